@@ -1,0 +1,99 @@
+package v1alpha1
+
+// Condition types of both kinds.
+const (
+	// ConditionReady is True when what was observed equals what was asked: a running session that should
+	// run, a stopped one that was suspended or has ended as it should.
+	ConditionReady = "Ready"
+	// ConditionReconciling is True while the operator, or the cluster on its behalf, is on the way there.
+	// It is absent otherwise.
+	ConditionReconciling = "Reconciling"
+	// ConditionStalled is True when the operator cannot get there without somebody's help. It is absent otherwise.
+	ConditionStalled = "Stalled"
+)
+
+// Condition types of Conversation.
+const (
+	// ConditionPodReady is True when the session's pod is ready.
+	ConditionPodReady = "PodReady"
+	// ConditionSettingsReady is True when the session's UserSettings exist and all that it needs of them resolves.
+	ConditionSettingsReady = "SettingsReady"
+)
+
+// Condition types of UserSettings: each True when every reference of its group resolves, absent when
+// there is no such reference.
+const (
+	// ConditionSessionKeyReady is True when the session key exists and its hash is published.
+	ConditionSessionKeyReady = "SessionKeyReady"
+	// ConditionLLMAPIKeyResolved is about llmAPIKeyRef.
+	ConditionLLMAPIKeyResolved = "LLMAPIKeyResolved"
+	// ConditionSearchAPIKeyResolved is about searchAPIKeyRef.
+	ConditionSearchAPIKeyResolved = "SearchAPIKeyResolved"
+	// ConditionSandboxAPIKeyResolved is about sandboxAPIKeyRef.
+	ConditionSandboxAPIKeyResolved = "SandboxAPIKeyResolved"
+	// ConditionProviderTokensResolved is about secretsStore.providerTokens.
+	ConditionProviderTokensResolved = "ProviderTokensResolved"
+	// ConditionCustomSecretsResolved is about secretsStore.customSecrets.
+	ConditionCustomSecretsResolved = "CustomSecretsResolved"
+	// ConditionMCPKeysResolved is about the references in mcpConfig.
+	ConditionMCPKeysResolved = "MCPKeysResolved"
+)
+
+// Reasons of a STARTING session, in the order in which a start passes through them.
+const (
+	// ReasonSettingsNotReady: the UserSettings, or something they refer to, is not there yet.
+	ReasonSettingsNotReady = "SettingsNotReady"
+	// ReasonScheduling: the pod has no node yet.
+	ReasonScheduling = "Scheduling"
+	// ReasonPullingImage: an image of the pod is not there yet.
+	ReasonPullingImage = "PullingImage"
+	// ReasonPreparingWorkspace: volumes are attached, the runtime is put in, the repository is cloned.
+	ReasonPreparingWorkspace = "PreparingWorkspace"
+	// ReasonStartingRuntime: the runtime started and is not ready yet.
+	ReasonStartingRuntime = "StartingRuntime"
+	// ReasonRestarting: the session was running, its process or pod was lost, and it starts again.
+	ReasonRestarting = "Restarting"
+)
+
+// ReasonRunning is the reason of a RUNNING session.
+const ReasonRunning = "Running"
+
+// Reasons of a STOPPED session.
+const (
+	// ReasonSuspended: spec.suspend is set.
+	ReasonSuspended = "Suspended"
+	// ReasonIdle: nothing happened for idleTimeout.
+	ReasonIdle = "Idle"
+	// ReasonCompleted: the agent is done.
+	ReasonCompleted = "Completed"
+	// ReasonFailed: the agent or the session failed; the message says how.
+	ReasonFailed = "Failed"
+	// ReasonStartDeadlineExceeded: the start took longer than startDeadline; the message names the step.
+	ReasonStartDeadlineExceeded = "StartDeadlineExceeded"
+	// ReasonSettingsMissing: the settings did not become ready within startDeadline. When they do, the session starts.
+	ReasonSettingsMissing = "SettingsMissing"
+	// ReasonDeleted: the Conversation is being deleted.
+	ReasonDeleted = "Deleted"
+)
+
+// Reasons of conditions.
+const (
+	// ReasonForeignObject: an object that is not the operator's has the name of one that it needs.
+	ReasonForeignObject = "ForeignObject"
+	// ReasonRejected: the API server refuses an object the session needs; the message says why.
+	ReasonRejected = "Rejected"
+	// ReasonResolved: every reference resolves.
+	ReasonResolved = "Resolved"
+	// ReasonSecretNotFound: a Secret that is referred to does not exist.
+	ReasonSecretNotFound = "SecretNotFound"
+	// ReasonKeyNotFound: a Secret that is referred to lacks the key, or the key is empty.
+	ReasonKeyNotFound = "KeyNotFound"
+	// ReasonKeyTooShort: a session key is so short that it could be guessed.
+	ReasonKeyTooShort = "KeyTooShort"
+	// ReasonConfigMapNotFound: a ConfigMap, or its key, that is referred to does not exist.
+	ReasonConfigMapNotFound = "ConfigMapNotFound"
+	// ReasonSettingsDeleted: the UserSettings are gone; the session keeps those it started with.
+	ReasonSettingsDeleted = "SettingsDeleted"
+	// ReasonReady: all is as asked.
+	ReasonReady = "Ready"
+)

@@ -1,0 +1,254 @@
+package v1alpha1_test
+
+import (
+	"maps"
+	"reflect"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+const (
+	task       = "{gitProvider: github, taskType: MERGE_CONFLICTS, repo: o/r, issueNumber: 7, title: t}"
+	microagent = "{repo: o/r}"
+	replay     = "{name: events, key: events.json}"
+)
+
+func TestConversationSchema(t *testing.T) {
+	runSpecCases(t, "Conversation", []specCase{
+		{name: "accepts no spec"},
+		{name: "accepts an empty spec", spec: "{}"},
+
+		{name: "rejects settings whose name is no DNS label", spec: "userSettingsName: A.b", field: "spec.userSettingsName"},
+		{name: "rejects settings with a long name", spec: "userSettingsName: " + long(54), field: "spec.userSettingsName"},
+		{name: "rejects an empty repository", spec: `repository: ""`, field: "spec.repository"},
+		{name: "rejects a long repository", spec: "repository: " + long(2049), field: "spec.repository"},
+		{name: "accepts the provider github", spec: "gitProvider: github"},
+		{name: "accepts the provider gitlab", spec: "gitProvider: gitlab"},
+		{name: "accepts the provider bitbucket", spec: "gitProvider: bitbucket"},
+		{name: "accepts the provider enterprise_sso", spec: "gitProvider: enterprise_sso"},
+		{name: "rejects another provider", spec: "gitProvider: GitHub", field: "spec.gitProvider"},
+		{name: "rejects an empty message", spec: `initialUserMsg: ""`, field: "spec.initialUserMsg"},
+		{name: "accepts the longest message", spec: "initialUserMsg: " + long(131072)},
+		{name: "rejects a longer message", spec: "initialUserMsg: " + long(131073), field: "spec.initialUserMsg"},
+		{name: "rejects an empty list of images", spec: "imageURLs: []", field: "spec.imageURLs"},
+		{name: "accepts the most images", spec: "imageURLs: " + listOf(16, "%d")},
+		{name: "rejects more images", spec: "imageURLs: " + listOf(17, "%d"), field: "spec.imageURLs", message: "16"},
+		{name: "rejects a long image", spec: "imageURLs: [" + long(16385) + "]", field: "spec.imageURLs[0]"},
+		{name: "rejects an empty image", spec: `imageURLs: [""]`, field: "spec.imageURLs[0]"},
+		{name: "rejects a replay without a key", spec: "replayJSONRef: {name: c}", field: "spec.replayJSONRef.key"},
+		{name: "rejects a replay whose ConfigMap has no such name", spec: "replayJSONRef: {name: C_, key: k}", field: "spec.replayJSONRef.name"},
+		{name: "rejects empty instructions", spec: `conversationInstructions: ""`, field: "spec.conversationInstructions"},
+		{name: "rejects long instructions", spec: "conversationInstructions: " + long(131073), field: "spec.conversationInstructions"},
+
+		{name: "accepts merge conflicts", spec: "suggestedTask: " + task},
+		{name: "accepts failing checks", spec: "suggestedTask: {gitProvider: github, taskType: FAILING_CHECKS, repo: o/r, issueNumber: 7, title: t}"},
+		{name: "accepts unresolved comments", spec: "suggestedTask: {gitProvider: github, taskType: UNRESOLVED_COMMENTS, repo: o/r, issueNumber: 7, title: t}"},
+		{name: "accepts an open issue", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, repo: o/r, issueNumber: 7, title: t}"},
+		{name: "rejects another task", spec: "suggestedTask: {gitProvider: github, taskType: DANCE, repo: o/r, issueNumber: 7, title: t}", field: "spec.suggestedTask.taskType"},
+		{name: "rejects a task of no provider", spec: "suggestedTask: {taskType: OPEN_ISSUE, repo: o/r, issueNumber: 7, title: t}", field: "spec.suggestedTask.gitProvider"},
+		{name: "rejects a task of no type", spec: "suggestedTask: {gitProvider: github, repo: o/r, issueNumber: 7, title: t}", field: "spec.suggestedTask.taskType"},
+		{name: "rejects a task of no repository", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, issueNumber: 7, title: t}", field: "spec.suggestedTask.repo"},
+		{name: "rejects a task without an issue number", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, repo: o/r, title: t}", field: "spec.suggestedTask.issueNumber"},
+		{name: "rejects an issue number of 0", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, repo: o/r, issueNumber: 0, title: t}", field: "spec.suggestedTask.issueNumber"},
+		{name: "rejects a task without a title", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, repo: o/r, issueNumber: 7}", field: "spec.suggestedTask.title"},
+		{name: "rejects a task with a long title", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, repo: o/r, issueNumber: 7, title: " + long(1025) + "}", field: "spec.suggestedTask.title"},
+		{name: "accepts a microagent with a repository only", spec: "createMicroagent: " + microagent},
+		{name: "rejects a microagent without a repository", spec: "createMicroagent: {title: t}", field: "spec.createMicroagent.repo"},
+		{name: "rejects a microagent of an unknown provider", spec: "createMicroagent: {repo: o/r, gitProvider: svn}", field: "spec.createMicroagent.gitProvider"},
+		{name: "rejects a microagent with an empty title", spec: `createMicroagent: {repo: o/r, title: ""}`, field: "spec.createMicroagent.title"},
+
+		{name: "accepts a replay alone", spec: "replayJSONRef: " + replay},
+		{name: "rejects a replay with a message", spec: "{initialUserMsg: hi, replayJSONRef: " + replay + "}", field: "spec.initialUserMsg", message: "must be absent when replayJSONRef is set"},
+		{name: "rejects a replay with images", spec: "{imageURLs: [u], replayJSONRef: " + replay + "}", field: "spec.imageURLs", message: "must be absent when replayJSONRef is set"},
+		{name: "rejects a replay with a task", spec: "{suggestedTask: " + task + ", replayJSONRef: " + replay + "}", field: "spec.suggestedTask", message: "must be absent when replayJSONRef is set"},
+		{name: "rejects a task with a microagent", spec: "{suggestedTask: " + task + ", createMicroagent: " + microagent + "}", field: "spec.createMicroagent", message: "must be absent when suggestedTask is set"},
+		{name: "accepts a task with a message", spec: "{initialUserMsg: hi, suggestedTask: " + task + "}"},
+		{name: "accepts a branch of a repository", spec: "{selectedBranch: main, repository: o/r}"},
+		{name: "accepts a branch of a task's repository", spec: "{selectedBranch: main, suggestedTask: " + task + "}"},
+		{name: "accepts a branch of a microagent's repository", spec: "{selectedBranch: main, createMicroagent: " + microagent + "}"},
+		{name: "rejects a branch of nothing", spec: "selectedBranch: main", field: "spec.selectedBranch", message: "needs a repository"},
+		{name: "rejects a long branch", spec: "{repository: o/r, selectedBranch: " + long(256) + "}", field: "spec.selectedBranch"},
+
+		{name: "accepts a workspace", spec: "workspace: {size: 1.5Gi, storageClassName: fast}"},
+		{name: "rejects a workspace without a size", spec: "workspace: {}", field: "spec.workspace.size"},
+		{name: "rejects a workspace of size 0", spec: `workspace: {size: "0"}`, field: "spec.workspace.size"},
+		{name: "rejects a workspace with an unknown unit", spec: "workspace: {size: 10GB}", field: "spec.workspace.size"},
+		{name: "rejects an empty storage class", spec: `workspace: {size: 1Gi, storageClassName: ""}`, field: "spec.workspace.storageClassName"},
+
+		{name: "accepts no idle timeout", spec: "idleTimeout: 0s"},
+		{name: "accepts the longest idle timeout", spec: "idleTimeout: 720h"},
+		{name: "rejects a longer idle timeout", spec: "idleTimeout: 720h1s", field: "spec.idleTimeout", message: "between 0s and 720h"},
+		{name: "rejects a negative idle timeout", spec: "idleTimeout: -1s", field: "spec.idleTimeout", message: "between 0s and 720h"},
+		{name: "rejects an idle timeout that is no duration", spec: "idleTimeout: soon", field: "spec.idleTimeout"},
+		{name: "accepts the shortest start deadline", spec: "startDeadline: 1s"},
+		{name: "rejects a shorter start deadline", spec: "startDeadline: 999ms", field: "spec.startDeadline", message: "between 1s and 24h"},
+		{name: "rejects a longer start deadline", spec: "startDeadline: 25h", field: "spec.startDeadline", message: "between 1s and 24h"},
+		{name: "accepts a TTL of 0", spec: "ttlAfterStopped: 0s"},
+		{name: "rejects a negative TTL", spec: "ttlAfterStopped: -1m", field: "spec.ttlAfterStopped", message: "between 0s and 8760h"},
+		{name: "rejects a long TTL", spec: "ttlAfterStopped: 8761h", field: "spec.ttlAfterStopped", message: "between 0s and 8760h"},
+		{name: "rejects a restart at no time", spec: "restartAt: tomorrow", field: "spec.restartAt"},
+		{name: "rejects a suspend that is no boolean", spec: `suspend: "yes"`, field: "spec.suspend"},
+	})
+}
+
+func TestConversationNamesAreDNSLabels(t *testing.T) { namesAreDNSLabels(t, "Conversation") }
+
+func TestConversationDefaults(t *testing.T) {
+	conversation := mustCreate(t, "Conversation", env.Namespace(t, nil), "")
+	want := map[string]any{"userSettingsName": "default", "idleTimeout": "30m", "startDeadline": "10m"}
+	if got := conversation.Object["spec"]; !reflect.DeepEqual(got, want) {
+		t.Errorf("want %v, got %v", want, got)
+	}
+	observesNothingYet(t, conversation)
+}
+
+// Each field of the interface document's sections 2.4 to 2.6, and how it is written in a spec.
+// conversation_id is the name of the object.
+var conversationFields = []struct{ document, field, value string }{
+	{"repository", "repository", "owner/name"},
+	{"git_provider", "gitProvider", "gitlab"},
+	{"selected_branch", "selectedBranch", "main"},
+	{"initial_user_msg", "initialUserMsg", `"Fix the\nbuild"`},
+	{"image_urls", "imageURLs", `["https://example.com/a.png", "data:image/png;base64,AA=="]`},
+	{"replay_json", "replayJSONRef", replay},
+	{"suggested_task", "suggestedTask", "{gitProvider: bitbucket, taskType: OPEN_ISSUE, repo: o/r, issueNumber: 12, title: A title}"},
+	{"create_microagent", "createMicroagent", "{repo: o/r, gitProvider: enterprise_sso, title: A title}"},
+	{"conversation_instructions", "conversationInstructions", "Be brief."},
+	{"mcp_config", "mcpConfig", mcpConfigOfEveryField},
+}
+
+func TestConversationKeepsEveryFieldOfTheInterfaceDocument(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	for _, f := range conversationFields {
+		t.Run(f.document, func(t *testing.T) {
+			t.Parallel()
+			spec := f.field + ": " + f.value
+			if f.field == "selectedBranch" {
+				spec += ", repository: o/r"
+			}
+			keepsField(t, "Conversation", namespace, f.field, "{"+spec+"}")
+		})
+	}
+	t.Run("conversation_id", func(t *testing.T) {
+		o := object(t, "Conversation", namespace, "")
+		o.SetName("0f8fad5bd9cb469fa16570867728950e")
+		if err := create(t, o); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestWhatASessionWasAskedToDoCannotBeChanged(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	for _, c := range []struct{ field, before, after string }{
+		{"userSettingsName", "jane", "john"},
+		{"repository", "o/r", "o/s"},
+		{"gitProvider", "github", "gitlab"},
+		{"selectedBranch", "main", "next"},
+		{"initialUserMsg", "hi", "ho"},
+		{"imageURLs", "[a, b]", "[b, a]"},
+		{"replayJSONRef", replay, "{name: events, key: other.json}"},
+		{"suggestedTask", task, "{gitProvider: github, taskType: MERGE_CONFLICTS, repo: o/r, issueNumber: 8, title: t}"},
+		{"createMicroagent", microagent, "{repo: o/r, title: t}"},
+		{"conversationInstructions", "Be brief.", "Be kind."},
+		{"mcpConfig", "{stdioServers: [{name: a, command: a}]}", "{stdioServers: [{name: a, command: b}]}"},
+		{"workspace", "{size: 1Gi}", "{size: 2Gi}"},
+	} {
+		rest := ""
+		if c.field == "selectedBranch" {
+			rest = "repository: o/r"
+		}
+		before := "{" + c.field + ": " + c.before + ", " + rest + "}"
+		after := "{" + c.field + ": " + c.after + ", " + rest + "}"
+		without := "{" + rest + "}"
+		reject := func(change, from, to string) {
+			t.Run(c.field+" cannot be "+change, func(t *testing.T) {
+				t.Parallel()
+				expect(t, update(t, mustCreate(t, "Conversation", namespace, from), to),
+					"spec."+c.field, c.field+" cannot be changed: create a new Conversation")
+			})
+		}
+		reject("changed", before, after)
+		reject("removed", before, without)
+		reject("added", without, before)
+	}
+}
+
+func TestHowASessionLivesCanBeChanged(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	for _, c := range []struct{ field, before, after string }{
+		{"suspend", "false", "true"},
+		{"restartAt", `"2026-01-01T00:00:00Z"`, `"2026-01-02T00:00:00Z"`},
+		{"idleTimeout", "30m", "1h"},
+		{"startDeadline", "10m", "20m"},
+		{"ttlAfterStopped", "1h", "0s"},
+	} {
+		t.Run(c.field, func(t *testing.T) {
+			t.Parallel()
+			conversation := mustCreate(t, "Conversation", namespace, "{"+c.field+": "+c.before+"}")
+			for _, spec := range []string{"{" + c.field + ": " + c.after + "}", "{}", "{" + c.field + ": " + c.before + "}"} {
+				if err := update(t, conversation, spec); err != nil {
+					t.Errorf("change to %s: %v", spec, err)
+				}
+			}
+		})
+	}
+}
+
+// update replaces the spec as an editor would: the defaults stay unless the change names them.
+func update(t *testing.T, o *unstructured.Unstructured, spec string) error {
+	t.Helper()
+	changed := o.DeepCopy()
+	setSpec(t, changed, spec)
+	fields := map[string]any{"userSettingsName": "default"}
+	maps.Copy(fields, changed.Object["spec"].(map[string]any))
+	changed.Object["spec"] = fields
+	err := env.Client.Update(t.Context(), changed, client.FieldValidation("Strict"))
+	if err == nil {
+		o.Object = changed.Object
+	}
+	return err
+}
+
+func TestConversationStatusSchema(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	for _, c := range []struct {
+		name, field string
+		status      v1alpha1.ConversationStatus
+	}{
+		{name: "accepts STARTING", status: v1alpha1.ConversationStatus{State: v1alpha1.StateStarting}},
+		{name: "accepts RUNNING", status: v1alpha1.ConversationStatus{State: v1alpha1.StateRunning}},
+		{name: "accepts STOPPED", status: v1alpha1.ConversationStatus{State: v1alpha1.StateStopped}},
+		{name: "rejects another state", field: "status.state", status: v1alpha1.ConversationStatus{State: "PAUSED"}},
+		{name: "rejects a long reason", field: "status.reason", status: v1alpha1.ConversationStatus{Reason: long(65)}},
+		{name: "rejects a long message", field: "status.message", status: v1alpha1.ConversationStatus{Message: long(2049)}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			conversation := &v1alpha1.Conversation{}
+			conversation.Namespace, conversation.GenerateName = namespace, "t-"
+			if err := create(t, conversation); err != nil {
+				t.Fatal(err)
+			}
+			conversation.Status = c.status
+			expect(t, env.Client.Status().Update(t.Context(), conversation), c.field, "")
+		})
+	}
+}
+
+func TestConversationsAreSelectedByUserAndState(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	mustCreate(t, "Conversation", namespace, "userSettingsName: jane")
+	mustCreate(t, "Conversation", namespace, "userSettingsName: john")
+	for selector, want := range map[string]int{"spec.userSettingsName": 1, "status.state": 0} {
+		var list v1alpha1.ConversationList
+		err := env.Client.List(t.Context(), &list, client.InNamespace(namespace), client.MatchingFields{selector: "jane"})
+		if err != nil || len(list.Items) != want {
+			t.Errorf("%s: want %d conversations, got %d (%v)", selector, want, len(list.Items), err)
+		}
+	}
+}

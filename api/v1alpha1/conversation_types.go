@@ -1,0 +1,294 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// ConversationSpec is what a session is asked to do, which never changes once it is created, and
+// how it lives (suspend, restartAt, idleTimeout, startDeadline, ttlAfterStopped), which may change at any time.
+// +kubebuilder:validation:XValidation:rule="has(self.userSettingsName) == has(oldSelf.userSettingsName) && (!has(self.userSettingsName) || self.userSettingsName == oldSelf.userSettingsName)",message="userSettingsName cannot be changed: create a new Conversation",fieldPath=".userSettingsName"
+// +kubebuilder:validation:XValidation:rule="has(self.repository) == has(oldSelf.repository) && (!has(self.repository) || self.repository == oldSelf.repository)",message="repository cannot be changed: create a new Conversation",fieldPath=".repository"
+// +kubebuilder:validation:XValidation:rule="has(self.gitProvider) == has(oldSelf.gitProvider) && (!has(self.gitProvider) || self.gitProvider == oldSelf.gitProvider)",message="gitProvider cannot be changed: create a new Conversation",fieldPath=".gitProvider"
+// +kubebuilder:validation:XValidation:rule="has(self.selectedBranch) == has(oldSelf.selectedBranch) && (!has(self.selectedBranch) || self.selectedBranch == oldSelf.selectedBranch)",message="selectedBranch cannot be changed: create a new Conversation",fieldPath=".selectedBranch"
+// +kubebuilder:validation:XValidation:rule="has(self.initialUserMsg) == has(oldSelf.initialUserMsg) && (!has(self.initialUserMsg) || self.initialUserMsg == oldSelf.initialUserMsg)",message="initialUserMsg cannot be changed: create a new Conversation",fieldPath=".initialUserMsg"
+// +kubebuilder:validation:XValidation:rule="has(self.imageURLs) == has(oldSelf.imageURLs) && (!has(self.imageURLs) || self.imageURLs == oldSelf.imageURLs)",message="imageURLs cannot be changed: create a new Conversation",fieldPath=".imageURLs"
+// +kubebuilder:validation:XValidation:rule="has(self.replayJSONRef) == has(oldSelf.replayJSONRef) && (!has(self.replayJSONRef) || self.replayJSONRef == oldSelf.replayJSONRef)",message="replayJSONRef cannot be changed: create a new Conversation",fieldPath=".replayJSONRef"
+// +kubebuilder:validation:XValidation:rule="has(self.suggestedTask) == has(oldSelf.suggestedTask) && (!has(self.suggestedTask) || self.suggestedTask == oldSelf.suggestedTask)",message="suggestedTask cannot be changed: create a new Conversation",fieldPath=".suggestedTask"
+// +kubebuilder:validation:XValidation:rule="has(self.createMicroagent) == has(oldSelf.createMicroagent) && (!has(self.createMicroagent) || self.createMicroagent == oldSelf.createMicroagent)",message="createMicroagent cannot be changed: create a new Conversation",fieldPath=".createMicroagent"
+// +kubebuilder:validation:XValidation:rule="has(self.conversationInstructions) == has(oldSelf.conversationInstructions) && (!has(self.conversationInstructions) || self.conversationInstructions == oldSelf.conversationInstructions)",message="conversationInstructions cannot be changed: create a new Conversation",fieldPath=".conversationInstructions"
+// +kubebuilder:validation:XValidation:rule="has(self.mcpConfig) == has(oldSelf.mcpConfig) && (!has(self.mcpConfig) || self.mcpConfig == oldSelf.mcpConfig)",message="mcpConfig cannot be changed: create a new Conversation",fieldPath=".mcpConfig"
+// +kubebuilder:validation:XValidation:rule="has(self.workspace) == has(oldSelf.workspace) && (!has(self.workspace) || self.workspace == oldSelf.workspace)",message="workspace cannot be changed: create a new Conversation",fieldPath=".workspace"
+// +kubebuilder:validation:XValidation:rule="!has(self.replayJSONRef) || !has(self.initialUserMsg)",message="initialUserMsg must be absent when replayJSONRef is set: a replay brings its own first message",fieldPath=".initialUserMsg"
+// +kubebuilder:validation:XValidation:rule="!has(self.replayJSONRef) || !has(self.imageURLs)",message="imageURLs must be absent when replayJSONRef is set: a replay brings its own images",fieldPath=".imageURLs"
+// +kubebuilder:validation:XValidation:rule="!has(self.replayJSONRef) || !has(self.suggestedTask)",message="suggestedTask must be absent when replayJSONRef is set: a replay brings its own first message",fieldPath=".suggestedTask"
+// +kubebuilder:validation:XValidation:rule="!has(self.suggestedTask) || !has(self.createMicroagent)",message="createMicroagent must be absent when suggestedTask is set: ask for one of them",fieldPath=".createMicroagent"
+// +kubebuilder:validation:XValidation:rule="!has(self.selectedBranch) || has(self.repository) || has(self.suggestedTask) || has(self.createMicroagent)",message="selectedBranch needs a repository to be a branch of",fieldPath=".selectedBranch"
+type ConversationSpec struct {
+	// UserSettingsName names the UserSettings, in the same namespace, whose session this is.
+	// +kubebuilder:default=default
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=53
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// +optional
+	UserSettingsName string `json:"userSettingsName,omitempty"`
+
+	// Repository to work on: owner/name at the provider, or a full URL.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	// +optional
+	Repository *string `json:"repository,omitempty"`
+
+	// GitProvider of the repository; its token is the one the session gets.
+	// +optional
+	GitProvider *GitProvider `json:"gitProvider,omitempty"`
+
+	// SelectedBranch of the repository; without it the repository's default branch.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	// +optional
+	SelectedBranch *string `json:"selectedBranch,omitempty"`
+
+	// InitialUserMsg is the first message to the agent.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=131072
+	// +optional
+	InitialUserMsg *string `json:"initialUserMsg,omitempty"`
+
+	// ImageURLs of images that go with the first message: http, https or data URLs.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=16384
+	// +listType=atomic
+	// +optional
+	ImageURLs []string `json:"imageURLs,omitempty"`
+
+	// ReplayJSONRef names recorded events, as JSON, that the session replays instead of a first message.
+	// +optional
+	ReplayJSONRef *ConfigMapKeyRef `json:"replayJSONRef,omitempty"`
+
+	// SuggestedTask to work on; its prompt becomes the first message.
+	// +optional
+	SuggestedTask *SuggestedTask `json:"suggestedTask,omitempty"`
+
+	// CreateMicroagent asks for a microagent to be written for a repository.
+	// +optional
+	CreateMicroagent *CreateMicroagent `json:"createMicroagent,omitempty"`
+
+	// ConversationInstructions the agent follows throughout the session.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=131072
+	// +optional
+	ConversationInstructions *string `json:"conversationInstructions,omitempty"`
+
+	// MCPConfig lists the session's tool servers, in place of those of the settings.
+	// +optional
+	MCPConfig *MCPConfig `json:"mcpConfig,omitempty"`
+
+	// Workspace that outlives the session's pod. Without it the workspace is scratch space.
+	// +optional
+	Workspace *Workspace `json:"workspace,omitempty"`
+
+	// Suspend stops the session and keeps its workspace; unset it to resume.
+	// +optional
+	Suspend bool `json:"suspend,omitempty"`
+
+	// RestartAt starts a session again that ended before this time.
+	// +optional
+	RestartAt *metav1.Time `json:"restartAt,omitempty"`
+
+	// IdleTimeout after which a session in which nothing happens ends, with reason Idle. It holds
+	// from the next start on. "0s" means never.
+	// +kubebuilder:default="30m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s') && duration(self) <= duration('720h')",message="idleTimeout must be between 0s and 720h"
+	// +optional
+	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
+
+	// StartDeadline by which the session must be running, else it ends with the step it is stuck in.
+	// +kubebuilder:default="10m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="startDeadline must be between 1s and 24h"
+	// +optional
+	StartDeadline *metav1.Duration `json:"startDeadline,omitempty"`
+
+	// TTLAfterStopped deletes the Conversation this long after its session ended. A suspended one
+	// has not ended. Without it the Conversation stays.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s') && duration(self) <= duration('8760h')",message="ttlAfterStopped must be between 0s and 8760h"
+	// +optional
+	TTLAfterStopped *metav1.Duration `json:"ttlAfterStopped,omitempty"`
+}
+
+// TaskType is the kind of a suggested task.
+// +kubebuilder:validation:Enum=MERGE_CONFLICTS;FAILING_CHECKS;UNRESOLVED_COMMENTS;OPEN_ISSUE
+type TaskType string
+
+// The kinds of suggested tasks.
+const (
+	MergeConflicts     TaskType = "MERGE_CONFLICTS"
+	FailingChecks      TaskType = "FAILING_CHECKS"
+	UnresolvedComments TaskType = "UNRESOLVED_COMMENTS"
+	OpenIssue          TaskType = "OPEN_ISSUE"
+)
+
+// SuggestedTask is a piece of work found at a git provider.
+type SuggestedTask struct {
+	// GitProvider where the task was found.
+	// +required
+	GitProvider GitProvider `json:"gitProvider"`
+
+	// TaskType says what is to be done.
+	// +required
+	TaskType TaskType `json:"taskType"`
+
+	// Repo of the task, as owner/name. It is cloned where repository is not set.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	// +required
+	Repo string `json:"repo"`
+
+	// IssueNumber of the issue, or of the pull or merge request.
+	// +kubebuilder:validation:Minimum=1
+	// +required
+	IssueNumber int64 `json:"issueNumber"`
+
+	// Title of the issue, or of the pull or merge request.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +required
+	Title string `json:"title"`
+}
+
+// CreateMicroagent asks for a microagent to be written.
+type CreateMicroagent struct {
+	// Repo the microagent is for, as owner/name. It is cloned where repository is not set.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	// +required
+	Repo string `json:"repo"`
+
+	// GitProvider of the repository, where gitProvider is not set.
+	// +optional
+	GitProvider *GitProvider `json:"gitProvider,omitempty"`
+
+	// Title of the microagent.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Title *string `json:"title,omitempty"`
+}
+
+// Workspace is a volume for the session's files.
+type Workspace struct {
+	// Size of the volume, such as 10Gi.
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^[1-9][0-9]*(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$`
+	// +required
+	Size string `json:"size"`
+
+	// StorageClassName of the volume; without it the cluster's default.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	StorageClassName *string `json:"storageClassName,omitempty"`
+}
+
+// ConversationState is where a session is in its life.
+// +kubebuilder:validation:Enum=STARTING;RUNNING;STOPPED
+type ConversationState string
+
+// The states of a session.
+const (
+	// StateStarting means the session is wanted and its pod is not ready.
+	StateStarting ConversationState = "STARTING"
+	// StateRunning means the session's pod is ready.
+	StateRunning ConversationState = "RUNNING"
+	// StateStopped means the session is not wanted, or over.
+	StateStopped ConversationState = "STOPPED"
+)
+
+// ConversationStatus is what the operator found.
+type ConversationStatus struct {
+	// ObservedGeneration of the spec that this status is about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// State of the session: STARTING, RUNNING or STOPPED.
+	// +optional
+	State ConversationState `json:"state,omitempty"`
+
+	// Reason for the state, in one word.
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	Reason string `json:"reason,omitempty"`
+
+	// Message says more about the reason.
+	// +kubebuilder:validation:MaxLength=2048
+	// +optional
+	Message string `json:"message,omitempty"`
+
+	// URL of the session inside the cluster, while it is running.
+	// +kubebuilder:validation:MaxLength=2048
+	// +optional
+	URL string `json:"url,omitempty"`
+
+	// StartTime is when the session last began to start.
+	// +optional
+	StartTime *metav1.Time `json:"startTime,omitempty"`
+
+	// RunningTime is when the session last became ready.
+	// +optional
+	RunningTime *metav1.Time `json:"runningTime,omitempty"`
+
+	// StopTime is when the session last stopped. It is absent while the session starts or runs.
+	// +optional
+	StopTime *metav1.Time `json:"stopTime,omitempty"`
+
+	// Conditions: Ready, Reconciling, Stalled, PodReady and SettingsReady.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Conversation is one agent session: what it works on, and how it lives.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=conv,categories=parley
+// +kubebuilder:selectablefield:JSONPath=`.spec.userSettingsName`
+// +kubebuilder:selectablefield:JSONPath=`.status.state`
+// +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.reason`
+// +kubebuilder:printcolumn:name="User",type=string,JSONPath=`.spec.userSettingsName`
+// +kubebuilder:printcolumn:name="Repository",type=string,JSONPath=`.spec.repository`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Branch",type=string,priority=1,JSONPath=`.spec.selectedBranch`
+// +kubebuilder:printcolumn:name="Ready",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="URL",type=string,priority=1,JSONPath=`.status.url`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.message`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 53 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name must be a DNS label of at most 53 characters: lower-case letters, digits and -"
+type Conversation struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec is what the session is asked to do and how it lives.
+	// +kubebuilder:default={}
+	// +optional
+	Spec ConversationSpec `json:"spec,omitempty"`
+
+	// Status is what the operator found.
+	// +kubebuilder:default:={"observedGeneration":-1}
+	// +optional
+	Status ConversationStatus `json:"status,omitempty"`
+}
+
+// ConversationList is a list of Conversations.
+// +kubebuilder:object:root=true
+type ConversationList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Conversation `json:"items"`
+}

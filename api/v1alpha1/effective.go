@@ -1,0 +1,30 @@
+package v1alpha1
+
+// EffectiveRepository is the repository a session works on and its provider: its own, else that of the
+// suggested task or microagent. It is empty where none is named.
+func (s *ConversationSpec) EffectiveRepository() (repository string, provider GitProvider) {
+	switch {
+	case s.SuggestedTask != nil:
+		repository, provider = s.SuggestedTask.Repo, s.SuggestedTask.GitProvider
+	case s.CreateMicroagent != nil:
+		repository = s.CreateMicroagent.Repo
+		if s.CreateMicroagent.GitProvider != nil {
+			provider = *s.CreateMicroagent.GitProvider
+		}
+	}
+	if s.Repository != nil {
+		repository = *s.Repository
+	}
+	if s.GitProvider != nil {
+		provider = *s.GitProvider
+	}
+	return repository, provider
+}
+
+// EffectiveMCPConfig is the tool servers of a session: its own, else those of the settings.
+func (s *ConversationSpec) EffectiveMCPConfig(settings *UserSettingsSpec) *MCPConfig {
+	if s.MCPConfig != nil {
+		return s.MCPConfig
+	}
+	return settings.MCPConfig
+}

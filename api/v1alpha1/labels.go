@@ -1,0 +1,42 @@
+package v1alpha1
+
+import corev1 "k8s.io/api/core/v1"
+
+// Labels of the objects that Parley keeps.
+const (
+	// LabelManagedBy carries ManagedBy on every object that Parley makes.
+	LabelManagedBy = "app.kubernetes.io/managed-by"
+	// ManagedBy is the value of LabelManagedBy.
+	ManagedBy = "parley"
+	// LabelComponent says what an object is for.
+	LabelComponent = "app.kubernetes.io/component"
+	// ComponentSession marks what belongs to sessions.
+	ComponentSession = "session"
+	// LabelConversation names the Conversation that an object belongs to.
+	LabelConversation = "parley.dev/conversation"
+	// LabelUserSettings names the UserSettings that an object belongs to.
+	LabelUserSettings = "parley.dev/user-settings"
+)
+
+// AnnotationWrittenAt is when a Secret of SecretTypeUserKey was last written, in RFC 3339. Such a Secret
+// is written before the object that refers to it, so it is not pruned while it is young.
+const AnnotationWrittenAt = "parley.dev/written-at"
+
+// Types of the Secrets that Parley keeps.
+const (
+	// SecretTypeUserKey is a key that a user gave over HTTP, one a Secret.
+	SecretTypeUserKey corev1.SecretType = "parley.dev/user-key"
+	// SecretTypeSessionKey is a user's session key, made by the operator.
+	SecretTypeSessionKey corev1.SecretType = "parley.dev/session-key"
+	// SecretTypeSession is what one session needs.
+	SecretTypeSession corev1.SecretType = "parley.dev/session"
+)
+
+// SessionKeySecretKey is the key under which a session key stands in its Secret.
+const SessionKeySecretKey = "key"
+
+// SessionKeySecretName is the Secret of the session key that the operator makes for a UserSettings.
+func SessionKeySecretName(userSettingsName string) string { return userSettingsName + "-session-key" }
+
+// IndexUserSettingsName is the field by which a cache finds the Conversations of a UserSettings.
+const IndexUserSettingsName = "spec.userSettingsName"

@@ -1,0 +1,93 @@
+package v1alpha1
+
+// MCPConfig lists tool servers that speak the Model Context Protocol. The
+// session's tool router serves the tools of all of them behind one endpoint.
+// +kubebuilder:validation:XValidation:rule="!has(self.sseServers) || !has(self.shttpServers) || self.sseServers.all(s, !self.shttpServers.exists(h, h.url == s.url))",message="shttpServers must not repeat a url of sseServers: list each server once",fieldPath=".shttpServers"
+type MCPConfig struct {
+	// SSEServers are tool servers reached over server-sent events. Each URL at most once.
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=url
+	// +optional
+	SSEServers []MCPRemoteServer `json:"sseServers,omitempty"`
+
+	// StdioServers are tool servers that the tool router starts as processes in the
+	// session and talks to over standard input and output. Each name at most once.
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	StdioServers []MCPStdioServer `json:"stdioServers,omitempty"`
+
+	// SHTTPServers are tool servers reached over streamable HTTP. Each URL at most once.
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=url
+	// +optional
+	SHTTPServers []MCPRemoteServer `json:"shttpServers,omitempty"`
+}
+
+// MCPRemoteServer is a tool server that runs elsewhere.
+type MCPRemoteServer struct {
+	// URL of the server: http, https, ws or wss.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	// +required
+	URL string `json:"url"`
+
+	// APIKeyRef names the key the server wants as a bearer token.
+	// +optional
+	APIKeyRef *SecretKeyRef `json:"apiKeyRef,omitempty"`
+}
+
+// MCPStdioServer is a tool server started as a process in the session.
+type MCPStdioServer struct {
+	// Name of the server; its tools are offered as <name>_<tool>. Letters, digits, _ and -.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9_-]+$`
+	// +required
+	Name string `json:"name"`
+
+	// Command to run: one program, no spaces. What follows it goes into args.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:Pattern=`^\S+$`
+	// +required
+	Command string `json:"command"`
+
+	// Args of the command, each as one argument.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=4096
+	// +listType=atomic
+	// +optional
+	Args []string `json:"args,omitempty"`
+
+	// Env of the process, in addition to the session's own. Each name at most once.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Env []MCPEnvVar `json:"env,omitempty"`
+}
+
+// MCPEnvVar is one environment variable of a tool server: a plain value, or a
+// reference where the value is secret.
+// +kubebuilder:validation:ExactlyOneOf=value;secretRef
+type MCPEnvVar struct {
+	// Name of the variable.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
+	// +required
+	Name string `json:"name"`
+
+	// Value, where it is not secret.
+	// +kubebuilder:validation:MaxLength=4096
+	// +optional
+	Value *string `json:"value,omitempty"`
+
+	// SecretRef names the value, where it is secret.
+	// +optional
+	SecretRef *SecretKeyRef `json:"secretRef,omitempty"`
+}

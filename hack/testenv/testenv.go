@@ -1,0 +1,111 @@
+// Package testenv starts a real API server and etcd for one test suite, with
+// Parley's manifests in it.
+package testenv
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// Env is a running API server.
+type Env struct {
+	envtest.Environment
+	Config *rest.Config
+	Client client.WithWatch
+	Scheme *runtime.Scheme
+}
+
+// Option changes the environment before it starts.
+type Option func(*envtest.Environment)
+
+// WithWebhooks installs the webhook configuration of config/webhook; its server listens where
+// Environment.WebhookInstallOptions says.
+func WithWebhooks(e *envtest.Environment) {
+	e.WebhookInstallOptions.Paths = []string{Path("config", "webhook", "manifests.yaml")}
+}
+
+// Main starts an environment, hands it to set, runs the suite's tests and stops it.
+func Main(m *testing.M, set func(*Env), options ...Option) {
+	env, err := Start(options...)
+	if err != nil {
+		_, _ = os.Stderr.WriteString("start the API server: " + err.Error() + "\n")
+		os.Exit(1)
+	}
+	set(env)
+	code := m.Run()
+	if err := env.Stop(); err != nil {
+		_, _ = os.Stderr.WriteString("stop the API server: " + err.Error() + "\n")
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// Start starts an API server with Parley's kinds in it.
+func Start(options ...Option) (*Env, error) {
+	env := &Env{Scheme: runtime.NewScheme()}
+	if err := clientscheme.AddToScheme(env.Scheme); err != nil {
+		return nil, err
+	}
+	if err := v1alpha1.AddToScheme(env.Scheme); err != nil {
+		return nil, err
+	}
+	env.Environment = envtest.Environment{
+		Scheme:                env.Scheme,
+		CRDDirectoryPaths:     []string{Path("config", "crd", "bases")},
+		ErrorIfCRDPathMissing: true,
+	}
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		env.BinaryAssetsDirectory = Path("bin", "k8s")
+	}
+	for _, option := range options {
+		option(&env.Environment)
+	}
+	var err error
+	if env.Config, err = env.Start(); err != nil {
+		return nil, err
+	}
+	env.Config.QPS = -1
+	env.Client, err = client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
+	if err != nil {
+		_ = env.Stop()
+		return nil, err
+	}
+	return env, nil
+}
+
+// Path of a file in the repository. A test runs in its package's directory, somewhere below the root.
+func Path(elements ...string) string {
+	root, _ := os.Getwd()
+	for {
+		if _, err := os.Stat(filepath.Join(root, "PROJECT")); err == nil {
+			return filepath.Join(append([]string{root}, elements...)...)
+		}
+		if root == filepath.Dir(root) {
+			panic("no PROJECT file above the working directory: not in the repository")
+		}
+		root = filepath.Dir(root)
+	}
+}
+
+// Namespace makes a namespace for one test.
+func (e *Env) Namespace(t *testing.T, labels map[string]string) string {
+	t.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "t-", Labels: labels}}
+	if err := e.Client.Create(t.Context(), ns); err != nil {
+		t.Fatalf("create a namespace: %v", err)
+	}
+	t.Cleanup(func() { _ = e.Client.Delete(context.Background(), ns) })
+	return ns.Name
+}
