@@ -1,0 +1,186 @@
+package webhook
+
+import (
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// referenceCase is a spec with a reference to the Secret "theirs", and where that stands.
+type referenceCase struct{ kind, spec, field string }
+
+var referenceCases = []referenceCase{
+	{"UserSettings", "sessionKeyRef: {name: theirs, key: k}", "spec.sessionKeyRef"},
+	{"UserSettings", "llmAPIKeyRef: {name: theirs, key: k}", "spec.llmAPIKeyRef"},
+	{"UserSettings", "searchAPIKeyRef: {name: theirs, key: k}", "spec.searchAPIKeyRef"},
+	{"UserSettings", "sandboxAPIKeyRef: {name: theirs, key: k}", "spec.sandboxAPIKeyRef"},
+	{"UserSettings", "secretsStore: {providerTokens: [{provider: github}, {provider: gitlab, tokenRef: {name: theirs, key: k}}]}", "spec.secretsStore.providerTokens[1].tokenRef"},
+	{"UserSettings", "secretsStore: {customSecrets: [{name: A, secretRef: {name: theirs, key: k}}]}", "spec.secretsStore.customSecrets[0].secretRef"},
+	{"UserSettings", "mcpConfig: {sseServers: [{url: 'https://example.com', apiKeyRef: {name: theirs, key: k}}]}", "spec.mcpConfig.sseServers[0].apiKeyRef"},
+	{"UserSettings", "mcpConfig: {shttpServers: [{url: 'https://example.com', apiKeyRef: {name: theirs, key: k}}]}", "spec.mcpConfig.shttpServers[0].apiKeyRef"},
+	{"UserSettings", "mcpConfig: {stdioServers: [{name: a, command: a, env: [{name: A, secretRef: {name: theirs, key: k}}]}]}", "spec.mcpConfig.stdioServers[0].env[0].secretRef"},
+	{"Conversation", "mcpConfig: {sseServers: [{url: 'https://example.com', apiKeyRef: {name: theirs, key: k}}]}", "spec.mcpConfig.sseServers[0].apiKeyRef"},
+	{"Conversation", "mcpConfig: {shttpServers: [{url: 'https://example.com', apiKeyRef: {name: theirs, key: k}}]}", "spec.mcpConfig.shttpServers[0].apiKeyRef"},
+	{"Conversation", "mcpConfig: {stdioServers: [{name: a, command: a, env: [{name: A, secretRef: {name: theirs, key: k}}]}]}", "spec.mcpConfig.stdioServers[0].env[0].secretRef"},
+}
+
+func TestOnlyWhoMayGetASecretMayReferToIt(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	mustCreate(t, secret(namespace, "theirs"))
+	nobody := user(t, "nobody", namespace, get("secrets", "other"), use("default"))
+	reader := user(t, "reader", namespace, get("secrets", "theirs"), use("default"))
+	lister := user(t, "lister", namespace, get("secrets"), use("default"))
+	for _, c := range referenceCases {
+		t.Run(c.kind+" "+c.field, func(t *testing.T) {
+			t.Parallel()
+			expectRefused(t, nobody.create(t, object(t, c.kind, namespace, c.spec)), `Secret "theirs"`, c.field)
+			expectAccepted(t, reader.create(t, object(t, c.kind, namespace, c.spec)))
+			expectAccepted(t, lister.create(t, object(t, c.kind, namespace, c.spec)))
+		})
+	}
+}
+
+func TestOnlyTheDeniedOfSeveralReferencesAreNamed(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	mustCreate(t, secret(namespace, "mine"))
+	mustCreate(t, secret(namespace, "theirs"))
+	jane := user(t, "jane", namespace, get("secrets", "mine"))
+	err := jane.create(t, object(t, "UserSettings", namespace, "{llmBaseURL: nowhere, llmAPIKeyRef: {name: mine, key: k}, "+
+		"searchAPIKeyRef: {name: theirs, key: k}, sandboxAPIKeyRef: {name: theirs, key: l}, sessionKeyRef: {name: absent, key: k}}"))
+	expectRefused(t, err, "", "spec.llmBaseURL", "spec.searchAPIKeyRef", "spec.sandboxAPIKeyRef", "spec.sessionKeyRef")
+	// Whether a Secret exists is no business of somebody who may not get it.
+	expectWarnings(t, jane)
+}
+
+func TestOnlyWhoMayGetAConfigMapMayReplayIt(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	mustCreate(t, configMap(namespace, "events", "no JSON"))
+	const spec = "replayJSONRef: {name: events, key: events.json}"
+	nobody := user(t, "nobody", namespace, use("default"))
+	reader := user(t, "reader", namespace, use("default"), get("configmaps", "events"))
+	expectRefused(t, nobody.create(t, object(t, "Conversation", namespace, spec)), `ConfigMap "events"`, "spec.replayJSONRef")
+	expectRefused(t, reader.create(t, object(t, "Conversation", namespace, spec)), "JSON", "spec.replayJSONRef.key")
+}
+
+func TestAReplayMustBeJSON(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	mustCreate(t, configMap(namespace, "good", `[{"id": 1}]`))
+	mustCreate(t, configMap(namespace, "bad", `[{"id": `))
+	binary := configMap(namespace, "binary", "")
+	binary.Data, binary.BinaryData = nil, map[string][]byte{"events.json": []byte("[]")}
+	mustCreate(t, binary)
+	replay := func(name string) error {
+		return admin(t).create(t, object(t, "Conversation", namespace, "replayJSONRef: {name: "+name+", key: events.json}"))
+	}
+	expectAccepted(t, replay("good"))
+	expectAccepted(t, replay("binary"))
+	expectRefused(t, replay("bad"), "JSON", "spec.replayJSONRef.key")
+}
+
+func TestASessionNeedsAccessToTheSecretsOfItsSettings(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	settings := object(t, "UserSettings", namespace, "{llmAPIKeyRef: {name: llm, key: k}, searchAPIKeyRef: {name: search, key: k}}")
+	settings.SetName("theirs")
+	mustCreate(t, settings)
+	for _, c := range []struct {
+		name, settings string
+		person         *person
+		accepted       bool
+	}{
+		{"nothing", "theirs", user(t, "nothing", namespace), false},
+		{"one of the Secrets", "theirs", user(t, "some-secrets", namespace, get("secrets", "llm")), false},
+		{"each of the Secrets", "theirs", user(t, "these-secrets", namespace, get("secrets", "llm", "search")), true},
+		{"all Secrets", "theirs", user(t, "all-secrets", namespace, get("secrets")), true},
+		{"use of the settings", "theirs", user(t, "user", namespace, use("theirs")), true},
+		{"use of other settings", "theirs", user(t, "user-of-others", namespace, use("mine")), false},
+		{"nothing, and the settings are not there yet", "later", user(t, "nothing-yet", namespace, get("secrets", "llm", "search")), false},
+		{"all Secrets, and the settings are not there yet", "later", user(t, "all-secrets-yet", namespace, get("secrets")), true},
+		{"use of the settings, and they are not there yet", "later", user(t, "user-yet", namespace, use("later")), true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			err := c.person.create(t, object(t, "Conversation", namespace, "userSettingsName: "+c.settings))
+			if c.accepted {
+				expectAccepted(t, err)
+				return
+			}
+			expectRefused(t, err, "you must be allowed to use the UserSettings", "spec.userSettingsName")
+			expectWarnings(t, c.person)
+		})
+	}
+}
+
+func TestParleyItselfMayReferToWhatItKeeps(t *testing.T) {
+	for _, keeper := range []string{facadeUser, managerUser} {
+		t.Run(keeper, func(t *testing.T) {
+			namespace := env.Namespace(t, nil)
+			mustCreate(t, keptSecret(namespace, "of-jane", v1alpha1.LabelUserSettings, "jane"))
+			mustCreate(t, keptSecret(namespace, "of-session", v1alpha1.LabelConversation, "session"))
+			untyped := keptSecret(namespace, "untyped", v1alpha1.LabelUserSettings, "jane")
+			untyped.Type = ""
+			mustCreate(t, untyped)
+			parley := user(t, keeper, namespace, use("jane"))
+			other := user(t, "other", namespace)
+			for _, c := range []struct {
+				name, kind, object, secret string
+				person                     *person
+				accepted                   bool
+			}{
+				{"settings refer to a Secret kept for them", "UserSettings", "jane", "of-jane", parley, true},
+				{"settings refer to a Secret kept for others", "UserSettings", "john", "of-jane", parley, false},
+				{"settings refer to a Secret of a session with their name", "UserSettings", "session", "of-session", parley, false},
+				{"settings refer to a Secret that is not kept", "UserSettings", "jane", "untyped", parley, false},
+				{"settings refer to a Secret that is not there", "UserSettings", "jane", "absent", parley, false},
+				{"settings refer to a kept Secret by another hand", "UserSettings", "jane", "of-jane", other, false},
+				{"a session refers to a Secret kept for it", "Conversation", "session", "of-session", parley, true},
+				{"a session refers to a Secret kept for its settings", "Conversation", "any", "of-jane", parley, true},
+				{"a session refers to a Secret kept for another session", "Conversation", "any", "of-session", parley, false},
+			} {
+				t.Run(c.name, func(t *testing.T) {
+					spec := "mcpConfig: {sseServers: [{url: 'https://example.com', apiKeyRef: {name: " + c.secret + ", key: k}}]}"
+					if c.kind == "Conversation" {
+						spec += "\nuserSettingsName: jane"
+					}
+					o := object(t, c.kind, namespace, spec)
+					o.SetName(c.object)
+					err := c.person.Create(t.Context(), o, client.DryRunAll)
+					if c.accepted {
+						expectAccepted(t, err)
+					} else {
+						expectRefused(t, err, `Secret "`+c.secret+`"`, "spec.mcpConfig.sseServers[0].apiKeyRef")
+					}
+				})
+			}
+		})
+	}
+}
+
+func TestTheFacadeMayStartASessionWithSettingsWhoseSecretsItKeeps(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	mustCreate(t, keptSecret(namespace, "of-jane", v1alpha1.LabelUserSettings, "jane"))
+	for name, secretName := range map[string]string{"jane": "of-jane", "john": "elsewhere"} {
+		settings := object(t, "UserSettings", namespace, "llmAPIKeyRef: {name: "+secretName+", key: k}")
+		settings.SetName(name)
+		mustCreate(t, settings)
+	}
+	facade := user(t, facadeUser, namespace)
+	expectAccepted(t, facade.create(t, object(t, "Conversation", namespace, "userSettingsName: jane")))
+	expectRefused(t, facade.create(t, object(t, "Conversation", namespace, "userSettingsName: john")), "", "spec.userSettingsName")
+}
+
+func TestTheFacadeMayReplayWhatItKeepsForASession(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	kept := configMap(namespace, "events", "[]")
+	kept.Labels = map[string]string{v1alpha1.LabelConversation: "session"}
+	mustCreate(t, kept)
+	facade := user(t, facadeUser, namespace, use("default"))
+	replay := func(name string) error {
+		o := object(t, "Conversation", namespace, "replayJSONRef: {name: events, key: events.json}")
+		o.SetName(name)
+		return facade.create(t, o)
+	}
+	expectAccepted(t, replay("session"))
+	expectRefused(t, replay("other"), `ConfigMap "events"`, "spec.replayJSONRef")
+}

@@ -1,0 +1,81 @@
+package webhook
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// +kubebuilder:webhook:path=/validate-parley-dev-v1alpha1-conversation,name=vconversation.parley.dev,mutating=false,groups=parley.dev,versions=v1alpha1,resources=conversations,verbs=create;update,failurePolicy=fail,sideEffects=None,matchPolicy=Equivalent,timeoutSeconds=5,admissionReviewVersions=v1,serviceName=parley-webhook,serviceNamespace=parley-system,patch=`{"matchConditions":[{"name":"spec-changed","expression":"request.operation != 'UPDATE' || object.spec != oldObject.spec"}]}`
+
+type conversationValidator struct {
+	guard guard
+}
+
+var _ admission.Validator[*v1alpha1.Conversation] = &conversationValidator{}
+
+func (v *conversationValidator) ValidateCreate(ctx context.Context, conversation *v1alpha1.Conversation) (admission.Warnings, error) {
+	return v.validate(ctx, conversation)
+}
+
+// ValidateUpdate asks of who starts a session again what it asks of who creates one: the session gets the
+// settings as they are then. It has nothing to say about other changes of the lifecycle. The schema lets nothing else
+// change; should it ever, that is judged like a new Conversation.
+func (v *conversationValidator) ValidateUpdate(ctx context.Context, old, conversation *v1alpha1.Conversation) (admission.Warnings, error) {
+	if equality.Semantic.DeepEqual(asked(old), asked(conversation)) {
+		if !startsAgain(old, conversation) {
+			return nil, nil
+		}
+		return v.check(ctx, conversation, nil)
+	}
+	return v.validate(ctx, conversation)
+}
+
+func startsAgain(old, conversation *v1alpha1.Conversation) bool {
+	return old.Spec.Suspend && !conversation.Spec.Suspend || !old.Spec.RestartAt.Equal(conversation.Spec.RestartAt)
+}
+
+func (v *conversationValidator) ValidateDelete(context.Context, *v1alpha1.Conversation) (admission.Warnings, error) {
+	return nil, nil
+}
+
+// asked is the spec without its lifecycle.
+func asked(conversation *v1alpha1.Conversation) v1alpha1.ConversationSpec {
+	spec := conversation.Spec
+	spec.Suspend = false
+	spec.RestartAt = nil
+	spec.IdleTimeout = nil
+	spec.StartDeadline = nil
+	spec.TTLAfterStopped = nil
+	return spec
+}
+
+func (v *conversationValidator) validate(ctx context.Context, conversation *v1alpha1.Conversation) (admission.Warnings, error) {
+	return v.check(ctx, conversation, conversationErrors(conversation))
+}
+
+// check adds what the sender may not refer to.
+func (v *conversationValidator) check(ctx context.Context, conversation *v1alpha1.Conversation, errs field.ErrorList) (admission.Warnings, error) {
+	found := &findings{errs: errs}
+	request, err := v.guard.request(ctx, map[string]string{
+		v1alpha1.LabelConversation: conversation.Name,
+		v1alpha1.LabelUserSettings: conversation.Spec.UserSettingsName,
+	})
+	if err == nil {
+		err = request.checkSettings(ctx, conversation.Spec.UserSettingsName, found)
+	}
+	if err == nil {
+		err = request.checkSecrets(ctx, conversation.SecretReferences(), found)
+	}
+	if err == nil {
+		err = request.checkReplay(ctx, conversation.Spec.ReplayJSONRef, found)
+	}
+	if err != nil {
+		return found.warnings, cannotCheck(ctx, err)
+	}
+	return found.warnings, refusal("Conversation", conversation.Name, found.errs)
+}

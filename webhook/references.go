@@ -1,0 +1,134 @@
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// findings of the checks on one object: errors refuse it, warnings do not.
+type findings struct {
+	errs     field.ErrorList
+	warnings admission.Warnings
+}
+
+func (f *findings) forbid(path *field.Path, format string, args ...any) {
+	f.errs = append(f.errs, field.Forbidden(path, fmt.Sprintf(format, args...)))
+}
+
+func (f *findings) warn(path *field.Path, format string, args ...any) {
+	f.warnings = append(f.warnings, path.String()+": "+fmt.Sprintf(format, args...))
+}
+
+func secretNames(refs []v1alpha1.SecretReference) sets.Set[string] {
+	names := sets.New[string]()
+	for _, ref := range refs {
+		names.Insert(ref.Ref.Name)
+	}
+	return names
+}
+
+// checkSecrets forbids references to Secrets that the sender may not read. Only of the others
+// does it tell whether they exist.
+func (r request) checkSecrets(ctx context.Context, refs []v1alpha1.SecretReference, f *findings) error {
+	names := secretNames(refs)
+	denied, err := r.deniedSecrets(ctx, names)
+	if err != nil {
+		return err
+	}
+	missing := sets.New[string]()
+	for name := range names.Difference(denied) {
+		exists, err := r.secretExists(ctx, name)
+		if err != nil {
+			return fmt.Errorf("get a Secret: %w", err)
+		}
+		if !exists {
+			missing.Insert(name)
+		}
+	}
+	for _, ref := range refs {
+		if denied.Has(ref.Ref.Name) {
+			f.forbid(ref.Path, "you must be allowed to get the Secret %q to refer to it", ref.Ref.Name)
+		}
+		if missing.Has(ref.Ref.Name) {
+			f.warn(ref.Path, "Secret %q does not exist yet", ref.Ref.Name)
+		}
+	}
+	return nil
+}
+
+// checkReplay is about the ConfigMap with the events to replay.
+func (r request) checkReplay(ctx context.Context, ref *v1alpha1.ConfigMapKeyRef, f *findings) error {
+	if ref == nil {
+		return nil
+	}
+	path := field.NewPath("spec", "replayJSONRef")
+	allowed, err := r.keepsConfigMap(ctx, ref.Name)
+	if err == nil && !allowed {
+		allowed, err = r.may(ctx, "get", "", "configmaps", ref.Name)
+	}
+	if err != nil {
+		return err
+	}
+	if !allowed {
+		f.forbid(path, "you must be allowed to get the ConfigMap %q to refer to it", ref.Name)
+		return nil
+	}
+	configMap := &corev1.ConfigMap{}
+	switch err := r.reader.Get(ctx, r.key(ref.Name), configMap); {
+	case apierrors.IsNotFound(err):
+		f.warn(path, "ConfigMap %q does not exist yet", ref.Name)
+		return nil
+	case err != nil:
+		return fmt.Errorf("get a ConfigMap: %w", err)
+	}
+	events, found := []byte(configMap.Data[ref.Key]), true
+	if _, isText := configMap.Data[ref.Key]; !isText {
+		events, found = configMap.BinaryData[ref.Key]
+	}
+	switch {
+	case !found:
+		f.warn(path.Child("key"), "ConfigMap %q has no key %q yet", ref.Name, ref.Key)
+	case !json.Valid(events):
+		f.errs = append(f.errs, invalid(path.Child("key"), "must name a key whose value is JSON"))
+	}
+	return nil
+}
+
+// checkSettings forbids a session with the settings of somebody else: it gets the Secrets that those refer to.
+func (r request) checkSettings(ctx context.Context, name string, f *findings) error {
+	path := field.NewPath("spec", "userSettingsName")
+	settings := &v1alpha1.UserSettings{}
+	err := r.reader.Get(ctx, r.key(name), settings)
+	missing := apierrors.IsNotFound(err)
+	if err != nil && !missing {
+		return fmt.Errorf("get the UserSettings: %w", err)
+	}
+	allowed, err := r.may(ctx, "use", v1alpha1.SchemeGroupVersion.Group, "usersettings", name)
+	if err == nil && !allowed && missing {
+		allowed, err = r.mayGetEverySecret(ctx)
+	}
+	if err == nil && !allowed && !missing {
+		var denied sets.Set[string]
+		denied, err = r.deniedSecrets(ctx, secretNames(settings.SecretReferences()))
+		allowed = denied.Len() == 0
+	}
+	switch {
+	case err != nil:
+		return err
+	case !allowed:
+		f.forbid(path, "a session gets the Secrets of its settings: you must be allowed to use the UserSettings %q, "+
+			"or to get every Secret that they refer to", name)
+	case missing:
+		f.warn(path, "UserSettings %q do not exist yet", name)
+	}
+	return nil
+}

@@ -1,0 +1,55 @@
+// Package webhook validates what schema and CEL cannot: what needs code, such as
+// URLs and image references, and what needs other objects, such as the right to
+// read the Secrets that an object refers to.
+// +kubebuilder:webhookconfiguration:mutating=false,name=parley
+package webhook
+
+import (
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// Options of the validators.
+type Options struct {
+	// FacadeUser is the user name of the facade's ServiceAccount.
+	FacadeUser string
+	// ManagerUser is the user name of the manager's ServiceAccount.
+	ManagerUser string
+}
+
+// SetupWithManager registers the validators of both kinds. The manager's cache must index
+// Conversations by v1alpha1.IndexUserSettingsName.
+func SetupWithManager(mgr ctrl.Manager, options Options) error {
+	guard := guard{
+		client:  mgr.GetClient(),
+		reader:  mgr.GetAPIReader(),
+		keepers: sets.New(options.FacadeUser, options.ManagerUser).Delete(""),
+	}
+	err := ctrl.NewWebhookManagedBy(mgr, &v1alpha1.UserSettings{}).
+		WithValidator(&userSettingsValidator{guard: guard, cache: mgr.GetClient()}).
+		Complete()
+	if err != nil {
+		return fmt.Errorf("register the validator of UserSettings: %w", err)
+	}
+	err = ctrl.NewWebhookManagedBy(mgr, &v1alpha1.Conversation{}).
+		WithValidator(&conversationValidator{guard: guard}).
+		Complete()
+	if err != nil {
+		return fmt.Errorf("register the validator of Conversation: %w", err)
+	}
+	return nil
+}
+
+// refusal is the answer to an object of a kind with these errors; none is no refusal.
+func refusal(kind, name string, errs field.ErrorList) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return apierrors.NewInvalid(v1alpha1.SchemeGroupVersion.WithKind(kind).GroupKind(), name, errs)
+}

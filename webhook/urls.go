@@ -1,0 +1,75 @@
+package webhook
+
+import (
+	"mime"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// urlRule says what the URL in a field must look like.
+type urlRule struct {
+	schemes []string
+	// secretsBelong says where a user name or password belongs instead of into the URL.
+	secretsBelong string
+}
+
+var (
+	llmURL = urlRule{
+		schemes:       []string{"http", "https"},
+		secretsBelong: "name a Secret in llmAPIKeyRef",
+	}
+	mcpURL = urlRule{
+		schemes:       []string{"http", "https", "ws", "wss"},
+		secretsBelong: "name a Secret in apiKeyRef",
+	}
+	imageURL = urlRule{
+		schemes:       []string{"http", "https", "data"},
+		secretsBelong: "use a URL that needs none, or a data URL",
+	}
+	repositoryURL = urlRule{
+		schemes:       []string{"http", "https", "file"},
+		secretsBelong: "name a provider token in secretsStore.providerTokens of the UserSettings",
+	}
+)
+
+// problem says what is wrong with a URL; empty means nothing. It never repeats
+// the URL, nor the parser's error, which does.
+func (r urlRule) problem(value string) string {
+	u, err := url.Parse(value)
+	switch {
+	case err != nil:
+		return "must be a valid URL"
+	case u.User != nil:
+		return "must not hold a user name or password: secrets never stand in a spec, " + r.secretsBelong
+	case !slices.Contains(r.schemes, u.Scheme):
+		return "must be a URL with one of the schemes " + strings.Join(r.schemes, ", ")
+	case u.Scheme == "file":
+		if u.Host != "" {
+			return "must be a file URL without a host, such as file:///srv/repository.git"
+		}
+	case u.Hostname() == "":
+		return "must be a URL with a host"
+	case !validPort(u):
+		return "must be a URL with a port between 1 and 65535, or none"
+	}
+	return ""
+}
+
+// imageURLProblem is about the URL of an image: one to fetch, or one that holds the image itself.
+func imageURLProblem(value string) string {
+	scheme, data, _ := strings.Cut(value, ":")
+	if !strings.EqualFold(scheme, "data") {
+		return imageURL.problem(value)
+	}
+	mediaType, content, _ := strings.Cut(data, ",")
+	mediaType, _, err := mime.ParseMediaType(strings.TrimSuffix(mediaType, ";base64"))
+	subtype, isImage := strings.CutPrefix(mediaType, "image/")
+	if err != nil || !isImage || subtype == "" {
+		return "must be a data URL with an image media type, such as data:image/png;base64,"
+	}
+	if content == "" {
+		return "must be a data URL that holds an image after its comma"
+	}
+	return ""
+}

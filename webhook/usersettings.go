@@ -1,0 +1,78 @@
+package webhook
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// A delete is never refused, so it does not fail either while no manager runs: a namespace must be deletable.
+//
+// +kubebuilder:webhook:path=/validate-parley-dev-v1alpha1-usersettings,name=vusersettings.parley.dev,mutating=false,groups=parley.dev,versions=v1alpha1,resources=usersettings,verbs=create;update,failurePolicy=fail,sideEffects=None,matchPolicy=Equivalent,timeoutSeconds=5,admissionReviewVersions=v1,serviceName=parley-webhook,serviceNamespace=parley-system,patch=`{"matchConditions":[{"name":"spec-changed","expression":"request.operation != 'UPDATE' || object.spec != oldObject.spec"}]}`
+// +kubebuilder:webhook:path=/validate-parley-dev-v1alpha1-usersettings,name=vusersettings-delete.parley.dev,mutating=false,groups=parley.dev,versions=v1alpha1,resources=usersettings,verbs=delete,failurePolicy=ignore,sideEffects=None,matchPolicy=Equivalent,timeoutSeconds=5,admissionReviewVersions=v1,serviceName=parley-webhook,serviceNamespace=parley-system
+
+// +kubebuilder:rbac:groups=parley.dev,resources=conversations,verbs=list;watch
+
+type userSettingsValidator struct {
+	guard guard
+	cache client.Reader
+}
+
+var _ admission.Validator[*v1alpha1.UserSettings] = &userSettingsValidator{}
+
+func (v *userSettingsValidator) ValidateCreate(ctx context.Context, settings *v1alpha1.UserSettings) (admission.Warnings, error) {
+	return v.validate(ctx, settings)
+}
+
+// ValidateUpdate checks every reference again, also those that stay: with another llmBaseURL,
+// say, a key would go elsewhere. Settings that are being deleted are no exception, for sessions
+// may start with them until they are gone.
+func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, settings *v1alpha1.UserSettings) (admission.Warnings, error) {
+	if equality.Semantic.DeepEqual(old.Spec, settings.Spec) {
+		return nil, nil
+	}
+	return v.validate(ctx, settings)
+}
+
+// ValidateDelete tells of the sessions that go on without their settings.
+func (v *userSettingsValidator) ValidateDelete(ctx context.Context, settings *v1alpha1.UserSettings) (admission.Warnings, error) {
+	var conversations v1alpha1.ConversationList
+	err := v.cache.List(ctx, &conversations, client.InNamespace(settings.Namespace),
+		client.MatchingFields{v1alpha1.IndexUserSettingsName: settings.Name})
+	if err != nil {
+		logf.FromContext(ctx).Error(err, "Cannot list the Conversations of UserSettings that are deleted")
+		return nil, nil
+	}
+	live := 0
+	for i := range conversations.Items {
+		if conversations.Items[i].Status.State != v1alpha1.StateStopped {
+			live++
+		}
+	}
+	if live == 0 {
+		return nil, nil
+	}
+	return admission.Warnings{fmt.Sprintf("Conversations that go on running with the settings they started with: %d", live)}, nil
+}
+
+func (v *userSettingsValidator) validate(ctx context.Context, settings *v1alpha1.UserSettings) (admission.Warnings, error) {
+	found := &findings{errs: userSettingsErrors(settings)}
+	if settings.Spec.SandboxBaseContainerImage != nil && settings.Spec.SandboxRuntimeContainerImage != nil {
+		found.warn(field.NewPath("spec", "sandboxBaseContainerImage"), "has no effect: sandboxRuntimeContainerImage wins over it")
+	}
+	request, err := v.guard.request(ctx, map[string]string{v1alpha1.LabelUserSettings: settings.Name})
+	if err == nil {
+		err = request.checkSecrets(ctx, settings.SecretReferences(), found)
+	}
+	if err != nil {
+		return found.warnings, cannotCheck(ctx, err)
+	}
+	return found.warnings, refusal("UserSettings", settings.Name, found.errs)
+}

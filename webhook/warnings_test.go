@@ -1,0 +1,89 @@
+package webhook
+
+import (
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+func TestReferencesToWhatDoesNotExistYetAreWarnedOf(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	mustCreate(t, secret(namespace, "there"))
+	mustCreate(t, configMap(namespace, "there", "[]"))
+	settings := object(t, "UserSettings", namespace, "{}")
+	settings.SetName("there")
+	mustCreate(t, settings)
+	for _, c := range []struct {
+		name, kind, spec string
+		warnings         []string
+	}{
+		{"a Secret that is there", "UserSettings", "llmAPIKeyRef: {name: there, key: k}", nil},
+		{"a Secret that is not, twice", "UserSettings", "{llmAPIKeyRef: {name: later, key: k}, searchAPIKeyRef: {name: later, key: l}}", []string{
+			`spec.llmAPIKeyRef: Secret "later" does not exist yet`, `spec.searchAPIKeyRef: Secret "later" does not exist yet`,
+		}},
+		{"settings that are there", "Conversation", "userSettingsName: there", nil},
+		{"settings that are not", "Conversation", "userSettingsName: later", []string{`spec.userSettingsName: UserSettings "later" do not exist yet`}},
+		{"a ConfigMap that is there", "Conversation", "{userSettingsName: there, replayJSONRef: {name: there, key: events.json}}", nil},
+		{"a ConfigMap that is not", "Conversation", "{userSettingsName: there, replayJSONRef: {name: later, key: k}}", []string{
+			`spec.replayJSONRef: ConfigMap "later" does not exist yet`,
+		}},
+		{"a key that is not there", "Conversation", "{userSettingsName: there, replayJSONRef: {name: there, key: k}}", []string{
+			`spec.replayJSONRef.key: ConfigMap "there" has no key "k" yet`,
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			someone := admin(t)
+			expectAccepted(t, someone.create(t, object(t, c.kind, namespace, c.spec)))
+			expectWarnings(t, someone, c.warnings...)
+		})
+	}
+}
+
+func TestTwoSandboxImagesAreWarnedOf(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	someone := admin(t)
+	expectAccepted(t, someone.create(t, object(t, "UserSettings", namespace, "sandboxRuntimeContainerImage: example.com/runtime")))
+	expectWarnings(t, someone)
+	expectAccepted(t, someone.create(t, object(t, "UserSettings", namespace,
+		"{sandboxBaseContainerImage: example.com/base, sandboxRuntimeContainerImage: example.com/runtime}")))
+	expectWarnings(t, someone, "spec.sandboxBaseContainerImage: has no effect: sandboxRuntimeContainerImage wins over it")
+}
+
+func TestDeletingSettingsTellsHowManySessionsGoOn(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	for _, name := range []string{"jane", "john"} {
+		settings := object(t, "UserSettings", namespace, "{}")
+		settings.SetName(name)
+		mustCreate(t, settings)
+	}
+	for _, state := range []v1alpha1.ConversationState{"", v1alpha1.StateStarting, v1alpha1.StateRunning, v1alpha1.StateStopped} {
+		conversation := &v1alpha1.Conversation{}
+		conversation.Namespace, conversation.GenerateName = namespace, "t-"
+		conversation.Spec.UserSettingsName = "jane"
+		mustCreate(t, conversation)
+		conversation.Status.State = state
+		if err := env.Client.Status().Update(t.Context(), conversation); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() (bool, error) {
+			var seen v1alpha1.Conversation
+			err := cached.Get(t.Context(), client.ObjectKeyFromObject(conversation), &seen)
+			return seen.Status.State == state, client.IgnoreNotFound(err)
+		})
+	}
+	for name, warnings := range map[string][]string{
+		"jane": {"Conversations that go on running with the settings they started with: 3"},
+		"john": nil,
+	} {
+		someone := admin(t)
+		settings := &v1alpha1.UserSettings{}
+		settings.Namespace, settings.Name = namespace, name
+		if err := someone.Delete(t.Context(), settings); err != nil {
+			t.Fatal(err)
+		}
+		expectWarnings(t, someone, warnings...)
+	}
+}
