@@ -1,0 +1,121 @@
+// Package session is the contract between the operator and a session's pod:
+// where things are in the pod, what the session document says, and how a
+// session tells why it ended.
+package session
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// Where things are in the session's pod.
+const (
+	// Dir holds the session Secret: the document, and each secret value in a file of its own.
+	Dir = "/run/parley/session"
+	// BinDir holds the runtime, where the image does not bring its own.
+	BinDir = "/run/parley/bin"
+	// ReplayDir holds the replay as ReplayFile, where there is one.
+	ReplayDir = "/run/parley/replay"
+	// WorkspaceDir is where the session works.
+	WorkspaceDir = "/workspace"
+	// HomeDir is the home directory of the session's user.
+	HomeDir = "/home/session"
+
+	// Port is where the session serves /alive, /ready and its tools.
+	Port = 8080
+	// AlivePath answers as soon as the runtime runs.
+	AlivePath = "/alive"
+	// ReadyPath answers once the workspace is prepared and the tools are served.
+	ReadyPath = "/ready"
+)
+
+// Files in Dir, and keys of the session Secret.
+const (
+	DocumentFile      = "session.json"
+	KeyFile           = "session-key"
+	LLMAPIKeyFile     = "llm-api-key"
+	SearchAPIKeyFile  = "search-api-key"
+	SandboxAPIKeyFile = "sandbox-api-key"
+	ProviderTokenFile = "provider-token"
+	// ReplayFile is in ReplayDir.
+	ReplayFile = "replay.json"
+)
+
+// Document tells a session what it is to do. It holds no secret value: fields that end in File name the
+// file in Dir that does.
+type Document struct {
+	// Conversation and Namespace name the object that this session is of.
+	Conversation string `json:"conversation"`
+	Namespace    string `json:"namespace"`
+
+	// Settings of the user as they were when the session started.
+	Settings v1alpha1.UserSettingsSpec `json:"settings"`
+
+	// Repository to clone, if any.
+	Repository *Repository `json:"repository,omitempty"`
+
+	// FirstMessage to the agent, with the addresses of its images.
+	FirstMessage string   `json:"firstMessage,omitempty"`
+	ImageURLs    []string `json:"imageURLs,omitempty"`
+	// Replay is set when ReplayDir holds a replay.
+	Replay bool `json:"replay,omitempty"`
+	// Instructions that hold throughout the session.
+	Instructions string `json:"instructions,omitempty"`
+
+	ToolServers   ToolServers    `json:"toolServers,omitzero"`
+	CustomSecrets []CustomSecret `json:"customSecrets,omitempty"`
+
+	// IdleTimeout after which the session ends itself; zero means never.
+	IdleTimeout metav1.Duration `json:"idleTimeout"`
+}
+
+// Repository is what to clone.
+type Repository struct {
+	// Name is owner/name at the provider, or a full URL.
+	Name     string               `json:"name"`
+	Provider v1alpha1.GitProvider `json:"provider,omitempty"`
+	// Host of the provider, where it is not the public one.
+	Host string `json:"host,omitempty"`
+	// UserID of the user at the provider.
+	UserID string `json:"userID,omitempty"`
+	// Branch to check out; empty means the default one.
+	Branch string `json:"branch,omitempty"`
+	// TokenFile is set when there is a token for the provider.
+	TokenFile string `json:"tokenFile,omitempty"`
+}
+
+// ToolServers are the session's tool servers.
+type ToolServers struct {
+	SSE   []RemoteServer `json:"sse,omitempty"`
+	SHTTP []RemoteServer `json:"shttp,omitempty"`
+	Stdio []StdioServer  `json:"stdio,omitempty"`
+}
+
+// RemoteServer is a tool server reached over the network.
+type RemoteServer struct {
+	URL        string `json:"url"`
+	APIKeyFile string `json:"apiKeyFile,omitempty"`
+}
+
+// StdioServer is a tool server run as a child of the router.
+type StdioServer struct {
+	Name    string   `json:"name"`
+	Command string   `json:"command"`
+	Args    []string `json:"args,omitempty"`
+	Env     []EnvVar `json:"env,omitempty"`
+}
+
+// EnvVar is a variable whose value stands here, or in a file.
+type EnvVar struct {
+	Name      string `json:"name"`
+	Value     string `json:"value,omitempty"`
+	ValueFile string `json:"valueFile,omitempty"`
+}
+
+// CustomSecret is a secret of the user for the agent's environment.
+type CustomSecret struct {
+	Name        string `json:"name"`
+	Description string `json:"description,omitempty"`
+	ValueFile   string `json:"valueFile"`
+}

@@ -1,0 +1,133 @@
+package controllers
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// noon is when the pure tests take place.
+var noon = time.Date(2030, 1, 2, 12, 0, 0, 0, time.UTC)
+
+func at(seconds int) time.Time { return noon.Add(time.Duration(seconds) * time.Second) }
+
+func metaTime(seconds int) *metav1.Time { return ptr.To(metav1.NewTime(at(seconds))) }
+
+// aConversation is a Conversation in the making.
+type aConversation struct{ *v1alpha1.Conversation }
+
+func makeConversation(namespace, name string) aConversation {
+	return aConversation{&v1alpha1.Conversation{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name + "-uid"), Generation: 1},
+		Spec: v1alpha1.ConversationSpec{
+			UserSettingsName: "ada",
+			StartDeadline:    &metav1.Duration{Duration: 10 * time.Minute},
+			IdleTimeout:      &metav1.Duration{Duration: 30 * time.Minute},
+		},
+	}}
+}
+
+func (c aConversation) with(change func(*v1alpha1.ConversationSpec)) aConversation {
+	change(&c.Spec)
+	return c
+}
+
+func (c aConversation) started(seconds int) aConversation {
+	c.Status.StartTime = metaTime(seconds)
+	c.Status.State = v1alpha1.StateStarting
+	return c
+}
+
+func (c aConversation) ran(seconds int) aConversation {
+	c.Status.RunningTime = metaTime(seconds)
+	c.Status.State = v1alpha1.StateRunning
+	return c
+}
+
+func (c aConversation) stopped(reason string, seconds int) aConversation {
+	c.Status.StopTime, c.Status.Reason, c.Status.Message = metaTime(seconds), reason, "it was "+reason
+	c.Status.State = v1alpha1.StateStopped
+	return c
+}
+
+// aPod is a session's pod in the making.
+type aPod struct{ *corev1.Pod }
+
+func podOf(c aConversation) aPod {
+	pod := buildPod(c.Conversation, &v1alpha1.UserSettingsSpec{}, Options{RuntimeImage: "example.com/runtime:1", Namespace: "parley-system"})
+	pod.UID, pod.CreationTimestamp = "pod-uid", metav1.NewTime(at(0))
+	return aPod{pod}
+}
+
+func (p aPod) condition(t corev1.PodConditionType, ok bool, message string) aPod {
+	status := corev1.ConditionFalse
+	if ok {
+		status = corev1.ConditionTrue
+	}
+	condition := corev1.PodCondition{Type: t, Status: status, Message: message, LastTransitionTime: metav1.NewTime(at(1))}
+	for i := range p.Status.Conditions {
+		if p.Status.Conditions[i].Type == t {
+			p.Status.Conditions[i] = condition
+			return p
+		}
+	}
+	p.Status.Conditions = append(p.Status.Conditions, condition)
+	return p
+}
+
+func (p aPod) scheduled() aPod {
+	p.Status.Phase = corev1.PodPending
+	return p.condition(corev1.PodScheduled, true, "")
+}
+
+func (p aPod) sandboxed() aPod {
+	return p.scheduled().condition(corev1.PodReadyToStartContainers, true, "")
+}
+
+func (p aPod) container(status corev1.ContainerStatus) aPod {
+	if status.Name == installContainer {
+		p.Status.InitContainerStatuses = []corev1.ContainerStatus{status}
+	} else {
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{status}
+	}
+	return p
+}
+
+func (p aPod) waiting(container, reason string) aPod {
+	return p.container(corev1.ContainerStatus{Name: container, State: corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "a registry said something"},
+	}})
+}
+
+func (p aPod) running(container string, started bool) aPod {
+	p.Status.Phase = corev1.PodRunning
+	return p.container(corev1.ContainerStatus{Name: container, Started: &started, State: corev1.ContainerState{
+		Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(at(2))},
+	}})
+}
+
+func (p aPod) ready() aPod {
+	return p.sandboxed().running(sessionContainer, true).condition(corev1.PodReady, true, "")
+}
+
+func (p aPod) ended(exitCode int32, message string, seconds int) aPod {
+	p.Status.Phase = corev1.PodSucceeded
+	return p.condition(corev1.PodReady, false, "").container(corev1.ContainerStatus{Name: sessionContainer, State: corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{ExitCode: exitCode, Message: message, FinishedAt: metav1.NewTime(at(seconds))},
+	}})
+}
+
+func (p aPod) failed(reason string) aPod {
+	p.Status.Phase, p.Status.Reason = corev1.PodFailed, reason
+	return p.condition(corev1.PodReady, false, "")
+}
+
+func (p aPod) terminating() aPod {
+	p.DeletionTimestamp = metaTime(5)
+	return p
+}

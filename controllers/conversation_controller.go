@@ -1,0 +1,238 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// +kubebuilder:rbac:groups=parley.dev,resources=conversations,verbs=get;list;watch;delete
+// +kubebuilder:rbac:groups=parley.dev,resources=conversations/status,verbs=update
+// +kubebuilder:rbac:groups=parley.dev,resources=conversations/finalizers,verbs=update
+// +kubebuilder:rbac:groups="",resources=pods;persistentvolumeclaims,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch
+
+// retryStuck is how often a session that needs somebody's help is tried again: no event tells when a foreign
+// object goes away or a quota grows.
+const retryStuck = 15 * time.Second
+
+// conversationReconciler runs one pod for each Conversation that wants one, and says how it is.
+type conversationReconciler struct {
+	client   client.Client
+	live     client.Reader // past the cache
+	metadata client.Reader // the cache, for metadata of Secrets
+	clock    clock.PassiveClock
+	recorder events.EventRecorder
+	options  Options
+}
+
+func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
+	if err := registerStateMetric(mgr.GetCache()); err != nil {
+		return err
+	}
+	ofSettings := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, o.GetNamespace(), v1alpha1.IndexUserSettingsName, o.GetName())
+	})
+	ofConfigMap := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, o.GetNamespace(), indexConfigMapName, o.GetName())
+	})
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("conversation").
+		For(&v1alpha1.Conversation{}).
+		Owns(&corev1.Pod{}).
+		Owns(&corev1.PersistentVolumeClaim{}).
+		Watches(&v1alpha1.UserSettings{}, ofSettings, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.conversationsOfSecret)).
+		WatchesMetadata(&corev1.ConfigMap{}, ofConfigMap).
+		Complete(r)
+}
+
+// conversationsOfSecret are those that refer to a Secret, themselves or through their settings, and its owner.
+func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
+	namespace, name := secret.GetNamespace(), secret.GetName()
+	requests := requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace, indexSecretName, name)
+	for _, settings := range requestsFor(ctx, r.client, &v1alpha1.UserSettingsList{}, namespace, indexSecretName, name) {
+		requests = append(requests, requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace, v1alpha1.IndexUserSettingsName, settings.Name)...)
+	}
+	if owner := metav1.GetControllerOf(secret); owner != nil && owner.Kind == "Conversation" {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Namespace: namespace, Name: owner.Name}})
+	}
+	return requests
+}
+
+// Reconcile brings one Conversation to what it asks for: gather, judge, act, write.
+func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	conversation := &v1alpha1.Conversation{}
+	if err := r.client.Get(ctx, req.NamespacedName, conversation); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	o, start, err := r.gather(ctx, conversation)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	verdict := judge(o)
+	actErr := r.act(ctx, &o, start, verdict)
+	if stuck := stuckOn(actErr); stuck != nil {
+		o.stuck, actErr = stuck, nil
+		verdict = judge(o)
+	}
+	wait, err := r.writeStatus(ctx, o, verdict)
+	if err := errors.Join(actErr, err); err != nil {
+		return reconcile.Result{}, err
+	}
+	return r.next(ctx, o, verdict, wait)
+}
+
+// gather reads all that the verdict depends on. What a start needs is read only where there is no pod.
+func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Conversation) (observation, *sessionStart, error) {
+	o := observation{conversation: c, now: r.clock.Now()}
+	pod := &corev1.Pod{}
+	err := r.client.Get(ctx, client.ObjectKeyFromObject(c), pod)
+	switch {
+	case err == nil && owned(pod, c):
+		o.pod = pod
+	case err == nil:
+		o.stuck = stuckOn(&foreignError{kind: "Pod", name: c.Name})
+	case !apierrors.IsNotFound(err):
+		return o, nil, fmt.Errorf("read Pod: %w", err)
+	}
+	settings := &v1alpha1.UserSettings{}
+	err = r.client.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)
+	if client.IgnoreNotFound(err) != nil {
+		return o, nil, fmt.Errorf("read UserSettings: %w", err)
+	}
+	o.settingsExist = err == nil && settings.DeletionTimestamp == nil
+	if o.pod != nil || judge(o).wish != needPod {
+		return o, nil, nil
+	}
+	if !o.settingsExist {
+		settings = nil
+	}
+	start, err := r.prepareStart(ctx, c, settings)
+	if o.stuck = stuckOn(err); o.stuck != nil {
+		return o, nil, nil
+	}
+	if err != nil {
+		return o, nil, err
+	}
+	o.unready = start.unready
+	return o, start, nil
+}
+
+// act makes or removes what the verdict asks for.
+func (r *conversationReconciler) act(ctx context.Context, o *observation, start *sessionStart, v verdict) error {
+	var err error
+	switch {
+	case v.wish == needPod && o.stuck == nil && start != nil:
+		o.pod, err = r.start(ctx, o.conversation, start)
+	case v.wish == needPod && o.pod != nil && podLost(o.pod):
+		err = r.removePod(ctx, o.pod)
+	case v.wish == removePod:
+		err = r.removeSession(ctx, o)
+	case v.wish == keepEnded:
+		err = r.removeSecret(ctx, o.conversation)
+	}
+	return err
+}
+
+// stuckOn is the problem in an error that somebody has to solve; nil if trying again may help.
+func stuckOn(err error) *problem {
+	if foreign := (*foreignError)(nil); errors.As(err, &foreign) {
+		return &problem{v1alpha1.ReasonForeignObject, foreign.Error()}
+	}
+	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) {
+		return &problem{v1alpha1.ReasonRejected, err.Error()}
+	}
+	return nil
+}
+
+// writeStatus writes the status if that is due, and tells what a person or a graph would want to know of the change.
+func (r *conversationReconciler) writeStatus(ctx context.Context, o observation, v verdict) (wait time.Duration, err error) {
+	before, after := o.conversation.Status, conversationStatus(o, v)
+	if equality.Semantic.DeepEqual(before, after) {
+		return 0, nil
+	}
+	if wait := worthWriting(before, after, v.since, o.now); wait > 0 {
+		return wait, nil
+	}
+	conversation := o.conversation.DeepCopy()
+	conversation.Status = after
+	if err := r.client.Status().Update(ctx, conversation); err != nil {
+		// A conflict means that the cache was behind; its next event brings us back.
+		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			return 0, nil
+		}
+		return 0, fmt.Errorf("write the status of Conversation: %w", err)
+	}
+	r.announce(conversation, before, after)
+	measure(o.conversation, before, after, o.now)
+	return 0, nil
+}
+
+// next is when to look again without an event: a step worth writing, a deadline, a restart, or the end of an ended session's time.
+func (r *conversationReconciler) next(ctx context.Context, o observation, v verdict, wait time.Duration) (reconcile.Result, error) {
+	var at []time.Duration
+	if wait > 0 {
+		at = append(at, wait)
+	}
+	if o.stuck != nil {
+		at = append(at, retryStuck)
+	}
+	spec := o.conversation.Spec
+	switch {
+	case v.state == v1alpha1.StateStarting && spec.StartDeadline != nil:
+		at = append(at, startOf(o).Add(spec.StartDeadline.Duration).Sub(o.now))
+	case v.state == v1alpha1.StateStopped && v.reason != v1alpha1.ReasonDeleted:
+		if spec.RestartAt != nil && spec.RestartAt.After(o.now) {
+			at = append(at, spec.RestartAt.Sub(o.now))
+		}
+		if left, expires := timeToLive(o, v); expires && left <= 0 {
+			return reconcile.Result{}, r.expire(ctx, o.conversation)
+		} else if expires {
+			at = append(at, left)
+		}
+	}
+	if len(at) == 0 {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: max(slices.Min(at), time.Millisecond)}, nil
+}
+
+// timeToLive is how long a Conversation whose session ended may stay. A suspended one has not ended.
+func timeToLive(o observation, v verdict) (left time.Duration, expires bool) {
+	ttl := o.conversation.Spec.TTLAfterStopped
+	if ttl == nil || v.reason == v1alpha1.ReasonSuspended {
+		return 0, false
+	}
+	stopped := v.stopped
+	if stopped.IsZero() {
+		stopped = o.now
+	}
+	return stopped.Add(ttl.Duration).Sub(o.now), true
+}
+
+// expire deletes a Conversation as it was seen: one that was changed since, perhaps resumed, stays.
+func (r *conversationReconciler) expire(ctx context.Context, c *v1alpha1.Conversation) error {
+	err := r.client.Delete(ctx, c, client.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion})
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

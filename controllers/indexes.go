@@ -1,0 +1,82 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// Indexes over the cache, so that no reconcile lists a namespace.
+const (
+	indexSecretName    = "secretName"
+	indexConfigMapName = "configMapName"
+)
+
+func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
+	for _, index := range []struct {
+		object  client.Object
+		field   string
+		extract client.IndexerFunc
+	}{
+		{&v1alpha1.UserSettings{}, indexSecretName, func(o client.Object) []string {
+			settings := o.(*v1alpha1.UserSettings)
+			return append(secretNames(settings.SecretReferences()), v1alpha1.SessionKeySecretName(settings.Name))
+		}},
+		{&v1alpha1.Conversation{}, indexSecretName, func(o client.Object) []string {
+			return secretNames(o.(*v1alpha1.Conversation).SecretReferences())
+		}},
+		{&v1alpha1.Conversation{}, indexConfigMapName, func(o client.Object) []string {
+			if ref := o.(*v1alpha1.Conversation).Spec.ReplayJSONRef; ref != nil {
+				return []string{ref.Name}
+			}
+			return nil
+		}},
+		{&v1alpha1.Conversation{}, v1alpha1.IndexUserSettingsName, func(o client.Object) []string {
+			return []string{o.(*v1alpha1.Conversation).Spec.UserSettingsName}
+		}},
+	} {
+		if err := indexer.IndexField(ctx, index.object, index.field, index.extract); err != nil {
+			return fmt.Errorf("index %T by %s: %w", index.object, index.field, err)
+		}
+	}
+	return nil
+}
+
+func secretNames(refs []v1alpha1.SecretReference) []string {
+	names := make([]string, 0, len(refs))
+	for _, r := range refs {
+		if !slices.Contains(names, r.Ref.Name) {
+			names = append(names, r.Ref.Name)
+		}
+	}
+	return names
+}
+
+// requestsFor are requests for the objects of a list in one namespace whose index holds the value.
+func requestsFor(ctx context.Context, c client.Reader, list client.ObjectList, namespace, index, value string) []reconcile.Request {
+	if err := c.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache is stopping
+	}
+	var requests []reconcile.Request
+	add := func(o client.Object) {
+		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: o.GetName()}})
+	}
+	switch list := list.(type) {
+	case *v1alpha1.UserSettingsList:
+		for i := range list.Items {
+			add(&list.Items[i])
+		}
+	case *v1alpha1.ConversationList:
+		for i := range list.Items {
+			add(&list.Items[i])
+		}
+	}
+	return requests
+}

@@ -1,0 +1,89 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// Labels are states and reasons, which are few; never the name of an object.
+var (
+	startSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "parley_conversation_start_seconds",
+		Help:    "Time from the creation of a Conversation, or from its restart, to RUNNING.",
+		Buckets: []float64{.5, 1, 2, 3, 5, 8, 13, 20, 30, 60, 120, 300, 600, 1800},
+	})
+	startsTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "parley_session_starts_total",
+		Help: "Starts of sessions by outcome: running, or the reason why not.",
+	}, []string{"outcome"})
+	stopsTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "parley_conversation_stops_total",
+		Help: "Stops of sessions by reason.",
+	}, []string{"reason"})
+
+	conversationsDesc = prometheus.NewDesc("parley_conversations", "Conversations by state.", []string{"state"}, nil)
+)
+
+func init() { metrics.Registry.MustRegister(startSeconds, startsTotal, stopsTotal) }
+
+// measure counts a change of state, once it is written.
+func measure(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus, now time.Time) {
+	if before.State == after.State {
+		return
+	}
+	switch after.State {
+	case v1alpha1.StateRunning:
+		began := c.CreationTimestamp.Time
+		if before.RunningTime != nil && before.StartTime != nil {
+			began = before.StartTime.Time
+		}
+		startSeconds.Observe(now.Sub(began).Seconds())
+		startsTotal.WithLabelValues("running").Inc()
+	case v1alpha1.StateStopped:
+		stopsTotal.WithLabelValues(after.Reason).Inc()
+		if before.State == v1alpha1.StateStarting {
+			startsTotal.WithLabelValues(after.Reason).Inc()
+		}
+	}
+}
+
+// stateCollector counts the cached Conversations when it is asked, so that a count never drifts.
+type stateCollector struct{ reader client.Reader }
+
+func registerStateMetric(reader client.Reader) error {
+	collector := stateCollector{reader}
+	err := metrics.Registry.Register(collector)
+	// Suites run several managers in one process; the newest one counts.
+	if registered := (prometheus.AlreadyRegisteredError{}); errors.As(err, &registered) {
+		metrics.Registry.Unregister(registered.ExistingCollector)
+		err = metrics.Registry.Register(collector)
+	}
+	return err
+}
+
+func (stateCollector) Describe(ch chan<- *prometheus.Desc) { ch <- conversationsDesc }
+
+func (s stateCollector) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	var list v1alpha1.ConversationList
+	if err := s.reader.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return // not synced yet
+	}
+	counts := map[v1alpha1.ConversationState]int{v1alpha1.StateStarting: 0, v1alpha1.StateRunning: 0, v1alpha1.StateStopped: 0}
+	for i := range list.Items {
+		if state := list.Items[i].Status.State; state != "" {
+			counts[state]++
+		}
+	}
+	for state, n := range counts {
+		ch <- prometheus.MustNewConstMetric(conversationsDesc, prometheus.GaugeValue, float64(n), string(state))
+	}
+}

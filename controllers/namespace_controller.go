@@ -1,0 +1,168 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;update
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;update
+
+const (
+	// sessionsService gives the sessions of a namespace their names: <conversation>.sessions.
+	sessionsService = "sessions"
+	// sessionsPolicy says who may reach the sessions of a namespace and whom they may reach.
+	sessionsPolicy = "parley-sessions"
+)
+
+// namespaceReconciler mends the Service and the NetworkPolicy of a namespace's sessions. The Conversation
+// controller makes them before the first pod, so that no session ever runs without the policy.
+type namespaceReconciler struct {
+	client  client.Client
+	live    client.Reader
+	options Options
+}
+
+func (r *namespaceReconciler) setup(mgr ctrl.Manager) error {
+	namespaceOf := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: o.GetNamespace()}}}
+	})
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("sessions").
+		Watches(&corev1.Service{}, namespaceOf).
+		Watches(&networkingv1.NetworkPolicy{}, namespaceOf).
+		Complete(r)
+}
+
+// Reconcile keeps the objects of one namespace as long as it has Conversations.
+func (r *namespaceReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var first v1alpha1.ConversationList
+	if err := r.client.List(ctx, &first, client.InNamespace(req.Name), client.Limit(1), client.UnsafeDisableDeepCopy); err != nil || len(first.Items) == 0 {
+		return reconcile.Result{}, err
+	}
+	err := ensureNamespaceObjects(ctx, r.client, r.live, req.Name, r.options)
+	// A foreign object shows on the Conversations that need it. A namespace that is going away takes nothing more.
+	if foreign := (*foreignError)(nil); errors.As(err, &foreign) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{}, err
+}
+
+// ensureNamespaceObjects makes or mends what the sessions of a namespace share. It reads the cache, and writes
+// only where something differs.
+func ensureNamespaceObjects(ctx context.Context, c client.Client, live client.Reader, namespace string, options Options) error {
+	wantService, wantPolicy := buildService(namespace), buildNetworkPolicy(namespace, options)
+	service, policy := &corev1.Service{}, &networkingv1.NetworkPolicy{}
+	if err := ensureShared(ctx, c, live, "Service", wantService, service, func() bool {
+		same := equality.Semantic.DeepDerivative(wantService.Spec, service.Spec)
+		service.Spec.Selector, service.Spec.Ports = wantService.Spec.Selector, wantService.Spec.Ports
+		return same
+	}); err != nil {
+		return err
+	}
+	return ensureShared(ctx, c, live, "NetworkPolicy", wantPolicy, policy, func() bool {
+		same := equality.Semantic.DeepEqual(wantPolicy.Spec, policy.Spec)
+		policy.Spec = wantPolicy.Spec
+		return same
+	})
+}
+
+// ensureShared creates want, or updates the one that is there if amend says that it was not as wanted. Only
+// labelled objects are in the cache, so what exists although the cache has none may be somebody else's.
+func ensureShared(ctx context.Context, c client.Client, live client.Reader, kind string, want, have client.Object, amend func() bool) error {
+	err := c.Get(ctx, client.ObjectKeyFromObject(want), have)
+	switch {
+	case apierrors.IsNotFound(err):
+		err = c.Create(ctx, want)
+		if apierrors.IsAlreadyExists(err) {
+			// Ours, and the cache has not seen it yet, or somebody else's.
+			if err = live.Get(ctx, client.ObjectKeyFromObject(want), have); err == nil && have.GetLabels()[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
+				return &foreignError{kind: kind, name: want.GetName()}
+			}
+		}
+	case err == nil && !amend():
+		err = c.Update(ctx, have)
+	}
+	if err != nil {
+		return fmt.Errorf("keep %s %s: %w", kind, want.GetName(), err)
+	}
+	return nil
+}
+
+func sharedMeta(namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{
+		v1alpha1.LabelManagedBy: v1alpha1.ManagedBy,
+		v1alpha1.LabelComponent: v1alpha1.ComponentSession,
+	}}
+}
+
+func sessionSelector() map[string]string {
+	return map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelComponent: v1alpha1.ComponentSession}
+}
+
+func buildService(namespace string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: sharedMeta(namespace, sessionsService),
+		Spec: corev1.ServiceSpec{
+			ClusterIP: corev1.ClusterIPNone,
+			Selector:  sessionSelector(),
+			Ports:     []corev1.ServicePort{{Name: "session", Port: session.Port, TargetPort: intstr.FromString("session"), Protocol: corev1.ProtocolTCP}},
+		},
+	}
+}
+
+// privateRanges are what a session may not reach: the cluster's own networks, link-local addresses and the
+// metadata services of clouds, which answer there.
+var privateRanges = map[string][]string{
+	"0.0.0.0/0": {"10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"},
+	"::/0":      {"::1/128", "fc00::/7", "fe80::/10"},
+}
+
+func buildNetworkPolicy(namespace string, options Options) *networkingv1.NetworkPolicy {
+	port := func(p intstr.IntOrString, protocol corev1.Protocol) networkingv1.NetworkPolicyPort {
+		return networkingv1.NetworkPolicyPort{Port: &p, Protocol: ptr.To(protocol)}
+	}
+	dns := intstr.FromInt32(53)
+	internet := []networkingv1.NetworkPolicyPeer{}
+	for _, all := range []string{"0.0.0.0/0", "::/0"} {
+		internet = append(internet, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: all, Except: privateRanges[all]}})
+	}
+	for _, cidr := range options.EgressAllow {
+		internet = append(internet, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: cidr}})
+	}
+	return &networkingv1.NetworkPolicy{
+		ObjectMeta: sharedMeta(namespace, sessionsPolicy),
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: sessionSelector()},
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
+			Ingress: []networkingv1.NetworkPolicyIngressRule{{
+				From: []networkingv1.NetworkPolicyPeer{{
+					NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: options.Namespace}},
+					PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": v1alpha1.ManagedBy}},
+				}},
+				Ports: []networkingv1.NetworkPolicyPort{port(intstr.FromInt32(session.Port), corev1.ProtocolTCP)},
+			}},
+			Egress: []networkingv1.NetworkPolicyEgressRule{
+				{Ports: []networkingv1.NetworkPolicyPort{port(dns, corev1.ProtocolUDP), port(dns, corev1.ProtocolTCP)}},
+				{To: internet},
+			},
+		},
+	}
+}

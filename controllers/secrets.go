@@ -1,0 +1,61 @@
+package controllers
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// problem is why something that is referred to cannot be used. It never holds a value.
+type problem struct{ reason, message string }
+
+// resolver reads the Secrets of one namespace, each at most once.
+type resolver struct {
+	client    client.Reader
+	namespace string
+	secrets   map[string]*corev1.Secret // nil for one that is not there
+}
+
+func newResolver(c client.Reader, namespace string) *resolver {
+	return &resolver{client: c, namespace: namespace, secrets: map[string]*corev1.Secret{}}
+}
+
+// value of a reference, or why there is none.
+func (r *resolver) value(ctx context.Context, ref v1alpha1.SecretReference) ([]byte, *problem, error) {
+	secret, err := r.secret(ctx, ref.Ref.Name)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case secret == nil:
+		return nil, &problem{v1alpha1.ReasonSecretNotFound, fmt.Sprintf("%s: Secret %s does not exist", ref.Path, ref.Ref.Name)}, nil
+	}
+	// A value from a file often ends in a newline, which no header or variable can hold.
+	value := bytes.TrimRight(secret.Data[ref.Ref.Key], "\r\n")
+	if len(value) == 0 {
+		return nil, &problem{v1alpha1.ReasonKeyNotFound, fmt.Sprintf("%s: Secret %s has no key %s, or it is empty", ref.Path, ref.Ref.Name, ref.Ref.Key)}, nil
+	}
+	return value, nil, nil
+}
+
+func (r *resolver) secret(ctx context.Context, name string) (*corev1.Secret, error) {
+	if secret, known := r.secrets[name]; known {
+		return secret, nil
+	}
+	secret := &corev1.Secret{}
+	err := r.client.Get(ctx, types.NamespacedName{Namespace: r.namespace, Name: name}, secret)
+	if apierrors.IsNotFound(err) {
+		secret, err = nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read Secret %s: %w", name, err)
+	}
+	r.secrets[name] = secret
+	return secret, nil
+}

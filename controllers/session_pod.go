@@ -1,0 +1,194 @@
+package controllers
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+const (
+	// sessionUser is the user and group that sessions run as; not root, and in no image's system range.
+	sessionUser int64 = 1000
+	// stopGrace is how long a session may take to stop.
+	stopGrace int64 = 30
+)
+
+func workspaceName(conversation string) string { return conversation + "-workspace" }
+
+// buildPod is the pod of a session: a pure function of what was asked, the settings and the operator's options.
+func buildPod(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, options Options) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: c.Namespace, Name: c.Name, Labels: sessionLabels(c), OwnerReferences: sessionOwner(c),
+		},
+		Spec: corev1.PodSpec{
+			// A session that ends of its own accord exits with 0. Anything else is a crash, and the kubelet starts it again.
+			RestartPolicy:                 corev1.RestartPolicyOnFailure,
+			Hostname:                      c.Name,
+			Subdomain:                     sessionsService,
+			AutomountServiceAccountToken:  ptr.To(false),
+			EnableServiceLinks:            ptr.To(false),
+			TerminationGracePeriodSeconds: ptr.To(stopGrace),
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot:        ptr.To(true),
+				RunAsUser:           ptr.To(sessionUser),
+				RunAsGroup:          ptr.To(sessionUser),
+				FSGroup:             ptr.To(sessionUser),
+				FSGroupChangePolicy: ptr.To(corev1.FSGroupChangeOnRootMismatch),
+				SeccompProfile:      &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+			Volumes: buildVolumes(c),
+		},
+	}
+	main := buildSessionContainer(c, settings)
+	if settings.SandboxRuntimeContainerImage != nil {
+		// It brings its own runtime: its own entry point, and nothing is known of what it answers.
+		main.Image = *settings.SandboxRuntimeContainerImage
+	} else {
+		main.Image = options.RuntimeImage
+		if settings.SandboxBaseContainerImage != nil {
+			main.Image = *settings.SandboxBaseContainerImage
+		}
+		putRuntimeIn(pod, &main, options.RuntimeImage)
+	}
+	pod.Spec.Containers = []corev1.Container{main}
+	return pod
+}
+
+// putRuntimeIn makes the session's container run the runtime, which an init container copies into the pod, so that
+// the image needs nothing of ours.
+func putRuntimeIn(pod *corev1.Pod, main *corev1.Container, runtimeImage string) {
+	bin := corev1.VolumeMount{Name: "bin", MountPath: session.BinDir}
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: bin.Name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+	pod.Spec.InitContainers = []corev1.Container{{
+		Name:            installContainer,
+		Image:           runtimeImage,
+		ImagePullPolicy: corev1.PullIfNotPresent,
+		Command:         []string{"/runtime", "install", session.BinDir},
+		Resources: corev1.ResourceRequirements{
+			Requests: resources("10m", "16Mi"),
+			Limits:   resources("500m", "64Mi"),
+		},
+		SecurityContext:          restricted(),
+		VolumeMounts:             []corev1.VolumeMount{bin},
+		TerminationMessagePolicy: corev1.TerminationMessageReadFile,
+	}}
+	bin.ReadOnly = true
+	main.VolumeMounts = append(main.VolumeMounts, bin)
+	main.Command = []string{session.BinDir + "/runtime"}
+	main.StartupProbe = probe(session.AlivePath, 1, 120)
+	main.ReadinessProbe = probe(session.ReadyPath, 1, 3)
+	main.LivenessProbe = probe(session.AlivePath, 20, 3)
+}
+
+func buildSessionContainer(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec) corev1.Container {
+	factor := int64(1)
+	if settings.RemoteRuntimeResourceFactor != nil {
+		factor = int64(*settings.RemoteRuntimeResourceFactor)
+	}
+	container := corev1.Container{
+		Name:            sessionContainer,
+		ImagePullPolicy: corev1.PullIfNotPresent,
+		WorkingDir:      session.WorkspaceDir,
+		Env: []corev1.EnvVar{
+			{Name: "HOME", Value: session.HomeDir},
+			{Name: "PARLEY_SESSION_DIR", Value: session.Dir},
+			{Name: "PARLEY_WORKSPACE", Value: session.WorkspaceDir},
+		},
+		Ports: []corev1.ContainerPort{{Name: "session", ContainerPort: session.Port, Protocol: corev1.ProtocolTCP}},
+		Resources: corev1.ResourceRequirements{
+			Requests: scaled(resources("250m", "512Mi"), factor),
+			Limits:   scaled(resources("1", "2Gi"), factor),
+		},
+		SecurityContext: restricted(),
+		VolumeMounts: []corev1.VolumeMount{
+			{Name: "session", MountPath: session.Dir, ReadOnly: true},
+			{Name: "workspace", MountPath: session.WorkspaceDir},
+			{Name: "home", MountPath: session.HomeDir},
+		},
+		// Only the file: a fallback to the logs would carry whatever the agent printed into the status.
+		TerminationMessagePolicy: corev1.TerminationMessageReadFile,
+	}
+	if c.Spec.ReplayJSONRef != nil {
+		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "replay", MountPath: session.ReplayDir, ReadOnly: true})
+	}
+	return container
+}
+
+func buildVolumes(c *v1alpha1.Conversation) []corev1.Volume {
+	volumes := []corev1.Volume{
+		{Name: "session", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+			SecretName: sessionSecretName(c.Name), DefaultMode: ptr.To[int32](0o440),
+		}}},
+		{Name: "home", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+	}
+	workspace := corev1.Volume{Name: "workspace", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
+	if c.Spec.Workspace != nil {
+		workspace.VolumeSource = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: workspaceName(c.Name)}}
+	}
+	volumes = append(volumes, workspace)
+	if ref := c.Spec.ReplayJSONRef; ref != nil {
+		volumes = append(volumes, corev1.Volume{Name: "replay", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: ref.Name},
+			Items:                []corev1.KeyToPath{{Key: ref.Key, Path: session.ReplayFile}},
+		}}})
+	}
+	return volumes
+}
+
+// buildWorkspace is the volume of a session that asked for one; nil if it did not.
+func buildWorkspace(c *v1alpha1.Conversation) (*corev1.PersistentVolumeClaim, error) {
+	if c.Spec.Workspace == nil {
+		return nil, nil
+	}
+	size, err := resource.ParseQuantity(c.Spec.Workspace.Size)
+	if err != nil {
+		return nil, fmt.Errorf("spec.workspace.size: %w", err)
+	}
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: c.Namespace, Name: workspaceName(c.Name), Labels: sessionLabels(c), OwnerReferences: sessionOwner(c),
+		},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			StorageClassName: c.Spec.Workspace.StorageClassName,
+			Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: size}},
+		},
+	}, nil
+}
+
+// restricted is what the restricted Pod Security Standard asks of a container.
+func restricted() *corev1.SecurityContext {
+	return &corev1.SecurityContext{
+		AllowPrivilegeEscalation: ptr.To(false),
+		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+	}
+}
+
+func probe(path string, period, failures int32) *corev1.Probe {
+	return &corev1.Probe{
+		ProbeHandler:     corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("session")}},
+		PeriodSeconds:    period,
+		FailureThreshold: failures,
+		TimeoutSeconds:   5,
+	}
+}
+
+func resources(cpu, memory string) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+}
+
+func scaled(list corev1.ResourceList, factor int64) corev1.ResourceList {
+	for name, quantity := range list {
+		quantity.Mul(factor)
+		list[name] = quantity
+	}
+	return list
+}

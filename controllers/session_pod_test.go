@@ -1,0 +1,81 @@
+package controllers
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+var goldenOptions = Options{Namespace: "parley-system", RuntimeImage: "example.com/parley:1", EgressAllow: []string{"10.20.0.0/16"}}
+
+func TestThePodOfASessionIsAFunctionOfWhatWasAsked(t *testing.T) {
+	for name, tc := range map[string]struct {
+		conversation aConversation
+		settings     v1alpha1.UserSettingsSpec
+	}{
+		"plain": {conversation: makeConversation("team-a", "c1")},
+		"base-image-factor-4-workspace-replay": {
+			conversation: makeConversation("team-a", "c1").with(func(s *v1alpha1.ConversationSpec) {
+				s.Workspace = &v1alpha1.Workspace{Size: "10Gi"}
+				s.ReplayJSONRef = &v1alpha1.ConfigMapKeyRef{Name: "recorded", Key: "events.json"}
+			}),
+			settings: v1alpha1.UserSettingsSpec{SandboxBaseContainerImage: ptr.To("example.com/base:2"), RemoteRuntimeResourceFactor: ptr.To[int32](4)},
+		},
+		"runtime-image": {
+			conversation: makeConversation("team-a", "c1"),
+			settings: v1alpha1.UserSettingsSpec{
+				SandboxBaseContainerImage: ptr.To("example.com/base:2"), SandboxRuntimeContainerImage: ptr.To("example.com/own:3"),
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			golden(t, "pod-"+name, buildPod(tc.conversation.Conversation, &tc.settings, goldenOptions))
+		})
+	}
+}
+
+func TestWhatTheSessionsOfANamespaceShare(t *testing.T) {
+	golden(t, "service", buildService("team-a"))
+	golden(t, "networkpolicy", buildNetworkPolicy("team-a", goldenOptions))
+}
+
+func TestTheWorkspaceIsAVolumeOfTheAskedSize(t *testing.T) {
+	c := makeConversation("team-a", "c1").with(func(s *v1alpha1.ConversationSpec) {
+		s.Workspace = &v1alpha1.Workspace{Size: "10Gi", StorageClassName: ptr.To("fast")}
+	})
+	claim, err := buildWorkspace(c.Conversation)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "workspace", claim)
+}
+
+func golden(t *testing.T, name string, object any) {
+	t.Helper()
+	got, err := yaml.Marshal(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join("testdata", name+".yaml")
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s differs; if that is meant, run go test ./controllers -update and read the diff.\ngot:\n%s", path, got)
+	}
+}

@@ -1,0 +1,172 @@
+package controllers
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// annotationInputs identifies what a session Secret was made of, without its values: the versions of the
+// settings and of the Secrets they refer to.
+const annotationInputs = "parley.dev/inputs"
+
+func sessionSecretName(conversation string) string { return conversation + "-session" }
+
+// sessionLabels are on every object of a session.
+func sessionLabels(c *v1alpha1.Conversation) map[string]string {
+	return map[string]string{
+		v1alpha1.LabelManagedBy:    v1alpha1.ManagedBy,
+		v1alpha1.LabelComponent:    v1alpha1.ComponentSession,
+		v1alpha1.LabelConversation: c.Name,
+		v1alpha1.LabelUserSettings: c.Spec.UserSettingsName,
+	}
+}
+
+func sessionOwner(c *v1alpha1.Conversation) []metav1.OwnerReference {
+	return []metav1.OwnerReference{*metav1.NewControllerRef(c, v1alpha1.SchemeGroupVersion.WithKind("Conversation"))}
+}
+
+// secretFile is a secret that a session needs: where it comes from, and the file it is to find it in.
+type secretFile struct {
+	ref  v1alpha1.SecretReference
+	file string
+}
+
+// buildDocument is what a session is told, and the secrets it needs for it: no others.
+func buildDocument(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec) (session.Document, []secretFile) {
+	doc := session.Document{
+		Conversation: c.Name,
+		Namespace:    c.Namespace,
+		Settings:     *settings,
+		FirstMessage: session.FirstMessage(&c.Spec),
+		ImageURLs:    c.Spec.ImageURLs,
+		Replay:       c.Spec.ReplayJSONRef != nil,
+		Instructions: value(c.Spec.ConversationInstructions),
+		IdleTimeout:  value(c.Spec.IdleTimeout),
+	}
+	var files []secretFile
+	add := func(path *field.Path, ref *v1alpha1.SecretKeyRef, file string) string {
+		if ref == nil {
+			return ""
+		}
+		files = append(files, secretFile{v1alpha1.SecretReference{Path: path, Ref: *ref}, file})
+		return file
+	}
+	path := field.NewPath("spec")
+	add(path.Child("llmAPIKeyRef"), settings.LLMAPIKeyRef, session.LLMAPIKeyFile)
+	add(path.Child("searchAPIKeyRef"), settings.SearchAPIKeyRef, session.SearchAPIKeyFile)
+	add(path.Child("sandboxAPIKeyRef"), settings.SandboxAPIKeyRef, session.SandboxAPIKeyFile)
+
+	doc.Repository = buildRepository(c, settings, func(i int, ref *v1alpha1.SecretKeyRef) string {
+		return add(path.Child("secretsStore", "providerTokens").Index(i).Child("tokenRef"), ref, session.ProviderTokenFile)
+	})
+	if settings.SecretsStore != nil {
+		for i, s := range settings.SecretsStore.CustomSecrets {
+			at := path.Child("secretsStore", "customSecrets").Index(i).Child("secretRef")
+			doc.CustomSecrets = append(doc.CustomSecrets, session.CustomSecret{
+				Name: s.Name, Description: value(s.Description), ValueFile: add(at, &s.SecretRef, fmt.Sprintf("custom.%d", i)),
+			})
+		}
+	}
+	if mcp := c.Spec.EffectiveMCPConfig(settings); mcp != nil {
+		doc.ToolServers = buildToolServers(mcp, path.Child("mcpConfig"), add)
+	}
+	return doc, files
+}
+
+// buildRepository is what to clone, with the token of that repository's provider and of no other.
+func buildRepository(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, token func(int, *v1alpha1.SecretKeyRef) string) *session.Repository {
+	name, provider := c.Spec.EffectiveRepository()
+	if name == "" {
+		return nil
+	}
+	repository := &session.Repository{Name: name, Provider: provider, Branch: value(c.Spec.SelectedBranch)}
+	if settings.SecretsStore == nil {
+		return repository
+	}
+	for i, t := range settings.SecretsStore.ProviderTokens {
+		if t.Provider == provider {
+			repository.Host, repository.UserID = value(t.Host), value(t.UserID)
+			repository.TokenFile = token(i, t.TokenRef)
+		}
+	}
+	return repository
+}
+
+func buildToolServers(mcp *v1alpha1.MCPConfig, path *field.Path, add func(*field.Path, *v1alpha1.SecretKeyRef, string) string) session.ToolServers {
+	var servers session.ToolServers
+	remote := func(list []v1alpha1.MCPRemoteServer, name, prefix string) (out []session.RemoteServer) {
+		for i, s := range list {
+			file := add(path.Child(name).Index(i).Child("apiKeyRef"), s.APIKeyRef, fmt.Sprintf("mcp.%s.%d", prefix, i))
+			out = append(out, session.RemoteServer{URL: s.URL, APIKeyFile: file})
+		}
+		return out
+	}
+	servers.SSE = remote(mcp.SSEServers, "sseServers", "sse")
+	servers.SHTTP = remote(mcp.SHTTPServers, "shttpServers", "shttp")
+	for i, s := range mcp.StdioServers {
+		server := session.StdioServer{Name: s.Name, Command: s.Command, Args: s.Args}
+		for j, e := range s.Env {
+			at := path.Child("stdioServers").Index(i).Child("env").Index(j).Child("secretRef")
+			server.Env = append(server.Env, session.EnvVar{
+				Name: e.Name, Value: value(e.Value), ValueFile: add(at, e.SecretRef, fmt.Sprintf("mcp.stdio.%d.%d", i, j)),
+			})
+		}
+		servers.Stdio = append(servers.Stdio, server)
+	}
+	return servers
+}
+
+// buildSessionSecret holds the document, the session's own key and the values it needs. It never changes while
+// the session runs: a running session keeps the settings it started with.
+func buildSessionSecret(c *v1alpha1.Conversation, doc session.Document, values map[string][]byte, key, inputs string) (*corev1.Secret, error) {
+	document, err := json.Marshal(doc)
+	if err != nil {
+		return nil, fmt.Errorf("encode the session document: %w", err)
+	}
+	data := maps.Clone(values)
+	if data == nil {
+		data = map[string][]byte{}
+	}
+	data[session.DocumentFile], data[session.KeyFile] = document, []byte(key)
+	immutable := true
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: c.Namespace, Name: sessionSecretName(c.Name), Labels: sessionLabels(c), OwnerReferences: sessionOwner(c),
+			Annotations: map[string]string{annotationInputs: inputs},
+		},
+		Type:      v1alpha1.SecretTypeSession,
+		Immutable: &immutable,
+		Data:      data,
+	}, nil
+}
+
+// inputsOf identifies what a session Secret would be made of now.
+func inputsOf(settings *v1alpha1.UserSettings, files []secretFile, secrets *resolver) string {
+	hash := sha256.New()
+	fmt.Fprintln(hash, settings.UID, settings.Generation)
+	for _, f := range files {
+		if s := secrets.secrets[f.ref.Ref.Name]; s != nil {
+			fmt.Fprintln(hash, f.file, s.UID, s.ResourceVersion, f.ref.Ref.Key)
+		}
+	}
+	return hex.EncodeToString(hash.Sum(nil)[:16])
+}
+
+// value of an optional field, or its zero.
+func value[T any](p *T) T {
+	if p == nil {
+		var zero T
+		return zero
+	}
+	return *p
+}

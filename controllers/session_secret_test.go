@@ -1,0 +1,115 @@
+package controllers
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+func ref(name string) *v1alpha1.SecretKeyRef { return &v1alpha1.SecretKeyRef{Name: name, Key: "key"} }
+
+// everySecret are settings that refer to a Secret wherever they can.
+func everySecret() v1alpha1.UserSettingsSpec {
+	return v1alpha1.UserSettingsSpec{
+		LLMAPIKeyRef: ref("llm"), SearchAPIKeyRef: ref("search"), SandboxAPIKeyRef: ref("sandbox"),
+		SecretsStore: &v1alpha1.SecretsStore{
+			ProviderTokens: []v1alpha1.ProviderToken{
+				{Provider: v1alpha1.GitHub, TokenRef: ref("github"), UserID: ptr.To("ada"), Host: ptr.To("git.example.com")},
+				{Provider: v1alpha1.GitLab, TokenRef: ref("gitlab")},
+			},
+			CustomSecrets: []v1alpha1.CustomSecret{{Name: "NPM_TOKEN", SecretRef: *ref("npm"), Description: ptr.To("for publishing")}},
+		},
+		MCPConfig: &v1alpha1.MCPConfig{
+			SSEServers:   []v1alpha1.MCPRemoteServer{{URL: "https://sse.example.com", APIKeyRef: ref("sse")}},
+			SHTTPServers: []v1alpha1.MCPRemoteServer{{URL: "https://shttp.example.com", APIKeyRef: ref("shttp")}, {URL: "https://open.example.com"}},
+			StdioServers: []v1alpha1.MCPStdioServer{{Name: "files", Command: "mcp-files", Args: []string{"--root", "/workspace"}, Env: []v1alpha1.MCPEnvVar{
+				{Name: "PLAIN", Value: ptr.To("yes")}, {Name: "TOKEN", SecretRef: ref("stdio")},
+			}}},
+		},
+	}
+}
+
+func TestASessionGetsTheSecretsItNeedsAndNoOthers(t *testing.T) {
+	settings := everySecret()
+	for name, tc := range map[string]struct {
+		conversation aConversation
+		want         []string
+	}{
+		"without a repository no token": {
+			makeConversation("ns", "c"),
+			[]string{"llm", "npm", "sandbox", "search", "shttp", "sse", "stdio"},
+		},
+		"the token of the repository's provider": {
+			makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) {
+				s.Repository, s.GitProvider = ptr.To("o/r"), ptr.To(v1alpha1.GitLab)
+			}),
+			[]string{"gitlab", "llm", "npm", "sandbox", "search", "shttp", "sse", "stdio"},
+		},
+		"the token of the task's provider": {
+			makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) {
+				s.SuggestedTask = &v1alpha1.SuggestedTask{GitProvider: v1alpha1.GitHub, TaskType: v1alpha1.OpenIssue, Repo: "o/r", IssueNumber: 1, Title: "t"}
+			}),
+			[]string{"github", "llm", "npm", "sandbox", "search", "shttp", "sse", "stdio"},
+		},
+		"its own tool servers in place of the settings'": {
+			makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) {
+				s.MCPConfig = &v1alpha1.MCPConfig{SSEServers: []v1alpha1.MCPRemoteServer{{URL: "https://mine.example.com", APIKeyRef: ref("mine")}}}
+			}),
+			[]string{"llm", "mine", "npm", "sandbox", "search"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, files := buildDocument(tc.conversation.Conversation, &settings)
+			var got []string
+			for _, f := range files {
+				got = append(got, f.ref.Ref.Name)
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestTheSessionDocumentSaysEverythingThatWasAsked(t *testing.T) {
+	settings := everySecret()
+	c := makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) {
+		s.Repository, s.GitProvider, s.SelectedBranch = ptr.To("o/r"), ptr.To(v1alpha1.GitHub), ptr.To("dev")
+		s.InitialUserMsg, s.ImageURLs, s.ConversationInstructions = ptr.To("hello"), []string{"https://example.com/a.png"}, ptr.To("be brief")
+	})
+	doc, files := buildDocument(c.Conversation, &settings)
+	values := map[string][]byte{}
+	for _, f := range files {
+		values[f.file] = []byte("secret-of-" + f.ref.Ref.Name)
+	}
+	secret, err := buildSessionSecret(c.Conversation, doc, values, "the-key", "inputs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(secret.Data[session.DocumentFile])
+	if strings.Contains(text, "secret-of-") || strings.Contains(text, "the-key") {
+		t.Errorf("the document holds a secret: %s", text)
+	}
+	for file, want := range map[string]string{
+		session.KeyFile: "the-key", session.LLMAPIKeyFile: "secret-of-llm", session.SearchAPIKeyFile: "secret-of-search",
+		session.SandboxAPIKeyFile: "secret-of-sandbox", session.ProviderTokenFile: "secret-of-github",
+		doc.CustomSecrets[0].ValueFile: "secret-of-npm", doc.ToolServers.SSE[0].APIKeyFile: "secret-of-sse",
+		doc.ToolServers.SHTTP[0].APIKeyFile: "secret-of-shttp", doc.ToolServers.Stdio[0].Env[1].ValueFile: "secret-of-stdio",
+	} {
+		if got := string(secret.Data[file]); got != want {
+			t.Errorf("file %s holds %q, want %q", file, got, want)
+		}
+	}
+	var read session.Document
+	if err := json.Unmarshal(secret.Data[session.DocumentFile], &read); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "document", read)
+}

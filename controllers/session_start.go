@@ -1,0 +1,211 @@
+package controllers
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// sessionStart is what the start of a session needs.
+type sessionStart struct {
+	// unready is why the session cannot start yet.
+	unready *problem
+	// settings it starts with.
+	settings *v1alpha1.UserSettingsSpec
+	// secret of the session: the one that is there, or the one to create.
+	secret *corev1.Secret
+	// stale is a session Secret of an earlier try that has to go first.
+	stale *corev1.Secret
+}
+
+// prepareStart finds what a session without a pod would start with. A session that lost its pod takes what it
+// had; any other takes the settings as they are now.
+func (r *conversationReconciler) prepareStart(ctx context.Context, c *v1alpha1.Conversation, settings *v1alpha1.UserSettings) (*sessionStart, error) {
+	existing := &corev1.Secret{}
+	err := r.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: sessionSecretName(c.Name)}, existing)
+	switch {
+	case apierrors.IsNotFound(err):
+		existing = nil
+	case err != nil:
+		return nil, fmt.Errorf("read the session's Secret: %w", err)
+	case !owned(existing, c):
+		return nil, &foreignError{kind: "Secret", name: existing.Name}
+	}
+	if lostPod := c.Status.RunningTime != nil && c.Status.StopTime == nil; existing != nil && lostPod {
+		return startAsBefore(existing)
+	}
+	if settings == nil {
+		return &sessionStart{unready: &problem{v1alpha1.ReasonSettingsNotReady, fmt.Sprintf("UserSettings %s do not exist", c.Spec.UserSettingsName)}}, nil
+	}
+	if unready, err := r.replayMissing(ctx, c); unready != nil || err != nil {
+		return &sessionStart{unready: unready}, err
+	}
+	return r.startAnew(ctx, c, settings, existing)
+}
+
+// startAsBefore takes the settings from the document of the session that was lost.
+func startAsBefore(secret *corev1.Secret) (*sessionStart, error) {
+	var doc session.Document
+	if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil {
+		return nil, fmt.Errorf("read the session document in Secret %s: not valid JSON", secret.Name)
+	}
+	return &sessionStart{settings: &doc.Settings, secret: secret}, nil
+}
+
+func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conversation, settings *v1alpha1.UserSettings, existing *corev1.Secret) (*sessionStart, error) {
+	doc, files := buildDocument(c, &settings.Spec)
+	secrets := newResolver(r.live, c.Namespace)
+	values := map[string][]byte{}
+	for _, f := range files {
+		v, missing, err := secrets.value(ctx, f.ref)
+		if err != nil {
+			return nil, err
+		}
+		if missing != nil {
+			return &sessionStart{unready: missing}, nil
+		}
+		values[f.file] = v
+	}
+	start := &sessionStart{settings: &settings.Spec}
+	inputs := inputsOf(settings, files, secrets)
+	if existing != nil && existing.Annotations[annotationInputs] == inputs && existing.DeletionTimestamp == nil {
+		start.secret = existing
+		return start, nil
+	}
+	start.stale = existing
+	var err error
+	start.secret, err = buildSessionSecret(c, doc, values, rand.Text()+rand.Text(), inputs)
+	return start, err
+}
+
+// replayMissing says what is missing of a replay that was asked for.
+func (r *conversationReconciler) replayMissing(ctx context.Context, c *v1alpha1.Conversation) (*problem, error) {
+	ref := c.Spec.ReplayJSONRef
+	if ref == nil {
+		return nil, nil
+	}
+	replay := &corev1.ConfigMap{}
+	if err := r.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: ref.Name}, replay); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("read ConfigMap %s: %w", ref.Name, err)
+	}
+	// One that was not found has no key either.
+	_, text := replay.Data[ref.Key]
+	_, binary := replay.BinaryData[ref.Key]
+	if !text && !binary {
+		return &problem{v1alpha1.ReasonConfigMapNotFound, fmt.Sprintf("spec.replayJSONRef: ConfigMap %s with key %s does not exist", ref.Name, ref.Key)}, nil
+	}
+	return nil, nil
+}
+
+// start makes what the session needs, the pod last. Each object has one possible name, so that a second manager, a
+// stale cache or a crash half way can only find what is there, never make it twice.
+func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversation, start *sessionStart) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	err := r.live.Get(ctx, client.ObjectKeyFromObject(c), pod)
+	switch {
+	case err == nil && !owned(pod, c):
+		return nil, &foreignError{kind: "Pod", name: pod.Name}
+	case err == nil:
+		return pod, nil // the cache had not seen it yet
+	case !apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("read Pod: %w", err)
+	}
+	if err := ensureNamespaceObjects(ctx, r.client, r.live, c.Namespace, r.options); err != nil {
+		return nil, err
+	}
+	if err := r.ensureWorkspace(ctx, c); err != nil {
+		return nil, err
+	}
+	if err := r.ensureSecret(ctx, start); err != nil {
+		return nil, err
+	}
+	pod = buildPod(c, start.settings, r.options)
+	if err := r.client.Create(ctx, pod); err != nil {
+		return nil, fmt.Errorf("create Pod: %w", err)
+	}
+	return pod, nil
+}
+
+func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha1.Conversation) error {
+	claim, err := buildWorkspace(c)
+	if claim == nil || err != nil {
+		return err
+	}
+	existing := &corev1.PersistentVolumeClaim{}
+	err = r.client.Get(ctx, client.ObjectKeyFromObject(claim), existing)
+	if apierrors.IsNotFound(err) {
+		err = r.client.Create(ctx, claim)
+		if !apierrors.IsAlreadyExists(err) {
+			existing = claim
+		} else {
+			err = r.live.Get(ctx, client.ObjectKeyFromObject(claim), existing)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("keep PersistentVolumeClaim: %w", err)
+	}
+	if !owned(existing, c) {
+		return &foreignError{kind: "PersistentVolumeClaim", name: claim.Name}
+	}
+	return nil
+}
+
+// ensureSecret creates the session's Secret, after removing one that was made of other settings for a
+// pod that never came to be.
+func (r *conversationReconciler) ensureSecret(ctx context.Context, start *sessionStart) error {
+	if stale := start.stale; stale != nil {
+		if err := r.client.Delete(ctx, stale, client.Preconditions{UID: &stale.UID}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("remove the session's stale Secret: %w", err)
+		}
+	}
+	if start.secret.ResourceVersion != "" {
+		return nil
+	}
+	if err := r.client.Create(ctx, start.secret); err != nil {
+		return fmt.Errorf("create the session's Secret: %w", err)
+	}
+	return nil
+}
+
+// removeSession removes pod and Secret of a session that is not wanted; its workspace stays.
+func (r *conversationReconciler) removeSession(ctx context.Context, o *observation) error {
+	if o.pod != nil {
+		if err := r.removePod(ctx, o.pod); err != nil {
+			return err
+		}
+	}
+	return r.removeSecret(ctx, o.conversation)
+}
+
+func (r *conversationReconciler) removePod(ctx context.Context, pod *corev1.Pod) error {
+	if pod.DeletionTimestamp != nil {
+		return nil
+	}
+	if err := r.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete Pod: %w", err)
+	}
+	return nil
+}
+
+// removeSecret removes the keys of a session that needs them no more. Whether there are any is in the cache.
+func (r *conversationReconciler) removeSecret(ctx context.Context, c *v1alpha1.Conversation) error {
+	secret := &metav1.PartialObjectMetadata{}
+	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+	err := r.metadata.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: sessionSecretName(c.Name)}, secret)
+	if err != nil || !owned(secret, c) || secret.DeletionTimestamp != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if err := r.client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID}); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete the session's Secret: %w", err)
+	}
+	return nil
+}

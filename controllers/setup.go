@@ -1,0 +1,132 @@
+// Package controllers keeps the objects behind UserSettings and Conversations.
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// FieldOwner owns what the manager writes.
+const FieldOwner = "parley-manager"
+
+// reconcileTimeout bounds one reconcile, so that a hanging call cannot hold a worker for ever.
+const reconcileTimeout = time.Minute
+
+// Options of the operator that shape what it makes.
+type Options struct {
+	// Namespace the operator runs in; its pods may reach the sessions.
+	Namespace string
+	// RuntimeImage holds the runtime; sessions run in it where the settings name no image.
+	RuntimeImage string
+	// EgressAllow lists CIDRs that sessions may reach although they are private.
+	EgressAllow []string
+	// Workers is how many objects of a kind are reconciled at once.
+	Workers int
+	// Clock is the real one where it is nil.
+	Clock clock.PassiveClock
+}
+
+// NewScheme knows all kinds that Parley reads and writes.
+func NewScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	builder := runtime.NewSchemeBuilder(clientscheme.AddToScheme, v1alpha1.AddToScheme)
+	return scheme, builder.AddToScheme(scheme)
+}
+
+// ManagerOptions are what the controllers need of a manager: what it caches, and how it talks to the API server.
+func ManagerOptions(scheme *runtime.Scheme, workers int) ctrl.Options {
+	return ctrl.Options{
+		Scheme:   scheme,
+		Cache:    cacheOptions(),
+		NewCache: newCache,
+		Client: client.Options{
+			FieldOwner: FieldOwner,
+			// Values of Secrets and replays are read when a session starts, and not kept.
+			Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}},
+		},
+		Controller: config.Controller{
+			MaxConcurrentReconciles: workers,
+			ReconciliationTimeout:   reconcileTimeout,
+		},
+	}
+}
+
+// cacheOptions hold what the controllers watch: sessions' own objects by their label, and of Secrets and
+// ConfigMaps only the metadata, since a session must start when one that it waits for arrives, and
+// nothing marks that one beforehand. Helm's releases and tokens, the bulk of most clusters' Secrets, are left out.
+func cacheOptions() cache.Options {
+	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy})}
+	pods := ours
+	pods.Transform = stripPod
+	return cache.Options{
+		DefaultTransform: stripMetadata,
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}:                   pods,
+			&corev1.Service{}:               ours,
+			&corev1.PersistentVolumeClaim{}: ours,
+			&networkingv1.NetworkPolicy{}:   ours,
+			&corev1.Secret{}: {Field: fields.AndSelectors(
+				fields.OneTermNotEqualSelector("type", "helm.sh/release.v1"),
+				fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)),
+			)},
+			&corev1.ConfigMap{}: {Field: fields.OneTermNotEqualSelector("metadata.name", "kube-root-ca.crt")},
+		},
+	}
+}
+
+// newCache gives watches a connection of their own. On a shared HTTP/2 connection they compete with a
+// burst of writes for its streams, and events come late. A dialer of its own keeps client-go from sharing one.
+func newCache(cfg *rest.Config, options cache.Options) (cache.Cache, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
+	httpClient, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("make a connection for watches: %w", err)
+	}
+	options.HTTPClient = httpClient
+	return cache.New(cfg, options)
+}
+
+// SetupWithManager adds the controllers to the manager.
+func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) error {
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	if err := (&userSettingsReconciler{
+		client: mgr.GetClient(), cache: mgr.GetCache(), clock: options.Clock, recorder: mgr.GetEventRecorder("parley"),
+	}).setup(mgr); err != nil {
+		return fmt.Errorf("set up the UserSettings controller: %w", err)
+	}
+	if err := (&conversationReconciler{
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), metadata: mgr.GetCache(),
+		clock: options.Clock, recorder: mgr.GetEventRecorder("parley"), options: options,
+	}).setup(mgr); err != nil {
+		return fmt.Errorf("set up the Conversation controller: %w", err)
+	}
+	if err := (&namespaceReconciler{
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), options: options,
+	}).setup(mgr); err != nil {
+		return fmt.Errorf("set up the namespace controller: %w", err)
+	}
+	return nil
+}

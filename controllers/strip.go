@@ -1,0 +1,65 @@
+package controllers
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// stripMetadata drops what the controllers never read from an object on its way into the cache. A Secret or
+// ConfigMap keeps its identity, owner and, where Parley keeps it, the labels and annotations that say so.
+func stripMetadata(object any) (any, error) {
+	o, ok := object.(client.Object)
+	if !ok {
+		return object, nil // a tombstone, or a list's bookmark
+	}
+	o.SetManagedFields(nil)
+	if _, metadataOnly := object.(*metav1.PartialObjectMetadata); metadataOnly && o.GetLabels()[v1alpha1.LabelUserSettings] == "" &&
+		o.GetLabels()[v1alpha1.LabelConversation] == "" {
+		o.SetLabels(nil)
+		o.SetAnnotations(nil)
+		return o, nil
+	}
+	if annotations := o.GetAnnotations(); annotations[corev1.LastAppliedConfigAnnotation] != "" {
+		delete(annotations, corev1.LastAppliedConfigAnnotation)
+	}
+	return o, nil
+}
+
+// stripPod keeps of a session's pod what the status is derived from: who it belongs to, the images by
+// container name, and its status.
+func stripPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	pod.ManagedFields = nil
+	pod.Annotations = nil
+	spec := corev1.PodSpec{NodeName: pod.Spec.NodeName}
+	for _, c := range pod.Spec.InitContainers {
+		spec.InitContainers = append(spec.InitContainers, corev1.Container{Name: c.Name, Image: c.Image})
+	}
+	for _, c := range pod.Spec.Containers {
+		spec.Containers = append(spec.Containers, corev1.Container{Name: c.Name, Image: c.Image})
+	}
+	pod.Spec = spec
+	pod.Status.PodIPs, pod.Status.HostIPs = nil, nil
+	return pod, nil
+}
+
+// owned says whether the object is controlled by the owner. A UID is checked, not a name: an owner that was
+// deleted and made again is another one.
+func owned(object, owner metav1.Object) bool {
+	return metav1.IsControlledBy(object, owner)
+}
+
+// foreignError says that an object which is not ours has the name of one that we need.
+type foreignError struct{ kind, name string }
+
+func (e *foreignError) Error() string {
+	return fmt.Sprintf("%s %s exists and does not belong to this object: remove it or choose another name", e.kind, e.name)
+}

@@ -1,0 +1,141 @@
+package controllers
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+func TestTheStateOfASessionFollowsFromWhatIsObserved(t *testing.T) {
+	conv := func() aConversation { return makeConversation("ns", "c") }
+	pod := func() aPod { return podOf(conv()) }
+	crashed := pod().sandboxed().container(corev1.ContainerStatus{Name: sessionContainer,
+		State:                corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled", FinishedAt: metav1.NewTime(at(3))}},
+	})
+	suspend := func(s *v1alpha1.ConversationSpec) { s.Suspend = true }
+	restartAt := func(seconds int) func(*v1alpha1.ConversationSpec) {
+		return func(s *v1alpha1.ConversationSpec) { s.RestartAt = metaTime(seconds) }
+	}
+	noSettings := &problem{v1alpha1.ReasonSettingsNotReady, "UserSettings ada do not exist"}
+
+	for name, tc := range map[string]struct {
+		conversation aConversation
+		pod          *aPod
+		unready      *problem
+		stuck        *problem
+		now          int
+		state        v1alpha1.ConversationState
+		reason       string
+		message      string
+		wish         podWish
+	}{
+		"a new one needs a pod":                            {conversation: conv(), state: "STARTING", reason: "Scheduling", wish: needPod},
+		"one without settings waits for them":              {conversation: conv(), unready: noSettings, state: "STARTING", reason: "SettingsNotReady", message: "UserSettings ada"},
+		"a pod without a node is being scheduled":          {conversation: conv().started(0), pod: ptrTo(pod().condition(corev1.PodScheduled, false, "0/3 nodes are available")), state: "STARTING", reason: "Scheduling", message: "0/3 nodes", wish: needPod},
+		"a pod with a node gets its volumes":               {conversation: conv().started(0), pod: ptrTo(pod().scheduled().waiting(installContainer, "PodInitializing")), state: "STARTING", reason: "PreparingWorkspace", wish: needPod},
+		"an image that is being pulled":                    {conversation: conv().started(0), pod: ptrTo(pod().sandboxed().waiting(installContainer, "ContainerCreating")), state: "STARTING", reason: "PullingImage", message: "example.com/runtime:1", wish: needPod},
+		"an image that cannot be pulled is named":          {conversation: conv().started(0), pod: ptrTo(pod().sandboxed().waiting(sessionContainer, "ImagePullBackOff")), state: "STARTING", reason: "PullingImage", message: "example.com/runtime:1: ImagePullBackOff", wish: needPod},
+		"the runtime is put in":                            {conversation: conv().started(0), pod: ptrTo(pod().sandboxed().running(installContainer, true)), state: "STARTING", reason: "PreparingWorkspace", wish: needPod},
+		"the runtime runs and does not answer":             {conversation: conv().started(0), pod: ptrTo(pod().sandboxed().running(sessionContainer, false)), state: "STARTING", reason: "StartingRuntime", wish: needPod},
+		"the runtime answers and is not ready":             {conversation: conv().started(0), pod: ptrTo(pod().sandboxed().running(sessionContainer, true)), state: "STARTING", reason: "PreparingWorkspace", wish: needPod},
+		"a ready pod runs":                                 {conversation: conv().started(0), pod: ptrTo(pod().ready()), state: "RUNNING", reason: "Running"},
+		"a ready pod that is being deleted does not":       {conversation: conv().started(0).ran(2), pod: ptrTo(pod().ready().terminating()), state: "STARTING", reason: "Restarting", wish: needPod},
+		"a crashed process is restarted":                   {conversation: conv().started(0).ran(2), pod: ptrTo(crashed), state: "STARTING", reason: "Restarting", message: "status 137 (OOMKilled)", wish: needPod},
+		"a lost pod is replaced":                           {conversation: conv().started(0).ran(2), state: "STARTING", reason: "Restarting", wish: needPod},
+		"an evicted pod is replaced":                       {conversation: conv().started(0).ran(2), pod: ptrTo(pod().ready().failed("Evicted")), state: "STARTING", reason: "Restarting", message: "Evicted", wish: needPod},
+		"a session that says it is done is done":           {conversation: conv().started(0).ran(2), pod: ptrTo(pod().ready().ended(0, `{"reason":"Completed","message":"all green"}`, 9)), state: "STOPPED", reason: "Completed", message: "all green", wish: keepEnded},
+		"a session that says it was idle was":              {conversation: conv().started(0).ran(2), pod: ptrTo(pod().ready().ended(0, `{"reason":"Idle"}`, 9)), state: "STOPPED", reason: "Idle", wish: keepEnded},
+		"a session that says it failed failed":             {conversation: conv().started(0).ran(2), pod: ptrTo(pod().ready().ended(0, `{"reason":"Failed","message":"branch x not found"}`, 9)), state: "STOPPED", reason: "Failed", message: "branch x not found", wish: keepEnded},
+		"what else an image says is not passed on":         {conversation: conv().started(0).ran(2), pod: ptrTo(pod().ready().ended(0, `token=hunter2`, 9)), state: "STOPPED", reason: "Completed", message: "The session is done", wish: keepEnded},
+		"a pod that exits because it is deleted is no end": {conversation: conv().started(0).ran(2), pod: ptrTo(pod().ready().ended(0, `{"reason":"Completed"}`, 9).terminating()), state: "STARTING", reason: "Restarting", wish: needPod},
+		"an end outlives its pod":                          {conversation: conv().started(0).ran(2).stopped("Completed", 9), state: "STOPPED", reason: "Completed", message: "it was Completed", wish: removePod},
+		"an end keeps the pod for its logs":                {conversation: conv().started(0).ran(2).stopped("Completed", 9), pod: ptrTo(pod().ended(0, `{"reason":"Completed"}`, 9)), state: "STOPPED", reason: "Completed", wish: keepEnded},
+		"suspended while starting":                         {conversation: conv().with(suspend).started(0), pod: ptrTo(pod().scheduled()), state: "STOPPED", reason: "Suspended", wish: removePod},
+		"suspended while running":                          {conversation: conv().with(suspend).started(0).ran(2), pod: ptrTo(pod().ready()), state: "STOPPED", reason: "Suspended", wish: removePod},
+		"suspended without settings":                       {conversation: conv().with(suspend), unready: noSettings, state: "STOPPED", reason: "Suspended", wish: removePod},
+		"resumed after a suspension":                       {conversation: conv().started(0).ran(2).stopped("Suspended", 9), state: "STARTING", reason: "Scheduling", wish: needPod},
+		"restarted after an end":                           {conversation: conv().with(restartAt(60)).started(0).ran(2).stopped("Idle", 9), now: 61, state: "STARTING", reason: "Scheduling", wish: needPod},
+		"restarted with the old pod still there":           {conversation: conv().with(restartAt(60)).started(0).ran(2).stopped("Idle", 9), pod: ptrTo(pod().ended(0, `{"reason":"Idle"}`, 9)), now: 61, state: "STARTING", reason: "Scheduling", wish: needPod},
+		"a restart in the future waits":                    {conversation: conv().with(restartAt(60)).started(0).ran(2).stopped("Idle", 9), now: 30, state: "STOPPED", reason: "Idle", wish: removePod},
+		"a restart before the end means nothing":           {conversation: conv().with(restartAt(5)).started(0).ran(2).stopped("Idle", 9), now: 61, state: "STOPPED", reason: "Idle", wish: removePod},
+		"a deadline names the step":                        {conversation: conv().started(0), pod: ptrTo(pod().sandboxed().waiting(sessionContainer, "ErrImagePull")), now: 600, state: "STOPPED", reason: "StartDeadlineExceeded", message: "PullingImage: Image example.com/runtime:1", wish: removePod},
+		"a deadline counts from the loss of the pod":       {conversation: conv().started(0).ran(2), pod: ptrTo(crashed), now: 601, state: "STARTING", reason: "Restarting", wish: needPod},
+		"settings that never come":                         {conversation: conv().started(0), unready: noSettings, now: 600, state: "STOPPED", reason: "SettingsMissing", message: "UserSettings ada"},
+		"settings that are still missing":                  {conversation: conv().started(0).stopped("SettingsMissing", 600), unready: noSettings, now: 700, state: "STOPPED", reason: "SettingsMissing"},
+		"settings that come late":                          {conversation: conv().started(0).stopped("SettingsMissing", 600), now: 700, state: "STARTING", reason: "Scheduling", wish: needPod},
+		"a foreign object is in the way":                   {conversation: conv().started(0), stuck: &problem{v1alpha1.ReasonForeignObject, "Pod c exists"}, state: "STARTING", reason: "ForeignObject", message: "Pod c", wish: needPod},
+		"a deadline passes over a foreign object":          {conversation: conv().started(0), stuck: &problem{v1alpha1.ReasonForeignObject, "Pod c exists"}, now: 600, state: "STOPPED", reason: "StartDeadlineExceeded", message: "ForeignObject: Pod c exists", wish: removePod},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := observation{conversation: tc.conversation.Conversation, settingsExist: tc.unready == nil, unready: tc.unready, stuck: tc.stuck, now: at(tc.now)}
+			if tc.pod != nil {
+				o.pod = tc.pod.Pod
+			}
+			v := judge(o)
+			if v.state != tc.state || v.reason != tc.reason || v.wish != tc.wish || !strings.Contains(v.message, tc.message) {
+				t.Errorf("got %s %s %q wish %d, want %s %s %q wish %d", v.state, v.reason, v.message, v.wish, tc.state, tc.reason, tc.message, tc.wish)
+			}
+			if strings.Contains(v.message, "hunter2") || strings.Contains(v.message, "a registry said") {
+				t.Errorf("the message passes on what is not ours: %q", v.message)
+			}
+			if status := conversationStatus(o, v); (status.StopTime != nil) != (tc.state == v1alpha1.StateStopped) {
+				t.Errorf("stopTime %v in state %s", status.StopTime, tc.state)
+			}
+		})
+	}
+}
+
+func ptrTo[T any](v T) *T { return &v }
+
+func TestASessionWhoseSettingsAreGoneRunsOnAndSaysSo(t *testing.T) {
+	c := makeConversation("ns", "c").started(0).ran(2)
+	o := observation{conversation: c.Conversation, pod: podOf(c).ready().Pod, now: at(10)}
+	status := conversationStatus(o, judge(o))
+	if status.State != v1alpha1.StateRunning || !strings.Contains(status.Message, "ada are gone") || !settingsGone(status) {
+		t.Errorf("got %s %q %v", status.State, status.Message, status.Conditions)
+	}
+}
+
+func TestWhatIsWrittenOnceIsNotWrittenAgain(t *testing.T) {
+	c := makeConversation("ns", "c")
+	for name, pod := range map[string]*corev1.Pod{"starting": podOf(c).sandboxed().running(sessionContainer, true).Pod, "running": podOf(c).ready().Pod,
+		"ended": podOf(c).ready().ended(0, `{"reason":"Idle"}`, 9).Pod} {
+		t.Run(name, func(t *testing.T) {
+			o := observation{conversation: c.DeepCopy(), settingsExist: true, pod: pod, now: at(10)}
+			o.conversation.Status = conversationStatus(o, judge(o))
+			for later := range 5 {
+				o.now = at(20 + 30*later)
+				if status := conversationStatus(o, judge(o)); !equalStatus(status, o.conversation.Status) {
+					t.Fatalf("changed without a cause:\n%+v\n%+v", o.conversation.Status, status)
+				}
+			}
+		})
+	}
+}
+
+func equalStatus(a, b v1alpha1.ConversationStatus) bool {
+	return a.State == b.State && a.Reason == b.Reason && a.Message == b.Message && a.URL == b.URL &&
+		a.StartTime.Equal(b.StartTime) && a.RunningTime.Equal(b.RunningTime) && a.StopTime.Equal(b.StopTime) && len(a.Conditions) == len(b.Conditions)
+}
+
+func TestAShortStepOfAStartIsNotWorthAWrite(t *testing.T) {
+	starting := v1alpha1.ConversationStatus{State: v1alpha1.StateStarting, Reason: v1alpha1.ReasonScheduling, StartTime: metaTime(0)}
+	next := starting
+	next.Reason = v1alpha1.ReasonPullingImage
+	if wait := worthWriting(starting, next, at(1), at(2)); wait != time.Second {
+		t.Errorf("a step of one second: wait %s, want 1s", wait)
+	}
+	if wait := worthWriting(starting, next, at(1), at(3)); wait > 0 {
+		t.Errorf("a step of two seconds: wait %s", wait)
+	}
+	next.State = v1alpha1.StateRunning
+	if wait := worthWriting(starting, next, at(2), at(2)); wait > 0 {
+		t.Errorf("a change of state: wait %s", wait)
+	}
+}
