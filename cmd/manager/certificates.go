@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+
+	"github.com/open-policy-agent/cert-controller/pkg/rotator"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,verbs=get;list;watch
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=parley,verbs=update
+// +kubebuilder:rbac:groups="",namespace=parley-system,resources=secrets,resourceNames=parley-webhook-cert,verbs=update
+
+// webhookOptions say where the webhook is and how it gets its certificate.
+type webhookOptions struct {
+	address, certDir, secret, service, extraDNSName string
+	rotate                                          bool
+}
+
+// certificate of the webhook. It follows the Secret that the rotator, or cert-manager, writes, and keeps the key in
+// memory. A volume would bring the same, a minute later: that is how long a kubelet takes to bring a change.
+type certificate struct {
+	options webhookOptions
+	secret  types.NamespacedName
+	mgr     ctrl.Manager
+	current atomic.Pointer[tls.Certificate]
+	// trusted closes once there is a certificate and, if it is our own, the API server trusts it.
+	trusted chan struct{}
+}
+
+func newCertificate(namespace string, o webhookOptions) *certificate {
+	return &certificate{
+		options: o,
+		secret:  types.NamespacedName{Namespace: namespace, Name: o.secret},
+		trusted: make(chan struct{}),
+	}
+}
+
+// serve lets a server use the newest certificate.
+func (c *certificate) serve(config *tls.Config) {
+	config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		if cert := c.current.Load(); cert != nil {
+			return cert, nil
+		}
+		return nil, errors.New("the webhook has no certificate yet")
+	}
+}
+
+// addTo has the manager follow the certificate and, unless somebody else does, make and renew it.
+func (c *certificate) addTo(mgr ctrl.Manager) error {
+	c.mgr = mgr
+	if err := os.MkdirAll(c.options.certDir, 0o700); err != nil {
+		return fmt.Errorf("make the directory of the webhook's certificate: %w", err)
+	}
+	if err := mgr.Add(c); err != nil || !c.options.rotate {
+		return err
+	}
+	host := c.options.service + "." + c.secret.Namespace + ".svc"
+	names := []string{host + ".cluster.local"}
+	if c.options.extraDNSName != "" {
+		names = append(names, c.options.extraDNSName)
+	}
+	return rotator.AddRotator(mgr, &rotator.CertRotator{
+		SecretKey:      c.secret,
+		CertDir:        c.options.certDir,
+		CAName:         "parley-webhook",
+		CAOrganization: "parley",
+		DNSName:        host,
+		ExtraDNSNames:  names,
+		IsReady:        c.trusted,
+		Webhooks:       []rotator.WebhookInfo{{Name: "parley", Type: rotator.Validating}},
+		FieldOwner:     "parley-webhook-cert",
+		// Each replica serves the webhook, so each must have the certificate, leader or not.
+		RequireLeaderElection: false,
+	})
+}
+
+// NeedLeaderElection: every replica serves the webhook.
+func (*certificate) NeedLeaderElection() bool { return false }
+
+// Start follows the Secret until the manager stops.
+func (c *certificate) Start(ctx context.Context) error {
+	secrets, err := cache.New(c.mgr.GetConfig(), cache.Options{
+		Scheme: c.mgr.GetScheme(),
+		Mapper: c.mgr.GetRESTMapper(),
+		ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {
+			Namespaces: map[string]cache.Config{c.secret.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", c.secret.Name)}},
+		}},
+	})
+	if err != nil {
+		return fmt.Errorf("follow the webhook's certificate: %w", err)
+	}
+	informer, err := secrets.GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("follow the webhook's certificate: %w", err)
+	}
+	take := func(object any) {
+		if err := c.take(object.(*corev1.Secret)); err != nil {
+			ctrl.Log.Error(err, "take the webhook's certificate", "secret", c.secret)
+		}
+	}
+	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    take,
+		UpdateFunc: func(_, object any) { take(object) },
+	}); err != nil {
+		return fmt.Errorf("follow the webhook's certificate: %w", err)
+	}
+	return secrets.Start(ctx)
+}
+
+// take uses the certificate of the Secret from now on.
+func (c *certificate) take(secret *corev1.Secret) error {
+	public, private := secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]
+	if len(public) == 0 || len(private) == 0 {
+		return nil // the rotator, or cert-manager, has yet to fill it
+	}
+	pair, err := tls.X509KeyPair(public, private)
+	if err != nil {
+		return err
+	}
+	first := c.current.Swap(&pair) == nil
+	if !c.options.rotate {
+		if first {
+			close(c.trusted)
+		}
+		return nil
+	}
+	// The rotator waits for this file, which a volume would bring, before it lets the API server trust the certificate.
+	return os.WriteFile(filepath.Join(c.options.certDir, corev1.TLSCertKey), public, 0o600)
+}

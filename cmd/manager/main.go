@@ -1,0 +1,184 @@
+// Command manager runs Parley's controllers and its webhook.
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	crwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/parley-dev/parley/controllers"
+	"github.com/parley-dev/parley/webhook"
+)
+
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+
+type options struct {
+	namespace      string
+	runtimeImage   string
+	egressAllow    string
+	workers        int
+	leaderElect    bool
+	metricsAddress string
+	healthAddress  string
+	webhook        webhookOptions
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "The namespace the manager runs in. Default: $POD_NAMESPACE.")
+	flag.StringVar(&o.runtimeImage, "runtime-image", "", "The image with the session runtime. Sessions run in it where the settings name no other.")
+	flag.StringVar(&o.egressAllow, "session-egress-allow", "", "Private ranges that sessions may reach, as CIDRs separated by commas.")
+	flag.IntVar(&o.workers, "workers", 16, "How many objects of a kind are reconciled at once.")
+	flag.BoolVar(&o.leaderElect, "leader-elect", true, "Elect a leader, so that of several managers one works.")
+	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "Where metrics are served over HTTPS, to those who may read them. 0 turns them off.")
+	flag.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "Where /healthz and /readyz are served.")
+	flag.StringVar(&o.webhook.address, "webhook-bind-address", ":9443", "Where the webhook is served over HTTPS.")
+	flag.StringVar(&o.webhook.certDir, "webhook-cert-dir", "/tmp/parley-webhook", "A directory of the manager's own for the webhook's certificate.")
+	flag.StringVar(&o.webhook.secret, "webhook-cert-secret", "parley-webhook-cert", "The Secret with the webhook's certificate.")
+	flag.StringVar(&o.webhook.service, "webhook-service", "parley-webhook", "The Service of the webhook.")
+	flag.StringVar(&o.webhook.extraDNSName, "webhook-extra-dns-name", "", "One more name for the webhook's certificate.")
+	flag.BoolVar(&o.webhook.rotate, "webhook-cert-rotation", true, "Make and renew the webhook's certificate. Turn it off where cert-manager does.")
+	logging := zap.Options{}
+	logging.BindFlags(flag.CommandLine)
+	flag.Parse()
+	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&logging)))
+	klog.SetLogger(ctrl.Log)
+
+	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
+		ctrl.Log.Error(err, "manager failed")
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) error {
+	if o.namespace == "" {
+		return errors.New("--namespace or $POD_NAMESPACE must say where the manager runs")
+	}
+	if o.runtimeImage == "" {
+		return errors.New("--runtime-image must name the image with the session runtime")
+	}
+	cert := newCertificate(o.namespace, o.webhook)
+	mgr, err := newManager(o, cert)
+	if err != nil {
+		return err
+	}
+	if err := controllers.SetupWithManager(ctx, mgr, controllers.Options{
+		Namespace:    o.namespace,
+		RuntimeImage: o.runtimeImage,
+		EgressAllow:  splitList(o.egressAllow),
+	}); err != nil {
+		return err
+	}
+	if err := webhook.SetupWithManager(mgr, webhook.Options{
+		FacadeUser:  serviceAccount(o.namespace, "parley-facade"),
+		ManagerUser: serviceAccount(o.namespace, "parley-manager"),
+	}); err != nil {
+		return fmt.Errorf("set up the webhook: %w", err)
+	}
+	if err := cert.addTo(mgr); err != nil {
+		return err
+	}
+	if err := addChecks(mgr, cert.trusted); err != nil {
+		return err
+	}
+	return mgr.Start(ctx)
+}
+
+func newManager(o options, cert *certificate) (ctrl.Manager, error) {
+	cfg, err := ctrl.GetConfig()
+	if err != nil {
+		return nil, fmt.Errorf("find the API server: %w", err)
+	}
+	// The API server's priority and fairness governs; a limit here would only add delay under load.
+	cfg.QPS = -1
+	scheme, err := controllers.NewScheme()
+	if err != nil {
+		return nil, err
+	}
+	host, port, err := splitAddress(o.webhook.address)
+	if err != nil {
+		return nil, fmt.Errorf("--webhook-bind-address: %w", err)
+	}
+	modernTLS := func(c *tls.Config) { c.MinVersion = tls.VersionTLS13 }
+
+	managerOptions := controllers.ManagerOptions(scheme, o.workers)
+	managerOptions.LeaderElection = o.leaderElect
+	managerOptions.LeaderElectionID = "parley-manager"
+	managerOptions.LeaderElectionNamespace = o.namespace
+	// Everything ends with the process, so the next leader need not wait out the lease.
+	managerOptions.LeaderElectionReleaseOnCancel = true
+	managerOptions.HealthProbeBindAddress = o.healthAddress
+	managerOptions.Metrics = metricsserver.Options{
+		BindAddress:    o.metricsAddress,
+		SecureServing:  true,
+		FilterProvider: filters.WithAuthenticationAndAuthorization,
+		TLSOpts:        []func(*tls.Config){modernTLS},
+	}
+	managerOptions.WebhookServer = crwebhook.NewServer(crwebhook.Options{
+		Host: host, Port: port, TLSOpts: []func(*tls.Config){modernTLS, cert.serve},
+	})
+	mgr, err := ctrl.NewManager(cfg, managerOptions)
+	if err != nil {
+		return nil, fmt.Errorf("make the manager: %w", err)
+	}
+	return mgr, nil
+}
+
+// addChecks: ready means that the cache is filled and the webhook answers with a certificate that the API server trusts.
+func addChecks(mgr ctrl.Manager, trusted <-chan struct{}) error {
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	if err := mgr.AddReadyzCheck("webhook", func(req *http.Request) error {
+		select {
+		case <-trusted:
+			return mgr.GetWebhookServer().StartedChecker()(req)
+		default:
+			return errors.New("the webhook has no certificate yet")
+		}
+	}); err != nil {
+		return err
+	}
+	return mgr.AddReadyzCheck("cache", func(req *http.Request) error {
+		ctx, cancel := context.WithTimeout(req.Context(), time.Second)
+		defer cancel()
+		if !mgr.GetCache().WaitForCacheSync(ctx) {
+			return errors.New("the cache is not filled yet")
+		}
+		return nil
+	})
+}
+
+func serviceAccount(namespace, name string) string {
+	return "system:serviceaccount:" + namespace + ":" + name
+}
+
+func splitList(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+func splitAddress(address string) (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", 0, err
+	}
+	port, err = strconv.Atoi(text)
+	return host, port, err
+}
