@@ -1,0 +1,44 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// say prints a line with the time since the start.
+func (l *local) say(format string, args ...any) {
+	fmt.Fprintf(l.out, "%6.1fs  %s\n", time.Since(l.started).Seconds(), fmt.Sprintf(format, args...))
+}
+
+func (l *local) kubeconfigFile() string { return filepath.Join(l.stateDir, "kubeconfig") }
+func (l *local) sessionKeyFile() string { return filepath.Join(l.stateDir, "session-key") }
+func (l *local) facadeURL() string      { return fmt.Sprintf("http://127.0.0.1:%d", l.port) }
+
+// kubectl is a path to copy: short where it is below the working directory.
+func (l *local) kubectl() string {
+	path := filepath.Join(l.assets, "kubectl")
+	if here, err := os.Getwd(); err == nil {
+		if short, err := filepath.Rel(here, path); err == nil && filepath.IsLocal(short) {
+			return short
+		}
+	}
+	return path
+}
+
+func (l *local) printBanner() {
+	fmt.Fprintf(l.out, `
+Parley is ready.
+
+  facade       %[1]s
+  session key  %[2]s
+  kubeconfig   %[3]s
+
+Try:
+  curl -s %[1]s/ready
+  KUBECONFIG=%[3]s %[4]s get parley -A
+
+Ctrl-C stops everything and keeps the data. Logs are in %[5]s.
+`, l.facadeURL(), l.sessionKey, l.kubeconfigFile(), l.kubectl(), filepath.Join(l.stateDir, "log"))
+}

@@ -1,0 +1,118 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+)
+
+// The servers of a control plane, as AssignPorts wants to hear of them.
+const (
+	etcdClientPort        = "etcd"
+	etcdPeerPort          = "etcd-peer"
+	apiServerPort         = "kube-apiserver"
+	controllerManagerPort = "kube-controller-manager"
+)
+
+// ControlPlanePorts are the purposes for which a control plane needs ports.
+var ControlPlanePorts = []string{etcdClientPort, etcdPeerPort, apiServerPort, controllerManagerPort}
+
+const serviceAccountIssuer = "https://kubernetes.default.svc.cluster.local"
+
+// ControlPlane is etcd, kube-apiserver and kube-controller-manager, with the
+// defaults of a normal cluster wherever loopback allows.
+type ControlPlane struct {
+	Binaries string // directory of the programs
+	State    string // directory of the data and of the controller manager's kubeconfig
+	Ports    Ports
+	PKI      PKI
+}
+
+// URL of the API server.
+func (c *ControlPlane) URL() string { return "https://" + c.Ports.Address(apiServerPort) }
+
+// StartEtcd starts etcd, open only to who has a certificate of its authority.
+func (c *ControlPlane) StartEtcd(ctx context.Context, s *Supervisor) error {
+	client, peer := "https://"+c.Ports.Address(etcdClientPort), "https://"+c.Ports.Address(etcdPeerPort)
+	config, err := c.PKI.ClientTLS(etcdAuthority, etcdClientCert)
+	if err != nil {
+		return err
+	}
+	return s.Start(ctx, Process{
+		Name: "etcd", Path: filepath.Join(c.Binaries, "etcd"), Grace: 10 * time.Second,
+		Ready: HTTPProbe(client+"/health", config),
+		Args: []string{
+			"--name=local",
+			"--data-dir=" + filepath.Join(c.State, "etcd"),
+			"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
+			"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=local=" + peer,
+			// Loopback is open to every user of the machine; the data is not.
+			"--client-cert-auth", "--trusted-ca-file=" + c.PKI.Cert(etcdAuthority),
+			"--cert-file=" + c.PKI.Cert(etcdCert), "--key-file=" + c.PKI.Key(etcdCert),
+			"--peer-client-cert-auth", "--peer-trusted-ca-file=" + c.PKI.Cert(etcdAuthority),
+			"--peer-cert-file=" + c.PKI.Cert(etcdCert), "--peer-key-file=" + c.PKI.Key(etcdCert),
+		},
+	})
+}
+
+// StartAPIServer starts kube-apiserver.
+func (c *ControlPlane) StartAPIServer(ctx context.Context, s *Supervisor) error {
+	config, err := c.PKI.ClientTLS(authority, "")
+	if err != nil {
+		return err
+	}
+	return s.Start(ctx, Process{
+		Name: "kube-apiserver", Path: filepath.Join(c.Binaries, "kube-apiserver"), Grace: 15 * time.Second,
+		Ready: HTTPProbe(c.URL()+"/readyz", config),
+		Args: []string{
+			"--etcd-servers=https://" + c.Ports.Address(etcdClientPort),
+			"--etcd-cafile=" + c.PKI.Cert(etcdAuthority),
+			"--etcd-certfile=" + c.PKI.Cert(etcdClientCert), "--etcd-keyfile=" + c.PKI.Key(etcdClientCert),
+			"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
+			fmt.Sprintf("--secure-port=%d", c.Ports[apiServerPort]),
+			// An Endpoints object may not hold a loopback address.
+			"--endpoint-reconciler-type=none",
+			"--service-cluster-ip-range=10.96.0.0/16",
+			"--authorization-mode=Node,RBAC",
+			"--enable-admission-plugins=NodeRestriction", // beside those that are on by default
+			"--allow-privileged",
+			"--client-ca-file=" + c.PKI.Cert(authority),
+			"--tls-cert-file=" + c.PKI.Cert(servingCert), "--tls-private-key-file=" + c.PKI.Key(servingCert),
+			"--service-account-issuer=" + serviceAccountIssuer,
+			"--service-account-key-file=" + c.PKI.PublicKey(serviceAccountKey),
+			"--service-account-signing-key-file=" + c.PKI.Key(serviceAccountKey),
+			"--shutdown-delay-duration=0s",
+			"--profiling=false",
+		},
+	})
+}
+
+// StartControllerManager starts kube-controller-manager with all the controllers that are on by default.
+func (c *ControlPlane) StartControllerManager(ctx context.Context, s *Supervisor) error {
+	kubeconfig := filepath.Join(c.State, "kube-controller-manager.kubeconfig")
+	if err := c.writeCertKubeconfig(kubeconfig, controllerManagerCert, "kube-controller-manager"); err != nil {
+		return err
+	}
+	config, err := c.PKI.ClientTLS(authority, "")
+	if err != nil {
+		return err
+	}
+	return s.Start(ctx, Process{
+		Name: "kube-controller-manager", Path: filepath.Join(c.Binaries, "kube-controller-manager"), Grace: 10 * time.Second,
+		Ready: HTTPProbe("https://"+c.Ports.Address(controllerManagerPort)+"/healthz", config),
+		Args: []string{
+			"--kubeconfig=" + kubeconfig,
+			"--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
+			"--bind-address=127.0.0.1",
+			fmt.Sprintf("--secure-port=%d", c.Ports[controllerManagerPort]),
+			"--tls-cert-file=" + c.PKI.Cert(servingCert), "--tls-private-key-file=" + c.PKI.Key(servingCert),
+			"--client-ca-file=" + c.PKI.Cert(authority),
+			"--root-ca-file=" + c.PKI.Cert(authority),
+			"--service-account-private-key-file=" + c.PKI.Key(serviceAccountKey),
+			"--use-service-account-credentials",
+			"--leader-elect=false",
+			"--profiling=false",
+		},
+	})
+}

@@ -1,0 +1,79 @@
+package cluster
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"syscall"
+)
+
+// Death is the end of a process that nobody asked to end.
+type Death struct {
+	Name   string
+	Log    string
+	Status syscall.WaitStatus
+}
+
+func (d *Death) Error() string {
+	text := fmt.Sprintf("%s died (%s); its log is %s", d.Name, d.how(), d.Log)
+	// Who is killed with SIGKILL cannot write why.
+	if d.Status.Signaled() && d.Status.Signal() == syscall.SIGKILL {
+		return text
+	}
+	if line := lastError(d.Log); line != "" {
+		text += ", which ends with: " + line
+	}
+	return text
+}
+
+func (d *Death) how() string {
+	if !d.Status.Signaled() {
+		return fmt.Sprintf("exit status %d", d.Status.ExitStatus())
+	}
+	if d.Status.Signal() == syscall.SIGKILL {
+		return "killed by SIGKILL: someone's kill -9, or out of memory"
+	}
+	return "signal: " + d.Status.Signal().String()
+}
+
+// errorLine knows klog's severity letters, the levels of structured logs, and
+// what Go and command lines print before they give up.
+var errorLine = regexp.MustCompile(`(?i)^[EF]\d{4} |"level":"(error|fatal|panic|dpanic)"|\b(error|fatal|panic)\b`)
+
+const (
+	tailBytes = 64 << 10
+	lineBytes = 300
+)
+
+// lastError is the last line of a log that looks like an error, else the last
+// line, shortened.
+func lastError(path string) string {
+	file, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err == nil && info.Size() > tailBytes {
+		_, _ = file.Seek(-tailBytes, io.SeekEnd)
+	}
+	tail, _ := io.ReadAll(file)
+	var last, lastError []byte
+	for line := range bytes.Lines(tail) {
+		if line = bytes.TrimSpace(line); len(line) == 0 {
+			continue
+		}
+		last = line
+		if errorLine.Match(line) {
+			lastError = line
+		}
+	}
+	if lastError == nil {
+		lastError = last
+	}
+	if len(lastError) > lineBytes {
+		lastError = append(bytes.Clone(lastError[:lineBytes]), "..."...)
+	}
+	return string(lastError)
+}

@@ -1,0 +1,228 @@
+package cluster
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+const (
+	authorityLife   = 10 * 365 * 24 * time.Hour
+	certificateLife = 365 * 24 * time.Hour
+	// renewBefore leaves a cluster that was just started a month to run.
+	renewBefore = 30 * 24 * time.Hour
+)
+
+// The files of a PKI. etcd trusts an authority of its own: whoever holds a
+// certificate for the API server must not reach the data behind it.
+const (
+	authority             = "ca"
+	etcdAuthority         = "etcd-ca"
+	servingCert           = "serving"
+	adminCert             = "admin"
+	controllerManagerCert = "kube-controller-manager"
+	etcdCert              = "etcd"
+	etcdClientCert        = "etcd-client"
+	serviceAccountKey     = "service-account"
+)
+
+type certificate struct {
+	name     string
+	signedBy string
+	subject  pkix.Name
+	serves   bool // and not only dials
+}
+
+var certificates = []certificate{
+	{servingCert, authority, pkix.Name{CommonName: "kube-apiserver"}, true},
+	{adminCert, authority, pkix.Name{CommonName: "local-admin", Organization: []string{"system:masters"}}, false},
+	{controllerManagerCert, authority, pkix.Name{CommonName: "system:kube-controller-manager"}, false},
+	{etcdCert, etcdAuthority, pkix.Name{CommonName: "etcd"}, true},
+	{etcdClientCert, etcdAuthority, pkix.Name{CommonName: "kube-apiserver"}, false},
+}
+
+var (
+	servingNames = []string{
+		"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+	}
+	// 10.96.0.1 is the first address of the service range: Service kubernetes.
+	servingAddresses = []net.IP{net.IPv4(127, 0, 0, 1).To4(), net.IPv4(10, 96, 0, 1).To4()}
+)
+
+// PKI is a directory of certificates and keys.
+type PKI struct{ dir string }
+
+// EnsurePKI makes what is missing in the directory and renews what expires soon.
+func EnsurePKI(dir string) (PKI, error) {
+	p := PKI{dir}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return p, err
+	}
+	for _, name := range []string{authority, etcdAuthority} {
+		if err := p.ensureAuthority(name); err != nil {
+			return p, fmt.Errorf("certificate authority %s: %w", name, err)
+		}
+	}
+	for _, c := range certificates {
+		if err := p.ensureCertificate(c); err != nil {
+			return p, fmt.Errorf("certificate %s: %w", c.name, err)
+		}
+	}
+	if err := p.ensureServiceAccountKey(); err != nil {
+		return p, fmt.Errorf("key for service account tokens: %w", err)
+	}
+	return p, nil
+}
+
+// Cert is the file of a certificate.
+func (p PKI) Cert(name string) string { return filepath.Join(p.dir, name+".crt") }
+
+// Key is the file of a private key.
+func (p PKI) Key(name string) string { return filepath.Join(p.dir, name+".key") }
+
+// PublicKey is the file with the public half of a key that has no certificate.
+func (p PKI) PublicKey(name string) string { return filepath.Join(p.dir, name+".pub") }
+
+func (p PKI) ensureAuthority(name string) error {
+	if pair, err := p.load(name); err == nil && time.Until(pair.Leaf.NotAfter) > certificateLife+renewBefore {
+		return nil
+	}
+	key, err := newKey()
+	if err != nil {
+		return err
+	}
+	template := template(pkix.Name{CommonName: name}, authorityLife)
+	template.IsCA = true
+	template.BasicConstraintsValid = true
+	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
+	return p.issue(name, template, template, key, key)
+}
+
+func (p PKI) ensureCertificate(c certificate) error {
+	signer, err := p.load(c.signedBy)
+	if err != nil {
+		return err
+	}
+	if pair, err := p.load(c.name); err == nil && stillGood(pair.Leaf, signer.Leaf, c) {
+		return nil
+	}
+	key, err := newKey()
+	if err != nil {
+		return err
+	}
+	template := template(c.subject, certificateLife)
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	if c.serves {
+		// etcd dials itself with its serving certificate, so that one does both.
+		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+		template.DNSNames, template.IPAddresses = servingNames, servingAddresses
+	}
+	return p.issue(c.name, template, signer.Leaf, key, signer.PrivateKey.(*ecdsa.PrivateKey))
+}
+
+// stillGood is whether a certificate from an earlier run can be kept: signed by
+// today's authority, for today's names, and not about to expire.
+func stillGood(leaf, signer *x509.Certificate, c certificate) bool {
+	roots := x509.NewCertPool()
+	roots.AddCert(signer)
+	_, err := leaf.Verify(x509.VerifyOptions{
+		Roots:       roots,
+		CurrentTime: time.Now().Add(renewBefore),
+		KeyUsages:   []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+	})
+	if err != nil || leaf.Subject.String() != c.subject.String() {
+		return false
+	}
+	return !c.serves || slices.Equal(leaf.DNSNames, servingNames) &&
+		slices.EqualFunc(leaf.IPAddresses, servingAddresses, net.IP.Equal)
+}
+
+// ensureServiceAccountKey keeps the key as long as it is there: it does not
+// expire, and a new one would void every token.
+func (p PKI) ensureServiceAccountKey() error {
+	_, keyErr := os.Stat(p.Key(serviceAccountKey))
+	_, publicErr := os.Stat(p.PublicKey(serviceAccountKey))
+	if keyErr == nil && publicErr == nil {
+		return nil
+	}
+	key, err := newKey()
+	if err != nil {
+		return err
+	}
+	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
+	if err != nil {
+		return err
+	}
+	if err := p.writeKey(serviceAccountKey, key); err != nil {
+		return err
+	}
+	return WritePrivate(p.PublicKey(serviceAccountKey), encode("PUBLIC KEY", public))
+}
+
+func (p PKI) load(name string) (tls.Certificate, error) {
+	return tls.LoadX509KeyPair(p.Cert(name), p.Key(name))
+}
+
+// ClientTLS trusts the authority and, with a name, shows that certificate.
+func (p PKI) ClientTLS(authority, name string) (*tls.Config, error) {
+	trusted, err := os.ReadFile(p.Cert(authority))
+	if err != nil {
+		return nil, err
+	}
+	config := &tls.Config{RootCAs: x509.NewCertPool()}
+	config.RootCAs.AppendCertsFromPEM(trusted)
+	if name == "" {
+		return config, nil
+	}
+	pair, err := p.load(name)
+	config.Certificates = []tls.Certificate{pair}
+	return config, err
+}
+
+func template(subject pkix.Name, life time.Duration) *x509.Certificate {
+	now := time.Now()
+	return &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()),
+		Subject:      subject,
+		NotBefore:    now.Add(-time.Minute), // clocks differ
+		NotAfter:     now.Add(life),
+	}
+}
+
+func newKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
+
+// issue writes the key first: a certificate in place means that both are.
+func (p PKI) issue(name string, template, signer *x509.Certificate, key, signerKey *ecdsa.PrivateKey) error {
+	der, err := x509.CreateCertificate(rand.Reader, template, signer, &key.PublicKey, signerKey)
+	if err != nil {
+		return err
+	}
+	if err := p.writeKey(name, key); err != nil {
+		return err
+	}
+	return WritePrivate(p.Cert(name), encode("CERTIFICATE", der))
+}
+
+func (p PKI) writeKey(name string, key *ecdsa.PrivateKey) error {
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return err
+	}
+	return WritePrivate(p.Key(name), encode("EC PRIVATE KEY", der))
+}
+
+func encode(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}

@@ -1,0 +1,171 @@
+// Package cluster runs a Kubernetes control plane as processes on loopback: its
+// certificates, its ports, its flags, and a supervisor that leaves none behind.
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Process is a program to keep running.
+type Process struct {
+	Name  string
+	Path  string
+	Args  []string
+	Grace time.Duration // between SIGTERM and SIGKILL when it is stopped
+	Ready Probe         // asked until it returns nil; none: ready once started
+}
+
+// Supervisor runs processes and stops them in reverse order.
+//
+// A process that ends by itself ends all: nothing is restarted. Whoever runs a
+// cluster by hand wants to see that a part of it died and why, and a restarted
+// one would hide it.
+type Supervisor struct {
+	logDir string
+	died   context.CancelCauseFunc
+
+	mu       sync.Mutex
+	children []*child
+	stopping bool
+	broken   bool // a process died
+}
+
+type child struct {
+	Process
+	cmd  *exec.Cmd
+	log  string
+	gone chan struct{} // closed once it has ended and been reaped
+}
+
+// Supervise returns a supervisor, and a context that ends with the given one or
+// when a process dies; then its cause is a *Death.
+func Supervise(ctx context.Context, logDir string) (*Supervisor, context.Context) {
+	ctx, died := context.WithCancelCause(ctx)
+	return &Supervisor{logDir: logDir, died: died}, ctx
+}
+
+// Start starts a process and waits until it is ready.
+func (s *Supervisor) Start(ctx context.Context, p Process) error {
+	c, err := s.launch(p)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", p.Name, err)
+	}
+	if p.Ready == nil {
+		return nil
+	}
+	if err := p.Ready.wait(ctx); err != nil {
+		return fmt.Errorf("%s is not ready: %w; see %s", p.Name, err, c.log)
+	}
+	return nil
+}
+
+func (s *Supervisor) launch(p Process) (*child, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping {
+		return nil, context.Canceled
+	}
+	path := filepath.Join(s.logDir, p.Name+".log")
+	log, err := rotate(path)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close() // the child has its own descriptor
+	c := &child{Process: p, cmd: exec.Command(p.Path, p.Args...), log: path, gone: make(chan struct{})}
+	c.cmd.Stdout, c.cmd.Stderr = log, log
+	// A group of its own: Ctrl-C on the terminal reaches only us, and we stop the
+	// processes in order. Should we be killed, the kernel kills them.
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := startOnLastingThread(c.cmd); err != nil {
+		return nil, err
+	}
+	s.children = append(s.children, c)
+	go s.reap(c)
+	return c, nil
+}
+
+// reap waits for the end of a child and of what it may have started.
+func (s *Supervisor) reap(c *child) {
+	_ = c.cmd.Wait() // how it ended is in ProcessState
+	_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL)
+	close(c.gone)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopping {
+		s.broken = true
+		s.died(&Death{Name: c.Name, Log: c.log, Status: c.cmd.ProcessState.Sys().(syscall.WaitStatus)})
+	}
+}
+
+// After a death there is not much to wait for: an API server without its etcd
+// would use up any grace.
+const graceAfterDeath = 3 * time.Second
+
+// Stop stops all processes, the last started first, each with SIGTERM and after
+// its grace with SIGKILL; at once with SIGKILL when force is closed.
+func (s *Supervisor) Stop(force <-chan struct{}) {
+	s.mu.Lock()
+	s.stopping = true
+	children, broken := slices.Clone(s.children), s.broken
+	s.mu.Unlock()
+	for _, c := range slices.Backward(children) {
+		grace := c.Grace
+		if broken {
+			grace = min(grace, graceAfterDeath)
+		}
+		c.stop(grace, force)
+	}
+}
+
+func (c *child) stop(grace time.Duration, force <-chan struct{}) {
+	_ = c.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-c.gone:
+		return
+	case <-force:
+	case <-time.After(grace):
+	}
+	_ = c.cmd.Process.Kill()
+	<-c.gone
+}
+
+// rotate opens a new log and keeps the one before it as .1.
+func rotate(path string) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(path, path+".1"); err != nil && !os.IsNotExist(err) {
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND|os.O_TRUNC, 0o600)
+}
+
+// The kernel sends the parent-death signal when the thread that started the
+// child ends, and Go ends threads as it likes. So all children are started by
+// one goroutine that keeps its thread for as long as the program runs.
+var starts = sync.OnceValue(func() chan<- func() {
+	requests := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for start := range requests {
+			start()
+		}
+	}()
+	return requests
+})
+
+func startOnLastingThread(cmd *exec.Cmd) error {
+	result := make(chan error)
+	starts() <- func() { result <- cmd.Start() }
+	return <-result
+}

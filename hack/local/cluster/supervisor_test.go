@@ -1,0 +1,174 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const patience = 30 * time.Second
+
+// shell is a process that runs a script and is ready once that printed "up".
+func shell(name, logDir, script string) Process {
+	return Process{
+		Name: name, Path: "/bin/sh", Args: []string{"-c", script}, Grace: patience,
+		Ready: func(context.Context) error {
+			if !strings.Contains(readLog(logDir, name), "up") {
+				return errors.New("not up")
+			}
+			return nil
+		},
+	}
+}
+
+// Shells wait for their background jobs with wait, which a signal interrupts.
+const forever = "sleep 1000 & echo up $!; wait"
+
+func readLog(dir, name string) string {
+	content, _ := os.ReadFile(filepath.Join(dir, name+".log"))
+	return string(content)
+}
+
+func supervise(t *testing.T) (*Supervisor, context.Context, string) {
+	t.Helper()
+	dir := t.TempDir()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	s, ctx := Supervise(ctx, dir)
+	t.Cleanup(func() { s.Stop(nil) })
+	return s, ctx, dir
+}
+
+func mustStart(ctx context.Context, t *testing.T, s *Supervisor, p Process) {
+	t.Helper()
+	if err := s.Start(ctx, p); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// running is whether a process exists and is more than an entry to be reaped.
+func running(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, state, _ := strings.Cut(string(stat), ") ")
+	return !strings.HasPrefix(state, "Z")
+}
+
+func awaitEnd(t *testing.T, pid int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	err := Retry(ctx, 10*time.Millisecond, func(context.Context) error {
+		if running(pid) {
+			return fmt.Errorf("process %d is still running", pid)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStopGoesFromTheLastToTheFirst(t *testing.T) {
+	s, ctx, dir := supervise(t)
+	order := filepath.Join(dir, "order")
+	for _, name := range []string{"first", "second", "third"} {
+		mustStart(ctx, t, s, shell(name, dir, fmt.Sprintf("trap 'echo %s >>%s; exit' TERM; %s", name, order, forever)))
+	}
+	s.Stop(nil)
+	got, err := os.ReadFile(order)
+	if want := "third\nsecond\nfirst\n"; err != nil || string(got) != want {
+		t.Errorf("stopped in the order %q (%v), want %q", got, err, want)
+	}
+	if ctx.Err() != nil {
+		t.Errorf("a wanted end was reported: %v", context.Cause(ctx))
+	}
+}
+
+func TestProcessThatIgnoresSIGTERMIsKilledAfterItsGrace(t *testing.T) {
+	s, ctx, dir := supervise(t)
+	stubborn := shell("stubborn", dir, "trap '' TERM; "+forever)
+	stubborn.Grace = 50 * time.Millisecond
+	mustStart(ctx, t, s, stubborn)
+	s.Stop(nil)
+	if status := s.children[0].cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGKILL {
+		t.Errorf("ended by %v, want SIGKILL", status.Signal())
+	}
+}
+
+func TestForceKillsWithoutWaiting(t *testing.T) {
+	s, ctx, dir := supervise(t)
+	mustStart(ctx, t, s, shell("stubborn", dir, "trap '' TERM; "+forever))
+	force := make(chan struct{})
+	close(force)
+	start := time.Now()
+	s.Stop(force)
+	if took := time.Since(start); took >= patience {
+		t.Errorf("took %s", took)
+	}
+}
+
+func TestDeathNamesTheProcessHowItEndedAndItsLastError(t *testing.T) {
+	s, ctx, dir := supervise(t)
+	mustStart(ctx, t, s, Process{
+		Name: "database", Path: "/bin/sh", Grace: patience,
+		Args: []string{"-c", "echo Error: no disk; echo bye; exit 3"},
+	})
+	<-ctx.Done()
+	var death *Death
+	if !errors.As(context.Cause(ctx), &death) {
+		t.Fatalf("ended with %v", context.Cause(ctx))
+	}
+	for _, want := range []string{"database died", "exit status 3", filepath.Join(dir, "database.log"), "Error: no disk"} {
+		if !strings.Contains(death.Error(), want) {
+			t.Errorf("%q does not say %q", death, want)
+		}
+	}
+}
+
+func TestDeathBeforeReadinessEndsTheWait(t *testing.T) {
+	s, ctx, dir := supervise(t)
+	err := s.Start(ctx, shell("early", dir, "exit 1"))
+	var death *Death
+	if !errors.As(err, &death) || death.Name != "early" {
+		t.Errorf("got %v, want the death of early", err)
+	}
+}
+
+func TestNothingThatAProcessStartedOutlivesIt(t *testing.T) {
+	s, ctx, dir := supervise(t)
+	mustStart(ctx, t, s, shell("parent", dir, forever))
+	grandchild, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(readLog(dir, "parent"), "up ")))
+	if err != nil || !running(grandchild) {
+		t.Fatalf("no grandchild %d: %v", grandchild, err)
+	}
+	if err := syscall.Kill(s.children[0].cmd.Process.Pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	awaitEnd(t, grandchild)
+}
+
+func TestLogOfThePreviousRunIsKept(t *testing.T) {
+	dir := t.TempDir()
+	for _, text := range []string{"one", "two", "three"} {
+		log, err := rotate(filepath.Join(dir, "x.log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprint(log, text)
+		log.Close()
+	}
+	previous, _ := os.ReadFile(filepath.Join(dir, "x.log.1"))
+	if got := readLog(dir, "x") + " " + string(previous); got != "three two" {
+		t.Errorf("got %q", got)
+	}
+}

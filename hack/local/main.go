@@ -1,0 +1,190 @@
+// Command local runs Parley on this machine: a real Kubernetes API server on
+// loopback, what config/ says installed in it, and the manager and the facade
+// beside it as processes with the identities of their ServiceAccounts.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/hack/local/cluster"
+)
+
+type options struct {
+	stateDir  string // everything that is kept between runs
+	binDir    string // of the manager and the facade
+	assets    string // directory of the Kubernetes binaries
+	manifests string // kustomization to install
+	port      int    // of the facade
+}
+
+var errInterrupted = errors.New("interrupted")
+
+func main() {
+	o := options{assets: "bin/k8s"}
+	flag.StringVar(&o.stateDir, "state-dir", ".local", "directory of data, certificates, keys and logs")
+	flag.StringVar(&o.binDir, "bin-dir", "bin", "directory of the programs manager and facade")
+	flag.StringVar(&o.manifests, "manifests", "config/default", "kustomization to install")
+	flag.Parse()
+
+	ctx, force := notifyContext()
+	err := o.fromEnvironment()
+	if err == nil {
+		err = run(ctx, force, o, os.Stdout)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "parley:", err)
+		os.Exit(1)
+	}
+}
+
+func (o *options) fromEnvironment() error {
+	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
+		o.assets = assets
+	}
+	port := os.Getenv("PORT")
+	if port == "" {
+		port = "3000"
+	}
+	var err error
+	if o.port, err = strconv.Atoi(port); err != nil || o.port < 1 || o.port > 65535 {
+		return fmt.Errorf("PORT=%s is not a port number", port)
+	}
+	return nil
+}
+
+// notifyContext returns a context that a first signal ends, and a channel that
+// a second one closes. make passes on a SIGTERM that its whole group got as
+// well; such an echo is not a second request.
+func notifyContext() (context.Context, <-chan struct{}) {
+	const echo = time.Second
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := context.WithCancelCause(context.Background())
+	force := make(chan struct{})
+	go func() {
+		<-signals
+		first := time.Now()
+		stop(errInterrupted)
+		for range signals {
+			if time.Since(first) > echo {
+				close(force)
+				return
+			}
+		}
+	}()
+	return ctx, force
+}
+
+// local is one run. Each field's comment says which step sets it.
+type local struct {
+	options
+	out     io.Writer
+	started time.Time
+
+	supervisor *cluster.Supervisor
+	plane      *cluster.ControlPlane // prepare
+	client     client.WithWatch      // connect
+	workloads  map[string]workload   // install; by container name
+	sessionKey string                // createSettings
+}
+
+type step struct {
+	name    string
+	timeout time.Duration
+	do      func(context.Context) error
+}
+
+// run starts everything, waits for the end, and stops everything.
+func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) error {
+	unlock, err := cluster.Lock(o.stateDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	if err := cluster.PortFree(o.port); err != nil {
+		return fmt.Errorf("the facade cannot have port %d: %w; move it with PORT=, as in: make run PORT=%d", o.port, err, o.port+1)
+	}
+
+	l := &local{options: o, out: out, started: time.Now()}
+	l.supervisor, ctx = cluster.Supervise(ctx, filepath.Join(o.stateDir, "log"))
+	err = l.start(ctx)
+	if err == nil {
+		l.printBanner()
+		l.serve(ctx)
+	}
+	// A death or a signal explains the failure of whatever step it hit.
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	l.say("stopping")
+	l.supervisor.Stop(force)
+	if errors.Is(err, errInterrupted) {
+		l.say("stopped; the data stays in %s", o.stateDir)
+		return nil
+	}
+	return err
+}
+
+func (l *local) start(ctx context.Context) error {
+	steps := []step{
+		{"certificates and ports", 30 * time.Second, l.prepare},
+		{"etcd", time.Minute, func(ctx context.Context) error { return l.plane.StartEtcd(ctx, l.supervisor) }},
+		{"kube-apiserver", 2 * time.Minute, func(ctx context.Context) error { return l.plane.StartAPIServer(ctx, l.supervisor) }},
+		{"kube-controller-manager", time.Minute, func(ctx context.Context) error { return l.plane.StartControllerManager(ctx, l.supervisor) }},
+		{"admin's kubeconfig", 30 * time.Second, l.connect},
+		{"manifests", time.Minute, l.install},
+		{"identities", 30 * time.Second, l.issueTokens},
+		{"manager", time.Minute, l.startManager},
+		{"facade", time.Minute, l.startFacade},
+		{"settings", time.Minute, l.createSettings},
+	}
+	for _, s := range steps {
+		stepCtx, cancel := context.WithTimeout(ctx, s.timeout)
+		err := s.do(stepCtx)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		l.say("%s", s.name)
+	}
+	return nil
+}
+
+// serve keeps tokens and the session key fresh until the context ends.
+func (l *local) serve(ctx context.Context) {
+	go l.refreshTokens(ctx)
+	go l.followSessionKey(ctx)
+	<-ctx.Done()
+}
+
+func (l *local) prepare(context.Context) error {
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kubectl"} {
+		if _, err := os.Stat(filepath.Join(l.assets, name)); err != nil {
+			return fmt.Errorf("no %s in %s, where KUBEBUILDER_ASSETS or make put it", name, l.assets)
+		}
+	}
+	pki, err := cluster.EnsurePKI(filepath.Join(l.stateDir, "pki"))
+	if err != nil {
+		return err
+	}
+	purposes := append([]string{webhookPort, managerMetricsPort, managerHealthPort, facadeMetricsPort}, cluster.ControlPlanePorts...)
+	ports, err := cluster.AssignPorts(filepath.Join(l.stateDir, "ports.json"), purposes, l.port)
+	if err != nil {
+		return err
+	}
+	l.plane = &cluster.ControlPlane{Binaries: l.assets, State: l.stateDir, Ports: ports, PKI: pki}
+	return nil
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"github.com/parley-dev/parley/hack/local/cluster"
+)
+
+// The ports of our own processes, beside the facade's.
+const (
+	webhookPort        = "webhook"
+	managerMetricsPort = "manager-metrics"
+	managerHealthPort  = "manager-health"
+	facadeMetricsPort  = "facade-metrics"
+)
+
+func (l *local) startManager(ctx context.Context) error {
+	ports := l.plane.Ports
+	return l.supervisor.Start(ctx, cluster.Process{
+		Name: "manager", Path: filepath.Join(l.binDir, "manager"), Grace: 15 * time.Second,
+		Ready: cluster.HTTPProbe("http://"+ports.Address(managerHealthPort)+"/readyz", nil),
+		Args: l.arguments("manager",
+			"--kubeconfig="+l.tokenKubeconfig("manager"),
+			"--namespace="+l.workloads["manager"].namespace,
+			"--webhook-cert-dir="+filepath.Join(l.stateDir, "webhook"),
+			"--webhook-bind-address="+ports.Address(webhookPort),
+			"--webhook-extra-dns-name=localhost",
+			"--metrics-bind-address="+ports.Address(managerMetricsPort),
+			"--health-probe-bind-address="+ports.Address(managerHealthPort),
+			"--leader-elect=false",
+		),
+	})
+}
+
+func (l *local) startFacade(ctx context.Context) error {
+	return l.supervisor.Start(ctx, cluster.Process{
+		Name: "facade", Path: filepath.Join(l.binDir, "facade"), Grace: 10 * time.Second,
+		Ready: cluster.HTTPProbe(l.facadeURL()+"/ready", nil),
+		Args: l.arguments("facade",
+			"--kubeconfig="+l.tokenKubeconfig("facade"),
+			"--bind-address="+cluster.Ports{"facade": l.port}.Address("facade"),
+			"--metrics-bind-address="+l.plane.Ports.Address(facadeMetricsPort),
+		),
+	})
+}
