@@ -1,0 +1,93 @@
+# Parley. `make help` lists what there is.
+
+# One setting for every build, so that the build cache is shared by all of them.
+export CGO_ENABLED := 0
+GO_BUILD = go build -trimpath -buildvcs=false -ldflags='-s -w'
+TOOL = go tool -modfile=hack/tools/go.mod
+
+# Where kube-apiserver, etcd and kubectl are; set it to use others than those built here.
+KUBEBUILDER_ASSETS ?= $(CURDIR)/bin/k8s
+export KUBEBUILDER_ASSETS
+
+IMG ?= parley:latest
+PORT ?= 3000
+
+.DEFAULT_GOAL := help
+.PHONY: help
+help: ## List the targets.
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-zA-Z0-9_-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' Makefile
+
+##@ Use
+.PHONY: run
+run: k8s build ## Run Kubernetes and Parley on this machine, on loopback; PORT=3000 moves the facade.
+	@$(GO_BUILD) -o bin/local ./hack/local
+	@PORT=$(PORT) exec bin/local
+
+.PHONY: test
+test: k8s ## Run every test, those against a real API server included.
+	@$(TOOL) gotestsum --format pkgname-and-test-fails -- -trimpath -timeout 20m ./...
+
+.PHONY: clean
+clean: ## Remove the state of `make run` and all that was built.
+	rm -rf .local bin
+
+##@ Develop
+.PHONY: generate
+generate: ## Generate deepcopy methods and apply configurations.
+	@$(TOOL) controller-gen object:headerFile=hack/boilerplate.go.txt applyconfiguration:headerFile=hack/boilerplate.go.txt paths=./api/v1alpha1
+
+.PHONY: manifests
+manifests: ## Generate the CRDs, the roles and the webhook configuration.
+	@$(TOOL) controller-gen crd paths=./api/v1alpha1 output:crd:artifacts:config=config/crd/bases
+	@$(TOOL) controller-gen rbac:roleName=parley-manager paths="./controllers/...;./webhook/...;./cmd/manager/..." output:rbac:artifacts:config=config/rbac/manager
+	@$(TOOL) controller-gen webhook paths=./webhook/... output:webhook:artifacts:config=config/webhook
+
+.PHONY: fmt
+fmt: ## Format the code.
+	@$(TOOL) golangci-lint fmt
+
+.PHONY: lint
+lint: ## Run the linters.
+	@$(TOOL) golangci-lint run
+
+.PHONY: lint-fix
+lint-fix: ## Run the linters and mend what they can.
+	@$(TOOL) golangci-lint run --fix
+
+.PHONY: verify
+verify: generate manifests lint ## Fail if generated files are not up to date, or on any lint.
+	@go mod tidy -diff
+	@git diff --exit-code -- api config || { echo 'verify: run "make generate manifests" and commit the result' >&2; exit 1; }
+	@test -z "$$(git status --porcelain -- api config)" || { git status --short -- api config; echo 'verify: generated files are not committed' >&2; exit 1; }
+
+##@ Build
+.PHONY: build
+build: ## Build the manager and the facade into bin/.
+	@$(GO_BUILD) -o bin/ ./cmd/...
+
+.PHONY: k8s
+k8s: ## Build Kubernetes and etcd from Go modules into bin/k8s/, unless they are there.
+	@$(GO_BUILD) -o bin/build ./hack/build && exec bin/build
+
+.PHONY: build-installer
+build-installer: ## Write dist/install.yaml: everything, with IMG as the image.
+	@mkdir -p dist
+	@cp -r config dist/config && cd dist/config/default && go tool -modfile=$(CURDIR)/hack/tools/go.mod kustomize edit set image parley=$(IMG)
+	@$(TOOL) kustomize build dist/config/default > dist/install.yaml && rm -r dist/config
+
+##@ Deploy
+.PHONY: install
+install: ## Install the CRDs into the cluster of your kubeconfig.
+	@$(TOOL) kustomize build config/crd | kubectl apply --server-side -f -
+
+.PHONY: uninstall
+uninstall: ## Remove the CRDs, and with them every object of these kinds.
+	@$(TOOL) kustomize build config/crd | kubectl delete --ignore-not-found -f -
+
+.PHONY: deploy
+deploy: build-installer ## Install Parley into the cluster of your kubeconfig; IMG names its image.
+	@kubectl apply --server-side -f dist/install.yaml
+
+.PHONY: undeploy
+undeploy: ## Remove Parley from the cluster of your kubeconfig.
+	@$(TOOL) kustomize build config/default | kubectl delete --ignore-not-found -f -

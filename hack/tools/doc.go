@@ -1,0 +1,2 @@
+// Package tools pins the tools that the Makefile runs.
+package tools
