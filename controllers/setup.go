@@ -54,6 +54,7 @@ func NewScheme() (*runtime.Scheme, error) {
 func ManagerOptions(scheme *runtime.Scheme, workers int) ctrl.Options {
 	return ctrl.Options{
 		Scheme:   scheme,
+		Logger:   withoutBodies(ctrl.Log),
 		Cache:    cacheOptions(),
 		NewCache: newCache,
 		Client: client.Options{

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"go.uber.org/zap/zapcore"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -58,6 +59,10 @@ func main() {
 	logging := zap.Options{}
 	logging.BindFlags(flag.CommandLine)
 	flag.Parse()
+	// Above this level client-go logs the bodies of requests, and with them Secrets.
+	if most := zapcore.Level(-5); logging.Level != nil && logging.Level.Enabled(most-1) {
+		logging.Level = most
+	}
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&logging)))
 	klog.SetLogger(ctrl.Log)
 
