@@ -48,11 +48,11 @@ fmt: ## Format the code.
 
 .PHONY: lint
 lint: ## Run the linters.
-	@$(TOOL) golangci-lint run
+	@$(TOOL) golangci-lint run --allow-parallel-runners
 
 .PHONY: lint-fix
 lint-fix: ## Run the linters and mend what they can.
-	@$(TOOL) golangci-lint run --fix
+	@$(TOOL) golangci-lint run --fix --allow-parallel-runners
 
 .PHONY: verify
 verify: generate manifests lint ## Fail if generated files are not up to date, or on any lint.

@@ -32,6 +32,12 @@ func makeConversation(namespace, name string) aConversation {
 	}}
 }
 
+// obj is the Conversation as it is sent to an API server, which gives UIDs itself.
+func (c aConversation) obj() *v1alpha1.Conversation {
+	c.UID, c.Generation = "", 0
+	return c.Conversation
+}
+
 func (c aConversation) with(change func(*v1alpha1.ConversationSpec)) aConversation {
 	change(&c.Spec)
 	return c

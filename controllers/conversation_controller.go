@@ -119,7 +119,7 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 		return o, nil, fmt.Errorf("read UserSettings: %w", err)
 	}
 	o.settingsExist = err == nil && settings.DeletionTimestamp == nil
-	if o.pod != nil || judge(o).wish != needPod {
+	if o.pod != nil || !wantsSession(o) {
 		return o, nil, nil
 	}
 	if !o.settingsExist {

@@ -115,7 +115,8 @@ func setConditions(status *v1alpha1.ConversationStatus, o observation, v verdict
 func worthWriting(before, after v1alpha1.ConversationStatus, since, now time.Time) (wait time.Duration) {
 	sameStart := before.State == v1alpha1.StateStarting && after.State == v1alpha1.StateStarting &&
 		before.ObservedGeneration == after.ObservedGeneration && before.StartTime.Equal(after.StartTime) && after.Reason != v1alpha1.ReasonForeignObject && after.Reason != v1alpha1.ReasonRejected
-	if !sameStart {
+	// A node's clock may be ahead of ours; then how long a step has lasted is not known.
+	if !sameStart || since.After(now) {
 		return 0
 	}
 	return stepVisible - now.Sub(since)

@@ -46,22 +46,28 @@ type verdict struct {
 	stopped time.Time
 }
 
-// rungs are tried from the top; the first that holds decides.
-var rungs = []func(observation) (verdict, bool){
-	beingDeleted,
-	suspended,
-	alreadyOver,
-	justEnded,
-	running,
-	waitingForSettings,
-	starting,
+type rung func(observation) (verdict, bool)
+
+// The rungs of the ladder are tried from the top; the first that holds decides.
+var (
+	notWanted = []rung{beingDeleted, suspended, alreadyOver, justEnded}
+	wanted    = []rung{running, waitingForSettings, starting}
+	ladder    = slices.Concat(notWanted, wanted)
+)
+
+// wantsSession: the session is neither over nor stopped on purpose.
+func wantsSession(o observation) bool {
+	return !slices.ContainsFunc(notWanted, func(r rung) bool {
+		_, holds := r(o)
+		return holds
+	})
 }
 
 // judge derives where a session stands. The state written before is never an input; of the status only
 // the times, and the reason of an end, are.
 func judge(o observation) verdict {
-	for _, rung := range rungs {
-		if v, holds := rung(o); holds {
+	for _, r := range ladder {
+		if v, holds := r(o); holds {
 			return v
 		}
 	}

@@ -1,0 +1,433 @@
+package controllers
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// step is something that happens to a session, and where it stands afterwards.
+type step struct {
+	name    string
+	do      func()
+	state   v1alpha1.ConversationState
+	reason  string
+	message string
+	kstatus status.Status
+}
+
+func walk(t *testing.T, namespace, name string, steps []step) {
+	t.Helper()
+	for _, s := range steps {
+		s.do()
+		await(t, func() error {
+			c := theConversation(t, namespace, name)
+			if c.Status.State != s.state || c.Status.Reason != s.reason || !strings.Contains(c.Status.Message, s.message) {
+				return fmt.Errorf("%s: %s %s %q, want %s %s %q", s.name, c.Status.State, c.Status.Reason, c.Status.Message, s.state, s.reason, s.message)
+			}
+			if got := kstatusOf(t, c); got != s.kstatus {
+				return fmt.Errorf("%s: kstatus is %s, want %s", s.name, got, s.kstatus)
+			}
+			return nil
+		})
+	}
+}
+
+// kstatusOf is how Argo CD, Flux and kpt judge the object.
+func kstatusOf(t *testing.T, o client.Object) status.Status {
+	t.Helper()
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object := &unstructured.Unstructured{Object: content}
+	kinds, _, err := env.Scheme.ObjectKinds(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object.SetGroupVersionKind(kinds[0])
+	result, err := status.Compute(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result.Status
+}
+
+func TestALifeFromTheFirstWaitToTheLastEnd(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	k := kubelet{t, ns, "c"}
+	conv := makeConversation(ns, "c").with(func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} }).obj()
+	settings := userSettings(ns, "ada")
+	settings.Spec.LLMAPIKeyRef = ref("llm")
+	suspend := func(wish bool) func() {
+		return func() { change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = wish }) }
+	}
+	restart := func() {
+		// Times have seconds, and a session that ended in this one has not ended before it.
+		change(t, conv, func(c *v1alpha1.Conversation) {
+			c.Spec.RestartAt = ptr.To(metav1.NewTime(time.Now().Add(time.Second)))
+		})
+	}
+	var first *corev1.Pod
+
+	walk(t, ns, "c", []step{
+		{"created before its settings", func() { create(t, conv) }, "STARTING", "SettingsNotReady", "UserSettings ada do not exist", status.InProgressStatus},
+		{"settings come before their Secret", func() { create(t, settings) }, "STARTING", "SettingsNotReady", "Secret llm does not exist", status.InProgressStatus},
+		{"the Secret comes", func() { create(t, secretWith(ns, "llm", "k")); first = k.pod() }, "STARTING", "Scheduling", "", status.InProgressStatus},
+		{"no node has room", func() { k.set(func(p aPod) { p.condition(corev1.PodScheduled, false, "0/1 nodes are available") }) }, "STARTING", "Scheduling", "0/1 nodes", status.InProgressStatus},
+		{"a node has room", func() {
+			k.bind()
+			k.set(func(p aPod) { p.scheduled().waiting(installContainer, "PodInitializing") })
+		}, "STARTING", "PreparingWorkspace", "volumes", status.InProgressStatus},
+		{"an image is pulled", func() { k.set(func(p aPod) { p.sandboxed().waiting(installContainer, "ContainerCreating") }) }, "STARTING", "PullingImage", "example.com/parley:1", status.InProgressStatus},
+		{"the runtime starts", func() {
+			k.set(func(p aPod) {
+				p.Status.InitContainerStatuses = nil
+				p.running(sessionContainer, false)
+			})
+		}, "STARTING", "StartingRuntime", "", status.InProgressStatus},
+		{"the repository is cloned", func() { k.set(func(p aPod) { p.running(sessionContainer, true) }) }, "STARTING", "PreparingWorkspace", "tools", status.InProgressStatus},
+		{"it is ready", func() { k.set(func(p aPod) { p.ready() }) }, "RUNNING", "Running", "", status.CurrentStatus},
+		{"its process crashes", func() {
+			k.set(func(p aPod) {
+				p.condition(corev1.PodReady, false, "").container(corev1.ContainerStatus{Name: sessionContainer,
+					State:                corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+					LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}}})
+			})
+		}, "STARTING", "Restarting", "status 137 (OOMKilled)", status.InProgressStatus},
+		{"it is ready again", func() { k.set(func(p aPod) { p.ready() }) }, "RUNNING", "Running", "", status.CurrentStatus},
+		{"its pod is evicted and made again", func() {
+			k.set(func(p aPod) { p.failed("Evicted") })
+			k.awaitAnother(first)
+			k.start()
+		}, "RUNNING", "Running", "", status.CurrentStatus},
+		{"it is suspended", func() { suspend(true)(); k.letGo() }, "STOPPED", "Suspended", "", status.CurrentStatus},
+		{"it is resumed", suspend(false), "STARTING", "Scheduling", "", status.InProgressStatus},
+		{"it is suspended while it starts", suspend(true), "STOPPED", "Suspended", "", status.CurrentStatus},
+		{"it is resumed again", func() { suspend(false)(); k.start() }, "RUNNING", "Running", "", status.CurrentStatus},
+		{"nothing happens for long", func() { k.end(`{"reason":"Idle"}`) }, "STOPPED", "Idle", "", status.CurrentStatus},
+		{"it is asked to start again", func() {
+			before := k.pod()
+			restart()
+			k.awaitAnother(before)
+			k.start()
+		}, "RUNNING", "Running", "", status.CurrentStatus},
+		{"the agent fails", func() { k.end(`{"reason":"Failed","message":"no such branch"}`) }, "STOPPED", "Failed", "no such branch", status.FailedStatus},
+		{"it is tried once more", func() {
+			before := k.pod()
+			restart()
+			k.awaitAnother(before)
+			k.start()
+		}, "RUNNING", "Running", "", status.CurrentStatus},
+		{"the agent is done", func() { k.end(`{"reason":"Completed"}`) }, "STOPPED", "Completed", "", status.CurrentStatus},
+		{"the pod is collected", func() {
+			if err := env.Client.Delete(t.Context(), k.pod(), client.GracePeriodSeconds(0)); err != nil {
+				t.Fatal(err)
+			}
+		}, "STOPPED", "Completed", "", status.CurrentStatus},
+	})
+	if err := gone(t, secretWith(ns, "c-session", "")); err != nil {
+		t.Errorf("keys are left of a session that is over: %v", err)
+	}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c-workspace"}}
+	if err := gone(t, claim); err == nil {
+		t.Error("the workspace is gone although the Conversation is not")
+	}
+	awaitEvents(t, ns, "SettingsNotReady", "Restarting", "Suspended", "Idle", "Failed", "Completed")
+}
+
+// awaitEvents waits until each reason was told of the Conversation "c".
+func awaitEvents(t *testing.T, namespace string, reasons ...string) {
+	t.Helper()
+	await(t, func() error {
+		list := &eventsv1.EventList{}
+		if err := env.Client.List(t.Context(), list, client.InNamespace(namespace)); err != nil {
+			return err
+		}
+		for _, reason := range reasons {
+			if !slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool { return e.Reason == reason && e.Regarding.Name == "c" }) {
+				return fmt.Errorf("no event %s among %d", reason, len(list.Items))
+			}
+		}
+		return nil
+	})
+}
+
+func TestAStartThatIsStuckEndsAtItsDeadlineAndNamesTheStep(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	create(t, userSettings(ns, "ada"))
+	soon := func(s *v1alpha1.ConversationSpec) { s.StartDeadline = &metav1.Duration{Duration: time.Second} }
+
+	t.Run("at an image that does not exist", func(t *testing.T) {
+		create(t, makeConversation(ns, "image").with(func(s *v1alpha1.ConversationSpec) {
+			s.StartDeadline = &metav1.Duration{Duration: 4 * time.Second}
+		}).obj())
+		k := kubelet{t, ns, "image"}
+		k.bind()
+		k.set(func(p aPod) { p.sandboxed().waiting(installContainer, "ImagePullBackOff") })
+		c := awaitState(t, ns, "image", v1alpha1.StateStopped, v1alpha1.ReasonStartDeadlineExceeded)
+		if !strings.Contains(c.Status.Message, "PullingImage: Image example.com/parley:1") {
+			t.Errorf("message %q names neither step nor image", c.Status.Message)
+		}
+		k.letGo()
+		await(t, func() error { return gone(t, secretWith(ns, "image-session", "")) })
+		if got := kstatusOf(t, theConversation(t, ns, "image")); got != status.FailedStatus {
+			t.Errorf("kstatus is %s", got)
+		}
+	})
+	t.Run("at settings that do not exist, until they do", func(t *testing.T) {
+		create(t, makeConversation(ns, "lonely").with(soon).with(func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "bob" }).obj())
+		c := awaitState(t, ns, "lonely", v1alpha1.StateStopped, v1alpha1.ReasonSettingsMissing)
+		if kstatusOf(t, c) != status.FailedStatus {
+			t.Errorf("kstatus is %s", kstatusOf(t, c))
+		}
+		create(t, userSettings(ns, "bob"))
+		kubelet{t, ns, "lonely"}.start()
+		awaitState(t, ns, "lonely", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	})
+}
+
+func TestAnEndedConversationIsDeletedAfterItsTimeToLiveAndASuspendedOneIsNot(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	create(t, userSettings(ns, "ada"))
+	short := func(s *v1alpha1.ConversationSpec) { s.TTLAfterStopped = &metav1.Duration{Duration: time.Second} }
+	suspended := makeConversation(ns, "suspended").with(short).with(func(s *v1alpha1.ConversationSpec) { s.Suspend = true }).obj()
+	ended := makeConversation(ns, "ended").with(short).obj()
+	create(t, suspended, ended)
+	awaitState(t, ns, "suspended", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+	k := kubelet{t, ns, "ended"}
+	k.start()
+	k.end(`{"reason":"Completed"}`)
+	await(t, func() error { return gone(t, ended) })
+	if err := gone(t, suspended); err == nil {
+		t.Error("the suspended one was deleted")
+	}
+}
+
+func TestDeletingAConversationRemovesEveryChild(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	env.StartControllerManager(t, "garbage-collector-controller")
+	startManager(t, ns)
+	conv := makeConversation(ns, "c").with(func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} }).obj()
+	create(t, userSettings(ns, "ada"), conv)
+	pod := kubelet{t, ns, "c"}.pod()
+	awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonScheduling)
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c-workspace"}}
+	if err := env.Client.Delete(t.Context(), conv); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []client.Object{conv, pod, secretWith(ns, "c-session", ""), claim} {
+		await(t, func() error {
+			err := gone(t, o)
+			// Nothing here takes a claim's protection off once its pod is gone, as a cluster does.
+			if err != nil && o == client.Object(claim) && claim.DeletionTimestamp != nil {
+				return nil
+			}
+			return err
+		})
+	}
+}
+
+func TestDeletedSettingsLeaveARunningSessionAloneAndItSaysSo(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	settings := userSettings(ns, "ada")
+	create(t, settings, makeConversation(ns, "c").obj())
+	k := kubelet{t, ns, "c"}
+	k.start()
+	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	if err := env.Client.Delete(t.Context(), settings); err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() error {
+		if c := theConversation(t, ns, "c"); c.Status.State != v1alpha1.StateRunning || !strings.Contains(c.Status.Message, "ada are gone") {
+			return fmt.Errorf("%s %q", c.Status.State, c.Status.Message)
+		}
+		return nil
+	})
+	awaitEvents(t, ns, v1alpha1.ReasonSettingsDeleted)
+
+	t.Run("also when its pod is lost", func(t *testing.T) {
+		before := k.pod()
+		if err := env.Client.Delete(t.Context(), before.DeepCopy(), client.GracePeriodSeconds(0)); err != nil {
+			t.Fatal(err)
+		}
+		k.awaitAnother(before)
+		k.start()
+		awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	})
+}
+
+func TestARunningSessionKeepsItsSettingsAndAResumedOneTakesTheCurrentOnes(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	settings := userSettings(ns, "ada")
+	settings.Spec.LLMModel, settings.Spec.SandboxBaseContainerImage = ptr.To("first"), ptr.To("example.com/base:1")
+	conv := makeConversation(ns, "c").obj()
+	create(t, settings, conv)
+	k := kubelet{t, ns, "c"}
+	k.start()
+	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	change(t, settings, func(s *v1alpha1.UserSettings) {
+		s.Spec.LLMModel, s.Spec.SandboxBaseContainerImage = ptr.To("second"), ptr.To("example.com/base:2")
+	})
+	replace := func(model, image string) {
+		t.Helper()
+		before := k.pod().UID
+		if err := env.Client.Delete(t.Context(), k.pod(), client.GracePeriodSeconds(0)); err != nil {
+			t.Fatal(err)
+		}
+		await(t, func() error { return startedWith(t, k, before, model, image) })
+		k.start()
+		awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	}
+	replace("first", "example.com/base:1")
+
+	before := k.pod().UID
+	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+	k.letGo()
+	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
+	await(t, func() error { return startedWith(t, k, before, "second", "example.com/base:2") })
+}
+
+// startedWith checks the model and the image of a session whose pod is not the one before.
+func startedWith(t *testing.T, k kubelet, before any, model, image string) error {
+	pod := k.pod()
+	secret := &corev1.Secret{}
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: k.namespace, Name: sessionSecretName(k.name)}, secret); err != nil {
+		return err
+	}
+	var doc session.Document
+	if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil {
+		return err
+	}
+	if pod.UID == before || value(doc.Settings.LLMModel) != model || pod.Spec.Containers[0].Image != image {
+		return fmt.Errorf("pod %s has model %s and image %s", pod.UID, value(doc.Settings.LLMModel), pod.Spec.Containers[0].Image)
+	}
+	return nil
+}
+
+func TestAForeignObjectIsNeverTouched(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	create(t, userSettings(ns, "ada"))
+	container := corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "example.com/other:1"}}}
+	foreign := map[string]client.Object{
+		"Pod pod":               &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "pod"}, Spec: container},
+		"Secret secret-session": secretWith(ns, "secret-session", "mine"),
+		"PersistentVolumeClaim claim-workspace": &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "claim-workspace"}, Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Resources: corev1.VolumeResourceRequirements{Requests: resources("1", "1Gi")}}},
+	}
+	foreign["PersistentVolumeClaim claim-workspace"].(*corev1.PersistentVolumeClaim).Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resources("1", "1Gi")[corev1.ResourceMemory]}
+	before := map[string]string{}
+	for what, o := range foreign {
+		create(t, o)
+		before[what] = o.GetResourceVersion()
+	}
+	startManager(t, ns)
+	for what, o := range foreign {
+		name, _, _ := strings.Cut(o.GetName(), "-")
+		create(t, makeConversation(ns, name).with(func(s *v1alpha1.ConversationSpec) {
+			if name == "claim" {
+				s.Workspace = &v1alpha1.Workspace{Size: "1Gi"}
+			}
+		}).obj())
+		c := awaitState(t, ns, name, v1alpha1.StateStarting, v1alpha1.ReasonForeignObject)
+		if !strings.Contains(c.Status.Message, what) || kstatusOf(t, c) != status.FailedStatus {
+			t.Errorf("%s: message %q, kstatus %s", what, c.Status.Message, kstatusOf(t, c))
+		}
+		change(t, c, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+		awaitState(t, ns, name, v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil || o.GetResourceVersion() != before[what] {
+			t.Errorf("%s was touched: %v", what, err)
+		}
+	}
+}
+
+func TestTheServiceAndThePolicyOfANamespaceAreMended(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "c").obj())
+	kubelet{t, ns, "c"}.pod()
+	policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: sessionsPolicy}}
+	change(t, policy, func(p *networkingv1.NetworkPolicy) {
+		p.Spec.Egress = append(p.Spec.Egress, networkingv1.NetworkPolicyEgressRule{})
+	})
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: sessionsService}}
+	if err := env.Client.Delete(t.Context(), service); err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() error {
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(service), service); err != nil {
+			return err
+		}
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(policy), policy); err != nil {
+			return err
+		}
+		if len(policy.Spec.Egress) != 2 {
+			return fmt.Errorf("the policy has %d rules for egress", len(policy.Spec.Egress))
+		}
+		return nil
+	})
+}
+
+func TestARestrictedNamespaceAdmitsEverySessionPod(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
+	startManager(t, ns)
+	prebuilt := userSettings(ns, "prebuilt")
+	prebuilt.Spec.SandboxRuntimeContainerImage = ptr.To("example.com/own:1")
+	create(t, userSettings(ns, "ada"), prebuilt, makeConversation(ns, "c").obj(),
+		makeConversation(ns, "own").with(func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "prebuilt" }).obj())
+	kubelet{t, ns, "c"}.pod()
+	kubelet{t, ns, "own"}.pod()
+}
+
+func TestAPodThatIsRefusedShowsWhyAndIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "none"},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resources("0", "0")[corev1.ResourceCPU]}}}
+	create(t, quota)
+	quota.Status = corev1.ResourceQuotaStatus{Hard: quota.Spec.Hard, Used: quota.Spec.Hard}
+	if err := env.Client.Status().Update(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "c").obj())
+	c := awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	if !strings.Contains(c.Status.Message, "exceeded quota") {
+		t.Errorf("message %q", c.Status.Message)
+	}
+	if err := env.Client.Delete(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+	awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonScheduling)
+}

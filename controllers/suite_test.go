@@ -1,0 +1,216 @@
+package controllers
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap/zapcore"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/testenv"
+)
+
+const (
+	// managerUser has the role of the manager and no other, so that a missing permission shows.
+	managerUser = "system:serviceaccount:parley-system:parley-manager"
+	patience    = 30 * time.Second
+	glance      = 20 * time.Millisecond
+)
+
+var (
+	env      *testenv.Env
+	auditDir string
+	logs     = &lockedBuffer{}
+	asUser   *rest.Config
+)
+
+func TestMain(m *testing.M) {
+	var err error
+	if auditDir, err = os.MkdirTemp("", "parley-audit-"); err != nil {
+		panic(err)
+	}
+	// The highest verbosity there is: nothing secret may show even then.
+	ctrl.SetLogger(zap.New(zap.UseDevMode(true), zap.WriteTo(logs), zap.Level(zapcore.Level(-127))))
+	testenv.Main(m, func(e *testenv.Env) {
+		env = e
+		if asUser, err = managerConfig(); err != nil {
+			panic(err)
+		}
+	}, testenv.WithAuditLog(auditDir))
+}
+
+// managerConfig is the access of a user who has just the manager's role.
+func managerConfig() (*rest.Config, error) {
+	user, err := env.AddUser(envtest.User{Name: managerUser}, env.Config)
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := os.ReadFile(testenv.Path("config", "rbac", "manager", "role.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	role := &rbacv1.ClusterRole{}
+	// The first document is the ClusterRole.
+	if err := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), 4096).Decode(role); err != nil {
+		return nil, err
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: managerUser}},
+	}
+	for _, o := range []client.Object{role, binding} {
+		if err := env.Client.Create(context.Background(), o); err != nil {
+			return nil, err
+		}
+	}
+	return user.Config(), nil
+}
+
+// startManager runs the controllers for one namespace until the test, or stop, ends them.
+func startManager(t *testing.T, namespace string, change ...func(*rest.Config)) (stop func()) {
+	t.Helper()
+	cfg := rest.CopyConfig(asUser)
+	cfg.QPS = -1
+	for _, c := range change {
+		c(cfg)
+	}
+	scheme, err := NewScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := ManagerOptions(scheme, 4)
+	options.Cache.DefaultNamespaces = map[string]cache.Config{namespace: {}}
+	options.Metrics = metricsserver.Options{BindAddress: "0"}
+	options.Controller.SkipNameValidation = ptr.To(true) // several managers in one process
+	mgr, err := ctrl.NewManager(cfg, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	if err := SetupWithManager(ctx, mgr, Options{Namespace: "parley-system", RuntimeImage: "example.com/parley:1"}); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- mgr.Start(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("manager: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	if !mgr.GetCache().WaitForCacheSync(ctx) {
+		t.Fatal("the cache did not fill")
+	}
+	return stop
+}
+
+// await waits until check says that all is well; else the test fails with what it said last.
+func await(t *testing.T, check func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(glance)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("still after %s: %v", patience, err)
+		case <-tick.C:
+		}
+	}
+}
+
+func create(t *testing.T, objects ...client.Object) {
+	t.Helper()
+	for _, o := range objects {
+		if err := env.Client.Create(t.Context(), o); err != nil {
+			t.Fatalf("create %T %s: %v", o, o.GetName(), err)
+		}
+	}
+}
+
+// change applies a change to an object as it is now.
+func change[T client.Object](t *testing.T, o T, change func(T)) {
+	t.Helper()
+	await(t, func() error {
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+			return err
+		}
+		change(o)
+		return env.Client.Update(t.Context(), o)
+	})
+}
+
+func gone(t *testing.T, o client.Object) error {
+	err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("%T %s is there", o, o.GetName())
+}
+
+func theConversation(t *testing.T, namespace, name string) *v1alpha1.Conversation {
+	t.Helper()
+	c := &v1alpha1.Conversation{}
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func awaitState(t *testing.T, namespace, name string, state v1alpha1.ConversationState, reason string) *v1alpha1.Conversation {
+	t.Helper()
+	var c *v1alpha1.Conversation
+	await(t, func() error {
+		c = theConversation(t, namespace, name)
+		if c.Status.State != state || c.Status.Reason != reason {
+			return fmt.Errorf("%s is %s %s (%s), want %s %s", name, c.Status.State, c.Status.Reason, c.Status.Message, state, reason)
+		}
+		return nil
+	})
+	return c
+}
+
+// lockedBuffer is what all managers of the suite log.
+type lockedBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.String()
+}

@@ -1,0 +1,186 @@
+package controllers
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// awaitSettings waits until the settings' Ready has this reason and their status is of the newest spec.
+func awaitSettings(t *testing.T, settings *v1alpha1.UserSettings, reason string) {
+	t.Helper()
+	await(t, func() error {
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(settings), settings); err != nil {
+			return err
+		}
+		ready := meta.FindStatusCondition(settings.Status.Conditions, v1alpha1.ConditionReady)
+		if ready == nil || ready.Reason != reason || settings.Status.ObservedGeneration != settings.Generation {
+			return fmt.Errorf("Ready is %v, want %s", ready, reason)
+		}
+		return nil
+	})
+}
+
+func TestASessionKeyIsMadePublishedAsAHashAndChangedByDeletingIt(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	settings := userSettings(ns, "ada")
+	create(t, settings)
+	awaitSettings(t, settings, v1alpha1.ReasonReady)
+	if got := kstatusOf(t, settings); got != status.CurrentStatus {
+		t.Errorf("kstatus is %s", got)
+	}
+	secret := &corev1.Secret{}
+	read := func() string {
+		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "ada-session-key"}, secret); err != nil {
+			t.Fatal(err)
+		}
+		return string(secret.Data["key"])
+	}
+	first := read()
+	if sum := sha256.Sum256([]byte(first)); settings.Status.SessionKeyHash != hex.EncodeToString(sum[:]) || len(first) < 52 {
+		t.Errorf("hash %q is not that of the key, or the key is short", settings.Status.SessionKeyHash)
+	}
+	if !owned(secret, settings) {
+		t.Error("the key does not go with its settings")
+	}
+	before := settings.Status.SessionKeyHash
+	if err := env.Client.Delete(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() error {
+		awaitSettings(t, settings, v1alpha1.ReasonReady)
+		if settings.Status.SessionKeyHash == before {
+			return errors.New("the hash is still the old one")
+		}
+		return nil
+	})
+	if read() == first {
+		t.Error("the key is still the old one")
+	}
+}
+
+func TestASessionKeyOfOnesOwn(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	settings := userSettings(ns, "ada")
+	settings.Spec.SessionKeyRef = ref("mine")
+	create(t, settings)
+	awaitSettings(t, settings, v1alpha1.ReasonSecretNotFound)
+	if got := kstatusOf(t, settings); got != status.InProgressStatus {
+		t.Errorf("kstatus is %s", got)
+	}
+	mine := secretWith(ns, "mine", "short")
+	create(t, mine)
+	awaitSettings(t, settings, v1alpha1.ReasonKeyTooShort)
+	if got := kstatusOf(t, settings); got != status.FailedStatus {
+		t.Errorf("kstatus is %s", got)
+	}
+	change(t, mine, func(s *corev1.Secret) { s.StringData = map[string]string{"key": "long-enough-to-be-a-key\n"} })
+	awaitSettings(t, settings, v1alpha1.ReasonReady)
+	// A header cannot carry the newline that a file ends in.
+	if sum := sha256.Sum256([]byte("long-enough-to-be-a-key")); settings.Status.SessionKeyHash != hex.EncodeToString(sum[:]) {
+		t.Errorf("hash is %s", settings.Status.SessionKeyHash)
+	}
+	if err := gone(t, secretWith(ns, "ada-session-key", "")); err != nil {
+		t.Errorf("a key was made although there is one: %v", err)
+	}
+}
+
+func TestAForeignSecretInThePlaceOfASessionKeyIsNotTouched(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	foreign := secretWith(ns, "ada-session-key", "somebody-else's-business")
+	create(t, foreign)
+	startManager(t, ns)
+	settings := userSettings(ns, "ada")
+	create(t, settings)
+	awaitSettings(t, settings, v1alpha1.ReasonForeignObject)
+	if settings.Status.SessionKeyHash != "" || kstatusOf(t, settings) != status.FailedStatus {
+		t.Errorf("hash %q, kstatus %s", settings.Status.SessionKeyHash, kstatusOf(t, settings))
+	}
+	if err := env.Client.Delete(t.Context(), foreign); err != nil {
+		t.Fatal(err)
+	}
+	awaitSettings(t, settings, v1alpha1.ReasonReady)
+}
+
+func TestEachReferenceThatDoesNotResolveIsNamedInItsCondition(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	settings := userSettings(ns, "ada")
+	settings.Spec = everySecret()
+	create(t, settings)
+	awaitSettings(t, settings, v1alpha1.ReasonSecretNotFound)
+	for condition, secret := range map[string]string{
+		v1alpha1.ConditionLLMAPIKeyResolved: "llm", v1alpha1.ConditionSearchAPIKeyResolved: "search", v1alpha1.ConditionSandboxAPIKeyResolved: "sandbox",
+		v1alpha1.ConditionProviderTokensResolved: "github", v1alpha1.ConditionCustomSecretsResolved: "npm", v1alpha1.ConditionMCPKeysResolved: "sse",
+	} {
+		c := meta.FindStatusCondition(settings.Status.Conditions, condition)
+		if c == nil || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "Secret "+secret+" does not exist") {
+			t.Errorf("%s: %+v", condition, c)
+		}
+	}
+	for _, name := range []string{"llm", "search", "sandbox", "github", "gitlab", "npm", "sse", "shttp"} {
+		create(t, secretWith(ns, name, "v"))
+	}
+	empty := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "stdio"}}
+	create(t, empty)
+	awaitSettings(t, settings, v1alpha1.ReasonKeyNotFound)
+	change(t, empty, func(s *corev1.Secret) { s.StringData = map[string]string{"key": "v"} })
+	awaitSettings(t, settings, v1alpha1.ReasonReady)
+}
+
+func TestKeysThatCameOverHTTPAreAdoptedAndPruned(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	kept := func(name, secretType, written string) *corev1.Secret {
+		s := secretWith(ns, name, "v")
+		s.Type = corev1.SecretType(secretType)
+		s.Labels = map[string]string{v1alpha1.LabelUserSettings: "ada"}
+		s.Annotations = map[string]string{v1alpha1.AnnotationWrittenAt: written}
+		return s
+	}
+	long, now := "2020-01-01T00:00:00Z", time.Now().UTC().Format(time.RFC3339)
+	userKey := string(v1alpha1.SecretTypeUserKey)
+	used, unused := kept("used", userKey, long), kept("unused", userKey, long)
+	young, theirs := kept("young", userKey, now), kept("theirs", string(corev1.SecretTypeOpaque), long)
+	create(t, used, unused, young, theirs)
+	settings := userSettings(ns, "ada")
+	settings.Spec.LLMAPIKeyRef = ref("used")
+	create(t, settings)
+	await(t, func() error { return gone(t, unused) })
+	await(t, func() error {
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(used), used); err != nil {
+			return err
+		}
+		if !owned(used, settings) {
+			return errors.New("not adopted")
+		}
+		return nil
+	})
+	if err := gone(t, young); err == nil {
+		t.Error("a key that was just written was pruned before anything could refer to it")
+	}
+	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil || len(theirs.OwnerReferences) != 0 {
+		t.Errorf("a Secret that somebody only labelled was touched: %v", err)
+	}
+	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMAPIKeyRef = nil })
+	await(t, func() error { return gone(t, used) })
+}

@@ -1,0 +1,237 @@
+package controllers
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/testenv"
+)
+
+func describe(writes []testenv.Request) string {
+	var lines []string
+	for _, w := range writes {
+		lines = append(lines, fmt.Sprintf("%s %s/%s %s: %d", w.Verb, w.Object.Resource, w.Object.Subresource, w.Object.Name, w.Status.Code))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestFromCreationToRunningTheManagerWritesFourTimes(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	run := func(c aConversation) {
+		create(t, c.obj())
+		kubelet{t, ns, c.Name}.start()
+		awaitState(t, ns, c.Name, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	}
+	create(t, userSettings(ns, "ada"))
+	run(makeConversation(ns, "first")) // it makes what the namespace's sessions share
+	for name, want := range map[string]int{"scratch": 4, "workspace": 5} {
+		before := len(testenv.Writes(t, auditDir, managerUser, ns))
+		run(makeConversation(ns, name).with(func(s *v1alpha1.ConversationSpec) {
+			if name == "workspace" {
+				s.Workspace = &v1alpha1.Workspace{Size: "1Gi"}
+			}
+		}))
+		if writes := testenv.Writes(t, auditDir, managerUser, ns)[before:]; len(writes) > want {
+			t.Errorf("%s: %d writes, want at most %d:\n%s", name, len(writes), want, describe(writes))
+		}
+	}
+}
+
+// Not parallel: it counts the reconciles of the whole process.
+func TestARestartWithHealthyConversationsWritesNothing(t *testing.T) {
+	const n = 500
+	ns := env.Namespace(t, nil)
+	stop := startManager(t, ns)
+	create(t, userSettings(ns, "ada"))
+	var workers sync.WaitGroup
+	for w := range 8 {
+		workers.Go(func() {
+			for i := w; i < n; i += 8 {
+				name := fmt.Sprintf("c-%d", i)
+				if err := env.Client.Create(t.Context(), makeConversation(ns, name).obj()); err != nil {
+					t.Error(err)
+					return
+				}
+				if err := makeReady(t, ns, name); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	workers.Wait()
+	await(t, func() error { return allRunning(t, ns, n) })
+	stop()
+	startManager(t, env.Namespace(t, nil))() // the metrics hold on to the newest manager's cache
+
+	before, reconciled, heap := len(testenv.Writes(t, auditDir, managerUser, ns)), reconciles(t), heapInUse()
+	startManager(t, ns)
+	await(t, func() error {
+		if done := reconciles(t) - reconciled; done < n {
+			return fmt.Errorf("%v reconciles", done)
+		}
+		return nil
+	})
+	t.Logf("the cache takes %.1f KiB a conversation", float64(heapInUse()-heap)/n/1024)
+	if writes := testenv.Writes(t, auditDir, managerUser, ns)[before:]; len(writes) > 0 {
+		t.Errorf("%d writes:\n%s", len(writes), describe(writes))
+	}
+}
+
+// makeReady waits for a pod and makes it ready, without failing the test: it runs on goroutines of its own.
+func makeReady(t *testing.T, namespace, name string) error {
+	pod := &corev1.Pod{}
+	key := client.ObjectKey{Namespace: namespace, Name: name}
+	for {
+		err := env.Client.Get(t.Context(), key, pod)
+		if err == nil {
+			aPod{pod}.ready()
+			err = env.Client.Status().Update(t.Context(), pod)
+			if err == nil {
+				return nil
+			}
+		}
+		if t.Context().Err() != nil {
+			return err
+		}
+		runtime.Gosched()
+	}
+}
+
+func allRunning(t *testing.T, namespace string, n int) error {
+	list := &v1alpha1.ConversationList{}
+	if err := env.Client.List(t.Context(), list, client.InNamespace(namespace)); err != nil {
+		return err
+	}
+	running := 0
+	for _, c := range list.Items {
+		if c.Status.State == v1alpha1.StateRunning {
+			running++
+		}
+	}
+	if running != n {
+		return fmt.Errorf("%d of %d are running", running, n)
+	}
+	return nil
+}
+
+func reconciles(t *testing.T) float64 {
+	t.Helper()
+	families, err := metrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := 0.0
+	for _, f := range families {
+		if f.GetName() != "controller_runtime_reconcile_total" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "controller" && l.GetValue() == "conversation" {
+					total += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return total
+}
+
+func heapInUse() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+func TestTwoManagersAtOnceMakeOnePodForEachConversation(t *testing.T) {
+	t.Parallel()
+	const n = 20
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	startManager(t, ns)
+	create(t, userSettings(ns, "ada"))
+	for i := range n {
+		create(t, makeConversation(ns, fmt.Sprintf("c-%d", i)).obj())
+	}
+	for i := range n {
+		kubelet{t, ns, fmt.Sprintf("c-%d", i)}.start()
+	}
+	await(t, func() error { return allRunning(t, ns, n) })
+	made := map[string]int{}
+	for _, w := range testenv.Writes(t, auditDir, managerUser, ns) {
+		if w.Object.Resource == "pods" && w.Status.Code < 300 {
+			made[w.Verb]++
+		}
+	}
+	if made["create"] != n || made["delete"] != 0 {
+		t.Errorf("pods: %v, want %d created and none deleted", made, n)
+	}
+}
+
+// crashAfter lets a client write n times; then, as far as the API server sees, its process is gone.
+func crashAfter(n int32) func(*rest.Config) {
+	var writes atomic.Int32
+	return func(cfg *rest.Config) {
+		cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(r *http.Request) (*http.Response, error) {
+				if r.Method != http.MethodGet && writes.Add(1) > n {
+					return nil, errors.New("crashed")
+				}
+				return next.RoundTrip(r)
+			})
+		})
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestACrashBetweenAnyTwoWritesLeavesNothingTwiceAndNothingUndone(t *testing.T) {
+	t.Parallel()
+	// Service, NetworkPolicy, Secret of the settings, their status, claim, Secret, pod, status: in any order.
+	for n := range int32(9) {
+		t.Run(fmt.Sprintf("after %d writes", n), func(t *testing.T) {
+			t.Parallel()
+			ns := env.Namespace(t, nil)
+			stop := startManager(t, ns, crashAfter(n))
+			create(t, userSettings(ns, "ada"), makeConversation(ns, "c").with(func(s *v1alpha1.ConversationSpec) {
+				s.Workspace = &v1alpha1.Workspace{Size: "1Gi"}
+			}).obj())
+			await(t, func() error {
+				if done := len(testenv.Writes(t, auditDir, managerUser, ns)); done < min(int(n), 8) {
+					return fmt.Errorf("%d writes", done)
+				}
+				return nil
+			})
+			stop()
+			startManager(t, ns)
+			kubelet{t, ns, "c"}.start()
+			awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+			made := map[string]int{}
+			for _, w := range testenv.Writes(t, auditDir, managerUser, ns) {
+				if w.Verb == "create" && w.Status.Code < 300 {
+					made[w.Object.Resource]++
+				}
+			}
+			if made["pods"] != 1 || made["secrets"] != 2 || made["persistentvolumeclaims"] != 1 {
+				t.Errorf("made %v", made)
+			}
+		})
+	}
+}

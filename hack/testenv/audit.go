@@ -1,0 +1,70 @@
+package testenv
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+// auditPolicy records every finished request, without bodies.
+const auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived", "ResponseStarted"], "rules": [{"level": "Metadata"}]}`
+
+// WithAuditLog has the API server write down each request in the directory, so that a test can count what a client did.
+func WithAuditLog(dir string) Option {
+	return func(e *envtest.Environment) {
+		policy := filepath.Join(dir, "policy.json")
+		if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
+			panic(err)
+		}
+		e.ControlPlane.GetAPIServer().Configure().
+			Set("audit-policy-file", policy).
+			Set("audit-log-path", filepath.Join(dir, auditLog))
+	}
+}
+
+const auditLog = "audit.log"
+
+// Request is a request that the API server answered.
+type Request struct {
+	Verb string `json:"verb"`
+	User struct {
+		Username string `json:"username"`
+	} `json:"user"`
+	Object struct {
+		Resource    string `json:"resource"`
+		Subresource string `json:"subresource"`
+		Namespace   string `json:"namespace"`
+		Name        string `json:"name"`
+	} `json:"objectRef"`
+	Status struct {
+		Code int `json:"code"`
+	} `json:"responseStatus"`
+}
+
+// Writes are the requests of a user, so far, that change something in a namespace or try to.
+func Writes(t *testing.T, dir, user, namespace string) []Request {
+	t.Helper()
+	file, err := os.Open(filepath.Join(dir, auditLog))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	var writes []Request
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var r Request
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			break // the line that is being written
+		}
+		if r.User.Username == user && r.Object.Namespace == namespace && !slices.Contains([]string{"get", "list", "watch"}, r.Verb) {
+			writes = append(writes, r)
+		}
+	}
+	return writes
+}
