@@ -51,6 +51,9 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, o.GetNamespace(), v1alpha1.IndexUserSettingsName, o.GetName())
 	})
 	ofConfigMap := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		if client.ObjectKeyFromObject(o) == r.catalogueKey() {
+			return r.waiting(ctx)
+		}
 		return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, o.GetNamespace(), indexConfigMapName, o.GetName())
 	})
 	return ctrl.NewControllerManagedBy(mgr).
@@ -62,6 +65,23 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.conversationsOfSecret)).
 		WatchesMetadata(&corev1.ConfigMap{}, ofConfigMap).
 		Complete(r)
+}
+
+// waiting are the Conversations of all namespaces that may wait for an agent: those that neither run nor are over.
+func (r *conversationReconciler) waiting(ctx context.Context) []reconcile.Request {
+	var list v1alpha1.ConversationList
+	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache is stopping
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		c := &list.Items[i]
+		over := c.Status.State == v1alpha1.StateStopped && c.Status.Reason != v1alpha1.ReasonSettingsMissing
+		if c.Status.State != v1alpha1.StateRunning && !over {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(c)})
+		}
+	}
+	return requests
 }
 
 // conversationsOfSecret are those that refer to a Secret, themselves or through their settings, and its owner.

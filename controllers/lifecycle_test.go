@@ -431,3 +431,31 @@ func TestAPodThatIsRefusedShowsWhyAndIsTriedAgain(t *testing.T) {
 	}
 	awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonScheduling)
 }
+
+func TestASessionRunsTheAgentOfTheCatalogueAndWaitsForOneThatIsMissing(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil) // the operator's as well, as far as this manager knows
+	startManagerIn(t, ns, ns)
+	settings := userSettings(ns, "ada")
+	settings.Spec.Agent = ptr.To("coder")
+	create(t, settings, makeConversation(ns, "c").obj())
+	c := awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
+	if !strings.Contains(c.Status.Message, "coder is not in the agent catalogue") {
+		t.Errorf("message %q", c.Status.Message)
+	}
+	catalogue := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: v1alpha1.AgentCatalogueName},
+		Data: map[string]string{"coder": "command: [coder, '{{.NoSuchField}}']", "broken": "{{{"}}
+	create(t, catalogue)
+	await(t, func() error {
+		if c := theConversation(t, ns, "c"); !strings.Contains(c.Status.Message, "no field .NoSuchField") {
+			return fmt.Errorf("message %q", c.Status.Message)
+		}
+		return nil
+	})
+	change(t, catalogue, func(m *corev1.ConfigMap) {
+		m.Data["coder"] = "{command: [coder, '{{.MessageFile}}'], image: example.com/coder:1}"
+	})
+	if image := (kubelet{t, ns, "c"}).pod().Spec.Containers[0].Image; image != "example.com/coder:1" {
+		t.Errorf("image %s", image)
+	}
+}

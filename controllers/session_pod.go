@@ -22,8 +22,9 @@ const (
 
 func workspaceName(conversation string) string { return conversation + "-workspace" }
 
-// buildPod is the pod of a session: a pure function of what was asked, the settings and the operator's options.
-func buildPod(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, options Options) *corev1.Pod {
+// buildPod is the pod of a session: a pure function of what was asked, the settings with the agent they name, and the
+// operator's options.
+func buildPod(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, agent *session.Agent, options Options) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: c.Namespace, Name: c.Name, Labels: sessionLabels(c), OwnerReferences: sessionOwner(c),
@@ -53,8 +54,11 @@ func buildPod(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, opt
 		main.Image = *settings.SandboxRuntimeContainerImage
 	} else {
 		main.Image = options.RuntimeImage
-		if settings.SandboxBaseContainerImage != nil {
+		switch {
+		case settings.SandboxBaseContainerImage != nil:
 			main.Image = *settings.SandboxBaseContainerImage
+		case agent != nil && agent.Image != "":
+			main.Image = agent.Image
 		}
 		putRuntimeIn(pod, &main, options.RuntimeImage)
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
@@ -21,6 +22,7 @@ func TestThePodOfASessionIsAFunctionOfWhatWasAsked(t *testing.T) {
 	for name, tc := range map[string]struct {
 		conversation aConversation
 		settings     v1alpha1.UserSettingsSpec
+		agent        *session.Agent
 	}{
 		"plain": {conversation: makeConversation("team-a", "c1")},
 		"base-image-factor-4-workspace-replay": {
@@ -30,6 +32,10 @@ func TestThePodOfASessionIsAFunctionOfWhatWasAsked(t *testing.T) {
 			}),
 			settings: v1alpha1.UserSettingsSpec{SandboxBaseContainerImage: ptr.To("example.com/base:2"), RemoteRuntimeResourceFactor: ptr.To[int32](4)},
 		},
+		"agent-image": {
+			conversation: makeConversation("team-a", "c1"),
+			agent:        &session.Agent{Name: "coder", Image: "example.com/coder:4"},
+		},
 		"runtime-image": {
 			conversation: makeConversation("team-a", "c1"),
 			settings: v1alpha1.UserSettingsSpec{
@@ -38,7 +44,7 @@ func TestThePodOfASessionIsAFunctionOfWhatWasAsked(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			golden(t, "pod-"+name, buildPod(tc.conversation.Conversation, &tc.settings, goldenOptions))
+			golden(t, "pod-"+name, buildPod(tc.conversation.Conversation, &tc.settings, tc.agent, goldenOptions))
 		})
 	}
 }

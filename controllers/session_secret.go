@@ -151,9 +151,12 @@ func buildSessionSecret(c *v1alpha1.Conversation, doc session.Document, values m
 }
 
 // inputsOf identifies what a session Secret would be made of now.
-func inputsOf(settings *v1alpha1.UserSettings, files []secretFile, secrets *resolver) string {
+func inputsOf(settings *v1alpha1.UserSettings, agent *session.Agent, files []secretFile, secrets *resolver) string {
 	hash := sha256.New()
 	fmt.Fprintln(hash, settings.UID, settings.Generation)
+	if agent != nil {
+		fmt.Fprintf(hash, "%q\n", *agent)
+	}
 	for _, f := range files {
 		if s := secrets.secrets[f.ref.Ref.Name]; s != nil {
 			fmt.Fprintln(hash, f.file, s.UID, s.ResourceVersion, f.ref.Ref.Key)

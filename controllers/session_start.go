@@ -19,8 +19,9 @@ import (
 type sessionStart struct {
 	// unready is why the session cannot start yet.
 	unready *problem
-	// settings it starts with.
+	// settings and agent it starts with.
 	settings *v1alpha1.UserSettingsSpec
+	agent    *session.Agent
 	// secret of the session: the one that is there, or the one to create.
 	secret *corev1.Secret
 	// stale is a session Secret of an earlier try that has to go first.
@@ -58,11 +59,16 @@ func startAsBefore(secret *corev1.Secret) (*sessionStart, error) {
 	if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil {
 		return nil, fmt.Errorf("read the session document in Secret %s: not valid JSON", secret.Name)
 	}
-	return &sessionStart{settings: &doc.Settings, secret: secret}, nil
+	return &sessionStart{settings: &doc.Settings, agent: doc.Agent, secret: secret}, nil
 }
 
 func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conversation, settings *v1alpha1.UserSettings, existing *corev1.Secret) (*sessionStart, error) {
+	agent, unready, err := r.agent(ctx, settings)
+	if unready != nil || err != nil {
+		return &sessionStart{unready: unready}, err
+	}
 	doc, files := buildDocument(c, &settings.Spec)
+	doc.Agent = agent
 	secrets := newResolver(r.live, c.Namespace)
 	values := map[string][]byte{}
 	for _, f := range files {
@@ -75,16 +81,42 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 		}
 		values[f.file] = v
 	}
-	start := &sessionStart{settings: &settings.Spec}
-	inputs := inputsOf(settings, files, secrets)
+	start := &sessionStart{settings: &settings.Spec, agent: agent}
+	inputs := inputsOf(settings, agent, files, secrets)
 	if existing != nil && existing.Annotations[annotationInputs] == inputs && existing.DeletionTimestamp == nil {
 		start.secret = existing
 		return start, nil
 	}
 	start.stale = existing
-	var err error
 	start.secret, err = buildSessionSecret(c, doc, values, rand.Text()+rand.Text(), inputs)
 	return start, err
+}
+
+// agent finds the entry of the catalogue that the settings name; nil if they name none. Only that entry is read, so that
+// a mistake in another hurts nobody else.
+func (r *conversationReconciler) agent(ctx context.Context, settings *v1alpha1.UserSettings) (*session.Agent, *problem, error) {
+	if settings.Spec.Agent == nil {
+		return nil, nil, nil
+	}
+	name := *settings.Spec.Agent
+	catalogue := &corev1.ConfigMap{}
+	if err := r.live.Get(ctx, r.catalogueKey(), catalogue); client.IgnoreNotFound(err) != nil {
+		return nil, nil, fmt.Errorf("read the agent catalogue: %w", err)
+	}
+	entry, found := catalogue.Data[name]
+	if !found {
+		return nil, &problem{v1alpha1.ReasonAgentNotFound, fmt.Sprintf("spec.agent: %s is not in the agent catalogue", name)}, nil
+	}
+	agents, err := session.ParseCatalogue(map[string]string{name: entry})
+	if err != nil {
+		return nil, &problem{v1alpha1.ReasonAgentNotFound, fmt.Sprintf("the agent catalogue is not valid: %v", err)}, nil
+	}
+	agent := agents[name]
+	return &agent, nil, nil
+}
+
+func (r *conversationReconciler) catalogueKey() client.ObjectKey {
+	return client.ObjectKey{Namespace: r.options.Namespace, Name: v1alpha1.AgentCatalogueName}
 }
 
 // replayMissing says what is missing of a replay that was asked for.
@@ -128,7 +160,7 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	if err := r.ensureSecret(ctx, start); err != nil {
 		return nil, err
 	}
-	pod = buildPod(c, start.settings, r.options)
+	pod = buildPod(c, start.settings, start.agent, r.options)
 	if err := r.client.Create(ctx, pod); err != nil {
 		return nil, fmt.Errorf("create Pod: %w", err)
 	}

@@ -87,6 +87,12 @@ func managerConfig() (*rest.Config, error) {
 // startManager runs the controllers for one namespace until the test, or stop, ends them.
 func startManager(t *testing.T, namespace string, change ...func(*rest.Config)) (stop func()) {
 	t.Helper()
+	return startManagerIn(t, "parley-system", namespace, change...)
+}
+
+// startManagerIn is startManager for an operator that runs in a namespace.
+func startManagerIn(t *testing.T, operator, namespace string, change ...func(*rest.Config)) (stop func()) {
+	t.Helper()
 	cfg := rest.CopyConfig(asUser)
 	cfg.QPS = -1
 	for _, c := range change {
@@ -105,7 +111,7 @@ func startManager(t *testing.T, namespace string, change ...func(*rest.Config)) 
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	if err := SetupWithManager(ctx, mgr, Options{Namespace: "parley-system", RuntimeImage: "example.com/parley:1"}); err != nil {
+	if err := SetupWithManager(ctx, mgr, Options{Namespace: operator, RuntimeImage: "example.com/parley:1"}); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)

@@ -21,6 +21,8 @@ type Options struct {
 	FacadeUser string
 	// ManagerUser is the user name of the manager's ServiceAccount.
 	ManagerUser string
+	// Namespace of the operator, where the agent catalogue is.
+	Namespace string
 }
 
 // SetupWithManager registers the validators of both kinds. The manager's cache must index
@@ -32,7 +34,7 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 		keepers: sets.New(options.FacadeUser, options.ManagerUser).Delete(""),
 	}
 	err := ctrl.NewWebhookManagedBy(mgr, &v1alpha1.UserSettings{}).
-		WithValidator(&userSettingsValidator{guard: guard, cache: mgr.GetClient()}).
+		WithValidator(&userSettingsValidator{guard: guard, cache: mgr.GetClient(), namespace: options.Namespace}).
 		Complete()
 	if err != nil {
 		return fmt.Errorf("register the validator of UserSettings: %w", err)

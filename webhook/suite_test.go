@@ -30,6 +30,8 @@ const (
 	facadeUser  = "system:serviceaccount:parley-system:parley-facade"
 	managerUser = "system:serviceaccount:parley-system:parley-manager"
 	soon        = 30 * time.Second
+
+	operatorNamespace = "parley-system"
 )
 
 var (
@@ -90,7 +92,7 @@ func newManager() (ctrl.Manager, ctrlwebhook.Server, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return mgr, server, SetupWithManager(mgr, Options{FacadeUser: facadeUser, ManagerUser: managerUser})
+	return mgr, server, SetupWithManager(mgr, Options{FacadeUser: facadeUser, ManagerUser: managerUser, Namespace: operatorNamespace})
 }
 
 // person is a client that acts as somebody and remembers the warnings it gets.

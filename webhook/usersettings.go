@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -23,12 +24,14 @@ import (
 type userSettingsValidator struct {
 	guard guard
 	cache client.Reader
+	// namespace of the operator, where the agent catalogue is.
+	namespace string
 }
 
 var _ admission.Validator[*v1alpha1.UserSettings] = &userSettingsValidator{}
 
 func (v *userSettingsValidator) ValidateCreate(ctx context.Context, settings *v1alpha1.UserSettings) (admission.Warnings, error) {
-	return v.validate(ctx, settings)
+	return v.validate(ctx, nil, settings)
 }
 
 // ValidateUpdate checks every reference again, also those that stay: with another llmBaseURL,
@@ -38,7 +41,7 @@ func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, setting
 	if equality.Semantic.DeepEqual(old.Spec, settings.Spec) {
 		return nil, nil
 	}
-	return v.validate(ctx, settings)
+	return v.validate(ctx, old, settings)
 }
 
 // ValidateDelete tells of the sessions that go on without their settings.
@@ -62,7 +65,7 @@ func (v *userSettingsValidator) ValidateDelete(ctx context.Context, settings *v1
 	return admission.Warnings{fmt.Sprintf("Conversations that go on running with the settings they started with: %d", live)}, nil
 }
 
-func (v *userSettingsValidator) validate(ctx context.Context, settings *v1alpha1.UserSettings) (admission.Warnings, error) {
+func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1alpha1.UserSettings) (admission.Warnings, error) {
 	found := &findings{errs: userSettingsErrors(settings)}
 	if settings.Spec.SandboxBaseContainerImage != nil && settings.Spec.SandboxRuntimeContainerImage != nil {
 		found.warn(field.NewPath("spec", "sandboxBaseContainerImage"), "has no effect: sandboxRuntimeContainerImage wins over it")
@@ -70,6 +73,10 @@ func (v *userSettingsValidator) validate(ctx context.Context, settings *v1alpha1
 	request, err := v.guard.request(ctx, map[string]string{v1alpha1.LabelUserSettings: settings.Name})
 	if err == nil {
 		err = request.checkSecrets(ctx, settings.SecretReferences(), found)
+	}
+	// An agent that was taken out of the catalogue must not keep its users from changing something else.
+	if agent := settings.Spec.Agent; err == nil && agent != nil && (old == nil || !ptr.Equal(old.Spec.Agent, agent)) {
+		err = v.checkAgent(ctx, *agent, found)
 	}
 	if err != nil {
 		return found.warnings, cannotCheck(ctx, err)

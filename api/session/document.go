@@ -26,8 +26,12 @@ const (
 	Port = 8080
 	// AlivePath answers as soon as the runtime runs.
 	AlivePath = "/alive"
-	// ReadyPath answers once the workspace is prepared and the tools are served.
+	// ReadyPath answers once the workspace is prepared, the tools are served and the agent is started.
 	ReadyPath = "/ready"
+	// StatusPath answers with a Status. It asks for the session's key.
+	StatusPath = "/status"
+	// ToolsPath serves the tools of all tool servers over streamable HTTP. It asks for the session's key.
+	ToolsPath = "/mcp"
 )
 
 // Files in Dir, and keys of the session Secret.
@@ -51,6 +55,10 @@ type Document struct {
 
 	// Settings of the user as they were when the session started.
 	Settings v1alpha1.UserSettingsSpec `json:"settings"`
+
+	// Agent that works on the first message: the catalogue's entry of the name in the settings. Without one, or
+	// where it has no command, the session serves its workspace and tools.
+	Agent *Agent `json:"agent,omitempty"`
 
 	// Repository to clone, if any.
 	Repository *Repository `json:"repository,omitempty"`

@@ -3,6 +3,7 @@ package session
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
@@ -27,8 +28,20 @@ func ParseTermination(message string) Termination {
 	if err := json.Unmarshal([]byte(message), &t); err != nil || !slices.Contains(endings, t.Reason) {
 		return Termination{Reason: v1alpha1.ReasonCompleted}
 	}
-	if len(t.Message) > maxMessage {
-		t.Message = t.Message[:maxMessage]
-	}
+	t.Message = cut(t.Message)
 	return t
+}
+
+// Encode is the termination message that ParseTermination reads.
+func (t Termination) Encode() ([]byte, error) {
+	t.Message = cut(t.Message)
+	return json.Marshal(t)
+}
+
+// cut shortens a message to what may be said, and not within a character.
+func cut(message string) string {
+	if len(message) <= maxMessage {
+		return message
+	}
+	return strings.ToValidUTF8(message[:maxMessage], "")
 }

@@ -92,6 +92,8 @@ const (
 	ReasonKeyTooShort = "KeyTooShort"
 	// ReasonConfigMapNotFound: a ConfigMap, or its key, that is referred to does not exist.
 	ReasonConfigMapNotFound = "ConfigMapNotFound"
+	// ReasonAgentNotFound: the agent that the settings name is not in the catalogue, or its entry is not valid.
+	ReasonAgentNotFound = "AgentNotFound"
 	// ReasonSettingsDeleted: the UserSettings are gone; the session keeps those it started with.
 	ReasonSettingsDeleted = "SettingsDeleted"
 	// ReasonReady: all is as asked.

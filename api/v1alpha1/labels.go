@@ -32,6 +32,9 @@ const (
 	SecretTypeSession corev1.SecretType = "parley.dev/session"
 )
 
+// AgentCatalogueName is the ConfigMap, in the operator's namespace, with the agents that settings may name.
+const AgentCatalogueName = "parley-agents"
+
 // SessionKeySecretKey is the key under which a session key stands in its Secret.
 const SessionKeySecretKey = "key"
 

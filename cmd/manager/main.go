@@ -94,6 +94,7 @@ func run(ctx context.Context, o options) error {
 	if err := webhook.SetupWithManager(mgr, webhook.Options{
 		FacadeUser:  serviceAccount(o.namespace, "parley-facade"),
 		ManagerUser: serviceAccount(o.namespace, "parley-manager"),
+		Namespace:   o.namespace,
 	}); err != nil {
 		return fmt.Errorf("set up the webhook: %w", err)
 	}

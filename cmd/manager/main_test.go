@@ -1,0 +1,218 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/parley-dev/parley/hack/testenv"
+)
+
+const system = "parley-system"
+
+var env *testenv.Env
+
+func TestMain(m *testing.M) { testenv.Main(m, func(e *testenv.Env) { env = e }) }
+
+// install creates what is in files of config/.
+func install(t *testing.T, files ...string) {
+	t.Helper()
+	for _, file := range files {
+		data, err := os.ReadFile(testenv.Path("config", filepath.FromSlash(file)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096); ; {
+			object := &unstructured.Unstructured{}
+			if err := decoder.Decode(object); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if object.Object == nil {
+				continue
+			}
+			if err := env.Client.Create(t.Context(), object); err != nil {
+				t.Fatalf("create %s %s: %v", object.GetKind(), object.GetName(), err)
+			}
+		}
+	}
+}
+
+func await(t *testing.T, check func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("still: %v", err)
+		case <-tick.C:
+		}
+	}
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+var insecure = &http.Client{Transport: &http.Transport{
+	TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // the manager signs its own certificate for metrics
+}}
+
+func get(url, token string) (int, string, error) {
+	request, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	response, err := insecure.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(body), err
+}
+
+// token of a new ServiceAccount, with or without the role that may read metrics.
+func token(t *testing.T, name, role string) string {
+	t.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name}}
+	if err := env.Client.Create(t.Context(), account); err != nil {
+		t.Fatal(err)
+	}
+	if role != "" {
+		if err := env.Client.Create(t.Context(), &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: system, Name: name}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	review := &authenticationv1.TokenRequest{}
+	if err := env.Client.SubResource("token").Create(t.Context(), account, review); err != nil {
+		t.Fatal(err)
+	}
+	return review.Status.Token
+}
+
+// The manager as a whole: its own identity and role, the certificate that it makes itself, the lease, and a quick end.
+func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *testing.T) {
+	install(t, "namespace/namespace.yaml", "rbac/manager/role.yaml", "rbac/manager/bindings.yaml", "rbac/manager/leader_election.yaml",
+		"rbac/users/roles.yaml", "webhook/secret.yaml", "webhook/manifests.yaml", "webhook/service.yaml")
+	// RBAC knows a ServiceAccount by its user name.
+	user, err := env.AddUser(envtest.User{Name: serviceAccount(system, "parley-manager")}, env.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, err := user.KubeConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, kubeconfig, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBECONFIG", path)
+
+	o := options{
+		namespace: system, runtimeImage: "example.com/parley:1", workers: 2, leaderElect: true,
+		metricsAddress: freeAddress(t), healthAddress: freeAddress(t),
+		webhook: webhookOptions{address: freeAddress(t), certDir: t.TempDir(), secret: "parley-webhook-cert", service: "parley-webhook", rotate: true},
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, o) }()
+	t.Cleanup(stop)
+
+	await(t, func() error {
+		if code, body, err := get("http://"+o.healthAddress+"/readyz", ""); err != nil || code != http.StatusOK {
+			return fmt.Errorf("readyz: %d %s %w", code, body, err)
+		}
+		return nil
+	})
+	configuration := &admissionv1.ValidatingWebhookConfiguration{}
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Name: "parley"}, configuration); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range configuration.Webhooks {
+		if len(w.ClientConfig.CABundle) == 0 {
+			t.Errorf("ready, and the API server does not trust %s", w.Name)
+		}
+	}
+	lease := &coordinationv1.Lease{}
+	await(t, func() error {
+		return env.Client.Get(t.Context(), client.ObjectKey{Namespace: system, Name: "parley-manager"}, lease)
+	})
+
+	metrics := "https://" + o.metricsAddress + "/metrics"
+	for name, tc := range map[string]struct {
+		token string
+		code  int
+	}{
+		"nobody":        {"", http.StatusUnauthorized},
+		"somebody":      {token(t, "somebody", ""), http.StatusForbidden},
+		"who may do so": {token(t, "prometheus", "parley-metrics-reader"), http.StatusOK},
+	} {
+		t.Run("metrics for "+name, func(t *testing.T) {
+			code, body, err := get(metrics, tc.token)
+			if err != nil || code != tc.code {
+				t.Errorf("got %d, want %d: %v", code, tc.code, err)
+			}
+			if code == http.StatusOK && !bytes.Contains([]byte(body), []byte(`parley_conversations{state="RUNNING"} 0`)) {
+				t.Error("no count of the conversations")
+			}
+		})
+	}
+
+	stop()
+	if err := <-done; err != nil {
+		t.Errorf("the manager ended with %v", err)
+	}
+	// Released, so that the next leader need not wait for it to expire.
+	await(t, func() error {
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(lease), lease); err != nil {
+			return err
+		}
+		if lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "" {
+			return fmt.Errorf("the lease is still held by %s", *lease.Spec.HolderIdentity)
+		}
+		return nil
+	})
+}

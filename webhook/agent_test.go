@@ -1,0 +1,35 @@
+package webhook
+
+import (
+	"context"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// One test, since the catalogue is one for all: before it exists, while it does, and when an agent is taken out.
+func TestAnAgentMustBeInTheCatalogue(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	early := admin(t)
+	settings := object(t, "UserSettings", namespace, "agent: CodeActAgent")
+	expectAccepted(t, early.create(t, settings))
+	expectWarnings(t, early, "spec.agent: cannot be checked: there is no agent catalogue yet")
+
+	mustCreate(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: operatorNamespace}})
+	catalogue := mustCreate(t, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: v1alpha1.AgentCatalogueName},
+		Data:       map[string]string{"writer": "{}", "coder": "{}"},
+	})
+	t.Cleanup(func() { _ = env.Client.Delete(context.Background(), catalogue) })
+
+	expectAccepted(t, admin(t).create(t, object(t, "UserSettings", namespace, "agent: coder")))
+	expectRefused(t, admin(t).create(t, object(t, "UserSettings", namespace, "agent: painter")), "which has: coder, writer", "spec.agent")
+	t.Run("but one that was taken out keeps nobody from changing something else", func(t *testing.T) {
+		expectAccepted(t, admin(t).change(t, settings, setField(t, "en", "spec", "language")))
+		expectRefused(t, admin(t).change(t, settings, setField(t, "painter", "spec", "agent")), "which has: coder, writer", "spec.agent")
+		expectAccepted(t, admin(t).change(t, settings, setField(t, "writer", "spec", "agent")))
+	})
+}
