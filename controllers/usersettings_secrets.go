@@ -112,7 +112,8 @@ func (r *userSettingsReconciler) keepSecrets(ctx context.Context, settings *v1al
 	var again time.Duration
 	for i := range list.Items {
 		secret := &list.Items[i]
-		if secret.DeletionTimestamp != nil || secret.Name == v1alpha1.SessionKeySecretName(settings.Name) {
+		// A conversation's own keys go with the conversation.
+		if secret.DeletionTimestamp != nil || secret.Labels[v1alpha1.LabelConversation] != "" {
 			continue
 		}
 		wanted := slices.Contains(referenced, secret.Name)

@@ -161,7 +161,9 @@ func TestKeysThatCameOverHTTPAreAdoptedAndPruned(t *testing.T) {
 	userKey := string(v1alpha1.SecretTypeUserKey)
 	used, unused := kept("used", userKey, long), kept("unused", userKey, long)
 	young, theirs := kept("young", userKey, now), kept("theirs", string(corev1.SecretTypeOpaque), long)
-	create(t, used, unused, young, theirs)
+	conversations := kept("conversations", userKey, long)
+	conversations.Labels[v1alpha1.LabelConversation] = "c"
+	create(t, used, unused, young, theirs, conversations)
 	settings := userSettings(ns, "ada")
 	settings.Spec.LLMAPIKeyRef = ref("used")
 	create(t, settings)
@@ -177,6 +179,9 @@ func TestKeysThatCameOverHTTPAreAdoptedAndPruned(t *testing.T) {
 	})
 	if err := gone(t, young); err == nil {
 		t.Error("a key that was just written was pruned before anything could refer to it")
+	}
+	if err := gone(t, conversations); err == nil {
+		t.Error("a conversation's own key was pruned")
 	}
 	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil || len(theirs.OwnerReferences) != 0 {
 		t.Errorf("a Secret that somebody only labelled was touched: %v", err)

@@ -4,6 +4,7 @@ package testenv
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -74,7 +75,8 @@ func Start(options ...Option) (*Env, error) {
 	}
 	var err error
 	if env.Config, err = env.Start(); err != nil {
-		return nil, err
+		// What it started before it failed goes on otherwise.
+		return nil, errors.Join(err, env.Stop())
 	}
 	env.Config.QPS = -1
 	env.Client, err = client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
