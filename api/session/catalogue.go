@@ -15,8 +15,8 @@ type Agent struct {
 	Name string `json:"name,omitempty"`
 	// Command of the agent. Each argument is a template of an AgentInput; one that renders to nothing is left out.
 	Command []string `json:"command,omitempty"`
-	// Env of the agent, beside what every agent gets. The values are templates too, and may take the value of a
-	// variable that the agent gets anyway: {{env "LLM_API_KEY"}}.
+	// Env of the agent, beside what every agent gets. The values are templates in the same way, and may take the value of
+	// a variable that the agent gets anyway: {{env "LLM_API_KEY"}}.
 	Env map[string]string `json:"env,omitempty"`
 	// Image that sessions of this agent run in, where the settings name none.
 	Image string `json:"image,omitempty"`

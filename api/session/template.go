@@ -17,8 +17,9 @@ type AgentInput struct {
 	MessageFile, InstructionsFile, ReplayFile string
 	// ImageURLs go with the first message.
 	ImageURLs []string
-	// Model, and the address of its API where it is not the provider's own.
-	Model, BaseURL string
+	// Model such as provider/model, ModelName what follows the slash, and BaseURL the address of the model's API where it
+	// is not the provider's own.
+	Model, ModelName, BaseURL string
 	// RouterURL serves the session's tools. MCPConfigFile says so to agents that read a file of MCP servers.
 	RouterURL, MCPConfigFile string
 	// MaxIterations and MaxBudget (in US dollars) are the limits of a task; zero and empty mean none.
@@ -56,8 +57,12 @@ func (a *Agent) Render(input AgentInput, env func(name string) string) (command 
 	}
 	environment = make(map[string]string, len(a.Env))
 	for name, value := range a.Env {
-		if environment[name], err = render(value, env, input); err != nil {
+		text, err := render(value, env, input)
+		if err != nil {
 			return nil, nil, fmt.Errorf("env[%s]: %w", name, err)
+		}
+		if text != "" || value == "" {
+			environment[name] = text
 		}
 	}
 	return command, environment, nil
@@ -100,7 +105,7 @@ func validateTemplate(text string, env variables) error {
 		}
 	}
 	_, err = render(text, env, AgentInput{
-		MessageFile: "m", InstructionsFile: "i", ReplayFile: "r", ImageURLs: []string{"u"}, Model: "m", BaseURL: "b",
+		MessageFile: "m", InstructionsFile: "i", ReplayFile: "r", ImageURLs: []string{"u"}, Model: "p/m", ModelName: "m", BaseURL: "b",
 		RouterURL: "r", MCPConfigFile: "m", MaxIterations: 1, MaxBudget: "1", Workspace: "w", Repository: "r",
 		Branch: "b", Conversation: "c", Language: "l", ConfirmationMode: true, Resumed: true,
 	})

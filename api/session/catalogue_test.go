@@ -1,0 +1,107 @@
+package session_test
+
+import (
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+func TestACatalogueIsReadFromYAMLAndJSON(t *testing.T) {
+	catalogue, err := session.ParseCatalogue(map[string]string{
+		"CodeActAgent": "",
+		"shell":        "image: debian:stable\ncommand: [sh, -c, 'cat {{.MessageFile}}']\nenv: {KEY: '{{env \"LLM_API_KEY\"}}'}\n",
+		"other":        `{"name": "other", "command": ["other", "--turns={{.MaxIterations}}"]}`,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := catalogue.Names(), []string{"CodeActAgent", "other", "shell"}; !slices.Equal(got, want) {
+		t.Errorf("names are %q, want %q", got, want)
+	}
+	shell := catalogue["shell"]
+	if shell.Name != "shell" || shell.Image != "debian:stable" || len(shell.Command) != 3 {
+		t.Errorf("shell is %+v", shell)
+	}
+	if len(catalogue["CodeActAgent"].Command) != 0 {
+		t.Errorf("CodeActAgent is %+v", catalogue["CodeActAgent"])
+	}
+}
+
+func TestACatalogueThatCouldNotRunIsRefused(t *testing.T) {
+	for name, c := range map[string]struct{ entry, says string }{
+		"an unknown field":                    {"comand: [x]", "comand"},
+		"no YAML":                             {"command: [", "agent x"},
+		"another name":                        {"name: other", `"other"`},
+		"a template that does not parse":      {"command: ['{{.Model']", "command[0]"},
+		"an unknown field of the input":       {"command: [x, '{{.Key}}']", "no field .Key"},
+		"one in a branch not taken":           {"command: [x, '{{if not .Model}}{{.Key}}{{end}}']", "no field .Key"},
+		"one in an else":                      {"command: [x, '{{with .Model}}{{else}}{{$.Key}}{{end}}']", "no field .Key"},
+		"one of a variable":                   {"command: [x, '{{$m := .Key}}{{$m}}']", "no field .Key"},
+		"one in a call":                       {"command: [x, '{{printf \"%s\" (len .Key)}}']", "no field .Key"},
+		"a field of a field":                  {"command: [x, '{{.Model.Name}}']", "no field .Model.Name"},
+		"a range over what is no list":        {"command: [x, '{{range .Model}}{{end}}']", "command[1]"},
+		"a secret on the command line":        {"command: [x, '{{env \"LLM_API_KEY\"}}']", "env"},
+		"no program":                          {"command: ['']", "command[0]"},
+		"an unknown field in the environment": {"env: {A: '{{.Key}}'}", "env[A]"},
+		"a name that is none":                 {"env: {A=B: c}", "A=B"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := session.ParseCatalogue(map[string]string{"x": c.entry})
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("got %v, want an error that says %q", err, c.says)
+			}
+		})
+	}
+}
+
+func TestAllProblemsOfACatalogueAreNamed(t *testing.T) {
+	_, err := session.ParseCatalogue(map[string]string{"a": "x: 1", "b": "", "c": "y: 1"})
+	if err == nil || !strings.Contains(err.Error(), "agent a") || !strings.Contains(err.Error(), "agent c") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTemplatesAreFilled(t *testing.T) {
+	agent := session.Agent{
+		Command: []string{"agent", "--model={{.Model}}", "{{with .InstructionsFile}}--system={{.}}{{end}}", "", "{{range .ImageURLs}}{{.}};{{end}}", "{{with .MaxIterations}}-n={{.}}{{end}}"},
+		Env:     map[string]string{"KEY": `{{env "LLM_API_KEY"}}`, "URL": "{{.RouterURL}}", "BASE": "{{.BaseURL}}", "EMPTY": ""},
+	}
+	command, env, err := agent.Render(
+		session.AgentInput{Model: "m", ImageURLs: []string{"a", "b"}, RouterURL: "http://r"},
+		func(name string) string { return "value of " + name },
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What renders to nothing is left out; what is empty as it stands is not.
+	if want := []string{"agent", "--model=m", "", "a;b;"}; !slices.Equal(command, want) {
+		t.Errorf("the command is %q, want %q", command, want)
+	}
+	if want := map[string]string{"KEY": "value of LLM_API_KEY", "URL": "http://r", "EMPTY": ""}; !maps.Equal(env, want) {
+		t.Errorf("the environment is %q", env)
+	}
+}
+
+func TestTheDocumentedCatalogueIsValid(t *testing.T) {
+	text, err := os.ReadFile("../../docs/runtime.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "```yaml\n")
+	document, _, _ := strings.Cut(rest, "\n```")
+	var configMap corev1.ConfigMap
+	if err := yaml.UnmarshalStrict([]byte(document), &configMap); err != nil {
+		t.Fatal(err)
+	}
+	catalogue, err := session.ParseCatalogue(configMap.Data)
+	if err != nil || len(catalogue) < 5 {
+		t.Errorf("got %d agents, %v", len(catalogue), err)
+	}
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// activity is what keeps a session from being idle.
+type activity struct {
+	mu     sync.Mutex
+	active int
+	last   time.Time
+}
+
+func newActivity() *activity { return &activity{last: time.Now()} }
+
+// begin something that lasts until done is called.
+func (a *activity) begin() (done func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.active++
+	return sync.OnceFunc(func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.active--
+		a.last = time.Now()
+	})
+}
+
+// idle is how long nothing has happened.
+func (a *activity) idle() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.active > 0 {
+		return 0
+	}
+	return time.Since(a.last)
+}
+
+// idleFor is closed when nothing has happened for so long. Zero means never.
+func (a *activity) idleFor(ctx context.Context, timeout time.Duration) <-chan struct{} {
+	reached := make(chan struct{})
+	if timeout <= 0 {
+		return reached
+	}
+	go func() {
+		for idle := a.idle(); idle < timeout; idle = a.idle() {
+			select {
+			case <-time.After(timeout - idle):
+			case <-ctx.Done():
+				return
+			}
+		}
+		close(reached)
+	}()
+	return reached
+}

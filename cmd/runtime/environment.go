@@ -1,0 +1,48 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// environment is where things are.
+type environment struct {
+	sessionDir, workspace, replayDir string
+	bindAddress                      string
+	terminationLog                   string
+	home                             string
+}
+
+func readEnvironment() environment {
+	return environment{
+		sessionDir:     variable("PARLEY_SESSION_DIR", session.Dir),
+		workspace:      variable("PARLEY_WORKSPACE", session.WorkspaceDir),
+		replayDir:      variable("PARLEY_REPLAY_DIR", session.ReplayDir),
+		bindAddress:    variable("PARLEY_BIND_ADDRESS", fmt.Sprintf(":%d", session.Port)),
+		terminationLog: variable("PARLEY_TERMINATION_LOG", "/dev/termination-log"),
+		home:           variable("HOME", session.HomeDir),
+	}
+}
+
+func variable(name, usual string) string {
+	if value := os.Getenv(name); value != "" {
+		return value
+	}
+	return usual
+}
+
+func readDocument(dir string) (*session.Document, error) {
+	text, err := os.ReadFile(filepath.Join(dir, session.DocumentFile))
+	if err != nil {
+		return nil, fmt.Errorf("read the session document: %w", err)
+	}
+	var doc session.Document
+	if err := json.Unmarshal(text, &doc); err != nil {
+		return nil, fmt.Errorf("read the session document: %w", err)
+	}
+	return &doc, nil
+}

@@ -1,0 +1,281 @@
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+const (
+	patience       = 30 * time.Second
+	serverVariable = "TOOL_SERVER"
+)
+
+// secretValues of the sessions of the tests, by their files.
+var secretValues = map[string]string{
+	session.KeyFile: "session-key-0123456789", session.LLMAPIKeyFile: "sk-llm-0123456789", session.ProviderTokenFile: "ghp_0123456789abcdef",
+	"custom.0": "custom-0123456789",
+}
+
+// TestMain is also the stdio server of the sessions.
+func TestMain(m *testing.M) {
+	if os.Getenv(serverVariable) == "" {
+		code := m.Run()
+		if path, err := program(); err == nil {
+			_ = os.RemoveAll(filepath.Dir(path))
+		}
+		os.Exit(code)
+	}
+	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "where"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+		dir, err := os.Getwd()
+		text := fmt.Sprintf("%s %q", dir, os.Getenv("LLM_API_KEY"))
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, err
+	})
+	if err := server.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// program is the runtime, built as it ships.
+var program = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "runtime-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "runtime")
+	output, err := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", path, ".").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build the runtime: %w\n%s", err, output)
+	}
+	return path, nil
+})
+
+// pod is where a session runs: what a kubelet would give it.
+type pod struct {
+	dir, workspace, home, termination, address string
+	doc                                        session.Document
+	cmd                                        *exec.Cmd
+	ended                                      chan struct{}
+	mu                                         sync.Mutex
+	printed                                    bytes.Buffer
+}
+
+func newPod(t *testing.T, doc session.Document) *pod {
+	t.Helper()
+	root := t.TempDir()
+	p := &pod{
+		dir: filepath.Join(root, "session"), workspace: filepath.Join(root, "workspace"), home: filepath.Join(root, "home"),
+		termination: filepath.Join(root, "termination"), doc: doc,
+	}
+	p.doc.Conversation, p.doc.Namespace = "hello", "team"
+	text, err := json.Marshal(p.doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{p.dir, p.workspace, p.home} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, filepath.Join(p.dir, session.DocumentFile), string(text))
+	for file, value := range secretValues {
+		write(t, filepath.Join(p.dir, file), value)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.address = listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *pod) env() []string {
+	return append(os.Environ(), "PARLEY_SESSION_DIR="+p.dir, "PARLEY_WORKSPACE="+p.workspace, "HOME="+p.home,
+		"PARLEY_TERMINATION_LOG="+p.termination, "PARLEY_BIND_ADDRESS="+p.address)
+}
+
+func (p *pod) Write(text []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.printed.Write(text)
+}
+
+func (p *pod) output() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.printed.String()
+}
+
+// start the session's process.
+func (p *pod) start(t *testing.T) {
+	t.Helper()
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cmd = exec.Command(path)
+	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = p.env(), p, p
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	cmd, ended := p.cmd, make(chan struct{})
+	p.ended = ended
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		<-ended
+		if t.Failed() {
+			t.Logf("the session printed:\n%s", p.output())
+		}
+	})
+}
+
+// wait for the end: its exit status and termination message.
+func (p *pod) wait(t *testing.T) (code int, termination session.Termination) {
+	t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+		t.Fatalf("the session does not end; it printed:\n%s", p.output())
+	}
+	text, err := os.ReadFile(p.termination)
+	if err == nil {
+		termination = session.ParseTermination(string(text))
+	} else if !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return p.cmd.ProcessState.ExitCode(), termination
+}
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !condition(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("timed out: %s", what)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// get asks the session; the status is 0 where nobody answers.
+func (p *pod) get(t *testing.T, path string, header ...string) (code int, body string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.address+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		request.Header.Set(header[i], header[i+1])
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(text)
+}
+
+func (p *pod) waitReady(t *testing.T) {
+	t.Helper()
+	eventually(t, "the session is ready", func() bool {
+		code, _ := p.get(t, session.ReadyPath)
+		return code == http.StatusOK
+	})
+}
+
+func (p *pod) status(t *testing.T) session.Status {
+	t.Helper()
+	code, body := p.get(t, session.StatusPath, "Authorization", "Bearer "+secretValues[session.KeyFile])
+	var status session.Status
+	if err := json.Unmarshal([]byte(body), &status); code != http.StatusOK || err != nil {
+		t.Fatalf("the status is %d %s", code, body)
+	}
+	return status
+}
+
+// connect a client to the session's tools.
+func (p *pod) connect(t *testing.T, key string) (*mcp.ClientSession, error) {
+	t.Helper()
+	client := &http.Client{Transport: withKey(key)}
+	tools, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(),
+		&mcp.StreamableClientTransport{Endpoint: "http://" + p.address + session.ToolsPath, HTTPClient: client}, nil)
+	if err == nil {
+		t.Cleanup(func() { _ = tools.Close() })
+	}
+	return tools, err
+}
+
+type withKey string
+
+func (key withKey) RoundTrip(request *http.Request) (*http.Response, error) {
+	request.Header.Set("Authorization", "Bearer "+string(key))
+	return http.DefaultTransport.RoundTrip(request)
+}
+
+// repository is a local one with the branches main and feature.
+func repository(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "site")
+	script := `git init -q -b main "$0" && cd "$0" && echo one > main && git add . && git commit -q -m one &&
+		git checkout -q -b feature && echo two > feature && git add . && git commit -q -m two && git checkout -q main`
+	cmd := exec.Command("sh", "-c", script, dir)
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "GIT_CONFIG_NOSYSTEM=1", "GIT_AUTHOR_NAME=T", "GIT_AUTHOR_EMAIL=t@example.com",
+		"GIT_COMMITTER_NAME=T", "GIT_COMMITTER_EMAIL=t@example.com")
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Skipf("no repository could be made: %v\n%s", err, output)
+	}
+	return "file://" + dir
+}
+
+// processOf reads a process id that an agent wrote.
+func processOf(t *testing.T, file string) string {
+	t.Helper()
+	var pid string
+	eventually(t, file+" is written", func() bool {
+		text, err := os.ReadFile(file)
+		pid = strings.TrimSpace(string(text))
+		return err == nil && pid != ""
+	})
+	return pid
+}
+
+func gone(pid string) bool {
+	_, err := os.Stat("/proc/" + pid)
+	return errors.Is(err, os.ErrNotExist)
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/workspace"
+)
+
+// agentInput is what the agent's templates can use. It writes the files that it names, in the home directory: what is
+// in the workspace might end up in a commit.
+func agentInput(env environment, doc *session.Document, work *workspace.Workspace, routerURL string) (session.AgentInput, error) {
+	settings := &doc.Settings
+	model := value(settings.LLMModel)
+	input := session.AgentInput{
+		ImageURLs:        doc.ImageURLs,
+		Model:            model,
+		ModelName:        model[strings.Index(model, "/")+1:],
+		BaseURL:          value(settings.LLMBaseURL),
+		RouterURL:        routerURL,
+		MaxIterations:    value(settings.MaxIterations),
+		MaxBudget:        value(settings.MaxBudgetPerTask),
+		Workspace:        env.workspace,
+		Conversation:     doc.Conversation,
+		Language:         value(settings.Language),
+		ConfirmationMode: value(settings.ConfirmationMode),
+		Resumed:          work.Resumed,
+	}
+	if doc.Repository != nil {
+		input.Repository, input.Branch = work.Dir, doc.Repository.Branch
+	}
+	if doc.Replay {
+		input.ReplayFile = filepath.Join(env.replayDir, session.ReplayFile)
+	}
+	dir := filepath.Join(env.home, ".parley")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return input, fmt.Errorf("write the agent's files: %w", err)
+	}
+	config, err := mcpConfig(routerURL)
+	if err != nil {
+		return input, err
+	}
+	files := []struct {
+		name, text string
+		path       *string
+	}{
+		{"message.md", doc.FirstMessage, &input.MessageFile},
+		{"instructions.md", doc.Instructions, &input.InstructionsFile},
+		{"mcp.json", config, &input.MCPConfigFile},
+	}
+	for _, file := range files {
+		path := filepath.Join(dir, file.name)
+		if err := os.WriteFile(path, []byte(file.text), 0o600); err != nil {
+			return input, fmt.Errorf("write the agent's files: %w", err)
+		}
+		if file.path != &input.InstructionsFile || file.text != "" {
+			*file.path = path
+		}
+	}
+	return input, nil
+}
+
+// mcpConfig names the router in the form that many agents read. The key is not in it: they take it from the
+// environment.
+func mcpConfig(url string) (string, error) {
+	type server struct {
+		Type    string            `json:"type"`
+		URL     string            `json:"url"`
+		Headers map[string]string `json:"headers"`
+	}
+	text, err := json.MarshalIndent(map[string]map[string]server{"mcpServers": {"parley": {
+		Type: "http", URL: url, Headers: map[string]string{"Authorization": "Bearer ${PARLEY_SESSION_KEY}"},
+	}}}, "", "  ")
+	return string(text), err
+}
+
+// value of an optional field, or its zero.
+func value[T any](p *T) T {
+	if p == nil {
+		var zero T
+		return zero
+	}
+	return *p
+}

@@ -1,0 +1,288 @@
+package main_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// agent runs a shell script.
+func agent(script string) *session.Agent {
+	return &session.Agent{Name: "test", Command: []string{"/bin/sh", "-c", script}}
+}
+
+func toolServers() session.ToolServers {
+	return session.ToolServers{Stdio: []session.StdioServer{{Name: "local", Command: os.Args[0], Env: []session.EnvVar{{Name: serverVariable, Value: "yes"}}}}}
+}
+
+func TestASessionRunsFromItsStartToItsEnd(t *testing.T) {
+	model := "provider/model"
+	p := newPod(t, session.Document{
+		Settings:     v1alpha1.UserSettingsSpec{LLMModel: &model},
+		Repository:   &session.Repository{Name: repository(t), Branch: "feature"},
+		ToolServers:  toolServers(),
+		FirstMessage: "make a file", Instructions: "be brief",
+		Agent: agent(`echo "working with $LLM_API_KEY on {{.Model}}: $(cat {{.MessageFile}}), $(cat {{.InstructionsFile}})"
+			pwd; cp feature made
+			while [ ! -e "$PARLEY_WORKSPACE/go" ]; do sleep 0.01; done`),
+		CustomSecrets: []session.CustomSecret{{Name: "MINE", ValueFile: "custom.0"}},
+	})
+	p.start(t)
+	p.waitReady(t)
+	clone := filepath.Join(p.workspace, "site")
+
+	t.Run("the status needs the key", func(t *testing.T) {
+		for _, header := range [][]string{nil, {"Authorization", "Bearer wrong"}, {"Authorization", secretValues[session.KeyFile]}, {"X-Session-API-Key", ""}} {
+			if code, _ := p.get(t, session.StatusPath, header...); code != http.StatusUnauthorized {
+				t.Errorf("with %q the answer is %d", header, code)
+			}
+		}
+		if code, _ := p.get(t, session.StatusPath, "X-Session-API-Key", secretValues[session.KeyFile]); code != http.StatusOK {
+			t.Errorf("with the key the answer is %d", code)
+		}
+	})
+	t.Run("the status tells", func(t *testing.T) {
+		got := p.status(t)
+		if w := got.Workspace; w.State != session.WorkspacePrepared || w.Directory != clone || w.Branch != "feature" || len(w.Commit) != 40 {
+			t.Errorf("the workspace is %+v", w)
+		}
+		if len(got.ToolServers) != 1 || got.ToolServers[0].State != session.ToolServerConnected {
+			t.Errorf("the tool servers are %+v", got.ToolServers)
+		}
+		if got.Agent != (session.AgentStatus{Name: "test", State: session.AgentRunning}) || got.IdleSeconds != 0 || !got.Ready {
+			t.Errorf("the status is %+v", got)
+		}
+	})
+	t.Run("the tools are served", func(t *testing.T) {
+		if _, err := p.connect(t, "wrong"); err == nil {
+			t.Error("the tools need no key")
+		}
+		tools, err := p.connect(t, secretValues[session.KeyFile])
+		if err != nil {
+			t.Fatal(err)
+		}
+		result, err := tools.CallTool(t.Context(), &mcp.CallToolParams{Name: "local_where"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// It works in the clone, and has none of the agent's keys.
+		if got, want := result.Content[0].(*mcp.TextContent).Text, fmt.Sprintf("%s %q", clone, ""); got != want {
+			t.Errorf("the tool says %s, want %s", got, want)
+		}
+	})
+	t.Run("no secret is on a command line", func(t *testing.T) {
+		lines, err := exec.Command("ps", "-eo", "args").Output()
+		if err != nil {
+			t.Skip(err)
+		}
+		for _, value := range secretValues {
+			if strings.Contains(string(lines), value) {
+				t.Errorf("the process list shows %s", value)
+			}
+		}
+	})
+
+	write(t, filepath.Join(p.workspace, "go"), "")
+	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonCompleted {
+		t.Errorf("it ended with status %d: %+v", code, got)
+	}
+	if text, err := os.ReadFile(filepath.Join(clone, "made")); err != nil || string(text) != "two\n" {
+		t.Errorf("the agent's work is %q, %v", text, err)
+	}
+	if want := "working with *** on provider/model: make a file, be brief\n" + clone + "\n"; !strings.Contains(p.output(), want) {
+		t.Errorf("it printed\n%s\nwant\n%s", p.output(), want)
+	}
+}
+
+func TestASessionThatFailsSaysWhy(t *testing.T) {
+	for name, c := range map[string]struct {
+		doc  session.Document
+		says string
+	}{
+		"no branch": {session.Document{Repository: &session.Repository{Name: repository(t), Branch: "none"}}, `it has no branch "none"`},
+		"no agent":  {session.Document{FirstMessage: "go", Agent: &session.Agent{Name: "x", Command: []string{"no-such-agent"}}}, "the agent x cannot be started"},
+		"an agent":  {session.Document{FirstMessage: "go", Agent: agent("echo $LLM_API_KEY; exit 3")}, "the agent test ended with status 3"},
+		"a secret":  {session.Document{Repository: &session.Repository{Name: "file:///" + secretValues["custom.0"]}}, "file:///***"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t, c.doc)
+			p.start(t)
+			if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message, c.says) {
+				t.Errorf("it ended with status %d: %+v", code, got)
+			}
+			for _, value := range secretValues {
+				if strings.Contains(p.output(), value) {
+					t.Errorf("it printed %s", value)
+				}
+			}
+		})
+	}
+}
+
+func TestASessionWithoutAnAgentEndsWhenItIsIdle(t *testing.T) {
+	timeout := metav1.Duration{Duration: 1500 * time.Millisecond}
+	p := newPod(t, session.Document{IdleTimeout: timeout, ToolServers: toolServers(), FirstMessage: "hello", Agent: &session.Agent{Name: "CodeActAgent"}})
+	p.start(t)
+	p.waitReady(t)
+	if got := p.status(t); got.Agent.State != session.AgentNone || got.IdleTimeoutSeconds != 1 {
+		t.Errorf("the status is %+v", got)
+	}
+	// The client stays connected, with a stream that carries nothing.
+	if _, err := p.connect(t, secretValues[session.KeyFile]); err != nil {
+		t.Fatal(err)
+	}
+	connected := time.Now()
+	if code, got := p.wait(t); code != 0 || got != (session.Termination{Reason: v1alpha1.ReasonIdle, Message: "nothing happened for 1.5s"}) {
+		t.Errorf("it ended with status %d: %+v", code, got)
+	}
+	if idle := time.Since(connected); idle < time.Second {
+		t.Errorf("it ended %s after a request", idle)
+	}
+}
+
+func TestAnAgentWithNothingToDoIsNotStarted(t *testing.T) {
+	p := newPod(t, session.Document{IdleTimeout: metav1.Duration{Duration: time.Millisecond}, Agent: agent("touch $PARLEY_WORKSPACE/ran")})
+	p.start(t)
+	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonIdle {
+		t.Errorf("it ended with status %d: %+v", code, got)
+	}
+	if _, err := os.Stat(filepath.Join(p.workspace, "ran")); err == nil {
+		t.Error("the agent ran")
+	}
+}
+
+// restless writes its process id, that of a child which left its group, and then waits.
+const restless = `cd "$PARLEY_WORKSPACE"; trap 'touch told; exit 0' TERM
+	setsid sh -c 'echo $$ > runaway; exec sleep 1000' & echo $$ > agent
+	while true; do sleep 0.01; done`
+
+func TestASessionThatIsToldToStopStopsItsChildren(t *testing.T) {
+	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(restless), ToolServers: toolServers()})
+	p.start(t)
+	p.waitReady(t)
+	pids := []string{processOf(t, filepath.Join(p.workspace, "agent")), processOf(t, filepath.Join(p.workspace, "runaway"))}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code, got := p.wait(t); code != 128+int(syscall.SIGTERM) || got != (session.Termination{}) {
+		t.Errorf("it ended with status %d: %+v", code, got)
+	}
+	if _, err := os.Stat(filepath.Join(p.workspace, "told")); err != nil {
+		t.Error("the agent was not asked to end")
+	}
+	for _, pid := range pids {
+		if !gone(pid) {
+			t.Errorf("process %s is still there", pid)
+		}
+	}
+}
+
+func TestASessionThatIsKilledLeavesNothingAndStartsAgain(t *testing.T) {
+	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(restless), Repository: &session.Repository{Name: repository(t)}})
+	p.start(t)
+	p.waitReady(t)
+	pids := []string{processOf(t, filepath.Join(p.workspace, "agent")), processOf(t, filepath.Join(p.workspace, "runaway"))}
+	for _, child := range childrenOf(t, p.cmd.Process.Pid) {
+		if err := syscall.Kill(child, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	}
+	if code, got := p.wait(t); code != 128+int(syscall.SIGKILL) || got != (session.Termination{}) {
+		t.Errorf("it ended with status %d: %+v", code, got)
+	}
+	for _, pid := range pids {
+		if !gone(pid) {
+			t.Errorf("process %s is still there", pid)
+		}
+	}
+	p.start(t)
+	p.waitReady(t)
+	if got := p.status(t); !got.Workspace.Resumed || got.Agent.State != session.AgentRunning {
+		t.Errorf("started again, the status is %+v", got)
+	}
+}
+
+func TestOrphansAreWaitedFor(t *testing.T) {
+	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(`cd "$PARLEY_WORKSPACE"
+		(sh -c 'echo $$ > orphan; while [ ! -e go ]; do sleep 0.01; done' &)
+		while true; do sleep 0.01; done`)})
+	p.start(t)
+	orphan := processOf(t, filepath.Join(p.workspace, "orphan"))
+	write(t, filepath.Join(p.workspace, "go"), "")
+	eventually(t, "the orphan is gone, not a zombie", func() bool { return gone(orphan) })
+}
+
+func TestTheProgramInstallsItself(t *testing.T) {
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for range 2 { // it replaces what is there
+		if output, err := exec.Command(path, "install", dir).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, output)
+		}
+	}
+	info, err := os.Stat(filepath.Join(dir, "runtime"))
+	if err != nil || info.Mode() != 0o755 {
+		t.Errorf("installed: %v, %v", info, err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+		t.Errorf("in the directory: %v, %v", entries, err)
+	}
+	if err := exec.Command(path, "install", filepath.Join(dir, "missing")).Run(); err == nil {
+		t.Error("a directory that does not exist is no problem")
+	}
+}
+
+func TestGitIsToldTheTokenOfItsHost(t *testing.T) {
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPod(t, session.Document{Repository: &session.Repository{Name: "acme/site", Provider: v1alpha1.GitHub, TokenFile: session.ProviderTokenFile}})
+	ask := func(operation, host string) string {
+		cmd := exec.Command(path, "git-credential", operation)
+		cmd.Env, cmd.Stdin = p.env(), strings.NewReader("protocol=https\nhost="+host+"\n\n")
+		output, err := cmd.Output()
+		if err != nil {
+			t.Error(err)
+		}
+		return string(output)
+	}
+	if got, want := ask("get", "github.com"), "username=x-access-token\npassword="+secretValues[session.ProviderTokenFile]+"\n"; got != want {
+		t.Errorf("got %q", got)
+	}
+	if got := ask("get", "evil.example") + ask("store", "github.com") + ask("erase", "github.com"); got != "" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func childrenOf(t *testing.T, parent int) []int {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", parent, parent))
+	if err != nil {
+		t.Skip(err)
+	}
+	var pids []int
+	for _, field := range strings.Fields(string(text)) {
+		var pid int
+		if _, err := fmt.Sscan(field, &pid); err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids
+}

@@ -1,0 +1,179 @@
+package router
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// codeRejected is the SDK's own for a request that did not reach the server: no answer of the server's.
+const codeRejected = -32005
+
+const progressToken = "progressToken"
+
+// limit is how long a request to a server may still take.
+type limit struct {
+	timer *time.Timer
+	time.Duration
+}
+
+// within limits ctx to the time a server may take for an answer.
+func (u *upstream) within(ctx context.Context) (context.Context, *limit, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	timeout := u.router.options.CallTimeout
+	timer := time.AfterFunc(timeout, func() { cancel(fmt.Errorf("did not answer within %s", timeout)) })
+	return ctx, &limit{timer, timeout}, func() { timer.Stop(); cancel(nil) }
+}
+
+// extend it: the server is at work.
+func (l *limit) extend() { l.timer.Reset(l.Duration) }
+
+// callTool passes a call on to the server. What the server answers is passed back as it is; that it could not
+// answer is a result too, so that a model sees it and can do something else.
+func (u *upstream) callTool(name string) mcp.ToolHandler {
+	return func(ctx context.Context, request *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		client, err := u.connected()
+		if err != nil {
+			return u.failedCall(err), nil
+		}
+		bounded, limit, cancel := u.within(ctx)
+		defer cancel()
+		params := &mcp.CallToolParams{Name: name, Meta: maps.Clone(request.Params.Meta)}
+		if len(request.Params.Arguments) > 0 {
+			params.Arguments = request.Params.Arguments
+		}
+		if token := request.Params.GetProgressToken(); token != nil {
+			defer u.followProgress(ctx, request.Session, params, token, limit)()
+		}
+		result, err := client.CallTool(bounded, params)
+		switch {
+		case err == nil:
+			u.prefixLinks(result.Content)
+			return result, nil
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case bounded.Err() != nil:
+			return u.failedCall(context.Cause(bounded)), nil
+		}
+		if answer := answered(err); answer != nil {
+			return nil, answer
+		}
+		return u.failedCall(err), nil
+	}
+}
+
+func (u *upstream) failedCall(err error) *mcp.CallToolResult {
+	result := &mcp.CallToolResult{}
+	result.SetError(u.problem(err))
+	return result
+}
+
+func (u *upstream) problem(err error) error {
+	return fmt.Errorf("tool server %s %s", u.name, u.router.options.Mask(err.Error()))
+}
+
+// followProgress asks the server for progress under a token of its own, since those of two clients may be equal.
+func (u *upstream) followProgress(ctx context.Context, to *mcp.ServerSession, params *mcp.CallToolParams, token any, limit *limit) (stop func()) {
+	own := rand.Text()
+	params.Meta[progressToken] = own
+	u.relays.Store(own, func(p *mcp.ProgressNotificationParams) {
+		limit.extend()
+		_ = to.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
+			Meta: p.Meta, ProgressToken: token, Message: p.Message, Progress: p.Progress, Total: p.Total,
+		})
+	})
+	return func() { u.relays.Delete(own) }
+}
+
+func (u *upstream) relayProgress(_ context.Context, request *mcp.ProgressNotificationClientRequest) {
+	if relay, ok := u.relays.Load(request.Params.ProgressToken); ok {
+		relay.(func(*mcp.ProgressNotificationParams))(request.Params)
+	}
+}
+
+func (u *upstream) getPrompt(name string) mcp.PromptHandler {
+	return func(ctx context.Context, request *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+		result, err := ask(ctx, u, func(ctx context.Context, client *mcp.ClientSession) (*mcp.GetPromptResult, error) {
+			return client.GetPrompt(ctx, &mcp.GetPromptParams{Name: name, Arguments: request.Params.Arguments})
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, message := range result.Messages {
+			u.prefixLinks([]mcp.Content{message.Content})
+		}
+		return result, nil
+	}
+}
+
+func (u *upstream) readResource(ctx context.Context, request *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+	uri := strings.TrimPrefix(request.Params.URI, u.uriPrefix())
+	result, err := ask(ctx, u, func(ctx context.Context, client *mcp.ClientSession) (*mcp.ReadResourceResult, error) {
+		return client.ReadResource(ctx, &mcp.ReadResourceParams{URI: uri})
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, content := range result.Contents {
+		content.URI = u.uriPrefix() + content.URI
+	}
+	return result, nil
+}
+
+// ask the server for something that is not a tool's result.
+func ask[R any](ctx context.Context, u *upstream, request func(context.Context, *mcp.ClientSession) (R, error)) (none R, _ error) {
+	client, err := u.connected()
+	if err != nil {
+		return none, u.problem(err)
+	}
+	bounded, _, cancel := u.within(ctx)
+	defer cancel()
+	result, err := request(bounded, client)
+	switch {
+	case err == nil:
+		return result, nil
+	case ctx.Err() != nil:
+		return none, ctx.Err()
+	case bounded.Err() != nil:
+		return none, u.problem(context.Cause(bounded))
+	}
+	if answer := answered(err); answer != nil {
+		return none, answer
+	}
+	return none, u.problem(err)
+}
+
+// prefixLinks makes the resources that a result refers to those that the endpoint offers.
+func (u *upstream) prefixLinks(contents []mcp.Content) {
+	for _, content := range contents {
+		switch c := content.(type) {
+		case *mcp.ResourceLink:
+			c.URI = u.uriPrefix() + c.URI
+		case *mcp.EmbeddedResource:
+			if c.Resource != nil {
+				c.Resource.URI = u.uriPrefix() + c.Resource.URI
+			}
+		}
+	}
+}
+
+// answered is the error with which the server itself answered, if it did.
+func answered(err error) error {
+	var answer *jsonrpc.Error
+	if errors.As(err, &answer) && answer.Code != codeRejected {
+		return answer
+	}
+	return nil
+}
+
+func isUnknownMethod(err error) bool {
+	var answer *jsonrpc.Error
+	return errors.As(err, &answer) && answer.Code == jsonrpc.CodeMethodNotFound
+}

@@ -1,0 +1,94 @@
+package router
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// sse connects to a server over server-sent events.
+func (r *Router) sse(server session.RemoteServer) dialer {
+	return func(context.Context) (*link, error) {
+		endpoint := httpURL(server.URL)
+		client := &http.Client{Transport: r.bearer(endpoint, server)}
+		return &link{transport: &mcp.SSEClientTransport{Endpoint: endpoint, HTTPClient: client}, cut: func() {}}, nil
+	}
+}
+
+// streamable connects to a server over streamable HTTP.
+func (r *Router) streamable(server session.RemoteServer) dialer {
+	return func(context.Context) (*link, error) {
+		endpoint := httpURL(server.URL)
+		client := &http.Client{Transport: optionalStream{r.bearer(endpoint, server), r.options.StreamTimeout}}
+		return &link{transport: &mcp.StreamableClientTransport{Endpoint: endpoint, HTTPClient: client}, cut: func() {}}, nil
+	}
+}
+
+// httpURL is the URL to connect to. The protocol knows no web sockets: ws and wss stand for the same server over HTTP.
+func httpURL(address string) string {
+	for from, to := range map[string]string{"ws://": "http://", "wss://": "https://"} {
+		if rest, ok := strings.CutPrefix(address, from); ok {
+			return to + rest
+		}
+	}
+	return address
+}
+
+func (r *Router) bearer(endpoint string, server session.RemoteServer) http.RoundTripper {
+	key := ""
+	if server.APIKeyFile != "" {
+		key = r.options.Key(server.APIKeyFile)
+	}
+	origin, err := url.Parse(endpoint)
+	if key == "" || err != nil {
+		return http.DefaultTransport
+	}
+	return bearer{key: key, origin: origin}
+}
+
+// bearer shows a key to the server that it is for, and to none that the server redirects to.
+type bearer struct {
+	key    string
+	origin *url.URL
+}
+
+func (b bearer) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.URL.Scheme == b.origin.Scheme && request.URL.Host == b.origin.Host {
+		request = request.Clone(request.Context())
+		request.Header.Set("Authorization", "Bearer "+b.key)
+	}
+	return http.DefaultTransport.RoundTrip(request)
+}
+
+// optionalStream goes without the stream of notifications where the server does not open it in time, as if the server
+// had said that it has none. The SDK would wait for it for ever.
+type optionalStream struct {
+	http.RoundTripper
+	timeout time.Duration
+}
+
+func (o optionalStream) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.Method != http.MethodGet {
+		return o.RoundTripper.RoundTrip(request)
+	}
+	ctx, cancel := context.WithCancel(request.Context())
+	context.AfterFunc(request.Context(), cancel)
+	timer := time.AfterFunc(o.timeout, cancel)
+	response, err := o.RoundTripper.RoundTrip(request.WithContext(ctx))
+	if !timer.Stop() && request.Context().Err() == nil {
+		if response != nil {
+			_ = response.Body.Close()
+		}
+		return &http.Response{
+			Status: "405 Method Not Allowed", StatusCode: http.StatusMethodNotAllowed, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+			Header: http.Header{}, Body: http.NoBody, Request: request,
+		}, nil
+	}
+	return response, err
+}

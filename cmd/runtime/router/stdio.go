@@ -1,0 +1,100 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/process"
+)
+
+const (
+	// stopGrace is how long a server may take to end when it is asked to.
+	stopGrace = 5 * time.Second
+	// writeTimeout is how long a server may leave its input unread.
+	writeTimeout = 30 * time.Second
+)
+
+// stdio runs a server as a child and talks to it over its standard input and output.
+func (r *Router) stdio(server session.StdioServer) dialer {
+	return func(context.Context) (*link, error) {
+		env := append([]string{}, r.options.Env...)
+		for _, v := range server.Env {
+			value := v.Value
+			if v.ValueFile != "" {
+				value = r.options.Key(v.ValueFile)
+			}
+			env = append(env, v.Name+"="+value)
+		}
+		cmd := process.Command(r.options.Dir, env, server.Command, server.Args...)
+		stderr := r.options.Output(server.Name)
+		cmd.Stderr = stderr
+		input, output, err := startPiped(cmd)
+		if err != nil {
+			return nil, fmt.Errorf("cannot be started: %w", err)
+		}
+		ended := make(chan struct{})
+		var reason error
+		go func() {
+			defer close(ended)
+			reason = exitReason(cmd.Wait())
+			// What it left behind would hold its output open.
+			process.Kill(cmd)
+			_ = stderr.Close()
+		}()
+		return &link{
+			transport: &mcp.IOTransport{Reader: output, Writer: impatient{input}},
+			ended:     ended,
+			reason:    func() error { return reason },
+			cut: func() {
+				_ = input.Close()
+				process.Stop(cmd, ended, stopGrace)
+			},
+		}, nil
+	}
+}
+
+// startPiped starts a child with pipes of its own rather than those of exec, which know no deadlines.
+func startPiped(cmd *exec.Cmd) (input, output *os.File, err error) {
+	childIn, input, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	output, childOut, err := os.Pipe()
+	if err != nil {
+		_, _ = childIn.Close(), input.Close()
+		return nil, nil, err
+	}
+	cmd.Stdin, cmd.Stdout = childIn, childOut
+	err = cmd.Start()
+	_, _ = childIn.Close(), childOut.Close()
+	if err != nil {
+		_, _ = input.Close(), output.Close()
+		return nil, nil, err
+	}
+	return input, output, nil
+}
+
+func exitReason(err error) error {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return fmt.Errorf("ended: %s", exit.ProcessState)
+	}
+	return errors.New("ended: exit status 0")
+}
+
+// impatient gives up on a server that does not read what it is sent. Nobody could send it anything any more.
+type impatient struct{ *os.File }
+
+func (w impatient) Write(data []byte) (int, error) {
+	if err := w.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return 0, err
+	}
+	return w.File.Write(data)
+}

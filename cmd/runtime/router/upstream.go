@@ -1,0 +1,264 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+const (
+	// legacyProtocol is the newest that starts with a handshake. Servers that know none newer may end at any other
+	// first message; those that know only newer ones refuse it, and are greeted the new way at the next attempt.
+	legacyProtocol = "2025-11-25"
+	// stable is how long a server must have served for its end to count as the first one again.
+	stable = time.Minute
+	// hangUp is how long a connection may take to close.
+	hangUp = 2 * time.Second
+	// lateReason is how much later than its last word a server's end may be noticed.
+	lateReason = 200 * time.Millisecond
+)
+
+// link is a way to a server.
+type link struct {
+	transport mcp.Transport
+	// ended is closed when there is nobody any more at the other end; nil where nothing tells.
+	ended <-chan struct{}
+	// reason why it ended.
+	reason func() error
+	// cut ends it, and the server with it where that is a child.
+	cut func()
+}
+
+// dialer makes a link. It lasts no longer than ctx.
+type dialer func(ctx context.Context) (*link, error)
+
+// upstream is one tool server.
+type upstream struct {
+	router     *Router
+	name, kind string
+	dial       dialer
+	changed    chan struct{}
+	relays     sync.Map // of progress, by token
+
+	mu       sync.Mutex
+	session  *mcp.ClientSession
+	failure  string
+	restarts int
+	tried    bool
+	offers   offers
+}
+
+func newUpstream(r *Router, name, kind string, dial dialer) *upstream {
+	return &upstream{router: r, name: name, kind: kind, dial: dial, changed: make(chan struct{}, 1)}
+}
+
+// run connects to the server again and again until ctx is done.
+func (u *upstream) run(ctx context.Context, settled func()) {
+	defer settled()
+	delay := u.router.options.FirstRetry
+	for attempt := 0; ; attempt++ {
+		started := time.Now()
+		err := u.serve(ctx, attempt, settled)
+		if ctx.Err() != nil {
+			return
+		}
+		u.fail(err)
+		settled()
+		if time.Since(started) > stable {
+			delay = u.router.options.FirstRetry
+		}
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return
+		}
+		delay = min(2*delay, lastRetry)
+	}
+}
+
+// serve connects to the server, and returns when the connection ended.
+func (u *upstream) serve(ctx context.Context, attempt int, settled func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	link, err := u.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer link.cut()
+	client, err := u.connect(ctx, link, attempt)
+	if err != nil {
+		return link.explain(err)
+	}
+	defer hang(client)
+	if err := u.list(ctx, client); err != nil {
+		return link.explain(err)
+	}
+	u.attach(client)
+	defer u.attach(nil)
+	settled()
+	u.router.options.Log.Info("tool server connected", "server", u.name)
+	return u.watch(ctx, client, link)
+}
+
+// connect does not return later than it may, whatever the server does: some of what the client does on the way
+// heeds no context.
+func (u *upstream) connect(ctx context.Context, link *link, attempt int) (*mcp.ClientSession, error) {
+	notice := func() {
+		select {
+		case u.changed <- struct{}{}:
+		default:
+		}
+	}
+	client := mcp.NewClient(implementation, &mcp.ClientOptions{
+		Capabilities:                &mcp.ClientCapabilities{},
+		ToolListChangedHandler:      func(context.Context, *mcp.ToolListChangedRequest) { notice() },
+		PromptListChangedHandler:    func(context.Context, *mcp.PromptListChangedRequest) { notice() },
+		ResourceListChangedHandler:  func(context.Context, *mcp.ResourceListChangedRequest) { notice() },
+		ProgressNotificationHandler: u.relayProgress,
+	})
+	var how mcp.ClientSessionOptions
+	if attempt%2 == 0 {
+		how.ProtocolVersion = legacyProtocol
+	}
+	type result struct {
+		session *mcp.ClientSession
+		err     error
+	}
+	results := make(chan result, 1)
+	go func() {
+		session, err := client.Connect(ctx, link.transport, &how)
+		results <- result{session, err}
+	}()
+	abandon := func() {
+		if r := <-results; r.session != nil {
+			_ = r.session.Close()
+		}
+	}
+	select {
+	case r := <-results:
+		return r.session, r.err
+	case <-time.After(u.router.options.ConnectTimeout):
+		go abandon()
+		return nil, fmt.Errorf("did not answer within %s", u.router.options.ConnectTimeout)
+	case <-link.ended:
+		go abandon()
+		return nil, errors.New("ended")
+	case <-ctx.Done():
+		go abandon()
+		return nil, ctx.Err()
+	}
+}
+
+// watch follows the server's lists until the connection ended.
+func (u *upstream) watch(ctx context.Context, client *mcp.ClientSession, link *link) error {
+	closed := make(chan error, 1)
+	go func() { closed <- client.Wait() }()
+	for {
+		select {
+		case <-u.changed:
+			// What it listed before stays offered.
+			if err := u.list(ctx, client); err != nil && ctx.Err() == nil {
+				u.note(err)
+			}
+		case err := <-closed:
+			if err == nil {
+				err = errors.New("closed the connection")
+			}
+			return link.explain(err)
+		case <-link.ended:
+			return link.explain(errors.New("ended"))
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// explain prefers the reason of the link's end, since the other side only saw that it ended.
+func (l *link) explain(err error) error {
+	if l.ended == nil {
+		return err
+	}
+	select {
+	case <-l.ended:
+		return l.reason()
+	case <-time.After(lateReason):
+		return err
+	}
+}
+
+// hang up without waiting for a server that does not answer.
+func hang(client *mcp.ClientSession) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = client.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(hangUp):
+	}
+}
+
+func (u *upstream) attach(client *mcp.ClientSession) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.session = client
+	if client != nil {
+		if u.tried {
+			u.restarts++
+		}
+		u.tried = true
+	}
+}
+
+func (u *upstream) fail(err error) {
+	u.note(err)
+	u.router.options.Log.Warn("tool server failed", "server", u.name, "error", u.router.options.Mask(err.Error()))
+}
+
+// note what is wrong with the server; nil where nothing is.
+func (u *upstream) note(err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.failure = ""
+	if err != nil {
+		u.failure = u.router.options.Mask(err.Error())
+	}
+}
+
+// connected is the session with the server; without one it says why.
+func (u *upstream) connected() (*mcp.ClientSession, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case u.session != nil:
+		return u.session, nil
+	case u.failure != "":
+		return nil, fmt.Errorf("is not connected: %s", u.failure)
+	default:
+		return nil, errors.New("is not connected yet")
+	}
+}
+
+func (u *upstream) health() session.ToolServer {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	health := session.ToolServer{
+		Name: u.name, Kind: u.kind, State: session.ToolServerConnecting, Error: u.failure, Restarts: u.restarts,
+		Tools: len(u.offers.tools), Prompts: len(u.offers.prompts),
+		Resources: len(u.offers.resources) + len(u.offers.templates),
+	}
+	switch {
+	case u.session != nil:
+		health.State = session.ToolServerConnected
+	case u.failure != "":
+		health.State = session.ToolServerFailed
+	}
+	return health
+}

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/runtime/agent"
+	"github.com/parley-dev/parley/cmd/runtime/router"
+	"github.com/parley-dev/parley/cmd/runtime/secrets"
+	"github.com/parley-dev/parley/cmd/runtime/workspace"
+)
+
+// toolsTimeout is how long the session waits for tool servers before it goes on without them. They are
+// offered when they come.
+const toolsTimeout = 30 * time.Second
+
+// step of a session's start.
+type step string
+
+const (
+	preparingWorkspace step = "preparing the workspace"
+	connectingTools    step = "connecting to the tool servers"
+	startingAgent      step = "starting the agent"
+	ready              step = "ready"
+)
+
+// run is one run of a session.
+type run struct {
+	env      environment
+	doc      *session.Document
+	store    *secrets.Store
+	output   *secrets.Output
+	log      *slog.Logger
+	activity *activity
+
+	mu     sync.Mutex
+	at     step
+	work   workspace.Workspace
+	router *router.Router
+	agent  session.AgentStatus
+}
+
+func newRun(env environment, doc *session.Document, store *secrets.Store, out io.Writer) *run {
+	output := store.Output(out)
+	s := &run{
+		env: env, doc: doc, store: store, output: output, activity: newActivity(),
+		log: slog.New(slog.NewTextHandler(output.Lines(""), nil)),
+		at:  preparingWorkspace, work: workspace.Workspace{Dir: env.workspace},
+		agent: session.AgentStatus{State: session.AgentNone},
+	}
+	if s.hasTask() {
+		s.agent = session.AgentStatus{Name: doc.Agent.Name, State: session.AgentWaiting}
+	}
+	return s
+}
+
+// hasTask says whether there is an agent, and something for it to do.
+func (s *run) hasTask() bool {
+	return s.doc.Agent != nil && len(s.doc.Agent.Command) > 0 && (s.doc.FirstMessage != "" || s.doc.Replay)
+}
+
+// until runs the session until it ends or is told to stop. Status 0 means that it ended of its own accord, and that
+// the termination message says why.
+func (s *run) until(stop <-chan os.Signal) (code int, err error) {
+	listener, err := s.serve()
+	if err != nil {
+		return 1, fmt.Errorf("serve: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ended := make(chan *session.Termination, 1)
+	go func() { ended <- s.session(ctx, listener) }()
+	var termination *session.Termination
+	stopped := syscall.SIGTERM
+	select {
+	case termination = <-ended:
+	case received := <-stop:
+		s.log.Info("told to stop", "signal", received.String())
+		stopped, _ = received.(syscall.Signal)
+		cancel()
+		termination = <-ended
+	}
+	if termination == nil {
+		return 128 + int(stopped), nil
+	}
+	termination.Message = s.store.Mask(termination.Message)
+	s.log.Info("the session ends", "reason", termination.Reason, "message", termination.Message)
+	message, err := termination.Encode()
+	if err != nil {
+		return 1, err
+	}
+	if err := os.WriteFile(s.env.terminationLog, message, 0o644); err != nil {
+		return 1, fmt.Errorf("say why the session ended: %w", err)
+	}
+	return 0, nil
+}
+
+// session prepares, serves and waits. It returns why the session ended; nil where ctx did. No child outlives it.
+func (s *run) session(ctx context.Context, listener net.Listener) *session.Termination {
+	work, err := workspace.Prepare(ctx, s.workspaceOptions())
+	if err != nil {
+		return s.failed(ctx, err)
+	}
+	s.set(func() { s.at, s.work = connectingTools, *work })
+	tools := router.New(s.routerOptions(work.Dir))
+	s.set(func() { s.router = tools })
+	defer s.runRouter(ctx, tools)()
+	select {
+	case <-tools.Settled():
+	case <-time.After(toolsTimeout):
+	case <-ctx.Done():
+		return nil
+	}
+	if !s.hasTask() {
+		return s.waitIdle(ctx)
+	}
+	s.set(func() { s.at = startingAgent })
+	running, err := s.startAgent(work, routerURL(listener))
+	if err != nil {
+		return s.failed(ctx, err)
+	}
+	defer s.activity.begin()()
+	s.set(func() { s.at, s.agent.State = ready, session.AgentRunning })
+	select {
+	case <-running.Ended():
+		s.set(func() { s.agent.State = session.AgentEnded })
+		termination := running.Termination()
+		return &termination
+	case <-ctx.Done():
+		running.Stop()
+		return nil
+	}
+}
+
+// waitIdle serves the workspace and the tools until nobody uses them.
+func (s *run) waitIdle(ctx context.Context) *session.Termination {
+	s.set(func() { s.at = ready })
+	timeout := s.doc.IdleTimeout.Duration
+	select {
+	case <-s.activity.idleFor(ctx, timeout):
+		return &session.Termination{Reason: v1alpha1.ReasonIdle, Message: fmt.Sprintf("nothing happened for %s", timeout)}
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+func (s *run) failed(ctx context.Context, err error) *session.Termination {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return &session.Termination{Reason: v1alpha1.ReasonFailed, Message: err.Error()}
+}
+
+// runRouter runs the router, and its servers, until stop is called.
+func (s *run) runRouter(ctx context.Context, tools *router.Router) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tools.Run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+func (s *run) startAgent(work *workspace.Workspace, tools string) (*agent.Agent, error) {
+	input, err := agentInput(s.env, s.doc, work, tools)
+	if err != nil {
+		return nil, err
+	}
+	env := agent.Environment(s.ownEnvironment(), s.doc, s.store, input)
+	return agent.Start(s.doc.Agent, input, env, work.Dir, s.output.Lines(""))
+}
+
+func (s *run) workspaceOptions() workspace.Options {
+	settings := &s.doc.Settings
+	options := workspace.Options{
+		Dir: s.env.workspace, Home: s.env.home, Repository: s.doc.Repository, Log: s.log,
+		UserName: value(settings.GitUserName), UserEmail: value(settings.GitUserEmail),
+	}
+	if s.doc.Repository != nil && s.doc.Repository.TokenFile != "" {
+		options.Token = s.store.Key(s.doc.Repository.TokenFile)
+	}
+	if self, err := os.Executable(); err == nil {
+		options.Helper = self
+	}
+	return options
+}
+
+func (s *run) routerOptions(dir string) router.Options {
+	return router.Options{
+		Servers: s.doc.ToolServers,
+		Key:     s.store.Key,
+		Mask:    s.store.Mask,
+		Output:  func(server string) io.WriteCloser { return s.output.Lines("[" + server + "] ") },
+		Dir:     dir,
+		Env:     s.ownEnvironment(),
+		Busy:    s.activity.begin,
+		Log:     s.log,
+	}
+}
+
+// ownEnvironment is that of this process, without what is secret in it.
+func (s *run) ownEnvironment() []string {
+	return slices.DeleteFunc(os.Environ(), func(variable string) bool { return s.store.Mask(variable) != variable })
+}

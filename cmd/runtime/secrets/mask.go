@@ -1,0 +1,149 @@
+package secrets
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+)
+
+const (
+	masked = "***"
+	// shortest is the length from which on a value is masked. A shorter one is in any text by chance, and what is
+	// missing from the text would tell it.
+	shortest = 4
+	// shortestPart is the same for the lines of a value and for its encodings.
+	shortestPart = 8
+	// encodedLine is where base64 breaks its lines.
+	encodedLine = 76
+	// longestLine is how much of a line is held back to look for secrets in it as a whole.
+	longestLine = 64 << 10
+)
+
+// newMask replaces the values in every form in which they are likely to be printed.
+func newMask(values map[string]string) (mask *strings.Replacer, longest int) {
+	forms := map[string]bool{}
+	add := func(form string, least int) {
+		if len(form) >= least {
+			forms[form] = true
+		}
+	}
+	for _, value := range values {
+		trimmed := strings.TrimSpace(value)
+		add(trimmed, shortest)
+		// Output is masked line by line.
+		for line := range strings.Lines(trimmed) {
+			add(strings.TrimSpace(line), shortestPart)
+		}
+		if quoted, err := json.Marshal(trimmed); err == nil {
+			add(strings.Trim(string(quoted), `"`), shortest)
+		}
+		add(url.QueryEscape(trimmed), shortest)
+		add(url.PathEscape(trimmed), shortest)
+		for _, form := range encoded(value) {
+			add(form, shortestPart)
+		}
+		for _, form := range encoded(trimmed) {
+			add(form, shortestPart)
+		}
+	}
+	// The longest first: of two that start at the same place the replacer takes the first.
+	sorted := make([]string, 0, len(forms))
+	for form := range forms {
+		sorted = append(sorted, form)
+		longest = max(longest, len(form))
+	}
+	slices.SortFunc(sorted, func(a, b string) int { return len(b) - len(a) })
+	var pairs []string
+	for _, form := range sorted {
+		pairs = append(pairs, form, masked)
+	}
+	return strings.NewReplacer(pairs...), longest
+}
+
+// encoded are the base64 forms of a value: of the value alone, in lines as base64 writes them, and of the value in
+// the middle of something, such as user:value, where it can start at three places of an encoded group.
+func encoded(value string) []string {
+	if len(value) < shortest {
+		return nil
+	}
+	var forms []string
+	for _, encoding := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding} {
+		whole := encoding.EncodeToString([]byte(value))
+		forms = append(forms, whole)
+		for line := range slices.Chunk([]byte(whole), encodedLine) {
+			forms = append(forms, string(line))
+		}
+		for before := range 3 {
+			text := encoding.EncodeToString(append(make([]byte, before), value...))
+			// Characters that also hold bits of what stands before or after are different each time.
+			forms = append(forms, text[(before*8+5)/6:(before+len(value))*8/6])
+		}
+	}
+	return forms
+}
+
+// Mask takes every secret out of a text.
+func (s *Store) Mask(text string) string { return s.mask.Replace(text) }
+
+// Output writes lines from several sources to one place, without the secrets in them.
+type Output struct {
+	store *Store
+	mu    sync.Mutex
+	out   io.Writer
+}
+
+// Output to a writer.
+func (s *Store) Output(out io.Writer) *Output { return &Output{store: s, out: out} }
+
+// Lines of one source, each after a prefix. Close writes the last one where it has no end.
+func (o *Output) Lines(prefix string) io.WriteCloser { return &lines{output: o, prefix: prefix} }
+
+func (o *Output) write(prefix string, text []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	// Nothing can be done where the output is gone, and a child must not end because of it.
+	_, _ = o.out.Write(append([]byte(prefix), text...))
+}
+
+// lines holds text back until its line is complete, so that no secret is seen in two halves.
+type lines struct {
+	output *Output
+	prefix string
+	mu     sync.Mutex
+	held   []byte
+}
+
+func (l *lines) Write(text []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = append(l.held, text...)
+	if end := bytes.LastIndexByte(l.held, '\n') + 1; end > 0 {
+		for line := range bytes.Lines(l.held[:end]) {
+			l.output.write(l.prefix, []byte(l.output.store.Mask(string(line))))
+		}
+		l.held = append(l.held[:0], l.held[end:]...)
+	}
+	if keep := l.output.store.longest; len(l.held) > longestLine+keep {
+		// Its end may be the beginning of a secret.
+		clean := l.output.store.Mask(string(l.held))
+		cut := max(0, len(clean)-keep)
+		l.output.write(l.prefix, []byte(clean[:cut]+"\n"))
+		l.held = append(l.held[:0], clean[cut:]...)
+	}
+	return len(text), nil
+}
+
+func (l *lines) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.held) > 0 {
+		l.output.write(l.prefix, []byte(l.output.store.Mask(string(l.held))+"\n"))
+		l.held = nil
+	}
+	return nil
+}

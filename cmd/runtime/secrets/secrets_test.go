@@ -1,0 +1,151 @@
+package secrets_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/secrets"
+)
+
+const secret = `sk-"A1/b2+c3<d4>'`
+
+func TestASessionsSecretsAreReadFromItsFiles(t *testing.T) {
+	dir := t.TempDir()
+	// As a kubelet mounts a Secret: links to a version.
+	version := filepath.Join(dir, "..2026_01_01")
+	if err := os.Mkdir(version, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"session.json": `{"namespace":"team"}`, "llm-api-key": "sk-123456\n", "custom.0": " a b \n"} {
+		if err := os.WriteFile(filepath.Join(version, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(filepath.Join("..data", name), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("..2026_01_01", filepath.Join(dir, "..data")); err != nil {
+		t.Fatal(err)
+	}
+	store, err := secrets.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := store.Key(session.LLMAPIKeyFile); got != "sk-123456" {
+		t.Errorf("the key is %q", got)
+	}
+	if got := store.Value("custom.0"); got != " a b \n" {
+		t.Errorf("the custom secret is %q", got)
+	}
+	if got := store.Mask("sk-123456 of team"); got != "*** of team" {
+		t.Errorf("masked: %q", got)
+	}
+}
+
+func TestASecretIsMaskedInEveryFormItIsPrintedIn(t *testing.T) {
+	store := secrets.New(map[string]string{"key": secret + "\n", "pin": "123", "empty": ""})
+	quoted, err := json.Marshal(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for form, text := range map[string]string{
+		"as it is":             secret,
+		"quoted":               string(quoted),
+		"in a query":           url.QueryEscape(secret),
+		"in a path":            url.PathEscape(secret),
+		"in base64":            base64.StdEncoding.EncodeToString([]byte(secret)),
+		"in base64 of echo":    base64.StdEncoding.EncodeToString([]byte(secret + "\n")),
+		"in base64 for URLs":   base64.URLEncoding.EncodeToString([]byte(secret)),
+		"in base64, unpadded":  base64.RawURLEncoding.EncodeToString([]byte(secret)),
+		"in basic credentials": base64.StdEncoding.EncodeToString([]byte("user:" + secret)),
+		"after two bytes":      base64.StdEncoding.EncodeToString([]byte("u:" + secret + ":more")),
+		"after four bytes":     base64.StdEncoding.EncodeToString([]byte("usr:" + secret + "x")),
+	} {
+		t.Run(form, func(t *testing.T) {
+			got := store.Mask("before " + text + " after")
+			if !strings.Contains(got, "***") || !strings.HasPrefix(got, "before ") || !strings.HasSuffix(got, " after") {
+				t.Errorf("got %q", got)
+			}
+			// Of an encoding that goes on before or after, a few characters of the neighbours are left.
+			if left := len(got) - len("before *** after"); left > 14 {
+				t.Errorf("too much is left: %q", got)
+			}
+		})
+	}
+	if got := store.Mask("pin 123"); got != "pin 123" {
+		t.Errorf("a value too short to hide became %q", got)
+	}
+}
+
+func TestALongSecretIsMaskedInTheLinesOfItsBase64(t *testing.T) {
+	value := strings.Repeat("0123456789abcdef-", 12)
+	store := secrets.New(map[string]string{"key": value})
+	text := base64.StdEncoding.EncodeToString([]byte(value))
+	var wrapped strings.Builder
+	for len(text) > 76 {
+		wrapped.WriteString(text[:76] + "\n")
+		text = text[76:]
+	}
+	wrapped.WriteString(text + "\n")
+	var out bytes.Buffer
+	fmt.Fprint(store.Output(&out).Lines(""), wrapped.String())
+	if strings.Trim(out.String(), "*\n") != "" {
+		t.Errorf("got %q", out.String())
+	}
+}
+
+func TestASecretOfSeveralLinesIsMaskedLineByLine(t *testing.T) {
+	store := secrets.New(map[string]string{"key": "-----BEGIN KEY-----\nabcdefghijkl\nmnopqrstuvwx\n-----END KEY-----\n"})
+	var out bytes.Buffer
+	fmt.Fprint(store.Output(&out).Lines(""), "-----BEGIN KEY-----\nabcdefghijkl\n", "mnopqrstuvwx\n-----END KEY-----\n")
+	if got := out.String(); got != "***\n***\n***\n***\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestASecretSplitAcrossWritesIsMasked(t *testing.T) {
+	store := secrets.New(map[string]string{"key": "very-secret-value"})
+	var out bytes.Buffer
+	lines := store.Output(&out).Lines("[a] ")
+	for _, c := range []byte("x very-secret-value y\nlast very-secret-value") {
+		if _, err := lines.Write([]byte{c}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := out.String(); got != "[a] x *** y\n" {
+		t.Errorf("before the end: %q", got)
+	}
+	if err := lines.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); got != "[a] x *** y\n[a] last ***\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestALineWithoutEndIsNotHeldBackForEver(t *testing.T) {
+	store := secrets.New(map[string]string{"key": "very-secret-value"})
+	var out bytes.Buffer
+	lines := store.Output(&out).Lines("")
+	// Wherever the line is broken, a secret stands across that place for some of these lengths.
+	for length := range 2000 {
+		fmt.Fprint(lines, strings.Repeat("x", length%97)+"very-secret-value")
+	}
+	if out.Len() == 0 {
+		t.Fatal("nothing was written")
+	}
+	if err := lines.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); strings.Contains(strings.ReplaceAll(got, "\n", ""), "secret") || strings.Count(got, "***") < 1990 {
+		t.Errorf("a secret is in the output, or lost: %d masks", strings.Count(got, "***"))
+	}
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// handler serves the session's endpoints. Whether it lives and is ready anybody may ask; the rest needs the key.
+func (s *run) handler() http.Handler {
+	key := s.store.Key(session.KeyFile)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+session.AlivePath, func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "alive") })
+	mux.HandleFunc("GET "+session.ReadyPath, func(w http.ResponseWriter, _ *http.Request) {
+		if step := s.step(); step != ready {
+			writeText(w, http.StatusServiceUnavailable, string(step))
+			return
+		}
+		writeText(w, http.StatusOK, string(ready))
+	})
+	mux.Handle("GET "+session.StatusPath, authenticated(key, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(s.status())
+	})))
+	mux.Handle(session.ToolsPath, authenticated(key, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if router := s.tools(); router != nil {
+			router.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Retry-After", "1")
+		writeText(w, http.StatusServiceUnavailable, string(s.step()))
+	})))
+	return mux
+}
+
+func writeText(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = w.Write([]byte(text + "\n"))
+}
+
+// authenticated asks for the session's key.
+func authenticated(key string, next http.Handler) http.Handler {
+	// Of equal length, so that comparing them takes the same time whatever was sent.
+	want := sha256.Sum256([]byte(key))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got := sha256.Sum256([]byte(presentedKey(r)))
+		if key == "" || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = w.Write([]byte(`{"detail":"Unauthorized"}` + "\n"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func presentedKey(r *http.Request) string {
+	if key := r.Header.Get("X-Session-API-Key"); key != "" {
+		return key
+	}
+	scheme, key, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(key)
+}
+
+// serve until the session ends. Answers may take as long as a tool does, so nothing limits them.
+func (s *run) serve() (net.Listener, error) {
+	listener, err := net.Listen("tcp", s.env.bindAddress)
+	if err != nil {
+		return nil, err
+	}
+	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+	go func() { _ = server.Serve(listener) }()
+	return listener, nil
+}
+
+// routerURL is where the agent reaches the tools.
+func routerURL(listener net.Listener) string {
+	address := listener.Addr().(*net.TCPAddr)
+	host := address.IP.String()
+	if address.IP.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return "http://" + net.JoinHostPort(host, strconv.Itoa(address.Port)) + session.ToolsPath
+}

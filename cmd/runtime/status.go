@@ -1,0 +1,55 @@
+package main
+
+import (
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/router"
+)
+
+// set changes what the session says of itself.
+func (s *run) set(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+}
+
+// step that the start is at.
+func (s *run) step() step {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at
+}
+
+// tools are the router; nil while the workspace is prepared, since servers work in it.
+func (s *run) tools() *router.Router {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.router
+}
+
+func (s *run) status() session.Status {
+	servers := []session.ToolServer{}
+	if router := s.tools(); router != nil {
+		servers = router.Health()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	status := session.Status{
+		Conversation: s.doc.Conversation,
+		Namespace:    s.doc.Namespace,
+		Ready:        s.at == ready,
+		Workspace: session.WorkspaceStatus{
+			State: session.WorkspacePrepared, Directory: s.work.Dir, Branch: s.work.Branch, Commit: s.work.Commit, Resumed: s.work.Resumed,
+		},
+		ToolServers:        servers,
+		Agent:              s.agent,
+		IdleSeconds:        int64(s.activity.idle().Seconds()),
+		IdleTimeoutSeconds: int64(s.doc.IdleTimeout.Seconds()),
+	}
+	if s.at == preparingWorkspace {
+		status.Workspace.State = session.WorkspacePreparing
+	}
+	if s.doc.Repository != nil {
+		status.Workspace.Repository = s.doc.Repository.Name
+	}
+	return status
+}

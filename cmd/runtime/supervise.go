@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// lastReap is how long processes that are left over at the end may take to go.
+const lastReap = 5 * time.Second
+
+// supervise does what the first process of a container has to: it passes signals on, and waits for every process that
+// lost its parent. The session itself is a child, since a process that waits for all children would take
+// the exit status of those that it started itself from under them.
+func supervise() (code int, err error) {
+	// Outside of a container it is not the first process; then it asks to be the parent of orphans.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return 1, fmt.Errorf("become the parent of orphans: %w", err)
+	}
+	// The child dies with the thread that made it: this one, which lasts as long as the process.
+	runtime.LockOSThread()
+	signals := make(chan os.Signal, 64)
+	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	self, err := os.Executable()
+	if err != nil {
+		return 1, err
+	}
+	child, err := syscall.ForkExec(self, []string{os.Args[0], runCommand}, &syscall.ProcAttr{
+		Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
+	})
+	if err != nil {
+		return 1, fmt.Errorf("start the session: %w", err)
+	}
+	for received := range signals {
+		if received != syscall.SIGCHLD {
+			_ = syscall.Kill(child, received.(syscall.Signal))
+			continue
+		}
+		if status, ended := reap(child); ended {
+			killOrphans()
+			return exitCode(status), nil
+		}
+	}
+	return 1, nil
+}
+
+// reap waits for all processes that have ended, and says whether the child is one of them.
+func reap(child int) (status syscall.WaitStatus, ended bool) {
+	for {
+		var of syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &of, syscall.WNOHANG, nil)
+		switch {
+		case err == syscall.EINTR:
+			continue
+		case err != nil || pid <= 0:
+			return status, ended
+		case pid == child:
+			status, ended = of, true
+		}
+	}
+}
+
+// killOrphans ends what the session left behind. Those that lose their parent by it become children in their turn.
+func killOrphans() {
+	for deadline := time.Now().Add(lastReap); time.Now().Before(deadline); {
+		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
+		if err == syscall.ECHILD {
+			return
+		}
+		if pid > 0 {
+			continue
+		}
+		for _, orphan := range children() {
+			_ = syscall.Kill(orphan, syscall.SIGKILL)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// children of this process, as /proc lists them.
+func children() []int {
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, file := range stats {
+		stat, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		// "pid (name) state ppid …", and the name may hold anything.
+		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+		if len(fields) < 2 || string(fields[1]) != strconv.Itoa(os.Getpid()) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// exitCode is that of the child; for a signal as a shell has it.
+func exitCode(status syscall.WaitStatus) int {
+	if status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return status.ExitStatus()
+}

@@ -1,0 +1,77 @@
+package workspace
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	gitconfig "github.com/go-git/go-git/v5/plumbing/format/config"
+)
+
+// configureGit makes the git of the session's user ask the runtime for the token, for the repository's host only.
+// Nothing is stored but whom to ask. Without a repository it sets who the author of commits is.
+func configureGit(o Options, remote *Remote) error {
+	file := filepath.Join(o.Home, ".gitconfig")
+	config := gitconfig.New()
+	if existing, err := os.ReadFile(file); err == nil {
+		if err := gitconfig.NewDecoder(bytes.NewReader(existing)).Decode(config); err != nil {
+			return fmt.Errorf("read %s: %w", file, err)
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if o.UserName != "" {
+		config.SetOption("user", gitconfig.NoSubsection, "name", o.UserName)
+	}
+	if o.UserEmail != "" {
+		config.SetOption("user", gitconfig.NoSubsection, "email", o.UserEmail)
+	}
+	if remote != nil && o.Token != "" {
+		config.RemoveSubsection("credential", remote.origin())
+		// The empty one makes git forget other helpers: they would be told the token, and might store it.
+		config.AddOption("credential", remote.origin(), "helper", "")
+		config.AddOption("credential", remote.origin(), "helper", "!"+shellQuote(o.Helper)+" git-credential")
+	}
+	var text bytes.Buffer
+	if err := gitconfig.NewEncoder(&text).Encode(config); err != nil {
+		return err
+	}
+	if text.Len() == 0 {
+		return nil
+	}
+	if err := os.MkdirAll(o.Home, 0o700); err != nil {
+		return err
+	}
+	temporary := file + ".parley"
+	if err := os.WriteFile(temporary, text.Bytes(), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temporary, file)
+}
+
+func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
+// Credential answers git, which asks for a user name and password on in, with the token: but only if it asks for the
+// host that the token is for.
+func Credential(remote *Remote, token string, in io.Reader, out io.Writer) error {
+	asked := map[string]string{}
+	lines := bufio.NewScanner(in)
+	for lines.Scan() && lines.Text() != "" {
+		name, value, _ := strings.Cut(lines.Text(), "=")
+		asked[name] = value
+	}
+	if err := lines.Err(); err != nil {
+		return err
+	}
+	if remote.User == "" || token == "" || asked["protocol"] != remote.URL.Scheme || !strings.EqualFold(asked["host"], remote.URL.Host) {
+		return nil
+	}
+	_, err := fmt.Fprintf(out, "username=%s\npassword=%s\n", remote.User, token)
+	return err
+}

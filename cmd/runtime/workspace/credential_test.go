@@ -1,0 +1,148 @@
+package workspace_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/runtime/workspace"
+)
+
+func TestTheTokenIsNowhereOnDisk(t *testing.T) {
+	server := newGitServer(t)
+	server.create(t, "private/site.git")
+	o := options(t, private(server, "feature"))
+	o.Token = token
+	prepare(t, o)
+	for _, root := range []string{o.Dir, o.Home} {
+		err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || !entry.Type().IsRegular() {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if bytes.Contains(text, []byte(token)) || bytes.Contains(text, []byte(base64.StdEncoding.EncodeToString([]byte(user+":"+token)))) {
+				t.Errorf("%s holds the token", path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestATokenGoesToItsProviderOnly(t *testing.T) {
+	server := newGitServer(t)
+	server.create(t, "public/site.git")
+	o := options(t, &session.Repository{Name: server.URL + "/public/site.git", Provider: v1alpha1.GitHub})
+	o.Token = token
+	prepare(t, o)
+	if n := server.authenticated.Load(); n > 0 {
+		t.Errorf("%d requests to another host showed the token", n)
+	}
+	if _, err := os.Stat(filepath.Join(o.Home, ".gitconfig")); err == nil {
+		if text := run(t, o.Home, "cat", ".gitconfig"); strings.Contains(text, "credential") {
+			t.Errorf("git would be given the token:\n%s", text)
+		}
+	}
+}
+
+func TestATokenDoesNotFollowARedirectToAnotherHost(t *testing.T) {
+	elsewhere := newGitServer(t)
+	elsewhere.create(t, "public/site.git")
+	server := newGitServer(t)
+	moved := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, elsewhere.URL+strings.Replace(r.URL.String(), "/private/", "/public/", 1), http.StatusFound)
+	})
+	server.Config.Handler = moved
+	o := options(t, private(server, "feature"))
+	o.Token = token
+	if _, err := workspace.Prepare(t.Context(), o); err != nil {
+		t.Log(err)
+	}
+	if n := elsewhere.authenticated.Load(); n > 0 {
+		t.Errorf("%d requests showed the token to the host that was redirected to", n)
+	}
+}
+
+// helper is a program that git can ask, made of Credential.
+func helper(t *testing.T, remote *workspace.Remote) string {
+	t.Helper()
+	var answer bytes.Buffer
+	question := "protocol=" + remote.URL.Scheme + "\nhost=" + remote.URL.Host + "\n\n"
+	if err := workspace.Credential(remote, token, strings.NewReader(question), &answer); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "it's here")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	script := filepath.Join(dir, "helper")
+	text := "#!/bin/sh\n[ \"$1 $2\" = 'git-credential get' ] && cat <<'E'\n" + answer.String() + "E\ntrue\n"
+	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return script
+}
+
+func TestTheAgentCanPushWithoutAStoredToken(t *testing.T) {
+	server := newGitServer(t)
+	server.create(t, "private/site.git")
+	repository := private(server, "feature")
+	remote, err := workspace.Locate(repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := options(t, repository)
+	o.Token, o.Helper = token, helper(t, remote)
+	// Another helper of the user must not be told the token.
+	stored := filepath.Join(o.Home, "stored")
+	existing := "[alias]\n\tst = status\n[credential]\n\thelper = store --file=" + stored + "\n"
+	if err := os.WriteFile(filepath.Join(o.Home, ".gitconfig"), []byte(existing), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := prepare(t, o)
+	prepare(t, o) // a second start changes nothing
+	commit(t, got.Dir, "new", "fourth")
+	runIn(t, got.Dir, o.Home, "git", "push", "-q", "origin", "HEAD:refs/heads/pushed")
+	if pushed := run(t, filepath.Join(server.root, "private/site.git"), "git", "rev-parse", "pushed"); pushed != run(t, got.Dir, "git", "rev-parse", "HEAD") {
+		t.Errorf("pushed %s", pushed)
+	}
+	if _, err := os.Stat(stored); err == nil {
+		t.Error("the token was stored by another helper")
+	}
+	if alias := runIn(t, got.Dir, o.Home, "git", "config", "alias.st"); alias != "status" {
+		t.Errorf("what the user had set is lost: %q", alias)
+	}
+	if helpers := runIn(t, got.Dir, o.Home, "git", "config", "--get-all", "credential."+server.URL+".helper"); strings.Count(helpers, "git-credential") != 1 {
+		t.Errorf("the helpers are %q", helpers)
+	}
+}
+
+func TestTheTokenIsToldForItsHostOnly(t *testing.T) {
+	remote, err := workspace.Locate(&session.Repository{Name: "acme/site", Provider: v1alpha1.GitLab})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for question, want := range map[string]string{
+		"protocol=https\nhost=gitlab.com\n\n":      "username=oauth2\npassword=" + token + "\n",
+		"protocol=https\nhost=gitlab.com":          "username=oauth2\npassword=" + token + "\n",
+		"protocol=http\nhost=gitlab.com\n\n":       "",
+		"protocol=https\nhost=evil.example\n\n":    "",
+		"protocol=https\nhost=gitlab.com:8443\n\n": "",
+		"protocol=https\nhost=gitlab.com.evil\n\n": "",
+		"host=gitlab.com\n\nprotocol=https\n":      "",
+	} {
+		var answer bytes.Buffer
+		if err := workspace.Credential(remote, token, strings.NewReader(question), &answer); err != nil || answer.String() != want {
+			t.Errorf("%q: got %q, %v", question, answer.String(), err)
+		}
+	}
+}

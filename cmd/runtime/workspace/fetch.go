@@ -1,0 +1,184 @@
+package workspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"time"
+
+	"github.com/go-git/go-billy/v5/osfs"
+	"github.com/go-git/go-git/v5"
+	"github.com/go-git/go-git/v5/config"
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/cache"
+	"github.com/go-git/go-git/v5/plumbing/storer"
+	"github.com/go-git/go-git/v5/plumbing/transport"
+	"github.com/go-git/go-git/v5/plumbing/transport/client"
+	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
+	"github.com/go-git/go-git/v5/plumbing/transport/server"
+	"github.com/go-git/go-git/v5/storage/filesystem"
+)
+
+const (
+	// attempts to reach a host: the network of a pod may come up after its processes.
+	attempts   = 4
+	retryDelay = time.Second
+	// answerTimeout is how long a host may take to begin with an answer.
+	answerTimeout = 2 * time.Minute
+)
+
+// allBranches is what later fetches bring, as in any other clone.
+const allBranches config.RefSpec = "+refs/heads/*:refs/remotes/origin/*"
+
+func init() {
+	// go-git would run the programs of git for file URLs; the image may have none.
+	client.InstallProtocol("file", server.NewClient(localRepositories{}))
+	patient := http.DefaultTransport.(*http.Transport).Clone()
+	patient.ResponseHeaderTimeout = answerTimeout
+	overHTTP := githttp.NewClient(&http.Client{Transport: patient})
+	client.InstallProtocol("http", overHTTP)
+	client.InstallProtocol("https", overHTTP)
+}
+
+// fetch clones the branch into dir, and tries again where the host cannot be reached.
+func (o Options) fetch(ctx context.Context, remote *Remote, dir string) error {
+	delay := o.RetryDelay
+	if delay == 0 {
+		delay = retryDelay
+	}
+	for attempt := 1; ; attempt++ {
+		err := o.fetchOnce(ctx, remote, dir)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		if !unreachable(err) || attempt == attempts {
+			return o.explain(remote, err)
+		}
+		o.Log.Warn("cannot reach the repository, trying again", "host", remote.URL.Host)
+		select {
+		case <-time.After(delay):
+			delay *= 2
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := emptyDirectory(dir); err != nil {
+			return err
+		}
+	}
+}
+
+func (o Options) fetchOnce(ctx context.Context, remote *Remote, dir string) error {
+	// A clone of a large repository needs memory that the session has no use for afterwards.
+	defer debug.FreeOSMemory()
+	options := &git.CloneOptions{URL: remote.URL.String(), SingleBranch: true, Depth: 1, Tags: git.NoTags}
+	if o.Repository.Branch != "" {
+		options.ReferenceName = plumbing.NewBranchReferenceName(o.Repository.Branch)
+	}
+	if o.Token != "" {
+		options.Auth = &githttp.BasicAuth{Username: remote.User, Password: o.Token}
+	}
+	if remote.URL.Scheme == "file" {
+		options.Depth = 0
+	}
+	repository, err := git.PlainCloneContext(ctx, dir, false, options)
+	if errors.Is(err, transport.ErrEmptyRemoteRepository) && o.Repository.Branch == "" {
+		// There is nothing to clone yet, but a place to push to.
+		repository, err = initialise(dir, options.URL)
+	}
+	if err != nil {
+		return err
+	}
+	settings, err := repository.Config()
+	if err != nil {
+		return err
+	}
+	settings.Remotes[git.DefaultRemoteName].Fetch = []config.RefSpec{allBranches}
+	return repository.SetConfig(settings)
+}
+
+func initialise(dir, remote string) (*git.Repository, error) {
+	repository, err := git.PlainInitWithOptions(dir, &git.PlainInitOptions{
+		InitOptions: git.InitOptions{DefaultBranch: plumbing.Main},
+	})
+	if err != nil {
+		return nil, err
+	}
+	_, err = repository.CreateRemote(&config.RemoteConfig{Name: git.DefaultRemoteName, URLs: []string{remote}})
+	return repository, err
+}
+
+// explain says what is missing or wrong, in the user's terms.
+func (o Options) explain(remote *Remote, err error) error {
+	where := remote.URL.Host
+	if where == "" {
+		where = remote.URL.Path
+	}
+	switch {
+	case errors.Is(err, transport.ErrEmptyRemoteRepository), errors.Is(err, git.NoMatchingRefSpecError{}), errors.Is(err, plumbing.ErrReferenceNotFound):
+		if o.Repository.Branch != "" {
+			return fmt.Errorf("it has no branch %q", o.Repository.Branch)
+		}
+		return errors.New("it has no default branch: name one")
+	case errors.Is(err, transport.ErrRepositoryNotFound):
+		if o.Token != "" {
+			return fmt.Errorf("%s has no such repository, or the token may not see it", where)
+		}
+		return fmt.Errorf("%s has no such repository, or it is not public and there is no token for %s", where, where)
+	case errors.Is(err, transport.ErrAuthenticationRequired):
+		if o.Token != "" {
+			return fmt.Errorf("%s does not accept the token", where)
+		}
+		return fmt.Errorf("%s asks for a token, and there is none for it: the repository is not public, or does not exist", where)
+	case errors.Is(err, transport.ErrAuthorizationFailed):
+		return fmt.Errorf("%s does not permit to read it", where)
+	case unreachable(err):
+		return fmt.Errorf("%s cannot be reached: %w", where, cause(err))
+	}
+	return fmt.Errorf("cannot be cloned: %w", err)
+}
+
+// unreachable says whether there was no answer at all.
+func unreachable(err error) bool {
+	var network net.Error
+	return errors.As(cause(err), &network)
+}
+
+// cause is what a request failed of, without its URL.
+func cause(err error) error {
+	var request *url.Error
+	if errors.As(err, &request) {
+		return request.Err
+	}
+	return err
+}
+
+func emptyDirectory(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if err := os.RemoveAll(filepath.Join(dir, entry.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// localRepositories are those of file URLs: bare ones, and ones with a work tree.
+type localRepositories struct{}
+
+func (localRepositories) Load(endpoint *transport.Endpoint) (storer.Storer, error) {
+	for _, dir := range []string{filepath.Join(endpoint.Path, git.GitDirName), endpoint.Path} {
+		if _, err := os.Stat(filepath.Join(dir, "objects")); err == nil {
+			return filesystem.NewStorage(osfs.New(dir), cache.NewObjectLRUDefault()), nil
+		}
+	}
+	return nil, transport.ErrRepositoryNotFound
+}

@@ -1,0 +1,81 @@
+package workspace
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"path"
+	"strings"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// provider is where a git provider is, and the user name it expects beside a token.
+type provider struct{ host, user string }
+
+var providers = map[v1alpha1.GitProvider]provider{
+	"":                     {"github.com", "x-access-token"},
+	v1alpha1.GitHub:        {"github.com", "x-access-token"},
+	v1alpha1.GitLab:        {"gitlab.com", "oauth2"},
+	v1alpha1.Bitbucket:     {"bitbucket.org", "x-token-auth"},
+	v1alpha1.EnterpriseSSO: {"", "x-access-token"},
+}
+
+// Remote is where a repository is.
+type Remote struct {
+	// URL of the repository. It holds no user name or password.
+	URL *url.URL
+	// Name of the directory that it is cloned into.
+	Name string
+	// User that goes with the token; empty where the token is not for this host.
+	User string
+}
+
+// Locate a repository. The token of a provider is only for that provider's host, and on a public one only over https.
+func Locate(repository *session.Repository) (*Remote, error) {
+	provider, known := providers[repository.Provider]
+	if !known {
+		return nil, fmt.Errorf("the git provider %q is not known", repository.Provider)
+	}
+	host := provider.host
+	if repository.Host != "" {
+		host = repository.Host
+	}
+	location := repository.Name
+	if !strings.Contains(location, "://") {
+		if host == "" {
+			return nil, fmt.Errorf("the provider %s has no public host: its entry in providerTokens must name one", repository.Provider)
+		}
+		location = "https://" + host + "/" + strings.TrimSuffix(strings.Trim(location, "/"), ".git") + ".git"
+	}
+	u, err := url.Parse(location)
+	switch {
+	case err != nil:
+		return nil, errors.New("is no valid URL")
+	case u.User != nil:
+		return nil, errors.New("its URL must not hold a user name or password")
+	case u.Scheme != "https" && u.Scheme != "http" && u.Scheme != "file":
+		return nil, errors.New("its URL must be http, https or file")
+	}
+	remote := &Remote{URL: u, Name: directoryName(u.Path)}
+	if strings.EqualFold(u.Host, host) && (u.Scheme == "https" || u.Scheme == "http" && repository.Host != "") {
+		remote.User = provider.user
+		if repository.UserID != "" {
+			remote.User = repository.UserID
+		}
+	}
+	return remote, nil
+}
+
+// directoryName is the last part of a repository's path.
+func directoryName(location string) string {
+	name := strings.TrimSuffix(path.Base(path.Clean("/"+location)), ".git")
+	if name == "" || name == "/" || strings.HasPrefix(name, ".") {
+		return "repository"
+	}
+	return name
+}
+
+// origin is the part of the URL that a credential is for.
+func (r *Remote) origin() string { return r.URL.Scheme + "://" + r.URL.Host }

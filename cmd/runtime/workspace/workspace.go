@@ -1,0 +1,161 @@
+// Package workspace prepares the directory that a session works in: the clone of its repository, and what git needs
+// to work with it.
+package workspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/go-git/go-git/v5"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// unfinished starts the names of clones that are not complete. A clone gets its own name only when it is.
+const unfinished = ".parley-clone-"
+
+// Options of a workspace.
+type Options struct {
+	// Dir is the workspace, Home the home directory of its user.
+	Dir, Home string
+	// Repository to clone into it; nil where there is none.
+	Repository *session.Repository
+	// Token of the repository's provider; empty where there is none.
+	Token string
+	// UserName and UserEmail are the author of commits.
+	UserName, UserEmail string
+	// Helper is the program that git asks for the token.
+	Helper string
+	Log    *slog.Logger
+	// RetryDelay is how long to wait before a host is tried again that cannot be reached, where it is not the usual.
+	RetryDelay time.Duration
+}
+
+// Workspace is a prepared directory.
+type Workspace struct {
+	// Dir is where to work: the clone, or the workspace where there is none.
+	Dir string
+	// Branch and Commit that are checked out in the clone.
+	Branch, Commit string
+	// Resumed is set where the clone was there already.
+	Resumed bool
+}
+
+// Prepare the workspace. Its errors are for the user: they say what about the repository is missing or wrong.
+func Prepare(ctx context.Context, o Options) (*Workspace, error) {
+	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make the workspace: %w", err)
+	}
+	if o.Repository == nil {
+		return &Workspace{Dir: o.Dir}, configureGit(o, nil)
+	}
+	remote, err := Locate(o.Repository)
+	if err != nil {
+		return nil, fmt.Errorf("repository %s: %w", withoutUser(o.Repository.Name), err)
+	}
+	if remote.User == "" {
+		o.Token = ""
+	}
+	workspace, err := o.clone(ctx, remote)
+	if err != nil {
+		return nil, fmt.Errorf("repository %s: %w", o.Repository.Name, err)
+	}
+	return workspace, configureGit(o, remote)
+}
+
+// withoutUser is the name of a repository to say in public: a URL that should hold no password may do so all the same.
+func withoutUser(name string) string {
+	scheme, rest, isURL := strings.Cut(name, "://")
+	if !isURL {
+		return name
+	}
+	authority, path, _ := strings.Cut(rest, "/")
+	return scheme + "://" + authority[strings.LastIndex(authority, "@")+1:] + "/" + path
+}
+
+func (o Options) clone(ctx context.Context, remote *Remote) (*Workspace, error) {
+	if err := removeUnfinished(o.Dir); err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(o.Dir, remote.Name)
+	repository, err := git.PlainOpen(dir)
+	resumed := err == nil
+	if !resumed {
+		if !emptyOrMissing(dir) {
+			return nil, fmt.Errorf("the workspace has a directory %s already, which is no clone", remote.Name)
+		}
+		if repository, err = o.cloneAs(ctx, remote, dir); err != nil {
+			return nil, err
+		}
+	}
+	if err := o.setIdentity(repository); err != nil {
+		return nil, err
+	}
+	workspace := &Workspace{Dir: dir, Resumed: resumed}
+	if head, err := repository.Head(); err == nil {
+		workspace.Commit = head.Hash().String()
+		if head.Name().IsBranch() {
+			workspace.Branch = head.Name().Short()
+		}
+	}
+	return workspace, nil
+}
+
+// cloneAs clones beside dir and then renames, so that dir is a complete clone or nothing.
+func (o Options) cloneAs(ctx context.Context, remote *Remote, dir string) (*git.Repository, error) {
+	temporary, err := os.MkdirTemp(o.Dir, unfinished)
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(temporary)
+	if err := o.fetch(ctx, remote, temporary); err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(temporary, 0o755); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(temporary, dir); err != nil {
+		return nil, err
+	}
+	return git.PlainOpen(dir)
+}
+
+func removeUnfinished(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), unfinished) {
+			if err := os.RemoveAll(filepath.Join(dir, entry.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func emptyOrMissing(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0
+}
+
+// setIdentity makes the user the author of commits in the clone.
+func (o Options) setIdentity(repository *git.Repository) error {
+	config, err := repository.Config()
+	if err != nil {
+		return fmt.Errorf("read the clone's configuration: %w", err)
+	}
+	config.User.Name, config.User.Email = o.UserName, o.UserEmail
+	if err := repository.SetConfig(config); err != nil {
+		return fmt.Errorf("set the git identity: %w", err)
+	}
+	return nil
+}

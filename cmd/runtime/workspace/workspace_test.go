@@ -1,0 +1,274 @@
+package workspace_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/runtime/workspace"
+)
+
+func options(t *testing.T, repository *session.Repository) workspace.Options {
+	t.Helper()
+	return workspace.Options{
+		Dir: filepath.Join(t.TempDir(), "workspace"), Home: t.TempDir(), Repository: repository,
+		UserName: "Ada Lovelace", UserEmail: "ada@example.com", Helper: "/bin/false",
+		Log: slog.New(slog.DiscardHandler), RetryDelay: time.Microsecond,
+	}
+}
+
+func private(s *gitServer, branch string) *session.Repository {
+	return &session.Repository{Name: s.URL + "/private/site.git", Provider: v1alpha1.GitHub, Host: s.host(), Branch: branch}
+}
+
+func prepare(t *testing.T, o workspace.Options) *workspace.Workspace {
+	t.Helper()
+	prepared, err := workspace.Prepare(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return prepared
+}
+
+func TestARepositoryIsClonedAtItsBranch(t *testing.T) {
+	server := newGitServer(t)
+	server.create(t, "private/site.git")
+	o := options(t, private(server, "feature"))
+	o.Token = token
+	got := prepare(t, o)
+	if want := filepath.Join(o.Dir, "site"); got.Dir != want || got.Branch != "feature" || got.Resumed {
+		t.Errorf("got %+v, want a new clone in %s at feature", got, want)
+	}
+	if head := run(t, got.Dir, "git", "rev-parse", "HEAD"); head != got.Commit {
+		t.Errorf("the commit is %s, git says %s", got.Commit, head)
+	}
+	if branch := run(t, got.Dir, "git", "branch", "--show-current"); branch != "feature" {
+		t.Errorf("git is at branch %q", branch)
+	}
+	if status := run(t, got.Dir, "git", "status", "--porcelain"); status != "" {
+		t.Errorf("the clone is not clean:\n%s", status)
+	}
+	if commits := run(t, got.Dir, "git", "rev-list", "--count", "HEAD"); commits != "1" {
+		t.Errorf("the clone has %s commits, want it shallow", commits)
+	}
+	if author := run(t, got.Dir, "git", "var", "GIT_AUTHOR_IDENT"); !strings.HasPrefix(author, "Ada Lovelace <ada@example.com>") {
+		t.Errorf("the author is %s", author)
+	}
+}
+
+func TestWithoutABranchTheDefaultOneIsCheckedOut(t *testing.T) {
+	server := newGitServer(t)
+	server.create(t, "public/site.git")
+	got := prepare(t, options(t, &session.Repository{Name: server.URL + "/public/site"}))
+	if got.Branch != "main" {
+		t.Errorf("the branch is %q", got.Branch)
+	}
+	run(t, got.Dir, "git", "fetch", "-q", "origin")
+	if branches := run(t, got.Dir, "git", "branch", "-r", "--list", "origin/feature"); branches == "" {
+		t.Error("a fetch does not bring the other branches")
+	}
+}
+
+func TestALocalRepositoryIsCloned(t *testing.T) {
+	server := newGitServer(t)
+	server.create(t, "local.git")
+	worktree := filepath.Join(t.TempDir(), "work")
+	run(t, server.root, "git", "clone", "-q", "-b", "feature", filepath.Join(server.root, "local.git"), worktree)
+	for _, location := range []string{filepath.Join(server.root, "local.git"), worktree} {
+		// No programs of git are needed.
+		t.Setenv("PATH", t.TempDir())
+		if got := prepare(t, options(t, &session.Repository{Name: "file://" + location, Branch: "feature"})); got.Branch != "feature" {
+			t.Errorf("%s: the branch is %q", location, got.Branch)
+		}
+	}
+}
+
+func TestAnEmptyRepositoryCanBeFilled(t *testing.T) {
+	server := newGitServer(t)
+	server.createEmpty(t, "public/new.git")
+	o := options(t, &session.Repository{Name: server.URL + "/public/new.git"})
+	got := prepare(t, o)
+	commit(t, got.Dir, "a", "first")
+	if remote := run(t, got.Dir, "git", "remote", "get-url", "origin"); remote != server.URL+"/public/new.git" {
+		t.Errorf("the remote is %s", remote)
+	}
+	o.Repository.Branch = "main"
+	o.Dir = t.TempDir()
+	if _, err := workspace.Prepare(t.Context(), o); err == nil || !strings.Contains(err.Error(), `no branch "main"`) {
+		t.Errorf("a branch of an empty repository: %v", err)
+	}
+}
+
+func TestWithoutARepositoryTheWorkspaceIsEmpty(t *testing.T) {
+	o := options(t, nil)
+	if got := prepare(t, o); got.Dir != o.Dir || got.Resumed {
+		t.Errorf("got %+v", got)
+	}
+	if author := runIn(t, o.Dir, o.Home, "git", "var", "GIT_AUTHOR_IDENT"); !strings.HasPrefix(author, "Ada Lovelace <ada@example.com>") {
+		t.Errorf("the author is %s", author)
+	}
+}
+
+func TestWhatIsMissingIsSaid(t *testing.T) {
+	server := newGitServer(t)
+	server.create(t, "private/site.git")
+	server.create(t, "forbidden/site.git")
+	closed := newGitServer(t)
+	closed.Close()
+	at := func(path string) *session.Repository {
+		return &session.Repository{Name: server.URL + path, Provider: v1alpha1.GitHub, Host: server.host()}
+	}
+	for name, c := range map[string]struct {
+		repository *session.Repository
+		token      string
+		says       string
+	}{
+		"the repository":    {at("/private/nothing.git"), token, "has no such repository, or the token may not see it"},
+		"a public one":      {at("/public/nothing.git"), "", "has no such repository, or it is not public"},
+		"the branch":        {private(server, "nothing"), token, `it has no branch "nothing"`},
+		"a token":           {private(server, ""), "", "asks for a token, and there is none for it"},
+		"the right token":   {private(server, ""), "ghp_wrong", "does not accept the token"},
+		"permission":        {at("/forbidden/site.git"), token, "does not permit to read it"},
+		"the host":          {&session.Repository{Name: closed.URL + "/a/b"}, "", "cannot be reached"},
+		"the host's name":   {&session.Repository{Name: "http://host.invalid/a/b"}, "", "host.invalid cannot be reached"},
+		"a local one":       {&session.Repository{Name: "file:///nowhere"}, "", "/nowhere has no such repository"},
+		"a provider's host": {&session.Repository{Name: "a/b", Provider: v1alpha1.EnterpriseSSO}, "", "must name one"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options(t, c.repository)
+			o.Token = c.token
+			_, err := workspace.Prepare(t.Context(), o)
+			if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), c.repository.Name) {
+				t.Fatalf("got %v, want an error that says %q", err, c.says)
+			}
+			if strings.Contains(err.Error(), token) {
+				t.Errorf("the token is in the error: %v", err)
+			}
+			if entries, err := os.ReadDir(o.Dir); err != nil || len(entries) > 0 {
+				t.Errorf("left in the workspace: %v %v", entries, err)
+			}
+		})
+	}
+}
+
+func TestAResumedWorkspaceIsNotClonedAgain(t *testing.T) {
+	server := newGitServer(t)
+	server.create(t, "private/site.git")
+	o := options(t, private(server, "feature"))
+	o.Token = token
+	first := prepare(t, o)
+	if err := os.WriteFile(filepath.Join(first.Dir, "feature"), []byte("changed\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	server.Close()
+	o.UserName = "Grace Hopper"
+	second := prepare(t, o)
+	if !second.Resumed || second.Dir != first.Dir || second.Branch != "feature" {
+		t.Errorf("got %+v", second)
+	}
+	if text, err := os.ReadFile(filepath.Join(second.Dir, "feature")); err != nil || string(text) != "changed\n" {
+		t.Errorf("the work is lost: %q %v", text, err)
+	}
+	if name := run(t, second.Dir, "git", "config", "user.name"); name != "Grace Hopper" {
+		t.Errorf("the author is still %s", name)
+	}
+}
+
+func TestACloneThatWasKilledIsDoneAgain(t *testing.T) {
+	server := newGitServer(t)
+	server.create(t, "private/site.git")
+	o := options(t, private(server, "feature"))
+	o.Token = token
+	killed := exec.Command(os.Args[0])
+	killed.Env = append(os.Environ(), "CLONE="+o.Repository.Name, "HOST="+o.Repository.Host, "DIR="+o.Dir, "HOME="+o.Home)
+	middle, dead := make(chan struct{}), make(chan struct{})
+	server.setDuring(func() {
+		close(middle)
+		<-dead
+	})
+	if err := killed.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-middle
+	if err := killed.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = killed.Wait()
+	server.setDuring(nil)
+	close(dead)
+	if left, err := filepath.Glob(filepath.Join(o.Dir, ".parley-clone-*")); err != nil || len(left) != 1 {
+		t.Fatalf("the killed clone left %v, %v", left, err)
+	}
+	if got := prepare(t, o); got.Resumed || got.Branch != "feature" {
+		t.Errorf("got %+v", got)
+	}
+	if entries, err := os.ReadDir(o.Dir); err != nil || len(entries) != 1 {
+		t.Errorf("in the workspace: %v %v", entries, err)
+	}
+}
+
+// TestMain is also a program that clones, for a test to kill it.
+func TestMain(m *testing.M) {
+	if name := os.Getenv("CLONE"); name != "" {
+		_, err := workspace.Prepare(context.Background(), workspace.Options{
+			Dir: os.Getenv("DIR"), Home: os.Getenv("HOME"), Token: token, Log: slog.New(slog.DiscardHandler),
+			Repository: &session.Repository{Name: name, Provider: v1alpha1.GitHub, Host: os.Getenv("HOST"), Branch: "feature"},
+		})
+		if err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func TestADirectoryThatIsNoCloneIsLeftAlone(t *testing.T) {
+	server := newGitServer(t)
+	server.create(t, "public/site.git")
+	o := options(t, &session.Repository{Name: server.URL + "/public/site.git"})
+	mine := filepath.Join(o.Dir, "site", "mine")
+	if err := os.MkdirAll(mine, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := workspace.Prepare(t.Context(), o); err == nil || !strings.Contains(err.Error(), "is no clone") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(mine); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestARepositoryIsLocatedAtItsProvider(t *testing.T) {
+	for _, c := range []struct {
+		repository      session.Repository
+		url, name, user string
+	}{
+		{session.Repository{Name: "acme/site"}, "https://github.com/acme/site.git", "site", "x-access-token"},
+		{session.Repository{Name: "acme/site.git", Provider: v1alpha1.GitHub}, "https://github.com/acme/site.git", "site", "x-access-token"},
+		{session.Repository{Name: "a/b/c", Provider: v1alpha1.GitLab}, "https://gitlab.com/a/b/c.git", "c", "oauth2"},
+		{session.Repository{Name: "a/b", Provider: v1alpha1.Bitbucket, UserID: "ada"}, "https://bitbucket.org/a/b.git", "b", "ada"},
+		{session.Repository{Name: "a/b", Provider: v1alpha1.EnterpriseSSO, Host: "git.example.com:8443"}, "https://git.example.com:8443/a/b.git", "b", "x-access-token"},
+		{session.Repository{Name: "https://GitHub.com/a/b", Provider: v1alpha1.GitHub}, "https://GitHub.com/a/b", "b", "x-access-token"},
+		{session.Repository{Name: "https://evil.example/a/b", Provider: v1alpha1.GitHub}, "https://evil.example/a/b", "b", ""},
+		{session.Repository{Name: "http://github.com/a/b", Provider: v1alpha1.GitHub}, "http://github.com/a/b", "b", ""},
+		{session.Repository{Name: "file:///srv/.git", Provider: v1alpha1.GitHub}, "file:///srv/.git", "repository", ""},
+		{session.Repository{Name: "https://example.com/..", Provider: v1alpha1.GitHub}, "https://example.com/..", "repository", ""},
+	} {
+		got, err := workspace.Locate(&c.repository)
+		if err != nil || got.URL.String() != c.url || got.Name != c.name || got.User != c.user {
+			t.Errorf("%+v: got %+v, %v", c.repository, got, err)
+		}
+	}
+	for _, name := range []string{"https://ada:secret@example.com/a", "ssh://git@example.com/a", "http://%zz"} {
+		if _, err := workspace.Prepare(t.Context(), options(t, &session.Repository{Name: name})); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
