@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -94,15 +96,21 @@ func (r request) deniedSecrets(ctx context.Context, names sets.Set[string]) (set
 	return denied, nil
 }
 
-// keepsSecret reports whether the sender is Parley itself and the Secret one that it keeps for the object.
+func (r request) byKeeper() bool { return r.keepers.Has(r.user.Username) }
+
+// keepsSecret reports whether the sender is Parley itself and the Secret one that it keeps for the object, or is about to.
 func (r request) keepsSecret(ctx context.Context, name string) (bool, error) {
-	if !r.keepers.Has(r.user.Username) {
+	if !r.byKeeper() {
 		return false, nil
 	}
 	// The type is no part of the metadata, so here the whole Secret is read.
 	secret := &corev1.Secret{}
-	if err := r.reader.Get(ctx, r.key(name), secret); err != nil {
-		return false, client.IgnoreNotFound(err)
+	err := r.reader.Get(ctx, r.key(name), secret)
+	switch {
+	case apierrors.IsNotFound(err):
+		return r.reserved(name, ofSettings, ofConversation), nil
+	case err != nil:
+		return false, err
 	}
 	if secret.Type != v1alpha1.SecretTypeUserKey {
 		return false, nil
@@ -115,14 +123,37 @@ func (r request) keepsSecret(ctx context.Context, name string) (bool, error) {
 	return false, nil
 }
 
+// What Parley keeps for an object is called after it, with one of these endings. An object may be written before what it
+// refers to; by these names nothing of somebody else's is caught that comes into being in between.
+var (
+	ofSettings     = regexp.MustCompile(`^-(llm-api-key|search-api-key|sandbox-api-key|token-(github|gitlab|bitbucket|enterprise-sso)|(secret|mcp)-[0-9a-f]{16})$`)
+	ofConversation = regexp.MustCompile(`^-tool-[0-9a-f]{16}$`)
+	ofReplay       = regexp.MustCompile(`^-replay-[0-9a-f]{16}-[a-z2-7]{10}$`)
+)
+
+// reserved reports whether a name is one that only what Parley keeps for the object has. A session never
+// waits for what is kept for its settings.
+func (r request) reserved(name string, settings, conversation *regexp.Regexp) bool {
+	form, owner := conversation, r.keptBy[v1alpha1.LabelConversation]
+	if owner == "" {
+		form, owner = settings, r.keptBy[v1alpha1.LabelUserSettings]
+	}
+	ending, found := strings.CutPrefix(name, owner)
+	return owner != "" && found && form != nil && form.MatchString(ending)
+}
+
 // keepsConfigMap reports whether the sender is Parley itself and the ConfigMap one that it keeps for the object.
 func (r request) keepsConfigMap(ctx context.Context, name string) (bool, error) {
-	if !r.keepers.Has(r.user.Username) {
+	if !r.byKeeper() {
 		return false, nil
 	}
 	configMap := metadataOf("ConfigMap")
-	if err := r.reader.Get(ctx, r.key(name), configMap); err != nil {
-		return false, client.IgnoreNotFound(err)
+	err := r.reader.Get(ctx, r.key(name), configMap)
+	switch {
+	case apierrors.IsNotFound(err):
+		return r.reserved(name, nil, ofReplay), nil
+	case err != nil:
+		return false, err
 	}
 	conversation := r.keptBy[v1alpha1.LabelConversation]
 	return conversation != "" && configMap.Labels[v1alpha1.LabelConversation] == conversation, nil

@@ -91,7 +91,7 @@ func TestStartingASessionAgainNeedsAccessToItsSecrets(t *testing.T) {
 	mustCreate(t, settings)
 	conversation := mustCreate(t, object(t, "Conversation", namespace, "{userSettingsName: ada, suspend: true}"))
 	thief := user(t, "thief", namespace)
-	owner := user(t, "owner", namespace, get("secrets", "theirs"))
+	owner := user(t, "owner", namespace, use("ada"))
 	for field, value := range map[string]any{"suspend": false, "restartAt": "2026-01-01T00:00:00Z"} {
 		t.Run(field, func(t *testing.T) {
 			again := setField(t, value, "spec", field)

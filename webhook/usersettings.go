@@ -3,8 +3,11 @@ package webhook
 import (
 	"context"
 	"fmt"
+	"regexp"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,7 +39,8 @@ func (v *userSettingsValidator) ValidateCreate(ctx context.Context, settings *v1
 
 // ValidateUpdate checks every reference again, also those that stay: with another llmBaseURL,
 // say, a key would go elsewhere. Settings that are being deleted are no exception, for sessions
-// may start with them until they are gone.
+// may start with them until they are gone. Only Parley itself may leave references as they are without being allowed to get
+// them: it writes for the user whose settings they are, and whose sessions have these keys.
 func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, settings *v1alpha1.UserSettings) (admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(old.Spec, settings.Spec) {
 		return nil, nil
@@ -72,7 +76,11 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 	}
 	request, err := v.guard.request(ctx, map[string]string{v1alpha1.LabelUserSettings: settings.Name})
 	if err == nil {
-		err = request.checkSecrets(ctx, settings.SecretReferences(), found)
+		refs := settings.SecretReferences()
+		if old != nil && request.byKeeper() {
+			refs = added(old.SecretReferences(), refs)
+		}
+		err = request.checkSecrets(ctx, refs, found)
 	}
 	// An agent that was taken out of the catalogue must not keep its users from changing something else.
 	if agent := settings.Spec.Agent; err == nil && agent != nil && (old == nil || !ptr.Equal(old.Spec.Agent, agent)) {
@@ -83,3 +91,21 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 	}
 	return found.warnings, refusal("UserSettings", settings.Name, found.errs)
 }
+
+// added are the references that were not there before, in the same field. Positions in a list may have changed.
+func added(before, after []v1alpha1.SecretReference) []v1alpha1.SecretReference {
+	type place struct {
+		path string
+		ref  v1alpha1.SecretKeyRef
+	}
+	of := func(r v1alpha1.SecretReference) place {
+		return place{position.ReplaceAllString(r.Path.String(), ""), r.Ref}
+	}
+	known := sets.New[place]()
+	for _, r := range before {
+		known.Insert(of(r))
+	}
+	return slices.DeleteFunc(after, func(r v1alpha1.SecretReference) bool { return known.Has(of(r)) })
+}
+
+var position = regexp.MustCompile(`\[[0-9]+\]`)

@@ -19,6 +19,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule="!has(self.replayJSONRef) || !has(self.initialUserMsg)",message="initialUserMsg must be absent when replayJSONRef is set: a replay brings its own first message",fieldPath=".initialUserMsg"
 // +kubebuilder:validation:XValidation:rule="!has(self.replayJSONRef) || !has(self.imageURLs)",message="imageURLs must be absent when replayJSONRef is set: a replay brings its own images",fieldPath=".imageURLs"
 // +kubebuilder:validation:XValidation:rule="!has(self.replayJSONRef) || !has(self.suggestedTask)",message="suggestedTask must be absent when replayJSONRef is set: a replay brings its own first message",fieldPath=".suggestedTask"
+// +kubebuilder:validation:XValidation:rule="!has(self.replayJSONRef) || !has(self.createMicroagent)",message="createMicroagent must be absent when replayJSONRef is set: a replay brings its own first message",fieldPath=".createMicroagent"
+// +kubebuilder:validation:XValidation:rule="!has(self.suggestedTask) || !has(self.gitProvider) || self.gitProvider == self.suggestedTask.gitProvider",message="gitProvider must be that of suggestedTask, or absent",fieldPath=".gitProvider"
 // +kubebuilder:validation:XValidation:rule="!has(self.suggestedTask) || !has(self.createMicroagent)",message="createMicroagent must be absent when suggestedTask is set: ask for one of them",fieldPath=".createMicroagent"
 // +kubebuilder:validation:XValidation:rule="!has(self.selectedBranch) || has(self.repository) || has(self.suggestedTask) || has(self.createMicroagent)",message="selectedBranch needs a repository to be a branch of",fieldPath=".selectedBranch"
 type ConversationSpec struct {
@@ -91,7 +93,7 @@ type ConversationSpec struct {
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
 
-	// RestartAt starts a session again that ended before this time.
+	// RestartAt starts a session that has ended again, at this time. Change it to start the session once more.
 	// +optional
 	RestartAt *metav1.Time `json:"restartAt,omitempty"`
 
@@ -100,7 +102,7 @@ type ConversationSpec struct {
 	// +kubebuilder:default="30m"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s') && duration(self) <= duration('720h')",message="idleTimeout must be between 0s and 720h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('720h')",message="idleTimeout must be a duration between 0s and 720h, such as 90s, 30m or 1h30m"
 	// +optional
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
 
@@ -108,7 +110,7 @@ type ConversationSpec struct {
 	// +kubebuilder:default="10m"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="startDeadline must be between 1s and 24h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="startDeadline must be a duration between 1s and 24h, such as 90s, 30m or 1h30m"
 	// +optional
 	StartDeadline *metav1.Duration `json:"startDeadline,omitempty"`
 
@@ -116,7 +118,7 @@ type ConversationSpec struct {
 	// has not ended. Without it the Conversation stays.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s') && duration(self) <= duration('8760h')",message="ttlAfterStopped must be between 0s and 8760h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('8760h')",message="ttlAfterStopped must be a duration between 0s and 8760h, such as 90s, 30m or 1h30m"
 	// +optional
 	TTLAfterStopped *metav1.Duration `json:"ttlAfterStopped,omitempty"`
 }
@@ -191,6 +193,7 @@ type Workspace struct {
 	// StorageClassName of the volume; without it the cluster's default.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	// +optional
 	StorageClassName *string `json:"storageClassName,omitempty"`
 }
@@ -245,6 +248,10 @@ type ConversationStatus struct {
 	// StopTime is when the session last stopped. It is absent while the session starts or runs.
 	// +optional
 	StopTime *metav1.Time `json:"stopTime,omitempty"`
+
+	// RestartedAt is the restartAt that was last followed.
+	// +optional
+	RestartedAt *metav1.Time `json:"restartedAt,omitempty"`
 
 	// Conditions: Ready, Reconciling, Stalled, PodReady and SettingsReady.
 	// +kubebuilder:validation:MaxItems=16

@@ -189,6 +189,10 @@ func (in *ConversationStatus) DeepCopyInto(out *ConversationStatus) {
 		in, out := &in.StopTime, &out.StopTime
 		*out = (*in).DeepCopy()
 	}
+	if in.RestartedAt != nil {
+		in, out := &in.RestartedAt, &out.RestartedAt
+		*out = (*in).DeepCopy()
+	}
 	if in.Conditions != nil {
 		in, out := &in.Conditions, &out.Conditions
 		*out = make([]v1.Condition, len(*in))

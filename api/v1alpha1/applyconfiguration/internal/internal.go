@@ -137,6 +137,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: reason
       type:
         scalar: string
+    - name: restartedAt
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
     - name: runningTime
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time

@@ -41,7 +41,7 @@ type ConversationSpecApplyConfiguration struct {
 	Workspace *WorkspaceApplyConfiguration `json:"workspace,omitempty"`
 	// Suspend stops the session and keeps its workspace; unset it to resume.
 	Suspend *bool `json:"suspend,omitempty"`
-	// RestartAt starts a session again that ended before this time.
+	// RestartAt starts a session that has ended again, at this time. Change it to start the session once more.
 	RestartAt *v1.Time `json:"restartAt,omitempty"`
 	// IdleTimeout after which a session in which nothing happens ends, with reason Idle. It holds
 	// from the next start on. "0s" means never.

@@ -31,6 +31,8 @@ type ConversationStatusApplyConfiguration struct {
 	RunningTime *v1.Time `json:"runningTime,omitempty"`
 	// StopTime is when the session last stopped. It is absent while the session starts or runs.
 	StopTime *v1.Time `json:"stopTime,omitempty"`
+	// RestartedAt is the restartAt that was last followed.
+	RestartedAt *v1.Time `json:"restartedAt,omitempty"`
 	// Conditions: Ready, Reconciling, Stalled, PodReady and SettingsReady.
 	Conditions []metav1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
@@ -102,6 +104,14 @@ func (b *ConversationStatusApplyConfiguration) WithRunningTime(value v1.Time) *C
 // If called multiple times, the StopTime field is set to the value of the last call.
 func (b *ConversationStatusApplyConfiguration) WithStopTime(value v1.Time) *ConversationStatusApplyConfiguration {
 	b.StopTime = &value
+	return b
+}
+
+// WithRestartedAt sets the RestartedAt field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the RestartedAt field is set to the value of the last call.
+func (b *ConversationStatusApplyConfiguration) WithRestartedAt(value v1.Time) *ConversationStatusApplyConfiguration {
+	b.RestartedAt = &value
 	return b
 }
 

@@ -1,0 +1,113 @@
+package webhook
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+const (
+	someHash   = "0123456789abcdef"
+	someRandom = "abcdefgh27"
+)
+
+func TestTheFacadeMayReferToWhatItIsAboutToWrite(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	for _, name := range []string{"ada-llm-api-key", "talk-tool-" + someHash} {
+		mustCreate(t, secret(namespace, name+"x")) // others' Secrets with such names are not in the way
+	}
+	theirs := mustCreate(t, secret(namespace, "ada-search-api-key"))
+	facade := user(t, facadeUser, namespace, use("ada"))
+	stranger := user(t, "stranger", namespace, use("ada"))
+	for _, c := range []struct {
+		name, kind, object, secret string
+		person                     *person
+		accepted                   bool
+	}{
+		{"a key of the settings", "UserSettings", "ada", "ada-llm-api-key", facade, true},
+		{"a token of the settings", "UserSettings", "ada", "ada-token-enterprise-sso", facade, true},
+		{"a custom secret of the settings", "UserSettings", "ada", "ada-secret-" + someHash, facade, true},
+		{"a tool's key of the settings", "UserSettings", "ada", "ada-mcp-" + someHash, facade, true},
+		{"a key of other settings", "UserSettings", "ada", "bob-llm-api-key", facade, false},
+		{"a key of settings with a longer name", "UserSettings", "ada", "ada-b-llm-api-key", facade, false},
+		{"a name that only begins like that", "UserSettings", "ada", "ada-database", facade, false},
+		{"a name that only ends like that", "UserSettings", "ada", "x-ada-llm-api-key", facade, false},
+		{"a Secret that somebody else has made", "UserSettings", "ada", theirs.Name, facade, false},
+		{"a tool's key of a session with the settings' name", "UserSettings", "ada", "ada-tool-" + someHash, facade, false},
+		{"a tool's key of the session", "Conversation", "talk", "talk-tool-" + someHash, facade, true},
+		{"a tool's key of another session", "Conversation", "talk", "walk-tool-" + someHash, facade, false},
+		{"a tool's key with another hash", "Conversation", "talk", "talk-tool-password", facade, false},
+		{"a key of the session's settings that is not there", "Conversation", "talk", "ada-llm-api-key", facade, false},
+		{"a key of the settings, by a stranger", "UserSettings", "ada", "ada-llm-api-key", stranger, false},
+		{"a tool's key of the session, by a stranger", "Conversation", "talk", "talk-tool-" + someHash, stranger, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			spec := "mcpConfig: {sseServers: [{url: 'https://example.com', apiKeyRef: {name: " + c.secret + ", key: k}}]}"
+			if c.kind == "Conversation" {
+				spec += "\nuserSettingsName: ada"
+			}
+			o := object(t, c.kind, namespace, spec)
+			o.SetName(c.object)
+			err := c.person.Create(t.Context(), o, client.DryRunAll)
+			if c.accepted {
+				expectAccepted(t, err)
+			} else {
+				expectRefused(t, err, `Secret "`+c.secret+`"`, "spec.mcpConfig.sseServers[0].apiKeyRef")
+			}
+		})
+	}
+}
+
+func TestTheFacadeMayReferToTheReplayItIsAboutToWrite(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	facade := user(t, facadeUser, namespace, use("default"))
+	stranger := user(t, "stranger", namespace, use("default"))
+	replay := func(p *person, name string) error {
+		o := object(t, "Conversation", namespace, "replayJSONRef: {name: "+name+", key: replay.json}")
+		o.SetName("talk")
+		return p.Create(t.Context(), o, client.DryRunAll)
+	}
+	ours := "talk-replay-" + someHash + "-" + someRandom
+	expectAccepted(t, replay(facade, ours))
+	expectRefused(t, replay(stranger, ours), "ConfigMap", "spec.replayJSONRef")
+	expectRefused(t, replay(facade, "walk-replay-"+someHash+"-"+someRandom), "ConfigMap", "spec.replayJSONRef")
+	expectRefused(t, replay(facade, "talk-replay"), "ConfigMap", "spec.replayJSONRef")
+}
+
+func TestTheFacadeLeavesReferencesOfOthersAsTheyAre(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	mustCreate(t, secret(namespace, "theirs"))
+	mustCreate(t, secret(namespace, "other"))
+	settings := object(t, "UserSettings", namespace, "{llmAPIKeyRef: {name: theirs, key: k}, "+
+		"secretsStore: {customSecrets: [{name: B, secretRef: {name: other, key: k}}]}}")
+	settings.SetName("ada")
+	mustCreate(t, settings)
+	facade := user(t, facadeUser, namespace)
+
+	t.Run("while it changes something else", func(t *testing.T) {
+		expectAccepted(t, facade.change(t, settings, setField(t, "de", "spec", "language")))
+	})
+	t.Run("also when their place in a list changes", func(t *testing.T) {
+		mustCreate(t, keptSecret(namespace, "ada-secret-"+someHash, v1alpha1.LabelUserSettings, "ada"))
+		expectAccepted(t, facade.change(t, settings, setField(t, []any{
+			map[string]any{"name": "A", "secretRef": map[string]any{"name": "ada-secret-" + someHash, "key": "k"}},
+			map[string]any{"name": "B", "secretRef": map[string]any{"name": "other", "key": "k"}},
+		}, "spec", "secretsStore", "customSecrets")))
+	})
+	t.Run("but does not move them", func(t *testing.T) {
+		moved := setField(t, map[string]any{"name": "theirs", "key": "k"}, "spec", "searchAPIKeyRef")
+		expectRefused(t, facade.change(t, settings, moved), `Secret "theirs"`, "spec.searchAPIKeyRef")
+		otherKey := setField(t, map[string]any{"name": "theirs", "key": "l"}, "spec", "llmAPIKeyRef")
+		expectRefused(t, facade.change(t, settings, otherKey), `Secret "theirs"`, "spec.llmAPIKeyRef")
+	})
+	t.Run("which nobody else may", func(t *testing.T) {
+		stranger := user(t, "stranger", namespace)
+		err := stranger.change(t, settings, func(o *unstructured.Unstructured) {
+			setField(t, "fr", "spec", "language")(o)
+		})
+		expectRefused(t, err, "", "spec.llmAPIKeyRef", "spec.secretsStore.customSecrets[0].secretRef", "spec.secretsStore.customSecrets[1].secretRef")
+	})
+}
