@@ -19,7 +19,7 @@ help: ## List the targets.
 
 ##@ Use
 .PHONY: run
-run: k8s build ## Run Kubernetes and Parley on this machine, on loopback; PORT=3000 moves the facade.
+run: k8s build ## Run Kubernetes and Parley on this machine, on loopback; PORT=3001 moves the facade.
 	@$(GO_BUILD) -o bin/local ./hack/local
 	@PORT=$(PORT) exec bin/local
 
@@ -71,7 +71,7 @@ k8s: ## Build Kubernetes and etcd from Go modules into bin/k8s/, unless they are
 
 .PHONY: build-installer
 build-installer: ## Write dist/install.yaml: everything, with IMG as the image.
-	@mkdir -p dist
+	@rm -rf dist && mkdir dist
 	@cp -r config dist/config && cd dist/config/default && go tool -modfile=$(CURDIR)/hack/tools/go.mod kustomize edit set image parley=$(IMG)
 	@$(TOOL) kustomize build dist/config/default > dist/install.yaml && rm -r dist/config
 
@@ -89,5 +89,6 @@ deploy: build-installer ## Install Parley into the cluster of your kubeconfig; I
 	@kubectl apply --server-side -f dist/install.yaml
 
 .PHONY: undeploy
-undeploy: ## Remove Parley from the cluster of your kubeconfig.
+undeploy: ## Remove Parley, and every object of its kinds, from the cluster of your kubeconfig.
+	@kubectl delete services,networkpolicies --all-namespaces -l app.kubernetes.io/managed-by=parley
 	@$(TOOL) kustomize build config/default | kubectl delete --ignore-not-found -f -

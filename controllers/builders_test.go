@@ -55,6 +55,16 @@ func (c aConversation) ran(seconds int) aConversation {
 	return c
 }
 
+func (c aConversation) restarted(seconds int) aConversation {
+	c.Status.RestartedAt = metaTime(seconds)
+	return c
+}
+
+func (c aConversation) because(reason string) aConversation {
+	c.Status.Reason = reason
+	return c
+}
+
 func (c aConversation) stopped(reason string, seconds int) aConversation {
 	c.Status.StopTime, c.Status.Reason, c.Status.Message = metaTime(seconds), reason, "it was "+reason
 	c.Status.State = v1alpha1.StateStopped

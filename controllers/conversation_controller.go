@@ -125,13 +125,11 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 	o := observation{conversation: c, now: r.clock.Now()}
 	pod := &corev1.Pod{}
 	err := r.client.Get(ctx, client.ObjectKeyFromObject(c), pod)
-	switch {
-	case err == nil && owned(pod, c):
-		o.pod = pod
-	case err == nil:
-		o.stuck = stuckOn(&foreignError{kind: "Pod", name: c.Name})
-	case !apierrors.IsNotFound(err):
+	if client.IgnoreNotFound(err) != nil {
 		return o, nil, fmt.Errorf("read Pod: %w", err)
+	}
+	if err == nil && owned(pod, c) {
+		o.pod = pod
 	}
 	settings := &v1alpha1.UserSettings{}
 	err = r.client.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)
@@ -172,10 +170,13 @@ func (r *conversationReconciler) act(ctx context.Context, o *observation, start 
 	return err
 }
 
-// stuckOn is the problem in an error that somebody has to solve; nil if trying again may help.
+// stuckOn is the problem in an error that does not go away by trying again at once; nil if it may.
 func stuckOn(err error) *problem {
 	if foreign := (*foreignError)(nil); errors.As(err, &foreign) {
 		return &problem{v1alpha1.ReasonForeignObject, foreign.Error()}
+	}
+	if leaving := (*leavingError)(nil); errors.As(err, &leaving) {
+		return &problem{v1alpha1.ReasonScheduling, leaving.Error()}
 	}
 	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) {
 		return &problem{v1alpha1.ReasonRejected, err.Error()}

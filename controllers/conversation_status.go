@@ -23,11 +23,13 @@ const (
 func conversationStatus(o observation, v verdict) v1alpha1.ConversationStatus {
 	status := *o.conversation.Status.DeepCopy()
 	status.ObservedGeneration = o.conversation.Generation
-	if len(v.message) > maxStatusMessage {
-		v.message = v.message[:maxStatusMessage]
-	}
+	v.message = cut(v.message, maxStatusMessage)
 	status.State, status.Reason, status.Message, status.URL = v.state, v.reason, v.message, ""
 	setTimes(&status, o, v)
+	// A session that is wanted needs not be asked once more.
+	if at := o.conversation.Spec.RestartAt; v.state != v1alpha1.StateStopped && !at.IsZero() && !at.After(o.now) {
+		status.RestartedAt = at
+	}
 	if v.state == v1alpha1.StateRunning {
 		status.URL = fmt.Sprintf("http://%s.%s.%s.svc:%d", o.conversation.Name, sessionsService, o.conversation.Namespace, session.Port)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	corev1 "k8s.io/api/core/v1"
@@ -80,10 +81,11 @@ func TestALifeFromTheFirstWaitToTheLastEnd(t *testing.T) {
 	suspend := func(wish bool) func() {
 		return func() { change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = wish }) }
 	}
+	restarts := 0
 	restart := func() {
-		// Times have seconds, and a session that ended in this one has not ended before it.
+		restarts++ // times have seconds: each must be another one
 		change(t, conv, func(c *v1alpha1.Conversation) {
-			c.Spec.RestartAt = ptr.To(metav1.NewTime(time.Now().Add(time.Second)))
+			c.Spec.RestartAt = ptr.To(metav1.NewTime(time.Now().Add(time.Duration(restarts-10) * time.Second)))
 		})
 	}
 	var first *corev1.Pod
@@ -176,7 +178,7 @@ func TestAStartThatIsStuckEndsAtItsDeadlineAndNamesTheStep(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
 	create(t, userSettings(ns, "ada"))
-	soon := func(s *v1alpha1.ConversationSpec) { s.StartDeadline = &metav1.Duration{Duration: time.Second} }
+	soon := func(s *v1alpha1.ConversationSpec) { s.StartDeadline = &metav1.Duration{Duration: 2 * time.Second} }
 
 	t.Run("at an image that does not exist", func(t *testing.T) {
 		create(t, makeConversation(ns, "image").with(func(s *v1alpha1.ConversationSpec) {
@@ -396,6 +398,39 @@ func TestTheServiceAndThePolicyOfANamespaceAreMended(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+func TestAConversationThatIsMadeAgainWaitsForThePodOfTheOneBefore(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "c").obj())
+	k := kubelet{t, ns, "c"}
+	k.start()
+	before := awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	if err := env.Client.Delete(t.Context(), before); err != nil {
+		t.Fatal(err)
+	}
+	create(t, makeConversation(ns, "c").obj())
+	c := awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonScheduling)
+	if !strings.Contains(c.Status.Message, "of an earlier Conversation") || kstatusOf(t, c) != status.InProgressStatus {
+		t.Errorf("message %q, kstatus %s", c.Status.Message, kstatusOf(t, c))
+	}
+	// What a garbage collector would do.
+	old := k.pod()
+	if err := env.Client.Delete(t.Context(), secretWith(ns, "c-session", "")); err != nil {
+		t.Fatal(err)
+	}
+	if err := env.Client.Delete(t.Context(), old.DeepCopy(), client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	k.awaitAnother(old)
+}
+
+func TestWhatIsSaidFitsIntoAnEventAndEndsWithAWholeCharacter(t *testing.T) {
+	if got := cut(strings.Repeat("é", maxEventNote), maxEventNote-1); len(got) != maxEventNote-2 || !utf8.ValidString(got) {
+		t.Errorf("%d bytes, valid %t", len(got), utf8.ValidString(got))
+	}
 }
 
 func TestARestrictedNamespaceAdmitsEverySessionPod(t *testing.T) {

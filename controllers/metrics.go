@@ -35,13 +35,14 @@ func init() { metrics.Registry.MustRegister(startSeconds, startsTotal, stopsTota
 
 // measure counts a change of state, once it is written.
 func measure(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus, now time.Time) {
-	if before.State == after.State {
+	// One that was created suspended has not stopped.
+	if before.State == after.State || before.State == "" && after.State == v1alpha1.StateStopped {
 		return
 	}
 	switch after.State {
 	case v1alpha1.StateRunning:
 		began := c.CreationTimestamp.Time
-		if before.RunningTime != nil && before.StartTime != nil {
+		if before.StartTime != nil {
 			began = before.StartTime.Time
 		}
 		startSeconds.Observe(now.Sub(began).Seconds())

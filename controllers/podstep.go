@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,18 +46,35 @@ func podLost(pod *corev1.Pod) bool {
 	return pod == nil || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
+// processRuns: the session's process runs, ready or not.
+func processRuns(pod *corev1.Pod) bool {
+	return !podLost(pod) && slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.Name == sessionContainer && s.State.Running != nil
+	})
+}
+
+// lastTermination is how the session's process ended before it was restarted; nil if it was not.
+func lastTermination(pod *corev1.Pod) *corev1.ContainerStateTerminated {
+	for _, s := range pod.Status.ContainerStatuses {
+		if s.Name == sessionContainer {
+			return s.LastTerminationState.Terminated
+		}
+	}
+	return nil
+}
+
 // podStep names the step that a start is in, what it waits for, and since when.
 func podStep(o observation) (reason, message string, since time.Time) {
 	pod := o.pod
 	if podLost(pod) {
 		if o.conversation.Status.RunningTime == nil || o.conversation.Status.StopTime != nil {
-			return v1alpha1.ReasonScheduling, "A pod is being made", o.now
+			return v1alpha1.ReasonScheduling, "A pod is being made", startOf(o)
 		}
 		message := "The pod was lost; a new one takes its place"
 		if pod != nil && pod.Status.Reason != "" {
 			message = fmt.Sprintf("The pod was lost (%s); a new one takes its place", pod.Status.Reason)
 		}
-		return v1alpha1.ReasonRestarting, message, o.now
+		return v1alpha1.ReasonRestarting, message, startOf(o)
 	}
 	scheduled := podCondition(pod, corev1.PodScheduled)
 	if scheduled == nil || scheduled.Status != corev1.ConditionTrue {
@@ -67,6 +85,9 @@ func podStep(o observation) (reason, message string, since time.Time) {
 		return v1alpha1.ReasonScheduling, message, pod.CreationTimestamp.Time
 	}
 	since = scheduled.LastTransitionTime.Time
+	if o.conversation.Status.RunningTime != nil && processRuns(pod) && lastTermination(pod) == nil {
+		return v1alpha1.ReasonRestarting, "The session was ready and does not answer any more", startOf(o)
+	}
 	for _, s := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
 		if reason, message, at := containerStep(pod, s); reason != "" {
 			if at.IsZero() {

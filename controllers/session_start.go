@@ -39,7 +39,7 @@ func (r *conversationReconciler) prepareStart(ctx context.Context, c *v1alpha1.C
 	case err != nil:
 		return nil, fmt.Errorf("read the session's Secret: %w", err)
 	case !owned(existing, c):
-		return nil, &foreignError{kind: "Secret", name: existing.Name}
+		return nil, notOurs("Secret", existing, c)
 	}
 	if lostPod := c.Status.RunningTime != nil && c.Status.StopTime == nil; existing != nil && lostPod {
 		return startAsBefore(existing)
@@ -145,7 +145,7 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	err := r.live.Get(ctx, client.ObjectKeyFromObject(c), pod)
 	switch {
 	case err == nil && !owned(pod, c):
-		return nil, &foreignError{kind: "Pod", name: pod.Name}
+		return nil, notOurs("Pod", pod, c)
 	case err == nil:
 		return pod, nil // the cache had not seen it yet
 	case !apierrors.IsNotFound(err):
@@ -186,7 +186,7 @@ func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha
 		return fmt.Errorf("keep PersistentVolumeClaim: %w", err)
 	}
 	if !owned(existing, c) {
-		return &foreignError{kind: "PersistentVolumeClaim", name: claim.Name}
+		return notOurs("PersistentVolumeClaim", existing, c)
 	}
 	return nil
 }

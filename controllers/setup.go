@@ -37,8 +37,6 @@ type Options struct {
 	RuntimeImage string
 	// EgressAllow lists CIDRs that sessions may reach although they are private.
 	EgressAllow []string
-	// Workers is how many objects of a kind are reconciled at once.
-	Workers int
 	// Clock is the real one where it is nil.
 	Clock clock.PassiveClock
 }

@@ -57,6 +57,23 @@ func owned(object, owner metav1.Object) bool {
 	return metav1.IsControlledBy(object, owner)
 }
 
+// notOurs is why an object that has the name of one that we need, and is not ours, is in the way.
+func notOurs(kind string, object client.Object, c *v1alpha1.Conversation) error {
+	controller := metav1.GetControllerOf(object)
+	leaving := object.GetDeletionTimestamp() != nil || controller != nil && controller.Kind == "Conversation" && controller.Name == c.Name
+	if leaving {
+		return &leavingError{kind: kind, name: object.GetName()}
+	}
+	return &foreignError{kind: kind, name: object.GetName()}
+}
+
+// leavingError says that an object of an earlier Conversation of this name has yet to go.
+type leavingError struct{ kind, name string }
+
+func (e *leavingError) Error() string {
+	return fmt.Sprintf("%s %s of an earlier Conversation of this name is going away", e.kind, e.name)
+}
+
 // foreignError says that an object which is not ours has the name of one that we need.
 type foreignError struct{ kind, name string }
 

@@ -50,6 +50,7 @@ func TestMain(m *testing.M) {
 	ctrl.SetLogger(zap.New(zap.UseDevMode(true), zap.WriteTo(logs), zap.Level(zapcore.Level(-127))))
 	testenv.Main(m, func(e *testenv.Env) {
 		env = e
+		e.AtStop(func() { _ = os.RemoveAll(auditDir) })
 		if asUser, err = managerConfig(); err != nil {
 			panic(err)
 		}

@@ -28,6 +28,9 @@ import (
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
+// afterConflict is when a status is written again that met a newer object.
+const afterConflict = 100 * time.Millisecond
+
 // userSettingsReconciler keeps a user's session key, adopts and prunes the Secrets that the facade wrote
 // for them, and reports which references resolve.
 type userSettingsReconciler struct {
@@ -48,7 +51,8 @@ func (r *userSettingsReconciler) setup(mgr ctrl.Manager) error {
 // settingsOfSecret are the settings that refer to a Secret, and those it is kept for.
 func (r *userSettingsReconciler) settingsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
 	requests := requestsFor(ctx, r.client, &v1alpha1.UserSettingsList{}, secret.GetNamespace(), indexSecretName, secret.GetName())
-	if name := secret.GetLabels()[v1alpha1.LabelUserSettings]; name != "" {
+	// What belongs to a conversation carries the label too, and is none of the settings' business.
+	if name := secret.GetLabels()[v1alpha1.LabelUserSettings]; name != "" && secret.GetLabels()[v1alpha1.LabelConversation] == "" {
 		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: secret.GetNamespace(), Name: name}})
 	}
 	return requests
@@ -72,10 +76,12 @@ func (r *userSettingsReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := r.writeStatus(ctx, settings, userSettingsStatus(settings, key, problems)); err != nil {
-		return reconcile.Result{}, err
+	err = r.writeStatus(ctx, settings, userSettingsStatus(settings, key, problems))
+	if apierrors.IsConflict(err) {
+		// The cache was behind. Its next event may be one that the predicate drops, so it is not waited for.
+		return reconcile.Result{RequeueAfter: afterConflict}, nil
 	}
-	return reconcile.Result{RequeueAfter: prunedIn}, nil
+	return reconcile.Result{RequeueAfter: prunedIn}, err
 }
 
 // resolve looks every reference up and keeps the first problem of each condition.
@@ -106,8 +112,7 @@ func (r *userSettingsReconciler) writeStatus(ctx context.Context, settings *v1al
 	settings = settings.DeepCopy()
 	settings.Status = status
 	if err := r.client.Status().Update(ctx, settings); err != nil {
-		// A conflict means that the cache was behind; its next event brings us back.
-		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		if apierrors.IsNotFound(err) {
 			return nil
 		}
 		return fmt.Errorf("write the status of UserSettings: %w", err)

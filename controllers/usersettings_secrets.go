@@ -22,8 +22,9 @@ import (
 const (
 	// pruneAfter is how long a kept Secret may be unreferenced. The facade writes it first and refers to it second.
 	pruneAfter = 5 * time.Minute
-	// minSessionKey is the shortest session key that a user may bring: 128 bits in hexadecimal is 32, in base64 22.
-	minSessionKey = 16
+	// minSessionKey is the shortest session key that a user may bring: 128 bits in base64. Its hash is in the status, where
+	// a shorter one could be searched for.
+	minSessionKey = 22
 )
 
 // sessionKey is what is published of a user's session key.
@@ -39,6 +40,7 @@ func (r *userSettingsReconciler) sessionKey(ctx context.Context, settings *v1alp
 	if settings.Spec.SessionKeyRef != nil {
 		ref.Ref = *settings.Spec.SessionKeyRef
 	} else {
+		ref.Path = field.NewPath("status", "sessionKeyRef")
 		ref.Ref = v1alpha1.SecretKeyRef{Name: v1alpha1.SessionKeySecretName(settings.Name), Key: v1alpha1.SessionKeySecretKey}
 		err := r.keepSessionKey(ctx, settings, ref.Ref.Name)
 		if foreign := (*foreignError)(nil); errors.As(err, &foreign) {
@@ -54,7 +56,7 @@ func (r *userSettingsReconciler) sessionKey(ctx context.Context, settings *v1alp
 		return sessionKey{ref: ref.Ref, problem: missing}, err
 	case len(value) < minSessionKey:
 		return sessionKey{ref: ref.Ref, problem: &problem{v1alpha1.ReasonKeyTooShort,
-			fmt.Sprintf("%s: the key must have at least %d characters", ref.Path, minSessionKey)}}, nil
+			fmt.Sprintf("%s: the key in Secret %s must have at least %d characters", ref.Path, ref.Ref.Name, minSessionKey)}}, nil
 	}
 	sum := sha256.Sum256(value)
 	return sessionKey{ref: ref.Ref, hash: hex.EncodeToString(sum[:])}, nil

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -70,6 +71,27 @@ func TestASessionKeyIsMadePublishedAsAHashAndChangedByDeletingIt(t *testing.T) {
 	})
 	if read() == first {
 		t.Error("the key is still the old one")
+	}
+}
+
+func TestAChangeIsSeenAlsoWhenALabelChangesRightAfterIt(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	settings := userSettings(ns, "ada")
+	create(t, settings)
+	awaitSettings(t, settings, v1alpha1.ReasonReady)
+	for i := range 10 {
+		patch := func(format string) {
+			t.Helper()
+			patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, format, i))
+			if err := env.Client.Patch(t.Context(), settings.DeepCopy(), patch); err != nil {
+				t.Fatal(err)
+			}
+		}
+		patch(`{"spec":{"llmModel":"model-%d"}}`)
+		patch(`{"metadata":{"annotations":{"example.com/n":"%d"}}}`)
+		awaitSettings(t, settings, v1alpha1.ReasonReady)
 	}
 }
 

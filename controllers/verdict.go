@@ -50,7 +50,7 @@ type rung func(observation) (verdict, bool)
 
 // The rungs of the ladder are tried from the top; the first that holds decides.
 var (
-	notWanted = []rung{beingDeleted, suspended, alreadyOver, justEnded}
+	notWanted = []rung{beingDeleted, alreadyOver, justEnded, suspended}
 	wanted    = []rung{running, waitingForSettings, starting}
 	ladder    = slices.Concat(notWanted, wanted)
 )
@@ -90,7 +90,7 @@ var endings = []string{v1alpha1.ReasonIdle, v1alpha1.ReasonCompleted, v1alpha1.R
 
 func alreadyOver(o observation) (verdict, bool) {
 	status := o.conversation.Status
-	if status.StopTime == nil || !slices.Contains(endings, status.Reason) || askedToRestart(o, status.StopTime.Time) {
+	if status.StopTime == nil || !slices.Contains(endings, status.Reason) || askedToRestart(o) {
 		return verdict{}, false
 	}
 	v := verdict{state: v1alpha1.StateStopped, reason: status.Reason, message: status.Message, wish: removePod, stopped: status.StopTime.Time}
@@ -106,8 +106,8 @@ func justEnded(o observation) (verdict, bool) {
 		return verdict{}, false
 	}
 	ended, message := endOfPod(o.pod)
-	if askedToRestart(o, ended) {
-		return verdict{}, false
+	if o.conversation.Status.StopTime != nil && askedToRestart(o) {
+		return verdict{}, false // it is the pod of an end that is recorded
 	}
 	t := session.ParseTermination(message)
 	if t.Message == "" {
@@ -120,10 +120,11 @@ func justEnded(o observation) (verdict, bool) {
 	return verdict{state: v1alpha1.StateStopped, reason: t.Reason, message: t.Message, wish: keepEnded, stopped: ended}, true
 }
 
-// askedToRestart: a session that ended at this time was since asked to start again.
-func askedToRestart(o observation, ended time.Time) bool {
+// askedToRestart: a session that is over is asked to start again. Any value counts that was not followed yet, whatever the
+// clock of who wrote it says; one in the future counts when it is time.
+func askedToRestart(o observation) bool {
 	at := o.conversation.Spec.RestartAt
-	return at != nil && at.After(ended) && !at.After(o.now)
+	return at != nil && !at.Equal(o.conversation.Status.RestartedAt) && !at.After(o.now)
 }
 
 func running(o observation) (verdict, bool) {
@@ -141,7 +142,7 @@ func waitingForSettings(o observation) (verdict, bool) {
 		return verdict{}, false
 	}
 	v.message = o.unready.message
-	if stop := o.conversation.Status.StopTime; stop != nil && o.conversation.Status.Reason == v1alpha1.ReasonSettingsMissing && !askedToRestart(o, stop.Time) {
+	if stop := o.conversation.Status.StopTime; stop != nil && o.conversation.Status.Reason == v1alpha1.ReasonSettingsMissing && !askedToRestart(o) {
 		v.state, v.reason, v.stopped = v1alpha1.StateStopped, v1alpha1.ReasonSettingsMissing, stop.Time
 	} else if pastDeadline(o) {
 		v.state, v.reason = v1alpha1.StateStopped, v1alpha1.ReasonSettingsMissing
@@ -164,10 +165,12 @@ func starting(o observation) (verdict, bool) {
 	return v, true
 }
 
-// startOf is when the present start began: the recorded time, unless the session was running or stopped since.
+// startOf is when the present start began: the recorded time, unless the session was running or stopped since, or only
+// waited for its settings.
 func startOf(o observation) time.Time {
 	s := o.conversation.Status
-	if s.StartTime == nil || s.StopTime != nil || wasRunning(s) {
+	settingsCame := s.Reason == v1alpha1.ReasonSettingsNotReady && o.unready == nil
+	if s.StartTime == nil || s.StopTime != nil || wasRunning(s) || settingsCame {
 		return o.now
 	}
 	return s.StartTime.Time
@@ -178,7 +181,12 @@ func wasRunning(s v1alpha1.ConversationStatus) bool {
 	return s.StopTime == nil && s.StartTime != nil && s.RunningTime != nil && !s.RunningTime.Before(s.StartTime)
 }
 
+// pastDeadline: a start takes too long. A session that has run and whose process still runs is not starting, it does not
+// answer: its liveness probe, or the loss of its node, decides about it.
 func pastDeadline(o observation) bool {
+	if o.conversation.Status.RunningTime != nil && processRuns(o.pod) {
+		return false
+	}
 	deadline := o.conversation.Spec.StartDeadline
 	return deadline != nil && o.now.Sub(startOf(o)) >= deadline.Duration
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
@@ -96,6 +97,8 @@ func TestARestartWithHealthyConversationsWritesNothing(t *testing.T) {
 func makeReady(t *testing.T, namespace, name string) error {
 	pod := &corev1.Pod{}
 	key := client.ObjectKey{Namespace: namespace, Name: name}
+	tick := time.NewTicker(glance)
+	defer tick.Stop()
 	for {
 		err := env.Client.Get(t.Context(), key, pod)
 		if err == nil {
@@ -105,10 +108,11 @@ func makeReady(t *testing.T, namespace, name string) error {
 				return nil
 			}
 		}
-		if t.Context().Err() != nil {
+		select {
+		case <-t.Context().Done():
 			return err
+		case <-tick.C:
 		}
-		runtime.Gosched()
 	}
 }
 

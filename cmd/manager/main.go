@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	"go.uber.org/zap/zapcore"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
@@ -79,6 +81,12 @@ func run(ctx context.Context, o options) error {
 	if o.runtimeImage == "" {
 		return errors.New("--runtime-image must name the image with the session runtime")
 	}
+	egressAllow := splitList(o.egressAllow)
+	for _, cidr := range egressAllow {
+		if _, err := netip.ParsePrefix(cidr); err != nil {
+			return fmt.Errorf("--session-egress-allow: %w", err)
+		}
+	}
 	cert := newCertificate(o.namespace, o.webhook)
 	mgr, err := newManager(o, cert)
 	if err != nil {
@@ -87,7 +95,7 @@ func run(ctx context.Context, o options) error {
 	if err := controllers.SetupWithManager(ctx, mgr, controllers.Options{
 		Namespace:    o.namespace,
 		RuntimeImage: o.runtimeImage,
-		EgressAllow:  splitList(o.egressAllow),
+		EgressAllow:  egressAllow,
 	}); err != nil {
 		return err
 	}
@@ -130,6 +138,8 @@ func newManager(o options, cert *certificate) (ctrl.Manager, error) {
 	managerOptions.LeaderElectionNamespace = o.namespace
 	// Everything ends with the process, so the next leader need not wait out the lease.
 	managerOptions.LeaderElectionReleaseOnCancel = true
+	// Less than the pod's grace, so that a step that hangs while it starts does not end in a kill.
+	managerOptions.GracefulShutdownTimeout = ptr.To(10 * time.Second)
 	managerOptions.HealthProbeBindAddress = o.healthAddress
 	managerOptions.Metrics = metricsserver.Options{
 		BindAddress:    o.metricsAddress,

@@ -26,7 +26,12 @@ type Env struct {
 	Config *rest.Config
 	Client client.WithWatch
 	Scheme *runtime.Scheme
+
+	atStop []func()
 }
+
+// AtStop has something done after the suite's tests, once the API server has stopped.
+func (e *Env) AtStop(do func()) { e.atStop = append(e.atStop, do) }
 
 // Option changes the environment before it starts.
 type Option func(*envtest.Environment)
@@ -49,6 +54,9 @@ func Main(m *testing.M, set func(*Env), options ...Option) {
 	if err := env.Stop(); err != nil {
 		_, _ = os.Stderr.WriteString("stop the API server: " + err.Error() + "\n")
 		code = max(code, 1)
+	}
+	for _, do := range env.atStop {
+		do()
 	}
 	os.Exit(code)
 }
