@@ -120,15 +120,19 @@ func (p aPod) waiting(container, reason string) aPod {
 	}})
 }
 
-func (p aPod) running(container string, started bool) aPod {
+func (p aPod) installed() aPod {
+	return p.container(corev1.ContainerStatus{Name: installContainer, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}})
+}
+
+func (p aPod) running(container string) aPod {
 	p.Status.Phase = corev1.PodRunning
-	return p.container(corev1.ContainerStatus{Name: container, Started: &started, State: corev1.ContainerState{
+	return p.container(corev1.ContainerStatus{Name: container, State: corev1.ContainerState{
 		Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(at(2))},
 	}})
 }
 
 func (p aPod) ready() aPod {
-	return p.sandboxed().running(sessionContainer, true).condition(corev1.PodReady, true, "")
+	return p.sandboxed().running(sessionContainer).condition(corev1.PodReady, true, "")
 }
 
 func (p aPod) ended(exitCode int32, message string, seconds int) aPod {

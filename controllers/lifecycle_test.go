@@ -103,10 +103,9 @@ func TestALifeFromTheFirstWaitToTheLastEnd(t *testing.T) {
 		{"the runtime starts", func() {
 			k.set(func(p aPod) {
 				p.Status.InitContainerStatuses = nil
-				p.running(sessionContainer, false)
+				p.running(sessionContainer)
 			})
 		}, "STARTING", "StartingRuntime", "", status.InProgressStatus},
-		{"the repository is cloned", func() { k.set(func(p aPod) { p.running(sessionContainer, true) }) }, "STARTING", "PreparingWorkspace", "tools", status.InProgressStatus},
 		{"it is ready", func() { k.set(func(p aPod) { p.ready() }) }, "RUNNING", "Running", "", status.CurrentStatus},
 		{"its process crashes", func() {
 			k.set(func(p aPod) {

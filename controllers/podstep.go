@@ -107,7 +107,7 @@ func containerStep(pod *corev1.Pod, s corev1.ContainerStatus) (reason, message s
 		return v1alpha1.ReasonPullingImage, fmt.Sprintf("Image %s: %s", imageOf(pod, s.Name), waiting.Reason), since
 	case last != nil && s.Name == sessionContainer:
 		return v1alpha1.ReasonRestarting, fmt.Sprintf("The session's process ended with status %d (%s) and is started again", last.ExitCode, last.Reason), last.FinishedAt.Time
-	case waiting != nil && waiting.Reason == "PodInitializing":
+	case waiting != nil && waiting.Reason == "PodInitializing" && !initialized(pod):
 		return "", "", since // an init container is what it waits for
 	case waiting != nil && sandboxReady(pod):
 		return v1alpha1.ReasonPullingImage, fmt.Sprintf("Image %s is pulled or its container is made", imageOf(pod, s.Name)), since
@@ -115,12 +115,17 @@ func containerStep(pod *corev1.Pod, s corev1.ContainerStatus) (reason, message s
 		return v1alpha1.ReasonPreparingWorkspace, "The runtime is put in", s.State.Running.StartedAt.Time
 	case s.Name == installContainer && s.State.Terminated != nil && s.State.Terminated.ExitCode != 0:
 		return v1alpha1.ReasonPreparingWorkspace, fmt.Sprintf("The runtime could not be put in: status %d", s.State.Terminated.ExitCode), s.State.Terminated.FinishedAt.Time
-	case s.Name == sessionContainer && s.State.Running != nil && (s.Started == nil || !*s.Started):
-		return v1alpha1.ReasonStartingRuntime, "The runtime does not answer yet", s.State.Running.StartedAt.Time
 	case s.Name == sessionContainer && s.State.Running != nil:
-		return v1alpha1.ReasonPreparingWorkspace, "The runtime prepares the workspace and the tools", s.State.Running.StartedAt.Time
+		return v1alpha1.ReasonStartingRuntime, "The runtime clones the repository and connects the tools", s.State.Running.StartedAt.Time
 	}
 	return "", "", since
+}
+
+// initialized: every init container is done. A kubelet then still says PodInitializing of the others for a while.
+func initialized(pod *corev1.Pod) bool {
+	return len(pod.Status.InitContainerStatuses) > 0 && !slices.ContainsFunc(pod.Status.InitContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.State.Terminated == nil || s.State.Terminated.ExitCode != 0
+	})
 }
 
 // isImageProblem: reasons with which a kubelet says that it cannot get an image. Its messages may hold a registry's

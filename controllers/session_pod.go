@@ -87,7 +87,7 @@ func putRuntimeIn(pod *corev1.Pod, main *corev1.Container, runtimeImage string) 
 	bin.ReadOnly = true
 	main.VolumeMounts = append(main.VolumeMounts, bin)
 	main.Command = []string{session.BinDir + "/runtime"}
-	main.StartupProbe = probe(session.AlivePath, 1, 120)
+	// No startup probe: readiness would wait for it, and the runtime answers within milliseconds.
 	main.ReadinessProbe = probe(session.ReadyPath, 1, 3)
 	main.LivenessProbe = probe(session.AlivePath, 20, 3)
 }

@@ -65,6 +65,9 @@ func (r *userSettingsReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	key, err := r.sessionKey(ctx, settings)
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return reconcile.Result{}, nil // the settings go with it
+	}
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("keep the session key: %w", err)
 	}

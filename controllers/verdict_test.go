@@ -41,9 +41,9 @@ func TestTheStateOfASessionFollowsFromWhatIsObserved(t *testing.T) {
 		"a pod with a node gets its volumes":               {conversation: conv().started(0), pod: ptrTo(pod().scheduled().waiting(installContainer, "PodInitializing")), state: "STARTING", reason: "PreparingWorkspace", wish: needPod},
 		"an image that is being pulled":                    {conversation: conv().started(0), pod: ptrTo(pod().sandboxed().waiting(installContainer, "ContainerCreating")), state: "STARTING", reason: "PullingImage", message: "example.com/runtime:1", wish: needPod},
 		"an image that cannot be pulled is named":          {conversation: conv().started(0), pod: ptrTo(pod().sandboxed().waiting(sessionContainer, "ImagePullBackOff")), state: "STARTING", reason: "PullingImage", message: "example.com/runtime:1: ImagePullBackOff", wish: needPod},
-		"the runtime is put in":                            {conversation: conv().started(0), pod: ptrTo(pod().sandboxed().running(installContainer, true)), state: "STARTING", reason: "PreparingWorkspace", wish: needPod},
-		"the runtime runs and does not answer":             {conversation: conv().started(0), pod: ptrTo(pod().sandboxed().running(sessionContainer, false)), state: "STARTING", reason: "StartingRuntime", wish: needPod},
-		"the runtime answers and is not ready":             {conversation: conv().started(0), pod: ptrTo(pod().sandboxed().running(sessionContainer, true)), state: "STARTING", reason: "PreparingWorkspace", wish: needPod},
+		"the runtime is put in":                            {conversation: conv().started(0), pod: ptrTo(pod().sandboxed().running(installContainer)), state: "STARTING", reason: "PreparingWorkspace", wish: needPod},
+		"the runtime runs and is not ready":                {conversation: conv().started(0), pod: ptrTo(pod().sandboxed().running(sessionContainer)), state: "STARTING", reason: "StartingRuntime", wish: needPod},
+		"the session's image after the runtime is in":      {conversation: conv().started(0), pod: ptrTo(pod().sandboxed().installed().waiting(sessionContainer, "PodInitializing")), state: "STARTING", reason: "PullingImage", message: "example.com/runtime:1", wish: needPod},
 		"a ready pod runs":                                 {conversation: conv().started(0), pod: ptrTo(pod().ready()), state: "RUNNING", reason: "Running"},
 		"a ready pod that is being deleted does not":       {conversation: conv().started(0).ran(2), pod: ptrTo(pod().ready().terminating()), state: "STARTING", reason: "Restarting", wish: needPod},
 		"a crashed process is restarted":                   {conversation: conv().started(0).ran(2), pod: ptrTo(crashed), state: "STARTING", reason: "Restarting", message: "status 137 (OOMKilled)", wish: needPod},
@@ -109,7 +109,7 @@ func TestASessionWhoseSettingsAreGoneRunsOnAndSaysSo(t *testing.T) {
 
 func TestWhatIsWrittenOnceIsNotWrittenAgain(t *testing.T) {
 	c := makeConversation("ns", "c")
-	for name, pod := range map[string]*corev1.Pod{"starting": podOf(c).sandboxed().running(sessionContainer, true).Pod, "running": podOf(c).ready().Pod,
+	for name, pod := range map[string]*corev1.Pod{"starting": podOf(c).sandboxed().running(sessionContainer).Pod, "running": podOf(c).ready().Pod,
 		"ended": podOf(c).ready().ended(0, `{"reason":"Idle"}`, 9).Pod} {
 		t.Run(name, func(t *testing.T) {
 			o := observation{conversation: c.DeepCopy(), settingsExist: true, pod: pod, now: at(10)}

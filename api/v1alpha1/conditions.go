@@ -47,9 +47,9 @@ const (
 	ReasonScheduling = "Scheduling"
 	// ReasonPullingImage: an image of the pod is not there yet.
 	ReasonPullingImage = "PullingImage"
-	// ReasonPreparingWorkspace: volumes are attached, the runtime is put in, the repository is cloned.
+	// ReasonPreparingWorkspace: volumes are attached, the runtime is put in.
 	ReasonPreparingWorkspace = "PreparingWorkspace"
-	// ReasonStartingRuntime: the runtime started and is not ready yet.
+	// ReasonStartingRuntime: the runtime started; it clones the repository, connects the tools and starts the agent.
 	ReasonStartingRuntime = "StartingRuntime"
 	// ReasonRestarting: the session was running, its process or pod was lost, and it starts again.
 	ReasonRestarting = "Restarting"
