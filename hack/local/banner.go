@@ -14,6 +14,7 @@ func (l *local) say(format string, args ...any) {
 
 func (l *local) kubeconfigFile() string { return filepath.Join(l.stateDir, "kubeconfig") }
 func (l *local) sessionKeyFile() string { return filepath.Join(l.stateDir, "session-key") }
+func (l *local) podLogs() string        { return filepath.Join(l.stateDir, "log", "pods") }
 func (l *local) facadeURL() string      { return fmt.Sprintf("http://127.0.0.1:%d", l.port) }
 
 // kubectl is a path to copy: short where it is below the working directory.
@@ -39,6 +40,9 @@ Try:
   curl -s %[1]s/ready
   KUBECONFIG=%[3]s %[4]s get parley -A
 
+Sessions run as local processes, as you and without isolation: for development only.
+Images are not used; what sessions print is in %[6]s.
+
 Ctrl-C stops everything and keeps the data. Logs are in %[5]s.
-`, l.facadeURL(), l.sessionKey, l.kubeconfigFile(), l.kubectl(), filepath.Join(l.stateDir, "log"))
+`, l.facadeURL(), l.sessionKey, l.kubeconfigFile(), l.kubectl(), filepath.Join(l.stateDir, "log"), l.podLogs())
 }

@@ -18,9 +18,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
@@ -39,7 +42,7 @@ type installation struct {
 func newInstallation(t *testing.T) installation {
 	t.Helper()
 	i := installation{bin: t.TempDir(), state: filepath.Join(t.TempDir(), "state"), log: t.TempDir()}
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", i.bin+"/", "./cmd/manager", "./cmd/facade", "./hack/local")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", i.bin+"/", "./cmd/manager", "./cmd/facade", "./cmd/runtime", "./hack/local", "./hack/e2e/toolserver")
 	build.Dir = root
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := build.CombinedOutput(); err != nil {
@@ -161,13 +164,17 @@ func (i installation) processes() []process {
 	return found
 }
 
-func (i installation) client(t *testing.T) client.Client {
+func (i installation) client(t *testing.T) client.WithWatch {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(i.state, "kubeconfig"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.New(config, client.Options{})
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
 	if err != nil {
 		t.Fatal(err)
 	}

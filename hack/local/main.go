@@ -1,6 +1,7 @@
 // Command local runs Parley on this machine: a real Kubernetes API server on
 // loopback, what config/ says installed in it, and the manager and the facade
-// beside it as processes with the identities of their ServiceAccounts.
+// beside it as processes with the identities of their ServiceAccounts. Sessions
+// run as processes, too, on a node that is none.
 package main
 
 import (
@@ -19,11 +20,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/local/node"
 )
 
 type options struct {
 	stateDir  string // everything that is kept between runs
-	binDir    string // of the manager and the facade
+	binDir    string // of the manager, the facade and the runtime
 	assets    string // directory of the Kubernetes binaries
 	manifests string // kustomization to install
 	port      int    // of the facade
@@ -34,7 +36,7 @@ var errInterrupted = errors.New("interrupted")
 func main() {
 	o := options{assets: "bin/k8s"}
 	flag.StringVar(&o.stateDir, "state-dir", ".local", "directory of data, certificates, keys and logs")
-	flag.StringVar(&o.binDir, "bin-dir", "bin", "directory of the programs manager and facade")
+	flag.StringVar(&o.binDir, "bin-dir", "bin", "directory of the programs manager, facade and runtime")
 	flag.StringVar(&o.manifests, "manifests", "config/default", "kustomization to install")
 	flag.Parse()
 
@@ -92,12 +94,15 @@ type local struct {
 	options
 	out     io.Writer
 	started time.Time
+	force   <-chan struct{}
 
 	supervisor *cluster.Supervisor
 	plane      *cluster.ControlPlane // prepare
 	client     client.WithWatch      // connect
 	workloads  map[string]workload   // install; by container name
 	sessionKey string                // createSettings
+	node       *node.Node            // startNode
+	endNode    context.CancelFunc    // startNode
 }
 
 type step struct {
@@ -118,7 +123,7 @@ func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) e
 		return fmt.Errorf("the facade cannot have port %d: %w; move it with PORT=, as in: make run PORT=%d", o.port, err, o.port+1)
 	}
 
-	l := &local{options: o, out: out, started: time.Now()}
+	l := &local{options: o, out: out, started: time.Now(), force: force}
 	l.supervisor, ctx = cluster.Supervise(ctx, filepath.Join(o.stateDir, "log"))
 	err = l.start(ctx)
 	if err == nil {
@@ -130,7 +135,7 @@ func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) e
 		err = context.Cause(ctx)
 	}
 	l.say("stopping")
-	l.supervisor.Stop(force)
+	l.stop()
 	if errors.Is(err, errInterrupted) {
 		l.say("stopped; the data stays in %s", o.stateDir)
 		return nil
@@ -150,6 +155,7 @@ func (l *local) start(ctx context.Context) error {
 		{"manager", time.Minute, l.startManager},
 		{"facade", time.Minute, l.startFacade},
 		{"settings", time.Minute, l.createSettings},
+		{"node", time.Minute, func(context.Context) error { return l.startNode(ctx) }},
 	}
 	for _, s := range steps {
 		stepCtx, cancel := context.WithTimeout(ctx, s.timeout)
@@ -161,6 +167,15 @@ func (l *local) start(ctx context.Context) error {
 		l.say("%s", s.name)
 	}
 	return nil
+}
+
+// stop ends the sessions first: they need nothing of what is stopped after them.
+func (l *local) stop() {
+	if l.node != nil {
+		l.endNode()
+		l.node.Wait()
+	}
+	l.supervisor.Stop(l.force)
 }
 
 // serve keeps tokens and the session key fresh until the context ends.
@@ -185,6 +200,10 @@ func (l *local) prepare(context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.plane = &cluster.ControlPlane{Binaries: l.assets, State: l.stateDir, Ports: ports, PKI: pki}
+	l.plane = &cluster.ControlPlane{
+		Binaries: l.assets, State: l.stateDir, Ports: ports, PKI: pki,
+		// The pods' addresses are on loopback, which Endpoints may not hold. Nothing here reads them.
+		ControllerManagerArgs: []string{"--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"},
+	}
 	return nil
 }

@@ -2,10 +2,16 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
 	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/local/node"
 )
 
 // The ports of our own processes, beside the facade's.
@@ -44,4 +50,30 @@ func (l *local) startFacade(ctx context.Context) error {
 			"--metrics-bind-address="+l.plane.Ports.Address(facadeMetricsPort),
 		),
 	})
+}
+
+// startNode starts the node on which sessions run, until the given context ends.
+func (l *local) startNode(ctx context.Context) error {
+	runtime := filepath.Join(l.binDir, "runtime")
+	if _, err := os.Stat(runtime); err != nil {
+		return fmt.Errorf("sessions have nothing to run: %w", err)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", l.kubeconfigFile())
+	if err != nil {
+		return err
+	}
+	config.QPS = -1 // the API server is ours alone
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	ctx, l.endNode = context.WithCancel(ctx)
+	l.node, err = node.Start(ctx, node.Options{
+		Name: "local", Client: client, Say: l.say,
+		Runtime: runtime, State: l.stateDir, Logs: l.podLogs(),
+	}, l.force)
+	if err != nil {
+		l.endNode()
+	}
+	return err
 }

@@ -1,9 +1,12 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"path/filepath"
+	"strconv"
 	"time"
 )
 
@@ -27,10 +30,17 @@ type ControlPlane struct {
 	State    string // directory of the data and of the controller manager's kubeconfig
 	Ports    Ports
 	PKI      PKI
+
+	// Address of the API server, for those who are not on this machine; none: loopback is all.
+	Address string
+	// APIServerArgs and ControllerManagerArgs come after those that are given here.
+	APIServerArgs, ControllerManagerArgs []string
 }
 
 // URL of the API server.
-func (c *ControlPlane) URL() string { return "https://" + c.Ports.Address(apiServerPort) }
+func (c *ControlPlane) URL() string {
+	return "https://" + net.JoinHostPort(cmp.Or(c.Address, "127.0.0.1"), strconv.Itoa(c.Ports[apiServerPort]))
+}
 
 // StartEtcd starts etcd, open only to who has a certificate of its authority.
 func (c *ControlPlane) StartEtcd(ctx context.Context, s *Supervisor) error {
@@ -65,14 +75,11 @@ func (c *ControlPlane) StartAPIServer(ctx context.Context, s *Supervisor) error 
 	return s.Start(ctx, Process{
 		Name: "kube-apiserver", Path: filepath.Join(c.Binaries, "kube-apiserver"), Grace: 15 * time.Second,
 		Ready: HTTPProbe(c.URL()+"/readyz", config),
-		Args: []string{
+		Args: append([]string{
 			"--etcd-servers=https://" + c.Ports.Address(etcdClientPort),
 			"--etcd-cafile=" + c.PKI.Cert(etcdAuthority),
 			"--etcd-certfile=" + c.PKI.Cert(etcdClientCert), "--etcd-keyfile=" + c.PKI.Key(etcdClientCert),
-			"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1",
 			fmt.Sprintf("--secure-port=%d", c.Ports[apiServerPort]),
-			// An Endpoints object may not hold a loopback address.
-			"--endpoint-reconciler-type=none",
 			"--service-cluster-ip-range=10.96.0.0/16",
 			"--authorization-mode=Node,RBAC",
 			"--enable-admission-plugins=NodeRestriction", // beside those that are on by default
@@ -84,14 +91,22 @@ func (c *ControlPlane) StartAPIServer(ctx context.Context, s *Supervisor) error 
 			"--service-account-signing-key-file=" + c.PKI.Key(serviceAccountKey),
 			"--shutdown-delay-duration=0s",
 			"--profiling=false",
-		},
+		}, append(c.whereToServe(), c.APIServerArgs...)...),
 	})
+}
+
+func (c *ControlPlane) whereToServe() []string {
+	if c.Address != "" {
+		return []string{"--bind-address=0.0.0.0", "--advertise-address=" + c.Address}
+	}
+	// An Endpoints object may not hold a loopback address.
+	return []string{"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"}
 }
 
 // StartControllerManager starts kube-controller-manager with all the controllers that are on by default.
 func (c *ControlPlane) StartControllerManager(ctx context.Context, s *Supervisor) error {
 	kubeconfig := filepath.Join(c.State, "kube-controller-manager.kubeconfig")
-	if err := c.writeCertKubeconfig(kubeconfig, controllerManagerCert, "kube-controller-manager"); err != nil {
+	if err := c.WriteCertKubeconfig(kubeconfig, controllerManagerCert, "kube-controller-manager"); err != nil {
 		return err
 	}
 	config, err := c.PKI.ClientTLS(authority, "")
@@ -101,7 +116,7 @@ func (c *ControlPlane) StartControllerManager(ctx context.Context, s *Supervisor
 	return s.Start(ctx, Process{
 		Name: "kube-controller-manager", Path: filepath.Join(c.Binaries, "kube-controller-manager"), Grace: 10 * time.Second,
 		Ready: HTTPProbe("https://"+c.Ports.Address(controllerManagerPort)+"/healthz", config),
-		Args: []string{
+		Args: append([]string{
 			"--kubeconfig=" + kubeconfig,
 			"--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
 			"--bind-address=127.0.0.1",
@@ -113,6 +128,6 @@ func (c *ControlPlane) StartControllerManager(ctx context.Context, s *Supervisor
 			"--use-service-account-credentials",
 			"--leader-elect=false",
 			"--profiling=false",
-		},
+		}, c.ControllerManagerArgs...),
 	})
 }

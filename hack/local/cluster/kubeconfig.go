@@ -9,7 +9,7 @@ import (
 
 // WriteAdminKubeconfig writes a kubeconfig that may do everything.
 func (c *ControlPlane) WriteAdminKubeconfig(path, context string) error {
-	return c.writeCertKubeconfig(path, adminCert, context)
+	return c.WriteCertKubeconfig(path, adminCert, context)
 }
 
 // WriteTokenKubeconfig writes a kubeconfig that reads its token from a file,
@@ -18,7 +18,8 @@ func (c *ControlPlane) WriteTokenKubeconfig(path, tokenFile, context string) err
 	return c.writeKubeconfig(path, context, &clientcmdapi.AuthInfo{TokenFile: tokenFile})
 }
 
-func (c *ControlPlane) writeCertKubeconfig(path, name, context string) error {
+// WriteCertKubeconfig writes a kubeconfig that holds a certificate of the PKI.
+func (c *ControlPlane) WriteCertKubeconfig(path, name, context string) error {
 	cert, err := os.ReadFile(c.PKI.Cert(name))
 	if err != nil {
 		return err

@@ -61,11 +61,15 @@ var (
 )
 
 // PKI is a directory of certificates and keys.
-type PKI struct{ dir string }
+type PKI struct {
+	dir       string
+	addresses []net.IP // of the servers
+}
 
 // EnsurePKI makes what is missing in the directory and renews what expires soon.
-func EnsurePKI(dir string) (PKI, error) {
-	p := PKI{dir}
+// The servers are reached on loopback and at the given addresses.
+func EnsurePKI(dir string, addresses ...net.IP) (PKI, error) {
+	p := PKI{dir, append(slices.Clone(servingAddresses), addresses...)}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return p, err
 	}
@@ -84,6 +88,17 @@ func EnsurePKI(dir string) (PKI, error) {
 	}
 	return p, nil
 }
+
+// EnsureClient makes a certificate for one more client of the API server.
+func (p PKI) EnsureClient(name string, subject pkix.Name) error {
+	if err := p.ensureCertificate(certificate{name, authority, subject, false}); err != nil {
+		return fmt.Errorf("certificate %s: %w", name, err)
+	}
+	return nil
+}
+
+// Authority is the name of the authority that the API server and its clients trust.
+func (p PKI) Authority() string { return authority }
 
 // Cert is the file of a certificate.
 func (p PKI) Cert(name string) string { return filepath.Join(p.dir, name+".crt") }
@@ -114,7 +129,7 @@ func (p PKI) ensureCertificate(c certificate) error {
 	if err != nil {
 		return err
 	}
-	if pair, err := p.load(c.name); err == nil && stillGood(pair.Leaf, signer.Leaf, c) {
+	if pair, err := p.load(c.name); err == nil && p.stillGood(pair.Leaf, signer.Leaf, c) {
 		return nil
 	}
 	key, err := newKey()
@@ -127,14 +142,14 @@ func (p PKI) ensureCertificate(c certificate) error {
 	if c.serves {
 		// etcd dials itself with its serving certificate, so that one does both.
 		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
-		template.DNSNames, template.IPAddresses = servingNames, servingAddresses
+		template.DNSNames, template.IPAddresses = servingNames, p.addresses
 	}
 	return p.issue(c.name, template, signer.Leaf, key, signer.PrivateKey.(*ecdsa.PrivateKey))
 }
 
 // stillGood is whether a certificate from an earlier run can be kept: signed by
 // today's authority, for today's names, and not about to expire.
-func stillGood(leaf, signer *x509.Certificate, c certificate) bool {
+func (p PKI) stillGood(leaf, signer *x509.Certificate, c certificate) bool {
 	roots := x509.NewCertPool()
 	roots.AddCert(signer)
 	_, err := leaf.Verify(x509.VerifyOptions{
@@ -146,7 +161,7 @@ func stillGood(leaf, signer *x509.Certificate, c certificate) bool {
 		return false
 	}
 	return !c.serves || slices.Equal(leaf.DNSNames, servingNames) &&
-		slices.EqualFunc(leaf.IPAddresses, servingAddresses, net.IP.Equal)
+		slices.EqualFunc(leaf.IPAddresses, p.addresses, net.IP.Equal)
 }
 
 // ensureServiceAccountKey keeps the key as long as it is there: it does not

@@ -53,7 +53,7 @@ func TestCertificateThatExpiresSoonIsNotKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := stillGood(pair.Leaf, signer.Leaf, certificates[1]); got != want {
+		if got := p.stillGood(pair.Leaf, signer.Leaf, certificates[1]); got != want {
 			t.Errorf("life of %s: kept=%t, want %t", life, got, want)
 		}
 	}

@@ -75,7 +75,7 @@ func (s *Supervisor) launch(p Process) (*child, error) {
 		return nil, context.Canceled
 	}
 	path := filepath.Join(s.logDir, p.Name+".log")
-	log, err := rotate(path)
+	log, err := RotateLog(path)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (s *Supervisor) launch(p Process) (*child, error) {
 	// A group of its own: Ctrl-C on the terminal reaches only us, and we stop the
 	// processes in order. Should we be killed, the kernel kills them.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := startOnLastingThread(c.cmd); err != nil {
+	if err := StartOnLastingThread(c.cmd); err != nil {
 		return nil, err
 	}
 	s.children = append(s.children, c)
@@ -139,8 +139,8 @@ func (c *child) stop(grace time.Duration, force <-chan struct{}) {
 	<-c.gone
 }
 
-// rotate opens a new log and keeps the one before it as .1.
-func rotate(path string) (*os.File, error) {
+// RotateLog opens a new log and keeps the one before it as .1.
+func RotateLog(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
@@ -150,9 +150,6 @@ func rotate(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND|os.O_TRUNC, 0o600)
 }
 
-// The kernel sends the parent-death signal when the thread that started the
-// child ends, and Go ends threads as it likes. So all children are started by
-// one goroutine that keeps its thread for as long as the program runs.
 var starts = sync.OnceValue(func() chan<- func() {
 	requests := make(chan func())
 	go func() {
@@ -164,7 +161,11 @@ var starts = sync.OnceValue(func() chan<- func() {
 	return requests
 })
 
-func startOnLastingThread(cmd *exec.Cmd) error {
+// StartOnLastingThread starts a command that has a parent-death signal. The
+// kernel sends that when the thread that started the child ends, and Go ends
+// threads as it likes. So all children are started by one goroutine that keeps
+// its thread for as long as the program runs.
+func StartOnLastingThread(cmd *exec.Cmd) error {
 	result := make(chan error)
 	starts() <- func() { result <- cmd.Start() }
 	return <-result

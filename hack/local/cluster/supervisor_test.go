@@ -160,7 +160,7 @@ func TestNothingThatAProcessStartedOutlivesIt(t *testing.T) {
 func TestLogOfThePreviousRunIsKept(t *testing.T) {
 	dir := t.TempDir()
 	for _, text := range []string{"one", "two", "three"} {
-		log, err := rotate(filepath.Join(dir, "x.log"))
+		log, err := RotateLog(filepath.Join(dir, "x.log"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,146 @@
+// Package node is a Kubernetes node for development. It runs the pods of
+// sessions as processes of this machine and tells the API server what a kubelet
+// would. There are no images and there is no isolation.
+package node
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// Options of a node.
+type Options struct {
+	Name    string
+	Client  kubernetes.Interface
+	Runtime string // the program that a session's container runs
+	State   string // directory of pods and volumes
+	Logs    string // directory of the pods' logs
+	Say     func(format string, args ...any)
+}
+
+// Node runs pods until its context ends.
+type Node struct {
+	Options
+	force     <-chan struct{}
+	addresses addresses
+
+	mu       sync.Mutex
+	runs     map[types.UID]*podRun
+	stopping bool
+	running  sync.WaitGroup
+}
+
+// Start registers the node and begins to run the pods of sessions. Wait returns
+// after the context has ended and no process is left; force ends them without grace.
+func Start(ctx context.Context, o Options, force <-chan struct{}) (*Node, error) {
+	var err error
+	if o.State, err = filepath.Abs(o.State); err != nil {
+		return nil, err
+	}
+	if o.Runtime, err = filepath.Abs(o.Runtime); err != nil {
+		return nil, err
+	}
+	n := &Node{Options: o, force: force, runs: map[types.UID]*podRun{}}
+	// What an earlier node left when it was killed would hold addresses and workspaces.
+	killAllOf(n.podsDir())
+	if err := n.register(ctx); err != nil {
+		return nil, fmt.Errorf("register node %s: %w", o.Name, err)
+	}
+	go n.renewLease(ctx)
+
+	claims := n.informer("persistentvolumeclaims", &corev1.PersistentVolumeClaim{}, cache.ResourceEventHandlerFuncs{
+		DeleteFunc: func(o any) { n.claimGone(o) },
+	})
+	pods := n.informer("pods", &corev1.Pod{}, cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc:    func(o any, initial bool) { n.podSeen(ctx, o.(*corev1.Pod), initial) },
+		UpdateFunc: func(_, o any) { n.podSeen(ctx, o.(*corev1.Pod), false) },
+		DeleteFunc: func(o any) { n.podGone(o) },
+	})
+	go claims.RunWithContext(ctx)
+	go pods.RunWithContext(ctx)
+	if !cache.WaitForCacheSync(ctx.Done(), claims.HasSynced, pods.HasSynced) {
+		return nil, context.Cause(ctx)
+	}
+	n.sweep(claims.GetStore(), pods.GetStore())
+	return n, nil
+}
+
+// Wait returns when the node has stopped.
+func (n *Node) Wait() {
+	n.mu.Lock()
+	n.stopping = true
+	n.mu.Unlock()
+	n.running.Wait()
+}
+
+func (n *Node) podsDir() string { return filepath.Join(n.State, "pods") }
+
+func (n *Node) informer(resource string, object runtime.Object, handler cache.ResourceEventHandler) cache.SharedInformer {
+	selector := labels.Set{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelComponent: v1alpha1.ComponentSession}.String()
+	source := cache.NewFilteredListWatchFromClient(n.Client.CoreV1().RESTClient(), resource, metav1.NamespaceAll,
+		func(o *metav1.ListOptions) { o.LabelSelector = selector })
+	informer := cache.NewSharedInformer(source, object, 0)
+	_, _ = informer.AddEventHandler(handler) // fails only for one that has stopped
+	return informer
+}
+
+// podSeen starts a pod that has no node yet, and stops one that is to go.
+func (n *Node) podSeen(ctx context.Context, pod *corev1.Pod, initial bool) {
+	if pod.Spec.NodeName != "" && pod.Spec.NodeName != n.Name {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	run, known := n.runs[pod.UID]
+	if !known {
+		if n.stopping || ctx.Err() != nil {
+			return
+		}
+		run = newPodRun(ctx, n, pod)
+		n.runs[pod.UID] = run
+		n.running.Add(1)
+		go func() {
+			defer n.running.Done()
+			// A pod that has this node from the start is one of an earlier run.
+			run.live(initial && pod.Spec.NodeName == n.Name)
+		}()
+	}
+	if pod.DeletionTimestamp != nil {
+		grace := 30 * time.Second
+		if pod.DeletionGracePeriodSeconds != nil {
+			grace = time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second
+		}
+		run.stop(&stopped{podDeleted, grace})
+	}
+}
+
+// podGone ends what is left of a pod that is no longer in the API server: it may
+// have been removed by force.
+func (n *Node) podGone(o any) {
+	if unknown, ok := o.(cache.DeletedFinalStateUnknown); ok {
+		o = unknown.Obj
+	}
+	pod, ok := o.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if run := n.runs[pod.UID]; run != nil {
+		run.stop(&stopped{podGone, 0})
+		delete(n.runs, pod.UID)
+	}
+}

@@ -1,0 +1,318 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/testenv"
+)
+
+var env *testenv.Env
+
+// TestMain is also the stub of a runtime: the node under test runs this very
+// program, and the pod's environment says how it behaves.
+func TestMain(m *testing.M) {
+	if behaviour, isStub := os.LookupEnv("STUB"); isStub {
+		stub(behaviour)
+		return
+	}
+	testenv.Main(m, func(e *testenv.Env) { env = e })
+}
+
+func stub(behaviour string) {
+	terminated := make(chan os.Signal, 1)
+	signal.Notify(terminated, syscall.SIGTERM)
+	if behaviour == "stubborn" {
+		signal.Ignore(syscall.SIGTERM)
+	}
+	go func() {
+		http.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "stub") })
+		http.HandleFunc("/crash", func(http.ResponseWriter, *http.Request) { os.Exit(3) })
+		http.HandleFunc("/done", func(http.ResponseWriter, *http.Request) {
+			end, _ := json.Marshal(session.Termination{Reason: v1alpha1.ReasonCompleted, Message: "stub is done"})
+			_ = os.WriteFile(os.Getenv("PARLEY_TERMINATION_LOG"), end, 0o600)
+			os.Exit(0)
+		})
+		http.HandleFunc("/environ", func(w http.ResponseWriter, _ *http.Request) {
+			dir, _ := os.Getwd()
+			fmt.Fprintln(w, strings.Join(append(os.Environ(), "PWD="+dir), "\n"))
+		})
+		if err := http.ListenAndServe(os.Getenv("PARLEY_BIND_ADDRESS"), nil); err != nil {
+			os.Exit(4)
+		}
+	}()
+	<-terminated
+	os.Exit(0)
+}
+
+// testNode is a node of a test's own.
+type testNode struct {
+	*Node
+	t         *testing.T
+	namespace string
+	stop      func()
+}
+
+func startNode(t *testing.T, namespace, state string) *testNode {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(env.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	n, err := Start(ctx, Options{
+		Name: "local", Client: client, Runtime: program, State: state, Logs: t.TempDir(), Say: t.Logf,
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := func() { cancel(); n.Wait() }
+	t.Cleanup(stop)
+	return &testNode{n, t, namespace, stop}
+}
+
+func newTestNode(t *testing.T) *testNode {
+	t.Helper()
+	return startNode(t, env.Namespace(t, nil), t.TempDir())
+}
+
+// sessionPod is like those that the operator makes.
+func (n *testNode) sessionPod(name, behaviour string) *corev1.Pod {
+	probe := func(path string) *corev1.Probe {
+		return &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 3, ProbeHandler: corev1.ProbeHandler{
+			HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("session")},
+		}}
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: n.namespace, Name: name, Labels: map[string]string{
+			v1alpha1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelComponent: v1alpha1.ComponentSession,
+		}},
+		Spec: corev1.PodSpec{
+			RestartPolicy:                 corev1.RestartPolicyOnFailure,
+			AutomountServiceAccountToken:  ptr.To(false),
+			TerminationGracePeriodSeconds: ptr.To[int64](1),
+			InitContainers:                []corev1.Container{{Name: "install-runtime", Image: "example.com/parley:1"}},
+			Containers: []corev1.Container{{
+				Name: "session", Image: "example.com/parley:1", Command: []string{session.BinDir + "/runtime"}, WorkingDir: session.WorkspaceDir,
+				Env: []corev1.EnvVar{
+					{Name: "STUB", Value: behaviour}, {Name: "HOME", Value: session.HomeDir},
+					{Name: "PARLEY_SESSION_DIR", Value: session.Dir}, {Name: "PARLEY_WORKSPACE", Value: session.WorkspaceDir},
+				},
+				Ports:        []corev1.ContainerPort{{Name: "session", ContainerPort: session.Port}},
+				StartupProbe: probe(session.AlivePath), ReadinessProbe: probe(session.ReadyPath), LivenessProbe: probe(session.AlivePath),
+				VolumeMounts: []corev1.VolumeMount{
+					{Name: "session", MountPath: session.Dir}, {Name: "workspace", MountPath: session.WorkspaceDir}, {Name: "home", MountPath: session.HomeDir},
+				},
+			}},
+			Volumes: []corev1.Volume{
+				{Name: "session", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}}},
+				{Name: "home", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+				{Name: "workspace", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}},
+			},
+		},
+	}
+}
+
+func (n *testNode) create(o client.Object) {
+	n.t.Helper()
+	if err := env.Client.Create(n.t.Context(), o); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// createWithSecret creates a pod and the Secret that it mounts.
+func (n *testNode) createWithSecret(pod *corev1.Pod) {
+	n.t.Helper()
+	n.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, Data: map[string][]byte{"key": []byte("s3cret")}})
+	n.create(pod)
+}
+
+// await returns the pod once it is as wanted.
+func (n *testNode) await(pod *corev1.Pod, what string, wanted func(*corev1.Pod) bool) *corev1.Pod {
+	n.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		current := &corev1.Pod{}
+		err := env.Client.Get(n.t.Context(), client.ObjectKeyFromObject(pod), current)
+		if err == nil && wanted(current) {
+			return current
+		}
+		if time.Now().After(deadline) {
+			n.t.Fatalf("pod is not %s: %v\n%+v", what, err, current.Status)
+		}
+	}
+}
+
+func ready(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// get asks the process of a pod; what it answers may be nothing, since some paths end it.
+func (n *testNode) get(pod *corev1.Pod, path string) string {
+	n.t.Helper()
+	answer, err := http.Get(fmt.Sprintf("http://%s:%d%s", pod.Status.PodIP, session.Port, path))
+	if err != nil {
+		return ""
+	}
+	defer answer.Body.Close()
+	text, _ := io.ReadAll(answer.Body)
+	return string(text)
+}
+
+func TestPodRunsFromBindingToItsEndWithItsReason(t *testing.T) {
+	n := newTestNode(t)
+	pod := n.sessionPod("ends", "obedient")
+	n.createWithSecret(pod)
+	running := n.await(pod, "ready", ready)
+	container := running.Status.ContainerStatuses[0]
+	if running.Spec.NodeName != "local" || running.Status.Phase != corev1.PodRunning || !*container.Started || !container.Ready {
+		t.Errorf("a ready pod has status %+v", running.Status)
+	}
+	n.get(running, "/done")
+	ended := n.await(pod, "over", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })
+	state := ended.Status.ContainerStatuses[0].State.Terminated
+	if state == nil || state.ExitCode != 0 || session.ParseTermination(state.Message).Message != "stub is done" || state.FinishedAt.IsZero() {
+		t.Errorf("ended with %+v", state)
+	}
+	if ready(ended) {
+		t.Error("a pod that is over is ready")
+	}
+	eventually(t, "secrets are off the disk", func() bool {
+		_, err := os.Stat(filepath.Join(n.podDir(ended), "session"))
+		return os.IsNotExist(err)
+	})
+}
+
+func TestProcessHasThePathsOfThisMachineAndNothingOfTheNodesEnvironment(t *testing.T) {
+	t.Setenv("NODE_SECRET", "not for sessions")
+	n := newTestNode(t)
+	pod := n.sessionPod("paths", "obedient")
+	n.createWithSecret(pod)
+	running := n.await(pod, "ready", ready)
+	environ := n.get(running, "/environ")
+	for _, want := range []string{
+		"PARLEY_SESSION_DIR=" + filepath.Join(n.podDir(running), "session"),
+		"HOME=" + filepath.Join(n.podDir(running), "home"),
+		"PARLEY_WORKSPACE=" + n.claimDir(n.namespace, "paths"),
+		"PWD=" + n.claimDir(n.namespace, "paths"),
+	} {
+		if !strings.Contains(environ, want+"\n") {
+			t.Errorf("no %s in\n%s", want, environ)
+		}
+	}
+	if strings.Contains(environ, "NODE_SECRET") || strings.Contains(environ, "KUBEBUILDER") {
+		t.Errorf("the node's environment leaks:\n%s", environ)
+	}
+	for _, dir := range []string{n.podDir(running), filepath.Join(n.podDir(running), "session"), n.claimDir(n.namespace, "paths")} {
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v, %v", dir, info, err)
+		}
+	}
+	if value, err := os.ReadFile(filepath.Join(n.podDir(running), "session", "key")); string(value) != "s3cret" {
+		t.Errorf("the Secret's file holds %q, %v", value, err)
+	}
+}
+
+func TestCrashedProcessIsRestarted(t *testing.T) {
+	n := newTestNode(t)
+	pod := n.sessionPod("crashes", "obedient")
+	n.createWithSecret(pod)
+	n.get(n.await(pod, "ready", ready), "/crash")
+	again := n.await(pod, "restarted", func(p *corev1.Pod) bool {
+		return ready(p) && p.Status.ContainerStatuses[0].RestartCount == 1
+	})
+	last := again.Status.ContainerStatuses[0].LastTerminationState.Terminated
+	if last == nil || last.ExitCode != 3 || last.Reason != "Error" {
+		t.Errorf("last state is %+v", last)
+	}
+}
+
+func TestDeletedPodGoesWithItsProcessAndItsDirectoryButNotItsClaim(t *testing.T) {
+	n := newTestNode(t)
+	pod := n.sessionPod("goes", "stubborn")
+	n.createWithSecret(pod)
+	running := n.await(pod, "ready", ready)
+	if err := env.Client.Delete(t.Context(), running); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the pod is gone", func() bool {
+		return apierrors.IsNotFound(env.Client.Get(t.Context(), client.ObjectKeyFromObject(pod), &corev1.Pod{}))
+	})
+	if answer := n.get(running, "/alive"); answer != "" {
+		t.Error("its process still answers")
+	}
+	eventually(t, "its directory is gone", func() bool {
+		_, err := os.Stat(n.podDir(running))
+		return os.IsNotExist(err)
+	})
+	if _, err := os.Stat(n.claimDir(n.namespace, "goes")); err != nil {
+		t.Errorf("the workspace went, too: %v", err)
+	}
+}
+
+func TestPodOfAnEarlierRunIsReportedLost(t *testing.T) {
+	namespace, state := env.Namespace(t, nil), t.TempDir()
+	first := startNode(t, namespace, state)
+	pod := first.sessionPod("lost", "obedient")
+	first.createWithSecret(pod)
+	running := first.await(pod, "ready", ready)
+	first.stop()
+	if first.get(running, "/alive") != "" {
+		t.Error("its process outlives the node")
+	}
+	second := startNode(t, namespace, state)
+	lost := second.await(pod, "failed", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
+	if lost.Status.Reason != "NodeLost" || ready(lost) {
+		t.Errorf("status is %+v", lost.Status)
+	}
+}
+
+func TestPodWithARuntimeOfItsOwnIsRefusedHonestly(t *testing.T) {
+	n := newTestNode(t)
+	pod := n.sessionPod("foreign", "")
+	pod.Spec.Containers[0].Command = nil
+	pod.Spec.Containers[0].Image = "example.com/own:3"
+	n.createWithSecret(pod)
+	n.await(pod, "waiting", func(p *corev1.Pod) bool {
+		if len(p.Status.ContainerStatuses) == 0 {
+			return false
+		}
+		w := p.Status.ContainerStatuses[0].State.Waiting
+		return w != nil && w.Reason == "ErrImageNeverPull" && strings.Contains(w.Message, "example.com/own:3")
+	})
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it does not come to be that %s", what)
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
+)
+
+// stopped is why a pod's context ended.
+type stopped struct {
+	what  string
+	grace time.Duration // between SIGTERM and SIGKILL
+}
+
+func (s *stopped) Error() string { return s.what }
+
+const (
+	nodeStops  = "the node stops"
+	podDeleted = "the pod is to be deleted"
+	podGone    = "the pod is no longer in the API server"
+)
+
+const (
+	// stopGrace is what a process has when the node itself stops.
+	stopGrace = 10 * time.Second
+	// writeTimeout bounds the writes that follow the end of a pod's context.
+	writeTimeout = 10 * time.Second
+	// volumeRetry is how often a Secret or ConfigMap that is not there is asked for again.
+	volumeRetry = time.Second
+	// A process that crashes is started again at once, then with growing delays: shorter ones
+	// than a kubelet's, since somebody is looking on.
+	firstBackOff = time.Second
+	lastBackOff  = time.Minute
+	// settled is how long a process must run for its earlier crashes to be forgotten.
+	settled = 5 * time.Minute
+)
+
+// podRun is the life of one pod on this node. The cause of its context's end is
+// a *stopped.
+type podRun struct {
+	node    *Node
+	pod     *corev1.Pod
+	ctx     context.Context
+	stop    context.CancelCauseFunc
+	seen    observation
+	backOff time.Duration
+}
+
+func newPodRun(ctx context.Context, n *Node, pod *corev1.Pod) *podRun {
+	r := &podRun{node: n, pod: pod}
+	// Detached, so that the end of the node has a cause of its own, too.
+	r.ctx, r.stop = context.WithCancelCause(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() { r.stop(&stopped{nodeStops, stopGrace}) })
+	r.seen = observation{phase: corev1.PodPending, since: metav1.Now(), state: waiting("ContainerCreating", "")}
+	return r
+}
+
+// live takes a pod from its binding to its removal.
+func (r *podRun) live(fromEarlierRun bool) {
+	switch over := r.pod.Status.Phase == corev1.PodSucceeded || r.pod.Status.Phase == corev1.PodFailed; {
+	case over:
+	case fromEarlierRun:
+		r.write(func(pod *corev1.Pod) corev1.PodStatus { return lostStatus(pod, metav1.Now()) })
+	default:
+		r.run()
+	}
+	<-r.ctx.Done()
+	r.leave(r.why())
+}
+
+func (r *podRun) why() *stopped {
+	var s *stopped
+	_ = errors.As(context.Cause(r.ctx), &s)
+	return s
+}
+
+// run runs the pod until it is over or its context ends.
+func (r *podRun) run() {
+	if err := r.bind(); err != nil {
+		r.node.Say("pod %s/%s cannot be bound: %v", r.pod.Namespace, r.pod.Name, err)
+		return
+	}
+	if reason, message := unfit(r.pod); reason != "" {
+		r.seen.state = waiting(reason, message)
+		r.report()
+		return
+	}
+	r.report()
+	for {
+		err := r.node.makeVolumes(r.ctx, r.pod)
+		if err == nil {
+			break
+		}
+		if r.seen.state = waiting("ContainerCreating", err.Error()); !r.pause(volumeRetry) {
+			return
+		}
+	}
+	var err error
+	if r.seen.address, err = r.node.addresses.take(); err != nil {
+		r.seen.state = waiting("CreateContainerError", err.Error())
+		r.report()
+		return
+	}
+	defer r.node.addresses.give(r.seen.address)
+	r.runProcess()
+}
+
+// runProcess runs the session's process, and runs it again when it crashes.
+func (r *podRun) runProcess() {
+	for {
+		began := time.Now()
+		end := r.runOnce()
+		r.seen.started, r.seen.ready = false, false
+		if r.ctx.Err() != nil {
+			return // it was told to go; what it says then is not an end of its own accord
+		}
+		ended := corev1.ContainerState{Terminated: end}
+		if end.ExitCode == 0 {
+			r.seen.phase, r.seen.state = corev1.PodSucceeded, ended
+			r.report()
+			r.node.removeSecrets(r.pod)
+			return
+		}
+		if time.Since(began) > settled {
+			r.backOff = 0
+		}
+		r.seen.last = &ended
+		if r.backOff == 0 {
+			r.seen.state = ended
+		} else {
+			r.seen.state = waiting("CrashLoopBackOff", "restarted in "+r.backOff.String())
+		}
+		r.report()
+		if !r.pause(r.backOff) {
+			return
+		}
+		r.backOff = min(max(2*r.backOff, firstBackOff), lastBackOff)
+		r.seen.restarts++
+	}
+}
+
+// leave says that nothing is left of a pod whose deletion was asked for. A pod
+// of a node that stops stays; the next run reports it as lost.
+func (r *podRun) leave(why *stopped) {
+	switch why.what {
+	case podDeleted:
+		ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
+		defer cancel()
+		err := r.node.Client.CoreV1().Pods(r.pod.Namespace).Delete(ctx, r.pod.Name, metav1.DeleteOptions{
+			GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(r.pod.UID)),
+		})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			r.node.Say("pod %s/%s is not removed: %v", r.pod.Namespace, r.pod.Name, err)
+		}
+		_ = os.RemoveAll(r.node.podDir(r.pod))
+	case podGone:
+		_ = os.RemoveAll(r.node.podDir(r.pod))
+	default:
+		r.node.removeSecrets(r.pod)
+	}
+}
+
+func (r *podRun) bind() error {
+	if r.pod.Spec.NodeName != "" {
+		return nil
+	}
+	return r.node.Client.CoreV1().Pods(r.pod.Namespace).Bind(r.ctx, &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: r.pod.Namespace, Name: r.pod.Name, UID: r.pod.UID},
+		Target:     corev1.ObjectReference{Kind: "Node", Name: r.node.Name},
+	}, metav1.CreateOptions{})
+}
+
+// pause waits; false means that the pod's context ended.
+func (r *podRun) pause(d time.Duration) bool {
+	select {
+	case <-r.ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+func (r *podRun) report() {
+	seen := r.seen
+	r.write(func(pod *corev1.Pod) corev1.PodStatus { return podStatus(pod, seen, metav1.Now()) })
+}
+
+// write writes the status of the pod as it is now in the API server.
+func (r *podRun) write(status func(*corev1.Pod) corev1.PodStatus) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), writeTimeout)
+	defer cancel()
+	pods := r.node.Client.CoreV1().Pods(r.pod.Namespace)
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		pod, err := pods.Get(ctx, r.pod.Name, metav1.GetOptions{})
+		if err != nil || pod.UID != r.pod.UID {
+			return err
+		}
+		pod.Status = status(pod)
+		_, err = pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		r.node.Say("the status of pod %s/%s is not written: %v", r.pod.Namespace, r.pod.Name, err)
+	}
+}

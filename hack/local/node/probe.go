@@ -1,0 +1,105 @@
+package node
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/parley-dev/parley/hack/local/cluster"
+)
+
+// eager is how often a probe is asked whose success somebody waits for. A
+// kubelet would ask once in a period.
+const eager = 100 * time.Millisecond
+
+// probe asks the container's probes and reports what changes. It returns when
+// the container is to be restarted, or the context has ended.
+func (r *podRun) probe(ctx context.Context) {
+	c := r.pod.Spec.Containers[0]
+	if !r.untilStarted(ctx, c) {
+		return
+	}
+	r.seen.started = true
+	r.seen.ready = c.ReadinessProbe == nil
+	r.report()
+	ready, alive := newChecker(r.seen.address, c, c.ReadinessProbe), newChecker(r.seen.address, c, c.LivenessProbe)
+	next := time.Duration(0)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(next):
+		}
+		if was := r.seen.ready; c.ReadinessProbe != nil {
+			if r.seen.ready = ready.good(ctx, was); r.seen.ready != was && ctx.Err() == nil {
+				r.report()
+			}
+		}
+		if !alive.good(ctx, true) && ctx.Err() == nil {
+			return
+		}
+		next = time.Second
+		if !r.seen.ready {
+			next = eager
+		}
+	}
+}
+
+// untilStarted waits for the startup probe; false means that it gave up.
+func (r *podRun) untilStarted(ctx context.Context, c corev1.Container) bool {
+	if c.StartupProbe == nil {
+		return true
+	}
+	budget := time.Duration(max(c.StartupProbe.PeriodSeconds, 1)*max(c.StartupProbe.FailureThreshold, 1)) * time.Second
+	ctx, cancel := context.WithTimeout(ctx, budget)
+	defer cancel()
+	return cluster.Retry(ctx, eager, probeOf(r.seen.address, c, c.StartupProbe)) == nil
+}
+
+// checker asks a probe no more often than its period says once it has
+// succeeded, and believes a failure only after as many as its threshold.
+type checker struct {
+	ask       cluster.Probe // none: always good
+	period    time.Duration
+	threshold int32
+	failures  int32
+	next      time.Time
+}
+
+func newChecker(address string, c corev1.Container, p *corev1.Probe) *checker {
+	if p == nil {
+		return &checker{}
+	}
+	return &checker{ask: probeOf(address, c, p), period: time.Duration(max(p.PeriodSeconds, 1)) * time.Second, threshold: max(p.FailureThreshold, 1)}
+}
+
+// good is the probe's present verdict, given the last one.
+func (c *checker) good(ctx context.Context, before bool) bool {
+	if c.ask == nil || before && time.Now().Before(c.next) {
+		return before
+	}
+	c.next = time.Now().Add(c.period)
+	if c.ask(ctx) == nil {
+		c.failures = 0
+		return true
+	}
+	c.failures++
+	return before && c.failures < c.threshold
+}
+
+func probeOf(address string, c corev1.Container, p *corev1.Probe) cluster.Probe {
+	if p.HTTPGet == nil {
+		return func(context.Context) error { return nil }
+	}
+	port := p.HTTPGet.Port.IntVal
+	for _, named := range c.Ports {
+		if p.HTTPGet.Port.Type == intstr.String && named.Name == p.HTTPGet.Port.StrVal {
+			port = named.ContainerPort
+		}
+	}
+	return cluster.HTTPProbe("http://"+net.JoinHostPort(address, strconv.Itoa(int(port)))+p.HTTPGet.Path, nil)
+}

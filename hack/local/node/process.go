@@ -1,0 +1,157 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/hack/local/cluster"
+)
+
+// maxTerminationMessage is where a kubelet cuts a termination message.
+const maxTerminationMessage = 4096
+
+// runOnce runs the session's process until it ends, of its own accord or
+// because the pod's context did, and reports on the way.
+func (r *podRun) runOnce() *corev1.ContainerStateTerminated {
+	_ = os.Remove(r.terminationLog())
+	started := metav1.Now()
+	cmd, err := r.startProcess()
+	if err != nil {
+		return &corev1.ContainerStateTerminated{ExitCode: 128, Reason: "StartError", Message: err.Error(), StartedAt: started, FinishedAt: metav1.Now()}
+	}
+	r.seen.phase = corev1.PodRunning
+	r.seen.state = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}}
+	r.report()
+
+	exited := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // how it ended is in ProcessState
+		close(exited)
+	}()
+	health, stopProbes := context.WithCancel(r.ctx)
+	unhealthy := make(chan struct{})
+	go func() {
+		defer close(unhealthy)
+		r.probe(health)
+	}()
+	reason := ""
+	select {
+	case <-exited:
+	case <-r.ctx.Done():
+		r.terminate(cmd, r.why().grace, exited)
+	case <-unhealthy:
+		reason = "Unhealthy"
+		r.terminate(cmd, stopGrace, exited)
+	}
+	stopProbes()
+	<-unhealthy
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	killAllOf(r.node.podDir(r.pod))
+	return r.ending(cmd.ProcessState.Sys().(syscall.WaitStatus), reason, started)
+}
+
+func (r *podRun) ending(status syscall.WaitStatus, reason string, started metav1.Time) *corev1.ContainerStateTerminated {
+	end := &corev1.ContainerStateTerminated{Reason: reason, StartedAt: started, FinishedAt: metav1.Now()}
+	end.ExitCode = int32(status.ExitStatus())
+	if status.Signaled() {
+		end.ExitCode = 128 + int32(status.Signal())
+	}
+	switch {
+	case reason != "" && end.ExitCode == 0:
+		end.ExitCode = 137 // killed as unhealthy: whatever it says, it did not end of its own accord
+	case reason == "" && end.ExitCode == 0:
+		end.Reason = "Completed"
+	case reason == "":
+		end.Reason = "Error"
+	}
+	if message, err := os.ReadFile(r.terminationLog()); err == nil {
+		end.Message = string(message[max(0, len(message)-maxTerminationMessage):])
+	}
+	return end
+}
+
+func (r *podRun) terminate(cmd *exec.Cmd, grace time.Duration, exited <-chan struct{}) {
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-exited:
+		return
+	case <-time.After(grace):
+	case <-r.node.force:
+	}
+	_ = cmd.Process.Kill()
+	<-exited
+}
+
+func (r *podRun) startProcess() (*exec.Cmd, error) {
+	container := r.pod.Spec.Containers[0]
+	log, err := r.openLog()
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close() // the process has its own descriptor
+	cmd := exec.Command(r.node.Runtime, append(container.Command[1:], container.Args...)...)
+	cmd.Dir = r.node.localPath(r.pod, container.WorkingDir)
+	cmd.Env = r.environment()
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := cluster.StartOnLastingThread(cmd); err != nil {
+		return nil, err
+	}
+	return cmd, nil
+}
+
+// openLog begins a new log with each pod, and goes on with it when the process is restarted.
+func (r *podRun) openLog() (*os.File, error) {
+	path := filepath.Join(r.node.Logs, r.pod.Namespace+"_"+r.pod.Name+".log")
+	if r.seen.restarts == 0 {
+		return cluster.RotateLog(path)
+	}
+	return os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+}
+
+func (r *podRun) terminationLog() string {
+	return filepath.Join(r.node.podDir(r.pod), "termination-log")
+}
+
+// environment is the container's own, with the paths of this machine. Of the
+// node's it has only what programs need to be found.
+func (r *podRun) environment() []string {
+	env := []string{
+		"PATH=" + os.Getenv("PATH"),
+		"HOSTNAME=" + r.pod.Name,
+		fmt.Sprintf("PARLEY_BIND_ADDRESS=%s:%d", r.seen.address, session.Port),
+		"PARLEY_TERMINATION_LOG=" + r.terminationLog(),
+		"PARLEY_REPLAY_DIR=" + r.node.localPath(r.pod, session.ReplayDir),
+	}
+	for _, e := range r.pod.Spec.Containers[0].Env {
+		env = append(env, e.Name+"="+r.node.localPath(r.pod, e.Value))
+	}
+	return env
+}
+
+// killAllOf kills what was started with a directory of pods in its environment,
+// as every process of a session is unless it hides: a process group does not
+// hold those that made one of their own.
+func killAllOf(dir string) {
+	files, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil || !bytes.Contains(content, []byte("="+dir+"/")) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil && pid != os.Getpid() {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package node
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
+)
+
+const (
+	// localMark, as label and as taint, tells everybody that this node is not real.
+	localMark = "parley.dev/local"
+	// A node controller gives up on a node whose Lease is older than 40 seconds.
+	leaseSeconds = 40
+	leaseRenewal = 10 * time.Second
+)
+
+func (n *Node) register(ctx context.Context) error {
+	nodes := n.Client.CoreV1().Nodes()
+	want := buildNode(n.Name)
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		node, err := nodes.Get(ctx, n.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			node, err = nodes.Create(ctx, want, metav1.CreateOptions{})
+		}
+		if err != nil {
+			return err
+		}
+		node.Status = want.Status
+		_, err = nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return n.writeLease(ctx)
+}
+
+func buildNode(name string) *corev1.Node {
+	now := metav1.Now()
+	room := corev1.ResourceList{
+		corev1.ResourceCPU:    *resource.NewQuantity(int64(runtime.NumCPU()), resource.DecimalSI),
+		corev1.ResourceMemory: resource.MustParse("16Gi"), // nothing is enforced, so it is not measured either
+		corev1.ResourcePods:   resource.MustParse("110"),
+	}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+			localMark:                        "true",
+			corev1.LabelHostname:             name,
+			corev1.LabelOSStable:             runtime.GOOS,
+			corev1.LabelArchStable:           runtime.GOARCH,
+			corev1.LabelNodeExcludeBalancers: "true",
+		}},
+		// Only this node itself puts pods here: those that it can run.
+		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: localMark, Value: "true", Effect: corev1.TaintEffectNoSchedule}}},
+		Status: corev1.NodeStatus{
+			Capacity: room, Allocatable: room,
+			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: name}},
+			NodeInfo: corev1.NodeSystemInfo{
+				OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
+				OSImage: "processes of this machine", ContainerRuntimeVersion: "process://none", KubeletVersion: "none",
+			},
+			Conditions: []corev1.NodeCondition{{
+				Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "LocalNodeReady",
+				Message:           "runs sessions as local processes, without isolation, for development",
+				LastHeartbeatTime: now, LastTransitionTime: now,
+			}},
+		},
+	}
+}
+
+func (n *Node) renewLease(ctx context.Context) {
+	tick := time.NewTicker(leaseRenewal)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := n.writeLease(ctx); err != nil && ctx.Err() == nil {
+			n.Say("node %s did not renew its lease: %v", n.Name, err)
+		}
+	}
+}
+
+func (n *Node) writeLease(ctx context.Context) error {
+	leases := n.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	now := metav1.NowMicro()
+	spec := coordinationv1.LeaseSpec{HolderIdentity: &n.Name, LeaseDurationSeconds: ptr.To[int32](leaseSeconds), RenewTime: &now}
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		lease, err := leases.Get(ctx, n.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Spec: spec}
+			_, err = leases.Create(ctx, lease, metav1.CreateOptions{})
+			return err
+		}
+		if err != nil {
+			return err
+		}
+		lease.Spec = spec
+		_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
+		return err
+	})
+}

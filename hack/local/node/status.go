@@ -1,0 +1,124 @@
+package node
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// observation is what the node knows of a pod.
+type observation struct {
+	address  string                 // of the pod; none before its volumes are there
+	phase    corev1.PodPhase        // Pending, Running or Succeeded
+	state    corev1.ContainerState  // of the session's container
+	last     *corev1.ContainerState // before it was restarted
+	restarts int32
+	started  bool // the startup probe succeeded
+	ready    bool // the readiness probe succeeds
+	since    metav1.Time
+}
+
+// podStatus is what a kubelet would say of a pod: a pure function, but that it
+// keeps the times of the conditions that did not change.
+func podStatus(pod *corev1.Pod, o observation, now metav1.Time) corev1.PodStatus {
+	status := corev1.PodStatus{
+		Phase: o.phase, StartTime: &o.since, QOSClass: pod.Status.QOSClass,
+		Conditions: pod.Status.Conditions, ObservedGeneration: pod.Generation,
+	}
+	prepared := o.address != ""
+	if prepared {
+		status.PodIP, status.PodIPs, status.HostIP = o.address, []corev1.PodIP{{IP: o.address}}, "127.0.0.1"
+	}
+	succeeded := o.phase == corev1.PodSucceeded
+	set := func(kind corev1.PodConditionType, holds bool, reason string) {
+		status.Conditions = withCondition(status.Conditions, kind, holds, reason, now)
+	}
+	notReady := map[bool]string{true: "PodCompleted", false: "ContainersNotReady"}[succeeded]
+	set(corev1.PodReadyToStartContainers, prepared && !succeeded, "")
+	set(corev1.PodInitialized, prepared, "ContainersNotInitialized")
+	set(corev1.ContainersReady, o.ready, notReady)
+	set(corev1.PodReady, o.ready, notReady)
+
+	for _, c := range pod.Spec.InitContainers {
+		// The runtime need not be put in: it is run from where it is.
+		done := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}
+		if prepared {
+			done = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: o.since, FinishedAt: o.since}}
+		}
+		status.InitContainerStatuses = append(status.InitContainerStatuses, corev1.ContainerStatus{
+			Name: c.Name, Image: c.Image, Ready: prepared, Started: ptr.To(false), State: done,
+		})
+	}
+	for _, c := range pod.Spec.Containers {
+		s := corev1.ContainerStatus{Name: c.Name, Image: c.Image, State: o.state, RestartCount: o.restarts, Ready: o.ready, Started: &o.started}
+		if o.last != nil {
+			s.LastTerminationState = *o.last
+		}
+		status.ContainerStatuses = append(status.ContainerStatuses, s)
+	}
+	return status
+}
+
+// lostStatus is that of a pod whose process went with an earlier run of the node.
+func lostStatus(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
+	status := *pod.Status.DeepCopy()
+	status.Phase, status.Reason, status.Message = corev1.PodFailed, "NodeLost", "The local node was stopped while the pod ran"
+	for _, kind := range []corev1.PodConditionType{corev1.PodReady, corev1.ContainersReady} {
+		status.Conditions = withCondition(status.Conditions, kind, false, "PodFailed", now)
+	}
+	for i := range status.ContainerStatuses {
+		c := &status.ContainerStatuses[i]
+		c.Ready, c.Started = false, ptr.To(false)
+		if c.State.Terminated == nil {
+			c.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+				ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The process is gone", FinishedAt: now,
+			}}
+		}
+	}
+	return status
+}
+
+func withCondition(conditions []corev1.PodCondition, kind corev1.PodConditionType, holds bool, reason string, now metav1.Time) []corev1.PodCondition {
+	want := corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: now}
+	if !holds {
+		want.Status, want.Reason = corev1.ConditionFalse, reason
+	}
+	out := make([]corev1.PodCondition, 0, len(conditions)+1)
+	for _, c := range conditions {
+		if c.Type != kind {
+			out = append(out, c)
+		} else if c.Status == want.Status {
+			want.LastTransitionTime = c.LastTransitionTime
+		}
+	}
+	return append(out, want)
+}
+
+func waiting(reason, message string) corev1.ContainerState {
+	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
+}
+
+// unfit is why a pod cannot run here, as a kubelet would say it; empty if it can.
+func unfit(pod *corev1.Pod) (reason, message string) {
+	if len(pod.Spec.Containers) != 1 {
+		return "CreateContainerConfigError", "a local node runs pods of one container"
+	}
+	c := pod.Spec.Containers[0]
+	if len(c.Command) == 0 || !strings.HasSuffix(c.Command[0], "/runtime") {
+		return "ErrImageNeverPull", fmt.Sprintf("sessions are local processes here, so that the image %s, which brings its own runtime, cannot be run", c.Image)
+	}
+	for _, e := range c.Env {
+		if e.ValueFrom != nil {
+			return "CreateContainerConfigError", fmt.Sprintf("a local node cannot resolve the variable %s", e.Name)
+		}
+	}
+	for _, v := range pod.Spec.Volumes {
+		if v.Secret == nil && v.ConfigMap == nil && v.EmptyDir == nil && v.PersistentVolumeClaim == nil {
+			return "CreateContainerConfigError", fmt.Sprintf("a local node cannot provide the volume %s", v.Name)
+		}
+	}
+	return "", ""
+}

@@ -1,0 +1,154 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/parley-dev/parley/hack/local/cluster"
+)
+
+func (n *Node) podDir(pod *corev1.Pod) string { return filepath.Join(n.podsDir(), string(pod.UID)) }
+
+func (n *Node) claimDir(namespace, claim string) string {
+	return filepath.Join(n.State, "volumes", namespace, claim)
+}
+
+// volumeDir is where a volume of a pod is on this machine.
+func (n *Node) volumeDir(pod *corev1.Pod, v corev1.Volume) string {
+	if v.PersistentVolumeClaim != nil {
+		return n.claimDir(pod.Namespace, v.PersistentVolumeClaim.ClaimName)
+	}
+	return filepath.Join(n.podDir(pod), v.Name)
+}
+
+// makeVolumes makes the directories of a pod's volumes and fills them.
+func (n *Node) makeVolumes(ctx context.Context, pod *corev1.Pod) error {
+	for _, v := range pod.Spec.Volumes {
+		dir := n.volumeDir(pod, v)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		data, items, err := n.content(ctx, pod.Namespace, v)
+		if err != nil {
+			return fmt.Errorf("volume %s: %w", v.Name, err)
+		}
+		for file, value := range project(data, items) {
+			if !filepath.IsLocal(file) {
+				return fmt.Errorf("volume %s: %s is not a path in it", v.Name, file)
+			}
+			if err := cluster.WritePrivate(filepath.Join(dir, file), value); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// content is what a volume holds from the start.
+func (n *Node) content(ctx context.Context, namespace string, v corev1.Volume) (map[string][]byte, []corev1.KeyToPath, error) {
+	switch {
+	case v.Secret != nil:
+		secret, err := n.Client.CoreV1().Secrets(namespace).Get(ctx, v.Secret.SecretName, metav1.GetOptions{})
+		if err != nil {
+			return nil, nil, unlessOptional(err, v.Secret.Optional)
+		}
+		return secret.Data, v.Secret.Items, nil
+	case v.ConfigMap != nil:
+		configMap, err := n.Client.CoreV1().ConfigMaps(namespace).Get(ctx, v.ConfigMap.Name, metav1.GetOptions{})
+		if err != nil {
+			return nil, nil, unlessOptional(err, v.ConfigMap.Optional)
+		}
+		data := map[string][]byte{}
+		for key, value := range configMap.Data {
+			data[key] = []byte(value)
+		}
+		for key, value := range configMap.BinaryData {
+			data[key] = value
+		}
+		return data, v.ConfigMap.Items, nil
+	}
+	return nil, nil, nil
+}
+
+func unlessOptional(err error, optional *bool) error {
+	if optional != nil && *optional && apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// project is the files of a volume: all keys, or the chosen ones under their paths.
+func project(data map[string][]byte, items []corev1.KeyToPath) map[string][]byte {
+	if len(items) == 0 {
+		return data
+	}
+	files := map[string][]byte{}
+	for _, item := range items {
+		if value, ok := data[item.Key]; ok {
+			files[item.Path] = value
+		}
+	}
+	return files
+}
+
+// removeSecrets takes the secrets of a pod that has ended off the disk.
+func (n *Node) removeSecrets(pod *corev1.Pod) {
+	for _, v := range pod.Spec.Volumes {
+		if v.Secret != nil {
+			_ = os.RemoveAll(n.volumeDir(pod, v))
+		}
+	}
+}
+
+// localPath turns a path of the container into one of this machine, where a
+// volume is mounted there; any other text stays as it is.
+func (n *Node) localPath(pod *corev1.Pod, path string) string {
+	for _, mount := range pod.Spec.Containers[0].VolumeMounts {
+		below, ok := strings.CutPrefix(path, mount.MountPath)
+		if !ok || below != "" && below[0] != '/' {
+			continue
+		}
+		for _, v := range pod.Spec.Volumes {
+			if v.Name == mount.Name {
+				return n.volumeDir(pod, v) + below
+			}
+		}
+	}
+	return path
+}
+
+func (n *Node) claimGone(o any) {
+	if unknown, ok := o.(cache.DeletedFinalStateUnknown); ok {
+		o = unknown.Obj
+	}
+	if claim, ok := o.(*corev1.PersistentVolumeClaim); ok {
+		_ = os.RemoveAll(n.claimDir(claim.Namespace, claim.Name))
+	}
+}
+
+// sweep removes the directories of pods and claims that went while no node ran.
+func (n *Node) sweep(claims, pods cache.Store) {
+	keep := map[string]bool{}
+	for _, o := range pods.List() {
+		keep[n.podDir(o.(*corev1.Pod))] = true
+	}
+	for _, o := range claims.List() {
+		claim := o.(*corev1.PersistentVolumeClaim)
+		keep[n.claimDir(claim.Namespace, claim.Name)] = true
+	}
+	found, _ := filepath.Glob(filepath.Join(n.podsDir(), "*"))
+	volumes, _ := filepath.Glob(n.claimDir("*", "*"))
+	for _, dir := range append(found, volumes...) {
+		if !keep[dir] {
+			_ = os.RemoveAll(dir)
+		}
+	}
+}

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/local/cluster"
+)
+
+// writer is an agent that writes its message down and ends when it is told to.
+const writer = `command: [/bin/sh, -c, "cat > agent-was-here; while [ ! -e finish ]; do sleep 0.1; done"]`
+
+func TestSessionOverHTTPIsClonedServedWorkedOnAndCompleted(t *testing.T) {
+	i := newInstallation(t)
+	run := i.start(t)
+	c := i.client(t)
+	i.addAgent(t, "Writer", writer)
+	repository, commit := makeRepository(t)
+	i.post(t, "/api/settings", map[string]any{
+		"agent": "Writer", "llm_model": "example/model", "llm_api_key": "not-a-real-key",
+		"mcp_config": map[string]any{"stdio_servers": []any{
+			map[string]any{"name": "tools", "command": filepath.Join(i.bin, "toolserver")},
+		}},
+	})
+	states := watchStates(t, c, "flow")
+	i.post(t, "/api/conversations", map[string]any{
+		"conversation_id": "flow", "repository": "file://" + repository, "selected_branch": "feature", "initial_user_msg": "Write this down.",
+	})
+	awaitState(t, states, v1alpha1.StateStarting)
+	awaitState(t, states, v1alpha1.StateRunning)
+
+	pod := &corev1.Pod{}
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "flow"}, pod); err != nil {
+		t.Fatal(err)
+	}
+	clone := filepath.Join(i.state, "pods", string(pod.UID), "workspace", filepath.Base(strings.TrimSuffix(repository, ".git")))
+	if head := git(t, clone, "rev-parse", "HEAD"); head != commit {
+		t.Errorf("the clone is at %s, want %s", head, commit)
+	}
+	callTool(t, c, pod)
+	eventually(t, "the agent writes its message down", func() bool {
+		text, _ := os.ReadFile(filepath.Join(clone, "agent-was-here"))
+		return strings.Contains(string(text), "Write this down.")
+	})
+	if err := os.WriteFile(filepath.Join(clone, "finish"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if end := awaitState(t, states, v1alpha1.StateStopped); end.Reason != v1alpha1.ReasonCompleted {
+		t.Errorf("stopped for the reason %s: %s", end.Reason, end.Message)
+	}
+
+	run.signal(t, "local", syscall.SIGINT)
+	run.awaitEnd(t)
+}
+
+// addAgent puts an agent into the catalogue, as an admin does.
+func (i installation) addAgent(t *testing.T, name, entry string) {
+	t.Helper()
+	c, catalogue := i.client(t), &corev1.ConfigMap{}
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "parley-system", Name: v1alpha1.AgentCatalogueName}, catalogue); err != nil {
+		t.Fatal(err)
+	}
+	catalogue.Data[name] = entry
+	if err := c.Update(t.Context(), catalogue); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// post sends a request to the facade. An agent that is new is not known at once.
+func (i installation) post(t *testing.T, path string, body any) {
+	t.Helper()
+	content, err := json.Marshal(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	err = cluster.Retry(ctx, 500*time.Millisecond, func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("http://127.0.0.1:%d%s", i.port, path), bytes.NewReader(content))
+		if err != nil {
+			return err
+		}
+		request.Header.Set("X-Session-API-Key", i.sessionKey(t))
+		request.Header.Set("Content-Type", "application/json")
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		text, _ := io.ReadAll(answer.Body)
+		if answer.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: %s", answer.Status, text)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("POST %s: %v", path, err)
+	}
+}
+
+// watchStates returns every status that a conversation has from now on.
+func watchStates(t *testing.T, c client.WithWatch, name string) <-chan v1alpha1.ConversationStatus {
+	t.Helper()
+	watch, err := c.Watch(t.Context(), &v1alpha1.ConversationList{}, client.InNamespace("default"), client.MatchingFields{"metadata.name": name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(watch.Stop)
+	states := make(chan v1alpha1.ConversationStatus, 100)
+	go func() {
+		for event := range watch.ResultChan() {
+			if conversation, ok := event.Object.(*v1alpha1.Conversation); ok {
+				states <- conversation.Status
+			}
+		}
+	}()
+	return states
+}
+
+// awaitState returns the next status with a state, which only one of those before it may precede.
+func awaitState(t *testing.T, states <-chan v1alpha1.ConversationStatus, want v1alpha1.ConversationState) v1alpha1.ConversationStatus {
+	t.Helper()
+	order := []v1alpha1.ConversationState{"", v1alpha1.StateStarting, v1alpha1.StateRunning, v1alpha1.StateStopped}
+	deadline := time.After(time.Minute)
+	for {
+		select {
+		case got := <-states:
+			if got.State == want {
+				return got
+			}
+			if slices.Index(order, got.State) > slices.Index(order, want) {
+				t.Fatalf("is %s (%s: %s) without having been %s", got.State, got.Reason, got.Message, want)
+			}
+		case <-deadline:
+			t.Fatalf("does not become %s", want)
+		}
+	}
+}
+
+type withKey string
+
+func (k withKey) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("X-Session-API-Key", string(k))
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// callTool uses the session's tools as an MCP client does.
+func callTool(t *testing.T, c client.Client, pod *corev1.Pod) {
+	t.Helper()
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name + "-session"}}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
+		t.Fatal(err)
+	}
+	tools, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), &mcp.StreamableClientTransport{
+		Endpoint:   fmt.Sprintf("http://%s:%d%s", pod.Status.PodIP, session.Port, session.ToolsPath),
+		HTTPClient: &http.Client{Transport: withKey(secret.Data[session.KeyFile])},
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tools.Close()
+	list, err := tools.ListTools(t.Context(), nil)
+	if err != nil || len(list.Tools) != 1 || list.Tools[0].Name != "tools_echo" {
+		t.Fatalf("the tools are %+v, %v", list, err)
+	}
+	result, err := tools.CallTool(t.Context(), &mcp.CallToolParams{Name: "tools_echo", Arguments: map[string]any{"text": "hello"}})
+	if err != nil || result.IsError {
+		t.Fatalf("the tool answered %+v, %v", result, err)
+	}
+}
+
+// makeRepository makes a repository with the branches main and feature, and returns the commit of feature.
+func makeRepository(t *testing.T) (path, commit string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "widgets")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	git(t, path, "init", "--quiet", "--initial-branch=main")
+	git(t, path, "commit", "--quiet", "--allow-empty", "--message=Begin")
+	git(t, path, "checkout", "--quiet", "-b", "feature")
+	git(t, path, "commit", "--quiet", "--allow-empty", "--message=Add a feature")
+	commit = git(t, path, "rev-parse", "HEAD")
+	git(t, path, "checkout", "--quiet", "main")
+	return path, commit
+}
+
+func git(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "git", append([]string{"-C", dir, "-c", "user.name=test", "-c", "user.email=test@example.com"}, args...)...)
+	output, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("git %s: %v: %s", args[0], err, output)
+	}
+	return strings.TrimSpace(string(output))
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("it does not come to be that %s", what)
+		}
+	}
+}
