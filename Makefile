@@ -27,6 +27,15 @@ run: k8s build ## Run Kubernetes and Parley on this machine, on loopback; PORT=3
 test: k8s ## Run every test, those against a real API server included.
 	@$(TOOL) gotestsum --format pkgname-and-test-fails -- -trimpath -timeout 20m ./...
 
+.PHONY: e2e
+e2e: k8s build ## Run Parley on a real node, in namespaces of its own, and test it there; needs root on Linux.
+	@$(GO_BUILD) -o bin/ ./hack/e2e ./hack/e2e/pause ./hack/e2e/toolserver
+	@exec bin/e2e $(E2E_FLAGS)
+
+.PHONY: bench-facade
+bench-facade: k8s build ## Compare POST /api/conversations with a direct create, on the same API server.
+	@$(GO_BUILD) -o bin/bench ./hack/bench && exec bin/bench
+
 .PHONY: clean
 clean: ## Remove the state of `make run` and all that was built.
 	rm -rf .local bin
@@ -62,7 +71,7 @@ verify: generate manifests lint ## Fail if generated files are not up to date, o
 
 ##@ Build
 .PHONY: build
-build: ## Build the manager and the facade into bin/.
+build: ## Build the manager, the facade and the runtime into bin/.
 	@$(GO_BUILD) -o bin/ ./cmd/...
 
 .PHONY: k8s

@@ -1,0 +1,17 @@
+package main
+
+// checks run in this order, each in a namespace of its own.
+var checks = []check{
+	{"a conversation over HTTP is cloned, served, worked on and completed", conversationOverHTTP},
+	{"secrets are not in describe, events, logs or the process list", secretsStayHidden},
+	{"a restricted namespace takes sessions and refuses privileged pods", restrictedNamespace},
+	{"a session has no service account token", noToken},
+	{"a namespace with sessions has the network policy and the service", networkObjects},
+	{"a runtime killed with SIGKILL is restarted", runtimeKilled},
+	{"a deleted pod is made again on the same workspace", podDeleted},
+	{"a suspended session resumes on the same workspace", suspendAndResume},
+	{"an idle session stops by itself", idleStop},
+	{"a start with an image that does not exist ends at its deadline and names the image", startDeadline},
+	{"a deleted conversation leaves nothing", deletedConversation},
+	{"figures", figures},
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const samples = 10
+
+// figures measures, one after the other, how long sessions and bare pods of the
+// same image take, and what an idle session weighs.
+func figures(t *t) {
+	ns := t.newNamespace()
+	t.settings(ns, nil)
+	var sessions, pods []time.Duration
+	for i := range samples {
+		name := fmt.Sprintf("s%d", i)
+		began := time.Now()
+		steps := t.followPod(ns, name)
+		c := t.running(ns, name, nil)
+		sessions = append(sessions, time.Since(began))
+		if i == samples-1 {
+			t.notef("steps of the last start: %s", steps())
+			time.Sleep(3 * time.Second) // to settle
+			t.notef("memory of an idle session: %s", memoryOf(t.podOf(c).UID))
+		}
+		t.must(t.client.Delete(t.ctx, c))
+		t.gone(&corev1.Pod{}, ns, c.Name)
+
+		pods = append(pods, t.timeBarePod(ns, fmt.Sprintf("b%d", i)))
+	}
+	t.notef("from creation to RUNNING: %s", summary(sessions))
+	t.notef("bare pod of the same image, from creation to Ready: %s", summary(pods))
+}
+
+// podSteps are what a session's pod goes through, in this order.
+var podSteps = []struct {
+	name    string
+	reached func(*corev1.Pod) bool
+}{
+	{"made", func(*corev1.Pod) bool { return true }},
+	{"scheduled", func(p *corev1.Pod) bool { return p.Spec.NodeName != "" }},
+	{"runtime put in", func(p *corev1.Pod) bool {
+		return len(p.Status.InitContainerStatuses) > 0 && p.Status.InitContainerStatuses[0].State.Terminated != nil
+	}},
+	{"process runs", func(p *corev1.Pod) bool {
+		return len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].State.Running != nil
+	}},
+	{"process answers", func(p *corev1.Pod) bool {
+		return len(p.Status.ContainerStatuses) > 0 && ptr.Deref(p.Status.ContainerStatuses[0].Started, false)
+	}},
+	{"ready", func(p *corev1.Pod) bool {
+		return len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].Ready
+	}},
+}
+
+// followPod watches a pod that is to be made; the function that it returns says when it took which step.
+func (t *t) followPod(namespace, name string) (steps func() string) {
+	began := time.Now()
+	watch, err := t.client.Watch(t.ctx, &corev1.PodList{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": name})
+	t.must(err)
+	var taken []string
+	ready := make(chan struct{})
+	go func() {
+		defer close(ready)
+		for event := range watch.ResultChan() {
+			pod, ok := event.Object.(*corev1.Pod)
+			for ok && len(taken) < len(podSteps) && podSteps[len(taken)].reached(pod) {
+				taken = append(taken, fmt.Sprintf("%s %d ms", podSteps[len(taken)].name, time.Since(began).Milliseconds()))
+			}
+			if len(taken) == len(podSteps) {
+				return
+			}
+		}
+	}()
+	return func() string {
+		<-ready
+		watch.Stop()
+		return strings.Join(taken, ", ")
+	}
+}
+
+func (t *t) timeBarePod(namespace, name string) time.Duration {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: corev1.PodSpec{
+			TerminationGracePeriodSeconds: ptr.To[int64](0),
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](sessionUser),
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+			Containers: []corev1.Container{{
+				Name: "bare", Image: debianImage, ImagePullPolicy: corev1.PullNever, Command: []string{"sleep", "infinity"},
+				SecurityContext: &corev1.SecurityContext{
+					AllowPrivilegeEscalation: ptr.To(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+				},
+			}},
+		},
+	}
+	began := time.Now()
+	t.must(t.client.Create(t.ctx, pod))
+	t.eventually(func(ctx context.Context) error {
+		if err := t.client.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
+			return err
+		}
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+				return nil
+			}
+		}
+		return errors.New("the bare pod is not ready")
+	})
+	took := time.Since(began)
+	t.must(t.client.Delete(t.ctx, pod))
+	t.gone(pod, namespace, name)
+	return took
+}
+
+func summary(durations []time.Duration) string {
+	slices.Sort(durations)
+	round := func(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
+	return fmt.Sprintf("p50 of %d %s, from %s to %s", len(durations), round(durations[len(durations)/2]), round(durations[0]), round(durations[len(durations)-1]))
+}
+
+// memoryOf is what the processes of a pod take: their own, and their share of what is shared.
+func memoryOf(uid types.UID) string {
+	total := 0
+	pids := processesOfPod(uid)
+	for _, pid := range pids {
+		rollup, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+		for line := range strings.Lines(string(rollup)) {
+			kibibytes := 0
+			if _, err := fmt.Sscanf(line, "Pss: %d kB", &kibibytes); err == nil {
+				total += kibibytes
+			}
+		}
+	}
+	return fmt.Sprintf("%.1f MiB in %d processes (PSS)", float64(total)/1024, len(pids))
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/local/cluster"
+)
+
+const (
+	// storageClass is that of the volumes which the checks make by hand.
+	storageClass = "by-hand"
+	// sessionUser is who sessions run as.
+	sessionUser = 1000
+	// writer is the agent of the checks: it writes down its message, shows its environment, and waits to be told to finish.
+	writer = "Writer"
+
+	writerEntry = `command: [/bin/sh, -c, "cat > agent-was-here; env; while [ ! -e finish ]; do sleep 0.1; done; echo agent is done"]`
+)
+
+// restrictedLabels have the API server refuse what the restricted Pod Security Standard does.
+var restrictedLabels = map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}
+
+// newNamespace makes one in which only restricted pods may run.
+func (t *t) newNamespace() string {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "team-", Labels: restrictedLabels}}
+	t.must(t.client.Create(t.ctx, ns))
+	t.namespace = ns.Name
+	return ns.Name
+}
+
+// cleanUp makes room on the node for the next check; what a check that failed leaves to look at goes to the logs first.
+func (t *t) cleanUp() {
+	if t.namespace == "" {
+		return
+	}
+	ns := "--namespace=" + t.namespace
+	if len(t.failed) > 0 {
+		objects, _ := t.kubectl(t.ctx, "describe", "conversations,usersettings,pods,persistentvolumeclaims", ns)
+		_ = cluster.WritePrivate(filepath.Join(t.logs, "failed", t.namespace+".txt"), []byte(objects))
+	}
+	for _, command := range [][]string{
+		{"delete", "conversations", "--all", ns},
+		{"wait", "--for=delete", "pods", "--all", "--timeout=60s", ns},
+		{"delete", "namespace", t.namespace, "--wait=false"},
+	} {
+		if _, err := t.kubectl(t.ctx, command...); err != nil {
+			t.errorf("clean up: %v", err)
+		}
+	}
+}
+
+// settings makes UserSettings named default.
+func (t *t) settings(namespace string, change func(*v1alpha1.UserSettingsSpec)) {
+	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
+	settings.Spec.SandboxBaseContainerImage = ptr.To(debianImage)
+	if change != nil {
+		change(&settings.Spec)
+	}
+	t.must(t.client.Create(t.ctx, settings))
+}
+
+// addWriter puts the agent of the checks into the catalogue, as an admin does.
+func (t *t) addWriter() {
+	patch := fmt.Sprintf(`{"data":{%q:%q}}`, writer, writerEntry)
+	_, err := t.kubectl(t.ctx, "patch", "configmap", v1alpha1.AgentCatalogueName, "--namespace="+parleyNamespace, "--type=merge", "--patch="+patch)
+	t.must(err)
+}
+
+// conversation asks for a session.
+func (t *t) conversation(namespace, name string, change func(*v1alpha1.ConversationSpec)) *v1alpha1.Conversation {
+	c := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	if change != nil {
+		change(&c.Spec)
+	}
+	t.must(t.client.Create(t.ctx, c))
+	return c
+}
+
+// running asks for a session and waits until it runs.
+func (t *t) running(namespace, name string, change func(*v1alpha1.ConversationSpec)) *v1alpha1.Conversation {
+	c := t.conversation(namespace, name, change)
+	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	return c
+}
+
+// await waits until a session is in a state for a reason.
+func (t *t) await(c *v1alpha1.Conversation, state v1alpha1.ConversationState, reason string) {
+	t.eventually(func(ctx context.Context) error {
+		if err := t.client.Get(ctx, client.ObjectKeyFromObject(c), c); err != nil {
+			return err
+		}
+		if c.Status.State != state || c.Status.Reason != reason {
+			return fmt.Errorf("%s is %s, %s (%s), and not %s, %s", c.Name, c.Status.State, c.Status.Reason, c.Status.Message, state, reason)
+		}
+		return nil
+	})
+}
+
+// eventually waits until a call succeeds, for as long as a session may reasonably take.
+func (t *t) eventually(call func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(t.ctx, time.Minute)
+	defer cancel()
+	t.must(retry(ctx, call))
+}
+
+// edit changes what may change of a Conversation.
+func (t *t) edit(c *v1alpha1.Conversation, change func(*v1alpha1.ConversationSpec)) {
+	before := c.DeepCopy()
+	change(&c.Spec)
+	t.must(t.client.Patch(t.ctx, c, client.MergeFrom(before)))
+}
+
+func (t *t) podOf(c *v1alpha1.Conversation) *corev1.Pod {
+	pod := &corev1.Pod{}
+	t.must(t.client.Get(t.ctx, client.ObjectKeyFromObject(c), pod))
+	return pod
+}
+
+// shell runs a line in the session's container.
+func (t *t) shell(c *v1alpha1.Conversation, line string) string {
+	output, err := t.kubectl(t.ctx, "exec", "--namespace="+c.Namespace, c.Name, "--container=session", "--", "/bin/sh", "-c", line)
+	t.must(err)
+	return strings.TrimSpace(output)
+}
+
+// sessionKey is what opens the session's own endpoints.
+func (t *t) sessionKey(c *v1alpha1.Conversation) string {
+	secret := &corev1.Secret{}
+	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-session"}, secret))
+	return string(secret.Data[session.KeyFile])
+}
+
+// volume makes a volume by hand for the workspace of a session, and returns its directory.
+func (t *t) volume(namespace, conversation string) string {
+	claim := conversation + "-workspace"
+	dir := filepath.Join(t.state, "volumes", namespace, claim)
+	t.must(os.MkdirAll(dir, 0o755))
+	t.must(t.client.Create(t.ctx, &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: namespace + "-" + claim},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			StorageClassName:              storageClass,
+			ClaimRef:                      &corev1.ObjectReference{Namespace: namespace, Name: claim},
+			// Unlike a hostPath, it is given to the group of the session.
+			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: dir}},
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{nodeName}}},
+			}}}},
+		},
+	}))
+	return dir
+}
+
+// onVolume asks for a workspace on a volume made by hand.
+func onVolume(spec *v1alpha1.ConversationSpec) {
+	spec.Workspace = &v1alpha1.Workspace{Size: "1Gi", StorageClassName: ptr.To(storageClass)}
+}
+
+// secretValue is one that nothing else can contain by chance.
+func secretValue() string { return "e2e-secret-" + rand.Text() }

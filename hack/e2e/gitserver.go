@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/cgi"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+const gitBackend = "/usr/lib/git-core/git-http-backend"
+
+// repository is one on a git server that asks for a token.
+type repository struct {
+	host   string // of the server
+	url    string
+	branch string // that is not the default one
+	commit string // of the branch
+}
+
+// gitServer serves a repository over HTTP on the node's address until the check ends.
+func (t *t) gitServer(token string) repository {
+	root, err := os.MkdirTemp(t.state, "git-")
+	t.must(err)
+	work, bare := filepath.Join(root, "work"), filepath.Join(root, "srv", "team", "widgets.git")
+	commit := t.makeRepository(work, bare)
+
+	listener, err := net.Listen("tcp", nodeAddress+":0")
+	t.must(err)
+	backend := &cgi.Handler{
+		Path: gitBackend, Dir: root,
+		Env: []string{"GIT_PROJECT_ROOT=" + filepath.Join(root, "srv"), "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"},
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, password, _ := r.BasicAuth(); token != "" && password != token {
+			w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
+			http.Error(w, "no", http.StatusUnauthorized)
+			return
+		}
+		backend.ServeHTTP(w, r)
+	})}
+	go func() { _ = server.Serve(listener) }()
+	go func() {
+		<-t.ctx.Done()
+		_ = server.Close()
+	}()
+	host := listener.Addr().String()
+	return repository{host: host, url: fmt.Sprintf("http://%s/team/widgets.git", host), branch: "feature", commit: commit}
+}
+
+// makeRepository makes a bare repository with two branches and returns the commit of the second.
+func (t *t) makeRepository(work, bare string) string {
+	t.must(os.MkdirAll(work, 0o700))
+	git := func(args ...string) string {
+		cmd := exec.CommandContext(t.ctx, "git", append([]string{"-C", work, "-c", "user.name=e2e", "-c", "user.email=e2e@example.com"}, args...)...)
+		cmd.Env = append(os.Environ(), "HOME="+runDir, "GIT_CONFIG_NOSYSTEM=1")
+		output, err := cmd.CombinedOutput()
+		if err != nil {
+			t.fatalf("git %s: %v: %s", args[0], err, output)
+		}
+		return strings.TrimSpace(string(output))
+	}
+	git("init", "--quiet", "--initial-branch=main")
+	for _, branch := range []string{"main", "feature"} {
+		if branch != "main" {
+			git("checkout", "--quiet", "-b", branch)
+		}
+		t.must(os.WriteFile(filepath.Join(work, "branch.txt"), []byte(branch+"\n"), 0o600))
+		git("add", "--all")
+		git("commit", "--quiet", "--message=Add "+branch)
+	}
+	git("clone", "--quiet", "--bare", work, bare)
+	return git("rev-parse", "feature")
+}

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/local/cluster"
+)
+
+// inside is a run in the namespaces. Each field's comment says which step sets it.
+type inside struct {
+	options
+	began      time.Time
+	supervisor *cluster.Supervisor
+	plane      *cluster.ControlPlane // prepare
+	config     *rest.Config          // connect
+	client     client.WithWatch      // connect
+}
+
+type step struct {
+	name    string
+	timeout time.Duration
+	do      func(context.Context) error
+}
+
+// runInside brings the cluster up and runs the checks. Taking it down is left to
+// the kernel, which does it when this process and its parent end.
+func runInside(ctx context.Context, o options) error {
+	n := &inside{options: o, began: time.Now()}
+	n.supervisor, ctx = cluster.Supervise(ctx, o.logs)
+	err := n.up(ctx)
+	if err == nil {
+		err = n.check(ctx)
+	}
+	if err == nil && o.hold {
+		n.say("holding; nsenter --all --target=%d reaches it, KUBECONFIG=%s", os.Getpid(), n.adminKubeconfig())
+		<-ctx.Done()
+	}
+	// A death explains the failure of whatever it hit.
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	return err
+}
+
+func (n *inside) say(format string, args ...any) {
+	fmt.Printf("%6.1fs  %s\n", time.Since(n.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+func (n *inside) up(ctx context.Context) error {
+	for _, s := range []step{
+		{"network and certificates", time.Minute, n.prepare},
+		{"containerd", time.Minute, n.startContainerd},
+		{"images imported", 3 * time.Minute, n.importImages},
+		{"etcd", time.Minute, func(ctx context.Context) error { return n.plane.StartEtcd(ctx, n.supervisor) }},
+		{"kube-apiserver", 2 * time.Minute, func(ctx context.Context) error { return n.plane.StartAPIServer(ctx, n.supervisor) }},
+		{"kube-controller-manager", time.Minute, func(ctx context.Context) error { return n.plane.StartControllerManager(ctx, n.supervisor) }},
+		{"admin", time.Minute, n.connect},
+		{"kube-scheduler", time.Minute, n.startScheduler},
+		{"kubelet", time.Minute, n.startKubelet},
+		{"kube-proxy", time.Minute, n.startProxy},
+		{"node is ready", 2 * time.Minute, n.awaitNode},
+		{"Parley is installed", time.Minute, n.installParley},
+		{"Parley is ready", 3 * time.Minute, n.awaitParley},
+	} {
+		stepCtx, cancel := context.WithTimeout(ctx, s.timeout)
+		err := s.do(stepCtx)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		n.say("%s", s.name)
+	}
+	return nil
+}
+
+func (n *inside) adminKubeconfig() string { return filepath.Join(runDir, "admin.kubeconfig") }
+
+func (n *inside) prepare(ctx context.Context) error {
+	if err := makeNetwork(ctx); err != nil {
+		return err
+	}
+	pki, err := cluster.EnsurePKI(filepath.Join(runDir, "pki"), net.ParseIP(nodeAddress).To4())
+	if err != nil {
+		return err
+	}
+	for name, subject := range nodeCertificates() {
+		if err := pki.EnsureClient(name, subject); err != nil {
+			return err
+		}
+	}
+	ports, err := cluster.AssignPorts(filepath.Join(runDir, "ports.json"), cluster.ControlPlanePorts)
+	if err != nil {
+		return err
+	}
+	n.plane = &cluster.ControlPlane{
+		Binaries: n.assets, State: runDir, Ports: ports, PKI: pki, Address: nodeAddress,
+		APIServerArgs: []string{
+			// A node's name is not in any DNS here.
+			"--kubelet-preferred-address-types=InternalIP",
+			"--kubelet-client-certificate=" + pki.Cert(kubeletClientCert), "--kubelet-client-key=" + pki.Key(kubeletClientCert),
+		},
+	}
+	return nil
+}
+
+// connect opens the admin's client, and lets the API server use the kubelet.
+func (n *inside) connect(ctx context.Context) error {
+	if err := n.plane.WriteAdminKubeconfig(n.adminKubeconfig(), nodeName); err != nil {
+		return err
+	}
+	var err error
+	if n.config, err = clientcmd.BuildConfigFromFlags("", n.adminKubeconfig()); err != nil {
+		return err
+	}
+	n.config.QPS = -1
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return err
+	}
+	if n.client, err = client.NewWithWatch(n.config, client.Options{Scheme: scheme}); err != nil {
+		return err
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: kubeletClientCert},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:kubelet-api-admin"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: kubeletClientCert}},
+	}
+	return retry(ctx, func(ctx context.Context) error { return n.client.Create(ctx, binding) })
+}
+
+// awaitNode waits for the node, and for what every pod needs.
+func (n *inside) awaitNode(ctx context.Context) error {
+	return retry(ctx, func(ctx context.Context) error {
+		var node corev1.Node
+		if err := n.client.Get(ctx, client.ObjectKey{Name: nodeName}, &node); err != nil {
+			return err
+		}
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+				return errors.New(c.Message)
+			}
+		}
+		var account corev1.ServiceAccount
+		return n.client.Get(ctx, client.ObjectKey{Namespace: "default", Name: "default"}, &account)
+	})
+}
+
+// kubectl runs kubectl as the admin and returns what it prints.
+func (n *inside) kubectl(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, n.kubernetes("kubectl"), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+n.adminKubeconfig(), "HOME="+runDir)
+	output, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(output), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, output)
+	}
+	return string(output), nil
+}
+
+// retry calls until it succeeds or the context ends. Then it returns what went
+// wrong before the end, which says more than that it came.
+func retry(ctx context.Context, call func(context.Context) error) error {
+	var last error
+	err := cluster.Retry(ctx, 50*time.Millisecond, func(ctx context.Context) error {
+		err := call(ctx)
+		if err != nil && ctx.Err() == nil {
+			last = err
+		}
+		return err
+	})
+	if err != nil && last != nil {
+		return fmt.Errorf("%w: %w", context.Cause(ctx), last)
+	}
+	return err
+}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+func runtimeKilled(t *t) {
+	ns := t.newNamespace()
+	t.settings(ns, nil)
+	c := t.running(ns, "killed", nil)
+	uid := t.podOf(c).UID
+	first := firstProcess(uid)
+	if first == 0 {
+		t.fatalf("no first process of the session is found")
+	}
+	t.must(syscall.Kill(first, syscall.SIGKILL))
+	t.eventually(func(ctx context.Context) error {
+		pod := &corev1.Pod{}
+		if err := t.client.Get(ctx, client.ObjectKeyFromObject(c), pod); err != nil {
+			return err
+		}
+		s := pod.Status.ContainerStatuses[0]
+		if s.RestartCount != 1 || !s.Ready || s.LastTerminationState.Terminated == nil {
+			return fmt.Errorf("the container's status is %+v", s)
+		}
+		if code := s.LastTerminationState.Terminated.ExitCode; code != 137 {
+			t.errorf("the killed runtime ended with status %d", code)
+		}
+		return nil
+	})
+	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	if pod := t.podOf(c); pod.UID != uid {
+		t.errorf("the pod was made again, too")
+	}
+}
+
+func podDeleted(t *t) {
+	ns := t.newNamespace()
+	t.settings(ns, nil)
+	dir := t.volume(ns, "kept")
+	c := t.running(ns, "kept", onVolume)
+	t.shell(c, "echo precious > /workspace/note")
+	first := t.podOf(c)
+	t.must(t.client.Delete(t.ctx, first))
+	t.eventually(func(ctx context.Context) error {
+		pod := &corev1.Pod{}
+		if err := t.client.Get(ctx, client.ObjectKeyFromObject(c), pod); err != nil {
+			return err
+		}
+		if pod.UID == first.UID {
+			return errors.New("the pod is not made again")
+		}
+		return nil
+	})
+	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	if got := t.shell(c, "cat /workspace/note"); got != "precious" {
+		t.errorf("the workspace holds %q", got)
+	}
+	if note, err := os.ReadFile(filepath.Join(dir, "note")); string(note) != "precious\n" {
+		t.errorf("the volume holds %q, %v", note, err)
+	}
+}
+
+func suspendAndResume(t *t) {
+	ns := t.newNamespace()
+	t.settings(ns, nil)
+	t.volume(ns, "pauses")
+	c := t.running(ns, "pauses", onVolume)
+	t.shell(c, "echo precious > /workspace/note")
+	t.edit(c, func(s *v1alpha1.ConversationSpec) { s.Suspend = true })
+	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+	t.gone(&corev1.Pod{}, ns, "pauses")
+	t.gone(&corev1.Secret{}, ns, "pauses-session")
+	t.edit(c, func(s *v1alpha1.ConversationSpec) { s.Suspend = false })
+	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	if got := t.shell(c, "cat /workspace/note"); got != "precious" {
+		t.errorf("the workspace holds %q", got)
+	}
+}
+
+func idleStop(t *t) {
+	ns := t.newNamespace()
+	t.settings(ns, nil)
+	c := t.running(ns, "idle", func(s *v1alpha1.ConversationSpec) {
+		s.IdleTimeout = &metav1.Duration{Duration: 3 * time.Second}
+	})
+	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonIdle)
+	t.gone(&corev1.Secret{}, ns, "idle-session")
+}
+
+func startDeadline(t *t) {
+	ns := t.newNamespace()
+	t.settings(ns, func(s *v1alpha1.UserSettingsSpec) { s.SandboxBaseContainerImage = ptr.To(absentImage) })
+	c := t.conversation(ns, "late", func(s *v1alpha1.ConversationSpec) {
+		// A kubelet says what is wrong with an image only when it has tried twice.
+		s.StartDeadline = &metav1.Duration{Duration: 25 * time.Second}
+	})
+	t.await(c, v1alpha1.StateStarting, v1alpha1.ReasonPullingImage)
+	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonStartDeadlineExceeded)
+	if !strings.Contains(c.Status.Message, absentImage) {
+		t.errorf("the message does not name the image: %s", c.Status.Message)
+	}
+	t.notef("%s", c.Status.Message)
+}
+
+func deletedConversation(t *t) {
+	ns := t.newNamespace()
+	t.settings(ns, nil)
+	t.volume(ns, "goes")
+	c := t.running(ns, "goes", onVolume)
+	uid := t.podOf(c).UID
+	t.must(t.client.Delete(t.ctx, c))
+	t.gone(c, ns, "goes")
+	t.gone(&corev1.Pod{}, ns, "goes")
+	t.gone(&corev1.Secret{}, ns, "goes-session")
+	t.gone(&corev1.PersistentVolumeClaim{}, ns, "goes-workspace")
+	t.eventually(func(context.Context) error {
+		if left := processesOfPod(uid); len(left) > 0 {
+			return fmt.Errorf("processes are left: %v", left)
+		}
+		if _, err := os.Stat(filepath.Join(t.kubeletDir(), "pods", string(uid))); !os.IsNotExist(err) {
+			return errors.New("the pod's directory is left")
+		}
+		return nil
+	})
+}
+
+// gone waits until an object is gone.
+func (t *t) gone(o client.Object, namespace, name string) {
+	t.eventually(func(ctx context.Context) error {
+		err := t.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, o)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("%T %s is still there: %w", o, name, err)
+	})
+}
+
+// processesOfPod are those in the pod's cgroups, but for the one that holds its namespaces.
+func processesOfPod(uid types.UID) []int {
+	var found []int
+	files, _ := filepath.Glob("/proc/[0-9]*/cgroup")
+	for _, file := range files {
+		content, _ := os.ReadFile(file)
+		if !strings.Contains(string(content), "pod"+string(uid)) {
+			continue
+		}
+		command, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline"))
+		var pid int
+		if _, err := fmt.Sscan(filepath.Base(filepath.Dir(file)), &pid); err == nil && string(command) != "/pause\x00" {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// firstProcess is the one that has the number 1 in its container.
+func firstProcess(uid types.UID) int {
+	for _, pid := range processesOfPod(uid) {
+		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		for line := range strings.Lines(string(status)) {
+			if numbers, found := strings.CutPrefix(line, "NSpid:"); found && strings.HasSuffix(strings.TrimSpace(numbers), "\t1") {
+				return pid
+			}
+		}
+	}
+	return 0
+}

@@ -1,0 +1,122 @@
+// Command e2e runs Parley on a real node: containerd, kubelet and a control
+// plane in namespaces of their own, our images in it, and checks against it. It
+// leaves nothing behind, however it ends.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/parley-dev/parley/hack/local/cluster"
+)
+
+// The program runs three times: as the one that was called, as the first
+// process of the namespaces that it made, and as the one that works in them.
+const (
+	stageOutside = "outside"
+	stageInit    = "init"
+	stageInside  = "inside"
+)
+
+type options struct {
+	stage        string
+	state        string // directory of this run; made and removed outside
+	cache        string // what is kept between runs
+	logs         string // of the last run
+	binDir       string // of our programs
+	assets       string // of the Kubernetes binaries
+	manifests    string // directory config/
+	only         string // part of the names of the checks to run
+	skipIfUnable bool
+	hold         bool
+}
+
+func main() {
+	o := options{assets: "bin/k8s"}
+	flag.StringVar(&o.stage, "stage", stageOutside, "for this program's own use")
+	flag.StringVar(&o.state, "state", "", "for this program's own use")
+	flag.StringVar(&o.cache, "cache-dir", "bin/e2e-cache", "directory of what is kept between runs: the Debian image")
+	flag.StringVar(&o.logs, "log-dir", "bin/e2e-log", "directory of the logs, overwritten by each run")
+	flag.StringVar(&o.binDir, "bin-dir", "bin", "directory of the programs manager, facade, runtime, pause and toolserver")
+	flag.StringVar(&o.manifests, "manifests", "config", "directory of the manifests to install")
+	flag.StringVar(&o.only, "run", "", "run only the checks whose names contain this")
+	flag.BoolVar(&o.skipIfUnable, "skip-if-unable", false, "succeed, and say why, where a node cannot run")
+	flag.BoolVar(&o.hold, "hold", false, "after the checks, keep the cluster until Ctrl-C")
+	flag.Parse()
+	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
+		o.assets = assets
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if err := o.run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func (o *options) run(ctx context.Context) error {
+	switch o.stage {
+	case stageInit:
+		return runInit()
+	case stageInside:
+		return runInside(ctx, *o)
+	}
+	if reason := unable(); reason != "" {
+		if o.skipIfUnable {
+			fmt.Println("e2e: SKIPPED, nothing was tested: " + reason)
+			return nil
+		}
+		return errors.New("cannot run here: " + reason)
+	}
+	for _, path := range []*string{&o.cache, &o.logs, &o.binDir, &o.assets, &o.manifests} {
+		var err error
+		if *path, err = filepath.Abs(*path); err != nil {
+			return err
+		}
+	}
+	return runOutside(ctx, *o)
+}
+
+// runOutside prepares what needs the network, runs the cluster, and sees to it
+// that the host is as it was.
+func runOutside(ctx context.Context, o options) (err error) {
+	began := time.Now()
+	unlock, err := cluster.Lock(o.cache)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := installPackages(ctx); err != nil {
+		return err
+	}
+	host, err := rememberHost(o.cache)
+	if err != nil {
+		return err
+	}
+	o.state = host.State
+	defer func() {
+		err = errors.Join(err, host.restore())
+		if left := host.leftBehind(); len(left) > 0 {
+			err = errors.Join(err, errors.New("left behind: "+strings.Join(left, "; ")))
+		} else {
+			fmt.Printf("%6.1fs  down; nothing is left behind\n", time.Since(began).Seconds())
+		}
+	}()
+	if err := os.RemoveAll(o.logs); err != nil {
+		return err
+	}
+	if err := buildImages(ctx, o); err != nil {
+		return fmt.Errorf("images: %w", err)
+	}
+	fmt.Printf("%6.1fs  images are built\n", time.Since(began).Seconds())
+	return runInNamespaces(ctx, o)
+}

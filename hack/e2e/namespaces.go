@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+
+	"github.com/parley-dev/parley/hack/local/cluster"
+)
+
+// runInNamespaces runs this program as the first process of new namespaces. When
+// that one ends, the kernel ends all others in them and unmounts what they mounted.
+func runInNamespaces(ctx context.Context, o options) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(self,
+		"--stage="+stageInit, "--state="+o.state, "--cache-dir="+o.cache, "--log-dir="+o.logs, "--bin-dir="+o.binDir,
+		"--manifests="+o.manifests, "--run="+o.only, fmt.Sprintf("--hold=%t", o.hold))
+	cmd.Env = append(os.Environ(), "KUBEBUILDER_ASSETS="+o.assets)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
+		// Ctrl-C on the terminal reaches only us. Should we be killed, the kernel kills it.
+		Setpgid: true, Pdeathsig: syscall.SIGKILL,
+	}
+	if err := cluster.StartOnLastingThread(cmd); err != nil {
+		return fmt.Errorf("make namespaces: %w", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			return errors.New("the run in the namespaces failed; the logs are in " + o.logs)
+		}
+		return nil
+	case <-ctx.Done():
+		// Nothing in there is worth a graceful end.
+		_ = cmd.Process.Kill()
+		<-ended
+		return errors.New("interrupted")
+	}
+}
+
+// hidden are directories of the host that a node would write to. They are
+// memory of its own in here.
+var hidden = []string{"/run", "/var/lib", "/var/log"}
+
+// runInit is the first process of the namespaces: it makes them private, starts
+// the one that works, and reaps whatever loses its parent.
+func runInit() error {
+	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := syscall.Mount("proc", "/proc", "proc", syscall.MS_NOSUID|syscall.MS_NODEV|syscall.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	for _, dir := range hidden {
+		if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"); err != nil {
+			return fmt.Errorf("mount %s: %w", dir, err)
+		}
+	}
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // who wants us gone kills us
+	// Not with os/exec: it waits for its own child, and we wait for all.
+	worker, err := os.StartProcess("/proc/self/exe", append([]string{os.Args[0], "--stage=" + stageInside}, withoutStage(os.Args[1:])...), &os.ProcAttr{
+		Env: os.Environ(), Files: []*os.File{nil, os.Stdout, os.Stderr},
+	})
+	if err != nil {
+		return err
+	}
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, 0, nil)
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("wait: %w", err)
+		}
+		if pid == worker.Pid {
+			if status.Signaled() || status.ExitStatus() != 0 {
+				os.Exit(1) // it has said why
+			}
+			return nil
+		}
+	}
+}
+
+func withoutStage(args []string) []string {
+	var rest []string
+	for _, arg := range args {
+		if arg != "--stage="+stageInit {
+			rest = append(rest, arg)
+		}
+	}
+	return rest
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+const (
+	nodeName = "e2e"
+	// nodeAddress is on loopback, in a namespace from which nothing leads out. It
+	// is not in 127.0.0.0/8, which the API server and the kubelet would refuse.
+	nodeAddress  = "10.99.0.1"
+	serviceRange = "10.96.0.0/16"
+	podRange     = "10.244.0.0/24"
+)
+
+// makeNetwork gives the namespace what a node needs of a network.
+func makeNetwork(ctx context.Context) error {
+	for _, command := range []string{
+		"ip link set lo up",
+		"ip address add " + nodeAddress + "/32 dev lo",
+		"ip route add " + serviceRange + " dev lo", // else there is no route to Services, since there is no default one
+	} {
+		words := strings.Fields(command)
+		if output, err := exec.CommandContext(ctx, words[0], words[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", command, err, output)
+		}
+	}
+	for name, value := range map[string]string{"net/ipv4/ip_forward": "1", "net/bridge/bridge-nf-call-iptables": "1"} {
+		if err := os.WriteFile(filepath.Join("/proc/sys", name), []byte(value), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cniConfig: a bridge with an address for each pod, and no way out.
+const cniConfig = `{
+  "cniVersion": "1.0.0",
+  "name": "pods",
+  "plugins": [
+    {
+      "type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "hairpinMode": true, "ipMasq": false,
+      "ipam": {"type": "host-local", "dataDir": "/run/cni-addresses", "ranges": [[{"subnet": "` + podRange + `"}]]}
+    },
+    {"type": "portmap", "capabilities": {"portMappings": true}}
+  ]
+}
+`

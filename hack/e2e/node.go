@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509/pkix"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/parley-dev/parley/hack/local/cluster"
+)
+
+// runDir is in memory, and gone with the namespaces.
+const runDir = "/run/parley-e2e"
+
+const containerdSocket = runDir + "/containerd.sock"
+
+// restrict_oom_score_adj: without it every sandbox fails where this process may
+// not lower its own score.
+const containerdConfig = `version = 2
+root = %[1]q
+state = "` + runDir + `/containerd"
+disabled_plugins = ["io.containerd.internal.v1.opt"]
+[grpc]
+  address = "` + containerdSocket + `"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "` + pauseImage + `"
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = false
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "` + runDir + `/cni"
+`
+
+const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+failCgroupV1: false
+failSwapOn: false
+cgroupDriver: cgroupfs
+containerRuntimeEndpoint: unix://` + containerdSocket + `
+resolvConf: ` + runDir + `/resolv.conf
+podLogsDir: %[1]s
+volumePluginDir: ` + runDir + `/volume-plugins
+imageGCHighThresholdPercent: 100 # nothing can be pulled again
+serializeImagePulls: false
+evictionHard: {memory.available: 50Mi, nodefs.available: 1%%, imagefs.available: 1%%}
+authentication:
+  anonymous: {enabled: false}
+  webhook: {enabled: true}
+  x509: {clientCAFile: %[2]q}
+authorization: {mode: Webhook}
+`
+
+const proxyConfig = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+clusterCIDR: ` + podRange + `
+hostnameOverride: ` + nodeName + `
+clientConnection: {kubeconfig: %[1]q}
+healthzBindAddress: 127.0.0.1:10256
+metricsBindAddress: 127.0.0.1:10249
+# The host's limits stay as they are.
+conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+`
+
+// Names of the certificates of a node.
+const (
+	schedulerCert     = "kube-scheduler"
+	kubeletCert       = "kubelet"
+	proxyCert         = "kube-proxy"
+	kubeletClientCert = "kube-apiserver-kubelet-client"
+)
+
+func nodeCertificates() map[string]pkix.Name {
+	return map[string]pkix.Name{
+		schedulerCert:     {CommonName: "system:kube-scheduler"},
+		kubeletCert:       {CommonName: "system:node:" + nodeName, Organization: []string{"system:nodes"}},
+		proxyCert:         {CommonName: "system:kube-proxy"},
+		kubeletClientCert: {CommonName: kubeletClientCert},
+	}
+}
+
+func (n *inside) startContainerd(ctx context.Context) error {
+	config := filepath.Join(runDir, "containerd.toml")
+	for path, content := range map[string]string{
+		config: fmt.Sprintf(containerdConfig, filepath.Join(n.state, "containerd")),
+		filepath.Join(runDir, "cni", "10-pods.conflist"): cniConfig,
+		filepath.Join(runDir, "resolv.conf"):             "nameserver " + nodeAddress + "\n",
+	} {
+		if err := cluster.WritePrivate(path, []byte(content)); err != nil {
+			return err
+		}
+	}
+	return n.supervisor.Start(ctx, cluster.Process{
+		Name: "containerd", Path: "containerd", Args: []string{"--config=" + config}, Grace: time.Second,
+		Ready: func(ctx context.Context) error { return n.ctr(ctx, "version") },
+	})
+}
+
+func (n *inside) ctr(ctx context.Context, args ...string) error {
+	output, err := exec.CommandContext(ctx, "ctr", append([]string{"--address", containerdSocket, "--namespace", "k8s.io"}, args...)...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("ctr %s: %w: %s", args[0], err, output)
+	}
+	return nil
+}
+
+func (n *inside) importImages(ctx context.Context) error {
+	files, err := filepath.Glob(filepath.Join(imagesDir(n.state), "*.tar"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		if err := n.ctr(ctx, "images", "import", "--snapshotter=overlayfs", file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *inside) startScheduler(ctx context.Context) error {
+	kubeconfig, err := n.kubeconfig(schedulerCert)
+	if err != nil {
+		return err
+	}
+	return n.supervisor.Start(ctx, cluster.Process{
+		Name: "kube-scheduler", Path: n.kubernetes("kube-scheduler"), Grace: time.Second,
+		// It signs its own certificate; what matters is whether it answers.
+		Ready: cluster.HTTPProbe("https://127.0.0.1:10259/healthz", &tls.Config{InsecureSkipVerify: true}),
+		Args: []string{
+			"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
+			"--bind-address=127.0.0.1", "--leader-elect=false",
+		},
+	})
+}
+
+func (n *inside) startKubelet(ctx context.Context) error {
+	kubeconfig, err := n.kubeconfig(kubeletCert)
+	if err != nil {
+		return err
+	}
+	config := filepath.Join(runDir, "kubelet.yaml")
+	content := fmt.Sprintf(kubeletConfig, filepath.Join(n.logs, "pods"), n.plane.PKI.Cert(n.plane.PKI.Authority()))
+	if err := cluster.WritePrivate(config, []byte(content)); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(n.logs, "pods"), 0o700); err != nil {
+		return err
+	}
+	return n.supervisor.Start(ctx, cluster.Process{
+		Name: "kubelet", Path: n.kubernetes("kubelet"), Grace: time.Second,
+		Ready: cluster.HTTPProbe("http://127.0.0.1:10248/healthz", nil),
+		Args: []string{
+			"--config=" + config, "--kubeconfig=" + kubeconfig, "--hostname-override=" + nodeName, "--node-ip=" + nodeAddress,
+			"--root-dir=" + n.kubeletDir(), "--cert-dir=" + filepath.Join(runDir, "kubelet-pki"),
+		},
+	})
+}
+
+func (n *inside) kubeletDir() string { return filepath.Join(n.state, "kubelet") }
+
+func (n *inside) startProxy(ctx context.Context) error {
+	kubeconfig, err := n.kubeconfig(proxyCert)
+	if err != nil {
+		return err
+	}
+	config := filepath.Join(runDir, "kube-proxy.yaml")
+	if err := cluster.WritePrivate(config, fmt.Appendf(nil, proxyConfig, kubeconfig)); err != nil {
+		return err
+	}
+	return n.supervisor.Start(ctx, cluster.Process{
+		Name: "kube-proxy", Path: n.kubernetes("kube-proxy"), Grace: time.Second,
+		Ready: cluster.HTTPProbe("http://127.0.0.1:10256/healthz", nil),
+		Args:  []string{"--config=" + config},
+	})
+}
+
+func (n *inside) kubeconfig(cert string) (string, error) {
+	path := filepath.Join(runDir, cert+".kubeconfig")
+	return path, n.plane.WriteCertKubeconfig(path, cert, cert)
+}
+
+func (n *inside) kubernetes(component string) string { return filepath.Join(n.assets, component) }

@@ -1,0 +1,33 @@
+// Command toolserver is an MCP server on standard input and output, for the
+// checks to list and call.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+type echoInput struct {
+	Text string `json:"text"`
+}
+
+type echoOutput struct {
+	Text string `json:"text"`
+	// HasKey says whether the server was given its key; the key itself is nobody's business.
+	HasKey bool `json:"hasKey"`
+}
+
+func main() {
+	server := mcp.NewServer(&mcp.Implementation{Name: "toolserver", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "echo", Description: "Says again what it is told."},
+		func(_ context.Context, _ *mcp.CallToolRequest, in echoInput) (*mcp.CallToolResult, echoOutput, error) {
+			return nil, echoOutput{Text: in.Text, HasKey: os.Getenv("TOOL_KEY") != ""}, nil
+		})
+	if err := server.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+		fmt.Fprintln(os.Stderr, "toolserver:", err)
+		os.Exit(1)
+	}
+}
