@@ -15,6 +15,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
@@ -54,6 +57,7 @@ func main() {
 	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
 		o.assets = assets
 	}
+	ctrl.SetLogger(logr.Discard()) // what the clients would log is in the errors they return
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	if err := o.run(ctx); err != nil {
