@@ -3,36 +3,64 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
-	"k8s.io/client-go/kubernetes"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/zap/zapcore"
+	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/parley-dev/parley/api/rest"
 )
 
-// drain is how long requests under way may take when the facade is told to stop.
+// drain is how long requests under way may take when the facade is told to stop. None takes longer than 30 seconds, and most
+// take milliseconds.
 const drain = 20 * time.Second
 
 type options struct {
 	address        string
 	metricsAddress string
+	certFile       string
+	keyFile        string
+	shutdownDelay  time.Duration
+	corsOrigins    string
+	rest           rest.Options
 }
 
 func main() {
-	var o options
+	o := options{rest: rest.DefaultOptions()}
 	flag.StringVar(&o.address, "bind-address", ":3000", "Where the HTTP operations are served.")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "Where metrics are served. 0 turns them off.")
+	flag.StringVar(&o.certFile, "tls-cert-file", "", "A certificate to serve HTTPS with. It is read again when it changes.")
+	flag.StringVar(&o.keyFile, "tls-key-file", "", "The key of the certificate.")
+	flag.DurationVar(&o.shutdownDelay, "shutdown-delay", 3*time.Second, "How long to go on serving after /ready fails, when told to stop.")
+	flag.StringVar(&o.corsOrigins, "cors-origins", "", "Origins whose pages may call, separated by commas; * is any.")
+	flag.Int64Var(&o.rest.MaxBodyBytes, "max-body-bytes", o.rest.MaxBodyBytes, "The largest request body that is read.")
+	flag.Float64Var(&o.rest.UserRate, "user-rate", o.rest.UserRate, "Requests a second that each user may make on average. 0 is no limit.")
+	flag.IntVar(&o.rest.UserBurst, "user-burst", o.rest.UserBurst, "Requests that each user may make at once.")
+	flag.Float64Var(&o.rest.FailureRate, "auth-failure-rate", o.rest.FailureRate, "Failed authentications a second that each address gets answered without delay. 0 is no limit.")
+	flag.IntVar(&o.rest.FailureBurst, "auth-failure-burst", o.rest.FailureBurst, "Failed authentications that each address gets answered at once.")
 	logging := zap.Options{}
 	logging.BindFlags(flag.CommandLine)
 	flag.Parse()
+	// Above this level client-go logs the bodies of requests, and with them keys.
+	if most := zapcore.Level(-5); logging.Level != nil && logging.Level.Enabled(most-1) {
+		logging.Level = most
+	}
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&logging)))
+	klog.SetLogger(ctrl.Log)
+	o.rest.CORSOrigins = strings.FieldsFunc(o.corsOrigins, func(r rune) bool { return r == ',' || r == ' ' })
 
 	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
 		ctrl.Log.Error(err, "facade failed")
@@ -45,32 +73,89 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return fmt.Errorf("find the API server: %w", err)
 	}
-	client, err := kubernetes.NewForConfig(cfg)
+	// The cache outlives the signal to stop: requests under way need it.
+	working, done := context.WithCancel(context.WithoutCancel(ctx))
+	defer done()
+	cluster, err := rest.NewCluster(working, cfg)
 	if err != nil {
-		return fmt.Errorf("talk to the API server: %w", err)
+		return err
 	}
+	failed := make(chan error, 4)
+	go func() { failed <- fmt.Errorf("watch the API server: %w", cluster.Start(working)) }()
+
+	handler := rest.NewHandler(cluster, o.rest)
 	server := &http.Server{
-		Addr: o.address,
-		Handler: rest.NewHandler(func(ctx context.Context) error {
-			return client.Discovery().RESTClient().Get().AbsPath("/livez").Do(ctx).Error()
-		}),
+		Addr:              o.address,
+		Handler:           handler,
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       time.Minute,
 		WriteTimeout:      time.Minute,
 		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    16 << 10,
 	}
-	failed := make(chan error, 1)
-	go func() { failed <- server.ListenAndServe() }()
-	ctrl.Log.Info("serving", "address", o.address)
+	if err := serveTLS(working, server, o, failed); err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", o.address)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	go func() {
+		if server.TLSConfig != nil {
+			failed <- fmt.Errorf("serve HTTPS: %w", server.ServeTLS(listener, "", ""))
+			return
+		}
+		failed <- fmt.Errorf("serve HTTP: %w", server.Serve(listener))
+	}()
+	serveMetrics(o.metricsAddress, failed)
+	ctrl.Log.Info("serving", "address", listener.Addr().String(), "tls", server.TLSConfig != nil)
 	select {
 	case err := <-failed:
-		return fmt.Errorf("serve HTTP: %w", err)
+		return err
 	case <-ctx.Done():
 	}
-	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+	return stop(server, handler, o.shutdownDelay)
+}
+
+// stop fails /ready first, so that nobody is sent here any more, and then finishes what is under way.
+func stop(server *http.Server, handler *rest.Handler, delay time.Duration) error {
+	handler.Stopping()
+	time.Sleep(delay)
+	ctx, cancel := context.WithTimeout(context.Background(), drain)
 	defer cancel()
-	if err := server.Shutdown(stopping); err != nil && !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Shutdown(ctx); err != nil && !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("stop serving: %w", err)
 	}
 	return nil
+}
+
+// serveTLS makes the server use the certificate files, if there are any, as they are at each connection.
+func serveTLS(ctx context.Context, server *http.Server, o options, failed chan<- error) error {
+	switch {
+	case o.certFile == "" && o.keyFile == "":
+		return nil
+	case o.certFile == "" || o.keyFile == "":
+		return errors.New("--tls-cert-file and --tls-key-file go together")
+	}
+	watcher, err := certwatcher.New(o.certFile, o.keyFile)
+	if err != nil {
+		return fmt.Errorf("read the certificate: %w", err)
+	}
+	go func() {
+		if err := watcher.Start(ctx); err != nil {
+			failed <- fmt.Errorf("watch the certificate: %w", err)
+		}
+	}()
+	server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: watcher.GetCertificate}
+	return nil
+}
+
+func serveMetrics(address string, failed chan<- error) {
+	if address == "0" || address == "" {
+		return
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics.Registry, promhttp.HandlerOpts{}))
+	server := &http.Server{Addr: address, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() { failed <- fmt.Errorf("serve metrics: %w", server.ListenAndServe()) }()
 }

@@ -1,0 +1,288 @@
+package rest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// location is the path to a value in a request: names and positions, beginning with where it stands.
+type location []any
+
+func (l location) at(step any) location { return append(slices.Clip(slices.Clone(l)), step) }
+
+// decoder collects all that is wrong with a request. Types and messages are those of the existing service.
+type decoder struct{ details []Detail }
+
+func (d *decoder) fail(loc location, kind, msg string) {
+	d.details = append(d.details, Detail{Type: kind, Loc: loc, Msg: msg})
+}
+
+// object is a JSON object under decoding.
+type object struct {
+	*decoder
+	loc    location
+	fields map[string]json.RawMessage
+	taken  map[string]bool
+}
+
+// decodeBody is the object in a request's body.
+func decodeBody(body []byte) (map[string]json.RawMessage, []Detail) {
+	loc := location{"body"}
+	if len(bytes.TrimSpace(body)) == 0 {
+		return nil, []Detail{{"missing", loc, "Field required"}}
+	}
+	var syntax *json.SyntaxError
+	var whole json.RawMessage
+	if err := json.Unmarshal(body, &whole); errors.As(err, &syntax) {
+		return nil, []Detail{{"json_invalid", loc.at(syntax.Offset), "JSON decode error"}}
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(whole, &fields); err != nil || fields == nil {
+		return nil, []Detail{{"model_attributes_type", loc, "Input should be a valid dictionary or object to extract fields from"}}
+	}
+	return fields, nil
+}
+
+func (d *decoder) body(fields map[string]json.RawMessage) *object {
+	return &object{decoder: d, loc: location{"body"}, fields: fields, taken: map[string]bool{}}
+}
+
+// object of a value, or nil if it is none.
+func (d *decoder) object(loc location, raw json.RawMessage) *object {
+	var fields map[string]json.RawMessage
+	if raw[0] != '{' || json.Unmarshal(raw, &fields) != nil {
+		d.fail(loc, "dict_type", "Input should be a valid dictionary")
+		return nil
+	}
+	return &object{decoder: d, loc: loc, fields: fields, taken: map[string]bool{}}
+}
+
+// take returns a field of the object, nil for one that is null or left out.
+func (o *object) take(name string) (raw json.RawMessage, present bool) {
+	o.taken[name] = true
+	raw, present = o.fields[name]
+	if isNull(raw) {
+		return nil, present
+	}
+	return raw, present
+}
+
+func isNull(raw json.RawMessage) bool { return len(raw) == 0 || raw[0] == 'n' }
+
+// forbidOthers complains about fields that nobody took.
+func (o *object) forbidOthers() {
+	for _, name := range sortedKeys(o.fields) {
+		if !o.taken[name] {
+			o.fail(o.loc.name(name), "extra_forbidden", "Extra inputs are not permitted")
+		}
+	}
+}
+
+// plainName is what a field or variable is called, and hardly what a key looks like.
+var plainName = regexp.MustCompile(`^[A-Za-z][A-Za-z_]{0,39}$`)
+
+// name adds a name that the client chose, unless it might be a value that was put in the wrong place.
+func (l location) name(name string) location {
+	if !plainName.MatchString(name) {
+		return l
+	}
+	return l.at(name)
+}
+
+// optional is a field that may be null or left out.
+func optional[T any](o *object, name string, parse func(*decoder, location, json.RawMessage) (T, bool)) Field[T] {
+	raw, present := o.take(name)
+	f := Field[T]{Present: present}
+	if raw != nil {
+		if value, ok := parse(o.decoder, o.loc.at(name), raw); ok {
+			f.Value = &value
+		}
+	}
+	return f
+}
+
+// required is a field that must have a value.
+func required[T any](o *object, name string, parse func(*decoder, location, json.RawMessage) (T, bool)) (value T) {
+	raw, present := o.take(name)
+	switch {
+	case !present:
+		o.fail(o.loc.at(name), "missing", "Field required")
+		return value
+	case raw == nil:
+		raw = json.RawMessage("null")
+	}
+	value, _ = parse(o.decoder, o.loc.at(name), raw)
+	return value
+}
+
+func text(d *decoder, loc location, raw json.RawMessage) (string, bool) {
+	var s string
+	if raw[0] != '"' || json.Unmarshal(raw, &s) != nil {
+		d.fail(loc, "string_type", "Input should be a valid string")
+		return "", false
+	}
+	return s, true
+}
+
+// textOrNothing reads "" as null: clients send it for a field that is empty on the screen.
+func textOrNothing(o *object, name string) Field[string] {
+	f := optional(o, name, text)
+	if f.Value != nil && *f.Value == "" {
+		f.Value = nil
+	}
+	return f
+}
+
+// maxKey is the longest key that is stored. All keys of a session go into one Secret, which has room for 1 MiB.
+const maxKey = 256 << 10
+
+func key(o *object, name string) Key {
+	k := Key{optional(o, name, text)}
+	if k.Value != nil && len(*k.Value) > maxKey {
+		o.fail(o.loc.at(name), "string_too_long", "String should have at most "+strconv.Itoa(maxKey)+" bytes")
+	}
+	return k
+}
+
+var truths = map[string]bool{
+	"1": true, "on": true, "t": true, "true": true, "y": true, "yes": true,
+	"0": false, "off": false, "f": false, "false": false, "n": false, "no": false,
+}
+
+func boolean(d *decoder, loc location, raw json.RawMessage) (value, ok bool) {
+	switch raw[0] {
+	case 't', 'f':
+		return raw[0] == 't', true
+	case '"':
+		var s string
+		if json.Unmarshal(raw, &s) == nil {
+			value, ok = truths[strings.ToLower(s)]
+		}
+	case '{', '[', 'n':
+		d.fail(loc, "bool_type", "Input should be a valid boolean")
+		return false, false
+	default:
+		number, err := strconv.ParseFloat(string(raw), 64)
+		value, ok = number == 1, err == nil && (number == 0 || number == 1)
+	}
+	if !ok {
+		d.fail(loc, "bool_parsing", "Input should be a valid boolean, unable to interpret input")
+	}
+	return value, ok
+}
+
+// integerText is an integer in a string; a fraction of zeros is none.
+var integerText = regexp.MustCompile(`^([+-]?[0-9]+(?:_[0-9]+)*)(?:\.0*)?$`)
+
+func integer(d *decoder, loc location, raw json.RawMessage) (int64, bool) {
+	switch raw[0] {
+	case 't':
+		return 1, true
+	case 'f':
+		return 0, true
+	case '"':
+		return integerFromText(d, loc, raw)
+	case '{', '[', 'n':
+		d.fail(loc, "int_type", "Input should be a valid integer")
+		return 0, false
+	}
+	if value, err := strconv.ParseInt(string(raw), 10, 64); err == nil {
+		return value, true
+	}
+	number, err := strconv.ParseFloat(string(raw), 64)
+	switch {
+	case err != nil || math.Abs(number) > math.MaxInt32:
+		tooLarge(d, loc)
+	case number != math.Trunc(number):
+		d.fail(loc, "int_from_float", "Input should be a valid integer, got a number with a fractional part")
+	default:
+		return int64(number), true
+	}
+	return 0, false
+}
+
+func integerFromText(d *decoder, loc location, raw json.RawMessage) (int64, bool) {
+	var s string
+	_ = json.Unmarshal(raw, &s) // the text was valid as part of the body
+	match := integerText.FindStringSubmatch(strings.TrimSpace(s))
+	if match == nil {
+		d.fail(loc, "int_parsing", "Input should be a valid integer, unable to parse string as an integer")
+		return 0, false
+	}
+	value, err := strconv.ParseInt(strings.ReplaceAll(match[1], "_", ""), 10, 64)
+	if err != nil {
+		tooLarge(d, loc)
+	}
+	return value, err == nil
+}
+
+func smallInteger(d *decoder, loc location, raw json.RawMessage) (int32, bool) {
+	value, ok := integer(d, loc, raw)
+	if ok && (value > math.MaxInt32 || value < math.MinInt32) {
+		tooLarge(d, loc)
+		ok = false
+	}
+	return int32(value), ok
+}
+
+func tooLarge(d *decoder, loc location) {
+	d.fail(loc, "int_parsing_size", "Unable to parse input as an integer, exceeded maximum size")
+}
+
+// decimal is a number as the kinds hold it: its digits, without an exponent.
+func decimal(d *decoder, loc location, raw json.RawMessage) (string, bool) {
+	digits := string(raw)
+	switch raw[0] {
+	case 't':
+		digits = "1"
+	case 'f':
+		digits = "0"
+	case '"':
+		var s string
+		_ = json.Unmarshal(raw, &s) // the text was valid as part of the body
+		digits = strings.TrimSpace(s)
+	case '{', '[', 'n':
+		d.fail(loc, "float_type", "Input should be a valid number")
+		return "", false
+	}
+	number, err := strconv.ParseFloat(digits, 64)
+	switch {
+	case errors.Is(err, strconv.ErrSyntax):
+		d.fail(loc, "float_parsing", "Input should be a valid number, unable to parse string as a number")
+		return "", false
+	case math.IsInf(number, 0) || math.IsNaN(number):
+		d.fail(loc, "finite_number", "Input should be a finite number")
+		return "", false
+	}
+	return strconv.FormatFloat(math.Abs(number)*sign(number), 'f', -1, 64), true
+}
+
+// sign makes -0 the 0 that it equals.
+func sign(number float64) float64 {
+	if number < 0 {
+		return -1
+	}
+	return 1
+}
+
+func list[T any](parse func(*decoder, location, json.RawMessage) (T, bool)) func(*decoder, location, json.RawMessage) ([]T, bool) {
+	return func(d *decoder, loc location, raw json.RawMessage) ([]T, bool) {
+		var items []json.RawMessage
+		if raw[0] != '[' || json.Unmarshal(raw, &items) != nil {
+			d.fail(loc, "list_type", "Input should be a valid list")
+			return nil, false
+		}
+		values := make([]T, 0, len(items))
+		for i, item := range items {
+			value, _ := parse(d, loc.at(i), item)
+			values = append(values, value)
+		}
+		return values, true
+	}
+}

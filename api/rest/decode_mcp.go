@@ -1,0 +1,179 @@
+package rest
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+)
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// mcpDecoder reads tool servers; strict says whether unknown fields are an error.
+type mcpDecoder struct{ strict bool }
+
+func (m mcpDecoder) config(d *decoder, loc location, raw json.RawMessage) (MCPConfig, bool) {
+	o := d.object(loc, raw)
+	if o == nil {
+		return MCPConfig{}, false
+	}
+	var config MCPConfig
+	if servers := optional(o, "sse_servers", list(m.remote)).Value; servers != nil {
+		config.SSEServers = *servers
+	}
+	if servers := optional(o, "stdio_servers", list(m.stdio)).Value; servers != nil {
+		config.StdioServers = *servers
+	}
+	if servers := optional(o, "shttp_servers", list(m.remote)).Value; servers != nil {
+		config.SHTTPServers = *servers
+	}
+	forbidRepetition(o, "sse_servers", config.SSEServers, func(s MCPRemoteServer) string { return s.URL })
+	forbidRepetition(o, "stdio_servers", config.StdioServers, func(s MCPStdioServer) string { return s.Name })
+	forbidRepetition(o, "shttp_servers", config.SHTTPServers, func(s MCPRemoteServer) string { return s.URL })
+	m.finish(o)
+	return config, true
+}
+
+// forbidRepetition is about lists in which each entry has a name of its own. Server-side apply has no answer to one that repeats.
+func forbidRepetition[T any](o *object, list string, entries []T, name func(T) string) {
+	seen := map[string]bool{}
+	for i, entry := range entries {
+		if name(entry) != "" && seen[name(entry)] {
+			o.fail(o.loc.at(list).at(i), "value_error", "An entry is listed twice")
+		}
+		seen[name(entry)] = true
+	}
+}
+
+func (m mcpDecoder) finish(o *object) {
+	if m.strict {
+		o.forbidOthers()
+	}
+}
+
+// remote is a server's object, or just its URL.
+func (m mcpDecoder) remote(d *decoder, loc location, raw json.RawMessage) (MCPRemoteServer, bool) {
+	if raw[0] == '"' {
+		url, ok := text(d, loc, raw)
+		return MCPRemoteServer{URL: url}, ok
+	}
+	o := d.object(loc, raw)
+	if o == nil {
+		return MCPRemoteServer{}, false
+	}
+	server := MCPRemoteServer{URL: required(o, "url", text), APIKey: key(o, "api_key")}
+	m.finish(o)
+	return server, true
+}
+
+func (m mcpDecoder) stdio(d *decoder, loc location, raw json.RawMessage) (MCPStdioServer, bool) {
+	o := d.object(loc, raw)
+	if o == nil {
+		return MCPStdioServer{}, false
+	}
+	server := MCPStdioServer{Name: required(o, "name", text), Command: required(o, "command", text)}
+	if args := optional(o, "args", arguments).Value; args != nil {
+		server.Args = *args
+	}
+	if env := optional(o, "env", environment).Value; env != nil {
+		server.Env = *env
+	}
+	m.finish(o)
+	return server, true
+}
+
+// arguments are a list, or one string quoted as for a shell.
+func arguments(d *decoder, loc location, raw json.RawMessage) ([]string, bool) {
+	if raw[0] != '"' {
+		return list(text)(d, loc, raw)
+	}
+	line, _ := text(d, loc, raw)
+	words, ok := splitWords(line)
+	if !ok {
+		d.fail(loc, "value_error", "Value error, a quotation in the arguments is not closed")
+	}
+	return words, ok
+}
+
+// splitWords takes a line apart as a shell does, quotes and backslashes only: a variable or a pattern stays as it is,
+// for nobody here could tell what it stands for.
+func splitWords(line string) (words []string, ok bool) {
+	var word strings.Builder
+	var quote rune
+	inWord, escaped := false, false
+	for _, r := range line {
+		switch {
+		case escaped:
+			if quote == '"' && r != '"' && r != '\\' {
+				word.WriteRune('\\')
+			}
+			word.WriteRune(r)
+			escaped = false
+		case r == '\\' && quote != '\'':
+			inWord, escaped = true, true
+		case r == quote && quote != 0:
+			quote = 0
+		case quote != 0:
+			word.WriteRune(r)
+		case r == '"' || r == '\'':
+			inWord, quote = true, r
+		case strings.ContainsRune(" \t\r\n", r):
+			if inWord {
+				words = append(words, word.String())
+				word.Reset()
+				inWord = false
+			}
+		default:
+			inWord = true
+			word.WriteRune(r)
+		}
+	}
+	if inWord {
+		words = append(words, word.String())
+	}
+	return words, quote == 0 && !escaped
+}
+
+// environment is an object, or one string of the form K=V,K2=V2.
+func environment(d *decoder, loc location, raw json.RawMessage) ([]MCPEnvVar, bool) {
+	if raw[0] == '"' {
+		return environmentFromText(d, loc, raw)
+	}
+	o := d.object(loc, raw)
+	if o == nil {
+		return nil, false
+	}
+	var env []MCPEnvVar
+	for _, name := range sortedKeys(o.fields) {
+		variable := MCPEnvVar{Name: name}
+		if raw := o.fields[name]; !isNull(raw) {
+			if value, ok := text(d, loc.name(name), raw); ok {
+				variable.Value = Key{Field[string]{Present: true, Value: &value}}
+			}
+		}
+		env = append(env, variable)
+	}
+	return env, true
+}
+
+func environmentFromText(d *decoder, loc location, raw json.RawMessage) ([]MCPEnvVar, bool) {
+	pairs, _ := text(d, loc, raw)
+	values := map[string]string{}
+	for pair := range strings.SplitSeq(pairs, ",") {
+		if strings.TrimSpace(pair) == "" {
+			continue
+		}
+		name, value, found := strings.Cut(pair, "=")
+		if name = strings.TrimSpace(name); !found || name == "" {
+			d.fail(loc, "value_error", "Value error, the environment must be an object or a string of the form K=V,K2=V2")
+			return nil, false
+		}
+		values[name] = strings.TrimSpace(value)
+	}
+	var env []MCPEnvVar
+	for _, name := range sortedKeys(values) {
+		value := values[name]
+		env = append(env, MCPEnvVar{Name: name, Value: Key{Field[string]{Present: true, Value: &value}}})
+	}
+	return env, true
+}
