@@ -36,6 +36,11 @@ e2e: k8s build ## Run Parley on a real node, in namespaces of its own, and test 
 bench-facade: k8s build ## Compare POST /api/conversations with a direct create, on the same API server.
 	@$(GO_BUILD) -o bin/bench ./hack/bench && exec bin/bench
 
+.PHONY: fuzz
+fuzz: ## Fuzz the facade's two bodies for a minute each.
+	@go test -trimpath ./api/rest -run '^$$' -fuzz '^FuzzSettings$$' -fuzztime 60s -fuzzminimizetime 10x
+	@go test -trimpath ./api/rest -run '^$$' -fuzz '^FuzzConversation$$' -fuzztime 60s -fuzzminimizetime 10x
+
 .PHONY: clean
 clean: ## Remove the state of `make run` and all that was built.
 	rm -rf .local bin

@@ -37,12 +37,14 @@ Parley is ready.
   kubeconfig   %[3]s
 
 Try:
-  curl -s %[1]s/ready
+  curl -s %[1]s/api/settings -H 'Content-Type: application/json' \
+    -H "X-Session-API-Key: $(cat %[7]s)" -d '{"language": "en"}'
   KUBECONFIG=%[3]s %[4]s get parley -A
 
 Sessions run as local processes, as you and without isolation: for development only.
 Images are not used; what sessions print is in %[6]s.
 
 Ctrl-C stops everything and keeps the data. Logs are in %[5]s.
-`, l.facadeURL(), l.sessionKey, l.kubeconfigFile(), l.kubectl(), filepath.Join(l.stateDir, "log"), l.podLogs())
+`, l.facadeURL(), l.sessionKey, l.kubeconfigFile(), l.kubectl(), filepath.Join(l.stateDir, "log"), l.podLogs(),
+		l.sessionKeyFile())
 }

@@ -48,6 +48,7 @@ func (l *local) startFacade(ctx context.Context) error {
 			"--kubeconfig="+l.tokenKubeconfig("facade"),
 			"--bind-address="+cluster.Ports{"facade": l.port}.Address("facade"),
 			"--metrics-bind-address="+l.plane.Ports.Address(facadeMetricsPort),
+			"--shutdown-delay=0s", // nothing balances load between it and another
 		),
 	})
 }
