@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -214,7 +215,14 @@ func TestAFacadeThatStopsFinishesWhatItHasBegun(t *testing.T) {
 	_ = f.command.Process.Signal(syscall.SIGTERM)
 	await(t, func() error { return codeOf((&person{url: f.url}).get(t, "/ready"), 503) })
 	ada.get(t, "/api/settings").wants(t, 200) // served while not ready
-	time.Sleep(1500 * time.Millisecond)       // past the delay
+	// Past the delay it takes no more connections, and still waits for the one that it has.
+	await(t, func() error {
+		connection, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
+		if err != nil {
+			return nil
+		}
+		return errors.Join(errors.New("it still takes connections"), connection.Close())
+	})
 	_, _ = writer.Write([]byte(`"nl"}`))
 	_ = writer.Close()
 	slow.Wait()

@@ -99,21 +99,36 @@ func TestWhatWasAnsweredSurvivesTheAPIServer(t *testing.T) {
 				stored[id] = r.code == http.StatusOK
 				mu.Unlock()
 				if r.code != http.StatusOK {
-					time.Sleep(50 * time.Millisecond)
+					<-time.After(50 * time.Millisecond) // as a client that honours Retry-After, only sooner
 				}
 			}
 		})
 	}
-	time.Sleep(2 * time.Second)
+	awaitAnswers := func(code, more int) {
+		t.Helper()
+		count := func() int {
+			mu.Lock()
+			defer mu.Unlock()
+			return codes[code]
+		}
+		before := count()
+		await(t, func() error {
+			if got := count() - before; got < more {
+				return fmt.Errorf("%d answers %d, want %d", got, code, more)
+			}
+			return nil
+		})
+	}
+	awaitAnswers(http.StatusOK, 40)
 	own.killAPIServer(t)
-	time.Sleep(2 * time.Second)
+	awaitAnswers(http.StatusServiceUnavailable, 40)
 	(&person{url: f.url}).get(t, "/alive").wants(t, 200)
 	(&person{url: f.url}).get(t, "/ready").wants(t, 503)
 	if err := own.restartAPIServer(); err != nil {
 		t.Fatal(err)
 	}
 	await(t, func() error { return codeOf((&person{url: f.url}).get(t, "/ready"), 200) })
-	time.Sleep(2 * time.Second)
+	awaitAnswers(http.StatusOK, 40)
 	stop()
 	clients.Wait()
 
