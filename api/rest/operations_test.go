@@ -217,11 +217,10 @@ func TestAFacadeThatStopsFinishesWhatItHasBegun(t *testing.T) {
 	ada.get(t, "/api/settings").wants(t, 200) // served while not ready
 	// Past the delay it takes no more connections, and still waits for the one that it has.
 	await(t, func() error {
-		connection, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
-		if err != nil {
-			return nil
+		if connection, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://")); err == nil {
+			return errors.Join(errors.New("it still takes connections"), connection.Close())
 		}
-		return errors.Join(errors.New("it still takes connections"), connection.Close())
+		return nil
 	})
 	_, _ = writer.Write([]byte(`"nl"}`))
 	_ = writer.Close()
