@@ -68,12 +68,12 @@ func (s *server) startConversation(ctx context.Context, u *user, r *http.Request
 		case stateOf(c) != v1alpha1.StateStopped && !c.Spec.Suspend:
 			return nil, stateOf(c) // it is under way
 		case c.Status.Reason != v1alpha1.ReasonSuspended && stateOf(c) == v1alpha1.StateStopped:
-			// It ended by itself; each new time starts it once more. Times have whole seconds.
-			at := s.now().Truncate(time.Second)
-			if last := c.Spec.RestartAt; last != nil && !at.After(last.Time) {
-				at = last.Add(time.Second)
+			// It ended by itself; each other time starts it once more, unless it is in the future. Times have whole seconds.
+			at := metav1.NewTime(s.now().Truncate(time.Second))
+			for at.Equal(c.Spec.RestartAt) || at.Equal(c.Status.RestartedAt) {
+				at = metav1.NewTime(at.Add(-time.Second))
 			}
-			spec["restartAt"] = metav1.NewTime(at)
+			spec["restartAt"] = at
 		}
 		return spec, v1alpha1.StateStarting
 	})

@@ -144,10 +144,19 @@ const maxKey = 256 << 10
 
 func key(o *object, name string) Key {
 	k := Key{optional(o, name, text)}
-	if k.Value != nil && len(*k.Value) > maxKey {
-		o.fail(o.loc.at(name), "string_too_long", "String should have at most "+strconv.Itoa(maxKey)+" bytes")
+	if k.Value != nil {
+		fits(o.decoder, o.loc.at(name), *k.Value)
 	}
 	return k
+}
+
+// fits refuses a key that is too long.
+func fits(d *decoder, loc location, value string) bool {
+	if len(value) > maxKey {
+		d.fail(loc, "string_too_long", "String should have at most "+strconv.Itoa(maxKey)+" bytes")
+		return false
+	}
+	return true
 }
 
 var truths = map[string]bool{

@@ -38,7 +38,8 @@ func (m mcpDecoder) config(d *decoder, loc location, raw json.RawMessage) (MCPCo
 func forbidRepetition[T any](o *object, list string, entries []T, name func(T) string) {
 	seen := map[string]bool{}
 	for i, entry := range entries {
-		if name(entry) != "" && seen[name(entry)] {
+		// Of two that have no name at all, that is what is said already.
+		if seen[name(entry)] && (name(entry) != "" || len(o.details) == 0) {
 			o.fail(o.loc.at(list).at(i), "value_error", "An entry is listed twice")
 		}
 		seen[name(entry)] = true
@@ -147,7 +148,7 @@ func environment(d *decoder, loc location, raw json.RawMessage) ([]MCPEnvVar, bo
 	for _, name := range sortedKeys(o.fields) {
 		variable := MCPEnvVar{Name: name}
 		if raw := o.fields[name]; !isNull(raw) {
-			if value, ok := text(d, loc.name(name), raw); ok {
+			if value, ok := text(d, loc.name(name), raw); ok && fits(d, loc.name(name), value) {
 				variable.Value = Key{Field[string]{Present: true, Value: &value}}
 			}
 		}
@@ -173,6 +174,7 @@ func environmentFromText(d *decoder, loc location, raw json.RawMessage) ([]MCPEn
 	var env []MCPEnvVar
 	for _, name := range sortedKeys(values) {
 		value := values[name]
+		fits(d, loc, value)
 		env = append(env, MCPEnvVar{Name: name, Value: Key{Field[string]{Present: true, Value: &value}}})
 	}
 	return env, true

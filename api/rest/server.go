@@ -14,7 +14,7 @@ const (
 	// readyTimeout bounds how long the API server may take to answer before the facade says it is not ready.
 	readyTimeout = 2 * time.Second
 	// requestTimeout bounds the work for one request.
-	requestTimeout = 30 * time.Second
+	requestTimeout = 15 * time.Second
 )
 
 // Options of the HTTP operations.

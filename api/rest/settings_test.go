@@ -197,12 +197,14 @@ func TestToolServersReplaceTheStoredOnesAndKeepKeys(t *testing.T) {
 		"an environment of numbers":   {`{"stdio_servers": [{"name": "n", "command": "c", "env": {"K": 1}}]}`, []string{"body.mcp_config.stdio_servers.0.env.K: string_type"}},
 		"a variable with a bad name":  {`{"stdio_servers": [{"name": "n", "command": "c", "env": {"not-a-name": "v"}}]}`, []string{"body.mcp_config.stdio_servers.0.env: string_pattern_mismatch"}},
 		"a server listed twice":       {`{"sse_servers": ["https://a.example.com", "https://a.example.com"]}`, []string{"body.mcp_config.sse_servers.1: value_error"}},
+		"a variable that is too long": {`{"stdio_servers": [{"name": "n", "command": "c", "env": {"K": "` + strings.Repeat("v", maxKey+1) + `"}}]}`, []string{"body.mcp_config.stdio_servers.0.env.K: string_too_long"}},
 		"a server in both lists":      {`{"sse_servers": ["https://a.example.com"], "shttp_servers": ["https://a.example.com"]}`, []string{"body.mcp_config.shttp_servers: value_error"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store(c.body).wants(t, 422).complains(t, c.complaints...)
 		})
 	}
+	store(`{"sse_servers": ["", ""]}`).wants(t, 422)
 }
 
 func TestAllErrorsComeInOneAnswerAndNothingIsStored(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 )
 
-// drain is how long requests under way may take when the facade is told to stop. None takes longer than 30 seconds, and most
+// drain is how long requests under way may take when the facade is told to stop. None works longer than 15 seconds, and most
 // take milliseconds.
 const drain = 20 * time.Second
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -145,6 +146,7 @@ func (s *run) session(ctx context.Context, listener net.Listener) *session.Termi
 // waitIdle serves the workspace and the tools until nobody uses them.
 func (s *run) waitIdle(ctx context.Context) *session.Termination {
 	s.set(func() { s.at = ready })
+	s.activity.begin()() // the start was no idling
 	timeout := s.doc.IdleTimeout.Duration
 	select {
 	case <-s.activity.idleFor(ctx, timeout):
@@ -212,7 +214,12 @@ func (s *run) routerOptions(dir string) router.Options {
 	}
 }
 
-// ownEnvironment is that of this process, without what is secret in it.
+// ownEnvironment is that of this process, without what is secret in it. A secret may be as short as a word that a path has;
+// the variables that the image and the operator set hold none.
 func (s *run) ownEnvironment() []string {
-	return slices.DeleteFunc(os.Environ(), func(variable string) bool { return s.store.Mask(variable) != variable })
+	return slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		name, value, _ := strings.Cut(variable, "=")
+		kept := slices.Contains([]string{"PATH", "HOME", "HOSTNAME", "LANG", "TERM"}, name) || strings.HasPrefix(name, "PARLEY_")
+		return !kept && s.store.Mask(value) != value
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -24,6 +25,21 @@ const (
 	longestLine = 64 << 10
 )
 
+// quotedForms are how programs write a value between quotes: Go's JSON escapes <, > and &, others' does not, and some
+// write every character that is not ASCII as an escape.
+func quotedForms(value string) []string {
+	var plain strings.Builder
+	encoder := json.NewEncoder(&plain)
+	encoder.SetEscapeHTML(false)
+	_ = encoder.Encode(value) // a string always can be
+	escaped, _ := json.Marshal(value)
+	var forms []string
+	for _, quoted := range []string{strings.TrimSuffix(plain.String(), "\n"), string(escaped), strconv.Quote(value), strconv.QuoteToASCII(value)} {
+		forms = append(forms, quoted[1:len(quoted)-1])
+	}
+	return forms
+}
+
 // newMask replaces the values in every form in which they are likely to be printed.
 func newMask(values map[string]string) (mask *strings.Replacer, longest int) {
 	forms := map[string]bool{}
@@ -39,8 +55,8 @@ func newMask(values map[string]string) (mask *strings.Replacer, longest int) {
 		for line := range strings.Lines(trimmed) {
 			add(strings.TrimSpace(line), shortestPart)
 		}
-		if quoted, err := json.Marshal(trimmed); err == nil {
-			add(strings.Trim(string(quoted), `"`), shortest)
+		for _, quoted := range quotedForms(trimmed) {
+			add(quoted, shortest)
 		}
 		add(url.QueryEscape(trimmed), shortest)
 		add(url.PathEscape(trimmed), shortest)

@@ -59,6 +59,7 @@ func TestASecretIsMaskedInEveryFormItIsPrintedIn(t *testing.T) {
 	for form, text := range map[string]string{
 		"as it is":             secret,
 		"quoted":               string(quoted),
+		"quoted by others":     `"sk-\"A1/b2+c3<d4>'"`,
 		"in a query":           url.QueryEscape(secret),
 		"in a path":            url.PathEscape(secret),
 		"in base64":            base64.StdEncoding.EncodeToString([]byte(secret)),

@@ -87,6 +87,10 @@ func (o Options) clone(ctx context.Context, remote *Remote) (*Workspace, error) 
 	dir := filepath.Join(o.Dir, remote.Name)
 	repository, err := git.PlainOpen(dir)
 	resumed := err == nil
+	if err != nil && !errors.Is(err, git.ErrRepositoryNotExists) {
+		// A clone in which git has since turned on what go-git does not know, such as a sparse checkout. It is the user's work.
+		return &Workspace{Dir: dir, Resumed: true}, nil
+	}
 	if !resumed {
 		if !emptyOrMissing(dir) {
 			return nil, fmt.Errorf("the workspace has a directory %s already, which is no clone", remote.Name)

@@ -181,6 +181,18 @@ func TestAResumedWorkspaceIsNotClonedAgain(t *testing.T) {
 	}
 }
 
+func TestACloneThatGoGitCannotReadIsResumedAsItIs(t *testing.T) {
+	server := newGitServer(t)
+	server.create(t, "private/site.git")
+	o := options(t, private(server, "feature"))
+	o.Token = token
+	first := prepare(t, o)
+	run(t, first.Dir, "git", "sparse-checkout", "set", "--no-cone", "/*")
+	if second := prepare(t, o); !second.Resumed || second.Dir != first.Dir {
+		t.Errorf("got %+v", second)
+	}
+}
+
 func TestACloneThatWasKilledIsDoneAgain(t *testing.T) {
 	server := newGitServer(t)
 	server.create(t, "private/site.git")
