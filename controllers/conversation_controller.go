@@ -41,6 +41,8 @@ type conversationReconciler struct {
 	clock    clock.PassiveClock
 	recorder events.EventRecorder
 	options  Options
+	// overwritten are the Conversations as they were before their status was written.
+	overwritten overwritten
 }
 
 func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
@@ -101,7 +103,11 @@ func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secr
 func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	conversation := &v1alpha1.Conversation{}
 	if err := r.client.Get(ctx, req.NamespacedName, conversation); err != nil {
+		r.overwritten.forget(req.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if r.overwritten.has(conversation) {
+		return reconcile.Result{}, nil
 	}
 	o, start, err := r.gather(ctx, conversation)
 	if err != nil {
@@ -202,6 +208,7 @@ func (r *conversationReconciler) writeStatus(ctx context.Context, o observation,
 		}
 		return 0, fmt.Errorf("write the status of Conversation: %w", err)
 	}
+	r.overwritten.add(o.conversation, conversation)
 	r.announce(conversation, before, after)
 	measure(o.conversation, before, after, o.now)
 	return 0, nil

@@ -3,6 +3,7 @@ package controllers
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"runtime"
 	"strings"
@@ -48,6 +49,68 @@ func TestFromCreationToRunningTheManagerWritesFourTimes(t *testing.T) {
 		}))
 		if writes := testenv.Writes(t, auditDir, managerUser, ns)[before:]; len(writes) > want {
 			t.Errorf("%s: %d writes, want at most %d:\n%s", name, len(writes), want, describe(writes))
+		}
+	}
+}
+
+// lateConversations holds back what a watch tells of Conversations, from the first status that is written until it is let go.
+type lateConversations struct {
+	hold sync.RWMutex
+	once sync.Once
+}
+
+func (l *lateConversations) watch(cfg *rest.Config) {
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/conversations/") {
+				l.once.Do(l.hold.Lock)
+			}
+			response, err := next.RoundTrip(r)
+			if err == nil && r.URL.Query().Get("watch") != "" && strings.HasSuffix(r.URL.Path, "/conversations") {
+				response.Body = heldBody{response.Body, &l.hold}
+			}
+			return response, err
+		})
+	})
+}
+
+func (l *lateConversations) letGo() { l.hold.Unlock() }
+
+type heldBody struct {
+	io.ReadCloser
+	hold *sync.RWMutex
+}
+
+func (b heldBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.hold.RLock()
+	defer b.hold.RUnlock()
+	return n, err
+}
+
+// Not parallel: it counts the reconciles of the whole process.
+func TestAStatusIsNotWrittenOverOneThatTheCacheHasNotSeen(t *testing.T) {
+	ns := env.Namespace(t, nil)
+	late := &lateConversations{}
+	startManager(t, ns, late.watch)
+	settings := userSettings(ns, "ada")
+	create(t, settings)
+	awaitSettings(t, settings, v1alpha1.ReasonReady)
+	create(t, makeConversation(ns, "c").obj())
+	awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonScheduling)
+	before := reconciles(t)
+	kubelet{t, ns, "c"}.start()
+	await(t, func() error {
+		if reconciles(t) == before {
+			return errors.New("the pod's change was not looked at")
+		}
+		return nil
+	})
+	late.letGo()
+	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	for _, w := range testenv.Writes(t, auditDir, managerUser, ns) {
+		if w.Object.Resource == "conversations" && w.Status.Code == http.StatusConflict {
+			t.Errorf("a status met a newer one: %s", describe([]testenv.Request{w}))
 		}
 	}
 }
