@@ -21,7 +21,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	crwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
@@ -144,7 +143,7 @@ func newManager(o options, cert *certificate) (ctrl.Manager, error) {
 	managerOptions.Metrics = metricsserver.Options{
 		BindAddress:    o.metricsAddress,
 		SecureServing:  true,
-		FilterProvider: filters.WithAuthenticationAndAuthorization,
+		FilterProvider: askAPIServer,
 		TLSOpts:        []func(*tls.Config){modernTLS},
 	}
 	managerOptions.WebhookServer = crwebhook.NewServer(crwebhook.Options{
