@@ -75,7 +75,7 @@ func (c aConversation) stopped(reason string, seconds int) aConversation {
 type aPod struct{ *corev1.Pod }
 
 func podOf(c aConversation) aPod {
-	pod := buildPod(c.Conversation, &v1alpha1.UserSettingsSpec{}, nil, Options{RuntimeImage: "example.com/runtime:1", Namespace: "parley-system"})
+	pod := buildPod(c.Conversation, &v1alpha1.UserSettingsSpec{SandboxBaseContainerImage: ptr.To("example.com/base:1")}, nil, Options{RuntimeImage: "example.com/runtime:1", Namespace: "parley-system"})
 	pod.UID, pod.CreationTimestamp = "pod-uid", metav1.NewTime(at(0))
 	return aPod{pod}
 }

@@ -77,7 +77,7 @@ func TestALifeFromTheFirstWaitToTheLastEnd(t *testing.T) {
 	k := kubelet{t, ns, "c"}
 	conv := makeConversation(ns, "c").with(func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} }).obj()
 	settings := userSettings(ns, "ada")
-	settings.Spec.LLMAPIKeyRef = ref("llm")
+	settings.Spec.LLMAPIKeyRef, settings.Spec.SandboxBaseContainerImage = ref("llm"), ptr.To("example.com/base:1")
 	suspend := func(wish bool) func() {
 		return func() { change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = wish }) }
 	}
@@ -185,7 +185,7 @@ func TestAStartThatIsStuckEndsAtItsDeadlineAndNamesTheStep(t *testing.T) {
 		}).obj())
 		k := kubelet{t, ns, "image"}
 		k.bind()
-		k.set(func(p aPod) { p.sandboxed().waiting(installContainer, "ImagePullBackOff") })
+		k.set(func(p aPod) { p.sandboxed().waiting(sessionContainer, "ImagePullBackOff") })
 		c := awaitState(t, ns, "image", v1alpha1.StateStopped, v1alpha1.ReasonStartDeadlineExceeded)
 		if !strings.Contains(c.Status.Message, "PullingImage: Image example.com/parley:1") {
 			t.Errorf("message %q names neither step nor image", c.Status.Message)

@@ -18,6 +18,8 @@ const (
 	sessionUser int64 = 1000
 	// stopGrace is how long a session may take to stop.
 	stopGrace int64 = 30
+	// runtimeProgram is the runtime in Parley's image.
+	runtimeProgram = "/runtime"
 )
 
 func workspaceName(conversation string) string { return conversation + "-workspace" }
@@ -60,25 +62,37 @@ func buildPod(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, age
 		case agent != nil && agent.Image != "":
 			main.Image = agent.Image
 		}
-		putRuntimeIn(pod, &main, options.RuntimeImage)
+		runRuntime(pod, &main, options.RuntimeImage)
 	}
 	pod.Spec.Containers = []corev1.Container{main}
 	return pod
 }
 
-// putRuntimeIn makes the session's container run the runtime, which an init container copies into the pod, so that
-// the image needs nothing of ours.
-func putRuntimeIn(pod *corev1.Pod, main *corev1.Container, runtimeImage string) {
+// runRuntime makes the session's container run the runtime.
+func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string) {
+	main.Command = []string{runtimeProgram}
+	// Our own image has it; a container less is a second less to wait.
+	if main.Image != runtimeImage {
+		installRuntime(pod, main, runtimeImage)
+	}
+	// No startup probe: readiness would wait for it, and the runtime answers within milliseconds.
+	main.ReadinessProbe = probe(session.ReadyPath, 1, 3)
+	main.LivenessProbe = probe(session.AlivePath, 20, 3)
+}
+
+// installRuntime has an init container copy the runtime into the pod, so that the session's image needs nothing of ours.
+func installRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string) {
 	bin := corev1.VolumeMount{Name: "bin", MountPath: session.BinDir}
 	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: bin.Name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 	pod.Spec.InitContainers = []corev1.Container{{
 		Name:            installContainer,
 		Image:           runtimeImage,
 		ImagePullPolicy: corev1.PullIfNotPresent,
-		Command:         []string{"/runtime", "install", session.BinDir},
+		Command:         []string{runtimeProgram, "install", session.BinDir},
 		Resources: corev1.ResourceRequirements{
 			Requests: resources("10m", "16Mi"),
-			Limits:   resources("500m", "64Mi"),
+			// As much CPU as the session itself may use, so that the copy is not slowed down; a pod is charged the larger of both.
+			Limits: resources("1", "64Mi"),
 		},
 		SecurityContext:          restricted(),
 		VolumeMounts:             []corev1.VolumeMount{bin},
@@ -87,9 +101,6 @@ func putRuntimeIn(pod *corev1.Pod, main *corev1.Container, runtimeImage string) 
 	bin.ReadOnly = true
 	main.VolumeMounts = append(main.VolumeMounts, bin)
 	main.Command = []string{session.BinDir + "/runtime"}
-	// No startup probe: readiness would wait for it, and the runtime answers within milliseconds.
-	main.ReadinessProbe = probe(session.ReadyPath, 1, 3)
-	main.LivenessProbe = probe(session.AlivePath, 20, 3)
 }
 
 func buildSessionContainer(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec) corev1.Container {

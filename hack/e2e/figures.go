@@ -14,16 +14,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
 const samples = 10
 
 // figures measures, one after the other, how long sessions and bare pods of the
-// same image take, and what an idle session weighs.
+// same image take, and sessions in Parley's own, and what an idle session weighs.
 func figures(t *t) {
-	ns := t.newNamespace()
+	ns, ownImage := t.newNamespace(), t.newNamespace()
 	t.settings(ns, nil)
-	var sessions, pods []time.Duration
+	t.settings(ownImage, func(s *v1alpha1.UserSettingsSpec) { s.SandboxBaseContainerImage = nil })
+	var sessions, own, pods []time.Duration
 	for i := range samples {
 		name := fmt.Sprintf("s%d", i)
 		began := time.Now()
@@ -38,9 +41,16 @@ func figures(t *t) {
 		t.must(t.client.Delete(t.ctx, c))
 		t.gone(&corev1.Pod{}, ns, c.Name)
 
+		began = time.Now()
+		c = t.running(ownImage, name, nil)
+		own = append(own, time.Since(began))
+		t.must(t.client.Delete(t.ctx, c))
+		t.gone(&corev1.Pod{}, ownImage, c.Name)
+
 		pods = append(pods, t.timeBarePod(ns, fmt.Sprintf("b%d", i)))
 	}
 	t.notef("from creation to RUNNING: %s", summary(sessions))
+	t.notef("the same in Parley's own image, without an init container: %s", summary(own))
 	t.notef("bare pod of the same image, from creation to Ready: %s", summary(pods))
 }
 
