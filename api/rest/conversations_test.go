@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -218,6 +219,11 @@ func TestAConversationIsStoppedStartedAndDeleted(t *testing.T) {
 			}
 			return nil
 		})
+		// Whoever asks now does not wait for what somebody else has planned.
+		later := fmt.Sprintf(`{"spec": {"restartAt": %q}}`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+		if err := suite.Client.Patch(t.Context(), ada.conversation(t, "talk"), client.RawPatch(types.MergePatchType, []byte(later))); err != nil {
+			t.Fatal(err)
+		}
 		ada.post(t, "/api/conversations/talk/start", "").wants(t, 200).says(t, answers("STARTING"))
 		is("STARTING", "")
 	})

@@ -26,6 +26,7 @@ import (
 const (
 	patience       = 30 * time.Second
 	serverVariable = "TOOL_SERVER"
+	waitVariable   = "TOOL_SERVER_WAITS_FOR" // a file
 )
 
 // secretValues of the sessions of the tests, by their files.
@@ -42,6 +43,11 @@ func TestMain(m *testing.M) {
 			_ = os.RemoveAll(filepath.Dir(path))
 		}
 		os.Exit(code)
+	}
+	for file := os.Getenv(waitVariable); file != ""; <-time.After(5 * time.Millisecond) {
+		if _, err := os.Stat(file); err == nil {
+			break
+		}
 	}
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "where"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
@@ -258,7 +264,7 @@ func repository(t *testing.T) string {
 	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "GIT_CONFIG_NOSYSTEM=1", "GIT_AUTHOR_NAME=T", "GIT_AUTHOR_EMAIL=t@example.com",
 		"GIT_COMMITTER_NAME=T", "GIT_COMMITTER_EMAIL=t@example.com")
 	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Skipf("no repository could be made: %v\n%s", err, output)
+		t.Fatalf("no repository could be made: %v\n%s", err, output)
 	}
 	return "file://" + dir
 }

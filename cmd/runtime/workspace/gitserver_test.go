@@ -31,7 +31,7 @@ func newGitServer(t *testing.T) *gitServer {
 	t.Helper()
 	git, err := exec.LookPath("git")
 	if err != nil {
-		t.Skip("git is not installed")
+		t.Fatal("git is not installed")
 	}
 	libexec, err := exec.Command(git, "--exec-path").Output()
 	if err != nil {
