@@ -8,6 +8,8 @@ import (
 	"os/signal"
 	"syscall"
 
+	_ "golang.org/x/crypto/x509roots/fallback" // an image without certificate authorities, as Parley's own, could reach no server
+
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
