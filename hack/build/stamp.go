@@ -74,7 +74,7 @@ func buildFlags(version string) []string {
 		linker += fmt.Sprintf(" -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s",
 			pkg, version, numbers[0], numbers[1])
 	}
-	return []string{"-trimpath", "-buildvcs=false", linker}
+	return []string{"-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false", linker}
 }
 
 func toolchain(ctx context.Context, source string) (string, error) {
