@@ -49,6 +49,7 @@ func TestUserSettingsFields(t *testing.T) {
 		{name: "refuses a base URL without a host", spec: "llmBaseURL: 'https:///v1'", field: "spec.llmBaseURL", message: "with a host"},
 		{name: "refuses a base URL with an impossible port", spec: "llmBaseURL: 'https://a:70000'", field: "spec.llmBaseURL", message: "port"},
 		{name: "refuses a base URL that does not parse", spec: `llmBaseURL: "https://a b/%zz"`, field: "spec.llmBaseURL", message: "valid URL"},
+		{name: "refuses a base URL with a key", spec: "llmBaseURL: 'https://llm.example.com/v1?api-version=1&api_key=k'", field: "spec.llmBaseURL", message: "llmAPIKeyRef"},
 		{name: "refuses a base URL with a password", spec: "llmBaseURL: 'https://u:p@llm.example.com'", field: "spec.llmBaseURL", message: "llmAPIKeyRef"},
 
 		{name: "accepts a base image with a tag", spec: "sandboxBaseContainerImage: registry.example.com:5000/team/image:1.0"},
@@ -115,7 +116,7 @@ func TestConversationFields(t *testing.T) {
 		{name: "refuses a branch that looks like an option", spec: onBranch("--force"), field: "spec.selectedBranch", message: branch},
 		{name: "refuses a branch that ends in .lock", spec: onBranch("a.lock"), field: "spec.selectedBranch", message: branch},
 
-		{name: "accepts images", spec: "imageURLs: ['https://example.com/a.png?size=2', 'http://example.com/b', 'data:image/png;base64,iVBORw0KGgo=', 'DATA:image/svg+xml,%3Csvg/%3E']"},
+		{name: "accepts images", spec: "imageURLs: ['https://example.com/a.png?size=2&signature=s', 'http://example.com/b', 'data:image/png;base64,iVBORw0KGgo=', 'DATA:image/svg+xml,%3Csvg/%3E']"},
 		{name: "refuses an image with another scheme", spec: "imageURLs: ['https://example.com/a.png', 'ftp://example.com/b.png']", field: "spec.imageURLs[1]", message: "http, https, data"},
 		{name: "refuses an image without a host", spec: "imageURLs: ['https:a.png']", field: "spec.imageURLs[0]", message: "with a host"},
 		{name: "refuses an image with a password", spec: "imageURLs: ['https://u:p@example.com/a.png']", field: "spec.imageURLs[0]", message: "secrets never stand in a spec"},
@@ -145,6 +146,7 @@ func TestMCPServerURLs(t *testing.T) {
 					{name: "accepts wss", spec: servers("wss://mcp/sse")},
 					{name: "refuses another scheme", spec: servers("stdio://mcp"), field: url, message: "http, https, ws, wss"},
 					{name: "refuses no host", spec: servers("http:///sse"), field: url, message: "with a host"},
+					{name: "refuses a key", spec: servers("https://mcp/sse?exampleApiKey=k"), field: url, message: "apiKeyRef"},
 					{name: "refuses a password", spec: servers("https://u:p@mcp/sse"), field: url, message: "apiKeyRef"},
 				})
 			})
@@ -165,6 +167,7 @@ func TestARefusalNeverRepeatsASecret(t *testing.T) {
 	const canary = "canary-83b0e1"
 	for _, c := range []struct{ name, kind, spec string }{
 		{"base URL with a password", "UserSettings", "llmBaseURL: 'https://u:" + canary + "@example.com'"},
+		{"base URL with a key", "UserSettings", "llmBaseURL: 'https://example.com?token=" + canary + "'"},
 		{"base URL that does not parse", "UserSettings", "llmBaseURL: 'https://u:%zz" + canary + "@example.com'"},
 		{"base URL with a key in its query", "UserSettings", "llmBaseURL: 'ftp://example.com?key=" + canary + "'"},
 		{"key in the field of an address", "UserSettings", "email: " + canary},

@@ -3,6 +3,7 @@ package webhook
 import (
 	"mime"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -10,9 +11,14 @@ import (
 // urlRule says what the URL in a field must look like.
 type urlRule struct {
 	schemes []string
-	// secretsBelong says where a user name or password belongs instead of into the URL.
+	// secretsBelong says where a user name, a password or a key belongs instead of into the URL.
 	secretsBelong string
+	// signed says that a key in the query opens just what the URL names, so that it may stand there.
+	signed bool
 }
+
+// keyParameter is what parameters are called that hold a key.
+var keyParameter = regexp.MustCompile(`(?i)(key|token|secret|password|passwd|credentials?|signature)$|^(auth|sig)$`)
 
 var (
 	llmURL = urlRule{
@@ -26,6 +32,7 @@ var (
 	imageURL = urlRule{
 		schemes:       []string{"http", "https", "data"},
 		secretsBelong: "use a URL that needs none, or a data URL",
+		signed:        true,
 	}
 	repositoryURL = urlRule{
 		schemes:       []string{"http", "https", "file"},
@@ -42,6 +49,8 @@ func (r urlRule) problem(value string) string {
 		return "must be a valid URL"
 	case u.User != nil:
 		return "must not hold a user name or password: secrets never stand in a spec, " + r.secretsBelong
+	case !r.signed && hasKey(u):
+		return "must not hold a key in its query: secrets never stand in a spec, " + r.secretsBelong
 	case !slices.Contains(r.schemes, u.Scheme):
 		return "must be a URL with one of the schemes " + strings.Join(r.schemes, ", ")
 	case u.Scheme == "file":
@@ -54,6 +63,15 @@ func (r urlRule) problem(value string) string {
 		return "must be a URL with a port between 1 and 65535, or none"
 	}
 	return ""
+}
+
+func hasKey(u *url.URL) bool {
+	for name, values := range u.Query() {
+		if keyParameter.MatchString(name) && strings.Join(values, "") != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // imageURLProblem is about the URL of an image: one to fetch, or one that holds the image itself.
