@@ -30,7 +30,7 @@ func (v *conversationValidator) ValidateUpdate(ctx context.Context, old, convers
 		if !startsAgain(old, conversation) {
 			return nil, nil
 		}
-		return v.check(ctx, conversation, nil)
+		return v.check(ctx, conversation, nil, true)
 	}
 	return v.validate(ctx, conversation)
 }
@@ -55,11 +55,12 @@ func asked(conversation *v1alpha1.Conversation) v1alpha1.ConversationSpec {
 }
 
 func (v *conversationValidator) validate(ctx context.Context, conversation *v1alpha1.Conversation) (admission.Warnings, error) {
-	return v.check(ctx, conversation, conversationErrors(conversation))
+	return v.check(ctx, conversation, conversationErrors(conversation), false)
 }
 
-// check adds what the sender may not refer to.
-func (v *conversationValidator) check(ctx context.Context, conversation *v1alpha1.Conversation, errs field.ErrorList) (admission.Warnings, error) {
+// check adds what the sender may not refer to. Who keeps keys, and may read none, need not be allowed to read what somebody else,
+// who was, referred to: a user of the facade starts again whatever session is theirs.
+func (v *conversationValidator) check(ctx context.Context, conversation *v1alpha1.Conversation, errs field.ErrorList, unchanged bool) (admission.Warnings, error) {
 	found := &findings{errs: errs}
 	request, err := v.guard.request(ctx, map[string]string{
 		v1alpha1.LabelConversation: conversation.Name,
@@ -68,14 +69,18 @@ func (v *conversationValidator) check(ctx context.Context, conversation *v1alpha
 	if err == nil {
 		err = request.checkSettings(ctx, conversation.Spec.UserSettingsName, found)
 	}
-	if err == nil {
-		err = request.checkSecrets(ctx, conversation.SecretReferences(), found)
-	}
-	if err == nil {
-		err = request.checkReplay(ctx, conversation.Spec.ReplayJSONRef, found)
+	if err == nil && (!unchanged || !request.byKeeper()) {
+		err = request.checkReferences(ctx, conversation, found)
 	}
 	if err != nil {
 		return found.warnings, cannotCheck(ctx, err)
 	}
 	return found.warnings, refusal("Conversation", conversation.Name, found.errs)
+}
+
+func (r request) checkReferences(ctx context.Context, conversation *v1alpha1.Conversation, found *findings) error {
+	if err := r.checkSecrets(ctx, conversation.SecretReferences(), found); err != nil {
+		return err
+	}
+	return r.checkReplay(ctx, conversation.Spec.ReplayJSONRef, found)
 }

@@ -77,6 +77,18 @@ func TestTheFacadeMayReferToTheReplayItIsAboutToWrite(t *testing.T) {
 	expectRefused(t, replay(facade, "talk-replay"), "ConfigMap", "spec.replayJSONRef")
 }
 
+func TestTheFacadeStartsASessionAgainThatRefersToWhatItMayNotRead(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	mustCreate(t, secret(namespace, "theirs"))
+	conversation := mustCreate(t, object(t, "Conversation", namespace, "{suspend: true, userSettingsName: ada, replayJSONRef: {name: theirs, key: k}, "+
+		"mcpConfig: {sseServers: [{url: 'https://example.com', apiKeyRef: {name: theirs, key: k}}]}}"))
+	again := setField(t, false, "spec", "suspend")
+	stranger := user(t, "stranger", namespace, use("ada"))
+	expectRefused(t, stranger.change(t, conversation, again), `"theirs"`, "spec.mcpConfig.sseServers[0].apiKeyRef", "spec.replayJSONRef")
+	expectRefused(t, user(t, facadeUser, namespace).change(t, conversation, again), "ada", "spec.userSettingsName")
+	expectAccepted(t, user(t, facadeUser, namespace, use("ada")).change(t, conversation, again))
+}
+
 func TestTheFacadeLeavesReferencesOfOthersAsTheyAre(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	mustCreate(t, secret(namespace, "theirs"))
