@@ -73,7 +73,11 @@ func TestThePolicyConfinesTheFacade(t *testing.T) {
 		allowed bool
 	}{
 		{"a key of settings", secret("ada-llm-api-key", v1alpha1.SecretTypeUserKey, ofAda), true},
-		{"a key of a conversation", secret("talk-tool-1", v1alpha1.SecretTypeUserKey, ofTalk), true},
+		{"a key of a conversation", secret("talk-tool-0123456789abcdef", v1alpha1.SecretTypeUserKey, ofTalk), true},
+		{"a key of settings for a tool", secret("ada-mcp-0123456789abcdef", v1alpha1.SecretTypeUserKey, ofAda), true},
+		{"a token of settings", secret("ada-token-enterprise-sso", v1alpha1.SecretTypeUserKey, ofAda), true},
+		{"a user's key in place of the session key", secret("ada-session-key", v1alpha1.SecretTypeUserKey, ofAda), false},
+		{"a key of a conversation with the ending of one of settings", secret("talk-llm-api-key", v1alpha1.SecretTypeUserKey, ofTalk), false},
 		{"an opaque Secret", secret("ada-opaque", corev1.SecretTypeOpaque, ofAda), false},
 		{"a session key", secret("ada-session-key", v1alpha1.SecretTypeSessionKey, ofAda), false},
 		{"a key without labels", secret("ada-none", v1alpha1.SecretTypeUserKey, nil), false},
