@@ -26,8 +26,8 @@ const longestDelay = 5 * time.Second
 type user struct {
 	namespace, name string
 	uid             types.UID
-	// spec is as the cache has it, and must not be changed.
-	spec *v1alpha1.UserSettingsSpec
+	// settings are as the cache has them, and must not be changed.
+	settings *v1alpha1.UserSettings
 }
 
 func (u *user) key() types.NamespacedName {
@@ -35,27 +35,44 @@ func (u *user) key() types.NamespacedName {
 }
 
 // authenticated lets only users in, each at their rate, before anything of the body is read.
-func (s *server) authenticated(do operation) http.HandlerFunc {
+func (s *server) authenticated(o operation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		u, refused := s.authenticate(r)
-		if refused == nil {
-			if wait := s.users.take(string(u.uid), 0); wait > 0 {
-				refused = ptr.To(tooFast(wait))
-			}
-		}
+		u, free, refused := s.admit(o, r)
 		if refused != nil {
 			// Without this the server would read the body to keep the connection.
 			w.Header().Set("Connection", "close")
 			refused.write(w)
 			return
 		}
+		defer free()
 		observationOf(r).user = u.key()
-		r.Body = http.MaxBytesReader(w, r.Body, s.options.MaxBodyBytes)
+		req := request{Request: r}
+		if o.readsBody {
+			if req.body, refused = s.readBody(w, r); refused != nil {
+				refused.write(w)
+				return
+			}
+		}
 		// A client that hangs up does not stop a write half way.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTimeout)
 		defer cancel()
-		do(ctx, u, r).write(w)
+		o.do(ctx, u, req).write(w)
 	}
+}
+
+// admit finds whose request it is, and room for it.
+func (s *server) admit(o operation, r *http.Request) (u *user, free func(), refused *answer) {
+	if u, refused = s.authenticate(r); refused != nil {
+		return nil, nil, refused
+	}
+	if wait := s.users.take(string(u.uid), 0); wait > 0 {
+		return nil, nil, ptr.To(tooFast(wait))
+	}
+	if !o.readsBody {
+		return u, func() {}, nil
+	}
+	free, refused = s.bodies.take(string(u.uid), s.announced(r))
+	return u, free, refused
 }
 
 // authenticate looks the hash of the key up. What is compared are hashes, by a map: how long that takes says something about
@@ -83,7 +100,7 @@ func (s *server) authenticate(r *http.Request) (*user, *answer) {
 		return nil, s.refuse(r)
 	}
 	settings := &found[0]
-	return &user{namespace: settings.Namespace, name: settings.Name, uid: settings.UID, spec: &settings.Spec}, nil
+	return &user{namespace: settings.Namespace, name: settings.Name, uid: settings.UID, settings: settings}, nil
 }
 
 // refuse answers a failed authentication, later and later to an address with many of them. Who has a key is never

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
@@ -192,11 +193,17 @@ func (c *Cluster) applySettings(ctx context.Context, config *ac.UserSettingsAppl
 	if options.force {
 		apply = append(apply, client.ForceOwnership)
 	}
-	if err := c.live.Apply(ctx, config, apply...); err != nil {
+	// The client decodes the answer into what it sent. In a typed configuration an entry of a list would keep what the one
+	// that stood in its place had.
+	sent := &unstructured.Unstructured{}
+	if err := convert(config, &sent.Object); err != nil {
+		return nil, err
+	}
+	if err := c.live.Apply(ctx, client.ApplyConfigurationFromUnstructured(sent), apply...); err != nil {
 		return nil, err
 	}
 	settings := &v1alpha1.UserSettings{}
-	return settings, convert(config, settings)
+	return settings, convert(sent.Object, settings)
 }
 
 // writeSecret creates a Secret or replaces it. Between the two the operator may have pruned it.
@@ -260,5 +267,10 @@ func (c *Cluster) patchConversation(ctx context.Context, conversation *v1alpha1.
 }
 
 func (c *Cluster) deleteConversation(ctx context.Context, conversation *v1alpha1.Conversation) error {
-	return c.cached.Delete(ctx, conversation, client.Preconditions{UID: &conversation.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	options := []client.DeleteOption{client.Preconditions{UID: &conversation.UID}, client.PropagationPolicy(metav1.DeletePropagationBackground)}
+	// Of what the cache does not have it may never see the deletion, for which every list would wait.
+	if err := c.cache.Get(ctx, client.ObjectKeyFromObject(conversation), &v1alpha1.Conversation{}); err != nil {
+		options = append(options, client.DisableReadYourWritesConsistency)
+	}
+	return c.cached.Delete(ctx, conversation, options...)
 }

@@ -82,6 +82,8 @@ func TestAllErrorsOfAConversationComeInOneAnswer(t *testing.T) {
 		"initial_user_msg": 5, "image_urls": ["`+value+`"], "conversation_id": "`+value+`_"}`).wants(t, 422).lacks(t, value).complains(t,
 		"body.color: extra_forbidden", "body.initial_user_msg: string_type", "body.conversation_id: string_pattern_mismatch",
 		"body.git_provider: enum", "body.repository: value_error", "body.selected_branch: value_error", "body.image_urls.0: value_error")
+	ada.post(t, "/api/conversations", `{"repository": "`+value+`", "create_microagent": {"repo": 5}}`).wants(t, 422).lacks(t, value).complains(t,
+		"body.create_microagent.repo: string_type", "body.repository: value_error")
 }
 
 func TestTasksAndMicroagentsNameTheRepository(t *testing.T) {

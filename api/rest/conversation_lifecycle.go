@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func (s *server) getConversation(ctx context.Context, u *user, r *http.Request) answer {
+func (s *server) getConversation(ctx context.Context, u *user, r request) answer {
 	c, refused := s.own(ctx, u, r.PathValue("id"), s.cluster.cachedConversation)
 	if refused != nil && refused.code == http.StatusNotFound {
 		// Another facade may have created it a moment ago.
@@ -40,7 +40,7 @@ func (s *server) own(ctx context.Context, u *user, id string, find func(context.
 	return c, nil
 }
 
-func (s *server) deleteConversation(ctx context.Context, u *user, r *http.Request) answer {
+func (s *server) deleteConversation(ctx context.Context, u *user, r request) answer {
 	c, refused := s.own(ctx, u, r.PathValue("id"), s.cluster.conversation)
 	if refused != nil {
 		return *refused
@@ -55,13 +55,13 @@ func (s *server) deleteConversation(ctx context.Context, u *user, r *http.Reques
 	return ok(response(c, v1alpha1.StateStopped))
 }
 
-func (s *server) stopConversation(ctx context.Context, u *user, r *http.Request) answer {
+func (s *server) stopConversation(ctx context.Context, u *user, r request) answer {
 	return s.setLifecycle(ctx, u, r, func(*v1alpha1.Conversation) (map[string]any, v1alpha1.ConversationState) {
 		return map[string]any{"suspend": true}, v1alpha1.StateStopped
 	})
 }
 
-func (s *server) startConversation(ctx context.Context, u *user, r *http.Request) answer {
+func (s *server) startConversation(ctx context.Context, u *user, r request) answer {
 	return s.setLifecycle(ctx, u, r, func(c *v1alpha1.Conversation) (map[string]any, v1alpha1.ConversationState) {
 		spec := map[string]any{"suspend": false}
 		switch {
@@ -80,7 +80,7 @@ func (s *server) startConversation(ctx context.Context, u *user, r *http.Request
 }
 
 // setLifecycle changes how a conversation lives. The UID keeps the change from another one that took the name meanwhile.
-func (s *server) setLifecycle(ctx context.Context, u *user, r *http.Request, change func(*v1alpha1.Conversation) (map[string]any, v1alpha1.ConversationState)) answer {
+func (s *server) setLifecycle(ctx context.Context, u *user, r request, change func(*v1alpha1.Conversation) (map[string]any, v1alpha1.ConversationState)) answer {
 	c, refused := s.own(ctx, u, r.PathValue("id"), s.cluster.conversation)
 	if refused != nil {
 		return *refused

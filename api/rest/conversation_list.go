@@ -90,8 +90,8 @@ func decodePage(r *http.Request) (page, []Detail) {
 	return p, d.details
 }
 
-func (s *server) listConversations(ctx context.Context, u *user, r *http.Request) answer {
-	p, details := decodePage(r)
+func (s *server) listConversations(ctx context.Context, u *user, r request) answer {
+	p, details := decodePage(r.Request)
 	if len(details) > 0 {
 		return invalidRequest(details)
 	}

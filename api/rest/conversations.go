@@ -18,12 +18,8 @@ import (
 // maxIdempotencyKey is the longest Idempotency-Key; a UUID has 36 characters.
 const maxIdempotencyKey = 255
 
-func (s *server) postConversation(ctx context.Context, u *user, r *http.Request) answer {
-	body, refused := s.readBody(r)
-	if refused != nil {
-		return *refused
-	}
-	fields, details := decodeBody(body)
+func (s *server) postConversation(ctx context.Context, u *user, r request) answer {
+	fields, details := decodeBody(r.body)
 	if len(details) > 0 {
 		return invalidRequest(details)
 	}
@@ -76,7 +72,7 @@ var keyless = []string{"bedrock/", "hosted_vllm/", "llamafile/", "lm_studio/", "
 // settingsSuffice says what a session would lack. The cache may be behind what the client stored a moment ago, so only what the
 // API server confirms is refused.
 func (s *server) settingsSuffice(ctx context.Context, u *user) *answer {
-	if lacking(u.spec) == nil {
+	if lacking(u.settings) == nil {
 		return nil
 	}
 	live, err := s.cluster.settings(ctx, u.key())
@@ -87,15 +83,15 @@ func (s *server) settingsSuffice(ctx context.Context, u *user) *answer {
 		refused := failed(ctx, err, nil)
 		return &refused
 	}
-	return lacking(&live.Spec)
+	return lacking(live)
 }
 
-func lacking(spec *v1alpha1.UserSettingsSpec) *answer {
+func lacking(settings *v1alpha1.UserSettings) *answer {
 	var refused answer
 	switch {
-	case nothingStored(spec):
+	case nothingStored(settings):
 		refused = complaint("CONFIGURATION$SETTINGS_NOT_FOUND", "Settings not found: store them with POST /api/settings first")
-	case needsKey(spec) && spec.LLMAPIKeyRef == nil:
+	case needsKey(&settings.Spec) && settings.Spec.LLMAPIKeyRef == nil:
 		refused = complaint("STATUS$ERROR_LLM_AUTHENTICATION", "The model needs a key: store llm_api_key with POST /api/settings")
 	default:
 		return nil

@@ -314,6 +314,7 @@ func TestSettingsMustSufficeForAConversation(t *testing.T) {
 		{"a model that needs no key", `{"llm_model": "ollama/small"}`, 200, ""},
 		{"a model at an address of its own", `{"llm_model": "example/large", "llm_base_url": "http://llm.example.com"}`, 200, ""},
 		{"no model", `{"language": "en"}`, 200, ""},
+		{"what is the default anyway", `{"enable_default_condenser": true}`, 200, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

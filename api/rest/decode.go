@@ -16,11 +16,21 @@ type location []any
 
 func (l location) at(step any) location { return append(slices.Clip(slices.Clone(l)), step) }
 
+const (
+	// maxDetails is how much an answer complains about: a person mends no more at once, and an answer must not be many
+	// times as large as its request.
+	maxDetails = 100
+	// maxItems is how many entries of a list or an object are looked at. The schema allows fewer.
+	maxItems = 1000
+)
+
 // decoder collects all that is wrong with a request. Types and messages are those of the existing service.
 type decoder struct{ details []Detail }
 
 func (d *decoder) fail(loc location, kind, msg string) {
-	d.details = append(d.details, Detail{Type: kind, Loc: loc, Msg: msg})
+	if len(d.details) < maxDetails {
+		d.details = append(d.details, Detail{Type: kind, Loc: loc, Msg: msg})
+	}
 }
 
 // object is a JSON object under decoding.
@@ -58,6 +68,10 @@ func (d *decoder) object(loc location, raw json.RawMessage) *object {
 	var fields map[string]json.RawMessage
 	if raw[0] != '{' || json.Unmarshal(raw, &fields) != nil {
 		d.fail(loc, "dict_type", "Input should be a valid dictionary")
+		return nil
+	}
+	if len(fields) > maxItems {
+		d.fail(loc, "too_long", "Dictionary should have at most "+strconv.Itoa(maxItems)+" items")
 		return nil
 	}
 	return &object{decoder: d, loc: loc, fields: fields, taken: map[string]bool{}}
@@ -269,7 +283,9 @@ func decimal(d *decoder, loc location, raw json.RawMessage) (string, bool) {
 		d.fail(loc, "finite_number", "Input should be a finite number")
 		return "", false
 	}
-	return strconv.FormatFloat(math.Abs(number)*sign(number), 'f', -1, 64), true
+	// A sum such as 0.1+0.2 has more digits than anybody means, and more than the kinds hold.
+	digits = strings.TrimRight(strconv.FormatFloat(math.Abs(number)*sign(number), 'f', 6, 64), "0")
+	return strings.TrimSuffix(digits, "."), true
 }
 
 // sign makes -0 the 0 that it equals.
@@ -280,11 +296,28 @@ func sign(number float64) float64 {
 	return 1
 }
 
+// items of a list. One that is too long is not read to its end: each entry costs many times its length.
+func items(d *decoder, loc location, raw json.RawMessage) (items []json.RawMessage, ok bool) {
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	if start, err := decoder.Token(); err != nil || start != json.Delim('[') {
+		d.fail(loc, "list_type", "Input should be a valid list")
+		return nil, false
+	}
+	for decoder.More() {
+		var item json.RawMessage
+		if len(items) == maxItems || decoder.Decode(&item) != nil {
+			d.fail(loc, "too_long", "List should have at most "+strconv.Itoa(maxItems)+" items")
+			return nil, false
+		}
+		items = append(items, item)
+	}
+	return items, true
+}
+
 func list[T any](parse func(*decoder, location, json.RawMessage) (T, bool)) func(*decoder, location, json.RawMessage) ([]T, bool) {
 	return func(d *decoder, loc location, raw json.RawMessage) ([]T, bool) {
-		var items []json.RawMessage
-		if raw[0] != '[' || json.Unmarshal(raw, &items) != nil {
-			d.fail(loc, "list_type", "Input should be a valid list")
+		items, ok := items(d, loc, raw)
+		if !ok {
 			return nil, false
 		}
 		values := make([]T, 0, len(items))

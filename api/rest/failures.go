@@ -30,6 +30,7 @@ func refusal(code int, detail any) answer {
 }
 
 func invalidRequest(details []Detail) answer {
+	details = details[:min(len(details), maxDetails)]
 	return refusal(http.StatusUnprocessableEntity, details)
 }
 
@@ -45,6 +46,12 @@ var (
 
 func unavailable() answer {
 	a := refusal(http.StatusServiceUnavailable, "The Kubernetes API server does not answer; try again")
+	a.retryAfter = time.Second
+	return a
+}
+
+func overloaded() answer {
+	a := refusal(http.StatusServiceUnavailable, "Too many requests are under way; try again")
 	a.retryAfter = time.Second
 	return a
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -176,7 +177,7 @@ func (r reply) says(t *testing.T, want string) reply {
 	if err := json.Unmarshal([]byte(want), &wanted); err != nil {
 		t.Fatal(err)
 	}
-	if fmt.Sprint(got) != fmt.Sprint(wanted) {
+	if !reflect.DeepEqual(got, wanted) {
 		t.Fatalf("answered %s, want %s", r.body, want)
 	}
 	return r

@@ -2,10 +2,9 @@ package rest
 
 import (
 	"context"
-	"errors"
-	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -13,7 +12,7 @@ import (
 const (
 	// readyTimeout bounds how long the API server may take to answer before the facade says it is not ready.
 	readyTimeout = 2 * time.Second
-	// requestTimeout bounds the work for one request.
+	// requestTimeout bounds the work for one request, from when it is read.
 	requestTimeout = 15 * time.Second
 )
 
@@ -42,7 +41,9 @@ type server struct {
 	now      func() time.Time
 	users    *limits
 	failures *limits
+	bodies   *bodies
 	writers  *queues
+	health   health
 	stopping atomic.Bool
 }
 
@@ -62,6 +63,7 @@ func newHandler(c cluster, options Options) *Handler {
 		now:      time.Now,
 		users:    newLimits(options.UserRate, options.UserBurst),
 		failures: newLimits(options.FailureRate, options.FailureBurst),
+		bodies:   newBodies(options.MaxBodyBytes),
 		writers:  newQueues(),
 	}
 	return &Handler{Handler: s.observed(s.cors(s.routes())), server: s}
@@ -70,17 +72,27 @@ func newHandler(c cluster, options Options) *Handler {
 // Stopping makes /ready fail, so that no more requests are sent here while those under way are finished.
 func (h *Handler) Stopping() { h.server.stopping.Store(true) }
 
+// request of an authenticated user.
+type request struct {
+	*http.Request
+	// body of an operation that reads it.
+	body []byte
+}
+
 // operation is what an authenticated user may do.
-type operation func(ctx context.Context, u *user, r *http.Request) answer
+type operation struct {
+	do        func(ctx context.Context, u *user, r request) answer
+	readsBody bool
+}
 
 func (s *server) routes() http.Handler {
 	mux := http.NewServeMux()
 	for path, operations := range map[string]map[string]operation{
-		"/api/settings":                 {"GET": s.getSettings, "POST": s.postSettings},
-		"/api/conversations":            {"GET": s.listConversations, "POST": s.postConversation},
-		"/api/conversations/{id}":       {"GET": s.getConversation, "DELETE": s.deleteConversation},
-		"/api/conversations/{id}/start": {"POST": s.startConversation},
-		"/api/conversations/{id}/stop":  {"POST": s.stopConversation},
+		"/api/settings":                 {"GET": {do: s.getSettings}, "POST": {do: s.postSettings, readsBody: true}},
+		"/api/conversations":            {"GET": {do: s.listConversations}, "POST": {do: s.postConversation, readsBody: true}},
+		"/api/conversations/{id}":       {"GET": {do: s.getConversation}, "DELETE": {do: s.deleteConversation}},
+		"/api/conversations/{id}/start": {"POST": {do: s.startConversation}},
+		"/api/conversations/{id}/stop":  {"POST": {do: s.stopConversation}},
 	} {
 		for method, do := range operations {
 			mux.HandleFunc(method+" "+path, s.authenticated(do))
@@ -107,12 +119,10 @@ func methodNotAllowed(methods string) http.HandlerFunc {
 func alive(w http.ResponseWriter, _ *http.Request) { ok(map[string]string{"status": "ok"}).write(w) }
 
 func (s *server) ready(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), readyTimeout)
-	defer cancel()
 	problem := ""
 	if s.stopping.Load() {
 		problem = "stopping"
-	} else if s.cluster.ready(ctx) != nil {
+	} else if s.health.check(s.cluster.ready) != nil {
 		problem = "the API server does not answer, or the cache is not filled yet"
 	}
 	if problem != "" {
@@ -122,17 +132,25 @@ func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 	alive(w, r)
 }
 
-// readBody reads a body, which is JSON whatever its declared type: a form on another site could declare another, but not send
-// the key.
-func (s *server) readBody(r *http.Request) ([]byte, *answer) {
-	body, err := io.ReadAll(r.Body)
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return nil, &tooLargeBody
-	case err != nil:
-		refused := refusal(http.StatusBadRequest, "The body could not be read")
-		return nil, &refused
+// healthLasts is how long an answer of the API server counts. Anybody may ask whether the facade is ready, and must not be
+// able to make it ask for each of them.
+const healthLasts = time.Second
+
+// health is whether the API server answered when it was asked last.
+type health struct {
+	mu    sync.Mutex
+	asked time.Time
+	err   error
+}
+
+func (h *health) check(ask func(context.Context) error) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if time.Since(h.asked) > healthLasts {
+		ctx, cancel := context.WithTimeout(context.Background(), readyTimeout)
+		defer cancel()
+		h.err = ask(ctx)
+		h.asked = time.Now()
 	}
-	return body, nil
+	return h.err
 }

@@ -26,7 +26,7 @@ const maxKeys = 256
 // writeAgain spreads writers in several facades that meet at the same settings; within one facade they queue.
 var writeAgain = wait.Backoff{Duration: 10 * time.Millisecond, Factor: 1.5, Jitter: 1, Steps: 14}
 
-func (s *server) getSettings(ctx context.Context, u *user, _ *http.Request) answer {
+func (s *server) getSettings(ctx context.Context, u *user, _ request) answer {
 	// Not from the cache: a client that has just stored settings must see them.
 	live, err := s.cluster.settings(ctx, u.key())
 	switch {
@@ -34,17 +34,20 @@ func (s *server) getSettings(ctx context.Context, u *user, _ *http.Request) answ
 		return unauthorized
 	case err != nil:
 		return failed(ctx, err, nil)
-	case nothingStored(&live.Spec):
+	case nothingStored(live):
 		return answer{code: http.StatusNotFound, body: map[string]string{"error": "Settings not found"}}
 	}
 	return ok(storedSettings(&live.Spec))
 }
 
 // nothingStored says that nobody has set anything yet. The object must exist for its user to have a key at all.
-func nothingStored(spec *v1alpha1.UserSettingsSpec) bool {
+func nothingStored(settings *v1alpha1.UserSettings) bool {
+	if settings.Annotations[v1alpha1.AnnotationSettingsStored] != "" {
+		return false
+	}
 	stored := ac.UserSettingsSpecApplyConfiguration{}
 	empty := ac.UserSettingsSpecApplyConfiguration{}
-	if convert(spec, &stored) != nil {
+	if convert(settings.Spec, &stored) != nil {
 		return false
 	}
 	stored.SessionKeyRef = nil
@@ -53,12 +56,8 @@ func nothingStored(spec *v1alpha1.UserSettingsSpec) bool {
 	return reflect.DeepEqual(stored, empty)
 }
 
-func (s *server) postSettings(ctx context.Context, u *user, r *http.Request) answer {
-	body, refused := s.readBody(r)
-	if refused != nil {
-		return *refused
-	}
-	fields, details := decodeBody(body)
+func (s *server) postSettings(ctx context.Context, u *user, r request) answer {
+	fields, details := decodeBody(r.body)
 	if len(details) > 0 {
 		return invalidRequest(details)
 	}
@@ -106,11 +105,16 @@ func planSettings(live *v1alpha1.UserSettings, request *Settings) (*settingsPlan
 		return nil, err
 	}
 	keys := settingsKeys(live.Name)
-	plan := &settingsPlan{live: live, spec: owned.Spec, wanted: wanted}
-	plan.touched = editSpec(plan.spec, request, keys).touched
+	edited := ac.UserSettingsSpec()
+	if err := convert(owned.Spec, edited); err != nil {
+		return nil, err
+	}
+	plan := &settingsPlan{live: live, wanted: wanted}
+	plan.touched = editSpec(edited, request, keys).touched
 	editSpec(plan.wanted, request, keys)
 	defaults(plan.wanted)
-	return plan, nil
+	plan.spec, err = plan.withoutOthers(edited, owned.Spec)
+	return plan, err
 }
 
 // configuration is fresh each time: the client writes the answer into it. The version makes sure that it is applied to what
@@ -118,7 +122,8 @@ func planSettings(live *v1alpha1.UserSettings, request *Settings) (*settingsPlan
 func (p *settingsPlan) configuration() (*ac.UserSettingsApplyConfiguration, error) {
 	spec := ac.UserSettingsSpec()
 	err := convert(p.spec, spec)
-	return ac.UserSettings(p.live.Name, p.live.Namespace).WithResourceVersion(p.live.ResourceVersion).WithSpec(spec), err
+	return ac.UserSettings(p.live.Name, p.live.Namespace).WithResourceVersion(p.live.ResourceVersion).
+		WithAnnotations(map[string]string{v1alpha1.AnnotationSettingsStored: "true"}).WithSpec(spec), err
 }
 
 // storeSettings writes nothing before the API server has agreed to all of it. Then the keys go first, and what refers to them second.
@@ -266,7 +271,7 @@ func allDetails(fields map[string]json.RawMessage, details []Detail, check func(
 			}
 			name, _ := detail.Loc[1].(string)
 			delete(fields, name)
-			if slices.Contains([]string{"repository", "suggested_task", "create_microagent"}, name) {
+			if _, has := fields["repository"]; !has && slices.Contains([]string{"repository", "suggested_task", "create_microagent"}, name) {
 				// A branch needs a repository; that it has lost it is not the client's mistake.
 				fields["repository"] = json.RawMessage(`"owner/name"`)
 			}

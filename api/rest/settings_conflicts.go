@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -43,7 +44,19 @@ func (p *settingsPlan) isDefault(name string) bool {
 			return false
 		}
 	}
-	return true
+	return !appliedByClient(p.live, name)
+}
+
+// appliedByClient says that somebody set a field with kubectl apply, or as it does, without server-side apply.
+func appliedByClient(settings *v1alpha1.UserSettings, name string) bool {
+	var applied struct {
+		Spec map[string]json.RawMessage `json:"spec"`
+	}
+	if json.Unmarshal([]byte(settings.Annotations[corev1.LastAppliedConfigAnnotation]), &applied) != nil {
+		return false
+	}
+	_, set := applied.Spec[name]
+	return set
 }
 
 // conflictDetails name the fields that others have set, and who they are.

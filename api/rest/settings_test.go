@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -261,16 +262,39 @@ func TestAFieldOfAGitOpsManagerIsNotTaken(t *testing.T) {
 			}
 		})
 	}
+	t.Run("nor held on to by who posts back what they were shown", func(t *testing.T) {
+		ada.post(t, "/api/settings", ada.get(t, "/api/settings").wants(t, 200).body).wants(t, 200)
+		owned, err := ac.ExtractUserSettings(ada.settings(t), FieldOwner)
+		if err != nil || owned.Spec != nil && len(fieldsOf(owned.Spec)) > 0 {
+			t.Errorf("the facade owns %s (%v)", jsonOf(t, owned.Spec), err)
+		}
+	})
 	t.Run("and all else can be stored beside it", func(t *testing.T) {
-		before := ada.get(t, "/api/settings").wants(t, 200)
-		ada.post(t, "/api/settings", before.body).wants(t, 200)
 		ada.post(t, "/api/settings", `{"email": "ada@example.com", "enable_default_condenser": false, "secrets_store": {"provider_tokens": {"gitlab": {"token": "mine"}}},
 			"mcp_config": {"sse_servers": ["https://git.example.com/sse", "https://mine.example.com"]}}`).wants(t, 200)
 		stored := ada.settings(t).Spec
+		owned, err := ac.ExtractUserSettings(ada.settings(t), FieldOwner)
+		if err != nil || len(owned.Spec.MCPConfig.SSEServers) != 1 || len(owned.Spec.SecretsStore.ProviderTokens) != 1 {
+			t.Errorf("the facade owns %s (%v)", jsonOf(t, owned.Spec), err)
+		}
 		if *stored.Language != "en" || stored.LLMAPIKeyRef.Name != "from-git" || len(stored.SecretsStore.ProviderTokens) != 2 || len(stored.MCPConfig.SSEServers) != 2 || *stored.EnableDefaultCondenser {
 			t.Errorf("stored %+v", stored)
 		}
 	})
+}
+
+func TestADefaultThatWasAppliedByAClientIsNotTaken(t *testing.T) {
+	t.Parallel()
+	ada := newPerson(t, "ada")
+	ada.post(t, "/api/settings", `{"enable_default_condenser": false}`).wants(t, 200) // nobody had set it
+	applied := jsonOf(t, map[string]any{"metadata": map[string]any{"annotations": map[string]string{
+		corev1.LastAppliedConfigAnnotation: `{"spec": {"enableSoundNotifications": false}}`,
+	}}})
+	if err := suite.Client.Patch(t.Context(), ada.settings(t), client.RawPatch(types.MergePatchType, []byte(applied))); err != nil {
+		t.Fatal(err)
+	}
+	ada.post(t, "/api/settings", `{"enable_sound_notifications": true}`).wants(t, 409).complains(t, "body.enable_sound_notifications: field_conflict")
+	ada.post(t, "/api/settings", `{"enable_solvability_analysis": false}`).wants(t, 200)
 }
 
 func TestASecretOfSomebodyElseIsNotOverwritten(t *testing.T) {

@@ -31,7 +31,7 @@ type Settings struct {
 	MCPConfig                    Field[MCPConfig]
 	SearchAPIKey                 Key
 	SandboxAPIKey                Key
-	// MaxBudgetPerTask is a decimal: the number as the client wrote it.
+	// MaxBudgetPerTask is a decimal of at most six places.
 	MaxBudgetPerTask Field[string]
 	Email            Field[string]
 	EmailVerified    Field[bool]

@@ -18,6 +18,9 @@ const (
 	LabelUserSettings = "parley.dev/user-settings"
 )
 
+// AnnotationSettingsStored marks UserSettings that were stored over HTTP, which may be as nobody had ever set anything.
+const AnnotationSettingsStored = "parley.dev/settings-stored"
+
 // AnnotationWrittenAt is when a Secret of SecretTypeUserKey was last written, in RFC 3339. Such a Secret
 // is written before the object that refers to it, so it is not pruned while it is young.
 const AnnotationWrittenAt = "parley.dev/written-at"

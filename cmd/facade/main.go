@@ -24,8 +24,8 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 )
 
-// drain is how long requests under way may take when the facade is told to stop. None works longer than 15 seconds, and most
-// take milliseconds.
+// drain is how long requests under way may take when the facade is told to stop. From when it is read none takes longer than 15
+// seconds, and most take milliseconds; a body that is still being sent then is cut off, and nothing of it was stored.
 const drain = 20 * time.Second
 
 type options struct {
