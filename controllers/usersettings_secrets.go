@@ -67,7 +67,8 @@ func (r *userSettingsReconciler) keepSessionKey(ctx context.Context, settings *v
 	secret := &corev1.Secret{}
 	err := r.client.Get(ctx, client.ObjectKey{Namespace: settings.Namespace, Name: name}, secret)
 	switch {
-	case err == nil && !owned(secret, settings):
+	// Who keeps users' keys can write an owner into one, but not this type.
+	case err == nil && (!owned(secret, settings) || secret.Type != v1alpha1.SecretTypeSessionKey):
 		return &foreignError{kind: "Secret", name: name}
 	case err == nil && len(secret.Data[v1alpha1.SessionKeySecretKey]) > 0:
 		return nil

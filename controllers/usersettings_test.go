@@ -123,6 +123,22 @@ func TestASessionKeyOfOnesOwn(t *testing.T) {
 	}
 }
 
+func TestAKeyOfAnotherTypeIsNoSessionKey(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	settings := userSettings(ns, "ada")
+	create(t, settings)
+	planted := secretWith(ns, "ada-session-key", "planted-by-somebody-who-may-write-keys")
+	planted.Type = v1alpha1.SecretTypeUserKey
+	planted.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(settings, v1alpha1.SchemeGroupVersion.WithKind("UserSettings"))}
+	create(t, planted)
+	startManager(t, ns)
+	awaitSettings(t, settings, v1alpha1.ReasonForeignObject)
+	if settings.Status.SessionKeyHash != "" {
+		t.Error("its hash is published")
+	}
+}
+
 func TestAForeignSecretInThePlaceOfASessionKeyIsNotTouched(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
