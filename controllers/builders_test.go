@@ -131,6 +131,17 @@ func (p aPod) running(container string) aPod {
 	}})
 }
 
+// since moves the start of the session's container.
+func (p aPod) since(seconds int) aPod {
+	p.Status.ContainerStatuses[0].State.Running.StartedAt = *metaTime(seconds)
+	return p
+}
+
+func (p aPod) crashedBefore(seconds int) aPod {
+	p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled", FinishedAt: *metaTime(seconds)}
+	return p
+}
+
 func (p aPod) ready() aPod {
 	return p.sandboxed().running(sessionContainer).condition(corev1.PodReady, true, "")
 }

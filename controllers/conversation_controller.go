@@ -225,8 +225,10 @@ func (r *conversationReconciler) next(ctx context.Context, o observation, v verd
 	}
 	spec := o.conversation.Spec
 	switch {
-	case v.state == v1alpha1.StateStarting && spec.StartDeadline != nil:
-		at = append(at, startOf(o).Add(spec.StartDeadline.Duration).Sub(o.now))
+	case v.state == v1alpha1.StateStarting:
+		if left, bounded := untilDeadline(o); bounded && left > 0 {
+			at = append(at, left)
+		}
 	case v.state == v1alpha1.StateStopped && v.reason != v1alpha1.ReasonDeleted:
 		if spec.RestartAt != nil && spec.RestartAt.After(o.now) {
 			at = append(at, spec.RestartAt.Sub(o.now))

@@ -52,7 +52,7 @@ func setTimes(status *v1alpha1.ConversationStatus, o observation, v verdict) {
 		if status.StartTime == nil {
 			status.StartTime = &now
 		}
-		if !wasRunning(before) {
+		if before.State != v1alpha1.StateRunning {
 			status.RunningTime = &now
 		}
 		status.StopTime = nil

@@ -46,21 +46,13 @@ func podLost(pod *corev1.Pod) bool {
 	return pod == nil || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
-// processRuns: the session's process runs, ready or not.
-func processRuns(pod *corev1.Pod) bool {
-	return !podLost(pod) && slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
-		return s.Name == sessionContainer && s.State.Running != nil
+// silent: the session's process runs that was ready before. One that was started since, in the same pod or in another that
+// took its place, was not. Both times are cut to seconds, so that a process may be ready in the second that it started in.
+func silent(o observation) bool {
+	ran := o.conversation.Status.RunningTime
+	return ran != nil && !podLost(o.pod) && slices.ContainsFunc(o.pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.Name == sessionContainer && s.State.Running != nil && !s.State.Running.StartedAt.After(ran.Time)
 	})
-}
-
-// lastTermination is how the session's process ended before it was restarted; nil if it was not.
-func lastTermination(pod *corev1.Pod) *corev1.ContainerStateTerminated {
-	for _, s := range pod.Status.ContainerStatuses {
-		if s.Name == sessionContainer {
-			return s.LastTerminationState.Terminated
-		}
-	}
-	return nil
 }
 
 // podStep names the step that a start is in, what it waits for, and since when.
@@ -85,7 +77,7 @@ func podStep(o observation) (reason, message string, since time.Time) {
 		return v1alpha1.ReasonScheduling, message, pod.CreationTimestamp.Time
 	}
 	since = scheduled.LastTransitionTime.Time
-	if o.conversation.Status.RunningTime != nil && processRuns(pod) && lastTermination(pod) == nil {
+	if silent(o) {
 		return v1alpha1.ReasonRestarting, "The session was ready and does not answer any more", startOf(o)
 	}
 	for _, s := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {

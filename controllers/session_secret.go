@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -88,6 +89,9 @@ func buildRepository(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSp
 	name, provider := c.Spec.EffectiveRepository()
 	if name == "" {
 		return nil
+	}
+	if provider == "" && !strings.Contains(name, "://") {
+		provider = v1alpha1.GitHub // where owner/name is looked for then
 	}
 	repository := &session.Repository{Name: name, Provider: provider, Branch: value(c.Spec.SelectedBranch)}
 	if settings.SecretsStore == nil {

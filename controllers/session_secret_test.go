@@ -51,6 +51,14 @@ func TestASessionGetsTheSecretsItNeedsAndNoOthers(t *testing.T) {
 			}),
 			[]string{"gitlab", "llm", "npm", "sandbox", "search", "shttp", "sse", "stdio"},
 		},
+		"GitHub's token where no provider is named": {
+			makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) { s.Repository = ptr.To("o/r") }),
+			[]string{"github", "llm", "npm", "sandbox", "search", "shttp", "sse", "stdio"},
+		},
+		"no token for a URL without a provider": {
+			makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) { s.Repository = ptr.To("https://example.com/o/r") }),
+			[]string{"llm", "npm", "sandbox", "search", "shttp", "sse", "stdio"},
+		},
 		"the token of the task's provider": {
 			makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) {
 				s.SuggestedTask = &v1alpha1.SuggestedTask{GitProvider: v1alpha1.GitHub, TaskType: v1alpha1.OpenIssue, Repo: "o/r", IssueNumber: 1, Title: "t"}

@@ -166,9 +166,12 @@ func starting(o observation) (verdict, bool) {
 }
 
 // startOf is when the present start began: the recorded time, unless the session was running or stopped since, or only
-// waited for its settings.
+// waited for its settings. One that is silent has not begun to start again.
 func startOf(o observation) time.Time {
 	s := o.conversation.Status
+	if wasRunning(s) && silent(o) {
+		return s.StartTime.Time
+	}
 	settingsCame := s.Reason == v1alpha1.ReasonSettingsNotReady && o.unready == nil
 	if s.StartTime == nil || s.StopTime != nil || wasRunning(s) || settingsCame {
 		return o.now
@@ -176,17 +179,23 @@ func startOf(o observation) time.Time {
 	return s.StartTime.Time
 }
 
-// wasRunning: the session was running when this status was written.
+// wasRunning: the session got to run, and has not begun to start again when this status was written.
 func wasRunning(s v1alpha1.ConversationStatus) bool {
 	return s.StopTime == nil && s.StartTime != nil && s.RunningTime != nil && !s.RunningTime.Before(s.StartTime)
 }
 
-// pastDeadline: a start takes too long. A session that has run and whose process still runs is not starting, it does not
-// answer: its liveness probe, or the loss of its node, decides about it.
+// pastDeadline: a start takes too long.
 func pastDeadline(o observation) bool {
-	if o.conversation.Status.RunningTime != nil && processRuns(o.pod) {
-		return false
-	}
+	left, bounded := untilDeadline(o)
+	return bounded && left <= 0
+}
+
+// untilDeadline is how long the present start may still take. A session whose process was ready and still runs is not
+// starting, it does not answer: its liveness probe, or the loss of its node, decides about it.
+func untilDeadline(o observation) (left time.Duration, bounded bool) {
 	deadline := o.conversation.Spec.StartDeadline
-	return deadline != nil && o.now.Sub(startOf(o)) >= deadline.Duration
+	if deadline == nil || silent(o) {
+		return 0, false
+	}
+	return startOf(o).Add(deadline.Duration).Sub(o.now), true
 }

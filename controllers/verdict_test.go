@@ -68,6 +68,10 @@ func TestTheStateOfASessionFollowsFromWhatIsObserved(t *testing.T) {
 		"suspended after its end":                          {conversation: conv().with(suspend).started(0).ran(2).stopped("Completed", 9), state: "STOPPED", reason: "Completed", wish: removePod},
 		"a session that does not answer any more":          {conversation: conv().started(0).ran(2), pod: ptrTo(pod().ready().condition(corev1.PodReady, false, "")), now: 30, state: "STARTING", reason: "Restarting", message: "does not answer", wish: needPod},
 		"it is not cut off at the deadline of a start":     {conversation: conv().started(10).ran(2), pod: ptrTo(pod().ready().condition(corev1.PodReady, false, "")), now: 3600, state: "STARTING", reason: "Restarting", wish: needPod},
+		"one that crashed, ran again and does not answer":  {conversation: conv().started(0).ran(5), pod: ptrTo(pod().sandboxed().running(sessionContainer).since(4).crashedBefore(3)), now: 3600, state: "STARTING", reason: "Restarting", message: "does not answer", wish: needPod},
+		"one that crashed and is not ready again":          {conversation: conv().started(10).ran(2), pod: ptrTo(pod().sandboxed().running(sessionContainer).since(12).crashedBefore(10)), now: 30, state: "STARTING", reason: "Restarting", message: "status 137", wish: needPod},
+		"a pod that takes another's place starts":          {conversation: conv().started(100).ran(2), pod: ptrTo(pod().sandboxed().running(sessionContainer).since(120)), now: 130, state: "STARTING", reason: "StartingRuntime", message: "clones the repository", wish: needPod},
+		"it is cut off at the deadline":                    {conversation: conv().started(100).ran(2), pod: ptrTo(pod().sandboxed().running(sessionContainer).since(120)), now: 700, state: "STOPPED", reason: "StartDeadlineExceeded", message: "StartingRuntime", wish: removePod},
 		"settings that come shortly before the deadline":   {conversation: conv().started(0).because("SettingsNotReady"), now: 601, state: "STARTING", reason: "Scheduling", wish: needPod},
 		"a deadline names the step":                        {conversation: conv().started(0), pod: ptrTo(pod().sandboxed().waiting(sessionContainer, "ErrImagePull")), now: 600, state: "STOPPED", reason: "StartDeadlineExceeded", message: "PullingImage: Image example.com/base:1", wish: removePod},
 		"a deadline counts from the loss of the pod":       {conversation: conv().started(0).ran(2), pod: ptrTo(crashed), now: 601, state: "STARTING", reason: "Restarting", wish: needPod},
@@ -94,6 +98,69 @@ func TestTheStateOfASessionFollowsFromWhatIsObserved(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestASessionIsLookedAtAgainWhenItsDeadlineComesAndNotWithoutEnd(t *testing.T) {
+	conv := func() aConversation { return makeConversation("ns", "c") }
+	unready := podOf(conv()).ready().condition(corev1.PodReady, false, "")
+	for name, tc := range map[string]struct {
+		conversation aConversation
+		pod          aPod
+		now          int
+		want         time.Duration
+	}{
+		"a start":                                   {conv().started(0), podOf(conv()).scheduled(), 30, 570 * time.Second},
+		"a pod that takes another's place":          {conv().started(100).ran(2), podOf(conv()).sandboxed().running(sessionContainer).since(120), 130, 570 * time.Second},
+		"one that does not answer":                  {conv().started(0).ran(2), unready, 30, 0},
+		"one that has not answered for a long time": {conv().started(100).ran(2), unready, 3600, 0},
+		"one that runs":                             {conv().started(0).ran(2), podOf(conv()).ready(), 3600, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := observation{conversation: tc.conversation.Conversation, settingsExist: true, pod: tc.pod.Pod, now: at(tc.now)}
+			got, err := (&conversationReconciler{}).next(t.Context(), o, judge(o), 0)
+			if err != nil || got.RequeueAfter != tc.want {
+				t.Errorf("after %s, %v; want %s", got.RequeueAfter, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestTheTimeThatASessionDidNotAnswerDoesNotCountAsAStart(t *testing.T) {
+	c := makeConversation("ns", "c").started(0).ran(2)
+	write := func(pod *corev1.Pod, seconds int) v1alpha1.ConversationStatus {
+		o := observation{conversation: c.Conversation, settingsExist: true, pod: pod, now: at(seconds)}
+		c.Status = conversationStatus(o, judge(o))
+		return c.Status
+	}
+	unready := podOf(c).ready().condition(corev1.PodReady, false, "")
+	for _, seconds := range []int{100, 3600} {
+		if got := write(unready.Pod, seconds); got.State != v1alpha1.StateStarting || !strings.Contains(got.Message, "does not answer") {
+			t.Fatalf("got %s %q", got.State, got.Message)
+		}
+	}
+	silent := c.Conversation
+	for name, next := range map[string]*corev1.Pod{
+		"its process is started again": podOf(c).sandboxed().running(sessionContainer).since(3600).crashedBefore(3600).Pod,
+		"its pod is lost":              nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.Conversation = silent.DeepCopy()
+			for _, seconds := range []int{3601, 4200} {
+				if got := write(next, seconds); got.State != v1alpha1.StateStarting || got.Reason != v1alpha1.ReasonRestarting {
+					t.Errorf("after %d seconds: %s %s", seconds, got.State, got.Reason)
+				}
+			}
+			if got := write(next, 4201); got.Reason != v1alpha1.ReasonStartDeadlineExceeded {
+				t.Errorf("at the deadline: %s %s", got.State, got.Reason)
+			}
+		})
+	}
+	t.Run("it answers again", func(t *testing.T) {
+		c.Conversation = silent.DeepCopy()
+		if got := write(podOf(c).ready().Pod, 3700); got.State != v1alpha1.StateRunning || !got.StartTime.Equal(metaTime(0)) || !got.RunningTime.Equal(metaTime(3700)) {
+			t.Errorf("got %s, started %v, running since %v", got.State, got.StartTime, got.RunningTime)
+		}
+	})
 }
 
 func ptrTo[T any](v T) *T { return &v }
