@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -76,7 +77,7 @@ func (u *upstream) failedCall(err error) *mcp.CallToolResult {
 }
 
 func (u *upstream) problem(err error) error {
-	return fmt.Errorf("tool server %s %s", u.name, u.router.options.Mask(err.Error()))
+	return fmt.Errorf("tool server %s %s", u.name, u.router.describe(err))
 }
 
 // followProgress asks the server for progress under a token of its own, since those of two clients may be equal.
@@ -92,8 +93,14 @@ func (u *upstream) followProgress(ctx context.Context, to *mcp.ServerSession, pa
 	return func() { u.relays.Delete(own) }
 }
 
+// relayProgress passes on what a server says under a token that it was given. It may say anything: a token that is no
+// string is none of ours.
 func (u *upstream) relayProgress(_ context.Context, request *mcp.ProgressNotificationClientRequest) {
-	if relay, ok := u.relays.Load(request.Params.ProgressToken); ok {
+	token, ok := request.Params.ProgressToken.(string)
+	if !ok {
+		return
+	}
+	if relay, ok := u.relays.Load(token); ok {
 		relay.(func(*mcp.ProgressNotificationParams))(request.Params)
 	}
 }
@@ -106,6 +113,7 @@ func (u *upstream) getPrompt(name string) mcp.PromptHandler {
 		if err != nil {
 			return nil, err
 		}
+		result.Messages = slices.DeleteFunc(result.Messages, func(message *mcp.PromptMessage) bool { return message == nil })
 		for _, message := range result.Messages {
 			u.prefixLinks([]mcp.Content{message.Content})
 		}
@@ -121,10 +129,17 @@ func (u *upstream) readResource(ctx context.Context, request *mcp.ReadResourceRe
 	if err != nil {
 		return nil, err
 	}
+	// The client may keep the result for the next time it is asked.
+	prefixed := *result
+	prefixed.Contents = make([]*mcp.ResourceContents, 0, len(result.Contents))
 	for _, content := range result.Contents {
-		content.URI = u.uriPrefix() + content.URI
+		if content != nil {
+			own := *content
+			own.URI = u.uriPrefix() + content.URI
+			prefixed.Contents = append(prefixed.Contents, &own)
+		}
 	}
-	return result, nil
+	return &prefixed, nil
 }
 
 // ask the server for something that is not a tool's result.

@@ -59,7 +59,7 @@ func start(t *testing.T, servers session.ToolServers, adjust ...func(*router.Opt
 	f := &fixture{changed: make(chan struct{}, 100), progress: make(chan *mcp.ProgressNotificationParams, 100), output: &output{}}
 	lines := store.Output(f.output)
 	options := router.Options{
-		Servers: servers, Key: store.Key, Mask: store.Mask, Dir: t.TempDir(), Env: os.Environ(),
+		Servers: servers, Key: store.Key, Value: store.Value, Mask: store.Mask, Dir: t.TempDir(), Env: os.Environ(),
 		Output: func(name string) io.WriteCloser { return lines.Lines("[" + name + "] ") },
 		Busy:   func() func() { f.busy.Add(1); return func() {} },
 		Log:    slog.New(slog.DiscardHandler), FirstRetry: time.Millisecond,

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"maps"
 	"net/url"
 	"strconv"
 	"strings"
@@ -50,17 +51,32 @@ func hostName(address string) string {
 	}, u.Hostname())
 }
 
-// claim is the name under which the endpoint offers something of a server: <server>_<name>. Two servers can come
-// to the same name, as a_b with c and a with b_c do; then the later one gets a number.
+// claim is the name under which the endpoint offers something of a server: <server>_<name>. Two things can come
+// to the same name, as c of a_b and b_c of a do; then the later one gets a number. It keeps its name until it is released.
 func (r *Router) claim(u *upstream, kind, name string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	name = unique(u.name+"_"+name, "_", func(name string) bool {
-		owner, taken := r.claims[claim{kind, name}]
-		return taken && owner != u
-	})
-	r.claims[claim{kind, name}] = u
+	thing := original{u, kind, name}
+	if name, ok := r.names[thing]; ok {
+		return name
+	}
+	name = unique(u.name+"_"+name, "_", func(name string) bool { return r.claims[claim{kind, name}] })
+	r.claims[claim{kind, name}], r.names[thing] = true, name
 	return name
+}
+
+// release the names of a server's things of one kind that are not offered any more.
+func release[T any](u *upstream, kind string, offered map[string]*T) {
+	r := u.router
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.names, func(thing original, name string) bool {
+		if _, still := offered[name]; still || thing.server != u || thing.kind != kind {
+			return false
+		}
+		delete(r.claims, claim{kind, name})
+		return true
+	})
 }
 
 // uriPrefix stands before the URIs of a server's resources, since two servers may use the same.

@@ -10,6 +10,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
+// mostItems is how long a list of a server may be.
+const mostItems = 4000
+
 // listing is what a server says that it has.
 type listing struct {
 	tools     []*mcp.Tool
@@ -66,22 +69,38 @@ func fetch(ctx context.Context, client *mcp.ClientSession) (listed listing, err 
 	return listed, nil
 }
 
+// collect the items of a list. A server may list nothing in place of an item, and may never come to an end.
 func collect[T any](items iter.Seq2[*T, error]) ([]*T, error) {
 	var all []*T
 	for item, err := range items {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, item)
+		if item != nil {
+			all = append(all, item)
+		}
+		if len(all) == mostItems {
+			break
+		}
 	}
 	return all, nil
+}
+
+// cut says that a list is not offered beyond its bound.
+func cut[T any](what string, items []*T) error {
+	if len(items) < mostItems {
+		return nil
+	}
+	return fmt.Errorf("only its first %d %s are offered", mostItems, what)
 }
 
 // offer what is listed under the server's name, and withdraw what it has no more. It returns what cannot be offered.
 func (u *upstream) offer(listed listing) error {
 	server, before := u.router.server, u.offers
 	now := offers{map[string]*mcp.Tool{}, map[string]*mcp.Prompt{}, map[string]*mcp.Resource{}, map[string]*mcp.ResourceTemplate{}}
-	var refused []error
+	refused := []error{
+		cut("tools", listed.tools), cut("prompts", listed.prompts), cut("resources", listed.resources), cut("resource templates", listed.templates),
+	}
 	for _, tool := range listed.tools {
 		offered := *tool
 		offered.Name = u.router.claim(u, "tool", tool.Name)
@@ -114,6 +133,9 @@ func (u *upstream) offer(listed listing) error {
 	server.RemovePrompts(gone(before.prompts, now.prompts)...)
 	server.RemoveResources(gone(before.resources, now.resources)...)
 	server.RemoveResourceTemplates(gone(before.templates, now.templates)...)
+	// Not earlier: what has the name next must not be what is removed.
+	release(u, "tool", now.tools)
+	release(u, "prompt", now.prompts)
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.offers = now

@@ -2,8 +2,12 @@ package router
 
 import (
 	"context"
+	"fmt"
+	"io"
+	"mime"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"time"
 
@@ -16,8 +20,10 @@ import (
 func (r *Router) sse(server session.RemoteServer) dialer {
 	return func(context.Context) (*link, error) {
 		endpoint := httpURL(server.URL)
-		client := &http.Client{Transport: r.bearer(endpoint, server)}
-		return &link{transport: &mcp.SSEClientTransport{Endpoint: endpoint, HTTPClient: client}, cut: func() {}}, nil
+		client := &http.Client{Transport: boundedAnswers{r.bearer(endpoint, server)}}
+		return &link{transport: &mcp.SSEClientTransport{
+			Endpoint: endpoint, HTTPClient: client, MaxEventSize: mcp.DefaultMaxEventSize,
+		}, cut: func() {}}, nil
 	}
 }
 
@@ -25,8 +31,10 @@ func (r *Router) sse(server session.RemoteServer) dialer {
 func (r *Router) streamable(server session.RemoteServer) dialer {
 	return func(context.Context) (*link, error) {
 		endpoint := httpURL(server.URL)
-		client := &http.Client{Transport: optionalStream{r.bearer(endpoint, server), r.options.StreamTimeout}}
-		return &link{transport: &mcp.StreamableClientTransport{Endpoint: endpoint, HTTPClient: client}, cut: func() {}}, nil
+		client := &http.Client{Transport: optionalStream{boundedAnswers{r.bearer(endpoint, server)}, r.options.StreamTimeout}}
+		return &link{transport: &mcp.StreamableClientTransport{
+			Endpoint: endpoint, HTTPClient: client, MaxEventSize: mcp.DefaultMaxEventSize,
+		}, cut: func() {}}, nil
 	}
 }
 
@@ -64,6 +72,43 @@ func (b bearer) RoundTrip(request *http.Request) (*http.Response, error) {
 		request.Header.Set("Authorization", "Bearer "+b.key)
 	}
 	return http.DefaultTransport.RoundTrip(request)
+}
+
+// boundedAnswers refuses answers that are larger than an event may be. The SDK bounds only events, and reads any other
+// answer whole.
+type boundedAnswers struct{ http.RoundTripper }
+
+func (b boundedAnswers) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := b.RoundTripper.RoundTrip(request)
+	if err != nil {
+		return nil, err
+	}
+	if kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind != "text/event-stream" {
+		response.Body = &boundedBody{ReadCloser: response.Body}
+	}
+	return response, nil
+}
+
+type boundedBody struct {
+	io.ReadCloser
+	read int
+}
+
+func (b *boundedBody) Read(text []byte) (int, error) {
+	n, err := b.ReadCloser.Read(text)
+	if b.read += n; b.read > mcp.DefaultMaxEventSize {
+		return 0, fmt.Errorf("answers with more than %d MiB", mcp.DefaultMaxEventSize>>20)
+	}
+	return n, err
+}
+
+// aURL, between quotes or not. What it captures is the scheme and the host.
+var aURL = regexp.MustCompile(`("https?://)(?:[^/?#\s"]*@)?([^/?#\s"\\]+)(?:\\.|[^"\\])*|(https?://)(?:[^/?#\s"]*@)?([^/?#\s"]+)[^\s"]*`)
+
+// describe what went wrong without what is secret. Errors of requests hold whole URLs, as text where they are wrapped, and
+// the URL of a server may hold its key, of which nobody but the user knows that it is one.
+func (r *Router) describe(err error) string {
+	return r.options.Mask(aURL.ReplaceAllString(err.Error(), "$1$2$3$4"))
 }
 
 // optionalStream goes without the stream of notifications where the server does not open it in time, as if the server

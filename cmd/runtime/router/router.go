@@ -34,8 +34,8 @@ var implementation = &mcp.Implementation{Name: "parley", Title: "Parley tool rou
 // Options of a Router.
 type Options struct {
 	Servers session.ToolServers
-	// Key is the secret in a file of the session.
-	Key func(file string) string
+	// Key is the secret in a file of the session, Value the same as it stands, with the line break that may end it.
+	Key, Value func(file string) string
 	// Mask takes secrets out of what servers say when they fail.
 	Mask func(string) string
 	// Output of a stdio server's standard error.
@@ -60,12 +60,19 @@ type Router struct {
 	settled   chan struct{}
 
 	mu sync.Mutex
-	// claims are the names that the endpoint offers, each with the server that has it.
-	claims map[claim]*upstream
+	// claims are the names that are taken at the endpoint, names those that things have there.
+	claims map[claim]bool
+	names  map[original]string
 }
 
 // claim is a name of one kind of thing.
 type claim struct{ kind, name string }
+
+// original is a thing as its server calls it.
+type original struct {
+	server     *upstream
+	kind, name string
+}
 
 // New is a router that has not started yet: it serves, but has nothing to offer.
 func New(options Options) *Router {
@@ -73,7 +80,7 @@ func New(options Options) *Router {
 	setDefault(&options.StreamTimeout, streamTimeout)
 	setDefault(&options.CallTimeout, callTimeout)
 	setDefault(&options.FirstRetry, firstRetry)
-	r := &Router{options: options, settled: make(chan struct{}), claims: map[claim]*upstream{}}
+	r := &Router{options: options, settled: make(chan struct{}), claims: map[claim]bool{}, names: map[original]string{}}
 	r.server = mcp.NewServer(implementation, &mcp.ServerOptions{
 		// Servers come and go, so what there is now says nothing about what there will be.
 		Capabilities: &mcp.ServerCapabilities{

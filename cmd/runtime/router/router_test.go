@@ -3,6 +3,8 @@ package router_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -29,11 +31,11 @@ func TestServersOfAllThreeKindsAreServedBehindOneEndpoint(t *testing.T) {
 	// Both remote ones are on the same host.
 	for _, server := range []string{"local", "127-0-0-1", "127-0-0-1-2"} {
 		f.expect(t, server+"_echo", "hello "+server, "hello "+server)
-		if got := f.health(t, server); got.State != session.ToolServerConnected || got.Tools != 11 || got.Prompts != 1 || got.Resources != 2 || got.Error != "" {
+		if got := f.health(t, server); got.State != session.ToolServerConnected || got.Tools != 12 || got.Prompts != 1 || got.Resources != 2 || got.Error != "" {
 			t.Errorf("the health is %+v", got)
 		}
 	}
-	if tools := f.tools(t); len(tools) != 33 {
+	if tools := f.tools(t); len(tools) != 36 {
 		t.Errorf("the tools are %q", tools)
 	}
 }
@@ -151,6 +153,37 @@ func TestDeadAndHangingServersDoNotHurtTheOthers(t *testing.T) {
 	}
 	if text := f.output.text(); !strings.Contains(text, "[broken] cannot start with ***\n") {
 		t.Errorf("the output is %q", text)
+	}
+}
+
+func TestTheKeyInAServersURLIsNeverShown(t *testing.T) {
+	const key = "SECRETVALUE"
+	var log output
+	f := start(t, session.ToolServers{
+		SSE: []session.RemoteServer{{URL: "http://127.0.0.1:1/" + key + "?apiKey=" + key}, {URL: "http://127.0.0.1:1/a b?apiKey=a " + key}},
+		SHTTP: []session.RemoteServer{
+			{URL: "http://127.0.0.1:1/" + key + "?apiKey=" + key},
+			{URL: serve(t, http.RedirectHandler("http://127.0.0.1:1/?apiKey="+key, http.StatusTemporaryRedirect))},
+			{URL: serve(t, brokenAfterwards(streamableHandler())) + "/?apiKey=" + key},
+			{URL: "http://" + key + "@127.0.0.1:1/"},
+		},
+	}, func(o *router.Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)); o.FirstRetry = time.Hour })
+	for range 2 {
+		if got, err := f.call(t, "127-0-0-1-5_echo", ""); err == nil || strings.Contains(err.Error(), key) {
+			t.Errorf("a call: %q, %v", got, err)
+		}
+	}
+	for i, server := range f.Health() {
+		if i == 4 {
+			continue // the one that is called
+		}
+		if server.State != session.ToolServerFailed || !strings.Contains(server.Error, "http://127.0.0.1:1") || !strings.Contains(server.Error, "refused") {
+			t.Errorf("the health is %+v", server)
+		}
+	}
+	eventually(t, "the failure is logged", func() bool { return strings.Count(log.text(), "refused") >= 5 })
+	if all := fmt.Sprint(f.Health()) + log.text(); strings.Contains(all, key) {
+		t.Errorf("the key is in:\n%s", all)
 	}
 }
 
@@ -286,48 +319,6 @@ func TestPromptsAndResourcesAreServed(t *testing.T) {
 	}
 }
 
-func TestToolsOfEqualNamesAreBothServed(t *testing.T) {
-	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-	mcp.AddTool(server, &mcp.Tool{Name: "x_echo"}, func(context.Context, *mcp.CallToolRequest, text) (*mcp.CallToolResult, any, error) {
-		return say("remote"), nil, nil
-	})
-	remote := serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
-	f := start(t, session.ToolServers{
-		Stdio: []session.StdioServer{stdio("localhost_x", "normal")},
-		SHTTP: []session.RemoteServer{{URL: strings.Replace(remote, "127.0.0.1", "localhost", 1)}},
-	})
-	var answers []string
-	for _, tool := range []string{"localhost_x_echo", "localhost_x_echo_2"} {
-		answer, err := f.call(t, tool, "stdio")
-		if err != nil {
-			t.Fatal(err)
-		}
-		answers = append(answers, answer)
-	}
-	slices.Sort(answers)
-	if !slices.Equal(answers, []string{"remote", "stdio"}) {
-		t.Errorf("the answers are %q", answers)
-	}
-}
-
-func TestAMalformedToolIsLeftOut(t *testing.T) {
-	server := newServer()
-	server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
-		return func(ctx context.Context, method string, request mcp.Request) (mcp.Result, error) {
-			result, err := next(ctx, method, request)
-			if tools, ok := result.(*mcp.ListToolsResult); ok {
-				tools.Tools = append(tools.Tools, &mcp.Tool{Name: "strange", InputSchema: map[string]any{"type": "string"}})
-			}
-			return result, err
-		}
-	})
-	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))}}})
-	f.expect(t, "127-0-0-1_echo", "unhurt", "unhurt")
-	if got := f.health(t, "127-0-0-1"); got.State != session.ToolServerConnected || got.Tools != 11 || !strings.Contains(got.Error, "strange is not offered") {
-		t.Errorf("the health is %+v", got)
-	}
-}
-
 func TestAStdioServerGetsItsEnvironment(t *testing.T) {
 	f := start(t, session.ToolServers{Stdio: []session.StdioServer{
 		stdio("s", "normal", session.EnvVar{Name: "PLAIN", Value: "plain"}, session.EnvVar{Name: "SECRET", ValueFile: "key"}),
@@ -336,6 +327,12 @@ func TestAStdioServerGetsItsEnvironment(t *testing.T) {
 	f.expect(t, "s_env", "SECRET", apiKey)
 	f.expect(t, "s_env", "OWN", "own")
 	f.expect(t, "s_env", "HOME", "")
+}
+
+func TestASecretReachesAStdioServerWhole(t *testing.T) {
+	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("s", "normal", session.EnvVar{Name: "SECRET", ValueFile: "file"})}},
+		func(o *router.Options) { o.Value = func(string) string { return " begins\nends \n" } })
+	f.expect(t, "s_env", "SECRET", " begins\nends \n")
 }
 
 func TestTheServersEndWithTheRouter(t *testing.T) {

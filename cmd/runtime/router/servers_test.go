@@ -1,9 +1,11 @@
 package router_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -98,6 +100,12 @@ func newServer() *mcp.Server {
 			return nil, ctx.Err()
 		}
 	})
+	tool("strange-progress", func(ctx context.Context, request *mcp.CallToolRequest, _ text) (*mcp.CallToolResult, error) {
+		for _, token := range []any{map[string]any{}, []any{1}, 1.5} {
+			_ = request.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token})
+		}
+		return say("told"), nil
+	})
 	tool("grow", func(context.Context, *mcp.CallToolRequest, text) (*mcp.CallToolResult, error) {
 		tool("grown", func(context.Context, *mcp.CallToolRequest, text) (*mcp.CallToolResult, error) {
 			return say("I am new"), nil
@@ -146,6 +154,18 @@ func serveSSE(t *testing.T) string {
 func streamableHandler() http.Handler {
 	server := newServer()
 	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
+}
+
+// brokenAfterwards breaks the connection of every call of a tool.
+func brokenAfterwards(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if bytes.Contains(body, []byte(`"method":"tools/call"`)) {
+			panic(http.ErrAbortHandler)
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		next.ServeHTTP(w, r)
+	})
 }
 
 // locked asks for the key.

@@ -28,7 +28,7 @@ func (r *Router) stdio(server session.StdioServer) dialer {
 		for _, v := range server.Env {
 			value := v.Value
 			if v.ValueFile != "" {
-				value = r.options.Key(v.ValueFile)
+				value = r.options.Value(v.ValueFile)
 			}
 			env = append(env, v.Name+"="+value)
 		}

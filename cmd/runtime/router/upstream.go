@@ -219,7 +219,7 @@ func (u *upstream) attach(client *mcp.ClientSession) {
 
 func (u *upstream) fail(err error) {
 	u.note(err)
-	u.router.options.Log.Warn("tool server failed", "server", u.name, "error", u.router.options.Mask(err.Error()))
+	u.router.options.Log.Warn("tool server failed", "server", u.name, "error", u.router.describe(err))
 }
 
 // note what is wrong with the server; nil where nothing is.
@@ -228,7 +228,7 @@ func (u *upstream) note(err error) {
 	defer u.mu.Unlock()
 	u.failure = ""
 	if err != nil {
-		u.failure = u.router.options.Mask(err.Error())
+		u.failure = u.router.describe(err)
 	}
 }
 

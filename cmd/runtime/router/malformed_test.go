@@ -1,0 +1,176 @@
+package router_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/router"
+)
+
+// altered is a server of whose results something is changed. It knows the newer protocol, which has no handshake, and answers
+// in JSON rather than with a stream of events.
+func altered(alter func(mcp.Result)) http.Handler {
+	server := newServer()
+	server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, request mcp.Request) (mcp.Result, error) {
+			if list, ok := request.GetParams().(*mcp.ListPromptsParams); ok {
+				list.Cursor = "" // whatever page is asked for, it is the first one that is changed
+			}
+			result, err := next(ctx, method, request)
+			if err == nil {
+				alter(result)
+			}
+			return result, err
+		}
+	})
+	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{JSONResponse: true, Stateless: true})
+}
+
+func TestAMalformedToolIsLeftOut(t *testing.T) {
+	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: serve(t, altered(func(result mcp.Result) {
+		if tools, ok := result.(*mcp.ListToolsResult); ok {
+			tools.Tools = append(tools.Tools, &mcp.Tool{Name: "strange", InputSchema: map[string]any{"type": "string"}})
+		}
+	}))}}})
+	f.expect(t, "127-0-0-1_echo", "unhurt", "unhurt")
+	if got := f.health(t, "127-0-0-1"); got.State != session.ToolServerConnected || got.Tools != 12 || !strings.Contains(got.Error, "strange is not offered") {
+		t.Errorf("the health is %+v", got)
+	}
+}
+
+func TestNothingInAListHurtsNobody(t *testing.T) {
+	for name, alter := range map[string]func(mcp.Result){
+		"no tool": func(result mcp.Result) {
+			if r, ok := result.(*mcp.ListToolsResult); ok {
+				r.Tools = append(r.Tools, nil)
+			}
+		},
+		"no prompt": func(result mcp.Result) {
+			if r, ok := result.(*mcp.ListPromptsResult); ok {
+				r.Prompts = append(r.Prompts, nil)
+			}
+		},
+		"no resource": func(result mcp.Result) {
+			if r, ok := result.(*mcp.ListResourcesResult); ok {
+				r.Resources = append(r.Resources, nil)
+			}
+		},
+		"no template": func(result mcp.Result) {
+			if r, ok := result.(*mcp.ListResourceTemplatesResult); ok {
+				r.ResourceTemplates = append(r.ResourceTemplates, nil)
+			}
+		},
+		"no message of a prompt": func(result mcp.Result) {
+			if r, ok := result.(*mcp.GetPromptResult); ok {
+				r.Messages = append([]*mcp.PromptMessage{nil}, r.Messages...)
+			}
+		},
+		"no content of a resource": func(result mcp.Result) {
+			if r, ok := result.(*mcp.ReadResourceResult); ok {
+				r.Contents = append([]*mcp.ResourceContents{nil}, r.Contents...)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := start(t, session.ToolServers{
+				Stdio: []session.StdioServer{stdio("good", "normal")}, SHTTP: []session.RemoteServer{{URL: serve(t, altered(alter))}},
+			})
+			for _, server := range []string{"good", "127-0-0-1"} {
+				if got := f.health(t, server); got.State != session.ToolServerConnected || got.Tools != 12 || got.Prompts != 1 || got.Resources != 2 {
+					t.Errorf("the health is %+v", got)
+				}
+				f.expect(t, server+"_echo", "unhurt", "unhurt")
+				prompt, err := f.client.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: server + "_greet"})
+				if err != nil || len(prompt.Messages) != 1 || prompt.Messages[0] == nil {
+					t.Errorf("the prompt is %+v, %v", prompt, err)
+				}
+				read, err := f.client.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "parley://" + server + "/note://one"})
+				if err != nil || len(read.Contents) != 1 || read.Contents[0] == nil {
+					t.Errorf("the resource is %+v, %v", read, err)
+				}
+			}
+		})
+	}
+}
+
+func TestProgressUnderAStrangeTokenIsIgnored(t *testing.T) {
+	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("strange", "normal"), stdio("good", "normal")}})
+	params := &mcp.CallToolParams{Name: "strange_strange-progress", Arguments: text{}}
+	params.SetProgressToken("mine")
+	if _, err := f.client.CallTool(t.Context(), params); err != nil {
+		t.Error(err)
+	}
+	f.expect(t, "good_echo", "unhurt", "unhurt")
+	f.expect(t, "strange_echo", "unhurt", "unhurt")
+}
+
+func TestAnAnswerThatIsTooLargeIsNotTaken(t *testing.T) {
+	f := start(t, session.ToolServers{
+		Stdio: []session.StdioServer{stdio("good", "normal")},
+		SHTTP: []session.RemoteServer{{URL: serve(t, altered(func(result mcp.Result) {
+			if r, ok := result.(*mcp.CallToolResult); ok && r.Content[0].(*mcp.TextContent).Text == "large" {
+				r.Content[0] = &mcp.TextContent{Text: strings.Repeat("x", 17<<20)}
+			}
+		}))}},
+	})
+	if got, err := f.call(t, "127-0-0-1_echo", "large"); err == nil || !strings.Contains(err.Error(), "more than 16 MiB") {
+		t.Errorf("got %d bytes, %v", len(got), err)
+	}
+	f.expect(t, "good_echo", "unhurt", "unhurt")
+	eventually(t, "it is connected again", func() bool {
+		got, err := f.call(t, "127-0-0-1_echo", "small")
+		return err == nil && got == "small"
+	})
+}
+
+func TestAListWithoutEndIsCut(t *testing.T) {
+	page := 0
+	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: serve(t, altered(func(result mcp.Result) {
+		if r, ok := result.(*mcp.ListPromptsResult); ok {
+			page++
+			r.NextCursor = fmt.Sprint(page)
+			for i := range 500 {
+				r.Prompts = append(r.Prompts, &mcp.Prompt{Name: fmt.Sprintf("p%d-%d", page, i)})
+			}
+		}
+	}))}}}, func(o *router.Options) { o.ConnectTimeout = 5 * time.Second })
+	if got := f.health(t, "127-0-0-1"); got.State != session.ToolServerConnected || got.Prompts < 1000 || got.Prompts > 5000 || !strings.Contains(got.Error, "prompts are offered") {
+		t.Errorf("the health is %+v", got)
+	}
+	f.expect(t, "127-0-0-1_echo", "unhurt", "unhurt")
+}
+
+func TestAResourceHasTheSameURIEachTimeItIsRead(t *testing.T) {
+	handler := altered(func(result mcp.Result) {
+		if r, ok := result.(*mcp.ReadResourceResult); ok {
+			r.TTLMs = 60_000
+		}
+	})
+	// Only of servers that know the newer protocol, without the old handshake, are results cached.
+	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if bytes.Contains(body, []byte(`"method":"initialize"`)) {
+			http.Error(w, "no", http.StatusBadRequest)
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		handler.ServeHTTP(w, r)
+	}))}}})
+	eventually(t, "it is connected", func() bool { return f.health(t, "127-0-0-1").State == session.ToolServerConnected })
+	const uri = "parley://127-0-0-1/note://one"
+	for range 3 {
+		read, err := f.client.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: uri})
+		if err != nil || read.Contents[0].URI != uri {
+			t.Errorf("got %+v, %v", read, err)
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package router_test
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+func TestToolsOfEqualNamesAreBothServed(t *testing.T) {
+	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "x_echo"}, func(context.Context, *mcp.CallToolRequest, text) (*mcp.CallToolResult, any, error) {
+		return say("remote"), nil, nil
+	})
+	remote := serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
+	f := start(t, session.ToolServers{
+		Stdio: []session.StdioServer{stdio("localhost_x", "normal")},
+		SHTTP: []session.RemoteServer{{URL: strings.Replace(remote, "127.0.0.1", "localhost", 1)}},
+	})
+	var answers []string
+	for _, tool := range []string{"localhost_x_echo", "localhost_x_echo_2"} {
+		answer, err := f.call(t, tool, "stdio")
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers = append(answers, answer)
+	}
+	slices.Sort(answers)
+	if !slices.Equal(answers, []string{"remote", "stdio"}) {
+		t.Errorf("the answers are %q", answers)
+	}
+}
+
+// serveNamed serves a tool "other", and those that are added, each of which answers with its own name.
+func serveNamed(t *testing.T) (remote session.RemoteServer, add func(name string), remove func(name string)) {
+	t.Helper()
+	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	add = func(name string) {
+		mcp.AddTool(server, &mcp.Tool{Name: name}, func(context.Context, *mcp.CallToolRequest, text) (*mcp.CallToolResult, any, error) {
+			return say("%s", name), nil, nil
+		})
+	}
+	add("other")
+	url := serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
+	remote = session.RemoteServer{URL: strings.Replace(url, "127.0.0.1", "localhost", 1)}
+	return remote, add, func(name string) { server.RemoveTools(name) }
+}
+
+// expectGrown waits until the tools whose names end in grown, with or without a number, are these.
+func (f *fixture) expectGrown(t *testing.T, want ...string) {
+	t.Helper()
+	var got []string
+	eventually(t, strings.Join(want, " and ")+" are listed", func() bool {
+		got = slices.DeleteFunc(f.tools(t), func(name string) bool { return !strings.Contains(name, "grown") })
+		return slices.Equal(got, want)
+	})
+}
+
+func TestTwoToolsOfAServerNeverShareAName(t *testing.T) {
+	remote, add, _ := serveNamed(t)
+	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("localhost_x", "normal")}, SHTTP: []session.RemoteServer{remote}})
+	f.expect(t, "localhost_x_grow", "", "grown")
+	f.expectGrown(t, "localhost_x_grown")
+	add("x_grown")
+	f.expectGrown(t, "localhost_x_grown", "localhost_x_grown_2")
+	add("x_grown_2")
+	f.expectGrown(t, "localhost_x_grown", "localhost_x_grown_2", "localhost_x_grown_2_2")
+	f.expect(t, "localhost_x_grown", "", "I am new")
+	f.expect(t, "localhost_x_grown_2", "", "x_grown")
+	f.expect(t, "localhost_x_grown_2_2", "", "x_grown_2")
+}
+
+func TestTheNameOfAWithdrawnToolIsFreeAgain(t *testing.T) {
+	remote, add, remove := serveNamed(t)
+	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("localhost_x", "normal")}, SHTTP: []session.RemoteServer{remote}})
+	add("x_grown")
+	f.expectGrown(t, "localhost_x_grown")
+	remove("x_grown")
+	f.expectGrown(t)
+	f.expect(t, "localhost_x_grow", "", "grown")
+	f.expectGrown(t, "localhost_x_grown")
+	f.expect(t, "localhost_x_grown", "", "I am new")
+	// One that stays keeps its name when the shorter one becomes free.
+	add("x_grown")
+	f.expectGrown(t, "localhost_x_grown", "localhost_x_grown_2")
+	f.expect(t, "localhost_x_shrink", "", "shrunk")
+	f.expectGrown(t, "localhost_x_grown_2")
+	add("more_grown")
+	f.expectGrown(t, "localhost_more_grown", "localhost_x_grown_2")
+}
