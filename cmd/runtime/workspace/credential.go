@@ -14,8 +14,9 @@ import (
 	gitconfig "github.com/go-git/go-git/v5/plumbing/format/config"
 )
 
-// configureGit makes the git of the session's user ask the runtime for the token, for the repository's host only.
-// Nothing is stored but whom to ask. Without a repository it sets who the author of commits is.
+// configureGit sets who the author of commits is, and makes the git of the session's user ask the runtime for the token,
+// for the repository's host only. Nothing is stored but whom to ask. It writes to the user's configuration: the clone's is
+// the user's work, and go-git, which does not know all that may be in it, could break it.
 func configureGit(o Options, remote *Remote) error {
 	file := filepath.Join(o.Home, ".gitconfig")
 	config := gitconfig.New()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -46,7 +47,7 @@ func init() {
 	client.InstallProtocol("https", overHTTP)
 }
 
-// fetch clones the branch into dir, and tries again where the host cannot be reached.
+// fetch clones the branch into dir, and tries again where the host cannot be reached or fails.
 func (o Options) fetch(ctx context.Context, remote *Remote, dir string) error {
 	delay := o.RetryDelay
 	if delay == 0 {
@@ -137,20 +138,39 @@ func (o Options) explain(remote *Remote, err error) error {
 		return fmt.Errorf("%s asks for a token, and there is none for it: the repository is not public, or does not exist", where)
 	case errors.Is(err, transport.ErrAuthorizationFailed):
 		return fmt.Errorf("%s does not permit to read it", where)
+	case badStatus(err) != 0:
+		return fmt.Errorf("%s answers with status %d", where, badStatus(err))
 	case unreachable(err):
 		return fmt.Errorf("%s cannot be reached: %w", where, cause(err))
 	}
 	return fmt.Errorf("cannot be cloned: %w", err)
 }
 
-// unreachable says whether there was no answer at all.
+// unreachable says whether there was no answer, or none that would be the same the next time.
 func unreachable(err error) bool {
+	if status := badStatus(err); status != 0 {
+		return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
+	}
+	err = cause(err)
 	var network net.Error
-	return errors.As(cause(err), &network)
+	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// badStatus is the status of an answer that says nothing about the repository; 0 where there was none.
+func badStatus(err error) int {
+	var answer *githttp.Err
+	if errors.As(cause(err), &answer) {
+		return answer.StatusCode()
+	}
+	return 0
 }
 
 // cause is what a request failed of, without its URL.
 func cause(err error) error {
+	var unexpected *plumbing.UnexpectedError
+	if errors.As(err, &unexpected) { // it does not unwrap
+		err = unexpected.Err
+	}
 	var request *url.Error
 	if errors.As(err, &request) {
 		return request.Err

@@ -17,7 +17,7 @@ const (
 	user  = "x-access-token"
 )
 
-// gitServer is a real git server over HTTP: private/… asks for the token, forbidden/… refuses everybody.
+// gitServer is a real git server over HTTP: private/… asks for the token, forbidden/… refuses everybody, busy/… fails.
 type gitServer struct {
 	*httptest.Server
 	root string
@@ -53,6 +53,9 @@ func newGitServer(t *testing.T) *gitServer {
 		case strings.HasPrefix(r.URL.Path, "/forbidden/"):
 			http.Error(w, "no", http.StatusForbidden)
 			return
+		case strings.HasPrefix(r.URL.Path, "/busy/"):
+			http.Error(w, "not now", http.StatusServiceUnavailable)
+			return
 		case strings.HasPrefix(r.URL.Path, "/private/") && (name != user || password != token):
 			w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
 			http.Error(w, "who are you?", http.StatusUnauthorized)
@@ -65,6 +68,22 @@ func newGitServer(t *testing.T) *gitServer {
 	}))
 	t.Cleanup(s.Close)
 	return s
+}
+
+// failure answers a request in place of next.
+type failure func(w http.ResponseWriter, r *http.Request, next http.Handler)
+
+// failOnce makes the first request of a method fail.
+func (s *gitServer) failOnce(method string, fail failure) {
+	var failed atomic.Bool
+	normal := s.Config.Handler
+	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == method && failed.CompareAndSwap(false, true) {
+			fail(w, r, normal)
+			return
+		}
+		normal.ServeHTTP(w, r)
+	})
 }
 
 func (s *gitServer) setDuring(during func()) {

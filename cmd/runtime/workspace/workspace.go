@@ -99,9 +99,6 @@ func (o Options) clone(ctx context.Context, remote *Remote) (*Workspace, error) 
 			return nil, err
 		}
 	}
-	if err := o.setIdentity(repository); err != nil {
-		return nil, err
-	}
 	workspace := &Workspace{Dir: dir, Resumed: resumed}
 	if head, err := repository.Head(); err == nil {
 		workspace.Commit = head.Hash().String()
@@ -149,17 +146,4 @@ func removeUnfinished(dir string) error {
 func emptyOrMissing(dir string) bool {
 	entries, err := os.ReadDir(dir)
 	return errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0
-}
-
-// setIdentity makes the user the author of commits in the clone.
-func (o Options) setIdentity(repository *git.Repository) error {
-	config, err := repository.Config()
-	if err != nil {
-		return fmt.Errorf("read the clone's configuration: %w", err)
-	}
-	config.User.Name, config.User.Email = o.UserName, o.UserEmail
-	if err := repository.SetConfig(config); err != nil {
-		return fmt.Errorf("set the git identity: %w", err)
-	}
-	return nil
 }

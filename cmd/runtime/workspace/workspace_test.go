@@ -3,6 +3,9 @@ package workspace_test
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,7 +61,7 @@ func TestARepositoryIsClonedAtItsBranch(t *testing.T) {
 	if commits := run(t, got.Dir, "git", "rev-list", "--count", "HEAD"); commits != "1" {
 		t.Errorf("the clone has %s commits, want it shallow", commits)
 	}
-	if author := run(t, got.Dir, "git", "var", "GIT_AUTHOR_IDENT"); !strings.HasPrefix(author, "Ada Lovelace <ada@example.com>") {
+	if author := runIn(t, got.Dir, o.Home, "git", "var", "GIT_AUTHOR_IDENT"); !strings.HasPrefix(author, "Ada Lovelace <ada@example.com>") {
 		t.Errorf("the author is %s", author)
 	}
 }
@@ -139,6 +142,7 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 		"the host":          {&session.Repository{Name: closed.URL + "/a/b"}, "", "cannot be reached"},
 		"the host's name":   {&session.Repository{Name: "http://host.invalid/a/b"}, "", "host.invalid cannot be reached"},
 		"a local one":       {&session.Repository{Name: "file:///nowhere"}, "", "/nowhere has no such repository"},
+		"an answer":         {at("/busy/site.git"), token, server.host() + " answers with status 503"},
 		"a provider's host": {&session.Repository{Name: "a/b", Provider: v1alpha1.EnterpriseSSO}, "", "must name one"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -154,6 +158,45 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 			if entries, err := os.ReadDir(o.Dir); err != nil || len(entries) > 0 {
 				t.Errorf("left in the workspace: %v %v", entries, err)
 			}
+		})
+	}
+}
+
+func TestAHostThatFailsForAMomentIsAskedAgain(t *testing.T) {
+	answer := func(status int) failure {
+		return func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { http.Error(w, "not now", status) }
+	}
+	cut := func(http.ResponseWriter, *http.Request, http.Handler) { panic(http.ErrAbortHandler) }
+	cutLate := func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		whole := httptest.NewRecorder()
+		next.ServeHTTP(whole, r)
+		maps.Copy(w.Header(), whole.Header())
+		_, _ = w.Write(whole.Body.Bytes()[:whole.Body.Len()-40])
+		panic(http.ErrAbortHandler)
+	}
+	for name, c := range map[string]struct {
+		method string
+		fail   failure
+	}{
+		"it is busy":                     {http.MethodGet, answer(http.StatusServiceUnavailable)},
+		"it is busy later":               {http.MethodPost, answer(http.StatusServiceUnavailable)},
+		"its gateway fails":              {http.MethodPost, answer(http.StatusBadGateway)},
+		"it is asked too often":          {http.MethodGet, answer(http.StatusTooManyRequests)},
+		"it breaks the connection":       {http.MethodGet, cut},
+		"it breaks the connection later": {http.MethodPost, cut},
+		"it breaks off in what it lists": {http.MethodGet, cutLate},
+		"it breaks off in what it sends": {http.MethodPost, cutLate},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := newGitServer(t)
+			server.create(t, "private/site.git")
+			server.failOnce(c.method, c.fail)
+			o := options(t, private(server, "feature"))
+			o.Token = token
+			if got := prepare(t, o); got.Branch != "feature" {
+				t.Errorf("got %+v", got)
+			}
+			run(t, filepath.Join(o.Dir, "site"), "git", "fsck")
 		})
 	}
 }
@@ -176,9 +219,37 @@ func TestAResumedWorkspaceIsNotClonedAgain(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join(second.Dir, "feature")); err != nil || string(text) != "changed\n" {
 		t.Errorf("the work is lost: %q %v", text, err)
 	}
-	if name := run(t, second.Dir, "git", "config", "user.name"); name != "Grace Hopper" {
+	if name := runIn(t, second.Dir, o.Home, "git", "config", "user.name"); name != "Grace Hopper" {
 		t.Errorf("the author is still %s", name)
 	}
+}
+
+func TestTheConfigurationOfAResumedCloneIsLeftAsItIs(t *testing.T) {
+	server := newGitServer(t)
+	server.create(t, "public/site.git")
+	o := options(t, &session.Repository{Name: server.URL + "/public/site.git"})
+	first := prepare(t, o)
+	for _, setting := range [][]string{
+		{"core.repositoryformatversion", "1"}, {"remote.origin.pushurl", "https://example.com/mine.git"}, {"user.name", "Alan Turing"},
+	} {
+		run(t, first.Dir, "git", "config", setting[0], setting[1])
+	}
+	file := filepath.Join(first.Dir, ".git", "config")
+	before, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before = append(before, "# mine\n"...)
+	if err := os.WriteFile(file, before, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if second := prepare(t, o); !second.Resumed {
+		t.Errorf("got %+v", second)
+	}
+	if after, err := os.ReadFile(file); err != nil || string(after) != string(before) {
+		t.Errorf("it was\n%s\nand is, %v,\n%s", before, err, after)
+	}
+	run(t, first.Dir, "git", "status")
 }
 
 func TestACloneThatGoGitCannotReadIsResumedAsItIs(t *testing.T) {
