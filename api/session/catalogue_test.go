@@ -3,6 +3,7 @@ package session_test
 import (
 	"maps"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -86,6 +87,27 @@ func TestTemplatesAreFilled(t *testing.T) {
 	}
 	if want := map[string]string{"KEY": "value of LLM_API_KEY", "URL": "http://r", "EMPTY": ""}; !maps.Equal(env, want) {
 		t.Errorf("the environment is %q", env)
+	}
+}
+
+func TestWhatIsNotSetRendersToNothing(t *testing.T) {
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[session.AgentInput]()) {
+		want := []string{"agent"}
+		if field.Type.Kind() == reflect.Bool {
+			want = append(want, "false") // which is what it is
+		}
+		agent := session.Agent{Command: []string{"agent", "{{." + field.Name + "}}"}}
+		if command, _, err := agent.Render(session.AgentInput{}, nil); err != nil || !slices.Equal(command, want) {
+			t.Errorf("%s: the command is %q, %v", field.Name, command, err)
+		}
+	}
+}
+
+func TestNumbersAndListsAreNumbersAndLists(t *testing.T) {
+	agent := session.Agent{Command: []string{"agent", "{{.MaxIterations}}", "{{if gt .MaxIterations 5}}many{{end}}", "{{.ImageURLs}}", "{{index .ImageURLs 1}} of {{len .ImageURLs}}"}}
+	command, _, err := agent.Render(session.AgentInput{MaxIterations: 7, ImageURLs: []string{"a", "b"}}, nil)
+	if want := []string{"agent", "7", "many", "a b", "b of 2"}; err != nil || !slices.Equal(command, want) {
+		t.Errorf("the command is %q, %v", command, err)
 	}
 }
 

@@ -4,26 +4,27 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strconv"
 	"strings"
 	"text/template"
 	"text/template/parse"
 )
 
-// AgentInput is what the templates of an Agent can use. What is not set renders to nothing. It holds no secret:
-// a command line can be read by every process.
+// AgentInput is what the templates of an Agent can use. What is not set renders to nothing, but what is true or false to that.
+// It holds no secret: a command line can be read by every process.
 type AgentInput struct {
 	// MessageFile holds the first message; it is also the agent's standard input. InstructionsFile holds the
 	// instructions of the session and ReplayFile the replay, where there are any.
 	MessageFile, InstructionsFile, ReplayFile string
 	// ImageURLs go with the first message.
-	ImageURLs []string
+	ImageURLs List
 	// Model such as provider/model, ModelName what follows the slash, and BaseURL the address of the model's API where it
 	// is not the provider's own.
 	Model, ModelName, BaseURL string
 	// RouterURL serves the session's tools. MCPConfigFile says so to agents that read a file of MCP servers.
 	RouterURL, MCPConfigFile string
 	// MaxIterations and MaxBudget (in US dollars) are the limits of a task; zero and empty mean none.
-	MaxIterations int32
+	MaxIterations Count
 	MaxBudget     string
 	// Workspace is the session's directory. Repository is the clone's directory in it, where there is one.
 	Workspace, Repository string
@@ -38,6 +39,21 @@ type AgentInput struct {
 	// Resumed is set when the repository was there already from an earlier run of this session.
 	Resumed bool
 }
+
+// Count renders to nothing where it is zero.
+type Count int32
+
+func (c Count) String() string {
+	if c == 0 {
+		return ""
+	}
+	return strconv.Itoa(int(c))
+}
+
+// List renders to its items with spaces between them.
+type List []string
+
+func (l List) String() string { return strings.Join(l, " ") }
 
 // variables looks up the environment that an agent gets anyway.
 type variables func(name string) string

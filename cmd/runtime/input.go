@@ -22,7 +22,7 @@ func agentInput(env environment, doc *session.Document, work *workspace.Workspac
 		ModelName:        model[strings.Index(model, "/")+1:],
 		BaseURL:          value(settings.LLMBaseURL),
 		RouterURL:        routerURL,
-		MaxIterations:    value(settings.MaxIterations),
+		MaxIterations:    session.Count(value(settings.MaxIterations)),
 		MaxBudget:        value(settings.MaxBudgetPerTask),
 		Workspace:        env.workspace,
 		Conversation:     doc.Conversation,

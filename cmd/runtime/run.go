@@ -205,6 +205,7 @@ func (s *run) routerOptions(dir string) router.Options {
 	return router.Options{
 		Servers: s.doc.ToolServers,
 		Key:     s.store.Key,
+		Value:   s.store.Value,
 		Mask:    s.store.Mask,
 		Output:  func(server string) io.WriteCloser { return s.output.Lines("[" + server + "] ") },
 		Dir:     dir,

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"strconv"
 	"strings"
 
 	"github.com/parley-dev/parley/api/session"
@@ -38,9 +37,7 @@ func Environment(own []string, doc *session.Document, store *secrets.Store, inpu
 	set("PARLEY_MCP_CONFIG", input.MCPConfigFile)
 	set("PARLEY_SESSION_KEY", store.Key(session.KeyFile))
 	set("PARLEY_MAX_BUDGET", input.MaxBudget)
-	if input.MaxIterations > 0 {
-		set("PARLEY_MAX_ITERATIONS", strconv.Itoa(int(input.MaxIterations)))
-	}
+	set("PARLEY_MAX_ITERATIONS", input.MaxIterations.String())
 	return env
 }
 

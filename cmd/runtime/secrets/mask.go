@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,6 +41,26 @@ func quotedForms(value string) []string {
 	return forms
 }
 
+var (
+	hexEscape = regexp.MustCompile("%[0-9A-F]{2}")
+	// javaScript is what encodeURIComponent leaves as it is.
+	javaScript = strings.NewReplacer("+", "%20", "%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*")
+)
+
+// urlForms are how programs write a value into a URL: into its query, its path or its password, with capital digits or
+// small ones.
+func urlForms(value string) []string {
+	query := url.QueryEscape(value)
+	forms := []string{
+		query, strings.ReplaceAll(query, "+", "%20"), javaScript.Replace(query), url.PathEscape(value),
+		strings.TrimPrefix(url.UserPassword("", value).String(), ":"),
+	}
+	for _, form := range slices.Clone(forms) {
+		forms = append(forms, hexEscape.ReplaceAllStringFunc(form, strings.ToLower))
+	}
+	return forms
+}
+
 // newMask replaces the values in every form in which they are likely to be printed.
 func newMask(values map[string]string) (mask *strings.Replacer, longest int) {
 	forms := map[string]bool{}
@@ -58,8 +79,9 @@ func newMask(values map[string]string) (mask *strings.Replacer, longest int) {
 		for _, quoted := range quotedForms(trimmed) {
 			add(quoted, shortest)
 		}
-		add(url.QueryEscape(trimmed), shortest)
-		add(url.PathEscape(trimmed), shortest)
+		for _, escaped := range urlForms(trimmed) {
+			add(escaped, shortest)
+		}
 		for _, form := range encoded(value) {
 			add(form, shortestPart)
 		}

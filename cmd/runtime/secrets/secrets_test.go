@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -83,6 +84,25 @@ func TestASecretIsMaskedInEveryFormItIsPrintedIn(t *testing.T) {
 	}
 	if got := store.Mask("pin 123"); got != "pin 123" {
 		t.Errorf("a value too short to hide became %q", got)
+	}
+}
+
+func TestASecretIsMaskedInEveryFormThatURLsHaveForIt(t *testing.T) {
+	const value = `p w+/:@&=$,;?#%"(ä)!~*'`
+	store := secrets.New(map[string]string{"key": value})
+	lower := regexp.MustCompile("%[0-9A-F]{2}")
+	for form, text := range map[string]string{
+		"in a query":                 url.QueryEscape(value),
+		"in a query without a plus":  strings.ReplaceAll(url.QueryEscape(value), "+", "%20"),
+		"in a path":                  url.PathEscape(value),
+		"as encodeURIComponent does": `p%20w%2B%2F%3A%40%26%3D%24%2C%3B%3F%23%25%22(%C3%A4)!~*'`,
+		"as a password":              strings.TrimPrefix(url.UserPassword("user", value).String(), "user:"),
+	} {
+		for _, text := range []string{text, lower.ReplaceAllStringFunc(text, strings.ToLower)} {
+			if got := store.Mask("before " + text + " after"); got != "before *** after" {
+				t.Errorf("%s, %s became %q", form, text, got)
+			}
+		}
 	}
 }
 
