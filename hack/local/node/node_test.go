@@ -3,14 +3,17 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -20,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -76,7 +80,12 @@ type testNode struct {
 
 func startNode(t *testing.T, namespace, state string) *testNode {
 	t.Helper()
-	client, err := kubernetes.NewForConfig(env.Config)
+	return startNodeWith(t, env.Config, namespace, state)
+}
+
+func startNodeWith(t *testing.T, config *rest.Config, namespace, state string) *testNode {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,13 +308,90 @@ func TestPodWithARuntimeOfItsOwnIsRefusedHonestly(t *testing.T) {
 	pod.Spec.Containers[0].Command = nil
 	pod.Spec.Containers[0].Image = "example.com/own:3"
 	n.createWithSecret(pod)
-	n.await(pod, "waiting", func(p *corev1.Pod) bool {
-		if len(p.Status.ContainerStatuses) == 0 {
-			return false
+	n.await(pod, "waiting", func(p *corev1.Pod) bool { return waits(p, "ErrImageNeverPull", "example.com/own:3") })
+}
+
+// waits says whether the pod's container waits, and says why in these words.
+func waits(pod *corev1.Pod, reason, says string) bool {
+	if len(pod.Status.ContainerStatuses) == 0 {
+		return false
+	}
+	w := pod.Status.ContainerStatuses[0].State.Waiting
+	return w != nil && w.Reason == reason && strings.Contains(w.Message, says)
+}
+
+func TestPodThatMissesASecretSaysSoAndStartsWhenItComes(t *testing.T) {
+	n := newTestNode(t)
+	pod := n.sessionPod("misses", "obedient")
+	n.create(pod)
+	n.await(pod, "waiting", func(p *corev1.Pod) bool { return waits(p, "ContainerCreating", "volume session: ") })
+	n.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}})
+	n.await(pod, "ready", ready)
+}
+
+// failing loses the requests that fails says, or the answers to them.
+type failing struct {
+	http.RoundTripper
+	fails   func(*http.Request) bool
+	answers bool
+}
+
+func (f failing) RoundTrip(r *http.Request) (*http.Response, error) {
+	fails := f.fails(r)
+	if fails && !f.answers {
+		return nil, errors.New("no route to host")
+	}
+	answer, err := f.RoundTripper.RoundTrip(r)
+	if fails && err == nil {
+		_ = answer.Body.Close()
+		return nil, errors.New("connection reset")
+	}
+	return answer, err
+}
+
+func TestPodThatCannotBeBoundAtFirstIsBoundLater(t *testing.T) {
+	for name, answers := range map[string]bool{"the request is lost": false, "the answer is lost": true} {
+		t.Run(name, func(t *testing.T) {
+			var failed atomic.Bool
+			config := rest.CopyConfig(env.Config)
+			config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+				return failing{next, func(r *http.Request) bool {
+					return strings.HasSuffix(r.URL.Path, "/binding") && failed.CompareAndSwap(false, true)
+				}, answers}
+			})
+			n := startNodeWith(t, config, env.Namespace(t, nil), t.TempDir())
+			pod := n.sessionPod("bound", "obedient")
+			n.createWithSecret(pod)
+			n.await(pod, "ready", ready)
+			if !failed.Load() {
+				t.Error("no binding failed")
+			}
+		})
+	}
+}
+
+func TestOnlyProcessesOfSessionsAreKilled(t *testing.T) {
+	dir := t.TempDir()
+	start := func(variable string) *exec.Cmd {
+		cmd := exec.Command("sleep", "600")
+		cmd.Env = []string{variable}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
 		}
-		w := p.Status.ContainerStatuses[0].State.Waiting
-		return w != nil && w.Reason == "ErrImageNeverPull" && strings.Contains(w.Message, "example.com/own:3")
-	})
+		t.Cleanup(func() { _ = cmd.Process.Kill() })
+		return cmd
+	}
+	of, other := start("PARLEY_SESSION_DIR="+dir+"/uid/session"), start("PARLEY_SESSION_DIR="+dir+"-2/uid/session")
+	editor := start("PWD=" + dir + "/uid/home")
+	killAllOf(dir)
+	// Of two signals SIGKILL is the one that a process dies of.
+	for cmd, want := range map[*exec.Cmd]syscall.Signal{of: syscall.SIGKILL, other: syscall.SIGTERM, editor: syscall.SIGTERM} {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+		if got := cmd.ProcessState.Sys().(syscall.WaitStatus).Signal(); got != want {
+			t.Errorf("the process with %s was ended by %s, want %s", cmd.Env, got, want)
+		}
+	}
 }
 
 func eventually(t *testing.T, what string, holds func() bool) {

@@ -32,8 +32,8 @@ const (
 	stopGrace = 10 * time.Second
 	// writeTimeout bounds the writes that follow the end of a pod's context.
 	writeTimeout = 10 * time.Second
-	// volumeRetry is how often a Secret or ConfigMap that is not there is asked for again.
-	volumeRetry = time.Second
+	// retryDelay is how often a Secret or ConfigMap that is not there is asked for again, and a binding that failed.
+	retryDelay = time.Second
 	// A process that crashes is started again at once, then with growing delays: shorter ones
 	// than a kubelet's, since somebody is looking on.
 	firstBackOff = time.Second
@@ -83,8 +83,8 @@ func (r *podRun) why() *stopped {
 
 // run runs the pod until it is over or its context ends.
 func (r *podRun) run() {
-	if err := r.bind(); err != nil {
-		r.node.Say("pod %s/%s cannot be bound: %v", r.pod.Namespace, r.pod.Name, err)
+	cannotBind := func(err error) { r.node.Say("pod %s/%s cannot be bound: %v", r.pod.Namespace, r.pod.Name, err) }
+	if !r.insist(r.bind, cannotBind) {
 		return
 	}
 	if reason, message := unfit(r.pod); reason != "" {
@@ -93,14 +93,12 @@ func (r *podRun) run() {
 		return
 	}
 	r.report()
-	for {
-		err := r.node.makeVolumes(r.ctx, r.pod)
-		if err == nil {
-			break
-		}
-		if r.seen.state = waiting("ContainerCreating", err.Error()); !r.pause(volumeRetry) {
-			return
-		}
+	noVolumes := func(err error) {
+		r.seen.state = waiting("ContainerCreating", err.Error())
+		r.report()
+	}
+	if !r.insist(func() error { return r.node.makeVolumes(r.ctx, r.pod) }, noVolumes) {
+		return
 	}
 	var err error
 	if r.seen.address, err = r.node.addresses.take(); err != nil {
@@ -171,10 +169,36 @@ func (r *podRun) bind() error {
 	if r.pod.Spec.NodeName != "" {
 		return nil
 	}
-	return r.node.Client.CoreV1().Pods(r.pod.Namespace).Bind(r.ctx, &corev1.Binding{
+	pods := r.node.Client.CoreV1().Pods(r.pod.Namespace)
+	err := pods.Bind(r.ctx, &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: r.pod.Namespace, Name: r.pod.Name, UID: r.pod.UID},
 		Target:     corev1.ObjectReference{Kind: "Node", Name: r.node.Name},
 	}, metav1.CreateOptions{})
+	if apierrors.IsConflict(err) {
+		// The answer to an earlier attempt may have been lost.
+		if pod, getErr := pods.Get(r.ctx, r.pod.Name, metav1.GetOptions{}); getErr == nil && pod.UID == r.pod.UID && pod.Spec.NodeName == r.node.Name {
+			return nil
+		}
+	}
+	return err
+}
+
+// insist tries again and again, and tells of each problem that is not the same
+// as the one before; false means that the pod's context ended.
+func (r *podRun) insist(try func() error, tell func(error)) bool {
+	for told := ""; ; {
+		err := try()
+		if err == nil || r.ctx.Err() != nil {
+			return err == nil
+		}
+		if err.Error() != told {
+			told = err.Error()
+			tell(err)
+		}
+		if !r.pause(retryDelay) {
+			return false
+		}
+	}
 }
 
 // pause waits; false means that the pod's context ended.

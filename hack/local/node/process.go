@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -140,14 +141,17 @@ func (r *podRun) environment() []string {
 	return env
 }
 
-// killAllOf kills what was started with a directory of pods in its environment,
-// as every process of a session is unless it hides: a process group does not
-// hold those that made one of their own.
+// killAllOf kills what was started as part of a session in a directory of pods,
+// as the environment of all its processes says unless they hide: a process group
+// does not hold those that made one of their own. No other variable counts: a
+// developer's shell or editor may well be at work in such a directory.
 func killAllOf(dir string) {
+	sign := []byte("PARLEY_SESSION_DIR=" + dir + "/")
 	files, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, file := range files {
 		content, err := os.ReadFile(file)
-		if err != nil || !bytes.Contains(content, []byte("="+dir+"/")) {
+		ofSession := slices.ContainsFunc(bytes.Split(content, []byte{0}), func(variable []byte) bool { return bytes.HasPrefix(variable, sign) })
+		if err != nil || !ofSession {
 			continue
 		}
 		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil && pid != os.Getpid() {
