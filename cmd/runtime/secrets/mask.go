@@ -51,8 +51,9 @@ var (
 // small ones.
 func urlForms(value string) []string {
 	query := url.QueryEscape(value)
+	spaced := strings.ReplaceAll(query, "+", "%20")
 	forms := []string{
-		query, strings.ReplaceAll(query, "+", "%20"), javaScript.Replace(query), url.PathEscape(value),
+		query, spaced, strings.ReplaceAll(spaced, "%2F", "/"), javaScript.Replace(query), url.PathEscape(value),
 		strings.TrimPrefix(url.UserPassword("", value).String(), ":"),
 	}
 	for _, form := range slices.Clone(forms) {

@@ -95,6 +95,7 @@ func TestASecretIsMaskedInEveryFormThatURLsHaveForIt(t *testing.T) {
 		"in a query":                 url.QueryEscape(value),
 		"in a query without a plus":  strings.ReplaceAll(url.QueryEscape(value), "+", "%20"),
 		"in a path":                  url.PathEscape(value),
+		"as Python quotes it":        strings.NewReplacer("+", "%20", "%2F", "/").Replace(url.QueryEscape(value)),
 		"as encodeURIComponent does": `p%20w%2B%2F%3A%40%26%3D%24%2C%3B%3F%23%25%22(%C3%A4)!~*'`,
 		"as a password":              strings.TrimPrefix(url.UserPassword("user", value).String(), "user:"),
 	} {
