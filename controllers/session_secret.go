@@ -1,11 +1,13 @@
 package controllers
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/url"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -90,20 +92,39 @@ func buildRepository(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSp
 	if name == "" {
 		return nil
 	}
-	if provider == "" && !strings.Contains(name, "://") {
-		provider = v1alpha1.GitHub // where owner/name is looked for then
+	var tokens []v1alpha1.ProviderToken
+	if settings.SecretsStore != nil {
+		tokens = settings.SecretsStore.ProviderTokens
+	}
+	if provider == "" {
+		provider = providerOf(name, tokens)
 	}
 	repository := &session.Repository{Name: name, Provider: provider, Branch: value(c.Spec.SelectedBranch)}
-	if settings.SecretsStore == nil {
-		return repository
-	}
-	for i, t := range settings.SecretsStore.ProviderTokens {
+	for i, t := range tokens {
 		if t.Provider == provider {
 			repository.Host, repository.UserID = value(t.Host), value(t.UserID)
 			repository.TokenFile = token(i, t.TokenRef)
 		}
 	}
 	return repository
+}
+
+// providerOf is the provider of a repository for which none is named: the one that has a token for its host. owner/name is looked
+// for at GitHub.
+func providerOf(repository string, tokens []v1alpha1.ProviderToken) v1alpha1.GitProvider {
+	if !strings.Contains(repository, "://") {
+		return v1alpha1.GitHub
+	}
+	u, err := url.Parse(repository)
+	if err != nil || u.Host == "" {
+		return ""
+	}
+	for _, t := range tokens {
+		if host := cmp.Or(value(t.Host), session.PublicHost(t.Provider)); strings.EqualFold(u.Host, host) {
+			return t.Provider
+		}
+	}
+	return ""
 }
 
 func buildToolServers(mcp *v1alpha1.MCPConfig, path *field.Path, add func(*field.Path, *v1alpha1.SecretKeyRef, string) string) session.ToolServers {

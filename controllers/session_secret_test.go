@@ -55,7 +55,15 @@ func TestASessionGetsTheSecretsItNeedsAndNoOthers(t *testing.T) {
 			makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) { s.Repository = ptr.To("o/r") }),
 			[]string{"github", "llm", "npm", "sandbox", "search", "shttp", "sse", "stdio"},
 		},
-		"no token for a URL without a provider": {
+		"the token for the host of a URL without a provider": {
+			makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) { s.Repository = ptr.To("https://Git.Example.com/o/r") }),
+			[]string{"github", "llm", "npm", "sandbox", "search", "shttp", "sse", "stdio"},
+		},
+		"the token for the public host of a URL without a provider": {
+			makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) { s.Repository = ptr.To("https://gitlab.com/o/r") }),
+			[]string{"gitlab", "llm", "npm", "sandbox", "search", "shttp", "sse", "stdio"},
+		},
+		"no token for the host of nobody's": {
 			makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) { s.Repository = ptr.To("https://example.com/o/r") }),
 			[]string{"llm", "npm", "sandbox", "search", "shttp", "sse", "stdio"},
 		},

@@ -127,3 +127,16 @@ type CustomSecret struct {
 	Description string `json:"description,omitempty"`
 	ValueFile   string `json:"valueFile"`
 }
+
+// PublicHost is where a git provider serves everybody; empty if nowhere.
+func PublicHost(provider v1alpha1.GitProvider) string {
+	switch provider {
+	case "", v1alpha1.GitHub:
+		return "github.com"
+	case v1alpha1.GitLab:
+		return "gitlab.com"
+	case v1alpha1.Bitbucket:
+		return "bitbucket.org"
+	}
+	return ""
+}

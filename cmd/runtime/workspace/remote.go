@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -11,15 +12,13 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// provider is where a git provider is, and the user name it expects beside a token.
-type provider struct{ host, user string }
-
-var providers = map[v1alpha1.GitProvider]provider{
-	"":                     {"github.com", "x-access-token"},
-	v1alpha1.GitHub:        {"github.com", "x-access-token"},
-	v1alpha1.GitLab:        {"gitlab.com", "oauth2"},
-	v1alpha1.Bitbucket:     {"bitbucket.org", "x-token-auth"},
-	v1alpha1.EnterpriseSSO: {"", "x-access-token"},
+// users are the names that providers expect beside a token.
+var users = map[v1alpha1.GitProvider]string{
+	"":                     "x-access-token",
+	v1alpha1.GitHub:        "x-access-token",
+	v1alpha1.GitLab:        "oauth2",
+	v1alpha1.Bitbucket:     "x-token-auth",
+	v1alpha1.EnterpriseSSO: "x-access-token",
 }
 
 // Remote is where a repository is.
@@ -34,14 +33,11 @@ type Remote struct {
 
 // Locate a repository. The token of a provider is only for that provider's host, and on a public one only over https.
 func Locate(repository *session.Repository) (*Remote, error) {
-	provider, known := providers[repository.Provider]
+	user, known := users[repository.Provider]
 	if !known {
 		return nil, fmt.Errorf("the git provider %q is not known", repository.Provider)
 	}
-	host := provider.host
-	if repository.Host != "" {
-		host = repository.Host
-	}
+	host := cmp.Or(repository.Host, session.PublicHost(repository.Provider))
 	location := repository.Name
 	if !strings.Contains(location, "://") {
 		if host == "" {
@@ -60,10 +56,7 @@ func Locate(repository *session.Repository) (*Remote, error) {
 	}
 	remote := &Remote{URL: u, Name: directoryName(u.Path)}
 	if strings.EqualFold(u.Host, host) && (u.Scheme == "https" || u.Scheme == "http" && repository.Host != "") {
-		remote.User = provider.user
-		if repository.UserID != "" {
-			remote.User = repository.UserID
-		}
+		remote.User = cmp.Or(repository.UserID, user)
 	}
 	return remote, nil
 }
