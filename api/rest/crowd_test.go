@@ -27,6 +27,16 @@ func atOnce(do func(i int)) {
 	everybody.Wait()
 }
 
+// insist sends a request again while the answer is to come back later, as it is to some of a crowd on a slow machine.
+func (p *person) insist(path, body string) (reply, error) {
+	for {
+		r, err := p.send("POST", path, body)
+		if err != nil || r.code != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" {
+			return r, err
+		}
+	}
+}
+
 func TestACrowdStoringSettingsOfOneUserLosesNothing(t *testing.T) {
 	ada := newPerson(t, "ada")
 	second := ownFacade(t, "--user-rate=0")
@@ -45,7 +55,7 @@ func TestACrowdStoringSettingsOfOneUserLosesNothing(t *testing.T) {
 			body = fmt.Sprintf(`{"secrets_store": {"custom_secrets": {"S%d": {"secret": "v%d"}}}}`, i%50, i%50)
 		}
 		p := []*person{ada, other}[i%2]
-		if r, err := p.send("POST", "/api/settings", body); err != nil || r.code != http.StatusOK {
+		if r, err := p.insist("/api/settings", body); err != nil || r.code != http.StatusOK {
 			t.Errorf("%d: %d %s %v", i, r.code, r.body, err)
 		}
 	})
@@ -74,7 +84,7 @@ func TestACrowdAskingForClashingConversationsMakesEachOnce(t *testing.T) {
 		// Ten ids; for each, half of the requests say one thing and half another.
 		id := fmt.Sprintf("talk-%d", i%10)
 		body := fmt.Sprintf(`{"conversation_id": %q, "initial_user_msg": "hello %d", "mcp_config": {"sse_servers": [{"url": "https://a.example.com", "api_key": "k%d"}]}}`, id, i/10%2, i)
-		r, err := ada.send("POST", "/api/conversations", body)
+		r, err := ada.insist("/api/conversations", body)
 		if err != nil || r.code != http.StatusOK && r.code != http.StatusConflict {
 			t.Errorf("%d: %d %s %v", i, r.code, r.body, err)
 			return

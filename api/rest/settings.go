@@ -127,6 +127,7 @@ func (p *settingsPlan) configuration() (*ac.UserSettingsApplyConfiguration, erro
 }
 
 // storeSettings writes nothing before the API server has agreed to all of it. Then the keys go first, and what refers to them second.
+// Without keys, and among fields that are nobody else's, it agrees to all or nothing when it is asked to write.
 func (s *server) storeSettings(ctx context.Context, u *user, request *Settings) answer {
 	keys := settingsKeys(u.name).ofSettings(request)
 	if len(keys) > maxKeys {
@@ -135,7 +136,10 @@ func (s *server) storeSettings(ctx context.Context, u *user, request *Settings) 
 	var result answer
 	written := false
 	err := wait.ExponentialBackoffWithContext(ctx, writeAgain, func(ctx context.Context) (bool, error) {
-		plan, refused := s.checkedPlan(ctx, u, request)
+		plan, refused := s.plan(ctx, u, request)
+		if refused == nil && (len(keys) > 0 || plan.contested()) {
+			refused = s.check(ctx, plan)
+		}
 		if refused != nil {
 			result = *refused
 			return result.code != 0, nil
@@ -161,7 +165,10 @@ func (s *server) storeSettings(ctx context.Context, u *user, request *Settings) 
 
 // checkSettings asks what the API server would say.
 func (s *server) checkSettings(ctx context.Context, u *user, request *Settings) answer {
-	_, refused := s.checkedPlan(ctx, u, request)
+	plan, refused := s.plan(ctx, u, request)
+	if refused == nil {
+		refused = s.check(ctx, plan)
+	}
 	if refused != nil {
 		return *refused
 	}
@@ -171,8 +178,8 @@ func (s *server) checkSettings(ctx context.Context, u *user, request *Settings) 
 // again is the answer to a plan that others have overtaken.
 var again = answer{}
 
-// checkedPlan is a plan that the API server agrees to.
-func (s *server) checkedPlan(ctx context.Context, u *user, request *Settings) (*settingsPlan, *answer) {
+// plan how to write a request over what is stored now.
+func (s *server) plan(ctx context.Context, u *user, request *Settings) (*settingsPlan, *answer) {
 	live, err := s.cluster.settings(ctx, u.key())
 	if apierrors.IsNotFound(err) || err == nil && live.UID != u.uid {
 		return nil, &unauthorized
@@ -186,10 +193,15 @@ func (s *server) checkedPlan(ctx context.Context, u *user, request *Settings) (*
 		refused := failed(ctx, err, nil)
 		return nil, &refused
 	}
-	if result := s.apply(ctx, plan, true); result.code != http.StatusOK {
-		return nil, &result
-	}
 	return plan, nil
+}
+
+// check that the API server agrees to a plan.
+func (s *server) check(ctx context.Context, plan *settingsPlan) *answer {
+	if result := s.apply(ctx, plan, true); result.code != http.StatusOK {
+		return &result
+	}
+	return nil
 }
 
 // apply applies a plan, or just asks whether it could be.

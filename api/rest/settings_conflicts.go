@@ -96,6 +96,11 @@ func (p *settingsPlan) keptByOthers(result *v1alpha1.UserSettings) []Detail {
 	return details
 }
 
+// contested says that others own something of what the request is about, so that an apply might store a part of it.
+func (p *settingsPlan) contested() bool {
+	return slices.ContainsFunc(p.touched, func(name string) bool { return len(ownersOf(p.live, name)) > 0 })
+}
+
 // ownersOf are the others who own a field of the spec, or something in it.
 func ownersOf(settings *v1alpha1.UserSettings, name string) []metav1.ManagedFieldsEntry {
 	var owners []metav1.ManagedFieldsEntry
