@@ -116,7 +116,7 @@ func setConditions(status *v1alpha1.ConversationStatus, o observation, v verdict
 // wait is how long it may.
 func worthWriting(before, after v1alpha1.ConversationStatus, since, now time.Time) (wait time.Duration) {
 	sameStart := before.State == v1alpha1.StateStarting && after.State == v1alpha1.StateStarting &&
-		before.ObservedGeneration == after.ObservedGeneration && before.StartTime.Equal(after.StartTime) && after.Reason != v1alpha1.ReasonForeignObject && after.Reason != v1alpha1.ReasonRejected
+		before.ObservedGeneration == after.ObservedGeneration && before.StartTime.Equal(after.StartTime) && before.Reason != v1alpha1.ReasonSettingsNotReady && after.Reason != v1alpha1.ReasonForeignObject && after.Reason != v1alpha1.ReasonRejected
 	// A node's clock may be ahead of ours; then how long a step has lasted is not known.
 	if !sameStart || since.After(now) {
 		return 0

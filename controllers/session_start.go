@@ -109,7 +109,7 @@ func (r *conversationReconciler) agent(ctx context.Context, settings *v1alpha1.U
 	}
 	agents, err := session.ParseCatalogue(map[string]string{name: entry})
 	if err != nil {
-		return nil, &problem{v1alpha1.ReasonAgentNotFound, fmt.Sprintf("the agent catalogue is not valid: %v", err)}, nil
+		return nil, &problem{v1alpha1.ReasonAgentNotFound, fmt.Sprintf("spec.agent: the entry in the agent catalogue is not valid: %v", err)}, nil
 	}
 	agent := agents[name]
 	return &agent, nil, nil

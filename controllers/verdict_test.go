@@ -206,6 +206,11 @@ func TestAShortStepOfAStartIsNotWorthAWrite(t *testing.T) {
 	if wait := worthWriting(starting, next, at(1), at(3)); wait > 0 {
 		t.Errorf("a step of two seconds: wait %s", wait)
 	}
+	waiting := starting
+	waiting.Reason = v1alpha1.ReasonSettingsNotReady
+	if wait := worthWriting(waiting, next, at(2), at(2)); wait > 0 {
+		t.Errorf("the end of the wait for settings: wait %s", wait)
+	}
 	next.State = v1alpha1.StateRunning
 	if wait := worthWriting(starting, next, at(2), at(2)); wait > 0 {
 		t.Errorf("a change of state: wait %s", wait)
