@@ -206,6 +206,7 @@ func TestLocalClusterFromStartToStopAndBack(t *testing.T) {
 	if err := i.client(t).Create(t.Context(), note); err != nil {
 		t.Fatal(err)
 	}
+	i.addAgent(t, "CodeActAgent", writer)
 	key := i.sessionKey(t)
 	if !strings.Contains(i.output(), key) {
 		t.Error("the banner does not show the session key")
@@ -218,6 +219,10 @@ func TestLocalClusterFromStartToStopAndBack(t *testing.T) {
 	second := i.start(t)
 	if err := i.client(t).Get(t.Context(), client.ObjectKeyFromObject(note), note); err != nil {
 		t.Errorf("the data is gone: %v", err)
+	}
+	catalogue := &corev1.ConfigMap{}
+	if err := i.client(t).Get(t.Context(), client.ObjectKey{Namespace: "parley-system", Name: v1alpha1.AgentCatalogueName}, catalogue); err != nil || catalogue.Data["CodeActAgent"] != writer {
+		t.Errorf("the agent is %q (%v)", catalogue.Data["CodeActAgent"], err)
 	}
 	if again := i.sessionKey(t); again != key {
 		t.Error("the session key changed over a restart")

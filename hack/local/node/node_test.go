@@ -227,6 +227,7 @@ func TestProcessHasThePathsOfThisMachineAndNothingOfTheNodesEnvironment(t *testi
 	environ := n.get(running, "/environ")
 	for _, want := range []string{
 		"PARLEY_SESSION_DIR=" + filepath.Join(n.podDir(running), "session"),
+		"GIT_CEILING_DIRECTORIES=" + n.podDir(running),
 		"HOME=" + filepath.Join(n.podDir(running), "home"),
 		"PARLEY_WORKSPACE=" + n.claimDir(n.namespace, "paths"),
 		"PWD=" + n.claimDir(n.namespace, "paths"),

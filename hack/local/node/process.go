@@ -131,6 +131,8 @@ func (r *podRun) environment() []string {
 	env := []string{
 		"PATH=" + os.Getenv("PATH"),
 		"HOSTNAME=" + r.pod.Name,
+		// The pods' directory may be in a checkout, which is none of a session's business.
+		"GIT_CEILING_DIRECTORIES=" + r.node.podDir(r.pod),
 		fmt.Sprintf("PARLEY_BIND_ADDRESS=%s:%d", r.seen.address, session.Port),
 		"PARLEY_TERMINATION_LOG=" + r.terminationLog(),
 		"PARLEY_REPLAY_DIR=" + r.node.localPath(r.pod, session.ReplayDir),
