@@ -108,6 +108,8 @@ func explain(cause metav1.StatusCause) (kind, msg string) {
 	case field.ErrorTypeDuplicate:
 		return "value_error", "An entry is listed twice"
 	}
+	// Who writes an object names a Secret; who sends a request sends the key.
+	detail = strings.ReplaceAll(detail, "name a Secret in ", "send it as ")
 	detail = mentioned.ReplaceAllStringFunc(withDefault(detail, "Input is not allowed here"), requestName)
 	for _, known := range []struct{ phrase, kind string }{
 		{"greater than or equal", "greater_than_equal"},

@@ -44,6 +44,8 @@ func TestErrorsOfTheAPIServerAreToldInTheRequestsTerms(t *testing.T) {
 			"body git_user_name", "string_pattern_mismatch", "Input should match 'x'"},
 		{"a detail with the value", field.Invalid(path.Child("email"), value, "cannot parse "+value), "body email", "value_error", "Input is not allowed here"},
 		{"no value", field.Invalid(path.Child("llmBaseURL"), field.OmitValueType{}, "must be a valid URL"), "body llm_base_url", "value_error", "must be a valid URL"},
+		{"where a key belongs", field.Invalid(path.Child("llmBaseURL"), field.OmitValueType{}, "must not hold a key in its query: name a Secret in llmAPIKeyRef"),
+			"body llm_base_url", "value_error", "must not hold a key in its query: send it as llm_api_key"},
 		{"an enumeration", field.NotSupported(path.Child("gitProvider"), v1alpha1.GitProvider(value), []v1alpha1.GitProvider{"github"}),
 			"body git_provider", "enum", `Input should be one of the supported values: "github"`},
 		{"an object", field.Duplicate(path.Child("mcpConfig", "sseServers").Index(1), map[string]any{"url": value}), "body mcp_config sse_servers 1", "value_error", "An entry is listed twice"},

@@ -126,6 +126,8 @@ func (o Options) explain(remote *Remote, err error) error {
 			return fmt.Errorf("it has no branch %q", o.Repository.Branch)
 		}
 		return errors.New("it has no default branch: name one")
+	case errors.Is(err, transport.ErrRepositoryNotFound) && remote.URL.Scheme == "file":
+		return fmt.Errorf("there is no git repository at %s", where)
 	case errors.Is(err, transport.ErrRepositoryNotFound):
 		if o.Token != "" {
 			return fmt.Errorf("%s has no such repository, or the token may not see it", where)

@@ -141,7 +141,7 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 		"permission":        {at("/forbidden/site.git"), token, "does not permit to read it"},
 		"the host":          {&session.Repository{Name: closed.URL + "/a/b"}, "", "cannot be reached"},
 		"the host's name":   {&session.Repository{Name: "http://host.invalid/a/b"}, "", "host.invalid cannot be reached"},
-		"a local one":       {&session.Repository{Name: "file:///nowhere"}, "", "/nowhere has no such repository"},
+		"a local one":       {&session.Repository{Name: "file:///nowhere"}, "", "there is no git repository at /nowhere"},
 		"an answer":         {at("/busy/site.git"), token, server.host() + " answers with status 503"},
 		"a provider's host": {&session.Repository{Name: "a/b", Provider: v1alpha1.EnterpriseSSO}, "", "must name one"},
 	} {
