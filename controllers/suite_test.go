@@ -30,14 +30,13 @@ import (
 const (
 	// managerUser has the role of the manager and no other, so that a missing permission shows.
 	managerUser = "system:serviceaccount:parley-system:parley-manager"
-	patience    = 30 * time.Second
 	glance      = 20 * time.Millisecond
 )
 
 var (
 	env      *testenv.Env
 	auditDir string
-	logs     = &lockedBuffer{}
+	logs     = &testenv.Log{}
 	asUser   *rest.Config
 )
 
@@ -130,24 +129,9 @@ func startManagerIn(t *testing.T, operator, namespace string, change ...func(*re
 	return stop
 }
 
-// await waits until check says that all is well; else the test fails with what it said last.
 func await(t *testing.T, check func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(glance)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("still after %s: %v", patience, err)
-		case <-tick.C:
-		}
-	}
+	testenv.Await(t, check)
 }
 
 func create(t *testing.T, objects ...client.Object) {
@@ -202,22 +186,4 @@ func awaitState(t *testing.T, namespace, name string, state v1alpha1.Conversatio
 		return nil
 	})
 	return c
-}
-
-// lockedBuffer is what all managers of the suite log.
-type lockedBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.String()
 }

@@ -192,7 +192,7 @@ func (p *parley) stop() error {
 // facade is the process.
 type facade struct {
 	url, metrics string
-	log          *lockedBuffer
+	log          *testenv.Log
 	command      *exec.Cmd
 	done         chan struct{}
 }
@@ -216,7 +216,7 @@ func (p *parley) startFacade(args ...string) (*facade, error) {
 		return nil, err
 	}
 	address, metrics := freeAddress(), freeAddress()
-	f := &facade{url: "http://" + address, metrics: "http://" + metrics, log: &lockedBuffer{}, done: make(chan struct{})}
+	f := &facade{url: "http://" + address, metrics: "http://" + metrics, log: &testenv.Log{}, done: make(chan struct{})}
 	f.command = exec.Command(binary, append([]string{
 		"--kubeconfig=" + p.kubeconfig, "--bind-address=" + address, "--metrics-bind-address=" + metrics, "--shutdown-delay=0s", "--zap-log-level=9",
 	}, args...)...)
@@ -271,35 +271,9 @@ func freeAddress() string {
 	return listener.Addr().String()
 }
 
-// lockedBuffer is what a process prints.
-type lockedBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.String()
-}
-
-// await waits until check says that all is well; else the test fails with what it said last.
 func await(t *testing.T, check func() error) {
 	t.Helper()
-	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, patience, true, func(context.Context) (bool, error) {
-		last = check()
-		return last == nil, nil
-	})
-	if err != nil {
-		t.Fatalf("still after %s: %v", patience, last)
-	}
+	testenv.Await(t, check)
 }
 
 func create(t *testing.T, objects ...client.Object) {

@@ -120,7 +120,7 @@ func run(ctx context.Context, o options) error {
 // stop fails /ready first, so that nobody is sent here any more, and then finishes what is under way.
 func stop(server *http.Server, handler *rest.Handler, delay time.Duration) error {
 	handler.Stopping()
-	time.Sleep(delay)
+	time.Sleep(delay) // until those who send requests here have seen it
 	ctx, cancel := context.WithTimeout(context.Background(), drain)
 	defer cancel()
 	if err := server.Shutdown(ctx); err != nil && !errors.Is(err, http.ErrServerClosed) {

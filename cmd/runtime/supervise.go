@@ -81,6 +81,7 @@ func killOrphans() {
 		for _, orphan := range children() {
 			_ = syscall.Kill(orphan, syscall.SIGKILL)
 		}
+		// The kernel takes a moment to end them, and tells nobody when an orphan becomes a child.
 		time.Sleep(time.Millisecond)
 	}
 }

@@ -35,7 +35,7 @@ func figures(t *t) {
 		sessions = append(sessions, time.Since(began))
 		if i == samples-1 {
 			t.notef("steps of the last start: %s", steps())
-			time.Sleep(3 * time.Second) // to settle
+			time.Sleep(3 * time.Second) // what the start used is given back
 			t.notef("memory of an idle session: %s", memoryOf(t.podOf(c).UID))
 		}
 		t.must(t.client.Delete(t.ctx, c))

@@ -24,6 +24,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/testenv"
 )
 
 // writer is an agent that writes its message down and ends when it is told to.
@@ -57,9 +58,12 @@ func TestSessionOverHTTPIsClonedServedWorkedOnAndCompleted(t *testing.T) {
 		t.Errorf("the clone is at %s, want %s", head, commit)
 	}
 	callTool(t, c, pod)
-	eventually(t, "the agent writes its message down", func() bool {
-		text, _ := os.ReadFile(filepath.Join(clone, "agent-was-here"))
-		return strings.Contains(string(text), "Write this down.")
+	testenv.Await(t, func() error {
+		text, err := os.ReadFile(filepath.Join(clone, "agent-was-here"))
+		if err == nil && !strings.Contains(string(text), "Write this down.") {
+			err = fmt.Errorf("the agent wrote %q", text)
+		}
+		return err
 	})
 	if err := os.WriteFile(filepath.Join(clone, "finish"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -213,13 +217,4 @@ func git(t *testing.T, dir string, args ...string) string {
 		t.Fatalf("git %s: %v: %s", args[0], err, output)
 	}
 	return strings.TrimSpace(string(output))
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it does not come to be that %s", what)
-		}
-	}
 }

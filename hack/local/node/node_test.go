@@ -16,7 +16,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -164,16 +163,14 @@ func (n *testNode) createWithSecret(pod *corev1.Pod) {
 // await returns the pod once it is as wanted.
 func (n *testNode) await(pod *corev1.Pod, what string, wanted func(*corev1.Pod) bool) *corev1.Pod {
 	n.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		current := &corev1.Pod{}
-		err := env.Client.Get(n.t.Context(), client.ObjectKeyFromObject(pod), current)
-		if err == nil && wanted(current) {
-			return current
+	current := &corev1.Pod{}
+	testenv.Await(n.t, func() error {
+		if err := env.Client.Get(n.t.Context(), client.ObjectKeyFromObject(pod), current); err != nil || wanted(current) {
+			return err
 		}
-		if time.Now().After(deadline) {
-			n.t.Fatalf("pod is not %s: %v\n%+v", what, err, current.Status)
-		}
-	}
+		return fmt.Errorf("pod is not %s: %+v", what, current.Status)
+	})
+	return current
 }
 
 func ready(pod *corev1.Pod) bool {
@@ -397,9 +394,10 @@ func TestOnlyProcessesOfSessionsAreKilled(t *testing.T) {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it does not come to be that %s", what)
+	testenv.Await(t, func() error {
+		if !holds() {
+			return fmt.Errorf("it is not so that %s", what)
 		}
-	}
+		return nil
+	})
 }
