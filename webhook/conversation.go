@@ -26,7 +26,7 @@ func (v *conversationValidator) ValidateCreate(ctx context.Context, conversation
 // settings as they are then. It has nothing to say about other changes of the lifecycle. The schema lets nothing else
 // change; should it ever, that is judged like a new Conversation.
 func (v *conversationValidator) ValidateUpdate(ctx context.Context, old, conversation *v1alpha1.Conversation) (admission.Warnings, error) {
-	if equality.Semantic.DeepEqual(asked(old), asked(conversation)) {
+	if equality.Semantic.DeepEqual(old.Spec.Asked(), conversation.Spec.Asked()) {
 		if !startsAgain(old, conversation) {
 			return nil, nil
 		}
@@ -41,17 +41,6 @@ func startsAgain(old, conversation *v1alpha1.Conversation) bool {
 
 func (v *conversationValidator) ValidateDelete(context.Context, *v1alpha1.Conversation) (admission.Warnings, error) {
 	return nil, nil
-}
-
-// asked is the spec without its lifecycle.
-func asked(conversation *v1alpha1.Conversation) v1alpha1.ConversationSpec {
-	spec := conversation.Spec
-	spec.Suspend = false
-	spec.RestartAt = nil
-	spec.IdleTimeout = nil
-	spec.StartDeadline = nil
-	spec.TTLAfterStopped = nil
-	return spec
 }
 
 func (v *conversationValidator) validate(ctx context.Context, conversation *v1alpha1.Conversation) (admission.Warnings, error) {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
-	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -108,7 +106,7 @@ func (r request) keepsSecret(ctx context.Context, name string) (bool, error) {
 	err := r.reader.Get(ctx, r.key(name), secret)
 	switch {
 	case apierrors.IsNotFound(err):
-		return r.reserved(name, ofSettings, ofConversation), nil
+		return r.reserved(name), nil
 	case err != nil:
 		return false, err
 	}
@@ -123,23 +121,15 @@ func (r request) keepsSecret(ctx context.Context, name string) (bool, error) {
 	return false, nil
 }
 
-// What Parley keeps for an object is called after it, with one of these endings. An object may be written before what it
-// refers to; by these names nothing of somebody else's is caught that comes into being in between.
-var (
-	ofSettings     = regexp.MustCompile(`^-(llm-api-key|search-api-key|sandbox-api-key|token-(github|gitlab|bitbucket|enterprise-sso)|(secret|mcp)-[0-9a-f]{16})$`)
-	ofConversation = regexp.MustCompile(`^-tool-[0-9a-f]{16}$`)
-	ofReplay       = regexp.MustCompile(`^-replay-[0-9a-f]{16}-[a-z2-7]{10}$`)
-)
-
-// reserved reports whether a name is one that only what Parley keeps for the object has. A session never
-// waits for what is kept for its settings.
-func (r request) reserved(name string, settings, conversation *regexp.Regexp) bool {
-	form, owner := conversation, r.keptBy[v1alpha1.LabelConversation]
-	if owner == "" {
-		form, owner = settings, r.keptBy[v1alpha1.LabelUserSettings]
+// reserved reports whether a name is one that only a Secret has which Parley keeps for the object. An object may be written
+// before what it refers to; by these names nothing of somebody else's is caught that comes into being in between. A session
+// never waits for what is kept for its settings.
+func (r request) reserved(name string) bool {
+	label := v1alpha1.LabelConversation
+	if r.keptBy[label] == "" {
+		label = v1alpha1.LabelUserSettings
 	}
-	ending, found := strings.CutPrefix(name, owner)
-	return owner != "" && found && form != nil && form.MatchString(ending)
+	return v1alpha1.IsKeptSecretName(name, label, r.keptBy[label])
 }
 
 // keepsConfigMap reports whether the sender is Parley itself and the ConfigMap one that it keeps for the object.
@@ -151,7 +141,7 @@ func (r request) keepsConfigMap(ctx context.Context, name string) (bool, error) 
 	err := r.reader.Get(ctx, r.key(name), configMap)
 	switch {
 	case apierrors.IsNotFound(err):
-		return r.reserved(name, nil, ofReplay), nil
+		return v1alpha1.IsKeptReplayName(name, r.keptBy[v1alpha1.LabelConversation]), nil
 	case err != nil:
 		return false, err
 	}

@@ -1,0 +1,54 @@
+package v1alpha1_test
+
+import (
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/testenv"
+)
+
+// The lifecycle is what Asked leaves out, and what the schema lets change; of every other field there is a rule.
+func TestEveryFieldIsEitherAskedForOrLifecycle(t *testing.T) {
+	data, err := os.ReadFile(testenv.Path("config", "crd", "bases", "parley.dev_conversations.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.Unmarshal(data, crd); err != nil {
+		t.Fatal(err)
+	}
+	fixed := map[string]bool{}
+	for _, rule := range crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].XValidations {
+		if strings.Contains(rule.Message, "cannot be changed") {
+			fixed[strings.TrimPrefix(rule.FieldPath, ".")] = true
+		}
+	}
+	full := reflect.New(reflect.TypeFor[v1alpha1.ConversationSpec]()).Elem()
+	for _, field := range full.Fields() {
+		switch field.Kind() {
+		case reflect.Pointer:
+			field.Set(reflect.New(field.Type().Elem()))
+		case reflect.Slice:
+			field.Set(reflect.MakeSlice(field.Type(), 1, 1))
+		case reflect.Bool:
+			field.SetBool(true)
+		case reflect.String:
+			field.SetString("x")
+		default:
+			t.Fatalf("a field is of kind %s", field.Kind())
+		}
+	}
+	spec := full.Interface().(v1alpha1.ConversationSpec)
+	for field, value := range reflect.ValueOf(spec.Asked()).Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if asked := !value.IsZero(); asked != fixed[name] {
+			t.Errorf("%s is asked for: %t, and fixed by the schema: %t", name, asked, fixed[name])
+		}
+	}
+}
