@@ -40,8 +40,8 @@ bench-facade: k8s build ## Compare POST /api/conversations with a direct create,
 
 .PHONY: fuzz
 fuzz: ## Fuzz the facade's two bodies for a minute each.
-	@go test ./api/rest -run '^$$' -fuzz '^FuzzSettings$$' -fuzztime 60s -fuzzminimizetime 10x
-	@go test ./api/rest -run '^$$' -fuzz '^FuzzConversation$$' -fuzztime 60s -fuzzminimizetime 10x
+	@go test ./cmd/facade/server -run '^$$' -fuzz '^FuzzSettings$$' -fuzztime 60s -fuzzminimizetime 10x
+	@go test ./cmd/facade/server -run '^$$' -fuzz '^FuzzConversation$$' -fuzztime 60s -fuzzminimizetime 10x
 
 .PHONY: clean
 clean: ## Remove the state of `make run` and all that was built.

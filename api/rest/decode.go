@@ -6,29 +6,18 @@ import (
 	"errors"
 	"math"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 )
 
-// location is the path to a value in a request: names and positions, beginning with where it stands.
-type location []any
-
-func (l location) at(step any) location { return append(slices.Clip(slices.Clone(l)), step) }
-
-const (
-	// maxDetails is how much an answer complains about: a person mends no more at once, and an answer must not be many
-	// times as large as its request.
-	maxDetails = 100
-	// maxItems is how many entries of a list or an object are looked at. The schema allows fewer.
-	maxItems = 1000
-)
+// maxItems is how many entries of a list or an object are looked at. The schema allows fewer.
+const maxItems = 1000
 
 // decoder collects all that is wrong with a request. Types and messages are those of the existing service.
 type decoder struct{ details []Detail }
 
-func (d *decoder) fail(loc location, kind, msg string) {
-	if len(d.details) < maxDetails {
+func (d *decoder) fail(loc Location, kind, msg string) {
+	if len(d.details) < MaxDetails {
 		d.details = append(d.details, Detail{Type: kind, Loc: loc, Msg: msg})
 	}
 }
@@ -36,35 +25,38 @@ func (d *decoder) fail(loc location, kind, msg string) {
 // object is a JSON object under decoding.
 type object struct {
 	*decoder
-	loc    location
+	loc    Location
 	fields map[string]json.RawMessage
 	taken  map[string]bool
 }
 
-// decodeBody is the object in a request's body.
-func decodeBody(body []byte) (map[string]json.RawMessage, []Detail) {
-	loc := location{"body"}
+// Body is the object in a request's body, decoded as far as its fields.
+type Body map[string]json.RawMessage
+
+// DecodeBody finds the fields of a body.
+func DecodeBody(body []byte) (Body, []Detail) {
+	loc := Location{"body"}
 	if len(bytes.TrimSpace(body)) == 0 {
 		return nil, []Detail{{"missing", loc, "Field required"}}
 	}
 	var syntax *json.SyntaxError
 	var whole json.RawMessage
 	if err := json.Unmarshal(body, &whole); errors.As(err, &syntax) {
-		return nil, []Detail{{"json_invalid", loc.at(syntax.Offset), "JSON decode error"}}
+		return nil, []Detail{{"json_invalid", loc.At(syntax.Offset), "JSON decode error"}}
 	}
-	var fields map[string]json.RawMessage
+	var fields Body
 	if err := json.Unmarshal(whole, &fields); err != nil || fields == nil {
 		return nil, []Detail{{"model_attributes_type", loc, "Input should be a valid dictionary or object to extract fields from"}}
 	}
 	return fields, nil
 }
 
-func (d *decoder) body(fields map[string]json.RawMessage) *object {
-	return &object{decoder: d, loc: location{"body"}, fields: fields, taken: map[string]bool{}}
+func (d *decoder) body(fields Body) *object {
+	return &object{decoder: d, loc: Location{"body"}, fields: fields, taken: map[string]bool{}}
 }
 
 // object of a value, or nil if it is none.
-func (d *decoder) object(loc location, raw json.RawMessage) *object {
+func (d *decoder) object(loc Location, raw json.RawMessage) *object {
 	var fields map[string]json.RawMessage
 	if raw[0] != '{' || json.Unmarshal(raw, &fields) != nil {
 		d.fail(loc, "dict_type", "Input should be a valid dictionary")
@@ -93,49 +85,41 @@ func isNull(raw json.RawMessage) bool { return len(raw) == 0 || raw[0] == 'n' }
 func (o *object) forbidOthers() {
 	for _, name := range sortedKeys(o.fields) {
 		if !o.taken[name] {
-			o.fail(o.loc.name(name), "extra_forbidden", "Extra inputs are not permitted")
+			o.fail(o.loc.Named(name), "extra_forbidden", "Extra inputs are not permitted")
 		}
 	}
 }
 
-// plainName is what a field or variable is called, and hardly what a key looks like.
-var plainName = regexp.MustCompile(`^[A-Za-z][A-Za-z_]{0,39}$`)
+// parser reads a value, or complains about it.
+type parser[T any] func(*decoder, Location, json.RawMessage) (T, bool)
 
-// name adds a name that the client chose, unless it might be a value that was put in the wrong place.
-func (l location) name(name string) location {
-	if !plainName.MatchString(name) {
-		return l
+// optional is the value of a field that may be null or left out.
+func optional[T any](o *object, name string, parse parser[T]) *T {
+	raw, _ := o.take(name)
+	if raw == nil {
+		return nil
 	}
-	return l.at(name)
-}
-
-// optional is a field that may be null or left out.
-func optional[T any](o *object, name string, parse func(*decoder, location, json.RawMessage) (T, bool)) Field[T] {
-	raw, present := o.take(name)
-	f := Field[T]{Present: present}
-	if raw != nil {
-		if value, ok := parse(o.decoder, o.loc.at(name), raw); ok {
-			f.Value = &value
-		}
+	if value, ok := parse(o.decoder, o.loc.At(name), raw); ok {
+		return &value
 	}
-	return f
+	return nil
 }
 
 // required is a field that must have a value.
-func required[T any](o *object, name string, parse func(*decoder, location, json.RawMessage) (T, bool)) (value T) {
+func required[T any](o *object, name string, parse parser[T]) (value T) {
 	raw, present := o.take(name)
 	switch {
 	case !present:
-		o.fail(o.loc.at(name), "missing", "Field required")
+		o.fail(o.loc.At(name), "missing", "Field required")
 		return value
 	case raw == nil:
 		raw = json.RawMessage("null")
 	}
-	value, _ = parse(o.decoder, o.loc.at(name), raw)
+	value, _ = parse(o.decoder, o.loc.At(name), raw)
 	return value
 }
 
-func text(d *decoder, loc location, raw json.RawMessage) (string, bool) {
+func text(d *decoder, loc Location, raw json.RawMessage) (string, bool) {
 	var s string
 	if raw[0] != '"' || json.Unmarshal(raw, &s) != nil {
 		d.fail(loc, "string_type", "Input should be a valid string")
@@ -145,32 +129,25 @@ func text(d *decoder, loc location, raw json.RawMessage) (string, bool) {
 }
 
 // textOrNothing reads "" as null: clients send it for a field that is empty on the screen.
-func textOrNothing(o *object, name string) Field[string] {
-	f := optional(o, name, text)
-	if f.Value != nil && *f.Value == "" {
-		f.Value = nil
+func textOrNothing(o *object, name string) *string {
+	value := optional(o, name, text)
+	if value != nil && *value == "" {
+		return nil
 	}
-	return f
+	return value
 }
 
 // maxKey is the longest key that is stored. All keys of a session go into one Secret, which has room for 1 MiB.
 const maxKey = 256 << 10
 
-func key(o *object, name string) Key {
-	k := Key{optional(o, name, text)}
-	if k.Value != nil {
-		fits(o.decoder, o.loc.at(name), *k.Value)
-	}
-	return k
-}
-
-// fits refuses a key that is too long.
-func fits(d *decoder, loc location, value string) bool {
-	if len(value) > maxKey {
+// keyText refuses a key that is too long.
+func keyText(d *decoder, loc Location, raw json.RawMessage) (string, bool) {
+	value, ok := text(d, loc, raw)
+	if ok && len(value) > maxKey {
 		d.fail(loc, "string_too_long", "String should have at most "+strconv.Itoa(maxKey)+" bytes")
-		return false
+		return "", false
 	}
-	return true
+	return value, ok
 }
 
 var truths = map[string]bool{
@@ -178,7 +155,7 @@ var truths = map[string]bool{
 	"0": false, "off": false, "f": false, "false": false, "n": false, "no": false,
 }
 
-func boolean(d *decoder, loc location, raw json.RawMessage) (value, ok bool) {
+func boolean(d *decoder, loc Location, raw json.RawMessage) (value, ok bool) {
 	switch raw[0] {
 	case 't', 'f':
 		return raw[0] == 't', true
@@ -203,7 +180,7 @@ func boolean(d *decoder, loc location, raw json.RawMessage) (value, ok bool) {
 // integerText is an integer in a string; a fraction of zeros is none.
 var integerText = regexp.MustCompile(`^([+-]?[0-9]+(?:_[0-9]+)*)(?:\.0*)?$`)
 
-func integer(d *decoder, loc location, raw json.RawMessage) (int64, bool) {
+func integer(d *decoder, loc Location, raw json.RawMessage) (int64, bool) {
 	switch raw[0] {
 	case 't':
 		return 1, true
@@ -230,7 +207,7 @@ func integer(d *decoder, loc location, raw json.RawMessage) (int64, bool) {
 	return 0, false
 }
 
-func integerFromText(d *decoder, loc location, raw json.RawMessage) (int64, bool) {
+func integerFromText(d *decoder, loc Location, raw json.RawMessage) (int64, bool) {
 	var s string
 	_ = json.Unmarshal(raw, &s) // the text was valid as part of the body
 	match := integerText.FindStringSubmatch(strings.TrimSpace(s))
@@ -245,7 +222,7 @@ func integerFromText(d *decoder, loc location, raw json.RawMessage) (int64, bool
 	return value, err == nil
 }
 
-func smallInteger(d *decoder, loc location, raw json.RawMessage) (int32, bool) {
+func smallInteger(d *decoder, loc Location, raw json.RawMessage) (int32, bool) {
 	value, ok := integer(d, loc, raw)
 	if ok && (value > math.MaxInt32 || value < math.MinInt32) {
 		tooLarge(d, loc)
@@ -254,12 +231,12 @@ func smallInteger(d *decoder, loc location, raw json.RawMessage) (int32, bool) {
 	return int32(value), ok
 }
 
-func tooLarge(d *decoder, loc location) {
+func tooLarge(d *decoder, loc Location) {
 	d.fail(loc, "int_parsing_size", "Unable to parse input as an integer, exceeded maximum size")
 }
 
 // decimal is a number as the kinds hold it: its digits, without an exponent.
-func decimal(d *decoder, loc location, raw json.RawMessage) (string, bool) {
+func decimal(d *decoder, loc Location, raw json.RawMessage) (json.Number, bool) {
 	digits := string(raw)
 	switch raw[0] {
 	case 't':
@@ -285,7 +262,7 @@ func decimal(d *decoder, loc location, raw json.RawMessage) (string, bool) {
 	}
 	// A sum such as 0.1+0.2 has more digits than anybody means, and more than the kinds hold.
 	digits = strings.TrimRight(strconv.FormatFloat(math.Abs(number)*sign(number), 'f', 6, 64), "0")
-	return strings.TrimSuffix(digits, "."), true
+	return json.Number(strings.TrimSuffix(digits, ".")), true
 }
 
 // sign makes -0 the 0 that it equals.
@@ -297,7 +274,7 @@ func sign(number float64) float64 {
 }
 
 // items of a list. One that is too long is not read to its end: each entry costs many times its length.
-func items(d *decoder, loc location, raw json.RawMessage) (items []json.RawMessage, ok bool) {
+func items(d *decoder, loc Location, raw json.RawMessage) (items []json.RawMessage, ok bool) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	if start, err := decoder.Token(); err != nil || start != json.Delim('[') {
 		d.fail(loc, "list_type", "Input should be a valid list")
@@ -314,15 +291,15 @@ func items(d *decoder, loc location, raw json.RawMessage) (items []json.RawMessa
 	return items, true
 }
 
-func list[T any](parse func(*decoder, location, json.RawMessage) (T, bool)) func(*decoder, location, json.RawMessage) ([]T, bool) {
-	return func(d *decoder, loc location, raw json.RawMessage) ([]T, bool) {
+func list[T any](parse parser[T]) parser[[]T] {
+	return func(d *decoder, loc Location, raw json.RawMessage) ([]T, bool) {
 		items, ok := items(d, loc, raw)
 		if !ok {
 			return nil, false
 		}
 		values := make([]T, 0, len(items))
 		for i, item := range items {
-			value, _ := parse(d, loc.at(i), item)
+			value, _ := parse(d, loc.At(i), item)
 			values = append(values, value)
 		}
 		return values, true

@@ -6,47 +6,47 @@ import (
 	"strconv"
 )
 
-// conversationName is what a Conversation may be called, as its schema says.
-var conversationName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?$`)
+// ConversationID is what a conversation may be called, as the schema says.
+var ConversationID = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?$`)
 
 // maxReplay is what a ConfigMap has room for.
 const maxReplay = 1 << 20
 
-// decodeConversation knows every field: what it does not know the client would believe to have been heard.
-func decodeConversation(fields map[string]json.RawMessage) (*ConversationRequest, []Detail) {
+// DecodeConversation knows every field: what it does not know the client would believe to have been heard.
+func DecodeConversation(fields Body) (*ConversationRequest, []Detail) {
 	d := &decoder{}
 	o := d.body(fields)
 	r := &ConversationRequest{
-		Repository:               textOrNothing(o, "repository").Value,
-		GitProvider:              textOrNothing(o, "git_provider").Value,
-		SelectedBranch:           textOrNothing(o, "selected_branch").Value,
-		InitialUserMsg:           textOrNothing(o, "initial_user_msg").Value,
-		ReplayJSON:               textOrNothing(o, "replay_json").Value,
-		SuggestedTask:            optional(o, "suggested_task", suggestedTask).Value,
-		CreateMicroagent:         optional(o, "create_microagent", createMicroagent).Value,
-		ConversationInstructions: textOrNothing(o, "conversation_instructions").Value,
-		MCPConfig:                optional(o, "mcp_config", mcpDecoder{strict: true}.config).Value,
-		ConversationID:           optional(o, "conversation_id", text).Value,
+		Repository:               textOrNothing(o, "repository"),
+		GitProvider:              textOrNothing(o, "git_provider"),
+		SelectedBranch:           textOrNothing(o, "selected_branch"),
+		InitialUserMsg:           textOrNothing(o, "initial_user_msg"),
+		ReplayJSON:               textOrNothing(o, "replay_json"),
+		SuggestedTask:            optional(o, "suggested_task", suggestedTask),
+		CreateMicroagent:         optional(o, "create_microagent", createMicroagent),
+		ConversationInstructions: textOrNothing(o, "conversation_instructions"),
+		MCPConfig:                optional(o, "mcp_config", mcpDecoder{strict: true}.config),
+		ConversationID:           optional(o, "conversation_id", text),
 	}
-	if urls := optional(o, "image_urls", list(text)).Value; urls != nil && len(*urls) > 0 {
+	if urls := optional(o, "image_urls", list(text)); urls != nil && len(*urls) > 0 {
 		r.ImageURLs = *urls
 	}
-	if id := r.ConversationID; id != nil && !conversationName.MatchString(*id) {
-		o.fail(o.loc.at("conversation_id"), "string_pattern_mismatch", "String should be a DNS label of at most 53 characters: lower-case letters, digits and -")
+	if id := r.ConversationID; id != nil && !ConversationID.MatchString(*id) {
+		o.fail(o.loc.At("conversation_id"), "string_pattern_mismatch", "String should be a DNS label of at most 53 characters: lower-case letters, digits and -")
 	}
 	if replay := r.ReplayJSON; replay != nil {
 		switch {
 		case len(*replay) > maxReplay:
-			o.fail(o.loc.at("replay_json"), "string_too_long", "String should have at most "+strconv.Itoa(maxReplay)+" bytes")
+			o.fail(o.loc.At("replay_json"), "string_too_long", "String should have at most "+strconv.Itoa(maxReplay)+" bytes")
 		case !json.Valid([]byte(*replay)):
-			o.fail(o.loc.at("replay_json"), "json_invalid", "Invalid JSON")
+			o.fail(o.loc.At("replay_json"), "json_invalid", "Invalid JSON")
 		}
 	}
 	o.forbidOthers()
 	return r, d.details
 }
 
-func suggestedTask(d *decoder, loc location, raw json.RawMessage) (SuggestedTask, bool) {
+func suggestedTask(d *decoder, loc Location, raw json.RawMessage) (SuggestedTask, bool) {
 	o := d.object(loc, raw)
 	if o == nil {
 		return SuggestedTask{}, false
@@ -62,15 +62,15 @@ func suggestedTask(d *decoder, loc location, raw json.RawMessage) (SuggestedTask
 	return task, true
 }
 
-func createMicroagent(d *decoder, loc location, raw json.RawMessage) (CreateMicroagent, bool) {
+func createMicroagent(d *decoder, loc Location, raw json.RawMessage) (CreateMicroagent, bool) {
 	o := d.object(loc, raw)
 	if o == nil {
 		return CreateMicroagent{}, false
 	}
 	microagent := CreateMicroagent{
 		Repo:        required(o, "repo", text),
-		GitProvider: textOrNothing(o, "git_provider").Value,
-		Title:       textOrNothing(o, "title").Value,
+		GitProvider: textOrNothing(o, "git_provider"),
+		Title:       textOrNothing(o, "title"),
 	}
 	o.forbidOthers()
 	return microagent, true

@@ -12,19 +12,19 @@ func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys
 // mcpDecoder reads tool servers; strict says whether unknown fields are an error.
 type mcpDecoder struct{ strict bool }
 
-func (m mcpDecoder) config(d *decoder, loc location, raw json.RawMessage) (MCPConfig, bool) {
+func (m mcpDecoder) config(d *decoder, loc Location, raw json.RawMessage) (MCPConfig, bool) {
 	o := d.object(loc, raw)
 	if o == nil {
 		return MCPConfig{}, false
 	}
 	var config MCPConfig
-	if servers := optional(o, "sse_servers", list(m.remote)).Value; servers != nil {
+	if servers := optional(o, "sse_servers", list(m.remote)); servers != nil {
 		config.SSEServers = *servers
 	}
-	if servers := optional(o, "stdio_servers", list(m.stdio)).Value; servers != nil {
+	if servers := optional(o, "stdio_servers", list(m.stdio)); servers != nil {
 		config.StdioServers = *servers
 	}
-	if servers := optional(o, "shttp_servers", list(m.remote)).Value; servers != nil {
+	if servers := optional(o, "shttp_servers", list(m.remote)); servers != nil {
 		config.SHTTPServers = *servers
 	}
 	forbidRepetition(o, "sse_servers", config.SSEServers, func(s MCPRemoteServer) string { return s.URL })
@@ -40,7 +40,7 @@ func forbidRepetition[T any](o *object, list string, entries []T, name func(T) s
 	for i, entry := range entries {
 		// Of two that have no name at all, that is what is said already.
 		if seen[name(entry)] && (name(entry) != "" || len(o.details) == 0) {
-			o.fail(o.loc.at(list).at(i), "value_error", "An entry is listed twice")
+			o.fail(o.loc.At(list).At(i), "value_error", "An entry is listed twice")
 		}
 		seen[name(entry)] = true
 	}
@@ -53,7 +53,7 @@ func (m mcpDecoder) finish(o *object) {
 }
 
 // remote is a server's object, or just its URL.
-func (m mcpDecoder) remote(d *decoder, loc location, raw json.RawMessage) (MCPRemoteServer, bool) {
+func (m mcpDecoder) remote(d *decoder, loc Location, raw json.RawMessage) (MCPRemoteServer, bool) {
 	if raw[0] == '"' {
 		url, ok := text(d, loc, raw)
 		return MCPRemoteServer{URL: url}, ok
@@ -62,21 +62,22 @@ func (m mcpDecoder) remote(d *decoder, loc location, raw json.RawMessage) (MCPRe
 	if o == nil {
 		return MCPRemoteServer{}, false
 	}
-	server := MCPRemoteServer{URL: required(o, "url", text), APIKey: key(o, "api_key")}
+	server := MCPRemoteServer{URL: required(o, "url", text)}
+	server.APIKey.decode(o, "api_key")
 	m.finish(o)
 	return server, true
 }
 
-func (m mcpDecoder) stdio(d *decoder, loc location, raw json.RawMessage) (MCPStdioServer, bool) {
+func (m mcpDecoder) stdio(d *decoder, loc Location, raw json.RawMessage) (MCPStdioServer, bool) {
 	o := d.object(loc, raw)
 	if o == nil {
 		return MCPStdioServer{}, false
 	}
 	server := MCPStdioServer{Name: required(o, "name", text), Command: required(o, "command", text)}
-	if args := optional(o, "args", arguments).Value; args != nil {
+	if args := optional(o, "args", arguments); args != nil {
 		server.Args = *args
 	}
-	if env := optional(o, "env", environment).Value; env != nil {
+	if env := optional(o, "env", environment); env != nil {
 		server.Env = *env
 	}
 	m.finish(o)
@@ -84,7 +85,7 @@ func (m mcpDecoder) stdio(d *decoder, loc location, raw json.RawMessage) (MCPStd
 }
 
 // arguments are a list, or one string quoted as for a shell.
-func arguments(d *decoder, loc location, raw json.RawMessage) ([]string, bool) {
+func arguments(d *decoder, loc Location, raw json.RawMessage) ([]string, bool) {
 	if raw[0] != '"' {
 		return list(text)(d, loc, raw)
 	}
@@ -136,7 +137,7 @@ func splitWords(line string) (words []string, ok bool) {
 }
 
 // environment is an object, or one string of the form K=V,K2=V2.
-func environment(d *decoder, loc location, raw json.RawMessage) ([]MCPEnvVar, bool) {
+func environment(d *decoder, loc Location, raw json.RawMessage) (map[string]Key, bool) {
 	if raw[0] == '"' {
 		return environmentFromText(d, loc, raw)
 	}
@@ -144,22 +145,22 @@ func environment(d *decoder, loc location, raw json.RawMessage) ([]MCPEnvVar, bo
 	if o == nil {
 		return nil, false
 	}
-	var env []MCPEnvVar
+	env := map[string]Key{}
 	for _, name := range sortedKeys(o.fields) {
-		variable := MCPEnvVar{Name: name}
+		value := Key{Field[string]{Present: true}}
 		if raw := o.fields[name]; !isNull(raw) {
-			if value, ok := text(d, loc.name(name), raw); ok && fits(d, loc.name(name), value) {
-				variable.Value = Key{Field[string]{Present: true, Value: &value}}
+			if text, ok := keyText(d, loc.Named(name), raw); ok {
+				value.Value = &text
 			}
 		}
-		env = append(env, variable)
+		env[name] = value
 	}
 	return env, true
 }
 
-func environmentFromText(d *decoder, loc location, raw json.RawMessage) ([]MCPEnvVar, bool) {
-	pairs, _ := text(d, loc, raw)
-	values := map[string]string{}
+func environmentFromText(d *decoder, loc Location, raw json.RawMessage) (map[string]Key, bool) {
+	pairs, ok := keyText(d, loc, raw)
+	env := map[string]Key{}
 	for pair := range strings.SplitSeq(pairs, ",") {
 		if strings.TrimSpace(pair) == "" {
 			continue
@@ -169,13 +170,7 @@ func environmentFromText(d *decoder, loc location, raw json.RawMessage) ([]MCPEn
 			d.fail(loc, "value_error", "Value error, the environment must be an object or a string of the form K=V,K2=V2")
 			return nil, false
 		}
-		values[name] = strings.TrimSpace(value)
+		env[name] = NewKey(strings.TrimSpace(value))
 	}
-	var env []MCPEnvVar
-	for _, name := range sortedKeys(values) {
-		value := values[name]
-		fits(d, loc, value)
-		env = append(env, MCPEnvVar{Name: name, Value: Key{Field[string]{Present: true, Value: &value}}})
-	}
-	return env, true
+	return env, ok
 }

@@ -2,66 +2,95 @@ package rest
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 )
 
 // gitProviders are the providers that a token may be for.
 var gitProviders = []string{"github", "gitlab", "bitbucket", "enterprise_sso"}
 
-// decodeSettings ignores fields that it does not know: clients send back what they were shown, and more.
-func decodeSettings(fields map[string]json.RawMessage) (*Settings, []Detail) {
-	d := &decoder{}
-	o := d.body(fields)
-	s := &Settings{
-		Language:                     textOrNothing(o, "language"),
-		Agent:                        textOrNothing(o, "agent"),
-		MaxIterations:                optional(o, "max_iterations", smallInteger),
-		SecurityAnalyzer:             textOrNothing(o, "security_analyzer"),
-		ConfirmationMode:             optional(o, "confirmation_mode", boolean),
-		LLMModel:                     textOrNothing(o, "llm_model"),
-		LLMAPIKey:                    key(o, "llm_api_key"),
-		LLMBaseURL:                   textOrNothing(o, "llm_base_url"),
-		RemoteRuntimeResourceFactor:  optional(o, "remote_runtime_resource_factor", smallInteger),
-		EnableDefaultCondenser:       optional(o, "enable_default_condenser", boolean),
-		EnableSoundNotifications:     optional(o, "enable_sound_notifications", boolean),
-		EnableProactiveStarters:      optional(o, "enable_proactive_conversation_starters", boolean),
-		EnableSolvabilityAnalysis:    optional(o, "enable_solvability_analysis", boolean),
-		UserConsentsToAnalytics:      optional(o, "user_consents_to_analytics", boolean),
-		SandboxBaseContainerImage:    textOrNothing(o, "sandbox_base_container_image"),
-		SandboxRuntimeContainerImage: textOrNothing(o, "sandbox_runtime_container_image"),
-		MCPConfig:                    optional(o, "mcp_config", mcpDecoder{}.config),
-		SearchAPIKey:                 key(o, "search_api_key"),
-		SandboxAPIKey:                key(o, "sandbox_api_key"),
-		MaxBudgetPerTask:             optional(o, "max_budget_per_task", decimal),
-		Email:                        textOrNothing(o, "email"),
-		EmailVerified:                optional(o, "email_verified", boolean),
-		GitUserName:                  textOrNothing(o, "git_user_name"),
-		GitUserEmail:                 textOrNothing(o, "git_user_email"),
-	}
-	if store := optional(o, "secrets_store", userSecrets).Value; store != nil {
-		s.SecretsStore = *store
-	}
-	return s, d.details
+// DecodeSettings ignores fields that it does not know: clients send back what they were shown, and more.
+func DecodeSettings(fields Body) (*Settings, []Detail) {
+	settings := &Settings{}
+	return settings, DecodeTable(fields, settings)
 }
 
-func userSecrets(d *decoder, loc location, raw json.RawMessage) (UserSecrets, bool) {
+// DecodeTable decodes a body into a table such as Settings, and says all that is wrong with it.
+func DecodeTable(fields Body, table any) []Detail {
+	d := &decoder{}
+	o := d.body(fields)
+	for _, setting := range SettingsOf(table) {
+		setting.Value.(decodable).decode(o, setting.Name)
+	}
+	return d.details
+}
+
+// decodable is what takes its value out of an object: each kind of field in its own way.
+type decodable interface {
+	decode(o *object, name string)
+}
+
+func (f *Field[T]) decode(o *object, name string) {
+	raw, present := o.take(name)
+	f.Present = present
+	var value T
+	if raw != nil && parse(o.decoder, o.loc.At(name), raw, &value) {
+		f.Value = &value
+	}
+	if text, isText := any(f.Value).(*string); isText && text != nil && *text == "" {
+		f.Value = nil // clients send it for a field that is empty on the screen
+	}
+}
+
+func (k *Key) decode(o *object, name string) {
+	raw, present := o.take(name)
+	k.Present = present
+	if raw != nil {
+		if value, ok := keyText(o.decoder, o.loc.At(name), raw); ok {
+			k.Value = &value
+		}
+	}
+}
+
+// parse reads a value by its type.
+func parse(d *decoder, loc Location, raw json.RawMessage, target any) (ok bool) {
+	switch target := target.(type) {
+	case *string:
+		*target, ok = text(d, loc, raw)
+	case *bool:
+		*target, ok = boolean(d, loc, raw)
+	case *int32:
+		*target, ok = smallInteger(d, loc, raw)
+	case *json.Number:
+		*target, ok = decimal(d, loc, raw)
+	case *UserSecrets:
+		*target, ok = userSecrets(d, loc, raw)
+	case *MCPConfig:
+		*target, ok = mcpDecoder{}.config(d, loc, raw)
+	default:
+		panic(fmt.Sprintf("no setting is of the type %T", target))
+	}
+	return ok
+}
+
+func userSecrets(d *decoder, loc Location, raw json.RawMessage) (UserSecrets, bool) {
 	o := d.object(loc, raw)
 	if o == nil {
 		return UserSecrets{}, false
 	}
 	var store UserSecrets
-	if tokens := optional(o, "provider_tokens", entries(providerToken, knownProvider)).Value; tokens != nil {
+	if tokens := optional(o, "provider_tokens", entries(providerToken, knownProvider)); tokens != nil {
 		store.ProviderTokens = *tokens
 	}
-	if secrets := optional(o, "custom_secrets", entries(customSecret, anyName)).Value; secrets != nil {
+	if secrets := optional(o, "custom_secrets", entries(customSecret, anyName)); secrets != nil {
 		store.CustomSecrets = *secrets
 	}
 	return store, true
 }
 
 // entries are the values of an object by their names; null is nil.
-func entries[T any](parse func(*object) T, check func(d *decoder, loc location, name string) bool) func(*decoder, location, json.RawMessage) (map[string]*T, bool) {
-	return func(d *decoder, loc location, raw json.RawMessage) (map[string]*T, bool) {
+func entries[T any](parse func(*object) *T, check func(d *decoder, loc Location, name string) bool) parser[map[string]*T] {
+	return func(d *decoder, loc Location, raw json.RawMessage) (map[string]*T, bool) {
 		o := d.object(loc, raw)
 		if o == nil {
 			return nil, false
@@ -73,9 +102,8 @@ func entries[T any](parse func(*object) T, check func(d *decoder, loc location, 
 			}
 			values[name] = nil
 			if raw := o.fields[name]; !isNull(raw) {
-				if entry := d.object(loc.name(name), raw); entry != nil {
-					value := parse(entry)
-					values[name] = &value
+				if entry := d.object(loc.Named(name), raw); entry != nil {
+					values[name] = parse(entry)
 				}
 			}
 		}
@@ -83,20 +111,27 @@ func entries[T any](parse func(*object) T, check func(d *decoder, loc location, 
 	}
 }
 
-func anyName(*decoder, location, string) bool { return true }
+func anyName(*decoder, Location, string) bool { return true }
 
-func knownProvider(d *decoder, loc location, name string) bool {
+func knownProvider(d *decoder, loc Location, name string) bool {
 	if !slices.Contains(gitProviders, name) {
-		d.fail(loc.name(name), "enum", "Input should be 'github', 'gitlab', 'bitbucket' or 'enterprise_sso'")
+		d.fail(loc.Named(name), "enum", "Input should be 'github', 'gitlab', 'bitbucket' or 'enterprise_sso'")
 		return false
 	}
 	return true
 }
 
-func providerToken(o *object) ProviderToken {
-	return ProviderToken{Token: key(o, "token"), UserID: textOrNothing(o, "user_id"), Host: textOrNothing(o, "host")}
+func providerToken(o *object) *ProviderToken {
+	token := &ProviderToken{}
+	token.Token.decode(o, "token")
+	token.UserID.decode(o, "user_id")
+	token.Host.decode(o, "host")
+	return token
 }
 
-func customSecret(o *object) CustomSecret {
-	return CustomSecret{Secret: key(o, "secret"), Description: textOrNothing(o, "description")}
+func customSecret(o *object) *CustomSecret {
+	secret := &CustomSecret{}
+	secret.Secret.decode(o, "secret")
+	secret.Description.decode(o, "description")
+	return secret
 }

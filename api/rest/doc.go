@@ -1,4 +1,3 @@
-// Package rest is Parley's HTTP contract: the two operations of the customer's interface document, what a client
-// needs beside them, and how they map to UserSettings and Conversations. It decodes, maps, writes and answers;
-// what is valid the API server decides.
+// Package rest is Parley's HTTP contract: what clients send and get, how requests are decoded, and what HTTP calls the
+// fields of the kinds. A Go client marshals and unmarshals these types, and needs nothing else.
 package rest

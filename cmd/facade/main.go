@@ -21,7 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
+	"github.com/parley-dev/parley/cmd/facade/server"
 )
 
 // drain is how long requests under way may take when the facade is told to stop. From when it is read none takes longer than 15
@@ -35,22 +36,20 @@ type options struct {
 	keyFile        string
 	shutdownDelay  time.Duration
 	corsOrigins    string
-	rest           rest.Options
+	server         server.Options
 }
 
 func main() {
-	o := options{rest: rest.DefaultOptions()}
+	o := options{server: server.DefaultOptions()}
 	flag.StringVar(&o.address, "bind-address", ":3000", "Where the HTTP operations are served.")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "Where metrics are served. 0 turns them off.")
 	flag.StringVar(&o.certFile, "tls-cert-file", "", "A certificate to serve HTTPS with. It is read again when it changes.")
 	flag.StringVar(&o.keyFile, "tls-key-file", "", "The key of the certificate.")
 	flag.DurationVar(&o.shutdownDelay, "shutdown-delay", 3*time.Second, "How long to go on serving after /ready fails, when told to stop.")
 	flag.StringVar(&o.corsOrigins, "cors-origins", "", "Origins whose pages may call, separated by commas; * is any.")
-	flag.Int64Var(&o.rest.MaxBodyBytes, "max-body-bytes", o.rest.MaxBodyBytes, "The largest request body that is read.")
-	flag.Float64Var(&o.rest.UserRate, "user-rate", o.rest.UserRate, "Requests a second that each user may make on average. 0 is no limit.")
-	flag.IntVar(&o.rest.UserBurst, "user-burst", o.rest.UserBurst, "Requests that each user may make at once.")
-	flag.Float64Var(&o.rest.FailureRate, "auth-failure-rate", o.rest.FailureRate, "Failed authentications a second that each address gets answered without delay. 0 is no limit.")
-	flag.IntVar(&o.rest.FailureBurst, "auth-failure-burst", o.rest.FailureBurst, "Failed authentications that each address gets answered at once.")
+	flag.Int64Var(&o.server.MaxBodyBytes, "max-body-bytes", o.server.MaxBodyBytes, "The largest request body that is read.")
+	flag.Float64Var(&o.server.UserRate, "user-rate", o.server.UserRate, "Requests a second that each user may make on average. 0 is no limit.")
+	flag.IntVar(&o.server.UserBurst, "user-burst", o.server.UserBurst, "Requests that each user may make at once.")
 	logging := zap.Options{}
 	logging.BindFlags(flag.CommandLine)
 	flag.Parse()
@@ -60,7 +59,7 @@ func main() {
 	}
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&logging)))
 	klog.SetLogger(ctrl.Log)
-	o.rest.CORSOrigins = strings.FieldsFunc(o.corsOrigins, func(r rune) bool { return r == ',' || r == ' ' })
+	o.server.CORSOrigins = strings.FieldsFunc(o.corsOrigins, func(r rune) bool { return r == ',' || r == ' ' })
 
 	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
 		ctrl.Log.Error(err, "facade failed")
@@ -76,15 +75,15 @@ func run(ctx context.Context, o options) error {
 	// The cache outlives the signal to stop: requests under way need it.
 	working, done := context.WithCancel(context.WithoutCancel(ctx))
 	defer done()
-	cluster, err := rest.NewCluster(working, cfg)
+	objects, err := cluster.New(working, cfg)
 	if err != nil {
 		return err
 	}
 	failed := make(chan error, 4)
-	go func() { failed <- fmt.Errorf("watch the API server: %w", cluster.Start(working)) }()
+	go func() { failed <- fmt.Errorf("watch the API server: %w", objects.Start(working)) }()
 
-	handler := rest.NewHandler(cluster, o.rest)
-	server := &http.Server{
+	handler := server.New(objects, o.server, metrics.Registry)
+	listening := &http.Server{
 		Addr:              o.address,
 		Handler:           handler,
 		ReadHeaderTimeout: 10 * time.Second,
@@ -93,7 +92,7 @@ func run(ctx context.Context, o options) error {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
 	}
-	if err := serveTLS(working, server, o, failed); err != nil {
+	if err := serveTLS(working, listening, o, failed); err != nil {
 		return err
 	}
 	listener, err := net.Listen("tcp", o.address)
@@ -101,36 +100,36 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("listen: %w", err)
 	}
 	go func() {
-		if server.TLSConfig != nil {
-			failed <- fmt.Errorf("serve HTTPS: %w", server.ServeTLS(listener, "", ""))
+		if listening.TLSConfig != nil {
+			failed <- fmt.Errorf("serve HTTPS: %w", listening.ServeTLS(listener, "", ""))
 			return
 		}
-		failed <- fmt.Errorf("serve HTTP: %w", server.Serve(listener))
+		failed <- fmt.Errorf("serve HTTP: %w", listening.Serve(listener))
 	}()
 	serveMetrics(o.metricsAddress, failed)
-	ctrl.Log.Info("serving", "address", listener.Addr().String(), "tls", server.TLSConfig != nil)
+	ctrl.Log.Info("serving", "address", listener.Addr().String(), "tls", listening.TLSConfig != nil)
 	select {
 	case err := <-failed:
 		return err
 	case <-ctx.Done():
 	}
-	return stop(server, handler, o.shutdownDelay)
+	return stop(listening, handler, o.shutdownDelay)
 }
 
 // stop fails /ready first, so that nobody is sent here any more, and then finishes what is under way.
-func stop(server *http.Server, handler *rest.Handler, delay time.Duration) error {
+func stop(listening *http.Server, handler *server.Handler, delay time.Duration) error {
 	handler.Stopping()
 	time.Sleep(delay) // until those who send requests here have seen it
 	ctx, cancel := context.WithTimeout(context.Background(), drain)
 	defer cancel()
-	if err := server.Shutdown(ctx); err != nil && !errors.Is(err, http.ErrServerClosed) {
+	if err := listening.Shutdown(ctx); err != nil && !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("stop serving: %w", err)
 	}
 	return nil
 }
 
 // serveTLS makes the server use the certificate files, if there are any, as they are at each connection.
-func serveTLS(ctx context.Context, server *http.Server, o options, failed chan<- error) error {
+func serveTLS(ctx context.Context, listening *http.Server, o options, failed chan<- error) error {
 	switch {
 	case o.certFile == "" && o.keyFile == "":
 		return nil
@@ -146,7 +145,7 @@ func serveTLS(ctx context.Context, server *http.Server, o options, failed chan<-
 			failed <- fmt.Errorf("watch the certificate: %w", err)
 		}
 	}()
-	server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: watcher.GetCertificate}
+	listening.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: watcher.GetCertificate}
 	return nil
 }
 
@@ -156,6 +155,6 @@ func serveMetrics(address string, failed chan<- error) {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics.Registry, promhttp.HandlerOpts{}))
-	server := &http.Server{Addr: address, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	go func() { failed <- fmt.Errorf("serve metrics: %w", server.ListenAndServe()) }()
+	listening := &http.Server{Addr: address, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() { failed <- fmt.Errorf("serve metrics: %w", listening.ListenAndServe()) }()
 }

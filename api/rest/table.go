@@ -1,0 +1,74 @@
+package rest
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+)
+
+// Setting is one line of a table such as Settings.
+type Setting struct {
+	// Name is what HTTP calls it.
+	Name string
+	// Spec is the field of UserSettingsSpec where it is stored.
+	Spec string
+	// Default is what it is if nobody has set it; nil where that is nothing.
+	Default any
+	// Value points to what a request says of it: a *Field or a *Key.
+	Value any
+}
+
+// SettingsOf lists the lines of a table, a pointer to a struct.
+func SettingsOf(table any) []Setting {
+	var settings []Setting
+	for field, value := range reflect.ValueOf(table).Elem().Fields() {
+		if field.Anonymous {
+			settings = append(settings, SettingsOf(value.Addr().Interface())...)
+			continue
+		}
+		setting := Setting{Name: jsonName(field), Spec: field.Tag.Get("spec"), Value: value.Addr().Interface()}
+		if text := field.Tag.Get("default"); text != "" {
+			if err := json.Unmarshal([]byte(text), &setting.Default); err != nil {
+				panic("the default of " + setting.Name + " is no JSON")
+			}
+		}
+		if setting.Spec != "" {
+			settings = append(settings, setting)
+		}
+	}
+	return settings
+}
+
+func jsonName(field reflect.StructField) string {
+	name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+	return name
+}
+
+// requestNames are what requests call the fields of the kinds, from the tags of all types that a request is made of.
+var requestNames = namesIn(map[string]string{}, reflect.TypeFor[Settings](), reflect.TypeFor[ConversationRequest]())
+
+func namesIn(names map[string]string, types ...reflect.Type) map[string]string {
+	for _, t := range types {
+		for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
+			t = t.Elem()
+		}
+		if t.Kind() != reflect.Struct || !strings.HasPrefix(t.PkgPath(), reflect.TypeFor[Settings]().PkgPath()) {
+			continue
+		}
+		for field := range t.Fields() {
+			if spec := field.Tag.Get("spec"); spec != "" {
+				names[spec] = jsonName(field)
+			}
+			namesIn(names, field.Type)
+		}
+	}
+	return names
+}
+
+// RequestName is what a request calls a field of the kinds; the same if it has no name for it.
+func RequestName(field string) string {
+	if name := requestNames[field]; name != "" {
+		return name
+	}
+	return field
+}

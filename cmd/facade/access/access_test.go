@@ -1,0 +1,97 @@
+package access
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parley-dev/parley/cmd/facade/answer"
+)
+
+const largest = 8 << 20
+
+// body of the largest size that a test has control of.
+func body(content io.Reader) *http.Request {
+	r := httptest.NewRequest("POST", "/api/settings", content)
+	r.ContentLength = largest
+	return r
+}
+
+func TestSlowBodiesOfSomeHoldNobodyElseUp(t *testing.T) {
+	b := NewBodies(largest)
+	var ends []*io.PipeWriter
+	for _, user := range []string{"ada", "bob", "eve", "jim", "joe"} {
+		content, end := io.Pipe()
+		ends = append(ends, end)
+		go func() { _, _, _ = b.Read(body(content), user) }()
+		_, _ = io.WriteString(end, "{") // it is being read
+	}
+	if _, done, err := b.Read(body(strings.NewReader("{}")), "zoe"); err != nil {
+		t.Errorf("there is no room: %v", err)
+	} else {
+		done()
+	}
+	t.Run("but themselves", func(t *testing.T) {
+		if _, _, err := b.Read(body(strings.NewReader("{}")), "ada"); answer.CodeOf(err) != http.StatusTooManyRequests {
+			t.Errorf("answered %v", err)
+		}
+	})
+	for _, end := range ends {
+		_ = end.CloseWithError(errors.New("cut off"))
+	}
+}
+
+func TestBodiesUnderWorkAreBounded(t *testing.T) {
+	b := NewBodies(largest)
+	var done []func()
+	for _, user := range []string{"ada", "bob", "eve", "jim"} {
+		_, free, err := b.Read(body(strings.NewReader(strings.Repeat("x", largest))), user)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done = append(done, free)
+	}
+	joe := make(chan error)
+	go func() {
+		_, free, err := b.Read(body(strings.NewReader(strings.Repeat("x", largest))), "joe")
+		if err == nil {
+			free()
+		}
+		joe <- err
+	}()
+	select {
+	case err := <-joe:
+		t.Fatalf("the fifth does not wait: %v", err)
+	default:
+	}
+	done[0]()
+	if err := <-joe; err != nil {
+		t.Errorf("the fifth is not let in: %v", err)
+	}
+	for _, free := range done[1:] {
+		free()
+	}
+	if len(b.users) != 0 || !b.work.TryAcquire(4*largest) {
+		t.Errorf("left over: %v", b.users)
+	}
+}
+
+func TestWhoAsksTooOftenIsToldWhenToComeBack(t *testing.T) {
+	l := NewLimits(1, 2)
+	for range 2 {
+		if err := l.Take("somebody"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var refusal *answer.Refusal
+	if err := l.Take("somebody"); !errors.As(err, &refusal) || refusal.RetryAfter <= 0 || refusal.RetryAfter > time.Second {
+		t.Errorf("answered %v", err)
+	}
+	if err := l.Take("somebody else"); err != nil {
+		t.Errorf("somebody else is answered %v", err)
+	}
+}

@@ -1,0 +1,64 @@
+// Package access is who asks the facade, how often, and how much at once.
+package access
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
+)
+
+// User is who sends a request: the UserSettings whose session key came with it.
+type User struct {
+	Namespace, Name string
+	UID             types.UID
+	// Settings are as the cache has them, and must not be changed.
+	Settings *v1alpha1.UserSettings
+}
+
+// Key names the user's settings.
+func (u *User) Key() types.NamespacedName {
+	return types.NamespacedName{Namespace: u.Namespace, Name: u.Name}
+}
+
+// Directory knows users by the hash of their session key.
+type Directory interface {
+	UsersByKeyHash(ctx context.Context, hash string) ([]v1alpha1.UserSettings, error)
+}
+
+// patience with a cache that is not filled yet, which lets its readers wait.
+const patience = 2 * time.Second
+
+// Authenticate looks the hash of the key up. What is compared are hashes, by a map: how long that takes says something about
+// a hash at most, and nothing about a key. Keys are too long to be guessed, so a wrong one is answered at once: who would
+// have to wait would hold a connection meanwhile.
+func Authenticate(ctx context.Context, directory Directory, key string) (*User, error) {
+	if key == "" {
+		return nil, answer.Unauthorized
+	}
+	sum := sha256.Sum256([]byte(key))
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	found, err := directory.UsersByKeyHash(ctx, hex.EncodeToString(sum[:]))
+	switch {
+	case err != nil:
+		logf.FromContext(ctx).Info("The cache could not be asked", "reason", cluster.Reason(err))
+		return nil, answer.Unavailable
+	case len(found) > 1:
+		// Whose request it is cannot be told, so it is nobody's.
+		logf.FromContext(ctx).Info("Several UserSettings have the same session key; none of them can be used until they differ",
+			"one", found[0].Namespace+"/"+found[0].Name, "other", found[1].Namespace+"/"+found[1].Name)
+		return nil, answer.Unauthorized
+	case len(found) == 0:
+		return nil, answer.Unauthorized
+	}
+	settings := &found[0]
+	return &User{Namespace: settings.Namespace, Name: settings.Name, UID: settings.UID, Settings: settings}, nil
+}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/facadeenv"
+)
+
+func TestWhatTheFacadeMayDo(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		group, resource string
+		may, mayNot     string
+	}{
+		{"", "secrets", "create update", "get list watch patch delete deletecollection"},
+		{"", "configmaps", "create", "get list watch update patch delete deletecollection"},
+		{"parley.dev", "usersettings", "get list watch patch use", "create update delete deletecollection"},
+		{"parley.dev", "conversations", "get list watch create patch delete", "update deletecollection"},
+		{"parley.dev", "usersettings/status", "", "get update patch"},
+		{"parley.dev", "conversations/status", "", "get update patch"},
+		{"", "pods", "", "get list create delete"},
+		{"", "pods/exec", "", "create get"},
+		{"", "serviceaccounts/token", "", "create"},
+		{"rbac.authorization.k8s.io", "clusterroles", "", "get create update bind escalate"},
+		{"admissionregistration.k8s.io", "validatingadmissionpolicies", "", "get update patch delete"},
+	} {
+		can := func(verb string) bool {
+			resource, subresource, _ := strings.Cut(c.resource, "/")
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: facadeenv.FacadeUser, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:parley-system", "system:authenticated"},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "anywhere", Verb: verb, Group: c.group, Resource: resource, Subresource: subresource},
+			}}
+			create(t, review)
+			return review.Status.Allowed
+		}
+		for verb := range strings.FieldsSeq(c.may) {
+			if !can(verb) {
+				t.Errorf("it may not %s %s", verb, c.resource)
+			}
+		}
+		for verb := range strings.FieldsSeq(c.mayNot) {
+			if can(verb) {
+				t.Errorf("it may %s %s", verb, c.resource)
+			}
+		}
+	}
+}
+
+func TestThePolicyConfinesTheFacade(t *testing.T) {
+	t.Parallel()
+	namespace := suite.Namespace(t, nil)
+	admin := client.NewNamespacedClient(suite.Client, namespace)
+	facade, err := client.New(suite.AsFacade, client.Options{Scheme: suite.Scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := func(name string, kind corev1.SecretType, labels map[string]string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}, Type: kind, StringData: map[string]string{"key": "v"}}
+	}
+	ofAda := map[string]string{v1alpha1.LabelUserSettings: "ada"}
+	ofTalk := map[string]string{v1alpha1.LabelConversation: "talk"}
+	for _, c := range []struct {
+		name    string
+		object  *corev1.Secret
+		allowed bool
+	}{
+		{"a key of settings", secret("ada-llm-api-key", v1alpha1.SecretTypeUserKey, ofAda), true},
+		{"a key of a conversation", secret("talk-tool-0123456789abcdef", v1alpha1.SecretTypeUserKey, ofTalk), true},
+		{"a key of settings for a tool", secret("ada-mcp-0123456789abcdef", v1alpha1.SecretTypeUserKey, ofAda), true},
+		{"a token of settings", secret("ada-token-enterprise-sso", v1alpha1.SecretTypeUserKey, ofAda), true},
+		{"a user's key in place of the session key", secret("ada-session-key", v1alpha1.SecretTypeUserKey, ofAda), false},
+		{"a key of a conversation with the ending of one of settings", secret("talk-llm-api-key", v1alpha1.SecretTypeUserKey, ofTalk), false},
+		{"a token of no provider", secret("ada-token-sourceforge", v1alpha1.SecretTypeUserKey, ofAda), false},
+		{"an opaque Secret", secret("ada-opaque", corev1.SecretTypeOpaque, ofAda), false},
+		{"a session key", secret("ada-session-key", v1alpha1.SecretTypeSessionKey, ofAda), false},
+		{"a key without labels", secret("ada-none", v1alpha1.SecretTypeUserKey, nil), false},
+		{"a key that is not called after its owner", secret("database", v1alpha1.SecretTypeUserKey, ofAda), false},
+	} {
+		t.Run("creates "+c.name, func(t *testing.T) {
+			expectPolicy(t, facade.Create(t.Context(), c.object), c.allowed)
+		})
+	}
+	t.Run("overwrites a key", func(t *testing.T) {
+		expectPolicy(t, facade.Update(t.Context(), secret("ada-llm-api-key", v1alpha1.SecretTypeUserKey, ofAda)), true)
+	})
+	t.Run("overwrites a Secret of somebody else", func(t *testing.T) {
+		theirs := secret("ada-theirs", corev1.SecretTypeOpaque, ofAda)
+		if err := admin.Create(t.Context(), theirs); err != nil {
+			t.Fatal(err)
+		}
+		// The API server lets nobody change the type.
+		if err := facade.Update(t.Context(), secret("ada-theirs", v1alpha1.SecretTypeUserKey, ofAda)); !apierrors.IsInvalid(err) {
+			t.Errorf("should be refused, got: %v", err)
+		}
+		expectPolicy(t, facade.Update(t.Context(), secret("ada-theirs", corev1.SecretTypeOpaque, ofAda)), false)
+	})
+	t.Run("overwrites a key of somebody else's making", func(t *testing.T) {
+		theirs := secret("unlabelled", v1alpha1.SecretTypeUserKey, nil)
+		if err := admin.Create(t.Context(), theirs); err != nil {
+			t.Fatal(err)
+		}
+		expectPolicy(t, facade.Update(t.Context(), secret("unlabelled", v1alpha1.SecretTypeUserKey, map[string]string{v1alpha1.LabelUserSettings: "un"})), false)
+	})
+	configMap := func(name string, labels map[string]string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}}
+	}
+	replay := v1alpha1.KeptName("talk", v1alpha1.KeptReplay, "[]")
+	t.Run("creates a replay", func(t *testing.T) {
+		expectPolicy(t, facade.Create(t.Context(), configMap(replay+"-abcdefgh23", ofTalk)), true)
+	})
+	t.Run("creates another ConfigMap", func(t *testing.T) {
+		expectPolicy(t, facade.Create(t.Context(), configMap("talk-other", ofTalk)), false)
+		expectPolicy(t, facade.Create(t.Context(), configMap("talk-replay-1", ofTalk)), false)
+		expectPolicy(t, facade.Create(t.Context(), configMap(replay+"-bcdefgh234", nil)), false)
+	})
+	t.Run("which others may", func(t *testing.T) {
+		if err := admin.Create(t.Context(), configMap("anything", nil)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func expectPolicy(t *testing.T, err error, allowed bool) {
+	t.Helper()
+	switch {
+	case allowed && err != nil:
+		t.Errorf("refused: %v", err)
+	case !allowed && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'parley-facade'")):
+		t.Errorf("the policy should refuse it, got: %v", err)
+	}
+}
+
+func TestOnlyAKeyOpensTheFacade(t *testing.T) {
+	t.Parallel()
+	ada := newcomer(t)
+	ada.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 200)
+	for name, key := range map[string]string{
+		"no key": "", "a wrong key": "wrong", "a key with something added": ada.key + "x", "half a key": ada.key[:len(ada.key)/2],
+		"the hash of a key": ada.settings(t).Status.SessionKeyHash,
+	} {
+		p := &person{url: ada.url, key: key}
+		for _, c := range []struct{ method, path string }{
+			{"GET", "/api/settings"}, {"POST", "/api/settings"}, {"GET", "/api/conversations"}, {"POST", "/api/conversations"},
+			{"GET", "/api/conversations/talk"}, {"DELETE", "/api/conversations/talk"}, {"POST", "/api/conversations/talk/start"}, {"POST", "/api/conversations/talk/stop"},
+		} {
+			t.Run(name+" "+c.method+" "+c.path, func(t *testing.T) {
+				// The body is bad JSON: nobody looks at it.
+				p.do(t, c.method, c.path, "{").wants(t, 401).says(t, `{"detail": "Unauthorized"}`)
+			})
+		}
+	}
+}
+
+func TestAKeyThatIsDeletedOpensNothingAnyMore(t *testing.T) {
+	t.Parallel()
+	ada := newcomer(t)
+	old := *ada
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: v1alpha1.SessionKeySecretName(ada.name)}}
+	if err := suite.Client.Delete(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() error {
+		ada.learnKey(t)
+		if ada.key == old.key {
+			return errStillOld
+		}
+		return nil
+	})
+	old.get(t, "/api/settings").wants(t, 401)
+	ada.get(t, "/api/settings").wants(t, 200)
+}
+
+var errStillOld = errors.New("the key is still the old one")
+
+func TestAKeyOfTwoUsersIsNobodys(t *testing.T) {
+	t.Parallel()
+	ada := newPerson(t, "ada")
+	shared := canary()
+	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "shared"}, StringData: map[string]string{"key": shared}})
+	ref := &v1alpha1.SecretKeyRef{Name: "shared", Key: "key"}
+	one := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "one"}, Spec: v1alpha1.UserSettingsSpec{SessionKeyRef: ref}}
+	create(t, one)
+	p := &person{url: ada.url, key: shared}
+	await(t, func() error { return codeOf(p.get(t, "/api/conversations"), 200) })
+	two := one.DeepCopy()
+	two.ObjectMeta = metav1.ObjectMeta{Namespace: ada.namespace, Name: "two"}
+	create(t, two)
+	await(t, func() error { return codeOf(p.get(t, "/api/conversations"), 401) })
+	if err := suite.Client.Delete(t.Context(), two); err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() error { return codeOf(p.get(t, "/api/conversations"), 200) })
+	if strings.Contains(suite.facade.Log.String(), shared) {
+		t.Error("the key is in the log")
+	}
+}

@@ -1,0 +1,98 @@
+// Package answer is how the facade answers: with a body, or with a refusal that says why.
+package answer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/parley-dev/parley/api/rest"
+)
+
+// Refusal is an error that the client is told.
+type Refusal struct {
+	Code       int
+	Body       any
+	RetryAfter time.Duration
+}
+
+func (r *Refusal) Error() string { return http.StatusText(r.Code) }
+
+// Refuse with a reason: a sentence, or a list of details.
+func Refuse(code int, detail any) *Refusal {
+	return &Refusal{Code: code, Body: map[string]any{"detail": detail}}
+}
+
+// Later is a refusal of what may succeed after a while.
+func Later(code int, detail string, after time.Duration) *Refusal {
+	r := Refuse(code, detail)
+	r.RetryAfter = after
+	return r
+}
+
+// Invalid lists all that is wrong with a request.
+func Invalid(details ...rest.Detail) *Refusal {
+	return &Refusal{Code: http.StatusUnprocessableEntity, Body: rest.Invalid{Detail: details[:min(len(details), rest.MaxDetails)]}}
+}
+
+// DetailsOf are what is wrong with a request, if the error says that something is.
+func DetailsOf(err error) []rest.Detail {
+	var refusal *Refusal
+	if !errors.As(err, &refusal) {
+		return nil
+	}
+	body, _ := refusal.Body.(rest.Invalid)
+	return body.Detail
+}
+
+// CodeOf is the status that an error is answered with.
+func CodeOf(err error) int {
+	var refusal *Refusal
+	if errors.As(err, &refusal) {
+		return refusal.Code
+	}
+	return http.StatusInternalServerError
+}
+
+// Complain with an id, as the existing service does.
+func Complain(msgID, message string) *Refusal {
+	return &Refusal{Code: http.StatusBadRequest, Body: map[string]string{"status": "error", "message": message, "msg_id": msgID}}
+}
+
+// Refusals that several operations have.
+var (
+	Unauthorized   = Refuse(http.StatusUnauthorized, "Unauthorized")
+	NotFound       = Refuse(http.StatusNotFound, "Not Found")
+	TooLarge       = Refuse(http.StatusRequestEntityTooLarge, "Request body too large")
+	Forbidden      = Refuse(http.StatusForbidden, "The cluster refuses this: a quota or a policy stands against it")
+	Unavailable    = Later(http.StatusServiceUnavailable, "The Kubernetes API server does not answer; try again", time.Second)
+	internalFailed = Refuse(http.StatusInternalServerError, "Internal Server Error")
+)
+
+// Write answers with a body, or with the error where there is one.
+func Write(w http.ResponseWriter, body any, err error) {
+	code := http.StatusOK
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if err != nil {
+		refusal := internalFailed
+		_ = errors.As(err, &refusal)
+		code, body = refusal.Code, refusal.Body
+		if refusal.RetryAfter > 0 {
+			seconds := int((refusal.RetryAfter + time.Second - 1) / time.Second)
+			w.Header().Set("Retry-After", strconv.Itoa(seconds))
+		}
+	}
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	_ = encoder.Encode(body) // every body can be
+	// With its length the answer is complete as soon as it is sent.
+	w.Header().Set("Content-Length", strconv.Itoa(text.Len()))
+	w.WriteHeader(code)
+	_, _ = w.Write(text.Bytes()) // the client is gone; nobody is left to tell
+}

@@ -1,0 +1,88 @@
+package cluster
+
+import (
+	"cmp"
+	"encoding/json"
+	"regexp"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/parley-dev/parley/api/rest"
+)
+
+// Where and what kind of mistake it is, a cause says in fields of its own. The rest it says in English: what exactly is wrong,
+// and, which must not be repeated, the value. The tests of each setting and field hold these expressions against a real API server.
+var (
+	subject = regexp.MustCompile(`^\S+ in body `)
+	// typeName is what a rule about a whole object has in place of the value.
+	typeName = regexp.MustCompile(`^(object|array|string|integer|number|boolean)$`)
+	// phrases tell apart what is all one type of cause.
+	phrases = []struct{ phrase, kind string }{
+		{"greater than or equal", "greater_than_equal"},
+		{"less than or equal", "less_than_equal"},
+		{"chars long", "string_too_short"},
+		{"should match", "string_pattern_mismatch"},
+	}
+)
+
+// details says in the terms of a request what the API server says of an object.
+func details(causes []metav1.StatusCause, names rest.EntryNames) []rest.Detail {
+	var details []rest.Detail
+	for _, cause := range causes {
+		if strings.Contains(cause.Message, "some validation rules were not checked") {
+			continue // the rest is asked for separately
+		}
+		kind, msg := explain(cause)
+		details = append(details, rest.Detail{Type: kind, Loc: rest.LocationOf(cause.Field, names), Msg: msg})
+	}
+	return details
+}
+
+// explain is the type and message of a cause, without the value that the API server puts into it.
+func explain(cause metav1.StatusCause) (kind, msg string) {
+	value, detail := splitCause(cause.Message)
+	detail = subject.ReplaceAllString(detail, "Input ")
+	if len(value) > 2 && !typeName.MatchString(value) && strings.Contains(detail, value) {
+		detail = ""
+	}
+	switch field.ErrorType(cause.Type) {
+	case field.ErrorTypeRequired:
+		return "missing", "Field required"
+	case field.ErrorTypeNotSupported:
+		return "enum", "Input should be one of the " + cmp.Or(detail, "supported values")
+	case field.ErrorTypeTooLong:
+		return "string_too_long", "String is too long: " + cmp.Or(detail, "it exceeds the limit")
+	case field.ErrorTypeTooMany:
+		return "too_long", "List is too long: " + cmp.Or(detail, "it exceeds the limit")
+	case field.ErrorTypeDuplicate:
+		return "value_error", "An entry is listed twice"
+	}
+	detail = rest.InRequestsTerms(cmp.Or(detail, "Input is not allowed here"))
+	for _, known := range phrases {
+		if strings.Contains(detail, known.phrase) {
+			return known.kind, detail
+		}
+	}
+	return "value_error", detail
+}
+
+// splitCause takes "Invalid value: <value>: detail" apart. The value is quoted, JSON, or left out.
+func splitCause(message string) (value, detail string) {
+	_, remainder, found := strings.Cut(message, ": ")
+	if !found {
+		return "", ""
+	}
+	if quoted, err := strconv.QuotedPrefix(remainder); err == nil {
+		value, _ = strconv.Unquote(quoted)
+		return value, strings.TrimPrefix(remainder[len(quoted):], ": ")
+	}
+	var parsed json.RawMessage
+	decoder := json.NewDecoder(strings.NewReader(remainder))
+	if decoder.Decode(&parsed) == nil {
+		return string(parsed), strings.TrimPrefix(remainder[decoder.InputOffset():], ": ")
+	}
+	return "", remainder
+}

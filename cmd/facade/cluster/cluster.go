@@ -1,0 +1,157 @@
+// Package cluster is Kubernetes as the facade uses it: what it reads, from a cache or live, what it writes, and what the API
+// server's errors mean to a client.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	clientrest "k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// FieldOwner owns what the facade writes.
+const FieldOwner = "parley-facade"
+
+// indexKeyHash finds settings by the hash of their session key.
+const indexKeyHash = "status.sessionKeyHash"
+
+// catchUp is how long a reader waits until the cache has what this facade wrote.
+const catchUp = 2 * time.Second
+
+// Cluster is Kubernetes as the facade uses it.
+type Cluster struct {
+	cache cache.Cache
+	// live asks the API server.
+	live client.Client
+	// cached reads the cache, and waits there for what was written through it.
+	cached client.Client
+	probe  discovery.DiscoveryInterface
+}
+
+// New prepares to use the cluster; Start fills the cache.
+func New(ctx context.Context, cfg *clientrest.Config) (*Cluster, error) {
+	cfg = clientrest.CopyConfig(cfg)
+	// The API server's priority and fairness governs; each user has a limit of their own in the facade.
+	cfg.QPS = -1
+	// The webhook warns of keys that do not exist yet: they are written next.
+	cfg.WarningHandler = clientrest.NoWarnings{}
+	scheme := runtime.NewScheme()
+	builder := runtime.NewSchemeBuilder(clientscheme.AddToScheme, v1alpha1.AddToScheme)
+	if err := builder.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	objects, err := newCache(ctx, cfg, scheme)
+	if err != nil {
+		return nil, err
+	}
+	connection, err := clientrest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("make a connection: %w", err)
+	}
+	options := client.Options{HTTPClient: connection, Scheme: scheme, FieldOwner: FieldOwner}
+	if options.Mapper, err = apiutil.NewDynamicRESTMapper(cfg, connection); err != nil {
+		return nil, fmt.Errorf("find the kinds: %w", err)
+	}
+	live, err := client.New(cfg, options)
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+	// A client that created a conversation finds it in the list that it asks for next.
+	options.Cache = &client.CacheOptions{Reader: objects, EnableReadYourWritesConsistency: ptr.To(true)}
+	cached, err := client.New(cfg, options)
+	if err != nil {
+		return nil, fmt.Errorf("make a client over the cache: %w", err)
+	}
+	probe, err := discovery.NewDiscoveryClientForConfigAndClient(cfg, connection)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for probes: %w", err)
+	}
+	return &Cluster{cache: objects, live: live, cached: cached, probe: probe}, nil
+}
+
+// newCache holds the two kinds and nothing else, without what no answer shows. Its watches have a connection of their own,
+// so that a burst of writes does not hold up their events; a dialer of its own keeps client-go from sharing one.
+func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Scheme) (cache.Cache, error) {
+	cfg = clientrest.CopyConfig(cfg)
+	cfg.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
+	objects, err := cache.New(cfg, cache.Options{
+		Scheme:                      scheme,
+		DefaultTransform:            strip,
+		ReaderFailOnMissingInformer: true,
+		ByObject:                    map[client.Object]cache.ByObject{&v1alpha1.UserSettings{}: {}, &v1alpha1.Conversation{}: {}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the cache: %w", err)
+	}
+	for _, index := range []struct {
+		object  client.Object
+		field   string
+		extract client.IndexerFunc
+	}{
+		{&v1alpha1.UserSettings{}, indexKeyHash, func(o client.Object) []string {
+			if hash := o.(*v1alpha1.UserSettings).Status.SessionKeyHash; hash != "" {
+				return []string{hash}
+			}
+			return nil
+		}},
+		{&v1alpha1.Conversation{}, v1alpha1.IndexUserSettingsName, func(o client.Object) []string {
+			return []string{o.(*v1alpha1.Conversation).Spec.UserSettingsName}
+		}},
+	} {
+		if err := objects.IndexField(ctx, index.object, index.field, index.extract); err != nil {
+			return nil, fmt.Errorf("index %T: %w", index.object, err)
+		}
+	}
+	return objects, nil
+}
+
+// maxTitle is how much of a first message is kept: of its first line a list shows less.
+const maxTitle = 512
+
+// strip drops what answers are not made of. Messages and images are the bulk of a conversation; of the first message
+// enough is kept for a title.
+func strip(object any) (any, error) {
+	o, isObject := object.(client.Object)
+	if !isObject {
+		return object, nil
+	}
+	o.SetManagedFields(nil)
+	if conversation, is := object.(*v1alpha1.Conversation); is {
+		spec := &conversation.Spec
+		spec.ImageURLs, spec.ConversationInstructions, spec.MCPConfig = nil, nil, nil
+		if spec.InitialUserMsg != nil {
+			spec.InitialUserMsg = ptr.To(strings.Clone(beginning(*spec.InitialUserMsg)))
+		}
+	}
+	return object, nil
+}
+
+// beginning is the first line of a message as far as it is kept.
+func beginning(message string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(message), "\n")
+	return strings.ToValidUTF8(line[:min(len(line), maxTitle)], "")
+}
+
+// Start fills the cache and keeps it up to date until the context ends.
+func (c *Cluster) Start(ctx context.Context) error { return c.cache.Start(ctx) }
+
+// Ready says why requests cannot be served now.
+func (c *Cluster) Ready(ctx context.Context) error {
+	if !c.cache.WaitForCacheSync(ctx) {
+		return errors.New("the cache is not filled yet")
+	}
+	return c.probe.RESTClient().Get().AbsPath("/livez").Do(ctx).Error()
+}

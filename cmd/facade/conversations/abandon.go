@@ -1,0 +1,59 @@
+package conversations
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+const (
+	// abandonTime is how long the deletion of a conversation is tried that nobody will ask for again.
+	abandonTime = 5 * time.Second
+	// unknownTime is the same for one of which nobody knows whether it is there. The API server does not work on a request for
+	// longer than a minute.
+	unknownTime = 70 * time.Second
+	// maxUnknown is how many of those are looked for at once.
+	maxUnknown = 1000
+)
+
+// abandoner removes conversations that nobody will ask for again.
+type abandoner struct{ unknown atomic.Int64 }
+
+type deleter interface {
+	DeleteConversation(ctx context.Context, conversation *v1alpha1.Conversation) error
+}
+
+// now removes a conversation that is there. If that fails, it goes when its time is over.
+func (a *abandoner) now(ctx context.Context, d deleter, c *v1alpha1.Conversation) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTime)
+	defer cancel()
+	_ = d.DeleteConversation(ctx, c)
+}
+
+// later removes a conversation whose creation may have succeeded, or may yet: its random name is nobody else's. It is looked
+// for again until it was found and removed, or can no longer come.
+func (a *abandoner) later(d deleter, c *v1alpha1.Conversation) {
+	if a.unknown.Add(1) > maxUnknown {
+		a.unknown.Add(-1)
+		return
+	}
+	go func() {
+		defer a.unknown.Add(-1)
+		ctx, cancel := context.WithTimeout(context.Background(), unknownTime)
+		defer cancel()
+		for delay := 50 * time.Millisecond; ctx.Err() == nil; delay = min(2*delay, abandonTime) {
+			try, cancel := context.WithTimeout(ctx, abandonTime)
+			err := d.DeleteConversation(try, c)
+			cancel()
+			if err == nil {
+				return
+			}
+			select {
+			case <-time.After(delay):
+			case <-ctx.Done():
+			}
+		}
+	}()
+}

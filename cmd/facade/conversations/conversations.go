@@ -1,0 +1,160 @@
+// Package conversations creates, shows, stops, starts and deletes conversations.
+package conversations
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/access"
+	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
+	"github.com/parley-dev/parley/cmd/facade/kept"
+	"github.com/parley-dev/parley/cmd/facade/settings"
+)
+
+// Cluster is what conversations need of Kubernetes.
+type Cluster interface {
+	settings.Reader
+	kept.Writer
+	CreateConfigMap(ctx context.Context, configMap *corev1.ConfigMap) error
+	// CreateConversation fills in what the API server made of it.
+	CreateConversation(ctx context.Context, conversation *v1alpha1.Conversation, dryRun bool) error
+	Conversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error)
+	// CachedConversation lacks what the cache does not keep.
+	CachedConversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error)
+	// ConversationsOf are those of a user, from the cache. They must not be changed.
+	ConversationsOf(ctx context.Context, user types.NamespacedName) ([]v1alpha1.Conversation, error)
+	PatchConversation(ctx context.Context, conversation *v1alpha1.Conversation, patch []byte) error
+	// DeleteConversation deletes this very one; without a UID, whichever has the name.
+	DeleteConversation(ctx context.Context, conversation *v1alpha1.Conversation) error
+}
+
+// Service of the conversations of all users.
+type Service struct {
+	Cluster Cluster
+	abandon abandoner
+}
+
+var (
+	notFound = answer.Refuse(http.StatusNotFound, "Conversation not found")
+	idTaken  = answer.Refuse(http.StatusConflict, "A conversation with this id exists that does not equal the one asked for")
+)
+
+// own finds a conversation of the user. One of somebody else is answered like one that is not there.
+func own(ctx context.Context, u *access.User, id string, find func(context.Context, types.NamespacedName) (*v1alpha1.Conversation, error)) (*v1alpha1.Conversation, error) {
+	if !rest.ConversationID.MatchString(id) {
+		return nil, notFound
+	}
+	c, err := find(ctx, types.NamespacedName{Namespace: u.Namespace, Name: id})
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && c.Spec.UserSettingsName != u.Name:
+		return nil, notFound
+	case err != nil:
+		return nil, cluster.Refusal(ctx, err, nil)
+	}
+	return c, nil
+}
+
+// Get shows a conversation.
+func (s *Service) Get(ctx context.Context, u *access.User, id string) (any, error) {
+	c, err := own(ctx, u, id, s.Cluster.CachedConversation)
+	if answer.CodeOf(err) == http.StatusNotFound {
+		// Another facade may have created it a moment ago.
+		c, err = own(ctx, u, id, s.Cluster.Conversation)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return view(c), nil
+}
+
+// Delete a conversation with all that belongs to it.
+func (s *Service) Delete(ctx context.Context, u *access.User, id string) (any, error) {
+	c, err := own(ctx, u, id, s.Cluster.Conversation)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Cluster.DeleteConversation(ctx, c); err != nil {
+		return nil, refusal(ctx, err)
+	}
+	return response(c, v1alpha1.StateStopped), nil
+}
+
+// refusal of a change to a conversation that was just found: by now it may be gone, or another one.
+func refusal(ctx context.Context, err error) error {
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return notFound
+	}
+	return cluster.Refusal(ctx, err, nil)
+}
+
+// Stop a conversation, and keep its workspace.
+func (s *Service) Stop(ctx context.Context, u *access.User, id string) (any, error) {
+	return s.setLifecycle(ctx, u, id, func(*v1alpha1.Conversation) (map[string]any, v1alpha1.ConversationState) {
+		return map[string]any{"suspend": true}, v1alpha1.StateStopped
+	})
+}
+
+// Start a conversation that was stopped or has ended.
+func (s *Service) Start(ctx context.Context, u *access.User, id string) (any, error) {
+	return s.setLifecycle(ctx, u, id, func(c *v1alpha1.Conversation) (map[string]any, v1alpha1.ConversationState) {
+		spec := map[string]any{"suspend": false}
+		switch {
+		case stateOf(c) != v1alpha1.StateStopped && !c.Spec.Suspend:
+			return nil, stateOf(c) // it is under way
+		case c.Status.Reason != v1alpha1.ReasonSuspended && stateOf(c) == v1alpha1.StateStopped:
+			// It ended by itself; each other time starts it once more, unless it is in the future. Times have whole seconds.
+			at := metav1.NewTime(time.Now().Truncate(time.Second))
+			for at.Equal(c.Spec.RestartAt) || at.Equal(c.Status.RestartedAt) {
+				at = metav1.NewTime(at.Add(-time.Second))
+			}
+			spec["restartAt"] = at
+		}
+		return spec, v1alpha1.StateStarting
+	})
+}
+
+// setLifecycle changes how a conversation lives. The UID keeps the change from another one that took the name meanwhile.
+func (s *Service) setLifecycle(ctx context.Context, u *access.User, id string, change func(*v1alpha1.Conversation) (map[string]any, v1alpha1.ConversationState)) (any, error) {
+	c, err := own(ctx, u, id, s.Cluster.Conversation)
+	if err != nil {
+		return nil, err
+	}
+	spec, state := change(c)
+	if spec == nil {
+		return response(c, state), nil
+	}
+	if err := s.patch(ctx, c, map[string]any{"metadata": map[string]any{"uid": c.UID}, "spec": spec}); err != nil {
+		return nil, refusal(ctx, err)
+	}
+	return response(c, state), nil
+}
+
+func (s *Service) patch(ctx context.Context, c *v1alpha1.Conversation, patch map[string]any) error {
+	data, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	return s.Cluster.PatchConversation(ctx, c, data)
+}
+
+func response(c *v1alpha1.Conversation, state v1alpha1.ConversationState) rest.ConversationResponse {
+	return rest.ConversationResponse{Status: "ok", ConversationID: c.Name, ConversationStatus: string(state)}
+}
+
+// stateOf is STARTING until the operator has seen the conversation.
+func stateOf(c *v1alpha1.Conversation) v1alpha1.ConversationState {
+	if c.Status.State == "" {
+		return v1alpha1.StateStarting
+	}
+	return c.Status.State
+}

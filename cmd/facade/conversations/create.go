@@ -1,0 +1,164 @@
+package conversations
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/access"
+	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
+	"github.com/parley-dev/parley/cmd/facade/kept"
+	"github.com/parley-dev/parley/cmd/facade/settings"
+)
+
+// maxIdempotencyKey is the longest Idempotency-Key; a UUID has 36 characters.
+const maxIdempotencyKey = 255
+
+// Post creates the conversation that a body asks for, or joins it.
+func (s *Service) Post(ctx context.Context, u *access.User, body []byte, idempotencyKey string) (any, error) {
+	fields, details := rest.DecodeBody(body)
+	if len(details) > 0 {
+		return nil, answer.Invalid(details...)
+	}
+	check := func(fields rest.Body) []rest.Detail {
+		request, details := rest.DecodeConversation(fields)
+		if len(details) > 0 {
+			return details
+		}
+		wanted, _ := build(u, newID(), request, time.Now())
+		err := s.Cluster.CreateConversation(ctx, wanted, true)
+		if err == nil {
+			return nil
+		}
+		return answer.DetailsOf(cluster.Refusal(ctx, err, nil))
+	}
+	request, details := rest.DecodeConversation(fields)
+	if len(details) > 0 {
+		return nil, answer.Invalid(rest.AllDetails(fields, details, check)...)
+	}
+	if err := s.settingsSuffice(ctx, u); err != nil {
+		return nil, err
+	}
+	if len(idempotencyKey) > maxIdempotencyKey {
+		return nil, answer.Invalid(rest.Detail{Type: "string_too_long", Loc: rest.Location{"header", "idempotency-key"}, Msg: "String should have at most 255 characters"})
+	}
+	name, chosen := conversationID(u, request, idempotencyKey)
+	created, err := s.create(ctx, u, request, name, chosen)
+	if details := answer.DetailsOf(err); len(details) > 0 {
+		return nil, answer.Invalid(rest.AllDetails(fields, details, check)...)
+	}
+	return created, err
+}
+
+// conversationID is the name of the conversation, and whether the client can name it again: it gave the id, or a key
+// from which the id follows.
+func conversationID(u *access.User, r *rest.ConversationRequest, idempotencyKey string) (name string, chosen bool) {
+	switch {
+	case r.ConversationID != nil:
+		return *r.ConversationID, true
+	case idempotencyKey != "":
+		sum := sha256.Sum256([]byte(strings.Join([]string{u.Namespace, u.Name, idempotencyKey}, "\x00")))
+		return hex.EncodeToString(sum[:16]), true
+	}
+	return newID(), false
+}
+
+// settingsSuffice for a session. The cache may be behind what the client stored a moment ago, so only what the API server
+// confirms is refused.
+func (s *Service) settingsSuffice(ctx context.Context, u *access.User) error {
+	if settings.Suffice(u.Settings) == nil {
+		return nil
+	}
+	live, err := settings.Live(ctx, s.Cluster, u)
+	if err != nil {
+		return err
+	}
+	return settings.Suffice(live)
+}
+
+// create the conversation before its keys and replay, which it then owns: it starts when they are there, and whatever is
+// left half done goes away with it or is completed by the client's next try.
+func (s *Service) create(ctx context.Context, u *access.User, r *rest.ConversationRequest, name string, chosen bool) (any, error) {
+	wanted, keys := build(u, name, r, time.Now())
+	if err := kept.TooMany(keys, "body", "mcp_config"); err != nil {
+		return nil, err
+	}
+	created := wanted.DeepCopy()
+	if err := s.Cluster.CreateConversation(ctx, created, false); err != nil {
+		if apierrors.IsAlreadyExists(err) {
+			return s.join(ctx, r, wanted, keys)
+		}
+		// Whether it is there nobody knows; who cannot ask for it again would get a second one.
+		if !chosen && !cluster.IsDecided(err) {
+			s.abandon.later(s.Cluster, wanted)
+		}
+		if details := cluster.SecretsInTheWay(err, nil); len(details) > 0 {
+			return nil, answer.Refuse(http.StatusConflict, details)
+		}
+		return nil, cluster.Refusal(ctx, err, nil)
+	}
+	if err := s.complete(ctx, created, r, keys); err != nil {
+		if !chosen || answer.CodeOf(err) < http.StatusInternalServerError {
+			s.abandon.now(ctx, s.Cluster, created)
+		}
+		return nil, err
+	}
+	return response(created, v1alpha1.StateStarting), nil
+}
+
+// join answers a request for a conversation that exists.
+func (s *Service) join(ctx context.Context, r *rest.ConversationRequest, wanted *v1alpha1.Conversation, keys []kept.Key) (any, error) {
+	stored, err := s.Cluster.Conversation(ctx, types.NamespacedName{Namespace: wanted.Namespace, Name: wanted.Name})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, answer.Unavailable // deleted this moment: the next try creates it
+	case err != nil:
+		return nil, cluster.Refusal(ctx, err, nil)
+	case stored.Spec.UserSettingsName != wanted.Spec.UserSettingsName || stored.DeletionTimestamp != nil:
+		return nil, idTaken
+	case saysOnlyWhich(wanted):
+		return response(stored, stateOf(stored)), nil
+	case !sameRequest(stored, wanted):
+		return nil, idTaken
+	}
+	if stored.Annotations[AnnotationIncomplete] != "" {
+		if err := s.complete(ctx, stored, r, keys); err != nil {
+			return nil, err
+		}
+	}
+	return response(stored, stateOf(stored)), nil
+}
+
+// complete writes the keys and the replay of a conversation, and then takes its mark away.
+func (s *Service) complete(ctx context.Context, c *v1alpha1.Conversation, r *rest.ConversationRequest, keys []kept.Key) error {
+	if !hasParts(c) {
+		return nil
+	}
+	if err := kept.Write(ctx, s.Cluster, keys, c, time.Now()); err != nil {
+		return err
+	}
+	if c.Spec.ReplayJSONRef != nil && r.ReplayJSON != nil {
+		// One that exists has the same content, for its name is made of that.
+		err := s.Cluster.CreateConfigMap(ctx, kept.Replay(*c.Spec.ReplayJSONRef, *r.ReplayJSON, c, time.Now()))
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return cluster.Refusal(ctx, err, nil)
+		}
+	}
+	patch := map[string]any{
+		"metadata": map[string]any{"uid": c.UID, "annotations": map[string]any{AnnotationIncomplete: nil}},
+		"spec":     map[string]any{"ttlAfterStopped": nil},
+	}
+	if err := s.patch(ctx, c, patch); err != nil {
+		return cluster.Refusal(ctx, err, nil)
+	}
+	return nil
+}

@@ -1,0 +1,210 @@
+package conversations
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/access"
+	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
+)
+
+const (
+	defaultLimit = 20
+	maxLimit     = 100
+	maxTitle     = 100
+)
+
+// page is what a client wants of the list.
+type page struct {
+	limit      int
+	after      *position
+	repository string
+	trigger    string
+}
+
+// position of a conversation in the list.
+type position struct {
+	created time.Time
+	name    string
+}
+
+// compare is negative for what comes first: the newer.
+func (p position) compare(q position) int {
+	return cmp.Or(q.created.Compare(p.created), strings.Compare(p.name, q.name))
+}
+
+func (p position) id() string {
+	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(p.created.UnixNano(), 36) + "." + p.name))
+}
+
+func parsePosition(id string) (*position, bool) {
+	text, err := base64.RawURLEncoding.DecodeString(id)
+	created, name, found := strings.Cut(string(text), ".")
+	nanoseconds, parseErr := strconv.ParseInt(created, 36, 64)
+	if err != nil || !found || parseErr != nil || !rest.ConversationID.MatchString(name) {
+		return nil, false
+	}
+	return &position{time.Unix(0, nanoseconds), name}, true
+}
+
+func decodePage(query url.Values) (page, []rest.Detail) {
+	var details []rest.Detail
+	fail := func(name, kind, msg string) {
+		details = append(details, rest.Detail{Type: kind, Loc: rest.Location{"query", name}, Msg: msg})
+	}
+	p := page{limit: defaultLimit, repository: query.Get("selected_repository"), trigger: query.Get("conversation_trigger")}
+	if limit := query.Get("limit"); limit != "" {
+		n, err := strconv.Atoi(limit)
+		switch {
+		case err != nil:
+			fail("limit", "int_parsing", "Input should be a valid integer, unable to parse string as an integer")
+		case n < 1:
+			fail("limit", "greater_than_equal", "Input should be greater than or equal to 1")
+		case n > maxLimit:
+			fail("limit", "less_than_equal", "Input should be less than or equal to 100")
+		}
+		p.limit = n
+	}
+	if id := query.Get("page_id"); id != "" {
+		var valid bool
+		if p.after, valid = parsePosition(id); !valid {
+			fail("page_id", "value_error", "Value error, this is not a next_page_id of an earlier answer")
+		}
+	}
+	if !slices.Contains([]string{"", rest.TriggerGUI, rest.TriggerSuggestedTask, rest.TriggerMicroagent}, p.trigger) {
+		fail("conversation_trigger", "enum", "Input should be 'gui', 'suggested_task' or 'microagent_management'")
+	}
+	return p, details
+}
+
+// List a page of the user's conversations.
+func (s *Service) List(ctx context.Context, u *access.User, query url.Values) (any, error) {
+	p, details := decodePage(query)
+	if len(details) > 0 {
+		return nil, answer.Invalid(details...)
+	}
+	all, err := s.Cluster.ConversationsOf(ctx, u.Key())
+	if err != nil {
+		return nil, cluster.Refusal(ctx, err, nil)
+	}
+	return p.of(all), nil
+}
+
+// of filters first and cuts the page out of what is left. The page begins after a conversation's position, not after a
+// number of them, so that none is missed or shown twice when others come and go.
+func (p page) of(all []v1alpha1.Conversation) rest.ConversationPage {
+	type entry struct {
+		position
+		conversation *v1alpha1.Conversation
+	}
+	var entries []entry
+	for i := range all {
+		c := &all[i]
+		repository, _ := c.Spec.EffectiveRepository()
+		at := position{createdAt(c), c.Name}
+		if p.repository != "" && p.repository != repository || p.trigger != "" && p.trigger != trigger(c) ||
+			p.after != nil && p.after.compare(at) >= 0 {
+			continue
+		}
+		entries = append(entries, entry{at, c})
+	}
+	slices.SortFunc(entries, func(a, b entry) int { return a.compare(b.position) })
+	result := rest.ConversationPage{Results: []rest.Conversation{}}
+	if len(entries) > p.limit {
+		entries = entries[:p.limit]
+		result.NextPageID = ptr.To(entries[p.limit-1].id())
+	}
+	for _, e := range entries {
+		result.Results = append(result.Results, view(e.conversation))
+	}
+	return result
+}
+
+func view(c *v1alpha1.Conversation) rest.Conversation {
+	repository, provider := c.Spec.EffectiveRepository()
+	return rest.Conversation{
+		ConversationID:     c.Name,
+		Title:              titleOf(c),
+		Status:             string(stateOf(c)),
+		ConversationStatus: string(stateOf(c)),
+		Reason:             orNull(c.Status.Reason),
+		Message:            orNull(c.Status.Message),
+		SelectedRepository: orNull(repository),
+		SelectedBranch:     c.Spec.SelectedBranch,
+		GitProvider:        orNull(string(provider)),
+		Trigger:            trigger(c),
+		CreatedAt:          createdAt(c),
+		LastUpdatedAt:      lastUpdatedAt(c),
+	}
+}
+
+func orNull(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
+}
+
+// createdAt is the precise time where the facade noted it. The object's own time decides if the two do not fit together.
+func createdAt(c *v1alpha1.Conversation) time.Time {
+	noted, err := time.Parse(time.RFC3339Nano, c.Annotations[annotationCreatedAt])
+	if err != nil || noted.Sub(c.CreationTimestamp.Time).Abs() > 5*time.Second {
+		return c.CreationTimestamp.UTC()
+	}
+	return noted.UTC()
+}
+
+func lastUpdatedAt(c *v1alpha1.Conversation) time.Time {
+	latest := createdAt(c)
+	for _, condition := range c.Status.Conditions {
+		if condition.LastTransitionTime.After(latest) {
+			latest = condition.LastTransitionTime.UTC()
+		}
+	}
+	return latest
+}
+
+func trigger(c *v1alpha1.Conversation) string {
+	switch {
+	case c.Spec.SuggestedTask != nil:
+		return rest.TriggerSuggestedTask
+	case c.Spec.CreateMicroagent != nil:
+		return rest.TriggerMicroagent
+	}
+	return rest.TriggerGUI
+}
+
+// titleOf is the title of what was asked for, else the beginning of the first message.
+func titleOf(c *v1alpha1.Conversation) string {
+	switch spec := &c.Spec; {
+	case spec.SuggestedTask != nil:
+		return spec.SuggestedTask.Title
+	case spec.CreateMicroagent != nil && spec.CreateMicroagent.Title != nil:
+		return *spec.CreateMicroagent.Title
+	case spec.InitialUserMsg != nil && title(*spec.InitialUserMsg) != "":
+		return title(*spec.InitialUserMsg)
+	}
+	return "Conversation " + c.Name[:min(5, len(c.Name))]
+}
+
+// title is the first line of a message, cut to a length that a list has room for.
+func title(message string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(message), "\n")
+	line = strings.TrimSpace(line)
+	if utf8.RuneCountInString(line) <= maxTitle {
+		return line
+	}
+	return string([]rune(line)[:maxTitle-1]) + "…"
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/conversations"
+)
+
+const crowd = 200
+
+// atOnce runs one function for each of a crowd, all at the same time.
+func atOnce(do func(i int)) {
+	var everybody sync.WaitGroup
+	start := make(chan struct{})
+	for i := range crowd {
+		everybody.Go(func() {
+			<-start
+			do(i)
+		})
+	}
+	close(start)
+	everybody.Wait()
+}
+
+// insist sends a request again while the answer is to come back later, as it is to some of a crowd on a slow machine.
+func (p *person) insist(path, body string) (reply, error) {
+	for {
+		r, err := p.send("POST", path, body)
+		if err != nil || r.code != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" {
+			return r, err
+		}
+	}
+}
+
+func TestACrowdStoringSettingsOfOneUserLosesNothing(t *testing.T) {
+	ada := newPerson(t, "ada")
+	second := ownFacade(t, "--user-rate=0")
+	other := ada.at(t, second.URL)
+	atOnce(func(i int) {
+		// Everybody stores something of their own: secrets by name, and a plain field by turns.
+		body := fmt.Sprintf(`{"secrets_store": {"custom_secrets": {"S%d": {"secret": "v%d"}}}, "llm_api_key": "k%d"}`, i%50, i%50, i)
+		switch i % 5 {
+		case 1:
+			body = `{"language": "en"}`
+		case 2:
+			body = `{"email": "ada@example.com"}`
+		case 3:
+			body = `{"git_user_name": "Ada"}`
+		case 4:
+			body = fmt.Sprintf(`{"secrets_store": {"custom_secrets": {"S%d": {"secret": "v%d"}}}}`, i%50, i%50)
+		}
+		p := []*person{ada, other}[i%2]
+		if r, err := p.insist("/api/settings", body); err != nil || r.code != http.StatusOK {
+			t.Errorf("%d: %d %s %v", i, r.code, r.body, err)
+		}
+	})
+	spec := ada.settings(t).Spec
+	if spec.Language == nil || spec.Email == nil || spec.GitUserName == nil || spec.LLMAPIKeyRef == nil {
+		t.Errorf("a field is lost: %s", jsonOf(t, spec))
+	}
+	stored := map[string]string{}
+	for _, s := range spec.SecretsStore.CustomSecrets {
+		stored[s.Name] = ada.secret(t, s.SecretRef.Name)
+	}
+	for i := range crowd {
+		if i%5 == 0 || i%5 == 4 {
+			if name := fmt.Sprintf("S%d", i%50); stored[name] != fmt.Sprintf("v%d", i%50) {
+				t.Errorf("%s is %q", name, stored[name])
+			}
+		}
+	}
+}
+
+func TestACrowdAskingForClashingConversationsMakesEachOnce(t *testing.T) {
+	ada := newcomer(t)
+	var mu sync.Mutex
+	codes := map[string]map[int]int{}
+	atOnce(func(i int) {
+		// Ten ids; for each, half of the requests say one thing and half another.
+		id := fmt.Sprintf("talk-%d", i%10)
+		body := fmt.Sprintf(`{"conversation_id": %q, "initial_user_msg": "hello %d", "mcp_config": {"sse_servers": [{"url": "https://a.example.com", "api_key": "k%d"}]}}`, id, i/10%2, i)
+		r, err := ada.insist("/api/conversations", body)
+		if err != nil || r.code != http.StatusOK && r.code != http.StatusConflict {
+			t.Errorf("%d: %d %s %v", i, r.code, r.body, err)
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if codes[id] == nil {
+			codes[id] = map[int]int{}
+		}
+		codes[id][r.code]++
+	})
+	for id, counts := range codes {
+		if counts[200] != 10 || counts[409] != 10 {
+			t.Errorf("%s: %v, want half of them joined and half refused", id, counts)
+		}
+		if c := ada.conversation(t, id); c.Annotations[conversations.AnnotationIncomplete] != "" {
+			t.Errorf("%s is incomplete", id)
+		}
+	}
+	var list v1alpha1.ConversationList
+	if err := suite.Client.List(t.Context(), &list, client.InNamespace(ada.namespace)); err != nil || len(list.Items) != 10 {
+		t.Errorf("there are %d conversations (%v), want 10", len(list.Items), err)
+	}
+}
+
+// A facade that is killed leaves conversations in any state; the same requests, sent again, complete all of them.
+func TestWhatAKilledFacadeLeavesIsCompletedByTheNextTry(t *testing.T) {
+	ada := newcomer(t)
+	doomed, err := startFacade(suite.Env, "--user-rate=0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := ada.at(t, doomed.URL)
+	body := func(i int) string {
+		return fmt.Sprintf(`{"conversation_id": "talk-%d", "replay_json": "[]", "mcp_config": {"sse_servers": [{"url": "https://a.example.com", "api_key": "k%d"}],
+			"stdio_servers": [{"name": "s", "command": "c", "env": {"A": "a%d", "B": "b"}}]}}`, i, i, i)
+	}
+	state := func() (all, half int) {
+		t.Helper()
+		var list v1alpha1.ConversationList
+		if err := suite.Client.List(t.Context(), &list, client.InNamespace(ada.namespace)); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range list.Items {
+			if c.Annotations[conversations.AnnotationIncomplete] != "" {
+				half++
+			}
+		}
+		return len(list.Items), half
+	}
+	var everybody sync.WaitGroup
+	everybody.Go(func() {
+		atOnce(func(i int) { _, _ = there.send("POST", "/api/conversations", body(i)) })
+	})
+	// It is killed while some are complete and some are not, and a crowd of both is under way.
+	await(t, func() error {
+		if all, half := state(); half == 0 || half == all {
+			return fmt.Errorf("%d conversations, %d of them incomplete", all, half)
+		}
+		return nil
+	})
+	doomed.Kill()
+	everybody.Wait()
+	all, half := state()
+	t.Logf("the facade died with %d conversations of %d created, %d of them incomplete", all, crowd, half)
+	if half == 0 {
+		t.Fatal("it left nothing incomplete, so that there is nothing to complete")
+	}
+	for i := range crowd {
+		ada.post(t, "/api/conversations", body(i)).wants(t, 200)
+		c := ada.conversation(t, fmt.Sprintf("talk-%d", i))
+		if c.Annotations[conversations.AnnotationIncomplete] != "" || c.Spec.TTLAfterStopped != nil {
+			t.Errorf("talk-%d is incomplete", i)
+		}
+		if got := ada.secret(t, c.Spec.MCPConfig.SSEServers[0].APIKeyRef.Name); got != fmt.Sprintf("k%d", i) {
+			t.Errorf("talk-%d has the key %q", i, got)
+		}
+	}
+}

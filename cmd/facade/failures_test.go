@@ -1,0 +1,65 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
+)
+
+// The API server says in English only whether it forbids a request or lets nobody make it. A new version that words it
+// differently fails here.
+func TestAMissingRightIsToldFromARefusal(t *testing.T) {
+	t.Parallel()
+	ada := newcomer(t)
+	facade, err := client.New(suite.AsFacade, client.Options{Scheme: suite.Scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run("a right that the facade does not have", func(t *testing.T) {
+		for _, err := range []error{
+			facade.List(t.Context(), &corev1.PodList{}, client.InNamespace(ada.namespace)),
+			facade.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "p"}}),
+			facade.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "s"}}),
+		} {
+			if !apierrors.IsForbidden(err) || cluster.IsForbidden(err) {
+				t.Errorf("is not told from a policy: %v", err)
+			}
+		}
+	})
+	t.Run("a policy", func(t *testing.T) {
+		err := facade.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "s"}})
+		if !cluster.IsForbidden(err) {
+			t.Errorf("is not told from a missing right: %v", err)
+		}
+	})
+	t.Run("a quota", func(t *testing.T) {
+		none := corev1.ResourceList{"count/conversations.parley.dev": resource.MustParse("0")}
+		quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "none"}, Spec: corev1.ResourceQuotaSpec{Hard: none}}
+		create(t, quota)
+		// No controller runs here that would count.
+		quota.Status = corev1.ResourceQuotaStatus{Hard: none, Used: none}
+		if err := suite.Client.Status().Update(t.Context(), quota); err != nil {
+			t.Fatal(err)
+		}
+		await(t, func() error { return codeOf(ada.post(t, "/api/conversations", `{}`), 403) })
+	})
+}
+
+func TestWhatEtcdCannotHoldIsTooLarge(t *testing.T) {
+	t.Parallel()
+	// Every text is as long as the schema lets it be, which counts characters, and etcd takes 1.5 MiB of them.
+	text, long := strings.Repeat("\U0001F600", 131072), slices.Repeat([]string{strings.Repeat("x", 4096)}, 64)
+	newcomer(t).post(t, "/api/conversations", jsonOf(t, rest.ConversationRequest{
+		InitialUserMsg: &text, ConversationInstructions: &text,
+		MCPConfig: &rest.MCPConfig{StdioServers: []rest.MCPStdioServer{{Name: "a", Command: "c", Args: long}, {Name: "b", Command: "c", Args: long}, {Name: "c", Command: "c", Args: long}}},
+	})).wants(t, 413)
+}

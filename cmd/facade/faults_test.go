@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
+	"github.com/parley-dev/parley/cmd/facade/conversations"
+	"github.com/parley-dev/parley/cmd/facade/server"
+)
+
+// faulty is a cluster whose API server does what it is asked, or does not, and is not heard to answer.
+type faulty struct {
+	*cluster.Cluster
+	// secrets are not written.
+	secrets bool
+	// creation of a conversation is never answered. It happens before that, or only after this long.
+	creation bool
+	late     time.Duration
+}
+
+func (f *faulty) WriteSecret(ctx context.Context, secret *corev1.Secret) error {
+	if f.secrets {
+		return errors.New("cut off")
+	}
+	return f.Cluster.WriteSecret(ctx, secret)
+}
+
+func (f *faulty) CreateConversation(ctx context.Context, c *v1alpha1.Conversation, dryRun bool) error {
+	if !f.creation || dryRun {
+		return f.Cluster.CreateConversation(ctx, c, dryRun)
+	}
+	create := func() { _ = f.Cluster.CreateConversation(context.WithoutCancel(ctx), c.DeepCopy(), false) }
+	if f.late > 0 {
+		time.AfterFunc(f.late, create)
+	} else {
+		create()
+	}
+	return context.DeadlineExceeded
+}
+
+// served is a person at a facade in this process, over a faulty cluster.
+func (p *person) served(t *testing.T, f *faulty) *person {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var err error
+	if f.Cluster, err = cluster.New(ctx, suite.AsFacade); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = f.Start(ctx) }()
+	served := httptest.NewServer(server.New(f, server.DefaultOptions(), prometheus.NewRegistry()))
+	t.Cleanup(func() {
+		served.Close()
+		cancel()
+	})
+	return p.at(t, served.URL)
+}
+
+// A conversation with keys is several objects. Wherever the facade is cut off, the next try completes them.
+func TestAConversationThatWasCutOffIsCompletedByTheNextTry(t *testing.T) {
+	t.Parallel()
+	ada := newcomer(t)
+	ada.served(t, &faulty{secrets: true}).post(t, "/api/conversations", everyConversationField).wants(t, 503)
+	half := ada.conversation(t, "every-field")
+	if half.Annotations[conversations.AnnotationIncomplete] == "" || half.Spec.TTLAfterStopped == nil {
+		t.Fatal("nothing would ever clean it up")
+	}
+	ada.post(t, "/api/conversations", everyConversationField).wants(t, 200)
+	c := ada.conversation(t, "every-field")
+	if c.UID != half.UID || c.Annotations[conversations.AnnotationIncomplete] != "" || c.Spec.TTLAfterStopped != nil {
+		t.Errorf("it is still incomplete: %v", c.ObjectMeta)
+	}
+	if got := ada.secret(t, c.Spec.MCPConfig.SSEServers[0].APIKeyRef.Name); got != "conv-key-1" {
+		t.Errorf("its key is %q", got)
+	}
+}
+
+// Who gave no id cannot ask for the conversation again: a second try makes a second one.
+func TestACreationThatIsNotHeardOfLeavesNoConversationThatNobodyKnows(t *testing.T) {
+	for name, late := range map[string]time.Duration{"done": 0, "done only later": 300 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ada := newcomer(t)
+			cut := ada.served(t, &faulty{creation: true, late: late})
+			events, err := suite.Client.Watch(t.Context(), &v1alpha1.ConversationList{}, client.InNamespace(ada.namespace))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer events.Stop()
+			cut.post(t, "/api/conversations", `{"initial_user_msg": "hello"}`).wants(t, 503)
+			if event := <-events.ResultChan(); event.Type != watch.Added {
+				t.Fatalf("the first event is %s", event.Type)
+			}
+			await(t, func() error {
+				var list v1alpha1.ConversationList
+				if err := suite.Client.List(t.Context(), &list, client.InNamespace(ada.namespace)); err != nil || len(list.Items) > 0 {
+					return errors.Join(err, fmt.Errorf("there are %d conversations", len(list.Items)))
+				}
+				return nil
+			})
+		})
+	}
+	t.Run("but one with an id stays for who asks again", func(t *testing.T) {
+		t.Parallel()
+		ada := newcomer(t)
+		const body = `{"conversation_id": "talk", "initial_user_msg": "hello"}`
+		ada.served(t, &faulty{creation: true}).post(t, "/api/conversations", body).wants(t, 503)
+		uid := ada.conversation(t, "talk").UID
+		ada.post(t, "/api/conversations", body).wants(t, 200)
+		if ada.conversation(t, "talk").UID != uid {
+			t.Error("it is another one")
+		}
+	})
+}

@@ -1,0 +1,95 @@
+// Package kept is what Parley keeps for the objects that come over HTTP: users' keys in Secrets, replays in ConfigMaps.
+package kept
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
+)
+
+// Key is a key to be written, with the name of its Secret.
+type Key struct{ Secret, Value string }
+
+// Ref to the key.
+func (k Key) Ref() *v1alpha1.SecretKeyRef {
+	return &v1alpha1.SecretKeyRef{Name: k.Secret, Key: v1alpha1.KeptKey}
+}
+
+// maxKeys is how many keys one request may bring: each is a Secret to write.
+const maxKeys = 256
+
+// TooMany refuses a request with more keys than it may bring.
+func TooMany(keys []Key, loc ...any) error {
+	if len(keys) <= maxKeys {
+		return nil
+	}
+	return answer.Invalid(rest.Detail{Type: "too_long", Loc: loc, Msg: "A request may bring at most " + strconv.Itoa(maxKeys) + " keys"})
+}
+
+// Writer writes Secrets. It cannot read them, so it does not look first.
+type Writer interface {
+	WriteSecret(ctx context.Context, secret *corev1.Secret) error
+}
+
+// Write keys of an owner, each whole.
+func Write(ctx context.Context, w Writer, keys []Key, owner metav1.Object, now time.Time) error {
+	for _, key := range keys {
+		err := w.WriteSecret(ctx, &corev1.Secret{
+			ObjectMeta: metaOf(key.Secret, owner, now),
+			Type:       v1alpha1.SecretTypeUserKey,
+			Data:       map[string][]byte{v1alpha1.KeptKey: []byte(key.Value)},
+		})
+		switch {
+		case apierrors.IsInvalid(err) || cluster.IsForbidden(err):
+			return answer.Refuse(http.StatusConflict, "The Secret "+key.Secret+" cannot be written: a Secret of this name that is not a user's key, or a policy, stands in the way")
+		case err != nil:
+			return cluster.Refusal(ctx, err, nil)
+		}
+	}
+	return nil
+}
+
+// Replay is the ConfigMap with the events of a conversation.
+func Replay(ref v1alpha1.ConfigMapKeyRef, events string, owner *v1alpha1.Conversation, now time.Time) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metaOf(ref.Name, owner, now),
+		Immutable:  ptr.To(true),
+		Data:       map[string]string{ref.Key: events},
+	}
+}
+
+// metaOf names the owner right away, so that the operator need not adopt the object. It does not ask that the owner's deletion
+// waits: that would need rights on the owner's finalizers.
+func metaOf(name string, owner metav1.Object, now time.Time) metav1.ObjectMeta {
+	kind, label := "UserSettings", v1alpha1.LabelUserSettings
+	if _, isConversation := owner.(*v1alpha1.Conversation); isConversation {
+		kind, label = "Conversation", v1alpha1.LabelConversation
+	}
+	return metav1.ObjectMeta{
+		Namespace: owner.GetNamespace(),
+		Name:      name,
+		Labels: map[string]string{
+			v1alpha1.LabelManagedBy: v1alpha1.ManagedBy,
+			label:                   owner.GetName(),
+		},
+		Annotations: map[string]string{v1alpha1.AnnotationWrittenAt: now.UTC().Format(time.RFC3339)},
+		OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: v1alpha1.SchemeGroupVersion.String(),
+			Kind:       kind,
+			Name:       owner.GetName(),
+			UID:        owner.GetUID(),
+			Controller: ptr.To(true),
+		}},
+	}
+}

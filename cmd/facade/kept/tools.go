@@ -1,0 +1,86 @@
+package kept
+
+import (
+	"maps"
+	"slices"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// Tools are the tool servers that a request asks for, and the keys that come with them. A key that it does not name stays what
+// it is in the servers that were there before.
+func Tools(owner string, kind v1alpha1.Kept, request *rest.MCPConfig, before *v1alpha1.MCPConfig) (*v1alpha1.MCPConfig, []Key) {
+	if request == nil {
+		return nil, nil
+	}
+	if before == nil {
+		before = &v1alpha1.MCPConfig{}
+	}
+	t := &tools{owner: owner, kind: kind}
+	config := &v1alpha1.MCPConfig{
+		SSEServers:   t.remote("sse", request.SSEServers, before.SSEServers),
+		SHTTPServers: t.remote("shttp", request.SHTTPServers, before.SHTTPServers),
+	}
+	for _, server := range request.StdioServers {
+		config.StdioServers = append(config.StdioServers, t.stdio(server, before.StdioServers))
+	}
+	return config, t.keys
+}
+
+type tools struct {
+	owner string
+	kind  v1alpha1.Kept
+	keys  []Key
+}
+
+// keep a key, called after what it is for.
+func (t *tools) keep(key rest.Key, of ...string) *v1alpha1.SecretKeyRef {
+	kept := Key{v1alpha1.KeptName(t.owner, t.kind, of...), *key.Value}
+	t.keys = append(t.keys, kept)
+	return kept.Ref()
+}
+
+func (t *tools) remote(transport string, servers []rest.MCPRemoteServer, before []v1alpha1.MCPRemoteServer) []v1alpha1.MCPRemoteServer {
+	var list []v1alpha1.MCPRemoteServer
+	for _, server := range servers {
+		entry := v1alpha1.MCPRemoteServer{URL: server.URL}
+		switch old := find(before, func(s v1alpha1.MCPRemoteServer) bool { return s.URL == server.URL }); {
+		case server.APIKey.IsSet():
+			entry.APIKeyRef = t.keep(server.APIKey, transport, server.URL)
+		case !server.APIKey.IsCleared():
+			entry.APIKeyRef = old.APIKeyRef
+		}
+		list = append(list, entry)
+	}
+	return list
+}
+
+func (t *tools) stdio(server rest.MCPStdioServer, before []v1alpha1.MCPStdioServer) v1alpha1.MCPStdioServer {
+	entry := v1alpha1.MCPStdioServer{Name: server.Name, Command: server.Command, Args: server.Args}
+	old := find(before, func(s v1alpha1.MCPStdioServer) bool { return s.Name == server.Name })
+	for _, name := range slices.Sorted(maps.Keys(server.Env)) {
+		variable := find(old.Env, func(v v1alpha1.MCPEnvVar) bool { return v.Name == name })
+		switch value := server.Env[name]; {
+		case value.IsSet():
+			variable = v1alpha1.MCPEnvVar{Name: name, SecretRef: t.keep(value, "env", server.Name, name)}
+		case value.IsCleared():
+			variable = v1alpha1.MCPEnvVar{Name: name, Value: ptr.To("")}
+		}
+		// What is to be kept and was never there is nothing.
+		if variable.Name != "" {
+			entry.Env = append(entry.Env, variable)
+		}
+	}
+	return entry
+}
+
+// find an entry of a list; empty if there is none.
+func find[T any](list []T, is func(T) bool) (entry T) {
+	if at := slices.IndexFunc(list, is); at >= 0 {
+		entry = list[at]
+	}
+	return entry
+}

@@ -1,0 +1,278 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/legacy"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// contract is openapi.yaml, against which every answer is checked.
+var contract = mustLoadContract()
+
+func mustLoadContract() routers.Router {
+	document, err := openapi3.NewLoader().LoadFromData(rest.OpenAPI)
+	if err != nil {
+		panic(err)
+	}
+	document.Servers = nil
+	router, err := legacy.NewRouter(document)
+	if err != nil {
+		panic(err)
+	}
+	return router
+}
+
+// person is a user with settings and a session key.
+type person struct {
+	url             string
+	namespace, name string
+	key             string
+}
+
+// stranger has no key.
+func stranger() *person { return &person{url: suite.facade.URL} }
+
+// newPerson makes settings called name in a namespace of their own.
+func newPerson(t *testing.T, name string) *person {
+	t.Helper()
+	return newPersonIn(t, suite.Namespace(t, nil), name)
+}
+
+// newPersonIn makes settings and waits until the facade knows their key.
+func newPersonIn(t *testing.T, namespace, name string) *person {
+	t.Helper()
+	create(t, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
+	p := &person{url: suite.facade.URL, namespace: namespace, name: name}
+	p.learnKey(t)
+	return p
+}
+
+// newcomer is a person with settings that suffice for a session.
+func newcomer(t *testing.T) *person {
+	t.Helper()
+	p := newPerson(t, "ada")
+	p.post(t, "/api/settings", `{"llm_model": "ollama/small"}`).wants(t, 200)
+	return p
+}
+
+func (p *person) learnKey(t *testing.T) {
+	t.Helper()
+	await(t, func() error {
+		secret := &corev1.Secret{}
+		err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: v1alpha1.SessionKeySecretName(p.name)}, secret)
+		if err != nil {
+			return err
+		}
+		p.key = string(secret.Data[v1alpha1.SessionKeySecretKey])
+		if reply := p.get(t, "/api/conversations"); reply.code != http.StatusOK {
+			return fmt.Errorf("the facade answers %d", reply.code)
+		}
+		return nil
+	})
+}
+
+// reply is what the facade answered.
+type reply struct {
+	code   int
+	header http.Header
+	body   string
+}
+
+func (p *person) get(t *testing.T, path string) reply {
+	t.Helper()
+	return p.do(t, "GET", path, "")
+}
+
+func (p *person) post(t *testing.T, path, body string, headers ...string) reply {
+	t.Helper()
+	return p.do(t, "POST", path, body, headers...)
+}
+
+// do sends a request; headers are names and values in turn. The answer must be one that openapi.yaml knows.
+func (p *person) do(t *testing.T, method, path, body string, headers ...string) reply {
+	t.Helper()
+	r, err := p.send(method, path, body, headers...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (p *person) send(method, path, body string, headers ...string) (reply, error) {
+	request, err := http.NewRequest(method, p.url+path, strings.NewReader(body))
+	if err != nil {
+		return reply{}, err
+	}
+	if body != "" {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	if p.key != "" {
+		request.Header.Set(rest.KeyHeader, p.key)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return reply{}, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	data, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return reply{}, err
+	}
+	r := reply{code: answer.StatusCode, header: answer.Header, body: string(data)}
+	if err := keepsContract(request, r); err != nil {
+		return r, fmt.Errorf("%s %s answered %d %s, which is not in openapi.yaml: %w", method, path, r.code, r.body, err)
+	}
+	return r, nil
+}
+
+func keepsContract(request *http.Request, r reply) error {
+	route, params, err := contract.FindRoute(request)
+	if err != nil {
+		// What the contract does not know is not there.
+		if r.code == http.StatusNotFound || r.code == http.StatusMethodNotAllowed || r.code == http.StatusNoContent {
+			return nil
+		}
+		return err
+	}
+	return openapi3filter.ValidateResponse(request.Context(), &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: request, PathParams: params, Route: route},
+		Status:                 r.code, Header: r.header, Body: io.NopCloser(bytes.NewBufferString(r.body)),
+		Options: &openapi3filter.Options{IncludeResponseStatus: true},
+	})
+}
+
+func (r reply) wants(t *testing.T, code int) reply {
+	t.Helper()
+	if r.code != code {
+		t.Fatalf("answered %d %s, want %d", r.code, r.body, code)
+	}
+	return r
+}
+
+// says fails unless the body is this JSON.
+func (r reply) says(t *testing.T, want string) reply {
+	t.Helper()
+	var got, wanted any
+	if err := json.Unmarshal([]byte(r.body), &got); err != nil {
+		t.Fatalf("no JSON: %s", r.body)
+	}
+	if err := json.Unmarshal([]byte(want), &wanted); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, wanted) {
+		t.Fatalf("answered %s, want %s", r.body, want)
+	}
+	return r
+}
+
+// complains fails unless the details are about exactly these places, written like body.max_iterations: int_parsing.
+func (r reply) complains(t *testing.T, want ...string) reply {
+	t.Helper()
+	var body struct{ Detail []rest.Detail }
+	if err := json.Unmarshal([]byte(r.body), &body); err != nil {
+		t.Fatalf("no details: %s", r.body)
+	}
+	got := map[string]bool{}
+	for _, d := range body.Detail {
+		var steps []string
+		for _, step := range d.Loc {
+			steps = append(steps, fmt.Sprint(step))
+		}
+		got[strings.Join(steps, ".")+": "+d.Type] = true
+	}
+	for _, w := range want {
+		if !got[w] {
+			t.Errorf("no complaint %q in %s", w, r.body)
+		}
+		delete(got, w)
+	}
+	if len(got) > 0 {
+		t.Errorf("complaints %v too many in %s", slices.Sorted(maps.Keys(got)), r.body)
+	}
+	return r
+}
+
+// lacks fails if a value shows in the body.
+func (r reply) lacks(t *testing.T, values ...string) reply {
+	t.Helper()
+	for _, value := range values {
+		if strings.Contains(r.body, value) {
+			t.Errorf("%q shows in %s", value, r.body)
+		}
+	}
+	return r
+}
+
+func (r reply) field(t *testing.T, name string) any {
+	t.Helper()
+	var body map[string]any
+	if err := json.Unmarshal([]byte(r.body), &body); err != nil {
+		t.Fatalf("no JSON object: %s", r.body)
+	}
+	value, found := body[name]
+	if !found {
+		t.Fatalf("no %s in %s", name, r.body)
+	}
+	return value
+}
+
+func (p *person) settings(t *testing.T) *v1alpha1.UserSettings {
+	t.Helper()
+	settings := &v1alpha1.UserSettings{}
+	if err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: p.name}, settings); err != nil {
+		t.Fatal(err)
+	}
+	return settings
+}
+
+func (p *person) conversation(t *testing.T, id string) *v1alpha1.Conversation {
+	t.Helper()
+	c := &v1alpha1.Conversation{}
+	if err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: id}, c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// secret is the value of a user's key.
+func (p *person) secret(t *testing.T, name string) string {
+	t.Helper()
+	secret := &corev1.Secret{}
+	if err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: name}, secret); err != nil {
+		t.Fatal(err)
+	}
+	if secret.Type != v1alpha1.SecretTypeUserKey {
+		t.Errorf("the Secret %s is of type %s", name, secret.Type)
+	}
+	return string(secret.Data[v1alpha1.KeptKey])
+}
+
+func jsonOf(t *testing.T, value any) string {
+	t.Helper()
+	data, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}

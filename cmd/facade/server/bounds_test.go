@@ -1,0 +1,186 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// lateBody says when it was read to its end.
+type lateBody struct {
+	io.Reader
+	ended time.Time
+}
+
+func (b *lateBody) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if err != nil {
+		b.ended = time.Now()
+	}
+	return n, err
+}
+
+// slowCluster takes its time to create a conversation.
+type slowCluster struct {
+	stubCluster
+	takes    time.Duration
+	deadline time.Time
+}
+
+func (c *slowCluster) CreateConversation(ctx context.Context, _ *v1alpha1.Conversation, _ bool) error {
+	c.deadline, _ = ctx.Deadline()
+	time.Sleep(c.takes) // in the fake time of a bubble
+	return nil
+}
+
+func handler(c Cluster) *Handler { return New(c, DefaultOptions(), prometheus.NewRegistry()) }
+
+func TestTheTimeForARequestBeginsWhenItsBodyIsRead(t *testing.T) {
+	cluster := &slowCluster{}
+	body := &lateBody{Reader: strings.NewReader("{}")}
+	r := httptest.NewRequest("POST", "/api/conversations", body)
+	r.Header.Set(rest.KeyHeader, stubKey)
+	handler(cluster).ServeHTTP(httptest.NewRecorder(), r)
+	if cluster.deadline.Before(body.ended.Add(requestTimeout)) {
+		t.Errorf("the body ended at %s, the time at %s", body.ended, cluster.deadline)
+	}
+}
+
+// pipes is a listener whose connections are pipes, which know only the time of their bubble.
+type pipes struct {
+	connections chan net.Conn
+	closed      chan struct{}
+	once        sync.Once
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.connections:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+func (p *pipes) Close() error   { p.once.Do(func() { close(p.closed) }); return nil }
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// inBubble serves a cluster with the facade's own timeouts, in fake time.
+func inBubble(t *testing.T, c Cluster, do func(client *http.Client)) {
+	t.Helper()
+	synctest.Test(t, func(*testing.T) {
+		listener := &pipes{connections: make(chan net.Conn), closed: make(chan struct{})}
+		served := &http.Server{Handler: handler(c), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: time.Minute}
+		go func() { _ = served.Serve(listener) }()
+		transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			here, there := net.Pipe()
+			listener.connections <- there
+			return here, nil
+		}}
+		do(&http.Client{Transport: transport})
+		transport.CloseIdleConnections()
+		_ = served.Close()
+		synctest.Wait()
+	})
+}
+
+func post(client *http.Client, key string, body io.Reader) (int, error) {
+	request, err := http.NewRequest("POST", "http://facade/api/conversations", body)
+	if err != nil {
+		return 0, err
+	}
+	request.Header.Set(rest.KeyHeader, key)
+	answer, err := client.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	_, err = io.Copy(io.Discard, answer.Body)
+	return answer.StatusCode, err
+}
+
+func TestASlowBodyAndSlowWorkAreAnswered(t *testing.T) {
+	inBubble(t, &slowCluster{takes: 14 * time.Second}, func(client *http.Client) {
+		body, writer := io.Pipe()
+		go func() {
+			_, _ = writer.Write([]byte(`{"initial_user_msg": `))
+			time.Sleep(50 * time.Second)
+			_, _ = writer.Write([]byte(`"hello"}`))
+			_ = writer.Close()
+		}()
+		if code, err := post(client, stubKey, body); code != http.StatusOK || err != nil {
+			t.Errorf("answered %d, %v", code, err)
+		}
+	})
+}
+
+func TestAWrongKeyIsAnsweredAtOnce(t *testing.T) {
+	inBubble(t, &stubCluster{}, func(client *http.Client) {
+		start := time.Now()
+		for range 100 {
+			if code, err := post(client, "wrong", strings.NewReader("{}")); code != http.StatusUnauthorized || err != nil {
+				t.Fatalf("answered %d, %v", code, err)
+			}
+		}
+		if waited := time.Since(start); waited > 0 {
+			t.Errorf("100 wrong keys waited %s in all", waited)
+		}
+	})
+}
+
+// A client that writes its whole body before it reads anything, as Python's urllib does.
+func TestWhoSendsTooMuchGetsToReadWhy(t *testing.T) {
+	served := httptest.NewServer(handler(&stubCluster{}))
+	defer served.Close()
+	const length = 20 << 20
+	for name, c := range map[string]struct {
+		key  string
+		want string
+	}{
+		"too large a body": {stubKey, "HTTP/1.1 413 "},
+		"without a key":    {"wrong", "HTTP/1.1 401 "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			connection, err := net.Dial("tcp", served.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = connection.Close() }()
+			head := "POST /api/settings HTTP/1.1\r\nHost: facade\r\nContent-Length: 20971520\r\n" + rest.KeyHeader + ": " + c.key + "\r\n\r\n"
+			if _, err := io.WriteString(connection, head+strings.Repeat("x", length)); err != nil {
+				t.Fatalf("cut off while it writes: %v", err)
+			}
+			answer, err := io.ReadAll(connection)
+			if err != nil || !strings.HasPrefix(string(answer), c.want) {
+				t.Errorf("it reads %q, %v", answer, err)
+			}
+		})
+	}
+}
+
+func TestWhoAsksWhetherItIsReadyOftenAsksTheAPIServerSeldom(t *testing.T) {
+	asked := 0
+	h := &health{}
+	for range 100 {
+		_ = h.check(func(context.Context) error { asked++; return nil })
+	}
+	if asked != 1 {
+		t.Errorf("asked %d times", asked)
+	}
+	h.asked = h.asked.Add(-2 * healthLasts)
+	if err := h.check(func(context.Context) error { return errors.New("away") }); err == nil {
+		t.Error("an old answer is given")
+	}
+}

@@ -1,0 +1,150 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/parley-dev/parley/cmd/facade/answer"
+)
+
+// metrics of the requests.
+type metrics struct {
+	requests     *prometheus.CounterVec
+	durations    *prometheus.HistogramVec
+	authFailures prometheus.Counter
+}
+
+func newMetrics(registry prometheus.Registerer) *metrics {
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "parley_facade_requests_total", Help: "Requests by route and status code.",
+		}, []string{"route", "code"}),
+		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "parley_facade_request_duration_seconds", Help: "How long requests took, by route.",
+			Buckets: []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30},
+		}, []string{"route"}),
+		authFailures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "parley_facade_auth_failures_total", Help: "Requests without a valid session key.",
+		}),
+	}
+	registry.MustRegister(m.requests, m.durations, m.authFailures)
+	return m
+}
+
+const requestIDHeader = "X-Request-ID"
+
+var validRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// observation is what is noted of a request besides its answer.
+type observation struct {
+	// user is empty for a request that nobody could be told from.
+	user types.NamespacedName
+	// route is the pattern that served it; what was asked for is not noted, since it may hold anything.
+	route string
+}
+
+type observationKey struct{}
+
+func observationOf(r *http.Request) *observation {
+	o, found := r.Context().Value(observationKey{}).(*observation)
+	if !found {
+		return &observation{}
+	}
+	return o
+}
+
+// observed gives each request an id, counts and times it, and writes it down without body, query or headers.
+func (s *server) observed(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		id := r.Header.Get(requestIDHeader)
+		if !validRequestID.MatchString(id) {
+			id = rand.Text()
+		}
+		w.Header().Set(requestIDHeader, id)
+		noted := &observation{route: "none"}
+		log := logf.FromContext(r.Context()).WithName("http").WithValues("request", id)
+		r = r.WithContext(logf.IntoContext(context.WithValue(r.Context(), observationKey{}, noted), log))
+		recorder := &recorder{ResponseWriter: w}
+		defer func() {
+			if recover() != nil {
+				log.Error(nil, "A handler panicked", "stack", string(debug.Stack()))
+				if recorder.code == 0 {
+					answer.Write(recorder, nil, errPanicked)
+				}
+			}
+			s.finish(noted, r, recorder, log, time.Since(start))
+		}()
+		next.ServeHTTP(recorder, r)
+	})
+}
+
+// errPanicked is answered like any error that is not meant for clients.
+var errPanicked = errors.New("a handler panicked")
+
+// finish counts a request that was answered, and writes it down unless it is a probe that found all well.
+func (s *server) finish(o *observation, r *http.Request, answered *recorder, log logr.Logger, took time.Duration) {
+	if r.Pattern != "" && r.Pattern != "/" {
+		o.route = r.Pattern
+	}
+	s.metrics.requests.WithLabelValues(o.route, strconv.Itoa(answered.code)).Inc()
+	s.metrics.durations.WithLabelValues(o.route).Observe(took.Seconds())
+	if isProbe(o.route) && answered.code < http.StatusBadRequest {
+		return
+	}
+	if o.user.Name != "" {
+		log = log.WithValues("user", o.user.String())
+	}
+	log.Info("Served", "method", methodOf(r), "route", o.route, "code", answered.code, "bytes", answered.bytes,
+		"seconds", took.Seconds(), "from", r.RemoteAddr)
+}
+
+func isProbe(route string) bool {
+	return slices.Contains([]string{"GET /alive", "GET /health", "GET /ready"}, route)
+}
+
+// methodOf is the method, unless it is something that the client made up.
+func methodOf(r *http.Request) string {
+	if slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, r.Method) {
+		return r.Method
+	}
+	return "other"
+}
+
+// recorder remembers the answer's code and length.
+type recorder struct {
+	http.ResponseWriter
+	code  int
+	bytes int
+}
+
+func (r *recorder) WriteHeader(code int) {
+	if r.code == 0 {
+		r.code = code
+	}
+	r.ResponseWriter.WriteHeader(code)
+}
+
+func (r *recorder) Write(data []byte) (int, error) {
+	if r.code == 0 {
+		r.code = http.StatusOK
+	}
+	n, err := r.ResponseWriter.Write(data)
+	r.bytes += n
+	return n, err
+}
+
+// Unwrap lets the server find the connection behind the recorder.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }

@@ -1,0 +1,192 @@
+// Package server serves the HTTP operations: it finds who asks, reads what they send, and has the other packages do it.
+package server
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/cmd/facade/access"
+	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/conversations"
+	"github.com/parley-dev/parley/cmd/facade/settings"
+)
+
+const (
+	// requestTimeout bounds the work for one request, from when it is read.
+	requestTimeout = 15 * time.Second
+	// answerTimeout bounds how long a client may take to read its answer, after that.
+	answerTimeout = 15 * time.Second
+)
+
+// Options of the HTTP operations.
+type Options struct {
+	// MaxBodyBytes is the largest body that is read.
+	MaxBodyBytes int64
+	// UserRate is how many requests a second each user may make on average, UserBurst how many at once.
+	UserRate  float64
+	UserBurst int
+	// CORSOrigins are the origins whose pages may call; * is any.
+	CORSOrigins []string
+}
+
+// DefaultOptions suit a team behind one facade.
+func DefaultOptions() Options {
+	return Options{MaxBodyBytes: 2 << 20, UserRate: 20, UserBurst: 100}
+}
+
+// Cluster is Kubernetes as the operations need it.
+type Cluster interface {
+	access.Directory
+	settings.Cluster
+	conversations.Cluster
+	// Ready says why requests cannot be served now.
+	Ready(ctx context.Context) error
+}
+
+type server struct {
+	options       Options
+	cluster       Cluster
+	metrics       *metrics
+	limits        *access.Limits
+	bodies        *access.Bodies
+	settings      *settings.Store
+	conversations *conversations.Service
+	health        health
+	stopping      atomic.Bool
+}
+
+// Handler serves the HTTP operations.
+type Handler struct {
+	http.Handler
+	server *server
+}
+
+// New serves the HTTP operations over a cluster, and counts them in a registry.
+func New(c Cluster, options Options, registry prometheus.Registerer) *Handler {
+	s := &server{
+		options:       options,
+		cluster:       c,
+		metrics:       newMetrics(registry),
+		limits:        access.NewLimits(options.UserRate, options.UserBurst),
+		bodies:        access.NewBodies(options.MaxBodyBytes),
+		settings:      &settings.Store{Cluster: c},
+		conversations: &conversations.Service{Cluster: c},
+	}
+	return &Handler{Handler: s.observed(s.cors(s.routes())), server: s}
+}
+
+// Stopping makes /ready fail, so that no more requests are sent here while those under way are finished.
+func (h *Handler) Stopping() { h.server.stopping.Store(true) }
+
+// request of a user.
+type request struct {
+	*http.Request
+	user *access.User
+	// body of an operation that reads it.
+	body []byte
+}
+
+func (r request) id() string { return r.PathValue("id") }
+
+// operation is what a user may do.
+type operation struct {
+	do        func(ctx context.Context, r request) (any, error)
+	readsBody bool
+}
+
+func (s *server) operations() map[string]map[string]operation {
+	// on is an operation on one conversation.
+	on := func(do func(context.Context, *access.User, string) (any, error)) operation {
+		return operation{do: func(ctx context.Context, r request) (any, error) { return do(ctx, r.user, r.id()) }}
+	}
+	return map[string]map[string]operation{
+		"/api/settings": {
+			"GET":  {do: func(ctx context.Context, r request) (any, error) { return s.settings.Get(ctx, r.user) }},
+			"POST": {do: func(ctx context.Context, r request) (any, error) { return s.settings.Post(ctx, r.user, r.body) }, readsBody: true},
+		},
+		"/api/conversations": {
+			"GET": {do: func(ctx context.Context, r request) (any, error) {
+				return s.conversations.List(ctx, r.user, r.URL.Query())
+			}},
+			"POST": {do: func(ctx context.Context, r request) (any, error) {
+				return s.conversations.Post(ctx, r.user, r.body, r.Header.Get("Idempotency-Key"))
+			}, readsBody: true},
+		},
+		"/api/conversations/{id}":       {"GET": on(s.conversations.Get), "DELETE": on(s.conversations.Delete)},
+		"/api/conversations/{id}/start": {"POST": on(s.conversations.Start)},
+		"/api/conversations/{id}/stop":  {"POST": on(s.conversations.Stop)},
+	}
+}
+
+func (s *server) routes() http.Handler {
+	mux := http.NewServeMux()
+	for path, operations := range s.operations() {
+		for method, do := range operations {
+			mux.HandleFunc(method+" "+path, s.authenticated(do))
+		}
+		mux.HandleFunc(path, methodNotAllowed(strings.Join(slices.Sorted(maps.Keys(operations)), ", ")))
+	}
+	for path, do := range map[string]http.HandlerFunc{
+		"/alive": alive, "/health": alive, "/ready": s.ready, "/openapi.json": openAPI,
+	} {
+		mux.HandleFunc("GET "+path, do)
+		mux.HandleFunc(path, methodNotAllowed("GET"))
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { answer.Write(w, nil, answer.NotFound) })
+	return mux
+}
+
+func methodNotAllowed(methods string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Allow", methods)
+		answer.Write(w, nil, answer.Refuse(http.StatusMethodNotAllowed, "Method Not Allowed"))
+	}
+}
+
+func openAPI(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(rest.OpenAPI) // the client is gone; nobody is left to tell
+}
+
+// authenticated lets only users in, each at their rate, before anything of the body is read.
+func (s *server) authenticated(o operation) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		u, err := access.Authenticate(r.Context(), s.cluster, r.Header.Get(rest.KeyHeader))
+		if errors.Is(err, answer.Unauthorized) {
+			s.metrics.authFailures.Inc()
+		}
+		if err == nil {
+			err = s.limits.Take(string(u.UID))
+		}
+		req := request{Request: r, user: u}
+		if err == nil && o.readsBody {
+			var done func()
+			if req.body, done, err = s.bodies.Read(r, string(u.UID)); err == nil {
+				defer done()
+			}
+		}
+		if u != nil {
+			observationOf(r).user = u.Key()
+		}
+		if err != nil {
+			access.Turn(w, r, err)
+			return
+		}
+		// The server's own deadline began with the request, and may be over before the work on a slow body is.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(requestTimeout + answerTimeout))
+		// A client that hangs up does not stop a write half way.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTimeout)
+		defer cancel()
+		body, err := o.do(ctx, req)
+		answer.Write(w, body, err)
+	}
+}

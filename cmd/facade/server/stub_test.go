@@ -1,0 +1,79 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
+)
+
+const stubKey = "key-of-the-stub"
+
+// stubCluster is no cluster. It agrees to everything and keeps nothing, so that what is before it can be fuzzed.
+type stubCluster struct{ conversations []v1alpha1.Conversation }
+
+var _ Cluster = &stubCluster{}
+
+func stubSettings() *v1alpha1.UserSettings {
+	return &v1alpha1.UserSettings{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "ada", UID: "1"},
+		Spec:       v1alpha1.UserSettingsSpec{LLMModel: ptr.To("ollama/small")},
+	}
+}
+
+func (c *stubCluster) UsersByKeyHash(_ context.Context, hash string) ([]v1alpha1.UserSettings, error) {
+	if sum := sha256.Sum256([]byte(stubKey)); hash == hex.EncodeToString(sum[:]) {
+		return []v1alpha1.UserSettings{*stubSettings()}, nil
+	}
+	return nil, nil
+}
+
+func (c *stubCluster) Settings(context.Context, types.NamespacedName) (*v1alpha1.UserSettings, error) {
+	return stubSettings(), nil
+}
+
+func (c *stubCluster) ApplySettings(_ context.Context, _ *v1alpha1.UserSettings, spec map[string]any, _ cluster.ApplyOptions) (map[string]any, error) {
+	for _, setting := range rest.SettingsOf(&rest.Settings{}) {
+		if spec[setting.Spec] == nil && setting.Default != nil {
+			spec[setting.Spec] = setting.Default
+		}
+	}
+	if spec["llmModel"] == nil {
+		spec["llmModel"] = *stubSettings().Spec.LLMModel
+	}
+	return spec, nil
+}
+
+func (c *stubCluster) WriteSecret(context.Context, *corev1.Secret) error        { return nil }
+func (c *stubCluster) CreateConfigMap(context.Context, *corev1.ConfigMap) error { return nil }
+
+func (c *stubCluster) CreateConversation(context.Context, *v1alpha1.Conversation, bool) error {
+	return nil
+}
+
+func (c *stubCluster) Conversation(context.Context, types.NamespacedName) (*v1alpha1.Conversation, error) {
+	return &v1alpha1.Conversation{}, nil
+}
+
+func (c *stubCluster) CachedConversation(context.Context, types.NamespacedName) (*v1alpha1.Conversation, error) {
+	return &v1alpha1.Conversation{}, nil
+}
+
+func (c *stubCluster) ConversationsOf(context.Context, types.NamespacedName) ([]v1alpha1.Conversation, error) {
+	return c.conversations, nil
+}
+
+func (c *stubCluster) PatchConversation(context.Context, *v1alpha1.Conversation, []byte) error {
+	return nil
+}
+
+func (c *stubCluster) DeleteConversation(context.Context, *v1alpha1.Conversation) error { return nil }
+func (c *stubCluster) Ready(context.Context) error                                      { return nil }

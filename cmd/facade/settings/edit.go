@@ -1,0 +1,189 @@
+package settings
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/kept"
+)
+
+// edit is what a request makes of settings.
+type edit struct {
+	// spec that is wanted, as JSON has it. What is cleared to its default is missing.
+	spec map[string]any
+	// touched are the settings that the request is about.
+	touched []rest.Setting
+	// keys are to be written before the spec that refers to them.
+	keys []kept.Key
+
+	owner string
+	live  *v1alpha1.UserSettingsSpec
+}
+
+// newEdit of settings, whose spec is before as JSON has it, by a request: the lines of a table that hold what it says.
+func newEdit(live *v1alpha1.UserSettings, before map[string]any, request []rest.Setting) (*edit, error) {
+	e := &edit{spec: maps.Clone(before), owner: live.Name, live: &live.Spec}
+	for _, setting := range request {
+		touched, err := e.follow(setting)
+		if err != nil {
+			return nil, err
+		}
+		if touched {
+			e.touched = append(e.touched, setting)
+		}
+	}
+	return e, nil
+}
+
+// follow what a request says of one setting, by its kind.
+func (e *edit) follow(setting rest.Setting) (touched bool, err error) {
+	switch field := setting.Value.(type) {
+	case *rest.Key:
+		return e.key(setting, *field)
+	case *rest.Field[rest.UserSecrets]:
+		if field.Value == nil || len(field.Value.ProviderTokens) == 0 && len(field.Value.CustomSecrets) == 0 {
+			return false, nil
+		}
+		err := put(e.spec, setting.Spec, e.secrets(field.Value))
+		dropEmpty(e.spec[setting.Spec])
+		return true, err
+	case *rest.Field[rest.MCPConfig]:
+		if !field.Present {
+			return false, nil
+		}
+		config, keys := kept.Tools(e.owner, v1alpha1.KeptSettingsTool, field.Value, e.live.MCPConfig)
+		e.keys = append(e.keys, keys...)
+		if config != nil && len(config.SSEServers)+len(config.StdioServers)+len(config.SHTTPServers) == 0 {
+			config = nil
+		}
+		return true, put(e.spec, setting.Spec, config)
+	case plain:
+		value, present := field.Stored()
+		switch {
+		case !present:
+			return false, nil
+		case value == nil:
+			delete(e.spec, setting.Spec)
+		default:
+			e.spec[setting.Spec] = value
+		}
+		return true, nil
+	}
+	return false, fmt.Errorf("the setting %s is of no known kind: %T", setting.Name, setting.Value)
+}
+
+// plain is a field whose value is stored as it is.
+type plain interface {
+	Stored() (value any, present bool)
+	Shown(stored any) any
+}
+
+func (e *edit) key(setting rest.Setting, key rest.Key) (touched bool, err error) {
+	switch {
+	case key.IsSet():
+		// What HTTP calls a key its Secret is called after, too.
+		return true, put(e.spec, setting.Spec, e.keep(key, v1alpha1.Kept(strings.ReplaceAll(setting.Name, "_", "-"))))
+	case key.IsCleared():
+		delete(e.spec, setting.Spec)
+		return true, nil
+	}
+	return false, nil
+}
+
+func (e *edit) keep(key rest.Key, kind v1alpha1.Kept, of ...string) *v1alpha1.SecretKeyRef {
+	k := kept.Key{Secret: v1alpha1.KeptName(e.owner, kind, of...), Value: *key.Value}
+	e.keys = append(e.keys, k)
+	return k.Ref()
+}
+
+// put a part of a spec into its JSON; nil takes it out.
+func put[T any](spec map[string]any, field string, part *T) error {
+	if part == nil {
+		delete(spec, field)
+		return nil
+	}
+	value, err := runtime.DefaultUnstructuredConverter.ToUnstructured(part)
+	if err != nil {
+		return fmt.Errorf("convert %s: %w", field, err)
+	}
+	spec[field] = value
+	return nil
+}
+
+// secrets merges entry by entry: one that is not named stays, one that is null goes.
+func (e *edit) secrets(request *rest.UserSecrets) *v1alpha1.SecretsStore {
+	store := &v1alpha1.SecretsStore{}
+	if e.live.SecretsStore != nil {
+		store = e.live.SecretsStore.DeepCopy()
+	}
+	store.ProviderTokens = merge(store.ProviderTokens, request.ProviderTokens,
+		func(t v1alpha1.ProviderToken) string { return string(t.Provider) },
+		func(entry *v1alpha1.ProviderToken, name string, said *rest.ProviderToken) {
+			entry.Provider = v1alpha1.GitProvider(name)
+			if said.Token.IsSet() {
+				entry.TokenRef = e.keep(said.Token, v1alpha1.KeptToken, name)
+			}
+			if said.UserID.Present {
+				entry.UserID = said.UserID.Value
+			}
+			if said.Host.Present {
+				entry.Host = said.Host.Value
+			}
+		})
+	store.CustomSecrets = merge(store.CustomSecrets, request.CustomSecrets,
+		func(s v1alpha1.CustomSecret) string { return s.Name },
+		func(entry *v1alpha1.CustomSecret, name string, said *rest.CustomSecret) {
+			entry.Name = name
+			if said.Secret.IsSet() {
+				entry.SecretRef = *e.keep(said.Secret, v1alpha1.KeptCustomSecret, name)
+			}
+			if said.Description.Present {
+				entry.Description = said.Description.Value
+			}
+		})
+	if len(store.ProviderTokens) == 0 && len(store.CustomSecrets) == 0 {
+		return nil
+	}
+	return store
+}
+
+// dropEmpty takes out what nobody has set, where a type has no way to leave it out: a new secret without a value.
+func dropEmpty(value any) (empty bool) {
+	switch value := value.(type) {
+	case string:
+		return value == ""
+	case []any:
+		for _, entry := range value {
+			dropEmpty(entry)
+		}
+	case map[string]any:
+		maps.DeleteFunc(value, func(_ string, part any) bool { return dropEmpty(part) })
+		return len(value) == 0
+	}
+	return false
+}
+
+// merge what a request says of the entries of a list into it.
+func merge[E, S any](list []E, said map[string]*S, name func(E) string, change func(entry *E, name string, said *S)) []E {
+	for _, which := range slices.Sorted(maps.Keys(said)) {
+		at := slices.IndexFunc(list, func(e E) bool { return name(e) == which })
+		switch {
+		case said[which] == nil && at >= 0:
+			list = slices.Delete(list, at, at+1)
+			continue
+		case said[which] == nil:
+			continue
+		case at < 0:
+			at = len(list)
+			list = append(list, *new(E))
+		}
+		change(&list[at], which, said[which])
+	}
+	return list
+}

@@ -1,0 +1,192 @@
+package settings
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+	"sigs.k8s.io/structured-merge-diff/v6/value"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
+)
+
+// entryNames are the fields that name the entries of lists. The entries of all other lists have no names, and stand or fall together.
+var entryNames = map[string]string{
+	"providerTokens": "provider", "customSecrets": "name", "sseServers": "url", "shttpServers": "url", "stdioServers": "name", "env": "name",
+}
+
+// owner is a manager of fields, and what it owns of the spec.
+type owner struct {
+	metav1.ManagedFieldsEntry
+	spec *fieldpath.Set
+}
+
+// owns a field of the spec, or something in it.
+func (o owner) owns(field string) bool { return holds(o.spec, step(field)) }
+
+// ownersOf are the facade, which may own nothing, and everybody else who owns something of the spec.
+func ownersOf(settings *v1alpha1.UserSettings) (facade owner, others []owner, err error) {
+	facade.spec = fieldpath.NewSet()
+	for _, entry := range settings.ManagedFields {
+		if entry.Subresource != "" || entry.FieldsV1 == nil {
+			continue
+		}
+		fields := fieldpath.NewSet()
+		if err := fields.FromJSON(bytes.NewReader(entry.FieldsV1.GetRawBytes())); err != nil {
+			return facade, nil, fmt.Errorf("read what %s manages: %w", entry.Manager, err)
+		}
+		o := owner{entry, fields.WithPrefix(step("spec"))}
+		if entry.Manager == cluster.FieldOwner && entry.Operation == metav1.ManagedFieldsOperationApply {
+			facade = o
+		} else {
+			others = append(others, o)
+		}
+	}
+	return facade, others, nil
+}
+
+func step(field string) fieldpath.PathElement { return fieldpath.PathElement{FieldName: &field} }
+
+func holds(set *fieldpath.Set, at fieldpath.PathElement) bool {
+	return set.Members.Has(at) || !set.WithPrefix(at).Empty()
+}
+
+// claim is the part of what is wanted that is to be applied: what is owned already, and what changes. Clients post back all that
+// they were shown; who applies a value owns it, even one that is the same, and so the facade would hold on to what its
+// manager takes away later.
+func claim(wanted, live map[string]any, owned *fieldpath.Set) map[string]any {
+	claimed := map[string]any{}
+	for field, part := range wanted {
+		at := step(field)
+		switch part := part.(type) {
+		case []any:
+			if name := entryNames[field]; name != "" {
+				before, _ := live[field].([]any)
+				if entries := claimEntries(name, part, before, owned.WithPrefix(at)); len(entries) > 0 {
+					claimed[field] = entries
+				}
+				continue
+			}
+		case map[string]any:
+			// A reference is one thing, though it has two fields.
+			if _, isReference := part["key"]; !isReference {
+				before, _ := live[field].(map[string]any)
+				if inner := claim(part, before, owned.WithPrefix(at)); len(inner) > 0 {
+					claimed[field] = inner
+				}
+				continue
+			}
+		}
+		if holds(owned, at) || !same(field, part, live[field]) {
+			claimed[field] = part
+		}
+	}
+	return claimed
+}
+
+func claimEntries(name string, wanted, live []any, owned *fieldpath.Set) (entries []any) {
+	for _, item := range wanted {
+		entry := item.(map[string]any)
+		at := fieldpath.PathElement{Key: &value.FieldList{{Name: name, Value: value.NewValueInterface(entry[name])}}}
+		before := entryOf(live, name, entry[name])
+		claimed := claim(entry, before, owned.WithPrefix(at))
+		if before == nil || holds(owned, at) || len(claimed) > 0 {
+			claimed[name] = entry[name]
+			entries = append(entries, claimed)
+		}
+	}
+	return entries
+}
+
+// entryOf is the entry of a list with this name; nil if there is none.
+func entryOf(list []any, name string, key any) map[string]any {
+	for _, item := range list {
+		if entry := item.(map[string]any); entry[name] == key {
+			return entry
+		}
+	}
+	return nil
+}
+
+// same says that two parts of a spec say the same. Entries with names have no order, and what is empty says nothing.
+func same(field string, a, b any) bool {
+	if isEmpty(a) || isEmpty(b) {
+		return isEmpty(a) && isEmpty(b)
+	}
+	switch a := a.(type) {
+	case map[string]any:
+		b, isObject := b.(map[string]any)
+		if !isObject {
+			return false
+		}
+		for key := range a {
+			if !same(key, a[key], b[key]) {
+				return false
+			}
+		}
+		for key := range b {
+			if _, has := a[key]; !has && !isEmpty(b[key]) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		b, isList := b.([]any)
+		name := entryNames[field]
+		if !isList || len(a) != len(b) {
+			return false
+		}
+		for i := range a {
+			other := b[i]
+			if name != "" {
+				other = entryOf(b, name, a[i].(map[string]any)[name])
+			}
+			if !same("", a[i], other) {
+				return false
+			}
+		}
+		return true
+	}
+	return a == b
+}
+
+func isEmpty(part any) bool {
+	switch part := part.(type) {
+	case nil:
+		return true
+	case map[string]any:
+		return len(part) == 0
+	case []any:
+		return len(part) == 0
+	}
+	return false
+}
+
+// isUnset says that nobody has set a setting: it has its default, which who creates an object without server-side apply owns,
+// though they never chose it.
+func isUnset(settings *v1alpha1.UserSettings, stored any, setting rest.Setting, others []owner) bool {
+	if setting.Default == nil || stored != setting.Default || appliedByClient(settings, setting.Spec) {
+		return false
+	}
+	return !slices.ContainsFunc(others, func(o owner) bool {
+		return o.Operation == metav1.ManagedFieldsOperationApply && o.owns(setting.Spec)
+	})
+}
+
+// appliedByClient says that somebody set a field with kubectl apply, or as it does, without server-side apply.
+func appliedByClient(settings *v1alpha1.UserSettings, field string) bool {
+	var applied struct {
+		Spec map[string]json.RawMessage `json:"spec"`
+	}
+	if json.Unmarshal([]byte(settings.Annotations[corev1.LastAppliedConfigAnnotation]), &applied) != nil {
+		return false
+	}
+	_, set := applied.Spec[field]
+	return set
+}

@@ -1,0 +1,131 @@
+package settings
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// plan is how a request is to be written over what is stored.
+type plan struct {
+	*edit
+	live   *v1alpha1.UserSettings
+	others []owner
+	// before is the stored spec as JSON has it.
+	before map[string]any
+	// apply is the part of the wanted spec that is applied.
+	apply map[string]any
+	// force takes fields from others, who never set them.
+	force bool
+}
+
+func newPlan(live *v1alpha1.UserSettings, request []rest.Setting) (*plan, error) {
+	before, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&live.Spec)
+	if err != nil {
+		return nil, fmt.Errorf("convert the stored settings: %w", err)
+	}
+	edit, err := newEdit(live, before, request)
+	if err != nil {
+		return nil, err
+	}
+	facade, others, err := ownersOf(live)
+	if err != nil {
+		return nil, err
+	}
+	return &plan{edit: edit, live: live, others: others, before: before, apply: claim(edit.spec, before, facade.spec)}, nil
+}
+
+// contested says that others own something of what the request is about, so that an apply might store a part of it.
+func (p *plan) contested() bool {
+	return slices.ContainsFunc(p.touched, func(s rest.Setting) bool { return len(p.ownersOf(s)) > 0 })
+}
+
+func (p *plan) ownersOf(setting rest.Setting) (names []string) {
+	for _, o := range p.others {
+		if o.owns(setting.Spec) {
+			names = append(names, fmt.Sprintf("%q", o.Manager))
+		}
+	}
+	return names
+}
+
+// onlyUnset says that the conflicts are about nothing that anybody has set.
+func (p *plan) onlyUnset(conflicts []metav1.StatusCause) bool {
+	return len(p.conflictDetails(conflicts)) == 0
+}
+
+// conflictDetails name the fields that others have set, and who they are.
+func (p *plan) conflictDetails(conflicts []metav1.StatusCause) []rest.Detail {
+	var details []rest.Detail
+	for _, conflict := range conflicts {
+		at := slices.IndexFunc(p.touched, func(s rest.Setting) bool { return s.Spec == specField(conflict.Field) })
+		if at >= 0 && isUnset(p.live, p.before[p.touched[at].Spec], p.touched[at], p.others) {
+			continue
+		}
+		loc := rest.LocationOf(conflict.Field, nil)
+		if at >= 0 {
+			loc[1] = p.touched[at].Name
+		}
+		details = append(details, managedElsewhere(loc, p.managersOf(conflict.Field)))
+	}
+	return details
+}
+
+// specField is the field of the spec that a path is in.
+func specField(path string) string {
+	name, _, _ := strings.Cut(strings.TrimPrefix(path, ".spec."), ".")
+	name, _, _ = strings.Cut(name, "[")
+	return name
+}
+
+// managersOf are those who own the field at this path.
+func (p *plan) managersOf(path string) (names []string) {
+	for _, o := range p.others {
+		for owned := range o.spec.All() {
+			if ".spec"+owned.String() == path {
+				names = append(names, fmt.Sprintf("%q", o.Manager))
+			}
+		}
+	}
+	return names
+}
+
+// keptByOthers are the fields that did not become what the request asks for, since others hold what it would remove.
+func (p *plan) keptByOthers(became map[string]any) []rest.Detail {
+	var details []rest.Detail
+	for _, setting := range p.touched {
+		wanted := p.spec[setting.Spec]
+		if wanted == nil {
+			wanted = setting.Default
+		}
+		if !same(setting.Spec, wanted, became[setting.Spec]) {
+			details = append(details, managedElsewhere(rest.Location{"body", setting.Name}, p.ownersOf(setting)))
+		}
+	}
+	return details
+}
+
+func managedElsewhere(loc rest.Location, managers []string) rest.Detail {
+	who := "another manager"
+	if len(managers) > 0 {
+		who = strings.Join(managers, ", ")
+	}
+	return rest.Detail{Type: "field_conflict", Loc: loc, Msg: "This field is managed by " + who + ": change it there"}
+}
+
+// names of the entries in the wanted lists.
+func (p *plan) names(list string, index int) string {
+	store, _ := p.spec["secretsStore"].(map[string]any)
+	entries, _ := store[list].([]any)
+	if index >= len(entries) {
+		return ""
+	}
+	name, _ := entries[index].(map[string]any)[entryNames[list]].(string)
+	return name
+}

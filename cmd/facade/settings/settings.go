@@ -1,0 +1,207 @@
+// Package settings stores and shows the settings of users.
+package settings
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/access"
+	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
+	"github.com/parley-dev/parley/cmd/facade/kept"
+)
+
+// Reader reads settings as they are.
+type Reader interface {
+	Settings(ctx context.Context, key types.NamespacedName) (*v1alpha1.UserSettings, error)
+}
+
+// Cluster is what storing settings needs of Kubernetes.
+type Cluster interface {
+	Reader
+	kept.Writer
+	ApplySettings(ctx context.Context, over *v1alpha1.UserSettings, spec map[string]any, options cluster.ApplyOptions) (map[string]any, error)
+}
+
+// Store of the settings of all users.
+type Store struct {
+	Cluster Cluster
+	// writers of one user's settings queue, so that they do not fail one another's writes over and over.
+	writers access.Queues
+}
+
+// writeAgain spreads writers in several facades that meet at the same settings; within one facade they queue.
+var writeAgain = wait.Backoff{Duration: 10 * time.Millisecond, Factor: 1.5, Jitter: 1, Steps: 14}
+
+// Live settings of a user. Who has none any more is nobody.
+func Live(ctx context.Context, c Reader, u *access.User) (*v1alpha1.UserSettings, error) {
+	live, err := c.Settings(ctx, u.Key())
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && live.UID != u.UID:
+		return nil, answer.Unauthorized
+	case err != nil:
+		return nil, cluster.Refusal(ctx, err, nil)
+	}
+	return live, nil
+}
+
+// Get shows the settings. Not from the cache: a client that has just stored settings must see them.
+func (s *Store) Get(ctx context.Context, u *access.User) (any, error) {
+	live, err := Live(ctx, s.Cluster, u)
+	switch {
+	case err != nil:
+		return nil, err
+	case NothingStored(live):
+		return nil, &answer.Refusal{Code: http.StatusNotFound, Body: map[string]string{"error": "Settings not found"}}
+	}
+	return view(&live.Spec)
+}
+
+// NothingStored says that nobody has set anything yet. The object must exist for its user to have a key at all.
+func NothingStored(settings *v1alpha1.UserSettings) bool {
+	if settings.Annotations[v1alpha1.AnnotationSettingsStored] != "" {
+		return false
+	}
+	spec, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&settings.Spec)
+	if err != nil {
+		return false
+	}
+	for _, setting := range rest.SettingsOf(&rest.Settings{}) {
+		if stored := spec[setting.Spec]; stored != nil && stored != setting.Default {
+			return false
+		}
+	}
+	return true
+}
+
+// keyless are model providers that authenticate by other means than a key, or run on the user's own machines.
+var keyless = []string{"bedrock/", "hosted_vllm/", "llamafile/", "lm_studio/", "ollama/", "ollama_chat/", "sagemaker/", "vertex_ai/", "vertex_ai_beta/", "vllm/", "xinference/"}
+
+// Suffice says what a session with these settings would lack.
+func Suffice(settings *v1alpha1.UserSettings) error {
+	switch {
+	case NothingStored(settings):
+		return answer.Complain("CONFIGURATION$SETTINGS_NOT_FOUND", "Settings not found: store them with POST /api/settings first")
+	case needsKey(&settings.Spec) && settings.Spec.LLMAPIKeyRef == nil:
+		return answer.Complain("STATUS$ERROR_LLM_AUTHENTICATION", "The model needs a key: store llm_api_key with POST /api/settings")
+	}
+	return nil
+}
+
+func needsKey(spec *v1alpha1.UserSettingsSpec) bool {
+	// With an address of its own, only the user can tell.
+	if spec.LLMModel == nil || spec.LLMBaseURL != nil {
+		return false
+	}
+	for _, provider := range keyless {
+		if strings.HasPrefix(*spec.LLMModel, provider) {
+			return false
+		}
+	}
+	return true
+}
+
+// Post stores what a body says, or nothing and all that is wrong with it.
+func (s *Store) Post(ctx context.Context, u *access.User, body []byte) (any, error) {
+	fields, details := rest.DecodeBody(body)
+	if len(details) > 0 {
+		return nil, answer.Invalid(details...)
+	}
+	unlock := s.writers.Lock(u.Key().String())
+	defer unlock()
+	request, details := rest.DecodeSettings(fields)
+	if len(details) == 0 {
+		err := s.store(ctx, u, rest.SettingsOf(request))
+		if details = answer.DetailsOf(err); len(details) == 0 {
+			return rest.Stored{Message: "Settings stored"}, err
+		}
+	}
+	return nil, answer.Invalid(rest.AllDetails(fields, details, func(fields rest.Body) []rest.Detail {
+		request, details := rest.DecodeSettings(fields)
+		if len(details) > 0 {
+			return details
+		}
+		plan, err := s.plan(ctx, u, rest.SettingsOf(request))
+		if err == nil {
+			err = s.apply(ctx, plan, true)
+		}
+		return answer.DetailsOf(err)
+	})...)
+}
+
+// errOvertaken says that others have changed the settings since they were read.
+var errOvertaken = errors.New("the settings have changed")
+
+// store writes nothing before the API server has agreed to all of it. Then the keys go first, and what refers to them second.
+// Without keys, and among fields that are nobody else's, it agrees to all or nothing when it is asked to write.
+func (s *Store) store(ctx context.Context, u *access.User, request []rest.Setting) error {
+	written := false
+	err := wait.ExponentialBackoffWithContext(ctx, writeAgain, func(ctx context.Context) (bool, error) {
+		plan, err := s.plan(ctx, u, request)
+		if err == nil {
+			err = kept.TooMany(plan.keys, "body")
+		}
+		if err == nil && (len(plan.keys) > 0 || plan.contested()) {
+			err = s.apply(ctx, plan, true)
+		}
+		if err == nil && !written {
+			err = kept.Write(ctx, s.Cluster, plan.keys, plan.live, time.Now())
+			written = err == nil
+		}
+		if err == nil {
+			err = s.apply(ctx, plan, false)
+		}
+		if errors.Is(err, errOvertaken) {
+			return false, nil
+		}
+		return true, err
+	})
+	if wait.Interrupted(err) {
+		return answer.Unavailable // still not through after many tries, or out of time
+	}
+	return err
+}
+
+// plan how to write a request over what is stored now.
+func (s *Store) plan(ctx context.Context, u *access.User, request []rest.Setting) (*plan, error) {
+	live, err := Live(ctx, s.Cluster, u)
+	if err != nil {
+		return nil, err
+	}
+	return newPlan(live, request)
+}
+
+// apply a plan, or just ask whether it could be.
+func (s *Store) apply(ctx context.Context, plan *plan, dryRun bool) error {
+	became, err := s.Cluster.ApplySettings(ctx, plan.live, plan.apply, cluster.ApplyOptions{DryRun: dryRun, Force: plan.force})
+	conflicts := cluster.CausesOf(err, metav1.CauseTypeFieldManagerConflict)
+	switch {
+	case len(conflicts) > 0 && dryRun && !plan.force && plan.onlyUnset(conflicts):
+		plan.force = true
+		return s.apply(ctx, plan, dryRun)
+	case len(conflicts) > 0:
+		return answer.Refuse(http.StatusConflict, plan.conflictDetails(conflicts))
+	case apierrors.IsConflict(err):
+		return errOvertaken
+	case err != nil:
+		if inTheWay := cluster.SecretsInTheWay(err, plan.names); len(inTheWay) > 0 {
+			return answer.Refuse(http.StatusConflict, inTheWay)
+		}
+		return cluster.Refusal(ctx, err, plan.names)
+	}
+	if details := plan.keptByOthers(became); len(details) > 0 {
+		return answer.Refuse(http.StatusConflict, details)
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+package settings
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// view is what a user is shown of their settings: a rest.StoredSettings.
+func view(spec *v1alpha1.UserSettingsSpec) (map[string]any, error) {
+	stored, err := runtime.DefaultUnstructuredConverter.ToUnstructured(spec)
+	if err != nil {
+		return nil, fmt.Errorf("convert the stored settings: %w", err)
+	}
+	return viewTable(stored, spec, rest.SettingsOf(&rest.Settings{})), nil
+}
+
+// viewTable is made line by line from the table and from what is stored, as JSON has it and as Go has it.
+func viewTable(fields map[string]any, spec *v1alpha1.UserSettingsSpec, table []rest.Setting) map[string]any {
+	shown := map[string]any{}
+	for _, setting := range table {
+		stored := fields[setting.Spec]
+		if stored == nil {
+			stored = setting.Default
+		}
+		switch field := setting.Value.(type) {
+		case *rest.Key:
+			shown[setting.Name], shown[setting.Name+"_set"] = nil, stored != nil
+		case *rest.Field[rest.UserSecrets]:
+			shown[setting.Name], shown["provider_tokens_set"] = viewSecrets(spec.SecretsStore)
+		case *rest.Field[rest.MCPConfig]:
+			shown[setting.Name] = viewTools(spec.MCPConfig)
+		case plain:
+			shown[setting.Name] = field.Shown(stored)
+		}
+	}
+	return shown
+}
+
+// hidden is a key that is not shown.
+var hidden = rest.Key{Field: rest.Null[string]()}
+
+func viewSecrets(store *v1alpha1.SecretsStore) (secrets map[string]any, tokensSet map[string]*string) {
+	tokens, custom := map[string]rest.ProviderToken{}, map[string]rest.CustomSecret{}
+	tokensSet = map[string]*string{}
+	if store != nil {
+		for _, token := range store.ProviderTokens {
+			tokens[string(token.Provider)] = rest.ProviderToken{Token: hidden, UserID: shownText(token.UserID), Host: shownText(token.Host)}
+			if token.TokenRef != nil {
+				tokensSet[string(token.Provider)] = token.Host
+			}
+		}
+		for _, secret := range store.CustomSecrets {
+			custom[secret.Name] = rest.CustomSecret{Secret: hidden, Description: shownText(secret.Description)}
+		}
+	}
+	// Not a rest.UserSecrets, which leaves out what is empty.
+	return map[string]any{"provider_tokens": tokens, "custom_secrets": custom}, tokensSet
+}
+
+func shownText(text *string) rest.Field[string] {
+	return rest.Field[string]{Present: true, Value: text}
+}
+
+func viewTools(config *v1alpha1.MCPConfig) *rest.MCPConfig {
+	if config == nil {
+		return nil
+	}
+	shown := &rest.MCPConfig{
+		SSEServers:   viewRemote(config.SSEServers),
+		StdioServers: []rest.MCPStdioServer{},
+		SHTTPServers: viewRemote(config.SHTTPServers),
+	}
+	for _, server := range config.StdioServers {
+		env := map[string]rest.Key{}
+		for _, variable := range server.Env {
+			env[variable.Name] = hidden
+		}
+		shown.StdioServers = append(shown.StdioServers, rest.MCPStdioServer{
+			Name: server.Name, Command: server.Command, Args: append([]string{}, server.Args...), Env: env,
+		})
+	}
+	return shown
+}
+
+func viewRemote(servers []v1alpha1.MCPRemoteServer) []rest.MCPRemoteServer {
+	shown := []rest.MCPRemoteServer{}
+	for _, server := range servers {
+		isSet := server.APIKeyRef != nil
+		shown = append(shown, rest.MCPRemoteServer{URL: server.URL, APIKey: hidden, APIKeySet: &isSet})
+	}
+	return shown
+}
