@@ -328,8 +328,8 @@ func startedWith(t *testing.T, k kubelet, before any, model, image string) error
 	if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil {
 		return err
 	}
-	if pod.UID == before || value(doc.Settings.LLMModel) != model || pod.Spec.Containers[0].Image != image {
-		return fmt.Errorf("pod %s has model %s and image %s", pod.UID, value(doc.Settings.LLMModel), pod.Spec.Containers[0].Image)
+	if pod.UID == before || ptr.Deref(doc.Settings.LLMModel, "") != model || pod.Spec.Containers[0].Image != image {
+		return fmt.Errorf("pod %s has model %s and image %s", pod.UID, ptr.Deref(doc.Settings.LLMModel, ""), pod.Spec.Containers[0].Image)
 	}
 	return nil
 }

@@ -36,9 +36,9 @@ func (r *resolver) value(ctx context.Context, ref v1alpha1.SecretReference) ([]b
 	case secret == nil:
 		return nil, &problem{v1alpha1.ReasonSecretNotFound, fmt.Sprintf("%s: Secret %s does not exist", ref.Path, ref.Ref.Name)}, nil
 	}
-	// A value from a file often ends in a newline, which no header or variable can hold.
-	value := bytes.TrimRight(secret.Data[ref.Ref.Key], "\r\n")
-	if len(value) == 0 {
+	// It arrives byte for byte: a key for SSH needs its last newline. Who puts it into a header takes that off.
+	value := secret.Data[ref.Ref.Key]
+	if len(bytes.TrimSpace(value)) == 0 {
 		return nil, &problem{v1alpha1.ReasonKeyNotFound, fmt.Sprintf("%s: Secret %s has no key %s, or it is empty", ref.Path, ref.Ref.Name, ref.Ref.Key)}, nil
 	}
 	return value, nil, nil

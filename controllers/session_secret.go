@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -53,8 +54,8 @@ func buildDocument(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec
 		FirstMessage: session.FirstMessage(&c.Spec),
 		ImageURLs:    c.Spec.ImageURLs,
 		Replay:       c.Spec.ReplayJSONRef != nil,
-		Instructions: value(c.Spec.ConversationInstructions),
-		IdleTimeout:  value(c.Spec.IdleTimeout),
+		Instructions: ptr.Deref(c.Spec.ConversationInstructions, ""),
+		IdleTimeout:  ptr.Deref(c.Spec.IdleTimeout, metav1.Duration{}),
 	}
 	var files []secretFile
 	add := func(path *field.Path, ref *v1alpha1.SecretKeyRef, file string) string {
@@ -76,7 +77,7 @@ func buildDocument(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec
 		for i, s := range settings.SecretsStore.CustomSecrets {
 			at := path.Child("secretsStore", "customSecrets").Index(i).Child("secretRef")
 			doc.CustomSecrets = append(doc.CustomSecrets, session.CustomSecret{
-				Name: s.Name, Description: value(s.Description), ValueFile: add(at, &s.SecretRef, fmt.Sprintf("custom.%d", i)),
+				Name: s.Name, Description: ptr.Deref(s.Description, ""), ValueFile: add(at, &s.SecretRef, fmt.Sprintf("custom.%d", i)),
 			})
 		}
 	}
@@ -99,10 +100,10 @@ func buildRepository(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSp
 	if provider == "" {
 		provider = providerOf(name, tokens)
 	}
-	repository := &session.Repository{Name: name, Provider: provider, Branch: value(c.Spec.SelectedBranch)}
+	repository := &session.Repository{Name: name, Provider: provider, Branch: ptr.Deref(c.Spec.SelectedBranch, "")}
 	for i, t := range tokens {
 		if t.Provider == provider {
-			repository.Host, repository.UserID = value(t.Host), value(t.UserID)
+			repository.Host, repository.UserID = ptr.Deref(t.Host, ""), ptr.Deref(t.UserID, "")
 			repository.TokenFile = token(i, t.TokenRef)
 		}
 	}
@@ -120,7 +121,7 @@ func providerOf(repository string, tokens []v1alpha1.ProviderToken) v1alpha1.Git
 		return ""
 	}
 	for _, t := range tokens {
-		if host := cmp.Or(value(t.Host), session.PublicHost(t.Provider)); strings.EqualFold(u.Host, host) {
+		if host := cmp.Or(ptr.Deref(t.Host, ""), session.PublicHost(t.Provider)); strings.EqualFold(u.Host, host) {
 			return t.Provider
 		}
 	}
@@ -143,7 +144,7 @@ func buildToolServers(mcp *v1alpha1.MCPConfig, path *field.Path, add func(*field
 		for j, e := range s.Env {
 			at := path.Child("stdioServers").Index(i).Child("env").Index(j).Child("secretRef")
 			server.Env = append(server.Env, session.EnvVar{
-				Name: e.Name, Value: value(e.Value), ValueFile: add(at, e.SecretRef, fmt.Sprintf("mcp.stdio.%d.%d", i, j)),
+				Name: e.Name, Value: ptr.Deref(e.Value, ""), ValueFile: add(at, e.SecretRef, fmt.Sprintf("mcp.stdio.%d.%d", i, j)),
 			})
 		}
 		servers.Stdio = append(servers.Stdio, server)
@@ -188,13 +189,4 @@ func inputsOf(settings *v1alpha1.UserSettings, agent *session.Agent, files []sec
 		}
 	}
 	return hex.EncodeToString(hash.Sum(nil)[:16])
-}
-
-// value of an optional field, or its zero.
-func value[T any](p *T) T {
-	if p == nil {
-		var zero T
-		return zero
-	}
-	return *p
 }

@@ -6,7 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -128,4 +131,22 @@ func TestTheSessionDocumentSaysEverythingThatWasAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "document", read)
+}
+
+func TestSecretsArriveByteForByte(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	const sshKey = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n"
+	settings := userSettings(ns, "ada")
+	settings.Spec.SecretsStore = &v1alpha1.SecretsStore{CustomSecrets: []v1alpha1.CustomSecret{{Name: "SSH_KEY", SecretRef: *ref("ssh")}}}
+	create(t, secretWith(ns, "ssh", sshKey), settings)
+	create(t, &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "talk"}, Spec: v1alpha1.ConversationSpec{UserSettingsName: "ada"}})
+	secret := &corev1.Secret{}
+	await(t, func() error {
+		return env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: sessionSecretName("talk")}, secret)
+	})
+	if got := string(secret.Data["custom.0"]); got != sshKey {
+		t.Errorf("the session gets %q", got)
+	}
 }

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -51,6 +52,7 @@ func (r *userSettingsReconciler) sessionKey(ctx context.Context, settings *v1alp
 		}
 	}
 	value, missing, err := newResolver(r.client, settings.Namespace).value(ctx, ref)
+	value = bytes.TrimSpace(value) // a header cannot carry the newline that a file ends in
 	switch {
 	case err != nil || missing != nil:
 		return sessionKey{ref: ref.Ref, problem: missing}, err

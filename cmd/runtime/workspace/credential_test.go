@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/parley-dev/parley/api/session"
@@ -58,14 +59,24 @@ func TestATokenDoesNotFollowARedirectToAnotherHost(t *testing.T) {
 	elsewhere := newGitServer(t)
 	elsewhere.create(t, "public/site.git")
 	server := newGitServer(t)
-	moved := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	var shown atomic.Int32
+	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, password, ok := r.BasicAuth(); !ok || password != token {
+			w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
+			http.Error(w, "who are you?", http.StatusUnauthorized)
+			return
+		}
+		shown.Add(1)
 		http.Redirect(w, r, elsewhere.URL+strings.Replace(r.URL.String(), "/private/", "/public/", 1), http.StatusFound)
 	})
-	server.Config.Handler = moved
 	o := options(t, private(server, "feature"))
 	o.Token = token
-	if _, err := workspace.Prepare(t.Context(), o); err != nil {
-		t.Log(err)
+	prepare(t, o)
+	if shown.Load() == 0 {
+		t.Error("the token was not shown to its own host, so that it could not follow")
+	}
+	if elsewhere.anonymous.Load() == 0 {
+		t.Error("the redirect was not followed")
 	}
 	if n := elsewhere.authenticated.Load(); n > 0 {
 		t.Errorf("%d requests showed the token to the host that was redirected to", n)
