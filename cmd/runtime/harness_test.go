@@ -21,6 +21,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/hack/sessionclient"
 )
 
 const (
@@ -238,20 +239,11 @@ func (p *pod) status(t *testing.T) session.Status {
 // connect a client to the session's tools.
 func (p *pod) connect(t *testing.T, key string) (*mcp.ClientSession, error) {
 	t.Helper()
-	client := &http.Client{Transport: withKey(key)}
-	tools, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(),
-		&mcp.StreamableClientTransport{Endpoint: "http://" + p.address + session.ToolsPath, HTTPClient: client}, nil)
+	tools, err := sessionclient.Tools(t.Context(), "http://"+p.address+session.ToolsPath, sessionclient.WithHeader("Authorization", "Bearer "+key))
 	if err == nil {
 		t.Cleanup(func() { _ = tools.Close() })
 	}
 	return tools, err
-}
-
-type withKey string
-
-func (key withKey) RoundTrip(request *http.Request) (*http.Response, error) {
-	request.Header.Set("Authorization", "Bearer "+string(key))
-	return http.DefaultTransport.RoundTrip(request)
 }
 
 // repository is a local one with the branches main and feature.

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
@@ -15,19 +17,19 @@ import (
 // in the workspace might end up in a commit.
 func agentInput(env environment, doc *session.Document, work *workspace.Workspace, routerURL string) (session.AgentInput, error) {
 	settings := &doc.Settings
-	model := value(settings.LLMModel)
+	model := ptr.Deref(settings.LLMModel, "")
 	input := session.AgentInput{
 		ImageURLs:        doc.ImageURLs,
 		Model:            model,
 		ModelName:        model[strings.Index(model, "/")+1:],
-		BaseURL:          value(settings.LLMBaseURL),
+		BaseURL:          ptr.Deref(settings.LLMBaseURL, ""),
 		RouterURL:        routerURL,
-		MaxIterations:    session.Count(value(settings.MaxIterations)),
-		MaxBudget:        value(settings.MaxBudgetPerTask),
+		MaxIterations:    session.Count(ptr.Deref(settings.MaxIterations, 0)),
+		MaxBudget:        ptr.Deref(settings.MaxBudgetPerTask, ""),
 		Workspace:        env.workspace,
 		Conversation:     doc.Conversation,
-		Language:         value(settings.Language),
-		ConfirmationMode: value(settings.ConfirmationMode),
+		Language:         ptr.Deref(settings.Language, ""),
+		ConfirmationMode: ptr.Deref(settings.ConfirmationMode, false),
 		Resumed:          work.Resumed,
 	}
 	if doc.Repository != nil {
@@ -76,13 +78,4 @@ func mcpConfig(url string) (string, error) {
 		Type: "http", URL: url, Headers: map[string]string{"Authorization": "Bearer ${PARLEY_SESSION_KEY}"},
 	}}}, "", "  ")
 	return string(text), err
-}
-
-// value of an optional field, or its zero.
-func value[T any](p *T) T {
-	if p == nil {
-		var zero T
-		return zero
-	}
-	return *p
 }

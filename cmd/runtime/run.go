@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/runtime/agent"
@@ -190,7 +192,7 @@ func (s *run) workspaceOptions() workspace.Options {
 	settings := &s.doc.Settings
 	options := workspace.Options{
 		Dir: s.env.workspace, Home: s.env.home, Repository: s.doc.Repository, Log: s.log,
-		UserName: value(settings.GitUserName), UserEmail: value(settings.GitUserEmail),
+		UserName: ptr.Deref(settings.GitUserName, ""), UserEmail: ptr.Deref(settings.GitUserEmail, ""),
 	}
 	if s.doc.Repository != nil && s.doc.Repository.TokenFile != "" {
 		options.Token = s.store.Key(s.doc.Repository.TokenFile)

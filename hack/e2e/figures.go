@@ -35,8 +35,7 @@ func figures(t *t) {
 		sessions = append(sessions, time.Since(began))
 		if i == samples-1 {
 			t.notef("steps of the last start: %s", steps())
-			time.Sleep(3 * time.Second) // what the start used is given back
-			t.notef("memory of an idle session: %s", memoryOf(t.podOf(c).UID))
+			t.notef("memory of an idle session: %s", t.settledMemory(t.podOf(c).UID))
 		}
 		t.must(t.client.Delete(t.ctx, c))
 		t.gone(&corev1.Pod{}, ns, c.Name)
@@ -143,11 +142,25 @@ func summary(durations []time.Duration) string {
 	return fmt.Sprintf("p50 of %d %s, from %s to %s", len(durations), round(durations[len(durations)/2]), round(durations[0]), round(durations[len(durations)-1]))
 }
 
-// memoryOf is what the processes of a pod take: their own, and their share of what is shared.
-func memoryOf(uid types.UID) string {
-	total := 0
-	pids := processesOfPod(uid)
-	for _, pid := range pids {
+// settledMemory is what an idle session takes: what the start used is given back by and by, so it is looked at until it
+// has not become less ten times in a row.
+func (t *t) settledMemory(uid types.UID) string {
+	least, same := 0, 0
+	t.eventually(func(context.Context) error {
+		if kibibytes := memoryOf(uid); least == 0 || kibibytes < least {
+			least, same = kibibytes, 0
+		}
+		if same++; same < 10 {
+			return errors.New("the memory of the session does not settle")
+		}
+		return nil
+	})
+	return fmt.Sprintf("%.1f MiB in %d processes (PSS)", float64(least)/1024, len(processesOfPod(uid)))
+}
+
+// memoryOf is what the processes of a pod take, in KiB: their own, and their share of what is shared.
+func memoryOf(uid types.UID) (total int) {
+	for _, pid := range processesOfPod(uid) {
 		rollup, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 		for line := range strings.Lines(string(rollup)) {
 			kibibytes := 0
@@ -156,5 +169,5 @@ func memoryOf(uid types.UID) string {
 			}
 		}
 	}
-	return fmt.Sprintf("%.1f MiB in %d processes (PSS)", float64(total)/1024, len(pids))
+	return total
 }

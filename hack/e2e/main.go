@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -74,6 +75,9 @@ func (o *options) run(ctx context.Context) error {
 	case stageInside:
 		return runInside(ctx, *o)
 	}
+	if err := o.checkSelection(); err != nil {
+		return err
+	}
 	if reason := unable(); reason != "" {
 		if o.skipIfUnable {
 			fmt.Println("e2e: SKIPPED, nothing was tested: " + reason)
@@ -88,6 +92,23 @@ func (o *options) run(ctx context.Context) error {
 		}
 	}
 	return runOutside(ctx, *o)
+}
+
+// selected are the checks to run.
+func (o *options) selected() []check {
+	return slices.DeleteFunc(slices.Clone(checks), func(c check) bool { return !strings.Contains(c.name, o.only) })
+}
+
+// checkSelection refuses a name that selects nothing: a run without a check proves nothing.
+func (o *options) checkSelection() error {
+	if len(o.selected()) > 0 {
+		return nil
+	}
+	names := make([]string, 0, len(checks))
+	for _, c := range checks {
+		names = append(names, "  "+c.name)
+	}
+	return fmt.Errorf("--run=%s selects none of the checks:\n%s", o.only, strings.Join(names, "\n"))
 }
 
 // runOutside prepares what needs the network, runs the cluster, and sees to it

@@ -49,10 +49,7 @@ func (t *t) notef(format string, args ...any) {
 // check runs the checks, one after the other, and prints a line for each.
 func (n *inside) check(ctx context.Context) error {
 	passed, failed := 0, 0
-	for _, c := range checks {
-		if !strings.Contains(c.name, n.only) {
-			continue
-		}
+	for _, c := range n.selected() {
 		began := time.Now()
 		result := n.runCheck(ctx, c)
 		if ctx.Err() != nil {

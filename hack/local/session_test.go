@@ -24,6 +24,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/sessionclient"
 	"github.com/parley-dev/parley/hack/testenv"
 )
 
@@ -160,14 +161,6 @@ func awaitState(t *testing.T, states <-chan v1alpha1.ConversationStatus, want v1
 	}
 }
 
-type withKey string
-
-func (k withKey) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set("X-Session-API-Key", string(k))
-	return http.DefaultTransport.RoundTrip(r)
-}
-
 // callTool uses the session's tools as an MCP client does.
 func callTool(t *testing.T, c client.Client, pod *corev1.Pod) {
 	t.Helper()
@@ -175,10 +168,8 @@ func callTool(t *testing.T, c client.Client, pod *corev1.Pod) {
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
 		t.Fatal(err)
 	}
-	tools, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), &mcp.StreamableClientTransport{
-		Endpoint:   fmt.Sprintf("http://%s:%d%s", pod.Status.PodIP, session.Port, session.ToolsPath),
-		HTTPClient: &http.Client{Transport: withKey(secret.Data[session.KeyFile])},
-	}, nil)
+	tools, err := sessionclient.Tools(t.Context(), fmt.Sprintf("http://%s:%d%s", pod.Status.PodIP, session.Port, session.ToolsPath),
+		sessionclient.WithHeader(sessionclient.KeyHeader, string(secret.Data[session.KeyFile])))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,31 @@
+// Package sessionclient talks with a running session, with its key.
+package sessionclient
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// KeyHeader is where a session takes its key.
+const KeyHeader = "X-Session-API-Key"
+
+// WithHeader sends a header with every request.
+func WithHeader(name, value string) *http.Client {
+	return &http.Client{Transport: header{name, value}}
+}
+
+type header struct{ name, value string }
+
+func (h header) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set(h.name, h.value)
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// Tools of the session at an address, as an MCP client sees them.
+func Tools(ctx context.Context, endpoint string, client *http.Client) (*mcp.ClientSession, error) {
+	return mcp.NewClient(&mcp.Implementation{Name: "sessionclient", Version: "1"}, nil).Connect(ctx,
+		&mcp.StreamableClientTransport{Endpoint: endpoint, HTTPClient: client}, nil)
+}
