@@ -85,10 +85,10 @@ func TestADeletionThatTheCacheNeverSeesIsNotWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	watch.find()
-	// A list waits for what was written here, and gives up too late for this test's patience with it.
-	list, stop := context.WithTimeout(ctx, time.Second)
+	// A list waits for what was written here, up to two seconds each time.
+	patient, stop := context.WithTimeout(ctx, 1500*time.Millisecond)
 	defer stop()
-	if _, err := objects.ConversationsOf(list, types.NamespacedName{Namespace: ada.namespace, Name: ada.name}); err != nil {
-		t.Errorf("the list waits in vain: %v", err)
+	if _, err := objects.ConversationsOf(patient, types.NamespacedName{Namespace: ada.namespace, Name: ada.name}); err != nil || patient.Err() != nil {
+		t.Errorf("the list waits in vain: %v, %v", err, patient.Err())
 	}
 }
