@@ -67,7 +67,7 @@ lint: ## Run the linters.
 	@$(TOOL) golangci-lint run --allow-parallel-runners
 
 .PHONY: lint-fix
-lint-fix: ## Run the linters and mend what they can.
+lint-fix: ## Run the linters and fix what they can.
 	@$(TOOL) golangci-lint run --fix --allow-parallel-runners
 
 .PHONY: verify
