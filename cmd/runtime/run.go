@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -110,6 +111,10 @@ func (s *run) until(stop <-chan os.Signal) (code int, err error) {
 
 // session prepares, serves and waits. It returns why the session ended; nil where ctx did. No child outlives it.
 func (s *run) session(ctx context.Context, listener net.Listener) *session.Termination {
+	// Sooner than it must be known: nothing is prepared for work that is not done.
+	if s.hasTask() && workspace.Begun(s.env.workspace) {
+		return s.failed(ctx, workspace.ErrBegun)
+	}
 	work, err := workspace.Prepare(ctx, s.workspaceOptions())
 	if err != nil {
 		return s.failed(ctx, err)
@@ -122,6 +127,9 @@ func (s *run) session(ctx context.Context, listener net.Listener) *session.Termi
 	case <-tools.Settled():
 	case <-time.After(toolsTimeout):
 	case <-ctx.Done():
+	}
+	if ctx.Err() != nil {
+		// Also where the tools came at the same moment: what is to stop begins no work.
 		return nil
 	}
 	if !s.hasTask() {
@@ -179,13 +187,21 @@ func (s *run) runRouter(ctx context.Context, tools *router.Router) (stop func())
 	}
 }
 
+// startAgent gives the agent the message, which no later attempt does again.
 func (s *run) startAgent(work *workspace.Workspace, tools string) (*agent.Agent, error) {
 	input, err := agentInput(s.env, s.doc, work, tools)
 	if err != nil {
 		return nil, err
 	}
+	if err := workspace.Begin(s.env.workspace); err != nil {
+		return nil, err
+	}
 	env := agent.Environment(s.ownEnvironment(), s.doc, s.store, input)
-	return agent.Start(s.doc.Agent, input, env, work.Dir, s.output.Lines(""))
+	running, err := agent.Start(s.doc.Agent, input, env, work.Dir, s.output.Lines(""))
+	if err != nil {
+		return nil, errors.Join(err, workspace.Withdraw(s.env.workspace))
+	}
+	return running, nil
 }
 
 func (s *run) workspaceOptions() workspace.Options {

@@ -1,0 +1,112 @@
+package main_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// counting leaves a line for each time it is started, and then waits.
+const counting = `cd "$PARLEY_WORKSPACE"; echo $$ >> runs; while true; do sleep 0.01; done`
+
+func (p *pod) runs(t *testing.T) int {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(p.workspace, "runs"))
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return strings.Count(string(text), "\n")
+}
+
+// killSession ends the process that does the work, as the kernel does when memory runs out.
+func (p *pod) killSession(t *testing.T) {
+	t.Helper()
+	for _, child := range childrenOf(t, p.cmd.Process.Pid) {
+		if err := syscall.Kill(child, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	}
+	if code, _ := p.wait(t); code != 128+int(syscall.SIGKILL) {
+		t.Errorf("it ended with status %d", code)
+	}
+}
+
+func TestWorkThatWasCutOffIsNotBegunAgain(t *testing.T) {
+	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(counting), Repository: &session.Repository{Name: repository(t)}})
+	p.start(t)
+	eventually(t, "the agent runs", func() bool { return p.runs(t) == 1 })
+	p.killSession(t)
+	for range 2 {
+		p.start(t)
+		code, got := p.wait(t)
+		if code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message, "interrupted") || !strings.Contains(got.Message, "may not have been done") {
+			t.Errorf("it ended with status %d: %+v", code, got)
+		}
+	}
+	if runs := p.runs(t); runs != 1 {
+		t.Errorf("the agent was started %d times", runs)
+	}
+}
+
+func TestWorkThatNeverBeganIsBegunByALaterAttempt(t *testing.T) {
+	servers := toolServers()
+	never := filepath.Join(t.TempDir(), "never")
+	servers.Stdio[0].Env = append(servers.Stdio[0].Env, session.EnvVar{Name: waitVariable, Value: never})
+	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(counting), ToolServers: servers, Repository: &session.Repository{Name: repository(t)}})
+	p.start(t)
+	eventually(t, "it waits for its tools", func() bool {
+		_, step := p.get(t, session.ReadyPath)
+		return strings.Contains(step, "connecting")
+	})
+	p.killSession(t)
+	write(t, never, "")
+	p.start(t)
+	p.waitReady(t)
+	if got := p.status(t); !got.Workspace.Resumed || got.Agent.State != session.AgentRunning {
+		t.Errorf("started again, the status is %+v", got)
+	}
+}
+
+func TestAnAgentThatCouldNotStartHasNotBegun(t *testing.T) {
+	p := newPod(t, session.Document{FirstMessage: "go", Agent: &session.Agent{Name: "x", Command: []string{"no-such-agent"}}})
+	for range 2 {
+		p.start(t)
+		if code, got := p.wait(t); code != 0 || !strings.Contains(got.Message, "the agent x cannot be started") {
+			t.Errorf("it ended with status %d: %+v", code, got)
+		}
+	}
+}
+
+func TestASessionWithNothingToDoServesAgainAndAgain(t *testing.T) {
+	p := newPod(t, session.Document{IdleTimeout: metav1.Duration{Duration: time.Millisecond}, Agent: agent(counting)})
+	for range 2 {
+		p.start(t)
+		if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonIdle {
+			t.Errorf("it ended with status %d: %+v", code, got)
+		}
+	}
+	if entries, err := os.ReadDir(p.workspace); err != nil || len(entries) > 0 {
+		t.Errorf("in the workspace: %v, %v", entries, err)
+	}
+}
+
+func TestWithoutARecordTheAgentIsNotStarted(t *testing.T) {
+	ran := filepath.Join(t.TempDir(), "ran")
+	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent("touch " + ran)})
+	p.workspace = "/proc" // nobody can write there, not even root
+	p.start(t)
+	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message, ".parley") {
+		t.Errorf("it ended with status %d: %+v", code, got)
+	}
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("the agent ran")
+	}
+}
