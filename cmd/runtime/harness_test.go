@@ -80,6 +80,7 @@ var program = sync.OnceValues(func() (string, error) {
 type pod struct {
 	dir, workspace, home, termination, address string
 	doc                                        session.Document
+	image                                      []string // variables that the image sets
 	cmd                                        *exec.Cmd
 	ended                                      chan struct{}
 	mu                                         sync.Mutex
@@ -126,7 +127,7 @@ func write(t *testing.T, file, text string) {
 }
 
 func (p *pod) env() []string {
-	return append(os.Environ(), "PARLEY_SESSION_DIR="+p.dir, "PARLEY_WORKSPACE="+p.workspace, "HOME="+p.home,
+	return append(append(os.Environ(), p.image...), "PARLEY_SESSION_DIR="+p.dir, "PARLEY_WORKSPACE="+p.workspace, "HOME="+p.home,
 		"PARLEY_TERMINATION_LOG="+p.termination, "PARLEY_BIND_ADDRESS="+p.address)
 }
 

@@ -54,11 +54,11 @@ func runSession() (code int, err error) {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
 	env := readEnvironment()
-	store, err := secrets.Load(env.sessionDir)
+	doc, err := readDocument(env.sessionDir)
 	if err != nil {
 		return 1, err
 	}
-	doc, err := readDocument(env.sessionDir)
+	store, err := secrets.Load(env.sessionDir, doc)
 	if err != nil {
 		return 1, err
 	}
@@ -71,12 +71,12 @@ func gitCredential(operation string) error {
 		return nil
 	}
 	env := readEnvironment()
-	store, err := secrets.Load(env.sessionDir)
-	if err != nil {
-		return err
-	}
 	doc, err := readDocument(env.sessionDir)
 	if err != nil || doc.Repository == nil || doc.Repository.TokenFile == "" {
+		return err
+	}
+	store, err := secrets.Load(env.sessionDir, doc)
+	if err != nil {
 		return err
 	}
 	remote, err := workspace.Locate(doc.Repository)

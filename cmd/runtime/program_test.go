@@ -172,14 +172,28 @@ func TestAStartThatTakesLongIsNoIdling(t *testing.T) {
 	}
 }
 
-func TestASecretThatIsInThePathLeavesThePath(t *testing.T) {
+func TestASecretDoesNotChangeTheEnvironment(t *testing.T) {
 	p := newPod(t, session.Document{
-		FirstMessage: "go", Agent: agent("env | grep -q ^PATH= && echo it has a way"),
+		FirstMessage: "go", Agent: agent(`[ "$WHERE" = "/usr/bin:/bin" ] && env | grep -q ^PATH= && echo it has its variables`),
 		CustomSecrets: []session.CustomSecret{{Name: "SHORT", ValueFile: "custom.1"}},
 	})
+	p.image = []string{"WHERE=/usr/bin:/bin"}
 	write(t, filepath.Join(p.dir, "custom.1"), "/bin")
 	p.start(t)
-	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonCompleted || !strings.Contains(p.output(), "it has a way") {
+	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonCompleted || !strings.Contains(p.output(), "it has its variables") {
+		t.Errorf("it ended with status %d: %+v", code, got)
+	}
+}
+
+func TestAWordInAServersEnvironmentIsNoSecret(t *testing.T) {
+	servers := toolServers()
+	servers.Stdio[0].Env = append(servers.Stdio[0].Env, session.EnvVar{Name: "NODE_ENV", ValueFile: "mcp.stdio.0.1"}, session.EnvVar{Name: "API_TOKEN", ValueFile: "mcp.stdio.0.2"})
+	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(`echo "$NODE_ENV, hunter"`), ToolServers: servers})
+	p.image = []string{"NODE_ENV=production"}
+	write(t, filepath.Join(p.dir, "mcp.stdio.0.1"), "production")
+	write(t, filepath.Join(p.dir, "mcp.stdio.0.2"), "hunter")
+	p.start(t)
+	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonCompleted || !strings.Contains(p.output(), "production, ***\n") {
 		t.Errorf("it ended with status %d: %+v", code, got)
 	}
 }

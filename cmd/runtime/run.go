@@ -8,8 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -196,7 +194,7 @@ func (s *run) startAgent(work *workspace.Workspace, tools string) (*agent.Agent,
 	if err := workspace.Begin(s.env.workspace); err != nil {
 		return nil, err
 	}
-	env := agent.Environment(s.ownEnvironment(), s.doc, s.store, input)
+	env := agent.Environment(os.Environ(), s.doc, s.store, input)
 	running, err := agent.Start(s.doc.Agent, input, env, work.Dir, s.output.Lines(""))
 	if err != nil {
 		return nil, errors.Join(err, workspace.Withdraw(s.env.workspace))
@@ -227,18 +225,8 @@ func (s *run) routerOptions(dir string) router.Options {
 		Mask:    s.store.Mask,
 		Output:  func(server string) io.WriteCloser { return s.output.Lines("[" + server + "] ") },
 		Dir:     dir,
-		Env:     s.ownEnvironment(),
+		Env:     os.Environ(),
 		Busy:    s.activity.begin,
 		Log:     s.log,
 	}
-}
-
-// ownEnvironment is that of this process, without what is secret in it. A secret may be as short as a word that a path has;
-// the variables that the image and the operator set hold none.
-func (s *run) ownEnvironment() []string {
-	return slices.DeleteFunc(os.Environ(), func(variable string) bool {
-		name, value, _ := strings.Cut(variable, "=")
-		kept := slices.Contains([]string{"PATH", "HOME", "HOSTNAME", "LANG", "TERM"}, name) || strings.HasPrefix(name, "PARLEY_")
-		return !kept && s.store.Mask(value) != value
-	})
 }

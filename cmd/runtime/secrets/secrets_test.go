@@ -36,7 +36,7 @@ func TestASessionsSecretsAreReadFromItsFiles(t *testing.T) {
 	if err := os.Symlink("..2026_01_01", filepath.Join(dir, "..data")); err != nil {
 		t.Fatal(err)
 	}
-	store, err := secrets.Load(dir)
+	store, err := secrets.Load(dir, &session.Document{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,5 +169,46 @@ func TestALineWithoutEndIsNotHeldBackForEver(t *testing.T) {
 	}
 	if got := out.String(); strings.Contains(strings.ReplaceAll(got, "\n", ""), "secret") || strings.Count(got, "***") < 1990 {
 		t.Errorf("a secret is in the output, or lost: %d masks", strings.Count(got, "***"))
+	}
+}
+
+func TestOnlyWhatCanBeAKeyIsMaskedOfAServersVariables(t *testing.T) {
+	for name, c := range map[string]struct {
+		variable, value string
+		masked          bool
+	}{
+		"a word":                          {"NODE_ENV", "production", false},
+		"a word in capitals":              {"LOG_LEVEL", "DEBUG", false},
+		"a word with a line break":        {"MODE", "production\n", false},
+		"a word where a key is expected":  {"DB_PASSWORD", "postgres", true},
+		"the same in small letters":       {"apiKey", "postgres", true},
+		"a word with a digit":             {"MODE", "production1", true},
+		"letters, large and small":        {"MODE", "proDuctIon", true},
+		"more letters than a word has":    {"MODE", "abcdefghijklmnopq", true},
+		"a URL, which may hold a key":     {"DATABASE", "postgres://ada:secret@db/", true},
+		"what looks like a key":           {"MODE", "ghp_0123456789abcdef", true},
+		"a word that is a custom secret":  {"", "production", true},
+		"a word of a variable with a key": {"SENTRY_AUTH", "production", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "value"), []byte(c.value), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			doc := &session.Document{}
+			if c.variable != "" {
+				doc.ToolServers.Stdio = []session.StdioServer{{Env: []session.EnvVar{{Name: c.variable, ValueFile: "value"}}}}
+			}
+			store, err := secrets.Load(dir, doc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := store.Value("value"); got != c.value {
+				t.Errorf("the value is %q", got)
+			}
+			if got := store.Mask(strings.TrimSpace(c.value)) == "***"; got != c.masked {
+				t.Errorf("masked: %t", got)
+			}
+		})
 	}
 }

@@ -18,8 +18,9 @@ type Store struct {
 	longest int
 }
 
-// Load reads every file of the session's directory but the document: each is a secret.
-func Load(dir string) (*Store, error) {
+// Load reads every file of the session's directory but the document. Each is a secret, but for words in the environment
+// of a tool server.
+func Load(dir string, doc *session.Document) (*Store, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("read the session's secrets: %w", err)
@@ -36,10 +37,12 @@ func Load(dir string) (*Store, error) {
 		}
 		values[entry.Name()] = string(value)
 	}
-	return New(values), nil
+	store := New(withoutWords(values, doc))
+	store.values = values
+	return store, nil
 }
 
-// New is a Store of these values.
+// New is a Store of these values, each of them a secret.
 func New(values map[string]string) *Store {
 	mask, longest := newMask(values)
 	return &Store{values: values, mask: mask, longest: longest}
