@@ -4,6 +4,8 @@
 package session
 
 import (
+	"strings"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -128,15 +130,23 @@ type CustomSecret struct {
 	ValueFile   string `json:"valueFile"`
 }
 
+var publicHosts = map[v1alpha1.GitProvider]string{
+	"":                 "github.com",
+	v1alpha1.GitHub:    "github.com",
+	v1alpha1.GitLab:    "gitlab.com",
+	v1alpha1.Bitbucket: "bitbucket.org",
+}
+
 // PublicHost is where a git provider serves everybody; empty if nowhere.
-func PublicHost(provider v1alpha1.GitProvider) string {
-	switch provider {
-	case "", v1alpha1.GitHub:
-		return "github.com"
-	case v1alpha1.GitLab:
-		return "gitlab.com"
-	case v1alpha1.Bitbucket:
-		return "bitbucket.org"
+func PublicHost(provider v1alpha1.GitProvider) string { return publicHosts[provider] }
+
+// IsPublicHost says whether a host name is that of a provider who serves everybody, or below one.
+func IsPublicHost(name string) bool {
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	for _, host := range publicHosts {
+		if name == host || strings.HasSuffix(name, "."+host) {
+			return true
+		}
 	}
-	return ""
+	return false
 }

@@ -31,7 +31,8 @@ type Remote struct {
 	User string
 }
 
-// Locate a repository. The token of a provider is only for that provider's host, and on a public one only over https.
+// Locate a repository. The token of a provider is only for that provider's host, and on a public one only over https,
+// also where the user names it.
 func Locate(repository *session.Repository) (*Remote, error) {
 	user, known := users[repository.Provider]
 	if !known {
@@ -55,7 +56,8 @@ func Locate(repository *session.Repository) (*Remote, error) {
 		return nil, errors.New("its URL must be http, https or file")
 	}
 	remote := &Remote{URL: u, Name: directoryName(u.Path)}
-	if strings.EqualFold(u.Host, host) && (u.Scheme == "https" || u.Scheme == "http" && repository.Host != "") {
+	inClear := u.Scheme == "http" && repository.Host != "" && !session.IsPublicHost(u.Hostname())
+	if strings.EqualFold(u.Host, host) && (u.Scheme == "https" || inClear) {
 		remote.User = cmp.Or(repository.UserID, user)
 	}
 	return remote, nil

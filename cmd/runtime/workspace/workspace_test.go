@@ -341,6 +341,13 @@ func TestARepositoryIsLocatedAtItsProvider(t *testing.T) {
 		{session.Repository{Name: "https://GitHub.com/a/b", Provider: v1alpha1.GitHub}, "https://GitHub.com/a/b", "b", "x-access-token"},
 		{session.Repository{Name: "https://evil.example/a/b", Provider: v1alpha1.GitHub}, "https://evil.example/a/b", "b", ""},
 		{session.Repository{Name: "http://github.com/a/b", Provider: v1alpha1.GitHub}, "http://github.com/a/b", "b", ""},
+		{session.Repository{Name: "http://github.com/a/b", Provider: v1alpha1.GitHub, Host: "github.com"}, "http://github.com/a/b", "b", ""},
+		{session.Repository{Name: "http://GitHub.com:80/a/b", Provider: v1alpha1.GitHub, Host: "github.com:80"}, "http://GitHub.com:80/a/b", "b", ""},
+		{session.Repository{Name: "http://github.com./a/b", Provider: v1alpha1.GitHub, Host: "github.com."}, "http://github.com./a/b", "b", ""},
+		{session.Repository{Name: "http://www.gitlab.com/a/b", Provider: v1alpha1.GitLab, Host: "www.gitlab.com"}, "http://www.gitlab.com/a/b", "b", ""},
+		{session.Repository{Name: "http://bitbucket.org/a/b", Provider: v1alpha1.EnterpriseSSO, Host: "bitbucket.org"}, "http://bitbucket.org/a/b", "b", ""},
+		{session.Repository{Name: "https://github.com/a/b", Provider: v1alpha1.GitHub, Host: "github.com"}, "https://github.com/a/b", "b", "x-access-token"},
+		{session.Repository{Name: "http://notgithub.com/a/b", Provider: v1alpha1.GitHub, Host: "notgithub.com"}, "http://notgithub.com/a/b", "b", "x-access-token"},
 		{session.Repository{Name: "file:///srv/.git", Provider: v1alpha1.GitHub}, "file:///srv/.git", "repository", ""},
 		{session.Repository{Name: "https://example.com/..", Provider: v1alpha1.GitHub}, "https://example.com/..", "repository", ""},
 	} {
