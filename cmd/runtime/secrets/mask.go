@@ -5,12 +5,15 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/parley-dev/parley/api/session"
 )
 
 const (
@@ -62,6 +65,16 @@ func urlForms(value string) []string {
 	return forms
 }
 
+// secretParts are the values, and what is secret in one without the rest of it: the password of a token that also names its
+// user.
+func secretParts(values map[string]string) []string {
+	parts := slices.Collect(maps.Values(values))
+	if _, password, ok := strings.Cut(values[session.ProviderTokenFile], ":"); ok {
+		parts = append(parts, password)
+	}
+	return parts
+}
+
 // newMask replaces the values in every form in which they are likely to be printed.
 func newMask(values map[string]string) (mask *strings.Replacer, longest int) {
 	forms := map[string]bool{}
@@ -70,7 +83,7 @@ func newMask(values map[string]string) (mask *strings.Replacer, longest int) {
 			forms[form] = true
 		}
 	}
-	for _, value := range values {
+	for _, value := range secretParts(values) {
 		trimmed := strings.TrimSpace(value)
 		add(trimmed, shortest)
 		// Output is masked line by line.

@@ -212,3 +212,15 @@ func TestOnlyWhatCanBeAKeyIsMaskedOfAServersVariables(t *testing.T) {
 		})
 	}
 }
+
+func TestThePasswordInATokenIsMaskedAlone(t *testing.T) {
+	store := secrets.New(map[string]string{session.ProviderTokenFile: "ada:app+password", "custom.0": "other:word"})
+	for text, want := range map[string]string{
+		"ada:app+password": "***", "app+password": "***", "app%2Bpassword": "***", base64.StdEncoding.EncodeToString([]byte("app+password")): "***",
+		"ada": "ada", "word": "word",
+	} {
+		if got := store.Mask(text); got != want {
+			t.Errorf("%s became %q", text, got)
+		}
+	}
+}

@@ -73,6 +73,7 @@ func Credential(remote *Remote, token string, in io.Reader, out io.Writer) error
 	if remote.User == "" || token == "" || asked["protocol"] != remote.URL.Scheme || !strings.EqualFold(asked["host"], remote.URL.Host) {
 		return nil
 	}
-	_, err := fmt.Fprintf(out, "username=%s\npassword=%s\n", remote.User, token)
+	user, password := remote.credentials(token)
+	_, err := fmt.Fprintf(out, "username=%s\npassword=%s\n", user, password)
 	return err
 }

@@ -84,7 +84,7 @@ func TestATokenDoesNotFollowARedirectToAnotherHost(t *testing.T) {
 }
 
 // helper is a program that git can ask, made of Credential.
-func helper(t *testing.T, remote *workspace.Remote) string {
+func helper(t *testing.T, remote *workspace.Remote, token string) string {
 	t.Helper()
 	var answer bytes.Buffer
 	question := "protocol=" + remote.URL.Scheme + "\nhost=" + remote.URL.Host + "\n\n"
@@ -112,7 +112,7 @@ func TestTheAgentCanPushWithoutAStoredToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := options(t, repository)
-	o.Token, o.Helper = token, helper(t, remote)
+	o.Token, o.Helper = token, helper(t, remote, token)
 	// Another helper of the user must not be told the token.
 	stored := filepath.Join(o.Home, "stored")
 	existing := "[alias]\n\tst = status\n[credential]\n\thelper = store --file=" + stored + "\n"
@@ -134,6 +134,46 @@ func TestTheAgentCanPushWithoutAStoredToken(t *testing.T) {
 	}
 	if helpers := runIn(t, got.Dir, o.Home, "git", "config", "--get-all", "credential."+server.URL+".helper"); strings.Count(helpers, "git-credential") != 1 {
 		t.Errorf("the helpers are %q", helpers)
+	}
+}
+
+func TestATokenOfBitbucketIsShownAsBitbucketExpects(t *testing.T) {
+	for name, c := range map[string]struct{ token, userID, user, password string }{
+		"an app password":                    {"ada:app:password", "", "ada", "app:password"},
+		"an app password and a user":         {"ada:password", "somebody", "ada", "password"},
+		"an API token":                       {"ada@example.com:ATATT3x-0_", "", "ada@example.com", "ATATT3x-0_"},
+		"an access token":                    {"ATCTT3x-0_", "", "x-token-auth", "ATCTT3x-0_"},
+		"an access token and a user":         {"ATCTT3x-0_", "ada", "ada", "ATCTT3x-0_"},
+		"something else that has a colon":    {":ATCTT3x-0_", "", "x-token-auth", ":ATCTT3x-0_"},
+		"a user without anything after that": {"ada:", "", "x-token-auth", "ada:"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := newGitServer(t)
+			server.create(t, "private/site.git")
+			server.user, server.password = c.user, c.password
+			repository := private(server, "feature")
+			repository.Provider, repository.UserID = v1alpha1.Bitbucket, c.userID
+			remote, err := workspace.Locate(repository)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o := options(t, repository)
+			o.Token, o.Helper = c.token, helper(t, remote, c.token)
+			got := prepare(t, o)
+			runIn(t, got.Dir, o.Home, "git", "fetch", "-q", "origin")
+		})
+	}
+}
+
+func TestAColonInTheTokenOfAnotherProviderIsPartOfIt(t *testing.T) {
+	remote, err := workspace.Locate(&session.Repository{Name: "acme/site", Provider: v1alpha1.GitLab})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer bytes.Buffer
+	err = workspace.Credential(remote, "a:b", strings.NewReader("protocol=https\nhost=gitlab.com\n\n"), &answer)
+	if want := "username=oauth2\npassword=a:b\n"; err != nil || answer.String() != want {
+		t.Errorf("got %q, %v", answer.String(), err)
 	}
 }
 

@@ -82,7 +82,8 @@ func (o Options) fetchOnce(ctx context.Context, remote *Remote, dir string) erro
 		options.ReferenceName = plumbing.NewBranchReferenceName(o.Repository.Branch)
 	}
 	if o.Token != "" {
-		options.Auth = &githttp.BasicAuth{Username: remote.User, Password: o.Token}
+		user, password := remote.credentials(o.Token)
+		options.Auth = &githttp.BasicAuth{Username: user, Password: password}
 	}
 	if remote.URL.Scheme == "file" {
 		options.Depth = 0

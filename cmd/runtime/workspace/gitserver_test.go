@@ -23,6 +23,8 @@ type gitServer struct {
 	root string
 	// asked counts the requests that showed credentials, and those that did not.
 	authenticated, anonymous atomic.Int32
+	// user and password that private/… asks for.
+	user, password string
 	// during is called in the middle of a clone.
 	during atomic.Pointer[func()]
 }
@@ -37,7 +39,7 @@ func newGitServer(t *testing.T) *gitServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &gitServer{root: t.TempDir()}
+	s := &gitServer{root: t.TempDir(), user: user, password: token}
 	backend := &cgi.Handler{
 		Path: filepath.Join(strings.TrimSpace(string(libexec)), "git-http-backend"),
 		Env:  []string{"GIT_PROJECT_ROOT=" + s.root, "GIT_HTTP_EXPORT_ALL=1", "REMOTE_USER=somebody", "HOME=" + s.root},
@@ -56,7 +58,7 @@ func newGitServer(t *testing.T) *gitServer {
 		case strings.HasPrefix(r.URL.Path, "/busy/"):
 			http.Error(w, "not now", http.StatusServiceUnavailable)
 			return
-		case strings.HasPrefix(r.URL.Path, "/private/") && (name != user || password != token):
+		case strings.HasPrefix(r.URL.Path, "/private/") && (name != s.user || password != s.password):
 			w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
 			http.Error(w, "who are you?", http.StatusUnauthorized)
 			return

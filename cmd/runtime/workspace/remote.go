@@ -29,6 +29,17 @@ type Remote struct {
 	Name string
 	// User that goes with the token; empty where the token is not for this host.
 	User string
+	// userInToken is set where a token may hold a user name of its own, before a colon.
+	userInToken bool
+}
+
+// credentials are the user name and the password that the host expects for a token. An app password of Bitbucket is
+// one of a user, and its token is both.
+func (r *Remote) credentials(token string) (user, password string) {
+	if user, password, ok := strings.Cut(token, ":"); ok && r.userInToken && user != "" && password != "" {
+		return user, password
+	}
+	return r.User, token
 }
 
 // Locate a repository. The token of a provider is only for that provider's host, and on a public one only over https,
@@ -55,7 +66,7 @@ func Locate(repository *session.Repository) (*Remote, error) {
 	case u.Scheme != "https" && u.Scheme != "http" && u.Scheme != "file":
 		return nil, errors.New("its URL must be http, https or file")
 	}
-	remote := &Remote{URL: u, Name: directoryName(u.Path)}
+	remote := &Remote{URL: u, Name: directoryName(u.Path), userInToken: repository.Provider == v1alpha1.Bitbucket}
 	inClear := u.Scheme == "http" && repository.Host != "" && !session.IsPublicHost(u.Hostname())
 	if strings.EqualFold(u.Host, host) && (u.Scheme == "https" || inClear) {
 		remote.User = cmp.Or(repository.UserID, user)
