@@ -56,6 +56,8 @@ func buildDocument(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec
 		Replay:       c.Spec.ReplayJSONRef != nil,
 		Instructions: ptr.Deref(c.Spec.ConversationInstructions, ""),
 		IdleTimeout:  ptr.Deref(c.Spec.IdleTimeout, metav1.Duration{}),
+
+		StartDeadline: ptr.Deref(c.Spec.StartDeadline, metav1.Duration{}),
 	}
 	var files []secretFile
 	add := func(path *field.Path, ref *v1alpha1.SecretKeyRef, file string) string {

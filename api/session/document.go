@@ -5,6 +5,7 @@ package session
 
 import (
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -78,7 +79,13 @@ type Document struct {
 
 	// IdleTimeout after which the session ends itself; zero means never.
 	IdleTimeout metav1.Duration `json:"idleTimeout"`
+	// StartDeadline by which the session must be running, counted by the operator from before its pod was there; zero means
+	// DefaultStartDeadline.
+	StartDeadline metav1.Duration `json:"startDeadline"`
 }
+
+// DefaultStartDeadline is that of a session that is told none.
+const DefaultStartDeadline = 10 * time.Minute
 
 // Repository is what to clone.
 type Repository struct {

@@ -134,6 +134,18 @@ func TestASessionThatFailsSaysWhy(t *testing.T) {
 	}
 }
 
+func TestASessionGivesUpOnAHostBeforeItsDeadline(t *testing.T) {
+	p := newPod(t, session.Document{
+		StartDeadline: metav1.Duration{Duration: 2 * time.Second},
+		Repository:    &session.Repository{Name: "http://127.0.0.1:1/acme/site"},
+	})
+	p.start(t)
+	code, got := p.wait(t)
+	if code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message, "127.0.0.1:1 cannot be reached") || !strings.Contains(got.Message, "tried for 1.5s") {
+		t.Errorf("it ended with status %d: %+v", code, got)
+	}
+}
+
 func TestASessionWithoutAnAgentEndsWhenItIsIdle(t *testing.T) {
 	timeout := metav1.Duration{Duration: 1500 * time.Millisecond}
 	p := newPod(t, session.Document{IdleTimeout: timeout, ToolServers: toolServers(), FirstMessage: "hello", Agent: &session.Agent{Name: "CodeActAgent"}})

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,10 @@ import (
 // toolsTimeout is how long the session waits for tool servers before it goes on without them. They are
 // offered when they come.
 const toolsTimeout = 30 * time.Second
+
+// startMargin is the most that a session leaves of its start deadline, so that it says itself what it is stuck at: part of
+// the deadline had passed before it was there, and after the clone come the tools.
+const startMargin = time.Minute
 
 // step of a session's start.
 type step string
@@ -205,7 +210,7 @@ func (s *run) startAgent(work *workspace.Workspace, tools string) (*agent.Agent,
 func (s *run) workspaceOptions() workspace.Options {
 	settings := &s.doc.Settings
 	options := workspace.Options{
-		Dir: s.env.workspace, Home: s.env.home, Repository: s.doc.Repository, Log: s.log,
+		Dir: s.env.workspace, Home: s.env.home, Repository: s.doc.Repository, Log: s.log, Patience: patience(s.doc.StartDeadline.Duration),
 		UserName: ptr.Deref(settings.GitUserName, ""), UserEmail: ptr.Deref(settings.GitUserEmail, ""),
 	}
 	if s.doc.Repository != nil && s.doc.Repository.TokenFile != "" {
@@ -215,6 +220,12 @@ func (s *run) workspaceOptions() workspace.Options {
 		options.Helper = self
 	}
 	return options
+}
+
+// patience is how long a session may take to clone its repository.
+func patience(deadline time.Duration) time.Duration {
+	deadline = cmp.Or(deadline, session.DefaultStartDeadline)
+	return deadline - min(deadline/4, startMargin)
 }
 
 func (s *run) routerOptions(dir string) router.Options {

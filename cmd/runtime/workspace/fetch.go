@@ -1,10 +1,12 @@
 package workspace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -24,12 +26,15 @@ import (
 	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
 	"github.com/go-git/go-git/v5/plumbing/transport/server"
 	"github.com/go-git/go-git/v5/storage/filesystem"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 const (
-	// attempts to reach a host: the network of a pod may come up after its processes.
-	attempts   = 4
-	retryDelay = time.Second
+	// A host that fails is tried again after firstRetry, then after twice as long each time up to lastRetry.
+	firstRetry = time.Second
+	lastRetry  = 30 * time.Second
+	// nameAttempts to find a host whose name does not exist. That is more often a mistake than trouble that passes.
+	nameAttempts = 4
 	// answerTimeout is how long a host may take to begin with an answer.
 	answerTimeout = 2 * time.Minute
 )
@@ -47,31 +52,41 @@ func init() {
 	client.InstallProtocol("https", overHTTP)
 }
 
-// fetch clones the branch into dir, and tries again where the host cannot be reached or fails.
+// fetch clones the branch into dir. It tries again where the host cannot be reached or fails, until it runs out of
+// patience: the network of a pod may come up after its processes, and hosts have bad minutes.
 func (o Options) fetch(ctx context.Context, remote *Remote, dir string) error {
-	delay := o.RetryDelay
-	if delay == 0 {
-		delay = retryDelay
-	}
-	for attempt := 1; ; attempt++ {
-		err := o.fetchOnce(ctx, remote, dir)
-		if err == nil || ctx.Err() != nil {
-			return err
-		}
-		if !unreachable(err) || attempt == attempts {
+	bounded, cancel := context.WithTimeout(ctx, o.Patience)
+	defer cancel()
+	// Sessions that lost the same host do not all come back to it at once.
+	retry := wait.Backoff{Duration: cmp.Or(o.RetryDelay, firstRetry), Factor: 2, Jitter: 0.5, Steps: math.MaxInt, Cap: lastRetry}
+	var trouble error
+	for attempt := 1; bounded.Err() == nil; attempt++ {
+		err := o.fetchOnce(bounded, remote, dir)
+		switch {
+		case err == nil:
+			return nil
+		case bounded.Err() != nil: // it was cut off: what went wrong before says more
+		case !unreachable(err), noSuchHost(err) && attempt == nameAttempts:
 			return o.explain(remote, err)
-		}
-		o.Log.Warn("cannot reach the repository, trying again", "host", remote.URL.Host)
-		select {
-		case <-time.After(delay):
-			delay *= 2
-		case <-ctx.Done():
-			return ctx.Err()
+		default:
+			trouble = err
+			o.Log.Warn("cannot reach the repository, trying again", "host", remote.URL.Host)
+			select {
+			case <-time.After(retry.Step()):
+			case <-bounded.Done():
+			}
 		}
 		if err := emptyDirectory(dir); err != nil {
 			return err
 		}
 	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case trouble == nil:
+		return fmt.Errorf("it could not be cloned within %s", o.Patience)
+	}
+	return fmt.Errorf("%w; it was tried for %s", o.explain(remote, trouble), o.Patience)
 }
 
 func (o Options) fetchOnce(ctx context.Context, remote *Remote, dir string) error {
@@ -157,6 +172,11 @@ func unreachable(err error) bool {
 	err = cause(err)
 	var network net.Error
 	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+func noSuchHost(err error) bool {
+	var lookup *net.DNSError
+	return errors.As(cause(err), &lookup) && lookup.IsNotFound
 }
 
 // badStatus is the status of an answer that says nothing about the repository; 0 where there was none.

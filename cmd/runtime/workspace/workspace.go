@@ -34,6 +34,8 @@ type Options struct {
 	// Helper is the program that git asks for the token.
 	Helper string
 	Log    *slog.Logger
+	// Patience is how long a host that cannot be reached is tried.
+	Patience time.Duration
 	// RetryDelay is how long to wait before a host is tried again that cannot be reached, where it is not the usual.
 	RetryDelay time.Duration
 }

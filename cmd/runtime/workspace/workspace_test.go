@@ -23,7 +23,7 @@ func options(t *testing.T, repository *session.Repository) workspace.Options {
 	return workspace.Options{
 		Dir: filepath.Join(t.TempDir(), "workspace"), Home: t.TempDir(), Repository: repository,
 		UserName: "Ada Lovelace", UserEmail: "ada@example.com", Helper: "/bin/false",
-		Log: slog.New(slog.DiscardHandler), RetryDelay: time.Microsecond,
+		Log: slog.New(slog.DiscardHandler), RetryDelay: time.Microsecond, Patience: time.Hour,
 	}
 }
 
@@ -148,6 +148,9 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := options(t, c.repository)
 			o.Token = c.token
+			if strings.Contains(c.says, "cannot be reached") || strings.Contains(c.says, "status 503") {
+				o.Patience = 100 * time.Millisecond
+			}
 			_, err := workspace.Prepare(t.Context(), o)
 			if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), c.repository.Name) {
 				t.Fatalf("got %v, want an error that says %q", err, c.says)
@@ -301,7 +304,7 @@ func TestACloneThatWasKilledIsDoneAgain(t *testing.T) {
 func TestMain(m *testing.M) {
 	if name := os.Getenv("CLONE"); name != "" {
 		_, err := workspace.Prepare(context.Background(), workspace.Options{
-			Dir: os.Getenv("DIR"), Home: os.Getenv("HOME"), Token: token, Log: slog.New(slog.DiscardHandler),
+			Dir: os.Getenv("DIR"), Home: os.Getenv("HOME"), Token: token, Log: slog.New(slog.DiscardHandler), Patience: time.Hour,
 			Repository: &session.Repository{Name: name, Provider: v1alpha1.GitHub, Host: os.Getenv("HOST"), Branch: "feature"},
 		})
 		if err != nil {
