@@ -1,6 +1,8 @@
 package router
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"maps"
 	"net/url"
 	"strconv"
@@ -51,6 +53,20 @@ func hostName(address string) string {
 	}, u.Hostname())
 }
 
+// longestName is the longest that models accept for a tool.
+const longestName = 64
+
+// shortened is a name of an acceptable length, the same one each time. Where the name is too long, a digest takes the place
+// of its end: also of the server's name, since c of a_b is not b_c of a.
+func (u *upstream) shortened(name string) string {
+	if len(name) <= longestName {
+		return name
+	}
+	digest := sha256.Sum256([]byte(u.name + "\x00" + name))
+	end := "_" + hex.EncodeToString(digest[:5])
+	return strings.ToValidUTF8(name[:longestName-len(end)], "") + end
+}
+
 // claim is the name under which the endpoint offers something of a server: <server>_<name>. Two things can come
 // to the same name, as c of a_b and b_c of a do; then the later one gets a number. It keeps its name until it is released.
 func (r *Router) claim(u *upstream, kind, name string) string {
@@ -60,7 +76,7 @@ func (r *Router) claim(u *upstream, kind, name string) string {
 	if name, ok := r.names[thing]; ok {
 		return name
 	}
-	name = unique(u.name+"_"+name, "_", func(name string) bool { return r.claims[claim{kind, name}] })
+	name = u.shortened(unique(u.name+"_"+name, "_", func(name string) bool { return r.claims[claim{kind, u.shortened(name)}] }))
 	r.claims[claim{kind, name}], r.names[thing] = true, name
 	return name
 }

@@ -2,10 +2,12 @@ package router_test
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -92,4 +94,55 @@ func TestTheNameOfAWithdrawnToolIsFreeAgain(t *testing.T) {
 	f.expectGrown(t, "localhost_x_grown_2")
 	add("more_grown")
 	f.expectGrown(t, "localhost_more_grown", "localhost_x_grown_2")
+}
+
+func TestALongNameIsShortenedTheSameWayEachTime(t *testing.T) {
+	remote, add, _ := serveNamed(t)
+	long := strings.Repeat("long-name_", 10)
+	exact := strings.Repeat("x", 64-len("localhost_"))
+	for _, name := range []string{long + "a", long + "b", exact, exact + "y", strings.Repeat("é", 40)} {
+		add(name)
+	}
+	var before map[string]string
+	for range 2 {
+		f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{remote}})
+		answers := map[string]string{}
+		for _, name := range f.tools(t) {
+			if len(name) > 64 || !strings.HasPrefix(name, "localhost_") || !utf8.ValidString(name) {
+				t.Errorf("a tool is named %q", name)
+			}
+			answer, err := f.call(t, name, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			answers[answer] = name
+		}
+		if len(answers) != 6 || answers[exact] != "localhost_"+exact {
+			t.Errorf("the names are %q", answers)
+		}
+		if before != nil && !maps.Equal(before, answers) {
+			t.Errorf("the names were %q and are %q", before, answers)
+		}
+		before = answers
+	}
+}
+
+func TestAShortNameOfOneToolIsNeverThatOfAnother(t *testing.T) {
+	remote, add, _ := serveNamed(t)
+	long := strings.Repeat("grown", 20)
+	add(long)
+	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{remote}})
+	short := f.tools(t)[0]
+	// A tool that has the name by itself.
+	add(strings.TrimPrefix(short, "localhost_"))
+	eventually(t, "both are listed", func() bool { return len(f.tools(t)) == 3 })
+	f.expect(t, short, "", long)
+	for _, name := range f.tools(t) {
+		if len(name) > 64 {
+			t.Errorf("a tool is named %q", name)
+		}
+		if name != short && strings.Contains(name, "grown") {
+			f.expect(t, name, "", strings.TrimPrefix(short, "localhost_"))
+		}
+	}
 }
