@@ -13,9 +13,6 @@ import (
 )
 
 const (
-	// legacyProtocol is the newest that starts with a handshake. Servers that know none newer may end at any other
-	// first message; those that know only newer ones refuse it, and are greeted the new way at the next attempt.
-	legacyProtocol = "2025-11-25"
 	// stable is how long a server must have served for its end to count as the first one again.
 	stable = time.Minute
 	// hangUp is how long a connection may take to close.
@@ -44,6 +41,7 @@ type upstream struct {
 	name, kind string
 	dial       dialer
 	changed    chan struct{}
+	greeting   greeting // of the goroutine that connects
 	relays     sync.Map // of progress, by token
 
 	mu       sync.Mutex
@@ -62,9 +60,9 @@ func newUpstream(r *Router, name, kind string, dial dialer) *upstream {
 func (u *upstream) run(ctx context.Context, settled func()) {
 	defer settled()
 	delay := u.router.options.FirstRetry
-	for attempt := 0; ; attempt++ {
+	for {
 		started := time.Now()
-		err := u.serve(ctx, attempt, settled)
+		err := u.serve(ctx, settled)
 		if ctx.Err() != nil {
 			return
 		}
@@ -83,7 +81,7 @@ func (u *upstream) run(ctx context.Context, settled func()) {
 }
 
 // serve connects to the server, and returns when the connection ended.
-func (u *upstream) serve(ctx context.Context, attempt int, settled func()) error {
+func (u *upstream) serve(ctx context.Context, settled func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	link, err := u.dial(ctx)
@@ -91,10 +89,12 @@ func (u *upstream) serve(ctx context.Context, attempt int, settled func()) error
 		return err
 	}
 	defer link.cut()
-	client, err := u.connect(ctx, link, attempt)
+	newer := u.greeting.next()
+	client, err := u.connect(ctx, link, newer)
 	if err != nil {
 		return link.explain(err)
 	}
+	u.greeting.worked(newer)
 	defer hang(client)
 	if err := u.list(ctx, client); err != nil {
 		return link.explain(err)
@@ -108,7 +108,7 @@ func (u *upstream) serve(ctx context.Context, attempt int, settled func()) error
 
 // connect does not return later than it may, whatever the server does: some of what the client does on the way
 // heeds no context.
-func (u *upstream) connect(ctx context.Context, link *link, attempt int) (*mcp.ClientSession, error) {
+func (u *upstream) connect(ctx context.Context, link *link, newer bool) (*mcp.ClientSession, error) {
 	notice := func() {
 		select {
 		case u.changed <- struct{}{}:
@@ -123,7 +123,7 @@ func (u *upstream) connect(ctx context.Context, link *link, attempt int) (*mcp.C
 		ProgressNotificationHandler: u.relayProgress,
 	})
 	var how mcp.ClientSessionOptions
-	if attempt%2 == 0 {
+	if !newer {
 		how.ProtocolVersion = legacyProtocol
 	}
 	type result struct {
