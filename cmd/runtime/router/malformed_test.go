@@ -3,17 +3,14 @@ package router_test
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/cmd/runtime/router"
 )
 
 // altered is a server of whose results something is changed. It knows the newer protocol, which has no handshake, and answers
@@ -111,42 +108,6 @@ func TestProgressUnderAStrangeTokenIsIgnored(t *testing.T) {
 	}
 	f.expect(t, "good_echo", "unhurt", "unhurt")
 	f.expect(t, "strange_echo", "unhurt", "unhurt")
-}
-
-func TestAnAnswerThatIsTooLargeIsNotTaken(t *testing.T) {
-	f := start(t, session.ToolServers{
-		Stdio: []session.StdioServer{stdio("good", "normal")},
-		SHTTP: []session.RemoteServer{{URL: serve(t, altered(func(result mcp.Result) {
-			if r, ok := result.(*mcp.CallToolResult); ok && r.Content[0].(*mcp.TextContent).Text == "large" {
-				r.Content[0] = &mcp.TextContent{Text: strings.Repeat("x", 17<<20)}
-			}
-		}))}},
-	})
-	if got, err := f.call(t, "127-0-0-1_echo", "large"); err == nil || !strings.Contains(err.Error(), "more than 16 MiB") {
-		t.Errorf("got %d bytes, %v", len(got), err)
-	}
-	f.expect(t, "good_echo", "unhurt", "unhurt")
-	eventually(t, "it is connected again", func() bool {
-		got, err := f.call(t, "127-0-0-1_echo", "small")
-		return err == nil && got == "small"
-	})
-}
-
-func TestAListWithoutEndIsCut(t *testing.T) {
-	page := 0
-	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: serve(t, altered(func(result mcp.Result) {
-		if r, ok := result.(*mcp.ListPromptsResult); ok {
-			page++
-			r.NextCursor = fmt.Sprint(page)
-			for i := range 500 {
-				r.Prompts = append(r.Prompts, &mcp.Prompt{Name: fmt.Sprintf("p%d-%d", page, i)})
-			}
-		}
-	}))}}}, func(o *router.Options) { o.ConnectTimeout = 5 * time.Second })
-	if got := f.health(t, "127-0-0-1"); got.State != session.ToolServerConnected || got.Prompts < 1000 || got.Prompts > 5000 || !strings.Contains(got.Error, "prompts are offered") {
-		t.Errorf("the health is %+v", got)
-	}
-	f.expect(t, "127-0-0-1_echo", "unhurt", "unhurt")
 }
 
 func TestAResourceHasTheSameURIEachTimeItIsRead(t *testing.T) {

@@ -39,7 +39,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "cannot start with", apiKey)
 		os.Exit(4)
 	}
-	if err := newServer().Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+	server := newServer()
+	if os.Getenv(serverVariable) == "large" {
+		enlarge(server)
+	}
+	if err := server.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
 		os.Exit(1)
 	}
 	os.Exit(0)
