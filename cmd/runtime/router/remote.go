@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -20,10 +21,10 @@ import (
 func (r *Router) sse(server session.RemoteServer) dialer {
 	return func(context.Context) (*link, error) {
 		endpoint := httpURL(server.URL)
-		client := &http.Client{Transport: boundedAnswers{r.bearer(endpoint, server)}}
+		way := &troubled{RoundTripper: boundedAnswers{r.bearer(endpoint, server)}}
 		return &link{transport: &mcp.SSEClientTransport{
-			Endpoint: endpoint, HTTPClient: client, MaxEventSize: mcp.DefaultMaxEventSize,
-		}, cut: func() {}}, nil
+			Endpoint: endpoint, HTTPClient: &http.Client{Transport: way}, MaxEventSize: mcp.DefaultMaxEventSize,
+		}, troubled: way.met.Load, cut: func() {}}, nil
 	}
 }
 
@@ -31,10 +32,11 @@ func (r *Router) sse(server session.RemoteServer) dialer {
 func (r *Router) streamable(server session.RemoteServer) dialer {
 	return func(context.Context) (*link, error) {
 		endpoint := httpURL(server.URL)
-		client := &http.Client{Transport: optionalStream{boundedAnswers{r.bearer(endpoint, server)}, r.options.StreamTimeout}}
+		way := &troubled{RoundTripper: boundedAnswers{r.bearer(endpoint, server)}}
+		client := &http.Client{Transport: optionalStream{way, r.options.StreamTimeout}}
 		return &link{transport: &mcp.StreamableClientTransport{
 			Endpoint: endpoint, HTTPClient: client, MaxEventSize: mcp.DefaultMaxEventSize,
-		}, cut: func() {}}, nil
+		}, troubled: way.met.Load, cut: func() {}}, nil
 	}
 }
 
@@ -72,6 +74,23 @@ func (b bearer) RoundTrip(request *http.Request) (*http.Response, error) {
 		request.Header.Set("Authorization", "Bearer "+b.key)
 	}
 	return http.DefaultTransport.RoundTrip(request)
+}
+
+// troubled notes where a server cannot be reached, or fails in a way that passes.
+type troubled struct {
+	http.RoundTripper
+	met atomic.Bool
+}
+
+func (t *troubled) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := t.RoundTripper.RoundTrip(request)
+	switch {
+	case err != nil && request.Context().Err() == nil:
+		t.met.Store(true)
+	case err == nil && (response.StatusCode == http.StatusTooManyRequests || response.StatusCode >= http.StatusInternalServerError):
+		t.met.Store(true)
+	}
+	return response, err
 }
 
 // boundedAnswers refuses answers that are larger than an event may be. The SDK bounds only events, and reads any other

@@ -117,7 +117,8 @@ func (r *Router) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// Settled is closed once every server is connected or has failed for the first time.
+// Settled is closed once every server is connected or has failed: for the first time, or a few times where it is only that it
+// cannot be reached.
 func (r *Router) Settled() <-chan struct{} { return r.settled }
 
 // Health of the servers.

@@ -141,7 +141,7 @@ func TestDeadAndHangingServersDoNotHurtTheOthers(t *testing.T) {
 		},
 		SSE:   []session.RemoteServer{{URL: hanging}, {URL: "http://127.0.0.1:1/sse"}},
 		SHTTP: []session.RemoteServer{{URL: hanging + "/mcp"}, {URL: "http://host.invalid/mcp"}},
-	}, func(o *router.Options) { o.ConnectTimeout = 500 * time.Millisecond; o.FirstRetry = time.Hour })
+	}, func(o *router.Options) { o.ConnectTimeout = 500 * time.Millisecond })
 	f.expect(t, "good_echo", "unhurt", "unhurt")
 	for name, says := range map[string]string{
 		"mute": "did not answer", "broken": "exit status 4", "missing": "not found", "127-0-0-1": "did not answer",
@@ -167,7 +167,7 @@ func TestTheKeyInAServersURLIsNeverShown(t *testing.T) {
 			{URL: serve(t, brokenAfterwards(streamableHandler())) + "/?apiKey=" + key},
 			{URL: "http://" + key + "@127.0.0.1:1/"},
 		},
-	}, func(o *router.Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)); o.FirstRetry = time.Hour })
+	}, func(o *router.Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 	for range 2 {
 		if got, err := f.call(t, "127-0-0-1-5_echo", ""); err == nil || strings.Contains(err.Error(), key) {
 			t.Errorf("a call: %q, %v", got, err)

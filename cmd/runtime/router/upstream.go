@@ -8,11 +8,14 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/parley-dev/parley/api/session"
 )
 
 const (
+	// startAttempts to reach a server, until the session need not wait for it any more.
+	startAttempts = 4
 	// stable is how long a server must have served for its end to count as the first one again.
 	stable = time.Minute
 	// hangUp is how long a connection may take to close.
@@ -28,9 +31,14 @@ type link struct {
 	ended <-chan struct{}
 	// reason why it ended.
 	reason func() error
+	// troubled says whether the way to the server failed rather than the server; nil where there is no way to fail.
+	troubled func() bool
 	// cut ends it, and the server with it where that is a child.
 	cut func()
 }
+
+// passing is an error of the way to a server: the next attempt may go better.
+type passing struct{ error }
 
 // dialer makes a link. It lasts no longer than ctx.
 type dialer func(ctx context.Context) (*link, error)
@@ -60,19 +68,23 @@ func newUpstream(r *Router, name, kind string, dial dialer) *upstream {
 func (u *upstream) run(ctx context.Context, settled func()) {
 	defer settled()
 	delay := u.router.options.FirstRetry
-	for {
+	for attempt := 1; ; attempt++ {
 		started := time.Now()
 		err := u.serve(ctx, settled)
 		if ctx.Err() != nil {
 			return
 		}
 		u.fail(err)
-		settled()
+		// Many agents read the list of tools once, so a server is not missing because of the first packet that is lost.
+		if passes := (passing{}); !errors.As(err, &passes) || attempt >= startAttempts {
+			settled()
+		}
 		if time.Since(started) > stable {
 			delay = u.router.options.FirstRetry
 		}
 		select {
-		case <-time.After(delay):
+		// Sessions that lost the same server do not all come back to it at once.
+		case <-time.After(wait.Jitter(delay, 0.5)):
 		case <-ctx.Done():
 			return
 		}
@@ -181,6 +193,9 @@ func (u *upstream) watch(ctx context.Context, client *mcp.ClientSession, link *l
 
 // explain prefers the reason of the link's end, since the other side only saw that it ended.
 func (l *link) explain(err error) error {
+	if l.troubled != nil && l.troubled() {
+		return passing{err}
+	}
 	if l.ended == nil {
 		return err
 	}
