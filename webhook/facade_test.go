@@ -123,3 +123,44 @@ func TestTheFacadeLeavesReferencesOfOthersAsTheyAre(t *testing.T) {
 		expectRefused(t, err, "", "spec.llmAPIKeyRef", "spec.secretsStore.customSecrets[0].secretRef", "spec.secretsStore.customSecrets[1].secretRef")
 	})
 }
+
+// Who holds a session key is that user. The facade writes Secrets, so it must not say which one is the key.
+func TestTheFacadeLeavesTheSessionKeyAsItIs(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	mustCreate(t, keptSecret(namespace, "ada-llm-api-key", v1alpha1.LabelUserSettings, "ada"))
+	for _, name := range []string{"own", "own2"} {
+		mustCreate(t, secret(namespace, name))
+	}
+	facade := user(t, facadeUser, namespace)
+	jane := user(t, "jane", namespace, get("secrets"))
+	ref := func(name string) map[string]any { return map[string]any{"name": name, "key": "k"} }
+	const refused = "the facade must not choose a user's session key"
+	settings := object(t, "UserSettings", namespace, "{}")
+	settings.SetName("ada")
+
+	t.Run("when it creates settings", func(t *testing.T) {
+		created := settings.DeepCopy()
+		setField(t, ref("ada-llm-api-key"), "spec", "sessionKeyRef")(created)
+		expectRefused(t, facade.create(t, created), refused, "spec.sessionKeyRef")
+	})
+	mustCreate(t, settings)
+	t.Run("when there was none", func(t *testing.T) {
+		err := facade.change(t, settings, setField(t, ref("ada-llm-api-key"), "spec", "sessionKeyRef"))
+		expectRefused(t, err, refused, "spec.sessionKeyRef")
+		expectAccepted(t, jane.change(t, settings, setField(t, ref("own"), "spec", "sessionKeyRef")))
+	})
+	t.Run("when there is one", func(t *testing.T) {
+		t.Run("another", func(t *testing.T) {
+			err := facade.change(t, settings, setField(t, ref("ada-llm-api-key"), "spec", "sessionKeyRef"))
+			expectRefused(t, err, refused, "spec.sessionKeyRef")
+		})
+		t.Run("none", func(t *testing.T) {
+			err := facade.change(t, settings, func(o *unstructured.Unstructured) {
+				unstructured.RemoveNestedField(o.Object, "spec", "sessionKeyRef")
+			})
+			expectRefused(t, err, refused, "spec.sessionKeyRef")
+		})
+		expectAccepted(t, facade.change(t, settings, setField(t, "de", "spec", "language")))
+		expectAccepted(t, jane.change(t, settings, setField(t, ref("own2"), "spec", "sessionKeyRef")))
+	})
+}

@@ -30,6 +30,8 @@ type guard struct {
 	reader client.Reader
 	// keepers are the users who may refer to what Parley keeps for an object, though they may not read it.
 	keepers sets.Set[string]
+	// facade is the one of the keepers that faces the network.
+	facade string
 }
 
 // request is one admission request under guard.
@@ -95,6 +97,8 @@ func (r request) deniedSecrets(ctx context.Context, names sets.Set[string]) (set
 }
 
 func (r request) byKeeper() bool { return r.keepers.Has(r.user.Username) }
+
+func (r request) byFacade() bool { return r.facade != "" && r.facade == r.user.Username }
 
 // keepsSecret reports whether the sender is Parley itself and the Secret one that it keeps for the object, or is about to.
 func (r request) keepsSecret(ctx context.Context, name string) (bool, error) {

@@ -32,6 +32,7 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 		client:  mgr.GetClient(),
 		reader:  mgr.GetAPIReader(),
 		keepers: sets.New(options.FacadeUser, options.ManagerUser).Delete(""),
+		facade:  options.FacadeUser,
 	}
 	err := ctrl.NewWebhookManagedBy(mgr, &v1alpha1.UserSettings{}).
 		WithValidator(&userSettingsValidator{guard: guard, cache: mgr.GetClient(), namespace: options.Namespace}).

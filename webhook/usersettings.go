@@ -76,6 +76,7 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 	}
 	request, err := v.guard.request(ctx, map[string]string{v1alpha1.LabelUserSettings: settings.Name})
 	if err == nil {
+		request.checkSessionKey(old, settings, found)
 		refs := settings.SecretReferences()
 		if old != nil && request.byKeeper() {
 			refs = added(old.SecretReferences(), refs)
@@ -90,6 +91,18 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 		return found.warnings, cannotCheck(ctx, err)
 	}
 	return found.warnings, refusal("UserSettings", settings.Name, found.errs)
+}
+
+// checkSessionKey keeps the facade from choosing the key that opens a user's account. It can write Secrets, so
+// whoever took it over could name one of their own and stay that user after they were thrown out.
+func (r request) checkSessionKey(old, settings *v1alpha1.UserSettings, f *findings) {
+	var before *v1alpha1.SecretKeyRef
+	if old != nil {
+		before = old.Spec.SessionKeyRef
+	}
+	if r.byFacade() && !ptr.Equal(before, settings.Spec.SessionKeyRef) {
+		f.forbid(field.NewPath("spec", "sessionKeyRef"), "the facade must not choose a user's session key")
+	}
 }
 
 // added are the references that were not there before, in the same field. Positions in a list may have changed.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -124,6 +126,47 @@ func TestThePolicyConfinesTheFacade(t *testing.T) {
 	})
 	t.Run("which others may", func(t *testing.T) {
 		if err := admin.Create(t.Context(), configMap("anything", nil)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A session key opens a user's account. A facade that could name another Secret for it would stay that user for good.
+func TestThePolicyKeepsTheFacadeFromSessionKeys(t *testing.T) {
+	t.Parallel()
+	namespace := suite.Namespace(t, nil)
+	facade, err := client.New(suite.AsFacade, client.Options{Scheme: suite.Scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const own, stolen = `{"name": "own", "key": "key"}`, `{"name": "ada-llm-api-key", "key": "key"}`
+	for _, c := range []struct {
+		name, before, change string
+		allowed              bool
+	}{
+		{"names one", `null`, `{"sessionKeyRef": ` + stolen + `}`, false},
+		{"names another", own, `{"sessionKeyRef": ` + stolen + `}`, false},
+		{"names another key of the same", own, `{"sessionKeyRef": {"key": "other"}}`, false},
+		{"removes it", own, `{"sessionKeyRef": null}`, false},
+		{"leaves it", own, `{"sessionKeyRef": ` + own + `, "language": "de"}`, true},
+		{"changes something else", own, `{"language": "de"}`, true},
+		{"changes something else where there is none", `null`, `{"language": "de"}`, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "ada-"}}
+			if err := json.Unmarshal([]byte(c.before), &settings.Spec.SessionKeyRef); err != nil {
+				t.Fatal(err)
+			}
+			create(t, settings)
+			patch := client.RawPatch(types.MergePatchType, []byte(`{"spec": `+c.change+`}`))
+			expectPolicy(t, facade.Patch(t.Context(), settings, patch), c.allowed)
+		})
+	}
+	t.Run("which others may", func(t *testing.T) {
+		settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "bob"}}
+		create(t, settings)
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"spec": {"sessionKeyRef": `+own+`}}`))
+		if err := suite.Client.Patch(t.Context(), settings, patch); err != nil {
 			t.Error(err)
 		}
 	})
