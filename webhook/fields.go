@@ -33,6 +33,11 @@ func (e *fieldErrors) checkMCP(path *field.Path, config *v1alpha1.MCPConfig) {
 	for i, server := range config.SSEServers {
 		e.check(path.Child("sseServers").Index(i).Child("url"), server.URL, mcpURL.problem)
 	}
+	for i, server := range config.StdioServers {
+		if problem := argsProblem(server.Args); problem != "" {
+			*e = append(*e, invalid(path.Child("stdioServers").Index(i).Child("args"), problem))
+		}
+	}
 	for i, server := range config.SHTTPServers {
 		e.check(path.Child("shttpServers").Index(i).Child("url"), server.URL, mcpURL.problem)
 	}

@@ -175,6 +175,8 @@ func TestARefusalNeverRepeatsASecret(t *testing.T) {
 		{"provider host with a password", "UserSettings", "secretsStore: {providerTokens: [{provider: github, host: 'u:" + canary + "@example.com'}]}"},
 		{"SSE server with a password", "UserSettings", "mcpConfig: {sseServers: [{url: 'https://u:" + canary + "@example.com'}]}"},
 		{"HTTP server with a password", "Conversation", "mcpConfig: {shttpServers: [{url: 'https://u:" + canary + "@example.com'}]}"},
+		{"stdio server with a token", "UserSettings", "mcpConfig: {stdioServers: [{name: a, command: a, args: [--token, " + canary + "]}]}"},
+		{"stdio server with a header", "Conversation", "mcpConfig: {stdioServers: [{name: a, command: a, args: ['Authorization: Bearer " + canary + "']}]}"},
 		{"repository with a token", "Conversation", "repository: 'https://" + canary + "@example.com/o/r'"},
 		{"repository that is a token", "Conversation", "repository: " + canary},
 		{"image with a password", "Conversation", "imageURLs: ['https://u:" + canary + "@example.com/a.png']"},

@@ -204,6 +204,7 @@ func TestToolServersReplaceTheStoredOnesAndKeepKeys(t *testing.T) {
 		"a command with arguments":    {`{"stdio_servers": [{"name": "n", "command": "a b"}]}`, []string{"body.mcp_config.stdio_servers.0.command: string_pattern_mismatch"}},
 		"arguments not closed":        {`{"stdio_servers": [{"name": "n", "command": "c", "args": "'a"}]}`, []string{"body.mcp_config.stdio_servers.0.args: value_error"}},
 		"arguments that are numbers":  {`{"stdio_servers": [{"name": "n", "command": "c", "args": [1]}]}`, []string{"body.mcp_config.stdio_servers.0.args.0: string_type"}},
+		"arguments with a key":        {`{"stdio_servers": [{"name": "n", "command": "c", "args": ["--api-key=hunter2"]}]}`, []string{"body.mcp_config.stdio_servers.0.args: value_error"}},
 		"an environment of words":     {`{"stdio_servers": [{"name": "n", "command": "c", "env": "words"}]}`, []string{"body.mcp_config.stdio_servers.0.env: value_error"}},
 		"an environment of numbers":   {`{"stdio_servers": [{"name": "n", "command": "c", "env": {"K": 1}}]}`, []string{"body.mcp_config.stdio_servers.0.env.K: string_type"}},
 		"a variable with a bad name":  {`{"stdio_servers": [{"name": "n", "command": "c", "env": {"not-a-name": "v"}}]}`, []string{"body.mcp_config.stdio_servers.0.env: string_pattern_mismatch"}},
@@ -216,6 +217,11 @@ func TestToolServersReplaceTheStoredOnesAndKeepKeys(t *testing.T) {
 		})
 	}
 	store(`{"sse_servers": ["", ""]}`).wants(t, 422)
+	t.Run("arguments with a key are told of env", func(t *testing.T) {
+		store(`{"stdio_servers": [{"name": "n", "command": "c", "args": ["--token", "hunter2"]}]}`).wants(t, 422).
+			says(t, `{"detail": [{"type": "value_error", "loc": ["body", "mcp_config", "stdio_servers", 0, "args"],
+				"msg": "must not hold what looks like a key: secrets never stand in a spec, send it as env"}]}`)
+	})
 }
 
 func TestAllErrorsComeInOneAnswerAndNothingIsStored(t *testing.T) {

@@ -1,0 +1,130 @@
+package webhook
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// fakeKey has the length and the digits of a key, and opens nothing.
+const fakeKey = "0fake1fake2fake3fake4fake5"
+
+func TestArgumentsThatLookLikeKeys(t *testing.T) {
+	for _, line := range [][]string{
+		{"--api-key=" + fakeKey},
+		{"--api-key", "hunter2"},
+		{"-token", "hunter2"},
+		{"--token", "hunter2", "--port", "8080"},
+		{"--apiKey=hunter2"},
+		{"--APIKEY", "hunter2"},
+		{"--github.access_token=hunter2"},
+		{"--client-secret=hunter2"},
+		{"--password", "pa$word"},
+		{"--db-passwd=hunter2"},
+		{"--key=hunter2"},
+		{"API_KEY=hunter2"},
+		{"-e", "GITHUB_TOKEN=hunter2", "example.com/image"},
+		{"--env=GITHUB_TOKEN=hunter2"},
+		{"host=db user=ada password=hunter2"},
+		{"sk-" + fakeKey},
+		{"--model", "m", "ghp_" + fakeKey},
+		{"github_pat_" + fakeKey},
+		{"glpat-" + fakeKey},
+		{"xoxb-" + fakeKey},
+		{"--with=sk-proj-" + fakeKey + ",other"},
+		{"eyJhbGciOiJub25lIn0.eyJzdWIiOiJhZGEifQ.c2lnbmF0dXJl"},
+		{"-----BEGIN RSA PRIVATE KEY-----\nAAAA"},
+		{"Bearer hunter2"},
+		{"--header", "Authorization: Bearer hunter2"},
+		{"--header", "Authorization:Bearer hunter2"},
+		{"--header=Authorization: Basic hunter2"},
+		{"-H", "X-API-Key: hunter2"},
+		{"-H", "X-API-Key:hunter2"},
+		{"--headers", `{"Accept": "text/html", "X-Api-Key": "hunter2"}`},
+		{"-c", "exec server --token hunter2"},
+		{"-c", "curl -H 'Authorization: Bearer hunter2' https://example.com"},
+		{"postgresql://ada:hunter2@db.example.com/db"},
+		{"--url=https://example.com/mcp?v=1&api_key=hunter2"},
+	} {
+		t.Run(strings.Join(line, " "), func(t *testing.T) {
+			if argsProblem(line) == "" {
+				t.Error("should be refused")
+			}
+		})
+	}
+}
+
+func TestOrdinaryArguments(t *testing.T) {
+	for _, line := range [][]string{
+		nil,
+		{""},
+		{"--root", "/workspace"},
+		{"--port", "8080"},
+		{"--token-limit=100"},
+		{"--max-tokens", "100"},
+		{"--max-token", "100"},
+		{"--tokenizer", "gpt2"},
+		{"--keyboard", "de"},
+		{"--sort-key", "name"},
+		{"--public-key", "ssh-ed25519"},
+		{"--label", "key=value"},
+		{"--token=$TOKEN"},
+		{"--token", "${TOKEN}"},
+		{"--token={{token}}"},
+		{"--api-key", "<API_KEY>"},
+		{"--api-key="},
+		{"--password", "--port", "8080"},
+		{"--token-file", "token"},
+		{"--api-key-env", "API_KEY"},
+		{"--key", "/etc/tls/tls.key"},
+		{"--key=./tls.key"},
+		{"--credentials", "credentials.json"},
+		{"--require-token", "true"},
+		{"--require-token=yes"},
+		{"--no-password", "db"},
+		{"-e", "GITHUB_TOKEN", "example.com/image"},
+		{"run", "sk-learn-notebook-server"},
+		{"--header", "Authorization: Bearer $TOKEN"},
+		{"--header", "Authorization:${AUTH_HEADER}"},
+		{"-c", `exec server --token "$TOKEN"`},
+		{"-c", "exec server --token $(cat /run/token) --port 8080"},
+		{"--prompt", "Bearers of a key: they open doors. The secret is patience."},
+		{"--scope", "token:read"},
+		{"postgresql://ada:$PASSWORD@db.example.com/db"},
+		{"postgresql://ada@db.example.com/db"},
+		{"https://example.com/mcp?page=2&token=${TOKEN}"},
+		{"https://example.com/key=/a@b:c"},
+		{"-y", "@modelcontextprotocol/server-filesystem@1.0.0", "/workspace"},
+		{"git+https://example.com/o/r@0123456789abcdef0123456789abcdef01234567"},
+		{"sha256:" + strings.Repeat("0a", 32)},
+	} {
+		t.Run(strings.Join(line, " "), func(t *testing.T) {
+			if problem := argsProblem(line); problem != "" {
+				t.Errorf("should be accepted: %s", problem)
+			}
+		})
+	}
+}
+
+func TestStdioServersTakeKeysFromTheirEnvironment(t *testing.T) {
+	for _, kind := range []string{"UserSettings", "Conversation"} {
+		t.Run(kind, func(t *testing.T) {
+			servers := func(args ...string) string {
+				list, err := json.Marshal(slices.Concat([]string{"--root", "/workspace"}, args))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return "mcpConfig: {stdioServers: [{name: a, command: a, args: [--port, '8080']}, {name: b, command: b, args: " + string(list) + "}]}"
+			}
+			const args = "spec.mcpConfig.stdioServers[1].args"
+			runSpecCases(t, kind, []specCase{
+				{name: "accepts ordinary arguments", spec: servers("--token-limit=100")},
+				{name: "accepts a reference", spec: servers("--token", "$TOKEN")},
+				{name: "refuses a key by the name of its flag", spec: servers("--token", "hunter2"), field: args, message: "name a Secret in env"},
+				{name: "refuses a key by how it begins", spec: servers("sk-" + fakeKey), field: args, message: "name a Secret in env"},
+				{name: "names several in one argument list once", spec: servers("--token", "hunter2", "--api-key=hunter2"), field: args},
+			})
+		})
+	}
+}
