@@ -73,6 +73,7 @@ lint-fix: ## Run the linters and fix what they can.
 .PHONY: verify
 verify: generate manifests lint ## Fail if generated files are not up to date, or on any lint.
 	@go mod tidy -diff
+	@cd hack/netpol && go mod tidy -diff
 	@git diff --exit-code -- api config || { echo 'verify: run "make generate manifests" and commit the result' >&2; exit 1; }
 	@test -z "$$(git status --porcelain -- api config)" || { git status --short -- api config; echo 'verify: generated files are not committed' >&2; exit 1; }
 

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -25,12 +24,8 @@ import (
 // +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;update
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;update
 
-const (
-	// sessionsService gives the sessions of a namespace their names: <conversation>.sessions.
-	sessionsService = "sessions"
-	// sessionsPolicy says who may reach the sessions of a namespace and whom they may reach.
-	sessionsPolicy = "parley-sessions"
-)
+// sessionsService gives the sessions of a namespace their names: <conversation>.sessions.
+const sessionsService = "sessions"
 
 // namespaceReconciler mends the Service and the NetworkPolicy of a namespace's sessions. The Conversation
 // controller makes them before the first pod, so that no session ever runs without the policy.
@@ -124,45 +119,6 @@ func buildService(namespace string) *corev1.Service {
 			ClusterIP: corev1.ClusterIPNone,
 			Selector:  sessionSelector(),
 			Ports:     []corev1.ServicePort{{Name: "session", Port: session.Port, TargetPort: intstr.FromString("session"), Protocol: corev1.ProtocolTCP}},
-		},
-	}
-}
-
-// privateRanges are what a session may not reach: the cluster's own networks, link-local addresses and the
-// metadata services of clouds, which answer there.
-var privateRanges = map[string][]string{
-	"0.0.0.0/0": {"10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"},
-	"::/0":      {"::1/128", "fc00::/7", "fe80::/10"},
-}
-
-func buildNetworkPolicy(namespace string, options Options) *networkingv1.NetworkPolicy {
-	port := func(p intstr.IntOrString, protocol corev1.Protocol) networkingv1.NetworkPolicyPort {
-		return networkingv1.NetworkPolicyPort{Port: &p, Protocol: ptr.To(protocol)}
-	}
-	dns := intstr.FromInt32(53)
-	internet := []networkingv1.NetworkPolicyPeer{}
-	for _, all := range []string{"0.0.0.0/0", "::/0"} {
-		internet = append(internet, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: all, Except: privateRanges[all]}})
-	}
-	for _, cidr := range options.EgressAllow {
-		internet = append(internet, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: cidr}})
-	}
-	return &networkingv1.NetworkPolicy{
-		ObjectMeta: sharedMeta(namespace, sessionsPolicy),
-		Spec: networkingv1.NetworkPolicySpec{
-			PodSelector: metav1.LabelSelector{MatchLabels: sessionSelector()},
-			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
-			Ingress: []networkingv1.NetworkPolicyIngressRule{{
-				From: []networkingv1.NetworkPolicyPeer{{
-					NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: options.Namespace}},
-					PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/name": v1alpha1.ManagedBy}},
-				}},
-				Ports: []networkingv1.NetworkPolicyPort{port(intstr.FromInt32(session.Port), corev1.ProtocolTCP)},
-			}},
-			Egress: []networkingv1.NetworkPolicyEgressRule{
-				{Ports: []networkingv1.NetworkPolicyPort{port(dns, corev1.ProtocolUDP), port(dns, corev1.ProtocolTCP)}},
-				{To: internet},
-			},
 		},
 	}
 }
