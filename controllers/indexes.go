@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
@@ -17,6 +18,8 @@ import (
 const (
 	indexSecretName    = "secretName"
 	indexConfigMapName = "configMapName"
+	// indexKeptFor finds the Secrets that are kept for a UserSettings.
+	indexKeptFor = "keptFor"
 )
 
 func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
@@ -41,12 +44,34 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		{&v1alpha1.Conversation{}, v1alpha1.IndexUserSettingsName, func(o client.Object) []string {
 			return []string{o.(*v1alpha1.Conversation).Spec.UserSettingsName}
 		}},
+		{secretMetadata(), indexKeptFor, func(o client.Object) []string {
+			if name := keptFor(o); name != "" {
+				return []string{name}
+			}
+			return nil
+		}},
 	} {
 		if err := indexer.IndexField(ctx, index.object, index.field, index.extract); err != nil {
 			return fmt.Errorf("index %T by %s: %w", index.object, index.field, err)
 		}
 	}
 	return nil
+}
+
+// secretMetadata is what the cache holds of a Secret.
+func secretMetadata() *metav1.PartialObjectMetadata {
+	secret := &metav1.PartialObjectMetadata{}
+	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+	return secret
+}
+
+// keptFor names the UserSettings that a Secret is kept for. What belongs to a conversation carries their label too; it goes
+// with the conversation.
+func keptFor(secret client.Object) string {
+	if secret.GetLabels()[v1alpha1.LabelConversation] != "" {
+		return ""
+	}
+	return secret.GetLabels()[v1alpha1.LabelUserSettings]
 }
 
 func secretNames(refs []v1alpha1.SecretReference) []string {

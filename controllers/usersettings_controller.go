@@ -51,8 +51,7 @@ func (r *userSettingsReconciler) setup(mgr ctrl.Manager) error {
 // settingsOfSecret are the settings that refer to a Secret, and those it is kept for.
 func (r *userSettingsReconciler) settingsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
 	requests := requestsFor(ctx, r.client, &v1alpha1.UserSettingsList{}, secret.GetNamespace(), indexSecretName, secret.GetName())
-	// What belongs to a conversation carries the label too, and is none of the settings' business.
-	if name := secret.GetLabels()[v1alpha1.LabelUserSettings]; name != "" && secret.GetLabels()[v1alpha1.LabelConversation] == "" {
+	if name := keptFor(secret); name != "" {
 		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: secret.GetNamespace(), Name: name}})
 	}
 	return requests

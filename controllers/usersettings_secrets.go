@@ -110,15 +110,14 @@ func buildSessionKeySecret(settings *v1alpha1.UserSettings, key string) *corev1.
 func (r *userSettingsReconciler) keepSecrets(ctx context.Context, settings *v1alpha1.UserSettings) (time.Duration, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
-	if err := r.cache.List(ctx, list, client.InNamespace(settings.Namespace), client.MatchingLabels{v1alpha1.LabelUserSettings: settings.Name}); err != nil {
+	if err := r.cache.List(ctx, list, client.InNamespace(settings.Namespace), client.MatchingFields{indexKeptFor: settings.Name}); err != nil {
 		return 0, fmt.Errorf("list the kept Secrets: %w", err)
 	}
 	referenced := secretNames(settings.SecretReferences())
 	var again time.Duration
 	for i := range list.Items {
 		secret := &list.Items[i]
-		// A conversation's own keys go with the conversation.
-		if secret.DeletionTimestamp != nil || secret.Labels[v1alpha1.LabelConversation] != "" {
+		if secret.DeletionTimestamp != nil {
 			continue
 		}
 		wanted := slices.Contains(referenced, secret.Name)
