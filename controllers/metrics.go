@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -58,7 +59,27 @@ func measure(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus
 	}
 }
 
-// stateCollector counts the cached Conversations when it is asked, so that a count never drifts.
+// leading is closed once this process leads. There is one registry in a process, so there is one of these beside it.
+var leading atomic.Pointer[<-chan struct{}]
+
+// countWhenElected has the Conversations counted from the election on.
+func countWhenElected(elected <-chan struct{}) { leading.Store(&elected) }
+
+func leads() bool {
+	elected := leading.Load()
+	if elected == nil {
+		return false
+	}
+	select {
+	case <-*elected:
+		return true
+	default:
+		return false
+	}
+}
+
+// stateCollector counts the cached Conversations when it is asked, so that a count never drifts. Every replica
+// of the manager has them all in its cache, so only the leader counts: a sum over the replicas is right.
 type stateCollector struct{ reader client.Reader }
 
 func registerStateMetric(reader client.Reader) error {
@@ -75,6 +96,9 @@ func registerStateMetric(reader client.Reader) error {
 func (stateCollector) Describe(ch chan<- *prometheus.Desc) { ch <- conversationsDesc }
 
 func (s stateCollector) Collect(ch chan<- prometheus.Metric) {
+	if !leads() {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	var list v1alpha1.ConversationList

@@ -111,6 +111,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
+	countWhenElected(mgr.Elected())
 	if err := (&userSettingsReconciler{
 		client: mgr.GetClient(), cache: mgr.GetCache(), clock: options.Clock, recorder: mgr.GetEventRecorder("parley"),
 	}).setup(mgr); err != nil {
