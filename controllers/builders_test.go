@@ -50,8 +50,30 @@ func (c aConversation) started(seconds int) aConversation {
 }
 
 func (c aConversation) ran(seconds int) aConversation {
-	c.Status.RunningTime = metaTime(seconds)
-	c.Status.State = v1alpha1.StateRunning
+	c.Status.RunningTime, c.Status.RanAttempt = metaTime(seconds), attemptOf(c.Status)
+	c.Status.State, c.Status.Reason = v1alpha1.StateRunning, v1alpha1.ReasonRunning
+	return c
+}
+
+// attempt is the present one; the first of somebody's start, unless it is said.
+func (c aConversation) attempt(present, first int32) aConversation {
+	c.Status.Attempt, c.Status.FirstAttempt = present, first
+	return c
+}
+
+func (c aConversation) restarts(n int32, cause string) aConversation {
+	c.Status.Restarts, c.Status.LastRestart = n, cause
+	return c
+}
+
+// podRestarts are those of the present pod's process, as they are on record.
+func (c aConversation) podRestarts(n int32) aConversation {
+	c.Status.PodRestarts, c.Status.Restarts = n, n
+	return c
+}
+
+func (c aConversation) ranFor(d time.Duration) aConversation {
+	c.Status.RanFor = &metav1.Duration{Duration: d}
 	return c
 }
 
@@ -120,6 +142,18 @@ func (p aPod) waiting(container, reason string) aPod {
 	}})
 }
 
+// sidecar is a container of somebody else's, which goes on when the session has ended.
+func (p aPod) sidecar() aPod {
+	p.Status.Phase = corev1.PodRunning
+	p.Status.ContainerStatuses = append([]corev1.ContainerStatus{{Name: "proxy", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}, p.Status.ContainerStatuses...)
+	return p
+}
+
+func (p aPod) installCrashed() aPod {
+	return p.container(corev1.ContainerStatus{Name: installContainer, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"}}})
+}
+
 func (p aPod) installed() aPod {
 	return p.container(corev1.ContainerStatus{Name: installContainer, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}})
 }
@@ -131,14 +165,16 @@ func (p aPod) running(container string) aPod {
 	}})
 }
 
-// since moves the start of the session's container.
-func (p aPod) since(seconds int) aPod {
-	p.Status.ContainerStatuses[0].State.Running.StartedAt = *metaTime(seconds)
+// crashed: the session's process ended and was started again, n times.
+func (p aPod) crashed(n int32, reason string) aPod {
+	p.Status.ContainerStatuses[0].RestartCount = n
+	p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137, Reason: reason, FinishedAt: *metaTime(3)}
 	return p
 }
 
-func (p aPod) crashedBefore(seconds int) aPod {
-	p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled", FinishedAt: *metaTime(seconds)}
+// attempt is the one that the pod was made for.
+func (p aPod) attempt(n string) aPod {
+	p.Labels[v1alpha1.LabelAttempt] = n
 	return p
 }
 

@@ -67,7 +67,7 @@ func TestASecretValueIsNowhereButInSecrets(t *testing.T) {
 		places["metric "+f.GetName()] = f.String()
 	}
 	everythingIn(t, ns, places)
-	for _, must := range []string{"conversations/c", "usersettings/ada", "pods/own"} {
+	for _, must := range []string{"conversations/c", "usersettings/ada", "pods/own-session"} {
 		if places[must] == "" {
 			t.Fatalf("%s was not looked at", must)
 		}
@@ -75,7 +75,7 @@ func TestASecretValueIsNowhereButInSecrets(t *testing.T) {
 	for place, text := range places {
 		for name, canary := range canaries {
 			// What a session writes into its own pod's status is the pod's own.
-			if place == "pods/c" && name == "llm" {
+			if place == "pods/c-session" && name == "llm" {
 				continue
 			}
 			if strings.Contains(text, canary) || strings.Contains(text, base64.StdEncoding.EncodeToString([]byte(canary))) {

@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,10 +31,6 @@ import (
 // +kubebuilder:rbac:groups=parley.dev,resources=conversations/finalizers,verbs=update
 // +kubebuilder:rbac:groups="",resources=pods;persistentvolumeclaims,verbs=get;list;watch;create;delete
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch
-
-// retryStuck is how often a session that needs somebody's help is tried again: no event tells when a foreign
-// object goes away or a quota grows.
-const retryStuck = 15 * time.Second
 
 // conversationReconciler runs one pod for each Conversation that wants one, and says how it is.
 type conversationReconciler struct {
@@ -99,7 +98,7 @@ func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secr
 	return requests
 }
 
-// Reconcile brings one Conversation to what it asks for: gather, judge, act, write.
+// Reconcile brings one Conversation to what it asks for: gather, judge, record, act, write.
 func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	conversation := &v1alpha1.Conversation{}
 	if err := r.client.Get(ctx, req.NamespacedName, conversation); err != nil {
@@ -114,28 +113,45 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		return reconcile.Result{}, err
 	}
 	verdict := judge(o)
-	actErr := r.act(ctx, &o, start, verdict)
-	if stuck := stuckOn(actErr); stuck != nil {
-		o.stuck, actErr = stuck, nil
-		verdict = judge(o)
-	}
-	wait, err := r.writeStatus(ctx, o, verdict)
-	if err := errors.Join(actErr, err); err != nil {
+	if mustRecord(conversation.Status, verdict) {
+		// The event of this write brings us back, to act on what is recorded.
+		_, err := r.writeStatus(ctx, o, verdict)
 		return reconcile.Result{}, err
 	}
-	return r.next(ctx, o, verdict, wait)
+	stuck, err := r.act(ctx, o, start, verdict)
+	if err != nil {
+		return reconcile.Result{}, err // nothing is written of what was not done
+	}
+	if stuck != nil && verdict.wish == needPod {
+		verdict = verdict.because(o, stuck)
+	}
+	wait, err := r.writeStatus(ctx, o, verdict)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	return r.next(ctx, o, verdict, stuck, wait)
+}
+
+// mustRecord: another attempt, and a stop, are on record before anything is made or removed for them. Whatever fails then, or
+// whoever comes after, goes on from there.
+func mustRecord(status v1alpha1.ConversationStatus, v verdict) bool {
+	return v.next != nil || v.state == v1alpha1.StateStopped && (status.State != v.state || status.Reason != v.reason)
 }
 
 // gather reads all that the verdict depends on. What a start needs is read only where there is no pod.
 func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Conversation) (observation, *sessionStart, error) {
-	o := observation{conversation: c, now: r.clock.Now()}
+	o := observation{conversation: c, bounds: boundsOf(&c.Spec), now: r.clock.Now()}
 	pod := &corev1.Pod{}
-	err := r.client.Get(ctx, client.ObjectKeyFromObject(c), pod)
+	err := r.client.Get(ctx, sessionObject(c), pod)
 	if client.IgnoreNotFound(err) != nil {
 		return o, nil, fmt.Errorf("read Pod: %w", err)
 	}
-	if err == nil && owned(pod, c) {
+	switch {
+	case err != nil || !owned(pod, c):
+	case madeFor(pod.Labels) == attemptOf(c.Status):
 		o.pod = pod
+	default:
+		o.old = pod
 	}
 	settings := &v1alpha1.UserSettings{}
 	err = r.client.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)
@@ -143,16 +159,10 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 		return o, nil, fmt.Errorf("read UserSettings: %w", err)
 	}
 	o.settingsExist = err == nil && settings.DeletionTimestamp == nil
-	if o.pod != nil || !wantsSession(o) {
+	if o.old != nil || !wantsPod(o) {
 		return o, nil, nil
 	}
-	if !o.settingsExist {
-		settings = nil
-	}
-	start, err := r.prepareStart(ctx, c, settings)
-	if o.stuck = stuckOn(err); o.stuck != nil {
-		return o, nil, nil
-	}
+	start, err := r.prepareStart(ctx, c)
 	if err != nil {
 		return o, nil, err
 	}
@@ -160,20 +170,28 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 	return o, start, nil
 }
 
-// act makes or removes what the verdict asks for.
-func (r *conversationReconciler) act(ctx context.Context, o *observation, start *sessionStart, v verdict) error {
+// sessionObject names the session's pod and Secret.
+func sessionObject(c *v1alpha1.Conversation) client.ObjectKey {
+	return client.ObjectKey{Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name)}
+}
+
+// act makes or removes what the verdict asks for. What stands in its way and does not go away by trying again at once is no error.
+func (r *conversationReconciler) act(ctx context.Context, o observation, start *sessionStart, v verdict) (*problem, error) {
 	var err error
 	switch {
-	case v.wish == needPod && o.stuck == nil && start != nil:
-		o.pod, err = r.start(ctx, o.conversation, start)
-	case v.wish == needPod && o.pod != nil && podLost(o.pod):
-		err = r.removePod(ctx, o.pod)
+	case v.wish == needPod && o.old != nil:
+		err = r.removePod(ctx, o.old)
+	case v.wish == needPod && start != nil:
+		err = r.start(ctx, o.conversation, start)
 	case v.wish == removePod:
 		err = r.removeSession(ctx, o)
 	case v.wish == keepEnded:
 		err = r.removeSecret(ctx, o.conversation)
 	}
-	return err
+	if stuck := stuckOn(err); stuck != nil {
+		return stuck, nil
+	}
+	return nil, err
 }
 
 // stuckOn is the problem in an error that does not go away by trying again at once; nil if it may.
@@ -185,9 +203,16 @@ func stuckOn(err error) *problem {
 		return &problem{v1alpha1.ReasonScheduling, leaving.Error()}
 	}
 	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) {
-		return &problem{v1alpha1.ReasonRejected, err.Error()}
+		return &problem{v1alpha1.ReasonRejected, stableWords(err)}
 	}
 	return nil
+}
+
+// stableWords are those of an error without what changes from one try to the next: a quota says how much of it is used. A
+// status that changed each time would be written, and looked at, without end.
+func stableWords(err error) string {
+	words, _, _ := strings.Cut(err.Error(), ", requested: ")
+	return words
 }
 
 // writeStatus writes the status if that is due, and tells what a person or a graph would want to know of the change.
@@ -196,7 +221,7 @@ func (r *conversationReconciler) writeStatus(ctx context.Context, o observation,
 	if equality.Semantic.DeepEqual(before, after) {
 		return 0, nil
 	}
-	if wait := worthWriting(before, after, v.since, o.now); wait > 0 {
+	if wait := worthWriting(before, after, v, o.now); wait > 0 {
 		return wait, nil
 	}
 	conversation := o.conversation.DeepCopy()
@@ -215,24 +240,27 @@ func (r *conversationReconciler) writeStatus(ctx context.Context, o observation,
 }
 
 // next is when to look again without an event: a step worth writing, a deadline, a restart, or the end of an ended session's time.
-func (r *conversationReconciler) next(ctx context.Context, o observation, v verdict, wait time.Duration) (reconcile.Result, error) {
+func (r *conversationReconciler) next(ctx context.Context, o observation, v verdict, stuck *problem, wait time.Duration) (reconcile.Result, error) {
 	var at []time.Duration
 	if wait > 0 {
 		at = append(at, wait)
 	}
-	if o.stuck != nil {
-		at = append(at, retryStuck)
+	if stuck != nil {
+		at = append(at, retryStuck(o))
 	}
-	spec := o.conversation.Spec
-	switch {
-	case v.state == v1alpha1.StateStarting:
+	if restart := o.conversation.Spec.RestartAt; restart != nil && restart.After(o.now) {
+		at = append(at, restart.Sub(o.now))
+	}
+	switch v.state {
+	case v1alpha1.StateStarting:
 		if left, bounded := untilDeadline(o); bounded && left > 0 {
 			at = append(at, left)
 		}
-	case v.state == v1alpha1.StateStopped && v.reason != v1alpha1.ReasonDeleted:
-		if spec.RestartAt != nil && spec.RestartAt.After(o.now) {
-			at = append(at, spec.RestartAt.Sub(o.now))
+	case v1alpha1.StateRunning:
+		if left, bounded := untilMaxDuration(o); bounded {
+			at = append(at, left)
 		}
+	case v1alpha1.StateStopped:
 		if left, expires := timeToLive(o, v); expires && left <= 0 {
 			return reconcile.Result{}, r.expire(ctx, o.conversation)
 		} else if expires {
@@ -245,17 +273,38 @@ func (r *conversationReconciler) next(ctx context.Context, o observation, v verd
 	return reconcile.Result{RequeueAfter: max(slices.Min(at), time.Millisecond)}, nil
 }
 
+// The bounds of how often a session that cannot start is tried again: no event tells when a foreign object goes away or a
+// quota grows.
+const (
+	retrySoonest = 5 * time.Second
+	retryLatest  = 5 * time.Minute
+)
+
+// retryStuck is longer the longer a start is stuck, and different for each: thousands of blocked sessions must not all ask at once.
+func retryStuck(o observation) time.Duration {
+	var waited time.Duration
+	if began := o.conversation.Status.StartTime; began != nil {
+		waited = o.now.Sub(began.Time)
+	}
+	return wait.Jitter(min(max(waited/2, retrySoonest), retryLatest), 0.5)
+}
+
 // timeToLive is how long a Conversation whose session ended may stay. A suspended one has not ended.
 func timeToLive(o observation, v verdict) (left time.Duration, expires bool) {
-	ttl := o.conversation.Spec.TTLAfterStopped
-	if ttl == nil || v.reason == v1alpha1.ReasonSuspended {
+	ttl, since := o.conversation.Spec.TTLAfterStopped, o.conversation.Status.StopTime
+	if ttl == nil || since == nil || v.reason == v1alpha1.ReasonSuspended || v.reason == v1alpha1.ReasonDeleted {
 		return 0, false
 	}
-	stopped := v.stopped
-	if stopped.IsZero() {
-		stopped = o.now
+	return since.Add(ttl.Duration).Sub(o.now), true
+}
+
+// boundsOf a session's life, where nothing is said: as long as most images take, a day of running, and a few restarts.
+func boundsOf(spec *v1alpha1.ConversationSpec) bounds {
+	return bounds{
+		startDeadline: ptr.Deref(spec.StartDeadline, metav1.Duration{Duration: 10 * time.Minute}).Duration,
+		maxDuration:   ptr.Deref(spec.MaxDuration, metav1.Duration{Duration: 24 * time.Hour}).Duration,
+		restarts:      5,
 	}
-	return stopped.Add(ttl.Duration).Sub(o.now), true
 }
 
 // expire deletes a Conversation as it was seen: one that was changed since, perhaps resumed, stays.

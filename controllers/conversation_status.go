@@ -17,18 +17,22 @@ const (
 	stepVisible = 2 * time.Second
 	// maxStatusMessage is the bound of status.message in the schema.
 	maxStatusMessage = 2048
+	// maxRestartCause is the bound of status.lastRestart in the schema.
+	maxRestartCause = 256
 )
 
 // conversationStatus is the status of a session about which a verdict was found.
 func conversationStatus(o observation, v verdict) v1alpha1.ConversationStatus {
-	status := *o.conversation.Status.DeepCopy()
+	before := o.conversation.Status
+	status := *before.DeepCopy()
 	status.ObservedGeneration = o.conversation.Generation
 	v.message = cut(v.message, maxStatusMessage)
 	status.State, status.Reason, status.Message, status.URL = v.state, v.reason, v.message, ""
+	setAttempt(&status, o, v)
 	setTimes(&status, o, v)
-	// A session that is wanted needs not be asked once more.
-	if at := o.conversation.Spec.RestartAt; v.state != v1alpha1.StateStopped && !at.IsZero() && !at.After(o.now) {
-		status.RestartedAt = at
+	// A time that comes while the session starts, runs or ends was heard, and starts nothing later.
+	if waits := isOver(before) && v.next == nil; restartDue(o) && !waits {
+		status.RestartedAt = o.conversation.Spec.RestartAt
 	}
 	if v.state == v1alpha1.StateRunning {
 		status.URL = fmt.Sprintf("http://%s.%s.%s.svc:%d", o.conversation.Name, sessionsService, o.conversation.Namespace, session.Port)
@@ -37,33 +41,51 @@ func conversationStatus(o observation, v verdict) v1alpha1.ConversationStatus {
 	return status
 }
 
-// setTimes moves the times on: a stop ends the attempt, and the next start begins a new one.
+// setAttempt records what happened to the present attempt, or that another one follows.
+func setAttempt(status *v1alpha1.ConversationStatus, o observation, v verdict) {
+	before := o.conversation.Status
+	status.Restarts, status.PodRestarts = restartsOf(o)
+	if t := crash(o.pod); t != nil && status.PodRestarts > before.PodRestarts {
+		status.LastRestart = causeOf(t)
+	}
+	if before.State == v1alpha1.StateRunning && v.state != v1alpha1.StateRunning {
+		status.RanFor = &metav1.Duration{Duration: runningFor(before, o.now).Truncate(time.Second)}
+	}
+	if v.state == v1alpha1.StateRunning {
+		status.RanAttempt = attemptOf(before)
+	}
+	if v.next == nil {
+		return
+	}
+	status.Attempt, status.PodRestarts = attemptOf(before)+1, 0
+	switch {
+	case v.next.asked:
+		status.FirstAttempt, status.Restarts, status.LastRestart, status.RanFor = status.Attempt, 0, "", nil
+	case v.next.counted:
+		status.Restarts++
+		fallthrough
+	default:
+		status.LastRestart = cut(v.next.cause, maxRestartCause)
+	}
+}
+
+// setTimes notes when, by this operator's clock.
 func setTimes(status *v1alpha1.ConversationStatus, o observation, v verdict) {
 	before := o.conversation.Status
 	now := metav1.NewTime(o.now.Truncate(time.Second))
-	switch v.state {
-	case v1alpha1.StateStarting:
-		started := metav1.NewTime(startOf(o).Truncate(time.Second))
-		status.StartTime = &started
-		if before.StopTime != nil {
-			status.RunningTime, status.StopTime = nil, nil
-		}
-	case v1alpha1.StateRunning:
-		if status.StartTime == nil {
-			status.StartTime = &now
-		}
-		if before.State != v1alpha1.StateRunning {
-			status.RunningTime = &now
-		}
-		status.StopTime = nil
-	case v1alpha1.StateStopped:
-		switch {
-		case !v.stopped.IsZero():
-			stopped := metav1.NewTime(v.stopped.Truncate(time.Second))
-			status.StopTime = &stopped
-		case status.StopTime == nil || before.Reason != v.reason:
+	waited := before.Reason == v1alpha1.ReasonSettingsNotReady && v.reason != v1alpha1.ReasonSettingsNotReady
+	if v.state == v1alpha1.StateStopped {
+		if status.StopTime == nil || before.Reason != v.reason {
 			status.StopTime = &now
 		}
+		return
+	}
+	if status.StartTime == nil || status.StopTime != nil || v.next != nil || waited {
+		status.StartTime = &now
+	}
+	status.StopTime = nil
+	if v.state == v1alpha1.StateRunning && before.State != v1alpha1.StateRunning {
+		status.RunningTime = &now
 	}
 }
 
@@ -82,23 +104,15 @@ func setConditions(status *v1alpha1.ConversationStatus, o observation, v verdict
 			meta.RemoveStatusCondition(&status.Conditions, condition)
 		}
 	}
-	stalled, reconciling := false, false
-	switch v.reason {
-	case v1alpha1.ReasonFailed, v1alpha1.ReasonStartDeadlineExceeded, v1alpha1.ReasonSettingsMissing:
-		stalled = true
-	case v1alpha1.ReasonForeignObject, v1alpha1.ReasonRejected:
-		stalled = true
-	default:
-		reconciling = v.state == v1alpha1.StateStarting || v.wish == removePod && o.pod != nil || v.reason == v1alpha1.ReasonDeleted
-	}
-	set(v1alpha1.ConditionReady, !stalled && !reconciling, v.reason, v.message)
+	reconciling := !v.stalled && (v.state == v1alpha1.StateStarting || v.wish == removePod && (o.pod != nil || o.old != nil) || v.reason == v1alpha1.ReasonDeleted)
+	set(v1alpha1.ConditionReady, !v.stalled && !reconciling, v.reason, v.message)
 	setOrRemove(v1alpha1.ConditionReconciling, reconciling)
-	setOrRemove(v1alpha1.ConditionStalled, stalled)
+	setOrRemove(v1alpha1.ConditionStalled, v.stalled)
 
 	ready := o.pod != nil && o.pod.DeletionTimestamp == nil && podReady(o.pod)
 	podReason := map[bool]string{true: "PodReady", false: "PodNotReady"}[ready]
 	if o.pod == nil {
-		podReason = "NoPod"
+		podReason = v1alpha1.ReasonNoPod
 	}
 	set(v1alpha1.ConditionPodReady, ready, podReason, "")
 
@@ -107,19 +121,22 @@ func setConditions(status *v1alpha1.ConversationStatus, o observation, v verdict
 		set(v1alpha1.ConditionSettingsReady, false, o.unready.reason, o.unready.message)
 	case !o.settingsExist:
 		set(v1alpha1.ConditionSettingsReady, false, v1alpha1.ReasonSettingsDeleted, "UserSettings "+o.conversation.Spec.UserSettingsName+" do not exist")
+	case v.state == v1alpha1.StateStopped:
+		// What a session would need that nobody wants is not looked at.
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionSettingsReady)
 	default:
 		set(v1alpha1.ConditionSettingsReady, true, v1alpha1.ReasonResolved, "")
 	}
 }
 
-// worthWriting tells a change of the status from one that may wait: a step of a start that has just begun.
-// wait is how long it may.
-func worthWriting(before, after v1alpha1.ConversationStatus, since, now time.Time) (wait time.Duration) {
-	sameStart := before.State == v1alpha1.StateStarting && after.State == v1alpha1.StateStarting &&
-		before.ObservedGeneration == after.ObservedGeneration && before.StartTime.Equal(after.StartTime) && before.Reason != v1alpha1.ReasonSettingsNotReady && after.Reason != v1alpha1.ReasonForeignObject && after.Reason != v1alpha1.ReasonRejected
+// worthWriting tells a change of the status from one that may wait: a step of a start that has just begun. wait is how
+// long it may.
+func worthWriting(before, after v1alpha1.ConversationStatus, v verdict, now time.Time) (wait time.Duration) {
+	sameStart := before.State == v1alpha1.StateStarting && after.State == v1alpha1.StateStarting && !v.stalled && before.Reason != v1alpha1.ReasonSettingsNotReady && attemptOf(before) == attemptOf(after) &&
+		before.ObservedGeneration == after.ObservedGeneration && before.StartTime.Equal(after.StartTime) && before.Restarts == after.Restarts
 	// A node's clock may be ahead of ours; then how long a step has lasted is not known.
-	if !sameStart || since.After(now) {
+	if !sameStart || v.since.IsZero() || v.since.After(now) {
 		return 0
 	}
-	return stepVisible - now.Sub(since)
+	return stepVisible - now.Sub(v.since)
 }

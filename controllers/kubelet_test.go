@@ -24,7 +24,7 @@ func (k kubelet) pod() *corev1.Pod {
 	k.t.Helper()
 	pod := &corev1.Pod{}
 	await(k.t, func() error {
-		return env.Client.Get(k.t.Context(), client.ObjectKey{Namespace: k.namespace, Name: k.name}, pod)
+		return env.Client.Get(k.t.Context(), client.ObjectKey{Namespace: k.namespace, Name: v1alpha1.SessionName(k.name)}, pod)
 	})
 	return pod
 }
@@ -58,7 +58,7 @@ func longAgo(pod *corev1.Pod) {
 func (k kubelet) bind() {
 	k.t.Helper()
 	pod := k.pod()
-	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: k.name}, Target: corev1.ObjectReference{Kind: "Node", Name: "node"}}
+	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: v1alpha1.SessionName(k.name)}, Target: corev1.ObjectReference{Kind: "Node", Name: "node"}}
 	if err := env.Client.SubResource("binding").Create(k.t.Context(), pod, binding); err != nil {
 		k.t.Fatal(err)
 	}
@@ -75,6 +75,30 @@ func (k kubelet) end(termination string) {
 	k.set(func(p aPod) {
 		p.ended(0, termination, 0)
 		p.Status.ContainerStatuses[0].State.Terminated.FinishedAt = metav1.Now()
+	})
+}
+
+// object is the pod by its name.
+func (k kubelet) object() *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: v1alpha1.SessionName(k.name)}}
+}
+
+// letGoOf removes the pod of an attempt once it is told to stop, unless it is gone already.
+func (k kubelet) letGoOf(attempt string) {
+	k.t.Helper()
+	await(k.t, func() error {
+		pod := k.object()
+		if err := env.Client.Get(k.t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		switch {
+		case pod.Labels[v1alpha1.LabelAttempt] != attempt:
+			return nil
+		case pod.DeletionTimestamp == nil:
+			return fmt.Errorf("nobody told the pod of attempt %s to stop", attempt)
+		}
+		uid := pod.UID
+		return client.IgnoreNotFound(env.Client.Delete(k.t.Context(), pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &uid}))
 	})
 }
 

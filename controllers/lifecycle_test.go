@@ -321,7 +321,7 @@ func TestARunningSessionKeepsItsSettingsAndAResumedOneTakesTheCurrentOnes(t *tes
 func startedWith(t *testing.T, k kubelet, before any, model, image string) error {
 	pod := k.pod()
 	secret := &corev1.Secret{}
-	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: k.namespace, Name: sessionSecretName(k.name)}, secret); err != nil {
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: k.namespace, Name: v1alpha1.SessionName(k.name)}, secret); err != nil {
 		return err
 	}
 	var doc session.Document
@@ -340,7 +340,7 @@ func TestAForeignObjectIsNeverTouched(t *testing.T) {
 	create(t, userSettings(ns, "ada"))
 	container := corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "example.com/other:1"}}}
 	foreign := map[string]client.Object{
-		"Pod pod":               &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "pod"}, Spec: container},
+		"Pod pod-session":       &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "pod-session"}, Spec: container},
 		"Secret secret-session": secretWith(ns, "secret-session", "mine"),
 		"PersistentVolumeClaim claim-workspace": &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "claim-workspace"}, Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Resources: corev1.VolumeResourceRequirements{Requests: resources("1", "1Gi")}}},

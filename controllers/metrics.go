@@ -42,7 +42,7 @@ func measure(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus
 	}
 	switch after.State {
 	case v1alpha1.StateRunning:
-		if wasRunning(before) {
+		if ran(before) {
 			return // it did not start, it answers again
 		}
 		began := c.CreationTimestamp.Time

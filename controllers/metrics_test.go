@@ -31,7 +31,7 @@ func TestASessionThatAnswersAgainIsNotMeasuredAsAStart(t *testing.T) {
 		want   uint64
 	}{
 		"it started":                   {makeConversation("ns", "c").started(0), 1},
-		"it started again":             {makeConversation("ns", "c").ran(2).started(100), 1},
+		"it started again":             {makeConversation("ns", "c").ran(2).attempt(2, 1).started(100), 1},
 		"it did not answer for a time": {makeConversation("ns", "c").ran(2).started(0), 0},
 	} {
 		t.Run(name, func(t *testing.T) {

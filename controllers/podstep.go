@@ -30,43 +30,16 @@ func podCondition(pod *corev1.Pod, t corev1.PodConditionType) *corev1.PodConditi
 	return nil
 }
 
-// endOfPod is when the session's container ended, and what it said.
-func endOfPod(pod *corev1.Pod) (time.Time, string) {
-	for _, c := range pod.Status.ContainerStatuses {
-		if c.Name == sessionContainer && c.State.Terminated != nil {
-			return c.State.Terminated.FinishedAt.Time, c.State.Terminated.Message
-		}
-	}
-	return pod.CreationTimestamp.Time, ""
-}
-
-// podLost: the pod is gone, or cannot come back: evicted, its node gone, or removed by somebody. A pod that ended
-// of its own accord is lost too once the session is asked to start again.
-func podLost(pod *corev1.Pod) bool {
-	return pod == nil || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
-}
-
-// silent: the session's process runs that was ready before. One that was started since, in the same pod or in another that
-// took its place, was not. Both times are cut to seconds, so that a process may be ready in the second that it started in.
-func silent(o observation) bool {
-	ran := o.conversation.Status.RunningTime
-	return ran != nil && !podLost(o.pod) && slices.ContainsFunc(o.pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
-		return s.Name == sessionContainer && s.State.Running != nil && !s.State.Running.StartedAt.After(ran.Time)
-	})
-}
-
 // podStep names the step that a start is in, what it waits for, and since when.
 func podStep(o observation) (reason, message string, since time.Time) {
 	pod := o.pod
-	if podLost(pod) {
-		if o.conversation.Status.RunningTime == nil || o.conversation.Status.StopTime != nil {
-			return v1alpha1.ReasonScheduling, "A pod is being made", startOf(o)
-		}
-		message := "The pod was lost; a new one takes its place"
-		if pod != nil && pod.Status.Reason != "" {
-			message = fmt.Sprintf("The pod was lost (%s); a new one takes its place", pod.Status.Reason)
-		}
-		return v1alpha1.ReasonRestarting, message, startOf(o)
+	switch {
+	case pod == nil && o.old != nil:
+		return v1alpha1.ReasonScheduling, "The pod of the attempt before is going away", since
+	case pod == nil && attemptOf(o.conversation.Status) > firstAttempt(o.conversation.Status):
+		return v1alpha1.ReasonRestarting, fmt.Sprintf("The pod was lost (%s); a new one takes its place", o.conversation.Status.LastRestart), since
+	case pod == nil:
+		return v1alpha1.ReasonScheduling, "A pod is being made", since
 	}
 	scheduled := podCondition(pod, corev1.PodScheduled)
 	if scheduled == nil || scheduled.Status != corev1.ConditionTrue {
@@ -77,10 +50,10 @@ func podStep(o observation) (reason, message string, since time.Time) {
 		return v1alpha1.ReasonScheduling, message, pod.CreationTimestamp.Time
 	}
 	since = scheduled.LastTransitionTime.Time
-	if silent(o) {
-		return v1alpha1.ReasonRestarting, "The session was ready and does not answer any more", startOf(o)
+	if c := sessionStatus(pod); ran(o.conversation.Status) && c != nil && c.State.Running != nil && c.RestartCount == o.conversation.Status.PodRestarts {
+		return v1alpha1.ReasonRestarting, "The session was ready and does not answer any more", time.Time{}
 	}
-	for _, s := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
+	for _, s := range append(slices.Clone(pod.Status.InitContainerStatuses), pod.Status.ContainerStatuses...) {
 		if reason, message, at := containerStep(pod, s); reason != "" {
 			if at.IsZero() {
 				at = since
@@ -94,23 +67,39 @@ func podStep(o observation) (reason, message string, since time.Time) {
 // containerStep is the step that a container holds the start in; empty if it does not.
 func containerStep(pod *corev1.Pod, s corev1.ContainerStatus) (reason, message string, since time.Time) {
 	waiting, last := s.State.Waiting, s.LastTerminationState.Terminated
+	if failed := s.State.Terminated; failed != nil && failed.ExitCode != 0 {
+		last = failed
+	}
 	switch {
+	case s.Name != sessionContainer && s.Name != installContainer:
+		return "", "", since // somebody else's
 	case waiting != nil && isImageProblem(waiting.Reason):
 		return v1alpha1.ReasonPullingImage, fmt.Sprintf("Image %s: %s", imageOf(pod, s.Name), waiting.Reason), since
+	case last != nil && s.Name == installContainer && s.State.Running == nil:
+		return v1alpha1.ReasonPreparingWorkspace, fmt.Sprintf("The runtime could not be put in: %s", causeOf(last)), last.FinishedAt.Time
 	case last != nil && s.Name == sessionContainer:
 		return v1alpha1.ReasonRestarting, fmt.Sprintf("The session's process ended with status %d (%s) and is started again", last.ExitCode, last.Reason), last.FinishedAt.Time
+	case waiting != nil && isContainerProblem(waiting.Reason):
+		return v1alpha1.ReasonStartingRuntime, fmt.Sprintf("The container %s cannot be started: %s", s.Name, waiting.Reason), since
 	case waiting != nil && waiting.Reason == "PodInitializing" && !initialized(pod):
 		return "", "", since // an init container is what it waits for
 	case waiting != nil && sandboxReady(pod):
 		return v1alpha1.ReasonPullingImage, fmt.Sprintf("Image %s is pulled or its container is made", imageOf(pod, s.Name)), since
 	case s.Name == installContainer && s.State.Running != nil:
 		return v1alpha1.ReasonPreparingWorkspace, "The runtime is put in", s.State.Running.StartedAt.Time
-	case s.Name == installContainer && s.State.Terminated != nil && s.State.Terminated.ExitCode != 0:
-		return v1alpha1.ReasonPreparingWorkspace, fmt.Sprintf("The runtime could not be put in: status %d", s.State.Terminated.ExitCode), s.State.Terminated.FinishedAt.Time
 	case s.Name == sessionContainer && s.State.Running != nil:
 		return v1alpha1.ReasonStartingRuntime, "The runtime clones the repository and connects the tools", s.State.Running.StartedAt.Time
 	}
 	return "", "", since
+}
+
+// isContainerProblem: reasons with which a kubelet says that it has the image and cannot make or start a container of it.
+func isContainerProblem(reason string) bool {
+	switch reason {
+	case "CreateContainerError", "CreateContainerConfigError", "RunContainerError", "PreStartHookError", "PostStartHookError":
+		return true
+	}
+	return false
 }
 
 // initialized: every init container is done. A kubelet then still says PodInitializing of the others for a while.

@@ -29,7 +29,7 @@ func workspaceName(conversation string) string { return conversation + "-workspa
 func buildPod(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, agent *session.Agent, options Options) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: c.Namespace, Name: c.Name, Labels: sessionLabels(c), OwnerReferences: sessionOwner(c),
+			Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name), Labels: attemptLabels(c), OwnerReferences: sessionOwner(c),
 		},
 		Spec: corev1.PodSpec{
 			// A session that ends of its own accord exits with 0. Anything else is a crash, and the kubelet starts it again.
@@ -140,7 +140,7 @@ func buildSessionContainer(c *v1alpha1.Conversation, settings *v1alpha1.UserSett
 func buildVolumes(c *v1alpha1.Conversation) []corev1.Volume {
 	volumes := []corev1.Volume{
 		{Name: "session", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
-			SecretName: sessionSecretName(c.Name), DefaultMode: ptr.To[int32](0o440),
+			SecretName: v1alpha1.SessionName(c.Name), DefaultMode: ptr.To[int32](0o440),
 		}}},
 		{Name: "home", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 	}

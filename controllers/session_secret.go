@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,11 +20,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// annotationInputs identifies what a session Secret was made of, without its values: the versions of the
-// settings and of the Secrets they refer to.
+// annotationInputs identifies what a session Secret was made of, without its values.
 const annotationInputs = "parley.dev/inputs"
-
-func sessionSecretName(conversation string) string { return conversation + "-session" }
 
 // sessionLabels are on every object of a session.
 func sessionLabels(c *v1alpha1.Conversation) map[string]string {
@@ -33,6 +31,13 @@ func sessionLabels(c *v1alpha1.Conversation) map[string]string {
 		v1alpha1.LabelConversation: c.Name,
 		v1alpha1.LabelUserSettings: c.Spec.UserSettingsName,
 	}
+}
+
+// attemptLabels are on what is made for one attempt.
+func attemptLabels(c *v1alpha1.Conversation) map[string]string {
+	labels := sessionLabels(c)
+	labels[v1alpha1.LabelAttempt] = strconv.Itoa(int(attemptOf(c.Status)))
+	return labels
 }
 
 func sessionOwner(c *v1alpha1.Conversation) []metav1.OwnerReference {
@@ -169,7 +174,7 @@ func buildSessionSecret(c *v1alpha1.Conversation, doc session.Document, values m
 	immutable := true
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: c.Namespace, Name: sessionSecretName(c.Name), Labels: sessionLabels(c), OwnerReferences: sessionOwner(c),
+			Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name), Labels: attemptLabels(c), OwnerReferences: sessionOwner(c),
 			Annotations: map[string]string{annotationInputs: inputs},
 		},
 		Type:      v1alpha1.SecretTypeSession,
@@ -178,17 +183,16 @@ func buildSessionSecret(c *v1alpha1.Conversation, doc session.Document, values m
 	}, nil
 }
 
-// inputsOf identifies what a session Secret would be made of now.
-func inputsOf(settings *v1alpha1.UserSettings, agent *session.Agent, files []secretFile, secrets *resolver) string {
+// inputsOf identifies what a session Secret would be made of now: the document, and the versions of the Secrets with the values.
+func inputsOf(doc session.Document, files []secretFile, secrets *resolver) (string, error) {
 	hash := sha256.New()
-	fmt.Fprintln(hash, settings.UID, settings.Generation)
-	if agent != nil {
-		fmt.Fprintf(hash, "%q\n", *agent)
+	if err := json.NewEncoder(hash).Encode(doc); err != nil {
+		return "", fmt.Errorf("encode the session document: %w", err)
 	}
 	for _, f := range files {
 		if s := secrets.secrets[f.ref.Ref.Name]; s != nil {
 			fmt.Fprintln(hash, f.file, s.UID, s.ResourceVersion, f.ref.Ref.Key)
 		}
 	}
-	return hex.EncodeToString(hash.Sum(nil)[:16])
+	return hex.EncodeToString(hash.Sum(nil)[:16]), nil
 }

@@ -144,7 +144,7 @@ func TestSecretsArriveByteForByte(t *testing.T) {
 	create(t, &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "talk"}, Spec: v1alpha1.ConversationSpec{UserSettingsName: "ada"}})
 	secret := &corev1.Secret{}
 	await(t, func() error {
-		return env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: sessionSecretName("talk")}, secret)
+		return env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: v1alpha1.SessionName("talk")}, secret)
 	})
 	if got := string(secret.Data["custom.0"]); got != sshKey {
 		t.Errorf("the session gets %q", got)

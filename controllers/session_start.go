@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -19,6 +20,8 @@ import (
 type sessionStart struct {
 	// unready is why the session cannot start yet.
 	unready *problem
+	// blocked is what stands in the way of its Secret.
+	blocked error
 	// settings and agent it starts with.
 	settings *v1alpha1.UserSettingsSpec
 	agent    *session.Agent
@@ -28,23 +31,29 @@ type sessionStart struct {
 	stale *corev1.Secret
 }
 
-// prepareStart finds what a session without a pod would start with. A session that lost its pod takes what it
-// had; any other takes the settings as they are now.
-func (r *conversationReconciler) prepareStart(ctx context.Context, c *v1alpha1.Conversation, settings *v1alpha1.UserSettings) (*sessionStart, error) {
+// prepareStart finds what a session without a pod would start with. An attempt that takes the place of another takes what
+// that one had; any other takes the settings as they are now.
+func (r *conversationReconciler) prepareStart(ctx context.Context, c *v1alpha1.Conversation) (*sessionStart, error) {
 	existing := &corev1.Secret{}
-	err := r.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: sessionSecretName(c.Name)}, existing)
+	err := r.live.Get(ctx, sessionObject(c), existing)
 	switch {
 	case apierrors.IsNotFound(err):
 		existing = nil
 	case err != nil:
 		return nil, fmt.Errorf("read the session's Secret: %w", err)
 	case !owned(existing, c):
-		return nil, notOurs("Secret", existing, c)
+		return &sessionStart{blocked: notOurs("Secret", existing, c)}, nil
 	}
-	if lostPod := c.Status.RunningTime != nil && c.Status.StopTime == nil; existing != nil && lostPod {
+	if replaces := attemptOf(c.Status) > firstAttempt(c.Status); existing != nil && replaces && madeFor(existing.Labels) >= firstAttempt(c.Status) {
 		return startAsBefore(existing)
 	}
-	if settings == nil {
+	// Not from the cache: who stores settings and then starts a session means those.
+	settings := &v1alpha1.UserSettings{}
+	err = r.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("read UserSettings: %w", err)
+	}
+	if err != nil || settings.DeletionTimestamp != nil {
 		return &sessionStart{unready: &problem{v1alpha1.ReasonSettingsNotReady, fmt.Sprintf("UserSettings %s do not exist", c.Spec.UserSettingsName)}}, nil
 	}
 	if unready, err := r.replayMissing(ctx, c); unready != nil || err != nil {
@@ -82,7 +91,10 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 		values[f.file] = v
 	}
 	start := &sessionStart{settings: &settings.Spec, agent: agent}
-	inputs := inputsOf(settings, agent, files, secrets)
+	inputs, err := inputsOf(doc, files, secrets)
+	if err != nil {
+		return nil, err
+	}
 	if existing != nil && existing.Annotations[annotationInputs] == inputs && existing.DeletionTimestamp == nil {
 		start.secret = existing
 		return start, nil
@@ -140,31 +152,46 @@ func (r *conversationReconciler) replayMissing(ctx context.Context, c *v1alpha1.
 
 // start makes what the session needs, the pod last. Each object has one possible name, so that a second manager, a
 // stale cache or a crash half way can only find what is there, never make it twice.
-func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversation, start *sessionStart) (*corev1.Pod, error) {
-	pod := &corev1.Pod{}
-	err := r.live.Get(ctx, client.ObjectKeyFromObject(c), pod)
-	switch {
-	case err == nil && !owned(pod, c):
-		return nil, notOurs("Pod", pod, c)
-	case err == nil:
-		return pod, nil // the cache had not seen it yet
-	case !apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("read Pod: %w", err)
+func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversation, start *sessionStart) error {
+	if start.blocked != nil {
+		return start.blocked
 	}
 	if err := ensureNamespaceObjects(ctx, r.client, r.live, c.Namespace, r.options); err != nil {
-		return nil, err
+		return err
 	}
 	if err := r.ensureWorkspace(ctx, c); err != nil {
-		return nil, err
+		return err
 	}
 	if err := r.ensureSecret(ctx, start); err != nil {
-		return nil, err
+		return err
 	}
-	pod = buildPod(c, start.settings, start.agent, r.options)
-	if err := r.client.Create(ctx, pod); err != nil {
-		return nil, fmt.Errorf("create Pod: %w", err)
+	err := r.client.Create(ctx, buildPod(c, start.settings, start.agent, r.options))
+	if apierrors.IsAlreadyExists(err) {
+		return r.lookAtPod(ctx, c)
 	}
-	return pod, nil
+	if err != nil {
+		return fmt.Errorf("create Pod: %w", err)
+	}
+	return nil
+}
+
+// lookAtPod finds out about a pod that is there though the cache has none. It is the one of this attempt, which the cache has not
+// seen yet; or one of an earlier attempt, or one whose labels somebody took away, so that no policy holds it any more: those go.
+func (r *conversationReconciler) lookAtPod(ctx context.Context, c *v1alpha1.Conversation) error {
+	pod := &corev1.Pod{}
+	if err := r.live.Get(ctx, sessionObject(c), pod); err != nil {
+		return fmt.Errorf("read Pod: %w", err)
+	}
+	switch {
+	case !owned(pod, c):
+		return notOurs("Pod", pod, c)
+	case madeFor(pod.Labels) == attemptOf(c.Status) && pod.Labels[v1alpha1.LabelManagedBy] == v1alpha1.ManagedBy:
+		return nil
+	}
+	if err := r.removePod(ctx, pod); err != nil {
+		return err
+	}
+	return &leavingError{kind: "Pod", name: pod.Name}
 }
 
 func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha1.Conversation) error {
@@ -185,8 +212,11 @@ func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha
 	if err != nil {
 		return fmt.Errorf("keep PersistentVolumeClaim: %w", err)
 	}
-	if !owned(existing, c) {
+	switch {
+	case !owned(existing, c):
 		return notOurs("PersistentVolumeClaim", existing, c)
+	case existing.DeletionTimestamp != nil:
+		return &leavingError{kind: "PersistentVolumeClaim", name: existing.Name}
 	}
 	return nil
 }
@@ -209,13 +239,35 @@ func (r *conversationReconciler) ensureSecret(ctx context.Context, start *sessio
 }
 
 // removeSession removes pod and Secret of a session that is not wanted; its workspace stays.
-func (r *conversationReconciler) removeSession(ctx context.Context, o *observation) error {
-	if o.pod != nil {
-		if err := r.removePod(ctx, o.pod); err != nil {
-			return err
+func (r *conversationReconciler) removeSession(ctx context.Context, o observation) error {
+	for _, pod := range []*corev1.Pod{o.pod, o.old} {
+		if pod != nil {
+			if err := r.removePod(ctx, pod); err != nil {
+				return err
+			}
+		}
+	}
+	// A pod that lost its labels is not in the cache. Once it was looked for in vain, the status says that there is none.
+	if o.pod == nil && o.old == nil && !saysNoPod(o.conversation.Status) {
+		pod := &corev1.Pod{}
+		err := r.live.Get(ctx, sessionObject(o.conversation), pod)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("read Pod: %w", err)
+		}
+		if err == nil && owned(pod, o.conversation) {
+			if err := r.removePod(ctx, pod); err != nil {
+				return err
+			}
+			return &leavingError{kind: "Pod", name: pod.Name}
 		}
 	}
 	return r.removeSecret(ctx, o.conversation)
+}
+
+// saysNoPod: the status says that there is no pod.
+func saysNoPod(s v1alpha1.ConversationStatus) bool {
+	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionPodReady)
+	return c != nil && c.Reason == v1alpha1.ReasonNoPod
 }
 
 func (r *conversationReconciler) removePod(ctx context.Context, pod *corev1.Pod) error {
@@ -232,7 +284,7 @@ func (r *conversationReconciler) removePod(ctx context.Context, pod *corev1.Pod)
 func (r *conversationReconciler) removeSecret(ctx context.Context, c *v1alpha1.Conversation) error {
 	secret := &metav1.PartialObjectMetadata{}
 	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-	err := r.metadata.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: sessionSecretName(c.Name)}, secret)
+	err := r.metadata.Get(ctx, sessionObject(c), secret)
 	if err != nil || !owned(secret, c) || secret.DeletionTimestamp != nil {
 		return client.IgnoreNotFound(err)
 	}

@@ -14,15 +14,23 @@ import (
 // observation is all that the state of a session is derived from.
 type observation struct {
 	conversation *v1alpha1.Conversation
+	// bounds of the session's life.
+	bounds bounds
 	// settingsExist says whether the UserSettings are there.
 	settingsExist bool
 	// unready is why a session that has no pod cannot get one yet; nil if nothing stands in the way.
 	unready *problem
-	// stuck is why somebody's help is needed: an object in the way, or a refusal of the API server.
-	stuck *problem
-	// pod of the session; nil if there is none.
+	// pod of the present attempt; nil if there is none.
 	pod *corev1.Pod
+	// old says that the pod of an earlier attempt is still there.
+	old *corev1.Pod
 	now time.Time
+}
+
+// bounds of a session's life: what it asks for, or else what its class gives.
+type bounds struct {
+	startDeadline, maxDuration time.Duration // zero means none
+	restarts                   int32
 }
 
 // podWish is what should become of the session's pod.
@@ -30,7 +38,7 @@ type podWish int
 
 const (
 	keepPod   podWish = iota // whatever there is
-	needPod                  // one that is not over
+	needPod                  // one of the present attempt
 	keepEnded                // the pod that ended, for its logs; the session's Secret goes
 	removePod                // none, nor the session's Secret
 )
@@ -40,31 +48,42 @@ type verdict struct {
 	state           v1alpha1.ConversationState
 	reason, message string
 	wish            podWish
-	// since is when a start entered its present step.
+	// since is when a start entered its present step; zero means that this is not known.
 	since time.Time
-	// stopped is when a session that is over ended; zero means now.
-	stopped time.Time
+	// stalled: it does not get on without somebody's help.
+	stalled bool
+	// next begins another attempt.
+	next *nextAttempt
+}
+
+// nextAttempt is how an attempt comes to follow the present one.
+type nextAttempt struct {
+	// asked: somebody started the session again, and what was counted since the last time counts no more.
+	asked bool
+	// cause of a restart, and whether it counts.
+	cause   string
+	counted bool
 }
 
 type rung func(observation) (verdict, bool)
 
 // The rungs of the ladder are tried from the top; the first that holds decides.
 var (
-	notWanted = []rung{beingDeleted, alreadyOver, justEnded, suspended}
-	wanted    = []rung{running, waitingForSettings, starting}
+	notWanted = []rung{beingDeleted, startedAgain, over, ended, suspended, resumed, restartedTooOften, ranTooLong}
+	wanted    = []rung{lost, running, leaving, waitingForSettings, starting}
 	ladder    = slices.Concat(notWanted, wanted)
 )
 
-// wantsSession: the session is neither over nor stopped on purpose.
-func wantsSession(o observation) bool {
-	return !slices.ContainsFunc(notWanted, func(r rung) bool {
+// wantsPod: there is none yet, and nothing but a start is to be done.
+func wantsPod(o observation) bool {
+	return o.pod == nil && !slices.ContainsFunc(append(slices.Clone(notWanted), lost), func(r rung) bool {
 		_, holds := r(o)
 		return holds
 	})
 }
 
-// judge derives where a session stands. The state written before is never an input; of the status only
-// the times, and the reason of an end, are.
+// judge derives where a session stands. The state written before is never an input; of the status only what was recorded of
+// attempts is, and the reason of an end.
 func judge(o observation) verdict {
 	for _, r := range ladder {
 		if v, holds := r(o); holds {
@@ -74,42 +93,68 @@ func judge(o observation) verdict {
 	panic("the last rung holds always")
 }
 
+func stopped(reason, message string, wish podWish) verdict {
+	return verdict{state: v1alpha1.StateStopped, reason: reason, message: message, wish: wish}
+}
+
 func beingDeleted(o observation) (verdict, bool) {
-	return verdict{state: v1alpha1.StateStopped, reason: v1alpha1.ReasonDeleted, message: "The Conversation is being deleted"},
-		o.conversation.DeletionTimestamp != nil
+	return stopped(v1alpha1.ReasonDeleted, "The Conversation is being deleted", removePod), o.conversation.DeletionTimestamp != nil
 }
 
 func suspended(o observation) (verdict, bool) {
-	return verdict{state: v1alpha1.StateStopped, reason: v1alpha1.ReasonSuspended, message: "spec.suspend is set", wish: removePod},
-		o.conversation.Spec.Suspend
+	return stopped(v1alpha1.ReasonSuspended, "spec.suspend is set", removePod), o.conversation.Spec.Suspend
 }
 
 // endings are the reasons after which a session starts again only when it is asked to. The record in the
 // status outlives the pod, which may be collected at any time.
-var endings = []string{v1alpha1.ReasonIdle, v1alpha1.ReasonCompleted, v1alpha1.ReasonFailed, v1alpha1.ReasonStartDeadlineExceeded}
+var endings = []string{
+	v1alpha1.ReasonIdle, v1alpha1.ReasonCompleted, v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonMaxDuration,
+	v1alpha1.ReasonStartDeadlineExceeded,
+}
 
-func alreadyOver(o observation) (verdict, bool) {
-	status := o.conversation.Status
-	if status.StopTime == nil || !slices.Contains(endings, status.Reason) || askedToRestart(o) {
-		return verdict{}, false
-	}
-	v := verdict{state: v1alpha1.StateStopped, reason: status.Reason, message: status.Message, wish: removePod, stopped: status.StopTime.Time}
+// failures are the endings that need somebody's help.
+var failures = []string{v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonStartDeadlineExceeded, v1alpha1.ReasonSettingsMissing}
+
+func isOver(s v1alpha1.ConversationStatus) bool {
+	return s.StopTime != nil && slices.Contains(endings, s.Reason)
+}
+
+// startedAgain: a session that is over is asked to start again, and that was not followed yet.
+func startedAgain(o observation) (verdict, bool) {
+	return verdict{
+		state: v1alpha1.StateStarting, reason: v1alpha1.ReasonScheduling, message: "The session is started again", next: &nextAttempt{asked: true},
+	}, isOver(o.conversation.Status) && restartDue(o) && !o.conversation.Spec.Suspend
+}
+
+// restartDue: a value of restartAt that was not followed yet counts, whatever the clock of who wrote it says; one in the
+// future counts when it is time.
+func restartDue(o observation) bool {
+	at := o.conversation.Spec.RestartAt
+	return at != nil && !at.Equal(o.conversation.Status.RestartedAt) && !at.After(o.now)
+}
+
+func over(o observation) (verdict, bool) {
+	s := o.conversation.Status
+	v := stopped(s.Reason, s.Message, removePod)
+	v.stalled = slices.Contains(failures, s.Reason)
+	// A pod that ended has its logs to show. One in which something else still runs does not end by itself.
 	if o.pod != nil && o.pod.Status.Phase == corev1.PodSucceeded {
 		v.wish = keepEnded
 	}
-	return v, true
+	return v, isOver(s)
 }
 
-// justEnded: the session said itself why it is over. A pod that is being deleted also exits, but was told to.
-func justEnded(o observation) (verdict, bool) {
-	if o.pod == nil || o.pod.Status.Phase != corev1.PodSucceeded || o.pod.DeletionTimestamp != nil {
+// ended: the session said itself why it is over. A pod that is being deleted exits too: only one that says why ended of its
+// own accord then.
+func ended(o observation) (verdict, bool) {
+	exit := exited(o.pod)
+	if exit == nil || exit.ExitCode != 0 {
 		return verdict{}, false
 	}
-	ended, message := endOfPod(o.pod)
-	if o.conversation.Status.StopTime != nil && askedToRestart(o) {
-		return verdict{}, false // it is the pod of an end that is recorded
+	t, said := session.ParseTermination(exit.Message)
+	if !said && o.pod.DeletionTimestamp != nil {
+		return verdict{}, false
 	}
-	t := session.ParseTermination(message)
 	if t.Message == "" {
 		t.Message = map[string]string{
 			v1alpha1.ReasonIdle:      "Nothing happened for the idle timeout",
@@ -117,14 +162,60 @@ func justEnded(o observation) (verdict, bool) {
 			v1alpha1.ReasonFailed:    "The session failed",
 		}[t.Reason]
 	}
-	return verdict{state: v1alpha1.StateStopped, reason: t.Reason, message: t.Message, wish: keepEnded, stopped: ended}, true
+	v := stopped(t.Reason, t.Message, keepEnded)
+	v.stalled = slices.Contains(failures, t.Reason)
+	return v, true
 }
 
-// askedToRestart: a session that is over is asked to start again. Any value counts that was not followed yet, whatever the
-// clock of who wrote it says; one in the future counts when it is time.
-func askedToRestart(o observation) bool {
-	at := o.conversation.Spec.RestartAt
-	return at != nil && !at.Equal(o.conversation.Status.RestartedAt) && !at.After(o.now)
+// resumed: the suspension that is recorded is over.
+func resumed(o observation) (verdict, bool) {
+	return verdict{
+		state: v1alpha1.StateStarting, reason: v1alpha1.ReasonScheduling, message: "The session is resumed", next: &nextAttempt{asked: true},
+	}, o.conversation.Status.Reason == v1alpha1.ReasonSuspended && o.conversation.Status.StopTime != nil
+}
+
+func restartedTooOften(o observation) (verdict, bool) {
+	all, _ := restartsOf(o)
+	cause := o.conversation.Status.LastRestart
+	if t := crash(o.pod); t != nil {
+		cause = causeOf(t)
+	}
+	v := stopped(v1alpha1.ReasonFailed, fmt.Sprintf("The session was restarted %d times, more than the %d that its class allows; the last time because of: %s", all, o.bounds.restarts, cause), removePod)
+	v.stalled = true
+	return v, all > o.bounds.restarts
+}
+
+func ranTooLong(o observation) (verdict, bool) {
+	left, bounded := untilMaxDuration(o)
+	return stopped(v1alpha1.ReasonMaxDuration, fmt.Sprintf("The session ran for %s, as long as it may", o.bounds.maxDuration), removePod), bounded && left <= 0
+}
+
+// untilMaxDuration is how long a session may still run.
+func untilMaxDuration(o observation) (left time.Duration, bounded bool) {
+	if o.bounds.maxDuration == 0 {
+		return 0, false
+	}
+	return o.bounds.maxDuration - runningFor(o.conversation.Status, o.now), true
+}
+
+// lost: the pod of an attempt that ran is gone, or cannot come back. Where its files are gone with it nobody knows what was
+// done of its work, so it is not begun again.
+func lost(o observation) (verdict, bool) {
+	s := o.conversation.Status
+	failed := o.pod != nil && (o.pod.Status.Phase == corev1.PodFailed || exited(o.pod) != nil && o.pod.DeletionTimestamp != nil)
+	if !failed && (o.pod != nil || !ran(s)) {
+		return verdict{}, false
+	}
+	cause := lossOf(o.pod)
+	if ran(s) && hasWork(&o.conversation.Spec) && o.conversation.Spec.Workspace == nil {
+		v := stopped(v1alpha1.ReasonLost, fmt.Sprintf("The session's pod is gone (%s), and its files with it; its work is not begun again by itself", cause), removePod)
+		v.stalled = true
+		return v, true
+	}
+	return verdict{
+		state: v1alpha1.StateStarting, reason: v1alpha1.ReasonRestarting, message: fmt.Sprintf("The pod was lost (%s); a new one takes its place", cause),
+		next: &nextAttempt{cause: cause, counted: !disrupted(o.pod)},
+	}, true
 }
 
 func running(o observation) (verdict, bool) {
@@ -135,17 +226,23 @@ func running(o observation) (verdict, bool) {
 	return v, o.pod != nil && o.pod.DeletionTimestamp == nil && podReady(o.pod)
 }
 
+// leaving: somebody deletes the pod. How its process ends is awaited, for it may be done.
+func leaving(o observation) (verdict, bool) {
+	return verdict{state: v1alpha1.StateStarting, reason: v1alpha1.ReasonRestarting, message: "The pod is being deleted; a new one takes its place"},
+		o.pod != nil && o.pod.DeletionTimestamp != nil
+}
+
 // waitingForSettings never gives up for good: when what is missing arrives, the session starts.
 func waitingForSettings(o observation) (verdict, bool) {
-	v := verdict{state: v1alpha1.StateStarting, reason: v1alpha1.ReasonSettingsNotReady, since: startOf(o), wish: keepPod}
 	if o.pod != nil || o.unready == nil {
 		return verdict{}, false
 	}
-	v.message = o.unready.message
-	if stop := o.conversation.Status.StopTime; stop != nil && o.conversation.Status.Reason == v1alpha1.ReasonSettingsMissing && !askedToRestart(o) {
-		v.state, v.reason, v.stopped = v1alpha1.StateStopped, v1alpha1.ReasonSettingsMissing, stop.Time
-	} else if pastDeadline(o) {
-		v.state, v.reason = v1alpha1.StateStopped, v1alpha1.ReasonSettingsMissing
+	s := o.conversation.Status
+	v := verdict{state: v1alpha1.StateStarting, reason: v1alpha1.ReasonSettingsNotReady, message: o.unready.message}
+	missing := s.StopTime != nil && s.Reason == v1alpha1.ReasonSettingsMissing && !restartDue(o)
+	if missing || s.Reason == v1alpha1.ReasonSettingsNotReady && pastDeadline(o) {
+		v = stopped(v1alpha1.ReasonSettingsMissing, o.unready.message, keepPod)
+		v.stalled = true
 	}
 	return v, true
 }
@@ -153,49 +250,50 @@ func waitingForSettings(o observation) (verdict, bool) {
 func starting(o observation) (verdict, bool) {
 	v := verdict{state: v1alpha1.StateStarting, wish: needPod}
 	v.reason, v.message, v.since = podStep(o)
-	if o.stuck != nil {
-		v.reason, v.message, v.since = o.stuck.reason, o.stuck.message, startOf(o)
-	}
-	if pastDeadline(o) {
-		return verdict{
-			state: v1alpha1.StateStopped, reason: v1alpha1.ReasonStartDeadlineExceeded, wish: removePod,
-			message: fmt.Sprintf("Not running after %s, stuck at %s: %s", o.conversation.Spec.StartDeadline.Duration, v.reason, v.message),
-		}, true
-	}
-	return v, true
+	return v.inTime(o), true
 }
 
-// startOf is when the present start began: the recorded time, unless the session was running or stopped since, or only
-// waited for its settings. One that is silent has not begun to start again.
-func startOf(o observation) time.Time {
-	s := o.conversation.Status
-	if wasRunning(s) && silent(o) {
-		return s.StartTime.Time
+// inTime ends a start that takes too long, unless the session ran before: that one waits for its node, its quota or its image
+// as long as it takes, and says so.
+func (v verdict) inTime(o observation) verdict {
+	if !pastDeadline(o) {
+		return v
 	}
-	settingsCame := s.Reason == v1alpha1.ReasonSettingsNotReady && o.unready == nil
-	if s.StartTime == nil || s.StopTime != nil || wasRunning(s) || settingsCame {
-		return o.now
+	stuck := fmt.Sprintf("Not running after %s, stuck at %s: %s", o.bounds.startDeadline, v.reason, v.message)
+	if everRan(o.conversation.Status) {
+		v.message, v.stalled = stuck, true
+		return v
 	}
-	return s.StartTime.Time
+	v = stopped(v1alpha1.ReasonStartDeadlineExceeded, stuck, removePod)
+	v.stalled = true
+	return v
 }
 
-// wasRunning: the session got to run, and has not begun to start again when this status was written.
-func wasRunning(s v1alpha1.ConversationStatus) bool {
-	return s.StopTime == nil && s.StartTime != nil && s.RunningTime != nil && !s.RunningTime.Before(s.StartTime)
+// because of a problem, a start does not get on.
+func (v verdict) because(o observation, p *problem) verdict {
+	v.reason, v.message, v.since = p.reason, p.message, time.Time{}
+	v.stalled = p.reason == v1alpha1.ReasonForeignObject
+	return v.inTime(o)
 }
 
-// pastDeadline: a start takes too long.
 func pastDeadline(o observation) bool {
 	left, bounded := untilDeadline(o)
 	return bounded && left <= 0
 }
 
-// untilDeadline is how long the present start may still take. A session whose process was ready and still runs is not
-// starting, it does not answer: its liveness probe, or the loss of its node, decides about it.
+// untilDeadline is how long the present start may still take: from the creation of its pod or, without one, from when it was
+// recorded that there is none. A session that got to run in this attempt is not starting.
 func untilDeadline(o observation) (left time.Duration, bounded bool) {
-	deadline := o.conversation.Spec.StartDeadline
-	if deadline == nil || silent(o) {
+	s := o.conversation.Status
+	if o.bounds.startDeadline == 0 || ran(s) {
 		return 0, false
 	}
-	return startOf(o).Add(deadline.Duration).Sub(o.now), true
+	began := o.now
+	switch {
+	case o.pod != nil:
+		began = o.pod.CreationTimestamp.Time
+	case s.StartTime != nil && s.StopTime == nil:
+		began = s.StartTime.Time
+	}
+	return began.Add(o.bounds.startDeadline).Sub(o.now), true
 }

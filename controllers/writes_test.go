@@ -159,7 +159,7 @@ func TestARestartWithHealthyConversationsWritesNothing(t *testing.T) {
 // makeReady waits for a pod and makes it ready, without failing the test: it runs on goroutines of its own.
 func makeReady(t *testing.T, namespace, name string) error {
 	pod := &corev1.Pod{}
-	key := client.ObjectKey{Namespace: namespace, Name: name}
+	key := client.ObjectKey{Namespace: namespace, Name: v1alpha1.SessionName(name)}
 	tick := time.NewTicker(glance)
 	defer tick.Stop()
 	for {

@@ -21,15 +21,14 @@ type Termination struct {
 
 // ParseTermination reads the termination message of a session that exited with status 0. An image with an
 // entry point of its own may have written none, or anything: then the session completed. What it wrote is
-// not passed on, since nothing promises that it holds no secret.
-func ParseTermination(message string) Termination {
-	var t Termination
+// not passed on, since nothing promises that it holds no secret. said is whether the session wrote why it ended.
+func ParseTermination(message string) (t Termination, said bool) {
 	endings := []string{v1alpha1.ReasonIdle, v1alpha1.ReasonCompleted, v1alpha1.ReasonFailed}
 	if err := json.Unmarshal([]byte(message), &t); err != nil || !slices.Contains(endings, t.Reason) {
-		return Termination{Reason: v1alpha1.ReasonCompleted}
+		return Termination{Reason: v1alpha1.ReasonCompleted}, false
 	}
 	t.Message = cut(t.Message)
-	return t
+	return t, true
 }
 
 // Encode is the termination message that ParseTermination reads.

@@ -15,7 +15,7 @@ func TestATerminationIsReadAsItWasWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := session.ParseTermination(string(text)); got != want {
+	if got, _ := session.ParseTermination(string(text)); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
@@ -28,14 +28,14 @@ func TestALongTerminationIsCutBetweenCharacters(t *testing.T) {
 	if len(text) > 4096 {
 		t.Errorf("it has %d bytes; a kubelet keeps 4096", len(text))
 	}
-	if got := session.ParseTermination(string(text)); !utf8.ValidString(got.Message) || strings.ContainsRune(got.Message, utf8.RuneError) || len(got.Message) < 1000 {
+	if got, _ := session.ParseTermination(string(text)); !utf8.ValidString(got.Message) || strings.ContainsRune(got.Message, utf8.RuneError) || len(got.Message) < 1000 {
 		t.Errorf("got %q", got.Message)
 	}
 }
 
 func TestAnythingElseInATerminationMessageMeansCompleted(t *testing.T) {
 	for _, message := range []string{"", "bye", `{"reason":"Running","message":"secret"}`} {
-		if got := session.ParseTermination(message); got != (session.Termination{Reason: v1alpha1.ReasonCompleted}) {
+		if got, _ := session.ParseTermination(message); got != (session.Termination{Reason: v1alpha1.ReasonCompleted}) {
 			t.Errorf("%q: got %+v", message, got)
 		}
 	}

@@ -7,6 +7,7 @@ func (s *ConversationSpec) Asked() ConversationSpec {
 	asked.RestartAt = nil
 	asked.IdleTimeout = nil
 	asked.StartDeadline = nil
+	asked.MaxDuration = nil
 	asked.TTLAfterStopped = nil
 	return asked
 }

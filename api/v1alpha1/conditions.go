@@ -68,6 +68,11 @@ const (
 	ReasonCompleted = "Completed"
 	// ReasonFailed: the agent or the session failed; the message says how.
 	ReasonFailed = "Failed"
+	// ReasonLost: the session's pod is gone, and with it its workspace, after it ran. What it was asked to do may be done, half
+	// done or not done, so it is not begun again unless somebody asks for that.
+	ReasonLost = "Lost"
+	// ReasonMaxDuration: the session ran for maxDuration.
+	ReasonMaxDuration = "MaxDuration"
 	// ReasonStartDeadlineExceeded: the start took longer than startDeadline; the message names the step.
 	ReasonStartDeadlineExceeded = "StartDeadlineExceeded"
 	// ReasonSettingsMissing: the settings did not become ready within startDeadline. When they do, the session starts.
@@ -78,6 +83,8 @@ const (
 
 // Reasons of conditions.
 const (
+	// ReasonNoPod: the session has no pod.
+	ReasonNoPod = "NoPod"
 	// ReasonForeignObject: an object that is not the operator's has the name of one that it needs.
 	ReasonForeignObject = "ForeignObject"
 	// ReasonRejected: the API server refuses an object the session needs; the message says why.

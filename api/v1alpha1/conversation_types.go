@@ -3,7 +3,7 @@ package v1alpha1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // ConversationSpec is what a session is asked to do, which never changes once it is created, and
-// how it lives (suspend, restartAt, idleTimeout, startDeadline, ttlAfterStopped), which may change at any time.
+// how it lives (suspend, restartAt, idleTimeout, startDeadline, maxDuration, ttlAfterStopped), which may change at any time.
 // +kubebuilder:validation:XValidation:rule="has(self.userSettingsName) == has(oldSelf.userSettingsName) && (!has(self.userSettingsName) || self.userSettingsName == oldSelf.userSettingsName)",message="userSettingsName cannot be changed: create a new Conversation",fieldPath=".userSettingsName"
 // +kubebuilder:validation:XValidation:rule="has(self.repository) == has(oldSelf.repository) && (!has(self.repository) || self.repository == oldSelf.repository)",message="repository cannot be changed: create a new Conversation",fieldPath=".repository"
 // +kubebuilder:validation:XValidation:rule="has(self.gitProvider) == has(oldSelf.gitProvider) && (!has(self.gitProvider) || self.gitProvider == oldSelf.gitProvider)",message="gitProvider cannot be changed: create a new Conversation",fieldPath=".gitProvider"
@@ -93,7 +93,8 @@ type ConversationSpec struct {
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
 
-	// RestartAt starts a session that has ended again, at this time. Change it to start the session once more.
+	// RestartAt starts a session that has ended again, at this time, once. Change it to start the session once more. A time
+	// that comes while the session starts or runs starts nothing.
 	// +optional
 	RestartAt *metav1.Time `json:"restartAt,omitempty"`
 
@@ -113,6 +114,14 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="startDeadline must be a duration between 1s and 24h, such as 90s, 30m or 1h30m"
 	// +optional
 	StartDeadline *metav1.Duration `json:"startDeadline,omitempty"`
+
+	// MaxDuration that the session may be RUNNING since somebody last started it, over all its attempts. Then it stops, with
+	// reason MaxDuration, and may be started again. "0s" means without a bound.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('8760h')",message="maxDuration must be a duration between 0s and 8760h, such as 90s, 30m or 1h30m"
+	// +optional
+	MaxDuration *metav1.Duration `json:"maxDuration,omitempty"`
 
 	// TTLAfterStopped deletes the Conversation this long after its session ended. A suspended one
 	// has not ended. Without it the Conversation stays.
@@ -236,6 +245,36 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:MaxLength=2048
 	// +optional
 	URL string `json:"url,omitempty"`
+
+	// Attempt is the number of the session's present attempt. Its pod carries it as a label. Absent means 1.
+	// +optional
+	Attempt int32 `json:"attempt,omitempty"`
+
+	// FirstAttempt is the one that somebody's last start began with; those after it took its place. Absent means 1.
+	// +optional
+	FirstAttempt int32 `json:"firstAttempt,omitempty"`
+
+	// RanAttempt is the last attempt that got to run. Absent means none.
+	// +optional
+	RanAttempt int32 `json:"ranAttempt,omitempty"`
+
+	// Restarts of the session since somebody last started it: of its process, and of its pod, except where the cluster
+	// took the pod away to drain a node or to make room.
+	// +optional
+	Restarts int32 `json:"restarts,omitempty"`
+
+	// PodRestarts are the restarts of the process in the present attempt's pod, which Restarts includes.
+	// +optional
+	PodRestarts int32 `json:"podRestarts,omitempty"`
+
+	// LastRestart says why the session was last restarted, such as OOMKilled or Evicted.
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	LastRestart string `json:"lastRestart,omitempty"`
+
+	// RanFor is how long the session was RUNNING since somebody last started it, without the time since runningTime while it runs.
+	// +optional
+	RanFor *metav1.Duration `json:"ranFor,omitempty"`
 
 	// StartTime is when the session last began to start.
 	// +optional

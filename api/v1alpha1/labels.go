@@ -16,6 +16,8 @@ const (
 	LabelConversation = "parley.dev/conversation"
 	// LabelUserSettings names the UserSettings that an object belongs to.
 	LabelUserSettings = "parley.dev/user-settings"
+	// LabelAttempt is the number of the attempt that a session's pod or Secret was made for.
+	LabelAttempt = "parley.dev/attempt"
 )
 
 // AnnotationSettingsStored marks UserSettings that were stored over HTTP, which may be as nobody had ever set anything.
@@ -43,6 +45,10 @@ const SessionKeySecretKey = "key"
 
 // SessionKeySecretName is the Secret of the session key that the operator makes for a UserSettings.
 func SessionKeySecretName(userSettingsName string) string { return userSettingsName + "-session-key" }
+
+// SessionName is what the pod and the Secret of a Conversation's session are called. A name with an ending of its own is none
+// that a StatefulSet could want for its pods.
+func SessionName(conversation string) string { return conversation + "-session" }
 
 // IndexUserSettingsName is the field by which a cache finds the Conversations of a UserSettings.
 const IndexUserSettingsName = "spec.userSettingsName"

@@ -57,7 +57,7 @@ func TestEveryFieldOfAConversationIsStored(t *testing.T) {
 
 	t.Run("and the operator finds its keys", func(t *testing.T) {
 		await(t, func() error {
-			if pod := (&corev1.Pod{}); suite.Client.Get(t.Context(), client.ObjectKeyFromObject(c), pod) != nil {
+			if pod := (&corev1.Pod{}); suite.Client.Get(t.Context(), client.ObjectKey{Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name)}, pod) != nil {
 				c := ada.conversation(t, "every-field")
 				return fmt.Errorf("no pod: %s %s", c.Status.Reason, c.Status.Message)
 			}
@@ -209,9 +209,10 @@ func TestAConversationIsStoppedStartedAndDeleted(t *testing.T) {
 	t.Run("one that ended by itself starts again", func(t *testing.T) {
 		pod := &corev1.Pod{}
 		await(t, func() error {
-			return suite.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: "talk"}, pod)
+			return suite.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: v1alpha1.SessionName("talk")}, pod)
 		})
 		pod.Status.Phase = corev1.PodSucceeded
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "session", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
 		if err := suite.Client.Status().Update(t.Context(), pod); err != nil {
 			t.Fatal(err)
 		}

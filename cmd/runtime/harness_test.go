@@ -180,7 +180,7 @@ func (p *pod) wait(t *testing.T) (code int, termination session.Termination) {
 	}
 	text, err := os.ReadFile(p.termination)
 	if err == nil {
-		termination = session.ParseTermination(string(text))
+		termination, _ = session.ParseTermination(string(text))
 	} else if !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}

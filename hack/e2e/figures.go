@@ -38,13 +38,13 @@ func figures(t *t) {
 			t.notef("memory of an idle session: %s", t.settledMemory(t.podOf(c).UID))
 		}
 		t.must(t.client.Delete(t.ctx, c))
-		t.gone(&corev1.Pod{}, ns, c.Name)
+		t.gone(&corev1.Pod{}, ns, v1alpha1.SessionName(c.Name))
 
 		began = time.Now()
 		c = t.running(ownImage, name, nil)
 		own = append(own, time.Since(began))
 		t.must(t.client.Delete(t.ctx, c))
-		t.gone(&corev1.Pod{}, ownImage, c.Name)
+		t.gone(&corev1.Pod{}, ownImage, v1alpha1.SessionName(c.Name))
 
 		pods = append(pods, t.timeBarePod(ns, fmt.Sprintf("b%d", i)))
 	}
@@ -77,7 +77,7 @@ var podSteps = []struct {
 // followPod watches a pod that is to be made; the function that it returns says when it took which step.
 func (t *t) followPod(namespace, name string) (steps func() string) {
 	began := time.Now()
-	watch, err := t.client.Watch(t.ctx, &corev1.PodList{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": name})
+	watch, err := t.client.Watch(t.ctx, &corev1.PodList{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": v1alpha1.SessionName(name)})
 	t.must(err)
 	var taken []string
 	ready := make(chan struct{})

@@ -124,15 +124,19 @@ func (t *t) edit(c *v1alpha1.Conversation, change func(*v1alpha1.ConversationSpe
 	t.must(t.client.Patch(t.ctx, c, client.MergeFrom(before)))
 }
 
+func podKey(c *v1alpha1.Conversation) client.ObjectKey {
+	return client.ObjectKey{Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name)}
+}
+
 func (t *t) podOf(c *v1alpha1.Conversation) *corev1.Pod {
 	pod := &corev1.Pod{}
-	t.must(t.client.Get(t.ctx, client.ObjectKeyFromObject(c), pod))
+	t.must(t.client.Get(t.ctx, podKey(c), pod))
 	return pod
 }
 
 // shell runs a line in the session's container.
 func (t *t) shell(c *v1alpha1.Conversation, line string) string {
-	output, err := t.kubectl(t.ctx, "exec", "--namespace="+c.Namespace, c.Name, "--container=session", "--", "/bin/sh", "-c", line)
+	output, err := t.kubectl(t.ctx, "exec", "--namespace="+c.Namespace, v1alpha1.SessionName(c.Name), "--container=session", "--", "/bin/sh", "-c", line)
 	t.must(err)
 	return strings.TrimSpace(output)
 }
@@ -140,7 +144,7 @@ func (t *t) shell(c *v1alpha1.Conversation, line string) string {
 // sessionKey is what opens the session's own endpoints.
 func (t *t) sessionKey(c *v1alpha1.Conversation) string {
 	secret := &corev1.Secret{}
-	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-session"}, secret))
+	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name)}, secret))
 	return string(secret.Data[session.KeyFile])
 }
 

@@ -32,7 +32,7 @@ func runtimeKilled(t *t) {
 	t.must(syscall.Kill(first, syscall.SIGKILL))
 	t.eventually(func(ctx context.Context) error {
 		pod := &corev1.Pod{}
-		if err := t.client.Get(ctx, client.ObjectKeyFromObject(c), pod); err != nil {
+		if err := t.client.Get(ctx, podKey(c), pod); err != nil {
 			return err
 		}
 		s := pod.Status.ContainerStatuses[0]
@@ -60,7 +60,7 @@ func podDeleted(t *t) {
 	t.must(t.client.Delete(t.ctx, first))
 	t.eventually(func(ctx context.Context) error {
 		pod := &corev1.Pod{}
-		if err := t.client.Get(ctx, client.ObjectKeyFromObject(c), pod); err != nil {
+		if err := t.client.Get(ctx, podKey(c), pod); err != nil {
 			return err
 		}
 		if pod.UID == first.UID {
@@ -85,7 +85,7 @@ func suspendAndResume(t *t) {
 	t.shell(c, "echo precious > /workspace/note")
 	t.edit(c, func(s *v1alpha1.ConversationSpec) { s.Suspend = true })
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
-	t.gone(&corev1.Pod{}, ns, "pauses")
+	t.gone(&corev1.Pod{}, ns, v1alpha1.SessionName("pauses"))
 	t.gone(&corev1.Secret{}, ns, "pauses-session")
 	t.edit(c, func(s *v1alpha1.ConversationSpec) { s.Suspend = false })
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
@@ -127,7 +127,7 @@ func deletedConversation(t *t) {
 	uid := t.podOf(c).UID
 	t.must(t.client.Delete(t.ctx, c))
 	t.gone(c, ns, "goes")
-	t.gone(&corev1.Pod{}, ns, "goes")
+	t.gone(&corev1.Pod{}, ns, v1alpha1.SessionName("goes"))
 	t.gone(&corev1.Secret{}, ns, "goes-session")
 	t.gone(&corev1.PersistentVolumeClaim{}, ns, "goes-workspace")
 	t.eventually(func(context.Context) error {

@@ -31,7 +31,7 @@ func secretsStayHidden(t *t) {
 	for _, command := range [][]string{
 		{"describe", "pods,conversations,usersettings,secrets,configmaps,events", ns},
 		{"get", "pods,conversations,usersettings,configmaps,events", "--output=yaml", ns},
-		{"logs", c.Name, "--all-containers", ns},
+		{"logs", v1alpha1.SessionName(c.Name), "--all-containers", ns},
 	} {
 		output, err := t.kubectl(t.ctx, command...)
 		t.must(err)

@@ -51,7 +51,7 @@ func TestSessionOverHTTPIsClonedServedWorkedOnAndCompleted(t *testing.T) {
 	awaitState(t, states, v1alpha1.StateRunning)
 
 	pod := &corev1.Pod{}
-	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "flow"}, pod); err != nil {
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: v1alpha1.SessionName("flow")}, pod); err != nil {
 		t.Fatal(err)
 	}
 	clone := filepath.Join(i.state, "pods", string(pod.UID), "workspace", filepath.Base(strings.TrimSuffix(repository, ".git")))
@@ -164,7 +164,7 @@ func awaitState(t *testing.T, states <-chan v1alpha1.ConversationStatus, want v1
 // callTool uses the session's tools as an MCP client does.
 func callTool(t *testing.T, c client.Client, pod *corev1.Pod) {
 	t.Helper()
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name + "-session"}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
 		t.Fatal(err)
 	}

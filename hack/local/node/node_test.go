@@ -203,8 +203,11 @@ func TestPodRunsFromBindingToItsEndWithItsReason(t *testing.T) {
 	n.get(running, "/done")
 	ended := n.await(pod, "over", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })
 	state := ended.Status.ContainerStatuses[0].State.Terminated
-	if state == nil || state.ExitCode != 0 || session.ParseTermination(state.Message).Message != "stub is done" || state.FinishedAt.IsZero() {
-		t.Errorf("ended with %+v", state)
+	if state == nil || state.ExitCode != 0 || state.FinishedAt.IsZero() {
+		t.Fatalf("ended with %+v", state)
+	}
+	if end, said := session.ParseTermination(state.Message); !said || end.Message != "stub is done" {
+		t.Errorf("ended with %+v", end)
 	}
 	if ready(ended) {
 		t.Error("a pod that is over is ready")

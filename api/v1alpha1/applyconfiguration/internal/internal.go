@@ -80,6 +80,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: initialUserMsg
       type:
         scalar: string
+    - name: maxDuration
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
     - name: mcpConfig
       type:
         namedType: com.github.parley-dev.parley.api.v1alpha1.MCPConfig
@@ -120,6 +123,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.parley-dev.parley.api.v1alpha1.ConversationStatus
   map:
     fields:
+    - name: attempt
+      type:
+        scalar: numeric
     - name: conditions
       type:
         list:
@@ -128,18 +134,36 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - type
+    - name: firstAttempt
+      type:
+        scalar: numeric
+    - name: lastRestart
+      type:
+        scalar: string
     - name: message
       type:
         scalar: string
     - name: observedGeneration
       type:
         scalar: numeric
+    - name: podRestarts
+      type:
+        scalar: numeric
+    - name: ranAttempt
+      type:
+        scalar: numeric
+    - name: ranFor
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
     - name: reason
       type:
         scalar: string
     - name: restartedAt
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    - name: restarts
+      type:
+        scalar: numeric
     - name: runningTime
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time

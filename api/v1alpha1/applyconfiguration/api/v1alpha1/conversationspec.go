@@ -13,7 +13,7 @@ import (
 // with apply.
 //
 // ConversationSpec is what a session is asked to do, which never changes once it is created, and
-// how it lives (suspend, restartAt, idleTimeout, startDeadline, ttlAfterStopped), which may change at any time.
+// how it lives (suspend, restartAt, idleTimeout, startDeadline, maxDuration, ttlAfterStopped), which may change at any time.
 type ConversationSpecApplyConfiguration struct {
 	// UserSettingsName names the UserSettings, in the same namespace, whose session this is.
 	UserSettingsName *string `json:"userSettingsName,omitempty"`
@@ -41,13 +41,17 @@ type ConversationSpecApplyConfiguration struct {
 	Workspace *WorkspaceApplyConfiguration `json:"workspace,omitempty"`
 	// Suspend stops the session and keeps its workspace; unset it to resume.
 	Suspend *bool `json:"suspend,omitempty"`
-	// RestartAt starts a session that has ended again, at this time. Change it to start the session once more.
+	// RestartAt starts a session that has ended again, at this time, once. Change it to start the session once more. A time
+	// that comes while the session starts or runs starts nothing.
 	RestartAt *v1.Time `json:"restartAt,omitempty"`
 	// IdleTimeout after which a session in which nothing happens ends, with reason Idle. It holds
 	// from the next start on. "0s" means never.
 	IdleTimeout *v1.Duration `json:"idleTimeout,omitempty"`
 	// StartDeadline by which the session must be running, else it ends with the step it is stuck in.
 	StartDeadline *v1.Duration `json:"startDeadline,omitempty"`
+	// MaxDuration that the session may be RUNNING since somebody last started it, over all its attempts. Then it stops, with
+	// reason MaxDuration, and may be started again. "0s" means without a bound.
+	MaxDuration *v1.Duration `json:"maxDuration,omitempty"`
 	// TTLAfterStopped deletes the Conversation this long after its session ended. A suspended one
 	// has not ended. Without it the Conversation stays.
 	TTLAfterStopped *v1.Duration `json:"ttlAfterStopped,omitempty"`
@@ -186,6 +190,14 @@ func (b *ConversationSpecApplyConfiguration) WithIdleTimeout(value v1.Duration) 
 // If called multiple times, the StartDeadline field is set to the value of the last call.
 func (b *ConversationSpecApplyConfiguration) WithStartDeadline(value v1.Duration) *ConversationSpecApplyConfiguration {
 	b.StartDeadline = &value
+	return b
+}
+
+// WithMaxDuration sets the MaxDuration field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the MaxDuration field is set to the value of the last call.
+func (b *ConversationSpecApplyConfiguration) WithMaxDuration(value v1.Duration) *ConversationSpecApplyConfiguration {
+	b.MaxDuration = &value
 	return b
 }
 

@@ -25,6 +25,21 @@ type ConversationStatusApplyConfiguration struct {
 	Message *string `json:"message,omitempty"`
 	// URL of the session inside the cluster, while it is running.
 	URL *string `json:"url,omitempty"`
+	// Attempt is the number of the session's present attempt. Its pod carries it as a label. Absent means 1.
+	Attempt *int32 `json:"attempt,omitempty"`
+	// FirstAttempt is the one that somebody's last start began with; those after it took its place. Absent means 1.
+	FirstAttempt *int32 `json:"firstAttempt,omitempty"`
+	// RanAttempt is the last attempt that got to run. Absent means none.
+	RanAttempt *int32 `json:"ranAttempt,omitempty"`
+	// Restarts of the session since somebody last started it: of its process, and of its pod, except where the cluster
+	// took the pod away to drain a node or to make room.
+	Restarts *int32 `json:"restarts,omitempty"`
+	// PodRestarts are the restarts of the process in the present attempt's pod, which Restarts includes.
+	PodRestarts *int32 `json:"podRestarts,omitempty"`
+	// LastRestart says why the session was last restarted, such as OOMKilled or Evicted.
+	LastRestart *string `json:"lastRestart,omitempty"`
+	// RanFor is how long the session was RUNNING since somebody last started it, without the time since runningTime while it runs.
+	RanFor *v1.Duration `json:"ranFor,omitempty"`
 	// StartTime is when the session last began to start.
 	StartTime *v1.Time `json:"startTime,omitempty"`
 	// RunningTime is when the session last became ready.
@@ -80,6 +95,62 @@ func (b *ConversationStatusApplyConfiguration) WithMessage(value string) *Conver
 // If called multiple times, the URL field is set to the value of the last call.
 func (b *ConversationStatusApplyConfiguration) WithURL(value string) *ConversationStatusApplyConfiguration {
 	b.URL = &value
+	return b
+}
+
+// WithAttempt sets the Attempt field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Attempt field is set to the value of the last call.
+func (b *ConversationStatusApplyConfiguration) WithAttempt(value int32) *ConversationStatusApplyConfiguration {
+	b.Attempt = &value
+	return b
+}
+
+// WithFirstAttempt sets the FirstAttempt field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the FirstAttempt field is set to the value of the last call.
+func (b *ConversationStatusApplyConfiguration) WithFirstAttempt(value int32) *ConversationStatusApplyConfiguration {
+	b.FirstAttempt = &value
+	return b
+}
+
+// WithRanAttempt sets the RanAttempt field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the RanAttempt field is set to the value of the last call.
+func (b *ConversationStatusApplyConfiguration) WithRanAttempt(value int32) *ConversationStatusApplyConfiguration {
+	b.RanAttempt = &value
+	return b
+}
+
+// WithRestarts sets the Restarts field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Restarts field is set to the value of the last call.
+func (b *ConversationStatusApplyConfiguration) WithRestarts(value int32) *ConversationStatusApplyConfiguration {
+	b.Restarts = &value
+	return b
+}
+
+// WithPodRestarts sets the PodRestarts field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the PodRestarts field is set to the value of the last call.
+func (b *ConversationStatusApplyConfiguration) WithPodRestarts(value int32) *ConversationStatusApplyConfiguration {
+	b.PodRestarts = &value
+	return b
+}
+
+// WithLastRestart sets the LastRestart field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the LastRestart field is set to the value of the last call.
+func (b *ConversationStatusApplyConfiguration) WithLastRestart(value string) *ConversationStatusApplyConfiguration {
+	b.LastRestart = &value
+	return b
+}
+
+// WithRanFor sets the RanFor field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the RanFor field is set to the value of the last call.
+func (b *ConversationStatusApplyConfiguration) WithRanFor(value v1.Duration) *ConversationStatusApplyConfiguration {
+	b.RanFor = &value
 	return b
 }
 

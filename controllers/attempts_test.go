@@ -1,0 +1,334 @@
+package controllers
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/testenv"
+)
+
+// working is a session that was asked to do something.
+func working(namespace, name string) aConversation {
+	return makeConversation(namespace, name).with(func(s *v1alpha1.ConversationSpec) { s.InitialUserMsg = ptr.To("do it") })
+}
+
+func onVolume(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} }
+
+func TestAProcessThatIsKilledOverAndOverEndsAsFailed(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	create(t, userSettings(ns, "ada"), working(ns, "c").obj())
+	k := kubelet{t, ns, "c"}
+	k.start()
+	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	for n := range int32(6) {
+		k.set(func(p aPod) {
+			p.condition(corev1.PodReady, false, "").waiting(sessionContainer, "CrashLoopBackOff").crashed(n+1, "OOMKilled")
+		})
+		await(t, func() error {
+			if got := theConversation(t, ns, "c").Status; got.Restarts != n+1 || got.LastRestart != "OOMKilled" {
+				return fmt.Errorf("%d restarts, the last because of %q", got.Restarts, got.LastRestart)
+			}
+			return nil
+		})
+	}
+	c := awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonFailed)
+	if !strings.Contains(c.Status.Message, "OOMKilled") {
+		t.Errorf("the message is %q", c.Status.Message)
+	}
+	k.letGo()
+	await(t, func() error { return gone(t, k.object()) })
+}
+
+func TestAPodThatIsLostInTheMiddleOfItsWork(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	create(t, userSettings(ns, "ada"))
+	lose := func(c aConversation) kubelet {
+		create(t, c.obj())
+		k := kubelet{t, ns, c.Name}
+		k.start()
+		awaitState(t, ns, c.Name, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+		if err := env.Client.Delete(t.Context(), k.pod(), client.GracePeriodSeconds(0)); err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	t.Run("goes on where its files are", func(t *testing.T) {
+		k := lose(working(ns, "kept").with(onVolume))
+		await(t, func() error {
+			if got := k.pod().Labels[v1alpha1.LabelAttempt]; got != "2" {
+				return fmt.Errorf("the pod is of attempt %q", got)
+			}
+			return nil
+		})
+		k.start()
+		c := awaitState(t, ns, "kept", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+		if c.Status.Attempt != 2 || c.Status.Restarts != 1 || c.Status.RanAttempt != 2 {
+			t.Errorf("recorded %+v", c.Status)
+		}
+	})
+	t.Run("is not begun again where they are gone", func(t *testing.T) {
+		k := lose(working(ns, "gone"))
+		c := awaitState(t, ns, "gone", v1alpha1.StateStopped, v1alpha1.ReasonLost)
+		await(t, func() error { return gone(t, secretWith(ns, v1alpha1.SessionName("gone"), "")) })
+		if err := gone(t, k.object()); err != nil {
+			t.Error(err)
+		}
+		// Unless somebody asks for it.
+		change(t, c, func(c *v1alpha1.Conversation) { c.Spec.RestartAt = ptr.To(metav1.Now()) })
+		k.start()
+		c = awaitState(t, ns, "gone", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+		if c.Status.Attempt != 2 || c.Status.FirstAttempt != 2 || c.Status.Restarts != 0 {
+			t.Errorf("recorded %+v", c.Status)
+		}
+	})
+}
+
+func TestAnInjectedSidecarDoesNotHideTheEnd(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	create(t, userSettings(ns, "ada"), working(ns, "c").obj())
+	k := kubelet{t, ns, "c"}
+	k.start()
+	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	k.set(func(p aPod) { p.ended(0, `{"reason":"Completed"}`, 0).sidecar() })
+	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
+	k.letGo() // it is told to stop, since it would not stop by itself
+}
+
+func TestAConversationThatIsDeletedAndHeldLosesItsPod(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	conv := working(ns, "c").obj()
+	conv.Finalizers = []string{"example.com/hold"}
+	create(t, userSettings(ns, "ada"), conv)
+	k := kubelet{t, ns, "c"}
+	k.start()
+	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	if err := env.Client.Delete(t.Context(), conv); err != nil {
+		t.Fatal(err)
+	}
+	k.letGo()
+	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonDeleted)
+	change(t, conv, func(c *v1alpha1.Conversation) { c.Finalizers = nil })
+}
+
+func TestAPodThatLostItsLabelsIsStillRemoved(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	conv := makeConversation(ns, "c").obj()
+	create(t, userSettings(ns, "ada"), conv)
+	k := kubelet{t, ns, "c"}
+	k.start()
+	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	first := k.pod()
+	change(t, k.pod(), func(p *corev1.Pod) { p.Labels = nil })
+	k.letGo() // no policy holds it any more, so it goes
+	k.awaitAnother(first)
+	k.start()
+	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+
+	t.Run("also when it is suspended at the same time", func(t *testing.T) {
+		change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+		change(t, k.pod(), func(p *corev1.Pod) { p.Labels = nil })
+		k.letGo()
+		awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+	})
+}
+
+func TestASessionStartsWithTheSettingsAsTheyAre(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	var hold sync.RWMutex
+	slow := func(cfg *rest.Config) {
+		cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(r *http.Request) (*http.Response, error) {
+				response, err := next.RoundTrip(r)
+				if err == nil && r.URL.Query().Get("watch") != "" && strings.HasSuffix(r.URL.Path, "/usersettings") {
+					response.Body = heldBody{response.Body, &hold}
+				}
+				return response, err
+			})
+		})
+	}
+	settings := userSettings(ns, "ada")
+	settings.Spec.LLMModel = ptr.To("old")
+	create(t, settings)
+	startManager(t, ns, slow)
+	awaitSettings(t, settings, v1alpha1.ReasonReady)
+	hold.Lock() // nothing is heard of settings from now on
+	defer hold.Unlock()
+	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMModel = ptr.To("new") })
+	create(t, makeConversation(ns, "c").obj())
+	await(t, func() error { return startedWith(t, kubelet{t, ns, "c"}, "", "new", "example.com/parley:1") })
+}
+
+func TestAClaimThatGoesAwayIsNotStartedOn(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	conv := makeConversation(ns, "c").with(onVolume).obj()
+	create(t, userSettings(ns, "ada"), conv)
+	k := kubelet{t, ns, "c"}
+	k.start()
+	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+	k.letGo()
+	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c-workspace"}}
+	change(t, claim, func(c *corev1.PersistentVolumeClaim) { c.Finalizers = []string{"example.com/hold"} })
+	if err := env.Client.Delete(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
+	await(t, func() error {
+		if c := theConversation(t, ns, "c"); !strings.Contains(c.Status.Message, "PersistentVolumeClaim c-workspace") {
+			return fmt.Errorf("%s %q", c.Status.Reason, c.Status.Message)
+		}
+		return nil
+	})
+	change(t, claim, func(c *corev1.PersistentVolumeClaim) { c.Finalizers = nil })
+	k.start()
+	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+}
+
+// fault is a write of the manager that fails: it did not happen, or it did and nobody heard of it. The process does nothing
+// after it.
+type fault struct {
+	n      int
+	unseen bool
+
+	mu      sync.Mutex
+	writes  int
+	crashed chan struct{}
+}
+
+func (f *fault) inject(cfg *rest.Config) {
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodGet || strings.Contains(r.URL.Path, "/events") {
+				return next.RoundTrip(r)
+			}
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.writes++
+			switch {
+			case f.writes == f.n:
+				close(f.crashed)
+				if f.unseen {
+					if response, err := next.RoundTrip(r); err == nil {
+						_ = response.Body.Close()
+					}
+				}
+				return nil, errors.New("crashed")
+			case f.writes > f.n:
+				return nil, errors.New("crashed")
+			}
+			return next.RoundTrip(r)
+		})
+	})
+}
+
+// A life with a loss, an end, a start, a suspension and another end. Whichever write of the manager is its last, done or not
+// done, the next manager goes on from there: the life is the same, and each attempt has one pod.
+func TestACrashAtAnyWriteChangesNothingInALife(t *testing.T) {
+	t.Parallel()
+	for _, unseen := range []bool{false, true} {
+		for n := 1; n <= lifeWrites; n++ {
+			t.Run(fmt.Sprintf("write %d, done %t", n, unseen), func(t *testing.T) {
+				t.Parallel()
+				ns := env.Namespace(t, nil)
+				f := &fault{n: n, unseen: unseen, crashed: make(chan struct{})}
+				stop := startManager(t, ns, f.inject)
+				done := make(chan struct{})
+				defer close(done)
+				go func() {
+					select {
+					case <-f.crashed:
+						stop()
+						startManager(t, ns)
+					case <-done:
+					}
+				}()
+				live(t, ns)
+			})
+		}
+	}
+}
+
+// lifeWrites is how many writes a manager makes in that life.
+const lifeWrites = 24
+
+func live(t *testing.T, ns string) {
+	t.Helper()
+	conv := working(ns, "c").with(onVolume).obj()
+	create(t, userSettings(ns, "ada"), conv)
+	k := kubelet{t, ns, "c"}
+	seen := map[string]string{} // the pod of each attempt
+	run := func(attempt string) {
+		t.Helper()
+		await(t, func() error {
+			pod := k.pod()
+			if got := pod.Labels[v1alpha1.LabelAttempt]; got != attempt || pod.DeletionTimestamp != nil {
+				return fmt.Errorf("the pod is of attempt %s, want %s", got, attempt)
+			}
+			if before := seen[attempt]; before != "" && before != string(pod.UID) {
+				t.Fatalf("attempt %s has a second pod", attempt)
+			}
+			seen[attempt] = string(pod.UID)
+			return nil
+		})
+		k.start()
+		c := awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+		if got := fmt.Sprint(attemptOf(c.Status)); got != attempt {
+			t.Fatalf("it runs as attempt %s, want %s", got, attempt)
+		}
+	}
+	run("1")
+	if err := env.Client.Delete(t.Context(), k.pod(), client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	run("2")
+	k.end(`{"reason":"Idle"}`)
+	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonIdle)
+	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.RestartAt = ptr.To(metav1.Now()) })
+	k.letGoOf("2")
+	run("3")
+	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+	k.letGoOf("3")
+	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
+	run("4")
+	k.end(`{"reason":"Completed"}`)
+	c := awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
+	if c.Status.Attempt != 4 || c.Status.FirstAttempt != 4 || c.Status.RanAttempt != 4 || c.Status.Restarts != 0 {
+		t.Errorf("recorded %+v", c.Status)
+	}
+	await(t, func() error { return gone(t, secretWith(ns, v1alpha1.SessionName("c"), "")) })
+	made := 0
+	for _, w := range testenv.Writes(t, auditDir, managerUser, ns) {
+		if w.Verb == "create" && w.Object.Resource == "pods" && w.Status.Code < 300 {
+			made++
+		}
+	}
+	if made != 4 {
+		t.Errorf("%d pods were made for 4 attempts", made)
+	}
+}
