@@ -38,7 +38,7 @@ func (r *resolver) value(ctx context.Context, ref v1alpha1.SecretReference) ([]b
 	}
 	// It arrives byte for byte: a key for SSH needs its last newline. Who puts it into a header takes that off.
 	value := secret.Data[ref.Ref.Key]
-	if len(bytes.TrimSpace(value)) == 0 {
+	if len(bytes.TrimRight(value, "\r\n")) == 0 {
 		return nil, &problem{v1alpha1.ReasonKeyNotFound, fmt.Sprintf("%s: Secret %s has no key %s, or it is empty", ref.Path, ref.Ref.Name, ref.Ref.Key)}, nil
 	}
 	return value, nil, nil

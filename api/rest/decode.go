@@ -143,11 +143,15 @@ const maxKey = 256 << 10
 // keyText refuses a key that is too long.
 func keyText(d *decoder, loc Location, raw json.RawMessage) (string, bool) {
 	value, ok := text(d, loc, raw)
-	if ok && len(value) > maxKey {
+	return value, ok && keyFits(d, loc, value)
+}
+
+func keyFits(d *decoder, loc Location, value string) bool {
+	if len(value) > maxKey {
 		d.fail(loc, "string_too_long", "String should have at most "+strconv.Itoa(maxKey)+" bytes")
-		return "", false
+		return false
 	}
-	return value, ok
+	return true
 }
 
 var truths = map[string]bool{

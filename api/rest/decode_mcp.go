@@ -159,7 +159,7 @@ func environment(d *decoder, loc Location, raw json.RawMessage) (map[string]Key,
 }
 
 func environmentFromText(d *decoder, loc Location, raw json.RawMessage) (map[string]Key, bool) {
-	pairs, ok := keyText(d, loc, raw)
+	pairs, _ := text(d, loc, raw)
 	env := map[string]Key{}
 	for pair := range strings.SplitSeq(pairs, ",") {
 		if strings.TrimSpace(pair) == "" {
@@ -170,7 +170,9 @@ func environmentFromText(d *decoder, loc Location, raw json.RawMessage) (map[str
 			d.fail(loc, "value_error", "Value error, the environment must be an object or a string of the form K=V,K2=V2")
 			return nil, false
 		}
-		env[name] = NewKey(strings.TrimSpace(value))
+		value = strings.TrimSpace(value)
+		keyFits(d, loc, value)
+		env[name] = NewKey(value)
 	}
-	return env, ok
+	return env, true
 }

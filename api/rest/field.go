@@ -1,6 +1,9 @@
 package rest
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"strconv"
+)
 
 // Field is a field of a request: left out, null, or a value. In an answer it is never left out.
 type Field[T any] struct {
@@ -46,7 +49,10 @@ func (f *Field[T]) Stored() (value any, present bool) {
 // Shown is a value of the kinds as an answer has it.
 func (f *Field[T]) Shown(stored any) any {
 	if _, isNumber := any(f.Value).(*json.Number); isNumber && stored != nil {
-		return json.Number(stored.(string))
+		// The kinds take a decimal such as 007, which is no number in JSON.
+		if number, err := strconv.ParseFloat(stored.(string), 64); err == nil {
+			return json.Number(strconv.FormatFloat(number, 'f', -1, 64))
+		}
 	}
 	return stored
 }

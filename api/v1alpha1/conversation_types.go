@@ -273,6 +273,8 @@ type ConversationStatus struct {
 	LastRestart string `json:"lastRestart,omitempty"`
 
 	// RanFor is how long the session was RUNNING since somebody last started it, without the time since runningTime while it runs.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
 	// +optional
 	RanFor *metav1.Duration `json:"ranFor,omitempty"`
 

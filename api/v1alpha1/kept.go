@@ -12,11 +12,8 @@ import (
 // they are called; session, session-key and workspace are the operator's own.
 type Kept string
 
-// What is kept for UserSettings.
+// What is kept for UserSettings, beside the keys that are called as HTTP calls them: llm-api-key, search-api-key, sandbox-api-key.
 const (
-	KeptLLMKey       Kept = "llm-api-key"
-	KeptSearchKey    Kept = "search-api-key"
-	KeptSandboxKey   Kept = "sandbox-api-key"
 	KeptToken        Kept = "token"  // of a git provider
 	KeptCustomSecret Kept = "secret" // by its name
 	KeptSettingsTool Kept = "mcp"    // by the tool server and what the key is for

@@ -13,7 +13,7 @@ import (
 func keptSecrets(owner string) map[string][]string {
 	of := map[string][]string{
 		v1alpha1.LabelUserSettings: {
-			v1alpha1.KeptName(owner, v1alpha1.KeptLLMKey), v1alpha1.KeptName(owner, v1alpha1.KeptSearchKey), v1alpha1.KeptName(owner, v1alpha1.KeptSandboxKey),
+			v1alpha1.KeptName(owner, "llm-api-key"), v1alpha1.KeptName(owner, "search-api-key"), v1alpha1.KeptName(owner, "sandbox-api-key"),
 			v1alpha1.KeptName(owner, v1alpha1.KeptCustomSecret, "NAME"), v1alpha1.KeptName(owner, v1alpha1.KeptSettingsTool, "sse", "https://example.com"),
 		},
 		v1alpha1.LabelConversation: {v1alpha1.KeptName(owner, v1alpha1.KeptSessionTool, "env", "files", "TOKEN")},

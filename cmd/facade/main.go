@@ -25,9 +25,9 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/server"
 )
 
-// drain is how long requests under way may take when the facade is told to stop. From when it is read none takes longer than 15
+// drain is how long requests under way may take when the facade is told to stop. From when it is read none takes longer than 25
 // seconds, and most take milliseconds; a body that is still being sent then is cut off, and nothing of it was stored.
-const drain = 20 * time.Second
+const drain = 26 * time.Second
 
 type options struct {
 	address        string
@@ -87,8 +87,8 @@ func run(ctx context.Context, o options) error {
 		Addr:              o.address,
 		Handler:           handler,
 		ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout:       time.Minute,
-		WriteTimeout:      time.Minute,
+		ReadTimeout:       server.ReadTimeout,
+		WriteTimeout:      server.ReadTimeout,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
 	}

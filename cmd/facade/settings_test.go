@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -342,4 +343,57 @@ func TestAKeyIsWrittenWithItsOwnerAndTime(t *testing.T) {
 	if written, err := time.Parse(time.RFC3339, secret.Annotations[v1alpha1.AnnotationWrittenAt]); err != nil || time.Since(written) > time.Minute {
 		t.Errorf("written at %v (%v)", written, err)
 	}
+}
+
+// What others have applied is legal in ways that HTTP never writes, and says nothing else than what HTTP would.
+func TestWhatOthersLeftEmptyIsInNobodysWay(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		applied string
+		bodies  []string
+	}{
+		"empty lists of tool servers": {`{"mcpConfig": {"sseServers": []}}`, []string{`{"mcp_config": null}`, `{"language": "de", "mcp_config": {"sse_servers": []}}`}},
+		"an empty list of tokens":     {`{"secretsStore": {"providerTokens": []}}`, []string{`{"secrets_store": {"custom_secrets": {"X": null}}}`}},
+		"an empty description": {`{"secretsStore": {"customSecrets": [{"name": "A", "description": "", "secretRef": {"name": "a", "key": "k"}}]}}`,
+			[]string{`{"secrets_store": {"custom_secrets": {"B": {"secret": "v"}}}}`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ada := newPerson(t, "ada")
+			applied := &unstructured.Unstructured{}
+			if err := json.Unmarshal(fmt.Appendf(nil, `{"apiVersion": "parley.dev/v1alpha1", "kind": "UserSettings", "metadata": {"namespace": %q, "name": %q}, "spec": %s}`, ada.namespace, ada.name, c.applied), applied); err != nil {
+				t.Fatal(err)
+			}
+			if err := suite.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner("flux")); err != nil {
+				t.Fatal(err)
+			}
+			for _, body := range c.bodies {
+				ada.post(t, "/api/settings", body).wants(t, 200)
+			}
+			ada.post(t, "/api/settings", ada.get(t, "/api/settings").wants(t, 200).body).wants(t, 200)
+		})
+	}
+}
+
+// A reference of which the facade still owns a half, since another manager set the same, is not taken as a whole.
+func TestAHalfOfAReferenceIsNotHeldOnTo(t *testing.T) {
+	t.Parallel()
+	ada := newPerson(t, "ada")
+	ada.post(t, "/api/settings", `{"llm_api_key": "mine"}`).wants(t, 200)
+	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "vault"}, StringData: map[string]string{v1alpha1.KeptKey: "v"}})
+	flux := ac.UserSettings(ada.name, ada.namespace).WithSpec(ac.UserSettingsSpec().WithLLMAPIKeyRef(ac.SecretKeyRef().WithName("vault").WithKey(v1alpha1.KeptKey)))
+	if err := suite.Client.Apply(t.Context(), flux, client.FieldOwner("flux"), client.ForceOwnership); err != nil {
+		t.Fatal(err)
+	}
+	ada.post(t, "/api/settings", `{"language": "de"}`).wants(t, 200)
+	owned, err := ac.ExtractUserSettings(ada.settings(t), cluster.FieldOwner)
+	if err != nil || owned.Spec.LLMAPIKeyRef != nil && owned.Spec.LLMAPIKeyRef.Name != nil {
+		t.Errorf("the facade owns %s (%v)", jsonOf(t, owned.Spec), err)
+	}
+}
+
+func TestAVariableWithoutANameIsRefused(t *testing.T) {
+	t.Parallel()
+	newPerson(t, "ada").post(t, "/api/settings", `{"mcp_config": {"stdio_servers": [{"name": "s", "command": "c", "env": {"": "secret"}}]}}`).
+		wants(t, 422).complains(t, "body.mcp_config.stdio_servers.0.env: string_too_short")
 }

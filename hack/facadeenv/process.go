@@ -52,6 +52,11 @@ func (e *Env) StartFacade(program string, args ...string) (*Facade, error) {
 		close(f.Done)
 	}()
 	err := wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, patience, true, func(context.Context) (bool, error) {
+		select {
+		case <-f.Done:
+			return false, errors.New("it has ended")
+		default:
+		}
 		answer, err := http.Get(f.URL + "/ready")
 		if err == nil {
 			_ = answer.Body.Close()

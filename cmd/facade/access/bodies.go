@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -18,8 +19,11 @@ const (
 	maxWork = 16 << 20
 	// userShare is the part of it that one user may have under way.
 	userShare = 4
-	// workPatience is how long a body waits for its turn.
-	workPatience = 10 * time.Second
+	// WorkPatience is how long a body waits for its turn.
+	WorkPatience = 10 * time.Second
+	// maxRead is how many bytes of bodies are read and waiting at most. It takes dozens of users who each send all they may
+	// and then stop to come near it.
+	maxRead = 192 << 20
 
 	// lingerBytes and lingerTime are how much a client that was refused may still send, and for how long: who is cut off while
 	// it writes may never read the answer.
@@ -32,6 +36,7 @@ const (
 type Bodies struct {
 	largest int64
 	work    *semaphore.Weighted
+	read    atomic.Int64
 
 	mu    sync.Mutex
 	share int64
@@ -62,19 +67,25 @@ func (b *Bodies) Read(r *http.Request, user string) (body []byte, done func(), e
 			b.add(user, -announced)
 		}
 	}()
-	body, err = io.ReadAll(http.MaxBytesReader(nil, r.Body, b.largest))
+	// Who waited to be told to go on sending is told so now.
+	r.Header.Del("Expect")
+	counted := &countedReader{Reader: http.MaxBytesReader(nil, r.Body, b.largest), all: &b.read}
+	defer counted.forget()
+	body, err = io.ReadAll(counted)
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
 		return nil, nil, answer.TooLarge
+	case errors.Is(err, errTooMuch):
+		return nil, nil, overloaded
 	case err != nil:
 		return nil, nil, answer.Refuse(http.StatusBadRequest, "The body could not be read")
 	}
-	waiting, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), workPatience)
+	waiting, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), WorkPatience)
 	defer cancel()
 	size := int64(len(body))
 	if b.work.Acquire(waiting, size) != nil {
-		return nil, nil, answer.Later(http.StatusServiceUnavailable, "Too many requests are under way; try again", time.Second)
+		return nil, nil, overloaded
 	}
 	return body, func() {
 		b.work.Release(size)
@@ -95,9 +106,32 @@ func (b *Bodies) add(user string, size int64) bool {
 	return true
 }
 
-// Turn a client away before its body is read to the end: answer, and then read on for a bounded amount and time, so that it
+var (
+	overloaded = answer.Later(http.StatusServiceUnavailable, "Too many requests are under way; try again", time.Second)
+	errTooMuch = errors.New("too much is being read")
+)
+
+// countedReader counts what was really sent: a body that is only announced takes no memory.
+type countedReader struct {
+	io.Reader
+	all  *atomic.Int64
+	mine int64
+}
+
+func (c *countedReader) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.mine += int64(n)
+	if c.all.Add(int64(n)) > maxRead {
+		return n, errTooMuch
+	}
+	return n, err
+}
+
+func (c *countedReader) forget() { c.all.Add(-c.mine) }
+
+// TurnAway a client before its body is read to the end: answer, and then read on for a bounded amount and time, so that it
 // gets to read the answer. Many clients do not until they have sent everything.
-func Turn(w http.ResponseWriter, r *http.Request, err error) {
+func TurnAway(w http.ResponseWriter, r *http.Request, err error) {
 	connection := http.NewResponseController(w)
 	// What a connection cannot do it says here, and is closed without delay then.
 	_ = connection.EnableFullDuplex()

@@ -90,7 +90,11 @@ func Write(w http.ResponseWriter, body any, err error) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
-	_ = encoder.Encode(body) // every body can be
+	if err := encoder.Encode(body); err != nil {
+		code = http.StatusInternalServerError
+		text.Reset()
+		_ = encoder.Encode(internalFailed.Body)
+	}
 	// With its length the answer is complete as soon as it is sent.
 	w.Header().Set("Content-Length", strconv.Itoa(text.Len()))
 	w.WriteHeader(code)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -81,7 +82,7 @@ func CausesOf(err error, kinds ...metav1.CauseType) []metav1.StatusCause {
 	}
 	var causes []metav1.StatusCause
 	for _, cause := range status.Status().Details.Causes {
-		if len(kinds) == 0 || cause.Type == kinds[0] {
+		if len(kinds) == 0 || slices.Contains(kinds, cause.Type) {
 			causes = append(causes, cause)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
@@ -34,14 +36,15 @@ func (a *abandoner) now(ctx context.Context, d deleter, c *v1alpha1.Conversation
 
 // later removes a conversation whose creation may have succeeded, or may yet: its random name is nobody else's. It is looked
 // for again until it was found and removed, or can no longer come.
-func (a *abandoner) later(d deleter, c *v1alpha1.Conversation) {
+func (a *abandoner) later(ctx context.Context, d deleter, c *v1alpha1.Conversation) {
 	if a.unknown.Add(1) > maxUnknown {
 		a.unknown.Add(-1)
+		logf.FromContext(ctx).Info("Too many creations were not heard of to look for this one", "namespace", c.Namespace, "conversation", c.Name)
 		return
 	}
 	go func() {
 		defer a.unknown.Add(-1)
-		ctx, cancel := context.WithTimeout(context.Background(), unknownTime)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unknownTime)
 		defer cancel()
 		for delay := 50 * time.Millisecond; ctx.Err() == nil; delay = min(2*delay, abandonTime) {
 			try, cancel := context.WithTimeout(ctx, abandonTime)

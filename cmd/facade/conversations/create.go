@@ -99,7 +99,7 @@ func (s *Service) create(ctx context.Context, u *access.User, r *rest.Conversati
 		}
 		// Whether it is there nobody knows; who cannot ask for it again would get a second one.
 		if !chosen && !cluster.IsDecided(err) {
-			s.abandon.later(s.Cluster, wanted)
+			s.abandon.later(ctx, s.Cluster, wanted)
 		}
 		if details := cluster.SecretsInTheWay(err, nil); len(details) > 0 {
 			return nil, answer.Refuse(http.StatusConflict, details)

@@ -62,16 +62,14 @@ func (t *tools) stdio(server rest.MCPStdioServer, before []v1alpha1.MCPStdioServ
 	entry := v1alpha1.MCPStdioServer{Name: server.Name, Command: server.Command, Args: server.Args}
 	old := find(before, func(s v1alpha1.MCPStdioServer) bool { return s.Name == server.Name })
 	for _, name := range slices.Sorted(maps.Keys(server.Env)) {
-		variable := find(old.Env, func(v v1alpha1.MCPEnvVar) bool { return v.Name == name })
+		at := slices.IndexFunc(old.Env, func(v v1alpha1.MCPEnvVar) bool { return v.Name == name })
 		switch value := server.Env[name]; {
 		case value.IsSet():
-			variable = v1alpha1.MCPEnvVar{Name: name, SecretRef: t.keep(value, "env", server.Name, name)}
+			entry.Env = append(entry.Env, v1alpha1.MCPEnvVar{Name: name, SecretRef: t.keep(value, "env", server.Name, name)})
 		case value.IsCleared():
-			variable = v1alpha1.MCPEnvVar{Name: name, Value: ptr.To("")}
-		}
-		// What is to be kept and was never there is nothing.
-		if variable.Name != "" {
-			entry.Env = append(entry.Env, variable)
+			entry.Env = append(entry.Env, v1alpha1.MCPEnvVar{Name: name, Value: ptr.To("")})
+		case at >= 0: // what is to be kept and was never there is nothing
+			entry.Env = append(entry.Env, old.Env[at])
 		}
 	}
 	return entry

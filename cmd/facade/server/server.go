@@ -4,6 +4,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/cmd/facade/access"
@@ -21,6 +23,8 @@ import (
 )
 
 const (
+	// ReadTimeout bounds how long a client may take to send a request.
+	ReadTimeout = time.Minute
 	// requestTimeout bounds the work for one request, from when it is read.
 	requestTimeout = 15 * time.Second
 	// answerTimeout bounds how long a client may take to read its answer, after that.
@@ -160,6 +164,9 @@ func openAPI(w http.ResponseWriter, _ *http.Request) {
 // authenticated lets only users in, each at their rate, before anything of the body is read.
 func (s *server) authenticated(o operation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
+		// The server's own deadline may be over before the work on a slow body is, and then nobody would hear of it.
+		deadline := ReadTimeout + access.WorkPatience + requestTimeout + answerTimeout
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(deadline))
 		u, err := access.Authenticate(r.Context(), s.cluster, r.Header.Get(rest.KeyHeader))
 		if errors.Is(err, answer.Unauthorized) {
 			s.metrics.authFailures.Inc()
@@ -178,15 +185,17 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 			observationOf(r).user = u.Key()
 		}
 		if err != nil {
-			access.Turn(w, r, err)
+			access.TurnAway(w, r, err)
 			return
 		}
-		// The server's own deadline began with the request, and may be over before the work on a slow body is.
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(requestTimeout + answerTimeout))
 		// A client that hangs up does not stop a write half way.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTimeout)
 		defer cancel()
 		body, err := o.do(ctx, req)
+		if err != nil && answer.CodeOf(err) == http.StatusInternalServerError {
+			// Its text may hold what was sent.
+			logf.FromContext(ctx).Info("A request failed", "error", fmt.Sprintf("%T", err))
+		}
 		answer.Write(w, body, err)
 	}
 }

@@ -51,7 +51,7 @@ func (e *edit) follow(setting rest.Setting) (touched bool, err error) {
 			return false, nil
 		}
 		err := put(e.spec, setting.Spec, e.secrets(field.Value))
-		dropEmpty(e.spec[setting.Spec])
+		dropEmptyReferences(e.spec[setting.Spec])
 		return true, err
 	case *rest.Field[rest.MCPConfig]:
 		if !field.Present {
@@ -87,13 +87,17 @@ type plain interface {
 func (e *edit) key(setting rest.Setting, key rest.Key) (touched bool, err error) {
 	switch {
 	case key.IsSet():
-		// What HTTP calls a key its Secret is called after, too.
-		return true, put(e.spec, setting.Spec, e.keep(key, v1alpha1.Kept(strings.ReplaceAll(setting.Name, "_", "-"))))
+		return true, put(e.spec, setting.Spec, e.keep(key, keptAs(setting)))
 	case key.IsCleared():
 		delete(e.spec, setting.Spec)
 		return true, nil
 	}
 	return false, nil
+}
+
+// keptAs is what a key's Secret is called: as HTTP calls the key.
+func keptAs(setting rest.Setting) v1alpha1.Kept {
+	return v1alpha1.Kept(strings.ReplaceAll(setting.Name, "_", "-"))
 }
 
 func (e *edit) keep(key rest.Key, kind v1alpha1.Kept, of ...string) *v1alpha1.SecretKeyRef {
@@ -153,20 +157,16 @@ func (e *edit) secrets(request *rest.UserSecrets) *v1alpha1.SecretsStore {
 	return store
 }
 
-// dropEmpty takes out what nobody has set, where a type has no way to leave it out: a new secret without a value.
-func dropEmpty(value any) (empty bool) {
-	switch value := value.(type) {
-	case string:
-		return value == ""
-	case []any:
-		for _, entry := range value {
-			dropEmpty(entry)
+// dropEmptyReferences takes out what nobody has set, where the type has no way to leave it out: a new secret without a value.
+func dropEmptyReferences(store any) {
+	fields, _ := store.(map[string]any)
+	secrets, _ := fields["customSecrets"].([]any)
+	for _, item := range secrets {
+		secret := item.(map[string]any)
+		if ref, _ := secret["secretRef"].(map[string]any); ref["name"] == "" {
+			delete(secret, "secretRef")
 		}
-	case map[string]any:
-		maps.DeleteFunc(value, func(_ string, part any) bool { return dropEmpty(part) })
-		return len(value) == 0
 	}
-	return false
 }
 
 // merge what a request says of the entries of a list into it.

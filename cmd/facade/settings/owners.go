@@ -30,8 +30,8 @@ type owner struct {
 // owns a field of the spec, or something in it.
 func (o owner) owns(field string) bool { return holds(o.spec, step(field)) }
 
-// ownersOf are the facade, which may own nothing, and everybody else who owns something of the spec.
-func ownersOf(settings *v1alpha1.UserSettings) (facade owner, others []owner, err error) {
+// allOwners are the facade, which may own nothing of the spec, and everybody else.
+func allOwners(settings *v1alpha1.UserSettings) (facade owner, others []owner, err error) {
 	facade.spec = fieldpath.NewSet()
 	for _, entry := range settings.ManagedFields {
 		if entry.Subresource != "" || entry.FieldsV1 == nil {
@@ -74,8 +74,8 @@ func claim(wanted, live map[string]any, owned *fieldpath.Set) map[string]any {
 				continue
 			}
 		case map[string]any:
-			// A reference is one thing, though it has two fields.
-			if _, isReference := part["key"]; !isReference {
+			// A reference that changes does so as a whole: of two managers' halves it would be nobody's.
+			if _, isReference := part["key"]; !isReference || same(field, part, live[field]) {
 				before, _ := live[field].(map[string]any)
 				if inner := claim(part, before, owned.WithPrefix(at)); len(inner) > 0 {
 					claimed[field] = inner
@@ -83,7 +83,7 @@ func claim(wanted, live map[string]any, owned *fieldpath.Set) map[string]any {
 				continue
 			}
 		}
-		if holds(owned, at) || !same(field, part, live[field]) {
+		if _, was := live[field]; !was || holds(owned, at) || !same(field, part, live[field]) {
 			claimed[field] = part
 		}
 	}
@@ -160,8 +160,15 @@ func isEmpty(part any) bool {
 	switch part := part.(type) {
 	case nil:
 		return true
+	case string:
+		return part == ""
 	case map[string]any:
-		return len(part) == 0
+		for _, inner := range part {
+			if !isEmpty(inner) {
+				return false
+			}
+		}
+		return true
 	case []any:
 		return len(part) == 0
 	}

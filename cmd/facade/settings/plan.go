@@ -34,7 +34,7 @@ func newPlan(live *v1alpha1.UserSettings, request []rest.Setting) (*plan, error)
 	if err != nil {
 		return nil, err
 	}
-	facade, others, err := ownersOf(live)
+	facade, others, err := allOwners(live)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +63,12 @@ func (p *plan) onlyUnset(conflicts []metav1.StatusCause) bool {
 // conflictDetails name the fields that others have set, and who they are.
 func (p *plan) conflictDetails(conflicts []metav1.StatusCause) []rest.Detail {
 	var details []rest.Detail
+	told := map[string]bool{}
 	for _, conflict := range conflicts {
+		if told[conflict.Field] {
+			continue // there is a conflict for each manager, and all of them are named at once
+		}
+		told[conflict.Field] = true
 		at := slices.IndexFunc(p.touched, func(s rest.Setting) bool { return s.Spec == specField(conflict.Field) })
 		if at >= 0 && isUnset(p.live, p.before[p.touched[at].Spec], p.touched[at], p.others) {
 			continue

@@ -45,6 +45,17 @@ func managed(manager, spec string) metav1.ManagedFieldsEntry {
 	return metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationApply, FieldsV1: fields}
 }
 
+func TestEveryKeyHasASecretThatTheFacadeMayWrite(t *testing.T) {
+	for _, setting := range rest.SettingsOf(&rest.Settings{}) {
+		if _, isKey := setting.Value.(*rest.Key); !isKey {
+			continue
+		}
+		if name := v1alpha1.KeptName("ada", keptAs(setting)); !v1alpha1.IsKeptSecretName(name, v1alpha1.LabelUserSettings, "ada") {
+			t.Errorf("%s would be kept in %s, which is no name of a kept Secret", setting.Name, name)
+		}
+	}
+}
+
 func TestANewSettingIsOneLineOfTheTable(t *testing.T) {
 	live := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Name: "ada"}}
 	live.ManagedFields = []metav1.ManagedFieldsEntry{managed("git", `{"f:favouriteColour": {}}`), managed(cluster.FieldOwner, `{"f:quietHours": {}}`)}
@@ -73,7 +84,7 @@ func TestANewSettingIsOneLineOfTheTable(t *testing.T) {
 			if err != nil || len(details) > 0 {
 				t.Fatal(err, details)
 			}
-			facade, _, err := ownersOf(live)
+			facade, _, err := allOwners(live)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,7 +99,7 @@ func TestANewSettingIsOneLineOfTheTable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, others, err := ownersOf(live)
+		_, others, err := allOwners(live)
 		if err != nil {
 			t.Fatal(err)
 		}
