@@ -110,3 +110,17 @@ func TestWithoutARecordTheAgentIsNotStarted(t *testing.T) {
 		t.Error("the agent ran")
 	}
 }
+
+func TestASessionWhoseWorkIsOverIsStartedAgainForItsFiles(t *testing.T) {
+	const once = `echo >> "$PARLEY_WORKSPACE/runs"`
+	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(once)})
+	p.start(t)
+	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonCompleted {
+		t.Fatalf("it ended with status %d: %+v", code, got)
+	}
+	p.start(t)
+	p.waitReady(t)
+	if got := p.status(t); got.Agent.State != session.AgentNone || p.runs(t) != 1 {
+		t.Errorf("started again, the agent ran %d times, and the status is %+v", p.runs(t), got)
+	}
+}

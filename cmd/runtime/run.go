@@ -43,8 +43,10 @@ const (
 
 // run is one run of a session.
 type run struct {
-	env      environment
-	doc      *session.Document
+	env environment
+	doc *session.Document
+	// workOver: an earlier attempt did what there was to do, and this one serves what came of it.
+	workOver bool
 	store    *secrets.Store
 	output   *secrets.Output
 	log      *slog.Logger
@@ -63,7 +65,8 @@ func newRun(env environment, doc *session.Document, store *secrets.Store, out io
 		env: env, doc: doc, store: store, output: output, activity: newActivity(),
 		log: slog.New(slog.NewTextHandler(output.Lines(""), nil)),
 		at:  preparingWorkspace, work: workspace.Workspace{Dir: env.workspace},
-		agent: session.AgentStatus{State: session.AgentNone},
+		agent:    session.AgentStatus{State: session.AgentNone},
+		workOver: workspace.Ended(env.workspace),
 	}
 	if s.hasTask() {
 		s.agent = session.AgentStatus{Name: doc.Agent.Name, State: session.AgentWaiting}
@@ -71,9 +74,9 @@ func newRun(env environment, doc *session.Document, store *secrets.Store, out io
 	return s
 }
 
-// hasTask says whether there is an agent, and something for it to do.
+// hasTask says whether there is an agent, and something for it to do that an earlier attempt has not done.
 func (s *run) hasTask() bool {
-	return s.doc.Agent != nil && len(s.doc.Agent.Command) > 0 && (s.doc.FirstMessage != "" || s.doc.Replay)
+	return !s.workOver && s.doc.Agent != nil && len(s.doc.Agent.Command) > 0 && (s.doc.FirstMessage != "" || s.doc.Replay)
 }
 
 // until runs the session until it ends or is told to stop. Status 0 means that it ended of its own accord, and that
@@ -148,6 +151,10 @@ func (s *run) session(ctx context.Context, listener net.Listener) *session.Termi
 	select {
 	case <-running.Ended():
 		s.set(func() { s.agent.State = session.AgentEnded })
+		// Without this record a later attempt would take the work for cut off.
+		if err := workspace.End(s.env.workspace); err != nil {
+			s.log.Error("that the work is over could not be recorded", "error", err)
+		}
 		termination := running.Termination()
 		return &termination
 	case <-ctx.Done():

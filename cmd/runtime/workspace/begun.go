@@ -14,6 +14,7 @@ const (
 	// recordsDir holds what the session keeps on the workspace for its later attempts.
 	recordsDir = ".parley"
 	begunFile  = "begun"
+	endedFile  = "ended"
 )
 
 // ErrBegun is why work is not begun: an earlier attempt may have begun it.
@@ -57,14 +58,30 @@ func Withdraw(dir string) error {
 	})
 }
 
+// End records that the work that was begun is over, however it went. Who starts the session again finds its files.
+func End(dir string) error {
+	return withRecords(dir, func(records *os.File) error {
+		file, err := openAt(records, endedFile, unix.O_CREAT|unix.O_WRONLY)
+		if err != nil {
+			return err
+		}
+		return errors.Join(file.Sync(), file.Close(), syncDirectory(records))
+	})
+}
+
 // Begun says whether work was begun before. What is wrong with the records comes to light when work begins.
-func Begun(dir string) bool {
+func Begun(dir string) bool { return recorded(dir, begunFile) }
+
+// Ended says whether that work is over.
+func Ended(dir string) bool { return Begun(dir) && recorded(dir, endedFile) }
+
+func recorded(dir, file string) bool {
 	records := filepath.Join(dir, recordsDir)
 	info, err := os.Lstat(records)
 	if err != nil || !info.IsDir() {
 		return false
 	}
-	_, err = os.Lstat(filepath.Join(records, begunFile))
+	_, err = os.Lstat(filepath.Join(records, file))
 	return err == nil
 }
 
