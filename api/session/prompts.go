@@ -48,7 +48,7 @@ func taskPrompt(t *v1alpha1.SuggestedTask) string {
 			p.request, t.IssueNumber, t.Repo, p.name, t.Title, access)
 	case v1alpha1.FailingChecks:
 		return fmt.Sprintf("Checks of %s fail on the %s #%d of %s, %q. Check out its branch, read the logs of the failing checks, find the cause, "+
-			"mend it, reproduce the checks locally as far as possible, commit and push to the same branch. %s",
+			"fix it, reproduce the checks locally as far as possible, commit and push to the same branch. %s",
 			p.checks, p.request, t.IssueNumber, t.Repo, t.Title, access)
 	case v1alpha1.UnresolvedComments:
 		return fmt.Sprintf("The %s #%d of %s on %s, %q, has review comments that are not resolved. Check out its branch, read each comment, "+
