@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,8 +20,6 @@ import (
 )
 
 const (
-	// storageClass is that of the volumes which the checks make by hand.
-	storageClass = "by-hand"
 	// sessionUser is who sessions run as.
 	sessionUser = 1000
 	// writer is the agent of the checks: it writes down its message, shows its environment, and waits to be told to finish.
@@ -148,32 +145,27 @@ func (t *t) sessionKey(c *v1alpha1.Conversation) string {
 	return string(secret.Data[session.KeyFile])
 }
 
-// volume makes a volume by hand for the workspace of a session, and returns its directory.
-func (t *t) volume(namespace, conversation string) string {
-	claim := conversation + "-workspace"
-	dir := filepath.Join(t.state, "volumes", namespace, claim)
-	t.must(os.MkdirAll(dir, 0o755))
-	t.must(t.client.Create(t.ctx, &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: namespace + "-" + claim},
-		Spec: corev1.PersistentVolumeSpec{
-			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
-			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
-			StorageClassName:              storageClass,
-			ClaimRef:                      &corev1.ObjectReference{Namespace: namespace, Name: claim},
-			// Unlike a hostPath, it is given to the group of the session.
-			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: dir}},
-			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{nodeName}}},
-			}}}},
-		},
-	}))
-	return dir
+// onVolume asks for a workspace on a volume of the default StorageClass.
+func onVolume(spec *v1alpha1.ConversationSpec) {
+	spec.Workspace = &v1alpha1.Workspace{Size: "1Gi"}
 }
 
-// onVolume asks for a workspace on a volume made by hand.
-func onVolume(spec *v1alpha1.ConversationSpec) {
-	spec.Workspace = &v1alpha1.Workspace{Size: "1Gi", StorageClassName: ptr.To(storageClass)}
+// volumeOf finds the volume of a session's workspace.
+func (t *t) volumeOf(c *v1alpha1.Conversation) *corev1.PersistentVolume {
+	claim, volume := &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}
+	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Name + "-workspace"}, claim))
+	t.must(t.client.Get(t.ctx, client.ObjectKey{Name: claim.Spec.VolumeName}, volume))
+	if volume.Spec.StorageClassName != storageClass || volume.Spec.Local == nil {
+		t.fatalf("the workspace is on the volume %+v", volume.Spec)
+	}
+	return volume
+}
+
+// file reads one of a session's workspace, on the node.
+func (t *t) file(c *v1alpha1.Conversation, name string) string {
+	content, err := os.ReadFile(filepath.Join(t.volumeOf(c).Spec.Local.Path, name))
+	t.must(err)
+	return strings.TrimSpace(string(content))
 }
 
 // secretValue is one that nothing else can contain by chance.

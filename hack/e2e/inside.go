@@ -47,6 +47,7 @@ func runInside(ctx context.Context, o options) error {
 	n.supervisor, ctx = cluster.Supervise(ctx, o.logs)
 	err := n.up(ctx)
 	if err == nil {
+		go n.provisionVolumes(ctx)
 		err = n.check(ctx)
 	}
 	if err == nil && o.hold {
@@ -77,6 +78,7 @@ func (n *inside) up(ctx context.Context) error {
 		{"kubelet", time.Minute, n.startKubelet},
 		{"kube-proxy", time.Minute, n.startProxy},
 		{"node is ready", 2 * time.Minute, n.awaitNode},
+		{"storage", time.Minute, n.makeStorageClass},
 		{"Parley is installed", time.Minute, n.installParley},
 		{"Parley is ready", 3 * time.Minute, n.awaitParley},
 	} {

@@ -53,7 +53,6 @@ func runtimeKilled(t *t) {
 func podDeleted(t *t) {
 	ns := t.newNamespace()
 	t.settings(ns, nil)
-	dir := t.volume(ns, "kept")
 	c := t.running(ns, "kept", onVolume)
 	t.shell(c, "echo precious > /workspace/note")
 	first := t.podOf(c)
@@ -72,15 +71,14 @@ func podDeleted(t *t) {
 	if got := t.shell(c, "cat /workspace/note"); got != "precious" {
 		t.errorf("the workspace holds %q", got)
 	}
-	if note, err := os.ReadFile(filepath.Join(dir, "note")); string(note) != "precious\n" {
-		t.errorf("the volume holds %q, %v", note, err)
+	if got := t.file(c, "note"); got != "precious" {
+		t.errorf("the volume holds %q", got)
 	}
 }
 
 func suspendAndResume(t *t) {
 	ns := t.newNamespace()
 	t.settings(ns, nil)
-	t.volume(ns, "pauses")
 	c := t.running(ns, "pauses", onVolume)
 	t.shell(c, "echo precious > /workspace/note")
 	t.edit(c, func(s *v1alpha1.ConversationSpec) { s.Suspend = true })
@@ -122,20 +120,23 @@ func startDeadline(t *t) {
 func deletedConversation(t *t) {
 	ns := t.newNamespace()
 	t.settings(ns, nil)
-	t.volume(ns, "goes")
 	c := t.running(ns, "goes", onVolume)
-	uid := t.podOf(c).UID
+	uid, volume := t.podOf(c).UID, t.volumeOf(c)
 	t.must(t.client.Delete(t.ctx, c))
 	t.gone(c, ns, "goes")
 	t.gone(&corev1.Pod{}, ns, v1alpha1.SessionName("goes"))
 	t.gone(&corev1.Secret{}, ns, "goes-session")
 	t.gone(&corev1.PersistentVolumeClaim{}, ns, "goes-workspace")
+	t.gone(&corev1.PersistentVolume{}, "", volume.Name)
 	t.eventually(func(context.Context) error {
 		if left := processesOfPod(uid); len(left) > 0 {
 			return fmt.Errorf("processes are left: %v", left)
 		}
 		if _, err := os.Stat(filepath.Join(t.kubeletDir(), "pods", string(uid))); !os.IsNotExist(err) {
 			return errors.New("the pod's directory is left")
+		}
+		if _, err := os.Stat(volume.Spec.Local.Path); !os.IsNotExist(err) {
+			return errors.New("the volume's directory is left")
 		}
 		return nil
 	})
