@@ -31,7 +31,7 @@ test: k8s ## Run every test, those against a real API server included.
 
 .PHONY: e2e
 e2e: k8s build ## Run Parley on a real node, in namespaces of its own, and test it there; needs root on Linux.
-	@$(GO_BUILD) -o bin/ ./hack/e2e ./hack/e2e/pause ./hack/e2e/toolserver
+	@$(GO_BUILD) -o bin/ ./hack/e2e ./hack/e2e/pause ./hack/e2e/hungry ./hack/e2e/toolserver
 	@exec bin/e2e $(E2E_FLAGS)
 
 .PHONY: bench-facade

@@ -8,6 +8,7 @@ var checks = []check{
 	{"a session has no service account token", noToken},
 	{"a namespace with sessions has the network policy and the service", networkObjects},
 	{"a runtime killed with SIGKILL is restarted", runtimeKilled},
+	{"a process killed for its memory over and over fails after five restarts", killedForMemory},
 	{"a deleted pod is made again on the same workspace", podDeleted},
 	{"a suspended session resumes on the same workspace", suspendAndResume},
 	{"an idle session stops by itself", idleStop},

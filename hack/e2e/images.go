@@ -21,6 +21,7 @@ const (
 	pauseImage  = "localhost/pause:e2e"
 	parleyImage = "localhost/parley:e2e"
 	debianImage = "localhost/debian:e2e"
+	hungryImage = "localhost/hungry:e2e"
 	absentImage = "localhost/absent:e2e"
 )
 
@@ -45,6 +46,7 @@ func buildImages(ctx context.Context, o options) error {
 		entry []string
 	}{
 		{pauseImage, empty.Image, map[string]string{"pause": bin("pause")}, []string{"/pause"}},
+		{hungryImage, empty.Image, map[string]string{"hungry": bin("hungry")}, []string{"/hungry"}},
 		{parleyImage, empty.Image, map[string]string{"manager": bin("manager"), "facade": bin("facade"), "runtime": bin("runtime")}, nil},
 		{debianImage, base, map[string]string{"usr/local/bin/toolserver": bin("toolserver")}, nil},
 	} {

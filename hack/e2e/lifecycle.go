@@ -50,6 +50,23 @@ func runtimeKilled(t *t) {
 	}
 }
 
+func killedForMemory(t *t) {
+	ns := t.newNamespace()
+	t.settings(ns, func(s *v1alpha1.UserSettingsSpec) {
+		s.SandboxBaseContainerImage, s.SandboxRuntimeContainerImage = nil, ptr.To(hungryImage)
+	})
+	c := t.conversation(ns, "hungry", nil)
+	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonFailed)
+	if !strings.Contains(c.Status.Message, "OOMKilled") || c.Status.LastRestart != "OOMKilled" {
+		t.errorf("the message does not say that memory was the cause: %s (%s)", c.Status.Message, c.Status.LastRestart)
+	}
+	if c.Status.Restarts != 6 || c.Status.Attempt > 1 {
+		t.errorf("it took %d restarts in %d attempts", c.Status.Restarts, c.Status.Attempt)
+	}
+	t.gone(&corev1.Pod{}, ns, v1alpha1.SessionName(c.Name))
+	t.notef("%s", c.Status.Message)
+}
+
 func podDeleted(t *t) {
 	ns := t.newNamespace()
 	t.settings(ns, nil)

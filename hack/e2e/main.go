@@ -49,7 +49,7 @@ func main() {
 	flag.StringVar(&o.state, "state", "", "for this program's own use")
 	flag.StringVar(&o.cache, "cache-dir", "bin/e2e-cache", "directory of what is kept between runs: the Debian image")
 	flag.StringVar(&o.logs, "log-dir", "bin/e2e-log", "directory of the logs, overwritten by each run")
-	flag.StringVar(&o.binDir, "bin-dir", "bin", "directory of the programs manager, facade, runtime, pause and toolserver")
+	flag.StringVar(&o.binDir, "bin-dir", "bin", "directory of the programs manager, facade, runtime, pause, hungry and toolserver")
 	flag.StringVar(&o.manifests, "manifests", "config", "directory of the manifests to install")
 	flag.StringVar(&o.only, "run", "", "run only the checks whose names contain this")
 	flag.BoolVar(&o.skipIfUnable, "skip-if-unable", false, "succeed, and say why, where a node cannot run")

@@ -52,6 +52,7 @@ podLogsDir: %[1]s
 volumePluginDir: ` + runDir + `/volume-plugins
 imageGCHighThresholdPercent: 100 # nothing can be pulled again
 serializeImagePulls: false
+crashLoopBackOff: {maxContainerRestartPeriod: 1s} # else the sixth restart comes after five minutes
 evictionHard: {memory.available: 50Mi, nodefs.available: 1%%, imagefs.available: 1%%}
 authentication:
   anonymous: {enabled: false}
