@@ -10,6 +10,8 @@ var checks = []check{
 	{"a runtime killed with SIGKILL is restarted", runtimeKilled},
 	{"a process killed for its memory over and over fails after five restarts", killedForMemory},
 	{"a deleted pod is made again on the same workspace", podDeleted},
+	{"a pod deleted at work is replaced, keeps its files and does not begin again", podDeletedAtWork},
+	{"a pod deleted at work without a workspace is lost and not replaced", podLostAtWork},
 	{"a suspended session resumes on the same workspace", suspendAndResume},
 	{"an idle session stops by itself", idleStop},
 	{"a start with an image that does not exist ends at its deadline and names the image", startDeadline},

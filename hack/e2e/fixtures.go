@@ -133,9 +133,14 @@ func (t *t) podOf(c *v1alpha1.Conversation) *corev1.Pod {
 
 // shell runs a line in the session's container.
 func (t *t) shell(c *v1alpha1.Conversation, line string) string {
-	output, err := t.kubectl(t.ctx, "exec", "--namespace="+c.Namespace, v1alpha1.SessionName(c.Name), "--container=session", "--", "/bin/sh", "-c", line)
+	output, err := t.exec(t.ctx, c, line)
 	t.must(err)
-	return strings.TrimSpace(output)
+	return output
+}
+
+func (t *t) exec(ctx context.Context, c *v1alpha1.Conversation, line string) (string, error) {
+	output, err := t.kubectl(ctx, "exec", "--namespace="+c.Namespace, v1alpha1.SessionName(c.Name), "--container=session", "--", "/bin/sh", "-c", line)
+	return strings.TrimSpace(output), err
 }
 
 // sessionKey is what opens the session's own endpoints.

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// request is what the agent of a check is asked, and writes down.
+const request = "Write this down once."
+
+func useWriter(s *v1alpha1.UserSettingsSpec) { s.Agent = ptr.To(writer) }
+
+// atWork asks for a session and waits until its agent has its message.
+func (t *t) atWork(namespace, name string, change func(*v1alpha1.ConversationSpec)) *v1alpha1.Conversation {
+	t.addWriter()
+	t.settings(namespace, useWriter)
+	c := t.running(namespace, name, func(s *v1alpha1.ConversationSpec) {
+		s.InitialUserMsg = ptr.To(request)
+		if change != nil {
+			change(s)
+		}
+	})
+	t.eventually(func(ctx context.Context) error {
+		got, err := t.exec(ctx, c, "cat agent-was-here")
+		if err == nil && got != request {
+			err = fmt.Errorf("the agent wrote %q", got)
+		}
+		return err
+	})
+	return c
+}
+
+func podDeletedAtWork(t *t) {
+	ns := t.newNamespace()
+	c := t.atWork(ns, "kept", onVolume)
+	// Who gets the message once more writes over it.
+	t.shell(c, "echo precious > note; echo untouched > agent-was-here")
+	first := t.podOf(c)
+	t.must(t.client.Delete(t.ctx, first))
+	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonFailed)
+	if !strings.Contains(c.Status.Message, "interrupted") {
+		t.errorf("the message does not say that the work was interrupted: %s", c.Status.Message)
+	}
+	second := t.podOf(c)
+	if c.Status.Attempt != 2 || c.Status.Restarts != 1 || second.UID == first.UID || second.Labels[v1alpha1.LabelAttempt] != "2" {
+		t.errorf("the pod of attempt %s follows, after %d restarts, and the status says %d", second.Labels[v1alpha1.LabelAttempt], c.Status.Restarts, c.Status.Attempt)
+	}
+	if note, written := t.file(c, "note"), t.file(c, "agent-was-here"); note != "precious" || written != "untouched" {
+		t.errorf("the workspace holds %q, and the agent wrote %q", note, written)
+	}
+}
+
+func podLostAtWork(t *t) {
+	ns := t.newNamespace()
+	c := t.atWork(ns, "lost", nil)
+	t.must(t.client.Delete(t.ctx, t.podOf(c)))
+	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonLost)
+	t.gone(&corev1.Pod{}, ns, v1alpha1.SessionName(c.Name))
+	// Once a later change is seen, the loss was thought over, too.
+	t.edit(c, func(s *v1alpha1.ConversationSpec) { s.IdleTimeout = &metav1.Duration{Duration: time.Hour} })
+	changed := c.Generation
+	t.eventually(func(ctx context.Context) error {
+		if err := t.client.Get(ctx, client.ObjectKeyFromObject(c), c); err != nil {
+			return err
+		}
+		if c.Status.ObservedGeneration < changed {
+			return fmt.Errorf("generation %d is not seen", changed)
+		}
+		return nil
+	})
+	pods := &corev1.PodList{}
+	t.must(t.client.List(t.ctx, pods, client.InNamespace(ns)))
+	if len(pods.Items) > 0 || c.Status.Attempt > 1 || c.Status.Reason != v1alpha1.ReasonLost {
+		t.errorf("%d pods follow in attempt %d: %s, %s", len(pods.Items), c.Status.Attempt, c.Status.State, c.Status.Reason)
+	}
+}
