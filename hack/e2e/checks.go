@@ -12,6 +12,7 @@ var checks = []check{
 	{"a deleted pod is made again on the same workspace", podDeleted},
 	{"a pod deleted at work is replaced, keeps its files and does not begin again", podDeletedAtWork},
 	{"a pod deleted at work without a workspace is lost and not replaced", podLostAtWork},
+	{"an injected sidecar does not hide the end of a session", sidecarInjected},
 	{"a suspended session resumes on the same workspace", suspendAndResume},
 	{"an idle session stops by itself", idleStop},
 	{"a start with an image that does not exist ends at its deadline and names the image", startDeadline},

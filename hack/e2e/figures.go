@@ -100,8 +100,9 @@ func (t *t) followPod(namespace, name string) (steps func() string) {
 	}
 }
 
-func (t *t) timeBarePod(namespace, name string) time.Duration {
-	pod := &corev1.Pod{
+// barePod is one that a restricted namespace takes.
+func barePod(namespace, name string) *corev1.Pod {
+	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.PodSpec{
 			TerminationGracePeriodSeconds: ptr.To[int64](0),
@@ -117,6 +118,10 @@ func (t *t) timeBarePod(namespace, name string) time.Duration {
 			}},
 		},
 	}
+}
+
+func (t *t) timeBarePod(namespace, name string) time.Duration {
+	pod := barePod(namespace, name)
 	began := time.Now()
 	t.must(t.client.Create(t.ctx, pod))
 	t.eventually(func(ctx context.Context) error {
