@@ -93,11 +93,21 @@ func (c aConversation) stopped(reason string, seconds int) aConversation {
 	return c
 }
 
+// startOf is what a session of the default class starts with.
+func startOf(c *v1alpha1.Conversation, settings v1alpha1.UserSettingsSpec) *sessionStart {
+	start := &sessionStart{settings: &settings, class: class{name: v1alpha1.DefaultSessionClass}, workspace: v1alpha1.WorkspaceScratch}
+	if c.Spec.Workspace != nil {
+		start.workspace = v1alpha1.WorkspaceOwn
+	}
+	return start
+}
+
 // aPod is a session's pod in the making.
 type aPod struct{ *corev1.Pod }
 
 func podOf(c aConversation) aPod {
-	pod := buildPod(c.Conversation, &v1alpha1.UserSettingsSpec{SandboxBaseContainerImage: ptr.To("example.com/base:1")}, nil, Options{RuntimeImage: "example.com/runtime:1", Namespace: "parley-system"})
+	start := startOf(c.Conversation, v1alpha1.UserSettingsSpec{SandboxBaseContainerImage: ptr.To("example.com/base:1")})
+	pod := buildPod(c.Conversation, start, Options{RuntimeImage: "example.com/runtime:1", Namespace: "parley-system"})
 	pod.UID, pod.CreationTimestamp = "pod-uid", metav1.NewTime(at(0))
 	return aPod{pod}
 }

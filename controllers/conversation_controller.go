@@ -15,13 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
@@ -40,6 +40,7 @@ type conversationReconciler struct {
 	clock    clock.PassiveClock
 	recorder events.EventRecorder
 	options  Options
+	ledger   *ledger
 	// overwritten are the Conversations as they were before their status was written.
 	overwritten overwritten
 }
@@ -62,7 +63,11 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		For(&v1alpha1.Conversation{}).
 		Owns(&corev1.Pod{}).
 		Owns(&corev1.PersistentVolumeClaim{}).
+		Watches(&v1alpha1.SessionClass{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
+			return r.waiting(ctx)
+		})).
 		Watches(&v1alpha1.UserSettings{}, ofSettings, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(source.Channel(r.ledger.free, &handler.EnqueueRequestForObject{})).
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.conversationsOfSecret)).
 		WatchesMetadata(&corev1.ConfigMap{}, ofConfigMap).
 		Complete(r)
@@ -103,7 +108,11 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	conversation := &v1alpha1.Conversation{}
 	if err := r.client.Get(ctx, req.NamespacedName, conversation); err != nil {
 		r.overwritten.forget(req.NamespacedName)
+		r.ledger.forget(req.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if err := r.ledger.ready(ctx, r.client); err != nil {
+		return reconcile.Result{}, err
 	}
 	if r.overwritten.has(conversation) {
 		return reconcile.Result{}, nil
@@ -113,6 +122,10 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		return reconcile.Result{}, err
 	}
 	verdict := judge(o)
+	// Its place is free once nothing of it runs; a pod that is kept for its logs takes none.
+	if verdict.state == v1alpha1.StateStopped && o.old == nil && (o.pod == nil || verdict.wish == keepEnded) {
+		r.ledger.leave(userOf(conversation.Namespace, conversation.Spec.UserSettingsName), req.NamespacedName)
+	}
 	if mustRecord(conversation.Status, verdict) {
 		// The event of this write brings us back, to act on what is recorded.
 		_, err := r.writeStatus(ctx, o, verdict)
@@ -140,7 +153,7 @@ func mustRecord(status v1alpha1.ConversationStatus, v verdict) bool {
 
 // gather reads all that the verdict depends on. What a start needs is read only where there is no pod.
 func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Conversation) (observation, *sessionStart, error) {
-	o := observation{conversation: c, bounds: boundsOf(&c.Spec), now: r.clock.Now()}
+	o := observation{conversation: c, now: r.clock.Now()}
 	pod := &corev1.Pod{}
 	err := r.client.Get(ctx, sessionObject(c), pod)
 	if client.IgnoreNotFound(err) != nil {
@@ -159,7 +172,17 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 		return o, nil, fmt.Errorf("read UserSettings: %w", err)
 	}
 	o.settingsExist = err == nil && settings.DeletionTimestamp == nil
+	class, missing, err := r.classNamed(ctx, className(c, settings))
+	if err != nil {
+		return o, nil, err
+	}
+	o.bounds, o.scratch = class.bounds(&c.Spec), isScratch(o)
+	o.volume = class.spec.Workspace != nil
 	if o.old != nil || !wantsPod(o) {
+		return o, nil, nil
+	}
+	if missing != nil {
+		o.unready = missing
 		return o, nil, nil
 	}
 	start, err := r.prepareStart(ctx, c)
@@ -167,7 +190,20 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 		return o, nil, err
 	}
 	o.unready = start.unready
+	if start.unready == nil && start.blocked == nil && !r.ledger.enter(c, class.spec.MaxSessionsPerUser) {
+		o.queued = *class.spec.MaxSessionsPerUser
+		return o, nil, nil
+	}
 	return o, start, nil
+}
+
+// isScratch says whether the files of a session go with its pod: as it is recorded or, if nobody could yet, as its pod says.
+func isScratch(o observation) bool {
+	kind := o.conversation.Status.Workspace
+	if pod := o.pod; kind == "" && pod != nil {
+		kind = v1alpha1.WorkspaceKind(pod.Labels[v1alpha1.LabelWorkspace])
+	}
+	return o.conversation.Spec.Workspace == nil && kind != v1alpha1.WorkspaceClass
 }
 
 // sessionObject names the session's pod and Secret.
@@ -198,6 +234,9 @@ func (r *conversationReconciler) act(ctx context.Context, o observation, start *
 func stuckOn(err error) *problem {
 	if foreign := (*foreignError)(nil); errors.As(err, &foreign) {
 		return &problem{v1alpha1.ReasonForeignObject, foreign.Error()}
+	}
+	if refused := (*notAllowedError)(nil); errors.As(err, &refused) {
+		return refused.problem
 	}
 	if leaving := (*leavingError)(nil); errors.As(err, &leaving) {
 		return &problem{v1alpha1.ReasonScheduling, leaving.Error()}
@@ -266,6 +305,13 @@ func (r *conversationReconciler) next(ctx context.Context, o observation, v verd
 		} else if expires {
 			at = append(at, left)
 		}
+		if left, expires := workspaceTimeToLive(o); expires && left <= 0 {
+			if err := r.removeWorkspace(ctx, o.conversation); err != nil {
+				return reconcile.Result{}, err
+			}
+		} else if expires {
+			at = append(at, left)
+		}
 	}
 	if len(at) == 0 {
 		return reconcile.Result{}, nil
@@ -291,20 +337,20 @@ func retryStuck(o observation) time.Duration {
 
 // timeToLive is how long a Conversation whose session ended may stay. A suspended one has not ended.
 func timeToLive(o observation, v verdict) (left time.Duration, expires bool) {
-	ttl, since := o.conversation.Spec.TTLAfterStopped, o.conversation.Status.StopTime
+	ttl, since := o.bounds.ttl, o.conversation.Status.StopTime
 	if ttl == nil || since == nil || v.reason == v1alpha1.ReasonSuspended || v.reason == v1alpha1.ReasonDeleted {
 		return 0, false
 	}
-	return since.Add(ttl.Duration).Sub(o.now), true
+	return since.Add(*ttl).Sub(o.now), true
 }
 
-// boundsOf a session's life, where nothing is said: as long as most images take, a day of running, and a few restarts.
-func boundsOf(spec *v1alpha1.ConversationSpec) bounds {
-	return bounds{
-		startDeadline: ptr.Deref(spec.StartDeadline, metav1.Duration{Duration: 10 * time.Minute}).Duration,
-		maxDuration:   ptr.Deref(spec.MaxDuration, metav1.Duration{Duration: 24 * time.Hour}).Duration,
-		restarts:      5,
+// workspaceTimeToLive is how long the volume that the class gave stays.
+func workspaceTimeToLive(o observation) (left time.Duration, expires bool) {
+	ttl, since := o.bounds.workspaceTTL, o.conversation.Status.StopTime
+	if ttl == nil || since == nil || o.conversation.Status.Workspace != v1alpha1.WorkspaceClass {
+		return 0, false
 	}
+	return since.Add(*ttl).Sub(o.now), true
 }
 
 // expire deletes a Conversation as it was seen: one that was changed since, perhaps resumed, stays.

@@ -29,6 +29,9 @@ func conversationStatus(o observation, v verdict) v1alpha1.ConversationStatus {
 	v.message = cut(v.message, maxStatusMessage)
 	status.State, status.Reason, status.Message, status.URL = v.state, v.reason, v.message, ""
 	setAttempt(&status, o, v)
+	if pod := o.pod; status.Workspace == "" && pod != nil {
+		status.Workspace = v1alpha1.WorkspaceKind(pod.Labels[v1alpha1.LabelWorkspace])
+	}
 	setTimes(&status, o, v)
 	// A time that comes while the session starts, runs or ends was heard, and starts nothing later.
 	if waits := isOver(before) && v.next == nil; restartDue(o) && !waits {
@@ -73,7 +76,9 @@ func setAttempt(status *v1alpha1.ConversationStatus, o observation, v verdict) {
 func setTimes(status *v1alpha1.ConversationStatus, o observation, v verdict) {
 	before := o.conversation.Status
 	now := metav1.NewTime(o.now.Truncate(time.Second))
-	waited := before.Reason == v1alpha1.ReasonSettingsNotReady && v.reason != v1alpha1.ReasonSettingsNotReady
+	// The time of a start begins when it could begin. Those who wait for a turn keep the time at which they began to.
+	waited := before.Reason == v1alpha1.ReasonSettingsNotReady && v.reason != v1alpha1.ReasonSettingsNotReady ||
+		before.Reason == v1alpha1.ReasonQueued && v.reason != v1alpha1.ReasonQueued
 	if v.state == v1alpha1.StateStopped {
 		if status.StopTime == nil || before.Reason != v.reason {
 			status.StopTime = &now
@@ -116,6 +121,12 @@ func setConditions(status *v1alpha1.ConversationStatus, o observation, v verdict
 	}
 	set(v1alpha1.ConditionPodReady, ready, podReason, "")
 
+	if o.volume && o.conversation.Spec.Workspace == nil && status.Workspace == v1alpha1.WorkspaceScratch {
+		set(v1alpha1.ConditionWorkspaceReady, false, v1alpha1.ReasonNoStorageClass, "The session's files go with its pod: its class gives it a volume, and when it first "+
+			"started the cluster had no default StorageClass to make one of. Mark a StorageClass as the default, or name one in the SessionClass")
+	} else {
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionWorkspaceReady)
+	}
 	switch {
 	case o.pod == nil && o.unready != nil:
 		set(v1alpha1.ConditionSettingsReady, false, o.unready.reason, o.unready.message)
@@ -132,7 +143,7 @@ func setConditions(status *v1alpha1.ConversationStatus, o observation, v verdict
 // worthWriting tells a change of the status from one that may wait: a step of a start that has just begun. wait is how
 // long it may.
 func worthWriting(before, after v1alpha1.ConversationStatus, v verdict, now time.Time) (wait time.Duration) {
-	sameStart := before.State == v1alpha1.StateStarting && after.State == v1alpha1.StateStarting && !v.stalled && before.Reason != v1alpha1.ReasonSettingsNotReady && attemptOf(before) == attemptOf(after) &&
+	sameStart := before.State == v1alpha1.StateStarting && after.State == v1alpha1.StateStarting && !v.stalled && before.Reason != v1alpha1.ReasonSettingsNotReady && before.Reason != v1alpha1.ReasonQueued && attemptOf(before) == attemptOf(after) &&
 		before.ObservedGeneration == after.ObservedGeneration && before.StartTime.Equal(after.StartTime) && before.Restarts == after.Restarts
 	// A node's clock may be ahead of ours; then how long a step has lasted is not known.
 	if !sameStart || v.since.IsZero() || v.since.After(now) {

@@ -40,6 +40,8 @@ func (r *conversationReconciler) announce(c *v1alpha1.Conversation, before, afte
 		warn(after.Reason, "Start", after.Message)
 	case after.Reason == v1alpha1.ReasonSettingsNotReady && before.Reason != after.Reason:
 		warn(after.Reason, "Start", after.Message)
+	case meta.IsStatusConditionFalse(after.Conditions, v1alpha1.ConditionWorkspaceReady) && !meta.IsStatusConditionFalse(before.Conditions, v1alpha1.ConditionWorkspaceReady):
+		warn(v1alpha1.ReasonNoStorageClass, "Start", meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionWorkspaceReady).Message)
 	case after.State == v1alpha1.StateRunning && settingsGone(after) && !settingsGone(before):
 		warn(v1alpha1.ReasonSettingsDeleted, "KeepRunning", after.Message)
 	}

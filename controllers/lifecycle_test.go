@@ -377,7 +377,7 @@ func TestTheServiceAndThePolicyOfANamespaceAreMended(t *testing.T) {
 	startManager(t, ns)
 	create(t, userSettings(ns, "ada"), makeConversation(ns, "c").obj())
 	kubelet{t, ns, "c"}.pod()
-	policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: sessionsPolicy}}
+	policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: policyName(v1alpha1.DefaultSessionClass)}}
 	var rules int
 	change(t, policy, func(p *networkingv1.NetworkPolicy) {
 		rules = len(p.Spec.Egress)

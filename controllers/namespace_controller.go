@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,7 @@ import (
 // sessionsService gives the sessions of a namespace their names: <conversation>.sessions.
 const sessionsService = "sessions"
 
-// namespaceReconciler mends the Service and the NetworkPolicy of a namespace's sessions. The Conversation
+// namespaceReconciler keeps the Service and the NetworkPolicies of a namespace's sessions. The Conversation
 // controller makes them before the first pod, so that no session ever runs without the policy.
 type namespaceReconciler struct {
 	client  client.Client
@@ -36,23 +37,41 @@ type namespaceReconciler struct {
 }
 
 func (r *namespaceReconciler) setup(mgr ctrl.Manager) error {
-	namespaceOf := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
-		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: o.GetNamespace()}}}
+	// A request is about a namespace and, as its name, a class whose sessions run there.
+	ofObject := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		class := o.GetLabels()[v1alpha1.LabelSessionClass]
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: cmp.Or(class, v1alpha1.DefaultSessionClass)}}}
+	})
+	ofClass := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		var policies networkingv1.NetworkPolicyList
+		if err := r.client.List(ctx, &policies, client.MatchingLabels{v1alpha1.LabelSessionClass: o.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
+			return nil // the cache is stopping
+		}
+		var requests []reconcile.Request
+		for i := range policies.Items {
+			requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: policies.Items[i].Namespace, Name: o.GetName()}})
+		}
+		return requests
 	})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("sessions").
-		Watches(&corev1.Service{}, namespaceOf).
-		Watches(&networkingv1.NetworkPolicy{}, namespaceOf).
+		Watches(&corev1.Service{}, ofObject).
+		Watches(&networkingv1.NetworkPolicy{}, ofObject).
+		Watches(&v1alpha1.SessionClass{}, ofClass).
 		Complete(r)
 }
 
 // Reconcile keeps the objects of one namespace as long as it has Conversations.
 func (r *namespaceReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var first v1alpha1.ConversationList
-	if err := r.client.List(ctx, &first, client.InNamespace(req.Name), client.Limit(1), client.UnsafeDisableDeepCopy); err != nil || len(first.Items) == 0 {
+	if err := r.client.List(ctx, &first, client.InNamespace(req.Namespace), client.Limit(1), client.UnsafeDisableDeepCopy); err != nil || len(first.Items) == 0 {
 		return reconcile.Result{}, err
 	}
-	err := ensureNamespaceObjects(ctx, r.client, r.live, req.Name, r.options)
+	found := &v1alpha1.SessionClass{}
+	if err := r.client.Get(ctx, client.ObjectKey{Name: req.Name}, found); client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("read SessionClass: %w", err)
+	}
+	err := ensureNamespaceObjects(ctx, r.client, r.live, req.Namespace, class{req.Name, found.Spec}, r.options)
 	// A foreign object shows on the Conversations that need it. A namespace that is going away takes nothing more.
 	if foreign := (*foreignError)(nil); errors.As(err, &foreign) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return reconcile.Result{}, nil
@@ -60,10 +79,10 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	return reconcile.Result{}, err
 }
 
-// ensureNamespaceObjects makes or mends what the sessions of a namespace share. It reads the cache, and writes
+// ensureNamespaceObjects makes or fixes what the sessions of a class share in a namespace. It reads the cache, and writes
 // only where something differs.
-func ensureNamespaceObjects(ctx context.Context, c client.Client, live client.Reader, namespace string, options Options) error {
-	wantService, wantPolicy := buildService(namespace), buildNetworkPolicy(namespace, options)
+func ensureNamespaceObjects(ctx context.Context, c client.Client, live client.Reader, namespace string, class class, options Options) error {
+	wantService, wantPolicy := buildService(namespace), buildNetworkPolicy(namespace, class, options)
 	service, policy := &corev1.Service{}, &networkingv1.NetworkPolicy{}
 	if err := ensureShared(ctx, c, live, "Service", wantService, service, func() bool {
 		same := equality.Semantic.DeepDerivative(wantService.Spec, service.Spec)

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -16,8 +17,6 @@ import (
 const (
 	// sessionsPolicy says who may reach the sessions of a namespace and whom they may reach.
 	sessionsPolicy = "parley-sessions"
-	// labelSessionClass is on the pod of a session that has a class.
-	labelSessionClass = "parley.dev/session-class"
 
 	// archivePort is the one port of the facade that sessions may reach. It takes in what they leave, and serves nothing else.
 	archivePort = 3001
@@ -50,21 +49,21 @@ var metadataRanges = []netip.Prefix{
 	netip.MustParsePrefix("fd20:ce::254/128"),       // Google
 }
 
-// buildNetworkPolicy is the policy of all sessions of a namespace, whatever their class.
-func buildNetworkPolicy(namespace string, options Options) *networkingv1.NetworkPolicy {
-	return buildClassPolicy(namespace, "", options.Namespace, options.EgressAllow)
-}
+// policyName of a class.
+func policyName(class string) string { return sessionsPolicy + "-" + class }
 
-// buildClassPolicy is the policy of the sessions of a class in a namespace, or of all where there is no class, for an
-// operator that runs in a namespace. They may reach the allowed ranges although those are private.
-func buildClassPolicy(namespace, class, operator string, allowed []string) *networkingv1.NetworkPolicy {
-	name, selector := sessionsPolicy, sessionSelector()
-	if class != "" {
-		name += "-" + class
-		selector[labelSessionClass] = class
+// buildNetworkPolicy is the policy of the sessions of a class in a namespace. They may reach the ranges that the operator's
+// options and the class allow although those are private.
+func buildNetworkPolicy(namespace string, class class, options Options) *networkingv1.NetworkPolicy {
+	operator, allowed := options.Namespace, slices.Clone(options.EgressAllow)
+	if class.spec.Network != nil {
+		allowed = append(allowed, class.spec.Network.EgressAllow...)
 	}
+	selector, meta := sessionSelector(), sharedMeta(namespace, policyName(class.name))
+	selector[v1alpha1.LabelSessionClass] = class.name
+	meta.Labels[v1alpha1.LabelSessionClass] = class.name
 	return &networkingv1.NetworkPolicy{
-		ObjectMeta: sharedMeta(namespace, name),
+		ObjectMeta: meta,
 		Spec: networkingv1.NetworkPolicySpec{
 			PodSelector: metav1.LabelSelector{MatchLabels: selector},
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/testenv"
 )
 
@@ -237,12 +238,12 @@ func TestWhatAClassAllowsIsReached(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	create(t,
-		buildClassPolicy(ns, "lab", "parley-system", []string{"10.20.1.1/16", "fd01::/16", "100.64.0.0/10", "168.63.0.0/16", "fc00::/7"}),
-		buildClassPolicy(ns, "cloud", "parley-system", []string{"169.254.169.254/32"}),
+		buildNetworkPolicy(ns, classAllowing("lab", "10.20.1.1/16", "fd01::/16", "100.64.0.0/10", "168.63.0.0/16", "fc00::/7"), Options{Namespace: "parley-system"}),
+		buildNetworkPolicy(ns, classAllowing("cloud", "169.254.169.254/32"), Options{Namespace: "parley-system"}),
 	)
 	of := func(class, ip string) peer {
 		labels := maps.Clone(sessionSelector())
-		labels[labelSessionClass] = class
+		labels[v1alpha1.LabelSessionClass] = class
 		return podAt(t, ns, ip, labels)
 	}
 	lab, cloud := of("lab", "10.1.0.1"), of("cloud", "10.1.0.2")
@@ -261,4 +262,8 @@ func TestWhatAClassAllowsIsReached(t *testing.T) {
 		{"a session of another class", lab, cloud, session.Port, tcp, false},
 		{"the archive", cloud, installedPod(t, "facade", "10.1.0.3"), archivePort, tcp, true},
 	})
+}
+
+func classAllowing(name string, ranges ...string) class {
+	return class{name, v1alpha1.SessionClassSpec{Network: &v1alpha1.SessionNetwork{EgressAllow: ranges}}}
 }

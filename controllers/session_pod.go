@@ -2,6 +2,8 @@ package controllers
 
 import (
 	"fmt"
+	"maps"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -24,12 +26,19 @@ const (
 
 func workspaceName(conversation string) string { return conversation + "-workspace" }
 
-// buildPod is the pod of a session: a pure function of what was asked, the settings with the agent they name, and the
-// operator's options.
-func buildPod(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, agent *session.Agent, options Options) *corev1.Pod {
+// buildPod is the pod of a session: a pure function of what was asked, what the session starts with, and the operator's options.
+func buildPod(c *v1alpha1.Conversation, start *sessionStart, options Options) *corev1.Pod {
+	class, settings := start.class, start.settings
+	placement := ptr.Deref(class.spec.Placement, v1alpha1.SessionPlacement{})
+	labels := maps.Clone(placement.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	maps.Copy(labels, attemptLabels(c)) // the operator's own win
+	labels[v1alpha1.LabelSessionClass], labels[v1alpha1.LabelWorkspace] = class.name, string(start.workspace)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name), Labels: attemptLabels(c), OwnerReferences: sessionOwner(c),
+			Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name), Labels: labels, Annotations: placement.Annotations, OwnerReferences: sessionOwner(c),
 		},
 		Spec: corev1.PodSpec{
 			// A session that ends of its own accord exits with 0. Anything else is a crash, and the kubelet starts it again.
@@ -39,18 +48,20 @@ func buildPod(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, age
 			AutomountServiceAccountToken:  ptr.To(false),
 			EnableServiceLinks:            ptr.To(false),
 			TerminationGracePeriodSeconds: ptr.To(stopGrace),
-			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot:        ptr.To(true),
-				RunAsUser:           ptr.To(sessionUser),
-				RunAsGroup:          ptr.To(sessionUser),
-				FSGroup:             ptr.To(sessionUser),
-				FSGroupChangePolicy: ptr.To(corev1.FSGroupChangeOnRootMismatch),
-				SeccompProfile:      &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-			},
-			Volumes: buildVolumes(c),
+			NodeSelector:                  placement.NodeSelector,
+			Tolerations:                   placement.Tolerations,
+			RuntimeClassName:              placement.RuntimeClassName,
+			PriorityClassName:             ptr.Deref(placement.PriorityClassName, ""),
+			SecurityContext:               podSecurity(class),
+			Volumes:                       buildVolumes(c, start),
 		},
 	}
-	main := buildSessionContainer(c, settings)
+	main := buildSessionContainer(c, start)
+	images := ptr.Deref(class.spec.Images, v1alpha1.SessionImages{})
+	for _, secret := range images.PullSecrets {
+		pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: secret.Name})
+	}
+	userNamed := settings.SandboxRuntimeContainerImage != nil || settings.SandboxBaseContainerImage != nil
 	if settings.SandboxRuntimeContainerImage != nil {
 		// It brings its own runtime: its own entry point, and nothing is known of what it answers.
 		main.Image = *settings.SandboxRuntimeContainerImage
@@ -59,21 +70,41 @@ func buildPod(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, age
 		switch {
 		case settings.SandboxBaseContainerImage != nil:
 			main.Image = *settings.SandboxBaseContainerImage
-		case agent != nil && agent.Image != "":
-			main.Image = agent.Image
+		case start.agent != nil && start.agent.Image != "":
+			main.Image = start.agent.Image
+		case images.Default != nil:
+			main.Image = *images.Default
 		}
-		runRuntime(pod, &main, options.RuntimeImage)
+		runRuntime(pod, &main, options.RuntimeImage, class.pullPolicy(false, options.RuntimeImage))
 	}
+	main.ImagePullPolicy = class.pullPolicy(userNamed, main.Image)
 	pod.Spec.Containers = []corev1.Container{main}
 	return pod
 }
 
+// podSecurity is what the restricted Pod Security Standard asks of a pod, for the user that the class names.
+func podSecurity(class class) *corev1.PodSecurityContext {
+	security := &corev1.PodSecurityContext{
+		RunAsNonRoot:        ptr.To(true),
+		FSGroupChangePolicy: ptr.To(corev1.FSGroupChangeOnRootMismatch),
+		SeccompProfile:      &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+	user := sessionUser
+	if class.spec.Images != nil && class.spec.Images.RunAsUser != nil {
+		user = *class.spec.Images.RunAsUser
+	}
+	if user != 0 {
+		security.RunAsUser, security.RunAsGroup, security.FSGroup = &user, &user, &user
+	}
+	return security
+}
+
 // runRuntime makes the session's container run the runtime.
-func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string) {
+func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, pull corev1.PullPolicy) {
 	main.Command = []string{runtimeProgram}
 	// Our own image has it; a container less is a second less to wait.
 	if main.Image != runtimeImage {
-		installRuntime(pod, main, runtimeImage)
+		installRuntime(pod, main, runtimeImage, pull)
 	}
 	// No startup probe: readiness would wait for it, and the runtime answers within milliseconds.
 	main.ReadinessProbe = probe(session.ReadyPath, 1, 3)
@@ -81,13 +112,13 @@ func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string) {
 }
 
 // installRuntime has an init container copy the runtime into the pod, so that the session's image needs nothing of ours.
-func installRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string) {
+func installRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, pull corev1.PullPolicy) {
 	bin := corev1.VolumeMount{Name: "bin", MountPath: session.BinDir}
-	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: bin.Name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: bin.Name, VolumeSource: scratch(resource.MustParse("256Mi"))})
 	pod.Spec.InitContainers = []corev1.Container{{
 		Name:            installContainer,
 		Image:           runtimeImage,
-		ImagePullPolicy: corev1.PullIfNotPresent,
+		ImagePullPolicy: pull,
 		Command:         []string{runtimeProgram, "install", session.BinDir},
 		Resources: corev1.ResourceRequirements{
 			Requests: resources("10m", "16Mi"),
@@ -103,15 +134,15 @@ func installRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string
 	main.Command = []string{session.BinDir + "/runtime"}
 }
 
-func buildSessionContainer(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec) corev1.Container {
-	factor := int64(1)
-	if settings.RemoteRuntimeResourceFactor != nil {
-		factor = int64(*settings.RemoteRuntimeResourceFactor)
-	}
+func buildSessionContainer(c *v1alpha1.Conversation, start *sessionStart) corev1.Container {
+	factor := int64(ptr.Deref(start.settings.RemoteRuntimeResourceFactor, 1))
+	of := ptr.Deref(start.class.spec.Resources, v1alpha1.SessionResources{})
+	requests, limits := resources("250m", "512Mi"), resources("1", "2Gi")
+	maps.Copy(requests, of.Requests)
+	maps.Copy(limits, of.Limits)
 	container := corev1.Container{
-		Name:            sessionContainer,
-		ImagePullPolicy: corev1.PullIfNotPresent,
-		WorkingDir:      session.WorkspaceDir,
+		Name:       sessionContainer,
+		WorkingDir: session.WorkspaceDir,
 		Env: []corev1.EnvVar{
 			{Name: "HOME", Value: session.HomeDir},
 			{Name: "PARLEY_SESSION_DIR", Value: session.Dir},
@@ -119,8 +150,8 @@ func buildSessionContainer(c *v1alpha1.Conversation, settings *v1alpha1.UserSett
 		},
 		Ports: []corev1.ContainerPort{{Name: "session", ContainerPort: session.Port, Protocol: corev1.ProtocolTCP}},
 		Resources: corev1.ResourceRequirements{
-			Requests: scaled(resources("250m", "512Mi"), factor),
-			Limits:   scaled(resources("1", "2Gi"), factor),
+			Requests: scaled(requests, factor),
+			Limits:   scaled(limits, factor),
 		},
 		SecurityContext: restricted(),
 		VolumeMounts: []corev1.VolumeMount{
@@ -131,21 +162,46 @@ func buildSessionContainer(c *v1alpha1.Conversation, settings *v1alpha1.UserSett
 		// Only the file: a fallback to the logs would carry whatever the agent printed into the status.
 		TerminationMessagePolicy: corev1.TerminationMessageReadFile,
 	}
+	container.Env = append(container.Env, proxyVariables(start.class.spec.Network)...)
 	if c.Spec.ReplayJSONRef != nil {
 		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "replay", MountPath: session.ReplayDir, ReadOnly: true})
 	}
 	return container
 }
 
-func buildVolumes(c *v1alpha1.Conversation) []corev1.Volume {
+// proxyVariables are those that programs read, in capitals and in small letters.
+func proxyVariables(network *v1alpha1.SessionNetwork) (variables []corev1.EnvVar) {
+	if network == nil {
+		return nil
+	}
+	for _, variable := range []corev1.EnvVar{
+		{Name: "HTTP_PROXY", Value: network.HTTPProxy}, {Name: "HTTPS_PROXY", Value: network.HTTPSProxy}, {Name: "NO_PROXY", Value: network.NoProxy},
+	} {
+		if variable.Value != "" {
+			variables = append(variables, variable, corev1.EnvVar{Name: strings.ToLower(variable.Name), Value: variable.Value})
+		}
+	}
+	return variables
+}
+
+// scratch is space on the node, of which a session may not take more.
+func scratch(size resource.Quantity) corev1.VolumeSource {
+	return corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &size}}
+}
+
+func buildVolumes(c *v1alpha1.Conversation, start *sessionStart) []corev1.Volume {
+	size := defaultScratch
+	if of := start.class.spec.Resources; of != nil && of.ScratchSize != nil {
+		size = *of.ScratchSize
+	}
 	volumes := []corev1.Volume{
 		{Name: "session", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
 			SecretName: v1alpha1.SessionName(c.Name), DefaultMode: ptr.To[int32](0o440),
 		}}},
-		{Name: "home", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: "home", VolumeSource: scratch(size)},
 	}
-	workspace := corev1.Volume{Name: "workspace", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
-	if c.Spec.Workspace != nil {
+	workspace := corev1.Volume{Name: "workspace", VolumeSource: scratch(size)}
+	if start.workspace != v1alpha1.WorkspaceScratch {
 		workspace.VolumeSource = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: workspaceName(c.Name)}}
 	}
 	volumes = append(volumes, workspace)
@@ -158,14 +214,14 @@ func buildVolumes(c *v1alpha1.Conversation) []corev1.Volume {
 	return volumes
 }
 
-// buildWorkspace is the volume of a session that asked for one; nil if it did not.
-func buildWorkspace(c *v1alpha1.Conversation) (*corev1.PersistentVolumeClaim, error) {
-	if c.Spec.Workspace == nil {
+// buildWorkspace is the claim for the volume of a session; nil for scratch space.
+func buildWorkspace(c *v1alpha1.Conversation, workspace *v1alpha1.Workspace) (*corev1.PersistentVolumeClaim, error) {
+	if workspace == nil {
 		return nil, nil
 	}
-	size, err := resource.ParseQuantity(c.Spec.Workspace.Size)
+	size, err := resource.ParseQuantity(workspace.Size)
 	if err != nil {
-		return nil, fmt.Errorf("spec.workspace.size: %w", err)
+		return nil, fmt.Errorf("the size of the workspace: %w", err)
 	}
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
@@ -173,7 +229,7 @@ func buildWorkspace(c *v1alpha1.Conversation) (*corev1.PersistentVolumeClaim, er
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			StorageClassName: c.Spec.Workspace.StorageClassName,
+			StorageClassName: workspace.StorageClassName,
 			Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: size}},
 		},
 	}, nil

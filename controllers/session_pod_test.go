@@ -23,6 +23,7 @@ func TestThePodOfASessionIsAFunctionOfWhatWasAsked(t *testing.T) {
 		conversation aConversation
 		settings     v1alpha1.UserSettingsSpec
 		agent        *session.Agent
+		class        v1alpha1.SessionClassSpec
 	}{
 		"plain": {conversation: makeConversation("team-a", "c1")},
 		"base-image-factor-4-workspace-replay": {
@@ -36,6 +37,7 @@ func TestThePodOfASessionIsAFunctionOfWhatWasAsked(t *testing.T) {
 			conversation: makeConversation("team-a", "c1"),
 			agent:        &session.Agent{Name: "coder", Image: "example.com/coder:4"},
 		},
+		"class": {conversation: makeConversation("team-a", "c1"), class: everyClassField()},
 		"runtime-image": {
 			conversation: makeConversation("team-a", "c1"),
 			settings: v1alpha1.UserSettingsSpec{
@@ -44,21 +46,23 @@ func TestThePodOfASessionIsAFunctionOfWhatWasAsked(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			golden(t, "pod-"+name, buildPod(tc.conversation.Conversation, &tc.settings, tc.agent, goldenOptions))
+			start := startOf(tc.conversation.Conversation, tc.settings)
+			start.agent, start.class.spec = tc.agent, tc.class
+			golden(t, "pod-"+name, buildPod(tc.conversation.Conversation, start, goldenOptions))
 		})
 	}
 }
 
 func TestWhatTheSessionsOfANamespaceShare(t *testing.T) {
 	golden(t, "service", buildService("team-a"))
-	golden(t, "networkpolicy", buildNetworkPolicy("team-a", goldenOptions))
+	golden(t, "networkpolicy", buildNetworkPolicy("team-a", classAllowing("lab", "10.30.0.0/16"), goldenOptions))
 }
 
 func TestTheWorkspaceIsAVolumeOfTheAskedSize(t *testing.T) {
 	c := makeConversation("team-a", "c1").with(func(s *v1alpha1.ConversationSpec) {
 		s.Workspace = &v1alpha1.Workspace{Size: "10Gi", StorageClassName: ptr.To("fast")}
 	})
-	claim, err := buildWorkspace(c.Conversation)
+	claim, err := buildWorkspace(c.Conversation, c.Spec.Workspace)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ type secretFile struct {
 }
 
 // buildDocument is what a session is told, and the secrets it needs for it: no others.
-func buildDocument(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec) (session.Document, []secretFile) {
+func buildDocument(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, life bounds) (session.Document, []secretFile) {
 	doc := session.Document{
 		Conversation: c.Name,
 		Namespace:    c.Namespace,
@@ -60,9 +60,9 @@ func buildDocument(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec
 		ImageURLs:    c.Spec.ImageURLs,
 		Replay:       c.Spec.ReplayJSONRef != nil,
 		Instructions: ptr.Deref(c.Spec.ConversationInstructions, ""),
-		IdleTimeout:  ptr.Deref(c.Spec.IdleTimeout, metav1.Duration{}),
+		IdleTimeout:  metav1.Duration{Duration: life.idleTimeout},
 
-		StartDeadline: ptr.Deref(c.Spec.StartDeadline, metav1.Duration{}),
+		StartDeadline: metav1.Duration{Duration: life.startDeadline},
 	}
 	var files []secretFile
 	add := func(path *field.Path, ref *v1alpha1.SecretKeyRef, file string) string {

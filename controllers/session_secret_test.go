@@ -84,7 +84,7 @@ func TestASessionGetsTheSecretsItNeedsAndNoOthers(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, files := buildDocument(tc.conversation.Conversation, &settings)
+			_, files := buildDocument(tc.conversation.Conversation, &settings, bounds{})
 			var got []string
 			for _, f := range files {
 				got = append(got, f.ref.Ref.Name)
@@ -103,7 +103,7 @@ func TestTheSessionDocumentSaysEverythingThatWasAsked(t *testing.T) {
 		s.Repository, s.GitProvider, s.SelectedBranch = ptr.To("o/r"), ptr.To(v1alpha1.GitHub), ptr.To("dev")
 		s.InitialUserMsg, s.ImageURLs, s.ConversationInstructions = ptr.To("hello"), []string{"https://example.com/a.png"}, ptr.To("be brief")
 	})
-	doc, files := buildDocument(c.Conversation, &settings)
+	doc, files := buildDocument(c.Conversation, &settings, class{}.bounds(&c.Spec))
 	values := map[string][]byte{}
 	for _, f := range files {
 		values[f.file] = []byte("secret-of-" + f.ref.Ref.Name)

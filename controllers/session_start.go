@@ -22,9 +22,11 @@ type sessionStart struct {
 	unready *problem
 	// blocked is what stands in the way of its Secret.
 	blocked error
-	// settings and agent it starts with.
-	settings *v1alpha1.UserSettingsSpec
-	agent    *session.Agent
+	// settings, agent and class it starts with, and where its files are to be.
+	settings  *v1alpha1.UserSettingsSpec
+	agent     *session.Agent
+	class     class
+	workspace v1alpha1.WorkspaceKind
 	// secret of the session: the one that is there, or the one to create.
 	secret *corev1.Secret
 	// stale is a session Secret of an earlier try that has to go first.
@@ -45,7 +47,11 @@ func (r *conversationReconciler) prepareStart(ctx context.Context, c *v1alpha1.C
 		return &sessionStart{blocked: notOurs("Secret", existing, c)}, nil
 	}
 	if replaces := attemptOf(c.Status) > firstAttempt(c.Status); existing != nil && replaces && madeFor(existing.Labels) >= firstAttempt(c.Status) {
-		return startAsBefore(existing)
+		start, err := startAsBefore(existing)
+		if err == nil {
+			err = r.place(ctx, c, start, className(c, &v1alpha1.UserSettings{Spec: *start.settings}))
+		}
+		return start, err
 	}
 	// Not from the cache: who stores settings and then starts a session means those.
 	settings := &v1alpha1.UserSettings{}
@@ -62,6 +68,19 @@ func (r *conversationReconciler) prepareStart(ctx context.Context, c *v1alpha1.C
 	return r.startAnew(ctx, c, settings, existing)
 }
 
+// notAllowedError says that the class does not allow what the session asks for.
+type notAllowedError struct{ problem *problem }
+
+func (e *notAllowedError) Error() string { return e.problem.message }
+
+// place finds the class of a session, and where its files are to be.
+func (r *conversationReconciler) place(ctx context.Context, c *v1alpha1.Conversation, start *sessionStart, name string) (err error) {
+	if start.class, start.unready, err = r.classNamed(ctx, name); err == nil {
+		start.workspace, err = r.workspaceOf(ctx, c, start.class)
+	}
+	return err
+}
+
 // startAsBefore takes the settings from the document of the session that was lost.
 func startAsBefore(secret *corev1.Secret) (*sessionStart, error) {
 	var doc session.Document
@@ -76,7 +95,18 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 	if unready != nil || err != nil {
 		return &sessionStart{unready: unready}, err
 	}
-	doc, files := buildDocument(c, &settings.Spec)
+	start := &sessionStart{settings: &settings.Spec, agent: agent}
+	if err := r.place(ctx, c, start, className(c, settings)); err != nil {
+		return nil, err
+	}
+	if start.unready != nil {
+		return start, nil
+	}
+	if refused := start.class.notAllowed(c, &settings.Spec, agent); refused != nil {
+		start.blocked = &notAllowedError{refused}
+		return start, nil
+	}
+	doc, files := buildDocument(c, &settings.Spec, start.class.bounds(&c.Spec))
 	doc.Agent = agent
 	secrets := newResolver(r.live, c.Namespace)
 	values := map[string][]byte{}
@@ -90,7 +120,6 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 		}
 		values[f.file] = v
 	}
-	start := &sessionStart{settings: &settings.Spec, agent: agent}
 	inputs, err := inputsOf(doc, files, secrets)
 	if err != nil {
 		return nil, err
@@ -156,16 +185,16 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	if start.blocked != nil {
 		return start.blocked
 	}
-	if err := ensureNamespaceObjects(ctx, r.client, r.live, c.Namespace, r.options); err != nil {
+	if err := ensureNamespaceObjects(ctx, r.client, r.live, c.Namespace, start.class, r.options); err != nil {
 		return err
 	}
-	if err := r.ensureWorkspace(ctx, c); err != nil {
+	if err := r.ensureWorkspace(ctx, c, start.class.workspace(c, start.workspace)); err != nil {
 		return err
 	}
 	if err := r.ensureSecret(ctx, start); err != nil {
 		return err
 	}
-	err := r.client.Create(ctx, buildPod(c, start.settings, start.agent, r.options))
+	err := r.client.Create(ctx, buildPod(c, start, r.options))
 	if apierrors.IsAlreadyExists(err) {
 		return r.lookAtPod(ctx, c)
 	}
@@ -194,8 +223,8 @@ func (r *conversationReconciler) lookAtPod(ctx context.Context, c *v1alpha1.Conv
 	return &leavingError{kind: "Pod", name: pod.Name}
 }
 
-func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha1.Conversation) error {
-	claim, err := buildWorkspace(c)
+func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha1.Conversation, workspace *v1alpha1.Workspace) error {
+	claim, err := buildWorkspace(c, workspace)
 	if claim == nil || err != nil {
 		return err
 	}
@@ -217,6 +246,19 @@ func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha
 		return notOurs("PersistentVolumeClaim", existing, c)
 	case existing.DeletionTimestamp != nil:
 		return &leavingError{kind: "PersistentVolumeClaim", name: existing.Name}
+	}
+	return nil
+}
+
+// removeWorkspace removes the volume of a session that stopped long ago.
+func (r *conversationReconciler) removeWorkspace(ctx context.Context, c *v1alpha1.Conversation) error {
+	claim := &corev1.PersistentVolumeClaim{}
+	err := r.client.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: workspaceName(c.Name)}, claim)
+	if err != nil || !owned(claim, c) || claim.DeletionTimestamp != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if err := r.client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete PersistentVolumeClaim: %w", err)
 	}
 	return nil
 }

@@ -119,7 +119,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	}
 	if err := (&conversationReconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), metadata: mgr.GetCache(),
-		clock: options.Clock, recorder: mgr.GetEventRecorder("parley"), options: options,
+		clock: options.Clock, recorder: mgr.GetEventRecorder("parley"), options: options, ledger: newLedger(),
 	}).setup(mgr); err != nil {
 		return fmt.Errorf("set up the Conversation controller: %w", err)
 	}

@@ -16,6 +16,12 @@ type observation struct {
 	conversation *v1alpha1.Conversation
 	// bounds of the session's life.
 	bounds bounds
+	// queued is how many sessions its user may have running, where the session waits for one of them to end; 0 where it does not.
+	queued int32
+	// volume: the class gives sessions a volume.
+	volume bool
+	// scratch: the session's files go with its pod.
+	scratch bool
 	// settingsExist says whether the UserSettings are there.
 	settingsExist bool
 	// unready is why a session that has no pod cannot get one yet; nil if nothing stands in the way.
@@ -29,8 +35,10 @@ type observation struct {
 
 // bounds of a session's life: what it asks for, or else what its class gives.
 type bounds struct {
-	startDeadline, maxDuration time.Duration // zero means none
-	restarts                   int32
+	idleTimeout, startDeadline, maxDuration time.Duration // zero means none
+	// ttl is how long the Conversation stays after its session ended, workspaceTTL how long the class's volume; nil means for ever.
+	ttl, workspaceTTL *time.Duration
+	restarts          int32
 }
 
 // podWish is what should become of the session's pod.
@@ -70,7 +78,7 @@ type rung func(observation) (verdict, bool)
 // The rungs of the ladder are tried from the top; the first that holds decides.
 var (
 	notWanted = []rung{beingDeleted, startedAgain, over, ended, suspended, resumed, restartedTooOften, ranTooLong}
-	wanted    = []rung{lost, running, leaving, waitingForSettings, starting}
+	wanted    = []rung{lost, running, leaving, waitingForSettings, queued, starting}
 	ladder    = slices.Concat(notWanted, wanted)
 )
 
@@ -207,7 +215,7 @@ func lost(o observation) (verdict, bool) {
 		return verdict{}, false
 	}
 	cause := lossOf(o.pod)
-	if ran(s) && hasWork(&o.conversation.Spec) && o.conversation.Spec.Workspace == nil {
+	if ran(s) && hasWork(&o.conversation.Spec) && o.scratch {
 		v := stopped(v1alpha1.ReasonLost, fmt.Sprintf("The session's pod is gone (%s), and its files with it; its work is not begun again by itself", cause), removePod)
 		v.stalled = true
 		return v, true
@@ -247,6 +255,14 @@ func waitingForSettings(o observation) (verdict, bool) {
 	return v, true
 }
 
+// queued: no deadline counts while a session waits for its turn.
+func queued(o observation) (verdict, bool) {
+	return verdict{
+		state: v1alpha1.StateStarting, reason: v1alpha1.ReasonQueued,
+		message: fmt.Sprintf("The user has %d sessions running, as many as the class allows; this one starts when one of them ends", o.queued),
+	}, o.pod == nil && o.queued > 0
+}
+
 func starting(o observation) (verdict, bool) {
 	v := verdict{state: v1alpha1.StateStarting, wish: needPod}
 	v.reason, v.message, v.since = podStep(o)
@@ -272,7 +288,7 @@ func (v verdict) inTime(o observation) verdict {
 // because of a problem, a start does not get on.
 func (v verdict) because(o observation, p *problem) verdict {
 	v.reason, v.message, v.since = p.reason, p.message, time.Time{}
-	v.stalled = p.reason == v1alpha1.ReasonForeignObject
+	v.stalled = p.reason == v1alpha1.ReasonForeignObject || p.reason == v1alpha1.ReasonNotAllowed
 	return v.inTime(o)
 }
 

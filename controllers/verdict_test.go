@@ -130,7 +130,7 @@ func TestTheStateOfASessionFollowsFromWhatIsObserved(t *testing.T) {
 		"what it ran before it was asked again": {conversation: conv().attempt(2, 2).started(0).ran(0), pod: ptrTo(pod().attempt("2").ready()), now: 86399, state: "RUNNING", reason: "Running"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := observation{conversation: tc.conversation.Conversation, bounds: boundsOf(&tc.conversation.Spec), settingsExist: tc.unready == nil, unready: tc.unready, now: at(tc.now)}
+			o := observation{conversation: tc.conversation.Conversation, bounds: class{}.bounds(&tc.conversation.Spec), scratch: tc.conversation.Spec.Workspace == nil, settingsExist: tc.unready == nil, unready: tc.unready, now: at(tc.now)}
 			if tc.pod != nil && madeFor(tc.pod.Labels) == attemptOf(tc.conversation.Status) {
 				o.pod = tc.pod.Pod
 			} else if tc.pod != nil {
@@ -159,7 +159,7 @@ func TestAnAttemptIsRecorded(t *testing.T) {
 	conv := func() aConversation { return makeConversation("ns", "c") }
 	pod := func() aPod { return podOf(conv()) }
 	record := func(c aConversation, pod *aPod, seconds int) v1alpha1.ConversationStatus {
-		o := observation{conversation: c.Conversation, bounds: boundsOf(&c.Spec), settingsExist: true, now: at(seconds)}
+		o := observation{conversation: c.Conversation, bounds: class{}.bounds(&c.Spec), scratch: c.Spec.Workspace == nil, settingsExist: true, now: at(seconds)}
 		if pod != nil {
 			o.pod = pod.Pod
 		}
@@ -233,7 +233,7 @@ func TestASessionIsLookedAtAgainWhenItsTimeComesAndNotWithoutEnd(t *testing.T) {
 		"one that is to start again":   {conv().started(0).ran(0).stopped("Idle", 9).with(func(s *v1alpha1.ConversationSpec) { s.RestartAt = metaTime(60) }), pod().ended(0, "", 9), 30, 30 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := observation{conversation: tc.conversation.Conversation, bounds: boundsOf(&tc.conversation.Spec), settingsExist: true, pod: tc.pod.Pod, now: at(tc.now)}
+			o := observation{conversation: tc.conversation.Conversation, bounds: class{}.bounds(&tc.conversation.Spec), scratch: tc.conversation.Spec.Workspace == nil, settingsExist: true, pod: tc.pod.Pod, now: at(tc.now)}
 			got, err := (&conversationReconciler{}).next(t.Context(), o, judge(o), nil, 0)
 			if err != nil || got.RequeueAfter != tc.want {
 				t.Errorf("after %s, %v; want %s", got.RequeueAfter, err, tc.want)
@@ -255,7 +255,7 @@ func ptrTo[T any](v T) *T { return &v }
 
 func TestASessionWhoseSettingsAreGoneRunsOnAndSaysSo(t *testing.T) {
 	c := makeConversation("ns", "c").started(0).ran(2)
-	o := observation{conversation: c.Conversation, bounds: boundsOf(&c.Spec), pod: podOf(c).ready().Pod, now: at(10)}
+	o := observation{conversation: c.Conversation, bounds: class{}.bounds(&c.Spec), scratch: c.Spec.Workspace == nil, pod: podOf(c).ready().Pod, now: at(10)}
 	status := conversationStatus(o, judge(o))
 	if status.State != v1alpha1.StateRunning || !strings.Contains(status.Message, "ada are gone") || !settingsGone(status) {
 		t.Errorf("got %s %q %v", status.State, status.Message, status.Conditions)
@@ -267,7 +267,7 @@ func TestWhatIsWrittenOnceIsNotWrittenAgain(t *testing.T) {
 	for name, pod := range map[string]*corev1.Pod{"starting": podOf(c).sandboxed().running(sessionContainer).Pod, "running": podOf(c).ready().Pod,
 		"ended": podOf(c).ready().ended(0, `{"reason":"Idle"}`, 9).Pod} {
 		t.Run(name, func(t *testing.T) {
-			o := observation{conversation: c.DeepCopy(), bounds: boundsOf(&c.Spec), settingsExist: true, pod: pod, now: at(10)}
+			o := observation{conversation: c.DeepCopy(), bounds: class{}.bounds(&c.Spec), scratch: c.Spec.Workspace == nil, settingsExist: true, pod: pod, now: at(10)}
 			o.conversation.Status = conversationStatus(o, judge(o))
 			for later := range 5 {
 				o.now = at(20 + 30*later)

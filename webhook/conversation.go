@@ -55,8 +55,12 @@ func (v *conversationValidator) check(ctx context.Context, conversation *v1alpha
 		v1alpha1.LabelConversation: conversation.Name,
 		v1alpha1.LabelUserSettings: conversation.Spec.UserSettingsName,
 	})
+	settings := &v1alpha1.UserSettings{}
 	if err == nil {
-		err = request.checkSettings(ctx, conversation.Spec.UserSettingsName, found)
+		err = request.checkSettings(ctx, conversation.Spec.UserSettingsName, settings, found)
+	}
+	if err == nil && !unchanged {
+		err = request.checkConversationClass(ctx, conversation, settings, found)
 	}
 	if err == nil && (!unchanged || !request.byKeeper()) {
 		err = request.checkReferences(ctx, conversation, found)

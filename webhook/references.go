@@ -104,10 +104,9 @@ func (r request) checkReplay(ctx context.Context, ref *v1alpha1.ConfigMapKeyRef,
 }
 
 // checkSettings forbids a session with the settings of somebody else: it gets the Secrets that those refer to when it starts,
-// which may be others than they refer to now.
-func (r request) checkSettings(ctx context.Context, name string, f *findings) error {
+// which may be others than they refer to now. It fills the settings in, if they exist.
+func (r request) checkSettings(ctx context.Context, name string, settings *v1alpha1.UserSettings, f *findings) error {
 	path := field.NewPath("spec", "userSettingsName")
-	settings := &v1alpha1.UserSettings{}
 	err := r.reader.Get(ctx, r.key(name), settings)
 	missing := apierrors.IsNotFound(err)
 	if err != nil && !missing {

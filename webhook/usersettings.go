@@ -83,6 +83,9 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 		}
 		err = request.checkSecrets(ctx, refs, found)
 	}
+	if err == nil {
+		err = request.checkSettingsClass(ctx, old, settings, found)
+	}
 	// An agent that was taken out of the catalogue must not keep its users from changing something else.
 	if agent := settings.Spec.Agent; err == nil && agent != nil && (old == nil || !ptr.Equal(old.Spec.Agent, agent)) {
 		err = v.checkAgent(ctx, *agent, found)

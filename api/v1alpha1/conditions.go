@@ -16,6 +16,9 @@ const (
 const (
 	// ConditionPodReady is True when the session's pod is ready.
 	ConditionPodReady = "PodReady"
+	// ConditionWorkspaceReady is False when the session has scratch space although its class gives a volume; the message names
+	// the fix. It is absent otherwise.
+	ConditionWorkspaceReady = "WorkspaceReady"
 	// ConditionSettingsReady is True when the session's UserSettings exist and all that it needs of them resolves.
 	ConditionSettingsReady = "SettingsReady"
 )
@@ -43,6 +46,8 @@ const (
 const (
 	// ReasonSettingsNotReady: the UserSettings, or something they refer to, is not there yet.
 	ReasonSettingsNotReady = "SettingsNotReady"
+	// ReasonQueued: the user has as many sessions running as the class allows.
+	ReasonQueued = "Queued"
 	// ReasonScheduling: the pod has no node yet.
 	ReasonScheduling = "Scheduling"
 	// ReasonPullingImage: an image of the pod is not there yet.
@@ -85,6 +90,12 @@ const (
 const (
 	// ReasonNoPod: the session has no pod.
 	ReasonNoPod = "NoPod"
+	// ReasonClassNotFound: the SessionClass that is named does not exist.
+	ReasonClassNotFound = "ClassNotFound"
+	// ReasonNotAllowed: the SessionClass does not allow what is asked for; the message names the field.
+	ReasonNotAllowed = "NotAllowed"
+	// ReasonNoStorageClass: the cluster has no default StorageClass to make the class's volume of.
+	ReasonNoStorageClass = "NoStorageClass"
 	// ReasonForeignObject: an object that is not the operator's has the name of one that it needs.
 	ReasonForeignObject = "ForeignObject"
 	// ReasonRejected: the API server refuses an object the session needs; the message says why.

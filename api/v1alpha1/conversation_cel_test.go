@@ -103,7 +103,7 @@ func TestConversationNamesAreDNSLabels(t *testing.T) { namesAreDNSLabels(t, "Con
 
 func TestConversationDefaults(t *testing.T) {
 	conversation := mustCreate(t, "Conversation", env.Namespace(t, nil), "")
-	want := map[string]any{"userSettingsName": "default", "idleTimeout": "30m", "startDeadline": "10m"}
+	want := map[string]any{"userSettingsName": "default"}
 	if got := conversation.Object["spec"]; !reflect.DeepEqual(got, want) {
 		t.Errorf("want %v, got %v", want, got)
 	}

@@ -16,6 +16,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule="has(self.conversationInstructions) == has(oldSelf.conversationInstructions) && (!has(self.conversationInstructions) || self.conversationInstructions == oldSelf.conversationInstructions)",message="conversationInstructions cannot be changed: create a new Conversation",fieldPath=".conversationInstructions"
 // +kubebuilder:validation:XValidation:rule="has(self.mcpConfig) == has(oldSelf.mcpConfig) && (!has(self.mcpConfig) || self.mcpConfig == oldSelf.mcpConfig)",message="mcpConfig cannot be changed: create a new Conversation",fieldPath=".mcpConfig"
 // +kubebuilder:validation:XValidation:rule="has(self.workspace) == has(oldSelf.workspace) && (!has(self.workspace) || self.workspace == oldSelf.workspace)",message="workspace cannot be changed: create a new Conversation",fieldPath=".workspace"
+// +kubebuilder:validation:XValidation:rule="has(self.sessionClassName) == has(oldSelf.sessionClassName) && (!has(self.sessionClassName) || self.sessionClassName == oldSelf.sessionClassName)",message="sessionClassName cannot be changed: create a new Conversation",fieldPath=".sessionClassName"
 // +kubebuilder:validation:XValidation:rule="!has(self.replayJSONRef) || !has(self.initialUserMsg)",message="initialUserMsg must be absent when replayJSONRef is set: a replay brings its own first message",fieldPath=".initialUserMsg"
 // +kubebuilder:validation:XValidation:rule="!has(self.replayJSONRef) || !has(self.imageURLs)",message="imageURLs must be absent when replayJSONRef is set: a replay brings its own images",fieldPath=".imageURLs"
 // +kubebuilder:validation:XValidation:rule="!has(self.replayJSONRef) || !has(self.suggestedTask)",message="suggestedTask must be absent when replayJSONRef is set: a replay brings its own first message",fieldPath=".suggestedTask"
@@ -85,9 +86,16 @@ type ConversationSpec struct {
 	// +optional
 	MCPConfig *MCPConfig `json:"mcpConfig,omitempty"`
 
-	// Workspace that outlives the session's pod. Without it the workspace is scratch space.
+	// Workspace that outlives the session's pod. Without it, as the class says.
 	// +optional
 	Workspace *Workspace `json:"workspace,omitempty"`
+
+	// SessionClassName names the SessionClass; without it the one of the settings, or else the one called default.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=53
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// +optional
+	SessionClassName *string `json:"sessionClassName,omitempty"`
 
 	// Suspend stops the session and keeps its workspace; unset it to resume.
 	// +optional
@@ -99,16 +107,15 @@ type ConversationSpec struct {
 	RestartAt *metav1.Time `json:"restartAt,omitempty"`
 
 	// IdleTimeout after which a session in which nothing happens ends, with reason Idle. It holds
-	// from the next start on. "0s" means never.
-	// +kubebuilder:default="30m"
+	// from the next start on. "0s" means never. Without it, as long as the class says.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('720h')",message="idleTimeout must be a duration between 0s and 720h, such as 90s, 30m or 1h30m"
 	// +optional
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
 
-	// StartDeadline by which the session must be running, else it ends with the step it is stuck in.
-	// +kubebuilder:default="10m"
+	// StartDeadline by which the session must be running, else it ends with the step it is stuck in. One that ran before waits
+	// on. Without it, as long as the class says.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="startDeadline must be a duration between 1s and 24h, such as 90s, 30m or 1h30m"
@@ -116,7 +123,7 @@ type ConversationSpec struct {
 	StartDeadline *metav1.Duration `json:"startDeadline,omitempty"`
 
 	// MaxDuration that the session may be RUNNING since somebody last started it, over all its attempts. Then it stops, with
-	// reason MaxDuration, and may be started again. "0s" means without a bound.
+	// reason MaxDuration, and may be started again. "0s" means without a bound. Without it, as long as the class says.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('8760h')",message="maxDuration must be a duration between 0s and 8760h, such as 90s, 30m or 1h30m"
@@ -124,7 +131,7 @@ type ConversationSpec struct {
 	MaxDuration *metav1.Duration `json:"maxDuration,omitempty"`
 
 	// TTLAfterStopped deletes the Conversation this long after its session ended. A suspended one
-	// has not ended. Without it the Conversation stays.
+	// has not ended. Without it, as long as the class says.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('8760h')",message="ttlAfterStopped must be a duration between 0s and 8760h, such as 90s, 30m or 1h30m"
@@ -221,6 +228,19 @@ const (
 	StateStopped ConversationState = "STOPPED"
 )
 
+// WorkspaceKind is where the files of a session are.
+type WorkspaceKind string
+
+// The kinds of workspaces.
+const (
+	// WorkspaceOwn is a volume that the Conversation asks for.
+	WorkspaceOwn WorkspaceKind = "Own"
+	// WorkspaceClass is a volume that the class gives.
+	WorkspaceClass WorkspaceKind = "Class"
+	// WorkspaceScratch goes with the pod.
+	WorkspaceScratch WorkspaceKind = "Scratch"
+)
+
 // ConversationStatus is what the operator found.
 type ConversationStatus struct {
 	// ObservedGeneration of the spec that this status is about.
@@ -277,6 +297,12 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +optional
 	RanFor *metav1.Duration `json:"ranFor,omitempty"`
+
+	// Workspace is where the session's files are, as it was found at its first start: Own (the volume that the Conversation asks
+	// for), Class (the class's), or Scratch (space that goes with the pod).
+	// +kubebuilder:validation:Enum=Own;Class;Scratch
+	// +optional
+	Workspace WorkspaceKind `json:"workspace,omitempty"`
 
 	// StartTime is when the session last began to start.
 	// +optional

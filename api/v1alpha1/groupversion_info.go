@@ -26,6 +26,7 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(SchemeGroupVersion,
 		&UserSettings{}, &UserSettingsList{},
 		&Conversation{}, &ConversationList{},
+		&SessionClass{}, &SessionClassList{},
 	)
 	metav1.AddToGroupVersion(scheme, SchemeGroupVersion)
 	return nil

@@ -16,6 +16,10 @@ const (
 	LabelConversation = "parley.dev/conversation"
 	// LabelUserSettings names the UserSettings that an object belongs to.
 	LabelUserSettings = "parley.dev/user-settings"
+	// LabelSessionClass names the SessionClass of a session's pod.
+	LabelSessionClass = "parley.dev/session-class"
+	// LabelWorkspace is the kind of workspace that a session's pod was made with.
+	LabelWorkspace = "parley.dev/workspace"
 	// LabelAttempt is the number of the attempt that a session's pod or Secret was made for.
 	LabelAttempt = "parley.dev/attempt"
 )

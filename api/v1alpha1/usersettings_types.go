@@ -135,6 +135,13 @@ type UserSettingsSpec struct {
 	// +optional
 	GitUserEmail *string `json:"gitUserEmail,omitempty"`
 
+	// SessionClassName names the SessionClass of sessions that name none themselves; without it the one called default.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=53
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// +optional
+	SessionClassName *string `json:"sessionClassName,omitempty"`
+
 	// SessionKeyRef names the key with which the user's HTTP clients authenticate. Without it the
 	// operator makes one in the Secret <name>-session-key; deleting that Secret makes a new key.
 	// +optional

@@ -112,7 +112,7 @@ func networkObjects(t *t) {
 	t.settings(ns, nil)
 	t.running(ns, "networked", nil)
 	policy, service := &networkingv1.NetworkPolicy{}, &corev1.Service{}
-	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: ns, Name: "parley-sessions"}, policy))
+	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: ns, Name: "parley-sessions-default"}, policy))
 	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: ns, Name: "sessions"}, service))
 	if len(policy.Spec.PolicyTypes) != 2 || len(policy.Spec.Ingress) == 0 || len(policy.Spec.Egress) == 0 {
 		t.errorf("the policy is %+v", policy.Spec)

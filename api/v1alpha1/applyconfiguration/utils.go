@@ -18,6 +18,8 @@ import (
 func ForKind(kind schema.GroupVersionKind) interface{} {
 	switch kind {
 	// Group=parley.dev, Version=v1alpha1
+	case v1alpha1.SchemeGroupVersion.WithKind("ClassWorkspace"):
+		return &apiv1alpha1.ClassWorkspaceApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ConfigMapKeyRef"):
 		return &apiv1alpha1.ConfigMapKeyRefApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Conversation"):
@@ -30,6 +32,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.CreateMicroagentApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("CustomSecret"):
 		return &apiv1alpha1.CustomSecretApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("Lifetime"):
+		return &apiv1alpha1.LifetimeApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("MCPConfig"):
 		return &apiv1alpha1.MCPConfigApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("MCPEnvVar"):
@@ -40,10 +44,26 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.MCPStdioServerApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ProviderToken"):
 		return &apiv1alpha1.ProviderTokenApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("PullSecret"):
+		return &apiv1alpha1.PullSecretApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SecretKeyRef"):
 		return &apiv1alpha1.SecretKeyRefApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SecretsStore"):
 		return &apiv1alpha1.SecretsStoreApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SessionClass"):
+		return &apiv1alpha1.SessionClassApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SessionClassSpec"):
+		return &apiv1alpha1.SessionClassSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SessionImages"):
+		return &apiv1alpha1.SessionImagesApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SessionLifetimes"):
+		return &apiv1alpha1.SessionLifetimesApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SessionNetwork"):
+		return &apiv1alpha1.SessionNetworkApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SessionPlacement"):
+		return &apiv1alpha1.SessionPlacementApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("SessionResources"):
+		return &apiv1alpha1.SessionResourcesApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SuggestedTask"):
 		return &apiv1alpha1.SuggestedTaskApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("UserSettings"):

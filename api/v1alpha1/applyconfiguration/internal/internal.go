@@ -25,6 +25,18 @@ func Parser() *typed.Parser {
 var parserOnce sync.Once
 var parser *typed.Parser
 var schemaYAML = typed.YAMLObject(`types:
+- name: com.github.parley-dev.parley.api.v1alpha1.ClassWorkspace
+  map:
+    fields:
+    - name: size
+      type:
+        scalar: string
+    - name: storageClassName
+      type:
+        scalar: string
+    - name: ttl
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
 - name: com.github.parley-dev.parley.api.v1alpha1.ConfigMapKeyRef
   map:
     fields:
@@ -70,7 +82,6 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: idleTimeout
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
-      default: 30m
     - name: imageURLs
       type:
         list:
@@ -98,10 +109,12 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: selectedBranch
       type:
         scalar: string
+    - name: sessionClassName
+      type:
+        scalar: string
     - name: startDeadline
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
-      default: 10m
     - name: suggestedTask
       type:
         namedType: com.github.parley-dev.parley.api.v1alpha1.SuggestedTask
@@ -179,6 +192,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: url
       type:
         scalar: string
+    - name: workspace
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.WorkspaceKind
 - name: com.github.parley-dev.parley.api.v1alpha1.CreateMicroagent
   map:
     fields:
@@ -205,6 +221,15 @@ var schemaYAML = typed.YAMLObject(`types:
         namedType: com.github.parley-dev.parley.api.v1alpha1.SecretKeyRef
 - name: com.github.parley-dev.parley.api.v1alpha1.GitProvider
   scalar: string
+- name: com.github.parley-dev.parley.api.v1alpha1.Lifetime
+  map:
+    fields:
+    - name: default
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
+    - name: max
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
 - name: com.github.parley-dev.parley.api.v1alpha1.MCPConfig
   map:
     fields:
@@ -291,6 +316,12 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: userID
       type:
         scalar: string
+- name: com.github.parley-dev.parley.api.v1alpha1.PullSecret
+  map:
+    fields:
+    - name: name
+      type:
+        scalar: string
 - name: com.github.parley-dev.parley.api.v1alpha1.SecretKeyRef
   map:
     fields:
@@ -319,6 +350,165 @@ var schemaYAML = typed.YAMLObject(`types:
           elementRelationship: associative
           keys:
           - provider
+- name: com.github.parley-dev.parley.api.v1alpha1.SessionClass
+  map:
+    fields:
+    - name: apiVersion
+      type:
+        scalar: string
+    - name: kind
+      type:
+        scalar: string
+    - name: metadata
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta
+    - name: spec
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.SessionClassSpec
+      default: {}
+- name: com.github.parley-dev.parley.api.v1alpha1.SessionClassSpec
+  map:
+    fields:
+    - name: agents
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: associative
+    - name: images
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.SessionImages
+    - name: lifetimes
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.SessionLifetimes
+    - name: maxBudgetPerTask
+      type:
+        scalar: string
+    - name: maxIterations
+      type:
+        scalar: numeric
+    - name: maxRestarts
+      type:
+        scalar: numeric
+    - name: maxSessionsPerUser
+      type:
+        scalar: numeric
+    - name: network
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.SessionNetwork
+    - name: placement
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.SessionPlacement
+    - name: resources
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.SessionResources
+    - name: workspace
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.ClassWorkspace
+- name: com.github.parley-dev.parley.api.v1alpha1.SessionImages
+  map:
+    fields:
+    - name: allowed
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: associative
+    - name: default
+      type:
+        scalar: string
+    - name: pullPolicy
+      type:
+        namedType: io.k8s.api.core.v1.PullPolicy
+    - name: pullSecrets
+      type:
+        list:
+          elementType:
+            namedType: com.github.parley-dev.parley.api.v1alpha1.PullSecret
+          elementRelationship: associative
+          keys:
+          - name
+    - name: runAsUser
+      type:
+        scalar: numeric
+- name: com.github.parley-dev.parley.api.v1alpha1.SessionLifetimes
+  map:
+    fields:
+    - name: idleTimeout
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.Lifetime
+    - name: maxDuration
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.Lifetime
+    - name: startDeadline
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.Lifetime
+    - name: ttlAfterStopped
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.Lifetime
+- name: com.github.parley-dev.parley.api.v1alpha1.SessionNetwork
+  map:
+    fields:
+    - name: egressAllow
+      type:
+        list:
+          elementType:
+            scalar: string
+          elementRelationship: associative
+    - name: httpProxy
+      type:
+        scalar: string
+    - name: httpsProxy
+      type:
+        scalar: string
+    - name: noProxy
+      type:
+        scalar: string
+- name: com.github.parley-dev.parley.api.v1alpha1.SessionPlacement
+  map:
+    fields:
+    - name: annotations
+      type:
+        map:
+          elementType:
+            scalar: string
+    - name: labels
+      type:
+        map:
+          elementType:
+            scalar: string
+    - name: nodeSelector
+      type:
+        map:
+          elementType:
+            scalar: string
+    - name: priorityClassName
+      type:
+        scalar: string
+    - name: runtimeClassName
+      type:
+        scalar: string
+    - name: tolerations
+      type:
+        list:
+          elementType:
+            namedType: io.k8s.api.core.v1.Toleration
+          elementRelationship: atomic
+- name: com.github.parley-dev.parley.api.v1alpha1.SessionResources
+  map:
+    fields:
+    - name: limits
+      type:
+        namedType: io.k8s.api.core.v1.ResourceList
+    - name: maxFactor
+      type:
+        scalar: numeric
+    - name: requests
+      type:
+        namedType: io.k8s.api.core.v1.ResourceList
+    - name: scratchSize
+      type:
+        namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
 - name: com.github.parley-dev.parley.api.v1alpha1.SuggestedTask
   map:
     fields:
@@ -439,6 +629,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: securityAnalyzer
       type:
         scalar: string
+    - name: sessionClassName
+      type:
+        scalar: string
     - name: sessionKeyRef
       type:
         namedType: com.github.parley-dev.parley.api.v1alpha1.SecretKeyRef
@@ -474,6 +667,46 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: storageClassName
       type:
         scalar: string
+- name: com.github.parley-dev.parley.api.v1alpha1.WorkspaceKind
+  scalar: string
+- name: io.k8s.api.core.v1.PullPolicy
+  scalar: string
+- name: io.k8s.api.core.v1.ResourceList
+  map:
+    elementType:
+      namedType: io.k8s.apimachinery.pkg.api.resource.Quantity
+- name: io.k8s.api.core.v1.TaintEffect
+  scalar: string
+- name: io.k8s.api.core.v1.Toleration
+  map:
+    fields:
+    - name: effect
+      type:
+        namedType: io.k8s.api.core.v1.TaintEffect
+    - name: key
+      type:
+        scalar: string
+    - name: operator
+      type:
+        namedType: io.k8s.api.core.v1.TolerationOperator
+    - name: tolerationSeconds
+      type:
+        scalar: numeric
+    - name: value
+      type:
+        scalar: string
+- name: io.k8s.api.core.v1.TolerationOperator
+  scalar: string
+- name: io.k8s.apimachinery.pkg.api.resource.Quantity
+  scalar: untyped
+  list:
+    elementType:
+      namedType: __untyped_atomic_
+    elementRelationship: atomic
+  map:
+    elementType:
+      namedType: __untyped_deduced_
+    elementRelationship: separable
 - name: io.k8s.apimachinery.pkg.apis.meta.v1.Condition
   map:
     fields:

@@ -37,23 +37,26 @@ type ConversationSpecApplyConfiguration struct {
 	ConversationInstructions *string `json:"conversationInstructions,omitempty"`
 	// MCPConfig lists the session's tool servers, in place of those of the settings.
 	MCPConfig *MCPConfigApplyConfiguration `json:"mcpConfig,omitempty"`
-	// Workspace that outlives the session's pod. Without it the workspace is scratch space.
+	// Workspace that outlives the session's pod. Without it, as the class says.
 	Workspace *WorkspaceApplyConfiguration `json:"workspace,omitempty"`
+	// SessionClassName names the SessionClass; without it the one of the settings, or else the one called default.
+	SessionClassName *string `json:"sessionClassName,omitempty"`
 	// Suspend stops the session and keeps its workspace; unset it to resume.
 	Suspend *bool `json:"suspend,omitempty"`
 	// RestartAt starts a session that has ended again, at this time, once. Change it to start the session once more. A time
 	// that comes while the session starts or runs starts nothing.
 	RestartAt *v1.Time `json:"restartAt,omitempty"`
 	// IdleTimeout after which a session in which nothing happens ends, with reason Idle. It holds
-	// from the next start on. "0s" means never.
+	// from the next start on. "0s" means never. Without it, as long as the class says.
 	IdleTimeout *v1.Duration `json:"idleTimeout,omitempty"`
-	// StartDeadline by which the session must be running, else it ends with the step it is stuck in.
+	// StartDeadline by which the session must be running, else it ends with the step it is stuck in. One that ran before waits
+	// on. Without it, as long as the class says.
 	StartDeadline *v1.Duration `json:"startDeadline,omitempty"`
 	// MaxDuration that the session may be RUNNING since somebody last started it, over all its attempts. Then it stops, with
-	// reason MaxDuration, and may be started again. "0s" means without a bound.
+	// reason MaxDuration, and may be started again. "0s" means without a bound. Without it, as long as the class says.
 	MaxDuration *v1.Duration `json:"maxDuration,omitempty"`
 	// TTLAfterStopped deletes the Conversation this long after its session ended. A suspended one
-	// has not ended. Without it the Conversation stays.
+	// has not ended. Without it, as long as the class says.
 	TTLAfterStopped *v1.Duration `json:"ttlAfterStopped,omitempty"`
 }
 
@@ -158,6 +161,14 @@ func (b *ConversationSpecApplyConfiguration) WithMCPConfig(value *MCPConfigApply
 // If called multiple times, the Workspace field is set to the value of the last call.
 func (b *ConversationSpecApplyConfiguration) WithWorkspace(value *WorkspaceApplyConfiguration) *ConversationSpecApplyConfiguration {
 	b.Workspace = value
+	return b
+}
+
+// WithSessionClassName sets the SessionClassName field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the SessionClassName field is set to the value of the last call.
+func (b *ConversationSpecApplyConfiguration) WithSessionClassName(value string) *ConversationSpecApplyConfiguration {
+	b.SessionClassName = &value
 	return b
 }
 

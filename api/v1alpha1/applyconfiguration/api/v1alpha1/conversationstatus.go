@@ -40,6 +40,9 @@ type ConversationStatusApplyConfiguration struct {
 	LastRestart *string `json:"lastRestart,omitempty"`
 	// RanFor is how long the session was RUNNING since somebody last started it, without the time since runningTime while it runs.
 	RanFor *v1.Duration `json:"ranFor,omitempty"`
+	// Workspace is where the session's files are, as it was found at its first start: Own (the volume that the Conversation asks
+	// for), Class (the class's), or Scratch (space that goes with the pod).
+	Workspace *apiv1alpha1.WorkspaceKind `json:"workspace,omitempty"`
 	// StartTime is when the session last began to start.
 	StartTime *v1.Time `json:"startTime,omitempty"`
 	// RunningTime is when the session last became ready.
@@ -151,6 +154,14 @@ func (b *ConversationStatusApplyConfiguration) WithLastRestart(value string) *Co
 // If called multiple times, the RanFor field is set to the value of the last call.
 func (b *ConversationStatusApplyConfiguration) WithRanFor(value v1.Duration) *ConversationStatusApplyConfiguration {
 	b.RanFor = &value
+	return b
+}
+
+// WithWorkspace sets the Workspace field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Workspace field is set to the value of the last call.
+func (b *ConversationStatusApplyConfiguration) WithWorkspace(value apiv1alpha1.WorkspaceKind) *ConversationStatusApplyConfiguration {
+	b.Workspace = &value
 	return b
 }
 

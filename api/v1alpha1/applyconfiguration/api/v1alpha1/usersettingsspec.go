@@ -60,6 +60,8 @@ type UserSettingsSpecApplyConfiguration struct {
 	GitUserName *string `json:"gitUserName,omitempty"`
 	// GitUserEmail is the author address of commits made in sessions.
 	GitUserEmail *string `json:"gitUserEmail,omitempty"`
+	// SessionClassName names the SessionClass of sessions that name none themselves; without it the one called default.
+	SessionClassName *string `json:"sessionClassName,omitempty"`
 	// SessionKeyRef names the key with which the user's HTTP clients authenticate. Without it the
 	// operator makes one in the Secret <name>-session-key; deleting that Secret makes a new key.
 	SessionKeyRef *SecretKeyRefApplyConfiguration `json:"sessionKeyRef,omitempty"`
@@ -268,6 +270,14 @@ func (b *UserSettingsSpecApplyConfiguration) WithGitUserName(value string) *User
 // If called multiple times, the GitUserEmail field is set to the value of the last call.
 func (b *UserSettingsSpecApplyConfiguration) WithGitUserEmail(value string) *UserSettingsSpecApplyConfiguration {
 	b.GitUserEmail = &value
+	return b
+}
+
+// WithSessionClassName sets the SessionClassName field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the SessionClassName field is set to the value of the last call.
+func (b *UserSettingsSpecApplyConfiguration) WithSessionClassName(value string) *UserSettingsSpecApplyConfiguration {
+	b.SessionClassName = &value
 	return b
 }
 

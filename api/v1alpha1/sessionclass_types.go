@@ -1,0 +1,268 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// DefaultSessionClass is the class of sessions for which neither the Conversation nor its settings name one. Everybody may
+// use it.
+const DefaultSessionClass = "default"
+
+// SessionClassSpec is what every session of the class gets, and may not exceed. What it leaves out is as the operator has it.
+type SessionClassSpec struct {
+	// Placement of the sessions' pods in the cluster.
+	// +optional
+	Placement *SessionPlacement `json:"placement,omitempty"`
+
+	// Images that sessions run in.
+	// +optional
+	Images *SessionImages `json:"images,omitempty"`
+
+	// Resources of a session.
+	// +optional
+	Resources *SessionResources `json:"resources,omitempty"`
+
+	// Workspace of sessions that do not ask for one of their own. Without it they get scratch space.
+	// +optional
+	Workspace *ClassWorkspace `json:"workspace,omitempty"`
+
+	// Lifetimes of sessions: what they are where a Conversation says nothing, and how long they may be.
+	// +optional
+	Lifetimes *SessionLifetimes `json:"lifetimes,omitempty"`
+
+	// MaxRestarts of a session since somebody last started it; then it ends as Failed. 5 where it is absent.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	// +optional
+	MaxRestarts *int32 `json:"maxRestarts,omitempty"`
+
+	// MaxSessionsPerUser is how many sessions of one UserSettings run at a time; the others wait, Queued. Without a bound where it is absent.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100000
+	// +optional
+	MaxSessionsPerUser *int32 `json:"maxSessionsPerUser,omitempty"`
+
+	// Network of the sessions.
+	// +optional
+	Network *SessionNetwork `json:"network,omitempty"`
+
+	// MaxIterations is the most that settings may ask for.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000
+	// +optional
+	MaxIterations *int32 `json:"maxIterations,omitempty"`
+
+	// MaxBudgetPerTask is the most that settings may ask for, in US dollars, as a decimal such as "4.50".
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:Pattern=`^[0-9]{1,9}(\.[0-9]{1,6})?$`
+	// +optional
+	MaxBudgetPerTask *string `json:"maxBudgetPerTask,omitempty"`
+
+	// Agents of the catalogue that sessions may run; all where it is absent.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=128
+	// +listType=set
+	// +optional
+	Agents []string `json:"agents,omitempty"`
+}
+
+// SessionPlacement is where the pods of sessions run.
+type SessionPlacement struct {
+	// NodeSelector that a node must match.
+	// +kubebuilder:validation:MaxProperties=32
+	// +optional
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+
+	// Tolerations of the pods.
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=atomic
+	// +optional
+	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
+
+	// RuntimeClassName of the pods, such as gvisor.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	RuntimeClassName *string `json:"runtimeClassName,omitempty"`
+
+	// PriorityClassName of the pods.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	PriorityClassName *string `json:"priorityClassName,omitempty"`
+
+	// Labels of the pods, beside the operator's own, which win.
+	// +kubebuilder:validation:MaxProperties=32
+	// +optional
+	Labels map[string]string `json:"labels,omitempty"`
+
+	// Annotations of the pods.
+	// +kubebuilder:validation:MaxProperties=32
+	// +optional
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// SessionImages are the images that sessions run in.
+type SessionImages struct {
+	// Default image, where neither the settings nor the agent name one. It needs a shell and git for most agents.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +optional
+	Default *string `json:"default,omitempty"`
+
+	// Allowed are patterns of the images that settings and agents may name; * stands for any characters. All where it is absent.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=512
+	// +listType=set
+	// +optional
+	Allowed []string `json:"allowed,omitempty"`
+
+	// PullPolicy of the class's own image and of Parley's. Images that users name are pulled always, unless they name a digest:
+	// who may run an image that another tenant's pod brought to the node is the registry's to say.
+	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
+	// +optional
+	PullPolicy *corev1.PullPolicy `json:"pullPolicy,omitempty"`
+
+	// PullSecrets in the namespace of each session.
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	PullSecrets []PullSecret `json:"pullSecrets,omitempty"`
+
+	// RunAsUser is the user and group id of sessions, 1000 where it is absent. 0 leaves both to the cluster, as OpenShift wants it.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
+	// +optional
+	RunAsUser *int64 `json:"runAsUser,omitempty"`
+}
+
+// PullSecret names a Secret with which images are pulled.
+type PullSecret struct {
+	// Name of the Secret.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Name string `json:"name"`
+}
+
+// SessionResources are the resources of a session.
+type SessionResources struct {
+	// Requests at factor 1: cpu and memory.
+	// +optional
+	Requests corev1.ResourceList `json:"requests,omitempty"`
+
+	// Limits at factor 1: cpu and memory.
+	// +optional
+	Limits corev1.ResourceList `json:"limits,omitempty"`
+
+	// MaxFactor is the largest remoteRuntimeResourceFactor: 1, 2, 4 or 8. 4 where it is absent.
+	// +kubebuilder:validation:Enum=1;2;4;8
+	// +optional
+	MaxFactor *int32 `json:"maxFactor,omitempty"`
+
+	// ScratchSize bounds each scratch volume of a session: its home and, without a workspace of its own, its files. 10Gi where it is absent.
+	// +optional
+	ScratchSize *resource.Quantity `json:"scratchSize,omitempty"`
+}
+
+// ClassWorkspace is the volume that a session gets which does not ask for one of its own.
+type ClassWorkspace struct {
+	Workspace `json:",inline"`
+
+	// TTL is how long the volume is kept after the session stopped; the Conversation stays. For ever where it is absent.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('87600h')",message="ttl must be a duration between 0s and 87600h, such as 12h or 168h"
+	// +optional
+	TTL *metav1.Duration `json:"ttl,omitempty"`
+}
+
+// SessionLifetimes are how long sessions of the class live.
+type SessionLifetimes struct {
+	// IdleTimeout of sessions. 30m by default.
+	// +optional
+	IdleTimeout *Lifetime `json:"idleTimeout,omitempty"`
+	// StartDeadline of sessions. 10m by default.
+	// +optional
+	StartDeadline *Lifetime `json:"startDeadline,omitempty"`
+	// MaxDuration of sessions. 24h by default.
+	// +optional
+	MaxDuration *Lifetime `json:"maxDuration,omitempty"`
+	// TTLAfterStopped of Conversations. They stay by default.
+	// +optional
+	TTLAfterStopped *Lifetime `json:"ttlAfterStopped,omitempty"`
+}
+
+// Lifetime is a default and a bound. "0s" means without end.
+// +kubebuilder:validation:XValidation:rule="!has(self.max) || !has(self.default) || duration(self.max) == duration('0s') || duration(self.default) <= duration(self.max)",message="default must not be longer than max"
+type Lifetime struct {
+	// Default where a Conversation says nothing.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('8760h')",message="default must be a duration between 0s and 8760h, such as 90s, 30m or 1h30m"
+	// +optional
+	Default *metav1.Duration `json:"default,omitempty"`
+
+	// Max that a Conversation may ask for.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('8760h')",message="max must be a duration between 0s and 8760h, such as 90s, 30m or 1h30m"
+	// +optional
+	Max *metav1.Duration `json:"max,omitempty"`
+}
+
+// SessionNetwork is whom sessions may reach, and how.
+type SessionNetwork struct {
+	// EgressAllow lists ranges that sessions may reach although they are private.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="must be a range of addresses, such as 10.20.0.0/16"
+	// +listType=set
+	// +optional
+	EgressAllow []string `json:"egressAllow,omitempty"`
+
+	// HTTPProxy becomes the variables HTTP_PROXY and http_proxy of the session.
+	// +kubebuilder:validation:MaxLength=2048
+	// +optional
+	HTTPProxy string `json:"httpProxy,omitempty"`
+
+	// HTTPSProxy becomes the variables HTTPS_PROXY and https_proxy.
+	// +kubebuilder:validation:MaxLength=2048
+	// +optional
+	HTTPSProxy string `json:"httpsProxy,omitempty"`
+
+	// NoProxy becomes the variables NO_PROXY and no_proxy.
+	// +kubebuilder:validation:MaxLength=4096
+	// +optional
+	NoProxy string `json:"noProxy,omitempty"`
+}
+
+// SessionClass is what sessions of a kind get and may not exceed. Administrators write it, as they write StorageClasses.
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,path=sessionclasses,singular=sessionclass,shortName=sclass
+// +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.spec.images.default`
+// +kubebuilder:printcolumn:name="Workspace",type=string,JSONPath=`.spec.workspace.size`
+// +kubebuilder:printcolumn:name="Max-Factor",type=integer,JSONPath=`.spec.resources.maxFactor`
+// +kubebuilder:printcolumn:name="Runtime-Class",type=string,priority=1,JSONPath=`.spec.placement.runtimeClassName`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 53 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name must be a DNS label of at most 53 characters: lower-case letters, digits and -"
+type SessionClass struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec is what sessions of the class get.
+	// +kubebuilder:default={}
+	// +optional
+	Spec SessionClassSpec `json:"spec,omitempty"`
+}
+
+// SessionClassList is a list of SessionClasses.
+// +kubebuilder:object:root=true
+type SessionClassList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []SessionClass `json:"items"`
+}

@@ -1,0 +1,102 @@
+package webhook
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/testenv"
+)
+
+// mayUse a class, which is the whole cluster's.
+func mayUse(t *testing.T, name, class string) {
+	t.Helper()
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{GenerateName: "t-"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{"parley.dev"}, Resources: []string{"sessionclasses"}, Verbs: []string{"use"}, ResourceNames: []string{class}},
+	}}
+	mustCreate(t, role)
+	mustCreate(t, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "t-"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+	})
+}
+
+// aClass is one that allows little, and a user who may use it.
+func aClass(t *testing.T, namespace string) string {
+	t.Helper()
+	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "small-" + namespace}, Spec: v1alpha1.SessionClassSpec{
+		Images:    &v1alpha1.SessionImages{Allowed: []string{"example.com/team/*"}},
+		Resources: &v1alpha1.SessionResources{MaxFactor: ptr.To[int32](1)},
+		Lifetimes: &v1alpha1.SessionLifetimes{MaxDuration: &v1alpha1.Lifetime{Max: &metav1.Duration{Duration: time.Hour}}},
+		Agents:    []string{"coder"},
+	}}
+	mustCreate(t, class)
+	testenv.Await(t, func() error { // until the webhook knows it
+		p := admin(t)
+		err := p.Create(t.Context(), object(t, "Conversation", namespace, "{sessionClassName: "+class.Name+"}"), client.DryRunAll)
+		if err == nil && slices.ContainsFunc(p.warnings, func(w string) bool { return strings.Contains(w, "SessionClass") }) {
+			return errors.New("the class is not known yet")
+		}
+		return err
+	})
+	return class.Name
+}
+
+func TestOnlyWhoMayUseAClassMayNameIt(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	class := aClass(t, namespace)
+	stranger := user(t, "stranger-"+namespace, namespace, use("default"))
+	member := user(t, "member-"+namespace, namespace, use("default"))
+	mayUse(t, "member-"+namespace, class)
+	for _, kind := range []string{"UserSettings", "Conversation"} {
+		t.Run(kind, func(t *testing.T) {
+			expectRefused(t, stranger.create(t, object(t, kind, namespace, "sessionClassName: "+class)), class, "spec.sessionClassName")
+			expectAccepted(t, stranger.create(t, object(t, kind, namespace, "sessionClassName: default")))
+			testenv.Await(t, func() error { return member.create(t, object(t, kind, namespace, "sessionClassName: "+class)) })
+		})
+	}
+}
+
+func TestWhatAClassDoesNotAllowIsRefusedWithItsField(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	class := aClass(t, namespace)
+	for _, c := range []struct{ kind, spec, field string }{
+		{"UserSettings", "sandboxBaseContainerImage: example.com/other/x:1", "spec.sandboxBaseContainerImage"},
+		{"UserSettings", "sandboxRuntimeContainerImage: example.com/other/x:1", "spec.sandboxRuntimeContainerImage"},
+		{"UserSettings", "remoteRuntimeResourceFactor: 2", "spec.remoteRuntimeResourceFactor"},
+		{"Conversation", "maxDuration: 8760h", "spec.maxDuration"},
+		{"Conversation", "maxDuration: 0s", "spec.maxDuration"},
+	} {
+		t.Run(c.kind+" "+c.spec, func(t *testing.T) {
+			named := object(t, c.kind, namespace, "{"+c.spec+", sessionClassName: "+class+"}")
+			expectRefused(t, admin(t).create(t, named), class, c.field)
+		})
+	}
+	t.Run("and keeps nobody from changing something else", func(t *testing.T) {
+		loose := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "loose-" + namespace}}
+		mustCreate(t, loose)
+		settings := mustCreate(t, object(t, "UserSettings", namespace, "{remoteRuntimeResourceFactor: 4, sessionClassName: "+loose.Name+"}"))
+		loose.Spec.Resources = &v1alpha1.SessionResources{MaxFactor: ptr.To[int32](1)}
+		if err := env.Client.Update(t.Context(), loose); err != nil {
+			t.Fatal(err)
+		}
+		root := admin(t)
+		testenv.Await(t, func() error { // until the stricter class is in the cache
+			if root.create(t, object(t, "UserSettings", namespace, "{remoteRuntimeResourceFactor: 4, sessionClassName: "+loose.Name+"}")) == nil {
+				return errors.New("the stricter class is not known yet")
+			}
+			return nil
+		})
+		expectAccepted(t, root.change(t, settings, setField(t, "de", "spec", "language")))
+		expectRefused(t, root.change(t, settings, setField(t, int64(8), "spec", "remoteRuntimeResourceFactor")), loose.Name, "spec.remoteRuntimeResourceFactor")
+	})
+}
