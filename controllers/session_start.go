@@ -68,6 +68,21 @@ func (r *conversationReconciler) prepareStart(ctx context.Context, c *v1alpha1.C
 	return r.startAnew(ctx, c, settings, existing)
 }
 
+// whole is a Conversation with all its texts, which the cache has only the beginnings of.
+func (r *conversationReconciler) whole(ctx context.Context, c *v1alpha1.Conversation) (*v1alpha1.Conversation, error) {
+	if c.Annotations[annotationCut] == "" {
+		return c, nil
+	}
+	whole := &v1alpha1.Conversation{}
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(c), whole); err != nil {
+		return nil, fmt.Errorf("read Conversation: %w", err)
+	}
+	if whole.UID != c.UID {
+		return nil, fmt.Errorf("read Conversation: it is another one by now")
+	}
+	return whole, nil
+}
+
 // notAllowedError says that the class does not allow what the session asks for.
 type notAllowedError struct{ problem *problem }
 
@@ -106,7 +121,11 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 		start.blocked = &notAllowedError{refused}
 		return start, nil
 	}
-	doc, files := buildDocument(c, &settings.Spec, start.class.bounds(&c.Spec))
+	whole, err := r.whole(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	doc, files := buildDocument(whole, &settings.Spec, start.class.bounds(&c.Spec))
 	doc.Agent = agent
 	secrets := newResolver(r.live, c.Namespace)
 	values := map[string][]byte{}

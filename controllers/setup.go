@@ -77,6 +77,7 @@ func cacheOptions() cache.Options {
 	return cache.Options{
 		DefaultTransform: stripMetadata,
 		ByObject: map[client.Object]cache.ByObject{
+			&v1alpha1.Conversation{}:        {Transform: stripConversation},
 			&corev1.Pod{}:                   pods,
 			&corev1.Service{}:               ours,
 			&corev1.PersistentVolumeClaim{}: ours,

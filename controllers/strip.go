@@ -2,9 +2,11 @@ package controllers
 
 import (
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -28,6 +30,54 @@ func stripMetadata(object any) (any, error) {
 		delete(annotations, corev1.LastAppliedConfigAnnotation)
 	}
 	return o, nil
+}
+
+const (
+	// maxCachedText is how much of a Conversation's texts is kept in the cache; nothing but a start needs more of them.
+	maxCachedText = 1024
+	// annotationCut marks a cached Conversation of which more texts are to be had from the API server. It stands in the cache only.
+	annotationCut = "parley.dev/cut"
+)
+
+// stripConversation cuts long texts off. Of each that there is something stays, which says that it is there.
+func stripConversation(object any) (any, error) {
+	c, ok := object.(*v1alpha1.Conversation)
+	if !ok {
+		return stripMetadata(object)
+	}
+	if _, err := stripMetadata(c); err != nil {
+		return nil, err
+	}
+	spec, cutOff := &c.Spec, false
+	for _, text := range []**string{&spec.InitialUserMsg, &spec.ConversationInstructions} {
+		if *text != nil && len(**text) > maxCachedText {
+			*text, cutOff = ptr.To(strings.Clone(cut(**text, maxCachedText))), true
+		}
+	}
+	if size := textSize(spec.ImageURLs); size > maxCachedText {
+		spec.ImageURLs, cutOff = []string{"cut"}, true
+	}
+	if spec.MCPConfig != nil {
+		for i := range spec.MCPConfig.StdioServers {
+			if server := &spec.MCPConfig.StdioServers[i]; textSize(server.Args) > maxCachedText {
+				server.Args, cutOff = []string{"cut"}, true
+			}
+		}
+	}
+	if cutOff {
+		if c.Annotations == nil {
+			c.Annotations = map[string]string{}
+		}
+		c.Annotations[annotationCut] = "true"
+	}
+	return c, nil
+}
+
+func textSize(texts []string) (size int) {
+	for _, text := range texts {
+		size += len(text)
+	}
+	return size
 }
 
 // stripPod keeps of a session's pod what the status is derived from: who it belongs to, the images by

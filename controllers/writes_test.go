@@ -1,11 +1,13 @@
 package controllers
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/testenv"
 )
@@ -300,5 +303,41 @@ func TestACrashBetweenAnyTwoWritesLeavesNothingTwiceAndNothingUndone(t *testing.
 				t.Errorf("made %v", made)
 			}
 		})
+	}
+}
+
+// Not parallel: it measures the memory of the whole process.
+func TestLongTextsAreReadAtAStartAndNotKept(t *testing.T) {
+	const n = 40
+	ns := env.Namespace(t, nil)
+	create(t, userSettings(ns, "ada"))
+	long := strings.Repeat("x", 120<<10)
+	for i := range n {
+		create(t, makeConversation(ns, fmt.Sprintf("c-%d", i)).with(func(s *v1alpha1.ConversationSpec) {
+			s.InitialUserMsg, s.ConversationInstructions = &long, &long
+			s.ImageURLs = slices.Repeat([]string{"data:image/png;base64," + strings.Repeat("A", 16000)}, 16)
+		}).obj())
+	}
+	startManager(t, env.Namespace(t, nil))() // the metrics hold on to the newest manager's cache
+	heap := heapInUse()
+	startManager(t, ns)
+	for i := range n {
+		if err := makeReady(t, ns, fmt.Sprintf("c-%d", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, func() error { return allRunning(t, ns, n) })
+	each := (float64(heapInUse()) - float64(heap)) / n
+	t.Logf("a conversation with %d KiB of texts takes %.1f KiB", (2*len(long)+16*16000)>>10, each/1024)
+	if each > float64(len(long)) {
+		t.Errorf("a conversation takes %.0f bytes of the manager's memory", each)
+	}
+	secret := &corev1.Secret{}
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: v1alpha1.SessionName("c-0")}, secret); err != nil {
+		t.Fatal(err)
+	}
+	var doc session.Document
+	if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil || doc.FirstMessage != long || doc.Instructions != long || len(doc.ImageURLs) != 16 {
+		t.Errorf("the session is told %d and %d bytes and %d images (%v)", len(doc.FirstMessage), len(doc.Instructions), len(doc.ImageURLs), err)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
@@ -61,7 +63,7 @@ func podDeletedAtWork(t *t) {
 
 func podLostAtWork(t *t) {
 	ns := t.newNamespace()
-	c := t.atWork(ns, "lost", nil)
+	c := t.atWork(ns, "lost", ofClass(scratchClass))
 	t.must(t.client.Delete(t.ctx, t.podOf(c)))
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonLost)
 	t.gone(&corev1.Pod{}, ns, v1alpha1.SessionName(c.Name))
@@ -81,5 +83,28 @@ func podLostAtWork(t *t) {
 	t.must(t.client.List(t.ctx, pods, client.InNamespace(ns)))
 	if len(pods.Items) > 0 || c.Status.Attempt > 1 || c.Status.Reason != v1alpha1.ReasonLost {
 		t.errorf("%d pods follow in attempt %d: %s, %s", len(pods.Items), c.Status.Attempt, c.Status.State, c.Status.Reason)
+	}
+}
+
+// stopAndStartOverHTTP asks for nothing but a session: its files are on the volume that the default class gives.
+func stopAndStartOverHTTP(t *t) {
+	u := t.newUser()
+	var stored rest.Stored
+	t.call(u, http.MethodPost, "/api/settings", rest.Settings{Language: rest.Set("en")}, &stored, http.StatusUnauthorized)
+	var answer rest.ConversationResponse
+	t.call(u, http.MethodPost, "/api/conversations", rest.ConversationRequest{ConversationID: ptr.To("stays")}, &answer, http.StatusUnauthorized)
+	c := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace, Name: "stays"}}
+	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	if c.Status.Workspace != v1alpha1.WorkspaceClass {
+		t.errorf("its workspace is %s", c.Status.Workspace)
+	}
+	t.shell(c, "echo precious > /workspace/note")
+	t.call(u, http.MethodPost, "/api/conversations/stays/stop", nil, &answer, http.StatusUnauthorized)
+	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+	t.gone(&corev1.Pod{}, u.namespace, v1alpha1.SessionName("stays"))
+	t.call(u, http.MethodPost, "/api/conversations/stays/start", nil, &answer, http.StatusUnauthorized)
+	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	if got := t.shell(c, "cat /workspace/note"); got != "precious" {
+		t.errorf("the workspace holds %q", got)
 	}
 }

@@ -14,6 +14,7 @@ var checks = []check{
 	{"a pod deleted at work without a workspace is lost and not replaced", podLostAtWork},
 	{"an injected sidecar does not hide the end of a session", sidecarInjected},
 	{"a suspended session resumes on the same workspace", suspendAndResume},
+	{"a session stopped and started over HTTP keeps its files", stopAndStartOverHTTP},
 	{"an idle session stops by itself", idleStop},
 	{"a start with an image that does not exist ends at its deadline and names the image", startDeadline},
 	{"a deleted conversation leaves nothing", deletedConversation},

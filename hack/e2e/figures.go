@@ -25,13 +25,13 @@ const samples = 10
 func figures(t *t) {
 	ns, ownImage := t.newNamespace(), t.newNamespace()
 	t.settings(ns, nil)
-	t.settings(ownImage, func(s *v1alpha1.UserSettingsSpec) { s.SandboxBaseContainerImage = nil })
+	t.settings(ownImage, nil)
 	var sessions, own, pods []time.Duration
 	for i := range samples {
 		name := fmt.Sprintf("s%d", i)
 		began := time.Now()
 		steps := t.followPod(ns, name)
-		c := t.running(ns, name, nil)
+		c := t.running(ns, name, ofClass(scratchClass))
 		sessions = append(sessions, time.Since(began))
 		if i == samples-1 {
 			t.notef("steps of the last start: %s", steps())
@@ -41,7 +41,7 @@ func figures(t *t) {
 		t.gone(&corev1.Pod{}, ns, v1alpha1.SessionName(c.Name))
 
 		began = time.Now()
-		c = t.running(ownImage, name, nil)
+		c = t.running(ownImage, name, ofClass(plainClass))
 		own = append(own, time.Since(began))
 		t.must(t.client.Delete(t.ctx, c))
 		t.gone(&corev1.Pod{}, ownImage, v1alpha1.SessionName(c.Name))

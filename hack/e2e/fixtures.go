@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/session"
@@ -63,7 +62,6 @@ func (t *t) cleanUp() {
 // settings makes UserSettings named default.
 func (t *t) settings(namespace string, change func(*v1alpha1.UserSettingsSpec)) {
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "default"}}
-	settings.Spec.SandboxBaseContainerImage = ptr.To(debianImage)
 	if change != nil {
 		change(&settings.Spec)
 	}

@@ -96,8 +96,7 @@ func (t *t) startOverHTTP(u *user, id string) (*v1alpha1.Conversation, repositor
 	// A user who was just made is not known to every facade at once.
 	t.call(u, http.MethodPost, "/api/settings", rest.Settings{
 		Agent: rest.Set(writer), LLMModel: rest.Set("example/model"), LLMAPIKey: rest.NewKey(llm),
-		SandboxBaseContainerImage: rest.Set(debianImage),
-		GitUserName:               rest.Set("Ada"), GitUserEmail: rest.Set("ada@example.com"),
+		GitUserName: rest.Set("Ada"), GitUserEmail: rest.Set("ada@example.com"),
 		SecretsStore: rest.Set(rest.UserSecrets{
 			ProviderTokens: map[string]*rest.ProviderToken{"github": {Token: rest.NewKey(token), Host: rest.Set(repo.host)}},
 			CustomSecrets:  map[string]*rest.CustomSecret{"CUSTOM": {Secret: rest.NewKey(custom)}},

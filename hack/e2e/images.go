@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -21,7 +20,7 @@ const (
 	pauseImage  = "localhost/pause:e2e"
 	parleyImage = "localhost/parley:e2e"
 	debianImage = "localhost/debian:e2e"
-	hungryImage = "localhost/hungry:e2e"
+	hungryImage = registryAddress + "/hungry:e2e" // which a user names
 	absentImage = "localhost/absent:e2e"
 )
 
@@ -58,7 +57,7 @@ func buildImages(ctx context.Context, o options) error {
 }
 
 func writeImage(dir, tag string, base v1.Image, files map[string]string, entry []string) error {
-	file := filepath.Join(dir, strings.NewReplacer("/", "_", ":", "_").Replace(tag))
+	file := imageFile(dir, tag)
 	layer, err := programLayer(file+".layer", files)
 	if err != nil {
 		return err

@@ -47,6 +47,9 @@ func runInside(ctx context.Context, o options) error {
 	n.supervisor, ctx = cluster.Supervise(ctx, o.logs)
 	err := n.up(ctx)
 	if err == nil {
+		err = serveImages(ctx, imagesDir(o.state), hungryImage)
+	}
+	if err == nil {
 		go n.provisionVolumes(ctx)
 		err = n.check(ctx)
 	}
@@ -81,6 +84,7 @@ func (n *inside) up(ctx context.Context) error {
 		{"storage", time.Minute, n.makeStorageClass},
 		{"Parley is installed", time.Minute, n.installParley},
 		{"Parley is ready", 3 * time.Minute, n.awaitParley},
+		{"classes", time.Minute, n.makeClasses},
 	} {
 		stepCtx, cancel := context.WithTimeout(ctx, s.timeout)
 		err := s.do(stepCtx)

@@ -53,7 +53,7 @@ func runtimeKilled(t *t) {
 func killedForMemory(t *t) {
 	ns := t.newNamespace()
 	t.settings(ns, func(s *v1alpha1.UserSettingsSpec) {
-		s.SandboxBaseContainerImage, s.SandboxRuntimeContainerImage = nil, ptr.To(hungryImage)
+		s.SandboxRuntimeContainerImage = ptr.To(hungryImage)
 	})
 	c := t.conversation(ns, "hungry", nil)
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonFailed)

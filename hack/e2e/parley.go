@@ -8,8 +8,12 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
 const parleyNamespace = "parley-system"
@@ -27,6 +31,38 @@ func (n *inside) installParley(ctx context.Context) error {
 		_, err := n.kubectl(ctx, "apply", "--server-side", "--kustomize", filepath.Join(dir, "default"))
 		return err
 	})
+}
+
+// Classes beside the default one.
+const (
+	// scratchClass gives no volume.
+	scratchClass = "scratch"
+	// plainClass gives nothing, so that sessions run in Parley's own image.
+	plainClass = "plain"
+)
+
+// makeClasses has sessions run in the image that is on the node: what the shipped class names cannot be pulled here.
+func (n *inside) makeClasses(ctx context.Context) error {
+	image := &v1alpha1.SessionImages{Default: ptr.To(debianImage)}
+	shipped := &v1alpha1.SessionClass{}
+	if err := n.client.Get(ctx, client.ObjectKey{Name: v1alpha1.DefaultSessionClass}, shipped); err != nil {
+		return err
+	}
+	shipped.Spec.Images = image
+	if err := n.client.Update(ctx, shipped); err != nil {
+		return err
+	}
+	for name, spec := range map[string]v1alpha1.SessionClassSpec{scratchClass: {Images: image}, plainClass: {}} {
+		if err := n.client.Create(ctx, &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ofClass asks for a session of a class.
+func ofClass(name string) func(*v1alpha1.ConversationSpec) {
+	return func(s *v1alpha1.ConversationSpec) { s.SessionClassName = &name }
 }
 
 // setImage does what `kustomize edit set image` does, which kubectl has not.

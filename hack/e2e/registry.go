@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// registryAddress is where images are pulled from that users name. It exists in the namespaces of the node only.
+const registryAddress = "127.0.0.1:5000"
+
+// serveImages runs a registry with one image. What users name is pulled always, also where the node has it.
+func serveImages(ctx context.Context, dir string, tags ...string) error {
+	listener, err := net.Listen("tcp", registryAddress)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: registry.New(registry.Logger(log.New(io.Discard, "", 0))), ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = server.Serve(listener) }()
+	context.AfterFunc(ctx, func() { _ = server.Close() })
+	for _, tag := range tags {
+		reference, err := name.NewTag(tag, name.Insecure)
+		if err != nil {
+			return err
+		}
+		image, err := tarball.ImageFromPath(imageFile(dir, tag)+".tar", &reference)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", tag, err)
+		}
+		if err := remote.Write(reference, image, remote.WithContext(ctx)); err != nil {
+			return fmt.Errorf("push %s: %w", tag, err)
+		}
+	}
+	return nil
+}
+
+// imageFile is where the tarball of an image is, without its ending.
+func imageFile(dir, tag string) string {
+	return filepath.Join(dir, strings.NewReplacer("/", "_", ":", "_").Replace(tag))
+}
