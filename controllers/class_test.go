@@ -39,14 +39,14 @@ func everyClassField() v1alpha1.SessionClassSpec {
 }
 
 func TestWhatAClassDoesNotAllow(t *testing.T) {
-	max := func(d time.Duration) *v1alpha1.Lifetime {
+	atMost := func(d time.Duration) *v1alpha1.Lifetime {
 		return &v1alpha1.Lifetime{Max: &metav1.Duration{Duration: d}}
 	}
 	hours := func(n int) *metav1.Duration { return &metav1.Duration{Duration: time.Duration(n) * time.Hour} }
 	of := class{"small", v1alpha1.SessionClassSpec{
 		Images:        &v1alpha1.SessionImages{Allowed: []string{"example.com/team/*", "debian:?3"}},
 		Resources:     &v1alpha1.SessionResources{MaxFactor: ptr.To[int32](2)},
-		Lifetimes:     &v1alpha1.SessionLifetimes{IdleTimeout: max(time.Hour), StartDeadline: max(time.Hour), MaxDuration: max(8 * time.Hour), TTLAfterStopped: max(time.Hour)},
+		Lifetimes:     &v1alpha1.SessionLifetimes{IdleTimeout: atMost(time.Hour), StartDeadline: atMost(time.Hour), MaxDuration: atMost(8 * time.Hour), TTLAfterStopped: atMost(time.Hour)},
 		MaxIterations: ptr.To[int32](100), MaxBudgetPerTask: ptr.To("4.50"), Agents: []string{"coder"},
 	}}
 	for name, c := range map[string]struct {

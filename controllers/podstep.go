@@ -66,31 +66,40 @@ func podStep(o observation) (reason, message string, since time.Time) {
 
 // containerStep is the step that a container holds the start in; empty if it does not.
 func containerStep(pod *corev1.Pod, s corev1.ContainerStatus) (reason, message string, since time.Time) {
-	waiting, last := s.State.Waiting, s.LastTerminationState.Terminated
+	last := s.LastTerminationState.Terminated
 	if failed := s.State.Terminated; failed != nil && failed.ExitCode != 0 {
 		last = failed
 	}
-	switch {
-	case s.Name != sessionContainer && s.Name != installContainer:
-		return "", "", since // somebody else's
-	case waiting != nil && isImageProblem(waiting.Reason):
+	ours := s.Name == sessionContainer || s.Name == installContainer
+	switch waiting := s.State.Waiting; {
+	case ours && waiting != nil && isImageProblem(waiting.Reason):
 		return v1alpha1.ReasonPullingImage, fmt.Sprintf("Image %s: %s", imageOf(pod, s.Name), waiting.Reason), since
 	case last != nil && s.Name == installContainer && s.State.Running == nil:
 		return v1alpha1.ReasonPreparingWorkspace, fmt.Sprintf("The runtime could not be put in: %s", causeOf(last)), last.FinishedAt.Time
 	case last != nil && s.Name == sessionContainer:
 		return v1alpha1.ReasonRestarting, fmt.Sprintf("The session's process ended with status %d (%s) and is started again", last.ExitCode, last.Reason), last.FinishedAt.Time
-	case waiting != nil && isContainerProblem(waiting.Reason):
-		return v1alpha1.ReasonStartingRuntime, fmt.Sprintf("The container %s cannot be started: %s", s.Name, waiting.Reason), since
-	case waiting != nil && waiting.Reason == "PodInitializing" && !initialized(pod):
-		return "", "", since // an init container is what it waits for
-	case waiting != nil && sandboxReady(pod):
-		return v1alpha1.ReasonPullingImage, fmt.Sprintf("Image %s is pulled or its container is made", imageOf(pod, s.Name)), since
+	case ours && waiting != nil:
+		reason, message = waitingStep(pod, s.Name, waiting.Reason)
+		return reason, message, since
 	case s.Name == installContainer && s.State.Running != nil:
 		return v1alpha1.ReasonPreparingWorkspace, "The runtime is put in", s.State.Running.StartedAt.Time
 	case s.Name == sessionContainer && s.State.Running != nil:
 		return v1alpha1.ReasonStartingRuntime, "The runtime clones the repository and connects the tools", s.State.Running.StartedAt.Time
 	}
-	return "", "", since
+	return "", "", since // done, or somebody else's
+}
+
+// waitingStep is what a container waits for that never ran.
+func waitingStep(pod *corev1.Pod, container, why string) (reason, message string) {
+	switch {
+	case isContainerProblem(why):
+		return v1alpha1.ReasonStartingRuntime, fmt.Sprintf("The container %s cannot be started: %s", container, why)
+	case why == "PodInitializing" && !initialized(pod):
+		return "", "" // an init container is what it waits for
+	case sandboxReady(pod):
+		return v1alpha1.ReasonPullingImage, fmt.Sprintf("Image %s is pulled or its container is made", imageOf(pod, container))
+	}
+	return "", ""
 }
 
 // isContainerProblem: reasons with which a kubelet says that it has the image and cannot make or start a container of it.

@@ -56,11 +56,11 @@ func (r *conversationReconciler) prepareStart(ctx context.Context, c *v1alpha1.C
 	// Not from the cache: who stores settings and then starts a session means those.
 	settings := &v1alpha1.UserSettings{}
 	err = r.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)
-	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("read UserSettings: %w", err)
-	}
-	if err != nil || settings.DeletionTimestamp != nil {
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && settings.DeletionTimestamp != nil:
 		return &sessionStart{unready: &problem{v1alpha1.ReasonSettingsNotReady, fmt.Sprintf("UserSettings %s do not exist", c.Spec.UserSettingsName)}}, nil
+	case err != nil:
+		return nil, fmt.Errorf("read UserSettings: %w", err)
 	}
 	if unready, err := r.replayMissing(ctx, c); unready != nil || err != nil {
 		return &sessionStart{unready: unready}, err
