@@ -103,6 +103,8 @@ uninstall: ## Remove the CRDs, and with them every object of these kinds.
 
 .PHONY: deploy
 deploy: build-installer ## Install Parley into the cluster of your kubeconfig; IMG names its image.
+	@$(TOOL) kustomize build config/crd | kubectl apply --server-side -f -
+	@kubectl wait --for=condition=Established --timeout=60s crd/conversations.parley.dev crd/usersettings.parley.dev crd/sessionclasses.parley.dev
 	@kubectl apply --server-side -f dist/install.yaml
 
 .PHONY: undeploy

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/rest"
@@ -396,4 +397,25 @@ func TestAVariableWithoutANameIsRefused(t *testing.T) {
 	t.Parallel()
 	newPerson(t, "ada").post(t, "/api/settings", `{"mcp_config": {"stdio_servers": [{"name": "s", "command": "c", "env": {"": "secret"}}]}}`).
 		wants(t, 422).complains(t, "body.mcp_config.stdio_servers.0.env: string_too_short")
+}
+
+func TestWhatTheClassDoesNotAllowIsRefusedOverHTTP(t *testing.T) {
+	t.Parallel()
+	ada := newPerson(t, "ada")
+	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "small-" + ada.namespace}, Spec: v1alpha1.SessionClassSpec{
+		Images: &v1alpha1.SessionImages{Allowed: []string{"example.com/team/*"}}, Resources: &v1alpha1.SessionResources{MaxFactor: ptr.To[int32](1)},
+		Agents: []string{"coder"},
+	}}
+	create(t, class)
+	settings := ada.settings(t)
+	settings.Spec.SessionClassName = &class.Name
+	if err := suite.Client.Update(t.Context(), settings); err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() error {
+		return codeOf(ada.post(t, "/api/settings", `{"remote_runtime_resource_factor": 2}`), 422)
+	})
+	ada.post(t, "/api/settings", `{"remote_runtime_resource_factor": 2, "sandbox_base_container_image": "example.com/other:1"}`).wants(t, 422).
+		complains(t, "body.remote_runtime_resource_factor: value_error", "body.sandbox_base_container_image: value_error")
+	ada.post(t, "/api/settings", `{"remote_runtime_resource_factor": 1, "sandbox_base_container_image": "example.com/team/x:1"}`).wants(t, 200)
 }

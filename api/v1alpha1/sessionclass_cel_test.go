@@ -1,0 +1,32 @@
+package v1alpha1_test
+
+import "testing"
+
+func TestSessionClassNamesAreDNSLabels(t *testing.T) { namesAreDNSLabels(t, "SessionClass") }
+
+func TestWhatASessionClassMaySay(t *testing.T) {
+	for name, c := range map[string]struct{ spec, field string }{
+		"nothing":                          {"{}", ""},
+		"a default within its bound":       {"lifetimes: {maxDuration: {default: 1h, max: 8h}}", ""},
+		"a default without a bound":        {"lifetimes: {maxDuration: {default: 1h, max: 0s}}", ""},
+		"a default over its bound":         {"lifetimes: {maxDuration: {default: 9h, max: 8h}}", "spec.lifetimes.maxDuration"},
+		"a lifetime that is no duration":   {"lifetimes: {idleTimeout: {default: soon}}", "spec.lifetimes.idleTimeout.default"},
+		"a range":                          {"network: {egressAllow: [10.0.0.0/8, 'fd01::/16']}", ""},
+		"a range that is none":             {"network: {egressAllow: [ten]}", "spec.network.egressAllow[0]"},
+		"a factor":                         {"resources: {maxFactor: 8}", ""},
+		"a factor that is none":            {"resources: {maxFactor: 3}", "spec.resources.maxFactor"},
+		"a workspace without a size":       {"workspace: {ttl: 1h}", "spec.workspace.size"},
+		"a workspace that is kept a week":  {"workspace: {size: 1Gi, ttl: 168h}", ""},
+		"no restarts at all":               {"maxRestarts: 0", ""},
+		"nobody's sessions":                {"maxSessionsPerUser: 0", "spec.maxSessionsPerUser"},
+		"a budget that is none":            {"maxBudgetPerTask: much", "spec.maxBudgetPerTask"},
+		"a pull policy that is none":       {"images: {pullPolicy: Sometimes}", "spec.images.pullPolicy"},
+		"the user id of the cluster":       {"images: {runAsUser: 0}", ""},
+		"a user id that there cannot be":   {"images: {runAsUser: -1}", "spec.images.runAsUser"},
+		"resources that are no quantities": {"resources: {limits: {cpu: many}}", "spec.resources.limits.cpu"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			expect(t, create(t, object(t, "SessionClass", "", c.spec)), c.field, "")
+		})
+	}
+}
