@@ -82,11 +82,6 @@ func TestWhatAClassDoesNotAllow(t *testing.T) {
 			}
 		})
 	}
-	t.Run("without a class", func(t *testing.T) {
-		if refused := (class{}).notAllowed(&v1alpha1.Conversation{}, &v1alpha1.UserSettingsSpec{RemoteRuntimeResourceFactor: ptr.To[int32](8)}, nil); refused == nil {
-			t.Error("factor 8 has no cap")
-		}
-	})
 }
 
 func TestLifetimesAreAskedForOrTheClasses(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 // MaxFactor is the largest remoteRuntimeResourceFactor of sessions of the class.
 func (s *SessionClassSpec) MaxFactor() int32 {
 	if s.Resources == nil || s.Resources.MaxFactor == nil {
-		return 4
+		return 8
 	}
 	return *s.Resources.MaxFactor
 }

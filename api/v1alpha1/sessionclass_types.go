@@ -158,7 +158,7 @@ type SessionResources struct {
 	// +optional
 	Limits corev1.ResourceList `json:"limits,omitempty"`
 
-	// MaxFactor is the largest remoteRuntimeResourceFactor: 1, 2, 4 or 8. 4 where it is absent.
+	// MaxFactor is the largest remoteRuntimeResourceFactor: 1, 2, 4 or 8. 8 where it is absent.
 	// +kubebuilder:validation:Enum=1;2;4;8
 	// +optional
 	MaxFactor *int32 `json:"maxFactor,omitempty"`

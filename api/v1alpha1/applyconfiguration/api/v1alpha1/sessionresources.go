@@ -18,7 +18,7 @@ type SessionResourcesApplyConfiguration struct {
 	Requests *v1.ResourceList `json:"requests,omitempty"`
 	// Limits at factor 1: cpu and memory.
 	Limits *v1.ResourceList `json:"limits,omitempty"`
-	// MaxFactor is the largest remoteRuntimeResourceFactor: 1, 2, 4 or 8. 4 where it is absent.
+	// MaxFactor is the largest remoteRuntimeResourceFactor: 1, 2, 4 or 8. 8 where it is absent.
 	MaxFactor *int32 `json:"maxFactor,omitempty"`
 	// ScratchSize bounds each scratch volume of a session: its home and, without a workspace of its own, its files. 10Gi where it is absent.
 	ScratchSize *resource.Quantity `json:"scratchSize,omitempty"`
