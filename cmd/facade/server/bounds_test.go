@@ -116,7 +116,7 @@ func TestASlowBodyAndSlowWorkAreAnswered(t *testing.T) {
 		body, writer := io.Pipe()
 		go func() {
 			_, _ = writer.Write([]byte(`{"initial_user_msg": `))
-			time.Sleep(50 * time.Second)
+			time.Sleep(50 * time.Second) // in the fake time of the bubble
 			_, _ = writer.Write([]byte(`"hello"}`))
 			_ = writer.Close()
 		}()
