@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -112,6 +113,23 @@ func aClass(t *testing.T, namespace string, spec v1alpha1.SessionClassSpec) stri
 
 func ofClass(name string) func(*v1alpha1.ConversationSpec) {
 	return func(s *v1alpha1.ConversationSpec) { s.SessionClassName = &name }
+}
+
+func TestASessionIsToldTheAuthoritiesOfItsClass(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	const bundle = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+	name := aClass(t, ns, v1alpha1.SessionClassSpec{Network: &v1alpha1.SessionNetwork{CABundle: bundle}})
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "talk").with(ofClass(name)).obj())
+	secret := &corev1.Secret{}
+	await(t, func() error {
+		return env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: v1alpha1.SessionName("talk")}, secret)
+	})
+	var doc session.Document
+	if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil || doc.CABundle != bundle {
+		t.Errorf("the session is told %q (%v)", doc.CABundle, err)
+	}
 }
 
 func TestASessionWaitsForItsClassAndForWhatItAllows(t *testing.T) {

@@ -126,7 +126,7 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 		return nil, err
 	}
 	doc, files := buildDocument(whole, &settings.Spec, start.class.bounds(&c.Spec))
-	doc.Agent = agent
+	doc.Agent, doc.CABundle = agent, start.class.spec.CABundle()
 	secrets := newResolver(r.live, c.Namespace)
 	values := map[string][]byte{}
 	for _, f := range files {

@@ -25,7 +25,7 @@ type Options struct {
 	Namespace string
 }
 
-// SetupWithManager registers the validators of both kinds. The manager's cache must index
+// SetupWithManager registers the validators of the three kinds. The manager's cache must index
 // Conversations by v1alpha1.IndexUserSettingsName.
 func SetupWithManager(mgr ctrl.Manager, options Options) error {
 	guard := guard{
@@ -45,6 +45,9 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 		Complete()
 	if err != nil {
 		return fmt.Errorf("register the validator of Conversation: %w", err)
+	}
+	if err := ctrl.NewWebhookManagedBy(mgr, &v1alpha1.SessionClass{}).WithValidator(sessionClassValidator{}).Complete(); err != nil {
+		return fmt.Errorf("register the validator of SessionClass: %w", err)
 	}
 	return nil
 }

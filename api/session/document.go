@@ -77,6 +77,9 @@ type Document struct {
 	ToolServers   ToolServers    `json:"toolServers,omitzero"`
 	CustomSecrets []CustomSecret `json:"customSecrets,omitempty"`
 
+	// CABundle are certificates of authorities, as PEM, that the session trusts beside those of its image.
+	CABundle string `json:"caBundle,omitempty"`
+
 	// IdleTimeout after which the session ends itself; zero means never.
 	IdleTimeout metav1.Duration `json:"idleTimeout"`
 	// StartDeadline by which the session must be running, counted by the operator from before its pod was there; zero means

@@ -238,6 +238,22 @@ type SessionNetwork struct {
 	// +kubebuilder:validation:MaxLength=4096
 	// +optional
 	NoProxy string `json:"noProxy,omitempty"`
+
+	// CABundle are certificates of authorities, as PEM, that sessions trust beside those that their image has. It is public:
+	// it holds no key. 128 KiB leave room for the copy that kubectl apply keeps in an annotation.
+	// +kubebuilder:validation:MaxLength=131072
+	// +kubebuilder:validation:XValidation:rule="self.contains('-----BEGIN CERTIFICATE-----')",message="must hold certificates as PEM: -----BEGIN CERTIFICATE-----"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('PRIVATE KEY-----')",message="must not hold a private key"
+	// +optional
+	CABundle string `json:"caBundle,omitempty"`
+}
+
+// CABundle of the class; empty where it has none.
+func (s *SessionClassSpec) CABundle() string {
+	if s.Network == nil {
+		return ""
+	}
+	return s.Network.CABundle
 }
 
 // SessionClass is what sessions of a kind get and may not exceed. Administrators write it, as they write StorageClasses.

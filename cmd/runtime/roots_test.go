@@ -2,6 +2,9 @@ package main
 
 import (
 	"crypto/x509"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -13,5 +16,21 @@ func TestAnImageWithoutCertificateAuthoritiesIsEnough(t *testing.T) {
 	pool, err := x509.SystemCertPool()
 	if err != nil || pool.Equal(x509.NewCertPool()) {
 		t.Errorf("no authority is trusted: %v", err)
+	}
+}
+
+func TestAuthoritiesAreAddedToThoseOfTheImage(t *testing.T) {
+	mozilla := trusted(nil)
+	if n := strings.Count(string(mozilla), "BEGIN CERTIFICATE"); n < 50 || !x509.NewCertPool().AppendCertsFromPEM(mozilla) {
+		t.Errorf("without any in the image there are %d", n)
+	}
+	first, _, _ := strings.Cut(string(mozilla), "-----END CERTIFICATE-----\n")
+	first += "-----END CERTIFICATE-----" // without a line break, as files may end
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(file, []byte(first), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := string(trusted([]string{"", file + "-none", os.DevNull, file})); got != first+"\n" {
+		t.Errorf("an image's file became %q", got)
 	}
 }

@@ -121,6 +121,9 @@ func (s *run) session(ctx context.Context, listener net.Listener) *session.Termi
 	if s.hasTask() && workspace.Begun(s.env.workspace) {
 		return s.failed(ctx, workspace.ErrBegun)
 	}
+	if err := trust(s.doc.CABundle, s.env.home); err != nil {
+		return s.failed(ctx, err)
+	}
 	work, err := workspace.Prepare(ctx, s.workspaceOptions())
 	if err != nil {
 		return s.failed(ctx, err)

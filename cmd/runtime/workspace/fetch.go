@@ -3,6 +3,7 @@ package workspace
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -156,6 +157,8 @@ func (o Options) explain(remote *Remote, err error) error {
 		return fmt.Errorf("%s asks for a token, and there is none for it: the repository is not public, or does not exist", where)
 	case errors.Is(err, transport.ErrAuthorizationFailed):
 		return fmt.Errorf("%s does not permit to read it", where)
+	case errors.As(cause(err), &x509.UnknownAuthorityError{}):
+		return fmt.Errorf("the certificate of %s is of an authority that is not trusted; the session's class can name it (spec.network.caBundle)", where)
 	case badStatus(err) != 0:
 		return fmt.Errorf("%s answers with status %d", where, badStatus(err))
 	case unreachable(err):

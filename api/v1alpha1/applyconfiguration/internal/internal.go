@@ -449,6 +449,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.parley-dev.parley.api.v1alpha1.SessionNetwork
   map:
     fields:
+    - name: caBundle
+      type:
+        scalar: string
     - name: egressAllow
       type:
         list:

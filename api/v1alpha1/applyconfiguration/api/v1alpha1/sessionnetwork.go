@@ -17,6 +17,9 @@ type SessionNetworkApplyConfiguration struct {
 	HTTPSProxy *string `json:"httpsProxy,omitempty"`
 	// NoProxy becomes the variables NO_PROXY and no_proxy.
 	NoProxy *string `json:"noProxy,omitempty"`
+	// CABundle are certificates of authorities, as PEM, that sessions trust beside those that their image has. It is public:
+	// it holds no key. 128 KiB leave room for the copy that kubectl apply keeps in an annotation.
+	CABundle *string `json:"caBundle,omitempty"`
 }
 
 // SessionNetworkApplyConfiguration constructs a declarative configuration of the SessionNetwork type for use with
@@ -56,5 +59,13 @@ func (b *SessionNetworkApplyConfiguration) WithHTTPSProxy(value string) *Session
 // If called multiple times, the NoProxy field is set to the value of the last call.
 func (b *SessionNetworkApplyConfiguration) WithNoProxy(value string) *SessionNetworkApplyConfiguration {
 	b.NoProxy = &value
+	return b
+}
+
+// WithCABundle sets the CABundle field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the CABundle field is set to the value of the last call.
+func (b *SessionNetworkApplyConfiguration) WithCABundle(value string) *SessionNetworkApplyConfiguration {
+	b.CABundle = &value
 	return b
 }

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bytes"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/crypto/x509roots/fallback/bundle"
+)
+
+// imageAuthorities are where images have the certificates of the authorities that they trust: where Go looks for them.
+var imageAuthorities = []string{
+	"/etc/ssl/certs/ca-certificates.crt",
+	"/etc/pki/tls/certs/ca-bundle.crt",
+	"/etc/ssl/ca-bundle.pem",
+	"/etc/pki/tls/cacert.pem",
+	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+	"/etc/ssl/cert.pem",
+}
+
+// trust makes this process and its children trust more authorities. Programs agree on variables only, each of which names a
+// file that takes the place of what the program trusted before, so the file holds the image's authorities too. Node alone
+// adds to what it has. It must be called before anything else looks at a certificate: Go reads its file once.
+func trust(more, home string) error {
+	if more == "" {
+		return nil
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM([]byte(more)) {
+		return errors.New("the CA bundle of the session's class holds no certificate")
+	}
+	dir := filepath.Join(home, ".parley")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("write the CA bundle: %w", err)
+	}
+	added, all := filepath.Join(dir, "ca-bundle.pem"), filepath.Join(dir, "ca-certificates.pem")
+	for file, text := range map[string][]byte{
+		added: []byte(more), all: append(trusted(append([]string{os.Getenv("SSL_CERT_FILE")}, imageAuthorities...)), more...),
+	} {
+		if err := os.WriteFile(file, text, 0o644); err != nil {
+			return fmt.Errorf("write the CA bundle: %w", err)
+		}
+	}
+	for variable, file := range map[string]string{
+		"SSL_CERT_FILE": all, "GIT_SSL_CAINFO": all, "CURL_CA_BUNDLE": all, "REQUESTS_CA_BUNDLE": all, "NODE_EXTRA_CA_CERTS": added,
+	} {
+		if err := os.Setenv(variable, file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trusted is the first of the files that holds certificates or, in an image without any, those of Mozilla.
+func trusted(files []string) []byte {
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err == nil && x509.NewCertPool().AppendCertsFromPEM(text) {
+			return append(bytes.TrimSpace(text), '\n')
+		}
+	}
+	var text bytes.Buffer
+	for root := range bundle.Roots() {
+		// One that Mozilla trusts within bounds is left out, since a file has no words for them.
+		if root.Constraint == nil {
+			_ = pem.Encode(&text, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer takes everything
+		}
+	}
+	return text.Bytes()
+}

@@ -1,0 +1,61 @@
+package webhook
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// Only a class with a CA bundle is looked at: the default one is installed before a manager is there to ask.
+//
+// +kubebuilder:webhook:path=/validate-parley-dev-v1alpha1-sessionclass,name=vsessionclass.parley.dev,mutating=false,groups=parley.dev,versions=v1alpha1,resources=sessionclasses,verbs=create;update,failurePolicy=fail,sideEffects=None,matchPolicy=Equivalent,timeoutSeconds=5,admissionReviewVersions=v1,serviceName=parley-webhook,serviceNamespace=parley-system,patch=`{"matchConditions":[{"name":"has-ca-bundle","expression":"has(object.spec.network) && has(object.spec.network.caBundle)"}]}`
+
+type sessionClassValidator struct{}
+
+var _ admission.Validator[*v1alpha1.SessionClass] = sessionClassValidator{}
+
+func (v sessionClassValidator) ValidateCreate(_ context.Context, class *v1alpha1.SessionClass) (admission.Warnings, error) {
+	return v.validate(class)
+}
+
+func (v sessionClassValidator) ValidateUpdate(_ context.Context, _, class *v1alpha1.SessionClass) (admission.Warnings, error) {
+	return v.validate(class)
+}
+
+func (sessionClassValidator) ValidateDelete(context.Context, *v1alpha1.SessionClass) (admission.Warnings, error) {
+	return nil, nil
+}
+
+func (sessionClassValidator) validate(class *v1alpha1.SessionClass) (admission.Warnings, error) {
+	var errs fieldErrors
+	if text := class.Spec.CABundle(); text != "" {
+		errs.check(field.NewPath("spec", "network", "caBundle"), text, caBundleProblem)
+	}
+	return nil, refusal("SessionClass", class.Name, field.ErrorList(errs))
+}
+
+// caBundleProblem is what is wrong with certificates as PEM. Text between them is let pass, as all who read them do.
+func caBundleProblem(text string) string {
+	begun := strings.Count(text, "-----BEGIN ")
+	rest := []byte(text)
+	for n := 1; n <= begun; n++ {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return fmt.Sprintf("number %d of its %d PEM blocks is cut off or damaged", n, begun)
+		}
+		if block.Type != "CERTIFICATE" || len(block.Headers) > 0 {
+			return fmt.Sprintf("number %d of its %d PEM blocks is not a plain CERTIFICATE", n, begun)
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			return fmt.Sprintf("number %d of its %d PEM blocks holds no valid certificate", n, begun)
+		}
+	}
+	return ""
+}
