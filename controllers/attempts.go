@@ -102,6 +102,9 @@ func causeOf(t *corev1.ContainerStateTerminated) string {
 	if t.Reason != "" && t.Reason != "Error" {
 		return t.Reason
 	}
+	if session.KilledForMemory(t.Message) {
+		return session.OOMKilled
+	}
 	return fmt.Sprintf("exit status %d", t.ExitCode)
 }
 

@@ -304,3 +304,20 @@ func TestAShortStepOfAStartIsNotWorthAWrite(t *testing.T) {
 		t.Errorf("a change of state: wait %s", wait)
 	}
 }
+
+func TestTheCauseOfARestart(t *testing.T) {
+	for want, ended := range map[string]corev1.ContainerStateTerminated{
+		"exit status 137":    {Reason: "Error", ExitCode: 137},
+		"exit status 2":      {Reason: "Error", ExitCode: 2, Message: "a message of somebody's"},
+		"OOMKilled":          {Reason: "OOMKilled", ExitCode: 137},
+		"ContainerCannotRun": {Reason: "ContainerCannotRun", ExitCode: 128},
+	} {
+		if got := causeOf(&ended); got != want {
+			t.Errorf("%+v: %s", ended, got)
+		}
+	}
+	// The runtime knows it where the kubelet does not.
+	if got := causeOf(&corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 137, Message: `{"reason":"OOMKilled"}`}); got != "OOMKilled" {
+		t.Errorf("a runtime that says so: %s", got)
+	}
+}

@@ -14,7 +14,7 @@ const maxMessage = 1024
 // Termination is why a session ended. A session that ends of its own accord writes it as JSON into its
 // termination message and exits with status 0; any other status means that it crashed and is to be restarted.
 type Termination struct {
-	// Reason is Idle, Completed or Failed.
+	// Reason is Idle, Completed or Failed. With another status than 0 it is OOMKilled, or there is none.
 	Reason  string `json:"reason"`
 	Message string `json:"message,omitempty"`
 }
@@ -29,6 +29,15 @@ func ParseTermination(message string) (t Termination, said bool) {
 	}
 	t.Message = cut(t.Message)
 	return t, true
+}
+
+// OOMKilled is why a process ended that the kernel killed because memory ran out, in a kubelet's word.
+const OOMKilled = "OOMKilled"
+
+// KilledForMemory reads the termination message of a session that exited with another status than 0.
+func KilledForMemory(message string) bool {
+	var t Termination
+	return json.Unmarshal([]byte(message), &t) == nil && t.Reason == OOMKilled
 }
 
 // Encode is the termination message that ParseTermination reads.

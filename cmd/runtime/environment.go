@@ -15,6 +15,7 @@ type environment struct {
 	bindAddress                      string
 	terminationLog                   string
 	home                             string
+	cgroups                          string
 }
 
 func readEnvironment() environment {
@@ -25,6 +26,7 @@ func readEnvironment() environment {
 		bindAddress:    variable("PARLEY_BIND_ADDRESS", fmt.Sprintf(":%d", session.Port)),
 		terminationLog: variable("PARLEY_TERMINATION_LOG", "/dev/termination-log"),
 		home:           variable("HOME", session.HomeDir),
+		cgroups:        variable("PARLEY_CGROUP_DIR", "/sys/fs/cgroup"),
 	}
 }
 

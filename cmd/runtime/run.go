@@ -18,6 +18,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/runtime/agent"
+	"github.com/parley-dev/parley/cmd/runtime/process"
 	"github.com/parley-dev/parley/cmd/runtime/router"
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
@@ -145,6 +146,7 @@ func (s *run) session(ctx context.Context, listener net.Listener) *session.Termi
 		return s.waitIdle(ctx)
 	}
 	s.set(func() { s.at = startingAgent })
+	memory := process.WatchMemory(s.env.cgroups)
 	running, err := s.startAgent(work, routerURL(listener))
 	if err != nil {
 		return s.failed(ctx, err)
@@ -153,17 +155,25 @@ func (s *run) session(ctx context.Context, listener net.Listener) *session.Termi
 	s.set(func() { s.at, s.agent.State = ready, session.AgentRunning })
 	select {
 	case <-running.Ended():
-		s.set(func() { s.agent.State = session.AgentEnded })
-		// Without this record a later attempt would take the work for cut off.
-		if err := workspace.End(s.env.workspace); err != nil {
-			s.log.Error("that the work is over could not be recorded", "error", err)
-		}
-		termination := running.Termination()
-		return &termination
+		return s.agentEnded(running, memory)
 	case <-ctx.Done():
 		running.Stop()
 		return nil
 	}
+}
+
+// agentEnded says how the agent ended. Where the container outlives a process that was killed for its memory, nobody else knows why.
+func (s *run) agentEnded(running *agent.Agent, memory process.Memory) *session.Termination {
+	s.set(func() { s.agent.State = session.AgentEnded })
+	// Without this record a later attempt would take the work for cut off.
+	if err := workspace.End(s.env.workspace); err != nil {
+		s.log.Error("that the work is over could not be recorded", "error", err)
+	}
+	termination := running.Termination()
+	if termination.Reason == v1alpha1.ReasonFailed && memory.RanOut() {
+		termination.Message += "; memory ran out, and the kernel killed a process of the session (" + session.OOMKilled + ")"
+	}
+	return &termination
 }
 
 // waitIdle serves the workspace and the tools until nobody uses them.

@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/process"
 )
 
 // lastReap is how long processes that are left over at the end may take to go.
@@ -33,6 +36,8 @@ func supervise() (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
+	env := readEnvironment()
+	memory := process.WatchMemory(env.cgroups)
 	child, err := syscall.ForkExec(self, []string{os.Args[0], runCommand}, &syscall.ProcAttr{
 		Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	})
@@ -46,10 +51,26 @@ func supervise() (code int, err error) {
 		}
 		if status, ended := reap(child); ended {
 			killOrphans()
-			return exitCode(status), nil
+			if status.Signal() == syscall.SIGKILL && memory.RanOut() {
+				err = sayKilledForMemory(env.terminationLog)
+			}
+			return exitCode(status), err
 		}
 	}
 	return 1, nil
+}
+
+// sayKilledForMemory says why this process ends with the status of the one that did the work. What runs the container may not
+// know: it lost no container, and may hear of the kill too late or never.
+func sayKilledForMemory(file string) error {
+	message, err := session.Termination{Reason: session.OOMKilled}.Encode()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, message, 0o644); err != nil {
+		return fmt.Errorf("say why the session ended: %w", err)
+	}
+	return nil
 }
 
 // reap waits for all processes that have ended, and says whether the child is one of them.

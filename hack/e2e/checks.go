@@ -9,6 +9,7 @@ var checks = []check{
 	{"a namespace with sessions has the network policy and the service", networkObjects},
 	{"a runtime killed with SIGKILL is restarted", runtimeKilled},
 	{"a process killed for its memory over and over fails after five restarts", killedForMemory},
+	{"an agent killed for its memory fails and says so", agentKilledForMemory},
 	{"a deleted pod is made again on the same workspace", podDeleted},
 	{"a pod deleted at work is replaced, keeps its files and does not begin again", podDeletedAtWork},
 	{"a pod deleted at work without a workspace is lost and not replaced", podLostAtWork},

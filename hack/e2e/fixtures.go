@@ -25,6 +25,10 @@ const (
 	writer = "Writer"
 
 	writerEntry = `command: [/bin/sh, -c, "cat > agent-was-here; env; while [ ! -e finish ]; do sleep 0.1; done; echo agent is done"]`
+
+	// eater is an agent that takes memory until it is killed for it.
+	eater      = "Eater"
+	eaterEntry = `command: [tail, /dev/zero]`
 )
 
 // restrictedLabels have the API server refuse what the restricted Pod Security Standard does.
@@ -68,9 +72,11 @@ func (t *t) settings(namespace string, change func(*v1alpha1.UserSettingsSpec)) 
 	t.must(t.client.Create(t.ctx, settings))
 }
 
-// addWriter puts the agent of the checks into the catalogue, as an admin does.
-func (t *t) addWriter() {
-	patch := fmt.Sprintf(`{"data":{%q:%q}}`, writer, writerEntry)
+func (t *t) addWriter() { t.addAgent(writer, writerEntry) }
+
+// addAgent puts an agent into the catalogue, as an admin does.
+func (t *t) addAgent(name, entry string) {
+	patch := fmt.Sprintf(`{"data":{%q:%q}}`, name, entry)
 	_, err := t.kubectl(t.ctx, "patch", "configmap", v1alpha1.AgentCatalogueName, "--namespace="+parleyNamespace, "--type=merge", "--patch="+patch)
 	t.must(err)
 }
