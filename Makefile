@@ -38,6 +38,10 @@ e2e: k8s build ## Run Parley on a real node, in namespaces of its own, and test 
 bench-facade: k8s build ## Compare POST /api/conversations with a direct create, on the same API server.
 	@$(GO_BUILD) -o bin/bench ./hack/bench && exec bin/bench
 
+.PHONY: bench-manager
+bench-manager: k8s build ## Measure what 1000 large Conversations cost the manager: memory and CPU time; takes minutes and some GiB.
+	@$(GO_BUILD) -o bin/bench-manager ./hack/bench/manager && exec bin/bench-manager $(BENCH_FLAGS)
+
 .PHONY: fuzz
 fuzz: ## Fuzz the facade's two bodies for a minute each.
 	@go test ./cmd/facade/server -run '^$$' -fuzz '^FuzzSettings$$' -fuzztime 60s -fuzzminimizetime 10x
