@@ -15,6 +15,7 @@ const (
 	task       = "{gitProvider: github, taskType: MERGE_CONFLICTS, repo: o/r, issueNumber: 7, title: t}"
 	microagent = "{repo: o/r}"
 	replay     = "{name: events, key: events.json}"
+	image      = "{configMapKeyRef: {name: screens, key: a.png}, mediaType: image/png}"
 )
 
 func TestConversationSchema(t *testing.T) {
@@ -37,8 +38,26 @@ func TestConversationSchema(t *testing.T) {
 		{name: "rejects an empty list of images", spec: "imageURLs: []", field: "spec.imageURLs"},
 		{name: "accepts the most images", spec: "imageURLs: " + listOf(16, "%d")},
 		{name: "rejects more images", spec: "imageURLs: " + listOf(17, "%d"), field: "spec.imageURLs", message: "16"},
-		{name: "rejects a long image", spec: "imageURLs: [" + long(16385) + "]", field: "spec.imageURLs[0]"},
+		{name: "accepts the longest URL of an image", spec: "imageURLs: [" + long(16384) + "]"},
+		{name: "rejects a long image and names the alternative", spec: "imageURLs: [u, " + long(16385) + "]", field: "spec.imageURLs[1]", message: "put a larger image into a ConfigMap and name it in spec.images"},
+		{name: "rejects the image of a screen in the same way", spec: "imageURLs: [" + long(1400000) + "]", field: "spec.imageURLs[0]", message: "put a larger image into a ConfigMap and name it in spec.images"},
 		{name: "rejects an empty image", spec: `imageURLs: [""]`, field: "spec.imageURLs[0]"},
+		{name: "accepts images in ConfigMaps among others", spec: "images: [{url: 'https://example.com/a.png'}, " + image + ", {url: u}]"},
+		{name: "rejects no images", spec: "images: []", field: "spec.images"},
+		{name: "accepts the most images of any kind", spec: "images: " + listOf(16, "{configMapKeyRef: {name: c, key: %d}, mediaType: image/png}")},
+		{name: "rejects more images of any kind", spec: "images: " + listOf(17, "{configMapKeyRef: {name: c, key: %d}, mediaType: image/png}"), field: "spec.images", message: "16"},
+		{name: "rejects an image that is nowhere", spec: "images: [{}]", field: "spec.images[0]", message: "exactly one of the fields in [url configMapKeyRef]"},
+		{name: "rejects an image that is in two places", spec: "images: [{url: u, configMapKeyRef: {name: c, key: k}, mediaType: image/png}]", field: "spec.images[0]", message: "exactly one of the fields in [url configMapKeyRef]"},
+		{name: "rejects an image in a ConfigMap without a media type", spec: "images: [{configMapKeyRef: {name: c, key: k}}]", field: "spec.images[0].mediaType", message: "goes with configMapKeyRef"},
+		{name: "rejects the URL of an image with a media type", spec: "images: [{url: u, mediaType: image/png}]", field: "spec.images[0].mediaType", message: "goes with configMapKeyRef"},
+		{name: "accepts the media type of a drawing", spec: "images: [{configMapKeyRef: {name: c, key: k}, mediaType: image/svg+xml}]"},
+		{name: "rejects another media type", spec: "images: [{configMapKeyRef: {name: c, key: k}, mediaType: text/html}]", field: "spec.images[0].mediaType"},
+		{name: "rejects a media type with parameters", spec: "images: [{configMapKeyRef: {name: c, key: k}, mediaType: image/png;a=b}]", field: "spec.images[0].mediaType"},
+		{name: "rejects an image without a key", spec: "images: [{configMapKeyRef: {name: c}, mediaType: image/png}]", field: "spec.images[0].configMapKeyRef.key"},
+		{name: "rejects an image whose ConfigMap has no such name", spec: "images: [{configMapKeyRef: {name: C_, key: k}, mediaType: image/png}]", field: "spec.images[0].configMapKeyRef.name"},
+		{name: "rejects an image with an empty URL", spec: `images: [{url: ""}]`, field: "spec.images[0].url"},
+		{name: "rejects an image with a long URL and names the alternative", spec: "images: [{url: " + long(16385) + "}]", field: "spec.images[0].url", message: "name it in configMapKeyRef"},
+		{name: "rejects images in both forms", spec: "{imageURLs: [u], images: [{url: u}]}", field: "spec.images", message: "must be absent when imageURLs is set"},
 		{name: "rejects a replay without a key", spec: "replayJSONRef: {name: c}", field: "spec.replayJSONRef.key"},
 		{name: "rejects a replay whose ConfigMap has no such name", spec: "replayJSONRef: {name: C_, key: k}", field: "spec.replayJSONRef.name"},
 		{name: "rejects empty instructions", spec: `conversationInstructions: ""`, field: "spec.conversationInstructions"},
@@ -64,6 +83,7 @@ func TestConversationSchema(t *testing.T) {
 		{name: "accepts a replay alone", spec: "replayJSONRef: " + replay},
 		{name: "rejects a replay with a message", spec: "{initialUserMsg: hi, replayJSONRef: " + replay + "}", field: "spec.initialUserMsg", message: "must be absent when replayJSONRef is set"},
 		{name: "rejects a replay with images", spec: "{imageURLs: [u], replayJSONRef: " + replay + "}", field: "spec.imageURLs", message: "must be absent when replayJSONRef is set"},
+		{name: "rejects a replay with images in ConfigMaps", spec: "{images: [" + image + "], replayJSONRef: " + replay + "}", field: "spec.images", message: "must be absent when replayJSONRef is set"},
 		{name: "rejects a replay with a task", spec: "{suggestedTask: " + task + ", replayJSONRef: " + replay + "}", field: "spec.suggestedTask", message: "must be absent when replayJSONRef is set"},
 		{name: "rejects a task with a microagent", spec: "{suggestedTask: " + task + ", createMicroagent: " + microagent + "}", field: "spec.createMicroagent", message: "must be absent when suggestedTask is set"},
 		{name: "accepts a task with a message", spec: "{initialUserMsg: hi, suggestedTask: " + task + "}"},
@@ -155,6 +175,7 @@ func TestWhatASessionWasAskedToDoCannotBeChanged(t *testing.T) {
 		{"selectedBranch", "main", "next"},
 		{"initialUserMsg", "hi", "ho"},
 		{"imageURLs", "[a, b]", "[b, a]"},
+		{"images", "[{url: a}, " + image + "]", "[" + image + ", {url: a}]"},
 		{"replayJSONRef", replay, "{name: events, key: other.json}"},
 		{"suggestedTask", task, "{gitProvider: github, taskType: MERGE_CONFLICTS, repo: o/r, issueNumber: 8, title: t}"},
 		{"createMicroagent", microagent, "{repo: o/r, title: t}"},

@@ -10,6 +10,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule="has(self.selectedBranch) == has(oldSelf.selectedBranch) && (!has(self.selectedBranch) || self.selectedBranch == oldSelf.selectedBranch)",message="selectedBranch cannot be changed: create a new Conversation",fieldPath=".selectedBranch"
 // +kubebuilder:validation:XValidation:rule="has(self.initialUserMsg) == has(oldSelf.initialUserMsg) && (!has(self.initialUserMsg) || self.initialUserMsg == oldSelf.initialUserMsg)",message="initialUserMsg cannot be changed: create a new Conversation",fieldPath=".initialUserMsg"
 // +kubebuilder:validation:XValidation:rule="has(self.imageURLs) == has(oldSelf.imageURLs) && (!has(self.imageURLs) || self.imageURLs == oldSelf.imageURLs)",message="imageURLs cannot be changed: create a new Conversation",fieldPath=".imageURLs"
+// +kubebuilder:validation:XValidation:rule="has(self.images) == has(oldSelf.images) && (!has(self.images) || self.images == oldSelf.images)",message="images cannot be changed: create a new Conversation",fieldPath=".images"
 // +kubebuilder:validation:XValidation:rule="has(self.replayJSONRef) == has(oldSelf.replayJSONRef) && (!has(self.replayJSONRef) || self.replayJSONRef == oldSelf.replayJSONRef)",message="replayJSONRef cannot be changed: create a new Conversation",fieldPath=".replayJSONRef"
 // +kubebuilder:validation:XValidation:rule="has(self.suggestedTask) == has(oldSelf.suggestedTask) && (!has(self.suggestedTask) || self.suggestedTask == oldSelf.suggestedTask)",message="suggestedTask cannot be changed: create a new Conversation",fieldPath=".suggestedTask"
 // +kubebuilder:validation:XValidation:rule="has(self.createMicroagent) == has(oldSelf.createMicroagent) && (!has(self.createMicroagent) || self.createMicroagent == oldSelf.createMicroagent)",message="createMicroagent cannot be changed: create a new Conversation",fieldPath=".createMicroagent"
@@ -19,9 +20,11 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule="has(self.sessionClassName) == has(oldSelf.sessionClassName) && (!has(self.sessionClassName) || self.sessionClassName == oldSelf.sessionClassName)",message="sessionClassName cannot be changed: create a new Conversation",fieldPath=".sessionClassName"
 // +kubebuilder:validation:XValidation:rule="!has(self.replayJSONRef) || !has(self.initialUserMsg)",message="initialUserMsg must be absent when replayJSONRef is set: a replay brings its own first message",fieldPath=".initialUserMsg"
 // +kubebuilder:validation:XValidation:rule="!has(self.replayJSONRef) || !has(self.imageURLs)",message="imageURLs must be absent when replayJSONRef is set: a replay brings its own images",fieldPath=".imageURLs"
+// +kubebuilder:validation:XValidation:rule="!has(self.replayJSONRef) || !has(self.images)",message="images must be absent when replayJSONRef is set: a replay brings its own images",fieldPath=".images"
 // +kubebuilder:validation:XValidation:rule="!has(self.replayJSONRef) || !has(self.suggestedTask)",message="suggestedTask must be absent when replayJSONRef is set: a replay brings its own first message",fieldPath=".suggestedTask"
 // +kubebuilder:validation:XValidation:rule="!has(self.replayJSONRef) || !has(self.createMicroagent)",message="createMicroagent must be absent when replayJSONRef is set: a replay brings its own first message",fieldPath=".createMicroagent"
 // +kubebuilder:validation:XValidation:rule="!has(self.suggestedTask) || !has(self.gitProvider) || self.gitProvider == self.suggestedTask.gitProvider",message="gitProvider must be that of suggestedTask, or absent",fieldPath=".gitProvider"
+// +kubebuilder:validation:XValidation:rule="!has(self.images) || !has(self.imageURLs)",message="images must be absent when imageURLs is set: images holds URLs too, in the order that is meant",fieldPath=".images"
 // +kubebuilder:validation:XValidation:rule="!has(self.suggestedTask) || !has(self.createMicroagent)",message="createMicroagent must be absent when suggestedTask is set: ask for one of them",fieldPath=".createMicroagent"
 // +kubebuilder:validation:XValidation:rule="!has(self.selectedBranch) || has(self.repository) || has(self.suggestedTask) || has(self.createMicroagent)",message="selectedBranch needs a repository to be a branch of",fieldPath=".selectedBranch"
 type ConversationSpec struct {
@@ -59,10 +62,18 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MinLength=1
-	// +kubebuilder:validation:items:MaxLength=16384
+	// +kubebuilder:validation:items:MaxLength=1572864
+	// +kubebuilder:validation:items:XValidation:rule="size(self) <= 16384",message="must have at most 16384 characters: put a larger image into a ConfigMap and name it in spec.images"
 	// +listType=atomic
 	// +optional
 	ImageURLs []string `json:"imageURLs,omitempty"`
+
+	// Images that go with the first message, in place of imageURLs where some of them are in ConfigMaps.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	// +optional
+	Images []ConversationImage `json:"images,omitempty"`
 
 	// ReplayJSONRef names recorded events, as JSON, that the session replays instead of a first message.
 	// +optional
@@ -137,6 +148,28 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('8760h')",message="ttlAfterStopped must be a duration between 0s and 8760h, such as 90s, 30m or 1h30m"
 	// +optional
 	TTLAfterStopped *metav1.Duration `json:"ttlAfterStopped,omitempty"`
+}
+
+// ConversationImage is an image that goes with the first message: the URL of one, or one in a ConfigMap.
+// +kubebuilder:validation:ExactlyOneOf=url;configMapKeyRef
+// +kubebuilder:validation:XValidation:rule="has(self.configMapKeyRef) == has(self.mediaType)",message="mediaType goes with configMapKeyRef: it says what kind of image the ConfigMap holds",fieldPath=".mediaType"
+type ConversationImage struct {
+	// URL of an image: http, https or data.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1572864
+	// +kubebuilder:validation:XValidation:rule="size(self) <= 16384",message="must have at most 16384 characters: put a larger image into a ConfigMap and name it in configMapKeyRef"
+	// +optional
+	URL *string `json:"url,omitempty"`
+
+	// ConfigMapKeyRef names the image in a ConfigMap, best in its binaryData.
+	// +optional
+	ConfigMapKeyRef *ConfigMapKeyRef `json:"configMapKeyRef,omitempty"`
+
+	// MediaType of the image in the ConfigMap, such as image/png.
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^image/[a-z0-9][-+.a-z0-9]*$`
+	// +optional
+	MediaType *string `json:"mediaType,omitempty"`
 }
 
 // TaskType is the kind of a suggested task.

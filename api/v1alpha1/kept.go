@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Kept is what Parley keeps for an object: a user's key in a Secret of SecretTypeUserKey, or a replay in a ConfigMap.
+// Kept is what Parley keeps for an object: a user's key in a Secret of SecretTypeUserKey, or a replay or image in a ConfigMap.
 // None of these words is the end of another one behind a dash, so that no two owners ever share an object, whatever
 // they are called; session, session-key and workspace are the operator's own.
 type Kept string
@@ -23,6 +23,7 @@ const (
 const (
 	KeptSessionTool Kept = "tool"   // by the tool server and what the key is for
 	KeptReplay      Kept = "replay" // by its text
+	KeptImage       Kept = "image"  // by its bytes
 )
 
 // KeptKey is where a key stands in its Secret.
@@ -46,8 +47,8 @@ func KeptName(owner string, kept Kept, of ...string) string {
 const (
 	KeptForSettingsForm     = `^-(llm-api-key|search-api-key|sandbox-api-key|token-(github|gitlab|bitbucket|enterprise-sso)|(secret|mcp)-[0-9a-f]{16})$`
 	KeptForConversationForm = `^-tool-[0-9a-f]{16}$`
-	// KeptReplayForm has a random part behind the name, which keeps apart a deleted Conversation and a new one of its name.
-	KeptReplayForm = `^-replay-[0-9a-f]{16}-[a-z2-7]{10}$`
+	// KeptConfigMapForm has a random part behind the name, which keeps apart a deleted Conversation and a new one of its name.
+	KeptConfigMapForm = `^-(replay|image)-[0-9a-f]{16}-[a-z2-7]{10}$`
 )
 
 var keptForms = map[string]*regexp.Regexp{
@@ -55,7 +56,7 @@ var keptForms = map[string]*regexp.Regexp{
 	LabelConversation: regexp.MustCompile(KeptForConversationForm),
 }
 
-var keptReplay = regexp.MustCompile(KeptReplayForm)
+var keptConfigMap = regexp.MustCompile(KeptConfigMapForm)
 
 // IsKeptSecretName reports whether a Secret has a name that only a key has which is kept for this owner. The label says
 // what the owner is: LabelUserSettings or LabelConversation.
@@ -63,8 +64,10 @@ func IsKeptSecretName(name, label, owner string) bool {
 	return keptForms[label] != nil && isKept(name, owner, keptForms[label])
 }
 
-// IsKeptReplayName reports whether a ConfigMap has a name that only a replay of this Conversation has.
-func IsKeptReplayName(name, conversation string) bool { return isKept(name, conversation, keptReplay) }
+// IsKeptConfigMapName reports whether a ConfigMap has a name that only a replay or an image of this Conversation has.
+func IsKeptConfigMapName(name, conversation string) bool {
+	return isKept(name, conversation, keptConfigMap)
+}
 
 func isKept(name, owner string, form *regexp.Regexp) bool {
 	ending, found := strings.CutPrefix(name, owner)

@@ -42,9 +42,11 @@ func TestWhatIsKeptIsKnownByItsName(t *testing.T) {
 			t.Errorf("%s is taken for a kept one", name)
 		}
 	}
-	replay := v1alpha1.KeptName("talk", v1alpha1.KeptReplay, "[]") + "-abcdefgh23"
-	if !v1alpha1.IsKeptReplayName(replay, "talk") || v1alpha1.IsKeptReplayName(replay, "walk") || v1alpha1.IsKeptReplayName("talk-replay", "talk") {
-		t.Error("a replay is not known by its name")
+	for _, kept := range []v1alpha1.Kept{v1alpha1.KeptReplay, v1alpha1.KeptImage} {
+		name := v1alpha1.KeptName("talk", kept, "[]") + "-abcdefgh23"
+		if !v1alpha1.IsKeptConfigMapName(name, "talk") || v1alpha1.IsKeptConfigMapName(name, "walk") || v1alpha1.IsKeptConfigMapName("talk-"+string(kept), "talk") {
+			t.Errorf("what is kept in a ConfigMap as %s is not known by its name", kept)
+		}
 	}
 }
 
@@ -76,7 +78,7 @@ func TestThePolicyKnowsWhatIsKept(t *testing.T) {
 			t.Errorf("the policy does not confine Secrets with %s to %s", label, form)
 		}
 	}
-	if !strings.Contains(string(policy), "matches('"+v1alpha1.KeptReplayForm+"')") {
-		t.Errorf("the policy does not confine replays to %s", v1alpha1.KeptReplayForm)
+	if !strings.Contains(string(policy), "matches('"+v1alpha1.KeptConfigMapForm+"')") {
+		t.Errorf("the policy does not confine ConfigMaps to %s", v1alpha1.KeptConfigMapForm)
 	}
 }

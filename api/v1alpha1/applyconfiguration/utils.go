@@ -24,6 +24,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.ConfigMapKeyRefApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Conversation"):
 		return &apiv1alpha1.ConversationApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ConversationImage"):
+		return &apiv1alpha1.ConversationImageApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ConversationSpec"):
 		return &apiv1alpha1.ConversationSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ConversationStatus"):

@@ -67,6 +67,18 @@ var schemaYAML = typed.YAMLObject(`types:
         namedType: com.github.parley-dev.parley.api.v1alpha1.ConversationStatus
       default:
         observedGeneration: -1
+- name: com.github.parley-dev.parley.api.v1alpha1.ConversationImage
+  map:
+    fields:
+    - name: configMapKeyRef
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.ConfigMapKeyRef
+    - name: mediaType
+      type:
+        scalar: string
+    - name: url
+      type:
+        scalar: string
 - name: com.github.parley-dev.parley.api.v1alpha1.ConversationSpec
   map:
     fields:
@@ -87,6 +99,12 @@ var schemaYAML = typed.YAMLObject(`types:
         list:
           elementType:
             scalar: string
+          elementRelationship: atomic
+    - name: images
+      type:
+        list:
+          elementType:
+            namedType: com.github.parley-dev.parley.api.v1alpha1.ConversationImage
           elementRelationship: atomic
     - name: initialUserMsg
       type:

@@ -27,6 +27,8 @@ type ConversationSpecApplyConfiguration struct {
 	InitialUserMsg *string `json:"initialUserMsg,omitempty"`
 	// ImageURLs of images that go with the first message: http, https or data URLs.
 	ImageURLs []string `json:"imageURLs,omitempty"`
+	// Images that go with the first message, in place of imageURLs where some of them are in ConfigMaps.
+	Images []ConversationImageApplyConfiguration `json:"images,omitempty"`
 	// ReplayJSONRef names recorded events, as JSON, that the session replays instead of a first message.
 	ReplayJSONRef *ConfigMapKeyRefApplyConfiguration `json:"replayJSONRef,omitempty"`
 	// SuggestedTask to work on; its prompt becomes the first message.
@@ -112,6 +114,19 @@ func (b *ConversationSpecApplyConfiguration) WithInitialUserMsg(value string) *C
 func (b *ConversationSpecApplyConfiguration) WithImageURLs(values ...string) *ConversationSpecApplyConfiguration {
 	for i := range values {
 		b.ImageURLs = append(b.ImageURLs, values[i])
+	}
+	return b
+}
+
+// WithImages adds the given value to the Images field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the Images field.
+func (b *ConversationSpecApplyConfiguration) WithImages(values ...*ConversationImageApplyConfiguration) *ConversationSpecApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithImages")
+		}
+		b.Images = append(b.Images, *values[i])
 	}
 	return b
 }
