@@ -64,6 +64,21 @@ func TestOnlyWhoMayGetAConfigMapMayReplayIt(t *testing.T) {
 	expectRefused(t, reader.create(t, object(t, "Conversation", namespace, spec)), "JSON", "spec.replayJSONRef.key")
 }
 
+func TestOnlyWhoMayGetAConfigMapMayShowItsImages(t *testing.T) {
+	namespace := env.Namespace(t, nil)
+	mustCreate(t, configMap(namespace, "mine", "no JSON"))
+	mustCreate(t, configMap(namespace, "theirs", "no JSON"))
+	const spec = "images: [{configMapKeyRef: {name: mine, key: events.json}, mediaType: image/png}, {url: 'https://example.com/a.png'}, " +
+		"{configMapKeyRef: {name: theirs, key: events.json}, mediaType: image/png}, {configMapKeyRef: {name: theirs, key: k}, mediaType: image/png}]"
+	some := user(t, "some-images", namespace, use("default"), get("configmaps", "mine"))
+	all := user(t, "all-images", namespace, use("default"), get("configmaps", "mine", "theirs"))
+	expectRefused(t, some.create(t, object(t, "Conversation", namespace, spec)), `ConfigMap "theirs"`,
+		"spec.images[2].configMapKeyRef", "spec.images[3].configMapKeyRef")
+	// What it holds is no business of somebody who may not get it.
+	expectWarnings(t, some, `spec.userSettingsName: UserSettings "default" do not exist yet`)
+	expectAccepted(t, all.create(t, object(t, "Conversation", namespace, spec)))
+}
+
 func TestAReplayMustBeJSON(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	mustCreate(t, configMap(namespace, "good", `[{"id": 1}]`))
@@ -157,17 +172,22 @@ func TestParleyItselfMayReferToWhatItKeeps(t *testing.T) {
 	}
 }
 
-func TestTheFacadeMayReplayWhatItKeepsForASession(t *testing.T) {
+func TestTheFacadeMayReferToTheConfigMapsThatItKeepsForASession(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	kept := configMap(namespace, "events", "[]")
 	kept.Labels = map[string]string{v1alpha1.LabelConversation: "session"}
 	mustCreate(t, kept)
 	facade := user(t, facadeUser, namespace, use("default"))
-	replay := func(name string) error {
-		o := object(t, "Conversation", namespace, "replayJSONRef: {name: events, key: events.json}")
-		o.SetName(name)
-		return facade.create(t, o)
+	for field, spec := range map[string]string{
+		"spec.replayJSONRef":             "replayJSONRef: {name: events, key: events.json}",
+		"spec.images[0].configMapKeyRef": "images: [{configMapKeyRef: {name: events, key: events.json}, mediaType: image/png}]",
+	} {
+		refer := func(name string) error {
+			o := object(t, "Conversation", namespace, spec)
+			o.SetName(name)
+			return facade.Create(t.Context(), o, client.DryRunAll)
+		}
+		expectAccepted(t, refer("session"))
+		expectRefused(t, refer("other"), `ConfigMap "events"`, field)
 	}
-	expectAccepted(t, replay("session"))
-	expectRefused(t, replay("other"), `ConfigMap "events"`, "spec.replayJSONRef")
 }

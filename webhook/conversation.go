@@ -75,5 +75,5 @@ func (r request) checkReferences(ctx context.Context, conversation *v1alpha1.Con
 	if err := r.checkSecrets(ctx, conversation.SecretReferences(), found); err != nil {
 		return err
 	}
-	return r.checkReplay(ctx, conversation.Spec.ReplayJSONRef, found)
+	return r.checkConfigMaps(ctx, conversation.ConfigMapReferences(), found)
 }

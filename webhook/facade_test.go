@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"fmt"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -61,20 +62,25 @@ func TestTheFacadeMayReferToWhatItIsAboutToWrite(t *testing.T) {
 	}
 }
 
-func TestTheFacadeMayReferToTheReplayItIsAboutToWrite(t *testing.T) {
+func TestTheFacadeMayReferToTheConfigMapsItIsAboutToWrite(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	facade := user(t, facadeUser, namespace, use("default"))
 	stranger := user(t, "stranger", namespace, use("default"))
-	replay := func(p *person, name string) error {
-		o := object(t, "Conversation", namespace, "replayJSONRef: {name: "+name+", key: replay.json}")
-		o.SetName("talk")
-		return p.Create(t.Context(), o, client.DryRunAll)
+	for kept, c := range map[string]struct{ field, spec string }{
+		"replay": {"spec.replayJSONRef", "replayJSONRef: {name: %s, key: replay.json}"},
+		"image":  {"spec.images[0].configMapKeyRef", "images: [{configMapKeyRef: {name: %s, key: image}, mediaType: image/png}]"},
+	} {
+		refer := func(p *person, name string) error {
+			o := object(t, "Conversation", namespace, fmt.Sprintf(c.spec, name))
+			o.SetName("talk")
+			return p.Create(t.Context(), o, client.DryRunAll)
+		}
+		ours := "talk-" + kept + "-" + someHash + "-" + someRandom
+		expectAccepted(t, refer(facade, ours))
+		expectRefused(t, refer(stranger, ours), "ConfigMap", c.field)
+		expectRefused(t, refer(facade, "walk-"+kept+"-"+someHash+"-"+someRandom), "ConfigMap", c.field)
+		expectRefused(t, refer(facade, "talk-"+kept), "ConfigMap", c.field)
 	}
-	ours := "talk-replay-" + someHash + "-" + someRandom
-	expectAccepted(t, replay(facade, ours))
-	expectRefused(t, replay(stranger, ours), "ConfigMap", "spec.replayJSONRef")
-	expectRefused(t, replay(facade, "walk-replay-"+someHash+"-"+someRandom), "ConfigMap", "spec.replayJSONRef")
-	expectRefused(t, replay(facade, "talk-replay"), "ConfigMap", "spec.replayJSONRef")
 }
 
 func TestTheFacadeStartsASessionAgainThatRefersToWhatItMayNotRead(t *testing.T) {

@@ -70,6 +70,9 @@ func conversationErrors(conversation *v1alpha1.Conversation) field.ErrorList {
 	for i, url := range spec.ImageURLs {
 		errs.check(path.Child("imageURLs").Index(i), url, imageURLProblem)
 	}
+	for i, image := range spec.Images {
+		errs.checkOptional(path.Child("images").Index(i).Child("url"), image.URL, imageURLProblem)
+	}
 	if task := spec.SuggestedTask; task != nil {
 		errs.check(path.Child("suggestedTask", "repo"), task.Repo, repositoryProblem)
 	}

@@ -122,6 +122,8 @@ func TestConversationFields(t *testing.T) {
 		{name: "refuses an image with a password", spec: "imageURLs: ['https://u:p@example.com/a.png']", field: "spec.imageURLs[0]", message: "secrets never stand in a spec"},
 		{name: "refuses data that is no image", spec: "imageURLs: ['data:text/html;base64,AA==']", field: "spec.imageURLs[0]", message: "image media type"},
 		{name: "refuses data without a media type", spec: "imageURLs: ['data:,AA']", field: "spec.imageURLs[0]", message: "image media type"},
+		{name: "accepts images of any kind", spec: "images: [{url: 'https://example.com/a.png'}, {configMapKeyRef: {name: c, key: k}, mediaType: image/png}, {url: 'data:image/png;base64,AA=='}]"},
+		{name: "refuses an image of any kind with another scheme", spec: "images: [{configMapKeyRef: {name: c, key: k}, mediaType: image/png}, {url: 'ftp://example.com/b.png'}]", field: "spec.images[1].url", message: "http, https, data"},
 		{name: "refuses an image without data", spec: "imageURLs: ['data:image/png;base64']", field: "spec.imageURLs[0]", message: "after its comma"},
 
 		{name: "accepts a task's repository", spec: task("group/sub/name")},
@@ -180,6 +182,7 @@ func TestARefusalNeverRepeatsASecret(t *testing.T) {
 		{"repository with a token", "Conversation", "repository: 'https://" + canary + "@example.com/o/r'"},
 		{"repository that is a token", "Conversation", "repository: " + canary},
 		{"image with a password", "Conversation", "imageURLs: ['https://u:" + canary + "@example.com/a.png']"},
+		{"image among others with a password", "Conversation", "images: [{url: 'https://u:" + canary + "@example.com/a.png'}]"},
 		{"branch", "Conversation", "{repository: o/r, selectedBranch: '" + canary + " x'}"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -145,7 +145,7 @@ func (r request) keepsConfigMap(ctx context.Context, name string) (bool, error) 
 	err := r.reader.Get(ctx, r.key(name), configMap)
 	switch {
 	case apierrors.IsNotFound(err):
-		return v1alpha1.IsKeptReplayName(name, r.keptBy[v1alpha1.LabelConversation]), nil
+		return v1alpha1.IsKeptConfigMapName(name, r.keptBy[v1alpha1.LabelConversation]), nil
 	case err != nil:
 		return false, err
 	}

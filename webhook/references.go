@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -65,42 +67,60 @@ func (r request) checkSecrets(ctx context.Context, refs []v1alpha1.SecretReferen
 	return nil
 }
 
-// checkReplay is about the ConfigMap with the events to replay.
-func (r request) checkReplay(ctx context.Context, ref *v1alpha1.ConfigMapKeyRef, f *findings) error {
-	if ref == nil {
-		return nil
+// checkConfigMaps forbids references to ConfigMaps that the sender may not read. Only of the others does it tell whether they
+// exist. Each is read once, and one at a time: together they may be large.
+func (r request) checkConfigMaps(ctx context.Context, refs []v1alpha1.ConfigMapReference, f *findings) error {
+	byName := map[string][]v1alpha1.ConfigMapReference{}
+	for _, ref := range refs {
+		byName[ref.Ref.Name] = append(byName[ref.Ref.Name], ref)
 	}
-	path := field.NewPath("spec", "replayJSONRef")
-	allowed, err := r.keepsConfigMap(ctx, ref.Name)
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		if err := r.checkConfigMap(ctx, name, byName[name], f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r request) checkConfigMap(ctx context.Context, name string, refs []v1alpha1.ConfigMapReference, f *findings) error {
+	allowed, err := r.keepsConfigMap(ctx, name)
 	if err == nil && !allowed {
-		allowed, err = r.may(ctx, "get", "", "configmaps", ref.Name)
+		allowed, err = r.may(ctx, "get", "", "configmaps", name)
+	}
+	configMap, missing := &corev1.ConfigMap{}, false
+	if err == nil && allowed {
+		if err = r.reader.Get(ctx, r.key(name), configMap); apierrors.IsNotFound(err) {
+			missing, err = true, nil
+		}
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("check a ConfigMap: %w", err)
 	}
-	if !allowed {
-		f.forbid(path, "you must be allowed to get the ConfigMap %q to refer to it", ref.Name)
-		return nil
+	for _, ref := range refs {
+		switch {
+		case !allowed:
+			f.forbid(ref.Path, "you must be allowed to get the ConfigMap %q to refer to it", name)
+		case missing:
+			f.warn(ref.Path, "ConfigMap %q does not exist yet", name)
+		default:
+			checkContent(configMap, ref, f)
+		}
 	}
-	configMap := &corev1.ConfigMap{}
-	switch err := r.reader.Get(ctx, r.key(ref.Name), configMap); {
-	case apierrors.IsNotFound(err):
-		f.warn(path, "ConfigMap %q does not exist yet", ref.Name)
-		return nil
-	case err != nil:
-		return fmt.Errorf("get a ConfigMap: %w", err)
-	}
-	events, found := []byte(configMap.Data[ref.Key]), true
-	if _, isText := configMap.Data[ref.Key]; !isText {
-		events, found = configMap.BinaryData[ref.Key]
+	return nil
+}
+
+// checkContent is about what a reference names in a ConfigMap: an image, or the events of a replay.
+func checkContent(configMap *corev1.ConfigMap, ref v1alpha1.ConfigMapReference, f *findings) {
+	content, found := []byte(configMap.Data[ref.Ref.Key]), true
+	if _, isText := configMap.Data[ref.Ref.Key]; !isText {
+		content, found = configMap.BinaryData[ref.Ref.Key]
 	}
 	switch {
 	case !found:
-		f.warn(path.Child("key"), "ConfigMap %q has no key %q yet", ref.Name, ref.Key)
-	case !json.Valid(events):
-		f.errs = append(f.errs, invalid(path.Child("key"), "must name a key whose value is JSON"))
+		f.warn(ref.Path.Child("key"), "ConfigMap %q has no key %q yet", configMap.Name, ref.Ref.Key)
+	case ref.JSON && !json.Valid(content):
+		f.errs = append(f.errs, invalid(ref.Path.Child("key"), "must name a key whose value is JSON"))
 	}
-	return nil
 }
 
 // checkSettings forbids a session with the settings of somebody else: it gets the Secrets that those refer to when it starts,

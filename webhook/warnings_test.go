@@ -32,6 +32,13 @@ func TestReferencesToWhatDoesNotExistYetAreWarnedOf(t *testing.T) {
 		{"a key that is not there", "Conversation", "{userSettingsName: there, replayJSONRef: {name: there, key: k}}", []string{
 			`spec.replayJSONRef.key: ConfigMap "there" has no key "k" yet`,
 		}},
+		{"an image that is there", "Conversation", "{userSettingsName: there, images: [{configMapKeyRef: {name: there, key: events.json}, mediaType: image/png}]}", nil},
+		{"images that are not", "Conversation", "{userSettingsName: there, images: [{configMapKeyRef: {name: there, key: k}, mediaType: image/png}, " +
+			"{configMapKeyRef: {name: later, key: k}, mediaType: image/png}, {configMapKeyRef: {name: later, key: l}, mediaType: image/png}]}", []string{
+			`spec.images[1].configMapKeyRef: ConfigMap "later" does not exist yet`,
+			`spec.images[2].configMapKeyRef: ConfigMap "later" does not exist yet`,
+			`spec.images[0].configMapKeyRef.key: ConfigMap "there" has no key "k" yet`,
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
