@@ -36,10 +36,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			return secretNames(o.(*v1alpha1.Conversation).SecretReferences())
 		}},
 		{&v1alpha1.Conversation{}, indexConfigMapName, func(o client.Object) []string {
-			if ref := o.(*v1alpha1.Conversation).Spec.ReplayJSONRef; ref != nil {
-				return []string{ref.Name}
-			}
-			return nil
+			return configMapNames(o.(*v1alpha1.Conversation).ConfigMapReferences())
 		}},
 		{&v1alpha1.Conversation{}, v1alpha1.IndexUserSettingsName, func(o client.Object) []string {
 			return []string{o.(*v1alpha1.Conversation).Spec.UserSettingsName}
@@ -75,6 +72,16 @@ func keptFor(secret client.Object) string {
 }
 
 func secretNames(refs []v1alpha1.SecretReference) []string {
+	names := make([]string, 0, len(refs))
+	for _, r := range refs {
+		if !slices.Contains(names, r.Ref.Name) {
+			names = append(names, r.Ref.Name)
+		}
+	}
+	return names
+}
+
+func configMapNames(refs []v1alpha1.ConfigMapReference) []string {
 	names := make([]string, 0, len(refs))
 	for _, r := range refs {
 		if !slices.Contains(names, r.Ref.Name) {

@@ -166,6 +166,9 @@ func buildSessionContainer(c *v1alpha1.Conversation, start *sessionStart) corev1
 	if c.Spec.ReplayJSONRef != nil {
 		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "replay", MountPath: session.ReplayDir, ReadOnly: true})
 	}
+	if len(imageSources(c)) > 0 {
+		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "images", MountPath: session.ImagesDir, ReadOnly: true})
+	}
 	return container
 }
 
@@ -211,7 +214,23 @@ func buildVolumes(c *v1alpha1.Conversation, start *sessionStart) []corev1.Volume
 			Items:                []corev1.KeyToPath{{Key: ref.Key, Path: session.ReplayFile}},
 		}}})
 	}
+	if sources := imageSources(c); len(sources) > 0 {
+		volumes = append(volumes, corev1.Volume{Name: "images", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}})
+	}
 	return volumes
+}
+
+// imageSources are where the images of a session that are in ConfigMaps come from, under the names that its document has for them.
+func imageSources(c *v1alpha1.Conversation) (sources []corev1.VolumeProjection) {
+	for i, image := range c.Spec.Images {
+		if ref := image.ConfigMapKeyRef; ref != nil {
+			sources = append(sources, corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{
+				LocalObjectReference: corev1.LocalObjectReference{Name: ref.Name},
+				Items:                []corev1.KeyToPath{{Key: ref.Key, Path: session.ImageName(i, ptr.Deref(image.MediaType, ""))}},
+			}})
+		}
+	}
+	return sources
 }
 
 // buildWorkspace is the claim for the volume of a session; nil for scratch space.

@@ -33,6 +33,11 @@ func TestThePodOfASessionIsAFunctionOfWhatWasAsked(t *testing.T) {
 			}),
 			settings: v1alpha1.UserSettingsSpec{SandboxBaseContainerImage: ptr.To("example.com/base:2"), RemoteRuntimeResourceFactor: ptr.To[int32](4)},
 		},
+		"images": {
+			conversation: makeConversation("team-a", "c1").with(func(s *v1alpha1.ConversationSpec) {
+				s.Images = []v1alpha1.ConversationImage{imageIn("c1-image-1", "image"), imageAt("https://example.com/a.png"), imageIn("screens", "login.png")}
+			}),
+		},
 		"agent-image": {
 			conversation: makeConversation("team-a", "c1"),
 			agent:        &session.Agent{Name: "coder", Image: "example.com/coder:4"},

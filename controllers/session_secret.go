@@ -57,7 +57,7 @@ func buildDocument(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec
 		Namespace:    c.Namespace,
 		Settings:     *settings,
 		FirstMessage: session.FirstMessage(&c.Spec),
-		ImageURLs:    c.Spec.ImageURLs,
+		Images:       session.Images(&c.Spec),
 		Replay:       c.Spec.ReplayJSONRef != nil,
 		Instructions: ptr.Deref(c.Spec.ConversationInstructions, ""),
 		IdleTimeout:  metav1.Duration{Duration: life.idleTimeout},

@@ -101,7 +101,8 @@ func TestTheSessionDocumentSaysEverythingThatWasAsked(t *testing.T) {
 	settings := everySecret()
 	c := makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) {
 		s.Repository, s.GitProvider, s.SelectedBranch = ptr.To("o/r"), ptr.To(v1alpha1.GitHub), ptr.To("dev")
-		s.InitialUserMsg, s.ImageURLs, s.ConversationInstructions = ptr.To("hello"), []string{"https://example.com/a.png"}, ptr.To("be brief")
+		s.InitialUserMsg, s.ConversationInstructions = ptr.To("hello"), ptr.To("be brief")
+		s.Images = []v1alpha1.ConversationImage{imageAt("https://example.com/a.png"), imageIn("screens", "login.png")}
 	})
 	doc, files := buildDocument(c.Conversation, &settings, class{}.bounds(&c.Spec))
 	values := map[string][]byte{}

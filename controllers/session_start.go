@@ -62,7 +62,7 @@ func (r *conversationReconciler) prepareStart(ctx context.Context, c *v1alpha1.C
 	case err != nil:
 		return nil, fmt.Errorf("read UserSettings: %w", err)
 	}
-	if unready, err := r.replayMissing(ctx, c); unready != nil || err != nil {
+	if unready, err := r.configMapMissing(ctx, c); unready != nil || err != nil {
 		return &sessionStart{unready: unready}, err
 	}
 	return r.startAnew(ctx, c, settings, existing)
@@ -179,21 +179,26 @@ func (r *conversationReconciler) catalogueKey() client.ObjectKey {
 	return client.ObjectKey{Namespace: r.options.Namespace, Name: v1alpha1.AgentCatalogueName}
 }
 
-// replayMissing says what is missing of a replay that was asked for.
-func (r *conversationReconciler) replayMissing(ctx context.Context, c *v1alpha1.Conversation) (*problem, error) {
-	ref := c.Spec.ReplayJSONRef
-	if ref == nil {
-		return nil, nil
-	}
-	replay := &corev1.ConfigMap{}
-	if err := r.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: ref.Name}, replay); client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("read ConfigMap %s: %w", ref.Name, err)
-	}
-	// One that was not found has no key either.
-	_, text := replay.Data[ref.Key]
-	_, binary := replay.BinaryData[ref.Key]
-	if !text && !binary {
-		return &problem{v1alpha1.ReasonConfigMapNotFound, fmt.Sprintf("spec.replayJSONRef: ConfigMap %s with key %s does not exist", ref.Name, ref.Key)}, nil
+// configMapMissing says what is missing of a replay or of images that were asked for. One ConfigMap at a time is read, and nothing
+// of it kept: together they may be large.
+func (r *conversationReconciler) configMapMissing(ctx context.Context, c *v1alpha1.Conversation) (*problem, error) {
+	refs := c.ConfigMapReferences()
+	for _, name := range configMapNames(refs) {
+		configMap := &corev1.ConfigMap{}
+		if err := r.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: name}, configMap); client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("read ConfigMap %s: %w", name, err)
+		}
+		for _, ref := range refs {
+			if ref.Ref.Name != name {
+				continue
+			}
+			// One that was not found has no key either.
+			_, text := configMap.Data[ref.Ref.Key]
+			_, binary := configMap.BinaryData[ref.Ref.Key]
+			if !text && !binary {
+				return &problem{v1alpha1.ReasonConfigMapNotFound, fmt.Sprintf("%s: ConfigMap %s with key %s does not exist", ref.Path, name, ref.Ref.Key)}, nil
+			}
+		}
 	}
 	return nil, nil
 }

@@ -57,7 +57,7 @@ func ManagerOptions(scheme *runtime.Scheme, workers int) ctrl.Options {
 		NewCache: newCache,
 		Client: client.Options{
 			FieldOwner: FieldOwner,
-			// Values of Secrets and replays are read when a session starts, and not kept.
+			// Values of Secrets, replays and images are read when a session starts, and not kept.
 			Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}},
 		},
 		Controller: config.Controller{

@@ -57,6 +57,7 @@ func stripConversation(object any) (any, error) {
 	if size := textSize(spec.ImageURLs); size > maxCachedText {
 		spec.ImageURLs, cutOff = []string{"cut"}, true
 	}
+	cutOff = cutImages(spec.Images) || cutOff
 	if spec.MCPConfig != nil {
 		for i := range spec.MCPConfig.StdioServers {
 			if server := &spec.MCPConfig.StdioServers[i]; textSize(server.Args) > maxCachedText {
@@ -71,6 +72,23 @@ func stripConversation(object any) (any, error) {
 		c.Annotations[annotationCut] = "true"
 	}
 	return c, nil
+}
+
+// cutImages cuts the URLs off. References stay: the session starts when what they name is there, and they are short.
+func cutImages(images []v1alpha1.ConversationImage) (cutOff bool) {
+	var urls []string
+	for _, image := range images {
+		urls = append(urls, ptr.Deref(image.URL, ""))
+	}
+	if textSize(urls) <= maxCachedText {
+		return false
+	}
+	for i := range images {
+		if images[i].URL != nil {
+			images[i].URL = ptr.To("cut")
+		}
+	}
+	return true
 }
 
 func textSize(texts []string) (size int) {

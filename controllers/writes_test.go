@@ -337,7 +337,7 @@ func TestLongTextsAreReadAtAStartAndNotKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	var doc session.Document
-	if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil || doc.FirstMessage != long || doc.Instructions != long || len(doc.ImageURLs) != 16 {
-		t.Errorf("the session is told %d and %d bytes and %d images (%v)", len(doc.FirstMessage), len(doc.Instructions), len(doc.ImageURLs), err)
+	if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil || doc.FirstMessage != long || doc.Instructions != long || len(doc.Images) != 16 {
+		t.Errorf("the session is told %d and %d bytes and %d images (%v)", len(doc.FirstMessage), len(doc.Instructions), len(doc.Images), err)
 	}
 }

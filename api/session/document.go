@@ -20,6 +20,8 @@ const (
 	BinDir = "/run/parley/bin"
 	// ReplayDir holds the replay as ReplayFile, where there is one.
 	ReplayDir = "/run/parley/replay"
+	// ImagesDir holds the images of the first message that come as files, where there are any.
+	ImagesDir = "/run/parley/images"
 	// WorkspaceDir is where the session works.
 	WorkspaceDir = "/workspace"
 	// HomeDir is the home directory of the session's user.
@@ -66,9 +68,9 @@ type Document struct {
 	// Repository to clone, if any.
 	Repository *Repository `json:"repository,omitempty"`
 
-	// FirstMessage to the agent, with the addresses of its images.
-	FirstMessage string   `json:"firstMessage,omitempty"`
-	ImageURLs    []string `json:"imageURLs,omitempty"`
+	// FirstMessage to the agent, and the images that go with it, in their order.
+	FirstMessage string  `json:"firstMessage,omitempty"`
+	Images       []Image `json:"images,omitempty"`
 	// Replay is set when ReplayDir holds a replay.
 	Replay bool `json:"replay,omitempty"`
 	// Instructions that hold throughout the session.
@@ -85,6 +87,18 @@ type Document struct {
 	// StartDeadline by which the session must be running, counted by the operator from before its pod was there; zero means
 	// DefaultStartDeadline.
 	StartDeadline metav1.Duration `json:"startDeadline"`
+}
+
+// HasWork says whether there is something for an agent to do: a message, images, or a replay.
+func (d *Document) HasWork() bool { return d.FirstMessage != "" || len(d.Images) > 0 || d.Replay }
+
+// Image goes with the first message: either the URL of one, or a file.
+type Image struct {
+	URL string `json:"url,omitempty"`
+	// Name of the file in ImagesDir.
+	Name string `json:"name,omitempty"`
+	// MediaType of the file, such as image/png.
+	MediaType string `json:"mediaType,omitempty"`
 }
 
 // DefaultStartDeadline is that of a session that is told none.

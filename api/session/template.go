@@ -16,8 +16,9 @@ type AgentInput struct {
 	// MessageFile holds the first message; it is also the agent's standard input. InstructionsFile holds the
 	// instructions of the session and ReplayFile the replay, where there are any.
 	MessageFile, InstructionsFile, ReplayFile string
-	// ImageURLs go with the first message.
-	ImageURLs List
+	// Images that go with the first message, in their order, each a URL or the path of a file. ImageURLs are those of them that
+	// are URLs, ImageFiles the others.
+	Images, ImageURLs, ImageFiles List
 	// Model such as provider/model, ModelName what follows the slash, and BaseURL the address of the model's API where it
 	// is not the provider's own.
 	Model, ModelName, BaseURL string
@@ -121,7 +122,7 @@ func validateTemplate(text string, env variables) error {
 		}
 	}
 	_, err = render(text, env, AgentInput{
-		MessageFile: "m", InstructionsFile: "i", ReplayFile: "r", ImageURLs: []string{"u"}, Model: "p/m", ModelName: "m", BaseURL: "b",
+		MessageFile: "m", InstructionsFile: "i", ReplayFile: "r", Images: []string{"u", "f"}, ImageURLs: []string{"u"}, ImageFiles: []string{"f"}, Model: "p/m", ModelName: "m", BaseURL: "b",
 		RouterURL: "r", MCPConfigFile: "m", MaxIterations: 1, MaxBudget: "1", Workspace: "w", Repository: "r",
 		Branch: "b", Conversation: "c", Language: "l", ConfirmationMode: true, Resumed: true,
 	})

@@ -11,11 +11,11 @@ import (
 
 // environment is where things are.
 type environment struct {
-	sessionDir, workspace, replayDir string
-	bindAddress                      string
-	terminationLog                   string
-	home                             string
-	cgroups                          string
+	sessionDir, workspace, replayDir, imagesDir string
+	bindAddress                                 string
+	terminationLog                              string
+	home                                        string
+	cgroups                                     string
 }
 
 func readEnvironment() environment {
@@ -23,6 +23,7 @@ func readEnvironment() environment {
 		sessionDir:     variable("PARLEY_SESSION_DIR", session.Dir),
 		workspace:      variable("PARLEY_WORKSPACE", session.WorkspaceDir),
 		replayDir:      variable("PARLEY_REPLAY_DIR", session.ReplayDir),
+		imagesDir:      variable("PARLEY_IMAGES_DIR", session.ImagesDir),
 		bindAddress:    variable("PARLEY_BIND_ADDRESS", fmt.Sprintf(":%d", session.Port)),
 		terminationLog: variable("PARLEY_TERMINATION_LOG", "/dev/termination-log"),
 		home:           variable("HOME", session.HomeDir),

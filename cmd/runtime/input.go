@@ -19,7 +19,6 @@ func agentInput(env environment, doc *session.Document, work *workspace.Workspac
 	settings := &doc.Settings
 	model := ptr.Deref(settings.LLMModel, "")
 	input := session.AgentInput{
-		ImageURLs:        doc.ImageURLs,
 		Model:            model,
 		ModelName:        model[strings.Index(model, "/")+1:],
 		BaseURL:          ptr.Deref(settings.LLMBaseURL, ""),
@@ -34,6 +33,14 @@ func agentInput(env environment, doc *session.Document, work *workspace.Workspac
 	}
 	if doc.Repository != nil {
 		input.Repository, input.Branch = work.Dir, doc.Repository.Branch
+	}
+	for _, image := range doc.Images {
+		if image.URL != "" {
+			input.Images, input.ImageURLs = append(input.Images, image.URL), append(input.ImageURLs, image.URL)
+			continue
+		}
+		file := filepath.Join(env.imagesDir, image.Name)
+		input.Images, input.ImageFiles = append(input.Images, file), append(input.ImageFiles, file)
 	}
 	if doc.Replay {
 		input.ReplayFile = filepath.Join(env.replayDir, session.ReplayFile)

@@ -77,7 +77,7 @@ func newRun(env environment, doc *session.Document, store *secrets.Store, out io
 
 // hasTask says whether there is an agent, and something for it to do that an earlier attempt has not done.
 func (s *run) hasTask() bool {
-	return !s.workOver && s.doc.Agent != nil && len(s.doc.Agent.Command) > 0 && (s.doc.FirstMessage != "" || s.doc.Replay)
+	return !s.workOver && s.doc.Agent != nil && len(s.doc.Agent.Command) > 0 && s.doc.HasWork()
 }
 
 // until runs the session until it ends or is told to stop. Status 0 means that it ended of its own accord, and that

@@ -160,6 +160,21 @@ func (n *testNode) createWithSecret(pod *corev1.Pod) {
 	n.create(pod)
 }
 
+// addImages gives a pod images out of two ConfigMaps.
+func (n *testNode) addImages(pod *corev1.Pod) {
+	n.t.Helper()
+	var sources []corev1.VolumeProjection
+	for name, image := range map[string]struct{ path, data string }{"one": {"0.png", "first"}, "two": {"2.png", "second"}} {
+		n.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: name}, BinaryData: map[string][]byte{"image": []byte(image.data)}})
+		sources = append(sources, corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{
+			LocalObjectReference: corev1.LocalObjectReference{Name: name}, Items: []corev1.KeyToPath{{Key: "image", Path: image.path}},
+		}})
+	}
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "images", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}})
+	mounts := &pod.Spec.Containers[0].VolumeMounts
+	*mounts = append(*mounts, corev1.VolumeMount{Name: "images", MountPath: session.ImagesDir})
+}
+
 // await returns the pod once it is as wanted.
 func (n *testNode) await(pod *corev1.Pod, what string, wanted func(*corev1.Pod) bool) *corev1.Pod {
 	n.t.Helper()
@@ -222,6 +237,7 @@ func TestProcessHasThePathsOfThisMachineAndNothingOfTheNodesEnvironment(t *testi
 	t.Setenv("NODE_SECRET", "not for sessions")
 	n := newTestNode(t)
 	pod := n.sessionPod("paths", "obedient")
+	n.addImages(pod)
 	n.createWithSecret(pod)
 	running := n.await(pod, "ready", ready)
 	environ := n.get(running, "/environ")
@@ -229,6 +245,7 @@ func TestProcessHasThePathsOfThisMachineAndNothingOfTheNodesEnvironment(t *testi
 		"PARLEY_SESSION_DIR=" + filepath.Join(n.podDir(running), "session"),
 		"GIT_CEILING_DIRECTORIES=" + n.podDir(running),
 		"HOME=" + filepath.Join(n.podDir(running), "home"),
+		"PARLEY_IMAGES_DIR=" + filepath.Join(n.podDir(running), "images"),
 		"PARLEY_WORKSPACE=" + n.claimDir(n.namespace, "paths"),
 		"PWD=" + n.claimDir(n.namespace, "paths"),
 	} {
@@ -246,6 +263,11 @@ func TestProcessHasThePathsOfThisMachineAndNothingOfTheNodesEnvironment(t *testi
 	}
 	if value, err := os.ReadFile(filepath.Join(n.podDir(running), "session", "key")); string(value) != "s3cret" {
 		t.Errorf("the Secret's file holds %q, %v", value, err)
+	}
+	for file, want := range map[string]string{"0.png": "first", "2.png": "second"} {
+		if value, err := os.ReadFile(filepath.Join(n.podDir(running), "images", file)); string(value) != want {
+			t.Errorf("the image %s is %q, %v", file, value, err)
+		}
 	}
 }
 

@@ -136,6 +136,7 @@ func (r *podRun) environment() []string {
 		fmt.Sprintf("PARLEY_BIND_ADDRESS=%s:%d", r.seen.address, session.Port),
 		"PARLEY_TERMINATION_LOG=" + r.terminationLog(),
 		"PARLEY_REPLAY_DIR=" + r.node.localPath(r.pod, session.ReplayDir),
+		"PARLEY_IMAGES_DIR=" + r.node.localPath(r.pod, session.ImagesDir),
 	}
 	for _, e := range r.pod.Spec.Containers[0].Env {
 		env = append(env, e.Name+"="+r.node.localPath(r.pod, e.Value))

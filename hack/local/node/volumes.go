@@ -3,8 +3,10 @@ package node
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,11 +38,11 @@ func (n *Node) makeVolumes(ctx context.Context, pod *corev1.Pod) error {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
-		data, items, err := n.content(ctx, pod.Namespace, v)
+		files, err := n.files(ctx, pod.Namespace, v.VolumeSource)
 		if err != nil {
 			return fmt.Errorf("volume %s: %w", v.Name, err)
 		}
-		for file, value := range project(data, items) {
+		for file, value := range files {
 			if !filepath.IsLocal(file) {
 				return fmt.Errorf("volume %s: %s is not a path in it", v.Name, file)
 			}
@@ -52,30 +54,47 @@ func (n *Node) makeVolumes(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// content is what a volume holds from the start.
-func (n *Node) content(ctx context.Context, namespace string, v corev1.Volume) (map[string][]byte, []corev1.KeyToPath, error) {
+// files are what a volume holds from the start.
+func (n *Node) files(ctx context.Context, namespace string, v corev1.VolumeSource) (map[string][]byte, error) {
 	switch {
 	case v.Secret != nil:
 		secret, err := n.Client.CoreV1().Secrets(namespace).Get(ctx, v.Secret.SecretName, metav1.GetOptions{})
 		if err != nil {
-			return nil, nil, unlessOptional(err, v.Secret.Optional)
+			return nil, unlessOptional(err, v.Secret.Optional)
 		}
-		return secret.Data, v.Secret.Items, nil
+		return project(secret.Data, v.Secret.Items), nil
 	case v.ConfigMap != nil:
-		configMap, err := n.Client.CoreV1().ConfigMaps(namespace).Get(ctx, v.ConfigMap.Name, metav1.GetOptions{})
-		if err != nil {
-			return nil, nil, unlessOptional(err, v.ConfigMap.Optional)
+		return n.configMapFiles(ctx, namespace, v.ConfigMap.Name, v.ConfigMap.Items, v.ConfigMap.Optional)
+	case v.Projected != nil:
+		all := map[string][]byte{}
+		for _, source := range v.Projected.Sources {
+			files, err := n.configMapFiles(ctx, namespace, source.ConfigMap.Name, source.ConfigMap.Items, source.ConfigMap.Optional)
+			if err != nil {
+				return nil, err
+			}
+			maps.Copy(all, files)
 		}
-		data := map[string][]byte{}
-		for key, value := range configMap.Data {
-			data[key] = []byte(value)
-		}
-		for key, value := range configMap.BinaryData {
-			data[key] = value
-		}
-		return data, v.ConfigMap.Items, nil
+		return all, nil
 	}
-	return nil, nil, nil
+	return nil, nil
+}
+
+func (n *Node) configMapFiles(ctx context.Context, namespace, name string, items []corev1.KeyToPath, optional *bool) (map[string][]byte, error) {
+	configMap, err := n.Client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, unlessOptional(err, optional)
+	}
+	data := map[string][]byte{}
+	for key, value := range configMap.Data {
+		data[key] = []byte(value)
+	}
+	maps.Copy(data, configMap.BinaryData)
+	return project(data, items), nil
+}
+
+// ofConfigMaps says whether a projected volume has nothing else in it.
+func ofConfigMaps(v *corev1.ProjectedVolumeSource) bool {
+	return v != nil && !slices.ContainsFunc(v.Sources, func(s corev1.VolumeProjection) bool { return s.ConfigMap == nil })
 }
 
 func unlessOptional(err error, optional *bool) error {

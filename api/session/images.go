@@ -1,0 +1,46 @@
+package session
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// Images of a conversation in their order. Those in ConfigMaps are files of the session's pod.
+func Images(spec *v1alpha1.ConversationSpec) []Image {
+	var images []Image
+	for _, url := range spec.ImageURLs {
+		images = append(images, Image{URL: url})
+	}
+	for i, image := range spec.Images {
+		if image.URL != nil {
+			images = append(images, Image{URL: *image.URL})
+			continue
+		}
+		file := Image{}
+		if image.MediaType != nil {
+			file.MediaType = *image.MediaType
+		}
+		file.Name = ImageName(i, file.MediaType)
+		images = append(images, file)
+	}
+	return images
+}
+
+var plainSubtype = regexp.MustCompile(`^[a-z0-9]+$`)
+
+// ImageName is the name of the file of an image in a ConfigMap: its position, and the ending from which many programs tell what is in it.
+func ImageName(at int, mediaType string) string {
+	subtype := strings.TrimPrefix(mediaType, "image/")
+	switch {
+	case subtype == "jpeg":
+		subtype = "jpg"
+	case subtype == "svg+xml":
+		subtype = "svg"
+	case !plainSubtype.MatchString(subtype):
+		return strconv.Itoa(at)
+	}
+	return strconv.Itoa(at) + "." + subtype
+}

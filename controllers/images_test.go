@@ -1,0 +1,97 @@
+package controllers
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+func imageIn(configMap, key string) v1alpha1.ConversationImage {
+	return v1alpha1.ConversationImage{ConfigMapKeyRef: &v1alpha1.ConfigMapKeyRef{Name: configMap, Key: key}, MediaType: ptr.To("image/png")}
+}
+
+func imageAt(url string) v1alpha1.ConversationImage { return v1alpha1.ConversationImage{URL: &url} }
+
+func TestASessionWaitsForItsImages(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
+	startManager(t, ns)
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "c").with(func(s *v1alpha1.ConversationSpec) {
+		s.Images = []v1alpha1.ConversationImage{imageIn("one", "image"), imageAt("https://example.com/" + strings.Repeat("x", 2000)), imageIn("two", "b.png")}
+	}).obj())
+	says := func(message string) {
+		t.Helper()
+		await(t, func() error {
+			if c := theConversation(t, ns, "c"); c.Status.State != v1alpha1.StateStarting || !strings.Contains(c.Status.Message, message) {
+				return fmt.Errorf("it is %s and says %q, want %q", c.Status.State, c.Status.Message, message)
+			}
+			return nil
+		})
+	}
+	says("spec.images[0].configMapKeyRef: ConfigMap one with key image does not exist")
+	create(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "one"}, BinaryData: map[string][]byte{"image": {0xff}}})
+	says("spec.images[2].configMapKeyRef: ConfigMap two with key b.png does not exist")
+	two := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "two"}, BinaryData: map[string][]byte{"a.png": {0xff}}}
+	create(t, two)
+	change(t, two, func(m *corev1.ConfigMap) { m.BinaryData["b.png"] = []byte{0xfe} })
+
+	pod := kubelet{t, ns, "c"}.pod()
+	at := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Projected != nil })
+	if at < 0 || len(pod.Spec.Volumes[at].Projected.Sources) != 2 || pod.Spec.Volumes[at].Projected.Sources[1].ConfigMap.Items[0].Path != "2.png" {
+		t.Errorf("the volumes are %+v", pod.Spec.Volumes)
+	}
+	secret := &corev1.Secret{}
+	if err := env.Client.Get(t.Context(), sessionObject(theConversation(t, ns, "c")), secret); err != nil {
+		t.Fatal(err)
+	}
+	var doc session.Document
+	if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil || len(doc.Images) != 3 || len(doc.Images[1].URL) < 2000 || doc.Images[2].Name != "2.png" {
+		t.Errorf("the document has the images %+v, %v", doc.Images, err)
+	}
+}
+
+func TestTheCacheKeepsWhichImagesThereAreAndNotTheirTexts(t *testing.T) {
+	long := strings.Repeat("x", 16000)
+	c := makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) {
+		s.Images = []v1alpha1.ConversationImage{imageIn("one", "image"), imageAt(long), imageAt("u"), imageIn("two", "image")}
+	}).Conversation
+	if _, err := stripConversation(c); err != nil {
+		t.Fatal(err)
+	}
+	if names := configMapNames(c.ConfigMapReferences()); !slices.Equal(names, []string{"one", "two"}) || len(c.Spec.Images) != 4 {
+		t.Errorf("there are %d images, in %v", len(c.Spec.Images), names)
+	}
+	if *c.Spec.Images[1].URL == long || c.Annotations[annotationCut] == "" {
+		t.Errorf("of a text of %d bytes %d are kept, with %v", len(long), len(*c.Spec.Images[1].URL), c.Annotations)
+	}
+	t.Run("except short ones", func(t *testing.T) {
+		c := makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) {
+			s.Images = []v1alpha1.ConversationImage{imageIn("one", "image"), imageAt("u")}
+		}).Conversation
+		if _, err := stripConversation(c); err != nil || *c.Spec.Images[1].URL != "u" || c.Annotations[annotationCut] != "" {
+			t.Errorf("it is cut: %v, %v", c.Spec.Images, err)
+		}
+	})
+}
+
+func TestImagesAloneAreWork(t *testing.T) {
+	for name, spec := range map[string]v1alpha1.ConversationSpec{
+		"addresses": {ImageURLs: []string{"u"}}, "in ConfigMaps": {Images: []v1alpha1.ConversationImage{imageIn("one", "image")}},
+	} {
+		if !hasWork(&spec) {
+			t.Errorf("images, %s, are no work", name)
+		}
+	}
+	if hasWork(&v1alpha1.ConversationSpec{}) {
+		t.Error("nothing is work")
+	}
+}
