@@ -9,7 +9,7 @@ type ConversationRequest struct {
 	GitProvider              *string           `json:"git_provider,omitempty" spec:"gitProvider"`
 	SelectedBranch           *string           `json:"selected_branch,omitempty" spec:"selectedBranch"`
 	InitialUserMsg           *string           `json:"initial_user_msg,omitempty" spec:"initialUserMsg"`
-	ImageURLs                []string          `json:"image_urls,omitempty" spec:"imageURLs"`
+	ImageURLs                []Image           `json:"image_urls,omitempty" spec:"imageURLs"`
 	ReplayJSON               *string           `json:"replay_json,omitempty" spec:"replayJSONRef"`
 	SuggestedTask            *SuggestedTask    `json:"suggested_task,omitempty" spec:"suggestedTask"`
 	CreateMicroagent         *CreateMicroagent `json:"create_microagent,omitempty" spec:"createMicroagent"`

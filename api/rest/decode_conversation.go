@@ -28,7 +28,7 @@ func DecodeConversation(fields Body) (*ConversationRequest, []Detail) {
 		MCPConfig:                optional(o, "mcp_config", mcpDecoder{strict: true}.config),
 		ConversationID:           optional(o, "conversation_id", text),
 	}
-	if urls := optional(o, "image_urls", list(text)); urls != nil && len(*urls) > 0 {
+	if urls := optional(o, "image_urls", list(image)); urls != nil && len(*urls) > 0 {
 		r.ImageURLs = *urls
 	}
 	if id := r.ConversationID; id != nil && !ConversationID.MatchString(*id) {

@@ -19,6 +19,9 @@ func LocationOf(path string, names EntryNames) Location {
 	}
 	for step := range strings.SplitSeq(strings.TrimPrefix(strings.TrimPrefix(path, "."), "spec."), ".") {
 		name, index, indexed := strings.Cut(step, "[")
+		if name == "images" {
+			name = "imageURLs" // of which a request has the one list
+		}
 		loc = loc.At(RequestName(name))
 		if indexed {
 			at, err := strconv.Atoi(strings.TrimSuffix(index, "]"))
@@ -35,7 +38,7 @@ func LocationOf(path string, names EntryNames) Location {
 				loc = loc.At(at)
 			}
 		}
-		if strings.HasSuffix(name, "Ref") {
+		if strings.HasSuffix(name, "Ref") || name == "imageURLs" {
 			return loc // the request has the value there
 		}
 	}

@@ -119,6 +119,9 @@ func TestThePolicyConfinesTheFacade(t *testing.T) {
 	t.Run("creates a replay", func(t *testing.T) {
 		expectPolicy(t, facade.Create(t.Context(), configMap(replay+"-abcdefgh23", ofTalk)), true)
 	})
+	t.Run("creates an image", func(t *testing.T) {
+		expectPolicy(t, facade.Create(t.Context(), configMap(v1alpha1.KeptName("talk", v1alpha1.KeptImage, "x")+"-abcdefgh23", ofTalk)), true)
+	})
 	t.Run("creates another ConfigMap", func(t *testing.T) {
 		expectPolicy(t, facade.Create(t.Context(), configMap("talk-other", ofTalk)), false)
 		expectPolicy(t, facade.Create(t.Context(), configMap("talk-replay-1", ofTalk)), false)

@@ -38,7 +38,7 @@ func TestEveryFieldOfAConversationIsStored(t *testing.T) {
 	c := ada.conversation(t, "every-field")
 	spec := c.Spec
 	if spec.UserSettingsName != "ada" || *spec.Repository != "example/widgets" || *spec.GitProvider != v1alpha1.GitHub || *spec.SelectedBranch != "main" ||
-		*spec.InitialUserMsg != "Mend the parser.\nIt is broken." || len(spec.ImageURLs) != 2 || *spec.ConversationInstructions != "Keep to the style." ||
+		*spec.InitialUserMsg != "Mend the parser.\nIt is broken." || len(spec.Images) != 2 || *spec.ConversationInstructions != "Keep to the style." ||
 		*spec.SuggestedTask != (v1alpha1.SuggestedTask{GitProvider: v1alpha1.GitHub, TaskType: v1alpha1.FailingChecks, Repo: "example/widgets", IssueNumber: 7, Title: "Speed the parser up"}) {
 		t.Errorf("stored %s", jsonOf(t, spec))
 	}

@@ -125,9 +125,14 @@ func TestWhatAKilledFacadeLeavesIsCompletedByTheNextTry(t *testing.T) {
 	t.Fatal("it never left anything incomplete, so that there was nothing to complete")
 }
 
+// bodyWithKeys has keys, and a replay or two images.
 func bodyWithKeys(i int) string {
-	return fmt.Sprintf(`{"conversation_id": "talk-%d", "replay_json": "[]", "mcp_config": {"sse_servers": [{"url": "https://a.example.com", "api_key": "k%d"}],
-		"stdio_servers": [{"name": "s", "command": "c", "env": {"A": "a%d", "B": "b"}}]}}`, i, i, i)
+	more := `"replay_json": "[]"`
+	if i%2 == 1 {
+		more = fmt.Sprintf(`"image_urls": ["data:image/png,one-%d", "data:image/png,two-%d"]`, i, i)
+	}
+	return fmt.Sprintf(`{"conversation_id": "talk-%d", %s, "mcp_config": {"sse_servers": [{"url": "https://a.example.com", "api_key": "k%d"}],
+		"stdio_servers": [{"name": "s", "command": "c", "env": {"A": "a%d", "B": "b"}}]}}`, i, more, i, i)
 }
 
 // killInTheMiddle kills a facade that a crowd asks for conversations as soon as it has answered some, and counts what is there.
@@ -170,6 +175,11 @@ func completeAll(t *testing.T, ada *person) {
 		}
 		if got := ada.secret(t, c.Spec.MCPConfig.SSEServers[0].APIKeyRef.Name); got != fmt.Sprintf("k%d", i) {
 			t.Errorf("talk-%d has the key %q", i, got)
+		}
+		if i%2 == 1 {
+			if _, data := ada.image(t, c, 1); string(data) != fmt.Sprintf("two-%d", i) {
+				t.Errorf("talk-%d has the image %q", i, data)
+			}
 		}
 	}
 }

@@ -24,6 +24,8 @@ type faulty struct {
 	*cluster.Cluster
 	// secrets are not written.
 	secrets bool
+	// configMapsLeft is how many ConfigMaps are written before none is any more; nil is all.
+	configMapsLeft *int
 	// creation of a conversation is never answered. It happens before that, or only after this long.
 	creation bool
 	late     time.Duration
@@ -34,6 +36,16 @@ func (f *faulty) WriteSecret(ctx context.Context, secret *corev1.Secret) error {
 		return errors.New("cut off")
 	}
 	return f.Cluster.WriteSecret(ctx, secret)
+}
+
+func (f *faulty) CreateConfigMap(ctx context.Context, configMap *corev1.ConfigMap) error {
+	if f.configMapsLeft != nil {
+		if *f.configMapsLeft == 0 {
+			return errors.New("cut off")
+		}
+		*f.configMapsLeft--
+	}
+	return f.Cluster.CreateConfigMap(ctx, configMap)
 }
 
 func (f *faulty) CreateConversation(ctx context.Context, c *v1alpha1.Conversation, dryRun bool) error {

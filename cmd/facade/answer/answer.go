@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -33,9 +34,14 @@ func Later(code int, detail string, after time.Duration) *Refusal {
 	return r
 }
 
-// Invalid lists all that is wrong with a request.
+// Invalid lists all that is wrong with a request. If something in it is too large, whatever else is wrong, that is what the
+// status says.
 func Invalid(details ...rest.Detail) *Refusal {
-	return &Refusal{Code: http.StatusUnprocessableEntity, Body: rest.Invalid{Detail: details[:min(len(details), rest.MaxDetails)]}}
+	code := http.StatusUnprocessableEntity
+	if slices.ContainsFunc(details, func(d rest.Detail) bool { return d.Type == rest.TypeTooLarge }) {
+		code = http.StatusRequestEntityTooLarge
+	}
+	return &Refusal{Code: code, Body: rest.Invalid{Detail: details[:min(len(details), rest.MaxDetails)]}}
 }
 
 // DetailsOf are what is wrong with a request, if the error says that something is.

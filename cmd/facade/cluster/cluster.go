@@ -131,7 +131,7 @@ func strip(object any) (any, error) {
 	o.SetManagedFields(nil)
 	if conversation, is := object.(*v1alpha1.Conversation); is {
 		spec := &conversation.Spec
-		spec.ImageURLs, spec.ConversationInstructions, spec.MCPConfig = nil, nil, nil
+		spec.ImageURLs, spec.Images, spec.ConversationInstructions, spec.MCPConfig = nil, nil, nil, nil
 		if spec.InitialUserMsg != nil {
 			spec.InitialUserMsg = ptr.To(strings.Clone(beginning(*spec.InitialUserMsg)))
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -85,7 +86,7 @@ func (s *Service) settingsSuffice(ctx context.Context, u *access.User) error {
 	return settings.Suffice(live)
 }
 
-// create the conversation before its keys and replay, which it then owns: it starts when they are there, and whatever is
+// create the conversation before its keys, replay and images, which it then owns: it starts when they are there, and whatever is
 // left half done goes away with it or is completed by the client's next try.
 func (s *Service) create(ctx context.Context, u *access.User, r *rest.ConversationRequest, name string, chosen bool) (any, error) {
 	wanted, keys := build(u, name, r, time.Now())
@@ -138,7 +139,7 @@ func (s *Service) join(ctx context.Context, r *rest.ConversationRequest, wanted 
 	return response(stored, stateOf(stored)), nil
 }
 
-// complete writes the keys and the replay of a conversation, and then takes its mark away.
+// complete writes the keys, the replay and the images of a conversation, and then takes its mark away.
 func (s *Service) complete(ctx context.Context, c *v1alpha1.Conversation, r *rest.ConversationRequest, keys []kept.Key) error {
 	if !hasParts(c) {
 		return nil
@@ -146,10 +147,9 @@ func (s *Service) complete(ctx context.Context, c *v1alpha1.Conversation, r *res
 	if err := kept.Write(ctx, s.Cluster, keys, c, time.Now()); err != nil {
 		return err
 	}
-	if c.Spec.ReplayJSONRef != nil && r.ReplayJSON != nil {
+	for _, configMap := range configMaps(c, r, time.Now()) {
 		// One that exists has the same content, for its name is made of that.
-		err := s.Cluster.CreateConfigMap(ctx, kept.Replay(*c.Spec.ReplayJSONRef, *r.ReplayJSON, c, time.Now()))
-		if err != nil && !apierrors.IsAlreadyExists(err) {
+		if err := s.Cluster.CreateConfigMap(ctx, configMap); err != nil && !apierrors.IsAlreadyExists(err) {
 			return cluster.Refusal(ctx, err, nil)
 		}
 	}
@@ -161,4 +161,17 @@ func (s *Service) complete(ctx context.Context, c *v1alpha1.Conversation, r *res
 		return cluster.Refusal(ctx, err, nil)
 	}
 	return nil
+}
+
+// configMaps hold what a request brings that is too large for the conversation, which equals the request.
+func configMaps(c *v1alpha1.Conversation, r *rest.ConversationRequest, now time.Time) (list []*corev1.ConfigMap) {
+	if ref := c.Spec.ReplayJSONRef; ref != nil && r.ReplayJSON != nil {
+		list = append(list, kept.Replay(*ref, *r.ReplayJSON, c, now))
+	}
+	for i, image := range c.Spec.Images {
+		if ref := image.ConfigMapKeyRef; ref != nil {
+			list = append(list, kept.Image(*ref, r.ImageURLs[i].Data, c, now))
+		}
+	}
+	return list
 }

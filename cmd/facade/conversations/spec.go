@@ -3,6 +3,7 @@ package conversations
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,10 +20,12 @@ const (
 	// annotationCreatedAt is when a conversation was created, more precisely than the whole seconds of an object's own
 	// time: a list is in this order.
 	annotationCreatedAt = "parley.dev/created-at"
-	// AnnotationIncomplete marks a conversation whose keys or replay are still being written.
+	// AnnotationIncomplete marks a conversation whose keys, replay or images are still being written.
 	AnnotationIncomplete = "parley.dev/incomplete"
 	// replayKey is where a replay stands in its ConfigMap.
 	replayKey = "replay.json"
+	// imageKey is where an image stands in its ConfigMap.
+	imageKey = "image"
 )
 
 // incompleteLife is how long after its end an incomplete conversation stays. Nobody was told of it, so nobody will remove it.
@@ -44,7 +47,6 @@ func build(u *access.User, name string, r *rest.ConversationRequest, now time.Ti
 			GitProvider:              (*v1alpha1.GitProvider)(r.GitProvider),
 			SelectedBranch:           r.SelectedBranch,
 			InitialUserMsg:           r.InitialUserMsg,
-			ImageURLs:                r.ImageURLs,
 			ConversationInstructions: r.ConversationInstructions,
 			MCPConfig:                tools,
 		},
@@ -61,9 +63,11 @@ func build(u *access.User, name string, r *rest.ConversationRequest, now time.Ti
 	if m := r.CreateMicroagent; m != nil {
 		c.Spec.CreateMicroagent = &v1alpha1.CreateMicroagent{Repo: m.Repo, GitProvider: (*v1alpha1.GitProvider)(m.GitProvider), Title: m.Title}
 	}
+	random := rand.Text()
 	if r.ReplayJSON != nil {
-		c.Spec.ReplayJSONRef = &v1alpha1.ConfigMapKeyRef{Name: replayName(name, *r.ReplayJSON, rand.Text()), Key: replayKey}
+		c.Spec.ReplayJSONRef = &v1alpha1.ConfigMapKeyRef{Name: configMapName(name, v1alpha1.KeptReplay, *r.ReplayJSON, random), Key: replayKey}
 	}
+	c.Spec.ImageURLs, c.Spec.Images = images(name, r.ImageURLs, random)
 	if hasParts(c) {
 		c.Annotations[AnnotationIncomplete] = "true"
 		c.Spec.TTLAfterStopped = &metav1.Duration{Duration: incompleteLife}
@@ -71,19 +75,39 @@ func build(u *access.User, name string, r *rest.ConversationRequest, now time.Ti
 	return c, keys
 }
 
+// images are the fields for the images of a request: just their URLs where that is all. One that is sent twice is kept once.
+func images(conversation string, request []rest.Image, random string) (urls []string, list []v1alpha1.ConversationImage) {
+	if !slices.ContainsFunc(request, func(i rest.Image) bool { return i.Data != nil }) {
+		for _, image := range request {
+			urls = append(urls, image.URL)
+		}
+		return urls, nil
+	}
+	for _, image := range request {
+		entry := v1alpha1.ConversationImage{URL: &image.URL}
+		if image.Data != nil {
+			name := configMapName(conversation, v1alpha1.KeptImage, string(image.Data), random)
+			entry = v1alpha1.ConversationImage{ConfigMapKeyRef: &v1alpha1.ConfigMapKeyRef{Name: name, Key: imageKey}, MediaType: &image.MediaType}
+		}
+		list = append(list, entry)
+	}
+	return nil, list
+}
+
 // hasParts says that the conversation needs more objects than itself.
 func hasParts(c *v1alpha1.Conversation) bool {
-	return c.Spec.ReplayJSONRef != nil || len(c.SecretReferences()) > 0
+	return len(c.ConfigMapReferences()) > 0 || len(c.SecretReferences()) > 0
 }
 
-// replayName says what is in a replay, so that two can be compared without reading either. The random part keeps a
-// conversation apart from a deleted one of the same name, whose replay may still be there for a while.
-func replayName(conversation, replay, random string) string {
-	return v1alpha1.KeptName(conversation, v1alpha1.KeptReplay, replay) + "-" + strings.ToLower(random[:10])
+// configMapName says what is in a ConfigMap, so that two can be compared without reading either. The random part keeps a
+// conversation apart from a deleted one of the same name, whose ConfigMaps may still be there for a while.
+func configMapName(conversation string, kept v1alpha1.Kept, content, random string) string {
+	return v1alpha1.KeptName(conversation, kept, content) + "-" + strings.ToLower(random[:10])
 }
 
-func withoutRandomPart(replay string) string {
-	return replay[:max(0, strings.LastIndex(replay, "-"))]
+func withoutRandomPart(ref v1alpha1.ConfigMapKeyRef) *v1alpha1.ConfigMapKeyRef {
+	ref.Name = ref.Name[:max(0, strings.LastIndex(ref.Name, "-"))]
+	return &ref
 }
 
 // sameRequest says that two conversations were asked to do the same. Values of keys are not compared, only which there
@@ -97,7 +121,13 @@ func asked(c *v1alpha1.Conversation) v1alpha1.ConversationSpec {
 	spec := c.Spec.Asked()
 	spec.Workspace = nil
 	if ref := spec.ReplayJSONRef; ref != nil {
-		spec.ReplayJSONRef = &v1alpha1.ConfigMapKeyRef{Name: withoutRandomPart(ref.Name), Key: ref.Key}
+		spec.ReplayJSONRef = withoutRandomPart(*ref)
+	}
+	spec.Images = slices.Clone(spec.Images)
+	for i := range spec.Images {
+		if ref := spec.Images[i].ConfigMapKeyRef; ref != nil {
+			spec.Images[i].ConfigMapKeyRef = withoutRandomPart(*ref)
+		}
 	}
 	return spec
 }

@@ -1,4 +1,4 @@
-// Package kept is what Parley keeps for the objects that come over HTTP: users' keys in Secrets, replays in ConfigMaps.
+// Package kept is what Parley keeps for the objects that come over HTTP: users' keys in Secrets, replays and images in ConfigMaps.
 package kept
 
 import (
@@ -66,6 +66,15 @@ func Replay(ref v1alpha1.ConfigMapKeyRef, events string, owner *v1alpha1.Convers
 		ObjectMeta: metaOf(ref.Name, owner, now),
 		Immutable:  ptr.To(true),
 		Data:       map[string]string{ref.Key: events},
+	}
+}
+
+// Image is the ConfigMap with an image of a conversation.
+func Image(ref v1alpha1.ConfigMapKeyRef, data []byte, owner *v1alpha1.Conversation, now time.Time) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metaOf(ref.Name, owner, now),
+		Immutable:  ptr.To(true),
+		BinaryData: map[string][]byte{ref.Key: data},
 	}
 }
 

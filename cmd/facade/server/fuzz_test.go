@@ -33,7 +33,7 @@ var (
 		StdioServers: []rest.MCPStdioServer{{Name: "files", Command: "mcp-files", Args: []string{"--root", "/w"}, Env: map[string]rest.Key{"A": rest.NewKey("a"), "B": {}}}},
 	}
 	everyConversationField = rest.ConversationRequest{
-		Repository: ptr.To("o/r"), SelectedBranch: ptr.To("main"), InitialUserMsg: ptr.To("hello"), ImageURLs: []string{"https://example.com/a.png"},
+		Repository: ptr.To("o/r"), SelectedBranch: ptr.To("main"), InitialUserMsg: ptr.To("hello"), ImageURLs: []rest.Image{{URL: "https://example.com/a.png"}, {MediaType: "image/png", Data: []byte{0, 1}}},
 		SuggestedTask: &rest.SuggestedTask{GitProvider: "github", TaskType: "OPEN_ISSUE", Repo: "o/r", IssueNumber: 7, Title: "t"},
 		MCPConfig:     &everyTool, ConversationID: ptr.To("talk"),
 	}
@@ -64,7 +64,7 @@ func FuzzConversation(f *testing.F) {
 	for _, seed := range []string{
 		jsonOf(f, everyConversationField), `{"replay_json": "[]", "conversation_id": "talk"}`, `{"replay_json": "[", "initial_user_msg": 5}`,
 		`{"create_microagent": {"repo": "o/r", "git_provider": null}, "unknown": {"deep": [1, 2]}}`,
-		`{"suggested_task": {"issue_number": "1.0"}}`, `{`, `null`, `[]`, `"x"`, ``,
+		`{"suggested_task": {"issue_number": "1.0"}}`, `{"image_urls": ["data:image/svg+xml;utf8,%3Csvg/%3E", "data:,", "data:image/png;base64,%"]}`, `{`, `null`, `[]`, `"x"`, ``,
 	} {
 		f.Add([]byte(seed))
 	}

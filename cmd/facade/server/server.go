@@ -42,9 +42,10 @@ type Options struct {
 	CORSOrigins []string
 }
 
-// DefaultOptions suit a team behind one facade.
+// DefaultOptions suit a team behind one facade. A body has room for two images of the largest size, in base64, and is no more
+// than what one user may have under way.
 func DefaultOptions() Options {
-	return Options{MaxBodyBytes: 2 << 20, UserRate: 20, UserBurst: 100}
+	return Options{MaxBodyBytes: 4 << 20, UserRate: 20, UserBurst: 100}
 }
 
 // Cluster is Kubernetes as the operations need it.

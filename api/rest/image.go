@@ -1,0 +1,112 @@
+package rest
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+const (
+	// MaxImage is the largest image in a data URL, decoded: the values of a ConfigMap may have this many bytes in all.
+	MaxImage = 1 << 20
+	// maxImageURL is the longest address of an image, as the schema says.
+	maxImageURL = 16384
+	// TypeTooLarge is the type of a detail about something that is right but for its size.
+	TypeTooLarge = "bytes_too_long"
+)
+
+// Image of a request: the URL of one, or the image itself. In JSON it is a string, and the image itself a data URL.
+type Image struct {
+	// URL is empty where Data is the image.
+	URL string
+	// MediaType of Data, such as image/png.
+	MediaType string
+	Data      []byte
+}
+
+// MarshalJSON writes the URL, or a data URL.
+func (i Image) MarshalJSON() ([]byte, error) {
+	if i.Data == nil {
+		return json.Marshal(i.URL)
+	}
+	return json.Marshal("data:" + i.MediaType + ";base64," + base64.StdEncoding.EncodeToString(i.Data))
+}
+
+// UnmarshalJSON reads a string, as a client does. What a server is sent it decodes with all that may be wrong.
+func (i *Image) UnmarshalJSON(data []byte) error {
+	var text string
+	if err := json.Unmarshal(data, &text); err != nil {
+		return err
+	}
+	decoded, problem := parseImage(text)
+	if problem != nil {
+		return fmt.Errorf("an image: %s", problem.Msg)
+	}
+	*i = decoded
+	return nil
+}
+
+func image(d *decoder, loc Location, raw json.RawMessage) (Image, bool) {
+	value, ok := text(d, loc, raw)
+	if !ok {
+		return Image{}, false
+	}
+	decoded, problem := parseImage(value)
+	if problem != nil {
+		d.fail(loc, problem.Type, problem.Msg)
+		return Image{}, false
+	}
+	return decoded, true
+}
+
+// imageType is a media type as the kind takes it.
+var imageType = regexp.MustCompile(`^image/[a-z0-9][-+.a-z0-9]{0,57}$`)
+
+// parseImage decodes a data URL. Of any other only the length is looked at here; the API server judges the rest.
+func parseImage(text string) (Image, *Detail) {
+	scheme, rest, _ := strings.Cut(text, ":")
+	if !strings.EqualFold(scheme, "data") {
+		if len(text) > maxImageURL {
+			return Image{}, &Detail{Type: "string_too_long", Msg: "String should have at most " + strconv.Itoa(maxImageURL) + " bytes, or be a data URL"}
+		}
+		return Image{URL: text}, nil
+	}
+	header, content, _ := strings.Cut(rest, ",")
+	// Of the parameters only the last one says how to read the content; a charset matters to no image.
+	mediaType, parameters, _ := strings.Cut(strings.ToLower(header), ";")
+	mediaType = strings.TrimSpace(mediaType)
+	if !imageType.MatchString(mediaType) {
+		return Image{}, &Detail{Type: "value_error", Msg: "A data URL should have an image media type, such as data:image/png;base64,"}
+	}
+	last := strings.TrimSpace(parameters[strings.LastIndex(parameters, ";")+1:])
+	data, err := decodeContent(content, last == "base64")
+	switch {
+	case err != nil:
+		return Image{}, &Detail{Type: "value_error", Msg: "A data URL should hold an image in base64, or percent-encoded"}
+	case len(data) == 0:
+		return Image{}, &Detail{Type: "value_error", Msg: "A data URL should hold an image after its comma"}
+	case len(data) > MaxImage:
+		return Image{}, &Detail{Type: TypeTooLarge, Msg: "An image should have at most " + strconv.Itoa(MaxImage) + " bytes"}
+	}
+	return Image{MediaType: mediaType, Data: data}, nil
+}
+
+// decodeContent reads what stands after the comma as browsers do: percent-encoded also where it is base64, whose padding may be
+// left out.
+func decodeContent(content string, isBase64 bool) ([]byte, error) {
+	if strings.Contains(content, "%") {
+		unescaped, err := url.PathUnescape(content)
+		if err != nil {
+			return nil, err
+		}
+		content = unescaped
+	}
+	if !isBase64 {
+		return []byte(content), nil
+	}
+	return base64.RawStdEncoding.DecodeString(strings.TrimRight(content, "="))
+}
