@@ -308,6 +308,8 @@ func untilDeadline(o observation) (left time.Duration, bounded bool) {
 	switch {
 	case o.pod != nil:
 		began = o.pod.CreationTimestamp.Time
+	case s.Reason == v1alpha1.ReasonQueued || s.Reason == v1alpha1.ReasonSettingsNotReady && o.unready == nil:
+		// What it waited for has come only now, so that it begins only now.
 	case s.StartTime != nil && s.StopTime == nil:
 		began = s.StartTime.Time
 	}

@@ -67,6 +67,9 @@ func TestTheStateOfASessionFollowsFromWhatIsObserved(t *testing.T) {
 		"settings that come late":                        {conversation: conv().started(0).stopped("SettingsMissing", 600), now: 700, state: "STARTING", reason: "Scheduling", wish: needPod},
 		"settings that come shortly before the deadline": {conversation: conv().started(0).because("SettingsNotReady"), now: 599, state: "STARTING", reason: "Scheduling", wish: needPod},
 
+		"it does not count the time of waiting for a turn": {conversation: conv().started(0).because("Queued"), now: 3600, state: "STARTING", reason: "Scheduling", wish: needPod},
+		"nor that of waiting for settings":                 {conversation: conv().started(0).because("SettingsNotReady"), now: 3600, state: "STARTING", reason: "Scheduling", wish: needPod},
+
 		// Ends of the present attempt's pod.
 		"a session that says it is done is done":           {conversation: conv().started(0).ran(2), pod: ptrTo(pod().ready().ended(0, `{"reason":"Completed","message":"all green"}`, 9)), state: "STOPPED", reason: "Completed", message: "all green", wish: keepEnded},
 		"a session that says it was idle was":              {conversation: conv().started(0).ran(2), pod: ptrTo(pod().ready().ended(0, `{"reason":"Idle"}`, 9)), state: "STOPPED", reason: "Idle", wish: keepEnded},
