@@ -76,6 +76,13 @@ func sessionStatus(pod *corev1.Pod) *corev1.ContainerStatus {
 	return nil
 }
 
+// processStarted says whether the session's process was started in the pod, so that it may have begun its work, whether or not
+// anybody saw it run.
+func processStarted(pod *corev1.Pod) bool {
+	c := sessionStatus(pod)
+	return c != nil && (c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil)
+}
+
 // exited is how the session's container ended for good; nil while it has not. One that failed is started again in its pod.
 func exited(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	c := sessionStatus(pod)

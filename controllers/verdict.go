@@ -215,7 +215,7 @@ func lost(o observation) (verdict, bool) {
 		return verdict{}, false
 	}
 	cause := lossOf(o.pod)
-	if ran(s) && hasWork(&o.conversation.Spec) && o.scratch {
+	if (ran(s) || processStarted(o.pod)) && hasWork(&o.conversation.Spec) && o.scratch {
 		v := stopped(v1alpha1.ReasonLost, fmt.Sprintf("The session's pod is gone (%s), and its files with it; its work is not begun again by itself", cause), removePod)
 		v.stalled = true
 		return v, true

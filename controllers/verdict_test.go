@@ -107,6 +107,9 @@ func TestTheStateOfASessionFollowsFromWhatIsObserved(t *testing.T) {
 		"evicted with work and without a workspace":     {conversation: conv().with(work).started(0).ran(2), pod: ptrTo(evicted()), state: "STOPPED", reason: "Lost", message: "Evicted", wish: removePod, stalled: true},
 		"lost with work and with a workspace":           {conversation: conv().with(work).with(workspace).started(0).ran(2), state: "STARTING", reason: "Restarting", next: "counted"},
 		"a pod that failed before it ran has no losses": {conversation: conv().with(work).started(0), pod: ptrTo(pod().failed("OutOfcpu")), state: "STARTING", reason: "Restarting", next: "counted"},
+		"evicted before anybody saw it run":             {conversation: conv().with(work).started(0), pod: ptrTo(evicted()), state: "STOPPED", reason: "Lost", message: "Evicted", wish: removePod, stalled: true},
+		"deleted before anybody saw it run":             {conversation: conv().with(work).started(0), pod: ptrTo(pod().ready().ended(137, "", 9).terminating()), state: "STOPPED", reason: "Lost", wish: removePod, stalled: true},
+		"unseen, and with a workspace":                  {conversation: conv().with(work).with(workspace).started(0), pod: ptrTo(evicted()), state: "STARTING", reason: "Restarting", next: "not counted"},
 		"a loss stays lost":                             {conversation: conv().with(work).started(0).ran(2).stopped("Lost", 9), state: "STOPPED", reason: "Lost", wish: removePod, stalled: true},
 
 		// Asked to stop and to start.
