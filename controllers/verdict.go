@@ -152,15 +152,15 @@ func over(o observation) (verdict, bool) {
 	return v, isOver(s)
 }
 
-// ended: the session said itself why it is over. A pod that is being deleted exits too: only one that says why ended of its
-// own accord then.
+// ended: the session said itself why it is over. A pod that is being deleted or evicted exits too: only one that says why ended
+// of its own accord then.
 func ended(o observation) (verdict, bool) {
 	exit := exited(o.pod)
 	if exit == nil || exit.ExitCode != 0 {
 		return verdict{}, false
 	}
 	t, said := session.ParseTermination(exit.Message)
-	if !said && o.pod.DeletionTimestamp != nil {
+	if !said && (o.pod.DeletionTimestamp != nil || o.pod.Status.Phase == corev1.PodFailed) {
 		return verdict{}, false
 	}
 	if t.Message == "" {

@@ -102,6 +102,9 @@ func TestTheStateOfASessionFollowsFromWhatIsObserved(t *testing.T) {
 		"a lost pod is replaced":                      {conversation: conv().started(0).ran(2), state: "STARTING", reason: "Restarting", next: "counted"},
 		"an evicted pod is replaced without counting": {conversation: conv().started(0).ran(2), pod: ptrTo(evicted()), state: "STARTING", reason: "Restarting", message: "Evicted", next: "not counted"},
 
+		"one that exits with 0 because it is evicted": {conversation: conv().started(0).ran(2), pod: ptrTo(pod().ready().ended(0, "", 9).failed("Evicted").condition(corev1.DisruptionTarget, true, "")), state: "STARTING", reason: "Restarting", message: "Evicted", next: "not counted"},
+		"one that says why before it is evicted":      {conversation: conv().started(0).ran(2), pod: ptrTo(pod().ready().ended(0, `{"reason":"Completed"}`, 9).failed("Evicted").condition(corev1.DisruptionTarget, true, "")), state: "STOPPED", reason: "Completed", wish: keepEnded},
+
 		// Lost work.
 		"lost with work and without a workspace":        {conversation: conv().with(work).started(0).ran(2), state: "STOPPED", reason: "Lost", message: "not begun again", wish: removePod, stalled: true},
 		"evicted with work and without a workspace":     {conversation: conv().with(work).started(0).ran(2), pod: ptrTo(evicted()), state: "STOPPED", reason: "Lost", message: "Evicted", wish: removePod, stalled: true},
