@@ -3,9 +3,7 @@ package controllers
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -209,58 +207,5 @@ func TestWithoutADefaultStorageClassASessionHasScratchSpaceAndSaysSo(t *testing.
 	kubelet{t, ns, "later"}.start()
 	if c := awaitState(t, ns, "later", v1alpha1.StateRunning, v1alpha1.ReasonRunning); c.Status.Workspace != v1alpha1.WorkspaceClass {
 		t.Errorf("with one, its workspace is %s", c.Status.Workspace)
-	}
-}
-
-func TestNoMoreSessionsOfAUserRunThanTheClassAllows(t *testing.T) {
-	t.Parallel()
-	const all, limit = 100, 10
-	ns := env.Namespace(t, nil)
-	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](limit)})
-	stop := startManager(t, ns)
-	create(t, userSettings(ns, "ada"))
-	var workers sync.WaitGroup
-	for w := range 8 {
-		workers.Go(func() {
-			for i := w; i < all; i += 8 {
-				if err := env.Client.Create(t.Context(), makeConversation(ns, fmt.Sprintf("c-%03d", i)).with(ofClass(name)).obj()); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	workers.Wait()
-	pods := func() []corev1.Pod {
-		t.Helper()
-		var list corev1.PodList
-		if err := env.Client.List(t.Context(), &list, client.InNamespace(ns)); err != nil {
-			t.Fatal(err)
-		}
-		running := slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return exited(&p) != nil })
-		if len(running) > limit {
-			t.Fatalf("%d pods at once", len(running))
-		}
-		return running
-	}
-	ended := map[string]bool{}
-	for len(ended) < all {
-		await(t, func() error {
-			if got := len(pods()); got < min(limit, all-len(ended)) {
-				return fmt.Errorf("%d pods, and %d sessions to go", got, all-len(ended))
-			}
-			return nil
-		})
-		// Half way another manager takes over.
-		if len(ended) == all/2 && stop != nil {
-			stop()
-			startManager(t, ns)
-			stop = nil
-		}
-		for _, pod := range pods() {
-			conversation := pod.Labels[v1alpha1.LabelConversation]
-			k := kubelet{t, ns, conversation}
-			k.set(func(p aPod) { p.ended(0, `{"reason":"Completed"}`, 0) })
-			ended[conversation] = true
-		}
 	}
 }

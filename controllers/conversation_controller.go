@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -105,14 +106,16 @@ func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secr
 
 // Reconcile brings one Conversation to what it asks for: gather, judge, record, act, write.
 func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	conversation := &v1alpha1.Conversation{}
-	if err := r.client.Get(ctx, req.NamespacedName, conversation); err != nil {
-		r.overwritten.forget(req.NamespacedName)
-		r.ledger.forget(req.NamespacedName)
-		return reconcile.Result{}, client.IgnoreNotFound(err)
-	}
 	if err := r.ledger.ready(ctx, r.client); err != nil {
 		return reconcile.Result{}, err
+	}
+	conversation := &v1alpha1.Conversation{}
+	err := r.client.Get(ctx, req.NamespacedName, conversation)
+	if apierrors.IsNotFound(err) {
+		return reconcile.Result{}, r.forget(ctx, req.NamespacedName)
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("read Conversation: %w", err)
 	}
 	if r.overwritten.has(conversation) {
 		return reconcile.Result{}, nil
@@ -121,11 +124,10 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	verdict := judge(o)
-	// Its place is free once nothing of it runs; a pod that is kept for its logs takes none.
-	if verdict.state == v1alpha1.StateStopped && o.old == nil && (o.pod == nil || verdict.wish == keepEnded) {
-		r.ledger.leave(userOf(conversation.Namespace, conversation.Spec.UserSettingsName), req.NamespacedName)
+	if takesPlace(o.pod) || takesPlace(o.old) {
+		r.ledger.hold(conversation)
 	}
+	verdict := judge(o)
 	if mustRecord(conversation.Status, verdict) {
 		// The event of this write brings us back, to act on what is recorded.
 		_, err := r.writeStatus(ctx, o, verdict)
@@ -135,6 +137,9 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if err != nil {
 		return reconcile.Result{}, err // nothing is written of what was not done
 	}
+	if verdict.state == v1alpha1.StateStopped && stuck == nil && !takesPlace(o.pod) && !takesPlace(o.old) {
+		r.ledger.leave(req.NamespacedName)
+	}
 	if stuck != nil && verdict.wish == needPod {
 		verdict = verdict.because(o, stuck)
 	}
@@ -143,6 +148,22 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		return reconcile.Result{}, err
 	}
 	return r.next(ctx, o, verdict, stuck, wait)
+}
+
+// forget a Conversation that is gone. Its place is free once its pod is gone too, which the garbage collector removes, and whose end
+// brings us back.
+func (r *conversationReconciler) forget(ctx context.Context, name types.NamespacedName) error {
+	r.overwritten.forget(name)
+	pod := &corev1.Pod{}
+	err := r.client.Get(ctx, types.NamespacedName{Namespace: name.Namespace, Name: v1alpha1.SessionName(name.Name)}, pod)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read Pod: %w", err)
+	}
+	if owner := metav1.GetControllerOf(pod); err == nil && takesPlace(pod) && owner != nil && owner.Kind == "Conversation" && owner.Name == name.Name {
+		return nil
+	}
+	r.ledger.leave(name)
+	return nil
 }
 
 // mustRecord: another attempt, and a stop, are on record before anything is made or removed for them. Whatever fails then, or
@@ -183,6 +204,7 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 	}
 	if missing != nil {
 		o.unready = missing
+		r.ledger.leave(client.ObjectKeyFromObject(c))
 		return o, nil, nil
 	}
 	start, err := r.prepareStart(ctx, c)
@@ -190,7 +212,10 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 		return o, nil, err
 	}
 	o.unready = start.unready
-	if start.unready == nil && start.blocked == nil && !r.ledger.enter(c, class.spec.MaxSessionsPerUser) {
+	switch {
+	case start.unready != nil || start.blocked != nil:
+		r.ledger.leave(client.ObjectKeyFromObject(c)) // who cannot start holds up nobody who could
+	case !r.ledger.enter(c, class.spec.MaxSessionsPerUser, o.now):
 		o.queued = *class.spec.MaxSessionsPerUser
 		return o, nil, nil
 	}

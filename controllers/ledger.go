@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,14 +19,12 @@ import (
 // ledger knows which sessions of each user have a place, where their class bounds how many, and which wait for one. It is kept in
 // memory: who has a pod has a place, so that another manager finds the same.
 type ledger struct {
-	fill sync.Once
-	err  error
-
-	mu    sync.Mutex
-	users map[types.NamespacedName]*account
+	mu     sync.Mutex
+	filled bool
+	users  map[types.NamespacedName]*account
 	// names are whose each session is that has a place or waits for one.
 	names map[types.NamespacedName]types.NamespacedName
-	// free tells of those whose turn it is.
+	// free tells of those who got a place that they waited for.
 	free chan event.GenericEvent
 }
 
@@ -33,8 +32,8 @@ type ledger struct {
 type account struct {
 	running map[types.NamespacedName]bool
 	waiting []waiter
-	// limit that the class had when somebody last came.
-	limit int
+	// most is the widest limit of those who wait.
+	most int32
 }
 
 // waiter is a session that waits, in the order in which waiting began. That is recorded in whole seconds; the name decides
@@ -42,6 +41,8 @@ type account struct {
 type waiter struct {
 	since int64
 	name  types.NamespacedName
+	// limit of the session's class. Sessions of one user may be of several.
+	limit int32
 }
 
 func (w waiter) compare(other waiter) int {
@@ -54,22 +55,31 @@ func newLedger() *ledger {
 
 // ready fills the ledger from the cache, before the first decision.
 func (l *ledger) ready(ctx context.Context, c client.Reader) error {
-	l.fill.Do(func() {
-		var pods corev1.PodList
-		if l.err = c.List(ctx, &pods, client.UnsafeDisableDeepCopy, client.HasLabels{v1alpha1.LabelConversation}); l.err != nil {
-			l.err = fmt.Errorf("list the sessions' pods: %w", l.err)
-			return
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.filled {
+		return nil
+	}
+	var pods corev1.PodList
+	if err := c.List(ctx, &pods, client.UnsafeDisableDeepCopy, client.HasLabels{v1alpha1.LabelConversation}); err != nil {
+		return fmt.Errorf("list the sessions' pods: %w", err)
+	}
+	for i := range pods.Items {
+		if pod := &pods.Items[i]; takesPlace(pod) {
+			l.seat(userOf(pod.Namespace, pod.Labels[v1alpha1.LabelUserSettings]), types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[v1alpha1.LabelConversation]})
 		}
-		for i := range pods.Items {
-			pod := &pods.Items[i]
-			if exit := exited(pod); exit == nil || exit.ExitCode != 0 {
-				user := userOf(pod.Namespace, pod.Labels[v1alpha1.LabelUserSettings])
-				name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[v1alpha1.LabelConversation]}
-				l.of(user).running[name], l.names[name] = true, user
-			}
-		}
-	})
-	return l.err
+	}
+	l.filled = true
+	return nil
+}
+
+// takesPlace: something of the session runs or may run. A pod that is kept for its logs takes none.
+func takesPlace(pod *corev1.Pod) bool {
+	if pod == nil {
+		return false
+	}
+	exit := exited(pod)
+	return exit == nil || exit.ExitCode != 0
 }
 
 func userOf(namespace, settings string) types.NamespacedName {
@@ -85,73 +95,106 @@ func (l *ledger) of(user types.NamespacedName) *account {
 	return a
 }
 
-// enter gives a session a place, if it has one already or it is its turn. Otherwise it waits, and is told when it is.
-func (l *ledger) enter(c *v1alpha1.Conversation, limit *int32) bool {
+// seat gives a session a place, whatever the limit.
+func (l *ledger) seat(user, name types.NamespacedName) {
+	a := l.claim(user, name)
+	a.drop(name)
+	a.running[name] = true
+}
+
+// claim notes whose a session is. One that was deleted and made again for somebody else is no longer the first user's.
+func (l *ledger) claim(user, name types.NamespacedName) *account {
+	if before, known := l.names[name]; known && before != user {
+		l.remove(name)
+	}
+	l.names[name] = user
+	return l.of(user)
+}
+
+// hold keeps a place for a session that has a pod, whoever gave it one.
+func (l *ledger) hold(c *v1alpha1.Conversation) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seat(userOf(c.Namespace, c.Spec.UserSettingsName), client.ObjectKeyFromObject(c))
+}
+
+// enter gives a session a place, if it has one already or it is its turn. Otherwise it waits, and is told when it has one.
+func (l *ledger) enter(c *v1alpha1.Conversation, limit *int32, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	user, name := userOf(c.Namespace, c.Spec.UserSettingsName), client.ObjectKeyFromObject(c)
-	a := l.of(user)
-	l.names[name] = user
+	a := l.claim(user, name)
 	if limit == nil || a.running[name] {
-		a.running[name] = true
-		a.drop(name)
+		l.seat(user, name)
 		return true
 	}
-	a.limit = int(*limit)
-	self := waiter{name: name, since: c.CreationTimestamp.Unix()}
+	// All these times are by the operator's clock: when its waiting was recorded to begin or, before that is, now.
+	self := waiter{name: name, limit: *limit, since: now.Unix()}
 	if s := c.Status; s.StartTime != nil && s.StopTime == nil {
 		self.since = s.StartTime.Unix()
 	}
-	at, found := slices.BinarySearchFunc(a.waiting, self, waiter.compare)
-	if !found {
-		a.drop(name)
-		at, _ = slices.BinarySearchFunc(a.waiting, self, waiter.compare)
-		a.waiting = slices.Insert(a.waiting, at, self)
+	a.drop(name)
+	at, _ := slices.BinarySearchFunc(a.waiting, self, waiter.compare)
+	a.waiting, a.most = slices.Insert(a.waiting, at, self), max(a.most, self.limit)
+	l.handOut(a, name)
+	return a.running[name]
+}
+
+// handOut gives the places that are free to those whose turn it is, and tells all but the one who asks. They have their places from
+// now on: whatever becomes of the order until they come, none is free that nobody knows of.
+func (l *ledger) handOut(a *account, asks types.NamespacedName) {
+	for i := 0; i < len(a.waiting) && len(a.running) < int(a.most); {
+		next := a.waiting[i]
+		if len(a.running) >= int(next.limit) {
+			i++ // its class is narrower than that of one behind it
+			continue
+		}
+		a.waiting = slices.Delete(a.waiting, i, i+1)
+		a.running[next.name] = true
+		if next.name != asks {
+			l.call(next.name)
+		}
 	}
-	if len(a.running)+at >= a.limit {
-		return false
+	if len(a.waiting) == 0 {
+		a.most = 0
 	}
-	a.waiting = slices.Delete(a.waiting, at, at+1)
-	a.running[name] = true
-	return true
+}
+
+func (l *ledger) call(name types.NamespacedName) {
+	object := &v1alpha1.Conversation{}
+	object.Namespace, object.Name = name.Namespace, name.Name
+	select {
+	case l.free <- event.GenericEvent{Object: object}:
+	default: // nobody listens fast enough, and nobody may be held up
+		go func() { l.free <- event.GenericEvent{Object: object} }()
+	}
 }
 
 func (a *account) drop(name types.NamespacedName) {
 	a.waiting = slices.DeleteFunc(a.waiting, func(w waiter) bool { return w.name == name })
 }
 
-// forget a Conversation that is gone, of whomever it was.
-func (l *ledger) forget(name types.NamespacedName) {
-	l.mu.Lock()
-	user, known := l.names[name]
-	l.mu.Unlock()
-	if known {
-		l.leave(user, name)
-	}
-}
-
-// leave gives a place back, and tells those whose turn it is now.
-func (l *ledger) leave(user, name types.NamespacedName) {
+// leave gives the place of a session back, or its place among those who wait.
+func (l *ledger) leave(name types.NamespacedName) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, known := l.names[name]; !known {
+	l.remove(name)
+}
+
+func (l *ledger) remove(name types.NamespacedName) {
+	user, known := l.names[name]
+	if !known {
 		return
 	}
-	a := l.of(user)
-	delete(a.running, name)
 	delete(l.names, name)
-	a.drop(name)
+	a := l.of(user)
+	if a.running[name] {
+		delete(a.running, name)
+	} else {
+		a.drop(name)
+	}
+	l.handOut(a, types.NamespacedName{})
 	if len(a.running) == 0 && len(a.waiting) == 0 {
 		delete(l.users, user)
-	}
-	// Several may have left before one of those who are told comes in.
-	for _, next := range a.waiting[:max(0, min(len(a.waiting), a.limit-len(a.running)))] {
-		object := &v1alpha1.Conversation{}
-		object.Namespace, object.Name = next.name.Namespace, next.name.Name
-		select {
-		case l.free <- event.GenericEvent{Object: object}:
-		default: // nobody listens fast enough, and nobody may be held up
-			go func() { l.free <- event.GenericEvent{Object: object} }()
-		}
 	}
 }

@@ -93,6 +93,12 @@ func startManager(t *testing.T, namespace string, change ...func(*rest.Config)) 
 // startManagerIn is startManager for an operator that runs in a namespace.
 func startManagerIn(t *testing.T, operator, namespace string, change ...func(*rest.Config)) (stop func()) {
 	t.Helper()
+	return startManagerOf(t, 4, operator, namespace, change...)
+}
+
+// startManagerOf is startManagerIn with a number of workers.
+func startManagerOf(t *testing.T, workers int, operator, namespace string, change ...func(*rest.Config)) (stop func()) {
+	t.Helper()
 	cfg := rest.CopyConfig(asUser)
 	cfg.QPS = -1
 	for _, c := range change {
@@ -102,7 +108,7 @@ func startManagerIn(t *testing.T, operator, namespace string, change ...func(*re
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := ManagerOptions(scheme, 4)
+	options := ManagerOptions(scheme, workers)
 	options.Cache.DefaultNamespaces = map[string]cache.Config{namespace: {}}
 	options.Metrics = metricsserver.Options{BindAddress: "0"}
 	options.Controller.SkipNameValidation = ptr.To(true) // several managers in one process
