@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
@@ -89,4 +91,35 @@ func (r request) checkConversationClass(ctx context.Context, conversation *v1alp
 		f.errs = append(f.errs, class.ConversationErrors(name, &conversation.Spec)...)
 	}
 	return err
+}
+
+// lifetimeErrors are lifetimes that were changed to what the class does not allow.
+func (v *conversationValidator) lifetimeErrors(ctx context.Context, old, conversation *v1alpha1.Conversation) (field.ErrorList, error) {
+	changed := v1alpha1.ConversationSpec{}
+	for _, lifetime := range []struct{ before, after, changed **metav1.Duration }{
+		{&old.Spec.IdleTimeout, &conversation.Spec.IdleTimeout, &changed.IdleTimeout},
+		{&old.Spec.StartDeadline, &conversation.Spec.StartDeadline, &changed.StartDeadline},
+		{&old.Spec.MaxDuration, &conversation.Spec.MaxDuration, &changed.MaxDuration},
+		{&old.Spec.TTLAfterStopped, &conversation.Spec.TTLAfterStopped, &changed.TTLAfterStopped},
+	} {
+		if !ptr.Equal(*lifetime.before, *lifetime.after) {
+			*lifetime.changed = *lifetime.after
+		}
+	}
+	if equality.Semantic.DeepEqual(changed, v1alpha1.ConversationSpec{}) {
+		return nil, nil
+	}
+	request, err := v.guard.request(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	settings := &v1alpha1.UserSettings{}
+	if err := request.reader.Get(ctx, request.key(conversation.Spec.UserSettingsName), settings); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("get the UserSettings: %w", err)
+	}
+	name, class, err := request.class(ctx, &findings{}, conversation.Spec.SessionClassName, settings.Spec.SessionClassName)
+	if err != nil {
+		return nil, err
+	}
+	return class.ConversationErrors(name, &changed), nil
 }

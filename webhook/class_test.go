@@ -81,6 +81,13 @@ func TestWhatAClassDoesNotAllowIsRefusedWithItsField(t *testing.T) {
 			expectRefused(t, admin(t).create(t, named), class, c.field)
 		})
 	}
+	t.Run("also where it is asked for later", func(t *testing.T) {
+		conversation := mustCreate(t, object(t, "Conversation", namespace, "{maxDuration: 30m, sessionClassName: "+class+"}"))
+		root := admin(t)
+		expectRefused(t, root.change(t, conversation, setField(t, "0s", "spec", "maxDuration")), class, "spec.maxDuration")
+		expectAccepted(t, root.change(t, conversation, setField(t, "1h", "spec", "maxDuration")))
+		expectAccepted(t, root.change(t, conversation, setField(t, true, "spec", "suspend")))
+	})
 	t.Run("and keeps nobody from changing something else", func(t *testing.T) {
 		loose := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "loose-" + namespace}}
 		mustCreate(t, loose)

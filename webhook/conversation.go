@@ -23,14 +23,19 @@ func (v *conversationValidator) ValidateCreate(ctx context.Context, conversation
 }
 
 // ValidateUpdate asks of who starts a session again what it asks of who creates one: the session gets the
-// settings as they are then. It has nothing to say about other changes of the lifecycle. The schema lets nothing else
-// change; should it ever, that is judged like a new Conversation.
+// settings as they are then. Lifetimes that change are held against the class, for a session that runs is held to them. It has
+// nothing to say about other changes of the lifecycle. The schema lets nothing else change; should it ever, that is judged like a
+// new Conversation.
 func (v *conversationValidator) ValidateUpdate(ctx context.Context, old, conversation *v1alpha1.Conversation) (admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(old.Spec.Asked(), conversation.Spec.Asked()) {
-		if !startsAgain(old, conversation) {
-			return nil, nil
+		errs, err := v.lifetimeErrors(ctx, old, conversation)
+		switch {
+		case err != nil:
+			return nil, cannotCheck(ctx, err)
+		case !startsAgain(old, conversation):
+			return nil, refusal("Conversation", conversation.Name, errs)
 		}
-		return v.check(ctx, conversation, nil, true)
+		return v.check(ctx, conversation, errs, true)
 	}
 	return v.validate(ctx, conversation)
 }
