@@ -153,6 +153,23 @@ func TestAPodThatLostItsLabelsIsStillRemoved(t *testing.T) {
 	})
 }
 
+func TestAPodThatLostItsLabelsWhileNobodyLookedIsRemoved(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	stop := startManager(t, ns)
+	conv := makeConversation(ns, "c").obj()
+	create(t, userSettings(ns, "ada"), conv)
+	k := kubelet{t, ns, "c"}
+	k.start()
+	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	stop()
+	change(t, k.pod(), func(p *corev1.Pod) { p.Labels = nil })
+	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+	startManager(t, ns)
+	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+	k.letGo()
+}
+
 func TestASessionStartsWithTheSettingsAsTheyAre(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
@@ -209,9 +226,9 @@ func TestAClaimThatGoesAwayIsNotStartedOn(t *testing.T) {
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// fault is a write of the manager that fails: it did not happen, or it did and nobody heard of it. The process does nothing
+// lastWrite is a write of the manager that fails: it did not happen, or it did and nobody heard of it. The process does nothing
 // after it.
-type fault struct {
+type lastWrite struct {
 	n      int
 	unseen bool
 
@@ -220,7 +237,7 @@ type fault struct {
 	crashed chan struct{}
 }
 
-func (f *fault) inject(cfg *rest.Config) {
+func (f *lastWrite) inject(cfg *rest.Config) {
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
 			if r.Method == http.MethodGet || strings.Contains(r.URL.Path, "/events") {
@@ -255,7 +272,7 @@ func TestACrashAtAnyWriteChangesNothingInALife(t *testing.T) {
 			t.Run(fmt.Sprintf("write %d, done %t", n, unseen), func(t *testing.T) {
 				t.Parallel()
 				ns := env.Namespace(t, nil)
-				f := &fault{n: n, unseen: unseen, crashed: make(chan struct{})}
+				f := &lastWrite{n: n, unseen: unseen, crashed: make(chan struct{})}
 				stop := startManager(t, ns, f.inject)
 				done := make(chan struct{})
 				defer close(done)

@@ -140,6 +140,7 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if verdict.state == v1alpha1.StateStopped && stuck == nil && !takesPlace(o.pod) && !takesPlace(o.old) {
 		r.ledger.leave(req.NamespacedName)
 	}
+	verdict.podless = o.pod == nil && o.old == nil && verdict.wish != needPod && stuck == nil
 	if stuck != nil && verdict.wish == needPod {
 		verdict = verdict.because(o, stuck)
 	}
@@ -170,70 +171,6 @@ func (r *conversationReconciler) forget(ctx context.Context, name types.Namespac
 // whoever comes after, goes on from there.
 func mustRecord(status v1alpha1.ConversationStatus, v verdict) bool {
 	return v.next != nil || v.state == v1alpha1.StateStopped && (status.State != v.state || status.Reason != v.reason)
-}
-
-// gather reads all that the verdict depends on. What a start needs is read only where there is no pod.
-func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Conversation) (observation, *sessionStart, error) {
-	o := observation{conversation: c, now: r.clock.Now()}
-	pod := &corev1.Pod{}
-	err := r.client.Get(ctx, sessionObject(c), pod)
-	if client.IgnoreNotFound(err) != nil {
-		return o, nil, fmt.Errorf("read Pod: %w", err)
-	}
-	switch {
-	case err != nil || !owned(pod, c):
-	case madeFor(pod.Labels) == attemptOf(c.Status):
-		o.pod = pod
-	default:
-		o.old = pod
-	}
-	settings := &v1alpha1.UserSettings{}
-	err = r.client.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)
-	if client.IgnoreNotFound(err) != nil {
-		return o, nil, fmt.Errorf("read UserSettings: %w", err)
-	}
-	o.settingsExist = err == nil && settings.DeletionTimestamp == nil
-	class, missing, err := r.classNamed(ctx, className(c, settings))
-	if err != nil {
-		return o, nil, err
-	}
-	o.bounds, o.scratch = class.bounds(&c.Spec), isScratch(o)
-	o.volume = class.spec.Workspace != nil
-	if o.old != nil || !wantsPod(o) {
-		return o, nil, nil
-	}
-	if missing != nil {
-		o.unready = missing
-		r.ledger.leave(client.ObjectKeyFromObject(c))
-		return o, nil, nil
-	}
-	start, err := r.prepareStart(ctx, c)
-	if err != nil {
-		return o, nil, err
-	}
-	o.unready = start.unready
-	switch {
-	case start.unready != nil || start.blocked != nil:
-		r.ledger.leave(client.ObjectKeyFromObject(c)) // who cannot start holds up nobody who could
-	case !r.ledger.enter(c, class.spec.MaxSessionsPerUser, o.now):
-		o.queued = *class.spec.MaxSessionsPerUser
-		return o, nil, nil
-	}
-	return o, start, nil
-}
-
-// isScratch says whether the files of a session go with its pod: as it is recorded or, if nobody could yet, as its pod says.
-func isScratch(o observation) bool {
-	kind := o.conversation.Status.Workspace
-	if pod := o.pod; kind == "" && pod != nil {
-		kind = v1alpha1.WorkspaceKind(pod.Labels[v1alpha1.LabelWorkspace])
-	}
-	return o.conversation.Spec.Workspace == nil && kind != v1alpha1.WorkspaceClass
-}
-
-// sessionObject names the session's pod and Secret.
-func sessionObject(c *v1alpha1.Conversation) client.ObjectKey {
-	return client.ObjectKey{Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name)}
 }
 
 // act makes or removes what the verdict asks for. What stands in its way and does not go away by trying again at once is no error.

@@ -116,7 +116,7 @@ func setConditions(status *v1alpha1.ConversationStatus, o observation, v verdict
 
 	ready := o.pod != nil && o.pod.DeletionTimestamp == nil && podReady(o.pod)
 	podReason := map[bool]string{true: "PodReady", false: "PodNotReady"}[ready]
-	if o.pod == nil {
+	if v.podless {
 		podReason = v1alpha1.ReasonNoPod
 	}
 	set(v1alpha1.ConditionPodReady, ready, podReason, "")

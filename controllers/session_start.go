@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -218,6 +219,10 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	if err := r.ensureSecret(ctx, start); err != nil {
 		return err
 	}
+	// The last look before the work may begin: what an old record says of a session may have been done since.
+	if err := r.upToDate(ctx, c); err != nil {
+		return err
+	}
 	err := r.client.Create(ctx, buildPod(c, start, r.options))
 	if apierrors.IsAlreadyExists(err) {
 		return r.lookAtPod(ctx, c)
@@ -280,6 +285,13 @@ func (r *conversationReconciler) removeWorkspace(ctx context.Context, c *v1alpha
 	err := r.client.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: workspaceName(c.Name)}, claim)
 	if err != nil || !owned(claim, c) || claim.DeletionTimestamp != nil {
 		return client.IgnoreNotFound(err)
+	}
+	// The files of a session that was started in this moment stay; the event of that brings us back.
+	if err := r.upToDate(ctx, c); err != nil {
+		if errors.Is(err, errBehind) {
+			return nil
+		}
+		return err
 	}
 	if err := r.client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete PersistentVolumeClaim: %w", err)

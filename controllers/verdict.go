@@ -62,6 +62,8 @@ type verdict struct {
 	stalled bool
 	// next begins another attempt.
 	next *nextAttempt
+	// podless: it was made sure that there is no pod, also none that the cache does not have.
+	podless bool
 }
 
 // nextAttempt is how an attempt comes to follow the present one.

@@ -1,0 +1,288 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// managerClient is a client with the manager's role, and without a cache.
+func managerClient(t *testing.T) client.Client {
+	t.Helper()
+	scheme, err := NewScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := rest.CopyConfig(asUser)
+	cfg.QPS = -1
+	c, err := client.New(cfg, client.Options{Scheme: scheme, FieldOwner: FieldOwner})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// newProcess is a reconciler that was just started. What it knows is what the two clients show it.
+func newProcess(cached, live client.Client) *conversationReconciler {
+	return &conversationReconciler{
+		client: cached, live: live, metadata: cached, clock: clock.RealClock{}, recorder: &events.FakeRecorder{},
+		options: Options{Namespace: "parley-system", RuntimeImage: "example.com/parley:1"}, ledger: newLedger(),
+	}
+}
+
+func requestFor(namespace, name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: client.ObjectKey{Namespace: namespace, Name: name}}
+}
+
+// behind shows a Conversation as it was once, or no pods.
+type behind struct {
+	client.Client
+	conversation *v1alpha1.Conversation
+	noPods       bool
+}
+
+func (b behind) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	switch o := object.(type) {
+	case *v1alpha1.Conversation:
+		if b.conversation != nil {
+			b.conversation.DeepCopyInto(o)
+			return nil
+		}
+	case *corev1.Pod:
+		if b.noPods {
+			return apierrors.NewNotFound(corev1.Resource("pods"), key.Name)
+		}
+	}
+	return b.Client.Get(ctx, key, object, options...)
+}
+
+func TestACacheThatIsBehind(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	manager := managerClient(t)
+	create(t, userSettings(ns, "ada"))
+	class := aClass(t, ns, v1alpha1.SessionClassSpec{Workspace: &v1alpha1.ClassWorkspace{
+		Workspace: v1alpha1.Workspace{Size: "1Gi", StorageClassName: ptr.To("fast")}, TTL: &metav1.Duration{Duration: time.Hour},
+	}})
+	begin := func(name string, change ...func(*v1alpha1.ConversationSpec)) (kubelet, *v1alpha1.Conversation, func()) {
+		stop := startManager(t, ns)
+		conversation := working(ns, name)
+		for _, c := range change {
+			conversation = conversation.with(c)
+		}
+		create(t, conversation.obj())
+		k := kubelet{t, ns, name}
+		k.pod()
+		early := awaitState(t, ns, name, v1alpha1.StateStarting, v1alpha1.ReasonScheduling)
+		k.start()
+		awaitState(t, ns, name, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+		return k, early, stop
+	}
+	t.Run("begins no work that is done", func(t *testing.T) {
+		k, early, stop := begin("done")
+		k.end(`{"reason":"Completed"}`)
+		awaitState(t, ns, "done", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
+		stop()
+		if err := env.Client.Delete(t.Context(), k.pod(), client.GracePeriodSeconds(0)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := newProcess(behind{Client: manager, conversation: early}, manager).Reconcile(t.Context(), requestFor(ns, "done"))
+		if left := gone(t, k.object()); err == nil || left != nil {
+			t.Errorf("it is begun again: %v, %v", err, left)
+		}
+	})
+	t.Run("loses no session that runs", func(t *testing.T) {
+		_, _, stop := begin("runs")
+		stop()
+		if _, err := newProcess(behind{Client: manager, noPods: true}, manager).Reconcile(t.Context(), requestFor(ns, "runs")); err != nil {
+			t.Error(err)
+		}
+		awaitState(t, ns, "runs", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	})
+	t.Run("removes no pod of a later attempt", func(t *testing.T) {
+		k, _, stop := begin("resumed")
+		conv := theConversation(t, ns, "resumed")
+		change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+		k.letGo()
+		suspended := awaitState(t, ns, "resumed", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
+		change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
+		k.start()
+		awaitState(t, ns, "resumed", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+		stop()
+		_, err := newProcess(behind{Client: manager, conversation: suspended}, manager).Reconcile(t.Context(), requestFor(ns, "resumed"))
+		if err == nil || k.pod().DeletionTimestamp != nil {
+			t.Errorf("the pod is deleted (%v)", err)
+		}
+	})
+	t.Run("removes no files of a session that is resumed", func(t *testing.T) {
+		k, _, stop := begin("files", ofClass(class))
+		conv := theConversation(t, ns, "files")
+		change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
+		k.letGo()
+		var suspended *v1alpha1.Conversation
+		await(t, func() error {
+			if suspended = theConversation(t, ns, "files"); !saysNoPod(suspended.Status) {
+				return errors.New("it is not stopped yet")
+			}
+			return nil
+		})
+		stop()
+		change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
+		late := newProcess(behind{Client: manager, conversation: suspended}, manager)
+		late.clock = clocktesting.NewFakePassiveClock(time.Now().Add(2 * time.Hour))
+		if _, err := late.Reconcile(t.Context(), requestFor(ns, "files")); err != nil {
+			t.Error(err)
+		}
+		claim := &corev1.PersistentVolumeClaim{}
+		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "files-workspace"}, claim); err != nil || claim.DeletionTimestamp != nil {
+			t.Errorf("the claim is deleted (%v)", err)
+		}
+	})
+}
+
+// fault is what happens at a call of a process.
+type fault struct {
+	// dies: nothing that the process does after that call happens. Else the call fails, and the process goes on.
+	dies bool
+	// unheard: if the call is a write it is done, and nobody hears of it. Else it is not done.
+	unheard bool
+}
+
+// fate is a fault at the nth call of a process, read or write.
+type fate struct {
+	fault
+
+	mu    sync.Mutex
+	n     int
+	calls int
+	wrote bool
+	met   bool
+}
+
+var errFate = errors.New("the connection is gone")
+
+func (f *fate) call(write bool, do func() error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls++
+	switch {
+	case f.calls == f.n:
+		f.met = true
+		if write && f.unheard {
+			f.wrote = do() == nil
+		}
+		return errFate
+	case f.calls > f.n && f.dies:
+		return errFate
+	}
+	err := do()
+	f.wrote = f.wrote || write && err == nil
+	return err
+}
+
+// fated is a client all of whose calls are subject to a fate.
+type fated struct {
+	client.Client
+	fate *fate
+}
+
+func (c fated) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+	return c.fate.call(false, func() error { return c.Client.Get(ctx, key, o, options...) })
+}
+
+func (c fated) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	return c.fate.call(false, func() error { return c.Client.List(ctx, list, options...) })
+}
+
+func (c fated) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
+	return c.fate.call(true, func() error { return c.Client.Create(ctx, o, options...) })
+}
+
+func (c fated) Update(ctx context.Context, o client.Object, options ...client.UpdateOption) error {
+	return c.fate.call(true, func() error { return c.Client.Update(ctx, o, options...) })
+}
+
+func (c fated) Delete(ctx context.Context, o client.Object, options ...client.DeleteOption) error {
+	return c.fate.call(true, func() error { return c.Client.Delete(ctx, o, options...) })
+}
+
+func (c fated) Status() client.SubResourceWriter { return fatedStatus{c.Client.Status(), c.fate} }
+
+type fatedStatus struct {
+	client.SubResourceWriter
+	fate *fate
+}
+
+func (c fatedStatus) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
+	return c.fate.call(true, func() error { return c.SubResourceWriter.Update(ctx, o, options...) })
+}
+
+// One life, and at every call, read or write, from every state that the life goes through, the process dies or the call fails: the
+// first at its first call, the next at its second, and so on. Once one has written something the next meets another state, and
+// the count begins anew; so it does when one got through. The life is as if nothing had happened, and each attempt has one pod.
+func TestAFaultAtAnyCallChangesNothingInALife(t *testing.T) {
+	t.Parallel()
+	for name, like := range map[string]fault{
+		"dies before the call": {dies: true}, "dies after it": {dies: true, unheard: true},
+		"fails before the call": {}, "fails after it": {unheard: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ns := env.Namespace(t, nil)
+			manager := managerClient(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			var processes sync.WaitGroup
+			faults := 0
+			processes.Go(func() {
+				var process *conversationReconciler
+				for n := 1; ctx.Err() == nil; {
+					f := &fate{fault: like, n: n}
+					if process == nil || like.dies {
+						process = newProcess(manager, manager)
+					}
+					process.client, process.live, process.metadata = fated{manager, f}, fated{manager, f}, fated{manager, f}
+					_, _ = process.Reconcile(ctx, requestFor(ns, "c"))
+					switch {
+					case !f.met:
+						n = 1
+						tick(ctx)
+					case f.wrote:
+						n, faults = 1, faults+1
+					default:
+						n, faults = n+1, faults+1
+					}
+				}
+			})
+			live(t, ns)
+			cancel()
+			processes.Wait()
+			t.Logf("%d faults", faults)
+			if faults < 100 {
+				t.Errorf("only %d faults", faults)
+			}
+		})
+	}
+}
+
+// tick lets others go on, where there is nothing to do.
+func tick(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(glance):
+	}
+}

@@ -1,0 +1,112 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// gather reads all that the verdict depends on. What a start needs is read only where there is no pod.
+func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Conversation) (observation, *sessionStart, error) {
+	o := observation{conversation: c, now: r.clock.Now()}
+	if err := r.gatherPod(ctx, &o); err != nil {
+		return o, nil, err
+	}
+	settings := &v1alpha1.UserSettings{}
+	err := r.client.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)
+	if client.IgnoreNotFound(err) != nil {
+		return o, nil, fmt.Errorf("read UserSettings: %w", err)
+	}
+	o.settingsExist = err == nil && settings.DeletionTimestamp == nil
+	class, missing, err := r.classNamed(ctx, className(c, settings))
+	if err != nil {
+		return o, nil, err
+	}
+	o.bounds, o.scratch = class.bounds(&c.Spec), isScratch(o)
+	o.volume = class.spec.Workspace != nil
+	if o.old != nil || !wantsPod(o) {
+		return o, nil, nil
+	}
+	if missing != nil {
+		o.unready = missing
+		r.ledger.leave(client.ObjectKeyFromObject(c))
+		return o, nil, nil
+	}
+	start, err := r.prepareStart(ctx, c)
+	if err != nil {
+		return o, nil, err
+	}
+	o.unready = start.unready
+	switch {
+	case start.unready != nil || start.blocked != nil:
+		r.ledger.leave(client.ObjectKeyFromObject(c)) // who cannot start holds up nobody who could
+	case !r.ledger.enter(c, class.spec.MaxSessionsPerUser, o.now):
+		o.queued = *class.spec.MaxSessionsPerUser
+		return o, nil, nil
+	}
+	return o, start, nil
+}
+
+// gatherPod finds the session's pod: that of the present attempt, or one of an earlier attempt.
+func (r *conversationReconciler) gatherPod(ctx context.Context, o *observation) error {
+	c, pod := o.conversation, &corev1.Pod{}
+	err := r.client.Get(ctx, sessionObject(c), pod)
+	if apierrors.IsNotFound(err) && ran(c.Status) && c.Status.State != v1alpha1.StateStopped {
+		// A session that ran would be taken for lost. A cache that is behind is no proof of that.
+		err = r.live.Get(ctx, sessionObject(c), pod)
+		if err == nil && pod.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
+			return nil // the cache will never have it, nor does a policy hold it any more
+		}
+	}
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("read Pod: %w", err)
+	case err != nil || !owned(pod, c):
+	case madeFor(pod.Labels) == attemptOf(c.Status):
+		o.pod = pod
+	case madeFor(pod.Labels) > attemptOf(c.Status):
+		o.old = pod
+		return r.upToDate(ctx, c)
+	default:
+		o.old = pod
+	}
+	return nil
+}
+
+// errBehind: what the cache has of a Conversation is not what is recorded of it.
+var errBehind = errors.New("the cache is behind what is recorded of the Conversation")
+
+// upToDate is errBehind if the cache is behind what is recorded of a Conversation. What is done by an old record is not undone when
+// the next one comes.
+func (r *conversationReconciler) upToDate(ctx context.Context, c *v1alpha1.Conversation) error {
+	now := &metav1.PartialObjectMetadata{}
+	now.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("Conversation"))
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(c), now); err != nil {
+		return fmt.Errorf("read Conversation: %w", err)
+	}
+	if now.ResourceVersion != c.ResourceVersion {
+		return errBehind
+	}
+	return nil
+}
+
+// isScratch says whether the files of a session go with its pod: as it is recorded or, if nobody could yet, as its pod says.
+func isScratch(o observation) bool {
+	kind := o.conversation.Status.Workspace
+	if pod := o.pod; kind == "" && pod != nil {
+		kind = v1alpha1.WorkspaceKind(pod.Labels[v1alpha1.LabelWorkspace])
+	}
+	return o.conversation.Spec.Workspace == nil && kind != v1alpha1.WorkspaceClass
+}
+
+// sessionObject names the session's pod and Secret.
+func sessionObject(c *v1alpha1.Conversation) client.ObjectKey {
+	return client.ObjectKey{Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name)}
+}
