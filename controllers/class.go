@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -63,13 +64,16 @@ func (r *conversationReconciler) classNamed(ctx context.Context, name string) (c
 	return class{name: name}, &problem{v1alpha1.ReasonClassNotFound, fmt.Sprintf("SessionClass %s does not exist", name)}, nil
 }
 
-// lifetime is how long something takes: as asked for, or as the class says, or as the operator has it.
+// lifetime is how long something takes: as asked for, or as the class says, or as the operator has it, and then no longer than the
+// class allows. What is asked for is held against that where it is asked, and at the start.
 func lifetime(asked *metav1.Duration, of *v1alpha1.Lifetime, otherwise time.Duration) time.Duration {
 	switch {
 	case asked != nil:
 		return asked.Duration
 	case of != nil && of.Default != nil:
 		return of.Default.Duration
+	case of != nil && of.Max != nil && of.Max.Duration != 0:
+		return min(otherwise, of.Max.Duration)
 	}
 	return otherwise
 }
@@ -95,6 +99,14 @@ func (c class) bounds(spec *v1alpha1.ConversationSpec) bounds {
 		b.workspaceTTL = &c.spec.Workspace.TTL.Duration
 	}
 	return b
+}
+
+// bounded are settings with the class's bounds for what they leave out, which would else be without any.
+func (c class) bounded(settings *v1alpha1.UserSettingsSpec) *v1alpha1.UserSettingsSpec {
+	settings = settings.DeepCopy()
+	settings.MaxIterations = cmp.Or(settings.MaxIterations, c.spec.MaxIterations)
+	settings.MaxBudgetPerTask = cmp.Or(settings.MaxBudgetPerTask, c.spec.MaxBudgetPerTask)
+	return settings
 }
 
 // notAllowed is what a session asks for that its class does not allow; nil if it may start. It names the field. What the

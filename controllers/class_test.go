@@ -95,8 +95,24 @@ func TestLifetimesAreAskedForOrTheClasses(t *testing.T) {
 	if got := of.bounds(asked); got.maxDuration != time.Minute || got.ttl == nil || *got.ttl != 0 {
 		t.Errorf("got %+v", got)
 	}
+	narrow := &v1alpha1.Lifetime{Max: &metav1.Duration{Duration: time.Minute}}
+	bounded := class{spec: v1alpha1.SessionClassSpec{Lifetimes: &v1alpha1.SessionLifetimes{IdleTimeout: narrow, StartDeadline: narrow, MaxDuration: narrow, TTLAfterStopped: narrow}}}
+	if got := bounded.bounds(&v1alpha1.ConversationSpec{}); got.idleTimeout != time.Minute || got.startDeadline != time.Minute || got.maxDuration != time.Minute || got.ttl != nil {
+		t.Errorf("what nobody asks for exceeds the class: %+v", got)
+	}
 	if got := (class{}).bounds(&v1alpha1.ConversationSpec{}); got.maxDuration != 24*time.Hour || got.restarts != 5 {
 		t.Errorf("got %+v", got)
+	}
+}
+
+func TestWhatSettingsLeaveOutIsBoundedByTheClass(t *testing.T) {
+	of := class{spec: v1alpha1.SessionClassSpec{MaxIterations: ptr.To[int32](100), MaxBudgetPerTask: ptr.To("4.50")}}
+	if got := of.bounded(&v1alpha1.UserSettingsSpec{}); ptr.Deref(got.MaxIterations, 0) != 100 || ptr.Deref(got.MaxBudgetPerTask, "") != "4.50" {
+		t.Errorf("got %v iterations and a budget of %v", got.MaxIterations, got.MaxBudgetPerTask)
+	}
+	asked := &v1alpha1.UserSettingsSpec{MaxIterations: ptr.To[int32](7), MaxBudgetPerTask: ptr.To("1")}
+	if got := of.bounded(asked); *got.MaxIterations != 7 || *got.MaxBudgetPerTask != "1" {
+		t.Errorf("got %d iterations and a budget of %s", *got.MaxIterations, *got.MaxBudgetPerTask)
 	}
 }
 
@@ -151,6 +167,26 @@ func TestASessionWaitsForItsClassAndForWhatItAllows(t *testing.T) {
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.RemoteRuntimeResourceFactor = nil })
 	if got := (kubelet{t, ns, "c"}).pod().Labels[v1alpha1.LabelSessionClass]; got != "of-"+ns {
 		t.Errorf("the pod is of class %q", got)
+	}
+}
+
+func TestASessionStaysOfTheClassThatItStartedWith(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	settings := userSettings(ns, "ada")
+	settings.Spec.SessionClassName = ptr.To(aClass(t, ns, v1alpha1.SessionClassSpec{MaxRestarts: ptr.To[int32](2)}))
+	create(t, settings, makeConversation(ns, "c").obj())
+	kubelet{t, ns, "c"}.start()
+	c := awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	if err := env.Client.Delete(t.Context(), settings); err != nil {
+		t.Fatal(err)
+	}
+	manager := managerClient(t)
+	await(t, func() error { return gone(t, settings) })
+	o, _, err := newProcess(manager, manager).gather(t.Context(), c)
+	if err != nil || o.bounds.restarts != 2 {
+		t.Errorf("without its settings it may restart %d times (%v)", o.bounds.restarts, err)
 	}
 }
 

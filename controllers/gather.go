@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,12 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 		return o, nil, fmt.Errorf("read UserSettings: %w", err)
 	}
 	o.settingsExist = err == nil && settings.DeletionTimestamp == nil
-	class, missing, err := r.classNamed(ctx, className(c, settings))
+	name := className(c, settings)
+	if o.pod != nil {
+		// It is of the class that it started with, whatever became of its settings since.
+		name = cmp.Or(o.pod.Labels[v1alpha1.LabelSessionClass], name)
+	}
+	class, missing, err := r.classNamed(ctx, name)
 	if err != nil {
 		return o, nil, err
 	}

@@ -122,11 +122,12 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 		start.blocked = &notAllowedError{refused}
 		return start, nil
 	}
+	start.settings = start.class.bounded(&settings.Spec)
 	whole, err := r.whole(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	doc, files := buildDocument(whole, &settings.Spec, start.class.bounds(&c.Spec))
+	doc, files := buildDocument(whole, start.settings, start.class.bounds(&c.Spec))
 	doc.Agent, doc.CABundle = agent, start.class.spec.CABundle()
 	secrets := newResolver(r.live, c.Namespace)
 	values := map[string][]byte{}
