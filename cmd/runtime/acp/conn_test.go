@@ -1,0 +1,168 @@
+package acp_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/parley-dev/parley/cmd/runtime/acp"
+)
+
+// heard is a handler that keeps what it is told.
+type heard struct {
+	mu         sync.Mutex
+	updates    []string
+	noise      []string
+	permission func(ctx context.Context) (any, error)
+}
+
+func (h *heard) Update(params json.RawMessage) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.updates = append(h.updates, string(params))
+}
+
+func (h *heard) Noise(line string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.noise = append(h.noise, line)
+}
+
+func (h *heard) Permission(ctx context.Context, _ json.RawMessage) (any, error) {
+	return h.permission(ctx)
+}
+
+// agent is the other end, which the tests play.
+type agent struct {
+	t    *testing.T
+	read *bufio.Reader
+	out  io.WriteCloser
+}
+
+func connect(t *testing.T, handler acp.Handler) (*acp.Conn, *agent) {
+	t.Helper()
+	toAgent, fromClient := io.Pipe()
+	toClient, fromAgent := io.Pipe()
+	t.Cleanup(func() { _ = fromAgent.Close(); _ = toAgent.Close() })
+	return acp.Connect(toClient, fromClient, handler), &agent{t: t, read: bufio.NewReader(toAgent), out: fromAgent}
+}
+
+func (a *agent) hears(want string) {
+	a.t.Helper()
+	line, err := a.read.ReadString('\n')
+	if err != nil || !strings.Contains(line, want) {
+		a.t.Errorf("the agent heard %q, %v; want %q", line, err, want)
+	}
+}
+
+func (a *agent) says(lines ...string) {
+	a.t.Helper()
+	for _, line := range lines {
+		if _, err := io.WriteString(a.out, line+"\n"); err != nil {
+			a.t.Error(err)
+		}
+	}
+}
+
+func TestUpdatesComeBeforeTheAnswerThatFollowsThem(t *testing.T) {
+	h := &heard{}
+	conn, agent := connect(t, h)
+	go func() {
+		agent.hears(`"method":"session/prompt"`)
+		for n := range 50 {
+			agent.says(fmt.Sprintf(`{"jsonrpc":"2.0","method":"session/update","params":%d}`, n))
+		}
+		agent.says("a line of a log", "", `{"jsonrpc":"2.0","method":"other/notification"}`, `{"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}`)
+	}()
+	var answer acp.PromptResponse
+	if err := conn.Call(t.Context(), acp.MethodPrompt, acp.PromptRequest{}, &answer); err != nil || answer.StopReason != acp.StopEndTurn {
+		t.Fatalf("got %+v, %v", answer, err)
+	}
+	if len(h.updates) != 50 || h.updates[49] != "49" || len(h.noise) != 1 {
+		t.Errorf("heard %v and %v", h.updates, h.noise)
+	}
+}
+
+func TestAnErrorIsTheAgentsOwn(t *testing.T) {
+	conn, agent := connect(t, &heard{})
+	go func() {
+		agent.hears("initialize")
+		agent.says(`{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"no such model","data":{"kind":"model_not_found"}}}`)
+	}()
+	var failed *acp.Error
+	if err := conn.Call(t.Context(), acp.MethodInitialize, nil, nil); !errors.As(err, &failed) || failed.Message != "no such model" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWhileAPersonDecidesTheAgentIsHeard(t *testing.T) {
+	decided := make(chan struct{})
+	h := &heard{permission: func(context.Context) (any, error) {
+		<-decided
+		return acp.Choose([]acp.PermissionOption{{OptionID: "no", Kind: acp.RejectOnce}, {OptionID: "yes", Kind: acp.AllowOnce}}, acp.AllowOnce, ""), nil
+	}}
+	conn, agent := connect(t, h)
+	agent.says(`{"jsonrpc":"2.0","id":"p","method":"session/request_permission","params":{}}`)
+	go func() {
+		agent.hears("session/new")
+		agent.says(`{"jsonrpc":"2.0","id":1,"result":{"sessionId":"s"}}`)
+	}()
+	if err := conn.Call(t.Context(), acp.MethodNew, acp.SessionRequest{}, nil); err != nil {
+		t.Error(err)
+	}
+	close(decided)
+	agent.hears(`{"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"selected","optionId":"yes"}}}`)
+}
+
+func TestWhatIsNotServedIsSaidSo(t *testing.T) {
+	_, agent := connect(t, &heard{})
+	agent.says(`{"jsonrpc":"2.0","id":7,"method":"fs/read_text_file","params":{}}`)
+	agent.hears(`"code":-32601`)
+}
+
+func TestCallsEndWithTheAgent(t *testing.T) {
+	conn, agent := connect(t, &heard{})
+	go func() {
+		agent.hears("session/prompt")
+		_ = agent.out.Close()
+	}()
+	if err := conn.Call(t.Context(), acp.MethodPrompt, nil, nil); !errors.Is(err, acp.ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+	<-conn.Done()
+	if err := conn.Call(t.Context(), acp.MethodPrompt, nil, nil); !errors.Is(err, acp.ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestALineWithoutEndDoesNotTakeAllMemory(t *testing.T) {
+	conn, agent := connect(t, &heard{})
+	go func() {
+		block := strings.Repeat("x", 1<<20)
+		for range 40 {
+			if _, err := io.WriteString(agent.out, block); err != nil {
+				return
+			}
+		}
+	}()
+	<-conn.Done()
+	if err := conn.Call(t.Context(), acp.MethodPrompt, nil, nil); err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func FuzzLines(f *testing.F) {
+	f.Add(`{"jsonrpc":"2.0","method":"session/update","params":{}}`)
+	f.Add(`{"id":1}` + "\n" + `{"jsonrpc":"2.0","id":{},"method":"x"}`)
+	f.Add("\x00\n[]\nnull\n")
+	f.Fuzz(func(_ *testing.T, text string) {
+		conn := acp.Connect(strings.NewReader(text+"\n"), io.Discard, &heard{permission: func(context.Context) (any, error) { return acp.Cancelled(), nil }})
+		<-conn.Done()
+	})
+}

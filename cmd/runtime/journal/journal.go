@@ -1,0 +1,231 @@
+// Package journal keeps what happens in a session: a file of events on the workspace, one a line, each on the disk before
+// anybody is told of it. It is the memory that later attempts of the session go on from.
+package journal
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// maxLine bounds an event. What agents tell is cut to much less before.
+const maxLine = 16 << 20
+
+// Journal of a session. Its methods may be called at the same time.
+type Journal struct {
+	mask func(string) string
+	now  func() time.Time
+
+	mu   sync.Mutex
+	file *os.File
+	// ends of the lines: event n begins where n-1 ends.
+	ends []int64
+	// failed is why nothing more can be written: what reached the disk is not known then.
+	failed error
+	// grown is closed, and made anew, when there are more events.
+	grown chan struct{}
+}
+
+// Open the journal in a file, which is made where it is missing. The last line is removed where it was not written to its
+// end: nobody was told of it. mask takes secrets out of texts before they are written.
+func Open(path string, mask func(string) string) (*Journal, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the journal: %w", err)
+	}
+	j := &Journal{mask: mask, now: time.Now, file: file, grown: make(chan struct{})}
+	if err := j.recover(); err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("open the journal: %w", err)
+	}
+	return j, nil
+}
+
+// recover finds the lines, and removes what is left of one that was torn.
+func (j *Journal) recover() error {
+	whole, torn, err := scan(j.file)
+	if err != nil {
+		return err
+	}
+	j.ends = whole
+	if torn {
+		if err := j.file.Truncate(j.end()); err != nil {
+			return err
+		}
+	}
+	// Also where nothing was torn: what an earlier process wrote may never have reached the disk.
+	return j.file.Sync()
+}
+
+// scan finds the ends of the lines that are events in their order, and says whether something follows the last of them.
+// Only the last line can be torn; anything else that is wrong is damage, and no journal to go on from.
+func scan(file *os.File) (ends []int64, torn bool, err error) {
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return nil, false, err
+	}
+	var offset int64
+	for line, err := range lines(file) {
+		if err != nil {
+			return nil, false, err
+		}
+		var head struct {
+			ID *int `json:"id"`
+		}
+		complete := bytes.HasSuffix(line, []byte("\n"))
+		bad := json.Unmarshal(line, &head) != nil || head.ID == nil || *head.ID != len(ends)
+		if torn {
+			return nil, false, fmt.Errorf("line %d is damaged", len(ends)+1)
+		}
+		if !complete || bad {
+			torn = true
+			continue
+		}
+		offset += int64(len(line))
+		ends = append(ends, offset)
+	}
+	return ends, torn, nil
+}
+
+func (j *Journal) end() int64 {
+	if len(j.ends) == 0 {
+		return 0
+	}
+	return j.ends[len(j.ends)-1]
+}
+
+// Len is how many events there are.
+func (j *Journal) Len() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.ends)
+}
+
+// Append events. They are given their ids and, where they have none, their time, and are on the disk when it returns. After an error nothing more
+// can be appended.
+func (j *Journal) Append(events ...session.Event) ([]session.Event, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.failed != nil {
+		return nil, j.failed
+	}
+	var text bytes.Buffer
+	var ends []int64
+	written := make([]session.Event, 0, len(events))
+	for _, event := range events {
+		event.ID = len(j.ends) + len(written)
+		if event.Timestamp == "" {
+			event.Timestamp = session.Timestamp(j.now())
+		}
+		event = maskEvent(event, j.mask)
+		line, err := json.Marshal(event)
+		if err != nil {
+			return nil, fmt.Errorf("write the journal: %w", err)
+		}
+		if len(line) > maxLine {
+			return nil, fmt.Errorf("write the journal: an event of %d bytes is too large", len(line))
+		}
+		text.Write(append(line, '\n'))
+		ends = append(ends, j.end()+int64(text.Len()))
+		written = append(written, event)
+	}
+	if err := j.write(text.Bytes()); err != nil {
+		j.failed = fmt.Errorf("write the journal: %w", err)
+		return nil, j.failed
+	}
+	j.ends = append(j.ends, ends...)
+	close(j.grown)
+	j.grown = make(chan struct{})
+	return written, nil
+}
+
+func (j *Journal) write(text []byte) error {
+	if _, err := j.file.WriteAt(text, j.end()); err != nil {
+		return err
+	}
+	return j.file.Sync()
+}
+
+// Lines are the events from one id up to, but not including, another, as they stand in the file.
+func (j *Journal) Lines(from, to int) ([]json.RawMessage, error) {
+	j.mu.Lock()
+	from, to = max(from, 0), min(to, len(j.ends))
+	if from >= to {
+		j.mu.Unlock()
+		return nil, nil
+	}
+	bounds := make([]int64, 0, to-from+1)
+	if from == 0 {
+		bounds = append(bounds, 0)
+	} else {
+		bounds = append(bounds, j.ends[from-1])
+	}
+	bounds = append(bounds, j.ends[from:to]...)
+	j.mu.Unlock()
+
+	// What is written never changes, so that it can be read while more is written.
+	text := make([]byte, bounds[len(bounds)-1]-bounds[0])
+	if _, err := j.file.ReadAt(text, bounds[0]); err != nil {
+		return nil, fmt.Errorf("read the journal: %w", err)
+	}
+	lines := make([]json.RawMessage, 0, to-from)
+	for i := range to - from {
+		lines = append(lines, json.RawMessage(bytes.TrimSuffix(text[bounds[i]-bounds[0]:bounds[i+1]-bounds[0]], []byte("\n"))))
+	}
+	return lines, nil
+}
+
+// Events calls visit with each event from an id on, until it returns false.
+func (j *Journal) Events(from int, visit func(*session.Event) bool) error {
+	const batch = 64
+	for to := j.Len(); from < to; from += batch {
+		lines, err := j.Lines(from, min(from+batch, to))
+		if err != nil {
+			return err
+		}
+		for _, line := range lines {
+			event, err := session.ParseEvent(line)
+			if err != nil {
+				return fmt.Errorf("read the journal: %w", err)
+			}
+			if !visit(&event) {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// Wait until there are more than n events, or ctx ends.
+func (j *Journal) Wait(ctx context.Context, n int) error {
+	for {
+		j.mu.Lock()
+		count, grown := len(j.ends), j.grown
+		j.mu.Unlock()
+		if count > n {
+			return nil
+		}
+		select {
+		case <-grown:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Close the file. Nothing can be appended after it.
+func (j *Journal) Close() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.failed == nil {
+		j.failed = errors.New("write the journal: it is closed")
+	}
+	return j.file.Close()
+}

@@ -1,0 +1,73 @@
+package journal
+
+import (
+	"encoding/json"
+	"maps"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// ownWords are the keys of values that are the runtime's own. A secret of the same letters, such as "running", would
+// make an event that no client understands, and they tell nothing of it.
+var ownWords = map[string]bool{"agent_state": true, "confirmation_state": true}
+
+// maskEvent takes secrets out of all that came from outside.
+func maskEvent(e session.Event, mask func(string) string) session.Event {
+	e.Message = mask(e.Message)
+	if e.Content != nil {
+		content := mask(*e.Content)
+		e.Content = &content
+	}
+	e.Args, e.Extras = maskMap(e.Args, mask), maskMap(e.Extras, mask)
+	return e
+}
+
+func maskMap(values map[string]any, mask func(string) string) map[string]any {
+	if values == nil {
+		return nil
+	}
+	masked := make(map[string]any, len(values))
+	for name, value := range values {
+		if ownWords[name] {
+			masked[name] = value
+			continue
+		}
+		masked[mask(name)] = maskValue(value, mask)
+	}
+	return masked
+}
+
+func maskValue(value any, mask func(string) string) any {
+	switch v := value.(type) {
+	case string:
+		return mask(v)
+	case map[string]any:
+		return maskMap(maps.Clone(v), mask)
+	case []any:
+		masked := make([]any, len(v))
+		for i := range v {
+			masked[i] = maskValue(v[i], mask)
+		}
+		return masked
+	case []string:
+		masked := make([]string, len(v))
+		for i := range v {
+			masked[i] = mask(v[i])
+		}
+		return masked
+	case json.RawMessage:
+		var decoded any
+		if json.Unmarshal(v, &decoded) != nil {
+			return mask(string(v))
+		}
+		return maskValue(decoded, mask)
+	case float64, json.Number:
+		text, _ := json.Marshal(v)
+		if mask(string(text)) != string(text) {
+			return mask(string(text))
+		}
+		return v
+	default: // nil, true, false and the runtime's own numbers
+		return v
+	}
+}
