@@ -10,9 +10,25 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// Agent is an entry of the operator's agent catalogue: a program that works on a session's first message.
+// Protocol is how an agent is spoken with.
+type Protocol string
+
+const (
+	// ProtocolACP is the Agent Client Protocol, on the agent's standard input and output.
+	ProtocolACP Protocol = "acp"
+	// ProtocolCommand is a program that reads one message from its standard input and exits when it is done. It is the
+	// protocol where none is named.
+	ProtocolCommand Protocol = "command"
+)
+
+// Agent is an entry of the operator's agent catalogue: a program that works on a session's messages.
 type Agent struct {
 	Name string `json:"name,omitempty"`
+	// Protocol that it speaks.
+	Protocol Protocol `json:"protocol,omitempty"`
+	// Confirms says that it asks before each action that changes something, when it is told to. An agent that does not is
+	// refused in confirmation mode.
+	Confirms bool `json:"confirms,omitempty"`
 	// Command of the agent. Each argument is a template of an AgentInput; one that renders to nothing is left out.
 	Command []string `json:"command,omitempty"`
 	// Env of the agent, beside what every agent gets. The values are templates in the same way, and may take the value of
@@ -59,6 +75,14 @@ func parseAgent(name, text string) (Agent, error) {
 }
 
 func (a *Agent) validate() error {
+	switch a.Protocol {
+	case "", ProtocolACP, ProtocolCommand:
+	default:
+		return fmt.Errorf("protocol: %q is not known; it is %s or %s", a.Protocol, ProtocolACP, ProtocolCommand)
+	}
+	if a.Confirms && a.Protocol != ProtocolACP {
+		return fmt.Errorf("confirms: only an agent that speaks %s can ask", ProtocolACP)
+	}
 	for i, argument := range a.Command {
 		if err := validateTemplate(argument, nil); err != nil {
 			return fmt.Errorf("command[%d]: %w", i, err)

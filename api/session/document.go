@@ -58,6 +58,11 @@ type Document struct {
 	Conversation string `json:"conversation"`
 	Namespace    string `json:"namespace"`
 
+	// UID of that object. PublicKey, an Ed25519 one, tells tokens of the facade, which alone may send messages and
+	// confirm actions.
+	UID       string `json:"uid,omitempty"`
+	PublicKey []byte `json:"publicKey,omitempty"`
+
 	// Settings of the user as they were when the session started.
 	Settings v1alpha1.UserSettingsSpec `json:"settings"`
 
@@ -75,6 +80,11 @@ type Document struct {
 	Replay bool `json:"replay,omitempty"`
 	// Instructions that hold throughout the session.
 	Instructions string `json:"instructions,omitempty"`
+
+	// Task is set where the first message is a suggested task.
+	Task bool `json:"task,omitempty"`
+	// OneShot ends the session after its first turn.
+	OneShot bool `json:"oneShot,omitempty"`
 
 	ToolServers   ToolServers    `json:"toolServers,omitzero"`
 	CustomSecrets []CustomSecret `json:"customSecrets,omitempty"`

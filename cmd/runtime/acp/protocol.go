@@ -19,10 +19,12 @@ const (
 
 // The meta data that Parley's own agent knows beyond the protocol.
 const (
-	// MetaContinue marks a prompt that begins nothing: the agent goes on with the turn that was under way.
-	MetaContinue = "parley.dev/continue"
+	// MetaTurn names the turn of a prompt. An agent that knows the turn goes on with it, and does not begin it again.
+	MetaTurn = "parley.dev/turn"
 	// MetaExactReplay is a capability: a session that is loaded tells again just what it told before.
 	MetaExactReplay = "parley.dev/exactReplay"
+	// MetaReplays is a capability: the agent does a recorded session again by itself.
+	MetaReplays = "parley.dev/replays"
 	// MetaSeq counts what is told in a session, from 1.
 	MetaSeq = "parley.dev/seq"
 	// MetaPartial marks a piece of something that is told as a whole later.
@@ -77,6 +79,12 @@ func (c *AgentCapabilities) CanResume() bool {
 func (c *AgentCapabilities) ExactReplay() bool {
 	exact, _ := c.Meta[MetaExactReplay].(bool)
 	return exact && c.LoadSession
+}
+
+// Replays says whether the agent does recorded sessions again.
+func (c *AgentCapabilities) Replays() bool {
+	replays, _ := c.Meta[MetaReplays].(bool)
+	return replays
 }
 
 // MCPServer is a tool server that the agent is to use.
@@ -155,10 +163,12 @@ type PermissionOption struct {
 	Kind     string `json:"kind"`
 }
 
-// The kinds of answers, the ones that hold for this call only.
+// The kinds of answers.
 const (
-	AllowOnce  = "allow_once"
-	RejectOnce = "reject_once"
+	AllowOnce    = "allow_once"
+	AllowAlways  = "allow_always"
+	RejectOnce   = "reject_once"
+	RejectAlways = "reject_always"
 )
 
 // PermissionResponse is the answer.

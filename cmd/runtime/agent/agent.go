@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"time"
 
@@ -28,15 +29,9 @@ type Agent struct {
 
 // Start runs the agent in dir. What it prints goes to output.
 func Start(entry *session.Agent, input session.AgentInput, env []string, dir string, output io.WriteCloser) (*Agent, error) {
-	command, own, err := entry.Render(input, lookup(env))
+	command, env, err := Render(entry, input, env)
 	if err != nil {
 		return nil, fmt.Errorf("the agent %s: %w", entry.Name, err)
-	}
-	if len(command) == 0 {
-		return nil, fmt.Errorf("the agent %s: its command is empty", entry.Name)
-	}
-	for name, value := range own {
-		env = append(env, name+"="+value)
 	}
 	cmd := process.Command(dir, env, command[0], command[1:]...)
 	cmd.Stdout, cmd.Stderr = output, output
@@ -56,6 +51,22 @@ func Start(entry *session.Agent, input session.AgentInput, env []string, dir str
 		_ = output.Close()
 	}()
 	return a, nil
+}
+
+// Render the command of an agent, and its environment: its own variables beside those that every agent gets.
+func Render(entry *session.Agent, input session.AgentInput, given []string) (command, env []string, err error) {
+	command, own, err := entry.Render(input, lookup(given))
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(command) == 0 {
+		return nil, nil, errors.New("its command is empty")
+	}
+	env = slices.Clone(given)
+	for name, value := range own {
+		env = append(env, name+"="+value)
+	}
+	return command, env, nil
 }
 
 // Ended is closed when the agent ended.

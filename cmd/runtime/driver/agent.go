@@ -1,0 +1,253 @@
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/acp"
+	"github.com/parley-dev/parley/cmd/runtime/agent"
+	"github.com/parley-dev/parley/cmd/runtime/process"
+)
+
+const (
+	// greetTimeout is how long an agent may take to come up, and sessionTimeout to open a session: it may tell a long one again.
+	greetTimeout   = 2 * time.Minute
+	sessionTimeout = 5 * time.Minute
+	stopGrace      = 10 * time.Second
+	// drain is how long what an agent said is still read after its end.
+	drain = 2 * time.Second
+)
+
+// connected is an agent that runs.
+type connected struct {
+	name    string
+	cmd     *exec.Cmd
+	conn    *acp.Conn
+	ended   chan struct{}
+	result  error
+	killed  func() string
+	can     acp.AgentCapabilities
+	session string
+	// forgot: the session is new, though there was an earlier one that the agent cannot go on with.
+	forgot bool
+}
+
+// ensureAgent has an agent run that is in a session: the one that it was in before, where it can.
+func (d *Driver) ensureAgent(ctx context.Context) error {
+	if d.agent != nil {
+		select {
+		case <-d.agent.conn.Done():
+			d.agent.stop()
+		default:
+			return nil
+		}
+	}
+	running, err := d.startAgent()
+	if err != nil {
+		return err
+	}
+	d.agent = running
+	if err = d.greet(ctx); err == nil {
+		err = d.openSession(ctx)
+	}
+	if err != nil {
+		running.stop()
+		return running.explain(err)
+	}
+	return nil
+}
+
+func (d *Driver) startAgent() (*connected, error) {
+	command, env, err := agent.Render(d.Doc.Agent, d.Input, d.Env)
+	if err != nil {
+		return nil, err
+	}
+	cmd := process.Command(d.Dir, env, command[0], command[1:]...)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, theirs, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	output := d.Output(d.Doc.Agent.Name)
+	cmd.Stdout, cmd.Stderr = theirs, output
+	err = cmd.Start()
+	_ = theirs.Close()
+	if err != nil {
+		return nil, errors.Join(err, out.Close())
+	}
+	c := &connected{name: d.Doc.Agent.Name, cmd: cmd, ended: make(chan struct{}), killed: d.Killed}
+	c.conn = acp.Connect(out, in, d)
+	go func() {
+		defer close(c.ended)
+		c.result = cmd.Wait()
+		select {
+		case <-c.conn.Done():
+		case <-time.After(drain): // a process that it left behind may hold the pipe
+		}
+		_, _ = out.Close(), output.Close()
+	}()
+	return c, nil
+}
+
+func (d *Driver) greet(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, greetTimeout)
+	defer cancel()
+	var answer acp.InitializeResponse
+	err := d.agent.conn.Call(ctx, acp.MethodInitialize, acp.InitializeRequest{
+		ProtocolVersion: acp.Version,
+		Capabilities:    map[string]any{"fs": map[string]bool{"readTextFile": false, "writeTextFile": false}, "terminal": false},
+		ClientInfo:      acp.Implementation{Name: "parley", Version: "1"},
+	}, &answer)
+	if err != nil {
+		return err
+	}
+	if answer.ProtocolVersion != acp.Version {
+		return fmt.Errorf("it speaks version %d of the Agent Client Protocol, not %d", answer.ProtocolVersion, acp.Version)
+	}
+	d.agent.can = answer.Capabilities
+	return nil
+}
+
+// openSession goes on with the agent's last session, where there is one and the agent can, and else begins a new one.
+func (d *Driver) openSession(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, sessionTimeout)
+	defer cancel()
+	request := acp.SessionRequest{Cwd: d.Dir, MCPServers: []acp.MCPServer{}}
+	if d.agent.can.MCP.HTTP {
+		request.MCPServers = append(request.MCPServers, acp.MCPServer{Type: "http", Name: "parley", URL: d.ToolsURL, Headers: []acp.HTTPHeader{}})
+	} else {
+		d.Notice("The agent " + d.Doc.Agent.Name + " cannot use the session's tools: it does not take tool servers over HTTP.")
+	}
+	d.mu.Lock()
+	last := d.history.session
+	d.mu.Unlock()
+	if last != "" {
+		err := d.goOn(ctx, last, request)
+		if err == nil {
+			return nil
+		}
+		d.Log.Info("the agent cannot go on with its session", "error", err)
+		d.agent.forgot = true
+	}
+	var answer acp.SessionResponse
+	if err := d.agent.conn.Call(ctx, acp.MethodNew, request, &answer); err != nil {
+		return err
+	}
+	if answer.SessionID == "" {
+		return errors.New("it named no session")
+	}
+	d.agent.session = answer.SessionID
+	return nil
+}
+
+// goOn with a session, in the way that the agent knows. What it tells again is recorded only as far as it is not yet.
+func (d *Driver) goOn(ctx context.Context, last string, request acp.SessionRequest) error {
+	request.SessionID = last
+	method := acp.MethodLoad
+	exact := d.agent.can.ExactReplay()
+	switch {
+	case exact:
+	case d.agent.can.CanResume():
+		method = acp.MethodResume
+	case !d.agent.can.LoadSession:
+		return errors.New("it can neither load nor resume a session")
+	}
+	d.mu.Lock()
+	d.loading, d.exact = true, exact
+	d.translator = newTranslator()
+	d.mu.Unlock()
+	err := d.agent.conn.Call(ctx, method, request, nil)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.loading = false
+	if err == nil {
+		d.agent.session = last
+	}
+	return err
+}
+
+// Update records what the agent tells.
+func (d *Driver) Update(params json.RawMessage) {
+	var told struct {
+		SessionID string          `json:"sessionId"`
+		Update    json.RawMessage `json:"update"`
+	}
+	if json.Unmarshal(params, &told) != nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.loading && !d.exact {
+		return
+	}
+	events, seq, err := d.translator.take(told.Update)
+	if err != nil {
+		d.Log.Warn("the agent told something that cannot be read", "error", err)
+		return
+	}
+	if seq > 0 {
+		events = d.history.unrecorded(told.SessionID, seq, events)
+		for i := range events {
+			events[i].Meta = &session.EventMeta{Session: told.SessionID, Seq: seq}
+		}
+	}
+	_ = d.record(events...) // Run looks at what is broken
+}
+
+// unrecorded leaves out of what the agent tells what it told an earlier attempt.
+func (h *history) unrecorded(in string, seq int, events []session.Event) []session.Event {
+	switch {
+	case in != h.lastSession || seq > h.lastSeq:
+		return events
+	case seq < h.lastSeq:
+		return nil
+	}
+	return events[min(h.atSeq, len(events)):]
+}
+
+// Noise goes to the log.
+func (d *Driver) Noise(line string) { d.Log.Info("the agent printed", "line", firstLine(line)) }
+
+func (c *connected) stop() {
+	process.Stop(c.cmd, c.ended, stopGrace)
+}
+
+// explain an error by the agent's end, where that is the reason.
+func (c *connected) explain(err error) error {
+	if errors.Is(err, acp.ErrClosed) {
+		return errors.New(c.whyGone())
+	}
+	return err
+}
+
+// whyGone says how the agent ended.
+func (c *connected) whyGone() string {
+	select {
+	case <-c.ended:
+	case <-time.After(stopGrace):
+		return fmt.Sprintf("the agent %s closed its connection", c.name)
+	}
+	var exit *exec.ExitError
+	if !errors.As(c.result, &exit) {
+		return fmt.Sprintf("the agent %s ended before its turn did", c.name)
+	}
+	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		if status.Signal() == syscall.SIGKILL && c.killed != nil {
+			if why := c.killed(); why != "" {
+				return fmt.Sprintf("the agent %s was killed: %s", c.name, why)
+			}
+		}
+		return fmt.Sprintf("the agent %s was ended by signal %d (%s)", c.name, status.Signal(), status.Signal())
+	}
+	return fmt.Sprintf("the agent %s ended with status %d", c.name, exit.ExitCode())
+}

@@ -1,0 +1,71 @@
+package driver
+
+import (
+	"context"
+	"io"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/runtime/agent"
+)
+
+// Interrupted is why a message is not worked on again.
+const Interrupted = "the session was interrupted: an earlier attempt took up the message, and no message is taken up twice. " +
+	"The work may be done in part, or may not have been done. To have it done, start a new conversation"
+
+// runCommand gives the message to a plain command. What it prints is its answer.
+func (d *Driver) runCommand(ctx context.Context, t task) ending {
+	if t.again {
+		return ending{state: session.StateError, reason: Interrupted}
+	}
+	d.setup(ctx)
+	if ctx.Err() != nil {
+		return ending{} // what is to stop begins no work
+	}
+	d.mu.Lock()
+	err := d.record(turnEvent(t.message, ""))
+	d.mu.Unlock()
+	if err != nil {
+		return ending{state: session.StateError, reason: err.Error()}
+	}
+	var said tail
+	running, err := agent.Start(d.Doc.Agent, d.Input, d.Env, d.Dir, &both{d.Output(""), &said})
+	if err != nil {
+		return ending{state: session.StateError, reason: err.Error()}
+	}
+	select {
+	case <-running.Ended():
+	case <-ctx.Done():
+		running.Stop()
+		return ending{}
+	}
+	if text := cut(said.String()); text != "" {
+		d.mu.Lock()
+		err = d.record(session.Event{
+			Source: session.FromAgent, Action: session.ActionMessage, Message: firstLine(text),
+			Args: map[string]any{"content": text, "image_urls": []string{}, "wait_for_response": false},
+		})
+		d.mu.Unlock()
+	}
+	termination := running.Termination()
+	switch {
+	case err != nil:
+		return ending{state: session.StateError, reason: err.Error()}
+	case termination.Reason == v1alpha1.ReasonCompleted:
+		return ending{state: session.StateFinished}
+	}
+	return ending{state: session.StateError, reason: termination.Message}
+}
+
+// both writes to the log and keeps the end.
+type both struct {
+	log  io.WriteCloser
+	kept *tail
+}
+
+func (b *both) Write(text []byte) (int, error) {
+	_, _ = b.kept.Write(text)
+	return b.log.Write(text)
+}
+
+func (b *both) Close() error { return b.log.Close() }

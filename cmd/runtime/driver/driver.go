@@ -1,0 +1,325 @@
+// Package driver has an agent work on the messages of a session's users, and records what happens. What it knows of the
+// session is what the journal says: an attempt that finds one goes on from there.
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/runtime/journal"
+)
+
+// Model counts what a turn uses, and keeps it within its limits.
+type Model interface {
+	BeginTurn(id string) error
+	EndTurn() error
+}
+
+// Options of a Driver.
+type Options struct {
+	Doc *session.Document
+	// Input and Env of the agent, which works in Dir. Home is its home directory.
+	Input session.AgentInput
+	Env   []string
+	Dir   string
+	// ToolsURL serves the session's tools.
+	ToolsURL string
+	Journal  *journal.Journal
+	Model    Model
+	// Output of the agent and of the setup script, by its name.
+	Output func(name string) io.WriteCloser
+	// Busy keeps the session from being idle until done is called. What Idle returns is closed when it is.
+	Busy func() (done func())
+	Idle func(context.Context) <-chan struct{}
+	// Killed is why a process of the session was killed by a signal, where more is known than that.
+	Killed func() string
+	Log    *slog.Logger
+}
+
+// Driver of a session's agent.
+type Driver struct {
+	Options
+	agent *connected
+
+	mu         sync.Mutex
+	history    *history
+	translator *translator
+	// loading is set while the agent tells an old session again, and exact where that is just what it told before.
+	loading, exact bool
+	// stopped is why the turn under way is to end.
+	stopped *stop
+	// closed: nothing is taken any more.
+	closed bool
+	// changed is closed, and made anew, when something was recorded.
+	changed chan struct{}
+	// working is set during a turn; done ends what keeps the session from being idle.
+	working bool
+	done    func()
+	// broken is why nothing can be recorded any more.
+	broken   error
+	prepared bool // the setup script ran
+	asking   sync.Mutex
+}
+
+// stop of a turn before the agent ends it.
+type stop struct {
+	state  session.State
+	reason string
+}
+
+// ErrNoAgent and ErrOver are why a message is not taken.
+var (
+	ErrNoAgent = errors.New("this session has no agent that takes messages")
+	ErrOver    = errors.New("the session has ended, or is about to")
+)
+
+// New is a driver that goes on from what the journal says.
+func New(o Options) (*Driver, error) {
+	d := &Driver{Options: o, history: newHistory(), translator: newTranslator(), changed: make(chan struct{})}
+	err := o.Journal.Events(0, func(e *session.Event) bool {
+		d.history.fold(e)
+		return true
+	})
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// HasAgent says whether there is an agent to work on messages.
+func HasAgent(doc *session.Document) bool { return doc.Agent != nil && len(doc.Agent.Command) > 0 }
+
+// HasWork says whether a document asks an agent to do something.
+func HasWork(doc *session.Document) bool {
+	return HasAgent(doc) && (doc.FirstMessage != "" || len(doc.ImageURLs) > 0 || doc.Instructions != "" || doc.Replay)
+}
+
+// Run the agent on each message until the session is over. It returns why that is; nil where ctx ended.
+func (d *Driver) Run(ctx context.Context) *session.Termination {
+	defer d.end()
+	if err := d.open(); err != nil {
+		return failure(err.Error())
+	}
+	// A command works on one message, which an earlier attempt had.
+	done := d.command() && d.look(func(h *history) bool { return h.turns > 0 && h.turn < 0 })
+	for {
+		next := d.next()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case d.failed() != nil:
+			return failure(d.failed().Error())
+		case next == nil:
+			if ended := d.wait(ctx); ended != nil {
+				return ended
+			}
+			continue
+		}
+		end := d.work(ctx, *next)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case end.idle:
+			return d.idled() // what waits is on record, and is worked on after a start
+		case !done && (d.Doc.OneShot || d.command()):
+			return end.termination(d)
+		}
+	}
+}
+
+// task is what to do next.
+type task struct {
+	message int
+	// again: an earlier attempt began it.
+	again bool
+}
+
+// next is the turn under way, or else the next message; nil where there is neither.
+func (d *Driver) next() *task {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	h := d.history
+	switch {
+	case !HasAgent(d.Doc):
+		return nil
+	case h.turn >= 0:
+		return &task{message: h.turn, again: true}
+	case len(h.waiting) > 0:
+		return &task{message: h.waiting[0]}
+	}
+	return nil
+}
+
+// open records what a session begins with.
+func (d *Driver) open() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.history.state == "" {
+		if err := d.record(session.StateChange(session.StateLoading, "")); err != nil {
+			return err
+		}
+	}
+	if HasWork(d.Doc) && d.history.messages == 0 {
+		first := session.UserMessage(d.Doc.FirstMessage, d.Doc.ImageURLs)
+		if d.Doc.FirstMessage == "" && d.Doc.Replay {
+			first.Message = "A recorded session is replayed."
+		}
+		return d.record(first)
+	}
+	return nil
+}
+
+// wait until there is something to do. It returns why the session ends, where it does.
+func (d *Driver) wait(ctx context.Context) *session.Termination {
+	d.mu.Lock()
+	changed := d.changed
+	if d.history.state == session.StateLoading && HasAgent(d.Doc) {
+		_ = d.record(session.StateChange(session.StateAwaiting, "")) // what is wrong with the journal shows at the next look
+		d.mu.Unlock()
+		return nil
+	}
+	d.mu.Unlock()
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	select {
+	case <-changed:
+	case <-ctx.Done():
+	case <-d.Idle(waiting):
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		// Unless a message came at the last moment.
+		if len(d.history.waiting) == 0 || !HasAgent(d.Doc) {
+			d.closed = true
+			return d.idled()
+		}
+	}
+	return nil
+}
+
+func (d *Driver) idled() *session.Termination {
+	return &session.Termination{Reason: v1alpha1.ReasonIdle, Message: fmt.Sprintf("nothing happened for %s", d.Doc.IdleTimeout.Duration)}
+}
+
+// end the agent, and take nothing more.
+func (d *Driver) end() {
+	d.mu.Lock()
+	d.closed = true
+	d.mu.Unlock()
+	if d.agent != nil {
+		d.agent.stop()
+	}
+}
+
+// Message from a user. It is on the disk when it is taken; the agent gets it when it is done with those before.
+func (d *Driver) Message(text string, images []string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case !HasAgent(d.Doc) || d.command():
+		return ErrNoAgent
+	case d.closed:
+		return ErrOver
+	}
+	return d.record(session.UserMessage(text, images))
+}
+
+// ErrNothingAsked is why an answer is not taken.
+var ErrNothingAsked = errors.New("nothing waits for a confirmation")
+
+// ChangeState follows a user's wish: to confirm or reject what is asked, to pause, to stop the turn, or to go on.
+func (d *Driver) ChangeState(state session.State) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case !HasAgent(d.Doc) || d.command():
+		return ErrNoAgent
+	case d.closed:
+		return ErrOver
+	case (state == session.StateConfirmed || state == session.StateRejected) && d.history.asked == "":
+		return ErrNothingAsked
+	case state == session.StateRunning && d.history.state == session.StatePaused:
+		return d.record(changeOf(state), session.UserMessage("Go on.", nil))
+	}
+	return d.record(changeOf(state))
+}
+
+func changeOf(state session.State) session.Event {
+	return session.Event{
+		Source: session.FromUser, Action: session.ActionChangeState, Message: "The state is to be " + string(state),
+		Args: map[string]any{"agent_state": string(state), "thought": ""},
+	}
+}
+
+// Notice tells the user something that the agent does not.
+func (d *Driver) Notice(text string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_ = d.record(session.Event{Source: session.FromEnvironment, Observation: session.ObservedNotice, Message: text, Content: &text})
+}
+
+// Limit ends the turn under way: it has used what it may.
+func (d *Driver) Limit(reason string) { d.stopTurn(session.StateError, reason) }
+
+// State of the agent, and what it said last.
+func (d *Driver) State() (state session.State, said string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.history.state, d.history.said
+}
+
+// look at the history.
+func (d *Driver) look(at func(*history) bool) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return at(d.history)
+}
+
+func (d *Driver) failed() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.broken
+}
+
+// command says whether the agent is a plain command, which works on one message and exits.
+func (d *Driver) command() bool {
+	return HasAgent(d.Doc) && d.Doc.Agent.Protocol != session.ProtocolACP
+}
+
+// record events; d.mu is held. What came of the call of a tool is told of the action that called it.
+func (d *Driver) record(events ...session.Event) error {
+	for _, event := range events {
+		if event.ToolCall != nil && event.Observation != "" {
+			if cause, known := d.history.actions[event.ToolCall.ID]; known {
+				event.Cause = &cause
+			}
+		}
+		written, err := d.Journal.Append(event)
+		if err != nil {
+			d.broken = err
+			d.wake()
+			return err
+		}
+		d.history.fold(&written[0])
+	}
+	d.wake()
+	return nil
+}
+
+func (d *Driver) wake() {
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+func failure(message string) *session.Termination {
+	return &session.Termination{Reason: v1alpha1.ReasonFailed, Message: message}
+}
+
+// lines of a text for a list.
+func bullet(items []string) string { return "- " + strings.Join(items, "\n- ") }

@@ -1,0 +1,233 @@
+package driver_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/runtime/driver"
+)
+
+func orders(lines ...string) string { return strings.Join(lines, "\n") }
+
+func TestAMessageIsWorkedOnAndTheSessionWaitsForTheNext(t *testing.T) {
+	t.Parallel()
+	first := orders("think hm", "say I will look", "run ls", "say done hunter2", "noise a log")
+	d := newDrive(t, session.Document{FirstMessage: first}).start()
+	d.until(session.StateAwaiting)
+	events := []string{
+		"state loading", "user: " + strings.ReplaceAll(first, "hunter2", "***"), "state running", "think hm", "agent: I will look", "run ls",
+		"ran ls: out map[exit_code:3], of 5", "agent: done ***", "state awaiting_user_input",
+	}
+	d.expect(events...)
+	if err := d.driver.Message("say again", nil); err != nil {
+		t.Fatal(err)
+	}
+	d.wait("the second answer", func() bool { return len(d.events()) == len(events)+4 })
+	d.expect(append(events, "user: say again", "state running", "agent: again", "state awaiting_user_input")...)
+	if got := strings.Count(d.heard(), "session/new"); got != 1 {
+		t.Errorf("there were %d sessions of the agent:\n%s", got, d.heard())
+	}
+	if got := strings.Join(d.turns.told, ", "); got != "begin 1, end, begin 9, end" {
+		t.Errorf("the turns were %s", got)
+	}
+	close(d.idle)
+	if got := d.over(); got == nil || got.Reason != v1alpha1.ReasonIdle {
+		t.Errorf("it ended with %+v", got)
+	}
+	if err := d.driver.Message("late", nil); !errors.Is(err, driver.ErrOver) {
+		t.Errorf("a message after the end: %v", err)
+	}
+}
+
+func TestMessagesDuringATurnWait(t *testing.T) {
+	t.Parallel()
+	go1 := filepath.Join(t.TempDir(), "go")
+	d := newDrive(t, session.Document{FirstMessage: orders("wait "+go1, "say one")}).start()
+	d.until(session.StateRunning)
+	for _, message := range []string{"say two", "say three"} {
+		if err := d.driver.Message(message, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(go1, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.wait("the last answer", func() bool {
+		_, said := d.driver.State()
+		return said == "three"
+	})
+	d.until(session.StateAwaiting)
+	d.expect("state loading", "user: "+orders("wait "+go1, "say one"), "state running", "user: say two", "user: say three",
+		"agent: one", "state awaiting_user_input", "state running", "agent: two", "state awaiting_user_input", "state running", "agent: three", "state awaiting_user_input")
+}
+
+func TestAOneShotSessionEndsWithItsTurn(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ message, reason, says string }{
+		"done":           {"say yes", v1alpha1.ReasonCompleted, "is done"},
+		"an error":       {"fail no such key", v1alpha1.ReasonFailed, "no such key"},
+		"a death":        {"die", v1alpha1.ReasonFailed, "status 3"},
+		"a refusal":      {"stop refusal", v1alpha1.ReasonFailed, "refused"},
+		"too many turns": {"stop max_turn_requests", v1alpha1.ReasonFailed, "limit"},
+		"what is new":    {"stop tired", v1alpha1.ReasonFailed, "tired"},
+	} {
+		d := newDrive(t, session.Document{FirstMessage: c.message, OneShot: true}).start()
+		if got := d.over(); got == nil || got.Reason != c.reason || !strings.Contains(got.Message, c.says) {
+			t.Errorf("%s: it ended with %+v", name, got)
+		}
+	}
+}
+
+func TestAnAgentThatDiedIsStartedForTheNextMessage(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: "die"})
+	d.can = "plainload"
+	d.start().until(session.StateError)
+	if err := d.driver.Message("say back", nil); err != nil {
+		t.Fatal(err)
+	}
+	d.until(session.StateAwaiting)
+	d.expect("state loading", "user: die", "state running", "error the agent stub ended with status 3", "state error the agent stub ended with status 3",
+		"user: say back", "state running", "agent: back", "state awaiting_user_input")
+}
+
+func TestAnAgentThatCannotBeStartedIsSaid(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: "x", Agent: &session.Agent{Name: "gone", Protocol: session.ProtocolACP, Command: []string{"no-such-agent"}}}).start()
+	d.until(session.StateError)
+	if got := d.events()[3]; !strings.Contains(got, "the agent gone cannot be started") {
+		t.Errorf("it says %q", got)
+	}
+}
+
+func TestUnknownUpdatesAreKeptAndNotMisread(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: orders(
+		`raw {"sessionUpdate":"dance","content":{"type":"text","text":"la"}}`,
+		`raw {"sessionUpdate":"available_commands_update","availableCommands":[]}`,
+		`raw {"sessionUpdate":"plan","entries":[{"content":"a","status":"completed"},{"content":"b","status":"pending"}]}`,
+		`raw {"sessionUpdate":"tool_call","toolCallId":"m","title":"search","kind":"search","status":"completed","rawInput":{"q":"x"},"rawOutput":"found"}`,
+		`raw {"sessionUpdate":"tool_call","toolCallId":"e","title":"edit","kind":"edit","status":"completed","content":[{"type":"diff","path":"/f","oldText":"a","newText":"b"}]}`,
+	)}).start()
+	d.until(session.StateAwaiting)
+	got := d.events()[3:]
+	want := []string{"agent_update", "task_tracking The plan has 2 tasks, 1 of them done.", "call_tool_mcp", "mcp found", "edit", "edit Changed /f", "state awaiting_user_input"}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("the events are\n%s", strings.Join(got, "\n"))
+	}
+}
+
+func TestPauseAndStopEndTheTurn(t *testing.T) {
+	t.Parallel()
+	for _, state := range []session.State{session.StatePaused, session.StateStopped} {
+		d := newDrive(t, session.Document{FirstMessage: orders("say working", "hang")}).start()
+		d.until(session.StateRunning)
+		if err := d.driver.ChangeState(state); err != nil {
+			t.Fatal(err)
+		}
+		d.until(state)
+		if err := d.driver.Message("say on", nil); err != nil {
+			t.Fatal(err)
+		}
+		d.until(session.StateAwaiting)
+		if _, said := d.driver.State(); said != "on" {
+			t.Errorf("after %s it said %q", state, said)
+		}
+	}
+}
+
+func TestALimitEndsTheTurnAndTheNextMessageGoesOn(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: orders("say working", "hang")}).start()
+	d.wait("work", func() bool { return strings.Contains(d.heard(), "session/prompt") })
+	d.driver.Limit("the limit of 3 calls is reached")
+	d.until(session.StateError)
+	if err := d.driver.Message("say on", nil); err != nil {
+		t.Fatal(err)
+	}
+	d.until(session.StateAwaiting)
+	d.expect("state loading", "user: "+orders("say working", "hang"), "state running", "agent: working", "error the limit of 3 calls is reached",
+		"state error the limit of 3 calls is reached", "user: say on", "state running", "agent: on", "state awaiting_user_input")
+}
+
+func TestAPlainCommandWorksOnOneMessage(t *testing.T) {
+	t.Parallel()
+	shell := func(script string) *session.Agent {
+		return &session.Agent{Name: "sh", Command: []string{"sh", "-c", script}}
+	}
+	d := newDrive(t, session.Document{FirstMessage: "hello", Agent: shell("cat; echo; echo hunter2")}).start()
+	if got := d.over(); got == nil || got.Reason != v1alpha1.ReasonCompleted {
+		t.Errorf("it ended with %+v", got)
+	}
+	d.expect("state loading", "user: hello", "state running", "agent: hello\n***\n", "state finished")
+	if err := d.driver.Message("more", nil); !errors.Is(err, driver.ErrNoAgent) {
+		t.Errorf("a second message: %v", err)
+	}
+	_ = d.journal.Close()
+	// Started again it does nothing, and serves what came of it.
+	d.start()
+	close(d.idle)
+	if got := d.over(); got == nil || got.Reason != v1alpha1.ReasonIdle || len(d.events()) != 5 {
+		t.Errorf("started again it ended with %+v\n%s", got, d.events())
+	}
+}
+
+func TestACommandThatWasCutOffIsNotRunAgain(t *testing.T) {
+	t.Parallel()
+	ran := filepath.Join(t.TempDir(), "ran")
+	d := newDrive(t, session.Document{FirstMessage: "hello", Agent: &session.Agent{Name: "sh", Command: []string{"sh", "-c", "echo >> " + ran + "; sleep 60"}}}).start()
+	d.wait("the command", func() bool { _, err := os.Stat(ran); return err == nil })
+	d.stop()
+	if got := d.start().over(); got == nil || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message, "interrupted") {
+		t.Errorf("it ended with %+v", got)
+	}
+	if text, _ := os.ReadFile(ran); len(text) != 1 {
+		t.Errorf("it ran %d times", len(text))
+	}
+}
+
+func TestWithoutAnAgentNothingIsTaken(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: "hello", Agent: &session.Agent{Name: "none"}}).start()
+	if err := d.driver.Message("more", nil); !errors.Is(err, driver.ErrNoAgent) {
+		t.Errorf("a message: %v", err)
+	}
+	close(d.idle)
+	if got := d.over(); got == nil || got.Reason != v1alpha1.ReasonIdle {
+		t.Errorf("it ended with %+v", got)
+	}
+}
+
+func TestWhatTheAgentIsTold(t *testing.T) {
+	t.Parallel()
+	doc := session.Document{
+		FirstMessage: "say yes", Instructions: "be brief", Task: true,
+		Repository:    &session.Repository{Name: "acme/site"},
+		CustomSecrets: []session.CustomSecret{{Name: "DB", Description: "the database"}},
+		Settings:      v1alpha1.UserSettingsSpec{Language: ptr.To("de")},
+	}
+	d := newDrive(t, doc).start()
+	d.until(session.StateAwaiting)
+	for _, want := range []string{"be brief", "acme/site", "language: de", "DB: the database", "whether you can solve it"} {
+		if !strings.Contains(d.heard(), want) {
+			t.Errorf("the agent was not told %q:\n%s", want, d.heard())
+		}
+	}
+	if !strings.Contains(d.heard(), `"mcpServers":[{"type":"http","name":"parley","url":"http://127.0.0.1:1/mcp","headers":[]}]`) {
+		t.Errorf("the agent was not told of the tools:\n%s", d.heard())
+	}
+	if err := d.driver.Message("say more", nil); err != nil {
+		t.Fatal(err)
+	}
+	d.wait("the second answer", func() bool { _, said := d.driver.State(); return said == "more" })
+	if got := strings.Count(d.heard(), "be brief"); got != 1 {
+		t.Errorf("the instructions were told %d times", got)
+	}
+}

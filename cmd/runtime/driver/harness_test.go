@@ -1,0 +1,201 @@
+package driver_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/driver"
+	"github.com/parley-dev/parley/cmd/runtime/journal"
+)
+
+const patience = 20 * time.Second
+
+// drive is a session whose agent is the stub.
+type drive struct {
+	t       *testing.T
+	dir     string
+	doc     session.Document
+	can     string
+	idle    chan struct{}
+	driver  *driver.Driver
+	journal *journal.Journal
+	cancel  context.CancelFunc
+	ended   chan *session.Termination
+	turns   turns
+}
+
+// turns are what the model is told of them.
+type turns struct {
+	mu   sync.Mutex
+	told []string
+}
+
+func (t *turns) BeginTurn(id string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.told = append(t.told, "begin "+id)
+	return nil
+}
+
+func (t *turns) EndTurn() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.told = append(t.told, "end")
+	return nil
+}
+
+type discard struct{ io.Writer }
+
+func (discard) Close() error { return nil }
+
+func newDrive(t *testing.T, doc session.Document) *drive {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if doc.Agent == nil {
+		doc.Agent = &session.Agent{Name: "stub", Protocol: session.ProtocolACP, Command: []string{self}}
+	}
+	return &drive{t: t, dir: t.TempDir(), doc: doc, can: "plain", idle: make(chan struct{})}
+}
+
+// start an attempt of the session.
+func (d *drive) start() *drive {
+	d.t.Helper()
+	var err error
+	d.journal, err = journal.Open(filepath.Join(d.dir, "events.jsonl"), func(text string) string { return strings.ReplaceAll(text, "hunter2", "***") })
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	message := filepath.Join(d.dir, "message")
+	if err := os.WriteFile(message, []byte(d.doc.FirstMessage), 0o600); err != nil {
+		d.t.Fatal(err)
+	}
+	d.driver, err = driver.New(driver.Options{
+		Doc: &d.doc, Dir: d.dir, Journal: d.journal, Model: &d.turns, ToolsURL: "http://127.0.0.1:1/mcp",
+		Input:  session.AgentInput{MessageFile: message},
+		Env:    append(os.Environ(), stubVariable+"="+d.can, "HEARD="+filepath.Join(d.dir, "heard")),
+		Output: func(string) io.WriteCloser { return discard{io.Discard} },
+		Busy:   func() func() { return func() {} },
+		Idle:   func(context.Context) <-chan struct{} { return d.idle },
+		Log:    slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(d.t.Context())
+	d.cancel, d.ended = cancel, make(chan *session.Termination, 1)
+	running, journal := d.driver, d.journal
+	ended := d.ended
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		ended <- running.Run(ctx)
+	}()
+	d.t.Cleanup(func() {
+		cancel()
+		<-over
+		_ = journal.Close()
+	})
+	return d
+}
+
+// stop the attempt, as a node that goes does.
+func (d *drive) stop() {
+	d.t.Helper()
+	d.cancel()
+	d.over()
+	_ = d.journal.Close()
+}
+
+func (d *drive) over() *session.Termination {
+	d.t.Helper()
+	select {
+	case termination := <-d.ended:
+		return termination
+	case <-time.After(patience):
+		d.t.Fatalf("the session does not end; its events are\n%s", strings.Join(d.events(), "\n"))
+		return nil
+	}
+}
+
+// events of the journal, a line each.
+func (d *drive) events() []string {
+	d.t.Helper()
+	var lines []string
+	err := d.journal.Events(0, func(e *session.Event) bool {
+		lines = append(lines, line(e))
+		return true
+	})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return lines
+}
+
+func line(e *session.Event) string {
+	content := ""
+	if e.Content != nil {
+		content = *e.Content
+	}
+	switch {
+	case e.Observation == session.ObservedState:
+		return strings.TrimSpace(fmt.Sprintf("state %s %v", e.StateOf(), e.Extras["reason"]))
+	case e.Action == session.ActionMessage:
+		return fmt.Sprintf("%s: %s", e.Source, e.Text())
+	case e.Action == session.ActionRun:
+		return strings.TrimSpace(fmt.Sprintf("run %v %v", e.Args["command"], text(e.Args["confirmation_state"])))
+	case e.Action != "":
+		return strings.TrimSpace(fmt.Sprintf("%s %v", e.Action, text(e.Args["thought"])))
+	case e.Observation == session.ActionRun:
+		return fmt.Sprintf("ran %v: %s %v, of %d", e.Extras["command"], content, e.Extras["metadata"], *e.Cause)
+	}
+	return strings.TrimSpace(e.Observation + " " + content)
+}
+
+func text(value any) string {
+	text, _ := value.(string)
+	return text
+}
+
+// until the state is this.
+func (d *drive) until(state session.State) {
+	d.t.Helper()
+	d.wait("the state "+string(state), func() bool {
+		now, _ := d.driver.State()
+		return now == state
+	})
+}
+
+func (d *drive) wait(what string, condition func() bool) {
+	d.t.Helper()
+	for deadline := time.Now().Add(patience); !condition(); {
+		if time.Now().After(deadline) {
+			d.t.Fatalf("waited in vain for %s; the events are\n%s", what, strings.Join(d.events(), "\n"))
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+func (d *drive) expect(want ...string) {
+	d.t.Helper()
+	if got := strings.Join(d.events(), "\n"); got != strings.Join(want, "\n") {
+		d.t.Errorf("the events are\n%s\n\nwant\n%s", got, strings.Join(want, "\n"))
+	}
+}
+
+// heard is what the agent was told.
+func (d *drive) heard() string {
+	text, _ := os.ReadFile(filepath.Join(d.dir, "heard"))
+	return string(text)
+}

@@ -1,0 +1,124 @@
+package driver
+
+import (
+	"github.com/parley-dev/parley/api/session"
+)
+
+// history is what the journal says of the session: what is under way, what waits. It is folded from the events when the
+// journal is opened, and then from each that is added, so that what is recorded and what is known are one.
+type history struct {
+	state session.State
+	// turn that is under way: the event of its message; -1 where none is.
+	turn int
+	// session of the agent that the last turn was begun in, and how many turns were.
+	session      string
+	sessionTurns int
+	// turns that have begun. instructed is whether the agent's instructions are recorded in this one.
+	turns      int
+	instructed bool
+	// waiting are the messages that no turn has taken up, by their events.
+	waiting []int
+	// messages of users that there have been.
+	messages int
+
+	// lastSession of the agent, and how much of what it told is recorded: up to lastSeq, of which there are atSeq events.
+	lastSession    string
+	lastSeq, atSeq int
+
+	// actions are the events of the calls of tools in the turn, and observed which of them are over.
+	actions  map[string]int
+	observed map[string]bool
+	// asked is the call that waits for the user; answers are what users said of a call.
+	asked   string
+	answers map[string]session.State
+
+	// wish of the user for another state, which the driver has not followed yet.
+	wish session.State
+	// said is the last message of the agent.
+	said string
+}
+
+func newHistory() *history {
+	return &history{turn: -1, actions: map[string]int{}, observed: map[string]bool{}, answers: map[string]session.State{}}
+}
+
+// over are the states that end a turn.
+var over = map[session.State]bool{
+	session.StateAwaiting: true, session.StateFinished: true, session.StateError: true, session.StatePaused: true, session.StateStopped: true,
+}
+
+// fold an event in.
+func (h *history) fold(e *session.Event) {
+	if e.Meta != nil && e.Meta.Seq > 0 {
+		if e.Meta.Session != h.lastSession || e.Meta.Seq != h.lastSeq {
+			h.lastSession, h.lastSeq, h.atSeq = e.Meta.Session, e.Meta.Seq, 0
+		}
+		h.atSeq++
+	}
+	switch {
+	case e.Observation == session.ObservedState:
+		h.foldState(e)
+	case e.IsUserMessage():
+		h.messages++
+		h.waiting = append(h.waiting, e.ID)
+	case e.Action == session.ActionChangeState:
+		h.foldWish(e)
+	case e.Action == session.ActionSystem:
+		h.instructed = true
+	case e.Action == session.ActionMessage && e.Source == session.FromAgent:
+		h.said = e.Text()
+	}
+	if e.ToolCall == nil {
+		return
+	}
+	if e.Action != "" {
+		h.actions[e.ToolCall.ID] = e.ID
+	} else if e.Observation != session.ObservedState {
+		h.observed[e.ToolCall.ID] = true
+	}
+}
+
+func (h *history) foldState(e *session.Event) {
+	h.state = e.StateOf()
+	if e.Meta != nil && e.Meta.Turn != nil {
+		h.begin(*e.Meta.Turn, e.Meta.Session)
+	}
+	switch {
+	case h.state == session.StateConfirmation && e.ToolCall != nil:
+		h.asked = e.ToolCall.ID
+	case h.state == session.StateRunning:
+		h.asked = ""
+	}
+	if over[h.state] {
+		h.turn, h.asked, h.wish = -1, "", ""
+		clear(h.answers)
+	}
+}
+
+// begin a turn with a message. Messages before it are taken up with it.
+func (h *history) begin(message int, in string) {
+	if in != h.session {
+		h.session, h.sessionTurns = in, 0
+	}
+	h.turn, h.instructed = message, false
+	h.turns++
+	h.sessionTurns++
+	for len(h.waiting) > 0 && h.waiting[0] <= message {
+		h.waiting = h.waiting[1:]
+	}
+	clear(h.actions)
+	clear(h.observed)
+}
+
+func (h *history) foldWish(e *session.Event) {
+	text, _ := e.Args["agent_state"].(string)
+	state := session.State(text)
+	switch state {
+	case session.StateConfirmed, session.StateRejected:
+		if h.asked != "" {
+			h.answers[h.asked] = state
+		}
+	case session.StatePaused, session.StateStopped, session.StateRunning:
+		h.wish = state
+	}
+}

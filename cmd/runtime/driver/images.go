@@ -1,0 +1,102 @@
+package driver
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/parley-dev/parley/cmd/runtime/acp"
+)
+
+const (
+	// maxImage is the largest image that models take.
+	maxImage     = 5 << 20
+	imageTimeout = 30 * time.Second
+)
+
+// images are fetched here, so that the agent needs no way to where they are. One that cannot be had is said to be missing; the
+// message is worked on without it.
+func (d *Driver) images(ctx context.Context, addresses []string) []acp.Block {
+	var blocks []acp.Block
+	for i, address := range addresses {
+		if !d.agent.can.Prompt.Image {
+			blocks = append(blocks, acp.Text(fmt.Sprintf("Image %d goes with this message, but you cannot see images.", i+1)))
+			continue
+		}
+		data, kind, err := fetchImage(ctx, address)
+		if err != nil {
+			d.Notice(fmt.Sprintf("Image %d of the message cannot be shown to the agent: %v", i+1, err))
+			blocks = append(blocks, acp.Text(fmt.Sprintf("Image %d of this message could not be fetched.", i+1)))
+			continue
+		}
+		blocks = append(blocks, acp.Block{Type: "image", Data: base64.StdEncoding.EncodeToString(data), MimeType: kind})
+	}
+	return blocks
+}
+
+func fetchImage(ctx context.Context, address string) (data []byte, kind string, err error) {
+	scheme, rest, _ := strings.Cut(address, ":")
+	switch strings.ToLower(scheme) {
+	case "data":
+		data, err = dataURL(rest)
+	case "file":
+		data, err = os.ReadFile(strings.TrimPrefix(rest, "//"))
+	default:
+		data, err = download(ctx, address)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	if len(data) > maxImage {
+		return nil, "", fmt.Errorf("it has more than %d MiB", maxImage>>20)
+	}
+	// What it is, and not what somebody says that it is: a model refuses the whole message otherwise.
+	kind = http.DetectContentType(data)
+	switch kind {
+	case "image/png", "image/jpeg", "image/gif", "image/webp":
+		return data, kind, nil
+	}
+	return nil, "", errors.New("it is no PNG, JPEG, GIF or WebP")
+}
+
+func dataURL(rest string) ([]byte, error) {
+	header, text, _ := strings.Cut(rest, ",")
+	if strings.HasSuffix(strings.ToLower(strings.TrimSpace(header)), ";base64") {
+		data, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
+		if err != nil {
+			return nil, errors.New("its base64 is not valid")
+		}
+		return data, nil
+	}
+	plain, err := url.PathUnescape(text)
+	if err != nil {
+		return nil, errors.New("its address is not valid")
+	}
+	return []byte(plain), nil
+}
+
+func download(ctx context.Context, address string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, imageTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, errors.New("its address is not valid")
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		// Without the address, which may be signed.
+		return nil, errors.New("its host cannot be reached")
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("its host answered %s", response.Status)
+	}
+	return io.ReadAll(io.LimitReader(response.Body, maxImage+1))
+}

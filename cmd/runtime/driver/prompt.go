@@ -1,0 +1,165 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/acp"
+)
+
+// maxTranscript bounds how much of what happened is told to an agent that cannot remember it.
+const maxTranscript = 48 << 10
+
+const interrupted = "The session was interrupted while you worked on the message below, and was started again. What you did before is on the " +
+	"disk, but commands that were under way may be done in part. Look at what is there, do not do again what is done, and go on with the message:\n\n"
+
+// instructions are what the agent is told once, before the first message of its session.
+func (d *Driver) instructions() string {
+	var parts []string
+	settings := &d.Doc.Settings
+	if d.Doc.Repository != nil {
+		parts = append(parts, fmt.Sprintf("The repository %s is in %s.", d.Doc.Repository.Name, d.Dir))
+	}
+	if language := ptr.Deref(settings.Language, ""); language != "" {
+		parts = append(parts, fmt.Sprintf("Answer in this language: %s.", language))
+	}
+	if len(d.Doc.CustomSecrets) > 0 {
+		var names []string
+		for _, secret := range d.Doc.CustomSecrets {
+			name := secret.Name
+			if secret.Description != "" {
+				name += ": " + secret.Description
+			}
+			names = append(names, name)
+		}
+		parts = append(parts, "These environment variables hold secrets of the user. Use them, and never print them:\n"+bullet(names))
+	}
+	if d.Doc.Task && ptr.Deref(settings.EnableSolvabilityAnalysis, true) {
+		parts = append(parts, "Before you change anything, look at the task and say in one message whether you can solve it with what you have, and what is missing if not. "+
+			"Then go on if you can.")
+	}
+	if d.Doc.Instructions != "" {
+		parts = append(parts, "Instructions of the user for this session:\n"+d.Doc.Instructions)
+	}
+	return strings.Join(parts, "\n\n")
+}
+
+// prompt is what the agent is sent for a message: what it must know first, the message, and its images.
+func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptRequest, error) {
+	message, err := d.event(t.message)
+	if err != nil {
+		return acp.PromptRequest{}, err
+	}
+	request := acp.PromptRequest{
+		SessionID: d.agent.session, Prompt: []acp.Block{}, Meta: map[string]any{acp.MetaTurn: strconv.Itoa(t.message)},
+	}
+	say := func(text string) {
+		if text != "" {
+			request.Prompt = append(request.Prompt, acp.Text(text))
+		}
+	}
+	if d.look(func(h *history) bool { return h.sessionTurns == 1 }) {
+		say(d.instructions())
+		if d.Doc.Replay && !d.agent.can.Replays() {
+			say(d.replayed())
+		}
+	}
+	if d.agent.forgot {
+		transcript, err := d.transcript(t.message)
+		if err != nil {
+			return request, err
+		}
+		say(transcript)
+		d.agent.forgot = false
+	}
+	text := message.Text()
+	if t.again && !d.agent.can.ExactReplay() {
+		d.Notice("The session was interrupted and started again. The agent was told to go on with the message.")
+		text = interrupted + text
+	}
+	say(text)
+	request.Prompt = append(request.Prompt, d.images(ctx, imagesOf(message))...)
+	if len(request.Prompt) == 0 {
+		say("Go on.")
+	}
+	return request, nil
+}
+
+func (d *Driver) event(id int) (*session.Event, error) {
+	lines, err := d.Journal.Lines(id, id+1)
+	if err != nil || len(lines) == 0 {
+		return nil, fmt.Errorf("event %d cannot be read: %w", id, err)
+	}
+	event, err := session.ParseEvent(lines[0])
+	return &event, err
+}
+
+func imagesOf(message *session.Event) []string {
+	var images []string
+	list, _ := message.Args["image_urls"].([]any)
+	for _, item := range list {
+		if address, ok := item.(string); ok {
+			images = append(images, address)
+		}
+	}
+	return images
+}
+
+// transcript of what happened before a message, for an agent that has forgotten it.
+func (d *Driver) transcript(before int) (string, error) {
+	var lines []string
+	err := d.Journal.Events(0, func(e *session.Event) bool {
+		if e.ID >= before && e.IsUserMessage() {
+			return e.ID < before
+		}
+		if line := transcriptLine(e); line != "" {
+			lines = append(lines, line)
+		}
+		return true
+	})
+	if err != nil || len(lines) == 0 {
+		return "", err
+	}
+	size := 0
+	first := len(lines)
+	for first > 0 && size+len(lines[first-1]) < maxTranscript {
+		first--
+		size += len(lines[first])
+	}
+	text := strings.Join(lines[first:], "\n")
+	if first > 0 {
+		text = "[the beginning is left out]\n" + text
+	}
+	return "You do not remember it, but this is what happened in this session so far:\n\n" + text, nil
+}
+
+// maxTranscriptLine bounds an event of a transcript.
+const maxTranscriptLine = 2 << 10
+
+func transcriptLine(e *session.Event) string {
+	short := func(text string) string {
+		if len(text) > maxTranscriptLine {
+			text = strings.ToValidUTF8(text[:maxTranscriptLine], "") + " …"
+		}
+		return text
+	}
+	switch {
+	case e.IsUserMessage():
+		return "User: " + short(e.Text())
+	case e.Action == session.ActionMessage:
+		return "You: " + short(e.Text())
+	case e.Action == session.ActionRun:
+		command, _ := e.Args["command"].(string)
+		return "You ran: " + short(command)
+	case e.ToolCall != nil && e.Action != "":
+		return "You did: " + e.Action + " " + short(e.Message)
+	case e.ToolCall != nil && e.Content != nil && e.Observation != session.ObservedState:
+		return "Result: " + short(*e.Content)
+	}
+	return ""
+}

@@ -1,0 +1,45 @@
+package driver
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// maxReplay bounds how much of a recording an agent is told.
+const maxReplay = 48 << 10
+
+// replayed tells an agent that does no replays what was recorded.
+func (d *Driver) replayed() string {
+	text, err := os.ReadFile(d.Input.ReplayFile)
+	if err != nil {
+		d.Notice("The recorded session cannot be read.")
+		return ""
+	}
+	var events []session.Event
+	if json.Unmarshal(text, &events) != nil {
+		var trajectory struct {
+			Trajectory []session.Event `json:"trajectory"`
+		}
+		_ = json.Unmarshal(text, &trajectory) // what is in neither form has no events
+		events = trajectory.Trajectory
+	}
+	var lines []string
+	size := 0
+	for i := range events {
+		line := transcriptLine(&events[i])
+		if line == "" && events[i].Content != nil && events[i].Observation != session.ObservedState {
+			line = "Result: " + firstLine(*events[i].Content)
+		}
+		if size += len(line); size > maxReplay {
+			lines = append(lines, "[the rest is left out]")
+			break
+		}
+		if line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return "This is a recorded session. Go on from where it ended:\n\n" + strings.Join(lines, "\n")
+}

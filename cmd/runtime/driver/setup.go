@@ -1,0 +1,102 @@
+package driver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/process"
+)
+
+const (
+	// setupScript of a repository prepares the container for work on it.
+	setupScript  = ".openhands/setup.sh"
+	setupTimeout = 10 * time.Minute
+	// maxOutput is how much is kept of what a command printed; an event holds less.
+	maxOutput = 256 << 10
+)
+
+// setup runs the repository's script before the agent is there, once in each attempt: each has a new container.
+func (d *Driver) setup(ctx context.Context) {
+	script := filepath.Join(d.Dir, setupScript)
+	if info, err := os.Stat(script); d.prepared || d.Doc.Repository == nil || err != nil || !info.Mode().IsRegular() {
+		return
+	}
+	d.prepared = true
+	action := session.Event{
+		Source: session.FromEnvironment, Action: session.ActionRun, Message: "Running command: " + setupScript,
+		Args: map[string]any{"command": setupScript, "thought": ""}, ToolCall: &session.ToolCall{ID: setupScript},
+	}
+	d.mu.Lock()
+	err := d.record(action)
+	d.mu.Unlock()
+	if err != nil {
+		return
+	}
+	output, code := d.runSetup(ctx, script)
+	if ctx.Err() != nil {
+		return
+	}
+	output, success := cut(output), code == 0
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_ = d.record(session.Event{
+		Source: session.FromEnvironment, Observation: session.ActionRun, Message: "Command " + setupScript + " executed", Content: &output, Success: &success,
+		ToolCall: &session.ToolCall{ID: setupScript},
+		Extras:   map[string]any{"command": setupScript, "metadata": map[string]any{"exit_code": code}},
+	})
+}
+
+func (d *Driver) runSetup(ctx context.Context, script string) (output string, code int) {
+	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
+	defer cancel()
+	var kept tail
+	cmd := process.Command(d.Dir, d.Env, "sh", script)
+	cmd.Stdout = &kept
+	cmd.Stderr = &kept
+	if err := cmd.Start(); err != nil {
+		return fmt.Sprintf("%s cannot be run: %v", setupScript, err), 127
+	}
+	ended := make(chan struct{})
+	var err error
+	go func() {
+		defer close(ended)
+		err = cmd.Wait()
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		process.Stop(cmd, ended, stopGrace)
+		return kept.String() + fmt.Sprintf("\n[ended after %s]", setupTimeout), 124
+	}
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		code = exit.ExitCode()
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
+		code = 1
+	}
+	return kept.String(), code
+}
+
+// tail keeps the end of what is written.
+type tail struct{ buffer bytes.Buffer }
+
+var _ io.Writer = &tail{}
+
+func (t *tail) Write(text []byte) (int, error) {
+	t.buffer.Write(text)
+	if extra := t.buffer.Len() - maxOutput; extra > maxOutput {
+		t.buffer.Next(extra)
+	}
+	return len(text), nil
+}
+
+func (t *tail) String() string { return t.buffer.String() }

@@ -1,0 +1,183 @@
+package driver_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// stubVariable makes the test's own program an agent: a stub that does what its messages say, a line each.
+const stubVariable = "STUB_AGENT"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(stubVariable) == "" {
+		os.Exit(m.Run())
+	}
+	(&stub{can: os.Getenv(stubVariable), waiting: map[string]chan json.RawMessage{}, cancelled: make(chan struct{}, 1)}).run()
+}
+
+type stub struct {
+	can       string
+	mu        sync.Mutex
+	waiting   map[string]chan json.RawMessage
+	cancelled chan struct{}
+	asked     int
+}
+
+func (s *stub) print(message map[string]any) {
+	message["jsonrpc"] = "2.0"
+	line, err := json.Marshal(message)
+	if err != nil {
+		panic(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fmt.Println(string(line))
+}
+
+func (s *stub) update(text string, args ...any) {
+	var update any
+	if err := json.Unmarshal(fmt.Appendf(nil, text, args...), &update); err != nil {
+		panic(err)
+	}
+	s.print(map[string]any{"method": "session/update", "params": map[string]any{"sessionId": "s1", "update": update}})
+}
+
+func (s *stub) run() {
+	for in := bufio.NewReaderSize(os.Stdin, 1<<20); ; {
+		line, err := in.ReadString('\n')
+		if err != nil {
+			return
+		}
+		var m struct {
+			ID     json.RawMessage `json:"id"`
+			Method string          `json:"method"`
+			Params json.RawMessage `json:"params"`
+			Result json.RawMessage `json:"result"`
+		}
+		if json.Unmarshal([]byte(line), &m) != nil {
+			continue
+		}
+		if m.Method == "" {
+			s.mu.Lock()
+			s.waiting[string(m.ID)] <- m.Result
+			s.mu.Unlock()
+			continue
+		}
+		if file, err := os.OpenFile(os.Getenv("HEARD"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err == nil {
+			_, _ = file.WriteString(m.Method + " " + string(m.Params) + "\n")
+			_ = file.Close()
+		}
+		s.hear(m.ID, m.Method, m.Params)
+	}
+}
+
+func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
+	answer := func(result string) { s.print(map[string]any{"id": id, "result": json.RawMessage(result)}) }
+	switch method {
+	case "initialize":
+		can := map[string]string{
+			"":       `{"mcpCapabilities":{"http":true},"promptCapabilities":{"image":true}}`,
+			"load":   `{"loadSession":true,"mcpCapabilities":{"http":true}}`,
+			"resume": `{"sessionCapabilities":{"resume":{}},"mcpCapabilities":{"http":true}}`,
+		}[strings.TrimPrefix(s.can, "plain")]
+		answer(`{"protocolVersion":1,"agentCapabilities":` + can + `}`)
+	case "session/new":
+		answer(`{"sessionId":"s1"}`)
+	case "session/load":
+		s.update(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"told again"}}`)
+		answer(`{}`)
+	case "session/resume":
+		answer(`{}`)
+	case "session/cancel":
+		s.cancelled <- struct{}{}
+	case "session/prompt":
+		var p struct {
+			Prompt []struct{ Text string } `json:"prompt"`
+		}
+		if json.Unmarshal(params, &p) != nil || len(p.Prompt) == 0 {
+			os.Exit(9)
+		}
+		var texts []string
+		for _, block := range p.Prompt {
+			texts = append(texts, block.Text)
+		}
+		go s.obey(id, strings.Split(strings.Join(texts, "\n"), "\n"))
+	}
+}
+
+func (s *stub) obey(id json.RawMessage, orders []string) {
+	reason := "end_turn"
+	for n, order := range orders {
+		word, rest, _ := strings.Cut(order, " ")
+		quoted, _ := json.Marshal(rest)
+		call := fmt.Sprintf("c%d", n)
+		switch word {
+		case "say":
+			for _, piece := range strings.SplitAfter(rest, " ") {
+				text, _ := json.Marshal(piece)
+				s.update(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":%s}}`, text)
+			}
+		case "think":
+			s.update(`{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":%s}}`, quoted)
+		case "run":
+			s.update(`{"sessionUpdate":"tool_call","toolCallId":%q,"title":"run","kind":"execute","status":"pending","rawInput":{}}`, call)
+			s.update(`{"sessionUpdate":"tool_call_update","toolCallId":%q,"status":"in_progress","rawInput":{"command":%s}}`, call, quoted)
+			s.update(`{"sessionUpdate":"tool_call_update","toolCallId":%q,"status":"completed","content":[{"type":"content","content":{"type":"text","text":"out"}}],"rawOutput":{"exit_code":3}}`, call)
+		case "ask":
+			if !s.ask(call, quoted) {
+				s.update(`{"sessionUpdate":"tool_call_update","toolCallId":%q,"status":"failed"}`, call)
+				continue
+			}
+			s.update(`{"sessionUpdate":"tool_call_update","toolCallId":%q,"status":"completed"}`, call)
+		case "raw":
+			s.update("%s", rest)
+		case "noise":
+			fmt.Println(rest)
+		case "hang":
+			<-s.cancelled
+			reason = "cancelled"
+		case "ignore":
+			select {}
+		case "die":
+			os.Exit(3)
+		case "fail":
+			s.print(map[string]any{"id": id, "error": map[string]any{"code": -32000, "message": rest, "data": map[string]any{"kind": "authentication"}}})
+			return
+		case "stop":
+			reason = rest
+		case "wait":
+			for {
+				if _, err := os.Stat(rest); err == nil {
+					break
+				}
+				<-time.After(5 * time.Millisecond)
+			}
+		}
+	}
+	s.print(map[string]any{"id": id, "result": map[string]any{"stopReason": reason}})
+}
+
+func (s *stub) ask(call string, command []byte) bool {
+	answer := make(chan json.RawMessage, 1)
+	s.mu.Lock()
+	s.asked++
+	id := fmt.Sprintf(`"ask%d"`, s.asked)
+	s.waiting[id] = answer
+	s.mu.Unlock()
+	risk := "LOW"
+	if strings.Contains(string(command), "rm") {
+		risk = "HIGH"
+	}
+	tool := fmt.Sprintf(`{"toolCallId":%q,"title":"ask","kind":"execute","status":"pending","rawInput":{"command":%s,"security_risk":%q}}`, call, command, risk)
+	s.print(map[string]any{"id": json.RawMessage(id), "method": "session/request_permission", "params": map[string]any{
+		"sessionId": "s1", "toolCall": json.RawMessage(tool),
+		"options": []map[string]string{{"optionId": "n", "kind": "reject_once"}, {"optionId": "y", "kind": "allow_once"}},
+	}})
+	return strings.Contains(string(<-answer), `"optionId":"y"`)
+}

@@ -1,0 +1,282 @@
+package driver
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// toolCall is what an agent tells of a call of a tool, at once or bit by bit.
+type toolCall struct {
+	ID        string          `json:"toolCallId"`
+	Title     string          `json:"title"`
+	ToolKind  string          `json:"kind"`
+	Status    string          `json:"status"`
+	RawInput  json.RawMessage `json:"rawInput"`
+	RawOutput json.RawMessage `json:"rawOutput"`
+	Locations []struct {
+		Path string `json:"path"`
+	} `json:"locations"`
+	// Name of the tool, from agents that tell it.
+	Name string `json:"-"`
+}
+
+// The states of a call.
+const (
+	callRunning   = "in_progress"
+	callCompleted = "completed"
+	callFailed    = "failed"
+)
+
+// call is all that was told of a call of a tool so far.
+type call struct {
+	toolCall
+	content  json.RawMessage
+	started  bool // there is an action of it
+	observed bool // and what came of it
+}
+
+// known finds the call, and adds what is told of it now.
+func (t *translator) known(told *toolCall, content json.RawMessage) *call {
+	c := t.calls[told.ID]
+	if c == nil {
+		c = &call{}
+		t.calls[told.ID] = c
+	}
+	c.ID = told.ID
+	for _, field := range []struct{ have, told *string }{
+		{&c.Title, &told.Title}, {&c.ToolKind, &told.ToolKind}, {&c.Status, &told.Status}, {&c.Name, &told.Name},
+	} {
+		if *field.told != "" {
+			*field.have = *field.told
+		}
+	}
+	if said(told.RawInput) {
+		c.RawInput = told.RawInput
+	}
+	if said(told.RawOutput) {
+		c.RawOutput = told.RawOutput
+	}
+	if said(content) {
+		c.content = content
+	}
+	if len(told.Locations) > 0 {
+		c.Locations = told.Locations
+	}
+	return c
+}
+
+// said is whether a value holds anything. Many agents tell a call first, and what it is given later.
+func said(value json.RawMessage) bool {
+	text := string(bytes.TrimSpace(value))
+	return text != "" && text != "null" && text != "{}" && text != "[]"
+}
+
+// tool records the action once it is known what is called with what, and what came of it once it is over.
+func (t *translator) tool(told *toolCall, content json.RawMessage) (events []session.Event) {
+	if told.ID == "" {
+		return nil
+	}
+	c := t.known(told, content)
+	over := c.Status == callCompleted || c.Status == callFailed
+	if !c.started && (said(c.RawInput) || c.Status == callRunning || over) {
+		events = append(events, c.action(""))
+	}
+	if over && !c.observed {
+		c.observed = true
+		events = append(events, c.observation())
+	}
+	return events
+}
+
+// asked is the action of a call that the agent asks about, where it is not recorded yet.
+func (t *translator) asked(told *toolCall, content json.RawMessage, confirmation string) (c *call, events []session.Event) {
+	events = t.flush()
+	c = t.known(told, content)
+	if !c.started {
+		events = append(events, c.action(confirmation))
+	}
+	return c, events
+}
+
+func (c *call) input() map[string]any {
+	input := map[string]any{}
+	if len(c.RawInput) > maxInput {
+		return map[string]any{"input": cut(string(c.RawInput))}
+	}
+	_ = json.Unmarshal(c.RawInput, &input) // what is no object has no fields
+	return input
+}
+
+// field is the first of these fields of the input that is a text, or a list of words.
+func (c *call) field(names ...string) string {
+	input := c.input()
+	for _, name := range names {
+		switch value := input[name].(type) {
+		case string:
+			if value != "" {
+				return value
+			}
+		case []any:
+			var words []string
+			for _, word := range value {
+				if text, ok := word.(string); ok {
+					words = append(words, text)
+				}
+			}
+			return strings.Join(words, " ")
+		}
+	}
+	return ""
+}
+
+func (c *call) command() string {
+	if command := c.field("command", "cmd"); command != "" {
+		return command
+	}
+	return strings.Trim(c.Title, "`")
+}
+
+func (c *call) path() string {
+	if path := c.field("path", "file_path", "filePath", "abs_path", "absolute_path"); path != "" {
+		return path
+	}
+	if len(c.Locations) > 0 {
+		return c.Locations[0].Path
+	}
+	return c.Title
+}
+
+// Risk that the agent says the call has: LOW, MEDIUM, HIGH, or nothing.
+func (c *call) risk() string { return strings.ToUpper(c.field("security_risk")) }
+
+func (c *call) name() string {
+	if c.Name != "" {
+		return c.Name
+	}
+	return c.Title
+}
+
+// action that clients know, by the kind of the tool.
+func (c *call) action(confirmation string) session.Event {
+	c.started = true
+	e := session.Event{Source: session.FromAgent, Message: firstLine(c.Title), ToolCall: &session.ToolCall{ID: c.ID, Function: c.Name}}
+	switch c.ToolKind {
+	case "execute":
+		e.Action, e.Args = session.ActionRun, map[string]any{"command": cut(c.command()), "thought": ""}
+		e.Message = "Running command: " + firstLine(c.command())
+	case "read":
+		e.Action, e.Args = session.ActionRead, map[string]any{"path": c.path(), "thought": ""}
+	case "edit", "delete", "move":
+		e.Action, e.Args = session.ActionEdit, map[string]any{"path": c.path(), "thought": ""}
+		for name, value := range c.input() {
+			if _, taken := e.Args[name]; !taken {
+				e.Args[name] = boundedValue(value)
+			}
+		}
+	case "think":
+		e.Action, e.Args = session.ActionThink, map[string]any{"thought": cut(c.Title)}
+	default:
+		e.Action, e.Args = session.ActionTool, map[string]any{"name": c.name(), "arguments": boundedValue(c.input()), "thought": ""}
+	}
+	if risk := c.risk(); risk != "" {
+		e.Args["security_risk"] = risk
+	}
+	if confirmation != "" {
+		e.Args["confirmation_state"] = confirmation
+	}
+	return e
+}
+
+// observation of what came of the call. Its cause is set where it is recorded.
+func (c *call) observation() session.Event {
+	content := textOf(c.content)
+	if content == "" {
+		content = outputOf(c.RawOutput)
+	}
+	content = cut(content)
+	success := c.Status == callCompleted
+	e := session.Event{Source: session.FromAgent, Message: firstLine(c.Title), Content: &content, ToolCall: &session.ToolCall{ID: c.ID, Function: c.Name}}
+	switch c.ToolKind {
+	case "execute":
+		code := c.exitCode()
+		success = success && code == 0
+		e.Observation = session.ActionRun
+		e.Extras = map[string]any{"command": cut(c.command()), "metadata": map[string]any{"exit_code": code}}
+		e.Message = "Command " + firstLine(c.command()) + " executed"
+	case "read":
+		e.Observation, e.Extras = session.ActionRead, map[string]any{"path": c.path()}
+	case "edit", "delete", "move":
+		e.Observation, e.Extras = session.ActionEdit, c.change()
+	case "think":
+		e.Observation = session.ActionThink
+	default:
+		e.Observation, e.Extras = session.ObservedTool, map[string]any{"name": c.name(), "arguments": boundedValue(c.input())}
+	}
+	e.Success = &success
+	return e
+}
+
+// exitCode of a command. Agents that do not tell it tell at least whether it failed.
+func (c *call) exitCode() int {
+	var output struct {
+		Snake    *int `json:"exit_code"`
+		Camel    *int `json:"exitCode"`
+		Metadata struct {
+			Exit *int `json:"exit"`
+		} `json:"metadata"`
+	}
+	_ = json.Unmarshal(c.RawOutput, &output)
+	for _, code := range []*int{output.Snake, output.Camel, output.Metadata.Exit} {
+		if code != nil {
+			return *code
+		}
+	}
+	if c.Status == callFailed {
+		return 1
+	}
+	return 0
+}
+
+// change of a file, where the agent tells the text before and after.
+func (c *call) change() map[string]any {
+	extras := map[string]any{"path": c.path()}
+	var blocks []struct {
+		Type string  `json:"type"`
+		Path string  `json:"path"`
+		Old  *string `json:"oldText"`
+		New  string  `json:"newText"`
+	}
+	_ = json.Unmarshal(c.content, &blocks)
+	for _, block := range blocks {
+		if block.Type != "diff" {
+			continue
+		}
+		extras["path"], extras["new_content"], extras["prev_exist"] = block.Path, cut(block.New), block.Old != nil
+		if block.Old != nil {
+			extras["old_content"] = cut(*block.Old)
+		}
+		break
+	}
+	return extras
+}
+
+// outputOf is the output of a tool as text, in whatever form it came.
+func outputOf(raw json.RawMessage) string {
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		return text
+	}
+	var fields struct {
+		Output *string `json:"output"`
+	}
+	if json.Unmarshal(raw, &fields) == nil && fields.Output != nil {
+		return *fields.Output
+	}
+	if !said(raw) {
+		return ""
+	}
+	return string(raw)
+}

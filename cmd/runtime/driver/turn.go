@@ -1,0 +1,264 @@
+package driver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/runtime/acp"
+)
+
+// cancelGrace is how long an agent may take to end a turn that is cancelled.
+const cancelGrace = 15 * time.Second
+
+// ending of a turn.
+type ending struct {
+	state session.State
+	// reason why it is an error.
+	reason string
+	// id of the error that clients know.
+	id string
+	// idle: nobody answered what the agent asks.
+	idle bool
+}
+
+// termination of a session that ends with its turn.
+func (e ending) termination(d *Driver) *session.Termination {
+	name := d.Doc.Agent.Name
+	switch e.state {
+	case session.StateFinished, session.StateAwaiting:
+		return &session.Termination{Reason: v1alpha1.ReasonCompleted, Message: fmt.Sprintf("the agent %s is done", name)}
+	case session.StateError:
+		return failure(e.reason)
+	}
+	return failure(fmt.Sprintf("the agent %s was stopped", name))
+}
+
+// work on a message: one turn of the agent.
+func (d *Driver) work(ctx context.Context, t task) ending {
+	d.busy(true, false)
+	defer d.busy(false, false)
+	d.mu.Lock()
+	d.stopped = nil
+	d.mu.Unlock()
+	var end ending
+	if d.command() {
+		end = d.runCommand(ctx, t)
+	} else {
+		end = d.converse(ctx, t)
+	}
+	if ctx.Err() != nil || end.idle {
+		return end // the turn is under way still, and a later attempt goes on with it
+	}
+	d.finish(&end)
+	return end
+}
+
+// finish records how the turn ended.
+func (d *Driver) finish(end *ending) {
+	if err := d.Model.EndTurn(); err != nil {
+		d.Log.Error("the end of a turn could not be recorded", "error", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stopped != nil {
+		*end = ending{state: d.stopped.state, reason: d.stopped.reason}
+	}
+	events := d.translator.flush()
+	if end.state == session.StateError {
+		events = append(events, session.Event{
+			Source: session.FromEnvironment, Observation: session.ObservedError, Message: firstLine(end.reason), Content: &end.reason,
+			Extras: map[string]any{"error_id": end.id},
+		})
+	}
+	if end.state == session.StateAwaiting && d.Doc.OneShot {
+		end.state = session.StateFinished
+	}
+	_ = d.record(append(events, session.StateChange(end.state, end.reason))...) // Run looks at what is broken
+}
+
+// converse with an agent that speaks ACP.
+func (d *Driver) converse(ctx context.Context, t task) ending {
+	d.setup(ctx)
+	if err := d.ensureAgent(ctx); err != nil {
+		return d.notStarted(ctx, t, err)
+	}
+	if err := d.beginTurn(t); err != nil {
+		return ending{state: session.StateError, reason: err.Error()}
+	}
+	prompt, err := d.prompt(ctx, t)
+	if err != nil {
+		return ending{state: session.StateError, reason: err.Error()}
+	}
+	return d.promptAgent(ctx, prompt)
+}
+
+// notStarted ends a turn that had no agent to begin it. It is on record as begun, so that the next message can be taken up.
+func (d *Driver) notStarted(ctx context.Context, t task, err error) ending {
+	if ctx.Err() != nil {
+		return ending{}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !t.again {
+		if err := d.record(turnEvent(t.message, d.history.session)); err != nil {
+			return ending{state: session.StateError, reason: err.Error()}
+		}
+	}
+	return ending{state: session.StateError, reason: fmt.Sprintf("the agent %s cannot be started: %v", d.Doc.Agent.Name, err)}
+}
+
+func turnEvent(message int, in string) session.Event {
+	event := session.StateChange(session.StateRunning, "")
+	event.Meta = &session.EventMeta{Turn: &message, Session: in}
+	return event
+}
+
+// beginTurn records the turn before the agent hears of it.
+func (d *Driver) beginTurn(t task) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !t.again || d.history.session != d.agent.session {
+		// Also a turn that goes on in another session of the agent.
+		if err := d.record(turnEvent(t.message, d.agent.session)); err != nil {
+			return err
+		}
+	}
+	if told := d.instructions(); told != "" && d.history.sessionTurns == 1 && !d.history.instructed {
+		event := session.Event{Source: session.FromAgent, Action: session.ActionSystem, Message: told, Args: map[string]any{"content": told}}
+		if err := d.record(event); err != nil {
+			return err
+		}
+	}
+	if err := d.Model.BeginTurn(strconv.Itoa(t.message)); err != nil {
+		return fmt.Errorf("record the turn: %w", err)
+	}
+	return nil
+}
+
+// promptAgent sends the prompt and waits for the turn's end, whoever ends it.
+func (d *Driver) promptAgent(ctx context.Context, prompt acp.PromptRequest) ending {
+	call, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	type answer struct {
+		acp.PromptResponse
+		err error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		var a answer
+		a.err = d.agent.conn.Call(call, acp.MethodPrompt, prompt, &a.PromptResponse)
+		answered <- a
+	}()
+	var grace <-chan time.Time
+	idle := d.Idle(call)
+	for {
+		d.mu.Lock()
+		changed := d.changed
+		stopping := d.follow()
+		d.mu.Unlock()
+		if stopping && grace == nil {
+			_ = d.agent.conn.Notify(acp.MethodCancel, acp.CancelNotification{SessionID: prompt.SessionID})
+			grace = time.After(cancelGrace)
+		}
+		select {
+		case a := <-answered:
+			return d.ended(a.StopReason, a.err)
+		case <-changed:
+		case <-grace:
+			d.agent.stop()
+			return ending{state: session.StateError, reason: "the agent did not stop when it was told to, and was ended"}
+		case <-idle:
+			return ending{idle: true}
+		case <-ctx.Done():
+			return ending{}
+		}
+	}
+}
+
+// follow the user's wish to end the turn; d.mu is held. It says whether the turn is to end.
+func (d *Driver) follow() bool {
+	if wish := d.history.wish; d.stopped == nil && (wish == session.StatePaused || wish == session.StateStopped) {
+		d.stopped = &stop{state: wish}
+	}
+	return d.stopped != nil || d.broken != nil
+}
+
+func (d *Driver) stopTurn(state session.State, reason string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stopped == nil {
+		d.stopped = &stop{state, reason}
+	}
+	d.wake()
+}
+
+// errorIDs are what clients know an error of the model by.
+var errorIDs = map[string]string{
+	"authentication": "STATUS$ERROR_LLM_AUTHENTICATION", "model_not_found": "STATUS$ERROR_LLM_MODEL_NOT_FOUND", "rate_limit": "STATUS$ERROR_LLM_RATE_LIMIT",
+	"context": "STATUS$ERROR_LLM_CONTEXT_WINDOW", "network": "STATUS$ERROR_LLM_SERVICE_UNAVAILABLE", "provider": "STATUS$ERROR_LLM_INTERNAL_SERVER_ERROR",
+}
+
+// ended is how the agent says that its turn ended.
+func (d *Driver) ended(reason string, err error) ending {
+	var told *acp.Error
+	switch {
+	case errors.As(err, &told):
+		var data struct {
+			Kind    string `json:"kind"`
+			Details string `json:"details"`
+		}
+		_ = json.Unmarshal(told.Data, &data)
+		text := told.Message
+		if data.Details != "" {
+			text += ": " + data.Details
+		}
+		return ending{state: session.StateError, reason: cut(text), id: errorIDs[data.Kind]}
+	case err != nil:
+		return ending{state: session.StateError, reason: d.agent.whyGone()}
+	}
+	switch reason {
+	case acp.StopEndTurn, acp.StopCancelled:
+		return ending{state: session.StateAwaiting}
+	case acp.StopMaxTokens:
+		return ending{state: session.StateError, reason: "the model's answer was longer than it may be"}
+	case acp.StopMaxTurns:
+		return ending{state: session.StateError, reason: "the agent reached its own limit of calls of the model"}
+	case acp.StopRefusal:
+		return ending{state: session.StateError, reason: "the agent refused to go on"}
+	}
+	return ending{state: session.StateError, reason: fmt.Sprintf("the agent ended its turn for a reason that is not known here: %q", reason)}
+}
+
+// busy keeps the session from being idle while a turn is worked on, but not while the user is asked.
+func (d *Driver) busy(working, asking bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.working = working
+	switch busy := working && !asking; {
+	case busy && d.done == nil:
+		d.done = d.Busy()
+	case !busy && d.done != nil:
+		d.done()
+		d.done = nil
+	}
+}
+
+// asks the user until answered is called.
+func (d *Driver) asksUser() (answered func()) {
+	change := func(asking bool) {
+		d.mu.Lock()
+		working := d.working
+		d.mu.Unlock()
+		if working {
+			d.busy(true, asking)
+		}
+	}
+	change(true)
+	return func() { change(false) }
+}
