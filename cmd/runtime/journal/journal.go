@@ -4,7 +4,6 @@ package journal
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -203,21 +202,16 @@ func (j *Journal) Events(from int, visit func(*session.Event) bool) error {
 	return nil
 }
 
-// Wait until there are more than n events, or ctx ends.
-func (j *Journal) Wait(ctx context.Context, n int) error {
-	for {
-		j.mu.Lock()
-		count, grown := len(j.ends), j.grown
-		j.mu.Unlock()
-		if count > n {
-			return nil
-		}
-		select {
-		case <-grown:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+// More is closed once there are more than n events.
+func (j *Journal) More(n int) <-chan struct{} {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.ends) > n {
+		closed := make(chan struct{})
+		close(closed)
+		return closed
 	}
+	return j.grown
 }
 
 // Close the file. Nothing can be appended after it.

@@ -1,0 +1,218 @@
+// Package events serves a session's journal over HTTP: read by range, followed live, and added to by the session's user.
+package events
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/driver"
+	"github.com/parley-dev/parley/cmd/runtime/journal"
+)
+
+const (
+	// maxAction bounds what a user sends: a message, and images in it.
+	maxAction = 8 << 20
+	// usualLimit and maxLimit of a page of events.
+	usualLimit, maxLimit = 20, 100
+	// heartbeat is a sign of life on a stream, and writeTimeout how long a reader may take for what is sent to it.
+	heartbeat    = 15 * time.Second
+	writeTimeout = 30 * time.Second
+	// batch bounds what is read for a reader at once.
+	batch = 64
+)
+
+// Driver takes what users send.
+type Driver interface {
+	Message(text string, images []string) error
+	ChangeState(session.State) error
+}
+
+// Server of the events.
+type Server struct {
+	Journal *journal.Journal
+	Driver  Driver
+	// Stopping is closed when streams are to end.
+	Stopping <-chan struct{}
+}
+
+type page struct {
+	Events  []json.RawMessage `json:"events"`
+	HasMore bool              `json:"has_more"`
+}
+
+// List serves GET: events by range, forwards or backwards.
+func (s *Server) List(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	number := func(name string, usual int) (int, bool) {
+		text := query.Get(name)
+		if text == "" {
+			return usual, true
+		}
+		n, err := strconv.Atoi(text)
+		return n, err == nil && n >= 0
+	}
+	count := s.Journal.Len()
+	start, okStart := number("start_id", 0)
+	end, okEnd := number("end_id", count-1)
+	limit, okLimit := number("limit", usualLimit)
+	switch {
+	case !okLimit || limit < 1 || limit > maxLimit:
+		refuse(w, http.StatusBadRequest, "Invalid limit")
+		return
+	case !okStart || !okEnd:
+		refuse(w, http.StatusUnprocessableEntity, "start_id and end_id are numbers of events")
+		return
+	}
+	end = min(end+1, count) // end_id is the last one wanted
+	reverse := query.Get("reverse") == "true"
+	from, to := start, min(start+limit, end)
+	if reverse {
+		from, to = max(start, end-limit), end
+	}
+	lines, err := s.Journal.Lines(from, to)
+	if err != nil {
+		refuse(w, http.StatusInternalServerError, "the events cannot be read")
+		return
+	}
+	answer := page{Events: lines, HasMore: !reverse && to < end || reverse && from > start}
+	if answer.Events == nil {
+		answer.Events = []json.RawMessage{}
+	}
+	if reverse {
+		for i, j := 0, len(lines)-1; i < j; i, j = i+1, j-1 {
+			lines[i], lines[j] = lines[j], lines[i]
+		}
+	}
+	write(w, http.StatusOK, answer)
+}
+
+// Stream serves GET: the events after the one that the reader has, and then each as it comes, as Server-Sent Events.
+func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
+	last := r.Header.Get("Last-Event-ID")
+	if last == "" {
+		last = r.URL.Query().Get("after")
+	}
+	next := 0
+	if last != "" {
+		n, err := strconv.Atoi(last)
+		if err != nil || n < -1 {
+			refuse(w, http.StatusUnprocessableEntity, "Last-Event-ID is the number of an event")
+			return
+		}
+		next = n + 1
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusOK)
+	out := &stream{w: w, control: http.NewResponseController(w)}
+	if !out.send(": here\n\n") {
+		return
+	}
+	for {
+		lines, err := s.Journal.Lines(next, next+batch)
+		if err != nil {
+			return
+		}
+		for _, line := range lines {
+			if !out.send(fmt.Sprintf("id: %d\ndata: %s\n\n", next, line)) {
+				return
+			}
+			next++
+		}
+		if len(lines) > 0 {
+			continue
+		}
+		select {
+		case <-s.Journal.More(next):
+		case <-time.After(heartbeat):
+			if !out.send(": alive\n\n") {
+				return
+			}
+		case <-r.Context().Done():
+			return
+		case <-s.Stopping:
+			return
+		}
+	}
+}
+
+// stream to one reader, who may be slow but not for ever.
+type stream struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+}
+
+func (s *stream) send(text string) bool {
+	_ = s.control.SetWriteDeadline(time.Now().Add(writeTimeout))
+	if _, err := s.w.Write([]byte(text)); err != nil {
+		return false
+	}
+	return s.control.Flush() == nil
+}
+
+// action is what a user sends.
+type action struct {
+	Action string `json:"action"`
+	Args   struct {
+		Content    *string  `json:"content"`
+		ImageURLs  []string `json:"image_urls"`
+		AgentState *string  `json:"agent_state"`
+	} `json:"args"`
+}
+
+var wishes = map[session.State]bool{
+	session.StateConfirmed: true, session.StateRejected: true, session.StatePaused: true, session.StateRunning: true, session.StateStopped: true,
+}
+
+// Add serves POST: a message, or a wish for another state. It is on record when it is answered.
+func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
+	var a action
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAction)).Decode(&a); err != nil {
+		var large *http.MaxBytesError
+		if errors.As(err, &large) {
+			refuse(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the event has more than %d bytes", maxAction))
+			return
+		}
+		refuse(w, http.StatusUnprocessableEntity, "the body is no event")
+		return
+	}
+	var err error
+	switch {
+	case a.Action == session.ActionMessage && (a.Args.Content == nil || *a.Args.Content == "" && len(a.Args.ImageURLs) == 0):
+		refuse(w, http.StatusUnprocessableEntity, "args.content: a message says something")
+		return
+	case a.Action == session.ActionMessage:
+		err = s.Driver.Message(*a.Args.Content, a.Args.ImageURLs)
+	case a.Action == session.ActionChangeState && (a.Args.AgentState == nil || !wishes[session.State(*a.Args.AgentState)]):
+		refuse(w, http.StatusUnprocessableEntity, "args.agent_state: it is user_confirmed, user_rejected, paused, running or stopped")
+		return
+	case a.Action == session.ActionChangeState:
+		err = s.Driver.ChangeState(session.State(*a.Args.AgentState))
+	default:
+		refuse(w, http.StatusUnprocessableEntity, "action: it is message or change_agent_state")
+		return
+	}
+	switch {
+	case errors.Is(err, driver.ErrNoAgent), errors.Is(err, driver.ErrOver), errors.Is(err, driver.ErrNothingAsked):
+		refuse(w, http.StatusConflict, err.Error())
+	case err != nil:
+		refuse(w, http.StatusInternalServerError, "the event could not be recorded")
+	default:
+		write(w, http.StatusOK, map[string]bool{"success": true})
+	}
+}
+
+func write(w http.ResponseWriter, code int, answer any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+func refuse(w http.ResponseWriter, code int, detail string) {
+	write(w, code, map[string]string{"detail": detail})
+}

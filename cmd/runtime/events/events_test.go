@@ -1,0 +1,210 @@
+package events_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/driver"
+	"github.com/parley-dev/parley/cmd/runtime/events"
+	"github.com/parley-dev/parley/cmd/runtime/journal"
+)
+
+// taker records messages, and refuses what it is told to refuse.
+type taker struct {
+	journal *journal.Journal
+	refuse  error
+	states  []session.State
+}
+
+func (d *taker) Message(text string, images []string) error {
+	if d.refuse != nil {
+		return d.refuse
+	}
+	_, err := d.journal.Append(session.UserMessage(text, images))
+	return err
+}
+
+func (d *taker) ChangeState(state session.State) error {
+	d.states = append(d.states, state)
+	return d.refuse
+}
+
+func serve(t *testing.T) (*taker, *httptest.Server, chan struct{}) {
+	t.Helper()
+	j, err := journal.Open(filepath.Join(t.TempDir(), "events.jsonl"), func(text string) string { return text })
+	if err != nil {
+		t.Fatal(err)
+	}
+	takes, stopping := &taker{journal: j}, make(chan struct{})
+	s := &events.Server{Journal: j, Driver: takes, Stopping: stopping}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /events", s.List)
+	mux.HandleFunc("GET /events/stream", s.Stream)
+	mux.HandleFunc("POST /events", s.Add)
+	server := httptest.NewServer(mux)
+	t.Cleanup(func() { server.Close(); _ = j.Close() })
+	return takes, server, stopping
+}
+
+func get(t *testing.T, url string) (code int, ids []int, more bool) {
+	t.Helper()
+	response, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var page struct {
+		Events []session.Event `json:"events"`
+		More   bool            `json:"has_more"`
+	}
+	if err := json.NewDecoder(response.Body).Decode(&page); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range page.Events {
+		ids = append(ids, e.ID)
+	}
+	return response.StatusCode, ids, page.More
+}
+
+func TestEventsAreReadByRange(t *testing.T) {
+	takes, server, _ := serve(t)
+	for n := range 30 {
+		if err := takes.Message(fmt.Sprint(n), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for query, want := range map[string]string{
+		"":                                  "200 0-19 of 20, more true",
+		"?limit=100":                        "200 0-29 of 30, more false",
+		"?start_id=5&limit=3":               "200 5-7 of 3, more true",
+		"?start_id=5&end_id=6":              "200 5-6 of 2, more false",
+		"?reverse=true&limit=2":             "200 29-28 of 2, more true",
+		"?reverse=true&limit=50":            "200 29-0 of 30, more false",
+		"?reverse=true&end_id=3&start_id=2": "200 3-2 of 2, more false",
+		"?start_id=99":                      "200 none, more false",
+		"?limit=101":                        "400 none, more false",
+		"?limit=0":                          "400 none, more false",
+		"?start_id=x":                       "422 none, more false",
+		"?end_id=-1":                        "422 none, more false",
+	} {
+		code, ids, more := get(t, server.URL+"/events"+query)
+		got := fmt.Sprintf("%d none, more %v", code, more)
+		if len(ids) > 0 {
+			got = fmt.Sprintf("%d %d-%d of %d, more %v", code, ids[0], ids[len(ids)-1], len(ids), more)
+		}
+		if got != want {
+			t.Errorf("%s: got %s, want %s", query, got, want)
+		}
+	}
+}
+
+// follow reads n events of a stream.
+func follow(t *testing.T, url, last string, n int) (ids []string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last != "" {
+		request.Header.Set("Last-Event-ID", last)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	for lines := bufio.NewScanner(response.Body); len(ids) < n && lines.Scan(); {
+		if id, found := strings.CutPrefix(lines.Text(), "id: "); found {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+func TestAStreamGoesOnFromTheLastEventThatTheReaderHas(t *testing.T) {
+	takes, server, _ := serve(t)
+	for range 3 {
+		if err := takes.Message("x", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	go func() {
+		for range 3 {
+			_ = takes.Message("y", nil)
+		}
+	}()
+	if got := strings.Join(follow(t, server.URL+"/events/stream", "", 6), " "); got != "0 1 2 3 4 5" {
+		t.Errorf("got %s", got)
+	}
+	if got := strings.Join(follow(t, server.URL+"/events/stream", "3", 2), " "); got != "4 5" {
+		t.Errorf("after 3: %s", got)
+	}
+	if got := strings.Join(follow(t, server.URL+"/events/stream?after=-1", "", 1), " "); got != "0" {
+		t.Errorf("after -1: %s", got)
+	}
+}
+
+func TestStreamsEndWithTheSession(t *testing.T) {
+	_, server, stopping := serve(t)
+	response, err := http.Get(server.URL + "/events/stream")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	close(stopping)
+	if _, err := io.ReadAll(response.Body); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhatUsersSend(t *testing.T) {
+	takes, server, _ := serve(t)
+	post := func(body string) (int, string) {
+		t.Helper()
+		response, err := http.Post(server.URL+"/events", "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		text, _ := io.ReadAll(response.Body)
+		return response.StatusCode, string(text)
+	}
+	for body, want := range map[string]int{
+		`{"action":"message","args":{"content":"hello","image_urls":[]}}`:              200,
+		`{"action":"message","args":{"content":"","image_urls":["data:image/png,x"]}}`: 200,
+		`{"action":"change_agent_state","args":{"agent_state":"paused"}}`:              200,
+		`{"action":"message","args":{"content":""}}`:                                   422,
+		`{"action":"message"}`: 422,
+		`{"action":"change_agent_state","args":{"agent_state":"finished"}}`: 422,
+		`{"action":"run","args":{"command":"ls"}}`:                          422,
+		`[]`:  422,
+		`{`:   422,
+		"nul": 422,
+		`{"action":"message","args":{"content":"` + strings.Repeat("x", 9<<20) + `"}}`: 413,
+	} {
+		if code, text := post(body); code != want {
+			t.Errorf("%.80s: got %d %s, want %d", body, code, text, want)
+		}
+	}
+	before := takes.journal.Len()
+	for _, refusal := range []error{driver.ErrNoAgent, driver.ErrOver, driver.ErrNothingAsked} {
+		takes.refuse = refusal
+		if code, text := post(`{"action":"message","args":{"content":"hello"}}`); code != http.StatusConflict || !strings.Contains(text, refusal.Error()) {
+			t.Errorf("%v: got %d %s", refusal, code, text)
+		}
+	}
+	if takes.journal.Len() != before {
+		t.Error("what was refused is stored")
+	}
+}
