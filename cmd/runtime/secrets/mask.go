@@ -76,7 +76,7 @@ func secretParts(values map[string]string) []string {
 }
 
 // newMask replaces the values in every form in which they are likely to be printed.
-func newMask(values map[string]string) (mask *strings.Replacer, longest int) {
+func newMask(values map[string]string) (mask *strings.Replacer, sorted []string) {
 	forms := map[string]bool{}
 	add := func(form string, least int) {
 		if len(form) >= least {
@@ -104,17 +104,12 @@ func newMask(values map[string]string) (mask *strings.Replacer, longest int) {
 		}
 	}
 	// The longest first: of two that start at the same place the replacer takes the first.
-	sorted := make([]string, 0, len(forms))
-	for form := range forms {
-		sorted = append(sorted, form)
-		longest = max(longest, len(form))
-	}
-	slices.SortFunc(sorted, func(a, b string) int { return len(b) - len(a) })
+	sorted = slices.SortedFunc(maps.Keys(forms), func(a, b string) int { return len(b) - len(a) })
 	var pairs []string
 	for _, form := range sorted {
 		pairs = append(pairs, form, masked)
 	}
-	return strings.NewReplacer(pairs...), longest
+	return strings.NewReplacer(pairs...), sorted
 }
 
 // encoded are the base64 forms of a value: of the value alone, in lines as base64 writes them, and of the value in
@@ -180,7 +175,7 @@ func (l *lines) Write(text []byte) (int, error) {
 		}
 		l.held = append(l.held[:0], l.held[end:]...)
 	}
-	if keep := l.output.store.longest; len(l.held) > longestLine+keep {
+	if keep := l.output.store.longest(); len(l.held) > longestLine+keep {
 		// Its end may be the beginning of a secret.
 		clean := l.output.store.Mask(string(l.held))
 		cut := max(0, len(clean)-keep)

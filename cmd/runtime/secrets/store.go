@@ -14,8 +14,8 @@ import (
 type Store struct {
 	values map[string]string
 	mask   *strings.Replacer
-	// longest is the length of the longest text that is masked.
-	longest int
+	// forms are the texts that are masked, the longest first.
+	forms []string
 }
 
 // Load reads every file of the session's directory but the document. Each is a secret, but for words in the environment
@@ -44,8 +44,15 @@ func Load(dir string, doc *session.Document) (*Store, error) {
 
 // New is a Store of these values, each of them a secret.
 func New(values map[string]string) *Store {
-	mask, longest := newMask(values)
-	return &Store{values: values, mask: mask, longest: longest}
+	mask, forms := newMask(values)
+	return &Store{values: values, mask: mask, forms: forms}
+}
+
+func (s *Store) longest() int {
+	if len(s.forms) == 0 {
+		return 0
+	}
+	return len(s.forms[0])
 }
 
 // Key is the value in a file, without the line break that editors and shells put at its end. It is empty where

@@ -1,0 +1,93 @@
+package session
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+// Models are what is known of models, by their names: provider/model, or the model alone where it costs the same everywhere.
+type Models map[string]Model
+
+// Model is what one model costs, in US dollars for a million tokens, and how much it can take in. What is not set is not
+// known; cached tokens then cost as much as others.
+type Model struct {
+	Input      Decimal `json:"input,omitempty"`
+	Output     Decimal `json:"output,omitempty"`
+	CacheRead  Decimal `json:"cacheRead,omitempty"`
+	CacheWrite Decimal `json:"cacheWrite,omitempty"`
+	// ContextWindow in tokens.
+	ContextWindow int64 `json:"contextWindow,omitempty"`
+}
+
+// Decimal is a number as it is written: money is not counted in binary fractions.
+type Decimal string
+
+// decimalForm bounds the number of digits, and so what reckoning with them costs.
+var decimalForm = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,12})?([eE]-?[0-9])?$`)
+
+// UnmarshalJSON takes a number, or a text that holds one.
+func (d *Decimal) UnmarshalJSON(text []byte) error {
+	written := string(bytes.TrimSpace(text))
+	if strings.HasPrefix(written, `"`) {
+		if err := json.Unmarshal(text, &written); err != nil {
+			return err
+		}
+	}
+	if !decimalForm.MatchString(written) {
+		return fmt.Errorf("%q is not a price in dollars", written)
+	}
+	*d = Decimal(written)
+	return nil
+}
+
+// ParseModels reads the data of the ConfigMap with models: each value is YAML or JSON with a Model for each name. The keys
+// only divide them. It returns the entries that are right, and what is wrong with the others.
+func ParseModels(data map[string]string) (Models, error) {
+	models := Models{}
+	var errs []error
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		entries := map[string]json.RawMessage{}
+		if err := yaml.UnmarshalStrict([]byte(data[key]), &entries); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", key, err))
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(entries)) {
+			model, err := parseModel(name, entries[name])
+			if _, twice := models[name]; err == nil && twice {
+				err = errors.New("is there twice")
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s: model %s: %w", key, name, err))
+				continue
+			}
+			models[name] = model
+		}
+	}
+	return models, errors.Join(errs...)
+}
+
+func parseModel(name string, text json.RawMessage) (model Model, err error) {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	switch err := decoder.Decode(&model); {
+	case err != nil:
+		return model, err
+	case strings.TrimSpace(name) == "":
+		return model, errors.New("has no name")
+	case (model.Input == "") != (model.Output == ""):
+		return model, errors.New("has only one of input and output")
+	case model.Input == "" && (model.CacheRead != "" || model.CacheWrite != ""):
+		return model, errors.New("has prices of cached tokens, and none of others")
+	case model.ContextWindow < 0:
+		return model, errors.New("contextWindow is negative")
+	}
+	return model, nil
+}

@@ -1,0 +1,54 @@
+package session_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+func TestModelsAreReadFromTheirConfigMap(t *testing.T) {
+	models, err := session.ParseModels(map[string]string{
+		"shipped": "anthropic/claude: {input: 3, output: \"15.00\", cacheRead: 0.30, cacheWrite: 3.75, contextWindow: 200000}\nlocal: {contextWindow: 8192}\n",
+		"ours":    `{"gateway/claude": {"input": "0.000000000001", "output": 0}}`,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]session.Model{
+		"anthropic/claude": {Input: "3", Output: "15.00", CacheRead: "0.3", CacheWrite: "3.75", ContextWindow: 200000},
+		"local":            {ContextWindow: 8192},
+		"gateway/claude":   {Input: "0.000000000001", Output: "0"},
+	} {
+		if models[name] != want {
+			t.Errorf("%s is %+v, want %+v", name, models[name], want)
+		}
+	}
+}
+
+func TestAModelWithAMistakeIsRefusedAndTheOthersAreNot(t *testing.T) {
+	for mistake, says := range map[string]string{
+		`{input: -1, output: 1}`:                         `"-1" is not a price`,
+		`{input: lots, output: 1}`:                       `"lots" is not a price`,
+		`{input: 1e999999999, output: 1}`:                "is not",
+		`{input: "1e999999999", output: 1}`:              "is not a price",
+		`{input: 1}`:                                     "only one of input and output",
+		`{cacheRead: 1}`:                                 "none of others",
+		`{input: 1, output: 1, outptu: 2}`:               `unknown field "outptu"`,
+		`{contextWindow: -1}`:                            "contextWindow is negative",
+		`{contextWindow: many}`:                          "contextWindow",
+		`[]`:                                             "cannot unmarshal",
+		"{input: 1, output: 1}\nbad: {contextWindow: 2}": "bad",
+	} {
+		models, err := session.ParseModels(map[string]string{"a": "bad: " + mistake, "b": "good: {input: 1, output: 2}"})
+		if err == nil || !strings.Contains(err.Error(), says) || !strings.HasPrefix(err.Error(), "a: ") {
+			t.Errorf("%s: got %v", mistake, err)
+		}
+		if models["good"].Output != "2" {
+			t.Errorf("%s: the other model is %+v", mistake, models["good"])
+		}
+	}
+	if _, err := session.ParseModels(map[string]string{"a": "m: {}", "b": "m: {}"}); err == nil || err.Error() != "b: model m: is there twice" {
+		t.Errorf("a model that is there twice: %v", err)
+	}
+}

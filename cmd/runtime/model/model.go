@@ -1,0 +1,238 @@
+// Package model serves the session's model to its agent: it adds the key, which the agent does not get, and counts what the
+// agent uses of it.
+package model
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/secrets"
+)
+
+const (
+	// largestRequest holds a long conversation with images.
+	largestRequest = 32 << 20
+	// answerTimeout is how long an endpoint may take to begin with an answer. One that is not streamed begins when the
+	// model is done.
+	answerTimeout = 30 * time.Minute
+)
+
+// Options of a Proxy.
+type Options struct {
+	// BaseURL of the endpoint; empty means the public one of the model's provider.
+	BaseURL string
+	// Model of the session, as provider/model.
+	Model string
+	// Key for the endpoint; empty where it needs none.
+	Key string
+	// Models that have a price.
+	Models session.Models
+
+	// MaxCalls and MaxBudget, in US dollars, of a turn; zero and empty mean none.
+	MaxCalls  int64
+	MaxBudget string
+	// Reached is called when a turn reaches a limit, once a turn.
+	Reached func(Limit)
+	// Unpriced is called once if there is a budget, and a call to this model had no price: the budget cannot be kept.
+	Unpriced func(model string)
+
+	// UsageFile keeps what was used.
+	UsageFile string
+	// Busy is called when a call comes in; what it returns, when the call is over.
+	Busy func() (done func())
+	Log  *slog.Logger
+	// Transport to the endpoint, where it is not the usual one.
+	Transport http.RoundTripper
+}
+
+// Proxy is the model as the agent sees it. It is for a listener on the loopback address, and asks for no key.
+type Proxy struct {
+	options   Options
+	endpoint  *endpoint
+	transport http.RoundTripper
+	mask      *secrets.Store
+	ledger    *ledger
+	// plain is set once the endpoint refused to be asked for the usage of a stream.
+	plain flag
+}
+
+// wire is the protocol of a call.
+type wire string
+
+const (
+	anthropic wire = "messages"
+	chat      wire = "chat completions"
+	responses wire = "responses"
+)
+
+// route is a call that is forwarded.
+type route struct {
+	wire wire
+	// path after the version.
+	path string
+	// counted calls ask the model for something.
+	counted bool
+}
+
+// routes of the proxy. An SDK for OpenAI's wires may take the base URL for one that ends in /v1, so these are served without
+// it too.
+var routes = map[string]route{
+	"POST /v1/messages":              {anthropic, "/messages", true},
+	"POST /v1/messages/count_tokens": {anthropic, "/messages/count_tokens", false},
+	"POST /v1/chat/completions":      {chat, "/chat/completions", true},
+	"POST /chat/completions":         {chat, "/chat/completions", true},
+	"POST /v1/responses":             {responses, "/responses", true},
+	"POST /responses":                {responses, "/responses", true},
+	"GET /v1/models":                 {chat, "/models", false},
+	"GET /models":                    {chat, "/models", false},
+}
+
+// New is a proxy for the model of the options. Its errors are for the user: they name the setting that is wrong.
+func New(options Options) (*Proxy, error) {
+	endpoint, err := locate(options.BaseURL, options.Model)
+	if err != nil {
+		return nil, err
+	}
+	if options.Log == nil {
+		options.Log = slog.New(slog.DiscardHandler)
+	}
+	if options.Busy == nil {
+		options.Busy = func() func() { return func() {} }
+	}
+	ledger, err := openLedger(&options)
+	if err != nil {
+		return nil, err
+	}
+	p := &Proxy{
+		options: options, endpoint: endpoint, transport: options.Transport, ledger: ledger,
+		mask: secrets.New(map[string]string{session.LLMAPIKeyFile: options.Key}),
+	}
+	if p.transport == nil {
+		usual := http.DefaultTransport.(*http.Transport).Clone()
+		usual.ResponseHeaderTimeout = answerTimeout
+		p.transport = usual
+	}
+	return p, nil
+}
+
+// BeginTurn counts calls to a turn from now on. A turn that was under way when the session was cut off goes on with what it
+// had used.
+func (p *Proxy) BeginTurn(id string) error { return p.ledger.beginTurn(id) }
+
+// EndTurn ends the turn. What the agent asks for afterwards counts to the session, and has the limits of a turn together.
+func (p *Proxy) EndTurn() error { return p.ledger.beginTurn("") }
+
+// Usage up to now.
+func (p *Proxy) Usage() Usage { return p.ledger.usage() }
+
+// ServeHTTP forwards a call, and counts it.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	call, known := routes[r.Method+" "+r.URL.Path]
+	switch {
+	case !known:
+		refuse(w, chat, http.StatusNotFound, "not_found_error", "the session serves no such path of the model's API")
+		return
+	case !loopback(r.Host) || !ownOrigin(r.Header.Get("Origin")):
+		// A page that a browser in the session shows must not use the model.
+		refuse(w, call.wire, http.StatusForbidden, "permission_error", "the model is served on the loopback address only")
+		return
+	}
+	if !call.counted && r.Header.Get("Anthropic-Version") != "" {
+		call.wire = anthropic // the list of models is asked for in two ways
+	}
+	defer p.options.Busy()()
+	ask, problem := readAsk(w, r, call)
+	if problem != nil {
+		problem.write(w, call.wire)
+		return
+	}
+	entry := &entry{model: ask.model}
+	if call.counted {
+		if limit := p.ledger.begin(entry); limit != nil {
+			refuse(w, call.wire, http.StatusPaymentRequired, "parley_limit", limit.Message)
+			return
+		}
+		defer p.ledger.settle(entry)
+	}
+	p.forward(w, r, call, ask, entry)
+}
+
+// loopback says whether a host is this machine's own.
+func loopback(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	address, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && address.Unmap().IsLoopback()
+}
+
+func ownOrigin(origin string) bool {
+	if origin == "" {
+		return true
+	}
+	u, err := url.Parse(origin)
+	return err == nil && loopback(u.Host)
+}
+
+// problem is an answer of the proxy itself.
+type problem struct {
+	status        int
+	kind, message string
+}
+
+func (p *problem) write(w http.ResponseWriter, wire wire) {
+	refuse(w, wire, p.status, p.kind, p.message)
+}
+
+// refuse answers in the shape of the wire, which the agent's SDK understands.
+func refuse(w http.ResponseWriter, wire wire, status int, kind, message string) {
+	answer := map[string]any{"error": map[string]string{"type": kind, "message": message}}
+	if wire == anthropic {
+		answer["type"] = "error"
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+// ask is the body of a call.
+type ask struct {
+	body  []byte
+	model string
+	// streamed answers come in events. Those of chat completions tell the usage only if asked to: usageAsked.
+	streamed, usageAsked bool
+}
+
+func readAsk(w http.ResponseWriter, r *http.Request, call route) (*ask, *problem) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, largestRequest))
+	if err != nil {
+		if tooLarge(err) {
+			return nil, &problem{http.StatusRequestEntityTooLarge, "request_too_large", fmt.Sprintf("the request is larger than %d MiB", largestRequest>>20)}
+		}
+		return nil, &problem{http.StatusBadRequest, "invalid_request_error", "the request could not be read"}
+	}
+	a := &ask{body: body}
+	if !call.counted {
+		return a, nil
+	}
+	var fields struct {
+		Model         string
+		Stream        bool
+		StreamOptions struct {
+			IncludeUsage bool `json:"include_usage"`
+		} `json:"stream_options"`
+	}
+	if err := json.Unmarshal(body, &fields); err != nil {
+		return nil, &problem{http.StatusBadRequest, "invalid_request_error", "the request is not valid JSON, or not of this API"}
+	}
+	a.model, a.streamed, a.usageAsked = fields.Model, fields.Stream, fields.StreamOptions.IncludeUsage
+	return a, nil
+}

@@ -1,0 +1,63 @@
+package secrets
+
+import (
+	"bytes"
+	"io"
+)
+
+// Stream masks what is written to it and passes it on at once. It holds back only an end that may be the beginning of a
+// secret; Close writes that too.
+type Stream struct {
+	store *Store
+	out   io.Writer
+	held  []byte
+	// first are the bytes that a secret can begin with.
+	first [256]bool
+}
+
+// Stream to a writer.
+func (s *Store) Stream(out io.Writer) *Stream {
+	stream := &Stream{store: s, out: out}
+	for _, form := range s.forms {
+		stream.first[form[0]] = true
+	}
+	return stream
+}
+
+func (m *Stream) Write(text []byte) (int, error) {
+	held := len(m.held)
+	m.held = append(m.held, text...)
+	certain := m.certain()
+	if _, err := m.out.Write([]byte(m.store.Mask(string(m.held[:certain])))); err != nil {
+		return max(0, certain-held), err
+	}
+	m.held = append(m.held[:0], m.held[certain:]...)
+	return len(text), nil
+}
+
+// certain is how much of the text is complete: no secret begins in it and goes on after it.
+func (m *Stream) certain() int {
+	for i := 0; i < len(m.held); i++ {
+		if !m.first[m.held[i]] {
+			continue
+		}
+		rest, matched := m.held[i:], 0
+		for _, form := range m.store.forms { // the longest first
+			if len(form) > len(rest) && string(rest) == form[:len(rest)] {
+				return i
+			}
+			if matched == 0 && bytes.HasPrefix(rest, []byte(form)) {
+				matched = len(form)
+			}
+		}
+		i += max(0, matched-1)
+	}
+	return len(m.held)
+}
+
+// Close writes what was held back. It does not close the writer.
+func (m *Stream) Close() error {
+	_, err := m.out.Write([]byte(m.store.Mask(string(m.held))))
+	m.held = nil
+	return err
+}
