@@ -130,6 +130,9 @@ func (n *testNode) sessionPod(name, behaviour string) *corev1.Pod {
 				Env: []corev1.EnvVar{
 					{Name: "STUB", Value: behaviour}, {Name: "HOME", Value: session.HomeDir},
 					{Name: "PARLEY_SESSION_DIR", Value: session.Dir}, {Name: "PARLEY_WORKSPACE", Value: session.WorkspaceDir},
+					{Name: "FROM_SECRET", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+						LocalObjectReference: corev1.LocalObjectReference{Name: name}, Key: "key",
+					}}},
 				},
 				Ports:        []corev1.ContainerPort{{Name: "session", ContainerPort: session.Port}},
 				StartupProbe: probe(session.AlivePath), ReadinessProbe: probe(session.ReadyPath), LivenessProbe: probe(session.AlivePath),
@@ -248,6 +251,7 @@ func TestProcessHasThePathsOfThisMachineAndNothingOfTheNodesEnvironment(t *testi
 		"PARLEY_IMAGES_DIR=" + filepath.Join(n.podDir(running), "images"),
 		"PARLEY_WORKSPACE=" + n.claimDir(n.namespace, "paths"),
 		"PWD=" + n.claimDir(n.namespace, "paths"),
+		"FROM_SECRET=s3cret",
 	} {
 		if !strings.Contains(environ, want+"\n") {
 			t.Errorf("no %s in\n%s", want, environ)
@@ -348,7 +352,13 @@ func TestPodThatMissesASecretSaysSoAndStartsWhenItComes(t *testing.T) {
 	pod := n.sessionPod("misses", "obedient")
 	n.create(pod)
 	n.await(pod, "waiting", func(p *corev1.Pod) bool { return waits(p, "ContainerCreating", "volume session: ") })
-	n.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}})
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+	n.create(secret)
+	n.await(pod, "waiting", func(p *corev1.Pod) bool { return waits(p, "CreateContainerConfigError", "variable FROM_SECRET: ") })
+	secret.Data = map[string][]byte{"key": []byte("s3cret")}
+	if err := env.Client.Update(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
 	n.await(pod, "ready", ready)
 }
 

@@ -100,6 +100,13 @@ func (r *podRun) run() {
 	if !r.insist(func() error { return r.node.makeVolumes(r.ctx, r.pod) }, noVolumes) {
 		return
 	}
+	noVariables := func(err error) {
+		r.seen.state = waiting("CreateContainerConfigError", err.Error())
+		r.report()
+	}
+	if !r.insist(func() error { _, err := r.environment(); return err }, noVariables) {
+		return
+	}
 	var err error
 	if r.seen.address, err = r.node.addresses.take(); err != nil {
 		r.seen.state = waiting("CreateContainerError", err.Error())

@@ -103,7 +103,9 @@ func (r *podRun) startProcess() (*exec.Cmd, error) {
 	defer log.Close() // the process has its own descriptor
 	cmd := exec.Command(r.node.Runtime, append(container.Command[1:], container.Args...)...)
 	cmd.Dir = r.node.localPath(r.pod, container.WorkingDir)
-	cmd.Env = r.environment()
+	if cmd.Env, err = r.environment(); err != nil {
+		return nil, err
+	}
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cluster.StartOnLastingThread(cmd); err != nil {
@@ -127,7 +129,7 @@ func (r *podRun) terminationLog() string {
 
 // environment is the container's own, with the paths of this machine. Of the
 // node's it has only what programs need to be found.
-func (r *podRun) environment() []string {
+func (r *podRun) environment() ([]string, error) {
 	env := []string{
 		"PATH=" + os.Getenv("PATH"),
 		"HOSTNAME=" + r.pod.Name,
@@ -138,10 +140,35 @@ func (r *podRun) environment() []string {
 		"PARLEY_REPLAY_DIR=" + r.node.localPath(r.pod, session.ReplayDir),
 		"PARLEY_IMAGES_DIR=" + r.node.localPath(r.pod, session.ImagesDir),
 	}
+	secrets := map[string]*corev1.Secret{}
 	for _, e := range r.pod.Spec.Containers[0].Env {
-		env = append(env, e.Name+"="+r.node.localPath(r.pod, e.Value))
+		value := r.node.localPath(r.pod, e.Value)
+		if e.ValueFrom != nil {
+			secret, err := r.secretValue(e.ValueFrom.SecretKeyRef, secrets)
+			if err != nil {
+				return nil, fmt.Errorf("variable %s: %w", e.Name, err)
+			}
+			value = string(secret)
+		}
+		env = append(env, e.Name+"="+value)
 	}
-	return env
+	return env, nil
+}
+
+// secretValue of a variable. Each Secret is read once.
+func (r *podRun) secretValue(ref *corev1.SecretKeySelector, read map[string]*corev1.Secret) ([]byte, error) {
+	if read[ref.Name] == nil {
+		secret, err := r.node.Client.CoreV1().Secrets(r.pod.Namespace).Get(r.ctx, ref.Name, metav1.GetOptions{})
+		if err != nil {
+			return nil, err
+		}
+		read[ref.Name] = secret
+	}
+	value, found := read[ref.Name].Data[ref.Key]
+	if !found {
+		return nil, fmt.Errorf("the Secret %s has no key %s", ref.Name, ref.Key)
+	}
+	return value, nil
 }
 
 // killAllOf kills what was started as part of a session in a directory of pods,

@@ -111,7 +111,7 @@ func unfit(pod *corev1.Pod) (reason, message string) {
 		return "ErrImageNeverPull", fmt.Sprintf("sessions are local processes here, so that the image %s, which brings its own runtime, cannot be run", c.Image)
 	}
 	for _, e := range c.Env {
-		if e.ValueFrom != nil {
+		if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef == nil {
 			return "CreateContainerConfigError", fmt.Sprintf("a local node cannot resolve the variable %s", e.Name)
 		}
 	}
