@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
@@ -95,7 +96,13 @@ func (c aConversation) stopped(reason string, seconds int) aConversation {
 
 // startOf is what a session of the default class starts with.
 func startOf(c *v1alpha1.Conversation, settings v1alpha1.UserSettingsSpec) *sessionStart {
-	start := &sessionStart{settings: &settings, class: class{name: v1alpha1.DefaultSessionClass}, workspace: v1alpha1.WorkspaceScratch}
+	start := &sessionStart{
+		settings: &settings, class: class{name: v1alpha1.DefaultSessionClass}, workspace: v1alpha1.WorkspaceScratch,
+		secret: &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.SessionName(c.Name)},
+			Data:       map[string][]byte{session.DocumentFile: nil, session.KeyFile: nil, session.LLMAPIKeyFile: nil, "mcp.stdio.0.1": nil},
+		},
+	}
 	if c.Spec.Workspace != nil {
 		start.workspace = v1alpha1.WorkspaceOwn
 	}

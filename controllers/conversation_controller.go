@@ -54,7 +54,7 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, o.GetNamespace(), v1alpha1.IndexUserSettingsName, o.GetName())
 	})
 	ofConfigMap := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-		if client.ObjectKeyFromObject(o) == r.catalogueKey() {
+		if key := client.ObjectKeyFromObject(o); key == r.catalogueKey() || key == r.modelsKey() {
 			return r.waiting(ctx)
 		}
 		return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, o.GetNamespace(), indexConfigMapName, o.GetName())
@@ -74,7 +74,7 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// waiting are the Conversations of all namespaces that may wait for an agent: those that neither run nor are over.
+// waiting are the Conversations of all namespaces that may wait for an agent or a price: those that neither run nor are over.
 func (r *conversationReconciler) waiting(ctx context.Context) []reconcile.Request {
 	var list v1alpha1.ConversationList
 	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
@@ -41,7 +43,21 @@ func (r *resolver) value(ctx context.Context, ref v1alpha1.SecretReference) ([]b
 	if len(bytes.TrimRight(value, "\r\n")) == 0 {
 		return nil, &problem{v1alpha1.ReasonKeyNotFound, fmt.Sprintf("%s: Secret %s has no key %s, or it is empty", ref.Path, ref.Ref.Name, ref.Ref.Key)}, nil
 	}
+	if unfit := unfitFor(value); unfit != "" {
+		return nil, &problem{v1alpha1.ReasonKeyUnfit, fmt.Sprintf("%s: the key %s of Secret %s %s", ref.Path, ref.Ref.Key, ref.Ref.Name, unfit)}, nil
+	}
 	return value, nil, nil
+}
+
+// unfitFor says why a value cannot come to a session in a variable of its environment; empty if it can.
+func unfitFor(value []byte) string {
+	switch {
+	case len(value) > session.MaxSecret:
+		return fmt.Sprintf("is longer than %d KiB", session.MaxSecret>>10)
+	case bytes.IndexByte(value, 0) >= 0 || !utf8.Valid(value):
+		return "is not text: it has to be in UTF-8, without zero bytes"
+	}
+	return ""
 }
 
 func (r *resolver) secret(ctx context.Context, name string) (*corev1.Secret, error) {

@@ -3,6 +3,7 @@ package controllers
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -163,6 +164,7 @@ func buildSessionContainer(c *v1alpha1.Conversation, start *sessionStart) corev1
 		TerminationMessagePolicy: corev1.TerminationMessageReadFile,
 	}
 	container.Env = append(container.Env, proxyVariables(start.class.spec.Network)...)
+	container.Env = append(container.Env, secretVariables(start.secret)...)
 	if c.Spec.ReplayJSONRef != nil {
 		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "replay", MountPath: session.ReplayDir, ReadOnly: true})
 	}
@@ -170,6 +172,19 @@ func buildSessionContainer(c *v1alpha1.Conversation, start *sessionStart) corev1
 		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "images", MountPath: session.ImagesDir, ReadOnly: true})
 	}
 	return container
+}
+
+// secretVariables bring the session its secrets. Not files: the agent, which is the same user, could read those.
+func secretVariables(secret *corev1.Secret) (variables []corev1.EnvVar) {
+	for _, key := range slices.Sorted(maps.Keys(secret.Data)) {
+		if key == session.DocumentFile {
+			continue
+		}
+		variables = append(variables, corev1.EnvVar{Name: session.SecretVariable(key), ValueFrom: &corev1.EnvVarSource{
+			SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: secret.Name}, Key: key},
+		}})
+	}
+	return variables
 }
 
 // proxyVariables are those that programs read, in capitals and in small letters.
@@ -200,6 +215,7 @@ func buildVolumes(c *v1alpha1.Conversation, start *sessionStart) []corev1.Volume
 	volumes := []corev1.Volume{
 		{Name: "session", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
 			SecretName: v1alpha1.SessionName(c.Name), DefaultMode: ptr.To[int32](0o440),
+			Items: []corev1.KeyToPath{{Key: session.DocumentFile, Path: session.DocumentFile}},
 		}}},
 		{Name: "home", VolumeSource: scratch(size)},
 	}

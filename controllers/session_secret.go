@@ -44,7 +44,7 @@ func sessionOwner(c *v1alpha1.Conversation) []metav1.OwnerReference {
 	return []metav1.OwnerReference{*metav1.NewControllerRef(c, v1alpha1.SchemeGroupVersion.WithKind("Conversation"))}
 }
 
-// secretFile is a secret that a session needs: where it comes from, and the file it is to find it in.
+// secretFile is a secret that a session needs: where it comes from, and its key in the session Secret.
 type secretFile struct {
 	ref  v1alpha1.SecretReference
 	file string

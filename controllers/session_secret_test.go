@@ -2,11 +2,13 @@ package controllers
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -149,5 +151,83 @@ func TestSecretsArriveByteForByte(t *testing.T) {
 	})
 	if got := string(secret.Data["custom.0"]); got != sshKey {
 		t.Errorf("the session gets %q", got)
+	}
+}
+
+func TestAKeyThatNoVariableCanHoldIsRefusedByName(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	settings := userSettings(ns, "ada")
+	settings.Spec.SecretsStore = &v1alpha1.SecretsStore{CustomSecrets: []v1alpha1.CustomSecret{{Name: "CERTIFICATES", SecretRef: *ref("certificates")}}}
+	secret := secretWith(ns, "certificates", strings.Repeat("x", session.MaxSecret+1))
+	create(t, secret, settings, makeConversation(ns, "c").obj())
+	const names = "spec.secretsStore.customSecrets[0].secretRef: the key key of Secret certificates "
+	says := func(message string) {
+		t.Helper()
+		await(t, func() error {
+			if c := theConversation(t, ns, "c"); c.Status.Reason != v1alpha1.ReasonSettingsNotReady || c.Status.Message != message {
+				return fmt.Errorf("%s: %s", c.Status.Reason, c.Status.Message)
+			}
+			s := &v1alpha1.UserSettings{}
+			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(settings), s); err != nil {
+				return err
+			}
+			for _, condition := range []string{v1alpha1.ConditionCustomSecretsResolved, v1alpha1.ConditionReady} {
+				if c := meta.FindStatusCondition(s.Status.Conditions, condition); c == nil || c.Reason != v1alpha1.ReasonKeyUnfit || c.Message != message {
+					return fmt.Errorf("%s: %+v", condition, c)
+				}
+			}
+			return nil
+		})
+	}
+	says(names + "is longer than 100 KiB")
+	for _, binary := range []string{"a\x00b", "\xff\xfe"} {
+		change(t, secret, func(s *corev1.Secret) { s.Data = map[string][]byte{"key": []byte(binary)} })
+		says(names + "is not text: it has to be in UTF-8, without zero bytes")
+	}
+	change(t, secret, func(s *corev1.Secret) {
+		s.Data = map[string][]byte{"key": []byte(strings.Repeat("x", session.MaxSecret))}
+	})
+	kubelet{t, ns, "c"}.pod()
+}
+
+func TestPricesReachTheSession(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil) // the operator's as well, as far as this manager knows
+	startManagerIn(t, ns, ns)
+	prices := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: v1alpha1.ModelsName},
+		Data: map[string]string{"ours": "good: {input: 1, output: 2.50}\nbad: {input: much}"}}
+	create(t, prices, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: v1alpha1.AgentCatalogueName},
+		Data: map[string]string{"coder": "command: [coder]"}})
+	free, bound := userSettings(ns, "free"), userSettings(ns, "bound")
+	free.Spec.Agent, bound.Spec.Agent, bound.Spec.MaxBudgetPerTask = ptr.To("coder"), ptr.To("coder"), ptr.To("1.50")
+	create(t, free, bound)
+	for _, name := range []string{"free", "bound"} {
+		create(t, makeConversation(ns, name).with(func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = name }).obj())
+	}
+	models := func(name string) session.Models {
+		t.Helper()
+		kubelet{t, ns, name}.pod()
+		secret, doc := &corev1.Secret{}, session.Document{}
+		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: v1alpha1.SessionName(name)}, secret); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil {
+			t.Fatal(err)
+		}
+		return doc.Models
+	}
+	// Without a budget a mistake is in nobody's way.
+	if got := models("free"); len(got) != 1 || got["good"] != (session.Model{Input: "1", Output: "2.5"}) {
+		t.Errorf("the session has %+v", got)
+	}
+	c := awaitState(t, ns, "bound", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
+	if !strings.Contains(c.Status.Message, `ours: model bad: "much" is not a price`) {
+		t.Errorf("message %q", c.Status.Message)
+	}
+	change(t, prices, func(m *corev1.ConfigMap) { m.Data["ours"] = "good: {input: 1, output: '2.50'}" })
+	if got := models("bound"); got["good"] != (session.Model{Input: "1", Output: "2.50"}) {
+		t.Errorf("the session has %+v", got)
 	}
 }

@@ -129,6 +129,11 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 	}
 	doc, files := buildDocument(whole, start.settings, start.class.bounds(&c.Spec))
 	doc.Agent, doc.CABundle = agent, start.class.spec.CABundle()
+	if agent != nil {
+		if doc.Models, start.unready, err = r.models(ctx, &settings.Spec); start.unready != nil || err != nil {
+			return start, err
+		}
+	}
 	secrets := newResolver(r.live, c.Namespace)
 	values := map[string][]byte{}
 	for _, f := range files {
@@ -175,6 +180,23 @@ func (r *conversationReconciler) agent(ctx context.Context, settings *v1alpha1.U
 	}
 	agent := agents[name]
 	return &agent, nil, nil
+}
+
+// models are the prices of models. A mistake among them stops only a session that has a budget to keep.
+func (r *conversationReconciler) models(ctx context.Context, settings *v1alpha1.UserSettingsSpec) (session.Models, *problem, error) {
+	prices := &corev1.ConfigMap{}
+	if err := r.live.Get(ctx, r.modelsKey(), prices); client.IgnoreNotFound(err) != nil {
+		return nil, nil, fmt.Errorf("read the prices of models: %w", err)
+	}
+	models, err := session.ParseModels(prices.Data)
+	if err != nil && settings.MaxBudgetPerTask != nil {
+		return nil, &problem{v1alpha1.ReasonModelsInvalid, fmt.Sprintf("spec.maxBudgetPerTask: the ConfigMap %s is not valid: %v", v1alpha1.ModelsName, err)}, nil
+	}
+	return models, nil, nil
+}
+
+func (r *conversationReconciler) modelsKey() client.ObjectKey {
+	return client.ObjectKey{Namespace: r.options.Namespace, Name: v1alpha1.ModelsName}
 }
 
 func (r *conversationReconciler) catalogueKey() client.ObjectKey {

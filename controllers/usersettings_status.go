@@ -57,7 +57,8 @@ func userSettingsStatus(settings *v1alpha1.UserSettings, key sessionKey, problem
 		set(v1alpha1.ConditionReady, false, first.reason, first.message)
 	}
 	// Most problems are a Secret that has yet to arrive. Another's object in the way does not go away by itself.
-	if first != nil && slices.Contains([]string{v1alpha1.ReasonForeignObject, v1alpha1.ReasonKeyTooShort}, first.reason) {
+	lasting := []string{v1alpha1.ReasonForeignObject, v1alpha1.ReasonKeyTooShort, v1alpha1.ReasonKeyUnfit}
+	if first != nil && slices.Contains(lasting, first.reason) {
 		set(v1alpha1.ConditionStalled, true, first.reason, first.message)
 	} else {
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionStalled)

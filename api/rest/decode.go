@@ -137,10 +137,11 @@ func textOrNothing(o *object, name string) *string {
 	return value
 }
 
-// maxKey is the longest key that is stored. All keys of a session go into one Secret, which has room for 1 MiB.
-const maxKey = 256 << 10
+// maxKey is the longest key that is stored: a session gets each in a variable of its environment, and the kernel takes 128 KiB
+// for one with its name.
+const maxKey = 100 << 10
 
-// keyText refuses a key that is too long.
+// keyText refuses a key that no session could get.
 func keyText(d *decoder, loc Location, raw json.RawMessage) (string, bool) {
 	value, ok := text(d, loc, raw)
 	return value, ok && keyFits(d, loc, value)
@@ -149,6 +150,10 @@ func keyText(d *decoder, loc Location, raw json.RawMessage) (string, bool) {
 func keyFits(d *decoder, loc Location, value string) bool {
 	if len(value) > maxKey {
 		d.fail(loc, "string_too_long", "String should have at most "+strconv.Itoa(maxKey)+" bytes")
+		return false
+	}
+	if strings.ContainsRune(value, 0) {
+		d.fail(loc, "value_error", "Value error, a key cannot hold a zero byte")
 		return false
 	}
 	return true

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
 func TestACatalogueIsReadFromYAMLAndJSON(t *testing.T) {
@@ -111,19 +112,37 @@ func TestNumbersAndListsAreNumbersAndLists(t *testing.T) {
 	}
 }
 
-func TestTheDocumentedCatalogueIsValid(t *testing.T) {
+// documented is a ConfigMap as docs/runtime.md shows it.
+func documented(t *testing.T, name string) map[string]string {
+	t.Helper()
 	text, err := os.ReadFile("../../docs/runtime.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(text), "```yaml\n")
-	document, _, _ := strings.Cut(rest, "\n```")
-	var configMap corev1.ConfigMap
-	if err := yaml.UnmarshalStrict([]byte(document), &configMap); err != nil {
-		t.Fatal(err)
+	for _, rest := range strings.Split(string(text), "```yaml\n")[1:] {
+		document, _, _ := strings.Cut(rest, "\n```")
+		var configMap corev1.ConfigMap
+		if err := yaml.UnmarshalStrict([]byte(document), &configMap); err != nil {
+			t.Fatal(err)
+		}
+		if configMap.Name == name {
+			return configMap.Data
+		}
 	}
-	catalogue, err := session.ParseCatalogue(configMap.Data)
+	t.Fatalf("%s is not documented", name)
+	return nil
+}
+
+func TestTheDocumentedCatalogueIsValid(t *testing.T) {
+	catalogue, err := session.ParseCatalogue(documented(t, v1alpha1.AgentCatalogueName))
 	if err != nil || len(catalogue) < 5 {
 		t.Errorf("got %d agents, %v", len(catalogue), err)
+	}
+}
+
+func TestTheDocumentedModelsAreValid(t *testing.T) {
+	models, err := session.ParseModels(documented(t, v1alpha1.ModelsName))
+	if err != nil || len(models) == 0 {
+		t.Errorf("got %d models, %v", len(models), err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 // Where things are in the session's pod.
 const (
-	// Dir holds the session Secret: the document, and each secret value in a file of its own.
+	// Dir holds the session document, and nothing that is secret.
 	Dir = "/run/parley/session"
 	// BinDir holds the runtime, where the image does not bring its own.
 	BinDir = "/run/parley/bin"
@@ -35,11 +35,13 @@ const (
 	ReadyPath = "/ready"
 	// StatusPath answers with a Status. It asks for the session's key.
 	StatusPath = "/status"
-	// ToolsPath serves the tools of all tool servers over streamable HTTP. It asks for the session's key.
+	// ToolsPath serves the tools of all tool servers over streamable HTTP. It asks for the session's key; on the loopback
+	// address that the agent is told it does not.
 	ToolsPath = "/mcp"
 )
 
-// Files in Dir, and keys of the session Secret.
+// Keys of the session Secret. The document is a file in Dir; each of the others comes to the session's first process in the
+// variable that SecretVariable names: a file could be read by the agent, which is the same user.
 const (
 	DocumentFile      = "session.json"
 	KeyFile           = "session-key"
@@ -51,8 +53,22 @@ const (
 	ReplayFile = "replay.json"
 )
 
+const (
+	// SecretVariables are what the names of variables with secrets begin with.
+	SecretVariables = "PARLEY_SECRET_"
+	// MaxSecret is the longest secret that a session can get. The kernel takes 128 KiB for a variable with its name.
+	MaxSecret = 100 << 10
+	// PlaceholderKey is what an agent has for the model's key: the session adds the right one to its calls.
+	PlaceholderKey = "sk-parley-placeholder"
+)
+
+// SecretVariable is the variable with the value of a key of the session Secret.
+func SecretVariable(key string) string {
+	return SecretVariables + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(key))
+}
+
 // Document tells a session what it is to do. It holds no secret value: fields that end in File name the
-// file in Dir that does.
+// key of the session Secret that does.
 type Document struct {
 	// Conversation and Namespace name the object that this session is of.
 	Conversation string `json:"conversation"`
@@ -91,6 +107,9 @@ type Document struct {
 
 	// CABundle are certificates of authorities, as PEM, that the session trusts beside those of its image.
 	CABundle string `json:"caBundle,omitempty"`
+
+	// Models that have a price.
+	Models Models `json:"models,omitempty"`
 
 	// IdleTimeout after which the session ends itself; zero means never.
 	IdleTimeout metav1.Duration `json:"idleTimeout"`
@@ -150,7 +169,7 @@ type StdioServer struct {
 	Env     []EnvVar `json:"env,omitempty"`
 }
 
-// EnvVar is a variable whose value stands here, or in a file.
+// EnvVar is a variable whose value stands here, or in the session Secret.
 type EnvVar struct {
 	Name      string `json:"name"`
 	Value     string `json:"value,omitempty"`

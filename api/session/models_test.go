@@ -1,10 +1,15 @@
 package session_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
 func TestModelsAreReadFromTheirConfigMap(t *testing.T) {
@@ -22,6 +27,26 @@ func TestModelsAreReadFromTheirConfigMap(t *testing.T) {
 	} {
 		if models[name] != want {
 			t.Errorf("%s is %+v, want %+v", name, models[name], want)
+		}
+	}
+}
+
+func TestTheShippedModelsAreRight(t *testing.T) {
+	text, err := os.ReadFile("../../config/agents/models.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shipped corev1.ConfigMap
+	if err := yaml.UnmarshalStrict(text, &shipped); err != nil {
+		t.Fatal(err)
+	}
+	models, err := session.ParseModels(shipped.Data)
+	if err != nil || shipped.Name != v1alpha1.ModelsName || len(models) < 40 {
+		t.Errorf("%s has %d models: %v", shipped.Name, len(models), err)
+	}
+	for name, model := range models {
+		if model.Input == "" || model.ContextWindow == 0 {
+			t.Errorf("%s is %+v", name, model)
 		}
 	}
 }

@@ -19,8 +19,8 @@ type AgentInput struct {
 	// Images that go with the first message, in their order, each a URL or the path of a file. ImageURLs are those of them that
 	// are URLs, ImageFiles the others.
 	Images, ImageURLs, ImageFiles List
-	// Model such as provider/model, ModelName what follows the slash, and BaseURL the address of the model's API where it
-	// is not the provider's own.
+	// Model such as provider/model, ModelName what follows the slash, and BaseURL where the session serves the model's API,
+	// without the version: that of OpenAI is at /v1 below it.
 	Model, ModelName, BaseURL string
 	// RouterURL serves the session's tools. MCPConfigFile says so to agents that read a file of MCP servers.
 	RouterURL, MCPConfigFile string

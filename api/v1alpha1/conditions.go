@@ -108,6 +108,10 @@ const (
 	ReasonKeyNotFound = "KeyNotFound"
 	// ReasonKeyTooShort: a session key is so short that it could be guessed.
 	ReasonKeyTooShort = "KeyTooShort"
+	// ReasonKeyUnfit: a key is too long for a session, or not text.
+	ReasonKeyUnfit = "KeyUnfit"
+	// ReasonModelsInvalid: the prices of models have a mistake, and there is a budget to keep.
+	ReasonModelsInvalid = "ModelsInvalid"
 	// ReasonConfigMapNotFound: a ConfigMap, or its key, that is referred to does not exist.
 	ReasonConfigMapNotFound = "ConfigMapNotFound"
 	// ReasonAgentNotFound: the agent that the settings name is not in the catalogue, or its entry is not valid.

@@ -44,6 +44,9 @@ const (
 // AgentCatalogueName is the ConfigMap, in the operator's namespace, with the agents that settings may name.
 const AgentCatalogueName = "parley-agents"
 
+// ModelsName is the ConfigMap, in the operator's namespace, with the prices of models.
+const ModelsName = "parley-models"
+
 // SessionKeySecretKey is the key under which a session key stands in its Secret.
 const SessionKeySecretKey = "key"
 

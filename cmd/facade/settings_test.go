@@ -211,7 +211,8 @@ func TestToolServersReplaceTheStoredOnesAndKeepKeys(t *testing.T) {
 		"an environment of numbers":   {`{"stdio_servers": [{"name": "n", "command": "c", "env": {"K": 1}}]}`, []string{"body.mcp_config.stdio_servers.0.env.K: string_type"}},
 		"a variable with a bad name":  {`{"stdio_servers": [{"name": "n", "command": "c", "env": {"not-a-name": "v"}}]}`, []string{"body.mcp_config.stdio_servers.0.env: string_pattern_mismatch"}},
 		"a server listed twice":       {`{"sse_servers": ["https://a.example.com", "https://a.example.com"]}`, []string{"body.mcp_config.sse_servers.1: value_error"}},
-		"a variable that is too long": {`{"stdio_servers": [{"name": "n", "command": "c", "env": {"K": "` + strings.Repeat("v", (256<<10)+1) + `"}}]}`, []string{"body.mcp_config.stdio_servers.0.env.K: string_too_long"}},
+		"a variable that is too long": {`{"stdio_servers": [{"name": "n", "command": "c", "env": {"K": "` + strings.Repeat("v", (100<<10)+1) + `"}}]}`, []string{"body.mcp_config.stdio_servers.0.env.K: string_too_long"}},
+		"a variable with a zero byte": {`{"stdio_servers": [{"name": "n", "command": "c", "env": {"K": "a\u0000b"}}]}`, []string{"body.mcp_config.stdio_servers.0.env.K: value_error"}},
 		"a server in both lists":      {`{"sse_servers": ["https://a.example.com"], "shttp_servers": ["https://a.example.com"]}`, []string{"body.mcp_config.shttp_servers: value_error"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,11 +2,13 @@ package main_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -30,14 +32,18 @@ const (
 	waitVariable   = "TOOL_SERVER_WAITS_FOR" // a file
 )
 
-// secretValues of the sessions of the tests, by their files.
+// secretValues of the sessions of the tests, by their keys in the session Secret.
 var secretValues = map[string]string{
 	session.KeyFile: "session-key-0123456789", session.LLMAPIKeyFile: "sk-llm-0123456789", session.ProviderTokenFile: "ghp_0123456789abcdef",
 	"custom.0": "custom-0123456789",
 }
 
-// TestMain is also the stdio server of the sessions.
+// TestMain is also the stdio server of the sessions, and an agent that looks for keys.
 func TestMain(m *testing.M) {
+	if report := os.Getenv(reportVariable); report != "" {
+		beHostile(report)
+		os.Exit(0)
+	}
 	if os.Getenv(serverVariable) == "" {
 		code := m.Run()
 		if path, err := program(); err == nil {
@@ -81,6 +87,9 @@ type pod struct {
 	dir, workspace, home, termination, address string
 	doc                                        session.Document
 	image                                      []string // variables that the image sets
+	secrets                                    map[string]string
+	user                                       uint32 // whom it runs as, where that is another
+	program                                    string // where that user finds the runtime
 	cmd                                        *exec.Cmd
 	ended                                      chan struct{}
 	mu                                         sync.Mutex
@@ -95,19 +104,13 @@ func newPod(t *testing.T, doc session.Document) *pod {
 		termination: filepath.Join(root, "termination"), doc: doc,
 	}
 	p.doc.Conversation, p.doc.Namespace = "hello", "team"
-	text, err := json.Marshal(p.doc)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, dir := range []string{p.dir, p.workspace, p.home} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	write(t, filepath.Join(p.dir, session.DocumentFile), string(text))
-	for file, value := range secretValues {
-		write(t, filepath.Join(p.dir, file), value)
-	}
+	p.writeDocument(t)
+	p.secrets = maps.Clone(secretValues)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -119,6 +122,15 @@ func newPod(t *testing.T, doc session.Document) *pod {
 	return p
 }
 
+func (p *pod) writeDocument(t *testing.T) {
+	t.Helper()
+	text, err := json.Marshal(p.doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(p.dir, session.DocumentFile), string(text))
+}
+
 func write(t *testing.T, file, text string) {
 	t.Helper()
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -127,8 +139,12 @@ func write(t *testing.T, file, text string) {
 }
 
 func (p *pod) env() []string {
-	return append(append(os.Environ(), p.image...), "PARLEY_SESSION_DIR="+p.dir, "PARLEY_WORKSPACE="+p.workspace, "HOME="+p.home,
+	env := append(append(os.Environ(), p.image...), "PARLEY_SESSION_DIR="+p.dir, "PARLEY_WORKSPACE="+p.workspace, "HOME="+p.home,
 		"PARLEY_TERMINATION_LOG="+p.termination, "PARLEY_BIND_ADDRESS="+p.address)
+	for key, value := range p.secrets {
+		env = append(env, session.SecretVariable(key)+"="+value)
+	}
+	return env
 }
 
 func (p *pod) Write(text []byte) (int, error) {
@@ -150,7 +166,10 @@ func (p *pod) start(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.cmd = exec.Command(path)
+	p.cmd = exec.Command(cmp.Or(p.program, path))
+	if p.user != 0 {
+		p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: p.user, Gid: p.user}}
+	}
 	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = p.env(), p, p
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -15,13 +15,14 @@ import (
 
 // agentInput is what the agent's templates can use. It writes the files that it names, in the home directory: what is
 // in the workspace might end up in a commit.
-func agentInput(env environment, doc *session.Document, work *workspace.Workspace, routerURL string) (session.AgentInput, error) {
+func agentInput(env environment, doc *session.Document, work *workspace.Workspace, local string) (session.AgentInput, error) {
+	routerURL := local + session.ToolsPath
 	settings := &doc.Settings
 	model := ptr.Deref(settings.LLMModel, "")
 	input := session.AgentInput{
 		Model:            model,
 		ModelName:        model[strings.Index(model, "/")+1:],
-		BaseURL:          ptr.Deref(settings.LLMBaseURL, ""),
+		BaseURL:          local,
 		RouterURL:        routerURL,
 		MaxIterations:    session.Count(ptr.Deref(settings.MaxIterations, 0)),
 		MaxBudget:        ptr.Deref(settings.MaxBudgetPerTask, ""),
@@ -73,16 +74,12 @@ func agentInput(env environment, doc *session.Document, work *workspace.Workspac
 	return input, nil
 }
 
-// mcpConfig names the router in the form that many agents read. The key is not in it: they take it from the
-// environment.
+// mcpConfig names the router in the form that many agents read.
 func mcpConfig(url string) (string, error) {
 	type server struct {
-		Type    string            `json:"type"`
-		URL     string            `json:"url"`
-		Headers map[string]string `json:"headers"`
+		Type string `json:"type"`
+		URL  string `json:"url"`
 	}
-	text, err := json.MarshalIndent(map[string]map[string]server{"mcpServers": {"parley": {
-		Type: "http", URL: url, Headers: map[string]string{"Authorization": "Bearer ${PARLEY_SESSION_KEY}"},
-	}}}, "", "  ")
+	text, err := json.MarshalIndent(map[string]map[string]server{"mcpServers": {"parley": {Type: "http", URL: url}}}, "", "  ")
 	return string(text), err
 }

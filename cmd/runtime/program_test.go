@@ -34,7 +34,7 @@ func TestASessionRunsFromItsStartToItsEnd(t *testing.T) {
 		Repository:   &session.Repository{Name: repository(t), Branch: "feature"},
 		ToolServers:  toolServers(),
 		FirstMessage: "make a file", Instructions: "be brief",
-		Agent: agent(`echo "working with $LLM_API_KEY on {{.Model}}: $(cat {{.MessageFile}}), $(cat {{.InstructionsFile}})"
+		Agent: agent(`echo "working with $LLM_API_KEY and $MINE on {{.Model}}: $(cat {{.MessageFile}}), $(cat {{.InstructionsFile}})"
 			pwd; cp feature made
 			while [ ! -e "$PARLEY_WORKSPACE/go" ]; do sleep 0.01; done`),
 		CustomSecrets: []session.CustomSecret{{Name: "MINE", ValueFile: "custom.0"}},
@@ -104,7 +104,7 @@ func TestASessionRunsFromItsStartToItsEnd(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join(clone, "made")); err != nil || string(text) != "two\n" {
 		t.Errorf("the agent's work is %q, %v", text, err)
 	}
-	if want := "working with *** on provider/model: make a file, be brief\n" + clone + "\n"; !strings.Contains(p.output(), want) {
+	if want := "working with sk-parley-placeholder and *** on provider/model: make a file, be brief\n" + clone + "\n"; !strings.Contains(p.output(), want) {
 		t.Errorf("it printed\n%s\nwant\n%s", p.output(), want)
 	}
 }
@@ -116,7 +116,7 @@ func TestASessionThatFailsSaysWhy(t *testing.T) {
 	}{
 		"no branch": {session.Document{Repository: &session.Repository{Name: repository(t), Branch: "none"}}, `it has no branch "none"`},
 		"no agent":  {session.Document{FirstMessage: "go", Agent: &session.Agent{Name: "x", Command: []string{"no-such-agent"}}}, "the agent x cannot be started"},
-		"an agent":  {session.Document{FirstMessage: "go", Agent: agent("echo $LLM_API_KEY; exit 3")}, "the agent test ended with status 3"},
+		"an agent":  {session.Document{FirstMessage: "go", Agent: agent("echo $MINE; exit 3")}, "the agent test ended with status 3"},
 		"a secret":  {session.Document{Repository: &session.Repository{Name: "file:///" + secretValues["custom.0"]}}, "file:///***"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestASecretDoesNotChangeTheEnvironment(t *testing.T) {
 		CustomSecrets: []session.CustomSecret{{Name: "SHORT", ValueFile: "custom.1"}},
 	})
 	p.image = []string{"WHERE=/usr/bin:/bin"}
-	write(t, filepath.Join(p.dir, "custom.1"), "/bin")
+	p.secrets["custom.1"] = "/bin"
 	p.start(t)
 	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonCompleted || !strings.Contains(p.output(), "it has its variables") {
 		t.Errorf("it ended with status %d: %+v", code, got)
@@ -202,8 +202,8 @@ func TestAWordInAServersEnvironmentIsNoSecret(t *testing.T) {
 	servers.Stdio[0].Env = append(servers.Stdio[0].Env, session.EnvVar{Name: "NODE_ENV", ValueFile: "mcp.stdio.0.1"}, session.EnvVar{Name: "API_TOKEN", ValueFile: "mcp.stdio.0.2"})
 	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(`echo "$NODE_ENV, hunter"`), ToolServers: servers})
 	p.image = []string{"NODE_ENV=production"}
-	write(t, filepath.Join(p.dir, "mcp.stdio.0.1"), "production")
-	write(t, filepath.Join(p.dir, "mcp.stdio.0.2"), "hunter")
+	p.secrets["mcp.stdio.0.1"] = "production"
+	p.secrets["mcp.stdio.0.2"] = "hunter"
 	p.start(t)
 	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonCompleted || !strings.Contains(p.output(), "production, ***\n") {
 		t.Errorf("it ended with status %d: %+v", code, got)
@@ -304,7 +304,9 @@ func TestGitIsToldTheTokenOfItsHost(t *testing.T) {
 	p := newPod(t, session.Document{Repository: &session.Repository{Name: "acme/site", Provider: v1alpha1.GitHub, TokenFile: session.ProviderTokenFile}})
 	ask := func(operation, host string) string {
 		cmd := exec.Command(path, "git-credential", operation)
-		cmd.Env, cmd.Stdin = p.env(), strings.NewReader("protocol=https\nhost="+host+"\n\n")
+		// Who runs git has the token, and none of the session's secrets.
+		p.secrets = nil
+		cmd.Env, cmd.Stdin = append(p.env(), "GITHUB_TOKEN="+secretValues[session.ProviderTokenFile]), strings.NewReader("protocol=https\nhost="+host+"\n\n")
 		output, err := cmd.Output()
 		if err != nil {
 			t.Error(err)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"sync"
 	"syscall"
@@ -18,6 +17,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/runtime/agent"
+	"github.com/parley-dev/parley/cmd/runtime/model"
 	"github.com/parley-dev/parley/cmd/runtime/process"
 	"github.com/parley-dev/parley/cmd/runtime/router"
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
@@ -31,6 +31,9 @@ const toolsTimeout = 30 * time.Second
 // startMargin is the most that a session leaves of its start deadline, so that it says itself what it is stuck at: part of
 // the deadline had passed before it was there, and after the clone come the tools.
 const startMargin = time.Minute
+
+// firstTurn is the name of the only one that there is.
+const firstTurn = "1"
 
 // step of a session's start.
 type step string
@@ -52,6 +55,7 @@ type run struct {
 	output   *secrets.Output
 	log      *slog.Logger
 	activity *activity
+	model    *model.Proxy // nil where the settings name none that can be used
 
 	mu     sync.Mutex
 	at     step
@@ -83,14 +87,17 @@ func (s *run) hasTask() bool {
 // until runs the session until it ends or is told to stop. Status 0 means that it ended of its own accord, and that
 // the termination message says why.
 func (s *run) until(stop <-chan os.Signal) (code int, err error) {
-	listener, err := s.serve()
+	local, err := s.serveLocally()
+	if err == nil {
+		err = s.serve()
+	}
 	if err != nil {
 		return 1, fmt.Errorf("serve: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	ended := make(chan *session.Termination, 1)
-	go func() { ended <- s.session(ctx, listener) }()
+	go func() { ended <- s.session(ctx, local) }()
 	var termination *session.Termination
 	stopped := syscall.SIGTERM
 	select {
@@ -117,7 +124,7 @@ func (s *run) until(stop <-chan os.Signal) (code int, err error) {
 }
 
 // session prepares, serves and waits. It returns why the session ended; nil where ctx did. No child outlives it.
-func (s *run) session(ctx context.Context, listener net.Listener) *session.Termination {
+func (s *run) session(ctx context.Context, local string) *session.Termination {
 	// Sooner than it must be known: nothing is prepared for work that is not done.
 	if s.hasTask() && workspace.Begun(s.env.workspace) {
 		return s.failed(ctx, workspace.ErrBegun)
@@ -130,6 +137,9 @@ func (s *run) session(ctx context.Context, listener net.Listener) *session.Termi
 		return s.failed(ctx, err)
 	}
 	s.set(func() { s.at, s.work = connectingTools, *work })
+	if !process.Confinable() && len(s.doc.ToolServers.Stdio) > 0 {
+		s.log.Warn("this kernel has no Landlock, so that the agent can look into the stdio tool servers, and they into it")
+	}
 	tools := router.New(s.routerOptions(work.Dir))
 	s.set(func() { s.router = tools })
 	defer s.runRouter(ctx, tools)()
@@ -147,7 +157,7 @@ func (s *run) session(ctx context.Context, listener net.Listener) *session.Termi
 	}
 	s.set(func() { s.at = startingAgent })
 	memory := process.WatchMemory(s.env.cgroups)
-	running, err := s.startAgent(work, routerURL(listener))
+	running, err := s.startAgent(work, local)
 	if err != nil {
 		return s.failed(ctx, err)
 	}
@@ -211,13 +221,18 @@ func (s *run) runRouter(ctx context.Context, tools *router.Router) (stop func())
 }
 
 // startAgent gives the agent the message, which no later attempt does again.
-func (s *run) startAgent(work *workspace.Workspace, tools string) (*agent.Agent, error) {
-	input, err := agentInput(s.env, s.doc, work, tools)
+func (s *run) startAgent(work *workspace.Workspace, local string) (*agent.Agent, error) {
+	input, err := agentInput(s.env, s.doc, work, local)
 	if err != nil {
 		return nil, err
 	}
 	if err := workspace.Begin(s.env.workspace); err != nil {
 		return nil, err
+	}
+	if s.model != nil {
+		if err := s.model.BeginTurn(firstTurn); err != nil {
+			return nil, errors.Join(fmt.Errorf("record the turn: %w", err), workspace.Withdraw(s.env.workspace))
+		}
 	}
 	env := agent.Environment(os.Environ(), s.doc, s.store, input)
 	running, err := agent.Start(s.doc.Agent, input, env, work.Dir, s.output.Lines(""))
@@ -257,6 +272,7 @@ func (s *run) routerOptions(dir string) router.Options {
 		Output:  func(server string) io.WriteCloser { return s.output.Lines("[" + server + "] ") },
 		Dir:     dir,
 		Env:     os.Environ(),
+		Confine: process.Confine,
 		Busy:    s.activity.begin,
 		Log:     s.log,
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -29,15 +28,17 @@ func (s *run) handler() http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(s.status())
 	})))
-	mux.Handle(session.ToolsPath, authenticated(key, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if router := s.tools(); router != nil {
-			router.ServeHTTP(w, r)
-			return
-		}
-		w.Header().Set("Retry-After", "1")
-		writeText(w, http.StatusServiceUnavailable, string(s.step()))
-	})))
+	mux.Handle(session.ToolsPath, authenticated(key, http.HandlerFunc(s.serveTools)))
 	return mux
+}
+
+func (s *run) serveTools(w http.ResponseWriter, r *http.Request) {
+	if router := s.tools(); router != nil {
+		router.ServeHTTP(w, r)
+		return
+	}
+	w.Header().Set("Retry-After", "1")
+	writeText(w, http.StatusServiceUnavailable, string(s.step()))
 }
 
 func writeText(w http.ResponseWriter, code int, text string) {
@@ -74,23 +75,18 @@ func presentedKey(r *http.Request) string {
 	return strings.TrimSpace(key)
 }
 
-// serve until the session ends. Answers may take as long as a tool does, so nothing limits them.
-func (s *run) serve() (net.Listener, error) {
+// serve until the session ends.
+func (s *run) serve() error {
 	listener, err := net.Listen("tcp", s.env.bindAddress)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
-	go func() { _ = server.Serve(listener) }()
-	return listener, nil
+	s.serveOn(listener, s.handler())
+	return nil
 }
 
-// routerURL is where the agent reaches the tools.
-func routerURL(listener net.Listener) string {
-	address := listener.Addr().(*net.TCPAddr)
-	host := address.IP.String()
-	if address.IP.IsUnspecified() {
-		host = "127.0.0.1"
-	}
-	return "http://" + net.JoinHostPort(host, strconv.Itoa(address.Port)) + session.ToolsPath
+// serveOn a listener. Answers may take as long as a tool does, so nothing limits them.
+func (s *run) serveOn(listener net.Listener, handler http.Handler) {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+	go func() { _ = server.Serve(listener) }()
 }

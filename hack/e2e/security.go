@@ -19,7 +19,7 @@ import (
 )
 
 // secretsStayHidden looks for the values of a session's secrets wherever somebody
-// who may not read Secrets can look. The agent prints them all.
+// who may not read Secrets can look. The agent prints all that it has.
 func secretsStayHidden(t *t) {
 	u := t.newUser()
 	c, _ := t.startOverHTTP(u, "hidden")

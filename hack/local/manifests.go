@@ -181,9 +181,9 @@ func (l *local) apply(ctx context.Context, object *unstructured.Unstructured) er
 }
 
 // isAdmins says that an object is there and belongs to whoever uses the cluster:
-// the catalogue of agents, once there is one.
+// the catalogue of agents and the prices of models, once there are any.
 func (l *local) isAdmins(ctx context.Context, object *unstructured.Unstructured) bool {
-	if object.GetKind() != "ConfigMap" || object.GetName() != v1alpha1.AgentCatalogueName {
+	if object.GetKind() != "ConfigMap" || object.GetName() != v1alpha1.AgentCatalogueName && object.GetName() != v1alpha1.ModelsName {
 		return false
 	}
 	return l.client.Get(ctx, client.ObjectKeyFromObject(object), object.DeepCopy()) == nil

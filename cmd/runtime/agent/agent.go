@@ -34,6 +34,7 @@ func Start(entry *session.Agent, input session.AgentInput, env []string, dir str
 		return nil, fmt.Errorf("the agent %s: %w", entry.Name, err)
 	}
 	cmd := process.Command(dir, env, command[0], command[1:]...)
+	process.Confine(cmd)
 	cmd.Stdout, cmd.Stderr = output, output
 	message, err := os.Open(input.MessageFile)
 	if err != nil {

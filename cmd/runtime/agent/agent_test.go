@@ -3,8 +3,10 @@ package agent_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/runtime/agent"
+	"github.com/parley-dev/parley/cmd/runtime/process"
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
@@ -19,6 +22,16 @@ var store = secrets.New(map[string]string{
 	session.LLMAPIKeyFile: "sk-llm-0123456789\n", session.SearchAPIKeyFile: "search-0123456789", session.SandboxAPIKeyFile: "sandbox-0123456789",
 	session.ProviderTokenFile: "ghp_0123456789", session.KeyFile: "session-0123456789", "custom.0": " keep spaces\n",
 })
+
+// TestMain is also what confines the agents.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == process.ConfineCommand {
+		runtime.LockOSThread()
+		fmt.Fprintln(os.Stderr, process.Become(os.Args[2], os.Args[3:]))
+		os.Exit(126)
+	}
+	os.Exit(m.Run())
+}
 
 // start runs a script as an agent.
 func start(t *testing.T, script string, adjust ...func(*session.Agent, *session.AgentInput)) (*agent.Agent, *bytes.Buffer, string) {
@@ -103,15 +116,15 @@ func TestAnAgentGetsItsEnvironment(t *testing.T) {
 	}
 	got := "\n" + string(text)
 	for _, want := range []string{
-		"LLM_MODEL=a/b", "LLM_API_KEY=sk-llm-0123456789", "SEARCH_API_KEY=search-0123456789", "SANDBOX_API_KEY=sandbox-0123456789",
-		"GITLAB_TOKEN=ghp_0123456789", "PARLEY_SESSION_KEY=session-0123456789", "PARLEY_MAX_ITERATIONS=7", "PARLEY_MAX_BUDGET=4.50",
-		"PARLEY_MCP_URL=http://127.0.0.1/mcp", "PARLEY_CONVERSATION=c", "OPENAI_API_KEY=sk-llm-0123456789", "TURNS=7",
+		"LLM_MODEL=a/b", "LLM_API_KEY=" + session.PlaceholderKey,
+		"GITLAB_TOKEN=ghp_0123456789", "PARLEY_MAX_ITERATIONS=7", "PARLEY_MAX_BUDGET=4.50",
+		"PARLEY_MCP_URL=http://127.0.0.1/mcp", "PARLEY_CONVERSATION=c", "OPENAI_API_KEY=" + session.PlaceholderKey, "TURNS=7",
 	} {
 		if !strings.Contains(got, "\n"+want+"\n") {
 			t.Errorf("%s is missing", want)
 		}
 	}
-	for _, unwanted := range []string{"GITHUB_TOKEN=", "LLM_BASE_URL=", "PARLEY_REPLAY_FILE=", "LLM_MODEL=other"} {
+	for _, unwanted := range []string{"GITHUB_TOKEN=", "SEARCH_API_KEY=", "SANDBOX_API_KEY=", "PARLEY_SESSION_KEY=", "NO_PROXY=", "LLM_BASE_URL=", "PARLEY_REPLAY_FILE=", "LLM_MODEL=other"} {
 		if strings.Contains(got, "\n"+unwanted) {
 			t.Errorf("%s is set", unwanted)
 		}
@@ -121,11 +134,34 @@ func TestAnAgentGetsItsEnvironment(t *testing.T) {
 	}
 }
 
+func TestAnAgentReachesTheSessionPastAProxy(t *testing.T) {
+	for name, c := range map[string]struct {
+		own  []string
+		want string
+	}{
+		"a proxy":             {[]string{"HTTP_PROXY=http://proxy"}, "127.0.0.1,localhost"},
+		"in small letters":    {[]string{"http_proxy=http://proxy", "NO_PROXY=a", "no_proxy=.example.com"}, ".example.com,127.0.0.1,localhost"},
+		"no proxy, for some":  {[]string{"no_proxy=a"}, "a"},
+		"no proxy of any":     {nil, ""},
+		"only for encryption": {[]string{"HTTPS_PROXY=http://proxy"}, ""},
+	} {
+		got := ""
+		for _, variable := range agent.Environment(c.own, &session.Document{}, store, session.AgentInput{}) {
+			if value, found := strings.CutPrefix(variable, "no_proxy="); found {
+				got = value
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: no_proxy is %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 func TestSecretsAreMaskedInWhatAnAgentPrints(t *testing.T) {
 	running, out, _ := start(t, `
-		echo "key $LLM_API_KEY"
+		echo "key sk-llm-0123456789"
 		printf 'in two sk-llm-01'; printf '23456789 parts\n' >&2
-		printf %s "$LLM_API_KEY" | base64
+		printf %s sk-llm-0123456789 | base64
 		printf 'no end %s' "$GITLAB_TOKEN"`)
 	if got := running.Termination(); got.Reason != v1alpha1.ReasonCompleted {
 		t.Fatalf("got %+v", got)

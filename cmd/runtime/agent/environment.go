@@ -7,10 +7,10 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-// Environment of the agent: the session's own, then what the user set and the keys that go with it, then where things
-// are. Of two variables of one name the later one counts.
+// Environment of the agent: the session's own, then what the user set, then where things are. Of two variables of one name
+// the later one counts. Of the secrets it has those that the user gave it: the custom ones and the token of the repository.
 func Environment(own []string, doc *session.Document, store *secrets.Store, input session.AgentInput) []string {
-	env := append([]string{}, own...)
+	env := pastTheProxy(own)
 	set := func(name, value string) {
 		if name != "" && value != "" {
 			env = append(env, name+"="+value)
@@ -18,9 +18,7 @@ func Environment(own []string, doc *session.Document, store *secrets.Store, inpu
 	}
 	set("LLM_MODEL", input.Model)
 	set("LLM_BASE_URL", input.BaseURL)
-	set("LLM_API_KEY", store.Key(session.LLMAPIKeyFile))
-	set("SEARCH_API_KEY", store.Key(session.SearchAPIKeyFile))
-	set("SANDBOX_API_KEY", store.Key(session.SandboxAPIKeyFile))
+	set("LLM_API_KEY", session.PlaceholderKey)
 	if r := doc.Repository; r != nil && r.TokenFile != "" {
 		set(session.TokenVariable(r.Provider), store.Key(r.TokenFile))
 	}
@@ -35,9 +33,24 @@ func Environment(own []string, doc *session.Document, store *secrets.Store, inpu
 	set("PARLEY_REPLAY_FILE", input.ReplayFile)
 	set("PARLEY_MCP_URL", input.RouterURL)
 	set("PARLEY_MCP_CONFIG", input.MCPConfigFile)
-	set("PARLEY_SESSION_KEY", store.Key(session.KeyFile))
 	set("PARLEY_MAX_BUDGET", input.MaxBudget)
 	set("PARLEY_MAX_ITERATIONS", input.MaxIterations.String())
+	return env
+}
+
+// pastTheProxy keeps what the session serves on the loopback address away from a proxy, which knows nothing of it.
+func pastTheProxy(own []string) []string {
+	const local = "127.0.0.1,localhost"
+	env, value := append([]string{}, own...), lookup(own)
+	for _, name := range []string{"HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"} {
+		if value(name) == "" {
+			continue
+		}
+		for _, except := range []string{"NO_PROXY", "no_proxy"} {
+			env = append(env, except+"="+strings.Trim(value(except)+","+local, ","))
+		}
+		break
+	}
 	return env
 }
 

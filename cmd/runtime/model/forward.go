@@ -90,8 +90,9 @@ func (p *Proxy) send(r *http.Request, call route, ask *ask) (response *http.Resp
 	if err != nil || !usageAdded || response.StatusCode != http.StatusBadRequest && response.StatusCode != http.StatusUnprocessableEntity {
 		return response, usageAdded, err
 	}
-	said, err := io.ReadAll(io.LimitReader(response.Body, largestRefusal))
-	if err != nil || !bytes.Contains(said, []byte("stream_options")) {
+	// What cannot be read now cannot be read either when the answer is passed on.
+	said, _ := io.ReadAll(io.LimitReader(response.Body, largestRefusal))
+	if !bytes.Contains(said, []byte("stream_options")) {
 		response.Body = struct {
 			io.Reader
 			io.Closer

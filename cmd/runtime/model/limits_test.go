@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -274,7 +275,7 @@ func TestAKilledSessionForgetsNoCall(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked, release := make(chan struct{}), make(chan struct{})
-			u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+			u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Content-Type", "text/event-stream")
 				_, _ = io.WriteString(w, c.before)
 				_ = http.NewResponseController(w).Flush()
@@ -291,13 +292,17 @@ func TestAKilledSessionForgetsNoCall(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = cmd.Wait() }()
-			p := &served{url: "http://" + address}
-			var response *http.Response
-			eventually(t, "it serves", func() (ok bool) {
-				var err error
-				response, err = http.Post(p.url+"/v1/messages", "application/json", strings.NewReader(`{"model":"claude","stream":true}`))
+			eventually(t, "it serves", func() bool {
+				connection, err := net.Dial("tcp", address)
+				if err == nil {
+					_ = connection.Close()
+				}
 				return err == nil
 			})
+			response, err := http.Post("http://"+address+"/v1/messages", "application/json", strings.NewReader(`{"model":"claude","stream":true}`))
+			if err != nil {
+				t.Fatal(err)
+			}
 			defer response.Body.Close()
 			<-asked
 			if _, err := io.ReadFull(response.Body, make([]byte, len(c.before))); err != nil {

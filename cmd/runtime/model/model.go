@@ -140,8 +140,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !known:
 		refuse(w, chat, http.StatusNotFound, "not_found_error", "the session serves no such path of the model's API")
 		return
-	case !loopback(r.Host) || !ownOrigin(r.Header.Get("Origin")):
-		// A page that a browser in the session shows must not use the model.
+	case !Local(r):
 		refuse(w, call.wire, http.StatusForbidden, "permission_error", "the model is served on the loopback address only")
 		return
 	}
@@ -164,6 +163,17 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	p.forward(w, r, call, ask, entry)
 }
+
+// Unusable answers every call with why the model cannot be used.
+func Unusable(why error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		call := routes[r.Method+" "+r.URL.Path]
+		refuse(w, call.wire, http.StatusBadRequest, "invalid_request_error", why.Error())
+	})
+}
+
+// Local says whether a request is one of this machine to itself. That of a page, which a browser in the session shows, is not.
+func Local(r *http.Request) bool { return loopback(r.Host) && ownOrigin(r.Header.Get("Origin")) }
 
 // loopback says whether a host is this machine's own.
 func loopback(host string) bool {

@@ -124,7 +124,7 @@ func (e *entry) add(t tokens, cost *big.Rat) {
 func (t tokens) all() int64 { return t.input + t.output + t.cacheRead + t.cacheWrite }
 
 // dated is the end of a model's name that says of when it is.
-var dated = regexp.MustCompile(`[-@](20[0-9]{6}|20[0-9]{2}-[0-9]{2}-[0-9]{2})$`)
+var dated = regexp.MustCompile(`[-@](20[0-9]{6}|20[0-9]{2}-[0-9]{2}-[0-9]{2}|latest)$`)
 
 // find what is known of a model that a request names. It may be named without its provider, with that of the model behind a
 // gateway, or with a date.

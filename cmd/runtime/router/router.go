@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os/exec"
 	"strings"
 	"sync"
 	"time"
@@ -43,6 +44,8 @@ type Options struct {
 	// Dir and Env of stdio servers.
 	Dir string
 	Env []string
+	// Confine stdio servers, where that can be done.
+	Confine func(*exec.Cmd)
 	// Busy is called when a request comes in; what it returns, when the request is answered.
 	Busy func() (done func())
 	Log  *slog.Logger
@@ -92,7 +95,7 @@ func New(options Options) *Router {
 	r.server.AddReceivingMiddleware(r.noteActivity)
 	r.Handler = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return r.server }, &mcp.StreamableHTTPOptions{
 		SessionTimeout: forget,
-		// Every request shows the session's key, which no page that was lured here knows.
+		// Whoever serves this has looked at where a request comes from, or at the key that it shows.
 		DisableLocalhostProtection: true,
 	})
 	r.addUpstreams(options.Servers)

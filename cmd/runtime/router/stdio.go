@@ -33,6 +33,9 @@ func (r *Router) stdio(server session.StdioServer) dialer {
 			env = append(env, v.Name+"="+value)
 		}
 		cmd := process.Command(r.options.Dir, env, server.Command, server.Args...)
+		if r.options.Confine != nil {
+			r.options.Confine(cmd)
+		}
 		stderr := r.options.Output(server.Name)
 		cmd.Stderr = stderr
 		input, output, err := startPiped(cmd)

@@ -69,7 +69,7 @@ func urlForms(value string) []string {
 // user.
 func secretParts(values map[string]string) []string {
 	parts := slices.Collect(maps.Values(values))
-	if _, password, ok := strings.Cut(values[session.ProviderTokenFile], ":"); ok {
+	if _, password, ok := strings.Cut(values[session.SecretVariable(session.ProviderTokenFile)], ":"); ok {
 		parts = append(parts, password)
 	}
 	return parts

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -18,25 +17,12 @@ import (
 
 const secret = `sk-"A1/b2+c3<d4>'`
 
-func TestASessionsSecretsAreReadFromItsFiles(t *testing.T) {
-	dir := t.TempDir()
-	// As a kubelet mounts a Secret: links to a version.
-	version := filepath.Join(dir, "..2026_01_01")
-	if err := os.Mkdir(version, 0o755); err != nil {
-		t.Fatal(err)
+func TestASessionsSecretsAreTakenFromItsEnvironment(t *testing.T) {
+	for key, value := range map[string]string{session.LLMAPIKeyFile: "sk-123456\n", "custom.0": " a b \n", "mcp.stdio.0.1": "x=y"} {
+		t.Setenv(session.SecretVariable(key), value)
 	}
-	for name, text := range map[string]string{"session.json": `{"namespace":"team"}`, "llm-api-key": "sk-123456\n", "custom.0": " a b \n"} {
-		if err := os.WriteFile(filepath.Join(version, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(filepath.Join("..data", name), filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Symlink("..2026_01_01", filepath.Join(dir, "..data")); err != nil {
-		t.Fatal(err)
-	}
-	store, err := secrets.Load(dir, &session.Document{})
+	t.Setenv("PARLEY_OTHER", "stays")
+	store, err := secrets.Take(&session.Document{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,8 +32,15 @@ func TestASessionsSecretsAreReadFromItsFiles(t *testing.T) {
 	if got := store.Value("custom.0"); got != " a b \n" {
 		t.Errorf("the custom secret is %q", got)
 	}
+	if got := store.Value("mcp.stdio.0.1") + store.Value("mcp.stdio.0.2"); got != "x=y" {
+		t.Errorf("the variable of a server is %q", got)
+	}
 	if got := store.Mask("sk-123456 of team"); got != "*** of team" {
 		t.Errorf("masked: %q", got)
+	}
+	environment := strings.Join(os.Environ(), "\n")
+	if strings.Contains(environment, session.SecretVariables) || strings.Contains(environment, "sk-123456") || !strings.Contains(environment, "PARLEY_OTHER=stays") {
+		t.Errorf("the environment is\n%s", environment)
 	}
 }
 
@@ -191,15 +184,12 @@ func TestOnlyWhatCanBeAKeyIsMaskedOfAServersVariables(t *testing.T) {
 		"a word of a variable with a key": {"SENTRY_AUTH", "production", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			if err := os.WriteFile(filepath.Join(dir, "value"), []byte(c.value), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			t.Setenv(session.SecretVariable("value"), c.value)
 			doc := &session.Document{}
 			if c.variable != "" {
 				doc.ToolServers.Stdio = []session.StdioServer{{Env: []session.EnvVar{{Name: c.variable, ValueFile: "value"}}}}
 			}
-			store, err := secrets.Load(dir, doc)
+			store, err := secrets.Take(doc)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,50 +1,50 @@
-// Package secrets reads the secret values of a session and keeps them out of what it prints.
+// Package secrets holds the secret values of a session and keeps them out of what it prints.
 package secrets
 
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/parley-dev/parley/api/session"
 )
 
-// Store holds the secret values of a session, by the names of their files.
+// Store holds the secret values of a session, by their keys in the session Secret.
 type Store struct {
-	values map[string]string
+	values map[string]string // by their variables
 	mask   *strings.Replacer
 	// forms are the texts that are masked, the longest first.
 	forms []string
 }
 
-// Load reads every file of the session's directory but the document. Each is a secret, but for words in the environment
-// of a tool server.
-func Load(dir string, doc *session.Document) (*Store, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("read the session's secrets: %w", err)
-	}
+// Take the session's secrets out of the environment of this process, so that no child gets them. The kernel still has them
+// where it put them at the start: the process must not be one that others can look into.
+func Take(doc *session.Document) (*Store, error) {
 	values := map[string]string{}
-	for _, entry := range entries {
-		// A volume of Kubernetes keeps its versions in directories whose names start with two dots.
-		if entry.IsDir() || entry.Name() == session.DocumentFile || strings.HasPrefix(entry.Name(), "..") {
+	for _, variable := range os.Environ() {
+		name, value, _ := strings.Cut(variable, "=")
+		if !strings.HasPrefix(name, session.SecretVariables) {
 			continue
 		}
-		value, err := os.ReadFile(filepath.Join(dir, entry.Name()))
-		if err != nil {
-			return nil, fmt.Errorf("read the session's secrets: %w", err)
+		values[name] = value
+		if err := os.Unsetenv(name); err != nil {
+			return nil, fmt.Errorf("take the session's secrets: %w", err)
 		}
-		values[entry.Name()] = string(value)
 	}
-	store := New(withoutWords(values, doc))
-	store.values = values
-	return store, nil
+	return newStore(values, withoutWords(values, doc)), nil
 }
 
-// New is a Store of these values, each of them a secret.
+// New is a Store of these values, by their keys, each of them a secret.
 func New(values map[string]string) *Store {
-	mask, forms := newMask(values)
+	byVariable := map[string]string{}
+	for key, value := range values {
+		byVariable[session.SecretVariable(key)] = value
+	}
+	return newStore(byVariable, byVariable)
+}
+
+func newStore(values, secret map[string]string) *Store {
+	mask, forms := newMask(secret)
 	return &Store{values: values, mask: mask, forms: forms}
 }
 
@@ -55,9 +55,8 @@ func (s *Store) longest() int {
 	return len(s.forms[0])
 }
 
-// Key is the value in a file, without the line break that editors and shells put at its end. It is empty where
-// there is no such file.
-func (s *Store) Key(file string) string { return strings.TrimSpace(s.values[file]) }
+// Key is a value without the line break that editors and shells put at its end. It is empty where there is none.
+func (s *Store) Key(key string) string { return strings.TrimSpace(s.Value(key)) }
 
-// Value is the value in a file as it stands.
-func (s *Store) Value(file string) string { return s.values[file] }
+// Value is a value as it stands.
+func (s *Store) Value(key string) string { return s.values[session.SecretVariable(key)] }

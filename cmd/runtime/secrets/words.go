@@ -17,15 +17,16 @@ var (
 	keyName = regexp.MustCompile(`(?i)key|token|secret|pass|pwd|pat|pin|cred|auth|sign|salt|private|cookie|session`)
 )
 
-// withoutWords leaves out what is in a file but is no key. Over HTTP nobody says which variables of a tool server are
-// keys, so that all of them come in files: also NODE_ENV, and production would be masked in every line of the log.
+// withoutWords leaves out what is kept like a key but is none. Over HTTP nobody says which variables of a tool server are
+// keys, so that all of them are kept as such: also NODE_ENV, and production would be masked in every line of the log.
 func withoutWords(values map[string]string, doc *session.Document) map[string]string {
 	keys := maps.Clone(values)
 	for _, server := range doc.ToolServers.Stdio {
 		for _, variable := range server.Env {
-			value := strings.TrimSpace(values[variable.ValueFile])
+			kept := session.SecretVariable(variable.ValueFile)
+			value := strings.TrimSpace(values[kept])
 			if len(value) <= longestWord && word.MatchString(value) && !keyName.MatchString(variable.Name) {
-				delete(keys, variable.ValueFile)
+				delete(keys, kept)
 			}
 		}
 	}

@@ -1,0 +1,254 @@
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/sys/unix"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/hack/sessionclient"
+)
+
+// reportVariable makes the program of the tests an agent that looks for secrets wherever it can, and says in this file what
+// it found.
+const reportVariable = "HOSTILE_REPORT"
+
+// aCanary is what the secrets of that session look like. The agent knows no more of them.
+var aCanary = regexp.MustCompile(`canary-[a-z]+-[0-9A-Z]{20}`)
+
+// findings of a hostile agent.
+type findings struct {
+	// Canaries that it found, and where.
+	Canaries map[string][]string
+	// Attempts to look into another process, by its id: what came of them.
+	Attempts map[int]map[string]string
+	// Answers of the ports that its user listens on, by port and request.
+	Answers map[string]map[string]int
+	// Commands of the processes.
+	Commands map[int]string
+	Tools    []string
+}
+
+func beHostile(file string) {
+	f := &findings{Canaries: map[string][]string{}, Attempts: map[int]map[string]string{}, Answers: map[string]map[string]int{}, Commands: map[int]string{}}
+	f.search("its environment", []byte(strings.Join(os.Environ(), "\n")))
+	for _, dir := range []string{os.Getenv("PARLEY_SESSION_DIR"), os.Getenv("PARLEY_WORKSPACE"), os.Getenv("HOME"), "/run/parley"} {
+		f.searchFiles(dir)
+	}
+	f.askGit()
+	for _, pid := range othersOfThisUser() {
+		f.lookInto(pid)
+	}
+	for _, address := range listening() {
+		f.ask(address)
+	}
+	text, err := json.Marshal(f)
+	if err == nil {
+		err = os.WriteFile(file, text, 0o600)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func (f *findings) search(where string, text []byte) {
+	for _, canary := range aCanary.FindAll(text, -1) {
+		if !slices.Contains(f.Canaries[string(canary)], where) {
+			f.Canaries[string(canary)] = append(f.Canaries[string(canary)], where)
+		}
+	}
+}
+
+func (f *findings) searchFiles(dir string) {
+	_ = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			text, _ := os.ReadFile(path)
+			f.search("the file "+path, text)
+		}
+		return nil
+	})
+}
+
+// askGit asks as git does.
+func (f *findings) askGit() {
+	cmd := exec.Command(os.Getenv("RUNTIME"), "git-credential", "get")
+	cmd.Stdin = strings.NewReader("protocol=https\nhost=github.com\n\n")
+	output, _ := cmd.CombinedOutput()
+	f.search("git's credentials", output)
+}
+
+// othersOfThisUser are the processes of this user but this one.
+func othersOfThisUser() (pids []int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/status")
+	for _, file := range files {
+		status, _ := os.ReadFile(file)
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if pid != os.Getpid() && bytes.Contains(status, []byte(fmt.Sprintf("\nUid:\t%d\t", os.Getuid()))) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// lookInto another process in every way that there is.
+func (f *findings) lookInto(pid int) {
+	dir := fmt.Sprintf("/proc/%d/", pid)
+	command, _ := os.ReadFile(dir + "cmdline")
+	f.search("a command line", command)
+	f.Commands[pid] = strings.ReplaceAll(string(command), "\x00", " ")
+	attempts := map[string]string{}
+	f.Attempts[pid] = attempts
+	try := func(what string, err error) {
+		attempts[what] = "done"
+		if err != nil {
+			attempts[what] = err.Error()
+		}
+	}
+	for _, file := range []string{"environ", "maps", "auxv", fmt.Sprintf("task/%d/environ", pid)} {
+		text, err := os.ReadFile(dir + file)
+		if err == nil && len(text) == 0 {
+			err = io.EOF // some are opened and then say nothing
+		}
+		f.search(dir+file, text)
+		try(file, err)
+	}
+	try("fd", openAny(dir+"fd/"))
+	try("mem", f.searchMemory(dir))
+	_, err := os.Readlink(dir + "cwd")
+	try("cwd", err)
+
+	word := make([]byte, 8)
+	_, err = unix.ProcessVMReadv(pid, []unix.Iovec{{Base: &word[0], Len: 8}}, []unix.RemoteIovec{{Base: 0x400000, Len: 8}}, 0)
+	if err == unix.EFAULT { //nolint:errorlint // a number: it may read, and there is nothing at that address
+		err = nil
+	}
+	try("process_vm_readv", err)
+	if handle, openErr := unix.PidfdOpen(pid, 0); openErr == nil {
+		_, err = unix.PidfdGetfd(handle, 0, 0)
+		try("pidfd_getfd", err)
+		_ = unix.Close(handle)
+	}
+	runtime.LockOSThread()
+	err = unix.PtraceAttach(pid)
+	if err == nil {
+		_, _ = unix.Wait4(pid, nil, 0, nil)
+		_ = unix.PtraceDetach(pid)
+	}
+	try("ptrace", err)
+	try("signal", syscall.Kill(pid, 0))
+}
+
+// openAny opens the first file that another process has open. To list them says nothing.
+func openAny(dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, entry := range entries {
+		var file *os.File
+		if file, err = os.OpenFile(dir+entry.Name(), os.O_RDONLY|unix.O_NONBLOCK, 0); err == nil {
+			_ = file.Close()
+			return nil
+		}
+	}
+	return err
+}
+
+func (f *findings) searchMemory(dir string) error {
+	memory, err := os.Open(dir + "mem")
+	if err != nil {
+		return err
+	}
+	defer memory.Close()
+	maps, err := os.ReadFile(dir + "maps")
+	for line := range strings.Lines(string(maps)) {
+		var from, to int64
+		if n, _ := fmt.Sscanf(line, "%x-%x r", &from, &to); n == 2 && to-from < 64<<20 {
+			text := make([]byte, to-from)
+			n, _ := memory.ReadAt(text, from)
+			f.search(dir+"mem", text[:n])
+		}
+	}
+	return err
+}
+
+// listening are the addresses on which processes of this user listen.
+func listening() (addresses []string) {
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		text, _ := os.ReadFile(table)
+		for line := range strings.Lines(string(text)) {
+			fields := strings.Fields(line)
+			if len(fields) < 8 || fields[3] != "0A" || fields[7] != strconv.Itoa(os.Getuid()) {
+				continue
+			}
+			_, port, _ := strings.Cut(fields[1], ":")
+			number, err := hex.DecodeString(port)
+			if err == nil {
+				addresses = append(addresses, net.JoinHostPort("127.0.0.1", strconv.Itoa(int(number[0])<<8|int(number[1]))))
+			}
+		}
+	}
+	return addresses
+}
+
+// ask a port for all that it might serve, with the keys that the agent has.
+func (f *findings) ask(address string) {
+	answers := map[string]int{}
+	f.Answers[address] = answers
+	client := &http.Client{Timeout: 10 * time.Second}
+	for _, path := range []string{"/", session.AlivePath, session.ReadyPath, session.StatusPath, session.ToolsPath, "/v1/models", "/v1/messages", "/v1/chat/completions", "/v1/responses",
+		"/debug/pprof/heap", "/metrics", "/key"} {
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			for _, key := range []string{"", session.PlaceholderKey, os.Getenv("GITHUB_TOKEN")} {
+				request, err := http.NewRequest(method, "http://"+address+path, strings.NewReader(`{"model":"gpt","stream":true}`))
+				if err != nil {
+					continue
+				}
+				if key != "" {
+					request.Header.Set("Authorization", "Bearer "+key)
+					request.Header.Set("X-Session-Api-Key", key)
+				}
+				response, err := client.Do(request)
+				if err != nil {
+					continue
+				}
+				text, _ := io.ReadAll(response.Body)
+				_ = response.Body.Close()
+				f.search("an answer of "+path, append(text, fmt.Sprint(response.Header)...))
+				answers[method+" "+path] = response.StatusCode
+			}
+		}
+	}
+	tools, err := sessionclient.Tools(context.Background(), "http://"+address+session.ToolsPath, http.DefaultClient)
+	if err != nil {
+		return
+	}
+	defer tools.Close()
+	list, err := tools.ListTools(context.Background(), nil)
+	if err != nil {
+		return
+	}
+	for _, tool := range list.Tools {
+		result, err := tools.CallTool(context.Background(), &mcp.CallToolParams{Name: tool.Name})
+		text, _ := json.Marshal(result)
+		f.search("the tool "+tool.Name, append(text, fmt.Sprint(err)...))
+		f.Tools = append(f.Tools, tool.Name)
+	}
+}
