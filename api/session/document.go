@@ -35,6 +35,12 @@ const (
 	ReadyPath = "/ready"
 	// StatusPath answers with a Status. It asks for the session's key.
 	StatusPath = "/status"
+	// EventsPath serves the journal by range, to the session's key or a token, and takes what the user sends, with a token of
+	// the facade only. StreamPath serves it as Server-Sent Events.
+	EventsPath = "/events"
+	StreamPath = "/events/stream"
+	// TokenHeader holds a token of the facade.
+	TokenHeader = "X-Parley-Token"
 	// ToolsPath serves the tools of all tool servers over streamable HTTP. It asks for the session's key; on the loopback
 	// address that the agent is told it does not.
 	ToolsPath = "/mcp"
@@ -99,8 +105,12 @@ type Document struct {
 
 	// Task is set where the first message is a suggested task.
 	Task bool `json:"task,omitempty"`
+	// History has all branches cloned with their history.
+	History bool `json:"history,omitempty"`
 	// OneShot ends the session after its first turn.
 	OneShot bool `json:"oneShot,omitempty"`
+	// SearchUnavailable is set where there is a key for a search tool, and no tool.
+	SearchUnavailable bool `json:"searchUnavailable,omitempty"`
 
 	ToolServers   ToolServers    `json:"toolServers,omitzero"`
 	CustomSecrets []CustomSecret `json:"customSecrets,omitempty"`

@@ -78,4 +78,6 @@ const (
 type AgentStatus struct {
 	Name  string     `json:"name,omitempty"`
 	State AgentState `json:"state"`
+	// Reported is the state as clients know it.
+	Reported State `json:"reported,omitempty"`
 }

@@ -17,6 +17,8 @@ type Termination struct {
 	// Reason is Idle, Completed or Failed. With another status than 0 it is OOMKilled, or there is none.
 	Reason  string `json:"reason"`
 	Message string `json:"message,omitempty"`
+	// Result is what came of the session, where it says so.
+	Result *v1alpha1.ConversationResult `json:"result,omitempty"`
 }
 
 // ParseTermination reads the termination message of a session that exited with status 0. An image with an

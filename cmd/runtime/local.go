@@ -20,10 +20,7 @@ func (s *run) modelOptions() model.Options {
 	return model.Options{
 		BaseURL: ptr.Deref(settings.LLMBaseURL, ""), Model: ptr.Deref(settings.LLMModel, ""), Key: s.store.Key(session.LLMAPIKeyFile),
 		Models: s.doc.Models, MaxCalls: int64(ptr.Deref(settings.MaxIterations, 0)), MaxBudget: ptr.Deref(settings.MaxBudgetPerTask, ""),
-		Reached: func(limit model.Limit) { s.log.Warn("the agent gets no more of the model", "reason", limit.Message) },
-		Unpriced: func(name string) {
-			s.log.Warn("the budget of the task cannot be kept, since the price of the model is not known", "model", name)
-		},
+		Reached: s.limited, Unpriced: s.unpriced,
 		UsageFile: filepath.Join(s.env.workspace, usageFile), Busy: s.activity.begin, Log: s.log,
 	}
 }

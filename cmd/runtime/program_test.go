@@ -61,7 +61,7 @@ func TestASessionRunsFromItsStartToItsEnd(t *testing.T) {
 		if len(got.ToolServers) != 1 || got.ToolServers[0].State != session.ToolServerConnected {
 			t.Errorf("the tool servers are %+v", got.ToolServers)
 		}
-		if got.Agent != (session.AgentStatus{Name: "test", State: session.AgentRunning}) || got.IdleSeconds != 0 || !got.Ready {
+		if got.Agent != (session.AgentStatus{Name: "test", State: session.AgentRunning, Reported: session.StateRunning}) || got.IdleSeconds != 0 || !got.Ready {
 			t.Errorf("the status is %+v", got)
 		}
 	})
@@ -159,7 +159,7 @@ func TestASessionWithoutAnAgentEndsWhenItIsIdle(t *testing.T) {
 		t.Fatal(err)
 	}
 	connected := time.Now()
-	if code, got := p.wait(t); code != 0 || got != (session.Termination{Reason: v1alpha1.ReasonIdle, Message: "nothing happened for 1.5s"}) {
+	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonIdle || got.Message != "nothing happened for 1.5s" {
 		t.Errorf("it ended with status %d: %+v", code, got)
 	}
 	if idle := time.Since(connected); idle < time.Second {

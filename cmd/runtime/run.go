@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -16,7 +15,8 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/runtime/agent"
+	"github.com/parley-dev/parley/cmd/runtime/driver"
+	"github.com/parley-dev/parley/cmd/runtime/journal"
 	"github.com/parley-dev/parley/cmd/runtime/model"
 	"github.com/parley-dev/parley/cmd/runtime/process"
 	"github.com/parley-dev/parley/cmd/runtime/router"
@@ -32,8 +32,8 @@ const toolsTimeout = 30 * time.Second
 // the deadline had passed before it was there, and after the clone come the tools.
 const startMargin = time.Minute
 
-// firstTurn is the name of the only one that there is.
-const firstTurn = "1"
+// journalFile is among the session's records.
+const journalFile = "events.jsonl"
 
 // step of a session's start.
 type step string
@@ -41,47 +41,35 @@ type step string
 const (
 	preparingWorkspace step = "preparing the workspace"
 	connectingTools    step = "connecting to the tool servers"
-	startingAgent      step = "starting the agent"
 	ready              step = "ready"
 )
 
 // run is one run of a session.
 type run struct {
-	env environment
-	doc *session.Document
-	// workOver: an earlier attempt did what there was to do, and this one serves what came of it.
-	workOver bool
+	env      environment
+	doc      *session.Document
 	store    *secrets.Store
 	output   *secrets.Output
 	log      *slog.Logger
 	activity *activity
 	model    *model.Proxy // nil where the settings name none that can be used
+	stopping chan struct{}
 
-	mu     sync.Mutex
-	at     step
-	work   workspace.Workspace
-	router *router.Router
-	agent  session.AgentStatus
+	mu      sync.Mutex
+	at      step
+	work    workspace.Workspace
+	router  *router.Router
+	journal *journal.Journal
+	driver  *driver.Driver
 }
 
 func newRun(env environment, doc *session.Document, store *secrets.Store, out io.Writer) *run {
 	output := store.Output(out)
-	s := &run{
-		env: env, doc: doc, store: store, output: output, activity: newActivity(),
+	return &run{
+		env: env, doc: doc, store: store, output: output, activity: newActivity(), stopping: make(chan struct{}),
 		log: slog.New(slog.NewTextHandler(output.Lines(""), nil)),
 		at:  preparingWorkspace, work: workspace.Workspace{Dir: env.workspace},
-		agent:    session.AgentStatus{State: session.AgentNone},
-		workOver: workspace.Ended(env.workspace),
 	}
-	if s.hasTask() {
-		s.agent = session.AgentStatus{Name: doc.Agent.Name, State: session.AgentWaiting}
-	}
-	return s
-}
-
-// hasTask says whether there is an agent, and something for it to do that an earlier attempt has not done.
-func (s *run) hasTask() bool {
-	return !s.workOver && s.doc.Agent != nil && len(s.doc.Agent.Command) > 0 && s.doc.HasWork()
 }
 
 // until runs the session until it ends or is told to stop. Status 0 means that it ended of its own accord, and that
@@ -105,6 +93,7 @@ func (s *run) until(stop <-chan os.Signal) (code int, err error) {
 	case received := <-stop:
 		s.log.Info("told to stop", "signal", received.String())
 		stopped, _ = received.(syscall.Signal)
+		close(s.stopping)
 		cancel()
 		termination = <-ended
 	}
@@ -123,11 +112,11 @@ func (s *run) until(stop <-chan os.Signal) (code int, err error) {
 	return 0, nil
 }
 
-// session prepares, serves and waits. It returns why the session ended; nil where ctx did. No child outlives it.
+// session prepares, serves and has the agent work. It returns why the session ended; nil where ctx did. No child outlives it.
 func (s *run) session(ctx context.Context, local string) *session.Termination {
-	// Sooner than it must be known: nothing is prepared for work that is not done.
-	if s.hasTask() && workspace.Begun(s.env.workspace) {
-		return s.failed(ctx, workspace.ErrBegun)
+	records, err := s.openRecords()
+	if err != nil {
+		return s.failed(ctx, err)
 	}
 	if err := trust(s.doc.CABundle, s.env.home); err != nil {
 		return s.failed(ctx, err)
@@ -136,6 +125,7 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	if err != nil {
 		return s.failed(ctx, err)
 	}
+	base := records.Base(work.Commit)
 	s.set(func() { s.at, s.work = connectingTools, *work })
 	if !process.Confinable() && len(s.doc.ToolServers.Stdio) > 0 {
 		s.log.Warn("this kernel has no Landlock, so that the agent can look into the stdio tool servers, and they into it")
@@ -152,56 +142,58 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 		// Also where the tools came at the same moment: what is to stop begins no work.
 		return nil
 	}
-	if !s.hasTask() {
-		return s.waitIdle(ctx)
-	}
-	s.set(func() { s.at = startingAgent })
-	memory := process.WatchMemory(s.env.cgroups)
-	running, err := s.startAgent(work, local)
+	drive, err := s.drive(work, local)
 	if err != nil {
 		return s.failed(ctx, err)
 	}
-	defer s.activity.begin()()
-	s.set(func() { s.at, s.agent.State = ready, session.AgentRunning })
-	select {
-	case <-running.Ended():
-		return s.agentEnded(running, memory)
-	case <-ctx.Done():
-		running.Stop()
-		return nil
-	}
-}
-
-// agentEnded says how the agent ended. Where the container outlives a process that was killed for its memory, nobody else knows why.
-func (s *run) agentEnded(running *agent.Agent, memory process.Memory) *session.Termination {
-	s.set(func() { s.agent.State = session.AgentEnded })
-	// Without this record a later attempt would take the work for cut off.
-	if err := workspace.End(s.env.workspace); err != nil {
-		s.log.Error("that the work is over could not be recorded", "error", err)
-	}
-	termination := running.Termination()
-	if termination.Reason == v1alpha1.ReasonFailed && memory.RanOut() {
-		termination.Message += "; memory ran out, and the kernel killed a process of the session (" + session.OOMKilled + ")"
-	}
-	return &termination
-}
-
-// waitIdle serves the workspace and the tools until nobody uses them.
-func (s *run) waitIdle(ctx context.Context) *session.Termination {
-	s.set(func() { s.at = ready })
 	s.activity.begin()() // the start was no idling
-	timeout := s.doc.IdleTimeout.Duration
-	select {
-	case <-s.activity.idleFor(ctx, timeout):
-		return &session.Termination{Reason: v1alpha1.ReasonIdle, Message: fmt.Sprintf("nothing happened for %s", timeout)}
-	case <-ctx.Done():
-		return nil
+	s.set(func() { s.at, s.driver = ready, drive })
+	termination := drive.Run(ctx)
+	if termination != nil {
+		termination.Result = s.result(work.Dir, base)
 	}
+	return termination
+}
+
+// openRecords finds what earlier attempts left, before anything is done. The agent's home directory is among it, and so what the agent
+// remembers of its own.
+func (s *run) openRecords() (*workspace.Records, error) {
+	if err := os.MkdirAll(s.env.workspace, 0o755); err != nil {
+		return nil, fmt.Errorf("make the workspace: %w", err)
+	}
+	records, err := workspace.OpenRecords(s.env.workspace)
+	if err != nil {
+		return nil, err
+	}
+	events, err := journal.Open(records.File(journalFile), s.store.Mask)
+	if err != nil {
+		return nil, err
+	}
+	s.set(func() { s.journal = events })
+	home, err := records.Home()
+	if err != nil {
+		return nil, err
+	}
+	s.env.home = home
+	return records, os.Setenv("HOME", home)
 }
 
 func (s *run) failed(ctx context.Context, err error) *session.Termination {
 	if ctx.Err() != nil {
 		return nil
+	}
+	s.mu.Lock()
+	events := s.journal
+	s.mu.Unlock()
+	if events != nil {
+		reason := err.Error()
+		_, failed := events.Append(
+			session.Event{Source: session.FromEnvironment, Observation: session.ObservedError, Message: reason, Content: &reason},
+			session.StateChange(session.StateError, reason),
+		)
+		if failed != nil {
+			s.log.Error("the end of the session could not be recorded", "error", failed)
+		}
 	}
 	return &session.Termination{Reason: v1alpha1.ReasonFailed, Message: err.Error()}
 }
@@ -220,33 +212,14 @@ func (s *run) runRouter(ctx context.Context, tools *router.Router) (stop func())
 	}
 }
 
-// startAgent gives the agent the message, which no later attempt does again.
-func (s *run) startAgent(work *workspace.Workspace, local string) (*agent.Agent, error) {
-	input, err := agentInput(s.env, s.doc, work, local)
-	if err != nil {
-		return nil, err
-	}
-	if err := workspace.Begin(s.env.workspace); err != nil {
-		return nil, err
-	}
-	if s.model != nil {
-		if err := s.model.BeginTurn(firstTurn); err != nil {
-			return nil, errors.Join(fmt.Errorf("record the turn: %w", err), workspace.Withdraw(s.env.workspace))
-		}
-	}
-	env := agent.Environment(os.Environ(), s.doc, s.store, input)
-	running, err := agent.Start(s.doc.Agent, input, env, work.Dir, s.output.Lines(""))
-	if err != nil {
-		return nil, errors.Join(err, workspace.Withdraw(s.env.workspace))
-	}
-	return running, nil
-}
-
 func (s *run) workspaceOptions() workspace.Options {
 	settings := &s.doc.Settings
 	options := workspace.Options{
 		Dir: s.env.workspace, Home: s.env.home, Repository: s.doc.Repository, Log: s.log, Patience: patience(s.doc.StartDeadline.Duration),
-		UserName: ptr.Deref(settings.GitUserName, ""), UserEmail: ptr.Deref(settings.GitUserEmail, ""),
+		UserName: ptr.Deref(settings.GitUserName, ""), UserEmail: ptr.Deref(settings.GitUserEmail, ""), History: s.doc.History,
+	}
+	if options.UserEmail == "" && ptr.Deref(settings.EmailVerified, false) {
+		options.UserEmail = ptr.Deref(settings.Email, "")
 	}
 	if s.doc.Repository != nil && s.doc.Repository.TokenFile != "" {
 		options.Token = s.store.Key(s.doc.Repository.TokenFile)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/events"
 )
 
 // handler serves the session's endpoints. Whether it lives and is ready anybody may ask; the rest needs the key.
@@ -28,8 +29,48 @@ func (s *run) handler() http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(s.status())
 	})))
+	mux.Handle("GET "+session.EventsPath, s.reader(key, (*events.Server).List))
+	mux.Handle("GET "+session.StreamPath, s.reader(key, (*events.Server).Stream))
+	mux.Handle("POST "+session.EventsPath, s.facadeOnly(s.withEvents((*events.Server).Add)))
 	mux.Handle(session.ToolsPath, authenticated(key, http.HandlerFunc(s.serveTools)))
 	return mux
+}
+
+// reader serves who has the session's key, or a token of the facade.
+func (s *run) reader(key string, serve func(*events.Server, http.ResponseWriter, *http.Request)) http.Handler {
+	withKey, withToken := authenticated(key, s.withEvents(serve)), s.facadeOnly(s.withEvents(serve))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(session.TokenHeader) != "" {
+			withToken.ServeHTTP(w, r)
+			return
+		}
+		withKey.ServeHTTP(w, r)
+	})
+}
+
+// facadeOnly serves the facade, which speaks for the session's user. The session's key does not do: the agent's tools may have it.
+func (s *run) facadeOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token := r.Header.Get(session.TokenHeader)
+		if session.VerifyToken(s.doc.PublicKey, token, session.AudienceSession, s.doc.UID, time.Now()) != nil {
+			unauthorized(w)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// withEvents serves once the session has its journal and an agent to drive.
+func (s *run) withEvents(serve func(*events.Server, http.ResponseWriter, *http.Request)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		d := s.drives()
+		if d == nil {
+			w.Header().Set("Retry-After", "1")
+			writeText(w, http.StatusServiceUnavailable, string(s.step()))
+			return
+		}
+		serve(&events.Server{Journal: s.journal, Driver: d, Stopping: s.stopping}, w, r)
+	})
 }
 
 func (s *run) serveTools(w http.ResponseWriter, r *http.Request) {
@@ -54,14 +95,18 @@ func authenticated(key string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got := sha256.Sum256([]byte(presentedKey(r)))
 		if key == "" || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(http.StatusUnauthorized)
-			_, _ = w.Write([]byte(`{"detail":"Unauthorized"}` + "\n"))
+			unauthorized(w)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+func unauthorized(w http.ResponseWriter) {
+	w.Header().Set("WWW-Authenticate", "Bearer")
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusUnauthorized)
+	_, _ = w.Write([]byte(`{"detail":"Unauthorized"}` + "\n"))
 }
 
 func presentedKey(r *http.Request) string {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/driver"
 	"github.com/parley-dev/parley/cmd/runtime/router"
 )
 
@@ -26,11 +27,37 @@ func (s *run) tools() *router.Router {
 	return s.router
 }
 
+// drives is the driver; nil while the session starts.
+func (s *run) drives() *driver.Driver {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.driver
+}
+
+// agentStatus is what the agent does.
+func (s *run) agentStatus() session.AgentStatus {
+	if !driver.HasAgent(s.doc) {
+		return session.AgentStatus{State: session.AgentNone}
+	}
+	status := session.AgentStatus{Name: s.doc.Agent.Name, State: session.AgentWaiting}
+	if d := s.drives(); d != nil {
+		status.Reported, _ = d.State()
+	}
+	switch status.Reported {
+	case session.StateRunning, session.StateConfirmation:
+		status.State = session.AgentRunning
+	case session.StateFinished:
+		status.State = session.AgentEnded
+	}
+	return status
+}
+
 func (s *run) status() session.Status {
 	servers := []session.ToolServer{}
 	if router := s.tools(); router != nil {
 		servers = router.Health()
 	}
+	agent := s.agentStatus()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	status := session.Status{
@@ -41,7 +68,7 @@ func (s *run) status() session.Status {
 			State: session.WorkspacePrepared, Directory: s.work.Dir, Branch: s.work.Branch, Commit: s.work.Commit, Resumed: s.work.Resumed,
 		},
 		ToolServers:        servers,
-		Agent:              s.agent,
+		Agent:              agent,
 		IdleSeconds:        int64(s.activity.idle().Seconds()),
 		IdleTimeoutSeconds: int64(s.doc.IdleTimeout.Seconds()),
 	}

@@ -32,7 +32,6 @@ type connected struct {
 	conn    *acp.Conn
 	ended   chan struct{}
 	result  error
-	killed  func() string
 	can     acp.AgentCapabilities
 	session string
 	// forgot: the session is new, though there was an earlier one that the agent cannot go on with.
@@ -70,6 +69,7 @@ func (d *Driver) startAgent() (*connected, error) {
 		return nil, err
 	}
 	cmd := process.Command(d.Dir, env, command[0], command[1:]...)
+	process.Confine(cmd)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (d *Driver) startAgent() (*connected, error) {
 	if err != nil {
 		return nil, errors.Join(err, out.Close())
 	}
-	c := &connected{name: d.Doc.Agent.Name, cmd: cmd, ended: make(chan struct{}), killed: d.Killed}
+	c := &connected{name: d.Doc.Agent.Name, cmd: cmd, ended: make(chan struct{})}
 	c.conn = acp.Connect(out, in, d)
 	go func() {
 		defer close(c.ended)
@@ -242,11 +242,6 @@ func (c *connected) whyGone() string {
 		return fmt.Sprintf("the agent %s ended before its turn did", c.name)
 	}
 	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		if status.Signal() == syscall.SIGKILL && c.killed != nil {
-			if why := c.killed(); why != "" {
-				return fmt.Sprintf("the agent %s was killed: %s", c.name, why)
-			}
-		}
 		return fmt.Sprintf("the agent %s was ended by signal %d (%s)", c.name, status.Signal(), status.Signal())
 	}
 	return fmt.Sprintf("the agent %s ended with status %d", c.name, exit.ExitCode())

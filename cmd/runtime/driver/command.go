@@ -31,7 +31,7 @@ func (d *Driver) runCommand(ctx context.Context, t task) ending {
 	var said tail
 	running, err := agent.Start(d.Doc.Agent, d.Input, d.Env, d.Dir, &both{d.Output(""), &said})
 	if err != nil {
-		return ending{state: session.StateError, reason: err.Error()}
+		return ending{state: session.StateError, reason: err.Error(), withdrawn: &t.message}
 	}
 	select {
 	case <-running.Ended():

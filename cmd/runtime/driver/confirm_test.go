@@ -68,7 +68,9 @@ func TestAQuestionOutlivesTheSession(t *testing.T) {
 	d.can = "plainresume"
 	d.start().until(session.StateConfirmation)
 	d.stop()
-	d.start().wait("the question again", func() bool { return strings.Count(strings.Join(d.events(), "\n"), "state awaiting_user_confirmation") == 2 })
+	d.start().wait("the question again", func() bool {
+		return strings.Count(strings.Join(d.events(), "\n"), "state awaiting_user_confirmation") == 2
+	})
 	if err := d.driver.ChangeState(session.StateConfirmed); err != nil {
 		t.Fatal(err)
 	}

@@ -38,9 +38,11 @@ type Options struct {
 	// Busy keeps the session from being idle until done is called. What Idle returns is closed when it is.
 	Busy func() (done func())
 	Idle func(context.Context) <-chan struct{}
-	// Killed is why a process of the session was killed by a signal, where more is known than that.
-	Killed func() string
-	Log    *slog.Logger
+	// Notices for the user, once.
+	Notices []string
+	// Cgroups is where the kernel counts the processes that it killed because memory ran out.
+	Cgroups string
+	Log     *slog.Logger
 }
 
 // Driver of a session's agent.
@@ -87,19 +89,12 @@ func New(o Options) (*Driver, error) {
 		d.history.fold(e)
 		return true
 	})
-	if err != nil {
-		return nil, err
-	}
-	return d, nil
+	d.history.held = false
+	return d, err
 }
 
 // HasAgent says whether there is an agent to work on messages.
 func HasAgent(doc *session.Document) bool { return doc.Agent != nil && len(doc.Agent.Command) > 0 }
-
-// HasWork says whether a document asks an agent to do something.
-func HasWork(doc *session.Document) bool {
-	return HasAgent(doc) && (doc.FirstMessage != "" || len(doc.ImageURLs) > 0 || doc.Instructions != "" || doc.Replay)
-}
 
 // Run the agent on each message until the session is over. It returns why that is; nil where ctx ended.
 func (d *Driver) Run(ctx context.Context) *session.Termination {
@@ -151,7 +146,7 @@ func (d *Driver) next() *task {
 		return nil
 	case h.turn >= 0:
 		return &task{message: h.turn, again: true}
-	case len(h.waiting) > 0:
+	case len(h.waiting) > 0 && !h.held:
 		return &task{message: h.waiting[0]}
 	}
 	return nil
@@ -162,12 +157,16 @@ func (d *Driver) open() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.history.state == "" {
-		if err := d.record(session.StateChange(session.StateLoading, "")); err != nil {
+		events := []session.Event{session.StateChange(session.StateLoading, "")}
+		for _, text := range d.Notices {
+			events = append(events, notice(text))
+		}
+		if err := d.record(events...); err != nil {
 			return err
 		}
 	}
-	if HasWork(d.Doc) && d.history.messages == 0 {
-		first := session.UserMessage(d.Doc.FirstMessage, d.Doc.ImageURLs)
+	if HasAgent(d.Doc) && d.Doc.HasWork() && d.history.messages == 0 {
+		first := session.UserMessage(d.Doc.FirstMessage, d.firstImages())
 		if d.Doc.FirstMessage == "" && d.Doc.Replay {
 			first.Message = "A recorded session is replayed."
 		}
@@ -195,7 +194,7 @@ func (d *Driver) wait(ctx context.Context) *session.Termination {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		// Unless a message came at the last moment.
-		if len(d.history.waiting) == 0 || !HasAgent(d.Doc) {
+		if len(d.history.waiting) == 0 || d.history.held || !HasAgent(d.Doc) {
 			d.closed = true
 			return d.idled()
 		}
@@ -261,7 +260,11 @@ func changeOf(state session.State) session.Event {
 func (d *Driver) Notice(text string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	_ = d.record(session.Event{Source: session.FromEnvironment, Observation: session.ObservedNotice, Message: text, Content: &text})
+	_ = d.record(notice(text))
+}
+
+func notice(text string) session.Event {
+	return session.Event{Source: session.FromEnvironment, Observation: session.ObservedNotice, Message: text, Content: &text}
 }
 
 // Limit ends the turn under way: it has used what it may.

@@ -102,8 +102,25 @@ func TestAnAgentThatCannotBeStartedIsSaid(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "x", Agent: &session.Agent{Name: "gone", Protocol: session.ProtocolACP, Command: []string{"no-such-agent"}}}).start()
 	d.until(session.StateError)
-	if got := d.events()[3]; !strings.Contains(got, "the agent gone cannot be started") {
+	if got := d.events()[2]; !strings.Contains(got, "the agent gone cannot be started") {
 		t.Errorf("it says %q", got)
+	}
+}
+
+func TestAMessageWaitsForAnAgentThatCanBeStarted(t *testing.T) {
+	t.Parallel()
+	for _, protocol := range []session.Protocol{session.ProtocolACP, session.ProtocolCommand} {
+		d := newDrive(t, session.Document{FirstMessage: "say yes", OneShot: true})
+		agent := *d.doc.Agent
+		d.doc.Agent = &session.Agent{Name: "gone", Protocol: protocol, Command: []string{"no-such-agent"}}
+		if got := d.start().over(); got == nil || got.Reason != v1alpha1.ReasonFailed {
+			t.Errorf("it ended with %+v", got)
+		}
+		_ = d.journal.Close()
+		d.doc.Agent = &agent
+		if got := d.start().over(); got == nil || got.Reason != v1alpha1.ReasonCompleted {
+			t.Errorf("with an agent it ended with %+v", got)
+		}
 	}
 }
 

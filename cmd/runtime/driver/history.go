@@ -1,6 +1,8 @@
 package driver
 
 import (
+	"slices"
+
 	"github.com/parley-dev/parley/api/session"
 )
 
@@ -18,6 +20,8 @@ type history struct {
 	instructed bool
 	// waiting are the messages that no turn has taken up, by their events.
 	waiting []int
+	// held: the agent could not be started for what waits. The next message, or the next attempt, tries again.
+	held bool
 	// messages of users that there have been.
 	messages int
 
@@ -60,6 +64,7 @@ func (h *history) fold(e *session.Event) {
 		h.foldState(e)
 	case e.IsUserMessage():
 		h.messages++
+		h.held = false
 		h.waiting = append(h.waiting, e.ID)
 	case e.Action == session.ActionChangeState:
 		h.foldWish(e)
@@ -88,6 +93,14 @@ func (h *history) foldState(e *session.Event) {
 		h.asked = e.ToolCall.ID
 	case h.state == session.StateRunning:
 		h.asked = ""
+	}
+	if e.Meta != nil && e.Meta.Withdrawn != nil {
+		h.held = true
+		if h.turn >= 0 {
+			h.waiting = slices.Insert(h.waiting, 0, *e.Meta.Withdrawn)
+			h.turns--
+			h.sessionTurns--
+		}
 	}
 	if over[h.state] {
 		h.turn, h.asked, h.wish = -1, "", ""

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ const (
 	// maxImage is the largest image that models take.
 	maxImage     = 5 << 20
 	imageTimeout = 30 * time.Second
+	fileScheme   = "file://"
 )
 
 // images are fetched here, so that the agent needs no way to where they are. One that cannot be had is said to be missing; the
@@ -30,7 +32,7 @@ func (d *Driver) images(ctx context.Context, addresses []string) []acp.Block {
 			blocks = append(blocks, acp.Text(fmt.Sprintf("Image %d goes with this message, but you cannot see images.", i+1)))
 			continue
 		}
-		data, kind, err := fetchImage(ctx, address)
+		data, kind, err := d.fetchImage(ctx, address)
 		if err != nil {
 			d.Notice(fmt.Sprintf("Image %d of the message cannot be shown to the agent: %v", i+1, err))
 			blocks = append(blocks, acp.Text(fmt.Sprintf("Image %d of this message could not be fetched.", i+1)))
@@ -41,13 +43,25 @@ func (d *Driver) images(ctx context.Context, addresses []string) []acp.Block {
 	return blocks
 }
 
-func fetchImage(ctx context.Context, address string) (data []byte, kind string, err error) {
+// firstImages are the addresses of the images that go with the first message.
+func (d *Driver) firstImages() []string {
+	images := slices.Clone([]string(d.Input.Images))
+	for i, image := range images {
+		if slices.Contains(d.Input.ImageFiles, image) {
+			images[i] = fileScheme + image
+		}
+	}
+	return images
+}
+
+func (d *Driver) fetchImage(ctx context.Context, address string) (data []byte, kind string, err error) {
+	file, isFile := strings.CutPrefix(address, fileScheme)
 	scheme, rest, _ := strings.Cut(address, ":")
-	switch strings.ToLower(scheme) {
-	case "data":
+	switch {
+	case isFile && slices.Contains(d.Input.ImageFiles, file): // and no other: a later message may name any
+		data, err = os.ReadFile(file)
+	case strings.EqualFold(scheme, "data"):
 		data, err = dataURL(rest)
-	case "file":
-		data, err = os.ReadFile(strings.TrimPrefix(rest, "//"))
 	default:
 		data, err = download(ctx, address)
 	}

@@ -59,6 +59,7 @@ func (d *Driver) runSetup(ctx context.Context, script string) (output string, co
 	defer cancel()
 	var kept tail
 	cmd := process.Command(d.Dir, d.Env, "sh", script)
+	process.Confine(cmd)
 	cmd.Stdout = &kept
 	cmd.Stderr = &kept
 	if err := cmd.Start(); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/runtime/acp"
+	"github.com/parley-dev/parley/cmd/runtime/process"
 )
 
 // cancelGrace is how long an agent may take to end a turn that is cancelled.
@@ -23,6 +24,8 @@ type ending struct {
 	reason string
 	// id of the error that clients know.
 	id string
+	// withdrawn: the turn could not begin, and its message waits.
+	withdrawn *int
 	// idle: nobody answered what the agent asks.
 	idle bool
 }
@@ -46,6 +49,7 @@ func (d *Driver) work(ctx context.Context, t task) ending {
 	d.mu.Lock()
 	d.stopped = nil
 	d.mu.Unlock()
+	memory := process.WatchMemory(d.Cgroups)
 	var end ending
 	if d.command() {
 		end = d.runCommand(ctx, t)
@@ -54,6 +58,9 @@ func (d *Driver) work(ctx context.Context, t task) ending {
 	}
 	if ctx.Err() != nil || end.idle {
 		return end // the turn is under way still, and a later attempt goes on with it
+	}
+	if end.state == session.StateError && memory.RanOut() {
+		end.reason += "; memory ran out, and the kernel killed a process of the session (" + session.OOMKilled + ")"
 	}
 	d.finish(&end)
 	return end
@@ -79,7 +86,11 @@ func (d *Driver) finish(end *ending) {
 	if end.state == session.StateAwaiting && d.Doc.OneShot {
 		end.state = session.StateFinished
 	}
-	_ = d.record(append(events, session.StateChange(end.state, end.reason))...) // Run looks at what is broken
+	last := session.StateChange(end.state, end.reason)
+	if end.withdrawn != nil {
+		last.Meta = &session.EventMeta{Withdrawn: end.withdrawn}
+	}
+	_ = d.record(append(events, last)...) // Run looks at what is broken
 }
 
 // converse with an agent that speaks ACP.
@@ -98,19 +109,16 @@ func (d *Driver) converse(ctx context.Context, t task) ending {
 	return d.promptAgent(ctx, prompt)
 }
 
-// notStarted ends a turn that had no agent to begin it. It is on record as begun, so that the next message can be taken up.
+// notStarted is the end of a turn that had no agent. One that had not begun waits for another try.
 func (d *Driver) notStarted(ctx context.Context, t task, err error) ending {
 	if ctx.Err() != nil {
 		return ending{}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	end := ending{state: session.StateError, reason: fmt.Sprintf("the agent %s cannot be started: %v", d.Doc.Agent.Name, err)}
 	if !t.again {
-		if err := d.record(turnEvent(t.message, d.history.session)); err != nil {
-			return ending{state: session.StateError, reason: err.Error()}
-		}
+		end.withdrawn = &t.message
 	}
-	return ending{state: session.StateError, reason: fmt.Sprintf("the agent %s cannot be started: %v", d.Doc.Agent.Name, err)}
+	return end
 }
 
 func turnEvent(message int, in string) session.Event {

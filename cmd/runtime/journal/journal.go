@@ -12,11 +12,15 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/parley-dev/parley/api/session"
 )
 
 // maxLine bounds an event. What agents tell is cut to much less before.
 const maxLine = 16 << 20
+
+const lockTimeout = 2 * time.Second
 
 // Journal of a session. Its methods may be called at the same time.
 type Journal struct {
@@ -41,11 +45,30 @@ func Open(path string, mask func(string) string) (*Journal, error) {
 		return nil, fmt.Errorf("open the journal: %w", err)
 	}
 	j := &Journal{mask: mask, now: time.Now, file: file, grown: make(chan struct{})}
-	if err := j.recover(); err != nil {
+	// A pod on a node that is cut off may still run when another has taken its place.
+	if err = lock(file); err == nil {
+		err = j.recover()
+	}
+	if err != nil {
 		_ = file.Close()
 		return nil, fmt.Errorf("open the journal: %w", err)
 	}
 	return j, nil
+}
+
+// lock the file against other attempts. One that has just ended may hold it a moment longer.
+func lock(file *os.File) error {
+	for deadline := time.Now().Add(lockTimeout); ; <-time.After(20 * time.Millisecond) {
+		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case errors.Is(err, unix.ENOTSUP), errors.Is(err, unix.ENOLCK): // a file system without locks
+			return nil
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return err
+		case time.Now().After(deadline):
+			return errors.New("another attempt of the session writes it")
+		}
+	}
 }
 
 // recover finds the lines, and removes what is left of one that was torn.

@@ -168,6 +168,16 @@ func TestAReaderFollowsWhatIsWrittenMeanwhile(t *testing.T) {
 	group.Wait()
 }
 
+func TestOfTwoAttemptsOneWrites(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "events.jsonl")
+	first := open(t, path)
+	if _, err := journal.Open(path, strings.ToLower); err == nil || !strings.Contains(err.Error(), "another attempt") {
+		t.Errorf("got %v", err)
+	}
+	_ = first.Close()
+	open(t, path)
+}
+
 func TestAClosedJournalTakesNothing(t *testing.T) {
 	j := open(t, filepath.Join(t.TempDir(), "events.jsonl"))
 	if err := j.Close(); err != nil {
@@ -191,11 +201,11 @@ func FuzzJournal(f *testing.F) {
 		if err != nil {
 			return // damage is said
 		}
-		defer j.Close()
 		before := j.Len()
 		if written, err := j.Append(message("next")); err != nil || written[0].ID != before {
 			t.Errorf("got %+v, %v", written, err)
 		}
+		_ = j.Close()
 		if after, err := journal.Open(path, strings.ToLower); err != nil || after.Len() != before+1 {
 			t.Errorf("opened again: %v", err)
 		}

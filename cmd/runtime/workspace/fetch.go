@@ -104,6 +104,9 @@ func (o Options) fetchOnce(ctx context.Context, remote *Remote, dir string) erro
 	if remote.URL.Scheme == "file" {
 		options.Depth = 0
 	}
+	if o.History {
+		options.Depth, options.SingleBranch = 0, false
+	}
 	repository, err := git.PlainCloneContext(ctx, dir, false, options)
 	if errors.Is(err, transport.ErrEmptyRemoteRepository) && o.Repository.Branch == "" {
 		// There is nothing to clone yet, but a place to push to.

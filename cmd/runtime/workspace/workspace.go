@@ -27,6 +27,8 @@ type Options struct {
 	Dir, Home string
 	// Repository to clone into it; nil where there is none.
 	Repository *session.Repository
+	// History is cloned too, and all branches.
+	History bool
 	// Token of the repository's provider; empty where there is none.
 	Token string
 	// UserName and UserEmail are the author of commits.

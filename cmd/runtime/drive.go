@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"time"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/runtime/agent"
+	"github.com/parley-dev/parley/cmd/runtime/driver"
+	"github.com/parley-dev/parley/cmd/runtime/model"
+	"github.com/parley-dev/parley/cmd/runtime/workspace"
+)
+
+// resultTimeout bounds how long the end of a session waits to tell what changed.
+const resultTimeout = 20 * time.Second
+
+// drive is what has the agent work. It tells the user what the settings ask for and cannot have.
+func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, error) {
+	input, err := agentInput(s.env, s.doc, work, local)
+	if err != nil {
+		return nil, err
+	}
+	env := agent.Environment(os.Environ(), s.doc, s.store, input)
+	return driver.New(driver.Options{
+		Doc: s.doc, Input: input, Env: env, Dir: work.Dir, ToolsURL: local + session.ToolsPath, Journal: s.journal, Model: s.turns(),
+		Output: func(name string) io.WriteCloser {
+			if name != "" {
+				name = "[" + name + "] "
+			}
+			return s.output.Lines(name)
+		},
+		Busy:    s.activity.begin,
+		Idle:    func(ctx context.Context) <-chan struct{} { return s.activity.idleFor(ctx, s.doc.IdleTimeout.Duration) },
+		Notices: notices(s.doc),
+		Cgroups: s.env.cgroups,
+		Log:     s.log,
+	})
+}
+
+// turns are counted by the model; where there is none, nothing is.
+func (s *run) turns() driver.Model {
+	if s.model == nil {
+		return noModel{}
+	}
+	return s.model
+}
+
+type noModel struct{}
+
+func (noModel) BeginTurn(string) error { return nil }
+func (noModel) EndTurn() error         { return nil }
+
+// limited ends the turn that has used what it may.
+func (s *run) limited(limit model.Limit) {
+	s.log.Warn("the agent gets no more of the model", "reason", limit.Message)
+	if d := s.drives(); d != nil {
+		d.Limit(limit.Message)
+	}
+}
+
+// unpriced tells the user that a budget is not kept.
+func (s *run) unpriced(name string) {
+	s.log.Warn("the budget of the task cannot be kept, since the price of the model is not known", "model", name)
+	if d := s.drives(); d != nil {
+		d.Notice("The budget of the task, max_budget_per_task, cannot be kept: the price of the model " + name + " is not known.")
+	}
+}
+
+// result is what came of the session.
+func (s *run) result(dir, base string) *v1alpha1.ConversationResult {
+	ctx, cancel := context.WithTimeout(context.Background(), resultTimeout)
+	defer cancel()
+	_, said := s.drives().State()
+	changes := workspace.Compare(ctx, dir, base)
+	result := &v1alpha1.ConversationResult{Summary: s.store.Mask(said), Commit: changes.Commit, Branch: changes.Branch, FilesChanged: int32(changes.Files)}
+	if s.model != nil && s.model.Usage().Session.Calls > 0 {
+		used := s.model.Usage().Session
+		result.InputTokens, result.OutputTokens, result.Cost = used.Input+used.CacheRead+used.CacheWrite, used.Output, used.Cost.String()
+	}
+	if *result == (v1alpha1.ConversationResult{}) {
+		return nil
+	}
+	return result
+}
+
+// notices are what the settings ask for and this session cannot have.
+func notices(doc *session.Document) []string {
+	var list []string
+	settings := &doc.Settings
+	if analyzer := ptr.Deref(settings.SecurityAnalyzer, ""); analyzer != "" && analyzer != "llm" && ptr.Deref(settings.ConfirmationMode, false) {
+		list = append(list, "The security analyzer "+analyzer+" is not known here: every action waits for your confirmation.")
+	}
+	if doc.SearchUnavailable {
+		list = append(list, "There is a search_api_key, but no search tool: the operator was not told of one.")
+	}
+	return list
+}

@@ -1,0 +1,65 @@
+package workspace_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/parley-dev/parley/cmd/runtime/workspace"
+)
+
+func TestWhatIsInTheWayOfTheRecordsIsNotAccepted(t *testing.T) {
+	for name, obstruct := range map[string]func(path, elsewhere string) error{
+		"a file":            func(path, _ string) error { return os.WriteFile(path, nil, 0o600) },
+		"a link":            func(path, elsewhere string) error { return os.Symlink(elsewhere, path) },
+		"a link to nothing": func(path, _ string) error { return os.Symlink("nothing", path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, elsewhere := t.TempDir(), t.TempDir()
+			if err := obstruct(filepath.Join(dir, ".parley"), elsewhere); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := workspace.OpenRecords(dir); err == nil || !strings.Contains(err.Error(), ".parley") {
+				t.Errorf("got %v", err)
+			}
+			if entries, err := os.ReadDir(elsewhere); err != nil || len(entries) > 0 {
+				t.Errorf("elsewhere are %v, %v", entries, err)
+			}
+		})
+	}
+}
+
+func TestWhatASessionChangedIsCountedFromItsFirstCommit(t *testing.T) {
+	dir := t.TempDir()
+	git := func(script string) string {
+		t.Helper()
+		cmd := exec.Command("sh", "-ec", script)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "GIT_CONFIG_NOSYSTEM=1", "GIT_AUTHOR_NAME=T", "GIT_AUTHOR_EMAIL=t@example.com",
+			"GIT_COMMITTER_NAME=T", "GIT_COMMITTER_EMAIL=t@example.com")
+		output, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, output)
+		}
+		return strings.TrimSpace(string(output))
+	}
+	first := git(`git init -q -b main . && echo 1 > a && echo 1 > b && echo .parley/ > .gitignore && git add . && git commit -qm one && git rev-parse HEAD`)
+	records, err := workspace.OpenRecords(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if base := records.Base(first); base != first {
+		t.Errorf("the base is %s", base)
+	}
+	second := git(`git checkout -qb work && echo 2 > a && git commit -qam two && echo 3 > b && echo new > c && git rev-parse HEAD`)
+	// A later attempt finds another commit, and compares with the first all the same.
+	base := records.Base(second)
+	if got, want := workspace.Compare(t.Context(), dir, base), (workspace.Changes{Branch: "work", Commit: second, Files: 3}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := workspace.Compare(t.Context(), t.TempDir(), base); got != (workspace.Changes{}) {
+		t.Errorf("of no repository: %+v", got)
+	}
+}
