@@ -60,6 +60,7 @@ func buildDocument(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec
 		Images:       session.Images(&c.Spec),
 		Replay:       c.Spec.ReplayJSONRef != nil,
 		Instructions: ptr.Deref(c.Spec.ConversationInstructions, ""),
+		OneShot:      c.Spec.OneShot,
 		IdleTimeout:  metav1.Duration{Duration: life.idleTimeout},
 
 		StartDeadline: metav1.Duration{Duration: life.startDeadline},

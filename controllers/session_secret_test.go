@@ -105,6 +105,7 @@ func TestTheSessionDocumentSaysEverythingThatWasAsked(t *testing.T) {
 		s.Repository, s.GitProvider, s.SelectedBranch = ptr.To("o/r"), ptr.To(v1alpha1.GitHub), ptr.To("dev")
 		s.InitialUserMsg, s.ConversationInstructions = ptr.To("hello"), ptr.To("be brief")
 		s.Images = []v1alpha1.ConversationImage{imageAt("https://example.com/a.png"), imageIn("screens", "login.png")}
+		s.OneShot = true
 	})
 	doc, files := buildDocument(c.Conversation, &settings, class{}.bounds(&c.Spec))
 	values := map[string][]byte{}

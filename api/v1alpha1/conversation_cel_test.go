@@ -80,6 +80,15 @@ func TestConversationSchema(t *testing.T) {
 		{name: "rejects a microagent of an unknown provider", spec: "createMicroagent: {repo: o/r, gitProvider: svn}", field: "spec.createMicroagent.gitProvider"},
 		{name: "rejects a microagent with an empty title", spec: `createMicroagent: {repo: o/r, title: ""}`, field: "spec.createMicroagent.title"},
 
+		{name: "accepts one turn for a message", spec: "{oneShot: true, initialUserMsg: hi}"},
+		{name: "accepts one turn for images", spec: "{oneShot: true, imageURLs: [u]}"},
+		{name: "accepts one turn for a task", spec: "{oneShot: true, suggestedTask: " + task + "}"},
+		{name: "accepts one turn for a microagent", spec: "{oneShot: true, createMicroagent: " + microagent + "}"},
+		{name: "accepts one turn for instructions", spec: "{oneShot: true, conversationInstructions: be brief}"},
+		{name: "accepts one turn for a replay", spec: "{oneShot: true, replayJSONRef: " + replay + "}"},
+		{name: "rejects one turn for nothing", spec: "{oneShot: true, repository: o/r}", field: "spec.oneShot", message: "needs something to do"},
+		{name: "accepts many turns for nothing", spec: "oneShot: false"},
+
 		{name: "accepts a replay alone", spec: "replayJSONRef: " + replay},
 		{name: "rejects a replay with a message", spec: "{initialUserMsg: hi, replayJSONRef: " + replay + "}", field: "spec.initialUserMsg", message: "must be absent when replayJSONRef is set"},
 		{name: "rejects a replay with images", spec: "{imageURLs: [u], replayJSONRef: " + replay + "}", field: "spec.imageURLs", message: "must be absent when replayJSONRef is set"},
@@ -182,11 +191,9 @@ func TestWhatASessionWasAskedToDoCannotBeChanged(t *testing.T) {
 		{"conversationInstructions", "Be brief.", "Be kind."},
 		{"mcpConfig", "{stdioServers: [{name: a, command: a}]}", "{stdioServers: [{name: a, command: b}]}"},
 		{"workspace", "{size: 1Gi}", "{size: 2Gi}"},
+		{"oneShot", "true", "false"},
 	} {
-		rest := ""
-		if c.field == "selectedBranch" {
-			rest = "repository: o/r"
-		}
+		rest := map[string]string{"selectedBranch": "repository: o/r", "oneShot": "initialUserMsg: hi"}[c.field]
 		before := "{" + c.field + ": " + c.before + ", " + rest + "}"
 		after := "{" + c.field + ": " + c.after + ", " + rest + "}"
 		without := "{" + rest + "}"
@@ -200,6 +207,16 @@ func TestWhatASessionWasAskedToDoCannotBeChanged(t *testing.T) {
 		reject("changed", before, after)
 		reject("removed", before, without)
 		reject("added", without, before)
+	}
+}
+
+func TestOneShotThatIsFalseIsAsGoodAsNone(t *testing.T) {
+	t.Parallel()
+	conversation := mustCreate(t, "Conversation", env.Namespace(t, nil), "{}")
+	for _, spec := range []string{"{oneShot: false}", "{}"} {
+		if err := update(t, conversation, spec); err != nil {
+			t.Errorf("change to %s: %v", spec, err)
+		}
 	}
 }
 

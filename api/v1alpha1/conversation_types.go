@@ -18,6 +18,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule="has(self.mcpConfig) == has(oldSelf.mcpConfig) && (!has(self.mcpConfig) || self.mcpConfig == oldSelf.mcpConfig)",message="mcpConfig cannot be changed: create a new Conversation",fieldPath=".mcpConfig"
 // +kubebuilder:validation:XValidation:rule="has(self.workspace) == has(oldSelf.workspace) && (!has(self.workspace) || self.workspace == oldSelf.workspace)",message="workspace cannot be changed: create a new Conversation",fieldPath=".workspace"
 // +kubebuilder:validation:XValidation:rule="has(self.sessionClassName) == has(oldSelf.sessionClassName) && (!has(self.sessionClassName) || self.sessionClassName == oldSelf.sessionClassName)",message="sessionClassName cannot be changed: create a new Conversation",fieldPath=".sessionClassName"
+// +kubebuilder:validation:XValidation:rule="(has(self.oneShot) && self.oneShot) == (has(oldSelf.oneShot) && oldSelf.oneShot)",message="oneShot cannot be changed: create a new Conversation",fieldPath=".oneShot"
 // +kubebuilder:validation:XValidation:rule="!has(self.replayJSONRef) || !has(self.initialUserMsg)",message="initialUserMsg must be absent when replayJSONRef is set: a replay brings its own first message",fieldPath=".initialUserMsg"
 // +kubebuilder:validation:XValidation:rule="!has(self.replayJSONRef) || !has(self.imageURLs)",message="imageURLs must be absent when replayJSONRef is set: a replay brings its own images",fieldPath=".imageURLs"
 // +kubebuilder:validation:XValidation:rule="!has(self.replayJSONRef) || !has(self.images)",message="images must be absent when replayJSONRef is set: a replay brings its own images",fieldPath=".images"
@@ -27,6 +28,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule="!has(self.images) || !has(self.imageURLs)",message="images must be absent when imageURLs is set: images holds URLs too, in the order that is meant",fieldPath=".images"
 // +kubebuilder:validation:XValidation:rule="!has(self.suggestedTask) || !has(self.createMicroagent)",message="createMicroagent must be absent when suggestedTask is set: ask for one of them",fieldPath=".createMicroagent"
 // +kubebuilder:validation:XValidation:rule="!has(self.selectedBranch) || has(self.repository) || has(self.suggestedTask) || has(self.createMicroagent)",message="selectedBranch needs a repository to be a branch of",fieldPath=".selectedBranch"
+// +kubebuilder:validation:XValidation:rule="!has(self.oneShot) || !self.oneShot || has(self.initialUserMsg) || has(self.imageURLs) || has(self.suggestedTask) || has(self.createMicroagent) || has(self.conversationInstructions) || has(self.replayJSONRef)",message="oneShot needs something to do: a message, images, a task, a microagent, instructions or a replay",fieldPath=".oneShot"
 type ConversationSpec struct {
 	// UserSettingsName names the UserSettings, in the same namespace, whose session this is.
 	// +kubebuilder:default=default
@@ -92,6 +94,11 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:MaxLength=131072
 	// +optional
 	ConversationInstructions *string `json:"conversationInstructions,omitempty"`
+
+	// OneShot ends the session when the agent is done with what it was asked to do, as Completed or Failed. Without it the
+	// session waits for messages until it is idle.
+	// +optional
+	OneShot bool `json:"oneShot,omitempty"`
 
 	// MCPConfig lists the session's tool servers, in place of those of the settings.
 	// +optional

@@ -115,6 +115,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: mcpConfig
       type:
         namedType: com.github.parley-dev.parley.api.v1alpha1.MCPConfig
+    - name: oneShot
+      type:
+        scalar: boolean
     - name: replayJSONRef
       type:
         namedType: com.github.parley-dev.parley.api.v1alpha1.ConfigMapKeyRef

@@ -37,6 +37,9 @@ type ConversationSpecApplyConfiguration struct {
 	CreateMicroagent *CreateMicroagentApplyConfiguration `json:"createMicroagent,omitempty"`
 	// ConversationInstructions the agent follows throughout the session.
 	ConversationInstructions *string `json:"conversationInstructions,omitempty"`
+	// OneShot ends the session when the agent is done with what it was asked to do, as Completed or Failed. Without it the
+	// session waits for messages until it is idle.
+	OneShot *bool `json:"oneShot,omitempty"`
 	// MCPConfig lists the session's tool servers, in place of those of the settings.
 	MCPConfig *MCPConfigApplyConfiguration `json:"mcpConfig,omitempty"`
 	// Workspace that outlives the session's pod. Without it, as the class says.
@@ -160,6 +163,14 @@ func (b *ConversationSpecApplyConfiguration) WithCreateMicroagent(value *CreateM
 // If called multiple times, the ConversationInstructions field is set to the value of the last call.
 func (b *ConversationSpecApplyConfiguration) WithConversationInstructions(value string) *ConversationSpecApplyConfiguration {
 	b.ConversationInstructions = &value
+	return b
+}
+
+// WithOneShot sets the OneShot field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the OneShot field is set to the value of the last call.
+func (b *ConversationSpecApplyConfiguration) WithOneShot(value bool) *ConversationSpecApplyConfiguration {
+	b.OneShot = &value
 	return b
 }
 
