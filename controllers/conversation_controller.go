@@ -237,6 +237,9 @@ func (r *conversationReconciler) writeStatus(ctx context.Context, o observation,
 	r.overwritten.add(o.conversation, conversation)
 	r.announce(conversation, before, after)
 	measure(o.conversation, before, after, o.now)
+	if endsNow(before, v) && o.analytics {
+		measureUse(after.Result)
+	}
 	return 0, nil
 }
 

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -33,6 +34,9 @@ func conversationStatus(o observation, v verdict) v1alpha1.ConversationStatus {
 		status.Workspace = v1alpha1.WorkspaceKind(pod.Labels[v1alpha1.LabelWorkspace])
 	}
 	setTimes(&status, o, v)
+	if endsNow(before, v) {
+		status.Result = v.result
+	}
 	// A time that comes while the session starts, runs or ends was heard, and starts nothing later.
 	if waits := isOver(before) && v.next == nil; restartDue(o) && !waits {
 		status.RestartedAt = o.conversation.Spec.RestartAt
@@ -42,6 +46,11 @@ func conversationStatus(o observation, v verdict) v1alpha1.ConversationStatus {
 	}
 	setConditions(&status, o, v)
 	return status
+}
+
+// endsNow: the session is over, and nobody wrote so yet.
+func endsNow(before v1alpha1.ConversationStatus, v verdict) bool {
+	return v.state == v1alpha1.StateStopped && slices.Contains(endings, v.reason) && !isOver(before)
 }
 
 // setAttempt records what happened to the present attempt, or that another one follows.

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -26,6 +27,7 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 		return o, nil, fmt.Errorf("read UserSettings: %w", err)
 	}
 	o.settingsExist = err == nil && settings.DeletionTimestamp == nil
+	o.analytics = o.settingsExist && ptr.Deref(settings.Spec.UserConsentsToAnalytics, false)
 	name := className(c, settings)
 	if o.pod != nil {
 		// It is of the class that it started with, whatever became of its settings since.

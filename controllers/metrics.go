@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -28,11 +29,35 @@ var (
 		Name: "parley_conversation_stops_total",
 		Help: "Stops of sessions by reason.",
 	}, []string{"reason"})
+	// Of the sessions of users who agreed to it, and of no others.
+	tokensTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "parley_session_tokens_total",
+		Help: "Tokens that sessions used until they ended, by kind: input or output.",
+	}, []string{"kind"})
+	costTotal = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "parley_session_cost_dollars_total",
+		Help: "What sessions cost until they ended, in US dollars.",
+	})
 
 	conversationsDesc = prometheus.NewDesc("parley_conversations", "Conversations by state.", []string{"state"}, nil)
 )
 
-func init() { metrics.Registry.MustRegister(startSeconds, startsTotal, stopsTotal) }
+func init() {
+	metrics.Registry.MustRegister(startSeconds, startsTotal, stopsTotal, tokensTotal, costTotal)
+}
+
+// measureUse counts what a session used, once its end is written.
+func measureUse(result *v1alpha1.ConversationResult) {
+	if result == nil {
+		return
+	}
+	tokensTotal.WithLabelValues("input").Add(float64(result.InputTokens))
+	tokensTotal.WithLabelValues("output").Add(float64(result.OutputTokens))
+	// Of a cost that is not known there is none.
+	if cost, err := strconv.ParseFloat(result.Cost, 64); err == nil {
+		costTotal.Add(cost)
+	}
+}
 
 // measure counts a change of state, once it is written.
 func measure(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus, now time.Time) {

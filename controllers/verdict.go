@@ -22,8 +22,8 @@ type observation struct {
 	volume bool
 	// scratch: the session's files go with its pod.
 	scratch bool
-	// settingsExist says whether the UserSettings are there.
-	settingsExist bool
+	// settingsExist says whether the UserSettings are there, analytics whether their user agreed to be counted.
+	settingsExist, analytics bool
 	// unready is why a session that has no pod cannot get one yet; nil if nothing stands in the way.
 	unready *problem
 	// pod of the present attempt; nil if there is none.
@@ -64,6 +64,8 @@ type verdict struct {
 	next *nextAttempt
 	// podless: it was made sure that there is no pod, also none that the cache does not have.
 	podless bool
+	// result is what came of a session that ends, where it says so.
+	result *v1alpha1.ConversationResult
 }
 
 // nextAttempt is how an attempt comes to follow the present one.
@@ -173,6 +175,7 @@ func ended(o observation) (verdict, bool) {
 		}[t.Reason]
 	}
 	v := stopped(t.Reason, t.Message, keepEnded)
+	v.result = t.Result
 	v.stalled = slices.Contains(failures, t.Reason)
 	return v, true
 }

@@ -28,7 +28,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule="!has(self.images) || !has(self.imageURLs)",message="images must be absent when imageURLs is set: images holds URLs too, in the order that is meant",fieldPath=".images"
 // +kubebuilder:validation:XValidation:rule="!has(self.suggestedTask) || !has(self.createMicroagent)",message="createMicroagent must be absent when suggestedTask is set: ask for one of them",fieldPath=".createMicroagent"
 // +kubebuilder:validation:XValidation:rule="!has(self.selectedBranch) || has(self.repository) || has(self.suggestedTask) || has(self.createMicroagent)",message="selectedBranch needs a repository to be a branch of",fieldPath=".selectedBranch"
-// +kubebuilder:validation:XValidation:rule="!has(self.oneShot) || !self.oneShot || has(self.initialUserMsg) || has(self.imageURLs) || has(self.suggestedTask) || has(self.createMicroagent) || has(self.conversationInstructions) || has(self.replayJSONRef)",message="oneShot needs something to do: a message, images, a task, a microagent, instructions or a replay",fieldPath=".oneShot"
+// +kubebuilder:validation:XValidation:rule="!has(self.oneShot) || !self.oneShot || has(self.initialUserMsg) || has(self.imageURLs) || has(self.images) || has(self.suggestedTask) || has(self.createMicroagent) || has(self.conversationInstructions) || has(self.replayJSONRef)",message="oneShot needs something to do: a message, images, a task, a microagent, instructions or a replay",fieldPath=".oneShot"
 type ConversationSpec struct {
 	// UserSettingsName names the UserSettings, in the same namespace, whose session this is.
 	// +kubebuilder:default=default
@@ -343,6 +343,11 @@ type ConversationStatus struct {
 	// +kubebuilder:validation:Enum=Own;Class;Scratch
 	// +optional
 	Workspace WorkspaceKind `json:"workspace,omitempty"`
+
+	// Result is what came of the session when it last ended of its own accord; absent where it did not say. It stays while the
+	// session is started again, until the next end.
+	// +optional
+	Result *ConversationResult `json:"result,omitempty"`
 
 	// StartTime is when the session last began to start.
 	// +optional

@@ -26,6 +26,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.ConversationApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ConversationImage"):
 		return &apiv1alpha1.ConversationImageApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ConversationResult"):
+		return &apiv1alpha1.ConversationResultApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ConversationSpec"):
 		return &apiv1alpha1.ConversationSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ConversationStatus"):

@@ -79,6 +79,30 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: url
       type:
         scalar: string
+- name: com.github.parley-dev.parley.api.v1alpha1.ConversationResult
+  map:
+    fields:
+    - name: branch
+      type:
+        scalar: string
+    - name: commit
+      type:
+        scalar: string
+    - name: cost
+      type:
+        scalar: string
+    - name: filesChanged
+      type:
+        scalar: numeric
+    - name: inputTokens
+      type:
+        scalar: numeric
+    - name: outputTokens
+      type:
+        scalar: numeric
+    - name: summary
+      type:
+        scalar: string
 - name: com.github.parley-dev.parley.api.v1alpha1.ConversationSpec
   map:
     fields:
@@ -198,6 +222,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: restarts
       type:
         scalar: numeric
+    - name: result
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.ConversationResult
     - name: runningTime
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time

@@ -43,6 +43,9 @@ type ConversationStatusApplyConfiguration struct {
 	// Workspace is where the session's files are, as it was found at its first start: Own (the volume that the Conversation asks
 	// for), Class (the class's), or Scratch (space that goes with the pod).
 	Workspace *apiv1alpha1.WorkspaceKind `json:"workspace,omitempty"`
+	// Result is what came of the session when it last ended of its own accord; absent where it did not say. It stays while the
+	// session is started again, until the next end.
+	Result *ConversationResultApplyConfiguration `json:"result,omitempty"`
 	// StartTime is when the session last began to start.
 	StartTime *v1.Time `json:"startTime,omitempty"`
 	// RunningTime is when the session last became ready.
@@ -162,6 +165,14 @@ func (b *ConversationStatusApplyConfiguration) WithRanFor(value v1.Duration) *Co
 // If called multiple times, the Workspace field is set to the value of the last call.
 func (b *ConversationStatusApplyConfiguration) WithWorkspace(value apiv1alpha1.WorkspaceKind) *ConversationStatusApplyConfiguration {
 	b.Workspace = &value
+	return b
+}
+
+// WithResult sets the Result field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Result field is set to the value of the last call.
+func (b *ConversationStatusApplyConfiguration) WithResult(value *ConversationResultApplyConfiguration) *ConversationStatusApplyConfiguration {
+	b.Result = value
 	return b
 }
 
