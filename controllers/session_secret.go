@@ -55,11 +55,14 @@ func buildDocument(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec
 	doc := session.Document{
 		Conversation: c.Name,
 		Namespace:    c.Namespace,
+		UID:          string(c.UID),
 		Settings:     *settings,
 		FirstMessage: session.FirstMessage(&c.Spec),
 		Images:       session.Images(&c.Spec),
 		Replay:       c.Spec.ReplayJSONRef != nil,
 		Instructions: ptr.Deref(c.Spec.ConversationInstructions, ""),
+		Task:         c.Spec.SuggestedTask != nil,
+		History:      c.Spec.SuggestedTask != nil && c.Spec.SuggestedTask.TaskType == v1alpha1.MergeConflicts,
 		OneShot:      c.Spec.OneShot,
 		IdleTimeout:  metav1.Duration{Duration: life.idleTimeout},
 
@@ -158,6 +161,17 @@ func buildToolServers(mcp *v1alpha1.MCPConfig, path *field.Path, add func(*field
 		servers.Stdio = append(servers.Stdio, server)
 	}
 	return servers
+}
+
+// addSearch gives a session whose user has a key for it the tool that searches the web. Without one it is told, and says so.
+func addSearch(doc *session.Document, server string) {
+	switch {
+	case doc.Settings.SearchAPIKeyRef == nil:
+	case server == "":
+		doc.SearchUnavailable = true
+	default:
+		doc.ToolServers.SHTTP = append(doc.ToolServers.SHTTP, session.RemoteServer{Name: "search", URL: server, APIKeyFile: session.SearchAPIKeyFile})
+	}
 }
 
 // buildSessionSecret holds the document, the session's own key and the values it needs. It never changes while

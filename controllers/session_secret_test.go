@@ -137,6 +137,44 @@ func TestTheSessionDocumentSaysEverythingThatWasAsked(t *testing.T) {
 	golden(t, "document", read)
 }
 
+func TestATaskThatMergesNeedsTheHistory(t *testing.T) {
+	for task, history := range map[v1alpha1.TaskType]bool{v1alpha1.MergeConflicts: true, v1alpha1.FailingChecks: false, v1alpha1.OpenIssue: false} {
+		c := makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) {
+			s.SuggestedTask = &v1alpha1.SuggestedTask{GitProvider: v1alpha1.GitHub, TaskType: task, Repo: "o/r", IssueNumber: 1, Title: "t"}
+		})
+		if doc, _ := buildDocument(c.Conversation, &v1alpha1.UserSettingsSpec{}, bounds{}); !doc.Task || doc.History != history {
+			t.Errorf("%s: task %t, history %t", task, doc.Task, doc.History)
+		}
+	}
+}
+
+func TestAUserWithASearchKeyGetsTheSearchToolOrIsToldThatThereIsNone(t *testing.T) {
+	const server = "https://search.example.com/mcp"
+	search := session.RemoteServer{Name: "search", URL: server, APIKeyFile: session.SearchAPIKeyFile}
+	for name, tc := range map[string]struct {
+		settings    v1alpha1.UserSettingsSpec
+		server      string
+		want        []session.RemoteServer
+		unavailable bool
+	}{
+		"no key":                {settings: v1alpha1.UserSettingsSpec{}, server: server},
+		"a key and no server":   {settings: v1alpha1.UserSettingsSpec{SearchAPIKeyRef: ref("search")}, unavailable: true},
+		"a key and a server":    {settings: v1alpha1.UserSettingsSpec{SearchAPIKeyRef: ref("search")}, server: server, want: []session.RemoteServer{search}},
+		"beside the user's own": {settings: everySecret(), server: server, want: []session.RemoteServer{{URL: "https://shttp.example.com", APIKeyFile: "mcp.shttp.0"}, {URL: "https://open.example.com"}, search}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			doc, files := buildDocument(makeConversation("ns", "c").Conversation, &tc.settings, bounds{})
+			addSearch(&doc, tc.server)
+			if !slices.Equal(doc.ToolServers.SHTTP, tc.want) || doc.SearchUnavailable != tc.unavailable {
+				t.Errorf("got %+v, unavailable %t", doc.ToolServers.SHTTP, doc.SearchUnavailable)
+			}
+			if hasKey := slices.ContainsFunc(files, func(f secretFile) bool { return f.file == session.SearchAPIKeyFile }); hasKey != (tc.settings.SearchAPIKeyRef != nil) {
+				t.Errorf("the session has the key: %t", hasKey)
+			}
+		})
+	}
+}
+
 func TestSecretsArriveByteForByte(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

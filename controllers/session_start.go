@@ -134,6 +134,7 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 			return start, err
 		}
 	}
+	addSearch(&doc, r.options.SearchMCPURL)
 	secrets := newResolver(r.live, c.Namespace)
 	values := map[string][]byte{}
 	for _, f := range files {

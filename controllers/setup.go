@@ -35,6 +35,8 @@ type Options struct {
 	Namespace string
 	// RuntimeImage holds the runtime; sessions run in it where the settings name no image.
 	RuntimeImage string
+	// SearchMCPURL is the tool server that searches the web with the user's key; empty if there is none.
+	SearchMCPURL string
 	// EgressAllow lists CIDRs that sessions may reach although they are private.
 	EgressAllow []string
 	// Clock is the real one where it is nil.

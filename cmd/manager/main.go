@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -35,6 +36,7 @@ type options struct {
 	namespace      string
 	runtimeImage   string
 	egressAllow    string
+	searchMCPURL   string
 	workers        int
 	leaderElect    bool
 	metricsAddress string
@@ -47,6 +49,7 @@ func main() {
 	flag.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "The namespace the manager runs in. Default: $POD_NAMESPACE.")
 	flag.StringVar(&o.runtimeImage, "runtime-image", "", "The image with the session runtime. Sessions run in it where the settings name no other.")
 	flag.StringVar(&o.egressAllow, "session-egress-allow", "", "Private ranges that sessions may reach, as CIDRs separated by commas.")
+	flag.StringVar(&o.searchMCPURL, "search-mcp-url", "", "The MCP server, over streamable HTTP, that searches the web with a user's search key. Sessions with such a key get it as a tool.")
 	flag.IntVar(&o.workers, "workers", 16, "How many objects of a kind are reconciled at once.")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "Elect a leader, so that of several managers one works.")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "Where metrics are served over HTTPS, to those who may read them. 0 turns them off.")
@@ -86,6 +89,9 @@ func run(ctx context.Context, o options) error {
 			return fmt.Errorf("--session-egress-allow: %w", err)
 		}
 	}
+	if u, err := url.Parse(o.searchMCPURL); o.searchMCPURL != "" && (err != nil || u.Host == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https") {
+		return errors.New("--search-mcp-url must be an http or https URL without a user")
+	}
 	cert := newCertificate(o.namespace, o.webhook)
 	mgr, err := newManager(o, cert)
 	if err != nil {
@@ -95,6 +101,7 @@ func run(ctx context.Context, o options) error {
 		Namespace:    o.namespace,
 		RuntimeImage: o.runtimeImage,
 		EgressAllow:  egressAllow,
+		SearchMCPURL: o.searchMCPURL,
 	}); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
@@ -11,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// addUpstreams gives each server its name: a stdio server has one, the others are named after their hosts.
+// addUpstreams gives each server its name: where it has none it is named after its host.
 func (r *Router) addUpstreams(servers session.ToolServers) {
 	taken := map[string]bool{}
 	add := func(name, kind string, dial dialer) {
@@ -23,10 +24,10 @@ func (r *Router) addUpstreams(servers session.ToolServers) {
 		add(s.Name, "stdio", r.stdio(s))
 	}
 	for _, s := range servers.SSE {
-		add(hostName(s.URL), "sse", r.sse(s))
+		add(cmp.Or(s.Name, hostName(s.URL)), "sse", r.sse(s))
 	}
 	for _, s := range servers.SHTTP {
-		add(hostName(s.URL), "shttp", r.streamable(s))
+		add(cmp.Or(s.Name, hostName(s.URL)), "shttp", r.streamable(s))
 	}
 }
 
