@@ -42,6 +42,7 @@ type conversationReconciler struct {
 	recorder events.EventRecorder
 	options  Options
 	ledger   *ledger
+	signing  *signingKey
 	// overwritten are the Conversations as they were before their status was written.
 	overwritten overwritten
 }
@@ -74,7 +75,8 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// waiting are the Conversations of all namespaces that may wait for an agent or a price: those that neither run nor are over.
+// waiting are the Conversations of all namespaces that may wait for an agent, a price or the signing key: those that neither run nor
+// are over.
 func (r *conversationReconciler) waiting(ctx context.Context) []reconcile.Request {
 	var list v1alpha1.ConversationList
 	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -94,6 +96,9 @@ func (r *conversationReconciler) waiting(ctx context.Context) []reconcile.Reques
 // conversationsOfSecret are those that refer to a Secret, themselves or through their settings, and its owner.
 func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
 	namespace, name := secret.GetNamespace(), secret.GetName()
+	if client.ObjectKeyFromObject(secret) == r.signing.name {
+		return r.waiting(ctx)
+	}
 	requests := requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace, indexSecretName, name)
 	for _, settings := range requestsFor(ctx, r.client, &v1alpha1.UserSettingsList{}, namespace, indexSecretName, name) {
 		requests = append(requests, requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace, v1alpha1.IndexUserSettingsName, settings.Name)...)

@@ -135,6 +135,9 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 		}
 	}
 	addSearch(&doc, r.options.SearchMCPURL)
+	if doc.PublicKey, start.unready, err = r.signing.public(ctx); start.unready != nil || err != nil {
+		return start, err
+	}
 	secrets := newResolver(r.live, c.Namespace)
 	values := map[string][]byte{}
 	for _, f := range files {

@@ -120,9 +120,13 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	}).setup(mgr); err != nil {
 		return fmt.Errorf("set up the UserSettings controller: %w", err)
 	}
+	signing := newSigningKey(mgr.GetClient(), options.Namespace)
+	if err := signing.setup(mgr); err != nil {
+		return fmt.Errorf("set up the signing key: %w", err)
+	}
 	if err := (&conversationReconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), metadata: mgr.GetCache(),
-		clock: options.Clock, recorder: mgr.GetEventRecorder("parley"), options: options, ledger: newLedger(),
+		clock: options.Clock, recorder: mgr.GetEventRecorder("parley"), options: options, ledger: newLedger(), signing: signing,
 	}).setup(mgr); err != nil {
 		return fmt.Errorf("set up the Conversation controller: %w", err)
 	}

@@ -112,6 +112,8 @@ const (
 	ReasonKeyUnfit = "KeyUnfit"
 	// ReasonModelsInvalid: the prices of models have a mistake, and there is a budget to keep.
 	ReasonModelsInvalid = "ModelsInvalid"
+	// ReasonSigningKeyUnfit: the key that the facade's tokens are signed with is not one.
+	ReasonSigningKeyUnfit = "SigningKeyUnfit"
 	// ReasonConfigMapNotFound: a ConfigMap, or its key, that is referred to does not exist.
 	ReasonConfigMapNotFound = "ConfigMapNotFound"
 	// ReasonAgentNotFound: the agent that the settings name is not in the catalogue, or its entry is not valid.

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/parley-dev/parley/cmd/facade/cluster"
+	"github.com/parley-dev/parley/cmd/facade/live"
 	"github.com/parley-dev/parley/cmd/facade/server"
 )
 
@@ -36,6 +37,7 @@ type options struct {
 	keyFile        string
 	shutdownDelay  time.Duration
 	corsOrigins    string
+	signingKeyDir  string
 	server         server.Options
 }
 
@@ -47,6 +49,7 @@ func main() {
 	flag.StringVar(&o.keyFile, "tls-key-file", "", "The key of the certificate.")
 	flag.DurationVar(&o.shutdownDelay, "shutdown-delay", 3*time.Second, "How long to go on serving after /ready fails, when told to stop.")
 	flag.StringVar(&o.corsOrigins, "cors-origins", "", "Origins whose pages may call, separated by commas; * is any.")
+	flag.StringVar(&o.signingKeyDir, "signing-key-dir", "", "Where the key is mounted that tokens for sessions are signed with. It is read again when it changes.")
 	flag.Int64Var(&o.server.MaxBodyBytes, "max-body-bytes", o.server.MaxBodyBytes, "The largest request body that is read.")
 	flag.Float64Var(&o.server.UserRate, "user-rate", o.server.UserRate, "Requests a second that each user may make on average. 0 is no limit.")
 	flag.IntVar(&o.server.UserBurst, "user-burst", o.server.UserBurst, "Requests that each user may make at once.")
@@ -107,7 +110,8 @@ func run(ctx context.Context, o options) error {
 		failed <- fmt.Errorf("serve HTTP: %w", listening.Serve(listener))
 	}()
 	serveMetrics(o.metricsAddress, failed)
-	ctrl.Log.Info("serving", "address", listener.Addr().String(), "tls", listening.TLSConfig != nil)
+	signer := live.NewSigner(o.signingKeyDir)
+	ctrl.Log.Info("serving", "address", listener.Addr().String(), "tls", listening.TLSConfig != nil, "signingKey", signer.Ready() == nil)
 	select {
 	case err := <-failed:
 		return err

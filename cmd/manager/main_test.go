@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/hack/testenv"
 )
 
@@ -137,7 +138,7 @@ func token(t *testing.T, name, role string) string {
 // The manager as a whole: its own identity and role, the certificate that it makes itself, the lease, and a quick end.
 func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *testing.T) {
 	install(t, "namespace/namespace.yaml", "rbac/manager/role.yaml", "rbac/manager/bindings.yaml", "rbac/manager/leader_election.yaml",
-		"rbac/users/roles.yaml", "webhook/secret.yaml", "webhook/manifests.yaml", "webhook/service.yaml")
+		"rbac/users/roles.yaml", "manager/signing.yaml", "webhook/secret.yaml", "webhook/manifests.yaml", "webhook/service.yaml")
 	// RBAC knows a ServiceAccount by its user name.
 	user, err := env.AddUser(envtest.User{Name: serviceAccount(system, "parley-manager")}, env.Config)
 	if err != nil {
@@ -204,6 +205,16 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 			return fmt.Errorf("the leader does not count the conversations: %d %w", code, err)
 		}
 		return nil
+	})
+
+	// The Secret shipped empty; with its own rights the manager fills it.
+	await(t, func() error {
+		secret := &corev1.Secret{}
+		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: system, Name: session.SigningSecret}, secret); err != nil {
+			return err
+		}
+		_, err := session.ParseSigningKey(secret.Data[session.SigningPrivateKey])
+		return err
 	})
 
 	for name, tc := range map[string]struct {

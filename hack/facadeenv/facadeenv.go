@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -20,10 +21,12 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/controllers"
 	"github.com/parley-dev/parley/hack/testenv"
 	"github.com/parley-dev/parley/webhook"
@@ -44,6 +47,8 @@ type Env struct {
 	AsFacade *rest.Config
 	// Kubeconfig is a file with the same.
 	Kubeconfig string
+	// SigningKeyDir has what the facade has mounted of the key that its tokens are signed with.
+	SigningKeyDir string
 
 	stopping context.CancelFunc
 	stopped  chan error
@@ -55,8 +60,11 @@ func Start(dir string, operator bool, options ...testenv.Option) (*Env, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the API server: %w", err)
 	}
-	e := &Env{Env: env, Kubeconfig: filepath.Join(dir, "kubeconfig"), stopped: make(chan error, 1)}
+	e := &Env{Env: env, Kubeconfig: filepath.Join(dir, "kubeconfig"), SigningKeyDir: filepath.Join(dir, "signing"), stopped: make(chan error, 1)}
 	err = e.install()
+	if err == nil {
+		err = e.makeSigningKey()
+	}
 	if err == nil {
 		err = e.startManager(operator)
 	}
@@ -107,6 +115,26 @@ func (e *Env) install() error {
 		return err
 	}
 	return os.WriteFile(e.Kubeconfig, kubeconfig, 0o600)
+}
+
+// makeSigningKey makes the key that the manager would make, also where there is no operator, and puts it where a kubelet would.
+func (e *Env) makeSigningKey() error {
+	data, err := session.NewSigningKey()
+	if err != nil {
+		return err
+	}
+	for _, object := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: session.SigningSecret}, Data: data},
+	} {
+		if err := e.Client.Create(context.Background(), object); err != nil {
+			return fmt.Errorf("make the signing key: %w", err)
+		}
+	}
+	if err := os.MkdirAll(e.SigningKeyDir, 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(e.SigningKeyDir, session.SigningPrivateKey), data[session.SigningPrivateKey], 0o600)
 }
 
 func (e *Env) apply(file string) error {

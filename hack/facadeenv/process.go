@@ -42,6 +42,7 @@ func (e *Env) StartFacade(program string, args ...string) (*Facade, error) {
 	f := &Facade{URL: "http://" + address, MetricsURL: "http://" + metrics, Log: &testenv.Log{}, Done: make(chan struct{})}
 	f.command = exec.Command(program, append([]string{
 		"--kubeconfig=" + e.Kubeconfig, "--bind-address=" + address, "--metrics-bind-address=" + metrics, "--shutdown-delay=0s",
+		"--signing-key-dir=" + e.SigningKeyDir,
 	}, args...)...)
 	f.command.Stdout, f.command.Stderr = f.Log, f.Log
 	if err := f.command.Start(); err != nil {

@@ -7,9 +7,12 @@ import (
 	"path/filepath"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/local/node"
 )
@@ -40,7 +43,27 @@ func (l *local) startManager(ctx context.Context) error {
 	})
 }
 
+func (l *local) signingKeyDir() string { return filepath.Join(l.stateDir, "signing") }
+
+// mountSigningKey puts the key that the manager made where a kubelet would mount it for the facade.
+func (l *local) mountSigningKey(ctx context.Context) error {
+	return cluster.Retry(ctx, retryInterval, func(ctx context.Context) error {
+		var secret corev1.Secret
+		if err := l.client.Get(ctx, client.ObjectKey{Namespace: l.workloads["manager"].namespace, Name: session.SigningSecret}, &secret); err != nil {
+			return err
+		}
+		key := secret.Data[session.SigningPrivateKey]
+		if len(key) == 0 {
+			return fmt.Errorf("the Secret %s has no key yet", session.SigningSecret)
+		}
+		return cluster.WritePrivate(filepath.Join(l.signingKeyDir(), session.SigningPrivateKey), key)
+	})
+}
+
 func (l *local) startFacade(ctx context.Context) error {
+	if err := l.mountSigningKey(ctx); err != nil {
+		return err
+	}
 	return l.supervisor.Start(ctx, cluster.Process{
 		Name: "facade", Path: filepath.Join(l.binDir, "facade"), Grace: 10 * time.Second,
 		Ready: cluster.HTTPProbe(l.facadeURL()+"/ready", nil),
@@ -48,6 +71,7 @@ func (l *local) startFacade(ctx context.Context) error {
 			"--kubeconfig="+l.tokenKubeconfig("facade"),
 			"--bind-address="+cluster.Ports{"facade": l.port}.Address("facade"),
 			"--metrics-bind-address="+l.plane.Ports.Address(facadeMetricsPort),
+			"--signing-key-dir="+l.signingKeyDir(),
 			"--shutdown-delay=0s", // nothing balances load between it and another
 		),
 	})
@@ -64,13 +88,13 @@ func (l *local) startNode(ctx context.Context) error {
 		return err
 	}
 	config.QPS = -1 // the API server is ours alone
-	client, err := kubernetes.NewForConfig(config)
+	pods, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err
 	}
 	ctx, l.endNode = context.WithCancel(ctx)
 	l.node, err = node.Start(ctx, node.Options{
-		Name: "local", Client: client, Say: l.say,
+		Name: "local", Client: pods, Say: l.say,
 		Runtime: runtime, State: l.stateDir, Logs: l.podLogs(),
 	}, l.force)
 	if err != nil {

@@ -1,0 +1,65 @@
+package session
+
+import (
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+)
+
+// SigningSecret is the Secret, in the operator's namespace, with the key that the facade's tokens are signed with. The manager
+// fills it once; the facade has it mounted.
+const SigningSecret = "parley-session-signing"
+
+// Keys of the SigningSecret, and files where it is mounted: the two halves as PEM, PKCS #8 and PKIX.
+const (
+	SigningPrivateKey = "private"
+	SigningPublicKey  = "public"
+)
+
+// NewSigningKey is the data of a SigningSecret with a new key.
+func NewSigningKey() (map[string][]byte, error) {
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return nil, fmt.Errorf("make a signing key: %w", err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		return nil, fmt.Errorf("encode a signing key: %w", err)
+	}
+	open, err := x509.MarshalPKIXPublicKey(public)
+	if err != nil {
+		return nil, fmt.Errorf("encode a signing key: %w", err)
+	}
+	return map[string][]byte{
+		SigningPrivateKey: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}),
+		SigningPublicKey:  pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: open}),
+	}, nil
+}
+
+// errSigningKey never says what the key is.
+var errSigningKey = errors.New("it is not an Ed25519 key in PKCS #8, as PEM")
+
+// ParseSigningKey reads the private half.
+func ParseSigningKey(text []byte) (ed25519.PrivateKey, error) {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, errSigningKey
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, errSigningKey
+	}
+	key, ok := parsed.(ed25519.PrivateKey)
+	if !ok {
+		return nil, errSigningKey
+	}
+	return key, nil
+}
+
+// PublicHalf of a signing key.
+func PublicHalf(key ed25519.PrivateKey) ed25519.PublicKey {
+	public, _ := key.Public().(ed25519.PublicKey)
+	return public
+}

@@ -1,0 +1,100 @@
+package live
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// mount writes a key as a kubelet does: a directory of its own, and a link to it that is replaced as a whole.
+func mount(t *testing.T, dir, version string) map[string][]byte {
+	t.Helper()
+	data, err := session.NewSigningKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	real := filepath.Join(dir, version)
+	if err := os.Mkdir(real, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range data {
+		if err := os.WriteFile(filepath.Join(real, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := filepath.Join(dir, "..data_tmp")
+	if err := errors.Join(os.Symlink(version, link), os.Rename(link, filepath.Join(dir, "..data"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join("..data", session.SigningPrivateKey), filepath.Join(dir, session.SigningPrivateKey)); err != nil && !errors.Is(err, os.ErrExist) {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// verify says whether a session that has the public half of a key takes a token.
+func verify(t *testing.T, data map[string][]byte, token, uid string, at time.Time) error {
+	t.Helper()
+	key, err := session.ParseSigningKey(data[session.SigningPrivateKey])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return session.VerifyToken(session.PublicHalf(key), token, session.AudienceSession, uid, at)
+}
+
+func TestATokenIsForOneConversationAndAMinute(t *testing.T) {
+	dir := t.TempDir()
+	data := mount(t, dir, "1")
+	now := time.Now()
+	signer := NewSigner(dir)
+	signer.now = func() time.Time { return now }
+	token, err := signer.Token("u1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := verify(t, data, token, "u1", now.Add(time.Minute)); err != nil {
+		t.Errorf("after a minute: %v", err)
+	}
+	if verify(t, data, token, "u2", now) == nil {
+		t.Error("it is good for another conversation")
+	}
+	// Clocks may be half a minute apart.
+	if verify(t, data, token, "u1", now.Add(2*time.Minute)) == nil {
+		t.Error("it is good after two minutes")
+	}
+	if _, err := signer.Token(""); err == nil {
+		t.Error("there is a token for no conversation")
+	}
+}
+
+func TestTheKeyIsTheOneThatIsMounted(t *testing.T) {
+	dir := t.TempDir()
+	signer := NewSigner(dir)
+	if _, err := signer.Token("u"); !errors.Is(err, ErrNoKey) || !errors.Is(signer.Ready(), ErrNoKey) {
+		t.Errorf("before there is a key: %v", err)
+	}
+	first := mount(t, dir, "1")
+	if token, err := signer.Token("u"); err != nil || verify(t, first, token, "u", time.Now()) != nil {
+		t.Errorf("the key came, and: %v", err)
+	}
+	second := mount(t, dir, "2")
+	token, err := signer.Token("u")
+	if err != nil || verify(t, second, token, "u", time.Now()) != nil || verify(t, first, token, "u", time.Now()) == nil {
+		t.Errorf("another key came, and: %v", err)
+	}
+}
+
+func TestAFileThatIsNoKeyIsNotToldOf(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, session.SigningPrivateKey), []byte("s3cret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := NewSigner(dir).Token("u"); err == nil || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("got %v", err)
+	}
+}

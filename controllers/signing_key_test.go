@@ -1,0 +1,124 @@
+package controllers
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// awaitSigningKey waits for a key that is not one of those.
+func awaitSigningKey(t *testing.T, namespace string, not ...[]byte) *corev1.Secret {
+	t.Helper()
+	secret := &corev1.Secret{}
+	await(t, func() error {
+		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: session.SigningSecret}, secret); err != nil {
+			return err
+		}
+		key := secret.Data[session.SigningPrivateKey]
+		for _, other := range append(not, nil) {
+			if bytes.Equal(key, other) {
+				return errors.New("there is no new key yet")
+			}
+		}
+		return nil
+	})
+	return secret
+}
+
+// documentOf waits for the document of a session.
+func documentOf(t *testing.T, namespace, name string) (doc session.Document) {
+	t.Helper()
+	secret := &corev1.Secret{}
+	await(t, func() error {
+		return env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: v1alpha1.SessionName(name)}, secret)
+	})
+	if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+func publicHalfOf(t *testing.T, secret *corev1.Secret) []byte {
+	t.Helper()
+	key, err := session.ParseSigningKey(secret.Data[session.SigningPrivateKey])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return session.PublicHalf(key)
+}
+
+func TestTheSigningKeyIsMadeAtTheStartOfTheManagerAndMadeAgainWhenItIsGone(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil) // the operator's as well, as far as this manager knows
+	startManagerIn(t, ns, ns)
+	first := awaitSigningKey(t, ns)
+	create(t, userSettings(ns, "ada"), working(ns, "c").obj())
+	if doc := documentOf(t, ns, "c"); !bytes.Equal(doc.PublicKey, publicHalfOf(t, first)) {
+		t.Error("a session has another key than the facade")
+	}
+	if err := env.Client.Delete(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	second := awaitSigningKey(t, ns, first.Data[session.SigningPrivateKey])
+	create(t, working(ns, "d").obj())
+	if doc := documentOf(t, ns, "d"); !bytes.Equal(doc.PublicKey, publicHalfOf(t, second)) {
+		t.Error("a session that starts later has another key than the facade")
+	}
+}
+
+func TestManyWhoMakeTheSigningKeyAtOnceMakeOne(t *testing.T) {
+	t.Parallel()
+	for name, ships := range map[string]bool{"where the Secret ships empty": true, "where there is no Secret": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ns := env.Namespace(t, nil)
+			if ships {
+				create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: session.SigningSecret}})
+			}
+			keys := make([][]byte, 8)
+			var all sync.WaitGroup
+			for i := range keys {
+				all.Go(func() {
+					key, unusable, err := newSigningKey(env.Client, ns).public(t.Context())
+					if unusable != nil || err != nil {
+						t.Error(unusable, err)
+					}
+					keys[i] = key
+				})
+			}
+			all.Wait()
+			want := publicHalfOf(t, awaitSigningKey(t, ns))
+			for i, key := range keys {
+				if !bytes.Equal(key, want) {
+					t.Errorf("number %d has another key", i)
+				}
+			}
+		})
+	}
+}
+
+func TestAKeyThatIsNoneIsNamedAndNotReplaced(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	const text = "canary-of-a-signing-key"
+	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: session.SigningSecret}, StringData: map[string]string{session.SigningPrivateKey: text}})
+	startManagerIn(t, ns, ns)
+	create(t, userSettings(ns, "ada"), working(ns, "c").obj())
+	c := awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
+	if !strings.Contains(c.Status.Message, session.SigningSecret) || strings.Contains(c.Status.Message, text) {
+		t.Errorf("message %q", c.Status.Message)
+	}
+	if secret := awaitSigningKey(t, ns); string(secret.Data[session.SigningPrivateKey]) != text {
+		t.Error("somebody's key was replaced")
+	}
+}
