@@ -115,7 +115,11 @@ func (c class) notAllowed(conversation *v1alpha1.Conversation, settings *v1alpha
 	if errs := c.spec.ConversationErrors(c.name, &conversation.Spec); len(errs) > 0 {
 		return &problem{v1alpha1.ReasonNotAllowed, errs[0].Field + ": " + errs[0].Detail}
 	}
-	if errs := c.spec.SettingsErrors(c.name, settings); len(errs) > 0 {
+	effective := *settings
+	if agent != nil {
+		effective.Agent = &agent.Name // also where it is the one of settings that name none
+	}
+	if errs := c.spec.SettingsErrors(c.name, &effective); len(errs) > 0 {
 		return &problem{v1alpha1.ReasonNotAllowed, "UserSettings " + errs[0].Field + ": " + errs[0].Detail}
 	}
 	if agent != nil && agent.Image != "" && !c.spec.AllowsImage(agent.Image) {

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/session"
@@ -118,7 +119,11 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 	if start.unready != nil {
 		return start, nil
 	}
-	if refused := start.class.notAllowed(c, &settings.Spec, agent); refused != nil {
+	refused := start.class.notAllowed(c, &settings.Spec, agent)
+	if refused == nil {
+		refused = unconfirmed(&settings.Spec, agent)
+	}
+	if refused != nil {
 		start.blocked = &notAllowedError{refused}
 		return start, nil
 	}
@@ -163,19 +168,19 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 	return start, err
 }
 
-// agent finds the entry of the catalogue that the settings name; nil if they name none. Only that entry is read, so that
-// a mistake in another hurts nobody else.
+// agent finds the entry of the catalogue that the settings name or, if they name none, the usual one; nil if there is none. Only
+// that entry is read, so that a mistake in another hurts nobody else.
 func (r *conversationReconciler) agent(ctx context.Context, settings *v1alpha1.UserSettings) (*session.Agent, *problem, error) {
-	if settings.Spec.Agent == nil {
-		return nil, nil, nil
-	}
-	name := *settings.Spec.Agent
+	name := ptr.Deref(settings.Spec.Agent, session.DefaultAgent)
 	catalogue := &corev1.ConfigMap{}
 	if err := r.live.Get(ctx, r.catalogueKey(), catalogue); client.IgnoreNotFound(err) != nil {
 		return nil, nil, fmt.Errorf("read the agent catalogue: %w", err)
 	}
 	entry, found := catalogue.Data[name]
-	if !found {
+	switch {
+	case !found && settings.Spec.Agent == nil:
+		return nil, nil, nil
+	case !found:
 		return nil, &problem{v1alpha1.ReasonAgentNotFound, fmt.Sprintf("spec.agent: %s is not in the agent catalogue", name)}, nil
 	}
 	agents, err := session.ParseCatalogue(map[string]string{name: entry})
@@ -201,6 +206,14 @@ func (r *conversationReconciler) models(ctx context.Context, settings *v1alpha1.
 
 func (r *conversationReconciler) modelsKey() client.ObjectKey {
 	return client.ObjectKey{Namespace: r.options.Namespace, Name: v1alpha1.ModelsName}
+}
+
+// unconfirmed refuses an agent that would act without asking, where its user wants to be asked.
+func unconfirmed(settings *v1alpha1.UserSettingsSpec, agent *session.Agent) *problem {
+	if agent == nil || len(agent.Command) == 0 || agent.Confirms || !ptr.Deref(settings.ConfirmationMode, false) {
+		return nil
+	}
+	return &problem{v1alpha1.ReasonNotAllowed, fmt.Sprintf("UserSettings spec.confirmationMode: the agent %s does not ask before it acts; choose one that does, or turn it off", agent.Name)}
 }
 
 func (r *conversationReconciler) catalogueKey() client.ObjectKey {

@@ -38,6 +38,10 @@ type Agent struct {
 	Image string `json:"image,omitempty"`
 }
 
+// DefaultAgent is the one of settings that name none, if the catalogue has it. It is the name that clients of the existing
+// service always send.
+const DefaultAgent = "CodeActAgent"
+
 // Catalogue holds agents by their names.
 type Catalogue map[string]Agent
 

@@ -1,0 +1,66 @@
+package controllers
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+func catalogueWith(namespace string, agents map[string]string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.AgentCatalogueName}, Data: agents}
+}
+
+func TestSettingsThatNameNoAgentMeanTheUsualOne(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil) // the operator's as well, as far as this manager knows
+	startManagerIn(t, ns, ns)
+	create(t, userSettings(ns, "ada"), working(ns, "before").obj())
+	if doc := documentOf(t, ns, "before"); doc.Agent != nil {
+		t.Errorf("there is no catalogue, and the agent is %+v", doc.Agent)
+	}
+	create(t, catalogueWith(ns, map[string]string{session.DefaultAgent: "{protocol: acp, command: [agent]}"}))
+	create(t, working(ns, "after").obj())
+	doc := documentOf(t, ns, "after")
+	if doc.Agent == nil || doc.Agent.Name != session.DefaultAgent || doc.Agent.Protocol != session.ProtocolACP {
+		t.Errorf("the agent is %+v", doc.Agent)
+	}
+	if uid := theConversation(t, ns, "after").UID; doc.UID != string(uid) {
+		t.Errorf("the document is of %q, the Conversation is %s", doc.UID, uid)
+	}
+}
+
+func TestAnAgentThatDoesNotAskIsRefusedInConfirmationMode(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManagerIn(t, ns, ns)
+	catalogue := catalogueWith(ns, map[string]string{"coder": "{protocol: acp, command: [coder]}", "tools": "{}"})
+	settings, idle := userSettings(ns, "ada"), userSettings(ns, "bob")
+	settings.Spec.Agent, settings.Spec.ConfirmationMode = ptr.To("coder"), ptr.To(true)
+	idle.Spec.Agent, idle.Spec.ConfirmationMode = ptr.To("tools"), ptr.To(true)
+	create(t, catalogue, settings, idle, working(ns, "c").obj(), working(ns, "d").with(func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "bob" }).obj())
+	c := awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonNotAllowed)
+	if !strings.Contains(c.Status.Message, "spec.confirmationMode: the agent coder does not ask") || kstatusOf(t, c) != status.FailedStatus {
+		t.Errorf("%s, %q", kstatusOf(t, c), c.Status.Message)
+	}
+	if err := gone(t, kubelet{t, ns, "c"}.object()); err != nil {
+		t.Error(err)
+	}
+	// One that runs nothing has nothing to ask.
+	kubelet{t, ns, "d"}.pod()
+	change(t, catalogue, func(m *corev1.ConfigMap) { m.Data["coder"] = "{protocol: acp, confirms: true, command: [coder]}" })
+	kubelet{t, ns, "c"}.pod()
+	await(t, func() error {
+		if c := theConversation(t, ns, "c"); c.Status.Reason != v1alpha1.ReasonScheduling {
+			return fmt.Errorf("it is %s", c.Status.Reason)
+		}
+		return nil
+	})
+}
