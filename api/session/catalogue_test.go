@@ -146,3 +146,40 @@ func TestTheDocumentedModelsAreValid(t *testing.T) {
 		t.Errorf("got %d models, %v", len(models), err)
 	}
 }
+
+func TestTheShippedAgentIsStartedWithWhatTheSettingsSay(t *testing.T) {
+	text, err := os.ReadFile("../../config/agents/catalogue.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var configMap corev1.ConfigMap
+	if err := yaml.UnmarshalStrict(text, &configMap); err != nil {
+		t.Fatal(err)
+	}
+	catalogue, err := session.ParseCatalogue(configMap.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent := catalogue[session.DefaultAgent]
+	if agent.Protocol != session.ProtocolACP || !agent.Confirms {
+		t.Errorf("the agent is %+v", agent)
+	}
+	for name, c := range map[string]struct {
+		input session.AgentInput
+		want  []string
+	}{
+		"nothing": {session.AgentInput{Programs: "/bin"}, []string{"/bin/agent", "--condense=false", "--confirm=false", "--rate-actions=false"}},
+		"everything": {
+			session.AgentInput{
+				Programs: "/bin", Model: "p/m", BaseURL: "http://127.0.0.1:1", ContextWindow: 200000, Condense: true, ConfirmationMode: true, RateActions: true, ReplayFile: "/r",
+			},
+			[]string{
+				"/bin/agent", "--model=p/m", "--base-url=http://127.0.0.1:1", "--context-window=200000", "--condense=true", "--confirm=true", "--rate-actions=true", "--replay=/r",
+			},
+		},
+	} {
+		if command, _, err := agent.Render(c.input, nil); err != nil || !slices.Equal(command, c.want) {
+			t.Errorf("%s: the command is %q, %v", name, command, err)
+		}
+	}
+}

@@ -37,6 +37,14 @@ type AgentInput struct {
 	Language string
 	// ConfirmationMode is set when the agent is to ask before it acts.
 	ConfirmationMode bool
+	// RateActions is set when it is to ask only before those actions that it rates as dangerous.
+	RateActions bool
+	// ContextWindow of the model in tokens; zero where it is not known. Condense is set when a history that is too long for it
+	// is to be summarised.
+	ContextWindow Count
+	Condense      bool
+	// Programs is the directory of Parley's own programs.
+	Programs string
 	// Resumed is set when the repository was there already from an earlier run of this session.
 	Resumed bool
 }
@@ -125,6 +133,7 @@ func validateTemplate(text string, env variables) error {
 		MessageFile: "m", InstructionsFile: "i", ReplayFile: "r", Images: []string{"u", "f"}, ImageURLs: []string{"u"}, ImageFiles: []string{"f"}, Model: "p/m", ModelName: "m", BaseURL: "b",
 		RouterURL: "r", MCPConfigFile: "m", MaxIterations: 1, MaxBudget: "1", Workspace: "w", Repository: "r",
 		Branch: "b", Conversation: "c", Language: "l", ConfirmationMode: true, Resumed: true,
+		RateActions: true, ContextWindow: 1, Condense: true, Programs: "p",
 	})
 	return err
 }

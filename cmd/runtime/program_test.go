@@ -296,6 +296,29 @@ func TestTheProgramInstallsItself(t *testing.T) {
 	}
 }
 
+func TestTheShippedAgentIsInstalledWhereItIsBesideTheProgram(t *testing.T) {
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, dir := t.TempDir(), t.TempDir()
+	if err := os.Link(path, filepath.Join(image, "runtime")); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(image, "agent"), "the agent")
+	if output, err := exec.Command(filepath.Join(image, "runtime"), "install", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	for _, name := range []string{"runtime", "agent"} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode() != 0o755 {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "agent")); err != nil || string(text) != "the agent" {
+		t.Errorf("the agent is %q, %v", text, err)
+	}
+}
+
 func TestGitIsToldTheTokenOfItsHost(t *testing.T) {
 	path, err := program()
 	if err != nil {

@@ -46,7 +46,7 @@ func buildImages(ctx context.Context, o options) error {
 	}{
 		{pauseImage, empty.Image, map[string]string{"pause": bin("pause")}, []string{"/pause"}},
 		{hungryImage, empty.Image, map[string]string{"hungry": bin("hungry")}, []string{"/hungry"}},
-		{parleyImage, empty.Image, map[string]string{"manager": bin("manager"), "facade": bin("facade"), "runtime": bin("runtime")}, nil},
+		{parleyImage, empty.Image, map[string]string{"manager": bin("manager"), "facade": bin("facade"), "runtime": bin("runtime"), "agent": bin("agent")}, nil},
 		{debianImage, base, map[string]string{"usr/local/bin/toolserver": bin("toolserver")}, nil},
 	} {
 		if err := writeImage(imagesDir(o.state), image.tag, image.base, image.files, image.entry); err != nil {
