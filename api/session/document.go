@@ -129,8 +129,10 @@ type Document struct {
 	StartDeadline metav1.Duration `json:"startDeadline"`
 }
 
-// HasWork says whether there is something for an agent to do: a message, images, or a replay.
-func (d *Document) HasWork() bool { return d.FirstMessage != "" || len(d.Images) > 0 || d.Replay }
+// HasWork says whether there is something for an agent to do: a message, images, instructions, or a replay.
+func (d *Document) HasWork() bool {
+	return d.FirstMessage != "" || len(d.Images) > 0 || d.Instructions != "" || d.Replay
+}
 
 // Image goes with the first message: either the URL of one, or a file.
 type Image struct {

@@ -92,7 +92,7 @@ func (s *run) result(dir, base string) *v1alpha1.ConversationResult {
 func notices(doc *session.Document) []string {
 	var list []string
 	settings := &doc.Settings
-	if analyzer := ptr.Deref(settings.SecurityAnalyzer, ""); analyzer != "" && analyzer != "llm" && ptr.Deref(settings.ConfirmationMode, false) {
+	if analyzer := ptr.Deref(settings.SecurityAnalyzer, ""); analyzer != "" && analyzer != driver.AnalyzerLLM && ptr.Deref(settings.ConfirmationMode, false) {
 		list = append(list, "The security analyzer "+analyzer+" is not known here: every action waits for your confirmation.")
 	}
 	if doc.SearchUnavailable {

@@ -10,6 +10,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/driver"
+	"github.com/parley-dev/parley/cmd/runtime/model"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
@@ -18,10 +20,10 @@ import (
 func agentInput(env environment, doc *session.Document, work *workspace.Workspace, local string) (session.AgentInput, error) {
 	routerURL := local + session.ToolsPath
 	settings := &doc.Settings
-	model := ptr.Deref(settings.LLMModel, "")
+	name := ptr.Deref(settings.LLMModel, "")
 	input := session.AgentInput{
-		Model:            model,
-		ModelName:        model[strings.Index(model, "/")+1:],
+		Model:            name,
+		ModelName:        name[strings.Index(name, "/")+1:],
 		BaseURL:          local,
 		RouterURL:        routerURL,
 		MaxIterations:    session.Count(ptr.Deref(settings.MaxIterations, 0)),
@@ -30,7 +32,13 @@ func agentInput(env environment, doc *session.Document, work *workspace.Workspac
 		Conversation:     doc.Conversation,
 		Language:         ptr.Deref(settings.Language, ""),
 		ConfirmationMode: ptr.Deref(settings.ConfirmationMode, false),
+		RateActions:      ptr.Deref(settings.ConfirmationMode, false) && ptr.Deref(settings.SecurityAnalyzer, "") == driver.AnalyzerLLM,
+		ContextWindow:    session.Count(model.ContextWindow(doc.Models, name)),
+		Condense:         ptr.Deref(settings.EnableDefaultCondenser, true),
 		Resumed:          work.Resumed,
+	}
+	if self, err := os.Executable(); err == nil {
+		input.Programs = filepath.Dir(self)
 	}
 	if doc.Repository != nil {
 		input.Repository, input.Branch = work.Dir, doc.Repository.Branch

@@ -10,8 +10,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/acp"
 )
 
-// analyzerLLM has the agent rate what it is about to do.
-const analyzerLLM = "llm"
+// AnalyzerLLM has the agent rate what it is about to do.
+const AnalyzerLLM = "llm"
 
 // What an action says of whether it may be done.
 const (
@@ -25,7 +25,7 @@ func (d *Driver) asks(c *call) bool {
 	if !ptr.Deref(settings.ConfirmationMode, false) {
 		return false
 	}
-	if ptr.Deref(settings.SecurityAnalyzer, "") != analyzerLLM {
+	if ptr.Deref(settings.SecurityAnalyzer, "") != AnalyzerLLM {
 		return true
 	}
 	// What an agent does not rate may be anything.

@@ -143,6 +143,16 @@ func find(models session.Models, provider, name string) (session.Model, bool) {
 	return session.Model{}, false
 }
 
+// ContextWindow of a model, such as provider/model, in tokens; 0 where it is not known.
+func ContextWindow(models session.Models, model string) int64 {
+	provider, name, named := strings.Cut(model, "/")
+	if !named {
+		provider, name = "", model
+	}
+	known, _ := find(models, provider, name)
+	return known.ContextWindow
+}
+
 // costOf tokens at the prices of a model; nil where it has none.
 func costOf(model session.Model, t tokens) *big.Rat {
 	input, output := price(model.Input), price(model.Output)
