@@ -1,0 +1,67 @@
+package scriptedmodel
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+)
+
+// events collects server-sent events, so that an answer can be broken off in its middle.
+type events struct {
+	w   http.ResponseWriter
+	all [][]byte
+}
+
+func newEvents(w http.ResponseWriter) *events {
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-cache")
+	return &events{w: w}
+}
+
+// event adds one with a name, as Anthropic and the responses wire have it; an empty name leaves that line out.
+func (e *events) event(name string, data any) {
+	var b bytes.Buffer
+	if name != "" {
+		fmt.Fprintf(&b, "event: %s\n", name)
+	}
+	encoded, err := json.Marshal(data)
+	if err != nil {
+		panic(err) // a mistake in this package
+	}
+	fmt.Fprintf(&b, "data: %s\n\n", encoded)
+	e.all = append(e.all, b.Bytes())
+}
+
+func (e *events) raw(line string) { e.all = append(e.all, []byte(line+"\n\n")) }
+
+func (e *events) flush() {
+	flusher, _ := e.w.(http.Flusher)
+	for _, event := range e.all {
+		if _, err := e.w.Write(event); err != nil {
+			return
+		}
+		if flusher != nil {
+			flusher.Flush()
+		}
+	}
+}
+
+// breakOff sends the first half of the events, and then ends the connection as a crash would.
+func (e *events) breakOff() {
+	e.all = e.all[:(len(e.all)+1)/2]
+	e.flush()
+	panic(http.ErrAbortHandler)
+}
+
+// pieces cuts a text, so that it is streamed in more than one part.
+func pieces(text string) []string {
+	runes := []rune(text)
+	var cut []string
+	for len(runes) > 0 {
+		n := min(len(runes), max(1, min(40, (len(runes)+1)/2)))
+		cut = append(cut, string(runes[:n]))
+		runes = runes[n:]
+	}
+	return cut
+}

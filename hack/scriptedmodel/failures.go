@@ -1,0 +1,73 @@
+package scriptedmodel
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+)
+
+// A failure in the words of each provider.
+type failureForm struct {
+	status int
+	// Anthropic's type and words.
+	kind, words string
+	// OpenAI's type, code and words.
+	openAIKind, code, openAIWords string
+}
+
+var failures = map[FailureKind]failureForm{
+	RateLimit: {http.StatusTooManyRequests,
+		"rate_limit_error", "This request would exceed your organization's rate limit.",
+		"requests", "rate_limit_exceeded", "Rate limit reached for requests."},
+	BadKey: {http.StatusUnauthorized,
+		"authentication_error", "invalid x-api-key",
+		"invalid_request_error", "invalid_api_key", "Incorrect API key provided."},
+	NoSuchModel: {http.StatusNotFound,
+		"not_found_error", "model: no-such-model",
+		"invalid_request_error", "model_not_found", "The model `no-such-model` does not exist or you do not have access to it."},
+	ContextTooLong: {http.StatusBadRequest,
+		"invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum",
+		"invalid_request_error", "context_length_exceeded", "This model's maximum context length is 128000 tokens. However, your messages resulted in 130000 tokens."},
+	Internal: {http.StatusInternalServerError,
+		"api_error", "Internal server error",
+		"server_error", "", "The server had an error while processing your request."},
+	Overloaded: {529,
+		"overloaded_error", "Overloaded",
+		"server_error", "", "The engine is currently overloaded."},
+	SessionLimit: {http.StatusPaymentRequired,
+		"parley_limit", "the session's limit is reached",
+		"parley_limit", "", "the session's limit is reached"},
+	BadRequest: {http.StatusBadRequest,
+		"invalid_request_error", "bad request",
+		"invalid_request_error", "", "bad request"},
+}
+
+func writeFailure(w http.ResponseWriter, wire Wire, f Failure) {
+	form := failures[f.Kind]
+	words, body := form.openAIWords, map[string]any(nil)
+	if wire == Messages {
+		words = form.words
+	}
+	if f.Message != "" {
+		words = f.Message
+	}
+	if wire == Messages {
+		body = map[string]any{"type": "error", "error": map[string]any{"type": form.kind, "message": words}, "request_id": "req_scripted"}
+	} else {
+		var code any
+		if form.code != "" {
+			code = form.code
+		}
+		body = map[string]any{"error": map[string]any{"type": form.openAIKind, "message": words, "code": code, "param": nil}}
+	}
+	if f.RetryAfter >= 0 && (f.RetryAfter > 0 || f.Kind == RateLimit || f.Kind == Overloaded || f.Kind == Internal) {
+		w.Header().Set("Retry-After", strconv.Itoa(f.RetryAfter))
+	}
+	writeJSON(w, form.status, body)
+}
+
+func writeJSON(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body)
+}

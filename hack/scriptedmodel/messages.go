@@ -1,0 +1,276 @@
+package scriptedmodel
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// messagesWire is Anthropic's.
+type messagesWire struct{}
+
+func (messagesWire) name() Wire { return Messages }
+
+func (messagesWire) read(header http.Header, body []byte) (*Request, []string) {
+	request, wrong := &Request{}, findings{}
+	var o object
+	if err := json.Unmarshal(body, &o); err != nil {
+		wrong.add("the request body is not valid JSON")
+		return request, wrong
+	}
+	if header.Get("anthropic-version") == "" {
+		wrong.add("anthropic-version: header is required")
+	}
+	request.Model, request.Stream = str(o["model"]), o["stream"] == true
+	if request.Model == "" {
+		wrong.add("model: Field required")
+	}
+	if limit, ok := o["max_tokens"].(float64); !ok || limit < 1 {
+		wrong.add("max_tokens: Field required")
+	}
+	request.System = anthropicSystem(o["system"], &wrong)
+	request.Tools = anthropicTools(o["tools"], &wrong)
+	request.Turns = anthropicTurns(list(o["messages"]), &wrong)
+	for _, turn := range request.Turns {
+		if len(turn.Calls)+len(turn.Results) > 0 && len(request.Tools) == 0 {
+			wrong.add("requests which include `tool_use` or `tool_result` blocks must define tools")
+			break
+		}
+	}
+	if n := strings.Count(string(body), `"cache_control":{`); n > 4 {
+		wrong.add("a maximum of 4 blocks with cache_control may be provided. Found %d", n)
+	}
+	return request, wrong
+}
+
+func anthropicSystem(v any, wrong *findings) string {
+	if isString(v) {
+		return str(v)
+	}
+	var texts []string
+	for i, block := range list(v) {
+		text := str(obj(block)["text"])
+		if str(obj(block)["type"]) != "text" || text == "" {
+			wrong.add("system.%d: text content blocks must be non-empty", i)
+		}
+		texts = append(texts, text)
+	}
+	return strings.Join(texts, "\n")
+}
+
+func anthropicTools(v any, wrong *findings) []Tool {
+	var tools []Tool
+	names := map[string]bool{}
+	for i, t := range list(v) {
+		tool := obj(t)
+		name := str(tool["name"])
+		if kind := str(tool["type"]); kind == "" || kind == "custom" {
+			if fault := schemaFault(tool["input_schema"]); fault != "" {
+				wrong.add("tools.%d.custom.input_schema: %s", i, fault)
+			}
+			if !longToolName.MatchString(name) {
+				wrong.add("tools.%d.custom.name: string should match pattern '^[a-zA-Z0-9_-]{1,128}$'", i)
+			}
+		}
+		if names[name] {
+			wrong.add("tools: tool names must be unique")
+		}
+		names[name] = true
+		tools = append(tools, Tool{Name: name, Description: str(tool["description"]), Schema: encode(tool["input_schema"])})
+	}
+	return tools
+}
+
+func anthropicTurns(messages []any, wrong *findings) []Turn {
+	if len(messages) == 0 {
+		wrong.add("messages: at least one message is required")
+		return nil
+	}
+	var turns []Turn
+	ids := map[string]bool{}
+	for i, m := range messages {
+		message := obj(m)
+		turn := Turn{Role: str(message["role"])}
+		if turn.Role != "user" && turn.Role != "assistant" {
+			wrong.add("messages.%d.role: Input should be 'user' or 'assistant'", i)
+		}
+		content := list(message["content"])
+		if isString(message["content"]) {
+			content = []any{object{"type": "text", "text": message["content"]}}
+		}
+		if len(content) == 0 {
+			wrong.add("messages.%d: all messages must have non-empty content", i)
+		}
+		for j, block := range content {
+			anthropicBlock(obj(block), &turn, i, j, wrong)
+		}
+		for _, call := range turn.Calls {
+			if ids[call.ID] {
+				wrong.add("messages.%d: `tool_use` ids must be unique", i)
+			}
+			ids[call.ID] = true
+		}
+		var before Turn
+		if i > 0 {
+			before = turns[i-1]
+		}
+		anthropicPairs(i, before, turn, wrong)
+		turns = append(turns, turn)
+	}
+	if turns[0].Role != "user" {
+		wrong.add("messages: first message must use the \"user\" role")
+	}
+	if last := turns[len(turns)-1]; last.Role == "assistant" {
+		wrong.add("this model does not support assistant message prefill: the conversation must end with a user message")
+	}
+	return turns
+}
+
+// anthropicBlock reads a block of content into the turn.
+func anthropicBlock(block object, turn *Turn, i, j int, wrong *findings) {
+	switch kind := str(block["type"]); kind {
+	case "text":
+		if strings.TrimSpace(str(block["text"])) == "" {
+			wrong.add("messages.%d.content.%d: text content blocks must be non-empty", i, j)
+		}
+		turn.Text += str(block["text"])
+	case "image":
+		turn.Images++
+		if source := obj(block["source"]); str(source["type"]) == "base64" && (!imageMediaType.MatchString(str(source["media_type"])) || str(source["data"]) == "") {
+			wrong.add("messages.%d.content.%d.image.source: bad media_type or data", i, j)
+		}
+	case "tool_use":
+		if obj(block["input"]) == nil {
+			wrong.add("messages.%d.content.%d.tool_use.input: Input should be a valid dictionary", i, j)
+		}
+		if !callID.MatchString(str(block["id"])) {
+			wrong.add("messages.%d.content.%d.tool_use.id: string should match pattern '^[a-zA-Z0-9_-]+$'", i, j)
+		}
+		if turn.Role != "assistant" {
+			wrong.add("messages.%d: `tool_use` blocks can only be in `assistant` messages", i)
+		}
+		turn.Calls = append(turn.Calls, Call{ID: str(block["id"]), Name: str(block["name"]), Input: encode(block["input"])})
+	case "tool_result":
+		if turn.Role != "user" {
+			wrong.add("messages.%d: `tool_result` blocks can only be in `user` messages", i)
+		}
+		if j > 0 && len(turn.Results) < j {
+			wrong.add("messages.%d: `tool_result` blocks must come first in the content of a message", i)
+		}
+		result := Result{ID: str(block["tool_use_id"]), IsError: block["is_error"] == true, Text: str(block["content"])}
+		for k, part := range list(block["content"]) {
+			switch p := obj(part); str(p["type"]) {
+			case "text":
+				if str(p["text"]) == "" {
+					wrong.add("messages.%d.content.%d.tool_result.content.%d: text content blocks must be non-empty", i, j, k)
+				}
+				result.Text += str(p["text"])
+			case "image":
+				turn.Images++
+			default:
+				wrong.add("messages.%d.content.%d.tool_result.content.%d: unknown type", i, j, k)
+			}
+		}
+		turn.Results = append(turn.Results, result)
+	case "thinking":
+		if str(block["signature"]) == "" {
+			wrong.add("messages.%d.content.%d.thinking.signature: Field required", i, j)
+		}
+	case "redacted_thinking", "document", "search_result", "server_tool_use", "web_search_tool_result":
+	default:
+		wrong.add("messages.%d.content.%d: Input tag %q found using 'type' does not match any of the expected tags", i, j, kind)
+	}
+}
+
+// anthropicPairs checks that the calls of a message are answered by the next, all of them and nothing else.
+func anthropicPairs(i int, before, turn Turn, wrong *findings) {
+	answered := map[string]bool{}
+	for _, result := range turn.Results {
+		if answered[result.ID] {
+			wrong.add("messages.%d: each tool_use must have a single result, found several for %s", i, result.ID)
+		}
+		answered[result.ID] = true
+		if !slices.ContainsFunc(before.Calls, func(c Call) bool { return c.ID == result.ID }) {
+			wrong.add("messages.%d: unexpected `tool_use_id` found in `tool_result` blocks: %s", i, result.ID)
+		}
+	}
+	for _, call := range before.Calls {
+		if !answered[call.ID] {
+			wrong.add("messages.%d: `tool_use` ids were found without `tool_result` blocks immediately after: %s", i-1, call.ID)
+		}
+	}
+}
+
+func (a answer) anthropicBlocks() []object {
+	var blocks []object
+	if a.Thinking != "" {
+		blocks = append(blocks, object{"type": "thinking", "thinking": a.Thinking, "signature": "c2NyaXB0ZWQ="})
+	}
+	if a.Text != "" {
+		blocks = append(blocks, object{"type": "text", "text": a.Text})
+	}
+	for _, call := range a.Calls {
+		blocks = append(blocks, object{"type": "tool_use", "id": call.ID, "name": call.Name, "input": call.Input})
+	}
+	return blocks
+}
+
+func (a answer) anthropicUsage() object {
+	u := a.usage()
+	return object{"input_tokens": u.Input - u.Cached, "cache_read_input_tokens": u.Cached, "cache_creation_input_tokens": 0, "output_tokens": u.Output}
+}
+
+func (a answer) anthropicStop() string {
+	switch {
+	case a.Cut:
+		return "max_tokens"
+	case len(a.Calls) > 0:
+		return "tool_use"
+	}
+	return "end_turn"
+}
+
+func (messagesWire) whole(w http.ResponseWriter, a answer) {
+	writeJSON(w, http.StatusOK, object{"id": "msg_scripted", "type": "message", "role": "assistant", "model": a.model,
+		"content": a.anthropicBlocks(), "stop_reason": a.anthropicStop(), "stop_sequence": nil, "usage": a.anthropicUsage()})
+}
+
+func (messagesWire) stream(s *events, a answer) {
+	usage := a.anthropicUsage()
+	s.event("message_start", object{"type": "message_start", "message": object{"id": "msg_scripted", "type": "message", "role": "assistant",
+		"model": a.model, "content": []any{}, "stop_reason": nil, "stop_sequence": nil, "usage": usage}})
+	s.event("ping", object{"type": "ping"})
+	for i, block := range a.anthropicBlocks() {
+		start, kind := object{}, str(block["type"])
+		for k, v := range block {
+			start[k] = v
+		}
+		var deltas []object
+		switch kind {
+		case "text":
+			start["text"] = ""
+			for _, p := range pieces(a.Text) {
+				deltas = append(deltas, object{"type": "text_delta", "text": p})
+			}
+		case "thinking":
+			start["thinking"], start["signature"] = "", ""
+			for _, p := range pieces(a.Thinking) {
+				deltas = append(deltas, object{"type": "thinking_delta", "thinking": p})
+			}
+			deltas = append(deltas, object{"type": "signature_delta", "signature": block["signature"]})
+		case "tool_use":
+			start["input"] = object{}
+			for _, p := range pieces(string(block["input"].(json.RawMessage))) {
+				deltas = append(deltas, object{"type": "input_json_delta", "partial_json": p})
+			}
+		}
+		s.event("content_block_start", object{"type": "content_block_start", "index": i, "content_block": start})
+		for _, delta := range deltas {
+			s.event("content_block_delta", object{"type": "content_block_delta", "index": i, "delta": delta})
+		}
+		s.event("content_block_stop", object{"type": "content_block_stop", "index": i})
+	}
+	s.event("message_delta", object{"type": "message_delta", "delta": object{"stop_reason": a.anthropicStop(), "stop_sequence": nil}, "usage": usage})
+	s.event("message_stop", object{"type": "message_stop"})
+}

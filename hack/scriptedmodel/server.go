@@ -1,0 +1,212 @@
+package scriptedmodel
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// maxBody is what a request may weigh: Anthropic's limit.
+const maxBody = 32 << 20
+
+// Server answers from a script. It is an http.Handler.
+type Server struct {
+	mux *http.ServeMux
+
+	mu         sync.Mutex
+	script     Script
+	used       []int
+	requests   []*Request
+	violations []string
+	changed    chan struct{}
+}
+
+// wire is how requests of a protocol are read and answered.
+type wire interface {
+	name() Wire
+	// read returns what the request says, and all that the provider would refuse it for.
+	read(header http.Header, body []byte) (*Request, []string)
+	// whole and stream write the answer.
+	whole(w http.ResponseWriter, a answer)
+	stream(s *events, a answer)
+}
+
+// answer is a step with what the wires need besides.
+type answer struct {
+	Step
+	model string
+	// number makes ids that differ from answer to answer and are the same in every run.
+	number int
+}
+
+func (a answer) usage() Usage {
+	if a.Usage != nil {
+		return *a.Usage
+	}
+	return Usage{Input: 10, Output: 5}
+}
+
+// New makes a server for the script.
+func New(script Script) *Server {
+	if script.Default == "" {
+		script.Default = "Scripted."
+	}
+	s := &Server{mux: http.NewServeMux(), script: script, used: make([]int, len(script.Steps)), changed: make(chan struct{})}
+	s.mux.Handle("POST /v1/messages", s.serve(messagesWire{}))
+	s.mux.Handle("POST /v1/chat/completions", s.serve(chatWire{}))
+	s.mux.Handle("POST /v1/responses", s.serve(responsesWire{}))
+	s.mux.HandleFunc("POST /v1/messages/count_tokens", func(w http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, io.LimitReader(r.Body, maxBody))
+		writeJSON(w, http.StatusOK, map[string]any{"input_tokens": n / 4})
+	})
+	s.mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]any{"object": "list", "has_more": false, "data": []any{map[string]any{
+			"id": "scripted", "type": "model", "object": "model", "created": 0, "created_at": "2026-01-01T00:00:00Z",
+			"display_name": "A stub that answers from a script", "owned_by": "a stub, no model"}}})
+	})
+	return s
+}
+
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Scripted-Model", "a stub that answers from a script")
+	s.mux.ServeHTTP(w, r)
+}
+
+// Requests returns all requests received so far.
+func (s *Server) Requests() []*Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.requests)
+}
+
+// Violations returns what was refused or failed a check.
+func (s *Server) Violations() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.violations)
+}
+
+// Remaining is how many steps were not used (up).
+func (s *Server) Remaining() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for i, step := range s.script.Steps {
+		if s.used[i] < max(1, step.Times) {
+			n++
+		}
+	}
+	return n
+}
+
+// Received returns a channel that is closed with the next request. Take it before looking at Requests.
+func (s *Server) Received() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+func (s *Server) serve(wire wire) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		if err != nil {
+			writeFailure(w, wire.name(), Failure{Kind: BadRequest, Message: "the body could not be read"})
+			return
+		}
+		request, wrong := wire.read(r.Header, body)
+		request.Wire, request.Raw = wire.name(), body
+		request.HasAuthorization, request.HasAPIKey = r.Header.Get("Authorization") != "", r.Header.Get("x-api-key") != ""
+		request.Cached = strings.Count(string(body), `"cache_control"`)
+		step, wrong := s.take(request, wrong)
+		if len(wrong) > 0 {
+			writeFailure(w, wire.name(), Failure{Kind: BadRequest, Message: strings.Join(wrong, "; ")})
+			return
+		}
+		if step.Hold != nil {
+			select {
+			case <-step.Hold:
+			case <-r.Context().Done():
+				return
+			}
+		}
+		s.answer(w, wire, request, step)
+	})
+}
+
+func (s *Server) answer(w http.ResponseWriter, wire wire, request *Request, step Step) {
+	if step.Failure != nil {
+		writeFailure(w, wire.name(), *step.Failure)
+		return
+	}
+	a := answer{Step: step, model: request.Model, number: request.Step}
+	if !request.Stream {
+		wire.whole(w, a)
+		return
+	}
+	out := newEvents(w)
+	wire.stream(out, a)
+	if step.Break {
+		out.breakOff()
+	}
+	out.flush()
+}
+
+// take finds the step for a request, and records both.
+func (s *Server) take(request *Request, wrong []string) (Step, []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() {
+		for _, w := range wrong {
+			s.violations = append(s.violations, fmt.Sprintf("request %d: %s", len(s.requests), w))
+		}
+		s.requests = append(s.requests, request)
+		close(s.changed)
+		s.changed = make(chan struct{})
+	}()
+	request.Step = refused
+	if len(wrong) > 0 {
+		return Step{}, wrong
+	}
+	request.Step = s.find(request)
+	if request.Step == answeredByDefault {
+		return Step{Text: s.script.Default}, nil
+	}
+	s.used[request.Step]++
+	step := s.script.Steps[request.Step]
+	step.Calls = slices.Clone(step.Calls)
+	for i := range step.Calls {
+		if step.Calls[i].ID == "" {
+			step.Calls[i].ID = fmt.Sprintf("call_%d_%d", request.Step, i)
+		}
+		if len(step.Calls[i].Input) == 0 {
+			step.Calls[i].Input = json.RawMessage(`{}`)
+		}
+	}
+	if step.Check != nil {
+		if err := step.Check(request); err != nil {
+			wrong = []string{fmt.Sprintf("step %d: %v", request.Step, err)}
+		}
+	}
+	return step, wrong
+}
+
+func (s *Server) find(request *Request) int {
+	for i, step := range s.script.Steps {
+		if s.used[i] >= max(1, step.Times) {
+			continue
+		}
+		switch {
+		case step.When != nil || step.Contains != "":
+			if (step.When == nil || step.When(request)) && (step.Contains == "" || request.Contains(step.Contains)) {
+				return i
+			}
+		case len(request.Tools) > 0:
+			return i
+		}
+	}
+	return answeredByDefault
+}
