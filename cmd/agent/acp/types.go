@@ -1,0 +1,246 @@
+package acp
+
+import "encoding/json"
+
+// Methods of the protocol, as far as this agent has them.
+const (
+	MethodInitialize        = "initialize"
+	MethodAuthenticate      = "authenticate"
+	MethodNewSession        = "session/new"
+	MethodLoadSession       = "session/load"
+	MethodResumeSession     = "session/resume"
+	MethodPrompt            = "session/prompt"
+	MethodCancel            = "session/cancel"
+	MethodUpdate            = "session/update"
+	MethodRequestPermission = "session/request_permission"
+)
+
+// Version of the wire.
+const Version = 1
+
+// Keys of _meta that are Parley's own.
+const (
+	// MetaExactReplay, in the capabilities: what session/load tells is what was told before, update for update.
+	MetaExactReplay = "parley.dev/exactReplay"
+	// MetaSeq numbers the updates of a session from 1, without gaps, live and told again alike.
+	MetaSeq = "parley.dev/seq"
+	// MetaPartial marks a piece of a message that is still being written. It has no number and is not told again.
+	MetaPartial = "parley.dev/partial"
+	// MetaContinue, in a prompt: go on with the turn that was under way.
+	MetaContinue = "parley.dev/continue"
+)
+
+// Meta is what either side adds to a message.
+type Meta map[string]any
+
+// InitializeResult says what this agent can do.
+type InitializeResult struct {
+	ProtocolVersion   int               `json:"protocolVersion"`
+	AgentCapabilities AgentCapabilities `json:"agentCapabilities"`
+	AgentInfo         Info              `json:"agentInfo"`
+	AuthMethods       []struct{}        `json:"authMethods"`
+}
+
+// Info names a program.
+type Info struct {
+	Name    string `json:"name"`
+	Title   string `json:"title,omitempty"`
+	Version string `json:"version"`
+}
+
+// AgentCapabilities as the protocol spells them.
+type AgentCapabilities struct {
+	LoadSession         bool                `json:"loadSession"`
+	PromptCapabilities  PromptCapabilities  `json:"promptCapabilities"`
+	MCPCapabilities     MCPCapabilities     `json:"mcpCapabilities"`
+	SessionCapabilities SessionCapabilities `json:"sessionCapabilities"`
+	Meta                Meta                `json:"_meta,omitempty"`
+}
+
+// PromptCapabilities says what a prompt may hold besides text.
+type PromptCapabilities struct {
+	Image           bool `json:"image"`
+	Audio           bool `json:"audio"`
+	EmbeddedContext bool `json:"embeddedContext"`
+}
+
+// MCPCapabilities says which tool servers can be reached.
+type MCPCapabilities struct {
+	HTTP bool `json:"http"`
+	SSE  bool `json:"sse"`
+}
+
+// SessionCapabilities are objects where they are present.
+type SessionCapabilities struct {
+	Resume *struct{} `json:"resume,omitempty"`
+}
+
+// SessionParams are those of session/new, session/load and session/resume.
+type SessionParams struct {
+	SessionID  string      `json:"sessionId,omitempty"`
+	Cwd        string      `json:"cwd"`
+	MCPServers []MCPServer `json:"mcpServers"`
+}
+
+// MCPServer is a tool server to connect to. Without a type it is one to be started, which this agent does not do.
+type MCPServer struct {
+	Type    string   `json:"type"`
+	Name    string   `json:"name"`
+	URL     string   `json:"url"`
+	Headers []Header `json:"headers"`
+}
+
+// Header of HTTP.
+type Header struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// NewSessionResult names the session.
+type NewSessionResult struct {
+	SessionID string `json:"sessionId"`
+}
+
+// PromptParams is a message of the user.
+type PromptParams struct {
+	SessionID string    `json:"sessionId"`
+	Prompt    []Content `json:"prompt"`
+	Meta      Meta      `json:"_meta,omitempty"`
+}
+
+// Content is a block of a message.
+type Content struct {
+	Type     string `json:"type"`
+	Text     string `json:"text,omitempty"`
+	Data     string `json:"data,omitempty"`
+	MimeType string `json:"mimeType,omitempty"`
+	// URI and Name are those of a resource_link, Resource that of a resource.
+	URI      string    `json:"uri,omitempty"`
+	Name     string    `json:"name,omitempty"`
+	Resource *Resource `json:"resource,omitempty"`
+}
+
+// Resource is a text that a client puts into a prompt.
+type Resource struct {
+	URI  string `json:"uri"`
+	Text string `json:"text"`
+}
+
+// Text makes a block of text.
+func Text(text string) *Content { return &Content{Type: "text", Text: text} }
+
+// StopReason says why a turn ended.
+type StopReason string
+
+const (
+	EndTurn   StopReason = "end_turn"
+	MaxTokens StopReason = "max_tokens"
+	Refusal   StopReason = "refusal"
+	Cancelled StopReason = "cancelled"
+)
+
+// PromptResult ends a turn.
+type PromptResult struct {
+	StopReason StopReason `json:"stopReason"`
+}
+
+// CancelParams names the session whose turn is to stop.
+type CancelParams struct {
+	SessionID string `json:"sessionId"`
+}
+
+// UpdateParams carries an update, already encoded.
+type UpdateParams struct {
+	SessionID string          `json:"sessionId"`
+	Update    json.RawMessage `json:"update"`
+}
+
+// Kinds of updates.
+const (
+	MessageChunk = "agent_message_chunk"
+	ThoughtChunk = "agent_thought_chunk"
+	NewToolCall  = "tool_call"
+	ToolUpdate   = "tool_call_update"
+	Plan         = "plan"
+	UsageUpdate  = "usage_update"
+)
+
+// Update is any of them; each uses some of the fields.
+type Update struct {
+	Kind string `json:"sessionUpdate,omitempty"`
+	// Content is a *Content for chunks, a []ToolContent for tool calls.
+	Content any `json:"content,omitempty"`
+
+	ToolCallID string          `json:"toolCallId,omitempty"`
+	Title      string          `json:"title,omitempty"`
+	ToolKind   string          `json:"kind,omitempty"`
+	Status     string          `json:"status,omitempty"`
+	Locations  []Location      `json:"locations,omitempty"`
+	RawInput   json.RawMessage `json:"rawInput,omitempty"`
+	RawOutput  any             `json:"rawOutput,omitempty"`
+
+	Entries []PlanEntry `json:"entries,omitempty"`
+
+	Used *int `json:"used,omitempty"`
+	Size int  `json:"size,omitempty"`
+
+	Meta Meta `json:"_meta,omitempty"`
+}
+
+// Status of a tool call.
+const (
+	Pending    = "pending"
+	InProgress = "in_progress"
+	Completed  = "completed"
+	Failed     = "failed"
+)
+
+// ToolContent is part of what a tool call brought: a content or a diff.
+type ToolContent struct {
+	Type    string   `json:"type"`
+	Content *Content `json:"content,omitempty"`
+	Path    string   `json:"path,omitempty"`
+	OldText *string  `json:"oldText,omitempty"`
+	NewText *string  `json:"newText,omitempty"`
+}
+
+// Location is a file that a tool call is about.
+type Location struct {
+	Path string `json:"path"`
+	Line int    `json:"line,omitempty"`
+}
+
+// PlanEntry is a task of the plan.
+type PlanEntry struct {
+	Content  string `json:"content"`
+	Priority string `json:"priority"`
+	Status   string `json:"status"`
+}
+
+// PermissionParams asks the user whether a tool call may be done.
+type PermissionParams struct {
+	SessionID string             `json:"sessionId"`
+	ToolCall  Update             `json:"toolCall"`
+	Options   []PermissionOption `json:"options"`
+}
+
+// PermissionOption is an answer that the user can give.
+type PermissionOption struct {
+	OptionID string `json:"optionId"`
+	Name     string `json:"name"`
+	Kind     string `json:"kind"`
+}
+
+// Options of a permission.
+const (
+	AllowOnce  = "allow_once"
+	RejectOnce = "reject_once"
+)
+
+// PermissionResult is the user's answer.
+type PermissionResult struct {
+	Outcome struct {
+		Outcome  string `json:"outcome"`
+		OptionID string `json:"optionId"`
+	} `json:"outcome"`
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+
+	"github.com/parley-dev/parley/cmd/agent/acp"
+	"github.com/parley-dev/parley/cmd/agent/loop"
+)
+
+// agent answers the client.
+type agent struct {
+	conn    *acp.Conn
+	options loop.Options
+
+	mu       sync.Mutex
+	sessions map[string]*loop.Session
+}
+
+func newAgent(conn *acp.Conn, options loop.Options) *agent {
+	return &agent{conn: conn, options: options, sessions: map[string]*loop.Session{}}
+}
+
+func (a *agent) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, session := range a.sessions {
+		session.Close()
+	}
+}
+
+// Request implements acp.Handler.
+func (a *agent) Request(ctx context.Context, method string, params json.RawMessage) func() (any, error) {
+	switch method {
+	case acp.MethodInitialize:
+		return func() (any, error) { return initialized, nil }
+	case acp.MethodAuthenticate:
+		return func() (any, error) { return struct{}{}, nil }
+	case acp.MethodNewSession:
+		return func() (any, error) { return a.newSession(ctx, params) }
+	case acp.MethodLoadSession:
+		return func() (any, error) { return a.loadSession(ctx, params, true) }
+	case acp.MethodResumeSession:
+		return func() (any, error) { return a.loadSession(ctx, params, false) }
+	case acp.MethodPrompt:
+		return a.prompt(ctx, params)
+	}
+	return fails(acp.CodeNoMethod, "there is no method "+method)
+}
+
+func fails(code int, message string) func() (any, error) {
+	return func() (any, error) { return nil, &acp.Error{Code: code, Message: message} }
+}
+
+// Notification implements acp.Handler.
+func (a *agent) Notification(method string, params json.RawMessage) {
+	var p acp.CancelParams
+	if method != acp.MethodCancel || json.Unmarshal(params, &p) != nil {
+		return
+	}
+	if session := a.session(p.SessionID); session != nil {
+		session.Cancel()
+	}
+}
+
+var initialized = acp.InitializeResult{
+	ProtocolVersion: acp.Version,
+	AgentInfo:       acp.Info{Name: "parley-agent", Title: "CodeActAgent", Version: "1"},
+	AgentCapabilities: acp.AgentCapabilities{
+		LoadSession:         true,
+		PromptCapabilities:  acp.PromptCapabilities{Image: true, EmbeddedContext: true},
+		MCPCapabilities:     acp.MCPCapabilities{HTTP: true},
+		SessionCapabilities: acp.SessionCapabilities{Resume: &struct{}{}},
+		Meta:                acp.Meta{acp.MetaExactReplay: true},
+	},
+	AuthMethods: []struct{}{},
+}
+
+func invalid(err error) error {
+	return &acp.Error{Code: acp.CodeInvalidParams, Message: "the parameters are not as the protocol has them: " + err.Error()}
+}
+
+func (a *agent) newSession(ctx context.Context, params json.RawMessage) (any, error) {
+	var p acp.SessionParams
+	if err := json.Unmarshal(params, &p); err != nil {
+		return nil, invalid(err)
+	}
+	session, err := loop.New(ctx, a.conn, a.options, p)
+	if err != nil {
+		return nil, err
+	}
+	a.keep(session)
+	return acp.NewSessionResult{SessionID: session.ID()}, nil
+}
+
+func (a *agent) loadSession(ctx context.Context, params json.RawMessage, tell bool) (any, error) {
+	var p acp.SessionParams
+	if err := json.Unmarshal(params, &p); err != nil {
+		return nil, invalid(err)
+	}
+	a.drop(p.SessionID)
+	session, err := loop.Load(ctx, a.conn, a.options, p, tell)
+	if err != nil {
+		return nil, err
+	}
+	a.keep(session)
+	return struct{}{}, nil
+}
+
+func (a *agent) prompt(ctx context.Context, params json.RawMessage) func() (any, error) {
+	var p acp.PromptParams
+	if err := json.Unmarshal(params, &p); err != nil {
+		return func() (any, error) { return nil, invalid(err) }
+	}
+	session := a.session(p.SessionID)
+	if session == nil {
+		return fails(acp.CodeInvalidParams, "there is no such session; load it first")
+	}
+	work := session.Prompt(ctx, p)
+	return func() (any, error) {
+		reason, err := work()
+		if err != nil {
+			return nil, err
+		}
+		return acp.PromptResult{StopReason: reason}, nil
+	}
+}
+
+func (a *agent) session(id string) *loop.Session {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.sessions[id]
+}
+
+func (a *agent) keep(session *loop.Session) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.sessions[session.ID()] = session
+}
+
+// drop closes a session that is to be loaded anew.
+func (a *agent) drop(id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if session := a.sessions[id]; session != nil {
+		session.Close()
+		delete(a.sessions, id)
+	}
+}

@@ -1,0 +1,377 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/parley-dev/parley/cmd/agent/acp"
+	"github.com/parley-dev/parley/hack/scriptedmodel"
+)
+
+const (
+	beAgent = "PARLEY_TEST_BE_AGENT"
+	// killAt makes the agent kill itself, as kill -9 does, as soon as this many records are on disk.
+	killAt      = "PARLEY_TEST_KILL_AT"
+	placeholder = "a-placeholder-for-the-key"
+	patience    = 30 * time.Second
+)
+
+// TestMain makes the test's own program the agent, so that the agent need not be built again.
+func TestMain(m *testing.M) {
+	if os.Getenv(beAgent) == "" {
+		os.Exit(m.Run())
+	}
+	last, _ := strconv.Atoi(os.Getenv(killAt))
+	err := run(os.Args[1:], os.Stdin, os.Stdout, func(records int) {
+		if records == last {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// wires are the models of both.
+var wires = map[string]string{"messages": "anthropic/scripted", "chat completions": "openai/scripted"}
+
+func onBothWires(t *testing.T, test func(t *testing.T, model string)) {
+	for _, name := range slices.Sorted(maps.Keys(wires)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, wires[name])
+		})
+	}
+}
+
+// stage is where an agent works: a home, a directory, a model.
+type stage struct {
+	home, dir string
+	model     *scriptedmodel.Server
+	url       string
+}
+
+func newStage(t *testing.T, steps ...scriptedmodel.Step) *stage {
+	t.Helper()
+	s := &stage{home: t.TempDir(), dir: t.TempDir(), model: scriptedmodel.New(scriptedmodel.Script{Steps: steps})}
+	server := httptest.NewServer(s.model)
+	s.url = server.URL
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+		for _, violation := range s.model.Violations() {
+			t.Error("the wire would refuse this:", violation)
+		}
+	})
+	return s
+}
+
+func (s *stage) file(t *testing.T, name string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(s.dir, name))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+func (s *stage) write(t *testing.T, name, content string) {
+	t.Helper()
+	path := filepath.Join(s.dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// client drives an agent.
+type client struct {
+	t       *testing.T
+	cmd     *exec.Cmd
+	session string
+	dir     string
+	servers []acp.MCPServer
+	// permit answers what the agent asks the user.
+	permit func(acp.PermissionParams) string
+
+	mu       sync.Mutex
+	next     int
+	waiting  map[string]chan reply
+	in       *json.Encoder
+	updates  []json.RawMessage
+	partial  strings.Builder
+	asked    []acp.PermissionParams
+	onUpdate chan struct{}
+	gone     chan struct{}
+}
+
+type reply struct {
+	ID     json.RawMessage `json:"id"`
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params"`
+	Result json.RawMessage `json:"result"`
+	Error  *acp.Error      `json:"error"`
+}
+
+var errGone = errors.New("the agent is gone")
+
+// launch starts an agent; variables replace those of the test.
+func (s *stage) launch(t *testing.T, args []string, variables ...string) *client {
+	t.Helper()
+	c := &client{t: t, dir: s.dir, waiting: map[string]chan reply{}, onUpdate: make(chan struct{}), gone: make(chan struct{}),
+		permit: func(acp.PermissionParams) string { return acp.AllowOnce }}
+	c.cmd = exec.Command(os.Args[0], append([]string{"--base-url", s.url}, args...)...)
+	c.cmd.Env = append(os.Environ(), beAgent+"=yes", "HOME="+s.home, "LLM_API_KEY="+placeholder, "A_SECRET=value-of-the-secret")
+	c.cmd.Env = append(c.cmd.Env, variables...)
+	c.cmd.Stderr = os.Stderr
+	stdin, err := c.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := c.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c.in = json.NewEncoder(stdin)
+	go c.read(bufio.NewReader(stdout))
+	t.Cleanup(func() {
+		_ = stdin.Close()
+		select {
+		case <-c.gone:
+		case <-time.After(patience):
+			t.Error("the agent does not end when its client is gone")
+			_ = c.cmd.Process.Kill()
+		}
+	})
+	return c
+}
+
+func (c *client) read(from *bufio.Reader) {
+	defer func() {
+		_ = c.cmd.Wait()
+		close(c.gone)
+	}()
+	for {
+		line, err := from.ReadBytes('\n')
+		if err != nil {
+			return
+		}
+		var m reply
+		if err := json.Unmarshal(line, &m); err != nil {
+			c.t.Errorf("the agent said %q", line)
+			return
+		}
+		switch m.Method {
+		case "":
+			c.mu.Lock()
+			c.waiting[string(m.ID)] <- m
+			c.mu.Unlock()
+		case acp.MethodUpdate:
+			c.update(m.Params)
+		case acp.MethodRequestPermission:
+			go c.answer(m)
+		}
+	}
+}
+
+func (c *client) update(params json.RawMessage) {
+	var p acp.UpdateParams
+	var u struct {
+		Content json.RawMessage `json:"content"`
+		Meta    acp.Meta        `json:"_meta"`
+	}
+	if json.Unmarshal(params, &p) != nil || json.Unmarshal(p.Update, &u) != nil {
+		c.t.Errorf("a bad update: %s", params)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if u.Meta[acp.MetaPartial] == true {
+		var content acp.Content
+		_ = json.Unmarshal(u.Content, &content)
+		c.partial.WriteString(content.Text)
+	} else {
+		if seq := u.Meta[acp.MetaSeq]; seq != float64(len(c.updates)+1) {
+			c.t.Errorf("update %d has the number %v", len(c.updates)+1, seq)
+		}
+		c.updates = append(c.updates, p.Update)
+	}
+	close(c.onUpdate)
+	c.onUpdate = make(chan struct{})
+}
+
+func (c *client) answer(m reply) {
+	var p acp.PermissionParams
+	_ = json.Unmarshal(m.Params, &p)
+	c.mu.Lock()
+	c.asked = append(c.asked, p)
+	c.mu.Unlock()
+	outcome := map[string]any{"outcome": "selected", "optionId": c.permit(p)}
+	c.send(map[string]any{"jsonrpc": "2.0", "id": m.ID, "result": map[string]any{"outcome": outcome}})
+}
+
+func (c *client) send(v any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_ = c.in.Encode(v) // an agent that is gone is noticed by the reader
+}
+
+// begin sends a request and returns a function that waits for its answer.
+func (c *client) begin(method string, params any) func(result any) error {
+	answer := make(chan reply, 1)
+	c.mu.Lock()
+	c.next++
+	id := c.next
+	c.waiting[strconv.Itoa(id)] = answer
+	c.mu.Unlock()
+	c.send(map[string]any{"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+	return func(result any) error {
+		select {
+		case m := <-answer:
+			if m.Error != nil {
+				return m.Error
+			}
+			return json.Unmarshal(m.Result, result)
+		case <-c.gone:
+			return errGone
+		case <-time.After(patience):
+			c.t.Errorf("no answer to %s", method)
+			return errors.New("no answer")
+		}
+	}
+}
+
+func (c *client) call(method string, params, result any) error {
+	return c.begin(method, params)(result)
+}
+
+// open begins a session.
+func (c *client) open() error {
+	var hello acp.InitializeResult
+	if err := c.call(acp.MethodInitialize, map[string]any{"protocolVersion": 1}, &hello); err != nil {
+		return err
+	}
+	var made acp.NewSessionResult
+	err := c.call(acp.MethodNewSession, c.params(), &made)
+	c.session = made.SessionID
+	return err
+}
+
+func (c *client) params() acp.SessionParams {
+	servers := c.servers
+	if servers == nil {
+		servers = []acp.MCPServer{}
+	}
+	return acp.SessionParams{SessionID: c.session, Cwd: c.dir, MCPServers: servers}
+}
+
+func (c *client) mustOpen() *client {
+	c.t.Helper()
+	if err := c.open(); err != nil {
+		c.t.Fatal(err)
+	}
+	return c
+}
+
+func (c *client) promptWith(meta acp.Meta, content ...acp.Content) func() (acp.StopReason, error) {
+	wait := c.begin(acp.MethodPrompt, acp.PromptParams{SessionID: c.session, Prompt: content, Meta: meta})
+	return func() (acp.StopReason, error) {
+		var result acp.PromptResult
+		err := wait(&result)
+		return result.StopReason, err
+	}
+}
+
+func (c *client) prompt(text string) (acp.StopReason, error) {
+	return c.promptWith(nil, *acp.Text(text))()
+}
+
+// mustPrompt expects the turn to end of itself.
+func (c *client) mustPrompt(text string) {
+	c.t.Helper()
+	if reason, err := c.prompt(text); err != nil || reason != acp.EndTurn {
+		c.t.Fatalf("the turn ended with %q, %v", reason, err)
+	}
+}
+
+func (c *client) told() []json.RawMessage {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.updates)
+}
+
+// find returns the updates that have all these words.
+func (c *client) find(words ...string) (found []string) {
+	for _, update := range c.told() {
+		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(string(update), w) }) {
+			found = append(found, string(update))
+		}
+	}
+	return found
+}
+
+// waitFor waits for an update with these words.
+func (c *client) waitFor(words ...string) {
+	c.t.Helper()
+	timeout := time.After(patience)
+	for {
+		c.mu.Lock()
+		changed := c.onUpdate
+		c.mu.Unlock()
+		if len(c.find(words...)) > 0 {
+			return
+		}
+		select {
+		case <-changed:
+		case <-timeout:
+			c.t.Fatalf("no update with %q", words)
+		}
+	}
+}
+
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !condition(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// Calls for scripts.
+func bash(command string) scriptedmodel.Call {
+	return scriptedmodel.Call{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": command})}
+}
+
+func editor(input map[string]any) scriptedmodel.Call {
+	return scriptedmodel.Call{Name: "str_replace_editor", Input: scriptedmodel.Input(input)}
+}
+
+func says(text string) scriptedmodel.Step { return scriptedmodel.Step{Text: text} }
+
+func calls(calls ...scriptedmodel.Call) scriptedmodel.Step { return scriptedmodel.Step{Calls: calls} }
+
+func failing(kind scriptedmodel.FailureKind, times int) scriptedmodel.Step {
+	return scriptedmodel.Step{Failure: &scriptedmodel.Failure{Kind: kind}, Times: times}
+}

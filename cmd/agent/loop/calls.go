@@ -1,0 +1,107 @@
+package loop
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/parley-dev/parley/cmd/agent/acp"
+	"github.com/parley-dev/parley/cmd/agent/memory"
+	"github.com/parley-dev/parley/cmd/agent/model"
+	"github.com/parley-dev/parley/cmd/agent/tools"
+)
+
+const (
+	interruptedByRestart = "This command was interrupted by a restart of the agent; it may have been done in part. It was not run again. Look at what it did before you go on."
+	rejectedByUser       = "The user rejected this action; it was not done. Do not try it again in another way: go on without it, or ask."
+	cutCall              = "Your answer was cut at the limit of its length, so this call may not be whole and was not done. Say less at once, for instance a part of the file."
+)
+
+// describe tells the client of a call.
+func (s *Session) describe(ctx context.Context, call *model.Call) acp.Update {
+	update := acp.Update{Kind: acp.NewToolCall, ToolCallID: call.ID, Title: call.Name, ToolKind: "other", Status: acp.Pending}
+	if tool := s.tools.Find(ctx, call.Name); tool != nil {
+		description, raw := tool.Describe(call.Input)
+		update.Title, update.ToolKind, update.Locations, update.RawInput = description.Title, description.Kind, description.Locations, raw
+		return update
+	}
+	update.RawInput, _ = json.Marshal(call.Input)
+	return update
+}
+
+// call does the first of the calls that are to be done.
+func (s *Session) call(ctx context.Context, pending []*model.Call) error {
+	call := pending[0]
+	tool := s.tools.Find(ctx, call.Name)
+	switch {
+	case s.state.begun[call.ID]:
+		return s.refuse(call, interruptedByRestart)
+	case tool == nil:
+		return s.refuse(call, "There is no tool of this name.")
+	case s.state.stop == model.StopLength && len(pending) == 1:
+		return s.refuse(call, cutCall)
+	}
+	description, _ := tool.Describe(call.Input)
+	if description.Acts && s.options.Confirm && !s.state.allowed[call.ID] {
+		return s.askUser(ctx, call)
+	}
+	if description.Acts {
+		begun := acp.Update{Kind: acp.ToolUpdate, ToolCallID: call.ID, Status: acp.InProgress}
+		if err := s.record(memory.Record{Kind: memory.KindBegun, CallID: call.ID}, begun); err != nil {
+			return err
+		}
+	}
+	return s.result(call, tool.Run(ctx, call.Input))
+}
+
+// askUser asks whether an action may be done. It comes back here for the action itself, once that is on record.
+func (s *Session) askUser(ctx context.Context, call *model.Call) error {
+	toolCall := s.describe(ctx, call)
+	toolCall.Kind = ""
+	var answer acp.PermissionResult
+	err := s.client.Call(ctx, acp.MethodRequestPermission, acp.PermissionParams{SessionID: s.id, ToolCall: toolCall, Options: []acp.PermissionOption{
+		{OptionID: acp.AllowOnce, Name: "Allow", Kind: acp.AllowOnce},
+		{OptionID: acp.RejectOnce, Name: "Reject", Kind: acp.RejectOnce},
+	}}, &answer)
+	switch {
+	case err != nil:
+		return err
+	case answer.Outcome.Outcome == "cancelled":
+		s.Cancel()
+		return ctx.Err()
+	case answer.Outcome.OptionID == acp.AllowOnce:
+		return s.record(memory.Record{Kind: memory.KindAllowed, CallID: call.ID})
+	}
+	return s.refuse(call, rejectedByUser)
+}
+
+// refuse answers a call that was not done, or not seen to its end.
+func (s *Session) refuse(call *model.Call, why string) error {
+	return s.result(call, tools.Outcome{Text: why, IsError: true})
+}
+
+func (s *Session) result(call *model.Call, outcome tools.Outcome) error {
+	text := outcome.Text
+	if text == "" {
+		text = "[There is no output.]"
+	}
+	update := acp.Update{Kind: acp.ToolUpdate, ToolCallID: call.ID, Status: acp.Completed, RawOutput: outcome.Raw}
+	if outcome.IsError {
+		update.Status = acp.Failed
+	}
+	content := []acp.ToolContent{{Type: "content", Content: acp.Text(text)}}
+	for _, image := range outcome.Images {
+		content = append(content, acp.ToolContent{Type: "content", Content: &acp.Content{Type: "image", Data: image.Data, MimeType: image.MediaType}})
+	}
+	if outcome.Diff != nil {
+		content = append(content, *outcome.Diff)
+	}
+	update.Content = content
+	updates := []acp.Update{update}
+	if outcome.Plan != nil {
+		updates = append(updates, acp.Update{Kind: acp.Plan, Entries: outcome.Plan})
+	}
+	return s.record(memory.Record{
+		Kind: memory.KindResult, CallID: call.ID, Shell: outcome.Shell,
+		Result: &model.Result{CallID: call.ID, Text: text, IsError: outcome.IsError, Images: outcome.Images},
+	}, updates...)
+}

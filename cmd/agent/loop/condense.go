@@ -1,0 +1,127 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/parley-dev/parley/cmd/agent/acp"
+	"github.com/parley-dev/parley/cmd/agent/memory"
+	"github.com/parley-dev/parley/cmd/agent/model"
+	"github.com/parley-dev/parley/cmd/agent/tools"
+)
+
+const (
+	// unknownWindow is assumed where nobody said how large the context is.
+	unknownWindow = 128_000
+	// charactersPerToken errs on the side of too many tokens.
+	charactersPerToken = 3
+	tokensPerImage     = 1500
+	// keptExchanges is how many of the last answers, with their results, stay as they are.
+	keptExchanges = 3
+	// condensedOutput is how much of a tool's output the summary is made from.
+	condensedOutput = 2000
+)
+
+const summaryPrompt = `You summarise the work of a coding agent, so that it can go on without the older part of its conversation. Write for the agent, in plain text, without a preface:
+what the user wants, with all conditions that were stated; what was done and found, with names of files, functions and commands; what was decided and why; what failed; what is left to do. Leave out nothing that the rest of the work needs, and nothing else in.`
+
+func (s *Session) window() int {
+	if s.options.ContextWindow > 0 {
+		return s.options.ContextWindow
+	}
+	return unknownWindow
+}
+
+// full says that the context is 80% full: by what the model last reported, and an estimate of what came since.
+func (s *Session) full() bool {
+	return (s.state.used+estimate(s.state.history[s.state.usedAt:]))*10 > s.window()*8
+}
+
+func estimate(messages []model.Message) int {
+	characters, images := 0, 0
+	for _, message := range messages {
+		for _, part := range message.Parts {
+			characters += len(part.Text)
+			switch {
+			case part.Image != nil:
+				images++
+			case part.Call != nil:
+				characters += len(part.Call.Name) + len(part.Call.Input)
+			case part.Result != nil:
+				characters += len(part.Result.Text)
+				images += len(part.Result.Images)
+			}
+		}
+	}
+	return characters/charactersPerToken + images*tokensPerImage
+}
+
+// makeRoom summarises the older part of the history, where that is wanted.
+func (s *Session) makeRoom(ctx context.Context) error {
+	if !s.options.Condense {
+		return &model.Error{Kind: model.Context, Message: "The model's context is almost full, and summarising the history is switched off."}
+	}
+	keep := kept(s.state.history, s.window()/4)
+	older := s.state.history[:len(s.state.history)-keep]
+	summary, err := s.options.Model.Answer(ctx, model.Request{
+		System:   summaryPrompt,
+		Messages: []model.Message{{Role: model.User, Parts: []model.Part{{Text: s.transcript(older)}}}},
+	}, silent{})
+	if err != nil {
+		return err
+	}
+	text := strings.TrimSpace(summary.Message.Text())
+	if text == "" {
+		return &model.Error{Kind: model.Context, Message: "The model's context is full, and the model gave no summary of the history."}
+	}
+	return s.record(memory.Record{Kind: memory.KindCondensed, Summary: text, Keep: keep},
+		acp.Update{Kind: acp.ThoughtChunk, Content: acp.Text("The context was almost full; the older part of the conversation was summarised.")})
+}
+
+// kept says how many of the last messages stay: whole exchanges, at most half of them, within a bound of tokens. A
+// message that holds results never comes without the one that called for them.
+func kept(history []model.Message, bound int) int {
+	var starts []int
+	for i := len(history) - 1; i > 0; i-- {
+		if history[i].Role == model.Assistant || history[i].Parts[0].Result == nil {
+			starts = append(starts, i)
+		}
+	}
+	keep := 0
+	for n, start := range starts {
+		if n >= min(keptExchanges, len(starts)/2) || estimate(history[start:]) > bound {
+			break
+		}
+		keep = len(history) - start
+	}
+	return keep
+}
+
+// transcript writes messages as a text, short enough to be summarised whatever the messages hold.
+func (s *Session) transcript(messages []model.Message) string {
+	var b strings.Builder
+	for _, message := range messages {
+		for _, part := range message.Parts {
+			switch {
+			case part.Call != nil:
+				fmt.Fprintf(&b, "AGENT CALLS %s: %s\n", part.Call.Name, tools.Cut(part.Call.Input, condensedOutput))
+			case part.Result != nil:
+				fmt.Fprintf(&b, "RESULT: %s\n", tools.Cut(part.Result.Text, condensedOutput))
+			case part.Image != nil:
+				b.WriteString("[an image]\n")
+			case part.Text != "" && message.Role == model.Assistant:
+				fmt.Fprintf(&b, "AGENT: %s\n", part.Text)
+			case part.Text != "":
+				fmt.Fprintf(&b, "USER: %s\n", part.Text)
+			}
+		}
+	}
+	return "Summarise this conversation:\n\n" + tools.Cut(b.String(), s.window()/2*charactersPerToken)
+}
+
+// silent takes the pieces of an answer that nobody is to see.
+type silent struct{}
+
+func (silent) Text(string)    {}
+func (silent) Thought(string) {}

@@ -1,0 +1,138 @@
+package loop
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/parley-dev/parley/cmd/agent/acp"
+	"github.com/parley-dev/parley/cmd/agent/model"
+	"github.com/parley-dev/parley/cmd/agent/tools"
+)
+
+const (
+	// maxInstructions bounds one file of instructions, and maxAllInstructions all of them.
+	maxInstructions    = 16 << 10
+	maxAllInstructions = 64 << 10
+	microagents        = ".openhands/microagents"
+)
+
+func systemPrompt(cwd, instructions string) string {
+	prompt := `You are a software engineer who works on a user's request by means of tools, in a sandbox of its own. The working directory is ` + cwd + `.
+
+- Look before you change: read the code that the request is about, and follow its style and conventions.
+- Do what was asked, all of it and nothing else. Prefer small changes to existing files.
+- Check your work: build it, run the tests, look at the result. Fix what you broke.
+- For work of several steps keep a list with task_tracker.
+- Do not commit, push or publish anything unless you are asked to. Never print or store secrets.
+- If a call fails, find out why before you try again. If you are stuck, or the request is unclear in a way that matters, say so and ask.
+- When you are done, say shortly what you did, what you checked, and what is left. An answer without a call of a tool ends your turn.`
+	if instructions != "" {
+		prompt += "\n\nThe repository has instructions for you. Heed them, unless the user says otherwise.\n\n" + instructions
+	}
+	return prompt
+}
+
+// readInstructions reads what the repository says to every agent.
+func readInstructions(dir string) string {
+	var texts []string
+	add := func(name, text string) {
+		text = strings.TrimSpace(text)
+		// CLAUDE.md is often a copy of AGENTS.md, or a link to it.
+		if text != "" && !slices.ContainsFunc(texts, func(t string) bool { return strings.HasSuffix(t, "\n"+text) }) {
+			texts = append(texts, "From "+name+":\n"+text)
+		}
+	}
+	for _, name := range []string{"AGENTS.md", "CLAUDE.md"} {
+		add(name, readBounded(filepath.Join(dir, name)))
+	}
+	for _, m := range readMicroagents(dir) {
+		if len(m.triggers) == 0 {
+			add(m.name, m.text)
+		}
+	}
+	return tools.Cut(strings.Join(texts, "\n\n"), maxAllInstructions)
+}
+
+// microagent is a file of instructions that may be for some messages only.
+type microagent struct {
+	name, text string
+	triggers   []string
+}
+
+func readMicroagents(dir string) []microagent {
+	files, _ := filepath.Glob(filepath.Join(dir, microagents, "*.md")) // the pattern is a good one
+	var found []microagent
+	for _, file := range files {
+		m := microagent{name: filepath.Join(microagents, filepath.Base(file)), text: readBounded(file)}
+		if rest, ok := strings.CutPrefix(m.text, "---\n"); ok {
+			if front, body, ok := strings.Cut(rest, "\n---"); ok {
+				var said struct {
+					Triggers []string `json:"triggers"`
+				}
+				_ = yaml.Unmarshal([]byte(front), &said) // without triggers that can be read it is for all messages
+				m.triggers, m.text = said.Triggers, body
+			}
+		}
+		found = append(found, m)
+	}
+	return found
+}
+
+func readBounded(path string) string {
+	file, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = file.Close() }()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	content, _ := io.ReadAll(io.LimitReader(file, 4*maxInstructions)) // what could be read is better than nothing
+	return tools.Cut(strings.ReplaceAll(string(content), "\r\n", "\n"), maxInstructions)
+}
+
+// message makes the user's message out of a prompt, and adds the instructions that its words call for.
+func (s *Session) message(prompt []acp.Content) (message model.Message, triggered []string) {
+	message.Role = model.User
+	for _, block := range prompt {
+		var part model.Part
+		switch block.Type {
+		case "text":
+			part.Text = block.Text
+		case "image":
+			part.Image = &model.Image{Data: block.Data, MediaType: block.MimeType}
+		case "resource_link":
+			part.Text = fmt.Sprintf("[%s: %s]", block.Name, block.URI)
+		case "resource":
+			if block.Resource != nil {
+				part.Text = fmt.Sprintf("%s:\n%s", block.Resource.URI, block.Resource.Text)
+			}
+		}
+		if part.Image != nil || strings.TrimSpace(part.Text) != "" {
+			message.Parts = append(message.Parts, part)
+		}
+	}
+	said := message.Text()
+	for _, m := range readMicroagents(s.state.cwd) {
+		if !s.state.triggered[m.name] && slices.ContainsFunc(m.triggers, func(word string) bool { return hasWord(said, word) }) {
+			triggered = append(triggered, m.name)
+			message.Parts = append(message.Parts, model.Part{Text: "From the repository's " + m.name + ", which this message calls for:\n" + strings.TrimSpace(m.text)})
+		}
+	}
+	return message, triggered
+}
+
+func hasWord(text, word string) bool {
+	if word = strings.TrimSpace(word); word == "" {
+		return false
+	}
+	found, err := regexp.MatchString(`(?i)(^|\W)`+regexp.QuoteMeta(word)+`($|\W)`, text)
+	return err == nil && found
+}

@@ -1,0 +1,173 @@
+package loop
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/parley-dev/parley/cmd/agent/acp"
+	"github.com/parley-dev/parley/cmd/agent/memory"
+	"github.com/parley-dev/parley/cmd/agent/model"
+	"github.com/parley-dev/parley/cmd/agent/tools"
+)
+
+// Event of a recording, as far as it matters here: only actions are done again, observations are made anew.
+type Event struct {
+	Source string    `json:"source"`
+	Action string    `json:"action"`
+	Args   eventArgs `json:"args"`
+}
+
+type eventArgs struct {
+	Content   string          `json:"content"`
+	Thought   string          `json:"thought"`
+	Command   string          `json:"command"`
+	IsInput   any             `json:"is_input"`
+	Path      string          `json:"path"`
+	Name      string          `json:"name"`
+	Arguments json.RawMessage `json:"arguments"`
+	Risk      json.RawMessage `json:"security_risk"`
+
+	FileText  *string         `json:"file_text"`
+	OldStr    *string         `json:"old_str"`
+	NewStr    *string         `json:"new_str"`
+	Insert    *int            `json:"insert_line"`
+	ViewRange []int           `json:"view_range"`
+	TaskList  json.RawMessage `json:"task_list"`
+
+	FinalThought string `json:"final_thought"`
+	Message      string `json:"message"`
+}
+
+// ReadRecording reads a trajectory: a list of events, or an object that holds one.
+func ReadRecording(content []byte) ([]Event, error) {
+	var list []json.RawMessage
+	if err := json.Unmarshal(content, &list); err != nil {
+		var wrapped struct {
+			Trajectory []json.RawMessage `json:"trajectory"`
+		}
+		if json.Unmarshal(content, &wrapped) != nil || wrapped.Trajectory == nil {
+			return nil, errors.New("the recording is neither a list of events nor an object with a trajectory")
+		}
+		list = wrapped.Trajectory
+	}
+	var events []Event
+	for i, raw := range list {
+		var kind struct {
+			Action string `json:"action"`
+		}
+		if err := json.Unmarshal(raw, &kind); err != nil {
+			return nil, fmt.Errorf("event %d of the recording is no object", i)
+		}
+		if !recorded[kind.Action] {
+			continue
+		}
+		var event Event
+		if err := json.Unmarshal(raw, &event); err != nil {
+			return nil, fmt.Errorf("event %d of the recording is not as events are: %w", i, err)
+		}
+		events = append(events, event)
+	}
+	return events, nil
+}
+
+// recorded are the actions that a recording is made of. All others are about the service that recorded them.
+var recorded = map[string]bool{
+	"message": true, "run": true, "read": true, "write": true, "edit": true, "call_tool_mcp": true, "think": true, "task_tracking": true, "finish": true,
+	"run_ipython": true, "browse": true, "browse_interactive": true,
+}
+
+// replay does the next event of the recording, as if the model had called for it now.
+func (s *Session) replay(ctx context.Context) error {
+	event, done := s.options.Recording[s.state.replayed], s.state.replayed+1
+	if event.Action == "message" && event.Source == "user" {
+		message, triggered := s.message([]acp.Content{{Type: "text", Text: event.Args.Content}})
+		return s.record(memory.Record{Kind: memory.KindPrompt, Message: &message, Triggered: triggered, Replayed: done})
+	}
+	answer := model.Answer{Stop: model.StopEnd, Message: model.Message{Role: model.Assistant}}
+	if event.Action == "think" {
+		answer.Message.Parts = []model.Part{{Text: event.Args.Thought}}
+		return s.record(memory.Record{Kind: memory.KindAnswer, Answer: &answer, Replayed: done},
+			acp.Update{Kind: acp.ThoughtChunk, Content: acp.Text(event.Args.Thought)})
+	}
+	if text := event.text(); text != "" {
+		answer.Message.Parts = append(answer.Message.Parts, model.Part{Text: text})
+	}
+	if name, input := event.call(); name != "" {
+		answer.Stop = model.StopTools
+		encoded, err := json.Marshal(input)
+		if err != nil {
+			return err
+		}
+		answer.Message.Parts = append(answer.Message.Parts, model.Part{Call: &model.Call{ID: fmt.Sprintf("replay_%d", done), Name: name, Input: string(encoded)}})
+	}
+	return s.answer(ctx, answer, done)
+}
+
+// text is what the agent says with the event.
+func (e Event) text() string {
+	a := e.Args
+	switch e.Action {
+	case "message":
+		return a.Content
+	case "finish":
+		for _, text := range []string{a.FinalThought, a.Message, a.Thought} {
+			if text != "" {
+				return text
+			}
+		}
+		return "Finished."
+	case "run_ipython", "browse", "browse_interactive":
+		return "[The recording goes on with " + e.Action + ", which this agent cannot do again.]"
+	}
+	return a.Thought
+}
+
+// call is the tool that does the event again, with its input.
+func (e Event) call() (tool string, input map[string]any) {
+	a := e.Args
+	input = map[string]any{}
+	if len(a.Risk) > 0 && string(a.Risk) != "null" {
+		input["security_risk"] = a.Risk
+	}
+	set := func(name string, present bool, value any) {
+		if present {
+			input[name] = value
+		}
+	}
+	switch e.Action {
+	case "run":
+		input["command"] = a.Command
+		set("is_input", a.IsInput == true || a.IsInput == "true", true)
+		return tools.BashName, input
+	case "read":
+		input["command"], input["path"] = "view", a.Path
+		set("view_range", len(a.ViewRange) == 2, a.ViewRange)
+		return tools.EditorName, input
+	case "write":
+		input["command"], input["path"], input["file_text"] = "create", a.Path, a.Content
+		return tools.EditorName, input
+	case "edit":
+		input["command"], input["path"] = a.Command, a.Path
+		set("file_text", a.FileText != nil, a.FileText)
+		set("old_str", a.OldStr != nil, a.OldStr)
+		set("new_str", a.NewStr != nil, a.NewStr)
+		set("insert_line", a.Insert != nil, a.Insert)
+		set("view_range", len(a.ViewRange) == 2, a.ViewRange)
+		if a.Command == "" && a.Content != "" { // an edit of a whole file, without the editor's commands
+			input["command"], input["file_text"] = "create", a.Content
+		}
+		return tools.EditorName, input
+	case "call_tool_mcp":
+		if json.Unmarshal(a.Arguments, &input) != nil || input == nil {
+			input = map[string]any{}
+		}
+		return a.Name, input
+	case "task_tracking":
+		input["command"] = a.Command
+		set("task_list", len(a.TaskList) > 0, a.TaskList)
+		return tools.TasksName, input
+	}
+	return "", nil
+}

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parley-dev/parley/cmd/agent/acp"
+	"github.com/parley-dev/parley/hack/scriptedmodel"
+)
+
+func TestACommandIsCancelled(t *testing.T) {
+	t.Parallel()
+	onBothWires(t, func(t *testing.T, model string) {
+		s := newStage(t,
+			calls(bash("sleep 1000 & echo $! > background")),
+			calls(bash("echo $$ > pid; echo begun; sleep 1000; echo went on > more"), bash("echo never > never")),
+			calls(bash("echo after")), says("Done."))
+		c := s.launch(t, []string{"--model", model}).mustOpen()
+		wait := c.promptWith(nil, *acp.Text("work"))
+		eventually(t, "the command runs", func() bool { return s.file(t, "pid") != "" })
+		c.send(map[string]any{"jsonrpc": "2.0", "method": acp.MethodCancel, "params": acp.CancelParams{SessionID: c.session}})
+		if reason, err := wait(); err != nil || reason != acp.Cancelled {
+			t.Fatalf("the turn ended with %q, %v", reason, err)
+		}
+		if len(c.find(`"call_1_0"`, `"interrupted":true`, "begun")) != 1 || len(c.find(`"call_1_1"`, `"failed"`)) != 1 || s.file(t, "never")+s.file(t, "more") != "" {
+			t.Errorf("told: %s", c.told())
+		}
+		c.mustPrompt("go on")
+		if got := s.model.Requests()[2]; !strings.Contains(got.Result("call_1_0").Text, "interrupted") {
+			t.Errorf("the model is told %q", got.Said())
+		}
+		if !alive(t, s.file(t, "background")) {
+			t.Error("a process in the background was killed with the command")
+		}
+	})
+}
+
+// alive tells whether the process whose number the text is runs.
+func alive(t *testing.T, pid string) bool {
+	t.Helper()
+	stat, err := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(pid), "stat"))
+	return err == nil && !strings.Contains(string(stat), ") Z ")
+}
+
+func TestAnAnswerIsCancelled(t *testing.T) {
+	t.Parallel()
+	onBothWires(t, func(t *testing.T, model string) {
+		hold := make(chan struct{})
+		defer close(hold)
+		s := newStage(t, scriptedmodel.Step{Text: "never", Hold: hold}, says("Done."))
+		c := s.launch(t, []string{"--model", model}).mustOpen()
+		received := s.model.Received()
+		wait := c.promptWith(nil, *acp.Text("work"))
+		<-received
+		if _, err := c.prompt("too early"); err == nil {
+			t.Error("two turns at a time")
+		}
+		c.send(map[string]any{"jsonrpc": "2.0", "method": acp.MethodCancel, "params": acp.CancelParams{SessionID: c.session}})
+		if reason, err := wait(); err != nil || reason != acp.Cancelled {
+			t.Fatalf("the turn ended with %q, %v", reason, err)
+		}
+		c.mustPrompt("go on")
+	})
+}
+
+func TestImagesAreShownToTheModel(t *testing.T) {
+	t.Parallel()
+	onBothWires(t, func(t *testing.T, model string) {
+		s := newStage(t, says("A picture."))
+		c := s.launch(t, []string{"--model", model}).mustOpen()
+		image := acp.Content{Type: "image", MimeType: "image/png", Data: base64.StdEncoding.EncodeToString([]byte("picture"))}
+		if _, err := c.promptWith(nil, *acp.Text("look"), image)(); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.model.Requests()[0].Turns[0]; got.Images != 1 || got.Text != "look" {
+			t.Errorf("got %+v", got)
+		}
+	})
+}
+
+func TestToolsOfServersAreOffered(t *testing.T) {
+	t.Parallel()
+	onBothWires(t, func(t *testing.T, model string) {
+		server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+		type input struct {
+			Word string `json:"word"`
+		}
+		mcp.AddTool(server, &mcp.Tool{Name: "words_echo", Description: "Says it again."}, func(_ context.Context, _ *mcp.CallToolRequest, in input) (*mcp.CallToolResult, any, error) {
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "echo " + in.Word}}}, nil, nil
+		})
+		mcp.AddTool(server, &mcp.Tool{Name: "words_read", Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true}}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "read"}}}, nil, nil
+		})
+		handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
+		httpServer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("X-Token") != "token" {
+				http.Error(w, "no token", http.StatusUnauthorized)
+				return
+			}
+			handler.ServeHTTP(w, r)
+		}))
+		t.Cleanup(func() { httpServer.CloseClientConnections(); httpServer.Close() })
+		s := newStage(t, calls(scriptedmodel.Call{Name: "words_echo", Input: scriptedmodel.Input(map[string]any{"word": "hello", "security_risk": "LOW"})},
+			scriptedmodel.Call{Name: "words_read"}), says("Done."))
+		c := s.launch(t, []string{"--model", model, "--confirm", "--rate-actions"})
+		c.servers = []acp.MCPServer{{Type: "http", Name: "router", URL: httpServer.URL, Headers: []acp.Header{{Name: "X-Token", Value: "token"}}}}
+		c.mustOpen().mustPrompt("work")
+		if got := s.model.Requests()[1]; got.Result("call_0_0").Text != "echo hello" || got.Result("call_0_1").Text != "read" {
+			t.Errorf("the model is told %q", got.Said())
+		}
+		if len(c.asked) != 1 || c.asked[0].ToolCall.Title != "words_echo" {
+			t.Errorf("asked: %+v", c.asked)
+		}
+	})
+}
+
+func TestWithoutAShellTheAgentSaysSo(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	c := s.launch(t, []string{"--model", "openai/scripted"}, "PATH=")
+	if err := c.open(); err == nil || !strings.Contains(err.Error(), "no shell") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestARecordingIsDoneAgain(t *testing.T) {
+	t.Parallel()
+	const actions = `
+		{"id":0,"source":"user","action":"message","args":{"content":"make a file"}},
+		{"id":1,"source":"agent","action":"think","args":{"thought":"I shall make one."}},
+		{"id":2,"source":"agent","action":"run","args":{"command":"echo run > run; date +%s","thought":"First."}},
+		{"id":3,"source":"agent","cause":2,"observation":"run","content":"1","extras":{"command":"x","metadata":{"exit_code":0}}},
+		{"id":4,"source":"agent","action":"write","args":{"path":"written","content":"written\n"}},
+		{"id":5,"source":"agent","action":"edit","args":{"path":"written","command":"str_replace","old_str":"written","new_str":"edited"}},
+		{"id":6,"source":"environment","observation":"agent_state_changed","extras":{"agent_state":"running"}},
+		{"id":7,"source":"agent","action":"read","args":{"path":"written"}}`
+	for name, c := range map[string]struct {
+		recording string
+		asked     bool
+	}{
+		"that ended":       {`[` + actions + `,{"id":8,"source":"agent","action":"finish","args":{"final_thought":"All done."}}]`, false},
+		"that is open":     {`{"trajectory":[` + actions + `]}`, true},
+		"with more to say": {`[` + actions + `,{"id":8,"source":"agent","action":"message","args":{"content":"Done?"}},{"id":9,"source":"user","action":"message","args":{"content":"No."}}]`, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			onBothWires(t, func(t *testing.T, model string) {
+				s := newStage(t, says("From the model."), says("Second."))
+				file := filepath.Join(t.TempDir(), "recording.json")
+				if err := os.WriteFile(file, []byte(c.recording), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				client := s.launch(t, []string{"--model", model, "--replay", file}).mustOpen()
+				client.mustPrompt("context for the replay")
+				if s.file(t, "run") != "run\n" || s.file(t, "written") != "edited\n" {
+					t.Error("the actions were not done")
+				}
+				if len(client.find(`"tool_call_update"`, `"completed"`)) != 4 || len(client.find(`"agent_thought_chunk"`, "I shall make one.")) != 1 {
+					t.Errorf("told: %s", client.told())
+				}
+				requests := s.model.Requests()
+				if got := len(requests) > 0; got != c.asked {
+					t.Fatalf("the model was asked: %v", got)
+				}
+				client.mustPrompt("and then?")
+				requests = s.model.Requests()
+				if last := requests[len(requests)-1]; !last.Contains("make a file") || !last.Contains("1\tedited") || !last.Contains("First.") {
+					t.Errorf("the model is told %q", last.Said())
+				}
+			})
+		})
+	}
+}
+
+func TestALoadedSessionIsToldAgainExactly(t *testing.T) {
+	t.Parallel()
+	onBothWires(t, func(t *testing.T, model string) {
+		s := newStage(t, calls(bash("cd /; X=kept")), says("First."), calls(bash("pwd; echo $X")), says("Second."))
+		first := s.launch(t, []string{"--model", model}).mustOpen()
+		first.mustPrompt("one")
+		_ = first.cmd.Process.Signal(syscall.SIGTERM)
+		<-first.gone
+		for _, method := range []string{acp.MethodResumeSession, acp.MethodLoadSession} {
+			c := s.launch(t, []string{"--model", model})
+			c.session = first.session
+			if err := c.call(method, c.params(), &struct{}{}); err != nil {
+				t.Fatal(err)
+			}
+			if method == acp.MethodResumeSession {
+				if len(c.told()) != 0 {
+					t.Errorf("resuming told %s", c.told())
+				}
+				_ = c.cmd.Process.Signal(syscall.SIGTERM)
+				<-c.gone
+				continue
+			}
+			if !slices.EqualFunc(c.told(), first.told(), func(a, b json.RawMessage) bool { return string(a) == string(b) }) {
+				t.Errorf("told %s\ninstead of %s", c.told(), first.told())
+			}
+			if reason, err := c.promptWith(acp.Meta{acp.MetaContinue: true}, *acp.Text("ignored"))(); err != nil || reason != acp.EndTurn || len(s.model.Requests()) != 2 {
+				t.Errorf("continuing without a turn: %q, %v", reason, err)
+			}
+			c.mustPrompt("two")
+			if got := s.model.Requests()[3].Result("call_2_0").Text; got != "/\nkept\n[exit code 0]" {
+				t.Errorf("the shell is not as it was: %q", got)
+			}
+		}
+		c := s.launch(t, []string{"--model", model})
+		c.session = "../../nobody"
+		if err := c.call(acp.MethodLoadSession, c.params(), &struct{}{}); err == nil || !strings.Contains(err.Error(), "no such session") {
+			t.Errorf("got %v", err)
+		}
+	})
+}

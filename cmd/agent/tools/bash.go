@@ -1,0 +1,168 @@
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/parley-dev/parley/cmd/agent/model"
+)
+
+const bashDescription = `Run a command in a shell that stays: directory, variables and functions are kept from call to call; options such as set -e hold for one call.
+- The output is cut in the middle beyond 30,000 characters.
+- A command that takes longer than its timeout is left running and you are told so. Then call again with is_input: an empty command waits on, "C-c" interrupts, any other text is sent to its standard input if it was started with interactive.
+- Start servers and other long work in the background: command > file.log 2>&1 &`
+
+type bashInput struct {
+	Command     string  `json:"command"`
+	Timeout     float64 `json:"timeout"`
+	Interactive bool    `json:"interactive"`
+	IsInput     bool    `json:"is_input"`
+}
+
+// UnmarshalJSON also takes the flags as strings, in which models and recordings write them.
+func (b *bashInput) UnmarshalJSON(data []byte) error {
+	var raw struct {
+		Command     string `json:"command"`
+		Timeout     any    `json:"timeout"`
+		Interactive any    `json:"interactive"`
+		IsInput     any    `json:"is_input"`
+	}
+	if err := json.Unmarshal(data, &raw); err != nil {
+		return err
+	}
+	b.Command, b.Interactive, b.IsInput = raw.Command, isTrue(raw.Interactive), isTrue(raw.IsInput)
+	switch timeout := raw.Timeout.(type) {
+	case float64:
+		b.Timeout = timeout
+	case string:
+		_, _ = fmt.Sscan(timeout, &b.Timeout) // no number is no timeout
+	}
+	return nil
+}
+
+func isTrue(v any) bool { return v == true || v == "true" }
+
+// bashOutput is what the client is told.
+type bashOutput struct {
+	// ExitCode is missing while the command runs on.
+	ExitCode    *int   `json:"exit_code,omitempty"`
+	Output      string `json:"output"`
+	Interrupted bool   `json:"interrupted"`
+}
+
+func (s *Shell) tool() *Tool {
+	return &Tool{
+		Tool: model.Tool{Name: BashName, Description: bashDescription, Schema: schema([]string{"command"}, map[string]any{
+			"command":     text("The command, or the input for the running one."),
+			"timeout":     map[string]any{"type": "number", "description": "Seconds to wait for the command, 120 if not given."},
+			"interactive": map[string]any{"type": "boolean", "description": "Keep the command's standard input open, so that is_input can send to it. Otherwise it is empty."},
+			"is_input":    map[string]any{"type": "boolean", "description": "The command is input for the command that is still running."},
+		})},
+		describe: func(input json.RawMessage) Description {
+			var in bashInput
+			_ = json.Unmarshal(input, &in) // what cannot be read is described as nothing
+			title, _, more := strings.Cut(strings.TrimSpace(in.Command), "\n")
+			if more {
+				title += " …"
+			}
+			if title == "" {
+				title = BashName
+			}
+			return Description{Title: Cut(title, 200), Kind: kindExecute, Acts: true}
+		},
+		run: s.run,
+	}
+}
+
+func (s *Shell) run(ctx context.Context, input json.RawMessage) Outcome {
+	var in bashInput
+	if err := json.Unmarshal(input, &in); err != nil {
+		return failed("command must be a text")
+	}
+	timeout := defaultTimeout
+	if in.Timeout > 0 {
+		timeout = time.Duration(in.Timeout * float64(time.Second))
+	}
+	before := s.state
+	var refused *Outcome
+	if in.IsInput || s.running != nil {
+		refused = s.feed(in)
+	} else {
+		refused = s.give(in)
+	}
+	if refused != nil {
+		return *refused
+	}
+	process := s.process
+	end, done := s.wait(ctx, timeout)
+	if !done && ctx.Err() != nil {
+		s.stop()
+		return s.report(process, "\n[The command was interrupted.]", bashOutput{Interrupted: true})
+	}
+	if !done {
+		note := fmt.Sprintf("\n[The command is still running after %v. Call again with is_input: an empty command waits on, C-c interrupts.]", timeout)
+		return s.report(process, note, bashOutput{})
+	}
+	note := fmt.Sprintf("\n[exit code %d]", end.status)
+	if end.gone {
+		note += "\n[The shell ended with this command. A new one takes over, in the state before it.]"
+	}
+	outcome := s.report(process, note, bashOutput{ExitCode: &end.status, Interrupted: end.gone && end.status == 130})
+	outcome.IsError = end.status != 0
+	if s.state != before {
+		outcome.Shell = s.state
+	}
+	return outcome
+}
+
+// give starts a command.
+func (s *Shell) give(in bashInput) *Outcome {
+	if strings.TrimSpace(in.Command) == "" {
+		o := failed("There is no command, and none is running.")
+		return &o
+	}
+	if err := s.checkSyntax(in.Command); err != nil {
+		status := 2
+		o := Outcome{Text: err.Error() + "\n[exit code 2]", IsError: true, Raw: bashOutput{ExitCode: &status, Output: err.Error()}}
+		return &o
+	}
+	running, err := s.begin(in.Command, in.Interactive)
+	if err != nil {
+		o := failed("The command could not be started: %v", err)
+		return &o
+	}
+	s.running = running
+	return nil
+}
+
+// feed sends input to the running command.
+func (s *Shell) feed(in bashInput) *Outcome {
+	refuse := func(format string, args ...any) *Outcome {
+		o := failed(format, args...)
+		return &o
+	}
+	switch {
+	case s.running == nil:
+		return refuse("No command is running that could take input.")
+	case !in.IsInput && in.Command != "":
+		return refuse("A command is still running. Nothing was done. Call with is_input: an empty command waits on, C-c interrupts it.")
+	case in.Command == "C-c":
+		s.interrupt()
+	case in.Command == "":
+	case s.running.input == nil:
+		return refuse("The running command was not started with interactive: it takes no input, only C-c.")
+	default:
+		if _, err := fmt.Fprintln(s.running.input, in.Command); err != nil {
+			return refuse("The input could not be sent: %v", err)
+		}
+	}
+	return nil
+}
+
+func (s *Shell) report(p *process, note string, raw bashOutput) Outcome {
+	raw.Output = p.output.take()
+	return Outcome{Text: strings.TrimPrefix(strings.TrimRight(raw.Output, "\n")+note, "\n"), Raw: raw}
+}

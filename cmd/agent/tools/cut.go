@@ -1,0 +1,75 @@
+package tools
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// maxOutput is how many characters of a tool's output the model is shown.
+const maxOutput = 30_000
+
+// cutter keeps the beginning and the end of a text, and says how much it left out between.
+type cutter struct {
+	half       int
+	head, tail []byte
+	dropped    int
+}
+
+func newCutter(limit int) *cutter { return &cutter{half: limit / 2} }
+
+func (c *cutter) write(piece []byte) {
+	if room := c.half - len(c.head); room > 0 {
+		n := min(room, len(piece))
+		c.head = append(c.head, piece[:n]...)
+		piece = piece[n:]
+	}
+	c.tail = append(c.tail, piece...)
+	// Cut only now and then, so that many small pieces do not cost a copy each.
+	if len(c.tail) > 4*c.half {
+		c.drop()
+	}
+}
+
+func (c *cutter) drop() {
+	if over := len(c.tail) - c.half; over > 0 {
+		c.dropped += over
+		c.tail = append([]byte(nil), c.tail[over:]...)
+	}
+}
+
+func (c *cutter) String() string {
+	c.drop()
+	if c.dropped == 0 {
+		return strings.ToValidUTF8(string(c.head)+string(c.tail), "\uFFFD")
+	}
+	return fmt.Sprintf("%s\n[… %d characters were left out here …]\n%s", ends(c.head), c.dropped, ends(c.tail))
+}
+
+// ends takes the halves of characters off that a cut left at the ends of a text.
+func ends(text []byte) string {
+	for i := 0; i < utf8.UTFMax && len(text) > 0 && !utf8.RuneStart(text[0]); i++ {
+		text = text[1:]
+	}
+	if r, size := utf8.DecodeLastRune(text); r == utf8.RuneError && size == 1 {
+		for i := 0; i < utf8.UTFMax && len(text) > 0; i++ {
+			last := text[len(text)-1]
+			text = text[:len(text)-1]
+			if utf8.RuneStart(last) {
+				break
+			}
+		}
+	}
+	return strings.ToValidUTF8(string(text), "\uFFFD")
+}
+
+// Cut shortens a text in its middle.
+func Cut(text string, limit int) string {
+	c := newCutter(limit)
+	c.write([]byte(text))
+	return c.String()
+}
+
+// afterDeath is how long to wait for what a shell said before it died.
+func afterDeath() <-chan time.Time { return time.After(100 * time.Millisecond) }

@@ -1,0 +1,159 @@
+package tools
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/parley-dev/parley/cmd/agent/acp"
+)
+
+// around is how many lines before and after an edit are shown.
+const around = 4
+
+func create(path, content string) (Outcome, error) {
+	old, err := read(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		old = ""
+	}
+	existed := err == nil
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		return Outcome{}, err
+	}
+	if err := write(path, content); err != nil {
+		return Outcome{}, err
+	}
+	outcome := Outcome{Text: "The file was created.", Diff: diff(path, "", content)}
+	if existed {
+		outcome = Outcome{Text: "The file was written over.", Diff: diff(path, old, content)}
+	}
+	return outcome, nil
+}
+
+// edit changes a file and shows where.
+func edit(path string, change func(old string) (string, error)) (Outcome, error) {
+	old, err := read(path)
+	if err != nil {
+		return Outcome{}, err
+	}
+	changed, err := change(old)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if err := write(path, changed); err != nil {
+		return Outcome{}, err
+	}
+	return Outcome{Text: "The file was edited. It now reads:\n" + snippet(old, changed), Diff: diff(path, old, changed)}, nil
+}
+
+func replaceOnce(content, old, replacement string) (string, error) {
+	if old == "" {
+		return "", errors.New("old_str is empty")
+	}
+	if !strings.Contains(content, old) && strings.Contains(content, "\r\n") {
+		// The lines of the file end as on Windows, which a view does not show.
+		old, replacement = windows(old), windows(replacement)
+	}
+	switch n := strings.Count(content, old); n {
+	case 0:
+		return "", errors.New("old_str does not occur in the file; nothing was changed. View the file: it must match to the letter, blanks included")
+	case 1:
+		return strings.Replace(content, old, replacement, 1), nil
+	default:
+		return "", fmt.Errorf("old_str occurs %d times, in lines %s; nothing was changed. Make it longer, so that it occurs once", n, occurrences(content, old))
+	}
+}
+
+func windows(text string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(text, "\r\n", "\n"), "\n", "\r\n")
+}
+
+func occurrences(content, old string) string {
+	var lines []string
+	for at := 0; len(lines) < 10; {
+		i := strings.Index(content[at:], old)
+		if i < 0 {
+			break
+		}
+		lines = append(lines, fmt.Sprint(1+strings.Count(content[:at+i], "\n")))
+		at += i + len(old)
+	}
+	return strings.Join(lines, ", ")
+}
+
+func insert(content string, after *int, added string) (string, error) {
+	if after == nil {
+		return "", errors.New("insert_line is missing")
+	}
+	lines := strings.SplitAfter(content, "\n")
+	if lines[len(lines)-1] == "" {
+		lines = lines[:len(lines)-1]
+	}
+	if *after < 0 || *after > len(lines) {
+		return "", fmt.Errorf("insert_line is outside of the file, which has %d lines", len(lines))
+	}
+	before, rest := strings.Join(lines[:*after], ""), strings.Join(lines[*after:], "")
+	if before != "" && !strings.HasSuffix(before, "\n") {
+		before += "\n"
+	}
+	if !strings.HasSuffix(added, "\n") {
+		added += "\n"
+	}
+	return before + added + rest, nil
+}
+
+// write replaces a file whole, so that nobody finds half of it. Links are followed, the mode is kept.
+func write(path, content string) error {
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	mode := fs.FileMode(0o666)
+	info, err := os.Stat(path)
+	switch {
+	case err == nil && info.IsDir():
+		return errors.New("this is a directory")
+	case err == nil:
+		mode = info.Mode().Perm()
+	}
+	temporary := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".parley-new")
+	file, openErr := os.OpenFile(temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
+	if openErr != nil {
+		return openErr
+	}
+	_, err = file.WriteString(content)
+	if info != nil {
+		err = errors.Join(err, file.Chmod(mode)) // the umask does not count for a file that was there
+	}
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(temporary, path)
+	}
+	if err != nil {
+		_ = os.Remove(temporary)
+	}
+	return err
+}
+
+// snippet shows the lines that differ, and some around.
+func snippet(old, changed string) string {
+	before, after := strings.Split(old, "\n"), strings.Split(changed, "\n")
+	start := 0
+	for start < len(before) && start < len(after) && before[start] == after[start] {
+		start++
+	}
+	end := 0
+	for end < len(before)-start && end < len(after)-start && before[len(before)-1-end] == after[len(after)-1-end] {
+		end++
+	}
+	first, last := max(0, start-around), min(len(after), len(after)-end+around)
+	return Cut(numbered(after[first:last], first+1), 4000)
+}
+
+func diff(path, old, changed string) *acp.ToolContent {
+	if len(old) > maxDiff || len(changed) > maxDiff {
+		return nil
+	}
+	return &acp.ToolContent{Type: "diff", Path: path, OldText: &old, NewText: &changed}
+}

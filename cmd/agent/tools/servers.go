@@ -1,0 +1,152 @@
+package tools
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/parley-dev/parley/cmd/agent/acp"
+	"github.com/parley-dev/parley/cmd/agent/model"
+)
+
+const connectTimeout = 30 * time.Second
+
+// toolName is what both wires take.
+var toolName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
+
+// Servers are the tool servers of a session.
+type Servers struct {
+	sessions []*mcp.ClientSession
+	// stale says that a server's list of tools changed.
+	stale  atomic.Bool
+	listed []*Tool
+}
+
+// Connect connects with all servers.
+func Connect(ctx context.Context, servers []acp.MCPServer) (*Servers, error) {
+	s := &Servers{}
+	s.stale.Store(true)
+	for _, server := range servers {
+		if server.Type != "http" {
+			s.Close()
+			return nil, fmt.Errorf("the tool server %q is not one of HTTP; this agent knows no other", server.Name)
+		}
+		client := mcp.NewClient(&mcp.Implementation{Name: "parley-agent", Version: "1"}, &mcp.ClientOptions{
+			ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { s.stale.Store(true) }})
+		connecting, cancel := context.WithTimeout(ctx, connectTimeout)
+		// The session outlives the connecting; the SDK keeps no hold of this context.
+		session, err := client.Connect(connecting, &mcp.StreamableClientTransport{
+			Endpoint: server.URL, HTTPClient: &http.Client{Transport: headers(server.Headers)}}, nil)
+		cancel()
+		if err != nil {
+			s.Close()
+			slog.Error("connecting with a tool server failed", "server", server.Name, "error", err)
+			return nil, fmt.Errorf("the tool server %q cannot be reached", server.Name)
+		}
+		s.sessions = append(s.sessions, session)
+	}
+	return s, nil
+}
+
+// headers are added to each request.
+type headers []acp.Header
+
+func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	for _, header := range h {
+		r.Header.Set(header.Name, header.Value)
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// Close ends the connections.
+func (s *Servers) Close() {
+	for _, session := range s.sessions {
+		_ = session.Close()
+	}
+}
+
+// tools lists the tools of all servers, again only where they changed.
+func (s *Servers) tools(ctx context.Context) []*Tool {
+	if !s.stale.Swap(false) {
+		return s.listed
+	}
+	var found []*Tool
+	for _, session := range s.sessions {
+		for tool, err := range session.Tools(ctx, nil) {
+			if err != nil {
+				s.stale.Store(true)
+				slog.Error("a tool server does not list its tools", "error", err)
+				break
+			}
+			if !toolName.MatchString(tool.Name) {
+				slog.Warn("a tool is left out: models take no such name", "tool", tool.Name)
+				continue
+			}
+			found = append(found, serverTool(session, tool))
+		}
+	}
+	s.listed = found
+	return found
+}
+
+func serverTool(session *mcp.ClientSession, tool *mcp.Tool) *Tool {
+	input, _ := tool.InputSchema.(map[string]any)
+	if input == nil {
+		input = map[string]any{}
+	}
+	if input["type"] != "object" {
+		input["type"] = "object"
+	}
+	if input["properties"] == nil {
+		input["properties"] = map[string]any{}
+	}
+	readOnly := tool.Annotations != nil && tool.Annotations.ReadOnlyHint
+	return &Tool{
+		Tool: model.Tool{Name: tool.Name, Description: tool.Description, Schema: input},
+		describe: func(json.RawMessage) Description {
+			return Description{Title: tool.Name, Kind: kindOther, Acts: !readOnly}
+		},
+		run: func(ctx context.Context, input json.RawMessage) Outcome {
+			result, err := session.CallTool(ctx, &mcp.CallToolParams{Name: tool.Name, Arguments: input})
+			if err != nil {
+				if ctx.Err() != nil {
+					return failed("The call was interrupted.")
+				}
+				return failed("The tool server refused or broke the call: %s", Cut(err.Error(), 500))
+			}
+			return serverOutcome(result)
+		},
+	}
+}
+
+func serverOutcome(result *mcp.CallToolResult) Outcome {
+	outcome := Outcome{IsError: result.IsError}
+	var texts []string
+	for _, content := range result.Content {
+		switch c := content.(type) {
+		case *mcp.TextContent:
+			texts = append(texts, c.Text)
+		case *mcp.ImageContent:
+			outcome.Images = append(outcome.Images, model.Image{Data: base64.StdEncoding.EncodeToString(c.Data), MediaType: c.MIMEType})
+		default:
+			encoded, _ := json.Marshal(content)
+			texts = append(texts, string(encoded))
+		}
+	}
+	if len(result.Content) == 0 && result.StructuredContent != nil {
+		encoded, _ := json.Marshal(result.StructuredContent)
+		texts = append(texts, string(encoded))
+	}
+	outcome.Text = Cut(strings.Join(texts, "\n"), maxOutput)
+	return outcome
+}

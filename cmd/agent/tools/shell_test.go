@@ -1,0 +1,163 @@
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// withShells runs a test with bash and with a plain sh.
+func withShells(t *testing.T, test func(t *testing.T, s *Shell)) {
+	for _, name := range []string{"bash", "sh"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, newTestShell(t, name, "", t.TempDir()))
+		})
+	}
+}
+
+func newTestShell(t *testing.T, name, state, dir string) *Shell {
+	t.Helper()
+	s, err := NewShell(dir, fmt.Sprintf("test-%s-%s-%d", filepath.Base(dir), strings.ReplaceAll(t.Name(), "/", "-"), len(state)), state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	if s.program, err = exec.LookPath(name); err != nil {
+		t.Skip(name, "is not here")
+	}
+	s.bash = name == "bash"
+	return s
+}
+
+func (s *Shell) do(t *testing.T, in map[string]any) Outcome {
+	t.Helper()
+	encoded, err := json.Marshal(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.run(context.Background(), encoded)
+}
+
+func (s *Shell) expect(t *testing.T, command, want string) Outcome {
+	t.Helper()
+	got := s.do(t, map[string]any{"command": command})
+	if got.Text != want {
+		t.Errorf("%q says %q, want %q", command, got.Text, want)
+	}
+	return got
+}
+
+func TestTheShellKeepsItsState(t *testing.T) {
+	t.Parallel()
+	withShells(t, func(t *testing.T, s *Shell) {
+		s.expect(t, "mkdir -p 'a b' && cd 'a b' && export X='it'\\''s\ntwo lines' && Y=2 && f() { echo f; }", "[exit code 0]")
+		s.expect(t, `echo "$X" $Y; f; basename "$PWD"; false`, "it's\ntwo lines 2\nf\na b\n[exit code 1]")
+		if got := s.do(t, map[string]any{"command": "echo 'unfinished"}); !strings.HasSuffix(got.Text, "[exit code 2]") {
+			t.Errorf("got %q", got.Text)
+		}
+		s.expect(t, "set -eu; true", "[exit code 0]")
+		s.expect(t, "false; echo $NOT_SET went on", "went on\n[exit code 0]")
+		s.expect(t, "exec >/dev/null; echo lost", "[exit code 0]")
+		s.expect(t, "read line || echo no input", "no input\n[exit code 0]")
+		s.expect(t, "return 7", "[exit code 7]")
+	})
+}
+
+func TestAShellThatEndsIsReplacedInItsState(t *testing.T) {
+	t.Parallel()
+	withShells(t, func(t *testing.T, s *Shell) {
+		s.expect(t, "mkdir sub; cd sub; export X=1; umask 077", "[exit code 0]")
+		if got := s.do(t, map[string]any{"command": "X=2; echo said; exit 3"}); !strings.Contains(got.Text, "said\n[exit code 3]\n[The shell ended") {
+			t.Errorf("got %q", got.Text)
+		}
+		s.expect(t, "echo $X $(basename $PWD) $(umask); sh -c 'echo $X'", "1 sub 0077\n1\n[exit code 0]")
+	})
+}
+
+func TestTheStateOutlivesTheAgent(t *testing.T) {
+	t.Setenv("GIVEN_SECRET", "do-not-keep-this")
+	for _, name := range []string{"bash", "sh"} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			first := newTestShell(t, name, "", dir)
+			got := first.do(t, map[string]any{"command": "mkdir x; cd x; export A=\"q'\\\"$\"; B='1\n2'; unset GIVEN_SECRET; export C=$HOME"})
+			if got.Shell == "" || strings.Contains(got.Shell, "do-not-keep") {
+				t.Fatalf("the state is %q", got.Shell)
+			}
+			if again := first.do(t, map[string]any{"command": "true"}); again.Shell != "" {
+				t.Errorf("the state is told again: %q", again.Shell)
+			}
+			second := newTestShell(t, name, got.Shell, dir)
+			second.expect(t, `echo "$A" "$B" "${GIVEN_SECRET-unset}"; basename "$PWD"; sh -c 'echo "$A" "$B"'`, "q'\"$ 1\n2 unset\nx\nq'\"$ \n[exit code 0]")
+		})
+	}
+	t.Run("functions and options of bash", func(t *testing.T) {
+		dir := t.TempDir()
+		first := newTestShell(t, "bash", "", dir)
+		got := first.do(t, map[string]any{"command": "f() { echo \"f $1\"; }; set -o pipefail; shopt -s nullglob; declare -A m=([k]=v); IFS=,"})
+		second := newTestShell(t, "bash", got.Shell, dir)
+		second.expect(t, "f 1; false | true; echo $? ${m[k]} *.none", "f 1\n1 v\n[exit code 0]")
+	})
+}
+
+func TestALongCommandIsLeftRunningAndTakesInput(t *testing.T) {
+	t.Parallel()
+	withShells(t, func(t *testing.T, s *Shell) {
+		got := s.do(t, map[string]any{"command": "echo ready; read a; echo got $a; read b; echo got $b", "interactive": true, "timeout": 0.3})
+		if !strings.HasPrefix(got.Text, "ready\n[The command is still running") || got.Raw.(bashOutput).ExitCode != nil {
+			t.Fatalf("got %+v", got)
+		}
+		if got := s.do(t, map[string]any{"command": "echo other"}); !got.IsError || !strings.Contains(got.Text, "still running") {
+			t.Errorf("got %+v", got)
+		}
+		if got := s.do(t, map[string]any{"command": "one", "is_input": "true", "timeout": 0.3}); !strings.HasPrefix(got.Text, "got one\n[The command is still running") {
+			t.Errorf("got %+v", got)
+		}
+		if got := s.do(t, map[string]any{"command": "two", "is_input": true}); got.Text != "got two\n[exit code 0]" {
+			t.Errorf("got %+v", got)
+		}
+		if got := s.do(t, map[string]any{"command": "three", "is_input": true}); !got.IsError {
+			t.Errorf("got %+v", got)
+		}
+	})
+}
+
+func TestCtrlCInterruptsTheCommandAlone(t *testing.T) {
+	t.Parallel()
+	withShells(t, func(t *testing.T, s *Shell) {
+		s.expect(t, "X=1; sleep 1000 & echo $! > pid", "[exit code 0]")
+		s.do(t, map[string]any{"command": "sleep 1000; echo went on", "timeout": 0.2})
+		if got := s.do(t, map[string]any{"command": "C-c", "is_input": true}); strings.Contains(got.Text, "went on") || !strings.Contains(got.Text, "exit code 130") {
+			t.Errorf("got %+v", got)
+		}
+		s.expect(t, "echo $X; kill -0 $(cat pid) && echo alive", "1\nalive\n[exit code 0]")
+		s.Close()
+		pid, _ := os.ReadFile(filepath.Join(s.dir, "pid"))
+		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
+		if err == nil && !strings.Contains(string(stat), ") Z ") {
+			t.Error("a process outlives the session")
+		}
+	})
+}
+
+func TestMuchOutputIsCutInItsMiddle(t *testing.T) {
+	t.Parallel()
+	withShells(t, func(t *testing.T, s *Shell) {
+		got := s.do(t, map[string]any{"command": "i=0; while [ $i -lt 9000 ]; do echo line-$i-é; i=$((i+1)); done"}).Text
+		if len(got) > maxOutput+200 || !strings.HasPrefix(got, "line-0-é\n") || !strings.HasSuffix(got, "line-8999-é\n[exit code 0]") || !strings.Contains(got, "characters were left out") {
+			t.Errorf("%d characters: %.60q … %q", len(got), got, got[len(got)-60:])
+		}
+	})
+}
+
+func TestTheModelsKeyIsNotGivenToCommands(t *testing.T) {
+	t.Setenv("LLM_API_KEY", "placeholder")
+	s := newTestShell(t, "sh", "", t.TempDir())
+	s.expect(t, "echo ${LLM_API_KEY-none}", "none\n[exit code 0]")
+}

@@ -1,0 +1,117 @@
+package tools
+
+import (
+	"slices"
+	"strings"
+)
+
+// maxState bounds the state of a shell that is kept.
+const maxState = 256 << 10
+
+// bashState tells the state of the shell in blocks: a name on the first line, what restores it on the others. Variables
+// that bash sets itself are left out.
+const bashState = `
+__parley_state() {
+  printf '\036cd\n%s' "$PWD"
+  printf '\036umask\numask '; umask
+  printf '\036set\n'; set +o
+  printf '\036shopt\n'; shopt -p
+  printf '\036functions\n'; declare -f
+  compgen -A variable | while IFS= read -r __parley_n; do
+    case $__parley_n in
+      __parley_*|BASH*|PWD|SHLVL|PPID|UID|EUID|_|SHELLOPTS|RANDOM|SRANDOM|SECONDS|EPOCH*|LINENO|FUNCNAME|GROUPS|DIRSTACK|PIPESTATUS|OPTIND|COMP_*|HISTCMD|IFS) continue ;;
+    esac
+    printf '\036variable %s\n' "$__parley_n"; declare -p "$__parley_n"
+  done
+}`
+
+// shState does the same for other shells. They cannot tell their functions.
+const shState = `
+__parley_state() {
+  printf '\036cd\n%s' "$PWD"
+  printf '\036umask\numask '; umask
+  printf '\036assignments\n'; set
+  printf '\036exports\n'; export -p
+}`
+
+// readState reads blocks. Lists of assignments become a block for each.
+func readState(state string) map[string]string {
+	blocks := map[string]string{}
+	for block := range strings.SplitSeq(state, "\036") {
+		name, content, _ := strings.Cut(block, "\n")
+		if name != "assignments" && name != "exports" {
+			blocks[name] = content
+			continue
+		}
+		for _, line := range logicalLines(content) {
+			variable, _, ok := strings.Cut(strings.TrimPrefix(line, "export "), "=")
+			if ok && !ownVariable(variable) {
+				blocks[name+" "+variable] = line
+			}
+		}
+	}
+	return blocks
+}
+
+func ownVariable(name string) bool {
+	return strings.HasPrefix(name, "__parley_") || slices.Contains([]string{"_", "PWD", "OLDPWD", "PPID", "OPTIND", "LINENO", "IFS", "PS1", "PS2", "PS4", "RANDOM", "SECONDS", "SHLVL"}, name)
+}
+
+// logicalLines splits where a line ends outside of quotes.
+func logicalLines(text string) []string {
+	var lines []string
+	var quote rune
+	escaped, start := false, 0
+	for i, r := range text {
+		switch {
+		case escaped:
+			escaped = false
+		case r == '\\' && quote != '\'':
+			escaped = true
+		case quote != 0:
+			if r == quote {
+				quote = 0
+			}
+		case r == '\'' || r == '"':
+			quote = r
+		case r == '\n':
+			lines = append(lines, text[start:i])
+			start = i + 1
+		}
+	}
+	return append(lines, text[start:])
+}
+
+// restoreScript brings a new shell from its initial state to this one. What is as it was at the start is left out: so are
+// the variables that the session was given, and with them its secrets.
+func restoreScript(initial, now map[string]string) string {
+	var script strings.Builder
+	names := make([]string, 0, len(now))
+	for name := range now {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if content := now[name]; name != "" && name != "cd" && content != initial[name] {
+			script.WriteString(strings.TrimSuffix(content, "\n") + "\n")
+		}
+	}
+	var gone []string
+	for name := range initial {
+		variable, found := strings.CutPrefix(name, "variable ")
+		if !found {
+			variable, found = strings.CutPrefix(name, "assignments ")
+		}
+		if _, still := now[name]; found && !still {
+			gone = append(gone, "unset "+variable+"\n")
+		}
+	}
+	slices.Sort(gone)
+	script.WriteString(strings.Join(gone, ""))
+	if now["cd"] != initial["cd"] {
+		script.WriteString("cd " + quoted(now["cd"]) + "\n")
+	}
+	return script.String()
+}
+
+func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
