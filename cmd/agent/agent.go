@@ -72,7 +72,7 @@ var initialized = acp.InitializeResult{
 		PromptCapabilities:  acp.PromptCapabilities{Image: true, EmbeddedContext: true},
 		MCPCapabilities:     acp.MCPCapabilities{HTTP: true},
 		SessionCapabilities: acp.SessionCapabilities{Resume: &struct{}{}},
-		Meta:                acp.Meta{acp.MetaExactReplay: true},
+		Meta:                acp.Meta{acp.MetaExactReplay: true, acp.MetaReplays: true},
 	},
 	AuthMethods: []struct{}{},
 }

@@ -76,7 +76,7 @@ func TestATurnThatIsKilledAtAnyRecordGoesOn(t *testing.T) {
 			t.Run(fmt.Sprintf("%d %s", n, want.records[n-1]), func(t *testing.T) {
 				s := newStage(t, killScript()...)
 				first := s.launch(t, args, fmt.Sprintf("%s=%d", killAt, n)).mustOpen()
-				if _, err := first.prompt("work"); err != errGone {
+				if _, err := first.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("work"))(); err != errGone {
 					t.Fatalf("the agent was not killed: %v", err)
 				}
 				second := s.launch(t, args)
@@ -84,7 +84,7 @@ func TestATurnThatIsKilledAtAnyRecordGoesOn(t *testing.T) {
 				if err := second.call(acp.MethodLoadSession, second.params(), &struct{}{}); err != nil {
 					t.Fatal(err)
 				}
-				if reason, err := second.promptWith(acp.Meta{acp.MetaContinue: true}, *acp.Text("ignored"))(); err != nil || reason != acp.EndTurn {
+				if reason, err := second.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("work"))(); err != nil || reason != acp.EndTurn {
 					t.Fatalf("the turn ended with %q, %v", reason, err)
 				}
 				got := collect(t, s, second)
@@ -151,7 +151,7 @@ func TestACommandUnderWayIsNotRunAgain(t *testing.T) {
 	onBothWires(t, func(t *testing.T, model string) {
 		s := newStage(t, calls(bash("echo begun >> log; echo $$ > pid; sleep 1000; echo ended >> log"), bash("echo next >> log")), says("Done."))
 		first := s.launch(t, []string{"--model", model}).mustOpen()
-		wait := first.promptWith(nil, *acp.Text("work"))
+		wait := first.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("work"))
 		eventually(t, "the command runs", func() bool { return s.file(t, "pid") != "" })
 		_ = first.cmd.Process.Kill()
 		if _, err := wait(); err != errGone {
@@ -163,7 +163,7 @@ func TestACommandUnderWayIsNotRunAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "what the killed agent left is killed too", func() bool { return !alive(t, s.file(t, "pid")) })
-		if reason, err := second.promptWith(acp.Meta{acp.MetaContinue: true})(); err != nil || reason != acp.EndTurn {
+		if reason, err := second.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("work"))(); err != nil || reason != acp.EndTurn {
 			t.Fatalf("the turn ended with %q, %v", reason, err)
 		}
 		if got := s.file(t, "log"); got != "begun\nnext\n" {

@@ -12,9 +12,9 @@
 //
 // # Going on after a crash
 //
-// The memory of a session is in $HOME/.parley-agent. After session/load or session/resume, a prompt whose _meta has
-// "parley.dev/continue": true goes on with the turn that was under way; if there was none, it is answered at once. A
-// command that was under way is not run again: the model is told that it was interrupted.
+// The memory of a session is in $HOME/.parley-agent. A prompt names its turn in the "parley.dev/turn" of its _meta. After
+// session/load or session/resume, a prompt with the name of the last turn goes on with it, or tells again how it ended, and
+// does not begin it anew. A command that was under way is not run again: the model is told that it was interrupted.
 package main
 
 import (

@@ -188,7 +188,9 @@ func TestALoadedSessionIsToldAgainExactly(t *testing.T) {
 	onBothWires(t, func(t *testing.T, model string) {
 		s := newStage(t, calls(bash("cd /; X=kept")), says("First."), calls(bash("pwd; echo $X")), says("Second."))
 		first := s.launch(t, []string{"--model", model}).mustOpen()
-		first.mustPrompt("one")
+		if reason, err := first.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("one"))(); err != nil || reason != acp.EndTurn {
+			t.Fatalf("the turn ended with %q, %v", reason, err)
+		}
 		_ = first.cmd.Process.Signal(syscall.SIGTERM)
 		<-first.gone
 		for _, method := range []string{acp.MethodResumeSession, acp.MethodLoadSession} {
@@ -208,7 +210,7 @@ func TestALoadedSessionIsToldAgainExactly(t *testing.T) {
 			if !slices.EqualFunc(c.told(), first.told(), func(a, b json.RawMessage) bool { return string(a) == string(b) }) {
 				t.Errorf("told %s\ninstead of %s", c.told(), first.told())
 			}
-			if reason, err := c.promptWith(acp.Meta{acp.MetaContinue: true}, *acp.Text("ignored"))(); err != nil || reason != acp.EndTurn || len(s.model.Requests()) != 2 {
+			if reason, err := c.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("one"))(); err != nil || reason != acp.EndTurn || len(s.model.Requests()) != 2 {
 				t.Errorf("continuing without a turn: %q, %v", reason, err)
 			}
 			c.mustPrompt("two")

@@ -26,8 +26,11 @@ const (
 	MetaSeq = "parley.dev/seq"
 	// MetaPartial marks a piece of a message that is still being written. It has no number and is not told again.
 	MetaPartial = "parley.dev/partial"
-	// MetaContinue, in a prompt: go on with the turn that was under way.
-	MetaContinue = "parley.dev/continue"
+	// MetaTurn, in a prompt, names the turn. A turn that the session knows is gone on with, or its end is told again; it is not
+	// begun anew.
+	MetaTurn = "parley.dev/turn"
+	// MetaReplays, in the capabilities: a recorded session is done again.
+	MetaReplays = "parley.dev/replays"
 )
 
 // Meta is what either side adds to a message.

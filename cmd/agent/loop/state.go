@@ -20,8 +20,10 @@ type state struct {
 	latest int
 	// triggered are the instructions that words of messages called for.
 	triggered map[string]bool
-	// turn says that a turn is under way.
-	turn bool
+	// turn says that a turn is under way, turnID how the client calls it, and last how the last one ended.
+	turn   bool
+	turnID string
+	last   memory.Record
 	// replayed is how many events of the recording are done.
 	replayed int
 	// allowed and begun are of the calls of the last answer.
@@ -70,12 +72,15 @@ func (s *state) apply(r memory.Record) {
 	case memory.KindCondensed:
 		s.condense(r.Summary, r.Keep)
 	case memory.KindEnd:
-		s.turn = false
+		s.turn, s.last = false, r
 	}
 }
 
 func (s *state) prompt(r memory.Record) {
 	s.turn = true
+	if r.Turn != "" {
+		s.turnID = r.Turn
+	}
 	for _, name := range r.Triggered {
 		s.triggered[name] = true
 	}

@@ -16,9 +16,10 @@ const brokenRetries = 2
 
 // turn works on a prompt, or goes on with the turn that was under way.
 func (s *Session) turn(ctx context.Context, params acp.PromptParams) (acp.StopReason, error) {
-	if params.Meta[acp.MetaContinue] == true {
+	id, _ := params.Meta[acp.MetaTurn].(string)
+	if id != "" && id == s.state.turnID {
 		if !s.state.turn {
-			return acp.EndTurn, nil
+			return s.ended()
 		}
 		return s.work(ctx)
 	}
@@ -29,7 +30,7 @@ func (s *Session) turn(ctx context.Context, params acp.PromptParams) (acp.StopRe
 	if len(message.Parts) == 0 && len(s.options.Recording) == 0 {
 		return "", &acp.Error{Code: acp.CodeInvalidParams, Message: "the prompt is empty"}
 	}
-	if err := s.record(memory.Record{Kind: memory.KindPrompt, Message: &message, Triggered: triggered}); err != nil {
+	if err := s.record(memory.Record{Kind: memory.KindPrompt, Turn: id, Message: &message, Triggered: triggered}); err != nil {
 		return "", err
 	}
 	return s.work(ctx)
@@ -71,6 +72,15 @@ func (s *Session) end() (acp.StopReason, error) {
 	return reason, s.record(memory.Record{Kind: memory.KindEnd, Stop: string(reason)})
 }
 
+// ended tells again how the last turn ended.
+func (s *Session) ended() (acp.StopReason, error) {
+	last := s.state.last
+	if last.Error != "" {
+		return "", &acp.Error{Code: acp.CodeInternal, Message: last.Says, Data: &acp.ErrorData{Kind: last.Error}}
+	}
+	return acp.StopReason(last.Stop), nil
+}
+
 func (s *Session) cancelled() (acp.StopReason, error) {
 	if err := s.closeCalls("This call was not done: the user stopped the turn."); err != nil {
 		return "", err
@@ -84,7 +94,7 @@ func (s *Session) failed(err error) error {
 	if !ok {
 		return err
 	}
-	if err := s.record(memory.Record{Kind: memory.KindEnd, Error: string(known.Kind)}); err != nil {
+	if err := s.record(memory.Record{Kind: memory.KindEnd, Error: string(known.Kind), Says: known.Message}); err != nil {
 		return err
 	}
 	return &acp.Error{Code: acp.CodeInternal, Message: known.Message, Data: &acp.ErrorData{Kind: string(known.Kind)}}

@@ -46,6 +46,7 @@ type Record struct {
 	Instructions string `json:"instructions,omitempty"`
 
 	// Of a prompt.
+	Turn    string         `json:"turn,omitempty"`
 	Message *model.Message `json:"message,omitempty"`
 	// Triggered names the instructions that a word of the message called for.
 	Triggered []string `json:"triggered,omitempty"`
@@ -69,6 +70,7 @@ type Record struct {
 	// Of an end: a stop reason, or the kind of the error.
 	Stop  string `json:"stop,omitempty"`
 	Error string `json:"error,omitempty"`
+	Says  string `json:"says,omitempty"`
 
 	// Updates are those that the client is told with this record, as they are told.
 	Updates []json.RawMessage `json:"updates,omitempty"`
