@@ -103,17 +103,16 @@ type Document struct {
 	// Instructions that hold throughout the session.
 	Instructions string `json:"instructions,omitempty"`
 
-	// Task is set where the first message is a suggested task, History where that needs the history of the repository and its
-	// other branches.
-	Task    bool `json:"task,omitempty"`
+	// Task is set where the first message is a suggested task.
+	Task bool `json:"task,omitempty"`
+	// History has all branches cloned with their history.
 	History bool `json:"history,omitempty"`
 	// OneShot ends the session after its first turn.
 	OneShot bool `json:"oneShot,omitempty"`
-
-	ToolServers ToolServers `json:"toolServers,omitzero"`
-	// SearchUnavailable is set where the user has a key for searching the web, and the operator knows no server for it.
+	// SearchUnavailable is set where there is a key for a search tool, and no tool.
 	SearchUnavailable bool `json:"searchUnavailable,omitempty"`
 
+	ToolServers   ToolServers    `json:"toolServers,omitzero"`
 	CustomSecrets []CustomSecret `json:"customSecrets,omitempty"`
 
 	// CABundle are certificates of authorities, as PEM, that the session trusts beside those of its image.

@@ -63,7 +63,7 @@ func KilledForMemory(message string) bool {
 
 var (
 	commitForm = regexp.MustCompile(`^[0-9a-f]{7,64}$`)
-	costForm   = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,12})?$`)
+	costForm   = regexp.MustCompile(`^([0-9]{1,9})(?:(\.[0-9]{1,12})[0-9]*)?$`)
 )
 
 // bounded is a result that a status may hold: long texts are cut, and what is not valid is left out. It is nil if nothing is left.
@@ -80,7 +80,10 @@ func bounded(result *v1alpha1.ConversationResult) *v1alpha1.ConversationResult {
 	if len(r.Branch) > maxBranch || printable(r.Branch) != r.Branch || strings.ContainsAny(r.Branch, " \t\n") {
 		r.Branch = ""
 	}
-	if !costForm.MatchString(r.Cost) {
+	// An exact sum of small prices may have more digits than anybody needs.
+	if cost := costForm.FindStringSubmatch(r.Cost); cost != nil {
+		r.Cost = cost[1] + cost[2]
+	} else {
 		r.Cost = ""
 	}
 	if r.FilesChanged < 0 || r.FilesChanged > maxFiles {

@@ -60,6 +60,8 @@ func TestOfAResultOnlyWhatIsValidIsTaken(t *testing.T) {
 		},
 		`{"commit":"HEAD","branch":"a\u0007b","filesChanged":-1,"inputTokens":-5,"outputTokens":2000000000000,"cost":"-1"}`: nil,
 		`{"summary":"a\u001b[31mred\nline"}`:            {Summary: "a[31mred\nline"},
+		`{"cost":"0.123456789012345678"}`:               {Cost: "0.123456789012"},
+		`{"cost":"1234567890"}`:                         nil,
 		`{"summary":"x","cost":"1e3"}`:                  {Summary: "x"},
 		`{"branch":"` + strings.Repeat("b", 256) + `"}`: nil,
 		`{"inputTokens":"many"}`:                        nil,
