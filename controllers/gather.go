@@ -73,10 +73,12 @@ func (r *conversationReconciler) gatherPod(ctx context.Context, o *observation) 
 			return nil // the cache will never have it, nor does a policy hold it any more
 		}
 	}
-	switch {
-	case client.IgnoreNotFound(err) != nil:
+	found := err == nil && owned(pod, c)
+	if err := client.IgnoreNotFound(err); err != nil {
 		return fmt.Errorf("read Pod: %w", err)
-	case err != nil || !owned(pod, c):
+	}
+	switch {
+	case !found:
 	case madeFor(pod.Labels) == attemptOf(c.Status):
 		o.pod = pod
 	case madeFor(pod.Labels) > attemptOf(c.Status):

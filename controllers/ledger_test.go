@@ -94,13 +94,11 @@ func TestWhoCannotStartHoldsUpNobody(t *testing.T) {
 	if called := q.called(); len(called) != 1 || called[0] != "c" {
 		t.Errorf("called: %v, want c", called)
 	}
-	t.Run("nor after it was called", func(t *testing.T) {
-		q.comes("d", 3)
-		q.comes("e", 4)
-		q.leaves("c")
-		q.leaves("d") // it was called, and cannot start
-		q.expect("e", q.comes("e", 5), true)
-	})
+	q.comes("d", 3)
+	q.comes("e", 4)
+	q.leaves("c")
+	q.leaves("d") // it was called, and cannot start
+	q.expect("e", q.comes("e", 5), true)
 }
 
 func TestEachWaitsForTheBoundOfItsOwnClass(t *testing.T) {

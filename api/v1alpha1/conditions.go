@@ -112,12 +112,12 @@ const (
 	ReasonKeyUnfit = "KeyUnfit"
 	// ReasonModelsInvalid: the prices of models have a mistake, and there is a budget to keep.
 	ReasonModelsInvalid = "ModelsInvalid"
-	// ReasonSigningKeyUnfit: the key that the facade's tokens are signed with is not one.
-	ReasonSigningKeyUnfit = "SigningKeyUnfit"
 	// ReasonConfigMapNotFound: a ConfigMap, or its key, that is referred to does not exist.
 	ReasonConfigMapNotFound = "ConfigMapNotFound"
 	// ReasonAgentNotFound: the agent that the settings name is not in the catalogue, or its entry is not valid.
 	ReasonAgentNotFound = "AgentNotFound"
+	// ReasonSigningKeyUnfit: the key that the facade's tokens are signed with is not one.
+	ReasonSigningKeyUnfit = "SigningKeyUnfit"
 	// ReasonSettingsDeleted: the UserSettings are gone; the session keeps those it started with.
 	ReasonSettingsDeleted = "SettingsDeleted"
 	// ReasonReady: all is as asked.
