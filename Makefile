@@ -25,6 +25,11 @@ run: k8s build ## Run Kubernetes and Parley on this machine, on loopback; PORT=3
 	@$(GO_BUILD) -o bin/local ./hack/local
 	@PORT=$(PORT) exec bin/local
 
+.PHONY: demo
+demo: ## With `make run` up: have the agent work on a small repository; MODEL=, KEY= and BASE_URL= name a real model.
+	@$(GO_BUILD) -o bin/demo ./hack/demo
+	@exec bin/demo -facade=http://127.0.0.1:$(PORT) -model='$(MODEL)' -base-url='$(BASE_URL)'
+
 .PHONY: test
 test: k8s ## Run every test, those against a real API server included.
 	@$(TOOL) gotestsum --format pkgname-and-test-fails -- -timeout 20m ./...
@@ -83,7 +88,7 @@ verify: generate manifests lint ## Fail if generated files are not up to date, o
 
 ##@ Build
 .PHONY: build
-build: ## Build the manager, the facade and the runtime into bin/.
+build: ## Build the manager, the facade, the runtime and the agent into bin/.
 	@$(GO_BUILD) -o bin/ ./cmd/...
 
 .PHONY: k8s

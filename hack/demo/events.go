@@ -1,0 +1,86 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/sessionclient"
+)
+
+// follow prints the session's events until the agent's turn is over, and returns the state it ended in.
+func (u *user) follow(ctx context.Context, id string) (session.State, error) {
+	var pod corev1.Pod
+	var secret corev1.Secret
+	name := client.ObjectKey{Namespace: u.namespace, Name: v1alpha1.SessionName(id)}
+	if err := errors.Join(u.cluster.Get(ctx, name, &pod), u.cluster.Get(ctx, name, &secret)); err != nil {
+		return "", err
+	}
+	address := fmt.Sprintf("http://%s:%d%s", pod.Status.PodIP, session.Port, session.StreamPath)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := sessionclient.WithHeader(sessionclient.KeyHeader, string(secret.Data[session.KeyFile])).Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("GET %s: %s", session.StreamPath, response.Status)
+	}
+	lines := bufio.NewReader(response.Body)
+	for {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			return "", fmt.Errorf("the events ended: %w", err)
+		}
+		data, found := strings.CutPrefix(line, "data: ")
+		if !found {
+			continue
+		}
+		event, err := session.ParseEvent([]byte(data))
+		if err != nil {
+			return "", err
+		}
+		show(&event)
+		switch state := event.StateOf(); state {
+		case session.StateAwaiting, session.StateFinished, session.StateError:
+			return state, nil
+		}
+	}
+}
+
+// show an event in a few lines.
+func show(e *session.Event) {
+	text := ""
+	switch {
+	case e.Observation == session.ObservedState:
+		text = string(e.StateOf())
+		if reason, _ := e.Extras["reason"].(string); reason != "" {
+			text += ": " + reason
+		}
+	case e.Content != nil:
+		text = *e.Content
+	case e.Action == session.ActionRun:
+		text, _ = e.Args["command"].(string)
+	case e.Action == session.ActionMessage:
+		text = e.Text()
+	case e.Action != "":
+		text = e.Message
+	}
+	kind := e.Action + e.Observation
+	if e.Observation != "" && e.Observation != session.ObservedState {
+		kind = "-> " + kind
+	}
+	text = strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n"+strings.Repeat(" ", 42))
+	fmt.Printf("%3d  %-11s  %-22s  %s\n", e.ID, e.Source, kind, text)
+}

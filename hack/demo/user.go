@@ -1,0 +1,138 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+const userName = "demo"
+
+// user of the demo: one of its own, so that nobody's settings are changed.
+type user struct {
+	options
+	cluster client.Client
+	key     string
+}
+
+func newUser(ctx context.Context, o options) (*user, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(o.state, "kubeconfig"))
+	if err != nil {
+		return nil, fmt.Errorf("%w; is make run up?", err)
+	}
+	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
+		return nil, err
+	}
+	cluster, err := client.New(config, client.Options{Scheme: scheme.Scheme})
+	if err != nil {
+		return nil, fmt.Errorf("%w; is make run up?", err)
+	}
+	u := &user{options: o, cluster: cluster}
+	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: o.namespace, Name: userName}}
+	if err := cluster.Create(ctx, settings); err != nil && !apierrors.IsAlreadyExists(err) {
+		return nil, fmt.Errorf("%w; is make run up?", err)
+	}
+	var secret corev1.Secret
+	err = until(ctx, func(ctx context.Context) (bool, error) {
+		err := cluster.Get(ctx, client.ObjectKey{Namespace: o.namespace, Name: userName + "-session-key"}, &secret)
+		return err == nil, client.IgnoreNotFound(err)
+	})
+	u.key = string(secret.Data["key"])
+	return u, err
+}
+
+func until(ctx context.Context, condition wait.ConditionWithContextFunc) error {
+	return wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, condition)
+}
+
+// post to the facade, which may not know a new user for a moment.
+func (u *user) post(ctx context.Context, path string, body, answer any) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	return until(ctx, func(ctx context.Context) (bool, error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, u.facade+path, bytes.NewReader(text))
+		if err != nil {
+			return false, err
+		}
+		request.Header.Set("Content-Type", "application/json")
+		request.Header.Set(rest.KeyHeader, u.key)
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return false, err
+		}
+		defer response.Body.Close()
+		said, err := io.ReadAll(response.Body)
+		switch {
+		case err != nil:
+			return false, err
+		case response.StatusCode == http.StatusUnauthorized:
+			return false, nil
+		case response.StatusCode != http.StatusOK:
+			return false, fmt.Errorf("POST %s: %s: %s", path, response.Status, said)
+		}
+		return true, json.Unmarshal(said, answer)
+	})
+}
+
+func (u *user) storeSettings(ctx context.Context) error {
+	settings := map[string]any{
+		"llm_model": u.model, "llm_api_key": u.options.key, "llm_base_url": nil,
+		"git_user_name": "Demo", "git_user_email": "demo@example.com",
+	}
+	if u.baseURL != "" {
+		settings["llm_base_url"] = u.baseURL
+	}
+	var answer struct {
+		Message string `json:"message"`
+	}
+	if err := u.post(ctx, "/api/settings", settings, &answer); err != nil {
+		return err
+	}
+	fmt.Printf("POST /api/settings: %s\n", answer.Message)
+	return nil
+}
+
+func (u *user) startConversation(ctx context.Context, repository string) (id string, err error) {
+	var answer struct {
+		ID string `json:"conversation_id"`
+	}
+	err = u.post(ctx, "/api/conversations", map[string]any{"repository": "file://" + repository, "initial_user_msg": message}, &answer)
+	return answer.ID, err
+}
+
+// waitRunning says each step of the start.
+func (u *user) waitRunning(ctx context.Context, id string) error {
+	said := ""
+	return until(ctx, func(ctx context.Context) (bool, error) {
+		var c v1alpha1.Conversation
+		if err := u.cluster.Get(ctx, client.ObjectKey{Namespace: u.namespace, Name: id}, &c); err != nil {
+			return false, err
+		}
+		if now := fmt.Sprintf("%s %s", c.Status.State, c.Status.Reason); now != said && c.Status.State != "" {
+			said = now
+			fmt.Println(now)
+		}
+		if c.Status.State == v1alpha1.StateStopped {
+			return false, fmt.Errorf("the session ended: %s: %s", c.Status.Reason, c.Status.Message)
+		}
+		return c.Status.State == v1alpha1.StateRunning, nil
+	})
+}
