@@ -3,6 +3,7 @@ package main
 // checks run in this order, each in a namespace of its own.
 var checks = []check{
 	{"a conversation over HTTP is cloned, served, worked on and completed", conversationOverHTTP},
+	{"a message is worked on by the shipped agent, with the default class", shippedAgent},
 	{"secrets are not in describe, events, logs or the process list", secretsStayHidden},
 	{"a restricted namespace takes sessions and refuses privileged pods", restrictedNamespace},
 	{"a session has no service account token", noToken},
