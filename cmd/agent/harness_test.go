@@ -331,25 +331,6 @@ func (c *client) find(words ...string) (found []string) {
 	return found
 }
 
-// waitFor waits for an update with these words.
-func (c *client) waitFor(words ...string) {
-	c.t.Helper()
-	timeout := time.After(patience)
-	for {
-		c.mu.Lock()
-		changed := c.onUpdate
-		c.mu.Unlock()
-		if len(c.find(words...)) > 0 {
-			return
-		}
-		select {
-		case <-changed:
-		case <-timeout:
-			c.t.Fatalf("no update with %q", words)
-		}
-	}
-}
-
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !condition(); time.Sleep(5 * time.Millisecond) {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -76,7 +77,7 @@ func TestATurnThatIsKilledAtAnyRecordGoesOn(t *testing.T) {
 			t.Run(fmt.Sprintf("%d %s", n, want.records[n-1]), func(t *testing.T) {
 				s := newStage(t, killScript()...)
 				first := s.launch(t, args, fmt.Sprintf("%s=%d", killAt, n)).mustOpen()
-				if _, err := first.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("work"))(); err != errGone {
+				if _, err := first.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("work"))(); !errors.Is(err, errGone) {
 					t.Fatalf("the agent was not killed: %v", err)
 				}
 				second := s.launch(t, args)
@@ -154,7 +155,7 @@ func TestACommandUnderWayIsNotRunAgain(t *testing.T) {
 		wait := first.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("work"))
 		eventually(t, "the command runs", func() bool { return s.file(t, "pid") != "" })
 		_ = first.cmd.Process.Kill()
-		if _, err := wait(); err != errGone {
+		if _, err := wait(); !errors.Is(err, errGone) {
 			t.Fatal(err)
 		}
 		second := s.launch(t, []string{"--model", model})

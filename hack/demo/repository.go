@@ -14,11 +14,11 @@ func makeRepository(ctx context.Context, dir string) (string, error) {
 		return "", err
 	}
 	repository := filepath.Join(dir, "hello.git")
-	const make = `mkdir -p "$1" && git init -q --bare -b main "$1" && git init -q -b main "$2" && cd "$2" &&
+	const script = `mkdir -p "$1" && git init -q --bare -b main "$1" && git init -q -b main "$2" && cd "$2" &&
 		printf '%s\n' 'echo "Hello, nobody"' > greet.sh &&
 		printf '%s\n' 'test "$(sh greet.sh Ada)" = "Hello, Ada" && echo passed || { echo failed; exit 1; }' > test.sh &&
 		git add . && git -c user.name=demo -c user.email=demo@example.com commit -q -m 'Greet' && git push -q "$1" main`
-	cmd := exec.CommandContext(ctx, "sh", "-ec", make, "sh", repository, filepath.Join(dir, "work"))
+	cmd := exec.CommandContext(ctx, "sh", "-ec", script, "sh", repository, filepath.Join(dir, "work"))
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("make a repository: %w", err)

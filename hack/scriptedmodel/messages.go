@@ -158,21 +158,7 @@ func anthropicBlock(block object, turn *Turn, i, j int, wrong *findings) {
 		if j > 0 && len(turn.Results) < j {
 			wrong.add("messages.%d: `tool_result` blocks must come first in the content of a message", i)
 		}
-		result := Result{ID: str(block["tool_use_id"]), IsError: block["is_error"] == true, Text: str(block["content"])}
-		for k, part := range list(block["content"]) {
-			switch p := obj(part); str(p["type"]) {
-			case "text":
-				if str(p["text"]) == "" {
-					wrong.add("messages.%d.content.%d.tool_result.content.%d: text content blocks must be non-empty", i, j, k)
-				}
-				result.Text += str(p["text"])
-			case "image":
-				turn.Images++
-			default:
-				wrong.add("messages.%d.content.%d.tool_result.content.%d: unknown type", i, j, k)
-			}
-		}
-		turn.Results = append(turn.Results, result)
+		turn.Results = append(turn.Results, anthropicResult(block, turn, i, j, wrong))
 	case "thinking":
 		if str(block["signature"]) == "" {
 			wrong.add("messages.%d.content.%d.thinking.signature: Field required", i, j)
@@ -181,6 +167,25 @@ func anthropicBlock(block object, turn *Turn, i, j int, wrong *findings) {
 	default:
 		wrong.add("messages.%d.content.%d: Input tag %q found using 'type' does not match any of the expected tags", i, j, kind)
 	}
+}
+
+// anthropicResult reads the result of a tool call.
+func anthropicResult(block object, turn *Turn, i, j int, wrong *findings) Result {
+	result := Result{ID: str(block["tool_use_id"]), IsError: block["is_error"] == true, Text: str(block["content"])}
+	for k, part := range list(block["content"]) {
+		switch p := obj(part); str(p["type"]) {
+		case "text":
+			if str(p["text"]) == "" {
+				wrong.add("messages.%d.content.%d.tool_result.content.%d: text content blocks must be non-empty", i, j, k)
+			}
+			result.Text += str(p["text"])
+		case "image":
+			turn.Images++
+		default:
+			wrong.add("messages.%d.content.%d.tool_result.content.%d: unknown type", i, j, k)
+		}
+	}
+	return result
 }
 
 // anthropicPairs checks that the calls of a message are answered by the next, all of them and nothing else.

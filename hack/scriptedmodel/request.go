@@ -8,6 +8,7 @@ import (
 // Wire is a provider's protocol.
 type Wire string
 
+// The wires.
 const (
 	Messages        Wire = "messages"
 	ChatCompletions Wire = "chat.completions"

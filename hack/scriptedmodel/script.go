@@ -68,6 +68,7 @@ type Failure struct {
 // FailureKind names an error that providers have.
 type FailureKind string
 
+// The errors.
 const (
 	RateLimit      FailureKind = "rate_limit"
 	BadKey         FailureKind = "authentication"

@@ -135,6 +135,7 @@ func Text(text string) *Content { return &Content{Type: "text", Text: text} }
 // StopReason says why a turn ended.
 type StopReason string
 
+// The reasons that are used here.
 const (
 	EndTurn   StopReason = "end_turn"
 	MaxTokens StopReason = "max_tokens"

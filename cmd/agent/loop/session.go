@@ -208,8 +208,10 @@ func (s *Session) tell(updates []json.RawMessage) error {
 	return nil
 }
 
-// Text and Thought tell pieces of an answer that is being written. They are not kept: the whole message follows.
-func (s *Session) Text(piece string)    { s.partial(acp.MessageChunk, piece) }
+// Text tells a piece of an answer that is being written. It is not kept: the whole message follows.
+func (s *Session) Text(piece string) { s.partial(acp.MessageChunk, piece) }
+
+// Thought tells a piece of a thought in the same way.
 func (s *Session) Thought(piece string) { s.partial(acp.ThoughtChunk, piece) }
 
 func (s *Session) partial(kind, piece string) {

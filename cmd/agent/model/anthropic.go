@@ -123,7 +123,7 @@ func anthropicAnswer(message anthropic.Message) Answer {
 // params marks the ends of what stays the same from call to call for the provider's cache: tools, system, history.
 func (m *anthropicModel) params(r Request) anthropic.MessageNewParams {
 	cached := anthropic.NewCacheControlEphemeralParam()
-	p := anthropic.MessageNewParams{Model: anthropic.Model(m.name), MaxTokens: int64(m.maxOutput)}
+	p := anthropic.MessageNewParams{Model: m.name, MaxTokens: int64(m.maxOutput)}
 	if r.System != "" {
 		p.System = []anthropic.TextBlockParam{{Text: r.System, CacheControl: cached}}
 	}

@@ -15,6 +15,7 @@ import (
 // Kind of an error, for programs.
 type Kind string
 
+// The kinds of errors.
 const (
 	Authentication Kind = "authentication"
 	NotFound       Kind = "model_not_found"

@@ -12,6 +12,7 @@ import (
 // Role of a message.
 type Role string
 
+// The roles.
 const (
 	User      Role = "user"
 	Assistant Role = "assistant"
@@ -77,6 +78,7 @@ type Request struct {
 // Stop says why an answer ended.
 type Stop string
 
+// The reasons.
 const (
 	StopEnd     Stop = "end"
 	StopTools   Stop = "tools"

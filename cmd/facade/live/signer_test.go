@@ -18,12 +18,12 @@ func mount(t *testing.T, dir, version string) map[string][]byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	real := filepath.Join(dir, version)
-	if err := os.Mkdir(real, 0o700); err != nil {
+	target := filepath.Join(dir, version)
+	if err := os.Mkdir(target, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for name, content := range data {
-		if err := os.WriteFile(filepath.Join(real, name), content, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(target, name), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

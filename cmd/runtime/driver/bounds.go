@@ -7,6 +7,9 @@ import (
 	"strings"
 )
 
+// argThought is why the agent acts; clients expect it in every action.
+const argThought = "thought"
+
 const (
 	// maxText bounds each text of an event.
 	maxText = 64 << 10

@@ -252,7 +252,7 @@ func (d *Driver) ChangeState(state session.State) error {
 func changeOf(state session.State) session.Event {
 	return session.Event{
 		Source: session.FromUser, Action: session.ActionChangeState, Message: "The state is to be " + string(state),
-		Args: map[string]any{"agent_state": string(state), "thought": ""},
+		Args: map[string]any{"agent_state": string(state), argThought: ""},
 	}
 }
 

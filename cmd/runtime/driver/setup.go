@@ -32,7 +32,7 @@ func (d *Driver) setup(ctx context.Context) {
 	d.prepared = true
 	action := session.Event{
 		Source: session.FromEnvironment, Action: session.ActionRun, Message: "Running command: " + setupScript,
-		Args: map[string]any{"command": setupScript, "thought": ""}, ToolCall: &session.ToolCall{ID: setupScript},
+		Args: map[string]any{"command": setupScript, argThought: ""}, ToolCall: &session.ToolCall{ID: setupScript},
 	}
 	d.mu.Lock()
 	err := d.record(action)

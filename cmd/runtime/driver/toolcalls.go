@@ -165,21 +165,21 @@ func (c *call) action(confirmation string) session.Event {
 	e := session.Event{Source: session.FromAgent, Message: firstLine(c.Title), ToolCall: &session.ToolCall{ID: c.ID, Function: c.Name}}
 	switch c.ToolKind {
 	case "execute":
-		e.Action, e.Args = session.ActionRun, map[string]any{"command": cut(c.command()), "thought": ""}
+		e.Action, e.Args = session.ActionRun, map[string]any{"command": cut(c.command()), argThought: ""}
 		e.Message = "Running command: " + firstLine(c.command())
 	case "read":
-		e.Action, e.Args = session.ActionRead, map[string]any{"path": c.path(), "thought": ""}
+		e.Action, e.Args = session.ActionRead, map[string]any{"path": c.path(), argThought: ""}
 	case "edit", "delete", "move":
-		e.Action, e.Args = session.ActionEdit, map[string]any{"path": c.path(), "thought": ""}
+		e.Action, e.Args = session.ActionEdit, map[string]any{"path": c.path(), argThought: ""}
 		for name, value := range c.input() {
 			if _, taken := e.Args[name]; !taken {
 				e.Args[name] = boundedValue(value)
 			}
 		}
 	case "think":
-		e.Action, e.Args = session.ActionThink, map[string]any{"thought": cut(c.Title)}
+		e.Action, e.Args = session.ActionThink, map[string]any{argThought: cut(c.Title)}
 	default:
-		e.Action, e.Args = session.ActionTool, map[string]any{"name": c.name(), "arguments": boundedValue(c.input()), "thought": ""}
+		e.Action, e.Args = session.ActionTool, map[string]any{"name": c.name(), "arguments": boundedValue(c.input()), argThought: ""}
 	}
 	if risk := c.risk(); risk != "" {
 		e.Args["security_risk"] = risk

@@ -78,7 +78,7 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 		}
 		return events, seq, nil
 	case updateTool, updateToolChange:
-		u.toolCall.Name, _ = u.Meta[acp.MetaTool].(string)
+		u.Name, _ = u.Meta[acp.MetaTool].(string)
 		return append(t.flush(), t.tool(&u.toolCall, u.Content)...), seq, nil
 	case updatePlan:
 		return append(t.flush(), planEvent(u.Entries)), seq, nil
@@ -99,7 +99,7 @@ func (t *translator) flush() []session.Event {
 	case text == "":
 		return nil
 	case kind == updateThought:
-		return []session.Event{{Source: session.FromAgent, Action: session.ActionThink, Message: firstLine(text), Args: map[string]any{"thought": cut(text)}}}
+		return []session.Event{{Source: session.FromAgent, Action: session.ActionThink, Message: firstLine(text), Args: map[string]any{argThought: cut(text)}}}
 	}
 	return []session.Event{{
 		Source: session.FromAgent, Action: session.ActionMessage, Message: cut(text),

@@ -178,7 +178,7 @@ func (l *ledger) settle(e *entry) {
 
 // costOf a call: what the endpoint reported, or else what the prices make of it; nil where neither is known.
 func (l *ledger) costOf(e *entry) (contextWindow int64, cost *big.Rat) {
-	model, _ := find(l.options.Models, providerOf(l.options.Model), e.model)
+	model := find(l.options.Models, providerOf(l.options.Model), e.model)
 	if e.reported != nil && e.reported.Sign() > 0 {
 		return model.ContextWindow, e.reported
 	}

@@ -128,7 +128,7 @@ var dated = regexp.MustCompile(`[-@](20[0-9]{6}|20[0-9]{2}-[0-9]{2}-[0-9]{2}|lat
 
 // find what is known of a model that a request names. It may be named without its provider, with that of the model behind a
 // gateway, or with a date.
-func find(models session.Models, provider, name string) (session.Model, bool) {
+func find(models session.Models, provider, name string) session.Model {
 	for _, name := range []string{name, dated.ReplaceAllString(name, "")} {
 		names := []string{name, name[strings.LastIndex(name, "/")+1:]}
 		if provider != "" {
@@ -136,11 +136,11 @@ func find(models session.Models, provider, name string) (session.Model, bool) {
 		}
 		for _, candidate := range names {
 			if model, found := models[candidate]; found {
-				return model, true
+				return model
 			}
 		}
 	}
-	return session.Model{}, false
+	return session.Model{}
 }
 
 // ContextWindow of a model, such as provider/model, in tokens; 0 where it is not known.
@@ -149,8 +149,7 @@ func ContextWindow(models session.Models, model string) int64 {
 	if !named {
 		provider, name = "", model
 	}
-	known, _ := find(models, provider, name)
-	return known.ContextWindow
+	return find(models, provider, name).ContextWindow
 }
 
 // costOf tokens at the prices of a model; nil where it has none.
