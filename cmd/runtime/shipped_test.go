@@ -1,0 +1,128 @@
+package main_test
+
+import (
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/scriptedmodel"
+)
+
+// agentProgram is the agent that is shipped, built beside the runtime as it ships.
+var agentProgram = sync.OnceValues(func() (string, error) {
+	runtime, err := program()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(filepath.Dir(runtime), "agent")
+	output, err := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", path, "../agent").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build the agent: %w\n%s", err, output)
+	}
+	return path, nil
+})
+
+// shippedPod is a session whose shipped agent works on a message by a script.
+func shippedPod(t *testing.T) (*pod, *scriptedmodel.Server) {
+	t.Helper()
+	if _, err := agentProgram(); err != nil {
+		t.Fatal(err)
+	}
+	run := func(command string) scriptedmodel.Call {
+		return scriptedmodel.Call{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": command})}
+	}
+	model := scriptedmodel.New(scriptedmodel.Script{Steps: []scriptedmodel.Step{
+		{Text: "I begin.", Calls: []scriptedmodel.Call{run("echo one >> log; X=kept")}},
+		{Calls: []scriptedmodel.Call{run("echo two $X >> log"), {
+			Name: "str_replace_editor", Input: scriptedmodel.Input(map[string]any{"command": "create", "path": "made", "file_text": "a\n"}),
+		}}},
+		{Text: "I am done."},
+	}})
+	server := httptest.NewServer(model)
+	t.Cleanup(server.Close)
+	return newPod(t, session.Document{
+		FirstMessage: "work", Settings: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("scripted/model"), LLMBaseURL: ptr.To(server.URL)},
+		Agent: &session.Agent{
+			Name: "CodeActAgent", Protocol: session.ProtocolACP, Confirms: true,
+			Command: []string{"{{.Programs}}/agent", "--model={{.Model}}", "--base-url={{.BaseURL}}"},
+		},
+	}), model
+}
+
+// told are the events on the workspace, without what differs between two runs of the same.
+func (p *pod) told(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(p.workspace, ".parley", "events.jsonl"))
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasSuffix(line, "\n") {
+			break // it is being written
+		}
+		e, err := session.ParseEvent([]byte(line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		content := ""
+		if e.Content != nil {
+			content = strings.ReplaceAll(*e.Content, p.workspace, "DIR")
+		}
+		lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s %s%s %s %s %s", e.Source, e.Action, e.Observation, e.StateOf(), strings.ReplaceAll(e.Message, p.workspace, "DIR"), content)))
+	}
+	return lines
+}
+
+func (p *pod) file(name string) string {
+	text, _ := os.ReadFile(filepath.Join(p.workspace, name))
+	return string(text)
+}
+
+func over(events []string) bool {
+	return len(events) > 0 && strings.Contains(events[len(events)-1], string(session.StateAwaiting))
+}
+
+// Whenever the session is killed, the next attempt goes on from there, and what comes of it is what comes of a session that
+// nobody disturbed. A command that was under way is told as interrupted instead, and does not run again.
+func TestASessionThatIsKilledAtAnyEventGoesOn(t *testing.T) {
+	undisturbed, _ := shippedPod(t)
+	undisturbed.start(t)
+	eventually(t, "the turn is over", func() bool { return over(undisturbed.told(t)) })
+	want := undisturbed.told(t)
+	if undisturbed.file("log") != "one\ntwo kept\n" || undisturbed.file("made") != "a\n" {
+		t.Fatalf("undisturbed, the files are %q and %q", undisturbed.file("log"), undisturbed.file("made"))
+	}
+	for n := 1; n < len(want); n++ {
+		t.Run(fmt.Sprintf("%d %s", n, want[n-1]), func(t *testing.T) {
+			p, model := shippedPod(t)
+			p.start(t)
+			eventually(t, "the event", func() bool { return len(p.told(t)) >= n })
+			p.killSession(t)
+			p.start(t)
+			eventually(t, "the turn is over", func() bool { return over(p.told(t)) })
+			got := p.told(t)
+			if violations := model.Violations(); len(violations) > 0 {
+				t.Errorf("the model refused: %q", violations)
+			}
+			if log := p.file("log"); strings.Count(log, "one") > 1 || strings.Count(log, "two") > 1 {
+				t.Errorf("a command ran twice: %q", log)
+			}
+			if strings.Contains(strings.Join(got, "\n"), "interrupted by a restart") {
+				return
+			}
+			if strings.Join(got, "\n") != strings.Join(want, "\n") || p.file("log") != undisturbed.file("log") || p.file("made") != undisturbed.file("made") {
+				t.Errorf("the files are %q and %q, and the events\n%s\nwant\n%s", p.file("log"), p.file("made"), strings.Join(got, "\n"), strings.Join(want, "\n"))
+			}
+		})
+	}
+}
