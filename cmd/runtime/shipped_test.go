@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"crypto/ed25519"
 	"fmt"
 	"net/http/httptest"
 	"os"
@@ -31,31 +32,45 @@ var agentProgram = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// shippedPod is a session whose shipped agent works on a message by a script.
-func shippedPod(t *testing.T) (*pod, *scriptedmodel.Server) {
+func bash(command string) scriptedmodel.Call {
+	return scriptedmodel.Call{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": command, "security_risk": "LOW"})}
+}
+
+// scripted is a session whose agent, the one that is shipped, works on a message by a script.
+func scripted(t *testing.T, change func(*session.Document), steps ...scriptedmodel.Step) (*pod, *scriptedmodel.Server) {
 	t.Helper()
 	if _, err := agentProgram(); err != nil {
 		t.Fatal(err)
 	}
-	run := func(command string) scriptedmodel.Call {
-		return scriptedmodel.Call{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": command})}
-	}
-	model := scriptedmodel.New(scriptedmodel.Script{Steps: []scriptedmodel.Step{
-		{Text: "I begin.", Calls: []scriptedmodel.Call{run("echo one >> log; X=kept")}},
-		{Calls: []scriptedmodel.Call{run("echo two $X >> log"), {
-			Name: "str_replace_editor", Input: scriptedmodel.Input(map[string]any{"command": "create", "path": "made", "file_text": "a\n"}),
-		}}},
-		{Text: "I am done."},
-	}})
+	model := scriptedmodel.New(scriptedmodel.Script{Steps: steps})
 	server := httptest.NewServer(model)
 	t.Cleanup(server.Close)
-	return newPod(t, session.Document{
+	doc := session.Document{
+		UID: "u1", PublicKey: facadeKey.Public().(ed25519.PublicKey),
 		FirstMessage: "work", Settings: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("scripted/model"), LLMBaseURL: ptr.To(server.URL)},
 		Agent: &session.Agent{
 			Name: "CodeActAgent", Protocol: session.ProtocolACP, Confirms: true,
-			Command: []string{"{{.Programs}}/agent", "--model={{.Model}}", "--base-url={{.BaseURL}}"},
+			Command: []string{
+				"{{.Programs}}/agent", "--model={{.Model}}", "--base-url={{.BaseURL}}", "{{with .ContextWindow}}--context-window={{.}}{{end}}",
+				"--condense={{.Condense}}", "--confirm={{.ConfirmationMode}}", "--rate-actions={{.RateActions}}", "{{with .ReplayFile}}--replay={{.}}{{end}}",
+			},
 		},
-	}), model
+	}
+	if change != nil {
+		change(&doc)
+	}
+	return newPod(t, doc), model
+}
+
+func shippedPod(t *testing.T) (*pod, *scriptedmodel.Server) {
+	t.Helper()
+	return scripted(t, nil,
+		scriptedmodel.Step{Text: "I begin.", Calls: []scriptedmodel.Call{bash("echo one >> log; X=kept")}},
+		scriptedmodel.Step{Calls: []scriptedmodel.Call{bash("echo two $X >> log"), {
+			Name: "str_replace_editor", Input: scriptedmodel.Input(map[string]any{"command": "create", "path": "made", "file_text": "a\n"}),
+		}}},
+		scriptedmodel.Step{Text: "I am done."},
+	)
 }
 
 // told are the events on the workspace, without what differs between two runs of the same.

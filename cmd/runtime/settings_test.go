@@ -1,0 +1,166 @@
+package main_test
+
+import (
+	"crypto/ed25519"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/hack/scriptedmodel"
+)
+
+// facadeKey signs the tokens of the tests.
+var facadeKey = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
+
+// answer for the user, as the facade does.
+func (p *pod) answer(t *testing.T, state session.State) {
+	t.Helper()
+	token, err := session.SignToken(facadeKey, session.Claims{Audience: session.AudienceSession, UID: "u1", Expires: time.Now().Add(time.Minute).Unix()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code := p.post(t, `{"action":"change_agent_state","args":{"agent_state":"`+string(state)+`"}}`, session.TokenHeader, token); code != 200 {
+		t.Fatalf("the answer %s is %d", state, code)
+	}
+}
+
+func says(text string) scriptedmodel.Step { return scriptedmodel.Step{Text: text} }
+func calls(calls ...scriptedmodel.Call) scriptedmodel.Step {
+	return scriptedmodel.Step{Calls: calls}
+}
+
+// asked waits until the agent asks, and answers.
+func asked(state session.State) func(*testing.T, *pod) {
+	return func(t *testing.T, p *pod) {
+		t.Helper()
+		eventually(t, "the agent asks", func() bool {
+			told := p.told(t)
+			return len(told) > 0 && strings.Contains(told[len(told)-1], string(session.StateConfirmation))
+		})
+		p.answer(t, state)
+	}
+}
+
+// Each row is a setting: what the agent, the model or the workspace has of it.
+func TestEachSettingHasItsEffect(t *testing.T) {
+	const made = "echo made > made"
+	for name, c := range map[string]struct {
+		change func(*session.Document)
+		steps  []scriptedmodel.Step
+		during func(*testing.T, *pod)
+		ends   session.State
+		// told are words that the model was told, events words of the journal, and file what is in "made".
+		told, events []string
+		file         string
+		requests     int
+	}{
+		"language": {
+			change: func(d *session.Document) { d.Settings.Language = ptr.To("fr") }, steps: []scriptedmodel.Step{says("Oui.")}, told: []string{"fr", "work"},
+		},
+		"conversation_instructions": {
+			change: func(d *session.Document) { d.Instructions = "Be brief." }, steps: []scriptedmodel.Step{says("Yes.")}, told: []string{"Be brief."},
+		},
+		"custom secrets": {
+			change: func(d *session.Document) {
+				d.CustomSecrets = []session.CustomSecret{{Name: "DEPLOY", Description: "for staging", ValueFile: "custom.0"}}
+			},
+			steps: []scriptedmodel.Step{calls(bash(`test -n "$DEPLOY" && ` + made)), says("Done.")}, told: []string{"DEPLOY: for staging"}, file: "made\n",
+		},
+		"enable_solvability_analysis": {
+			change: func(d *session.Document) { d.Task = true }, steps: []scriptedmodel.Step{says("It can be solved.")}, told: []string{"whether you can solve it"},
+			events: []string{"It can be solved."},
+		},
+		"email": {
+			change: func(d *session.Document) {
+				d.Settings.GitUserName, d.Settings.Email, d.Settings.EmailVerified = ptr.To("Ada"), ptr.To("ada@example.com"), ptr.To(true)
+			},
+			steps: []scriptedmodel.Step{calls(bash(`git config user.email > made; git config user.name >> made`)), says("Done.")}, file: "ada@example.com\nAda\n",
+		},
+		"max_iterations": {
+			change: func(d *session.Document) { d.Settings.MaxIterations = ptr.To[int32](2) },
+			steps:  []scriptedmodel.Step{calls(bash(made)), calls(bash("true")), says("never")}, ends: session.StateError, events: []string{"max_iterations"}, file: "made\n", requests: 2,
+		},
+		"max_budget_per_task": {
+			change: func(d *session.Document) {
+				d.Settings.MaxBudgetPerTask = ptr.To("0.5")
+				d.Models = session.Models{"scripted/model": {Input: "1000000", Output: "1000000"}}
+			},
+			steps: []scriptedmodel.Step{calls(bash("true")), says("never")}, ends: session.StateError, events: []string{"max_budget_per_task"}, requests: 1,
+		},
+		"max_budget_per_task without a price": {
+			change: func(d *session.Document) { d.Settings.MaxBudgetPerTask = ptr.To("0.5") },
+			steps:  []scriptedmodel.Step{says("Done.")}, events: []string{"the price of the model", "cannot be kept"},
+		},
+		"confirmation_mode, confirmed": {
+			change: func(d *session.Document) { d.Settings.ConfirmationMode = ptr.To(true) },
+			steps:  []scriptedmodel.Step{calls(bash(made)), says("Done.")}, during: asked(session.StateConfirmed), file: "made\n",
+		},
+		"confirmation_mode, rejected": {
+			change: func(d *session.Document) { d.Settings.ConfirmationMode = ptr.To(true) },
+			steps:  []scriptedmodel.Step{calls(bash(made)), says("Then not.")}, during: asked(session.StateRejected), events: []string{"The user rejected this action."},
+		},
+		"security_analyzer llm": {
+			change: func(d *session.Document) {
+				d.Settings.ConfirmationMode, d.Settings.SecurityAnalyzer = ptr.To(true), ptr.To("llm")
+			},
+			steps: []scriptedmodel.Step{calls(bash(made)), says("Done.")}, file: "made\n",
+		},
+		"another security_analyzer": {
+			change: func(d *session.Document) {
+				d.Settings.ConfirmationMode, d.Settings.SecurityAnalyzer = ptr.To(true), ptr.To("invariant")
+			},
+			steps: []scriptedmodel.Step{calls(bash(made)), says("Done.")}, during: asked(session.StateConfirmed), events: []string{"invariant is not known here"}, file: "made\n",
+		},
+		"enable_default_condenser off": {
+			change: func(d *session.Document) {
+				d.Settings.EnableDefaultCondenser = ptr.To(false)
+				d.Models = session.Models{"scripted/model": {ContextWindow: 4000}}
+			},
+			steps: []scriptedmodel.Step{{Calls: []scriptedmodel.Call{bash(made)}, Usage: &scriptedmodel.Usage{Input: 3900, Output: 50}}, says("never")}, ends: session.StateError, file: "made\n",
+		},
+		"search_api_key without a tool": {
+			change: func(d *session.Document) { d.SearchUnavailable = true }, steps: []scriptedmodel.Step{says("Done.")}, events: []string{"search_api_key"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, model := scripted(t, c.change, c.steps...)
+			p.start(t)
+			if c.during != nil {
+				c.during(t, p)
+			}
+			ends := c.ends
+			if ends == "" {
+				ends = session.StateAwaiting
+			}
+			eventually(t, "the turn ends as "+string(ends), func() bool {
+				told := p.told(t)
+				return len(told) > 0 && strings.Contains(told[len(told)-1], "agent_state_changed "+string(ends))
+			})
+			journal := strings.Join(p.told(t), "\n")
+			for _, words := range c.events {
+				if !strings.Contains(journal, words) {
+					t.Errorf("no event says %q:\n%s", words, journal)
+				}
+			}
+			requests := model.Requests()
+			for _, words := range c.told {
+				if len(requests) == 0 || !requests[0].Contains(words) {
+					t.Errorf("the model was not told %q", words)
+				}
+			}
+			if c.requests > 0 && len(requests) != c.requests {
+				t.Errorf("the model was asked %d times, want %d", len(requests), c.requests)
+			}
+			if got := p.file("made"); got != c.file {
+				t.Errorf("made is %q, want %q", got, c.file)
+			}
+			if violations := model.Violations(); len(violations) > 0 {
+				t.Errorf("the model refused: %q", violations)
+			}
+		})
+	}
+}
