@@ -39,6 +39,11 @@ e2e: k8s build ## Run Parley on a real node, in namespaces of its own, and test 
 	@$(GO_BUILD) -o bin/ ./hack/e2e ./hack/e2e/pause ./hack/e2e/hungry ./hack/e2e/toolserver
 	@exec bin/e2e $(E2E_FLAGS)
 
+.PHONY: e2e-agents
+e2e-agents: ## Have agents that others publish work in a session, against a scripted model; npm installs them.
+	@npm install --silent --no-audit --no-fund --prefix bin/agents opencode-ai@1.18.33
+	@PARLEY_AGENTS=$(CURDIR)/bin/agents/node_modules/.bin go test -tags agents ./cmd/runtime -run TestPublicAgents -count=1 -v
+
 .PHONY: bench-facade
 bench-facade: k8s build ## Compare POST /api/conversations with a direct create, on the same API server.
 	@$(GO_BUILD) -o bin/bench ./hack/bench && exec bin/bench

@@ -3,6 +3,7 @@ package session_test
 import (
 	"maps"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -180,6 +181,27 @@ func TestTheShippedAgentIsStartedWithWhatTheSettingsSay(t *testing.T) {
 	} {
 		if command, _, err := agent.Render(c.input, nil); err != nil || !slices.Equal(command, c.want) {
 			t.Errorf("%s: the command is %q, %v", name, command, err)
+		}
+	}
+}
+
+func TestTheExamplesOfAgentsAreValid(t *testing.T) {
+	files, err := filepath.Glob("../../config/agents/examples/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("got %v, %v", files, err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var examples corev1.ConfigMap
+		if err := yaml.UnmarshalStrict(text, &examples); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
+		if catalogue, err := session.ParseCatalogue(examples.Data); err != nil || catalogue[name].Protocol != session.ProtocolACP {
+			t.Errorf("%s: %+v, %v", file, catalogue, err)
 		}
 	}
 }

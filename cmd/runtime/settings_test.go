@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"crypto/ed25519"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -15,16 +16,21 @@ import (
 // facadeKey signs the tokens of the tests.
 var facadeKey = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
 
-// answer for the user, as the facade does.
-func (p *pod) answer(t *testing.T, state session.State) {
+// send an event for the user, as the facade does.
+func (p *pod) send(t *testing.T, event string) {
 	t.Helper()
 	token, err := session.SignToken(facadeKey, session.Claims{Audience: session.AudienceSession, UID: "u1", Expires: time.Now().Add(time.Minute).Unix()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if code := p.post(t, `{"action":"change_agent_state","args":{"agent_state":"`+string(state)+`"}}`, session.TokenHeader, token); code != 200 {
-		t.Fatalf("the answer %s is %d", state, code)
+	if code := p.post(t, event, session.TokenHeader, token); code != http.StatusOK {
+		t.Fatalf("%s is answered with %d", event, code)
 	}
+}
+
+func (p *pod) answer(t *testing.T, state session.State) {
+	t.Helper()
+	p.send(t, `{"action":"change_agent_state","args":{"agent_state":"`+string(state)+`"}}`)
 }
 
 func says(text string) scriptedmodel.Step { return scriptedmodel.Step{Text: text} }

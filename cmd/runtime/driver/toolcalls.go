@@ -25,10 +25,14 @@ type toolCall struct {
 
 // The states of a call.
 const (
-	callRunning   = "in_progress"
 	callCompleted = "completed"
 	callFailed    = "failed"
 )
+
+// kindExecute is the kind of a tool that runs commands, and commandFields are where its input may hold one.
+const kindExecute = "execute"
+
+var commandFields = []string{"command", "cmd"}
 
 // call is all that was told of a call of a tool so far.
 type call struct {
@@ -81,7 +85,7 @@ func (t *translator) tool(told *toolCall, content json.RawMessage) (events []ses
 	}
 	c := t.known(told, content)
 	over := c.Status == callCompleted || c.Status == callFailed
-	if !c.started && (said(c.RawInput) || c.Status == callRunning || over) {
+	if !c.started && (c.told() || over) {
 		events = append(events, c.action(""))
 	}
 	if over && !c.observed {
@@ -132,8 +136,13 @@ func (c *call) field(names ...string) string {
 	return ""
 }
 
+// told is whether it is known what the tool is called with. Some agents tell that a call runs before they tell that.
+func (c *call) told() bool {
+	return said(c.RawInput) && (c.ToolKind != kindExecute || c.field(commandFields...) != "")
+}
+
 func (c *call) command() string {
-	if command := c.field("command", "cmd"); command != "" {
+	if command := c.field(commandFields...); command != "" {
 		return command
 	}
 	return strings.Trim(c.Title, "`")
@@ -164,7 +173,7 @@ func (c *call) action(confirmation string) session.Event {
 	c.started = true
 	e := session.Event{Source: session.FromAgent, Message: firstLine(c.Title), ToolCall: &session.ToolCall{ID: c.ID, Function: c.Name}}
 	switch c.ToolKind {
-	case "execute":
+	case kindExecute:
 		e.Action, e.Args = session.ActionRun, map[string]any{"command": cut(c.command()), argThought: ""}
 		e.Message = "Running command: " + firstLine(c.command())
 	case "read":
@@ -200,7 +209,7 @@ func (c *call) observation() session.Event {
 	success := c.Status == callCompleted
 	e := session.Event{Source: session.FromAgent, Message: firstLine(c.Title), Content: &content, ToolCall: &session.ToolCall{ID: c.ID, Function: c.Name}}
 	switch c.ToolKind {
-	case "execute":
+	case kindExecute:
 		code := c.exitCode()
 		success = success && code == 0
 		e.Observation = session.ActionRun
