@@ -7,8 +7,11 @@ import (
 	"strings"
 )
 
-// argThought is why the agent acts; clients expect it in every action.
-const argThought = "thought"
+// Names that clients know: what an action runs, and why the agent acts, which they expect in every one.
+const (
+	argCommand = "command"
+	argThought = "thought"
+)
 
 const (
 	// maxText bounds each text of an event.

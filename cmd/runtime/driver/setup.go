@@ -32,7 +32,7 @@ func (d *Driver) setup(ctx context.Context) {
 	d.prepared = true
 	action := session.Event{
 		Source: session.FromEnvironment, Action: session.ActionRun, Message: "Running command: " + setupScript,
-		Args: map[string]any{"command": setupScript, argThought: ""}, ToolCall: &session.ToolCall{ID: setupScript},
+		Args: map[string]any{argCommand: setupScript, argThought: ""}, ToolCall: &session.ToolCall{ID: setupScript},
 	}
 	d.mu.Lock()
 	err := d.record(action)
@@ -50,7 +50,7 @@ func (d *Driver) setup(ctx context.Context) {
 	_ = d.record(session.Event{
 		Source: session.FromEnvironment, Observation: session.ActionRun, Message: "Command " + setupScript + " executed", Content: &output, Success: &success,
 		ToolCall: &session.ToolCall{ID: setupScript},
-		Extras:   map[string]any{"command": setupScript, "metadata": map[string]any{"exit_code": code}},
+		Extras:   map[string]any{argCommand: setupScript, "metadata": map[string]any{"exit_code": code}},
 	})
 }
 

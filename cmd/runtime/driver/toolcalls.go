@@ -32,7 +32,7 @@ const (
 // kindExecute is the kind of a tool that runs commands, and commandFields are where its input may hold one.
 const kindExecute = "execute"
 
-var commandFields = []string{"command", "cmd"}
+var commandFields = []string{argCommand, "cmd"}
 
 // call is all that was told of a call of a tool so far.
 type call struct {
@@ -174,7 +174,7 @@ func (c *call) action(confirmation string) session.Event {
 	e := session.Event{Source: session.FromAgent, Message: firstLine(c.Title), ToolCall: &session.ToolCall{ID: c.ID, Function: c.Name}}
 	switch c.ToolKind {
 	case kindExecute:
-		e.Action, e.Args = session.ActionRun, map[string]any{"command": cut(c.command()), argThought: ""}
+		e.Action, e.Args = session.ActionRun, map[string]any{argCommand: cut(c.command()), argThought: ""}
 		e.Message = "Running command: " + firstLine(c.command())
 	case "read":
 		e.Action, e.Args = session.ActionRead, map[string]any{"path": c.path(), argThought: ""}
@@ -213,7 +213,7 @@ func (c *call) observation() session.Event {
 		code := c.exitCode()
 		success = success && code == 0
 		e.Observation = session.ActionRun
-		e.Extras = map[string]any{"command": cut(c.command()), "metadata": map[string]any{"exit_code": code}}
+		e.Extras = map[string]any{argCommand: cut(c.command()), "metadata": map[string]any{"exit_code": code}}
 		e.Message = "Command " + firstLine(c.command()) + " executed"
 	case "read":
 		e.Observation, e.Extras = session.ActionRead, map[string]any{"path": c.path()}

@@ -125,7 +125,7 @@ func planEvent(entries []planEntry) session.Event {
 	content := "The plan has " + plural(len(entries), "task") + ", " + plural(done, "of them") + " done."
 	return session.Event{
 		Source: session.FromAgent, Observation: session.ObservedTasks, Message: content, Content: &content,
-		Extras: map[string]any{"command": "plan", "task_list": tasks},
+		Extras: map[string]any{argCommand: "plan", "task_list": tasks},
 	}
 }
 
