@@ -54,6 +54,7 @@ func TestASessionRunsFromItsStartToItsEnd(t *testing.T) {
 		}
 	})
 	t.Run("the status tells", func(t *testing.T) {
+		eventually(t, "the agent works", func() bool { return p.status(t).Agent.State == session.AgentRunning })
 		got := p.status(t)
 		if w := got.Workspace; w.State != session.WorkspacePrepared || w.Directory != clone || w.Branch != "feature" || len(w.Commit) != 40 {
 			t.Errorf("the workspace is %+v", w)

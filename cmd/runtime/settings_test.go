@@ -50,6 +50,16 @@ func asked(state session.State) func(*testing.T, *pod) {
 	}
 }
 
+// pixel is a PNG.
+const pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+func imagesOf(request *scriptedmodel.Request) (images int) {
+	for _, turn := range request.Turns {
+		images += turn.Images
+	}
+	return images
+}
+
 // Each row is a setting: what the agent, the model or the workspace has of it.
 func TestEachSettingHasItsEffect(t *testing.T) {
 	const made = "echo made > made"
@@ -61,13 +71,20 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 		// told are words that the model was told, events words of the journal, and file what is in "made".
 		told, events []string
 		file         string
-		requests     int
+		// requests and images that the model got; 0 is not looked at.
+		requests, images int
 	}{
 		"language": {
 			change: func(d *session.Document) { d.Settings.Language = ptr.To("fr") }, steps: []scriptedmodel.Step{says("Oui.")}, told: []string{"fr", "work"},
 		},
 		"conversation_instructions": {
 			change: func(d *session.Document) { d.Instructions = "Be brief." }, steps: []scriptedmodel.Step{says("Yes.")}, told: []string{"Be brief."},
+		},
+		"image_urls": {
+			change: func(d *session.Document) {
+				d.Images = []session.Image{{URL: "data:image/png;base64," + pixel}, {URL: "data:image/png;base64,bm8="}}
+			},
+			steps: []scriptedmodel.Step{says("I see.")}, events: []string{"Image 2 of the message cannot be shown to the agent"}, images: 1,
 		},
 		"custom secrets": {
 			change: func(d *session.Document) {
@@ -160,6 +177,9 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 			}
 			if c.requests > 0 && len(requests) != c.requests {
 				t.Errorf("the model was asked %d times, want %d", len(requests), c.requests)
+			}
+			if c.images > 0 && (len(requests) == 0 || imagesOf(requests[0]) != c.images) {
+				t.Errorf("the model was not shown %d images", c.images)
 			}
 			if got := p.file("made"); got != c.file {
 				t.Errorf("made is %q, want %q", got, c.file)

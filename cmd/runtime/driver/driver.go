@@ -82,15 +82,18 @@ var (
 	ErrOver    = errors.New("the session has ended, or is about to")
 )
 
-// New is a driver that goes on from what the journal says.
+// New is a driver that goes on from what the journal says. The first message is on record when it returns.
 func New(o Options) (*Driver, error) {
 	d := &Driver{Options: o, history: newHistory(), translator: newTranslator(), changed: make(chan struct{})}
 	err := o.Journal.Events(0, func(e *session.Event) bool {
 		d.history.fold(e)
 		return true
 	})
+	if err != nil {
+		return nil, err
+	}
 	d.history.held = false
-	return d, err
+	return d, d.open()
 }
 
 // HasAgent says whether there is an agent to work on messages.
@@ -99,9 +102,6 @@ func HasAgent(doc *session.Document) bool { return doc.Agent != nil && len(doc.A
 // Run the agent on each message until the session is over. It returns why that is; nil where ctx ended.
 func (d *Driver) Run(ctx context.Context) *session.Termination {
 	defer d.end()
-	if err := d.open(); err != nil {
-		return failure(err.Error())
-	}
 	// A command works on one message, which an earlier attempt had.
 	done := d.command() && d.look(func(h *history) bool { return h.turns > 0 && h.turn < 0 })
 	for {
@@ -152,7 +152,7 @@ func (d *Driver) next() *task {
 	return nil
 }
 
-// open records what a session begins with.
+// open records what a session begins with. Nobody's message comes before the first.
 func (d *Driver) open() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

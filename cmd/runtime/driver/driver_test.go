@@ -248,3 +248,15 @@ func TestWhatTheAgentIsTold(t *testing.T) {
 		t.Errorf("the instructions were told %d times", got)
 	}
 }
+
+// Who may write to a session as soon as there is one does not come before its first message.
+func TestTheFirstMessageIsOnRecordBeforeAnyOther(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: "say first"})
+	d.early = "say second"
+	d.start()
+	d.wait("the second answer", func() bool { _, said := d.driver.State(); return said == "second" })
+	if got := strings.Join(d.events()[1:3], ", "); got != "user: say first, user: say second" {
+		t.Errorf("the messages are %s", got)
+	}
+}

@@ -31,6 +31,7 @@ type drive struct {
 	cancel  context.CancelFunc
 	ended   chan *session.Termination
 	turns   turns
+	early   string // a message that comes before the agent is driven
 }
 
 // turns are what the model is told of them.
@@ -92,6 +93,11 @@ func (d *drive) start() *drive {
 	})
 	if err != nil {
 		d.t.Fatal(err)
+	}
+	if d.early != "" {
+		if err := d.driver.Message(d.early, nil); err != nil {
+			d.t.Fatal(err)
+		}
 	}
 	ctx, cancel := context.WithCancel(d.t.Context())
 	d.cancel, d.ended = cancel, make(chan *session.Termination, 1)
