@@ -18,13 +18,13 @@ import (
 	"github.com/parley-dev/parley/hack/scriptedmodel"
 )
 
-// agentProgram is the agent that is shipped, built beside the runtime as it ships.
+// agentProgram is the agent that is shipped, built as it ships. It is not beside the runtime: a test has that install itself alone.
 var agentProgram = sync.OnceValues(func() (string, error) {
 	runtime, err := program()
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(filepath.Dir(runtime), "agent")
+	path := filepath.Join(filepath.Dir(runtime), "shipped", "agent")
 	output, err := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", path, "../agent").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build the agent: %w\n%s", err, output)
@@ -39,7 +39,8 @@ func bash(command string) scriptedmodel.Call {
 // scripted is a session whose agent, the one that is shipped, works on a message by a script.
 func scripted(t *testing.T, change func(*session.Document), steps ...scriptedmodel.Step) (*pod, *scriptedmodel.Server) {
 	t.Helper()
-	if _, err := agentProgram(); err != nil {
+	agent, err := agentProgram()
+	if err != nil {
 		t.Fatal(err)
 	}
 	model := scriptedmodel.New(scriptedmodel.Script{Steps: steps})
@@ -51,7 +52,7 @@ func scripted(t *testing.T, change func(*session.Document), steps ...scriptedmod
 		Agent: &session.Agent{
 			Name: "CodeActAgent", Protocol: session.ProtocolACP, Confirms: true,
 			Command: []string{
-				"{{.Programs}}/agent", "--model={{.Model}}", "--base-url={{.BaseURL}}", "{{with .ContextWindow}}--context-window={{.}}{{end}}",
+				agent, "--model={{.Model}}", "--base-url={{.BaseURL}}", "{{with .ContextWindow}}--context-window={{.}}{{end}}",
 				"--condense={{.Condense}}", "--confirm={{.ConfirmationMode}}", "--rate-actions={{.RateActions}}", "{{with .ReplayFile}}--replay={{.}}{{end}}",
 			},
 		},
