@@ -63,15 +63,33 @@ func scripted(t *testing.T, change func(*session.Document), steps ...scriptedmod
 	return newPod(t, doc), model
 }
 
+// byTranscript has each step answer whoever is that far, however often it asks: as a model does, which does not know that a
+// client was killed with its answer.
+func byTranscript(steps ...scriptedmodel.Step) []scriptedmodel.Step {
+	for i := range steps {
+		steps[i].Times = 100
+		steps[i].When = func(request *scriptedmodel.Request) bool {
+			said := 0
+			for _, turn := range request.Turns {
+				if turn.Role == "assistant" {
+					said++
+				}
+			}
+			return said == i
+		}
+	}
+	return steps
+}
+
 func shippedPod(t *testing.T) (*pod, *scriptedmodel.Server) {
 	t.Helper()
-	return scripted(t, nil,
+	return scripted(t, nil, byTranscript(
 		scriptedmodel.Step{Text: "I begin.", Calls: []scriptedmodel.Call{bash("echo one >> log; X=kept")}},
 		scriptedmodel.Step{Calls: []scriptedmodel.Call{bash("echo two $X >> log"), {
 			Name: "str_replace_editor", Input: scriptedmodel.Input(map[string]any{"command": "create", "path": "made", "file_text": "a\n"}),
 		}}},
 		scriptedmodel.Step{Text: "I am done."},
-	)
+	)...)
 }
 
 // told are the events on the workspace, without what differs between two runs of the same.
