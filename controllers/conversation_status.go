@@ -28,7 +28,7 @@ func conversationStatus(o observation, v verdict) v1alpha1.ConversationStatus {
 	status := *before.DeepCopy()
 	status.ObservedGeneration = o.conversation.Generation
 	v.message = cut(v.message, maxStatusMessage)
-	status.State, status.Reason, status.Message, status.URL = v.state, v.reason, v.message, ""
+	status.State, status.Reason, status.Message, status.URL, status.PodIP = v.state, v.reason, v.message, "", ""
 	setAttempt(&status, o, v)
 	if pod := o.pod; status.Workspace == "" && pod != nil {
 		status.Workspace = v1alpha1.WorkspaceKind(pod.Labels[v1alpha1.LabelWorkspace])
@@ -43,6 +43,7 @@ func conversationStatus(o observation, v verdict) v1alpha1.ConversationStatus {
 	}
 	if v.state == v1alpha1.StateRunning {
 		status.URL = fmt.Sprintf("http://%s.%s.%s.svc:%d", o.conversation.Name, sessionsService, o.conversation.Namespace, session.Port)
+		status.PodIP = o.pod.Status.PodIP
 	}
 	setConditions(&status, o, v)
 	return status

@@ -306,6 +306,11 @@ type ConversationStatus struct {
 	// +optional
 	URL string `json:"url,omitempty"`
 
+	// PodIP is the address of the session's pod, while it is running. A name is known to resolvers only after a while.
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	PodIP string `json:"podIP,omitempty"`
+
 	// Attempt is the number of the session's present attempt. Its pod carries it as a label. Absent means 1.
 	// +optional
 	Attempt int32 `json:"attempt,omitempty"`

@@ -204,6 +204,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: observedGeneration
       type:
         scalar: numeric
+    - name: podIP
+      type:
+        scalar: string
     - name: podRestarts
       type:
         scalar: numeric

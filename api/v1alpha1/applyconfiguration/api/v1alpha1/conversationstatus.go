@@ -25,6 +25,8 @@ type ConversationStatusApplyConfiguration struct {
 	Message *string `json:"message,omitempty"`
 	// URL of the session inside the cluster, while it is running.
 	URL *string `json:"url,omitempty"`
+	// PodIP is the address of the session's pod, while it is running. A name is known to resolvers only after a while.
+	PodIP *string `json:"podIP,omitempty"`
 	// Attempt is the number of the session's present attempt. Its pod carries it as a label. Absent means 1.
 	Attempt *int32 `json:"attempt,omitempty"`
 	// FirstAttempt is the one that somebody's last start began with; those after it took its place. Absent means 1.
@@ -101,6 +103,14 @@ func (b *ConversationStatusApplyConfiguration) WithMessage(value string) *Conver
 // If called multiple times, the URL field is set to the value of the last call.
 func (b *ConversationStatusApplyConfiguration) WithURL(value string) *ConversationStatusApplyConfiguration {
 	b.URL = &value
+	return b
+}
+
+// WithPodIP sets the PodIP field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the PodIP field is set to the value of the last call.
+func (b *ConversationStatusApplyConfiguration) WithPodIP(value string) *ConversationStatusApplyConfiguration {
+	b.PodIP = &value
 	return b
 }
 
