@@ -76,8 +76,11 @@ func (s *run) result(dir, base string) *v1alpha1.ConversationResult {
 	ctx, cancel := context.WithTimeout(context.Background(), resultTimeout)
 	defer cancel()
 	_, said := s.drives().State()
-	changes := workspace.Compare(ctx, dir, base)
-	result := &v1alpha1.ConversationResult{Summary: s.store.Mask(said), Commit: changes.Commit, Branch: changes.Branch, FilesChanged: int32(changes.Files)}
+	result := &v1alpha1.ConversationResult{Summary: s.store.Mask(said)}
+	if changes, err := workspace.Compare(ctx, dir, base); err == nil {
+		result.Commit, result.Branch, result.FilesChanged = changes.Commit, changes.Branch, int32(len(changes.Files))
+		_ = changes.Close()
+	}
 	if s.model != nil && s.model.Usage().Session.Calls > 0 {
 		used := s.model.Usage().Session
 		result.InputTokens, result.OutputTokens, result.Cost = used.Input+used.CacheRead+used.CacheWrite, used.Output, used.Cost.String()

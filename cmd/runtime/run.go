@@ -16,6 +16,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/runtime/driver"
+	"github.com/parley-dev/parley/cmd/runtime/files"
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 	"github.com/parley-dev/parley/cmd/runtime/model"
 	"github.com/parley-dev/parley/cmd/runtime/process"
@@ -61,6 +62,7 @@ type run struct {
 	router  *router.Router
 	journal *journal.Journal
 	driver  *driver.Driver
+	files   *files.Server
 }
 
 func newRun(env environment, doc *session.Document, store *secrets.Store, out io.Writer) *run {
@@ -126,7 +128,9 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 		return s.failed(ctx, err)
 	}
 	base := records.Base(work.Commit)
-	s.set(func() { s.at, s.work = connectingTools, *work })
+	s.set(func() {
+		s.at, s.work, s.files = connectingTools, *work, &files.Server{Dir: work.Dir, Base: base, Mask: s.store.Mask}
+	})
 	if !process.Confinable() && len(s.doc.ToolServers.Stdio) > 0 {
 		s.log.Warn("this kernel has no Landlock, so that the agent can look into the stdio tool servers, and they into it")
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/events"
+	"github.com/parley-dev/parley/cmd/runtime/files"
 )
 
 // handler serves the session's endpoints. Whether it lives and is ready anybody may ask; the rest needs the key.
@@ -32,6 +33,13 @@ func (s *run) handler() http.Handler {
 	mux.Handle("GET "+session.EventsPath, s.reader(key, (*events.Server).List))
 	mux.Handle("GET "+session.StreamPath, s.reader(key, (*events.Server).Stream))
 	mux.Handle("POST "+session.EventsPath, s.facadeOnly(s.withEvents((*events.Server).Add)))
+	for route, serve := range map[string]func(*files.Server, http.ResponseWriter, *http.Request){
+		"GET " + session.FilesPath: (*files.Server).List, "POST " + session.FilesPath: (*files.Server).Upload, "GET " + session.FilePath: (*files.Server).Read,
+		"GET " + session.ZipPath: (*files.Server).Zip, "GET " + session.ChangesPath: (*files.Server).Changes,
+		"GET " + session.DiffPath: (*files.Server).Diff, "GET " + session.PatchPath: (*files.Server).Patch,
+	} {
+		mux.Handle(route, s.facadeOnly(s.withFiles(serve)))
+	}
 	mux.Handle(session.ToolsPath, authenticated(key, http.HandlerFunc(s.serveTools)))
 	return mux
 }
@@ -70,6 +78,22 @@ func (s *run) withEvents(serve func(*events.Server, http.ResponseWriter, *http.R
 			return
 		}
 		serve(&events.Server{Journal: s.journal, Driver: d, Stopping: s.stopping}, w, r)
+	})
+}
+
+// withFiles serves once the workspace is prepared.
+func (s *run) withFiles(serve func(*files.Server, http.ResponseWriter, *http.Request)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		found := s.files
+		s.mu.Unlock()
+		if found == nil {
+			w.Header().Set("Retry-After", "1")
+			writeText(w, http.StatusServiceUnavailable, string(s.step()))
+			return
+		}
+		defer s.activity.begin()() // somebody looks, so the session is not idle
+		serve(found, w, r)
 	})
 }
 

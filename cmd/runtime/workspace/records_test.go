@@ -1,6 +1,8 @@
 package workspace_test
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -56,10 +58,15 @@ func TestWhatASessionChangedIsCountedFromItsFirstCommit(t *testing.T) {
 	second := git(`git checkout -qb work && echo 2 > a && git commit -qam two && echo 3 > b && echo new > c && git rev-parse HEAD`)
 	// A later attempt finds another commit, and compares with the first all the same.
 	base := records.Base(second)
-	if got, want := workspace.Compare(t.Context(), dir, base), (workspace.Changes{Branch: "work", Commit: second, Files: 3}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
+	changes, err := workspace.Compare(t.Context(), dir, base)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if got := workspace.Compare(t.Context(), t.TempDir(), base); got != (workspace.Changes{}) {
-		t.Errorf("of no repository: %+v", got)
+	defer changes.Close()
+	if got, want := fmt.Sprint(changes.Branch, changes.Commit, changes.Files), fmt.Sprint("work", second, "[{M a} {M b} {U c}]"); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if _, err := workspace.Compare(t.Context(), t.TempDir(), base); !errors.Is(err, workspace.ErrNoRepository) {
+		t.Errorf("of no repository: %v", err)
 	}
 }

@@ -1,0 +1,281 @@
+// Package files serves the workspace of a session to its user: what is in it, what changed, and what the user puts there. Nothing
+// outside of it can be reached, whatever links the agent makes.
+package files
+
+import (
+	"archive/zip"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/workspace"
+)
+
+const (
+	// maxEntries bounds the list of a directory.
+	maxEntries = 5000
+	// writeTimeout is how long a reader may take for each piece that is sent to it.
+	writeTimeout = 30 * time.Second
+	// compareTimeout bounds the comparison of the files with the commit that the session began with.
+	compareTimeout = time.Minute
+)
+
+// Server of the files in a directory.
+type Server struct {
+	// Dir is where the agent works, Base the commit that it began with.
+	Dir, Base string
+	// Mask takes secrets out of texts.
+	Mask func(string) string
+
+	comparing sync.Mutex
+}
+
+// List the names in a directory, directories first and with a slash.
+func (s *Server) List(w http.ResponseWriter, r *http.Request) {
+	s.within(w, r.URL.Query().Get("path"), func(root *os.Root, name string) error {
+		dir, err := root.Open(name)
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		entries, err := dir.ReadDir(maxEntries)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		names := []string{}
+		for _, entry := range entries {
+			switch at := path.Join(name, entry.Name()); {
+			case hidden(at):
+			case entry.IsDir():
+				names = append(names, entry.Name()+"/")
+			default:
+				names = append(names, entry.Name())
+			}
+		}
+		slices.SortFunc(names, func(a, b string) int {
+			if x, y := strings.HasSuffix(a, "/"), strings.HasSuffix(b, "/"); x != y {
+				if x {
+					return -1
+				}
+				return 1
+			}
+			return strings.Compare(a, b)
+		})
+		write(w, names)
+		return nil
+	})
+}
+
+// hidden are the session's records, and git's.
+func hidden(name string) bool {
+	first, _, _ := strings.Cut(name, "/")
+	return first == workspace.RecordsDir || first == ".git"
+}
+
+// Read a file of text.
+func (s *Server) Read(w http.ResponseWriter, r *http.Request) {
+	s.within(w, r.URL.Query().Get("path"), func(root *os.Root, name string) error {
+		text, err := workspace.ReadText(root, name)
+		if err != nil {
+			return err
+		}
+		write(w, session.File{Code: s.Mask(text)})
+		return nil
+	})
+}
+
+// Zip sends everything but the session's records. Links are sent as links.
+func (s *Server) Zip(w http.ResponseWriter, r *http.Request) {
+	s.within(w, "", func(root *os.Root, _ string) error {
+		w.Header().Set("Content-Type", "application/zip")
+		archive := zip.NewWriter(&patientWriter{w, http.NewResponseController(w)})
+		err := fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+			switch {
+			case r.Context().Err() != nil:
+				return r.Context().Err()
+			case err != nil:
+				return nil //nolint:nilerr // what cannot be read, or is gone meanwhile, is left out
+			case name == workspace.RecordsDir && entry.IsDir():
+				return fs.SkipDir
+			case entry.IsDir():
+				return nil
+			}
+			return addToZip(archive, root, name)
+		})
+		if err = errors.Join(err, archive.Close()); err != nil {
+			panic(http.ErrAbortHandler) // the answer has begun: who reads it must see that it is not whole
+		}
+		return nil
+	})
+}
+
+func addToZip(archive *zip.Writer, root *os.Root, name string) error {
+	info, err := root.Lstat(name)
+	if err != nil {
+		return nil //nolint:nilerr // it is gone meanwhile
+	}
+	header, err := zip.FileInfoHeader(info)
+	if err != nil {
+		return err
+	}
+	header.Name, header.Method = name, zip.Deflate
+	var content io.Reader
+	switch {
+	case info.Mode().IsRegular():
+		file, err := root.Open(name)
+		if err != nil {
+			return nil //nolint:nilerr // it cannot be read, or is gone meanwhile
+		}
+		defer file.Close()
+		content = file
+	case info.Mode()&fs.ModeSymlink != 0:
+		target, err := root.Readlink(name)
+		if err != nil {
+			return nil //nolint:nilerr // it is gone meanwhile
+		}
+		content = strings.NewReader(target)
+	default:
+		return nil // a socket, a pipe or a device has no content
+	}
+	entry, err := archive.CreateHeader(header)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(entry, content)
+	return err
+}
+
+// patientWriter gives each piece its time.
+type patientWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+}
+
+func (p *patientWriter) Write(data []byte) (int, error) {
+	_ = p.control.SetWriteDeadline(time.Now().Add(writeTimeout))
+	return p.ResponseWriter.Write(data)
+}
+
+// Changes since the commit that the session began with.
+func (s *Server) Changes(w http.ResponseWriter, r *http.Request) {
+	s.compare(r.Context(), w, func(c *workspace.Changes) error {
+		write(w, append([]workspace.Change{}, c.Files...))
+		return nil
+	})
+}
+
+// Diff is a file before and now.
+func (s *Server) Diff(w http.ResponseWriter, r *http.Request) {
+	name, err := clean(r.URL.Query().Get("path"))
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	s.compare(r.Context(), w, func(c *workspace.Changes) error {
+		before, now, err := c.Contents(name)
+		if err != nil {
+			return err
+		}
+		write(w, session.Diff{Modified: s.Mask(now), Original: s.Mask(before)})
+		return nil
+	})
+}
+
+// Patch is the whole difference as text.
+func (s *Server) Patch(w http.ResponseWriter, r *http.Request) {
+	s.compare(r.Context(), w, func(c *workspace.Changes) error {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, c.Patch(session.MaxPatch, s.Mask))
+		return nil
+	})
+}
+
+// compare one at a time: it reads every file that may have changed.
+func (s *Server) compare(ctx context.Context, w http.ResponseWriter, do func(*workspace.Changes) error) {
+	s.comparing.Lock()
+	defer s.comparing.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
+	defer cancel()
+	changes, err := workspace.Compare(ctx, s.Dir, s.Base)
+	if err == nil {
+		err = errors.Join(do(changes), changes.Close())
+	}
+	if err != nil {
+		refuse(w, err)
+	}
+}
+
+// within does something with a path of the workspace.
+func (s *Server) within(w http.ResponseWriter, name string, do func(root *os.Root, name string) error) {
+	name, err := clean(name)
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	root, err := os.OpenRoot(s.Dir)
+	if err == nil {
+		err = errors.Join(do(root, name), root.Close())
+	}
+	if err != nil {
+		refuse(w, err)
+	}
+}
+
+var errOutside = errors.New("path: it leaves the workspace")
+
+// clean is a path in the workspace. What os.Root would refuse with words of its own is refused with ours.
+func clean(name string) (string, error) {
+	name = path.Clean(strings.TrimPrefix(name, "./"))
+	if path.IsAbs(name) || name == ".." || strings.HasPrefix(name, "../") || strings.Contains(name, "\x00") {
+		return "", errOutside
+	}
+	if hidden(name) {
+		return "", fs.ErrNotExist
+	}
+	return name, nil
+}
+
+func write(w http.ResponseWriter, answer any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+// refuse with words that say nothing of the node.
+func refuse(w http.ResponseWriter, err error) {
+	code, detail, name := http.StatusInternalServerError, "the files cannot be read", "detail"
+	switch {
+	case errors.Is(err, workspace.ErrNoRepository):
+		code, detail, name = http.StatusNotFound, "Not a git repository", "error"
+	case errors.Is(err, fs.ErrNotExist):
+		code, detail = http.StatusNotFound, "path: there is no such file"
+	case errors.Is(err, errOutside):
+		code, detail = http.StatusUnprocessableEntity, err.Error()
+	case errors.Is(err, workspace.ErrNoFile):
+		code, detail = http.StatusUnprocessableEntity, "path: "+err.Error()
+	case errors.Is(err, workspace.ErrBinary):
+		code, detail = http.StatusUnsupportedMediaType, err.Error()
+	case errors.Is(err, workspace.ErrTooLarge):
+		code, detail = http.StatusRequestEntityTooLarge, err.Error()
+	case errors.Is(err, context.DeadlineExceeded):
+		code, detail = http.StatusServiceUnavailable, "the files take too long to compare"
+	default:
+		// os.Root refuses what leaves it, by links too, with an error of no type.
+		var failed *fs.PathError
+		if errors.As(err, &failed) && strings.Contains(failed.Err.Error(), "escapes") {
+			code, detail = http.StatusUnprocessableEntity, errOutside.Error()
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(map[string]string{name: detail})
+}

@@ -1,0 +1,218 @@
+package files_test
+
+import (
+	"archive/zip"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/files"
+)
+
+// sh runs commands of the shell, git among them, in a directory.
+func sh(t *testing.T, dir, command string) string {
+	t.Helper()
+	cmd := exec.Command("sh", "-ec", command)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "HOME="+dir+"/.parley", "GIT_CONFIG_NOSYSTEM=1", "GIT_AUTHOR_NAME=T", "GIT_AUTHOR_EMAIL=t@example.com",
+		"GIT_COMMITTER_NAME=T", "GIT_COMMITTER_EMAIL=t@example.com")
+	output, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	return strings.TrimSpace(string(output))
+}
+
+// serve a workspace that a session has worked in.
+func serve(t *testing.T) (dir string, server *httptest.Server) {
+	t.Helper()
+	dir = t.TempDir()
+	base := sh(t, dir, `
+		mkdir -p .parley/home src && echo '*' > .parley/.gitignore
+		git init -q -b main .
+		printf 'one\ntwo\nthree\n' > kept && echo old > src/changed && echo x > gone && echo y > renamed
+		git add . && git commit -qm one && git rev-parse HEAD`)
+	sh(t, dir, `
+		echo hunter2 > src/changed && git commit -qam two
+		rm gone && git mv renamed moved && echo new > untracked
+		printf 'a\0b' > binary && ln -s /etc outside && ln -s src/changed inside && ln -s ../.. up`)
+	s := &files.Server{Dir: dir, Base: base, Mask: strings.NewReplacer("hunter2", "***").Replace}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /files", s.List)
+	mux.HandleFunc("POST /files", s.Upload)
+	mux.HandleFunc("GET /file", s.Read)
+	mux.HandleFunc("GET /zip", s.Zip)
+	mux.HandleFunc("GET /changes", s.Changes)
+	mux.HandleFunc("GET /diff", s.Diff)
+	mux.HandleFunc("GET /patch", s.Patch)
+	server = httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return dir, server
+}
+
+func get(t *testing.T, url string) (code int, body string) {
+	t.Helper()
+	response, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, strings.TrimSpace(string(text))
+}
+
+func TestFilesAreListedReadAndCompared(t *testing.T) {
+	_, server := serve(t)
+	for path, want := range map[string]string{
+		"/files":                   `200 ["src/","binary","inside","kept","moved","outside","untracked","up"]`,
+		"/files?path=src":          `200 ["changed"]`,
+		"/files?path=./src/":       `200 ["changed"]`,
+		"/file?path=kept":          `200 {"code":"one\ntwo\nthree\n"}`,
+		"/file?path=src/changed":   `200 {"code":"***\n"}`,
+		"/file?path=inside":        `200 {"code":"***\n"}`,
+		"/diff?path=src/changed":   `200 {"modified":"***\n","original":"old\n"}`,
+		"/diff?path=gone":          `200 {"modified":"","original":"x\n"}`,
+		"/diff?path=untracked":     `200 {"modified":"new\n","original":""}`,
+		"/diff?path=outside":       `200 {"modified":"/etc","original":""}`,
+		"/changes":                 `200 [{"status":"U","path":"binary"},{"status":"D","path":"gone"},{"status":"U","path":"inside"},{"status":"A","path":"moved"},{"status":"U","path":"outside"},{"status":"D","path":"renamed"},{"status":"M","path":"src/changed"},{"status":"U","path":"untracked"},{"status":"U","path":"up"}]`,
+		"/file?path=binary":        `415 {"detail":"the file is binary"}`,
+		"/diff?path=binary":        `415 {"detail":"the file is binary"}`,
+		"/file?path=src":           `422 {"detail":"path: it is no file"}`,
+		"/file?path=nothing":       `404 {"detail":"path: there is no such file"}`,
+		"/files?path=nothing":      `404 {"detail":"path: there is no such file"}`,
+		"/file?path=.parley/home":  `404 {"detail":"path: there is no such file"}`,
+		"/files?path=src/../.git":  `404 {"detail":"path: there is no such file"}`,
+		"/file?path=../x":          `422 {"detail":"path: it leaves the workspace"}`,
+		"/file?path=/etc/passwd":   `422 {"detail":"path: it leaves the workspace"}`,
+		"/file?path=outside/hosts": `422 {"detail":"path: it leaves the workspace"}`,
+		"/files?path=outside":      `422 {"detail":"path: it leaves the workspace"}`,
+		"/files?path=up":           `422 {"detail":"path: it leaves the workspace"}`,
+		"/diff?path=../x":          `422 {"detail":"path: it leaves the workspace"}`,
+	} {
+		code, body := get(t, server.URL+path)
+		if got := fmt.Sprintf("%d %s", code, body); got != want {
+			t.Errorf("%s: got %s, want %s", path, got, want)
+		}
+	}
+}
+
+// The whole difference is one that git takes.
+func TestThePatchIsWhatGitApplies(t *testing.T) {
+	dir, server := serve(t)
+	sh(t, dir, "rm binary inside outside up && echo 'last line without an end' > kept && printf plain > untracked")
+	code, patch := get(t, server.URL+"/patch")
+	if code != http.StatusOK || strings.Contains(patch, "hunter2") {
+		t.Fatalf("got %d %s", code, patch)
+	}
+	file := filepath.Join(t.TempDir(), "patch")
+	if err := os.WriteFile(file, []byte(patch+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := t.TempDir()
+	sh(t, elsewhere, "git clone -q "+dir+" . && git checkout -q HEAD~1 && git apply "+file)
+	for _, name := range []string{"kept", "moved", "untracked"} {
+		if got, want := sh(t, elsewhere, "cat "+name), sh(t, dir, "cat "+name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	if got := sh(t, elsewhere, "ls; cat src/changed"); got != "kept\nmoved\nsrc\nuntracked\n***" {
+		t.Errorf("there are %s", got)
+	}
+}
+
+func TestADirectoryWithoutARepositoryHasNoChanges(t *testing.T) {
+	s := &files.Server{Dir: t.TempDir(), Mask: strings.ToLower}
+	answer := httptest.NewRecorder()
+	s.Changes(answer, httptest.NewRequest("GET", "/", nil))
+	if got := fmt.Sprintf("%d %s", answer.Code, strings.TrimSpace(answer.Body.String())); got != `404 {"error":"Not a git repository"}` {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestTheZipHasEverythingButTheRecords(t *testing.T) {
+	_, server := serve(t)
+	_, body := get(t, server.URL+"/zip")
+	archive, err := zip.NewReader(strings.NewReader(body), int64(len(body)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	for _, file := range archive.File {
+		content, err := file.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(content)
+		found[file.Name] = string(text)
+		if strings.HasPrefix(file.Name, ".parley") {
+			t.Errorf("it has %s", file.Name)
+		}
+	}
+	if found["kept"] != "one\ntwo\nthree\n" || found["outside"] != "/etc" || found[".git/HEAD"] == "" {
+		t.Errorf("it has %q", found)
+	}
+}
+
+func TestFilesOfAUserAreTakenWholeOrNot(t *testing.T) {
+	dir, server := serve(t)
+	var body bytes.Buffer
+	form := multipart.NewWriter(&body)
+	add := func(field, name string, content io.Reader) {
+		part, err := form.CreateFormFile(field, name)
+		if err == nil {
+			_, err = io.Copy(part, content)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("files", "note.txt", strings.NewReader("hello"))
+	add("files", "kept", strings.NewReader("replaced"))
+	add("files", ".parley", strings.NewReader("x"))
+	add("files", "src", strings.NewReader("x"))
+	add("files", "huge", io.LimitReader(zeros{}, 32<<20+1))
+	add("other", "not-asked-for", strings.NewReader("x"))
+	_ = form.Close()
+	response, err := http.Post(server.URL+"/files", form.FormDataContentType(), &body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var answer session.Upload
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(answer); got != "{[note.txt kept] [{.parley its name is not one that a file here may have} {src there is something else of that name} {huge it has more than 32 MiB}]}" {
+		t.Errorf("got %s", got)
+	}
+	if got := sh(t, dir, "cat note.txt kept; ls -A"); !strings.HasPrefix(got, "helloreplaced") || strings.Contains(got, "upload") || strings.Contains(got, "huge") || strings.Contains(got, "not-asked") {
+		t.Errorf("there are %s", got)
+	}
+	for _, kind := range []string{"application/json", "multipart/form-data; boundary=x"} {
+		response, err := http.Post(server.URL+"/files", kind, strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if response.StatusCode != http.StatusUnprocessableEntity {
+			t.Errorf("%s: got %d", kind, response.StatusCode)
+		}
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }

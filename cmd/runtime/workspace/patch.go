@@ -1,0 +1,105 @@
+package workspace
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"github.com/go-git/go-git/v5/plumbing/format/diff"
+	textdiff "github.com/go-git/go-git/v5/utils/diff"
+	"github.com/sergi/go-diff/diffmatchpatch"
+)
+
+// diffTimeout bounds the search for a small difference of two texts. After it a larger one is taken.
+const diffTimeout = 2 * time.Second
+
+// contextLines are shown around each change.
+const contextLines = 3
+
+// Patch is the difference to the commit that the session began with, as git shows it. It is cut with a word where it is longer
+// than some bytes. mask takes secrets out of it.
+func (c *Changes) Patch(most int, mask func(string) string) string {
+	var text strings.Builder
+	for i, change := range c.Files {
+		part := mask(c.patchOf(change))
+		if text.Len()+len(part) > most {
+			fmt.Fprintf(&text, "The rest of the difference is left out: it has more than %d bytes. %d of %d files are shown.\n", most, i, len(c.Files))
+			break
+		}
+		text.WriteString(part)
+	}
+	return text.String()
+}
+
+func (c *Changes) patchOf(change Change) string {
+	before, now, err := c.Contents(change.Path)
+	patch := filePatch{binary: err != nil}
+	if change.Kind != Added && change.Kind != Untracked {
+		patch.from = newFileState(change.Path, before)
+	}
+	if change.Kind != Deleted {
+		patch.to = newFileState(change.Path, now)
+	}
+	if err == nil {
+		for _, d := range textdiff.DoWithTimeout(before, now, diffTimeout) {
+			patch.chunks = append(patch.chunks, chunk{d})
+		}
+	}
+	var text strings.Builder
+	if err := diff.NewUnifiedEncoder(&text, contextLines).Encode(patch); err != nil {
+		return fmt.Sprintf("The difference of %s cannot be shown.\n", change.Path)
+	}
+	return text.String()
+}
+
+// filePatch is the difference of one file.
+type filePatch struct {
+	from, to *fileState
+	chunks   []diff.Chunk
+	binary   bool
+}
+
+func (p filePatch) FilePatches() []diff.FilePatch { return []diff.FilePatch{p} }
+func (p filePatch) Message() string               { return "" }
+func (p filePatch) IsBinary() bool                { return p.binary }
+func (p filePatch) Chunks() []diff.Chunk          { return p.chunks }
+
+func (p filePatch) Files() (from, to diff.File) {
+	// A nil of a type is not nil.
+	if p.from != nil {
+		from = p.from
+	}
+	if p.to != nil {
+		to = p.to
+	}
+	return from, to
+}
+
+type fileState struct {
+	path string
+	hash plumbing.Hash
+}
+
+func newFileState(path, text string) *fileState {
+	return &fileState{path, plumbing.ComputeHash(plumbing.BlobObject, []byte(text))}
+}
+
+func (f *fileState) Hash() plumbing.Hash     { return f.hash }
+func (f *fileState) Mode() filemode.FileMode { return filemode.Regular }
+func (f *fileState) Path() string            { return f.path }
+
+type chunk struct{ diffmatchpatch.Diff }
+
+func (c chunk) Content() string { return c.Text }
+
+func (c chunk) Type() diff.Operation {
+	switch c.Diff.Type {
+	case diffmatchpatch.DiffInsert:
+		return diff.Add
+	case diffmatchpatch.DiffDelete:
+		return diff.Delete
+	}
+	return diff.Equal
+}
