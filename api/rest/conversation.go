@@ -49,6 +49,13 @@ const (
 	TriggerMicroagent    = "microagent_management"
 )
 
+// How far a session is.
+const (
+	RuntimeStarting  = "STATUS$STARTING_RUNTIME"
+	RuntimeWorkspace = "STATUS$SETTING_UP_WORKSPACE"
+	RuntimeReady     = "STATUS$READY"
+)
+
 // Conversation is what GET tells of one. Status is what clients of the existing service read; conversation_status
 // is the same under the name that the answer to a creation has.
 type Conversation struct {
@@ -62,6 +69,12 @@ type Conversation struct {
 	SelectedBranch     *string `json:"selected_branch"`
 	GitProvider        *string `json:"git_provider"`
 	Trigger            string  `json:"trigger"`
+	// RuntimeStatus is how far the session is, as clients of the existing service show it.
+	RuntimeStatus *string `json:"runtime_status"`
+	// NumConnections, SessionAPIKey and PRNumber are there for clients that read them, and always say nothing.
+	NumConnections int     `json:"num_connections"`
+	SessionAPIKey  *string `json:"session_api_key"`
+	PRNumber       []int64 `json:"pr_number"`
 	// URL is always null: clients send everything to the host that it names, and a session has none that they can reach.
 	URL           *string   `json:"url"`
 	CreatedAt     time.Time `json:"created_at"`

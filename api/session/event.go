@@ -51,6 +51,12 @@ type EventMeta struct {
 	Withdrawn *int `json:"withdrawn,omitempty"`
 }
 
+// EventPage is a part of a session's events.
+type EventPage struct {
+	Events  []json.RawMessage `json:"events"`
+	HasMore bool              `json:"has_more"`
+}
+
 // Source is who an event comes from.
 type Source string
 

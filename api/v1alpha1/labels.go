@@ -27,6 +27,9 @@ const (
 // AnnotationSettingsStored marks UserSettings that were stored over HTTP, which may be as nobody had ever set anything.
 const AnnotationSettingsStored = "parley.dev/settings-stored"
 
+// AnnotationTitle is the title that a user gave a Conversation.
+const AnnotationTitle = "parley.dev/title"
+
 // AnnotationWrittenAt is when a Secret of SecretTypeUserKey was last written, in RFC 3339. Such a Secret
 // is written before the object that refers to it, so it is not pruned while it is young.
 const AnnotationWrittenAt = "parley.dev/written-at"

@@ -69,7 +69,7 @@ func TestADeletionThatTheCacheNeverSeesIsNotWaitedFor(t *testing.T) {
 	watch := &lostWatch{}
 	cfg := clientrest.CopyConfig(suite.AsFacade)
 	cfg.Wrap(watch.wrap)
-	objects, err := cluster.New(ctx, cfg)
+	objects, err := cluster.New(ctx, cfg, "parley-system")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -171,10 +171,16 @@ func TestAUserSeesOnlyTheirOwnConversations(t *testing.T) {
 	bob := newPersonIn(t, ada.namespace, "bob")
 	ada.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 200)
 	for _, path := range []string{"/api/conversations/talk", "/api/conversations/absent", "/api/conversations/Not_A_Label"} {
-		bob.get(t, path).wants(t, 404).says(t, `{"detail": "Conversation not found"}`)
-		bob.do(t, "DELETE", path, "").wants(t, 404)
-		bob.post(t, path+"/start", "").wants(t, 404)
+		bob.get(t, path).wants(t, 200).says(t, `null`)
+		bob.do(t, "DELETE", path, "").wants(t, 200).says(t, `false`)
+		bob.do(t, "PATCH", path, `{"title": "mine"}`).wants(t, 404).says(t, `{"status": "error", "message": "Conversation not found", "msg_id": "CONVERSATION$NOT_FOUND"}`)
+		bob.post(t, path+"/start", "").wants(t, 404).says(t, `{"detail": "Conversation not found"}`)
 		bob.post(t, path+"/stop", "").wants(t, 404)
+		bob.post(t, path+"/message", `{"message": "hello"}`).wants(t, 404)
+		bob.post(t, path+"/events", `{}`).wants(t, 404)
+		for _, part := range []string{"events", "events/stream", "trajectory", "list-files", "select-file", "zip-directory", "git/changes", "git/diff", "config", "vscode-url", "web-hosts", "microagents"} {
+			bob.get(t, path+"/"+part).wants(t, 404).says(t, `{"detail": "Conversation not found"}`)
+		}
 	}
 	bob.get(t, "/api/conversations").wants(t, 200).says(t, `{"results": [], "next_page_id": null}`)
 	ada.get(t, "/api/conversations/talk").wants(t, 200)
@@ -184,8 +190,8 @@ func TestAConversationIsStoppedStartedAndDeleted(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	ada.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 200)
-	answers := func(state string) string {
-		return `{"status": "ok", "conversation_id": "talk", "message": null, "conversation_status": "` + state + `"}`
+	answers := func(state, message string) string {
+		return `{"status": "ok", "conversation_id": "talk", "message": ` + message + `, "conversation_status": "` + state + `"}`
 	}
 	is := func(state, reason string) {
 		t.Helper()
@@ -197,10 +203,12 @@ func TestAConversationIsStoppedStartedAndDeleted(t *testing.T) {
 		})
 	}
 	is("STARTING", "")
-	ada.post(t, "/api/conversations/talk/start", "").wants(t, 200).says(t, answers("STARTING"))
-	ada.post(t, "/api/conversations/talk/stop", `{"ignored": 1}`).wants(t, 200).says(t, answers("STOPPED"))
+	ada.post(t, "/api/conversations/talk/start", "").wants(t, 200).says(t, answers("STARTING", "null"))
+	ada.post(t, "/api/conversations/talk/stop", `{"ignored": 1}`).wants(t, 200).says(t, answers("STARTING", `"Conversation stopped successfully"`))
 	is("STOPPED", v1alpha1.ReasonSuspended)
-	ada.post(t, "/api/conversations/talk/start", "").wants(t, 200).says(t, answers("STARTING"))
+	ada.post(t, "/api/conversations/talk/stop", "").wants(t, 200).says(t, answers("STOPPED", `"Conversation was not running"`))
+	ada.post(t, "/api/conversations/talk/message", `{"message": "hello"}`).wants(t, 409).says(t, `{"detail": "The conversation is not running: start it first"}`)
+	ada.post(t, "/api/conversations/talk/start", "").wants(t, 200).says(t, answers("STARTING", "null"))
 	is("STARTING", "")
 	if ada.conversation(t, "talk").Spec.RestartAt != nil {
 		t.Error("one that was only stopped is told to restart")
@@ -227,13 +235,13 @@ func TestAConversationIsStoppedStartedAndDeleted(t *testing.T) {
 		if err := suite.Client.Patch(t.Context(), ada.conversation(t, "talk"), client.RawPatch(types.MergePatchType, []byte(later))); err != nil {
 			t.Fatal(err)
 		}
-		ada.post(t, "/api/conversations/talk/start", "").wants(t, 200).says(t, answers("STARTING"))
+		ada.post(t, "/api/conversations/talk/start", "").wants(t, 200).says(t, answers("STARTING", "null"))
 		is("STARTING", "")
 	})
 	t.Run("and one that is deleted is gone", func(t *testing.T) {
-		ada.do(t, "DELETE", "/api/conversations/talk", "").wants(t, 200).says(t, answers("STOPPED"))
-		ada.do(t, "DELETE", "/api/conversations/talk", "").wants(t, 404)
-		ada.get(t, "/api/conversations/talk").wants(t, 404)
+		ada.do(t, "DELETE", "/api/conversations/talk", "").wants(t, 200).says(t, `true`)
+		ada.do(t, "DELETE", "/api/conversations/talk", "").wants(t, 200).says(t, `false`)
+		ada.get(t, "/api/conversations/talk").wants(t, 200).says(t, `null`)
 		ada.get(t, "/api/conversations").wants(t, 200).says(t, `{"results": [], "next_page_id": null}`)
 	})
 }

@@ -66,7 +66,7 @@ func (p *person) served(t *testing.T, f *faulty) *person {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var err error
-	if f.Cluster, err = cluster.New(ctx, suite.AsFacade); err != nil {
+	if f.Cluster, err = cluster.New(ctx, suite.AsFacade, "parley-system"); err != nil {
 		t.Fatal(err)
 	}
 	go func() { _ = f.Start(ctx) }()

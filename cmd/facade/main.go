@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -37,7 +38,7 @@ type options struct {
 	keyFile        string
 	shutdownDelay  time.Duration
 	corsOrigins    string
-	signingKeyDir  string
+	namespace      string
 	server         server.Options
 }
 
@@ -49,7 +50,8 @@ func main() {
 	flag.StringVar(&o.keyFile, "tls-key-file", "", "The key of the certificate.")
 	flag.DurationVar(&o.shutdownDelay, "shutdown-delay", 3*time.Second, "How long to go on serving after /ready fails, when told to stop.")
 	flag.StringVar(&o.corsOrigins, "cors-origins", "", "Origins whose pages may call, separated by commas; * is any.")
-	flag.StringVar(&o.signingKeyDir, "signing-key-dir", "", "Where the key is mounted that tokens for sessions are signed with. It is read again when it changes.")
+	flag.StringVar(&o.namespace, "namespace", cmp.Or(os.Getenv("POD_NAMESPACE"), "parley-system"), "The operator's namespace, where the agents and models are listed that settings may name. Default: $POD_NAMESPACE.")
+	flag.StringVar(&o.server.SigningKeyDir, "signing-key-dir", "", "Where the key is mounted that tokens for sessions are signed with. It is read again when it changes.")
 	flag.Int64Var(&o.server.MaxBodyBytes, "max-body-bytes", o.server.MaxBodyBytes, "The largest request body that is read.")
 	flag.Float64Var(&o.server.UserRate, "user-rate", o.server.UserRate, "Requests a second that each user may make on average. 0 is no limit.")
 	flag.IntVar(&o.server.UserBurst, "user-burst", o.server.UserBurst, "Requests that each user may make at once.")
@@ -78,7 +80,7 @@ func run(ctx context.Context, o options) error {
 	// The cache outlives the signal to stop: requests under way need it.
 	working, done := context.WithCancel(context.WithoutCancel(ctx))
 	defer done()
-	objects, err := cluster.New(working, cfg)
+	objects, err := cluster.New(working, cfg, o.namespace)
 	if err != nil {
 		return err
 	}
@@ -110,7 +112,7 @@ func run(ctx context.Context, o options) error {
 		failed <- fmt.Errorf("serve HTTP: %w", listening.Serve(listener))
 	}()
 	serveMetrics(o.metricsAddress, failed)
-	signer := live.NewSigner(o.signingKeyDir)
+	signer := live.NewSigner(o.server.SigningKeyDir)
 	ctrl.Log.Info("serving", "address", listener.Addr().String(), "tls", listening.TLSConfig != nil, "signingKey", signer.Ready() == nil)
 	select {
 	case err := <-failed:

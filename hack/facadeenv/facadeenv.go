@@ -21,7 +21,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -91,7 +90,11 @@ func (e *Env) StopManager() error {
 
 // install gives the facade its identity and rights.
 func (e *Env) install() error {
-	for _, file := range []string{"config/rbac/facade/role.yaml", "config/policy/facade.yaml"} {
+	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	if err := e.Client.Create(context.Background(), system); err != nil {
+		return err
+	}
+	for _, file := range []string{"config/rbac/facade/role.yaml", "config/rbac/facade/catalogue.yaml", "config/policy/facade.yaml"} {
 		if err := e.apply(file); err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}
@@ -123,13 +126,9 @@ func (e *Env) makeSigningKey() error {
 	if err != nil {
 		return err
 	}
-	for _, object := range []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: session.SigningSecret}, Data: data},
-	} {
-		if err := e.Client.Create(context.Background(), object); err != nil {
-			return fmt.Errorf("make the signing key: %w", err)
-		}
+	key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: session.SigningSecret}, Data: data}
+	if err := e.Client.Create(context.Background(), key); err != nil {
+		return fmt.Errorf("make the signing key: %w", err)
 	}
 	if err := os.MkdirAll(e.SigningKeyDir, 0o700); err != nil {
 		return err

@@ -78,6 +78,9 @@ var (
 	internalFailed = Refuse(http.StatusInternalServerError, "Internal Server Error")
 )
 
+// Created is a body that is answered with 201.
+type Created struct{ Body any }
+
 // Write answers with a body, or with the error where there is one.
 func Write(w http.ResponseWriter, body any, err error) {
 	code := http.StatusOK
@@ -92,6 +95,9 @@ func Write(w http.ResponseWriter, body any, err error) {
 			seconds := int((refusal.RetryAfter + time.Second - 1) / time.Second)
 			w.Header().Set("Retry-After", strconv.Itoa(seconds))
 		}
+	}
+	if created, is := body.(Created); is {
+		code, body = http.StatusCreated, created.Body
 	}
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)

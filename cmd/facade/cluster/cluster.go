@@ -39,10 +39,12 @@ type Cluster struct {
 	// cached reads the cache, and waits there for what was written through it.
 	cached client.Client
 	probe  discovery.DiscoveryInterface
+	// namespace is the operator's own.
+	namespace string
 }
 
-// New prepares to use the cluster; Start fills the cache.
-func New(ctx context.Context, cfg *clientrest.Config) (*Cluster, error) {
+// New prepares to use the cluster, in which the operator has a namespace; Start fills the cache.
+func New(ctx context.Context, cfg *clientrest.Config, namespace string) (*Cluster, error) {
 	cfg = clientrest.CopyConfig(cfg)
 	// The API server's priority and fairness governs; each user has a limit of their own in the facade.
 	cfg.QPS = -1
@@ -79,7 +81,7 @@ func New(ctx context.Context, cfg *clientrest.Config) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client for probes: %w", err)
 	}
-	return &Cluster{cache: objects, live: live, cached: cached, probe: probe}, nil
+	return &Cluster{cache: objects, live: live, cached: cached, probe: probe, namespace: namespace}, nil
 }
 
 // newCache holds the two kinds and nothing else, without what no answer shows. Its watches have a connection of their own,

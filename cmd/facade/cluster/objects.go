@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -11,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
@@ -134,4 +137,27 @@ func (c *Cluster) DeleteConversation(ctx context.Context, conversation *v1alpha1
 		options = append(options, client.DisableReadYourWritesConsistency)
 	}
 	return c.cached.Delete(ctx, conversation, options...)
+}
+
+// Agents that settings may name: the keys of the catalogue.
+func (c *Cluster) Agents(ctx context.Context) ([]string, error) {
+	catalogue, err := c.configMap(ctx, v1alpha1.AgentCatalogueName)
+	return slices.Sorted(maps.Keys(catalogue)), err
+}
+
+// Models whose prices are known.
+func (c *Cluster) Models(ctx context.Context) ([]string, error) {
+	prices, err := c.configMap(ctx, v1alpha1.ModelsName)
+	if err != nil {
+		return nil, err
+	}
+	models, _ := session.ParseModels(prices)
+	return slices.Sorted(maps.Keys(models)), nil
+}
+
+// configMap of the operator's own namespace; empty where there is none.
+func (c *Cluster) configMap(ctx context.Context, name string) (map[string]string, error) {
+	configMap := &corev1.ConfigMap{}
+	err := c.live.Get(ctx, types.NamespacedName{Namespace: c.namespace, Name: name}, configMap)
+	return configMap.Data, client.IgnoreNotFound(err)
 }

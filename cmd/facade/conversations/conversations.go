@@ -4,6 +4,7 @@ package conversations
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"time"
 
@@ -64,29 +65,66 @@ func own(ctx context.Context, u *access.User, id string, find func(context.Conte
 	return c, nil
 }
 
-// Get shows a conversation.
-func (s *Service) Get(ctx context.Context, u *access.User, id string) (any, error) {
+// Find a conversation of the user, as the cache has it.
+func (s *Service) Find(ctx context.Context, u *access.User, id string) (*v1alpha1.Conversation, error) {
 	c, err := own(ctx, u, id, s.Cluster.CachedConversation)
-	if answer.CodeOf(err) == http.StatusNotFound {
+	if errors.Is(err, notFound) {
 		// Another facade may have created it a moment ago.
 		c, err = own(ctx, u, id, s.Cluster.Conversation)
 	}
-	if err != nil {
+	return c, err
+}
+
+// Get shows a conversation; null where there is none, as clients know it.
+func (s *Service) Get(ctx context.Context, u *access.User, id string) (any, error) {
+	c, err := s.Find(ctx, u, id)
+	switch {
+	case errors.Is(err, notFound):
+		return nil, nil
+	case err != nil:
 		return nil, err
 	}
 	return view(c), nil
 }
 
-// Delete a conversation with all that belongs to it.
+// Delete a conversation with all that belongs to it. It says whether there was one.
 func (s *Service) Delete(ctx context.Context, u *access.User, id string) (any, error) {
 	c, err := own(ctx, u, id, s.Cluster.Conversation)
-	if err != nil {
+	if err == nil {
+		if err = s.Cluster.DeleteConversation(ctx, c); err != nil {
+			err = refusal(ctx, err)
+		}
+	}
+	switch {
+	case errors.Is(err, notFound):
+		return false, nil
+	case err != nil:
 		return nil, err
 	}
-	if err := s.Cluster.DeleteConversation(ctx, c); err != nil {
-		return nil, refusal(ctx, err)
+	return true, nil
+}
+
+// SetTitle of a conversation.
+func (s *Service) SetTitle(ctx context.Context, u *access.User, id string, body []byte) (any, error) {
+	title, details := rest.DecodeTitle(body)
+	if len(details) > 0 {
+		return nil, answer.Invalid(details...)
 	}
-	return response(c, v1alpha1.StateStopped), nil
+	c, err := own(ctx, u, id, s.Cluster.Conversation)
+	if err == nil {
+		if err = s.patch(ctx, c, map[string]any{"metadata": map[string]any{"uid": c.UID, "annotations": map[string]any{v1alpha1.AnnotationTitle: title}}}); err != nil {
+			err = refusal(ctx, err)
+		}
+	}
+	switch {
+	case errors.Is(err, notFound):
+		return nil, &answer.Refusal{Code: http.StatusNotFound, Body: map[string]string{
+			"status": "error", "message": "Conversation not found", "msg_id": "CONVERSATION$NOT_FOUND",
+		}}
+	case err != nil:
+		return nil, err
+	}
+	return true, nil
 }
 
 // refusal of a change to a conversation that was just found: by now it may be gone, or another one.
@@ -97,11 +135,19 @@ func refusal(ctx context.Context, err error) error {
 	return cluster.Refusal(ctx, err, nil)
 }
 
-// Stop a conversation, and keep its workspace.
+// Stop a conversation, and keep its workspace. The answer has the state that it was in.
 func (s *Service) Stop(ctx context.Context, u *access.User, id string) (any, error) {
-	return s.setLifecycle(ctx, u, id, func(*v1alpha1.Conversation) (map[string]any, v1alpha1.ConversationState) {
-		return map[string]any{"suspend": true}, v1alpha1.StateStopped
+	before, message := v1alpha1.StateStopped, "Conversation was not running"
+	stopped, err := s.setLifecycle(ctx, u, id, func(c *v1alpha1.Conversation) (map[string]any, v1alpha1.ConversationState) {
+		if before = stateOf(c); before != v1alpha1.StateStopped {
+			message = "Conversation stopped successfully"
+		}
+		return map[string]any{"suspend": true}, before
 	})
+	if stopped != nil {
+		stopped.Message = &message
+	}
+	return stopped, err
 }
 
 // Start a conversation that was stopped or has ended.
@@ -124,7 +170,7 @@ func (s *Service) Start(ctx context.Context, u *access.User, id string) (any, er
 }
 
 // setLifecycle changes how a conversation lives. The UID keeps the change from another one that took the name meanwhile.
-func (s *Service) setLifecycle(ctx context.Context, u *access.User, id string, change func(*v1alpha1.Conversation) (map[string]any, v1alpha1.ConversationState)) (any, error) {
+func (s *Service) setLifecycle(ctx context.Context, u *access.User, id string, change func(*v1alpha1.Conversation) (map[string]any, v1alpha1.ConversationState)) (*rest.ConversationResponse, error) {
 	c, err := own(ctx, u, id, s.Cluster.Conversation)
 	if err != nil {
 		return nil, err
@@ -147,8 +193,8 @@ func (s *Service) patch(ctx context.Context, c *v1alpha1.Conversation, patch map
 	return s.Cluster.PatchConversation(ctx, c, data)
 }
 
-func response(c *v1alpha1.Conversation, state v1alpha1.ConversationState) rest.ConversationResponse {
-	return rest.ConversationResponse{Status: "ok", ConversationID: c.Name, ConversationStatus: string(state)}
+func response(c *v1alpha1.Conversation, state v1alpha1.ConversationState) *rest.ConversationResponse {
+	return &rest.ConversationResponse{Status: "ok", ConversationID: c.Name, ConversationStatus: string(state)}
 }
 
 // stateOf is STARTING until the operator has seen the conversation.

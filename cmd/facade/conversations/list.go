@@ -144,10 +144,25 @@ func view(c *v1alpha1.Conversation) rest.Conversation {
 		SelectedRepository: orNull(repository),
 		SelectedBranch:     c.Spec.SelectedBranch,
 		GitProvider:        orNull(string(provider)),
+		RuntimeStatus:      runtimeStatus(c),
 		Trigger:            trigger(c),
+		PRNumber:           []int64{},
 		CreatedAt:          createdAt(c),
 		LastUpdatedAt:      lastUpdatedAt(c),
 	}
+}
+
+// runtimeStatus is how far a session is, in the words of the existing service.
+func runtimeStatus(c *v1alpha1.Conversation) *string {
+	switch {
+	case stateOf(c) == v1alpha1.StateRunning:
+		return ptr.To(rest.RuntimeReady)
+	case stateOf(c) == v1alpha1.StateStopped:
+		return nil
+	case c.Status.Reason == v1alpha1.ReasonPreparingWorkspace:
+		return ptr.To(rest.RuntimeWorkspace)
+	}
+	return ptr.To(rest.RuntimeStarting)
 }
 
 func orNull(text string) *string {
@@ -186,9 +201,11 @@ func trigger(c *v1alpha1.Conversation) string {
 	return rest.TriggerGUI
 }
 
-// titleOf is the title of what was asked for, else the beginning of the first message.
+// titleOf is the one that somebody gave it, else that of what was asked for, else the beginning of the first message.
 func titleOf(c *v1alpha1.Conversation) string {
 	switch spec := &c.Spec; {
+	case c.Annotations[v1alpha1.AnnotationTitle] != "":
+		return c.Annotations[v1alpha1.AnnotationTitle]
 	case spec.SuggestedTask != nil:
 		return spec.SuggestedTask.Title
 	case spec.CreateMicroagent != nil && spec.CreateMicroagent.Title != nil:

@@ -23,7 +23,7 @@ func alive(w http.ResponseWriter, _ *http.Request) {
 
 func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 	problem := ""
-	if s.stopping.Load() {
+	if s.serving.Err() != nil {
 		problem = "stopping"
 	} else if s.health.check(s.cluster.Ready) != nil {
 		problem = "the API server does not answer, or the cache is not filled yet"

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +18,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
 	"github.com/parley-dev/parley/cmd/facade/conversations"
+	"github.com/parley-dev/parley/cmd/facade/live"
 	"github.com/parley-dev/parley/cmd/facade/settings"
 )
 
@@ -40,12 +40,16 @@ type Options struct {
 	UserBurst int
 	// CORSOrigins are the origins whose pages may call; * is any.
 	CORSOrigins []string
+	// UserStreams is how many streams each user may have open, Streams how many all may.
+	UserStreams, Streams int
+	// SigningKeyDir is where the key is mounted that tokens for sessions are signed with.
+	SigningKeyDir string
 }
 
 // DefaultOptions suit a team behind one facade. A body has room for two images of the largest size, in base64, and is no more
 // than what one user may have under way.
 func DefaultOptions() Options {
-	return Options{MaxBodyBytes: 4 << 20, UserRate: 20, UserBurst: 100}
+	return Options{MaxBodyBytes: 4 << 20, UserRate: 20, UserBurst: 100, UserStreams: 32, Streams: 2000}
 }
 
 // Cluster is Kubernetes as the operations need it.
@@ -53,6 +57,7 @@ type Cluster interface {
 	access.Directory
 	settings.Cluster
 	conversations.Cluster
+	Catalogue
 	// Ready says why requests cannot be served now.
 	Ready(ctx context.Context) error
 }
@@ -65,8 +70,12 @@ type server struct {
 	bodies        *access.Bodies
 	settings      *settings.Store
 	conversations *conversations.Service
+	sessions      *live.Sessions
+	streams       *access.Streams
 	health        health
-	stopping      atomic.Bool
+	// serving ends when the facade is told to stop.
+	serving context.Context
+	stop    context.CancelFunc
 }
 
 // Handler serves the HTTP operations.
@@ -85,12 +94,16 @@ func New(c Cluster, options Options, registry prometheus.Registerer) *Handler {
 		bodies:        access.NewBodies(options.MaxBodyBytes),
 		settings:      &settings.Store{Cluster: c},
 		conversations: &conversations.Service{Cluster: c},
+		sessions:      live.NewSessions(live.NewSigner(options.SigningKeyDir)),
+		streams:       access.NewStreams(options.UserStreams, options.Streams),
 	}
+	s.serving, s.stop = context.WithCancel(context.Background())
 	return &Handler{Handler: s.observed(s.cors(s.routes())), server: s}
 }
 
-// Stopping makes /ready fail, so that no more requests are sent here while those under way are finished.
-func (h *Handler) Stopping() { h.server.stopping.Store(true) }
+// Stopping makes /ready fail, so that no more requests are sent here while those under way are finished. Streams end at once: who
+// follows one goes on elsewhere.
+func (h *Handler) Stopping() { h.server.stop() }
 
 // request of a user.
 type request struct {
@@ -106,6 +119,8 @@ func (r request) id() string { return r.PathValue("id") }
 type operation struct {
 	do        func(ctx context.Context, r request) (any, error)
 	readsBody bool
+	// serve instead, where the answer is not one piece of JSON. Its error is answered if nothing else was.
+	serve func(w http.ResponseWriter, r request) error
 }
 
 func (s *server) operations() map[string]map[string]operation {
@@ -113,7 +128,7 @@ func (s *server) operations() map[string]map[string]operation {
 	on := func(do func(context.Context, *access.User, string) (any, error)) operation {
 		return operation{do: func(ctx context.Context, r request) (any, error) { return do(ctx, r.user, r.id()) }}
 	}
-	return map[string]map[string]operation{
+	all := map[string]map[string]operation{
 		"/api/settings": {
 			"GET":  {do: func(ctx context.Context, r request) (any, error) { return s.settings.Get(ctx, r.user) }},
 			"POST": {do: func(ctx context.Context, r request) (any, error) { return s.settings.Post(ctx, r.user, r.body) }, readsBody: true},
@@ -126,10 +141,20 @@ func (s *server) operations() map[string]map[string]operation {
 				return s.conversations.Post(ctx, r.user, r.body, r.Header.Get("Idempotency-Key"))
 			}, readsBody: true},
 		},
-		"/api/conversations/{id}":       {"GET": on(s.conversations.Get), "DELETE": on(s.conversations.Delete)},
+		"/api/conversations/{id}": {
+			"GET": on(s.conversations.Get), "DELETE": on(s.conversations.Delete),
+			"PATCH": {do: func(ctx context.Context, r request) (any, error) {
+				return s.conversations.SetTitle(ctx, r.user, r.id(), r.body)
+			}, readsBody: true},
+		},
 		"/api/conversations/{id}/start": {"POST": on(s.conversations.Start)},
 		"/api/conversations/{id}/stop":  {"POST": on(s.conversations.Stop)},
 	}
+	maps.Copy(all, s.accountOperations())
+	for path, operations := range s.sessionOperations() {
+		all["/api/conversations/{id}"+path] = operations
+	}
+	return all
 }
 
 func (s *server) routes() http.Handler {
@@ -141,7 +166,7 @@ func (s *server) routes() http.Handler {
 		mux.HandleFunc(path, methodNotAllowed(strings.Join(slices.Sorted(maps.Keys(operations)), ", ")))
 	}
 	for path, do := range map[string]http.HandlerFunc{
-		"/alive": alive, "/health": alive, "/ready": s.ready, "/openapi.json": openAPI,
+		"/alive": alive, "/health": alive, "/ready": s.ready, "/openapi.json": openAPI, "/api/options/config": clientConfig,
 	} {
 		mux.HandleFunc("GET "+path, do)
 		mux.HandleFunc(path, methodNotAllowed("GET"))
@@ -187,6 +212,12 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 		}
 		if err != nil {
 			access.TurnAway(w, r, err)
+			return
+		}
+		if o.serve != nil {
+			if err := o.serve(w, req); err != nil {
+				access.TurnAway(w, r, err)
+			}
 			return
 		}
 		// A client that hangs up does not stop a write half way.

@@ -40,11 +40,6 @@ type Server struct {
 	Stopping <-chan struct{}
 }
 
-type page struct {
-	Events  []json.RawMessage `json:"events"`
-	HasMore bool              `json:"has_more"`
-}
-
 // List serves GET: events by range, forwards or backwards.
 func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
@@ -79,7 +74,7 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusInternalServerError, "the events cannot be read")
 		return
 	}
-	answer := page{Events: lines, HasMore: !reverse && to < end || reverse && from > start}
+	answer := session.EventPage{Events: lines, HasMore: !reverse && to < end || reverse && from > start}
 	if answer.Events == nil {
 		answer.Events = []json.RawMessage{}
 	}

@@ -1,0 +1,101 @@
+package rest
+
+import (
+	"strconv"
+	"unicode/utf8"
+)
+
+const (
+	// maxTitle is the longest title of a conversation, in characters.
+	maxTitle = 200
+	// maxMessage is the longest message, in bytes.
+	maxMessage = 1 << 20
+)
+
+// DecodeTitle reads the body of PATCH /api/conversations/{id}.
+func DecodeTitle(body []byte) (string, []Detail) {
+	return decodeText(body, "title", func(o *object, loc Location, title string) {
+		switch n := utf8.RuneCountInString(title); {
+		case n < 1:
+			o.fail(loc, "string_too_short", "String should have at least 1 character")
+		case n > maxTitle:
+			o.fail(loc, "string_too_long", "String should have at most "+strconv.Itoa(maxTitle)+" characters")
+		}
+	})
+}
+
+// DecodeMessage reads the body of POST /api/conversations/{id}/message.
+func DecodeMessage(body []byte) (string, []Detail) {
+	return decodeText(body, "message", func(o *object, loc Location, message string) {
+		switch {
+		case message == "":
+			o.fail(loc, "string_too_short", "String should have at least 1 character")
+		case len(message) > maxMessage:
+			o.fail(loc, "string_too_long", "String should have at most "+strconv.Itoa(maxMessage)+" bytes")
+		}
+	})
+}
+
+// decodeText reads a body with one text.
+func decodeText(body []byte, name string, check func(*object, Location, string)) (string, []Detail) {
+	fields, details := DecodeBody(body)
+	if len(details) > 0 {
+		return "", details
+	}
+	d := &decoder{}
+	o := d.body(fields)
+	value := required(o, name, text)
+	if len(d.details) == 0 {
+		check(o, o.loc.At(name), value)
+	}
+	return value, d.details
+}
+
+// SecretRequest is the body of POST and PUT /api/secrets. A PUT changes the name and the description only.
+type SecretRequest struct {
+	Name        string  `json:"name"`
+	Value       *string `json:"value,omitempty"`
+	Description *string `json:"description,omitempty"`
+}
+
+// DecodeSecret reads the body of POST /api/secrets, and of PUT, which needs no value.
+func DecodeSecret(body []byte, needsValue bool) (*SecretRequest, []Detail) {
+	fields, details := DecodeBody(body)
+	if len(details) > 0 {
+		return nil, details
+	}
+	d := &decoder{}
+	o := d.body(fields)
+	r := &SecretRequest{Name: required(o, "name", text), Description: optional(o, "description", text)}
+	if needsValue {
+		value := required(o, "value", keyText)
+		r.Value = &value
+	}
+	return r, d.details
+}
+
+// DecodeProviders reads the body of POST /api/add-git-providers: the tokens as a settings request would have them.
+func DecodeProviders(body []byte) (map[string]*ProviderToken, []Detail) {
+	fields, details := DecodeBody(body)
+	if len(details) > 0 {
+		return nil, details
+	}
+	d := &decoder{}
+	o := d.body(fields)
+	tokens := optional(o, "provider_tokens", entries(providerToken, knownProvider))
+	if tokens == nil {
+		return nil, d.details
+	}
+	return *tokens, d.details
+}
+
+// ListedSecret is a secret without its value.
+type ListedSecret struct {
+	Name        string  `json:"name"`
+	Description *string `json:"description"`
+}
+
+// SecretList is the answer to GET /api/secrets.
+type SecretList struct {
+	CustomSecrets []ListedSecret `json:"custom_secrets"`
+}

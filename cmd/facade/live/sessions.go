@@ -1,0 +1,229 @@
+package live
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/answer"
+)
+
+const (
+	// dialTimeout and headTimeout bound how long a session may take to be reached, and to begin its answer.
+	dialTimeout = 3 * time.Second
+	headTimeout = 12 * time.Second
+	// silence is how long a stream may say nothing. A session gives a sign of life more than twice in that time.
+	silence = 40 * time.Second
+	// maxEvent bounds one event of a stream; those of a session are smaller.
+	maxEvent = 17 << 20
+)
+
+// What a session that cannot be asked is answered with.
+var (
+	NotRunning = answer.Refuse(http.StatusConflict, "The conversation is not running: start it first")
+	Starting   = answer.Later(http.StatusServiceUnavailable, "The session is starting; try again", time.Second)
+	silent     = answer.Later(http.StatusServiceUnavailable, "The session does not answer; try again", 2*time.Second)
+)
+
+// Sessions speaks with running sessions. What they answer is not trusted: a user may have chosen the image.
+type Sessions struct {
+	signer *Signer
+	client *http.Client
+	// port is where sessions listen.
+	port int
+}
+
+// NewSessions speaks with sessions by tokens of a signer.
+func NewSessions(signer *Signer) *Sessions {
+	transport := &http.Transport{
+		DialContext:           (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
+		ResponseHeaderTimeout: headTimeout, MaxIdleConnsPerHost: 2, MaxIdleConns: 200, IdleConnTimeout: 30 * time.Second,
+		MaxResponseHeaderBytes: 16 << 10, DisableCompression: true,
+	}
+	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &Sessions{signer: signer, client: &http.Client{Transport: transport, CheckRedirect: refuse}, port: session.Port}
+}
+
+// Call of a session.
+type Call struct {
+	Method, Path string
+	Query        url.Values
+	Body         io.Reader
+	// Type of the body.
+	Type string
+}
+
+// Running says why a conversation's session cannot be asked.
+func Running(c *v1alpha1.Conversation) error {
+	switch {
+	case c.Status.State == v1alpha1.StateRunning && c.DeletionTimestamp == nil:
+		return nil
+	case c.Status.State == v1alpha1.StateStopped || c.DeletionTimestamp != nil:
+		return NotRunning
+	}
+	return Starting
+}
+
+// Ask the session of a conversation. Its answer is one of what was asked for, or a refusal of that; the body must be closed.
+func (s *Sessions) Ask(ctx context.Context, c *v1alpha1.Conversation, call Call) (*http.Response, error) {
+	if err := Running(c); err != nil {
+		return nil, err
+	}
+	address := net.ParseIP(c.Status.PodIP)
+	if address == nil {
+		return nil, silent
+	}
+	token, err := s.signer.Token(string(c.UID))
+	if err != nil {
+		return nil, answer.Later(http.StatusServiceUnavailable, "The facade has no key yet to speak with sessions", 5*time.Second)
+	}
+	target := url.URL{Scheme: "http", Host: net.JoinHostPort(address.String(), strconv.Itoa(s.port)), Path: call.Path, RawQuery: call.Query.Encode()}
+	request, err := http.NewRequestWithContext(ctx, call.Method, target.String(), call.Body)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set(session.TokenHeader, token)
+	if call.Type != "" {
+		request.Header.Set("Content-Type", call.Type)
+	}
+	response, err := s.client.Do(request)
+	if err != nil {
+		return nil, silent
+	}
+	switch code := response.StatusCode; {
+	case code == http.StatusOK:
+		return response, nil
+	case code == http.StatusServiceUnavailable:
+		err = Starting
+	case code < http.StatusBadRequest, code == http.StatusUnauthorized, code >= http.StatusInternalServerError:
+		err = silent
+	default:
+		err = refusalOf(response)
+	}
+	_ = response.Body.Close()
+	return nil, err
+}
+
+// refusalOf reads why a session refuses.
+func refusalOf(response *http.Response) error {
+	var body struct {
+		Detail *string `json:"detail"`
+		Error  *string `json:"error"`
+	}
+	if json.NewDecoder(io.LimitReader(response.Body, 16<<10)).Decode(&body) != nil {
+		return silent
+	}
+	switch {
+	case body.Detail != nil:
+		return answer.Refuse(response.StatusCode, *body.Detail)
+	case body.Error != nil:
+		return &answer.Refusal{Code: response.StatusCode, Body: map[string]string{"error": *body.Error}}
+	}
+	return silent
+}
+
+// Read what a session answers with as JSON, up to a length.
+func (s *Sessions) Read(ctx context.Context, c *v1alpha1.Conversation, call Call, most int64) (json.RawMessage, error) {
+	response, err := s.Ask(ctx, c, call)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(response.Body, most+1))
+	switch {
+	case err != nil:
+		return nil, silent
+	case int64(len(text)) > most:
+		return nil, answer.Refuse(http.StatusRequestEntityTooLarge, "What the session answers is too large")
+	case !json.Valid(text):
+		return nil, silent
+	}
+	return text, nil
+}
+
+// Event of a stream.
+type Event struct {
+	ID   int
+	Data json.RawMessage
+}
+
+// errSilent ends a stream that says nothing.
+var errSilent = errors.New("the session says nothing")
+
+// Follow the events of a session after one, and call take for each. It ends with take's error, or when the session ends. alive is
+// called for its signs of life.
+func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, take func(Event) error, alive func() error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	response, err := s.Ask(ctx, c, Call{Method: http.MethodGet, Path: session.StreamPath, Query: url.Values{"after": {strconv.Itoa(after)}}})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	watchdog := time.AfterFunc(silence, func() { cancel(errSilent) })
+	defer watchdog.Stop()
+	lines := bufio.NewReaderSize(response.Body, 32<<10)
+	event := Event{ID: -1}
+	for {
+		line, err := readLine(lines)
+		if err != nil {
+			return cause(ctx, err)
+		}
+		// While a slow client is waited for, the session is not to blame.
+		watchdog.Stop()
+		switch name, value, _ := strings.Cut(line, ": "); name {
+		case "id":
+			if event.ID, err = strconv.Atoi(value); err != nil {
+				return fmt.Errorf("an event without a number: %w", silent)
+			}
+		case "data":
+			event.Data = json.RawMessage(value)
+		case "":
+			if line != "" { // a comment
+				err = alive()
+			} else if event.Data != nil {
+				err = take(event)
+				event = Event{ID: -1}
+			}
+		}
+		if err != nil {
+			return err
+		}
+		watchdog.Reset(silence)
+	}
+}
+
+func cause(ctx context.Context, err error) error {
+	if why := context.Cause(ctx); why != nil {
+		return why
+	}
+	return err
+}
+
+func readLine(reader *bufio.Reader) (string, error) {
+	var line []byte
+	for {
+		part, err := reader.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case len(line) > maxEvent:
+			return "", errors.New("an event is too large")
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case err != nil:
+			return "", err
+		}
+		return strings.TrimRight(string(line), "\r\n"), nil
+	}
+}

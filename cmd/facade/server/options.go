@@ -1,0 +1,97 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"slices"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/cmd/facade/access"
+	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
+)
+
+// Catalogue is what settings may name.
+type Catalogue interface {
+	Agents(ctx context.Context) ([]string, error)
+	Models(ctx context.Context) ([]string, error)
+}
+
+// accountOperations are those on what a user has and may choose from.
+func (s *server) accountOperations() map[string]map[string]operation {
+	get := func(do func(ctx context.Context, u *access.User) (any, error)) operation {
+		return operation{do: func(ctx context.Context, r request) (any, error) { return do(ctx, r.user) }}
+	}
+	listed := func(list func(context.Context) ([]string, error)) map[string]operation {
+		return map[string]operation{"GET": get(func(ctx context.Context, _ *access.User) (any, error) {
+			names, err := list(ctx)
+			if err != nil {
+				return nil, cluster.Refusal(ctx, err, nil)
+			}
+			return append([]string{}, names...), nil
+		})}
+	}
+	return map[string]map[string]operation{
+		"/api/options/models":             listed(s.cluster.Models),
+		"/api/options/agents":             listed(s.cluster.Agents),
+		"/api/options/security-analyzers": listed(func(context.Context) ([]string, error) { return []string{"llm"}, nil }),
+		"/api/secrets": {
+			"GET": get(s.settings.Secrets),
+			"POST": {do: func(ctx context.Context, r request) (any, error) {
+				return s.settings.AddSecret(ctx, r.user, r.body)
+			}, readsBody: true},
+		},
+		"/api/secrets/{name}": {
+			"PUT": {do: func(ctx context.Context, r request) (any, error) {
+				return s.settings.ChangeSecret(ctx, r.user, r.PathValue("name"), r.body)
+			}, readsBody: true},
+			"DELETE": {do: func(ctx context.Context, r request) (any, error) {
+				return s.settings.DeleteSecret(ctx, r.user, r.PathValue("name"))
+			}},
+		},
+		"/api/add-git-providers": {"POST": {do: func(ctx context.Context, r request) (any, error) {
+			return s.settings.AddProviders(ctx, r.user, r.body)
+		}, readsBody: true}},
+		"/api/unset-provider-tokens":    {"POST": get(s.settings.UnsetProviders)},
+		"/api/user/info":                {"GET": get(userInfo)},
+		"/api/user/repositories":        {"GET": get(ofGitHost)},
+		"/api/user/search/repositories": {"GET": get(ofGitHost)},
+		"/api/user/repository/branches": {"GET": get(ofGitHost)},
+		"/api/user/installations":       {"GET": get(ofGitHost)},
+		"/api/user/suggested-tasks":     {"GET": get(ofGitHost)},
+	}
+}
+
+// userInfo is who the user is, as far as the settings say.
+func userInfo(_ context.Context, u *access.User) (any, error) {
+	spec := &u.Settings.Spec
+	return map[string]any{
+		"id": string(u.UID), "login": u.Name, "avatar_url": "", "company": nil,
+		"name": spec.GitUserName, "email": firstOf(spec.GitUserEmail, spec.Email),
+	}, nil
+}
+
+func firstOf(texts ...*string) *string {
+	if i := slices.IndexFunc(texts, func(t *string) bool { return ptr.Deref(t, "") != "" }); i >= 0 {
+		return texts[i]
+	}
+	return nil
+}
+
+// ofGitHost is what only the git host knows. The facade has no token to ask it with.
+func ofGitHost(_ context.Context, u *access.User) (any, error) {
+	store := u.Settings.Spec.SecretsStore
+	if store == nil || len(store.ProviderTokens) == 0 {
+		return []string{}, nil // there is no host to ask
+	}
+	return nil, answer.Refuse(http.StatusServiceUnavailable, "The git host cannot be asked from here: name the repository by hand")
+}
+
+// clientConfig is what the existing web client asks for before it shows anything. It holds nothing of anybody.
+func clientConfig(w http.ResponseWriter, _ *http.Request) {
+	answer.Write(w, map[string]any{
+		"APP_MODE": "oss", "GITHUB_CLIENT_ID": "", "POSTHOG_CLIENT_KEY": "",
+		"FEATURE_FLAGS": map[string]bool{"ENABLE_BILLING": false, "HIDE_LLM_SETTINGS": false, "HIDE_MICROAGENT_MANAGEMENT": true},
+	}, nil)
+}

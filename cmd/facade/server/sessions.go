@@ -1,0 +1,156 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/live"
+)
+
+const (
+	// maxAnswer bounds what a session answers with at once: a hundred events, or a file before and now.
+	maxAnswer = 32 << 20
+	// maxUploads bounds what a user sends into a session at once.
+	maxUploads = 64 << 20
+)
+
+// sessionOperations are those on what a conversation does, made and says.
+func (s *server) sessionOperations() map[string]map[string]operation {
+	ask := func(path string, names ...string) map[string]operation {
+		return map[string]operation{"GET": {do: func(ctx context.Context, r request) (any, error) { return s.ask(ctx, r, path, names...) }}}
+	}
+	fixed := func(body any) map[string]operation {
+		return map[string]operation{"GET": {do: func(ctx context.Context, r request) (any, error) {
+			_, err := s.conversations.Find(ctx, r.user, r.id())
+			return body, err
+		}}}
+	}
+	return map[string]map[string]operation{
+		"/events": {
+			"GET":  {do: s.events},
+			"POST": {do: func(ctx context.Context, r request) (any, error) { return s.send(ctx, r, r.body) }, readsBody: true},
+		},
+		"/events/stream": {"GET": {serve: s.stream}},
+		"/message":       {"POST": {do: s.message, readsBody: true}},
+		"/trajectory":    {"GET": {serve: s.trajectory}},
+		"/list-files":    ask(session.FilesPath, "path", "path"),
+		"/select-file":   ask(session.FilePath, "file", "path"),
+		"/zip-directory": {"GET": {serve: s.zip}},
+		"/upload-files":  {"POST": {serve: s.upload}},
+		"/git/changes":   ask(session.ChangesPath),
+		"/git/diff":      ask(session.DiffPath, "path", "path"),
+		"/config":        {"GET": {do: s.config}},
+		"/vscode-url":    fixed(map[string]any{"vscode_url": nil}),
+		"/web-hosts":     fixed(map[string]any{"hosts": map[string]string{}}),
+		"/microagents":   fixed(map[string]any{"microagents": []string{}}),
+	}
+}
+
+// ask the session of a conversation. names are the query's in turn: the client's, and the session's.
+func (s *server) ask(ctx context.Context, r request, path string, names ...string) (any, error) {
+	c, err := s.conversations.Find(ctx, r.user, r.id())
+	if err != nil {
+		return nil, err
+	}
+	query := url.Values{}
+	for i := 0; i < len(names); i += 2 {
+		query.Set(names[i+1], r.URL.Query().Get(names[i]))
+	}
+	return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: path, Query: query}, maxAnswer)
+}
+
+// events by range.
+func (s *server) events(ctx context.Context, r request) (any, error) {
+	c, err := s.conversations.Find(ctx, r.user, r.id())
+	if err != nil {
+		return nil, err
+	}
+	query := url.Values{}
+	for _, name := range []string{"start_id", "end_id", "reverse", "limit"} {
+		if value := r.URL.Query().Get(name); value != "" {
+			query.Set(name, value)
+		}
+	}
+	return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.EventsPath, Query: query}, maxAnswer)
+}
+
+// message is the short way to say something.
+func (s *server) message(ctx context.Context, r request) (any, error) {
+	message, details := rest.DecodeMessage(r.body)
+	if len(details) > 0 {
+		return nil, answer.Invalid(details...)
+	}
+	body, err := json.Marshal(map[string]any{"action": session.ActionMessage, "args": map[string]any{"content": message, "image_urls": []string{}}})
+	if err != nil {
+		return nil, err
+	}
+	return s.send(ctx, r, body)
+}
+
+// send an event of a user to the session. What is answered with success is on its disk.
+func (s *server) send(ctx context.Context, r request, body []byte) (any, error) {
+	c, err := s.conversations.Find(ctx, r.user, r.id())
+	if err != nil {
+		return nil, err
+	}
+	return s.sendTo(ctx, c, body)
+}
+
+func (s *server) config(ctx context.Context, r request) (any, error) {
+	c, err := s.conversations.Find(ctx, r.user, r.id())
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{"runtime_id": string(c.UID), "session_id": c.Name}, nil
+}
+
+func (s *server) zip(w http.ResponseWriter, r request) error {
+	c, err := s.conversations.Find(r.Context(), r.user, r.id())
+	if err != nil {
+		return err
+	}
+	response, err := s.sessions.Ask(r.Context(), c, live.Call{Method: http.MethodGet, Path: session.ZipPath})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	w.Header().Set("Content-Type", "application/zip")
+	w.Header().Set("Content-Disposition", "attachment; filename=workspace.zip")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if _, err := io.Copy(newPatientWriter(w), response.Body); err != nil {
+		panic(http.ErrAbortHandler) // who reads it must see that it is not whole
+	}
+	return nil
+}
+
+// upload passes files of a user on as they come.
+func (s *server) upload(w http.ResponseWriter, r request) error {
+	c, err := s.conversations.Find(r.Context(), r.user, r.id())
+	if err != nil {
+		return err
+	}
+	if r.ContentLength > maxUploads {
+		return answer.TooLarge
+	}
+	body := http.MaxBytesReader(w, r.Body, maxUploads)
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(uploadTimeout))
+	result, err := s.sessions.Read(r.Context(), c, live.Call{Method: http.MethodPost, Path: session.FilesPath, Body: body, Type: r.Header.Get("Content-Type")}, maxAnswer)
+	if err != nil {
+		return err
+	}
+	answer.Write(w, result, nil)
+	return nil
+}
+
+func (s *server) sendTo(ctx context.Context, c *v1alpha1.Conversation, body []byte) (any, error) {
+	return s.sessions.Read(ctx, c, live.Call{Method: http.MethodPost, Path: session.EventsPath, Body: bytesReader(body), Type: "application/json"}, maxAnswer)
+}

@@ -1,0 +1,201 @@
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/access"
+	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/live"
+)
+
+const (
+	// writeTimeout is how long a client may take for each piece that it is sent.
+	writeTimeout = 30 * time.Second
+	// uploadTimeout bounds how long a user may take to send files.
+	uploadTimeout = 10 * time.Minute
+	// checkEvery is how often it is looked whether who follows a stream still may.
+	checkEvery = 15 * time.Second
+	// trajectoryPage is how many events are asked for at once.
+	trajectoryPage = 100
+)
+
+func bytesReader(body []byte) io.Reader { return bytes.NewReader(body) }
+
+// patientWriter gives each piece its time, and sends it at once.
+type patientWriter struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+}
+
+func newPatientWriter(w http.ResponseWriter) *patientWriter {
+	return &patientWriter{w, http.NewResponseController(w)}
+}
+
+func (p *patientWriter) Write(data []byte) (int, error) {
+	_ = p.control.SetWriteDeadline(time.Now().Add(writeTimeout))
+	n, err := p.w.Write(data)
+	if err == nil {
+		err = p.control.Flush()
+	}
+	return n, err
+}
+
+// errGone ends a stream of somebody who may no longer follow it.
+var errGone = errors.New("the key or the conversation is gone")
+
+// following is the time in which a user may follow a conversation: until the client goes, the facade stops, the key is no longer
+// the user's, or the conversation is gone. release must be called.
+func (s *server) following(r *http.Request, u *access.User, key string, c *v1alpha1.Conversation) (ctx context.Context, release func(), err error) {
+	done, err := s.streams.Take(string(u.UID))
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancelCause(r.Context())
+	stop := context.AfterFunc(s.serving, func() { cancel(context.Canceled) })
+	go func() {
+		tick := time.NewTicker(checkEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			now, err := access.Authenticate(ctx, s.cluster, key)
+			if errors.Is(err, answer.Unauthorized) || err == nil && now.UID != u.UID {
+				cancel(errGone)
+			}
+			found, err := s.conversations.Find(ctx, u, c.Name)
+			if answer.CodeOf(err) == http.StatusNotFound && err != nil || err == nil && found.UID != c.UID {
+				cancel(errGone)
+			}
+		}
+	}()
+	return ctx, func() { stop(); cancel(nil); done() }, nil
+}
+
+// stream is the events as they come, as Server-Sent Events.
+func (s *server) stream(w http.ResponseWriter, r request) error {
+	after, err := lastEvent(r.Request)
+	if err != nil {
+		return err
+	}
+	c, err := s.conversations.Find(r.Context(), r.user, r.id())
+	if err != nil {
+		return err
+	}
+	ctx, release, err := s.following(r.Request, r.user, r.Header.Get(rest.KeyHeader), c)
+	if err != nil {
+		return err
+	}
+	defer release()
+	out := newPatientWriter(w)
+	_ = out.control.SetReadDeadline(time.Time{})
+	begun := false
+	begin := func() {
+		if begun {
+			return
+		}
+		begun = true
+		w.Header().Set("Content-Type", "text/event-stream")
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("X-Accel-Buffering", "no") // of proxies that would keep it until it is whole
+		w.WriteHeader(http.StatusOK)
+	}
+	err = s.sessions.Follow(ctx, c, after, func(e live.Event) error {
+		begin()
+		_, err := fmt.Fprintf(out, "id: %d\ndata: %s\n\n", e.ID, e.Data)
+		return err
+	}, func() error {
+		begin()
+		_, err := io.WriteString(out, ": alive\n\n")
+		return err
+	})
+	if begun {
+		return nil // it ended, and whoever comes back says what it has
+	}
+	return err
+}
+
+// lastEvent is the one that a client has; -1 for none.
+func lastEvent(r *http.Request) (int, error) {
+	loc, text := rest.Location{"header", "last-event-id"}, r.Header.Get("Last-Event-ID")
+	if text == "" {
+		loc, text = rest.Location{"query", "after"}, r.URL.Query().Get("after")
+	}
+	if text == "" {
+		return -1, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < -1 {
+		return 0, answer.Invalid(rest.Detail{Type: "int_parsing", Loc: loc, Msg: "Input should be the id of an event"})
+	}
+	return n, nil
+}
+
+// trajectory is all events in one answer, which is never held as a whole.
+func (s *server) trajectory(w http.ResponseWriter, r request) error {
+	c, err := s.conversations.Find(r.Context(), r.user, r.id())
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriterSize(newPatientWriter(w), 32<<10)
+	for next, first := 0, true; ; first = false {
+		page, err := s.page(r.Context(), c, next)
+		if err != nil {
+			if first {
+				return err
+			}
+			panic(http.ErrAbortHandler) // who reads it must see that it is not whole
+		}
+		if first {
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("Cache-Control", "no-store")
+			_, _ = out.WriteString(`{"trajectory":[`)
+		}
+		for i, event := range page.Events {
+			if next+i > 0 {
+				_ = out.WriteByte(',')
+			}
+			if _, err := out.Write(event); err != nil {
+				panic(http.ErrAbortHandler)
+			}
+		}
+		next += len(page.Events)
+		if !page.HasMore || len(page.Events) == 0 {
+			_, _ = out.WriteString("]}\n")
+			if out.Flush() != nil {
+				panic(http.ErrAbortHandler)
+			}
+			return nil
+		}
+	}
+}
+
+// page of events from one on.
+func (s *server) page(ctx context.Context, c *v1alpha1.Conversation, from int) (*session.EventPage, error) {
+	query := url.Values{"start_id": {strconv.Itoa(from)}, "limit": {strconv.Itoa(trajectoryPage)}}
+	text, err := s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.EventsPath, Query: query}, maxAnswer)
+	if err != nil {
+		return nil, err
+	}
+	page := &session.EventPage{}
+	if err := json.Unmarshal(text, page); err != nil {
+		return nil, answer.Unavailable
+	}
+	return page, nil
+}

@@ -1,0 +1,154 @@
+package settings
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/access"
+	"github.com/parley-dev/parley/cmd/facade/answer"
+)
+
+// Secrets lists the user's own secrets, without their values.
+func (s *Store) Secrets(ctx context.Context, u *access.User) (any, error) {
+	live, err := Live(ctx, s.Cluster, u)
+	if err != nil {
+		return nil, err
+	}
+	listed := []rest.ListedSecret{}
+	for _, secret := range customSecrets(live) {
+		listed = append(listed, rest.ListedSecret{Name: secret.Name, Description: secret.Description})
+	}
+	return rest.SecretList{CustomSecrets: listed}, nil
+}
+
+// AddSecret stores one that is not there yet.
+func (s *Store) AddSecret(ctx context.Context, u *access.User, body []byte) (any, error) {
+	request, details := rest.DecodeSecret(body, true)
+	if len(details) > 0 {
+		return nil, answer.Invalid(details...)
+	}
+	unlock := s.writers.Lock(u.Key().String())
+	defer unlock()
+	if found, err := s.hasSecret(ctx, u, request.Name); err != nil || found {
+		return nil, orElse(err, say(http.StatusBadRequest, "Secret "+request.Name+" already exists"))
+	}
+	entry := &rest.CustomSecret{Secret: rest.NewKey(*request.Value)}
+	if request.Description != nil {
+		entry.Description = rest.Set(*request.Description)
+	}
+	if err := s.storeSecret(ctx, u, request.Name, entry); err != nil {
+		return nil, err
+	}
+	return answer.Created{Body: rest.Stored{Message: "Secret created successfully"}}, nil
+}
+
+// ChangeSecret changes the description of one. Its value cannot be read, so that it cannot get another name.
+func (s *Store) ChangeSecret(ctx context.Context, u *access.User, name string, body []byte) (any, error) {
+	request, details := rest.DecodeSecret(body, false)
+	if len(details) > 0 {
+		return nil, answer.Invalid(details...)
+	}
+	unlock := s.writers.Lock(u.Key().String())
+	defer unlock()
+	found, err := s.hasSecret(ctx, u, name)
+	switch {
+	case err != nil:
+		return nil, err
+	case !found:
+		return nil, say(http.StatusNotFound, "Secret not found")
+	case request.Name != name:
+		return nil, say(http.StatusBadRequest, "A secret keeps its name: store it under the new one, and delete the old")
+	}
+	entry := &rest.CustomSecret{Description: rest.Null[string]()}
+	if request.Description != nil {
+		entry.Description = rest.Set(*request.Description)
+	}
+	if err := s.storeSecret(ctx, u, name, entry); err != nil {
+		return nil, err
+	}
+	return rest.Stored{Message: "Secret updated successfully"}, nil
+}
+
+// DeleteSecret removes one.
+func (s *Store) DeleteSecret(ctx context.Context, u *access.User, name string) (any, error) {
+	unlock := s.writers.Lock(u.Key().String())
+	defer unlock()
+	if found, err := s.hasSecret(ctx, u, name); err != nil || !found {
+		return nil, orElse(err, say(http.StatusNotFound, "Secret not found"))
+	}
+	if err := s.storeSecret(ctx, u, name, nil); err != nil {
+		return nil, err
+	}
+	return rest.Stored{Message: "Secret deleted successfully"}, nil
+}
+
+// AddProviders stores tokens of git providers beside those that are there.
+func (s *Store) AddProviders(ctx context.Context, u *access.User, body []byte) (any, error) {
+	tokens, details := rest.DecodeProviders(body)
+	if len(details) > 0 {
+		return nil, answer.Invalid(details...)
+	}
+	return s.storeTokens(ctx, u, tokens, "Git providers stored")
+}
+
+// UnsetProviders removes all tokens of git providers.
+func (s *Store) UnsetProviders(ctx context.Context, u *access.User) (any, error) {
+	live, err := Live(ctx, s.Cluster, u)
+	if err != nil {
+		return nil, err
+	}
+	tokens := map[string]*rest.ProviderToken{}
+	if live.Spec.SecretsStore != nil {
+		for _, token := range live.Spec.SecretsStore.ProviderTokens {
+			tokens[string(token.Provider)] = nil
+		}
+	}
+	return s.storeTokens(ctx, u, tokens, "Unset Git provider tokens")
+}
+
+func (s *Store) storeTokens(ctx context.Context, u *access.User, tokens map[string]*rest.ProviderToken, message string) (any, error) {
+	body, err := json.Marshal(rest.Settings{SecretsStore: rest.Set(rest.UserSecrets{ProviderTokens: tokens})})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.Post(ctx, u, body); err != nil {
+		return nil, err
+	}
+	return rest.Stored{Message: message}, nil
+}
+
+func (s *Store) storeSecret(ctx context.Context, u *access.User, name string, entry *rest.CustomSecret) error {
+	return s.store(ctx, u, rest.SettingsOf(&rest.Settings{
+		SecretsStore: rest.Set(rest.UserSecrets{CustomSecrets: map[string]*rest.CustomSecret{name: entry}}),
+	}))
+}
+
+func (s *Store) hasSecret(ctx context.Context, u *access.User, name string) (bool, error) {
+	live, err := Live(ctx, s.Cluster, u)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(customSecrets(live), func(c v1alpha1.CustomSecret) bool { return c.Name == name }), nil
+}
+
+func customSecrets(settings *v1alpha1.UserSettings) []v1alpha1.CustomSecret {
+	if settings.Spec.SecretsStore == nil {
+		return nil
+	}
+	return settings.Spec.SecretsStore.CustomSecrets
+}
+
+func say(code int, message string) error {
+	return &answer.Refusal{Code: code, Body: rest.Stored{Message: message}}
+}
+
+func orElse(err, otherwise error) error {
+	if err != nil {
+		return err
+	}
+	return otherwise
+}
