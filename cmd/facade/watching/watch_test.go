@@ -1,0 +1,299 @@
+package watching_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"mime/multipart"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/scriptedmodel"
+	"github.com/parley-dev/parley/hack/testenv"
+)
+
+// repository that sessions clone.
+func repository(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "project")
+	command := exec.Command("sh", "-ec", `mkdir project && cd project && git init -q -b main . && echo one > file && git add . && git commit -qm one`)
+	command.Dir = filepath.Dir(dir)
+	command.Env = append(os.Environ(), "HOME="+t.TempDir(), "GIT_AUTHOR_NAME=T", "GIT_AUTHOR_EMAIL=t@example.com", "GIT_COMMITTER_NAME=T", "GIT_COMMITTER_EMAIL=t@example.com")
+	if output, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	return "file://" + dir
+}
+
+func says(text string, calls ...scriptedmodel.Call) scriptedmodel.Step {
+	return scriptedmodel.Step{Text: text, Calls: calls}
+}
+
+func texts(events []session.Event) string {
+	var all []string
+	for _, e := range events {
+		if e.Action == session.ActionMessage {
+			all = append(all, string(e.Source)+": "+e.Text())
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
+func TestAPersonWatchesAnswersAndReadsWhatChanged(t *testing.T) {
+	t.Parallel()
+	ada := newPerson(t, nil,
+		says("I begin.", bash("echo two >> file; echo new > made; printf 'a\\0b' > binary")), says("Done."), says("You are welcome."))
+	ada.converse(t, "talk", map[string]any{"repository": repository(t), "initial_user_msg": "work"})
+	ada.awaitAgent(t, "talk", session.StateAwaiting)
+	path := "/api/conversations/talk"
+	if got := ada.wants(t, 200, "POST", path+"/message", `{"message": "Thank you"}`); got != `{"success":true}` {
+		t.Errorf("a message is answered with %s", got)
+	}
+	testenv.Await(t, func() error {
+		if got := texts(ada.events(t, "talk")); got != "user: work; agent: I begin.; agent: Done.; user: Thank you; agent: You are welcome." {
+			return fmt.Errorf("they said %s", got)
+		}
+		return nil
+	})
+	for call, want := range map[string]string{
+		"/git/changes":                  `[{"status":"U","path":"binary"},{"status":"M","path":"file"},{"status":"U","path":"made"}]`,
+		"/git/diff?path=file":           `{"modified":"one\ntwo\n","original":"one\n"}`,
+		"/list-files":                   `["binary","file","made"]`,
+		"/select-file?file=made":        `{"code":"new\n"}`,
+		"/vscode-url":                   `{"vscode_url":null}`,
+		"/web-hosts":                    `{"hosts":{}}`,
+		"/microagents":                  `{"microagents":[]}`,
+		"/config":                       `{"runtime_id":"` + string(ada.conversation(t, "talk").UID) + `","session_id":"talk"}`,
+		"/events?limit=1&start_id=9999": `{"events":[],"has_more":false}`,
+	} {
+		if got := ada.wants(t, 200, "GET", path+call, ""); got != want {
+			t.Errorf("%s: got %s, want %s", call, got, want)
+		}
+	}
+	for call, want := range map[string]int{
+		"/select-file?file=binary": 415, "/select-file?file=nothing": 404, "/select-file?file=../../etc/passwd": 422, "/git/diff?path=/etc/passwd": 422,
+		"/events?limit=101": 400, "/events?start_id=x": 422, "/list-files?path=.parley": 404,
+	} {
+		ada.wants(t, want, "GET", path+call, "")
+	}
+	for body, want := range map[string]int{
+		`{"action": "run", "args": {}}`: 422, `{`: 422, `{"action": "change_agent_state", "args": {"agent_state": "user_confirmed"}}`: 409,
+	} {
+		ada.wants(t, want, "POST", path+"/events", body)
+	}
+	ada.wants(t, 422, "POST", path+"/message", `{"message": ""}`)
+	if answer := ada.wants(t, 200, "GET", path+"/zip-directory", ""); !strings.HasPrefix(answer, "PK") {
+		t.Errorf("the zip begins with %.20q", answer)
+	}
+	ada.upload(t, "talk")
+}
+
+// upload a file, which the session then has.
+func (p *person) upload(t *testing.T, id string) {
+	t.Helper()
+	var body bytes.Buffer
+	form := multipart.NewWriter(&body)
+	part, err := form.CreateFormFile("files", "note.txt")
+	if err == nil {
+		_, err = part.Write([]byte("hello"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = form.Close()
+	request, err := p.request(t.Context(), "POST", "/api/conversations/"+id+"/upload-files", body.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", form.FormDataContentType())
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	var answer session.Upload
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil || response.StatusCode != http.StatusOK || len(answer.Uploaded) != 1 {
+		t.Errorf("answered %d %+v, %v", response.StatusCode, answer, err)
+	}
+	if got := p.wants(t, 200, "GET", "/api/conversations/"+id+"/select-file?file=note.txt", ""); got != `{"code":"hello"}` {
+		t.Errorf("the file is %s", got)
+	}
+}
+
+// follow the stream of events until n have come or the stream ends.
+func (p *person) follow(ctx context.Context, id string, after, n int) (ids []int, err error) {
+	request, err := p.request(ctx, "GET", "/api/conversations/"+id+"/events/stream", "")
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Last-Event-ID", fmt.Sprint(after))
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK || response.Header.Get("Content-Type") != "text/event-stream" {
+		return nil, fmt.Errorf("answered %d %s", response.StatusCode, response.Header.Get("Content-Type"))
+	}
+	lines := bufio.NewScanner(response.Body)
+	lines.Buffer(nil, 1<<20)
+	for len(ids) < n && lines.Scan() {
+		if text, found := strings.CutPrefix(lines.Text(), "data: "); found {
+			event, err := session.ParseEvent([]byte(text))
+			if err != nil {
+				return ids, err
+			}
+			ids = append(ids, event.ID)
+		}
+	}
+	return ids, lines.Err()
+}
+
+func TestAStreamHasEveryEventOnceForWhoComesBack(t *testing.T) {
+	t.Parallel()
+	ada := newPerson(t, nil, says("One."), says("Two."))
+	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
+	first, err := ada.follow(t.Context(), "talk", -1, 3)
+	if err != nil || fmt.Sprint(first) != "[0 1 2]" {
+		t.Fatalf("got %v, %v", first, err)
+	}
+	ada.awaitAgent(t, "talk", session.StateAwaiting)
+	before := len(ada.events(t, "talk"))
+	more := make(chan []int, 1)
+	go func() {
+		ids, _ := ada.follow(t.Context(), "talk", before-1, 2)
+		more <- ids
+	}()
+	ada.wants(t, 200, "POST", "/api/conversations/talk/message", `{"message": "again"}`)
+	select {
+	case ids := <-more:
+		if fmt.Sprint(ids) != fmt.Sprint([]int{before, before + 1}) {
+			t.Errorf("after %d came %v", before-1, ids)
+		}
+	case <-time.After(patience):
+		t.Fatal("nothing more comes")
+	}
+	for _, bad := range []string{"x", "-2"} {
+		ada.wants(t, 422, "GET", "/api/conversations/talk/events/stream?after="+bad, "")
+	}
+}
+
+func TestAnActionIsConfirmedAndAnotherRejected(t *testing.T) {
+	t.Parallel()
+	ada := newPerson(t, map[string]any{"confirmation_mode": true}, says("May I?", bash("echo yes > confirmed")), says("And this?", bash("echo no > rejected")), says("Understood."))
+	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
+	answer := func(state session.State) {
+		t.Helper()
+		ada.awaitAgent(t, "talk", session.StateConfirmation)
+		ada.wants(t, 200, "POST", "/api/conversations/talk/events", `{"action": "change_agent_state", "args": {"agent_state": "`+string(state)+`"}}`)
+	}
+	answer(session.StateConfirmed)
+	testenv.Await(t, func() error {
+		if code, _ := ada.do(t, "GET", "/api/conversations/talk/select-file?file=confirmed", ""); code != http.StatusOK {
+			return fmt.Errorf("answered %d", code)
+		}
+		return nil
+	})
+	answer(session.StateRejected)
+	ada.awaitAgent(t, "talk", session.StateAwaiting)
+	if got := ada.wants(t, 200, "GET", "/api/conversations/talk/list-files", ""); got != `["confirmed"]` {
+		t.Errorf("there are %s", got)
+	}
+}
+
+// A token is for one conversation: the session that is shown it can do nothing with it elsewhere.
+func TestATokenOfOneConversationIsRefusedByAnother(t *testing.T) {
+	t.Parallel()
+	ada := newPerson(t, nil)
+	ada.converse(t, "one", nil)
+	ada.converse(t, "other", nil)
+	other := ada.conversation(t, "other")
+	// As if the session of one had taken the address of the other: what the facade sends there is for the other's UID.
+	swapped := other.DeepCopy()
+	swapped.Status.PodIP = ada.conversation(t, "one").Status.PodIP
+	request, err := http.NewRequest("GET", fmt.Sprintf("http://%s:%d%s", swapped.Status.PodIP, session.Port, session.FilesPath), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set(session.TokenHeader, tokenFor(t, string(other.UID)))
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusUnauthorized {
+		t.Errorf("answered %d", response.StatusCode)
+	}
+}
+
+func tokenFor(t *testing.T, uid string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(suite.SigningKeyDir, session.SigningPrivateKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := session.ParseSigningKey(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := session.SignToken(key, session.Claims{Audience: session.AudienceSession, UID: uid, Expires: time.Now().Add(time.Minute).Unix()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+func TestStreamsEndWhenTheFacadeIsToldToStop(t *testing.T) {
+	t.Parallel()
+	facade, err := startFacade("--shutdown-delay=0s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ada := newPerson(t, nil)
+	ada.converse(t, "talk", nil)
+	ada.url = facade.URL
+	ended := make(chan error, 1)
+	begun := make(chan struct{})
+	go func() {
+		request, err := ada.request(t.Context(), "GET", "/api/conversations/talk/events/stream", "")
+		if err != nil {
+			ended <- err
+			return
+		}
+		response, err := http.DefaultClient.Do(request)
+		close(begun)
+		if err == nil {
+			_, err = bufio.NewReader(response.Body).WriteTo(&bytes.Buffer{})
+			_ = response.Body.Close()
+		}
+		ended <- err
+	}()
+	<-begun
+	if err := facade.Stop(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Error("the stream goes on")
+	}
+}
+
+func TestWhatIsStoppedTakesNoMessagesAndGoesOnLater(t *testing.T) {
+	t.Parallel()
+	ada := newPerson(t, nil, says("One."), says("Two."))
+	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
+	ada.awaitAgent(t, "talk", session.StateAwaiting)
+	ada.wants(t, 200, "POST", "/api/conversations/talk/stop", "")
+	ada.awaitState(t, "talk", v1alpha1.StateStopped)
+	ada.wants(t, 409, "POST", "/api/conversations/talk/message", `{"message": "lost"}`)
+}
