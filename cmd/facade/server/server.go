@@ -171,6 +171,7 @@ func (s *server) routes() http.Handler {
 		mux.HandleFunc("GET "+path, do)
 		mux.HandleFunc(path, methodNotAllowed("GET"))
 	}
+	mux.HandleFunc("GET /socket.io/", s.socketIO)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { answer.Write(w, nil, answer.NotFound) })
 	return mux
 }
