@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -162,6 +163,9 @@ func buildSessionContainer(c *v1alpha1.Conversation, start *sessionStart) corev1
 		},
 		// Only the file: a fallback to the logs would carry whatever the agent printed into the status.
 		TerminationMessagePolicy: corev1.TerminationMessageReadFile,
+	}
+	if attempt := attemptOf(c.Status); attempt > 1 {
+		container.Env = append(container.Env, corev1.EnvVar{Name: "PARLEY_ATTEMPT", Value: strconv.Itoa(int(attempt))})
 	}
 	container.Env = append(container.Env, proxyVariables(start.class.spec.Network)...)
 	container.Env = append(container.Env, secretVariables(start.secret)...)

@@ -140,9 +140,11 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 		}
 	}
 	addSearch(&doc, r.options.SearchMCPURL)
-	if doc.PublicKey, start.unready, err = r.signing.public(ctx); start.unready != nil || err != nil {
-		return start, err
+	key, unready, err := r.signing.key(ctx)
+	if unready != nil || err != nil {
+		return &sessionStart{unready: unready}, err
 	}
+	doc.PublicKey, doc.ArchiveURL = session.PublicHalf(key), r.options.ArchiveURL
 	secrets := newResolver(r.live, c.Namespace)
 	values := map[string][]byte{}
 	for _, f := range files {
@@ -164,6 +166,13 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 		return start, nil
 	}
 	start.stale = existing
+	if doc.ArchiveURL != "" {
+		token, err := session.SignToken(key, session.Claims{Audience: session.AudienceArchive, UID: string(c.UID), Expires: r.clock.Now().Add(archiveTokenLife).Unix()})
+		if err != nil {
+			return nil, err
+		}
+		values[session.ArchiveTokenFile] = []byte(token)
+	}
 	start.secret, err = buildSessionSecret(c, doc, values, rand.Text()+rand.Text(), inputs)
 	return start, err
 }

@@ -37,6 +37,8 @@ type Options struct {
 	RuntimeImage string
 	// SearchMCPURL is the tool server that searches the web with the user's key; empty if there is none.
 	SearchMCPURL string
+	// ArchiveURL is where sessions hand over what they leave; empty where nothing is kept.
+	ArchiveURL string
 	// EgressAllow lists CIDRs that sessions may reach although they are private.
 	EgressAllow []string
 	// Clock is the real one where it is nil.

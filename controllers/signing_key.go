@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,6 +23,10 @@ import (
 )
 
 // +kubebuilder:rbac:groups="",namespace=parley-system,resources=secrets,resourceNames=parley-session-signing,verbs=update
+
+// archiveTokenLife is how long a session may hand over what it leaves. Its Secret may serve it through many restarts, and all that it
+// can do with the token is to add to its own archive.
+const archiveTokenLife = 5 * 366 * 24 * time.Hour
 
 // signingKey is the key that the facade's tokens are signed with. It is made once; a session that starts finds it or, if it is
 // first, makes it.
@@ -50,15 +55,15 @@ func (s *signingKey) setup(mgr ctrl.Manager) error {
 
 // Reconcile makes the key if there is none.
 func (s *signingKey) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	_, unusable, err := s.public(ctx)
+	_, unusable, err := s.key(ctx)
 	if unusable != nil {
 		ctrl.LoggerFrom(ctx).Info(unusable.message)
 	}
 	return reconcile.Result{}, err
 }
 
-// public is the half of the key that sessions get, or why there is none that they could.
-func (s *signingKey) public(ctx context.Context) (ed25519.PublicKey, *problem, error) {
+// key that tokens are signed with, or why there is none that could be used.
+func (s *signingKey) key(ctx context.Context) (ed25519.PrivateKey, *problem, error) {
 	secret, err := s.ensure(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("keep Secret %s: %w", s.name.Name, err)
@@ -67,7 +72,7 @@ func (s *signingKey) public(ctx context.Context) (ed25519.PublicKey, *problem, e
 	if err != nil {
 		return nil, &problem{v1alpha1.ReasonSigningKeyUnfit, fmt.Sprintf("Secret %s in %s, key %s: %v", s.name.Name, s.name.Namespace, session.SigningPrivateKey, err)}, nil
 	}
-	return session.PublicHalf(key), nil, nil
+	return key, nil, nil
 }
 
 // ensure reads the Secret, and fills it if it is empty or not there. Of two who do so at once one writes: the other's write is

@@ -89,11 +89,11 @@ func TestManyWhoMakeTheSigningKeyAtOnceMakeOne(t *testing.T) {
 			var all sync.WaitGroup
 			for i := range keys {
 				all.Go(func() {
-					key, unusable, err := newSigningKey(env.Client, ns).public(t.Context())
+					key, unusable, err := newSigningKey(env.Client, ns).key(t.Context())
 					if unusable != nil || err != nil {
 						t.Error(unusable, err)
 					}
-					keys[i] = key
+					keys[i] = session.PublicHalf(key)
 				})
 			}
 			all.Wait()

@@ -94,7 +94,7 @@ func makeSigningKey() error {
 	if err := env.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "parley-system"}}); err != nil {
 		return err
 	}
-	_, _, err := newSigningKey(env.Client, "parley-system").public(ctx)
+	_, _, err := newSigningKey(env.Client, "parley-system").key(ctx)
 	return err
 }
 

@@ -118,6 +118,9 @@ type Document struct {
 	// CABundle are certificates of authorities, as PEM, that the session trusts beside those of its image.
 	CABundle string `json:"caBundle,omitempty"`
 
+	// ArchiveURL is where the session hands over what it leaves; empty where nothing is kept.
+	ArchiveURL string `json:"archiveURL,omitempty"`
+
 	// Models that have a price.
 	Models Models `json:"models,omitempty"`
 

@@ -39,6 +39,7 @@ type options struct {
 	shutdownDelay  time.Duration
 	corsOrigins    string
 	namespace      string
+	archive        archiveOptions
 	server         server.Options
 }
 
@@ -55,6 +56,9 @@ func main() {
 	flag.Int64Var(&o.server.MaxBodyBytes, "max-body-bytes", o.server.MaxBodyBytes, "The largest request body that is read.")
 	flag.Float64Var(&o.server.UserRate, "user-rate", o.server.UserRate, "Requests a second that each user may make on average. 0 is no limit.")
 	flag.IntVar(&o.server.UserBurst, "user-burst", o.server.UserBurst, "Requests that each user may make at once.")
+	flag.StringVar(&o.archive.url, "archive", "", "Where what sessions leave is kept: file:///dir, or s3://bucket?region=…. Without it nothing outlives their workspaces.")
+	flag.StringVar(&o.archive.address, "archive-bind-address", ":3001", "Where sessions hand over what they leave. Nothing else is served there.")
+	flag.DurationVar(&o.archive.retention, "archive-retention", 24*time.Hour, "How long something is kept that belongs to no conversation, where its deletion was not seen.")
 	logging := zap.Options{}
 	logging.BindFlags(flag.CommandLine)
 	flag.Parse()
@@ -84,9 +88,17 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	failed := make(chan error, 4)
+	failed := make(chan error, 6)
 	go func() { failed <- fmt.Errorf("watch the API server: %w", objects.Start(working)) }()
 
+	kept, err := openArchive(working, o, objects, failed)
+	if err != nil {
+		return err
+	}
+	if kept != nil {
+		defer func() { _ = kept.Close() }()
+	}
+	o.server.Archive = kept
 	handler := server.New(objects, o.server, metrics.Registry)
 	listening := &http.Server{
 		Addr:              o.address,

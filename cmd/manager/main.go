@@ -37,6 +37,7 @@ type options struct {
 	runtimeImage   string
 	egressAllow    string
 	searchMCPURL   string
+	archiveURL     string
 	workers        int
 	leaderElect    bool
 	metricsAddress string
@@ -50,6 +51,7 @@ func main() {
 	flag.StringVar(&o.runtimeImage, "runtime-image", "", "The image with the session runtime. Sessions run in it where the settings name no other.")
 	flag.StringVar(&o.egressAllow, "session-egress-allow", "", "Private ranges that sessions may reach, as CIDRs separated by commas.")
 	flag.StringVar(&o.searchMCPURL, "search-mcp-url", "", "The MCP server, over streamable HTTP, that searches the web with a user's search key. Sessions with such a key get it as a tool.")
+	flag.StringVar(&o.archiveURL, "archive-url", "", "Where sessions hand over what they leave: the facade's archive port, as an http or https URL. Without it nothing outlives a session's workspace.")
 	flag.IntVar(&o.workers, "workers", 16, "How many objects of a kind are reconciled at once.")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "Elect a leader, so that of several managers one works.")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "Where metrics are served over HTTPS, to those who may read them. 0 turns them off.")
@@ -89,8 +91,10 @@ func run(ctx context.Context, o options) error {
 			return fmt.Errorf("--session-egress-allow: %w", err)
 		}
 	}
-	if u, err := url.Parse(o.searchMCPURL); o.searchMCPURL != "" && (err != nil || u.Host == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https") {
-		return errors.New("--search-mcp-url must be an http or https URL without a user")
+	for name, address := range map[string]string{"search-mcp-url": o.searchMCPURL, "archive-url": o.archiveURL} {
+		if u, err := url.Parse(address); address != "" && (err != nil || u.Host == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https") {
+			return fmt.Errorf("--%s must be an http or https URL without a user", name)
+		}
 	}
 	cert := newCertificate(o.namespace, o.webhook)
 	mgr, err := newManager(o, cert)
@@ -102,6 +106,7 @@ func run(ctx context.Context, o options) error {
 		RuntimeImage: o.runtimeImage,
 		EgressAllow:  egressAllow,
 		SearchMCPURL: o.searchMCPURL,
+		ArchiveURL:   o.archiveURL,
 	}); err != nil {
 		return err
 	}

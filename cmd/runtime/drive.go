@@ -36,7 +36,7 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 		},
 		Busy:    s.activity.begin,
 		Idle:    func(ctx context.Context) <-chan struct{} { return s.activity.idleFor(ctx, s.doc.IdleTimeout.Duration) },
-		Notices: notices(s.doc),
+		Notices: s.notices(),
 		Cgroups: s.env.cgroups,
 		Log:     s.log,
 	})
@@ -91,10 +91,13 @@ func (s *run) result(dir, base string) *v1alpha1.ConversationResult {
 	return result
 }
 
-// notices are what the settings ask for and this session cannot have.
-func notices(doc *session.Document) []string {
+// notices are what the settings ask for and this session cannot have, and what it has lost.
+func (s *run) notices() []string {
 	var list []string
-	settings := &doc.Settings
+	if s.lost != "" {
+		list = append(list, s.lost)
+	}
+	doc, settings := s.doc, &s.doc.Settings
 	if analyzer := ptr.Deref(settings.SecurityAnalyzer, ""); analyzer != "" && analyzer != driver.AnalyzerLLM && ptr.Deref(settings.ConfirmationMode, false) {
 		list = append(list, "The security analyzer "+analyzer+" is not known here: every action waits for your confirmation.")
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/parley-dev/parley/api/session"
 )
@@ -16,10 +17,14 @@ type environment struct {
 	terminationLog                              string
 	home                                        string
 	cgroups                                     string
+	// attempt of the session, from 1.
+	attempt int
 }
 
 func readEnvironment() environment {
+	attempt, _ := strconv.Atoi(variable("PARLEY_ATTEMPT", "1"))
 	return environment{
+		attempt:        attempt,
 		sessionDir:     variable("PARLEY_SESSION_DIR", session.Dir),
 		workspace:      variable("PARLEY_WORKSPACE", session.WorkspaceDir),
 		replayDir:      variable("PARLEY_REPLAY_DIR", session.ReplayDir),

@@ -15,6 +15,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/runtime/archive"
 	"github.com/parley-dev/parley/cmd/runtime/driver"
 	"github.com/parley-dev/parley/cmd/runtime/files"
 	"github.com/parley-dev/parley/cmd/runtime/journal"
@@ -63,6 +64,13 @@ type run struct {
 	journal *journal.Journal
 	driver  *driver.Driver
 	files   *files.Server
+	keeper  *archive.Keeper // nil where nothing is kept
+	// stopKeeping has it hand over nothing more by itself.
+	stopKeeping func()
+	// base is the commit that the session began with.
+	base string
+	// lost is what the user is told of an earlier attempt.
+	lost string
 }
 
 func newRun(env environment, doc *session.Document, store *secrets.Store, out io.Writer) *run {
@@ -87,7 +95,11 @@ func (s *run) until(stop <-chan os.Signal) (code int, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	ended := make(chan *session.Termination, 1)
-	go func() { ended <- s.session(ctx, local) }()
+	go func() {
+		termination := s.session(ctx, local)
+		s.leave()
+		ended <- termination
+	}()
 	var termination *session.Termination
 	stopped := syscall.SIGTERM
 	select {
@@ -116,7 +128,7 @@ func (s *run) until(stop <-chan os.Signal) (code int, err error) {
 
 // session prepares, serves and has the agent work. It returns why the session ended; nil where ctx did. No child outlives it.
 func (s *run) session(ctx context.Context, local string) *session.Termination {
-	records, err := s.openRecords()
+	records, err := s.openRecords(ctx)
 	if err != nil {
 		return s.failed(ctx, err)
 	}
@@ -129,6 +141,7 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	}
 	base := records.Base(work.Commit)
 	s.set(func() {
+		s.base = base
 		s.at, s.work, s.files = connectingTools, *work, &files.Server{Dir: work.Dir, Base: base, Mask: s.store.Mask}
 	})
 	if !process.Confinable() && len(s.doc.ToolServers.Stdio) > 0 {
@@ -161,7 +174,7 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 
 // openRecords finds what earlier attempts left, before anything is done. The agent's home directory is among it, and so what the agent
 // remembers of its own.
-func (s *run) openRecords() (*workspace.Records, error) {
+func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	if err := os.MkdirAll(s.env.workspace, 0o755); err != nil {
 		return nil, fmt.Errorf("make the workspace: %w", err)
 	}
@@ -169,11 +182,14 @@ func (s *run) openRecords() (*workspace.Records, error) {
 	if err != nil {
 		return nil, err
 	}
+	kept := archive.New(s.doc.ArchiveURL, s.doc.UID, s.store.Key(session.ArchiveTokenFile), s.log)
+	s.restore(ctx, kept, records.File(journalFile))
 	events, err := journal.Open(records.File(journalFile), s.store.Mask)
 	if err != nil {
 		return nil, err
 	}
 	s.set(func() { s.journal = events })
+	s.keep(kept, events)
 	home, err := records.Home()
 	if err != nil {
 		return nil, err

@@ -46,6 +46,8 @@ type Env struct {
 	AsFacade *rest.Config
 	// Kubeconfig is a file with the same.
 	Kubeconfig string
+	// ArchiveAddress is where a facade with an archive must listen for sessions.
+	ArchiveAddress string
 	// SigningKeyDir has what the facade has mounted of the key that its tokens are signed with.
 	SigningKeyDir string
 
@@ -59,7 +61,7 @@ func Start(dir string, operator bool, options ...testenv.Option) (*Env, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the API server: %w", err)
 	}
-	e := &Env{Env: env, Kubeconfig: filepath.Join(dir, "kubeconfig"), SigningKeyDir: filepath.Join(dir, "signing"), stopped: make(chan error, 1)}
+	e := &Env{Env: env, Kubeconfig: filepath.Join(dir, "kubeconfig"), SigningKeyDir: filepath.Join(dir, "signing"), ArchiveAddress: FreeAddress(), stopped: make(chan error, 1)}
 	err = e.install()
 	if err == nil {
 		err = e.makeSigningKey()
@@ -173,7 +175,7 @@ func (e *Env) startManager(operator bool) error {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	if operator {
-		err = controllers.SetupWithManager(ctx, mgr, controllers.Options{Namespace: namespace, RuntimeImage: "example.com/parley:1"})
+		err = controllers.SetupWithManager(ctx, mgr, controllers.Options{Namespace: namespace, RuntimeImage: "example.com/parley:1", ArchiveURL: "http://" + e.ArchiveAddress})
 	}
 	if err == nil {
 		err = webhook.SetupWithManager(mgr, webhook.Options{FacadeUser: FacadeUser, ManagerUser: managerUser, Namespace: namespace})

@@ -25,8 +25,12 @@ import (
 // FieldOwner owns what the facade writes.
 const FieldOwner = "parley-facade"
 
-// indexKeyHash finds settings by the hash of their session key.
-const indexKeyHash = "status.sessionKeyHash"
+const (
+	// indexKeyHash finds settings by the hash of their session key.
+	indexKeyHash = "status.sessionKeyHash"
+	// indexUID finds conversations by their UID.
+	indexUID = "metadata.uid"
+)
 
 // catchUp is how long a reader waits until the cache has what this facade wrote.
 const catchUp = 2 * time.Second
@@ -112,6 +116,7 @@ func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Schem
 		{&v1alpha1.Conversation{}, v1alpha1.IndexUserSettingsName, func(o client.Object) []string {
 			return []string{o.(*v1alpha1.Conversation).Spec.UserSettingsName}
 		}},
+		{&v1alpha1.Conversation{}, indexUID, func(o client.Object) []string { return []string{string(o.GetUID())} }},
 	} {
 		if err := objects.IndexField(ctx, index.object, index.field, index.extract); err != nil {
 			return nil, fmt.Errorf("index %T: %w", index.object, err)

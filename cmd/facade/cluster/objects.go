@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/session"
@@ -119,6 +120,30 @@ func (c *Cluster) ConversationsOf(ctx context.Context, user types.NamespacedName
 		err = c.cache.List(ctx, &list, options...) // an old answer is better than none
 	}
 	return list.Items, err
+}
+
+// HasConversation says whether there is one with this UID, from the cache.
+func (c *Cluster) HasConversation(ctx context.Context, uid string) (bool, error) {
+	var list v1alpha1.ConversationList
+	err := c.cache.List(ctx, &list, client.MatchingFields{indexUID: uid}, client.UnsafeDisableDeepCopy, client.Limit(1))
+	return len(list.Items) > 0, err
+}
+
+// OnDeletion calls a function with the UID of each conversation that is deleted from now on.
+func (c *Cluster) OnDeletion(ctx context.Context, do func(uid string)) error {
+	informer, err := c.cache.GetInformer(ctx, &v1alpha1.Conversation{})
+	if err != nil {
+		return err
+	}
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: func(object any) {
+		if unknown, is := object.(toolscache.DeletedFinalStateUnknown); is {
+			object = unknown.Obj
+		}
+		if conversation, is := object.(*v1alpha1.Conversation); is {
+			do(string(conversation.UID))
+		}
+	}})
+	return err
 }
 
 // PatchConversation with a merge patch.

@@ -42,6 +42,15 @@ func (s *Signer) Token(uid string) (string, error) {
 	return session.SignToken(key, session.Claims{Audience: session.AudienceSession, UID: uid, Expires: s.now().Add(tokenLife).Unix()})
 }
 
+// Public is the half of the key that tells tokens which were signed with it.
+func (s *Signer) Public() (ed25519.PublicKey, error) {
+	key, err := s.key()
+	if err != nil {
+		return nil, err
+	}
+	return session.PublicHalf(key), nil
+}
+
 // Ready says why no token can be made; nil if one can.
 func (s *Signer) Ready() error {
 	_, err := s.key()

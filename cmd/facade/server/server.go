@@ -17,6 +17,7 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/archive"
 	"github.com/parley-dev/parley/cmd/facade/conversations"
 	"github.com/parley-dev/parley/cmd/facade/live"
 	"github.com/parley-dev/parley/cmd/facade/settings"
@@ -42,6 +43,8 @@ type Options struct {
 	CORSOrigins []string
 	// UserStreams is how many streams each user may have open, Streams how many all may.
 	UserStreams, Streams int
+	// Archive of what sessions left; nil where nothing is kept.
+	Archive *archive.Store
 	// SigningKeyDir is where the key is mounted that tokens for sessions are signed with.
 	SigningKeyDir string
 }

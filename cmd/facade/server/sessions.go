@@ -45,8 +45,8 @@ func (s *server) sessionOperations() map[string]map[string]operation {
 		"/select-file":   ask(session.FilePath, "file", "path"),
 		"/zip-directory": {"GET": {serve: s.zip}},
 		"/upload-files":  {"POST": {serve: s.upload}},
-		"/git/changes":   ask(session.ChangesPath),
-		"/git/diff":      ask(session.DiffPath, "path", "path"),
+		"/git/changes":   {"GET": {do: s.changes}},
+		"/git/diff":      {"GET": {do: s.diff}},
 		"/config":        {"GET": {do: s.config}},
 		"/vscode-url":    fixed(map[string]any{"vscode_url": nil}),
 		"/web-hosts":     fixed(map[string]any{"hosts": map[string]string{}}),
@@ -73,13 +73,11 @@ func (s *server) events(ctx context.Context, r request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	query := url.Values{}
-	for _, name := range []string{"start_id", "end_id", "reverse", "limit"} {
-		if value := r.URL.Query().Get(name); value != "" {
-			query.Set(name, value)
-		}
+	wanted, err := decodeRange(r.URL.Query())
+	if err != nil {
+		return nil, err
 	}
-	return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.EventsPath, Query: query}, maxAnswer)
+	return s.page(ctx, c, wanted)
 }
 
 // message is the short way to say something.

@@ -87,7 +87,7 @@ type watched struct {
 
 func (w *watched) Backlog(ctx context.Context, after int, visit func(socket.Event) error) error {
 	for next := after + 1; ; {
-		page, err := w.page(ctx, w.conversation, next)
+		page, err := w.page(ctx, w.conversation, eventRange{start: next, end: -1, limit: maxLimit})
 		if err != nil {
 			return err
 		}

@@ -9,12 +9,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strconv"
 	"time"
 
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/parley-dev/parley/cmd/facade/archive"
+
 	"github.com/parley-dev/parley/api/rest"
-	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
@@ -28,8 +30,6 @@ const (
 	uploadTimeout = 10 * time.Minute
 	// checkEvery is how often it is looked whether who follows a stream still may.
 	checkEvery = 15 * time.Second
-	// trajectoryPage is how many events are asked for at once.
-	trajectoryPage = 100
 )
 
 func bytesReader(body []byte) io.Reader { return bytes.NewReader(body) }
@@ -116,11 +116,16 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 		w.Header().Set("X-Accel-Buffering", "no") // of proxies that would keep it until it is whole
 		w.WriteHeader(http.StatusOK)
 	}
-	err = s.sessions.Follow(ctx, c, after, func(e live.Event) error {
+	send := func(e live.Event) error {
 		begin()
 		_, err := fmt.Fprintf(out, "id: %d\ndata: %s\n\n", e.ID, e.Data)
 		return err
-	}, func() error {
+	}
+	if s.isOver(c) {
+		begin()
+		return s.archivedEvents(ctx, c, after, send)
+	}
+	err = s.sessions.Follow(ctx, c, after, send, func() error {
 		begin()
 		_, err := io.WriteString(out, ": alive\n\n")
 		return err
@@ -154,8 +159,11 @@ func (s *server) trajectory(w http.ResponseWriter, r request) error {
 		return err
 	}
 	out := bufio.NewWriterSize(newPatientWriter(w), 32<<10)
+	if s.isOver(c) {
+		return s.archivedTrajectory(r.Context(), w, out, c)
+	}
 	for next, first := 0, true; ; first = false {
-		page, err := s.page(r.Context(), c, next)
+		page, err := s.page(r.Context(), c, eventRange{start: next, end: -1, limit: maxLimit})
 		if err != nil {
 			if first {
 				return err
@@ -186,16 +194,42 @@ func (s *server) trajectory(w http.ResponseWriter, r request) error {
 	}
 }
 
-// page of events from one on.
-func (s *server) page(ctx context.Context, c *v1alpha1.Conversation, from int) (*session.EventPage, error) {
-	query := url.Values{"start_id": {strconv.Itoa(from)}, "limit": {strconv.Itoa(trajectoryPage)}}
-	text, err := s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.EventsPath, Query: query}, maxAnswer)
+// archivedEvents are those that a session left, after one.
+func (s *server) archivedEvents(ctx context.Context, c *v1alpha1.Conversation, after int, send func(live.Event) error) error {
+	var failed error
+	err := s.options.Archive.Events(ctx, string(c.UID), after+1, func(id int, event json.RawMessage) bool {
+		failed = send(live.Event{ID: id, Data: event})
+		return failed == nil
+	})
+	if err = errors.Join(err, failed); err != nil && !errors.Is(err, archive.ErrNothing) {
+		panic(http.ErrAbortHandler) // who reads it must see that it is not whole
+	}
+	return nil
+}
+
+func (s *server) archivedTrajectory(ctx context.Context, w http.ResponseWriter, out *bufio.Writer, c *v1alpha1.Conversation) error {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = out.WriteString(`{"trajectory":[`)
+	err := s.archivedEvents(ctx, c, -1, func(e live.Event) error {
+		if e.ID > 0 {
+			_ = out.WriteByte(',')
+		}
+		_, err := out.Write(e.Data)
+		return err
+	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	page := &session.EventPage{}
-	if err := json.Unmarshal(text, page); err != nil {
-		return nil, answer.Unavailable
+	_, _ = out.WriteString("]}\n")
+	if out.Flush() != nil {
+		panic(http.ErrAbortHandler)
 	}
-	return page, nil
+	return nil
+}
+
+// unavailable says that the archive cannot be read now.
+func unavailable(ctx context.Context, err error) error {
+	logf.FromContext(ctx).Error(err, "The archive cannot be read")
+	return answer.Later(http.StatusServiceUnavailable, "What the session left cannot be read now; try again", 2*time.Second)
 }

@@ -70,7 +70,7 @@ func runSuite(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer stopNode()
-	if suite.facade, err = startFacade(); err != nil {
+	if suite.facade, err = startFacade("--archive=file://"+archiveDir(), "--archive-bind-address="+suite.ArchiveAddress); err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, suite.facade.Stop()) }()
@@ -78,6 +78,8 @@ func runSuite(m *testing.M) (code int, err error) {
 }
 
 func program(name string) string { return filepath.Join(suite.dir, "bin", name) }
+
+func archiveDir() string { return filepath.Join(suite.dir, "archive") }
 
 func startFacade(args ...string) (*facadeenv.Facade, error) {
 	return suite.StartFacade(program("facade"), append([]string{"--user-rate=0"}, args...)...)
@@ -163,6 +165,14 @@ func jsonOf(t *testing.T, value any) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+func decode[T any](t *testing.T, text string) (value T) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &value); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return value
 }
 
 func (p *person) request(ctx context.Context, method, path, body string) (*http.Request, error) {

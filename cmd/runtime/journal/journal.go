@@ -130,6 +130,19 @@ func (j *Journal) Len() int {
 	return len(j.ends)
 }
 
+// Size of the events from an id on, in bytes.
+func (j *Journal) Size(from int) int64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if from <= 0 {
+		return j.end()
+	}
+	if from >= len(j.ends) {
+		return 0
+	}
+	return j.end() - j.ends[from-1]
+}
+
 // Append events. They are given their ids and, where they have none, their time, and are on the disk when it returns. After an error nothing more
 // can be appended.
 func (j *Journal) Append(events ...session.Event) ([]session.Event, error) {

@@ -1,0 +1,58 @@
+package session
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+)
+
+// ArchiveTokenFile is the session's token for the archive, among its secrets.
+const ArchiveTokenFile = "archive-token"
+
+// Paths under which the archive takes what a session leaves, after /sessions/ and the Conversation's UID.
+const (
+	ArchiveRoot   = "/sessions/"
+	ArchiveEvents = "/events"
+	ArchiveEnd    = "/end"
+)
+
+// What the archive is asked with.
+const (
+	// ArchiveFrom is the id of the first event of a segment.
+	ArchiveFrom = "from"
+	// ArchiveJournal tells journals apart: one that began anew has other events under the same ids.
+	ArchiveJournal = "journal"
+)
+
+// JournalName tells a journal from others by its first event.
+func JournalName(first []byte) string {
+	sum := sha256.Sum256(first)
+	return hex.EncodeToString(sum[:12])
+}
+
+// ArchivePosition is what the archive answers: the id of the event that it wants next, and which journal it has.
+type ArchivePosition struct {
+	Next    int    `json:"next"`
+	Journal string `json:"journal,omitempty"`
+}
+
+// Ending is what a session leaves at its end besides its events.
+type Ending struct {
+	// Changes to the repository, and the files before and now as far as there is room; Patch is the whole difference as text.
+	Changes []FileChange `json:"changes"`
+	Patch   string       `json:"patch,omitempty"`
+	// Repository says whether there is one.
+	Repository bool `json:"repository"`
+	// Usage of the model.
+	Calls        int64  `json:"calls,omitempty"`
+	InputTokens  int64  `json:"inputTokens,omitempty"`
+	OutputTokens int64  `json:"outputTokens,omitempty"`
+	Cost         string `json:"cost,omitempty"`
+}
+
+// FileChange is a file that changed.
+type FileChange struct {
+	Status string `json:"status"`
+	Path   string `json:"path"`
+	// Diff is left out where the file is binary or too large.
+	Diff *Diff `json:"diff,omitempty"`
+}

@@ -1,0 +1,94 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"gocloud.dev/blob"
+	"gocloud.dev/gcerrors"
+)
+
+// orphanName marks what no Conversation owns, and holds since when that is known.
+const orphanName = "/orphaned"
+
+// Delete all that is kept of a conversation.
+func (s *Store) Delete(ctx context.Context, uid string) error {
+	if uid == "" || strings.Contains(uid, "/") {
+		return fmt.Errorf("%q is no UID", uid)
+	}
+	list := s.bucket.List(&blob.ListOptions{Prefix: uid + "/"})
+	for {
+		object, err := list.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			s.mu.Lock()
+			delete(s.states, uid)
+			s.mu.Unlock()
+			return s.removeDir(uid)
+		}
+		if err != nil {
+			return fmt.Errorf("list what is kept: %w", err)
+		}
+		if err := s.remove(ctx, object.Key); err != nil {
+			return err
+		}
+	}
+}
+
+// removeDir removes what a bucket in a directory leaves of an object's name.
+func (s *Store) removeDir(uid string) error {
+	if s.dir == "" || uid == "." || uid == ".." {
+		return nil
+	}
+	return os.RemoveAll(filepath.Join(s.dir, uid))
+}
+
+// Sweep removes what has belonged to no Conversation for a time, and marks what belongs to none now. Since when is written down: how
+// old something is says nothing about that.
+func (s *Store) Sweep(ctx context.Context, owned func(uid string) bool, retention time.Duration, now time.Time) (removed int, err error) {
+	list := s.bucket.List(&blob.ListOptions{Delimiter: "/"})
+	for {
+		object, err := list.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			return removed, nil
+		}
+		if err != nil {
+			return removed, fmt.Errorf("list what is kept: %w", err)
+		}
+		uid := strings.TrimSuffix(object.Key, "/")
+		if !object.IsDir {
+			continue
+		}
+		gone, err := s.sweepOne(ctx, uid, owned(uid), retention, now)
+		if err != nil {
+			return removed, err
+		}
+		if gone {
+			removed++
+		}
+	}
+}
+
+func (s *Store) sweepOne(ctx context.Context, uid string, owned bool, retention time.Duration, now time.Time) (gone bool, err error) {
+	mark, err := s.bucket.ReadAll(ctx, uid+orphanName)
+	marked := err == nil
+	if err != nil && gcerrors.Code(err) != gcerrors.NotFound {
+		return false, fmt.Errorf("read a mark: %w", err)
+	}
+	switch since, parsed := time.Parse(time.RFC3339, string(mark)); {
+	case owned && marked:
+		return false, s.remove(ctx, uid+orphanName)
+	case owned:
+		return false, nil
+	case !marked || parsed != nil:
+		return false, s.bucket.WriteAll(ctx, uid+orphanName, []byte(now.UTC().Format(time.RFC3339)), nil)
+	case now.Sub(since) < retention:
+		return false, nil
+	}
+	return true, s.Delete(ctx, uid)
+}

@@ -1,0 +1,173 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/archive"
+	"github.com/parley-dev/parley/cmd/facade/live"
+)
+
+const usualLimit, maxLimit = 20, 100
+
+// eventRange is what a client wants of the events.
+type eventRange struct {
+	start, limit int
+	// end is the last one wanted; negative for all.
+	end     int
+	reverse bool
+}
+
+func decodeRange(query url.Values) (r eventRange, err error) {
+	r = eventRange{limit: usualLimit, end: -1, reverse: query.Get("reverse") == "true"}
+	number := func(name string, target *int) {
+		text := query.Get(name)
+		if text == "" {
+			return
+		}
+		n, parseErr := strconv.Atoi(text)
+		if parseErr != nil || n < 0 {
+			err = answer.Invalid(rest.Detail{Type: "int_parsing", Loc: rest.Location{"query", name}, Msg: "Input should be the id of an event"})
+			return
+		}
+		*target = n
+	}
+	number("start_id", &r.start)
+	number("end_id", &r.end)
+	if text := query.Get("limit"); text != "" {
+		n, parseErr := strconv.Atoi(text)
+		if parseErr != nil || n < 1 || n > maxLimit {
+			return r, answer.Refuse(http.StatusBadRequest, "Invalid limit")
+		}
+		r.limit = n
+	}
+	return r, err
+}
+
+func (r eventRange) query() url.Values {
+	query := url.Values{"start_id": {strconv.Itoa(r.start)}, "limit": {strconv.Itoa(r.limit)}, "reverse": {strconv.FormatBool(r.reverse)}}
+	if r.end >= 0 {
+		query.Set("end_id", strconv.Itoa(r.end))
+	}
+	return query
+}
+
+// isOver says that what happened in a conversation is read from the archive.
+func (s *server) isOver(c *v1alpha1.Conversation) bool {
+	return s.options.Archive != nil && errors.Is(live.Running(c), live.NotRunning)
+}
+
+// page of the events, of the session or of what it left.
+func (s *server) page(ctx context.Context, c *v1alpha1.Conversation, r eventRange) (*session.EventPage, error) {
+	if s.isOver(c) {
+		return s.archivedPage(ctx, c, r)
+	}
+	text, err := s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.EventsPath, Query: r.query()}, maxAnswer)
+	if err != nil {
+		return nil, err
+	}
+	page := &session.EventPage{}
+	if err := json.Unmarshal(text, page); err != nil {
+		return nil, answer.Unavailable
+	}
+	return page, nil
+}
+
+func (s *server) archivedPage(ctx context.Context, c *v1alpha1.Conversation, r eventRange) (*session.EventPage, error) {
+	page := &session.EventPage{Events: []json.RawMessage{}}
+	from := r.start
+	err := s.options.Archive.Events(ctx, string(c.UID), from, func(id int, event json.RawMessage) bool {
+		switch {
+		case r.end >= 0 && id > r.end:
+			return false
+		case len(page.Events) < r.limit:
+			page.Events = append(page.Events, event)
+		case !r.reverse:
+			page.HasMore = true
+			return false
+		default: // the last ones are wanted
+			page.Events, page.HasMore = append(page.Events[1:], event), true
+		}
+		return true
+	})
+	if err != nil && !errors.Is(err, archive.ErrNothing) {
+		return nil, unavailable(ctx, err)
+	}
+	if r.reverse {
+		for i, j := 0, len(page.Events)-1; i < j; i, j = i+1, j-1 {
+			page.Events[i], page.Events[j] = page.Events[j], page.Events[i]
+		}
+	}
+	return page, nil
+}
+
+// ending of a conversation that is over.
+func (s *server) ending(ctx context.Context, c *v1alpha1.Conversation) (*session.Ending, error) {
+	ending, err := s.options.Archive.Ending(ctx, string(c.UID))
+	switch {
+	case errors.Is(err, archive.ErrNothing):
+		return nil, live.NotRunning
+	case err != nil:
+		return nil, unavailable(ctx, err)
+	case !ending.Repository:
+		return nil, &answer.Refusal{Code: http.StatusNotFound, Body: map[string]string{"error": "Not a git repository"}}
+	}
+	return ending, nil
+}
+
+// change to a file, as clients list it.
+type change struct {
+	Status string `json:"status"`
+	Path   string `json:"path"`
+}
+
+func (s *server) changes(ctx context.Context, r request) (any, error) {
+	c, err := s.conversations.Find(ctx, r.user, r.id())
+	if err != nil {
+		return nil, err
+	}
+	if !s.isOver(c) {
+		return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.ChangesPath}, maxAnswer)
+	}
+	ending, err := s.ending(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	list := []change{}
+	for _, file := range ending.Changes {
+		list = append(list, change{file.Status, file.Path})
+	}
+	return list, nil
+}
+
+func (s *server) diff(ctx context.Context, r request) (any, error) {
+	c, err := s.conversations.Find(ctx, r.user, r.id())
+	if err != nil {
+		return nil, err
+	}
+	path := r.URL.Query().Get("path")
+	if !s.isOver(c) {
+		return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.DiffPath, Query: url.Values{"path": {path}}}, maxAnswer)
+	}
+	ending, err := s.ending(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range ending.Changes {
+		if file.Path == path && file.Diff == nil {
+			return nil, answer.Refuse(http.StatusUnsupportedMediaType, "the file is binary or was too large to be kept")
+		}
+		if file.Path == path {
+			return file.Diff, nil
+		}
+	}
+	return nil, answer.Refuse(http.StatusNotFound, "path: there is no such file among the changes")
+}
