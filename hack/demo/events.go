@@ -3,39 +3,30 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"github.com/parley-dev/parley/api/rest"
 
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/hack/sessionclient"
 )
 
 // follow prints the session's events until the agent's turn is over, and returns the state it ended in.
 func (u *user) follow(ctx context.Context, id string) (session.State, error) {
-	var pod corev1.Pod
-	var secret corev1.Secret
-	name := client.ObjectKey{Namespace: u.namespace, Name: v1alpha1.SessionName(id)}
-	if err := errors.Join(u.cluster.Get(ctx, name, &pod), u.cluster.Get(ctx, name, &secret)); err != nil {
-		return "", err
-	}
-	address := fmt.Sprintf("http://%s:%d%s", pod.Status.PodIP, session.Port, session.StreamPath)
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	path := "/api/conversations/" + id + "/events/stream"
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.facade+path, nil)
 	if err != nil {
 		return "", err
 	}
-	response, err := sessionclient.WithHeader(sessionclient.KeyHeader, string(secret.Data[session.KeyFile])).Do(request)
+	request.Header.Set(rest.KeyHeader, u.key)
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return "", err
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("GET %s: %s", session.StreamPath, response.Status)
+		return "", fmt.Errorf("GET %s: %s", path, response.Status)
 	}
 	lines := bufio.NewReader(response.Body)
 	for {

@@ -23,6 +23,7 @@ const (
 	managerMetricsPort = "manager-metrics"
 	managerHealthPort  = "manager-health"
 	facadeMetricsPort  = "facade-metrics"
+	archivePort        = "archive"
 )
 
 func (l *local) startManager(ctx context.Context) error {
@@ -39,6 +40,7 @@ func (l *local) startManager(ctx context.Context) error {
 			"--metrics-bind-address="+ports.Address(managerMetricsPort),
 			"--health-probe-bind-address="+ports.Address(managerHealthPort),
 			"--leader-elect=false",
+			"--archive-url=http://"+ports.Address(archivePort),
 		),
 	})
 }
@@ -72,6 +74,8 @@ func (l *local) startFacade(ctx context.Context) error {
 			"--bind-address="+cluster.Ports{"facade": l.port}.Address("facade"),
 			"--metrics-bind-address="+l.plane.Ports.Address(facadeMetricsPort),
 			"--signing-key-dir="+l.signingKeyDir(),
+			"--archive=file://"+filepath.Join(l.stateDir, "archive"),
+			"--archive-bind-address="+l.plane.Ports.Address(archivePort),
 			"--shutdown-delay=0s", // nothing balances load between it and another
 		),
 	})
