@@ -44,6 +44,11 @@ e2e-agents: ## Have agents that others publish work in a session, against a scri
 	@npm install --silent --no-audit --no-fund --prefix bin/agents opencode-ai@1.18.33
 	@PARLEY_AGENTS=$(CURDIR)/bin/agents/node_modules/.bin go test -tags agents ./cmd/runtime -run TestPublicAgents -count=1 -v
 
+.PHONY: e2e-clients
+e2e-clients: k8s ## Have the Socket.IO client from npm watch and answer a session through the facade.
+	@npm install --silent --no-audit --no-fund --prefix bin/clients socket.io-client@4.8.1
+	@PARLEY_CLIENTS=$(CURDIR)/bin/clients go test -tags clients ./cmd/facade/watching -run TestTheSocketIOClient -count=1 -v
+
 .PHONY: bench-facade
 bench-facade: k8s build ## Compare POST /api/conversations with a direct create, on the same API server.
 	@$(GO_BUILD) -o bin/bench ./hack/bench && exec bin/bench
