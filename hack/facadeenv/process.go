@@ -38,7 +38,12 @@ func Build(file string) error {
 
 // StartFacade starts the program and waits until it is ready.
 func (e *Env) StartFacade(program string, args ...string) (*Facade, error) {
-	address, metrics := FreeAddress(), FreeAddress()
+	return e.StartFacadeAt(FreeAddress(), program, args...)
+}
+
+// StartFacadeAt starts the program at an address, which may be that of one that was killed.
+func (e *Env) StartFacadeAt(address, program string, args ...string) (*Facade, error) {
+	metrics := FreeAddress()
 	f := &Facade{URL: "http://" + address, MetricsURL: "http://" + metrics, Log: &testenv.Log{}, Done: make(chan struct{})}
 	f.command = exec.Command(program, append([]string{
 		"--kubeconfig=" + e.Kubeconfig, "--bind-address=" + address, "--metrics-bind-address=" + metrics, "--shutdown-delay=0s",

@@ -185,9 +185,14 @@ func (p *person) request(ctx context.Context, method, path, body string) (*http.
 
 func (p *person) do(t *testing.T, method, path, body string) (code int, answer string) {
 	t.Helper()
-	request, err := p.request(t.Context(), method, path, body)
+	return p.try(t.Context(), method, path, body)
+}
+
+// try a request; the code is 0 where nobody answers.
+func (p *person) try(ctx context.Context, method, path, body string) (code int, answer string) {
+	request, err := p.request(ctx, method, path, body)
 	if err != nil {
-		t.Fatal(err)
+		return 0, err.Error()
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
@@ -276,4 +281,14 @@ func (p *person) conversation(t *testing.T, id string) *v1alpha1.Conversation {
 
 func bash(command string) scriptedmodel.Call {
 	return scriptedmodel.Call{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": command, "security_risk": "LOW"})}
+}
+
+// podUID is that of a conversation's pod.
+func podUID(t *testing.T, p *person, id string) string {
+	t.Helper()
+	pod := &corev1.Pod{}
+	if err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: v1alpha1.SessionName(id)}, pod); err != nil {
+		t.Fatal(err)
+	}
+	return string(pod.UID)
 }

@@ -5,12 +5,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"mime/multipart"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -131,31 +133,51 @@ func (p *person) upload(t *testing.T, id string) {
 
 // follow the stream of events until n have come or the stream ends.
 func (p *person) follow(ctx context.Context, id string, after, n int) (ids []int, err error) {
+	enough := errors.New("enough")
+	err = p.stream(ctx, id, after, func(data json.RawMessage) error {
+		event, err := session.ParseEvent(data)
+		if ids = append(ids, event.ID); len(ids) == n {
+			return enough
+		}
+		return err
+	})
+	if errors.Is(err, enough) {
+		err = nil
+	}
+	return ids, err
+}
+
+// stream calls take for each event after one until the stream ends, or cannot be had.
+func (p *person) stream(ctx context.Context, id string, after int, take func(json.RawMessage) error) error {
 	request, err := p.request(ctx, "GET", "/api/conversations/"+id+"/events/stream", "")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	request.Header.Set("Last-Event-ID", fmt.Sprint(after))
+	request.Header.Set("Last-Event-ID", strconv.Itoa(after))
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return nil, err
+		return nil //nolint:nilerr // nobody answers now
 	}
 	defer func() { _ = response.Body.Close() }()
-	if response.StatusCode != http.StatusOK || response.Header.Get("Content-Type") != "text/event-stream" {
-		return nil, fmt.Errorf("answered %d %s", response.StatusCode, response.Header.Get("Content-Type"))
+	if response.StatusCode == http.StatusServiceUnavailable {
+		return nil
 	}
-	lines := bufio.NewScanner(response.Body)
-	lines.Buffer(nil, 1<<20)
-	for len(ids) < n && lines.Scan() {
-		if text, found := strings.CutPrefix(lines.Text(), "data: "); found {
-			event, err := session.ParseEvent([]byte(text))
-			if err != nil {
-				return ids, err
+	if response.StatusCode != http.StatusOK || response.Header.Get("Content-Type") != "text/event-stream" {
+		return fmt.Errorf("answered %d %s", response.StatusCode, response.Header.Get("Content-Type"))
+	}
+	// A line without its end was cut off, and is no event.
+	lines := bufio.NewReader(response.Body)
+	for {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			return nil //nolint:nilerr // the stream ends
+		}
+		if text, found := strings.CutPrefix(line, "data: "); found {
+			if err := take(json.RawMessage(strings.TrimSuffix(text, "\n"))); err != nil {
+				return err
 			}
-			ids = append(ids, event.ID)
 		}
 	}
-	return ids, lines.Err()
 }
 
 func TestAStreamHasEveryEventOnceForWhoComesBack(t *testing.T) {
