@@ -58,7 +58,9 @@ bench-manager: k8s build ## Measure what 1000 large Conversations cost the manag
 	@$(GO_BUILD) -o bin/bench-manager ./hack/bench/manager && exec bin/bench-manager $(BENCH_FLAGS)
 
 .PHONY: fuzz
-fuzz: ## Fuzz the facade's two bodies for a minute each.
+fuzz: ## Fuzz what clients send for a minute each: two bodies, the socket's frames, events.
+	@go test ./cmd/facade/socket -run '^$$' -fuzz '^FuzzFrames$$' -fuzztime 60s -fuzzminimizetime 10x
+	@go test ./cmd/runtime/events -run '^$$' -fuzz '^FuzzAdd$$' -fuzztime 60s -fuzzminimizetime 10x
 	@go test ./cmd/facade/server -run '^$$' -fuzz '^FuzzSettings$$' -fuzztime 60s -fuzzminimizetime 10x
 	@go test ./cmd/facade/server -run '^$$' -fuzz '^FuzzConversation$$' -fuzztime 60s -fuzzminimizetime 10x
 

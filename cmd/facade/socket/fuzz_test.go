@@ -1,0 +1,107 @@
+package socket
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// quiet is a conversation in which nothing happens.
+type quiet struct{ sent chan json.RawMessage }
+
+func (q quiet) Backlog(context.Context, int, func(Event) error) error { return nil }
+
+func (q quiet) Follow(ctx context.Context, _ int, _ func(Event) error) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (q quiet) Send(_ context.Context, action json.RawMessage) error {
+	select {
+	case q.sent <- action:
+	default:
+	}
+	return nil
+}
+
+func dial(t testing.TB, c Conversation, refused error) *websocket.Conn {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, err := websocket.Accept(w, r, nil)
+		if err == nil {
+			Serve(r.Context(), conn, c, -1, refused)
+		}
+	}))
+	t.Cleanup(server.Close)
+	conn, response, err := websocket.Dial(t.Context(), strings.Replace(server.URL, "http", "ws", 1), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if response.Body != nil {
+		_ = response.Body.Close()
+	}
+	t.Cleanup(func() { _ = conn.CloseNow() })
+	return conn
+}
+
+func next(t testing.TB, conn *websocket.Conn) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, frame, err := conn.Read(ctx)
+	return string(frame), err
+}
+
+func TestANamespaceThatIsNotThereIsRefused(t *testing.T) {
+	conn := dial(t, quiet{}, nil)
+	if _, err := next(t, conn); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Write(t.Context(), websocket.MessageText, []byte("40/admin,{}")); err != nil {
+		t.Fatal(err)
+	}
+	if frame, err := next(t, conn); frame != `44/admin,{"message":"there is no such namespace"}` {
+		t.Errorf("got %s, %v", frame, err)
+	}
+}
+
+// Whatever a client sends, it is answered in the protocol or the connection ends; what is passed on is JSON.
+func FuzzFrames(f *testing.F) {
+	for _, seed := range []string{"3", "2", "1", "41", `42["oh_user_action",{"action":"message"}]`, `4212["oh_user_action",{}]`, "42", "42[", `42["x"]`, `42["oh_user_action",1,2]`, "44", "40/x", "\x00", `42-1["oh_user_action",{}]`} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, frame string) {
+		q := quiet{sent: make(chan json.RawMessage, 1)}
+		conn := dial(t, q, nil)
+		if _, err := next(t, conn); err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{"40", frame, "2"} {
+			if err := conn.Write(t.Context(), websocket.MessageText, []byte(text)); err != nil {
+				return // it ended the connection
+			}
+		}
+		for {
+			answer, err := next(t, conn)
+			if err != nil || answer == "3" {
+				break
+			}
+			if packet, is := strings.CutPrefix(answer, packetEvent); is && !json.Valid([]byte(packet)) {
+				t.Errorf("%q is answered with %s", frame, answer)
+			}
+		}
+		select {
+		case action := <-q.sent:
+			if !json.Valid(action) {
+				t.Errorf("%q passes on %s", frame, action)
+			}
+		default:
+		}
+	})
+}
