@@ -1,0 +1,18 @@
+package archive_test
+
+import (
+	"net/http/httptest"
+	"testing"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+)
+
+// The server is a small one that speaks S3's protocol, in memory: no store of anybody's, which would take minutes to build.
+func TestSegmentsArriveOnceAndInOrderInS3(t *testing.T) {
+	server := httptest.NewServer(gofakes3.New(s3mem.New(), gofakes3.WithAutoBucket(true)).Server())
+	t.Cleanup(server.Close)
+	t.Setenv("AWS_ACCESS_KEY_ID", "id")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "key")
+	testSegments(t, "s3://archive?region=us-east-1&use_path_style=true&disable_https=true&endpoint="+server.URL)
+}
