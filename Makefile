@@ -57,6 +57,10 @@ bench-facade: k8s build ## Compare POST /api/conversations with a direct create,
 bench-manager: k8s build ## Measure what 1000 large Conversations cost the manager: memory and CPU time; takes minutes and some GiB.
 	@$(GO_BUILD) -o bin/bench-manager ./hack/bench/manager && exec bin/bench-manager $(BENCH_FLAGS)
 
+.PHONY: bench-watch
+bench-watch: k8s ## Have 200 people watch 50 conversations through one facade: how long events take, and what it uses.
+	@go test -tags bench ./cmd/facade/watching -run TestACrowdWatches -count=1 -v | grep -v '^=== '
+
 .PHONY: fuzz
 fuzz: ## Fuzz what clients send for a minute each: two bodies, the socket's frames, events.
 	@go test ./cmd/facade/socket -run '^$$' -fuzz '^FuzzFrames$$' -fuzztime 60s -fuzzminimizetime 10x

@@ -76,6 +76,9 @@ func (e *Env) StartFacadeAt(address, program string, args ...string) (*Facade, e
 	return f, nil
 }
 
+// PID of the process.
+func (f *Facade) PID() int { return f.command.Process.Pid }
+
 // Signal the process.
 func (f *Facade) Signal(signal os.Signal) { _ = f.command.Process.Signal(signal) }
 
