@@ -57,9 +57,9 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 			switch at := path.Join(name, entry.Name()); {
 			case hidden(at):
 			case entry.IsDir():
-				names = append(names, entry.Name()+"/")
+				names = append(names, s.Mask(entry.Name())+"/")
 			default:
-				names = append(names, entry.Name())
+				names = append(names, s.Mask(entry.Name()))
 			}
 		}
 		slices.SortFunc(names, func(a, b string) int {
@@ -169,7 +169,11 @@ func (p *patientWriter) Write(data []byte) (int, error) {
 // Changes since the commit that the session began with.
 func (s *Server) Changes(w http.ResponseWriter, r *http.Request) {
 	s.compare(r.Context(), w, func(c *workspace.Changes) error {
-		write(w, append([]workspace.Change{}, c.Files...))
+		files := []workspace.Change{}
+		for _, file := range c.Files {
+			files = append(files, workspace.Change{Kind: file.Kind, Path: s.Mask(file.Path)})
+		}
+		write(w, files)
 		return nil
 	})
 }
