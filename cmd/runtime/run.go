@@ -241,13 +241,19 @@ func (s *run) workspaceOptions() workspace.Options {
 	if options.UserEmail == "" && ptr.Deref(settings.EmailVerified, false) {
 		options.UserEmail = ptr.Deref(settings.Email, "")
 	}
-	if s.doc.Repository != nil && s.doc.Repository.TokenFile != "" {
-		options.Token = s.store.Key(s.doc.Repository.TokenFile)
-	}
+	options.Token = s.providerToken()
 	if self, err := os.Executable(); err == nil {
 		options.Helper = self
 	}
 	return options
+}
+
+// providerToken is the user's token for the host of the repository; empty where there is none.
+func (s *run) providerToken() string {
+	if s.doc.Repository == nil || s.doc.Repository.TokenFile == "" {
+		return ""
+	}
+	return s.store.Key(s.doc.Repository.TokenFile)
 }
 
 // patience is how long a session may take to clone its repository.

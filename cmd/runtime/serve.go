@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/events"
 	"github.com/parley-dev/parley/cmd/runtime/files"
+	"github.com/parley-dev/parley/cmd/runtime/githost"
 )
 
 // handler serves the session's endpoints. Whether it lives and is ready anybody may ask; the rest needs the key.
@@ -39,6 +41,12 @@ func (s *run) handler() http.Handler {
 		"GET " + session.DiffPath: (*files.Server).Diff, "GET " + session.PatchPath: (*files.Server).Patch,
 	} {
 		mux.Handle(route, s.facadeOnly(s.withFiles(serve)))
+	}
+	host, _ := githost.New(s.doc.Repository, s.providerToken()) // without one that is what is answered
+	for path, ask := range map[string]func(context.Context, *githost.Host, *http.Request) (any, error){
+		session.GitUserPath: githost.AskUser, session.GitRepositoriesPath: githost.AskRepositories, session.GitBranchesPath: githost.AskBranches,
+	} {
+		mux.Handle("GET "+path, s.facadeOnly(githost.Serve(host, ask)))
 	}
 	mux.Handle(session.ToolsPath, authenticated(key, http.HandlerFunc(s.serveTools)))
 	return mux

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -106,9 +107,11 @@ func (f *Facade) Kill() {
 	<-f.Done
 }
 
-// FreeAddress is one on loopback that nobody listens at.
+// FreeAddress is one on loopback that nobody listens at. It is of a host of its own: on 127.0.0.1 any connection may take the port
+// before it is used.
 func FreeAddress() string {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	host := fmt.Sprintf("127.%d.%d.%d", 64+rand.IntN(128), rand.IntN(256), 1+rand.IntN(254))
+	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
 		panic(err)
 	}

@@ -53,23 +53,8 @@ func (s *server) accountOperations() map[string]map[string]operation {
 		"/api/add-git-providers": {"POST": {do: func(ctx context.Context, r request) (any, error) {
 			return s.settings.AddProviders(ctx, r.user, r.body)
 		}, readsBody: true}},
-		"/api/unset-provider-tokens":    {"POST": get(s.settings.UnsetProviders)},
-		"/api/user/info":                {"GET": get(userInfo)},
-		"/api/user/repositories":        {"GET": get(ofGitHost)},
-		"/api/user/search/repositories": {"GET": get(ofGitHost)},
-		"/api/user/repository/branches": {"GET": get(ofGitHost)},
-		"/api/user/installations":       {"GET": get(ofGitHost)},
-		"/api/user/suggested-tasks":     {"GET": get(ofGitHost)},
+		"/api/unset-provider-tokens": {"POST": get(s.settings.UnsetProviders)},
 	}
-}
-
-// userInfo is who the user is, as far as the settings say.
-func userInfo(_ context.Context, u *access.User) (any, error) {
-	spec := &u.Settings.Spec
-	return map[string]any{
-		"id": string(u.UID), "login": u.Name, "avatar_url": "", "company": nil,
-		"name": spec.GitUserName, "email": firstOf(spec.GitUserEmail, spec.Email),
-	}, nil
 }
 
 func firstOf(texts ...*string) *string {
@@ -77,15 +62,6 @@ func firstOf(texts ...*string) *string {
 		return texts[i]
 	}
 	return nil
-}
-
-// ofGitHost is what only the git host knows. The facade has no token to ask it with.
-func ofGitHost(_ context.Context, u *access.User) (any, error) {
-	store := u.Settings.Spec.SecretsStore
-	if store == nil || len(store.ProviderTokens) == 0 {
-		return []string{}, nil // there is no host to ask
-	}
-	return nil, answer.Refuse(http.StatusServiceUnavailable, "The git host cannot be asked from here: name the repository by hand")
 }
 
 // clientConfig is what the existing web client asks for before it shows anything. It holds nothing of anybody.

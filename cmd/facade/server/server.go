@@ -154,6 +154,7 @@ func (s *server) operations() map[string]map[string]operation {
 		"/api/conversations/{id}/stop":  {"POST": on(s.conversations.Stop)},
 	}
 	maps.Copy(all, s.accountOperations())
+	maps.Copy(all, s.hostOperations())
 	for path, operations := range s.sessionOperations() {
 		all["/api/conversations/{id}"+path] = operations
 	}

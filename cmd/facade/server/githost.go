@@ -1,0 +1,86 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/access"
+	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
+	"github.com/parley-dev/parley/cmd/facade/live"
+)
+
+// maxAsked is how many sessions are asked before one counts as none.
+const maxAsked = 3
+
+// noSession is answered where the git host cannot be asked: the facade holds no token.
+var noSession = answer.Refuse(http.StatusServiceUnavailable, "The git host is asked by a running conversation on a repository of it, and there is none: start one, or name the repository by hand")
+
+// hostOperations are those on what only a git host knows. It is asked by a running session of the user, which has the token.
+func (s *server) hostOperations() map[string]map[string]operation {
+	ask := func(path string, names ...string) map[string]operation {
+		return map[string]operation{"GET": {do: func(ctx context.Context, r request) (any, error) {
+			query := url.Values{}
+			for _, name := range names {
+				query.Set(name, r.URL.Query().Get(name))
+			}
+			return s.askHost(ctx, r.user, path, query)
+		}}}
+	}
+	nothing := map[string]operation{"GET": {do: func(context.Context, request) (any, error) { return []string{}, nil }}}
+	return map[string]map[string]operation{
+		"/api/user/info":                {"GET": {do: s.userInfo}},
+		"/api/user/repositories":        ask(session.GitRepositoriesPath, "page", "per_page"),
+		"/api/user/search/repositories": ask(session.GitRepositoriesPath, "query", "page", "per_page"),
+		"/api/user/repository/branches": ask(session.GitBranchesPath, "repository"),
+		// There are no apps of a provider to install, and nobody looks for tasks.
+		"/api/user/installations":   nothing,
+		"/api/user/suggested-tasks": nothing,
+	}
+}
+
+// askHost through a session. Without any token there is no host to ask, and nothing that it could know.
+func (s *server) askHost(ctx context.Context, u *access.User, path string, query url.Values) (any, error) {
+	if !hasToken(u.Settings) {
+		return []string{}, nil
+	}
+	all, err := s.cluster.ConversationsOf(ctx, u.Key())
+	if err != nil {
+		return nil, cluster.Refusal(ctx, err, nil)
+	}
+	err, asked := error(noSession), 0
+	for i := range all {
+		c := &all[i]
+		if repository, _ := c.Spec.EffectiveRepository(); repository == "" || live.Running(c) != nil || asked == maxAsked {
+			continue
+		}
+		asked++
+		var known json.RawMessage
+		if known, err = s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: path, Query: query}, maxAnswer); err == nil {
+			return known, nil
+		}
+		if answer.CodeOf(err) == http.StatusFailedDependency { // this one has no token
+			err = noSession
+		}
+	}
+	return nil, err
+}
+
+// userInfo is who the user is: at the git host where that can be asked, else as the settings say.
+func (s *server) userInfo(ctx context.Context, r request) (any, error) {
+	if hasToken(r.user.Settings) {
+		if known, err := s.askHost(ctx, r.user, session.GitUserPath, nil); err == nil {
+			return known, nil
+		}
+	}
+	spec := &r.user.Settings.Spec
+	return session.GitUser{ID: string(r.user.UID), Login: r.user.Name, Name: spec.GitUserName, Email: firstOf(spec.GitUserEmail, spec.Email)}, nil
+}
+
+func hasToken(settings *v1alpha1.UserSettings) bool {
+	return settings.Spec.SecretsStore != nil && len(settings.Spec.SecretsStore.ProviderTokens) > 0
+}

@@ -1,0 +1,260 @@
+// Package githost asks the git host of a session's repository on behalf of its user, with the token that the session has. The facade
+// has none.
+package githost
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/runtime/workspace"
+)
+
+const (
+	timeout   = 10 * time.Second
+	maxAnswer = 8 << 20
+	perPage   = 30
+	most      = 100
+)
+
+// Errors that are told.
+var (
+	ErrNoToken = errors.New("the session has no token for a git host")
+	ErrHost    = errors.New("the git host does not answer as expected")
+	ErrToken   = errors.New("the git host does not take the token")
+)
+
+// Host of a repository.
+type Host struct {
+	provider v1alpha1.GitProvider
+	api      string
+	header   http.Header
+	client   *http.Client
+}
+
+// New is the host of a repository with its token.
+func New(repository *session.Repository, token string) (*Host, error) {
+	if repository == nil || token == "" {
+		return nil, ErrNoToken
+	}
+	remote, err := workspace.Locate(repository)
+	if err != nil || remote.User == "" { // the token is not for the host of this repository
+		return nil, ErrNoToken
+	}
+	h := &Host{provider: cmp.Or(repository.Provider, v1alpha1.GitHub), header: http.Header{}}
+	// A redirect would carry the token elsewhere.
+	h.client = &http.Client{Timeout: timeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	root := remote.URL.Scheme + "://" + remote.URL.Host
+	public := session.IsPublicHost(remote.URL.Hostname())
+	h.header.Set("Authorization", "Bearer "+token)
+	switch h.provider {
+	case v1alpha1.GitLab:
+		h.api = root + "/api/v4"
+	case v1alpha1.Bitbucket:
+		h.api = root + "/2.0"
+		if public {
+			h.api = "https://api.bitbucket.org/2.0"
+		}
+		if strings.Contains(token, ":") {
+			h.header.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(token)))
+		}
+	default:
+		h.api = root + "/api/v3"
+		if public {
+			h.api = "https://api.github.com"
+		}
+	}
+	return h, nil
+}
+
+func (h *Host) get(ctx context.Context, path string, query url.Values, into any) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, h.api+path+"?"+query.Encode(), nil)
+	if err != nil {
+		return ErrHost
+	}
+	request.Header = h.header.Clone()
+	request.Header.Set("Accept", "application/json")
+	response, err := h.client.Do(request)
+	if err != nil {
+		return ErrHost
+	}
+	defer response.Body.Close()
+	switch response.StatusCode {
+	case http.StatusOK:
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return ErrToken
+	default:
+		return fmt.Errorf("%w: it answers %d", ErrHost, response.StatusCode)
+	}
+	if json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(into) != nil {
+		return ErrHost
+	}
+	return nil
+}
+
+// text of what may be a number or a text.
+type text string
+
+func (t *text) UnmarshalJSON(raw []byte) error {
+	var s string
+	if json.Unmarshal(raw, &s) == nil {
+		*t = text(s)
+		return nil
+	}
+	*t = text(strings.TrimSpace(string(raw)))
+	return nil
+}
+
+// User that the token is of.
+func (h *Host) User(ctx context.Context) (*session.GitUser, error) {
+	var u struct {
+		ID        text    `json:"id"`
+		UUID      string  `json:"uuid"`
+		Login     string  `json:"login"`
+		Username  string  `json:"username"`
+		AvatarURL string  `json:"avatar_url"`
+		Company   *string `json:"company"`
+		Name      *string `json:"name"`
+		Display   *string `json:"display_name"`
+		Email     *string `json:"email"`
+	}
+	if err := h.get(ctx, "/user", nil, &u); err != nil {
+		return nil, err
+	}
+	if u.Name == nil {
+		u.Name = u.Display
+	}
+	return &session.GitUser{ID: cmp.Or(string(u.ID), u.UUID), Login: cmp.Or(u.Login, u.Username), AvatarURL: u.AvatarURL, Company: u.Company, Name: u.Name, Email: u.Email}, nil
+}
+
+// repository in the words of all hosts.
+type repository struct {
+	ID            text    `json:"id"`
+	UUID          string  `json:"uuid"`
+	FullName      string  `json:"full_name"`
+	Path          string  `json:"path_with_namespace"`
+	Private       *bool   `json:"private"`
+	IsPrivate     *bool   `json:"is_private"`
+	Visibility    string  `json:"visibility"`
+	Stars         *int64  `json:"stargazers_count"`
+	StarCount     *int64  `json:"star_count"`
+	PushedAt      *string `json:"pushed_at"`
+	Activity      *string `json:"last_activity_at"`
+	UpdatedOn     *string `json:"updated_on"`
+	DefaultBranch *string `json:"default_branch"`
+	MainBranch    *struct {
+		Name string `json:"name"`
+	} `json:"mainbranch"`
+}
+
+func (h *Host) repository(r repository) session.GitRepository {
+	result := session.GitRepository{
+		ID: cmp.Or(string(r.ID), r.UUID), FullName: cmp.Or(r.FullName, r.Path), GitProvider: string(h.provider),
+		Stars: cmp.Or(r.Stars, r.StarCount), PushedAt: cmp.Or(r.PushedAt, r.Activity, r.UpdatedOn), MainBranch: r.DefaultBranch,
+	}
+	switch private := cmp.Or(r.Private, r.IsPrivate); {
+	case private != nil:
+		result.IsPublic = !*private
+	default:
+		result.IsPublic = r.Visibility == "public"
+	}
+	if result.MainBranch == nil && r.MainBranch != nil {
+		result.MainBranch = &r.MainBranch.Name
+	}
+	return result
+}
+
+// Repositories of the user, or those that words find, a page of them.
+func (h *Host) Repositories(ctx context.Context, words string, page, size int) ([]session.GitRepository, error) {
+	if size < 1 || size > most {
+		size = perPage
+	}
+	page = max(page, 1)
+	number, count := strconv.Itoa(page), strconv.Itoa(size)
+	var found []repository
+	var err error
+	switch {
+	case h.provider == v1alpha1.GitLab:
+		query := url.Values{"membership": {"true"}, "order_by": {"last_activity_at"}, "page": {number}, "per_page": {count}}
+		if words != "" {
+			query.Set("search", words)
+		}
+		err = h.get(ctx, "/projects", query, &found)
+	case h.provider == v1alpha1.Bitbucket:
+		query := url.Values{"role": {"member"}, "sort": {"-updated_on"}, "page": {number}, "pagelen": {count}}
+		if words != "" {
+			query.Set("q", "name ~ "+strconv.Quote(words))
+		}
+		var list struct{ Values []repository }
+		err = h.get(ctx, "/repositories", query, &list)
+		found = list.Values
+	case words != "":
+		var list struct{ Items []repository }
+		err = h.get(ctx, "/search/repositories", url.Values{"q": {words}, "page": {number}, "per_page": {count}}, &list)
+		found = list.Items
+	default:
+		err = h.get(ctx, "/user/repos", url.Values{"sort": {"pushed"}, "page": {number}, "per_page": {count}}, &found)
+	}
+	list := []session.GitRepository{}
+	for _, r := range found {
+		list = append(list, h.repository(r))
+	}
+	return list, err
+}
+
+// Branches of a repository, owner/name.
+func (h *Host) Branches(ctx context.Context, name string) ([]session.GitBranch, error) {
+	var parts []string
+	for part := range strings.SplitSeq(strings.Trim(name, "/"), "/") {
+		if part == "" || part == "." || part == ".." {
+			return nil, fmt.Errorf("%w: repository: it is owner/name", ErrHost)
+		}
+		parts = append(parts, url.PathEscape(part))
+	}
+	if len(parts) < 2 {
+		return nil, fmt.Errorf("%w: repository: it is owner/name", ErrHost)
+	}
+	type branch struct {
+		Name      string `json:"name"`
+		Protected bool   `json:"protected"`
+		Commit    struct {
+			SHA  string  `json:"sha"`
+			ID   string  `json:"id"`
+			Date *string `json:"committed_date"`
+		} `json:"commit"`
+		Target struct {
+			Hash string  `json:"hash"`
+			Date *string `json:"date"`
+		} `json:"target"`
+	}
+	var found []branch
+	var err error
+	switch h.provider {
+	case v1alpha1.GitLab:
+		err = h.get(ctx, "/projects/"+strings.Join(parts, "%2F")+"/repository/branches", url.Values{"per_page": {strconv.Itoa(most)}}, &found)
+	case v1alpha1.Bitbucket:
+		var list struct{ Values []branch }
+		err = h.get(ctx, "/repositories/"+strings.Join(parts, "/")+"/refs/branches", url.Values{"pagelen": {strconv.Itoa(most)}}, &list)
+		found = list.Values
+	default:
+		err = h.get(ctx, "/repos/"+strings.Join(parts, "/")+"/branches", url.Values{"per_page": {strconv.Itoa(most)}}, &found)
+	}
+	list := []session.GitBranch{}
+	for _, b := range found {
+		list = append(list, session.GitBranch{
+			Name: b.Name, Protected: b.Protected, CommitSHA: cmp.Or(b.Commit.SHA, b.Commit.ID, b.Target.Hash), LastPushDate: cmp.Or(b.Commit.Date, b.Target.Date),
+		})
+	}
+	return list, err
+}
