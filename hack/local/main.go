@@ -195,7 +195,7 @@ func (l *local) prepare(context.Context) error {
 	if err != nil {
 		return err
 	}
-	purposes := append([]string{webhookPort, managerMetricsPort, managerHealthPort, facadeMetricsPort, archivePort}, cluster.ControlPlanePorts...)
+	purposes := append([]string{webhookPort, managerMetricsPort, managerHealthPort, facadeMetricsPort, archivePort, nodePort}, cluster.ControlPlanePorts...)
 	ports, err := cluster.AssignPorts(filepath.Join(l.stateDir, "ports.json"), purposes, l.port)
 	if err != nil {
 		return err

@@ -66,6 +66,12 @@ func TestSessionOverHTTPIsClonedServedWorkedOnAndCompleted(t *testing.T) {
 		}
 		return err
 	})
+	if got := i.kubectl(t, "exec", pod.Name, "-c", "session", "--", "sh", "-c", "pwd; env | grep -c PARLEY_SECRET || true"); got != filepath.Dir(clone)+"\n0\n" {
+		t.Errorf("a command in the pod says %q", got)
+	}
+	if got := i.kubectl(t, "logs", pod.Name, "-c", "session"); !strings.Contains(got, "msg=") {
+		t.Errorf("the log is %q", got)
+	}
 	if err := os.WriteFile(filepath.Join(clone, "finish"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -75,6 +81,18 @@ func TestSessionOverHTTPIsClonedServedWorkedOnAndCompleted(t *testing.T) {
 
 	run.signal(t, "local", syscall.SIGINT)
 	run.awaitEnd(t)
+}
+
+// kubectl as somebody types it.
+func (i *installation) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kubectl"), args...)
+	command.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(i.state, "kubeconfig"))
+	output, err := command.Output()
+	if err != nil {
+		t.Fatalf("kubectl %s: %v", strings.Join(args, " "), err)
+	}
+	return string(output)
 }
 
 // addAgent puts an agent into the catalogue, as an admin does.

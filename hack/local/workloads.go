@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -24,6 +25,7 @@ const (
 	managerHealthPort  = "manager-health"
 	facadeMetricsPort  = "facade-metrics"
 	archivePort        = "archive"
+	nodePort           = "node"
 )
 
 func (l *local) startManager(ctx context.Context) error {
@@ -81,6 +83,16 @@ func (l *local) startFacade(ctx context.Context) error {
 	})
 }
 
+// nodeAPI is where the API server asks the node for logs, and has it run commands.
+func (l *local) nodeAPI() (*node.API, error) {
+	config, err := l.plane.PKI.ServerTLS()
+	if err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("tcp", l.plane.Ports.Address(nodePort))
+	return &node.API{Listener: listener, TLS: config, Client: cluster.KubeletClient}, err
+}
+
 // startNode starts the node on which sessions run, until the given context ends.
 func (l *local) startNode(ctx context.Context) error {
 	runtime := filepath.Join(l.binDir, "runtime")
@@ -96,10 +108,14 @@ func (l *local) startNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	api, err := l.nodeAPI()
+	if err != nil {
+		return err
+	}
 	ctx, l.endNode = context.WithCancel(ctx)
 	l.node, err = node.Start(ctx, node.Options{
 		Name: "local", Client: pods, Say: l.say,
-		Runtime: runtime, State: l.stateDir, Logs: l.podLogs(),
+		Runtime: runtime, State: l.stateDir, Logs: l.podLogs(), API: api,
 	}, l.force)
 	if err != nil {
 		l.endNode()

@@ -33,6 +33,7 @@ const (
 	adminCert             = "admin"
 	controllerManagerCert = "kube-controller-manager"
 	etcdCert              = "etcd"
+	kubeletClientCert     = "kubelet-client"
 	etcdClientCert        = "etcd-client"
 	serviceAccountKey     = "service-account"
 )
@@ -48,6 +49,7 @@ var certificates = []certificate{
 	{servingCert, authority, pkix.Name{CommonName: "kube-apiserver"}, true},
 	{adminCert, authority, pkix.Name{CommonName: "local-admin", Organization: []string{"system:masters"}}, false},
 	{controllerManagerCert, authority, pkix.Name{CommonName: "system:kube-controller-manager"}, false},
+	{kubeletClientCert, authority, pkix.Name{CommonName: KubeletClient}, false},
 	{etcdCert, etcdAuthority, pkix.Name{CommonName: "etcd"}, true},
 	{etcdClientCert, etcdAuthority, pkix.Name{CommonName: "kube-apiserver"}, false},
 }
@@ -59,6 +61,9 @@ var (
 	// 10.96.0.1 is the first address of the service range: Service kubernetes.
 	servingAddresses = []net.IP{net.IPv4(127, 0, 0, 1).To4(), net.IPv4(10, 96, 0, 1).To4()}
 )
+
+// KubeletClient is the name by which nodes know the API server.
+const KubeletClient = "kube-apiserver-kubelet-client"
 
 // PKI is a directory of certificates and keys.
 type PKI struct {
@@ -204,6 +209,19 @@ func (p PKI) ClientTLS(authority, name string) (*tls.Config, error) {
 	pair, err := p.load(name)
 	config.Certificates = []tls.Certificate{pair}
 	return config, err
+}
+
+// ServerTLS is what a server on loopback serves with to clients of the authority.
+func (p PKI) ServerTLS() (*tls.Config, error) {
+	own, err := p.load(servingCert)
+	if err != nil {
+		return nil, err
+	}
+	config, err := p.ClientTLS(authority, "")
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{own}, ClientCAs: config.RootCAs}, nil
 }
 
 func template(subject pkix.Name, life time.Duration) *x509.Certificate {

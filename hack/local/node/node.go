@@ -5,7 +5,9 @@ package node
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
+	"net"
 	"path/filepath"
 	"sync"
 	"time"
@@ -29,6 +31,16 @@ type Options struct {
 	State   string // directory of pods and volumes
 	Logs    string // directory of the pods' logs
 	Say     func(format string, args ...any)
+	// API is what the API server asks for logs and commands; where it is nil, nobody is answered.
+	API *API
+}
+
+// API of the node, as a kubelet has one.
+type API struct {
+	Listener net.Listener
+	// TLS has the node's certificate, and the authority of clients. Client is the name of the one that may ask.
+	TLS    *tls.Config
+	Client string
 }
 
 // Node runs pods until its context ends.
@@ -60,6 +72,9 @@ func Start(ctx context.Context, o Options, force <-chan struct{}) (*Node, error)
 		return nil, fmt.Errorf("register node %s: %w", o.Name, err)
 	}
 	go n.renewLease(ctx)
+	if o.API != nil {
+		n.serveAPI(ctx, o.API.Listener, o.API.TLS, o.API.Client)
+	}
 
 	claims := n.informer("persistentvolumeclaims", &corev1.PersistentVolumeClaim{}, cache.ResourceEventHandlerFuncs{
 		DeleteFunc: func(o any) { n.claimGone(o) },

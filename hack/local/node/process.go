@@ -116,7 +116,7 @@ func (r *podRun) startProcess() (*exec.Cmd, error) {
 
 // openLog begins a new log with each pod, and goes on with it when the process is restarted.
 func (r *podRun) openLog() (*os.File, error) {
-	path := filepath.Join(r.node.Logs, r.pod.Namespace+"_"+r.pod.Name+".log")
+	path := r.node.logFile(r.pod.Namespace, r.pod.Name)
 	if r.seen.restarts == 0 {
 		return cluster.RotateLog(path)
 	}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"net"
 	"runtime"
 	"time"
 
@@ -25,6 +26,11 @@ const (
 func (n *Node) register(ctx context.Context) error {
 	nodes := n.Client.CoreV1().Nodes()
 	want := buildNode(n.Name)
+	if n.API != nil {
+		address, _ := n.API.Listener.Addr().(*net.TCPAddr)
+		want.Status.Addresses = append(want.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address.IP.String()})
+		want.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(address.Port)
+	}
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		node, err := nodes.Get(ctx, n.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {

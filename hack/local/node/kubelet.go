@@ -1,0 +1,215 @@
+package node
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/creack/pty"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	utilexec "k8s.io/utils/exec"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+const (
+	// glance is how often a log that is followed is looked at.
+	glance            = 100 * time.Millisecond
+	execIdleTimeout   = 4 * time.Hour
+	execCreateTimeout = 30 * time.Second
+)
+
+// serveAPI serves what the API server asks a kubelet for: the logs of pods, and commands to be run in them. Only it may ask: whoever
+// else has a certificate of the cluster's authority could run what they like here.
+func (n *Node) serveAPI(ctx context.Context, listener net.Listener, config *tls.Config, client string) {
+	config = config.Clone()
+	config.ClientAuth = tls.RequireAndVerifyClientCert
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /containerLogs/{namespace}/{pod}/{container}", n.serveLogs)
+	mux.HandleFunc("/exec/{namespace}/{pod}/{container}", n.serveExec)
+	server := &http.Server{
+		ReadHeaderTimeout: 10 * time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || r.TLS.PeerCertificates[0].Subject.CommonName != client {
+				http.Error(w, "only the API server may ask", http.StatusForbidden)
+				return
+			}
+			mux.ServeHTTP(w, r)
+		}),
+	}
+	context.AfterFunc(ctx, func() { _ = server.Close() })
+	go func() { _ = server.Serve(tls.NewListener(listener, config)) }()
+}
+
+// named is the run of a pod by its name.
+func (n *Node) named(namespace, name string) *podRun {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, run := range n.runs {
+		if run.pod.Namespace == namespace && run.pod.Name == name {
+			return run
+		}
+	}
+	return nil
+}
+
+func (n *Node) logFile(namespace, name string) string {
+	return filepath.Join(n.Logs, namespace+"_"+name+".log")
+}
+
+// serveLogs sends a pod's log: all of it or its last lines, and what comes if that is asked for.
+func (n *Node) serveLogs(w http.ResponseWriter, r *http.Request) {
+	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
+	run := n.named(namespace, name)
+	if run == nil {
+		http.Error(w, "there is no such pod here", http.StatusNotFound)
+		return
+	}
+	file, err := os.Open(n.logFile(namespace, name))
+	if err != nil {
+		http.Error(w, "there is no log yet", http.StatusNotFound)
+		return
+	}
+	defer file.Close()
+	if text := r.URL.Query().Get("tailLines"); text != "" {
+		lines, err := strconv.Atoi(text)
+		if err == nil {
+			err = seekTail(file, lines)
+		}
+		if err != nil {
+			http.Error(w, "tailLines: "+err.Error(), http.StatusBadRequest)
+			return
+		}
+	}
+	w.Header().Set("Content-Type", "text/plain")
+	control := http.NewResponseController(w)
+	for follow := r.URL.Query().Get("follow") == "true"; ; {
+		over := run.ctx.Err() != nil
+		if _, err := io.Copy(w, file); err != nil || control.Flush() != nil || !follow || over {
+			return
+		}
+		select {
+		case <-time.After(glance):
+		case <-run.ctx.Done():
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// seekTail goes to where the last lines of a file begin.
+func seekTail(file *os.File, lines int) error {
+	if lines < 0 {
+		return errors.New("it is not negative")
+	}
+	var starts []int64
+	reader, offset := bufio.NewReader(file), int64(0)
+	for {
+		line, err := reader.ReadString('\n')
+		if len(line) > 0 {
+			if starts = append(starts, offset); len(starts) > lines {
+				starts = starts[1:]
+			}
+			offset += int64(len(line))
+		}
+		if err != nil {
+			break
+		}
+	}
+	if len(starts) > 0 {
+		offset = starts[0]
+	}
+	_, err := file.Seek(offset, io.SeekStart)
+	return err
+}
+
+func (n *Node) serveExec(w http.ResponseWriter, r *http.Request) {
+	run := n.named(r.PathValue("namespace"), r.PathValue("pod"))
+	if run == nil {
+		http.Error(w, "there is no such pod here", http.StatusNotFound)
+		return
+	}
+	// A kubelet takes them under these names, and the library under those of the API server.
+	query := r.URL.Query()
+	for theirs, ours := range map[string]string{"input": remotecommand.ExecStdinParam, "output": remotecommand.ExecStdoutParam, "error": remotecommand.ExecStderrParam, "tty": remotecommand.ExecTTYParam} {
+		if query.Get(theirs) == "1" {
+			query.Set(ours, "1")
+		}
+	}
+	r.URL.RawQuery = query.Encode()
+	options, err := remotecommand.NewOptions(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	remotecommand.ServeExec(w, r, executor{run}, r.PathValue("pod"), string(run.pod.UID), r.PathValue("container"), query["command"], options,
+		execIdleTimeout, execCreateTimeout, remotecommand.SupportedStreamingProtocols)
+}
+
+// executor runs commands as processes beside the session, in its directory and with its environment, but without its secrets.
+type executor struct{ run *podRun }
+
+func (e executor) ExecInContainer(ctx context.Context, _, _, _ string, command []string, in io.Reader, out, errs io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
+	if len(command) == 0 {
+		return errors.New("there is no command")
+	}
+	environment, err := e.run.environment()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Dir = e.run.node.localPath(e.run.pod, e.run.pod.Spec.Containers[0].WorkingDir)
+	for _, variable := range environment {
+		if !strings.HasPrefix(variable, session.SecretVariables) {
+			cmd.Env = append(cmd.Env, variable)
+		}
+	}
+	if tty {
+		err = runInTerminal(cmd, in, out, resize)
+	} else {
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, errs
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		// Who closes nothing, as a shell that waits for its input, must not be waited for.
+		cmd.WaitDelay = time.Second
+		err = cmd.Run()
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return utilexec.CodeExitError{Err: exit, Code: exit.ExitCode()}
+	}
+	if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+		return fmt.Errorf("run %s: %w", command[0], err)
+	}
+	return nil
+}
+
+func runInTerminal(cmd *exec.Cmd, in io.Reader, out io.Writer, resize <-chan remotecommand.TerminalSize) error {
+	cmd.Env = append(cmd.Env, "TERM=xterm")
+	terminal, err := pty.Start(cmd)
+	if err != nil {
+		return err
+	}
+	defer terminal.Close()
+	go func() {
+		for size := range resize {
+			_ = pty.Setsize(terminal, &pty.Winsize{Rows: size.Height, Cols: size.Width})
+		}
+	}()
+	if in != nil {
+		go func() { _, _ = io.Copy(terminal, in) }()
+	}
+	_, _ = io.Copy(out, terminal) // it ends with an error when the process does
+	return cmd.Wait()
+}
