@@ -42,6 +42,12 @@ var failures = map[FailureKind]failureForm{
 		"invalid_request_error", "", "bad request"},
 }
 
+// googleStatus is what Google calls a status of HTTP.
+var googleStatus = map[int]string{
+	http.StatusBadRequest: "INVALID_ARGUMENT", http.StatusUnauthorized: "UNAUTHENTICATED", http.StatusNotFound: "NOT_FOUND",
+	http.StatusTooManyRequests: "RESOURCE_EXHAUSTED", http.StatusInternalServerError: "INTERNAL", 529: "UNAVAILABLE",
+}
+
 func writeFailure(w http.ResponseWriter, wire Wire, f Failure) {
 	form := failures[f.Kind]
 	words, body := form.openAIWords, map[string]any(nil)
@@ -51,9 +57,12 @@ func writeFailure(w http.ResponseWriter, wire Wire, f Failure) {
 	if f.Message != "" {
 		words = f.Message
 	}
-	if wire == Messages {
+	switch wire {
+	case Messages:
 		body = map[string]any{"type": "error", "error": map[string]any{"type": form.kind, "message": words}, "request_id": "req_scripted"}
-	} else {
+	case GenerateContent:
+		body = map[string]any{"error": map[string]any{"code": form.status, "message": words, "status": googleStatus[form.status]}}
+	default:
 		var code any
 		if form.code != "" {
 			code = form.code

@@ -13,6 +13,7 @@ const (
 	Messages        Wire = "messages"
 	ChatCompletions Wire = "chat.completions"
 	Responses       Wire = "responses"
+	GenerateContent Wire = "generateContent"
 )
 
 // Request is what a client sent, read into one form for all wires.
@@ -43,6 +44,8 @@ const (
 type Tool struct {
 	Name, Description string
 	Schema            json.RawMessage
+	// Namespace that the tool is in, on the responses wire.
+	Namespace string
 }
 
 // Turn is a message of the conversation. On the responses wire it is one item.

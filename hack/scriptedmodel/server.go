@@ -59,6 +59,7 @@ func New(script Script) *Server {
 	s.mux.Handle("POST /v1/messages", s.serve(messagesWire{}))
 	s.mux.Handle("POST /v1/chat/completions", s.serve(chatWire{}))
 	s.mux.Handle("POST /v1/responses", s.serve(responsesWire{}))
+	s.mux.HandleFunc("POST /v1beta/models/{call}", s.serveGoogle)
 	s.mux.HandleFunc("POST /v1/messages/count_tokens", func(w http.ResponseWriter, r *http.Request) {
 		n, _ := io.Copy(io.Discard, io.LimitReader(r.Body, maxBody))
 		writeJSON(w, http.StatusOK, map[string]any{"input_tokens": n / 4})
@@ -119,7 +120,8 @@ func (s *Server) serve(wire wire) http.Handler {
 		}
 		request, wrong := wire.read(r.Header, body)
 		request.Wire, request.Raw = wire.name(), body
-		request.HasAuthorization, request.HasAPIKey = r.Header.Get("Authorization") != "", r.Header.Get("x-api-key") != ""
+		request.HasAuthorization = r.Header.Get("Authorization") != ""
+		request.HasAPIKey = r.Header.Get("x-api-key") != "" || r.Header.Get("x-goog-api-key") != ""
 		request.Cached = strings.Count(string(body), `"cache_control"`)
 		step, wrong := s.take(request, wrong)
 		if len(wrong) > 0 {

@@ -26,6 +26,7 @@ const (
 	messages  = "/v1/messages"
 	chat      = "/v1/chat/completions"
 	responses = "/v1/responses"
+	google    = "/v1beta/models/m:generateContent"
 )
 
 func TestWhatAWireRefusesIsRefused(t *testing.T) {
@@ -54,12 +55,20 @@ func TestWhatAWireRefusesIsRefused(t *testing.T) {
 		"no tool output found for function call":  {responses, `{"model":"m","input":[{"type":"function_call","call_id":"a","name":"f","arguments":"{}"}]}`},
 		"no tool call found":                      {responses, `{"model":"m","input":[{"type":"function_call_output","call_id":"a","output":"x"}]}`},
 		"'input[0].type'":                         {responses, `{"model":"m","input":[{"type":"dream"}]}`},
+		"only be in `system` messages":            {messages, `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"tool_addition"}]}]}`},
+		"contents is not specified":               {google, `{}`},
+		"valid role":                              {google, `{"contents":[{"role":"robot","parts":[{"text":"x"}]}]}`},
+		"must have one initialized field":         {google, `{"contents":[{"role":"user","parts":[{}]}]}`},
+		"equal to the number of function call":    {google, `{"contents":[{"role":"user","parts":[{"text":"x"}]},{"role":"model","parts":[{"functionCall":{"name":"f"}}]},{"role":"user","parts":[{"text":"y"}]}]}`},
+		"followed by a function response turn":    {google, `{"contents":[{"role":"user","parts":[{"text":"x"}]},{"role":"model","parts":[{"functionCall":{"name":"f"}}]}]}`},
+		`function response of "g", want "f"`:      {google, `{"contents":[{"role":"model","parts":[{"functionCall":{"name":"f"}}]},{"role":"user","parts":[{"functionResponse":{"name":"g"}}]}]}`},
+		"Invalid function name":                   {google, `{"contents":[{"role":"user","parts":[{"text":"x"}]}],"tools":[{"functionDeclarations":[{"name":"a b"}]}]}`},
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
 			server := scriptedmodel.New(scriptedmodel.Script{})
 			status, body, _ := post(t, server, c[0], c[1])
-			if status != http.StatusBadRequest || !strings.Contains(body, "invalid_request_error") {
+			if status != http.StatusBadRequest || !strings.Contains(body, "invalid_request_error") && !strings.Contains(body, "INVALID_ARGUMENT") {
 				t.Errorf("%d %s", status, body)
 			}
 			if v := server.Violations(); len(v) != 1 || !strings.Contains(v[0], want) {
@@ -125,6 +134,23 @@ func TestTheResponsesWireStreams(t *testing.T) {
 	}
 	if got := strings.Join(kinds, " "); !strings.HasPrefix(got, "response.created") || !strings.HasSuffix(got, "response.completed") || !strings.Contains(got, "response.function_call_arguments.done response.output_item.done") {
 		t.Errorf("the events are %s", got)
+	}
+}
+
+func TestTheWireOfGeminiStreams(t *testing.T) {
+	t.Parallel()
+	server := scriptedmodel.New(scriptedmodel.Script{Steps: []scriptedmodel.Step{{
+		Text: "hello there", Calls: []scriptedmodel.Call{{Name: "f"}}, Usage: &scriptedmodel.Usage{Input: 3, Output: 4},
+	}}})
+	_, body, _ := post(t, server, "/v1beta/models/m:streamGenerateContent?alt=sse",
+		`{"contents":[{"role":"user","parts":[{"text":"x"}]}],"tools":[{"functionDeclarations":[{"name":"f"}]}]}`)
+	events := strings.Split(strings.TrimSpace(body), "\n\n")
+	last := events[len(events)-1]
+	if len(events) < 3 || !strings.Contains(last, `"functionCall":{"args":{},"id":"call_0_0","name":"f"}`) || !strings.Contains(last, `"finishReason":"STOP"`) || !strings.Contains(last, `"totalTokenCount":7`) {
+		t.Errorf("the events are %s", body)
+	}
+	if request := server.Requests()[0]; request.Wire != scriptedmodel.GenerateContent || request.Model != "m" || !request.Stream || !request.Offers("f") {
+		t.Errorf("the request is %+v", request)
 	}
 }
 

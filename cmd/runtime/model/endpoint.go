@@ -65,10 +65,13 @@ func locate(baseURL, model string) (*endpoint, error) {
 func (e *endpoint) url(call route, query string) *url.URL {
 	target := e.base
 	path := strings.TrimRight(target.EscapedPath(), "/")
-	if call.wire == anthropic {
+	switch {
+	case call.wire == anthropic:
 		// That SDK is given a host and adds the version itself.
 		path = strings.TrimSuffix(path, "/v1") + "/v1"
-	} else if path == "" {
+	case call.wire == google:
+		path, query = googleBase(path), googleQuery(query)
+	case path == "":
 		path = "/v1"
 	}
 	path += call.path

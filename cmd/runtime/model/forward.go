@@ -129,6 +129,8 @@ func (p *Proxy) request(ctx context.Context, r *http.Request, call route, body [
 	case p.options.Key == "":
 	case call.wire == anthropic:
 		out.Header.Set("X-Api-Key", p.options.Key)
+	case call.wire == google:
+		out.Header.Set("X-Goog-Api-Key", p.options.Key)
 	default:
 		out.Header.Set("Authorization", "Bearer "+p.options.Key)
 	}

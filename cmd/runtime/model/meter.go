@@ -82,6 +82,7 @@ func (m *meter) picked(path string, value []byte) {
 			Cached int64 `json:"cached_tokens"`
 		} `json:"input_tokens_details"`
 		Cost json.RawMessage `json:"cost"`
+		googleUsage
 	}
 	// A field of another type than it should be is passed by; the others are read all the same.
 	if err := json.Unmarshal(value, &told); err != nil && !isTypeError(err) || strings.TrimSpace(string(value)) == "null" {
@@ -97,6 +98,8 @@ func (m *meter) picked(path string, value []byte) {
 		t.input = told.PromptTokens - t.cacheRead - t.cacheWrite
 		// Some leave what the model thought out of the completion, and have it in the total.
 		t.output = max(told.CompletionTokens, told.TotalTokens-told.PromptTokens)
+	case google:
+		t = told.tokens()
 	default:
 		t = tokens{told.InputTokens - told.InputDetails.Cached, told.OutputTokens, told.InputDetails.Cached, 0}
 	}

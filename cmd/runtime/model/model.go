@@ -3,6 +3,7 @@
 package model
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
@@ -80,19 +82,29 @@ type route struct {
 	path string
 	// counted calls ask the model for something.
 	counted bool
+	// model, where the path names it.
+	model string
 }
 
 // routes of the proxy. An SDK for OpenAI's wires may take the base URL for one that ends in /v1, so these are served without
 // it too.
 var routes = map[string]route{
-	"POST /v1/messages":              {anthropic, "/messages", true},
-	"POST /v1/messages/count_tokens": {anthropic, "/messages/count_tokens", false},
-	"POST /v1/chat/completions":      {chat, "/chat/completions", true},
-	"POST /chat/completions":         {chat, "/chat/completions", true},
-	"POST /v1/responses":             {responses, "/responses", true},
-	"POST /responses":                {responses, "/responses", true},
-	"GET /v1/models":                 {chat, "/models", false},
-	"GET /models":                    {chat, "/models", false},
+	"POST /v1/messages":              {wire: anthropic, path: "/messages", counted: true},
+	"POST /v1/messages/count_tokens": {wire: anthropic, path: "/messages/count_tokens"},
+	"POST /v1/chat/completions":      {wire: chat, path: "/chat/completions", counted: true},
+	"POST /chat/completions":         {wire: chat, path: "/chat/completions", counted: true},
+	"POST /v1/responses":             {wire: responses, path: "/responses", counted: true},
+	"POST /responses":                {wire: responses, path: "/responses", counted: true},
+	"GET /v1/models":                 {wire: chat, path: "/models"},
+	"GET /models":                    {wire: chat, path: "/models"},
+}
+
+// routeOf a request; false where there is none.
+func routeOf(r *http.Request) (route, bool) {
+	if call, known := routes[r.Method+" "+r.URL.Path]; known {
+		return call, true
+	}
+	return googleRoute(r)
 }
 
 // New is a proxy for the model of the options. Its errors are for the user: they name the setting that is wrong.
@@ -135,13 +147,16 @@ func (p *Proxy) Usage() Usage { return p.ledger.usage() }
 
 // ServeHTTP forwards a call, and counts it.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	call, known := routes[r.Method+" "+r.URL.Path]
+	call, known := routeOf(r)
 	switch {
 	case !known:
 		refuse(w, chat, http.StatusNotFound, "not_found_error", "the session serves no such path of the model's API")
 		return
 	case !Local(r):
 		refuse(w, call.wire, http.StatusForbidden, "permission_error", "the model is served on the loopback address only")
+		return
+	case call.pieces(r.URL.Query()):
+		refuse(w, call.wire, http.StatusBadRequest, "invalid_request_error", "the session serves "+streamGenerateContent+" as events only: ask for alt=sse")
 		return
 	}
 	if !call.counted && r.Header.Get("Anthropic-Version") != "" {
@@ -167,7 +182,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Unusable answers every call with why the model cannot be used.
 func Unusable(why error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		call := routes[r.Method+" "+r.URL.Path]
+		call, _ := routeOf(r)
 		refuse(w, call.wire, http.StatusBadRequest, "invalid_request_error", why.Error())
 	})
 }
@@ -205,8 +220,11 @@ func (p *problem) write(w http.ResponseWriter, wire wire) {
 // refuse answers in the shape of the wire, which the agent's SDK understands.
 func refuse(w http.ResponseWriter, wire wire, status int, kind, message string) {
 	answer := map[string]any{"error": map[string]string{"type": kind, "message": message}}
-	if wire == anthropic {
+	switch wire {
+	case anthropic:
 		answer["type"] = "error"
+	case google:
+		answer["error"] = map[string]any{"code": status, "message": message, "status": strings.ToUpper(kind)}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
@@ -243,6 +261,6 @@ func readAsk(w http.ResponseWriter, r *http.Request, call route) (*ask, *problem
 	if err := json.Unmarshal(body, &fields); err != nil {
 		return nil, &problem{http.StatusBadRequest, "invalid_request_error", "the request is not valid JSON, or not of this API"}
 	}
-	a.model, a.streamed, a.usageAsked = fields.Model, fields.Stream, fields.StreamOptions.IncludeUsage
+	a.model, a.streamed, a.usageAsked = cmp.Or(call.model, fields.Model), fields.Stream, fields.StreamOptions.IncludeUsage
 	return a, nil
 }
