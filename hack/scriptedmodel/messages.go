@@ -31,7 +31,9 @@ func (messagesWire) read(header http.Header, body []byte) (*Request, []string) {
 	}
 	request.System = anthropicSystem(o["system"], &wrong)
 	request.Tools = anthropicTools(o["tools"], &wrong)
-	request.Turns = anthropicTurns(list(o["messages"]), &wrong)
+	var later string
+	request.Turns, later = anthropicTurns(list(o["messages"]), &wrong)
+	request.System += later
 	for _, turn := range request.Turns {
 		if len(turn.Calls)+len(turn.Results) > 0 && len(request.Tools) == 0 {
 			wrong.add("requests which include `tool_use` or `tool_result` blocks must define tools")
@@ -82,17 +84,18 @@ func anthropicTools(v any, wrong *findings) []Tool {
 	return tools
 }
 
-func anthropicTurns(messages []any, wrong *findings) []Turn {
+// anthropicTurns reads the messages, and what the system says between them.
+func anthropicTurns(messages []any, wrong *findings) (turns []Turn, system string) {
 	if len(messages) == 0 {
 		wrong.add("messages: at least one message is required")
-		return nil
+		return nil, ""
 	}
-	var turns []Turn
 	ids := map[string]bool{}
 	for i, m := range messages {
 		message := obj(m)
 		turn := Turn{Role: str(message["role"])}
-		if turn.Role != "user" && turn.Role != "assistant" {
+		fromSystem := turn.Role == "system"
+		if turn.Role != "user" && turn.Role != "assistant" && !fromSystem {
 			wrong.add("messages.%d.role: Input should be 'user' or 'assistant'", i)
 		}
 		content := list(message["content"])
@@ -105,6 +108,10 @@ func anthropicTurns(messages []any, wrong *findings) []Turn {
 		for j, block := range content {
 			anthropicBlock(obj(block), &turn, i, j, wrong)
 		}
+		if fromSystem {
+			system += "\n" + turn.Text
+			continue
+		}
 		for _, call := range turn.Calls {
 			if ids[call.ID] {
 				wrong.add("messages.%d: `tool_use` ids must be unique", i)
@@ -112,19 +119,19 @@ func anthropicTurns(messages []any, wrong *findings) []Turn {
 			ids[call.ID] = true
 		}
 		var before Turn
-		if i > 0 {
-			before = turns[i-1]
+		if len(turns) > 0 {
+			before = turns[len(turns)-1]
 		}
 		anthropicPairs(i, before, turn, wrong)
 		turns = append(turns, turn)
 	}
-	if turns[0].Role != "user" {
+	if len(turns) == 0 || turns[0].Role != "user" {
 		wrong.add("messages: first message must use the \"user\" role")
 	}
-	if last := turns[len(turns)-1]; last.Role == "assistant" {
+	if len(turns) > 0 && turns[len(turns)-1].Role == "assistant" {
 		wrong.add("this model does not support assistant message prefill: the conversation must end with a user message")
 	}
-	return turns
+	return turns, system
 }
 
 // anthropicBlock reads a block of content into the turn.
@@ -162,6 +169,10 @@ func anthropicBlock(block object, turn *Turn, i, j int, wrong *findings) {
 	case "thinking":
 		if str(block["signature"]) == "" {
 			wrong.add("messages.%d.content.%d.thinking.signature: Field required", i, j)
+		}
+	case "tool_addition", "tool_removal":
+		if turn.Role != "system" {
+			wrong.add("messages.%d: `%s` blocks can only be in `system` messages", i, kind)
 		}
 	case "redacted_thinking", "document", "search_result", "server_tool_use", "web_search_tool_result":
 	default:

@@ -23,17 +23,7 @@ func (responsesWire) read(_ http.Header, body []byte) (*Request, []string) {
 	if request.Model == "" {
 		wrong.add("missing required parameter: 'model'")
 	}
-	for i, t := range list(o["tools"]) {
-		tool := obj(t)
-		switch kind := str(tool["type"]); kind {
-		case "":
-			wrong.add("missing required parameter: 'tools[%d].type'", i)
-		case "function":
-			request.Tools = append(request.Tools, openAITool(fmt.Sprintf("tools[%d]", i), tool, &wrong))
-		default: // tools that the provider has itself, new ones every few months
-			request.Tools = append(request.Tools, Tool{Name: str(tool["name"]), Description: kind})
-		}
-	}
+	responsesTools(request, "tools", o["tools"], &wrong)
 	input := list(o["input"])
 	if isString(o["input"]) {
 		input = []any{object{"type": "message", "role": "user", "content": o["input"]}}
@@ -53,6 +43,27 @@ func (responsesWire) read(_ http.Header, body []byte) (*Request, []string) {
 	return request, wrong
 }
 
+// responsesTools reads a list of tools. Those of a namespace are called with its name beside theirs.
+func responsesTools(request *Request, at string, tools any, wrong *findings) {
+	for i, t := range list(tools) {
+		tool, at := obj(t), fmt.Sprintf("%s[%d]", at, i)
+		switch kind := str(tool["type"]); kind {
+		case "":
+			wrong.add("missing required parameter: '%s.type'", at)
+		case "function":
+			request.Tools = append(request.Tools, openAITool(at, tool, wrong))
+		case "namespace":
+			first := len(request.Tools)
+			responsesTools(request, at+".tools", tool["tools"], wrong)
+			for j := range request.Tools[first:] {
+				request.Tools[first+j].Namespace = str(tool["name"])
+			}
+		default: // tools that the provider has itself, new ones every few months
+			request.Tools = append(request.Tools, Tool{Name: str(tool["name"]), Description: kind})
+		}
+	}
+}
+
 // responsesItem reads one item of the input; calls says which calls have their output.
 func responsesItem(request *Request, item object, i int, calls map[string]bool, wrong *findings) {
 	kind := str(item["type"])
@@ -60,6 +71,8 @@ func responsesItem(request *Request, item object, i int, calls map[string]bool, 
 		kind = "message"
 	}
 	switch {
+	case kind == "additional_tools":
+		responsesTools(request, fmt.Sprintf("input[%d].tools", i), item["tools"], wrong)
 	case kind == "message":
 		turn := Turn{Role: str(item["role"])}
 		responsesContent(item["content"], &turn, i, wrong)
@@ -130,7 +143,11 @@ func (a answer) responsesItems() []object {
 			"content": []any{object{"type": "output_text", "text": a.Text, "annotations": []any{}}}})
 	}
 	for _, call := range a.Calls {
-		items = append(items, object{"type": "function_call", "id": "fc_" + call.ID, "call_id": call.ID, "name": call.Name, "arguments": string(call.Input), "status": "completed"})
+		item := object{"type": "function_call", "id": "fc_" + call.ID, "call_id": call.ID, "name": call.Name, "arguments": string(call.Input), "status": "completed"}
+		if call.Namespace != "" {
+			item["namespace"] = call.Namespace
+		}
+		items = append(items, item)
 	}
 	return items
 }

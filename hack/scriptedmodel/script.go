@@ -47,6 +47,8 @@ type Call struct {
 	Input json.RawMessage `json:"input"`
 	// ID is made up where it is empty: call_<step>_<number>.
 	ID string `json:"id,omitempty"`
+	// Namespace of the tool, on the responses wire.
+	Namespace string `json:"namespace,omitempty"`
 }
 
 // Usage in tokens. Cached ones are part of Input.
