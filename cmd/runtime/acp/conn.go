@@ -33,7 +33,16 @@ type Error struct {
 	Data    json.RawMessage `json:"data,omitempty"`
 }
 
-func (e *Error) Error() string { return e.Message }
+// Error is the message, and the details that many agents have beside a message that says nothing.
+func (e *Error) Error() string {
+	var data struct {
+		Details string `json:"details"`
+	}
+	if json.Unmarshal(e.Data, &data) == nil && data.Details != "" {
+		return e.Message + ": " + data.Details
+	}
+	return e.Message
+}
 
 // Handler is told what the agent says of its own accord.
 type Handler interface {

@@ -42,13 +42,11 @@ func (d *Driver) Permission(ctx context.Context, params json.RawMessage) (any, e
 	var told toolCall
 	var content struct {
 		Content json.RawMessage `json:"content"`
-		Meta    map[string]any  `json:"_meta"`
 	}
 	if err := json.Unmarshal(request.ToolCall, &told); err != nil {
 		return nil, err
 	}
 	_ = json.Unmarshal(request.ToolCall, &content) // it is an object: the line before says so
-	told.Name, _ = content.Meta[acp.MetaTool].(string)
 	// One question at a time: a client shows one.
 	d.asking.Lock()
 	defer d.asking.Unlock()

@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"strings"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/acp"
 )
 
 // toolCall is what an agent tells of a call of a tool, at once or bit by bit.
@@ -20,7 +23,29 @@ type toolCall struct {
 		Path string `json:"path"`
 	} `json:"locations"`
 	// Name of the tool, from agents that tell it.
-	Name string `json:"-"`
+	Name string `json:"name"`
+	// Meta is what it tells beside the protocol.
+	Meta map[string]any `json:"_meta"`
+}
+
+// beside is what an agent tells at this path beside the protocol; nil where it does not.
+func (t *toolCall) beside(path ...string) any {
+	var value any = t.Meta
+	for _, key := range path {
+		fields, _ := value.(map[string]any)
+		value = fields[key]
+	}
+	return value
+}
+
+// name of the tool: that of the protocol, or of those who tell it beside: qwen, and Parley's own agent.
+func (t *toolCall) toolName() string {
+	for _, name := range []any{t.beside(acp.MetaTool), t.beside("toolName"), t.Name} {
+		if text, _ := name.(string); text != "" {
+			return text
+		}
+	}
+	return ""
 }
 
 // The states of a call.
@@ -30,7 +55,11 @@ const (
 )
 
 // kindExecute is the kind of a tool that runs commands, and commandFields are where its input may hold one.
-const kindExecute = "execute"
+// kindOther is one that is none of the usual ones.
+const (
+	kindExecute = "execute"
+	kindOther   = "other"
+)
 
 var commandFields = []string{argCommand, "cmd"}
 
@@ -38,6 +67,8 @@ var commandFields = []string{argCommand, "cmd"}
 type call struct {
 	toolCall
 	content  json.RawMessage
+	printed  strings.Builder
+	exit     *int
 	started  bool // there is an action of it
 	observed bool // and what came of it
 }
@@ -50,8 +81,10 @@ func (t *translator) known(told *toolCall, content json.RawMessage) *call {
 		t.calls[told.ID] = c
 	}
 	c.ID = told.ID
+	name := told.toolName()
 	for _, field := range []struct{ have, told *string }{
-		{&c.Title, &told.Title}, {&c.ToolKind, &told.ToolKind}, {&c.Status, &told.Status}, {&c.Name, &told.Name},
+		{&c.Title, &told.Title}, {&c.ToolKind, &told.ToolKind}, {&c.Status, &told.Status},
+		{&c.Name, &name},
 	} {
 		if *field.told != "" {
 			*field.have = *field.told
@@ -63,11 +96,22 @@ func (t *translator) known(told *toolCall, content json.RawMessage) *call {
 	if said(told.RawOutput) {
 		c.RawOutput = told.RawOutput
 	}
-	if said(content) {
+	// What is told now stands for all that was told before, and so does an empty list.
+	if text := string(bytes.TrimSpace(content)); text != "" && text != "null" {
 		c.content = content
+	}
+	// Codex tells so what a command prints, bit by bit, and how it ended.
+	if text, _ := told.beside("terminal_output_delta", "data").(string); c.printed.Len() < maxInput {
+		c.printed.WriteString(text)
+	}
+	if code, ok := told.beside("terminal_exit", "exit_code").(float64); ok {
+		c.exit = ptr.To(int(code))
 	}
 	if len(told.Locations) > 0 {
 		c.Locations = told.Locations
+	}
+	if c.ToolKind == kindExecute && c.field(commandFields...) == "" && c.field("server") != "" && c.field("tool") != "" {
+		c.ToolKind = kindOther // codex calls the tools of others so
 	}
 	return c
 }
@@ -165,6 +209,9 @@ func (c *call) name() string {
 	if c.Name != "" {
 		return c.Name
 	}
+	if tool := c.field("tool"); tool != "" {
+		return tool
+	}
 	return c.Title
 }
 
@@ -188,6 +235,7 @@ func (c *call) action(confirmation string) session.Event {
 	case "think":
 		e.Action, e.Args = session.ActionThink, map[string]any{argThought: cut(c.Title)}
 	default:
+		e.Message = c.name()
 		e.Action, e.Args = session.ActionTool, map[string]any{"name": c.name(), "arguments": boundedValue(c.input()), argThought: ""}
 	}
 	if risk := c.risk(); risk != "" {
@@ -199,13 +247,22 @@ func (c *call) action(confirmation string) session.Event {
 	return e
 }
 
+// result is what came of the call, as text. Of a command it is what it printed, without what an agent adds for people.
+func (c *call) result() string {
+	output, plain := outputOf(c.RawOutput)
+	switch told := textOf(c.content); {
+	case c.printed.Len() > 0:
+		return c.printed.String()
+	case plain && c.ToolKind == kindExecute, told == "":
+		return output
+	default:
+		return told
+	}
+}
+
 // observation of what came of the call. Its cause is set where it is recorded.
 func (c *call) observation() session.Event {
-	content := textOf(c.content)
-	if content == "" {
-		content = outputOf(c.RawOutput)
-	}
-	content = cut(content)
+	content := cut(c.result())
 	success := c.Status == callCompleted
 	e := session.Event{Source: session.FromAgent, Message: firstLine(c.Title), Content: &content, ToolCall: &session.ToolCall{ID: c.ID, Function: c.Name}}
 	switch c.ToolKind {
@@ -222,6 +279,7 @@ func (c *call) observation() session.Event {
 	case "think":
 		e.Observation = session.ActionThink
 	default:
+		e.Message = c.name()
 		e.Observation, e.Extras = session.ObservedTool, map[string]any{"name": c.name(), "arguments": boundedValue(c.input())}
 	}
 	e.Success = &success
@@ -238,7 +296,7 @@ func (c *call) exitCode() int {
 		} `json:"metadata"`
 	}
 	_ = json.Unmarshal(c.RawOutput, &output)
-	for _, code := range []*int{output.Snake, output.Camel, output.Metadata.Exit} {
+	for _, code := range []*int{c.exit, output.Snake, output.Camel, output.Metadata.Exit} {
 		if code != nil {
 			return *code
 		}
@@ -272,20 +330,27 @@ func (c *call) change() map[string]any {
 	return extras
 }
 
-// outputOf is the output of a tool as text, in whatever form it came.
-func outputOf(raw json.RawMessage) string {
-	var text string
-	if json.Unmarshal(raw, &text) == nil {
-		return text
+// outputOf is the output of a tool as text, in whatever form it came; plain where it is just that.
+func outputOf(raw json.RawMessage) (text string, plain bool) {
+	if json.Unmarshal(raw, &text) == nil && string(raw) != "null" {
+		return text, true
 	}
 	var fields struct {
 		Output *string `json:"output"`
+		// Result is codex's, of a tool of others.
+		Result struct {
+			Content json.RawMessage `json:"content"`
+		} `json:"result"`
 	}
-	if json.Unmarshal(raw, &fields) == nil && fields.Output != nil {
-		return *fields.Output
+	_ = json.Unmarshal(raw, &fields) // what is no object has no fields
+	if fields.Output != nil {
+		return *fields.Output, true
+	}
+	if text = textOf(fields.Result.Content); text != "" {
+		return text, true
 	}
 	if !said(raw) {
-		return ""
+		return "", false
 	}
-	return string(raw)
+	return string(raw), false
 }

@@ -14,7 +14,6 @@ type update struct {
 	Content json.RawMessage `json:"content"`
 	Entries []planEntry     `json:"entries"`
 	toolCall
-	Meta map[string]any `json:"_meta"`
 }
 
 type planEntry struct {
@@ -78,7 +77,6 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 		}
 		return events, seq, nil
 	case updateTool, updateToolChange:
-		u.Name, _ = u.Meta[acp.MetaTool].(string)
 		return append(t.flush(), t.tool(&u.toolCall, u.Content)...), seq, nil
 	case updatePlan:
 		return append(t.flush(), planEvent(u.Entries)), seq, nil

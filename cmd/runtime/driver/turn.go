@@ -218,15 +218,10 @@ func (d *Driver) ended(reason string, err error) ending {
 	switch {
 	case errors.As(err, &told):
 		var data struct {
-			Kind    string `json:"kind"`
-			Details string `json:"details"`
+			Kind string `json:"kind"`
 		}
-		_ = json.Unmarshal(told.Data, &data)
-		text := told.Message
-		if data.Details != "" {
-			text += ": " + data.Details
-		}
-		return ending{state: session.StateError, reason: cut(text), id: errorIDs[data.Kind]}
+		_ = json.Unmarshal(told.Data, &data) // what has no kind has none
+		return ending{state: session.StateError, reason: cut(told.Error()), id: errorIDs[data.Kind]}
 	case err != nil:
 		return ending{state: session.StateError, reason: d.agent.whyGone()}
 	}
