@@ -29,6 +29,9 @@ type Agent struct {
 	// Confirms says that it asks before each action that changes something, when it is told to. An agent that does not is
 	// refused in confirmation mode.
 	Confirms bool `json:"confirms,omitempty"`
+	// Forgets says that it cannot go on with its session once it was started anew, whatever it says itself. It is given a new
+	// one then, and told what happened.
+	Forgets bool `json:"forgets,omitempty"`
 	// Command of the agent. Each argument is a template of an AgentInput; one that renders to nothing is left out.
 	Command []string `json:"command,omitempty"`
 	// Env of the agent, beside what every agent gets. The values are templates in the same way, and may take the value of

@@ -156,6 +156,8 @@ func (d *Driver) goOn(ctx context.Context, last string, request acp.SessionReque
 	method := acp.MethodLoad
 	exact := d.agent.can.ExactReplay()
 	switch {
+	case d.Doc.Agent.Forgets:
+		return errors.New("its entry in the catalogue says that it forgets")
 	case exact:
 	case d.agent.can.CanResume():
 		method = acp.MethodResume

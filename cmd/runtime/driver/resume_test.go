@@ -11,11 +11,21 @@ import (
 // A turn that was under way is gone on with in the way that the agent knows, and is never begun as if it were new.
 func TestATurnThatWasCutOffIsGoneOnWith(t *testing.T) {
 	t.Parallel()
-	for can, method := range map[string]string{"plain": "session/new", "plainload": "session/load", "plainresume": "session/resume"} {
-		t.Run(method, func(t *testing.T) {
+	for name, c := range map[string]struct {
+		can     string
+		forgets bool
+		method  string
+	}{
+		"by neither":                 {"plain", false, "session/new"},
+		"by loading":                 {"plainload", false, "session/load"},
+		"by resuming":                {"plainresume", false, "session/resume"},
+		"by loading, but it forgets": {"plainload", true, "session/new"},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := newDrive(t, session.Document{FirstMessage: orders("say working", "wait "+filepath.Join(t.TempDir(), "never"))})
-			d.can = can
+			d.can, d.doc.Agent.Forgets = c.can, c.forgets
+			method := c.method
 			d.start().wait("work", func() bool { return strings.Contains(d.heard(), "session/prompt") })
 			d.stop()
 			before := len(d.heard())
