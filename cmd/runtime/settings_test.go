@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/scriptedmodel"
 )
 
@@ -44,6 +45,9 @@ func asked(state session.State) func(*testing.T, *pod) {
 		t.Helper()
 		eventually(t, "the agent asks", func() bool {
 			told := p.told(t)
+			if len(told) > 0 && strings.Contains(told[len(told)-1], "agent_state_changed error") {
+				t.Fatalf("the events are\n%s", strings.Join(told, "\n"))
+			}
 			return len(told) > 0 && strings.Contains(told[len(told)-1], string(session.StateConfirmation))
 		})
 		p.answer(t, state)
@@ -63,6 +67,7 @@ func imagesOf(request *scriptedmodel.Request) (images int) {
 // Each row is a setting: what the agent, the model or the workspace has of it.
 func TestEachSettingHasItsEffect(t *testing.T) {
 	const made = "echo made > made"
+	const commits = "git config user.useConfigOnly true; git commit --allow-empty -m x && git log -1 --format='%an <%ae> %cn <%ce>' > ../made"
 	for name, c := range map[string]struct {
 		change func(*session.Document)
 		steps  []scriptedmodel.Step
@@ -142,7 +147,59 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 				d.Settings.EnableDefaultCondenser = ptr.To(false)
 				d.Models = session.Models{"scripted/model": {ContextWindow: 4000}}
 			},
-			steps: []scriptedmodel.Step{{Calls: []scriptedmodel.Call{bash(made)}, Usage: &scriptedmodel.Usage{Input: 3900, Output: 50}}, says("never")}, ends: session.StateError, file: "made\n",
+			steps: []scriptedmodel.Step{{Calls: []scriptedmodel.Call{bash(made)}, Usage: &scriptedmodel.Usage{Input: 3900, Output: 50}}, says("never")}, ends: session.StateError,
+			events: []string{"context is almost full"}, file: "made\n", requests: 1,
+		},
+		"enable_default_condenser on": {
+			change: func(d *session.Document) {
+				d.Settings.EnableDefaultCondenser = ptr.To(true)
+				d.Models = session.Models{"scripted/model": {ContextWindow: 4000}}
+			},
+			steps: []scriptedmodel.Step{
+				{Calls: []scriptedmodel.Call{bash(made + "; echo ou''tput")}, Usage: &scriptedmodel.Usage{Input: 3900, Output: 50}},
+				{Text: "The file is made.", When: func(r *scriptedmodel.Request) bool {
+					return len(r.Tools) == 0 && r.Contains("work") && r.Contains("execute_bash") && r.Contains("output")
+				}},
+				{Text: "Done.", When: func(r *scriptedmodel.Request) bool {
+					return len(r.Tools) > 0 && r.Contains("The file is made.") && !r.Contains("output")
+				}},
+			},
+			events: []string{"was summarised", "agent message  Done."}, file: "made\n", requests: 3,
+		},
+		"git_user_name and git_user_email": {
+			change: func(d *session.Document) {
+				d.Repository = &session.Repository{Name: repository(t)}
+				d.Settings.GitUserName, d.Settings.GitUserEmail = ptr.To("Ada"), ptr.To("ada@example.com")
+				d.Settings.Email, d.Settings.EmailVerified = ptr.To("other@example.com"), ptr.To(true)
+			},
+			steps: []scriptedmodel.Step{calls(bash(commits)), says("Done.")}, file: "Ada <ada@example.com> Ada <ada@example.com>\n",
+		},
+		"email where git_user_email is not set": {
+			change: func(d *session.Document) {
+				d.Repository = &session.Repository{Name: repository(t)}
+				d.Settings.GitUserName, d.Settings.Email, d.Settings.EmailVerified = ptr.To("Ada"), ptr.To("ada@example.com"), ptr.To(true)
+			},
+			steps: []scriptedmodel.Step{calls(bash(commits)), says("Done.")}, file: "Ada <ada@example.com> Ada <ada@example.com>\n",
+		},
+		"email that is not verified": {
+			change: func(d *session.Document) {
+				d.Repository = &session.Repository{Name: repository(t)}
+				d.Settings.GitUserName, d.Settings.Email, d.Settings.EmailVerified = ptr.To("Ada"), ptr.To("ada@example.com"), ptr.To(false)
+			},
+			// git refuses to commit for somebody without an address.
+			steps: []scriptedmodel.Step{calls(bash(commits)), says("I cannot.")}, events: []string{"user.email"},
+		},
+		"create_microagent": {
+			change: func(d *session.Document) {
+				d.Repository = &session.Repository{Name: repository(t)}
+				d.FirstMessage = session.FirstMessage(&v1alpha1.ConversationSpec{
+					CreateMicroagent: &v1alpha1.CreateMicroagent{Repo: "acme/site", Title: ptr.To("releases")},
+				})
+			},
+			steps: []scriptedmodel.Step{
+				calls(bash("mkdir -p .openhands/microagents && echo how > .openhands/microagents/releases.md && cp .openhands/microagents/releases.md ../made")), says("Done."),
+			},
+			told: []string{"microagent", "acme/site", "releases", ".openhands/microagents/"}, file: "how\n",
 		},
 		"search_api_key without a tool": {
 			change: func(d *session.Document) { d.SearchUnavailable = true }, steps: []scriptedmodel.Step{says("Done.")}, events: []string{"search_api_key"},
