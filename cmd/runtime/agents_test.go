@@ -3,23 +3,60 @@
 package main_test
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/scriptedmodel"
 )
 
-// commands of the agents that others publish: the tool by which each runs a command in a shell.
-var commands = map[string]func(string) scriptedmodel.Call{
-	"opencode": func(command string) scriptedmodel.Call {
-		return scriptedmodel.Call{Name: "bash", Input: scriptedmodel.Input(map[string]any{"command": command, "description": "runs a command"})}
+// The first start of some of these programs takes long.
+func init() { patience = 3 * time.Minute }
+
+// publicAgent is one that others publish: what it calls its tools.
+type publicAgent struct {
+	// run a command in a shell; ask does it where the user is to be asked.
+	run, ask func(command string) scriptedmodel.Call
+	// where is a tool of the router.
+	where scriptedmodel.Call
+}
+
+var publicAgents = map[string]publicAgent{
+	"opencode": {shell("bash"), shell("bash"), tool("parley_local_where")},
+	"claude":   {shell("Bash"), shell("Bash"), tool("mcp__parley__local_where")},
+	"qwen":     {shell("run_shell_command"), shell("run_shell_command"), tool("mcp__parley__local_where")},
+	"gemini":   {shell("run_shell_command"), shell("run_shell_command"), tool("mcp_parley_local_where")},
+	// Its commands are in a sandbox that lets them read, unless the model says that they need more.
+	"codex": {
+		func(command string) scriptedmodel.Call {
+			return scriptedmodel.Call{Name: "exec_command", Input: scriptedmodel.Input(map[string]any{"cmd": command})}
+		},
+		func(command string) scriptedmodel.Call {
+			return scriptedmodel.Call{Name: "exec_command", Input: scriptedmodel.Input(map[string]any{
+				"cmd": command, "sandbox_permissions": "require_escalated", "justification": "it writes a file",
+			})}
+		},
+		scriptedmodel.Call{Name: "local_where", Namespace: "mcp__parley"},
 	},
+}
+
+func shell(name string) func(string) scriptedmodel.Call {
+	return func(command string) scriptedmodel.Call {
+		return scriptedmodel.Call{Name: name, Input: scriptedmodel.Input(map[string]any{"command": command, "description": "runs a command"})}
+	}
+}
+
+func tool(name string) scriptedmodel.Call {
+	return scriptedmodel.Call{Name: name, Input: scriptedmodel.Input(map[string]any{})}
 }
 
 // example is the entry of an agent in config/agents/examples.
@@ -29,6 +66,25 @@ func example(t *testing.T, name string) *session.Agent {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return entry(t, text, name)
+}
+
+// documented is the entry of a plain command in the documentation.
+func documented(t *testing.T, name string) *session.Agent {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/runtime.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ = bytes.Cut(text, []byte("### Examples"))
+	_, text, _ = bytes.Cut(text, []byte("```yaml\n"))
+	text, _, _ = bytes.Cut(text, []byte("```"))
+	return entry(t, text, name)
+}
+
+// entry of a catalogue.
+func entry(t *testing.T, text []byte, name string) *session.Agent {
+	t.Helper()
 	var examples corev1.ConfigMap
 	if err := yaml.UnmarshalStrict(text, &examples); err != nil {
 		t.Fatal(err)
@@ -37,25 +93,65 @@ func example(t *testing.T, name string) *session.Agent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent := catalogue[name]
+	agent, found := catalogue[name]
+	if !found {
+		t.Fatalf("there is no %s", name)
+	}
 	return &agent
 }
 
-// The programs are where PARLEY_AGENTS says, as npm installs them.
-func TestPublicAgentsWorkOnMessages(t *testing.T) {
+// after is a step for an agent that has so many results, and was sent the message if one is named: however often it asks.
+// What it asks beside its work, such as a title, has no tools or goes to another model.
+func after(number int, message string, step scriptedmodel.Step) scriptedmodel.Step {
+	step.Times = 100
+	step.When = func(request *scriptedmodel.Request) bool {
+		return request.Model == "model" && len(request.Tools) > 0 && results(request) == number && request.Contains(message)
+	}
+	return step
+}
+
+// public is a session of an agent that others publish. The programs are where PARLEY_AGENTS says, as npm installs them.
+func public(t *testing.T, name string, change func(*session.Document), steps ...scriptedmodel.Step) (*pod, *scriptedmodel.Server) {
+	t.Helper()
 	programs, err := filepath.Abs(os.Getenv("PARLEY_AGENTS"))
 	if err != nil || os.Getenv("PARLEY_AGENTS") == "" {
 		t.Fatal("PARLEY_AGENTS names no directory of agents")
 	}
-	for name, command := range commands {
+	p, model := scripted(t, func(d *session.Document) {
+		if change(d); d.Agent.Name == session.DefaultAgent {
+			d.Agent = example(t, name)
+		}
+	}, steps...)
+	// What this machine says of itself does not hold for a session.
+	p.image = append(p.image, "PATH="+programs+":"+os.Getenv("PATH"), "IS_SANDBOX=")
+	t.Cleanup(func() {
+		if violations := model.Violations(); len(violations) > 0 {
+			t.Errorf("the model refused: %q", violations)
+		}
+		t.Logf("the events are\n%s", strings.Join(p.told(t), "\n"))
+		if t.Failed() {
+			for i, request := range model.Requests() {
+				var tools []string
+				for _, tool := range request.Tools {
+					tools = append(tools, tool.Namespace+" "+tool.Name)
+				}
+				said := request.Said()
+				t.Logf("request %d to %s was answered with step %d; it offers %q and ends with\n%s", i, request.Model, request.Step, tools, said[max(0, len(said)-1000):])
+			}
+		}
+	})
+	return p, model
+}
+
+func TestPublicAgentsWorkOnMessages(t *testing.T) {
+	for name, agent := range publicAgents {
 		t.Run(name, func(t *testing.T) {
-			p, model := scripted(t, func(d *session.Document) {
-				d.Agent, d.ToolServers = example(t, name), toolServers()
-			},
-				calls(command("echo made > made")), says("It is made."),
-				calls(scriptedmodel.Call{Name: "parley_local_where", Input: scriptedmodel.Input(map[string]any{})}), says("There it is."),
+			p, model := public(t, name, func(d *session.Document) { d.ToolServers = toolServers() },
+				after(2, "", says("There it is.")),
+				after(1, "And where?", calls(agent.where)),
+				after(1, "", says("It is made.")),
+				after(0, "work", calls(agent.run("echo made | tee made"))),
 			)
-			p.image = append(p.image, "PATH="+programs+":"+os.Getenv("PATH"))
 			p.start(t)
 			p.turnEnds(t, 1)
 			if got := p.file("made"); got != "made\n" {
@@ -68,10 +164,126 @@ func TestPublicAgentsWorkOnMessages(t *testing.T) {
 			if !last.Contains("work") || !last.Contains("It is made.") || !last.Contains("And where?") || !last.Contains(p.workspace) {
 				t.Errorf("the last request says %q", last.Said())
 			}
-			if violations := model.Violations(); len(violations) > 0 {
-				t.Errorf("the model refused: %q", violations)
+			told := strings.Join(p.told(t), "\n")
+			for _, words := range []string{"agent run", "agent message  It is made.", "agent call_tool_mcp", "agent mcp", "agent message  There it is."} {
+				if !strings.Contains(told, words) {
+					t.Errorf("no event is %q", words)
+				}
 			}
-			t.Logf("the events are\n%s", strings.Join(p.told(t), "\n"))
+		})
+	}
+}
+
+// permissive are files by which a repository tells agents not to ask. Whether they ask is for the user to say.
+var permissive = map[string]string{
+	".claude/settings.json":       `{"permissions":{"allow":["Bash","Bash(*)","mcp__parley","mcp__parley__*"],"defaultMode":"bypassPermissions"}}`,
+	".claude/settings.local.json": `{"permissions":{"allow":["Bash","Bash(*)","mcp__parley","mcp__parley__*"],"defaultMode":"bypassPermissions"}}`,
+	".gemini/settings.json":       `{"general":{"defaultApprovalMode":"auto_edit"},"tools":{"allowed":["run_shell_command","mcp_parley_local_where"]},"mcp":{"allowed":["parley"]}}`,
+	".gemini/policies/all.toml":   "[[rule]]\ntoolName = \"*\"\ndecision = \"allow\"\npriority = 999\n",
+	".qwen/settings.json":         `{"tools":{"approvalMode":"yolo"},"permissions":{"allow":["run_shell_command","mcp__parley__local_where","Bash","*"]}}`,
+	"opencode.json":               `{"permission":{"*":"allow","bash":"allow","parley_*":"allow"}}`,
+	".opencode/opencode.json":     `{"permission":{"*":"allow","bash":"allow","parley_*":"allow"}}`,
+	".codex/config.toml":          "approval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n",
+}
+
+func TestPublicAgentsAskAndAreRefused(t *testing.T) {
+	for name, agent := range publicAgents {
+		t.Run(name, func(t *testing.T) {
+			p, model := public(t, name, func(d *session.Document) {
+				d.Settings.ConfirmationMode, d.ToolServers = ptr.To(true), toolServers()
+			},
+				after(2, "", says("Nothing was made.")),
+				after(1, "And now?", calls(agent.where)),
+				after(1, "", says("Then not.")),
+				after(0, "work", calls(agent.ask("echo made | tee made"))),
+			)
+			if !p.doc.Agent.Confirms {
+				t.Error("the catalogue does not say that it asks")
+			}
+			for file, text := range permissive {
+				path := filepath.Join(p.workspace, file)
+				if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				write(t, path, text)
+			}
+			p.start(t)
+			asked(session.StateRejected)(t, p)
+			p.turnEnds(t, 1)
+			if got := p.file("made"); got != "" {
+				t.Errorf("made is %q, though the user said no", got)
+			}
+			p.says(t, "And now?")
+			asked(session.StateConfirmed)(t, p)
+			p.turnEnds(t, 2)
+			requests := model.Requests()
+			if last := requests[len(requests)-1]; results(last) != 2 || !last.Contains("And now?") || !last.Contains(p.workspace) {
+				t.Errorf("the last request has %d results and says %q", results(last), last.Said())
+			}
+			told := strings.Join(p.told(t), "\n")
+			for _, words := range []string{"agent run", "The user rejected this action.", "agent message  Nothing was made."} {
+				if !strings.Contains(told, words) {
+					t.Errorf("no event is %q", words)
+				}
+			}
+		})
+	}
+}
+
+// A session that was killed goes on in the same context: what the agent remembers is on the workspace.
+func TestPublicAgentsRememberAfterARestart(t *testing.T) {
+	for name, agent := range publicAgents {
+		t.Run(name, func(t *testing.T) {
+			// One that forgets is told of results as text.
+			remembered := 1
+			if example(t, name).Forgets {
+				remembered = 0
+			}
+			p, model := public(t, name, func(*session.Document) {},
+				after(remembered, "And then?", says("I remember.")),
+				after(1, "", says("It is made.")),
+				after(0, "work", calls(agent.run("echo made | tee made"))),
+			)
+			p.start(t)
+			p.turnEnds(t, 1)
+			p.killSession(t)
+			p.start(t)
+			p.waitReady(t)
+			p.says(t, "And then?")
+			p.turnEnds(t, 2)
+			requests := model.Requests()
+			if last := requests[len(requests)-1]; results(last) != remembered || !last.Contains("It is made.") || !last.Contains("And then?") {
+				t.Errorf("the last request has %d results and says %q", results(last), last.Said())
+			}
+			if told := strings.Join(p.told(t), "\n"); !strings.Contains(told, "I remember.") || strings.Count(told, "It is made.") != 1 || strings.Count(told, "Running command") != 1 {
+				t.Errorf("the events are\n%s", told)
+			}
+		})
+	}
+}
+
+// The commands of the documentation work on one message, with a tool of the router and a file.
+func TestPublicCommandsOfTheDocumentationWork(t *testing.T) {
+	for _, name := range []string{"claude", "codex", "gemini"} {
+		t.Run(name, func(t *testing.T) {
+			agent := publicAgents[name]
+			p, model := public(t, name, func(d *session.Document) { d.Agent, d.ToolServers = documented(t, name), toolServers() },
+				after(2, "", says("It is made.")),
+				after(1, "", calls(agent.where)),
+				after(0, "work", calls(agent.run("echo made | tee made"))),
+			)
+			p.start(t)
+			code, end := p.wait(t)
+			if code != 0 || end.Reason != v1alpha1.ReasonCompleted || p.file("made") != "made\n" {
+				t.Fatalf("it ended with status %d, %+v; made is %q", code, end, p.file("made"))
+			}
+			requests := model.Requests()
+			if last := requests[len(requests)-1]; results(last) != 2 || !last.Contains(p.workspace) {
+				t.Errorf("the last request has %d results and says %q", results(last), last.Said())
+			}
+			if !strings.Contains(p.output(), "It is made.") {
+				t.Error("the log does not have the agent's answer")
+			}
 		})
 	}
 }

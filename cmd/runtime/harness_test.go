@@ -26,8 +26,10 @@ import (
 	"github.com/parley-dev/parley/hack/sessionclient"
 )
 
+// patience that a test has with what it waits for.
+var patience = 30 * time.Second
+
 const (
-	patience       = 30 * time.Second
 	serverVariable = "TOOL_SERVER"
 	waitVariable   = "TOOL_SERVER_WAITS_FOR" // a file
 )
