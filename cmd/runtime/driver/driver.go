@@ -105,14 +105,14 @@ func (d *Driver) Run(ctx context.Context) *session.Termination {
 	// A command works on one message, which an earlier attempt had.
 	done := d.command() && d.look(func(h *history) bool { return h.turns > 0 && h.turn < 0 })
 	for {
-		next := d.next()
+		next, changed := d.next()
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case d.failed() != nil:
 			return failure(d.failed().Error())
 		case next == nil:
-			if ended := d.wait(ctx); ended != nil {
+			if ended := d.wait(ctx, changed); ended != nil {
 				return ended
 			}
 			continue
@@ -136,20 +136,20 @@ type task struct {
 	again bool
 }
 
-// next is the turn under way, or else the next message; nil where there is neither.
-func (d *Driver) next() *task {
+// next is the turn under way, or else the next message; nil where there is neither. What it returns beside is closed once
+// there may be more: a message that comes just after the look must not be missed.
+func (d *Driver) next() (*task, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	h := d.history
 	switch {
 	case !HasAgent(d.Doc):
-		return nil
 	case h.turn >= 0:
-		return &task{message: h.turn, again: true}
+		return &task{message: h.turn, again: true}, d.changed
 	case len(h.waiting) > 0 && !h.held:
-		return &task{message: h.waiting[0]}
+		return &task{message: h.waiting[0]}, d.changed
 	}
-	return nil
+	return nil, d.changed
 }
 
 // open records what a session begins with. Nobody's message comes before the first.
@@ -176,9 +176,8 @@ func (d *Driver) open() error {
 }
 
 // wait until there is something to do. It returns why the session ends, where it does.
-func (d *Driver) wait(ctx context.Context) *session.Termination {
+func (d *Driver) wait(ctx context.Context, changed <-chan struct{}) *session.Termination {
 	d.mu.Lock()
-	changed := d.changed
 	if d.history.state == session.StateLoading && HasAgent(d.Doc) {
 		_ = d.record(session.StateChange(session.StateAwaiting, "")) // what is wrong with the journal shows at the next look
 		d.mu.Unlock()

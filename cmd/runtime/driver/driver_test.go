@@ -4,8 +4,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/utils/ptr"
 
@@ -66,6 +69,29 @@ func TestMessagesDuringATurnWait(t *testing.T) {
 	d.until(session.StateAwaiting)
 	d.expect("state loading", "user: "+orders("wait "+go1, "say one"), "state running", "user: say two", "user: say three",
 		"agent: one", "state awaiting_user_input", "state running", "agent: two", "state awaiting_user_input", "state running", "agent: three", "state awaiting_user_input")
+}
+
+// A message that comes just when the session has found nothing to do is worked on, too.
+func TestAMessageAtTheEndOfATurnIsNotMissed(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: "say 0"}).start()
+	for n := 1; n <= 150; n++ {
+		d.wait("the answer", func() bool {
+			for range 10_000 { // at the earliest moment
+				if state, said := d.driver.State(); state == session.StateAwaiting && said == strconv.Itoa(n-1) {
+					return true
+				}
+			}
+			return false
+		})
+		for began := time.Now(); time.Since(began) < time.Duration(n)*time.Microsecond; { // and somewhat later each time
+			runtime.Gosched()
+		}
+		if err := d.driver.Message("say "+strconv.Itoa(n), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.wait("the last answer", func() bool { _, said := d.driver.State(); return said == "150" })
 }
 
 func TestAOneShotSessionEndsWithItsTurn(t *testing.T) {
@@ -200,7 +226,7 @@ func TestACommandThatWasCutOffIsNotRunAgain(t *testing.T) {
 	t.Parallel()
 	ran := filepath.Join(t.TempDir(), "ran")
 	d := newDrive(t, session.Document{FirstMessage: "hello", Agent: &session.Agent{Name: "sh", Command: []string{"sh", "-c", "echo >> " + ran + "; sleep 60"}}}).start()
-	d.wait("the command", func() bool { _, err := os.Stat(ran); return err == nil })
+	d.wait("the command", func() bool { text, _ := os.ReadFile(ran); return len(text) > 0 })
 	d.stop()
 	if got := d.start().over(); got == nil || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message, "interrupted") {
 		t.Errorf("it ended with %+v", got)

@@ -67,7 +67,7 @@ func TestAnAgentThatForgetsIsToldWhatHappened(t *testing.T) {
 func TestMessagesThatWaitedAreWorkedOnAfterAStart(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "hang"}).start()
-	d.until(session.StateRunning)
+	d.wait("work", func() bool { return strings.Contains(d.heard(), "session/prompt") })
 	if err := d.driver.Message("say later", nil); err != nil {
 		t.Fatal(err)
 	}
