@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"os"
 	"sync"
 
-	"github.com/parley-dev/parley/cmd/agent/acp"
+	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/cmd/agent/loop"
 )
 
@@ -46,7 +48,7 @@ func (a *agent) Request(ctx context.Context, method string, params json.RawMessa
 	case acp.MethodPrompt:
 		return a.prompt(ctx, params)
 	}
-	return fails(acp.CodeNoMethod, "there is no method "+method)
+	return acp.NoMethod(method)
 }
 
 func fails(code int, message string) func() (any, error) {
@@ -64,6 +66,11 @@ func (a *agent) Notification(method string, params json.RawMessage) {
 	}
 }
 
+// Noise implements acp.Handler: a client that sends it is not understood, and told so.
+func (a *agent) Noise(string) {
+	fmt.Fprintln(os.Stderr, "agent: the client sent a line that is no message")
+}
+
 var initialized = acp.InitializeResult{
 	ProtocolVersion: acp.Version,
 	AgentInfo:       acp.Info{Name: "parley-agent", Title: "CodeActAgent", Version: "1"},
@@ -71,10 +78,10 @@ var initialized = acp.InitializeResult{
 		LoadSession:         true,
 		PromptCapabilities:  acp.PromptCapabilities{Image: true, EmbeddedContext: true},
 		MCPCapabilities:     acp.MCPCapabilities{HTTP: true},
-		SessionCapabilities: acp.SessionCapabilities{Resume: &struct{}{}},
+		SessionCapabilities: acp.SessionCapabilities{Resume: json.RawMessage(`{}`)},
 		Meta:                acp.Meta{acp.MetaExactReplay: true, acp.MetaReplays: true},
 	},
-	AuthMethods: []struct{}{},
+	AuthMethods: []any{},
 }
 
 func invalid(err error) error {

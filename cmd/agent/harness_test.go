@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/parley-dev/parley/cmd/agent/acp"
+	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/hack/scriptedmodel"
 )
 

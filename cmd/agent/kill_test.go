@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/parley-dev/parley/cmd/agent/acp"
+	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/hack/scriptedmodel"
 )
 

@@ -30,7 +30,7 @@ import (
 
 	_ "golang.org/x/crypto/x509roots/fallback" // an image may have no certificate authorities
 
-	"github.com/parley-dev/parley/cmd/agent/acp"
+	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/cmd/agent/loop"
 	"github.com/parley-dev/parley/cmd/agent/model"
 )

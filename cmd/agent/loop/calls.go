@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
-	"github.com/parley-dev/parley/cmd/agent/acp"
+	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/cmd/agent/memory"
 	"github.com/parley-dev/parley/cmd/agent/model"
 	"github.com/parley-dev/parley/cmd/agent/tools"

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/parley-dev/parley/cmd/agent/acp"
+	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/cmd/agent/memory"
 	"github.com/parley-dev/parley/cmd/agent/model"
 	"github.com/parley-dev/parley/cmd/agent/tools"

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/parley-dev/parley/cmd/agent/acp"
+	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/cmd/agent/memory"
 	"github.com/parley-dev/parley/cmd/agent/model"
 	"github.com/parley-dev/parley/cmd/agent/tools"

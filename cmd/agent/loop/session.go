@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/parley-dev/parley/cmd/agent/acp"
+	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/cmd/agent/memory"
 	"github.com/parley-dev/parley/cmd/agent/model"
 	"github.com/parley-dev/parley/cmd/agent/tools"

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/parley-dev/parley/cmd/agent/acp"
+	"github.com/parley-dev/parley/api/acp"
 )
 
 // around is how many lines before and after an edit are shown.

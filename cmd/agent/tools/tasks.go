@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/parley-dev/parley/cmd/agent/acp"
+	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/cmd/agent/model"
 )
 

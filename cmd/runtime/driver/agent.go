@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/cmd/runtime/acp"
 	"github.com/parley-dev/parley/cmd/runtime/agent"
 	"github.com/parley-dev/parley/cmd/runtime/process"
 )
@@ -86,7 +86,14 @@ func (d *Driver) startAgent() (*connected, error) {
 		return nil, errors.Join(err, out.Close())
 	}
 	c := &connected{name: d.Doc.Agent.Name, cmd: cmd, ended: make(chan struct{})}
-	c.conn = acp.Connect(out, in, d)
+	c.conn = acp.NewConn(out, in)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		defer cancel() // who is still asked need not answer
+		if err := c.conn.Serve(ctx, d); err != nil && !errors.Is(err, os.ErrClosed) {
+			d.Log.Warn("the agent is not understood any more", "error", err)
+		}
+	}()
 	go func() {
 		defer close(c.ended)
 		c.result = cmd.Wait()
@@ -102,11 +109,11 @@ func (d *Driver) startAgent() (*connected, error) {
 func (d *Driver) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, greetTimeout)
 	defer cancel()
-	var answer acp.InitializeResponse
-	err := d.agent.conn.Call(ctx, acp.MethodInitialize, acp.InitializeRequest{
-		ProtocolVersion: acp.Version,
-		Capabilities:    map[string]any{"fs": map[string]bool{"readTextFile": false, "writeTextFile": false}, "terminal": false},
-		ClientInfo:      acp.Implementation{Name: "parley", Version: "1"},
+	var answer acp.InitializeResult
+	err := d.agent.conn.Call(ctx, acp.MethodInitialize, acp.InitializeParams{
+		ProtocolVersion:    acp.Version,
+		ClientCapabilities: map[string]any{"fs": map[string]bool{"readTextFile": false, "writeTextFile": false}, "terminal": false},
+		ClientInfo:         acp.Info{Name: "parley", Version: "1"},
 	}, &answer)
 	if err != nil {
 		return err
@@ -114,7 +121,7 @@ func (d *Driver) greet(ctx context.Context) error {
 	if answer.ProtocolVersion != acp.Version {
 		return fmt.Errorf("it speaks version %d of the Agent Client Protocol, not %d", answer.ProtocolVersion, acp.Version)
 	}
-	d.agent.can = answer.Capabilities
+	d.agent.can = answer.AgentCapabilities
 	return nil
 }
 
@@ -122,9 +129,9 @@ func (d *Driver) greet(ctx context.Context) error {
 func (d *Driver) openSession(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, sessionTimeout)
 	defer cancel()
-	request := acp.SessionRequest{Cwd: d.Dir, MCPServers: []acp.MCPServer{}}
-	if d.agent.can.MCP.HTTP {
-		request.MCPServers = append(request.MCPServers, acp.MCPServer{Type: "http", Name: "parley", URL: d.ToolsURL, Headers: []acp.HTTPHeader{}})
+	request := acp.SessionParams{Cwd: d.Dir, MCPServers: []acp.MCPServer{}}
+	if d.agent.can.MCPCapabilities.HTTP {
+		request.MCPServers = append(request.MCPServers, acp.MCPServer{Type: "http", Name: "parley", URL: d.ToolsURL, Headers: []acp.Header{}})
 	} else {
 		d.Notice("The agent " + d.Doc.Agent.Name + " cannot use the session's tools: it does not take tool servers over HTTP.")
 	}
@@ -139,8 +146,8 @@ func (d *Driver) openSession(ctx context.Context) error {
 		d.Log.Info("the agent cannot go on with its session", "error", err)
 		d.agent.forgot = true
 	}
-	var answer acp.SessionResponse
-	if err := d.agent.conn.Call(ctx, acp.MethodNew, request, &answer); err != nil {
+	var answer acp.NewSessionResult
+	if err := d.agent.conn.Call(ctx, acp.MethodNewSession, request, &answer); err != nil {
 		return err
 	}
 	if answer.SessionID == "" {
@@ -151,16 +158,16 @@ func (d *Driver) openSession(ctx context.Context) error {
 }
 
 // goOn with a session, in the way that the agent knows. What it tells again is recorded only as far as it is not yet.
-func (d *Driver) goOn(ctx context.Context, last string, request acp.SessionRequest) error {
+func (d *Driver) goOn(ctx context.Context, last string, request acp.SessionParams) error {
 	request.SessionID = last
-	method := acp.MethodLoad
+	method := acp.MethodLoadSession
 	exact := d.agent.can.ExactReplay()
 	switch {
 	case d.Doc.Agent.Forgets:
 		return errors.New("its entry in the catalogue says that it forgets")
 	case exact:
 	case d.agent.can.CanResume():
-		method = acp.MethodResume
+		method = acp.MethodResumeSession
 	case !d.agent.can.LoadSession:
 		return errors.New("it can neither load nor resume a session")
 	}
@@ -178,8 +185,19 @@ func (d *Driver) goOn(ctx context.Context, last string, request acp.SessionReque
 	return err
 }
 
-// Update records what the agent tells.
-func (d *Driver) Update(params json.RawMessage) {
+// Request implements acp.Handler.
+func (d *Driver) Request(ctx context.Context, method string, params json.RawMessage) func() (any, error) {
+	if method != acp.MethodRequestPermission {
+		return acp.NoMethod(method)
+	}
+	return func() (any, error) { return d.permission(ctx, params) }
+}
+
+// Notification implements acp.Handler: it records what the agent tells.
+func (d *Driver) Notification(method string, params json.RawMessage) {
+	if method != acp.MethodUpdate {
+		return // nothing depends on another
+	}
 	var told struct {
 		SessionID string          `json:"sessionId"`
 		Update    json.RawMessage `json:"update"`
@@ -217,7 +235,7 @@ func (h *history) unrecorded(in string, seq int, events []session.Event) []sessi
 	return events[min(h.atSeq, len(events)):]
 }
 
-// Noise goes to the log.
+// Noise implements acp.Handler: it goes to the log.
 func (d *Driver) Noise(line string) { d.Log.Info("the agent printed", "line", firstLine(line)) }
 
 func (c *connected) stop() {

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/parley-dev/parley/cmd/runtime/acp"
+	"github.com/parley-dev/parley/api/acp"
 )
 
 const (
@@ -25,20 +25,20 @@ const (
 
 // images are fetched here, so that the agent needs no way to where they are. One that cannot be had is said to be missing; the
 // message is worked on without it.
-func (d *Driver) images(ctx context.Context, addresses []string) []acp.Block {
-	var blocks []acp.Block
+func (d *Driver) images(ctx context.Context, addresses []string) []acp.Content {
+	var blocks []acp.Content
 	for i, address := range addresses {
-		if !d.agent.can.Prompt.Image {
-			blocks = append(blocks, acp.Text(fmt.Sprintf("Image %d goes with this message, but you cannot see images.", i+1)))
+		if !d.agent.can.PromptCapabilities.Image {
+			blocks = append(blocks, *acp.Text(fmt.Sprintf("Image %d goes with this message, but you cannot see images.", i+1)))
 			continue
 		}
 		data, kind, err := d.fetchImage(ctx, address)
 		if err != nil {
 			d.Notice(fmt.Sprintf("Image %d of the message cannot be shown to the agent: %v", i+1, err))
-			blocks = append(blocks, acp.Text(fmt.Sprintf("Image %d of this message could not be fetched.", i+1)))
+			blocks = append(blocks, *acp.Text(fmt.Sprintf("Image %d of this message could not be fetched.", i+1)))
 			continue
 		}
-		blocks = append(blocks, acp.Block{Type: "image", Data: base64.StdEncoding.EncodeToString(data), MimeType: kind})
+		blocks = append(blocks, acp.Content{Type: "image", Data: base64.StdEncoding.EncodeToString(data), MimeType: kind})
 	}
 	return blocks
 }

@@ -6,8 +6,8 @@ import (
 
 	"k8s.io/utils/ptr"
 
+	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/cmd/runtime/acp"
 )
 
 // AnalyzerLLM has the agent rate what it is about to do.
@@ -33,9 +33,12 @@ func (d *Driver) asks(c *call) bool {
 	return risk != "LOW" && risk != "MEDIUM"
 }
 
-// Permission answers an agent that asks whether it may do something: at once, or when the user has.
-func (d *Driver) Permission(ctx context.Context, params json.RawMessage) (any, error) {
-	var request acp.PermissionRequest
+// permission answers an agent that asks whether it may do something: at once, or when the user has.
+func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, error) {
+	var request struct {
+		ToolCall json.RawMessage        `json:"toolCall"`
+		Options  []acp.PermissionOption `json:"options"`
+	}
 	if err := json.Unmarshal(params, &request); err != nil {
 		return nil, err
 	}
@@ -94,12 +97,12 @@ func (d *Driver) answer(ctx context.Context, id string, options []acp.Permission
 		case said != "":
 			return d.follows(id, said, options)
 		case cancelled:
-			return acp.Cancelled(), nil
+			return acp.Dismissed(), nil
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return acp.Cancelled(), nil
+			return acp.Dismissed(), nil
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 
 	"k8s.io/utils/ptr"
 
+	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/cmd/runtime/acp"
 )
 
 // maxTranscript bounds how much of what happened is told to an agent that cannot remember it.
@@ -50,17 +50,17 @@ func (d *Driver) instructions() string {
 }
 
 // prompt is what the agent is sent for a message: what it must know first, the message, and its images.
-func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptRequest, error) {
+func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptParams, error) {
 	message, err := d.event(t.message)
 	if err != nil {
-		return acp.PromptRequest{}, err
+		return acp.PromptParams{}, err
 	}
-	request := acp.PromptRequest{
-		SessionID: d.agent.session, Prompt: []acp.Block{}, Meta: map[string]any{acp.MetaTurn: strconv.Itoa(t.message)},
+	request := acp.PromptParams{
+		SessionID: d.agent.session, Prompt: []acp.Content{}, Meta: map[string]any{acp.MetaTurn: strconv.Itoa(t.message)},
 	}
 	say := func(text string) {
 		if text != "" {
-			request.Prompt = append(request.Prompt, acp.Text(text))
+			request.Prompt = append(request.Prompt, *acp.Text(text))
 		}
 	}
 	if d.look(func(h *history) bool { return h.sessionTurns == 1 }) {

@@ -7,8 +7,8 @@ import (
 
 	"k8s.io/utils/ptr"
 
+	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/cmd/runtime/acp"
 )
 
 // toolCall is what an agent tells of a call of a tool, at once or bit by bit.

@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"strings"
 
+	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/cmd/runtime/acp"
 )
 
 // update is what an agent tells while it works. Fields of all kinds of updates stand side by side.

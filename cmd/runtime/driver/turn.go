@@ -2,15 +2,14 @@ package driver
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
 	"time"
 
+	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/runtime/acp"
 	"github.com/parley-dev/parley/cmd/runtime/process"
 )
 
@@ -150,17 +149,17 @@ func (d *Driver) beginTurn(t task) error {
 }
 
 // promptAgent sends the prompt and waits for the turn's end, whoever ends it.
-func (d *Driver) promptAgent(ctx context.Context, prompt acp.PromptRequest) ending {
+func (d *Driver) promptAgent(ctx context.Context, prompt acp.PromptParams) ending {
 	call, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	type answer struct {
-		acp.PromptResponse
+		acp.PromptResult
 		err error
 	}
 	answered := make(chan answer, 1)
 	go func() {
 		var a answer
-		a.err = d.agent.conn.Call(call, acp.MethodPrompt, prompt, &a.PromptResponse)
+		a.err = d.agent.conn.Call(call, acp.MethodPrompt, prompt, &a.PromptResult)
 		answered <- a
 	}()
 	var grace <-chan time.Time
@@ -171,7 +170,7 @@ func (d *Driver) promptAgent(ctx context.Context, prompt acp.PromptRequest) endi
 		stopping := d.follow()
 		d.mu.Unlock()
 		if stopping && grace == nil {
-			_ = d.agent.conn.Notify(acp.MethodCancel, acp.CancelNotification{SessionID: prompt.SessionID})
+			_ = d.agent.conn.Notify(acp.MethodCancel, acp.CancelParams{SessionID: prompt.SessionID})
 			grace = time.After(cancelGrace)
 		}
 		select {
@@ -213,26 +212,26 @@ var errorIDs = map[string]string{
 }
 
 // ended is how the agent says that its turn ended.
-func (d *Driver) ended(reason string, err error) ending {
+func (d *Driver) ended(reason acp.StopReason, err error) ending {
 	var told *acp.Error
 	switch {
 	case errors.As(err, &told):
-		var data struct {
-			Kind string `json:"kind"`
+		end := ending{state: session.StateError, reason: cut(told.Error())}
+		if told.Data != nil {
+			end.id = errorIDs[told.Data.Kind]
 		}
-		_ = json.Unmarshal(told.Data, &data) // what has no kind has none
-		return ending{state: session.StateError, reason: cut(told.Error()), id: errorIDs[data.Kind]}
+		return end
 	case err != nil:
 		return ending{state: session.StateError, reason: d.agent.whyGone()}
 	}
 	switch reason {
-	case acp.StopEndTurn, acp.StopCancelled:
+	case acp.EndTurn, acp.Cancelled:
 		return ending{state: session.StateAwaiting}
-	case acp.StopMaxTokens:
+	case acp.MaxTokens:
 		return ending{state: session.StateError, reason: "the model's answer was longer than it may be"}
-	case acp.StopMaxTurns:
+	case acp.MaxTurns:
 		return ending{state: session.StateError, reason: "the agent reached its own limit of calls of the model"}
-	case acp.StopRefusal:
+	case acp.Refusal:
 		return ending{state: session.StateError, reason: "the agent refused to go on"}
 	}
 	return ending{state: session.StateError, reason: fmt.Sprintf("the agent ended its turn for a reason that is not known here: %q", reason)}

@@ -2,7 +2,7 @@ package acp
 
 import "encoding/json"
 
-// Methods of the protocol, as far as this agent has them.
+// Methods of the protocol, as far as they are used here.
 const (
 	MethodInitialize        = "initialize"
 	MethodAuthenticate      = "authenticate"
@@ -15,7 +15,7 @@ const (
 	MethodRequestPermission = "session/request_permission"
 )
 
-// Version of the wire.
+// Version of the protocol that is spoken here.
 const Version = 1
 
 // Keys of _meta that are Parley's own.
@@ -31,17 +31,26 @@ const (
 	MetaTurn = "parley.dev/turn"
 	// MetaReplays, in the capabilities: a recorded session is done again.
 	MetaReplays = "parley.dev/replays"
+	// MetaTool is the name of the tool that is called.
+	MetaTool = "parley.dev/tool"
 )
 
 // Meta is what either side adds to a message.
 type Meta map[string]any
 
-// InitializeResult says what this agent can do.
+// InitializeParams greets the agent.
+type InitializeParams struct {
+	ProtocolVersion    int            `json:"protocolVersion"`
+	ClientCapabilities map[string]any `json:"clientCapabilities"`
+	ClientInfo         Info           `json:"clientInfo"`
+}
+
+// InitializeResult says what the agent is and can do. How it wants to be authenticated is not read: agents have no keys here.
 type InitializeResult struct {
 	ProtocolVersion   int               `json:"protocolVersion"`
 	AgentCapabilities AgentCapabilities `json:"agentCapabilities"`
 	AgentInfo         Info              `json:"agentInfo"`
-	AuthMethods       []struct{}        `json:"authMethods"`
+	AuthMethods       []any             `json:"authMethods"`
 }
 
 // Info names a program.
@@ -73,9 +82,27 @@ type MCPCapabilities struct {
 	SSE  bool `json:"sse"`
 }
 
-// SessionCapabilities are objects where they are present.
+// SessionCapabilities are objects where they are present; of some agents also true.
 type SessionCapabilities struct {
-	Resume *struct{} `json:"resume,omitempty"`
+	Resume json.RawMessage `json:"resume,omitempty"`
+}
+
+// CanResume says whether a session can be gone on with without being told again.
+func (c *AgentCapabilities) CanResume() bool {
+	text := string(c.SessionCapabilities.Resume)
+	return text != "" && text != "null" && text != "false"
+}
+
+// ExactReplay says whether what is told again can be taken for what was told before.
+func (c *AgentCapabilities) ExactReplay() bool {
+	exact, _ := c.Meta[MetaExactReplay].(bool)
+	return exact && c.LoadSession
+}
+
+// Replays says whether the agent does recorded sessions again.
+func (c *AgentCapabilities) Replays() bool {
+	replays, _ := c.Meta[MetaReplays].(bool)
+	return replays
 }
 
 // SessionParams are those of session/new, session/load and session/resume.
@@ -85,7 +112,7 @@ type SessionParams struct {
 	MCPServers []MCPServer `json:"mcpServers"`
 }
 
-// MCPServer is a tool server to connect to. Without a type it is one to be started, which this agent does not do.
+// MCPServer is a tool server to connect to. Without a type it is one to be started, which is not used here.
 type MCPServer struct {
 	Type    string   `json:"type"`
 	Name    string   `json:"name"`
@@ -139,6 +166,7 @@ type StopReason string
 const (
 	EndTurn   StopReason = "end_turn"
 	MaxTokens StopReason = "max_tokens"
+	MaxTurns  StopReason = "max_turn_requests"
 	Refusal   StopReason = "refusal"
 	Cancelled StopReason = "cancelled"
 )
@@ -235,16 +263,38 @@ type PermissionOption struct {
 	Kind     string `json:"kind"`
 }
 
-// Options of a permission.
+// Kinds of such answers.
 const (
-	AllowOnce  = "allow_once"
-	RejectOnce = "reject_once"
+	AllowOnce    = "allow_once"
+	AllowAlways  = "allow_always"
+	RejectOnce   = "reject_once"
+	RejectAlways = "reject_always"
 )
 
 // PermissionResult is the user's answer.
 type PermissionResult struct {
-	Outcome struct {
-		Outcome  string `json:"outcome"`
-		OptionID string `json:"optionId"`
-	} `json:"outcome"`
+	Outcome PermissionOutcome `json:"outcome"`
+}
+
+// PermissionOutcome is selected, with an option, or cancelled.
+type PermissionOutcome struct {
+	Outcome  string `json:"outcome"`
+	OptionID string `json:"optionId,omitempty"`
+}
+
+// Dismissed is the answer where the turn is over.
+func Dismissed() PermissionResult {
+	return PermissionResult{Outcome: PermissionOutcome{Outcome: "cancelled"}}
+}
+
+// Choose the option of a kind: the one for this call only, or else for all.
+func Choose(options []PermissionOption, once, always string) PermissionResult {
+	for _, kind := range []string{once, always} {
+		for _, option := range options {
+			if option.Kind == kind {
+				return PermissionResult{Outcome: PermissionOutcome{Outcome: "selected", OptionID: option.OptionID}}
+			}
+		}
+	}
+	return Dismissed()
 }

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/parley-dev/parley/cmd/runtime/acp"
+	"github.com/parley-dev/parley/api/acp"
 )
 
 // heard is a handler that keeps what it is told.
@@ -22,7 +22,10 @@ type heard struct {
 	permission func(ctx context.Context) (any, error)
 }
 
-func (h *heard) Update(params json.RawMessage) {
+func (h *heard) Notification(method string, params json.RawMessage) {
+	if method != acp.MethodUpdate {
+		return
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.updates = append(h.updates, string(params))
@@ -34,8 +37,11 @@ func (h *heard) Noise(line string) {
 	h.noise = append(h.noise, line)
 }
 
-func (h *heard) Permission(ctx context.Context, _ json.RawMessage) (any, error) {
-	return h.permission(ctx)
+func (h *heard) Request(ctx context.Context, method string, _ json.RawMessage) func() (any, error) {
+	if method != acp.MethodRequestPermission {
+		return acp.NoMethod(method)
+	}
+	return func() (any, error) { return h.permission(ctx) }
 }
 
 // agent is the other end, which the tests play.
@@ -50,7 +56,9 @@ func connect(t *testing.T, handler acp.Handler) (*acp.Conn, *agent) {
 	toAgent, fromClient := io.Pipe()
 	toClient, fromAgent := io.Pipe()
 	t.Cleanup(func() { _ = fromAgent.Close(); _ = toAgent.Close() })
-	return acp.Connect(toClient, fromClient, handler), &agent{t: t, read: bufio.NewReader(toAgent), out: fromAgent}
+	conn := acp.NewConn(toClient, fromClient)
+	go func() { _ = conn.Serve(t.Context(), handler) }()
+	return conn, &agent{t: t, read: bufio.NewReader(toAgent), out: fromAgent}
 }
 
 func (a *agent) hears(want string) {
@@ -80,8 +88,8 @@ func TestUpdatesComeBeforeTheAnswerThatFollowsThem(t *testing.T) {
 		}
 		agent.says("a line of a log", "", `{"jsonrpc":"2.0","method":"other/notification"}`, `{"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}`)
 	}()
-	var answer acp.PromptResponse
-	if err := conn.Call(t.Context(), acp.MethodPrompt, acp.PromptRequest{}, &answer); err != nil || answer.StopReason != acp.StopEndTurn {
+	var answer acp.PromptResult
+	if err := conn.Call(t.Context(), acp.MethodPrompt, acp.PromptParams{}, &answer); err != nil || answer.StopReason != acp.EndTurn {
 		t.Fatalf("got %+v, %v", answer, err)
 	}
 	if len(h.updates) != 50 || h.updates[49] != "49" || len(h.noise) != 1 {
@@ -93,10 +101,15 @@ func TestAnErrorIsTheAgentsOwn(t *testing.T) {
 	conn, agent := connect(t, &heard{})
 	go func() {
 		agent.hears("initialize")
-		agent.says(`{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"no such model","data":{"kind":"model_not_found"}}}`)
+		agent.says(`{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"no such model","data":{"kind":"model_not_found","details":"gpt-0"}}}`)
+		agent.hears("initialize")
+		agent.says(`{"jsonrpc":"2.0","id":2,"error":{"code":-32000,"message":"no","data":["of","another","form"]}}`)
 	}()
 	var failed *acp.Error
-	if err := conn.Call(t.Context(), acp.MethodInitialize, nil, nil); !errors.As(err, &failed) || failed.Message != "no such model" {
+	if err := conn.Call(t.Context(), acp.MethodInitialize, nil, nil); !errors.As(err, &failed) || failed.Data.Kind != "model_not_found" || err.Error() != "no such model: gpt-0" {
+		t.Errorf("got %v", err)
+	}
+	if err := conn.Call(t.Context(), acp.MethodInitialize, nil, nil); !errors.As(err, &failed) || err.Error() != "no" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -113,7 +126,7 @@ func TestWhileAPersonDecidesTheAgentIsHeard(t *testing.T) {
 		agent.hears("session/new")
 		agent.says(`{"jsonrpc":"2.0","id":1,"result":{"sessionId":"s"}}`)
 	}()
-	if err := conn.Call(t.Context(), acp.MethodNew, acp.SessionRequest{}, nil); err != nil {
+	if err := conn.Call(t.Context(), acp.MethodNewSession, acp.SessionParams{}, nil); err != nil {
 		t.Error(err)
 	}
 	close(decided)
@@ -145,7 +158,7 @@ func TestALineWithoutEndDoesNotTakeAllMemory(t *testing.T) {
 	conn, agent := connect(t, &heard{})
 	go func() {
 		block := strings.Repeat("x", 1<<20)
-		for range 40 {
+		for range 80 {
 			if _, err := io.WriteString(agent.out, block); err != nil {
 				return
 			}
@@ -162,7 +175,8 @@ func FuzzLines(f *testing.F) {
 	f.Add(`{"id":1}` + "\n" + `{"jsonrpc":"2.0","id":{},"method":"x"}`)
 	f.Add("\x00\n[]\nnull\n")
 	f.Fuzz(func(_ *testing.T, text string) {
-		conn := acp.Connect(strings.NewReader(text+"\n"), io.Discard, &heard{permission: func(context.Context) (any, error) { return acp.Cancelled(), nil }})
+		conn := acp.NewConn(strings.NewReader(text+"\n"), io.Discard)
+		_ = conn.Serve(context.Background(), &heard{permission: func(context.Context) (any, error) { return acp.Dismissed(), nil }})
 		<-conn.Done()
 	})
 }

@@ -1,0 +1,276 @@
+// Package acp is the Agent Client Protocol, as Parley's sessions and Parley's agent speak it with each other and with those
+// of others: JSON-RPC 2.0, a message a line. What is told is handed on as it came, so that what is new in the protocol is not
+// misread as something old, and a session that is told again is so to the byte.
+package acp
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+)
+
+// maxLine bounds a message: a file of some megabytes, or images, which travel inside as base64.
+const maxLine = 64 << 20
+
+// Codes of JSON-RPC errors.
+const (
+	CodeParse          = -32700
+	CodeInvalidRequest = -32600
+	CodeNoMethod       = -32601
+	CodeInvalidParams  = -32602
+	CodeInternal       = -32603
+)
+
+// ErrClosed is why a call has no answer: the other side is gone.
+var ErrClosed = errors.New("the connection is closed")
+
+// Error is an answer that says what went wrong.
+type Error struct {
+	Code    int        `json:"code"`
+	Message string     `json:"message"`
+	Data    *ErrorData `json:"data,omitempty"`
+}
+
+// ErrorData says what kind of error it is, for programs. Details are what many agents have beside a message that says nothing.
+type ErrorData struct {
+	Kind    string `json:"kind,omitempty"`
+	Details string `json:"details,omitempty"`
+}
+
+// UnmarshalJSON reads what it can: the protocol leaves open what this is.
+func (d *ErrorData) UnmarshalJSON(text []byte) error {
+	var fields struct{ Kind, Details any }
+	_ = json.Unmarshal(text, &fields) // what is no object has no fields
+	d.Kind, _ = fields.Kind.(string)
+	d.Details, _ = fields.Details.(string)
+	return nil
+}
+
+func (e *Error) Error() string {
+	if e.Data != nil && e.Data.Details != "" {
+		return e.Message + ": " + e.Data.Details
+	}
+	return e.Message
+}
+
+// NoMethod answers a request for something that is not served.
+func NoMethod(method string) func() (any, error) {
+	return func() (any, error) { return nil, &Error{Code: CodeNoMethod, Message: "there is no method " + method} }
+}
+
+// Handler is told what the other side says of its own accord. Its methods are called in the order of the messages, and before
+// an answer that follows them is taken; the work that Request returns is done on a goroutine of its own. So a turn is known as
+// soon as its prompt was read, and a cancel that follows finds it.
+type Handler interface {
+	Request(ctx context.Context, method string, params json.RawMessage) (work func() (any, error))
+	Notification(method string, params json.RawMessage)
+	// Noise is a line that is no message, such as a log's.
+	Noise(line string)
+}
+
+type message struct {
+	JSONRPC string          `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id,omitempty"`
+	Method  string          `json:"method,omitempty"`
+	Params  json.RawMessage `json:"params,omitempty"`
+	Result  json.RawMessage `json:"result,omitempty"`
+	Error   *Error          `json:"error,omitempty"`
+}
+
+// Conn is a connection with an agent or a client.
+type Conn struct {
+	in   *bufio.Reader
+	done chan struct{}
+
+	// writing is a lock of its own: who does not read must not keep what it says from being read.
+	writing sync.Mutex
+	out     io.Writer
+
+	mu      sync.Mutex
+	next    int
+	waiting map[string]chan<- message
+	closed  error
+}
+
+// NewConn makes a connection; Serve reads from it.
+func NewConn(in io.Reader, out io.Writer) *Conn {
+	return &Conn{in: bufio.NewReaderSize(in, 64<<10), out: out, done: make(chan struct{}), waiting: map[string]chan<- message{}}
+}
+
+// Done is closed when the connection has ended.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Serve reads until the other side is gone. The requests that it handles get ctx.
+func (c *Conn) Serve(ctx context.Context, h Handler) error {
+	for {
+		line, err := c.line()
+		if err != nil {
+			c.close(err)
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		c.take(ctx, h, bytes.TrimSpace(line))
+	}
+}
+
+func (c *Conn) take(ctx context.Context, h Handler, line []byte) {
+	var m message
+	switch err := json.Unmarshal(line, &m); {
+	case len(line) == 0:
+	case err != nil || m.Method == "" && m.ID == nil:
+		h.Noise(string(line))
+	case m.Method == "":
+		c.answered(m)
+	case m.ID == nil:
+		h.Notification(m.Method, m.Params)
+	default:
+		go c.handle(m.ID, h.Request(ctx, m.Method, m.Params))
+	}
+}
+
+// line reads one of any length up to maxLine. What follows the last line end is no message.
+func (c *Conn) line() ([]byte, error) {
+	var line []byte
+	for {
+		part, err := c.in.ReadSlice('\n')
+		if len(line)+len(part) > maxLine {
+			return nil, fmt.Errorf("a message of more than %d MiB", maxLine>>20)
+		}
+		line = append(line, part...)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return line, err
+		}
+	}
+}
+
+// close the connection: nothing is answered any more.
+func (c *Conn) close(reason error) {
+	if errors.Is(reason, io.EOF) {
+		reason = ErrClosed
+	}
+	c.mu.Lock()
+	c.closed = reason
+	for id, answer := range c.waiting {
+		close(answer)
+		delete(c.waiting, id)
+	}
+	c.mu.Unlock()
+	close(c.done)
+}
+
+func (c *Conn) err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
+func (c *Conn) handle(id json.RawMessage, work func() (any, error)) {
+	result, err := work()
+	answer := message{ID: id}
+	if err == nil {
+		answer.Result, err = encode(result)
+	}
+	if err != nil {
+		answer.Error = asError(err)
+	}
+	_ = c.write(answer) // who is gone is noticed by the reader
+}
+
+func asError(err error) *Error {
+	if known, ok := errors.AsType[*Error](err); ok {
+		return known
+	}
+	return &Error{Code: CodeInternal, Message: err.Error()}
+}
+
+func (c *Conn) answered(m message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if answer, waits := c.waiting[string(m.ID)]; waits {
+		delete(c.waiting, string(m.ID))
+		answer <- m
+	}
+}
+
+func (c *Conn) write(m message) error {
+	m.JSONRPC = "2.0"
+	line, err := encode(m)
+	if err != nil {
+		return err
+	}
+	if err := c.err(); err != nil {
+		return err
+	}
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if _, err := c.out.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("%w: %w", ErrClosed, err)
+	}
+	return nil
+}
+
+// encode a value on one line, without the escapes that are for HTML.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+}
+
+// Notify the other side of something that it does not answer.
+func (c *Conn) Notify(method string, params any) error { return c.send(nil, method, params) }
+
+func (c *Conn) send(id json.RawMessage, method string, params any) error {
+	encoded, err := encode(params)
+	if err != nil {
+		return err
+	}
+	return c.write(message{ID: id, Method: method, Params: encoded})
+}
+
+// Call a method and wait for its answer.
+func (c *Conn) Call(ctx context.Context, method string, params, result any) error {
+	answer := make(chan message, 1)
+	c.mu.Lock()
+	if c.closed != nil {
+		c.mu.Unlock()
+		return c.closed
+	}
+	c.next++
+	id := fmt.Sprint(c.next)
+	c.waiting[id] = answer
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.waiting, id)
+	}()
+	if err := c.send(json.RawMessage(id), method, params); err != nil {
+		return err
+	}
+	select {
+	case got, open := <-answer:
+		switch {
+		case !open:
+			return c.err()
+		case got.Error != nil:
+			return got.Error
+		case result == nil:
+			return nil
+		}
+		if err := json.Unmarshal(got.Result, result); err != nil {
+			return fmt.Errorf("the answer to %s cannot be read: %w", method, err)
+		}
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
