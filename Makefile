@@ -111,6 +111,11 @@ verify: generate manifests lint ## Fail if generated files are not up to date, o
 build: ## Build the manager, the facade, the runtime and the agent into bin/.
 	@$(GO_BUILD) -o bin/ ./cmd/...
 
+.PHONY: plugin
+plugin: ## Build kubectl parley, and what completes its words, into bin/; put that on your PATH.
+	@$(GO_BUILD) -o bin/kubectl-parley ./cmd/kubectl-parley
+	@ln -sf kubectl-parley bin/kubectl_complete-parley
+
 .PHONY: k8s
 k8s: ## Build Kubernetes and etcd from Go modules into bin/k8s/, unless they are there.
 	@$(GO_BUILD) -o bin/build ./hack/build && exec bin/build

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// look is how often an object is looked at that is waited for and not watched.
+const look = 250 * time.Millisecond
+
+// key is `kubectl parley key`, the one command that prints a key.
+type key struct {
+	*plugin
+	waiting
+	rotate bool
+}
+
+func newKey(p *plugin) *cobra.Command {
+	k := &key{plugin: p}
+	cmd := &cobra.Command{
+		Use:   "key NAME",
+		Short: "Print the session key of a user, or make a new one",
+		Long: `Print the key with which a user's HTTP clients authenticate, on standard output and nowhere else.
+
+NAME is the user's UserSettings. You must be allowed to read the Secret that holds the key.`,
+		Example: `  export PARLEY_KEY="$(kubectl parley key ada)"
+  kubectl parley key ada --rotate`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: p.completeSettings,
+		RunE:              func(cmd *cobra.Command, args []string) error { return k.run(cmd.Context(), args[0]) },
+	}
+	cmd.Flags().BoolVar(&k.rotate, "rotate", false, "Make a new key first; the old one is refused from then on.")
+	cmd.Flags().DurationVar(&k.timeout, "timeout", time.Minute, "How long to wait for the operator to make a key.")
+	return cmd
+}
+
+func (k *key) run(ctx context.Context, name string) error {
+	c, err := k.connect()
+	if err != nil {
+		return err
+	}
+	settings := &v1alpha1.UserSettings{}
+	if err := c.Get(ctx, c.key(name), settings); err != nil {
+		return err
+	}
+	var old types.UID
+	if k.rotate {
+		if old, err = k.discard(ctx, c, settings); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := k.bound(ctx)
+	defer cancel()
+	value, err := k.await(ctx, c, name, old)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(k.Out, value)
+	return err
+}
+
+// discard removes the Secret of a key that the operator made, which then makes another.
+func (k *key) discard(ctx context.Context, c *cluster, settings *v1alpha1.UserSettings) (types.UID, error) {
+	if ref := settings.Spec.SessionKeyRef; ref != nil {
+		return "", fmt.Errorf("the key of %s is in Secret %s, which spec.sessionKeyRef names: change it there", settings.Name, ref.Name)
+	}
+	secret := &corev1.Secret{}
+	err := c.Get(ctx, c.key(v1alpha1.SessionKeySecretName(settings.Name)), secret)
+	if apierrors.IsNotFound(err) {
+		return "", nil // the operator is about to make one
+	}
+	if err != nil {
+		return "", err
+	}
+	if secret.Type != v1alpha1.SecretTypeSessionKey {
+		return "", fmt.Errorf("Secret %s is not one that the operator made: it is left alone", secret.Name)
+	}
+	uid := secret.UID
+	err = c.Delete(ctx, secret, client.Preconditions{UID: &uid})
+	return uid, client.IgnoreNotFound(err)
+}
+
+// await waits until there is a key, another one than the old, that the facade knows: its hash is published.
+func (k *key) await(ctx context.Context, c *cluster, name string, old types.UID) (value string, err error) {
+	p := newProgress(k.ErrOut)
+	err = wait.PollUntilContextCancel(ctx, look, true, func(ctx context.Context) (bool, error) {
+		settings := &v1alpha1.UserSettings{}
+		if err := c.Get(ctx, c.key(name), settings); err != nil {
+			return false, err
+		}
+		secret := &corev1.Secret{}
+		ref := settings.Status.SessionKeyRef
+		if ref == nil {
+			p.say("waiting for the operator to make a key")
+			return false, nil
+		}
+		if err := c.Get(ctx, c.key(ref.Name), secret); client.IgnoreNotFound(err) != nil {
+			return false, err
+		}
+		value = string(secret.Data[ref.Key])
+		sum := sha256.Sum256([]byte(value))
+		if value == "" || secret.UID == old || hex.EncodeToString(sum[:]) != settings.Status.SessionKeyHash {
+			p.say("waiting for the operator to publish the key's hash")
+			return false, refused(settings)
+		}
+		return true, nil
+	})
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("no key yet: %w", context.Cause(ctx))
+	}
+	return value, err
+}
+
+// refused is why the operator does not take a key.
+func refused(settings *v1alpha1.UserSettings) error {
+	c := meta.FindStatusCondition(settings.Status.Conditions, v1alpha1.ConditionSessionKeyReady)
+	if c == nil || c.Reason != v1alpha1.ReasonKeyTooShort && c.Reason != v1alpha1.ReasonKeyUnfit && c.Reason != v1alpha1.ReasonForeignObject {
+		return nil
+	}
+	return fmt.Errorf("%s: %s", c.Reason, c.Message)
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/testenv"
+)
+
+// kubelet is a stub of a node: it tells the API server what a kubelet would of a session's pod, and answers it for logs and
+// forwarded ports.
+type kubelet struct {
+	t         *testing.T
+	node      string
+	namespace string
+	// logs has, for each process, what it logs until the channel is closed.
+	logs chan chan string
+	// serves is where forwarded ports lead to.
+	serves string
+}
+
+func newKubelet(t *testing.T, namespace string) *kubelet {
+	t.Helper()
+	k := &kubelet{t: t, namespace: namespace, node: "node-" + namespace, logs: make(chan chan string, 4)}
+	server := httptest.NewTLSServer(k)
+	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	port := server.Listener.Addr().(*net.TCPAddr).Port
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: k.node}}
+	create(t, node)
+	t.Cleanup(func() { _ = env.Client.Delete(context.Background(), node) })
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}
+	node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(port)
+	if err := env.Client.Status().Update(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// process has one more process log something.
+func (k *kubelet) process() chan<- string {
+	lines := make(chan string, 4)
+	k.logs <- lines
+	return lines
+}
+
+func (k *kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case strings.HasPrefix(r.URL.Path, "/containerLogs/"):
+		k.print(w, r)
+	case strings.HasPrefix(r.URL.Path, "/portForward/"):
+		k.forward(w, r)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+// print answers with what the next process logs.
+func (k *kubelet) print(w http.ResponseWriter, r *http.Request) {
+	var lines chan string
+	select {
+	case lines = <-k.logs:
+	case <-r.Context().Done():
+		return
+	}
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case line, more := <-lines:
+			if !more {
+				return
+			}
+			_, _ = io.WriteString(w, line)
+			w.(http.Flusher).Flush()
+		}
+	}
+}
+
+// forward serves one forwarded connection: a stream for errors and one for data.
+func (k *kubelet) forward(w http.ResponseWriter, r *http.Request) {
+	if _, err := httpstream.Handshake(r, w, []string{"portforward.k8s.io"}); err != nil {
+		return
+	}
+	streams := make(chan httpstream.Stream, 8)
+	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(s httpstream.Stream, _ <-chan struct{}) error { streams <- s; return nil })
+	if conn == nil {
+		return
+	}
+	defer conn.Close()
+	for {
+		select {
+		case <-conn.CloseChan():
+			return
+		case s := <-streams:
+			if s.Headers().Get(corev1.StreamType) == corev1.StreamTypeData {
+				go k.pipe(s)
+			} else {
+				_ = s.Close()
+			}
+		}
+	}
+}
+
+func (k *kubelet) pipe(s httpstream.Stream) {
+	defer s.Close()
+	to, err := net.Dial("tcp", k.serves)
+	if err != nil {
+		return
+	}
+	defer to.Close()
+	go func() { _, _ = io.Copy(to, s) }()
+	_, _ = io.Copy(s, to)
+}
+
+// bind gives the session's pod to this node, once there is one.
+func (k *kubelet) bind(name string) {
+	k.t.Helper()
+	pod := k.pod(name)
+	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: pod.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: k.node}}
+	if err := env.Client.SubResource("binding").Create(k.t.Context(), pod, binding); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+func (k *kubelet) pod(name string) *corev1.Pod {
+	k.t.Helper()
+	pod := &corev1.Pod{}
+	testenv.Await(k.t, func() error {
+		if err := env.Client.Get(k.t.Context(), client.ObjectKey{Namespace: k.namespace, Name: v1alpha1.SessionName(name)}, pod); err != nil {
+			return err
+		}
+		if pod.DeletionTimestamp != nil {
+			return fmt.Errorf("pod %s is going", pod.Name)
+		}
+		return nil
+	})
+	return pod
+}
+
+// report sets what the kubelet says of a session's container. What lasts a while is worth telling.
+func (k *kubelet) report(name string, ready corev1.ConditionStatus, session corev1.ContainerStatus) {
+	k.t.Helper()
+	then := metav1.NewTime(time.Now().Add(-4 * time.Minute))
+	session.Name, session.Image = sessionContainer, "example.com/parley:1"
+	testenv.Await(k.t, func() error {
+		pod := k.pod(name)
+		pod.Status.Phase = corev1.PodRunning
+		pod.Status.Conditions = []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: then},
+			{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue, LastTransitionTime: then},
+			{Type: corev1.PodReady, Status: ready, LastTransitionTime: then},
+		}
+		if session.State.Waiting != nil {
+			pod.Status.Phase = corev1.PodPending
+		}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{session}
+		return env.Client.Status().Update(k.t.Context(), pod)
+	})
+}
+
+// start has a session's process run and be ready.
+func (k *kubelet) start(name string) {
+	k.t.Helper()
+	k.bind(name)
+	k.run(name, "first", 0)
+}
+
+// run says that a process runs, after so many restarts.
+func (k *kubelet) run(name, process string, restarts int32) {
+	k.t.Helper()
+	k.report(name, corev1.ConditionTrue, corev1.ContainerStatus{Ready: true, ContainerID: "x://" + process, RestartCount: restarts,
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}})
+}
+
+func (k *kubelet) end(name, process, termination string) {
+	k.t.Helper()
+	k.report(name, corev1.ConditionFalse, corev1.ContainerStatus{ContainerID: "x://" + process,
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: termination, FinishedAt: metav1.Now()}}})
+}
+
+// letGo removes the pod that was told to stop.
+func (k *kubelet) letGo(name string) {
+	k.t.Helper()
+	testenv.Await(k.t, func() error {
+		pod := &corev1.Pod{}
+		if err := env.Client.Get(k.t.Context(), client.ObjectKey{Namespace: k.namespace, Name: v1alpha1.SessionName(name)}, pod); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		if pod.DeletionTimestamp == nil {
+			return fmt.Errorf("nobody told pod %s to stop", pod.Name)
+		}
+		return client.IgnoreNotFound(env.Client.Delete(k.t.Context(), pod, client.GracePeriodSeconds(0)))
+	})
+}

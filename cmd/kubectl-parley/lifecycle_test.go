@@ -1,0 +1,141 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/hack/testenv"
+)
+
+func TestASessionIsStartedStoppedAndResumed(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	k := newKubelet(t, ns)
+
+	started := begin(t, kubeconfig, ns, "start", "c", "--settings", "ada", "-m", "hello")
+	awaitState(t, ns, "c", "STARTING", "Scheduling")
+	k.start("c")
+	if err := started.wait(t); err != nil || started.out.String() != "conversation.parley.dev/c started\n" {
+		t.Fatalf("start: %v, %q", err, started.out.String())
+	}
+	if told := started.errOut.String(); !strings.Contains(told, "STARTING  Scheduling") || !strings.Contains(told, "RUNNING  Running") {
+		t.Errorf("the steps are not told: %q", told)
+	}
+	c := awaitState(t, ns, "c", "RUNNING", "Running")
+	if *c.Spec.InitialUserMsg != "hello" || c.Spec.UserSettingsName != "ada" {
+		t.Errorf("asked %+v", c.Spec)
+	}
+
+	stopped := begin(t, kubeconfig, ns, "stop", "c")
+	k.letGo("c")
+	if err := stopped.wait(t); err != nil || stopped.out.String() != "conversation.parley.dev/c stopped\n" {
+		t.Fatalf("stop: %v, %q", err, stopped.out.String())
+	}
+	if c := awaitState(t, ns, "c", "STOPPED", "Suspended"); !c.Spec.Suspend {
+		t.Error("it is not suspended")
+	}
+
+	resumed := begin(t, kubeconfig, ns, "start", "c")
+	k.start("c")
+	if err := resumed.wait(t); err != nil {
+		t.Fatal(err)
+	}
+
+	k.end("c", "first", `{"reason":"Idle"}`)
+	awaitState(t, ns, "c", "STOPPED", "Idle")
+	again := begin(t, kubeconfig, ns, "start", "c")
+	awaitState(t, ns, "c", "STARTING", "Scheduling")
+	k.letGo("c")
+	k.start("c")
+	if err := again.wait(t); err != nil {
+		t.Fatalf("start again: %v", err)
+	}
+	if _, _, err := run(t, ns, "start", "c", "-m", "something else"); err == nil || !strings.Contains(err.Error(), "cannot change") {
+		t.Errorf("a session was asked for something else: %v", err)
+	}
+}
+
+func TestAStartThatCannotSucceedSaysWhyAndFails(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	create(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c-session"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "x", Image: "x"}}}})
+	_, _, err := run(t, ns, "start", "c", "--settings", "ada", "-m", "hello")
+	if err == nil || !strings.Contains(err.Error(), "ForeignObject") || !strings.Contains(err.Error(), "remove it, or choose another name") {
+		t.Errorf("got %v", err)
+	}
+	if _, _, err := run(t, ns, "start", "other"); err == nil || !strings.Contains(err.Error(), "--message") {
+		t.Errorf("a session of which nothing is known: %v", err)
+	}
+	if _, _, err := run(t, ns, "start", "c", "--timeout", "1ms"); err == nil {
+		t.Error("a bound of a millisecond was not kept")
+	}
+}
+
+func TestAFieldThatGitKeepsIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	applied := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "parley.dev/v1alpha1", "kind": "Conversation", "metadata": map[string]any{"namespace": ns, "name": "c"},
+		"spec": map[string]any{"userSettingsName": "ada", "suspend": false},
+	}}
+	if err := env.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner("kustomize-controller")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := run(t, ns, "stop", "c", "--wait=false"); err == nil || !strings.Contains(err.Error(), "spec.suspend is kept by kustomize-controller") {
+		t.Errorf("got %v", err)
+	}
+	if _, _, err := run(t, ns, "stop", "c", "--wait=false", "--force"); err != nil {
+		t.Errorf("forced: %v", err)
+	}
+	// A field that the manifest does not have is free.
+	create(t, conversation(ns, "own"))
+	if _, _, err := run(t, ns, "stop", "own", "--wait=false"); err != nil {
+		t.Errorf("one's own: %v", err)
+	}
+}
+
+func TestLogsGoOnWithTheNextProcess(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	k := newKubelet(t, ns)
+	create(t, conversation(ns, "c"))
+	awaitState(t, ns, "c", "STARTING", "Scheduling")
+	if _, _, err := run(t, ns, "logs", "c"); err == nil || !strings.Contains(err.Error(), "STARTING  Scheduling") {
+		t.Errorf("a log before the start: %v", err)
+	}
+	logs := begin(t, kubeconfig, ns, "logs", "-f", "c")
+	k.start("c")
+	first := k.process()
+	first <- "first line\n"
+	awaitOutput(t, logs, "first line\n")
+	close(first)
+	k.run("c", "second", 1)
+	next := k.process()
+	next <- "second process\n"
+	awaitOutput(t, logs, "first line\nsecond process\n")
+	k.end("c", "second", `{"reason":"Completed"}`)
+	awaitState(t, ns, "c", "STOPPED", "Completed")
+	close(next)
+	if err := logs.wait(t); err != nil {
+		t.Errorf("logs: %v", err)
+	}
+}
+
+func awaitOutput(t *testing.T, r *ran, want string) {
+	t.Helper()
+	testenv.Await(t, func() error {
+		if got := r.out.String(); got != want {
+			return errOutput{got, r.errOut.String()}
+		}
+		return nil
+	})
+}
+
+type errOutput struct{ out, err string }
+
+func (e errOutput) Error() string { return "stdout " + e.out + ", stderr " + e.err }

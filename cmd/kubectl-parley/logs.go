@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// sessionContainer is the one of a session's pod in which the session is.
+const sessionContainer = "session"
+
+// logs is `kubectl parley logs`.
+type logs struct {
+	*plugin
+	follow, previous, timestamps bool
+	tail                         int64
+	since                        time.Duration
+}
+
+func newLogs(p *plugin) *cobra.Command {
+	l := &logs{plugin: p}
+	cmd := &cobra.Command{
+		Use:   "logs NAME",
+		Short: "Print what a session logs, over all its attempts with -f",
+		Long: `Print the log of a session.
+
+With -f it waits for a session that has not started, and goes on with the next process when the
+session is restarted or its pod is replaced, until the session stops.`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: p.completeConversations,
+		RunE:              func(cmd *cobra.Command, args []string) error { return l.run(cmd.Context(), args[0]) },
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&l.follow, "follow", "f", false, "Go on as the session logs more.")
+	f.BoolVarP(&l.previous, "previous", "p", false, "The log of the process before the present one.")
+	f.BoolVar(&l.timestamps, "timestamps", false, "Begin each line with its time.")
+	f.Int64Var(&l.tail, "tail", -1, "Only so many of the last lines.")
+	f.DurationVar(&l.since, "since", 0, "Only what was logged so long ago or later.")
+	return cmd
+}
+
+func (l *logs) run(ctx context.Context, name string) error {
+	c, err := l.connect()
+	if err != nil {
+		return err
+	}
+	if !l.follow {
+		return l.once(ctx, c, name)
+	}
+	p, last := newProgress(l.ErrOut), ""
+	for {
+		process, err := l.await(ctx, c, p, name, last)
+		if err != nil || process == "" {
+			return err
+		}
+		if err := l.print(ctx, c, name); err != nil {
+			return err
+		}
+		last = process
+		// Of the next process all is new.
+		l.tail, l.since = -1, 0
+	}
+}
+
+func (l *logs) once(ctx context.Context, c *cluster, name string) error {
+	conv, err := c.conversation(ctx, name)
+	if err != nil {
+		return err
+	}
+	pod, err := c.pod(ctx, name)
+	switch {
+	case err != nil:
+		return err
+	case pod == nil:
+		return fmt.Errorf("%s has no pod, and so no log: %s", name, standing(conv))
+	case processOf(pod) == "":
+		return fmt.Errorf("%s has not begun to log: %s", name, standing(conv))
+	}
+	return l.print(ctx, c, name)
+}
+
+// await waits for a process of the session that is not the last one. It is empty where the session has stopped.
+func (l *logs) await(ctx context.Context, c *cluster, p *progress, name, last string) (process string, err error) {
+	err = wait.PollUntilContextCancel(ctx, look, true, func(ctx context.Context) (bool, error) {
+		conv, err := c.conversation(ctx, name)
+		if err != nil {
+			return false, err
+		}
+		pod, err := c.pod(ctx, name)
+		if err != nil {
+			return false, err
+		}
+		process = ""
+		if pod != nil {
+			process = processOf(pod)
+		}
+		if process != "" && process != last {
+			return true, nil
+		}
+		process = ""
+		p.show(conv)
+		return observed(conv) && conv.Status.State == v1alpha1.StateStopped, nil
+	})
+	if ctx.Err() != nil {
+		return "", nil // somebody pressed Ctrl-C
+	}
+	return process, err
+}
+
+// processOf a pod is what tells one process of the session from the next; empty if none was started.
+func processOf(pod *corev1.Pod) string {
+	for _, status := range pod.Status.ContainerStatuses {
+		if status.Name == sessionContainer && (status.State.Running != nil || status.State.Terminated != nil) {
+			return fmt.Sprintf("%s %s", pod.UID, status.ContainerID)
+		}
+	}
+	return ""
+}
+
+func (l *logs) print(ctx context.Context, c *cluster, name string) error {
+	options := &corev1.PodLogOptions{Container: sessionContainer, Follow: l.follow, Previous: l.previous, Timestamps: l.timestamps}
+	if l.tail >= 0 {
+		options.TailLines = &l.tail
+	}
+	if l.since > 0 {
+		options.SinceSeconds = ptr.To(int64(l.since.Seconds()))
+	}
+	stream, err := c.core.CoreV1().Pods(c.namespace).GetLogs(v1alpha1.SessionName(name), options).Stream(ctx)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	if _, err = io.Copy(l.Out, stream); ctx.Err() != nil {
+		return nil
+	}
+	return err
+}

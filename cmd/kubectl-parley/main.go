@@ -1,0 +1,41 @@
+// Command kubectl-parley is a plugin of kubectl: `kubectl parley`.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // kubeconfigs name auth plugins
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
+	if err := newRoot(streams).withArgs(os.Args).ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(streams.ErrOut, "error:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+type root struct{ *cobra.Command }
+
+// completer is what kubectl calls to complete the words of this plugin: a link of this name to this program.
+const completer = "kubectl_complete-parley"
+
+// withArgs takes the arguments of the process, the program's name first.
+func (r root) withArgs(args []string) *cobra.Command {
+	r.SetArgs(args[1:])
+	if strings.TrimSuffix(filepath.Base(args[0]), ".exe") == completer {
+		r.SetArgs(append([]string{cobra.ShellCompRequestCmd}, args[1:]...))
+	}
+	return r.Command
+}

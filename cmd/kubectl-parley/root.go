@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// fieldOwner owns what the plugin changes.
+const fieldOwner = "kubectl-parley"
+
+// plugin is what every command has: where it prints, and how it reaches the cluster.
+type plugin struct {
+	genericiooptions.IOStreams
+	flags *genericclioptions.ConfigFlags
+}
+
+func newRoot(streams genericiooptions.IOStreams) root {
+	p := &plugin{IOStreams: streams, flags: genericclioptions.NewConfigFlags(true)}
+	cmd := &cobra.Command{
+		Use:           "kubectl-parley",
+		Short:         "Start, stop and look into agent sessions",
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl parley"},
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	cmd.SetIn(streams.In)
+	cmd.SetOut(streams.Out)
+	cmd.SetErr(streams.ErrOut)
+	p.flags.AddFlags(cmd.PersistentFlags())
+	_ = cmd.RegisterFlagCompletionFunc("namespace", p.completeNamespaces)
+	cmd.AddCommand(newStatus(p), newStart(p), newStop(p), newLogs(p), newOpen(p), newKey(p))
+	return root{cmd}
+}
+
+// cluster is a connection to the cluster, and the namespace that is meant.
+type cluster struct {
+	client.WithWatch
+	core      kubernetes.Interface
+	config    *rest.Config
+	namespace string
+}
+
+func (p *plugin) connect() (*cluster, error) {
+	config, err := p.flags.ToRESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	config.QPS = -1 // the API server's priority and fairness governs
+	namespace, _, err := p.flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return nil, err
+	}
+	scheme := runtime.NewScheme()
+	builder := runtime.NewSchemeBuilder(corev1.AddToScheme, v1alpha1.AddToScheme)
+	if err := builder.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme, FieldOwner: fieldOwner})
+	if err != nil {
+		return nil, err
+	}
+	core, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	return &cluster{WithWatch: c, core: core, config: config, namespace: namespace}, nil
+}
+
+func (c *cluster) key(name string) client.ObjectKey {
+	return client.ObjectKey{Namespace: c.namespace, Name: name}
+}
+
+func (c *cluster) conversation(ctx context.Context, name string) (*v1alpha1.Conversation, error) {
+	conv := &v1alpha1.Conversation{}
+	return conv, c.Get(ctx, c.key(name), conv)
+}
+
+// pod of a session; nil if there is none.
+func (c *cluster) pod(ctx context.Context, conversation string) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	err := c.Get(ctx, c.key(v1alpha1.SessionName(conversation)), pod)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return pod, err
+}
+
+// age is a duration as people say it.
+func age(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+func since(t *metav1.Time, now time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return age(now.Sub(t.Time))
+}

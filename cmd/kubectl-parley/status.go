@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// status is `kubectl parley status`.
+type status struct {
+	*plugin
+	events int
+}
+
+func newStatus(p *plugin) *cobra.Command {
+	s := &status{plugin: p}
+	cmd := &cobra.Command{
+		Use:   "status [NAME]",
+		Short: "Show where a session stands and why, or all of them in a line each",
+		Long: `Show where a session stands, why, and what to do about it: its settings, its class, its pod, its
+files, its conditions and the last events. It reads no Secret's value.`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: p.completeConversations,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return s.all(cmd.Context())
+			}
+			return s.one(cmd.Context(), args[0])
+		},
+	}
+	cmd.Flags().IntVar(&s.events, "events", 8, "How many of the last events to show.")
+	return cmd
+}
+
+func (s *status) one(ctx context.Context, name string) error {
+	c, err := s.connect()
+	if err != nil {
+		return err
+	}
+	found, err := c.find(ctx, name)
+	if err != nil {
+		return err
+	}
+	found.events = lastOf(found.events, s.events)
+	_, err = fmt.Fprint(s.Out, found.tree(time.Now()))
+	return err
+}
+
+func (s *status) all(ctx context.Context) error {
+	c, err := s.connect()
+	if err != nil {
+		return err
+	}
+	var list v1alpha1.ConversationList
+	if err := c.List(ctx, &list, client.InNamespace(c.namespace)); err != nil {
+		return err
+	}
+	if len(list.Items) == 0 {
+		fmt.Fprintf(s.ErrOut, "No Conversations in namespace %s.\n", c.namespace)
+	}
+	for i := range list.Items {
+		fmt.Fprintln(s.Out, headline(&list.Items[i], time.Now()))
+	}
+	return nil
+}
+
+// findings are all that the status of a session is told from. What is nil is not there, or may not be read.
+type findings struct {
+	conversation *v1alpha1.Conversation
+	settings     *v1alpha1.UserSettings
+	class        *v1alpha1.SessionClass
+	pod          *corev1.Pod
+	claim        *corev1.PersistentVolumeClaim
+	secret       *metav1.PartialObjectMetadata
+	events       []corev1.Event
+	// hidden are the kinds that the user may not read.
+	hidden map[string]bool
+}
+
+// find looks up what belongs to a session. Who may not read a part of it sees the rest.
+func (c *cluster) find(ctx context.Context, name string) (*findings, error) {
+	conv, err := c.conversation(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	f := &findings{conversation: conv, hidden: map[string]bool{}}
+	if f.settings, err = lookUp(ctx, c, f, "UserSettings", conv.Spec.UserSettingsName, &v1alpha1.UserSettings{}); err != nil {
+		return nil, err
+	}
+	if f.pod, err = lookUp(ctx, c, f, "Pod", v1alpha1.SessionName(name), &corev1.Pod{}); err != nil {
+		return nil, err
+	}
+	if f.claim, err = lookUp(ctx, c, f, "PersistentVolumeClaim", name+"-workspace", &corev1.PersistentVolumeClaim{}); err != nil {
+		return nil, err
+	}
+	// Only that it is there, and for which attempt.
+	secret := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}}
+	if f.secret, err = lookUp(ctx, c, f, "Secret", v1alpha1.SessionName(name), secret); err != nil {
+		return nil, err
+	}
+	if f.class, err = lookUp(ctx, c, f, "SessionClass", f.className(), &v1alpha1.SessionClass{}); err != nil {
+		return nil, err
+	}
+	return f, c.findEvents(ctx, f)
+}
+
+func lookUp[T client.Object](ctx context.Context, c *cluster, f *findings, kind, name string, o T) (T, error) {
+	var none T
+	key := c.key(name)
+	if kind == "SessionClass" {
+		key.Namespace = ""
+	}
+	switch err := c.Get(ctx, key, o); {
+	case apierrors.IsNotFound(err):
+		return none, nil
+	case apierrors.IsForbidden(err):
+		f.hidden[kind] = true
+		return none, nil
+	case err != nil:
+		return none, fmt.Errorf("get %s %s: %w", kind, name, err)
+	}
+	return o, nil
+}
+
+// className is the class that the session has, or would get.
+func (f *findings) className() string {
+	switch {
+	case f.pod != nil && f.pod.Labels[v1alpha1.LabelSessionClass] != "":
+		return f.pod.Labels[v1alpha1.LabelSessionClass]
+	case f.conversation.Spec.SessionClassName != nil:
+		return *f.conversation.Spec.SessionClassName
+	case f.settings != nil && f.settings.Spec.SessionClassName != nil:
+		return *f.settings.Spec.SessionClassName
+	}
+	return v1alpha1.DefaultSessionClass
+}
+
+// findEvents collects the events of the session's objects, the oldest first.
+func (c *cluster) findEvents(ctx context.Context, f *findings) error {
+	regarding := map[string]string{"Conversation": f.conversation.Name, "Pod": v1alpha1.SessionName(f.conversation.Name)}
+	if f.settings != nil {
+		regarding["UserSettings"] = f.settings.Name
+	}
+	if f.claim != nil {
+		regarding["PersistentVolumeClaim"] = f.claim.Name
+	}
+	for kind, name := range regarding {
+		var list corev1.EventList
+		err := c.List(ctx, &list, client.InNamespace(c.namespace), client.MatchingFieldsSelector{Selector: fields.Set{
+			"involvedObject.kind": kind, "involvedObject.name": name}.AsSelector()})
+		if apierrors.IsForbidden(err) {
+			f.hidden["Event"] = true
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("list events: %w", err)
+		}
+		f.events = append(f.events, list.Items...)
+	}
+	slices.SortStableFunc(f.events, func(a, b corev1.Event) int { return happened(a).Compare(happened(b)) })
+	return nil
+}
+
+// happened is when an event last did: the two APIs of events note it differently.
+func happened(e corev1.Event) time.Time {
+	at := e.CreationTimestamp.Time
+	for _, t := range []time.Time{e.EventTime.Time, e.LastTimestamp.Time} {
+		if t.After(at) {
+			at = t
+		}
+	}
+	if e.Series != nil && e.Series.LastObservedTime.After(at) {
+		at = e.Series.LastObservedTime.Time
+	}
+	return at
+}
+
+func lastOf[T any](all []T, n int) []T { return all[max(0, len(all)-max(0, n)):] }

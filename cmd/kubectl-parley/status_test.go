@@ -1,0 +1,150 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/testenv"
+)
+
+func TestAStuckStartTellsItsReasonAtAGlance(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	k := newKubelet(t, ns)
+	create(t, conversation(ns, "stuck"))
+	k.bind("stuck")
+	k.report("stuck", corev1.ConditionFalse, corev1.ContainerStatus{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}})
+	awaitState(t, ns, "stuck", "STARTING", "PullingImage")
+	pod := k.pod("stuck")
+	create(t, &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "pull"}, Type: corev1.EventTypeWarning, Reason: "Failed", Count: 4,
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: ns, Name: pod.Name, UID: pod.UID},
+		Message:        "Failed to pull image \"example.com/parley:1\": not found", LastTimestamp: metav1.Now()})
+
+	stdout, _, err := run(t, ns, "status", "stuck")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("\n%s", stdout)
+	lines := strings.Split(stdout, "\n")
+	for i, want := range []string{"stuck  STARTING  PullingImage", "Image example.com/parley:1: ImagePullBackOff", "→ Check the image's name"} {
+		if !strings.Contains(lines[i], want) {
+			t.Errorf("line %d is %q, want %q", i+1, lines[i], want)
+		}
+	}
+	for _, want := range []string{"✓ UserSettings ada", "✗ Pod stuck-session  Pending on " + k.node, "✗ session  waiting: ImagePullBackOff", "✓ Secret stuck-session", "Reconciling", "Failed ×4"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("%q is missing", want)
+		}
+	}
+	all, _, err := run(t, ns, "status")
+	if err != nil || !strings.HasPrefix(all, "… stuck  STARTING  PullingImage") || strings.Count(all, "\n") != 1 {
+		t.Errorf("all in a line each: %v\n%s", err, all)
+	}
+}
+
+func TestASessionWithoutSettingsSaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	missing := conversation(ns, "c")
+	missing.Spec.UserSettingsName = "nobody"
+	create(t, missing)
+	awaitState(t, ns, "c", "STARTING", "SettingsNotReady")
+	stdout, _, err := run(t, ns, "status", "c")
+	if err != nil || !strings.Contains(stdout, "UserSettings nobody do not exist") || !strings.Contains(stdout, "✗ UserSettings nobody: does not exist") {
+		t.Errorf("%v\n%s", err, stdout)
+	}
+	unseen := env.Namespace(t, nil)
+	create(t, conversation(unseen, "c"))
+	stdout, _, err = run(t, unseen, "status", "c")
+	if err != nil || !strings.Contains(stdout, "Is its manager running?") {
+		t.Errorf("without an operator: %v\n%s", err, stdout)
+	}
+}
+
+func TestWhoMayReadOnlyAPartSeesTheRest(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	create(t, conversation(ns, "c"))
+	awaitState(t, ns, "c", "STARTING", "Scheduling")
+	user, err := env.AddUser(envtest.User{Name: "viewer-" + ns}, env.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	create(t, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "viewer"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{"parley.dev"}, Resources: []string{"conversations"}, Verbs: []string{"get", "list", "watch"}}}})
+	create(t, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "viewer"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "viewer"},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "viewer-" + ns}}})
+	kubeconfig, err := user.KubeConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(file, kubeconfig, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var viewed *ran
+	testenv.Await(t, func() error { // RBAC comes a moment later
+		viewed = begin(t, file, ns, "status", "c")
+		return viewed.wait(t)
+	})
+	for _, want := range []string{"STARTING", "? UserSettings ada: you may not read it", "? Pod c-session: you may not read it", "Events: you may not read them"} {
+		if !strings.Contains(viewed.out.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, viewed.out.String())
+		}
+	}
+}
+
+func TestNamesAreCompleted(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	create(t, conversation(ns, "first"), conversation(ns, "second"), &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "ada"}})
+	for want, args := range map[string][]string{
+		"first second": {"status", ""},
+		"second":       {"stop", "s"},
+		"ada":          {"key", ""},
+		"":             {"start", "first", ""},
+		ns:             {"status", "-n", ns[:len(ns)-1]},
+	} {
+		out := &bytes.Buffer{}
+		// kubectl calls the completer with the words of the line.
+		cmd := newRoot(genericiooptions.IOStreams{In: &bytes.Buffer{}, Out: out, ErrOut: &bytes.Buffer{}}).
+			withArgs(append([]string{"/usr/local/bin/" + completer, "--kubeconfig", kubeconfig, "--namespace", ns}, args...))
+		if err := cmd.ExecuteContext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for line := range strings.Lines(out.String()) {
+			if name, _, _ := strings.Cut(strings.TrimSpace(line), "\t"); name != "" && !strings.HasPrefix(name, ":") {
+				names = append(names, name)
+			}
+		}
+		if slices.Sort(names); strings.Join(names, " ") != want {
+			t.Errorf("%v: %v, want %s", args, names, want)
+		}
+	}
+}
+
+func TestEveryReasonThatHoldsAStartUpHasAHint(t *testing.T) {
+	for _, reason := range []string{v1alpha1.ReasonSettingsNotReady, v1alpha1.ReasonQueued, v1alpha1.ReasonScheduling, v1alpha1.ReasonPullingImage, v1alpha1.ReasonPreparingWorkspace,
+		v1alpha1.ReasonStartingRuntime, v1alpha1.ReasonRestarting, v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonStartDeadlineExceeded, v1alpha1.ReasonSettingsMissing,
+		v1alpha1.ReasonNotAllowed, v1alpha1.ReasonForeignObject, v1alpha1.ReasonRejected} {
+		if hints[reason] == "" {
+			t.Errorf("%s has none", reason)
+		}
+	}
+	if text := fmt.Sprint(problemOf(&v1alpha1.Conversation{})); strings.Contains(text, "NAME") {
+		t.Errorf("a placeholder is left: %s", text)
+	}
+}

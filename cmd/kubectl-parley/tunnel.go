@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/transport/spdy"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// forward leads a port of loopback, or a free one where it is 0, to the session's port until the context ends or the connection
+// is lost. Commands that talk with a session reach it through here.
+func (c *cluster) forward(ctx context.Context, conversation string, port uint16, ready func(port uint16)) error {
+	dialer, err := c.dialer(conversation)
+	if err != nil {
+		return err
+	}
+	opened := make(chan struct{})
+	forwarder, err := portforward.NewOnAddressesWithContext(ctx, dialer, []string{"127.0.0.1"},
+		[]string{fmt.Sprintf("%d:%d", port, session.Port)}, opened, io.Discard, io.Discard)
+	if err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() { done <- forwarder.ForwardPorts() }()
+	select {
+	case err := <-done:
+		return err
+	case <-opened:
+	}
+	ports, err := forwarder.GetPorts()
+	if err != nil {
+		return err
+	}
+	ready(ports[0].Local)
+	return <-done
+}
+
+// dialer opens a connection to a session's pod: over a WebSocket, as proxies like it, or as older API servers want it.
+func (c *cluster) dialer(conversation string) (httpstream.Dialer, error) {
+	url := c.core.CoreV1().RESTClient().Post().Resource("pods").Namespace(c.namespace).
+		Name(v1alpha1.SessionName(conversation)).SubResource("portforward").URL()
+	transport, upgrader, err := spdy.RoundTripperFor(c.config)
+	if err != nil {
+		return nil, err
+	}
+	older := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, url)
+	websocket, err := portforward.NewSPDYOverWebsocketDialer(url, c.config)
+	if err != nil {
+		return nil, err
+	}
+	return portforward.NewFallbackDialer(websocket, older, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	}), nil
+}
