@@ -50,7 +50,7 @@ func walk(t *testing.T, namespace, name string, steps []step) {
 	}
 }
 
-// kstatusOf is how Argo CD, Flux and kpt judge the object.
+// kstatusOf is how Flux and kpt judge the object; Argo CD has a script of its own.
 func kstatusOf(t *testing.T, o client.Object) status.Status {
 	t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
