@@ -53,6 +53,11 @@ e2e-clients: k8s ## Have the Socket.IO client from npm watch and answer a sessio
 	@npm install --silent --no-audit --no-fund --prefix bin/clients socket.io-client@4.8.1
 	@PARLEY_CLIENTS=$(CURDIR)/bin/clients go test -tags clients ./cmd/facade/watching -run TestTheSocketIOClient -count=1 -v
 
+.PHONY: e2e-gitops
+e2e-gitops: k8s ## Keep sessions in a Git repository with Argo CD's own parts; their first build takes minutes.
+	@cd hack/gitops/argocd && $(GO_BUILD) -o ../../../bin/gitops/argocd .
+	@go test -tags gitops ./hack/gitops -count=1 -v
+
 .PHONY: bench-facade
 bench-facade: k8s build ## Compare POST /api/conversations with a direct create, on the same API server.
 	@$(GO_BUILD) -o bin/bench ./hack/bench && exec bin/bench
@@ -82,8 +87,9 @@ generate: ## Generate deepcopy methods and apply configurations.
 	@$(TOOL) controller-gen object:headerFile=hack/boilerplate.go.txt applyconfiguration:headerFile=hack/boilerplate.go.txt paths=./api/v1alpha1
 
 .PHONY: manifests
-manifests: ## Generate the CRDs, the roles and the webhook configuration.
+manifests: ## Generate the CRDs, their reference in docs/api.md, the roles and the webhook configuration.
 	@$(TOOL) controller-gen crd paths=./api/v1alpha1 output:crd:artifacts:config=config/crd/bases
+	@go run ./hack/docs
 	@$(TOOL) controller-gen rbac:roleName=parley-manager paths="./controllers/...;./webhook/...;./cmd/manager/..." output:rbac:artifacts:config=config/rbac/manager
 	@$(TOOL) controller-gen webhook paths=./webhook/... output:webhook:artifacts:config=config/webhook
 
@@ -103,8 +109,8 @@ lint-fix: ## Run the linters and fix what they can.
 verify: generate manifests lint ## Fail if generated files are not up to date, or on any lint.
 	@go mod tidy -diff
 	@cd hack/netpol && go mod tidy -diff
-	@git diff --exit-code -- api config || { echo 'verify: run "make generate manifests" and commit the result' >&2; exit 1; }
-	@test -z "$$(git status --porcelain -- api config)" || { git status --short -- api config; echo 'verify: generated files are not committed' >&2; exit 1; }
+	@git diff --exit-code -- api config docs/api.md || { echo 'verify: run "make generate manifests" and commit the result' >&2; exit 1; }
+	@test -z "$$(git status --porcelain -- api config docs/api.md)" || { git status --short -- api config docs/api.md; echo 'verify: generated files are not committed' >&2; exit 1; }
 
 ##@ Build
 .PHONY: build
