@@ -109,6 +109,7 @@ lint-fix: ## Run the linters and fix what they can.
 verify: generate manifests lint ## Fail if generated files are not up to date, or on any lint.
 	@go mod tidy -diff
 	@cd hack/netpol && go mod tidy -diff
+	@cd hack/prometheus && go mod tidy -diff
 	@git diff --exit-code -- api config docs/api.md || { echo 'verify: run "make generate manifests" and commit the result' >&2; exit 1; }
 	@test -z "$$(git status --porcelain -- api config docs/api.md)" || { git status --short -- api config docs/api.md; echo 'verify: generated files are not committed' >&2; exit 1; }
 

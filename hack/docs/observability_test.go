@@ -13,8 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/parley-dev/parley/hack/testenv"
 )
 
@@ -194,37 +192,6 @@ func TestTheDashboardShowsMetricsThatExist(t *testing.T) {
 	for name := range metrics(t) {
 		if !strings.Contains(shown.String(), name) {
 			t.Errorf("no panel shows %s", name)
-		}
-	}
-}
-
-func TestAlertsAskForMetricsThatExistAndNameADocument(t *testing.T) {
-	text, err := os.ReadFile(testenv.Path("config", "prometheus", "rules.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var rules struct {
-		Spec struct {
-			Groups []struct {
-				Rules []struct {
-					Alert, Expr string
-					Annotations map[string]string
-				}
-			}
-		}
-	}
-	if err := yaml.Unmarshal(text, &rules); err != nil {
-		t.Fatal(err)
-	}
-	known := known(t)
-	for _, rule := range rules.Spec.Groups[0].Rules {
-		checkExpression(t, rule.Alert, rule.Expr, known)
-		file, anchor, _ := strings.Cut(rule.Annotations["runbook"], "#")
-		if !hasAnchor(document(t, strings.TrimPrefix(file, "docs/")), anchor) {
-			t.Errorf("%s: there is no %s in %s", rule.Alert, anchor, file)
-		}
-		if !strings.Contains(document(t, "observability.md"), "`"+rule.Alert+"`") {
-			t.Errorf("%s is not in docs/observability.md", rule.Alert)
 		}
 	}
 }
