@@ -1,6 +1,10 @@
 package main
 
-import "github.com/parley-dev/parley/api/v1alpha1"
+import (
+	"strings"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
 
 // hints say what to do about a session that does not get on, by the reason. Where nothing needs to be done there is none.
 var hints = map[string]string{
@@ -22,3 +26,11 @@ var hints = map[string]string{
 
 // unobserved is the hint where nobody looked at what the Conversation says.
 const unobserved = "The operator has not seen this yet. Is its manager running?"
+
+// hintFor a session is what to do about it; empty where there is nothing to do.
+func hintFor(c *v1alpha1.Conversation) string {
+	if !observed(c) {
+		return unobserved
+	}
+	return strings.ReplaceAll(hints[c.Status.Reason], "NAME", c.Name)
+}

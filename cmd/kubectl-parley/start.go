@@ -146,7 +146,7 @@ func hasStarted(conv *v1alpha1.Conversation, generation int64) (bool, error) {
 // problemOf a session that does not get on, and what to do about it.
 func problemOf(conv *v1alpha1.Conversation) error {
 	text := conv.Status.Reason + ": " + conv.Status.Message
-	if hint := hints[conv.Status.Reason]; hint != "" {
+	if hint := hintFor(conv); hint != "" {
 		text += "\n" + hint
 	}
 	return errors.New(text)

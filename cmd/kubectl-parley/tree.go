@@ -77,11 +77,7 @@ func (f *findings) tree(now time.Time) string {
 	if c.Status.Message != "" {
 		fmt.Fprintf(out, "  %s\n", oneLine(c.Status.Message))
 	}
-	hint := strings.ReplaceAll(hints[c.Status.Reason], "NAME", c.Name)
-	if !observed(c) {
-		hint = unobserved
-	}
-	if hint != "" {
+	if hint := hintFor(c); hint != "" {
 		fmt.Fprintf(out, "  → %s\n", hint)
 	}
 	root := node{children: []node{f.settingsNode(), f.classNode(), f.podNode(now), f.workspaceNode(), f.secretNode()}}
