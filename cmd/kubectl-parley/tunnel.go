@@ -17,13 +17,17 @@ import (
 // forward leads a port of loopback, or a free one where it is 0, to the session's port until the context ends or the connection
 // is lost. Commands that talk with a session reach it through here.
 func (c *cluster) forward(ctx context.Context, conversation string, port uint16, ready func(port uint16)) error {
-	dialer, err := c.dialer(conversation)
+	return c.forwardPod(ctx, c.namespace, v1alpha1.SessionName(conversation), port, session.Port, ready)
+}
+
+func (c *cluster) forwardPod(ctx context.Context, namespace, pod string, port, remote uint16, ready func(port uint16)) error {
+	dialer, err := c.dialer(namespace, pod)
 	if err != nil {
 		return err
 	}
 	opened := make(chan struct{})
 	forwarder, err := portforward.NewOnAddressesWithContext(ctx, dialer, []string{"127.0.0.1"},
-		[]string{fmt.Sprintf("%d:%d", port, session.Port)}, opened, io.Discard, io.Discard)
+		[]string{fmt.Sprintf("%d:%d", port, remote)}, opened, io.Discard, io.Discard)
 	if err != nil {
 		return err
 	}
@@ -42,10 +46,10 @@ func (c *cluster) forward(ctx context.Context, conversation string, port uint16,
 	return <-done
 }
 
-// dialer opens a connection to a session's pod: over a WebSocket, as proxies like it, or as older API servers want it.
-func (c *cluster) dialer(conversation string) (httpstream.Dialer, error) {
-	url := c.core.CoreV1().RESTClient().Post().Resource("pods").Namespace(c.namespace).
-		Name(v1alpha1.SessionName(conversation)).SubResource("portforward").URL()
+// dialer opens a connection to a pod: over a WebSocket, as proxies like it, or as older API servers want it.
+func (c *cluster) dialer(namespace, pod string) (httpstream.Dialer, error) {
+	url := c.core.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).
+		Name(pod).SubResource("portforward").URL()
 	transport, upgrader, err := spdy.RoundTripperFor(c.config)
 	if err != nil {
 		return nil, err

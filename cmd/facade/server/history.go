@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/session"
@@ -170,4 +172,34 @@ func (s *server) diff(ctx context.Context, r request) (any, error) {
 		}
 	}
 	return nil, answer.Refuse(http.StatusNotFound, "path: there is no such file among the changes")
+}
+
+// patch is the whole difference as text.
+func (s *server) patch(w http.ResponseWriter, r request) error {
+	c, err := s.conversations.Find(r.Context(), r.user, r.id())
+	if err != nil {
+		return err
+	}
+	var text io.Reader
+	if s.isOver(c) {
+		ending, err := s.ending(r.Context(), c)
+		if err != nil {
+			return err
+		}
+		text = strings.NewReader(ending.Patch)
+	} else {
+		response, err := s.sessions.Ask(r.Context(), c, live.Call{Method: http.MethodGet, Path: session.PatchPath})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = response.Body.Close() }()
+		text = io.LimitReader(response.Body, session.MaxPatch+1<<10)
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if _, err := io.Copy(newPatientWriter(w), text); err != nil {
+		panic(http.ErrAbortHandler) // who reads it must see that it is not whole
+	}
+	return nil
 }

@@ -47,6 +47,7 @@ func (s *server) sessionOperations() map[string]map[string]operation {
 		"/upload-files":  {"POST": {serve: s.upload}},
 		"/git/changes":   {"GET": {do: s.changes}},
 		"/git/diff":      {"GET": {do: s.diff}},
+		"/git/patch":     {"GET": {serve: s.patch}},
 		"/config":        {"GET": {do: s.config}},
 		"/vscode-url":    fixed(map[string]any{"vscode_url": nil}),
 		"/web-hosts":     fixed(map[string]any{"hosts": map[string]string{}}),

@@ -58,7 +58,7 @@ func runSuite(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer func() { _ = os.RemoveAll(suite.dir) }()
-	if err := build("facade", "runtime", "agent"); err != nil {
+	if err := build("facade", "runtime", "agent", "kubectl-parley"); err != nil {
 		return 0, err
 	}
 	if suite.Env, err = facadeenv.Start(suite.dir, true); err != nil {

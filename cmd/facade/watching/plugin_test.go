@@ -1,0 +1,71 @@
+package watching_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/hack/testenv"
+)
+
+// plugin runs kubectl parley as somebody types it.
+func (p *person) plugin(t *testing.T, in io.Reader, args ...string) (string, error) {
+	t.Helper()
+	kubeconfig := filepath.Join(suite.dir, "admin.kubeconfig")
+	if err := os.WriteFile(kubeconfig, suite.KubeConfig, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	command := exec.CommandContext(ctx, program("kubectl-parley"), append(args, "-n", p.namespace, "--facade", p.url)...)
+	command.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
+	command.Stdin = in
+	var output, errs bytes.Buffer
+	command.Stdout, command.Stderr = &output, &errs
+	if err := command.Run(); err != nil {
+		return errs.String(), err
+	}
+	return output.String(), nil
+}
+
+// Whoever lives in a terminal has the same: messages, what happens, confirmations, and the difference.
+func TestATerminalIsEnough(t *testing.T) {
+	ada := newPerson(t, map[string]any{"confirmation_mode": true},
+		says("May I?", bash("echo two >> file")), says("Done."), says("You are welcome."))
+	ada.converse(t, "talk", map[string]any{"repository": repository(t), "initial_user_msg": "work"})
+	ada.awaitAgent(t, "talk", session.StateConfirmation)
+	out, err := ada.plugin(t, strings.NewReader("y\n"), "chat", "talk")
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if out, err := ada.plugin(t, strings.NewReader("Thank you\n"), "chat", "talk"); err != nil || !strings.HasSuffix(out, "> Thank you\nYou are welcome.\n") {
+		t.Fatalf("%v: %s", err, out)
+	}
+	got, err := ada.plugin(t, strings.NewReader(""), "chat", "talk")
+	if err != nil {
+		t.Fatalf("%v: %s", err, got)
+	}
+	for _, line := range []string{"> work", "May I?", "  $ echo two >> file", "? Do it? y or n", "Done.", "> Thank you", "You are welcome."} {
+		if !strings.Contains(got, line+"\n") {
+			t.Errorf("%q is missing in\n%s", line, got)
+		}
+	}
+	patch, err := ada.plugin(t, nil, "diff", "talk")
+	if err != nil || !strings.Contains(patch, "\n+two\n") {
+		t.Errorf("the difference is %s, %v", patch, err)
+	}
+	ada.stop(t, "talk")
+	testenv.Await(t, func() error {
+		kept, err := ada.plugin(t, nil, "diff", "talk")
+		if err == nil && kept != patch {
+			t.Errorf("kept is %s", kept)
+		}
+		return err
+	})
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// diff is `kubectl parley diff`.
+type diff struct {
+	*plugin
+	talking
+}
+
+func newDiff(p *plugin) *cobra.Command {
+	d := &diff{plugin: p}
+	cmd := &cobra.Command{
+		Use:   "diff NAME",
+		Short: "Show what a session changed in its repository",
+		Long: `Show the difference to the commit that a session began with, files that are not committed included, as git apply takes it.
+
+Of a session that does not run it is what the session left when it ended.`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: p.completeConversations,
+		RunE:              func(cmd *cobra.Command, args []string) error { return d.run(cmd.Context(), args[0]) },
+	}
+	d.addFlags(cmd)
+	return cmd
+}
+
+func (d *diff) run(ctx context.Context, name string) error {
+	c, err := d.connect()
+	if err != nil {
+		return err
+	}
+	conv, err := c.conversation(ctx, name)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	user, err := d.as(ctx, c, conv)
+	if err != nil {
+		return err
+	}
+	response, err := user.do(ctx, http.MethodGet, "/api/conversations/"+name+"/git/patch", nil, nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	file, isFile := d.Out.(*os.File)
+	coloured := isFile && term.IsTerminal(int(file.Fd()))
+	lines := bufio.NewScanner(response.Body)
+	lines.Buffer(nil, 8<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		if coloured {
+			line = colour(line)
+		}
+		if _, err := fmt.Fprintln(d.Out, line); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+// colour a line as git does.
+func colour(line string) string {
+	for prefix, code := range map[string]string{"+++": "1", "---": "1", "diff ": "1", "@@": "36"} {
+		if strings.HasPrefix(line, prefix) {
+			return "\x1b[" + code + "m" + line + "\x1b[0m"
+		}
+	}
+	switch {
+	case strings.HasPrefix(line, "+"):
+		return "\x1b[32m" + line + "\x1b[0m"
+	case strings.HasPrefix(line, "-"):
+		return "\x1b[31m" + line + "\x1b[0m"
+	}
+	return line
+}

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+const (
+	// facadePort is where the facade's pods serve.
+	facadePort = 3000
+	// again is how long to wait before a stream that ended is followed again.
+	again = time.Second
+)
+
+// talking is what the commands have in common that talk with a session, through the facade.
+type talking struct {
+	facade, namespace string
+}
+
+func (f *talking) addFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.facade, "facade", os.Getenv("PARLEY_FACADE"), "The facade's URL. Default: $PARLEY_FACADE, else a port of this machine is forwarded to it.")
+	cmd.Flags().StringVar(&f.namespace, "facade-namespace", "parley-system", "The namespace of the facade, for that.")
+}
+
+// person is the user of a conversation, at the facade.
+type person struct {
+	url, key string
+}
+
+// as the user of a conversation, talk with the facade until the context ends.
+func (f *talking) as(ctx context.Context, c *cluster, conv *v1alpha1.Conversation) (*person, error) {
+	key, err := c.keyOf(ctx, conv.Spec.UserSettingsName)
+	if err != nil {
+		return nil, err
+	}
+	if f.facade != "" {
+		return &person{strings.TrimSuffix(f.facade, "/"), key}, nil
+	}
+	var pods corev1.PodList
+	labels := client.MatchingLabels{"app.kubernetes.io/name": v1alpha1.ManagedBy, v1alpha1.LabelComponent: "facade"}
+	if err := c.List(ctx, &pods, client.InNamespace(f.namespace), labels); err != nil {
+		return nil, fmt.Errorf("find the facade (--facade names its URL): %w", err)
+	}
+	for i := range pods.Items {
+		if pod := &pods.Items[i]; pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil {
+			port, err := c.forwardTo(ctx, pod.Namespace, pod.Name, facadePort)
+			return &person{fmt.Sprintf("http://127.0.0.1:%d", port), key}, err
+		}
+	}
+	return nil, fmt.Errorf("no facade runs in %s: --facade names its URL", f.namespace)
+}
+
+// keyOf a user: $PARLEY_KEY, else what the Secret holds.
+func (c *cluster) keyOf(ctx context.Context, user string) (string, error) {
+	if key := os.Getenv("PARLEY_KEY"); key != "" {
+		return key, nil
+	}
+	settings := &v1alpha1.UserSettings{}
+	if err := c.Get(ctx, c.key(user), settings); err != nil {
+		return "", err
+	}
+	ref := settings.Status.SessionKeyRef
+	if ref == nil {
+		return "", fmt.Errorf("the UserSettings %s have no key yet", user)
+	}
+	secret := &corev1.Secret{}
+	if err := c.Get(ctx, c.key(ref.Name), secret); err != nil {
+		return "", fmt.Errorf("read the user's key ($PARLEY_KEY can hold it): %w", err)
+	}
+	return string(secret.Data[ref.Key]), nil
+}
+
+// forwardTo a pod's port from a free one of this machine, until the context ends.
+func (c *cluster) forwardTo(ctx context.Context, namespace, pod string, remote uint16) (uint16, error) {
+	ports, failed := make(chan uint16, 1), make(chan error, 1)
+	go func() { failed <- c.forwardPod(ctx, namespace, pod, 0, remote, func(port uint16) { ports <- port }) }()
+	select {
+	case port := <-ports:
+		return port, nil
+	case err := <-failed:
+		return 0, fmt.Errorf("reach the facade (--facade names its URL): %w", err)
+	}
+}
+
+func (p *person) do(ctx context.Context, method, path string, header http.Header, body any) (*http.Response, error) {
+	var text []byte
+	if body != nil {
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			return nil, err
+		}
+	}
+	request, err := http.NewRequestWithContext(ctx, method, p.url+path, bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	for name, values := range header {
+		request.Header[name] = values
+	}
+	request.Header.Set(rest.KeyHeader, p.key)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		// The address is no secret, but the error repeats the whole request.
+		var failed *url.Error
+		if errors.As(err, &failed) {
+			err = failed.Err
+		}
+		return nil, fmt.Errorf("the facade does not answer: %w", err)
+	}
+	if response.StatusCode == http.StatusOK {
+		return response, nil
+	}
+	defer response.Body.Close()
+	var refusal struct {
+		Detail any
+		Error  string
+	}
+	_ = json.NewDecoder(io.LimitReader(response.Body, 64<<10)).Decode(&refusal)
+	if detail, is := refusal.Detail.(string); is {
+		refusal.Error = detail
+	}
+	return nil, &refusedError{response.StatusCode, refusal.Error}
+}
+
+// refusedError is what the facade answers with.
+type refusedError struct {
+	code   int
+	detail string
+}
+
+func (e *refusedError) Error() string {
+	if e.detail == "" {
+		return fmt.Sprintf("the facade answers %d %s", e.code, http.StatusText(e.code))
+	}
+	return e.detail
+}
+
+// send an action of the user.
+func (p *person) send(ctx context.Context, conversation, action string, args map[string]any) error {
+	response, err := p.do(ctx, http.MethodPost, "/api/conversations/"+conversation+"/events", nil, map[string]any{"action": action, "args": args})
+	if err != nil {
+		return err
+	}
+	return response.Body.Close()
+}
+
+// last event of a conversation; -1 where there is none.
+func (p *person) last(ctx context.Context, conversation string) (int, error) {
+	response, err := p.do(ctx, http.MethodGet, "/api/conversations/"+conversation+"/events?reverse=true&limit=1", nil, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	var page struct{ Events []session.Event }
+	if err := json.NewDecoder(response.Body).Decode(&page); err != nil {
+		return 0, err
+	}
+	if len(page.Events) == 0 {
+		return -1, nil
+	}
+	return page.Events[0].ID, nil
+}
+
+// follow the events of a conversation, each once, whatever ends the stream, until take says that it is enough.
+func (p *person) follow(ctx context.Context, conversation string, take func(*session.Event) (enough bool)) error {
+	for last := -1; ; {
+		err := p.stream(ctx, conversation, &last, take)
+		var refused *refusedError
+		switch {
+		case errors.Is(err, errEnough), ctx.Err() != nil:
+			return nil
+		case errors.As(err, &refused) && refused.code != http.StatusServiceUnavailable && refused.code != http.StatusTooManyRequests:
+			return err
+		}
+		select {
+		case <-time.After(again):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+var errEnough = errors.New("enough")
+
+func (p *person) stream(ctx context.Context, conversation string, last *int, take func(*session.Event) bool) error {
+	header := http.Header{"Last-Event-ID": {strconv.Itoa(*last)}}
+	response, err := p.do(ctx, http.MethodGet, "/api/conversations/"+conversation+"/events/stream", header, nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	lines := bufio.NewReader(response.Body)
+	for {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			return err
+		}
+		data, found := strings.CutPrefix(line, "data: ")
+		if !found {
+			continue
+		}
+		event, err := session.ParseEvent([]byte(data))
+		if err != nil {
+			return err
+		}
+		*last = event.ID
+		if take(&event) {
+			return errEnough
+		}
+	}
+}
