@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"cmp"
+	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -10,6 +11,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -196,6 +198,16 @@ func buildSessionSecret(c *v1alpha1.Conversation, doc session.Document, values m
 		Immutable: &immutable,
 		Data:      data,
 	}, nil
+}
+
+// addArchiveToken lets a session hand over what it leaves.
+func addArchiveToken(values map[string][]byte, doc session.Document, key ed25519.PrivateKey, now time.Time) error {
+	if doc.ArchiveURL == "" {
+		return nil
+	}
+	token, err := session.SignToken(key, session.Claims{Audience: session.AudienceArchive, UID: doc.UID, Expires: now.Add(archiveTokenLife).Unix()})
+	values[session.ArchiveTokenFile] = []byte(token)
+	return err
 }
 
 // inputsOf identifies what a session Secret would be made of now: the document, and the versions of the Secrets with the values.

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -11,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/session"
@@ -119,11 +119,7 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 	if start.unready != nil {
 		return start, nil
 	}
-	refused := start.class.notAllowed(c, &settings.Spec, agent)
-	if refused == nil {
-		refused = unconfirmed(&settings.Spec, agent)
-	}
-	if refused != nil {
+	if refused := cmp.Or(start.class.notAllowed(c, &settings.Spec, agent), unconfirmed(&settings.Spec, agent)); refused != nil {
 		start.blocked = &notAllowedError{refused}
 		return start, nil
 	}
@@ -166,12 +162,8 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 		return start, nil
 	}
 	start.stale = existing
-	if doc.ArchiveURL != "" {
-		token, err := session.SignToken(key, session.Claims{Audience: session.AudienceArchive, UID: string(c.UID), Expires: r.clock.Now().Add(archiveTokenLife).Unix()})
-		if err != nil {
-			return nil, err
-		}
-		values[session.ArchiveTokenFile] = []byte(token)
+	if err := addArchiveToken(values, doc, key, r.clock.Now()); err != nil {
+		return nil, err
 	}
 	start.secret, err = buildSessionSecret(c, doc, values, rand.Text()+rand.Text(), inputs)
 	return start, err
@@ -179,48 +171,7 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 
 // agent finds the entry of the catalogue that the settings name or, if they name none, the usual one; nil if there is none. Only
 // that entry is read, so that a mistake in another hurts nobody else.
-func (r *conversationReconciler) agent(ctx context.Context, settings *v1alpha1.UserSettings) (*session.Agent, *problem, error) {
-	name := ptr.Deref(settings.Spec.Agent, session.DefaultAgent)
-	catalogue := &corev1.ConfigMap{}
-	if err := r.live.Get(ctx, r.catalogueKey(), catalogue); client.IgnoreNotFound(err) != nil {
-		return nil, nil, fmt.Errorf("read the agent catalogue: %w", err)
-	}
-	entry, found := catalogue.Data[name]
-	switch {
-	case !found && settings.Spec.Agent == nil:
-		return nil, nil, nil
-	case !found:
-		return nil, &problem{v1alpha1.ReasonAgentNotFound, fmt.Sprintf("spec.agent: %s is not in the agent catalogue", name)}, nil
-	}
-	agents, err := session.ParseCatalogue(map[string]string{name: entry})
-	if err != nil {
-		return nil, &problem{v1alpha1.ReasonAgentNotFound, fmt.Sprintf("spec.agent: the entry in the agent catalogue is not valid: %v", err)}, nil
-	}
-	agent := agents[name]
-	return &agent, nil, nil
-}
-
 // models are the prices of models. A mistake among them stops only a session that has a budget to keep.
-func (r *conversationReconciler) models(ctx context.Context, settings *v1alpha1.UserSettingsSpec) (session.Models, *problem, error) {
-	prices := &corev1.ConfigMap{}
-	if err := r.live.Get(ctx, r.modelsKey(), prices); client.IgnoreNotFound(err) != nil {
-		return nil, nil, fmt.Errorf("read the prices of models: %w", err)
-	}
-	models, err := session.ParseModels(prices.Data)
-	if err != nil && settings.MaxBudgetPerTask != nil {
-		return nil, &problem{v1alpha1.ReasonModelsInvalid, fmt.Sprintf("spec.maxBudgetPerTask: the ConfigMap %s is not valid: %v", v1alpha1.ModelsName, err)}, nil
-	}
-	return models, nil, nil
-}
-
-func (r *conversationReconciler) modelsKey() client.ObjectKey {
-	return client.ObjectKey{Namespace: r.options.Namespace, Name: v1alpha1.ModelsName}
-}
-
-func (r *conversationReconciler) catalogueKey() client.ObjectKey {
-	return client.ObjectKey{Namespace: r.options.Namespace, Name: v1alpha1.AgentCatalogueName}
-}
-
 // configMapMissing says what is missing of a replay or of images that were asked for. One ConfigMap at a time is read, and nothing
 // of it kept: together they may be large.
 func (r *conversationReconciler) configMapMissing(ctx context.Context, c *v1alpha1.Conversation) (*problem, error) {

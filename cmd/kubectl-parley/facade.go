@@ -185,8 +185,8 @@ func (p *person) follow(ctx context.Context, conversation string, take func(*ses
 	for last := -1; ; {
 		err := p.stream(ctx, conversation, &last, take)
 		var refused *refusedError
-		switch {
-		case errors.Is(err, errEnough), ctx.Err() != nil:
+		switch over := errors.Is(err, errEnough) || ctx.Err() != nil; {
+		case over:
 			return nil
 		case errors.As(err, &refused) && refused.code != http.StatusServiceUnavailable && refused.code != http.StatusTooManyRequests:
 			return err

@@ -59,7 +59,7 @@ func (w *watcher) watch(ctx context.Context, p *person, id string) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if e, err := session.ParseEvent(event); err != nil || e.ID != len(w.seen) {
-				return fmt.Errorf("after %d events comes %s, %v", len(w.seen), event, err)
+				return fmt.Errorf("after %d events comes %s", len(w.seen), event)
 			}
 			w.seen = append(w.seen, string(event))
 			return nil

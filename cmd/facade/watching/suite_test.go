@@ -232,7 +232,7 @@ func (p *person) awaitState(t *testing.T, id string, state v1alpha1.Conversation
 		answer := p.wants(t, 200, "GET", "/api/conversations/"+id, "")
 		var c rest.Conversation
 		if err := json.Unmarshal([]byte(answer), &c); err != nil || c.Status != string(state) {
-			return fmt.Errorf("it is %s, %v", answer, err)
+			return fmt.Errorf("it is %s", answer)
 		}
 		return nil
 	})

@@ -156,7 +156,7 @@ func (p *person) stream(ctx context.Context, id string, after int, take func(jso
 	request.Header.Set("Last-Event-ID", strconv.Itoa(after))
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return nil //nolint:nilerr // nobody answers now
+		return nil // nobody answers now
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode == http.StatusServiceUnavailable {
@@ -170,7 +170,7 @@ func (p *person) stream(ctx context.Context, id string, after int, take func(jso
 	for {
 		line, err := lines.ReadString('\n')
 		if err != nil {
-			return nil //nolint:nilerr // the stream ends
+			return nil // the stream ends
 		}
 		if text, found := strings.CutPrefix(line, "data: "); found {
 			if err := take(json.RawMessage(strings.TrimSuffix(text, "\n"))); err != nil {

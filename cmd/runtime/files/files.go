@@ -122,7 +122,7 @@ func (s *Server) Zip(w http.ResponseWriter, r *http.Request) {
 func addToZip(archive *zip.Writer, root *os.Root, name string) error {
 	info, err := root.Lstat(name)
 	if err != nil {
-		return nil //nolint:nilerr // it is gone meanwhile
+		return nil // it is gone meanwhile
 	}
 	header, err := zip.FileInfoHeader(info)
 	if err != nil {
@@ -134,14 +134,14 @@ func addToZip(archive *zip.Writer, root *os.Root, name string) error {
 	case info.Mode().IsRegular():
 		file, err := root.Open(name)
 		if err != nil {
-			return nil //nolint:nilerr // it cannot be read, or is gone meanwhile
+			return nil // it cannot be read, or is gone meanwhile
 		}
 		defer file.Close()
 		content = file
 	case info.Mode()&fs.ModeSymlink != 0:
 		target, err := root.Readlink(name)
 		if err != nil {
-			return nil //nolint:nilerr // it is gone meanwhile
+			return nil // it is gone meanwhile
 		}
 		content = strings.NewReader(target)
 	default:

@@ -30,7 +30,7 @@ func Serve(h *Host, ask func(ctx context.Context, h *Host, r *http.Request) (any
 	}
 }
 
-// AskUser, AskRepositories and AskBranches are what can be asked.
+// AskUser asks who the token is of.
 func AskUser(ctx context.Context, h *Host, _ *http.Request) (any, error) { return h.User(ctx) }
 
 // AskRepositories takes the words to search for, and which page.

@@ -1,0 +1,54 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+func (r *conversationReconciler) agent(ctx context.Context, settings *v1alpha1.UserSettings) (*session.Agent, *problem, error) {
+	name := ptr.Deref(settings.Spec.Agent, session.DefaultAgent)
+	catalogue := &corev1.ConfigMap{}
+	if err := r.live.Get(ctx, r.catalogueKey(), catalogue); client.IgnoreNotFound(err) != nil {
+		return nil, nil, fmt.Errorf("read the agent catalogue: %w", err)
+	}
+	entry, found := catalogue.Data[name]
+	switch {
+	case !found && settings.Spec.Agent == nil:
+		return nil, nil, nil
+	case !found:
+		return nil, &problem{v1alpha1.ReasonAgentNotFound, fmt.Sprintf("spec.agent: %s is not in the agent catalogue", name)}, nil
+	}
+	agents, err := session.ParseCatalogue(map[string]string{name: entry})
+	if err != nil {
+		return nil, &problem{v1alpha1.ReasonAgentNotFound, fmt.Sprintf("spec.agent: the entry in the agent catalogue is not valid: %v", err)}, nil
+	}
+	agent := agents[name]
+	return &agent, nil, nil
+}
+
+func (r *conversationReconciler) models(ctx context.Context, settings *v1alpha1.UserSettingsSpec) (session.Models, *problem, error) {
+	prices := &corev1.ConfigMap{}
+	if err := r.live.Get(ctx, r.modelsKey(), prices); client.IgnoreNotFound(err) != nil {
+		return nil, nil, fmt.Errorf("read the prices of models: %w", err)
+	}
+	models, err := session.ParseModels(prices.Data)
+	if err != nil && settings.MaxBudgetPerTask != nil {
+		return nil, &problem{v1alpha1.ReasonModelsInvalid, fmt.Sprintf("spec.maxBudgetPerTask: the ConfigMap %s is not valid: %v", v1alpha1.ModelsName, err)}, nil
+	}
+	return models, nil, nil
+}
+
+func (r *conversationReconciler) modelsKey() client.ObjectKey {
+	return client.ObjectKey{Namespace: r.options.Namespace, Name: v1alpha1.ModelsName}
+}
+
+func (r *conversationReconciler) catalogueKey() client.ObjectKey {
+	return client.ObjectKey{Namespace: r.options.Namespace, Name: v1alpha1.AgentCatalogueName}
+}
