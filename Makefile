@@ -54,8 +54,9 @@ e2e-clients: k8s ## Have the Socket.IO client from npm watch and answer a sessio
 	@PARLEY_CLIENTS=$(CURDIR)/bin/clients go test -tags clients ./cmd/facade/watching -run TestTheSocketIOClient -count=1 -v
 
 .PHONY: e2e-gitops
-e2e-gitops: k8s ## Keep sessions in a Git repository with Argo CD's own parts; their first build takes minutes.
+e2e-gitops: k8s ## Keep sessions in a Git repository with parts of Argo CD and of Flux; their first build takes minutes.
 	@cd hack/gitops/argocd && $(GO_BUILD) -o ../../../bin/gitops/argocd .
+	@cd hack/gitops/flux && $(GO_BUILD) -o ../../../bin/gitops/flux .
 	@go test -tags gitops ./hack/gitops -count=1 -v
 
 .PHONY: bench-facade

@@ -18,9 +18,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -46,7 +48,28 @@ spec:
 `
 )
 
-// found is what the program in argocd answers.
+// tool is one that keeps a cluster as a repository says.
+type tool struct {
+	// name of its module here and of its program; checks is where Parley's health checks for it are, below config/gitops.
+	name, checks string
+	// owner of the fields that it applies.
+	owner string
+	// words for what kstatus calls Current, InProgress, Failed and Terminating.
+	words map[string]string
+}
+
+var tools = []tool{
+	{"argocd", "argocd/health.lua", "argocd-controller", map[string]string{"Current": "Healthy", "InProgress": "Progressing", "Failed": "Degraded", "Terminating": "Progressing"}},
+	{"flux", "flux/sessions.yaml", "kustomize-controller", map[string]string{"Current": "Current", "InProgress": "InProgress", "Failed": "Failed", "Terminating": "Terminating"}},
+}
+
+func (u tool) command(t *testing.T, flags ...string) *exec.Cmd {
+	command := exec.CommandContext(t.Context(), testenv.Path("bin", "gitops", u.name), append(flags, "-script="+testenv.Path("config", "gitops", filepath.FromSlash(u.checks)))...)
+	command.Stderr = os.Stderr
+	return command
+}
+
+// found is what the programs answer.
 type found struct {
 	Drifted []string
 	Done    map[string]string
@@ -56,24 +79,26 @@ type found struct {
 // round is a cluster, a repository and what keeps the one as the other says.
 type round struct {
 	*facadeenv.Env
+	tool
 	t         *testing.T
 	git       *gitServer
 	namespace string
 	admin     string // kubeconfig
 }
 
-func program() string { return testenv.Path("bin", "gitops", "argocd") }
+// The tools' own code says of every state what the tests of their checks say.
+func TestTheToolsJudgeEveryStateOfTheLifecycle(t *testing.T) {
+	for _, u := range tools {
+		t.Run(u.name, u.judgesEveryState)
+	}
+}
 
-func script() string { return testenv.Path("config", "gitops", "argocd", "health.lua") }
-
-// Argo CD's own interpreter says of every state what the tests of the script say.
-func TestArgoCDJudgesEveryStateOfTheLifecycle(t *testing.T) {
+func (u tool) judgesEveryState(t *testing.T) {
 	file, err := os.Open(testenv.Path("controllers", "testdata", "states.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	health := map[string]string{"Current": "Healthy", "InProgress": "Progressing", "Failed": "Degraded", "Terminating": "Progressing"}
 	var names, wanted []string
 	objects := &bytes.Buffer{}
 	lines := bufio.NewScanner(file)
@@ -86,11 +111,11 @@ func TestArgoCDJudgesEveryStateOfTheLifecycle(t *testing.T) {
 		if err := json.Unmarshal(lines.Bytes(), &state); err != nil {
 			t.Fatal(err)
 		}
-		names, wanted = append(names, state.Name), append(wanted, health[state.Status])
+		names, wanted = append(names, state.Name), append(wanted, u.words[state.Status])
 		objects.Write(append(state.Object, '\n'))
 	}
-	command := exec.CommandContext(t.Context(), program(), "-script="+script())
-	command.Stdin, command.Stderr = objects, os.Stderr
+	command := u.command(t)
+	command.Stdin = objects
 	output, err := command.Output()
 	if err != nil {
 		t.Fatal(err)
@@ -109,20 +134,26 @@ func TestArgoCDJudgesEveryStateOfTheLifecycle(t *testing.T) {
 }
 
 func TestSessionsAreKeptInGit(t *testing.T) {
-	r := newRound(t)
+	for _, u := range tools {
+		t.Run(u.name, u.keepsSessions)
+	}
+}
+
+func (u tool) keepsSessions(t *testing.T) {
+	r := newRound(t, u)
 	r.git.commit(map[string]string{"settings.yaml": settingsManifest, "conversation.yaml": conversationManifest})
 
 	if got := r.look(); !slices.Contains(got.Drifted, "Conversation/c") || !slices.Contains(got.Drifted, "UserSettings/ada") {
 		t.Errorf("what is not there yet: %+v", got)
 	}
 	r.apply()
-	r.expect("Progressing", "SettingsNotReady")
+	r.expect("InProgress", "SettingsNotReady")
 	r.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: r.namespace, Name: "llm"}, StringData: map[string]string{"key": "k"}})
-	r.expect("Progressing", "Scheduling")
+	r.expect("InProgress", "Scheduling")
 	r.kubelet(corev1.ConditionFalse, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}})
-	r.expect("Progressing", "PullingImage")
+	r.expect("InProgress", "PullingImage")
 	r.kubelet(corev1.ConditionTrue, corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
-	r.expect("Healthy", "Running")
+	r.expect("Current", "Running")
 
 	t.Log("a commit suspends and resumes it")
 	r.git.commit(map[string]string{"conversation.yaml": conversationManifest + "  suspend: true\n"})
@@ -130,12 +161,12 @@ func TestSessionsAreKeptInGit(t *testing.T) {
 		t.Errorf("after the commit: %+v", got)
 	}
 	r.apply()
-	r.expect("Healthy", "Suspended")
+	r.expect("Current", "Suspended")
 	r.git.commit(map[string]string{"conversation.yaml": conversationManifest})
 	r.apply()
-	r.expect("Progressing", "Scheduling")
+	r.expect("InProgress", "Scheduling")
 	r.kubelet(corev1.ConditionTrue, corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
-	r.expect("Healthy", "Running")
+	r.expect("Current", "Running")
 
 	t.Log("what somebody changes by hand is set back")
 	conv := r.conversation()
@@ -150,7 +181,7 @@ func TestSessionsAreKeptInGit(t *testing.T) {
 		return nil
 	})
 	r.apply()
-	r.expect("Healthy", "Running")
+	r.expect("Current", "Running")
 	if got := r.conversation().Spec.IdleTimeout.Duration; got != time.Hour {
 		t.Errorf("idleTimeout is %s", got)
 	}
@@ -159,7 +190,7 @@ func TestSessionsAreKeptInGit(t *testing.T) {
 
 	t.Log("a failure shows, and what is removed from Git is pruned")
 	r.kubelet(corev1.ConditionFalse, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: `{"reason":"Failed","message":"no such branch"}`, FinishedAt: metav1.Now()}})
-	r.expect("Degraded", "Failed: no such branch")
+	r.expect("Failed", "Failed: no such branch")
 	r.git.commit(map[string]string{"conversation.yaml": ""})
 	r.apply()
 	testenv.Await(t, func() error {
@@ -169,7 +200,7 @@ func TestSessionsAreKeptInGit(t *testing.T) {
 		}
 		return fmt.Errorf("it is there: %v", err)
 	})
-	if got := r.look(); len(got.Drifted) != 0 || got.Health["UserSettings/ada"].Status != "Healthy" {
+	if got := r.look(); len(got.Drifted) != 0 || got.Health["UserSettings/ada"].Status != r.words["Current"] {
 		t.Errorf("at the end: %+v", got)
 	}
 }
@@ -211,7 +242,7 @@ func (r *round) overHTTP() {
 		}
 		return nil
 	})
-	if code, text := post(`{"llm_model": "example/over-http"}`); code != http.StatusConflict || !strings.Contains(text, "argocd-controller") {
+	if code, text := post(`{"llm_model": "example/over-http"}`); code != http.StatusConflict || !strings.Contains(text, r.owner) {
 		r.t.Errorf("a field of Git's: %d %s", code, text)
 	}
 	if got := r.look(); len(got.Drifted) != 0 {
@@ -231,8 +262,9 @@ func (r *round) overHTTP() {
 	}
 }
 
-func newRound(t *testing.T) *round {
+func newRound(t *testing.T, u tool) *round {
 	t.Helper()
+	ctrl.SetLogger(logr.Discard())
 	dir := t.TempDir()
 	env, err := facadeenv.Start(dir, true)
 	if err != nil {
@@ -245,7 +277,7 @@ func newRound(t *testing.T) *round {
 	})
 	// Argo CD prunes what others own first.
 	env.StartControllerManager(t, "garbage-collector-controller", "persistentvolumeclaim-protection-controller")
-	r := &round{Env: env, t: t, git: newGitServer(t), namespace: env.Namespace(t, nil), admin: filepath.Join(dir, "admin")}
+	r := &round{Env: env, tool: u, t: t, git: newGitServer(t), namespace: env.Namespace(t, nil), admin: filepath.Join(dir, "admin")}
 	if err := os.WriteFile(r.admin, env.KubeConfig, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -254,9 +286,7 @@ func newRound(t *testing.T) *round {
 
 func (r *round) look(flags ...string) (answer found) {
 	r.t.Helper()
-	command := exec.CommandContext(r.t.Context(), program(), append(flags, "-script="+script(), "-kubeconfig="+r.admin, "-namespace="+r.namespace, "-repository="+r.git.url)...)
-	command.Stderr = os.Stderr
-	output, err := command.Output()
+	output, err := r.command(r.t, append(flags, "-kubeconfig="+r.admin, "-namespace="+r.namespace, "-repository="+r.git.url)...).Output()
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -277,8 +307,12 @@ func (r *round) until(check func(found) error) {
 func (r *round) expect(status, message string) {
 	r.t.Helper()
 	r.until(func(got found) error {
-		if h := got.Health["Conversation/c"]; h.Status != status || !strings.Contains(h.Message, message) {
-			return fmt.Errorf("%s %s, want %s %s", h.Status, h.Message, status, message)
+		// The words of the operator are Argo CD's message; Flux has none.
+		if state := r.conversation().Status; !strings.Contains(state.Reason+": "+state.Message, message) {
+			return fmt.Errorf("%s: %s, want %s", state.Reason, state.Message, message)
+		}
+		if h := got.Health["Conversation/c"]; h.Status != r.words[status] || h.Message != "" && !strings.Contains(h.Message, message) {
+			return fmt.Errorf("%s %s, want %s %s", h.Status, h.Message, r.words[status], message)
 		}
 		if len(got.Drifted) != 0 {
 			return fmt.Errorf("drifted: %v", got.Drifted)

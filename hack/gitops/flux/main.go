@@ -1,0 +1,239 @@
+// Command flux does what Flux' kustomize-controller does, with the packages that it is made of: it judges the health of objects
+// with expressions, compares a cluster with a Git repository, applies the repository and prunes what is no longer in it.
+//
+// It is a module of its own: tests want the real parts, and what those depend on is no business of the product.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io/fs"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
+	"github.com/fluxcd/pkg/apis/kustomize"
+	"github.com/fluxcd/pkg/runtime/cel"
+	"github.com/fluxcd/pkg/ssa"
+	"github.com/fluxcd/pkg/ssa/utils"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+)
+
+type options struct {
+	kubeconfig, namespace, repository string
+	apply                             bool
+}
+
+// health in the words of kstatus.
+type health struct {
+	Status string `json:"status"`
+}
+
+// answer is what came of a look at the repository.
+type answer struct {
+	// Drifted are the objects that are not as the repository says.
+	Drifted []string `json:"drifted"`
+	// Done is what applying did to each object.
+	Done map[string]string `json:"done"`
+	// Health of each object of the repository.
+	Health map[string]health `json:"health"`
+}
+
+type checks map[string]*cel.StatusEvaluator
+
+func main() {
+	var o options
+	script := flag.String("script", "", "The Kustomization with the expressions that judge the health of Parley's kinds.")
+	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "The cluster. Without it objects are read from standard input, a line each, and their health is written, a line each.")
+	flag.StringVar(&o.namespace, "namespace", "default", "The namespace to apply to.")
+	flag.StringVar(&o.repository, "repository", "", "The URL of the repository.")
+	flag.BoolVar(&o.apply, "apply", false, "Apply the repository, and prune.")
+	flag.Parse()
+	all, err := readChecks(*script)
+	if err != nil {
+		log.Fatalf("read the expressions: %v", err)
+	}
+	run := all.judgeAll
+	if o.kubeconfig != "" {
+		run = func() error { return o.look(all) }
+	}
+	if err := run(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func readChecks(file string) (checks, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var kustomization struct {
+		Spec struct {
+			HealthCheckExprs []kustomize.CustomHealthCheck `json:"healthCheckExprs"`
+		} `json:"spec"`
+	}
+	if err := yaml.Unmarshal(text, &kustomization); err != nil {
+		return nil, err
+	}
+	all := checks{}
+	for _, check := range kustomization.Spec.HealthCheckExprs {
+		if all[check.Kind], err = cel.NewStatusEvaluator(&check.HealthCheckExpressions); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// judge an object. Flux does not wait for one that is being deleted.
+func (all checks) judge(object *unstructured.Unstructured) (health, error) {
+	if object.GetDeletionTimestamp() != nil {
+		return health{status.TerminatingStatus.String()}, nil
+	}
+	result, err := all[object.GetKind()].Evaluate(context.Background(), object)
+	if err != nil {
+		return health{}, err
+	}
+	return health{result.Status.String()}, nil
+}
+
+// judgeAll writes the health of each object that it reads.
+func (all checks) judgeAll() error {
+	lines, answers := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		object := &unstructured.Unstructured{}
+		if err := object.UnmarshalJSON(lines.Bytes()); err != nil {
+			return fmt.Errorf("read an object: %w", err)
+		}
+		h, err := all.judge(object)
+		if err != nil {
+			return err
+		}
+		if err := answers.Encode(h); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+// look compares the cluster with the repository, applies the repository if that is wanted, and tells the health.
+func (o options) look(all checks) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	targets, err := o.read(ctx)
+	if err != nil {
+		return err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	if err != nil {
+		return err
+	}
+	config.QPS, config.WarningHandler = -1, rest.NoWarnings{}
+	c, err := client.New(config, client.Options{})
+	if err != nil {
+		return err
+	}
+	manager := ssa.NewResourceManager(c, nil, ssa.Owner{Field: "kustomize-controller", Group: "kustomize.toolkit.fluxcd.io"})
+	manager.SetOwnerLabels(targets, "sessions", "flux-system")
+	a := answer{Drifted: []string{}, Done: map[string]string{}, Health: map[string]health{}}
+	for _, target := range targets {
+		entry, _, _, err := manager.Diff(ctx, target, ssa.DefaultDiffOptions())
+		if err != nil {
+			return err
+		}
+		name := target.GetKind() + "/" + target.GetName()
+		if entry.Action != ssa.UnchangedAction {
+			a.Drifted = append(a.Drifted, name)
+		}
+		live := target.DeepCopy()
+		if err := c.Get(ctx, client.ObjectKeyFromObject(target), live); apierrors.IsNotFound(err) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		if a.Health[name], err = all.judge(live); err != nil {
+			return err
+		}
+	}
+	if o.apply {
+		if err := o.sync(ctx, manager, targets, &a); err != nil {
+			return err
+		}
+	}
+	return json.NewEncoder(os.Stdout).Encode(a)
+}
+
+// sync applies what the repository has, and deletes what it no longer has.
+func (o options) sync(ctx context.Context, manager *ssa.ResourceManager, targets []*unstructured.Unstructured, a *answer) error {
+	changed, err := manager.ApplyAll(ctx, targets, ssa.DefaultApplyOptions())
+	if err != nil {
+		return err
+	}
+	for _, entry := range changed.Entries {
+		a.Done[entry.ObjMetadata.GroupKind.Kind+"/"+entry.ObjMetadata.Name] = string(entry.Action)
+	}
+	kept := map[string]bool{}
+	for _, target := range targets {
+		kept[target.GetKind()+"/"+target.GetName()] = true
+	}
+	for _, kind := range []string{"Conversation", "UserSettings"} {
+		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "parley.dev/v1alpha1", "kind": kind + "List"}}
+		if err := manager.Client().List(ctx, list, client.InNamespace(o.namespace), client.MatchingLabels(manager.GetOwnerLabels("sessions", "flux-system"))); err != nil {
+			return err
+		}
+		for i := range list.Items {
+			name := kind + "/" + list.Items[i].GetName()
+			if kept[name] {
+				continue
+			}
+			entry, err := manager.Delete(ctx, &list.Items[i], ssa.DeleteOptions{PropagationPolicy: metav1.DeletePropagationBackground})
+			if err != nil {
+				return err
+			}
+			a.Done[name] = string(entry.Action)
+		}
+	}
+	return nil
+}
+
+// read the manifests of the repository's main branch.
+func (o options) read(ctx context.Context) (objects []*unstructured.Unstructured, err error) {
+	dir, err := os.MkdirTemp("", "flux-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	clone := exec.CommandContext(ctx, "git", "clone", "--quiet", "--depth=1", o.repository, dir)
+	if output, err := clone.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("clone: %w: %s", err, output)
+	}
+	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		items, err := utils.ReadObjects(bytes.NewReader(text))
+		objects = append(objects, items...)
+		return err
+	})
+	for _, object := range objects {
+		object.SetNamespace(o.namespace)
+	}
+	return objects, err
+}
