@@ -128,6 +128,14 @@ plugin: ## Build kubectl parley, and what completes its words, into bin/; put th
 k8s: ## Build Kubernetes and etcd from Go modules into bin/k8s/, unless they are there.
 	@$(GO_BUILD) -o bin/build ./hack/build && exec bin/build
 
+.PHONY: images
+images: ## Write dist/images: IMG as a tarball for amd64 and arm64, and lists of what is in it (SPDX).
+	@$(GO_BUILD) -o bin/make-images ./hack/images && exec bin/make-images -tag=$(IMG) $(IMAGES_FLAGS)
+
+.PHONY: push
+push: ## Build the images and push them to the registry that IMG names.
+	@$(GO_BUILD) -o bin/make-images ./hack/images && exec bin/make-images -tag=$(IMG) -push $(IMAGES_FLAGS)
+
 .PHONY: build-installer
 build-installer: ## Write dist/install.yaml: everything, with IMG as the image.
 	@rm -rf dist && mkdir dist

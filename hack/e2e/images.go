@@ -1,18 +1,17 @@
 package main
 
 import (
-	"archive/tar"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/parley-dev/parley/hack/oci"
 )
 
 // The images of a run. Their names say that no registry has them.
@@ -56,25 +55,11 @@ func buildImages(ctx context.Context, o options) error {
 	return nil
 }
 
-func writeImage(dir, tag string, base v1.Image, files map[string]string, entry []string) error {
+// writeImage writes one of the node's own images.
+func writeImage(dir, tag string, base v1.Image, programs map[string]string, entry []string) error {
 	file := imageFile(dir, tag)
-	layer, err := programLayer(file+".layer", files)
+	image, err := oci.Image(base, file+".layer", programs, oci.Config{Architecture: goArch(), Entrypoint: entry})
 	if err != nil {
-		return err
-	}
-	image, err := mutate.AppendLayers(base, layer)
-	if err != nil {
-		return err
-	}
-	config, err := image.ConfigFile()
-	if err != nil {
-		return err
-	}
-	config = config.DeepCopy()
-	config.OS, config.Architecture = "linux", goArch()
-	config.Config.Entrypoint = entry
-	config.Config.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-	if image, err = mutate.ConfigFile(image, config); err != nil {
 		return err
 	}
 	reference, err := name.NewTag(tag)
@@ -82,40 +67,4 @@ func writeImage(dir, tag string, base v1.Image, files map[string]string, entry [
 		return err
 	}
 	return tarball.WriteToFile(file+".tar", reference, image)
-}
-
-// programLayer is a layer of programs, by their paths in the image.
-func programLayer(path string, files map[string]string) (v1.Layer, error) {
-	out, err := os.Create(path)
-	if err != nil {
-		return nil, err
-	}
-	defer out.Close()
-	archive := tar.NewWriter(out)
-	for target, source := range files {
-		if err := addProgram(archive, target, source); err != nil {
-			return nil, err
-		}
-	}
-	if err := archive.Close(); err != nil {
-		return nil, err
-	}
-	return tarball.LayerFromFile(path)
-}
-
-func addProgram(archive *tar.Writer, target, source string) error {
-	file, err := os.Open(source)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: target, Mode: 0o755, Size: info.Size()}); err != nil {
-		return err
-	}
-	_, err = io.Copy(archive, file)
-	return err
 }

@@ -1,0 +1,80 @@
+package oci
+
+import (
+	"archive/tar"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// Index is one name for the images of several architectures.
+func Index(images ...v1.Image) (v1.ImageIndex, error) {
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, image := range images {
+		config, err := image.ConfigFile()
+		if err != nil {
+			return nil, err
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add:        image,
+			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: config.OS, Architecture: config.Architecture}},
+		})
+	}
+	return index, nil
+}
+
+// WriteTarball writes an OCI layout with one index as a tarball, which containerd and Docker import under the tag.
+func WriteTarball(file string, tag name.Tag, index v1.ImageIndex) error {
+	dir, err := os.MkdirTemp(filepath.Dir(file), "layout-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	written, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		return err
+	}
+	// The first is what containerd calls it, where Docker's registry has a shorter name; the second what others do.
+	if err := written.AppendIndex(index, layout.WithAnnotations(map[string]string{
+		"io.containerd.image.name":          strings.TrimPrefix(tag.Name(), "index."),
+		"org.opencontainers.image.ref.name": tag.TagStr(),
+	})); err != nil {
+		return err
+	}
+	return archive(file, dir)
+}
+
+// archive puts the files of a directory into a tarball, in the order of their names.
+func archive(file, dir string) error {
+	out, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	archive := tar.NewWriter(out)
+	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		target, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		return addFile(archive, filepath.ToSlash(target), path, 0o644)
+	})
+	if err != nil {
+		return err
+	}
+	if err := archive.Close(); err != nil {
+		return err
+	}
+	return out.Close()
+}
