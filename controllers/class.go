@@ -19,8 +19,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// +kubebuilder:rbac:groups=parley.dev,resources=sessionclasses,verbs=get;list;watch
-// +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get;list;watch
+// +kubebuilder:rbac:roleName=parley-manager-cluster,groups=parley.dev,resources=sessionclasses,verbs=list;watch
+// +kubebuilder:rbac:roleName=parley-manager-cluster,groups=storage.k8s.io,resources=storageclasses,verbs=list;watch
 
 // class is a SessionClass, with what the operator has where it says nothing.
 type class struct {

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
@@ -41,8 +42,11 @@ func managerClient(t *testing.T) client.Client {
 func newProcess(cached, live client.Client) *conversationReconciler {
 	return &conversationReconciler{
 		client: cached, live: live, metadata: cached, clock: clock.RealClock{}, recorder: &events.FakeRecorder{},
-		options: Options{Namespace: "parley-system", RuntimeImage: "example.com/parley:1"}, ledger: newLedger(),
-		signing: newSigningKey(live, "parley-system"),
+		options: Options{
+			Namespace: "parley-system", RuntimeImage: "example.com/parley:1",
+			AgentsConfigMap: v1alpha1.AgentCatalogueName, ModelsConfigMap: v1alpha1.ModelsName,
+		}, ledger: newLedger(),
+		signing: newSigningKey(live, "parley-system", session.SigningSecret),
 	}
 }
 

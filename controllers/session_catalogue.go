@@ -12,6 +12,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
+// agent finds the entry of the catalogue that the settings name or, if they name none, the usual one; nil if there is none. Only
+// that entry is read, so that a mistake in another hurts nobody else.
 func (r *conversationReconciler) agent(ctx context.Context, settings *v1alpha1.UserSettings) (*session.Agent, *problem, error) {
 	name := ptr.Deref(settings.Spec.Agent, session.DefaultAgent)
 	catalogue := &corev1.ConfigMap{}
@@ -33,6 +35,7 @@ func (r *conversationReconciler) agent(ctx context.Context, settings *v1alpha1.U
 	return &agent, nil, nil
 }
 
+// models are the prices of models. A mistake among them stops only a session that has a budget to keep.
 func (r *conversationReconciler) models(ctx context.Context, settings *v1alpha1.UserSettingsSpec) (session.Models, *problem, error) {
 	prices := &corev1.ConfigMap{}
 	if err := r.live.Get(ctx, r.modelsKey(), prices); client.IgnoreNotFound(err) != nil {
@@ -40,15 +43,15 @@ func (r *conversationReconciler) models(ctx context.Context, settings *v1alpha1.
 	}
 	models, err := session.ParseModels(prices.Data)
 	if err != nil && settings.MaxBudgetPerTask != nil {
-		return nil, &problem{v1alpha1.ReasonModelsInvalid, fmt.Sprintf("spec.maxBudgetPerTask: the ConfigMap %s is not valid: %v", v1alpha1.ModelsName, err)}, nil
+		return nil, &problem{v1alpha1.ReasonModelsInvalid, fmt.Sprintf("spec.maxBudgetPerTask: the ConfigMap %s is not valid: %v", r.options.ModelsConfigMap, err)}, nil
 	}
 	return models, nil, nil
 }
 
 func (r *conversationReconciler) modelsKey() client.ObjectKey {
-	return client.ObjectKey{Namespace: r.options.Namespace, Name: v1alpha1.ModelsName}
+	return client.ObjectKey{Namespace: r.options.Namespace, Name: r.options.ModelsConfigMap}
 }
 
 func (r *conversationReconciler) catalogueKey() client.ObjectKey {
-	return client.ObjectKey{Namespace: r.options.Namespace, Name: v1alpha1.AgentCatalogueName}
+	return client.ObjectKey{Namespace: r.options.Namespace, Name: r.options.AgentsConfigMap}
 }

@@ -169,9 +169,6 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 	return start, err
 }
 
-// agent finds the entry of the catalogue that the settings name or, if they name none, the usual one; nil if there is none. Only
-// that entry is read, so that a mistake in another hurts nobody else.
-// models are the prices of models. A mistake among them stops only a session that has a budget to keep.
 // configMapMissing says what is missing of a replay or of images that were asked for. One ConfigMap at a time is read, and nothing
 // of it kept: together they may be large.
 func (r *conversationReconciler) configMapMissing(ctx context.Context, c *v1alpha1.Conversation) (*problem, error) {

@@ -2,9 +2,11 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 
+	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
@@ -33,6 +36,9 @@ const reconcileTimeout = time.Minute
 type Options struct {
 	// Namespace the operator runs in; its pods may reach the sessions.
 	Namespace string
+	// SigningSecret, AgentsConfigMap and ModelsConfigMap are what the operator reads in its own namespace; they have their usual
+	// names where these are empty.
+	SigningSecret, AgentsConfigMap, ModelsConfigMap string
 	// RuntimeImage holds the runtime; sessions run in it where the settings name no image.
 	RuntimeImage string
 	// SearchMCPURL is the tool server that searches the web with the user's key; empty if there is none.
@@ -52,12 +58,13 @@ func NewScheme() (*runtime.Scheme, error) {
 	return scheme, builder.AddToScheme(scheme)
 }
 
-// ManagerOptions are what the controllers need of a manager: what it caches, and how it talks to the API server.
-func ManagerOptions(scheme *runtime.Scheme, workers int) ctrl.Options {
+// ManagerOptions are what the controllers need of a manager: what it caches, and how it talks to the API server. It sees the
+// namespaces that scope names, or all.
+func ManagerOptions(scheme *runtime.Scheme, workers int, scope Scope) ctrl.Options {
 	return ctrl.Options{
 		Scheme:   scheme,
 		Logger:   withoutBodies(ctrl.Log),
-		Cache:    cacheOptions(),
+		Cache:    cacheOptions(scope),
 		NewCache: newCache,
 		Client: client.Options{
 			FieldOwner: FieldOwner,
@@ -71,26 +78,57 @@ func ManagerOptions(scheme *runtime.Scheme, workers int) ctrl.Options {
 	}
 }
 
+// Scope is where the operator works. Without any namespaces it works in all of them.
+type Scope struct {
+	// Operator is the namespace that it runs in. There it reads what is its own, and works only if that is listed too.
+	Operator   string
+	Namespaces []string
+}
+
+// caches are the settings of a cache of these namespaces; nil for all of them.
+func caches(namespaces []string) map[string]cache.Config {
+	if len(namespaces) == 0 {
+		return nil
+	}
+	configs := make(map[string]cache.Config, len(namespaces))
+	for _, namespace := range namespaces {
+		configs[namespace] = cache.Config{}
+	}
+	return configs
+}
+
+// withOwn are the namespaces in which Secrets and ConfigMaps are watched.
+func (s Scope) withOwn() []string {
+	if len(s.Namespaces) == 0 {
+		return nil
+	}
+	return append(slices.Clone(s.Namespaces), s.Operator)
+}
+
 // cacheOptions hold what the controllers watch: sessions' own objects by their label, and of Secrets and
 // ConfigMaps only the metadata, since a session must start when one that it waits for arrives, and
 // nothing marks that one beforehand. Helm's releases and tokens, the bulk of most clusters' Secrets, are left out.
-func cacheOptions() cache.Options {
+func cacheOptions(scope Scope) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy})}
 	pods := ours
 	pods.Transform = stripPod
 	return cache.Options{
-		DefaultTransform: stripMetadata,
+		DefaultTransform:  stripMetadata,
+		DefaultNamespaces: caches(scope.Namespaces),
 		ByObject: map[client.Object]cache.ByObject{
 			&v1alpha1.Conversation{}:        {Transform: stripConversation},
 			&corev1.Pod{}:                   pods,
 			&corev1.Service{}:               ours,
 			&corev1.PersistentVolumeClaim{}: ours,
 			&networkingv1.NetworkPolicy{}:   ours,
-			&corev1.Secret{}: {Field: fields.AndSelectors(
+			&corev1.Secret{}: {Namespaces: caches(scope.withOwn()), Field: fields.AndSelectors(
 				fields.OneTermNotEqualSelector("type", "helm.sh/release.v1"),
 				fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)),
 			)},
-			&corev1.ConfigMap{}: {Field: fields.OneTermNotEqualSelector("metadata.name", "kube-root-ca.crt")},
+			&corev1.ConfigMap{}: {
+				Namespaces: caches(scope.withOwn()),
+				Field:      fields.OneTermNotEqualSelector("metadata.name", "kube-root-ca.crt"),
+			},
 		},
 	}
 }
@@ -113,6 +151,9 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}
 	}
+	options.SigningSecret = cmp.Or(options.SigningSecret, session.SigningSecret)
+	options.AgentsConfigMap = cmp.Or(options.AgentsConfigMap, v1alpha1.AgentCatalogueName)
+	options.ModelsConfigMap = cmp.Or(options.ModelsConfigMap, v1alpha1.ModelsName)
 	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
@@ -122,7 +163,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	}).setup(mgr); err != nil {
 		return fmt.Errorf("set up the UserSettings controller: %w", err)
 	}
-	signing := newSigningKey(mgr.GetClient(), options.Namespace)
+	signing := newSigningKey(mgr.GetClient(), options.Namespace, options.SigningSecret)
 	if err := signing.setup(mgr); err != nil {
 		return fmt.Errorf("set up the signing key: %w", err)
 	}

@@ -35,8 +35,8 @@ type signingKey struct {
 	name   client.ObjectKey
 }
 
-func newSigningKey(c client.Client, namespace string) *signingKey {
-	return &signingKey{client: c, name: client.ObjectKey{Namespace: namespace, Name: session.SigningSecret}}
+func newSigningKey(c client.Client, namespace, secret string) *signingKey {
+	return &signingKey{client: c, name: client.ObjectKey{Namespace: namespace, Name: secret}}
 }
 
 // setup has the key made when the manager starts, for the facade, and again when somebody deletes it.

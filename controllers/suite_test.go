@@ -1,7 +1,6 @@
 package controllers
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -14,22 +13,22 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	documents "github.com/parley-dev/parley/hack/manifests"
 	"github.com/parley-dev/parley/hack/testenv"
 )
 
 const (
-	// managerUser has the role of the manager and no other, so that a missing permission shows.
+	// managerUser has the roles of the manager and no other, so that a missing permission shows.
 	managerUser = "system:serviceaccount:parley-system:parley-manager"
 	glance      = 20 * time.Millisecond
 )
@@ -60,7 +59,7 @@ func TestMain(m *testing.M) {
 	}, testenv.WithAuditLog(auditDir))
 }
 
-// managerConfig is the access of a user who has just the manager's role.
+// managerConfig is the access of a user who has just the manager's roles.
 func managerConfig() (*rest.Config, error) {
 	user, err := env.AddUser(envtest.User{Name: managerUser}, env.Config)
 	if err != nil {
@@ -70,19 +69,29 @@ func managerConfig() (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	role := &rbacv1.ClusterRole{}
-	// The first document is the ClusterRole.
-	if err := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), 4096).Decode(role); err != nil {
+	roles, err := documents.Decode(manifest)
+	if err != nil {
 		return nil, err
 	}
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: managerUser}},
+	// Some tests have a client in place of the cache, which lists.
+	past, err := documents.Decode([]byte(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: past-the-cache},
+		rules: [{apiGroups: [parley.dev], resources: [sessionclasses], verbs: [get]}]}`))
+	if err != nil {
+		return nil, err
 	}
-	for _, o := range []client.Object{role, binding} {
-		if err := env.Client.Create(context.Background(), o); err != nil {
-			return nil, err
+	for _, role := range append(roles, past...) {
+		if role.GetKind() != "ClusterRole" {
+			continue
+		}
+		binding := &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: role.GetName()},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.GetName()},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: managerUser}},
+		}
+		for _, o := range []client.Object{role, binding} {
+			if err := env.Client.Create(context.Background(), o); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return user.Config(), nil
@@ -94,7 +103,7 @@ func makeSigningKey() error {
 	if err := env.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "parley-system"}}); err != nil {
 		return err
 	}
-	_, _, err := newSigningKey(env.Client, "parley-system").key(ctx)
+	_, _, err := newSigningKey(env.Client, "parley-system", session.SigningSecret).key(ctx)
 	return err
 }
 
@@ -122,8 +131,7 @@ func startManagerOf(t *testing.T, workers int, operator, namespace string, chang
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := ManagerOptions(scheme, workers)
-	options.Cache.DefaultNamespaces = map[string]cache.Config{namespace: {}}
+	options := ManagerOptions(scheme, workers, Scope{Operator: operator, Namespaces: []string{namespace}})
 	options.Metrics = metricsserver.Options{BindAddress: "0"}
 	options.Controller.SkipNameValidation = ptr.To(true) // several managers in one process
 	mgr, err := ctrl.NewManager(cfg, options)

@@ -26,7 +26,7 @@ import (
 // +kubebuilder:rbac:groups=parley.dev,resources=usersettings/status,verbs=update
 // +kubebuilder:rbac:groups=parley.dev,resources=usersettings/finalizers,verbs=update
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create
 
 // afterConflict is when a status is written again that met a newer object.
 const afterConflict = 100 * time.Millisecond

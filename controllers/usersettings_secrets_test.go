@@ -44,9 +44,8 @@ func startCache(t *testing.T, namespace string) cache.Cache {
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := cacheOptions()
+	options := cacheOptions(Scope{Operator: "parley-system", Namespaces: []string{namespace}})
 	options.Scheme = scheme
-	options.DefaultNamespaces = map[string]cache.Config{namespace: {}}
 	objects, err := newCache(rest.CopyConfig(asUser), options)
 	if err != nil {
 		t.Fatal(err)

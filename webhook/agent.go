@@ -11,15 +11,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
 // checkAgent refuses an agent that the catalogue does not have, and names those that it has.
 func (v *userSettingsValidator) checkAgent(ctx context.Context, agent string, found *findings) error {
 	path := field.NewPath("spec", "agent")
 	catalogue := &corev1.ConfigMap{}
-	err := v.guard.reader.Get(ctx, client.ObjectKey{Namespace: v.namespace, Name: v1alpha1.AgentCatalogueName}, catalogue)
+	err := v.guard.reader.Get(ctx, client.ObjectKey{Namespace: v.namespace, Name: v.agents}, catalogue)
 	if apierrors.IsNotFound(err) {
 		found.warn(path, "cannot be checked: there is no agent catalogue yet")
 		return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// +kubebuilder:rbac:groups=parley.dev,resources=sessionclasses,verbs=get;list;watch
+// +kubebuilder:rbac:roleName=parley-manager-cluster,groups=parley.dev,resources=sessionclasses,verbs=list;watch
 
 // checkUse forbids to name a class that the sender may not use. Everybody may use the default one.
 func (r request) checkUse(ctx context.Context, name *string, f *findings) error {

@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+// +kubebuilder:rbac:roleName=parley-manager-cluster,groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 // +kubebuilder:rbac:groups="",resources=secrets;configmaps,verbs=get
 // +kubebuilder:rbac:groups=parley.dev,resources=usersettings,verbs=get
 

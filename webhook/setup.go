@@ -1,10 +1,11 @@
 // Package webhook validates what schema and CEL cannot: what needs code, such as
 // URLs and image references, and what needs other objects, such as the right to
 // read the Secrets that an object refers to.
-// +kubebuilder:webhookconfiguration:mutating=false,name=parley
+// +kubebuilder:webhookconfiguration:mutating=false,name=parley-webhook
 package webhook
 
 import (
+	"cmp"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,6 +24,8 @@ type Options struct {
 	ManagerUser string
 	// Namespace of the operator, where the agent catalogue is.
 	Namespace string
+	// AgentsConfigMap is the agent catalogue; it has its usual name where this is empty.
+	AgentsConfigMap string
 }
 
 // SetupWithManager registers the validators of the three kinds. The manager's cache must index
@@ -34,8 +37,9 @@ func SetupWithManager(mgr ctrl.Manager, options Options) error {
 		keepers: sets.New(options.FacadeUser, options.ManagerUser).Delete(""),
 		facade:  options.FacadeUser,
 	}
+	agents := cmp.Or(options.AgentsConfigMap, v1alpha1.AgentCatalogueName)
 	err := ctrl.NewWebhookManagedBy(mgr, &v1alpha1.UserSettings{}).
-		WithValidator(&userSettingsValidator{guard: guard, cache: mgr.GetClient(), namespace: options.Namespace}).
+		WithValidator(&userSettingsValidator{guard: guard, cache: mgr.GetClient(), namespace: options.Namespace, agents: agents}).
 		Complete()
 	if err != nil {
 		return fmt.Errorf("register the validator of UserSettings: %w", err)

@@ -29,6 +29,8 @@ type userSettingsValidator struct {
 	cache client.Reader
 	// namespace of the operator, where the agent catalogue is.
 	namespace string
+	// agents is the ConfigMap with it.
+	agents string
 }
 
 var _ admission.Validator[*v1alpha1.UserSettings] = &userSettingsValidator{}

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/live"
 	"github.com/parley-dev/parley/cmd/facade/server"
@@ -40,6 +41,8 @@ type options struct {
 	corsOrigins    string
 	namespace      string
 	archive        archiveOptions
+	namespaces     string
+	agents, models string
 	server         server.Options
 }
 
@@ -50,8 +53,11 @@ func main() {
 	flag.StringVar(&o.certFile, "tls-cert-file", "", "A certificate to serve HTTPS with. It is read again when it changes.")
 	flag.StringVar(&o.keyFile, "tls-key-file", "", "The key of the certificate.")
 	flag.DurationVar(&o.shutdownDelay, "shutdown-delay", 3*time.Second, "How long to go on serving after /ready fails, when told to stop.")
+	flag.StringVar(&o.namespaces, "namespaces", "", "The namespaces whose users are served, separated by commas. Default: all.")
 	flag.StringVar(&o.corsOrigins, "cors-origins", "", "Origins whose pages may call, separated by commas; * is any.")
 	flag.StringVar(&o.namespace, "namespace", cmp.Or(os.Getenv("POD_NAMESPACE"), "parley-system"), "The operator's namespace, where the agents and models are listed that settings may name. Default: $POD_NAMESPACE.")
+	flag.StringVar(&o.agents, "agents-configmap", v1alpha1.AgentCatalogueName, "The ConfigMap with the agents that settings may name.")
+	flag.StringVar(&o.models, "models-configmap", v1alpha1.ModelsName, "The ConfigMap with the prices of models.")
 	flag.StringVar(&o.server.SigningKeyDir, "signing-key-dir", "", "Where the key is mounted that tokens for sessions are signed with. It is read again when it changes.")
 	flag.Int64Var(&o.server.MaxBodyBytes, "max-body-bytes", o.server.MaxBodyBytes, "The largest request body that is read.")
 	flag.Float64Var(&o.server.UserRate, "user-rate", o.server.UserRate, "Requests a second that each user may make on average. 0 is no limit.")
@@ -68,7 +74,7 @@ func main() {
 	}
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&logging)))
 	klog.SetLogger(ctrl.Log)
-	o.server.CORSOrigins = strings.FieldsFunc(o.corsOrigins, func(r rune) bool { return r == ',' || r == ' ' })
+	o.server.CORSOrigins = splitList(o.corsOrigins)
 
 	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
 		ctrl.Log.Error(err, "facade failed")
@@ -84,7 +90,7 @@ func run(ctx context.Context, o options) error {
 	// The cache outlives the signal to stop: requests under way need it.
 	working, done := context.WithCancel(context.WithoutCancel(ctx))
 	defer done()
-	objects, err := cluster.New(working, cfg, o.namespace)
+	objects, err := cluster.New(working, cfg, o.namespace, cluster.InNamespaces(splitList(o.namespaces)...), cluster.WithConfigMaps(o.agents, o.models))
 	if err != nil {
 		return err
 	}
@@ -132,6 +138,10 @@ func run(ctx context.Context, o options) error {
 	case <-ctx.Done():
 	}
 	return stop(listening, handler, o.shutdownDelay)
+}
+
+func splitList(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 // stop fails /ready first, so that nobody is sent here any more, and then finishes what is under way.

@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -57,8 +56,7 @@ func operate(t *testing.T) (namespace string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := controllers.ManagerOptions(scheme, 2)
-	options.Cache.DefaultNamespaces = map[string]cache.Config{namespace: {}}
+	options := controllers.ManagerOptions(scheme, 2, controllers.Scope{Operator: "parley-system", Namespaces: []string{namespace}})
 	options.Metrics = metricsserver.Options{BindAddress: "0"}
 	options.Controller.SkipNameValidation = ptr.To(true) // several managers in one process
 	mgr, err := ctrl.NewManager(rest.CopyConfig(env.Config), options)

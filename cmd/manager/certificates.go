@@ -19,14 +19,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,verbs=get;list;watch
-// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=parley,verbs=update
+// +kubebuilder:rbac:roleName=parley-manager-cluster,groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,verbs=list;watch
+// +kubebuilder:rbac:roleName=parley-manager-cluster,groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=parley-webhook,verbs=update
 // +kubebuilder:rbac:groups="",namespace=parley-system,resources=secrets,resourceNames=parley-webhook-cert,verbs=update
 
 // webhookOptions say where the webhook is and how it gets its certificate.
 type webhookOptions struct {
-	address, certDir, secret, service, extraDNSName string
-	rotate                                          bool
+	address, certDir, secret, service, configuration, extraDNSName string
+	rotate                                                         bool
 }
 
 // certificate of the webhook. It follows the Secret that the rotator, or cert-manager, writes, and keeps the key in
@@ -80,7 +80,7 @@ func (c *certificate) addTo(mgr ctrl.Manager) error {
 		DNSName:        host,
 		ExtraDNSNames:  names,
 		IsReady:        c.trusted,
-		Webhooks:       []rotator.WebhookInfo{{Name: "parley", Type: rotator.Validating}},
+		Webhooks:       []rotator.WebhookInfo{{Name: c.options.configuration, Type: rotator.Validating}},
 		FieldOwner:     "parley-webhook-cert",
 		// Each replica serves the webhook, so each must have the certificate, leader or not.
 		RequireLeaderElection: false,

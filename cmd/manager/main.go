@@ -25,15 +25,20 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	crwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/controllers"
 	"github.com/parley-dev/parley/webhook"
 )
 
-// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
-// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+// +kubebuilder:rbac:roleName=parley-manager-cluster,groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:roleName=parley-manager-cluster,groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
 type options struct {
 	namespace      string
+	namespaces     string
+	accounts       accounts
+	objects        controllers.Options // their names
 	runtimeImage   string
 	egressAllow    string
 	searchMCPURL   string
@@ -45,9 +50,18 @@ type options struct {
 	webhook        webhookOptions
 }
 
+// accounts are the ServiceAccounts of Parley, in its own namespace.
+type accounts struct{ manager, facade string }
+
 func main() {
 	var o options
 	flag.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "The namespace the manager runs in. Default: $POD_NAMESPACE.")
+	flag.StringVar(&o.namespaces, "namespaces", "", "The namespaces to work in, separated by commas. Default: all.")
+	flag.StringVar(&o.accounts.manager, "service-account", "parley-manager", "The ServiceAccount of the manager.")
+	flag.StringVar(&o.accounts.facade, "facade-service-account", "parley-facade", "The ServiceAccount of the facade.")
+	flag.StringVar(&o.objects.SigningSecret, "signing-secret", session.SigningSecret, "The Secret with the key that tokens for sessions are signed with.")
+	flag.StringVar(&o.objects.AgentsConfigMap, "agents-configmap", v1alpha1.AgentCatalogueName, "The ConfigMap with the agents that settings may name.")
+	flag.StringVar(&o.objects.ModelsConfigMap, "models-configmap", v1alpha1.ModelsName, "The ConfigMap with the prices of models.")
 	flag.StringVar(&o.runtimeImage, "runtime-image", "", "The image with the session runtime. Sessions run in it where the settings name no other.")
 	flag.StringVar(&o.egressAllow, "session-egress-allow", "", "Private ranges that sessions may reach, as CIDRs separated by commas.")
 	flag.StringVar(&o.searchMCPURL, "search-mcp-url", "", "The MCP server, over streamable HTTP, that searches the web with a user's search key. Sessions with such a key get it as a tool.")
@@ -60,6 +74,7 @@ func main() {
 	flag.StringVar(&o.webhook.certDir, "webhook-cert-dir", "/tmp/parley-webhook", "A directory of the manager's own for the webhook's certificate.")
 	flag.StringVar(&o.webhook.secret, "webhook-cert-secret", "parley-webhook-cert", "The Secret with the webhook's certificate.")
 	flag.StringVar(&o.webhook.service, "webhook-service", "parley-webhook", "The Service of the webhook.")
+	flag.StringVar(&o.webhook.configuration, "webhook-configuration", "parley-webhook", "The ValidatingWebhookConfiguration of the webhook.")
 	flag.StringVar(&o.webhook.extraDNSName, "webhook-extra-dns-name", "", "One more name for the webhook's certificate.")
 	flag.BoolVar(&o.webhook.rotate, "webhook-cert-rotation", true, "Make and renew the webhook's certificate. Turn it off where cert-manager does.")
 	logging := zap.Options{}
@@ -101,19 +116,18 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	if err := controllers.SetupWithManager(ctx, mgr, controllers.Options{
-		Namespace:    o.namespace,
-		RuntimeImage: o.runtimeImage,
-		EgressAllow:  egressAllow,
-		SearchMCPURL: o.searchMCPURL,
-		ArchiveURL:   o.archiveURL,
-	}); err != nil {
+	objects := o.objects
+	objects.Namespace, objects.RuntimeImage = o.namespace, o.runtimeImage
+	objects.EgressAllow, objects.SearchMCPURL = egressAllow, o.searchMCPURL
+	objects.ArchiveURL = o.archiveURL
+	if err := controllers.SetupWithManager(ctx, mgr, objects); err != nil {
 		return err
 	}
 	if err := webhook.SetupWithManager(mgr, webhook.Options{
-		FacadeUser:  serviceAccount(o.namespace, "parley-facade"),
-		ManagerUser: serviceAccount(o.namespace, "parley-manager"),
-		Namespace:   o.namespace,
+		FacadeUser:      serviceAccount(o.namespace, o.accounts.facade),
+		ManagerUser:     serviceAccount(o.namespace, o.accounts.manager),
+		Namespace:       o.namespace,
+		AgentsConfigMap: o.objects.AgentsConfigMap,
 	}); err != nil {
 		return fmt.Errorf("set up the webhook: %w", err)
 	}
@@ -143,7 +157,7 @@ func newManager(o options, cert *certificate) (ctrl.Manager, error) {
 	}
 	modernTLS := func(c *tls.Config) { c.MinVersion = tls.VersionTLS13 }
 
-	managerOptions := controllers.ManagerOptions(scheme, o.workers)
+	managerOptions := controllers.ManagerOptions(scheme, o.workers, controllers.Scope{Operator: o.namespace, Namespaces: splitList(o.namespaces)})
 	managerOptions.LeaderElection = o.leaderElect
 	managerOptions.LeaderElectionID = "parley-manager"
 	managerOptions.LeaderElectionNamespace = o.namespace

@@ -155,9 +155,9 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 	t.Setenv("KUBECONFIG", path)
 
 	o := options{
-		namespace: system, runtimeImage: "example.com/parley:1", workers: 2, leaderElect: true,
+		namespace: system, accounts: accounts{"parley-manager", "parley-facade"}, runtimeImage: "example.com/parley:1", workers: 2, leaderElect: true,
 		metricsAddress: freeAddress(t), healthAddress: freeAddress(t),
-		webhook: webhookOptions{address: freeAddress(t), certDir: t.TempDir(), secret: "parley-webhook-cert", service: "parley-webhook", rotate: true},
+		webhook: webhookOptions{address: freeAddress(t), certDir: t.TempDir(), secret: "parley-webhook-cert", service: "parley-webhook", configuration: "parley-webhook", rotate: true},
 	}
 	// Another replica leads at first.
 	lease := &coordinationv1.Lease{
@@ -182,7 +182,7 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 		return nil
 	})
 	configuration := &admissionv1.ValidatingWebhookConfiguration{}
-	if err := env.Client.Get(t.Context(), client.ObjectKey{Name: "parley"}, configuration); err != nil {
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Name: "parley-webhook"}, configuration); err != nil {
 		t.Fatal(err)
 	}
 	for _, w := range configuration.Webhooks {

@@ -165,7 +165,7 @@ func (e *Env) startManager(operator bool) error {
 	}
 	install := &e.WebhookInstallOptions
 	server := ctrlwebhook.NewServer(ctrlwebhook.Options{Host: install.LocalServingHost, Port: install.LocalServingPort, CertDir: install.LocalServingCertDir})
-	options := controllers.ManagerOptions(scheme, 8)
+	options := controllers.ManagerOptions(scheme, 8, controllers.Scope{})
 	options.WebhookServer = server
 	options.Metrics = metricsserver.Options{BindAddress: "0"}
 	options.Controller.SkipNameValidation = ptr.To(true) // several operators in one process

@@ -33,15 +33,15 @@ func (l *local) tokenKubeconfig(name string) string {
 func (l *local) issueTokens(ctx context.Context) error {
 	for _, name := range processNames {
 		w, found := l.workloads[name]
-		if !found || w.serviceAccount == "" {
+		if !found || w.ServiceAccount == "" {
 			return fmt.Errorf("%s has no Deployment with a container %s and a service account", l.manifests, name)
 		}
-		if err := l.plane.WriteTokenKubeconfig(l.tokenKubeconfig(name), name+".token", w.serviceAccount); err != nil {
+		if err := l.plane.WriteTokenKubeconfig(l.tokenKubeconfig(name), name+".token", w.ServiceAccount); err != nil {
 			return err
 		}
 		err := persist(ctx, func(ctx context.Context) error { return l.issueToken(ctx, name) })
 		if err != nil {
-			return fmt.Errorf("token for ServiceAccount %s/%s: %w", w.namespace, w.serviceAccount, err)
+			return fmt.Errorf("token for ServiceAccount %s/%s: %w", w.Namespace, w.ServiceAccount, err)
 		}
 	}
 	return nil
@@ -49,7 +49,7 @@ func (l *local) issueTokens(ctx context.Context) error {
 
 func (l *local) issueToken(ctx context.Context, name string) error {
 	w := l.workloads[name]
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: w.serviceAccount}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.ServiceAccount}}
 	seconds := int64(tokenLife.Seconds())
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
 	if err := l.client.SubResource("token").Create(ctx, account, request); err != nil {
@@ -78,5 +78,5 @@ func (l *local) refreshTokens(ctx context.Context) {
 // arguments of a process: those of its Deployment, then ours, which win because
 // the last of several equal flags counts.
 func (l *local) arguments(name string, ours ...string) []string {
-	return slices.Concat(l.workloads[name].args, ours)
+	return slices.Concat(l.workloads[name].Args, ours)
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/local/node"
+	"github.com/parley-dev/parley/hack/manifests"
 )
 
 type options struct {
@@ -97,12 +98,12 @@ type local struct {
 	force   <-chan struct{}
 
 	supervisor *cluster.Supervisor
-	plane      *cluster.ControlPlane // prepare
-	client     client.WithWatch      // connect
-	workloads  map[string]workload   // install; by container name
-	sessionKey string                // createSettings
-	node       *node.Node            // startNode
-	endNode    context.CancelFunc    // startNode
+	plane      *cluster.ControlPlane         // prepare
+	client     client.WithWatch              // connect
+	workloads  map[string]manifests.Workload // install; by container name
+	sessionKey string                        // createSettings
+	node       *node.Node                    // startNode
+	endNode    context.CancelFunc            // startNode
 }
 
 type step struct {

@@ -1,41 +1,28 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/manifests"
 )
 
 const (
 	fieldManager  = "parley-local"
 	retryInterval = 200 * time.Millisecond
 )
-
-// workload is a Deployment that runs as a process here.
-type workload struct {
-	namespace      string
-	serviceAccount string
-	args           []string
-}
 
 // connect writes the admin's kubeconfig and opens a client with it.
 func (l *local) connect(context.Context) error {
@@ -53,15 +40,17 @@ func (l *local) connect(context.Context) error {
 
 // install applies the manifests that a real cluster gets.
 func (l *local) install(ctx context.Context) error {
-	rendered, err := l.render(ctx)
+	kubectl := filepath.Join(l.assets, "kubectl")
+	objects, err := manifests.Build(ctx, l.manifests, kubectl, "kustomize")
 	if err != nil {
 		return err
 	}
-	objects, err := decode(rendered)
+	classes, err := manifests.Build(ctx, filepath.Join(filepath.Dir(l.manifests), "classes"), kubectl, "kustomize")
 	if err != nil {
 		return err
 	}
-	objects, l.workloads, err = fitToProcesses(objects, l.plane.Ports.Address(webhookPort))
+	objects = append(objects, classes...)
+	objects, l.workloads, err = manifests.FitToProcesses(objects, l.plane.Ports.Address(webhookPort))
 	if err != nil {
 		return err
 	}
@@ -72,84 +61,6 @@ func (l *local) install(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-func (l *local) render(ctx context.Context) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(l.assets, "kubectl"), "kustomize", l.manifests)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	rendered, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("kubectl kustomize %s: %w: %s", l.manifests, err, bytes.TrimSpace(stderr.Bytes()))
-	}
-	return rendered, nil
-}
-
-func decode(manifests []byte) ([]*unstructured.Unstructured, error) {
-	var objects []*unstructured.Unstructured
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifests), 4096)
-	for {
-		object := &unstructured.Unstructured{}
-		err := decoder.Decode(object)
-		if errors.Is(err, io.EOF) {
-			return objects, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		if len(object.Object) > 0 {
-			objects = append(objects, object)
-		}
-	}
-}
-
-// fitToProcesses takes out the Deployments, which run as processes, and points
-// the webhooks at one of these processes. All else stays as a cluster gets it.
-func fitToProcesses(objects []*unstructured.Unstructured, webhookAddress string) ([]*unstructured.Unstructured, map[string]workload, error) {
-	var kept []*unstructured.Unstructured
-	workloads := map[string]workload{}
-	for _, object := range objects {
-		switch object.GetKind() {
-		case "Deployment":
-			var deployment appsv1.Deployment
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &deployment); err != nil {
-				return nil, nil, fmt.Errorf("read Deployment %s: %w", object.GetName(), err)
-			}
-			pod := deployment.Spec.Template.Spec
-			for _, container := range pod.Containers {
-				workloads[container.Name] = workload{deployment.Namespace, pod.ServiceAccountName, container.Args}
-			}
-			continue
-		case "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration":
-			if err := useURL(object, webhookAddress); err != nil {
-				return nil, nil, fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
-			}
-		}
-		kept = append(kept, object)
-	}
-	return kept, workloads, nil
-}
-
-// useURL replaces the Service of each webhook by an address. It leaves the CA
-// out: the manager writes that one, and applying it would take it away.
-func useURL(configuration *unstructured.Unstructured, address string) error {
-	webhooks, _, err := unstructured.NestedSlice(configuration.Object, "webhooks")
-	if err != nil {
-		return err
-	}
-	_, port, _ := strings.Cut(address, ":")
-	for _, entry := range webhooks {
-		webhook, ok := entry.(map[string]any)
-		if !ok {
-			return errors.New("a webhook is not an object")
-		}
-		path, _, err := unstructured.NestedString(webhook, "clientConfig", "service", "path")
-		if err != nil {
-			return err
-		}
-		webhook["clientConfig"] = map[string]any{"url": "https://localhost:" + port + path}
-	}
-	return unstructured.SetNestedSlice(configuration.Object, webhooks, "webhooks")
 }
 
 // rank puts first what other objects need.
@@ -181,9 +92,10 @@ func (l *local) apply(ctx context.Context, object *unstructured.Unstructured) er
 }
 
 // isAdmins says that an object is there and belongs to whoever uses the cluster:
-// the catalogue of agents and the prices of models, once there are any.
+// the catalogue of agents, the prices of models and the class, once there are any.
 func (l *local) isAdmins(ctx context.Context, object *unstructured.Unstructured) bool {
-	if object.GetKind() != "ConfigMap" || object.GetName() != v1alpha1.AgentCatalogueName && object.GetName() != v1alpha1.ModelsName {
+	list := object.GetKind() == "ConfigMap" && (object.GetName() == v1alpha1.AgentCatalogueName || object.GetName() == v1alpha1.ModelsName)
+	if !list && object.GetKind() != "SessionClass" {
 		return false
 	}
 	return l.client.Get(ctx, client.ObjectKeyFromObject(object), object.DeepCopy()) == nil

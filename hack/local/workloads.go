@@ -35,7 +35,7 @@ func (l *local) startManager(ctx context.Context) error {
 		Ready: cluster.HTTPProbe("http://"+ports.Address(managerHealthPort)+"/readyz", nil),
 		Args: l.arguments("manager",
 			"--kubeconfig="+l.tokenKubeconfig("manager"),
-			"--namespace="+l.workloads["manager"].namespace,
+			"--namespace="+l.workloads["manager"].Namespace,
 			"--webhook-cert-dir="+filepath.Join(l.stateDir, "webhook"),
 			"--webhook-bind-address="+ports.Address(webhookPort),
 			"--webhook-extra-dns-name=localhost",
@@ -53,7 +53,7 @@ func (l *local) signingKeyDir() string { return filepath.Join(l.stateDir, "signi
 func (l *local) mountSigningKey(ctx context.Context) error {
 	return cluster.Retry(ctx, retryInterval, func(ctx context.Context) error {
 		var secret corev1.Secret
-		if err := l.client.Get(ctx, client.ObjectKey{Namespace: l.workloads["manager"].namespace, Name: session.SigningSecret}, &secret); err != nil {
+		if err := l.client.Get(ctx, client.ObjectKey{Namespace: l.workloads["manager"].Namespace, Name: session.SigningSecret}, &secret); err != nil {
 			return err
 		}
 		key := secret.Data[session.SigningPrivateKey]

@@ -36,6 +36,7 @@ type Request struct {
 		Username string `json:"username"`
 	} `json:"user"`
 	Object struct {
+		Group       string `json:"apiGroup"`
 		Resource    string `json:"resource"`
 		Subresource string `json:"subresource"`
 		Namespace   string `json:"namespace"`
@@ -49,12 +50,20 @@ type Request struct {
 // Writes are the requests of a user, so far, that change something in a namespace or try to.
 func Writes(t *testing.T, dir, user, namespace string) []Request {
 	t.Helper()
+	return slices.DeleteFunc(Requests(t, dir, user), func(r Request) bool {
+		return r.Object.Namespace != namespace || slices.Contains([]string{"get", "list", "watch"}, r.Verb)
+	})
+}
+
+// Requests of a user, so far.
+func Requests(t *testing.T, dir, user string) []Request {
+	t.Helper()
 	file, err := os.Open(filepath.Join(dir, auditLog))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	var writes []Request
+	var requests []Request
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -62,9 +71,9 @@ func Writes(t *testing.T, dir, user, namespace string) []Request {
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			break // the line that is being written
 		}
-		if r.User.Username == user && r.Object.Namespace == namespace && !slices.Contains([]string{"get", "list", "watch"}, r.Verb) {
-			writes = append(writes, r)
+		if r.User.Username == user {
+			requests = append(requests, r)
 		}
 	}
-	return writes
+	return requests
 }

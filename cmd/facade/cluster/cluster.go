@@ -45,10 +45,33 @@ type Cluster struct {
 	probe  discovery.DiscoveryInterface
 	// namespace is the operator's own.
 	namespace string
+	scope     scope
+}
+
+// Option changes what of the cluster is used.
+type Option func(*scope)
+
+type scope struct {
+	namespaces     []string // of the users; none is all
+	agents, models string   // ConfigMaps in the operator's namespace
+}
+
+// InNamespaces serves the users of these namespaces only; none is all.
+func InNamespaces(namespaces ...string) Option {
+	return func(s *scope) { s.namespaces = namespaces }
+}
+
+// WithConfigMaps says what the lists of agents and of models are called.
+func WithConfigMaps(agents, models string) Option {
+	return func(s *scope) { s.agents, s.models = agents, models }
 }
 
 // New prepares to use the cluster, in which the operator has a namespace; Start fills the cache.
-func New(ctx context.Context, cfg *clientrest.Config, namespace string) (*Cluster, error) {
+func New(ctx context.Context, cfg *clientrest.Config, namespace string, options ...Option) (*Cluster, error) {
+	scope := scope{agents: v1alpha1.AgentCatalogueName, models: v1alpha1.ModelsName}
+	for _, option := range options {
+		option(&scope)
+	}
 	cfg = clientrest.CopyConfig(cfg)
 	// The API server's priority and fairness governs; each user has a limit of their own in the facade.
 	cfg.QPS = -1
@@ -59,7 +82,7 @@ func New(ctx context.Context, cfg *clientrest.Config, namespace string) (*Cluste
 	if err := builder.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
-	objects, err := newCache(ctx, cfg, scheme)
+	objects, err := newCache(ctx, cfg, scheme, scope.namespaces)
 	if err != nil {
 		return nil, err
 	}
@@ -67,17 +90,17 @@ func New(ctx context.Context, cfg *clientrest.Config, namespace string) (*Cluste
 	if err != nil {
 		return nil, fmt.Errorf("make a connection: %w", err)
 	}
-	options := client.Options{HTTPClient: connection, Scheme: scheme, FieldOwner: FieldOwner}
-	if options.Mapper, err = apiutil.NewDynamicRESTMapper(cfg, connection); err != nil {
+	clientOptions := client.Options{HTTPClient: connection, Scheme: scheme, FieldOwner: FieldOwner}
+	if clientOptions.Mapper, err = apiutil.NewDynamicRESTMapper(cfg, connection); err != nil {
 		return nil, fmt.Errorf("find the kinds: %w", err)
 	}
-	live, err := client.New(cfg, options)
+	live, err := client.New(cfg, clientOptions)
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
 	// A client that created a conversation finds it in the list that it asks for next.
-	options.Cache = &client.CacheOptions{Reader: objects, EnableReadYourWritesConsistency: ptr.To(true)}
-	cached, err := client.New(cfg, options)
+	clientOptions.Cache = &client.CacheOptions{Reader: objects, EnableReadYourWritesConsistency: ptr.To(true)}
+	cached, err := client.New(cfg, clientOptions)
 	if err != nil {
 		return nil, fmt.Errorf("make a client over the cache: %w", err)
 	}
@@ -85,17 +108,25 @@ func New(ctx context.Context, cfg *clientrest.Config, namespace string) (*Cluste
 	if err != nil {
 		return nil, fmt.Errorf("make a client for probes: %w", err)
 	}
-	return &Cluster{cache: objects, live: live, cached: cached, probe: probe, namespace: namespace}, nil
+	return &Cluster{cache: objects, live: live, cached: cached, probe: probe, namespace: namespace, scope: scope}, nil
 }
 
 // newCache holds the two kinds and nothing else, without what no answer shows. Its watches have a connection of their own,
 // so that a burst of writes does not hold up their events; a dialer of its own keeps client-go from sharing one.
-func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Scheme) (cache.Cache, error) {
+func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Scheme, namespaces []string) (cache.Cache, error) {
+	var watched map[string]cache.Config // all of them
+	for _, namespace := range namespaces {
+		if watched == nil {
+			watched = map[string]cache.Config{}
+		}
+		watched[namespace] = cache.Config{}
+	}
 	cfg = clientrest.CopyConfig(cfg)
 	cfg.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
 	objects, err := cache.New(cfg, cache.Options{
 		Scheme:                      scheme,
 		DefaultTransform:            strip,
+		DefaultNamespaces:           watched,
 		ReaderFailOnMissingInformer: true,
 		ByObject:                    map[client.Object]cache.ByObject{&v1alpha1.UserSettings{}: {}, &v1alpha1.Conversation{}: {}},
 	})

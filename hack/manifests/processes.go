@@ -1,0 +1,85 @@
+package manifests
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Workload is a Deployment that runs as a process.
+type Workload struct {
+	Namespace      string
+	ServiceAccount string
+	Args           []string
+}
+
+// FitToProcesses takes out the Deployments, which run as processes, and points
+// the webhooks at one of these processes. All else stays as a cluster gets it.
+// The workloads are by the names of their containers.
+func FitToProcesses(objects []*unstructured.Unstructured, webhookAddress string) ([]*unstructured.Unstructured, map[string]Workload, error) {
+	var kept []*unstructured.Unstructured
+	workloads := map[string]Workload{}
+	for _, object := range objects {
+		switch object.GetKind() {
+		case "Deployment":
+			var deployment appsv1.Deployment
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &deployment); err != nil {
+				return nil, nil, fmt.Errorf("read Deployment %s: %w", object.GetName(), err)
+			}
+			pod := deployment.Spec.Template.Spec
+			for i := range pod.Containers {
+				workloads[pod.Containers[i].Name] = Workload{deployment.Namespace, pod.ServiceAccountName, arguments(&pod.Containers[i])}
+			}
+			continue
+		case "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration":
+			if err := useURL(object, webhookAddress); err != nil {
+				return nil, nil, fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
+			}
+		}
+		kept = append(kept, object)
+	}
+	return kept, workloads, nil
+}
+
+// arguments of a container, with the values of its variables in them, as a kubelet puts them there.
+func arguments(container *corev1.Container) []string {
+	var pairs []string
+	for _, variable := range container.Env {
+		if variable.ValueFrom == nil {
+			pairs = append(pairs, "$("+variable.Name+")", variable.Value)
+		}
+	}
+	values := strings.NewReplacer(pairs...)
+	var args []string
+	for _, arg := range container.Args {
+		args = append(args, values.Replace(arg))
+	}
+	return args
+}
+
+// useURL replaces the Service of each webhook by an address. It leaves the CA
+// out: the manager writes that one, and applying it would take it away.
+func useURL(configuration *unstructured.Unstructured, address string) error {
+	webhooks, _, err := unstructured.NestedSlice(configuration.Object, "webhooks")
+	if err != nil {
+		return err
+	}
+	_, port, _ := strings.Cut(address, ":")
+	for _, entry := range webhooks {
+		webhook, ok := entry.(map[string]any)
+		if !ok {
+			return errors.New("a webhook is not an object")
+		}
+		path, _, err := unstructured.NestedString(webhook, "clientConfig", "service", "path")
+		if err != nil {
+			return err
+		}
+		webhook["clientConfig"] = map[string]any{"url": "https://localhost:" + port + path}
+	}
+	return unstructured.SetNestedSlice(configuration.Object, webhooks, "webhooks")
+}
