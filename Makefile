@@ -6,12 +6,14 @@ export CGO_ENABLED := 0
 export GOFLAGS := -trimpath -buildvcs=false -gcflags=all=-dwarf=false $(GOFLAGS)
 GO_BUILD = go build -ldflags='-s -w'
 TOOL = go tool -modfile=hack/tools/go.mod
+KUSTOMIZE = go tool -modfile=$(CURDIR)/hack/tools/go.mod kustomize
 
 # Where kube-apiserver, etcd and kubectl are; set it to use others than those built here.
 KUBEBUILDER_ASSETS ?= $(CURDIR)/bin/k8s
 export KUBEBUILDER_ASSETS
 
 IMG ?= parley:latest
+DIST ?= dist
 PORT ?= 3000
 
 .DEFAULT_GOAL := help
@@ -34,9 +36,14 @@ demo: ## With `make run` up: have the agent work on a small repository; MODEL=, 
 test: k8s ## Run every test, those against a real API server included.
 	@$(TOOL) gotestsum --format pkgname-and-test-fails -- -timeout 20m ./...
 
+.PHONY: test-chart
+test-chart: k8s helm ## Lint and render the Helm chart with a real Helm, and compare it with what kustomize builds.
+	@PARLEY_HELM=$(CURDIR)/bin/helm go test ./hack/chart -count=1
+
 .PHONY: e2e
-e2e: k8s build ## Run Parley on a real node, in namespaces of its own, and test it there; needs root on Linux.
+e2e: k8s build helm ## Run Parley on a real node, in namespaces of its own, and test it there; needs root on Linux.
 	@$(GO_BUILD) -o bin/ ./hack/e2e ./hack/e2e/pause ./hack/e2e/hungry ./hack/e2e/toolserver
+	@$(MAKE) --no-print-directory build-installer DIST=bin/e2e-dist IMG=localhost/parley:e2e
 	@exec bin/e2e $(E2E_FLAGS)
 
 # Agents that others publish, and a Node that is new enough for all of them. The versions are those of config/agents/examples.
@@ -107,11 +114,12 @@ lint-fix: ## Run the linters and fix what they can.
 	@$(TOOL) golangci-lint run --fix --allow-parallel-runners
 
 .PHONY: verify
-verify: generate manifests lint ## Fail if generated files are not up to date, or on any lint.
+verify: generate manifests chart lint ## Fail if generated files are not up to date, or on any lint.
 	@go mod tidy -diff
 	@cd hack/netpol && go mod tidy -diff
+	@cd hack/helm && go mod tidy -diff
 	@cd hack/prometheus && go mod tidy -diff
-	@git diff --exit-code -- api config docs/api.md || { echo 'verify: run "make generate manifests" and commit the result' >&2; exit 1; }
+	@git diff --exit-code -- api config docs/api.md || { echo 'verify: run "make generate manifests chart" and commit the result' >&2; exit 1; }
 	@test -z "$$(git status --porcelain -- api config docs/api.md)" || { git status --short -- api config docs/api.md; echo 'verify: generated files are not committed' >&2; exit 1; }
 
 ##@ Build
@@ -137,10 +145,19 @@ push: ## Build the images and push them to the registry that IMG names.
 	@$(GO_BUILD) -o bin/make-images ./hack/images && exec bin/make-images -tag=$(IMG) -push $(IMAGES_FLAGS)
 
 .PHONY: build-installer
-build-installer: ## Write dist/install.yaml: everything, with IMG as the image.
-	@rm -rf dist && mkdir dist
-	@cp -r config dist/config && cd dist/config/default && go tool -modfile=$(CURDIR)/hack/tools/go.mod kustomize edit set image parley=$(IMG)
-	@$(TOOL) kustomize build dist/config/default > dist/install.yaml && rm -r dist/config
+build-installer: ## Write dist/install.yaml, with IMG as the image, and dist/default-class.yaml.
+	@rm -rf $(DIST)/installer && mkdir -p $(DIST)/installer
+	@printf 'resources:\n- %s\n' "$$(realpath --relative-to=$(DIST)/installer config/default)" > $(DIST)/installer/kustomization.yaml
+	@cd $(DIST)/installer && $(KUSTOMIZE) edit set image parley=$(IMG) && $(KUSTOMIZE) build . > ../install.yaml
+	@rm -r $(DIST)/installer && cp config/classes/default.yaml $(DIST)/default-class.yaml
+
+.PHONY: chart
+chart: ## Generate the templates of the Helm chart from what kustomize builds.
+	@$(GO_BUILD) -o bin/make-chart ./hack/chart && exec bin/make-chart -kustomize="$(KUSTOMIZE) build"
+
+.PHONY: helm
+helm: ## Build Helm, to test the chart with, into bin/helm.
+	@cd hack/helm && $(GO_BUILD) -o ../../bin/helm helm.sh/helm/v4/cmd/helm
 
 ##@ Deploy
 .PHONY: install
@@ -152,12 +169,14 @@ uninstall: ## Remove the CRDs, and with them every object of these kinds.
 	@$(TOOL) kustomize build config/crd | kubectl delete --ignore-not-found -f -
 
 .PHONY: deploy
-deploy: build-installer ## Install Parley into the cluster of your kubeconfig; IMG names its image.
-	@$(TOOL) kustomize build config/crd | kubectl apply --server-side -f -
-	@kubectl wait --for=condition=Established --timeout=60s crd/conversations.parley.dev crd/usersettings.parley.dev crd/sessionclasses.parley.dev
+deploy: push ## Build the images, push them as IMG, and install Parley into the cluster of your kubeconfig.
+	@$(MAKE) --no-print-directory build-installer IMG=$$(cat dist/images/pushed)
 	@kubectl apply --server-side -f dist/install.yaml
+	@kubectl wait --for=condition=Established --timeout=60s crd/sessionclasses.parley.dev
+	@kubectl get sessionclass default >/dev/null 2>&1 || kubectl create -f dist/default-class.yaml
+	@kubectl --namespace=parley-system rollout status --timeout=5m deployment parley-manager
+	@kubectl --namespace=parley-system rollout status --timeout=5m deployment parley-facade
 
 .PHONY: undeploy
-undeploy: ## Remove Parley, and every object of its kinds, from the cluster of your kubeconfig.
-	@kubectl delete services,networkpolicies --all-namespaces -l app.kubernetes.io/managed-by=parley
-	@$(TOOL) kustomize build config/default | kubectl delete --ignore-not-found -f -
+undeploy: ## Remove Parley from the cluster of your kubeconfig. The CRDs and every object of their kinds stay.
+	@$(TOOL) kustomize build config/default | kubectl delete --ignore-not-found --selector=app.kubernetes.io/part-of=parley -f -

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+)
+
+const header = "{{- /* Generated from config/ by make chart. Do not edit. */ -}}\n"
+
+// sheet is an object in which marks stand for template text.
+type sheet struct {
+	*unstructured.Unstructured
+	texts []string
+	err   error
+}
+
+var mark = regexp.MustCompile(`^( *)(- )?(?:[^\n]*: )?xmark(\d+)x(?:: "")?$`)
+
+// text marks a place. Of a line with a mark nothing but its indentation is left: the text is the whole line, and may be several,
+// each of which is indented likewise.
+func (s *sheet) text(format string, args ...any) string {
+	s.texts = append(s.texts, fmt.Sprintf(format, args...))
+	return fmt.Sprintf("xmark%dx", len(s.texts)-1)
+}
+
+// template is the text of an object as a template.
+func template(object *unstructured.Unstructured, when condition) (string, error) {
+	s := &sheet{Unstructured: object.DeepCopy()}
+	s.values()
+	if s.err != nil {
+		return "", s.err
+	}
+	content, err := yaml.Marshal(s.Object)
+	if err != nil {
+		return "", err
+	}
+	text := string(content)
+	if when == perNamespace {
+		// Its names have no marks: kustomize does not relate them to what is in another namespace.
+		text = strings.NewReplacer("parley-system", markNamespace, "name: parley-", "name: "+markPrefix+"parley-").Replace(text)
+	}
+	// What looks like a template in the source is none of ours.
+	text = strings.NewReplacer("{{", `{{ "{{" }}`, "}}", `{{ "}}" }}`).Replace(text)
+	text = s.fill(text)
+	text = strings.NewReplacer(
+		markPrefix, "{{ $.Values.namePrefix }}",
+		markNamespace, "{{ $.Release.Namespace }}",
+		markTenant, "{{ $namespace }}",
+		markImage+":mark", `{{ include "parley.image" $ }}`,
+	).Replace(text)
+	switch when {
+	case always:
+		return header + text, nil
+	case perNamespace:
+		return header + string(when) + "\n---\n" + text + "{{- end }}\n", nil
+	}
+	return header + string(when) + "\n" + text + "{{- end }}\n", nil
+}
+
+// fill puts the texts where their marks are.
+func (s *sheet) fill(text string) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		found := mark.FindStringSubmatch(strings.TrimSuffix(line, "\n"))
+		if found == nil {
+			lines = append(lines, line)
+			continue
+		}
+		var index int
+		_, _ = fmt.Sscan(found[3], &index)
+		for each := range strings.Lines(strings.TrimSuffix(s.texts[index], "\n") + "\n") {
+			if !strings.HasPrefix(each, "{{- ") {
+				each = found[1] + each
+			}
+			// INDENT is how deep a block below the line is.
+			depth := len(each) - len(strings.TrimLeft(each, " ")) + 2
+			lines = append(lines, strings.ReplaceAll(each, "INDENT", fmt.Sprint(depth)))
+		}
+	}
+	return strings.Join(lines, "")
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// values puts values into the fields that people set.
+func (s *sheet) values() {
+	switch s.GetKind() {
+	case "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
+		s.SetNamespace("") // kustomize does not know that these have none
+	case "Deployment":
+		s.deployment(strings.TrimPrefix(s.GetName(), markPrefix+"parley-"))
+	case "PodDisruptionBudget":
+		s.set(s.text("minAvailable: {{ $.Values.%s.minAvailable }}", strings.TrimPrefix(s.GetName(), markPrefix+"parley-")), "spec", "minAvailable")
+	case "CustomResourceDefinition":
+		// Removing the release then leaves them, and users' objects with them.
+		s.add("metadata", "annotations", "{{- if $.Values.crds.keep }}\nhelm.sh/resource-policy: keep\n{{- end }}")
+	case "ValidatingWebhookConfiguration":
+		s.webhooks()
+	case "Service":
+		if s.GetName() == markPrefix+"parley-facade" {
+			s.set(s.text("type: {{ $.Values.facade.service.type }}"), "spec", "type")
+			s.addBlock("metadata", "annotations", "$.Values.facade.service.annotations")
+		}
+	case "ServiceMonitor":
+		s.addBlock("metadata", "labels", "$.Values.monitoring.labels")
+	case "Ingress":
+		s.ingress()
+	case "Gateway", "HTTPRoute":
+		s.gateway()
+	case "SessionClass":
+		// Helm cannot make an object of a kind that comes with it, but after the rest it can. It is not the release's any more then.
+		s.add("metadata", "annotations", "helm.sh/hook: post-install")
+	}
+}
+
+// deployment of the manager or the facade.
+func (s *sheet) deployment(component string) {
+	of := "$.Values." + component
+	s.set(s.text("replicas: {{ %s.replicas }}", of), "spec", "replicas")
+	pod, _, err := unstructured.NestedMap(s.Object, "spec", "template", "spec")
+	if err != nil {
+		s.err = err
+		return
+	}
+	for _, field := range []string{"nodeSelector", "affinity", "tolerations"} {
+		pod[s.text("{{- with %s.%s }}\n%s: {{- toYaml . | nindent INDENT }}\n{{- end }}", of, field, field)] = ""
+	}
+	pod[s.text("{{- with $.Values.imagePullSecrets }}\nimagePullSecrets: {{- toYaml . | nindent INDENT }}\n{{- end }}")] = ""
+	container := pod["containers"].([]any)[0].(map[string]any)
+	container["resources"] = s.text("resources: {{- toYaml %s.resources | nindent INDENT }}", of)
+	container["imagePullPolicy"] = s.text("imagePullPolicy: {{ $.Values.image.pullPolicy }}")
+	args := append(container["args"].([]any), s.text("{{- with $.Values.namespaces }}\n- --namespaces={{ join \",\" . }}\n{{- end }}"))
+	if component == "manager" {
+		args = append(args, s.text("{{- if $.Values.certManager.enabled }}\n- --webhook-cert-rotation=false\n{{- end }}"))
+	}
+	container["args"] = append(args, s.text("{{- range %s.extraArgs }}\n- {{ . | quote }}\n{{- end }}", of))
+	s.err = unstructured.SetNestedMap(s.Object, pod, "spec", "template", "spec")
+	s.addBlock("spec.template.metadata", "annotations", of+".podAnnotations")
+}
+
+// webhooks are asked about the listed namespaces only, if there are any.
+func (s *sheet) webhooks() {
+	webhooks, _, err := unstructured.NestedSlice(s.Object, "webhooks")
+	if err != nil {
+		s.err = err
+		return
+	}
+	for _, each := range webhooks {
+		each.(map[string]any)[s.text(`{{- with $.Values.namespaces }}
+namespaceSelector:
+  matchExpressions:
+  - key: kubernetes.io/metadata.name
+    operator: In
+    values: {{- toYaml . | nindent INDENT }}
+{{- end }}`)] = ""
+	}
+	s.err = unstructured.SetNestedSlice(s.Object, webhooks, "webhooks")
+	s.add("", "metadata", "{{- if $.Values.certManager.enabled }}\nannotations:\n  cert-manager.io/inject-ca-from: "+markNamespace+"/parley-webhook\n{{- end }}")
+}
+
+func (s *sheet) ingress() {
+	s.addBlock("metadata", "annotations", "$.Values.ingress.annotations")
+	s.add("", "spec", "{{- with $.Values.ingress.className }}\ningressClassName: {{ . }}\n{{- end }}")
+	s.set([]any{map[string]any{
+		"hosts": []any{s.text("- {{ $.Values.ingress.host }}")}, "secretName": s.text("secretName: {{ $.Values.ingress.tlsSecret }}"),
+	}}, "spec", "tls")
+	rules, _, err := unstructured.NestedSlice(s.Object, "spec", "rules")
+	if err != nil {
+		s.err = err
+		return
+	}
+	rule := rules[0].(map[string]any)
+	rule["host"] = s.text("- host: {{ $.Values.ingress.host }}")
+	s.set(rules, "spec", "rules")
+}
+
+func (s *sheet) gateway() {
+	if s.GetKind() == "HTTPRoute" {
+		s.set([]any{s.text("- {{ $.Values.gateway.host }}")}, "spec", "hostnames")
+		return
+	}
+	s.set(s.text("gatewayClassName: {{ $.Values.gateway.className }}"), "spec", "gatewayClassName")
+	listeners, _, err := unstructured.NestedSlice(s.Object, "spec", "listeners")
+	if err != nil {
+		s.err = err
+		return
+	}
+	listener := listeners[0].(map[string]any)
+	listener["hostname"] = s.text("- hostname: {{ $.Values.gateway.host }}")
+	if err := unstructured.SetNestedSlice(listener, []any{map[string]any{"name": s.text("- name: {{ $.Values.gateway.tlsSecret }}")}}, "tls", "certificateRefs"); err != nil {
+		s.err = err
+	}
+	s.set(listeners, "spec", "listeners")
+}
+
+func (s *sheet) set(value any, path ...string) {
+	if err := unstructured.SetNestedField(s.Object, value, path...); err != nil && s.err == nil {
+		s.err = err
+	}
+}
+
+// add puts lines into a map of the object, which it makes if there is none.
+func (s *sheet) add(in, field, text string) {
+	path := append(strings.FieldsFunc(in, func(r rune) bool { return r == '.' }), field)
+	found, _, err := unstructured.NestedMap(s.Object, path...)
+	if err != nil {
+		s.err = err
+		return
+	}
+	if found == nil {
+		found = map[string]any{}
+	}
+	found[s.text("%s", text)] = ""
+	s.set(found, path...)
+}
+
+// addBlock adds a map of values to one of the object.
+func (s *sheet) addBlock(in, field, value string) {
+	path := append(strings.FieldsFunc(in, func(r rune) bool { return r == '.' }), field)
+	if _, exists, _ := unstructured.NestedMap(s.Object, path...); exists {
+		s.add(in, field, fmt.Sprintf("{{- range $key, $value := %s }}\n{{ $key }}: {{ $value | quote }}\n{{- end }}", value))
+		return
+	}
+	parent := append([]string{}, path[:len(path)-1]...)
+	s.add(strings.Join(parent[:len(parent)-1], "."), parent[len(parent)-1],
+		fmt.Sprintf("{{- with %s }}\n%s: {{- toYaml . | nindent INDENT }}\n{{- end }}", value, field))
+}
