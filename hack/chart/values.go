@@ -26,7 +26,7 @@ func (s *sheet) values() {
 			s.set(s.text("type: {{ $.Values.facade.service.type }}"), "spec", "type")
 			s.addBlock("metadata", "annotations", "$.Values.facade.service.annotations")
 		}
-	case "ServiceMonitor":
+	case "ServiceMonitor", "PodMonitor", "PrometheusRule":
 		s.addBlock("metadata", "labels", "$.Values.monitoring.labels")
 	case "Ingress":
 		s.ingress()

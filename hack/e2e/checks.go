@@ -21,4 +21,9 @@ var checks = []check{
 	{"a start with an image that does not exist ends at its deadline and names the image", startDeadline},
 	{"a deleted conversation leaves nothing", deletedConversation},
 	{"figures", figures},
+	// These install and remove Parley, so they are the last.
+	{"an upgrade leaves running sessions alone", upgrade},
+	{"removing Parley leaves nothing but the CRDs and users' objects", removal},
+	{"the Helm chart is installed, upgraded and removed, and sessions run on", helmChart},
+	{"docs/install.md works as written", installAsDocumented},
 }

@@ -18,6 +18,7 @@ import (
 const (
 	pauseImage  = "localhost/pause:e2e"
 	parleyImage = "localhost/parley:e2e"
+	nextImage   = "localhost/parley:e2e-next" // the same, by another name: to upgrade to
 	debianImage = "localhost/debian:e2e"
 	hungryImage = registryAddress + "/hungry:e2e" // which a user names
 	absentImage = "localhost/absent:e2e"
@@ -45,14 +46,35 @@ func buildImages(ctx context.Context, o options) error {
 	}{
 		{pauseImage, empty.Image, map[string]string{"pause": bin("pause")}, []string{"/pause"}},
 		{hungryImage, empty.Image, map[string]string{"hungry": bin("hungry")}, []string{"/hungry"}},
-		{parleyImage, empty.Image, map[string]string{"manager": bin("manager"), "facade": bin("facade"), "runtime": bin("runtime"), "agent": bin("agent")}, nil},
 		{debianImage, base, map[string]string{"usr/local/bin/toolserver": bin("toolserver")}, nil},
 	} {
 		if err := writeImage(imagesDir(o.state), image.tag, image.base, image.files, image.entry); err != nil {
 			return fmt.Errorf("%s: %w", image.tag, err)
 		}
 	}
-	return nil
+	return writeParley(o)
+}
+
+// writeParley writes Parley's image as make images does, for this machine's architecture alone.
+func writeParley(o options) error {
+	programs := map[string]string{}
+	for _, program := range []string{"manager", "facade", "runtime", "agent"} {
+		programs[program] = filepath.Join(o.binDir, program)
+	}
+	file := imageFile(imagesDir(o.state), parleyImage)
+	image, err := oci.Image(empty.Image, file+".layer", programs, oci.Config{Architecture: goArch(), User: "65532:65532"})
+	if err != nil {
+		return err
+	}
+	index, err := oci.Index(image)
+	if err != nil {
+		return err
+	}
+	reference, err := name.NewTag(parleyImage)
+	if err != nil {
+		return err
+	}
+	return oci.WriteTarball(file+".tar", reference, index)
 }
 
 // writeImage writes one of the node's own images.

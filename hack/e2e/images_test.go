@@ -43,20 +43,6 @@ func TestImageHoldsItsProgramsAndTheirEntryPoint(t *testing.T) {
 	}
 }
 
-func TestImageOfTheManifestsIsReplaced(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "kustomization.yaml")
-	if err := os.WriteFile(file, []byte("resources:\n- ../crd\nimages:\n- name: parley\n  newName: parley\n  newTag: latest\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := setImage(file, "parley", parleyImage); err != nil {
-		t.Fatal(err)
-	}
-	got, err := os.ReadFile(file)
-	if want := "images:\n- name: parley\n  newName: localhost/parley\n  newTag: e2e\nresources:\n- ../crd\n"; err != nil || string(got) != want {
-		t.Errorf("got %q (%v), want %q", got, err, want)
-	}
-}
-
 func TestPlaceWithoutRootIsNamedAsTheReason(t *testing.T) {
 	if os.Getuid() == 0 {
 		t.Skip("this is root")

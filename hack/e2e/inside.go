@@ -84,6 +84,7 @@ func (n *inside) up(ctx context.Context) error {
 		{"storage", time.Minute, n.makeStorageClass},
 		{"Parley is installed", time.Minute, n.installParley},
 		{"Parley is ready", 3 * time.Minute, n.awaitParley},
+		{"the shipped class", time.Minute, n.makeDefaultClass},
 		{"classes", time.Minute, n.makeClasses},
 	} {
 		stepCtx, cancel := context.WithTimeout(ctx, s.timeout)

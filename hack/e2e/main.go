@@ -37,7 +37,8 @@ type options struct {
 	logs         string // of the last run
 	binDir       string // of our programs
 	assets       string // of the Kubernetes binaries
-	manifests    string // directory config/
+	dist         string // directory of install.yaml and default-class.yaml
+	chart        string // directory of the Helm chart
 	only         string // part of the names of the checks to run
 	skipIfUnable bool
 	hold         bool
@@ -49,8 +50,9 @@ func main() {
 	flag.StringVar(&o.state, "state", "", "for this program's own use")
 	flag.StringVar(&o.cache, "cache-dir", "bin/e2e-cache", "directory of what is kept between runs: the Debian image")
 	flag.StringVar(&o.logs, "log-dir", "bin/e2e-log", "directory of the logs, overwritten by each run")
-	flag.StringVar(&o.binDir, "bin-dir", "bin", "directory of the programs manager, facade, runtime, pause, hungry and toolserver")
-	flag.StringVar(&o.manifests, "manifests", "config", "directory of the manifests to install")
+	flag.StringVar(&o.binDir, "bin-dir", "bin", "directory of the programs manager, facade, runtime, pause, hungry and toolserver, and of helm")
+	flag.StringVar(&o.dist, "dist", "bin/e2e-dist", "directory of install.yaml and default-class.yaml, made by build-installer with the image "+parleyImage)
+	flag.StringVar(&o.chart, "chart", "config/chart", "directory of the Helm chart to install")
 	flag.StringVar(&o.only, "run", "", "run only the checks whose names contain this")
 	flag.BoolVar(&o.skipIfUnable, "skip-if-unable", false, "succeed, and say why, where a node cannot run")
 	flag.BoolVar(&o.hold, "hold", false, "after the checks, keep the cluster until Ctrl-C")
@@ -85,7 +87,7 @@ func (o *options) run(ctx context.Context) error {
 		}
 		return errors.New("cannot run here: " + reason)
 	}
-	for _, path := range []*string{&o.cache, &o.logs, &o.binDir, &o.assets, &o.manifests} {
+	for _, path := range []*string{&o.cache, &o.logs, &o.binDir, &o.assets, &o.dist, &o.chart} {
 		var err error
 		if *path, err = filepath.Abs(*path); err != nil {
 			return err

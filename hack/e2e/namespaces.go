@@ -21,7 +21,7 @@ func runInNamespaces(ctx context.Context, o options) error {
 	}
 	cmd := exec.Command(self,
 		"--stage="+stageInit, "--state="+o.state, "--cache-dir="+o.cache, "--log-dir="+o.logs, "--bin-dir="+o.binDir,
-		"--manifests="+o.manifests, "--run="+o.only, fmt.Sprintf("--hold=%t", o.hold))
+		"--dist="+o.dist, "--chart="+o.chart, "--run="+o.only, fmt.Sprintf("--hold=%t", o.hold))
 	cmd.Env = append(os.Environ(), "KUBEBUILDER_ASSETS="+o.assets)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{

@@ -125,7 +125,7 @@ func (n *inside) importImages(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return n.ctr(ctx, "images", "tag", parleyImage, nextImage)
 }
 
 func (n *inside) startScheduler(ctx context.Context) error {

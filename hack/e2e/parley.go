@@ -2,35 +2,36 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"path/filepath"
-	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
 const parleyNamespace = "parley-system"
 
-// installParley applies config/default with our image, as an admin would.
+// part is the label of all that an installation brings but the CRDs.
+const part = "app.kubernetes.io/part-of=parley"
+
+// installParley applies what make build-installer wrote, as docs/install.md says. Once must do.
 func (n *inside) installParley(ctx context.Context) error {
-	dir := filepath.Join(runDir, "config")
-	if err := os.CopyFS(dir, os.DirFS(n.manifests)); err != nil {
-		return err
-	}
-	if err := setImage(filepath.Join(dir, "default", "kustomization.yaml"), "parley", parleyImage); err != nil {
-		return err
-	}
-	return retry(ctx, func(ctx context.Context) error {
-		_, err := n.kubectl(ctx, "apply", "--server-side", "--kustomize", filepath.Join(dir, "default"))
-		return err
-	})
+	_, err := n.kubectl(ctx, "apply", "--server-side", "--filename="+filepath.Join(n.dist, "install.yaml"))
+	return err
+}
+
+// uninstallParley leaves the CRDs, and users' objects with them.
+func (n *inside) uninstallParley(ctx context.Context) error {
+	_, err := n.kubectl(ctx, "delete", "--filename="+filepath.Join(n.dist, "install.yaml"), "--selector="+part, "--ignore-not-found")
+	return err
+}
+
+// makeDefaultClass makes the class that is shipped.
+func (n *inside) makeDefaultClass(ctx context.Context) error {
+	_, err := n.kubectl(ctx, "create", "--filename="+filepath.Join(n.dist, "default-class.yaml"))
+	return err
 }
 
 // Classes beside the default one.
@@ -65,35 +66,11 @@ func ofClass(name string) func(*v1alpha1.ConversationSpec) {
 	return func(s *v1alpha1.ConversationSpec) { s.SessionClassName = &name }
 }
 
-// setImage does what `kustomize edit set image` does, which kubectl has not.
-func setImage(file, name, image string) error {
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	kustomization := map[string]any{}
-	if err := yaml.Unmarshal(content, &kustomization); err != nil {
-		return err
-	}
-	newName, newTag, _ := strings.Cut(image, ":")
-	kustomization["images"] = []map[string]string{{"name": name, "newName": newName, "newTag": newTag}}
-	if content, err = yaml.Marshal(kustomization); err != nil {
-		return err
-	}
-	return os.WriteFile(file, content, 0o600)
-}
-
 func (n *inside) awaitParley(ctx context.Context) error {
-	return retry(ctx, func(ctx context.Context) error {
-		for _, name := range []string{"parley-manager", "parley-facade"} {
-			var d appsv1.Deployment
-			if err := n.client.Get(ctx, client.ObjectKey{Namespace: parleyNamespace, Name: name}, &d); err != nil {
-				return err
-			}
-			if d.Status.ReadyReplicas != *d.Spec.Replicas {
-				return fmt.Errorf("%d of %d pods of %s are ready", d.Status.ReadyReplicas, *d.Spec.Replicas, name)
-			}
+	for _, name := range []string{"parley-manager", "parley-facade"} {
+		if _, err := n.kubectl(ctx, "rollout", "status", "deployment", name, "--namespace="+parleyNamespace, "--timeout=3m"); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
 }

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/local/cluster"
+)
+
+// installAsDocumented follows docs/install.md from an empty cluster to a conversation that runs, and back. What builds and pushes is
+// left out: the image is on the node.
+func installAsDocumented(t *t) {
+	t.must(t.helm(t.ctx, "uninstall", "parley", "--namespace="+parleyNamespace, "--ignore-not-found", "--wait"))
+	t.must(t.uninstallParley(t.ctx))
+	_, err := t.kubectl(t.ctx, "delete", "crd", "--ignore-not-found", "conversations.parley.dev", "usersettings.parley.dev", "sessionclasses.parley.dev")
+	t.must(err)
+	guide, err := os.ReadFile(filepath.Join(filepath.Dir(t.chart), "..", "docs", "install.md"))
+	t.must(err)
+	commands := commandsOf(string(guide))
+	began := time.Now()
+	t.follow(commands["Step by step"])
+	t.follow(commands["A first conversation"])
+	t.notef("%d commands, of which make runs %d, and %.0f s from an empty cluster to two conversations that run",
+		count(commands["Step by step"])+count(commands["A first conversation"]), made(commands["Step by step"]), time.Since(began).Seconds())
+	for _, name := range []string{"first", "second"} {
+		c := &v1alpha1.Conversation{}
+		t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: "default", Name: name}, c))
+		if c.Status.State != v1alpha1.StateRunning {
+			t.errorf("%s is %s, %s", name, c.Status.State, c.Status.Reason)
+		}
+	}
+	removal := commands["Remove it"]
+	t.follow(removal[1:3]) // the conversations, while Parley runs
+	t.follow(removal[:1])
+	t.expectNothingLeft()
+	t.follow(removal[3:])
+	t.follow(commands["With Helm"])
+	t.expectImage(parleyImage)
+}
+
+// commandsOf are the commands of a document by the sections that they stand in. A line that ends with a backslash goes on.
+func commandsOf(document string) map[string][]string {
+	commands, section := map[string][]string{}, ""
+	open := false
+	for line := range strings.Lines(document) {
+		line = strings.TrimSuffix(line, "\n")
+		if heading, is := strings.CutPrefix(line, "## "); is {
+			section = heading
+		}
+		command, is := strings.CutPrefix(line, "    ")
+		switch {
+		case !is:
+		case open:
+			last := &commands[section][len(commands[section])-1]
+			*last += "\n" + command
+		default:
+			commands[section] = append(commands[section], command)
+		}
+		open = is && strings.HasSuffix(line, `\`)
+	}
+	return commands
+}
+
+func count(commands []string) int { return len(commands) }
+
+func made(commands []string) (n int) {
+	for _, command := range commands {
+		if strings.HasPrefix(command, "make ") {
+			n++
+		}
+	}
+	return n
+}
+
+// follow runs commands in one shell, in a directory like that of the repository.
+func (t *t) follow(commands []string) {
+	if len(commands) == 0 {
+		t.fatalf("the guide has no such commands any more")
+	}
+	dir, programs := filepath.Join(runDir, "guide"), filepath.Join(runDir, "guide-bin")
+	t.must(os.RemoveAll(dir))
+	t.must(os.MkdirAll(programs, 0o755))
+	for name, target := range map[string]string{"kubectl": t.kubernetes("kubectl"), "helm": filepath.Join(t.binDir, "helm")} {
+		_ = os.Remove(filepath.Join(programs, name))
+		t.must(os.Symlink(target, filepath.Join(programs, name)))
+	}
+	t.must(os.CopyFS(filepath.Join(dir, "dist"), os.DirFS(t.dist)))
+	t.must(os.CopyFS(filepath.Join(dir, "config"), os.DirFS(filepath.Dir(t.chart))))
+	t.useLocalImage(filepath.Join(dir, "dist", "default-class.yaml"))
+	script := []string{"set -eu"}
+	for _, command := range commands {
+		if !strings.HasPrefix(command, "make ") {
+			script = append(script, command)
+		}
+	}
+	// What runs in the background ends with the shell.
+	text := "shopt -s expand_aliases; trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + strings.Join(script, "\n") + "\n"
+	repository, tag, _ := strings.Cut(parleyImage, ":")
+	text = strings.NewReplacer("registry.example.com/parley", repository, "image.tag=1.0", "image.tag="+tag).Replace(text)
+	cmd := exec.CommandContext(t.ctx, "bash", "-c", text)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+t.adminKubeconfig(), "HOME="+runDir, "PATH="+programs+":"+os.Getenv("PATH"))
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.fatalf("the guide does not work as written: %v\n%s\n%s", err, text, output)
+	}
+}
+
+// useLocalImage has the shipped class name an image that is on the node.
+func (t *t) useLocalImage(file string) {
+	content, err := os.ReadFile(file)
+	t.must(err)
+	class := map[string]any{}
+	t.must(yaml.Unmarshal(content, &class))
+	t.must(unstructured.SetNestedField(class, debianImage, "spec", "images", "default"))
+	content, err = yaml.Marshal(class)
+	t.must(err)
+	t.must(cluster.WritePrivate(file, content))
+}

@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// upgrade applies the same manifests with another image, while a session runs and a client calls.
+func upgrade(t *t) {
+	u := t.newUser()
+	c := t.running(u.namespace, "before", nil)
+	before := t.witness(c)
+	calls := t.keepCalling(u)
+	t.must(t.applyInstaller(nextImage))
+	t.must(t.awaitParley(t.ctx))
+	made, failed := calls()
+	t.notef("%d calls during the upgrade, %d of them failed", made, len(failed))
+	if len(failed) > 0 {
+		t.errorf("calls failed: %s", strings.Join(failed, "; "))
+	}
+	t.expectImage(nextImage)
+	t.expectUntouched(c, before)
+	after := t.running(u.namespace, "after", nil)
+	if got := t.podOf(after).Spec.InitContainers[0].Image; got != nextImage {
+		t.errorf("a session that started after the upgrade got its runtime from %s", got)
+	}
+}
+
+// applyInstaller applies install.yaml with another image in it.
+func (n *inside) applyInstaller(image string) error {
+	content, err := os.ReadFile(filepath.Join(n.dist, "install.yaml"))
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(runDir, "install-next.yaml")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(content), parleyImage, image)), 0o600); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_, err = n.kubectl(ctx, "apply", "--server-side", "--filename="+file)
+	return err
+}
+
+// sighting is what a session was like.
+type sighting struct {
+	conversation *v1alpha1.Conversation
+	pod          *corev1.Pod
+}
+
+func (t *t) witness(c *v1alpha1.Conversation) sighting {
+	t.must(t.client.Get(t.ctx, client.ObjectKeyFromObject(c), c))
+	return sighting{c.DeepCopy(), t.podOf(c)}
+}
+
+// expectUntouched: the session runs in the same pod, and nobody has written about it.
+func (t *t) expectUntouched(c *v1alpha1.Conversation, before sighting) {
+	now := t.witness(c)
+	if now.pod.UID != before.pod.UID || now.pod.Status.ContainerStatuses[0].RestartCount != 0 || now.pod.Status.Phase != corev1.PodRunning {
+		t.errorf("the pod of the session was %s and is %s, restarted %d times", before.pod.UID, now.pod.UID, now.pod.Status.ContainerStatuses[0].RestartCount)
+	}
+	if now.conversation.Status.State != v1alpha1.StateRunning || now.conversation.ResourceVersion != before.conversation.ResourceVersion {
+		t.errorf("the Conversation was written: it is %s, %s", now.conversation.Status.State, now.conversation.Status.Reason)
+	}
+}
+
+func (t *t) expectImage(image string) {
+	for _, name := range []string{"parley-manager", "parley-facade"} {
+		deployment := &appsv1.Deployment{}
+		t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: parleyNamespace, Name: name}, deployment))
+		if got := deployment.Spec.Template.Spec.Containers[0].Image; got != image || deployment.Status.UpdatedReplicas != 2 {
+			t.errorf("%s runs %s in %d pods, want %s in 2", name, got, deployment.Status.UpdatedReplicas, image)
+		}
+	}
+}
+
+// keepCalling calls the facade as its user until the returned function is called, which says how often, and what failed.
+func (t *t) keepCalling(u *user) func() (made int, failed []string) {
+	ctx, stop := context.WithCancel(t.ctx)
+	url := t.facadeURL() + "/api/conversations/before"
+	type outcome struct {
+		made   int
+		failed []string
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		var o outcome
+		connection := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+		for ctx.Err() == nil {
+			request, _ := http.NewRequest(http.MethodGet, url, http.NoBody)
+			request.Header.Set(rest.KeyHeader, u.key)
+			o.made++
+			if response, err := connection.Do(request); err != nil {
+				o.failed = append(o.failed, err.Error())
+			} else {
+				_ = response.Body.Close()
+				if response.StatusCode != http.StatusOK {
+					o.failed = append(o.failed, response.Status)
+				}
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+		done <- o
+	}()
+	return func() (int, []string) {
+		stop()
+		o := <-done
+		return o.made, o.failed
+	}
+}
+
+func removal(t *t) {
+	u := t.newUser()
+	c := t.running(u.namespace, "kept", nil)
+	before := t.witness(c)
+	t.must(t.uninstallParley(t.ctx))
+	t.expectNothingLeft()
+	if err := t.client.Get(t.ctx, client.ObjectKey{Name: parleyNamespace}, &corev1.Namespace{}); !apierrors.IsNotFound(err) {
+		t.errorf("the namespace is left: %v", err)
+	}
+	t.expectUntouched(c, before)
+	settings := &v1alpha1.UserSettings{}
+	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: u.namespace, Name: "default"}, settings))
+}
+
+// expectNothingLeft: of Parley there are the CRDs, and users' objects. Its pods may finish what they do first.
+func (t *t) expectNothingLeft() {
+	t.eventually(func(ctx context.Context) error {
+		left, err := t.left(ctx)
+		if err == nil && len(left) > 0 {
+			err = errors.New("left: " + strings.Join(left, ", "))
+		}
+		return err
+	})
+}
+
+func (t *t) left(ctx context.Context) ([]string, error) {
+	var left []string
+	for _, where := range []struct {
+		namespaced string
+		selected   []string
+		isOurs     func(kind, name string) bool
+	}{
+		{"false", nil, func(kind, name string) bool {
+			// Who made the namespace removes it. Helm does not.
+			isKept := kind == "customresourcedefinition" || kind == "apiservice" || kind == "namespace" && name == parleyNamespace
+			return strings.Contains(name, "parley") && !isKept
+		}},
+		{"true", []string{"--all-namespaces", "--selector=" + part}, func(string, string) bool { return true }},
+		{"true", []string{"--namespace=" + parleyNamespace}, func(kind, name string) bool { return !isClusters(kind, name) }},
+	} {
+		kinds, err := t.kubectl(ctx, "api-resources", "--verbs=list", "--namespaced="+where.namespaced, "--output=name")
+		if err != nil {
+			return nil, err
+		}
+		all := strings.Join(strings.Fields(kinds), ",")
+		found, err := t.kubectl(ctx, append([]string{"get", all, "--output=name"}, where.selected...)...)
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(found) {
+			kind, name, isObject := strings.Cut(strings.TrimSpace(line), "/")
+			kind, _, _ = strings.Cut(kind, ".")
+			if isObject && !strings.Contains(line, " ") && where.isOurs(kind, name) { // else it is a warning
+				left = append(left, kind+"/"+name)
+			}
+		}
+	}
+	return left, nil
+}
+
+// isClusters says that an object is in every namespace, or is a record that goes with time, as the lease does that the next
+// manager takes over.
+func isClusters(kind, name string) bool {
+	return kind == "configmap" && name == "kube-root-ca.crt" || kind == "serviceaccount" && name == "default" || kind == "event" || kind == "lease"
+}
+
+// helm runs Helm as the admin.
+func (n *inside) helm(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(n.binDir, "helm"), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+n.adminKubeconfig(), "HOME="+runDir)
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("helm %s: %w: %s", args[0], err, output)
+	}
+	return nil
+}
+
+// release are the arguments of a release with an image.
+func (n *inside) release(image string) []string {
+	repository, tag, _ := strings.Cut(image, ":")
+	return []string{
+		"parley", n.chart, "--namespace=" + parleyNamespace, "--set=image.repository=" + repository, "--set=image.tag=" + tag, "--wait", "--timeout=3m",
+	}
+}
+
+func helmChart(t *t) {
+	// What is there is not Helm's: all of it goes, users' objects too.
+	t.must(t.uninstallParley(t.ctx))
+	_, err := t.kubectl(t.ctx, "delete", "crd", "conversations.parley.dev", "usersettings.parley.dev", "sessionclasses.parley.dev")
+	t.must(err)
+	t.must(t.helm(t.ctx, append([]string{"install", "--create-namespace"}, t.release(parleyImage)...)...))
+	t.expectImage(parleyImage)
+	t.must(t.makeClasses(t.ctx)) // of which the first is there
+	u := t.newUser()
+	c, _ := t.startOverHTTP(u, "flow")
+	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	before := t.witness(c)
+	t.must(t.helm(t.ctx, append([]string{"upgrade"}, t.release(nextImage)...)...))
+	t.expectImage(nextImage)
+	t.expectUntouched(c, before)
+	t.must(t.helm(t.ctx, "uninstall", "parley", "--namespace="+parleyNamespace, "--wait"))
+	t.expectNothingLeft()
+	t.expectUntouched(c, before)
+}
