@@ -86,7 +86,7 @@ func (k *key) discard(ctx context.Context, c *cluster, settings *v1alpha1.UserSe
 		return "", err
 	}
 	if secret.Type != v1alpha1.SecretTypeSessionKey {
-		return "", fmt.Errorf("Secret %s is not one that the operator made: it is left alone", secret.Name)
+		return "", fmt.Errorf("the Secret %s is not one that the operator made: it is left alone", secret.Name)
 	}
 	uid := secret.UID
 	err = c.Delete(ctx, secret, client.Preconditions{UID: &uid})

@@ -109,8 +109,8 @@ func (l *logs) await(ctx context.Context, c *cluster, p *progress, name, last st
 		p.show(conv)
 		return observed(conv) && conv.Status.State == v1alpha1.StateStopped, nil
 	})
-	if ctx.Err() != nil {
-		return "", nil // somebody pressed Ctrl-C
+	if left := ctx.Err() != nil; left { // somebody pressed Ctrl-C
+		return "", nil
 	}
 	return process, err
 }

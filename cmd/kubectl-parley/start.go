@@ -70,7 +70,7 @@ func (s *start) run(ctx context.Context, name string) error {
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("there is no Conversation %s in namespace %s; --message or --repository creates one", name, c.namespace)
 	case err == nil && s.asked != (asked{}):
-		return fmt.Errorf("Conversation %s exists, and what it was asked to do cannot change: choose another name, or start it without these flags", name)
+		return fmt.Errorf("the Conversation %s exists, and what it was asked to do cannot change: choose another name, or start it without these flags", name)
 	case err == nil:
 		err = s.again(ctx, c, conv)
 	}
