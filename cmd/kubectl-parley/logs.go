@@ -109,7 +109,7 @@ func (l *logs) await(ctx context.Context, c *cluster, p *progress, name, last st
 		p.show(conv)
 		return observed(conv) && conv.Status.State == v1alpha1.StateStopped, nil
 	})
-	if left := ctx.Err() != nil; left { // somebody pressed Ctrl-C
+	if interrupted(ctx) {
 		return "", nil
 	}
 	return process, err
@@ -138,7 +138,7 @@ func (l *logs) print(ctx context.Context, c *cluster, name string) error {
 		return err
 	}
 	defer stream.Close()
-	if _, err = io.Copy(l.Out, stream); ctx.Err() != nil {
+	if _, err = io.Copy(l.Out, stream); interrupted(ctx) {
 		return nil
 	}
 	return err

@@ -53,7 +53,7 @@ func (o *open) run(ctx context.Context, name string) error {
 			fmt.Fprintf(o.Out, "http://127.0.0.1:%d\n", port)
 			p.say("forwarding to %s; Ctrl-C ends it", name)
 		})
-		if left := ctx.Err() != nil; left { // somebody pressed Ctrl-C
+		if interrupted(ctx) {
 			return nil
 		}
 		if !errors.Is(err, portforward.ErrLostConnectionToPod) {

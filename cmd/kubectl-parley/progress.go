@@ -93,3 +93,6 @@ func (c *cluster) follow(ctx context.Context, p *progress, name string, done fun
 	}
 	return err
 }
+
+// interrupted: somebody pressed Ctrl-C, which is how commands end that go on until then.
+func interrupted(ctx context.Context) bool { return ctx.Err() != nil }

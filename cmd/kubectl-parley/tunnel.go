@@ -6,9 +6,9 @@ import (
 	"io"
 	"net/http"
 
-	"k8s.io/apimachinery/pkg/util/httpstream" //nolint:staticcheck // portforward of the same release still takes its types
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
+	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -26,7 +26,7 @@ func (c *cluster) forwardPod(ctx context.Context, namespace, pod string, port, r
 		return err
 	}
 	opened := make(chan struct{})
-	forwarder, err := portforward.NewOnAddressesWithContext(ctx, dialer, []string{"127.0.0.1"},
+	forwarder, err := portforward.NewOnAddressesForStreamingWithContext(ctx, dialer, []string{"127.0.0.1"},
 		[]string{fmt.Sprintf("%d:%d", port, remote)}, opened, io.Discard, io.Discard)
 	if err != nil {
 		return err
@@ -54,12 +54,12 @@ func (c *cluster) dialer(namespace, pod string) (httpstream.Dialer, error) {
 	if err != nil {
 		return nil, err
 	}
-	older := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, url)
-	websocket, err := portforward.NewSPDYOverWebsocketDialer(url, c.config)
+	older := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, url)
+	websocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(url, c.config)
 	if err != nil {
 		return nil, err
 	}
-	return portforward.NewFallbackDialer(websocket, older, func(err error) bool {
+	return portforward.NewFallbackDialerForStreaming(websocket, older, func(err error) bool {
 		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	}), nil
 }
