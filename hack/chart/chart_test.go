@@ -70,8 +70,8 @@ func TestTheChartRendersWhatKustomizeBuilds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			built := comparable(t, kustomized(t, c.overlay))
-			got := comparable(t, rendered)
+			built := textsOf(t, kustomized(t, c.overlay))
+			got := textsOf(t, rendered)
 			for key, want := range built {
 				if got[key] != want {
 					t.Errorf("%s is not what kustomize builds:\n%s\nbut\n%s", key, got[key], want)
@@ -109,8 +109,8 @@ func kustomized(t *testing.T, overlay map[string]string) []*unstructured.Unstruc
 	return objects
 }
 
-// comparable are objects as text, without what only one of the two has.
-func comparable(t *testing.T, objects []*unstructured.Unstructured) map[string]string {
+// textsOf are objects as text, without what only one of the two has.
+func textsOf(t *testing.T, objects []*unstructured.Unstructured) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
 	for _, object := range objects {

@@ -28,8 +28,8 @@ func installAsDocumented(t *t) {
 	began := time.Now()
 	t.follow(commands["Step by step"])
 	t.follow(commands["A first conversation"])
-	t.notef("%d commands, of which make runs %d, and %.0f s from an empty cluster to two conversations that run",
-		count(commands["Step by step"])+count(commands["A first conversation"]), made(commands["Step by step"]), time.Since(began).Seconds())
+	t.notef("%d commands, %d of them make's, which were run before; %.0f s from an empty cluster to two conversations that run",
+		len(commands["Step by step"])+len(commands["A first conversation"]), made(commands["Step by step"]), time.Since(began).Seconds())
 	for _, name := range []string{"first", "second"} {
 		c := &v1alpha1.Conversation{}
 		t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: "default", Name: name}, c))
@@ -68,8 +68,6 @@ func commandsOf(document string) map[string][]string {
 	}
 	return commands
 }
-
-func count(commands []string) int { return len(commands) }
 
 func made(commands []string) (n int) {
 	for _, command := range commands {

@@ -122,6 +122,7 @@ func (n *inside) prepare(ctx context.Context) error {
 		APIServerArgs: []string{
 			// A node's name is not in any DNS here.
 			"--kubelet-preferred-address-types=InternalIP",
+			"--kubelet-certificate-authority=" + pki.Cert(pki.Authority()),
 			"--kubelet-client-certificate=" + pki.Cert(kubeletClientCert), "--kubelet-client-key=" + pki.Key(kubeletClientCert),
 		},
 	}

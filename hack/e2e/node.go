@@ -53,6 +53,9 @@ volumePluginDir: ` + runDir + `/volume-plugins
 imageGCHighThresholdPercent: 100 # nothing can be pulled again
 serializeImagePulls: false
 crashLoopBackOff: {maxContainerRestartPeriod: 1s} # else the sixth restart comes after five minutes
+# The API server's, whose address is the node's. Without one that it knows, it forwards no ports.
+tlsCertFile: %[3]q
+tlsPrivateKeyFile: %[4]q
 evictionHard: {memory.available: 50Mi, nodefs.available: 1%%, imagefs.available: 1%%}
 authentication:
   anonymous: {enabled: false}
@@ -150,7 +153,8 @@ func (n *inside) startKubelet(ctx context.Context) error {
 		return err
 	}
 	config := filepath.Join(runDir, "kubelet.yaml")
-	content := fmt.Sprintf(kubeletConfig, filepath.Join(n.logs, "pods"), n.plane.PKI.Cert(n.plane.PKI.Authority()))
+	content := fmt.Sprintf(kubeletConfig, filepath.Join(n.logs, "pods"), n.plane.PKI.Cert(n.plane.PKI.Authority()),
+		n.plane.PKI.Cert(n.plane.PKI.Serving()), n.plane.PKI.Key(n.plane.PKI.Serving()))
 	if err := cluster.WritePrivate(config, []byte(content)); err != nil {
 		return err
 	}

@@ -105,6 +105,9 @@ func (p PKI) EnsureClient(name string, subject pkix.Name) error {
 // Authority is the name of the authority that the API server and its clients trust.
 func (p PKI) Authority() string { return authority }
 
+// Serving is the name of the certificate that servers at the PKI's addresses show.
+func (p PKI) Serving() string { return servingCert }
+
 // Cert is the file of a certificate.
 func (p PKI) Cert(name string) string { return filepath.Join(p.dir, name+".crt") }
 
