@@ -26,6 +26,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/live"
 	"github.com/parley-dev/parley/cmd/facade/server"
+	"github.com/parley-dev/parley/cmd/facade/signin"
 )
 
 // drain is how long requests under way may take when the facade is told to stop. From when it is read none takes longer than 25
@@ -39,6 +40,7 @@ type options struct {
 	keyFile        string
 	shutdownDelay  time.Duration
 	corsOrigins    string
+	trustedProxies string
 	namespace      string
 	archive        archiveOptions
 	namespaces     string
@@ -55,6 +57,7 @@ func main() {
 	flag.DurationVar(&o.shutdownDelay, "shutdown-delay", 3*time.Second, "How long to go on serving after /ready fails, when told to stop.")
 	flag.StringVar(&o.namespaces, "namespaces", "", "The namespaces whose users are served, separated by commas. Default: all.")
 	flag.StringVar(&o.corsOrigins, "cors-origins", "", "Origins whose pages may call, separated by commas; * is any.")
+	flag.StringVar(&o.trustedProxies, "trusted-proxies", "", "Addresses of proxies, as CIDRs separated by commas, whose X-Forwarded-Proto says whether a browser came over TLS.")
 	flag.StringVar(&o.namespace, "namespace", cmp.Or(os.Getenv("POD_NAMESPACE"), "parley-system"), "The operator's namespace, where the agents and models are listed that settings may name. Default: $POD_NAMESPACE.")
 	flag.StringVar(&o.agents, "agents-configmap", v1alpha1.AgentCatalogueName, "The ConfigMap with the agents that settings may name.")
 	flag.StringVar(&o.models, "models-configmap", v1alpha1.ModelsName, "The ConfigMap with the prices of models.")
@@ -82,7 +85,10 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, o options) error {
+func run(ctx context.Context, o options) (err error) {
+	if o.server.TrustedProxies, err = signin.ParseProxies(o.trustedProxies); err != nil {
+		return fmt.Errorf("--trusted-proxies: %w", err)
+	}
 	cfg, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("find the API server: %w", err)

@@ -36,17 +36,34 @@ type Directory interface {
 // patience with a cache that is not filled yet, which lets its readers wait.
 const patience = 2 * time.Second
 
+// Credential is what a request shows of who sent it: the hash of a session key, from the key itself or from a cookie.
+type Credential struct {
+	KeyHash string
+	// UID of the user that a cookie is of; empty where the key itself came, which is its user's, whoever that is.
+	UID types.UID
+	// Expires is when a cookie ends; zero for a key.
+	Expires time.Time
+}
+
+// CredentialOf a session key.
+func CredentialOf(key string) Credential {
+	if key == "" {
+		return Credential{}
+	}
+	sum := sha256.Sum256([]byte(key))
+	return Credential{KeyHash: hex.EncodeToString(sum[:])}
+}
+
 // Authenticate looks the hash of the key up. What is compared are hashes, by a map: how long that takes says something about
 // a hash at most, and nothing about a key. Keys are too long to be guessed, so a wrong one is answered at once: who would
 // have to wait would hold a connection meanwhile.
-func Authenticate(ctx context.Context, directory Directory, key string) (*User, error) {
-	if key == "" {
+func Authenticate(ctx context.Context, directory Directory, shown Credential) (*User, error) {
+	if shown.KeyHash == "" || !shown.Expires.IsZero() && !time.Now().Before(shown.Expires) {
 		return nil, answer.Unauthorized
 	}
-	sum := sha256.Sum256([]byte(key))
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	found, err := directory.UsersByKeyHash(ctx, hex.EncodeToString(sum[:]))
+	found, err := directory.UsersByKeyHash(ctx, shown.KeyHash)
 	switch {
 	case err != nil:
 		logf.FromContext(ctx).Info("The cache could not be asked", "reason", cluster.Reason(err))
@@ -56,7 +73,7 @@ func Authenticate(ctx context.Context, directory Directory, key string) (*User, 
 		logf.FromContext(ctx).Info("Several UserSettings have the same session key; none of them can be used until they differ",
 			"one", found[0].Namespace+"/"+found[0].Name, "other", found[1].Namespace+"/"+found[1].Name)
 		return nil, answer.Unauthorized
-	case len(found) == 0:
+	case len(found) == 0 || shown.UID != "" && shown.UID != found[0].UID:
 		return nil, answer.Unauthorized
 	}
 	settings := &found[0]

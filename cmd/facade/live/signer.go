@@ -3,6 +3,8 @@ package live
 
 import (
 	"crypto/ed25519"
+	"crypto/hkdf"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -49,6 +51,15 @@ func (s *Signer) Public() (ed25519.PublicKey, error) {
 		return nil, err
 	}
 	return session.PublicHalf(key), nil
+}
+
+// Secret for a purpose, derived from the key: the same in all facades that have it mounted, and none has to be made or kept for it.
+func (s *Signer) Secret(purpose string) ([]byte, error) {
+	key, err := s.key()
+	if err != nil {
+		return nil, err
+	}
+	return hkdf.Key(sha256.New, key.Seed(), nil, "parley "+purpose, sha256.Size)
 }
 
 // Ready says why no token can be made; nil if one can.

@@ -7,9 +7,11 @@ import (
 
 	"k8s.io/utils/ptr"
 
+	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
+	"github.com/parley-dev/parley/cmd/facade/markdown"
 )
 
 // Catalogue is what settings may name.
@@ -53,8 +55,22 @@ func (s *server) accountOperations() map[string]map[string]operation {
 		"/api/add-git-providers": {"POST": {do: func(ctx context.Context, r request) (any, error) {
 			return s.settings.AddProviders(ctx, r.user, r.body)
 		}, readsBody: true}},
+		"/api/markdown":              {"POST": {do: renderMarkdown, readsBody: true}},
 		"/api/unset-provider-tokens": {"POST": get(s.settings.UnsetProviders)},
 	}
+}
+
+// renderMarkdown renders texts of a conversation for the page, many at once.
+func renderMarkdown(_ context.Context, r request) (any, error) {
+	texts, details := rest.DecodeMarkdown(r.body)
+	if len(details) > 0 {
+		return nil, answer.Invalid(details...)
+	}
+	rendered := rest.Rendered{HTML: []string{}}
+	for _, text := range texts {
+		rendered.HTML = append(rendered.HTML, markdown.Render(text))
+	}
+	return rendered, nil
 }
 
 func firstOf(texts ...*string) *string {

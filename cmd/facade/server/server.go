@@ -3,7 +3,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -21,6 +20,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/conversations"
 	"github.com/parley-dev/parley/cmd/facade/live"
 	"github.com/parley-dev/parley/cmd/facade/settings"
+	"github.com/parley-dev/parley/cmd/facade/signin"
 )
 
 const (
@@ -47,6 +47,8 @@ type Options struct {
 	Archive *archive.Store
 	// SigningKeyDir is where the key is mounted that tokens for sessions are signed with.
 	SigningKeyDir string
+	// TrustedProxies are believed to say whether a request came to them over TLS.
+	TrustedProxies signin.Proxies
 }
 
 // DefaultOptions suit a team behind one facade. A body has room for two images of the largest size, in base64, and is no more
@@ -75,6 +77,7 @@ type server struct {
 	conversations *conversations.Service
 	sessions      *live.Sessions
 	streams       *access.Streams
+	cookies       *signin.Cookies
 	health        health
 	// serving ends when the facade is told to stop.
 	serving context.Context
@@ -89,6 +92,7 @@ type Handler struct {
 
 // New serves the HTTP operations over a cluster, and counts them in a registry.
 func New(c Cluster, options Options, registry prometheus.Registerer) *Handler {
+	signer := live.NewSigner(options.SigningKeyDir)
 	s := &server{
 		options:       options,
 		cluster:       c,
@@ -97,8 +101,9 @@ func New(c Cluster, options Options, registry prometheus.Registerer) *Handler {
 		bodies:        access.NewBodies(options.MaxBodyBytes),
 		settings:      &settings.Store{Cluster: c},
 		conversations: &conversations.Service{Cluster: c},
-		sessions:      live.NewSessions(live.NewSigner(options.SigningKeyDir)),
+		sessions:      live.NewSessions(signer),
 		streams:       access.NewStreams(options.UserStreams, options.Streams),
+		cookies:       signin.NewCookies(func() ([]byte, error) { return signer.Secret("sign-in") }, options.TrustedProxies),
 	}
 	s.serving, s.stop = context.WithCancel(context.Background())
 	return &Handler{Handler: s.observed(s.cors(s.routes())), server: s}
@@ -112,6 +117,8 @@ func (h *Handler) Stopping() { h.server.stop() }
 type request struct {
 	*http.Request
 	user *access.User
+	// shown is what it showed of who sent it.
+	shown access.Credential
 	// body of an operation that reads it.
 	body []byte
 }
@@ -175,6 +182,7 @@ func (s *server) routes() http.Handler {
 		mux.HandleFunc("GET "+path, do)
 		mux.HandleFunc(path, methodNotAllowed("GET"))
 	}
+	s.signInRoutes(mux)
 	mux.HandleFunc("GET /socket.io/", s.socketIO)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { answer.Write(w, nil, answer.NotFound) })
 	return mux
@@ -198,14 +206,11 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 		// The server's own deadline may be over before the work on a slow body is, and then nobody would hear of it.
 		deadline := ReadTimeout + access.WorkPatience + requestTimeout + answerTimeout
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(deadline))
-		u, err := access.Authenticate(r.Context(), s.cluster, r.Header.Get(rest.KeyHeader))
-		if errors.Is(err, answer.Unauthorized) {
-			s.metrics.authFailures.Inc()
-		}
+		u, shown, err := s.identify(r, r.Header.Get(rest.KeyHeader), r.Method != http.MethodGet && r.Method != http.MethodHead)
 		if err == nil {
 			err = s.limits.Take(string(u.UID))
 		}
-		req := request{Request: r, user: u}
+		req := request{Request: r, user: u, shown: shown}
 		if err == nil && o.readsBody {
 			var done func()
 			if req.body, done, err = s.bodies.Read(r, string(u.UID)); err == nil {

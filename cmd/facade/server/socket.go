@@ -28,10 +28,7 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	key := cmp.Or(r.Header.Get(rest.KeyHeader), query.Get("session_api_key"))
-	u, err := access.Authenticate(r.Context(), s.cluster, key)
-	if errors.Is(err, answer.Unauthorized) {
-		s.metrics.authFailures.Inc()
-	}
+	u, shown, err := s.identify(r, key, true)
 	if err == nil {
 		observationOf(r).user = u.Key()
 		err = s.limits.Take(string(u.UID))
@@ -48,7 +45,7 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 		answer.Write(w, nil, err)
 		return
 	}
-	ctx, release, err := s.following(r, u, key, c)
+	ctx, release, err := s.following(r, u, shown, c)
 	if err != nil {
 		answer.Write(w, nil, err)
 		return

@@ -57,8 +57,8 @@ func (p *patientWriter) Write(data []byte) (int, error) {
 var errGone = errors.New("the key or the conversation is gone")
 
 // following is the time in which a user may follow a conversation: until the client goes, the facade stops, the key is no longer
-// the user's, or the conversation is gone. release must be called.
-func (s *server) following(r *http.Request, u *access.User, key string, c *v1alpha1.Conversation) (ctx context.Context, release func(), err error) {
+// the user's or the cookie's time is over, or the conversation is gone. release must be called.
+func (s *server) following(r *http.Request, u *access.User, shown access.Credential, c *v1alpha1.Conversation) (ctx context.Context, release func(), err error) {
 	done, err := s.streams.Take(string(u.UID))
 	if err != nil {
 		return nil, nil, err
@@ -74,7 +74,7 @@ func (s *server) following(r *http.Request, u *access.User, key string, c *v1alp
 				return
 			case <-tick.C:
 			}
-			now, err := access.Authenticate(ctx, s.cluster, key)
+			now, err := access.Authenticate(ctx, s.cluster, shown)
 			if errors.Is(err, answer.Unauthorized) || err == nil && now.UID != u.UID {
 				cancel(errGone)
 			}
@@ -97,7 +97,7 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 	if err != nil {
 		return err
 	}
-	ctx, release, err := s.following(r.Request, r.user, r.Header.Get(rest.KeyHeader), c)
+	ctx, release, err := s.following(r.Request, r.user, r.shown, c)
 	if err != nil {
 		return err
 	}

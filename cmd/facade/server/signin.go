@@ -1,0 +1,120 @@
+package server
+
+import (
+	"errors"
+	"io"
+	"net/http"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/cmd/facade/access"
+	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/settings"
+)
+
+// maxSignIn bounds what somebody sends whom nobody knows yet.
+const maxSignIn = 8 << 10
+
+// identify who sent a request: by the session key, or by the cookie of the page. With a cookie a browser may have been made to send
+// it, so what changes anything must come from the facade's own page.
+func (s *server) identify(r *http.Request, key string, changes bool) (*access.User, access.Credential, error) {
+	shown := access.CredentialOf(key)
+	if key == "" {
+		var signedIn bool
+		if shown, signedIn = s.cookies.Credential(r); signedIn && changes {
+			if err := s.cookies.SameOrigin(r); err != nil {
+				return nil, shown, err
+			}
+		}
+	}
+	u, err := access.Authenticate(r.Context(), s.cluster, shown)
+	if errors.Is(err, answer.Unauthorized) {
+		s.metrics.authFailures.Inc()
+	}
+	return u, shown, err
+}
+
+// signInRoutes are open to everybody: who asks here is not known yet, or no longer.
+func (s *server) signInRoutes(mux *http.ServeMux) {
+	for path, serve := range map[string]func(w http.ResponseWriter, r *http.Request) (any, error){
+		"POST /api/signin": s.signIn, "POST /api/signout": s.signOut, "GET /api/session": s.whoAmI,
+	} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			body, err := serve(w, r)
+			answer.Write(w, body, err)
+		})
+	}
+	mux.HandleFunc("/api/signin", methodNotAllowed("POST"))
+	mux.HandleFunc("/api/signout", methodNotAllowed("POST"))
+	mux.HandleFunc("/api/session", methodNotAllowed("GET"))
+}
+
+// signIn gives the owner of a session key a cookie.
+func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
+	if err := s.cookies.SameOrigin(r); err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxSignIn))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, answer.TooLarge
+	case err != nil:
+		return nil, answer.Refuse(http.StatusBadRequest, "The body could not be read")
+	}
+	key, details := rest.DecodeSignIn(body)
+	if len(details) > 0 {
+		return nil, answer.Invalid(details...)
+	}
+	u, shown, err := s.identify(r, key, true)
+	if err != nil {
+		return nil, err
+	}
+	observationOf(r).user = u.Key()
+	if err := s.limits.Take(string(u.UID)); err != nil {
+		return nil, err
+	}
+	if err := s.cookies.Give(w, r, u, shown.KeyHash); err != nil {
+		return nil, err
+	}
+	return s.session(r, u)
+}
+
+// signOut takes the cookie away, whether it is still good or not.
+func (s *server) signOut(w http.ResponseWriter, r *http.Request) (any, error) {
+	if err := s.cookies.SameOrigin(r); err != nil {
+		return nil, err
+	}
+	s.cookies.Take(w, r)
+	return rest.Session{}, nil
+}
+
+// whoAmI is asked by the page before anything else; that nobody is signed in is no error.
+func (s *server) whoAmI(_ http.ResponseWriter, r *http.Request) (any, error) {
+	key := r.Header.Get(rest.KeyHeader)
+	if _, signedIn := s.cookies.Credential(r); !signedIn && key == "" {
+		return rest.Session{}, nil
+	}
+	u, _, err := s.identify(r, key, false)
+	switch {
+	case errors.Is(err, answer.Unauthorized):
+		return rest.Session{}, nil
+	case err != nil:
+		return nil, err
+	}
+	observationOf(r).user = u.Key()
+	if err := s.limits.Take(string(u.UID)); err != nil {
+		return nil, err
+	}
+	return s.session(r, u)
+}
+
+func (s *server) session(r *http.Request, u *access.User) (any, error) {
+	stored, err := settings.Live(r.Context(), s.cluster, u)
+	if errors.Is(err, answer.Unauthorized) {
+		return rest.Session{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return rest.Session{User: &u.Name, Namespace: &u.Namespace, SettingsStored: !settings.NothingStored(stored)}, nil
+}

@@ -1,0 +1,188 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/access"
+	"github.com/parley-dev/parley/cmd/facade/signin"
+)
+
+// rotating is a cluster whose only user can get another key.
+type rotating struct {
+	stubCluster
+	key string
+}
+
+func (c *rotating) UsersByKeyHash(_ context.Context, hash string) ([]v1alpha1.UserSettings, error) {
+	if hash == access.CredentialOf(c.key).KeyHash {
+		return []v1alpha1.UserSettings{*stubSettings()}, nil
+	}
+	return nil, nil
+}
+
+// browser that keeps cookies, at a facade.
+type browser struct {
+	t       *testing.T
+	handler http.Handler
+	// from is the address that requests come from, and forwarded what a proxy says of how they came to it.
+	from, forwarded, origin string
+	cookie                  *http.Cookie
+}
+
+func newBrowser(t *testing.T, cluster Cluster, options Options) *browser {
+	t.Helper()
+	data, err := session.NewSigningKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.SigningKeyDir = t.TempDir()
+	if err := os.WriteFile(filepath.Join(options.SigningKeyDir, session.SigningPrivateKey), data[session.SigningPrivateKey], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return &browser{t: t, handler: New(cluster, options, prometheus.NewRegistry()), from: "10.0.0.1:1234", origin: "http://parley.example.com"}
+}
+
+func (b *browser) do(method, path, body string) *http.Response {
+	b.t.Helper()
+	r := httptest.NewRequest(method, "http://parley.example.com"+path, strings.NewReader(body))
+	r.RemoteAddr = b.from
+	if b.forwarded != "" {
+		r.Header.Set("X-Forwarded-Proto", b.forwarded)
+	}
+	if b.origin != "" {
+		r.Header.Set("Origin", b.origin)
+	}
+	if b.cookie != nil {
+		r.AddCookie(b.cookie)
+	}
+	w := httptest.NewRecorder()
+	b.handler.ServeHTTP(w, r)
+	response := w.Result()
+	for _, cookie := range response.Cookies() {
+		if b.cookie = cookie; cookie.MaxAge < 0 {
+			b.cookie = nil
+		}
+	}
+	return response
+}
+
+func (b *browser) wants(code int, method, path, body string) *http.Response {
+	b.t.Helper()
+	response := b.do(method, path, body)
+	if response.StatusCode != code {
+		b.t.Errorf("%s %s is answered with %d, want %d", method, path, response.StatusCode, code)
+	}
+	return response
+}
+
+func TestWhoSignsInNeedsTheKeyNoMore(t *testing.T) {
+	b := newBrowser(t, &stubCluster{}, DefaultOptions())
+	b.wants(401, "GET", "/api/conversations", "")
+	b.wants(401, "POST", "/api/signin", `{"key": "wrong"}`)
+	b.wants(422, "POST", "/api/signin", `{}`)
+	b.wants(413, "POST", "/api/signin", `{"key": "`+strings.Repeat("x", maxSignIn)+`"}`)
+	response := b.wants(200, "POST", "/api/signin", `{"key": "`+stubKey+`"}`)
+	said := response.Header.Get("Set-Cookie")
+	for _, want := range []string{"HttpOnly", "SameSite=Strict", "Max-Age=43200", "Path=/"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the cookie is %s, without %s", said, want)
+		}
+	}
+	if strings.Contains(said, "Secure") || strings.Contains(said, stubKey) {
+		t.Errorf("the cookie is %s", said)
+	}
+	b.wants(200, "GET", "/api/conversations", "")
+	b.wants(200, "POST", "/api/settings", `{"language": "en"}`)
+	kept := b.cookie
+	b.wants(200, "POST", "/api/signout", "")
+	if b.cookie != nil {
+		t.Error("the cookie is still there")
+	}
+	b.wants(401, "GET", "/api/conversations", "")
+	b.cookie = &http.Cookie{Name: kept.Name, Value: kept.Value[:len(kept.Value)-2] + "AA"}
+	b.wants(401, "GET", "/api/conversations", "")
+}
+
+func TestAnotherKeyEndsTheCookie(t *testing.T) {
+	cluster := &rotating{key: stubKey}
+	b := newBrowser(t, cluster, DefaultOptions())
+	b.wants(200, "POST", "/api/signin", `{"key": "`+stubKey+`"}`)
+	b.wants(200, "GET", "/api/conversations", "")
+	cluster.key = "another"
+	b.wants(401, "GET", "/api/conversations", "")
+	b.wants(200, "GET", "/api/session", "")
+}
+
+func TestAWriteWithACookieComesFromTheOwnPage(t *testing.T) {
+	options := DefaultOptions()
+	options.CORSOrigins = []string{"*"}
+	b := newBrowser(t, &stubCluster{}, options)
+	b.wants(200, "POST", "/api/signin", `{"key": "`+stubKey+`"}`)
+	for _, origin := range []string{"", "null", "http://elsewhere.example.com", "http://parley.example.com.evil.example", "ftp://parley.example.com"} {
+		b.origin = origin
+		for method, path := range map[string]string{
+			"POST": "/api/settings", "DELETE": "/api/conversations/x", "PATCH": "/api/conversations/x", "PUT": "/api/secrets/x",
+		} {
+			b.wants(403, method, path, "{}")
+		}
+		b.wants(403, "POST", "/api/signout", "")
+		b.wants(403, "POST", "/api/signin", `{"key": "`+stubKey+`"}`)
+		b.wants(403, "GET", "/socket.io/?EIO=4&transport=websocket&conversation_id=x", "")
+		b.wants(200, "GET", "/api/conversations", "")
+	}
+}
+
+// Where the key itself comes, no browser can have been made to send it.
+func TestAKeyIsTakenFromAnyOrigin(t *testing.T) {
+	b := newBrowser(t, &stubCluster{}, DefaultOptions())
+	r := httptest.NewRequest("POST", "http://parley.example.com/api/settings", strings.NewReader("{}"))
+	r.Header.Set("Origin", "http://elsewhere.example.com")
+	r.Header.Set(rest.KeyHeader, stubKey)
+	w := httptest.NewRecorder()
+	if b.handler.ServeHTTP(w, r); w.Code != 200 {
+		t.Errorf("answered %d %s", w.Code, w.Body)
+	}
+}
+
+func TestOnlyTrustedProxiesSayThatTheyHadTLS(t *testing.T) {
+	proxies, err := signin.ParseProxies("10.0.0.0/8, 192.168.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := DefaultOptions()
+	options.TrustedProxies = proxies
+	for from, secure := range map[string]bool{"10.1.2.3:1": true, "192.168.0.1:1": true, "192.168.0.2:1": false, "[::ffff:10.0.0.1]:1": true} {
+		b := newBrowser(t, &stubCluster{}, options)
+		b.from, b.forwarded, b.origin = from, "https", "https://parley.example.com"
+		b.wants(200, "POST", "/api/signin", `{"key": "`+stubKey+`"}`)
+		if b.cookie.Secure != secure || strings.HasPrefix(b.cookie.Name, "__Host-") != secure {
+			t.Errorf("from %s the cookie is %s", from, b.cookie)
+		}
+		if b.wants(200, "GET", "/api/conversations", ""); secure {
+			// A page that somebody put into the plain connection is another origin.
+			b.origin = "http://parley.example.com"
+			b.wants(403, "POST", "/api/settings", "{}")
+		}
+	}
+	if _, err := signin.ParseProxies("10.0.0.0/99"); err == nil {
+		t.Error("a range that is none is taken")
+	}
+}
+
+func TestNobodyIsSignedInWithoutASigningKey(t *testing.T) {
+	b := newBrowser(t, &stubCluster{}, DefaultOptions())
+	b.handler = New(&stubCluster{}, DefaultOptions(), prometheus.NewRegistry())
+	b.wants(503, "POST", "/api/signin", `{"key": "`+stubKey+`"}`)
+	b.wants(200, "GET", "/api/session", "")
+}

@@ -1,0 +1,130 @@
+// Package signin lets people stay signed in to the page: with a signed cookie in place of their session key.
+package signin
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/parley-dev/parley/cmd/facade/access"
+	"github.com/parley-dev/parley/cmd/facade/answer"
+)
+
+// life of a cookie: a working day. Another key of the user ends it before.
+const life = 12 * time.Hour
+
+// The cookie's name. Browsers take the first only over TLS, for this very host and from it, so that no page of a neighbouring host
+// can sign somebody in as somebody else.
+const (
+	secureName = "__Host-parley"
+	plainName  = "parley"
+)
+
+// Secret that cookies are signed with: the same in all facades.
+type Secret func() ([]byte, error)
+
+// Cookies signs and reads them.
+type Cookies struct {
+	secret  Secret
+	proxies Proxies
+	now     func() time.Time
+}
+
+// NewCookies are signed with a secret. Proxies are trusted to say whether a request came to them over TLS.
+func NewCookies(secret Secret, proxies Proxies) *Cookies {
+	return &Cookies{secret: secret, proxies: proxies, now: time.Now}
+}
+
+// claims of a cookie. The hash is of the session key, so that the cookie says nothing of it and ends with it.
+type claims struct {
+	UID     types.UID `json:"uid"`
+	KeyHash string    `json:"key"`
+	Expires int64     `json:"exp"`
+}
+
+var encoding = base64.RawURLEncoding
+
+func (c *Cookies) sign(said claims) (string, error) {
+	secret, err := c.secret()
+	if err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(said)
+	if err != nil {
+		return "", err
+	}
+	body := encoding.EncodeToString(text)
+	return body + "." + encoding.EncodeToString(mac(secret, body)), nil
+}
+
+func mac(secret []byte, body string) []byte {
+	sum := hmac.New(sha256.New, secret)
+	_, _ = sum.Write([]byte(body)) // it never fails
+	return sum.Sum(nil)
+}
+
+// read what a cookie says, if it was signed here and its time is not over.
+func (c *Cookies) read(value string) (said claims, valid bool) {
+	body, signature, found := strings.Cut(value, ".")
+	given, err := encoding.DecodeString(signature)
+	if !found || err != nil {
+		return said, false
+	}
+	secret, err := c.secret()
+	if err != nil || !hmac.Equal(given, mac(secret, body)) {
+		return said, false
+	}
+	text, err := encoding.DecodeString(body)
+	if err != nil || json.Unmarshal(text, &said) != nil {
+		return said, false
+	}
+	return said, said.UID != "" && said.KeyHash != "" && c.now().Unix() < said.Expires
+}
+
+// Credential of the cookie that came with a request; none where there is no valid one.
+func (c *Cookies) Credential(r *http.Request) (access.Credential, bool) {
+	sent, err := r.Cookie(c.name(r))
+	if err != nil {
+		return access.Credential{}, false
+	}
+	said, valid := c.read(sent.Value)
+	if !valid {
+		return access.Credential{}, false
+	}
+	return access.Credential{KeyHash: said.KeyHash, UID: said.UID, Expires: time.Unix(said.Expires, 0)}, true
+}
+
+// Give a user the cookie.
+func (c *Cookies) Give(w http.ResponseWriter, r *http.Request, u *access.User, keyHash string) error {
+	value, err := c.sign(claims{UID: u.UID, KeyHash: keyHash, Expires: c.now().Add(life).Unix()})
+	if err != nil {
+		return answer.Later(http.StatusServiceUnavailable, "The facade has no key yet to sign people in with", 5*time.Second)
+	}
+	http.SetCookie(w, c.cookie(r, value, int(life.Seconds())))
+	return nil
+}
+
+// Take the cookie away.
+func (c *Cookies) Take(w http.ResponseWriter, r *http.Request) {
+	http.SetCookie(w, c.cookie(r, "", -1))
+}
+
+func (c *Cookies) cookie(r *http.Request, value string, seconds int) *http.Cookie {
+	return &http.Cookie{
+		Name: c.name(r), Value: value, Path: "/", MaxAge: seconds,
+		HttpOnly: true, Secure: c.proxies.overTLS(r), SameSite: http.SameSiteStrictMode,
+	}
+}
+
+func (c *Cookies) name(r *http.Request) string {
+	if c.proxies.overTLS(r) {
+		return secureName
+	}
+	return plainName
+}

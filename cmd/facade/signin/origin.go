@@ -1,0 +1,68 @@
+package signin
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"github.com/parley-dev/parley/cmd/facade/answer"
+)
+
+// Proxies before the facade that are believed.
+type Proxies []netip.Prefix
+
+// ParseProxies reads addresses and ranges of them, separated by commas.
+func ParseProxies(text string) (Proxies, error) {
+	var all Proxies
+	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' }) {
+		prefix, err := netip.ParsePrefix(word)
+		if err != nil {
+			address, addressErr := netip.ParseAddr(word)
+			if addressErr != nil {
+				return nil, fmt.Errorf("%q is no range of addresses: %w", word, err)
+			}
+			prefix = netip.PrefixFrom(address, address.BitLen())
+		}
+		all = append(all, prefix.Masked())
+	}
+	return all, nil
+}
+
+// overTLS says whether the client sent a request over TLS: here, or to a proxy that is believed.
+func (p Proxies) overTLS(r *http.Request) bool {
+	if r.TLS != nil {
+		return true
+	}
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return false
+	}
+	from, err := netip.ParseAddr(host)
+	if err != nil {
+		return false
+	}
+	for _, prefix := range p {
+		if prefix.Contains(from.Unmap()) {
+			return strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")
+		}
+	}
+	return false
+}
+
+var foreign = answer.Refuse(http.StatusForbidden, "The request comes from a page of another origin")
+
+// SameOrigin refuses what does not come from the facade's own page. Browsers send the Origin of every write; where a proxy that is
+// not believed ends TLS, only its host can be compared.
+func (c *Cookies) SameOrigin(r *http.Request) error {
+	origin, err := url.Parse(r.Header.Get("Origin"))
+	if err != nil || origin.Host == "" || !strings.EqualFold(origin.Host, r.Host) {
+		return foreign
+	}
+	if origin.Scheme != "https" && (origin.Scheme != "http" || c.proxies.overTLS(r)) {
+		return foreign
+	}
+	return nil
+}
