@@ -32,6 +32,7 @@ func (l *local) printBanner() {
 	fmt.Fprintf(l.out, `
 Parley is ready.
 
+  page         %[1]s/signin#key=%[2]s
   facade       %[1]s
   session key  %[2]s
   kubeconfig   %[3]s
@@ -40,6 +41,8 @@ Try:
   curl -s %[1]s/api/settings -H 'Content-Type: application/json' \
     -H "X-Session-API-Key: $(cat %[7]s)" -d '{"language": "en"}'
   KUBECONFIG=%[3]s %[4]s get parley -A
+
+The link signs you in: whoever has it, or the session key, is you.
 
 Sessions run as local processes, as you and without isolation: for development only.
 Images are not used; what sessions print is in %[6]s.

@@ -19,6 +19,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/archive"
 	"github.com/parley-dev/parley/cmd/facade/conversations"
 	"github.com/parley-dev/parley/cmd/facade/live"
+	"github.com/parley-dev/parley/cmd/facade/page"
 	"github.com/parley-dev/parley/cmd/facade/settings"
 	"github.com/parley-dev/parley/cmd/facade/signin"
 )
@@ -184,6 +185,9 @@ func (s *server) routes() http.Handler {
 	}
 	s.signInRoutes(mux)
 	mux.HandleFunc("GET /socket.io/", s.socketIO)
+	if err := page.Register(mux); err != nil {
+		panic(err) // its files are in the program
+	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { answer.Write(w, nil, answer.NotFound) })
 	return mux
 }

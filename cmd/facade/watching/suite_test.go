@@ -133,7 +133,19 @@ type person struct {
 // newPerson has settings with a model that answers from a script.
 func newPerson(t *testing.T, settings map[string]any, steps ...scriptedmodel.Step) *person {
 	t.Helper()
-	p := &person{namespace: suite.Namespace(t, nil), name: "ada", url: suite.facade.URL, model: scriptedmodel.New(scriptedmodel.Script{Steps: steps})}
+	p, model := newcomer(t, steps...)
+	stored := map[string]any{"llm_model": "scripted/model", "llm_base_url": model, "llm_api_key": "a-key"}
+	for name, value := range settings {
+		stored[name] = value
+	}
+	p.wants(t, 200, "POST", "/api/settings", jsonOf(t, stored))
+	return p
+}
+
+// newcomer has a key and no settings yet. The model that is for them is at an address.
+func newcomer(t *testing.T, steps ...scriptedmodel.Step) (p *person, model string) {
+	t.Helper()
+	p = &person{namespace: suite.Namespace(t, nil), name: "ada", url: suite.facade.URL, model: scriptedmodel.New(scriptedmodel.Script{Steps: steps})}
 	server := httptest.NewServer(p.model)
 	t.Cleanup(server.Close)
 	if err := suite.Client.Create(t.Context(), &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: p.name}}); err != nil {
@@ -150,12 +162,7 @@ func newPerson(t *testing.T, settings map[string]any, steps ...scriptedmodel.Ste
 		}
 		return err
 	})
-	stored := map[string]any{"llm_model": "scripted/model", "llm_base_url": server.URL, "llm_api_key": "a-key"}
-	for name, value := range settings {
-		stored[name] = value
-	}
-	p.wants(t, 200, "POST", "/api/settings", jsonOf(t, stored))
-	return p
+	return p, server.URL
 }
 
 func jsonOf(t *testing.T, value any) string {

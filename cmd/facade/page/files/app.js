@@ -1,0 +1,78 @@
+// What is shown, by what follows the # in the address.
+import { get, post, whenSignedOut } from './api.js';
+import { h, show, action, problem } from './render.js';
+import { showSignIn, signInByLink } from './signin.js';
+import { showConversations } from './conversations.js';
+import { showNewConversation } from './newconversation.js';
+import { showConversation } from './conversation.js';
+import { showSettings } from './settings.js';
+
+const top = document.getElementById('top');
+const main = document.getElementById('main');
+
+const views = [
+  [/^#\/new$/, showNewConversation, 'New conversation'],
+  [/^#\/settings$/, showSettings, 'Settings'],
+  [/^#\/c\/([^/]+)(?:\/(changes|files))?$/, showConversation, 'Conversation'],
+  [/^(#\/?)?$/, showConversations, 'Conversations'],
+];
+
+let session = { user: null };
+let leave = new AbortController();
+
+function showTop() {
+  const here = location.hash || '#/';
+  const link = (to, label) => h('a', { href: to, 'aria-current': here === to ? 'page' : null }, label);
+  show(top,
+    h('a', { class: 'brand', href: '#/' }, h('img', { src: '/page/icon.svg', alt: '', width: 24, height: 24 }), 'Parley'),
+    session.user && h('nav', { 'aria-label': 'Pages' }, link('#/', 'Conversations'), link('#/new', 'New'), link('#/settings', 'Settings')),
+    session.user && h('div', { class: 'who' }, h('span', { title: `in ${session.namespace}` }, session.user),
+      action('Sign out', async () => {
+        session = await post('/api/signout');
+        showView();
+      })));
+}
+
+// showView leaves what was shown, and what it still waits for.
+async function showView() {
+  leave.abort();
+  leave = new AbortController();
+  const { signal } = leave;
+  showTop();
+  if (!session.user) {
+    document.title = 'Sign in – Parley';
+    showSignIn(main, (answer) => { session = answer; showView(); });
+    return;
+  }
+  const [pattern, view, title] = views.find(([form]) => form.test(location.hash)) || views.at(-1);
+  document.title = `${title} – Parley`;
+  show(main, h('p', { class: 'empty' }, 'Loading…'));
+  try {
+    await view(main, { signal, session, params: pattern.exec(location.hash)?.slice(1) || [] });
+  } catch (error) {
+    if (!signal.aborted) show(main, problem(error, showView));
+  }
+}
+
+whenSignedOut(() => {
+  if (!session.user) return;
+  session = { user: null };
+  showView();
+});
+
+addEventListener('hashchange', () => {
+  if (location.hash === '#main') return;
+  showView();
+  main.focus({ preventScroll: true });
+  scrollTo(0, 0);
+});
+
+async function begin() {
+  try {
+    session = (await signInByLink()) || (await get('/api/session'));
+    showView();
+  } catch (error) {
+    show(main, problem(error, begin));
+  }
+}
+begin();

@@ -1,0 +1,39 @@
+// What a conversation's state is in words, and whether somebody should look at it.
+import { get, pathOf } from './api.js';
+import { h } from './render.js';
+
+const failures = new Set(['Failed', 'Lost', 'StartDeadlineExceeded', 'SettingsMissing', 'MaxDuration']);
+const refusals = new Set(['ClassNotFound', 'NotAllowed', 'NoStorageClass', 'ForeignObject', 'Rejected', 'SettingsNotReady']);
+
+const agentWords = {
+  loading: ['Starting', 'busy'], running: ['Working', 'busy'], user_confirmed: ['Working', 'busy'], user_rejected: ['Working', 'busy'],
+  awaiting_user_input: ['Your turn', 'idle'], awaiting_user_confirmation: ['Needs approval', 'alert'],
+  paused: ['Paused', 'idle'], finished: ['Finished', 'idle'], error: ['Failed', 'alert'], stopped: ['Stopped', 'off'],
+};
+
+// stateOf a conversation: a word, its kind, and whether somebody is needed.
+export function stateOf(item, agent) {
+  if (item.status === 'STOPPED') {
+    return failures.has(item.reason) ? { word: 'Failed', kind: 'alert', attention: true } : { word: 'Stopped', kind: 'off' };
+  }
+  if (item.status === 'STARTING') {
+    return refusals.has(item.reason) ? { word: 'Cannot start', kind: 'alert', attention: true } : { word: 'Starting', kind: 'busy' };
+  }
+  const [word, kind] = agentWords[agent] || ['Running', 'busy'];
+  return { word, kind, attention: kind === 'alert' };
+}
+
+export function badge(state) {
+  return h('span', { class: `badge ${state.kind}` }, state.word);
+}
+
+// agentOf asks a running session what its agent said last of its state. It is among the last events where it waits for somebody.
+export async function agentOf(item, signal) {
+  if (item.status !== 'RUNNING') return null;
+  try {
+    const page = await get(pathOf(item.conversation_id, '/events?reverse=true&limit=10'), signal);
+    return page.events.find((event) => event.observation === 'agent_state_changed')?.extras.agent_state || null;
+  } catch {
+    return null; // it may be stopping; the list says what it knows
+  }
+}

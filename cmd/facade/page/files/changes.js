@@ -1,0 +1,45 @@
+// What a conversation changed, as a coloured diff.
+import { get, pathOf } from './api.js';
+import { diffTable } from './difflines.js';
+import { h, problem, show } from './render.js';
+
+const words = { M: 'Modified', A: 'Added', D: 'Deleted', R: 'Renamed', U: 'New' };
+const opened = 20; // so many are shown at once; the others when they are opened
+
+export async function showChanges(place, id, signal) {
+  show(place, h('p', { class: 'empty' }, 'Loading…'));
+  let changes;
+  try {
+    changes = await get(pathOf(id, '/git/changes'), signal);
+  } catch (error) {
+    if (!signal.aborted) show(place, problem(error, () => showChanges(place, id, signal)));
+    return;
+  }
+  const reload = h('button', { type: 'button', onclick: () => showChanges(place, id, signal) }, 'Reload');
+  if (changes.length === 0) {
+    show(place, h('p', { class: 'empty' }, 'Nothing has changed.'), reload);
+    return;
+  }
+  show(place, h('div', { class: 'headline' }, h('h2', null, `${changes.length} ${changes.length === 1 ? 'file' : 'files'} changed`), reload),
+    changes.map((change, i) => fileOf(change, id, i < opened, signal)));
+}
+
+function fileOf({ status, path }, id, open, signal) {
+  const body = h('div', { class: 'body' });
+  let loaded = false;
+  const load = async () => {
+    if (loaded) return;
+    loaded = true;
+    try {
+      const { original, modified } = await get(pathOf(id, `/git/diff?path=${encodeURIComponent(path)}`), signal);
+      show(body, diffTable(original || '', modified || '', `Changes to ${path}`));
+    } catch (error) {
+      show(body, h('p', { class: 'help' }, error.status === 415 ? 'It is binary, or too large to be shown.' : error.message));
+    }
+  };
+  const element = h('details', { class: 'change' },
+    h('summary', null, h('span', { class: `change-${status}`, title: words[status] }, words[status] || status), ' ', h('code', null, path)), body);
+  element.addEventListener('toggle', () => { if (element.open) load(); });
+  element.open = open;
+  return element;
+}

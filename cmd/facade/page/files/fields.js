@@ -1,0 +1,94 @@
+// Fields of forms. Each has an element to show, and a value to send: undefined where there is nothing to say.
+import { h } from './render.js';
+
+let count = 0;
+
+function labelled(label, input, help) {
+  count += 1;
+  const id = `field-${count}`;
+  input.id = id;
+  const note = help && h('p', { class: 'help', id: `${id}-help` }, help);
+  if (note) input.setAttribute('aria-describedby', note.id);
+  return h('div', { class: 'field' }, h('label', { for: id }, label), input, note);
+}
+
+// suggestions that a text may be chosen from.
+export function suggestions(words) {
+  count += 1;
+  return h('datalist', { id: `words-${count}` }, words.map((value) => h('option', { value })));
+}
+
+export function text(label, { value = '', help, list, type = 'text', name, ...more } = {}) {
+  const input = h('input', { type, value: value ?? '', list: list?.id, name, autocomplete: 'off', ...more });
+  return { element: labelled(label, input, help), input, read: () => input.value.trim() || null };
+}
+
+export function number(label, options = {}) {
+  const field = text(label, { type: 'number', step: 'any', ...options });
+  return { ...field, read: () => (field.input.value === '' ? null : Number(field.input.value)) };
+}
+
+export function area(label, { value = '', help, rows = 3, name, ...more } = {}) {
+  const input = h('textarea', { rows, name, value: value ?? '', ...more });
+  return { element: labelled(label, input, help), input, read: () => (input.value.trim() ? input.value : null) };
+}
+
+export function choice(label, options, { value = '', help, name } = {}) {
+  const input = h('select', { name }, options.map(([key, word]) => h('option', { value: key }, word)));
+  input.value = value ?? '';
+  return { element: labelled(label, input, help), input, read: () => input.value || null };
+}
+
+// maybe is yes, no, or not said.
+export function maybe(label, { value, help, name } = {}) {
+  const field = choice(label, [['', 'Not set'], ['true', 'Yes'], ['false', 'No']], { value: value === null || value === undefined ? '' : String(value), help, name });
+  return { ...field, read: () => ({ true: true, false: false })[field.input.value] ?? null };
+}
+
+export function check(label, { value = false, help, name } = {}) {
+  const input = h('input', { type: 'checkbox', checked: Boolean(value), name });
+  const element = labelled(label, input, help);
+  element.classList.add('check');
+  return { element, input, read: () => input.checked };
+}
+
+// key can be written and never read: what is stored is not in the page. Nothing is sent unless somebody types.
+export function key(label, { set = false, help, name } = {}) {
+  const input = h('input', { type: 'password', autocomplete: 'new-password', name, placeholder: set ? 'Stored; type to replace it' : 'Not set' });
+  const remove = set && h('input', { type: 'checkbox', 'aria-label': `Remove: ${label}` });
+  const element = labelled(label, input, help);
+  if (remove) element.append(h('label', { class: 'remove' }, remove, 'Remove it'));
+  return { element, input, read: () => (remove?.checked ? '' : input.value || undefined) };
+}
+
+export const providers = [['github', 'GitHub'], ['gitlab', 'GitLab'], ['bitbucket', 'Bitbucket'], ['enterprise_sso', 'Enterprise SSO']];
+
+export function provider(label, options) {
+  return choice(label, [['', 'Not set'], ...providers], options);
+}
+
+// group of fields under a title.
+export function group(title, ...fields) {
+  return h('fieldset', null, h('legend', null, title), fields.map((field) => field.element || field));
+}
+
+// rows is a list that grows and shrinks. make(value) is a field for one entry.
+export function rows(title, add, values, make) {
+  const entries = new Set();
+  const list = h('div', { class: 'rows' });
+  const append = (value, focus) => {
+    const field = make(value);
+    entries.add(field);
+    const row = h('div', { class: 'entry' }, field.element, h('button', {
+      type: 'button', 'aria-label': `Remove from: ${title}`, onclick: () => { field.removed?.(); entries.delete(field); row.remove(); },
+    }, 'Remove'));
+    list.append(row);
+    if (focus) row.querySelector('input, textarea')?.focus();
+  };
+  values.forEach((value) => append(value));
+  const element = h('div', { class: 'field' }, h('h4', null, title), list, h('button', { type: 'button', onclick: () => append(undefined, true) }, add));
+  return { element, read: () => [...entries].map((field) => field.read()) };
+}
+
+// lines of a text, without empty ones.
+export const lines = (value) => (value || '').split('\n').map((line) => line.trim()).filter(Boolean);

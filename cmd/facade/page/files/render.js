@@ -1,0 +1,81 @@
+// The small render function: h makes an element, show puts elements into one.
+
+// h(name, properties, ...children). A property on… is a listener; true and false set and leave out an attribute; value and checked
+// are set as properties, since the attributes are only what they begin with. Children are elements, texts, or lists; what is null or
+// false is left out.
+export function h(name, properties, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(properties || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith('on')) element.addEventListener(key.slice(2), value);
+    else if (key === 'value' || key === 'checked') element[key] = value;
+    else element.setAttribute(key, value === true ? '' : value);
+  }
+  element.append(...flat(children));
+  return element;
+}
+
+export function show(parent, ...children) {
+  parent.replaceChildren(...flat(children));
+  return parent;
+}
+
+function flat(children) {
+  return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
+}
+
+// notice says something for a moment, to screen readers too.
+export function notice(text, kind = 'info') {
+  const line = h('p', { class: `notice ${kind}` }, text);
+  document.getElementById('notices').append(line);
+  setTimeout(() => line.remove(), 6000);
+}
+
+// problem is what is shown where something could not be loaded.
+export function problem(error, again) {
+  return h('div', { class: 'problem', role: 'alert' },
+    h('p', null, error.message),
+    again && h('button', { type: 'button', onclick: again }, 'Try again'));
+}
+
+// busy runs what a button asks for, once at a time, and says what goes wrong.
+export function busy(button, work) {
+  return async (event) => {
+    event?.preventDefault();
+    if (button.disabled) return;
+    button.disabled = true;
+    try {
+      await work(event);
+    } catch (error) {
+      if (error.name !== 'AbortError') notice(error.message, 'error');
+    } finally {
+      button.disabled = false;
+    }
+  };
+}
+
+// action is a button that does something.
+export function action(label, work, properties = {}) {
+  const button = h('button', { type: 'button', ...properties }, label);
+  button.addEventListener('click', busy(button, work));
+  return button;
+}
+
+const units = [['day', 86400], ['hour', 3600], ['minute', 60]];
+const relative = new Intl.RelativeTimeFormat('en', { numeric: 'auto' });
+
+// ago is a time in words, with the exact one where somebody points at it.
+export function ago(time) {
+  const date = new Date(time);
+  const seconds = (date - Date.now()) / 1000;
+  const [unit, size] = units.find(([, length]) => Math.abs(seconds) >= length) || ['second', 1];
+  const text = unit === 'second' ? 'just now' : relative.format(Math.round(seconds / size), unit);
+  return h('time', { datetime: date.toISOString(), title: date.toLocaleString() }, text);
+}
+
+export function pause(milliseconds, signal) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, milliseconds);
+    signal?.addEventListener('abort', () => { clearTimeout(timer); resolve(); }, { once: true });
+  });
+}

@@ -1,0 +1,39 @@
+// Signing in with the session key, by hand or by a link.
+import { post } from './api.js';
+import { h, show, busy } from './render.js';
+
+export function showSignIn(main, then) {
+  const key = h('input', { id: 'key', type: 'password', autocomplete: 'current-password', required: true, 'aria-describedby': 'key-help' });
+  const failed = h('p', { class: 'failed', role: 'alert' });
+  const button = h('button', { type: 'submit', class: 'main' }, 'Sign in');
+  const form = h('form', { class: 'card signin' },
+    h('h1', null, 'Sign in'),
+    h('label', { for: 'key' }, 'Session key'), key,
+    h('p', { id: 'key-help', class: 'help' }, 'It is in the Secret that the status of your UserSettings names.'),
+    failed, button);
+  form.addEventListener('submit', busy(button, async () => {
+    failed.textContent = '';
+    try {
+      then(await post('/api/signin', { key: key.value.trim() }));
+    } catch (error) {
+      failed.textContent = error.status === 401 ? 'This is nobody’s key.' : error.message;
+      key.select();
+    }
+  }));
+  show(main, form);
+  key.focus();
+}
+
+// signInByLink takes the key from /signin#key=…, and out of the address at once.
+export async function signInByLink() {
+  if (location.pathname !== '/signin') return null;
+  const key = new URLSearchParams(location.hash.slice(1)).get('key');
+  history.replaceState(null, '', '/');
+  if (!key) return null;
+  try {
+    return await post('/api/signin', { key });
+  } catch (error) {
+    if (error.status === 401) return { user: null };
+    throw error;
+  }
+}

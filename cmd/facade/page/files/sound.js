@@ -1,0 +1,23 @@
+// A sound when it is the user's turn.
+let context = null;
+
+// allowSound is called where the user does something: browsers let no page make a sound before.
+export function allowSound() {
+  context ??= new AudioContext();
+  context.resume();
+}
+
+export function chime() {
+  if (context?.state !== 'running') return;
+  [660, 880].forEach((frequency, i) => {
+    const tone = context.createOscillator();
+    const volume = context.createGain();
+    const start = context.currentTime + i * 0.15;
+    tone.frequency.value = frequency;
+    volume.gain.setValueAtTime(0.08, start);
+    volume.gain.exponentialRampToValueAtTime(0.001, start + 0.3);
+    tone.connect(volume).connect(context.destination);
+    tone.start(start);
+    tone.stop(start + 0.3);
+  });
+}

@@ -1,0 +1,76 @@
+// What happened in a conversation, in order: messages, thoughts, calls of tools.
+import { markdown } from './markdown.js';
+import { h } from './render.js';
+import { ToolCall, isToolCall } from './toolcall.js';
+
+const asked = {
+  paused: 'You paused the agent', running: 'You let the agent go on', user_confirmed: 'You approved', user_rejected: 'You rejected', stopped: 'You stopped the agent',
+};
+const named = { agent: 'Agent', user: 'You', environment: 'Session' };
+
+function picture(address) {
+  if (address.startsWith('data:image/')) return h('img', { src: address, alt: 'An image that was sent along' });
+  return h('p', null, h('a', { href: /^https?:/.test(address) ? address : null, target: '_blank', rel: 'noopener noreferrer' }, address));
+}
+
+function message(event, text) {
+  const from = event.source === 'user' ? 'user' : 'agent';
+  return h('article', { class: `message ${from}`, id: `event-${event.id}`, 'aria-label': `${named[from]} said` },
+    h('header', null, named[from], ' ', h('time', { datetime: `${event.timestamp}Z` }, new Date(`${event.timestamp}Z`).toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' }))),
+    markdown(text || ''), (event.args?.image_urls || []).map(picture));
+}
+
+const folded = (event, title, text) => h('details', { class: 'thought', id: `event-${event.id}` }, h('summary', null, title), h('pre', null, text));
+const line = (event, kind, text) => h('p', { class: `line ${kind}`, id: `event-${event.id}` }, text);
+
+export class Timeline {
+  constructor() {
+    this.calls = new Map();
+    this.element = h('div', { class: 'timeline', role: 'log', 'aria-label': 'What happened', 'aria-live': 'polite', tabindex: 0 });
+  }
+
+  // take an event, and stay at the end if that is what is looked at.
+  take(event) {
+    const entry = event.observation ? this.observation(event) : this.action(event);
+    if (!entry) return;
+    const atEnd = this.element.scrollHeight - this.element.scrollTop - this.element.clientHeight < 80;
+    this.element.append(entry);
+    if (atEnd) this.toEnd();
+  }
+
+  toEnd() { this.element.scrollTop = this.element.scrollHeight; }
+
+  action(event) {
+    const { action, args = {} } = event;
+    if (isToolCall(event)) {
+      const call = new ToolCall(event);
+      this.calls.set(event.id, call);
+      return call.element;
+    }
+    switch (action) {
+      case 'message': return message(event, args.content);
+      case 'finish': return message(event, args.final_thought || event.message);
+      case 'think': return folded(event, 'Thought', args.thought || event.message);
+      case 'system': return folded(event, 'Instructions', args.content || event.message);
+      case 'change_agent_state': return line(event, 'quiet', asked[args.agent_state] || `State: ${args.agent_state}`);
+      default: return event.message ? line(event, 'quiet', event.message) : null;
+    }
+  }
+
+  observation(event) {
+    const call = this.calls.get(event.cause);
+    switch (event.observation) {
+      case 'agent_state_changed': return event.extras.agent_state === 'error' ? line(event, 'error', event.extras.reason || 'The agent failed') : null;
+      case 'task_tracking': return null; // the plan is shown beside
+      case 'agent_update': return folded(event, 'A word of the agent', JSON.stringify(event.extras?.update, null, 2));
+      default:
+    }
+    if (call) {
+      call.observe(event);
+      return null;
+    }
+    if (event.observation === 'error') return line(event, 'error', event.content || event.message);
+    if (event.observation === 'notice') return line(event, 'notice', event.content || event.message);
+    return event.content ? folded(event, event.message || event.observation, event.content) : null;
+  }
+}

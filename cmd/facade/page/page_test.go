@@ -1,0 +1,75 @@
+package page
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func get(t *testing.T, path string, headers ...string) *httptest.ResponseRecorder {
+	t.Helper()
+	mux := http.NewServeMux()
+	if err := Register(mux); err != nil {
+		t.Fatal(err)
+	}
+	r := httptest.NewRequest("GET", path, nil)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, r)
+	return w
+}
+
+func TestThePageIsServedWithAStrictPolicy(t *testing.T) {
+	for path, kind := range map[string]string{
+		"/": "text/html", "/signin": "text/html", "/page/app.js": "text/javascript", "/page/page.css": "text/css", "/page/icon.svg": "image/svg+xml",
+	} {
+		w := get(t, path)
+		if w.Code != 200 || !strings.HasPrefix(w.Header().Get("Content-Type"), kind) {
+			t.Errorf("%s: answered %d, %s", path, w.Code, w.Header().Get("Content-Type"))
+		}
+		if got := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(got, "default-src 'none';") || strings.Contains(got, "unsafe") {
+			t.Errorf("%s: the policy is %s", path, got)
+		}
+		if w.Header().Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s: its type may be guessed", path)
+		}
+		if again := get(t, path, "If-None-Match", w.Header().Get("ETag")); again.Code != http.StatusNotModified {
+			t.Errorf("%s: what the browser has is sent again: %d", path, again.Code)
+		}
+	}
+	for _, path := range []string{"/page/", "/page/none.js", "/page/..%2fpage.go", "/else"} {
+		if w := get(t, path); w.Code != http.StatusNotFound {
+			t.Errorf("%s: answered %d", path, w.Code)
+		}
+	}
+}
+
+// Files stay short enough to be read at a sitting, and whatever they load is here.
+func TestFilesAreShortAndLoadEachOther(t *testing.T) {
+	files, err := read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	loads := regexp.MustCompile(`(?:from '\./|/page/)([a-z]+\.[a-z]+)`)
+	elsewhere := regexp.MustCompile(`(?:src|href|from|import|url)\s*[=(]?\s*['"](?:https?:)?//`)
+	for name, f := range files {
+		if lines := strings.Count(f.content, "\n"); lines > 300 {
+			t.Errorf("%s has %d lines", name, lines)
+		}
+		for _, match := range loads.FindAllStringSubmatch(f.content, -1) {
+			if files[match[1]] == nil {
+				t.Errorf("%s loads %s, which is not there", name, match[1])
+			}
+		}
+		if found := elsewhere.FindString(f.content); found != "" {
+			t.Errorf("%s loads from elsewhere: %s", name, found)
+		}
+		if strings.Contains(f.content, "innerHTML") && name != "markdown.js" {
+			t.Errorf("%s writes HTML", name)
+		}
+	}
+}

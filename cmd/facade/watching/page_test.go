@@ -1,0 +1,170 @@
+//go:build browser
+
+package watching_test
+
+import (
+	"fmt"
+	"net/url"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/hack/scriptedmodel"
+	"github.com/parley-dev/parley/hack/testenv"
+)
+
+const told = `The greeting is **friendlier** now:
+
+- ` + "`greet`" + ` takes a name
+- an empty name greets the world
+
+| before | now |
+|---|---|
+| hello | Hello, Ada! |`
+
+func plan(states ...string) scriptedmodel.Call {
+	var tasks []map[string]any
+	for i, title := range []string{"Read the code", "Change the greeting", "Say what changed"} {
+		tasks = append(tasks, map[string]any{"id": fmt.Sprint(i + 1), "title": title, "status": states[i], "notes": ""})
+	}
+	return scriptedmodel.Call{Name: "task_tracker", Input: scriptedmodel.Input(map[string]any{"command": "plan", "task_list": tasks})}
+}
+
+// A person does with the page what there is to do: from the key to what is left when the pod is gone.
+func TestAPersonUsesThePage(t *testing.T) {
+	ada, model := newcomer(t,
+		says("I will look at the code first.", plan("in_progress", "todo", "todo"), bash("cat file")),
+		says("", plan("done", "in_progress", "todo"), bash("printf 'Hello, Ada!\\n' >> file; echo '# Greetings' > README.md")),
+		says(told, plan("done", "done", "done")), says("It is done."),
+		says("You are **welcome**. Nothing else is left to do."))
+	host, err := url.Parse(ada.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := startBrowser(t, host.Host)
+	ada.signsIn(b)
+	ada.storesSettings(b, model)
+	ada.startsAConversation(t, b)
+
+	for range 2 {
+		b.reads("The agent asks whether it may do this.")
+		b.keep("approve")
+		b.press("Approve")
+		b.sees("!document.querySelector('.confirm:not([hidden])')")
+	}
+	b.reads("Hello, Ada!", "Plan, 3 of 3 done", "Your turn")
+	b.sees("document.querySelector('.message.agent strong')?.textContent === 'friendlier'")
+	b.enter(".answer textarea", "Thank you!\r")
+	b.reads("Thank you!", "Nothing else is left to do.", "Your turn")
+	b.keep("conversation")
+
+	b.press("Files")
+	b.press("README.md")
+	b.reads("# Greetings", "Download all")
+	b.keep("files")
+	ada.readsTheDiff(b)
+
+	b.press("Stop")
+	b.reads("Stopped", "Suspended")
+	ada.awaitNoPod(t)
+	b.do(chromedp.Reload())
+	ada.readsTheDiff(b)
+	b.press("Conversation")
+	b.reads("Thank you!", "Nothing else is left to do.", "It does not run.")
+	b.sees("document.querySelector('.message.agent strong')?.textContent === 'friendlier'")
+	b.keep("stopped")
+	ada.looksElsewhere(b)
+	b.press("Sign out")
+	b.reads("Session key")
+	b.allWell()
+}
+
+func (p *person) signsIn(b *browser) {
+	b.t.Helper()
+	b.do(chromedp.EmulateViewport(1100, 800), chromedp.Navigate(p.url+"/"))
+	b.reads("Sign in")
+	b.keep("signin")
+	b.enter("#key", p.key+"\r")
+	b.reads("No conversations yet.", "name a model first")
+	cookies, err := chromedp.Run(b.ctx, chromedp.Evaluate[string]("document.cookie"))
+	if err != nil || cookies != "" {
+		b.t.Errorf("a script can read %q, %v", cookies, err)
+	}
+}
+
+func (p *person) storesSettings(b *browser, model string) {
+	b.t.Helper()
+	b.press("Settings")
+	b.enter("[name=llm_model]", "scripted/model")
+	b.enter("[name=llm_base_url]", model)
+	b.enter("[name=llm_api_key]", "a-key-that-is-never-shown")
+	b.choose("[name=confirmation_mode]", "true")
+	b.press("Store settings")
+	b.reads("Settings stored")
+	b.sees("document.querySelector('[name=llm_api_key]')?.placeholder.startsWith('Stored')")
+	b.sees("!document.documentElement.outerHTML.includes('a-key-that-is-never-shown') && document.querySelector('[name=llm_api_key]').value === ''")
+	b.keep("settings")
+}
+
+func (p *person) startsAConversation(t *testing.T, b *browser) {
+	t.Helper()
+	b.press("New")
+	b.enter("[name=initial_user_msg]", "Make the greeting friendlier.")
+	b.enter("[name=repository]", repository(t))
+	b.press("More")
+	b.enter("[name=conversation_instructions]", "Be brief.")
+	b.press("More")
+	b.keep("new")
+	b.press("Start")
+	b.reads("Make the greeting friendlier.")
+}
+
+func (p *person) readsTheDiff(b *browser) {
+	b.t.Helper()
+	b.press("Changes")
+	b.reads("2 files changed")
+	b.sees("[...document.querySelectorAll('.diff .added')].some((row) => row.textContent.includes('Hello, Ada!'))")
+	b.keep("changes")
+}
+
+// looksElsewhere sees the list, in the dark and on a phone.
+func (p *person) looksElsewhere(b *browser) {
+	b.t.Helper()
+	b.press("Conversations")
+	b.reads("Make the greeting friendlier.", "Stopped")
+	b.keep("conversations")
+	b.dark(true)
+	b.do(chromedp.EmulateViewport(400, 800))
+	b.sees("document.documentElement.scrollWidth <= 400")
+	b.keep("phone")
+	b.dark(false)
+	b.do(chromedp.EmulateViewport(1100, 800))
+}
+
+// awaitNoPod waits until nothing of the person's runs.
+func (p *person) awaitNoPod(t *testing.T) {
+	t.Helper()
+	testenv.Await(t, func() error {
+		var pods corev1.PodList
+		if err := suite.Client.List(t.Context(), &pods, client.InNamespace(p.namespace)); err != nil || len(pods.Items) > 0 {
+			return fmt.Errorf("%d pods, %v", len(pods.Items), err)
+		}
+		return nil
+	})
+}
+
+// The link that a local cluster prints signs in, and does not stay in the address.
+func TestALinkSignsIn(t *testing.T) {
+	ada := newPerson(t, nil)
+	host, err := url.Parse(ada.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := startBrowser(t, host.Host)
+	b.do(chromedp.Navigate(ada.url + "/signin#key=" + ada.key))
+	b.reads("No conversations yet.")
+	b.sees("location.pathname === '/' && !location.href.includes('key')")
+	b.allWell()
+}
