@@ -10,6 +10,17 @@ const (
 	PatchPath   = "/git/patch"
 )
 
+// UsagePath is where a session says what it used of its model, to the facade only.
+const UsagePath = "/usage"
+
+// Usage of a model so far. Cost is in US dollars, and empty where no price is known.
+type Usage struct {
+	Calls        int64  `json:"calls"`
+	InputTokens  int64  `json:"input_tokens"`
+	OutputTokens int64  `json:"output_tokens"`
+	Cost         string `json:"cost"`
+}
+
 // MaxPatch is how many bytes of the whole difference are told.
 const MaxPatch = 5 << 20
 

@@ -42,6 +42,10 @@ func (s *run) handler() http.Handler {
 	} {
 		mux.Handle(route, s.facadeOnly(s.withFiles(serve)))
 	}
+	mux.Handle("GET "+session.UsagePath, s.facadeOnly(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(s.usage())
+	})))
 	host, _ := githost.New(s.doc.Repository, s.providerToken()) // without one that is what is answered
 	for path, ask := range map[string]func(context.Context, *githost.Host, *http.Request) (any, error){
 		session.GitUserPath: githost.AskUser, session.GitRepositoriesPath: githost.AskRepositories, session.GitBranchesPath: githost.AskBranches,

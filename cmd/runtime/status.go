@@ -52,6 +52,15 @@ func (s *run) agentStatus() session.AgentStatus {
 	return status
 }
 
+// usage of the model so far; nothing while the session starts.
+func (s *run) usage() session.Usage {
+	if s.drives() == nil || s.model == nil {
+		return session.Usage{}
+	}
+	used := s.model.Usage().Session
+	return session.Usage{Calls: used.Calls, InputTokens: used.Input + used.CacheRead + used.CacheWrite, OutputTokens: used.Output, Cost: used.Cost.String()}
+}
+
 func (s *run) status() session.Status {
 	servers := []session.ToolServer{}
 	if router := s.tools(); router != nil {

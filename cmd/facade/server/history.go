@@ -125,6 +125,25 @@ func (s *server) ending(ctx context.Context, c *v1alpha1.Conversation) (*session
 	return ending, nil
 }
 
+// usage of the model: of the session, or of what it left. A session that left nothing used nothing that is known of.
+func (s *server) usage(ctx context.Context, r request) (any, error) {
+	c, err := s.conversations.Find(ctx, r.user, r.id())
+	if err != nil {
+		return nil, err
+	}
+	if !s.isOver(c) {
+		return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.UsagePath}, maxAnswer)
+	}
+	ending, err := s.options.Archive.Ending(ctx, string(c.UID))
+	switch {
+	case errors.Is(err, archive.ErrNothing):
+		return session.Usage{}, nil
+	case err != nil:
+		return nil, unavailable(ctx, err)
+	}
+	return session.Usage{Calls: ending.Calls, InputTokens: ending.InputTokens, OutputTokens: ending.OutputTokens, Cost: ending.Cost}, nil
+}
+
 // change to a file, as clients list it.
 type change struct {
 	Status string `json:"status"`

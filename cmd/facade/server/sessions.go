@@ -48,6 +48,7 @@ func (s *server) sessionOperations() map[string]map[string]operation {
 		"/git/changes":   {"GET": {do: s.changes}},
 		"/git/diff":      {"GET": {do: s.diff}},
 		"/git/patch":     {"GET": {serve: s.patch}},
+		"/usage":         {"GET": {do: s.usage}},
 		"/config":        {"GET": {do: s.config}},
 		"/vscode-url":    fixed(map[string]any{"vscode_url": nil}),
 		"/web-hosts":     fixed(map[string]any{"hosts": map[string]string{}}),

@@ -132,7 +132,7 @@ func (b *browser) reads(texts ...string) {
 // press a button or follow a link by its words.
 func (b *browser) press(words string) {
 	b.t.Helper()
-	found := fmt.Sprintf("[...document.querySelectorAll('button, a, summary')].find((e) => e.checkVisibility() && e.textContent.trim() === %q)", words)
+	found := fmt.Sprintf("[...document.querySelectorAll('button, a, summary, a .title')].find((e) => e.checkVisibility() && e.textContent.trim() === %q)", words)
 	b.sees(found)
 	b.do(chromedp.Click(chromedp.JSPath(found)))
 }

@@ -5,6 +5,9 @@ package watching_test
 import (
 	"fmt"
 	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -48,8 +51,14 @@ func TestAPersonUsesThePage(t *testing.T) {
 	ada.storesSettings(b, model)
 	ada.startsAConversation(t, b)
 
+	b.reads("The agent asks whether it may do this.")
+	b.press("Conversations")
+	b.reads("Needs attention", "Needs approval")
+	b.keep("conversations")
+	b.press("Make the greeting friendlier.")
 	for range 2 {
 		b.reads("The agent asks whether it may do this.")
+		b.sees("document.querySelector('.confirm code').textContent !== '' && document.querySelector('.tool[open] .status').textContent === 'waits for you'")
 		b.keep("approve")
 		b.press("Approve")
 		b.sees("!document.querySelector('.confirm:not([hidden])')")
@@ -58,6 +67,8 @@ func TestAPersonUsesThePage(t *testing.T) {
 	b.sees("document.querySelector('.message.agent strong')?.textContent === 'friendlier'")
 	b.enter(".answer textarea", "Thank you!\r")
 	b.reads("Thank you!", "Nothing else is left to do.", "Your turn")
+	b.reads("tokens in")
+	b.sees("(({ scrollHeight, scrollTop, clientHeight }) => scrollHeight - scrollTop - clientHeight < 5)(document.querySelector('.timeline'))")
 	b.keep("conversation")
 
 	b.press("Files")
@@ -67,13 +78,14 @@ func TestAPersonUsesThePage(t *testing.T) {
 	ada.readsTheDiff(b)
 
 	b.press("Stop")
-	b.reads("Stopped", "Suspended")
+	b.reads("Stopped on request")
 	ada.awaitNoPod(t)
 	b.do(chromedp.Reload())
 	ada.readsTheDiff(b)
 	b.press("Conversation")
 	b.reads("Thank you!", "Nothing else is left to do.", "It does not run.")
 	b.sees("document.querySelector('.message.agent strong')?.textContent === 'friendlier'")
+	b.reads("tokens in")
 	b.keep("stopped")
 	ada.looksElsewhere(b)
 	b.press("Sign out")
@@ -112,13 +124,28 @@ func (p *person) startsAConversation(t *testing.T, b *browser) {
 	t.Helper()
 	b.press("New")
 	b.enter("[name=initial_user_msg]", "Make the greeting friendlier.")
-	b.enter("[name=repository]", repository(t))
+	b.enter("[name=repository]", greetings(t))
 	b.press("More")
 	b.enter("[name=conversation_instructions]", "Be brief.")
 	b.press("More")
 	b.keep("new")
 	b.press("Start")
 	b.reads("Make the greeting friendlier.")
+}
+
+// greetings is a repository whose address is fit for pictures.
+func greetings(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	to := filepath.Join(dir, "greetings")
+	if err := os.Rename(strings.TrimPrefix(repository(t), "file://"), to); err != nil {
+		t.Fatal(err)
+	}
+	return "file://" + to
 }
 
 func (p *person) readsTheDiff(b *browser) {
@@ -134,7 +161,6 @@ func (p *person) looksElsewhere(b *browser) {
 	b.t.Helper()
 	b.press("Conversations")
 	b.reads("Make the greeting friendlier.", "Stopped")
-	b.keep("conversations")
 	b.dark(true)
 	b.do(chromedp.EmulateViewport(400, 800))
 	b.sees("document.documentElement.scrollWidth <= 400")
@@ -167,4 +193,35 @@ func TestALinkSignsIn(t *testing.T) {
 	b.reads("No conversations yet.")
 	b.sees("location.pathname === '/' && !location.href.includes('key')")
 	b.allWell()
+}
+
+// What the other tests rely on: nothing that goes wrong in the browser is missed.
+func TestWhatGoesWrongInTheBrowserIsSeen(t *testing.T) {
+	ada, _ := newcomer(t)
+	host, err := url.Parse(ada.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := startBrowser(t, host.Host)
+	b.do(chromedp.Navigate(ada.url + "/"))
+	b.reads("Sign in")
+	b.allWell()
+	for expression, want := range map[string]string{
+		"console.error('x')":                                 "console.error",
+		"void fetch('/nowhere')":                             "404",
+		"void setTimeout(() => { throw new Error('x'); })":   "Uncaught",
+		"void (new Image().src = 'https://other.example/x')": "Content Security Policy",
+	} {
+		if _, err := chromedp.Run(b.ctx, chromedp.Evaluate[chromedp.Void](expression)); err != nil {
+			t.Fatal(err)
+		}
+		testenv.Await(t, func() error {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if !strings.Contains(strings.Join(b.wrong, "\n"), want) {
+				return fmt.Errorf("after %s there is %v", expression, b.wrong)
+			}
+			return nil
+		})
+	}
 }

@@ -81,6 +81,9 @@ func TestAPersonWatchesAnswersAndReadsWhatChanged(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", call, got, want)
 		}
 	}
+	if used := decode[session.Usage](t, ada.wants(t, 200, "GET", path+"/usage", "")); used.Calls != 3 || used.InputTokens == 0 || used.OutputTokens == 0 {
+		t.Errorf("it used %+v", used)
+	}
 	for call, want := range map[string]int{
 		"/select-file?file=binary": 415, "/select-file?file=nothing": 404, "/select-file?file=../../etc/passwd": 422, "/git/diff?path=/etc/passwd": 422,
 		"/events?limit=101": 400, "/events?start_id=x": 422, "/list-files?path=.parley": 404,

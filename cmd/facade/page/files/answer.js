@@ -9,7 +9,7 @@ export class Answer {
   constructor(id) {
     this.id = id;
     this.confirm = h('div', { class: 'confirm', role: 'alertdialog', 'aria-label': 'The agent asks for approval', hidden: true },
-      h('p', null, 'The agent asks whether it may do this.'),
+      h('p', null, 'The agent asks whether it may do this.'), this.what = h('code'),
       h('div', { class: 'buttons' },
         action('Approve', () => send(id, 'user_confirmed'), { class: 'main', 'data-do': 'approve' }),
         action('Reject', () => send(id, 'user_rejected'), { 'data-do': 'reject' })));
@@ -38,11 +38,12 @@ export class Answer {
   }
 
   // fit what can be answered to what the conversation is and does.
-  fit(item, agent) {
+  fit(item, agent, asked) {
     const running = item.status === 'RUNNING';
     const asks = running && agent === 'awaiting_user_confirmation';
     if (asks && this.confirm.hidden && !this.text.value) queueMicrotask(() => this.confirm.querySelector('button').focus());
     this.confirm.hidden = !asks;
+    this.what.textContent = asks ? asked() : '';
     this.form.hidden = !running;
     this.off.hidden = running;
     show(this.off, item.status === 'STARTING' ? 'It can be answered as soon as it runs.' : 'It does not run. Start it to go on; what happened is kept.');

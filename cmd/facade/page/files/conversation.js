@@ -36,7 +36,6 @@ class Head {
     const now = JSON.stringify([item, agent, connected]);
     if (now === this.shown) return; // so that nobody loses the button that they are at
     this.shown = now;
-    this.cost.item(item);
     document.title = `${item.title} – Parley`;
     const focused = this.element.contains(document.activeElement) ? document.activeElement.textContent : null;
     show(this.element,
@@ -44,7 +43,7 @@ class Head {
         h('div', { class: 'buttons' }, this.buttons(item, agent))),
       h('p', { class: 'about' }, item.selected_repository, item.selected_branch && ` @ ${item.selected_branch}`, ' ', this.cost.element),
       item.status !== 'RUNNING' && (item.reason || item.message) && h('p', { class: state.attention ? 'why failed' : 'why', role: state.attention ? 'alert' : null },
-        item.reason && h('strong', null, item.reason), item.message && `: ${item.message}`));
+        h('strong', null, item.reason === 'Suspended' ? 'Stopped on request' : item.reason), item.message && item.reason !== 'Suspended' && `: ${item.message}`));
     if (focused) [...this.element.querySelectorAll('button')].find((button) => button.textContent === focused)?.focus();
   }
 
@@ -92,6 +91,7 @@ export async function showConversation(main, { signal, session, params: [id, tab
   }
   let agent = null;
   let connected = true;
+  let left = false; // what it left was asked for
   const sound = soundWanted(session, signal);
   const head = new Head(id);
   const place = h('div', { class: 'place' });
@@ -105,7 +105,7 @@ export async function showConversation(main, { signal, session, params: [id, tab
   const draw = () => {
     const does = item.status === 'RUNNING' ? agent : null;
     head.draw(item, does, connected);
-    parts?.answer.fit(item, does);
+    parts?.answer.fit(item, does, () => parts.timeline.asked());
   };
   const told = (now) => {
     if (!now) {
@@ -115,6 +115,8 @@ export async function showConversation(main, { signal, session, params: [id, tab
     const before = item.status;
     item = now;
     draw();
+    if (now.status === 'STOPPED' && !left) head.cost.ask(id, signal);
+    left = now.status === 'STOPPED';
     if (tab === 'files' && before !== now.status) showFiles(place, item, signal);
   };
   draw();
@@ -124,11 +126,11 @@ export async function showConversation(main, { signal, session, params: [id, tab
   const happened = async (event) => {
     parts?.timeline.take(event);
     parts?.plan.take(event);
-    head.cost.take(event);
     if (event.observation !== 'agent_state_changed') return;
     const before = agent;
     agent = event.extras.agent_state;
     draw();
+    if (item.status === 'RUNNING') head.cost.ask(id, signal);
     const ended = before === 'running' && ['awaiting_user_input', 'awaiting_user_confirmation', 'finished', 'error'].includes(agent);
     if (ended && Date.now() - new Date(`${event.timestamp}Z`) < recent && await sound) chime();
   };

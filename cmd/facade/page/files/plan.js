@@ -1,4 +1,5 @@
 // The agent's plan, and what it cost so far.
+import { get, pathOf } from './api.js';
 import { h, show } from './render.js';
 
 const marks = { todo: ['○', 'to do'], in_progress: ['◐', 'in progress'], done: ['●', 'done'] };
@@ -22,25 +23,24 @@ export class Plan {
 
 const number = new Intl.NumberFormat('en', { notation: 'compact', maximumFractionDigits: 1 });
 
-// Cost is what the events or the conversation say of it, if they do.
+// Cost is what the conversation used of its model.
 export class Cost {
   constructor() {
     this.element = h('span', { class: 'cost' });
   }
 
-  take(event) {
-    const said = event.llm_metrics;
-    if (said) this.say(said.accumulated_cost, said.accumulated_token_usage?.prompt_tokens, said.accumulated_token_usage?.completion_tokens);
+  // ask is called whenever a turn may have ended; many calls at once are one.
+  ask(id, signal) {
+    this.timer ??= setTimeout(async () => {
+      this.timer = null;
+      if (signal.aborted) return;
+      try { this.say(await get(pathOf(id, '/usage'), signal)); } catch { /* what is shown stays */ }
+    }, 300);
   }
 
-  item(item) {
-    const said = item.usage;
-    if (said) this.say(said.cost, said.input_tokens, said.output_tokens);
-  }
-
-  say(cost, input, output) {
+  say({ cost, input_tokens: input, output_tokens: output }) {
     const parts = [];
-    if (cost !== undefined && cost !== null && cost !== '') parts.push(`$${Number(cost).toFixed(Number(cost) < 1 ? 4 : 2)}`);
+    if (Number(cost) > 0) parts.push(`$${Number(cost).toFixed(Number(cost) < 1 ? 4 : 2)}`);
     if (input || output) parts.push(`${number.format(input || 0)} tokens in, ${number.format(output || 0)} out`);
     this.element.textContent = parts.join(' · ');
   }

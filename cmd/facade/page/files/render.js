@@ -28,7 +28,7 @@ function flat(children) {
 export function notice(text, kind = 'info') {
   const line = h('p', { class: `notice ${kind}` }, text);
   document.getElementById('notices').append(line);
-  setTimeout(() => line.remove(), 6000);
+  setTimeout(() => line.remove(), kind === 'error' ? 8000 : 3000);
 }
 
 // problem is what is shown where something could not be loaded.

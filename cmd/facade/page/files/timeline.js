@@ -26,22 +26,33 @@ const line = (event, kind, text) => h('p', { class: `line ${kind}`, id: `event-$
 export class Timeline {
   constructor() {
     this.calls = new Map();
-    this.element = h('div', { class: 'timeline', role: 'log', 'aria-label': 'What happened', 'aria-live': 'polite', tabindex: 0 });
+    this.entries = h('div', { class: 'entries' });
+    this.element = h('div', { class: 'timeline', role: 'log', 'aria-label': 'What happened', 'aria-live': 'polite', tabindex: 0 }, this.entries);
+    // Who looks at the end stays there, however late an entry gets its size; who scrolled back is left alone.
+    let atEnd = true;
+    this.element.addEventListener('scroll', () => {
+      atEnd = this.element.scrollHeight - this.element.scrollTop - this.element.clientHeight < 80;
+    });
+    const sizes = new ResizeObserver(() => { if (atEnd) this.element.scrollTop = this.element.scrollHeight; });
+    sizes.observe(this.entries);
+    sizes.observe(this.element);
   }
 
-  // take an event, and stay at the end if that is what is looked at.
   take(event) {
     const entry = event.observation ? this.observation(event) : this.action(event);
-    if (!entry) return;
-    const atEnd = this.element.scrollHeight - this.element.scrollTop - this.element.clientHeight < 80;
-    this.element.append(entry);
-    if (atEnd) this.toEnd();
+    if (entry) this.entries.append(entry);
   }
 
-  toEnd() { this.element.scrollTop = this.element.scrollHeight; }
+  // asked marks the call that waits for the user: the first that nothing came of yet. What it would do is returned.
+  asked() {
+    const call = [...this.calls.values()].find(({ over }) => !over);
+    call?.wait();
+    return call?.whole || '';
+  }
 
   action(event) {
     const { action, args = {} } = event;
+    if (event.tool_call_metadata?.function_name === 'task_tracker') return null; // the plan is shown beside
     if (isToolCall(event)) {
       const call = new ToolCall(event);
       this.calls.set(event.id, call);
@@ -59,6 +70,7 @@ export class Timeline {
 
   observation(event) {
     const call = this.calls.get(event.cause);
+    if (event.tool_call_metadata?.function_name === 'task_tracker' || event.observation === 'think') return null;
     switch (event.observation) {
       case 'agent_state_changed': return event.extras.agent_state === 'error' ? line(event, 'error', event.extras.reason || 'The agent failed') : null;
       case 'task_tracking': return null; // the plan is shown beside

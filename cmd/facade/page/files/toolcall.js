@@ -36,13 +36,20 @@ export class ToolCall {
   constructor(event) {
     this.status = h('span', { class: 'status' });
     this.body = h('div', { class: 'body' });
-    const line = (subject(event) || '').split('\n')[0];
+    this.over = false;
+    this.whole = subject(event) || '';
+    const line = this.whole.split('\n')[0];
     this.element = h('details', { class: 'tool', id: `event-${event.id}` },
       h('summary', null, h('span', { class: 'kind' }, words[event.action]), h('code', null, line),
         event.args?.security_risk && h('span', { class: `risk ${event.args.security_risk.toLowerCase()}` }, `${event.args.security_risk.toLowerCase()} risk`), this.status),
       event.args?.thought && h('p', null, event.args.thought), given(event) && h('pre', null, given(event)), this.body);
-    this.say(event.args?.confirmation_state === 'awaiting_confirmation' ? 'waits for you' : 'running', 'busy');
-    if (event.args?.confirmation_state === 'awaiting_confirmation') this.element.open = true;
+    this.say('running', 'busy');
+    if (event.args?.confirmation_state === 'awaiting_confirmation') this.wait();
+  }
+
+  wait() {
+    this.say('waits for you', 'busy');
+    this.element.open = this.opened = true;
   }
 
   say(word, kind) {
@@ -51,6 +58,8 @@ export class ToolCall {
   }
 
   observe(event) {
+    this.over = true;
+    if (this.opened) this.element.open = false; // it was opened to be approved
     this.say(...outcome(event));
     const { old_content: before, new_content: now, path } = event.extras || {};
     if (typeof now === 'string') show(this.body, diffTable(before || '', now, `Changes to ${path}`));
