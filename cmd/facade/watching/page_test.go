@@ -49,11 +49,13 @@ func TestAPersonUsesThePage(t *testing.T) {
 	b := startBrowser(t, host.Host)
 	ada.signsIn(b)
 	ada.storesSettings(b, model)
+	ada.wants(t, 200, "POST", "/api/conversations", `{"conversation_id": "broken", "repository": "file:///nowhere/at-all"}`)
 	ada.startsAConversation(t, b)
 
 	b.reads("The agent asks whether it may do this.")
 	b.press("Conversations")
-	b.reads("Needs attention", "Needs approval")
+	b.reads("Needs attention", "Needs approval", "Failed", "nowhere/at-all")
+	b.sees("[...document.querySelectorAll('.row')].find((row) => row.textContent.includes('Failed')).querySelector('.why').textContent !== ''")
 	b.keep("conversations")
 	b.press("Make the greeting friendlier.")
 	for range 2 {
@@ -169,13 +171,18 @@ func (p *person) looksElsewhere(b *browser) {
 	b.do(chromedp.EmulateViewport(1100, 800))
 }
 
-// awaitNoPod waits until nothing of the person's runs.
+// awaitNoPod waits until nothing of the person's runs. The pod of a session that failed is kept, for its log.
 func (p *person) awaitNoPod(t *testing.T) {
 	t.Helper()
 	testenv.Await(t, func() error {
 		var pods corev1.PodList
-		if err := suite.Client.List(t.Context(), &pods, client.InNamespace(p.namespace)); err != nil || len(pods.Items) > 0 {
-			return fmt.Errorf("%d pods, %v", len(pods.Items), err)
+		if err := suite.Client.List(t.Context(), &pods, client.InNamespace(p.namespace)); err != nil {
+			return err
+		}
+		for _, pod := range pods.Items {
+			if !strings.Contains(pod.Name, "broken") {
+				return fmt.Errorf("%s is %s", pod.Name, pod.Status.Phase)
+			}
 		}
 		return nil
 	})

@@ -31,7 +31,7 @@ export async function showConversations(main, { signal, session }) {
     return h('li', null, h('a', { class: 'row', href: `#/c/${item.conversation_id}` },
       h('span', { class: 'title' }, item.title), badge(state),
       h('span', { class: 'about' }, item.selected_repository && `${item.selected_repository}${item.selected_branch ? ` @ ${item.selected_branch}` : ''}`, ' ', ago(item.last_updated_at)),
-      state.attention && item.message && h('span', { class: 'why' }, item.message)));
+      state.attention && item.status !== 'RUNNING' && item.message && h('span', { class: 'why' }, item.message)));
   };
   const section = (title, entries) => entries.length > 0 && h('section', { 'aria-label': title }, h('h2', null, title), h('ul', null, entries.map(row)));
 
