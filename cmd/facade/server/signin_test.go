@@ -53,7 +53,7 @@ func newBrowser(t *testing.T, cluster Cluster, options Options) *browser {
 	return &browser{t: t, handler: New(cluster, options, prometheus.NewRegistry()), from: "10.0.0.1:1234", origin: "http://parley.example.com"}
 }
 
-func (b *browser) do(method, path, body string) *http.Response {
+func (b *browser) do(method, path, body string) (int, http.Header) {
 	b.t.Helper()
 	r := httptest.NewRequest(method, "http://parley.example.com"+path, strings.NewReader(body))
 	r.RemoteAddr = b.from
@@ -69,21 +69,22 @@ func (b *browser) do(method, path, body string) *http.Response {
 	w := httptest.NewRecorder()
 	b.handler.ServeHTTP(w, r)
 	response := w.Result()
+	_ = response.Body.Close()
 	for _, cookie := range response.Cookies() {
 		if b.cookie = cookie; cookie.MaxAge < 0 {
 			b.cookie = nil
 		}
 	}
-	return response
+	return response.StatusCode, response.Header
 }
 
-func (b *browser) wants(code int, method, path, body string) *http.Response {
+func (b *browser) wants(code int, method, path, body string) http.Header {
 	b.t.Helper()
-	response := b.do(method, path, body)
-	if response.StatusCode != code {
-		b.t.Errorf("%s %s is answered with %d, want %d", method, path, response.StatusCode, code)
+	got, header := b.do(method, path, body)
+	if got != code {
+		b.t.Errorf("%s %s is answered with %d, want %d", method, path, got, code)
 	}
-	return response
+	return header
 }
 
 func TestWhoSignsInNeedsTheKeyNoMore(t *testing.T) {
@@ -92,8 +93,7 @@ func TestWhoSignsInNeedsTheKeyNoMore(t *testing.T) {
 	b.wants(401, "POST", "/api/signin", `{"key": "wrong"}`)
 	b.wants(422, "POST", "/api/signin", `{}`)
 	b.wants(413, "POST", "/api/signin", `{"key": "`+strings.Repeat("x", maxSignIn)+`"}`)
-	response := b.wants(200, "POST", "/api/signin", `{"key": "`+stubKey+`"}`)
-	said := response.Header.Get("Set-Cookie")
+	said := b.wants(200, "POST", "/api/signin", `{"key": "`+stubKey+`"}`).Get("Set-Cookie")
 	for _, want := range []string{"HttpOnly", "SameSite=Strict", "Max-Age=43200", "Path=/"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the cookie is %s, without %s", said, want)
