@@ -165,7 +165,7 @@ func keysOverHTTP(t *testing.T, i *installation) {
 			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(key), key); err != nil {
 				return err
 			}
-			if len(key.OwnerReferences) == 0 || !strings.Contains(fmt.Sprint(key.Data), fmt.Sprint([]byte(value))) {
+			if len(key.OwnerReferences) == 0 || string(key.Data[v1alpha1.KeptKey]) != value {
 				return fmt.Errorf("it is not adopted, or has another value")
 			}
 			return nil
