@@ -1,12 +1,15 @@
 package watching_test
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/parley-dev/parley/hack/testenv"
 )
 
 // gitHost serves a repository as git does, and the API of GitHub, to whoever has the token.
@@ -43,7 +46,12 @@ func TestAGitHostIsAskedByARunningSession(t *testing.T) {
 	const token = "token-of-the-git-host"
 	host := gitHost(t, token)
 	ada := newPerson(t, map[string]any{"secrets_store": map[string]any{"provider_tokens": map[string]any{"github": map[string]any{"token": token, "host": host}}}})
-	ada.wants(t, 503, "GET", "/api/user/repositories", "")
+	testenv.Await(t, func() error { // the facade reads the settings from its cache
+		if code, answer := ada.do(t, "GET", "/api/user/repositories", ""); code != http.StatusServiceUnavailable {
+			return fmt.Errorf("answered %d %s", code, answer)
+		}
+		return nil
+	})
 	ada.converse(t, "talk", map[string]any{"repository": "http://" + host + "/o/r.git", "git_provider": "github"})
 	for path, want := range map[string]string{
 		"repositories":                       `[{"id":"1","full_name":"o/r","git_provider":"github","is_public":false,"stargazers_count":null,"pushed_at":null,"main_branch":null}]`,
