@@ -37,7 +37,7 @@ func TestTheCommandsOfTheGuidesWork(t *testing.T) {
 		t.Errorf("only %d blocks were found", ran)
 	}
 	answers := installation.run(t, "README.md", typed(read(t, "README.md")))
-	for _, want := range []string{`{"message":"Settings stored"}`, `"conversation_id":"first"`, "usersettings.parley.dev/sample condition met"} {
+	for _, want := range []string{`{"message":"Settings stored"}`, `"conversation_id":"mine"`, "usersettings.parley.dev/sample condition met"} {
 		if !strings.Contains(answers, want) {
 			t.Errorf("the README's commands answer without %s:\n%s", want, answers)
 		}
