@@ -143,6 +143,11 @@ func TestASessionThatIsKilledAtAnyEventGoesOn(t *testing.T) {
 			eventually(t, "the event", func() bool { return len(p.told(t)) >= n })
 			p.killSession(t)
 			p.start(t)
+			t.Cleanup(func() {
+				if t.Failed() {
+					t.Logf("the events are\n%s", strings.Join(p.told(t), "\n"))
+				}
+			})
 			eventually(t, "the turn is over", func() bool { return over(p.told(t)) })
 			got := p.told(t)
 			if violations := model.Violations(); len(violations) > 0 {
