@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"syscall"
+	"time"
 
 	"github.com/parley-dev/parley/cmd/agent/model"
 )
@@ -189,12 +190,23 @@ func (l *Log) Append(r Record) error {
 // Close ends writing. A turn that is under way stays so: its next step fails to be recorded.
 func (l *Log) Close() error { return l.file.Close() }
 
-// lock keeps a second process from writing the same log. The kernel lifts it when the holder dies.
+// lockPatience is how long a log may be in use by another process; a variable for tests.
+var lockPatience = 10 * time.Second
+
+// lock keeps a second process from writing the same log. The kernel lifts it when the holder dies. One whose client was killed may
+// be a moment behind it.
 func lock(file *os.File) error {
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return errors.New("the session is in use by another process")
+	for deadline := time.Now().Add(lockPatience); ; <-time.After(20 * time.Millisecond) {
+		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, syscall.EWOULDBLOCK):
+			return fmt.Errorf("lock the session's log: %w", err)
+		case time.Now().After(deadline):
+			return errors.New("the session is in use by another process")
+		}
 	}
-	return nil
 }
 
 func syncDir(dir string) error {

@@ -4,7 +4,13 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
+
+func TestMain(m *testing.M) {
+	lockPatience = 2 * time.Second
+	os.Exit(m.Run())
+}
 
 func TestATornEndIsRepaired(t *testing.T) {
 	t.Parallel()
@@ -56,4 +62,22 @@ func TestALogThatIsDamagedInItsMiddleIsRefused(t *testing.T) {
 	if _, _, err := Open(home, "id"); err == nil {
 		t.Error("it was taken")
 	}
+}
+
+// A process whose client was killed holds its log a moment longer than that lives.
+func TestALogThatIsAboutToBeFreeIsWaitedFor(t *testing.T) {
+	home := t.TempDir()
+	first, err := Create(home, "s1")
+	if err == nil {
+		err = first.Append(Record{Kind: KindSession})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(50*time.Millisecond, func() { _ = first.Close() })
+	second, records, err := Open(home, "s1")
+	if err != nil || len(records) != 1 {
+		t.Fatalf("got %v, %v", records, err)
+	}
+	_ = second.Close()
 }

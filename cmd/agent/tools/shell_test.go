@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // withShells runs a test with bash and with a plain sh.
@@ -139,9 +140,15 @@ func TestCtrlCInterruptsTheCommandAlone(t *testing.T) {
 		s.expect(t, "echo $X; kill -0 $(cat pid) && echo alive", "1\nalive\n[exit code 0]")
 		s.Close()
 		pid, _ := os.ReadFile(filepath.Join(s.dir, "pid"))
-		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
-		if err == nil && !strings.Contains(string(stat), ") Z ") {
-			t.Error("a process outlives the session")
+		// The kernel takes a moment to end what was killed.
+		for deadline := time.Now().Add(10 * time.Second); ; <-time.After(5 * time.Millisecond) {
+			stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
+			if err != nil || strings.Contains(string(stat), ") Z ") {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("a process outlives the session")
+			}
 		}
 	})
 }
