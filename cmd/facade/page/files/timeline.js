@@ -29,9 +29,14 @@ export class Timeline {
     this.entries = h('div', { class: 'entries' });
     this.element = h('div', { class: 'timeline', role: 'log', 'aria-label': 'What happened', 'aria-live': 'polite', tabindex: 0 }, this.entries);
     // Who looks at the end stays there, however late an entry gets its size; who scrolled back is left alone.
+    // Between a scroll and its event the entries may have grown, so that only a way up is one away from the end.
     let atEnd = true;
+    let top = 0;
     this.element.addEventListener('scroll', () => {
-      atEnd = this.element.scrollHeight - this.element.scrollTop - this.element.clientHeight < 80;
+      const { scrollHeight, scrollTop, clientHeight } = this.element;
+      if (scrollHeight - scrollTop - clientHeight < 80) atEnd = true;
+      else if (scrollTop < top) atEnd = false;
+      top = scrollTop;
     });
     const sizes = new ResizeObserver(() => { if (atEnd) this.element.scrollTop = this.element.scrollHeight; });
     sizes.observe(this.entries);
