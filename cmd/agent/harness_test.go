@@ -331,6 +331,7 @@ func (c *client) find(words ...string) (found []string) {
 	return found
 }
 
+// eventually looks again and again: nothing tells a test when a file or a process has changed.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !condition(); time.Sleep(5 * time.Millisecond) {
