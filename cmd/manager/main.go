@@ -48,6 +48,7 @@ type options struct {
 	metricsAddress string
 	healthAddress  string
 	webhook        webhookOptions
+	shutdownDelay  time.Duration
 }
 
 // accounts are the ServiceAccounts of Parley, in its own namespace.
@@ -77,6 +78,7 @@ func main() {
 	flag.StringVar(&o.webhook.configuration, "webhook-configuration", "parley-webhook", "The ValidatingWebhookConfiguration of the webhook.")
 	flag.StringVar(&o.webhook.extraDNSName, "webhook-extra-dns-name", "", "One more name for the webhook's certificate.")
 	flag.BoolVar(&o.webhook.rotate, "webhook-cert-rotation", true, "Make and renew the webhook's certificate. Turn it off where cert-manager does.")
+	flag.DurationVar(&o.shutdownDelay, "shutdown-delay", 5*time.Second, "How long the webhook goes on answering when the manager is told to stop.")
 	logging := zap.Options{}
 	logging.BindFlags(flag.CommandLine)
 	flag.Parse()
@@ -112,7 +114,7 @@ func run(ctx context.Context, o options) error {
 		}
 	}
 	cert := newCertificate(o.namespace, o.webhook)
-	mgr, err := newManager(o, cert)
+	mgr, server, err := newManager(o, cert)
 	if err != nil {
 		return err
 	}
@@ -137,23 +139,26 @@ func run(ctx context.Context, o options) error {
 	if err := addChecks(mgr, cert.trusted); err != nil {
 		return err
 	}
-	return mgr.Start(ctx)
+	if err := mgr.Start(ctx); err != nil {
+		return err
+	}
+	return server.stop(o.shutdownDelay)
 }
 
-func newManager(o options, cert *certificate) (ctrl.Manager, error) {
+func newManager(o options, cert *certificate) (ctrl.Manager, *lingering, error) {
 	cfg, err := ctrl.GetConfig()
 	if err != nil {
-		return nil, fmt.Errorf("find the API server: %w", err)
+		return nil, nil, fmt.Errorf("find the API server: %w", err)
 	}
 	// The API server's priority and fairness governs; a limit here would only add delay under load.
 	cfg.QPS = -1
 	scheme, err := controllers.NewScheme()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	host, port, err := splitAddress(o.webhook.address)
 	if err != nil {
-		return nil, fmt.Errorf("--webhook-bind-address: %w", err)
+		return nil, nil, fmt.Errorf("--webhook-bind-address: %w", err)
 	}
 	modernTLS := func(c *tls.Config) { c.MinVersion = tls.VersionTLS13 }
 
@@ -172,14 +177,15 @@ func newManager(o options, cert *certificate) (ctrl.Manager, error) {
 		FilterProvider: askAPIServer,
 		TLSOpts:        []func(*tls.Config){modernTLS},
 	}
-	managerOptions.WebhookServer = crwebhook.NewServer(crwebhook.Options{
+	server := newLingering(crwebhook.NewServer(crwebhook.Options{
 		Host: host, Port: port, TLSOpts: []func(*tls.Config){modernTLS, cert.serve},
-	})
+	}))
+	managerOptions.WebhookServer = server
 	mgr, err := ctrl.NewManager(cfg, managerOptions)
 	if err != nil {
-		return nil, fmt.Errorf("make the manager: %w", err)
+		return nil, nil, fmt.Errorf("make the manager: %w", err)
 	}
-	return mgr, nil
+	return mgr, server, nil
 }
 
 // addChecks: ready means that the cache is filled and the webhook answers with a certificate that the API server trusts.

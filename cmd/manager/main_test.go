@@ -156,7 +156,7 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 
 	o := options{
 		namespace: system, accounts: accounts{"parley-manager", "parley-facade"}, runtimeImage: "example.com/parley:1", workers: 2, leaderElect: true,
-		metricsAddress: freeAddress(t), healthAddress: freeAddress(t),
+		metricsAddress: freeAddress(t), healthAddress: freeAddress(t), shutdownDelay: 5 * time.Second,
 		webhook: webhookOptions{address: freeAddress(t), certDir: t.TempDir(), secret: "parley-webhook-cert", service: "parley-webhook", configuration: "parley-webhook", rotate: true},
 	}
 	// Another replica leads at first.
@@ -233,9 +233,6 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 	}
 
 	stop()
-	if err := <-done; err != nil {
-		t.Errorf("the manager ended with %v", err)
-	}
 	// Released, so that the next leader need not wait for it to expire.
 	await(t, func() error {
 		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(lease), lease); err != nil {
@@ -246,4 +243,11 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 		}
 		return nil
 	})
+	// Somebody else may lead, and who has not heard yet still gets an answer here.
+	if code, _, err := get("https://"+o.webhook.address+"/validate-parley-dev-v1alpha1-conversation", ""); err != nil || code != http.StatusOK {
+		t.Errorf("the webhook of a manager that stops answers %d: %v", code, err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("the manager ended with %v", err)
+	}
 }

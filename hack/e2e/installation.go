@@ -14,6 +14,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/rest"
@@ -25,14 +27,11 @@ func upgrade(t *t) {
 	u := t.newUser()
 	c := t.running(u.namespace, "before", nil)
 	before := t.witness(c)
-	calls := t.keepCalling(u)
+	calls, writes := t.keep(t.calling(u)), t.keep(t.writing(u))
 	t.must(t.applyInstaller(nextImage))
 	t.must(t.awaitParley(t.ctx))
-	made, failed := calls()
-	t.notef("%d calls during the upgrade, %d of them failed", made, len(failed))
-	if len(failed) > 0 {
-		t.errorf("calls failed: %s", strings.Join(failed, "; "))
-	}
+	t.expectNoneFailed("calls of the facade", calls)
+	t.expectNoneFailed("writes that the webhook is asked about", writes)
 	t.expectImage(nextImage)
 	t.expectUntouched(c, before)
 	after := t.running(u.namespace, "after", nil)
@@ -89,29 +88,22 @@ func (t *t) expectImage(image string) {
 	}
 }
 
-// keepCalling calls the facade as its user until the returned function is called, which says how often, and what failed.
-func (t *t) keepCalling(u *user) func() (made int, failed []string) {
+// outcome is how often something was tried, and how it failed.
+type outcome struct {
+	made   int
+	failed []string
+}
+
+// keep does something over and over until the returned function is called, which says how that went.
+func (t *t) keep(act func(context.Context) error) func() outcome {
 	ctx, stop := context.WithCancel(t.ctx)
-	url := t.facadeURL() + "/api/conversations/before"
-	type outcome struct {
-		made   int
-		failed []string
-	}
 	done := make(chan outcome, 1)
 	go func() {
 		var o outcome
-		connection := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
 		for ctx.Err() == nil {
-			request, _ := http.NewRequest(http.MethodGet, url, http.NoBody)
-			request.Header.Set(rest.KeyHeader, u.key)
 			o.made++
-			if response, err := connection.Do(request); err != nil {
+			if err := act(t.ctx); err != nil {
 				o.failed = append(o.failed, err.Error())
-			} else {
-				_ = response.Body.Close()
-				if response.StatusCode != http.StatusOK {
-					o.failed = append(o.failed, response.Status)
-				}
 			}
 			select {
 			case <-ctx.Done():
@@ -120,10 +112,49 @@ func (t *t) keepCalling(u *user) func() (made int, failed []string) {
 		}
 		done <- o
 	}()
-	return func() (int, []string) {
+	return func() outcome {
 		stop()
-		o := <-done
-		return o.made, o.failed
+		return <-done
+	}
+}
+
+func (t *t) expectNoneFailed(what string, end func() outcome) {
+	o := end()
+	t.notef("%d %s during the upgrade, %d of them failed", o.made, what, len(o.failed))
+	if len(o.failed) > 0 {
+		t.errorf("%s failed: %s", what, strings.Join(o.failed, "; "))
+	}
+}
+
+// calling asks the facade for the session as its user, each time over a new connection.
+func (t *t) calling(u *user) func(context.Context) error {
+	url := t.facadeURL() + "/api/conversations/before"
+	connection := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	return func(context.Context) error {
+		request, err := http.NewRequest(http.MethodGet, url, http.NoBody)
+		if err != nil {
+			return err
+		}
+		request.Header.Set(rest.KeyHeader, u.key)
+		response, err := connection.Do(request)
+		if err != nil {
+			return err
+		}
+		_ = response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return errors.New(response.Status)
+		}
+		return nil
+	}
+}
+
+// writing asks the API server whether it would take an object that it has to ask the webhook about.
+func (t *t) writing(u *user) func(context.Context) error {
+	return func(ctx context.Context) error {
+		return t.client.Create(ctx, &v1alpha1.UserSettings{
+			ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace, Name: "asked"},
+			Spec:       v1alpha1.UserSettingsSpec{Agent: ptr.To("CodeActAgent")},
+		}, client.DryRunAll)
 	}
 }
 

@@ -105,7 +105,7 @@ func install(t *testing.T, overlay map[string]string, environment ...string) *in
 	namespace := workloads["manager"].Namespace
 	i.start("manager", environment,
 		"--namespace="+namespace, "--webhook-cert-dir="+filepath.Join(i.dir, "webhook"), "--webhook-bind-address="+webhook,
-		"--webhook-extra-dns-name=localhost", "--metrics-bind-address="+metrics, "--health-probe-bind-address="+health)
+		"--webhook-extra-dns-name=localhost", "--metrics-bind-address="+metrics, "--health-probe-bind-address="+health, "--shutdown-delay=0s")
 	i.awaitReady("manager", "http://"+health+"/readyz")
 	i.metricsURL = "https://" + metrics + "/metrics"
 	i.mountSigningKey(objects)

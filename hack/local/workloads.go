@@ -41,7 +41,7 @@ func (l *local) startManager(ctx context.Context) error {
 			"--webhook-extra-dns-name=localhost",
 			"--metrics-bind-address="+ports.Address(managerMetricsPort),
 			"--health-probe-bind-address="+ports.Address(managerHealthPort),
-			"--leader-elect=false",
+			"--leader-elect=false", "--shutdown-delay=0s",
 			"--archive-url=http://"+ports.Address(archivePort),
 		),
 	})
