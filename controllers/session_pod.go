@@ -108,8 +108,8 @@ func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, pu
 	if main.Image != runtimeImage {
 		installRuntime(pod, main, runtimeImage, pull)
 	}
-	// No startup probe: readiness would wait for it, and the runtime answers within milliseconds.
-	main.ReadinessProbe = probe(session.ReadyPath, 1, 3)
+	// No startup probe: readiness would wait for it, and the runtime listens within milliseconds and answers once it is ready.
+	main.ReadinessProbe = probe(session.AwaitReadyPath, 1, 3)
 	main.LivenessProbe = probe(session.AlivePath, 20, 3)
 }
 

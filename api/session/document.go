@@ -33,6 +33,8 @@ const (
 	AlivePath = "/alive"
 	// ReadyPath answers once the workspace is prepared, the tools are served and the agent is started.
 	ReadyPath = "/ready"
+	// AwaitReadyPath is the same for who would rather wait than ask again: it answers once the session is ready, or after seconds.
+	AwaitReadyPath = ReadyPath + "?wait"
 	// StatusPath answers with a Status. It asks for the session's key.
 	StatusPath = "/status"
 	// EventsPath serves the journal by range, to the session's key or a token, and takes what the user sends, with a token of

@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -124,5 +125,29 @@ func TestASessionWhoseWorkIsOverIsStartedAgainForItsFiles(t *testing.T) {
 	p.waitReady(t)
 	if got := p.status(t); got.Agent.State != session.AgentEnded || p.runs(t) != 1 {
 		t.Errorf("started again, the agent ran %d times, and the status is %+v", p.runs(t), got)
+	}
+}
+
+func TestWhoWaitsUntilTheSessionIsReadyIsToldThen(t *testing.T) {
+	servers := toolServers()
+	come := filepath.Join(t.TempDir(), "come")
+	servers.Stdio[0].Env = append(servers.Stdio[0].Env, session.EnvVar{Name: waitVariable, Value: come})
+	p := newPod(t, session.Document{ToolServers: servers})
+	p.start(t)
+	eventually(t, "it waits for its tools", func() bool {
+		_, step := p.get(t, session.ReadyPath)
+		return strings.Contains(step, "connecting")
+	})
+	answered := make(chan int, 1)
+	go func() {
+		code, _ := p.get(t, session.AwaitReadyPath)
+		answered <- code
+	}()
+	if code, _ := p.get(t, session.ReadyPath); code != http.StatusServiceUnavailable {
+		t.Errorf("who does not wait is told %d", code)
+	}
+	write(t, come, "")
+	if code := <-answered; code != http.StatusOK {
+		t.Errorf("who waits is told %d", code)
 	}
 }

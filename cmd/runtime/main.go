@@ -73,6 +73,10 @@ func guarded(run func() (int, error)) (code int, err error) {
 func runSession() (code int, err error) {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
+	listener, err := inheritedListener()
+	if err != nil {
+		return 1, err
+	}
 	env := readEnvironment()
 	doc, err := readDocument(env.sessionDir)
 	if err != nil {
@@ -82,7 +86,7 @@ func runSession() (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	return newRun(env, doc, store, os.Stdout).until(stop)
+	return newRun(env, doc, store, os.Stdout).until(stop, listener)
 }
 
 // gitCredential answers git. Of what git can ask, only get has an answer: nothing is to be stored. The token is in the

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"sync"
 	"syscall"
@@ -56,6 +57,7 @@ type run struct {
 	activity *activity
 	model    *model.Proxy // nil where the settings name none that can be used
 	stopping chan struct{}
+	readied  chan struct{} // closed when the session is ready
 
 	mu      sync.Mutex
 	at      step
@@ -76,7 +78,8 @@ type run struct {
 func newRun(env environment, doc *session.Document, store *secrets.Store, out io.Writer) *run {
 	output := store.Output(out)
 	return &run{
-		env: env, doc: doc, store: store, output: output, activity: newActivity(), stopping: make(chan struct{}),
+		env: env, doc: doc, store: store, output: output, activity: newActivity(),
+		stopping: make(chan struct{}), readied: make(chan struct{}),
 		log: slog.New(slog.NewTextHandler(output.Lines(""), nil)),
 		at:  preparingWorkspace, work: workspace.Workspace{Dir: env.workspace},
 	}
@@ -84,14 +87,12 @@ func newRun(env environment, doc *session.Document, store *secrets.Store, out io
 
 // until runs the session until it ends or is told to stop. Status 0 means that it ended of its own accord, and that
 // the termination message says why.
-func (s *run) until(stop <-chan os.Signal) (code int, err error) {
+func (s *run) until(stop <-chan os.Signal, listener net.Listener) (code int, err error) {
 	local, err := s.serveLocally()
-	if err == nil {
-		err = s.serve()
-	}
 	if err != nil {
 		return 1, fmt.Errorf("serve: %w", err)
 	}
+	s.serveOn(listener, s.handler())
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	ended := make(chan *session.Termination, 1)
@@ -165,6 +166,7 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	}
 	s.activity.begin()() // the start was no idling
 	s.set(func() { s.at, s.driver = ready, drive })
+	close(s.readied)
 	termination := drive.Run(ctx)
 	if termination != nil {
 		termination.Result = s.result(work.Dir, base)

@@ -16,12 +16,18 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/githost"
 )
 
+// readyWait is a little less than the probe's time limit.
+const readyWait = 4 * time.Second
+
 // handler serves the session's endpoints. Whether it lives and is ready anybody may ask; the rest needs the key.
 func (s *run) handler() http.Handler {
 	key := s.store.Key(session.KeyFile)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+session.AlivePath, func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "alive") })
-	mux.HandleFunc("GET "+session.ReadyPath, func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET "+session.ReadyPath, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Has("wait") {
+			s.awaitReady(r.Context())
+		}
 		if step := s.step(); step != ready {
 			writeText(w, http.StatusServiceUnavailable, string(step))
 			return
@@ -156,14 +162,16 @@ func presentedKey(r *http.Request) string {
 	return strings.TrimSpace(key)
 }
 
-// serve until the session ends.
-func (s *run) serve() error {
-	listener, err := net.Listen("tcp", s.env.bindAddress)
-	if err != nil {
-		return err
+// awaitReady waits until the session is ready, but no longer than a probe does. A kubelet that is told no asks again a second later; one
+// that waits for the answer knows at once.
+func (s *run) awaitReady(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, readyWait)
+	defer cancel()
+	select {
+	case <-s.readied:
+	case <-s.stopping:
+	case <-ctx.Done():
 	}
-	s.serveOn(listener, s.handler())
-	return nil
 }
 
 // serveOn a listener. Answers may take as long as a tool does, so nothing limits them.

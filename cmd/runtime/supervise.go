@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -24,6 +25,13 @@ const lastReap = 5 * time.Second
 // lost its parent. The session itself is a child, since a process that waits for all children would take
 // the exit status of those that it started itself from under them.
 func supervise() (code int, err error) {
+	env := readEnvironment()
+	// First of all: the kubelet asks whether the session is ready milliseconds after this process is there, and a connection that is
+	// refused costs it another second. Until the session answers, the kernel keeps who asks waiting.
+	listener, err := listen(env.bindAddress)
+	if err != nil {
+		return 1, err
+	}
 	// Outside of a container it is not the first process; then it asks to be the parent of orphans.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return 1, fmt.Errorf("become the parent of orphans: %w", err)
@@ -36,13 +44,16 @@ func supervise() (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	env := readEnvironment()
 	memory := process.WatchMemory(env.cgroups)
 	child, err := syscall.ForkExec(self, []string{os.Args[0], runCommand}, &syscall.ProcAttr{
-		Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
+		Env: os.Environ(), Files: []uintptr{0, 1, 2, listener.Fd()}, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	})
 	if err != nil {
 		return 1, fmt.Errorf("start the session: %w", err)
+	}
+	// Only the session holds it now, so that it ends with the session.
+	if err := listener.Close(); err != nil {
+		return 1, err
 	}
 	for received := range signals {
 		if received != syscall.SIGCHLD {
@@ -58,6 +69,32 @@ func supervise() (code int, err error) {
 		}
 	}
 	return 1, nil
+}
+
+// listenerFD is the file that the session finds its listener under.
+const listenerFD = 3
+
+func listen(address string) (*os.File, error) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("serve: %w", err)
+	}
+	file, err := listener.(*net.TCPListener).File()
+	if err != nil {
+		return nil, fmt.Errorf("serve: %w", err)
+	}
+	return file, listener.Close()
+}
+
+// inheritedListener is what the first process listens with.
+func inheritedListener() (net.Listener, error) {
+	file := os.NewFile(listenerFD, "listener")
+	defer file.Close() // the listener has a copy, which no child inherits
+	listener, err := net.FileListener(file)
+	if err != nil {
+		return nil, fmt.Errorf("serve: %w", err)
+	}
+	return listener, nil
 }
 
 // sayKilledForMemory says why this process ends with the status of the one that did the work. What runs the container may not
