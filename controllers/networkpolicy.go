@@ -18,11 +18,13 @@ const (
 	// sessionsPolicy says who may reach the sessions of a namespace and whom they may reach.
 	sessionsPolicy = "parley-sessions"
 
-	// archivePort is the one port of the facade that sessions may reach. It takes in what they leave, and serves nothing else.
+	// archivePort is the one port of Parley that sessions may reach, of the archive or of facades that keep it themselves. It takes in
+	// what they leave, and serves nothing else.
 	archivePort = 3001
 
 	labelName        = "app.kubernetes.io/name"
 	componentFacade  = "facade"
+	componentArchive = "archive"
 	componentManager = "manager"
 )
 
@@ -73,7 +75,7 @@ func buildNetworkPolicy(namespace string, class class, options Options) *network
 			}},
 			Egress: append(dnsRules(),
 				networkingv1.NetworkPolicyEgressRule{
-					To:    []networkingv1.NetworkPolicyPeer{parleyPods(operator, componentFacade)},
+					To:    []networkingv1.NetworkPolicyPeer{parleyPods(operator, componentArchive), parleyPods(operator, componentFacade)},
 					Ports: policyPorts(archivePort, corev1.ProtocolTCP),
 				},
 				networkingv1.NetworkPolicyEgressRule{To: internetPeers(allowed)},

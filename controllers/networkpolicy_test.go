@@ -156,6 +156,7 @@ func TestWhoReachesWhom(t *testing.T) {
 		}
 		self, other := sessionPod(t, ns, family.session, at(1)), sessionPod(t, ns, "other-"+family.session, at(2))
 		facade, manager := installedPod(t, "facade", at(3)), installedPod(t, "manager", at(4))
+		archive := installedPod(t, "archive", at(13))
 		dns := podAt(t, "kube-system", at(5), map[string]string{"k8s-app": "kube-dns"})
 		openshift := podAt(t, "openshift-dns", at(6), map[string]string{"dns.operator.openshift.io/daemonset-dns": "default"})
 		system := podAt(t, "kube-system", at(7), map[string]string{"k8s-app": "metrics-server"})
@@ -183,6 +184,9 @@ func TestWhoReachesWhom(t *testing.T) {
 		row("the facade's API", self, facade, 3000, tcp, false)
 		row("the facade's archive", self, facade, archivePort, tcp, true)
 		row("the facade's archive", self, facade, archivePort, udp, false)
+		row("the archive", self, archive, archivePort, tcp, true)
+		row("the archive's metrics", self, archive, 8080, tcp, false)
+		row("from the archive", archive, self, session.Port, tcp, false)
 		row("the facade's metrics", self, facade, 8080, tcp, false)
 		row("the archive's port of the manager", self, manager, archivePort, tcp, false)
 		row("the manager's webhook", self, manager, 9443, tcp, false)
@@ -260,7 +264,7 @@ func TestWhatAClassAllowsIsReached(t *testing.T) {
 		{"the others", cloud, addressAt("169.254.170.2"), 80, tcp, false},
 		{"what another class allows", cloud, addressAt("10.20.0.1"), 5432, tcp, false},
 		{"a session of another class", lab, cloud, session.Port, tcp, false},
-		{"the archive", cloud, installedPod(t, "facade", "10.1.0.3"), archivePort, tcp, true},
+		{"the archive", cloud, installedPod(t, "archive", "10.1.0.3"), archivePort, tcp, true},
 	})
 }
 

@@ -41,6 +41,8 @@ func NewSigningKey() (map[string][]byte, error) {
 // errSigningKey never says what the key is.
 var errSigningKey = errors.New("it is not an Ed25519 key in PKCS #8, as PEM")
 
+var errPublicKey = errors.New("it is not the public half of an Ed25519 key in PKIX, as PEM")
+
 // ParseSigningKey reads the private half.
 func ParseSigningKey(text []byte) (ed25519.PrivateKey, error) {
 	block, _ := pem.Decode(text)
@@ -54,6 +56,23 @@ func ParseSigningKey(text []byte) (ed25519.PrivateKey, error) {
 	key, ok := parsed.(ed25519.PrivateKey)
 	if !ok {
 		return nil, errSigningKey
+	}
+	return key, nil
+}
+
+// ParsePublicKey reads the public half.
+func ParsePublicKey(text []byte) (ed25519.PublicKey, error) {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, errPublicKey
+	}
+	parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
+	if err != nil {
+		return nil, errPublicKey
+	}
+	key, ok := parsed.(ed25519.PublicKey)
+	if !ok {
+		return nil, errPublicKey
 	}
 	return key, nil
 }

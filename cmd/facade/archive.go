@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"time"
 
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -12,6 +15,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/archive"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/live"
+	"github.com/parley-dev/parley/cmd/facade/server"
 )
 
 const (
@@ -26,13 +30,32 @@ const (
 type archiveOptions struct {
 	url, address string
 	retention    time.Duration
+	// only serves the archive, and no user.
+	only bool
 }
 
-// openArchive opens the archive, and serves sessions that hand over what they leave. It is nil where there is none.
-func openArchive(ctx context.Context, o options, objects *cluster.Cluster, failed chan<- error) (*archive.Store, error) {
-	if o.archive.url == "" {
+// keptArchive is an archive that this process reads, and perhaps keeps.
+type keptArchive interface {
+	archive.Reader
+	io.Closer
+}
+
+// openArchive opens the archive. One that another process keeps is only read; of one that is kept here, sessions are served that hand
+// over what they leave. It is nil where there is none.
+func openArchive(ctx context.Context, o options, objects *cluster.Cluster, failed chan<- error) (keptArchive, error) {
+	signer := live.NewSigner(o.server.SigningKeyDir)
+	switch u, err := url.Parse(o.archive.url); {
+	case o.archive.url == "":
 		return nil, nil
+	case err != nil:
+		return nil, errors.New("--archive: it is no URL")
+	case u.Scheme == "http" || u.Scheme == "https":
+		return archive.NewRemote(o.archive.url, signer.ArchiveToken), nil
 	}
+	return keepArchive(ctx, o, objects, signer, failed)
+}
+
+func keepArchive(ctx context.Context, o options, objects *cluster.Cluster, signer *live.Signer, failed chan<- error) (*archive.Store, error) {
 	store, err := archive.Open(ctx, o.archive.url)
 	if err != nil {
 		return nil, err
@@ -42,12 +65,48 @@ func openArchive(ctx context.Context, o options, objects *cluster.Cluster, faile
 		return nil, fmt.Errorf("listen for sessions: %w", err)
 	}
 	listening := &http.Server{
-		Handler:           archive.NewHandler(store, objects, live.NewSigner(o.server.SigningKeyDir).Public),
+		Handler:           archive.NewHandler(store, objects, signer.Public),
 		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
 	}
 	go func() { failed <- fmt.Errorf("serve sessions: %w", listening.Serve(listener)) }()
 	go keepOnlyWhatIsOwned(ctx, o, store, objects)
 	return store, nil
+}
+
+// runArchive keeps the archive that facades read and sessions write, and serves no user. It knows which conversations there are, and
+// nothing else.
+func runArchive(ctx context.Context, o options) error {
+	cfg, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("find the API server: %w", err)
+	}
+	objects, err := cluster.New(ctx, cfg, o.namespace, cluster.InNamespaces(splitList(o.namespaces)...), cluster.ConversationsOnly())
+	if err != nil {
+		return err
+	}
+	failed := make(chan error, 6)
+	go func() { failed <- fmt.Errorf("watch the API server: %w", objects.Start(ctx)) }()
+	store, err := keepArchive(ctx, o, objects, live.NewSigner(o.server.SigningKeyDir), failed)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = store.Close() }()
+	health := &http.Server{Addr: o.address, ReadHeaderTimeout: 10 * time.Second, Handler: server.Health(func(ctx context.Context) error {
+		return errors.Join(objects.Ready(ctx), store.Ready(ctx))
+	})}
+	go func() { failed <- fmt.Errorf("serve health: %w", health.ListenAndServe()) }()
+	serveMetrics(o.metricsAddress, failed)
+	ctrl.Log.Info("keeping the archive", "address", o.archive.address)
+	select {
+	case err := <-failed:
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	case <-ctx.Done():
+	}
+	// What is not acknowledged comes again.
+	return nil
 }
 
 // keepOnlyWhatIsOwned deletes what is kept of a conversation with it, and sweeps up what was missed.

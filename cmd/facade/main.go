@@ -65,7 +65,8 @@ func main() {
 	flag.Int64Var(&o.server.MaxBodyBytes, "max-body-bytes", o.server.MaxBodyBytes, "The largest request body that is read.")
 	flag.Float64Var(&o.server.UserRate, "user-rate", o.server.UserRate, "Requests a second that each user may make on average. 0 is no limit.")
 	flag.IntVar(&o.server.UserBurst, "user-burst", o.server.UserBurst, "Requests that each user may make at once.")
-	flag.StringVar(&o.archive.url, "archive", "", "Where what sessions leave is kept: file:///dir, or s3://bucket?region=…. Without it nothing outlives their workspaces.")
+	flag.StringVar(&o.archive.url, "archive", "", "Where what sessions leave is kept: file:///dir, s3://bucket?region=…, or the http URL of another process that keeps it. Without it nothing outlives their workspaces.")
+	flag.BoolVar(&o.archive.only, "archive-only", false, "Keep the archive for other facades and for sessions, and serve no user: /alive and /ready are all that is served at --bind-address.")
 	flag.StringVar(&o.archive.address, "archive-bind-address", ":3001", "Where sessions hand over what they leave. Nothing else is served there.")
 	flag.DurationVar(&o.archive.retention, "archive-retention", 24*time.Hour, "How long something is kept that belongs to no conversation, where its deletion was not seen.")
 	logging := zap.Options{}
@@ -86,6 +87,9 @@ func main() {
 }
 
 func run(ctx context.Context, o options) (err error) {
+	if o.archive.only {
+		return runArchive(ctx, o)
+	}
 	if o.server.TrustedProxies, err = signin.ParseProxies(o.trustedProxies); err != nil {
 		return fmt.Errorf("--trusted-proxies: %w", err)
 	}
@@ -109,8 +113,8 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	if kept != nil {
 		defer func() { _ = kept.Close() }()
+		o.server.Archive = kept
 	}
-	o.server.Archive = kept
 	handler := server.New(objects, o.server, metrics.Registry)
 	listening := &http.Server{
 		Addr:              o.address,

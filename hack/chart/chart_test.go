@@ -51,6 +51,9 @@ var settings = []struct {
 				"components: [CONFIG/components/prometheus, CONFIG/components/network-policy, CONFIG/components/ingress, CONFIG/components/gateway]",
 			".": "resources: [below]\ncomponents: [CONFIG/components/cert-manager]",
 		}},
+	{"without an archive", `{archive: {enabled: false}}`, "parley-system", map[string]string{
+		".": "resources: [CONFIG/crd, CONFIG/operator]",
+	}},
 	{"in namespaces", `{namespaces: [team-a, team-b]}`, "parley-system", map[string]string{
 		".": "resources: [CONFIG/samples/namespaced]",
 	}},
@@ -121,9 +124,12 @@ func textsOf(t *testing.T, objects []*unstructured.Unstructured) map[string]stri
 			continue
 		case "SessionClass": // Helm makes one, once
 			continue
-		case "CustomResourceDefinition": // Helm leaves them
+		case "CustomResourceDefinition", "PersistentVolumeClaim": // Helm leaves them
 			annotations := object.GetAnnotations()
 			delete(annotations, "helm.sh/resource-policy")
+			if len(annotations) == 0 {
+				annotations = nil
+			}
 			object.SetAnnotations(annotations)
 		}
 		text, err := json.MarshalIndent(object.Object, "", " ")

@@ -47,7 +47,7 @@ func run(ctx context.Context, config, out string, kustomize []string) error {
 			if _, twice := files[name]; twice {
 				return fmt.Errorf("two objects go to %s", name)
 			}
-			if files[name], err = template(object, part.when); err != nil {
+			if files[name], err = template(object, ofArchive(object, part.when)); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
 		}
@@ -94,6 +94,29 @@ const (
 	// A class that is there stays as it is.
 	firstClass condition = `{{- if and $.Values.sessionClass.create (not (and ($.Capabilities.APIVersions.Has "parley.dev/v1alpha1/SessionClass") (lookup "parley.dev/v1alpha1" "SessionClass" "" "default"))) }}`
 )
+
+// What there is only with an archive.
+const (
+	withArchive       condition = "{{- if $.Values.archive.enabled }}"
+	withArchiveVolume condition = "{{- if and $.Values.archive.enabled (not $.Values.archive.url) }}"
+	archivePolicy     condition = "{{- if and $.Values.networkPolicy.enabled $.Values.archive.enabled }}"
+)
+
+// ofArchive is the condition of an object that may be the archive's. Its account and role are there in any case.
+func ofArchive(object *unstructured.Unstructured, when condition) condition {
+	if object.GetName() != markPrefix+"parley-archive" {
+		return when
+	}
+	switch object.GetKind() {
+	case "Deployment", "Service":
+		return withArchive
+	case "PersistentVolumeClaim":
+		return withArchiveVolume
+	case "NetworkPolicy":
+		return archivePolicy
+	}
+	return when
+}
 
 // components of config/components, each with the value that turns it on.
 var components = []struct {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
 )
 
 // values puts values into the fields that people set.
@@ -26,6 +27,8 @@ func (s *sheet) values() {
 			s.set(s.text("type: {{ $.Values.facade.service.type }}"), "spec", "type")
 			s.addBlock("metadata", "annotations", "$.Values.facade.service.annotations")
 		}
+	case "PersistentVolumeClaim":
+		s.claim()
 	case "ServiceMonitor", "PodMonitor", "PrometheusRule":
 		s.addBlock("metadata", "labels", "$.Values.monitoring.labels")
 	case "Ingress":
@@ -38,7 +41,59 @@ func (s *sheet) values() {
 	}
 }
 
-// deployment of the manager or the facade.
+// claim of the archive. Removing the release then leaves it, and what it keeps.
+func (s *sheet) claim() {
+	s.add("metadata", "annotations", "{{- if $.Values.archive.keep }}\nhelm.sh/resource-policy: keep\n{{- end }}")
+	s.set(s.text("storage: {{ $.Values.archive.size }}"), "spec", "resources", "requests", "storage")
+	s.add("", "spec", "{{- with $.Values.archive.storageClassName }}\nstorageClassName: {{ . }}\n{{- end }}")
+}
+
+// archive is a Deployment that needs a volume, and has to be one of its kind, only where it does not keep things in a bucket.
+func (s *sheet) archive(pod, container map[string]any) {
+	s.set(s.text("type: {{ if $.Values.archive.url }}RollingUpdate{{ else }}Recreate{{ end }}"), "spec", "strategy", "type")
+	args := container["args"].([]any)
+	for i, arg := range args {
+		if address, is := strings.CutPrefix(arg.(string), "--archive="); is {
+			args[i] = s.text("- {{ printf \"--archive=%%s\" (default %q $.Values.archive.url) | quote }}", address)
+		}
+	}
+	s.unlessBucket(container, "volumeMounts")
+	s.unlessBucket(pod, "volumes")
+	container["env"] = append(container["env"].([]any), s.text("{{- with $.Values.archive.env }}\n{{- toYaml . | nindent 8 }}\n{{- end }}"))
+}
+
+// unlessBucket leaves the volume called archive out of a list where there is a bucket.
+func (s *sheet) unlessBucket(in map[string]any, field string) {
+	list := in[field].([]any)
+	for i, each := range list {
+		if item := each.(map[string]any); item["name"] == "archive" {
+			text, err := yaml.Marshal([]any{item})
+			if err != nil {
+				s.err = err
+				return
+			}
+			list[i] = s.text("{{- if not $.Values.archive.url }}\n%s{{- end }}", text)
+		}
+	}
+}
+
+// ifArchive puts what names the archive under a condition.
+func (s *sheet) ifArchive(container map[string]any) {
+	args := container["args"].([]any)
+	for i, arg := range args {
+		if strings.Contains(arg.(string), "$(ARCHIVE_SERVICE)") {
+			args[i] = s.text("{{- if $.Values.archive.enabled }}\n- %s\n{{- end }}", arg)
+		}
+	}
+	env := container["env"].([]any)
+	for i, each := range env {
+		if variable := each.(map[string]any); variable["name"] == "ARCHIVE_SERVICE" {
+			env[i] = s.text("{{- if $.Values.archive.enabled }}\n- name: ARCHIVE_SERVICE\n  value: %s\n{{- end }}", variable["value"])
+		}
+	}
+}
+
+// deployment of the manager, the facade or the archive.
 func (s *sheet) deployment(component string) {
 	of := "$.Values." + component
 	s.set(s.text("replicas: {{ %s.replicas }}", of), "spec", "replicas")
@@ -54,6 +109,11 @@ func (s *sheet) deployment(component string) {
 	container := pod["containers"].([]any)[0].(map[string]any)
 	container["resources"] = s.text("resources: {{- toYaml %s.resources | nindent INDENT }}", of)
 	container["imagePullPolicy"] = s.text("imagePullPolicy: {{ $.Values.image.pullPolicy }}")
+	if component == "archive" {
+		s.archive(pod, container)
+	} else {
+		s.ifArchive(container)
+	}
 	args := append(container["args"].([]any), s.text("{{- with $.Values.namespaces }}\n- --namespaces={{ join \",\" . }}\n{{- end }}"))
 	if component == "manager" {
 		args = append(args, s.text("{{- if $.Values.certManager.enabled }}\n- --webhook-cert-rotation=false\n{{- end }}"))

@@ -4,6 +4,7 @@ package main
 var checks = []check{
 	{"a conversation over HTTP is cloned, served, worked on and completed", conversationOverHTTP},
 	{"a message is worked on by the shipped agent, with the default class", shippedAgent},
+	{"what a session left is read over HTTP when its pod is gone", whatSessionsLeave},
 	{"secrets are not in describe, events, logs or the process list", secretsStayHidden},
 	{"a restricted namespace takes sessions and refuses privileged pods", restrictedNamespace},
 	{"a session has no service account token", noToken},

@@ -258,6 +258,9 @@ func helmChart(t *t) {
 	t.expectImage(nextImage)
 	t.expectUntouched(c, before)
 	t.must(t.helm(t.ctx, "uninstall", "parley", "--namespace="+parleyNamespace, "--wait"))
+	// What sessions left outlives the release.
+	_, err = t.kubectl(t.ctx, "delete", "persistentvolumeclaim", archiveName, "--namespace="+parleyNamespace)
+	t.must(err)
 	t.expectNothingLeft()
 	t.expectUntouched(c, before)
 }

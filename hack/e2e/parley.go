@@ -67,7 +67,7 @@ func ofClass(name string) func(*v1alpha1.ConversationSpec) {
 }
 
 func (n *inside) awaitParley(ctx context.Context) error {
-	for _, name := range []string{"parley-manager", "parley-facade"} {
+	for _, name := range []string{"parley-manager", "parley-facade", archiveName} {
 		if _, err := n.kubectl(ctx, "rollout", "status", "deployment", name, "--namespace="+parleyNamespace, "--timeout=3m"); err != nil {
 			return err
 		}

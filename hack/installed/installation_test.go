@@ -113,8 +113,19 @@ func install(t *testing.T, overlay map[string]string, environment ...string) *in
 		"--namespace="+namespace, "--bind-address="+facade, "--metrics-bind-address=0", "--shutdown-delay=0s",
 		"--signing-key-dir="+filepath.Join(i.dir, "signing"))
 	i.facadeURL = "http://" + facade
+	i.startArchive(environment, namespace)
 	i.awaitReady("facade", i.facadeURL+"/ready")
 	return i
+}
+
+// startArchive starts the archive, with a directory of its own for a volume.
+func (i *installation) startArchive(environment []string, namespace string) {
+	i.t.Helper()
+	health := freeAddress(i.t)
+	i.start("archive", environment,
+		"--namespace="+namespace, "--bind-address="+health, "--metrics-bind-address=0", "--archive-bind-address="+freeAddress(i.t),
+		"--archive=file://"+filepath.Join(i.dir, "archive"), "--signing-key-dir="+filepath.Join(i.dir, "verifying"))
+	i.awaitReady("archive", "http://"+health+"/ready")
 }
 
 func kustomized(t *testing.T, overlay map[string]string) []*unstructured.Unstructured {
@@ -205,7 +216,11 @@ func (i *installation) start(name string, environment []string, args ...string) 
 	log := &testenv.Log{}
 	i.logs[name] = log
 	args = slices.Concat(i.workloads[name].Args, []string{"--kubeconfig=" + i.kubeconfig(name)}, args)
-	cmd := exec.Command(filepath.Join(binaries, name), args...)
+	program := name
+	if name == "archive" {
+		program = "facade" // which keeps it
+	}
+	cmd := exec.Command(filepath.Join(binaries, program), args...)
 	cmd.Env = append(os.Environ(), environment...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
@@ -240,7 +255,7 @@ func (i *installation) awaitReady(name, url string) {
 	})
 }
 
-// mountSigningKey puts the key that the manager made where a kubelet would mount it for the facade.
+// mountSigningKey puts the key that the manager made where a kubelet would mount it: whole for the facade, its public half for the archive.
 func (i *installation) mountSigningKey(objects []*unstructured.Unstructured) {
 	i.t.Helper()
 	at := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool {
@@ -256,12 +271,14 @@ func (i *installation) mountSigningKey(objects []*unstructured.Unstructured) {
 		}
 		return nil
 	})
-	file := filepath.Join(i.dir, "signing", session.SigningPrivateKey)
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		i.t.Fatal(err)
-	}
-	if err := os.WriteFile(file, secret.Data[session.SigningPrivateKey], 0o600); err != nil {
-		i.t.Fatal(err)
+	for dir, half := range map[string]string{"signing": session.SigningPrivateKey, "verifying": session.SigningPublicKey} {
+		file := filepath.Join(i.dir, dir, half)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			i.t.Fatal(err)
+		}
+		if err := os.WriteFile(file, secret.Data[half], 0o600); err != nil {
+			i.t.Fatal(err)
+		}
 	}
 }
 

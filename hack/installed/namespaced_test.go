@@ -62,7 +62,7 @@ func TestParleyWorksInTheListedNamespacesAlone(t *testing.T) {
 	})
 
 	t.Run("and it asks for nothing that it may not have", func(t *testing.T) {
-		for _, process := range []string{"manager", "facade"} {
+		for _, process := range []string{"manager", "facade", "archive"} {
 			for _, r := range testenv.Requests(t, auditDir, i.user(process)) {
 				if r.Status.Code == http.StatusForbidden {
 					t.Errorf("the %s may not %s %s in %q", process, r.Verb, r.Object.Resource, r.Object.Namespace)
@@ -75,7 +75,7 @@ func TestParleyWorksInTheListedNamespacesAlone(t *testing.T) {
 	})
 
 	t.Run("and has no more rights than that", func(t *testing.T) {
-		for _, process := range []string{"manager", "facade"} {
+		for _, process := range []string{"manager", "facade", "archive"} {
 			for _, namespace := range []string{"", "team-c", "kube-system"} {
 				for _, resource := range []string{"secrets", "configmaps", "pods", "conversations.parley.dev", "usersettings.parley.dev"} {
 					for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete"} {

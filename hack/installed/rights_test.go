@@ -43,7 +43,7 @@ func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
 			step.do(t, i)
 		})
 	}
-	for _, process := range []string{"manager", "facade"} {
+	for _, process := range []string{"manager", "facade", "archive"} {
 		i.stop[process]() // a watch is a request once it has ended
 		t.Run("the "+process, func(t *testing.T) { expectRightsUsed(t, i, process) })
 	}

@@ -18,7 +18,7 @@ type Workload struct {
 	Args           []string
 }
 
-// FitToProcesses takes out the Deployments, which run as processes, and points
+// FitToProcesses takes out the Deployments, which run as processes, and their volumes, and points
 // the webhooks at one of these processes. All else stays as a cluster gets it.
 // The workloads are by the names of their containers.
 func FitToProcesses(objects []*unstructured.Unstructured, webhookAddress string) ([]*unstructured.Unstructured, map[string]Workload, error) {
@@ -33,9 +33,11 @@ func FitToProcesses(objects []*unstructured.Unstructured, webhookAddress string)
 			}
 			pod := deployment.Spec.Template.Spec
 			for i := range pod.Containers {
-				workloads[pod.Containers[i].Name] = Workload{deployment.Namespace, pod.ServiceAccountName, arguments(&pod.Containers[i])}
+				workloads[pod.Containers[i].Name] = Workload{deployment.Namespace, pod.ServiceAccountName, arguments(&pod.Containers[i], deployment.Namespace)}
 			}
 			continue
+		case "PersistentVolumeClaim":
+			continue // no process mounts it
 		case "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration":
 			if err := useURL(object, webhookAddress); err != nil {
 				return nil, nil, fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
@@ -47,11 +49,14 @@ func FitToProcesses(objects []*unstructured.Unstructured, webhookAddress string)
 }
 
 // arguments of a container, with the values of its variables in them, as a kubelet puts them there.
-func arguments(container *corev1.Container) []string {
+func arguments(container *corev1.Container, namespace string) []string {
 	var pairs []string
 	for _, variable := range container.Env {
-		if variable.ValueFrom == nil {
+		switch from := variable.ValueFrom; {
+		case from == nil:
 			pairs = append(pairs, "$("+variable.Name+")", variable.Value)
+		case from.FieldRef != nil && from.FieldRef.FieldPath == "metadata.namespace":
+			pairs = append(pairs, "$("+variable.Name+")", namespace)
 		}
 	}
 	values := strings.NewReplacer(pairs...)

@@ -49,6 +49,7 @@ func NewHandler(store *Store, conversations Conversations, public func() (ed2551
 	h.mux.HandleFunc("GET "+at, h.session(h.position))
 	h.mux.HandleFunc("GET "+at+session.ArchiveEvents, h.session(h.read))
 	h.mux.HandleFunc("POST "+at+session.ArchiveEvents, h.session(h.append))
+	h.mux.HandleFunc("GET "+at+session.ArchiveEnd, h.session(h.ending))
 	h.mux.HandleFunc("POST "+at+session.ArchiveEnd, h.session(h.end))
 	h.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { answer.Write(w, nil, answer.NotFound) })
 	return h
@@ -76,6 +77,8 @@ func (h *Handler) session(do func(ctx context.Context, w http.ResponseWriter, r 
 		answer.Write(w, nil, err)
 	}
 }
+
+var errFrom = answer.Refuse(http.StatusUnprocessableEntity, "from: it is the id of an event")
 
 // gone is answered for a conversation that was deleted: nothing more is kept of it.
 var gone = answer.Refuse(http.StatusGone, "There is no such conversation")
@@ -107,29 +110,50 @@ func (h *Handler) position(ctx context.Context, w http.ResponseWriter, _ *http.R
 	return nil
 }
 
-// read sends all events, for a session that has lost its workspace.
+// read sends the events from an id on: to a session that has lost its workspace, or to a facade.
 func (h *Handler) read(_ context.Context, w http.ResponseWriter, r *http.Request, uid string) error {
+	from := 0
+	if text := r.URL.Query().Get(session.ArchiveFrom); text != "" {
+		var err error
+		if from, err = strconv.Atoi(text); err != nil || from < 0 {
+			return errFrom
+		}
+	}
 	control := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "application/jsonl")
-	var failed error
-	err := h.store.Events(r.Context(), uid, 0, func(_ int, event json.RawMessage) bool {
+	begun, failed := false, error(nil)
+	err := h.store.Events(r.Context(), uid, from, func(_ int, event json.RawMessage) bool {
 		_ = control.SetWriteDeadline(time.Now().Add(writeTimeout))
+		begun = true
 		_, failed = w.Write(append(event, '\n'))
 		return failed == nil
 	})
-	if failed != nil {
-		panic(http.ErrAbortHandler)
-	}
-	if errors.Is(err, ErrNothing) {
+	switch {
+	case errors.Is(err, ErrNothing):
 		return nil
+	case failed != nil, err != nil && begun:
+		panic(http.ErrAbortHandler) // who reads it must see that it is not whole
 	}
 	return err
+}
+
+func (h *Handler) ending(ctx context.Context, w http.ResponseWriter, _ *http.Request, uid string) error {
+	ending, err := h.store.Ending(ctx, uid)
+	if errors.Is(err, ErrNothing) {
+		return answer.NotFound
+	}
+	if err != nil {
+		return err
+	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+	answer.Write(w, ending, nil)
+	return nil
 }
 
 func (h *Handler) append(ctx context.Context, w http.ResponseWriter, r *http.Request, uid string) error {
 	from, err := strconv.Atoi(r.URL.Query().Get(session.ArchiveFrom))
 	if err != nil || from < 0 {
-		return answer.Refuse(http.StatusUnprocessableEntity, "from: it is the id of an event")
+		return errFrom
 	}
 	lines, done, err := h.body(ctx, w, r)
 	if err != nil {

@@ -47,7 +47,7 @@ func appendTo(t *testing.T, store *archive.Store, uid string, from, to, wantNext
 	}
 }
 
-func ids(t *testing.T, store *archive.Store, uid string, from int) string {
+func ids(t *testing.T, store archive.Reader, uid string, from int) string {
 	t.Helper()
 	var got []int
 	err := store.Events(t.Context(), uid, from, func(id int, event json.RawMessage) bool {

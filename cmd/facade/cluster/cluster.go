@@ -54,6 +54,8 @@ type Option func(*scope)
 type scope struct {
 	namespaces     []string // of the users; none is all
 	agents, models string   // ConfigMaps in the operator's namespace
+	// conversationsOnly leaves settings alone.
+	conversationsOnly bool
 }
 
 // InNamespaces serves the users of these namespaces only; none is all.
@@ -64,6 +66,11 @@ func InNamespaces(namespaces ...string) Option {
 // WithConfigMaps says what the lists of agents and of models are called.
 func WithConfigMaps(agents, models string) Option {
 	return func(s *scope) { s.agents, s.models = agents, models }
+}
+
+// ConversationsOnly is for who needs to know which conversations there are, and may know nothing else.
+func ConversationsOnly() Option {
+	return func(s *scope) { s.conversationsOnly = true }
 }
 
 // New prepares to use the cluster, in which the operator has a namespace; Start fills the cache.
@@ -82,7 +89,7 @@ func New(ctx context.Context, cfg *clientrest.Config, namespace string, options 
 	if err := builder.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
-	objects, err := newCache(ctx, cfg, scheme, scope.namespaces)
+	objects, err := newCache(ctx, cfg, scheme, scope)
 	if err != nil {
 		return nil, err
 	}
@@ -113,13 +120,17 @@ func New(ctx context.Context, cfg *clientrest.Config, namespace string, options 
 
 // newCache holds the two kinds and nothing else, without what no answer shows. Its watches have a connection of their own,
 // so that a burst of writes does not hold up their events; a dialer of its own keeps client-go from sharing one.
-func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Scheme, namespaces []string) (cache.Cache, error) {
+func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Scheme, scope scope) (cache.Cache, error) {
 	var watched map[string]cache.Config // all of them
-	for _, namespace := range namespaces {
+	for _, namespace := range scope.namespaces {
 		if watched == nil {
 			watched = map[string]cache.Config{}
 		}
 		watched[namespace] = cache.Config{}
+	}
+	kinds := map[client.Object]cache.ByObject{&v1alpha1.Conversation{}: {}}
+	if !scope.conversationsOnly {
+		kinds[&v1alpha1.UserSettings{}] = cache.ByObject{}
 	}
 	cfg = clientrest.CopyConfig(cfg)
 	cfg.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
@@ -128,7 +139,7 @@ func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Schem
 		DefaultTransform:            strip,
 		DefaultNamespaces:           watched,
 		ReaderFailOnMissingInformer: true,
-		ByObject:                    map[client.Object]cache.ByObject{&v1alpha1.UserSettings{}: {}, &v1alpha1.Conversation{}: {}},
+		ByObject:                    kinds,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the cache: %w", err)
@@ -149,6 +160,9 @@ func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Schem
 		}},
 		{&v1alpha1.Conversation{}, indexUID, func(o client.Object) []string { return []string{string(o.GetUID())} }},
 	} {
+		if _, isSettings := index.object.(*v1alpha1.UserSettings); isSettings && scope.conversationsOnly {
+			continue
+		}
 		if err := objects.IndexField(ctx, index.object, index.field, index.extract); err != nil {
 			return nil, fmt.Errorf("index %T: %w", index.object, err)
 		}

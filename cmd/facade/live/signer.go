@@ -33,7 +33,14 @@ func NewSigner(dir string) *Signer {
 }
 
 // Token for the session of one Conversation, by its UID.
-func (s *Signer) Token(uid string) (string, error) {
+func (s *Signer) Token(uid string) (string, error) { return s.sign(session.AudienceSession, uid) }
+
+// ArchiveToken is for what is kept of one Conversation, by its UID.
+func (s *Signer) ArchiveToken(uid string) (string, error) {
+	return s.sign(session.AudienceArchive, uid)
+}
+
+func (s *Signer) sign(audience, uid string) (string, error) {
 	if uid == "" {
 		return "", errors.New("a token is for one conversation")
 	}
@@ -41,11 +48,14 @@ func (s *Signer) Token(uid string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return session.SignToken(key, session.Claims{Audience: session.AudienceSession, UID: uid, Expires: s.now().Add(tokenLife).Unix()})
+	return session.SignToken(key, session.Claims{Audience: audience, UID: uid, Expires: s.now().Add(tokenLife).Unix()})
 }
 
-// Public is the half of the key that tells tokens which were signed with it.
+// Public is the half of the key that tells tokens which were signed with it. Where only that half is mounted no token can be made.
 func (s *Signer) Public() (ed25519.PublicKey, error) {
+	if text, err := os.ReadFile(filepath.Join(filepath.Dir(s.file), session.SigningPublicKey)); err == nil && len(text) > 0 {
+		return session.ParsePublicKey(text)
+	}
 	key, err := s.key()
 	if err != nil {
 		return nil, err

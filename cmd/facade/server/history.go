@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -83,20 +84,36 @@ func (s *server) page(ctx context.Context, c *v1alpha1.Conversation, r eventRang
 	return page, nil
 }
 
+// archivedPage may be shorter than its limit where events are large: what is left then comes with the next.
 func (s *server) archivedPage(ctx context.Context, c *v1alpha1.Conversation, r eventRange) (*session.EventPage, error) {
 	page := &session.EventPage{Events: []json.RawMessage{}}
-	from := r.start
+	from, size := r.start, 0
+	if r.reverse { // ids have no gaps: the last ones are found without reading those before
+		position, err := s.options.Archive.Position(ctx, string(c.UID))
+		if err != nil && !errors.Is(err, archive.ErrNothing) {
+			return nil, unavailable(ctx, err)
+		}
+		last := position.Next - 1
+		if r.end >= 0 {
+			last = min(last, r.end)
+		}
+		r.end, from = last, max(r.start, last-r.limit+1)
+		page.HasMore = from > r.start
+		if last < from {
+			return page, nil
+		}
+	}
 	err := s.options.Archive.Events(ctx, string(c.UID), from, func(id int, event json.RawMessage) bool {
 		switch {
 		case r.end >= 0 && id > r.end:
 			return false
-		case len(page.Events) < r.limit:
-			page.Events = append(page.Events, event)
-		case !r.reverse:
+		case !r.reverse && (len(page.Events) == r.limit || len(page.Events) > 0 && size+len(event) > maxAnswer):
 			page.HasMore = true
 			return false
-		default: // the last ones are wanted
-			page.Events, page.HasMore = append(page.Events[1:], event), true
+		}
+		page.Events, size = append(page.Events, event), size+len(event)
+		for ; size > maxAnswer && len(page.Events) > 1; page.HasMore = true { // the last ones are wanted
+			page.Events, size = page.Events[1:], size-len(page.Events[0])
 		}
 		return true
 	})
@@ -104,9 +121,7 @@ func (s *server) archivedPage(ctx context.Context, c *v1alpha1.Conversation, r e
 		return nil, unavailable(ctx, err)
 	}
 	if r.reverse {
-		for i, j := 0, len(page.Events)-1; i < j; i, j = i+1, j-1 {
-			page.Events[i], page.Events[j] = page.Events[j], page.Events[i]
-		}
+		slices.Reverse(page.Events)
 	}
 	return page, nil
 }

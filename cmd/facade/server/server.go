@@ -45,7 +45,7 @@ type Options struct {
 	// UserStreams is how many streams each user may have open, Streams how many all may.
 	UserStreams, Streams int
 	// Archive of what sessions left; nil where nothing is kept.
-	Archive *archive.Store
+	Archive archive.Reader
 	// SigningKeyDir is where the key is mounted that tokens for sessions are signed with.
 	SigningKeyDir string
 	// TrustedProxies are believed to say whether a request came to them over TLS.

@@ -122,8 +122,11 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 		return err
 	}
 	if s.isOver(c) {
+		if err := s.archivedEvents(ctx, c, after, send); err != nil {
+			return err
+		}
 		begin()
-		return s.archivedEvents(ctx, c, after, send)
+		return nil
 	}
 	err = s.sessions.Follow(ctx, c, after, send, func() error {
 		begin()
@@ -194,24 +197,36 @@ func (s *server) trajectory(w http.ResponseWriter, r request) error {
 	}
 }
 
-// archivedEvents are those that a session left, after one.
+// archivedEvents are those that a session left, after one. An error is returned only if none was sent.
 func (s *server) archivedEvents(ctx context.Context, c *v1alpha1.Conversation, after int, send func(live.Event) error) error {
-	var failed error
+	begun, failed := false, error(nil)
 	err := s.options.Archive.Events(ctx, string(c.UID), after+1, func(id int, event json.RawMessage) bool {
+		begun = true
 		failed = send(live.Event{ID: id, Data: event})
 		return failed == nil
 	})
-	if err = errors.Join(err, failed); err != nil && !errors.Is(err, archive.ErrNothing) {
+	switch {
+	case failed != nil, err != nil && begun:
 		panic(http.ErrAbortHandler) // who reads it must see that it is not whole
+	case err != nil && !errors.Is(err, archive.ErrNothing):
+		return unavailable(ctx, err)
 	}
 	return nil
 }
 
 func (s *server) archivedTrajectory(ctx context.Context, w http.ResponseWriter, out *bufio.Writer, c *v1alpha1.Conversation) error {
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	_, _ = out.WriteString(`{"trajectory":[`)
+	begun := false
+	begin := func() {
+		if begun {
+			return
+		}
+		begun = true
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		_, _ = out.WriteString(`{"trajectory":[`)
+	}
 	err := s.archivedEvents(ctx, c, -1, func(e live.Event) error {
+		begin()
 		if e.ID > 0 {
 			_ = out.WriteByte(',')
 		}
@@ -221,6 +236,7 @@ func (s *server) archivedTrajectory(ctx context.Context, w http.ResponseWriter, 
 	if err != nil {
 		return err
 	}
+	begin()
 	_, _ = out.WriteString("]}\n")
 	if out.Flush() != nil {
 		panic(http.ErrAbortHandler)

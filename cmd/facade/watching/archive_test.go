@@ -6,10 +6,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/facadeenv"
 	"github.com/parley-dev/parley/hack/testenv"
 )
 
@@ -120,4 +123,60 @@ func TestASessionThatLostItsWorkspaceGetsItsJournalBack(t *testing.T) {
 	if got := len(ada.model.Requests()); got != 2 {
 		t.Errorf("the model was asked %d times", got)
 	}
+}
+
+// One process keeps the archive, on a volume of its own, and any number of facades read it there.
+func TestAFacadeReadsTheArchiveThatAnotherProcessKeeps(t *testing.T) {
+	t.Parallel()
+	ada := newPerson(t, nil, says("Done."))
+	ada.converse(t, "talk", map[string]any{"repository": repository(t), "initial_user_msg": "work"})
+	ada.awaitAgent(t, "talk", session.StateAwaiting)
+	ada.stop(t, "talk")
+	testenv.Await(t, func() error {
+		if code, answer := ada.do(t, "GET", "/api/conversations/talk/git/changes", ""); answer != "[]" {
+			return fmt.Errorf("answered %d %s", code, answer)
+		}
+		return nil
+	})
+	want := ada.lines(t, "talk")
+
+	address, health := facadeenv.FreeAddress(), facadeenv.FreeAddress()
+	keep := func() *facadeenv.Facade {
+		keeper, err := suite.StartFacadeAt(health, program("facade"), "--archive-only", "--archive=file://"+archiveDir(), "--archive-bind-address="+address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return keeper
+	}
+	keeper := keep()
+	facade, err := startFacade("--archive=http://" + address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = facade.Stop() })
+	ada.url = facade.URL
+	paths := []string{"/events", "/events?reverse=true", "/trajectory", "/git/changes", "/git/patch", "/usage", "/events/stream"}
+	readable := func() {
+		t.Helper()
+		for _, path := range paths {
+			ada.wants(t, 200, "GET", "/api/conversations/talk"+path, "")
+		}
+		if got := ada.lines(t, "talk"); !slices.Equal(got, want) {
+			t.Errorf("it has %d events, want %d", len(got), len(want))
+		}
+	}
+	readable()
+	if code, _ := (&person{url: keeper.URL, key: ada.key}).do(t, "GET", "/api/conversations", ""); code != 404 {
+		t.Errorf("a user is answered %d by what serves none", code)
+	}
+	keeper.Kill()
+	for _, path := range paths {
+		if answer := ada.wants(t, 503, "GET", "/api/conversations/talk"+path, ""); !strings.Contains(answer, "cannot be read now") {
+			t.Errorf("%s: it says %s", path, answer)
+		}
+	}
+	ada.wants(t, 200, "GET", "/api/conversations/talk", "")
+	keeper = keep()
+	t.Cleanup(func() { _ = keeper.Stop() })
+	readable()
 }
