@@ -1,6 +1,9 @@
 package rest
 
-import "strconv"
+import (
+	"strconv"
+	"time"
+)
 
 // Session is the answer to GET /api/session: who is signed in, or nobody.
 type Session struct {
@@ -10,13 +13,35 @@ type Session struct {
 	SettingsStored bool `json:"settings_stored"`
 }
 
-// DecodeSignIn reads the body of POST /api/signin: a session key.
-func DecodeSignIn(body []byte) (string, []Detail) {
-	return decodeText(body, "key", func(o *object, loc Location, key string) {
-		if key == "" {
-			o.fail(loc, "string_too_short", "String should have at least 1 character")
-		}
-	})
+// SignIn is the body of POST /api/signin: a session key, or the code of a link.
+type SignIn struct {
+	Key  string `json:"key,omitempty"`
+	Code string `json:"code,omitempty"`
+}
+
+// SignInLink is the answer to POST /api/signin/link.
+type SignInLink struct {
+	// Path of the page that signs in, once. What is after the # no server is sent.
+	Path      string    `json:"path"`
+	ExpiresAt time.Time `json:"expires_at"`
+}
+
+// DecodeSignIn reads the body of POST /api/signin.
+func DecodeSignIn(body []byte) (SignIn, []Detail) {
+	fields, details := DecodeBody(body)
+	if len(details) > 0 {
+		return SignIn{}, details
+	}
+	d := &decoder{}
+	o := d.body(fields)
+	if code := optional(o, "code", text); code != nil && *code != "" {
+		return SignIn{Code: *code}, d.details
+	}
+	key := required(o, "key", text)
+	if key == "" && len(d.details) == 0 {
+		o.fail(o.loc.At("key"), "string_too_short", "String should have at least 1 character")
+	}
+	return SignIn{Key: key}, d.details
 }
 
 // MaxMarkdown is how many texts are rendered at once.

@@ -27,6 +27,10 @@ const (
 // AnnotationSettingsStored marks UserSettings that were stored over HTTP, which may be as nobody had ever set anything.
 const AnnotationSettingsStored = "parley.dev/settings-stored"
 
+// AnnotationEndedSignIns lists, on UserSettings, the ids of sign-ins to the page that are over before their time, and when that
+// would have been: links that were used, and people who signed out.
+const AnnotationEndedSignIns = "parley.dev/ended-sign-ins"
+
 // AnnotationTitle is the title that a user gave a Conversation.
 const AnnotationTitle = "parley.dev/title"
 

@@ -32,10 +32,43 @@ func TestACookieStandsForTheKeyUntilThatIsAnother(t *testing.T) {
 	page.do(t, "GET", "/api/session", "", "Cookie", cookie).wants(t, 200).says(t, jsonOf(t, map[string]any{"user": "ada", "namespace": ada.namespace, "settings_stored": true}))
 	page.post(t, "/api/markdown", `{"texts": ["**a**"]}`, "Cookie", cookie, "Origin", ada.url).wants(t, 200).says(t, `{"html": ["<p><strong>a</strong></p>\n"]}`)
 	page.post(t, "/api/markdown", `{"texts": "a"}`, "Cookie", cookie, "Origin", ada.url).wants(t, 422)
+	// A link signs in once, however many try at once.
+	page.post(t, "/api/signin/link", "", "Origin", ada.url).wants(t, 401)
+	link := ada.post(t, "/api/signin/link", "").wants(t, 200).lacks(t, ada.key).field(t, "path").(string)
+	path, code, _ := strings.Cut(link, "#code=")
+	if path != "/signin" || code == "" {
+		t.Errorf("the link is %s", link)
+	}
+	byCode := jsonOf(t, map[string]string{"code": code})
+	page.post(t, "/api/signin", byCode).wants(t, 403)
+	page.post(t, "/api/signin", `{"code": "x"}`, "Origin", ada.url).wants(t, 401)
+	codes := make(chan int, 6)
+	for range cap(codes) {
+		go func() { codes <- page.post(t, "/api/signin", byCode, "Origin", ada.url).code }()
+	}
+	signedInWith := 0
+	for range cap(codes) {
+		if got := <-codes; got == 200 {
+			signedInWith++
+		} else if got != 401 {
+			t.Errorf("answered %d", got)
+		}
+	}
+	if signedInWith != 1 {
+		t.Errorf("the link signed in %d times", signedInWith)
+	}
+	page.do(t, "GET", "/api/conversations", "", "Cookie", "parley="+code).wants(t, 401)
+
 	out := page.post(t, "/api/signout", "", "Cookie", cookie, "Origin", ada.url).wants(t, 200)
 	if !strings.Contains(out.header.Get("Set-Cookie"), "Max-Age=0") {
 		t.Errorf("signed out with %s", out.header.Get("Set-Cookie"))
 	}
+
+	// A copy of the cookie is good no more.
+	await(t, func() error { return codeOf(page.do(t, "GET", "/api/conversations", "", "Cookie", cookie), 401) })
+	signedIn = page.post(t, "/api/signin", key, "Origin", ada.url).wants(t, 200)
+	cookie, _, _ = strings.Cut(signedIn.header.Get("Set-Cookie"), ";")
+	page.do(t, "GET", "/api/conversations", "", "Cookie", cookie).wants(t, 200)
 
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: v1alpha1.SessionKeySecretName(ada.name)}}
 	if err := suite.Client.Delete(t.Context(), secret); err != nil { // another one is made

@@ -55,6 +55,16 @@ func (f *talking) as(ctx context.Context, c *cluster, conv *v1alpha1.Conversatio
 	if f.facade != "" {
 		return &person{strings.TrimSuffix(f.facade, "/"), key}, nil
 	}
+	pod, err := f.pod(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	port, err := c.forwardTo(ctx, pod.Namespace, pod.Name, facadePort)
+	return &person{fmt.Sprintf("http://127.0.0.1:%d", port), key}, err
+}
+
+// pod of the facade that runs.
+func (f *talking) pod(ctx context.Context, c *cluster) (*corev1.Pod, error) {
 	var pods corev1.PodList
 	labels := client.MatchingLabels{"app.kubernetes.io/name": v1alpha1.ManagedBy, v1alpha1.LabelComponent: "facade"}
 	if err := c.List(ctx, &pods, client.InNamespace(f.namespace), labels); err != nil {
@@ -62,8 +72,7 @@ func (f *talking) as(ctx context.Context, c *cluster, conv *v1alpha1.Conversatio
 	}
 	for i := range pods.Items {
 		if pod := &pods.Items[i]; pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil {
-			port, err := c.forwardTo(ctx, pod.Namespace, pod.Name, facadePort)
-			return &person{fmt.Sprintf("http://127.0.0.1:%d", port), key}, err
+			return pod, nil
 		}
 	}
 	return nil, fmt.Errorf("no facade runs in %s: --facade names its URL", f.namespace)

@@ -2,82 +2,153 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 	"k8s.io/client-go/tools/portforward"
 
-	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/api/rest"
 )
 
 // open is `kubectl parley open`.
 type open struct {
 	*plugin
-	waiting
-	port uint16
+	talking
+	user    string
+	port    uint16
+	browser bool
+	// browse shows an address to whoever sits there.
+	browse func(address string) error
 }
 
 func newOpen(p *plugin) *cobra.Command {
-	o := &open{plugin: p}
+	o := &open{plugin: p, browse: startBrowser}
 	cmd := &cobra.Command{
-		Use:   "open NAME",
-		Short: "Forward a port of this machine to a session",
-		Long: `Forward a port of this machine's loopback to the port that a session serves, until Ctrl-C.
+		Use:   "open [NAME]",
+		Short: "Open the page, signed in",
+		Long: `Open the facade's page in a browser, signed in: at a conversation, or at the list of them.
 
-A session that starts is waited for. When its pod is replaced, the port leads to the new one.
-Forwarding adds no key: what the session serves asks for one as it does within the cluster.`,
-		Args:              cobra.ExactArgs(1),
+What is printed, and opened, is a link that signs in once and within ten minutes; there is no key in it. Without --facade a port of
+this machine's loopback leads to the facade until Ctrl-C.`,
+		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: p.completeConversations,
-		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.run(cmd.Context(), strings.Join(args, ""), cmd.Flags().Changed("browser"))
+		},
 	}
+	o.addFlags(cmd)
+	cmd.Flags().StringVar(&o.user, "user", "default", "The UserSettings to sign in as, where no conversation is named.")
 	cmd.Flags().Uint16Var(&o.port, "port", 0, "The port of this machine. Default: one that is free.")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "How long to wait for the session. Default: as long as it takes.")
+	cmd.Flags().BoolVar(&o.browser, "browser", true, "Open the link in a browser. Default: if standard output is a terminal.")
 	return cmd
 }
 
-func (o *open) run(ctx context.Context, name string) error {
+func (o *open) run(ctx context.Context, name string, asked bool) error {
 	c, err := o.connect()
 	if err != nil {
 		return err
 	}
-	p := newProgress(o.ErrOut)
-	for {
-		if err := o.await(ctx, c, p, name); err != nil {
+	if name != "" {
+		conv, err := c.conversation(ctx, name)
+		if err != nil {
 			return err
 		}
-		err := c.forward(ctx, name, o.port, func(port uint16) {
-			if o.port != port {
-				o.port = port // a later pod is reached at the same one
-			}
-			fmt.Fprintf(o.Out, "http://127.0.0.1:%d\n", port)
-			p.say("forwarding to %s; Ctrl-C ends it", name)
-		})
-		if interrupted(ctx) {
-			return nil
+		o.user = conv.Spec.UserSettingsName
+	}
+	key, err := c.keyOf(ctx, o.user)
+	if err != nil {
+		return err
+	}
+	if file, isFile := o.Out.(*os.File); !asked && (!isFile || !term.IsTerminal(int(file.Fd()))) {
+		o.browser = false
+	}
+	if o.facade != "" {
+		return o.show(ctx, &person{strings.TrimSuffix(o.facade, "/"), key}, name)
+	}
+	return o.forward(ctx, c, key, name)
+}
+
+// forward a port to the facade until Ctrl-C, to another of its pods when one goes. The link is shown once.
+func (o *open) forward(ctx context.Context, c *cluster, key, name string) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	p := newProgress(o.ErrOut)
+	shown := false
+	for {
+		pod, err := o.pod(ctx, c)
+		if err != nil {
+			return err
 		}
-		if !errors.Is(err, portforward.ErrLostConnectionToPod) {
-			return fmt.Errorf("forward to %s: %w", name, err)
+		err = c.forwardPod(ctx, pod.Namespace, pod.Name, o.port, facadePort, func(port uint16) {
+			o.port = port // a later pod is reached at the same one
+			if shown {
+				p.say("connected again")
+				return
+			}
+			shown = true
+			if err := o.show(ctx, &person{fmt.Sprintf("http://127.0.0.1:%d", port), key}, name); err != nil {
+				cancel(err)
+				return
+			}
+			p.say("forwarding to the facade; Ctrl-C ends it")
+		})
+		switch cause := context.Cause(ctx); {
+		case cause != nil && !errors.Is(cause, context.Canceled):
+			return cause
+		case cause != nil:
+			return nil
+		case !errors.Is(err, portforward.ErrLostConnectionToPod):
+			return fmt.Errorf("reach the facade (--facade names its URL): %w", err)
 		}
 		p.say("the connection is lost")
 	}
 }
 
-// await waits until the session runs.
-func (o *open) await(ctx context.Context, c *cluster, p *progress, name string) error {
-	ctx, cancel := o.bound(ctx)
-	defer cancel()
-	err := c.follow(ctx, p, name, func(conv *v1alpha1.Conversation) (bool, error) {
-		switch {
-		case !observed(conv):
-			return false, nil
-		case conv.Status.State == v1alpha1.StateStopped, stalled(conv):
-			return false, problemOf(conv)
-		}
-		return conv.Status.State == v1alpha1.StateRunning, nil
-	})
+// show the link, and open it.
+func (o *open) show(ctx context.Context, user *person, name string) error {
+	response, err := user.do(ctx, http.MethodPost, "/api/signin/link", nil, nil)
 	if err != nil {
-		return fmt.Errorf("%s does not run: %w", name, err)
+		return err
 	}
+	defer response.Body.Close()
+	var link rest.SignInLink
+	if err := json.NewDecoder(response.Body).Decode(&link); err != nil {
+		return err
+	}
+	address := user.url + link.Path
+	if name != "" {
+		address += "&then=" + name
+	}
+	fmt.Fprintln(o.Out, address)
+	if !o.browser {
+		return nil
+	}
+	if err := o.browse(address); err != nil {
+		fmt.Fprintf(o.ErrOut, "No browser can be opened (%v): open the link in one.\n", err)
+	}
+	return nil
+}
+
+// startBrowser opens an address the way that the system does.
+func startBrowser(address string) error {
+	command := exec.Command("xdg-open", address)
+	switch runtime.GOOS {
+	case "darwin":
+		command = exec.Command("open", address)
+	case "windows":
+		command = exec.Command("rundll32", "url.dll,FileProtocolHandler", address)
+	}
+	if err := command.Start(); err != nil {
+		return err
+	}
+	go func() { _ = command.Wait() }()
 	return nil
 }

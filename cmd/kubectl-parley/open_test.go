@@ -5,51 +5,126 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/testenv"
 )
 
-func TestAPortLeadsToTheSession(t *testing.T) {
-	t.Parallel()
-	ns := operate(t)
-	k := newKubelet(t, ns)
-	session := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.WriteString(w, "the session answers "+r.URL.Path)
+// linking is a facade that makes links for who has the key.
+func linking(t *testing.T, key string) *httptest.Server {
+	t.Helper()
+	facade := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost || r.URL.Path != "/api/signin/link" || r.Header.Get(rest.KeyHeader) != key {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		_, _ = io.WriteString(w, `{"path": "/signin#code=once", "expires_at": "2026-01-01T00:00:00Z"}`)
 	}))
-	t.Cleanup(session.Close)
-	k.serves = session.Listener.Addr().String()
-	create(t, conversation(ns, "c"))
-	opened := begin(t, kubeconfig, ns, "open", "c")
-	k.start("c")
+	t.Cleanup(facade.Close)
+	return facade
+}
+
+// keyOfAda is the key that the operator made.
+func keyOfAda(t *testing.T, namespace string) (key string) {
+	t.Helper()
 	testenv.Await(t, func() error {
-		if !strings.HasPrefix(opened.out.String(), "http://127.0.0.1:") {
-			return errors.New(opened.errOut.String())
+		stdout, stderr, err := run(t, namespace, "key", "ada")
+		key = strings.TrimSpace(stdout)
+		if err != nil {
+			return errors.New(stderr)
 		}
 		return nil
 	})
-	url := strings.TrimSpace(opened.out.String())
-	testenv.Await(t, func() error {
-		response, err := http.Get(url + "/alive")
-		if err != nil {
-			return err
+	return key
+}
+
+func TestThePageIsOpenedWithALinkAndWithoutAKey(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	key := keyOfAda(t, ns)
+	facade := linking(t, key)
+	create(t, conversation(ns, "c"))
+	for want, args := range map[string][]string{
+		"/signin#code=once":        {"open", "--user=ada", "--facade=" + facade.URL},
+		"/signin#code=once&then=c": {"open", "c", "--facade=" + facade.URL + "/"},
+	} {
+		stdout, stderr, err := run(t, ns, args...)
+		if err != nil || strings.TrimSpace(stdout) != facade.URL+want || strings.Contains(stdout+stderr, key) {
+			t.Errorf("%v: %v, it prints %s%s", args, err, stdout, stderr)
 		}
-		defer response.Body.Close()
-		if body, err := io.ReadAll(response.Body); err != nil || string(body) != "the session answers /alive" {
-			return errors.New("answer " + string(body))
+	}
+	if _, _, err := run(t, ns, "open", "nobody's", "--facade="+facade.URL); err == nil {
+		t.Error("a conversation that there is not is opened")
+	}
+	if _, _, err := run(t, ns, "open", "--user=eve", "--facade="+facade.URL); err == nil {
+		t.Error("somebody who is not there is signed in")
+	}
+}
+
+func TestABrowserIsOpenedWhereThereIsOne(t *testing.T) {
+	ns := operate(t)
+	facade := linking(t, keyOfAda(t, ns))
+	dir := t.TempDir()
+	seen := filepath.Join(dir, "seen")
+	script := "#!/bin/sh\necho \"$1\" > " + seen + ".new && mv " + seen + ".new " + seen + "\n"
+	if err := os.WriteFile(filepath.Join(dir, "xdg-open"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	if _, stderr, err := run(t, ns, "open", "--user=ada", "--browser", "--facade="+facade.URL); err != nil {
+		t.Fatalf("%v: %s", err, stderr)
+	}
+	testenv.Await(t, func() error {
+		address, err := os.ReadFile(seen)
+		if err == nil && strings.TrimSpace(string(address)) != facade.URL+"/signin#code=once" {
+			t.Errorf("the browser shows %s", address)
+		}
+		return err
+	})
+	t.Setenv("PATH", dir+"/nothing")
+	stdout, stderr, err := run(t, ns, "open", "--user=ada", "--browser", "--facade="+facade.URL)
+	if err != nil || !strings.Contains(stdout, "#code=once") || !strings.Contains(stderr, "open the link in one") {
+		t.Errorf("without a browser: %v, %s%s", err, stdout, stderr)
+	}
+}
+
+func TestAPortLeadsToThePage(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	facade := linking(t, keyOfAda(t, ns))
+	k := newKubelet(t, ns)
+	k.serves = facade.Listener.Addr().String()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "facade", Labels: map[string]string{
+			"app.kubernetes.io/name": v1alpha1.ManagedBy, v1alpha1.LabelComponent: "facade",
+		}},
+		Spec: corev1.PodSpec{NodeName: k.node, Containers: []corev1.Container{{Name: "facade", Image: "x"}}},
+	}
+	if _, stderr, err := run(t, ns, "open", "--user=ada", "--facade-namespace="+ns); err == nil || !strings.Contains(err.Error(), "no facade runs") {
+		t.Errorf("without a facade: %v, %s", err, stderr)
+	}
+	create(t, pod)
+	pod.Status.Phase = corev1.PodRunning
+	if err := env.Client.Status().Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	opened := begin(t, kubeconfig, ns, "open", "--user=ada", "--facade-namespace="+ns)
+	testenv.Await(t, func() error {
+		if out := opened.out.String(); !strings.HasPrefix(out, "http://127.0.0.1:") || !strings.HasSuffix(out, "/signin#code=once\n") {
+			return errors.New(out + opened.errOut.String())
 		}
 		return nil
 	})
 	opened.stop()
 	if err := opened.wait(t); err != nil {
 		t.Errorf("Ctrl-C: %v", err)
-	}
-	if _, _, err := run(t, ns, "stop", "c", "--wait=false"); err != nil {
-		t.Fatal(err)
-	}
-	awaitState(t, ns, "c", "STOPPED", "Suspended")
-	if _, _, err := run(t, ns, "open", "c"); err == nil || !strings.Contains(err.Error(), "Suspended") {
-		t.Errorf("a session that is stopped: %v", err)
 	}
 }

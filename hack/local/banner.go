@@ -1,10 +1,16 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
 // say prints a line with the time since the start.
@@ -28,11 +34,40 @@ func (l *local) kubectl() string {
 	return path
 }
 
-func (l *local) printBanner() {
+// signInLink is the path of a link that signs in once; that of the page where none can be had.
+func (l *local) signInLink(ctx context.Context) string {
+	var link rest.SignInLink
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	err := cluster.Retry(ctx, retryInterval, func(ctx context.Context) error { // the facade may not know the key yet
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, l.facadeURL()+"/api/signin/link", http.NoBody)
+		if err != nil {
+			return err
+		}
+		request.Header.Set(rest.KeyHeader, l.sessionKey)
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return fmt.Errorf("the facade answers %s", response.Status)
+		}
+		return json.NewDecoder(response.Body).Decode(&link)
+	})
+	if err != nil {
+		l.say("no link to sign in with: %v", err)
+		return "/"
+	}
+	return link.Path
+}
+
+func (l *local) printBanner(ctx context.Context) {
+	link := l.signInLink(ctx)
 	fmt.Fprintf(l.out, `
 Parley is ready.
 
-  page         %[1]s/signin#key=%[2]s
+  page         %[1]s%[8]s
   facade       %[1]s
   session key  %[2]s
   kubeconfig   %[3]s
@@ -42,12 +77,12 @@ Try:
     -H "X-Session-API-Key: $(cat %[7]s)" -d '{"language": "en"}'
   KUBECONFIG=%[3]s %[4]s get parley -A
 
-The link signs you in: whoever has it, or the session key, is you.
+The page's link signs you in once, within ten minutes; kubectl parley open makes another.
 
 Sessions run as local processes, as you and without isolation: for development only.
 Images are not used; what sessions print is in %[6]s.
 
 Ctrl-C stops everything and keeps the data. Logs are in %[5]s.
 `, l.facadeURL(), l.sessionKey, l.kubeconfigFile(), l.kubectl(), filepath.Join(l.stateDir, "log"), l.podLogs(),
-		l.sessionKeyFile())
+		l.sessionKeyFile(), link)
 }

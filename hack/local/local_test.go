@@ -190,6 +190,29 @@ func (i installation) sessionKey(t *testing.T) string {
 	return string(key)
 }
 
+// signsInOnce uses the link of the banner twice.
+func (i installation) signsInOnce(t *testing.T) {
+	t.Helper()
+	_, rest, _ := strings.Cut(i.output(), "/signin#code=")
+	code, _, _ := strings.Cut(rest, "\n")
+	facade := fmt.Sprintf("http://127.0.0.1:%d", i.port)
+	for try, want := range []int{http.StatusOK, http.StatusUnauthorized} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, facade+"/api/signin", strings.NewReader(`{"code": "`+code+`"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Origin", facade)
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		if answer.StatusCode != want {
+			t.Errorf("the link, used %d times before, is answered %s", try, answer.Status)
+		}
+	}
+}
+
 func TestLocalClusterFromStartToStopAndBack(t *testing.T) {
 	i := newInstallation(t)
 	note := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "note"}}
@@ -211,6 +234,7 @@ func TestLocalClusterFromStartToStopAndBack(t *testing.T) {
 	if !strings.Contains(i.output(), key) {
 		t.Error("the banner does not show the session key")
 	}
+	i.signsInOnce(t)
 	first.signal(t, "local", syscall.SIGINT)
 	if status := first.awaitEnd(t); !status.Exited() || status.ExitStatus() != 0 {
 		t.Errorf("after SIGINT: status %d\n%s", status, i.output())

@@ -128,7 +128,7 @@ func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) e
 	l.supervisor, ctx = cluster.Supervise(ctx, filepath.Join(o.stateDir, "log"))
 	err = l.start(ctx)
 	if err == nil {
-		l.printBanner()
+		l.printBanner(ctx)
 		l.serve(ctx)
 	}
 	// A death or a signal explains the failure of whatever step it hit.

@@ -43,6 +43,8 @@ type Credential struct {
 	UID types.UID
 	// Expires is when a cookie ends; zero for a key.
 	Expires time.Time
+	// ID by which a cookie can be ended before.
+	ID string
 }
 
 // CredentialOf a session key.
@@ -77,5 +79,8 @@ func Authenticate(ctx context.Context, directory Directory, shown Credential) (*
 		return nil, answer.Unauthorized
 	}
 	settings := &found[0]
+	if shown.ID != "" && HasEnded(settings, shown.ID) {
+		return nil, answer.Unauthorized
+	}
 	return &User{Namespace: settings.Namespace, Name: settings.Name, UID: settings.UID, Settings: settings}, nil
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 	"slices"
 
@@ -59,6 +60,17 @@ func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings
 	}
 	result, _, err := unstructured.NestedMap(settings.Object, "spec")
 	return result, err
+}
+
+// Annotate settings as they were read. Who has changed them since makes it fail with a conflict.
+func (c *Cluster) Annotate(ctx context.Context, over *v1alpha1.UserSettings, name, value string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": over.ResourceVersion, "uid": over.UID, "annotations": map[string]string{name: value},
+	}})
+	if err != nil {
+		return err
+	}
+	return c.live.Patch(ctx, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: over.Namespace, Name: over.Name}}, client.RawPatch(types.MergePatchType, patch))
 }
 
 // WriteSecret creates a Secret or replaces it. Between the two the operator may have pruned it.

@@ -55,6 +55,7 @@ func (s *server) accountOperations() map[string]map[string]operation {
 		"/api/add-git-providers": {"POST": {do: func(ctx context.Context, r request) (any, error) {
 			return s.settings.AddProviders(ctx, r.user, r.body)
 		}, readsBody: true}},
+		"/api/signin/link":           {"POST": {do: s.link}},
 		"/api/markdown":              {"POST": {do: renderMarkdown, readsBody: true}},
 		"/api/unset-provider-tokens": {"POST": get(s.settings.UnsetProviders)},
 	}

@@ -14,6 +14,7 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
 	"github.com/parley-dev/parley/cmd/facade/archive"
@@ -64,6 +65,8 @@ type Cluster interface {
 	settings.Cluster
 	conversations.Cluster
 	Catalogue
+	// Annotate settings as they were read.
+	Annotate(ctx context.Context, over *v1alpha1.UserSettings, name, value string) error
 	// Ready says why requests cannot be served now.
 	Ready(ctx context.Context) error
 }

@@ -1,13 +1,19 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/settings"
 )
 
@@ -61,11 +67,11 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 	case err != nil:
 		return nil, answer.Refuse(http.StatusBadRequest, "The body could not be read")
 	}
-	key, details := rest.DecodeSignIn(body)
+	given, details := rest.DecodeSignIn(body)
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
-	u, shown, err := s.identify(r, key, true)
+	u, shown, err := s.opened(r, given)
 	if err != nil {
 		return nil, err
 	}
@@ -73,18 +79,84 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := s.limits.Take(string(u.UID)); err != nil {
 		return nil, err
 	}
+	if given.Code != "" {
+		if err := s.end(r.Context(), u, shown); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.cookies.Give(w, r, u, shown.KeyHash); err != nil {
 		return nil, err
 	}
 	return s.session(r, u)
 }
 
-// signOut takes the cookie away, whether it is still good or not.
+// opened is who signs in, with the key or with the code of a link.
+func (s *server) opened(r *http.Request, given rest.SignIn) (*access.User, access.Credential, error) {
+	if given.Code == "" {
+		return s.identify(r, given.Key, true)
+	}
+	shown, valid := s.cookies.Linked(given.Code)
+	if !valid {
+		s.metrics.authFailures.Inc()
+		return nil, shown, answer.Unauthorized
+	}
+	u, err := access.Authenticate(r.Context(), s.cluster, shown)
+	return u, shown, err
+}
+
+// end a sign-in before its time, once: it is written down with the user's settings, so that every facade knows. Who comes second is
+// nobody.
+func (s *server) end(ctx context.Context, u *access.User, shown access.Credential) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
+	defer cancel()
+	const tries = 5
+	for try := 1; ; try++ {
+		live, err := settings.Live(ctx, s.cluster, u)
+		if err != nil {
+			return err
+		}
+		if access.HasEnded(live, shown.ID) {
+			return answer.Unauthorized
+		}
+		err = s.cluster.Annotate(ctx, live, v1alpha1.AnnotationEndedSignIns, access.Ended(live, shown, time.Now()))
+		if apierrors.IsConflict(err) && try < tries {
+			continue
+		}
+		if err != nil {
+			return cluster.Refusal(ctx, err, nil)
+		}
+		return nil
+	}
+}
+
+// link that signs the user in, once, for who has no key to type.
+func (s *server) link(_ context.Context, r request) (any, error) {
+	code, err := s.cookies.Link(r.user, r.shown.KeyHash)
+	if err != nil {
+		return nil, err
+	}
+	shown, _ := s.cookies.Linked(code)
+	return rest.SignInLink{Path: "/signin#code=" + code, ExpiresAt: shown.Expires.UTC()}, nil
+}
+
+// signOut takes the cookie away, whether it is still good or not, and has it be good no longer.
 func (s *server) signOut(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := s.cookies.SameOrigin(r); err != nil {
 		return nil, err
 	}
 	s.cookies.Take(w, r)
+	if shown, signedIn := s.cookies.Credential(r); signedIn {
+		u, err := access.Authenticate(r.Context(), s.cluster, shown)
+		if err == nil {
+			err = s.limits.Take(string(u.UID))
+		}
+		if err == nil {
+			err = s.end(r.Context(), u, shown)
+		}
+		if err != nil && !errors.Is(err, answer.Unauthorized) {
+			return nil, err // the browser has no cookie any more, and yet it is not ended
+		}
+	}
 	return rest.Session{}, nil
 }
 

@@ -110,6 +110,9 @@ func TestWhoSignsInNeedsTheKeyNoMore(t *testing.T) {
 		t.Error("the cookie is still there")
 	}
 	b.wants(401, "GET", "/api/conversations", "")
+	b.cookie = kept // somebody has a copy
+	b.wants(401, "GET", "/api/conversations", "")
+	b.wants(200, "POST", "/api/signout", "")
 	b.cookie = &http.Cookie{Name: kept.Name, Value: kept.Value[:len(kept.Value)-2] + "AA"}
 	b.wants(401, "GET", "/api/conversations", "")
 }

@@ -18,7 +18,10 @@ import (
 const stubKey = "key-of-the-stub"
 
 // stubCluster is no cluster. It agrees to everything and keeps nothing, so that what is before it can be fuzzed.
-type stubCluster struct{ conversations []v1alpha1.Conversation }
+type stubCluster struct {
+	conversations []v1alpha1.Conversation
+	annotations   map[string]string
+}
 
 var _ Cluster = &stubCluster{}
 
@@ -31,13 +34,24 @@ func stubSettings() *v1alpha1.UserSettings {
 
 func (c *stubCluster) UsersByKeyHash(_ context.Context, hash string) ([]v1alpha1.UserSettings, error) {
 	if sum := sha256.Sum256([]byte(stubKey)); hash == hex.EncodeToString(sum[:]) {
-		return []v1alpha1.UserSettings{*stubSettings()}, nil
+		return []v1alpha1.UserSettings{*c.settings()}, nil
 	}
 	return nil, nil
 }
 
+func (c *stubCluster) settings() *v1alpha1.UserSettings {
+	settings := stubSettings()
+	settings.Annotations = c.annotations
+	return settings
+}
+
 func (c *stubCluster) Settings(context.Context, types.NamespacedName) (*v1alpha1.UserSettings, error) {
-	return stubSettings(), nil
+	return c.settings(), nil
+}
+
+func (c *stubCluster) Annotate(_ context.Context, _ *v1alpha1.UserSettings, name, value string) error {
+	c.annotations = map[string]string{name: value}
+	return nil
 }
 
 func (c *stubCluster) ApplySettings(_ context.Context, _ *v1alpha1.UserSettings, spec map[string]any, _ cluster.ApplyOptions) (map[string]any, error) {

@@ -3,6 +3,7 @@ package signin
 
 import (
 	"crypto/hmac"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
@@ -18,6 +19,9 @@ import (
 
 // life of a cookie: a working day. Another key of the user ends it before.
 const life = 12 * time.Hour
+
+// linkLife is how long a link that signs in may be used.
+const linkLife = 10 * time.Minute
 
 // The cookie's name. Browsers take the first only over TLS, for this very host and from it, so that no page of a neighbouring host
 // can sign somebody in as somebody else.
@@ -46,6 +50,15 @@ type claims struct {
 	UID     types.UID `json:"uid"`
 	KeyHash string    `json:"key"`
 	Expires int64     `json:"exp"`
+	// ID by which it can be ended before its time.
+	ID string `json:"id"`
+	// Link says that it is no cookie, but gives one, once.
+	Link bool `json:"link,omitempty"`
+}
+
+// credential that the claims are.
+func (s claims) credential() access.Credential {
+	return access.Credential{KeyHash: s.KeyHash, UID: s.UID, Expires: time.Unix(s.Expires, 0), ID: s.ID}
 }
 
 var encoding = base64.RawURLEncoding
@@ -84,7 +97,7 @@ func (c *Cookies) read(value string) (said claims, valid bool) {
 	if err != nil || json.Unmarshal(text, &said) != nil {
 		return said, false
 	}
-	return said, said.UID != "" && said.KeyHash != "" && c.now().Unix() < said.Expires
+	return said, said.UID != "" && said.KeyHash != "" && said.ID != "" && c.now().Unix() < said.Expires
 }
 
 // Credential of the cookie that came with a request; none where there is no valid one.
@@ -94,17 +107,37 @@ func (c *Cookies) Credential(r *http.Request) (access.Credential, bool) {
 		return access.Credential{}, false
 	}
 	said, valid := c.read(sent.Value)
-	if !valid {
+	if !valid || said.Link {
 		return access.Credential{}, false
 	}
-	return access.Credential{KeyHash: said.KeyHash, UID: said.UID, Expires: time.Unix(said.Expires, 0)}, true
+	return said.credential(), true
 }
+
+// Link is a code that signs a user in, once and soon.
+func (c *Cookies) Link(u *access.User, keyHash string) (code string, err error) {
+	code, err = c.sign(claims{UID: u.UID, KeyHash: keyHash, Expires: c.now().Add(linkLife).Unix(), ID: rand.Text(), Link: true})
+	if err != nil {
+		return "", noKeyYet
+	}
+	return code, nil
+}
+
+// Linked is the credential of a link's code. Whether it was used already it does not say.
+func (c *Cookies) Linked(code string) (access.Credential, bool) {
+	said, valid := c.read(code)
+	if !valid || !said.Link {
+		return access.Credential{}, false
+	}
+	return said.credential(), true
+}
+
+var noKeyYet = answer.Later(http.StatusServiceUnavailable, "The facade has no key yet to sign people in with", 5*time.Second)
 
 // Give a user the cookie.
 func (c *Cookies) Give(w http.ResponseWriter, r *http.Request, u *access.User, keyHash string) error {
-	value, err := c.sign(claims{UID: u.UID, KeyHash: keyHash, Expires: c.now().Add(life).Unix()})
+	value, err := c.sign(claims{UID: u.UID, KeyHash: keyHash, Expires: c.now().Add(life).Unix(), ID: rand.Text()})
 	if err != nil {
-		return answer.Later(http.StatusServiceUnavailable, "The facade has no key yet to sign people in with", 5*time.Second)
+		return noKeyYet
 	}
 	http.SetCookie(w, c.cookie(r, value, int(life.Seconds())))
 	return nil

@@ -2,9 +2,13 @@ package signin
 
 import (
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/parley-dev/parley/cmd/facade/access"
 )
 
 func cookiesAt(now *time.Time, secret string) *Cookies {
@@ -16,7 +20,7 @@ func cookiesAt(now *time.Time, secret string) *Cookies {
 func TestACookieIsGoodForHalfADay(t *testing.T) {
 	now := time.Date(2026, 1, 1, 8, 0, 0, 0, time.UTC)
 	c := cookiesAt(&now, "secret")
-	value, err := c.sign(claims{UID: "1", KeyHash: "h", Expires: now.Add(life).Unix()})
+	value, err := c.sign(claims{UID: "1", KeyHash: "h", Expires: now.Add(life).Unix(), ID: "i"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +37,7 @@ func TestACookieIsGoodForHalfADay(t *testing.T) {
 func TestAForgedCookieIsNone(t *testing.T) {
 	now := time.Now()
 	c := cookiesAt(&now, "secret")
-	said := claims{UID: "1", KeyHash: "h", Expires: now.Add(life).Unix()}
+	said := claims{UID: "1", KeyHash: "h", Expires: now.Add(life).Unix(), ID: "i"}
 	good, err := c.sign(said)
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +46,7 @@ func TestAForgedCookieIsNone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eve, err := c.sign(claims{UID: "2", KeyHash: "h", Expires: said.Expires})
+	eve, err := c.sign(claims{UID: "2", KeyHash: "h", Expires: said.Expires, ID: "i"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +54,8 @@ func TestAForgedCookieIsNone(t *testing.T) {
 	eveBody, _, _ := strings.Cut(eve, ".")
 	for name, value := range map[string]string{
 		"of another secret": other, "of another body": eveBody + "." + signature, "unsigned": body, "with an empty signature": body + ".",
-		"with more": good + "A", "empty": "", "no base64": "%.%", "nobody's": mustSign(t, c, claims{KeyHash: "h", Expires: said.Expires}),
+		"without an id": mustSign(t, c, claims{UID: "1", KeyHash: "h", Expires: said.Expires}),
+		"with more":     good + "A", "empty": "", "no base64": "%.%", "nobody's": mustSign(t, c, claims{KeyHash: "h", Expires: said.Expires, ID: "i"}),
 	} {
 		if _, valid := c.read(value); valid {
 			t.Errorf("one %s is taken", name)
@@ -69,4 +74,28 @@ func mustSign(t *testing.T, c *Cookies, said claims) string {
 		t.Fatal(err)
 	}
 	return value
+}
+
+func TestALinkIsNoCookieAndACookieIsNoLink(t *testing.T) {
+	now := time.Date(2026, 1, 1, 8, 0, 0, 0, time.UTC)
+	c := cookiesAt(&now, "secret")
+	code, err := c.Link(&access.User{UID: "1"}, "h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := httptest.NewRequest("GET", "http://parley.example.com/", nil)
+	r.AddCookie(&http.Cookie{Name: plainName, Value: code})
+	if _, is := c.Credential(r); is {
+		t.Error("a link is taken for a cookie")
+	}
+	if shown, is := c.Linked(code); !is || shown.UID != "1" || shown.KeyHash != "h" || shown.ID == "" {
+		t.Errorf("the link is of %+v, %v", shown, is)
+	}
+	if _, is := c.Linked(mustSign(t, c, claims{UID: "1", KeyHash: "h", Expires: now.Add(life).Unix(), ID: "i"})); is {
+		t.Error("a cookie is taken for a link")
+	}
+	now = now.Add(linkLife)
+	if _, is := c.Linked(code); is {
+		t.Error("it is good for longer")
+	}
 }

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/hack/scriptedmodel"
 	"github.com/parley-dev/parley/hack/testenv"
 )
@@ -196,10 +197,14 @@ func TestALinkSignsIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := startBrowser(t, host.Host)
-	b.do(chromedp.Navigate(ada.url + "/signin#key=" + ada.key))
+	link := ada.url + decode[rest.SignInLink](t, ada.wants(t, 200, "POST", "/api/signin/link", "")).Path
+	b.do(chromedp.Navigate(link))
 	b.reads("No conversations yet.")
-	b.sees("location.pathname === '/' && !location.href.includes('key')")
+	b.sees("location.pathname === '/' && !location.href.includes('code')")
 	b.allWell()
+	if code, _ := (&person{url: ada.url}).do(t, "POST", "/api/signin", `{"code": "`+strings.TrimPrefix(link, ada.url+"/signin#code=")+`"}`); code != 403 && code != 401 {
+		t.Errorf("used again, the link is answered %d", code)
+	}
 }
 
 // What the other tests rely on: nothing that goes wrong in the browser is missed.

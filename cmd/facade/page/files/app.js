@@ -41,7 +41,8 @@ async function showView() {
   showTop();
   if (!session.user) {
     document.title = 'Sign in – Parley';
-    showSignIn(main, (answer) => { session = answer; showView(); });
+    const reason = session.spent ? 'The link was used before, or is too old. Sign in with your key, or get another link.' : '';
+    showSignIn(main, (answer) => { session = answer; showView(); }, reason);
     return;
   }
   const [pattern, view, title] = views.find(([form]) => form.test(location.hash)) || views.at(-1);

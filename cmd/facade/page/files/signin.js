@@ -1,10 +1,10 @@
-// Signing in with the session key, by hand or by a link.
+// Signing in: with the session key by hand, or by a link that works once.
 import { post } from './api.js';
 import { h, show, busy } from './render.js';
 
-export function showSignIn(main, then) {
+export function showSignIn(main, then, reason = '') {
   const key = h('input', { id: 'key', type: 'password', autocomplete: 'current-password', required: true, 'aria-describedby': 'key-help' });
-  const failed = h('p', { class: 'failed', role: 'alert' });
+  const failed = h('p', { class: 'failed', role: 'alert' }, reason);
   const button = h('button', { type: 'submit', class: 'main' }, 'Sign in');
   const form = h('form', { class: 'card signin' },
     h('h1', null, 'Sign in'),
@@ -24,16 +24,17 @@ export function showSignIn(main, then) {
   key.focus();
 }
 
-// signInByLink takes the key from /signin#key=…, and out of the address at once.
+// signInByLink takes the code from /signin#code=…, and out of the address at once. The link may say where to go then.
 export async function signInByLink() {
   if (location.pathname !== '/signin') return null;
-  const key = new URLSearchParams(location.hash.slice(1)).get('key');
-  history.replaceState(null, '', '/');
-  if (!key) return null;
+  const link = new URLSearchParams(location.hash.slice(1));
+  const [code, then] = [link.get('code'), link.get('then')];
+  history.replaceState(null, '', /^[a-z0-9-]+$/.test(then || '') ? `/#/c/${then}` : '/');
+  if (!code) return null;
   try {
-    return await post('/api/signin', { key });
+    return await post('/api/signin', { code });
   } catch (error) {
-    if (error.status === 401) return { user: null };
+    if (error.status === 401) return { user: null, spent: true };
     throw error;
   }
 }

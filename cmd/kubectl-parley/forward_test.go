@@ -1,0 +1,55 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/parley-dev/parley/hack/testenv"
+)
+
+func TestAPortLeadsToTheSession(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	k := newKubelet(t, ns)
+	session := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "the session answers "+r.URL.Path)
+	}))
+	t.Cleanup(session.Close)
+	k.serves = session.Listener.Addr().String()
+	create(t, conversation(ns, "c"))
+	opened := begin(t, kubeconfig, ns, "forward", "c")
+	k.start("c")
+	testenv.Await(t, func() error {
+		if !strings.HasPrefix(opened.out.String(), "http://127.0.0.1:") {
+			return errors.New(opened.errOut.String())
+		}
+		return nil
+	})
+	url := strings.TrimSpace(opened.out.String())
+	testenv.Await(t, func() error {
+		response, err := http.Get(url + "/alive")
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		if body, err := io.ReadAll(response.Body); err != nil || string(body) != "the session answers /alive" {
+			return errors.New("answer " + string(body))
+		}
+		return nil
+	})
+	opened.stop()
+	if err := opened.wait(t); err != nil {
+		t.Errorf("Ctrl-C: %v", err)
+	}
+	if _, _, err := run(t, ns, "stop", "c", "--wait=false"); err != nil {
+		t.Fatal(err)
+	}
+	awaitState(t, ns, "c", "STOPPED", "Suspended")
+	if _, _, err := run(t, ns, "forward", "c"); err == nil || !strings.Contains(err.Error(), "Suspended") {
+		t.Errorf("a session that is stopped: %v", err)
+	}
+}
