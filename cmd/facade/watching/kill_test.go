@@ -128,7 +128,7 @@ func TestKillsLoseAndRepeatNothing(t *testing.T) {
 		return len(acknowledged)
 	}
 	dice := rand.New(rand.NewPCG(1, 2))
-	for kill := range 8 {
+	for kill := range 9 {
 		before := heard()
 		testenv.Await(t, func() error {
 			if heard() < before+1+dice.IntN(3) {
@@ -136,11 +136,20 @@ func TestKillsLoseAndRepeatNothing(t *testing.T) {
 			}
 			return nil
 		})
-		if kill%2 == 0 {
+		switch kill % 3 {
+		case 0:
 			facade.Kill()
 			facade = start()
-		} else {
+		case 1:
 			killRuntime(t, podUID(t, ada, "talk"))
+		case 2:
+			suite.manager.kill()
+			if kill > 3 { // the session goes on without anybody who operates it
+				killRuntime(t, podUID(t, ada, "talk"))
+			}
+			if err := suite.manager.start(); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	cancel()

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -17,14 +16,10 @@ import (
 // plugin runs kubectl parley as somebody types it.
 func (p *person) plugin(t *testing.T, in io.Reader, args ...string) (string, error) {
 	t.Helper()
-	kubeconfig := filepath.Join(suite.dir, "admin.kubeconfig")
-	if err := os.WriteFile(kubeconfig, suite.KubeConfig, 0o600); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	command := exec.CommandContext(ctx, program("kubectl-parley"), append(args, "-n", p.namespace, "--facade", p.url)...)
-	command.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
+	command.Env = append(os.Environ(), "KUBECONFIG="+adminKubeconfig())
 	command.Stdin = in
 	var output, errs bytes.Buffer
 	command.Stdout, command.Stderr = &output, &errs

@@ -39,8 +39,9 @@ const patience = 30 * time.Second
 // suite is what all tests share.
 var suite struct {
 	*facadeenv.Env
-	dir    string
-	facade *facadeenv.Facade
+	dir     string
+	facade  *facadeenv.Facade
+	manager *managing
 }
 
 func TestMain(m *testing.M) {
@@ -58,13 +59,17 @@ func runSuite(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer func() { _ = os.RemoveAll(suite.dir) }()
-	if err := build("facade", "runtime", "agent", "kubectl-parley"); err != nil {
+	if err := build("manager", "facade", "runtime", "agent", "kubectl-parley"); err != nil {
 		return 0, err
 	}
-	if suite.Env, err = facadeenv.Start(suite.dir, true); err != nil {
+	if suite.Env, err = facadeenv.Start(suite.dir, false); err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, suite.Stop()) }()
+	if suite.manager, err = startManager(); err != nil {
+		return 0, err
+	}
+	defer suite.manager.kill()
 	stopNode, err := startNode()
 	if err != nil {
 		return 0, err

@@ -1,0 +1,66 @@
+package watching_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/parley-dev/parley/hack/facadeenv"
+	"github.com/parley-dev/parley/hack/testenv"
+)
+
+// managing is the manager as a process, which can be killed. The webhook that the API server asks is another.
+type managing struct {
+	mu      sync.Mutex
+	command *exec.Cmd
+	log     testenv.Log
+}
+
+func adminKubeconfig() string { return filepath.Join(suite.dir, "admin.kubeconfig") }
+
+// start the manager, and wait until it runs.
+func (m *managing) start() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	health := facadeenv.FreeAddress()
+	m.command = exec.Command(program("manager"),
+		"--kubeconfig="+adminKubeconfig(), "--namespace=parley-system", "--runtime-image=example.com/parley:1", "--leader-elect=false",
+		"--archive-url=http://"+suite.ArchiveAddress, "--metrics-bind-address=0", "--health-probe-bind-address="+health,
+		"--webhook-bind-address="+facadeenv.FreeAddress(), "--webhook-cert-dir="+filepath.Join(suite.dir, "webhook"), "--webhook-cert-rotation=false")
+	m.command.Stdout, m.command.Stderr = &m.log, &m.log
+	if err := m.command.Start(); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(patience); ; <-time.After(50 * time.Millisecond) {
+		answer, err := http.Get("http://" + health + "/healthz")
+		if err == nil {
+			_ = answer.Body.Close()
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return errors.Join(fmt.Errorf("the manager does not run: %w\n%s", err, &m.log), m.command.Process.Kill())
+		}
+	}
+}
+
+// kill ends the manager without a warning.
+func (m *managing) kill() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_ = m.command.Process.Kill()
+	_ = m.command.Wait()
+}
+
+// startManager has sessions operated by a process.
+func startManager() (*managing, error) {
+	if err := os.WriteFile(adminKubeconfig(), suite.KubeConfig, 0o600); err != nil {
+		return nil, err
+	}
+	m := &managing{}
+	return m, m.start()
+}
