@@ -13,6 +13,8 @@ const (
 	ArchiveRoot   = "/sessions/"
 	ArchiveEvents = "/events"
 	ArchiveEnd    = "/end"
+	// ArchiveAside makes room for a journal that began anew: what is kept is put aside.
+	ArchiveAside = "/aside"
 )
 
 // What the archive is asked with.
@@ -21,18 +23,27 @@ const (
 	ArchiveFrom = "from"
 	// ArchiveJournal tells journals apart: one that began anew has other events under the same ids.
 	ArchiveJournal = "journal"
+	// ArchivePrevious is the name of the event before a segment. It must be the last that is kept, so that two journals are never mixed.
+	ArchivePrevious = "previous"
+	// ArchiveAttempt is the attempt of the session that asks. One that was taken for dead may still hand something over when another
+	// has taken its place: the later one has the archive.
+	ArchiveAttempt = "attempt"
+	// ArchiveEarlier is the number of a journal that was put aside; 1 is the last of them.
+	ArchiveEarlier = "earlier"
 )
 
-// JournalName tells a journal from others by its first event.
+// JournalName tells a journal from others by its first event, and any event from others.
 func JournalName(first []byte) string {
 	sum := sha256.Sum256(first)
 	return hex.EncodeToString(sum[:12])
 }
 
-// ArchivePosition is what the archive answers: the id of the event that it wants next, and which journal it has.
+// ArchivePosition is what the archive answers: the id of the event that it wants next, and what it has.
 type ArchivePosition struct {
 	Next    int    `json:"next"`
 	Journal string `json:"journal,omitempty"`
+	// Last is the name of the last event.
+	Last string `json:"last,omitempty"`
 }
 
 // Ending is what a session leaves at its end besides its events.

@@ -184,7 +184,7 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	if err != nil {
 		return nil, err
 	}
-	kept := archive.New(s.doc.ArchiveURL, s.doc.UID, s.store.Key(session.ArchiveTokenFile), s.log)
+	kept := archive.New(s.doc.ArchiveURL, s.doc.UID, s.store.Key(session.ArchiveTokenFile), s.env.attempt, s.log)
 	s.restore(ctx, kept, records.File(journalFile))
 	events, err := journal.Open(records.File(journalFile), s.store.Mask)
 	if err != nil {

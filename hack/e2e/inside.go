@@ -50,7 +50,6 @@ func runInside(ctx context.Context, o options) error {
 		err = serveImages(ctx, imagesDir(o.state), hungryImage)
 	}
 	if err == nil {
-		go n.provisionVolumes(ctx)
 		err = n.check(ctx)
 	}
 	if err == nil && o.hold {
@@ -81,7 +80,10 @@ func (n *inside) up(ctx context.Context) error {
 		{"kubelet", time.Minute, n.startKubelet},
 		{"kube-proxy", time.Minute, n.startProxy},
 		{"node is ready", 2 * time.Minute, n.awaitNode},
-		{"storage", time.Minute, n.makeStorageClass},
+		{"storage", time.Minute, func(step context.Context) error {
+			go n.provisionVolumes(ctx) // Parley itself needs one
+			return n.makeStorageClass(step)
+		}},
 		{"Parley is installed", time.Minute, n.installParley},
 		{"Parley is ready", 3 * time.Minute, n.awaitParley},
 		{"the shipped class", time.Minute, n.makeDefaultClass},

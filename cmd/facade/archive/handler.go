@@ -49,6 +49,7 @@ func NewHandler(store *Store, conversations Conversations, public func() (ed2551
 	h.mux.HandleFunc("GET "+at, h.session(h.position))
 	h.mux.HandleFunc("GET "+at+session.ArchiveEvents, h.session(h.read))
 	h.mux.HandleFunc("POST "+at+session.ArchiveEvents, h.session(h.append))
+	h.mux.HandleFunc("POST "+at+session.ArchiveAside, h.session(h.aside))
 	h.mux.HandleFunc("GET "+at+session.ArchiveEnd, h.session(h.ending))
 	h.mux.HandleFunc("POST "+at+session.ArchiveEnd, h.session(h.end))
 	h.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { answer.Write(w, nil, answer.NotFound) })
@@ -78,7 +79,7 @@ func (h *Handler) session(do func(ctx context.Context, w http.ResponseWriter, r 
 	}
 }
 
-var errFrom = answer.Refuse(http.StatusUnprocessableEntity, "from: it is the id of an event")
+var errFrom = answer.Refuse(http.StatusUnprocessableEntity, "it is a number, of an event or of a journal")
 
 // gone is answered for a conversation that was deleted: nothing more is kept of it.
 var gone = answer.Refuse(http.StatusGone, "There is no such conversation")
@@ -97,8 +98,11 @@ func (h *Handler) admit(ctx context.Context, r *http.Request, uid string) error 
 		return answer.Unavailable
 	case !found:
 		return gone
+	case r.Method == http.MethodGet:
+		return nil
 	}
-	return nil
+	attempt, _ := strconv.Atoi(r.URL.Query().Get(session.ArchiveAttempt)) // those that do not say are of an older version
+	return refusal(h.store.Claim(uid, attempt))
 }
 
 func (h *Handler) position(ctx context.Context, w http.ResponseWriter, _ *http.Request, uid string) error {
@@ -112,23 +116,40 @@ func (h *Handler) position(ctx context.Context, w http.ResponseWriter, _ *http.R
 
 // read sends the events from an id on: to a session that has lost its workspace, or to a facade.
 func (h *Handler) read(_ context.Context, w http.ResponseWriter, r *http.Request, uid string) error {
-	from := 0
-	if text := r.URL.Query().Get(session.ArchiveFrom); text != "" {
-		var err error
-		if from, err = strconv.Atoi(text); err != nil || from < 0 {
-			return errFrom
+	number := func(name string) (n int, err error) {
+		if text := r.URL.Query().Get(name); text != "" {
+			n, err = strconv.Atoi(text)
 		}
+		if err != nil || n < 0 {
+			err = errFrom
+		}
+		return n, err
+	}
+	from, err := number(session.ArchiveFrom)
+	if err != nil {
+		return err
+	}
+	earlier, err := number(session.ArchiveEarlier)
+	if err != nil {
+		return err
 	}
 	control := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "application/jsonl")
 	begun, failed := false, error(nil)
-	err := h.store.Events(r.Context(), uid, from, func(_ int, event json.RawMessage) bool {
+	visit := func(_ int, event json.RawMessage) bool {
 		_ = control.SetWriteDeadline(time.Now().Add(writeTimeout))
 		begun = true
 		_, failed = w.Write(append(event, '\n'))
 		return failed == nil
-	})
+	}
+	if earlier > 0 {
+		err = h.store.Earlier(r.Context(), uid, earlier, visit)
+	} else {
+		err = h.store.Events(r.Context(), uid, from, visit)
+	}
 	switch {
+	case errors.Is(err, ErrNothing) && earlier > 0:
+		return answer.NotFound
 	case errors.Is(err, ErrNothing):
 		return nil
 	case failed != nil, err != nil && begun:
@@ -160,18 +181,37 @@ func (h *Handler) append(ctx context.Context, w http.ResponseWriter, r *http.Req
 		return err
 	}
 	defer done()
-	next, err := h.store.Append(ctx, uid, r.URL.Query().Get(session.ArchiveJournal), from, lines)
+	query := r.URL.Query()
+	segment := Segment{Journal: query.Get(session.ArchiveJournal), Previous: query.Get(session.ArchivePrevious), From: from, Lines: lines}
+	position, err := h.store.Append(ctx, uid, segment)
+	if err != nil {
+		return refusal(err)
+	}
+	answer.Write(w, position, nil)
+	return nil
+}
+
+// refusal of what is not taken; any other error is as it is.
+func refusal(err error) error {
 	switch {
 	case errors.Is(err, ErrMalformed):
 		return answer.Refuse(http.StatusUnprocessableEntity, err.Error())
 	case errors.Is(err, ErrOtherJournal):
 		return answer.Refuse(http.StatusConflict, err.Error())
+	case errors.Is(err, ErrSuperseded):
+		return answer.Refuse(http.StatusForbidden, err.Error())
 	case errors.Is(err, ErrFull):
 		return answer.Refuse(http.StatusRequestEntityTooLarge, err.Error())
-	case err != nil:
-		return err
 	}
-	answer.Write(w, session.ArchivePosition{Next: next}, nil)
+	return err
+}
+
+// aside makes room for a journal that began anew.
+func (h *Handler) aside(ctx context.Context, w http.ResponseWriter, _ *http.Request, uid string) error {
+	if err := h.store.Aside(ctx, uid); err != nil {
+		return refusal(err)
+	}
+	answer.Write(w, session.ArchivePosition{}, nil)
 	return nil
 }
 

@@ -23,6 +23,8 @@ type Reader interface {
 	Position(ctx context.Context, uid string) (session.ArchivePosition, error)
 	// Events visits those from an id on, each once and in order, until visit returns false.
 	Events(ctx context.Context, uid string, from int, visit func(id int, event json.RawMessage) bool) error
+	// Earlier visits the events of a journal that was put aside: 1 is the last of them. ErrNothing says that there is none.
+	Earlier(ctx context.Context, uid string, number int, visit func(id int, event json.RawMessage) bool) error
 	// Ending of a session; ErrNothing where it has not ended.
 	Ending(ctx context.Context, uid string) (*session.Ending, error)
 }
@@ -118,7 +120,16 @@ func (r *Remote) Position(ctx context.Context, uid string) (position session.Arc
 
 // Events visits those from an id on, each once and in order, until visit returns false.
 func (r *Remote) Events(ctx context.Context, uid string, from int, visit func(id int, event json.RawMessage) bool) error {
-	body, err := r.get(ctx, uid, session.ArchiveEvents+"?"+url.Values{session.ArchiveFrom: {strconv.Itoa(from)}}.Encode())
+	return r.events(ctx, uid, url.Values{session.ArchiveFrom: {strconv.Itoa(from)}}, from, visit)
+}
+
+// Earlier visits the events of a journal that was put aside: 1 is the last of them. ErrNothing says that there is none.
+func (r *Remote) Earlier(ctx context.Context, uid string, number int, visit func(id int, event json.RawMessage) bool) error {
+	return r.events(ctx, uid, url.Values{session.ArchiveEarlier: {strconv.Itoa(number)}}, 0, visit)
+}
+
+func (r *Remote) events(ctx context.Context, uid string, query url.Values, from int, visit func(id int, event json.RawMessage) bool) error {
+	body, err := r.get(ctx, uid, session.ArchiveEvents+"?"+query.Encode())
 	if err != nil {
 		return err
 	}

@@ -14,5 +14,7 @@ func TestSegmentsArriveOnceAndInOrderInS3(t *testing.T) {
 	t.Cleanup(server.Close)
 	t.Setenv("AWS_ACCESS_KEY_ID", "id")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "key")
-	testSegments(t, "s3://archive?region=us-east-1&use_path_style=true&disable_https=true&endpoint="+server.URL)
+	address := "s3://archive?region=us-east-1&use_path_style=true&disable_https=true&endpoint=" + server.URL
+	testSegments(t, address)
+	testAside(t, address)
 }

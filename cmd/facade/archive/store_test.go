@@ -42,8 +42,9 @@ var name = session.JournalName([]byte(strings.TrimSuffix(string(lines(0, 1)), "\
 
 func appendTo(t *testing.T, store *archive.Store, uid string, from, to, wantNext int) {
 	t.Helper()
-	if next, err := store.Append(t.Context(), uid, name, from, lines(from, to)); err != nil || next != wantNext {
-		t.Fatalf("after %d to %d the next is %d, %v, want %d", from, to, next, err, wantNext)
+	position, err := store.Append(t.Context(), uid, archive.Segment{Journal: name, From: from, Lines: lines(from, to)})
+	if err != nil || position.Next != wantNext {
+		t.Fatalf("after %d to %d the next is %d, %v, want %d", from, to, position.Next, err, wantNext)
 	}
 }
 
@@ -90,7 +91,7 @@ func testSegments(t *testing.T, address string) {
 			t.Errorf("the position is %+v, %v", position, err)
 		}
 	}
-	if _, err := one.Append(t.Context(), "u", "another", 8, lines(8, 9)); !errors.Is(err, archive.ErrOtherJournal) {
+	if _, err := one.Append(t.Context(), "u", archive.Segment{Journal: "another", From: 8, Lines: lines(8, 9)}); !errors.Is(err, archive.ErrOtherJournal) {
 		t.Errorf("another journal: %v", err)
 	}
 	// It ends, is compacted, and goes on.
@@ -122,7 +123,7 @@ func testSegments(t *testing.T, address string) {
 	}
 }
 
-func TestSegmentsArriveOnceAndInOrder(t *testing.T) { testSegments(t, inDirectory(t)) }
+func TestSegmentsArriveOnceAndInOrderInADirectory(t *testing.T) { testSegments(t, inDirectory(t)) }
 
 // However many facades take how many tries of a session, each event is there once.
 func TestManyTriesAtOnceLeaveEachEventOnce(t *testing.T) {
@@ -132,12 +133,12 @@ func TestManyTriesAtOnceLeaveEachEventOnce(t *testing.T) {
 	for i := range 9 {
 		all.Go(func() {
 			for next, size := 0, i%4+1; next < 60; {
-				got, err := stores[i%3].Append(context.Background(), "u", name, next, lines(next, min(60, next+size)))
+				got, err := stores[i%3].Append(context.Background(), "u", archive.Segment{Journal: name, From: next, Lines: lines(next, min(60, next+size))})
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				next = got
+				next = got.Next
 			}
 		})
 	}
@@ -180,12 +181,12 @@ func TestCompactingCanBeCutOffAnywhere(t *testing.T) {
 func TestWhatIsNoSegmentIsRefused(t *testing.T) {
 	store := open(t, inDirectory(t))
 	for _, text := range []string{"x\n", "{}\n", "{\"id\":1}\n", "{\"id\":0}", "{\"id\":0}\n{\"id\":2}\n", "\n"} {
-		if _, err := store.Append(t.Context(), "u", name, 0, []byte(text)); !errors.Is(err, archive.ErrMalformed) {
+		if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, Lines: []byte(text)}); !errors.Is(err, archive.ErrMalformed) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
 	large := []byte(`{"id":0,"message":"` + strings.Repeat("x", 256<<20) + "\"}\n")
-	if _, err := store.Append(t.Context(), "u", name, 0, large); !errors.Is(err, archive.ErrFull) {
+	if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, Lines: large}); !errors.Is(err, archive.ErrFull) {
 		t.Errorf("too much: %v", err)
 	}
 }

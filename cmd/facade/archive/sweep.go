@@ -86,7 +86,10 @@ func (s *Store) sweepOne(ctx context.Context, uid string, owned bool, retention 
 	case owned:
 		return false, nil
 	case !marked || parsed != nil:
-		return false, s.bucket.WriteAll(ctx, uid+orphanName, []byte(now.UTC().Format(time.RFC3339)), nil)
+		return false, s.write(ctx, uid+orphanName, false, "text/plain", func(w io.Writer) error {
+			_, err := io.WriteString(w, now.UTC().Format(time.RFC3339))
+			return err
+		})
 	case now.Sub(since) < retention:
 		return false, nil
 	}

@@ -162,8 +162,13 @@ func (s *server) trajectory(w http.ResponseWriter, r request) error {
 		return err
 	}
 	out := bufio.NewWriterSize(newPatientWriter(w), 32<<10)
+	if text := r.URL.Query().Get("earlier"); text != "" {
+		return s.earlierTrajectory(r.Context(), w, out, c, text)
+	}
 	if s.isOver(c) {
-		return s.archivedTrajectory(r.Context(), w, out, c)
+		return s.archivedTrajectory(w, out, func(send func(live.Event) error) error {
+			return s.archivedEvents(r.Context(), c, -1, send)
+		})
 	}
 	for next, first := 0, true; ; first = false {
 		page, err := s.page(r.Context(), c, eventRange{start: next, end: -1, limit: maxLimit})
@@ -199,8 +204,35 @@ func (s *server) trajectory(w http.ResponseWriter, r request) error {
 
 // archivedEvents are those that a session left, after one. An error is returned only if none was sent.
 func (s *server) archivedEvents(ctx context.Context, c *v1alpha1.Conversation, after int, send func(live.Event) error) error {
+	return sent(ctx, send, func(visit func(id int, event json.RawMessage) bool) error {
+		err := s.options.Archive.Events(ctx, string(c.UID), after+1, visit)
+		if errors.Is(err, archive.ErrNothing) {
+			return nil
+		}
+		return err
+	})
+}
+
+// earlierTrajectory is that of a journal which the session could not go on from: 1 is the last of them.
+func (s *server) earlierTrajectory(ctx context.Context, w http.ResponseWriter, out *bufio.Writer, c *v1alpha1.Conversation, text string) error {
+	number, err := strconv.Atoi(text)
+	if err != nil || number < 1 {
+		return answer.Invalid(rest.Detail{Type: "int_parsing", Loc: rest.Location{"query", "earlier"}, Msg: "Input should be a number from 1 on"})
+	}
+	if s.options.Archive == nil {
+		return answer.NotFound
+	}
+	return s.archivedTrajectory(w, out, func(send func(live.Event) error) error {
+		return sent(ctx, send, func(visit func(id int, event json.RawMessage) bool) error {
+			return s.options.Archive.Earlier(ctx, string(c.UID), number, visit)
+		})
+	})
+}
+
+// sent events, as they are read. An error is returned only if none was sent.
+func sent(ctx context.Context, send func(live.Event) error, read func(visit func(id int, event json.RawMessage) bool) error) error {
 	begun, failed := false, error(nil)
-	err := s.options.Archive.Events(ctx, string(c.UID), after+1, func(id int, event json.RawMessage) bool {
+	err := read(func(id int, event json.RawMessage) bool {
 		begun = true
 		failed = send(live.Event{ID: id, Data: event})
 		return failed == nil
@@ -208,13 +240,15 @@ func (s *server) archivedEvents(ctx context.Context, c *v1alpha1.Conversation, a
 	switch {
 	case failed != nil, err != nil && begun:
 		panic(http.ErrAbortHandler) // who reads it must see that it is not whole
-	case err != nil && !errors.Is(err, archive.ErrNothing):
+	case errors.Is(err, archive.ErrNothing):
+		return answer.NotFound
+	case err != nil:
 		return unavailable(ctx, err)
 	}
 	return nil
 }
 
-func (s *server) archivedTrajectory(ctx context.Context, w http.ResponseWriter, out *bufio.Writer, c *v1alpha1.Conversation) error {
+func (s *server) archivedTrajectory(w http.ResponseWriter, out *bufio.Writer, read func(send func(live.Event) error) error) error {
 	begun := false
 	begin := func() {
 		if begun {
@@ -225,7 +259,7 @@ func (s *server) archivedTrajectory(ctx context.Context, w http.ResponseWriter, 
 		w.Header().Set("Cache-Control", "no-store")
 		_, _ = out.WriteString(`{"trajectory":[`)
 	}
-	err := s.archivedEvents(ctx, c, -1, func(e live.Event) error {
+	err := read(func(e live.Event) error {
 		begin()
 		if e.ID > 0 {
 			_ = out.WriteByte(',')

@@ -3,6 +3,7 @@
 package archive
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -18,7 +19,6 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
 const (
@@ -27,6 +27,8 @@ const (
 	enough = 256 << 10
 	// requestTimeout bounds one request.
 	requestTimeout = 20 * time.Second
+	// lookTimeout is how long a session that has a journal waits to hear whether the archive has more of it.
+	lookTimeout = 5 * time.Second
 	// firstBackOff and lastBackOff are how long to wait after a failure.
 	firstBackOff = time.Second
 	lastBackOff  = 30 * time.Second
@@ -35,35 +37,38 @@ const (
 // Archive of a session, at the facade.
 type Archive struct {
 	root, token string
+	attempt     int
 	client      *http.Client
 	log         *slog.Logger
 }
 
-// New archive of the session of a Conversation, by its UID; nil where there is no archive.
-func New(address, uid, token string, log *slog.Logger) *Archive {
+// New archive of an attempt of the session of a Conversation, by its UID; nil where there is no archive.
+func New(address, uid, token string, attempt int, log *slog.Logger) *Archive {
 	if address == "" || token == "" {
 		return nil
 	}
 	// The agent's proxy is not on the way to the facade.
 	transport := &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 10 * time.Second, ResponseHeaderTimeout: requestTimeout}
 	return &Archive{
-		root: strings.TrimSuffix(address, "/") + session.ArchiveRoot + url.PathEscape(uid), token: token,
+		root: strings.TrimSuffix(address, "/") + session.ArchiveRoot + url.PathEscape(uid), token: token, attempt: attempt,
 		client: &http.Client{Transport: transport}, log: log,
 	}
 }
 
-// What the facade refuses for good.
+// What is refused: the first two for good.
 var (
 	errGone    = errors.New("the conversation is deleted")
 	errRefused = errors.New("the archive does not take it")
+	// errOther is for now: what the archive has is asked for again.
+	errOther = errors.New("the archive has other events")
 )
 
 func (a *Archive) ask(ctx context.Context, method, path string, query url.Values, body []byte) (*http.Response, error) {
-	target := a.root + path
-	if query != nil {
-		target += "?" + query.Encode()
+	if query == nil {
+		query = url.Values{}
 	}
-	request, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
+	query.Set(session.ArchiveAttempt, strconv.Itoa(a.attempt))
+	request, err := http.NewRequestWithContext(ctx, method, a.root+path+"?"+query.Encode(), bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +86,9 @@ func (a *Archive) ask(ctx context.Context, method, path string, query url.Values
 	switch response.StatusCode {
 	case http.StatusGone:
 		err = fmt.Errorf("%w: %w", errGone, err)
-	case http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+	case http.StatusConflict:
+		err = fmt.Errorf("%w: %w", errOther, err)
+	case http.StatusForbidden, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
 		err = fmt.Errorf("%w: %w", errRefused, err)
 	}
 	return nil, err
@@ -100,9 +107,15 @@ func (a *Archive) position(ctx context.Context, method, path string, query url.V
 	return position, err
 }
 
-// Restore the journal of a session that has lost its workspace, if the file is not there. It tries for as long as ctx allows.
+// Restore the journal of a session that has lost its workspace, or whose workspace is older than its journal was: what the archive has
+// more than the file is added to it. For one that is not there it tries for as long as ctx allows; for one that is, once.
 func (a *Archive) Restore(ctx context.Context, file string) error {
 	if info, err := os.Stat(file); err == nil && info.Size() > 0 {
+		ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+		defer cancel()
+		if err := a.complete(ctx, file); err != nil {
+			a.log.Warn("whether the archive has more of the journal is not known", "error", err)
+		}
 		return nil
 	}
 	for wait := firstBackOff; ; wait = min(2*wait, lastBackOff) {
@@ -126,174 +139,52 @@ func (a *Archive) restore(ctx context.Context, file string) error {
 		return err
 	}
 	defer response.Body.Close()
+	return replace(file, response.Body)
+}
+
+func replace(file string, content io.Reader) error {
 	aside, err := os.OpenFile(file+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(aside, response.Body)
+	_, err = io.Copy(aside, content)
 	if err = errors.Join(err, aside.Sync(), aside.Close()); err != nil {
 		return err
 	}
 	return os.Rename(file+".new", file)
 }
 
-// Keeper hands a journal over.
-type Keeper struct {
-	archive *Archive
-	journal *journal.Journal
-	// next is the event that the archive wants next; negative while that is not known.
-	next int
-	// refused is why nothing more is handed over.
-	refused error
-}
-
-// Keep a journal in the archive.
-func (a *Archive) Keep(j *journal.Journal) *Keeper { return &Keeper{archive: a, journal: j, next: -1} }
-
-// Run hands over what comes until ctx ends. A facade that is away loses nothing: it gets what it lacks when it is back.
-func (k *Keeper) Run(ctx context.Context) {
-	wait := firstBackOff
-	for k.refused == nil && ctx.Err() == nil {
-		if k.next >= 0 && !k.worthIt(ctx) {
-			return
-		}
-		if err := k.hand(ctx); err != nil && ctx.Err() == nil {
-			k.archive.log.Warn("the archive did not take the events; trying again", "error", err)
-			select {
-			case <-time.After(wait):
-			case <-ctx.Done():
-			}
-			wait = min(2*wait, lastBackOff)
-			continue
-		}
-		wait = firstBackOff
-	}
-}
-
-// worthIt waits until there is something to hand over, and a little longer, so that it is more.
-func (k *Keeper) worthIt(ctx context.Context) bool {
-	select {
-	case <-k.journal.More(k.next):
-	case <-ctx.Done():
-		return false
-	}
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	for k.journal.Size(k.next) < enough {
-		select {
-		case <-k.journal.More(k.journal.Len()):
-		case <-timer.C:
-			return true
-		case <-ctx.Done():
-			return false
-		}
-	}
-	return true
-}
-
-// hand over one segment, after asking what is wanted where that is not known.
-func (k *Keeper) hand(ctx context.Context) error {
-	first, err := k.journal.Lines(0, 1)
+// complete a journal that the archive has more of, as one has whose volume was brought back from a copy. One that differs from what is
+// kept is left as it is: it is another's.
+func (a *Archive) complete(ctx context.Context, file string) error {
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	if len(first) == 0 {
-		select { // there is no journal to name yet
-		case <-k.journal.More(0):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	text = text[:bytes.LastIndexByte(text, '\n')+1] // a line that was not written to its end nobody was told of
+	count := bytes.Count(text, []byte("\n"))
+	position, err := a.position(ctx, http.MethodGet, "", nil, nil)
+	if err != nil || count == 0 || position.Next <= count {
+		return err
+	}
+	response, err := a.ask(ctx, http.MethodGet, session.ArchiveEvents, url.Values{session.ArchiveFrom: {strconv.Itoa(count - 1)}}, nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	rest := bufio.NewReader(response.Body)
+	same, err := rest.ReadBytes('\n')
+	if err != nil {
+		return err
+	}
+	if !bytes.HasSuffix(text, same) || position.Journal != nameOfFirst(text) {
 		return nil
 	}
-	name := session.JournalName(first[0])
-	if k.next < 0 {
-		position, err := k.archive.position(ctx, http.MethodGet, "", nil, nil)
-		if err != nil {
-			return err
-		}
-		if position.Journal != "" && position.Journal != name {
-			return k.refuse(fmt.Errorf("%w: it has the events of another journal", errRefused))
-		}
-		k.next = position.Next
-	}
-	segment, count, err := k.segment()
-	if err != nil || count == 0 {
-		return err
-	}
-	query := url.Values{session.ArchiveFrom: {strconv.Itoa(k.next)}, session.ArchiveJournal: {name}}
-	position, err := k.archive.position(ctx, http.MethodPost, session.ArchiveEvents, query, segment)
-	if errors.Is(err, errRefused) {
-		return k.refuse(err)
-	}
-	if err != nil {
-		return err
-	}
-	k.next = min(position.Next, k.journal.Len())
-	return nil
+	a.log.Warn("the workspace is older than the journal that was kept; going on from what was kept", "events", position.Next-count)
+	return replace(file, io.MultiReader(bytes.NewReader(text), rest))
 }
 
-// refuse to go on, and say so once.
-func (k *Keeper) refuse(err error) error {
-	k.refused = err
-	k.archive.log.Error("the events are not kept in the archive any more", "error", err)
-	return nil
-}
-
-// segment of what is wanted next: at least one event, and not much more than enough.
-func (k *Keeper) segment() (text []byte, count int, err error) {
-	for len(text) < enough {
-		lines, err := k.journal.Lines(k.next+count, k.next+count+1)
-		if err != nil {
-			return nil, 0, err
-		}
-		if len(lines) == 0 {
-			break
-		}
-		text = append(append(text, lines[0]...), '\n')
-		count++
-	}
-	return text, count, nil
-}
-
-// Finish hands the rest over, and what the session leaves besides, for as long as ctx allows. Run must have returned.
-func (k *Keeper) Finish(ctx context.Context, ending *session.Ending) error {
-	text, err := json.Marshal(ending)
-	if err != nil {
-		return err
-	}
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		err := k.finish(ctx, text)
-		switch {
-		case err == nil:
-			return nil
-		case errors.Is(err, errGone), errors.Is(err, errRefused), k.refused != nil:
-			return err
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return err
-		}
-	}
-}
-
-func (k *Keeper) finish(ctx context.Context, ending []byte) error {
-	for k.refused == nil && (k.next < 0 || k.next < k.journal.Len()) {
-		if k.journal.Len() == 0 {
-			return nil
-		}
-		if err := k.hand(ctx); err != nil {
-			return err
-		}
-	}
-	if k.refused != nil {
-		return k.refused
-	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	response, err := k.archive.ask(ctx, http.MethodPost, session.ArchiveEnd, nil, ending)
-	if err != nil {
-		return err
-	}
-	return response.Body.Close()
+func nameOfFirst(text []byte) string {
+	first, _, _ := bytes.Cut(text, []byte("\n"))
+	return session.JournalName(first)
 }

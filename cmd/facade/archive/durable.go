@@ -1,0 +1,106 @@
+package archive
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+
+	"gocloud.dev/blob"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	linesType = "application/jsonl"
+	// temporary ends the names of files that are being written.
+	temporary = ".tmp"
+)
+
+// write an object whole, or not at all. What is written to a directory is on the disk when it returns, and stays there if the machine
+// fails at that moment: who was told that something is kept may forget it. fileblob does not see to that, nor that of two who write a
+// new object at once only one does.
+func (s *Store) write(ctx context.Context, key string, isNew bool, contentType string, content func(io.Writer) error) error {
+	if s.dir != "" {
+		return writeFile(filepath.Join(s.dir, filepath.FromSlash(key)), s.dir, isNew, content)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // what was not closed is not written
+	object, err := s.bucket.NewWriter(ctx, key, &blob.WriterOptions{IfNotExist: isNew, ContentType: contentType})
+	if err != nil {
+		return err
+	}
+	if err := content(object); err != nil {
+		cancel()
+		_ = object.Close()
+		return err
+	}
+	return object.Close()
+}
+
+// writeFile writes a file below a root: aside, onto the disk, and then under its name.
+func writeFile(path, root string, isNew bool, content func(io.Writer) error) error {
+	dir := filepath.Dir(path)
+	if err := makeDir(dir, root); err != nil {
+		return err
+	}
+	aside := path + "." + rand.Text() + temporary
+	file, err := os.OpenFile(aside, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(aside) // where it was not renamed
+	buffer := bufio.NewWriterSize(file, 64<<10)
+	err = content(buffer)
+	if err == nil {
+		err = buffer.Flush()
+	}
+	if err == nil {
+		err = file.Sync()
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	if err := name(aside, path, isNew); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// name a file. One that is new must not be there: of two who try one is told so.
+func name(aside, path string, isNew bool) error {
+	if !isNew {
+		return os.Rename(aside, path)
+	}
+	err := os.Link(aside, path)
+	if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) { // a file system without links
+		err = unix.Renameat2(unix.AT_FDCWD, aside, unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
+	}
+	return err
+}
+
+// makeDir makes a directory below a root, and sees to it that it stays.
+func makeDir(dir, root string) error {
+	if _, err := os.Stat(dir); err == nil || dir == root {
+		return err
+	}
+	parent := filepath.Dir(dir)
+	if err := makeDir(parent, root); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return syncDir(parent)
+}
+
+func syncDir(dir string) error {
+	opened, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer opened.Close()
+	return opened.Sync()
+}
