@@ -1,0 +1,74 @@
+package server
+
+import (
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/hack/testenv"
+)
+
+// open are the calls that need no user.
+var open = []string{
+	"GET /alive", "GET /health", "GET /ready", "GET /openapi.json", "GET /api/options/config",
+	"POST /api/signin", "POST /api/signout", "GET /api/session",
+}
+
+// calls that are served.
+func calls() []string {
+	all := slices.Clone(open)
+	for path, operations := range New(&stubCluster{}, DefaultOptions(), prometheus.NewRegistry()).server.operations() {
+		for method := range operations {
+			all = append(all, method+" "+path)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestTheDocumentHasEveryCallAndNoOther(t *testing.T) {
+	var document struct {
+		Paths map[string]map[string]any `json:"paths"`
+	}
+	if err := json.Unmarshal(rest.OpenAPI, &document); err != nil {
+		t.Fatal(err)
+	}
+	var documented []string
+	for path, operations := range document.Paths {
+		for method := range operations {
+			if method != "parameters" {
+				documented = append(documented, strings.ToUpper(method)+" "+path)
+			}
+		}
+	}
+	slices.Sort(documented)
+	served := calls()
+	for _, call := range served {
+		if !slices.Contains(documented, call) {
+			t.Errorf("%s is served and not in openapi.yaml", call)
+		}
+	}
+	for _, call := range documented {
+		if !slices.Contains(served, call) {
+			t.Errorf("%s is in openapi.yaml and not served", call)
+		}
+	}
+}
+
+func TestTheGuideNamesEveryCall(t *testing.T) {
+	text, err := os.ReadFile(testenv.Path("docs", "http.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "## Every call")
+	for _, call := range calls() {
+		if !strings.Contains(table, "| `"+call+"` |") {
+			t.Errorf("%s is not in docs/http.md", call)
+		}
+	}
+}
