@@ -1,0 +1,114 @@
+//go:build browser
+
+package watching_test
+
+import (
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/hack/facadeenv"
+)
+
+// begin signs in with a link, and opens a conversation.
+func (p *person) begin(t *testing.T, b *browser, id string) {
+	t.Helper()
+	link := decode[rest.SignInLink](t, p.wants(t, 200, "POST", "/api/signin/link", "")).Path
+	b.do(chromedp.EmulateViewport(1100, 800), chromedp.Navigate(p.url+link+"&then="+id))
+	b.sees("location.hash === '#/c/" + id + "'")
+}
+
+// once waits until something is said, and sees that it is said once.
+func (b *browser) once(text string) {
+	b.t.Helper()
+	b.reads(text)
+	b.sees("[...document.querySelectorAll('.message')].filter((e) => e.textContent.includes('" + text + "')).length === 1")
+}
+
+func TestThePageComesBackWhenTheFacadeDoes(t *testing.T) {
+	address := facadeenv.FreeAddress()
+	start := func() *facadeenv.Facade {
+		t.Helper()
+		facade, err := suite.StartFacadeAt(address, program("facade"), "--user-rate=0", "--archive=file://"+archiveDir(), "--archive-bind-address=127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return facade
+	}
+	facade := start()
+	ada := newPerson(t, nil, says("First answer."), says("Second answer."))
+	elsewhere := *ada
+	ada.url = facade.URL
+	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
+	ada.awaitAgent(t, "talk", session.StateAwaiting)
+	b := startBrowser(t, address)
+	ada.begin(t, b, "talk")
+	b.once("First answer.")
+	facade.Kill()
+	b.reads("Connecting…")
+	elsewhere.wants(t, 200, "POST", "/api/conversations/talk/message", `{"message": "While you were away."}`)
+	elsewhere.awaitAgent(t, "talk", session.StateAwaiting)
+	facade = start()
+	t.Cleanup(func() { _ = facade.Stop() })
+	b.once("While you were away.")
+	b.once("Second answer.")
+	b.once("First answer.")
+	b.sees("!document.body.innerText.includes('Connecting…')")
+	// That nobody answered is all that went wrong.
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.wrong = slices.DeleteFunc(b.wrong, func(text string) bool { return strings.Contains(text, "net::ERR_") })
+	if len(b.wrong) > 0 {
+		t.Errorf("in the browser:\n%s", strings.Join(b.wrong, "\n"))
+	}
+}
+
+func TestAPersonUploadsRenamesAndHears(t *testing.T) {
+	ada := newPerson(t, map[string]any{"enable_sound_notifications": true}, says("First answer."), says("Second answer."))
+	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
+	ada.awaitAgent(t, "talk", session.StateAwaiting)
+	host, err := url.Parse(ada.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := startBrowser(t, host.Host)
+	ada.begin(t, b, "talk")
+	b.once("First answer.")
+
+	b.press("Rename")
+	b.enter("dialog input", "A better title\r")
+	b.reads("Renamed")
+	b.sees("document.querySelector('h1').textContent === 'A better title' && !document.querySelector('dialog')")
+
+	b.press("Files")
+	file := filepath.Join(t.TempDir(), "notes.txt")
+	if err := os.WriteFile(file, []byte("what the person wrote"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.reads("Upload")
+	b.do(chromedp.SetUploadFiles(chromedp.CSS("input[type=file]"), []string{file}))
+	b.reads("1 uploaded")
+	b.press("notes.txt")
+	b.reads("what the person wrote")
+
+	b.press("Conversation")
+	b.once("First answer.")
+	// A tone is an oscillator, which nobody can hear here.
+	b.sees(`(() => {
+		const make = AudioContext.prototype.createOscillator;
+		window.tones = 0;
+		AudioContext.prototype.createOscillator = function () { window.tones += 1; return make.call(this); };
+		return true;
+	})()`)
+	b.enter(".answer textarea", "Go on\r")
+	b.once("Second answer.")
+	b.sees("window.tones === 2")
+	b.allWell()
+}
