@@ -76,6 +76,7 @@ func (n *inside) up(ctx context.Context) error {
 		{"kube-apiserver", 2 * time.Minute, func(ctx context.Context) error { return n.plane.StartAPIServer(ctx, n.supervisor) }},
 		{"kube-controller-manager", time.Minute, func(ctx context.Context) error { return n.plane.StartControllerManager(ctx, n.supervisor) }},
 		{"admin", time.Minute, n.connect},
+		{"names", time.Minute, func(context.Context) error { return n.serveNames(ctx) }},
 		{"kube-scheduler", time.Minute, n.startScheduler},
 		{"kubelet", time.Minute, n.startKubelet},
 		{"kube-proxy", time.Minute, n.startProxy},

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strings"
+
+	"golang.org/x/net/dns/dnsmessage"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// serveNames answers what the cluster's DNS would, at the node's address until the context ends: the addresses of Services. Nothing
+// else has a name here.
+func (n *inside) serveNames(ctx context.Context) error {
+	socket, err := (&net.ListenConfig{}).ListenPacket(ctx, "udp", net.JoinHostPort(nodeAddress, "53"))
+	if err != nil {
+		return err
+	}
+	go func() {
+		<-ctx.Done()
+		_ = socket.Close()
+	}()
+	go func() {
+		buffer := make([]byte, 1500)
+		for {
+			size, from, err := socket.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			if answer, err := n.answerName(ctx, buffer[:size]); err == nil {
+				_, _ = socket.WriteTo(answer, from) // who asks asks again
+			}
+		}
+	}()
+	return nil
+}
+
+func (n *inside) answerName(ctx context.Context, packet []byte) ([]byte, error) {
+	var asked dnsmessage.Message
+	if err := asked.Unpack(packet); err != nil {
+		return nil, err
+	}
+	answer := dnsmessage.Message{Header: dnsmessage.Header{ID: asked.ID, Response: true, Authoritative: true, RecursionDesired: asked.RecursionDesired}, Questions: asked.Questions}
+	for _, question := range asked.Questions {
+		address, found := n.addressOf(ctx, question.Name.String())
+		if !found {
+			answer.RCode = dnsmessage.RCodeNameError
+			continue
+		}
+		if question.Type == dnsmessage.TypeA {
+			answer.Answers = append(answer.Answers, dnsmessage.Resource{
+				Header: dnsmessage.ResourceHeader{Name: question.Name, Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET, TTL: 5},
+				Body:   &dnsmessage.AResource{A: address.As4()},
+			})
+		}
+	}
+	return answer.Pack()
+}
+
+// addressOf NAME.NAMESPACE.svc, with or without the cluster's domain.
+func (n *inside) addressOf(ctx context.Context, name string) (netip.Addr, bool) {
+	parts := strings.Split(strings.TrimSuffix(strings.TrimSuffix(name, "."), ".cluster.local"), ".")
+	if len(parts) != 3 || parts[2] != "svc" {
+		return netip.Addr{}, false
+	}
+	service := &corev1.Service{}
+	if err := n.client.Get(ctx, client.ObjectKey{Namespace: parts[1], Name: parts[0]}, service); err != nil {
+		return netip.Addr{}, false
+	}
+	address, err := netip.ParseAddr(service.Spec.ClusterIP)
+	return address, err == nil && address.Is4()
+}
