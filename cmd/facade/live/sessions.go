@@ -23,7 +23,7 @@ const (
 	// dialTimeout and headTimeout bound how long a session may take to be reached, and to begin its answer.
 	dialTimeout = 3 * time.Second
 	headTimeout = 12 * time.Second
-	// silence is how long a stream may say nothing. A session gives a sign of life more than twice in that time.
+	// silence is how long a session may say nothing while it answers. In a stream it gives a sign of life more than twice in that time.
 	silence = 40 * time.Second
 	// maxEvent bounds one event of a stream; those of a session are smaller.
 	maxEvent = 17 << 20
@@ -42,6 +42,8 @@ type Sessions struct {
 	client *http.Client
 	// port is where sessions listen.
 	port int
+	// silence is how long they may say nothing.
+	silence time.Duration
 }
 
 // NewSessions speaks with sessions by tokens of a signer.
@@ -52,7 +54,7 @@ func NewSessions(signer *Signer) *Sessions {
 		MaxResponseHeaderBytes: 16 << 10, DisableCompression: true,
 	}
 	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &Sessions{signer: signer, client: &http.Client{Transport: transport, CheckRedirect: refuse}, port: session.Port}
+	return &Sessions{signer: signer, client: &http.Client{Transport: transport, CheckRedirect: refuse}, port: session.Port, silence: silence}
 }
 
 // Call of a session.
@@ -88,9 +90,11 @@ func (s *Sessions) Ask(ctx context.Context, c *v1alpha1.Conversation, call Call)
 	if err != nil {
 		return nil, answer.Later(http.StatusServiceUnavailable, "The facade has no key yet to speak with sessions", 5*time.Second)
 	}
+	ctx, cancel := context.WithCancel(ctx)
 	target := url.URL{Scheme: "http", Host: net.JoinHostPort(address.String(), strconv.Itoa(s.port)), Path: call.Path, RawQuery: call.Query.Encode()}
 	request, err := http.NewRequestWithContext(ctx, call.Method, target.String(), call.Body)
 	if err != nil {
+		cancel()
 		return nil, err
 	}
 	request.Header.Set(session.TokenHeader, token)
@@ -99,8 +103,10 @@ func (s *Sessions) Ask(ctx context.Context, c *v1alpha1.Conversation, call Call)
 	}
 	response, err := s.client.Do(request)
 	if err != nil {
+		cancel()
 		return nil, silent
 	}
+	response.Body = &guarded{response.Body, cancel, s.silence}
 	switch code := response.StatusCode; {
 	case code == http.StatusOK:
 		return response, nil
@@ -113,6 +119,24 @@ func (s *Sessions) Ask(ctx context.Context, c *v1alpha1.Conversation, call Call)
 	}
 	_ = response.Body.Close()
 	return nil, err
+}
+
+// guarded is a body that ends when the session says nothing for too long. Time that is spent on what it said does not count.
+type guarded struct {
+	io.ReadCloser
+	cancel   context.CancelFunc
+	patience time.Duration
+}
+
+func (g *guarded) Read(p []byte) (int, error) {
+	timer := time.AfterFunc(g.patience, g.cancel)
+	defer timer.Stop()
+	return g.ReadCloser.Read(p)
+}
+
+func (g *guarded) Close() error {
+	g.cancel()
+	return g.ReadCloser.Close()
 }
 
 // refusalOf reads why a session refuses.
@@ -158,21 +182,14 @@ type Event struct {
 	Data json.RawMessage
 }
 
-// errSilent ends a stream that says nothing.
-var errSilent = errors.New("the session says nothing")
-
 // Follow the events of a session after one, and call take for each. It ends with take's error, or when the session ends. alive is
 // called for its signs of life.
 func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, take func(Event) error, alive func() error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	response, err := s.Ask(ctx, c, Call{Method: http.MethodGet, Path: session.StreamPath, Query: url.Values{"after": {strconv.Itoa(after)}}})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
-	watchdog := time.AfterFunc(silence, func() { cancel(errSilent) })
-	defer watchdog.Stop()
 	lines := bufio.NewReaderSize(response.Body, 32<<10)
 	event := Event{ID: -1}
 	for {
@@ -180,8 +197,6 @@ func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after i
 		if err != nil {
 			return cause(ctx, err)
 		}
-		// While a slow client is waited for, the session is not to blame.
-		watchdog.Stop()
 		switch name, value, _ := strings.Cut(line, ": "); name {
 		case "id":
 			if event.ID, err = strconv.Atoi(value); err != nil {
@@ -200,7 +215,6 @@ func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after i
 		if err != nil {
 			return err
 		}
-		watchdog.Reset(silence)
 	}
 }
 

@@ -117,6 +117,11 @@ func (s *server) zip(w http.ResponseWriter, r request) error {
 	if err != nil {
 		return err
 	}
+	done, err := s.streams.Take(string(r.user.UID)) // it takes as long as a stream may
+	if err != nil {
+		return err
+	}
+	defer done()
 	response, err := s.sessions.Ask(r.Context(), c, live.Call{Method: http.MethodGet, Path: session.ZipPath})
 	if err != nil {
 		return err
@@ -141,9 +146,19 @@ func (s *server) upload(w http.ResponseWriter, r request) error {
 	if r.ContentLength > maxUploads {
 		return answer.TooLarge
 	}
+	done, err := s.streams.Take(string(r.user.UID))
+	if err != nil {
+		return err
+	}
+	defer done()
 	body := http.MaxBytesReader(w, r.Body, maxUploads)
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(uploadTimeout))
-	result, err := s.sessions.Read(r.Context(), c, live.Call{Method: http.MethodPost, Path: session.FilesPath, Body: body, Type: r.Header.Get("Content-Type")}, maxAnswer)
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(uploadTimeout))
+	_ = control.SetWriteDeadline(time.Now().Add(uploadTimeout + answerTimeout)) // else who takes long gets no answer
+	// A session that does not take the files ends it too: nobody reads from the client then.
+	ctx, cancel := context.WithTimeout(r.Context(), uploadTimeout)
+	defer cancel()
+	result, err := s.sessions.Read(ctx, c, live.Call{Method: http.MethodPost, Path: session.FilesPath, Body: body, Type: r.Header.Get("Content-Type")}, maxAnswer)
 	if err != nil {
 		return err
 	}

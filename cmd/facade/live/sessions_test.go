@@ -1,0 +1,81 @@
+package live
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/answer"
+)
+
+// talking speaks with a session that serves so, and waits but a moment.
+func talking(t *testing.T, serve http.HandlerFunc) (*Sessions, *v1alpha1.Conversation) {
+	t.Helper()
+	dir := t.TempDir()
+	mount(t, dir, "1")
+	server := httptest.NewServer(serve)
+	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	s := NewSessions(NewSigner(dir))
+	s.port, s.silence = server.Listener.Addr().(*net.TCPAddr).Port, 200*time.Millisecond
+	c := &v1alpha1.Conversation{}
+	c.UID, c.Status.State, c.Status.PodIP = "u", v1alpha1.StateRunning, "127.0.0.1"
+	return s, c
+}
+
+// stalls says something, and then nothing more.
+func stalls(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, text)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}
+}
+
+func TestASessionThatStopsInTheMiddleOfItsAnswerIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	s, c := talking(t, stalls(`{"begun": `))
+	if _, err := s.Read(t.Context(), c, Call{Method: http.MethodGet, Path: "/"}, 100); answer.CodeOf(err) != http.StatusServiceUnavailable {
+		t.Errorf("answered %v", err)
+	}
+	response, err := s.Ask(t.Context(), c, Call{Method: http.MethodGet, Path: session.ZipPath})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if _, err := io.Copy(io.Discard, response.Body); err == nil {
+		t.Error("what is cut off is taken for whole")
+	}
+}
+
+func TestAStreamThatSaysNothingEnds(t *testing.T) {
+	t.Parallel()
+	s, c := talking(t, stalls("id: 0\ndata: {}\n\n"))
+	events := 0
+	take := func(Event) error {
+		events++
+		<-time.After(2 * s.silence) // a slow client is not the session's fault
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := s.Follow(ctx, c, -1, take, func() error { return nil }); err == nil || ctx.Err() != nil || events != 1 {
+		t.Errorf("after %d events: %v", events, err)
+	}
+}
+
+func TestWhatASessionAnswersIsBounded(t *testing.T) {
+	t.Parallel()
+	s, c := talking(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `"0123456789"`) })
+	if text, err := s.Read(t.Context(), c, Call{Method: http.MethodGet, Path: "/"}, 12); err != nil || string(text) != `"0123456789"` {
+		t.Errorf("read %s, %v", text, err)
+	}
+	if _, err := s.Read(t.Context(), c, Call{Method: http.MethodGet, Path: "/"}, 11); answer.CodeOf(err) != http.StatusRequestEntityTooLarge {
+		t.Errorf("answered %v", err)
+	}
+}
