@@ -12,6 +12,7 @@ import (
 
 	"gocloud.dev/blob"
 	"gocloud.dev/gcerrors"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/parley-dev/parley/api/session"
 )
@@ -29,7 +30,11 @@ func (s *Store) End(ctx context.Context, uid string, ending *session.Ending) err
 	if err != nil {
 		return fmt.Errorf("write the ending: %w", err)
 	}
-	return s.compact(ctx, uid)
+	// What is not compacted is read all the same; the session is not to wait for that, nor to try again.
+	if err := s.compact(ctx, uid); err != nil {
+		logf.FromContext(ctx).Info("What a session left could not be compacted", "uid", uid, "reason", err.Error())
+	}
+	return nil
 }
 
 // compact writes all events into the first segment and removes the others. Whenever it is killed, readers find each event once.
@@ -121,7 +126,7 @@ func (s *Store) Earlier(ctx context.Context, uid string, number int, visit func(
 	if number < 1 || number > len(all) {
 		return ErrNothing
 	}
-	return s.lines(ctx, segment{key: all[number-1].key}, func(id int, line []byte) bool { return visit(id, line) })
+	return s.lines(ctx, segment{key: all[number-1].key}, 0, func(id int, line []byte) bool { return visit(id, line) })
 }
 
 func (s *Store) remove(ctx context.Context, key string) error {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 
@@ -88,24 +89,28 @@ func (s *Store) lookOnce(ctx context.Context, uid string) (fresh reached, err er
 	if len(all) == 0 {
 		return fresh, nil
 	}
+	if err := s.lines(ctx, all[0], 0, func(_ int, line []byte) bool { fresh.journal = session.JournalName(line); return false }); err != nil {
+		return fresh, err
+	}
+	var last []byte
 	visit := func(id int, line []byte) bool {
-		if id == 0 {
-			fresh.journal = session.JournalName(line)
-		}
 		if id >= fresh.next {
-			fresh.next, fresh.last = id+1, session.JournalName(line)
+			fresh.next, last = id+1, line
 		}
 		return true
 	}
 	// One that was compacted may reach further than those that it took the place of.
-	if err := s.lines(ctx, all[0], visit); err != nil {
+	if err := s.lines(ctx, all[0], math.MaxInt, visit); err != nil {
 		return fresh, err
 	}
 	// The last may have been cut off before it had an event.
 	for i := len(all) - 1; i > 0 && fresh.next <= all[i].from; i-- {
-		if err := s.lines(ctx, all[i], visit); err != nil {
+		if err := s.lines(ctx, all[i], math.MaxInt, visit); err != nil {
 			return fresh, err
 		}
+	}
+	if last != nil {
+		fresh.last = session.JournalName(last)
 	}
 	return fresh, nil
 }
@@ -113,25 +118,44 @@ func (s *Store) lookOnce(ctx context.Context, uid string) (fresh reached, err er
 // errMoved says that a segment was compacted or deleted since it was listed.
 var errMoved = errors.New("the segment is no longer there")
 
-// lines visits those of a segment until visit returns false.
-func (s *Store) lines(ctx context.Context, at segment, visit func(id int, line []byte) bool) (err error) {
-	object, err := s.bucket.NewReader(ctx, at.key, nil)
-	if gcerrors.Code(err) == gcerrors.NotFound {
-		return errMoved
+// lines visits those of a segment from an id on, and perhaps some before, until visit returns false.
+func (s *Store) lines(ctx context.Context, at segment, from int, visit func(id int, line []byte) bool) error {
+	skip, offset := s.marks.before(at.key, from-at.from)
+	err := s.linesAt(ctx, at, skip, offset, visit)
+	if offset > 0 && errors.Is(err, errReplaced) {
+		s.marks.forget(at.key)
+		err = s.linesAt(ctx, at, 0, 0, visit)
 	}
-	if err != nil {
+	return err
+}
+
+// errReplaced says that a segment is not the one that its marks are of.
+var errReplaced = errors.New("the segment is another")
+
+func (s *Store) linesAt(ctx context.Context, at segment, skip int, offset int64, visit func(id int, line []byte) bool) (err error) {
+	object, err := s.bucket.NewRangeReader(ctx, at.key, offset, -1, nil)
+	switch {
+	case gcerrors.Code(err) == gcerrors.NotFound:
+		return errMoved
+	case err != nil && offset > 0:
+		return fmt.Errorf("%w: %w", errReplaced, err) // it may be shorter
+	case err != nil:
 		return fmt.Errorf("read a segment: %w", err)
 	}
 	defer func() { err = errors.Join(err, object.Close()) }()
 	reader := bufio.NewReaderSize(object, 64<<10)
-	for id := at.from; ; id++ {
+	for first, id := true, at.from+skip; ; first, id = false, id+1 {
 		line, err := reader.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
+		switch {
+		case first && offset > 0 && (err != nil || idOf(line) != id):
+			return errReplaced
+		case errors.Is(err, io.EOF):
 			return nil // what is left was cut off, and is no line
-		}
-		if err != nil {
+		case err != nil:
 			return fmt.Errorf("read a segment: %w", err)
 		}
+		s.marks.note(at.key, id-at.from, offset)
+		offset += int64(len(line))
 		if !visit(id, bytes.TrimSuffix(line, newline)) {
 			return nil
 		}
@@ -163,7 +187,7 @@ func (s *Store) events(ctx context.Context, uid string, next int, visit func(id 
 		if i > 0 && i+1 < len(all) && all[i+1].from <= next {
 			continue // all of it is before; only the first may have been compacted, and reach further
 		}
-		err := s.lines(ctx, segment, func(id int, line []byte) bool {
+		err := s.lines(ctx, segment, next, func(id int, line []byte) bool {
 			if id == next {
 				next++
 				goOn = visit(id, line)

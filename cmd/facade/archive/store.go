@@ -50,6 +50,7 @@ type Store struct {
 	// dir of a bucket that is one.
 	dir string
 
+	marks  marks
 	mu     sync.Mutex
 	states map[string]*state
 }

@@ -215,3 +215,30 @@ func TestTheSweepRemovesWhatNobodyHasOwnedForATime(t *testing.T) {
 	sweep(48*time.Hour, "owned", 0)
 	sweep(50*time.Hour, "owned", 1)
 }
+
+// Who wants the last events of a large segment does not read those before; and one that took its place is found out.
+func TestTheLastEventsAreFoundInWhatTookTheOthersPlace(t *testing.T) {
+	address := inDirectory(t)
+	store := open(t, address)
+	appendTo(t, store, "u", 0, 2000, 2000)
+	for range 2 {
+		for from, want := range map[int]string{0: "0-1999 of 2000", 1: "1-1999 of 1999", 255: "255-1999 of 1745", 256: "256-1999 of 1744", 1999: "1999-1999 of 1", 2000: "none"} {
+			if got := ids(t, store, "u", from); got != want {
+				t.Errorf("from %d there are %s, want %s", from, got, want)
+			}
+		}
+	}
+	file := filepath.Join(strings.TrimPrefix(address, "file://"), "u", "events", fmt.Sprintf("%012d", 0))
+	for _, text := range []string{strings.ReplaceAll(string(lines(0, 2000)), "xxx", "longer"), string(lines(0, 10))} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		count := strings.Count(text, "\n")
+		if got, want := ids(t, store, "u", count-1), fmt.Sprintf("%d-%d of 1", count-1, count-1); got != want {
+			t.Errorf("of %d events the last are %s", count, got)
+		}
+		if position, err := store.Position(t.Context(), "u"); err != nil || position.Next != count {
+			t.Errorf("of %d events the position is %+v, %v", count, position, err)
+		}
+	}
+}

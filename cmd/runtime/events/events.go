@@ -22,8 +22,9 @@ const (
 	// heartbeat is a sign of life on a stream, and writeTimeout how long a reader may take for what is sent to it.
 	heartbeat    = 15 * time.Second
 	writeTimeout = 30 * time.Second
-	// batch bounds what is read for a reader at once.
-	batch = 64
+	// batch and batchBytes bound what is read for a reader at once; an event that is larger is read by itself.
+	batch      = 64
+	batchBytes = 16 << 20
 )
 
 // Driver takes what users send.
@@ -69,6 +70,14 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	if reverse {
 		from, to = max(start, end-limit), end
 	}
+	// Events with images in them are large: a page of them is shorter, and what is left comes with the next.
+	for from < to-1 && s.Journal.Size(from)-s.Journal.Size(to) > batchBytes {
+		if reverse {
+			from++
+		} else {
+			to--
+		}
+	}
 	lines, err := s.Journal.Lines(from, to)
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, "the events cannot be read")
@@ -109,7 +118,11 @@ func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	for {
-		lines, err := s.Journal.Lines(next, next+batch)
+		to := min(next+batch, s.Journal.Len())
+		for next < to-1 && s.Journal.Size(next)-s.Journal.Size(to) > batchBytes {
+			to--
+		}
+		lines, err := s.Journal.Lines(next, to)
 		if err != nil {
 			return
 		}

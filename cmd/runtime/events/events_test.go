@@ -132,6 +132,30 @@ func follow(t *testing.T, url, last string, n int) (ids []string) {
 	return ids
 }
 
+// What is answered at once is bounded, however large events are.
+func TestAPageOfLargeEventsIsShorterAndTheRestComesNext(t *testing.T) {
+	takes, server, _ := serve(t)
+	for range 10 {
+		if err := takes.Message(strings.Repeat("x", 5<<19), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all []int
+	for more := true; more; {
+		code, ids, left := get(t, fmt.Sprintf("%s/events?limit=100&start_id=%d", server.URL, len(all)))
+		if code != http.StatusOK || len(ids) != 3 && left || len(ids) == 0 {
+			t.Fatalf("answered %d with %v", code, ids)
+		}
+		all, more = append(all, ids...), left
+	}
+	if fmt.Sprint(all) != "[0 1 2 3 4 5 6 7 8 9]" {
+		t.Errorf("read %v", all)
+	}
+	if _, ids, more := get(t, server.URL+"/events?limit=100&reverse=true"); fmt.Sprint(ids) != "[9 8 7]" || !more {
+		t.Errorf("backwards %v, more %v", ids, more)
+	}
+}
+
 func TestAStreamGoesOnFromTheLastEventThatTheReaderHas(t *testing.T) {
 	takes, server, _ := serve(t)
 	for range 3 {
