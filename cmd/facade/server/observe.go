@@ -79,7 +79,12 @@ func (s *server) observed(next http.Handler) http.Handler {
 		r = r.WithContext(logf.IntoContext(context.WithValue(r.Context(), observationKey{}, noted), log))
 		recorder := &recorder{ResponseWriter: w}
 		defer func() {
-			if recover() != nil {
+			failed := recover()
+			if failed == http.ErrAbortHandler { //nolint:errorlint // it is never wrapped
+				s.finish(noted, r, recorder, log, time.Since(start))
+				panic(failed) // the server cuts the connection, so that what was sent is not taken for whole
+			}
+			if failed != nil {
 				log.Error(nil, "A handler panicked", "stack", string(debug.Stack()))
 				if recorder.code == 0 {
 					answer.Write(recorder, nil, errPanicked)
