@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -45,6 +46,11 @@ type conversationReconciler struct {
 	signing  *signingKey
 	// overwritten are the Conversations as they were before their status was written.
 	overwritten overwritten
+	starts      starts
+	// catalogue of agents and prices of models, as they are now.
+	catalogue, prices held[*corev1.ConfigMap]
+	// queue of what is to be looked at; nil in a reconciler that has none.
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
 }
 
 func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
@@ -62,13 +68,17 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 	})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("conversation").
-		For(&v1alpha1.Conversation{}).
-		Owns(&corev1.Pod{}).
+		For(&v1alpha1.Conversation{}, builder.WithPredicates(r.starts.ofConversations())).
+		Owns(&corev1.Pod{}, builder.WithPredicates(r.starts.ofPods())).
 		Owns(&corev1.PersistentVolumeClaim{}).
 		Watches(&v1alpha1.SessionClass{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
 			return r.waiting(ctx)
 		})).
 		Watches(&v1alpha1.UserSettings{}, ofSettings, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			r.queue = queue
+			return nil
+		})).
 		WatchesRawSource(source.Channel(r.ledger.free, &handler.EnqueueRequestForObject{})).
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.conversationsOfSecret)).
 		WatchesMetadata(&corev1.ConfigMap{}, ofConfigMap).
@@ -145,6 +155,9 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if verdict.state == v1alpha1.StateStopped && stuck == nil && !takesPlace(o.pod) && !takesPlace(o.old) {
 		r.ledger.leave(req.NamespacedName)
 	}
+	if foreign := stuck != nil && stuck.reason == v1alpha1.ReasonForeignObject; foreign && o.pod == nil {
+		r.ledger.leave(req.NamespacedName) // who cannot start holds up nobody who could
+	}
 	verdict.podless = o.pod == nil && o.old == nil && verdict.wish != needPod && stuck == nil
 	if stuck != nil && verdict.wish == needPod {
 		verdict = verdict.because(o, stuck)
@@ -160,6 +173,7 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 // brings us back.
 func (r *conversationReconciler) forget(ctx context.Context, name types.NamespacedName) error {
 	r.overwritten.forget(name)
+	r.starts.shown(name)
 	pod := &corev1.Pod{}
 	err := r.client.Get(ctx, types.NamespacedName{Namespace: name.Namespace, Name: v1alpha1.SessionName(name.Name)}, pod)
 	if client.IgnoreNotFound(err) != nil {
@@ -227,7 +241,7 @@ func (r *conversationReconciler) writeStatus(ctx context.Context, o observation,
 	if equality.Semantic.DeepEqual(before, after) {
 		return 0, nil
 	}
-	if wait := worthWriting(before, after, v, o.now); wait > 0 {
+	if wait := worthWriting(before, after, v, o.now, r.visible()); wait > 0 {
 		return wait, nil
 	}
 	conversation := o.conversation.DeepCopy()
@@ -240,6 +254,7 @@ func (r *conversationReconciler) writeStatus(ctx context.Context, o observation,
 		return 0, fmt.Errorf("write the status of Conversation: %w", err)
 	}
 	r.overwritten.add(o.conversation, conversation)
+	r.starts.wrote(conversation)
 	r.announce(conversation, before, after)
 	measure(o.conversation, before, after, o.now)
 	if endsNow(before, v) && o.analytics {

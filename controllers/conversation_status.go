@@ -13,9 +13,12 @@ import (
 )
 
 const (
-	// stepVisible is how long a step of a start must last to be worth a write. A start that
-	// takes no longer costs two: that it began, and that it is running.
+	// stepVisible is how long a step of a start must last to be worth a write, while there is nothing else to do. A start that
+	// takes no longer costs one: that it is running.
 	stepVisible = 2 * time.Second
+	// stepPatience is how much longer for each Conversation that waits to be looked at, and stepLatest how long at most.
+	stepPatience = 20 * time.Millisecond
+	stepLatest   = 30 * time.Second
 	// maxStatusMessage is the bound of status.message in the schema.
 	maxStatusMessage = 2048
 	// maxRestartCause is the bound of status.lastRestart in the schema.
@@ -98,6 +101,10 @@ func setTimes(status *v1alpha1.ConversationStatus, o observation, v verdict) {
 	if status.StartTime == nil || status.StopTime != nil || v.next != nil || waited {
 		status.StartTime = &now
 	}
+	// Of a start that nobody wrote about while it went on, the pod says when it began.
+	if pod := o.pod; unseen(before) && pod != nil && pod.CreationTimestamp.Before(&now) {
+		status.StartTime = pod.CreationTimestamp.DeepCopy()
+	}
 	status.StopTime = nil
 	if v.state == v1alpha1.StateRunning && before.State != v1alpha1.StateRunning {
 		status.RunningTime = &now
@@ -150,14 +157,26 @@ func setConditions(status *v1alpha1.ConversationStatus, o observation, v verdict
 	}
 }
 
-// worthWriting tells a change of the status from one that may wait: a step of a start that has just begun. wait is how
-// long it may.
-func worthWriting(before, after v1alpha1.ConversationStatus, v verdict, now time.Time) (wait time.Duration) {
-	sameStart := before.State == v1alpha1.StateStarting && after.State == v1alpha1.StateStarting && !v.stalled && before.Reason != v1alpha1.ReasonSettingsNotReady && before.Reason != v1alpha1.ReasonQueued && attemptOf(before) == attemptOf(after) &&
+// visible is how long a step must last to be worth a write now: the longer the more there is to do that more depends on.
+func (r *conversationReconciler) visible() time.Duration {
+	if r.queue == nil {
+		return stepVisible
+	}
+	return min(stepVisible+time.Duration(r.queue.Len())*stepPatience, stepLatest)
+}
+
+// worthWriting tells a change of the status from one that may wait: a step of a start that has just begun, and that of a
+// new Conversation to begin with, which says STARTING already. wait is how long it may.
+func worthWriting(before, after v1alpha1.ConversationStatus, v verdict, now time.Time, visible time.Duration) (wait time.Duration) {
+	begins := unseen(before) && after.State == v1alpha1.StateStarting && v.wish == needPod && !v.stalled && !v.stuck
+	goesOn := before.State == v1alpha1.StateStarting && after.State == v1alpha1.StateStarting && !v.stalled && before.Reason != v1alpha1.ReasonSettingsNotReady && before.Reason != v1alpha1.ReasonQueued && attemptOf(before) == attemptOf(after) &&
 		before.ObservedGeneration == after.ObservedGeneration && before.StartTime.Equal(after.StartTime) && before.Restarts == after.Restarts
-	// A node's clock may be ahead of ours; then how long a step has lasted is not known.
-	if !sameStart || v.since.IsZero() || v.since.After(now) {
+	switch {
+	case begins && v.since.IsZero():
+		return visible // its pod was made just now
+	case !begins && !goesOn, v.since.IsZero(), v.since.After(now):
+		// A node's clock may be ahead of ours; then how long a step has lasted is not known.
 		return 0
 	}
-	return stepVisible - now.Sub(v.since)
+	return visible - now.Sub(v.since)
 }

@@ -46,7 +46,7 @@ func newProcess(cached, live client.Client) *conversationReconciler {
 			Namespace: "parley-system", RuntimeImage: "example.com/parley:1",
 			AgentsConfigMap: v1alpha1.AgentCatalogueName, ModelsConfigMap: v1alpha1.ModelsName,
 		}, ledger: newLedger(),
-		signing: newSigningKey(live, "parley-system", session.SigningSecret),
+		signing: newSigningKey(live, live, "parley-system", session.SigningSecret),
 	}
 }
 

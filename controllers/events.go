@@ -27,7 +27,7 @@ func (r *conversationReconciler) announce(c *v1alpha1.Conversation, before, afte
 		r.recorder.Eventf(c, nil, corev1.EventTypeWarning, reason, action, "%s", cut(message, maxEventNote))
 	}
 	switch {
-	case before.State == "" && after.Reason == v1alpha1.ReasonSuspended: // it was created so
+	case unseen(before) && after.Reason == v1alpha1.ReasonSuspended: // it was created so
 	case after.State == v1alpha1.StateStopped && (before.State != after.State || before.Reason != after.Reason):
 		kind := corev1.EventTypeNormal
 		if meta.IsStatusConditionTrue(after.Conditions, v1alpha1.ConditionStalled) {

@@ -39,7 +39,7 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 	}
 	o.bounds, o.scratch = class.bounds(&c.Spec), isScratch(o)
 	o.volume = class.spec.Workspace != nil
-	if o.old != nil || !wantsPod(o) {
+	if o.old != nil || o.awaited || !wantsPod(o) {
 		return o, nil, nil
 	}
 	if missing != nil {
@@ -77,8 +77,12 @@ func (r *conversationReconciler) gatherPod(ctx context.Context, o *observation) 
 	if err := client.IgnoreNotFound(err); err != nil {
 		return fmt.Errorf("read Pod: %w", err)
 	}
+	if err == nil {
+		r.starts.shown(client.ObjectKeyFromObject(c))
+	}
 	switch {
 	case !found:
+		o.awaited = err != nil && r.starts.awaits(c, o.now)
 	case madeFor(pod.Labels) == attemptOf(c.Status):
 		o.pod = pod
 	case madeFor(pod.Labels) > attemptOf(c.Status):

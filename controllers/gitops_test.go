@@ -92,7 +92,7 @@ func judgedObjects(t *testing.T) (all []judgedObject) {
 		all = append(all, judgedObject{name + ", and was changed since", status.InProgressStatus, asObject(t, "Conversation", changed)})
 	}
 	fresh := makeConversation("ns", "c")
-	fresh.Status.ObservedGeneration = -1
+	fresh.Status.ObservedGeneration, fresh.Status.State = -1, v1alpha1.StateStarting
 	all = append(all, judgedObject{"a Conversation that nobody has seen", status.InProgressStatus, asObject(t, "Conversation", fresh.Conversation)})
 	for _, reason := range []string{"", v1alpha1.ReasonSecretNotFound, v1alpha1.ReasonKeyNotFound, v1alpha1.ReasonForeignObject, v1alpha1.ReasonKeyTooShort, v1alpha1.ReasonKeyUnfit} {
 		settings, want := userSettings("ns", "ada"), status.CurrentStatus

@@ -16,8 +16,8 @@ import (
 // that entry is read, so that a mistake in another hurts nobody else.
 func (r *conversationReconciler) agent(ctx context.Context, settings *v1alpha1.UserSettings) (*session.Agent, *problem, error) {
 	name := ptr.Deref(settings.Spec.Agent, session.DefaultAgent)
-	catalogue := &corev1.ConfigMap{}
-	if err := r.live.Get(ctx, r.catalogueKey(), catalogue); client.IgnoreNotFound(err) != nil {
+	catalogue, err := r.ownConfigMap(ctx, &r.catalogue, r.catalogueKey())
+	if err != nil {
 		return nil, nil, fmt.Errorf("read the agent catalogue: %w", err)
 	}
 	entry, found := catalogue.Data[name]
@@ -37,8 +37,8 @@ func (r *conversationReconciler) agent(ctx context.Context, settings *v1alpha1.U
 
 // models are the prices of models. A mistake among them stops only a session that has a budget to keep.
 func (r *conversationReconciler) models(ctx context.Context, settings *v1alpha1.UserSettingsSpec) (session.Models, *problem, error) {
-	prices := &corev1.ConfigMap{}
-	if err := r.live.Get(ctx, r.modelsKey(), prices); client.IgnoreNotFound(err) != nil {
+	prices, err := r.ownConfigMap(ctx, &r.prices, r.modelsKey())
+	if err != nil {
 		return nil, nil, fmt.Errorf("read the prices of models: %w", err)
 	}
 	models, err := session.ParseModels(prices.Data)
@@ -46,6 +46,14 @@ func (r *conversationReconciler) models(ctx context.Context, settings *v1alpha1.
 		return nil, &problem{v1alpha1.ReasonModelsInvalid, fmt.Sprintf("spec.maxBudgetPerTask: the ConfigMap %s is not valid: %v", r.options.ModelsConfigMap, err)}, nil
 	}
 	return models, nil, nil
+}
+
+// ownConfigMap is one of the operator's own; empty if it is not there.
+func (r *conversationReconciler) ownConfigMap(ctx context.Context, held *held[*corev1.ConfigMap], name client.ObjectKey) (*corev1.ConfigMap, error) {
+	return held.get(ctx, r.metadata, corev1.SchemeGroupVersion.WithKind("ConfigMap"), name, func() (*corev1.ConfigMap, error) {
+		configMap := &corev1.ConfigMap{}
+		return configMap, client.IgnoreNotFound(r.live.Get(ctx, name, configMap))
+	})
 }
 
 func (r *conversationReconciler) modelsKey() client.ObjectKey {

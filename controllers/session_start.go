@@ -22,7 +22,7 @@ import (
 type sessionStart struct {
 	// unready is why the session cannot start yet.
 	unready *problem
-	// blocked is what stands in the way of its Secret.
+	// blocked is what stands in its way.
 	blocked error
 	// settings, agent and class it starts with, and where its files are to be.
 	settings  *v1alpha1.UserSettingsSpec
@@ -31,33 +31,19 @@ type sessionStart struct {
 	workspace v1alpha1.WorkspaceKind
 	// secret of the session: the one that is there, or the one to create.
 	secret *corev1.Secret
-	// stale is a session Secret of an earlier try that has to go first.
-	stale *corev1.Secret
 }
 
 // prepareStart finds what a session without a pod would start with. An attempt that takes the place of another takes what
 // that one had; any other takes the settings as they are now.
 func (r *conversationReconciler) prepareStart(ctx context.Context, c *v1alpha1.Conversation) (*sessionStart, error) {
-	existing := &corev1.Secret{}
-	err := r.live.Get(ctx, sessionObject(c), existing)
-	switch {
-	case apierrors.IsNotFound(err):
-		existing = nil
-	case err != nil:
-		return nil, fmt.Errorf("read the session's Secret: %w", err)
-	case !owned(existing, c):
-		return &sessionStart{blocked: notOurs("Secret", existing, c)}, nil
-	}
-	if replaces := attemptOf(c.Status) > firstAttempt(c.Status); existing != nil && replaces && madeFor(existing.Labels) >= firstAttempt(c.Status) {
-		start, err := startAsBefore(existing)
-		if err == nil {
-			err = r.place(ctx, c, start, className(c, &v1alpha1.UserSettings{Spec: *start.settings}))
+	if attemptOf(c.Status) > firstAttempt(c.Status) {
+		if start, err := r.startAgain(ctx, c); start != nil || err != nil {
+			return start, err
 		}
-		return start, err
 	}
 	// Not from the cache: who stores settings and then starts a session means those.
 	settings := &v1alpha1.UserSettings{}
-	err = r.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)
+	err := r.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && settings.DeletionTimestamp != nil:
 		return &sessionStart{unready: &problem{v1alpha1.ReasonSettingsNotReady, fmt.Sprintf("UserSettings %s do not exist", c.Spec.UserSettingsName)}}, nil
@@ -67,7 +53,28 @@ func (r *conversationReconciler) prepareStart(ctx context.Context, c *v1alpha1.C
 	if unready, err := r.configMapMissing(ctx, c); unready != nil || err != nil {
 		return &sessionStart{unready: unready}, err
 	}
-	return r.startAnew(ctx, c, settings, existing)
+	return r.startAnew(ctx, c, settings)
+}
+
+// startAgain finds what the attempt before started with; nil if that is not to be had any more.
+func (r *conversationReconciler) startAgain(ctx context.Context, c *v1alpha1.Conversation) (*sessionStart, error) {
+	existing := &corev1.Secret{}
+	err := r.live.Get(ctx, sessionObject(c), existing)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read the session's Secret: %w", err)
+	case !owned(existing, c):
+		return &sessionStart{blocked: notOurs("Secret", existing, c)}, nil
+	case madeFor(existing.Labels) < firstAttempt(c.Status):
+		return nil, nil
+	}
+	start, err := startAsBefore(existing)
+	if err == nil {
+		err = r.place(ctx, c, start, className(c, &v1alpha1.UserSettings{Spec: *start.settings}))
+	}
+	return start, err
 }
 
 // whole is a Conversation with all its texts, which the cache has only the beginnings of.
@@ -107,7 +114,7 @@ func startAsBefore(secret *corev1.Secret) (*sessionStart, error) {
 	return &sessionStart{settings: &doc.Settings, agent: doc.Agent, secret: secret}, nil
 }
 
-func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conversation, settings *v1alpha1.UserSettings, existing *corev1.Secret) (*sessionStart, error) {
+func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conversation, settings *v1alpha1.UserSettings) (*sessionStart, error) {
 	agent, unready, err := r.agent(ctx, settings)
 	if unready != nil || err != nil {
 		return &sessionStart{unready: unready}, err
@@ -157,11 +164,6 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 	if err != nil {
 		return nil, err
 	}
-	if existing != nil && existing.Annotations[annotationInputs] == inputs && existing.DeletionTimestamp == nil {
-		start.secret = existing
-		return start, nil
-	}
-	start.stale = existing
 	if err := addArchiveToken(values, doc, key, r.clock.Now()); err != nil {
 		return nil, err
 	}
@@ -205,21 +207,26 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	if err := r.ensureWorkspace(ctx, c, start.class.workspace(c, start.workspace)); err != nil {
 		return err
 	}
-	if err := r.ensureSecret(ctx, start); err != nil {
+	if err := r.ensureSecret(ctx, c, start); err != nil {
 		return err
 	}
-	// The last look before the work may begin: what an old record says of a session may have been done since.
-	if err := r.upToDate(ctx, c); err != nil {
-		return err
+	// The last look before the work may begin: what an old record says of a session may have been done since. Of a Conversation
+	// that this process saw come into being there is no older record.
+	if !r.starts.first(c) {
+		if err := r.upToDate(ctx, c); err != nil {
+			return err
+		}
 	}
 	err := r.client.Create(ctx, buildPod(c, start, r.options))
 	if apierrors.IsAlreadyExists(err) {
-		return r.lookAtPod(ctx, c)
+		err = r.lookAtPod(ctx, c)
+	} else if err != nil {
+		err = fmt.Errorf("create Pod: %w", err)
 	}
-	if err != nil {
-		return fmt.Errorf("create Pod: %w", err)
+	if err == nil {
+		r.starts.makes(c, r.clock.Now())
 	}
-	return nil
+	return err
 }
 
 // lookAtPod finds out about a pod that is there though the cache has none. It is the one of this attempt, which the cache has not
@@ -288,18 +295,31 @@ func (r *conversationReconciler) removeWorkspace(ctx context.Context, c *v1alpha
 	return nil
 }
 
-// ensureSecret creates the session's Secret, after removing one that was made of other settings for a
-// pod that never came to be.
-func (r *conversationReconciler) ensureSecret(ctx context.Context, start *sessionStart) error {
-	if stale := start.stale; stale != nil {
-		if err := r.client.Delete(ctx, stale, client.Preconditions{UID: &stale.UID}); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("remove the session's stale Secret: %w", err)
-		}
-	}
+// ensureSecret creates the session's Secret. One that is there is of an earlier try: it serves if it was made of the same, and goes
+// if it was made of other settings, for a pod that never came to be.
+func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.Conversation, start *sessionStart) error {
 	if start.secret.ResourceVersion != "" {
 		return nil
 	}
-	if err := r.client.Create(ctx, start.secret); err != nil {
+	err := r.client.Create(ctx, start.secret)
+	if apierrors.IsAlreadyExists(err) {
+		existing := &corev1.Secret{}
+		if err := r.live.Get(ctx, client.ObjectKeyFromObject(start.secret), existing); err != nil {
+			return fmt.Errorf("read the session's Secret: %w", err)
+		}
+		switch {
+		case !owned(existing, c):
+			return notOurs("Secret", existing, c)
+		case existing.Annotations[annotationInputs] == start.secret.Annotations[annotationInputs] && existing.DeletionTimestamp == nil:
+			start.secret = existing
+			return nil
+		}
+		if err := r.client.Delete(ctx, existing, client.Preconditions{UID: &existing.UID}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("remove the session's stale Secret: %w", err)
+		}
+		err = r.client.Create(ctx, start.secret)
+	}
+	if err != nil {
 		return fmt.Errorf("create the session's Secret: %w", err)
 	}
 	return nil

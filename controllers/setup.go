@@ -163,7 +163,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	}).setup(mgr); err != nil {
 		return fmt.Errorf("set up the UserSettings controller: %w", err)
 	}
-	signing := newSigningKey(mgr.GetClient(), options.Namespace, options.SigningSecret)
+	signing := newSigningKey(mgr.GetClient(), mgr.GetCache(), options.Namespace, options.SigningSecret)
 	if err := signing.setup(mgr); err != nil {
 		return fmt.Errorf("set up the signing key: %w", err)
 	}

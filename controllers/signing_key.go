@@ -31,12 +31,14 @@ const archiveTokenLife = 5 * 366 * 24 * time.Hour
 // signingKey is the key that the facade's tokens are signed with. It is made once; a session that starts finds it or, if it is
 // first, makes it.
 type signingKey struct {
-	client client.Client // past the cache, for Secrets
-	name   client.ObjectKey
+	client   client.Client // past the cache, for Secrets
+	metadata client.Reader // the cache, for metadata of Secrets
+	name     client.ObjectKey
+	held     held[*corev1.Secret]
 }
 
-func newSigningKey(c client.Client, namespace, secret string) *signingKey {
-	return &signingKey{client: c, name: client.ObjectKey{Namespace: namespace, Name: secret}}
+func newSigningKey(c client.Client, metadata client.Reader, namespace, secret string) *signingKey {
+	return &signingKey{client: c, metadata: metadata, name: client.ObjectKey{Namespace: namespace, Name: secret}}
 }
 
 // setup has the key made when the manager starts, for the facade, and again when somebody deletes it.
@@ -64,7 +66,7 @@ func (s *signingKey) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 
 // key that tokens are signed with, or why there is none that could be used.
 func (s *signingKey) key(ctx context.Context) (ed25519.PrivateKey, *problem, error) {
-	secret, err := s.ensure(ctx)
+	secret, err := s.held.get(ctx, s.metadata, corev1.SchemeGroupVersion.WithKind("Secret"), s.name, func() (*corev1.Secret, error) { return s.ensure(ctx) })
 	if err != nil {
 		return nil, nil, fmt.Errorf("keep Secret %s: %w", s.name.Name, err)
 	}

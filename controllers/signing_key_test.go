@@ -89,7 +89,7 @@ func TestManyWhoMakeTheSigningKeyAtOnceMakeOne(t *testing.T) {
 			var all sync.WaitGroup
 			for i := range keys {
 				all.Go(func() {
-					key, unusable, err := newSigningKey(env.Client, ns, session.SigningSecret).key(t.Context())
+					key, unusable, err := newSigningKey(env.Client, env.Client, ns, session.SigningSecret).key(t.Context())
 					if unusable != nil || err != nil {
 						t.Error(unusable, err)
 					}

@@ -103,7 +103,7 @@ func makeSigningKey() error {
 	if err := env.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "parley-system"}}); err != nil {
 		return err
 	}
-	_, _, err := newSigningKey(env.Client, "parley-system", session.SigningSecret).key(ctx)
+	_, _, err := newSigningKey(env.Client, env.Client, "parley-system", session.SigningSecret).key(ctx)
 	return err
 }
 

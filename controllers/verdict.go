@@ -30,7 +30,9 @@ type observation struct {
 	pod *corev1.Pod
 	// old says that the pod of an earlier attempt is still there.
 	old *corev1.Pod
-	now time.Time
+	// awaited: the pod of the present attempt was made a moment ago, and the cache has not shown it yet.
+	awaited bool
+	now     time.Time
 }
 
 // bounds of a session's life: what it asks for, or else what its class gives.
@@ -60,6 +62,8 @@ type verdict struct {
 	since time.Time
 	// stalled: it does not get on without somebody's help.
 	stalled bool
+	// stuck: something stands in the way of a start, and not for a moment only.
+	stuck bool
 	// next begins another attempt.
 	next *nextAttempt
 	// podless: it was made sure that there is no pod, also none that the cache does not have.
@@ -292,7 +296,7 @@ func (v verdict) inTime(o observation) verdict {
 
 // because of a problem, a start does not get on.
 func (v verdict) because(o observation, p *problem) verdict {
-	v.reason, v.message, v.since = p.reason, p.message, time.Time{}
+	v.reason, v.message, v.since, v.stuck = p.reason, p.message, time.Time{}, true
 	v.stalled = p.reason == v1alpha1.ReasonForeignObject || p.reason == v1alpha1.ReasonNotAllowed
 	return v.inTime(o)
 }

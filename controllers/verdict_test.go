@@ -163,23 +163,37 @@ func equalStatus(a, b v1alpha1.ConversationStatus) bool {
 }
 
 func TestAShortStepOfAStartIsNotWorthAWrite(t *testing.T) {
+	fresh := v1alpha1.ConversationStatus{State: v1alpha1.StateStarting, ObservedGeneration: -1}
 	starting := v1alpha1.ConversationStatus{State: v1alpha1.StateStarting, Reason: v1alpha1.ReasonScheduling, StartTime: metaTime(0)}
-	next := starting
-	next.Reason = v1alpha1.ReasonPullingImage
-	if wait := worthWriting(starting, next, verdict{since: at(1)}, at(2)); wait != time.Second {
-		t.Errorf("a step of one second: wait %s, want 1s", wait)
-	}
-	if wait := worthWriting(starting, next, verdict{since: at(1)}, at(3)); wait > 0 {
-		t.Errorf("a step of two seconds: wait %s", wait)
-	}
-	waiting := starting
-	waiting.Reason = v1alpha1.ReasonSettingsNotReady
-	if wait := worthWriting(waiting, next, verdict{since: at(2)}, at(2)); wait > 0 {
-		t.Errorf("the end of the wait for settings: wait %s", wait)
-	}
-	next.State = v1alpha1.StateRunning
-	if wait := worthWriting(starting, next, verdict{since: at(2)}, at(2)); wait > 0 {
-		t.Errorf("a change of state: wait %s", wait)
+	waiting, pulling, running, stopped := starting, starting, starting, starting
+	waiting.Reason, pulling.Reason = v1alpha1.ReasonSettingsNotReady, v1alpha1.ReasonPullingImage
+	running.State, stopped.State = v1alpha1.StateRunning, v1alpha1.StateStopped
+	for name, c := range map[string]struct {
+		before, after v1alpha1.ConversationStatus
+		verdict       verdict
+		now           int
+		visible, wait time.Duration
+	}{
+		"a step of one second":              {starting, pulling, verdict{since: at(1), wish: needPod}, 2, stepVisible, time.Second},
+		"a step of two seconds":             {starting, pulling, verdict{since: at(1), wish: needPod}, 3, stepVisible, 0},
+		"a step of two seconds under load":  {starting, pulling, verdict{since: at(1), wish: needPod}, 3, 20 * time.Second, 18 * time.Second},
+		"a step by a clock that is ahead":   {starting, pulling, verdict{since: at(9), wish: needPod}, 3, stepVisible, 0},
+		"the end of the wait for settings":  {waiting, pulling, verdict{since: at(2), wish: needPod}, 2, stepVisible, 0},
+		"a change of state":                 {starting, running, verdict{}, 2, 20 * time.Second, 0},
+		"an end":                            {starting, stopped, verdict{wish: removePod}, 2, 20 * time.Second, 0},
+		"a pod that was made just now":      {fresh, starting, verdict{wish: needPod}, 2, stepVisible, stepVisible},
+		"a pod that waits for its node":     {fresh, starting, verdict{since: at(1), wish: needPod}, 2, stepVisible, time.Second},
+		"one that waits for long":           {fresh, starting, verdict{since: at(1), wish: needPod}, 3, stepVisible, 0},
+		"a pod that could not be made":      {fresh, starting, verdict{wish: needPod, stuck: true}, 2, stepVisible, 0},
+		"a start that needs help":           {fresh, starting, verdict{wish: needPod, stuck: true, stalled: true}, 2, stepVisible, 0},
+		"the wait for settings":             {fresh, waiting, verdict{}, 2, stepVisible, 0},
+		"a new one that runs already":       {fresh, running, verdict{}, 2, 20 * time.Second, 0},
+		"a new one that is over already":    {fresh, stopped, verdict{wish: keepEnded}, 2, 20 * time.Second, 0},
+		"a new one whose pod is taken away": {fresh, starting, verdict{}, 2, stepVisible, 0},
+	} {
+		if wait := worthWriting(c.before, c.after, c.verdict, at(c.now), c.visible); max(wait, 0) != c.wait {
+			t.Errorf("%s: wait %s, want %s", name, wait, c.wait)
+		}
 	}
 }
 

@@ -404,7 +404,7 @@ type Conversation struct {
 	Spec ConversationSpec `json:"spec,omitempty"`
 
 	// Status is what the operator found.
-	// +kubebuilder:default:={"observedGeneration":-1}
+	// +kubebuilder:default:={"observedGeneration":-1,"state":"STARTING"}
 	// +optional
 	Status ConversationStatus `json:"status,omitempty"`
 }

@@ -67,6 +67,7 @@ var schemaYAML = typed.YAMLObject(`types:
         namedType: com.github.parley-dev.parley.api.v1alpha1.ConversationStatus
       default:
         observedGeneration: -1
+        state: STARTING
 - name: com.github.parley-dev.parley.api.v1alpha1.ConversationImage
   map:
     fields:

@@ -1,0 +1,87 @@
+package controllers
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// starts is what this process knows of starts that the cache does not show. Losing it costs requests, and nothing else: what it says
+// would otherwise be asked.
+type starts struct {
+	// young are the UIDs of Conversations that came into being before the eyes of this process, and of which nobody wrote anything
+	// that it knows of.
+	young sync.Map
+	// made are the pods, by their Conversation, that were made and that the cache did not show yet.
+	made sync.Map
+}
+
+// madePod is the pod of an attempt, and when it was made.
+type madePod struct {
+	uid     types.UID
+	attempt int32
+	at      time.Time
+}
+
+// awaitPod is how long the cache may take to show a pod that was made. After that it is looked for.
+const awaitPod = 10 * time.Second
+
+// ofConversations notes those that come into being. Those of the first list may have had a life before.
+func (s *starts) ofConversations() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(e event.CreateEvent) bool {
+			if !e.IsInInitialList {
+				s.young.Store(e.Object.GetUID(), true)
+			}
+			return true
+		},
+		DeleteFunc: func(e event.DeleteEvent) bool {
+			s.young.Delete(e.Object.GetUID())
+			return true
+		},
+	}
+}
+
+// ofPods notes those that are gone: they are not to be waited for.
+func (s *starts) ofPods() predicate.Predicate {
+	return predicate.Funcs{DeleteFunc: func(e event.DeleteEvent) bool {
+		s.shown(client.ObjectKey{Namespace: e.Object.GetNamespace(), Name: e.Object.GetLabels()[v1alpha1.LabelConversation]})
+		return true
+	}}
+}
+
+// first says, once, that nothing can have been done for a Conversation yet.
+func (s *starts) first(c *v1alpha1.Conversation) bool {
+	_, young := s.young.LoadAndDelete(c.UID)
+	return young && unseen(c.Status)
+}
+
+// wrote notes that something is recorded of a Conversation.
+func (s *starts) wrote(c *v1alpha1.Conversation) { s.young.Delete(c.UID) }
+
+// makes notes that the pod of the present attempt is there.
+func (s *starts) makes(c *v1alpha1.Conversation, now time.Time) {
+	s.made.Store(client.ObjectKeyFromObject(c), madePod{c.UID, attemptOf(c.Status), now})
+}
+
+// shown: the cache shows the pod of a Conversation, or that it is gone.
+func (s *starts) shown(conversation types.NamespacedName) { s.made.Delete(conversation) }
+
+// awaits says that the pod of the present attempt was made a moment ago, and is about to show.
+func (s *starts) awaits(c *v1alpha1.Conversation, now time.Time) bool {
+	known, ok := s.made.Load(client.ObjectKeyFromObject(c))
+	if !ok {
+		return false
+	}
+	pod := known.(madePod)
+	return pod.uid == c.UID && pod.attempt == attemptOf(c.Status) && now.Sub(pod.at) < awaitPod
+}
+
+// unseen: nobody wrote this status, it is the one that a Conversation begins with.
+func unseen(s v1alpha1.ConversationStatus) bool { return s.ObservedGeneration < 0 || s.State == "" }
