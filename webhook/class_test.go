@@ -42,7 +42,7 @@ func aClass(t *testing.T, namespace string) string {
 	mustCreate(t, class)
 	testenv.Await(t, func() error { // until the webhook knows it
 		p := admin(t)
-		err := p.Create(t.Context(), object(t, "Conversation", namespace, "{sessionClassName: "+class.Name+"}"), client.DryRunAll)
+		err := p.Create(t.Context(), object(t, "Conversation", namespace, "{maxDuration: 1m, sessionClassName: "+class.Name+"}"), client.DryRunAll)
 		if err == nil && slices.ContainsFunc(p.warnings, func(w string) bool { return strings.Contains(w, "SessionClass") }) {
 			return errors.New("the class is not known yet")
 		}

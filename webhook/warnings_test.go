@@ -24,7 +24,7 @@ func TestReferencesToWhatDoesNotExistYetAreWarnedOf(t *testing.T) {
 			`spec.llmAPIKeyRef: Secret "later" does not exist yet`, `spec.searchAPIKeyRef: Secret "later" does not exist yet`,
 		}},
 		{"settings that are there", "Conversation", "userSettingsName: there", nil},
-		{"settings that are not", "Conversation", "userSettingsName: later", []string{`spec.userSettingsName: UserSettings "later" do not exist yet`}},
+		{"settings that are not", "Conversation", "{userSettingsName: later, maxDuration: 1h}", []string{`spec.userSettingsName: UserSettings "later" do not exist yet`}},
 		{"a ConfigMap that is there", "Conversation", "{userSettingsName: there, replayJSONRef: {name: there, key: events.json}}", nil},
 		{"a ConfigMap that is not", "Conversation", "{userSettingsName: there, replayJSONRef: {name: later, key: k}}", []string{
 			`spec.replayJSONRef: ConfigMap "later" does not exist yet`,
