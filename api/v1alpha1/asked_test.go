@@ -23,10 +23,15 @@ func TestEveryFieldIsEitherAskedForOrLifecycle(t *testing.T) {
 	if err := yaml.Unmarshal(data, crd); err != nil {
 		t.Fatal(err)
 	}
-	fixed := map[string]bool{}
-	for _, rule := range crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].XValidations {
+	kept, held, schema := map[string]bool{}, map[string]bool{}, crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+	for _, rule := range schema.XValidations {
 		if strings.Contains(rule.Message, "cannot be changed") {
-			fixed[strings.TrimPrefix(rule.FieldPath, ".")] = true
+			kept[strings.TrimPrefix(rule.FieldPath, ".")] = true
+		}
+	}
+	for name, field := range schema.Properties {
+		for _, rule := range field.XValidations {
+			held[name] = held[name] || strings.Contains(rule.Message, "cannot be changed")
 		}
 	}
 	full := reflect.New(reflect.TypeFor[v1alpha1.ConversationSpec]()).Elem()
@@ -47,8 +52,10 @@ func TestEveryFieldIsEitherAskedForOrLifecycle(t *testing.T) {
 	spec := full.Interface().(v1alpha1.ConversationSpec)
 	for field, value := range reflect.ValueOf(spec.Asked()).Fields() {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if asked := !value.IsZero(); asked != fixed[name] {
-			t.Errorf("%s is asked for: %t, and fixed by the schema: %t", name, asked, fixed[name])
+		always := schema.Properties[name].Default != nil   // so it is neither added nor taken away
+		whole := schema.Properties[name].Type == "boolean" // one that is false is as good as none
+		if asked := !value.IsZero(); asked != (kept[name] || always) || asked != (held[name] || asked && whole) {
+			t.Errorf("%s is asked for: %t, and the schema keeps it there: %t, and its value: %t", name, asked, kept[name], held[name])
 		}
 	}
 }

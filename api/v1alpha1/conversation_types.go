@@ -4,20 +4,22 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // ConversationSpec is what a session is asked to do, which never changes once it is created, and
 // how it lives (suspend, restartAt, idleTimeout, startDeadline, maxDuration, ttlAfterStopped), which may change at any time.
-// +kubebuilder:validation:XValidation:rule="has(self.userSettingsName) == has(oldSelf.userSettingsName) && (!has(self.userSettingsName) || self.userSettingsName == oldSelf.userSettingsName)",message="userSettingsName cannot be changed: create a new Conversation",fieldPath=".userSettingsName"
-// +kubebuilder:validation:XValidation:rule="has(self.repository) == has(oldSelf.repository) && (!has(self.repository) || self.repository == oldSelf.repository)",message="repository cannot be changed: create a new Conversation",fieldPath=".repository"
-// +kubebuilder:validation:XValidation:rule="has(self.gitProvider) == has(oldSelf.gitProvider) && (!has(self.gitProvider) || self.gitProvider == oldSelf.gitProvider)",message="gitProvider cannot be changed: create a new Conversation",fieldPath=".gitProvider"
-// +kubebuilder:validation:XValidation:rule="has(self.selectedBranch) == has(oldSelf.selectedBranch) && (!has(self.selectedBranch) || self.selectedBranch == oldSelf.selectedBranch)",message="selectedBranch cannot be changed: create a new Conversation",fieldPath=".selectedBranch"
-// +kubebuilder:validation:XValidation:rule="has(self.initialUserMsg) == has(oldSelf.initialUserMsg) && (!has(self.initialUserMsg) || self.initialUserMsg == oldSelf.initialUserMsg)",message="initialUserMsg cannot be changed: create a new Conversation",fieldPath=".initialUserMsg"
-// +kubebuilder:validation:XValidation:rule="has(self.imageURLs) == has(oldSelf.imageURLs) && (!has(self.imageURLs) || self.imageURLs == oldSelf.imageURLs)",message="imageURLs cannot be changed: create a new Conversation",fieldPath=".imageURLs"
-// +kubebuilder:validation:XValidation:rule="has(self.images) == has(oldSelf.images) && (!has(self.images) || self.images == oldSelf.images)",message="images cannot be changed: create a new Conversation",fieldPath=".images"
-// +kubebuilder:validation:XValidation:rule="has(self.replayJSONRef) == has(oldSelf.replayJSONRef) && (!has(self.replayJSONRef) || self.replayJSONRef == oldSelf.replayJSONRef)",message="replayJSONRef cannot be changed: create a new Conversation",fieldPath=".replayJSONRef"
-// +kubebuilder:validation:XValidation:rule="has(self.suggestedTask) == has(oldSelf.suggestedTask) && (!has(self.suggestedTask) || self.suggestedTask == oldSelf.suggestedTask)",message="suggestedTask cannot be changed: create a new Conversation",fieldPath=".suggestedTask"
-// +kubebuilder:validation:XValidation:rule="has(self.createMicroagent) == has(oldSelf.createMicroagent) && (!has(self.createMicroagent) || self.createMicroagent == oldSelf.createMicroagent)",message="createMicroagent cannot be changed: create a new Conversation",fieldPath=".createMicroagent"
-// +kubebuilder:validation:XValidation:rule="has(self.conversationInstructions) == has(oldSelf.conversationInstructions) && (!has(self.conversationInstructions) || self.conversationInstructions == oldSelf.conversationInstructions)",message="conversationInstructions cannot be changed: create a new Conversation",fieldPath=".conversationInstructions"
-// +kubebuilder:validation:XValidation:rule="has(self.mcpConfig) == has(oldSelf.mcpConfig) && (!has(self.mcpConfig) || self.mcpConfig == oldSelf.mcpConfig)",message="mcpConfig cannot be changed: create a new Conversation",fieldPath=".mcpConfig"
-// +kubebuilder:validation:XValidation:rule="has(self.workspace) == has(oldSelf.workspace) && (!has(self.workspace) || self.workspace == oldSelf.workspace)",message="workspace cannot be changed: create a new Conversation",fieldPath=".workspace"
-// +kubebuilder:validation:XValidation:rule="has(self.sessionClassName) == has(oldSelf.sessionClassName) && (!has(self.sessionClassName) || self.sessionClassName == oldSelf.sessionClassName)",message="sessionClassName cannot be changed: create a new Conversation",fieldPath=".sessionClassName"
+//
+// The API server goes through all rules at each write, also of the status. There it costs twenty times as much to look at a field
+// from here as in a rule of the field's own. So that a value stays is said there, and here only that it is neither added nor taken away.
+// +kubebuilder:validation:XValidation:rule="has(self.repository) == has(oldSelf.repository)",message="repository cannot be changed: create a new Conversation",fieldPath=".repository"
+// +kubebuilder:validation:XValidation:rule="has(self.gitProvider) == has(oldSelf.gitProvider)",message="gitProvider cannot be changed: create a new Conversation",fieldPath=".gitProvider"
+// +kubebuilder:validation:XValidation:rule="has(self.selectedBranch) == has(oldSelf.selectedBranch)",message="selectedBranch cannot be changed: create a new Conversation",fieldPath=".selectedBranch"
+// +kubebuilder:validation:XValidation:rule="has(self.initialUserMsg) == has(oldSelf.initialUserMsg)",message="initialUserMsg cannot be changed: create a new Conversation",fieldPath=".initialUserMsg"
+// +kubebuilder:validation:XValidation:rule="has(self.imageURLs) == has(oldSelf.imageURLs)",message="imageURLs cannot be changed: create a new Conversation",fieldPath=".imageURLs"
+// +kubebuilder:validation:XValidation:rule="has(self.images) == has(oldSelf.images)",message="images cannot be changed: create a new Conversation",fieldPath=".images"
+// +kubebuilder:validation:XValidation:rule="has(self.replayJSONRef) == has(oldSelf.replayJSONRef)",message="replayJSONRef cannot be changed: create a new Conversation",fieldPath=".replayJSONRef"
+// +kubebuilder:validation:XValidation:rule="has(self.suggestedTask) == has(oldSelf.suggestedTask)",message="suggestedTask cannot be changed: create a new Conversation",fieldPath=".suggestedTask"
+// +kubebuilder:validation:XValidation:rule="has(self.createMicroagent) == has(oldSelf.createMicroagent)",message="createMicroagent cannot be changed: create a new Conversation",fieldPath=".createMicroagent"
+// +kubebuilder:validation:XValidation:rule="has(self.conversationInstructions) == has(oldSelf.conversationInstructions)",message="conversationInstructions cannot be changed: create a new Conversation",fieldPath=".conversationInstructions"
+// +kubebuilder:validation:XValidation:rule="has(self.mcpConfig) == has(oldSelf.mcpConfig)",message="mcpConfig cannot be changed: create a new Conversation",fieldPath=".mcpConfig"
+// +kubebuilder:validation:XValidation:rule="has(self.workspace) == has(oldSelf.workspace)",message="workspace cannot be changed: create a new Conversation",fieldPath=".workspace"
+// +kubebuilder:validation:XValidation:rule="has(self.sessionClassName) == has(oldSelf.sessionClassName)",message="sessionClassName cannot be changed: create a new Conversation",fieldPath=".sessionClassName"
 // +kubebuilder:validation:XValidation:rule="(has(self.oneShot) && self.oneShot) == (has(oldSelf.oneShot) && oldSelf.oneShot)",message="oneShot cannot be changed: create a new Conversation",fieldPath=".oneShot"
 // +kubebuilder:validation:XValidation:rule="!has(self.replayJSONRef) || !has(self.initialUserMsg)",message="initialUserMsg must be absent when replayJSONRef is set: a replay brings its own first message",fieldPath=".initialUserMsg"
 // +kubebuilder:validation:XValidation:rule="!has(self.replayJSONRef) || !has(self.imageURLs)",message="imageURLs must be absent when replayJSONRef is set: a replay brings its own images",fieldPath=".imageURLs"
@@ -35,28 +37,33 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=53
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="userSettingsName cannot be changed: create a new Conversation"
 	// +optional
 	UserSettingsName string `json:"userSettingsName,omitempty"`
 
 	// Repository to work on: owner/name at the provider, or a full URL.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="repository cannot be changed: create a new Conversation"
 	// +optional
 	Repository *string `json:"repository,omitempty"`
 
 	// GitProvider of the repository; its token is the one the session gets.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="gitProvider cannot be changed: create a new Conversation"
 	// +optional
 	GitProvider *GitProvider `json:"gitProvider,omitempty"`
 
 	// SelectedBranch of the repository; without it the repository's default branch.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="selectedBranch cannot be changed: create a new Conversation"
 	// +optional
 	SelectedBranch *string `json:"selectedBranch,omitempty"`
 
 	// InitialUserMsg is the first message to the agent.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=131072
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="initialUserMsg cannot be changed: create a new Conversation"
 	// +optional
 	InitialUserMsg *string `json:"initialUserMsg,omitempty"`
 
@@ -67,6 +74,7 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:items:MaxLength=1572864
 	// +kubebuilder:validation:items:XValidation:rule="size(self) <= 16384",message="must have at most 16384 characters: put a larger image into a ConfigMap and name it in spec.images"
 	// +listType=atomic
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="imageURLs cannot be changed: create a new Conversation"
 	// +optional
 	ImageURLs []string `json:"imageURLs,omitempty"`
 
@@ -74,24 +82,29 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="images cannot be changed: create a new Conversation"
 	// +optional
 	Images []ConversationImage `json:"images,omitempty"`
 
 	// ReplayJSONRef names recorded events, as JSON, that the session replays instead of a first message.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="replayJSONRef cannot be changed: create a new Conversation"
 	// +optional
 	ReplayJSONRef *ConfigMapKeyRef `json:"replayJSONRef,omitempty"`
 
 	// SuggestedTask to work on; its prompt becomes the first message.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="suggestedTask cannot be changed: create a new Conversation"
 	// +optional
 	SuggestedTask *SuggestedTask `json:"suggestedTask,omitempty"`
 
 	// CreateMicroagent asks for a microagent to be written for a repository.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="createMicroagent cannot be changed: create a new Conversation"
 	// +optional
 	CreateMicroagent *CreateMicroagent `json:"createMicroagent,omitempty"`
 
 	// ConversationInstructions the agent follows throughout the session.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=131072
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="conversationInstructions cannot be changed: create a new Conversation"
 	// +optional
 	ConversationInstructions *string `json:"conversationInstructions,omitempty"`
 
@@ -101,10 +114,12 @@ type ConversationSpec struct {
 	OneShot bool `json:"oneShot,omitempty"`
 
 	// MCPConfig lists the session's tool servers, in place of those of the settings.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="mcpConfig cannot be changed: create a new Conversation"
 	// +optional
 	MCPConfig *MCPConfig `json:"mcpConfig,omitempty"`
 
 	// Workspace that outlives the session's pod. Without it, as the class says.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="workspace cannot be changed: create a new Conversation"
 	// +optional
 	Workspace *Workspace `json:"workspace,omitempty"`
 
@@ -112,6 +127,7 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=53
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="sessionClassName cannot be changed: create a new Conversation"
 	// +optional
 	SessionClassName *string `json:"sessionClassName,omitempty"`
 
