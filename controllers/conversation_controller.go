@@ -48,7 +48,8 @@ type conversationReconciler struct {
 	overwritten overwritten
 	starts      starts
 	// catalogue of agents and prices of models, as they are now.
-	catalogue, prices held[*corev1.ConfigMap]
+	catalogue held[map[string]catalogueEntry]
+	prices    held[pricedModels]
 	// queue of what is to be looked at; nil in a reconciler that has none.
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
 }

@@ -12,47 +12,67 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// agent finds the entry of the catalogue that the settings name or, if they name none, the usual one; nil if there is none. Only
-// that entry is read, so that a mistake in another hurts nobody else.
+// catalogueEntry is an agent of the catalogue, or what is wrong with its entry. That hurts nobody who names another.
+type catalogueEntry struct {
+	agent session.Agent
+	err   error
+}
+
+// pricedModels are the prices of models, and what is wrong with some of them.
+type pricedModels struct {
+	models session.Models
+	err    error
+}
+
+// agent finds the entry of the catalogue that the settings name or, if they name none, the usual one; nil if there is none.
 func (r *conversationReconciler) agent(ctx context.Context, settings *v1alpha1.UserSettings) (*session.Agent, *problem, error) {
 	name := ptr.Deref(settings.Spec.Agent, session.DefaultAgent)
-	catalogue, err := r.ownConfigMap(ctx, &r.catalogue, r.catalogueKey())
+	catalogue, err := ofConfigMap(ctx, r, &r.catalogue, r.catalogueKey(), readCatalogue)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the agent catalogue: %w", err)
 	}
-	entry, found := catalogue.Data[name]
+	entry, found := catalogue[name]
 	switch {
 	case !found && settings.Spec.Agent == nil:
 		return nil, nil, nil
 	case !found:
 		return nil, &problem{v1alpha1.ReasonAgentNotFound, fmt.Sprintf("spec.agent: %s is not in the agent catalogue", name)}, nil
+	case entry.err != nil:
+		return nil, &problem{v1alpha1.ReasonAgentNotFound, fmt.Sprintf("spec.agent: the entry in the agent catalogue is not valid: %v", entry.err)}, nil
 	}
-	agents, err := session.ParseCatalogue(map[string]string{name: entry})
-	if err != nil {
-		return nil, &problem{v1alpha1.ReasonAgentNotFound, fmt.Sprintf("spec.agent: the entry in the agent catalogue is not valid: %v", err)}, nil
+	return &entry.agent, nil, nil
+}
+
+func readCatalogue(data map[string]string) map[string]catalogueEntry {
+	catalogue := make(map[string]catalogueEntry, len(data))
+	for name, text := range data {
+		agents, err := session.ParseCatalogue(map[string]string{name: text})
+		catalogue[name] = catalogueEntry{agents[name], err}
 	}
-	agent := agents[name]
-	return &agent, nil, nil
+	return catalogue
 }
 
 // models are the prices of models. A mistake among them stops only a session that has a budget to keep.
 func (r *conversationReconciler) models(ctx context.Context, settings *v1alpha1.UserSettingsSpec) (session.Models, *problem, error) {
-	prices, err := r.ownConfigMap(ctx, &r.prices, r.modelsKey())
+	prices, err := ofConfigMap(ctx, r, &r.prices, r.modelsKey(), func(data map[string]string) pricedModels {
+		models, err := session.ParseModels(data)
+		return pricedModels{models, err}
+	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the prices of models: %w", err)
 	}
-	models, err := session.ParseModels(prices.Data)
-	if err != nil && settings.MaxBudgetPerTask != nil {
-		return nil, &problem{v1alpha1.ReasonModelsInvalid, fmt.Sprintf("spec.maxBudgetPerTask: the ConfigMap %s is not valid: %v", r.options.ModelsConfigMap, err)}, nil
+	if prices.err != nil && settings.MaxBudgetPerTask != nil {
+		return nil, &problem{v1alpha1.ReasonModelsInvalid, fmt.Sprintf("spec.maxBudgetPerTask: the ConfigMap %s is not valid: %v", r.options.ModelsConfigMap, prices.err)}, nil
 	}
-	return models, nil, nil
+	return prices.models, nil, nil
 }
 
-// ownConfigMap is one of the operator's own; empty if it is not there.
-func (r *conversationReconciler) ownConfigMap(ctx context.Context, held *held[*corev1.ConfigMap], name client.ObjectKey) (*corev1.ConfigMap, error) {
-	return held.get(ctx, r.metadata, corev1.SchemeGroupVersion.WithKind("ConfigMap"), name, func() (*corev1.ConfigMap, error) {
+// ofConfigMap is what a ConfigMap of the operator's own says. One that is not there says nothing.
+func ofConfigMap[T any](ctx context.Context, r *conversationReconciler, held *held[T], name client.ObjectKey, parse func(map[string]string) T) (T, error) {
+	return held.get(ctx, r.metadata, corev1.SchemeGroupVersion.WithKind("ConfigMap"), name, func() (client.Object, T, error) {
 		configMap := &corev1.ConfigMap{}
-		return configMap, client.IgnoreNotFound(r.live.Get(ctx, name, configMap))
+		err := client.IgnoreNotFound(r.live.Get(ctx, name, configMap))
+		return configMap, parse(configMap.Data), err
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/url"
@@ -178,11 +177,7 @@ func addSearch(doc *session.Document, server string) {
 
 // buildSessionSecret holds the document, the session's own key and the values it needs. It never changes while
 // the session runs: a running session keeps the settings it started with.
-func buildSessionSecret(c *v1alpha1.Conversation, doc session.Document, values map[string][]byte, key, inputs string) (*corev1.Secret, error) {
-	document, err := json.Marshal(doc)
-	if err != nil {
-		return nil, fmt.Errorf("encode the session document: %w", err)
-	}
+func buildSessionSecret(c *v1alpha1.Conversation, document []byte, values map[string][]byte, key, inputs string) *corev1.Secret {
 	data := maps.Clone(values)
 	if data == nil {
 		data = map[string][]byte{}
@@ -197,7 +192,7 @@ func buildSessionSecret(c *v1alpha1.Conversation, doc session.Document, values m
 		Type:      v1alpha1.SecretTypeSession,
 		Immutable: &immutable,
 		Data:      data,
-	}, nil
+	}
 }
 
 // addArchiveToken lets a session hand over what it leaves.
@@ -211,15 +206,13 @@ func addArchiveToken(values map[string][]byte, doc session.Document, key ed25519
 }
 
 // inputsOf identifies what a session Secret would be made of now: the document, and the versions of the Secrets with the values.
-func inputsOf(doc session.Document, files []secretFile, secrets *resolver) (string, error) {
+func inputsOf(document []byte, files []secretFile, secrets *resolver) string {
 	hash := sha256.New()
-	if err := json.NewEncoder(hash).Encode(doc); err != nil {
-		return "", fmt.Errorf("encode the session document: %w", err)
-	}
+	fmt.Fprintf(hash, "%s\n", document)
 	for _, f := range files {
 		if s := secrets.secrets[f.ref.Ref.Name]; s != nil {
 			fmt.Fprintln(hash, f.file, s.UID, s.ResourceVersion, f.ref.Ref.Key)
 		}
 	}
-	return hex.EncodeToString(hash.Sum(nil)[:16]), nil
+	return hex.EncodeToString(hash.Sum(nil)[:16])
 }

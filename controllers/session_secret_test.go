@@ -112,10 +112,11 @@ func TestTheSessionDocumentSaysEverythingThatWasAsked(t *testing.T) {
 	for _, f := range files {
 		values[f.file] = []byte("secret-of-" + f.ref.Ref.Name)
 	}
-	secret, err := buildSessionSecret(c.Conversation, doc, values, "the-key", "inputs")
+	document, err := json.Marshal(doc)
 	if err != nil {
 		t.Fatal(err)
 	}
+	secret := buildSessionSecret(c.Conversation, document, values, "the-key", "inputs")
 	text := string(secret.Data[session.DocumentFile])
 	if strings.Contains(text, "secret-of-") || strings.Contains(text, "the-key") {
 		t.Errorf("the document holds a secret: %s", text)

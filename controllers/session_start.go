@@ -160,15 +160,15 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 		}
 		values[f.file] = v
 	}
-	inputs, err := inputsOf(doc, files, secrets)
+	document, err := json.Marshal(doc)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode the session document: %w", err)
 	}
 	if err := addArchiveToken(values, doc, key, r.clock.Now()); err != nil {
 		return nil, err
 	}
-	start.secret, err = buildSessionSecret(c, doc, values, rand.Text()+rand.Text(), inputs)
-	return start, err
+	start.secret = buildSessionSecret(c, document, values, rand.Text()+rand.Text(), inputsOf(document, files, secrets))
+	return start, nil
 }
 
 // configMapMissing says what is missing of a replay or of images that were asked for. One ConfigMap at a time is read, and nothing

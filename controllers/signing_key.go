@@ -34,7 +34,13 @@ type signingKey struct {
 	client   client.Client // past the cache, for Secrets
 	metadata client.Reader // the cache, for metadata of Secrets
 	name     client.ObjectKey
-	held     held[*corev1.Secret]
+	held     held[parsedKey]
+}
+
+// parsedKey is a key, or why the one that is there cannot be used.
+type parsedKey struct {
+	key ed25519.PrivateKey
+	err error
 }
 
 func newSigningKey(c client.Client, metadata client.Reader, namespace, secret string) *signingKey {
@@ -66,15 +72,21 @@ func (s *signingKey) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 
 // key that tokens are signed with, or why there is none that could be used.
 func (s *signingKey) key(ctx context.Context) (ed25519.PrivateKey, *problem, error) {
-	secret, err := s.held.get(ctx, s.metadata, corev1.SchemeGroupVersion.WithKind("Secret"), s.name, func() (*corev1.Secret, error) { return s.ensure(ctx) })
+	parsed, err := s.held.get(ctx, s.metadata, corev1.SchemeGroupVersion.WithKind("Secret"), s.name, func() (client.Object, parsedKey, error) {
+		secret, err := s.ensure(ctx)
+		if err != nil {
+			return nil, parsedKey{}, err
+		}
+		key, unusable := session.ParseSigningKey(secret.Data[session.SigningPrivateKey])
+		return secret, parsedKey{key, unusable}, nil
+	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("keep Secret %s: %w", s.name.Name, err)
 	}
-	key, err := session.ParseSigningKey(secret.Data[session.SigningPrivateKey])
-	if err != nil {
+	if err := parsed.err; err != nil {
 		return nil, &problem{v1alpha1.ReasonSigningKeyUnfit, fmt.Sprintf("Secret %s in %s, key %s: %v", s.name.Name, s.name.Namespace, session.SigningPrivateKey, err)}, nil
 	}
-	return key, nil, nil
+	return parsed.key, nil, nil
 }
 
 // ensure reads the Secret, and fills it if it is empty or not there. Of two who do so at once one writes: the other's write is
