@@ -43,7 +43,11 @@ func (p *progress) show(c *v1alpha1.Conversation) {
 
 // standing is where a session stands, in a line.
 func standing(c *v1alpha1.Conversation) string {
-	if !observed(c) {
+	switch {
+	case c.Status.ObservedGeneration < 0:
+		// A start that goes well is written when the session runs.
+		return string(c.Status.State) + "  the operator has said nothing more yet"
+	case !observed(c):
 		return "the operator has not seen it yet"
 	}
 	line := fmt.Sprintf("%s  %s", c.Status.State, c.Status.Reason)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -126,7 +127,7 @@ func (u *user) waitRunning(ctx context.Context, id string) error {
 		if err := u.cluster.Get(ctx, client.ObjectKey{Namespace: u.namespace, Name: id}, &c); err != nil {
 			return false, err
 		}
-		if now := fmt.Sprintf("%s %s", c.Status.State, c.Status.Reason); now != said && c.Status.State != "" {
+		if now := strings.TrimSpace(fmt.Sprintf("%s %s", c.Status.State, c.Status.Reason)); now != said {
 			said = now
 			fmt.Println(now)
 		}
