@@ -20,8 +20,6 @@ import (
 const (
 	// sessionUser is the user and group that sessions run as; not root, and in no image's system range.
 	sessionUser int64 = 1000
-	// stopGrace is how long a session may take to stop.
-	stopGrace int64 = 30
 	// runtimeProgram is the runtime in Parley's image.
 	runtimeProgram = "/runtime"
 )
@@ -29,6 +27,8 @@ const (
 func workspaceName(conversation string) string { return conversation + "-workspace" }
 
 // buildPod is the pod of a session: a pure function of what was asked, what the session starts with, and the operator's options.
+// What Kubernetes means by default is left out: among it 30 seconds to stop, and that the termination message is what stands in its
+// file, since a fallback to the logs would carry whatever the agent printed into the status.
 func buildPod(c *v1alpha1.Conversation, start *sessionStart, options Options) *corev1.Pod {
 	class, settings := start.class, start.settings
 	placement := ptr.Deref(class.spec.Placement, v1alpha1.SessionPlacement{})
@@ -44,18 +44,17 @@ func buildPod(c *v1alpha1.Conversation, start *sessionStart, options Options) *c
 		},
 		Spec: corev1.PodSpec{
 			// A session that ends of its own accord exits with 0. Anything else is a crash, and the kubelet starts it again.
-			RestartPolicy:                 corev1.RestartPolicyOnFailure,
-			Hostname:                      c.Name,
-			Subdomain:                     sessionsService,
-			AutomountServiceAccountToken:  ptr.To(false),
-			EnableServiceLinks:            ptr.To(false),
-			TerminationGracePeriodSeconds: ptr.To(stopGrace),
-			NodeSelector:                  placement.NodeSelector,
-			Tolerations:                   placement.Tolerations,
-			RuntimeClassName:              placement.RuntimeClassName,
-			PriorityClassName:             ptr.Deref(placement.PriorityClassName, ""),
-			SecurityContext:               podSecurity(class),
-			Volumes:                       buildVolumes(c, start),
+			RestartPolicy:                corev1.RestartPolicyOnFailure,
+			Hostname:                     c.Name,
+			Subdomain:                    sessionsService,
+			AutomountServiceAccountToken: ptr.To(false),
+			EnableServiceLinks:           ptr.To(false),
+			NodeSelector:                 placement.NodeSelector,
+			Tolerations:                  placement.Tolerations,
+			RuntimeClassName:             placement.RuntimeClassName,
+			PriorityClassName:            ptr.Deref(placement.PriorityClassName, ""),
+			SecurityContext:              podSecurity(class),
+			Volumes:                      buildVolumes(c, start),
 		},
 	}
 	main := buildSessionContainer(c, start)
@@ -109,8 +108,8 @@ func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, pu
 		installRuntime(pod, main, runtimeImage, pull)
 	}
 	// No startup probe: readiness would wait for it, and the runtime listens within milliseconds and answers once it is ready.
-	main.ReadinessProbe = probe(session.AwaitReadyPath, 1, 3)
-	main.LivenessProbe = probe(session.AlivePath, 20, 3)
+	main.ReadinessProbe = probe(session.AwaitReadyPath, 1)
+	main.LivenessProbe = probe(session.AlivePath, 20)
 }
 
 // installRuntime has an init container copy the runtime into the pod, so that the session's image needs nothing of ours.
@@ -127,9 +126,8 @@ func installRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string
 			// As much CPU as the session itself may use, so that the copy is not slowed down; a pod is charged the larger of both.
 			Limits: resources("1", "64Mi"),
 		},
-		SecurityContext:          restricted(),
-		VolumeMounts:             []corev1.VolumeMount{bin},
-		TerminationMessagePolicy: corev1.TerminationMessageReadFile,
+		SecurityContext: restricted(),
+		VolumeMounts:    []corev1.VolumeMount{bin},
 	}}
 	bin.ReadOnly = true
 	main.VolumeMounts = append(main.VolumeMounts, bin)
@@ -150,7 +148,7 @@ func buildSessionContainer(c *v1alpha1.Conversation, start *sessionStart) corev1
 			{Name: "PARLEY_SESSION_DIR", Value: session.Dir},
 			{Name: "PARLEY_WORKSPACE", Value: session.WorkspaceDir},
 		},
-		Ports: []corev1.ContainerPort{{Name: "session", ContainerPort: session.Port, Protocol: corev1.ProtocolTCP}},
+		Ports: []corev1.ContainerPort{{Name: "session", ContainerPort: session.Port}},
 		Resources: corev1.ResourceRequirements{
 			Requests: scaled(requests, factor),
 			Limits:   scaled(limits, factor),
@@ -161,8 +159,6 @@ func buildSessionContainer(c *v1alpha1.Conversation, start *sessionStart) corev1
 			{Name: "workspace", MountPath: session.WorkspaceDir},
 			{Name: "home", MountPath: session.HomeDir},
 		},
-		// Only the file: a fallback to the logs would carry whatever the agent printed into the status.
-		TerminationMessagePolicy: corev1.TerminationMessageReadFile,
 	}
 	if attempt := attemptOf(c.Status); attempt > 1 {
 		container.Env = append(container.Env, corev1.EnvVar{Name: "PARLEY_ATTEMPT", Value: strconv.Itoa(int(attempt))})
@@ -282,12 +278,11 @@ func restricted() *corev1.SecurityContext {
 	}
 }
 
-func probe(path string, period, failures int32) *corev1.Probe {
+func probe(path string, period int32) *corev1.Probe {
 	return &corev1.Probe{
-		ProbeHandler:     corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("session")}},
-		PeriodSeconds:    period,
-		FailureThreshold: failures,
-		TimeoutSeconds:   5,
+		ProbeHandler:   corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("session")}},
+		PeriodSeconds:  period,
+		TimeoutSeconds: 5,
 	}
 }
 
