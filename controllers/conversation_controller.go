@@ -153,11 +153,8 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if err != nil {
 		return reconcile.Result{}, err // nothing is written of what was not done
 	}
-	if verdict.state == v1alpha1.StateStopped && stuck == nil && !takesPlace(o.pod) && !takesPlace(o.old) {
+	if needsNoPlace(o, verdict, stuck) {
 		r.ledger.leave(req.NamespacedName)
-	}
-	if foreign := stuck != nil && stuck.reason == v1alpha1.ReasonForeignObject; foreign && o.pod == nil {
-		r.ledger.leave(req.NamespacedName) // who cannot start holds up nobody who could
 	}
 	verdict.podless = o.pod == nil && o.old == nil && verdict.wish != needPod && stuck == nil
 	if stuck != nil && verdict.wish == needPod {
@@ -168,6 +165,17 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		return reconcile.Result{}, err
 	}
 	return r.next(ctx, o, verdict, stuck, wait)
+}
+
+// needsNoPlace: a session is over, or cannot start. Who cannot start holds up nobody who could.
+func needsNoPlace(o observation, v verdict, stuck *problem) bool {
+	if takesPlace(o.pod) || takesPlace(o.old) {
+		return false
+	}
+	if stuck != nil {
+		return stuck.reason == v1alpha1.ReasonForeignObject
+	}
+	return v.state == v1alpha1.StateStopped
 }
 
 // forget a Conversation that is gone. Its place is free once its pod is gone too, which the garbage collector removes, and whose end

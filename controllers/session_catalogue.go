@@ -14,8 +14,8 @@ import (
 
 // catalogueEntry is an agent of the catalogue, or what is wrong with its entry. That hurts nobody who names another.
 type catalogueEntry struct {
-	agent session.Agent
-	err   error
+	agent   session.Agent
+	invalid *problem
 }
 
 // pricedModels are the prices of models, and what is wrong with some of them.
@@ -37,8 +37,8 @@ func (r *conversationReconciler) agent(ctx context.Context, settings *v1alpha1.U
 		return nil, nil, nil
 	case !found:
 		return nil, &problem{v1alpha1.ReasonAgentNotFound, fmt.Sprintf("spec.agent: %s is not in the agent catalogue", name)}, nil
-	case entry.err != nil:
-		return nil, &problem{v1alpha1.ReasonAgentNotFound, fmt.Sprintf("spec.agent: the entry in the agent catalogue is not valid: %v", entry.err)}, nil
+	case entry.invalid != nil:
+		return nil, entry.invalid, nil
 	}
 	return &entry.agent, nil, nil
 }
@@ -47,7 +47,11 @@ func readCatalogue(data map[string]string) map[string]catalogueEntry {
 	catalogue := make(map[string]catalogueEntry, len(data))
 	for name, text := range data {
 		agents, err := session.ParseCatalogue(map[string]string{name: text})
-		catalogue[name] = catalogueEntry{agents[name], err}
+		entry := catalogueEntry{agent: agents[name]}
+		if err != nil {
+			entry.invalid = &problem{v1alpha1.ReasonAgentNotFound, fmt.Sprintf("spec.agent: the entry in the agent catalogue is not valid: %v", err)}
+		}
+		catalogue[name] = entry
 	}
 	return catalogue
 }
