@@ -8,11 +8,8 @@ import (
 	"slices"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/manifests"
 )
 
 // A token outlives many refreshes, so that a machine that slept, or an API
@@ -39,7 +36,7 @@ func (l *local) issueTokens(ctx context.Context) error {
 		if err := l.plane.WriteTokenKubeconfig(l.tokenKubeconfig(name), name+".token", w.ServiceAccount); err != nil {
 			return err
 		}
-		err := persist(ctx, func(ctx context.Context) error { return l.issueToken(ctx, name) })
+		err := manifests.Persist(ctx, func(ctx context.Context) error { return l.issueToken(ctx, name) })
 		if err != nil {
 			return fmt.Errorf("token for ServiceAccount %s/%s: %w", w.Namespace, w.ServiceAccount, err)
 		}
@@ -48,14 +45,11 @@ func (l *local) issueTokens(ctx context.Context) error {
 }
 
 func (l *local) issueToken(ctx context.Context, name string) error {
-	w := l.workloads[name]
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.ServiceAccount}}
-	seconds := int64(tokenLife.Seconds())
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
-	if err := l.client.SubResource("token").Create(ctx, account, request); err != nil {
+	token, err := l.workloads[name].IssueToken(ctx, l.client, tokenLife)
+	if err != nil {
 		return err
 	}
-	return cluster.WritePrivate(filepath.Join(l.stateDir, "identity", name+".token"), []byte(request.Status.Token))
+	return cluster.WritePrivate(filepath.Join(l.stateDir, "identity", name+".token"), []byte(token))
 }
 
 func (l *local) refreshTokens(ctx context.Context) {

@@ -2,20 +2,15 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"net/http"
 	"path/filepath"
 	"slices"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/manifests"
 )
 
@@ -54,41 +49,8 @@ func (l *local) install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int { return rank(a) - rank(b) })
-	for _, object := range objects {
-		if err := l.apply(ctx, object); err != nil {
-			return fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
-		}
-	}
-	return nil
-}
-
-// rank puts first what other objects need.
-func rank(object *unstructured.Unstructured) int {
-	switch object.GetKind() {
-	case "CustomResourceDefinition":
-		return 0
-	case "Namespace":
-		return 1
-	}
-	return 2
-}
-
-func (l *local) apply(ctx context.Context, object *unstructured.Unstructured) error {
-	if l.isAdmins(ctx, object) {
-		return nil
-	}
-	err := persist(ctx, func(ctx context.Context) error {
-		// The answer is written into what was sent, so each attempt sends a copy.
-		attempt := client.ApplyConfigurationFromUnstructured(object.DeepCopy())
-		return l.client.Apply(ctx, attempt, client.ForceOwnership, client.FieldOwner(fieldManager))
-	})
-	if err != nil || object.GetKind() != "CustomResourceDefinition" {
-		return err
-	}
-	return cluster.Retry(ctx, retryInterval, func(ctx context.Context) error {
-		return l.established(ctx, object)
-	})
+	objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return l.isAdmins(ctx, o) })
+	return manifests.Apply(ctx, l.client, fieldManager, objects)
 }
 
 // isAdmins says that an object is there and belongs to whoever uses the cluster:
@@ -99,50 +61,4 @@ func (l *local) isAdmins(ctx context.Context, object *unstructured.Unstructured)
 		return false
 	}
 	return l.client.Get(ctx, client.ObjectKeyFromObject(object), object.DeepCopy()) == nil
-}
-
-func (l *local) established(ctx context.Context, crd *unstructured.Unstructured) error {
-	current := crd.DeepCopy()
-	if err := l.client.Get(ctx, client.ObjectKeyFromObject(crd), current); err != nil {
-		return err
-	}
-	conditions, _, err := unstructured.NestedSlice(current.Object, "status", "conditions")
-	if err != nil {
-		return err
-	}
-	for _, entry := range conditions {
-		condition, _ := entry.(map[string]any)
-		if condition["type"] == "Established" && condition["status"] == "True" {
-			return nil
-		}
-	}
-	return errors.New("not established")
-}
-
-// persist retries what may yet succeed: while the API server learns of a new
-// kind, or a webhook does not answer yet. What it rejects for good ends it.
-func persist(ctx context.Context, call func(context.Context) error) error {
-	var rejected error
-	err := cluster.Retry(ctx, retryInterval, func(ctx context.Context) error {
-		err := call(ctx)
-		if isRejection(err) {
-			rejected = err
-			return nil
-		}
-		return err
-	})
-	return errors.Join(rejected, err)
-}
-
-func isRejection(err error) bool {
-	status := apierrors.APIStatus(nil)
-	if !errors.As(err, &status) {
-		return false
-	}
-	switch code := status.Status().Code; code {
-	case http.StatusNotFound, http.StatusConflict, http.StatusTooManyRequests:
-		return false
-	default:
-		return code >= 400 && code < 500
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/manifests"
 )
 
 const (
@@ -34,7 +35,7 @@ func newSettings() *unstructured.Unstructured {
 // for their session key. It does not wait for Ready: settings from an earlier
 // run may refer to a Secret that is gone, and that is the user's business.
 func (l *local) createSettings(ctx context.Context) error {
-	err := persist(ctx, func(ctx context.Context) error {
+	err := manifests.Persist(ctx, func(ctx context.Context) error {
 		settings := newSettings()
 		settings.Object["spec"] = map[string]any{}
 		return ignoreAlreadyExists(l.client.Create(ctx, settings, client.FieldOwner(fieldManager)))

@@ -33,8 +33,8 @@ type ControlPlane struct {
 
 	// Address of the API server, for those who are not on this machine; none: loopback is all.
 	Address string
-	// APIServerArgs and ControllerManagerArgs come after those that are given here.
-	APIServerArgs, ControllerManagerArgs []string
+	// These come after those that are given here.
+	EtcdArgs, APIServerArgs, ControllerManagerArgs []string
 }
 
 // URL of the API server.
@@ -42,17 +42,40 @@ func (c *ControlPlane) URL() string {
 	return "https://" + net.JoinHostPort(cmp.Or(c.Address, "127.0.0.1"), strconv.Itoa(c.Ports[apiServerPort]))
 }
 
-// StartEtcd starts etcd, open only to who has a certificate of its authority.
+// StartEtcd starts etcd.
 func (c *ControlPlane) StartEtcd(ctx context.Context, s *Supervisor) error {
-	client, peer := "https://"+c.Ports.Address(etcdClientPort), "https://"+c.Ports.Address(etcdPeerPort)
-	config, err := c.PKI.ClientTLS(etcdAuthority, etcdClientCert)
+	return start(ctx, s, c.Etcd)
+}
+
+// StartAPIServer starts kube-apiserver.
+func (c *ControlPlane) StartAPIServer(ctx context.Context, s *Supervisor) error {
+	return start(ctx, s, c.APIServer)
+}
+
+// StartControllerManager starts kube-controller-manager.
+func (c *ControlPlane) StartControllerManager(ctx context.Context, s *Supervisor) error {
+	return start(ctx, s, c.ControllerManager)
+}
+
+func start(ctx context.Context, s *Supervisor, process func() (Process, error)) error {
+	p, err := process()
 	if err != nil {
 		return err
 	}
-	return s.Start(ctx, Process{
+	return s.Start(ctx, p)
+}
+
+// Etcd is open only to who has a certificate of its authority.
+func (c *ControlPlane) Etcd() (Process, error) {
+	client, peer := "https://"+c.Ports.Address(etcdClientPort), "https://"+c.Ports.Address(etcdPeerPort)
+	config, err := c.PKI.ClientTLS(etcdAuthority, etcdClientCert)
+	if err != nil {
+		return Process{}, err
+	}
+	return Process{
 		Name: "etcd", Path: filepath.Join(c.Binaries, "etcd"), Grace: 10 * time.Second,
 		Ready: HTTPProbe(client+"/health", config),
-		Args: []string{
+		Args: append([]string{
 			"--name=local",
 			"--data-dir=" + filepath.Join(c.State, "etcd"),
 			"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
@@ -62,17 +85,17 @@ func (c *ControlPlane) StartEtcd(ctx context.Context, s *Supervisor) error {
 			"--cert-file=" + c.PKI.Cert(etcdCert), "--key-file=" + c.PKI.Key(etcdCert),
 			"--peer-client-cert-auth", "--peer-trusted-ca-file=" + c.PKI.Cert(etcdAuthority),
 			"--peer-cert-file=" + c.PKI.Cert(etcdCert), "--peer-key-file=" + c.PKI.Key(etcdCert),
-		},
-	})
+		}, c.EtcdArgs...),
+	}, nil
 }
 
-// StartAPIServer starts kube-apiserver.
-func (c *ControlPlane) StartAPIServer(ctx context.Context, s *Supervisor) error {
+// APIServer is kube-apiserver.
+func (c *ControlPlane) APIServer() (Process, error) {
 	config, err := c.PKI.ClientTLS(authority, "")
 	if err != nil {
-		return err
+		return Process{}, err
 	}
-	return s.Start(ctx, Process{
+	return Process{
 		Name: "kube-apiserver", Path: filepath.Join(c.Binaries, "kube-apiserver"), Grace: 15 * time.Second,
 		Ready: HTTPProbe(c.URL()+"/readyz", config),
 		Args: append([]string{
@@ -94,7 +117,7 @@ func (c *ControlPlane) StartAPIServer(ctx context.Context, s *Supervisor) error 
 			"--shutdown-delay-duration=0s",
 			"--profiling=false",
 		}, append(c.whereToServe(), c.APIServerArgs...)...),
-	})
+	}, nil
 }
 
 func (c *ControlPlane) whereToServe() []string {
@@ -105,17 +128,17 @@ func (c *ControlPlane) whereToServe() []string {
 	return []string{"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"}
 }
 
-// StartControllerManager starts kube-controller-manager with all the controllers that are on by default.
-func (c *ControlPlane) StartControllerManager(ctx context.Context, s *Supervisor) error {
+// ControllerManager is kube-controller-manager with all the controllers that are on by default.
+func (c *ControlPlane) ControllerManager() (Process, error) {
 	kubeconfig := filepath.Join(c.State, "kube-controller-manager.kubeconfig")
 	if err := c.WriteCertKubeconfig(kubeconfig, controllerManagerCert, "kube-controller-manager"); err != nil {
-		return err
+		return Process{}, err
 	}
 	config, err := c.PKI.ClientTLS(authority, "")
 	if err != nil {
-		return err
+		return Process{}, err
 	}
-	return s.Start(ctx, Process{
+	return Process{
 		Name: "kube-controller-manager", Path: filepath.Join(c.Binaries, "kube-controller-manager"), Grace: 10 * time.Second,
 		Ready: HTTPProbe("https://"+c.Ports.Address(controllerManagerPort)+"/healthz", config),
 		Args: append([]string{
@@ -131,5 +154,5 @@ func (c *ControlPlane) StartControllerManager(ctx context.Context, s *Supervisor
 			"--leader-elect=false",
 			"--profiling=false",
 		}, c.ControllerManagerArgs...),
-	})
+	}, nil
 }

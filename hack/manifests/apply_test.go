@@ -1,4 +1,4 @@
-package main
+package manifests
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 func TestRejectionIsNotRetried(t *testing.T) {
 	invalid := apierrors.NewInvalid(schema.GroupKind{Kind: "UserSettings"}, "default", nil)
 	calls := 0
-	err := persist(t.Context(), func(context.Context) error { calls++; return invalid })
+	err := Persist(t.Context(), func(context.Context) error { calls++; return invalid })
 	if !errors.Is(err, invalid) || calls != 1 {
 		t.Errorf("%d calls, %v", calls, err)
 	}
@@ -26,7 +26,7 @@ func TestWhatMayYetSucceedIsRetried(t *testing.T) {
 		nil,
 	}
 	calls := 0
-	err := persist(t.Context(), func(context.Context) error { calls++; return errs[calls-1] })
+	err := Persist(t.Context(), func(context.Context) error { calls++; return errs[calls-1] })
 	if err != nil || calls != len(errs) {
 		t.Errorf("%d calls, %v", calls, err)
 	}
