@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -21,7 +22,7 @@ import (
 
 	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/local/node"
-	"github.com/parley-dev/parley/hack/manifests"
+	"github.com/parley-dev/parley/hack/local/parley"
 )
 
 type options struct {
@@ -98,12 +99,12 @@ type local struct {
 	force   <-chan struct{}
 
 	supervisor *cluster.Supervisor
-	plane      *cluster.ControlPlane         // prepare
-	client     client.WithWatch              // connect
-	workloads  map[string]manifests.Workload // install; by container name
-	sessionKey string                        // createSettings
-	node       *node.Node                    // startNode
-	endNode    context.CancelFunc            // startNode
+	plane      *cluster.ControlPlane // prepare
+	parley     *parley.Installation  // run
+	client     client.WithWatch      // connect
+	sessionKey string                // createSettings
+	node       *node.Node            // startNode
+	endNode    context.CancelFunc    // startNode
 }
 
 type step struct {
@@ -125,6 +126,7 @@ func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) e
 	}
 
 	l := &local{options: o, out: out, started: time.Now(), force: force}
+	l.parley = &parley.Installation{StateDir: o.stateDir, BinDir: o.binDir, FacadeAddress: cluster.Ports{parley.Facade: o.port}.Address(parley.Facade)}
 	l.supervisor, ctx = cluster.Supervise(ctx, filepath.Join(o.stateDir, "log"))
 	err = l.start(ctx)
 	if err == nil {
@@ -152,7 +154,7 @@ func (l *local) start(ctx context.Context) error {
 		{"kube-controller-manager", time.Minute, func(ctx context.Context) error { return l.plane.StartControllerManager(ctx, l.supervisor) }},
 		{"admin's kubeconfig", 30 * time.Second, l.connect},
 		{"manifests", time.Minute, l.install},
-		{"identities", 30 * time.Second, l.issueTokens},
+		{"identities", 30 * time.Second, l.parley.IssueTokens},
 		{"manager", time.Minute, l.startManager},
 		{"facade", time.Minute, l.startFacade},
 		{"settings", time.Minute, l.createSettings},
@@ -181,7 +183,7 @@ func (l *local) stop() {
 
 // serve keeps tokens and the session key fresh until the context ends.
 func (l *local) serve(ctx context.Context) {
-	go l.refreshTokens(ctx)
+	go l.parley.RefreshTokens(ctx, l.say)
 	go l.followSessionKey(ctx)
 	<-ctx.Done()
 }
@@ -196,7 +198,7 @@ func (l *local) prepare(context.Context) error {
 	if err != nil {
 		return err
 	}
-	purposes := append([]string{webhookPort, managerMetricsPort, managerHealthPort, facadeMetricsPort, archivePort, nodePort}, cluster.ControlPlanePorts...)
+	purposes := slices.Concat([]string{nodePort}, parley.Ports, cluster.ControlPlanePorts)
 	ports, err := cluster.AssignPorts(filepath.Join(l.stateDir, "ports.json"), purposes, l.port)
 	if err != nil {
 		return err
@@ -206,5 +208,18 @@ func (l *local) prepare(context.Context) error {
 		// The pods' addresses are on loopback, which Endpoints may not hold. Nothing here reads them.
 		ControllerManagerArgs: []string{"--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"},
 	}
+	l.parley.Plane = l.plane
 	return nil
+}
+
+// connect writes the admin's kubeconfig and opens a client with it.
+func (l *local) connect(context.Context) error {
+	err := l.parley.Connect(l.kubeconfigFile())
+	l.client = l.parley.Client
+	return err
+}
+
+// install applies the manifests that a real cluster gets.
+func (l *local) install(ctx context.Context) error {
+	return l.parley.Install(ctx, l.manifests, filepath.Join(filepath.Dir(l.manifests), "classes"))
 }

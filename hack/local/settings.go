@@ -13,12 +13,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/local/parley"
 	"github.com/parley-dev/parley/hack/manifests"
 )
 
 const (
 	settingsNamespace = "default"
 	settingsName      = "default"
+	retryInterval     = 200 * time.Millisecond
 )
 
 var settingsKind = schema.GroupVersionKind{Group: "parley.dev", Version: "v1alpha1", Kind: "UserSettings"}
@@ -38,7 +40,7 @@ func (l *local) createSettings(ctx context.Context) error {
 	err := manifests.Persist(ctx, func(ctx context.Context) error {
 		settings := newSettings()
 		settings.Object["spec"] = map[string]any{}
-		return ignoreAlreadyExists(l.client.Create(ctx, settings, client.FieldOwner(fieldManager)))
+		return ignoreAlreadyExists(l.client.Create(ctx, settings, client.FieldOwner(parley.FieldManager)))
 	})
 	if err != nil {
 		return fmt.Errorf("create UserSettings %s: %w", settingsName, err)

@@ -6,81 +6,26 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/local/node"
 )
 
-// The ports of our own processes, beside the facade's.
-const (
-	webhookPort        = "webhook"
-	managerMetricsPort = "manager-metrics"
-	managerHealthPort  = "manager-health"
-	facadeMetricsPort  = "facade-metrics"
-	archivePort        = "archive"
-	nodePort           = "node"
-)
+// nodePort is where the node answers the API server.
+const nodePort = "node"
 
 func (l *local) startManager(ctx context.Context) error {
-	ports := l.plane.Ports
-	return l.supervisor.Start(ctx, cluster.Process{
-		Name: "manager", Path: filepath.Join(l.binDir, "manager"), Grace: 15 * time.Second,
-		Ready: cluster.HTTPProbe("http://"+ports.Address(managerHealthPort)+"/readyz", nil),
-		Args: l.arguments("manager",
-			"--kubeconfig="+l.tokenKubeconfig("manager"),
-			"--namespace="+l.workloads["manager"].Namespace,
-			"--webhook-cert-dir="+filepath.Join(l.stateDir, "webhook"),
-			"--webhook-bind-address="+ports.Address(webhookPort),
-			"--webhook-extra-dns-name=localhost",
-			"--metrics-bind-address="+ports.Address(managerMetricsPort),
-			"--health-probe-bind-address="+ports.Address(managerHealthPort),
-			"--leader-elect=false", "--shutdown-delay=0s",
-			"--archive-url=http://"+ports.Address(archivePort),
-		),
-	})
-}
-
-func (l *local) signingKeyDir() string { return filepath.Join(l.stateDir, "signing") }
-
-// mountSigningKey puts the key that the manager made where a kubelet would mount it for the facade.
-func (l *local) mountSigningKey(ctx context.Context) error {
-	return cluster.Retry(ctx, retryInterval, func(ctx context.Context) error {
-		var secret corev1.Secret
-		if err := l.client.Get(ctx, client.ObjectKey{Namespace: l.workloads["manager"].Namespace, Name: session.SigningSecret}, &secret); err != nil {
-			return err
-		}
-		key := secret.Data[session.SigningPrivateKey]
-		if len(key) == 0 {
-			return fmt.Errorf("the Secret %s has no key yet", session.SigningSecret)
-		}
-		return cluster.WritePrivate(filepath.Join(l.signingKeyDir(), session.SigningPrivateKey), key)
-	})
+	return l.supervisor.Start(ctx, l.parley.ManagerProcess())
 }
 
 func (l *local) startFacade(ctx context.Context) error {
-	if err := l.mountSigningKey(ctx); err != nil {
+	if err := l.parley.MountSigningKey(ctx); err != nil {
 		return err
 	}
-	return l.supervisor.Start(ctx, cluster.Process{
-		Name: "facade", Path: filepath.Join(l.binDir, "facade"), Grace: 10 * time.Second,
-		Ready: cluster.HTTPProbe(l.facadeURL()+"/ready", nil),
-		Args: l.arguments("facade",
-			"--kubeconfig="+l.tokenKubeconfig("facade"),
-			"--bind-address="+cluster.Ports{"facade": l.port}.Address("facade"),
-			"--metrics-bind-address="+l.plane.Ports.Address(facadeMetricsPort),
-			"--signing-key-dir="+l.signingKeyDir(),
-			"--archive=file://"+filepath.Join(l.stateDir, "archive"),
-			"--archive-bind-address="+l.plane.Ports.Address(archivePort),
-			"--shutdown-delay=0s", // nothing balances load between it and another
-		),
-	})
+	return l.supervisor.Start(ctx, l.parley.FacadeProcess())
 }
 
 // nodeAPI is where the API server asks the node for logs, and has it run commands.

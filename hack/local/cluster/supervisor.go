@@ -101,7 +101,7 @@ func (s *Supervisor) reap(c *child) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.stopping {
+	if !s.stopping && slices.Contains(s.children, c) {
 		s.broken = true
 		s.died(&Death{Name: c.Name, Log: c.log, Status: c.cmd.ProcessState.Sys().(syscall.WaitStatus)})
 	}
@@ -125,6 +125,34 @@ func (s *Supervisor) Stop(force <-chan struct{}) {
 		}
 		c.stop(grace, force)
 	}
+}
+
+// End stops one process for good, which then counts as no death. It may be started again.
+func (s *Supervisor) End(name string) {
+	s.mu.Lock()
+	i := s.index(name)
+	if i < 0 {
+		s.mu.Unlock()
+		return
+	}
+	c := s.children[i]
+	s.children = slices.Delete(s.children, i, i+1)
+	s.mu.Unlock()
+	c.stop(c.Grace, nil)
+}
+
+// PID of a process, 0 if there is none of that name.
+func (s *Supervisor) PID(name string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := s.index(name); i >= 0 {
+		return s.children[i].cmd.Process.Pid
+	}
+	return 0
+}
+
+func (s *Supervisor) index(name string) int {
+	return slices.IndexFunc(s.children, func(c *child) bool { return c.Name == name })
 }
 
 func (c *child) stop(grace time.Duration, force <-chan struct{}) {

@@ -172,3 +172,18 @@ func TestLogOfThePreviousRunIsKept(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+func TestAProcessThatIsEndedOnPurposeIsNoDeathAndCanStartAgain(t *testing.T) {
+	s, ctx, dir := supervise(t)
+	mustStart(ctx, t, s, shell("one", dir, forever))
+	first := s.PID("one")
+	s.End("one")
+	awaitEnd(t, first)
+	if ctx.Err() != nil || s.PID("one") != 0 {
+		t.Fatalf("an end was taken for a death: %v", context.Cause(ctx))
+	}
+	mustStart(ctx, t, s, shell("one", dir, forever))
+	if again := s.PID("one"); again == 0 || again == first {
+		t.Errorf("process %d follows process %d", again, first)
+	}
+}

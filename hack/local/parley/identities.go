@@ -1,0 +1,77 @@
+package parley
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/manifests"
+)
+
+// A token outlives many refreshes, so that a machine that slept, or an API
+// server that was slow, does not lock a process out.
+const (
+	tokenLife    = 24 * time.Hour
+	tokenRefresh = 10 * time.Minute
+)
+
+// processNames are the containers of the Deployments that run here.
+var processNames = []string{"manager", "facade"}
+
+func (i *Installation) tokenKubeconfig(name string) string {
+	return filepath.Join(i.StateDir, "identity", name+".kubeconfig")
+}
+
+// IssueTokens gives each process the identity that its pod would have.
+func (i *Installation) IssueTokens(ctx context.Context) error {
+	for _, name := range processNames {
+		w, found := i.workloads[name]
+		if !found || w.ServiceAccount == "" {
+			return fmt.Errorf("what is installed has no Deployment with a container %s and a service account", name)
+		}
+		if err := i.Plane.WriteTokenKubeconfig(i.tokenKubeconfig(name), name+".token", w.ServiceAccount); err != nil {
+			return err
+		}
+		err := manifests.Persist(ctx, func(ctx context.Context) error { return i.issueToken(ctx, name) })
+		if err != nil {
+			return fmt.Errorf("token for ServiceAccount %s/%s: %w", w.Namespace, w.ServiceAccount, err)
+		}
+	}
+	return nil
+}
+
+func (i *Installation) issueToken(ctx context.Context, name string) error {
+	token, err := i.workloads[name].IssueToken(ctx, i.Client, tokenLife)
+	if err != nil {
+		return err
+	}
+	return cluster.WritePrivate(filepath.Join(i.StateDir, "identity", name+".token"), []byte(token))
+}
+
+// RefreshTokens keeps the tokens fresh until the context ends.
+func (i *Installation) RefreshTokens(ctx context.Context, say func(format string, args ...any)) {
+	tick := time.NewTicker(tokenRefresh)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, name := range processNames {
+			if err := i.issueToken(ctx, name); err != nil && !errors.Is(err, context.Canceled) {
+				say("%s keeps its old token for now: %v", name, err)
+			}
+		}
+	}
+}
+
+// arguments of a process: those of its Deployment, then ours, which win because
+// the last of several equal flags counts.
+func (i *Installation) arguments(name string, ours ...string) []string {
+	return slices.Concat(i.workloads[name].Args, ours)
+}

@@ -1,0 +1,79 @@
+// Package parley puts Parley into a control plane of processes: what config/ says, and the manager and
+// the facade beside it with the identities of their ServiceAccounts.
+package parley
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/manifests"
+)
+
+const (
+	// FieldManager of what is applied.
+	FieldManager  = "parley-local"
+	retryInterval = 200 * time.Millisecond
+)
+
+// Installation is Parley in one control plane.
+type Installation struct {
+	Plane    *cluster.ControlPlane
+	StateDir string // of identities and of what the processes keep
+	BinDir   string // of the programs manager and facade
+	// FacadeAddress is where the facade listens.
+	FacadeAddress string
+
+	Client    client.WithWatch              // Connect
+	workloads map[string]manifests.Workload // Install; by container name
+}
+
+// Connect writes the admin's kubeconfig and opens a client with it.
+func (i *Installation) Connect(kubeconfig string) error {
+	if err := i.Plane.WriteAdminKubeconfig(kubeconfig, FieldManager); err != nil {
+		return err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return err
+	}
+	config.QPS = -1 // the API server is ours alone
+	i.Client, err = client.NewWithWatch(config, client.Options{})
+	return err
+}
+
+// Install applies the kustomizations, as a real cluster gets them.
+func (i *Installation) Install(ctx context.Context, kustomizations ...string) error {
+	var objects []*unstructured.Unstructured
+	for _, dir := range kustomizations {
+		built, err := manifests.Build(ctx, dir, filepath.Join(i.Plane.Binaries, "kubectl"), "kustomize")
+		if err != nil {
+			return err
+		}
+		objects = append(objects, built...)
+	}
+	objects, workloads, err := manifests.FitToProcesses(objects, i.Plane.Ports.Address(webhookPort))
+	if err != nil {
+		return err
+	}
+	i.workloads = workloads
+	objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return i.isAdmins(ctx, o) })
+	return manifests.Apply(ctx, i.Client, FieldManager, objects)
+}
+
+// isAdmins says that an object is there and belongs to whoever uses the cluster:
+// the catalogue of agents, the prices of models and the class, once there are any.
+func (i *Installation) isAdmins(ctx context.Context, object *unstructured.Unstructured) bool {
+	list := object.GetKind() == "ConfigMap" && (object.GetName() == v1alpha1.AgentCatalogueName || object.GetName() == v1alpha1.ModelsName)
+	if !list && object.GetKind() != "SessionClass" {
+		return false
+	}
+	return i.Client.Get(ctx, client.ObjectKeyFromObject(object), object.DeepCopy()) == nil
+}

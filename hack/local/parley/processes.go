@@ -1,0 +1,103 @@
+package parley
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/hack/local/cluster"
+)
+
+// The ports of Parley's processes, beside the facade's own.
+const (
+	webhookPort        = "webhook"
+	managerMetricsPort = "manager-metrics"
+	managerHealthPort  = "manager-health"
+	facadeMetricsPort  = "facade-metrics"
+	archivePort        = "archive"
+)
+
+// Ports are the purposes for which an installation needs ports.
+var Ports = []string{webhookPort, managerMetricsPort, managerHealthPort, facadeMetricsPort, archivePort}
+
+// Names of the processes: those of the containers of their Deployments.
+const (
+	Manager = "manager"
+	Facade  = "facade"
+)
+
+// Namespace is where Parley is installed.
+func (i *Installation) Namespace() string { return i.workloads[Manager].Namespace }
+
+// Account is the user name of a process.
+func (i *Installation) Account(name string) string {
+	return "system:serviceaccount:" + i.workloads[name].Namespace + ":" + i.workloads[name].ServiceAccount
+}
+
+// ManagerMetrics is the URL of what the manager measures.
+func (i *Installation) ManagerMetrics() string {
+	return "https://" + i.Plane.Ports.Address(managerMetricsPort) + "/metrics"
+}
+
+// FacadeURL is where the facade answers.
+func (i *Installation) FacadeURL() string { return "http://" + i.FacadeAddress }
+
+// ManagerProcess is how the manager is started.
+func (i *Installation) ManagerProcess() cluster.Process {
+	ports := i.Plane.Ports
+	return cluster.Process{
+		Name: Manager, Path: filepath.Join(i.BinDir, Manager), Grace: 15 * time.Second,
+		Ready: cluster.HTTPProbe("http://"+ports.Address(managerHealthPort)+"/readyz", nil),
+		Args: i.arguments(Manager,
+			"--kubeconfig="+i.tokenKubeconfig(Manager),
+			"--namespace="+i.Namespace(),
+			"--webhook-cert-dir="+filepath.Join(i.StateDir, "webhook"),
+			"--webhook-bind-address="+ports.Address(webhookPort),
+			"--webhook-extra-dns-name=localhost",
+			"--metrics-bind-address="+ports.Address(managerMetricsPort),
+			"--health-probe-bind-address="+ports.Address(managerHealthPort),
+			"--leader-elect=false", "--shutdown-delay=0s",
+			"--archive-url=http://"+ports.Address(archivePort),
+		),
+	}
+}
+
+func (i *Installation) signingKeyDir() string { return filepath.Join(i.StateDir, "signing") }
+
+// MountSigningKey puts the key that the manager made where a kubelet would mount it for the facade.
+func (i *Installation) MountSigningKey(ctx context.Context) error {
+	return cluster.Retry(ctx, retryInterval, func(ctx context.Context) error {
+		var secret corev1.Secret
+		if err := i.Client.Get(ctx, client.ObjectKey{Namespace: i.Namespace(), Name: session.SigningSecret}, &secret); err != nil {
+			return err
+		}
+		key := secret.Data[session.SigningPrivateKey]
+		if len(key) == 0 {
+			return fmt.Errorf("the Secret %s has no key yet", session.SigningSecret)
+		}
+		return cluster.WritePrivate(filepath.Join(i.signingKeyDir(), session.SigningPrivateKey), key)
+	})
+}
+
+// FacadeProcess is how the facade is started, once its key is mounted.
+func (i *Installation) FacadeProcess() cluster.Process {
+	ports := i.Plane.Ports
+	return cluster.Process{
+		Name: Facade, Path: filepath.Join(i.BinDir, Facade), Grace: 10 * time.Second,
+		Ready: cluster.HTTPProbe(i.FacadeURL()+"/ready", nil),
+		Args: i.arguments(Facade,
+			"--kubeconfig="+i.tokenKubeconfig(Facade),
+			"--bind-address="+i.FacadeAddress,
+			"--metrics-bind-address="+ports.Address(facadeMetricsPort),
+			"--signing-key-dir="+i.signingKeyDir(),
+			"--archive=file://"+filepath.Join(i.StateDir, "archive"),
+			"--archive-bind-address="+ports.Address(archivePort),
+			"--shutdown-delay=0s", // nothing balances load between it and another
+		),
+	}
+}
