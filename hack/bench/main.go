@@ -1,18 +1,17 @@
-// Command bench measures what the facade adds to a request: the same Conversations are created over HTTP and directly with
-// client-go, on the same API server with the same webhook, in turns.
+// Command bench measures what Conversations cost, beside pods that nobody but a client makes, and what the facade adds to a
+// request. API server, etcd, the controller manager, Parley's manager and its facade are real processes with the rights,
+// the webhook and the policy of config/. The kubelet is not: it says of every pod, at once, that it runs.
 package main
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"slices"
-	"sync"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -20,111 +19,111 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
+type options struct {
+	parts       string
+	bin, assets string
+	json        string
+	profile     string
+	burst       int
+	clients     int
+	serial      int
+	live        int
+	rounds      int
+	round       time.Duration
+	endpoints   bool
+}
+
+// The parts, in the order in which they run.
+const (
+	partSerial = "serial"
+	partBurst  = "burst"
+	partScale  = "scale"
+	partFacade = "facade"
+)
+
+var parts = []string{partSerial, partBurst, partScale, partFacade}
+
 func main() {
-	facade := flag.String("facade", "bin/facade", "the facade's program")
-	rounds := flag.Int("rounds", 5, "rounds of each kind, in turns")
-	each := flag.Duration("round", 2*time.Second, "how long a round takes")
+	o := options{assets: "bin/k8s"}
+	flag.StringVar(&o.parts, "run", strings.Join(parts, ","), "what to measure")
+	flag.StringVar(&o.bin, "bin", "bin", "directory of the programs manager and facade")
+	flag.StringVar(&o.json, "json", "", "a file for the figures, as JSON")
+	flag.StringVar(&o.profile, "profile", "", "a directory for CPU profiles of the API server and the manager during the burst; such a manager is built with go")
+	flag.IntVar(&o.burst, "burst", 1000, "how many are made in a burst")
+	flag.IntVar(&o.clients, "clients", 32, "how many are made at once in a burst")
+	flag.IntVar(&o.serial, "serial", 100, "how many are made one after the other")
+	flag.IntVar(&o.live, "live", 10000, "how many Conversations run at the same time")
+	flag.IntVar(&o.rounds, "rounds", 5, "rounds of creates over HTTP and directly, in turns")
+	flag.DurationVar(&o.round, "round", 2*time.Second, "how long such a round takes")
+	flag.BoolVar(&o.endpoints, "endpoints", false, "have Kubernetes keep the addresses of sessions in Endpoints and EndpointSlices too")
 	flag.Parse()
+	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
+		o.assets = assets
+	}
 	ctrl.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
-	if err := run(*facade, *rounds, *each); err != nil {
+	// Whoever interrupts it leaves no API server behind.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(program string, rounds int, each time.Duration) (err error) {
-	key := rand.Text() + rand.Text()
-	b, err := start(program, hashOf(key))
-	if err != nil {
-		return err
+func run(ctx context.Context, o options) error {
+	chosen := strings.Split(o.parts, ",")
+	for _, part := range chosen {
+		if !slices.Contains(parts, part) {
+			return fmt.Errorf("-run %s: there is no such part, only %s", part, strings.Join(parts, ", "))
+		}
 	}
-	defer func() { err = errors.Join(err, b.stop()) }()
-	overHTTP := b.httpCreator(key)
-	directly, err := b.directCreator()
-	if err != nil {
-		return err
+	r := newReport()
+	err := measureParts(ctx, o, r, chosen)
+	// What was measured is shown also where a later part failed.
+	r.print(os.Stdout)
+	if err == nil && o.json != "" {
+		err = r.write(o.json)
 	}
-	fmt.Println("POST /api/conversations against a create of the same object with client-go")
-	fmt.Printf("%8s %10s %10s %10s %10s %8s %8s\n", "clients", "direct p50", "direct p99", "facade p50", "facade p99", "p50 x", "p99 x")
-	for _, clients := range []int{1, 32} {
-		// A first, short round of each is not counted: connections and caches.
-		for _, warm := range []operation{directly, overHTTP} {
-			if _, err := measure(warm, clients, each/4); err != nil {
+	return err
+}
+
+func measureParts(ctx context.Context, o options, r *report, chosen []string) error {
+	inCluster := []struct {
+		name    string
+		measure func(context.Context, *bed, options, *report) error
+	}{{partSerial, serial}, {partBurst, burst}, {partScale, scale}}
+	var b *bed
+	for _, part := range inCluster {
+		if !slices.Contains(chosen, part.name) {
+			continue
+		}
+		if b == nil {
+			var end func()
+			var err error
+			if b, ctx, end, err = startBed(ctx, o); err != nil {
 				return err
 			}
+			defer end()
 		}
-		var direct, facade []time.Duration
-		for range rounds {
-			took, err := measure(directly, clients, each)
-			if err != nil {
-				return fmt.Errorf("directly: %w", err)
+		say("%s", part.name)
+		if err := part.measure(ctx, b, o, r); err != nil {
+			if ctx.Err() != nil {
+				err = context.Cause(ctx) // a process that died explains the failure
 			}
-			direct = append(direct, took...)
-			if took, err = measure(overHTTP, clients, each); err != nil {
-				return fmt.Errorf("over HTTP: %w", err)
-			}
-			facade = append(facade, took...)
+			return fmt.Errorf("%s: %w", part.name, err)
 		}
-		d50, d99, f50, f99 := percentile(direct, 50), percentile(direct, 99), percentile(facade, 50), percentile(facade, 99)
-		fmt.Printf("%8d %10s %10s %10s %10s %8.2f %8.2f   (%d and %d requests)\n", clients, rounded(d50), rounded(d99), rounded(f50), rounded(f99),
-			float64(f50)/float64(d50), float64(f99)/float64(d99), len(direct), len(facade))
 	}
-	fmt.Println("GET /api/conversations/{id} with a key")
-	get, err := b.httpGetter(key)
-	if err != nil {
-		return err
+	if !slices.Contains(chosen, partFacade) {
+		return nil
 	}
-	for _, clients := range []int{1, 32} {
-		took, err := measure(get, clients, each)
-		if err != nil {
-			return fmt.Errorf("get: %w", err)
-		}
-		fmt.Printf("%8d clients: %.0f requests a second, p50 %s, p99 %s\n", clients, float64(len(took))/each.Seconds(), rounded(percentile(took, 50)), rounded(percentile(took, 99)))
-	}
-	return nil
+	say("%s", partFacade)
+	return facadeBeside(o, r)
 }
 
-// operation is what is measured.
-type operation func(ctx context.Context) error
+var began = time.Now()
 
-// measure repeats an operation in several clients at once and returns how long each took.
-func measure(do operation, clients int, each time.Duration) ([]time.Duration, error) {
-	var mu sync.Mutex
-	var all []time.Duration
-	var failure error
-	end := time.Now().Add(each)
-	var group sync.WaitGroup
-	for range clients {
-		group.Go(func() {
-			var took []time.Duration
-			var err error
-			for err == nil && time.Now().Before(end) {
-				begin := time.Now()
-				err = do(context.Background())
-				took = append(took, time.Since(begin))
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			all = append(all, took...)
-			failure = errors.Join(failure, err)
-		})
-	}
-	group.Wait()
-	return all, failure
-}
-
-func percentile(took []time.Duration, p int) time.Duration {
-	if len(took) == 0 {
-		return 0
-	}
-	slices.Sort(took)
-	return took[min(len(took)-1, len(took)*p/100)]
-}
-
-func rounded(d time.Duration) string { return d.Round(10 * time.Microsecond).String() }
-
-func hashOf(key string) string {
-	sum := sha256.Sum256([]byte(key))
-	return hex.EncodeToString(sum[:])
+// say how far it is, beside the table.
+func say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%6.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
 }

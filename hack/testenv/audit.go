@@ -3,6 +3,7 @@ package testenv
 import (
 	"bufio"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,8 +32,9 @@ const auditLog = "audit.log"
 
 // Request is a request that the API server answered.
 type Request struct {
-	Verb string `json:"verb"`
-	User struct {
+	Verb  string `json:"verb"`
+	Stage string `json:"stage"`
+	User  struct {
 		Username string `json:"username"`
 	} `json:"user"`
 	Object struct {
@@ -63,8 +65,13 @@ func Requests(t *testing.T, dir, user string) []Request {
 		t.Fatal(err)
 	}
 	defer file.Close()
+	return ReadAuditLog(file, user)
+}
+
+// ReadAuditLog reads the requests of a user, so far.
+func ReadAuditLog(log io.Reader, user string) []Request {
 	var requests []Request
-	lines := bufio.NewScanner(file)
+	lines := bufio.NewScanner(log)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var r Request

@@ -18,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/bench/process"
 )
 
 // As much as the schema takes: with two texts and 16 images this is half a MiB.
@@ -61,12 +62,12 @@ func run(ctx context.Context, program string, count int, only string) error {
 				return fmt.Errorf("%s ones of %s: %w", state, c.name, err)
 			}
 			n := float64(count)
-			fmt.Printf("%-10s %9s %8.0f %8.0f %8.0f %8.1f %8.2f   %.0f, %.0f, %.2f\n", state, c.name, f.before.rss, f.after.rss, f.after.peak,
-				(f.after.rss-f.before.rss)*1024/n, (f.after.cpu-f.before.cpu)/n, f.again.rss, f.again.peak, f.again.cpu/n)
+			fmt.Printf("%-10s %9s %8.0f %8.0f %8.0f %8.1f %8.2f   %.0f, %.0f, %.2f\n", state, c.name, f.before.RSS, f.after.RSS, f.after.Peak,
+				(f.after.RSS-f.before.RSS)*1024/n, (f.after.CPU-f.before.CPU)/n, f.again.RSS, f.again.Peak, f.again.CPU/n)
 			both[i] = f
 		}
 		fmt.Printf("%-10s large against small: memory x%.2f, CPU x%.2f\n", state,
-			both[1].after.rss/both[0].after.rss, (both[1].after.cpu-both[1].before.cpu)/(both[0].after.cpu-both[0].before.cpu))
+			both[1].after.RSS/both[0].after.RSS, (both[1].after.CPU-both[1].before.CPU)/(both[0].after.CPU-both[0].before.CPU))
 	}
 	return nil
 }
@@ -86,7 +87,7 @@ func largeSpec() v1alpha1.ConversationSpec {
 }
 
 // figures of one measurement: with no Conversations, with all of them, and of another process that finds them.
-type figures struct{ before, after, again sample }
+type figures struct{ before, after, again process.Sample }
 
 func measure(ctx context.Context, program string, count int, spec v1alpha1.ConversationSpec) (f figures, err error) {
 	b, err := start()

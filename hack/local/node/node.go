@@ -71,7 +71,7 @@ func Start(ctx context.Context, o Options, force <-chan struct{}) (*Node, error)
 	if err := n.register(ctx); err != nil {
 		return nil, fmt.Errorf("register node %s: %w", o.Name, err)
 	}
-	go n.renewLease(ctx)
+	go KeepLease(ctx, n.Client, n.Name, n.Say)
 	if o.API != nil {
 		n.serveAPI(ctx, o.API.Listener, o.API.TLS, o.API.Client)
 	}

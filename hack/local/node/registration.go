@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 )
@@ -46,7 +47,7 @@ func (n *Node) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return n.writeLease(ctx)
+	return writeLease(ctx, n.Client, n.Name)
 }
 
 func buildNode(name string) *corev1.Node {
@@ -82,29 +83,30 @@ func buildNode(name string) *corev1.Node {
 	}
 }
 
-func (n *Node) renewLease(ctx context.Context) {
+// KeepLease renews the Lease of a node until the context ends, so that the node counts as alive.
+func KeepLease(ctx context.Context, client kubernetes.Interface, name string, say func(format string, args ...any)) {
 	tick := time.NewTicker(leaseRenewal)
 	defer tick.Stop()
 	for {
+		if err := writeLease(ctx, client, name); err != nil && ctx.Err() == nil {
+			say("node %s did not renew its lease: %v", name, err)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		if err := n.writeLease(ctx); err != nil && ctx.Err() == nil {
-			n.Say("node %s did not renew its lease: %v", n.Name, err)
-		}
 	}
 }
 
-func (n *Node) writeLease(ctx context.Context) error {
-	leases := n.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+func writeLease(ctx context.Context, client kubernetes.Interface, name string) error {
+	leases := client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	now := metav1.NowMicro()
-	spec := coordinationv1.LeaseSpec{HolderIdentity: &n.Name, LeaseDurationSeconds: ptr.To[int32](leaseSeconds), RenewTime: &now}
+	spec := coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: ptr.To[int32](leaseSeconds), RenewTime: &now}
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		lease, err := leases.Get(ctx, n.Name, metav1.GetOptions{})
+		lease, err := leases.Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Spec: spec}
+			lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
 			_, err = leases.Create(ctx, lease, metav1.CreateOptions{})
 			return err
 		}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// arrivalPatience is how long may pass in which nothing gets where it is to be.
+const arrivalPatience = 2 * time.Minute
+
+// subject is what is made: Conversations, or the pods that they are compared with.
+type subject struct {
+	name   string
+	create func(ctx context.Context, name string) error
+	// follow watches them all, from a version on.
+	follow followFunc
+	// arrived says the name of one that is where it is to be, RUNNING or ready.
+	arrived func(watch.Event) (name string, is bool)
+}
+
+func (b *bed) conversations() subject {
+	return subject{
+		name: "Conversations",
+		create: func(ctx context.Context, name string) error {
+			return b.user.Create(ctx, &v1alpha1.Conversation{
+				ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: name},
+				Spec: v1alpha1.ConversationSpec{
+					UserSettingsName: userName, Repository: wanted.Repository, GitProvider: (*v1alpha1.GitProvider)(wanted.GitProvider),
+					SelectedBranch: wanted.SelectedBranch, InitialUserMsg: wanted.InitialUserMsg,
+				},
+			})
+		},
+		follow: func(ctx context.Context, from string) (watch.Interface, error) {
+			return b.user.Watch(ctx, &v1alpha1.ConversationList{}, client.InNamespace(benchNamespace), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: from}})
+		},
+		arrived: func(event watch.Event) (string, bool) {
+			c, ok := event.Object.(*v1alpha1.Conversation)
+			if !ok {
+				return "", false
+			}
+			return c.Name, c.Status.State == v1alpha1.StateRunning
+		},
+	}
+}
+
+// barePods are the least that runs something: one container, and no owner.
+func (b *bed) barePods() subject {
+	pods := b.userPods.CoreV1().Pods(benchNamespace)
+	labels := map[string]string{"app": "bare"}
+	return subject{
+		name: "bare pods",
+		create: func(ctx context.Context, name string) error {
+			_, err := pods.Create(ctx, &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+				Spec: corev1.PodSpec{
+					AutomountServiceAccountToken: ptr.To(false),
+					Containers:                   []corev1.Container{{Name: "main", Image: "parley:latest"}},
+				},
+			}, metav1.CreateOptions{})
+			return err
+		},
+		follow: func(ctx context.Context, from string) (watch.Interface, error) {
+			return pods.Watch(ctx, metav1.ListOptions{LabelSelector: "app=bare", ResourceVersion: from})
+		},
+		arrived: func(event watch.Event) (string, bool) {
+			pod, ok := event.Object.(*corev1.Pod)
+			if !ok || event.Type == watch.Deleted {
+				return "", false
+			}
+			return pod.Name, isReady(pod)
+		},
+	}
+}
+
+// arrivals are those of a subject that got where they are to be.
+type arrivals struct {
+	mu   sync.Mutex
+	at   map[string]time.Time
+	last time.Time
+	// changed is closed and replaced with every arrival.
+	changed chan struct{}
+}
+
+// watchArrivals follows a subject until the context ends.
+func watchArrivals(ctx context.Context, s subject) (*arrivals, error) {
+	a := &arrivals{at: map[string]time.Time{}, last: time.Now(), changed: make(chan struct{})}
+	return a, keepWatching(ctx, s.follow, func(event watch.Event) {
+		if name, is := s.arrived(event); is {
+			a.take(name)
+		}
+	})
+}
+
+// followFunc watches from a version on; from none, all that there is comes first.
+type followFunc func(ctx context.Context, from string) (watch.Interface, error)
+
+// keepWatching watches until the context ends. The API server ends a watch that falls behind, as all do in a burst. It is taken up
+// again where it ended, as informers do.
+func keepWatching(ctx context.Context, follow followFunc, see func(watch.Event)) error {
+	events, err := follow(ctx, "")
+	if err != nil {
+		return err
+	}
+	go func() {
+		for from := ""; ; {
+			for event := range events.ResultChan() {
+				object, isObject := event.Object.(metav1.Object)
+				if !isObject { // an error: that version is too old
+					from = ""
+					break
+				}
+				from = object.GetResourceVersion()
+				see(event)
+			}
+			events.Stop()
+			if ctx.Err() != nil {
+				return
+			}
+			if events, err = follow(ctx, from); err != nil {
+				say("watch: %v", err)
+				return
+			}
+		}
+	}()
+	return nil
+}
+
+func (a *arrivals) take(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, known := a.at[name]; known {
+		return
+	}
+	a.last = time.Now()
+	a.at[name] = a.last
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+// await waits until something holds of those that arrived, and fails where nothing more arrives.
+func (a *arrivals) await(ctx context.Context, holds func(at map[string]time.Time) bool) error {
+	for {
+		a.mu.Lock()
+		done, changed, count := holds(a.at), a.changed, len(a.at)
+		a.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-changed:
+		case <-time.After(arrivalPatience):
+			return fmt.Errorf("nothing arrives any more after %d", count)
+		}
+	}
+}
+
+func (a *arrivals) awaitCount(ctx context.Context, count int) error {
+	return a.await(ctx, func(at map[string]time.Time) bool { return len(at) >= count })
+}
+
+func (a *arrivals) awaitOne(ctx context.Context, name string) (at time.Time, err error) {
+	err = a.await(ctx, func(all map[string]time.Time) bool {
+		var is bool
+		at, is = all[name]
+		return is
+	})
+	return at, err
+}
+
+func (a *arrivals) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.at)
+}
+
+// latest is when the last one arrived.
+func (a *arrivals) latest() time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.last
+}
