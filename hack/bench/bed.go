@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/bench/process"
 	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/local/parley"
 	"github.com/parley-dev/parley/hack/testenv"
@@ -45,15 +46,16 @@ const auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitSt
 type bed struct {
 	dir        string
 	supervisor *cluster.Supervisor
-	plane      *cluster.ControlPlane // prepare
-	parley     *parley.Installation  // prepare
-	scheme     *runtime.Scheme       // prepare
-	admin      *rest.Config          // connect
-	user       client.WithWatch      // createUser; has the rights of the role edit
-	userPods   kubernetes.Interface  // createUser
-	token      string                // createUser; may also read metrics
-	key        string                // createSettings; of the facade's user
-	profiled   *profiled             // prepare; nil where nothing is profiled
+	plane      *cluster.ControlPlane     // prepare
+	parley     *parley.Installation      // prepare
+	scheme     *runtime.Scheme           // prepare
+	admin      *rest.Config              // connect
+	user       client.WithWatch          // createUser; has the rights of the role edit
+	userPods   kubernetes.Interface      // createUser
+	token      string                    // createUser; may also read metrics
+	key        string                    // createSettings; of the facade's user
+	empty      map[string]process.Sample // sampleEmpty; of manager and facade while there is nothing
+	profiled   *profiled                 // prepare; nil where nothing is profiled
 }
 
 // startBed starts everything. The context that it returns ends when a part of it dies.
@@ -88,6 +90,7 @@ func startBed(ctx context.Context, o options) (*bed, context.Context, func(), er
 		{"user", b.createUser},
 		{"settings", b.createSettings},
 		{"kubelet", func(context.Context) error { return b.startKubelet(ctx) }},
+		{"rest", b.sampleEmpty},
 	} {
 		if err := step.do(starting); err != nil {
 			if ctx.Err() != nil {

@@ -83,12 +83,12 @@ var wanted = rest.ConversationRequest{
 }
 
 // send a request and read the answer to it.
-func (b *bench) send(connection *http.Client, method, path, key string, body, into any) error {
+func send(connection *http.Client, method, url, key string, body, into any) error {
 	content, err := json.Marshal(body)
 	if err != nil {
 		return err
 	}
-	request, err := http.NewRequest(method, b.facade.URL+path, bytes.NewReader(content))
+	request, err := http.NewRequest(method, url, bytes.NewReader(content))
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (b *bench) httpCreator(key string) operation {
 	connection := newConnection()
 	return func(context.Context) error {
 		var created rest.ConversationResponse
-		return b.send(connection, http.MethodPost, "/api/conversations", key, wanted, &created)
+		return send(connection, http.MethodPost, b.facade.URL+"/api/conversations", key, wanted, &created)
 	}
 }
 
@@ -151,9 +151,9 @@ func (b *bench) httpGetter(key string) (operation, error) {
 	if err := b.env.Client.List(context.Background(), &list, client.InNamespace(namespace), client.Limit(1)); err != nil {
 		return nil, err
 	}
-	connection, path := newConnection(), "/api/conversations/"+list.Items[0].Name
+	connection, url := newConnection(), b.facade.URL+"/api/conversations/"+list.Items[0].Name
 	return func(context.Context) error {
 		var shown rest.Conversation
-		return b.send(connection, http.MethodGet, path, key, nil, &shown)
+		return send(connection, http.MethodGet, url, key, nil, &shown)
 	}, nil
 }
