@@ -72,13 +72,17 @@ e2e-browser: k8s ## Use the page in a real browser, all parts real, and take the
 	@mkdir -p docs/pictures
 	@PARLEY_PICTURES=$(CURDIR)/docs/pictures go test -tags browser ./cmd/facade/watching -run 'TestAPerson|TestThePage|TestALinkSignsIn|TestWhatGoesWrongInTheBrowserIsSeen' -count=1 -v
 
+.PHONY: bench
+bench: k8s build ## Measure bursts, latency and 10,000 Conversations beside bare pods, and the facade; BENCH_FLAGS='-run burst -json FILE'.
+	@$(GO_BUILD) -o bin/bench ./hack/bench && exec bin/bench $(BENCH_FLAGS)
+
 .PHONY: bench-facade
-bench-facade: k8s build ## Compare POST /api/conversations with a direct create, on the same API server.
-	@$(GO_BUILD) -o bin/bench ./hack/bench && exec bin/bench
+bench-facade: ## Compare POST /api/conversations with a direct create, on the same API server.
+	@$(MAKE) --no-print-directory bench BENCH_FLAGS='-run facade $(BENCH_FLAGS)'
 
 .PHONY: bench-manager
-bench-manager: k8s build ## Measure what 1000 large Conversations cost the manager: memory and CPU time; takes minutes and some GiB.
-	@$(GO_BUILD) -o bin/bench-manager ./hack/bench/manager && exec bin/bench-manager $(BENCH_FLAGS)
+bench-manager: ## Measure what 1000 large Conversations cost the manager beside small ones; takes minutes and some GiB.
+	@$(MAKE) --no-print-directory bench BENCH_FLAGS='-run sizes $(BENCH_FLAGS)'
 
 .PHONY: bench-watch
 bench-watch: k8s ## Have 200 people watch 50 conversations through one facade: how long events take, and what it uses.

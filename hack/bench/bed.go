@@ -120,6 +120,8 @@ func (b *bed) prepare(ctx context.Context, o options) error {
 	}
 	b.plane = &cluster.ControlPlane{
 		Binaries: o.assets, State: b.dir, Ports: ports, PKI: pki,
+		// All versions of all that is made have room.
+		EtcdArgs:      []string{fmt.Sprintf("--quota-backend-bytes=%d", int64(8<<30))},
 		APIServerArgs: []string{"--audit-policy-file=" + policy, "--audit-log-path=" + b.auditLog(), "--profiling=true"},
 	}
 	if !o.endpoints {

@@ -39,13 +39,14 @@ const (
 	partBurst  = "burst"
 	partScale  = "scale"
 	partFacade = "facade"
+	partSizes  = "sizes" // only where it is asked for: it takes minutes and some GiB
 )
 
-var parts = []string{partSerial, partBurst, partScale, partFacade}
+var usual = []string{partSerial, partBurst, partScale, partFacade}
 
 func main() {
 	o := options{assets: "bin/k8s"}
-	flag.StringVar(&o.parts, "run", strings.Join(parts, ","), "what to measure")
+	flag.StringVar(&o.parts, "run", strings.Join(usual, ","), "what to measure; sizes is large Conversations beside small ones, and takes minutes and some GiB")
 	flag.StringVar(&o.bin, "bin", "bin", "directory of the programs manager and facade")
 	flag.StringVar(&o.json, "json", "", "a file for the figures, as JSON")
 	flag.StringVar(&o.profile, "profile", "", "a directory for CPU profiles of the API server and the manager during the burst; such a manager is built with go")
@@ -74,8 +75,8 @@ func main() {
 func run(ctx context.Context, o options) error {
 	chosen := strings.Split(o.parts, ",")
 	for _, part := range chosen {
-		if !slices.Contains(parts, part) {
-			return fmt.Errorf("-run %s: there is no such part, only %s", part, strings.Join(parts, ", "))
+		if all := append(slices.Clone(usual), partSizes); !slices.Contains(all, part) {
+			return fmt.Errorf("-run %s: there is no such part, only %s", part, strings.Join(all, ", "))
 		}
 	}
 	r := newReport()
@@ -89,12 +90,29 @@ func run(ctx context.Context, o options) error {
 }
 
 func measureParts(ctx context.Context, o options, r *report, chosen []string) error {
-	inCluster := []struct {
+	if err := measureInCluster(ctx, o, r, chosen); err != nil {
+		return err
+	}
+	if slices.Contains(chosen, partFacade) {
+		say("%s", partFacade)
+		if err := facadeBeside(o, r); err != nil {
+			return fmt.Errorf("%s: %w", partFacade, err)
+		}
+	}
+	if slices.Contains(chosen, partSizes) {
+		say("%s", partSizes)
+		return sizes(ctx, o, r)
+	}
+	return nil
+}
+
+// measureInCluster measures the parts that share a cluster.
+func measureInCluster(ctx context.Context, o options, r *report, chosen []string) error {
+	var b *bed
+	for _, part := range []struct {
 		name    string
 		measure func(context.Context, *bed, options, *report) error
-	}{{partSerial, serial}, {partBurst, burst}, {partScale, scale}}
-	var b *bed
-	for _, part := range inCluster {
+	}{{partSerial, serial}, {partBurst, burst}, {partScale, scale}} {
 		if !slices.Contains(chosen, part.name) {
 			continue
 		}
@@ -114,11 +132,7 @@ func measureParts(ctx context.Context, o options, r *report, chosen []string) er
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
-	if !slices.Contains(chosen, partFacade) {
-		return nil
-	}
-	say("%s", partFacade)
-	return facadeBeside(o, r)
+	return nil
 }
 
 var began = time.Now()

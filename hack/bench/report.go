@@ -50,7 +50,7 @@ func (r *report) compare(part, what, unit string, value, beside float64) {
 }
 
 // besides say what the second column of a part is.
-var besides = map[string]string{partFacade: "created directly"}
+var besides = map[string]string{partFacade: "created directly", partSizes: "of 100 B"}
 
 func (r *report) print(out io.Writer) {
 	fmt.Fprintf(out, "%d CPUs, load average at the start %s; the kubelet is fake and says at once that a pod runs\n", r.CPUs, r.Load)

@@ -29,16 +29,17 @@ type subject struct {
 }
 
 func (b *bed) conversations() subject {
+	return b.conversationsOf(v1alpha1.ConversationSpec{
+		UserSettingsName: userName, Repository: wanted.Repository, GitProvider: (*v1alpha1.GitProvider)(wanted.GitProvider),
+		SelectedBranch: wanted.SelectedBranch, InitialUserMsg: wanted.InitialUserMsg,
+	}, v1alpha1.StateRunning)
+}
+
+func (b *bed) conversationsOf(spec v1alpha1.ConversationSpec, want v1alpha1.ConversationState) subject {
 	return subject{
 		name: "Conversations",
 		create: func(ctx context.Context, name string) error {
-			return b.user.Create(ctx, &v1alpha1.Conversation{
-				ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: name},
-				Spec: v1alpha1.ConversationSpec{
-					UserSettingsName: userName, Repository: wanted.Repository, GitProvider: (*v1alpha1.GitProvider)(wanted.GitProvider),
-					SelectedBranch: wanted.SelectedBranch, InitialUserMsg: wanted.InitialUserMsg,
-				},
-			})
+			return b.user.Create(ctx, &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: name}, Spec: *spec.DeepCopy()})
 		},
 		follow: func(ctx context.Context, from string) (watch.Interface, error) {
 			return b.user.Watch(ctx, &v1alpha1.ConversationList{}, client.InNamespace(benchNamespace), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: from}})
@@ -48,7 +49,7 @@ func (b *bed) conversations() subject {
 			if !ok {
 				return "", false
 			}
-			return c.Name, c.Status.State == v1alpha1.StateRunning
+			return c.Name, c.Status.State == want
 		},
 	}
 }
