@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -109,7 +111,7 @@ func (b *bed) prepare(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	purposes := append(append([]string{parley.Facade, profilePort}, parley.Ports...), cluster.ControlPlanePorts...)
+	purposes := slices.Concat([]string{parley.Facade}, slices.Collect(maps.Values(profilePorts)), parley.Ports, cluster.ControlPlanePorts)
 	ports, err := cluster.AssignPorts(filepath.Join(b.dir, "ports.json"), purposes)
 	if err != nil {
 		return err
@@ -135,7 +137,9 @@ func (b *bed) prepare(ctx context.Context, o options) error {
 	if err := corev1.AddToScheme(b.scheme); err != nil || o.profile == "" {
 		return err
 	}
-	b.profiled, err = prepareProfiles(ctx, o.profile, b.dir, ports.Address(profilePort))
+	if b.profiled, err = prepareProfiles(ctx, o.profile, b.dir, ports); err == nil {
+		b.parley.BinDir = b.profiled.bin
+	}
 	return err
 }
 
@@ -162,11 +166,7 @@ func (b *bed) issueTokens(ctx context.Context) error {
 }
 
 func (b *bed) startManager(ctx context.Context) error {
-	process := b.parley.ManagerProcess()
-	if b.profiled != nil {
-		process.Path = b.profiled.manager
-	}
-	return b.supervisor.Start(ctx, process)
+	return b.supervisor.Start(ctx, b.parley.ManagerProcess())
 }
 
 func (b *bed) startFacade(ctx context.Context) error {

@@ -25,8 +25,9 @@ const (
 	// after is for how long after the last one what it costs is still counted.
 	after = time.Second
 	// lull is a time in which the processes use less CPU time than murmur, in ms, where nothing is asked of them.
-	lull   = time.Second
-	murmur = 100
+	lull         = time.Second
+	murmur       = 100
+	calmPatience = time.Minute
 )
 
 // watched are the processes whose CPU time is told. The last one is this program, its clients and its kubelet.
@@ -61,9 +62,9 @@ func (u usage) since(before usage) usage {
 	return spent
 }
 
-// calm waits until the processes have nothing more to do.
+// calm waits until the processes have nothing more to do, or at least for a while.
 func (b *bed) calm(ctx context.Context) error {
-	for ctx.Err() == nil {
+	for end := time.Now().Add(calmPatience); ctx.Err() == nil && time.Now().Before(end); {
 		before, err := b.usage()
 		if err != nil {
 			return err

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/hack/local/node"
@@ -64,17 +65,22 @@ func runKubelet(ctx context.Context, client kubernetes.Interface) (*kubelet, err
 func (k *kubelet) register(ctx context.Context) error {
 	now := metav1.Now()
 	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100k"), corev1.ResourceMemory: resource.MustParse("100Ti"), corev1.ResourcePods: resource.MustParse("100k")}
+	nodes := k.client.CoreV1().Nodes()
 	made := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, Labels: map[string]string{corev1.LabelHostname: nodeName}}}
-	made, err := k.client.CoreV1().Nodes().Create(ctx, made, metav1.CreateOptions{})
-	if err != nil {
+	if _, err := nodes.Create(ctx, made, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	made.Status = corev1.NodeStatus{
-		Capacity: room, Allocatable: room,
-		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Fake", LastHeartbeatTime: now, LastTransitionTime: now}},
-	}
-	_, err = k.client.CoreV1().Nodes().UpdateStatus(ctx, made, metav1.UpdateOptions{})
-	return err
+	// Controllers write to a new node at the same time.
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		made, err := nodes.Get(ctx, nodeName, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		made.Status.Capacity, made.Status.Allocatable = room, room
+		made.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Fake", LastHeartbeatTime: now, LastTransitionTime: now}}
+		_, err = nodes.UpdateStatus(ctx, made, metav1.UpdateOptions{})
+		return err
+	})
 }
 
 // notice a pod that something is to be done about.

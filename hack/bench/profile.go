@@ -16,52 +16,66 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/local/parley"
 	"github.com/parley-dev/parley/hack/testenv"
 )
 
 const (
-	profilePort = "profile"
 	// slice is how long each profile is. pprof reads several files as one.
 	slice = 5 * time.Second
-	// profileEnvironment says where a manager that can be profiled is asked.
-	profileEnvironment = "PARLEY_BENCH_PROFILE"
 )
 
-// profileSource is added to the manager that is profiled. The one that is shipped cannot be.
+// profilePorts are where programs that can be profiled are asked.
+var profilePorts = map[string]string{parley.Manager: "manager-profile", parley.Facade: "facade-profile"}
+
+// profileSource is added to a program that is profiled. Those that are shipped cannot be.
 const profileSource = `package main
 
 import (
 	"net/http"
 	_ "net/http/pprof"
-	"os"
 )
 
-func init() { go func() { panic(http.ListenAndServe(os.Getenv("` + profileEnvironment + `"), nil)) }() }
+func init() { go func() { panic(http.ListenAndServe(%q, nil)) }() }
 `
 
-// profiled is where profiles come from, and where they go.
-type profiled struct{ dir, manager, address string }
+// profiled is where profiles go, and where the programs are that can be profiled.
+type profiled struct{ dir, bin string }
 
-// prepareProfiles builds a manager that can be profiled.
-func prepareProfiles(ctx context.Context, dir, scratch, address string) (*profiled, error) {
+// prepareProfiles builds a manager and a facade that can be profiled.
+func prepareProfiles(ctx context.Context, dir, scratch string, ports cluster.Ports) (*profiled, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, err
 	}
-	p := &profiled{dir: dir, manager: filepath.Join(scratch, "manager-profiled"), address: address}
-	source, overlay := filepath.Join(scratch, "profile.go"), filepath.Join(scratch, "overlay.json")
-	content, err := json.Marshal(map[string]map[string]string{"Replace": {testenv.Path("cmd", "manager", "zz_profile.go"): source}})
-	if err == nil {
-		err = errors.Join(os.WriteFile(source, []byte(profileSource), 0o600), os.WriteFile(overlay, content, 0o600), os.Setenv(profileEnvironment, address))
-	}
-	if err != nil {
-		return nil, err
-	}
-	build := exec.CommandContext(ctx, "go", "build", "-overlay="+overlay, "-o", p.manager, "./cmd/manager")
-	build.Dir = testenv.Path()
-	if output, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build a manager to profile: %w\n%s", err, output)
+	p := &profiled{dir: dir, bin: filepath.Join(scratch, "profiled")}
+	for name, port := range profilePorts {
+		source, overlay := filepath.Join(scratch, name+"-profile.go"), filepath.Join(scratch, name+"-overlay.json")
+		content, err := json.Marshal(map[string]map[string]string{"Replace": {testenv.Path("cmd", name, "zz_profile.go"): source}})
+		if err == nil {
+			err = errors.Join(os.WriteFile(source, fmt.Appendf(nil, profileSource, ports.Address(port)), 0o600), os.WriteFile(overlay, content, 0o600))
+		}
+		if err != nil {
+			return nil, err
+		}
+		build := exec.CommandContext(ctx, "go", "build", "-overlay="+overlay, "-o", filepath.Join(p.bin, name), "./cmd/"+name)
+		build.Dir = testenv.Path()
+		if output, err := build.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("build a %s to profile: %w\n%s", name, err, output)
+		}
 	}
 	return p, nil
+}
+
+// heaps keeps what the programs have in memory.
+func (p *profiled) heaps(ctx context.Context, b *bed, when string) error {
+	for name, port := range profilePorts {
+		file := filepath.Join(p.dir, fmt.Sprintf("%s-heap-%s.pprof", name, strings.ReplaceAll(when, " ", "-")))
+		if err := download(ctx, http.DefaultClient, "http://"+b.plane.Ports.Address(port)+"/debug/pprof/heap?gc=1", file); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // begin to profile until the returned function is called, which waits for the last slice.
@@ -77,8 +91,8 @@ func (p *profiled) begin(ctx context.Context, b *bed, subject string) func() {
 		url    string
 		client *http.Client
 	}{
-		apiServer: {b.admin.Host, &http.Client{Transport: transport}},
-		"manager": {"http://" + p.address, http.DefaultClient},
+		apiServer:      {b.admin.Host, &http.Client{Transport: transport}},
+		parley.Manager: {"http://" + b.plane.Ports.Address(profilePorts[parley.Manager]), http.DefaultClient},
 	} {
 		group.Go(func() {
 			for i := 0; ; i++ {

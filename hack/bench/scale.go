@@ -21,7 +21,7 @@ import (
 	"github.com/parley-dev/parley/hack/local/parley"
 )
 
-// rest of the manager in which it does nothing means that it has gone through all.
+// idle is how long the manager does nothing when it has gone through all.
 const idle = 2 * time.Second
 
 // scale has many Conversations run at the same time.
@@ -44,7 +44,7 @@ func scale(ctx context.Context, b *bed, o options, r *report) error {
 	if err := b.calm(ctx); err != nil {
 		return err
 	}
-	if err := b.memories(o, r, part, "when they have been made"); err != nil {
+	if err := b.memories(ctx, o, r, part, "when they have been made"); err != nil {
 		return err
 	}
 	if err := b.readAll(ctx, o, r, part); err != nil {
@@ -53,11 +53,11 @@ func scale(ctx context.Context, b *bed, o options, r *report) error {
 	if err := b.restart(ctx, o, r, part); err != nil {
 		return err
 	}
-	return b.memories(o, r, part, "when it is started again")
+	return b.memories(ctx, o, r, part, "when it is started again")
 }
 
 // memories of the manager and the facade. What belongs to no file is told: the program itself is shared and can be dropped.
-func (b *bed) memories(o options, r *report, part, when string) error {
+func (b *bed) memories(ctx context.Context, o options, r *report, part, when string) error {
 	for _, name := range []string{parley.Manager, parley.Facade} {
 		now, err := process.Look(b.supervisor.PID(name))
 		if err != nil {
@@ -66,6 +66,9 @@ func (b *bed) memories(o options, r *report, part, when string) error {
 		what := fmt.Sprintf("memory of %s %s (RssAnon)", name, when)
 		r.add(part, what, "MiB", now.Anon)
 		r.add(part, what+", for each", "KiB", (now.Anon-b.empty[name].Anon)*1024/float64(o.live))
+	}
+	if b.profiled != nil {
+		return b.profiled.heaps(ctx, b, when)
 	}
 	return nil
 }
