@@ -29,6 +29,7 @@ func stripMetadata(object any) (any, error) {
 	if annotations := o.GetAnnotations(); annotations[corev1.LastAppliedConfigAnnotation] != "" {
 		delete(annotations, corev1.LastAppliedConfigAnnotation)
 	}
+	shareMetadata(o)
 	return o, nil
 }
 
@@ -48,6 +49,7 @@ func stripConversation(object any) (any, error) {
 	if _, err := stripMetadata(c); err != nil {
 		return nil, err
 	}
+	shareConversation(&c.Status)
 	spec, cutOff := &c.Spec, false
 	for _, text := range []**string{&spec.InitialUserMsg, &spec.ConversationInstructions} {
 		if *text != nil && len(**text) > maxCachedText {
@@ -107,16 +109,18 @@ func stripPod(object any) (any, error) {
 	}
 	pod.ManagedFields = nil
 	pod.Annotations = nil
-	spec := corev1.PodSpec{NodeName: pod.Spec.NodeName}
-	for _, c := range pod.Spec.InitContainers {
-		spec.InitContainers = append(spec.InitContainers, corev1.Container{Name: c.Name, Image: c.Image})
-	}
-	for _, c := range pod.Spec.Containers {
-		spec.Containers = append(spec.Containers, corev1.Container{Name: c.Name, Image: c.Image})
-	}
-	pod.Spec = spec
-	pod.Status.PodIPs, pod.Status.HostIPs = nil, nil
+	pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, InitContainers: withImages(pod.Spec.InitContainers), Containers: withImages(pod.Spec.Containers)}
+	shareMetadata(pod)
+	shareStatus(&pod.Status)
 	return pod, nil
+}
+
+func withImages(containers []corev1.Container) []corev1.Container {
+	var kept []corev1.Container
+	for _, c := range containers {
+		kept = append(kept, corev1.Container{Name: shared.of(c.Name), Image: shared.of(c.Image)})
+	}
+	return kept
 }
 
 // owned says whether the object is controlled by the owner. A UID is checked, not a name: an owner that was
