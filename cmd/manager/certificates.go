@@ -11,6 +11,8 @@ import (
 
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -72,7 +74,7 @@ func (c *certificate) addTo(mgr ctrl.Manager) error {
 	if c.options.extraDNSName != "" {
 		names = append(names, c.options.extraDNSName)
 	}
-	return rotator.AddRotator(mgr, &rotator.CertRotator{
+	return rotator.AddRotator(sparing{mgr}, &rotator.CertRotator{
 		SecretKey:      c.secret,
 		CertDir:        c.options.certDir,
 		CAName:         "parley-webhook",
@@ -139,4 +141,27 @@ func (c *certificate) take(secret *corev1.Secret) error {
 	}
 	// The rotator waits for this file, which a volume would bring, before it lets the API server trust the certificate.
 	return os.WriteFile(filepath.Join(c.options.certDir, corev1.TLSCertKey), public, 0o600)
+}
+
+// sparing is a manager whose client leaves out updates that change nothing. The rotator writes the CA into the webhook's
+// configuration whenever a manager starts, also where it stands already.
+type sparing struct{ ctrl.Manager }
+
+func (m sparing) GetClient() client.Client { return sparingClient{m.Manager.GetClient()} }
+
+type sparingClient struct{ client.Client }
+
+// Update looks first, with a list, for the manager may not get. What came in between is a conflict as ever.
+func (c sparingClient) Update(ctx context.Context, object client.Object, options ...client.UpdateOption) error {
+	wanted, is := object.(*unstructured.Unstructured)
+	if !is {
+		return c.Client.Update(ctx, object, options...)
+	}
+	present := &unstructured.UnstructuredList{}
+	present.SetGroupVersionKind(wanted.GroupVersionKind())
+	err := c.List(ctx, present, client.InNamespace(wanted.GetNamespace()), client.MatchingFields{"metadata.name": wanted.GetName()})
+	if err == nil && len(present.Items) == 1 && equality.Semantic.DeepEqual(present.Items[0].Object, wanted.Object) {
+		return nil
+	}
+	return c.Client.Update(ctx, object, options...)
 }
