@@ -62,7 +62,7 @@ func (r *report) print(out io.Writer) {
 			if beside == "" {
 				beside = "bare pods"
 			}
-			fmt.Fprintf(table, "%s\t\tParley\t%s\tratio\t\n", pad(strings.ToUpper(f.Part)), beside)
+			fmt.Fprintf(table, "\t\t\t\t\t\n%s\t\tParley\t%s\tratio\t\n", pad("# "+f.Part), beside)
 			last = f.Part
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t\n", pad(f.What), f.Unit, number(&f.Parley), number(f.Beside), number(f.Ratio))
