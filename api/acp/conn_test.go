@@ -169,14 +169,3 @@ func TestALineWithoutEndDoesNotTakeAllMemory(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
-
-func FuzzLines(f *testing.F) {
-	f.Add(`{"jsonrpc":"2.0","method":"session/update","params":{}}`)
-	f.Add(`{"id":1}` + "\n" + `{"jsonrpc":"2.0","id":{},"method":"x"}`)
-	f.Add("\x00\n[]\nnull\n")
-	f.Fuzz(func(_ *testing.T, text string) {
-		conn := acp.NewConn(strings.NewReader(text+"\n"), io.Discard)
-		_ = conn.Serve(context.Background(), &heard{permission: func(context.Context) (any, error) { return acp.Dismissed(), nil }})
-		<-conn.Done()
-	})
-}

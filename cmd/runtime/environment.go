@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -50,7 +51,18 @@ func readDocument(dir string) (*session.Document, error) {
 	}
 	var doc session.Document
 	if err := json.Unmarshal(text, &doc); err != nil {
-		return nil, fmt.Errorf("read the session document: %w", err)
+		return nil, fmt.Errorf("read the session document: %s", problemOf(err))
 	}
 	return &doc, nil
+}
+
+// problemOf says what is wrong with a document without a word of it: an error of who reads a price or a duration repeats it.
+func problemOf(err error) string {
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return fmt.Sprintf("%s at byte %d is of another type", wrong.Field, wrong.Offset)
+	}
+	if wrong, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return fmt.Sprintf("it is no JSON from byte %d on", wrong.Offset)
+	}
+	return "it has a value that cannot be read"
 }

@@ -98,11 +98,8 @@ func scan(file *os.File) (ends []int64, torn bool, err error) {
 		if err != nil {
 			return nil, false, err
 		}
-		var head struct {
-			ID *int `json:"id"`
-		}
 		complete := bytes.HasSuffix(line, []byte("\n"))
-		bad := json.Unmarshal(line, &head) != nil || head.ID == nil || *head.ID != len(ends)
+		bad := !isEvent(line, len(ends))
 		if torn {
 			return nil, false, fmt.Errorf("line %d is damaged", len(ends)+1)
 		}
@@ -114,6 +111,18 @@ func scan(file *os.File) (ends []int64, torn bool, err error) {
 		ends = append(ends, offset)
 	}
 	return ends, torn, nil
+}
+
+// isEvent says whether a line is the event of an id. It is read as whole as those read it who go on from it.
+func isEvent(line []byte, id int) bool {
+	var head struct {
+		ID *int `json:"id"`
+	}
+	if json.Unmarshal(line, &head) != nil || head.ID == nil || *head.ID != id {
+		return false
+	}
+	_, err := session.ParseEvent(line)
+	return err == nil
 }
 
 func (j *Journal) end() int64 {
