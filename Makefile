@@ -88,12 +88,21 @@ bench-manager: ## Measure what 1000 large Conversations cost the manager beside 
 bench-watch: k8s ## Have 200 people watch 50 conversations through one facade: how long events take, and what it uses.
 	@go test -tags bench ./cmd/facade/watching -run TestACrowdWatches -count=1 -v | grep -v '^=== '
 
+KILLS ?= 30
+
+.PHONY: chaos
+chaos: k8s ## Kill -9 managers, facades, API server and etcd KILLS times at random moments under load, and check what was promised.
+	@$(GO_BUILD) -o bin/ ./cmd/manager ./cmd/facade ./hack/chaos && exec bin/chaos -kills=$(KILLS) $(CHAOS_FLAGS)
+
+# Each fuzz test, and the package that it is in.
+FUZZ = FuzzSettings:./cmd/facade/server FuzzConversation:./cmd/facade/server FuzzFrames:./cmd/facade/socket FuzzAdd:./cmd/runtime/events \
+	FuzzObjects:./webhook FuzzDocument:./cmd/runtime FuzzLines:./api/acp FuzzAgent:./cmd/runtime/driver FuzzOpen:./cmd/runtime/journal
+FUZZTIME ?= 60s
+
 .PHONY: fuzz
-fuzz: ## Fuzz what clients send for a minute each: two bodies, the socket's frames, events.
-	@go test ./cmd/facade/socket -run '^$$' -fuzz '^FuzzFrames$$' -fuzztime 60s -fuzzminimizetime 10x
-	@go test ./cmd/runtime/events -run '^$$' -fuzz '^FuzzAdd$$' -fuzztime 60s -fuzzminimizetime 10x
-	@go test ./cmd/facade/server -run '^$$' -fuzz '^FuzzSettings$$' -fuzztime 60s -fuzzminimizetime 10x
-	@go test ./cmd/facade/server -run '^$$' -fuzz '^FuzzConversation$$' -fuzztime 60s -fuzzminimizetime 10x
+fuzz: ## Fuzz what others send for a minute each: bodies, frames, events, objects, the session document, an agent's lines, the journal.
+	@set -e; for test in $(FUZZ); do \
+		go test $${test#*:} -run '^$$' -fuzz "^$${test%%:*}\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x; done
 
 .PHONY: clean
 clean: ## Remove the state of `make run` and all that was built.

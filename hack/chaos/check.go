@@ -1,0 +1,300 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/local/cluster"
+)
+
+// incomplete marks what a facade did not get to write all of; who asks again completes it.
+const incomplete = "parley.dev/incomplete"
+
+// maxRunning is how many sessions of a user the default class lets run at once.
+const maxRunning = 10
+
+// problem is a promise that does not hold.
+type problem struct{ check, text string }
+
+// found is all that there is in the end.
+type found struct {
+	conversations map[types.NamespacedName]*v1alpha1.Conversation
+	settings      map[types.NamespacedName]*v1alpha1.UserSettings
+	pods          map[types.NamespacedName]*corev1.Pod
+	secrets       map[types.NamespacedName]*corev1.Secret
+	// uids of everything that can own something, and children of Parley's kinds.
+	uids     map[types.UID]bool
+	children []client.Object
+	// running sessions by user.
+	running map[types.NamespacedName]int
+}
+
+// check everything that there is now, as soon as it is so, or what is still wrong when the time is over.
+// last is what was wrong before it was right.
+func (w *world) check(ctx context.Context) (last string) {
+	var problems []problem
+	settling, cancel := context.WithTimeout(ctx, settle)
+	defer cancel()
+	err := cluster.Retry(settling, settleInterval, func(ctx context.Context) error {
+		f, err := w.find(ctx)
+		if err != nil {
+			return err
+		}
+		if problems = w.problems(f); len(problems) == 0 {
+			return nil
+		}
+		last = problems[0].text
+		return errors.New(last)
+	})
+	if err != nil && len(problems) == 0 {
+		problems = []problem{{checkLost, "what there is cannot be read: " + err.Error()}}
+	}
+	for _, p := range problems {
+		w.report.broke(p.check, "%s", p.text)
+	}
+	return last
+}
+
+func (w *world) find(ctx context.Context) (*found, error) {
+	f := &found{
+		conversations: map[types.NamespacedName]*v1alpha1.Conversation{}, settings: map[types.NamespacedName]*v1alpha1.UserSettings{},
+		pods: map[types.NamespacedName]*corev1.Pod{}, secrets: map[types.NamespacedName]*corev1.Secret{},
+		uids: map[types.UID]bool{}, running: map[types.NamespacedName]int{},
+	}
+	for _, namespace := range namespaces {
+		for _, list := range []client.ObjectList{
+			&v1alpha1.ConversationList{}, &v1alpha1.UserSettingsList{}, &corev1.PodList{}, &corev1.SecretList{}, &corev1.ConfigMapList{}, &corev1.PersistentVolumeClaimList{},
+		} {
+			if err := w.installation.admin.List(ctx, list, client.InNamespace(namespace)); err != nil {
+				return nil, err
+			}
+			items, err := meta.ExtractList(list)
+			if err != nil {
+				return nil, err
+			}
+			for _, item := range items {
+				f.add(item.(client.Object))
+			}
+		}
+	}
+	return f, nil
+}
+
+func (f *found) add(o client.Object) {
+	key := client.ObjectKeyFromObject(o)
+	f.uids[o.GetUID()] = true
+	switch o := o.(type) {
+	case *v1alpha1.Conversation:
+		f.conversations[key] = o
+		if o.Status.State == v1alpha1.StateRunning {
+			f.running[types.NamespacedName{Namespace: o.Namespace, Name: o.Spec.UserSettingsName}]++
+		}
+		return
+	case *v1alpha1.UserSettings:
+		f.settings[key] = o
+		return
+	case *corev1.Pod:
+		f.pods[key] = o
+	case *corev1.Secret:
+		f.secrets[key] = o
+	}
+	f.children = append(f.children, o)
+}
+
+func (w *world) problems(f *found) (all []problem) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known := map[types.NamespacedName]bool{}
+	markers := map[string]*talk{}
+	for _, t := range w.talks {
+		known[t.key()] = true
+		markers[t.user.namespace+t.marker] = t
+		all = append(all, t.problems(f)...)
+	}
+	for key, c := range f.conversations {
+		// One that nobody was told of may be there: nobody answered its creation.
+		t := markers[c.Namespace+ptrText(c.Spec.InitialUserMsg)]
+		if !known[key] && (t == nil || t.name != "" || !t.exists.has(true)) {
+			all = append(all, problem{checkOnce, fmt.Sprintf("nobody knows of %s", key)})
+		}
+	}
+	for _, u := range w.users {
+		all = append(all, u.problems(f)...)
+	}
+	all = append(all, f.orphans()...)
+	w.report.note(checkLost, "%d conversations asked for, %d there; %d settings", len(w.talks), len(f.conversations), len(f.settings))
+	w.report.note(checkStates, "%d running", sum(f.running))
+	w.report.note(checkOrphans, "%d pods, Secrets, ConfigMaps and volumes", len(f.children))
+	return all
+}
+
+func sum(counts map[types.NamespacedName]int) (all int) {
+	for _, n := range counts {
+		all += n
+	}
+	return all
+}
+
+func ptrText(text *string) string {
+	if text == nil {
+		return ""
+	}
+	return *text
+}
+
+func (t *talk) key() types.NamespacedName {
+	return types.NamespacedName{Namespace: t.user.namespace, Name: t.name}
+}
+
+// problems with one conversation.
+func (t *talk) problems(f *found) (all []problem) {
+	say := func(check, format string, args ...any) {
+		all = append(all, problem{check, fmt.Sprintf("%s ", t) + fmt.Sprintf(format, args...)})
+	}
+	c := f.conversations[t.key()]
+	switch {
+	case t.name == "":
+		return nil
+	case c == nil && !t.exists.has(false):
+		say(checkLost, "is gone")
+		return all
+	case c == nil:
+		return nil
+	case !t.exists.has(true):
+		say(checkLost, "is there, and its deletion was accepted")
+		return all
+	}
+	if ptrText(c.Spec.InitialUserMsg) != t.marker || c.Spec.UserSettingsName != t.user.name {
+		say(checkLost, "is another one: %q of %s", ptrText(c.Spec.InitialUserMsg), c.Spec.UserSettingsName)
+	}
+	if !t.suspended.has(c.Spec.Suspend) {
+		say(checkLost, "has suspend %t, and was last asked for %v", c.Spec.Suspend, t.suspended)
+	}
+	if c.Annotations[incomplete] != "" {
+		if !t.exists.has(false) {
+			say(checkLost, "is incomplete")
+		}
+		return all // it has no keys to start with
+	}
+	if t.toolKey != "" {
+		secret := f.secrets[types.NamespacedName{Namespace: c.Namespace, Name: c.Spec.MCPConfig.SSEServers[0].APIKeyRef.Name}]
+		if secret == nil || string(secret.Data[v1alpha1.KeptKey]) != t.toolKey {
+			say(checkLost, "lacks the key of its tool server")
+		}
+	}
+	if s := c.Status; s.Restarts != 0 || s.LastRestart != "" || int(s.Attempt) > 1+t.starts {
+		say(checkAttempts, "is in attempt %d after %d starts, restarted %d times: %s", s.Attempt, t.starts, s.Restarts, s.LastRestart)
+	}
+	if wrong := t.wrongState(c, f); wrong != "" {
+		say(checkStates, "is %s, %s: %s; %s", c.Status.State, c.Status.Reason, c.Status.Message, wrong)
+	}
+	return all
+}
+
+// wrongState says what is wrong with a conversation's state, its pod and the Secret of its session.
+func (t *talk) wrongState(c *v1alpha1.Conversation, f *found) string {
+	s := c.Status
+	session := types.NamespacedName{Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name)}
+	pod, secret := f.pods[session], f.secrets[session]
+	ready := meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionReady)
+	waits := s.State == v1alpha1.StateStarting && s.Reason == v1alpha1.ReasonQueued
+	full := f.running[types.NamespacedName{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}] == maxRunning
+	switch {
+	case s.ObservedGeneration != c.Generation:
+		return fmt.Sprintf("observed generation %d of %d", s.ObservedGeneration, c.Generation)
+	case waits && !c.Spec.Suspend && full && pod == nil:
+		return ""
+	case !ready:
+		return "not Ready"
+	case s.State == v1alpha1.StateRunning:
+		return t.wrongRun(c, pod, secret)
+	case s.State != v1alpha1.StateStopped:
+		return "neither running nor stopped"
+	case secret != nil:
+		return "the session's Secret is still there"
+	case pod != nil && pod.Status.Phase != corev1.PodSucceeded:
+		return "its pod is still there"
+	case s.Reason == v1alpha1.ReasonCompleted && t.oneShot, s.Reason == v1alpha1.ReasonSuspended && c.Spec.Suspend:
+		return ""
+	}
+	return "not what was asked for"
+}
+
+func (t *talk) wrongRun(c *v1alpha1.Conversation, pod *corev1.Pod, secret *corev1.Secret) string {
+	switch {
+	case c.Spec.Suspend || t.oneShot:
+		return "it should have ended"
+	case pod == nil || secret == nil:
+		return "it has no pod or no Secret"
+	case pod.Labels[v1alpha1.LabelAttempt] != strconv.Itoa(max(1, int(c.Status.Attempt))) || uidOf(pod.OwnerReferences) != c.UID:
+		return "its pod is not of its attempt"
+	case pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning:
+		return "its pod does not run"
+	}
+	return ""
+}
+
+// problems with a user's settings.
+func (u *user) problems(f *found) (all []problem) {
+	say := func(check, format string, args ...any) {
+		all = append(all, problem{check, fmt.Sprintf("settings of %s/%s: ", u.namespace, u.name) + fmt.Sprintf(format, args...)})
+	}
+	s := f.settings[types.NamespacedName{Namespace: u.namespace, Name: u.name}]
+	if s == nil {
+		say(checkLost, "they are gone")
+		return all
+	}
+	valueOf := func(ref *v1alpha1.SecretKeyRef) string {
+		if ref == nil {
+			return ""
+		}
+		if secret := f.secrets[types.NamespacedName{Namespace: u.namespace, Name: ref.Name}]; secret != nil {
+			return string(secret.Data[ref.Key])
+		}
+		return ""
+	}
+	if !u.settings.key.has(valueOf(s.Spec.LLMAPIKeyRef)) {
+		say(checkLost, "the key is not the one that was stored last")
+	}
+	custom := slices.IndexFunc(s.Spec.SecretsStore.CustomSecrets, func(c v1alpha1.CustomSecret) bool { return c.Name == "TOKEN" })
+	if custom < 0 || !u.settings.secret.has(valueOf(&s.Spec.SecretsStore.CustomSecrets[custom].SecretRef)) {
+		say(checkLost, "the secret is not the one that was stored last")
+	}
+	if !u.settings.gitName.has(ptrText(s.Spec.GitUserName)) {
+		say(checkLost, "the name is %q and was stored as one of %q", ptrText(s.Spec.GitUserName), u.settings.gitName)
+	}
+	if s.Spec.MaxIterations == nil || !u.settings.iterations.has(*s.Spec.MaxIterations) {
+		say(checkLost, "the iterations are not one of %v", u.settings.iterations)
+	}
+	if !meta.IsStatusConditionTrue(s.Status.Conditions, v1alpha1.ConditionReady) || s.Status.ObservedGeneration != s.Generation {
+		say(checkStates, "they are not Ready")
+	}
+	return all
+}
+
+// orphans are what belonged to something that is gone, and what Parley made and nothing owns.
+func (f *found) orphans() (all []problem) {
+	for _, child := range f.children {
+		owners := child.GetOwnerReferences()
+		secret, isSecret := child.(*corev1.Secret)
+		ours := child.GetLabels()[v1alpha1.LabelManagedBy] == v1alpha1.ManagedBy || isSecret && secret.Type == v1alpha1.SecretTypeUserKey
+		if ours && len(owners) == 0 {
+			all = append(all, problem{checkOrphans, fmt.Sprintf("%T %s/%s has no owner", child, child.GetNamespace(), child.GetName())})
+		}
+		gone := func(o metav1.OwnerReference) bool { return !f.uids[o.UID] }
+		if slices.ContainsFunc(owners, gone) {
+			all = append(all, problem{checkOrphans, fmt.Sprintf("%T %s/%s: its owner is gone", child, child.GetNamespace(), child.GetName())})
+		}
+	}
+	return all
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+	"text/tabwriter"
+	"time"
+)
+
+// outcome of an operation, as its client knows it.
+type outcome int
+
+const (
+	accepted outcome = iota
+	refused
+	unknown // it may be done or not: nobody answered, or a server's error
+)
+
+// The promises.
+const (
+	checkLost      = "nothing accepted is lost"
+	checkOnce      = "each is created once"
+	checkPods      = "no pod is made twice for an attempt"
+	checkAttempts  = "no attempt without a cause"
+	checkStates    = "every state is right"
+	checkOrphans   = "no child without its owner"
+	checkKeys      = "no key is readable"
+	checkProcesses = "no process panics"
+	checkNode      = "the node is a stub"
+)
+
+var (
+	checks     = []string{checkLost, checkOnce, checkPods, checkAttempts, checkStates, checkOrphans, checkKeys, checkProcesses}
+	victims    = []string{"manager, leading", "manager, standby", "facade", "kube-apiserver", "etcd"}
+	operations = []string{opCreate, opReplay, opStop, opStart, opDelete, opSettings, opRead}
+	faces      = []string{faceAPI, faceHTTP}
+)
+
+// maxShown is how many problems of a check are printed.
+const maxShown = 10
+
+// report is what happened. Its methods may be called at the same time.
+type report struct {
+	mu       sync.Mutex
+	kills    map[string]int
+	ended    map[string]int
+	counts   map[[2]string]*[3]int // by face and operation
+	problems map[string][]string
+	notes    map[string]string
+	// made are keys that the operator made; looked is in how many texts keys were looked for, scrapes how many were metrics.
+	made            secretValues
+	looked, scrapes int
+}
+
+func newReport() *report {
+	return &report{kills: map[string]int{}, ended: map[string]int{}, counts: map[[2]string]*[3]int{}, problems: map[string][]string{}, notes: map[string]string{}}
+}
+
+func (r *report) kill(what string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kills[what]++
+}
+
+func (r *report) endedByItself(what string, times int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if times > 0 {
+		r.ended[what] += times
+	}
+}
+
+func (r *report) count(face, operation string, o outcome) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := [2]string{face, operation}
+	if r.counts[key] == nil {
+		r.counts[key] = &[3]int{}
+	}
+	r.counts[key][o]++
+}
+
+// broke a promise. The same words count once.
+func (r *report) broke(check, format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	text := fmt.Sprintf(format, args...)
+	if !slices.Contains(r.problems[check], text) {
+		r.problems[check] = append(r.problems[check], text)
+	}
+}
+
+// note what was looked at for a check.
+func (r *report) note(check, format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.notes[check] = fmt.Sprintf(format, args...)
+}
+
+func (r *report) violated() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.problems) > 0
+}
+
+func (r *report) print(out io.Writer, took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	defer func() { _ = w.Flush() }()
+	line := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
+	all := 0
+	line("\nkilled\ttimes")
+	for _, v := range victims {
+		all += r.kills[v]
+		line("%s\t%d", v, r.kills[v])
+	}
+	line("all\t%d in %s", all, took.Round(time.Second))
+	for _, name := range slices.Sorted(maps.Keys(r.ended)) {
+		line("%s ended %d times by itself", name, r.ended[name])
+	}
+	line("\noperation\tface\taccepted\trefused\tunknown")
+	for _, operation := range operations {
+		for _, face := range faces {
+			if n := r.counts[[2]string{face, operation}]; n != nil {
+				line("%s\t%s\t%d\t%d\t%d", operation, face, n[accepted], n[refused], n[unknown])
+			}
+		}
+	}
+	line("\ncheck\t\tof")
+	for _, check := range checks {
+		verdict := "ok"
+		if len(r.problems[check]) > 0 {
+			verdict = fmt.Sprintf("FAILED %d", len(r.problems[check]))
+		}
+		line("%s\t%s\t%s", check, verdict, r.notes[check])
+	}
+	line("(%s: %s)", checkNode, r.notes[checkNode])
+	for _, check := range checks {
+		for i, problem := range r.problems[check] {
+			if i == maxShown {
+				line("%s: and %d more", check, len(r.problems[check])-maxShown)
+				break
+			}
+			line("%s: %s", check, problem)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net/http"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// scrapeInterval is how often metrics are read: what a process counted that is killed before is gone.
+const scrapeInterval = 2 * time.Second
+
+// keepScraping reads the metrics of whoever answers.
+func (i *installation) keepScraping(ctx context.Context, r *report) {
+	tick := time.NewTicker(scrapeInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			i.scrape(ctx, r)
+		}
+	}
+}
+
+// scrape looks for keys in the metrics of each process.
+func (i *installation) scrape(ctx context.Context, r *report) {
+	// The managers' certificates are their own, which nobody signed.
+	plain := &http.Client{Timeout: scrapeInterval, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	withToken, err := rest.HTTPWrappersForConfig(i.peopleConf, plain.Transport)
+	if err != nil {
+		return
+	}
+	asReader := &http.Client{Timeout: scrapeInterval, Transport: withToken}
+	for n := range replicas {
+		for _, from := range []struct {
+			client *http.Client
+			url    string
+		}{
+			{plain, "http://" + i.plane.Ports.Address(portOf("facade-metrics", n)) + "/metrics"},
+			{asReader, "https://" + i.plane.Ports.Address(portOf("manager-metrics", n)) + "/metrics"},
+		} {
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, from.url, nil)
+			if err != nil {
+				continue
+			}
+			answer, err := from.client.Do(request)
+			if err != nil {
+				continue
+			}
+			text, _ := io.ReadAll(answer.Body)
+			_ = answer.Body.Close()
+			r.lookForKeys(text, "metrics of "+from.url)
+			if answer.StatusCode == http.StatusOK {
+				r.scraped()
+			}
+		}
+	}
+}
