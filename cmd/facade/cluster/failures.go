@@ -45,9 +45,10 @@ func tooLargeForEtcd(err error) bool {
 var ownFault = regexp.MustCompile(`User "[^"]*" cannot |not yet ready to handle request`)
 
 // IsForbidden says that a quota or policy refuses a request. An API server that has just started forbids everything for a
-// moment, until it has read its roles and policies; that, and a missing right of the facade's own, is no answer for a client.
+// moment, until it has read its roles and policies, also to ask which kinds there are, of which no words are left; that, and a
+// missing right of the facade's own, is no answer for a client.
 func IsForbidden(err error) bool {
-	return apierrors.IsForbidden(err) && !ownFault.MatchString(err.Error())
+	return apierrors.IsForbidden(err) && !apierrors.IsUnexpectedServerError(err) && !ownFault.MatchString(err.Error())
 }
 
 // IsDecided says that the API server answered, and did not do what it was asked. After any other error it may have.

@@ -1,0 +1,39 @@
+package cluster
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// Who has just started asks the API server which kinds there are before it asks for an object, and an API server that has just
+// started forbids that too. Of that error nothing is left but its code.
+func TestAnAPIServerThatHasJustStartedRefusesNothing(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,
+			"message":"forbidden: User \"system:serviceaccount:parley-system:parley-facade\" cannot get path \"/api\"","details":{}}`))
+	}))
+	defer server.Close()
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	live, err := client.New(&rest.Config{Host: server.URL}, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = live.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "talk"}, &v1alpha1.Conversation{})
+	if !apierrors.IsForbidden(err) || IsForbidden(err) {
+		t.Errorf("%v is told as a policy's refusal", err)
+	}
+}
