@@ -13,7 +13,7 @@ import (
 // decoded is a pod as it comes from the API server: nothing in it is shared with another one.
 func decoded(t *testing.T, name string) *corev1.Pod {
 	t.Helper()
-	pod := podOf(makeConversation("default", name)).ready().Pod.DeepCopy()
+	pod := podOf(makeConversation("default", name)).ready().DeepCopy()
 	pod.Name, pod.Labels = name, map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelConversation: name, v1alpha1.LabelAttempt: "1"}
 	pod.Spec.Containers = []corev1.Container{{Name: sessionContainer, Image: "example.com/image:1", Args: []string{"much"}}}
 	content, err := pod.Marshal()
