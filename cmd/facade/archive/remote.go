@@ -74,7 +74,7 @@ func (r *Remote) get(ctx context.Context, uid, path string) (io.ReadCloser, erro
 		return nil, err
 	}
 	request.Header.Set(session.TokenHeader, token)
-	response, err := r.client.Do(request)
+	response, err := r.client.Do(request) //nolint:bodyclose // guarded has it, and who reads closes that
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("ask the archive: %w", err)
