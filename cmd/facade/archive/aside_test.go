@@ -84,10 +84,13 @@ func TestAJournalThatIsPutAsideIsKept(t *testing.T) { testAside(t, inDirectory(t
 func TestTwoJournalsThatBeganAlikeAreNotMixed(t *testing.T) {
 	store := open(t, inDirectory(t))
 	appendTo(t, store, "u", 0, 3, 3)
-	for previous, want := range map[string]error{nameOf(anew(2, 3)): archive.ErrOtherJournal, nameOf(lines(2, 3)): nil} {
-		_, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, Previous: previous, From: 3, Lines: lines(3, 4)})
-		if !errors.Is(err, want) {
-			t.Errorf("after %s: %v, want %v", previous, err, want)
+	for _, c := range []struct { // the one that is taken is the last
+		previous []byte
+		want     error
+	}{{anew(2, 3), archive.ErrOtherJournal}, {lines(2, 3), nil}} {
+		_, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, Previous: nameOf(c.previous), From: 3, Lines: lines(3, 4)})
+		if !errors.Is(err, c.want) {
+			t.Errorf("after %s: %v, want %v", c.previous, err, c.want)
 		}
 	}
 }
