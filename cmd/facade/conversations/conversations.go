@@ -197,10 +197,20 @@ func response(c *v1alpha1.Conversation, state v1alpha1.ConversationState) *rest.
 	return &rest.ConversationResponse{Status: "ok", ConversationID: c.Name, ConversationStatus: string(state)}
 }
 
-// stateOf is STARTING until the operator has seen the conversation.
+// stateOf is STARTING until the operator has seen the conversation, or has seen that it is to start again: who is told that it is
+// stopped, just after starting it, looks no more.
 func stateOf(c *v1alpha1.Conversation) v1alpha1.ConversationState {
-	if c.Status.State == "" {
+	if c.Status.State == "" || c.Status.State == v1alpha1.StateStopped && startsAgain(c) {
 		return v1alpha1.StateStarting
 	}
 	return c.Status.State
+}
+
+// startsAgain says that somebody asked for it, and that the operator has not answered yet.
+func startsAgain(c *v1alpha1.Conversation) bool {
+	if c.Spec.Suspend || c.Status.ObservedGeneration >= c.Generation {
+		return false
+	}
+	at := c.Spec.RestartAt
+	return c.Status.Reason == v1alpha1.ReasonSuspended || at != nil && !at.Equal(c.Status.RestartedAt) && !at.After(time.Now())
 }
