@@ -209,7 +209,7 @@ func TestAConversationIsStoppedStartedAndDeleted(t *testing.T) {
 	ada.post(t, "/api/conversations/talk/stop", "").wants(t, 200).says(t, answers("STOPPED", `"Conversation was not running"`))
 	ada.post(t, "/api/conversations/talk/message", `{"message": "hello"}`).wants(t, 409).says(t, `{"detail": "The conversation is not running: start it first"}`)
 	ada.post(t, "/api/conversations/talk/start", "").wants(t, 200).says(t, answers("STARTING", "null"))
-	if body := ada.get(t, "/api/conversations/talk").wants(t, 200).body; !strings.Contains(string(body), `"status":"STARTING"`) {
+	if body := ada.get(t, "/api/conversations/talk").wants(t, 200).body; !strings.Contains(body, `"status":"STARTING"`) {
 		t.Errorf("who starts it and looks is told %s", body)
 	}
 	is("STARTING", "")

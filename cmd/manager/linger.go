@@ -38,7 +38,7 @@ func (l *lingering) stop(delay time.Duration) error {
 	if l.ended == nil {
 		return nil
 	}
-	time.Sleep(delay)
+	time.Sleep(delay) // nobody tells when the last of them has
 	l.end()
 	return <-l.ended
 }
