@@ -248,7 +248,8 @@ func (f *lastWrite) inject(cfg *rest.Config) {
 			f.writes++
 			switch {
 			case f.writes == f.n:
-				close(f.crashed)
+				// Not before it is done: what is told of the crash cancels what is under way, and whether that is done would be chance.
+				defer close(f.crashed)
 				if f.unseen {
 					if response, err := next.RoundTrip(r); err == nil {
 						_ = response.Body.Close()
