@@ -1,0 +1,38 @@
+package installed
+
+import (
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// A pod that begins without the key gets it when its kubelet looks again, up to a minute and a half later. What the sessions of that
+// time leave is refused by the archive, and they cannot be watched.
+func TestWhoNeedsTheSigningKeyIsNotStartedWithoutIt(t *testing.T) {
+	needs := map[string]bool{}
+	for _, object := range kustomized(t, map[string]string{".": "resources: [CONFIG/default]"}) {
+		if object.GetKind() != "Deployment" {
+			continue
+		}
+		var deployment appsv1.Deployment
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &deployment); err != nil {
+			t.Fatal(err)
+		}
+		for _, volume := range deployment.Spec.Template.Spec.Volumes {
+			if volume.Secret == nil || volume.Secret.SecretName != session.SigningSecret {
+				continue
+			}
+			// The Secret is installed empty, so it is the key in it that a kubelet must wait for.
+			needs[deployment.Name] = !ptr.Deref(volume.Secret.Optional, false) && len(volume.Secret.Items) == 1
+		}
+	}
+	for _, name := range []string{"parley-facade", "parley-archive"} {
+		if !needs[name] {
+			t.Errorf("%s is started before there is a key", name)
+		}
+	}
+}
