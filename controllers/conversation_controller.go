@@ -47,6 +47,7 @@ type conversationReconciler struct {
 	// overwritten are the Conversations as they were before their status was written.
 	overwritten overwritten
 	starts      starts
+	settings    freshSettings
 	// catalogue of agents and prices of models, as they are now.
 	catalogue held[map[string]catalogueEntry]
 	prices    held[pricedModels]

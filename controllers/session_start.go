@@ -42,8 +42,7 @@ func (r *conversationReconciler) prepareStart(ctx context.Context, c *v1alpha1.C
 		}
 	}
 	// Not from the cache: who stores settings and then starts a session means those.
-	settings := &v1alpha1.UserSettings{}
-	err := r.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)
+	settings, err := r.settings.get(ctx, r.live, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName})
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && settings.DeletionTimestamp != nil:
 		return &sessionStart{unready: &problem{v1alpha1.ReasonSettingsNotReady, fmt.Sprintf("UserSettings %s do not exist", c.Spec.UserSettingsName)}}, nil
