@@ -20,8 +20,9 @@ import (
 const (
 	// sessionUser is the user and group that sessions run as; not root, and in no image's system range.
 	sessionUser int64 = 1000
-	// runtimeProgram is the runtime in Parley's image.
-	runtimeProgram = "/runtime"
+	// What is run of Parley's image: the first process of a session, and what copies it into another image's pod.
+	supervisorProgram = "/supervisor"
+	runtimeProgram    = "/runtime"
 )
 
 func workspaceName(conversation string) string { return conversation + "-workspace" }
@@ -102,7 +103,7 @@ func podSecurity(class class) *corev1.PodSecurityContext {
 
 // runRuntime makes the session's container run the runtime.
 func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, pull corev1.PullPolicy) {
-	main.Command = []string{runtimeProgram}
+	main.Command = []string{supervisorProgram}
 	// Our own image has it; a container less is a second less to wait.
 	if main.Image != runtimeImage {
 		installRuntime(pod, main, runtimeImage, pull)
@@ -131,7 +132,7 @@ func installRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string
 	}}
 	bin.ReadOnly = true
 	main.VolumeMounts = append(main.VolumeMounts, bin)
-	main.Command = []string{session.BinDir + "/runtime"}
+	main.Command = []string{session.BinDir + supervisorProgram}
 }
 
 func buildSessionContainer(c *v1alpha1.Conversation, start *sessionStart) corev1.Container {

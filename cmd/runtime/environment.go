@@ -9,12 +9,12 @@ import (
 	"strconv"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/supervise"
 )
 
 // environment is where things are.
 type environment struct {
 	sessionDir, workspace, replayDir, imagesDir string
-	bindAddress                                 string
 	terminationLog                              string
 	home                                        string
 	cgroups                                     string
@@ -23,25 +23,18 @@ type environment struct {
 }
 
 func readEnvironment() environment {
-	attempt, _ := strconv.Atoi(variable("PARLEY_ATTEMPT", "1"))
+	place := supervise.ReadPlace()
+	attempt, _ := strconv.Atoi(supervise.Variable("PARLEY_ATTEMPT", "1"))
 	return environment{
 		attempt:        attempt,
-		sessionDir:     variable("PARLEY_SESSION_DIR", session.Dir),
-		workspace:      variable("PARLEY_WORKSPACE", session.WorkspaceDir),
-		replayDir:      variable("PARLEY_REPLAY_DIR", session.ReplayDir),
-		imagesDir:      variable("PARLEY_IMAGES_DIR", session.ImagesDir),
-		bindAddress:    variable("PARLEY_BIND_ADDRESS", fmt.Sprintf(":%d", session.Port)),
-		terminationLog: variable("PARLEY_TERMINATION_LOG", "/dev/termination-log"),
-		home:           variable("HOME", session.HomeDir),
-		cgroups:        variable("PARLEY_CGROUP_DIR", "/sys/fs/cgroup"),
+		sessionDir:     supervise.Variable("PARLEY_SESSION_DIR", session.Dir),
+		workspace:      supervise.Variable("PARLEY_WORKSPACE", session.WorkspaceDir),
+		replayDir:      supervise.Variable("PARLEY_REPLAY_DIR", session.ReplayDir),
+		imagesDir:      supervise.Variable("PARLEY_IMAGES_DIR", session.ImagesDir),
+		terminationLog: place.TerminationLog,
+		home:           supervise.Variable("HOME", session.HomeDir),
+		cgroups:        place.Cgroups,
 	}
-}
-
-func variable(name, usual string) string {
-	if value := os.Getenv(name); value != "" {
-		return value
-	}
-	return usual
 }
 
 func readDocument(dir string) (*session.Document, error) {

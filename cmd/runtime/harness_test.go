@@ -76,12 +76,11 @@ var program = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, "runtime")
-	output, err := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", path, ".").CombinedOutput()
+	output, err := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", dir+"/", ".", "../supervisor").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build the runtime: %w\n%s", err, output)
 	}
-	return path, nil
+	return filepath.Join(dir, "runtime"), nil
 })
 
 // pod is where a session runs: what a kubelet would give it.
@@ -91,7 +90,7 @@ type pod struct {
 	image                                      []string // variables that the image sets
 	secrets                                    map[string]string
 	user                                       uint32 // whom it runs as, where that is another
-	program                                    string // where that user finds the runtime
+	bin                                        string // where that user finds the programs
 	cmd                                        *exec.Cmd
 	ended                                      chan struct{}
 	mu                                         sync.Mutex
@@ -168,7 +167,7 @@ func (p *pod) start(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.cmd = exec.Command(cmp.Or(p.program, path))
+	p.cmd = exec.Command(filepath.Join(cmp.Or(p.bin, filepath.Dir(path)), "supervisor"))
 	if p.user != 0 {
 		p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: p.user, Gid: p.user}}
 	}

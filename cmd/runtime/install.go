@@ -4,27 +4,24 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 )
 
-// agentProgram is the agent that Parley ships, which stands beside the runtime.
-const agentProgram = "agent"
+// programs are what another image is given to run: the agent that Parley ships, the runtime, and what supervises it. That one comes
+// last: where it is, everything is.
+var programs = []string{"agent", "runtime", "supervisor"}
 
-// install copies this program, and the shipped agent if it is beside it, into a directory, so that another image can run them.
+// install copies the programs, which stand beside this one, into a directory.
 func install(dir string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	err = copyProgram(filepath.Join(filepath.Dir(self), agentProgram), filepath.Join(dir, agentProgram))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("install into %s: %w", dir, err)
-	}
-	// The runtime comes last: where it is, everything is.
-	if err := copyProgram(self, filepath.Join(dir, "runtime")); err != nil {
-		return fmt.Errorf("install into %s: %w", dir, err)
+	for _, program := range programs {
+		if err := copyProgram(filepath.Join(filepath.Dir(self), program), filepath.Join(dir, program)); err != nil {
+			return fmt.Errorf("install into %s: %w", dir, err)
+		}
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ func (p *pod) asNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, from := range map[string]string{"runtime": path, "hostile": os.Args[0]} {
+	for name, from := range map[string]string{"supervisor": filepath.Join(filepath.Dir(path), "supervisor"), "runtime": path, "hostile": os.Args[0]} {
 		text, err := os.ReadFile(from)
 		if err == nil {
 			err = os.WriteFile(filepath.Join(bin, name), text, 0o755)
@@ -55,7 +55,7 @@ func (p *pod) asNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p.user, p.program = nobody, filepath.Join(bin, "runtime")
+	p.user, p.bin = nobody, bin
 }
 
 // echoing is a server that tells everybody what it was told.
@@ -123,9 +123,9 @@ func TestAnAgentOfTheSameUserFindsNoKey(t *testing.T) {
 		CustomSecrets: []session.CustomSecret{{Name: "CUSTOM", ValueFile: "custom.0"}},
 	})
 	p.asNobody(t)
-	hostile := filepath.Join(filepath.Dir(p.program), "hostile")
+	hostile := filepath.Join(p.bin, "hostile")
 	p.doc.Agent = &session.Agent{Name: "hostile", Command: []string{hostile}, Env: map[string]string{
-		reportVariable: "{{.Workspace}}/report", "RUNTIME": p.program, "MODEL_KEY": `{{env "LLM_API_KEY"}}`,
+		reportVariable: "{{.Workspace}}/report", "RUNTIME": filepath.Join(p.bin, "runtime"), "MODEL_KEY": `{{env "LLM_API_KEY"}}`,
 	}}
 	// Its own program, since that of the tests is where this user cannot read.
 	p.doc.ToolServers = session.ToolServers{
@@ -174,7 +174,7 @@ func TestWhatIsNotConfinedFindsNoKeyInTheRuntime(t *testing.T) {
 	p.secrets = canaries
 	p.start(t)
 	p.waitReady(t)
-	cmd := exec.Command(filepath.Join(filepath.Dir(p.program), "hostile"))
+	cmd := exec.Command(filepath.Join(p.bin, "hostile"))
 	p.secrets = nil
 	cmd.Env = append(p.env(), reportVariable+"="+filepath.Join(p.workspace, "report"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
@@ -192,7 +192,7 @@ func TestWhatIsNotConfinedFindsNoKeyInTheRuntime(t *testing.T) {
 	}
 	looked := 0
 	for pid, command := range found.Commands {
-		if !strings.HasSuffix(command, "/runtime ") && !strings.HasSuffix(command, "/runtime run ") {
+		if !strings.HasSuffix(command, "/supervisor ") && !strings.HasSuffix(command, "/runtime run ") {
 			continue
 		}
 		looked++
@@ -212,7 +212,7 @@ func (f *findings) check(t *testing.T, p *pod) {
 	t.Helper()
 	kinds := map[string]int{}
 	for pid, command := range f.Commands {
-		for _, end := range []string{"/runtime ", "/runtime run ", "/hostile "} {
+		for _, end := range []string{"/supervisor ", "/runtime run ", "/hostile "} {
 			if strings.HasSuffix(command, end) {
 				kinds[end]++
 			}
@@ -227,7 +227,7 @@ func (f *findings) check(t *testing.T, p *pod) {
 		}
 	}
 	// The first process, the one that does the work, and the tool server.
-	if len(f.Commands) != 3 || kinds["/runtime "] != 1 || kinds["/runtime run "] != 1 || kinds["/hostile "] != 1 {
+	if len(f.Commands) != 3 || kinds["/supervisor "] != 1 || kinds["/runtime run "] != 1 || kinds["/hostile "] != 1 {
 		t.Errorf("it saw the processes %v", f.Commands)
 	}
 	if len(f.Answers) != 2 {

@@ -1,5 +1,4 @@
-// Command runtime is the first process of a session's pod. It prepares the workspace, serves the tools, runs the
-// agent, and says why the session ended.
+// Command runtime is a session: it prepares the workspace, serves the tools, runs the agent, and says why the session ended.
 package main
 
 import (
@@ -10,23 +9,20 @@ import (
 	"syscall"
 
 	_ "golang.org/x/crypto/x509roots/fallback" // an image without certificate authorities, as Parley's own, could reach no server
-	"golang.org/x/sys/unix"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/process"
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
+	"github.com/parley-dev/parley/cmd/runtime/supervise"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-const usage = `usage: runtime                  run the session
-       runtime install DIR      copy this program into DIR
+const usage = `usage: runtime run              run the session, for the supervisor
+       runtime install DIR      copy this program and those beside it into DIR
        runtime git-credential   answer git, which asks for the session's token`
 
 // exitCannotRun is the status of a program that cannot be run, as a shell has it.
 const exitCannotRun = 126
-
-// runCommand is how the first process starts the one that does the work.
-const runCommand = "run"
 
 func main() {
 	code, err := command(os.Args[1:])
@@ -38,10 +34,8 @@ func main() {
 
 func command(args []string) (code int, err error) {
 	switch {
-	case len(args) == 0:
-		return guarded(supervise)
-	case len(args) == 1 && args[0] == runCommand:
-		return guarded(runSession)
+	case len(args) == 1 && args[0] == "run":
+		return runSession()
 	case len(args) >= 3 && args[0] == process.ConfineCommand:
 		// The thread that is confined must be the one that becomes the program.
 		runtime.LockOSThread()
@@ -60,20 +54,14 @@ func command(args []string) (code int, err error) {
 	return 0, nil
 }
 
-// guarded runs what holds the session's secrets, once no other process of the same user, such as the agent, can look into this
-// one: neither at its memory and environment nor at its files. Nothing else of the session's runs before that.
-func guarded(run func() (int, error)) (code int, err error) {
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return 1, fmt.Errorf("keep others out of this process: %w", err)
-	}
-	return run()
-}
-
 // runSession runs the session until it ends or is told to stop. Status 0 means that it ended of its own accord.
 func runSession() (code int, err error) {
+	if err := supervise.Guard(); err != nil {
+		return 1, err
+	}
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
-	listener, err := inheritedListener()
+	listener, err := supervise.Listener()
 	if err != nil {
 		return 1, err
 	}

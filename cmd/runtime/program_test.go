@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/http"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/runtime/supervise"
 )
 
 // agent runs a shell script.
@@ -276,49 +278,51 @@ func TestOrphansAreWaitedFor(t *testing.T) {
 	eventually(t, "the orphan is gone, not a zombie", func() bool { return gone(orphan) })
 }
 
-func TestTheProgramInstallsItself(t *testing.T) {
+func TestTheProgramsOfAnImageAreInstalledIntoAnother(t *testing.T) {
 	path, err := program()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
+	image, dir, programs := t.TempDir(), t.TempDir(), []string{"agent", "runtime", "supervisor"}
+	runtime := filepath.Join(image, "runtime")
+	if err := os.Link(path, runtime); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(image, "agent"), "the agent")
+	if exec.Command(runtime, "install", dir).Run() == nil {
+		t.Error("an image without a supervisor is no problem")
+	}
+	write(t, filepath.Join(image, "supervisor"), "the supervisor")
 	for range 2 { // it replaces what is there
-		if output, err := exec.Command(path, "install", dir).CombinedOutput(); err != nil {
+		if output, err := exec.Command(runtime, "install", dir).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, output)
 		}
 	}
-	info, err := os.Stat(filepath.Join(dir, "runtime"))
-	if err != nil || info.Mode() != 0o755 {
-		t.Errorf("installed: %v, %v", info, err)
+	for _, name := range programs {
+		installed, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		shipped, err := os.ReadFile(filepath.Join(image, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode() != 0o755 || !bytes.Equal(installed, shipped) {
+			t.Errorf("%s: %v, %v, %d bytes of %d", name, info, err, len(installed), len(shipped))
+		}
 	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != len(programs) {
 		t.Errorf("in the directory: %v, %v", entries, err)
 	}
-	if err := exec.Command(path, "install", filepath.Join(dir, "missing")).Run(); err == nil {
+	if err := exec.Command(runtime, "install", filepath.Join(dir, "missing")).Run(); err == nil {
 		t.Error("a directory that does not exist is no problem")
 	}
 }
 
-func TestTheShippedAgentIsInstalledWhereItIsBesideTheProgram(t *testing.T) {
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
-	image, dir := t.TempDir(), t.TempDir()
-	if err := os.Link(path, filepath.Join(image, "runtime")); err != nil {
-		t.Fatal(err)
-	}
-	write(t, filepath.Join(image, "agent"), "the agent")
-	if output, err := exec.Command(filepath.Join(image, "runtime"), "install", dir).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, output)
-	}
-	for _, name := range []string{"runtime", "agent"} {
-		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode() != 0o755 {
-			t.Errorf("%s: %v, %v", name, info, err)
-		}
-	}
-	if text, err := os.ReadFile(filepath.Join(dir, "agent")); err != nil || string(text) != "the agent" {
-		t.Errorf("the agent is %q, %v", text, err)
+func TestTheSupervisorListensWhereTheServiceLooks(t *testing.T) {
+	t.Setenv("PARLEY_BIND_ADDRESS", "")
+	if got, want := supervise.ReadPlace().BindAddress, fmt.Sprintf(":%d", session.Port); got != want {
+		t.Errorf("it listens at %s, not at %s", got, want)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/hack/scriptedmodel"
 )
 
-// agentProgram is the agent that is shipped, built as it ships. It is not beside the runtime: a test has that install itself alone.
+// agentProgram is the agent that is shipped, built as it ships.
 var agentProgram = sync.OnceValues(func() (string, error) {
 	runtime, err := program()
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 )
 
 // packages of the programs in the image, which are at its root.
-var packages = []string{"./cmd/manager", "./cmd/facade", "./cmd/runtime", "./cmd/agent"}
+var packages = []string{"./cmd/manager", "./cmd/facade", "./cmd/supervisor", "./cmd/runtime", "./cmd/agent"}
 
 type options struct {
 	tag           string

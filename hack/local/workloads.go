@@ -40,8 +40,8 @@ func (l *local) nodeAPI() (*node.API, error) {
 
 // startNode starts the node on which sessions run, until the given context ends.
 func (l *local) startNode(ctx context.Context) error {
-	runtime := filepath.Join(l.binDir, "runtime")
-	if _, err := os.Stat(runtime); err != nil {
+	program := filepath.Join(l.binDir, "supervisor")
+	if _, err := os.Stat(program); err != nil {
 		return fmt.Errorf("sessions have nothing to run: %w", err)
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", l.kubeconfigFile())
@@ -60,7 +60,7 @@ func (l *local) startNode(ctx context.Context) error {
 	ctx, l.endNode = context.WithCancel(ctx)
 	l.node, err = node.Start(ctx, node.Options{
 		Name: "local", Client: pods, Say: l.say,
-		Runtime: runtime, State: l.stateDir, Logs: l.podLogs(), API: api,
+		Program: program, State: l.stateDir, Logs: l.podLogs(), API: api,
 	}, l.force)
 	if err != nil {
 		l.endNode()

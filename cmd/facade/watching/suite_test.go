@@ -59,7 +59,7 @@ func runSuite(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer func() { _ = os.RemoveAll(suite.dir) }()
-	if err := build("manager", "facade", "runtime", "agent", "kubectl-parley"); err != nil {
+	if err := build("manager", "facade", "supervisor", "runtime", "agent", "kubectl-parley"); err != nil {
 		return 0, err
 	}
 	if suite.Env, err = facadeenv.Start(suite.dir, false); err != nil {
@@ -122,7 +122,7 @@ func startNode() (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	force := make(chan struct{})
 	running, err := node.Start(ctx, node.Options{
-		Name: "local", Client: pods, Runtime: program("runtime"), State: filepath.Join(suite.dir, "state"), Logs: filepath.Join(suite.dir, "logs"),
+		Name: "local", Client: pods, Program: program("supervisor"), State: filepath.Join(suite.dir, "state"), Logs: filepath.Join(suite.dir, "logs"),
 		Say: func(string, ...any) {},
 	}, force)
 	return func() { cancel(); close(force); running.Wait() }, err

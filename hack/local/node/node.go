@@ -27,7 +27,7 @@ import (
 type Options struct {
 	Name    string
 	Client  kubernetes.Interface
-	Runtime string // the program that a session's container runs
+	Program string // the program that a session's container runs
 	State   string // directory of pods and volumes
 	Logs    string // directory of the pods' logs
 	Say     func(format string, args ...any)
@@ -62,7 +62,7 @@ func Start(ctx context.Context, o Options, force <-chan struct{}) (*Node, error)
 	if o.State, err = filepath.Abs(o.State); err != nil {
 		return nil, err
 	}
-	if o.Runtime, err = filepath.Abs(o.Runtime); err != nil {
+	if o.Program, err = filepath.Abs(o.Program); err != nil {
 		return nil, err
 	}
 	n := &Node{Options: o, force: force, runs: map[types.UID]*podRun{}}

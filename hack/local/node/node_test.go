@@ -94,7 +94,7 @@ func startNodeWith(t *testing.T, config *rest.Config, namespace, state string) *
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	n, err := Start(ctx, Options{
-		Name: "local", Client: client, Runtime: program, State: state, Logs: t.TempDir(), Say: t.Logf,
+		Name: "local", Client: client, Program: program, State: state, Logs: t.TempDir(), Say: t.Logf,
 	}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func (n *testNode) sessionPod(name, behaviour string) *corev1.Pod {
 			TerminationGracePeriodSeconds: ptr.To[int64](1),
 			InitContainers:                []corev1.Container{{Name: "install-runtime", Image: "example.com/parley:1"}},
 			Containers: []corev1.Container{{
-				Name: "session", Image: "example.com/parley:1", Command: []string{session.BinDir + "/runtime"}, WorkingDir: session.WorkspaceDir,
+				Name: "session", Image: "example.com/parley:1", Command: []string{session.BinDir + "/supervisor"}, WorkingDir: session.WorkspaceDir,
 				Env: []corev1.EnvVar{
 					{Name: "STUB", Value: behaviour}, {Name: "HOME", Value: session.HomeDir},
 					{Name: "PARLEY_SESSION_DIR", Value: session.Dir}, {Name: "PARLEY_WORKSPACE", Value: session.WorkspaceDir},

@@ -101,7 +101,7 @@ func (r *podRun) startProcess() (*exec.Cmd, error) {
 		return nil, err
 	}
 	defer log.Close() // the process has its own descriptor
-	cmd := exec.Command(r.node.Runtime, append(container.Command[1:], container.Args...)...)
+	cmd := exec.Command(r.node.Program, append(container.Command[1:], container.Args...)...)
 	cmd.Dir = r.node.localPath(r.pod, container.WorkingDir)
 	if cmd.Env, err = r.environment(); err != nil {
 		return nil, err

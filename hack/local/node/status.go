@@ -107,7 +107,7 @@ func unfit(pod *corev1.Pod) (reason, message string) {
 		return "CreateContainerConfigError", "a local node runs pods of one container"
 	}
 	c := pod.Spec.Containers[0]
-	if len(c.Command) == 0 || !strings.HasSuffix(c.Command[0], "/runtime") {
+	if len(c.Command) == 0 || !strings.HasSuffix(c.Command[0], "/supervisor") {
 		return "ErrImageNeverPull", fmt.Sprintf("sessions are local processes here, so that the image %s, which brings its own runtime, cannot be run", c.Image)
 	}
 	for _, e := range c.Env {

@@ -1,4 +1,6 @@
-package main
+// Package supervise does what the first process of a session's container has to. It holds the session's port from the first
+// moment, and is small for that: of the kinds and their libraries, which take a process milliseconds to load, it knows nothing.
+package supervise
 
 import (
 	"bytes"
@@ -14,21 +16,62 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/process"
 )
 
-// lastReap is how long processes that are left over at the end may take to go.
-const lastReap = 5 * time.Second
+const (
+	// ListenerFD is the file that the session finds its listener under.
+	ListenerFD = 3
+	// lastReap is how long processes that are left over at the end may take to go.
+	lastReap = 5 * time.Second
+	// killedForMemory is a termination message. What runs the container may not know: it lost no container, and may hear of the kill
+	// too late or never.
+	killedForMemory = `{"reason":"OOMKilled"}`
+)
 
-// supervise does what the first process of a container has to: it passes signals on, and waits for every process that
-// lost its parent. The session itself is a child, since a process that waits for all children would take
-// the exit status of those that it started itself from under them.
-func supervise() (code int, err error) {
-	env := readEnvironment()
+// Place is what the first process knows of where it is.
+type Place struct {
+	BindAddress    string
+	TerminationLog string
+	Cgroups        string
+}
+
+// ReadPlace reads it from the environment.
+func ReadPlace() Place {
+	return Place{
+		BindAddress:    Variable("PARLEY_BIND_ADDRESS", ":8080"),
+		TerminationLog: Variable("PARLEY_TERMINATION_LOG", "/dev/termination-log"),
+		Cgroups:        Variable("PARLEY_CGROUP_DIR", "/sys/fs/cgroup"),
+	}
+}
+
+// Variable of the environment, or what it usually is.
+func Variable(name, usual string) string {
+	if value := os.Getenv(name); value != "" {
+		return value
+	}
+	return usual
+}
+
+// Guard keeps every other process of the same user, such as the agent, out of this one, which holds the session's secrets: from its
+// memory and environment as from its files. Nothing else of the session's runs before that.
+func Guard() error {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("keep others out of this process: %w", err)
+	}
+	return nil
+}
+
+// Run starts the session, passes signals on to it, and waits for every process that lost its parent. The session is a child, since
+// a process that waits for all children would take the exit status of those that it started itself from under them.
+func Run(program string, args ...string) (code int, err error) {
+	if err := Guard(); err != nil {
+		return 1, err
+	}
+	place := ReadPlace()
 	// First of all: the kubelet asks whether the session is ready milliseconds after this process is there, and a connection that is
 	// refused costs it another second. Until the session answers, the kernel keeps who asks waiting.
-	listener, err := listen(env.bindAddress)
+	listener, err := listen(place.BindAddress)
 	if err != nil {
 		return 1, err
 	}
@@ -40,12 +83,8 @@ func supervise() (code int, err error) {
 	runtime.LockOSThread()
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
-	self, err := os.Executable()
-	if err != nil {
-		return 1, err
-	}
-	memory := process.WatchMemory(env.cgroups)
-	child, err := syscall.ForkExec(self, []string{os.Args[0], runCommand}, &syscall.ProcAttr{
+	memory := process.WatchMemory(place.Cgroups)
+	child, err := syscall.ForkExec(program, append([]string{program}, args...), &syscall.ProcAttr{
 		Env: os.Environ(), Files: []uintptr{0, 1, 2, listener.Fd()}, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	})
 	if err != nil {
@@ -63,16 +102,13 @@ func supervise() (code int, err error) {
 		if status, ended := reap(child); ended {
 			killOrphans()
 			if status.Signal() == syscall.SIGKILL && memory.RanOut() {
-				err = sayKilledForMemory(env.terminationLog)
+				err = sayKilledForMemory(place.TerminationLog)
 			}
 			return exitCode(status), err
 		}
 	}
 	return 1, nil
 }
-
-// listenerFD is the file that the session finds its listener under.
-const listenerFD = 3
 
 func listen(address string) (*os.File, error) {
 	listener, err := net.Listen("tcp", address)
@@ -86,9 +122,9 @@ func listen(address string) (*os.File, error) {
 	return file, listener.Close()
 }
 
-// inheritedListener is what the first process listens with.
-func inheritedListener() (net.Listener, error) {
-	file := os.NewFile(listenerFD, "listener")
+// Listener is what the first process listens with.
+func Listener() (net.Listener, error) {
+	file := os.NewFile(ListenerFD, "listener")
 	defer file.Close() // the listener has a copy, which no child inherits
 	listener, err := net.FileListener(file)
 	if err != nil {
@@ -97,14 +133,9 @@ func inheritedListener() (net.Listener, error) {
 	return listener, nil
 }
 
-// sayKilledForMemory says why this process ends with the status of the one that did the work. What runs the container may not
-// know: it lost no container, and may hear of the kill too late or never.
+// sayKilledForMemory says why this process ends with the status of the one that did the work.
 func sayKilledForMemory(file string) error {
-	message, err := session.Termination{Reason: session.OOMKilled}.Encode()
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(file, message, 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(killedForMemory), 0o644); err != nil {
 		return fmt.Errorf("say why the session ended: %w", err)
 	}
 	return nil

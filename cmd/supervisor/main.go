@@ -1,0 +1,27 @@
+// Command supervisor is the first process of a session's pod. It holds the session's port from the first moment, and runs the
+// runtime, which stands beside it.
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/parley-dev/parley/cmd/runtime/supervise"
+)
+
+func main() {
+	code, err := run()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "supervisor:", err)
+	}
+	os.Exit(code)
+}
+
+func run() (code int, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return 1, err
+	}
+	return supervise.Run(filepath.Join(filepath.Dir(self), "runtime"), "run")
+}
