@@ -66,7 +66,7 @@ func main() {
 	flag.StringVar(&o.runtimeImage, "runtime-image", "", "The image with the session runtime. Sessions run in it where the settings name no other.")
 	flag.StringVar(&o.egressAllow, "session-egress-allow", "", "Private ranges that sessions may reach, as CIDRs separated by commas.")
 	flag.StringVar(&o.searchMCPURL, "search-mcp-url", "", "The MCP server, over streamable HTTP, that searches the web with a user's search key. Sessions with such a key get it as a tool.")
-	flag.StringVar(&o.archiveURL, "archive-url", "", "Where sessions hand over what they leave: the facade's archive port, as an http or https URL. Without it nothing outlives a session's workspace.")
+	flag.StringVar(&o.archiveURL, "archive-url", "", "Where sessions hand over what they leave: the archive's port, or that of a facade that keeps one, as an http or https URL. Without it nothing outlives a session's workspace.")
 	flag.IntVar(&o.workers, "workers", 16, "How many objects of a kind are reconciled at once.")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "Elect a leader, so that of several managers one works.")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "Where metrics are served over HTTPS, to those who may read them. 0 turns them off.")
