@@ -121,7 +121,7 @@ func cacheOptions(scope Scope) cache.Options {
 			&corev1.Service{}:               ours,
 			&corev1.PersistentVolumeClaim{}: ours,
 			&networkingv1.NetworkPolicy{}:   ours,
-			&corev1.Secret{}: {Namespaces: caches(scope.withOwn()), Field: fields.AndSelectors(
+			&corev1.Secret{}: {Transform: stripSecret, Namespaces: caches(scope.withOwn()), Field: fields.AndSelectors(
 				fields.OneTermNotEqualSelector("type", "helm.sh/release.v1"),
 				fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)),
 			)},

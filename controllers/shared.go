@@ -11,43 +11,56 @@ import (
 )
 
 const (
-	// mostShared bounds how many texts are shared, and longestShared how long they are: names and words, no messages of users.
+	// mostShared bounds how many values of a kind are shared, and longestShared how long texts are: names and words, no messages of
+	// users.
 	mostShared    = 4096
 	longestShared = 64
 )
 
-// sharedTexts holds one copy of each text that many objects in the cache have in common: labels, types and reasons of
-// conditions, images. Else every object brings its own, and with thousands of sessions they are a good part of the cache.
-type sharedTexts struct {
-	mu    sync.RWMutex
-	texts map[string]string
+// shared is what many objects in the cache have in common. Else every object brings its own, and with thousands of sessions that is
+// a good part of the cache.
+var shared struct {
+	texts      sharedValues[string]             // labels, types and reasons of conditions, images
+	containers sharedValues[[]corev1.Container] // of pods, as stripPod leaves them; nobody changes them
 }
 
-var shared = &sharedTexts{texts: map[string]string{}}
+// sharedValues holds one copy of each value, by a text that says all that is in it.
+type sharedValues[V any] struct {
+	mu     sync.RWMutex
+	values map[string]V
+}
 
-// of is the text, the same memory for each that is equal.
-func (s *sharedTexts) of(text string) string {
-	if text == "" || len(text) > longestShared {
-		return text
-	}
+// of is the value of a text, the same memory for each that is equal.
+func (s *sharedValues[V]) of(text string, value func(text string) V) V {
 	s.mu.RLock()
-	known, is := s.texts[text]
-	full := len(s.texts) >= mostShared
+	known, is := s.values[text]
+	full := len(s.values) >= mostShared
 	s.mu.RUnlock()
 	if is {
 		return known
 	}
 	if full {
-		return text
+		return value(text)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if known, is := s.texts[text]; is {
+	if known, is := s.values[text]; is {
 		return known
 	}
+	if s.values == nil {
+		s.values = map[string]V{}
+	}
 	text = strings.Clone(text) // not a part of something larger
-	s.texts[text] = text
-	return text
+	s.values[text] = value(text)
+	return s.values[text]
+}
+
+// sharedText is the text, the same memory for each that is equal.
+func sharedText(text string) string {
+	if text == "" || len(text) > longestShared {
+		return text
+	}
+	return shared.texts.of(text, func(text string) string { return text })
 }
 
 // sharedLabels are those of which there are few values.
@@ -57,21 +70,21 @@ var sharedLabels = []string{
 
 func share[T ~string](texts ...*T) {
 	for _, text := range texts {
-		*text = T(shared.of(string(*text)))
+		*text = T(sharedText(string(*text)))
 	}
 }
 
 // shareMetadata of an object: what says whose it is, not which one.
 func shareMetadata(o client.Object) {
-	o.SetNamespace(shared.of(o.GetNamespace()))
+	o.SetNamespace(sharedText(o.GetNamespace()))
 	if labels := o.GetLabels(); labels != nil {
 		own := make(map[string]string, len(labels))
 		for key, value := range labels {
-			own[shared.of(key)] = value
+			own[sharedText(key)] = value
 		}
 		for _, key := range sharedLabels {
 			if value, is := own[key]; is {
-				own[key] = shared.of(value)
+				own[key] = sharedText(value)
 			}
 		}
 		o.SetLabels(own)
@@ -100,7 +113,7 @@ func shareStatus(status *corev1.PodStatus) {
 		for i := range containers {
 			c := &containers[i]
 			*c = corev1.ContainerStatus{
-				Name: shared.of(c.Name), State: c.State, LastTerminationState: c.LastTerminationState, Ready: c.Ready, Started: c.Started, RestartCount: c.RestartCount,
+				Name: sharedText(c.Name), State: c.State, LastTerminationState: c.LastTerminationState, Ready: c.Ready, Started: c.Started, RestartCount: c.RestartCount,
 			}
 		}
 	}

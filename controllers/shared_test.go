@@ -2,10 +2,12 @@ package controllers
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"unsafe"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
@@ -51,16 +53,40 @@ func TestTheCacheKeepsOnceWhatManyPodsSay(t *testing.T) {
 			t.Errorf("%s, %q, is kept twice", what, a)
 		}
 	}
+	if &kept[0].Spec.Containers[0] != &kept[1].Spec.Containers[0] {
+		t.Error("the containers of the same images are kept twice")
+	}
+	other := decoded(t, "other")
+	other.Spec.Containers[0].Image = "example.com/image:2"
+	if _, err := stripPod(other); err != nil || other.Spec.Containers[0].Image != "example.com/image:2" {
+		t.Errorf("a pod of another image has %q, %v", other.Spec.Containers[0].Image, err)
+	}
+}
+
+func TestOfASessionsSecretIsKeptWhoseItIs(t *testing.T) {
+	owner := makeConversation("default", "c").obj()
+	owner.UID = "c-uid"
+	secret := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "c-session", UID: "s-uid", Labels: sessionLabels(owner), Annotations: map[string]string{annotationInputs: "x"}, OwnerReferences: sessionOwner(owner),
+	}}
+	if _, err := stripSecret(secret); err != nil || !owned(secret, owner) || secret.UID != "s-uid" || len(secret.Labels)+len(secret.Annotations) > 0 {
+		t.Errorf("kept is %+v, %v", secret, err)
+	}
+	settings := secret.DeepCopy()
+	settings.OwnerReferences, settings.Labels = nil, map[string]string{v1alpha1.LabelUserSettings: "ada"}
+	if _, err := stripSecret(settings); err != nil || keptFor(settings) != "ada" {
+		t.Errorf("kept of a user's Secret is %+v, %v", settings, err)
+	}
 }
 
 func TestSharedTextsAreBounded(t *testing.T) {
-	s := &sharedTexts{texts: map[string]string{}}
+	s := &sharedValues[string]{}
 	for i := range 2 * mostShared {
-		if text := fmt.Sprint(i); s.of(text) != text {
+		if text := fmt.Sprint(i); s.of(text, strings.Clone) != text {
 			t.Fatalf("%s became another text", text)
 		}
 	}
-	if len(s.texts) != mostShared {
-		t.Errorf("%d texts are kept, want %d", len(s.texts), mostShared)
+	if len(s.values) != mostShared {
+		t.Errorf("%d texts are kept, want %d", len(s.values), mostShared)
 	}
 }

@@ -33,6 +33,16 @@ func stripMetadata(object any) (any, error) {
 	return o, nil
 }
 
+// stripSecret keeps of a session's Secret whose it is, and no more: there are as many as there are sessions.
+func stripSecret(object any) (any, error) {
+	if secret, ok := object.(*metav1.PartialObjectMetadata); ok {
+		if owner := metav1.GetControllerOfNoCopy(secret); owner != nil && owner.Kind == "Conversation" {
+			secret.Labels, secret.Annotations = nil, nil
+		}
+	}
+	return stripMetadata(object)
+}
+
 const (
 	// maxCachedText is how much of a Conversation's texts is kept in the cache; nothing but a start needs more of them.
 	maxCachedText = 1024
@@ -115,12 +125,16 @@ func stripPod(object any) (any, error) {
 	return pod, nil
 }
 
+// withImages keeps names and images. Sessions of the same images have the same memory: what is empty of a container takes more than
+// all else that is kept of a pod.
 func withImages(containers []corev1.Container) []corev1.Container {
-	var kept []corev1.Container
+	kept := make([]corev1.Container, 0, len(containers))
+	var key strings.Builder
 	for _, c := range containers {
-		kept = append(kept, corev1.Container{Name: shared.of(c.Name), Image: shared.of(c.Image)})
+		kept = append(kept, corev1.Container{Name: sharedText(c.Name), Image: sharedText(c.Image)})
+		key.WriteString(c.Name + " " + c.Image + " ")
 	}
-	return kept
+	return shared.containers.of(key.String(), func(string) []corev1.Container { return kept })
 }
 
 // owned says whether the object is controlled by the owner. A UID is checked, not a name: an owner that was

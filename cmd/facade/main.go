@@ -27,6 +27,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/live"
 	"github.com/parley-dev/parley/cmd/facade/server"
 	"github.com/parley-dev/parley/cmd/facade/signin"
+	"github.com/parley-dev/parley/cmd/internal/memory"
 )
 
 // drain is how long requests under way may take when the facade is told to stop. From when it is read none takes longer than 25
@@ -72,6 +73,7 @@ func main() {
 	logging := zap.Options{}
 	logging.BindFlags(flag.CommandLine)
 	flag.Parse()
+	memory.KeepHeadroom()
 	// Above this level client-go logs the bodies of requests, and with them keys.
 	if most := zapcore.Level(-5); logging.Level != nil && logging.Level.Enabled(most-1) {
 		logging.Level = most

@@ -27,6 +27,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/internal/memory"
 	"github.com/parley-dev/parley/controllers"
 	"github.com/parley-dev/parley/webhook"
 )
@@ -89,7 +90,7 @@ func main() {
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&logging)))
 	klog.SetLogger(ctrl.Log)
 
-	keepHeadroom()
+	memory.KeepHeadroom()
 	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
 		ctrl.Log.Error(err, "manager failed")
 		os.Exit(1)

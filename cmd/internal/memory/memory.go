@@ -1,4 +1,5 @@
-package main
+// Package memory bounds how much garbage the programs that hold a cache let pile up.
+package memory
 
 import (
 	"os"
@@ -19,10 +20,10 @@ func gcPercent(inUse uint64) int {
 	return int(min(max(headroom*100/max(inUse, 1), leastPercent), mostPercent))
 }
 
-// keepHeadroom has garbage collected when it is a certain amount, not when it is as much as what is in use, which is what Go does
+// KeepHeadroom has garbage collected when it is a certain amount, not when it is as much as what is in use, which is what Go does
 // by itself. The cache of thousands of sessions then does not take twice its size, although little of it ever changes; and
 // while there are few sessions, a burst of new ones is not interrupted all the time. Who sets GOGC decides alone.
-func keepHeadroom() {
+func KeepHeadroom() {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
