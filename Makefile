@@ -41,7 +41,7 @@ test-chart: k8s helm ## Lint and render the Helm chart with a real Helm, and com
 	@PARLEY_HELM=$(CURDIR)/bin/helm go test ./hack/chart -count=1
 
 .PHONY: e2e
-e2e: k8s build helm ## Run Parley on a real node, in namespaces of its own, and test it there; needs root on Linux.
+e2e: k8s build helm containerd ## Run Parley on a real node, in namespaces of its own, and test it there; needs root on Linux.
 	@$(GO_BUILD) -o bin/ ./hack/e2e ./hack/e2e/pause ./hack/e2e/hungry ./hack/e2e/toolserver
 	@$(MAKE) --no-print-directory build-installer DIST=bin/e2e-dist IMG=localhost/parley:e2e
 	@exec bin/e2e $(E2E_FLAGS)
@@ -137,6 +137,7 @@ verify: generate manifests chart lint ## Fail if generated files are not up to d
 	@go mod tidy -diff
 	@cd hack/netpol && go mod tidy -diff
 	@cd hack/helm && go mod tidy -diff
+	@cd hack/containerd && go mod tidy -diff
 	@cd hack/prometheus && go mod tidy -diff
 	@git diff --exit-code -- api config docs/api.md || { echo 'verify: run "make generate manifests chart" and commit the result' >&2; exit 1; }
 	@test -z "$$(git status --porcelain -- api config docs/api.md)" || { git status --short -- api config docs/api.md; echo 'verify: generated files are not committed' >&2; exit 1; }
@@ -177,6 +178,10 @@ chart: ## Generate the templates of the Helm chart from what kustomize builds.
 .PHONY: helm
 helm: ## Build Helm, to test the chart with, into bin/helm.
 	@cd hack/helm && $(GO_BUILD) -o ../../bin/helm helm.sh/helm/v4/cmd/helm
+
+.PHONY: containerd
+containerd: ## Build containerd, for the node of make e2e, into bin/containerd.
+	@cd hack/containerd && $(GO_BUILD) -o ../../bin/containerd/ tool
 
 ##@ Deploy
 .PHONY: install

@@ -77,7 +77,7 @@ func buildPod(c *v1alpha1.Conversation, start *sessionStart, options Options) *c
 		case images.Default != nil:
 			main.Image = *images.Default
 		}
-		runRuntime(pod, &main, options.RuntimeImage, class.pullPolicy(false, options.RuntimeImage))
+		runRuntime(pod, &main, options.RuntimeImage, class)
 	}
 	main.ImagePullPolicy = class.pullPolicy(userNamed, main.Image)
 	pod.Spec.Containers = []corev1.Container{main}
@@ -102,11 +102,19 @@ func podSecurity(class class) *corev1.PodSecurityContext {
 }
 
 // runRuntime makes the session's container run the runtime.
-func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, pull corev1.PullPolicy) {
+func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, class class) {
 	main.Command = []string{supervisorProgram}
-	// Our own image has it; a container less is a second less to wait.
-	if main.Image != runtimeImage {
-		installRuntime(pod, main, runtimeImage, pull)
+	pull := class.pullPolicy(false, runtimeImage)
+	switch {
+	case main.Image == runtimeImage: // it has the programs
+	case class.spec.Images != nil && class.spec.Images.Runtime == v1alpha1.RuntimeMount:
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: binVolume, VolumeSource: corev1.VolumeSource{
+			Image: &corev1.ImageVolumeSource{Reference: runtimeImage, PullPolicy: pull},
+		}})
+		runFromVolume(main)
+	default:
+		installRuntime(pod, runtimeImage, pull)
+		runFromVolume(main)
 	}
 	// No startup probe: readiness would wait for it, and the runtime listens within milliseconds and answers once it is ready.
 	main.ReadinessProbe = probe(session.AwaitReadyPath, 1)
@@ -114,8 +122,8 @@ func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, pu
 }
 
 // installRuntime has an init container copy the runtime into the pod, so that the session's image needs nothing of ours.
-func installRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, pull corev1.PullPolicy) {
-	bin := corev1.VolumeMount{Name: "bin", MountPath: session.BinDir}
+func installRuntime(pod *corev1.Pod, runtimeImage string, pull corev1.PullPolicy) {
+	bin := corev1.VolumeMount{Name: binVolume, MountPath: session.BinDir}
 	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: bin.Name, VolumeSource: scratch(resource.MustParse("256Mi"))})
 	pod.Spec.InitContainers = []corev1.Container{{
 		Name:            installContainer,
@@ -130,8 +138,14 @@ func installRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string
 		SecurityContext: restricted(),
 		VolumeMounts:    []corev1.VolumeMount{bin},
 	}}
-	bin.ReadOnly = true
-	main.VolumeMounts = append(main.VolumeMounts, bin)
+}
+
+// binVolume holds Parley's programs.
+const binVolume = "bin"
+
+// runFromVolume has the session's container find Parley's programs there.
+func runFromVolume(main *corev1.Container) {
+	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: binVolume, MountPath: session.BinDir, ReadOnly: true})
 	main.Command = []string{session.BinDir + supervisorProgram}
 }
 

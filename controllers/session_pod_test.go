@@ -42,6 +42,10 @@ func TestThePodOfASessionIsAFunctionOfWhatWasAsked(t *testing.T) {
 			conversation: makeConversation("team-a", "c1"),
 			agent:        &session.Agent{Name: "coder", Image: "example.com/coder:4"},
 		},
+		"mounted-runtime": {
+			conversation: makeConversation("team-a", "c1"),
+			class:        v1alpha1.SessionClassSpec{Images: &v1alpha1.SessionImages{Default: ptr.To("example.com/base:2"), Runtime: v1alpha1.RuntimeMount}},
+		},
 		"class": {conversation: makeConversation("team-a", "c1"), class: everyClassField()},
 		"runtime-image": {
 			conversation: makeConversation("team-a", "c1"),

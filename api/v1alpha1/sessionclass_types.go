@@ -137,7 +137,24 @@ type SessionImages struct {
 	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
 	RunAsUser *int64 `json:"runAsUser,omitempty"`
+
+	// Runtime is how Parley's programs come into an image that is not Parley's. Copy, the default, works everywhere: it has an init container
+	// copy them into the pod. Mount mounts Parley's image as a volume, which is faster by that container: it needs image volumes on
+	// all nodes of the class, as Kubernetes has them from 1.36 on with containerd from 2.1 or CRI-O from 1.31.
+	// +optional
+	Runtime RuntimeDelivery `json:"runtime,omitempty"`
 }
+
+// RuntimeDelivery is how Parley's programs come into a session's pod.
+// +kubebuilder:validation:Enum=Copy;Mount
+type RuntimeDelivery string
+
+const (
+	// RuntimeCopy has an init container copy them.
+	RuntimeCopy RuntimeDelivery = "Copy"
+	// RuntimeMount mounts the image that has them.
+	RuntimeMount RuntimeDelivery = "Mount"
+)
 
 // PullSecret names a Secret with which images are pulled.
 type PullSecret struct {

@@ -9,6 +9,7 @@ var checks = []check{
 	{"a restricted namespace takes sessions and refuses privileged pods", restrictedNamespace},
 	{"a session has no service account token", noToken},
 	{"a namespace with sessions has the network policy and the service", networkObjects},
+	{"a session whose runtime is mounted needs no init container", runtimeMounted},
 	{"a runtime killed with SIGKILL is restarted", runtimeKilled},
 	{"a process killed for its memory over and over fails after five restarts", killedForMemory},
 	{"an agent killed for its memory fails and says so", agentKilledForMemory},

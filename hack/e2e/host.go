@@ -18,7 +18,7 @@ import (
 
 // packages are Debian's names of what a node needs.
 var packages = []string{
-	"containerd", "runc", "containernetworking-plugins", "iproute2", "nftables", "iptables", "conntrack", "debootstrap", "git",
+	"runc", "containernetworking-plugins", "iproute2", "nftables", "iptables", "conntrack", "debootstrap", "git",
 }
 
 const cgroupRoot = "/sys/fs/cgroup"

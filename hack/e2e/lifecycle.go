@@ -20,6 +20,18 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
+func runtimeMounted(t *t) {
+	ns := t.newNamespace()
+	t.settings(ns, nil)
+	c := t.running(ns, "mounted", ofClass(mountClass))
+	if pod := t.podOf(c); len(pod.Spec.InitContainers) > 0 {
+		t.errorf("its pod has the init container %s", pod.Spec.InitContainers[0].Name)
+	}
+	if got := t.shell(c, "rm /run/parley/bin/runtime 2>&1 || true"); !strings.Contains(got, "Read-only") {
+		t.errorf("who is in the session may change its programs: %s", got)
+	}
+}
+
 func runtimeKilled(t *t) {
 	ns := t.newNamespace()
 	t.settings(ns, nil)

@@ -34,6 +34,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
     default_runtime_name = "runc"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
+      runtime_path = %[2]q
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
         SystemdCgroup = false
   [plugins."io.containerd.grpc.v1.cri".cni]
@@ -96,7 +97,7 @@ func nodeCertificates() map[string]pkix.Name {
 func (n *inside) startContainerd(ctx context.Context) error {
 	config := filepath.Join(runDir, "containerd.toml")
 	for path, content := range map[string]string{
-		config: fmt.Sprintf(containerdConfig, filepath.Join(n.state, "containerd")),
+		config: fmt.Sprintf(containerdConfig, filepath.Join(n.state, "containerd"), n.containerd("containerd-shim-runc-v2")),
 		filepath.Join(runDir, "cni", "10-pods.conflist"): cniConfig,
 		filepath.Join(runDir, "resolv.conf"):             "nameserver " + nodeAddress + "\n",
 	} {
@@ -105,13 +106,18 @@ func (n *inside) startContainerd(ctx context.Context) error {
 		}
 	}
 	return n.supervisor.Start(ctx, cluster.Process{
-		Name: "containerd", Path: "containerd", Args: []string{"--config=" + config}, Grace: time.Second,
+		Name: "containerd", Path: n.containerd("containerd"), Args: []string{"--config=" + config}, Grace: time.Second,
 		Ready: func(ctx context.Context) error { return n.ctr(ctx, "version") },
 	})
 }
 
+// containerd is a program of containerd's, which is built for this: Debian's knows no image volumes.
+func (n *inside) containerd(program string) string {
+	return filepath.Join(n.binDir, "containerd", program)
+}
+
 func (n *inside) ctr(ctx context.Context, args ...string) error {
-	output, err := exec.CommandContext(ctx, "ctr", append([]string{"--address", containerdSocket, "--namespace", "k8s.io"}, args...)...).CombinedOutput()
+	output, err := exec.CommandContext(ctx, n.containerd("ctr"), append([]string{"--address", containerdSocket, "--namespace", "k8s.io"}, args...)...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("ctr %s: %w: %s", args[0], err, output)
 	}

@@ -38,6 +38,8 @@ func (n *inside) makeDefaultClass(ctx context.Context) error {
 const (
 	// scratchClass gives no volume.
 	scratchClass = "scratch"
+	// mountClass mounts Parley's programs.
+	mountClass = "mount"
 	// plainClass gives nothing, so that sessions run in Parley's own image.
 	plainClass = "plain"
 )
@@ -53,7 +55,9 @@ func (n *inside) makeClasses(ctx context.Context) error {
 	if err := n.client.Update(ctx, shipped); err != nil {
 		return err
 	}
-	for name, spec := range map[string]v1alpha1.SessionClassSpec{scratchClass: {Images: image}, plainClass: {}} {
+	mounting := image.DeepCopy()
+	mounting.Runtime = v1alpha1.RuntimeMount
+	for name, spec := range map[string]v1alpha1.SessionClassSpec{scratchClass: {Images: image}, mountClass: {Images: mounting}, plainClass: {}} {
 		if err := n.client.Create(ctx, &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}); err != nil {
 			return err
 		}

@@ -116,7 +116,7 @@ func unfit(pod *corev1.Pod) (reason, message string) {
 		}
 	}
 	for _, v := range pod.Spec.Volumes {
-		if v.Secret == nil && v.ConfigMap == nil && v.EmptyDir == nil && v.PersistentVolumeClaim == nil && !ofConfigMaps(v.Projected) {
+		if v.Secret == nil && v.ConfigMap == nil && v.EmptyDir == nil && v.PersistentVolumeClaim == nil && v.Image == nil && !ofConfigMaps(v.Projected) {
 			return "CreateContainerConfigError", fmt.Sprintf("a local node cannot provide the volume %s", v.Name)
 		}
 	}

@@ -374,6 +374,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: name
       type:
         scalar: string
+- name: com.github.parley-dev.parley.api.v1alpha1.RuntimeDelivery
+  scalar: string
 - name: com.github.parley-dev.parley.api.v1alpha1.SecretKeyRef
   map:
     fields:
@@ -483,6 +485,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: runAsUser
       type:
         scalar: numeric
+    - name: runtime
+      type:
+        namedType: com.github.parley-dev.parley.api.v1alpha1.RuntimeDelivery
 - name: com.github.parley-dev.parley.api.v1alpha1.SessionLifetimes
   map:
     fields:

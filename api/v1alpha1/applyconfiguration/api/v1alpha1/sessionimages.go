@@ -5,6 +5,7 @@
 package v1alpha1
 
 import (
+	apiv1alpha1 "github.com/parley-dev/parley/api/v1alpha1"
 	v1 "k8s.io/api/core/v1"
 )
 
@@ -24,6 +25,10 @@ type SessionImagesApplyConfiguration struct {
 	PullSecrets []PullSecretApplyConfiguration `json:"pullSecrets,omitempty"`
 	// RunAsUser is the user and group id of sessions, 1000 where it is absent. 0 leaves both to the cluster, as OpenShift wants it.
 	RunAsUser *int64 `json:"runAsUser,omitempty"`
+	// Runtime is how Parley's programs come into an image that is not Parley's. Copy, the default, works everywhere: it has an init container
+	// copy them into the pod. Mount mounts Parley's image as a volume, which is faster by that container: it needs image volumes on
+	// all nodes of the class, as Kubernetes has them from 1.36 on with containerd from 2.1 or CRI-O from 1.31.
+	Runtime *apiv1alpha1.RuntimeDelivery `json:"runtime,omitempty"`
 }
 
 // SessionImagesApplyConfiguration constructs a declarative configuration of the SessionImages type for use with
@@ -76,5 +81,13 @@ func (b *SessionImagesApplyConfiguration) WithPullSecrets(values ...*PullSecretA
 // If called multiple times, the RunAsUser field is set to the value of the last call.
 func (b *SessionImagesApplyConfiguration) WithRunAsUser(value int64) *SessionImagesApplyConfiguration {
 	b.RunAsUser = &value
+	return b
+}
+
+// WithRuntime sets the Runtime field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Runtime field is set to the value of the last call.
+func (b *SessionImagesApplyConfiguration) WithRuntime(value apiv1alpha1.RuntimeDelivery) *SessionImagesApplyConfiguration {
+	b.Runtime = &value
 	return b
 }
