@@ -8,6 +8,13 @@ import (
 // ArchiveTokenFile is the session's token for the archive, among its secrets.
 const ArchiveTokenFile = "archive-token"
 
+const (
+	// MaxArchived bounds what the archive takes at once: one event can be almost as large.
+	MaxArchived = 20 << 20
+	// MaxChanges bounds the files that changed in an Ending.
+	MaxChanges = 10000
+)
+
 // Paths under which the archive takes what a session leaves, after /sessions/ and the Conversation's UID.
 const (
 	ArchiveRoot   = "/sessions/"

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -14,11 +15,17 @@ import (
 const (
 	// restoreTimeout bounds how long a session that has lost its workspace waits for its journal.
 	restoreTimeout = 30 * time.Second
-	// leaveTimeout is how long the end of a session waits until the archive has everything. It is within the time that a pod has to stop.
+	// leaveTimeout is how long the end of a session waits until the archive has everything.
 	leaveTimeout = 20 * time.Second
-	// maxDiffs bounds the files before and now that are left, all together.
+	// stopTimeout is how long that may be after the session was told to stop: the agent and the servers took some of the 30 seconds
+	// that a pod has.
+	stopTimeout = 28 * time.Second
+	// maxDiffs bounds the files before and now that are left, and maxPaths their names, all together.
 	maxDiffs = 5 << 20
+	maxPaths = 1 << 20
 )
+
+const notCompared = "The difference is left out: it could not be found in time.\n"
 
 // restore the journal of a session whose workspace is gone. A first attempt has none.
 func (s *run) restore(ctx context.Context, kept *archive.Archive, file string) {
@@ -52,35 +59,64 @@ func (s *run) leave() {
 		return
 	}
 	s.stopKeeping()
-	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+	deadline := time.Now().Add(leaveTimeout)
+	s.mu.Lock()
+	if !s.told.IsZero() && s.told.Add(stopTimeout).Before(deadline) {
+		deadline = s.told.Add(stopTimeout)
+	}
+	s.mu.Unlock()
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
-	if err := s.keeper.Finish(ctx, s.ending(ctx)); err != nil {
+	if err := s.keeper.Finish(ctx, s.ending); err != nil {
 		s.log.Error("the archive does not have everything that the session leaves", "error", err)
 	}
 }
 
-// ending is what changed, and what it cost.
+// ending is what changed, and what it cost. It keeps a third of the time for handing that over: what compares a large repository
+// cannot be stopped, and what it finds too late is left out.
 func (s *run) ending(ctx context.Context) *session.Ending {
 	ending := &session.Ending{Changes: []session.FileChange{}}
+	if s.files != nil { // else the workspace was never prepared
+		deadline, _ := ctx.Deadline()
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Until(deadline)/3)
+		defer cancel()
+		found := make(chan *session.Ending, 1)
+		go func() { found <- s.changes(ctx) }()
+		select {
+		case ending = <-found:
+		case <-ctx.Done():
+			ending.Repository, ending.Patch = true, notCompared
+		}
+	}
 	if s.model != nil {
 		used := s.model.Usage().Session
 		ending.Calls, ending.InputTokens, ending.OutputTokens, ending.Cost = used.Calls, used.Input+used.CacheRead+used.CacheWrite, used.Output, used.Cost.String()
 	}
-	if s.files == nil {
-		return ending // the workspace was never prepared
-	}
+	return ending
+}
+
+// changes to the repository, where there is one.
+func (s *run) changes(ctx context.Context) *session.Ending {
+	ending := &session.Ending{Changes: []session.FileChange{}}
 	changes, err := workspace.Compare(ctx, s.files.Dir, s.base)
-	if err != nil {
+	switch {
+	case errors.Is(err, workspace.ErrNoRepository):
+		return ending
+	case err != nil:
+		ending.Repository, ending.Patch = true, notCompared
 		return ending
 	}
 	defer changes.Close()
 	ending.Repository, ending.Patch = true, changes.Patch(session.MaxPatch, s.store.Mask)
-	room := maxDiffs
-	for _, change := range changes.Files {
+	diffs, paths := maxDiffs, maxPaths
+	for _, change := range changes.Files[:min(len(changes.Files), session.MaxChanges)] {
 		kept := session.FileChange{Status: string(change.Kind), Path: s.store.Mask(change.Path)}
-		if before, now, err := changes.Contents(change.Path); err == nil && len(before)+len(now) <= room {
+		if paths -= len(kept.Path); paths < 0 {
+			break
+		}
+		if before, now, err := changes.Contents(change.Path); err == nil && len(before)+len(now) <= diffs {
 			kept.Diff = &session.Diff{Modified: s.store.Mask(now), Original: s.store.Mask(before)}
-			room -= len(before) + len(now)
+			diffs -= len(before) + len(now)
 		}
 		ending.Changes = append(ending.Changes, kept)
 	}

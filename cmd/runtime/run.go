@@ -69,6 +69,8 @@ type run struct {
 	keeper  *archive.Keeper // nil where nothing is kept
 	// stopKeeping has it hand over nothing more by itself.
 	stopKeeping func()
+	// told is when the session was told to stop.
+	told time.Time
 	// base is the commit that the session began with.
 	base string
 	// lost is what the user is told of an earlier attempt.
@@ -108,6 +110,7 @@ func (s *run) until(stop <-chan os.Signal, listener net.Listener) (code int, err
 	case received := <-stop:
 		s.log.Info("told to stop", "signal", received.String())
 		stopped, _ = received.(syscall.Signal)
+		s.set(func() { s.told = time.Now() })
 		close(s.stopping)
 		cancel()
 		termination = <-ended

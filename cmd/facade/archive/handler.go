@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// maxSegment bounds what is taken at once: one event can be almost as large.
-	maxSegment = 20 << 20
+	// maxSegment bounds what is taken at once.
+	maxSegment = session.MaxArchived
 	// maxTaken bounds what is taken from all sessions at once.
 	maxTaken = 4 * maxSegment
 	// requestTimeout bounds the work for one request.

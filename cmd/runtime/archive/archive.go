@@ -55,10 +55,12 @@ func New(address, uid, token string, attempt int, log *slog.Logger) *Archive {
 	}
 }
 
-// What is refused: the first two for good.
+// What is refused: all but the last for good.
 var (
 	errGone    = errors.New("the conversation is deleted")
 	errRefused = errors.New("the archive does not take it")
+	// errFull refuses what is too much.
+	errFull = fmt.Errorf("%w: it is too large", errRefused)
 	// errOther is for now: what the archive has is asked for again.
 	errOther = errors.New("the archive has other events")
 )
@@ -88,7 +90,9 @@ func (a *Archive) ask(ctx context.Context, method, path string, query url.Values
 		err = fmt.Errorf("%w: %w", errGone, err)
 	case http.StatusConflict:
 		err = fmt.Errorf("%w: %w", errOther, err)
-	case http.StatusForbidden, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+	case http.StatusRequestEntityTooLarge:
+		err = fmt.Errorf("%w: %w", errFull, err)
+	case http.StatusForbidden, http.StatusUnprocessableEntity:
 		err = fmt.Errorf("%w: %w", errRefused, err)
 	}
 	return nil, err

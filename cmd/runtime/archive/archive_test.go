@@ -29,6 +29,7 @@ type keptBy struct {
 	store       *kept.Store
 	url, token  string
 	away, mute  atomic.Bool
+	full        atomic.Bool
 	deleted     atomic.Bool
 	appendCalls atomic.Int64
 }
@@ -58,6 +59,10 @@ func newArchive(t *testing.T) *keptBy {
 		}
 		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, session.ArchiveEvents) {
 			k.appendCalls.Add(1)
+			if k.full.Load() {
+				w.WriteHeader(http.StatusRequestEntityTooLarge)
+				return
+			}
 			if k.mute.Swap(false) { // it is done, and nobody hears of it
 				handler.ServeHTTP(httptest.NewRecorder(), r)
 				panic(http.ErrAbortHandler)
@@ -128,11 +133,15 @@ func write(t *testing.T, j *journal.Journal, messages ...string) {
 
 func inFile(t *testing.T) string { return filepath.Join(t.TempDir(), "events.jsonl") }
 
+func leaving(ending *session.Ending) func(context.Context) *session.Ending {
+	return func(context.Context) *session.Ending { return ending }
+}
+
 func finish(t *testing.T, k *Keeper) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if err := k.Finish(ctx, &session.Ending{Patch: "p"}); err != nil {
+	if err := k.Finish(ctx, leaving(&session.Ending{Patch: "p"})); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -149,7 +158,7 @@ func TestAJournalIsHandedOverOnceWhateverFails(t *testing.T) {
 	k.away.Store(true)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if err := keeper.Finish(ctx, &session.Ending{}); err == nil {
+	if err := keeper.Finish(ctx, leaving(&session.Ending{})); err == nil {
 		t.Error("it is handed over to nobody")
 	}
 	k.away.Store(false)
@@ -265,7 +274,7 @@ func TestAnAttemptThatWasTakenForDeadIsNotHeard(t *testing.T) {
 	second := k.attempt(2).Keep(current)
 	finish(t, second)
 	write(t, j, "first", "first again")
-	if err := first.Finish(t.Context(), &session.Ending{}); !errors.Is(err, errRefused) {
+	if err := first.Finish(t.Context(), leaving(&session.Ending{})); !errors.Is(err, errRefused) {
 		t.Errorf("the first one is answered %v", err)
 	}
 	write(t, current, "third")
@@ -281,7 +290,7 @@ func TestWhatIsDeletedIsNotWaitedFor(t *testing.T) {
 		t.Errorf("the journal of a conversation that is gone: %v", err)
 	}
 	keeper := k.attempt(1).Keep(open(t, inFile(t), "a"))
-	if err := keeper.Finish(t.Context(), &session.Ending{}); !errors.Is(err, errGone) {
+	if err := keeper.Finish(t.Context(), leaving(&session.Ending{})); !errors.Is(err, errGone) {
 		t.Errorf("handed over: %v", err)
 	}
 	done := make(chan struct{})

@@ -1,12 +1,14 @@
 package archive
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -175,18 +177,23 @@ func (k *Keeper) segment() (text []byte, count int, err error) {
 	return text, count, nil
 }
 
-// Finish hands the rest over, and what the session leaves besides, for as long as ctx allows. Run must have returned.
-func (k *Keeper) Finish(ctx context.Context, ending *session.Ending) error {
-	text, err := json.Marshal(ending)
-	if err != nil {
+// Finish hands the rest over, and then what the session leaves besides, for as long as ctx allows. What that is may take long to find
+// out, so it is only asked for then. Run must have returned.
+func (k *Keeper) Finish(ctx context.Context, ending func(context.Context) *session.Ending) error {
+	err := insist(ctx, k.handRest)
+	// An archive that keeps no more events still takes what came of them.
+	if err != nil && !errors.Is(err, errFull) || k.journal.Len() == 0 {
 		return err
 	}
+	left := ending(ctx)
+	return errors.Join(err, insist(ctx, func(ctx context.Context) error { return k.end(ctx, left) }))
+}
+
+// insist on something until it is refused, or ctx ends.
+func insist(ctx context.Context, try func(context.Context) error) error {
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		err := k.finish(ctx, text)
-		switch {
-		case err == nil:
-			return nil
-		case errors.Is(err, errGone), errors.Is(err, errRefused), k.refused != nil:
+		err := try(ctx)
+		if err == nil || errors.Is(err, errGone) || errors.Is(err, errRefused) {
 			return err
 		}
 		select {
@@ -197,21 +204,46 @@ func (k *Keeper) Finish(ctx context.Context, ending *session.Ending) error {
 	}
 }
 
-func (k *Keeper) finish(ctx context.Context, ending []byte) error {
-	for k.refused == nil && (k.next < 0 || k.next < k.journal.Len()) {
-		if k.journal.Len() == 0 {
-			return nil
-		}
+func (k *Keeper) handRest(ctx context.Context) error {
+	for k.refused == nil && k.journal.Len() > 0 && k.next < k.journal.Len() {
 		if err := k.hand(ctx); err != nil {
 			return err
 		}
 	}
-	if k.refused != nil {
-		return k.refused
+	return k.refused
+}
+
+// end hands over what a session leaves at its end, or as much of it as the archive takes.
+func (k *Keeper) end(ctx context.Context, ending *session.Ending) error {
+	less := *ending
+	err := k.post(ctx, &less)
+	if errors.Is(err, errFull) {
+		less.Changes = slices.Clone(less.Changes)
+		for i := range less.Changes {
+			less.Changes[i].Diff = nil
+		}
+		err = k.post(ctx, &less)
+	}
+	if errors.Is(err, errFull) {
+		less.Patch = "The difference is left out: it is too large to keep.\n"
+		err = k.post(ctx, &less)
+	}
+	return err
+}
+
+func (k *Keeper) post(ctx context.Context, ending *session.Ending) error {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false) // it would make six bytes of many a one in a program's text
+	if err := encoder.Encode(ending); err != nil {
+		return err
+	}
+	if text.Len() > session.MaxArchived {
+		return errFull
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	response, err := k.archive.ask(ctx, http.MethodPost, session.ArchiveEnd, nil, ending)
+	response, err := k.archive.ask(ctx, http.MethodPost, session.ArchiveEnd, nil, text.Bytes())
 	if err != nil {
 		return err
 	}

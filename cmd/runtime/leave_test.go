@@ -1,0 +1,75 @@
+package main_test
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"net/http/httptest"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/facade/archive"
+)
+
+// always says that there is every conversation.
+type always struct{}
+
+func (always) HasConversation(context.Context, string) (bool, error) { return true, nil }
+
+// kept in an archive is what a pod's session leaves.
+func kept(t *testing.T, p *pod) *archive.Store {
+	t.Helper()
+	store, err := archive.Open(t.Context(), "file://"+t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(archive.NewHandler(store, always{}, func() (ed25519.PublicKey, error) {
+		return facadeKey.Public().(ed25519.PublicKey), nil
+	}))
+	t.Cleanup(server.Close)
+	token, err := session.SignToken(facadeKey, session.Claims{Audience: session.AudienceArchive, UID: p.doc.UID, Expires: time.Now().Add(time.Hour).Unix()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.doc.ArchiveURL = server.URL
+	p.secrets[session.ArchiveTokenFile] = token
+	p.writeDocument(t)
+	return store
+}
+
+func TestWhatWasSaidLastIsKeptBeforeTheDifferencesAreKnown(t *testing.T) {
+	t.Parallel()
+	// It takes a minute to find the differences in these files: each becomes another text of many short lines.
+	address := repository(t)
+	cmd := exec.Command("sh", "-c", `for i in $(seq 30); do seq $i 7 99999 | sed s/$/$i/ > f$i; done
+		git add . && git -c user.name=T -c user.email=t@example.com commit -q -m many`)
+	cmd.Dir = strings.TrimPrefix(address, "file://")
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	p := newPod(t, session.Document{
+		UID: "u1", FirstMessage: "work", OneShot: true, Repository: &session.Repository{Name: address, Branch: "main"},
+		Agent: agent(`for i in $(seq 30); do seq $i 5 99999 | sed s/$/x$i/ > f$i; done`),
+	})
+	store := kept(t, p)
+	p.start(t)
+	t.Cleanup(func() { _ = p.cmd.Process.Kill() })
+	eventually(t, "the archive has the end of the journal", func() bool {
+		var last session.State
+		_ = store.Events(t.Context(), "u1", 0, func(_ int, event json.RawMessage) bool {
+			e, err := session.ParseEvent(event)
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = e.StateOf()
+			return true
+		})
+		return last == session.StateFinished || last == session.StateAwaiting
+	})
+	if _, err := store.Ending(t.Context(), "u1"); err == nil {
+		t.Error("the differences were found at once, so that this shows nothing")
+	}
+}
