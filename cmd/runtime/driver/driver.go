@@ -303,7 +303,10 @@ func (d *Driver) record(events ...session.Event) error {
 			}
 		}
 		written, err := d.Journal.Append(event)
-		if err != nil {
+		switch {
+		case errors.Is(err, journal.ErrTooLarge) && event.IsUserMessage():
+			return err // the user is told, and the session goes on without it
+		case err != nil:
 			d.broken = err
 			d.wake()
 			return err

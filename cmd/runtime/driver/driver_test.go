@@ -15,6 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/runtime/driver"
+	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
 func orders(lines ...string) string { return strings.Join(lines, "\n") }
@@ -47,6 +48,20 @@ func TestAMessageIsWorkedOnAndTheSessionWaitsForTheNext(t *testing.T) {
 	if err := d.driver.Message("late", nil); !errors.Is(err, driver.ErrOver) {
 		t.Errorf("a message after the end: %v", err)
 	}
+}
+
+// A text of control characters or of markup is six times as long as JSON.
+func TestAMessageThatIsTooLargeIsRefusedAndTheSessionGoesOn(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: "say one"}).start()
+	d.until(session.StateAwaiting)
+	if err := d.driver.Message(strings.Repeat("<", 3<<19), nil); !errors.Is(err, journal.ErrTooLarge) {
+		t.Errorf("it is answered with %v", err)
+	}
+	if err := d.driver.Message("say two", nil); err != nil {
+		t.Fatal(err)
+	}
+	d.wait("the answer", func() bool { _, said := d.driver.State(); return said == "two" })
 }
 
 func TestMessagesDuringATurnWait(t *testing.T) {

@@ -208,6 +208,8 @@ func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case errors.Is(err, driver.ErrNoAgent), errors.Is(err, driver.ErrOver), errors.Is(err, driver.ErrNothingAsked):
 		refuse(w, http.StatusConflict, err.Error())
+	case errors.Is(err, journal.ErrTooLarge):
+		refuse(w, http.StatusRequestEntityTooLarge, journal.ErrTooLarge.Error())
 	case err != nil:
 		refuse(w, http.StatusInternalServerError, "the event could not be recorded")
 	default:

@@ -228,6 +228,11 @@ func TestWhatUsersSend(t *testing.T) {
 			t.Errorf("%v: got %d %s", refusal, code, text)
 		}
 	}
+	takes.refuse = nil
+	// It is in the event twice, with six bytes for each of these.
+	if code, text := post(`{"action":"message","args":{"content":"` + strings.Repeat("<", 3<<19) + `"}}`); code != http.StatusRequestEntityTooLarge || !strings.Contains(text, "at most 16 MiB") {
+		t.Errorf("a message that grows too large is answered with %d %s", code, text)
+	}
 	if takes.journal.Len() != before {
 		t.Error("what was refused is stored")
 	}

@@ -20,6 +20,9 @@ import (
 // maxLine bounds an event. What agents tell is cut to much less before.
 const maxLine = 16 << 20
 
+// ErrTooLarge says that an event has more bytes than one may have. Nothing of it is written, and others can be.
+var ErrTooLarge = fmt.Errorf("an event has at most %d MiB as JSON", maxLine>>20)
+
 const lockTimeout = 2 * time.Second
 
 // Journal of a session. Its methods may be called at the same time.
@@ -152,8 +155,8 @@ func (j *Journal) Size(from int) int64 {
 	return j.end() - j.ends[from-1]
 }
 
-// Append events. They are given their ids and, where they have none, their time, and are on the disk when it returns. After an error nothing more
-// can be appended.
+// Append events. They are given their ids and, where they have none, their time, and are on the disk when it returns. After an error,
+// except ErrTooLarge, nothing more can be appended.
 func (j *Journal) Append(events ...session.Event) ([]session.Event, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -174,7 +177,7 @@ func (j *Journal) Append(events ...session.Event) ([]session.Event, error) {
 			return nil, fmt.Errorf("write the journal: %w", err)
 		}
 		if len(line) > maxLine {
-			return nil, fmt.Errorf("write the journal: an event of %d bytes is too large", len(line))
+			return nil, fmt.Errorf("write the journal: %w, and this one has %d bytes", ErrTooLarge, len(line))
 		}
 		text.Write(append(line, '\n'))
 		ends = append(ends, j.end()+int64(text.Len()))
