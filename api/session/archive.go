@@ -1,8 +1,11 @@
 package session
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"errors"
 )
 
 // ArchiveTokenFile is the session's token for the archive, among its secrets.
@@ -11,7 +14,7 @@ const ArchiveTokenFile = "archive-token"
 const (
 	// MaxArchived bounds what the archive takes at once: one event can be almost as large.
 	MaxArchived = 20 << 20
-	// MaxChanges bounds the files that changed in an Ending.
+	// MaxChanges bounds how many changed files of an Ending are told.
 	MaxChanges = 10000
 )
 
@@ -56,8 +59,8 @@ type ArchivePosition struct {
 // Ending is what a session leaves at its end besides its events.
 type Ending struct {
 	// Changes to the repository, and the files before and now as far as there is room; Patch is the whole difference as text.
-	Changes []FileChange `json:"changes"`
-	Patch   string       `json:"patch,omitempty"`
+	Changes FileChanges `json:"changes"`
+	Patch   string      `json:"patch,omitempty"`
 	// Repository says whether there is one.
 	Repository bool `json:"repository"`
 	// Usage of the model.
@@ -65,6 +68,30 @@ type Ending struct {
 	InputTokens  int64  `json:"inputTokens,omitempty"`
 	OutputTokens int64  `json:"outputTokens,omitempty"`
 	Cost         string `json:"cost,omitempty"`
+}
+
+// FileChanges are those that a session lists, of which at most MaxChanges are read: a small text can list so many that who reads
+// them all has no memory left.
+type FileChanges []FileChange
+
+// UnmarshalJSON reads a list.
+func (c *FileChanges) UnmarshalJSON(text []byte) error {
+	*c = nil
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	switch begin, err := decoder.Token(); {
+	case err != nil || begin == nil: // null is none
+		return err
+	case begin != json.Delim('['):
+		return errors.New("the changes are no list")
+	}
+	for decoder.More() && len(*c) < MaxChanges {
+		var change FileChange
+		if err := decoder.Decode(&change); err != nil {
+			return err
+		}
+		*c = append(*c, change)
+	}
+	return nil
 }
 
 // FileChange is a file that changed.

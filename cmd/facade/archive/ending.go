@@ -3,33 +3,31 @@ package archive
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
-	"strings"
-	"time"
 
 	"gocloud.dev/blob"
-	"gocloud.dev/gcerrors"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/parley-dev/parley/api/session"
 )
 
-// End keeps what a session leaves at its end, and makes one segment of many.
-func (s *Store) End(ctx context.Context, uid string, ending *session.Ending) error {
-	text, err := json.Marshal(ending)
-	if err != nil {
-		return err
+// End keeps what a session leaves at its end, a session.Ending as JSON, and makes one segment of many.
+func (s *Store) End(ctx context.Context, uid string, ending []byte) error {
+	if json.Unmarshal(ending, &session.Ending{}) != nil {
+		return ErrNoEnding
 	}
-	err = s.write(ctx, uid+endingName, false, "application/json", func(w io.Writer) error {
-		_, err := w.Write(text)
+	err := s.write(ctx, uid+endingName, false, "application/json", func(w io.Writer) error {
+		_, err := w.Write(ending)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("write the ending: %w", err)
 	}
+	st := s.state(uid)
+	st.mu.Lock() // what another attempt puts aside meanwhile must not come back
+	defer st.mu.Unlock()
 	// What is not compacted is read all the same; the session is not to wait for that, nor to try again.
 	if err := s.compact(ctx, uid); err != nil {
 		logf.FromContext(ctx).Info("What a session left could not be compacted", "uid", uid, "reason", err.Error())
@@ -56,14 +54,7 @@ func (s *Store) compact(ctx context.Context, uid string) error {
 
 // copyEvents writes all events into one object.
 func (s *Store) copyEvents(ctx context.Context, uid, key string) error {
-	return s.write(ctx, key, false, linesType, func(w io.Writer) error {
-		var failed error
-		err := s.Events(ctx, uid, 0, func(_ int, event json.RawMessage) bool {
-			_, failed = w.Write(append(event, '\n'))
-			return failed == nil
-		})
-		return errors.Join(err, failed)
-	})
+	return s.write(ctx, key, false, linesType, func(w io.Writer) error { return s.Copy(ctx, uid, 0, w) })
 }
 
 // Aside puts the events that are kept aside, for those of a journal that has others under the same ids: one that began anew, as
@@ -92,33 +83,27 @@ func (s *Store) Aside(ctx context.Context, uid string) error {
 	return nil
 }
 
-// aside is a journal that was put aside.
-type aside struct {
-	key  string
-	size int64
-	at   time.Time
-}
-
 // earlier journals, the latest first.
-func (s *Store) earlier(ctx context.Context, uid string) (all []aside, err error) {
-	list := s.bucket.List(&blob.ListOptions{Prefix: uid + earlierDir})
-	for {
-		object, err := list.Next(ctx)
-		if errors.Is(err, io.EOF) {
-			slices.SortStableFunc(all, func(a, b aside) int { return b.at.Compare(a.at) })
-			return all, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("list earlier journals: %w", err)
-		}
-		if !strings.HasSuffix(object.Key, temporary) {
-			all = append(all, aside{object.Key, object.Size, object.ModTime})
-		}
+func (s *Store) earlier(ctx context.Context, uid string) ([]object, error) {
+	all, err := s.list(ctx, uid+earlierDir)
+	if err != nil {
+		return nil, fmt.Errorf("list earlier journals: %w", err)
 	}
+	slices.SortStableFunc(all, func(a, b object) int { return b.at.Compare(a.at) })
+	return all, nil
 }
 
 // Earlier visits the events of a journal that was put aside: 1 is the last of them. ErrNothing says that there is none.
 func (s *Store) Earlier(ctx context.Context, uid string, number int, visit func(id int, event json.RawMessage) bool) error {
+	return s.eachEarlier(ctx, uid, number, whole(visit))
+}
+
+// CopyEarlier copies them as Copy does.
+func (s *Store) CopyEarlier(ctx context.Context, uid string, number int, to io.Writer) error {
+	return s.eachEarlier(ctx, uid, number, copied(to))
+}
+
+func (s *Store) eachEarlier(ctx context.Context, uid string, number int, visit visitor) error {
 	all, err := s.earlier(ctx, uid)
 	if err != nil {
 		return err
@@ -126,11 +111,11 @@ func (s *Store) Earlier(ctx context.Context, uid string, number int, visit func(
 	if number < 1 || number > len(all) {
 		return ErrNothing
 	}
-	return s.lines(ctx, segment{key: all[number-1].key}, 0, func(id int, line []byte) bool { return visit(id, line) })
+	return s.lines(ctx, segment{key: all[number-1].key}, 0, visit)
 }
 
 func (s *Store) remove(ctx context.Context, key string) error {
-	if err := s.bucket.Delete(ctx, key); err != nil && gcerrors.Code(err) != gcerrors.NotFound {
+	if err := s.bucket.Delete(ctx, key); err != nil && !absent(err) {
 		return fmt.Errorf("delete: %w", err)
 	}
 	return nil
@@ -138,13 +123,25 @@ func (s *Store) remove(ctx context.Context, key string) error {
 
 // Ending of a session; ErrNothing where it has not ended.
 func (s *Store) Ending(ctx context.Context, uid string) (*session.Ending, error) {
-	text, err := s.bucket.ReadAll(ctx, uid+endingName)
-	if gcerrors.Code(err) == gcerrors.NotFound {
-		return nil, ErrNothing
-	}
+	text, err := s.openEnding(ctx, uid)
 	if err != nil {
+		return nil, err
+	}
+	defer text.Close()
+	ending := &session.Ending{}
+	if err := json.NewDecoder(text).Decode(ending); err != nil {
 		return nil, fmt.Errorf("read the ending: %w", err)
 	}
-	ending := &session.Ending{}
-	return ending, json.Unmarshal(text, ending)
+	return ending, nil
+}
+
+func (s *Store) openEnding(ctx context.Context, uid string) (*blob.Reader, error) {
+	text, err := s.bucket.NewReader(ctx, uid+endingName, nil)
+	switch {
+	case absent(err):
+		return nil, ErrNothing
+	case err != nil:
+		return nil, fmt.Errorf("read the ending: %w", err)
+	}
+	return text, nil
 }

@@ -3,25 +3,24 @@ package archive
 import (
 	"context"
 	"crypto/ed25519"
-	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"strconv"
 	"time"
 
-	"golang.org/x/sync/semaphore"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
 )
 
 const (
 	// maxSegment bounds what is taken at once.
 	maxSegment = session.MaxArchived
-	// maxTaken bounds what is taken from all sessions at once.
-	maxTaken = 4 * maxSegment
+	// maxReads bounds how many read at once of one conversation, and allReads of all: each takes little, however long it takes.
+	maxReads, allReads = 32, 2048
 	// requestTimeout bounds the work for one request.
 	requestTimeout = 30 * time.Second
 	// writeTimeout is how long a session may take for each piece of what it reads.
@@ -38,13 +37,17 @@ type Handler struct {
 	store         *Store
 	public        func() (ed25519.PublicKey, error)
 	conversations Conversations
-	taken         *semaphore.Weighted
+	bodies        *access.Bodies
+	reads         *access.Streams
 	mux           *http.ServeMux
 }
 
 // NewHandler keeps what sessions leave in a store, if their tokens were signed with the key of which public is the open half.
 func NewHandler(store *Store, conversations Conversations, public func() (ed25519.PublicKey, error)) *Handler {
-	h := &Handler{store: store, public: public, conversations: conversations, taken: semaphore.NewWeighted(maxTaken), mux: http.NewServeMux()}
+	h := &Handler{
+		store: store, public: public, conversations: conversations, mux: http.NewServeMux(),
+		bodies: access.NewBodies(maxSegment), reads: access.NewStreams(maxReads, allReads),
+	}
 	at := session.ArchiveRoot + "{uid}"
 	h.mux.HandleFunc("GET "+at, h.session(h.position))
 	h.mux.HandleFunc("GET "+at+session.ArchiveEvents, h.session(h.read))
@@ -58,25 +61,50 @@ func NewHandler(store *Store, conversations Conversations, public func() (ed2551
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.ServeHTTP(w, r) }
 
+// call of a session.
+type call struct {
+	*http.Request
+	uid  string
+	body []byte
+}
+
 // session serves the session of a conversation that there is, with a token for that one.
-func (h *Handler) session(do func(ctx context.Context, w http.ResponseWriter, r *http.Request, uid string) error) http.HandlerFunc {
+func (h *Handler) session(do func(ctx context.Context, w http.ResponseWriter, c call) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTimeout)
-		defer cancel()
-		uid := r.PathValue("uid")
-		err := h.admit(ctx, r, uid)
-		if err == nil {
-			err = do(ctx, w, r, uid)
+		c := call{Request: r, uid: r.PathValue("uid")}
+		err := h.admit(r, c.uid)
+		if err == nil && r.Method == http.MethodPost {
+			var done func()
+			if c.body, done, err = h.bodies.Read(r, c.uid); err == nil {
+				defer done()
+			}
 		}
-		if err == nil {
+		if err != nil {
+			access.TurnAway(w, r, told(c, err))
 			return
 		}
-		if answer.CodeOf(err) == http.StatusInternalServerError {
-			logf.FromContext(ctx).WithName("archive").Error(err, "The archive failed", "uid", uid)
-			err = answer.Unavailable
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTimeout)
+		defer cancel()
+		if err := do(ctx, w, c); err != nil {
+			answer.Write(w, nil, told(c, err))
 		}
-		answer.Write(w, nil, err)
 	}
+}
+
+// told is what a session hears of an error, and what is not kept is counted.
+func told(c call, err error) error {
+	err = refusal(err)
+	switch answer.CodeOf(err) {
+	case http.StatusInternalServerError:
+		logf.FromContext(c.Context()).WithName("archive").Error(err, "The archive failed", "uid", c.uid)
+		err = answer.Later(http.StatusServiceUnavailable, "The archive failed; try again", time.Second)
+		if c.Method == http.MethodPost {
+			notKept.WithLabelValues("failed").Inc()
+		}
+	case http.StatusRequestEntityTooLarge:
+		notKept.WithLabelValues("full").Inc()
+	}
+	return err
 }
 
 var errFrom = answer.Refuse(http.StatusUnprocessableEntity, "it is a number, of an event or of a journal")
@@ -84,7 +112,9 @@ var errFrom = answer.Refuse(http.StatusUnprocessableEntity, "it is a number, of 
 // gone is answered for a conversation that was deleted: nothing more is kept of it.
 var gone = answer.Refuse(http.StatusGone, "There is no such conversation")
 
-func (h *Handler) admit(ctx context.Context, r *http.Request, uid string) error {
+func (h *Handler) admit(r *http.Request, uid string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTimeout)
+	defer cancel()
 	key, err := h.public()
 	if err != nil {
 		return answer.Unavailable
@@ -98,15 +128,15 @@ func (h *Handler) admit(ctx context.Context, r *http.Request, uid string) error 
 		return answer.Unavailable
 	case !found:
 		return gone
-	case r.Method == http.MethodGet:
+	case r.Method != http.MethodPost:
 		return nil
 	}
 	attempt, _ := strconv.Atoi(r.URL.Query().Get(session.ArchiveAttempt)) // those that do not say are of an older version
-	return refusal(h.store.Claim(uid, attempt))
+	return h.store.Claim(ctx, uid, attempt)
 }
 
-func (h *Handler) position(ctx context.Context, w http.ResponseWriter, _ *http.Request, uid string) error {
-	position, err := h.store.Position(ctx, uid)
+func (h *Handler) position(ctx context.Context, w http.ResponseWriter, c call) error {
+	position, err := h.store.Position(ctx, c.uid)
 	if err != nil {
 		return err
 	}
@@ -115,9 +145,14 @@ func (h *Handler) position(ctx context.Context, w http.ResponseWriter, _ *http.R
 }
 
 // read sends the events from an id on: to a session that has lost its workspace, or to a facade.
-func (h *Handler) read(_ context.Context, w http.ResponseWriter, r *http.Request, uid string) error {
+func (h *Handler) read(_ context.Context, w http.ResponseWriter, c call) error {
+	done, err := h.reads.Take(c.uid)
+	if err != nil {
+		return err
+	}
+	defer done()
 	number := func(name string) (n int, err error) {
-		if text := r.URL.Query().Get(name); text != "" {
+		if text := c.URL.Query().Get(name); text != "" {
 			n, err = strconv.Atoi(text)
 		}
 		if err != nil || n < 0 {
@@ -133,59 +168,67 @@ func (h *Handler) read(_ context.Context, w http.ResponseWriter, r *http.Request
 	if err != nil {
 		return err
 	}
-	control := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "application/jsonl")
-	begun, failed := false, error(nil)
-	visit := func(_ int, event json.RawMessage) bool {
-		_ = control.SetWriteDeadline(time.Now().Add(writeTimeout))
-		begun = true
-		_, failed = w.Write(append(event, '\n'))
-		return failed == nil
-	}
+	to := &patient{w: w}
 	if earlier > 0 {
-		err = h.store.Earlier(r.Context(), uid, earlier, visit)
+		err = h.store.CopyEarlier(c.Context(), c.uid, earlier, to)
 	} else {
-		err = h.store.Events(r.Context(), uid, from, visit)
+		err = h.store.Copy(c.Context(), c.uid, from, to)
 	}
-	switch {
-	case errors.Is(err, ErrNothing) && earlier > 0:
-		return answer.NotFound
-	case errors.Is(err, ErrNothing):
+	if errors.Is(err, ErrNothing) && earlier == 0 {
 		return nil
-	case failed != nil, err != nil && begun:
-		panic(http.ErrAbortHandler) // who reads it must see that it is not whole
 	}
-	return err
+	return to.end(err)
 }
 
-func (h *Handler) ending(ctx context.Context, w http.ResponseWriter, _ *http.Request, uid string) error {
-	ending, err := h.store.Ending(ctx, uid)
-	if errors.Is(err, ErrNothing) {
-		return answer.NotFound
-	}
-	if err != nil {
-		return err
-	}
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
-	answer.Write(w, ending, nil)
-	return nil
-}
-
-func (h *Handler) append(ctx context.Context, w http.ResponseWriter, r *http.Request, uid string) error {
-	from, err := strconv.Atoi(r.URL.Query().Get(session.ArchiveFrom))
-	if err != nil || from < 0 {
-		return errFrom
-	}
-	lines, done, err := h.body(ctx, w, r)
+func (h *Handler) ending(_ context.Context, w http.ResponseWriter, c call) error {
+	done, err := h.reads.Take(c.uid)
 	if err != nil {
 		return err
 	}
 	defer done()
-	query := r.URL.Query()
-	segment := Segment{Journal: query.Get(session.ArchiveJournal), Previous: query.Get(session.ArchivePrevious), From: from, Lines: lines}
-	position, err := h.store.Append(ctx, uid, segment)
+	ending, err := h.store.openEnding(c.Context(), c.uid)
 	if err != nil {
-		return refusal(err)
+		return err
+	}
+	defer ending.Close()
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.FormatInt(ending.Size(), 10))
+	to := &patient{w: w}
+	_, err = io.Copy(to, ending)
+	return to.end(err)
+}
+
+// patient writes to one who may be slow, but not for ever.
+type patient struct {
+	w     http.ResponseWriter
+	begun bool
+}
+
+func (p *patient) Write(text []byte) (int, error) {
+	_ = http.NewResponseController(p.w).SetWriteDeadline(time.Now().Add(writeTimeout))
+	p.begun = true
+	return p.w.Write(text)
+}
+
+// end an answer. Of one that has begun who reads it must see that it is not whole.
+func (p *patient) end(err error) error {
+	if err != nil && p.begun {
+		panic(http.ErrAbortHandler)
+	}
+	return err
+}
+
+func (h *Handler) append(ctx context.Context, w http.ResponseWriter, c call) error {
+	from, err := strconv.Atoi(c.URL.Query().Get(session.ArchiveFrom))
+	if err != nil || from < 0 {
+		return errFrom
+	}
+	query := c.URL.Query()
+	segment := Segment{Journal: query.Get(session.ArchiveJournal), Previous: query.Get(session.ArchivePrevious), From: from, Lines: c.body}
+	position, err := h.store.Append(ctx, c.uid, segment)
+	if err != nil {
+		return err
 	}
 	answer.Write(w, position, nil)
 	return nil
@@ -194,7 +237,9 @@ func (h *Handler) append(ctx context.Context, w http.ResponseWriter, r *http.Req
 // refusal of what is not taken; any other error is as it is.
 func refusal(err error) error {
 	switch {
-	case errors.Is(err, ErrMalformed):
+	case errors.Is(err, ErrNothing):
+		return answer.NotFound
+	case errors.Is(err, ErrMalformed), errors.Is(err, ErrNoEnding):
 		return answer.Refuse(http.StatusUnprocessableEntity, err.Error())
 	case errors.Is(err, ErrOtherJournal):
 		return answer.Refuse(http.StatusConflict, err.Error())
@@ -207,44 +252,18 @@ func refusal(err error) error {
 }
 
 // aside makes room for a journal that began anew.
-func (h *Handler) aside(ctx context.Context, w http.ResponseWriter, _ *http.Request, uid string) error {
-	if err := h.store.Aside(ctx, uid); err != nil {
-		return refusal(err)
+func (h *Handler) aside(ctx context.Context, w http.ResponseWriter, c call) error {
+	if err := h.store.Aside(ctx, c.uid); err != nil {
+		return err
 	}
 	answer.Write(w, session.ArchivePosition{}, nil)
 	return nil
 }
 
-func (h *Handler) end(ctx context.Context, w http.ResponseWriter, r *http.Request, uid string) error {
-	text, done, err := h.body(ctx, w, r)
-	if err != nil {
-		return err
-	}
-	defer done()
-	ending := &session.Ending{}
-	if json.Unmarshal(text, ending) != nil {
-		return answer.Refuse(http.StatusUnprocessableEntity, "the body is no ending of a session")
-	}
-	if err := h.store.End(ctx, uid, ending); err != nil {
+func (h *Handler) end(ctx context.Context, w http.ResponseWriter, c call) error {
+	if err := h.store.End(ctx, c.uid, c.body); err != nil {
 		return err
 	}
 	answer.Write(w, map[string]bool{"success": true}, nil)
 	return nil
-}
-
-// body of a request, within what all may have under way. done must be called unless there is an error.
-func (h *Handler) body(ctx context.Context, w http.ResponseWriter, r *http.Request) (text []byte, done func(), err error) {
-	length := r.ContentLength
-	if length < 0 || length > maxSegment {
-		return nil, nil, answer.TooLarge
-	}
-	if h.taken.Acquire(ctx, length) != nil {
-		return nil, nil, answer.Unavailable
-	}
-	text, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxSegment))
-	if err != nil {
-		h.taken.Release(length)
-		return nil, nil, answer.Refuse(http.StatusBadRequest, "The body could not be read")
-	}
-	return text, func() { h.taken.Release(length) }, nil
 }

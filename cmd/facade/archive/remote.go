@@ -115,7 +115,8 @@ func (r *Remote) Position(ctx context.Context, uid string) (position session.Arc
 		return position, err
 	}
 	defer body.Close()
-	return position, json.NewDecoder(io.LimitReader(body, 1<<10)).Decode(&position)
+	err = json.NewDecoder(io.LimitReader(body, 1<<10)).Decode(&position)
+	return position, err
 }
 
 // Events visits those from an id on, each once and in order, until visit returns false.

@@ -11,9 +11,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
-
-	"gocloud.dev/blob"
-	"gocloud.dev/gcerrors"
+	"sync"
 
 	"github.com/parley-dev/parley/api/session"
 )
@@ -29,30 +27,23 @@ type segment struct {
 func (s *Store) segments(ctx context.Context, uid string) ([]segment, error) {
 	const tries = 20
 	for try := 1; ; try++ {
-		all, err := s.list(ctx, uid)
-		if err == nil {
-			return all, nil
-		}
-		if gcerrors.Code(err) != gcerrors.NotFound || try == tries {
+		objects, err := s.list(ctx, uid+eventsDir)
+		switch {
+		case err == nil:
+			return segmentsOf(objects, uid+eventsDir), nil
+		case !absent(err) || try == tries:
 			return nil, fmt.Errorf("list segments: %w", err)
 		}
 	}
 }
 
-func (s *Store) list(ctx context.Context, uid string) (all []segment, err error) {
-	list := s.bucket.List(&blob.ListOptions{Prefix: uid + eventsDir})
-	for {
-		object, err := list.Next(ctx)
-		if errors.Is(err, io.EOF) {
-			return all, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		if from, err := strconv.Atoi(strings.TrimPrefix(object.Key, uid+eventsDir)); err == nil {
-			all = append(all, segment{object.Key, from, object.Size})
+func segmentsOf(objects []object, prefix string) (all []segment) {
+	for _, o := range objects {
+		if from, err := strconv.Atoi(strings.TrimPrefix(o.key, prefix)); err == nil {
+			all = append(all, segment{o.key, from, o.size})
 		}
 	}
+	return all
 }
 
 // look where the events end, and which journal they are of.
@@ -89,16 +80,17 @@ func (s *Store) lookOnce(ctx context.Context, uid string) (fresh reached, err er
 	if len(all) == 0 {
 		return fresh, nil
 	}
-	if err := s.lines(ctx, all[0], 0, func(_ int, line []byte) bool { fresh.journal = session.JournalName(line); return false }); err != nil {
+	first := whole(func(_ int, event json.RawMessage) bool { fresh.journal = session.JournalName(event); return false })
+	if err := s.lines(ctx, all[0], 0, first); err != nil {
 		return fresh, err
 	}
-	var last []byte
-	visit := func(id int, line []byte) bool {
+	var last json.RawMessage
+	visit := whole(func(id int, event json.RawMessage) bool {
 		if id >= fresh.next {
-			fresh.next, last = id+1, line
+			fresh.next, last = id+1, event
 		}
 		return true
-	}
+	})
 	// One that was compacted may reach further than those that it took the place of.
 	if err := s.lines(ctx, all[0], math.MaxInt, visit); err != nil {
 		return fresh, err
@@ -118,8 +110,27 @@ func (s *Store) lookOnce(ctx context.Context, uid string) (fresh reached, err er
 // errMoved says that a segment was compacted or deleted since it was listed.
 var errMoved = errors.New("the segment is no longer there")
 
+// visitor of the lines of events. It returns whether to go on.
+type visitor func(id int, l *line) (bool, error)
+
+// whole visits events that are held in one piece.
+func whole(visit func(id int, event json.RawMessage) bool) visitor {
+	return func(id int, l *line) (bool, error) {
+		text, err := l.bytes()
+		return err == nil && visit(id, bytes.TrimSuffix(text, newline)), err
+	}
+}
+
+// copied writes the events, a line each.
+func copied(w io.Writer) visitor {
+	return func(_ int, l *line) (bool, error) {
+		_, err := l.WriteTo(w)
+		return err == nil, err
+	}
+}
+
 // lines visits those of a segment from an id on, and perhaps some before, until visit returns false.
-func (s *Store) lines(ctx context.Context, at segment, from int, visit func(id int, line []byte) bool) error {
+func (s *Store) lines(ctx context.Context, at segment, from int, visit visitor) error {
 	skip, offset := s.marks.before(at.key, from-at.from)
 	err := s.linesAt(ctx, at, skip, offset, visit)
 	if offset > 0 && errors.Is(err, errReplaced) {
@@ -132,10 +143,10 @@ func (s *Store) lines(ctx context.Context, at segment, from int, visit func(id i
 // errReplaced says that a segment is not the one that its marks are of.
 var errReplaced = errors.New("the segment is another")
 
-func (s *Store) linesAt(ctx context.Context, at segment, skip int, offset int64, visit func(id int, line []byte) bool) (err error) {
+func (s *Store) linesAt(ctx context.Context, at segment, skip int, offset int64, visit visitor) (err error) {
 	object, err := s.bucket.NewRangeReader(ctx, at.key, offset, -1, nil)
 	switch {
-	case gcerrors.Code(err) == gcerrors.NotFound:
+	case absent(err):
 		return errMoved
 	case err != nil && offset > 0:
 		return fmt.Errorf("%w: %w", errReplaced, err) // it may be shorter
@@ -144,26 +155,54 @@ func (s *Store) linesAt(ctx context.Context, at segment, skip int, offset int64,
 	}
 	defer func() { err = errors.Join(err, object.Close()) }()
 	reader := bufio.NewReaderSize(object, 64<<10)
+	torn := sync.OnceValue(func() bool { return s.torn(ctx, at.key, object.Size()) })
 	for first, id := true, at.from+skip; ; first, id = false, id+1 {
-		line, err := reader.ReadBytes('\n')
+		l := readLine(reader)
+		if l.long() && torn() {
+			l.gather()
+		}
 		switch {
-		case first && offset > 0 && (err != nil || idOf(line) != id):
+		case first && offset > 0 && l.id() != id:
 			return errReplaced
-		case errors.Is(err, io.EOF):
+		case errors.Is(l.err, io.EOF):
 			return nil // what is left was cut off, and is no line
-		case err != nil:
-			return fmt.Errorf("read a segment: %w", err)
+		case l.err != nil && !l.long():
+			return fmt.Errorf("read a segment: %w", l.err)
 		}
 		s.marks.note(at.key, id-at.from, offset)
-		offset += int64(len(line))
-		if !visit(id, bytes.TrimSuffix(line, newline)) {
-			return nil
+		goOn, err := visit(id, l)
+		if err == nil && goOn {
+			_, err = l.WriteTo(io.Discard) // what the visitor did not want
 		}
+		if err != nil || !goOn {
+			return err
+		}
+		offset += l.size
 	}
+}
+
+// torn says whether the last line of an object may have been cut off.
+func (s *Store) torn(ctx context.Context, key string, size int64) bool {
+	object, err := s.bucket.NewRangeReader(ctx, key, size-1, 1, nil)
+	if err != nil {
+		return true
+	}
+	defer object.Close()
+	last, err := io.ReadAll(object)
+	return err != nil || !bytes.Equal(last, newline)
 }
 
 // Events visits those from an id on, each once and in order, until visit returns false.
 func (s *Store) Events(ctx context.Context, uid string, from int, visit func(id int, event json.RawMessage) bool) error {
+	return s.each(ctx, uid, from, whole(visit))
+}
+
+// Copy the events from an id on, a line each. It holds little of them at a time, however large they are and however slow the writer.
+func (s *Store) Copy(ctx context.Context, uid string, from int, to io.Writer) error {
+	return s.each(ctx, uid, from, copied(to))
+}
+
+func (s *Store) each(ctx context.Context, uid string, from int, visit visitor) error {
 	const tries = 3
 	for try := 1; ; try++ {
 		next, err := s.events(ctx, uid, from, visit)
@@ -174,7 +213,7 @@ func (s *Store) Events(ctx context.Context, uid string, from int, visit func(id 
 	}
 }
 
-func (s *Store) events(ctx context.Context, uid string, next int, visit func(id int, event json.RawMessage) bool) (int, error) {
+func (s *Store) events(ctx context.Context, uid string, next int, visit visitor) (int, error) {
 	all, err := s.segments(ctx, uid)
 	if err != nil {
 		return next, err
@@ -187,12 +226,12 @@ func (s *Store) events(ctx context.Context, uid string, next int, visit func(id 
 		if i > 0 && i+1 < len(all) && all[i+1].from <= next {
 			continue // all of it is before; only the first may have been compacted, and reach further
 		}
-		err := s.lines(ctx, segment, next, func(id int, line []byte) bool {
+		err := s.lines(ctx, segment, next, func(id int, l *line) (_ bool, err error) {
 			if id == next {
 				next++
-				goOn = visit(id, line)
+				goOn, err = visit(id, l)
 			}
-			return goOn
+			return goOn, err
 		})
 		if err != nil || !goOn {
 			return next, err

@@ -11,7 +11,9 @@ import (
 	"io"
 	"io/fs"
 	"net/url"
+	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 
 	"gocloud.dev/blob"
@@ -30,6 +32,8 @@ const (
 	// eventsDir holds segments, each named after the id of its first event.
 	eventsDir  = "/events/"
 	endingName = "/ending.json"
+	// attemptName holds the latest attempt that handed something over.
+	attemptName = "/attempt"
 	// earlierDir holds journals that were put aside, each in one piece.
 	earlierDir = "/earlier/"
 )
@@ -39,6 +43,7 @@ var (
 	ErrOtherJournal = errors.New("the archive has other events under these ids")
 	ErrFull         = errors.New("the archive keeps no more of this conversation")
 	ErrSuperseded   = errors.New("a later attempt of the session has taken over")
+	ErrNoEnding     = errors.New("the body is no ending of a session")
 	ErrMalformed    = errors.New("the segment is not a list of events in their order")
 	// ErrNothing says that nothing is kept of a conversation.
 	ErrNothing = errors.New("nothing is kept")
@@ -60,8 +65,6 @@ type state struct {
 	mu    sync.Mutex
 	known bool
 	reached
-	// attempt is the latest that handed something over.
-	attempt int
 }
 
 // reached is how far what is kept goes.
@@ -105,7 +108,14 @@ func (s *Store) Close() error { return s.bucket.Close() }
 
 // Ready says why nothing can be kept now.
 func (s *Store) Ready(ctx context.Context) error {
-	_, err := s.bucket.IsAccessible(ctx)
+	if s.dir != "" {
+		_, err := os.ReadDir(s.dir)
+		return err
+	}
+	found, err := s.bucket.IsAccessible(ctx)
+	if err == nil && !found {
+		err = errors.New("there is no such bucket")
+	}
 	return err
 }
 
@@ -126,15 +136,29 @@ func (s *Store) state(uid string) *state {
 	return found
 }
 
-// Claim the archive of a conversation for an attempt of its session. From then on none before may write.
-func (s *Store) Claim(uid string, attempt int) error {
+// Claim the archive of a conversation for an attempt of its session. From then on none before may write, whichever process it asks.
+func (s *Store) Claim(ctx context.Context, uid string, attempt int) error {
 	st := s.state(uid)
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if attempt < st.attempt {
-		return ErrSuperseded
+	text, err := s.bucket.ReadAll(ctx, uid+attemptName)
+	if err != nil && !absent(err) {
+		return fmt.Errorf("read the attempt: %w", err)
 	}
-	st.attempt = attempt
+	latest, _ := strconv.Atoi(string(text)) // none is before the first
+	switch {
+	case attempt < latest:
+		return ErrSuperseded
+	case attempt == latest:
+		return nil
+	}
+	err = s.write(ctx, uid+attemptName, false, "text/plain", func(w io.Writer) error {
+		_, err := io.WriteString(w, strconv.Itoa(attempt))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("write the attempt: %w", err)
+	}
 	return nil
 }
 

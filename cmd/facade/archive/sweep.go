@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"gocloud.dev/blob"
-	"gocloud.dev/gcerrors"
 )
 
 // orphanName marks what no Conversation owns, and holds since when that is known.
@@ -51,33 +50,27 @@ func (s *Store) removeDir(uid string) error {
 // Sweep removes what has belonged to no Conversation for a time, and marks what belongs to none now. Since when is written down: how
 // old something is says nothing about that.
 func (s *Store) Sweep(ctx context.Context, owned func(uid string) bool, retention time.Duration, now time.Time) (removed int, err error) {
-	list := s.bucket.List(&blob.ListOptions{Delimiter: "/"})
-	for {
-		object, err := list.Next(ctx)
-		if errors.Is(err, io.EOF) {
-			return removed, nil
-		}
-		if err != nil {
-			return removed, fmt.Errorf("list what is kept: %w", err)
-		}
-		uid := strings.TrimSuffix(object.Key, "/")
-		if !object.IsDir {
-			continue
-		}
+	all, err := s.uids(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("list what is kept: %w", err)
+	}
+	var failed []error
+	for _, uid := range all {
 		gone, err := s.sweepOne(ctx, uid, owned(uid), retention, now)
-		if err != nil {
-			return removed, err
+		if err != nil { // of the others it can be told all the same
+			failed = append(failed, fmt.Errorf("%s: %w", uid, err))
 		}
-		if gone {
+		if gone && err == nil {
 			removed++
 		}
 	}
+	return removed, errors.Join(failed...)
 }
 
 func (s *Store) sweepOne(ctx context.Context, uid string, owned bool, retention time.Duration, now time.Time) (gone bool, err error) {
 	mark, err := s.bucket.ReadAll(ctx, uid+orphanName)
 	marked := err == nil
-	if err != nil && gcerrors.Code(err) != gcerrors.NotFound {
+	if err != nil && !absent(err) {
 		return false, fmt.Errorf("read a mark: %w", err)
 	}
 	switch since, parsed := time.Parse(time.RFC3339, string(mark)); {

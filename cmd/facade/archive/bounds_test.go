@@ -1,0 +1,200 @@
+package archive_test
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/facade/archive"
+)
+
+// post to the archive, as the session of a conversation.
+func post(t *testing.T, address string, key ed25519.PrivateKey, uid, path, body string) int {
+	t.Helper()
+	token, err := signed(key, session.AudienceArchive)(uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address+session.ArchiveRoot+uid+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set(session.TokenHeader, token)
+	client := http.Client{Timeout: 5 * time.Second}
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	return response.StatusCode
+}
+
+func TestASessionThatSendsNothingOfWhatItAnnouncesHoldsUpNobodyElse(t *testing.T) {
+	t.Parallel()
+	address, key := served(t, open(t, inDirectory(t)), "u v")
+	token, err := signed(key, session.AudienceArchive)("u")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 8 {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(address, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		_, err = fmt.Fprintf(conn, "POST %su%s?from=0 HTTP/1.1\r\nHost: x\r\n%s: %s\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n",
+			session.ArchiveRoot, session.ArchiveEvents, session.TokenHeader, token, session.MaxArchived)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// It is told to go on, or that it has too much under way: so it is at work.
+		line := make([]byte, len("HTTP/1.1 100"))
+		if _, err := io.ReadFull(conn, line); err != nil {
+			t.Fatal(err)
+		}
+		if got := string(line); got != "HTTP/1.1 100" && got != "HTTP/1.1 429" {
+			t.Errorf("it is answered %s", got)
+		}
+	}
+	if got := post(t, address, key, "v", session.ArchiveEvents+"?from=0&journal="+name, string(lines(0, 3))); got != http.StatusOK {
+		t.Errorf("another session is answered %d", got)
+	}
+}
+
+// Each of these takes three bytes to send, and many times that to hold.
+func TestAnEndingWithMillionsOfFilesTakesLittleMemory(t *testing.T) {
+	store := open(t, inDirectory(t))
+	address, key := served(t, store, "u")
+	body := `{"changes":[` + strings.Repeat("{},", session.MaxArchived/3-10) + `{}]}`
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if got := post(t, address, key, "u", session.ArchiveEnd, body); got != http.StatusOK {
+		t.Errorf("it is answered with %d", got)
+	}
+	if ending, err := store.Ending(t.Context(), "u"); err != nil || len(ending.Changes) != session.MaxChanges {
+		t.Errorf("kept is %v", err)
+	}
+	runtime.ReadMemStats(&after)
+	if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 400 {
+		t.Errorf("it took %d MiB", took)
+	}
+}
+
+func TestWhatIsNoEndingIsRefused(t *testing.T) {
+	t.Parallel()
+	address, key := served(t, open(t, inDirectory(t)), "u")
+	for _, body := range []string{"", "x", `{}x`, `{"changes":{}}`, `{"changes":[{]}`, `[]`} {
+		if got := post(t, address, key, "u", session.ArchiveEnd, body); got != http.StatusUnprocessableEntity {
+			t.Errorf("%q is answered with %d", body, got)
+		}
+	}
+}
+
+// stalled is a client that reads nothing.
+type stalled struct {
+	header http.Header
+	once   sync.Once
+	begun  func()
+	over   <-chan struct{}
+}
+
+func (s *stalled) Header() http.Header { return s.header }
+func (s *stalled) WriteHeader(int)     {}
+
+func (s *stalled) Write(text []byte) (int, error) {
+	s.once.Do(s.begun)
+	<-s.over
+	runtime.KeepAlive(text)
+	return 0, io.ErrClosedPipe
+}
+
+func TestSlowReadersOfLargeEventsTakeLittleMemory(t *testing.T) {
+	const readers, size = 24, 16 << 20
+	store := open(t, inDirectory(t))
+	large := `{"id":0,"message":"` + strings.Repeat("x", size) + "\"}\n"
+	if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, Lines: []byte(large)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.End(t.Context(), "u", []byte(`{"patch":"`+strings.Repeat("x", size)+`"}`)); err != nil {
+		t.Fatal(err)
+	}
+	public, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := signed(key, session.AudienceArchive)("u")
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := archive.NewHandler(store, having("u"), func() (ed25519.PublicKey, error) { return public, nil })
+	over := make(chan struct{})
+	var begun, ended sync.WaitGroup
+	for i := range readers {
+		path := session.ArchiveRoot + "u" + []string{session.ArchiveEvents, session.ArchiveEnd}[i%2]
+		request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+		request.Header.Set(session.TokenHeader, token)
+		begun.Add(1)
+		ended.Go(func() {
+			defer func() { _ = recover() }() // what is cut off ends so
+			handler.ServeHTTP(&stalled{header: http.Header{}, begun: begun.Done, over: over}, request)
+		})
+	}
+	begun.Wait()
+	runtime.GC()
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	close(over)
+	ended.Wait()
+	if most := uint64(readers * size / 8); memory.HeapAlloc > most {
+		t.Errorf("%d readers hold %d MiB", readers, memory.HeapAlloc>>20)
+	}
+}
+
+// What is long is read in parts, and is whole all the same: wherever it is, and after others were left out.
+func TestLargeEventsAreReadWhole(t *testing.T) {
+	t.Parallel()
+	address := inDirectory(t)
+	store := open(t, address)
+	var text strings.Builder
+	for id := range 600 {
+		length := 10
+		if id%100 == 0 || id == 256 || id == 512 {
+			length = 200<<10 + id
+		}
+		fmt.Fprintf(&text, "{\"id\":%d,\"message\":\"%s\"}\n", id, strings.Repeat("x", length))
+	}
+	all := strings.SplitAfter(text.String(), "\n")
+	for from := 0; from < 600; from += 300 { // in two segments
+		part := strings.Join(all[from:from+300], "")
+		if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, From: from, Lines: []byte(part)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		for _, from := range []int{0, 1, 100, 255, 256, 257, 299, 300, 511, 512, 513, 599, 600} {
+			var got bytes.Buffer
+			if err := store.Copy(t.Context(), "u", from, &got); err != nil {
+				t.Fatal(err)
+			}
+			if want := strings.Join(all[from:], ""); got.String() != want {
+				t.Errorf("from %d there are %d bytes, want %d", from, got.Len(), len(want))
+			}
+			if got, want := ids(t, store, "u", from), fmt.Sprintf("%d-599 of %d", from, 600-from); from < 600 && got != want {
+				t.Errorf("from %d there are %s, want %s", from, got, want)
+			}
+		}
+		if err := store.End(t.Context(), "u", []byte("{}")); err != nil { // and again when they are in one
+			t.Fatal(err)
+		}
+	}
+}
