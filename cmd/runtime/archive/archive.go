@@ -161,17 +161,20 @@ func replace(file string, content io.Reader) error {
 // complete a journal that the archive has more of, as one has whose volume was brought back from a copy. One that differs from what is
 // kept is left as it is: it is another's.
 func (a *Archive) complete(ctx context.Context, file string) error {
-	text, err := os.ReadFile(file)
+	opened, err := os.Open(file)
 	if err != nil {
 		return err
 	}
-	text = text[:bytes.LastIndexByte(text, '\n')+1] // a line that was not written to its end nobody was told of
-	count := bytes.Count(text, []byte("\n"))
-	position, err := a.position(ctx, http.MethodGet, "", nil, nil)
-	if err != nil || count == 0 || position.Next <= count {
+	defer opened.Close()
+	has, err := measure(opened)
+	if err != nil {
 		return err
 	}
-	response, err := a.ask(ctx, http.MethodGet, session.ArchiveEvents, url.Values{session.ArchiveFrom: {strconv.Itoa(count - 1)}}, nil)
+	position, err := a.position(ctx, http.MethodGet, "", nil, nil)
+	if err != nil || has.count == 0 || position.Next <= has.count {
+		return err
+	}
+	response, err := a.ask(ctx, http.MethodGet, session.ArchiveEvents, url.Values{session.ArchiveFrom: {strconv.Itoa(has.count - 1)}}, nil)
 	if err != nil {
 		return err
 	}
@@ -181,14 +184,42 @@ func (a *Archive) complete(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	if !bytes.HasSuffix(text, same) || position.Journal != nameOfFirst(text) {
+	if !bytes.Equal(has.last, same) || position.Journal != session.JournalName(bytes.TrimSuffix(has.first, newline)) {
 		return nil
 	}
-	a.log.Warn("the workspace is older than the journal that was kept; going on from what was kept", "events", position.Next-count)
-	return replace(file, io.MultiReader(bytes.NewReader(text), rest))
+	a.log.Warn("the workspace is older than the journal that was kept; going on from what was kept", "events", position.Next-has.count)
+	return replace(file, io.MultiReader(io.NewSectionReader(opened, 0, has.size), rest))
 }
 
-func nameOfFirst(text []byte) string {
-	first, _, _ := bytes.Cut(text, []byte("\n"))
-	return session.JournalName(first)
+var newline = []byte("\n")
+
+// extent of a journal's file: its whole lines. A line that was not written to its end nobody was told of.
+type extent struct {
+	count       int
+	size        int64
+	first, last []byte
+}
+
+// measure a file, which may be larger than the memory of the session.
+func measure(file io.Reader) (has extent, err error) {
+	reader := bufio.NewReaderSize(file, 64<<10)
+	var line []byte
+	for {
+		part, err := reader.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case errors.Is(err, io.EOF):
+			return has, nil
+		case err != nil:
+			return has, err
+		}
+		has.count++
+		has.size += int64(len(line))
+		if has.count == 1 {
+			has.first = bytes.Clone(line)
+		}
+		has.last, line = line, has.last[:0]
+	}
 }

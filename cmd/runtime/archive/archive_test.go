@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -232,6 +233,33 @@ func TestAJournalThatIsOlderThanWhatWasKeptIsCompleted(t *testing.T) {
 		if restored.Len() != 4 {
 			t.Errorf("%s: it has %d events", torn, restored.Len())
 		}
+	}
+}
+
+func TestALargeJournalTakesLittleMemoryAtAStart(t *testing.T) {
+	const count = 64 << 10
+	k, file := newArchive(t), inFile(t)
+	out, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Repeat("x", 1<<10)
+	for id := range count {
+		if _, err := fmt.Fprintf(out, "{\"id\":%d,\"message\":\"%s\"}\n", id, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if err := k.attempt(2).Restore(t.Context(), file); err != nil {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&after)
+	if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 16 {
+		t.Errorf("it took %d MiB", took)
 	}
 }
 
