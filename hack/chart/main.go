@@ -99,6 +99,7 @@ const (
 const (
 	withArchive       condition = "{{- if $.Values.archive.enabled }}"
 	withArchiveVolume condition = "{{- if and $.Values.archive.enabled (not $.Values.archive.url) }}"
+	archiveMonitor    condition = "{{- if and $.Values.monitoring.enabled $.Values.archive.enabled }}"
 	archivePolicy     condition = "{{- if and $.Values.networkPolicy.enabled $.Values.archive.enabled }}"
 )
 
@@ -112,6 +113,8 @@ func ofArchive(object *unstructured.Unstructured, when condition) condition {
 		return withArchive
 	case "PersistentVolumeClaim":
 		return withArchiveVolume
+	case "PodMonitor":
+		return archiveMonitor
 	case "NetworkPolicy":
 		return archivePolicy
 	}

@@ -82,7 +82,7 @@ func TestWhatTheMonitorsScrapeIsThere(t *testing.T) {
 			}
 		}
 	}
-	if seen != 2 {
+	if seen != 3 {
 		t.Errorf("%d monitors", seen)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/facade/archive"
 )
@@ -129,6 +131,55 @@ func TestTheSweepGoesOnAfterWhatItCannotRead(t *testing.T) {
 	}
 	if got := ids(t, store, "b", 0); removed != 1 || got != archive.ErrNothing.Error() {
 		t.Errorf("it removed %d, and of the other there are %s", removed, got)
+	}
+}
+
+// notKept is how often something was not kept, by reason.
+func notKept(t *testing.T) map[string]float64 {
+	t.Helper()
+	families, err := metrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]float64{}
+	for _, family := range families {
+		if family.GetName() == "parley_archive_not_kept_total" {
+			for _, metric := range family.GetMetric() {
+				counts[metric.GetLabel()[0].GetValue()] = metric.GetCounter().GetValue()
+			}
+		}
+	}
+	return counts
+}
+
+func TestWhatIsNotKeptIsCounted(t *testing.T) {
+	address := inDirectory(t)
+	remoteAddress, key := served(t, open(t, address), "u v")
+	before := notKept(t)
+	if len(before) != 2 {
+		t.Errorf("before anything is counted there are %v", before)
+	}
+	// Where its directory should be is a file: nothing of it can be written.
+	if err := os.WriteFile(filepath.Join(strings.TrimPrefix(address, "file://"), "u"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		uid, path, body string
+		code            int
+	}{
+		{"u", session.ArchiveEvents + "?attempt=1&from=0&journal=" + name, string(lines(0, 1)), http.StatusServiceUnavailable},
+		{"v", session.ArchiveEvents + "?attempt=1&from=0&journal=" + name, string(lines(0, 1)), http.StatusOK},
+		{"v", session.ArchiveEnd + "?attempt=1", strings.Repeat(" ", session.MaxArchived+1), http.StatusRequestEntityTooLarge},
+	} {
+		if got := post(t, remoteAddress, key, c.uid, c.path, c.body); got != c.code {
+			t.Errorf("%s of %s is answered with %d", c.path, c.uid, got)
+		}
+	}
+	after := notKept(t)
+	for _, reason := range []string{"full", "failed"} {
+		if got := after[reason] - before[reason]; got != 1 {
+			t.Errorf("%s is counted %v times", reason, got)
+		}
 	}
 }
 

@@ -11,4 +11,9 @@ var notKept = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Help: "What sessions handed over and was not kept, by reason: full or failed. They try again after the latter.",
 }, []string{"reason"})
 
-func init() { metrics.Registry.MustRegister(notKept) }
+func init() {
+	metrics.Registry.MustRegister(notKept)
+	for _, reason := range []string{"full", "failed"} { // what begins above zero is no increase to Prometheus
+		notKept.WithLabelValues(reason)
+	}
+}
