@@ -131,8 +131,8 @@ func keepOnlyWhatIsOwned(ctx context.Context, o options, store *archive.Store, o
 		// Only with a full cache: what it lacks belongs to somebody all the same.
 		if objects.Ready(ctx) == nil {
 			removed, err := store.Sweep(ctx, func(uid string) bool {
-				found, err := objects.HasConversation(ctx, uid)
-				return found || err != nil
+				owner, err := objects.OwnerOf(ctx, uid)
+				return owner != "" || err != nil
 			}, o.archive.retention, time.Now())
 			if err != nil {
 				log.Error(err, "The archive could not be swept")

@@ -39,21 +39,23 @@ func post(t *testing.T, address string, key ed25519.PrivateKey, uid, path, body 
 	return response.StatusCode
 }
 
-func TestASessionThatSendsNothingOfWhatItAnnouncesHoldsUpNobodyElse(t *testing.T) {
+func TestSessionsThatSendNothingOfWhatTheyAnnounceHoldUpNobodyElse(t *testing.T) {
 	t.Parallel()
-	address, key := served(t, open(t, inDirectory(t)), "u v")
-	token, err := signed(key, session.AudienceArchive)("u")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 8 {
+	address, key := served(t, open(t, inDirectory(t)), "u-0 u-1 u-2 u-3 u-4 u-5 u-6 u-7 v")
+	refused := 0
+	for i := range 8 { // all of one user
+		uid := fmt.Sprintf("u-%d", i)
+		token, err := signed(key, session.AudienceArchive)(uid)
+		if err != nil {
+			t.Fatal(err)
+		}
 		conn, err := net.Dial("tcp", strings.TrimPrefix(address, "http://"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		_, err = fmt.Fprintf(conn, "POST %su%s?from=0 HTTP/1.1\r\nHost: x\r\n%s: %s\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n",
-			session.ArchiveRoot, session.ArchiveEvents, session.TokenHeader, token, session.MaxArchived)
+		_, err = fmt.Fprintf(conn, "POST %s%s%s?from=0 HTTP/1.1\r\nHost: x\r\n%s: %s\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n",
+			session.ArchiveRoot, uid, session.ArchiveEvents, session.TokenHeader, token, session.MaxArchived)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,9 +64,16 @@ func TestASessionThatSendsNothingOfWhatItAnnouncesHoldsUpNobodyElse(t *testing.T
 		if _, err := io.ReadFull(conn, line); err != nil {
 			t.Fatal(err)
 		}
-		if got := string(line); got != "HTTP/1.1 100" && got != "HTTP/1.1 429" {
+		switch got := string(line); got {
+		case "HTTP/1.1 100":
+		case "HTTP/1.1 429":
+			refused++
+		default:
 			t.Errorf("it is answered %s", got)
 		}
+	}
+	if refused != 7 {
+		t.Errorf("%d of the user's sessions are refused, want all but one", refused)
 	}
 	if got := post(t, address, key, "v", session.ArchiveEvents+"?from=0&journal="+name, string(lines(0, 3))); got != http.StatusOK {
 		t.Errorf("another session is answered %d", got)

@@ -27,9 +27,10 @@ const (
 	writeTimeout = 30 * time.Second
 )
 
-// Conversations says which there are.
+// Conversations says which there are, and whose.
 type Conversations interface {
-	HasConversation(ctx context.Context, uid string) (bool, error)
+	// OwnerOf is empty where there is none.
+	OwnerOf(ctx context.Context, uid string) (owner string, err error)
 }
 
 // Handler takes what sessions leave. It is on a port that serves nothing else.
@@ -72,10 +73,10 @@ type call struct {
 func (h *Handler) session(do func(ctx context.Context, w http.ResponseWriter, c call) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := call{Request: r, uid: r.PathValue("uid")}
-		err := h.admit(r, c.uid)
+		owner, err := h.admit(r, c.uid)
 		if err == nil && r.Method == http.MethodPost {
 			var done func()
-			if c.body, done, err = h.bodies.Read(r, c.uid); err == nil {
+			if c.body, done, err = h.bodies.Read(r, owner); err == nil {
 				defer done()
 			}
 		}
@@ -112,27 +113,28 @@ var errFrom = answer.Refuse(http.StatusUnprocessableEntity, "it is a number, of 
 // gone is answered for a conversation that was deleted: nothing more is kept of it.
 var gone = answer.Refuse(http.StatusGone, "There is no such conversation")
 
-func (h *Handler) admit(r *http.Request, uid string) error {
+// admit says whose session asks.
+func (h *Handler) admit(r *http.Request, uid string) (owner string, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTimeout)
 	defer cancel()
 	key, err := h.public()
 	if err != nil {
-		return answer.Unavailable
+		return "", answer.Unavailable
 	}
 	if session.VerifyToken(key, r.Header.Get(session.TokenHeader), session.AudienceArchive, uid, time.Now()) != nil {
-		return answer.Unauthorized
+		return "", answer.Unauthorized
 	}
-	found, err := h.conversations.HasConversation(ctx, uid)
+	owner, err = h.conversations.OwnerOf(ctx, uid)
 	switch {
 	case err != nil:
-		return answer.Unavailable
-	case !found:
-		return gone
+		return "", answer.Unavailable
+	case owner == "":
+		return "", gone
 	case r.Method != http.MethodPost:
-		return nil
+		return owner, nil
 	}
 	attempt, _ := strconv.Atoi(r.URL.Query().Get(session.ArchiveAttempt)) // those that do not say are of an older version
-	return h.store.Claim(ctx, uid, attempt)
+	return owner, h.store.Claim(ctx, uid, attempt)
 }
 
 func (h *Handler) position(ctx context.Context, w http.ResponseWriter, c call) error {

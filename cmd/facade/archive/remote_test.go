@@ -18,8 +18,12 @@ import (
 // having says which conversations there are.
 type having string
 
-func (h having) HasConversation(_ context.Context, uid string) (bool, error) {
-	return strings.Contains(string(h), uid), nil
+func (h having) OwnerOf(_ context.Context, uid string) (string, error) {
+	if !strings.Contains(string(h), uid) {
+		return "", nil
+	}
+	owner, _, _ := strings.Cut(uid, "-") // of ada-1 and ada-2 it is ada
+	return owner, nil
 }
 
 // signed makes tokens for the archive.

@@ -134,11 +134,13 @@ func (c *Cluster) ConversationsOf(ctx context.Context, user types.NamespacedName
 	return list.Items, err
 }
 
-// HasConversation says whether there is one with this UID, from the cache.
-func (c *Cluster) HasConversation(ctx context.Context, uid string) (bool, error) {
+// OwnerOf says whose conversation has this UID, from the cache; nobody's if there is none.
+func (c *Cluster) OwnerOf(ctx context.Context, uid string) (owner string, err error) {
 	var list v1alpha1.ConversationList
-	err := c.cache.List(ctx, &list, client.MatchingFields{indexUID: uid}, client.UnsafeDisableDeepCopy, client.Limit(1))
-	return len(list.Items) > 0, err
+	if err := c.cache.List(ctx, &list, client.MatchingFields{indexUID: uid}, client.UnsafeDisableDeepCopy, client.Limit(1)); err != nil || len(list.Items) == 0 {
+		return "", err
+	}
+	return list.Items[0].Namespace + "/" + list.Items[0].Spec.UserSettingsName, nil
 }
 
 // OnDeletion calls a function with the UID of each conversation that is deleted from now on.

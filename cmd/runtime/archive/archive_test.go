@@ -35,8 +35,11 @@ type keptBy struct {
 	appendCalls atomic.Int64
 }
 
-func (k *keptBy) HasConversation(context.Context, string) (bool, error) {
-	return !k.deleted.Load(), nil
+func (k *keptBy) OwnerOf(context.Context, string) (string, error) {
+	if k.deleted.Load() {
+		return "", nil
+	}
+	return "somebody", nil
 }
 
 func newArchive(t *testing.T) *keptBy {
