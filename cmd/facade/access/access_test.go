@@ -75,8 +75,8 @@ func TestBodiesUnderWorkAreBounded(t *testing.T) {
 	for _, free := range done[1:] {
 		free()
 	}
-	if len(b.users) != 0 || !b.work.TryAcquire(4*largest) {
-		t.Errorf("left over: %v", b.users)
+	if len(b.announced.users) != 0 || b.read.held != 0 || !b.work.TryAcquire(4*largest) {
+		t.Errorf("left over: %v", b.announced.users)
 	}
 }
 

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -31,22 +29,19 @@ const (
 	lingerTime  = 5 * time.Second
 )
 
-// Bodies reads the bodies of requests. What one user has under way is bounded from when it is announced. What all have is
-// bounded only once it is read: who sends slowly holds up nobody but themselves.
+// Bodies reads what users send. What one user has under way is bounded from when it is announced. What all have is bounded only
+// once it is read: who sends slowly holds up nobody but themselves.
 type Bodies struct {
-	largest int64
-	work    *semaphore.Weighted
-	read    atomic.Int64
-
-	mu    sync.Mutex
-	share int64
-	users map[string]int64
+	largest   int64
+	announced *Shares
+	read      *Shares
+	work      *semaphore.Weighted
 }
 
 // NewBodies reads bodies up to a length.
 func NewBodies(largest int64) *Bodies {
 	most := max(maxWork, userShare*largest)
-	return &Bodies{largest: largest, work: semaphore.NewWeighted(most), share: most / userShare, users: map[string]int64{}}
+	return &Bodies{largest: largest, announced: NewShares(most/userShare, 0), read: NewShares(0, maxRead), work: semaphore.NewWeighted(most)}
 }
 
 // Read a body of a user. It is JSON whatever its declared type: a form on another site could declare another, but not
@@ -59,29 +54,41 @@ func (b *Bodies) Read(r *http.Request, user string) (body []byte, done func(), e
 	case announced < 0:
 		announced = b.largest
 	}
-	if !b.add(user, announced) {
-		return nil, nil, tooFast(time.Second)
+	held := b.announced.For(user)
+	if err := held.Take(announced); err != nil {
+		return nil, nil, err
 	}
-	defer func() {
-		if err != nil {
-			b.add(user, -announced)
-		}
-	}()
 	// Who waited to be told to go on sending is told so now.
 	r.Header.Del("Expect")
-	counted := &countedReader{Reader: http.MaxBytesReader(nil, r.Body, b.largest), all: &b.read}
-	defer counted.forget()
-	body, err = io.ReadAll(counted)
+	return b.take(r.Context(), r.Body, held)
+}
+
+// ReadFrame of a user's socket, which is not announced: it counts as it comes. Done is as that of Read.
+func (b *Bodies) ReadFrame(ctx context.Context, frame io.Reader, user string) (body []byte, done func(), err error) {
+	held := b.announced.For(user)
+	return b.take(ctx, held.Reader(frame), held)
+}
+
+// take what is announced as held.
+func (b *Bodies) take(ctx context.Context, from io.Reader, held *Held) (body []byte, done func(), err error) {
+	defer func() {
+		if err != nil {
+			held.Release()
+		}
+	}()
+	read := b.read.For(held.user)
+	defer read.Release()
+	body, err = io.ReadAll(read.Reader(http.MaxBytesReader(nil, io.NopCloser(from), b.largest)))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
 		return nil, nil, answer.TooLarge
-	case errors.Is(err, errTooMuch):
-		return nil, nil, overloaded
+	case errors.Is(err, overloaded), errors.Is(err, tooMuch):
+		return nil, nil, err
 	case err != nil:
 		return nil, nil, answer.Refuse(http.StatusBadRequest, "The body could not be read")
 	}
-	waiting, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), WorkPatience)
+	waiting, cancel := context.WithTimeout(context.WithoutCancel(ctx), WorkPatience)
 	defer cancel()
 	size := int64(len(body))
 	if b.work.Acquire(waiting, size) != nil {
@@ -89,45 +96,9 @@ func (b *Bodies) Read(r *http.Request, user string) (body []byte, done func(), e
 	}
 	return body, func() {
 		b.work.Release(size)
-		b.add(user, -announced)
+		held.Release()
 	}, nil
 }
-
-// add to what a user has under way, unless it becomes more than their share.
-func (b *Bodies) add(user string, size int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if size > 0 && b.users[user]+size > b.share {
-		return false
-	}
-	if b.users[user] += size; b.users[user] == 0 {
-		delete(b.users, user)
-	}
-	return true
-}
-
-var (
-	overloaded = answer.Later(http.StatusServiceUnavailable, "Too many requests are under way; try again", time.Second)
-	errTooMuch = errors.New("too much is being read")
-)
-
-// countedReader counts what was really sent: a body that is only announced takes no memory.
-type countedReader struct {
-	io.Reader
-	all  *atomic.Int64
-	mine int64
-}
-
-func (c *countedReader) Read(p []byte) (int, error) {
-	n, err := c.Reader.Read(p)
-	c.mine += int64(n)
-	if c.all.Add(int64(n)) > maxRead {
-		return n, errTooMuch
-	}
-	return n, err
-}
-
-func (c *countedReader) forget() { c.all.Add(-c.mine) }
 
 // TurnAway a client before its body is read to the end: answer, and then read on for a bounded amount and time, so that it
 // gets to read the answer. Many clients do not until they have sent everything.

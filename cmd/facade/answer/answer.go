@@ -99,16 +99,24 @@ func Write(w http.ResponseWriter, body any, err error) {
 	if created, is := body.(Created); is {
 		code, body = http.StatusCreated, created.Body
 	}
+	text, isText := body.(json.RawMessage) // which is not held twice more
+	if !isText {
+		var err error
+		if text, err = encode(body); err != nil {
+			code = http.StatusInternalServerError
+			text, _ = encode(internalFailed.Body)
+		}
+	}
+	// With its length the answer is complete as soon as it is sent.
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+	w.WriteHeader(code)
+	_, _ = w.Write(text) // the client is gone; nobody is left to tell
+}
+
+func encode(body any) ([]byte, error) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(body); err != nil {
-		code = http.StatusInternalServerError
-		text.Reset()
-		_ = encoder.Encode(internalFailed.Body)
-	}
-	// With its length the answer is complete as soon as it is sent.
-	w.Header().Set("Content-Length", strconv.Itoa(text.Len()))
-	w.WriteHeader(code)
-	_, _ = w.Write(text.Bytes()) // the client is gone; nobody is left to tell
+	err := encoder.Encode(body)
+	return text.Bytes(), err
 }

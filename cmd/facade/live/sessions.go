@@ -2,6 +2,7 @@ package live
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,11 +12,11 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
 )
 
@@ -25,8 +26,8 @@ const (
 	headTimeout = 12 * time.Second
 	// silence is how long a session may say nothing while it answers. In a stream it gives a sign of life more than twice in that time.
 	silence = 40 * time.Second
-	// maxEvent bounds one event of a stream; those of a session are smaller.
-	maxEvent = 17 << 20
+	// MaxAnswer bounds what a session answers with at once: one event, or a file before and now. Those of a session are smaller.
+	MaxAnswer = 17 << 20
 )
 
 // What a session that cannot be asked is answered with.
@@ -34,6 +35,7 @@ var (
 	NotRunning = answer.Refuse(http.StatusConflict, "The conversation is not running: start it first")
 	Starting   = answer.Later(http.StatusServiceUnavailable, "The session is starting; try again", time.Second)
 	silent     = answer.Later(http.StatusServiceUnavailable, "The session does not answer; try again", 2*time.Second)
+	tooLarge   = answer.Refuse(http.StatusRequestEntityTooLarge, "What the session answers is too large")
 )
 
 // Sessions speaks with running sessions. What they answer is not trusted: a user may have chosen the image.
@@ -64,6 +66,15 @@ type Call struct {
 	Body         io.Reader
 	// Type of the body.
 	Type string
+	// Held counts what is read of the answer.
+	Held *access.Held
+}
+
+func (c Call) counted(answer io.Reader) io.Reader {
+	if c.Held == nil {
+		return answer
+	}
+	return c.Held.Reader(answer)
 }
 
 // Running says why a conversation's session cannot be asked.
@@ -164,16 +175,25 @@ func (s *Sessions) Read(ctx context.Context, c *v1alpha1.Conversation, call Call
 		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(response.Body, most+1))
+	text, err := io.ReadAll(call.counted(io.LimitReader(response.Body, most+1)))
 	switch {
 	case err != nil:
-		return nil, silent
+		return nil, refusalOr(err, silent)
 	case int64(len(text)) > most:
-		return nil, answer.Refuse(http.StatusRequestEntityTooLarge, "What the session answers is too large")
+		return nil, tooLarge
 	case !json.Valid(text):
 		return nil, silent
 	}
 	return text, nil
+}
+
+// refusalOr is an error that says why itself, or else another one.
+func refusalOr(err, other error) error {
+	var refusal *answer.Refusal
+	if errors.As(err, &refusal) {
+		return refusal
+	}
+	return other
 }
 
 // Event of a stream.
@@ -182,34 +202,36 @@ type Event struct {
 	Data json.RawMessage
 }
 
-// Follow the events of a session after one, and call take for each. It ends with take's error, or when the session ends. alive is
-// called for its signs of life.
-func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, take func(Event) error, alive func() error) error {
+// Follow the events of a session after one, and call take for each. It ends with take's error, when the session ends, or when a large
+// event finds no room. alive is called for its signs of life.
+func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, held *access.Held, take func(Event) error, alive func() error) error {
 	response, err := s.Ask(ctx, c, Call{Method: http.MethodGet, Path: session.StreamPath, Query: url.Values{"after": {strconv.Itoa(after)}}})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
+	defer held.Release()
 	lines := bufio.NewReaderSize(response.Body, 32<<10)
 	event := Event{ID: -1}
 	for {
-		line, err := readLine(lines)
+		line, err := readLine(lines, held)
 		if err != nil {
 			return cause(ctx, err)
 		}
-		switch name, value, _ := strings.Cut(line, ": "); name {
+		switch name, value, _ := bytes.Cut(line, []byte(": ")); string(name) {
 		case "id":
-			if event.ID, err = strconv.Atoi(value); err != nil {
+			if event.ID, err = strconv.Atoi(string(value)); err != nil {
 				return fmt.Errorf("an event without a number: %w", silent)
 			}
 		case "data":
-			event.Data = json.RawMessage(value)
+			event.Data = value
 		case "":
-			if line != "" { // a comment
+			if len(line) > 0 { // a comment
 				err = alive()
 			} else if event.Data != nil {
 				err = take(event)
 				event = Event{ID: -1}
+				held.Release()
 			}
 		}
 		if err != nil {
@@ -225,19 +247,23 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-func readLine(reader *bufio.Reader) (string, error) {
+// readLine counts what is longer than the reader's own buffer.
+func readLine(reader *bufio.Reader, held *access.Held) ([]byte, error) {
 	var line []byte
 	for {
 		part, err := reader.ReadSlice('\n')
 		line = append(line, part...)
 		switch {
-		case len(line) > maxEvent:
-			return "", errors.New("an event is too large")
+		case len(line) > MaxAnswer:
+			return nil, errors.New("an event is too large")
 		case errors.Is(err, bufio.ErrBufferFull):
+			if err := held.Take(int64(len(part))); err != nil {
+				return nil, err
+			}
 			continue
 		case err != nil:
-			return "", err
+			return nil, err
 		}
-		return strings.TrimRight(string(line), "\r\n"), nil
+		return bytes.TrimRight(line, "\r\n"), nil
 	}
 }

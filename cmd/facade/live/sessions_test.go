@@ -11,6 +11,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
 )
 
@@ -64,7 +65,7 @@ func TestAStreamThatSaysNothingEnds(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if err := s.Follow(ctx, c, -1, take, func() error { return nil }); err == nil || ctx.Err() != nil || events != 1 {
+	if err := s.Follow(ctx, c, -1, access.NewShares(0, 0).For("ada"), take, func() error { return nil }); err == nil || ctx.Err() != nil || events != 1 {
 		t.Errorf("after %d events: %v", events, err)
 	}
 }

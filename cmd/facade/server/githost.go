@@ -8,7 +8,6 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/live"
@@ -28,7 +27,7 @@ func (s *server) hostOperations() map[string]map[string]operation {
 			for _, name := range names {
 				query.Set(name, r.URL.Query().Get(name))
 			}
-			return s.askHost(ctx, r.user, path, query)
+			return s.askHost(ctx, r, path, query)
 		}}}
 	}
 	nothing := map[string]operation{"GET": {do: func(context.Context, request) (any, error) { return []string{}, nil }}}
@@ -44,11 +43,11 @@ func (s *server) hostOperations() map[string]map[string]operation {
 }
 
 // askHost through a session. Without any token there is no host to ask, and nothing that it could know.
-func (s *server) askHost(ctx context.Context, u *access.User, path string, query url.Values) (any, error) {
-	if !hasToken(u.Settings) {
+func (s *server) askHost(ctx context.Context, r request, path string, query url.Values) (any, error) {
+	if !hasToken(r.user.Settings) {
 		return []string{}, nil
 	}
-	all, err := s.cluster.ConversationsOf(ctx, u.Key())
+	all, err := s.cluster.ConversationsOf(ctx, r.user.Key())
 	if err != nil {
 		return nil, cluster.Refusal(ctx, err, nil)
 	}
@@ -60,7 +59,7 @@ func (s *server) askHost(ctx context.Context, u *access.User, path string, query
 		}
 		asked++
 		var known json.RawMessage
-		if known, err = s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: path, Query: query}, maxAnswer); err == nil {
+		if known, err = s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: path, Query: query, Held: r.held}, live.MaxAnswer); err == nil {
 			return known, nil
 		}
 		if answer.CodeOf(err) == http.StatusFailedDependency { // this one has no token
@@ -73,7 +72,7 @@ func (s *server) askHost(ctx context.Context, u *access.User, path string, query
 // userInfo is who the user is: at the git host where that can be asked, else as the settings say.
 func (s *server) userInfo(ctx context.Context, r request) (any, error) {
 	if hasToken(r.user.Settings) {
-		if known, err := s.askHost(ctx, r.user, session.GitUserPath, nil); err == nil {
+		if known, err := s.askHost(ctx, r, session.GitUserPath, nil); err == nil {
 			return known, nil
 		}
 	}

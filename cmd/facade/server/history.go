@@ -14,12 +14,13 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
 	"github.com/parley-dev/parley/cmd/facade/archive"
 	"github.com/parley-dev/parley/cmd/facade/live"
 )
 
-const usualLimit, maxLimit = 20, 100
+const usualLimit, maxLimit = 20, live.MaxEvents
 
 // eventRange is what a client wants of the events.
 type eventRange struct {
@@ -68,24 +69,21 @@ func (s *server) isOver(c *v1alpha1.Conversation) bool {
 	return s.options.Archive != nil && errors.Is(live.Running(c), live.NotRunning)
 }
 
-// page of the events, of the session or of what it left.
-func (s *server) page(ctx context.Context, c *v1alpha1.Conversation, r eventRange) (*session.EventPage, error) {
+// page of the events, of the session or of what it left. It may be shorter than its limit where events are large: what is left then
+// comes with the next.
+func (s *server) page(ctx context.Context, c *v1alpha1.Conversation, held *access.Held, r eventRange) (*session.EventPage, error) {
 	if s.isOver(c) {
-		return s.archivedPage(ctx, c, r)
+		return s.archivedPage(ctx, c, held, r)
 	}
-	text, err := s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.EventsPath, Query: r.query()}, maxAnswer)
+	return s.sessions.Page(ctx, c, live.Call{Method: http.MethodGet, Path: session.EventsPath, Query: r.query(), Held: held}, maxPage)
+}
+
+func (s *server) archivedPage(ctx context.Context, c *v1alpha1.Conversation, held *access.Held, r eventRange) (*session.EventPage, error) {
+	done, err := s.turns.Take(ctx, held.User())
 	if err != nil {
 		return nil, err
 	}
-	page := &session.EventPage{}
-	if err := json.Unmarshal(text, page); err != nil {
-		return nil, answer.Unavailable
-	}
-	return page, nil
-}
-
-// archivedPage may be shorter than its limit where events are large: what is left then comes with the next.
-func (s *server) archivedPage(ctx context.Context, c *v1alpha1.Conversation, r eventRange) (*session.EventPage, error) {
+	defer done()
 	page := &session.EventPage{Events: []json.RawMessage{}}
 	from, size := r.start, 0
 	if r.reverse { // ids have no gaps: the last ones are found without reading those before
@@ -103,21 +101,29 @@ func (s *server) archivedPage(ctx context.Context, c *v1alpha1.Conversation, r e
 			return page, nil
 		}
 	}
-	err := s.options.Archive.Events(ctx, string(c.UID), from, func(id int, event json.RawMessage) bool {
+	var refused error
+	err = s.options.Archive.Events(ctx, string(c.UID), from, func(id int, event json.RawMessage) bool {
 		switch {
 		case r.end >= 0 && id > r.end:
 			return false
-		case !r.reverse && (len(page.Events) == r.limit || len(page.Events) > 0 && size+len(event) > maxAnswer):
+		case !r.reverse && (len(page.Events) == r.limit || len(page.Events) > 0 && size+len(event) > maxPage):
 			page.HasMore = true
 			return false
 		}
-		page.Events, size = append(page.Events, event), size+len(event)
-		for ; size > maxAnswer && len(page.Events) > 1; page.HasMore = true { // the last ones are wanted
+		for ; size+len(event) > maxPage && len(page.Events) > 0; page.HasMore = true { // the last ones are wanted
+			_ = held.Take(-int64(len(page.Events[0])))
 			page.Events, size = page.Events[1:], size-len(page.Events[0])
 		}
+		if refused = held.Take(int64(len(event))); refused != nil {
+			return false
+		}
+		page.Events, size = append(page.Events, event), size+len(event)
 		return true
 	})
-	if err != nil && !errors.Is(err, archive.ErrNothing) {
+	switch {
+	case refused != nil:
+		return nil, refused
+	case err != nil && !errors.Is(err, archive.ErrNothing):
 		return nil, unavailable(ctx, err)
 	}
 	if r.reverse {
@@ -126,18 +132,30 @@ func (s *server) archivedPage(ctx context.Context, c *v1alpha1.Conversation, r e
 	return page, nil
 }
 
-// ending of a conversation that is over.
-func (s *server) ending(ctx context.Context, c *v1alpha1.Conversation) (*session.Ending, error) {
+// ending of a conversation that is over. It is large, and who reads it keeps little of it.
+func (s *server) ending(ctx context.Context, c *v1alpha1.Conversation, user string) (*session.Ending, error) {
+	done, err := s.turns.Take(ctx, user)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	ending, err := s.options.Archive.Ending(ctx, string(c.UID))
 	switch {
 	case errors.Is(err, archive.ErrNothing):
 		return nil, live.NotRunning
 	case err != nil:
 		return nil, unavailable(ctx, err)
-	case !ending.Repository:
-		return nil, &answer.Refusal{Code: http.StatusNotFound, Body: map[string]string{"error": "Not a git repository"}}
 	}
 	return ending, nil
+}
+
+// changed is the ending of a conversation about a repository.
+func (s *server) changed(ctx context.Context, c *v1alpha1.Conversation, user string) (*session.Ending, error) {
+	ending, err := s.ending(ctx, c, user)
+	if err == nil && !ending.Repository {
+		return nil, &answer.Refusal{Code: http.StatusNotFound, Body: map[string]string{"error": "Not a git repository"}}
+	}
+	return ending, err
 }
 
 // usage of the model: of the session, or of what it left. A session that left nothing used nothing that is known of.
@@ -147,14 +165,14 @@ func (s *server) usage(ctx context.Context, r request) (any, error) {
 		return nil, err
 	}
 	if !s.isOver(c) {
-		return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.UsagePath}, maxAnswer)
+		return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.UsagePath, Held: r.held}, live.MaxAnswer)
 	}
-	ending, err := s.options.Archive.Ending(ctx, string(c.UID))
+	ending, err := s.ending(ctx, c, r.held.User())
 	switch {
-	case errors.Is(err, archive.ErrNothing):
+	case errors.Is(err, live.NotRunning):
 		return session.Usage{}, nil
 	case err != nil:
-		return nil, unavailable(ctx, err)
+		return nil, err
 	}
 	return session.Usage{Calls: ending.Calls, InputTokens: ending.InputTokens, OutputTokens: ending.OutputTokens, Cost: ending.Cost}, nil
 }
@@ -171,17 +189,17 @@ func (s *server) changes(ctx context.Context, r request) (any, error) {
 		return nil, err
 	}
 	if !s.isOver(c) {
-		return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.ChangesPath}, maxAnswer)
+		return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.ChangesPath, Held: r.held}, live.MaxAnswer)
 	}
-	ending, err := s.ending(ctx, c)
+	ending, err := s.changed(ctx, c, r.held.User())
 	if err != nil {
 		return nil, err
 	}
-	list := []change{}
+	list, size := []change{}, 0
 	for _, file := range ending.Changes {
-		list = append(list, change{file.Status, file.Path})
+		list, size = append(list, change{file.Status, file.Path}), size+len(file.Status)+len(file.Path)
 	}
-	return list, nil
+	return list, r.held.Take(int64(size))
 }
 
 func (s *server) diff(ctx context.Context, r request) (any, error) {
@@ -191,9 +209,9 @@ func (s *server) diff(ctx context.Context, r request) (any, error) {
 	}
 	path := r.URL.Query().Get("path")
 	if !s.isOver(c) {
-		return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.DiffPath, Query: url.Values{"path": {path}}}, maxAnswer)
+		return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.DiffPath, Query: url.Values{"path": {path}}, Held: r.held}, live.MaxAnswer)
 	}
-	ending, err := s.ending(ctx, c)
+	ending, err := s.changed(ctx, c, r.held.User())
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +220,7 @@ func (s *server) diff(ctx context.Context, r request) (any, error) {
 			return nil, answer.Refuse(http.StatusUnsupportedMediaType, "the file is binary or was too large to be kept")
 		}
 		if file.Path == path {
-			return file.Diff, nil
+			return file.Diff, r.held.Take(int64(len(file.Diff.Original) + len(file.Diff.Modified)))
 		}
 	}
 	return nil, answer.Refuse(http.StatusNotFound, "path: there is no such file among the changes")
@@ -214,9 +232,17 @@ func (s *server) patch(w http.ResponseWriter, r request) error {
 	if err != nil {
 		return err
 	}
+	done, err := s.streams.Take(r.held.User()) // it takes as long as a stream may
+	if err != nil {
+		return err
+	}
+	defer done()
 	var text io.Reader
 	if s.isOver(c) {
-		ending, err := s.ending(r.Context(), c)
+		ending, err := s.changed(r.Context(), c, r.held.User())
+		if err == nil {
+			err = r.held.Take(int64(len(ending.Patch)))
+		}
 		if err != nil {
 			return err
 		}

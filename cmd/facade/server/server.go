@@ -32,6 +32,13 @@ const (
 	requestTimeout = 15 * time.Second
 	// answerTimeout bounds how long a client may take to read its answer, after that.
 	answerTimeout = 15 * time.Second
+
+	// maxHeld is how many bytes of answers are held at once, and userHeld those of one user: the largest event, and pages beside it.
+	// What is held is there about three times, until it is sent.
+	maxHeld  = 64 << 20
+	userHeld = 20 << 20
+	// archiveTurns is how many read the archive at a time: what comes of it is large at worst, and known only when it is there.
+	archiveTurns = 3
 )
 
 // Options of the HTTP operations.
@@ -77,6 +84,8 @@ type server struct {
 	metrics       *metrics
 	limits        *access.Limits
 	bodies        *access.Bodies
+	answers       *access.Shares
+	turns         *access.Turns
 	settings      *settings.Store
 	conversations *conversations.Service
 	sessions      *live.Sessions
@@ -103,6 +112,8 @@ func New(c Cluster, options Options, registry prometheus.Registerer) *Handler {
 		metrics:       newMetrics(registry),
 		limits:        access.NewLimits(options.UserRate, options.UserBurst),
 		bodies:        access.NewBodies(options.MaxBodyBytes),
+		answers:       access.NewShares(userHeld, maxHeld),
+		turns:         access.NewTurns(archiveTurns),
 		settings:      &settings.Store{Cluster: c},
 		conversations: &conversations.Service{Cluster: c},
 		sessions:      live.NewSessions(signer),
@@ -125,6 +136,8 @@ type request struct {
 	shown access.Credential
 	// body of an operation that reads it.
 	body []byte
+	// held is what is held of the answer, until that is sent.
+	held *access.Held
 }
 
 func (r request) id() string { return r.PathValue("id") }
@@ -231,6 +244,8 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 			access.TurnAway(w, r, err)
 			return
 		}
+		req.held = s.answers.For(string(u.UID))
+		defer req.held.Release()
 		if o.serve != nil {
 			if err := o.serve(w, req); err != nil {
 				access.TurnAway(w, r, err)

@@ -1,23 +1,26 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
 	"github.com/parley-dev/parley/cmd/facade/live"
 )
 
 const (
-	// maxAnswer bounds what a session answers with at once: a hundred events, or a file before and now.
-	maxAnswer = 32 << 20
+	// maxPage is how large a page of events becomes; an event that is larger comes alone.
+	maxPage = 4 << 20
 	// maxUploads bounds what a user sends into a session at once.
 	maxUploads = 64 << 20
 )
@@ -66,7 +69,7 @@ func (s *server) ask(ctx context.Context, r request, path string, names ...strin
 	for i := 0; i < len(names); i += 2 {
 		query.Set(names[i+1], r.URL.Query().Get(names[i]))
 	}
-	return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: path, Query: query}, maxAnswer)
+	return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: path, Query: query, Held: r.held}, live.MaxAnswer)
 }
 
 // events by range.
@@ -79,7 +82,28 @@ func (s *server) events(ctx context.Context, r request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.page(ctx, c, wanted)
+	page, err := s.page(ctx, c, r.held, wanted)
+	if err != nil {
+		return nil, err
+	}
+	return textOf(page), nil
+}
+
+// textOf a page. An encoder would hold its events twice more.
+func textOf(page *session.EventPage) json.RawMessage {
+	const begin, end = `{"events":[`, `],"has_more":`
+	size := len(begin) + len(end) + len("false}\n")
+	for _, event := range page.Events {
+		size += len(event) + 1
+	}
+	text := append(make([]byte, 0, size), begin...)
+	for i, event := range page.Events {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = append(text, event...)
+	}
+	return append(strconv.AppendBool(append(text, end...), page.HasMore), "}\n"...)
 }
 
 // message is the short way to say something.
@@ -101,7 +125,7 @@ func (s *server) send(ctx context.Context, r request, body []byte) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	return s.sendTo(ctx, c, body)
+	return s.sendTo(ctx, c, r.held, body)
 }
 
 func (s *server) config(ctx context.Context, r request) (any, error) {
@@ -158,7 +182,7 @@ func (s *server) upload(w http.ResponseWriter, r request) error {
 	// A session that does not take the files ends it too: nobody reads from the client then.
 	ctx, cancel := context.WithTimeout(r.Context(), uploadTimeout)
 	defer cancel()
-	result, err := s.sessions.Read(ctx, c, live.Call{Method: http.MethodPost, Path: session.FilesPath, Body: body, Type: r.Header.Get("Content-Type")}, maxAnswer)
+	result, err := s.sessions.Read(ctx, c, live.Call{Method: http.MethodPost, Path: session.FilesPath, Body: body, Type: r.Header.Get("Content-Type"), Held: r.held}, live.MaxAnswer)
 	if err != nil {
 		return err
 	}
@@ -166,6 +190,7 @@ func (s *server) upload(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *server) sendTo(ctx context.Context, c *v1alpha1.Conversation, body []byte) (any, error) {
-	return s.sessions.Read(ctx, c, live.Call{Method: http.MethodPost, Path: session.EventsPath, Body: bytesReader(body), Type: "application/json"}, maxAnswer)
+func (s *server) sendTo(ctx context.Context, c *v1alpha1.Conversation, held *access.Held, body []byte) (any, error) {
+	call := live.Call{Method: http.MethodPost, Path: session.EventsPath, Body: bytes.NewReader(body), Type: "application/json", Held: held}
+	return s.sessions.Read(ctx, c, call, live.MaxAnswer)
 }

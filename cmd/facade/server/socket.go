@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -83,8 +84,10 @@ type watched struct {
 }
 
 func (w *watched) Backlog(ctx context.Context, after int, visit func(socket.Event) error) error {
+	held := w.answers.For(string(w.user.UID))
+	defer held.Release()
 	for next := after + 1; ; {
-		page, err := w.page(ctx, w.conversation, eventRange{start: next, end: -1, limit: maxLimit})
+		page, err := w.nextPage(ctx, w.conversation, held, next)
 		if err != nil {
 			return err
 		}
@@ -100,17 +103,26 @@ func (w *watched) Backlog(ctx context.Context, after int, visit func(socket.Even
 }
 
 func (w *watched) Follow(ctx context.Context, after int, visit func(socket.Event) error) error {
-	return w.sessions.Follow(ctx, w.conversation, after, func(e live.Event) error { return visit(socket.Event(e)) }, func() error { return nil })
+	held := w.answers.For(string(w.user.UID))
+	return w.sessions.Follow(ctx, w.conversation, after, held, func(e live.Event) error { return visit(socket.Event(e)) }, func() error { return nil })
 }
 
-// Send what the user does, at the rate of their requests.
+// Count what the user sends as one of their requests.
+func (w *watched) Count() error { return told(w.limits.Take(string(w.user.UID))) }
+
+// Receive what the user sends, within what may be under way of bodies.
+func (w *watched) Receive(ctx context.Context, from io.Reader) (frame []byte, done func(), err error) {
+	frame, done, err = w.bodies.ReadFrame(ctx, from, string(w.user.UID))
+	return frame, done, told(err)
+}
+
+// Send what the user does.
 func (w *watched) Send(ctx context.Context, action json.RawMessage) error {
-	if err := w.limits.Take(string(w.user.UID)); err != nil {
-		return told(err)
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
-	_, err := w.sendTo(ctx, w.conversation, action)
+	held := w.answers.For(string(w.user.UID))
+	defer held.Release()
+	_, err := w.sendTo(ctx, w.conversation, held, action)
 	return told(err)
 }
 

@@ -2,7 +2,6 @@ package server
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,12 +13,12 @@ import (
 
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/parley-dev/parley/cmd/facade/archive"
-
 	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/archive"
 	"github.com/parley-dev/parley/cmd/facade/live"
 )
 
@@ -31,8 +30,6 @@ const (
 	// checkEvery is how often it is looked whether who follows a stream still may.
 	checkEvery = 15 * time.Second
 )
-
-func bytesReader(body []byte) io.Reader { return bytes.NewReader(body) }
 
 // patientWriter gives each piece its time, and sends it at once.
 type patientWriter struct {
@@ -78,8 +75,8 @@ func (s *server) following(r *http.Request, u *access.User, shown access.Credent
 			if errors.Is(err, answer.Unauthorized) || err == nil && now.UID != u.UID {
 				cancel(errGone)
 			}
-			found, err := s.conversations.Find(ctx, u, c.Name)
-			if answer.CodeOf(err) == http.StatusNotFound && err != nil || err == nil && found.UID != c.UID {
+			switch found, err := s.conversations.Find(ctx, u, c.Name); {
+			case err == nil && found.UID != c.UID, answer.CodeOf(err) == http.StatusNotFound:
 				cancel(errGone)
 			}
 		}
@@ -122,13 +119,13 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 		return err
 	}
 	if s.isOver(c) {
-		if err := s.archivedEvents(ctx, c, after, send); err != nil {
+		if err := s.archivedEvents(ctx, c, r.held, after, send); err != nil {
 			return err
 		}
 		begin()
 		return nil
 	}
-	err = s.sessions.Follow(ctx, c, after, send, func() error {
+	err = s.sessions.Follow(ctx, c, after, r.held, send, func() error {
 		begin()
 		_, err := io.WriteString(out, ": alive\n\n")
 		return err
@@ -161,17 +158,22 @@ func (s *server) trajectory(w http.ResponseWriter, r request) error {
 	if err != nil {
 		return err
 	}
+	done, err := s.streams.Take(r.held.User()) // it takes as long as a stream may
+	if err != nil {
+		return err
+	}
+	defer done()
 	out := bufio.NewWriterSize(newPatientWriter(w), 32<<10)
 	if text := r.URL.Query().Get("earlier"); text != "" {
-		return s.earlierTrajectory(r.Context(), w, out, c, text)
+		return s.earlierTrajectory(r, w, out, c, text)
 	}
 	if s.isOver(c) {
 		return s.archivedTrajectory(w, out, func(send func(live.Event) error) error {
-			return s.archivedEvents(r.Context(), c, -1, send)
+			return s.archivedEvents(r.Context(), c, r.held, -1, send)
 		})
 	}
 	for next, first := 0, true; ; first = false {
-		page, err := s.page(r.Context(), c, eventRange{start: next, end: -1, limit: maxLimit})
+		page, err := s.nextPage(r.Context(), c, r.held, next)
 		if err != nil {
 			if first {
 				return err
@@ -202,9 +204,19 @@ func (s *server) trajectory(w http.ResponseWriter, r request) error {
 	}
 }
 
+// nextPage of many that are read one after the other, instead of the one before. Who waits for room holds nothing meanwhile.
+func (s *server) nextPage(ctx context.Context, c *v1alpha1.Conversation, held *access.Held, start int) (page *session.EventPage, err error) {
+	err = access.Patiently(ctx, func() (err error) {
+		held.Release()
+		page, err = s.page(ctx, c, held, eventRange{start: start, end: -1, limit: maxLimit})
+		return err
+	})
+	return page, err
+}
+
 // archivedEvents are those that a session left, after one. An error is returned only if none was sent.
-func (s *server) archivedEvents(ctx context.Context, c *v1alpha1.Conversation, after int, send func(live.Event) error) error {
-	return sent(ctx, send, func(visit func(id int, event json.RawMessage) bool) error {
+func (s *server) archivedEvents(ctx context.Context, c *v1alpha1.Conversation, held *access.Held, after int, send func(live.Event) error) error {
+	return s.sent(ctx, held, send, func(visit func(id int, event json.RawMessage) bool) error {
 		err := s.options.Archive.Events(ctx, string(c.UID), after+1, visit)
 		if errors.Is(err, archive.ErrNothing) {
 			return nil
@@ -214,7 +226,7 @@ func (s *server) archivedEvents(ctx context.Context, c *v1alpha1.Conversation, a
 }
 
 // earlierTrajectory is that of a journal which the session could not go on from: 1 is the last of them.
-func (s *server) earlierTrajectory(ctx context.Context, w http.ResponseWriter, out *bufio.Writer, c *v1alpha1.Conversation, text string) error {
+func (s *server) earlierTrajectory(r request, w http.ResponseWriter, out *bufio.Writer, c *v1alpha1.Conversation, text string) error {
 	number, err := strconv.Atoi(text)
 	if err != nil || number < 1 {
 		return answer.Invalid(rest.Detail{Type: "int_parsing", Loc: rest.Location{"query", "earlier"}, Msg: "Input should be a number from 1 on"})
@@ -223,23 +235,47 @@ func (s *server) earlierTrajectory(ctx context.Context, w http.ResponseWriter, o
 		return answer.NotFound
 	}
 	return s.archivedTrajectory(w, out, func(send func(live.Event) error) error {
-		return sent(ctx, send, func(visit func(id int, event json.RawMessage) bool) error {
-			return s.options.Archive.Earlier(ctx, string(c.UID), number, visit)
+		return s.sent(r.Context(), r.held, send, func(visit func(id int, event json.RawMessage) bool) error {
+			return s.options.Archive.Earlier(r.Context(), string(c.UID), number, visit)
 		})
 	})
 }
 
-// sent events, as they are read. An error is returned only if none was sent.
-func sent(ctx context.Context, send func(live.Event) error, read func(visit func(id int, event json.RawMessage) bool) error) error {
-	begun, failed := false, error(nil)
+// sent events, as they are read. They are read in turns, and sent between them, however long a client takes. What is held is as large
+// as the largest of them: so is what they are read with, to the end. An error is returned only if none was sent.
+func (s *server) sent(ctx context.Context, held *access.Held, send func(live.Event) error, read func(visit func(id int, event json.RawMessage) bool) error) error {
+	done, begun, failed := func() {}, false, error(nil)
+	turn := func() (err error) {
+		over, err := s.turns.Take(ctx, held.User())
+		if err == nil {
+			done = func() { over(); done = func() {} }
+		}
+		return err
+	}
+	if err := turn(); err != nil {
+		return err
+	}
+	defer func() { done() }()
 	err := read(func(id int, event json.RawMessage) bool {
-		begun = true
-		failed = send(live.Event{ID: id, Data: event})
+		done()
+		take := func() error { return held.Grow(int64(len(event))) }
+		if failed = take(); begun && failed != nil { // who was sent nothing yet is told so at once
+			failed = access.Patiently(ctx, take)
+		}
+		if failed == nil {
+			begun = true
+			failed = send(live.Event{ID: id, Data: event})
+		}
+		if failed == nil {
+			failed = turn()
+		}
 		return failed == nil
 	})
 	switch {
-	case failed != nil, err != nil && begun:
+	case begun && (failed != nil || err != nil):
 		panic(http.ErrAbortHandler) // who reads it must see that it is not whole
+	case failed != nil:
+		return failed
 	case errors.Is(err, archive.ErrNothing):
 		return answer.NotFound
 	case err != nil:

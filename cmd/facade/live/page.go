@@ -1,0 +1,119 @@
+package live
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+const (
+	// MaxEvents is how many events a page has at most.
+	MaxEvents = 100
+	// tail is how much is read behind an event that is larger than a page: as a rule the end of the answer, and whether there are more.
+	tail = 64 << 10
+)
+
+// errFull says that a page has no room for more.
+var errFull = errors.New("the page is full")
+
+// Page of a session's events. It ends early where it would grow larger than most, with what is left for the next one; an event that
+// is larger comes alone. Little more than that is read of what a session sends.
+func (s *Sessions) Page(ctx context.Context, c *v1alpha1.Conversation, call Call, most int64) (*session.EventPage, error) {
+	response, err := s.Ask(ctx, c, call)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	text := &pageReader{from: call.counted(response.Body), most: MaxAnswer}
+	page, err := readPage(text, most)
+	switch {
+	case errors.Is(err, errFull) && page != nil:
+		page.HasMore = true
+		return page, nil
+	case errors.Is(err, errFull):
+		return nil, tooLarge
+	case err != nil:
+		return nil, refusalOr(err, silent)
+	}
+	return page, nil
+}
+
+// pageReader ends a page that is full.
+type pageReader struct {
+	from       io.Reader
+	read, most int64
+}
+
+func (p *pageReader) Read(b []byte) (int, error) {
+	if p.read >= p.most {
+		return 0, errFull
+	}
+	n, err := p.from.Read(b[:min(int64(len(b)), p.most-p.read)])
+	p.read += int64(n)
+	return n, err
+}
+
+// readPage returns what it has with errFull, if that is anything.
+func readPage(text *pageReader, most int64) (*session.EventPage, error) {
+	page := &session.EventPage{Events: []json.RawMessage{}}
+	decoder := json.NewDecoder(text)
+	if err := expect(decoder, json.Delim('{')); err != nil {
+		return nil, err
+	}
+	for decoder.More() {
+		name, err := decoder.Token()
+		if err != nil {
+			return nil, err
+		}
+		switch name {
+		case "events":
+			err = readEvents(decoder, page, text, most)
+		case "has_more":
+			err = decoder.Decode(&page.HasMore)
+		default:
+			err = decoder.Decode(&json.RawMessage{})
+		}
+		if err != nil && len(page.Events) > 0 {
+			return page, err
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return page, expect(decoder, json.Delim('}'))
+}
+
+func readEvents(decoder *json.Decoder, page *session.EventPage, text *pageReader, most int64) error {
+	if err := expect(decoder, json.Delim('[')); err != nil {
+		return err
+	}
+	for size := int64(0); decoder.More(); {
+		var event json.RawMessage
+		if len(page.Events) == MaxEvents {
+			return errFull
+		}
+		if err := decoder.Decode(&event); err != nil {
+			return err
+		}
+		if size += int64(len(event)); size > most && len(page.Events) > 0 {
+			return errFull
+		}
+		if page.Events = append(page.Events, event); len(page.Events) == 1 {
+			text.most = max(most, decoder.InputOffset()) + tail
+		}
+	}
+	return expect(decoder, json.Delim(']'))
+}
+
+// expect a part of an answer, or say why it does not come.
+func expect(decoder *json.Decoder, want json.Delim) error {
+	got, err := decoder.Token()
+	if err == nil && got != want {
+		err = silent
+	}
+	return err
+}

@@ -1,0 +1,276 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/access"
+)
+
+// crowd is a cluster whose users have their name for a key, and each a conversation of their name, which is over.
+type crowd struct{ stopped }
+
+func (c *crowd) UsersByKeyHash(_ context.Context, hash string) ([]v1alpha1.UserSettings, error) {
+	for _, name := range []string{"ada", "bob", "eve", "jim", "joe"} {
+		if access.CredentialOf(name).KeyHash == hash {
+			settings := stubSettings()
+			settings.Name, settings.UID = name, types.UID(name)
+			return []v1alpha1.UserSettings{*settings}, nil
+		}
+	}
+	return nil, nil
+}
+
+func (c *crowd) CachedConversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error) {
+	conversation, err := c.stopped.CachedConversation(ctx, key)
+	conversation.Name, conversation.Spec.UserSettingsName, conversation.UID = key.Name, key.Name, types.UID(key.Name)
+	return conversation, err
+}
+
+// left is an archive with events of these sizes.
+type left struct {
+	sizes []int
+	patch int
+
+	mu sync.Mutex
+	// reading are those who read an ending now, most how many that ever were.
+	reading map[string]int
+	most    int
+}
+
+func (l *left) Events(_ context.Context, _ string, from int, visit func(int, json.RawMessage) bool) error {
+	for id := from; id < len(l.sizes); id++ {
+		event := fmt.Sprintf(`{"id":%d,"message":"%s"}`, id, strings.Repeat("x", l.sizes[id]))
+		if !visit(id, json.RawMessage(event)) {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (l *left) Earlier(ctx context.Context, uid string, _ int, visit func(int, json.RawMessage) bool) error {
+	return l.Events(ctx, uid, 0, visit)
+}
+
+func (l *left) Position(context.Context, string) (session.ArchivePosition, error) {
+	return session.ArchivePosition{Next: len(l.sizes)}, nil
+}
+
+func (l *left) Ending(_ context.Context, uid string) (*session.Ending, error) {
+	count := func(by int) (mine int) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.reading[uid] += by
+		all := 0
+		for _, n := range l.reading {
+			all += n
+		}
+		l.most = max(l.most, all)
+		return l.reading[uid]
+	}
+	defer count(-1)
+	if count(1) > 1 {
+		return nil, fmt.Errorf("%s reads two endings at once", uid)
+	}
+	<-time.After(20 * time.Millisecond) // so that others come meanwhile
+	return &session.Ending{Repository: true, Calls: 1, Patch: strings.Repeat("x", l.patch)}, nil
+}
+
+// client of a facade, whose connections hold nothing: what a client does not read is not sent.
+func client(t *testing.T, options Options) *http.Client {
+	t.Helper()
+	listener := &pipes{connections: make(chan net.Conn), closed: make(chan struct{})}
+	served := &http.Server{Handler: New(&crowd{}, options, prometheus.NewRegistry()), ReadHeaderTimeout: time.Minute}
+	go func() { _ = served.Serve(listener) }()
+	t.Cleanup(func() { _ = served.Close() })
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+		here, there := net.Pipe()
+		listener.connections <- there
+		return here, nil
+	}}
+	return &http.Client{Transport: transport}
+}
+
+// answered is an answer, of whose body nothing is read yet.
+type answered struct {
+	code   int
+	header http.Header
+	body   io.Reader
+}
+
+// ask for something of a user's conversation.
+func ask(t *testing.T, client *http.Client, user, path string) answered {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://facade/api/conversations/"+user+path, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set(rest.KeyHeader, user)
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = response.Body.Close() })
+	return answered{response.StatusCode, response.Header, response.Body}
+}
+
+func TestLargeAnswersThatAUserDoesNotReadHoldNobodyElseUp(t *testing.T) {
+	t.Parallel()
+	for path, archive := range map[string]*left{
+		"/events":        {sizes: []int{16 << 20}},
+		"/events?limit=": {sizes: []int{1 << 20, 1 << 20, 1 << 20, 1 << 20}},
+		"/trajectory":    {sizes: []int{16 << 20}},
+		"/events/stream": {sizes: []int{16 << 20, 10}},
+		"/git/patch":     {patch: 16 << 20, reading: map[string]int{}},
+	} {
+		options := DefaultOptions()
+		options.Archive = archive
+		client := client(t, options)
+		for i := 0; ; i++ {
+			adas := ask(t, client, "ada", path)
+			if adas.code == http.StatusOK && i < 10 {
+				continue
+			}
+			if adas.code != http.StatusTooManyRequests || adas.header.Get("Retry-After") == "" || i == 0 {
+				t.Errorf("%s: after %d answers ada gets %d, %v", path, i, adas.code, adas.header)
+			}
+			break
+		}
+		bobs := ask(t, client, "bob", path)
+		if text, err := io.ReadAll(bobs.body); bobs.code != http.StatusOK || err != nil || len(text) < 3<<20 {
+			t.Errorf("%s: bob gets %d, %d bytes, %v", path, bobs.code, len(text), err)
+		}
+	}
+}
+
+func TestWhatAllHoldOfAnswersIsBounded(t *testing.T) {
+	t.Parallel()
+	options := DefaultOptions()
+	options.Archive = &left{sizes: []int{16 << 20}}
+	client := client(t, options)
+	codes := map[int]int{}
+	var read io.Reader
+	for _, user := range []string{"ada", "bob", "eve", "jim"} {
+		got := ask(t, client, user, "/events")
+		if codes[got.code]++; got.code == http.StatusOK {
+			read = got.body
+		} else if got.header.Get("Retry-After") == "" {
+			t.Errorf("%s is not told when to come back", user)
+		}
+	}
+	if codes[http.StatusOK] != 3 || codes[http.StatusServiceUnavailable] != 1 {
+		t.Fatalf("answered %v", codes)
+	}
+	if _, err := io.Copy(io.Discard, read); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 { // it is let go a moment after it is read
+		if ask(t, client, "joe", "/events").code == http.StatusOK {
+			return
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	t.Error("what was read is still held")
+}
+
+func TestEndingsAreReadOneAtATimeByEachUserAndFewAtOnce(t *testing.T) {
+	t.Parallel()
+	archive := &left{patch: 10, reading: map[string]int{}}
+	options := DefaultOptions()
+	options.Archive = archive
+	client := client(t, options)
+	var all sync.WaitGroup
+	for _, user := range []string{"ada", "bob", "eve", "jim", "joe"} {
+		for _, path := range []string{"/usage", "/git/changes", "/git/patch", "/usage", "/git/changes"} {
+			all.Go(func() {
+				if got := ask(t, client, user, path); got.code != http.StatusOK {
+					t.Errorf("%s of %s is answered %d", path, user, got.code)
+				}
+			})
+		}
+	}
+	all.Wait()
+	if archive.most > archiveTurns {
+		t.Errorf("%d were read at once", archive.most)
+	}
+}
+
+// Who reads slowly holds a connection, as who follows a stream does.
+func TestWhatTakesAsLongAsAStreamCountsAsOne(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"/trajectory", "/trajectory?earlier=1", "/git/patch", "/events/stream"} {
+		options := DefaultOptions()
+		options.UserStreams = 2
+		options.Archive = &left{sizes: []int{1 << 20}, patch: 1 << 20, reading: map[string]int{}}
+		client := client(t, options)
+		for i := range 3 {
+			want := http.StatusOK
+			if i == options.UserStreams {
+				want = http.StatusTooManyRequests
+			}
+			if got := ask(t, client, "ada", path); got.code != want {
+				t.Errorf("%s: the answer after %d others is %d, want %d", path, i, got.code, want)
+			}
+		}
+		if got := ask(t, client, "bob", path); got.code != http.StatusOK {
+			t.Errorf("%s: bob is answered %d", path, got.code)
+		}
+	}
+}
+
+func TestPagesOfWhatWasLeftAreBoundedAndHaveNoGaps(t *testing.T) {
+	t.Parallel()
+	const m = 1 << 20
+	options := DefaultOptions()
+	options.Archive = &left{sizes: []int{10, 2 * m, m, 3 * m, 10, 16 * m, 10, m, 3 * m, 3 * m}}
+	client := client(t, options)
+	read := func(query string) (ids []int, page session.EventPage) {
+		text, err := io.ReadAll(ask(t, client, "ada", "/events?"+query).body)
+		if err == nil {
+			err = json.Unmarshal(text, &page)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(text) > maxPage+m && len(page.Events) > 1 {
+			t.Errorf("%s: %d events have %d bytes", query, len(page.Events), len(text))
+		}
+		for _, event := range page.Events {
+			e, err := session.ParseEvent(event)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, e.ID)
+		}
+		return ids, page
+	}
+	var forwards, backwards []int
+	for more := true; more; {
+		ids, page := read(fmt.Sprintf("start_id=%d", len(forwards)))
+		forwards, more = append(forwards, ids...), page.HasMore
+	}
+	for more, end := true, 9; more; end = 9 - len(backwards) {
+		ids, page := read(fmt.Sprintf("reverse=true&end_id=%d", end))
+		backwards, more = append(backwards, ids...), page.HasMore
+	}
+	if got := fmt.Sprint(forwards); got != "[0 1 2 3 4 5 6 7 8 9]" {
+		t.Errorf("forwards: %s", got)
+	}
+	if got := fmt.Sprint(backwards); got != "[9 8 7 6 5 4 3 2 1 0]" {
+		t.Errorf("backwards: %s", got)
+	}
+}
