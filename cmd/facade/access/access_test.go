@@ -95,3 +95,33 @@ func TestWhoAsksTooOftenIsToldWhenToComeBack(t *testing.T) {
 		t.Errorf("somebody else is answered %v", err)
 	}
 }
+
+// A frame does not say how long it becomes, so it counts as it comes.
+func TestFramesOfAUserShareWhatTheirBodiesMay(t *testing.T) {
+	b := NewBodies(largest)
+	frame := func(size int) io.Reader { return strings.NewReader(strings.Repeat("x", size)) }
+	_, done, err := b.ReadFrame(t.Context(), frame(largest-10), "ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, small, err := b.ReadFrame(t.Context(), frame(10), "ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := b.ReadFrame(t.Context(), frame(10), "ada"); answer.CodeOf(err) != http.StatusTooManyRequests {
+		t.Errorf("a third frame is answered %v", err)
+	}
+	if _, bobs, err := b.ReadFrame(t.Context(), frame(largest), "bob"); err != nil {
+		t.Errorf("bob is answered %v", err)
+	} else {
+		bobs()
+	}
+	if _, _, err := b.ReadFrame(t.Context(), frame(largest+1), "bob"); answer.CodeOf(err) == http.StatusOK || err == nil {
+		t.Error("a frame has no end")
+	}
+	done()
+	small()
+	if len(b.announced.users) != 0 || b.read.held != 0 || !b.work.TryAcquire(4*largest) {
+		t.Errorf("left over: %v", b.announced.users)
+	}
+}

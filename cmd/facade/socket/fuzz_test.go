@@ -3,6 +3,7 @@ package socket
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -20,6 +21,13 @@ func (q quiet) Backlog(context.Context, int, func(Event) error) error { return n
 func (q quiet) Follow(ctx context.Context, _ int, _ func(Event) error) error {
 	<-ctx.Done()
 	return ctx.Err()
+}
+
+func (q quiet) Count() error { return nil }
+
+func (q quiet) Receive(_ context.Context, from io.Reader) ([]byte, func(), error) {
+	frame, err := io.ReadAll(from)
+	return frame, func() {}, err
 }
 
 func (q quiet) Send(_ context.Context, action json.RawMessage) error {

@@ -3,11 +3,13 @@
 package socket
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -25,8 +27,11 @@ const (
 	writeTimeout = 30 * time.Second
 	// greetTimeout is how long a client may take to say that it wants to connect.
 	greetTimeout = 10 * time.Second
-	// MaxFrame bounds what a client sends at once.
-	MaxFrame = 4 << 20
+	// maxFrame bounds what a client sends at once, and maxGreeting what it sends before it is let in.
+	maxFrame    = 4 << 20
+	maxGreeting = 16 << 10
+	// smallFrame is what is read without being counted: signs of life, and most of what users do.
+	smallFrame = 1 << 10
 )
 
 // Frames of Engine.IO, and packets of Socket.IO in its messages.
@@ -59,7 +64,12 @@ type Conversation interface {
 	Backlog(ctx context.Context, after int, visit func(Event) error) error
 	// Follow visits those after one that there are and that come, until the session ends.
 	Follow(ctx context.Context, after int, visit func(Event) error) error
-	// Send what the user does. Its error is one for the user to read.
+	// Count something that the user sent, or say why it is too much.
+	Count() error
+	// Receive something large that the user sends, if there is room for it. Done must be called when it is done with, unless there is
+	// an error.
+	Receive(ctx context.Context, from io.Reader) (frame []byte, done func(), err error)
+	// Send what the user does. As all errors here, its error is one for the user to read.
 	Send(ctx context.Context, action json.RawMessage) error
 }
 
@@ -74,12 +84,13 @@ var errDone = errors.New("the client is gone")
 
 // Serve a client until it goes, the session ends or ctx does. refused says why it cannot be served; nil if it can.
 func Serve(ctx context.Context, conn *websocket.Conn, c Conversation, after int, refused error) {
-	conn.SetReadLimit(MaxFrame)
+	conn.SetReadLimit(maxGreeting)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	s := &client{conn: conn, pong: make(chan struct{}, 1)}
-	err := s.greet(ctx, refused)
+	err := s.greet(ctx, c, refused)
 	if err == nil {
+		conn.SetReadLimit(maxFrame)
 		go func() { cancel(s.read(ctx, c)) }()
 		go func() { cancel(s.ping(ctx)) }()
 		err = s.send(ctx, c, after)
@@ -101,9 +112,9 @@ func (s *client) write(ctx context.Context, frame string) error {
 }
 
 // greet opens the connection, and lets the client into the one namespace there is.
-func (s *client) greet(ctx context.Context, refused error) error {
+func (s *client) greet(ctx context.Context, c Conversation, refused error) error {
 	open, err := json.Marshal(map[string]any{
-		"sid": rand.Text(), "upgrades": []string{}, "pingInterval": pingInterval.Milliseconds(), "pingTimeout": pongTimeout.Milliseconds(), "maxPayload": MaxFrame,
+		"sid": rand.Text(), "upgrades": []string{}, "pingInterval": pingInterval.Milliseconds(), "pingTimeout": pongTimeout.Milliseconds(), "maxPayload": maxFrame,
 	})
 	if err == nil {
 		err = s.write(ctx, frameOpen+string(open))
@@ -115,6 +126,9 @@ func (s *client) greet(ctx context.Context, refused error) error {
 	defer cancel()
 	for {
 		_, frame, err := s.conn.Read(waiting)
+		if err == nil {
+			err = c.Count()
+		}
 		if err != nil {
 			return err
 		}
@@ -192,23 +206,13 @@ func (s *client) ping(ctx context.Context) error {
 // read what the client sends.
 func (s *client) read(ctx context.Context, c Conversation) error {
 	for {
-		_, frame, err := s.conn.Read(ctx)
-		if err != nil {
-			return errDone
+		frame, done, err := s.receive(ctx, c)
+		if err == nil && frame == nil {
+			continue // there was no room for it, and the user was told
 		}
-		text := string(frame)
-		switch {
-		case text == framePong:
-			select {
-			case s.pong <- struct{}{}:
-			default:
-			}
-		case text == framePing: // a client that asks us
-			err = s.write(ctx, framePong)
-		case text == frameClose, strings.HasPrefix(text, packetDisconnect):
-			return errDone
-		case strings.HasPrefix(text, packetEvent):
-			err = s.act(ctx, c, strings.TrimPrefix(text, packetEvent))
+		if err == nil {
+			err = s.take(ctx, c, frame)
+			done()
 		}
 		if err != nil {
 			return errDone
@@ -216,8 +220,63 @@ func (s *client) read(ctx context.Context, c Conversation) error {
 	}
 }
 
+// receive a frame. What there is no room for is not kept. Who takes too long for one is dropped by ping: no sign of life can come before
+// its end.
+func (s *client) receive(ctx context.Context, c Conversation) (frame []byte, done func(), err error) {
+	_, from, err := s.conn.Reader(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	small := make([]byte, smallFrame)
+	n, err := io.ReadFull(from, small)
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return small[:n], func() {}, nil
+	case err != nil:
+		return nil, nil, err
+	}
+	frame, done, refused := c.Receive(ctx, io.MultiReader(bytes.NewReader(small), from))
+	if refused == nil {
+		return frame, done, nil
+	}
+	if _, err = io.Copy(io.Discard, from); err == nil {
+		err = c.Count()
+	}
+	if err == nil {
+		err = s.tell(ctx, refused)
+	}
+	return nil, nil, err
+}
+
+// take a frame. Each is counted, but for the sign of life that was asked for; who sends too many events is told, and who sends too much
+// else is not listened to any longer.
+func (s *client) take(ctx context.Context, c Conversation, frame []byte) error {
+	if string(frame) == framePong {
+		select {
+		case s.pong <- struct{}{}:
+			return nil
+		default:
+		}
+	}
+	tooFast := c.Count()
+	packet, isEvent := bytes.CutPrefix(frame, []byte(packetEvent))
+	switch {
+	case isEvent && tooFast != nil:
+		return s.tell(ctx, tooFast)
+	case isEvent:
+		return s.act(ctx, c, packet)
+	case tooFast != nil:
+		return tooFast
+	case string(frame) == framePing: // a client that asks us
+		return s.write(ctx, framePong)
+	case string(frame) == frameClose, bytes.HasPrefix(frame, []byte(packetDisconnect)):
+		return errDone
+	}
+	return nil
+}
+
 // act on an event of the client. What is wrong with it the user is told, as the client shows it.
-func (s *client) act(ctx context.Context, c Conversation, packet string) error {
+func (s *client) act(ctx context.Context, c Conversation, packet []byte) error {
 	ack, name, data, err := parse(packet)
 	if err == nil && name != eventIn && name != eventInOld {
 		err = fmt.Errorf("the event is not %s", eventIn)
@@ -225,30 +284,38 @@ func (s *client) act(ctx context.Context, c Conversation, packet string) error {
 	if err == nil {
 		err = c.Send(ctx, data)
 	}
-	if err != nil {
-		told, _ := json.Marshal(map[string]any{"status_update": true, "type": "error", "id": "STATUS$ERROR", "message": err.Error()})
-		return s.event(ctx, told)
-	}
-	if ack != "" {
+	switch {
+	case err != nil:
+		return s.tell(ctx, err)
+	case ack != "":
 		return s.write(ctx, packetAck+ack+"[]")
 	}
 	return nil
 }
 
+// tell the user what is wrong.
+func (s *client) tell(ctx context.Context, wrong error) error {
+	told, err := json.Marshal(map[string]any{"status_update": true, "type": "error", "id": "STATUS$ERROR", "message": wrong.Error()})
+	if err != nil {
+		return err
+	}
+	return s.event(ctx, told)
+}
+
 var errPacket = errors.New("the event cannot be read")
 
 // parse an event: the number that it is to be acknowledged with, if any, its name and what it holds.
-func parse(packet string) (ack, name string, data json.RawMessage, err error) {
-	start := strings.IndexByte(packet, '[')
+func parse(packet []byte) (ack, name string, data json.RawMessage, err error) {
+	start := bytes.IndexByte(packet, '[')
 	if start < 0 || start > 20 {
 		return "", "", nil, errPacket
 	}
-	ack = packet[:start]
+	ack = string(packet[:start])
 	if strings.Trim(ack, "0123456789") != "" {
 		return "", "", nil, errPacket
 	}
-	var parts []json.RawMessage
-	if json.Unmarshal([]byte(packet[start:]), &parts) != nil || len(parts) != 2 || json.Unmarshal(parts[0], &name) != nil {
+	var parts [3]json.RawMessage // a third is one too many, and no more of them are kept
+	if json.Unmarshal(packet[start:], &parts) != nil || parts[1] == nil || parts[2] != nil || json.Unmarshal(parts[0], &name) != nil {
 		return "", "", nil, errPacket
 	}
 	return ack, name, parts[1], nil

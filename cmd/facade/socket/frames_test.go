@@ -1,0 +1,168 @@
+package socket
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// bounded is a conversation with a user who may send so many frames, and none that is large.
+type bounded struct {
+	quiet
+	left *atomic.Int64
+}
+
+func (b bounded) Count() error {
+	if b.left.Add(-1) < 0 {
+		return errors.New("too many requests")
+	}
+	return nil
+}
+
+func (b bounded) Receive(_ context.Context, from io.Reader) ([]byte, func(), error) {
+	_, _ = io.CopyN(io.Discard, from, 2*smallFrame) // as far as there is room
+	return nil, nil, errors.New("there is no room")
+}
+
+// greeted is a connection of a user who may send so many frames, the greeting among them.
+func greeted(t *testing.T, frames int64) *websocket.Conn {
+	t.Helper()
+	b := bounded{left: &atomic.Int64{}}
+	b.left.Store(frames)
+	conn := dial(t, b, nil)
+	if _, err := next(t, conn); err != nil {
+		t.Fatal(err)
+	}
+	send(t, conn, packetConnect)
+	if frame, err := next(t, conn); !strings.HasPrefix(frame, packetConnect) {
+		t.Fatalf("greeted with %s, %v", frame, err)
+	}
+	return conn
+}
+
+func send(t *testing.T, conn *websocket.Conn, frame string) {
+	t.Helper()
+	if err := conn.Write(t.Context(), websocket.MessageText, []byte(frame)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAFrameThatThereIsNoRoomForIsToldAndTheNextIsTaken(t *testing.T) {
+	conn := greeted(t, 10)
+	send(t, conn, `42["oh_user_action",{"x":"`+strings.Repeat("x", maxFrame-100)+`"}]`)
+	if frame, err := next(t, conn); !strings.Contains(frame, "there is no room") {
+		t.Errorf("told %s, %v", frame, err)
+	}
+	send(t, conn, framePing)
+	if frame, err := next(t, conn); frame != framePong {
+		t.Errorf("answered %s, %v", frame, err)
+	}
+}
+
+func TestWhoSendsTooManyEventsIsTold(t *testing.T) {
+	conn := greeted(t, 2)
+	send(t, conn, `421["oh_user_action",{}]`)
+	if frame, err := next(t, conn); frame != "431[]" {
+		t.Errorf("answered %s, %v", frame, err)
+	}
+	send(t, conn, `422["oh_user_action",{}]`)
+	if frame, err := next(t, conn); !strings.Contains(frame, "too many requests") {
+		t.Errorf("told %s, %v", frame, err)
+	}
+}
+
+func TestFramesOfEveryKindAreCounted(t *testing.T) {
+	for name, frame := range map[string]string{
+		"that means nothing": "5", "that asks us": framePing, "that nobody asked for": framePong, "that is large": strings.Repeat("x", maxFrame),
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := greeted(t, 3)
+			for range 6 {
+				_ = conn.Write(t.Context(), websocket.MessageText, []byte(frame)) // it may be over by then
+			}
+			answered := 0
+			for ; answered < 5; answered++ {
+				if _, err := next(t, conn); err != nil {
+					break
+				}
+			}
+			if answered > 2 {
+				t.Error("the connection goes on")
+			}
+		})
+	}
+}
+
+func TestAGreetingIsShort(t *testing.T) {
+	conn := dial(t, quiet{}, nil)
+	if _, err := next(t, conn); err != nil {
+		t.Fatal(err)
+	}
+	send(t, conn, packetConnect+strings.Repeat("x", 2*maxGreeting))
+	if frame, err := next(t, conn); websocket.CloseStatus(err) != websocket.StatusMessageTooBig {
+		t.Errorf("answered %s, %v", frame, err)
+	}
+}
+
+// conns is a listener whose connections are pipes, which know only the time of their bubble.
+type conns chan net.Conn
+
+func (c conns) Accept() (net.Conn, error) {
+	if conn, open := <-c; open {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+func (c conns) Close() error   { return nil }
+func (c conns) Addr() net.Addr { return &net.TCPAddr{} }
+
+func TestAFrameThatDoesNotEndEndsTheConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		listener, served := make(conns), make(chan struct{})
+		server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if conn, err := websocket.Accept(w, r, nil); err == nil {
+				Serve(r.Context(), conn, quiet{}, -1, nil)
+			}
+			close(served)
+		})}
+		go func() { _ = server.Serve(listener) }()
+		dial := func(context.Context, string, string) (net.Conn, error) {
+			here, there := net.Pipe()
+			listener <- there
+			return here, nil
+		}
+		client := &http.Client{Transport: &http.Transport{DialContext: dial}}
+		conn, _, err := websocket.Dial(t.Context(), "ws://facade/", &websocket.DialOptions{HTTPClient: client}) //nolint:bodyclose // it is the connection
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { // it reads all that it is sent
+			for {
+				if _, _, err := conn.Read(t.Context()); err != nil {
+					return
+				}
+			}
+		}()
+		send(t, conn, packetConnect)
+		endless, err := conn.Writer(t.Context(), websocket.MessageText)
+		for sent := time.Now(); err == nil && time.Since(sent) < 5*time.Minute; <-time.After(time.Second) {
+			_, err = endless.Write(make([]byte, 8<<10))
+		}
+		if err == nil {
+			t.Error("it is read for ever")
+		}
+		<-served
+		_ = conn.CloseNow()
+		close(listener)
+		_ = server.Close()
+	})
+}
