@@ -1,6 +1,7 @@
 package server
 
 import (
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ func (s *server) cors(next http.Handler) http.Handler {
 		return next
 	}
 	anyOrigin := slices.Contains(s.options.CORSOrigins, "*")
+	methods := s.methods()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		origin := r.Header.Get("Origin")
 		w.Header().Add("Vary", "Origin")
@@ -25,7 +27,7 @@ func (s *server) cors(next http.Handler) http.Handler {
 		w.Header().Set("Access-Control-Allow-Origin", origin)
 		w.Header().Set("Access-Control-Expose-Headers", strings.Join([]string{"Retry-After", requestIDHeader}, ", "))
 		if r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "" {
-			w.Header().Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
+			w.Header().Set("Access-Control-Allow-Methods", methods)
 			w.Header().Set("Access-Control-Allow-Headers", strings.Join([]string{"Content-Type", "Idempotency-Key", rest.KeyHeader, requestIDHeader}, ", "))
 			w.Header().Set("Access-Control-Max-Age", "600")
 			w.WriteHeader(http.StatusNoContent)
@@ -33,4 +35,15 @@ func (s *server) cors(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// methods of all operations, as headers list them.
+func (s *server) methods() string {
+	all := map[string]bool{}
+	for _, operations := range s.operations() {
+		for method := range operations {
+			all[method] = true
+		}
+	}
+	return strings.Join(slices.Sorted(maps.Keys(all)), ", ")
 }

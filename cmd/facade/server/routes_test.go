@@ -2,6 +2,8 @@ package server
 
 import (
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -69,6 +71,23 @@ func TestTheGuideNamesEveryCall(t *testing.T) {
 	for _, call := range calls() {
 		if !strings.Contains(table, "| `"+call+"` |") {
 			t.Errorf("%s is not in docs/http.md", call)
+		}
+	}
+}
+
+func TestPagesOfAllowedOriginsMayMakeEveryCall(t *testing.T) {
+	options := DefaultOptions()
+	options.CORSOrigins = []string{"https://example.com"}
+	handler := New(&stubCluster{}, options, prometheus.NewRegistry())
+	for _, call := range calls() {
+		method, path, _ := strings.Cut(call, " ")
+		r := httptest.NewRequest(http.MethodOptions, path, http.NoBody)
+		r.Header.Set("Origin", "https://example.com")
+		r.Header.Set("Access-Control-Request-Method", method)
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		if allowed := strings.Split(w.Header().Get("Access-Control-Allow-Methods"), ", "); !slices.Contains(allowed, method) {
+			t.Errorf("%s: allowed are %v", call, allowed)
 		}
 	}
 }

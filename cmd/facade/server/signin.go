@@ -17,6 +17,9 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/settings"
 )
 
+// needsKey is answered to who is signed in, and shows no key.
+var needsKey = answer.Refuse(http.StatusForbidden, "A link is made with the session key, not with a sign-in")
+
 // maxSignIn bounds what somebody sends whom nobody knows yet.
 const maxSignIn = 8 << 10
 
@@ -32,11 +35,16 @@ func (s *server) identify(r *http.Request, key string, changes bool) (*access.Us
 			}
 		}
 	}
-	u, err := access.Authenticate(r.Context(), s.cluster, shown)
+	u, err := s.authenticate(r.Context(), shown)
+	return u, shown, err
+}
+
+func (s *server) authenticate(ctx context.Context, shown access.Credential) (*access.User, error) {
+	u, err := access.Authenticate(ctx, s.cluster, shown)
 	if errors.Is(err, answer.Unauthorized) {
 		s.metrics.authFailures.Inc()
 	}
-	return u, shown, err
+	return u, err
 }
 
 // signInRoutes are open to everybody: who asks here is not known yet, or no longer.
@@ -80,7 +88,11 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, err
 	}
 	if given.Code != "" {
-		if err := s.end(r.Context(), u, shown); err != nil {
+		err := s.end(r.Context(), u, shown)
+		if errors.Is(err, answer.Unauthorized) { // somebody was faster
+			s.metrics.authFailures.Inc()
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -97,10 +109,9 @@ func (s *server) opened(r *http.Request, given rest.SignIn) (*access.User, acces
 	}
 	shown, valid := s.cookies.Linked(given.Code)
 	if !valid {
-		s.metrics.authFailures.Inc()
-		return nil, shown, answer.Unauthorized
+		shown = access.Credential{} // nobody's
 	}
-	u, err := access.Authenticate(r.Context(), s.cluster, shown)
+	u, err := s.authenticate(r.Context(), shown)
 	return u, shown, err
 }
 
@@ -129,8 +140,12 @@ func (s *server) end(ctx context.Context, u *access.User, shown access.Credentia
 	}
 }
 
-// link that signs the user in, once, for who has no key to type.
+// link that signs the user in, once, for who has no key to type. It takes the key: whoever copied a cookie would else have another for
+// good.
 func (s *server) link(_ context.Context, r request) (any, error) {
+	if !r.shown.Expires.IsZero() { // a cookie
+		return nil, needsKey
+	}
 	code, err := s.cookies.Link(r.user, r.shown.KeyHash)
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/session"
@@ -38,6 +39,8 @@ type browser struct {
 	// from is the address that requests come from, and forwarded what a proxy says of how they came to it.
 	from, forwarded, origin string
 	cookie                  *http.Cookie
+	// key that is shown instead.
+	key string
 }
 
 func newBrowser(t *testing.T, cluster Cluster, options Options) *browser {
@@ -65,6 +68,9 @@ func (b *browser) do(method, path, body string) (int, http.Header) {
 	}
 	if b.cookie != nil {
 		r.AddCookie(b.cookie)
+	}
+	if b.key != "" {
+		r.Header.Set(rest.KeyHeader, b.key)
 	}
 	w := httptest.NewRecorder()
 	b.handler.ServeHTTP(w, r)
@@ -188,4 +194,48 @@ func TestNobodyIsSignedInWithoutASigningKey(t *testing.T) {
 	b.handler = New(&stubCluster{}, DefaultOptions(), prometheus.NewRegistry())
 	b.wants(503, "POST", "/api/signin", `{"key": "`+stubKey+`"}`)
 	b.wants(200, "GET", "/api/session", "")
+}
+
+// What ends a cookie ends all that came of it: whoever copied one makes no other from it.
+func TestACookieMakesNoLink(t *testing.T) {
+	b := newBrowser(t, &stubCluster{}, DefaultOptions())
+	b.wants(200, "POST", "/api/signin", `{"key": "`+stubKey+`"}`)
+	b.wants(403, "POST", "/api/signin/link", "")
+	b.key = stubKey
+	b.wants(200, "POST", "/api/signin/link", "")
+}
+
+// The second use of a link is the one sign that somebody else saw it.
+func TestALinkThatIsUsedAgainIsCounted(t *testing.T) {
+	cluster := &lagging{}
+	b := newBrowser(t, cluster, DefaultOptions())
+	code, err := b.handler.(*Handler).server.cookies.Link(&access.User{UID: "1"}, access.CredentialOf(stubKey).KeyHash)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := `{"code": "` + code + `"}`
+	b.wants(200, "POST", "/api/signin", body)
+	for failures := 1; failures <= 2; failures++ {
+		b.wants(401, "POST", "/api/signin", body)
+		if got := testutil.ToFloat64(b.handler.(*Handler).server.metrics.authFailures); got != float64(failures) {
+			t.Errorf("after the link was used %d times, %v failures are counted", failures+1, got)
+		}
+		cluster.seen = true // and once more when the cache knows
+	}
+}
+
+// lagging is a cluster whose cache has not seen what was written until it is told to.
+type lagging struct {
+	stubCluster
+	seen bool
+}
+
+func (c *lagging) UsersByKeyHash(ctx context.Context, hash string) ([]v1alpha1.UserSettings, error) {
+	users, err := c.stubCluster.UsersByKeyHash(ctx, hash)
+	for i := range users {
+		if !c.seen {
+			users[i].Annotations = nil
+		}
+	}
+	return users, err
 }
