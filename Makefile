@@ -70,7 +70,7 @@ e2e-gitops: k8s ## Keep sessions in a Git repository with parts of Argo CD and o
 e2e-browser: k8s ## Use the page in a real browser, all parts real, and take the pictures of docs/page.md; apt installs chromium.
 	@command -v chromium > /dev/null || apt-get install --yes --no-install-recommends chromium
 	@mkdir -p docs/pictures
-	@PARLEY_PICTURES=$(CURDIR)/docs/pictures go test -tags browser ./cmd/facade/watching -run 'TestAPerson|TestThePage|TestALinkSignsIn|TestWhatGoesWrongInTheBrowserIsSeen' -count=1 -v
+	@PARLEY_PICTURES=$(CURDIR)/docs/pictures go test -tags browser ./cmd/facade/watching -run 'TestAPerson|TestThePage|TestALink|TestWhatGoesWrongInTheBrowserIsSeen' -count=1 -v
 
 .PHONY: bench
 bench: k8s build ## Measure bursts, latency and 10,000 Conversations beside bare pods, and the facade; BENCH_FLAGS='-run burst -json FILE'.

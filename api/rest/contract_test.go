@@ -52,7 +52,7 @@ func TestTheDocumentHasTheFieldsOfTheTypes(t *testing.T) {
 		"CreateMicroagent": reflect.TypeFor[rest.CreateMicroagent](), "ConversationResponse": reflect.TypeFor[rest.ConversationResponse](),
 		"Conversation": reflect.TypeFor[rest.Conversation](), "MCPConfig": reflect.TypeFor[rest.MCPConfig](),
 		"MCPStdioServer": reflect.TypeFor[rest.MCPStdioServer](), "Detail": reflect.TypeFor[rest.Detail](), "Session": reflect.TypeFor[rest.Session](),
-		"SignIn": reflect.TypeFor[rest.SignIn](), "SignInLink": reflect.TypeFor[rest.SignInLink](),
+		"SignIn": reflect.TypeFor[rest.SignIn](), "SignInLink": reflect.TypeFor[rest.SignInLink](), "SignInConflict": reflect.TypeFor[rest.SignInConflict](),
 	} {
 		documented := slices.Sorted(maps.Keys(schema(t, name)))
 		if typed := slices.Sorted(slices.Values(names(of))); !slices.Equal(documented, typed) {

@@ -17,6 +17,16 @@ type Session struct {
 type SignIn struct {
 	Key  string `json:"key,omitempty"`
 	Code string `json:"code,omitempty"`
+	// Replace whoever else is signed in by the link's user.
+	Replace bool `json:"replace,omitempty"`
+}
+
+// SignInConflict is the answer to the code of a link where somebody else is signed in.
+type SignInConflict struct {
+	Detail string `json:"detail"`
+	// User whose link it is.
+	User      string `json:"user"`
+	Namespace string `json:"namespace"`
 }
 
 // SignInLink is the answer to POST /api/signin/link.
@@ -35,7 +45,8 @@ func DecodeSignIn(body []byte) (SignIn, []Detail) {
 	d := &decoder{}
 	o := d.body(fields)
 	if code := optional(o, "code", text); code != nil && *code != "" {
-		return SignIn{Code: *code}, d.details
+		replace := optional(o, "replace", boolean)
+		return SignIn{Code: *code, Replace: replace != nil && *replace}, d.details
 	}
 	key := required(o, "key", text)
 	if key == "" && len(d.details) == 0 {

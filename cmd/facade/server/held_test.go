@@ -24,15 +24,20 @@ import (
 // crowd is a cluster whose users have their name for a key, and each a conversation of their name, which is over.
 type crowd struct{ stopped }
 
-func (c *crowd) UsersByKeyHash(_ context.Context, hash string) ([]v1alpha1.UserSettings, error) {
+func (c *crowd) UsersByKeyHash(ctx context.Context, hash string) ([]v1alpha1.UserSettings, error) {
 	for _, name := range []string{"ada", "bob", "eve", "jim", "joe"} {
 		if access.CredentialOf(name).KeyHash == hash {
-			settings := stubSettings()
-			settings.Name, settings.UID = name, types.UID(name)
-			return []v1alpha1.UserSettings{*settings}, nil
+			settings, err := c.Settings(ctx, types.NamespacedName{Name: name})
+			return []v1alpha1.UserSettings{*settings}, err
 		}
 	}
 	return nil, nil
+}
+
+func (c *crowd) Settings(_ context.Context, key types.NamespacedName) (*v1alpha1.UserSettings, error) {
+	settings := c.settings()
+	settings.Name, settings.UID = key.Name, types.UID(key.Name)
+	return settings, nil
 }
 
 func (c *crowd) CachedConversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error) {

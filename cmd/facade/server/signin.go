@@ -88,6 +88,9 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, err
 	}
 	if given.Code != "" {
+		if err := s.asksFirst(r, u, given); err != nil {
+			return nil, err
+		}
 		err := s.end(r.Context(), u, shown)
 		if errors.Is(err, answer.Unauthorized) { // somebody was faster
 			s.metrics.authFailures.Inc()
@@ -113,6 +116,24 @@ func (s *server) opened(r *http.Request, given rest.SignIn) (*access.User, acces
 	}
 	u, err := s.authenticate(r.Context(), shown)
 	return u, shown, err
+}
+
+// asksFirst refuses a link where somebody else is signed in, unless they agreed: whoever sends theirs would have others store keys with
+// them. The link stays good.
+func (s *server) asksFirst(r *http.Request, u *access.User, given rest.SignIn) error {
+	shown, signedIn := s.cookies.Credential(r)
+	if !signedIn || given.Replace {
+		return nil
+	}
+	switch present, err := access.Authenticate(r.Context(), s.cluster, shown); {
+	case errors.Is(err, answer.Unauthorized):
+		return nil
+	case err != nil:
+		return err
+	case present.UID == u.UID:
+		return nil
+	}
+	return &answer.Refusal{Code: http.StatusConflict, Body: rest.SignInConflict{Detail: "Somebody else is signed in", User: u.Name, Namespace: u.Namespace}}
 }
 
 // end a sign-in before its time, once: it is written down with the user's settings, so that every facade knows. Who comes second is

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/session"
@@ -221,6 +222,32 @@ func TestALinkThatIsUsedAgainIsCounted(t *testing.T) {
 			t.Errorf("after the link was used %d times, %v failures are counted", failures+1, got)
 		}
 		cluster.seen = true // and once more when the cache knows
+	}
+}
+
+// Who follows a link that somebody else sent would store their keys with them.
+func TestALinkReplacesSomebodyElseOnlyIfTheyAgree(t *testing.T) {
+	cluster := &crowd{}
+	b := newBrowser(t, cluster, DefaultOptions())
+	body := func(user, more string) string {
+		code, err := b.handler.(*Handler).server.cookies.Link(&access.User{UID: types.UID(user)}, access.CredentialOf(user).KeyHash)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return `{"code": "` + code + `"` + more + `}`
+	}
+	b.wants(200, "POST", "/api/signin", body("ada", ""))
+	b.wants(200, "POST", "/api/signin", body("ada", ""))
+	adas, bobs := b.cookie, body("bob", "")
+	b.wants(409, "POST", "/api/signin", bobs)
+	b.wants(409, "POST", "/api/signin", body("bob", `, "replace": false`))
+	b.wants(422, "POST", "/api/signin", body("bob", `, "replace": []`))
+	if b.cookie.Value != adas.Value {
+		t.Error("ada is signed in no longer")
+	}
+	b.wants(200, "POST", "/api/signin", strings.Replace(bobs, "}", `, "replace": true}`, 1)) // it was not used before
+	if b.cookie.Value == adas.Value {
+		t.Error("bob is not signed in")
 	}
 }
 

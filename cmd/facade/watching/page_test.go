@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -235,5 +236,45 @@ func TestWhatGoesWrongInTheBrowserIsSeen(t *testing.T) {
 			}
 			return nil
 		})
+	}
+}
+
+// Who follows the link of somebody else is asked, and stays who they are unless they want that.
+func TestALinkOfSomebodyElseIsAskedAbout(t *testing.T) {
+	ada, bob := newPerson(t, nil), newPerson(t, nil)
+	host, err := url.Parse(ada.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := startBrowser(t, host.Host)
+	follow := func(p *person) {
+		t.Helper()
+		b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(p.url+decode[rest.SignInLink](t, p.wants(t, 200, "POST", "/api/signin/link", "")).Path))
+	}
+	in := func(p *person) {
+		b.sees(fmt.Sprintf("document.querySelector('.who [title]')?.title === 'in %s'", p.namespace))
+	}
+	follow(ada)
+	in(ada)
+	follow(ada) // nobody else is signed in
+	b.reads("No conversations yet.")
+	in(ada)
+	follow(bob)
+	b.reads("Sign in as", bob.namespace)
+	b.sees("location.pathname === '/' && !location.href.includes('code')")
+	b.press("Stay signed in")
+	b.reads("No conversations yet.")
+	in(ada)
+	follow(bob)
+	b.sees("document.querySelector('[role=alertdialog]')")
+	b.do(chromedp.Click(chromedp.CSS("[role=alertdialog] button:last-child")))
+	b.reads("No conversations yet.")
+	in(bob)
+	// The browser notes that it was refused twice.
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.wrong = slices.DeleteFunc(b.wrong, func(text string) bool { return strings.Contains(text, "409") || strings.Contains(text, "about:blank") })
+	if len(b.wrong) > 0 {
+		t.Errorf("in the browser:\n%s", strings.Join(b.wrong, "\n"))
 	}
 }

@@ -1,9 +1,10 @@
 // Calls of the facade. The browser sends the cookie with them; no script can read it.
 
 export class Refused extends Error {
-  constructor(status, text) {
+  constructor(status, text, body = null) {
     super(text);
     this.status = status;
+    this.body = body;
   }
 }
 
@@ -32,7 +33,7 @@ async function send(method, path, options) {
   let body = null;
   try { body = await response.json(); } catch { /* what is no JSON says nothing more */ }
   if (response.status === 401) signedOut();
-  throw new Refused(response.status, wordsOf(body, response.status));
+  throw new Refused(response.status, wordsOf(body, response.status), body);
 }
 
 // call with JSON, and be answered with JSON.

@@ -70,7 +70,7 @@ addEventListener('hashchange', () => {
 
 async function begin() {
   try {
-    session = (await signInByLink()) || (await get('/api/session'));
+    session = (await signInByLink(main)) || (await get('/api/session'));
     showView();
   } catch (error) {
     show(main, problem(error, begin));
