@@ -75,9 +75,7 @@ const (
 	ActionRun         = "run"
 	ActionEdit        = "edit"
 	ActionRead        = "read"
-	ActionWrite       = "write"
 	ActionTool        = "call_tool_mcp"
-	ActionFinish      = "finish"
 	ActionChangeState = "change_agent_state"
 )
 

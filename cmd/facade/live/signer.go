@@ -18,8 +18,8 @@ import (
 // tokenLife is how long a token is good for. A session that was shown one can do nothing with it elsewhere, and not for long.
 const tokenLife = time.Minute
 
-// ErrNoKey says that there is no key yet. The manager makes it when it first starts, and a kubelet takes a minute to bring it.
-var ErrNoKey = errors.New("there is no key to sign tokens with yet")
+// errNoKey says that there is no key yet: the manager makes it when it first starts.
+var errNoKey = errors.New("there is no key to sign tokens with yet")
 
 // Signer makes the tokens with which the facade speaks with sessions.
 type Signer struct {
@@ -83,7 +83,7 @@ func (s *Signer) key() (ed25519.PrivateKey, error) {
 	text, err := os.ReadFile(s.file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || err == nil && len(text) == 0:
-		return nil, ErrNoKey
+		return nil, errNoKey
 	case err != nil:
 		return nil, fmt.Errorf("read the signing key: %w", err)
 	}

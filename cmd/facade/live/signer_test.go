@@ -75,7 +75,7 @@ func TestATokenIsForOneConversationAndAMinute(t *testing.T) {
 func TestTheKeyIsTheOneThatIsMounted(t *testing.T) {
 	dir := t.TempDir()
 	signer := NewSigner(dir)
-	if _, err := signer.Token("u"); !errors.Is(err, ErrNoKey) || !errors.Is(signer.Ready(), ErrNoKey) {
+	if _, err := signer.Token("u"); !errors.Is(err, errNoKey) || !errors.Is(signer.Ready(), errNoKey) {
 		t.Errorf("before there is a key: %v", err)
 	}
 	first := mount(t, dir, "1")
