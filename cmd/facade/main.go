@@ -73,7 +73,7 @@ func main() {
 	logging := zap.Options{}
 	logging.BindFlags(flag.CommandLine)
 	flag.Parse()
-	memory.KeepHeadroom()
+	memory.Bound()
 	// Above this level client-go logs the bodies of requests, and with them keys.
 	if most := zapcore.Level(-5); logging.Level != nil && logging.Level.Enabled(most-1) {
 		logging.Level = most
@@ -81,7 +81,6 @@ func main() {
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&logging)))
 	klog.SetLogger(ctrl.Log)
 	o.server.CORSOrigins = splitList(o.corsOrigins)
-	limitMemory(memoryFile)
 
 	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
 		ctrl.Log.Error(err, "facade failed")

@@ -90,7 +90,7 @@ func main() {
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&logging)))
 	klog.SetLogger(ctrl.Log)
 
-	memory.KeepHeadroom()
+	memory.Bound()
 	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
 		ctrl.Log.Error(err, "manager failed")
 		os.Exit(1)

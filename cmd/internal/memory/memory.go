@@ -20,10 +20,16 @@ func gcPercent(inUse uint64) int {
 	return int(min(max(headroom*100/max(inUse, 1), leastPercent), mostPercent))
 }
 
-// KeepHeadroom has garbage collected when it is a certain amount, not when it is as much as what is in use, which is what Go does
+// Bound the garbage of this process.
+func Bound() {
+	keepHeadroom()
+	keepLimit(memoryFile)
+}
+
+// keepHeadroom has garbage collected when it is a certain amount, not when it is as much as what is in use, which is what Go does
 // by itself. The cache of thousands of sessions then does not take twice its size, although little of it ever changes; and
 // while there are few sessions, a burst of new ones is not interrupted all the time. Who sets GOGC decides alone.
-func KeepHeadroom() {
+func keepHeadroom() {
 	if os.Getenv("GOGC") != "" {
 		return
 	}

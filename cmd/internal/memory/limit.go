@@ -1,4 +1,4 @@
-package main
+package memory
 
 import (
 	"math"
@@ -11,9 +11,8 @@ import (
 // memoryFile is where a container's limit is; there is none outside of one.
 const memoryFile = "/sys/fs/cgroup/memory.max"
 
-// limitMemory has garbage collected before a container is over its limit. Large answers are garbage soon, and by itself Go lets that
-// become as much as what is in use. Who sets GOMEMLIMIT decides alone.
-func limitMemory(file string) {
+// keepLimit has garbage collected before a container is over its limit. Who sets GOMEMLIMIT decides alone.
+func keepLimit(file string) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryLimit(file))
 	}
