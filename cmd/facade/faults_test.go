@@ -70,6 +70,10 @@ func (p *person) served(t *testing.T, f *faulty) *person {
 		t.Fatal(err)
 	}
 	go func() { _ = f.Start(ctx) }()
+	// A facade that is not ready yet says 503 too, and has done nothing.
+	if err := f.Ready(ctx); err != nil {
+		t.Fatal(err)
+	}
 	served := httptest.NewServer(server.New(f, server.DefaultOptions(), prometheus.NewRegistry()))
 	t.Cleanup(func() {
 		served.Close()
