@@ -77,7 +77,8 @@ Try:
     -H "X-Session-API-Key: $(cat %[7]s)" -d '{"language": "en"}'
   KUBECONFIG=%[3]s %[4]s get parley -A
 
-The page's link signs you in once, within ten minutes; kubectl parley open makes another.
+The page's link signs you in once, within ten minutes. For another one, once make plugin was run:
+  KUBECONFIG=%[3]s PARLEY_FACADE=%[1]s bin/kubectl-parley open
 
 Sessions run as local processes, as you and without isolation: for development only.
 Images are not used; what sessions print is in %[6]s.

@@ -115,6 +115,11 @@ type step struct {
 
 // run starts everything, waits for the end, and stops everything.
 func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) error {
+	// Absolute where a URL is made of it.
+	state, err := filepath.Abs(o.stateDir)
+	if err != nil {
+		return err
+	}
 	unlock, err := cluster.Lock(o.stateDir)
 	if err != nil {
 		return err
@@ -126,7 +131,7 @@ func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) e
 	}
 
 	l := &local{options: o, out: out, started: time.Now(), force: force}
-	l.parley = &parley.Installation{StateDir: o.stateDir, BinDir: o.binDir, FacadeAddress: cluster.Ports{parley.Facade: o.port}.Address(parley.Facade)}
+	l.parley = &parley.Installation{StateDir: state, BinDir: o.binDir, FacadeAddress: cluster.Ports{parley.Facade: o.port}.Address(parley.Facade)}
 	l.supervisor, ctx = cluster.Supervise(ctx, filepath.Join(o.stateDir, "log"))
 	err = l.start(ctx)
 	if err == nil {

@@ -38,6 +38,9 @@ func FitToProcesses(objects []*unstructured.Unstructured, webhookAddress string)
 			continue
 		case "PersistentVolumeClaim":
 			continue // no process mounts it
+		case "SessionClass":
+			// Nor are there volumes for sessions, whose every start would warn of that.
+			unstructured.RemoveNestedField(object.Object, "spec", "workspace")
 		case "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration":
 			if err := useURL(object, webhookAddress); err != nil {
 				return nil, nil, fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)

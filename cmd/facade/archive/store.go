@@ -88,6 +88,9 @@ func Open(ctx context.Context, address string) (*Store, error) {
 	}
 	dir := ""
 	if u.Scheme == "file" {
+		if u.Host != "" || u.Path == "" {
+			return nil, fmt.Errorf("the archive's address is %s://%s: the path of a directory begins with /, as in file:///dir", u.Scheme, u.Host)
+		}
 		dir = filepath.FromSlash(u.Path)
 		query := u.Query()
 		// Beside the others, so that one that is complete takes its place at once.

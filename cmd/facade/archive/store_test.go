@@ -242,3 +242,14 @@ func TestTheLastEventsAreFoundInWhatTookTheOthersPlace(t *testing.T) {
 		}
 	}
 }
+
+func TestADirectoryIsNamedFromTheRootOn(t *testing.T) {
+	t.Parallel()
+	for _, address := range []string{"file://.local/archive", "file://archive", "file:", "file:archive"} {
+		store, err := archive.Open(t.Context(), address)
+		if err == nil {
+			_ = store.Close()
+			t.Errorf("%s is taken for a directory", address)
+		}
+	}
+}
