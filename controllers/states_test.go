@@ -77,7 +77,7 @@ func states() map[string]aState {
 		"and made again once it is gone":              {conversation: conv().started(0).with(work), state: "STARTING", reason: "Scheduling", wish: needPod},
 
 		// Held up.
-		"one that waits for its turn":       {conversation: conv(), queued: 2, state: "STARTING", reason: "Queued", message: "2 sessions running"},
+		"one that waits for its turn":       {conversation: conv(), queued: 2, state: "STARTING", reason: "Queued", message: "at most 2 run"},
 		"one that asks for too much":        {conversation: conv().started(0), refused: &problem{v1alpha1.ReasonNotAllowed, "spec.workspace"}, state: "STARTING", reason: "NotAllowed", message: "spec.workspace", wish: needPod, stalled: true},
 		"one whose pod's name is taken":     {conversation: conv().started(0), refused: &problem{v1alpha1.ReasonForeignObject, "Pod c-session"}, state: "STARTING", reason: "ForeignObject", wish: needPod, stalled: true},
 		"one that a quota refuses":          {conversation: conv().started(0), refused: &problem{v1alpha1.ReasonRejected, "exceeded quota"}, state: "STARTING", reason: "Rejected", wish: needPod},

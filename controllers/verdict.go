@@ -268,7 +268,7 @@ func waitingForSettings(o observation) (verdict, bool) {
 func queued(o observation) (verdict, bool) {
 	return verdict{
 		state: v1alpha1.StateStarting, reason: v1alpha1.ReasonQueued,
-		message: fmt.Sprintf("The user has %d sessions running, as many as the class allows; this one starts when one of them ends", o.queued),
+		message: fmt.Sprintf("Of a user's sessions the class lets at most %d run at a time; this one starts when one of them ends", o.queued),
 	}, o.pod == nil && o.queued > 0
 }
 
