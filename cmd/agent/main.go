@@ -76,7 +76,7 @@ func parse(args []string) (loop.Options, error) {
 	var settings model.Settings
 	var recording string
 	flags := flag.NewFlagSet("agent", flag.ContinueOnError)
-	flags.StringVar(&settings.Name, "model", "", "`provider/model`; anthropic/… is reached by Anthropic's wire, all others by OpenAI's")
+	flags.StringVar(&settings.Name, "model", "", "`provider/model`; anthropic/… is reached by Anthropic's wire, all others by OpenAI's; without one no session is opened")
 	flags.StringVar(&settings.BaseURL, "base-url", "", "root of the model's endpoint, without /v1; the provider's own if empty")
 	flags.IntVar(&settings.MaxOutput, "max-output", 0, "largest answer of the model in `tokens`; 0 leaves it to the wire")
 	flags.IntVar(&options.ContextWindow, "context-window", 0, "the model's context in `tokens`; 0 is unknown, and taken for 128000")
@@ -92,9 +92,7 @@ func parse(args []string) (loop.Options, error) {
 	}
 	var err error
 	settings.Key = os.Getenv(keyVariable)
-	if options.Model, err = model.New(settings); err != nil {
-		return options, err
-	}
+	options.Model = model.New(settings)
 	if options.Home, err = os.UserHomeDir(); err != nil {
 		return options, err
 	}

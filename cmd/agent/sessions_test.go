@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -131,6 +132,35 @@ func TestWithoutAShellTheAgentSaysSo(t *testing.T) {
 	c := s.launch(t, []string{"--model", "openai/scripted"}, "PATH=")
 	if err := c.open(); err == nil || !strings.Contains(err.Error(), "no shell") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestWithoutAModelTheAgentSaysSoAndForgetsNothing(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, says("One."), says("Two."))
+	first := s.launch(t, []string{"--model", "openai/scripted"}).mustOpen()
+	first.mustPrompt("the first message")
+	_ = first.cmd.Process.Signal(syscall.SIGTERM)
+	<-first.gone
+	for _, args := range [][]string{nil, {"--model="}, {"--model=openai/"}} {
+		c := s.launch(t, args)
+		c.session = first.session
+		for _, method := range []string{acp.MethodLoadSession, acp.MethodResumeSession, acp.MethodNewSession} {
+			err := c.call(method, c.params(), nil)
+			failure, ok := errors.AsType[*acp.Error](err)
+			if !ok || !strings.Contains(failure.Message, "set llm_model") || failure.Data == nil || failure.Data.Kind != "unusable" {
+				t.Errorf("%s with %q: %v", method, args, err)
+			}
+		}
+	}
+	c := s.launch(t, []string{"--model", "openai/scripted"})
+	c.session = first.session
+	if err := c.call(acp.MethodLoadSession, c.params(), &struct{}{}); err != nil {
+		t.Fatal(err)
+	}
+	c.mustPrompt("the second message")
+	if last := s.model.Requests()[1]; !last.Contains("the first message") || !last.Contains("the second message") {
+		t.Errorf("the model is told %q", last.Said())
 	}
 }
 

@@ -24,7 +24,8 @@ type Client interface {
 // Options are the same for all sessions of the program.
 type Options struct {
 	// Home is where the memory is.
-	Home          string
+	Home string
+	// Model is nil where the settings name none. A session is refused then, so that the user is told why.
 	Model         model.Model
 	ContextWindow int
 	// Condense says that a history that grows too long is summarised.
@@ -56,6 +57,12 @@ type Session struct {
 
 // kindImage is the kind of the error of an image that the agent cannot work in.
 const kindImage = "image"
+
+// errNoModel names the setting as both kinds of users know it: those of the HTTP API and those of the cluster's.
+var errNoModel = &acp.Error{
+	Code: acp.CodeInternal, Message: "no model is set: set llm_model in the settings (llmModel in UserSettings)",
+	Data: &acp.ErrorData{Kind: string(model.Unusable)},
+}
 
 // New begins a session.
 func New(ctx context.Context, client Client, options Options, params acp.SessionParams) (*Session, error) {
@@ -117,6 +124,9 @@ func Load(ctx context.Context, client Client, options Options, params acp.Sessio
 
 // equip gives the session its tools.
 func (s *Session) equip(ctx context.Context, params acp.SessionParams) (err error) {
+	if s.options.Model == nil {
+		return errNoModel
+	}
 	if s.shell, err = tools.NewShell(s.state.cwd, s.id, s.state.shell); err != nil {
 		if errors.Is(err, tools.ErrNoShell) {
 			return &acp.Error{Code: acp.CodeInternal, Message: err.Error(), Data: &acp.ErrorData{Kind: kindImage}}

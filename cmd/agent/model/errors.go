@@ -24,10 +24,16 @@ const (
 	Limit          Kind = "limit"
 	Network        Kind = "network"
 	Provider       Kind = "provider"
+	Unusable       Kind = "unusable"
 )
 
-// limitType is how the session's runtime marks a call that its limits refuse.
-const limitType = "parley_limit"
+// How the session's runtime marks a call that no provider answered: its limits refuse it, the settings of the model are
+// wrong, or the provider could not be reached.
+const (
+	limitType       = "parley_limit"
+	settingsType    = "parley_settings"
+	unreachableType = "parley_unreachable"
+)
 
 // maxWords bounds what an error repeats of the provider's own words.
 const maxWords = 300
@@ -85,7 +91,11 @@ func explain(ctx context.Context, err error, key string) error {
 
 func (r refusal) explain(key string) error {
 	kind, words := r.kindAndWords()
-	if said := r.said(key); said != "" && kind != Authentication {
+	switch said := r.said(key); {
+	case said == "" || kind == Authentication:
+	case r.kind == limitType || r.kind == settingsType || r.kind == unreachableType:
+		words = strings.TrimSuffix(words, ".") + ": " + said // no provider said it
+	default:
 		words += " It said: " + said
 	}
 	// A stream that began with 200 and then told an error may do better when asked again.
@@ -96,6 +106,10 @@ func (r refusal) kindAndWords() (Kind, string) {
 	switch {
 	case r.kind == limitType:
 		return Limit, "A limit of the session was reached."
+	case r.kind == settingsType:
+		return Unusable, "The model cannot be used."
+	case r.kind == unreachableType:
+		return Network, "The model could not be reached; retries did not help."
 	case r.status == http.StatusUnauthorized || r.status == http.StatusForbidden || r.kind == "authentication_error":
 		return Authentication, "The model's provider refused the API key."
 	case r.tooLong():

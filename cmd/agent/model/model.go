@@ -118,20 +118,21 @@ type Settings struct {
 
 const anthropicProvider = "anthropic"
 
-// New makes a model. Anthropic's wire is for anthropic/…, OpenAI's for all others, because gateways speak that.
-func New(s Settings) (Model, error) {
+// New makes a model; nil where none is named. Anthropic's wire is for anthropic/…, OpenAI's for all others, because gateways
+// speak that.
+func New(s Settings) Model {
 	provider, name, ok := strings.Cut(s.Name, "/")
 	if !ok {
 		provider, name = "", s.Name
 	}
 	if name == "" {
-		return nil, errors.New("no model is named: --model provider/model")
+		return nil
 	}
 	s.BaseURL = strings.TrimRight(s.BaseURL, "/")
 	if provider == anthropicProvider {
-		return newAnthropic(s, name), nil
+		return newAnthropic(s, name)
 	}
-	return newOpenAI(s, name), nil
+	return newOpenAI(s, name)
 }
 
 // Calls returns the tool calls of a message.

@@ -45,14 +45,14 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask 
 	if err != nil {
 		if r.Context().Err() == nil {
 			message := p.mask.Mask(fmt.Sprintf("the model's endpoint %s cannot be reached: %v", p.endpoint.base.Host, err))
-			refuse(w, call.wire, http.StatusBadGateway, "api_error", message)
+			refuse(w, call.wire, http.StatusBadGateway, unreachableType, message)
 		}
 		return
 	}
 	defer response.Body.Close()
 	if response.StatusCode/100 == 3 {
 		message := fmt.Sprintf("the model's endpoint %s redirects, which is not followed: llm_base_url must name the place itself", p.endpoint.base.Host)
-		refuse(w, call.wire, http.StatusBadGateway, "api_error", message)
+		refuse(w, call.wire, http.StatusBadGateway, settingsType, message)
 		return
 	}
 	body, err := decoded(response)

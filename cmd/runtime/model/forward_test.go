@@ -143,7 +143,7 @@ func TestOnlyTheEndpointIsAsked(t *testing.T) {
 	for _, status := range []int{301, 302, 307, 308} {
 		u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL+"/v1/messages", status) })
 		got := serve(t, u.URL).post(t.Context(), "/v1/messages", `{}`)
-		if got.status != http.StatusBadGateway || !strings.Contains(got.body, "llm_base_url must name the place itself") || got.header.Get("Location") != "" {
+		if got.status != http.StatusBadGateway || !strings.Contains(got.body, "llm_base_url must name the place itself") || !strings.Contains(got.body, "parley_settings") || got.header.Get("Location") != "" {
 			t.Errorf("a redirect: %+v", got)
 		}
 	}
@@ -194,7 +194,7 @@ func TestErrorsOfTheProviderArePassedOn(t *testing.T) {
 	closed := httptest.NewServer(nil)
 	closed.Close()
 	got := serve(t, closed.URL).post(t.Context(), "/v1/messages", `{}`)
-	if got.status != http.StatusBadGateway || !strings.Contains(got.body, "cannot be reached") || !strings.Contains(got.body, `"type":"error"`) {
+	if got.status != http.StatusBadGateway || !strings.Contains(got.body, "cannot be reached") || !strings.Contains(got.body, "parley_unreachable") || !strings.Contains(got.body, `"type":"error"`) {
 		t.Errorf("nobody there: %+v", got)
 	}
 	for _, body := range []string{"", "no JSON", `{"model":1}`, `[]`} {

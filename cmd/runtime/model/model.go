@@ -66,6 +66,13 @@ type Proxy struct {
 	plain flag
 }
 
+// Types of the errors that are the proxy's own: no provider said them.
+const (
+	limitType       = "parley_limit"
+	settingsType    = "parley_settings"
+	unreachableType = "parley_unreachable"
+)
+
 // wire is the protocol of a call.
 type wire string
 
@@ -171,7 +178,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	entry := &entry{model: ask.model}
 	if call.counted {
 		if limit := p.ledger.begin(entry); limit != nil {
-			refuse(w, call.wire, http.StatusPaymentRequired, "parley_limit", limit.Message)
+			refuse(w, call.wire, http.StatusPaymentRequired, limitType, limit.Message)
 			return
 		}
 		defer p.ledger.settle(entry)
@@ -183,7 +190,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func Unusable(why error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		call, _ := routeOf(r)
-		refuse(w, call.wire, http.StatusBadRequest, "invalid_request_error", why.Error())
+		refuse(w, call.wire, http.StatusBadRequest, settingsType, why.Error())
 	})
 }
 

@@ -1,0 +1,72 @@
+package main_test
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// failed waits until a number of turns ended as an error, and returns the events.
+func (p *pod) failed(t *testing.T, turns int) string {
+	t.Helper()
+	var told string
+	eventually(t, "the turn ends as an error", func() bool {
+		told = strings.Join(p.told(t), "\n")
+		return strings.Count(told, "agent_state_changed error") == turns
+	})
+	return told
+}
+
+func TestASessionWithoutAModelSaysSoAndWorksOnceThereIsOne(t *testing.T) {
+	t.Parallel()
+	p, model := scripted(t, func(d *session.Document) { d.Settings.LLMModel = nil }, says("Done."), says("Done too."))
+	p.start(t)
+	const words = "no model is set: set llm_model in the settings (llmModel in UserSettings)"
+	if told := p.failed(t, 1); strings.Count(told, "environment error") != 1 || !strings.Contains(told, words) {
+		t.Errorf("the events are\n%s", told)
+	}
+	p.send(t, `{"action":"message","args":{"content":"and now?"}}`)
+	if told := p.failed(t, 2); strings.Count(told, "environment error") != 2 || strings.Count(told, words) < 2 {
+		t.Errorf("after another message the events are\n%s", told)
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	p.wait(t)
+	p.doc.Settings.LLMModel = ptr.To("scripted/model")
+	p.writeDocument(t)
+	p.start(t)
+	eventually(t, "both messages are worked on", func() bool { return over(p.told(t)) && len(model.Requests()) == 2 })
+	if requests := model.Requests(); !requests[0].Contains("work") || requests[0].Contains("and now?") || !requests[1].Contains("and now?") {
+		t.Errorf("the model was told %q, then %q", requests[0].Said(), requests[1].Said())
+	}
+}
+
+func TestAModelThatWasNotAskedIsNotSaidToHaveRefused(t *testing.T) {
+	t.Parallel()
+	const unavailable = "STATUS$ERROR_LLM_SERVICE_UNAVAILABLE"
+	for name, c := range map[string]struct{ model, base, id, says string }{
+		"no address":       {"example/model", "", "", "The model cannot be used: llm_model: where example serves its models is not known here: set llm_base_url"},
+		"no valid address": {"example/model", "ftp://127.0.0.1", "", "The model cannot be used: llm_base_url: must be an http or https URL"},
+		"no such host":     {"openai/model", "http://host.invalid", unavailable, "The model could not be reached; retries did not help: the model's endpoint host.invalid"},
+		"nobody there":     {"anthropic/model", "http://127.0.0.1:1", unavailable, "The model could not be reached; retries did not help: the model's endpoint 127.0.0.1:1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, _ := scripted(t, func(d *session.Document) {
+				d.Settings.LLMModel, d.Settings.LLMBaseURL = ptr.To(c.model), ptr.To(c.base)
+			})
+			p.start(t)
+			if told := p.failed(t, 1); !strings.Contains(told, c.says) || strings.Contains(told, "provider") {
+				t.Errorf("the events are\n%s", told)
+			}
+			if journal := p.file(".parley/events.jsonl"); !strings.Contains(journal, `"error_id":"`+c.id+`"`) {
+				t.Errorf("the id of the error is not %q:\n%s", c.id, journal)
+			}
+		})
+	}
+}
