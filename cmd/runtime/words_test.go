@@ -70,3 +70,19 @@ func TestAModelThatWasNotAskedIsNotSaidToHaveRefused(t *testing.T) {
 		})
 	}
 }
+
+func TestAToolServerThatCannotBeUsedIsSaid(t *testing.T) {
+	t.Parallel()
+	p, _ := scripted(t, func(d *session.Document) {
+		d.ToolServers.SHTTP = []session.RemoteServer{{Name: "tracker", URL: "http://user:hunter2@127.0.0.1:1/mcp?key=hunter2", APIKeyFile: "custom.0"}}
+	}, says("Done."))
+	p.start(t)
+	eventually(t, "the turn is over", func() bool { return over(p.told(t)) })
+	told := strings.Join(p.told(t), "\n")
+	if strings.Count(told, "environment notice") != 1 || !strings.Contains(told, "The tool server tracker cannot be used") || !strings.Contains(told, "refused") {
+		t.Errorf("the events are\n%s", told)
+	}
+	if strings.Contains(told, "hunter2") || strings.Contains(told, secretValues["custom.0"]) {
+		t.Errorf("a secret is told:\n%s", told)
+	}
+}
