@@ -263,7 +263,8 @@ func (d *Driver) Notice(text string) {
 }
 
 func notice(text string) session.Event {
-	return session.Event{Source: session.FromEnvironment, Observation: session.ObservedNotice, Message: text, Content: &text}
+	text = cut(text)
+	return session.Event{Source: session.FromEnvironment, Observation: session.ObservedNotice, Message: firstLine(text), Content: &text}
 }
 
 // Limit ends the turn under way: it has used what it may.

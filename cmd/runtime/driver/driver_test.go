@@ -64,6 +64,18 @@ func TestAMessageThatIsTooLargeIsRefusedAndTheSessionGoesOn(t *testing.T) {
 	d.wait("the answer", func() bool { _, said := d.driver.State(); return said == "two" })
 }
 
+// A tool server that fails may say what it likes, and a notice repeats it.
+func TestANoticeThatIsTooLongIsCutAndTheSessionGoesOn(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: "say one"}).start()
+	d.until(session.StateAwaiting)
+	d.driver.Notice("It said: " + strings.Repeat("<", 3<<20))
+	if err := d.driver.Message("say two", nil); err != nil {
+		t.Fatal(err)
+	}
+	d.wait("the answer", func() bool { _, said := d.driver.State(); return said == "two" })
+}
+
 func TestMessagesDuringATurnWait(t *testing.T) {
 	t.Parallel()
 	go1 := filepath.Join(t.TempDir(), "go")
