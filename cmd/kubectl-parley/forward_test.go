@@ -53,3 +53,11 @@ func TestAPortLeadsToTheSession(t *testing.T) {
 		t.Errorf("a session that is stopped: %v", err)
 	}
 }
+
+func TestForwardingToASessionThatThereIsNotFails(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	if _, _, err := run(t, ns, "forward", "nosuch"); err == nil || !strings.HasSuffix(err.Error(), `"nosuch" not found`) {
+		t.Errorf("got %v", err)
+	}
+}
