@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -50,6 +51,55 @@ func TestAStuckStartTellsItsReasonAtAGlance(t *testing.T) {
 	all, _, err := run(t, ns, "status")
 	if err != nil || !strings.HasPrefix(all, "… stuck  STARTING  PullingImage") || strings.Count(all, "\n") != 1 {
 		t.Errorf("all in a line each: %v\n%s", err, all)
+	}
+}
+
+func TestAStartThatGoesWellNeedsNobodysHelp(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	k := newKubelet(t, ns)
+	create(t, conversation(ns, "c"))
+	k.bind("c")
+	k.report("c", corev1.ConditionFalse, corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}})
+	stdout, _, err := run(t, ns, "status", "c")
+	if err != nil || !strings.Contains(stdout, waits+" Pod c-session  Running") || strings.Contains(stdout, bad) {
+		t.Errorf("%v\n%s", err, stdout)
+	}
+}
+
+// What a session is made of comes one after the other. Only what does not get on by itself needs help.
+func TestWhatIsNotThereYetIsWaitedFor(t *testing.T) {
+	claim := func(phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{Status: corev1.PersistentVolumeClaimStatus{Phase: phase}}
+	}
+	pod := func(phase corev1.PodPhase) *corev1.Pod { return &corev1.Pod{Status: corev1.PodStatus{Phase: phase}} }
+	settings := func(conditions ...metav1.Condition) *v1alpha1.UserSettings {
+		return &v1alpha1.UserSettings{Status: v1alpha1.UserSettingsStatus{Conditions: conditions}}
+	}
+	f := func(claim *corev1.PersistentVolumeClaim, pod *corev1.Pod, settings *v1alpha1.UserSettings) *findings {
+		return &findings{conversation: conversation("ns", "c"), claim: claim, pod: pod, settings: settings}
+	}
+	stalled := f(nil, nil, nil)
+	stalled.conversation.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionStalled, Status: metav1.ConditionTrue}}
+	for _, test := range []struct {
+		got  node
+		want string
+	}{
+		{f(claim(corev1.ClaimPending), nil, nil).workspaceNode(), waits},
+		{f(claim(corev1.ClaimBound), nil, nil).workspaceNode(), well},
+		{f(claim(corev1.ClaimLost), nil, nil).workspaceNode(), bad},
+		{f(nil, nil, nil).podNode(time.Now()), waits},
+		{stalled.podNode(time.Now()), bad},
+		{f(nil, pod(corev1.PodPending), nil).podNode(time.Now()), waits},
+		{f(nil, pod(corev1.PodSucceeded), nil).podNode(time.Now()), well},
+		{f(nil, pod(corev1.PodFailed), nil).podNode(time.Now()), bad},
+		{f(nil, nil, settings()).settingsNode(), waits},
+		{f(nil, nil, settings(metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue})).settingsNode(), well},
+		{f(nil, nil, settings(metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse})).settingsNode(), bad},
+	} {
+		if !strings.HasPrefix(test.got.text, test.want+" ") {
+			t.Errorf("%q, want %s", test.got.text, test.want)
+		}
 	}
 }
 

@@ -101,7 +101,11 @@ func (f *findings) settingsNode() node {
 		return f.absent("UserSettings", name, "does not exist")
 	}
 	conditions := f.settings.Status.Conditions
-	n := node{text: fmt.Sprintf("%s UserSettings %s", mark(meta.IsStatusConditionTrue(conditions, v1alpha1.ConditionReady)), name)}
+	sign := waits
+	if ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady); ready != nil && ready.Status != metav1.ConditionUnknown {
+		sign = mark(ready.Status == metav1.ConditionTrue)
+	}
+	n := node{text: fmt.Sprintf("%s UserSettings %s", sign, name)}
 	for _, condition := range conditions {
 		if condition.Type != v1alpha1.ConditionReady && condition.Type != v1alpha1.ConditionStalled && condition.Status != metav1.ConditionTrue {
 			n.children = append(n.children, node{text: fmt.Sprintf("%s %s  %s: %s", bad, condition.Type, condition.Reason, oneLine(condition.Message))})
@@ -127,14 +131,13 @@ func (f *findings) podNode(now time.Time) node {
 		if f.conversation.Status.State == v1alpha1.StateStopped && !f.hidden["Pod"] {
 			return node{}
 		}
+		if !f.hidden["Pod"] && !stalled(f.conversation) {
+			return node{text: fmt.Sprintf("%s Pod %s: there is none yet", waits, name)}
+		}
 		return f.absent("Pod", name, "there is none")
 	}
 	pod := f.pod
-	ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
-	over := pod.Status.Phase == corev1.PodSucceeded
-	text := fmt.Sprintf("%s Pod %s  %s", mark(ready || over), name, pod.Status.Phase)
+	text := fmt.Sprintf("Pod %s  %s", name, pod.Status.Phase)
 	if pod.DeletionTimestamp != nil {
 		text += ", being deleted"
 	}
@@ -150,7 +153,22 @@ func (f *findings) podNode(now time.Time) node {
 	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		n.children = append(n.children, containerNode(status))
 	}
+	n.text = podSign(pod, n.children) + " " + n.text
 	return n
+}
+
+// podSign is how a pod does: one that is not ready needs help where a part of it does.
+func podSign(pod *corev1.Pod, parts []node) string {
+	ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+	switch {
+	case ready, pod.Status.Phase == corev1.PodSucceeded:
+		return well
+	case pod.Status.Phase == corev1.PodFailed, slices.ContainsFunc(parts, func(n node) bool { return strings.HasPrefix(n.text, bad) }):
+		return bad
+	}
+	return waits
 }
 
 func containerNode(s corev1.ContainerStatus) node {
@@ -186,8 +204,15 @@ func (f *findings) workspaceNode() node {
 		}
 		return node{}
 	}
+	sign := waits // a claim may be bound only when a pod uses it
+	switch f.claim.Status.Phase {
+	case corev1.ClaimBound:
+		sign = well
+	case corev1.ClaimLost:
+		sign = bad
+	}
 	size := f.claim.Spec.Resources.Requests[corev1.ResourceStorage]
-	return node{text: fmt.Sprintf("%s PersistentVolumeClaim %s  %s, %s", mark(f.claim.Status.Phase == corev1.ClaimBound), f.claim.Name, f.claim.Status.Phase, size.String())}
+	return node{text: fmt.Sprintf("%s PersistentVolumeClaim %s  %s, %s", sign, f.claim.Name, f.claim.Status.Phase, size.String())}
 }
 
 func (f *findings) secretNode() node {
