@@ -76,6 +76,26 @@ func TestAStartThatCannotSucceedSaysWhyAndFails(t *testing.T) {
 	}
 }
 
+func TestAStartThatIsNotWaitedForLongerSaysWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	waiting := conversation(ns, "c")
+	waiting.Spec.UserSettingsName = "nosuch"
+	create(t, waiting)
+	awaitState(t, ns, "c", "STARTING", "SettingsNotReady")
+	_, _, err := run(t, ns, "start", "c", "--timeout", "1s")
+	for _, want := range []string{"longer than 1s", "UserSettings nosuch do not exist", "Create what is missing", "The Conversation stays"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in %v", want, err)
+		}
+	}
+	// Also where nobody has looked at it.
+	_, _, err = run(t, env.Namespace(t, nil), "start", "c", "-m", "hello", "--timeout", "1ms")
+	if err == nil || !strings.Contains(err.Error(), "Is its manager running?") {
+		t.Errorf("without an operator: %v", err)
+	}
+}
+
 func TestAFieldThatGitKeepsIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -121,14 +122,28 @@ func (s *start) patch(ctx context.Context, c *cluster, conv *v1alpha1.Conversati
 func (s *start) await(ctx context.Context, c *cluster, asked *v1alpha1.Conversation) error {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
+	last := asked
 	err := c.follow(ctx, newProgress(s.ErrOut), asked.Name, func(conv *v1alpha1.Conversation) (bool, error) {
+		last = conv
 		return hasStarted(conv, asked.Generation)
 	})
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w\n%s", err, unfinished(last))
+	}
 	if err != nil {
 		return fmt.Errorf("%s does not run: %w", asked.Name, err)
 	}
 	fmt.Fprintf(s.Out, "conversation.parley.dev/%s started\n", asked.Name)
 	return nil
+}
+
+// unfinished is what a start waits for that nobody waits for any more.
+func unfinished(conv *v1alpha1.Conversation) string {
+	lines := []string{"It waits: " + standing(conv)}
+	if hint := hintFor(conv); hint != "" {
+		lines = append(lines, hint)
+	}
+	return strings.Join(append(lines, "The Conversation stays, and its session starts as soon as it can."), "\n")
 }
 
 // hasStarted: the session of this generation runs, or came to an end as it should. It fails if it needs somebody's help.
