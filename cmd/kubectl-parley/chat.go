@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 
@@ -19,10 +20,17 @@ type chat struct {
 	*plugin
 	talking
 
-	mu      sync.Mutex
-	state   session.State
-	waiting int // messages that the agent has not begun with
-	over    bool
+	mu    sync.Mutex
+	state session.State
+	// reason why the state is an error.
+	reason string
+	// sent are the messages of which there was no event yet, and waiting those that no turn has taken up since this command
+	// began, by their events.
+	sent    int
+	waiting []int
+	// over: nothing more is typed. unsent are the lines that were, for nothing.
+	over   bool
+	unsent int
 	// last is the event up to which everything had happened before, and shown is closed when that is shown: an answer is one to
 	// what is seen.
 	last  int
@@ -37,7 +45,11 @@ func newChat(p *plugin) *cobra.Command {
 		Long: `Show what happens in a session, and send what you type as messages.
 
 An action that waits for you is confirmed with y and rejected with n. /pause and /resume do that,
-and Ctrl-C leaves; the session goes on. Where the input ends, the command ends with the agent's turn.`,
+and Ctrl-C leaves; the session goes on. A slash and a word is a command; with a space before it, it
+is a message.
+
+Where the input ends, the command ends with the agent's turn, and fails if the turn failed or a line
+could not be sent.`,
 		Example: `  kubectl parley chat parser
   echo "Add a test" | kubectl parley chat parser`,
 		Args:              cobra.ExactArgs(1),
@@ -83,7 +95,27 @@ func (c *chat) run(ctx context.Context, name string) error {
 	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
 		err = cause
 	}
+	if err == nil {
+		err = c.outcome()
+	}
 	return err
+}
+
+// outcome of a talk whose input has ended.
+func (c *chat) outcome() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case !c.over || !c.idle(): // somebody left
+		return nil
+	case c.state == session.StateError && c.reason != "":
+		return fmt.Errorf("the agent's turn failed: %s", oneLine(c.reason))
+	case c.state == session.StateError:
+		return errors.New("the agent's turn failed")
+	case c.unsent > 0:
+		return fmt.Errorf("lines that were not sent: %d", c.unsent)
+	}
+	return nil
 }
 
 // read what the user types.
@@ -91,8 +123,11 @@ func (c *chat) read(ctx context.Context, user *person, name string) error {
 	lines := bufio.NewReader(c.In)
 	for {
 		line, err := lines.ReadString('\n')
-		if text := strings.TrimSpace(line); text != "" {
-			if err := c.say(ctx, user, name, text); err != nil {
+		if strings.TrimSpace(line) != "" {
+			if err := c.say(ctx, user, name, line); err != nil {
+				c.mu.Lock()
+				c.unsent++
+				c.mu.Unlock()
 				fmt.Fprintln(c.ErrOut, "error:", err)
 			}
 		}
@@ -123,13 +158,14 @@ func (c *chat) ended() error {
 func (c *chat) idle() bool {
 	switch c.state {
 	case session.StateAwaiting, session.StateFinished, session.StateError, session.StateStopped:
-		return c.waiting == 0
+		return c.sent == 0 && len(c.waiting) == 0
 	}
 	return false
 }
 
 // say a line: an answer to what the agent asks, a wish, or a message.
-func (c *chat) say(ctx context.Context, user *person, name, text string) error {
+func (c *chat) say(ctx context.Context, user *person, name, line string) error {
+	text := strings.TrimSpace(line)
 	c.mu.Lock()
 	asked := c.state == session.StateConfirmation
 	c.mu.Unlock()
@@ -141,24 +177,33 @@ func (c *chat) say(ctx context.Context, user *person, name, text string) error {
 		state = session.StateRejected
 	case asked:
 		return errors.New("the agent waits for y or n")
-	case text == "/pause":
+	case isCommand(line) && text == "/pause":
 		state = session.StatePaused
-	case text == "/resume":
+	case isCommand(line) && text == "/resume":
 		state = session.StateRunning
+	case isCommand(line):
+		return fmt.Errorf("there is no command %s, only /pause and /resume; a space before it makes it a message", text)
 	}
 	if state != "" {
 		return user.send(ctx, name, session.ActionChangeState, map[string]any{"agent_state": string(state)})
 	}
 	c.mu.Lock()
-	c.waiting++
+	c.sent++
 	c.mu.Unlock()
 	err := user.send(ctx, name, session.ActionMessage, map[string]any{"content": text, "image_urls": []string{}})
 	if err != nil {
 		c.mu.Lock()
-		c.waiting--
+		c.sent = max(0, c.sent-1)
 		c.mu.Unlock()
 	}
 	return err
+}
+
+// isCommand: a line is a slash and a word. A path or a comment is a message, and so is what a space comes before.
+func isCommand(line string) bool {
+	rest, slash := strings.CutPrefix(line, "/")
+	word, _, _ := strings.Cut(strings.TrimRight(rest, "\r\n"), " ")
+	return slash && word != "" && !strings.Contains(word, "/")
 }
 
 // show an event, and say whether nothing more is waited for.
@@ -168,6 +213,10 @@ func (c *chat) show(e *session.Event) (enough bool) {
 	switch {
 	case e.IsUserMessage():
 		fmt.Fprintf(c.Out, "> %s\n", indented(e.Text()))
+		if e.ID > c.last {
+			c.sent = max(0, c.sent-1)
+			c.waiting = append(c.waiting, e.ID)
+		}
 	case e.Action == session.ActionMessage:
 		fmt.Fprintf(c.Out, "%s\n", e.Text())
 	case e.Action == session.ActionRun:
@@ -191,14 +240,19 @@ func (c *chat) show(e *session.Event) (enough bool) {
 // turn follows the agent's state.
 func (c *chat) turn(e *session.Event) {
 	c.state = e.StateOf()
-	reason, _ := e.Extras["reason"].(string)
+	c.reason, _ = e.Extras["reason"].(string)
 	switch {
-	case c.state == session.StateRunning && c.waiting > 0:
-		c.waiting--
+	case e.Meta == nil:
+	case e.Meta.Turn != nil:
+		c.waiting = slices.DeleteFunc(c.waiting, func(message int) bool { return message <= *e.Meta.Turn })
+	case e.Meta.Withdrawn != nil:
+		c.waiting = nil // none is taken up before there is another
+	}
+	switch {
 	case c.state == session.StateConfirmation:
 		fmt.Fprintln(c.Out, "? Do it? y or n")
-	case c.state == session.StateError && reason != "":
-		fmt.Fprintf(c.Out, "! %s\n", indented(reason))
+	case c.state == session.StateError && c.reason != "":
+		fmt.Fprintf(c.Out, "! %s\n", indented(c.reason))
 	case c.state == session.StatePaused:
 		fmt.Fprintln(c.Out, "! paused; /resume goes on")
 	}

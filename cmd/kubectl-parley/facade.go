@@ -43,7 +43,13 @@ func (f *talking) addFlags(cmd *cobra.Command) {
 
 // person is the user of a conversation, at the facade.
 type person struct {
-	url, key string
+	url string
+	credential
+}
+
+// credential is a user's key, and where it comes from, in words that go on.
+type credential struct {
+	key, from string
 }
 
 // as the user of a conversation, talk with the facade until the context ends.
@@ -68,34 +74,34 @@ func (f *talking) pod(ctx context.Context, c *cluster) (*corev1.Pod, error) {
 	var pods corev1.PodList
 	labels := client.MatchingLabels{"app.kubernetes.io/name": v1alpha1.ManagedBy, v1alpha1.LabelComponent: "facade"}
 	if err := c.List(ctx, &pods, client.InNamespace(f.namespace), labels); err != nil {
-		return nil, fmt.Errorf("find the facade (--facade names its URL): %w", err)
+		return nil, fmt.Errorf("find the facade (--facade or $PARLEY_FACADE names its URL): %w", err)
 	}
 	for i := range pods.Items {
 		if pod := &pods.Items[i]; pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil {
 			return pod, nil
 		}
 	}
-	return nil, fmt.Errorf("no facade runs in %s: --facade names its URL", f.namespace)
+	return nil, fmt.Errorf("no facade runs in %s: --facade or $PARLEY_FACADE names its URL", f.namespace)
 }
 
 // keyOf a user: $PARLEY_KEY, else what the Secret holds.
-func (c *cluster) keyOf(ctx context.Context, user string) (string, error) {
+func (c *cluster) keyOf(ctx context.Context, user string) (credential, error) {
 	if key := os.Getenv("PARLEY_KEY"); key != "" {
-		return key, nil
+		return credential{key, "the key in $PARLEY_KEY; without that variable the user's Secret is read"}, nil
 	}
 	settings := &v1alpha1.UserSettings{}
 	if err := c.Get(ctx, c.key(user), settings); err != nil {
-		return "", err
+		return credential{}, err
 	}
 	ref := settings.Status.SessionKeyRef
 	if ref == nil {
-		return "", fmt.Errorf("the UserSettings %s have no key yet", user)
+		return credential{}, fmt.Errorf("the UserSettings %s have no key yet", user)
 	}
 	secret := &corev1.Secret{}
 	if err := c.Get(ctx, c.key(ref.Name), secret); err != nil {
-		return "", fmt.Errorf("read the user's key ($PARLEY_KEY can hold it): %w", err)
+		return credential{}, fmt.Errorf("read the user's key ($PARLEY_KEY can hold it): %w", err)
 	}
-	return string(secret.Data[ref.Key]), nil
+	return credential{string(secret.Data[ref.Key]), fmt.Sprintf("the key in the Secret %s: is its URL that of this cluster's facade?", ref.Name)}, nil
 }
 
 // forwardTo a pod's port from a free one of this machine, until the context ends.
@@ -106,7 +112,7 @@ func (c *cluster) forwardTo(ctx context.Context, namespace, pod string, remote u
 	case port := <-ports:
 		return port, nil
 	case err := <-failed:
-		return 0, fmt.Errorf("reach the facade (--facade names its URL): %w", err)
+		return 0, fmt.Errorf("reach the facade (--facade or $PARLEY_FACADE names its URL): %w", err)
 	}
 }
 
@@ -146,6 +152,9 @@ func (p *person) do(ctx context.Context, method, path string, header http.Header
 	_ = json.NewDecoder(io.LimitReader(response.Body, 64<<10)).Decode(&refusal)
 	if detail, is := refusal.Detail.(string); is {
 		refusal.Error = detail
+	}
+	if response.StatusCode == http.StatusUnauthorized {
+		refusal.Error = "the facade refuses " + p.from
 	}
 	return nil, &refusedError{response.StatusCode, refusal.Error}
 }

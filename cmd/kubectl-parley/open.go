@@ -77,7 +77,7 @@ func (o *open) run(ctx context.Context, name string, asked bool) error {
 }
 
 // forward a port to the facade until Ctrl-C, to another of its pods when one goes. The link is shown once.
-func (o *open) forward(ctx context.Context, c *cluster, key, name string) error {
+func (o *open) forward(ctx context.Context, c *cluster, key credential, name string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	p := newProgress(o.ErrOut)
@@ -106,7 +106,7 @@ func (o *open) forward(ctx context.Context, c *cluster, key, name string) error 
 		case cause != nil:
 			return nil
 		case !errors.Is(err, portforward.ErrLostConnectionToPod):
-			return fmt.Errorf("reach the facade (--facade names its URL): %w", err)
+			return fmt.Errorf("reach the facade (--facade or $PARLEY_FACADE names its URL): %w", err)
 		}
 		p.say("the connection is lost")
 	}

@@ -108,7 +108,7 @@ func TestAPortLeadsToThePage(t *testing.T) {
 		}},
 		Spec: corev1.PodSpec{NodeName: k.node, Containers: []corev1.Container{{Name: "facade", Image: "x"}}},
 	}
-	if _, stderr, err := run(t, ns, "open", "--user=ada", "--facade-namespace="+ns); err == nil || !strings.Contains(err.Error(), "no facade runs") {
+	if _, stderr, err := run(t, ns, "open", "--user=ada", "--facade-namespace="+ns); err == nil || !strings.Contains(err.Error(), "no facade runs") || !strings.Contains(err.Error(), "$PARLEY_FACADE") {
 		t.Errorf("without a facade: %v, %s", err, stderr)
 	}
 	create(t, pod)

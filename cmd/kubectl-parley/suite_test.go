@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -89,9 +90,15 @@ type ran struct {
 // begin runs a command as a user would.
 func begin(t *testing.T, config, namespace string, args ...string) *ran {
 	t.Helper()
+	return beginWith(t, &bytes.Buffer{}, config, namespace, args...)
+}
+
+// beginWith runs a command that is given this input.
+func beginWith(t *testing.T, in io.Reader, config, namespace string, args ...string) *ran {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	r := &ran{done: make(chan error, 1), stop: stop}
-	cmd := newRoot(genericiooptions.IOStreams{In: &bytes.Buffer{}, Out: &r.out, ErrOut: &r.errOut}).
+	cmd := newRoot(genericiooptions.IOStreams{In: in, Out: &r.out, ErrOut: &r.errOut}).
 		withArgs(append([]string{"kubectl-parley", "--kubeconfig", config, "-n", namespace}, args...))
 	go func() { r.done <- cmd.ExecuteContext(ctx) }()
 	end := sync.OnceFunc(stop)

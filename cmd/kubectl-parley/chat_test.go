@@ -1,0 +1,224 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/hack/testenv"
+)
+
+// talk is a facade with one conversation, whose agent does what works says.
+type talk struct {
+	*httptest.Server
+	// works is what comes of the message with this ID.
+	works func(message session.Event) []session.Event
+
+	mu      sync.Mutex
+	events  []session.Event
+	changed chan struct{}
+}
+
+func newTalk(t *testing.T, key string, works func(session.Event) []session.Event) *talk {
+	t.Helper()
+	f := &talk{works: works, changed: make(chan struct{})}
+	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch path := strings.TrimPrefix(r.URL.Path, "/api/conversations/c"); {
+		case r.Header.Get(rest.KeyHeader) != key:
+			w.WriteHeader(http.StatusUnauthorized)
+			_ = json.NewEncoder(w).Encode(map[string]string{"detail": "Unauthorized"})
+		case path == "/events" && r.Method == http.MethodPost:
+			f.take(r)
+		case path == "/events":
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			_ = json.NewEncoder(w).Encode(map[string]any{"events": lastOf(f.events, 1)})
+		case path == "/events/stream":
+			f.stream(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(func() { f.CloseClientConnections(); f.Close() })
+	f.add(session.StateChange(session.StateLoading, ""), session.StateChange(session.StateAwaiting, ""))
+	return f
+}
+
+// add events, and return the last one.
+func (f *talk) add(events ...session.Event) (last session.Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, event := range events {
+		event.ID = len(f.events)
+		f.events = append(f.events, event)
+		last = event
+	}
+	close(f.changed)
+	f.changed = make(chan struct{})
+	return last
+}
+
+func (f *talk) take(r *http.Request) {
+	var asked struct{ Args struct{ Content string } }
+	_ = json.NewDecoder(r.Body).Decode(&asked)
+	f.add(f.works(f.add(session.UserMessage(asked.Args.Content, nil)))...)
+}
+
+func (f *talk) stream(w http.ResponseWriter, r *http.Request) {
+	for next := 0; ; {
+		f.mu.Lock()
+		events, changed := f.events[next:], f.changed
+		f.mu.Unlock()
+		for _, event := range events {
+			text, _ := json.Marshal(event)
+			_, _ = fmt.Fprintf(w, "data: %s\n\n", text)
+		}
+		next += len(events)
+		w.(http.Flusher).Flush()
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// said are the messages of users.
+func (f *talk) said() (texts []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, event := range f.events {
+		if event.IsUserMessage() {
+			texts = append(texts, event.Text())
+		}
+	}
+	return texts
+}
+
+// begins a turn with a message.
+func begins(message session.Event) session.Event {
+	event := session.StateChange(session.StateRunning, "")
+	event.Meta = &session.EventMeta{Turn: &message.ID}
+	return event
+}
+
+// cannotStart is a turn for which there is no agent: it does not begin.
+func cannotStart(message session.Event) []session.Event {
+	event := session.StateChange(session.StateError, "the agent cannot be started")
+	event.Meta = &session.EventMeta{Withdrawn: &message.ID}
+	return []session.Event{event}
+}
+
+func succeeds(message session.Event) []session.Event {
+	return []session.Event{begins(message), session.StateChange(session.StateAwaiting, "")}
+}
+
+func fails(message session.Event) []session.Event {
+	return []session.Event{begins(message), session.StateChange(session.StateError, "the model does not answer")}
+}
+
+func TestATalkEndsAsTheAgentsTurnDoes(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	key := keyOfAda(t, ns)
+	create(t, conversation(ns, "c"))
+	for _, test := range []struct {
+		name, in, want string
+		works          func(session.Event) []session.Event
+	}{
+		{"a turn that succeeds", "hi\n", "", succeeds},
+		{"two turns", "hi\nand more", "", succeeds},
+		{"nothing to say", "", "", succeeds},
+		{"a turn that fails", "hi\n", "the agent's turn failed: the model does not answer", fails},
+		{"a turn that cannot begin", "hi\n", "the agent's turn failed: the agent cannot be started", cannotStart},
+		{"two turns that cannot begin", "hi\nand more\n", "the agent's turn failed: the agent cannot be started", cannotStart},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			f := newTalk(t, key, test.works)
+			r := beginWith(t, strings.NewReader(test.in), kubeconfig, ns, "chat", "c", "--facade", f.URL)
+			if err := r.wait(t); test.want == "" && err != nil || test.want != "" && (err == nil || err.Error() != test.want) {
+				t.Errorf("it ends with %v, want %q", err, test.want)
+			}
+			if said := strings.Join(f.said(), "\n"); said != strings.TrimSpace(test.in) {
+				t.Errorf("said is %q", said)
+			}
+		})
+	}
+}
+
+// A message that waited is tried before the one that was sent after it.
+func TestATalkEndsWithTheTurnOfItsOwnMessage(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	key := keyOfAda(t, ns)
+	create(t, conversation(ns, "c"))
+	sent := make(chan session.Event, 1)
+	f := newTalk(t, key, func(message session.Event) []session.Event { sent <- message; return nil })
+	earlier := f.add(session.UserMessage("earlier", nil))
+	f.add(cannotStart(earlier)...)
+	r := beginWith(t, strings.NewReader("hi\n"), kubeconfig, ns, "chat", "c", "--facade", f.URL)
+	mine := <-sent
+	answer := func(text string) session.Event {
+		return session.Event{Source: session.FromAgent, Action: session.ActionMessage, Args: map[string]any{"content": text}}
+	}
+	f.add(begins(earlier), answer("to the earlier one"), session.StateChange(session.StateAwaiting, ""))
+	testenv.Await(t, func() error {
+		if out := r.out.String(); !strings.Contains(out, "to the earlier one") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	f.add(begins(mine), answer("to mine"), session.StateChange(session.StateAwaiting, ""))
+	if err := r.wait(t); err != nil || !strings.HasSuffix(r.out.String(), "to mine\n") {
+		t.Errorf("%v: %s", err, r.out.String())
+	}
+}
+
+func TestAnUnknownCommandIsNoMessage(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	key := keyOfAda(t, ns)
+	create(t, conversation(ns, "c"))
+	f := newTalk(t, key, succeeds)
+	in := " /pause\n/nosuch\n/Pause now\n/etc/hosts is empty\n// a comment\n /tmp is full\n/ \n"
+	r := beginWith(t, strings.NewReader(in), kubeconfig, ns, "chat", "c", "--facade", f.URL)
+	if err := r.wait(t); err == nil || err.Error() != "lines that were not sent: 2" {
+		t.Errorf("it ends with %v", err)
+	}
+	if said := strings.Join(f.said(), "|"); said != "/pause|/etc/hosts is empty|// a comment|/tmp is full|/" {
+		t.Errorf("said is %s", said)
+	}
+	for _, want := range []string{"there is no command /nosuch", "there is no command /Pause", "/pause", "/resume", "space"} {
+		if !strings.Contains(r.errOut.String(), want) {
+			t.Errorf("%q is not told: %s", want, r.errOut.String())
+		}
+	}
+}
+
+func TestAKeyThatIsRefusedIsTold(t *testing.T) {
+	ns := operate(t)
+	create(t, conversation(ns, "c"))
+	keyOfAda(t, ns)
+	f := newTalk(t, "another", succeeds)
+	for _, command := range []string{"chat", "diff", "open"} {
+		_, _, err := run(t, ns, command, "c", "--facade", f.URL)
+		if err == nil || !strings.Contains(err.Error(), "key") || !strings.Contains(err.Error(), "Secret ada-session-key") {
+			t.Errorf("%s with the Secret's key: %v", command, err)
+		}
+	}
+	t.Setenv("PARLEY_KEY", "not-the-key")
+	for _, command := range []string{"chat", "diff", "open"} {
+		_, _, err := run(t, ns, command, "c", "--facade", f.URL)
+		if err == nil || !strings.Contains(err.Error(), "the key in $PARLEY_KEY") || strings.Contains(err.Error(), "not-the-key") {
+			t.Errorf("%s with $PARLEY_KEY: %v", command, err)
+		}
+	}
+}
