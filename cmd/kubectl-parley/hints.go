@@ -25,7 +25,7 @@ var hints = map[string]string{
 }
 
 // unobserved is the hint where nobody looked at what the Conversation says.
-const unobserved = "The operator has not seen this yet. Is its manager running?"
+const unobserved = "The operator has said nothing of this yet. Is its manager running?"
 
 // hintFor a session is what to do about it; empty where there is nothing to do.
 func hintFor(c *v1alpha1.Conversation) string {

@@ -41,12 +41,14 @@ func (p *progress) show(c *v1alpha1.Conversation) {
 	p.say("%s", standing(c))
 }
 
+// unsaid is where a new session stands: a start that goes well is written only when the session runs.
+const unsaid = "the operator has said nothing more yet"
+
 // standing is where a session stands, in a line.
 func standing(c *v1alpha1.Conversation) string {
 	switch {
 	case c.Status.ObservedGeneration < 0:
-		// A start that goes well is written when the session runs.
-		return string(c.Status.State) + "  the operator has said nothing more yet"
+		return string(c.Status.State) + "  " + unsaid
 	case !observed(c):
 		return "the operator has not seen it yet"
 	}

@@ -62,7 +62,7 @@ func TestAStartThatGoesWellNeedsNobodysHelp(t *testing.T) {
 	k.bind("c")
 	k.report("c", corev1.ConditionFalse, corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}})
 	stdout, _, err := run(t, ns, "status", "c")
-	if err != nil || !strings.Contains(stdout, waits+" Pod c-session  Running") || strings.Contains(stdout, bad) {
+	if err != nil || !strings.Contains(stdout, waits+" Pod c-session  Running") || strings.Contains(stdout, bad) || strings.Contains(stdout, "manager") || !strings.HasPrefix(stdout, "… c  STARTING  ") {
 		t.Errorf("%v\n%s", err, stdout)
 	}
 }

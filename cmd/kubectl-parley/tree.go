@@ -59,11 +59,17 @@ func headline(c *v1alpha1.Conversation, now time.Time) string {
 	case v1alpha1.StateStopped:
 		at = c.Status.StopTime
 	}
-	line := fmt.Sprintf("%s %s  %s  %s", sign, c.Name, c.Status.State, c.Status.Reason)
+	line := fmt.Sprintf("%s %s  %s", sign, c.Name, c.Status.State)
+	if c.Status.Reason != "" {
+		line += "  " + c.Status.Reason
+	}
 	if at != nil {
 		line += fmt.Sprintf("  (%s)", since(at, now))
 	}
-	if !observed(c) {
+	switch {
+	case c.Status.ObservedGeneration < 0:
+		line += "  " + unsaid
+	case !observed(c):
 		line += "  not seen by the operator yet"
 	}
 	return line
@@ -77,7 +83,9 @@ func (f *findings) tree(now time.Time) string {
 	if c.Status.Message != "" {
 		fmt.Fprintf(out, "  %s\n", oneLine(c.Status.Message))
 	}
-	if hint := hintFor(c); hint != "" {
+	// Who made the pod runs.
+	begun := c.Status.ObservedGeneration < 0 && f.pod != nil
+	if hint := hintFor(c); hint != "" && !begun {
 		fmt.Fprintf(out, "  → %s\n", hint)
 	}
 	root := node{children: []node{f.settingsNode(), f.classNode(), f.podNode(now), f.workspaceNode(), f.secretNode()}}
