@@ -29,7 +29,7 @@ type Event struct {
 
 	// ToolCall names the call of a tool that this event is of.
 	ToolCall *ToolCall `json:"tool_call_metadata,omitempty"`
-	// Meta is the runtime's own, and means nothing to clients.
+	// Meta is the runtime's own, and means nothing to clients but Parley's own.
 	Meta *EventMeta `json:"_meta,omitempty"`
 }
 
