@@ -33,16 +33,22 @@ func (s *Store) list(ctx context.Context, prefix string) (all []object, err erro
 	if s.dir != "" {
 		return s.listDir(prefix)
 	}
-	list := s.bucket.List(&blob.ListOptions{Prefix: prefix})
-	for {
+	err = s.listBucket(ctx, &blob.ListOptions{Prefix: prefix}, func(found *blob.ListObject) {
+		all = append(all, object{found.Key, found.Size, found.ModTime})
+	})
+	return all, err
+}
+
+func (s *Store) listBucket(ctx context.Context, options *blob.ListOptions, visit func(*blob.ListObject)) error {
+	for list := s.bucket.List(options); ; {
 		found, err := list.Next(ctx)
 		switch {
 		case errors.Is(err, io.EOF):
-			return all, nil
+			return nil
 		case err != nil:
-			return nil, err
+			return err
 		}
-		all = append(all, object{found.Key, found.Size, found.ModTime})
+		visit(found)
 	}
 }
 
@@ -77,16 +83,10 @@ func (s *Store) uids(ctx context.Context) (all []string, err error) {
 		}
 		return all, err
 	}
-	list := s.bucket.List(&blob.ListOptions{Delimiter: "/"})
-	for {
-		found, err := list.Next(ctx)
-		switch {
-		case errors.Is(err, io.EOF):
-			return all, nil
-		case err != nil:
-			return nil, err
-		case found.IsDir:
+	err = s.listBucket(ctx, &blob.ListOptions{Delimiter: "/"}, func(found *blob.ListObject) {
+		if found.IsDir {
 			all = append(all, strings.TrimSuffix(found.Key, "/"))
 		}
-	}
+	})
+	return all, err
 }
