@@ -73,7 +73,7 @@ func main() {
 	logging := zap.Options{}
 	logging.BindFlags(flag.CommandLine)
 	flag.Parse()
-	memory.Bound()
+	memory.Bound(0)
 	// Above this level client-go logs the bodies of requests, and with them keys.
 	if most := zapcore.Level(-5); logging.Level != nil && logging.Level.Enabled(most-1) {
 		logging.Level = most

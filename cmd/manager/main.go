@@ -90,7 +90,7 @@ func main() {
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&logging)))
 	klog.SetLogger(ctrl.Log)
 
-	memory.Bound()
+	memory.Bound(64 * memory.MiB)
 	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
 		ctrl.Log.Error(err, "manager failed")
 		os.Exit(1)

@@ -2,6 +2,7 @@
 package memory
 
 import (
+	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -11,25 +12,35 @@ import (
 const (
 	// headroom is how much may be allocated between two collections of garbage.
 	headroom = 16 << 20
-	// leastPercent bounds how often a very large heap is collected, mostPercent how seldom a very small one.
+	// leastPercent bounds how often a very large heap is collected, mostPercent how seldom a very
+	// small one.
 	leastPercent, mostPercent = 25, 400
+	// MiB is a unit to state sizes of heaps in.
+	MiB = 1 << 20
 )
 
-// gcPercent of a heap in which so many bytes are in use.
-func gcPercent(inUse uint64) int {
-	return int(min(max(headroom*100/max(inUse, 1), leastPercent), mostPercent))
+// gcPercent of a heap in which so many bytes are in use. One that is smaller than floor may grow to
+// that size first.
+func gcPercent(inUse, floor uint64) int {
+	inUse = max(inUse, 1)
+	percent := min(max(headroom*100/inUse, leastPercent), mostPercent)
+	if inUse < floor {
+		percent = max(percent, (floor-inUse)*100/inUse)
+	}
+	return int(min(percent, math.MaxInt32))
 }
 
-// Bound the garbage of this process.
-func Bound() {
-	keepHeadroom()
+// Bound the garbage of this process. A heap of up to floor bytes is never collected early: who
+// works in bursts spends a fifth of them on collecting otherwise.
+func Bound(floor uint64) {
+	keepHeadroom(floor)
 	keepLimit(memoryFile)
 }
 
 // keepHeadroom has garbage collected when it is a certain amount, not when it is as much as what is in use, which is what Go does
 // by itself. The cache of thousands of sessions then does not take twice its size, although little of it ever changes; and
 // while there are few sessions, a burst of new ones is not interrupted all the time. Who sets GOGC decides alone.
-func keepHeadroom() {
+func keepHeadroom(floor uint64) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
@@ -37,7 +48,7 @@ func keepHeadroom() {
 	now := 0
 	afterEachCollection(func() {
 		metrics.Read(inUse)
-		if percent := gcPercent(inUse[0].Value.Uint64()); percent != now {
+		if percent := gcPercent(inUse[0].Value.Uint64(), floor); percent != now {
 			now = percent
 			debug.SetGCPercent(percent)
 		}

@@ -7,11 +7,22 @@ import (
 )
 
 func TestGarbageMayTakeTheSameRoomWhateverIsInUse(t *testing.T) {
-	const mib = 1 << 20
-	for inUse, want := range map[uint64]int{0: 400, 2 * mib: 400, 8 * mib: 200, 16 * mib: 100, 32 * mib: 50, 64 * mib: 25, 1000 * mib: 25} {
-		if got := gcPercent(inUse); got != want {
-			t.Errorf("with %d MiB in use garbage may be %d%% of it, want %d%%", inUse/mib, got, want)
+	for inUse, want := range map[uint64]int{0: 400, 2 * MiB: 400, 8 * MiB: 200, 16 * MiB: 100, 32 * MiB: 50, 64 * MiB: 25, 1000 * MiB: 25} {
+		if got := gcPercent(inUse, 0); got != want {
+			t.Errorf("with %d MiB in use garbage may be %d%% of it, want %d%%", inUse/MiB, got, want)
 		}
+	}
+}
+
+func TestASmallHeapIsNotCollectedBeforeItHasTheSizeThatItMayHave(t *testing.T) {
+	const floor = 64 * MiB
+	for inUse, want := range map[uint64]int{2 * MiB: 3100, 8 * MiB: 700, 32 * MiB: 100, 60 * MiB: 26, 64 * MiB: 25, 1000 * MiB: 25} {
+		if got := gcPercent(inUse, floor); got != want {
+			t.Errorf("with %d MiB in use garbage may be %d%% of it, want %d%%", inUse/MiB, got, want)
+		}
+	}
+	if got := gcPercent(0, floor); got <= 0 {
+		t.Errorf("with nothing in use garbage may be %d%% of it", got)
 	}
 }
 
