@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
@@ -20,6 +19,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -62,6 +62,10 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 	ofSettings := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, o.GetNamespace(), v1alpha1.IndexUserSettingsName, o.GetName())
 	})
+	// Owns would ask the RESTMapper about each event.
+	ofOwner := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		return requestsForOwner(o)
+	})
 	ofConfigMap := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		if key := client.ObjectKeyFromObject(o); key == r.catalogueKey() || key == r.modelsKey() {
 			return r.waiting(ctx)
@@ -71,8 +75,8 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("conversation").
 		For(&v1alpha1.Conversation{}, builder.WithPredicates(r.starts.ofConversations())).
-		Owns(&corev1.Pod{}, builder.WithPredicates(r.starts.ofPods())).
-		Owns(&corev1.PersistentVolumeClaim{}).
+		Watches(&corev1.Pod{}, ofOwner, builder.WithPredicates(r.starts.ofPods())).
+		Watches(&corev1.PersistentVolumeClaim{}, ofOwner).
 		Watches(&v1alpha1.SessionClass{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
 			return r.waiting(ctx)
 		})).
@@ -82,7 +86,7 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 			return nil
 		})).
 		WatchesRawSource(source.Channel(r.ledger.free, &handler.EnqueueRequestForObject{})).
-		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.conversationsOfSecret)).
+		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.conversationsOfSecret), builder.WithPredicates(notOwnNews())).
 		WatchesMetadata(&corev1.ConfigMap{}, ofConfigMap).
 		Complete(r)
 }
@@ -115,10 +119,16 @@ func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secr
 	for _, settings := range requestsFor(ctx, r.client, &v1alpha1.UserSettingsList{}, namespace, indexSecretName, name) {
 		requests = append(requests, requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace, v1alpha1.IndexUserSettingsName, settings.Name)...)
 	}
-	if owner := metav1.GetControllerOf(secret); owner != nil && owner.Kind == "Conversation" {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Namespace: namespace, Name: owner.Name}})
-	}
-	return requests
+	return append(requests, requestsForOwner(secret)...)
+}
+
+// notOwnNews leaves out that the Secret of a session came into being: whoever made it goes on to
+// make the pod, and nobody waits for it.
+func notOwnNews() predicate.Predicate {
+	return predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool {
+		owner := owningConversation(e.Object)
+		return owner == nil || e.Object.GetName() != v1alpha1.SessionName(owner.Name)
+	}}
 }
 
 // Reconcile brings one Conversation to what it asks for: gather, judge, record, act, write.
@@ -189,7 +199,7 @@ func (r *conversationReconciler) forget(ctx context.Context, name types.Namespac
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read Pod: %w", err)
 	}
-	if owner := metav1.GetControllerOf(pod); err == nil && takesPlace(pod) && owner != nil && owner.Kind == "Conversation" && owner.Name == name.Name {
+	if owner := owningConversation(pod); err == nil && takesPlace(pod) && owner != nil && owner.Name == name.Name {
 		return nil
 	}
 	r.ledger.leave(name)
@@ -254,7 +264,8 @@ func (r *conversationReconciler) writeStatus(ctx context.Context, o observation,
 	if wait := worthWriting(before, after, v, o.now, r.visible()); wait > 0 {
 		return wait, nil
 	}
-	conversation := o.conversation.DeepCopy()
+	written := *o.conversation // the rest is the cache's, and stays as it is
+	conversation := &written
 	conversation.Status = after
 	if err := r.client.Status().Update(ctx, conversation); err != nil {
 		// A conflict means that the cache was behind; its next event brings us back.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -111,4 +112,23 @@ func requestsFor(ctx context.Context, c client.Reader, list client.ObjectList, n
 		}
 	}
 	return requests
+}
+
+// requestsForOwner are the request for the Conversation that an object belongs to, if it belongs to
+// one.
+func requestsForOwner(o client.Object) []reconcile.Request {
+	owner := owningConversation(o)
+	if owner == nil {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: owner.Name}}}
+}
+
+// owningConversation is the reference to the Conversation that an object belongs to.
+func owningConversation(o client.Object) *metav1.OwnerReference {
+	owner := metav1.GetControllerOfNoCopy(o)
+	if owner == nil || owner.Kind != "Conversation" || !strings.HasPrefix(owner.APIVersion, v1alpha1.SchemeGroupVersion.Group+"/") {
+		return nil
+	}
+	return owner
 }

@@ -167,8 +167,12 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	if err := signing.setup(mgr); err != nil {
 		return fmt.Errorf("set up the signing key: %w", err)
 	}
+	terse, err := newTerse(mgr)
+	if err != nil {
+		return err
+	}
 	if err := (&conversationReconciler{
-		client: mgr.GetClient(), live: mgr.GetAPIReader(), metadata: mgr.GetCache(),
+		client: terse, live: mgr.GetAPIReader(), metadata: mgr.GetCache(),
 		clock: options.Clock, recorder: mgr.GetEventRecorder("parley"), options: options, ledger: newLedger(), signing: signing,
 	}).setup(mgr); err != nil {
 		return fmt.Errorf("set up the Conversation controller: %w", err)
