@@ -25,8 +25,8 @@ func TestEveryFieldIsEitherAskedForOrLifecycle(t *testing.T) {
 	}
 	kept, held, schema := map[string]bool{}, map[string]bool{}, crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
 	for _, rule := range schema.XValidations {
-		if strings.Contains(rule.Message, "cannot be changed") {
-			kept[strings.TrimPrefix(rule.FieldPath, ".")] = true
+		for name := range schema.Properties {
+			kept[name] = kept[name] || strings.Contains(rule.MessageExpression, "'"+name+"'")
 		}
 	}
 	for name, field := range schema.Properties {

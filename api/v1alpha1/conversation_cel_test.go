@@ -197,16 +197,23 @@ func TestWhatASessionWasAskedToDoCannotBeChanged(t *testing.T) {
 		before := "{" + c.field + ": " + c.before + ", " + rest + "}"
 		after := "{" + c.field + ": " + c.after + ", " + rest + "}"
 		without := "{" + rest + "}"
-		reject := func(change, from, to string) {
+		reject := func(change, from, to, path string) {
 			t.Run(c.field+" cannot be "+change, func(t *testing.T) {
 				t.Parallel()
 				expect(t, update(t, mustCreate(t, "Conversation", namespace, from), to),
-					"spec."+c.field, c.field+" cannot be changed: create a new Conversation")
+					path, c.field+" cannot be changed: create a new Conversation")
 			})
 		}
-		reject("changed", before, after)
-		reject("removed", before, without)
-		reject("added", without, before)
+		value, presence := "spec."+c.field, "spec"
+		switch c.field {
+		case "userSettingsName": // which is never absent
+			presence = value
+		case "oneShot": // of which false is as good as none
+			value = presence
+		}
+		reject("changed", before, after, value)
+		reject("removed", before, without, presence)
+		reject("added", without, before, presence)
 	}
 }
 

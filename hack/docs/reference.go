@@ -29,8 +29,8 @@ func reference(crd *apiextensionsv1.CustomResourceDefinition) string {
 // table lists the fields of an object; those of objects in it follow in tables of their own.
 func table(text *strings.Builder, kind, path string, object schema) {
 	fmt.Fprintf(text, "\n### %s %s\n\n", kind, path)
-	if rules := messages(object.XValidations); path != "spec" && path != "status" && rules != "" {
-		fmt.Fprintf(text, "%s\n\n", rules)
+	if rules := messages(object.XValidations); path != "spec" && path != "status" && len(rules) > 0 {
+		fmt.Fprintf(text, "- %s\n\n", strings.Join(rules, "\n- "))
 	}
 	fmt.Fprint(text, "| field | type | |\n|---|---|---|\n")
 	type inner struct {
@@ -108,18 +108,19 @@ func bounds(field schema) string {
 	for _, bound := range all {
 		text += " " + bound + "."
 	}
-	if rules := messages(field.XValidations); rules != "" && len(field.Properties) == 0 {
-		text += " " + rules
+	if rules := messages(field.XValidations); len(rules) > 0 && len(field.Properties) == 0 {
+		text += " " + strings.Join(rules, " ")
 	}
 	return text
 }
 
-func messages(rules apiextensionsv1.ValidationRules) string {
-	var all []string
+func messages(rules apiextensionsv1.ValidationRules) (all []string) {
 	for _, rule := range rules {
-		all = append(all, strings.ToUpper(rule.Message[:1])+rule.Message[1:]+".")
+		if rule.Message != "" {
+			all = append(all, strings.ToUpper(rule.Message[:1])+rule.Message[1:]+".")
+		}
 	}
-	return strings.Join(all, " ")
+	return all
 }
 
 func plain(raw []byte) string {
