@@ -151,11 +151,30 @@ func (t *t) calling(u *user) func(context.Context) error {
 // writing asks the API server whether it would take an object that it has to ask the webhook about.
 func (t *t) writing(u *user) func(context.Context) error {
 	return func(ctx context.Context) error {
-		return t.client.Create(ctx, &v1alpha1.UserSettings{
+		err := t.client.Create(ctx, &v1alpha1.UserSettings{
 			ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace, Name: "asked"},
 			Spec:       v1alpha1.UserSettingsSpec{Agent: ptr.To("CodeActAgent")},
 		}, client.DryRunAll)
+		if err != nil {
+			return fmt.Errorf("%w; managers logged %q", err, t.managersLogged("Cannot check"))
+		}
+		return nil
 	}
+}
+
+// managersLogged are the lines with these words in the logs of managers. It is asked at once, since
+// the log of a pod that was replaced goes with it.
+func (t *t) managersLogged(words string) (lines []string) {
+	files, _ := filepath.Glob(filepath.Join(t.logs, "pods", parleyNamespace+"_parley-manager-*", "*", "*.log"))
+	for _, file := range files {
+		content, _ := os.ReadFile(file)
+		for line := range strings.Lines(string(content)) {
+			if strings.Contains(line, words) {
+				lines = append(lines, line)
+			}
+		}
+	}
+	return lines
 }
 
 func removal(t *t) {
