@@ -40,7 +40,7 @@ func (r request) class(ctx context.Context, f *findings, names ...*string) (name
 		name = *names[at]
 	}
 	class := &v1alpha1.SessionClass{}
-	err = r.client.Get(ctx, client.ObjectKey{Name: name}, class)
+	err = r.cache.Get(ctx, client.ObjectKey{Name: name}, class)
 	switch {
 	case apierrors.IsNotFound(err) && name != v1alpha1.DefaultSessionClass:
 		f.warn(field.NewPath("spec", "sessionClassName"), "SessionClass %q does not exist yet", name)

@@ -14,7 +14,6 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -67,7 +66,7 @@ func FuzzObjects(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte, kind byte, allows, byFacade bool) {
 		cluster := hollow{allows: allows}
-		g := guard{client: cluster, reader: cluster, keepers: sets.New(facadeUser, managerUser), facade: facadeUser}
+		g := newGuard(cluster, cluster, Options{FacadeUser: facadeUser, ManagerUser: managerUser})
 		ctx := fuzzContext(t, map[bool]string{true: facadeUser, false: "ada"}[byFacade])
 		text = markSecrets(text)
 		switch kind % 3 {

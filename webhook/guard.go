@@ -25,13 +25,24 @@ import (
 // guard finds out what the sender of a request may read, so that nobody reads
 // through a session what they may not read themselves.
 type guard struct {
-	client client.Client
+	// cache has the classes.
+	cache client.Reader
+	// reviews are asked for here.
+	reviews client.Writer
 	// reader is not cached: a decision about access rests on what is, not on what was.
 	reader client.Reader
 	// keepers are the users who may refer to what Parley keeps for an object, though they may not read it.
 	keepers sets.Set[string]
 	// facade is the one of the keepers that faces the network.
 	facade string
+}
+
+func newGuard(c client.Client, live client.Reader, options Options) guard {
+	return guard{
+		cache: patient{c}, reviews: c, reader: patient{live},
+		keepers: sets.New(options.FacadeUser, options.ManagerUser).Delete(""),
+		facade:  options.FacadeUser,
+	}
 }
 
 // request is one admission request under guard.
@@ -63,7 +74,7 @@ func (r request) may(ctx context.Context, verb, group, resource, name string) (b
 			Namespace: r.namespace, Verb: verb, Group: group, Version: "*", Resource: resource, Name: name,
 		},
 	}}
-	if err := r.client.Create(ctx, review); err != nil {
+	if err := patiently(ctx, func() error { return r.reviews.Create(ctx, review) }); err != nil {
 		return false, fmt.Errorf("review access to %s: %w", resource, err)
 	}
 	return review.Status.Allowed, nil

@@ -6,10 +6,10 @@ package webhook
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -30,13 +30,14 @@ type Options struct {
 
 // SetupWithManager registers the validators of the three kinds. The manager's cache must index
 // Conversations by v1alpha1.IndexUserSettingsName.
-func SetupWithManager(mgr ctrl.Manager, options Options) error {
-	guard := guard{
-		client:  mgr.GetClient(),
-		reader:  mgr.GetAPIReader(),
-		keepers: sets.New(options.FacadeUser, options.ManagerUser).Delete(""),
-		facade:  options.FacadeUser,
+func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) error {
+	// The validators read classes from the cache. Without this it would begin to watch them at the
+	// first question: a manager would not be ready when it says so, and one that is told to stop
+	// would have no answer.
+	if _, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.SessionClass{}); err != nil {
+		return fmt.Errorf("watch SessionClasses: %w", err)
 	}
+	guard := newGuard(mgr.GetClient(), mgr.GetAPIReader(), options)
 	agents := cmp.Or(options.AgentsConfigMap, v1alpha1.AgentCatalogueName)
 	err := ctrl.NewWebhookManagedBy(mgr, &v1alpha1.UserSettings{}).
 		WithValidator(&userSettingsValidator{guard: guard, cache: mgr.GetClient(), namespace: options.Namespace, agents: agents}).

@@ -98,7 +98,7 @@ func newManager() (ctrl.Manager, ctrlwebhook.Server, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return mgr, server, SetupWithManager(mgr, Options{FacadeUser: facadeUser, ManagerUser: managerUser, Namespace: operatorNamespace})
+	return mgr, server, SetupWithManager(context.Background(), mgr, Options{FacadeUser: facadeUser, ManagerUser: managerUser, Namespace: operatorNamespace})
 }
 
 // person is a client that acts as somebody and remembers the warnings it gets.

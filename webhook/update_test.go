@@ -133,7 +133,7 @@ func TestASessionThatIsAskedSomethingElseIsChecked(t *testing.T) {
 	url := "nowhere"
 	changed := old.DeepCopy()
 	changed.Spec.Repository = &url
-	validator := &conversationValidator{guard: guard{client: env.Client, reader: env.Client}}
+	validator := &conversationValidator{guard: newGuard(env.Client, env.Client, Options{})}
 
 	_, err := validator.ValidateUpdate(byAdmin(t.Context(), env.Namespace(t, nil)), old, changed)
 	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.repository") {
@@ -163,8 +163,8 @@ func TestWithoutTheAPIServerEverythingIsRefusedWithoutDetails(t *testing.T) {
 	settings := &v1alpha1.UserSettings{Spec: v1alpha1.UserSettingsSpec{LLMAPIKeyRef: &ref}}
 	conversation := &v1alpha1.Conversation{Spec: v1alpha1.ConversationSpec{UserSettingsName: "default"}}
 	for name, guard := range map[string]guard{
-		"no answer about access":  {client: noReviews, reader: env.Client},
-		"no answer about objects": {client: env.Client, reader: noReads},
+		"no answer about access":  newGuard(noReviews, env.Client, Options{}),
+		"no answer about objects": newGuard(env.Client, noReads, Options{}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := byAdmin(t.Context(), env.Namespace(t, nil))

@@ -127,7 +127,7 @@ func run(ctx context.Context, o options) error {
 	if err := controllers.SetupWithManager(ctx, mgr, objects); err != nil {
 		return err
 	}
-	if err := webhook.SetupWithManager(mgr, webhook.Options{
+	if err := webhook.SetupWithManager(ctx, mgr, webhook.Options{
 		FacadeUser:      serviceAccount(o.namespace, o.accounts.facade),
 		ManagerUser:     serviceAccount(o.namespace, o.accounts.manager),
 		Namespace:       o.namespace,

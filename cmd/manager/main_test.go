@@ -4,17 +4,21 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	admissionapi "k8s.io/api/admission/v1"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -35,7 +39,16 @@ const system = "parley-system"
 
 var env *testenv.Env
 
-func TestMain(m *testing.M) { testenv.Main(m, func(e *testenv.Env) { env = e }) }
+// asProcess in the environment makes this program the manager.
+const asProcess = "PARLEY_TEST_MANAGER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProcess) != "" {
+		main()
+		return
+	}
+	testenv.Main(m, func(e *testenv.Env) { env = e })
+}
 
 // install creates what is in files of config/.
 func install(t *testing.T, files ...string) {
@@ -135,10 +148,9 @@ func token(t *testing.T, name, role string) string {
 	return review.Status.Token
 }
 
-// The manager as a whole: its own identity and role, the certificate that it makes itself, the lease, and a quick end.
-func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *testing.T) {
-	install(t, "namespace/namespace.yaml", "rbac/manager/role.yaml", "rbac/manager/bindings.yaml", "rbac/manager/leader_election.yaml",
-		"rbac/users/roles.yaml", "manager/signing.yaml", "webhook/secret.yaml", "webhook/manifests.yaml", "webhook/service.yaml")
+// asManager has the manager that runs next be the ServiceAccount that it has in a cluster.
+func asManager(t *testing.T) {
+	t.Helper()
 	// RBAC knows a ServiceAccount by its user name.
 	user, err := env.AddUser(envtest.User{Name: serviceAccount(system, "parley-manager")}, env.Config)
 	if err != nil {
@@ -153,13 +165,14 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 		t.Fatal(err)
 	}
 	t.Setenv("KUBECONFIG", path)
+}
 
-	o := options{
-		namespace: system, accounts: accounts{"parley-manager", "parley-facade"}, runtimeImage: "example.com/parley:1", workers: 2, leaderElect: true,
-		metricsAddress: freeAddress(t), healthAddress: freeAddress(t), shutdownDelay: 5 * time.Second,
-		webhook: webhookOptions{address: freeAddress(t), certDir: t.TempDir(), secret: "parley-webhook-cert", service: "parley-webhook", configuration: "parley-webhook", rotate: true},
-	}
-	// Another replica leads at first.
+// addresses of a manager on this machine.
+type addresses struct{ metrics, health, webhook string }
+
+// leadElsewhere has another replica lead.
+func leadElsewhere(t *testing.T) *coordinationv1.Lease {
+	t.Helper()
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "parley-manager"},
 		Spec: coordinationv1.LeaseSpec{
@@ -170,17 +183,55 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 	if err := env.Client.Create(t.Context(), lease); err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- run(ctx, o) }()
-	t.Cleanup(stop)
+	return lease
+}
 
+// start a manager and wait until it is ready. Each is a process, as the names of controllers are
+// taken once in each.
+func start(t *testing.T) (at addresses, stop func(), done <-chan error) {
+	t.Helper()
+	at = addresses{freeAddress(t), freeAddress(t), freeAddress(t)}
+	manager := exec.Command(os.Args[0], "--namespace="+system, "--runtime-image=example.com/parley:1", "--workers=2",
+		"--metrics-bind-address="+at.metrics, "--health-probe-bind-address="+at.health, "--webhook-bind-address="+at.webhook,
+		"--webhook-cert-dir="+t.TempDir())
+	manager.Env = append(os.Environ(), asProcess+"=1")
+	log := &bytes.Buffer{}
+	manager.Stdout, manager.Stderr = log, log
+	if err := manager.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended, over := make(chan error, 1), make(chan struct{})
+	go func() {
+		ended <- manager.Wait()
+		close(over)
+	}()
+	t.Cleanup(func() {
+		_ = manager.Process.Kill()
+		<-over
+		if t.Failed() {
+			t.Log(log)
+		}
+	})
 	await(t, func() error {
-		if code, body, err := get("http://"+o.healthAddress+"/readyz", ""); err != nil || code != http.StatusOK {
+		if code, body, err := get("http://"+at.health+"/readyz", ""); err != nil || code != http.StatusOK {
 			return fmt.Errorf("readyz: %d %s %w", code, body, err)
 		}
 		return nil
 	})
+	return at, func() {
+		if err := manager.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+	}, ended
+}
+
+// The manager as a whole: its own identity and role, the certificate that it makes itself, the lease, and a quick end.
+func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *testing.T) {
+	install(t, "namespace/namespace.yaml", "rbac/manager/role.yaml", "rbac/manager/bindings.yaml", "rbac/manager/leader_election.yaml",
+		"rbac/users/roles.yaml", "manager/signing.yaml", "webhook/secret.yaml", "webhook/manifests.yaml", "webhook/service.yaml")
+	asManager(t)
+	lease := leadElsewhere(t)
+	at, stop, done := start(t)
 	configuration := &admissionv1.ValidatingWebhookConfiguration{}
 	if err := env.Client.Get(t.Context(), client.ObjectKey{Name: "parley-webhook"}, configuration); err != nil {
 		t.Fatal(err)
@@ -191,7 +242,7 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 		}
 	}
 
-	metrics, reader := "https://"+o.metricsAddress+"/metrics", token(t, "prometheus", "parley-metrics-reader")
+	metrics, reader := "https://"+at.metrics+"/metrics", token(t, "prometheus", "parley-metrics-reader")
 	const count = `parley_conversations{state="RUNNING"} 0`
 	// The leader counts them too; a sum over the replicas must not count them twice.
 	if code, body, err := get(metrics, reader); err != nil || code != http.StatusOK || strings.Contains(body, "parley_conversations{") {
@@ -244,10 +295,54 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 		return nil
 	})
 	// Somebody else may lead, and who has not heard yet still gets an answer here.
-	if code, _, err := get("https://"+o.webhook.address+"/validate-parley-dev-v1alpha1-conversation", ""); err != nil || code != http.StatusOK {
+	if code, _, err := get("https://"+at.webhook+"/validate-parley-dev-v1alpha1-conversation", ""); err != nil || code != http.StatusOK {
 		t.Errorf("the webhook of a manager that stops answers %d: %v", code, err)
 	}
 	if err := <-done; err != nil {
 		t.Errorf("the manager ended with %v", err)
 	}
+
+	t.Run("one that never led, and that nobody asked before, still answers too", func(t *testing.T) {
+		if err := env.Client.Delete(t.Context(), lease); err != nil {
+			t.Fatal(err)
+		}
+		leadElsewhere(t)
+		at, stop, done := start(t)
+		stop()
+		// What was watched is stopped before the checks of health are.
+		await(t, func() error {
+			if _, _, err := get("http://"+at.health+"/readyz", ""); err == nil {
+				return errors.New("it has not stopped yet")
+			}
+			return nil
+		})
+		if allowed, err := admits(at.webhook, "usersettings", "UserSettings", `{"agent": "CodeActAgent"}`); err != nil || !allowed {
+			t.Errorf("allowed: %t, %v", allowed, err)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("the manager ended with %v", err)
+		}
+	})
+}
+
+// admits asks a webhook about a new object, for less than the API server would wait.
+func admits(address, resource, kind, spec string) (bool, error) {
+	body := fmt.Sprintf(`{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+		"uid": "1", "operation": "CREATE", "namespace": "default", "userInfo": {"username": "somebody"},
+		"kind": {"group": "parley.dev", "version": "v1alpha1", "kind": %[2]q}, "resource": {"group": "parley.dev", "version": "v1alpha1", "resource": %[1]q},
+		"object": {"apiVersion": "parley.dev/v1alpha1", "kind": %[2]q, "metadata": {"namespace": "default", "name": "asked"}, "spec": %[3]s}}}`, resource, kind, spec)
+	asking := &http.Client{Transport: insecure.Transport, Timeout: 4 * time.Second}
+	response, err := asking.Post("https://"+address+"/validate-parley-dev-v1alpha1-"+resource, "application/json", strings.NewReader(body))
+	if err != nil {
+		return false, err
+	}
+	defer response.Body.Close()
+	var review admissionapi.AdmissionReview
+	if err := json.NewDecoder(response.Body).Decode(&review); err != nil || review.Response == nil {
+		return false, fmt.Errorf("no answer: %w", err)
+	}
+	if !review.Response.Allowed {
+		err = errors.New(review.Response.Result.Message)
+	}
+	return review.Response.Allowed, err
 }

@@ -178,7 +178,7 @@ func (e *Env) startManager(operator bool) error {
 		err = controllers.SetupWithManager(ctx, mgr, controllers.Options{Namespace: namespace, RuntimeImage: "example.com/parley:1", ArchiveURL: "http://" + e.ArchiveAddress})
 	}
 	if err == nil {
-		err = webhook.SetupWithManager(mgr, webhook.Options{FacadeUser: FacadeUser, ManagerUser: managerUser, Namespace: namespace})
+		err = webhook.SetupWithManager(ctx, mgr, webhook.Options{FacadeUser: FacadeUser, ManagerUser: managerUser, Namespace: namespace})
 	}
 	if err != nil {
 		stop()
