@@ -19,6 +19,14 @@ func maskEvent(e session.Event, mask func(string) string) session.Event {
 		e.Content = &content
 	}
 	e.Args, e.Extras = maskMap(e.Args, mask), maskMap(e.Extras, mask)
+	if e.ToolCall != nil {
+		e.ToolCall = &session.ToolCall{ID: mask(e.ToolCall.ID), Function: mask(e.ToolCall.Function)}
+	}
+	if e.Meta != nil {
+		meta := *e.Meta
+		meta.Session = mask(meta.Session)
+		e.Meta = &meta
+	}
 	return e
 }
 
