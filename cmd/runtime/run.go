@@ -211,12 +211,7 @@ func (s *run) failed(ctx context.Context, err error) *session.Termination {
 	events := s.journal
 	s.mu.Unlock()
 	if events != nil {
-		reason := err.Error()
-		_, failed := events.Append(
-			session.Event{Source: session.FromEnvironment, Observation: session.ObservedError, Message: reason, Content: &reason},
-			session.StateChange(session.StateError, reason),
-		)
-		if failed != nil {
+		if failed := driver.Failed(events, err.Error()); failed != nil {
 			s.log.Error("the end of the session could not be recorded", "error", failed)
 		}
 	}

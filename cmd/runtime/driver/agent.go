@@ -150,8 +150,11 @@ func (d *Driver) openSession(ctx context.Context) error {
 	if err := d.agent.conn.Call(ctx, acp.MethodNewSession, request, &answer); err != nil {
 		return err
 	}
-	if answer.SessionID == "" {
+	switch {
+	case answer.SessionID == "":
 		return errors.New("it named no session")
+	case len(answer.SessionID) > maxID:
+		return fmt.Errorf("the name of its session has %d bytes, and may have %d", len(answer.SessionID), maxID)
 	}
 	d.agent.session = answer.SessionID
 	return nil
@@ -173,7 +176,7 @@ func (d *Driver) goOn(ctx context.Context, last string, request acp.SessionParam
 	}
 	d.mu.Lock()
 	d.loading, d.exact = true, exact
-	d.translator = newTranslator()
+	d.translator = newTranslator(d.texts)
 	d.mu.Unlock()
 	err := d.agent.conn.Call(ctx, method, request, nil)
 	d.mu.Lock()
@@ -216,9 +219,10 @@ func (d *Driver) Notification(method string, params json.RawMessage) {
 		return
 	}
 	if seq > 0 {
-		events = d.history.unrecorded(told.SessionID, seq, events)
+		in := d.texts.id(told.SessionID)
+		events = d.history.unrecorded(in, seq, events)
 		for i := range events {
-			events[i].Meta = &session.EventMeta{Session: told.SessionID, Seq: seq}
+			events[i].Meta = &session.EventMeta{Session: in, Seq: seq}
 		}
 	}
 	_ = d.record(events...) // Run looks at what is broken
@@ -236,7 +240,7 @@ func (h *history) unrecorded(in string, seq int, events []session.Event) []sessi
 }
 
 // Noise implements acp.Handler: it goes to the log.
-func (d *Driver) Noise(line string) { d.Log.Info("the agent printed", "line", firstLine(line)) }
+func (d *Driver) Noise(line string) { d.Log.Info("the agent printed", "line", d.texts.line(line)) }
 
 func (c *connected) stop() {
 	process.Stop(c.cmd, c.ended, stopGrace)

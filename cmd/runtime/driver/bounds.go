@@ -1,10 +1,16 @@
 package driver
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
+
+	"github.com/parley-dev/parley/api/session"
 )
 
 // Names that clients know: what an action runs, and why the agent acts, which they expect in every one.
@@ -18,25 +24,36 @@ const (
 	maxText = 64 << 10
 	// maxTitle bounds the line for people.
 	maxTitle = 200
-	// maxInput bounds what a tool is given that is kept by its fields.
+	// maxInput bounds what a tool is given that is kept by its fields, and the tasks of a plan.
 	maxInput = 512 << 10
 	// maxRaw bounds an update that is kept as it came.
 	maxRaw = 64 << 10
+	// maxID bounds the names that an agent gives to its sessions and calls.
+	maxID = 512
+	// maxOutput is how much is kept of what a command printed; an event holds less.
+	maxOutput = 256 << 10
 )
 
-// cut takes the middle out of a text that is too long: what matters is mostly at its ends.
-func cut(text string) string {
-	text = strings.ToValidUTF8(text, "\uFFFD")
+// leftOut stands for what is too large.
+func leftOut(size int) string { return fmt.Sprintf("[… %d bytes left out …]", size) }
+
+// texts makes what others say fit for an event. It takes secrets out before it cuts: a part of one is not known as such.
+type texts struct{ mask func(string) string }
+
+// text without its middle where it is too long: what matters is mostly at its ends.
+func (t texts) text(text string) string {
+	text = strings.ToValidUTF8(t.mask(text), "\uFFFD")
 	if len(text) <= maxText {
 		return text
 	}
 	const half = maxText / 2
 	head, tail := text[:half], text[len(text)-half:]
-	return strings.ToValidUTF8(head, "") + fmt.Sprintf("\n[… %d bytes left out …]\n", len(text)-2*half) + strings.ToValidUTF8(tail, "")
+	return strings.ToValidUTF8(head, "") + "\n" + leftOut(len(text)-2*half) + "\n" + strings.ToValidUTF8(tail, "")
 }
 
-func firstLine(text string) string {
-	line, _, more := strings.Cut(strings.TrimSpace(text), "\n")
+// line for people: the first of a text.
+func (t texts) line(text string) string {
+	line, _, more := strings.Cut(strings.TrimSpace(t.mask(text)), "\n")
 	if len(line) > maxTitle {
 		line, more = strings.ToValidUTF8(line[:maxTitle], ""), true
 	}
@@ -46,29 +63,123 @@ func firstLine(text string) string {
 	return line
 }
 
-// boundedValue cuts the texts in a value.
-func boundedValue(value any) any {
+// id is a name that something is known by, or a digest where it is too long.
+func (t texts) id(name string) string {
+	name = t.mask(name)
+	if len(name) <= maxID {
+		return name
+	}
+	digest := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(digest[:])
+}
+
+// value with each of its texts cut.
+func (t texts) value(value any) any {
 	switch v := value.(type) {
 	case string:
-		return cut(v)
+		return t.text(v)
 	case []any:
 		for i := range v {
-			v[i] = boundedValue(v[i])
+			v[i] = t.value(v[i])
 		}
 	case map[string]any:
 		for name := range v {
-			v[name] = boundedValue(v[name])
+			v[name] = t.value(v[name])
 		}
 	}
 	return value
 }
 
-// bounded is a value that is kept as it came, or its beginning as text.
-func bounded(raw json.RawMessage) any {
-	if len(raw) > maxRaw {
-		return strings.ToValidUTF8(string(raw[:maxRaw]), "") + " …"
+// raw is an update as it came, or as text where it is too large. It is read before it is cut: there is more than one way to
+// write a secret as JSON.
+func (t texts) raw(raw json.RawMessage) any {
+	if len(raw) <= maxRaw {
+		return raw
 	}
-	return raw
+	var value any
+	_ = json.Unmarshal(raw, &value) // it was read before
+	return t.text(encoded(t.value(value)))
+}
+
+// fields of what a tool is given. What is no object has none. What is too large with each of its texts cut is kept as one.
+func (t texts) fields(raw json.RawMessage) map[string]any {
+	var value any
+	_ = json.Unmarshal(raw, &value) // it was read before
+	value = t.value(value)
+	fields, isObject := value.(map[string]any)
+	if len(raw) > maxInput {
+		if text := encoded(value); !isObject || len(text) > maxInput {
+			return map[string]any{"input": t.text(text)}
+		}
+	}
+	if !isObject {
+		return map[string]any{}
+	}
+	return fields
+}
+
+func encoded(value any) string {
+	var text strings.Builder
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	_ = encoder.Encode(value) // it came as JSON
+	return strings.TrimSuffix(text.String(), "\n")
+}
+
+// lean is an event without what makes it too large for the journal.
+func (t texts) lean(e session.Event) session.Event {
+	e.Message = t.text(e.Message)
+	if e.Content != nil {
+		content := t.text(*e.Content)
+		e.Content = &content
+	}
+	e.Args, e.Extras = t.leanMap(e.Args), t.leanMap(e.Extras)
+	return e
+}
+
+func (t texts) leanMap(values map[string]any) map[string]any {
+	if values == nil {
+		return nil
+	}
+	kept := make(map[string]any, len(values))
+	for name, value := range values {
+		kept[name] = value
+		if text, isText := value.(string); isText {
+			kept[name] = t.text(text)
+		} else if encoded, err := json.Marshal(value); err != nil || len(encoded) > maxText {
+			kept[name] = leftOut(len(encoded))
+		}
+	}
+	return kept
+}
+
+// tail keeps the end of what is written.
+type tail struct {
+	texts
+	buffer  bytes.Buffer
+	dropped int
+}
+
+var _ io.Writer = &tail{}
+
+func (t *tail) Write(text []byte) (int, error) {
+	t.buffer.Write(text)
+	if t.buffer.Len() > 2*maxOutput {
+		// A secret is much shorter than what is kept, so that one which lies across the cut is all there.
+		kept := t.mask(t.buffer.String())
+		extra := max(0, len(kept)-maxOutput)
+		t.dropped += extra
+		t.buffer.Reset()
+		t.buffer.WriteString(kept[extra:])
+	}
+	return len(text), nil
+}
+
+func (t *tail) String() string {
+	if t.dropped > 0 {
+		return leftOut(t.dropped) + "\n" + t.buffer.String()
+	}
+	return t.buffer.String()
 }
 
 func plural(n int, what string) string {

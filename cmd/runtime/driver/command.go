@@ -28,7 +28,7 @@ func (d *Driver) runCommand(ctx context.Context, t task) ending {
 	if err != nil {
 		return ending{state: session.StateError, reason: err.Error()}
 	}
-	var said tail
+	said := tail{texts: d.texts}
 	running, err := agent.Start(d.Doc.Agent, d.Input, d.Env, d.Dir, &both{d.Output(""), &said})
 	if err != nil {
 		return ending{state: session.StateError, reason: err.Error(), withdrawn: &t.message}
@@ -39,10 +39,10 @@ func (d *Driver) runCommand(ctx context.Context, t task) ending {
 		running.Stop()
 		return ending{}
 	}
-	if text := cut(said.String()); text != "" {
+	if text := d.texts.text(said.String()); text != "" {
 		d.mu.Lock()
 		err = d.record(session.Event{
-			Source: session.FromAgent, Action: session.ActionMessage, Message: firstLine(text),
+			Source: session.FromAgent, Action: session.ActionMessage, Message: d.texts.line(text),
 			Args: map[string]any{"content": text, "image_urls": []string{}, "wait_for_response": false},
 		})
 		d.mu.Unlock()

@@ -49,6 +49,7 @@ type Options struct {
 type Driver struct {
 	Options
 	agent *connected
+	texts texts
 
 	mu         sync.Mutex
 	history    *history
@@ -84,7 +85,8 @@ var (
 
 // New is a driver that goes on from what the journal says. The first message is on record when it returns.
 func New(o Options) (*Driver, error) {
-	d := &Driver{Options: o, history: newHistory(), translator: newTranslator(), changed: make(chan struct{})}
+	t := texts{mask: o.Journal.Mask}
+	d := &Driver{Options: o, texts: t, history: newHistory(), translator: newTranslator(t), changed: make(chan struct{})}
 	err := o.Journal.Events(0, func(e *session.Event) bool {
 		d.history.fold(e)
 		return true
@@ -159,7 +161,7 @@ func (d *Driver) open() error {
 	if d.history.state == "" {
 		events := []session.Event{session.StateChange(session.StateLoading, "")}
 		for _, text := range d.Notices {
-			events = append(events, notice(text))
+			events = append(events, d.notice(text))
 		}
 		if err := d.record(events...); err != nil {
 			return err
@@ -259,12 +261,12 @@ func changeOf(state session.State) session.Event {
 func (d *Driver) Notice(text string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	_ = d.record(notice(text))
+	_ = d.record(d.notice(text))
 }
 
-func notice(text string) session.Event {
-	text = cut(text)
-	return session.Event{Source: session.FromEnvironment, Observation: session.ObservedNotice, Message: firstLine(text), Content: &text}
+func (d *Driver) notice(text string) session.Event {
+	text = d.texts.text(text)
+	return session.Event{Source: session.FromEnvironment, Observation: session.ObservedNotice, Message: d.texts.line(text), Content: &text}
 }
 
 // Limit ends the turn under way: it has used what it may.
@@ -295,15 +297,22 @@ func (d *Driver) command() bool {
 	return HasAgent(d.Doc) && d.Doc.Agent.Protocol != session.ProtocolACP
 }
 
-// record events; d.mu is held. What came of the call of a tool is told of the action that called it.
+// record events; d.mu is held. What came of the call of a tool is told of the action that called it. An event that is too large
+// loses what makes it so; only a message of a user must be as it was sent.
 func (d *Driver) record(events ...session.Event) error {
 	for _, event := range events {
+		if event.ToolCall != nil {
+			event.ToolCall = &session.ToolCall{ID: d.texts.id(event.ToolCall.ID), Function: event.ToolCall.Function}
+		}
 		if event.ToolCall != nil && event.Observation != "" {
 			if cause, known := d.history.actions[event.ToolCall.ID]; known {
 				event.Cause = &cause
 			}
 		}
 		written, err := d.Journal.Append(event)
+		if errors.Is(err, journal.ErrTooLarge) && !event.IsUserMessage() {
+			written, err = d.Journal.Append(d.texts.lean(event))
+		}
 		switch {
 		case errors.Is(err, journal.ErrTooLarge) && event.IsUserMessage():
 			return err // the user is told, and the session goes on without it
@@ -316,6 +325,17 @@ func (d *Driver) record(events ...session.Event) error {
 	}
 	d.wake()
 	return nil
+}
+
+// Failed records why a session ends before it has a driver.
+func Failed(events *journal.Journal, reason string) error {
+	t := texts{mask: events.Mask}
+	reason = t.text(reason)
+	_, err := events.Append(
+		session.Event{Source: session.FromEnvironment, Observation: session.ObservedError, Message: t.line(reason), Content: &reason},
+		session.StateChange(session.StateError, reason),
+	)
+	return err
 }
 
 func (d *Driver) wake() {

@@ -35,7 +35,7 @@ func FuzzAgent(f *testing.F) {
 		update(`{"sessionUpdate":"tool_call","toolCallId":"1","title":"t","kind":"execute","rawInput":{"command":["ls",5]},"status":"pending"}`) +
 			update(`{"sessionUpdate":"tool_call_update","toolCallId":"1","status":"completed","content":[{"type":"diff","path":"a","oldText":null,"newText":"b"}],"rawOutput":{"exit":"x"}}`),
 		update(`{"sessionUpdate":"tool_call_update","toolCallId":"unknown","status":"failed"}`), update(`{"sessionUpdate":"plan","entries":[{"content":"a","status":"?"},{}]}`),
-		update(`{"sessionUpdate":"tool_call","toolCallId":5}`), update(`{"sessionUpdate":"agent_message_chunk","_meta":{"parley/seq":1e300}}`),
+		update(`{"sessionUpdate":"tool_call","toolCallId":5}`), update(`{"sessionUpdate":"tool_call","toolCallId":"hunter2","name":"hunter2","status":"failed","_meta":{"parley/seq":1}}`), update(`{"sessionUpdate":"agent_message_chunk","_meta":{"parley/seq":1e300}}`),
 		ask(`{"toolCall":{"toolCallId":"1"},"options":[{"optionId":"a","kind":"allow_once"}]}`), ask(`{}`), ask(`{"toolCall":null,"options":null}`), ask(`5`), ask(`{"toolCall":{"toolCallId":"1","rawInput":5,"content":"x"}}`),
 		`{"id":1,"result":{}}` + "\n" + `{"id":"x","method":"fs/read_text_file","params":{}}` + "\n", "{\"method\":\"session/update\"}\n",
 	} {

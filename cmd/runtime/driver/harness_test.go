@@ -1,6 +1,7 @@
 package driver_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -15,9 +16,18 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/driver"
 	"github.com/parley-dev/parley/cmd/runtime/journal"
+	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
 const patience = 20 * time.Second
+
+// longSecret and pemSecret are kept out of the records, as hunter2 is.
+const (
+	longSecret = "sk-q0W1e2R3t4Y5u6I7o8P9a0S1d2F3g4H5j6K7l8Z9"
+	pemSecret  = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\nBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\n-----END KEY-----"
+)
+
+var masking = secrets.New(map[string]string{"password": "hunter2", "key": longSecret, "pem": pemSecret})
 
 // drive is a session whose agent is the stub.
 type drive struct {
@@ -31,7 +41,8 @@ type drive struct {
 	cancel  context.CancelFunc
 	ended   chan *session.Termination
 	turns   turns
-	early   string // a message that comes before the agent is driven
+	early   string       // a message that comes before the agent is driven
+	log     bytes.Buffer // complete once the session is over
 }
 
 // turns are what the model is told of them.
@@ -74,7 +85,7 @@ func newDrive(t *testing.T, doc session.Document) *drive {
 func (d *drive) start() *drive {
 	d.t.Helper()
 	var err error
-	d.journal, err = journal.Open(filepath.Join(d.dir, "events.jsonl"), func(text string) string { return strings.ReplaceAll(text, "hunter2", "***") })
+	d.journal, err = journal.Open(filepath.Join(d.dir, "events.jsonl"), masking.Mask)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -89,7 +100,7 @@ func (d *drive) start() *drive {
 		Output: func(string) io.WriteCloser { return discard{io.Discard} },
 		Busy:   func() func() { return func() {} },
 		Idle:   func(context.Context) <-chan struct{} { return d.idle },
-		Log:    slog.New(slog.DiscardHandler),
+		Log:    slog.New(slog.NewTextHandler(masking.Output(&d.log).Lines(""), nil)),
 	})
 	if err != nil {
 		d.t.Fatal(err)
@@ -204,4 +215,16 @@ func (d *drive) expect(want ...string) {
 func (d *drive) heard() string {
 	text, _ := os.ReadFile(filepath.Join(d.dir, "heard"))
 	return string(text)
+}
+
+// setup is the script of the repository.
+func (d *drive) setup(script string) {
+	d.t.Helper()
+	file := filepath.Join(d.dir, ".openhands", "setup.sh")
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		d.t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(script), 0o600); err != nil {
+		d.t.Fatal(err)
+	}
 }

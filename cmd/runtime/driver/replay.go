@@ -31,7 +31,7 @@ func (d *Driver) replayed() string {
 	for i := range events {
 		line := transcriptLine(&events[i])
 		if line == "" && events[i].Content != nil && events[i].Observation != session.ObservedState {
-			line = "Result: " + firstLine(*events[i].Content)
+			line = "Result: " + d.texts.line(*events[i].Content)
 		}
 		if size += len(line); size > maxReplay {
 			lines = append(lines, "[the rest is left out]")

@@ -1,11 +1,9 @@
 package driver
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,8 +17,6 @@ const (
 	// setupScript of a repository prepares the container for work on it.
 	setupScript  = ".openhands/setup.sh"
 	setupTimeout = 10 * time.Minute
-	// maxOutput is how much is kept of what a command printed; an event holds less.
-	maxOutput = 256 << 10
 )
 
 // setup runs the repository's script before the agent is there, once in each attempt: each has a new container.
@@ -44,7 +40,7 @@ func (d *Driver) setup(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	output, success := cut(output), code == 0
+	output, success := d.texts.text(output), code == 0
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	_ = d.record(session.Event{
@@ -57,7 +53,7 @@ func (d *Driver) setup(ctx context.Context) {
 func (d *Driver) runSetup(ctx context.Context, script string) (output string, code int) {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	var kept tail
+	kept := tail{texts: d.texts}
 	cmd := process.Command(d.Dir, d.Env, "sh", script)
 	process.Confine(cmd)
 	cmd.Stdout = &kept
@@ -86,18 +82,3 @@ func (d *Driver) runSetup(ctx context.Context, script string) (output string, co
 	}
 	return kept.String(), code
 }
-
-// tail keeps the end of what is written.
-type tail struct{ buffer bytes.Buffer }
-
-var _ io.Writer = &tail{}
-
-func (t *tail) Write(text []byte) (int, error) {
-	t.buffer.Write(text)
-	if extra := t.buffer.Len() - maxOutput; extra > maxOutput {
-		t.buffer.Next(extra)
-	}
-	return len(text), nil
-}
-
-func (t *tail) String() string { return t.buffer.String() }

@@ -97,6 +97,10 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 		}[strings.TrimPrefix(s.can, "plain")]
 		answer(`{"protocolVersion":1,"agentCapabilities":` + can + `}`)
 	case "session/new":
+		if why, err := os.ReadFile(os.Getenv("HEARD") + ".refusal"); err == nil {
+			s.print(map[string]any{"id": id, "error": map[string]any{"code": -32000, "message": string(why)}})
+			return
+		}
 		answer(`{"sessionId":"s1"}`)
 	case "session/load":
 		s.update(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"told again"}}`)
@@ -144,9 +148,17 @@ func (s *stub) obey(id json.RawMessage, orders []string) {
 				continue
 			}
 			s.update(`{"sessionUpdate":"tool_call_update","toolCallId":%q,"status":"completed"}`, call)
-		case "raw":
-			s.update("%s", rest)
+		case "raw": // what the file holds, where one is named
+			if text, err := os.ReadFile(rest); err == nil {
+				rest = string(text)
+			}
+			for line := range strings.Lines(rest) {
+				s.update("%s", line)
+			}
 		case "noise":
+			if text, err := os.ReadFile(rest); err == nil {
+				rest = string(text)
+			}
 			fmt.Println(rest)
 		case "hang":
 			<-s.cancelled
@@ -156,6 +168,9 @@ func (s *stub) obey(id json.RawMessage, orders []string) {
 		case "die":
 			os.Exit(3)
 		case "fail":
+			if text, err := os.ReadFile(rest); err == nil {
+				rest = string(text)
+			}
 			s.print(map[string]any{"id": id, "error": map[string]any{"code": -32000, "message": rest, "data": map[string]any{"kind": "authentication"}}})
 			return
 		case "stop":

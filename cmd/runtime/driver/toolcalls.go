@@ -66,8 +66,11 @@ var commandFields = []string{argCommand, "cmd"}
 // call is all that was told of a call of a tool so far.
 type call struct {
 	toolCall
+	texts
+	// input is what the tool is given, by its fields.
+	input    map[string]any
 	content  json.RawMessage
-	printed  strings.Builder
+	printed  tail
 	exit     *int
 	started  bool // there is an action of it
 	observed bool // and what came of it
@@ -75,15 +78,16 @@ type call struct {
 
 // known finds the call, and adds what is told of it now.
 func (t *translator) known(told *toolCall, content json.RawMessage) *call {
+	told.ID = t.id(told.ID)
 	c := t.calls[told.ID]
 	if c == nil {
-		c = &call{}
+		c = &call{texts: t.texts, printed: tail{texts: t.texts}}
 		t.calls[told.ID] = c
 	}
 	c.ID = told.ID
-	name := told.toolName()
+	title, name := t.text(told.Title), t.text(told.toolName())
 	for _, field := range []struct{ have, told *string }{
-		{&c.Title, &told.Title}, {&c.ToolKind, &told.ToolKind}, {&c.Status, &told.Status},
+		{&c.Title, &title}, {&c.ToolKind, &told.ToolKind}, {&c.Status, &told.Status},
 		{&c.Name, &name},
 	} {
 		if *field.told != "" {
@@ -91,7 +95,7 @@ func (t *translator) known(told *toolCall, content json.RawMessage) *call {
 		}
 	}
 	if said(told.RawInput) {
-		c.RawInput = told.RawInput
+		c.RawInput, c.input = told.RawInput, t.fields(told.RawInput)
 	}
 	if said(told.RawOutput) {
 		c.RawOutput = told.RawOutput
@@ -101,8 +105,8 @@ func (t *translator) known(told *toolCall, content json.RawMessage) *call {
 		c.content = content
 	}
 	// Codex tells so what a command prints, bit by bit, and how it ended.
-	if text, _ := told.beside("terminal_output_delta", "data").(string); c.printed.Len() < maxInput {
-		c.printed.WriteString(text)
+	if text, _ := told.beside("terminal_output_delta", "data").(string); text != "" {
+		_, _ = c.printed.Write([]byte(text))
 	}
 	if code, ok := told.beside("terminal_exit", "exit_code").(float64); ok {
 		c.exit = ptr.To(int(code))
@@ -149,20 +153,10 @@ func (t *translator) asked(told *toolCall, content json.RawMessage, confirmation
 	return c, events
 }
 
-func (c *call) input() map[string]any {
-	input := map[string]any{}
-	if len(c.RawInput) > maxInput {
-		return map[string]any{"input": cut(string(c.RawInput))}
-	}
-	_ = json.Unmarshal(c.RawInput, &input) // what is no object has no fields
-	return input
-}
-
 // field is the first of these fields of the input that is a text, or a list of words.
 func (c *call) field(names ...string) string {
-	input := c.input()
 	for _, name := range names {
-		switch value := input[name].(type) {
+		switch value := c.input[name].(type) {
 		case string:
 			if value != "" {
 				return value
@@ -174,7 +168,7 @@ func (c *call) field(names ...string) string {
 					words = append(words, text)
 				}
 			}
-			return strings.Join(words, " ")
+			return c.text(strings.Join(words, " "))
 		}
 	}
 	return ""
@@ -197,7 +191,7 @@ func (c *call) path() string {
 		return path
 	}
 	if len(c.Locations) > 0 {
-		return c.Locations[0].Path
+		return c.text(c.Locations[0].Path)
 	}
 	return c.Title
 }
@@ -215,28 +209,36 @@ func (c *call) name() string {
 	return c.Title
 }
 
+// arguments of the call. Clients expect an object, also where there are none.
+func (c *call) arguments() map[string]any {
+	if c.input == nil {
+		return map[string]any{}
+	}
+	return c.input
+}
+
 // action that clients know, by the kind of the tool.
 func (c *call) action(confirmation string) session.Event {
 	c.started = true
-	e := session.Event{Source: session.FromAgent, Message: firstLine(c.Title), ToolCall: &session.ToolCall{ID: c.ID, Function: c.Name}}
+	e := session.Event{Source: session.FromAgent, Message: c.line(c.Title), ToolCall: &session.ToolCall{ID: c.ID, Function: c.Name}}
 	switch c.ToolKind {
 	case kindExecute:
-		e.Action, e.Args = session.ActionRun, map[string]any{argCommand: cut(c.command()), argThought: ""}
-		e.Message = "Running command: " + firstLine(c.command())
+		e.Action, e.Args = session.ActionRun, map[string]any{argCommand: c.command(), argThought: ""}
+		e.Message = "Running command: " + c.line(c.command())
 	case "read":
 		e.Action, e.Args = session.ActionRead, map[string]any{"path": c.path(), argThought: ""}
 	case "edit", "delete", "move":
 		e.Action, e.Args = session.ActionEdit, map[string]any{"path": c.path(), argThought: ""}
-		for name, value := range c.input() {
+		for name, value := range c.input {
 			if _, taken := e.Args[name]; !taken {
-				e.Args[name] = boundedValue(value)
+				e.Args[name] = value
 			}
 		}
 	case "think":
-		e.Action, e.Args = session.ActionThink, map[string]any{argThought: cut(c.Title)}
+		e.Action, e.Args = session.ActionThink, map[string]any{argThought: c.Title}
 	default:
 		e.Message = c.name()
-		e.Action, e.Args = session.ActionTool, map[string]any{"name": c.name(), "arguments": boundedValue(c.input()), argThought: ""}
+		e.Action, e.Args = session.ActionTool, map[string]any{"name": c.name(), "arguments": c.arguments(), argThought: ""}
 	}
 	if risk := c.risk(); risk != "" {
 		e.Args["security_risk"] = risk
@@ -251,7 +253,7 @@ func (c *call) action(confirmation string) session.Event {
 func (c *call) result() string {
 	output, plain := outputOf(c.RawOutput)
 	switch told := textOf(c.content); {
-	case c.printed.Len() > 0:
+	case c.printed.buffer.Len() > 0:
 		return c.printed.String()
 	case plain && c.ToolKind == kindExecute, told == "":
 		return output
@@ -262,16 +264,16 @@ func (c *call) result() string {
 
 // observation of what came of the call. Its cause is set where it is recorded.
 func (c *call) observation() session.Event {
-	content := cut(c.result())
+	content := c.text(c.result())
 	success := c.Status == callCompleted
-	e := session.Event{Source: session.FromAgent, Message: firstLine(c.Title), Content: &content, ToolCall: &session.ToolCall{ID: c.ID, Function: c.Name}}
+	e := session.Event{Source: session.FromAgent, Message: c.line(c.Title), Content: &content, ToolCall: &session.ToolCall{ID: c.ID, Function: c.Name}}
 	switch c.ToolKind {
 	case kindExecute:
 		code := c.exitCode()
 		success = success && code == 0
 		e.Observation = session.ActionRun
-		e.Extras = map[string]any{argCommand: cut(c.command()), "metadata": map[string]any{"exit_code": code}}
-		e.Message = "Command " + firstLine(c.command()) + " executed"
+		e.Extras = map[string]any{argCommand: c.command(), "metadata": map[string]any{"exit_code": code}}
+		e.Message = "Command " + c.line(c.command()) + " executed"
 	case "read":
 		e.Observation, e.Extras = session.ActionRead, map[string]any{"path": c.path()}
 	case "edit", "delete", "move":
@@ -280,7 +282,7 @@ func (c *call) observation() session.Event {
 		e.Observation = session.ActionThink
 	default:
 		e.Message = c.name()
-		e.Observation, e.Extras = session.ObservedTool, map[string]any{"name": c.name(), "arguments": boundedValue(c.input())}
+		e.Observation, e.Extras = session.ObservedTool, map[string]any{"name": c.name(), "arguments": c.arguments()}
 	}
 	e.Success = &success
 	return e
@@ -321,9 +323,9 @@ func (c *call) change() map[string]any {
 		if block.Type != "diff" {
 			continue
 		}
-		extras["path"], extras["new_content"], extras["prev_exist"] = block.Path, cut(block.New), block.Old != nil
+		extras["path"], extras["new_content"], extras["prev_exist"] = c.text(block.Path), c.text(block.New), block.Old != nil
 		if block.Old != nil {
-			extras["old_content"] = cut(*block.Old)
+			extras["old_content"] = c.text(*block.Old)
 		}
 		break
 	}

@@ -40,14 +40,15 @@ var unrecorded = map[string]bool{
 
 // translator makes events of updates. It is the same for an update that is told again.
 type translator struct {
-	// kind and text of a message or thought that came in pieces, and is an event once it is whole.
-	kind string
-	text strings.Builder
+	texts
+	// kind and pieces of a message or thought that came in pieces, and is an event once it is whole.
+	kind   string
+	pieces strings.Builder
 
 	calls map[string]*call
 }
 
-func newTranslator() *translator { return &translator{calls: map[string]*call{}} }
+func newTranslator(t texts) *translator { return &translator{texts: t, calls: map[string]*call{}} }
 
 // seq is the agent's count of an update, 0 where it does not count.
 func (u *update) seq() int {
@@ -71,7 +72,7 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 			events = t.flush()
 		}
 		t.kind = u.Kind
-		t.text.WriteString(textOf(u.Content))
+		t.pieces.WriteString(textOf(u.Content))
 		if seq > 0 { // told as a whole
 			events = append(events, t.flush()...)
 		}
@@ -79,37 +80,41 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 	case updateTool, updateToolChange:
 		return append(t.flush(), t.tool(&u.toolCall, u.Content)...), seq, nil
 	case updatePlan:
-		return append(t.flush(), planEvent(u.Entries)), seq, nil
+		return append(t.flush(), t.plan(u.Entries)), seq, nil
 	}
 	if unrecorded[u.Kind] {
 		return nil, seq, nil
 	}
-	event := session.Event{Source: session.FromAgent, Observation: session.ObservedUpdate, Content: new(string), Extras: map[string]any{"update": bounded(raw)}}
+	event := session.Event{Source: session.FromAgent, Observation: session.ObservedUpdate, Content: new(string), Extras: map[string]any{"update": t.raw(raw)}}
 	return append(t.flush(), event), seq, nil
 }
 
 // flush is the event of a message that came in pieces, if there is one.
 func (t *translator) flush() []session.Event {
-	kind, text := t.kind, strings.TrimSpace(t.text.String())
+	kind, text := t.kind, t.text(strings.TrimSpace(t.pieces.String()))
 	t.kind = ""
-	t.text.Reset()
+	t.pieces.Reset()
 	switch {
 	case text == "":
 		return nil
 	case kind == updateThought:
-		return []session.Event{{Source: session.FromAgent, Action: session.ActionThink, Message: firstLine(text), Args: map[string]any{argThought: cut(text)}}}
+		return []session.Event{{Source: session.FromAgent, Action: session.ActionThink, Message: t.line(text), Args: map[string]any{argThought: text}}}
 	}
 	return []session.Event{{
-		Source: session.FromAgent, Action: session.ActionMessage, Message: cut(text),
-		Args: map[string]any{"content": cut(text), "image_urls": []string{}, "wait_for_response": false},
+		Source: session.FromAgent, Action: session.ActionMessage, Message: text,
+		Args: map[string]any{"content": text, "image_urls": []string{}, "wait_for_response": false},
 	}}
 }
 
+// taskSize is what an event needs for a task beside its title.
+const taskSize = 64
+
 var taskStates = map[string]string{"pending": "todo", "in_progress": "in_progress", "completed": "done"}
 
-func planEvent(entries []planEntry) session.Event {
+// plan of the agent, with as many of its tasks as an event holds.
+func (t *translator) plan(entries []planEntry) session.Event {
 	tasks := []any{}
-	done := 0
+	done, size, left := 0, 0, 0
 	for _, entry := range entries {
 		state := taskStates[entry.Status]
 		if state == "" {
@@ -118,9 +123,18 @@ func planEvent(entries []planEntry) session.Event {
 		if entry.Status == "completed" {
 			done++
 		}
-		tasks = append(tasks, map[string]any{"title": cut(entry.Content), "status": state, "notes": ""})
+		if size > maxInput {
+			left += len(entry.Content)
+			continue
+		}
+		title := t.text(entry.Content)
+		size += len(title) + taskSize
+		tasks = append(tasks, map[string]any{"title": title, "status": state, "notes": ""})
 	}
 	content := "The plan has " + plural(len(entries), "task") + ", " + plural(done, "of them") + " done."
+	if len(tasks) < len(entries) {
+		content += " Left out: " + plural(len(entries)-len(tasks), "task") + " of " + plural(left, "byte") + "."
+	}
 	return session.Event{
 		Source: session.FromAgent, Observation: session.ObservedTasks, Message: content, Content: &content,
 		Extras: map[string]any{argCommand: "plan", "task_list": tasks},

@@ -51,7 +51,7 @@ func TestTheUpdatesOfPublicAgentsAreUnderstood(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			translator := newTranslator()
+			translator := newTranslator(texts{mask: func(text string) string { return text }})
 			var got []string
 			for _, update := range c.updates {
 				events, _, err := translator.take(json.RawMessage(update))

@@ -75,10 +75,11 @@ func (d *Driver) finish(end *ending) {
 	if d.stopped != nil {
 		*end = ending{state: d.stopped.state, reason: d.stopped.reason}
 	}
+	end.reason = d.texts.text(end.reason)
 	events := d.translator.flush()
 	if end.state == session.StateError {
 		events = append(events, session.Event{
-			Source: session.FromEnvironment, Observation: session.ObservedError, Message: firstLine(end.reason), Content: &end.reason,
+			Source: session.FromEnvironment, Observation: session.ObservedError, Message: d.texts.line(end.reason), Content: &end.reason,
 			Extras: map[string]any{"error_id": end.id},
 		})
 	}
@@ -216,7 +217,7 @@ func (d *Driver) ended(reason acp.StopReason, err error) ending {
 	var told *acp.Error
 	switch {
 	case errors.As(err, &told):
-		end := ending{state: session.StateError, reason: cut(told.Error())}
+		end := ending{state: session.StateError, reason: told.Error()}
 		if told.Data != nil {
 			end.id = errorIDs[told.Data.Kind]
 		}
