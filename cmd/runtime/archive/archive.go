@@ -29,6 +29,8 @@ const (
 	requestTimeout = 20 * time.Second
 	// lookTimeout is how long a session that has a journal waits to hear whether the archive has more of it.
 	lookTimeout = 5 * time.Second
+	// maxDetail bounds what is repeated of a refusal.
+	maxDetail = 1 << 10
 	// firstBackOff and lastBackOff are how long to wait after a failure.
 	firstBackOff = time.Second
 	lastBackOff  = 30 * time.Second
@@ -82,8 +84,11 @@ func (a *Archive) ask(ctx context.Context, method, path string, query url.Values
 	if response.StatusCode == http.StatusOK {
 		return response, nil
 	}
-	detail, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
+	detail, _ := io.ReadAll(io.LimitReader(response.Body, maxDetail+1))
 	_ = response.Body.Close()
+	if len(detail) > maxDetail { // a part of it may end within a secret, which would not be known as one
+		detail = []byte("and more than is shown")
+	}
 	err = fmt.Errorf("answered %d %s", response.StatusCode, bytes.TrimSpace(detail))
 	switch response.StatusCode {
 	case http.StatusGone:

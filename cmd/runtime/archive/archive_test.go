@@ -339,3 +339,22 @@ func TestWithoutAnArchiveThereIsNone(t *testing.T) {
 		t.Error("there is one")
 	}
 }
+
+// A part of a secret is not known as such, and so what is too long is not repeated at all.
+func TestALongRefusalIsNotRepeatedInPart(t *testing.T) {
+	t.Parallel()
+	said := "short"
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, said, http.StatusForbidden) }))
+	defer server.Close()
+	ask := func() string {
+		_, err := New(server.URL, "uid", "token", 1, slog.New(slog.DiscardHandler)).ask(t.Context(), http.MethodGet, "", nil, nil)
+		return fmt.Sprint(err)
+	}
+	if got := ask(); !strings.Contains(got, "answered 403 short") {
+		t.Errorf("it says %q", got)
+	}
+	said = strings.Repeat("0123456789", 200)
+	if got := ask(); strings.Contains(got, "01234567") {
+		t.Errorf("it says %q", got)
+	}
+}
