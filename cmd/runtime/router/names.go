@@ -65,7 +65,10 @@ func (u *upstream) shortened(name string) string {
 	}
 	digest := sha256.Sum256([]byte(u.name + "\x00" + name))
 	end := "_" + hex.EncodeToString(digest[:5])
-	return strings.ToValidUTF8(name[:longestName-len(end)], "") + end
+	if u.router.options.Mask(name) != name {
+		name = u.name // a part of a secret is not known as such
+	}
+	return strings.ToValidUTF8(name[:min(len(name), longestName-len(end))], "") + end
 }
 
 // claim is the name under which the endpoint offers something of a server: <server>_<name>. Two things can come

@@ -146,3 +146,14 @@ func TestAShortNameOfOneToolIsNeverThatOfAnother(t *testing.T) {
 		}
 	}
 }
+
+func TestAShortNameHoldsNoPartOfASecret(t *testing.T) {
+	remote, add, _ := serveNamed(t)
+	// All but the last letter of the key would be left of the name.
+	add(strings.Repeat("x", 64-len("localhost__0123456789")-len(apiKey)+1) + apiKey + "-and-more-of-it")
+	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{remote}})
+	names := f.tools(t)
+	if len(names) != 2 || strings.Contains(strings.Join(names, " "), apiKey[:8]) {
+		t.Errorf("the tools are %q", names)
+	}
+}

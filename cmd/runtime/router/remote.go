@@ -127,7 +127,8 @@ var aURL = regexp.MustCompile(`("https?://)(?:[^/?#\s"]*@)?([^/?#\s"\\]+)(?:\\.|
 // describe what went wrong without what is secret. Errors of requests hold whole URLs, as text where they are wrapped, and
 // the URL of a server may hold its key, of which nobody but the user knows that it is one.
 func (r *Router) describe(err error) string {
-	return r.options.Mask(aURL.ReplaceAllString(err.Error(), "$1$2$3$4"))
+	// Before, since a part of a secret that is a URL is not known as such, and after, since one may be what is left.
+	return r.options.Mask(aURL.ReplaceAllString(r.options.Mask(err.Error()), "$1$2$3$4"))
 }
 
 // optionalStream goes without the stream of notifications where the server does not open it in time, as if the server
