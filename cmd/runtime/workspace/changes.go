@@ -217,11 +217,13 @@ func ReadText(root *os.Root, name string) (string, error) {
 		return "", err
 	}
 	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxCompared))
-	if err != nil {
+	text, err := io.ReadAll(io.LimitReader(file, maxCompared+1))
+	switch {
+	case err != nil:
 		return "", err
-	}
-	if IsBinary(string(text)) {
+	case len(text) > maxCompared: // it grew meanwhile, and a part of it may end within a secret
+		return "", ErrTooLarge
+	case IsBinary(string(text)):
 		return "", ErrBinary
 	}
 	return string(text), nil
