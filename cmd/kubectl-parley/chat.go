@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,8 +23,9 @@ type chat struct {
 
 	mu    sync.Mutex
 	state session.State
-	// reason why the state is an error.
-	reason string
+	// failure is what went wrong since this command began, and began: a turn has begun since with a message that came since.
+	failure error
+	began   bool
 	// sent are the messages of which there was no event yet, and waiting those that no turn has taken up since this command
 	// began, by their events.
 	sent    int
@@ -35,10 +37,15 @@ type chat struct {
 	// what is seen.
 	last  int
 	shown chan struct{}
+	// seen is the last event that was shown; -1 where none was.
+	seen int
 }
 
+// lastWords is how long a talk that is over waits for what came with its end.
+const lastWords = 5 * time.Second
+
 func newChat(p *plugin) *cobra.Command {
-	c := &chat{plugin: p, shown: make(chan struct{})}
+	c := &chat{plugin: p, shown: make(chan struct{}), seen: -1}
 	cmd := &cobra.Command{
 		Use:   "chat NAME",
 		Short: "Talk with a session's agent",
@@ -48,8 +55,8 @@ An action that waits for you is confirmed with y and rejected with n. /pause and
 and Ctrl-C leaves; the session goes on. A slash and a word is a command; with a space before it, it
 is a message.
 
-Where the input ends, the command ends with the agent's turn, and fails if the turn failed or a line
-could not be sent.`,
+Where the input ends, the command ends with the agent's turn, and fails if a turn failed meanwhile or
+a line could not be sent. What failed before is shown and does not count.`,
 		Example: `  kubectl parley chat parser
   echo "Add a test" | kubectl parley chat parser`,
 		Args:              cobra.ExactArgs(1),
@@ -69,8 +76,8 @@ func (c *chat) run(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
 	user, err := c.as(ctx, cluster, conv)
 	if err != nil {
 		return err
@@ -81,6 +88,17 @@ func (c *chat) run(ctx context.Context, name string) error {
 	if c.last < 0 {
 		close(c.shown)
 	}
+	if err := c.talk(ctx, user, name); err != nil || interrupted(ctx) {
+		return err
+	}
+	c.hearOut(ctx, user, name)
+	return c.outcome()
+}
+
+// talk until the input has ended and the agent has nothing to do, or the context ends.
+func (c *chat) talk(whole context.Context, user *person, name string) error {
+	ctx, cancel := context.WithCancelCause(whole)
+	defer cancel(nil)
 	go func() {
 		select {
 		case <-c.shown:
@@ -91,27 +109,35 @@ func (c *chat) run(ctx context.Context, name string) error {
 			cancel(err)
 		}
 	}()
-	err = user.follow(ctx, name, c.show)
-	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
+	err := user.follow(ctx, name, -1, c.show)
+	if cause := context.Cause(ctx); err == nil && !interrupted(whole) && !errors.Is(cause, errDone) {
 		err = cause
-	}
-	if err == nil {
-		err = c.outcome()
 	}
 	return err
 }
 
-// outcome of a talk whose input has ended.
+// hearOut shows what there is after the event that ended the talk: an error may come after the agent's state. Where the facade
+// cannot tell, what is known is all.
+func (c *chat) hearOut(ctx context.Context, user *person, name string) {
+	ctx, cancel := context.WithTimeout(ctx, lastWords)
+	defer cancel()
+	last, err := user.last(ctx, name)
+	if err != nil || last <= c.seen {
+		return
+	}
+	_ = user.follow(ctx, name, c.seen, func(e *session.Event) bool {
+		c.show(e)
+		return e.ID >= last
+	})
+}
+
+// outcome of a talk that is over.
 func (c *chat) outcome() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case !c.over || !c.idle(): // somebody left
-		return nil
-	case c.state == session.StateError && c.reason != "":
-		return fmt.Errorf("the agent's turn failed: %s", oneLine(c.reason))
-	case c.state == session.StateError:
-		return errors.New("the agent's turn failed")
+	case c.failure != nil:
+		return c.failure
 	case c.unsent > 0:
 		return fmt.Errorf("lines that were not sent: %d", c.unsent)
 	}
@@ -141,7 +167,7 @@ func (c *chat) read(ctx context.Context, user *person, name string) error {
 }
 
 // errDone ends a command whose input has ended, with the agent's turn.
-var errDone = context.Canceled
+var errDone = errors.New("done")
 
 // ended says that nothing more is typed.
 func (c *chat) ended() error {
@@ -224,13 +250,17 @@ func (c *chat) show(e *session.Event) (enough bool) {
 		fmt.Fprintf(c.Out, "  $ %s\n", indented(command))
 	case e.StateOf() != "":
 		c.turn(e)
-	case e.Observation == session.ObservedError, e.Observation == session.ObservedNotice:
+	case e.Observation == session.ObservedError:
+		fmt.Fprintf(c.Out, "! %s\n", indented(e.Message))
+		c.fail(e, e.Message)
+	case e.Observation == session.ObservedNotice:
 		fmt.Fprintf(c.Out, "! %s\n", indented(e.Message))
 	case e.Action != "" && e.Action != session.ActionSystem && e.Action != session.ActionChangeState:
 		fmt.Fprintf(c.Out, "  %s\n", indented(e.Message))
 	case e.Content != nil && *e.Content != "":
 		fmt.Fprintf(c.Out, "    %s\n", strings.ReplaceAll(strings.TrimSpace(*e.Content), "\n", "\n    "))
 	}
+	c.seen = e.ID
 	if e.ID == c.last {
 		close(c.shown)
 	}
@@ -240,21 +270,43 @@ func (c *chat) show(e *session.Event) (enough bool) {
 // turn follows the agent's state.
 func (c *chat) turn(e *session.Event) {
 	c.state = e.StateOf()
-	c.reason, _ = e.Extras["reason"].(string)
 	switch {
 	case e.Meta == nil:
 	case e.Meta.Turn != nil:
-		c.waiting = slices.DeleteFunc(c.waiting, func(message int) bool { return message <= *e.Meta.Turn })
+		c.begin(*e.Meta.Turn)
 	case e.Meta.Withdrawn != nil:
 		c.waiting = nil // none is taken up before there is another
 	}
-	switch {
-	case c.state == session.StateConfirmation:
+	reason, _ := e.Extras["reason"].(string)
+	switch c.state {
+	case session.StateConfirmation:
 		fmt.Fprintln(c.Out, "? Do it? y or n")
-	case c.state == session.StateError && c.reason != "":
-		fmt.Fprintf(c.Out, "! %s\n", indented(c.reason))
-	case c.state == session.StatePaused:
+	case session.StateError:
+		if reason != "" {
+			fmt.Fprintf(c.Out, "! %s\n", indented(reason))
+		}
+		c.fail(e, reason)
+	case session.StatePaused:
 		fmt.Fprintln(c.Out, "! paused; /resume goes on")
+	}
+}
+
+// begin the turn of a message.
+func (c *chat) begin(message int) {
+	c.waiting = slices.DeleteFunc(c.waiting, func(other int) bool { return other <= message })
+	if !c.began && message > c.last {
+		c.began, c.failure = true, nil // that was the end of an earlier turn
+	}
+}
+
+// fail for a reason, which may be empty, unless that happened before this command began.
+func (c *chat) fail(e *session.Event, reason string) {
+	switch {
+	case e.ID <= c.last:
+	case reason != "":
+		c.failure = fmt.Errorf("the agent's turn failed: %s", oneLine(reason))
+	case c.failure == nil:
+		c.failure = errors.New("the agent's turn failed")
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -72,7 +73,11 @@ func (f *talk) take(r *http.Request) {
 }
 
 func (f *talk) stream(w http.ResponseWriter, r *http.Request) {
-	for next := 0; ; {
+	next := 0
+	if last, err := strconv.Atoi(r.Header.Get("Last-Event-ID")); err == nil {
+		next = last + 1
+	}
+	for {
 		f.mu.Lock()
 		events, changed := f.events[next:], f.changed
 		f.mu.Unlock()
@@ -124,6 +129,20 @@ func fails(message session.Event) []session.Event {
 	return []session.Event{begins(message), session.StateChange(session.StateError, "the model does not answer")}
 }
 
+const modelFailed = "the agent's turn failed: the model does not answer"
+
+// failsFirst fails with the first message only.
+func failsFirst(message session.Event) []session.Event {
+	if message.Text() == "hi" {
+		return fails(message)
+	}
+	return succeeds(message)
+}
+
+func errorOf(text string) session.Event {
+	return session.Event{Source: session.FromEnvironment, Observation: session.ObservedError, Message: text, Content: &text}
+}
+
 func TestATalkEndsAsTheAgentsTurnDoes(t *testing.T) {
 	t.Parallel()
 	ns := operate(t)
@@ -136,9 +155,19 @@ func TestATalkEndsAsTheAgentsTurnDoes(t *testing.T) {
 		{"a turn that succeeds", "hi\n", "", succeeds},
 		{"two turns", "hi\nand more", "", succeeds},
 		{"nothing to say", "", "", succeeds},
-		{"a turn that fails", "hi\n", "the agent's turn failed: the model does not answer", fails},
+		{"a turn that fails", "hi\n", modelFailed, fails},
 		{"a turn that cannot begin", "hi\n", "the agent's turn failed: the agent cannot be started", cannotStart},
 		{"two turns that cannot begin", "hi\nand more\n", "the agent's turn failed: the agent cannot be started", cannotStart},
+		{"a first turn that fails", "hi\nand more", modelFailed, failsFirst},
+		{"an error that no state tells", "hi\n", "the agent's turn failed: the disk is full", func(message session.Event) []session.Event {
+			return []session.Event{begins(message), errorOf("the disk is full"), session.StateChange(session.StateAwaiting, "")}
+		}},
+		{"an error after the state", "hi\n", "the agent's turn failed: the disk is full", func(message session.Event) []session.Event {
+			return append(succeeds(message), errorOf("the disk is full"))
+		}},
+		{"an error after which the session is stopped", "hi\n", modelFailed, func(message session.Event) []session.Event {
+			return append(fails(message), session.StateChange(session.StateStopped, ""))
+		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -179,6 +208,58 @@ func TestATalkEndsWithTheTurnOfItsOwnMessage(t *testing.T) {
 	f.add(begins(mine), answer("to mine"), session.StateChange(session.StateAwaiting, ""))
 	if err := r.wait(t); err != nil || !strings.HasSuffix(r.out.String(), "to mine\n") {
 		t.Errorf("%v: %s", err, r.out.String())
+	}
+}
+
+func TestWhatFailedBeforeIsNoOutcomeOfATalk(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	key := keyOfAda(t, ns)
+	create(t, conversation(ns, "c"))
+	for _, test := range []struct {
+		name, in, want string
+		works          func(session.Event) []session.Event
+	}{
+		{"nothing to say", "", "", succeeds},
+		{"a turn that succeeds", "hi\n", "", succeeds},
+		{"a turn that fails", "hi\n", modelFailed, fails},
+		{"an earlier turn that fails meanwhile", "hi\n", "", func(message session.Event) []session.Event {
+			return append([]session.Event{errorOf("an old one"), session.StateChange(session.StateError, "an old one")}, succeeds(message)...)
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			f := newTalk(t, key, test.works)
+			earlier := f.add(session.UserMessage("earlier", nil))
+			f.add(begins(earlier), errorOf("an old one"), session.StateChange(session.StateError, "an old one"))
+			r := beginWith(t, strings.NewReader(test.in), kubeconfig, ns, "chat", "c", "--facade", f.URL)
+			if err := r.wait(t); test.want == "" && err != nil || test.want != "" && (err == nil || err.Error() != test.want) {
+				t.Errorf("it ends with %v, want %q", err, test.want)
+			}
+			if !strings.Contains(r.out.String(), "! an old one") {
+				t.Errorf("what happened before is not shown: %s", r.out.String())
+			}
+		})
+	}
+}
+
+func TestATurnThatIsOnlyWatchedIsATalksOutcome(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	key := keyOfAda(t, ns)
+	create(t, conversation(ns, "c"))
+	f := newTalk(t, key, succeeds)
+	f.add(begins(f.add(session.UserMessage("earlier", nil))))
+	r := beginWith(t, strings.NewReader(""), kubeconfig, ns, "chat", "c", "--facade", f.URL)
+	testenv.Await(t, func() error {
+		if out := r.out.String(); !strings.Contains(out, "> earlier") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	f.add(session.StateChange(session.StateError, "the model does not answer"))
+	if err := r.wait(t); err == nil || err.Error() != modelFailed {
+		t.Errorf("it ends with %v", err)
 	}
 }
 
