@@ -30,6 +30,7 @@ import (
 const (
 	benchNamespace = "bench"
 	userName       = "default"
+	userAccount    = "user"
 	managerUser    = "system:serviceaccount:parley-system:parley-manager"
 	// startPatience is how long all of it may take to start.
 	startPatience = 5 * time.Minute
@@ -44,9 +45,21 @@ const (
 const auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
   "rules": [{"level": "Metadata", "users": ["` + managerUser + `"]}, {"level": "None"}]}`
 
-// bed is a cluster with Parley in it. Each field's comment says which step sets it.
+// In a cluster that is compared with others, it writes down what anybody asks of it that is about the subjects, whichever they are.
+const auditPolicyOfAll = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+  "rules": [{"level": "Metadata", "namespaces": ["` + benchNamespace + `"]}, {"level": "None"}]}`
+
+// plan is what a cluster is started for.
+type plan struct {
+	audit string
+	// bare: without Parley.
+	bare bool
+}
+
+// bed is a cluster, with Parley in it unless its plan says otherwise. Each field's comment says which step sets it.
 type bed struct {
 	dir        string
+	plan       plan
 	supervisor *cluster.Supervisor
 	plane      *cluster.ControlPlane     // prepare
 	parley     *parley.Installation      // prepare
@@ -61,12 +74,12 @@ type bed struct {
 }
 
 // startBed starts everything. The context that it returns ends when a part of it dies.
-func startBed(ctx context.Context, o options) (*bed, context.Context, func(), error) {
+func startBed(ctx context.Context, o options, p plan) (*bed, context.Context, func(), error) {
 	dir, err := os.MkdirTemp("", "parley-bench-")
 	if err != nil {
 		return nil, ctx, nil, err
 	}
-	b := &bed{dir: dir}
+	b := &bed{dir: dir, plan: p}
 	ctx, cancel := context.WithCancel(ctx)
 	b.supervisor, ctx = cluster.Supervise(ctx, filepath.Join(dir, "log"))
 	end := func() {
@@ -76,24 +89,30 @@ func startBed(ctx context.Context, o options) (*bed, context.Context, func(), er
 	}
 	starting, done := context.WithTimeout(ctx, startPatience)
 	defer done()
+	const ofParley = true
 	for _, step := range []struct {
-		name string
-		do   func(context.Context) error
+		name   string
+		parley bool
+		do     func(context.Context) error
 	}{
-		{"certificates and ports", func(ctx context.Context) error { return b.prepare(ctx, o) }},
-		{etcd, func(ctx context.Context) error { return b.plane.StartEtcd(ctx, b.supervisor) }},
-		{apiServer, func(ctx context.Context) error { return b.plane.StartAPIServer(ctx, b.supervisor) }},
-		{controllerManager, func(ctx context.Context) error { return b.plane.StartControllerManager(ctx, b.supervisor) }},
-		{"client", b.connect},
-		{"manifests", func(ctx context.Context) error { return b.parley.Install(ctx, testenv.Path("config", "default")) }},
-		{"identities", b.issueTokens},
-		{"manager", b.startManager},
-		{"facade", b.startFacade},
-		{"user", b.createUser},
-		{"settings", b.createSettings},
-		{"kubelet", func(context.Context) error { return b.startKubelet(ctx) }},
-		{"rest", b.sampleEmpty},
+		{"certificates and ports", false, func(ctx context.Context) error { return b.prepare(ctx, o) }},
+		{etcd, false, func(ctx context.Context) error { return b.plane.StartEtcd(ctx, b.supervisor) }},
+		{apiServer, false, func(ctx context.Context) error { return b.plane.StartAPIServer(ctx, b.supervisor) }},
+		{controllerManager, false, func(ctx context.Context) error { return b.plane.StartControllerManager(ctx, b.supervisor) }},
+		{"client", false, b.connect},
+		{"manifests", ofParley, func(ctx context.Context) error { return b.parley.Install(ctx, testenv.Path("config", "default")) }},
+		{"identities", ofParley, b.issueTokens},
+		{"manager", ofParley, b.startManager},
+		{"facade", ofParley, b.startFacade},
+		{"user", false, b.createUser},
+		{"settings", ofParley, b.createSettings},
+		{"kubelet", false, func(context.Context) error { return b.startKubelet(ctx) }},
+		{"rights", false, b.awaitRights},
+		{"rest", ofParley, b.sampleEmpty},
 	} {
+		if step.parley && p.bare {
+			continue
+		}
 		if err := step.do(starting); err != nil {
 			if ctx.Err() != nil {
 				err = context.Cause(ctx)
@@ -117,7 +136,7 @@ func (b *bed) prepare(ctx context.Context, o options) error {
 		return err
 	}
 	policy := filepath.Join(b.dir, "audit-policy.json")
-	if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
+	if err := os.WriteFile(policy, []byte(b.plan.audit), 0o600); err != nil {
 		return err
 	}
 	b.plane = &cluster.ControlPlane{
@@ -136,6 +155,10 @@ func (b *bed) prepare(ctx context.Context, o options) error {
 	}
 	if err := corev1.AddToScheme(b.scheme); err != nil || o.profile == "" {
 		return err
+	}
+	if b.plan.bare {
+		b.profiled = &profiled{dir: o.profile}
+		return os.MkdirAll(o.profile, 0o750)
 	}
 	if b.profiled, err = prepareProfiles(ctx, o.profile, b.dir, ports); err == nil {
 		b.parley.BinDir = b.profiled.bin
@@ -198,7 +221,7 @@ func binary(config *rest.Config) *rest.Config {
 
 // createUser makes a namespace, and somebody with the rights of a user there, who may read metrics too.
 func (b *bed) createUser(ctx context.Context) error {
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: "user"}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userAccount}}
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: account.Namespace, Name: account.Name}}
 	for _, object := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: benchNamespace}},
@@ -229,6 +252,15 @@ func (b *bed) createUser(ctx context.Context) error {
 	}
 	b.userPods, err = kubernetes.NewForConfig(binary(config))
 	return err
+}
+
+// awaitRights waits until the user may make pods: controllers make the account of the pods, and gather the rights of the role edit.
+func (b *bed) awaitRights(ctx context.Context) error {
+	pods := b.userPods.CoreV1().Pods(benchNamespace)
+	return cluster.Retry(ctx, glance, func(ctx context.Context) error {
+		_, err := pods.Create(ctx, minimalPod("first", "rights"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	})
 }
 
 // createSettings makes the settings of all Conversations, whose model needs no key, and reads the key for the facade.

@@ -1,16 +1,18 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/hack/bench/process"
@@ -44,6 +46,9 @@ func (b *bed) usage() (usage, error) {
 		pid := os.Getpid()
 		if name != self {
 			pid = b.supervisor.PID(name)
+		}
+		if pid == 0 {
+			continue // no Parley is here
 		}
 		sample, err := process.Look(pid)
 		if err != nil {
@@ -89,6 +94,8 @@ func (b *bed) calm(ctx context.Context) error {
 type outcome struct {
 	took  time.Duration
 	spent usage
+	// allocated by the API server, in bytes.
+	allocated float64
 }
 
 // makeMany makes several at once until each of them is where it is to be.
@@ -103,6 +110,10 @@ func (b *bed) makeMany(ctx context.Context, s subject, prefix string, count, cli
 		return o, err
 	}
 	known := arrived.count() // those of earlier parts, which the watch began with
+	allocated, err := b.allocated(ctx)
+	if err != nil {
+		return o, err
+	}
 	before, err := b.usage()
 	if err != nil {
 		return o, err
@@ -126,8 +137,31 @@ func (b *bed) makeMany(ctx context.Context, s subject, prefix string, count, cli
 	case <-time.After(after):
 	}
 	now, err := b.usage()
+	if err != nil {
+		return o, err
+	}
 	o.spent = now.since(before)
+	o.allocated, err = b.allocated(ctx)
+	o.allocated -= allocated
 	return o, err
+}
+
+// allocated is how many bytes the API server has ever taken from its heap. Unlike times, that does not depend on what
+// else the machine does.
+func (b *bed) allocated(ctx context.Context) (float64, error) {
+	admin, err := kubernetes.NewForConfig(b.admin)
+	if err != nil {
+		return 0, err
+	}
+	text, err := admin.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("the API server's metrics: %w", err)
+	}
+	sum, err := sumOf(bytes.NewReader(text), "go_memstats_alloc_bytes_total")
+	if err == nil && sum == 0 {
+		err = errors.New("the API server does not say what it allocates")
+	}
+	return float64(sum), err
 }
 
 // removePods makes room again.
@@ -146,15 +180,36 @@ func (b *bed) removePods(ctx context.Context) error {
 	})
 }
 
-// requests of the manager so far; a watch counts once, when it begins.
+// requests of the manager so far.
 func (b *bed) requests() (map[string]int, error) {
 	log, err := os.Open(b.auditLog())
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
+	return tally(testenv.ReadAuditLog(log, managerUser)), nil
+}
+
+// requestsOfAll so far, whoever's they are, of those that are written down.
+func (b *bed) requestsOfAll() (map[string]int, error) {
+	log, err := os.Open(b.auditLog())
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	var all []testenv.Request
+	lines := json.NewDecoder(log)
+	// Until the end, or the line that is being written.
+	for r := (testenv.Request{}); lines.Decode(&r) == nil; r = (testenv.Request{}) {
+		all = append(all, r)
+	}
+	return tally(all), nil
+}
+
+// tally says what was asked, and how often. A watch counts once, when it begins.
+func tally(requests []testenv.Request) map[string]int {
 	counted := map[string]int{}
-	for _, r := range testenv.ReadAuditLog(io.Reader(log), managerUser) {
+	for _, r := range requests {
 		if (r.Stage == "ResponseStarted") != (r.Verb == "watch") {
 			continue
 		}
@@ -167,58 +222,5 @@ func (b *bed) requests() (map[string]int, error) {
 		}
 		counted[what]++
 	}
-	return counted, nil
-}
-
-func burst(ctx context.Context, b *bed, o options, r *report) error {
-	of := map[string]outcome{}
-	var asked map[string]int
-	for _, s := range []subject{b.barePods(), b.conversations()} {
-		if _, err := b.makeMany(ctx, s, "warm-burst", warm, o.clients); err != nil {
-			return err
-		}
-		before, err := b.requests()
-		if err != nil {
-			return err
-		}
-		var profiling func()
-		if b.profiled != nil {
-			profiling = b.profiled.begin(ctx, b, s.name)
-		}
-		out, err := b.makeMany(ctx, s, "burst", o.burst, o.clients)
-		if profiling != nil {
-			profiling()
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
-		}
-		say("%d %s in %.1f s", o.burst, s.name, out.took.Seconds())
-		of[s.name] = out
-		if asked, err = b.requests(); err != nil {
-			return err
-		}
-		for what, count := range before {
-			asked[what] -= count
-		}
-		if s.name == b.barePods().name {
-			if err := b.removePods(ctx); err != nil {
-				return err
-			}
-		}
-	}
-	ours, bare := of[b.conversations().name], of[b.barePods().name]
-	part := fmt.Sprintf("%s: %d at once by %d clients", partBurst, o.burst, o.clients)
-	r.compare(part, "until the last one is RUNNING, or ready", "s", ours.took.Seconds(), bare.took.Seconds())
-	for _, name := range watched {
-		r.compare(part, "CPU time of "+name, "s", ours.spent[name]/1000, bare.spent[name]/1000)
-	}
-	all := 0
-	for _, what := range slices.Sorted(maps.Keys(asked)) {
-		if asked[what] >= max(1, o.burst/100) { // what is rarer belongs to no Conversation
-			r.add(part, "the manager's requests for each: "+what, "", float64(asked[what])/float64(o.burst))
-		}
-		all += asked[what]
-	}
-	r.add(part, "the manager's requests for each, all", "", float64(all)/float64(o.burst))
-	return nil
+	return counted
 }

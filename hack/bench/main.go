@@ -1,6 +1,7 @@
-// Command bench measures what Conversations cost, beside pods that nobody but a client makes, and what the facade adds to a
-// request. API server, etcd, the controller manager, Parley's manager and its facade are real processes with the rights,
-// the webhook and the policy of config/. The kubelet is not: it says of every pod, at once, that it runs.
+// Command bench measures what Conversations cost, beside pods that nobody but a client makes and beside the least objects that
+// take the same requests, and what the facade adds to a request. API server, etcd, the controller manager, Parley's manager and
+// its facade are real processes with the rights, the webhook and the policy of config/. The kubelet is not: it says of every
+// pod, at once, that it runs.
 package main
 
 import (
@@ -25,6 +26,7 @@ type options struct {
 	json        string
 	profile     string
 	burst       int
+	turns       int
 	clients     int
 	serial      int
 	live        int
@@ -35,14 +37,14 @@ type options struct {
 
 // The parts, in the order in which they run.
 const (
-	partSerial = "serial"
 	partBurst  = "burst"
+	partSerial = "serial"
 	partScale  = "scale"
 	partFacade = "facade"
 	partSizes  = "sizes" // only where it is asked for: it takes minutes and some GiB
 )
 
-var usual = []string{partSerial, partBurst, partScale, partFacade}
+var usual = []string{partBurst, partSerial, partScale, partFacade}
 
 func main() {
 	o := options{assets: "bin/k8s"}
@@ -51,6 +53,7 @@ func main() {
 	flag.StringVar(&o.json, "json", "", "a file for the figures, as JSON")
 	flag.StringVar(&o.profile, "profile", "", "a directory for profiles: of the CPU of the API server and the manager during the burst, and of the heap of manager and facade; such a manager is built with go")
 	flag.IntVar(&o.burst, "burst", 1000, "how many are made in a burst")
+	flag.IntVar(&o.turns, "turns", 3, "how often a burst of each is measured, each time in a new cluster; with 3 each comes first, second and third once")
 	flag.IntVar(&o.clients, "clients", 32, "how many are made at once in a burst")
 	flag.IntVar(&o.serial, "serial", 100, "how many are made one after the other")
 	flag.IntVar(&o.live, "live", 10000, "how many Conversations run at the same time")
@@ -74,6 +77,9 @@ func main() {
 
 func run(ctx context.Context, o options) error {
 	chosen := strings.Split(o.parts, ",")
+	if o.turns < 1 {
+		return fmt.Errorf("-turns %d: at least one is needed", o.turns)
+	}
 	for _, part := range chosen {
 		if all := append(slices.Clone(usual), partSizes); !slices.Contains(all, part) {
 			return fmt.Errorf("-run %s: there is no such part, only %s", part, strings.Join(all, ", "))
@@ -90,6 +96,12 @@ func run(ctx context.Context, o options) error {
 }
 
 func measureParts(ctx context.Context, o options, r *report, chosen []string) error {
+	if slices.Contains(chosen, partBurst) {
+		say("%s", partBurst)
+		if err := burst(ctx, o, r); err != nil {
+			return fmt.Errorf("%s: %w", partBurst, err)
+		}
+	}
 	if err := measureInCluster(ctx, o, r, chosen); err != nil {
 		return err
 	}
@@ -112,14 +124,14 @@ func measureInCluster(ctx context.Context, o options, r *report, chosen []string
 	for _, part := range []struct {
 		name    string
 		measure func(context.Context, *bed, options, *report) error
-	}{{partSerial, serial}, {partBurst, burst}, {partScale, scale}} {
+	}{{partSerial, serial}, {partScale, scale}} {
 		if !slices.Contains(chosen, part.name) {
 			continue
 		}
 		if b == nil {
 			var end func()
 			var err error
-			if b, ctx, end, err = startBed(ctx, o); err != nil {
+			if b, ctx, end, err = startBed(ctx, o, plan{audit: auditPolicy}); err != nil {
 				return err
 			}
 			defer end()

@@ -94,6 +94,9 @@ func (p *profiled) begin(ctx context.Context, b *bed, subject string) func() {
 		apiServer:      {b.admin.Host, &http.Client{Transport: transport}},
 		parley.Manager: {"http://" + b.plane.Ports.Address(profilePorts[parley.Manager]), http.DefaultClient},
 	} {
+		if b.supervisor.PID(name) == 0 {
+			continue
+		}
 		group.Go(func() {
 			for i := 0; ; i++ {
 				select {

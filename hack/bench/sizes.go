@@ -64,7 +64,7 @@ func sizes(ctx context.Context, o options, r *report) error {
 type sized struct{ before, after, again process.Sample }
 
 func measureSize(ctx context.Context, o options, spec v1alpha1.ConversationSpec, state v1alpha1.ConversationState) (s sized, err error) {
-	b, ctx, end, err := startBed(ctx, o)
+	b, ctx, end, err := startBed(ctx, o, plan{audit: auditPolicy})
 	if err != nil {
 		return s, err
 	}

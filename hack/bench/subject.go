@@ -18,7 +18,14 @@ import (
 // arrivalPatience is how long may pass in which nothing gets where it is to be.
 const arrivalPatience = 2 * time.Minute
 
-// subject is what is made: Conversations, or the pods that they are compared with.
+// The names of the subjects.
+const (
+	conversations = "Conversations"
+	barePods      = "bare pods"
+	leastObjects  = "least objects"
+)
+
+// subject is what is made: Conversations, or what they are compared with.
 type subject struct {
 	name   string
 	create func(ctx context.Context, name string) error
@@ -37,7 +44,7 @@ func (b *bed) conversations() subject {
 
 func (b *bed) conversationsOf(spec v1alpha1.ConversationSpec, want v1alpha1.ConversationState) subject {
 	return subject{
-		name: "Conversations",
+		name: conversations,
 		create: func(ctx context.Context, name string) error {
 			return b.user.Create(ctx, &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: name}, Spec: *spec.DeepCopy()})
 		},
@@ -54,20 +61,24 @@ func (b *bed) conversationsOf(spec v1alpha1.ConversationSpec, want v1alpha1.Conv
 	}
 }
 
-// barePods are the least that runs something: one container, and no owner.
+// minimalPod is the least that runs something: one container, and no owner.
+func minimalPod(name, app string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": app}},
+		Spec: corev1.PodSpec{
+			AutomountServiceAccountToken: ptr.To(false),
+			Containers:                   []corev1.Container{{Name: "main", Image: "parley:latest"}},
+		},
+	}
+}
+
+// barePods are minimal pods that a client makes.
 func (b *bed) barePods() subject {
 	pods := b.userPods.CoreV1().Pods(benchNamespace)
-	labels := map[string]string{"app": "bare"}
 	return subject{
-		name: "bare pods",
+		name: barePods,
 		create: func(ctx context.Context, name string) error {
-			_, err := pods.Create(ctx, &corev1.Pod{
-				ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
-				Spec: corev1.PodSpec{
-					AutomountServiceAccountToken: ptr.To(false),
-					Containers:                   []corev1.Container{{Name: "main", Image: "parley:latest"}},
-				},
-			}, metav1.CreateOptions{})
+			_, err := pods.Create(ctx, minimalPod(name, "bare"), metav1.CreateOptions{})
 			return err
 		},
 		follow: func(ctx context.Context, from string) (watch.Interface, error) {

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/parley-dev/parley/hack/local/parley"
+)
+
+// contender is a subject of the burst, and the cluster that it is measured in.
+type contender struct {
+	name    string
+	bare    bool
+	subject func(ctx context.Context, b *bed, clients int) (subject, error)
+}
+
+func contenders() []contender {
+	return []contender{
+		{barePods, true, func(_ context.Context, b *bed, _ int) (subject, error) { return b.barePods(), nil }},
+		{leastObjects, true, func(ctx context.Context, b *bed, clients int) (subject, error) { return b.leastObjects(ctx, clients) }},
+		{conversations, false, func(_ context.Context, b *bed, _ int) (subject, error) { return b.conversations(), nil }},
+	}
+}
+
+// rotated by one more place with each turn, so that each has each place as often: a machine may become slower or faster meanwhile.
+func rotated[T any](all []T, turn int) []T {
+	first := turn % len(all)
+	return slices.Concat(all[first:], all[:first])
+}
+
+// bout is what one burst of a contender took.
+type bout struct {
+	outcome
+	asked map[string]int
+}
+
+// burst measures each contender several times, each time in a new cluster.
+func burst(ctx context.Context, o options, r *report) error {
+	of := map[string][]bout{}
+	for turn := range o.turns {
+		for _, c := range rotated(contenders(), turn) {
+			b, err := c.measure(ctx, o, turn)
+			if err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+			say("%d %s in %.1f s", o.burst, c.name, b.took.Seconds())
+			of[c.name] = append(of[c.name], b)
+		}
+	}
+	tellBursts(r, o, of)
+	return nil
+}
+
+func (c contender) measure(ctx context.Context, o options, turn int) (result bout, err error) {
+	b, ctx, end, err := startBed(ctx, o, plan{audit: auditPolicyOfAll, bare: c.bare})
+	if err != nil {
+		return result, err
+	}
+	defer end()
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx) // a process that died explains the failure
+		}
+	}()
+	s, err := c.subject(ctx, b, o.clients)
+	if err != nil {
+		return result, err
+	}
+	if _, err := b.makeMany(ctx, s, "warm-burst", warm, o.clients); err != nil {
+		return result, err
+	}
+	before, err := b.requestsOfAll()
+	if err != nil {
+		return result, err
+	}
+	if b.profiled != nil {
+		defer b.profiled.begin(ctx, b, fmt.Sprintf("%s %d", c.name, turn+1))()
+	}
+	if result.outcome, err = b.makeMany(ctx, s, "burst", o.burst, o.clients); err != nil {
+		return result, err
+	}
+	result.asked, err = b.requestsOfAll()
+	for what, count := range before {
+		result.asked[what] -= count
+	}
+	return result, err
+}
+
+// tellBursts tells the median of all bursts of each contender, and their range.
+func tellBursts(r *report, o options, of map[string][]bout) {
+	part := fmt.Sprintf("%s: %d at once by %d clients, the median of %d", partBurst, o.burst, o.clients, o.turns)
+	each := float64(o.burst)
+	tell := func(what, unit string, value func(bout) float64) {
+		values := func(name string) (all []float64) {
+			for _, b := range of[name] {
+				all = append(all, value(b))
+			}
+			return all
+		}
+		r.compareTurns(part, what, unit, values(conversations), values(barePods), values(leastObjects))
+	}
+	tell("until the last one is RUNNING, or ready", "s", func(b bout) float64 { return b.took.Seconds() })
+	for _, name := range watched {
+		tell("CPU time of "+name, "s", func(b bout) float64 { return b.spent[name] / 1000 })
+	}
+	tell("CPU time of all but this program", "s", func(b bout) float64 {
+		return (b.spent[apiServer] + b.spent[etcd] + b.spent[controllerManager] + b.spent[parley.Manager]) / 1000
+	})
+	tell("what "+apiServer+" allocates for each", "KiB", func(b bout) float64 { return b.allocated / each / 1024 })
+	asked := map[string]bool{}
+	for _, bouts := range of {
+		for _, b := range bouts {
+			for what, count := range b.asked {
+				asked[what] = asked[what] || count >= max(1, o.burst/100) // what is rarer belongs to none of them
+			}
+		}
+	}
+	for _, what := range slices.Sorted(maps.Keys(asked)) {
+		if asked[what] {
+			tell("requests for each: "+what, "", func(b bout) float64 { return float64(b.asked[what]) / each })
+		}
+	}
+	tell("requests for each, all", "", func(b bout) float64 {
+		all := 0
+		for _, count := range b.asked {
+			all += count
+		}
+		return float64(all) / each
+	})
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+func TestEachContenderHasEachPlaceOnce(t *testing.T) {
+	t.Parallel()
+	all := contenders()
+	had := map[string]map[int]int{}
+	for turn := range all {
+		for place, c := range rotated(all, turn) {
+			if had[c.name] == nil {
+				had[c.name] = map[int]int{}
+			}
+			had[c.name][place]++
+		}
+	}
+	for name, places := range had {
+		for place := range all {
+			if places[place] != 1 {
+				t.Errorf("%s has place %d %d times", name, place, places[place])
+			}
+		}
+	}
+}
+
+func TestSeveralTurnsAreToldByTheirMedianAndTheirRange(t *testing.T) {
+	t.Parallel()
+	r := &report{}
+	r.compareTurns("burst: some", "time", "s", []float64{9, 2, 4}, []float64{1, 2, 3}, []float64{5, 3})
+	var table bytes.Buffer
+	r.print(&table)
+	for _, want := range []string{"Parley", "bare pods", "least objects", "4.00 (2.00–9.00)", "2.00 (1.00–3.00)", "4.00 (3.00–5.00)"} {
+		if !strings.Contains(table.String(), want) {
+			t.Errorf("the table lacks %q:\n%s", want, table.String())
+		}
+	}
+	text, err := json.Marshal(r.Figures)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `[{"part":"burst: some","what":"time","unit":"s","parley":4,"beside":2,"ratio":2,"least":4,"leastRatio":1,` +
+		`"parleyRange":[2,9],"besideRange":[1,3],"leastRange":[3,5]}]`
+	if string(text) != want {
+		t.Errorf("the JSON is %s, want %s", text, want)
+	}
+}
