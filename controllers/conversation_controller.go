@@ -136,6 +136,7 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if err := r.ledger.ready(ctx, r.client); err != nil {
 		return reconcile.Result{}, err
 	}
+	r.starts.looks(req.NamespacedName)
 	conversation := &v1alpha1.Conversation{}
 	err := r.client.Get(ctx, req.NamespacedName, conversation)
 	if apierrors.IsNotFound(err) {
@@ -287,8 +288,13 @@ func (r *conversationReconciler) writeStatus(ctx context.Context, o observation,
 // next is when to look again without an event: a step worth writing, a deadline, a restart, or the end of an ended session's time.
 func (r *conversationReconciler) next(ctx context.Context, o observation, v verdict, stuck *problem, wait time.Duration) (reconcile.Result, error) {
 	var at []time.Duration
+	name := client.ObjectKeyFromObject(o.conversation)
+	if wait == 0 && r.starts.isDue(name) {
+		wait = r.visible() // a pod was made, and there was nothing new to say
+	}
 	if wait > 0 {
 		at = append(at, wait)
+		r.starts.looksSoon(name)
 	}
 	if stuck != nil {
 		at = append(at, retryStuck(o))

@@ -216,6 +216,9 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 			return err
 		}
 	}
+	// Whatever becomes of this, the Conversation is looked at again: at once if it fails, or after a
+	// while.
+	r.starts.looksSoon(client.ObjectKeyFromObject(c))
 	err := r.client.Create(ctx, buildPod(c, start, r.options))
 	if apierrors.IsAlreadyExists(err) {
 		err = r.lookAtPod(ctx, c)

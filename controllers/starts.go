@@ -1,9 +1,11 @@
 package controllers
 
 import (
+	"maps"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -20,6 +22,8 @@ type starts struct {
 	young sync.Map
 	// made are the pods, by their Conversation, that were made and that the cache did not show yet.
 	made sync.Map
+	// due are the Conversations that are looked at soon, whatever happens to their pods until then.
+	due sync.Map
 }
 
 // madePod is the pod of an attempt, and when it was made.
@@ -48,12 +52,60 @@ func (s *starts) ofConversations() predicate.Predicate {
 	}
 }
 
-// ofPods notes those that are gone: they are not to be waited for.
+// ofPods notes those that show, and those that are gone: they are not to be waited for. While a look
+// at its Conversation is due, that a pod is under way is no reason for another.
 func (s *starts) ofPods() predicate.Predicate {
-	return predicate.Funcs{DeleteFunc: func(e event.DeleteEvent) bool {
-		s.shown(client.ObjectKey{Namespace: e.Object.GetNamespace(), Name: e.Object.GetLabels()[v1alpha1.LabelConversation]})
-		return true
-	}}
+	return predicate.Funcs{
+		CreateFunc: func(e event.CreateEvent) bool {
+			pod, isPod := e.Object.(*corev1.Pod)
+			if e.IsInInitialList || !isPod || !underWay(pod) || !s.isDue(conversationOf(pod)) {
+				return true
+			}
+			s.shown(conversationOf(pod))
+			return false
+		},
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, wasPod := e.ObjectOld.(*corev1.Pod)
+			pod, isPod := e.ObjectNew.(*corev1.Pod)
+			return !wasPod || !isPod || !underWay(pod) || !maps.Equal(before.Labels, pod.Labels) || !s.isDue(conversationOf(pod))
+		},
+		DeleteFunc: func(e event.DeleteEvent) bool {
+			s.shown(conversationOf(e.Object))
+			return true
+		},
+	}
+}
+
+func conversationOf(pod client.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.GetNamespace(), Name: pod.GetLabels()[v1alpha1.LabelConversation]}
+}
+
+// underWay: a pod neither runs nor has a problem that is known. How far it is matters only if that
+// lasts.
+func underWay(pod *corev1.Pod) bool {
+	scheduled := podCondition(pod, corev1.PodScheduled)
+	if pod.Status.Phase != corev1.PodPending || pod.DeletionTimestamp != nil || scheduled != nil && scheduled.Status == corev1.ConditionFalse {
+		return false
+	}
+	for _, containers := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for _, c := range containers {
+			waits := c.State.Waiting
+			if waits != nil && (isImageProblem(waits.Reason) || isContainerProblem(waits.Reason)) || c.RestartCount > 0 ||
+				c.State.Terminated != nil && c.State.Terminated.ExitCode != 0 || c.LastTerminationState.Terminated != nil {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// looksSoon notes that a Conversation is about to be looked at again, and looks that it is.
+func (s *starts) looksSoon(conversation types.NamespacedName) { s.due.Store(conversation, true) }
+func (s *starts) looks(conversation types.NamespacedName)     { s.due.Delete(conversation) }
+
+func (s *starts) isDue(conversation types.NamespacedName) bool {
+	_, due := s.due.Load(conversation)
+	return due
 }
 
 // first says, once, that nothing can have been done for a Conversation yet.

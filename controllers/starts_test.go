@@ -5,9 +5,11 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -101,5 +103,72 @@ func TestAPodThatTheCacheDoesNotShowYetIsNotMadeAgain(t *testing.T) {
 	}
 	if s := theConversation(t, ns, "c").Status; s.ObservedGeneration != -1 || s.StartTime != (*metav1.Time)(nil) {
 		t.Errorf("something was written: %+v", s)
+	}
+}
+
+func TestOnTheWayThereAPodIsNoReasonForALookWhileOneIsDue(t *testing.T) {
+	waiting := func(reason string) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+				Name: sessionContainer, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}},
+			}}
+		}
+	}
+	scheduled := func(status corev1.ConditionStatus) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: status}}
+		}
+	}
+	for name, c := range map[string]struct {
+		change func(*corev1.Pod)
+		looked bool
+	}{
+		"it has a node":            {scheduled(corev1.ConditionTrue), false},
+		"no node takes it":         {scheduled(corev1.ConditionFalse), true},
+		"its image is pulled":      {waiting("ContainerCreating"), false},
+		"its image is not there":   {waiting("ErrImagePull"), true},
+		"its container cannot run": {waiting("CreateContainerError"), true},
+		"it runs":                  {func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodRunning }, true},
+		"it failed":                {func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }, true},
+		"it leaves":                {func(pod *corev1.Pod) { pod.DeletionTimestamp = ptr.To(metav1.Now()) }, true},
+		"somebody took its label":  {func(pod *corev1.Pod) { delete(pod.Labels, v1alpha1.LabelAttempt) }, true},
+	} {
+		s, key := &starts{}, client.ObjectKey{Namespace: "ns", Name: "c"}
+		before := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c-session", Labels: map[string]string{v1alpha1.LabelConversation: "c", v1alpha1.LabelAttempt: "1"}},
+			Status:     corev1.PodStatus{Phase: corev1.PodPending},
+		}
+		after := before.DeepCopy()
+		c.change(after)
+		changed := event.UpdateEvent{ObjectOld: before, ObjectNew: after}
+		if !s.ofPods().Update(changed) {
+			t.Errorf("%s, and nobody looks", name)
+		}
+		s.looksSoon(key)
+		if got := s.ofPods().Update(changed); got != c.looked {
+			t.Errorf("%s, and a look is due: looked at at once: %t, want %t", name, got, c.looked)
+		}
+		s.looks(key)
+		if !s.ofPods().Update(changed) {
+			t.Errorf("%s after the look, and nobody looks", name)
+		}
+	}
+}
+
+func TestAPodThatWasMadeIsNoNews(t *testing.T) {
+	s, key := &starts{}, client.ObjectKey{Namespace: "ns", Name: "c"}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c-session", Labels: map[string]string{v1alpha1.LabelConversation: "c"}},
+		Status:     corev1.PodStatus{Phase: corev1.PodPending},
+	}
+	if !s.ofPods().Create(event.CreateEvent{Object: pod}) {
+		t.Error("a pod came that nobody here made, and nobody looks")
+	}
+	s.looksSoon(key)
+	if s.ofPods().Create(event.CreateEvent{Object: pod}) {
+		t.Error("who made it looks at once")
+	}
+	if !s.ofPods().Create(event.CreateEvent{Object: pod, IsInInitialList: true}) {
+		t.Error("nobody looks at what was there")
 	}
 }
