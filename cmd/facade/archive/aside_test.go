@@ -26,8 +26,13 @@ func nameOf(text []byte) string {
 
 func earlier(t *testing.T, store archive.Reader, number int) string {
 	t.Helper()
+	return earlierFrom(t, store, number, 0)
+}
+
+func earlierFrom(t *testing.T, store archive.Reader, number, from int) string {
+	t.Helper()
 	var text strings.Builder
-	err := store.Earlier(t.Context(), "u", number, func(_ int, event json.RawMessage) bool {
+	err := store.Earlier(t.Context(), "u", number, from, func(_ int, event json.RawMessage) bool {
 		text.Write(append(event, '\n'))
 		return true
 	})
@@ -62,6 +67,9 @@ func testAside(t *testing.T, address string) {
 	for _, reader := range []archive.Reader{store, open(t, address), archive.NewRemote(remoteAddress, signed(key, session.AudienceArchive))} {
 		if got := earlier(t, reader, 1); got != string(lines(0, 5)) {
 			t.Errorf("put aside is %s", got)
+		}
+		if got := earlierFrom(t, reader, 1, 3); got != string(lines(3, 5)) {
+			t.Errorf("put aside from the third on is %s", got)
 		}
 		if got := earlier(t, reader, 2); got != archive.ErrNothing.Error() {
 			t.Errorf("before that there is %s", got)

@@ -93,17 +93,18 @@ func (s *Store) earlier(ctx context.Context, uid string) ([]object, error) {
 	return all, nil
 }
 
-// Earlier visits the events of a journal that was put aside: 1 is the last of them. ErrNothing says that there is none.
-func (s *Store) Earlier(ctx context.Context, uid string, number int, visit func(id int, event json.RawMessage) bool) error {
-	return s.eachEarlier(ctx, uid, number, whole(visit))
+// Earlier visits the events from an id on of a journal that was put aside: 1 is the last of them.
+// ErrNothing says that there is none.
+func (s *Store) Earlier(ctx context.Context, uid string, number, from int, visit func(id int, event json.RawMessage) bool) error {
+	return s.eachEarlier(ctx, uid, number, from, whole(visit))
 }
 
 // CopyEarlier copies them as Copy does.
 func (s *Store) CopyEarlier(ctx context.Context, uid string, number int, to io.Writer) error {
-	return s.eachEarlier(ctx, uid, number, copied(to))
+	return s.eachEarlier(ctx, uid, number, 0, copied(to))
 }
 
-func (s *Store) eachEarlier(ctx context.Context, uid string, number int, visit visitor) error {
+func (s *Store) eachEarlier(ctx context.Context, uid string, number, from int, visit visitor) error {
 	all, err := s.earlier(ctx, uid)
 	if err != nil {
 		return err
@@ -111,7 +112,12 @@ func (s *Store) eachEarlier(ctx context.Context, uid string, number int, visit v
 	if number < 1 || number > len(all) {
 		return ErrNothing
 	}
-	return s.lines(ctx, segment{key: all[number-1].key}, 0, visit)
+	return s.lines(ctx, segment{key: all[number-1].key}, from, func(id int, l *line) (bool, error) {
+		if id < from {
+			return true, nil
+		}
+		return visit(id, l)
+	})
 }
 
 func (s *Store) remove(ctx context.Context, key string) error {

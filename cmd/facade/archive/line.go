@@ -52,9 +52,19 @@ func (l *line) WriteTo(w io.Writer) (n int64, err error) {
 
 // bytes of it in one piece.
 func (l *line) bytes() ([]byte, error) {
-	var text bytes.Buffer
+	var text piece
 	_, err := l.WriteTo(&text)
 	return text.Bytes(), err
+}
+
+// piece is no larger than what is taken at once.
+type piece struct{ bytes.Buffer }
+
+func (p *piece) Write(text []byte) (int, error) {
+	if p.Len()+len(text) > maxSegment {
+		return 0, bufio.ErrTooLong
+	}
+	return p.Buffer.Write(text)
 }
 
 // gather it in one piece: it may be one that was cut off, and so none.

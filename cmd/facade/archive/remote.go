@@ -23,8 +23,9 @@ type Reader interface {
 	Position(ctx context.Context, uid string) (session.ArchivePosition, error)
 	// Events visits those from an id on, each once and in order, until visit returns false.
 	Events(ctx context.Context, uid string, from int, visit func(id int, event json.RawMessage) bool) error
-	// Earlier visits the events of a journal that was put aside: 1 is the last of them. ErrNothing says that there is none.
-	Earlier(ctx context.Context, uid string, number int, visit func(id int, event json.RawMessage) bool) error
+	// Earlier visits the events from an id on of a journal that was put aside: 1 is the last of
+	// them. ErrNothing says that there is none.
+	Earlier(ctx context.Context, uid string, number, from int, visit func(id int, event json.RawMessage) bool) error
 	// Ending of a session; ErrNothing where it has not ended.
 	Ending(ctx context.Context, uid string) (*session.Ending, error)
 }
@@ -121,31 +122,42 @@ func (r *Remote) Position(ctx context.Context, uid string) (position session.Arc
 
 // Events visits those from an id on, each once and in order, until visit returns false.
 func (r *Remote) Events(ctx context.Context, uid string, from int, visit func(id int, event json.RawMessage) bool) error {
-	return r.events(ctx, uid, url.Values{session.ArchiveFrom: {strconv.Itoa(from)}}, from, visit)
+	return r.events(ctx, uid, url.Values{session.ArchiveFrom: {strconv.Itoa(from)}}, from, from, visit)
 }
 
-// Earlier visits the events of a journal that was put aside: 1 is the last of them. ErrNothing says that there is none.
-func (r *Remote) Earlier(ctx context.Context, uid string, number int, visit func(id int, event json.RawMessage) bool) error {
-	return r.events(ctx, uid, url.Values{session.ArchiveEarlier: {strconv.Itoa(number)}}, 0, visit)
+// Earlier visits the events from an id on of a journal that was put aside: 1 is the last of them.
+// ErrNothing says that there is none.
+func (r *Remote) Earlier(ctx context.Context, uid string, number, from int, visit func(id int, event json.RawMessage) bool) error {
+	return r.events(ctx, uid, url.Values{session.ArchiveEarlier: {strconv.Itoa(number)}}, 0, from, visit)
 }
 
-func (r *Remote) events(ctx context.Context, uid string, query url.Values, from int, visit func(id int, event json.RawMessage) bool) error {
+// events whose first has an id, of which those from another on are visited. Between two of them
+// little is held, however large they are: who visits them may be slow.
+func (r *Remote) events(ctx context.Context, uid string, query url.Values, first, from int, visit func(id int, event json.RawMessage) bool) error {
 	body, err := r.get(ctx, uid, session.ArchiveEvents+"?"+query.Encode())
 	if err != nil {
 		return err
 	}
 	defer body.Close()
-	lines := bufio.NewScanner(body)
-	lines.Buffer(make([]byte, 0, 64<<10), maxSegment)
-	for id := from; lines.Scan(); id++ {
-		if !visit(id, append([]byte(nil), lines.Bytes()...)) {
+	reader, visitor := bufio.NewReaderSize(body, 64<<10), whole(visit)
+	for id := first; ; id++ {
+		l := readLine(reader)
+		if errors.Is(l.err, io.EOF) && len(l.part) == 0 {
+			return nil
+		}
+		goOn := true
+		if id < from {
+			_, err = l.WriteTo(io.Discard)
+		} else {
+			goOn, err = visitor(id, l)
+		}
+		switch {
+		case err != nil:
+			return fmt.Errorf("read the archive: %w", err)
+		case !goOn:
 			return nil
 		}
 	}
-	if err := lines.Err(); err != nil {
-		return fmt.Errorf("read the archive: %w", err)
-	}
-	return nil
 }
 
 // Ending of a session; ErrNothing where it has not ended.

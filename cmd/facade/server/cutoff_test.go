@@ -40,8 +40,8 @@ func (f failing) Events(_ context.Context, _ string, from int, visit func(int, j
 	return errors.New("the disk is gone")
 }
 
-func (f failing) Earlier(ctx context.Context, uid string, _ int, visit func(int, json.RawMessage) bool) error {
-	return f.Events(ctx, uid, 0, visit)
+func (f failing) Earlier(ctx context.Context, uid string, _, from int, visit func(int, json.RawMessage) bool) error {
+	return f.Events(ctx, uid, from, visit)
 }
 
 func (f failing) Position(context.Context, string) (session.ArchivePosition, error) {

@@ -7,9 +7,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -67,8 +71,8 @@ func (l *left) Events(_ context.Context, _ string, from int, visit func(int, jso
 	return nil
 }
 
-func (l *left) Earlier(ctx context.Context, uid string, _ int, visit func(int, json.RawMessage) bool) error {
-	return l.Events(ctx, uid, 0, visit)
+func (l *left) Earlier(ctx context.Context, uid string, _, from int, visit func(int, json.RawMessage) bool) error {
+	return l.Events(ctx, uid, from, visit)
 }
 
 func (l *left) Position(context.Context, string) (session.ArchivePosition, error) {
@@ -190,6 +194,59 @@ func TestWhatAllHoldOfAnswersIsBounded(t *testing.T) {
 		<-time.After(10 * time.Millisecond)
 	}
 	t.Error("what was read is still held")
+}
+
+// stalled is a client that reads what is small at once, and what is large only when it may go on.
+type stalled struct {
+	*httptest.ResponseRecorder
+	goOn <-chan struct{}
+	read *atomic.Int64
+}
+
+func (s stalled) Write(text []byte) (int, error) {
+	if len(text) > 1<<20 {
+		<-s.goOn
+		runtime.KeepAlive(text)
+	}
+	s.read.Add(int64(len(text)))
+	return len(text), nil
+}
+
+// Each gets a small event, and there is room for the large one after it of one of them.
+func TestThoseThatWaitForRoomHoldNothing(t *testing.T) {
+	for _, path := range []string{"/events/stream", "/trajectory", "/trajectory?earlier=1"} {
+		synctest.Test(t, func(t *testing.T) { waitForRoom(t, path) })
+	}
+}
+
+func waitForRoom(t *testing.T, path string) {
+	const readers, size = 20, 16 << 20
+	options := DefaultOptions()
+	options.Archive = &left{sizes: []int{10, size, 10}}
+	handler, goOn := New(&crowd{}, options, prometheus.NewRegistry()), make(chan struct{})
+	var all sync.WaitGroup
+	for range readers {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/conversations/ada"+path, http.NoBody)
+		r.Header.Set(rest.KeyHeader, "ada")
+		all.Go(func() {
+			client := stalled{httptest.NewRecorder(), goOn, &atomic.Int64{}}
+			defer func() {
+				if cut := recover(); cut != nil || client.Code != http.StatusOK || client.read.Load() < size+20 {
+					t.Errorf("%s: one is answered %d and reads %d bytes, cut off with %v", path, client.Code, client.read.Load(), cut)
+				}
+			}()
+			handler.ServeHTTP(client, r)
+		})
+	}
+	synctest.Wait()
+	runtime.GC()
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	close(goOn) // and each gets all of it in the end
+	all.Wait()
+	if most := uint64(readers * size / 2); memory.HeapAlloc > most {
+		t.Errorf("%s: %d readers hold %d MiB", path, readers, memory.HeapAlloc>>20)
+	}
 }
 
 func TestEndingsAreReadOneAtATimeByEachUserAndFewAtOnce(t *testing.T) {

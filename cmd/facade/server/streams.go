@@ -216,8 +216,8 @@ func (s *server) nextPage(ctx context.Context, c *v1alpha1.Conversation, held *a
 
 // archivedEvents are those that a session left, after one. An error is returned only if none was sent.
 func (s *server) archivedEvents(ctx context.Context, c *v1alpha1.Conversation, held *access.Held, after int, send func(live.Event) error) error {
-	return s.sent(ctx, held, send, func(visit func(id int, event json.RawMessage) bool) error {
-		err := s.options.Archive.Events(ctx, string(c.UID), after+1, visit)
+	return s.sent(ctx, held, after+1, send, func(from int, visit func(id int, event json.RawMessage) bool) error {
+		err := s.options.Archive.Events(ctx, string(c.UID), from, visit)
 		if errors.Is(err, archive.ErrNothing) {
 			return nil
 		}
@@ -235,53 +235,108 @@ func (s *server) earlierTrajectory(r request, w http.ResponseWriter, out *bufio.
 		return answer.NotFound
 	}
 	return s.archivedTrajectory(w, out, func(send func(live.Event) error) error {
-		return s.sent(r.Context(), r.held, send, func(visit func(id int, event json.RawMessage) bool) error {
-			return s.options.Archive.Earlier(r.Context(), string(c.UID), number, visit)
+		return s.sent(r.Context(), r.held, 0, send, func(from int, visit func(id int, event json.RawMessage) bool) error {
+			return s.options.Archive.Earlier(r.Context(), string(c.UID), number, from, visit)
 		})
 	})
 }
 
-// sent events, as they are read. They are read in turns, and sent between them, however long a client takes. What is held is as large
-// as the largest of them: so is what they are read with, to the end. An error is returned only if none was sent.
-func (s *server) sent(ctx context.Context, held *access.Held, send func(live.Event) error, read func(visit func(id int, event json.RawMessage) bool) error) error {
-	done, begun, failed := func() {}, false, error(nil)
-	turn := func() (err error) {
-		over, err := s.turns.Take(ctx, held.User())
-		if err == nil {
-			done = func() { over(); done = func() {} }
-		}
-		return err
-	}
-	if err := turn(); err != nil {
-		return err
-	}
-	defer func() { done() }()
-	err := read(func(id int, event json.RawMessage) bool {
-		done()
-		take := func() error { return held.Grow(int64(len(event))) }
-		if failed = take(); begun && failed != nil { // who was sent nothing yet is told so at once
-			failed = access.Patiently(ctx, take)
-		}
-		if failed == nil {
-			begun = true
-			failed = send(live.Event{ID: id, Data: event})
-		}
-		if failed == nil {
-			failed = turn()
-		}
-		return failed == nil
-	})
+// errGap says that an event which was there is there no more.
+var errGap = errors.New("what was kept has changed meanwhile")
+
+// sent events from one on, as they are read. They are read in turns, and sent between them, however
+// long a client takes. What is read is counted before its turn is over: who finds no room lets go
+// of it, waits with nothing, and reads it again when there is room. An error is returned only if
+// none was sent.
+func (s *server) sent(ctx context.Context, held *access.Held, from int, send func(live.Event) error, read reading) error {
+	reader := &turnReader{server: s, ctx: ctx, held: held, next: from, send: send}
+	err := reader.run(read)
 	switch {
-	case begun && (failed != nil || err != nil):
+	case reader.begun && err != nil:
 		panic(http.ErrAbortHandler) // who reads it must see that it is not whole
-	case failed != nil:
-		return failed
 	case errors.Is(err, archive.ErrNothing):
 		return answer.NotFound
-	case err != nil:
+	case err != nil && reader.refused == nil:
 		return unavailable(ctx, err)
 	}
-	return nil
+	return err
+}
+
+// reading visits events from one on, until visit returns false.
+type reading func(from int, visit func(id int, event json.RawMessage) bool) error
+
+// turnReader reads events in turns.
+type turnReader struct {
+	*server
+	ctx  context.Context
+	held *access.Held
+	send func(live.Event) error
+	// done ends the turn; nil between turns.
+	done func()
+	// next is the event to be sent, and begun whether one was.
+	next  int
+	begun bool
+	// full is how large the next event is, where there is no room for it, and refused why it was
+	// not sent.
+	full    int64
+	refused error
+}
+
+func (t *turnReader) run(read reading) error {
+	defer t.end()
+	for {
+		waited := t.full > 0
+		t.full = 0
+		if t.refused = t.begin(); t.refused != nil {
+			return t.refused
+		}
+		before := t.next
+		err := read(t.next, t.visit)
+		t.end()
+		switch {
+		case t.refused != nil && (t.full == 0 || !t.begun): // who was sent nothing yet is told so at once
+			return t.refused
+		case t.refused == nil && err == nil && waited && t.next == before:
+			return errGap
+		case t.refused == nil:
+			return err
+		}
+		size := t.full
+		if t.refused = access.Patiently(t.ctx, func() error { return t.held.Grow(size) }); t.refused != nil {
+			return t.refused
+		}
+	}
+}
+
+// visit an event that was read in a turn: send it between that and the next.
+func (t *turnReader) visit(id int, event json.RawMessage) bool {
+	t.next = id
+	if t.refused = t.held.Grow(int64(len(event))); t.refused != nil {
+		t.full = int64(len(event))
+		t.held.Release()
+		return false
+	}
+	t.end()
+	t.begun = true
+	if t.refused = t.send(live.Event{ID: id, Data: event}); t.refused != nil {
+		return false
+	}
+	t.next++
+	t.held.Release()
+	t.refused = t.begin()
+	return t.refused == nil
+}
+
+func (t *turnReader) begin() (err error) {
+	t.done, err = t.turns.Take(t.ctx, t.held.User())
+	return err
+}
+
+func (t *turnReader) end() {
+	if t.done != nil {
+		t.done()
+		t.done = nil
+	}
 }
 
 func (s *server) archivedTrajectory(w http.ResponseWriter, out *bufio.Writer, read func(send func(live.Event) error) error) error {

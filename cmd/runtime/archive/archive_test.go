@@ -99,7 +99,7 @@ func (k *keptBy) has(earlier int) string {
 	err := k.store.Events(k.t.Context(), uid, 0, visit)
 	if earlier > 0 {
 		all = nil
-		err = k.store.Earlier(k.t.Context(), uid, earlier, visit)
+		err = k.store.Earlier(k.t.Context(), uid, earlier, 0, visit)
 	}
 	if err != nil {
 		return err.Error()
