@@ -115,10 +115,17 @@ type stalled struct {
 	once   sync.Once
 	begun  func()
 	over   <-chan struct{}
+	// refused gets the code of an answer that is an error; nil where there is none.
+	refused chan<- int
 }
 
 func (s *stalled) Header() http.Header { return s.header }
-func (s *stalled) WriteHeader(int)     {}
+
+func (s *stalled) WriteHeader(code int) {
+	if code >= http.StatusBadRequest {
+		s.once.Do(func() { s.refused <- code })
+	}
+}
 
 func (s *stalled) Write(text []byte) (int, error) {
 	s.once.Do(s.begun)
@@ -166,6 +173,53 @@ func TestSlowReadersOfLargeEventsTakeLittleMemory(t *testing.T) {
 	ended.Wait()
 	if most := uint64(readers * size / 8); memory.HeapAlloc > most {
 		t.Errorf("%d readers hold %d MiB", readers, memory.HeapAlloc>>20)
+	}
+}
+
+// One owner's many conversations leave places for those of others.
+func TestReadersOfOneOwnerHoldUpNobodyElse(t *testing.T) {
+	store := open(t, inDirectory(t))
+	conversations := []string{"ada-1", "ada-2", "ada-3", "ada-4", "ada-5", "bob-1"}
+	for _, uid := range conversations {
+		appendTo(t, store, uid, 0, 3, 3)
+	}
+	public, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := archive.NewHandler(store, having(strings.Join(conversations, " ")), func() (ed25519.PublicKey, error) { return public, nil })
+	over := make(chan struct{})
+	var ended sync.WaitGroup
+	// read of a conversation, and stall; or be refused.
+	read := func(uid string) int {
+		token, err := signed(key, session.AudienceArchive)(uid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, session.ArchiveRoot+uid+session.ArchiveEvents, nil)
+		request.Header.Set(session.TokenHeader, token)
+		begun := make(chan int, 2)
+		client := &stalled{header: http.Header{}, over: over, begun: func() { begun <- http.StatusOK }, refused: begun}
+		ended.Go(func() {
+			defer func() { _ = recover() }() // what is cut off ends so
+			handler.ServeHTTP(client, request)
+		})
+		code := <-begun
+		if code != http.StatusOK && client.header.Get("Retry-After") == "" {
+			t.Errorf("%s is not told when to come back", uid)
+		}
+		return code
+	}
+	taken := map[string]int{}
+	for _, uid := range conversations {
+		for read(uid) == http.StatusOK {
+			taken[uid]++
+		}
+	}
+	close(over)
+	ended.Wait()
+	if got := fmt.Sprint(taken); got != "map[ada-1:32 ada-2:32 ada-3:32 ada-4:32 bob-1:32]" {
+		t.Errorf("places were taken by %s", got)
 	}
 }
 

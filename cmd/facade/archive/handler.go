@@ -19,8 +19,9 @@ import (
 const (
 	// maxSegment bounds what is taken at once.
 	maxSegment = session.MaxArchived
-	// maxReads bounds how many read at once of one conversation, and allReads of all: each takes little, however long it takes.
-	maxReads, allReads = 32, 2048
+	// maxReads bounds how many read at once of one conversation, ownerReads of those of one owner,
+	// and allReads of all: each takes little, however long it takes.
+	maxReads, ownerReads, allReads = 32, 128, 2048
 	// requestTimeout bounds the work for one request.
 	requestTimeout = 30 * time.Second
 	// writeTimeout is how long a session may take for each piece of what it reads.
@@ -39,7 +40,8 @@ type Handler struct {
 	public        func() (ed25519.PublicKey, error)
 	conversations Conversations
 	bodies        *access.Bodies
-	reads         *access.Streams
+	// reads are those under way by conversation, and owners' by owner.
+	reads, owners *access.Streams
 	mux           *http.ServeMux
 }
 
@@ -47,7 +49,7 @@ type Handler struct {
 func NewHandler(store *Store, conversations Conversations, public func() (ed25519.PublicKey, error)) *Handler {
 	h := &Handler{
 		store: store, public: public, conversations: conversations, mux: http.NewServeMux(),
-		bodies: access.NewBodies(maxSegment), reads: access.NewStreams(maxReads, allReads),
+		bodies: access.NewBodies(maxSegment), reads: access.NewStreams(maxReads, allReads), owners: access.NewStreams(ownerReads, allReads),
 	}
 	at := session.ArchiveRoot + "{uid}"
 	h.mux.HandleFunc("GET "+at, h.session(h.position))
@@ -65,18 +67,19 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.Serv
 // call of a session.
 type call struct {
 	*http.Request
-	uid  string
-	body []byte
+	uid, owner string
+	body       []byte
 }
 
 // session serves the session of a conversation that there is, with a token for that one.
 func (h *Handler) session(do func(ctx context.Context, w http.ResponseWriter, c call) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := call{Request: r, uid: r.PathValue("uid")}
-		owner, err := h.admit(r, c.uid)
+		var err error
+		c.owner, err = h.admit(r, c.uid)
 		if err == nil && r.Method == http.MethodPost {
 			var done func()
-			if c.body, done, err = h.bodies.Read(r, owner); err == nil {
+			if c.body, done, err = h.bodies.Read(r, c.owner); err == nil {
 				defer done()
 			}
 		}
@@ -146,9 +149,23 @@ func (h *Handler) position(ctx context.Context, w http.ResponseWriter, c call) e
 	return nil
 }
 
+// takeRead takes a place among those who read. done must be called when it is over.
+func (h *Handler) takeRead(c call) (done func(), err error) {
+	ofOwner, err := h.owners.Take(c.owner)
+	if err != nil {
+		return nil, err
+	}
+	ofConversation, err := h.reads.Take(c.uid)
+	if err != nil {
+		ofOwner()
+		return nil, err
+	}
+	return func() { ofConversation(); ofOwner() }, nil
+}
+
 // read sends the events from an id on: to a session that has lost its workspace, or to a facade.
 func (h *Handler) read(_ context.Context, w http.ResponseWriter, c call) error {
-	done, err := h.reads.Take(c.uid)
+	done, err := h.takeRead(c)
 	if err != nil {
 		return err
 	}
@@ -184,7 +201,7 @@ func (h *Handler) read(_ context.Context, w http.ResponseWriter, c call) error {
 }
 
 func (h *Handler) ending(_ context.Context, w http.ResponseWriter, c call) error {
-	done, err := h.reads.Take(c.uid)
+	done, err := h.takeRead(c)
 	if err != nil {
 		return err
 	}
