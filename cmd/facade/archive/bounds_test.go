@@ -3,11 +3,14 @@ package archive_test
 import (
 	"bytes"
 	"crypto/ed25519"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -173,6 +176,43 @@ func TestSlowReadersOfLargeEventsTakeLittleMemory(t *testing.T) {
 	ended.Wait()
 	if most := uint64(readers * size / 8); memory.HeapAlloc > most {
 		t.Errorf("%d readers hold %d MiB", readers, memory.HeapAlloc>>20)
+	}
+}
+
+func TestAskingForThePositionTakesLittleMemory(t *testing.T) {
+	const size = 8 << 20
+	address := inDirectory(t)
+	store := open(t, address)
+	last := ""
+	for id := range 6 {
+		large := fmt.Sprintf(`{"id":%d,"message":"%s"}`, id, strings.Repeat("x", size))
+		last = session.JournalName([]byte(large))
+		if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, From: id, Lines: []byte(large + "\n")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := store.End(t.Context(), "u", []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(strings.TrimPrefix(address, "file://"), "u", "events", fmt.Sprintf("%012d", 0))
+	for _, cut := range []string{"", `{"id":6,"message":"` + strings.Repeat("x", size)} { // and one that was cut off
+		text, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
+		if err == nil {
+			_, err = text.WriteString(cut)
+		}
+		if err = errors.Join(err, text.Close()); err != nil {
+			t.Fatal(err)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		position, err := open(t, address).Position(t.Context(), "u")
+		runtime.ReadMemStats(&after)
+		if err != nil || position.Next != 6 || position.Last != last {
+			t.Errorf("the position is %+v, %v", position, err)
+		}
+		if took := after.TotalAlloc - before.TotalAlloc; took > size/2 {
+			t.Errorf("it took %d KiB", took>>10)
+		}
 	}
 }
 

@@ -3,10 +3,17 @@ package archive
 import (
 	"bufio"
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"hash"
 	"io"
 )
+
+// errCutOff says that a line has no end.
+var errCutOff = errors.New("the line is cut off")
 
 // line of a segment. Of a long one only a part is held, since who wants it may be slow, and many may want it.
 type line struct {
@@ -42,7 +49,7 @@ func (l *line) WriteTo(w io.Writer) (n int64, err error) {
 		case err != nil:
 			return n, err
 		case errors.Is(l.err, io.EOF):
-			return n, io.ErrUnexpectedEOF
+			return n, errCutOff
 		case !l.long():
 			return n, l.err
 		}
@@ -67,11 +74,42 @@ func (p *piece) Write(text []byte) (int, error) {
 	return p.Buffer.Write(text)
 }
 
-// gather it in one piece: it may be one that was cut off, and so none.
-func (l *line) gather() {
-	var text bytes.Buffer
-	_, _ = l.WriteTo(&text) // err says it
-	l.part = text.Bytes()
+// name of the event, as session.JournalName has it, of a line that need not be held for that.
+func (l *line) name() (string, error) {
+	sum := naming{sha256.New()}
+	if _, err := l.WriteTo(sum); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:12]), nil
+}
+
+// naming leaves the end of the line out.
+type naming struct{ hash.Hash }
+
+func (n naming) Write(part []byte) (int, error) {
+	_, err := n.Hash.Write(bytes.TrimSuffix(part, newline))
+	return len(part), err
+}
+
+// cutOff says whether a line has no end, and so is none: it begins where the whole lines of its
+// segment end. If it has one all the same, the segment is another than the one that was asked.
+func (l *line) cutOff(offset int64, end func() (int64, error)) (bool, error) {
+	if !l.long() {
+		return false, nil // that is seen without
+	}
+	switch whole, err := end(); {
+	case err != nil:
+		return false, fmt.Errorf("read a segment: %w", err)
+	case offset < whole:
+		return false, nil
+	}
+	switch _, err := l.WriteTo(io.Discard); {
+	case err == nil:
+		return false, errMoved
+	case !errors.Is(err, errCutOff):
+		return false, fmt.Errorf("read a segment: %w", err)
+	}
+	return true, nil
 }
 
 // id of the event, as far as what is held says it: a session writes it first.

@@ -12,8 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-
-	"github.com/parley-dev/parley/api/session"
 )
 
 // segment of a conversation's events.
@@ -80,17 +78,20 @@ func (s *Store) lookOnce(ctx context.Context, uid string) (fresh reached, err er
 	if len(all) == 0 {
 		return fresh, nil
 	}
-	first := whole(func(_ int, event json.RawMessage) bool { fresh.journal = session.JournalName(event); return false })
+	first := func(_ int, l *line) (_ bool, err error) {
+		fresh.journal, err = l.name()
+		return false, err
+	}
 	if err := s.lines(ctx, all[0], 0, first); err != nil {
 		return fresh, err
 	}
-	var last json.RawMessage
-	visit := whole(func(id int, event json.RawMessage) bool {
-		if id >= fresh.next {
-			fresh.next, last = id+1, event
+	visit := func(id int, l *line) (bool, error) {
+		name, err := l.name()
+		if err == nil && id >= fresh.next {
+			fresh.next, fresh.last = id+1, name
 		}
-		return true
-	})
+		return err == nil, err
+	}
 	// One that was compacted may reach further than those that it took the place of.
 	if err := s.lines(ctx, all[0], math.MaxInt, visit); err != nil {
 		return fresh, err
@@ -100,9 +101,6 @@ func (s *Store) lookOnce(ctx context.Context, uid string) (fresh reached, err er
 		if err := s.lines(ctx, all[i], math.MaxInt, visit); err != nil {
 			return fresh, err
 		}
-	}
-	if last != nil {
-		fresh.last = session.JournalName(last)
 	}
 	return fresh, nil
 }
@@ -155,12 +153,9 @@ func (s *Store) linesAt(ctx context.Context, at segment, skip int, offset int64,
 	}
 	defer func() { err = errors.Join(err, object.Close()) }()
 	reader := bufio.NewReaderSize(object, 64<<10)
-	torn := sync.OnceValue(func() bool { return s.torn(ctx, at.key, object.Size()) })
+	end := sync.OnceValues(func() (int64, error) { return s.endOfLines(ctx, at.key, object.Size()) })
 	for first, id := true, at.from+skip; ; first, id = false, id+1 {
 		l := readLine(reader)
-		if l.long() && torn() {
-			l.gather()
-		}
 		switch {
 		case first && offset > 0 && l.id() != id:
 			return errReplaced
@@ -168,6 +163,9 @@ func (s *Store) linesAt(ctx context.Context, at segment, skip int, offset int64,
 			return nil // what is left was cut off, and is no line
 		case l.err != nil && !l.long():
 			return fmt.Errorf("read a segment: %w", l.err)
+		}
+		if cut, err := l.cutOff(offset, end); cut || err != nil {
+			return err
 		}
 		s.marks.note(at.key, id-at.from, offset)
 		goOn, err := visit(id, l)
@@ -181,15 +179,39 @@ func (s *Store) linesAt(ctx context.Context, at segment, skip int, offset int64,
 	}
 }
 
-// torn says whether the last line of an object may have been cut off.
-func (s *Store) torn(ctx context.Context, key string, size int64) bool {
-	object, err := s.bucket.NewRangeReader(ctx, key, size-1, 1, nil)
-	if err != nil {
-		return true
+// endOfLines is where the last whole line of an object ends: what comes after was cut off.
+func (s *Store) endOfLines(ctx context.Context, key string, size int64) (int64, error) {
+	part := make([]byte, 1) // as a rule it ends with its last byte
+	for end := size; end > 0; {
+		part = part[:min(int64(len(part)), end)]
+		if err := s.readPart(ctx, key, end-int64(len(part)), part); err != nil {
+			return 0, err
+		}
+		end -= int64(len(part))
+		if at := bytes.LastIndexByte(part, '\n'); at >= 0 {
+			return end + int64(at) + 1, nil
+		}
+		if len(part) == 1 {
+			part = make([]byte, maxPart)
+		}
+	}
+	return 0, nil
+}
+
+// maxPart is how much is read at once of what was cut off.
+const maxPart = 1 << 20
+
+func (s *Store) readPart(ctx context.Context, key string, offset int64, part []byte) error {
+	object, err := s.bucket.NewRangeReader(ctx, key, offset, int64(len(part)), nil)
+	switch {
+	case absent(err):
+		return errMoved
+	case err != nil:
+		return err
 	}
 	defer object.Close()
-	last, err := io.ReadAll(object)
-	return err != nil || !bytes.Equal(last, newline)
+	_, err = io.ReadFull(object, part)
+	return err
 }
 
 // Events visits those from an id on, each once and in order, until visit returns false.
