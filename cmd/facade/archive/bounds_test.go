@@ -194,6 +194,7 @@ func TestAskingForThePositionTakesLittleMemory(t *testing.T) {
 	if err := store.End(t.Context(), "u", []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
+	store.Tidied()
 	file := filepath.Join(strings.TrimPrefix(address, "file://"), "u", "events", fmt.Sprintf("%012d", 0))
 	for _, cut := range []string{"", `{"id":6,"message":"` + strings.Repeat("x", size)} { // and one that was cut off
 		text, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
@@ -299,5 +300,6 @@ func TestLargeEventsAreReadWhole(t *testing.T) {
 		if err := store.End(t.Context(), "u", []byte("{}")); err != nil { // and again when they are in one
 			t.Fatal(err)
 		}
+		store.Tidied()
 	}
 }

@@ -23,6 +23,9 @@ const (
 // fails at that moment: who was told that something is kept may forget it. fileblob does not see to that, nor that of two who write a
 // new object at once only one does.
 func (s *Store) write(ctx context.Context, key string, isNew bool, contentType string, content func(io.Writer) error) error {
+	if err := s.failed(ctx, "write", key); err != nil {
+		return err
+	}
 	if s.dir != "" {
 		return writeFile(filepath.Join(s.dir, filepath.FromSlash(key)), s.dir, isNew, content)
 	}

@@ -8,12 +8,12 @@ import (
 	"slices"
 
 	"gocloud.dev/blob"
-	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/parley-dev/parley/api/session"
 )
 
-// End keeps what a session leaves at its end, a session.Ending as JSON, and makes one segment of many.
+// End keeps what a session leaves at its end, a session.Ending as JSON, and begins to make one
+// segment of many.
 func (s *Store) End(ctx context.Context, uid string, ending []byte) error {
 	if json.Unmarshal(ending, &session.Ending{}) != nil {
 		return ErrNoEnding
@@ -25,30 +25,7 @@ func (s *Store) End(ctx context.Context, uid string, ending []byte) error {
 	if err != nil {
 		return fmt.Errorf("write the ending: %w", err)
 	}
-	st := s.state(uid)
-	st.mu.Lock() // what another attempt puts aside meanwhile must not come back
-	defer st.mu.Unlock()
-	// What is not compacted is read all the same; the session is not to wait for that, nor to try again.
-	if err := s.compact(ctx, uid); err != nil {
-		logf.FromContext(ctx).Info("What a session left could not be compacted", "uid", uid, "reason", err.Error())
-	}
-	return nil
-}
-
-// compact writes all events into the first segment and removes the others. Whenever it is killed, readers find each event once.
-func (s *Store) compact(ctx context.Context, uid string) error {
-	all, err := s.segments(ctx, uid)
-	if err != nil || len(all) < 2 {
-		return err
-	}
-	if err := s.copyEvents(ctx, uid, segmentName(uid, 0)); err != nil {
-		return fmt.Errorf("compact: %w", err)
-	}
-	for _, segment := range all[1:] {
-		if err := s.remove(ctx, segment.key); err != nil {
-			return err
-		}
-	}
+	s.tidier.start(uid, func(ctx context.Context) error { return s.compact(ctx, uid) })
 	return nil
 }
 
@@ -71,6 +48,7 @@ func (s *Store) Aside(ctx context.Context, uid string) error {
 		return err
 	}
 	st.known = false
+	st.replaced++
 	// Named after what it is, so that doing it again after a failure does no more.
 	if err := s.copyEvents(ctx, uid, fmt.Sprintf("%s%s%s-%012d", uid, earlierDir, st.journal, st.next)); err != nil {
 		return fmt.Errorf("put a journal aside: %w", err)
@@ -121,6 +99,9 @@ func (s *Store) eachEarlier(ctx context.Context, uid string, number, from int, v
 }
 
 func (s *Store) remove(ctx context.Context, key string) error {
+	if err := s.failed(ctx, "remove", key); err != nil {
+		return err
+	}
 	if err := s.bucket.Delete(ctx, key); err != nil && !absent(err) {
 		return fmt.Errorf("delete: %w", err)
 	}

@@ -101,6 +101,7 @@ func TestAJournalThatWasPutAsideDoesNotComeBack(t *testing.T) {
 			}
 		})
 		all.Wait()
+		store.Tidied()
 		if got := ids(t, store, "u", 0); got != "0-1 of 2" {
 			t.Fatalf("there are %s", got)
 		}

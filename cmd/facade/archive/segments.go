@@ -65,9 +65,6 @@ func (s *Store) lookOnce(ctx context.Context, uid string) (fresh reached, err er
 	if err != nil {
 		return fresh, err
 	}
-	for _, segment := range all {
-		fresh.size += segment.size
-	}
 	aside, err := s.earlier(ctx, uid)
 	if err != nil {
 		return fresh, err
@@ -95,6 +92,12 @@ func (s *Store) lookOnce(ctx context.Context, uid string) (fresh reached, err er
 	// One that was compacted may reach further than those that it took the place of.
 	if err := s.lines(ctx, all[0], math.MaxInt, visit); err != nil {
 		return fresh, err
+	}
+	fresh.size += all[0].size
+	for _, segment := range all[1:] {
+		if segment.from >= fresh.next { // else its events are in the first one, too: compacting was cut off
+			fresh.size += segment.size
+		}
 	}
 	// The last may have been cut off before it had an event.
 	for i := len(all) - 1; i > 0 && fresh.next <= all[i].from; i-- {
@@ -157,6 +160,8 @@ func (s *Store) linesAt(ctx context.Context, at segment, skip int, offset int64,
 	for first, id := true, at.from+skip; ; first, id = false, id+1 {
 		l := readLine(reader)
 		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
 		case first && offset > 0 && l.id() != id:
 			return errReplaced
 		case errors.Is(l.err, io.EOF):
@@ -243,6 +248,11 @@ func (s *Store) events(ctx context.Context, uid string, next int, visit visitor)
 	if len(all) == 0 {
 		return next, ErrNothing
 	}
+	return s.through(ctx, all, next, visit)
+}
+
+// through segments, from an event on. It returns the one that comes after those that were visited.
+func (s *Store) through(ctx context.Context, all []segment, next int, visit visitor) (int, error) {
 	goOn := true
 	for i, segment := range all {
 		if i > 0 && i+1 < len(all) && all[i+1].from <= next {

@@ -55,6 +55,12 @@ type Store struct {
 	// dir of a bucket that is one.
 	dir string
 
+	// most bounds what is kept of one conversation.
+	most int64
+	// fault of a test comes before each write and removal; else it is nil.
+	fault func(ctx context.Context, step, key string) error
+
+	tidier *tidier
 	marks  marks
 	mu     sync.Mutex
 	states map[string]*state
@@ -64,6 +70,8 @@ type Store struct {
 type state struct {
 	mu    sync.Mutex
 	known bool
+	// replaced is how often segments were put aside or written anew.
+	replaced int
 	reached
 }
 
@@ -103,11 +111,22 @@ func Open(ctx context.Context, address string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the archive: %w", err)
 	}
-	return &Store{bucket: bucket, dir: dir, states: map[string]*state{}}, nil
+	return &Store{bucket: bucket, dir: dir, most: maxConversation, tidier: newTidier(ctx), states: map[string]*state{}}, nil
 }
 
-// Close the bucket.
-func (s *Store) Close() error { return s.bucket.Close() }
+// Close the bucket, after ending what is done in the background. That ends with the context that it
+// was opened with, too.
+func (s *Store) Close() error {
+	s.tidier.close()
+	return s.bucket.Close()
+}
+
+func (s *Store) failed(ctx context.Context, step, key string) error {
+	if s.fault == nil {
+		return nil
+	}
+	return s.fault(ctx, step, key)
+}
 
 // Ready says why nothing can be kept now.
 func (s *Store) Ready(ctx context.Context) error {
@@ -209,10 +228,13 @@ func (s *Store) Append(ctx context.Context, uid string, segment Segment) (sessio
 			return st.position(), nil
 		case segment.Previous != "" && segment.Previous != st.last:
 			return st.position(), ErrOtherJournal
-		case st.size+int64(len(segment.Lines)) > maxConversation:
+		case st.size+int64(len(segment.Lines)) > s.most:
 			return st.position(), ErrFull
 		case count == 0:
 			return st.position(), nil
+		}
+		if try == 2 {
+			st.replaced++
 		}
 		err := s.write(ctx, segmentName(uid, from), try < 2, linesType, func(w io.Writer) error {
 			_, err := w.Write(segment.Lines)

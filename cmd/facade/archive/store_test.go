@@ -98,6 +98,7 @@ func testSegments(t *testing.T, address string) {
 	if err := other.End(t.Context(), "u", []byte(`{"patch":"diff","repository":true}`)); err != nil {
 		t.Fatal(err)
 	}
+	other.Tidied()
 	if got := ids(t, one, "u", 0); got != "0-7 of 8" {
 		t.Errorf("compacted, there are %s", got)
 	}

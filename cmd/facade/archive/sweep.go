@@ -21,6 +21,9 @@ func (s *Store) Delete(ctx context.Context, uid string) error {
 	if uid == "" || strings.Contains(uid, "/") {
 		return fmt.Errorf("%q is no UID", uid)
 	}
+	if err := s.tidier.forgo(ctx, uid); err != nil { // what it writes would come back
+		return err
+	}
 	list := s.bucket.List(&blob.ListOptions{Prefix: uid + "/"})
 	for {
 		object, err := list.Next(ctx)

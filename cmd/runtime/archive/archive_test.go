@@ -52,6 +52,7 @@ func newArchive(t *testing.T) *keptBy {
 	if k.store, err = kept.Open(t.Context(), "file://"+t.TempDir()); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = k.store.Close() })
 	if k.token, err = session.SignToken(key, session.Claims{Audience: session.AudienceArchive, UID: uid, Expires: time.Now().Add(time.Hour).Unix()}); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,156 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+const (
+	// tidyings is how many conversations' segments are joined at once.
+	tidyings = 2
+	// tidyTimeout bounds one of them, so that a bucket that hangs does not hold up the others for
+	// ever.
+	tidyTimeout = 10 * time.Minute
+)
+
+// tidier makes one segment of many in the background: a session that ends may be killed while it
+// waits.
+type tidier struct {
+	ctx   context.Context
+	stop  context.CancelFunc
+	slots chan struct{}
+	all   sync.WaitGroup
+
+	mu sync.Mutex
+	// under are those that wait or are under way, by the UID of their conversation.
+	under map[string]*tidying
+}
+
+type tidying struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+func newTidier(ctx context.Context) *tidier {
+	t := &tidier{slots: make(chan struct{}, tidyings), under: map[string]*tidying{}}
+	t.ctx, t.stop = context.WithCancel(ctx)
+	return t
+}
+
+// start a tidying, unless there is one of this conversation.
+func (t *tidier) start(uid string, join func(ctx context.Context) error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.under[uid] != nil || t.ctx.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(t.ctx)
+	mine := &tidying{cancel: cancel, done: make(chan struct{})}
+	t.under[uid] = mine
+	t.all.Go(func() {
+		defer func() {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			delete(t.under, uid)
+			cancel()
+			close(mine.done)
+		}()
+		select {
+		case t.slots <- struct{}{}:
+			defer func() { <-t.slots }()
+		case <-ctx.Done():
+			return
+		}
+		ctx, cancel := context.WithTimeout(ctx, tidyTimeout)
+		defer cancel()
+		if err := join(ctx); err != nil && !errors.Is(err, context.Canceled) { // what is not joined is read all the same
+			logf.FromContext(ctx).Info("What a session left could not be compacted", "uid", uid, "reason", err.Error())
+		}
+	})
+}
+
+// forgo the tidying of a conversation, and wait until it has ended.
+func (t *tidier) forgo(ctx context.Context, uid string) error {
+	t.mu.Lock()
+	mine := t.under[uid]
+	t.mu.Unlock()
+	if mine == nil {
+		return nil
+	}
+	mine.cancel()
+	select {
+	case <-mine.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// close ends all of them.
+func (t *tidier) close() {
+	t.mu.Lock()
+	t.stop()
+	t.mu.Unlock()
+	t.all.Wait()
+}
+
+// compact writes all events into the first segment and removes the others. Whenever it is killed,
+// readers find each event once. It holds nobody up: what takes long is done before it looks whether
+// all is as it was, and between any two steps others may come.
+func (s *Store) compact(ctx context.Context, uid string) error {
+	st := s.state(uid)
+	st.mu.Lock()
+	replaced := st.replaced
+	st.mu.Unlock()
+	all, err := s.segments(ctx, uid)
+	if err != nil || len(all) < 2 || all[0].from != 0 {
+		return err
+	}
+	next, locked := 0, false
+	err = s.write(ctx, all[0].key, false, linesType, func(w io.Writer) (err error) {
+		if next, err = s.through(ctx, all, 0, copied(w)); err != nil {
+			return err
+		}
+		st.mu.Lock() // what another attempt puts aside meanwhile must not come back
+		locked = true
+		return st.unless(replaced)
+	})
+	if locked {
+		st.mu.Unlock()
+	}
+	if err != nil {
+		return fmt.Errorf("compact: %w", err)
+	}
+	for _, segment := range all[1:] {
+		if segment.from >= next {
+			return nil // it was cut off before its first event: who writes that again writes it there
+		}
+		if err := s.removeUnless(ctx, st, replaced, segment.key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unless segments were put aside or written anew since a time, there is no error.
+func (st *state) unless(replaced int) error {
+	if st.replaced != replaced {
+		return errMoved
+	}
+	return nil
+}
+
+func (s *Store) removeUnless(ctx context.Context, st *state, replaced int, key string) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if err := st.unless(replaced); err != nil {
+		return err
+	}
+	return s.remove(ctx, key)
+}
