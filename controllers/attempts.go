@@ -11,9 +11,10 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// An attempt is one pod's try at a session. What happened is recorded by its number, never inferred from times: the pod
-// carries it as a label, the status holds the present one, and an end counts only if it is of the present attempt's pod.
-// The first attempt needs no record. Each later one is recorded before anything is made or removed for it.
+// An attempt is one pod's try at a session. What happened is recorded by its number, never inferred
+// from times: the pod carries it as a label, the status holds the present one, and an end counts
+// only if it is of the present attempt's pod. The first attempt needs no record. Each later one is
+// recorded before anything is made or removed for it.
 
 // attemptOf is the number of a session's present attempt.
 func attemptOf(s v1alpha1.ConversationStatus) int32 { return max(1, s.Attempt) }
@@ -42,7 +43,8 @@ func hasWork(spec *v1alpha1.ConversationSpec) bool {
 		spec.ConversationInstructions != nil
 }
 
-// restartsOf counts the restarts of a session: those recorded, and what its pod's process had since.
+// restartsOf counts the restarts of a session: those recorded, and what its pod's process had
+// since.
 func restartsOf(o observation) (all, ofPod int32) {
 	s := o.conversation.Status
 	ofPod = s.PodRestarts
@@ -64,7 +66,8 @@ func runningFor(s v1alpha1.ConversationStatus, now time.Time) time.Duration {
 	return all
 }
 
-// sessionStatus is the status of the session's own container. An injected sidecar has one beside it, and does not count.
+// sessionStatus is the status of the session's own container. An injected sidecar has one beside
+// it, and does not count.
 func sessionStatus(pod *corev1.Pod) *corev1.ContainerStatus {
 	if pod == nil {
 		return nil
@@ -77,14 +80,15 @@ func sessionStatus(pod *corev1.Pod) *corev1.ContainerStatus {
 	return nil
 }
 
-// processStarted says whether the session's process was started in the pod, so that it may have begun its work, whether or not
-// anybody saw it run.
+// processStarted says whether the session's process was started in the pod, so that it may have
+// begun its work, whether or not anybody saw it run.
 func processStarted(pod *corev1.Pod) bool {
 	c := sessionStatus(pod)
 	return c != nil && (c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil)
 }
 
-// exited is how the session's container ended for good; nil while it has not. One that failed is started again in its pod.
+// exited is how the session's container ended for good; nil while it has not. One that failed is
+// started again in its pod.
 func exited(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	c := sessionStatus(pod)
 	if c == nil || c.State.Terminated == nil {
@@ -116,7 +120,8 @@ func causeOf(t *corev1.ContainerStateTerminated) string {
 	return fmt.Sprintf("exit status %d", t.ExitCode)
 }
 
-// disrupted says that the cluster took the pod away: a drain, an eviction, a preemption. That is no fault of the session's.
+// disrupted says that the cluster took the pod away: a drain, an eviction, a preemption. That is no
+// fault of the session's.
 func disrupted(pod *corev1.Pod) bool {
 	if pod == nil {
 		return false

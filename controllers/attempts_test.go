@@ -226,8 +226,8 @@ func TestAClaimThatGoesAwayIsNotStartedOn(t *testing.T) {
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// lastWrite is a write of the manager that fails: it did not happen, or it did and nobody heard of it. The process does nothing
-// after it.
+// lastWrite is a write of the manager that fails: it did not happen, or it did and nobody heard of
+// it. The process does nothing after it.
 type lastWrite struct {
 	n      int
 	unseen bool
@@ -248,7 +248,8 @@ func (f *lastWrite) inject(cfg *rest.Config) {
 			f.writes++
 			switch {
 			case f.writes == f.n:
-				// Not before it is done: what is told of the crash cancels what is under way, and whether that is done would be chance.
+				// Not before it is done: what is told of the crash cancels what is under way, and
+				// whether that is done would be chance.
 				defer close(f.crashed)
 				if f.unseen {
 					if response, err := next.RoundTrip(r); err == nil {
@@ -264,8 +265,9 @@ func (f *lastWrite) inject(cfg *rest.Config) {
 	})
 }
 
-// A life with a loss, an end, a start, a suspension and another end. Whichever write of the manager is its last, done or not
-// done, the next manager goes on from there: the life is the same, and each attempt has one pod.
+// A life with a loss, an end, a start, a suspension and another end. Whichever write of the manager
+// is its last, done or not done, the next manager goes on from there: the life is the same, and
+// each attempt has one pod.
 func TestACrashAtAnyWriteChangesNothingInALife(t *testing.T) {
 	t.Parallel()
 	for _, unseen := range []bool{false, true} {

@@ -85,7 +85,8 @@ func TestASecretValueIsNowhereButInSecrets(t *testing.T) {
 	}
 }
 
-// dumpColumn is the readable part of a line of a hexadecimal dump, in which client-go logs what is no text.
+// dumpColumn is the readable part of a line of a hexadecimal dump, in which client-go logs what is
+// no text.
 var dumpColumn = regexp.MustCompile(`\|([^|]{1,16})\|`)
 
 func dumped(text string) string {

@@ -49,7 +49,8 @@ func className(c *v1alpha1.Conversation, settings *v1alpha1.UserSettings) string
 	return v1alpha1.DefaultSessionClass
 }
 
-// classNamed finds a class. Without the one called default the operator's own values hold; any other that is missing is a problem.
+// classNamed finds a class. Without the one called default the operator's own values hold; any
+// other that is missing is a problem.
 func (r *conversationReconciler) classNamed(ctx context.Context, name string) (class, *problem, error) {
 	found := &v1alpha1.SessionClass{}
 	err := r.client.Get(ctx, client.ObjectKey{Name: name}, found)
@@ -64,8 +65,9 @@ func (r *conversationReconciler) classNamed(ctx context.Context, name string) (c
 	return class{name: name}, &problem{v1alpha1.ReasonClassNotFound, fmt.Sprintf("SessionClass %s does not exist", name)}, nil
 }
 
-// lifetime is how long something takes: as asked for, or as the class says, or as the operator has it, and then no longer than the
-// class allows. What is asked for is held against that where it is asked, and at the start.
+// lifetime is how long something takes: as asked for, or as the class says, or as the operator has
+// it, and then no longer than the class allows. What is asked for is held against that where it is
+// asked, and at the start.
 func lifetime(asked *metav1.Duration, of *v1alpha1.Lifetime, otherwise time.Duration) time.Duration {
 	switch {
 	case asked != nil:
@@ -101,7 +103,8 @@ func (c class) bounds(spec *v1alpha1.ConversationSpec) bounds {
 	return b
 }
 
-// bounded are settings with the class's bounds for what they leave out, which would else be without any.
+// bounded are settings with the class's bounds for what they leave out, which would else be without
+// any.
 func (c class) bounded(settings *v1alpha1.UserSettingsSpec) *v1alpha1.UserSettingsSpec {
 	settings = settings.DeepCopy()
 	settings.MaxIterations = cmp.Or(settings.MaxIterations, c.spec.MaxIterations)
@@ -109,8 +112,8 @@ func (c class) bounded(settings *v1alpha1.UserSettingsSpec) *v1alpha1.UserSettin
 	return settings
 }
 
-// notAllowed is what a session asks for that its class does not allow; nil if it may start. It names the field. What the
-// webhook said when it was asked for may have changed since.
+// notAllowed is what a session asks for that its class does not allow; nil if it may start. It
+// names the field. What the webhook said when it was asked for may have changed since.
 func (c class) notAllowed(conversation *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, agent *session.Agent) *problem {
 	if errs := c.spec.ConversationErrors(c.name, &conversation.Spec); len(errs) > 0 {
 		return &problem{v1alpha1.ReasonNotAllowed, errs[0].Field + ": " + errs[0].Detail}
@@ -128,7 +131,8 @@ func (c class) notAllowed(conversation *v1alpha1.Conversation, settings *v1alpha
 	return nil
 }
 
-// workspaceOf decides where the files of a session are to be, once: what it got at its first start it keeps.
+// workspaceOf decides where the files of a session are to be, once: what it got at its first start
+// it keeps.
 func (r *conversationReconciler) workspaceOf(ctx context.Context, c *v1alpha1.Conversation, class class) (v1alpha1.WorkspaceKind, error) {
 	switch {
 	case c.Spec.Workspace != nil:

@@ -91,8 +91,8 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// waiting are the Conversations of all namespaces that may wait for an agent, a price or the signing key: those that neither run nor
-// are over.
+// waiting are the Conversations of all namespaces that may wait for an agent, a price or the
+// signing key: those that neither run nor are over.
 func (r *conversationReconciler) waiting(ctx context.Context) []reconcile.Request {
 	var list v1alpha1.ConversationList
 	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -109,7 +109,8 @@ func (r *conversationReconciler) waiting(ctx context.Context) []reconcile.Reques
 	return requests
 }
 
-// conversationsOfSecret are those that refer to a Secret, themselves or through their settings, and its owner.
+// conversationsOfSecret are those that refer to a Secret, themselves or through their settings, and
+// its owner.
 func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
 	namespace, name := secret.GetNamespace(), secret.GetName()
 	if client.ObjectKeyFromObject(secret) == r.signing.name {
@@ -190,8 +191,8 @@ func needsNoPlace(o observation, v verdict, stuck *problem) bool {
 	return v.state == v1alpha1.StateStopped
 }
 
-// forget a Conversation that is gone. Its place is free once its pod is gone too, which the garbage collector removes, and whose end
-// brings us back.
+// forget a Conversation that is gone. Its place is free once its pod is gone too, which the garbage
+// collector removes, and whose end brings us back.
 func (r *conversationReconciler) forget(ctx context.Context, name types.NamespacedName) error {
 	r.overwritten.forget(name)
 	r.starts.shown(name)
@@ -207,13 +208,14 @@ func (r *conversationReconciler) forget(ctx context.Context, name types.Namespac
 	return nil
 }
 
-// mustRecord: another attempt, and a stop, are on record before anything is made or removed for them. Whatever fails then, or
-// whoever comes after, goes on from there.
+// mustRecord: another attempt, and a stop, are on record before anything is made or removed for
+// them. Whatever fails then, or whoever comes after, goes on from there.
 func mustRecord(status v1alpha1.ConversationStatus, v verdict) bool {
 	return v.next != nil || v.state == v1alpha1.StateStopped && (status.State != v.state || status.Reason != v.reason)
 }
 
-// act makes or removes what the verdict asks for. What stands in its way and does not go away by trying again at once is no error.
+// act makes or removes what the verdict asks for. What stands in its way and does not go away by
+// trying again at once is no error.
 func (r *conversationReconciler) act(ctx context.Context, o observation, start *sessionStart, v verdict) (*problem, error) {
 	var err error
 	switch {
@@ -249,14 +251,15 @@ func stuckOn(err error) *problem {
 	return nil
 }
 
-// stableWords are those of an error without what changes from one try to the next: a quota says how much of it is used. A
-// status that changed each time would be written, and looked at, without end.
+// stableWords are those of an error without what changes from one try to the next: a quota says how
+// much of it is used. A status that changed each time would be written, and looked at, without end.
 func stableWords(err error) string {
 	words, _, _ := strings.Cut(err.Error(), ", requested: ")
 	return words
 }
 
-// writeStatus writes the status if that is due, and tells what a person or a graph would want to know of the change.
+// writeStatus writes the status if that is due, and tells what a person or a graph would want to
+// know of the change.
 func (r *conversationReconciler) writeStatus(ctx context.Context, o observation, v verdict) (wait time.Duration, err error) {
 	before, after := o.conversation.Status, conversationStatus(o, v)
 	if equality.Semantic.DeepEqual(before, after) {
@@ -285,7 +288,8 @@ func (r *conversationReconciler) writeStatus(ctx context.Context, o observation,
 	return 0, nil
 }
 
-// next is when to look again without an event: a step worth writing, a deadline, a restart, or the end of an ended session's time.
+// next is when to look again without an event: a step worth writing, a deadline, a restart, or the
+// end of an ended session's time.
 func (r *conversationReconciler) next(ctx context.Context, o observation, v verdict, stuck *problem, wait time.Duration) (reconcile.Result, error) {
 	var at []time.Duration
 	name := client.ObjectKeyFromObject(o.conversation)
@@ -331,14 +335,15 @@ func (r *conversationReconciler) next(ctx context.Context, o observation, v verd
 	return reconcile.Result{RequeueAfter: max(slices.Min(at), time.Millisecond)}, nil
 }
 
-// The bounds of how often a session that cannot start is tried again: no event tells when a foreign object goes away or a
-// quota grows.
+// The bounds of how often a session that cannot start is tried again: no event tells when a foreign
+// object goes away or a quota grows.
 const (
 	retrySoonest = 5 * time.Second
 	retryLatest  = 5 * time.Minute
 )
 
-// retryStuck is longer the longer a start is stuck, and different for each: thousands of blocked sessions must not all ask at once.
+// retryStuck is longer the longer a start is stuck, and different for each: thousands of blocked
+// sessions must not all ask at once.
 func retryStuck(o observation) time.Duration {
 	var waited time.Duration
 	if began := o.conversation.Status.StartTime; began != nil {
@@ -347,7 +352,8 @@ func retryStuck(o observation) time.Duration {
 	return wait.Jitter(min(max(waited/2, retrySoonest), retryLatest), 0.5)
 }
 
-// timeToLive is how long a Conversation whose session ended may stay. A suspended one has not ended.
+// timeToLive is how long a Conversation whose session ended may stay. A suspended one has not
+// ended.
 func timeToLive(o observation, v verdict) (left time.Duration, expires bool) {
 	ttl, since := o.bounds.ttl, o.conversation.Status.StopTime
 	if ttl == nil || since == nil || v.reason == v1alpha1.ReasonSuspended || v.reason == v1alpha1.ReasonDeleted {

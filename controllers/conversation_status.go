@@ -13,10 +13,11 @@ import (
 )
 
 const (
-	// stepVisible is how long a step of a start must last to be worth a write, while there is nothing else to do. A start that
-	// takes no longer costs one: that it is running.
+	// stepVisible is how long a step of a start must last to be worth a write, while there is
+	// nothing else to do. A start that takes no longer costs one: that it is running.
 	stepVisible = 2 * time.Second
-	// stepPatience is how much longer for each Conversation that waits to be looked at, and stepLatest how long at most.
+	// stepPatience is how much longer for each Conversation that waits to be looked at, and
+	// stepLatest how long at most.
 	stepPatience = 20 * time.Millisecond
 	stepLatest   = 30 * time.Second
 	// maxStatusMessage is the bound of status.message in the schema.
@@ -89,7 +90,8 @@ func setAttempt(status *v1alpha1.ConversationStatus, o observation, v verdict) {
 func setTimes(status *v1alpha1.ConversationStatus, o observation, v verdict) {
 	before := o.conversation.Status
 	now := metav1.NewTime(o.now.Truncate(time.Second))
-	// The time of a start begins when it could begin. Those who wait for a turn keep the time at which they began to.
+	// The time of a start begins when it could begin. Those who wait for a turn keep the time at
+	// which they began to.
 	waited := before.Reason == v1alpha1.ReasonSettingsNotReady && v.reason != v1alpha1.ReasonSettingsNotReady ||
 		before.Reason == v1alpha1.ReasonQueued && v.reason != v1alpha1.ReasonQueued
 	if v.state == v1alpha1.StateStopped {
@@ -111,8 +113,8 @@ func setTimes(status *v1alpha1.ConversationStatus, o observation, v verdict) {
 	}
 }
 
-// setConditions says the same in the words of kstatus: Ready when what was observed equals what was asked,
-// Reconciling on the way there, Stalled when somebody's help is needed.
+// setConditions says the same in the words of kstatus: Ready when what was observed equals what was
+// asked, Reconciling on the way there, Stalled when somebody's help is needed.
 func setConditions(status *v1alpha1.ConversationStatus, o observation, v verdict) {
 	set := func(condition string, ok bool, reason, message string) {
 		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
@@ -157,7 +159,8 @@ func setConditions(status *v1alpha1.ConversationStatus, o observation, v verdict
 	}
 }
 
-// visible is how long a step must last to be worth a write now: the longer the more there is to do that more depends on.
+// visible is how long a step must last to be worth a write now: the longer the more there is to do
+// that more depends on.
 func (r *conversationReconciler) visible() time.Duration {
 	if r.queue == nil {
 		return stepVisible
@@ -165,8 +168,9 @@ func (r *conversationReconciler) visible() time.Duration {
 	return min(stepVisible+time.Duration(r.queue.Len())*stepPatience, stepLatest)
 }
 
-// worthWriting tells a change of the status from one that may wait: a step of a start that has just begun, and that of a
-// new Conversation to begin with, which says STARTING already. wait is how long it may.
+// worthWriting tells a change of the status from one that may wait: a step of a start that has just
+// begun, and that of a new Conversation to begin with, which says STARTING already. wait is how
+// long it may.
 func worthWriting(before, after v1alpha1.ConversationStatus, v verdict, now time.Time, visible time.Duration) (wait time.Duration) {
 	begins := unseen(before) && after.State == v1alpha1.StateStarting && v.wish == needPod && !v.stalled && !v.stuck
 	goesOn := before.State == v1alpha1.StateStarting && after.State == v1alpha1.StateStarting && !v.stalled && before.Reason != v1alpha1.ReasonSettingsNotReady && before.Reason != v1alpha1.ReasonQueued && attemptOf(before) == attemptOf(after) &&

@@ -162,9 +162,11 @@ func TestACacheThatIsBehind(t *testing.T) {
 
 // fault is what happens at a call of a process.
 type fault struct {
-	// dies: nothing that the process does after that call happens. Else the call fails, and the process goes on.
+	// dies: nothing that the process does after that call happens. Else the call fails, and the
+	// process goes on.
 	dies bool
-	// unheard: the call is a write that is done, and nobody hears of it. Else it is any call, and it is not done.
+	// unheard: the call is a write that is done, and nobody hears of it. Else it is any call, and
+	// it is not done.
 	unheard bool
 }
 
@@ -240,9 +242,10 @@ func (c fatedStatus) Update(ctx context.Context, o client.Object, options ...cli
 	return c.fate.call(true, func() error { return c.SubResourceWriter.Update(ctx, o, options...) })
 }
 
-// One life, and at every call from every state that the life goes through the process dies or the call fails: the first at its
-// first call, the next at its second, and so on. Once one has written something the next meets another state, and the count begins
-// anew; so it does when one got through. The life is as if nothing had happened, and each attempt has one pod.
+// One life, and at every call from every state that the life goes through the process dies or the
+// call fails: the first at its first call, the next at its second, and so on. Once one has written
+// something the next meets another state, and the count begins anew; so it does when one got
+// through. The life is as if nothing had happened, and each attempt has one pod.
 func TestAFaultAtAnyCallChangesNothingInALife(t *testing.T) {
 	t.Parallel()
 	for name, like := range map[string]fault{

@@ -30,8 +30,8 @@ spec:
   idleTimeout: 90m
 `
 
-// Where an operator writes into a spec, or the API server reads a manifest as something else, a GitOps tool finds a difference
-// at every look, and sets it back for ever.
+// Where an operator writes into a spec, or the API server reads a manifest as something else, a
+// GitOps tool finds a difference at every look, and sets it back for ever.
 func TestWhatGitAppliesDoesNotDriftOverALife(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

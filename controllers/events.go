@@ -9,7 +9,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// maxEventNote is the longest note that the API server takes; it refuses an event with a longer one.
+// maxEventNote is the longest note that the API server takes; it refuses an event with a longer
+// one.
 const maxEventNote = 1024
 
 // cut shortens a text to n bytes, and not within a character.
@@ -20,8 +21,8 @@ func cut(text string, n int) string {
 	return strings.ToValidUTF8(text[:n], "")
 }
 
-// announce says, once for each change, what a person would want to know. A start that goes well says nothing:
-// the state shows it.
+// announce says, once for each change, what a person would want to know. A start that goes well
+// says nothing: the state shows it.
 func (r *conversationReconciler) announce(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus) {
 	warn := func(reason, action, message string) {
 		r.recorder.Eventf(c, nil, corev1.EventTypeWarning, reason, action, "%s", cut(message, maxEventNote))

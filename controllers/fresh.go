@@ -9,9 +9,10 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// freshSettings reads settings past the cache, for all who ask at the same time. Each gets what a read found that began after it
-// asked, never one that was under way: who stores settings and then starts a session means those. So a burst of starts of one user
-// costs a request or two for each round trip, not one for each start.
+// freshSettings reads settings past the cache, for all who ask at the same time. Each gets what a
+// read found that began after it asked, never one that was under way: who stores settings and then
+// starts a session means those. So a burst of starts of one user costs a request or two for each
+// round trip, not one for each start.
 type freshSettings struct {
 	mu    sync.Mutex
 	reads map[client.ObjectKey]*settingsReads

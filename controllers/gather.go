@@ -15,7 +15,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// gather reads all that the verdict depends on. What a start needs is read only where there is no pod.
+// gather reads all that the verdict depends on. What a start needs is read only where there is no
+// pod.
 func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Conversation) (observation, *sessionStart, error) {
 	o := observation{conversation: c, now: r.clock.Now()}
 	if err := r.gatherPod(ctx, &o); err != nil {
@@ -97,8 +98,8 @@ func (r *conversationReconciler) gatherPod(ctx context.Context, o *observation) 
 // errBehind: what the cache has of a Conversation is not what is recorded of it.
 var errBehind = errors.New("the cache is behind what is recorded of the Conversation")
 
-// upToDate is errBehind if the cache is behind what is recorded of a Conversation. What is done by an old record is not undone when
-// the next one comes.
+// upToDate is errBehind if the cache is behind what is recorded of a Conversation. What is done by
+// an old record is not undone when the next one comes.
 func (r *conversationReconciler) upToDate(ctx context.Context, c *v1alpha1.Conversation) error {
 	now := &metav1.PartialObjectMetadata{}
 	now.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("Conversation"))
@@ -111,7 +112,8 @@ func (r *conversationReconciler) upToDate(ctx context.Context, c *v1alpha1.Conve
 	return nil
 }
 
-// isScratch says whether the files of a session go with its pod: as it is recorded or, if nobody could yet, as its pod says.
+// isScratch says whether the files of a session go with its pod: as it is recorded or, if nobody
+// could yet, as its pod says.
 func isScratch(o observation) bool {
 	kind := o.conversation.Status.Workspace
 	if pod := o.pod; kind == "" && pod != nil {

@@ -32,7 +32,8 @@ var argoHealth = map[status.Status]string{
 	status.TerminatingStatus: "Progressing",
 }
 
-// judgedObject is an object as the operator leaves it in one of its states, and what every GitOps tool must make of it.
+// judgedObject is an object as the operator leaves it in one of its states, and what every GitOps
+// tool must make of it.
 type judgedObject struct {
 	Name   string         `json:"name"`
 	Status status.Status  `json:"status"`
@@ -66,7 +67,8 @@ func atNoon(conditions []metav1.Condition) {
 	}
 }
 
-// judgedObjects are all states of the lifecycle, of both kinds, with the health that follows from each.
+// judgedObjects are all states of the lifecycle, of both kinds, with the health that follows from
+// each.
 func judgedObjects(t *testing.T) (all []judgedObject) {
 	t.Helper()
 	for name, s := range states() {
@@ -111,7 +113,8 @@ func judgedObjects(t *testing.T) (all []judgedObject) {
 	return all
 }
 
-// Whatever the tools are asked with, they must say the same: kstatus, Argo CD's script and Flux's expressions.
+// Whatever the tools are asked with, they must say the same: kstatus, Argo CD's script and Flux's
+// expressions.
 func TestEveryStateIsJudgedAlikeByAllGitOpsTools(t *testing.T) {
 	script, err := os.ReadFile(testenv.Path("config", "gitops", "argocd", "health.lua"))
 	if err != nil {
@@ -179,7 +182,8 @@ func declaredReasons(t *testing.T, comments ...string) (reasons []string) {
 	return reasons
 }
 
-// The tools themselves, which are too large to be built with this, judge what is in this file: see hack/gitops.
+// The tools themselves, which are too large to be built with this, judge what is in this file: see
+// hack/gitops.
 func TestTheStatesAreWrittenDown(t *testing.T) {
 	var text []byte
 	for _, o := range judgedObjects(t) {

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// held keeps what one object of the operator's own says, which every start needs, for as long as the cache, which has the metadata
-// only, shows that version of it.
+// held keeps what one object of the operator's own says, which every start needs, for as long as
+// the cache, which has the metadata only, shows that version of it.
 type held[T any] struct {
 	mu      sync.Mutex
 	uid     types.UID
@@ -20,8 +20,8 @@ type held[T any] struct {
 	value   T
 }
 
-// get is what the object says, which is not to be changed. The object is read where the cache shows another version than is held, or
-// none at all: whoever made it a moment ago means it.
+// get is what the object says, which is not to be changed. The object is read where the cache shows
+// another version than is held, or none at all: whoever made it a moment ago means it.
 func (h *held[T]) get(ctx context.Context, metadata client.Reader, kind schema.GroupVersionKind, name client.ObjectKey, read func() (client.Object, T, error)) (T, error) {
 	now := &metav1.PartialObjectMetadata{}
 	now.SetGroupVersionKind(kind)

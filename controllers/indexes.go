@@ -63,8 +63,8 @@ func secretMetadata() *metav1.PartialObjectMetadata {
 	return secret
 }
 
-// keptFor names the UserSettings that a Secret is kept for. What belongs to a conversation carries their label too; it goes
-// with the conversation.
+// keptFor names the UserSettings that a Secret is kept for. What belongs to a conversation carries
+// their label too; it goes with the conversation.
 func keptFor(secret client.Object) string {
 	if secret.GetLabels()[v1alpha1.LabelConversation] != "" {
 		return ""

@@ -13,7 +13,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// kubelet drives the status of one session's pod as a scheduler and a kubelet would. It stands in for them in tests.
+// kubelet drives the status of one session's pod as a scheduler and a kubelet would. It stands in
+// for them in tests.
 type kubelet struct {
 	t               *testing.T
 	namespace, name string

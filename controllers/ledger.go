@@ -16,8 +16,9 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// ledger knows which sessions of each user have a place, where their class bounds how many, and which wait for one. It is kept in
-// memory: who has a pod has a place, so that another manager finds the same.
+// ledger knows which sessions of each user have a place, where their class bounds how many, and
+// which wait for one. It is kept in memory: who has a pod has a place, so that another manager
+// finds the same.
 type ledger struct {
 	mu     sync.Mutex
 	filled bool
@@ -36,8 +37,8 @@ type account struct {
 	most int32
 }
 
-// waiter is a session that waits, in the order in which waiting began. That is recorded in whole seconds; the name decides
-// between those that began in the same one.
+// waiter is a session that waits, in the order in which waiting began. That is recorded in whole
+// seconds; the name decides between those that began in the same one.
 type waiter struct {
 	since int64
 	name  types.NamespacedName
@@ -102,7 +103,8 @@ func (l *ledger) seat(user, name types.NamespacedName) {
 	a.running[name] = true
 }
 
-// claim notes whose a session is. One that was deleted and made again for somebody else is no longer the first user's.
+// claim notes whose a session is. One that was deleted and made again for somebody else is no
+// longer the first user's.
 func (l *ledger) claim(user, name types.NamespacedName) *account {
 	if before, known := l.names[name]; known && before != user {
 		l.remove(name)
@@ -118,7 +120,8 @@ func (l *ledger) hold(c *v1alpha1.Conversation) {
 	l.seat(userOf(c.Namespace, c.Spec.UserSettingsName), client.ObjectKeyFromObject(c))
 }
 
-// enter gives a session a place, if it has one already or it is its turn. Otherwise it waits, and is told when it has one.
+// enter gives a session a place, if it has one already or it is its turn. Otherwise it waits, and
+// is told when it has one.
 func (l *ledger) enter(c *v1alpha1.Conversation, limit *int32, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,7 +131,8 @@ func (l *ledger) enter(c *v1alpha1.Conversation, limit *int32, now time.Time) bo
 		l.seat(user, name)
 		return true
 	}
-	// All these times are by the operator's clock: when its waiting was recorded to begin or, before that is, now.
+	// All these times are by the operator's clock: when its waiting was recorded to begin or,
+	// before that is, now.
 	self := waiter{name: name, limit: *limit, since: now.Unix()}
 	if s := c.Status; s.StartTime != nil && s.StopTime == nil {
 		self.since = s.StartTime.Unix()
@@ -140,8 +144,9 @@ func (l *ledger) enter(c *v1alpha1.Conversation, limit *int32, now time.Time) bo
 	return a.running[name]
 }
 
-// handOut gives the places that are free to those whose turn it is, and tells all but the one who asks. They have their places from
-// now on: whatever becomes of the order until they come, none is free that nobody knows of.
+// handOut gives the places that are free to those whose turn it is, and tells all but the one who
+// asks. They have their places from now on: whatever becomes of the order until they come, none is
+// free that nobody knows of.
 func (l *ledger) handOut(a *account, asks types.NamespacedName) {
 	for i := 0; i < len(a.waiting) && len(a.running) < int(a.most); {
 		next := a.waiting[i]

@@ -2,11 +2,12 @@ package controllers
 
 import "github.com/go-logr/logr"
 
-// maxVerbosity is the highest level at which client-go logs no bodies. Above it, the Secrets that the manager
-// reads and writes would stand in its log.
+// maxVerbosity is the highest level at which client-go logs no bodies. Above it, the Secrets that
+// the manager reads and writes would stand in its log.
 const maxVerbosity = 5
 
-// withoutBodies keeps a logger from ever logging the bodies of requests, whatever verbosity was asked for.
+// withoutBodies keeps a logger from ever logging the bodies of requests, whatever verbosity was
+// asked for.
 func withoutBodies(log logr.Logger) logr.Logger {
 	return log.WithSink(cappedSink{log.GetSink()})
 }

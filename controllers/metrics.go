@@ -84,7 +84,8 @@ func measure(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus
 	}
 }
 
-// leading is closed once this process leads. There is one registry in a process, so there is one of these beside it.
+// leading is closed once this process leads. There is one registry in a process, so there is one of
+// these beside it.
 var leading atomic.Pointer[<-chan struct{}]
 
 // countWhenElected has the Conversations counted from the election on.
@@ -103,8 +104,9 @@ func leads() bool {
 	}
 }
 
-// stateCollector counts the cached Conversations when it is asked, so that a count never drifts. Every replica
-// of the manager has them all in its cache, so only the leader counts: a sum over the replicas is right.
+// stateCollector counts the cached Conversations when it is asked, so that a count never drifts.
+// Every replica of the manager has them all in its cache, so only the leader counts: a sum over the
+// replicas is right.
 type stateCollector struct{ reader client.Reader }
 
 func registerStateMetric(reader client.Reader) error {

@@ -28,8 +28,9 @@ import (
 // sessionsService gives the sessions of a namespace their names: <conversation>.sessions.
 const sessionsService = "sessions"
 
-// namespaceReconciler keeps the Service and the NetworkPolicies of a namespace's sessions. The Conversation
-// controller makes them before the first pod, so that no session ever runs without the policy.
+// namespaceReconciler keeps the Service and the NetworkPolicies of a namespace's sessions. The
+// Conversation controller makes them before the first pod, so that no session ever runs without the
+// policy.
 type namespaceReconciler struct {
 	client  client.Client
 	live    client.Reader
@@ -72,15 +73,16 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 		return reconcile.Result{}, fmt.Errorf("read SessionClass: %w", err)
 	}
 	err := ensureNamespaceObjects(ctx, r.client, r.live, req.Namespace, class{req.Name, found.Spec}, r.options)
-	// A foreign object shows on the Conversations that need it. A namespace that is going away takes nothing more.
+	// A foreign object shows on the Conversations that need it. A namespace that is going away
+	// takes nothing more.
 	if foreign := (*foreignError)(nil); errors.As(err, &foreign) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{}, err
 }
 
-// ensureNamespaceObjects makes or fixes what the sessions of a class share in a namespace. It reads the cache, and writes
-// only where something differs.
+// ensureNamespaceObjects makes or fixes what the sessions of a class share in a namespace. It reads
+// the cache, and writes only where something differs.
 func ensureNamespaceObjects(ctx context.Context, c client.Client, live client.Reader, namespace string, class class, options Options) error {
 	wantService, wantPolicy := buildService(namespace), buildNetworkPolicy(namespace, class, options)
 	service, policy := &corev1.Service{}, &networkingv1.NetworkPolicy{}
@@ -98,8 +100,9 @@ func ensureNamespaceObjects(ctx context.Context, c client.Client, live client.Re
 	})
 }
 
-// ensureShared creates want, or updates the one that is there if amend says that it was not as wanted. Only
-// labelled objects are in the cache, so what exists although the cache has none may be somebody else's.
+// ensureShared creates want, or updates the one that is there if amend says that it was not as
+// wanted. Only labelled objects are in the cache, so what exists although the cache has none may be
+// somebody else's.
 func ensureShared(ctx context.Context, c client.Client, live client.Reader, kind string, want, have client.Object, amend func() bool) error {
 	err := c.Get(ctx, client.ObjectKeyFromObject(want), have)
 	switch {

@@ -18,8 +18,8 @@ const (
 	// sessionsPolicy says who may reach the sessions of a namespace and whom they may reach.
 	sessionsPolicy = "parley-sessions"
 
-	// archivePort is the one port of Parley that sessions may reach, of the archive or of facades that keep it themselves. It takes in
-	// what they leave, and serves nothing else.
+	// archivePort is the one port of Parley that sessions may reach, of the archive or of facades
+	// that keep it themselves. It takes in what they leave, and serves nothing else.
 	archivePort = 3001
 
 	labelName        = "app.kubernetes.io/name"
@@ -28,8 +28,9 @@ const (
 	componentManager = "manager"
 )
 
-// privateRanges are what a session may not reach: the networks that clusters and their nodes are in, and, within them or
-// beside them, the metadata services of clouds, which hand out the node's own credentials.
+// privateRanges are what a session may not reach: the networks that clusters and their nodes are
+// in, and, within them or beside them, the metadata services of clouds, which hand out the node's
+// own credentials.
 var privateRanges = map[string][]string{
 	"0.0.0.0/0": {
 		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16", "172.16.0.0/12",
@@ -38,8 +39,9 @@ var privateRanges = map[string][]string{
 	"::/0": {"::1/128", "fc00::/7", "fe80::/10", "ff00::/8"},
 }
 
-// metadataRanges are where clouds' metadata services answer. To allow a range that holds one of them does not
-// allow that: clusters are in such ranges, and who allows one means the cluster. To name one of them does.
+// metadataRanges are where clouds' metadata services answer. To allow a range that holds one of
+// them does not allow that: clusters are in such ranges, and who allows one means the cluster. To
+// name one of them does.
 var metadataRanges = []netip.Prefix{
 	netip.MustParsePrefix("169.254.0.0/16"),
 	netip.MustParsePrefix("168.63.129.16/32"),   // Azure
@@ -54,8 +56,8 @@ var metadataRanges = []netip.Prefix{
 // policyName of a class.
 func policyName(class string) string { return sessionsPolicy + "-" + class }
 
-// buildNetworkPolicy is the policy of the sessions of a class in a namespace. They may reach the ranges that the operator's
-// options and the class allow although those are private.
+// buildNetworkPolicy is the policy of the sessions of a class in a namespace. They may reach the
+// ranges that the operator's options and the class allow although those are private.
 func buildNetworkPolicy(namespace string, class class, options Options) *networkingv1.NetworkPolicy {
 	operator, allowed := options.Namespace, slices.Clone(options.EgressAllow)
 	if class.spec.Network != nil {
@@ -84,8 +86,8 @@ func buildNetworkPolicy(namespace string, class class, options Options) *network
 	}
 }
 
-// dnsRules let sessions ask the cluster's resolvers, and nobody else who listens at their port: a name is
-// enough to carry data out.
+// dnsRules let sessions ask the cluster's resolvers, and nobody else who listens at their port: a
+// name is enough to carry data out.
 func dnsRules() []networkingv1.NetworkPolicyEgressRule {
 	rule := func(port int32, resolver networkingv1.NetworkPolicyPeer) networkingv1.NetworkPolicyEgressRule {
 		return networkingv1.NetworkPolicyEgressRule{
@@ -124,7 +126,8 @@ func internetPeers(allowed []string) []networkingv1.NetworkPolicyPeer {
 	return peers
 }
 
-// parleyPods are pods of Parley's own. Sessions may run in the operator's namespace too; they are no such pods.
+// parleyPods are pods of Parley's own. Sessions may run in the operator's namespace too; they are
+// no such pods.
 func parleyPods(operator, component string) networkingv1.NetworkPolicyPeer {
 	return podsOf(operator, map[string]string{labelName: v1alpha1.ManagedBy, v1alpha1.LabelComponent: component})
 }

@@ -42,7 +42,8 @@ type (
 	}
 )
 
-// askEvaluator asks an evaluator that is not ours which traffic the policies of the cluster let through.
+// askEvaluator asks an evaluator that is not ours which traffic the policies of the cluster let
+// through.
 func askEvaluator(t *testing.T, asked []traffic) []bool {
 	t.Helper()
 	var policies networkingv1.NetworkPolicyList
@@ -135,8 +136,8 @@ const (
 	udp = corev1.ProtocolUDP
 )
 
-// The policies, the sessions' pods and the namespaces are those of the API server; the facade and the manager have the
-// labels that they are installed with.
+// The policies, the sessions' pods and the namespaces are those of the API server; the facade and
+// the manager have the labels that they are installed with.
 func TestWhoReachesWhom(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)

@@ -102,7 +102,8 @@ func waitingStep(pod *corev1.Pod, container, why string) (reason, message string
 	return "", ""
 }
 
-// isContainerProblem: reasons with which a kubelet says that it has the image and cannot make or start a container of it.
+// isContainerProblem: reasons with which a kubelet says that it has the image and cannot make or
+// start a container of it.
 func isContainerProblem(reason string) bool {
 	switch reason {
 	case "CreateContainerError", "CreateContainerConfigError", "RunContainerError", "PreStartHookError", "PostStartHookError":
@@ -111,15 +112,16 @@ func isContainerProblem(reason string) bool {
 	return false
 }
 
-// initialized: every init container is done. A kubelet then still says PodInitializing of the others for a while.
+// initialized: every init container is done. A kubelet then still says PodInitializing of the
+// others for a while.
 func initialized(pod *corev1.Pod) bool {
 	return len(pod.Status.InitContainerStatuses) > 0 && !slices.ContainsFunc(pod.Status.InitContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.State.Terminated == nil || s.State.Terminated.ExitCode != 0
 	})
 }
 
-// isImageProblem: reasons with which a kubelet says that it cannot get an image. Its messages may hold a registry's
-// answer, so they are not passed on.
+// isImageProblem: reasons with which a kubelet says that it cannot get an image. Its messages may
+// hold a registry's answer, so they are not passed on.
 func isImageProblem(reason string) bool {
 	switch reason {
 	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed":

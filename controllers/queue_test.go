@@ -111,7 +111,8 @@ func TestTheNextStartsWhenThePodOfADeletedOneIsGone(t *testing.T) {
 	if err := env.Client.Delete(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	// By the time another user's session was started, the deletion was seen. Nothing here collects garbage, so the pod stays.
+	// By the time another user's session was started, the deletion was seen. Nothing here collects
+	// garbage, so the pod stays.
 	create(t, makeConversation(ns, "other").with(func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "grace" }).obj())
 	kubelet{t, ns, "other"}.start()
 	awaitState(t, ns, "other", v1alpha1.StateRunning, v1alpha1.ReasonRunning)

@@ -38,7 +38,8 @@ func (r *resolver) value(ctx context.Context, ref v1alpha1.SecretReference) ([]b
 	case secret == nil:
 		return nil, &problem{v1alpha1.ReasonSecretNotFound, fmt.Sprintf("%s: Secret %s does not exist", ref.Path, ref.Ref.Name)}, nil
 	}
-	// It arrives byte for byte: a key for SSH needs its last newline. Who puts it into a header takes that off.
+	// It arrives byte for byte: a key for SSH needs its last newline. Who puts it into a header
+	// takes that off.
 	value := secret.Data[ref.Ref.Key]
 	if len(bytes.TrimRight(value, "\r\n")) == 0 {
 		return nil, &problem{v1alpha1.ReasonKeyNotFound, fmt.Sprintf("%s: Secret %s has no key %s, or it is empty", ref.Path, ref.Ref.Name, ref.Ref.Key)}, nil
@@ -49,7 +50,8 @@ func (r *resolver) value(ctx context.Context, ref v1alpha1.SecretReference) ([]b
 	return value, nil, nil
 }
 
-// unfitFor says why a value cannot come to a session in a variable of its environment; empty if it can.
+// unfitFor says why a value cannot come to a session in a variable of its environment; empty if it
+// can.
 func unfitFor(value []byte) string {
 	switch {
 	case len(value) > session.MaxSecret:

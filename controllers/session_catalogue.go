@@ -12,7 +12,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// catalogueEntry is an agent of the catalogue, or what is wrong with its entry. That hurts nobody who names another.
+// catalogueEntry is an agent of the catalogue, or what is wrong with its entry. That hurts nobody
+// who names another.
 type catalogueEntry struct {
 	agent   session.Agent
 	invalid *problem
@@ -24,7 +25,8 @@ type pricedModels struct {
 	err    error
 }
 
-// agent finds the entry of the catalogue that the settings name or, if they name none, the usual one; nil if there is none.
+// agent finds the entry of the catalogue that the settings name or, if they name none, the usual
+// one; nil if there is none.
 func (r *conversationReconciler) agent(ctx context.Context, settings *v1alpha1.UserSettings) (*session.Agent, *problem, error) {
 	name := ptr.Deref(settings.Spec.Agent, session.DefaultAgent)
 	catalogue, err := ofConfigMap(ctx, r, &r.catalogue, r.catalogueKey(), readCatalogue)
@@ -56,7 +58,8 @@ func readCatalogue(data map[string]string) map[string]catalogueEntry {
 	return catalogue
 }
 
-// models are the prices of models. A mistake among them stops only a session that has a budget to keep.
+// models are the prices of models. A mistake among them stops only a session that has a budget to
+// keep.
 func (r *conversationReconciler) models(ctx context.Context, settings *v1alpha1.UserSettingsSpec) (session.Models, *problem, error) {
 	prices, err := ofConfigMap(ctx, r, &r.prices, r.modelsKey(), func(data map[string]string) pricedModels {
 		models, err := session.ParseModels(data)

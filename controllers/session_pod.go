@@ -18,18 +18,21 @@ import (
 )
 
 const (
-	// sessionUser is the user and group that sessions run as; not root, and in no image's system range.
+	// sessionUser is the user and group that sessions run as; not root, and in no image's system
+	// range.
 	sessionUser int64 = 1000
-	// What is run of Parley's image: the first process of a session, and what copies it into another image's pod.
+	// What is run of Parley's image: the first process of a session, and what copies it into
+	// another image's pod.
 	supervisorProgram = "/supervisor"
 	runtimeProgram    = "/runtime"
 )
 
 func workspaceName(conversation string) string { return conversation + "-workspace" }
 
-// buildPod is the pod of a session: a pure function of what was asked, what the session starts with, and the operator's options.
-// What Kubernetes means by default is left out: among it 30 seconds to stop, and that the termination message is what stands in its
-// file, since a fallback to the logs would carry whatever the agent printed into the status.
+// buildPod is the pod of a session: a pure function of what was asked, what the session starts
+// with, and the operator's options. What Kubernetes means by default is left out: among it 30
+// seconds to stop, and that the termination message is what stands in its file, since a fallback to
+// the logs would carry whatever the agent printed into the status.
 func buildPod(c *v1alpha1.Conversation, start *sessionStart, options Options) *corev1.Pod {
 	class, settings := start.class, start.settings
 	placement := ptr.Deref(class.spec.Placement, v1alpha1.SessionPlacement{})
@@ -44,7 +47,8 @@ func buildPod(c *v1alpha1.Conversation, start *sessionStart, options Options) *c
 			Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name), Labels: labels, Annotations: placement.Annotations, OwnerReferences: sessionOwner(c),
 		},
 		Spec: corev1.PodSpec{
-			// A session that ends of its own accord exits with 0. Anything else is a crash, and the kubelet starts it again.
+			// A session that ends of its own accord exits with 0. Anything else is a crash, and the
+			// kubelet starts it again.
 			RestartPolicy:                corev1.RestartPolicyOnFailure,
 			Hostname:                     c.Name,
 			Subdomain:                    sessionsService,
@@ -84,7 +88,8 @@ func buildPod(c *v1alpha1.Conversation, start *sessionStart, options Options) *c
 	return pod
 }
 
-// podSecurity is what the restricted Pod Security Standard asks of a pod, for the user that the class names.
+// podSecurity is what the restricted Pod Security Standard asks of a pod, for the user that the
+// class names.
 func podSecurity(class class) *corev1.PodSecurityContext {
 	security := &corev1.PodSecurityContext{
 		RunAsNonRoot:        ptr.To(true),
@@ -116,12 +121,14 @@ func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, cl
 		installRuntime(pod, runtimeImage, pull)
 		runFromVolume(main)
 	}
-	// No startup probe: readiness would wait for it, and the runtime listens within milliseconds and answers once it is ready.
+	// No startup probe: readiness would wait for it, and the runtime listens within milliseconds
+	// and answers once it is ready.
 	main.ReadinessProbe = probe(session.AwaitReadyPath, 1)
 	main.LivenessProbe = probe(session.AlivePath, 20)
 }
 
-// installRuntime has an init container copy the runtime into the pod, so that the session's image needs nothing of ours.
+// installRuntime has an init container copy the runtime into the pod, so that the session's image
+// needs nothing of ours.
 func installRuntime(pod *corev1.Pod, runtimeImage string, pull corev1.PullPolicy) {
 	bin := corev1.VolumeMount{Name: binVolume, MountPath: session.BinDir}
 	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: bin.Name, VolumeSource: scratch(resource.MustParse("256Mi"))})
@@ -132,7 +139,8 @@ func installRuntime(pod *corev1.Pod, runtimeImage string, pull corev1.PullPolicy
 		Command:         []string{runtimeProgram, "install", session.BinDir},
 		Resources: corev1.ResourceRequirements{
 			Requests: resources("10m", "16Mi"),
-			// As much CPU as the session itself may use, so that the copy is not slowed down; a pod is charged the larger of both.
+			// As much CPU as the session itself may use, so that the copy is not slowed down; a pod
+			// is charged the larger of both.
 			Limits: resources("1", "64Mi"),
 		},
 		SecurityContext: restricted(),
@@ -189,7 +197,8 @@ func buildSessionContainer(c *v1alpha1.Conversation, start *sessionStart) corev1
 	return container
 }
 
-// secretVariables bring the session its secrets. Not files: the agent, which is the same user, could read those.
+// secretVariables bring the session its secrets. Not files: the agent, which is the same user,
+// could read those.
 func secretVariables(secret *corev1.Secret) (variables []corev1.EnvVar) {
 	for _, key := range slices.Sorted(maps.Keys(secret.Data)) {
 		if key == session.DocumentFile {
@@ -251,7 +260,8 @@ func buildVolumes(c *v1alpha1.Conversation, start *sessionStart) []corev1.Volume
 	return volumes
 }
 
-// imageSources are where the images of a session that are in ConfigMaps come from, under the names that its document has for them.
+// imageSources are where the images of a session that are in ConfigMaps come from, under the names
+// that its document has for them.
 func imageSources(c *v1alpha1.Conversation) (sources []corev1.VolumeProjection) {
 	for i, image := range c.Spec.Images {
 		if ref := image.ConfigMapKeyRef; ref != nil {

@@ -45,7 +45,8 @@ func sessionOwner(c *v1alpha1.Conversation) []metav1.OwnerReference {
 	return []metav1.OwnerReference{*metav1.NewControllerRef(c, v1alpha1.SchemeGroupVersion.WithKind("Conversation"))}
 }
 
-// secretFile is a secret that a session needs: where it comes from, and its key in the session Secret.
+// secretFile is a secret that a session needs: where it comes from, and its key in the session
+// Secret.
 type secretFile struct {
 	ref  v1alpha1.SecretReference
 	file string
@@ -122,8 +123,8 @@ func buildRepository(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSp
 	return repository
 }
 
-// providerOf is the provider of a repository for which none is named: the one that has a token for its host. owner/name is looked
-// for at GitHub.
+// providerOf is the provider of a repository for which none is named: the one that has a token for
+// its host. owner/name is looked for at GitHub.
 func providerOf(repository string, tokens []v1alpha1.ProviderToken) v1alpha1.GitProvider {
 	if !strings.Contains(repository, "://") {
 		return v1alpha1.GitHub
@@ -164,7 +165,8 @@ func buildToolServers(mcp *v1alpha1.MCPConfig, path *field.Path, add func(*field
 	return servers
 }
 
-// addSearch gives a session whose user has a key for it the tool that searches the web. Without one it is told, and says so.
+// addSearch gives a session whose user has a key for it the tool that searches the web. Without one
+// it is told, and says so.
 func addSearch(doc *session.Document, server string) {
 	switch {
 	case doc.Settings.SearchAPIKeyRef == nil:
@@ -175,8 +177,8 @@ func addSearch(doc *session.Document, server string) {
 	}
 }
 
-// buildSessionSecret holds the document, the session's own key and the values it needs. It never changes while
-// the session runs: a running session keeps the settings it started with.
+// buildSessionSecret holds the document, the session's own key and the values it needs. It never
+// changes while the session runs: a running session keeps the settings it started with.
 func buildSessionSecret(c *v1alpha1.Conversation, document []byte, values map[string][]byte, key, inputs string) *corev1.Secret {
 	data := maps.Clone(values)
 	if data == nil {
@@ -205,7 +207,8 @@ func addArchiveToken(values map[string][]byte, doc session.Document, key ed25519
 	return err
 }
 
-// inputsOf identifies what a session Secret would be made of now: the document, and the versions of the Secrets with the values.
+// inputsOf identifies what a session Secret would be made of now: the document, and the versions of
+// the Secrets with the values.
 func inputsOf(document []byte, files []secretFile, secrets *resolver) string {
 	hash := sha256.New()
 	fmt.Fprintf(hash, "%s\n", document)

@@ -33,8 +33,8 @@ type sessionStart struct {
 	secret *corev1.Secret
 }
 
-// prepareStart finds what a session without a pod would start with. An attempt that takes the place of another takes what
-// that one had; any other takes the settings as they are now.
+// prepareStart finds what a session without a pod would start with. An attempt that takes the place
+// of another takes what that one had; any other takes the settings as they are now.
 func (r *conversationReconciler) prepareStart(ctx context.Context, c *v1alpha1.Conversation) (*sessionStart, error) {
 	if attemptOf(c.Status) > firstAttempt(c.Status) {
 		if start, err := r.startAgain(ctx, c); start != nil || err != nil {
@@ -170,8 +170,8 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 	return start, nil
 }
 
-// configMapMissing says what is missing of a replay or of images that were asked for. One ConfigMap at a time is read, and nothing
-// of it kept: together they may be large.
+// configMapMissing says what is missing of a replay or of images that were asked for. One ConfigMap
+// at a time is read, and nothing of it kept: together they may be large.
 func (r *conversationReconciler) configMapMissing(ctx context.Context, c *v1alpha1.Conversation) (*problem, error) {
 	refs := c.ConfigMapReferences()
 	for _, name := range configMapNames(refs) {
@@ -194,8 +194,9 @@ func (r *conversationReconciler) configMapMissing(ctx context.Context, c *v1alph
 	return nil, nil
 }
 
-// start makes what the session needs, the pod last. Each object has one possible name, so that a second manager, a
-// stale cache or a crash half way can only find what is there, never make it twice.
+// start makes what the session needs, the pod last. Each object has one possible name, so that a
+// second manager, a stale cache or a crash half way can only find what is there, never make it
+// twice.
 func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversation, start *sessionStart) error {
 	if start.blocked != nil {
 		return start.blocked
@@ -209,15 +210,15 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	if err := r.ensureSecret(ctx, c, start); err != nil {
 		return err
 	}
-	// The last look before the work may begin: what an old record says of a session may have been done since. Of a Conversation
-	// that this process saw come into being there is no older record.
+	// The last look before the work may begin: what an old record says of a session may have been
+	// done since. Of a Conversation that this process saw come into being there is no older record.
 	if !r.starts.first(c) {
 		if err := r.upToDate(ctx, c); err != nil {
 			return err
 		}
 	}
-	// Whatever becomes of this, the Conversation is looked at again: at once if it fails, or after a
-	// while.
+	// Whatever becomes of this, the Conversation is looked at again: at once if it fails, or after
+	// a while.
 	r.starts.looksSoon(client.ObjectKeyFromObject(c))
 	err := r.client.Create(ctx, buildPod(c, start, r.options))
 	if apierrors.IsAlreadyExists(err) {
@@ -231,8 +232,9 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	return err
 }
 
-// lookAtPod finds out about a pod that is there though the cache has none. It is the one of this attempt, which the cache has not
-// seen yet; or one of an earlier attempt, or one whose labels somebody took away, so that no policy holds it any more: those go.
+// lookAtPod finds out about a pod that is there though the cache has none. It is the one of this
+// attempt, which the cache has not seen yet; or one of an earlier attempt, or one whose labels
+// somebody took away, so that no policy holds it any more: those go.
 func (r *conversationReconciler) lookAtPod(ctx context.Context, c *v1alpha1.Conversation) error {
 	pod := &corev1.Pod{}
 	if err := r.live.Get(ctx, sessionObject(c), pod); err != nil {
@@ -284,7 +286,8 @@ func (r *conversationReconciler) removeWorkspace(ctx context.Context, c *v1alpha
 	if err != nil || !owned(claim, c) || claim.DeletionTimestamp != nil {
 		return client.IgnoreNotFound(err)
 	}
-	// The files of a session that was started in this moment stay; the event of that brings us back.
+	// The files of a session that was started in this moment stay; the event of that brings us
+	// back.
 	if err := r.upToDate(ctx, c); err != nil {
 		if errors.Is(err, errBehind) {
 			return nil
@@ -297,8 +300,9 @@ func (r *conversationReconciler) removeWorkspace(ctx context.Context, c *v1alpha
 	return nil
 }
 
-// ensureSecret creates the session's Secret. One that is there is of an earlier try: it serves if it was made of the same, and goes
-// if it was made of other settings, for a pod that never came to be.
+// ensureSecret creates the session's Secret. One that is there is of an earlier try: it serves if
+// it was made of the same, and goes if it was made of other settings, for a pod that never came to
+// be.
 func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.Conversation, start *sessionStart) error {
 	if start.secret.ResourceVersion != "" {
 		return nil
@@ -336,7 +340,8 @@ func (r *conversationReconciler) removeSession(ctx context.Context, o observatio
 			}
 		}
 	}
-	// A pod that lost its labels is not in the cache. Once it was looked for in vain, the status says that there is none.
+	// A pod that lost its labels is not in the cache. Once it was looked for in vain, the status
+	// says that there is none.
 	if o.pod == nil && o.old == nil && !saysNoPod(o.conversation.Status) {
 		pod := &corev1.Pod{}
 		err := r.live.Get(ctx, sessionObject(o.conversation), pod)
@@ -369,7 +374,8 @@ func (r *conversationReconciler) removePod(ctx context.Context, pod *corev1.Pod)
 	return nil
 }
 
-// removeSecret removes the keys of a session that needs them no more. Whether there are any is in the cache.
+// removeSecret removes the keys of a session that needs them no more. Whether there are any is in
+// the cache.
 func (r *conversationReconciler) removeSecret(ctx context.Context, c *v1alpha1.Conversation) error {
 	secret := &metav1.PartialObjectMetadata{}
 	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))

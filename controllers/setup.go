@@ -36,12 +36,13 @@ const reconcileTimeout = time.Minute
 type Options struct {
 	// Namespace the operator runs in; its pods may reach the sessions.
 	Namespace string
-	// SigningSecret, AgentsConfigMap and ModelsConfigMap are what the operator reads in its own namespace; they have their usual
-	// names where these are empty.
+	// SigningSecret, AgentsConfigMap and ModelsConfigMap are what the operator reads in its own
+	// namespace; they have their usual names where these are empty.
 	SigningSecret, AgentsConfigMap, ModelsConfigMap string
 	// RuntimeImage holds the runtime; sessions run in it where the settings name no image.
 	RuntimeImage string
-	// SearchMCPURL is the tool server that searches the web with the user's key; empty if there is none.
+	// SearchMCPURL is the tool server that searches the web with the user's key; empty if there is
+	// none.
 	SearchMCPURL string
 	// ArchiveURL is where sessions hand over what they leave; empty where nothing is kept.
 	ArchiveURL string
@@ -58,8 +59,8 @@ func NewScheme() (*runtime.Scheme, error) {
 	return scheme, builder.AddToScheme(scheme)
 }
 
-// ManagerOptions are what the controllers need of a manager: what it caches, and how it talks to the API server. It sees the
-// namespaces that scope names, or all.
+// ManagerOptions are what the controllers need of a manager: what it caches, and how it talks to
+// the API server. It sees the namespaces that scope names, or all.
 func ManagerOptions(scheme *runtime.Scheme, workers int, scope Scope) ctrl.Options {
 	return ctrl.Options{
 		Scheme:   scheme,
@@ -80,7 +81,8 @@ func ManagerOptions(scheme *runtime.Scheme, workers int, scope Scope) ctrl.Optio
 
 // Scope is where the operator works. Without any namespaces it works in all of them.
 type Scope struct {
-	// Operator is the namespace that it runs in. There it reads what is its own, and works only if that is listed too.
+	// Operator is the namespace that it runs in. There it reads what is its own, and works only if
+	// that is listed too.
 	Operator   string
 	Namespaces []string
 }
@@ -105,9 +107,10 @@ func (s Scope) withOwn() []string {
 	return append(slices.Clone(s.Namespaces), s.Operator)
 }
 
-// cacheOptions hold what the controllers watch: sessions' own objects by their label, and of Secrets and
-// ConfigMaps only the metadata, since a session must start when one that it waits for arrives, and
-// nothing marks that one beforehand. Helm's releases and tokens, the bulk of most clusters' Secrets, are left out.
+// cacheOptions hold what the controllers watch: sessions' own objects by their label, and of
+// Secrets and ConfigMaps only the metadata, since a session must start when one that it waits for
+// arrives, and nothing marks that one beforehand. Helm's releases and tokens, the bulk of most
+// clusters' Secrets, are left out.
 func cacheOptions(scope Scope) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy})}
 	pods := ours
@@ -133,8 +136,9 @@ func cacheOptions(scope Scope) cache.Options {
 	}
 }
 
-// newCache gives watches a connection of their own. On a shared HTTP/2 connection they compete with a
-// burst of writes for its streams, and events come late. A dialer of its own keeps client-go from sharing one.
+// newCache gives watches a connection of their own. On a shared HTTP/2 connection they compete with
+// a burst of writes for its streams, and events come late. A dialer of its own keeps client-go from
+// sharing one.
 func newCache(cfg *rest.Config, options cache.Options) (cache.Cache, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext

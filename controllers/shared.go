@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// mostShared bounds how many values of a kind are shared, and longestShared how long texts are: names and words, no messages of
-	// users.
+	// mostShared bounds how many values of a kind are shared, and longestShared how long texts are:
+	// names and words, no messages of users.
 	mostShared    = 4096
 	longestShared = 64
 )
 
-// shared is what many objects in the cache have in common. Else every object brings its own, and with thousands of sessions that is
-// a good part of the cache.
+// shared is what many objects in the cache have in common. Else every object brings its own, and
+// with thousands of sessions that is a good part of the cache.
 var shared struct {
 	texts      sharedValues[string]             // labels, types and reasons of conditions, images
 	containers sharedValues[[]corev1.Container] // of pods, as stripPod leaves them; nobody changes them
@@ -119,7 +119,8 @@ func shareStatus(status *corev1.PodStatus) {
 	}
 }
 
-// shareConversation shares what all Conversations say, and a message that one of them says several times.
+// shareConversation shares what all Conversations say, and a message that one of them says several
+// times.
 func shareConversation(status *v1alpha1.ConversationStatus) {
 	share(&status.State)
 	share(&status.Reason)

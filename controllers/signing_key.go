@@ -24,12 +24,12 @@ import (
 
 // +kubebuilder:rbac:groups="",namespace=parley-system,resources=secrets,resourceNames=parley-session-signing,verbs=update
 
-// archiveTokenLife is how long a session may hand over what it leaves. Its Secret may serve it through many restarts, and all that it
-// can do with the token is to add to its own archive.
+// archiveTokenLife is how long a session may hand over what it leaves. Its Secret may serve it
+// through many restarts, and all that it can do with the token is to add to its own archive.
 const archiveTokenLife = 5 * 366 * 24 * time.Hour
 
-// signingKey is the key that the facade's tokens are signed with. It is made once; a session that starts finds it or, if it is
-// first, makes it.
+// signingKey is the key that the facade's tokens are signed with. It is made once; a session that
+// starts finds it or, if it is first, makes it.
 type signingKey struct {
 	client   client.Client // past the cache, for Secrets
 	metadata client.Reader // the cache, for metadata of Secrets
@@ -47,7 +47,8 @@ func newSigningKey(c client.Client, metadata client.Reader, namespace, secret st
 	return &signingKey{client: c, metadata: metadata, name: client.ObjectKey{Namespace: namespace, Name: secret}}
 }
 
-// setup has the key made when the manager starts, for the facade, and again when somebody deletes it.
+// setup has the key made when the manager starts, for the facade, and again when somebody deletes
+// it.
 func (s *signingKey) setup(mgr ctrl.Manager) error {
 	atStart := source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		queue.Add(reconcile.Request{NamespacedName: s.name})
@@ -89,8 +90,8 @@ func (s *signingKey) key(ctx context.Context) (ed25519.PrivateKey, *problem, err
 	return parsed.key, nil, nil
 }
 
-// ensure reads the Secret, and fills it if it is empty or not there. Of two who do so at once one writes: the other's write is
-// refused, and it reads again. A key that is there is never replaced.
+// ensure reads the Secret, and fills it if it is empty or not there. Of two who do so at once one
+// writes: the other's write is refused, and it reads again. A key that is there is never replaced.
 func (s *signingKey) ensure(ctx context.Context) (*corev1.Secret, error) {
 	const tries = 5
 	for try := 1; ; try++ {

@@ -14,11 +14,11 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// starts is what this process knows of starts that the cache does not show. Losing it costs requests, and nothing else: what it says
-// would otherwise be asked.
+// starts is what this process knows of starts that the cache does not show. Losing it costs
+// requests, and nothing else: what it says would otherwise be asked.
 type starts struct {
-	// young are the UIDs of Conversations that came into being before the eyes of this process, and of which nobody wrote anything
-	// that it knows of.
+	// young are the UIDs of Conversations that came into being before the eyes of this process, and
+	// of which nobody wrote anything that it knows of.
 	young sync.Map
 	// made are the pods, by their Conversation, that were made and that the cache did not show yet.
 	made sync.Map
@@ -36,7 +36,8 @@ type madePod struct {
 // awaitPod is how long the cache may take to show a pod that was made. After that it is looked for.
 const awaitPod = 10 * time.Second
 
-// ofConversations notes those that come into being. Those of the first list may have had a life before.
+// ofConversations notes those that come into being. Those of the first list may have had a life
+// before.
 func (s *starts) ofConversations() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(e event.CreateEvent) bool {
@@ -52,8 +53,8 @@ func (s *starts) ofConversations() predicate.Predicate {
 	}
 }
 
-// ofPods notes those that show, and those that are gone: they are not to be waited for. While a look
-// at its Conversation is due, that a pod is under way is no reason for another.
+// ofPods notes those that show, and those that are gone: they are not to be waited for. While a
+// look at its Conversation is due, that a pod is under way is no reason for another.
 func (s *starts) ofPods() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(e event.CreateEvent) bool {

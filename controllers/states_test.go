@@ -8,12 +8,14 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// aState is a state of a session: what was recorded of its attempts and what is observed, and where it stands by that.
+// aState is a state of a session: what was recorded of its attempts and what is observed, and where
+// it stands by that.
 type aState struct {
 	conversation aConversation
 	pod          *aPod
 	unready      *problem
-	// queued is how many sessions its user may have running, where it waits for one of them; refused why its pod is not made.
+	// queued is how many sessions its user may have running, where it waits for one of them;
+	// refused why its pod is not made.
 	queued  int32
 	refused *problem
 	now     int
@@ -41,7 +43,8 @@ func (s aState) judged() (observation, verdict) {
 	return o, v
 }
 
-// states is the table of all states. Whatever judges a session, such as the health checks of GitOps tools, is tested with it.
+// states is the table of all states. Whatever judges a session, such as the health checks of GitOps
+// tools, is tested with it.
 func states() map[string]aState {
 	conv := func() aConversation { return makeConversation("ns", "c") }
 	pod := func() aPod { return podOf(conv()) }

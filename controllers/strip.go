@@ -12,8 +12,9 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// stripMetadata drops what the controllers never read from an object on its way into the cache. A Secret or
-// ConfigMap keeps its identity, owner and, where Parley keeps it, the labels and annotations that say so.
+// stripMetadata drops what the controllers never read from an object on its way into the cache. A
+// Secret or ConfigMap keeps its identity, owner and, where Parley keeps it, the labels and
+// annotations that say so.
 func stripMetadata(object any) (any, error) {
 	o, ok := object.(client.Object)
 	if !ok {
@@ -33,7 +34,8 @@ func stripMetadata(object any) (any, error) {
 	return o, nil
 }
 
-// stripSecret keeps of a session's Secret whose it is, and no more: there are as many as there are sessions.
+// stripSecret keeps of a session's Secret whose it is, and no more: there are as many as there are
+// sessions.
 func stripSecret(object any) (any, error) {
 	if secret, ok := object.(*metav1.PartialObjectMetadata); ok {
 		if owner := metav1.GetControllerOfNoCopy(secret); owner != nil && owner.Kind == "Conversation" {
@@ -44,13 +46,16 @@ func stripSecret(object any) (any, error) {
 }
 
 const (
-	// maxCachedText is how much of a Conversation's texts is kept in the cache; nothing but a start needs more of them.
+	// maxCachedText is how much of a Conversation's texts is kept in the cache; nothing but a start
+	// needs more of them.
 	maxCachedText = 1024
-	// annotationCut marks a cached Conversation of which more texts are to be had from the API server. It stands in the cache only.
+	// annotationCut marks a cached Conversation of which more texts are to be had from the API
+	// server. It stands in the cache only.
 	annotationCut = "parley.dev/cut"
 )
 
-// stripConversation cuts long texts off. Of each that there is something stays, which says that it is there.
+// stripConversation cuts long texts off. Of each that there is something stays, which says that it
+// is there.
 func stripConversation(object any) (any, error) {
 	c, ok := object.(*v1alpha1.Conversation)
 	if !ok {
@@ -86,7 +91,8 @@ func stripConversation(object any) (any, error) {
 	return c, nil
 }
 
-// cutImages cuts the URLs off. References stay: the session starts when what they name is there, and they are short.
+// cutImages cuts the URLs off. References stay: the session starts when what they name is there,
+// and they are short.
 func cutImages(images []v1alpha1.ConversationImage) (cutOff bool) {
 	var urls []string
 	for _, image := range images {
@@ -110,8 +116,8 @@ func textSize(texts []string) (size int) {
 	return size
 }
 
-// stripPod keeps of a session's pod what the status is derived from: who it belongs to, the images by
-// container name, and its status.
+// stripPod keeps of a session's pod what the status is derived from: who it belongs to, the images
+// by container name, and its status.
 func stripPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -125,8 +131,8 @@ func stripPod(object any) (any, error) {
 	return pod, nil
 }
 
-// withImages keeps names and images. Sessions of the same images have the same memory: what is empty of a container takes more than
-// all else that is kept of a pod.
+// withImages keeps names and images. Sessions of the same images have the same memory: what is
+// empty of a container takes more than all else that is kept of a pod.
 func withImages(containers []corev1.Container) []corev1.Container {
 	kept := make([]corev1.Container, 0, len(containers))
 	var key strings.Builder
@@ -137,8 +143,8 @@ func withImages(containers []corev1.Container) []corev1.Container {
 	return shared.containers.of(key.String(), func(string) []corev1.Container { return kept })
 }
 
-// owned says whether the object is controlled by the owner. A UID is checked, not a name: an owner that was
-// deleted and made again is another one.
+// owned says whether the object is controlled by the owner. A UID is checked, not a name: an owner
+// that was deleted and made again is another one.
 func owned(object, owner metav1.Object) bool {
 	return metav1.IsControlledBy(object, owner)
 }

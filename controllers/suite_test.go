@@ -97,7 +97,8 @@ func managerConfig() (*rest.Config, error) {
 	return user.Config(), nil
 }
 
-// makeSigningKey makes the key of the operator that most tests run, so that none of them finds one more write in a session's start.
+// makeSigningKey makes the key of the operator that most tests run, so that none of them finds one
+// more write in a session's start.
 func makeSigningKey() error {
 	ctx := context.Background()
 	if err := env.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "parley-system"}}); err != nil {

@@ -31,8 +31,8 @@ import (
 // afterConflict is when a status is written again that met a newer object.
 const afterConflict = 100 * time.Millisecond
 
-// userSettingsReconciler keeps a user's session key, adopts and prunes the Secrets that the facade wrote
-// for them, and reports which references resolve.
+// userSettingsReconciler keeps a user's session key, adopts and prunes the Secrets that the facade
+// wrote for them, and reports which references resolve.
 type userSettingsReconciler struct {
 	client   client.Client
 	cache    client.Reader // metadata of Secrets
@@ -80,7 +80,8 @@ func (r *userSettingsReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	}
 	err = r.writeStatus(ctx, settings, userSettingsStatus(settings, key, problems))
 	if apierrors.IsConflict(err) {
-		// The cache was behind. Its next event may be one that the predicate drops, so it is not waited for.
+		// The cache was behind. Its next event may be one that the predicate drops, so it is not
+		// waited for.
 		return reconcile.Result{RequeueAfter: afterConflict}, nil
 	}
 	return reconcile.Result{RequeueAfter: prunedIn}, err

@@ -21,10 +21,11 @@ import (
 )
 
 const (
-	// pruneAfter is how long a kept Secret may be unreferenced. The facade writes it first and refers to it second.
+	// pruneAfter is how long a kept Secret may be unreferenced. The facade writes it first and
+	// refers to it second.
 	pruneAfter = 5 * time.Minute
-	// minSessionKey is the shortest session key that a user may bring: 128 bits in base64. Its hash is in the status, where
-	// a shorter one could be searched for.
+	// minSessionKey is the shortest session key that a user may bring: 128 bits in base64. Its hash
+	// is in the status, where a shorter one could be searched for.
 	minSessionKey = 22
 )
 
@@ -88,7 +89,8 @@ func (r *userSettingsReconciler) keepSessionKey(ctx context.Context, settings *v
 	return nil
 }
 
-// buildSessionKeySecret is the Secret of a user's session key. rand.Text has 130 bits; two of them have the 256 asked for.
+// buildSessionKeySecret is the Secret of a user's session key. rand.Text has 130 bits; two of them
+// have the 256 asked for.
 func buildSessionKeySecret(settings *v1alpha1.UserSettings, key string) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -105,8 +107,8 @@ func buildSessionKeySecret(settings *v1alpha1.UserSettings, key string) *corev1.
 	}
 }
 
-// keepSecrets adopts the Secrets that the facade wrote for these settings and prunes those that nothing
-// refers to any more. It says when it must look again.
+// keepSecrets adopts the Secrets that the facade wrote for these settings and prunes those that
+// nothing refers to any more. It says when it must look again.
 func (r *userSettingsReconciler) keepSecrets(ctx context.Context, settings *v1alpha1.UserSettings) (time.Duration, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
@@ -137,9 +139,9 @@ func (r *userSettingsReconciler) keepSecrets(ctx context.Context, settings *v1al
 	return again, nil
 }
 
-// adoptOrPrune changes one kept Secret. A label alone proves nothing, so its type is read first: anybody may
-// label a Secret of their own, but only a user's key may be adopted or removed. A Secret that changed since it was
-// seen is left to its next event.
+// adoptOrPrune changes one kept Secret. A label alone proves nothing, so its type is read first:
+// anybody may label a Secret of their own, but only a user's key may be adopted or removed. A
+// Secret that changed since it was seen is left to its next event.
 func (r *userSettingsReconciler) adoptOrPrune(ctx context.Context, settings *v1alpha1.UserSettings, seen *metav1.PartialObjectMetadata, wanted bool) error {
 	secret := &corev1.Secret{}
 	if err := r.client.Get(ctx, client.ObjectKeyFromObject(seen), secret); err != nil {

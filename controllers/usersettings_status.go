@@ -20,8 +20,8 @@ var referenceConditions = []string{
 	v1alpha1.ConditionMCPKeysResolved,
 }
 
-// userSettingsStatus is the status of settings whose references were looked up. problems has an entry for each
-// condition that has references, nil where all of them resolve.
+// userSettingsStatus is the status of settings whose references were looked up. problems has an
+// entry for each condition that has references, nil where all of them resolve.
 func userSettingsStatus(settings *v1alpha1.UserSettings, key sessionKey, problems map[string]*problem) v1alpha1.UserSettingsStatus {
 	status := *settings.Status.DeepCopy()
 	status.ObservedGeneration = settings.Generation
@@ -56,7 +56,8 @@ func userSettingsStatus(settings *v1alpha1.UserSettings, key sessionKey, problem
 	} else {
 		set(v1alpha1.ConditionReady, false, first.reason, first.message)
 	}
-	// Most problems are a Secret that has yet to arrive. Another's object in the way does not go away by itself.
+	// Most problems are a Secret that has yet to arrive. Another's object in the way does not go
+	// away by itself.
 	lasting := []string{v1alpha1.ReasonForeignObject, v1alpha1.ReasonKeyTooShort, v1alpha1.ReasonKeyUnfit}
 	if first != nil && slices.Contains(lasting, first.reason) {
 		set(v1alpha1.ConditionStalled, true, first.reason, first.message)

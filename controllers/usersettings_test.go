@@ -19,7 +19,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// awaitSettings waits until the settings' Ready has this reason and their status is of the newest spec.
+// awaitSettings waits until the settings' Ready has this reason and their status is of the newest
+// spec.
 func awaitSettings(t *testing.T, settings *v1alpha1.UserSettings, reason string) {
 	t.Helper()
 	await(t, func() error {

@@ -16,21 +16,25 @@ type observation struct {
 	conversation *v1alpha1.Conversation
 	// bounds of the session's life.
 	bounds bounds
-	// queued is how many sessions its user may have running, where the session waits for one of them to end; 0 where it does not.
+	// queued is how many sessions its user may have running, where the session waits for one of
+	// them to end; 0 where it does not.
 	queued int32
 	// volume: the class gives sessions a volume.
 	volume bool
 	// scratch: the session's files go with its pod.
 	scratch bool
-	// settingsExist says whether the UserSettings are there, analytics whether their user agreed to be counted.
+	// settingsExist says whether the UserSettings are there, analytics whether their user agreed to
+	// be counted.
 	settingsExist, analytics bool
-	// unready is why a session that has no pod cannot get one yet; nil if nothing stands in the way.
+	// unready is why a session that has no pod cannot get one yet; nil if nothing stands in the
+	// way.
 	unready *problem
 	// pod of the present attempt; nil if there is none.
 	pod *corev1.Pod
 	// old says that the pod of an earlier attempt is still there.
 	old *corev1.Pod
-	// awaited: the pod of the present attempt was made a moment ago, and the cache has not shown it yet.
+	// awaited: the pod of the present attempt was made a moment ago, and the cache has not shown it
+	// yet.
 	awaited bool
 	now     time.Time
 }
@@ -38,7 +42,8 @@ type observation struct {
 // bounds of a session's life: what it asks for, or else what its class gives.
 type bounds struct {
 	idleTimeout, startDeadline, maxDuration time.Duration // zero means none
-	// ttl is how long the Conversation stays after its session ended, workspaceTTL how long the class's volume; nil means for ever.
+	// ttl is how long the Conversation stays after its session ended, workspaceTTL how long the
+	// class's volume; nil means for ever.
 	ttl, workspaceTTL *time.Duration
 	restarts          int32
 }
@@ -74,7 +79,8 @@ type verdict struct {
 
 // nextAttempt is how an attempt comes to follow the present one.
 type nextAttempt struct {
-	// asked: somebody started the session again, and what was counted since the last time counts no more.
+	// asked: somebody started the session again, and what was counted since the last time counts no
+	// more.
 	asked bool
 	// cause of a restart, and whether it counts.
 	cause   string
@@ -98,8 +104,8 @@ func wantsPod(o observation) bool {
 	})
 }
 
-// judge derives where a session stands. The state written before is never an input; of the status only what was recorded of
-// attempts is, and the reason of an end.
+// judge derives where a session stands. The state written before is never an input; of the status
+// only what was recorded of attempts is, and the reason of an end.
 func judge(o observation) verdict {
 	for _, r := range ladder {
 		if v, holds := r(o); holds {
@@ -121,8 +127,8 @@ func suspended(o observation) (verdict, bool) {
 	return stopped(v1alpha1.ReasonSuspended, "spec.suspend is set", removePod), o.conversation.Spec.Suspend
 }
 
-// endings are the reasons after which a session starts again only when it is asked to. The record in the
-// status outlives the pod, which may be collected at any time.
+// endings are the reasons after which a session starts again only when it is asked to. The record
+// in the status outlives the pod, which may be collected at any time.
 var endings = []string{
 	v1alpha1.ReasonIdle, v1alpha1.ReasonCompleted, v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonMaxDuration,
 	v1alpha1.ReasonStartDeadlineExceeded,
@@ -142,8 +148,8 @@ func startedAgain(o observation) (verdict, bool) {
 	}, isOver(o.conversation.Status) && restartDue(o) && !o.conversation.Spec.Suspend
 }
 
-// restartDue: a value of restartAt that was not followed yet counts, whatever the clock of who wrote it says; one in the
-// future counts when it is time.
+// restartDue: a value of restartAt that was not followed yet counts, whatever the clock of who
+// wrote it says; one in the future counts when it is time.
 func restartDue(o observation) bool {
 	at := o.conversation.Spec.RestartAt
 	return at != nil && !at.Equal(o.conversation.Status.RestartedAt) && !at.After(o.now)
@@ -153,15 +159,16 @@ func over(o observation) (verdict, bool) {
 	s := o.conversation.Status
 	v := stopped(s.Reason, s.Message, removePod)
 	v.stalled = slices.Contains(failures, s.Reason)
-	// A pod that ended has its logs to show. One in which something else still runs does not end by itself.
+	// A pod that ended has its logs to show. One in which something else still runs does not end by
+	// itself.
 	if o.pod != nil && o.pod.Status.Phase == corev1.PodSucceeded {
 		v.wish = keepEnded
 	}
 	return v, isOver(s)
 }
 
-// ended: the session said itself why it is over. A pod that is being deleted or evicted exits too: only one that says why ended
-// of its own accord then.
+// ended: the session said itself why it is over. A pod that is being deleted or evicted exits too:
+// only one that says why ended of its own accord then.
 func ended(o observation) (verdict, bool) {
 	exit := exited(o.pod)
 	if exit == nil || exit.ExitCode != 0 {
@@ -215,8 +222,8 @@ func untilMaxDuration(o observation) (left time.Duration, bounded bool) {
 	return o.bounds.maxDuration - runningFor(o.conversation.Status, o.now), true
 }
 
-// lost: the pod of an attempt that ran is gone, or cannot come back. Where its files are gone with it nobody knows what was
-// done of its work, so it is not begun again.
+// lost: the pod of an attempt that ran is gone, or cannot come back. Where its files are gone with
+// it nobody knows what was done of its work, so it is not begun again.
 func lost(o observation) (verdict, bool) {
 	s := o.conversation.Status
 	failed := o.pod != nil && (o.pod.Status.Phase == corev1.PodFailed || exited(o.pod) != nil && o.pod.DeletionTimestamp != nil)
@@ -278,8 +285,8 @@ func starting(o observation) (verdict, bool) {
 	return v.inTime(o), true
 }
 
-// inTime ends a start that takes too long, unless the session ran before: that one waits for its node, its quota or its image
-// as long as it takes, and says so.
+// inTime ends a start that takes too long, unless the session ran before: that one waits for its
+// node, its quota or its image as long as it takes, and says so.
 func (v verdict) inTime(o observation) verdict {
 	if !pastDeadline(o) {
 		return v
@@ -306,8 +313,9 @@ func pastDeadline(o observation) bool {
 	return bounded && left <= 0
 }
 
-// untilDeadline is how long the present start may still take: from the creation of its pod or, without one, from when it was
-// recorded that there is none. A session that got to run in this attempt is not starting.
+// untilDeadline is how long the present start may still take: from the creation of its pod or,
+// without one, from when it was recorded that there is none. A session that got to run in this
+// attempt is not starting.
 func untilDeadline(o observation) (left time.Duration, bounded bool) {
 	s := o.conversation.Status
 	if o.bounds.startDeadline == 0 || ran(s) {

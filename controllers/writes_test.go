@@ -35,7 +35,8 @@ func describe(writes []testenv.Request) string {
 	return strings.Join(lines, "\n")
 }
 
-// asked are the requests of the manager so far, in words and sorted. What it watches, and keeps for itself, is left out.
+// asked are the requests of the manager so far, in words and sorted. What it watches, and keeps for
+// itself, is left out.
 func asked(t *testing.T) []string {
 	t.Helper()
 	var lines []string
@@ -99,7 +100,8 @@ func TestANewConversationSaysThatItIsStartingBeforeAnybodyWroteIt(t *testing.T) 
 	}
 }
 
-// lateConversations holds back what a watch tells of Conversations, from the first status that is written until it is let go.
+// lateConversations holds back what a watch tells of Conversations, from the first status that is
+// written until it is let go.
 type lateConversations struct {
 	hold sync.RWMutex
 	once sync.Once
@@ -205,7 +207,8 @@ func TestARestartWithHealthyConversationsWritesNothing(t *testing.T) {
 	}
 }
 
-// makeReady waits for a pod and makes it ready, without failing the test: it runs on goroutines of its own.
+// makeReady waits for a pod and makes it ready, without failing the test: it runs on goroutines of
+// its own.
 func makeReady(t *testing.T, namespace, name string) error {
 	pod := &corev1.Pod{}
 	key := client.ObjectKey{Namespace: namespace, Name: v1alpha1.SessionName(name)}
@@ -320,7 +323,8 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 
 func TestACrashBetweenAnyTwoWritesLeavesNothingTwiceAndNothingUndone(t *testing.T) {
 	t.Parallel()
-	// Service, NetworkPolicy, Secret of the settings, their status, claim, Secret, pod, status: in any order.
+	// Service, NetworkPolicy, Secret of the settings, their status, claim, Secret, pod, status: in
+	// any order.
 	for n := range int32(9) {
 		t.Run(fmt.Sprintf("after %d writes", n), func(t *testing.T) {
 			t.Parallel()

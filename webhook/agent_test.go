@@ -10,7 +10,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// One test, since the catalogue is one for all: before it exists, while it does, and when an agent is taken out.
+// One test, since the catalogue is one for all: before it exists, while it does, and when an agent
+// is taken out.
 func TestAnAgentMustBeInTheCatalogue(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	early := admin(t)

@@ -8,9 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// argsProblem says what is wrong with the arguments of a process; empty means nothing. Like a URL, they
-// stand in a spec and in the list of processes, where others read them. It tells keys by what commonly holds
-// one and by how common ones begin: a guess that catches mistakes, no proof that there is none.
+// argsProblem says what is wrong with the arguments of a process; empty means nothing. Like a URL,
+// they stand in a spec and in the list of processes, where others read them. It tells keys by what
+// commonly holds one and by how common ones begin: a guess that catches mistakes, no proof that
+// there is none.
 func argsProblem(args []string) string {
 	words := wordsOf(args)
 	for i, word := range words {
@@ -76,7 +77,8 @@ func followedBySecret(value string, next []string) bool {
 	return !strings.HasPrefix(value, "-") && isSecret(value, next)
 }
 
-// isSecret reports whether a value, given where a key belongs, may be one. Behind Bearer and the like it is the next word.
+// isSecret reports whether a value, given where a key belongs, may be one. Behind Bearer and the
+// like it is the next word.
 func isSecret(value string, next []string) bool {
 	if authScheme.MatchString(value) {
 		return len(next) > 0 && isSecret(next[0], next[1:])
@@ -98,7 +100,8 @@ var (
 		"no", "ask", "require", "use", "show", "hide")
 )
 
-// namesKey reports whether an option, a variable or a header of this name holds a key: --api-key, but not --token-limit.
+// namesKey reports whether an option, a variable or a header of this name holds a key: --api-key,
+// but not --token-limit.
 func namesKey(name string) bool {
 	words := strings.FieldsFunc(strings.ToLower(camelCase.ReplaceAllString(name, "$1-$2")), func(r rune) bool {
 		return strings.ContainsRune("-_.", r)

@@ -20,8 +20,8 @@ import (
 	"github.com/parley-dev/parley/hack/testenv"
 )
 
-// withoutWebhook is a namespace for which the configuration stands a second time, with a server that does not answer: what the
-// API server has to ask about fails there.
+// withoutWebhook is a namespace for which the configuration stands a second time, with a server
+// that does not answer: what the API server has to ask about fails there.
 func withoutWebhook(t *testing.T) string {
 	t.Helper()
 	namespace := env.Namespace(t, nil)
@@ -57,7 +57,8 @@ func isAsked(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "failed calling webhook")
 }
 
-// askedFields is every field of a Conversation's spec, and values with which the webhook is asked and with which it is not.
+// askedFields is every field of a Conversation's spec, and values with which the webhook is asked
+// and with which it is not.
 var askedFields = map[string]struct{ asked, skipped []string }{
 	"userSettingsName": {skipped: []string{"default"}, asked: []string{"another"}},
 	"repository": {
@@ -242,7 +243,8 @@ func TestWithoutTheWebhookSessionsWithoutReferencesLive(t *testing.T) {
 	}
 }
 
-// expectMade makes a Conversation that the webhook would be asked about, as if it had been made while the webhook answered.
+// expectMade makes a Conversation that the webhook would be asked about, as if it had been made
+// while the webhook answered.
 func expectMade(t *testing.T, o *unstructured.Unstructured) {
 	t.Helper()
 	namespace := o.GetNamespace()

@@ -50,8 +50,8 @@ func (r request) class(ctx context.Context, f *findings, names ...*string) (name
 	return name, &class.Spec, nil
 }
 
-// checkSettingsClass forbids what the class of settings does not allow. A class that became stricter keeps nobody from changing
-// something else: what it forbids shows when a session starts.
+// checkSettingsClass forbids what the class of settings does not allow. A class that became
+// stricter keeps nobody from changing something else: what it forbids shows when a session starts.
 func (r request) checkSettingsClass(ctx context.Context, old, settings *v1alpha1.UserSettings, f *findings) error {
 	changed := old == nil || !ptr.Equal(old.Spec.SessionClassName, settings.Spec.SessionClassName)
 	if changed {

@@ -130,7 +130,8 @@ func TestTheFacadeLeavesReferencesOfOthersAsTheyAre(t *testing.T) {
 	})
 }
 
-// Who holds a session key is that user. The facade writes Secrets, so it must not say which one is the key.
+// Who holds a session key is that user. The facade writes Secrets, so it must not say which one is
+// the key.
 func TestTheFacadeLeavesTheSessionKeyAsItIs(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	mustCreate(t, keptSecret(namespace, "ada-llm-api-key", v1alpha1.LabelUserSettings, "ada"))

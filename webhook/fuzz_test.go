@@ -46,8 +46,9 @@ func fuzzContext(t *testing.T, user string) context.Context {
 	}})
 }
 
-// Whatever an object of the three kinds says, it is taken or refused, and a refusal names the field and repeats no text that may
-// hold a secret. What is taken is taken again, and keeps what the fields promise.
+// Whatever an object of the three kinds says, it is taken or refused, and a refusal names the field
+// and repeats no text that may hold a secret. What is taken is taken again, and keeps what the
+// fields promise.
 func FuzzObjects(f *testing.F) {
 	for _, seed := range []string{
 		`{"metadata":{"name":"a"},"spec":{}}`, `{}`, `null`,

@@ -31,7 +31,8 @@ type guard struct {
 	reviews client.Writer
 	// reader is not cached: a decision about access rests on what is, not on what was.
 	reader client.Reader
-	// keepers are the users who may refer to what Parley keeps for an object, though they may not read it.
+	// keepers are the users who may refer to what Parley keeps for an object, though they may not
+	// read it.
 	keepers sets.Set[string]
 	// facade is the one of the keepers that faces the network.
 	facade string
@@ -62,7 +63,8 @@ func (g guard) request(ctx context.Context, keptBy map[string]string) (request, 
 	return request{guard: g, namespace: admitted.Namespace, user: admitted.UserInfo, keptBy: keptBy}, nil
 }
 
-// may asks the API server whether the sender may do this; an empty name means to every object of the resource.
+// may asks the API server whether the sender may do this; an empty name means to every object of
+// the resource.
 func (r request) may(ctx context.Context, verb, group, resource, name string) (bool, error) {
 	extra := make(map[string]authorizationv1.ExtraValue, len(r.user.Extra))
 	for key, value := range r.user.Extra {
@@ -111,7 +113,8 @@ func (r request) byKeeper() bool { return r.keepers.Has(r.user.Username) }
 
 func (r request) byFacade() bool { return r.facade != "" && r.facade == r.user.Username }
 
-// keepsSecret reports whether the sender is Parley itself and the Secret one that it keeps for the object, or is about to.
+// keepsSecret reports whether the sender is Parley itself and the Secret one that it keeps for the
+// object, or is about to.
 func (r request) keepsSecret(ctx context.Context, name string) (bool, error) {
 	if !r.byKeeper() {
 		return false, nil
@@ -136,9 +139,9 @@ func (r request) keepsSecret(ctx context.Context, name string) (bool, error) {
 	return false, nil
 }
 
-// reserved reports whether a name is one that only a Secret has which Parley keeps for the object. An object may be written
-// before what it refers to; by these names nothing of somebody else's is caught that comes into being in between. A session
-// never waits for what is kept for its settings.
+// reserved reports whether a name is one that only a Secret has which Parley keeps for the object.
+// An object may be written before what it refers to; by these names nothing of somebody else's is
+// caught that comes into being in between. A session never waits for what is kept for its settings.
 func (r request) reserved(name string) bool {
 	label := v1alpha1.LabelConversation
 	if r.keptBy[label] == "" {
@@ -147,7 +150,8 @@ func (r request) reserved(name string) bool {
 	return v1alpha1.IsKeptSecretName(name, label, r.keptBy[label])
 }
 
-// keepsConfigMap reports whether the sender is Parley itself and the ConfigMap one that it keeps for the object.
+// keepsConfigMap reports whether the sender is Parley itself and the ConfigMap one that it keeps
+// for the object.
 func (r request) keepsConfigMap(ctx context.Context, name string) (bool, error) {
 	if !r.byKeeper() {
 		return false, nil
@@ -180,7 +184,8 @@ func metadataOf(coreKind string) *metav1.PartialObjectMetadata {
 	return object
 }
 
-// cannotCheck refuses a request about which no decision can be made. What failed is for the log, not for the sender.
+// cannotCheck refuses a request about which no decision can be made. What failed is for the log,
+// not for the sender.
 func cannotCheck(ctx context.Context, err error) error {
 	logf.FromContext(ctx).Error(err, "Cannot check the references of an object")
 	return apierrors.NewInternalError(errors.New("the references of this object could not be checked, try again"))

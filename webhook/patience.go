@@ -14,8 +14,8 @@ import (
 // patience is a second and a half in all: the API server waits five for an answer.
 var patience = wait.Backoff{Steps: 6, Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.1}
 
-// patiently tries again for a moment what failed on the way to an answer: a connection that broke, an
-// API server under load, a cache that is about to fill. Else that moment costs a user a write.
+// patiently tries again for a moment what failed on the way to an answer: a connection that broke,
+// an API server under load, a cache that is about to fill. Else that moment costs a user a write.
 func patiently(ctx context.Context, try func() error) error {
 	return retry.OnError(patience, func(err error) bool { return ctx.Err() == nil && mayPass(err) }, try)
 }

@@ -67,8 +67,9 @@ func (r request) checkSecrets(ctx context.Context, refs []v1alpha1.SecretReferen
 	return nil
 }
 
-// checkConfigMaps forbids references to ConfigMaps that the sender may not read. Only of the others does it tell whether they
-// exist. Each is read once, and one at a time: together they may be large.
+// checkConfigMaps forbids references to ConfigMaps that the sender may not read. Only of the others
+// does it tell whether they exist. Each is read once, and one at a time: together they may be
+// large.
 func (r request) checkConfigMaps(ctx context.Context, refs []v1alpha1.ConfigMapReference, f *findings) error {
 	byName := map[string][]v1alpha1.ConfigMapReference{}
 	for _, ref := range refs {
@@ -123,8 +124,9 @@ func checkContent(configMap *corev1.ConfigMap, ref v1alpha1.ConfigMapReference, 
 	}
 }
 
-// checkSettings forbids a session with the settings of somebody else: it gets the Secrets that those refer to when it starts,
-// which may be others than they refer to now. It fills the settings in, if they exist.
+// checkSettings forbids a session with the settings of somebody else: it gets the Secrets that
+// those refer to when it starts, which may be others than they refer to now. It fills the settings
+// in, if they exist.
 func (r request) checkSettings(ctx context.Context, name string, settings *v1alpha1.UserSettings, f *findings) error {
 	path := field.NewPath("spec", "userSettingsName")
 	err := r.reader.Get(ctx, r.key(name), settings)

@@ -13,7 +13,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Only a class with a CA bundle is looked at: the default one is installed before a manager is there to ask.
+// Only a class with a CA bundle is looked at: the default one is installed before a manager is
+// there to ask.
 //
 // +kubebuilder:webhook:path=/validate-parley-dev-v1alpha1-sessionclass,name=vsessionclass.parley.dev,mutating=false,groups=parley.dev,versions=v1alpha1,resources=sessionclasses,verbs=create;update,failurePolicy=fail,sideEffects=None,matchPolicy=Equivalent,timeoutSeconds=5,admissionReviewVersions=v1,serviceName=parley-webhook,serviceNamespace=parley-system,patch=`{"matchConditions":[{"name":"has-ca-bundle","expression":"has(object.spec.network) && has(object.spec.network.caBundle)"}]}`
 
@@ -41,7 +42,8 @@ func (sessionClassValidator) validate(class *v1alpha1.SessionClass) (admission.W
 	return nil, refusal("SessionClass", class.Name, field.ErrorList(errs))
 }
 
-// caBundleProblem is what is wrong with certificates as PEM. Text between them is let pass, as all who read them do.
+// caBundleProblem is what is wrong with certificates as PEM. Text between them is let pass, as all
+// who read them do.
 func caBundleProblem(text string) string {
 	begun := strings.Count(text, "-----BEGIN ")
 	rest := []byte(text)

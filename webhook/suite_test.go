@@ -153,7 +153,8 @@ func use(name string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{"parley.dev"}, Resources: []string{"usersettings"}, Verbs: []string{"use"}, ResourceNames: []string{name}}
 }
 
-// grant gives rights in a namespace, and returns when the API server's authorizer has seen all of them.
+// grant gives rights in a namespace, and returns when the API server's authorizer has seen all of
+// them.
 func grant(t *testing.T, name, namespace string, rules []rbacv1.PolicyRule) {
 	t.Helper()
 	meta := metav1.ObjectMeta{GenerateName: "t-", Namespace: namespace}

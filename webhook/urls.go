@@ -13,7 +13,8 @@ type urlRule struct {
 	schemes []string
 	// secretsBelong says where a user name, a password or a key belongs instead of into the URL.
 	secretsBelong string
-	// signed says that a key in the query opens just what the URL names, so that it may stand there.
+	// signed says that a key in the query opens just what the URL names, so that it may stand
+	// there.
 	signed bool
 }
 

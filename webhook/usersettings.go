@@ -17,7 +17,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// A delete is never refused, so it does not fail either while no manager runs: a namespace must be deletable.
+// A delete is never refused, so it does not fail either while no manager runs: a namespace must be
+// deletable.
 //
 // +kubebuilder:webhook:path=/validate-parley-dev-v1alpha1-usersettings,name=vusersettings.parley.dev,mutating=false,groups=parley.dev,versions=v1alpha1,resources=usersettings,verbs=create;update,failurePolicy=fail,sideEffects=None,matchPolicy=Equivalent,timeoutSeconds=5,admissionReviewVersions=v1,serviceName=parley-webhook,serviceNamespace=parley-system,patch=`{"matchConditions":[{"name":"spec-changed","expression":"request.operation != 'UPDATE' || object.spec != oldObject.spec"}]}`
 // +kubebuilder:webhook:path=/validate-parley-dev-v1alpha1-usersettings,name=vusersettings-delete.parley.dev,mutating=false,groups=parley.dev,versions=v1alpha1,resources=usersettings,verbs=delete,failurePolicy=ignore,sideEffects=None,matchPolicy=Equivalent,timeoutSeconds=5,admissionReviewVersions=v1,serviceName=parley-webhook,serviceNamespace=parley-system
@@ -39,10 +40,11 @@ func (v *userSettingsValidator) ValidateCreate(ctx context.Context, settings *v1
 	return v.validate(ctx, nil, settings)
 }
 
-// ValidateUpdate checks every reference again, also those that stay: with another llmBaseURL,
-// say, a key would go elsewhere. Settings that are being deleted are no exception, for sessions
-// may start with them until they are gone. Only Parley itself may leave references as they are without being allowed to get
-// them: it writes for the user whose settings they are, and whose sessions have these keys.
+// ValidateUpdate checks every reference again, also those that stay: with another llmBaseURL, say,
+// a key would go elsewhere. Settings that are being deleted are no exception, for sessions may
+// start with them until they are gone. Only Parley itself may leave references as they are without
+// being allowed to get them: it writes for the user whose settings they are, and whose sessions
+// have these keys.
 func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, settings *v1alpha1.UserSettings) (admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(old.Spec, settings.Spec) {
 		return nil, nil
@@ -88,7 +90,8 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 	if err == nil {
 		err = request.checkSettingsClass(ctx, old, settings, found)
 	}
-	// An agent that was taken out of the catalogue must not keep its users from changing something else.
+	// An agent that was taken out of the catalogue must not keep its users from changing something
+	// else.
 	if agent := settings.Spec.Agent; err == nil && agent != nil && (old == nil || !ptr.Equal(old.Spec.Agent, agent)) {
 		err = v.checkAgent(ctx, *agent, found)
 	}
@@ -98,8 +101,9 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 	return found.warnings, refusal("UserSettings", settings.Name, found.errs)
 }
 
-// checkSessionKey keeps the facade from choosing the key that opens a user's account. It can write Secrets, so
-// whoever took it over could name one of their own and stay that user after they were thrown out.
+// checkSessionKey keeps the facade from choosing the key that opens a user's account. It can write
+// Secrets, so whoever took it over could name one of their own and stay that user after they were
+// thrown out.
 func (r request) checkSessionKey(old, settings *v1alpha1.UserSettings, f *findings) {
 	var before *v1alpha1.SecretKeyRef
 	if old != nil {
@@ -110,7 +114,8 @@ func (r request) checkSessionKey(old, settings *v1alpha1.UserSettings, f *findin
 	}
 }
 
-// added are the references that were not there before, in the same field. Positions in a list may have changed.
+// added are the references that were not there before, in the same field. Positions in a list may
+// have changed.
 func added(before, after []v1alpha1.SecretReference) []v1alpha1.SecretReference {
 	type place struct {
 		path string

@@ -1,6 +1,7 @@
-// Package acp is the Agent Client Protocol, as Parley's sessions and Parley's agent speak it with each other and with those
-// of others: JSON-RPC 2.0, a message a line. What is told is handed on as it came, so that what is new in the protocol is not
-// misread as something old, and a session that is told again is so to the byte.
+// Package acp is the Agent Client Protocol, as Parley's sessions and Parley's agent speak it with
+// each other and with those of others: JSON-RPC 2.0, a message a line. What is told is handed on as
+// it came, so that what is new in the protocol is not misread as something old, and a session that
+// is told again is so to the byte.
 package acp
 
 import (
@@ -36,7 +37,8 @@ type Error struct {
 	Data    *ErrorData `json:"data,omitempty"`
 }
 
-// ErrorData says what kind of error it is, for programs. Details are what many agents have beside a message that says nothing.
+// ErrorData says what kind of error it is, for programs. Details are what many agents have beside a
+// message that says nothing.
 type ErrorData struct {
 	Kind    string `json:"kind,omitempty"`
 	Details string `json:"details,omitempty"`
@@ -63,9 +65,10 @@ func NoMethod(method string) func() (any, error) {
 	return func() (any, error) { return nil, &Error{Code: CodeNoMethod, Message: "there is no method " + method} }
 }
 
-// Handler is told what the other side says of its own accord. Its methods are called in the order of the messages, and before
-// an answer that follows them is taken; the work that Request returns is done on a goroutine of its own. So a turn is known as
-// soon as its prompt was read, and a cancel that follows finds it.
+// Handler is told what the other side says of its own accord. Its methods are called in the order
+// of the messages, and before an answer that follows them is taken; the work that Request returns
+// is done on a goroutine of its own. So a turn is known as soon as its prompt was read, and a
+// cancel that follows finds it.
 type Handler interface {
 	Request(ctx context.Context, method string, params json.RawMessage) (work func() (any, error))
 	Notification(method string, params json.RawMessage)

@@ -28,7 +28,8 @@ func (l *listener) Notification(string, json.RawMessage) { l.notifications.Add(1
 
 func (l *listener) Noise(string) { l.noise.Add(1) }
 
-// Whatever the other side says, each line is a message, an answer or noise; a call gets an answer or the end; and nothing hangs.
+// Whatever the other side says, each line is a message, an answer or noise; a call gets an answer
+// or the end; and nothing hangs.
 func FuzzLines(f *testing.F) {
 	for _, seed := range []string{
 		"", "\n\n", "hello\n", "{}\n", "null\n", "[1,2]\n", `{"jsonrpc":"2.0","id":1,"result":{}}` + "\n",

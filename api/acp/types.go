@@ -20,14 +20,16 @@ const Version = 1
 
 // Keys of _meta that are Parley's own.
 const (
-	// MetaExactReplay, in the capabilities: what session/load tells is what was told before, update for update.
+	// MetaExactReplay, in the capabilities: what session/load tells is what was told before, update
+	// for update.
 	MetaExactReplay = "parley.dev/exactReplay"
 	// MetaSeq numbers the updates of a session from 1, without gaps, live and told again alike.
 	MetaSeq = "parley.dev/seq"
-	// MetaPartial marks a piece of a message that is still being written. It has no number and is not told again.
+	// MetaPartial marks a piece of a message that is still being written. It has no number and is
+	// not told again.
 	MetaPartial = "parley.dev/partial"
-	// MetaTurn, in a prompt, names the turn. A turn that the session knows is gone on with, or its end is told again; it is not
-	// begun anew.
+	// MetaTurn, in a prompt, names the turn. A turn that the session knows is gone on with, or its
+	// end is told again; it is not begun anew.
 	MetaTurn = "parley.dev/turn"
 	// MetaReplays, in the capabilities: a recorded session is done again.
 	MetaReplays = "parley.dev/replays"
@@ -45,7 +47,8 @@ type InitializeParams struct {
 	ClientInfo         Info           `json:"clientInfo"`
 }
 
-// InitializeResult says what the agent is and can do. How it wants to be authenticated is not read: agents have no keys here.
+// InitializeResult says what the agent is and can do. How it wants to be authenticated is not read:
+// agents have no keys here.
 type InitializeResult struct {
 	ProtocolVersion   int               `json:"protocolVersion"`
 	AgentCapabilities AgentCapabilities `json:"agentCapabilities"`
@@ -112,7 +115,8 @@ type SessionParams struct {
 	MCPServers []MCPServer `json:"mcpServers"`
 }
 
-// MCPServer is a tool server to connect to. Without a type it is one to be started, which is not used here.
+// MCPServer is a tool server to connect to. Without a type it is one to be started, which is not
+// used here.
 type MCPServer struct {
 	Type    string   `json:"type"`
 	Name    string   `json:"name"`

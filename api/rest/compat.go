@@ -51,7 +51,8 @@ func decodeText(body []byte, name string, check func(*object, Location, string))
 	return value, d.details
 }
 
-// SecretRequest is the body of POST and PUT /api/secrets. A PUT changes the name and the description only.
+// SecretRequest is the body of POST and PUT /api/secrets. A PUT changes the name and the
+// description only.
 type SecretRequest struct {
 	Name        string  `json:"name"`
 	Value       *string `json:"value,omitempty"`
@@ -74,7 +75,8 @@ func DecodeSecret(body []byte, needsValue bool) (*SecretRequest, []Detail) {
 	return r, d.details
 }
 
-// DecodeProviders reads the body of POST /api/add-git-providers: the tokens as a settings request would have them.
+// DecodeProviders reads the body of POST /api/add-git-providers: the tokens as a settings request
+// would have them.
 func DecodeProviders(body []byte) (map[string]*ProviderToken, []Detail) {
 	fields, details := DecodeBody(body)
 	if len(details) > 0 {

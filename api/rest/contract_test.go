@@ -61,7 +61,8 @@ func TestTheDocumentHasTheFieldsOfTheTypes(t *testing.T) {
 	}
 }
 
-// The table says where each setting is stored and what its default is; the schema of the kind has both.
+// The table says where each setting is stored and what its default is; the schema of the kind has
+// both.
 func TestTheTableFitsTheKind(t *testing.T) {
 	data, err := os.ReadFile(testenv.Path("config", "crd", "bases", "parley.dev_usersettings.yaml"))
 	if err != nil {

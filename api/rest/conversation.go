@@ -2,8 +2,8 @@ package rest
 
 import "time"
 
-// ConversationRequest is the body of POST /api/conversations. Null is the same as left out. The tag spec names the field of
-// ConversationSpec.
+// ConversationRequest is the body of POST /api/conversations. Null is the same as left out. The tag
+// spec names the field of ConversationSpec.
 type ConversationRequest struct {
 	Repository               *string           `json:"repository,omitempty" spec:"repository"`
 	GitProvider              *string           `json:"git_provider,omitempty" spec:"gitProvider"`
@@ -56,8 +56,8 @@ const (
 	RuntimeReady     = "STATUS$READY"
 )
 
-// Conversation is what GET tells of one. Status is what clients of the existing service read; conversation_status
-// is the same under the name that the answer to a creation has.
+// Conversation is what GET tells of one. Status is what clients of the existing service read;
+// conversation_status is the same under the name that the answer to a creation has.
 type Conversation struct {
 	ConversationID     string  `json:"conversation_id"`
 	Title              string  `json:"title"`
@@ -71,11 +71,13 @@ type Conversation struct {
 	Trigger            string  `json:"trigger"`
 	// RuntimeStatus is how far the session is, as clients of the existing service show it.
 	RuntimeStatus *string `json:"runtime_status"`
-	// NumConnections, SessionAPIKey and PRNumber are there for clients that read them, and always say nothing.
+	// NumConnections, SessionAPIKey and PRNumber are there for clients that read them, and always
+	// say nothing.
 	NumConnections int     `json:"num_connections"`
 	SessionAPIKey  *string `json:"session_api_key"`
 	PRNumber       []int64 `json:"pr_number"`
-	// URL is always null: clients send everything to the host that it names, and a session has none that they can reach.
+	// URL is always null: clients send everything to the host that it names, and a session has none
+	// that they can reach.
 	URL           *string   `json:"url"`
 	CreatedAt     time.Time `json:"created_at"`
 	LastUpdatedAt time.Time `json:"last_updated_at"`

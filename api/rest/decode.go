@@ -13,7 +13,8 @@ import (
 // maxItems is how many entries of a list or an object are looked at. The schema allows fewer.
 const maxItems = 1000
 
-// decoder collects all that is wrong with a request. Types and messages are those of the existing service.
+// decoder collects all that is wrong with a request. Types and messages are those of the existing
+// service.
 type decoder struct{ details []Detail }
 
 func (d *decoder) fail(loc Location, kind, msg string) {
@@ -137,8 +138,8 @@ func textOrNothing(o *object, name string) *string {
 	return value
 }
 
-// maxKey is the longest key that is stored: a session gets each in a variable of its environment, and the kernel takes 128 KiB
-// for one with its name.
+// maxKey is the longest key that is stored: a session gets each in a variable of its environment,
+// and the kernel takes 128 KiB for one with its name.
 const maxKey = 100 << 10
 
 // keyText refuses a key that no session could get.
@@ -282,7 +283,8 @@ func sign(number float64) float64 {
 	return 1
 }
 
-// items of a list. One that is too long is not read to its end: each entry costs many times its length.
+// items of a list. One that is too long is not read to its end: each entry costs many times its
+// length.
 func items(d *decoder, loc Location, raw json.RawMessage) (items []json.RawMessage, ok bool) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	if start, err := decoder.Token(); err != nil || start != json.Delim('[') {

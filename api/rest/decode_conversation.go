@@ -12,7 +12,8 @@ var ConversationID = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?$`)
 // maxReplay is what a ConfigMap has room for.
 const maxReplay = 1 << 20
 
-// DecodeConversation knows every field: what it does not know the client would believe to have been heard.
+// DecodeConversation knows every field: what it does not know the client would believe to have been
+// heard.
 func DecodeConversation(fields Body) (*ConversationRequest, []Detail) {
 	d := &decoder{}
 	o := d.body(fields)

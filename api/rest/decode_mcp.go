@@ -34,7 +34,8 @@ func (m mcpDecoder) config(d *decoder, loc Location, raw json.RawMessage) (MCPCo
 	return config, true
 }
 
-// forbidRepetition is about lists in which each entry has a name of its own. Server-side apply has no answer to one that repeats.
+// forbidRepetition is about lists in which each entry has a name of its own. Server-side apply has
+// no answer to one that repeats.
 func forbidRepetition[T any](o *object, list string, entries []T, name func(T) string) {
 	seen := map[string]bool{}
 	for i, entry := range entries {
@@ -97,8 +98,8 @@ func arguments(d *decoder, loc Location, raw json.RawMessage) ([]string, bool) {
 	return words, ok
 }
 
-// splitWords takes a line apart as a shell does, quotes and backslashes only: a variable or a pattern stays as it is,
-// for nobody here could tell what it stands for.
+// splitWords takes a line apart as a shell does, quotes and backslashes only: a variable or a
+// pattern stays as it is, for nobody here could tell what it stands for.
 func splitWords(line string) (words []string, ok bool) {
 	var word strings.Builder
 	var quote rune

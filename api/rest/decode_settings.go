@@ -9,7 +9,8 @@ import (
 // gitProviders are the providers that a token may be for.
 var gitProviders = []string{"github", "gitlab", "bitbucket", "enterprise_sso"}
 
-// DecodeSettings ignores fields that it does not know: clients send back what they were shown, and more.
+// DecodeSettings ignores fields that it does not know: clients send back what they were shown, and
+// more.
 func DecodeSettings(fields Body) (*Settings, []Detail) {
 	settings := &Settings{}
 	return settings, DecodeTable(fields, settings)

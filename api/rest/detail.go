@@ -20,11 +20,12 @@ type Invalid struct {
 	Detail []Detail `json:"detail"`
 }
 
-// MaxDetails is how much an answer complains about: a person fixes no more at once, and an answer must not be many times as
-// large as its request.
+// MaxDetails is how much an answer complains about: a person fixes no more at once, and an answer
+// must not be many times as large as its request.
 const MaxDetails = 100
 
-// Location is the path to a value in a request: names and positions, beginning with where it stands, such as body.
+// Location is the path to a value in a request: names and positions, beginning with where it
+// stands, such as body.
 type Location []any
 
 // At is one step further.
@@ -33,7 +34,8 @@ func (l Location) At(step any) Location { return append(slices.Clip(slices.Clone
 // plainName is what a field or variable is called, and hardly what a key looks like.
 var plainName = regexp.MustCompile(`^[A-Za-z][A-Za-z_]{0,39}$`)
 
-// Named adds a name that the client chose, unless it might be a value that was put in the wrong place.
+// Named adds a name that the client chose, unless it might be a value that was put in the wrong
+// place.
 func (l Location) Named(name string) Location {
 	if !plainName.MatchString(name) {
 		return l

@@ -25,7 +25,8 @@ func (f Field[T]) IsZero() bool { return !f.Present }
 // MarshalJSON writes the value, or null.
 func (f Field[T]) MarshalJSON() ([]byte, error) { return json.Marshal(f.Value) }
 
-// UnmarshalJSON reads a value or null, as a client does. What a server is sent it decodes with all that may be wrong.
+// UnmarshalJSON reads a value or null, as a client does. What a server is sent it decodes with all
+// that may be wrong.
 func (f *Field[T]) UnmarshalJSON(data []byte) error {
 	*f = Field[T]{Present: true}
 	return json.Unmarshal(data, &f.Value)
@@ -57,13 +58,15 @@ func (f *Field[T]) Shown(stored any) any {
 	return stored
 }
 
-// Key is a write-only value of a request. Clients never see keys and echo null for them, so that null keeps.
+// Key is a write-only value of a request. Clients never see keys and echo null for them, so that
+// null keeps.
 type Key struct{ Field[string] }
 
 // NewKey is a key to be stored; an empty one removes the stored key.
 func NewKey(value string) Key { return Key{Set(value)} }
 
-// masked is what the existing service's models print for a secret. A client that echoes it means the stored one.
+// masked is what the existing service's models print for a secret. A client that echoes it means
+// the stored one.
 const masked = "**********"
 
 // IsSet says that the request brings a new key.

@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// MaxImage is the largest image in a data URL, decoded: the values of a ConfigMap may have this many bytes in all.
+	// MaxImage is the largest image in a data URL, decoded: the values of a ConfigMap may have this
+	// many bytes in all.
 	MaxImage = 1 << 20
 	// maxImageURL is the longest address of an image, as the schema says.
 	maxImageURL = 16384
@@ -19,7 +20,8 @@ const (
 	TypeTooLarge = "bytes_too_long"
 )
 
-// Image of a request: the URL of one, or the image itself. In JSON it is a string, and the image itself a data URL.
+// Image of a request: the URL of one, or the image itself. In JSON it is a string, and the image
+// itself a data URL.
 type Image struct {
 	// URL is empty where Data is the image.
 	URL string
@@ -36,7 +38,8 @@ func (i Image) MarshalJSON() ([]byte, error) {
 	return json.Marshal("data:" + i.MediaType + ";base64," + base64.StdEncoding.EncodeToString(i.Data))
 }
 
-// UnmarshalJSON reads a string, as a client does. What a server is sent it decodes with all that may be wrong.
+// UnmarshalJSON reads a string, as a client does. What a server is sent it decodes with all that
+// may be wrong.
 func (i *Image) UnmarshalJSON(data []byte) error {
 	var text string
 	if err := json.Unmarshal(data, &text); err != nil {
@@ -66,7 +69,8 @@ func image(d *decoder, loc Location, raw json.RawMessage) (Image, bool) {
 // imageType is a media type as the kind takes it.
 var imageType = regexp.MustCompile(`^image/[a-z0-9][-+.a-z0-9]{0,57}$`)
 
-// parseImage decodes a data URL. Of any other only the length is looked at here; the API server judges the rest.
+// parseImage decodes a data URL. Of any other only the length is looked at here; the API server
+// judges the rest.
 func parseImage(text string) (Image, *Detail) {
 	scheme, rest, _ := strings.Cut(text, ":")
 	if !strings.EqualFold(scheme, "data") {
@@ -76,7 +80,8 @@ func parseImage(text string) (Image, *Detail) {
 		return Image{URL: text}, nil
 	}
 	header, content, _ := strings.Cut(rest, ",")
-	// Of the parameters only the last one says how to read the content; a charset matters to no image.
+	// Of the parameters only the last one says how to read the content; a charset matters to no
+	// image.
 	mediaType, parameters, _ := strings.Cut(strings.ToLower(header), ";")
 	mediaType = strings.TrimSpace(mediaType)
 	if !imageType.MatchString(mediaType) {
@@ -95,8 +100,8 @@ func parseImage(text string) (Image, *Detail) {
 	return Image{MediaType: mediaType, Data: data}, nil
 }
 
-// decodeContent reads what stands after the comma as browsers do: percent-encoded also where it is base64, whose padding may be
-// left out.
+// decodeContent reads what stands after the comma as browsers do: percent-encoded also where it is
+// base64, whose padding may be left out.
 func decodeContent(content string, isBase64 bool) ([]byte, error) {
 	if strings.Contains(content, "%") {
 		unescaped, err := url.PathUnescape(content)

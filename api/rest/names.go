@@ -8,10 +8,12 @@ import (
 	"strings"
 )
 
-// EntryNames tells what a request calls an entry of one of the kinds' lists that is an object in the request.
+// EntryNames tells what a request calls an entry of one of the kinds' lists that is an object in
+// the request.
 type EntryNames func(list string, index int) string
 
-// LocationOf is where a request has what stands at this path of an object, such as spec.mcpConfig.sseServers[0].url.
+// LocationOf is where a request has what stands at this path of an object, such as
+// spec.mcpConfig.sseServers[0].url.
 func LocationOf(path string, names EntryNames) Location {
 	loc := Location{"body"}
 	if path == "metadata.name" || path == "" || path == "<nil>" {

@@ -2,13 +2,16 @@ package rest
 
 import "encoding/json"
 
-// Settings is the body of POST /api/settings, and the table of all settings, one a line: what HTTP calls it (json), the field
-// of UserSettingsSpec where it is stored (spec), and what it is if nobody has set it (default). Its kind is its type: a Key is
-// kept in a Secret, UserSecrets are merged entry by entry, MCPConfig replaces what is stored, and all others are plain.
-// Decoding, storing, showing, who owns a field and what an error calls it follow from here. A new key also needs the name of its
-// Secret in api/v1alpha1/kept.go and in the policy: who may write which Secrets is not widened by the way.
+// Settings is the body of POST /api/settings, and the table of all settings, one a line: what HTTP
+// calls it (json), the field of UserSettingsSpec where it is stored (spec), and what it is if
+// nobody has set it (default). Its kind is its type: a Key is kept in a Secret, UserSecrets are
+// merged entry by entry, MCPConfig replaces what is stored, and all others are plain. Decoding,
+// storing, showing, who owns a field and what an error calls it follow from here. A new key also
+// needs the name of its Secret in api/v1alpha1/kept.go and in the policy: who may write which
+// Secrets is not widened by the way.
 //
-// What a request leaves out keeps its stored value, null clears a plain field to its default and keeps a key.
+// What a request leaves out keeps its stored value, null clears a plain field to its default and
+// keeps a key.
 type Settings struct {
 	Language                     Field[string]      `json:"language,omitzero" spec:"language"`
 	Agent                        Field[string]      `json:"agent,omitzero" spec:"agent"`
@@ -38,7 +41,8 @@ type Settings struct {
 	GitUserEmail     Field[string]      `json:"git_user_email,omitzero" spec:"gitUserEmail"`
 }
 
-// UserSecrets is the value of secrets_store. An entry that is left out is kept, one that is null is removed.
+// UserSecrets is the value of secrets_store. An entry that is left out is kept, one that is null is
+// removed.
 type UserSecrets struct {
 	ProviderTokens map[string]*ProviderToken `json:"provider_tokens,omitempty" spec:"providerTokens"`
 	CustomSecrets  map[string]*CustomSecret  `json:"custom_secrets,omitempty" spec:"customSecrets"`
@@ -51,13 +55,15 @@ type ProviderToken struct {
 	Host   Field[string] `json:"host,omitzero" spec:"host"`
 }
 
-// CustomSecret is a secret of the user for the agent's environment. An empty secret keeps the stored one.
+// CustomSecret is a secret of the user for the agent's environment. An empty secret keeps the
+// stored one.
 type CustomSecret struct {
 	Secret      Key           `json:"secret,omitzero" spec:"secretRef"`
 	Description Field[string] `json:"description,omitzero" spec:"description"`
 }
 
-// MCPConfig lists tool servers. In settings it replaces the stored lists; keys that it does not name are kept.
+// MCPConfig lists tool servers. In settings it replaces the stored lists; keys that it does not
+// name are kept.
 type MCPConfig struct {
 	SSEServers   []MCPRemoteServer `json:"sse_servers" spec:"sseServers"`
 	StdioServers []MCPStdioServer  `json:"stdio_servers" spec:"stdioServers"`
@@ -72,8 +78,8 @@ type MCPRemoteServer struct {
 	APIKeySet *bool `json:"api_key_set,omitempty"`
 }
 
-// MCPStdioServer is a tool server run as a process in the session. The values of its environment are kept like keys, since
-// nothing tells whether they are.
+// MCPStdioServer is a tool server run as a process in the session. The values of its environment
+// are kept like keys, since nothing tells whether they are.
 type MCPStdioServer struct {
 	Name    string         `json:"name" spec:"name"`
 	Command string         `json:"command" spec:"command"`
@@ -81,8 +87,8 @@ type MCPStdioServer struct {
 	Env     map[string]Key `json:"env" spec:"env"`
 }
 
-// StoredSettings is the answer to GET /api/settings. Keys are always null; the fields that end in _set say which are there.
-// It can be posted back as it is and changes nothing.
+// StoredSettings is the answer to GET /api/settings. Keys are always null; the fields that end in
+// _set say which are there. It can be posted back as it is and changes nothing.
 type StoredSettings struct {
 	Settings
 	LLMAPIKeySet     bool `json:"llm_api_key_set"`

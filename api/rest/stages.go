@@ -8,8 +8,9 @@ import (
 // maxRounds bounds how often a bad request is tried again: types, schema, rules, webhook.
 const maxRounds = 4
 
-// AllDetails finds all that is wrong with a request, given what was found first. It is checked in stages, and a stage is not
-// reached while the one before it complains, so what was complained about is left out and the rest is checked again.
+// AllDetails finds all that is wrong with a request, given what was found first. It is checked in
+// stages, and a stage is not reached while the one before it complains, so what was complained
+// about is left out and the rest is checked again.
 func AllDetails(fields Body, details []Detail, check func(Body) []Detail) []Detail {
 	all, found := details, details
 	for range maxRounds {

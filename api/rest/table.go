@@ -44,7 +44,8 @@ func jsonName(field reflect.StructField) string {
 	return name
 }
 
-// requestNames are what requests call the fields of the kinds, from the tags of all types that a request is made of.
+// requestNames are what requests call the fields of the kinds, from the tags of all types that a
+// request is made of.
 var requestNames = namesIn(map[string]string{}, reflect.TypeFor[Settings](), reflect.TypeFor[ConversationRequest]())
 
 func namesIn(names map[string]string, types ...reflect.Type) map[string]string {

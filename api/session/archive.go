@@ -18,7 +18,8 @@ const (
 	MaxChanges = 10000
 )
 
-// Paths under which the archive takes what a session leaves, after /sessions/ and the Conversation's UID.
+// Paths under which the archive takes what a session leaves, after /sessions/ and the
+// Conversation's UID.
 const (
 	ArchiveRoot   = "/sessions/"
 	ArchiveEvents = "/events"
@@ -33,10 +34,11 @@ const (
 	ArchiveFrom = "from"
 	// ArchiveJournal tells journals apart: one that began anew has other events under the same ids.
 	ArchiveJournal = "journal"
-	// ArchivePrevious is the name of the event before a segment. It must be the last that is kept, so that two journals are never mixed.
+	// ArchivePrevious is the name of the event before a segment. It must be the last that is kept,
+	// so that two journals are never mixed.
 	ArchivePrevious = "previous"
-	// ArchiveAttempt is the attempt of the session that asks. One that was taken for dead may still hand something over when another
-	// has taken its place: the later one has the archive.
+	// ArchiveAttempt is the attempt of the session that asks. One that was taken for dead may still
+	// hand something over when another has taken its place: the later one has the archive.
 	ArchiveAttempt = "attempt"
 	// ArchiveEarlier is the number of a journal that was put aside; 1 is the last of them.
 	ArchiveEarlier = "earlier"
@@ -48,7 +50,8 @@ func JournalName(first []byte) string {
 	return hex.EncodeToString(sum[:12])
 }
 
-// ArchivePosition is what the archive answers: the id of the event that it wants next, and what it has.
+// ArchivePosition is what the archive answers: the id of the event that it wants next, and what it
+// has.
 type ArchivePosition struct {
 	Next    int    `json:"next"`
 	Journal string `json:"journal,omitempty"`
@@ -58,7 +61,8 @@ type ArchivePosition struct {
 
 // Ending is what a session leaves at its end besides its events.
 type Ending struct {
-	// Changes to the repository, and the files before and now as far as there is room; Patch is the whole difference as text.
+	// Changes to the repository, and the files before and now as far as there is room; Patch is the
+	// whole difference as text.
 	Changes FileChanges `json:"changes"`
 	Patch   string      `json:"patch,omitempty"`
 	// Repository says whether there is one.
@@ -70,8 +74,8 @@ type Ending struct {
 	Cost         string `json:"cost,omitempty"`
 }
 
-// FileChanges are those that a session lists, of which at most MaxChanges are read: a small text can list so many that who reads
-// them all has no memory left.
+// FileChanges are those that a session lists, of which at most MaxChanges are read: a small text
+// can list so many that who reads them all has no memory left.
 type FileChanges []FileChange
 
 // UnmarshalJSON reads a list.

@@ -16,40 +16,43 @@ type Protocol string
 const (
 	// ProtocolACP is the Agent Client Protocol, on the agent's standard input and output.
 	ProtocolACP Protocol = "acp"
-	// ProtocolCommand is a program that reads one message from its standard input and exits when it is done. It is the
-	// protocol where none is named.
+	// ProtocolCommand is a program that reads one message from its standard input and exits when it
+	// is done. It is the protocol where none is named.
 	ProtocolCommand Protocol = "command"
 )
 
-// Agent is an entry of the operator's agent catalogue: a program that works on a session's messages.
+// Agent is an entry of the operator's agent catalogue: a program that works on a session's
+// messages.
 type Agent struct {
 	Name string `json:"name,omitempty"`
 	// Protocol that it speaks.
 	Protocol Protocol `json:"protocol,omitempty"`
-	// Confirms says that it asks before each action that changes something, when it is told to. An agent that does not is
-	// refused in confirmation mode.
+	// Confirms says that it asks before each action that changes something, when it is told to. An
+	// agent that does not is refused in confirmation mode.
 	Confirms bool `json:"confirms,omitempty"`
-	// Forgets says that it cannot go on with its session once it was started anew, whatever it says itself. It is given a new
-	// one then, and told what happened.
+	// Forgets says that it cannot go on with its session once it was started anew, whatever it says
+	// itself. It is given a new one then, and told what happened.
 	Forgets bool `json:"forgets,omitempty"`
-	// Command of the agent. Each argument is a template of an AgentInput; one that renders to nothing is left out.
+	// Command of the agent. Each argument is a template of an AgentInput; one that renders to
+	// nothing is left out.
 	Command []string `json:"command,omitempty"`
-	// Env of the agent, beside what every agent gets. The values are templates in the same way, and may take the value of
-	// a variable that the agent gets anyway: {{env "LLM_API_KEY"}}.
+	// Env of the agent, beside what every agent gets. The values are templates in the same way, and
+	// may take the value of a variable that the agent gets anyway: {{env "LLM_API_KEY"}}.
 	Env map[string]string `json:"env,omitempty"`
 	// Image that sessions of this agent run in, where the settings name none.
 	Image string `json:"image,omitempty"`
 }
 
-// DefaultAgent is the one of settings that name none, if the catalogue has it. It is the name that clients of the existing
-// service always send.
+// DefaultAgent is the one of settings that name none, if the catalogue has it. It is the name that
+// clients of the existing service always send.
 const DefaultAgent = "CodeActAgent"
 
 // Catalogue holds agents by their names.
 type Catalogue map[string]Agent
 
-// ParseCatalogue reads the data of the catalogue's ConfigMap: each key is the name of an agent, each value an
-// Agent as YAML or JSON. It refuses what could not run: unknown fields, and templates that do not render.
+// ParseCatalogue reads the data of the catalogue's ConfigMap: each key is the name of an agent,
+// each value an Agent as YAML or JSON. It refuses what could not run: unknown fields, and templates
+// that do not render.
 func ParseCatalogue(data map[string]string) (Catalogue, error) {
 	catalogue := make(Catalogue, len(data))
 	var errs []error

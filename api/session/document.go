@@ -31,25 +31,28 @@ const (
 	Port = 8080
 	// AlivePath answers as soon as the runtime runs.
 	AlivePath = "/alive"
-	// ReadyPath answers once the workspace is prepared, the tools are served and the agent is started.
+	// ReadyPath answers once the workspace is prepared, the tools are served and the agent is
+	// started.
 	ReadyPath = "/ready"
-	// AwaitReadyPath is the same for who would rather wait than ask again: it answers once the session is ready, or after seconds.
+	// AwaitReadyPath is the same for who would rather wait than ask again: it answers once the
+	// session is ready, or after seconds.
 	AwaitReadyPath = ReadyPath + "?wait"
 	// StatusPath answers with a Status. It asks for the session's key.
 	StatusPath = "/status"
-	// EventsPath serves the journal by range, to the session's key or a token, and takes what the user sends, with a token of
-	// the facade only. StreamPath serves it as Server-Sent Events.
+	// EventsPath serves the journal by range, to the session's key or a token, and takes what the
+	// user sends, with a token of the facade only. StreamPath serves it as Server-Sent Events.
 	EventsPath = "/events"
 	StreamPath = "/events/stream"
 	// TokenHeader holds a token of the facade.
 	TokenHeader = "X-Parley-Token"
-	// ToolsPath serves the tools of all tool servers over streamable HTTP. It asks for the session's key; on the loopback
-	// address that the agent is told it does not.
+	// ToolsPath serves the tools of all tool servers over streamable HTTP. It asks for the
+	// session's key; on the loopback address that the agent is told it does not.
 	ToolsPath = "/mcp"
 )
 
-// Keys of the session Secret. The document is a file in Dir; each of the others comes to the session's first process in the
-// variable that SecretVariable names: a file could be read by the agent, which is the same user.
+// Keys of the session Secret. The document is a file in Dir; each of the others comes to the
+// session's first process in the variable that SecretVariable names: a file could be read by the
+// agent, which is the same user.
 const (
 	DocumentFile      = "session.json"
 	KeyFile           = "session-key"
@@ -64,9 +67,11 @@ const (
 const (
 	// SecretVariables are what the names of variables with secrets begin with.
 	SecretVariables = "PARLEY_SECRET_"
-	// MaxSecret is the longest secret that a session can get. The kernel takes 128 KiB for a variable with its name.
+	// MaxSecret is the longest secret that a session can get. The kernel takes 128 KiB for a
+	// variable with its name.
 	MaxSecret = 100 << 10
-	// PlaceholderKey is what an agent has for the model's key: the session adds the right one to its calls.
+	// PlaceholderKey is what an agent has for the model's key: the session adds the right one to
+	// its calls.
 	PlaceholderKey = "sk-parley-placeholder"
 )
 
@@ -75,23 +80,23 @@ func SecretVariable(key string) string {
 	return SecretVariables + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(key))
 }
 
-// Document tells a session what it is to do. It holds no secret value: fields that end in File name the
-// key of the session Secret that does.
+// Document tells a session what it is to do. It holds no secret value: fields that end in File name
+// the key of the session Secret that does.
 type Document struct {
 	// Conversation and Namespace name the object that this session is of.
 	Conversation string `json:"conversation"`
 	Namespace    string `json:"namespace"`
 
-	// UID of that object. PublicKey, an Ed25519 one, tells tokens of the facade, which alone may send messages and
-	// confirm actions.
+	// UID of that object. PublicKey, an Ed25519 one, tells tokens of the facade, which alone may
+	// send messages and confirm actions.
 	UID       string `json:"uid,omitempty"`
 	PublicKey []byte `json:"publicKey,omitempty"`
 
 	// Settings of the user as they were when the session started.
 	Settings v1alpha1.UserSettingsSpec `json:"settings"`
 
-	// Agent that works on the first message: the catalogue's entry of the name in the settings. Without one, or
-	// where it has no command, the session serves its workspace and tools.
+	// Agent that works on the first message: the catalogue's entry of the name in the settings.
+	// Without one, or where it has no command, the session serves its workspace and tools.
 	Agent *Agent `json:"agent,omitempty"`
 
 	// Repository to clone, if any.
@@ -117,7 +122,8 @@ type Document struct {
 	ToolServers   ToolServers    `json:"toolServers,omitzero"`
 	CustomSecrets []CustomSecret `json:"customSecrets,omitempty"`
 
-	// CABundle are certificates of authorities, as PEM, that the session trusts beside those of its image.
+	// CABundle are certificates of authorities, as PEM, that the session trusts beside those of its
+	// image.
 	CABundle string `json:"caBundle,omitempty"`
 
 	// ArchiveURL is where the session hands over what it leaves; empty where nothing is kept.
@@ -128,12 +134,13 @@ type Document struct {
 
 	// IdleTimeout after which the session ends itself; zero means never.
 	IdleTimeout metav1.Duration `json:"idleTimeout"`
-	// StartDeadline by which the session must be running, counted by the operator from before its pod was there; zero means
-	// DefaultStartDeadline.
+	// StartDeadline by which the session must be running, counted by the operator from before its
+	// pod was there; zero means DefaultStartDeadline.
 	StartDeadline metav1.Duration `json:"startDeadline"`
 }
 
-// HasWork says whether there is something for an agent to do: a message, images, instructions, or a replay.
+// HasWork says whether there is something for an agent to do: a message, images, instructions, or a
+// replay.
 func (d *Document) HasWork() bool {
 	return d.FirstMessage != "" || len(d.Images) > 0 || d.Instructions != "" || d.Replay
 }

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Event is one thing that happened in a session: something that was done or is to be done (an action), or what came of
-// it (an observation). Clients of the existing service know this form; it is that of the journal, of the trajectory and
-// of a replay.
+// Event is one thing that happened in a session: something that was done or is to be done (an
+// action), or what came of it (an observation). Clients of the existing service know this form; it
+// is that of the journal, of the trajectory and of a replay.
 type Event struct {
 	// ID counts from 0, without gaps.
 	ID        int    `json:"id"`

@@ -24,7 +24,8 @@ type Usage struct {
 // MaxPatch is how many bytes of the whole difference are told.
 const MaxPatch = 5 << 20
 
-// File of the workspace. These names, as those below, are what clients of the existing service know.
+// File of the workspace. These names, as those below, are what clients of the existing service
+// know.
 type File struct {
 	Code string `json:"code"`
 }

@@ -7,7 +7,8 @@ const (
 	GitBranchesPath     = "/git-host/branches"
 )
 
-// GitUser is who the token is of. These names, as those below, are what clients of the existing service know.
+// GitUser is who the token is of. These names, as those below, are what clients of the existing
+// service know.
 type GitUser struct {
 	ID        string  `json:"id"`
 	Login     string  `json:"login"`

@@ -31,7 +31,8 @@ func Images(spec *v1alpha1.ConversationSpec) []Image {
 
 var plainSubtype = regexp.MustCompile(`^[a-z0-9]+$`)
 
-// ImageName is the name of the file of an image in a ConfigMap: its position, and the ending from which many programs tell what is in it.
+// ImageName is the name of the file of an image in a ConfigMap: its position, and the ending from
+// which many programs tell what is in it.
 func ImageName(at int, mediaType string) string {
 	subtype := strings.TrimPrefix(mediaType, "image/")
 	switch {

@@ -13,11 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// Models are what is known of models, by their names: provider/model, or the model alone where it costs the same everywhere.
+// Models are what is known of models, by their names: provider/model, or the model alone where it
+// costs the same everywhere.
 type Models map[string]Model
 
-// Model is what one model costs, in US dollars for a million tokens, and how much it can take in. What is not set is not
-// known; cached tokens then cost as much as others.
+// Model is what one model costs, in US dollars for a million tokens, and how much it can take in.
+// What is not set is not known; cached tokens then cost as much as others.
 type Model struct {
 	Input      Decimal `json:"input,omitempty"`
 	Output     Decimal `json:"output,omitempty"`
@@ -48,8 +49,9 @@ func (d *Decimal) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// ParseModels reads the data of the ConfigMap with models: each value is YAML or JSON with a Model for each name. The keys
-// only divide them. It returns the entries that are right, and what is wrong with the others.
+// ParseModels reads the data of the ConfigMap with models: each value is YAML or JSON with a Model
+// for each name. The keys only divide them. It returns the entries that are right, and what is
+// wrong with the others.
 func ParseModels(data map[string]string) (Models, error) {
 	models := Models{}
 	var errs []error

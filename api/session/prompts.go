@@ -19,8 +19,8 @@ var providers = map[v1alpha1.GitProvider]provider{
 // TokenVariable is the environment variable under which tools look for a provider's token.
 func TokenVariable(p v1alpha1.GitProvider) string { return providers[p].tokenVariable }
 
-// FirstMessage is what the agent is told first: the prompt of the task or microagent that was asked for,
-// then the user's own message.
+// FirstMessage is what the agent is told first: the prompt of the task or microagent that was asked
+// for, then the user's own message.
 func FirstMessage(spec *v1alpha1.ConversationSpec) string {
 	message := ""
 	switch {

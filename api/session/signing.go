@@ -8,11 +8,12 @@ import (
 	"fmt"
 )
 
-// SigningSecret is the Secret, in the operator's namespace, with the key that the facade's tokens are signed with. The manager
-// fills it once; the facade has it mounted.
+// SigningSecret is the Secret, in the operator's namespace, with the key that the facade's tokens
+// are signed with. The manager fills it once; the facade has it mounted.
 const SigningSecret = "parley-session-signing"
 
-// Keys of the SigningSecret, and files where it is mounted: the two halves as PEM, PKCS #8 and PKIX.
+// Keys of the SigningSecret, and files where it is mounted: the two halves as PEM, PKCS #8 and
+// PKIX.
 const (
 	SigningPrivateKey = "private"
 	SigningPublicKey  = "public"

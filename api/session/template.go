@@ -10,24 +10,27 @@ import (
 	"text/template/parse"
 )
 
-// AgentInput is what the templates of an Agent can use. What is not set renders to nothing, but what is true or false to that.
-// It holds no secret: a command line can be read by every process.
+// AgentInput is what the templates of an Agent can use. What is not set renders to nothing, but
+// what is true or false to that. It holds no secret: a command line can be read by every process.
 type AgentInput struct {
-	// MessageFile holds the first message; it is also the agent's standard input. InstructionsFile holds the
-	// instructions of the session and ReplayFile the replay, where there are any.
+	// MessageFile holds the first message; it is also the agent's standard input. InstructionsFile
+	// holds the instructions of the session and ReplayFile the replay, where there are any.
 	MessageFile, InstructionsFile, ReplayFile string
-	// Images that go with the first message, in their order, each a URL or the path of a file. ImageURLs are those of them that
-	// are URLs, ImageFiles the others.
+	// Images that go with the first message, in their order, each a URL or the path of a file.
+	// ImageURLs are those of them that are URLs, ImageFiles the others.
 	Images, ImageURLs, ImageFiles List
-	// Model such as provider/model, ModelName what follows the slash, and BaseURL where the session serves the model's API,
-	// without the version: that of OpenAI is at /v1 below it.
+	// Model such as provider/model, ModelName what follows the slash, and BaseURL where the session
+	// serves the model's API, without the version: that of OpenAI is at /v1 below it.
 	Model, ModelName, BaseURL string
-	// RouterURL serves the session's tools. MCPConfigFile says so to agents that read a file of MCP servers.
+	// RouterURL serves the session's tools. MCPConfigFile says so to agents that read a file of MCP
+	// servers.
 	RouterURL, MCPConfigFile string
-	// MaxIterations and MaxBudget (in US dollars) are the limits of a task; zero and empty mean none.
+	// MaxIterations and MaxBudget (in US dollars) are the limits of a task; zero and empty mean
+	// none.
 	MaxIterations Count
 	MaxBudget     string
-	// Workspace is the session's directory. Repository is the clone's directory in it, where there is one.
+	// Workspace is the session's directory. Repository is the clone's directory in it, where there
+	// is one.
 	Workspace, Repository string
 	// Branch that was asked for, if any.
 	Branch string
@@ -39,8 +42,8 @@ type AgentInput struct {
 	ConfirmationMode bool
 	// RateActions is set when it is to ask only before those actions that it rates as dangerous.
 	RateActions bool
-	// ContextWindow of the model in tokens; zero where it is not known. Condense is set when a history that is too long for it
-	// is to be summarised.
+	// ContextWindow of the model in tokens; zero where it is not known. Condense is set when a
+	// history that is too long for it is to be summarised.
 	ContextWindow Count
 	Condense      bool
 	// Programs is the directory of Parley's own programs.
@@ -69,7 +72,8 @@ type variables func(name string) string
 
 func noVariables(string) string { return "" }
 
-// Render fills the templates of the agent. Of env it asks the variables that an environment template names.
+// Render fills the templates of the agent. Of env it asks the variables that an environment
+// template names.
 func (a *Agent) Render(input AgentInput, env func(name string) string) (command []string, environment map[string]string, err error) {
 	for i, argument := range a.Command {
 		text, err := render(argument, nil, input)
@@ -114,8 +118,8 @@ func parseTemplate(text string, env variables) (*template.Template, error) {
 	return t.Parse(text)
 }
 
-// validateTemplate refuses a template that would fail, whatever the session: one that names an unknown field in any
-// of its branches, or does with a field what cannot be done with it.
+// validateTemplate refuses a template that would fail, whatever the session: one that names an
+// unknown field in any of its branches, or does with a field what cannot be done with it.
 func validateTemplate(text string, env variables) error {
 	parsed, err := parseTemplate(text, env)
 	if err != nil {

@@ -22,19 +22,22 @@ const (
 	maxTokens = 1_000_000_000_000
 )
 
-// Termination is why a session ended. A session that ends of its own accord writes it as JSON into its
-// termination message and exits with status 0; any other status means that it crashed and is to be restarted.
+// Termination is why a session ended. A session that ends of its own accord writes it as JSON into
+// its termination message and exits with status 0; any other status means that it crashed and is to
+// be restarted.
 type Termination struct {
-	// Reason is Idle, Completed or Failed. With another status than 0 it is OOMKilled, or there is none.
+	// Reason is Idle, Completed or Failed. With another status than 0 it is OOMKilled, or there is
+	// none.
 	Reason  string `json:"reason"`
 	Message string `json:"message,omitempty"`
 	// Result is what came of the session, where it did something.
 	Result *v1alpha1.ConversationResult `json:"result,omitempty"`
 }
 
-// ParseTermination reads the termination message of a session that exited with status 0. An image with an
-// entry point of its own may have written none, or anything: then the session completed. What it wrote is
-// not passed on, since nothing promises that it holds no secret. said is whether the session wrote why it ended.
+// ParseTermination reads the termination message of a session that exited with status 0. An image
+// with an entry point of its own may have written none, or anything: then the session completed.
+// What it wrote is not passed on, since nothing promises that it holds no secret. said is whether
+// the session wrote why it ended.
 func ParseTermination(message string) (t Termination, said bool) {
 	var written struct {
 		Termination
@@ -52,10 +55,12 @@ func ParseTermination(message string) (t Termination, said bool) {
 	return t, true
 }
 
-// OOMKilled is why a process ended that the kernel killed because memory ran out, in a kubelet's word.
+// OOMKilled is why a process ended that the kernel killed because memory ran out, in a kubelet's
+// word.
 const OOMKilled = "OOMKilled"
 
-// KilledForMemory reads the termination message of a session that exited with another status than 0.
+// KilledForMemory reads the termination message of a session that exited with another status than
+// 0.
 func KilledForMemory(message string) bool {
 	var t Termination
 	return json.Unmarshal([]byte(message), &t) == nil && t.Reason == OOMKilled
@@ -66,7 +71,8 @@ var (
 	costForm   = regexp.MustCompile(`^([0-9]{1,9})(?:(\.[0-9]{1,12})[0-9]*)?$`)
 )
 
-// bounded is a result that a status may hold: long texts are cut, and what is not valid is left out. It is nil if nothing is left.
+// bounded is a result that a status may hold: long texts are cut, and what is not valid is left
+// out. It is nil if nothing is left.
 func bounded(result *v1alpha1.ConversationResult) *v1alpha1.ConversationResult {
 	if result == nil {
 		return nil
@@ -100,7 +106,8 @@ func bounded(result *v1alpha1.ConversationResult) *v1alpha1.ConversationResult {
 	return &r
 }
 
-// printable is a text without what no terminal should be sent: control characters, and bytes that are no text.
+// printable is a text without what no terminal should be sent: control characters, and bytes that
+// are no text.
 func printable(text string) string {
 	return strings.Map(func(c rune) rune {
 		if c != '\n' && c != '\t' && (unicode.IsControl(c) || c == unicode.ReplacementChar) {
@@ -110,7 +117,8 @@ func printable(text string) string {
 	}, text)
 }
 
-// Encode is the termination message that ParseTermination reads. It is never longer than a kubelet keeps.
+// Encode is the termination message that ParseTermination reads. It is never longer than a kubelet
+// keeps.
 func (t Termination) Encode() ([]byte, error) {
 	t.Message, t.Result = cut(t.Message, maxText), bounded(t.Result)
 	for {

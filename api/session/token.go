@@ -42,7 +42,8 @@ func SignToken(key ed25519.PrivateKey, claims Claims) (string, error) {
 	return text + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(key, []byte(text))), nil
 }
 
-// VerifyToken checks that a token was signed, is for this audience and conversation, and has not expired.
+// VerifyToken checks that a token was signed, is for this audience and conversation, and has not
+// expired.
 func VerifyToken(key ed25519.PublicKey, token, audience, uid string, now time.Time) error {
 	text, signature, _ := strings.Cut(token, ".")
 	raw, err := base64.RawURLEncoding.DecodeString(signature)

@@ -13,7 +13,8 @@ import (
 	"github.com/parley-dev/parley/hack/testenv"
 )
 
-// The lifecycle is what Asked leaves out, and what the schema lets change; of every other field there is a rule.
+// The lifecycle is what Asked leaves out, and what the schema lets change; of every other field
+// there is a rule.
 func TestEveryFieldIsEitherAskedForOrLifecycle(t *testing.T) {
 	data, err := os.ReadFile(testenv.Path("config", "crd", "bases", "parley.dev_conversations.yaml"))
 	if err != nil {

@@ -2,13 +2,14 @@ package v1alpha1
 
 // Condition types of both kinds.
 const (
-	// ConditionReady is True when what was observed equals what was asked: a running session that should
-	// run, a stopped one that was suspended or has ended as it should.
+	// ConditionReady is True when what was observed equals what was asked: a running session that
+	// should run, a stopped one that was suspended or has ended as it should.
 	ConditionReady = "Ready"
-	// ConditionReconciling is True while the operator, or the cluster on its behalf, is on the way there.
-	// It is absent otherwise.
+	// ConditionReconciling is True while the operator, or the cluster on its behalf, is on the way
+	// there. It is absent otherwise.
 	ConditionReconciling = "Reconciling"
-	// ConditionStalled is True when the operator cannot get there without somebody's help. It is absent otherwise.
+	// ConditionStalled is True when the operator cannot get there without somebody's help. It is
+	// absent otherwise.
 	ConditionStalled = "Stalled"
 )
 
@@ -16,15 +17,16 @@ const (
 const (
 	// ConditionPodReady is True when the session's pod is ready.
 	ConditionPodReady = "PodReady"
-	// ConditionWorkspaceReady is False when the session has scratch space although its class gives a volume; the message names
-	// the fix. It is absent otherwise.
+	// ConditionWorkspaceReady is False when the session has scratch space although its class gives
+	// a volume; the message names the fix. It is absent otherwise.
 	ConditionWorkspaceReady = "WorkspaceReady"
-	// ConditionSettingsReady is True when the session's UserSettings exist and all that it needs of them resolves.
+	// ConditionSettingsReady is True when the session's UserSettings exist and all that it needs of
+	// them resolves.
 	ConditionSettingsReady = "SettingsReady"
 )
 
-// Condition types of UserSettings: each True when every reference of its group resolves, absent when
-// there is no such reference.
+// Condition types of UserSettings: each True when every reference of its group resolves, absent
+// when there is no such reference.
 const (
 	// ConditionSessionKeyReady is True when the session key exists and its hash is published.
 	ConditionSessionKeyReady = "SessionKeyReady"
@@ -54,7 +56,8 @@ const (
 	ReasonPullingImage = "PullingImage"
 	// ReasonPreparingWorkspace: volumes are attached, the runtime is put in.
 	ReasonPreparingWorkspace = "PreparingWorkspace"
-	// ReasonStartingRuntime: the runtime started; it clones the repository, connects the tools and starts the agent.
+	// ReasonStartingRuntime: the runtime started; it clones the repository, connects the tools and
+	// starts the agent.
 	ReasonStartingRuntime = "StartingRuntime"
 	// ReasonRestarting: the session was running, its process or pod was lost, and it starts again.
 	ReasonRestarting = "Restarting"
@@ -73,14 +76,17 @@ const (
 	ReasonCompleted = "Completed"
 	// ReasonFailed: the agent or the session failed; the message says how.
 	ReasonFailed = "Failed"
-	// ReasonLost: the session's pod is gone, and with it its workspace, after it ran. What it was asked to do may be done, half
-	// done or not done, so it is not begun again unless somebody asks for that.
+	// ReasonLost: the session's pod is gone, and with it its workspace, after it ran. What it was
+	// asked to do may be done, half done or not done, so it is not begun again unless somebody asks
+	// for that.
 	ReasonLost = "Lost"
 	// ReasonMaxDuration: the session ran for maxDuration.
 	ReasonMaxDuration = "MaxDuration"
-	// ReasonStartDeadlineExceeded: the start took longer than startDeadline; the message names the step.
+	// ReasonStartDeadlineExceeded: the start took longer than startDeadline; the message names the
+	// step.
 	ReasonStartDeadlineExceeded = "StartDeadlineExceeded"
-	// ReasonSettingsMissing: the settings did not become ready within startDeadline. When they do, the session starts.
+	// ReasonSettingsMissing: the settings did not become ready within startDeadline. When they do,
+	// the session starts.
 	ReasonSettingsMissing = "SettingsMissing"
 	// ReasonDeleted: the Conversation is being deleted.
 	ReasonDeleted = "Deleted"
@@ -92,7 +98,8 @@ const (
 	ReasonNoPod = "NoPod"
 	// ReasonClassNotFound: the SessionClass that is named does not exist.
 	ReasonClassNotFound = "ClassNotFound"
-	// ReasonNotAllowed: the SessionClass does not allow what is asked for; the message names the field.
+	// ReasonNotAllowed: the SessionClass does not allow what is asked for; the message names the
+	// field.
 	ReasonNotAllowed = "NotAllowed"
 	// ReasonNoStorageClass: the cluster has no default StorageClass to make the class's volume of.
 	ReasonNoStorageClass = "NoStorageClass"
@@ -114,7 +121,8 @@ const (
 	ReasonModelsInvalid = "ModelsInvalid"
 	// ReasonConfigMapNotFound: a ConfigMap, or its key, that is referred to does not exist.
 	ReasonConfigMapNotFound = "ConfigMapNotFound"
-	// ReasonAgentNotFound: the agent that the settings name is not in the catalogue, or its entry is not valid.
+	// ReasonAgentNotFound: the agent that the settings name is not in the catalogue, or its entry
+	// is not valid.
 	ReasonAgentNotFound = "AgentNotFound"
 	// ReasonSigningKeyUnfit: the key that the facade's tokens are signed with is not one.
 	ReasonSigningKeyUnfit = "SigningKeyUnfit"

@@ -12,7 +12,8 @@ type ConfigMapReference struct {
 	JSON bool
 }
 
-// ConfigMapReferences lists every ConfigMap that this conversation refers to: its replay and its images.
+// ConfigMapReferences lists every ConfigMap that this conversation refers to: its replay and its
+// images.
 func (c *Conversation) ConfigMapReferences() []ConfigMapReference {
 	path := field.NewPath("spec")
 	var refs []ConfigMapReference

@@ -54,16 +54,19 @@ type ConversationStatus struct {
 	// +optional
 	URL string `json:"url,omitempty"`
 
-	// PodIP is the address of the session's pod, while it is running. A name is known to resolvers only after a while.
+	// PodIP is the address of the session's pod, while it is running. A name is known to resolvers
+	// only after a while.
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	PodIP string `json:"podIP,omitempty"`
 
-	// Attempt is the number of the session's present attempt. Its pod carries it as a label. Absent means 1.
+	// Attempt is the number of the session's present attempt. Its pod carries it as a label. Absent
+	// means 1.
 	// +optional
 	Attempt int32 `json:"attempt,omitempty"`
 
-	// FirstAttempt is the one that somebody's last start began with; those after it took its place. Absent means 1.
+	// FirstAttempt is the one that somebody's last start began with; those after it took its place.
+	// Absent means 1.
 	// +optional
 	FirstAttempt int32 `json:"firstAttempt,omitempty"`
 
@@ -71,12 +74,13 @@ type ConversationStatus struct {
 	// +optional
 	RanAttempt int32 `json:"ranAttempt,omitempty"`
 
-	// Restarts of the session since somebody last started it: of its process, and of its pod, except where the cluster
-	// took the pod away to drain a node or to make room.
+	// Restarts of the session since somebody last started it: of its process, and of its pod,
+	// except where the cluster took the pod away to drain a node or to make room.
 	// +optional
 	Restarts int32 `json:"restarts,omitempty"`
 
-	// PodRestarts are the restarts of the process in the present attempt's pod, which Restarts includes.
+	// PodRestarts are the restarts of the process in the present attempt's pod, which Restarts
+	// includes.
 	// +optional
 	PodRestarts int32 `json:"podRestarts,omitempty"`
 
@@ -85,20 +89,22 @@ type ConversationStatus struct {
 	// +optional
 	LastRestart string `json:"lastRestart,omitempty"`
 
-	// RanFor is how long the session was RUNNING since somebody last started it, without the time since runningTime while it runs.
+	// RanFor is how long the session was RUNNING since somebody last started it, without the time
+	// since runningTime while it runs.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +optional
 	RanFor *metav1.Duration `json:"ranFor,omitempty"`
 
-	// Workspace is where the session's files are, as it was found at its first start: Own (the volume that the Conversation asks
-	// for), Class (the class's), or Scratch (space that goes with the pod).
+	// Workspace is where the session's files are, as it was found at its first start: Own (the
+	// volume that the Conversation asks for), Class (the class's), or Scratch (space that goes with
+	// the pod).
 	// +kubebuilder:validation:Enum=Own;Class;Scratch
 	// +optional
 	Workspace WorkspaceKind `json:"workspace,omitempty"`
 
-	// Result is what came of the session when it last ended of its own accord; absent where it did not say. It stays while the
-	// session is started again, until the next end.
+	// Result is what came of the session when it last ended of its own accord; absent where it did
+	// not say. It stays while the session is started again, until the next end.
 	// +optional
 	Result *ConversationResult `json:"result,omitempty"`
 

@@ -3,12 +3,13 @@ package v1alpha1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // ConversationSpec is what a session is asked to do, which never changes once it is created, and
-// how it lives (suspend, restartAt, idleTimeout, startDeadline, maxDuration, ttlAfterStopped), which may change at any time.
+// how it lives (suspend, restartAt, idleTimeout, startDeadline, maxDuration, ttlAfterStopped),
+// which may change at any time.
 //
 // The API server goes through all rules at each write, also of the status. There it costs twenty
 // times as much to look at a field from here as in a rule of the field's own. So that a value stays
-// is said there, and here, in one rule that a write of the status is soon through with, only that it
-// is neither added nor taken away. What goes together is looked at once: it never changes.
+// is said there, and here, in one rule that a write of the status is soon through with, only that
+// it is neither added nor taken away. What goes together is looked at once: it never changes.
 // +kubebuilder:validation:XValidation:rule="self == oldSelf || has(self.repository) == has(oldSelf.repository) && has(self.gitProvider) == has(oldSelf.gitProvider) && has(self.selectedBranch) == has(oldSelf.selectedBranch) && has(self.initialUserMsg) == has(oldSelf.initialUserMsg) && has(self.imageURLs) == has(oldSelf.imageURLs) && has(self.images) == has(oldSelf.images) && has(self.replayJSONRef) == has(oldSelf.replayJSONRef) && has(self.suggestedTask) == has(oldSelf.suggestedTask) && has(self.createMicroagent) == has(oldSelf.createMicroagent) && has(self.conversationInstructions) == has(oldSelf.conversationInstructions) && has(self.mcpConfig) == has(oldSelf.mcpConfig) && has(self.workspace) == has(oldSelf.workspace) && has(self.sessionClassName) == has(oldSelf.sessionClassName) && (has(self.oneShot) && self.oneShot) == (has(oldSelf.oneShot) && oldSelf.oneShot)",messageExpression="(has(self.repository) != has(oldSelf.repository) ? 'repository' : has(self.gitProvider) != has(oldSelf.gitProvider) ? 'gitProvider' : has(self.selectedBranch) != has(oldSelf.selectedBranch) ? 'selectedBranch' : has(self.initialUserMsg) != has(oldSelf.initialUserMsg) ? 'initialUserMsg' : has(self.imageURLs) != has(oldSelf.imageURLs) ? 'imageURLs' : has(self.images) != has(oldSelf.images) ? 'images' : has(self.replayJSONRef) != has(oldSelf.replayJSONRef) ? 'replayJSONRef' : has(self.suggestedTask) != has(oldSelf.suggestedTask) ? 'suggestedTask' : has(self.createMicroagent) != has(oldSelf.createMicroagent) ? 'createMicroagent' : has(self.conversationInstructions) != has(oldSelf.conversationInstructions) ? 'conversationInstructions' : has(self.mcpConfig) != has(oldSelf.mcpConfig) ? 'mcpConfig' : has(self.workspace) != has(oldSelf.workspace) ? 'workspace' : has(self.sessionClassName) != has(oldSelf.sessionClassName) ? 'sessionClassName' : 'oneShot') + ' cannot be changed: create a new Conversation'"
 // +kubebuilder:validation:XValidation:rule="oldSelf.hasValue() || !has(self.replayJSONRef) || !has(self.initialUserMsg)",message="initialUserMsg must be absent when replayJSONRef is set: a replay brings its own first message",optionalOldSelf=true,fieldPath=".initialUserMsg"
 // +kubebuilder:validation:XValidation:rule="oldSelf.hasValue() || !has(self.replayJSONRef) || !has(self.imageURLs)",message="imageURLs must be absent when replayJSONRef is set: a replay brings its own images",optionalOldSelf=true,fieldPath=".imageURLs"
@@ -67,7 +68,8 @@ type ConversationSpec struct {
 	// +optional
 	ImageURLs []string `json:"imageURLs,omitempty"`
 
-	// Images that go with the first message, in place of imageURLs where some of them are in ConfigMaps.
+	// Images that go with the first message, in place of imageURLs where some of them are in
+	// ConfigMaps.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
@@ -75,7 +77,8 @@ type ConversationSpec struct {
 	// +optional
 	Images []ConversationImage `json:"images,omitempty"`
 
-	// ReplayJSONRef names recorded events, as JSON, that the session replays instead of a first message.
+	// ReplayJSONRef names recorded events, as JSON, that the session replays instead of a first
+	// message.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="replayJSONRef cannot be changed: create a new Conversation"
 	// +optional
 	ReplayJSONRef *ConfigMapKeyRef `json:"replayJSONRef,omitempty"`
@@ -97,8 +100,8 @@ type ConversationSpec struct {
 	// +optional
 	ConversationInstructions *string `json:"conversationInstructions,omitempty"`
 
-	// OneShot ends the session when the agent is done with what it was asked to do, as Completed or Failed. Without it the
-	// session waits for messages until it is idle.
+	// OneShot ends the session when the agent is done with what it was asked to do, as Completed or
+	// Failed. Without it the session waits for messages until it is idle.
 	// +optional
 	OneShot bool `json:"oneShot,omitempty"`
 
@@ -112,7 +115,8 @@ type ConversationSpec struct {
 	// +optional
 	Workspace *Workspace `json:"workspace,omitempty"`
 
-	// SessionClassName names the SessionClass; without it the one of the settings, or else the one called default.
+	// SessionClassName names the SessionClass; without it the one of the settings, or else the one
+	// called default.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=53
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
@@ -124,8 +128,8 @@ type ConversationSpec struct {
 	// +optional
 	Suspend bool `json:"suspend,omitempty"`
 
-	// RestartAt starts a session that has ended again, at this time, once. Change it to start the session once more. A time
-	// that comes while the session starts or runs starts nothing.
+	// RestartAt starts a session that has ended again, at this time, once. Change it to start the
+	// session once more. A time that comes while the session starts or runs starts nothing.
 	// +optional
 	RestartAt *metav1.Time `json:"restartAt,omitempty"`
 
@@ -137,16 +141,17 @@ type ConversationSpec struct {
 	// +optional
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
 
-	// StartDeadline by which the session must be running, else it ends with the step it is stuck in. One that ran before waits
-	// on. Without it, as long as the class says.
+	// StartDeadline by which the session must be running, else it ends with the step it is stuck
+	// in. One that ran before waits on. Without it, as long as the class says.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="startDeadline must be a duration between 1s and 24h, such as 90s, 30m or 1h30m"
 	// +optional
 	StartDeadline *metav1.Duration `json:"startDeadline,omitempty"`
 
-	// MaxDuration that the session may be RUNNING since somebody last started it, over all its attempts. Then it stops, with
-	// reason MaxDuration, and may be started again. "0s" means without a bound. Without it, as long as the class says.
+	// MaxDuration that the session may be RUNNING since somebody last started it, over all its
+	// attempts. Then it stops, with reason MaxDuration, and may be started again. "0s" means
+	// without a bound. Without it, as long as the class says.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('8760h')",message="maxDuration must be a duration between 0s and 8760h, such as 90s, 30m or 1h30m"
@@ -162,7 +167,8 @@ type ConversationSpec struct {
 	TTLAfterStopped *metav1.Duration `json:"ttlAfterStopped,omitempty"`
 }
 
-// ConversationImage is an image that goes with the first message: the URL of one, or one in a ConfigMap.
+// ConversationImage is an image that goes with the first message: the URL of one, or one in a
+// ConfigMap.
 // +kubebuilder:validation:ExactlyOneOf=url;configMapKeyRef
 // +kubebuilder:validation:XValidation:rule="has(self.configMapKeyRef) == has(self.mediaType)",message="mediaType goes with configMapKeyRef: it says what kind of image the ConfigMap holds",fieldPath=".mediaType"
 type ConversationImage struct {

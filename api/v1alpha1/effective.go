@@ -1,7 +1,7 @@
 package v1alpha1
 
-// EffectiveRepository is the repository a session works on and its provider: its own, else that of the
-// suggested task or microagent. It is empty where none is named.
+// EffectiveRepository is the repository a session works on and its provider: its own, else that of
+// the suggested task or microagent. It is empty where none is named.
 func (s *ConversationSpec) EffectiveRepository() (repository string, provider GitProvider) {
 	switch {
 	case s.SuggestedTask != nil:

@@ -9,7 +9,8 @@ import (
 	"github.com/parley-dev/parley/hack/testenv"
 )
 
-// keptSecrets are the names of every kind of Secret that is kept for an owner, by the owner's label.
+// keptSecrets are the names of every kind of Secret that is kept for an owner, by the owner's
+// label.
 func keptSecrets(owner string) map[string][]string {
 	of := map[string][]string{
 		v1alpha1.LabelUserSettings: {

@@ -24,18 +24,20 @@ const (
 	LabelAttempt = "parley.dev/attempt"
 )
 
-// AnnotationSettingsStored marks UserSettings that were stored over HTTP, which may be as nobody had ever set anything.
+// AnnotationSettingsStored marks UserSettings that were stored over HTTP, which may be as nobody
+// had ever set anything.
 const AnnotationSettingsStored = "parley.dev/settings-stored"
 
-// AnnotationEndedSignIns lists, on UserSettings, the ids of sign-ins to the page that are over before their time, and when that
-// would have been: links that were used, and people who signed out.
+// AnnotationEndedSignIns lists, on UserSettings, the ids of sign-ins to the page that are over
+// before their time, and when that would have been: links that were used, and people who signed
+// out.
 const AnnotationEndedSignIns = "parley.dev/ended-sign-ins"
 
 // AnnotationTitle is the title that a user gave a Conversation.
 const AnnotationTitle = "parley.dev/title"
 
-// AnnotationWrittenAt is when a Secret of SecretTypeUserKey was last written, in RFC 3339. Such a Secret
-// is written before the object that refers to it, so it is not pruned while it is young.
+// AnnotationWrittenAt is when a Secret of SecretTypeUserKey was last written, in RFC 3339. Such a
+// Secret is written before the object that refers to it, so it is not pruned while it is young.
 const AnnotationWrittenAt = "parley.dev/written-at"
 
 // Types of the Secrets that Parley keeps.
@@ -48,7 +50,8 @@ const (
 	SecretTypeSession corev1.SecretType = "parley.dev/session"
 )
 
-// AgentCatalogueName is the ConfigMap, in the operator's namespace, with the agents that settings may name.
+// AgentCatalogueName is the ConfigMap, in the operator's namespace, with the agents that settings
+// may name.
 const AgentCatalogueName = "parley-agents"
 
 // ModelsName is the ConfigMap, in the operator's namespace, with the prices of models.
@@ -60,8 +63,8 @@ const SessionKeySecretKey = "key"
 // SessionKeySecretName is the Secret of the session key that the operator makes for a UserSettings.
 func SessionKeySecretName(userSettingsName string) string { return userSettingsName + "-session-key" }
 
-// SessionName is what the pod and the Secret of a Conversation's session are called. A name with an ending of its own is none
-// that a StatefulSet could want for its pods.
+// SessionName is what the pod and the Secret of a Conversation's session are called. A name with an
+// ending of its own is none that a StatefulSet could want for its pods.
 func SessionName(conversation string) string { return conversation + "-session" }
 
 // IndexUserSettingsName is the field by which a cache finds the Conversations of a UserSettings.

@@ -19,8 +19,8 @@ func (s *SessionClassSpec) MaxFactor() int32 {
 	return *s.Resources.MaxFactor
 }
 
-// AllowsImage reports whether settings and agents may name this image. A * stands for any characters, slashes included, as
-// administrators expect of a registry's prefix.
+// AllowsImage reports whether settings and agents may name this image. A * stands for any
+// characters, slashes included, as administrators expect of a registry's prefix.
 func (s *SessionClassSpec) AllowsImage(image string) bool {
 	if s.Images == nil || len(s.Images.Allowed) == 0 {
 		return true

@@ -6,11 +6,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// DefaultSessionClass is the class of sessions for which neither the Conversation nor its settings name one. Everybody may
-// use it.
+// DefaultSessionClass is the class of sessions for which neither the Conversation nor its settings
+// name one. Everybody may use it.
 const DefaultSessionClass = "default"
 
-// SessionClassSpec is what every session of the class gets, and may not exceed. What it leaves out is as the operator has it.
+// SessionClassSpec is what every session of the class gets, and may not exceed. What it leaves out
+// is as the operator has it.
 type SessionClassSpec struct {
 	// Placement of the sessions' pods in the cluster.
 	// +optional
@@ -24,21 +25,25 @@ type SessionClassSpec struct {
 	// +optional
 	Resources *SessionResources `json:"resources,omitempty"`
 
-	// Workspace of sessions that do not ask for one of their own. Without it they get scratch space.
+	// Workspace of sessions that do not ask for one of their own. Without it they get scratch
+	// space.
 	// +optional
 	Workspace *ClassWorkspace `json:"workspace,omitempty"`
 
-	// Lifetimes of sessions: what they are where a Conversation says nothing, and how long they may be.
+	// Lifetimes of sessions: what they are where a Conversation says nothing, and how long they may
+	// be.
 	// +optional
 	Lifetimes *SessionLifetimes `json:"lifetimes,omitempty"`
 
-	// MaxRestarts of a session since somebody last started it; then it ends as Failed. 5 where it is absent.
+	// MaxRestarts of a session since somebody last started it; then it ends as Failed. 5 where it
+	// is absent.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	// +optional
 	MaxRestarts *int32 `json:"maxRestarts,omitempty"`
 
-	// MaxSessionsPerUser is how many sessions of one UserSettings run at a time; the others wait, Queued. Without a bound where it is absent.
+	// MaxSessionsPerUser is how many sessions of one UserSettings run at a time; the others wait,
+	// Queued. Without a bound where it is absent.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100000
 	// +optional
@@ -54,7 +59,8 @@ type SessionClassSpec struct {
 	// +optional
 	MaxIterations *int32 `json:"maxIterations,omitempty"`
 
-	// MaxBudgetPerTask is the most that settings may ask for, in US dollars, as a decimal such as "4.50".
+	// MaxBudgetPerTask is the most that settings may ask for, in US dollars, as a decimal such as
+	// "4.50".
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:Pattern=`^[0-9]{1,9}(\.[0-9]{1,6})?$`
 	// +optional
@@ -106,21 +112,24 @@ type SessionPlacement struct {
 
 // SessionImages are the images that sessions run in.
 type SessionImages struct {
-	// Default image, where neither the settings nor the agent name one. It needs a shell and git for most agents.
+	// Default image, where neither the settings nor the agent name one. It needs a shell and git
+	// for most agents.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +optional
 	Default *string `json:"default,omitempty"`
 
-	// Allowed are patterns of the images that settings and agents may name; * stands for any characters. All where it is absent.
+	// Allowed are patterns of the images that settings and agents may name; * stands for any
+	// characters. All where it is absent.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=512
 	// +listType=set
 	// +optional
 	Allowed []string `json:"allowed,omitempty"`
 
-	// PullPolicy of the class's own image and of Parley's. Images that users name are pulled always, unless they name a digest:
-	// who may run an image that another tenant's pod brought to the node is the registry's to say.
+	// PullPolicy of the class's own image and of Parley's. Images that users name are pulled
+	// always, unless they name a digest: who may run an image that another tenant's pod brought to
+	// the node is the registry's to say.
 	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
 	// +optional
 	PullPolicy *corev1.PullPolicy `json:"pullPolicy,omitempty"`
@@ -132,15 +141,17 @@ type SessionImages struct {
 	// +optional
 	PullSecrets []PullSecret `json:"pullSecrets,omitempty"`
 
-	// RunAsUser is the user and group id of sessions, 1000 where it is absent. 0 leaves both to the cluster, as OpenShift wants it.
+	// RunAsUser is the user and group id of sessions, 1000 where it is absent. 0 leaves both to the
+	// cluster, as OpenShift wants it.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
 	// +optional
 	RunAsUser *int64 `json:"runAsUser,omitempty"`
 
-	// Runtime is how Parley's programs come into an image that is not Parley's. Copy, the default, works everywhere: it has an init container
-	// copy them into the pod. Mount mounts Parley's image as a volume, which is faster by that container: it needs image volumes on
-	// all nodes of the class, as Kubernetes has them from 1.36 on with containerd from 2.1 or CRI-O from 1.31.
+	// Runtime is how Parley's programs come into an image that is not Parley's. Copy, the default,
+	// works everywhere: it has an init container copy them into the pod. Mount mounts Parley's
+	// image as a volume, which is faster by that container: it needs image volumes on all nodes of
+	// the class, as Kubernetes has them from 1.36 on with containerd from 2.1 or CRI-O from 1.31.
 	// +optional
 	Runtime RuntimeDelivery `json:"runtime,omitempty"`
 }
@@ -180,7 +191,8 @@ type SessionResources struct {
 	// +optional
 	MaxFactor *int32 `json:"maxFactor,omitempty"`
 
-	// ScratchSize bounds each scratch volume of a session: its home and, without a workspace of its own, its files. 10Gi where it is absent.
+	// ScratchSize bounds each scratch volume of a session: its home and, without a workspace of its
+	// own, its files. 10Gi where it is absent.
 	// +optional
 	ScratchSize *resource.Quantity `json:"scratchSize,omitempty"`
 }
@@ -189,7 +201,8 @@ type SessionResources struct {
 type ClassWorkspace struct {
 	Workspace `json:",inline"`
 
-	// TTL is how long the volume is kept after the session stopped; the Conversation stays. For ever where it is absent.
+	// TTL is how long the volume is kept after the session stopped; the Conversation stays. For
+	// ever where it is absent.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('87600h')",message="ttl must be a duration between 0s and 87600h, such as 12h or 168h"
@@ -256,8 +269,9 @@ type SessionNetwork struct {
 	// +optional
 	NoProxy string `json:"noProxy,omitempty"`
 
-	// CABundle are certificates of authorities, as PEM, that sessions trust beside those that their image has. It is public:
-	// it holds no key. 128 KiB leave room for the copy that kubectl apply keeps in an annotation.
+	// CABundle are certificates of authorities, as PEM, that sessions trust beside those that their
+	// image has. It is public: it holds no key. 128 KiB leave room for the copy that kubectl apply
+	// keeps in an annotation.
 	// +kubebuilder:validation:MaxLength=131072
 	// +kubebuilder:validation:XValidation:rule="self.contains('-----BEGIN CERTIFICATE-----')",message="must hold certificates as PEM: -----BEGIN CERTIFICATE-----"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('PRIVATE KEY-----')",message="must not hold a private key"
@@ -273,7 +287,8 @@ func (s *SessionClassSpec) CABundle() string {
 	return s.Network.CABundle
 }
 
-// SessionClass is what sessions of a kind get and may not exceed. Administrators write it, as they write StorageClasses.
+// SessionClass is what sessions of a kind get and may not exceed. Administrators write it, as they
+// write StorageClasses.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=sessionclasses,singular=sessionclass,shortName=sclass
 // +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.spec.images.default`

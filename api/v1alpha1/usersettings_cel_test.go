@@ -120,7 +120,8 @@ func TestUserSettingsDefaults(t *testing.T) {
 	}
 }
 
-// observesNothingYet: until the operator has seen an object, no client may take its status for current.
+// observesNothingYet: until the operator has seen an object, no client may take its status for
+// current.
 func observesNothingYet(t *testing.T, o *unstructured.Unstructured) {
 	t.Helper()
 	observed, found, err := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
@@ -168,7 +169,8 @@ func TestUserSettingsKeepEveryFieldOfTheInterfaceDocument(t *testing.T) {
 	}
 }
 
-// keepsField stores a spec, reads it back, and finds the field as it was written, through the Go type too.
+// keepsField stores a spec, reads it back, and finds the field as it was written, through the Go
+// type too.
 func keepsField(t *testing.T, kind, namespace, field, spec string) {
 	t.Helper()
 	written := object(t, kind, namespace, spec).Object["spec"].(map[string]any)[field]

@@ -135,7 +135,8 @@ type UserSettingsSpec struct {
 	// +optional
 	GitUserEmail *string `json:"gitUserEmail,omitempty"`
 
-	// SessionClassName names the SessionClass of sessions that name none themselves; without it the one called default.
+	// SessionClassName names the SessionClass of sessions that name none themselves; without it the
+	// one called default.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=53
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
@@ -150,7 +151,8 @@ type UserSettingsSpec struct {
 
 // SecretsStore names secrets of the user beyond the model's key.
 type SecretsStore struct {
-	// ProviderTokens for git providers, one each. A session gets the token of its repository's provider only.
+	// ProviderTokens for git providers, one each. A session gets the token of its repository's
+	// provider only.
 	// +kubebuilder:validation:MaxItems=4
 	// +listType=map
 	// +listMapKey=provider
@@ -213,7 +215,8 @@ type UserSettingsStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// SessionKeyHash is the SHA-256 of the session key in hexadecimal. The key itself is in a Secret only.
+	// SessionKeyHash is the SHA-256 of the session key in hexadecimal. The key itself is in a
+	// Secret only.
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	SessionKeyHash string `json:"sessionKeyHash,omitempty"`

@@ -24,7 +24,8 @@ import (
 
 const (
 	beAgent = "PARLEY_TEST_BE_AGENT"
-	// killAt makes the agent kill itself, as kill -9 does, as soon as this many records are on disk.
+	// killAt makes the agent kill itself, as kill -9 does, as soon as this many records are on
+	// disk.
 	killAt      = "PARLEY_TEST_KILL_AT"
 	placeholder = "a-placeholder-for-the-key"
 	patience    = 30 * time.Second

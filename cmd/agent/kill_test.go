@@ -15,7 +15,8 @@ import (
 	"github.com/parley-dev/parley/hack/scriptedmodel"
 )
 
-// killScript has all that a turn can have: text, single and parallel calls, reads, edits, a list, state of the shell.
+// killScript has all that a turn can have: text, single and parallel calls, reads, edits, a list,
+// state of the shell.
 func killScript() []scriptedmodel.Step {
 	return []scriptedmodel.Step{
 		{Text: "I begin.", Calls: []scriptedmodel.Call{bash("mkdir sub && cd sub && export X=kept && g() { echo $X; }; echo run1 >> ../log")}},
@@ -127,7 +128,8 @@ func compare(t *testing.T, want, got outcome) {
 	}
 }
 
-// interrupted checks a turn that was killed when a call had begun: the call is not done again, the model knows.
+// interrupted checks a turn that was killed when a call had begun: the call is not done again, the
+// model knows.
 func interrupted(t *testing.T, s *stage, c *client, want, got outcome) {
 	t.Helper()
 	if n := len(c.find(`"tool_call_update"`, `"failed"`, "interrupted by a restart")); n != 1 {

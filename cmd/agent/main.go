@@ -1,20 +1,23 @@
-// Command agent is the agent that Parley ships, in the catalogue CodeActAgent: a static program for any image that has a
-// shell. It speaks the Agent Client Protocol on standard input and output, logs on standard error, and reaches the model
-// by the wire of Anthropic's messages or of OpenAI's chat completions.
+// Command agent is the agent that Parley ships, in the catalogue CodeActAgent: a static program for
+// any image that has a shell. It speaks the Agent Client Protocol on standard input and output,
+// logs on standard error, and reaches the model by the wire of Anthropic's messages or of OpenAI's
+// chat completions.
 //
 // # Updates
 //
-// A message of the model is told while it is written, in pieces whose _meta has "parley.dev/partial": true. When it is
-// whole, one update tells all of it, with "parley.dev/seq" in its _meta; it replaces the pieces. Updates with a number
-// count from 1 without gaps, are on disk before they are told, and are told again by session/load exactly as they were.
-// Pieces are not kept. If an answer breaks off and is asked for again, its pieces begin anew; those that no whole message
-// follows are void.
+// A message of the model is told while it is written, in pieces whose _meta has
+// "parley.dev/partial": true. When it is whole, one update tells all of it, with "parley.dev/seq"
+// in its _meta; it replaces the pieces. Updates with a number count from 1 without gaps, are on
+// disk before they are told, and are told again by session/load exactly as they were. Pieces are
+// not kept. If an answer breaks off and is asked for again, its pieces begin anew; those that no
+// whole message follows are void.
 //
 // # Going on after a crash
 //
-// The memory of a session is in $HOME/.parley-agent. A prompt names its turn in the "parley.dev/turn" of its _meta. After
-// session/load or session/resume, a prompt with the name of the last turn goes on with it, or tells again how it ended, and
-// does not begin it anew. A command that was under way is not run again: the model is told that it was interrupted.
+// The memory of a session is in $HOME/.parley-agent. A prompt names its turn in the
+// "parley.dev/turn" of its _meta. After session/load or session/resume, a prompt with the name of
+// the last turn goes on with it, or tells again how it ended, and does not begin it anew. A command
+// that was under way is not run again: the model is told that it was interrupted.
 package main
 
 import (
@@ -35,7 +38,8 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/model"
 )
 
-// keyVariable holds the key of the model. In a session it is a placeholder: the runtime adds the real one.
+// keyVariable holds the key of the model. In a session it is a placeholder: the runtime adds the
+// real one.
 const keyVariable = "LLM_API_KEY"
 
 func main() {
@@ -48,7 +52,8 @@ func main() {
 	}
 }
 
-// run serves a client until it is gone, or the program is told to stop. Synced is for tests; see memory.Log.
+// run serves a client until it is gone, or the program is told to stop. Synced is for tests; see
+// memory.Log.
 func run(args []string, in io.Reader, out io.Writer, synced func(records int)) error {
 	options, err := parse(args)
 	if err != nil {

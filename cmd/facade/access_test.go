@@ -134,7 +134,8 @@ func TestThePolicyConfinesTheFacade(t *testing.T) {
 	})
 }
 
-// A session key opens a user's account. A facade that could name another Secret for it would stay that user for good.
+// A session key opens a user's account. A facade that could name another Secret for it would stay
+// that user for good.
 func TestThePolicyKeepsTheFacadeFromSessionKeys(t *testing.T) {
 	t.Parallel()
 	namespace := suite.Namespace(t, nil)

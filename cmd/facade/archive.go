@@ -21,7 +21,8 @@ import (
 const (
 	// sweepEvery is how often it is looked for what belongs to no conversation.
 	sweepEvery = time.Hour
-	// deleteTimeout bounds the deletion of what is kept of one conversation. What it leaves the sweep finds.
+	// deleteTimeout bounds the deletion of what is kept of one conversation. What it leaves the
+	// sweep finds.
 	deleteTimeout = 2 * time.Minute
 	// deletions is how many conversations' archives are deleted at once.
 	deletions = 4
@@ -40,8 +41,8 @@ type keptArchive interface {
 	io.Closer
 }
 
-// openArchive opens the archive. One that another process keeps is only read; of one that is kept here, sessions are served that hand
-// over what they leave. It is nil where there is none.
+// openArchive opens the archive. One that another process keeps is only read; of one that is kept
+// here, sessions are served that hand over what they leave. It is nil where there is none.
 func openArchive(ctx context.Context, o options, objects *cluster.Cluster, failed chan<- error) (keptArchive, error) {
 	signer := live.NewSigner(o.server.SigningKeyDir)
 	switch u, err := url.Parse(o.archive.url); {
@@ -73,8 +74,8 @@ func keepArchive(ctx context.Context, o options, objects *cluster.Cluster, signe
 	return store, nil
 }
 
-// runArchive keeps the archive that facades read and sessions write, and serves no user. It knows which conversations there are, and
-// nothing else.
+// runArchive keeps the archive that facades read and sessions write, and serves no user. It knows
+// which conversations there are, and nothing else.
 func runArchive(ctx context.Context, o options) error {
 	cfg, err := ctrl.GetConfig()
 	if err != nil {
@@ -109,7 +110,8 @@ func runArchive(ctx context.Context, o options) error {
 	return nil
 }
 
-// keepOnlyWhatIsOwned deletes what is kept of a conversation with it, and sweeps up what was missed.
+// keepOnlyWhatIsOwned deletes what is kept of a conversation with it, and sweeps up what was
+// missed.
 func keepOnlyWhatIsOwned(ctx context.Context, o options, store *archive.Store, objects *cluster.Cluster) {
 	log := ctrl.Log.WithName("archive")
 	slots := make(chan struct{}, deletions)

@@ -20,7 +20,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/conversations"
 )
 
-// everyConversationField is a body with every field of a conversation request but those that exclude one another.
+// everyConversationField is a body with every field of a conversation request but those that
+// exclude one another.
 const everyConversationField = `{
 	"repository": "example/widgets", "git_provider": "github", "selected_branch": "main",
 	"initial_user_msg": "Mend the parser.\nIt is broken.", "image_urls": ["https://example.com/a.png", "data:image/png;base64,AAAA"],

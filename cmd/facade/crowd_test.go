@@ -29,7 +29,8 @@ func atOnce(do func(i int)) {
 	everybody.Wait()
 }
 
-// insist sends a request again while the answer is to come back later, as it is to some of a crowd on a slow machine.
+// insist sends a request again while the answer is to come back later, as it is to some of a crowd
+// on a slow machine.
 func (p *person) insist(path, body string) (reply, error) {
 	for {
 		r, err := p.send("POST", path, body)
@@ -112,7 +113,8 @@ func TestACrowdAskingForClashingConversationsMakesEachOnce(t *testing.T) {
 	}
 }
 
-// A facade that is killed leaves conversations in any state; the same requests, sent again, complete all of them.
+// A facade that is killed leaves conversations in any state; the same requests, sent again,
+// complete all of them.
 func TestWhatAKilledFacadeLeavesIsCompletedByTheNextTry(t *testing.T) {
 	// Where it is hit is a matter of chance, and now and then that is between two conversations.
 	for range 5 {
@@ -135,7 +137,8 @@ func bodyWithKeys(i int) string {
 		"stdio_servers": [{"name": "s", "command": "c", "env": {"A": "a%d", "B": "b"}}]}}`, i, more, i, i)
 }
 
-// killInTheMiddle kills a facade that a crowd asks for conversations as soon as it has answered some, and counts what is there.
+// killInTheMiddle kills a facade that a crowd asks for conversations as soon as it has answered
+// some, and counts what is there.
 func killInTheMiddle(t *testing.T) (ada *person, all, half int) {
 	t.Helper()
 	ada = newcomer(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// The API server says in English only whether it forbids a request or lets nobody make it. A new version that words it
-// differently fails here.
+// The API server says in English only whether it forbids a request or lets nobody make it. A new
+// version that words it differently fails here.
 func TestAMissingRightIsToldFromARefusal(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
@@ -56,7 +56,8 @@ func TestAMissingRightIsToldFromARefusal(t *testing.T) {
 
 func TestWhatEtcdCannotHoldIsTooLarge(t *testing.T) {
 	t.Parallel()
-	// Every text is as long as the schema lets it be, which counts characters, and etcd takes 1.5 MiB of them.
+	// Every text is as long as the schema lets it be, which counts characters, and etcd takes 1.5
+	// MiB of them.
 	text, long := strings.Repeat("\U0001F600", 131072), slices.Repeat([]string{strings.Repeat("x", 4096)}, 64)
 	newcomer(t).post(t, "/api/conversations", jsonOf(t, rest.ConversationRequest{
 		InitialUserMsg: &text, ConversationInstructions: &text,

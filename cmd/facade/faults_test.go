@@ -19,14 +19,16 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/server"
 )
 
-// faulty is a cluster whose API server does what it is asked, or does not, and is not heard to answer.
+// faulty is a cluster whose API server does what it is asked, or does not, and is not heard to
+// answer.
 type faulty struct {
 	*cluster.Cluster
 	// secrets are not written.
 	secrets bool
 	// configMapsLeft is how many ConfigMaps are written before none is any more; nil is all.
 	configMapsLeft *int
-	// creation of a conversation is never answered. It happens before that, or only after this long.
+	// creation of a conversation is never answered. It happens before that, or only after this
+	// long.
 	creation bool
 	late     time.Duration
 }
@@ -82,7 +84,8 @@ func (p *person) served(t *testing.T, f *faulty) *person {
 	return p.at(t, served.URL)
 }
 
-// A conversation with keys is several objects. Wherever the facade is cut off, the next try completes them.
+// A conversation with keys is several objects. Wherever the facade is cut off, the next try
+// completes them.
 func TestAConversationThatWasCutOffIsCompletedByTheNextTry(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)

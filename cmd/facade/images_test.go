@@ -165,7 +165,8 @@ func TestAnImageThatIsSentTwiceIsKeptOnce(t *testing.T) {
 		complains(t, "body.image_urls: too_long")
 }
 
-// A conversation with images is several objects. Wherever the facade is cut off, the next try completes them.
+// A conversation with images is several objects. Wherever the facade is cut off, the next try
+// completes them.
 func TestImagesThatWereCutOffAreCompletedByTheNextTry(t *testing.T) {
 	t.Parallel()
 	for written := range 2 {

@@ -30,8 +30,9 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/memory"
 )
 
-// drain is how long requests under way may take when the facade is told to stop. From when it is read none takes longer than 25
-// seconds, and most take milliseconds; a body that is still being sent then is cut off, and nothing of it was stored.
+// drain is how long requests under way may take when the facade is told to stop. From when it is
+// read none takes longer than 25 seconds, and most take milliseconds; a body that is still being
+// sent then is cut off, and nothing of it was stored.
 const drain = 26 * time.Second
 
 type options struct {
@@ -156,7 +157,8 @@ func splitList(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// stop fails /ready first, so that nobody is sent here any more, and then finishes what is under way.
+// stop fails /ready first, so that nobody is sent here any more, and then finishes what is under
+// way.
 func stop(listening *http.Server, handler *server.Handler, delay time.Duration) error {
 	handler.Stopping()
 	time.Sleep(delay) // until those who send requests here have seen it
@@ -168,7 +170,8 @@ func stop(listening *http.Server, handler *server.Handler, delay time.Duration) 
 	return nil
 }
 
-// serveTLS makes the server use the certificate files, if there are any, as they are at each connection.
+// serveTLS makes the server use the certificate files, if there are any, as they are at each
+// connection.
 func serveTLS(ctx context.Context, listening *http.Server, o options, failed chan<- error) error {
 	switch {
 	case o.certFile == "" && o.keyFile == "":

@@ -221,7 +221,8 @@ func TestACertificateIsReadAgainWhenItChanges(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	writeCertificate(t, cert, key, 1)
-	// The suite asks for /ready over HTTP, which a server of HTTPS does not answer: so it is started here.
+	// The suite asks for /ready over HTTP, which a server of HTTPS does not answer: so it is
+	// started here.
 	binary, err := program()
 	if err != nil {
 		t.Fatal(err)

@@ -24,7 +24,8 @@ import (
 	"github.com/parley-dev/parley/hack/facadeenv"
 )
 
-// killAPIServer ends the API server without a warning: the child of this process that listens at its port.
+// killAPIServer ends the API server without a warning: the child of this process that listens at
+// its port.
 func (p *parley) killAPIServer(t *testing.T) {
 	t.Helper()
 	port := "--secure-port=" + p.ControlPlane.GetAPIServer().Port

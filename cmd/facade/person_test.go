@@ -106,7 +106,8 @@ func (p *person) post(t *testing.T, path, body string, headers ...string) reply 
 	return p.do(t, "POST", path, body, headers...)
 }
 
-// do sends a request; headers are names and values in turn. The answer must be one that openapi.yaml knows.
+// do sends a request; headers are names and values in turn. The answer must be one that
+// openapi.yaml knows.
 func (p *person) do(t *testing.T, method, path, body string, headers ...string) reply {
 	t.Helper()
 	r, err := p.send(method, path, body, headers...)
@@ -186,7 +187,8 @@ func (r reply) says(t *testing.T, want string) reply {
 	return r
 }
 
-// complains fails unless the details are about exactly these places, written like body.max_iterations: int_parsing.
+// complains fails unless the details are about exactly these places, written like
+// body.max_iterations: int_parsing.
 func (r reply) complains(t *testing.T, want ...string) reply {
 	t.Helper()
 	var body struct{ Detail []rest.Detail }

@@ -347,7 +347,8 @@ func TestAKeyIsWrittenWithItsOwnerAndTime(t *testing.T) {
 	}
 }
 
-// What others have applied is legal in ways that HTTP never writes, and says nothing else than what HTTP would.
+// What others have applied is legal in ways that HTTP never writes, and says nothing else than what
+// HTTP would.
 func TestWhatOthersLeftEmptyIsInNobodysWay(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -377,7 +378,8 @@ func TestWhatOthersLeftEmptyIsInNobodysWay(t *testing.T) {
 	}
 }
 
-// A reference of which the facade still owns a half, since another manager set the same, is not taken as a whole.
+// A reference of which the facade still owns a half, since another manager set the same, is not
+// taken as a whole.
 func TestAHalfOfAReferenceIsNotHeldOnTo(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")

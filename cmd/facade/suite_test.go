@@ -22,7 +22,8 @@ import (
 
 const patience = 30 * time.Second
 
-// suite is what all tests share: an API server with Parley's manifests, the operator, and the facade as a process.
+// suite is what all tests share: an API server with Parley's manifests, the operator, and the
+// facade as a process.
 var suite *parley
 
 // parley is an API server with the operator.

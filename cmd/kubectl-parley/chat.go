@@ -23,18 +23,19 @@ type chat struct {
 
 	mu    sync.Mutex
 	state session.State
-	// failure is what went wrong since this command began, and began: a turn has begun since with a message that came since.
+	// failure is what went wrong since this command began, and began: a turn has begun since with a
+	// message that came since.
 	failure error
 	began   bool
-	// sent are the messages of which there was no event yet, and waiting those that no turn has taken up since this command
-	// began, by their events.
+	// sent are the messages of which there was no event yet, and waiting those that no turn has
+	// taken up since this command began, by their events.
 	sent    int
 	waiting []int
 	// over: nothing more is typed. unsent are the lines that were, for nothing.
 	over   bool
 	unsent int
-	// last is the event up to which everything had happened before, and shown is closed when that is shown: an answer is one to
-	// what is seen.
+	// last is the event up to which everything had happened before, and shown is closed when that
+	// is shown: an answer is one to what is seen.
 	last  int
 	shown chan struct{}
 	// seen is the last event that was shown; -1 where none was.
@@ -116,8 +117,8 @@ func (c *chat) talk(whole context.Context, user *person, name string) error {
 	return err
 }
 
-// hearOut shows what there is after the event that ended the talk: an error may come after the agent's state. Where the facade
-// cannot tell, what is known is all.
+// hearOut shows what there is after the event that ended the talk: an error may come after the
+// agent's state. Where the facade cannot tell, what is known is all.
 func (c *chat) hearOut(ctx context.Context, user *person, name string) {
 	ctx, cancel := context.WithTimeout(ctx, lastWords)
 	defer cancel()
@@ -225,7 +226,8 @@ func (c *chat) say(ctx context.Context, user *person, name, line string) error {
 	return err
 }
 
-// isCommand: a line is a slash and a word. A path or a comment is a message, and so is what a space comes before.
+// isCommand: a line is a slash and a word. A path or a comment is a message, and so is what a space
+// comes before.
 func isCommand(line string) bool {
 	rest, slash := strings.CutPrefix(line, "/")
 	word, _, _ := strings.Cut(strings.TrimRight(rest, "\r\n"), " ")

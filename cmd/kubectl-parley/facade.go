@@ -198,8 +198,8 @@ func (p *person) last(ctx context.Context, conversation string) (int, error) {
 	return page.Events[0].ID, nil
 }
 
-// follow the events of a conversation after the last one that is known, each once, whatever ends the stream, until take says that
-// it is enough.
+// follow the events of a conversation after the last one that is known, each once, whatever ends
+// the stream, until take says that it is enough.
 func (p *person) follow(ctx context.Context, conversation string, last int, take func(*session.Event) (enough bool)) error {
 	for {
 		err := p.stream(ctx, conversation, &last, take)

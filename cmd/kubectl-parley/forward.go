@@ -67,7 +67,8 @@ func (o *forward) run(ctx context.Context, name string) error {
 func (o *forward) await(ctx context.Context, c *cluster, p *progress, name string) error {
 	ctx, cancel := o.bound(ctx)
 	defer cancel()
-	// Who watches what is not there waits for ever, also after a Conversation that was forwarded to is deleted.
+	// Who watches what is not there waits for ever, also after a Conversation that was forwarded to
+	// is deleted.
 	if _, err := c.conversation(ctx, name); err != nil {
 		return err
 	}

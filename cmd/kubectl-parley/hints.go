@@ -6,7 +6,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// hints say what to do about a session that does not get on, by the reason. Where nothing needs to be done there is none.
+// hints say what to do about a session that does not get on, by the reason. Where nothing needs to
+// be done there is none.
 var hints = map[string]string{
 	v1alpha1.ReasonSettingsNotReady:      "Create what is missing; the session starts the moment it is there.",
 	v1alpha1.ReasonQueued:                "Stop another session of this user, or wait for one to end.",

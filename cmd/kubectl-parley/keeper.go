@@ -14,7 +14,8 @@ import (
 // people are the owners of fields behind which somebody stands who wrote them once.
 var people = []string{fieldOwner, "kubectl", "parley-facade"}
 
-// keeperOf a field of the spec is the tool that applies it again and again, as Flux and Argo CD do; empty if there is none.
+// keeperOf a field of the spec is the tool that applies it again and again, as Flux and Argo CD do;
+// empty if there is none.
 func keeperOf(conv *v1alpha1.Conversation, field string) string {
 	for _, entry := range conv.ManagedFields {
 		// Argo CD updates where it is not told to apply.

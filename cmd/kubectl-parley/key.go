@@ -93,7 +93,8 @@ func (k *key) discard(ctx context.Context, c *cluster, settings *v1alpha1.UserSe
 	return uid, client.IgnoreNotFound(err)
 }
 
-// await waits until there is a key, another one than the old, that the facade knows: its hash is published.
+// await waits until there is a key, another one than the old, that the facade knows: its hash is
+// published.
 func (k *key) await(ctx context.Context, c *cluster, name string, old types.UID) (value string, err error) {
 	p := newProgress(k.ErrOut)
 	err = wait.PollUntilContextCancel(ctx, look, true, func(ctx context.Context) (bool, error) {

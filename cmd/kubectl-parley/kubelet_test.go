@@ -21,8 +21,8 @@ import (
 	"github.com/parley-dev/parley/hack/testenv"
 )
 
-// kubelet is a stub of a node: it tells the API server what a kubelet would of a session's pod, and answers it for logs and
-// forwarded ports.
+// kubelet is a stub of a node: it tells the API server what a kubelet would of a session's pod, and
+// answers it for logs and forwarded ports.
 type kubelet struct {
 	t         *testing.T
 	node      string

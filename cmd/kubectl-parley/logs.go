@@ -87,7 +87,8 @@ func (l *logs) once(ctx context.Context, c *cluster, name string) error {
 	return l.print(ctx, c, name)
 }
 
-// await waits for a process of the session that is not the last one. It is empty where the session has stopped.
+// await waits for a process of the session that is not the last one. It is empty where the session
+// has stopped.
 func (l *logs) await(ctx context.Context, c *cluster, p *progress, name, last string) (process string, err error) {
 	err = wait.PollUntilContextCancel(ctx, look, true, func(ctx context.Context) (bool, error) {
 		conv, err := c.conversation(ctx, name)
@@ -115,7 +116,8 @@ func (l *logs) await(ctx context.Context, c *cluster, p *progress, name, last st
 	return process, err
 }
 
-// processOf a pod is what tells one process of the session from the next; empty if none was started.
+// processOf a pod is what tells one process of the session from the next; empty if none was
+// started.
 func processOf(pod *corev1.Pod) string {
 	for _, status := range pod.Status.ContainerStatuses {
 		if status.Name == sessionContainer && (status.State.Running != nil || status.State.Terminated != nil) {

@@ -28,7 +28,8 @@ func main() {
 
 type root struct{ *cobra.Command }
 
-// completer is what kubectl calls to complete the words of this plugin: a link of this name to this program.
+// completer is what kubectl calls to complete the words of this plugin: a link of this name to this
+// program.
 const completer = "kubectl_complete-parley"
 
 // withArgs takes the arguments of the process, the program's name first.

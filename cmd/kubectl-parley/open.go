@@ -76,7 +76,8 @@ func (o *open) run(ctx context.Context, name string, asked bool) error {
 	return o.forward(ctx, c, key, name)
 }
 
-// forward a port to the facade until Ctrl-C, to another of its pods when one goes. The link is shown once.
+// forward a port to the facade until Ctrl-C, to another of its pods when one goes. The link is
+// shown once.
 func (o *open) forward(ctx context.Context, c *cluster, key credential, name string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

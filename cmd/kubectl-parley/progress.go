@@ -19,7 +19,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// progress tells on a stream, apart from what a command answers, the steps that a session passes through.
+// progress tells on a stream, apart from what a command answers, the steps that a session passes
+// through.
 type progress struct {
 	out   io.Writer
 	began time.Time
@@ -41,7 +42,8 @@ func (p *progress) show(c *v1alpha1.Conversation) {
 	p.say("%s", standing(c))
 }
 
-// unsaid is where a new session stands: a start that goes well is written only when the session runs.
+// unsaid is where a new session stands: a start that goes well is written only when the session
+// runs.
 const unsaid = "the operator has said nothing more yet"
 
 // standing is where a session stands, in a line.

@@ -105,7 +105,8 @@ func (s *start) again(ctx context.Context, c *cluster, conv *v1alpha1.Conversati
 			return err
 		}
 	}
-	// One that is over starts again only when it is asked to, also after it was suspended meanwhile.
+	// One that is over starts again only when it is asked to, also after it was suspended
+	// meanwhile.
 	if conv.Status.State == v1alpha1.StateStopped && conv.Status.Reason != v1alpha1.ReasonSuspended {
 		return s.patch(ctx, c, conv, "restartAt", func(spec *v1alpha1.ConversationSpec) {
 			spec.RestartAt = ptr.To(metav1.NewTime(time.Now().Truncate(time.Second)))
@@ -146,7 +147,8 @@ func unfinished(conv *v1alpha1.Conversation) string {
 	return strings.Join(append(lines, "The Conversation stays, and its session starts as soon as it can."), "\n")
 }
 
-// hasStarted: the session of this generation runs, or came to an end as it should. It fails if it needs somebody's help.
+// hasStarted: the session of this generation runs, or came to an end as it should. It fails if it
+// needs somebody's help.
 func hasStarted(conv *v1alpha1.Conversation, generation int64) (bool, error) {
 	at := conv.Spec.RestartAt
 	switch {

@@ -74,7 +74,8 @@ func (s *status) all(ctx context.Context) error {
 	return nil
 }
 
-// findings are all that the status of a session is told from. What is nil is not there, or may not be read.
+// findings are all that the status of a session is told from. What is nil is not there, or may not
+// be read.
 type findings struct {
 	conversation *v1alpha1.Conversation
 	settings     *v1alpha1.UserSettings

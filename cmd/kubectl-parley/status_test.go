@@ -67,7 +67,8 @@ func TestAStartThatGoesWellNeedsNobodysHelp(t *testing.T) {
 	}
 }
 
-// What a session is made of comes one after the other. Only what does not get on by itself needs help.
+// What a session is made of comes one after the other. Only what does not get on by itself needs
+// help.
 func TestWhatIsNotThereYetIsWaitedFor(t *testing.T) {
 	claim := func(phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
 		return &corev1.PersistentVolumeClaim{Status: corev1.PersistentVolumeClaimStatus{Phase: phase}}

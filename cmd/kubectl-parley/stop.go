@@ -79,8 +79,8 @@ func (s *stop) run(ctx context.Context, name string) error {
 	return nil
 }
 
-// changeSpec changes a field of a Conversation, and nothing else of it. A field that a GitOps tool keeps is left alone unless
-// it is forced: the tool would set it back a moment later.
+// changeSpec changes a field of a Conversation, and nothing else of it. A field that a GitOps tool
+// keeps is left alone unless it is forced: the tool would set it back a moment later.
 func changeSpec(ctx context.Context, c *cluster, conv *v1alpha1.Conversation, field string, force bool, change func(*v1alpha1.ConversationSpec)) error {
 	before := conv.DeepCopy()
 	change(&conv.Spec)

@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// forward leads a port of loopback, or a free one where it is 0, to the session's port until the context ends or the connection
-// is lost. Commands that talk with a session reach it through here.
+// forward leads a port of loopback, or a free one where it is 0, to the session's port until the
+// context ends or the connection is lost. Commands that talk with a session reach it through here.
 func (c *cluster) forward(ctx context.Context, conversation string, port uint16, ready func(port uint16)) error {
 	return c.forwardPod(ctx, c.namespace, v1alpha1.SessionName(conversation), port, session.Port, ready)
 }
@@ -46,7 +46,8 @@ func (c *cluster) forwardPod(ctx context.Context, namespace, pod string, port, r
 	return <-done
 }
 
-// dialer opens a connection to a pod: over a WebSocket, as proxies like it, or as older API servers want it.
+// dialer opens a connection to a pod: over a WebSocket, as proxies like it, or as older API servers
+// want it.
 func (c *cluster) dialer(namespace, pod string) (httpstream.Dialer, error) {
 	url := c.core.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).
 		Name(pod).SubResource("portforward").URL()

@@ -31,8 +31,9 @@ type webhookOptions struct {
 	rotate                                                         bool
 }
 
-// certificate of the webhook. It follows the Secret that the rotator, or cert-manager, writes, and keeps the key in
-// memory. A volume would bring the same, a minute later: that is how long a kubelet takes to bring a change.
+// certificate of the webhook. It follows the Secret that the rotator, or cert-manager, writes, and
+// keeps the key in memory. A volume would bring the same, a minute later: that is how long a
+// kubelet takes to bring a change.
 type certificate struct {
 	options webhookOptions
 	secret  types.NamespacedName
@@ -139,19 +140,21 @@ func (c *certificate) take(secret *corev1.Secret) error {
 		}
 		return nil
 	}
-	// The rotator waits for this file, which a volume would bring, before it lets the API server trust the certificate.
+	// The rotator waits for this file, which a volume would bring, before it lets the API server
+	// trust the certificate.
 	return os.WriteFile(filepath.Join(c.options.certDir, corev1.TLSCertKey), public, 0o600)
 }
 
-// sparing is a manager whose client leaves out updates that change nothing. The rotator writes the CA into the webhook's
-// configuration whenever a manager starts, also where it stands already.
+// sparing is a manager whose client leaves out updates that change nothing. The rotator writes the
+// CA into the webhook's configuration whenever a manager starts, also where it stands already.
 type sparing struct{ ctrl.Manager }
 
 func (m sparing) GetClient() client.Client { return sparingClient{m.Manager.GetClient()} }
 
 type sparingClient struct{ client.Client }
 
-// Update looks first, with a list, for the manager may not get. What came in between is a conflict as ever.
+// Update looks first, with a list, for the manager may not get. What came in between is a conflict
+// as ever.
 func (c sparingClient) Update(ctx context.Context, object client.Object, options ...client.UpdateOption) error {
 	wanted, is := object.(*unstructured.Unstructured)
 	if !is {

@@ -7,8 +7,9 @@ import (
 	crwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 )
 
-// lingering is a webhook server that outlives its manager for a moment. The manager gives its lease up at once, so that another
-// leads, while the cluster may still send calls here: a call that finds nobody costs the caller its write.
+// lingering is a webhook server that outlives its manager for a moment. The manager gives its lease
+// up at once, so that another leads, while the cluster may still send calls here: a call that finds
+// nobody costs the caller its write.
 type lingering struct {
 	crwebhook.Server
 	life  context.Context
@@ -33,7 +34,8 @@ func (l *lingering) Start(ctx context.Context) error {
 	}
 }
 
-// stop goes on serving for a while, until those who send calls here have heard, and then finishes what is under way.
+// stop goes on serving for a while, until those who send calls here have heard, and then finishes
+// what is under way.
 func (l *lingering) stop(delay time.Duration) error {
 	if l.ended == nil {
 		return nil

@@ -190,7 +190,8 @@ func newManager(o options, cert *certificate) (ctrl.Manager, *lingering, error) 
 	return mgr, server, nil
 }
 
-// addChecks: ready means that the cache is filled and the webhook answers with a certificate that the API server trusts.
+// addChecks: ready means that the cache is filled and the webhook answers with a certificate that
+// the API server trusts.
 func addChecks(mgr ctrl.Manager, trusted <-chan struct{}) error {
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return err

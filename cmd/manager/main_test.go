@@ -225,7 +225,8 @@ func start(t *testing.T) (at addresses, stop func(), done <-chan error) {
 	}, ended
 }
 
-// The manager as a whole: its own identity and role, the certificate that it makes itself, the lease, and a quick end.
+// The manager as a whole: its own identity and role, the certificate that it makes itself, the
+// lease, and a quick end.
 func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *testing.T) {
 	install(t, "namespace/namespace.yaml", "rbac/manager/role.yaml", "rbac/manager/bindings.yaml", "rbac/manager/leader_election.yaml",
 		"rbac/users/roles.yaml", "manager/signing.yaml", "webhook/secret.yaml", "webhook/manifests.yaml", "webhook/service.yaml")

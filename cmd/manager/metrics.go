@@ -19,9 +19,9 @@ import (
 // reviewTimeout bounds what one reader of metrics may wait for the API server.
 const reviewTimeout = 10 * time.Second
 
-// askAPIServer lets those read metrics of whom the API server knows the token and who may get the path. It asks two
-// questions a scrape; controller-runtime's own filter asks the same, but brings the API server's libraries, a
-// third of the program, along.
+// askAPIServer lets those read metrics of whom the API server knows the token and who may get the
+// path. It asks two questions a scrape; controller-runtime's own filter asks the same, but brings
+// the API server's libraries, a third of the program, along.
 func askAPIServer(cfg *rest.Config, httpClient *http.Client) (metricsserver.Filter, error) {
 	authentication, err := authenticationclient.NewForConfigAndClient(cfg, httpClient)
 	if err != nil {

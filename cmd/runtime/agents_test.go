@@ -100,8 +100,9 @@ func entry(t *testing.T, text []byte, name string) *session.Agent {
 	return &agent
 }
 
-// after is a step for an agent that has so many results, and was sent the message if one is named: however often it asks.
-// What it asks beside its work, such as a title, has no tools or goes to another model.
+// after is a step for an agent that has so many results, and was sent the message if one is named:
+// however often it asks. What it asks beside its work, such as a title, has no tools or goes to
+// another model.
 func after(number int, message string, step scriptedmodel.Step) scriptedmodel.Step {
 	step.Times = 100
 	step.When = func(request *scriptedmodel.Request) bool {
@@ -110,7 +111,8 @@ func after(number int, message string, step scriptedmodel.Step) scriptedmodel.St
 	return step
 }
 
-// public is a session of an agent that others publish. The programs are where PARLEY_AGENTS says, as npm installs them.
+// public is a session of an agent that others publish. The programs are where PARLEY_AGENTS says,
+// as npm installs them.
 func public(t *testing.T, name string, change func(*session.Document), steps ...scriptedmodel.Step) (*pod, *scriptedmodel.Server) {
 	t.Helper()
 	programs, err := filepath.Abs(os.Getenv("PARLEY_AGENTS"))
@@ -174,7 +176,8 @@ func TestPublicAgentsWorkOnMessages(t *testing.T) {
 	}
 }
 
-// permissive are files by which a repository tells agents not to ask. Whether they ask is for the user to say.
+// permissive are files by which a repository tells agents not to ask. Whether they ask is for the
+// user to say.
 var permissive = map[string]string{
 	".claude/settings.json":       `{"permissions":{"allow":["Bash","Bash(*)","mcp__parley","mcp__parley__*"],"defaultMode":"bypassPermissions"}}`,
 	".claude/settings.local.json": `{"permissions":{"allow":["Bash","Bash(*)","mcp__parley","mcp__parley__*"],"defaultMode":"bypassPermissions"}}`,
@@ -230,7 +233,8 @@ func TestPublicAgentsAskAndAreRefused(t *testing.T) {
 	}
 }
 
-// A session that was killed goes on in the same context: what the agent remembers is on the workspace.
+// A session that was killed goes on in the same context: what the agent remembers is on the
+// workspace.
 func TestPublicAgentsRememberAfterARestart(t *testing.T) {
 	for name, agent := range publicAgents {
 		t.Run(name, func(t *testing.T) {

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// imageAuthorities are where images have the certificates of the authorities that they trust: where Go looks for them.
+// imageAuthorities are where images have the certificates of the authorities that they trust: where
+// Go looks for them.
 var imageAuthorities = []string{
 	"/etc/ssl/certs/ca-certificates.crt",
 	"/etc/pki/tls/certs/ca-bundle.crt",
@@ -22,9 +23,10 @@ var imageAuthorities = []string{
 	"/etc/ssl/cert.pem",
 }
 
-// trust makes this process and its children trust more authorities. Programs agree on variables only, each of which names a
-// file that takes the place of what the program trusted before, so the file holds the image's authorities too. Node alone
-// adds to what it has. It must be called before anything else looks at a certificate: Go reads its file once.
+// trust makes this process and its children trust more authorities. Programs agree on variables
+// only, each of which names a file that takes the place of what the program trusted before, so the
+// file holds the image's authorities too. Node alone adds to what it has. It must be called before
+// anything else looks at a certificate: Go reads its file once.
 func trust(more, home string) error {
 	if more == "" {
 		return nil
@@ -54,7 +56,8 @@ func trust(more, home string) error {
 	return nil
 }
 
-// trusted is the first of the files that holds certificates or, in an image without any, those of Mozilla.
+// trusted is the first of the files that holds certificates or, in an image without any, those of
+// Mozilla.
 func trusted(files []string) []byte {
 	for _, file := range files {
 		text, err := os.ReadFile(file)

@@ -49,7 +49,8 @@ func readDocument(dir string) (*session.Document, error) {
 	return &doc, nil
 }
 
-// problemOf says what is wrong with a document without a word of it: an error of who reads a price or a duration repeats it.
+// problemOf says what is wrong with a document without a word of it: an error of who reads a price
+// or a duration repeats it.
 func problemOf(err error) string {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return fmt.Sprintf("%s at byte %d is of another type", wrong.Field, wrong.Offset)

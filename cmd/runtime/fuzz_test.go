@@ -19,12 +19,13 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// mark stands in every text of a fuzzed document. It must not come back in an error: who put a key into the wrong place must
-// not find it in a log.
+// mark stands in every text of a fuzzed document. It must not come back in an error: who put a key
+// into the wrong place must not find it in a log.
 const mark = "zq9mark"
 
-// Whatever the session document says, it is read, or refused without a word of it. What was read says the same when it is written
-// and read again, and what a session first makes of it does not fail in another way than with an error.
+// Whatever the session document says, it is read, or refused without a word of it. What was read
+// says the same when it is written and read again, and what a session first makes of it does not
+// fail in another way than with an error.
 func FuzzDocument(f *testing.F) {
 	whole := session.Document{
 		Conversation: "talk", Namespace: "default", UID: "u", PublicKey: []byte{1, 2},
@@ -111,7 +112,8 @@ func marked(content []byte) []byte {
 func mapTexts(value any) any {
 	switch value := value.(type) {
 	case string:
-		// With more behind it a duration or a number is none any more: those that are none are tried with it.
+		// With more behind it a duration or a number is none any more: those that are none are
+		// tried with it.
 		if _, err := time.ParseDuration(value); err == nil {
 			return value
 		}

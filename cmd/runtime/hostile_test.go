@@ -28,8 +28,8 @@ import (
 	"github.com/parley-dev/parley/hack/sessionclient"
 )
 
-// reportVariable makes the program of the tests an agent that looks for secrets wherever it can, and says in this file what
-// it found.
+// reportVariable makes the program of the tests an agent that looks for secrets wherever it can,
+// and says in this file what it found.
 const reportVariable = "HOSTILE_REPORT"
 
 // aCanary is what the secrets of that session look like. The agent knows no more of them.

@@ -15,8 +15,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// agentInput is what the agent's templates can use. It writes the files that it names, in the home directory: what is
-// in the workspace might end up in a commit.
+// agentInput is what the agent's templates can use. It writes the files that it names, in the home
+// directory: what is in the workspace might end up in a commit.
 func agentInput(env environment, doc *session.Document, work *workspace.Workspace, local string) (session.AgentInput, error) {
 	routerURL := local + session.ToolsPath
 	settings := &doc.Settings

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// programs are what another image is given to run: the agent that Parley ships, the runtime, and what supervises it. That one comes
-// last: where it is, everything is.
+// programs are what another image is given to run: the agent that Parley ships, the runtime, and
+// what supervises it. That one comes last: where it is, everything is.
 var programs = []string{"agent", "runtime", "supervisor"}
 
 // install copies the programs, which stand beside this one, into a directory.

@@ -23,7 +23,8 @@ import (
 // nobody is a user without any rights, as the one of a session's pod.
 const nobody = 54321
 
-// asNobody has the session run as that user, who can run the programs and write where a session does.
+// asNobody has the session run as that user, who can run the programs and write where a session
+// does.
 func (p *pod) asNobody(t *testing.T) {
 	t.Helper()
 	path, err := program()

@@ -17,10 +17,11 @@ const (
 	restoreTimeout = 30 * time.Second
 	// leaveTimeout is how long the end of a session waits until the archive has everything.
 	leaveTimeout = 20 * time.Second
-	// stopTimeout is how long that may be after the session was told to stop: the agent and the servers took some of the 30 seconds
-	// that a pod has.
+	// stopTimeout is how long that may be after the session was told to stop: the agent and the
+	// servers took some of the 30 seconds that a pod has.
 	stopTimeout = 28 * time.Second
-	// maxDiffs bounds the files before and now that are left, and maxPaths their names, all together.
+	// maxDiffs bounds the files before and now that are left, and maxPaths their names, all
+	// together.
 	maxDiffs = 5 << 20
 	maxPaths = 1 << 20
 )
@@ -72,8 +73,8 @@ func (s *run) leave() {
 	}
 }
 
-// ending is what changed, and what it cost. It keeps a third of the time for handing that over: what compares a large repository
-// cannot be stopped, and what it finds too late is left out.
+// ending is what changed, and what it cost. It keeps a third of the time for handing that over:
+// what compares a large repository cannot be stopped, and what it finds too late is left out.
 func (s *run) ending(ctx context.Context) *session.Ending {
 	ending := &session.Ending{Changes: []session.FileChange{}}
 	if s.files != nil { // else the workspace was never prepared

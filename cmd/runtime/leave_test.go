@@ -42,7 +42,8 @@ func kept(t *testing.T, p *pod) *archive.Store {
 
 func TestWhatWasSaidLastIsKeptBeforeTheDifferencesAreKnown(t *testing.T) {
 	t.Parallel()
-	// It takes a minute to find the differences in these files: each becomes another text of many short lines.
+	// It takes a minute to find the differences in these files: each becomes another text of many
+	// short lines.
 	address := repository(t)
 	cmd := exec.Command("sh", "-c", `for i in $(seq 30); do seq $i 7 99999 | sed s/$/$i/ > f$i; done
 		git add . && git -c user.name=T -c user.email=t@example.com commit -q -m many`)

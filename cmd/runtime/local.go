@@ -25,8 +25,9 @@ func (s *run) modelOptions() model.Options {
 	}
 }
 
-// serveLocally serves the model and the tools to the agent until the session ends, and returns where. It asks for no key: the
-// agent must not have the session's. So it is on a loopback address, which nobody outside of the pod can reach.
+// serveLocally serves the model and the tools to the agent until the session ends, and returns
+// where. It asks for no key: the agent must not have the session's. So it is on a loopback address,
+// which nobody outside of the pod can reach.
 func (s *run) serveLocally() (root string, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

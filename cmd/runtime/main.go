@@ -1,4 +1,5 @@
-// Command runtime is a session: it prepares the workspace, serves the tools, runs the agent, and says why the session ended.
+// Command runtime is a session: it prepares the workspace, serves the tools, runs the agent, and
+// says why the session ended.
 package main
 
 import (
@@ -54,7 +55,8 @@ func command(args []string) (code int, err error) {
 	return 0, nil
 }
 
-// runSession runs the session until it ends or is told to stop. Status 0 means that it ended of its own accord.
+// runSession runs the session until it ends or is told to stop. Status 0 means that it ended of its
+// own accord.
 func runSession() (code int, err error) {
 	if err := supervise.Guard(); err != nil {
 		return 1, err
@@ -77,8 +79,8 @@ func runSession() (code int, err error) {
 	return newRun(env, doc, store, os.Stdout).until(stop, listener)
 }
 
-// gitCredential answers git. Of what git can ask, only get has an answer: nothing is to be stored. The token is in the
-// environment of who runs git.
+// gitCredential answers git. Of what git can ask, only get has an answer: nothing is to be stored.
+// The token is in the environment of who runs git.
 func gitCredential(operation string) error {
 	if operation != "get" {
 		return nil

@@ -27,12 +27,13 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// toolsTimeout is how long the session waits for tool servers before it goes on without them. They are
-// offered when they come.
+// toolsTimeout is how long the session waits for tool servers before it goes on without them. They
+// are offered when they come.
 const toolsTimeout = 30 * time.Second
 
-// startMargin is the most that a session leaves of its start deadline, so that it says itself what it is stuck at: part of
-// the deadline had passed before it was there, and after the clone come the tools.
+// startMargin is the most that a session leaves of its start deadline, so that it says itself what
+// it is stuck at: part of the deadline had passed before it was there, and after the clone come the
+// tools.
 const startMargin = time.Minute
 
 // journalFile is among the session's records.
@@ -87,8 +88,8 @@ func newRun(env environment, doc *session.Document, store *secrets.Store, out io
 	}
 }
 
-// until runs the session until it ends or is told to stop. Status 0 means that it ended of its own accord, and that
-// the termination message says why.
+// until runs the session until it ends or is told to stop. Status 0 means that it ended of its own
+// accord, and that the termination message says why.
 func (s *run) until(stop <-chan os.Signal, listener net.Listener) (code int, err error) {
 	local, err := s.serveLocally()
 	if err != nil {
@@ -130,7 +131,8 @@ func (s *run) until(stop <-chan os.Signal, listener net.Listener) (code int, err
 	return 0, nil
 }
 
-// session prepares, serves and has the agent work. It returns why the session ended; nil where ctx did. No child outlives it.
+// session prepares, serves and has the agent work. It returns why the session ended; nil where ctx
+// did. No child outlives it.
 func (s *run) session(ctx context.Context, local string) *session.Termination {
 	records, err := s.openRecords(ctx)
 	if err != nil {
@@ -177,8 +179,8 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	return termination
 }
 
-// openRecords finds what earlier attempts left, before anything is done. The agent's home directory is among it, and so what the agent
-// remembers of its own.
+// openRecords finds what earlier attempts left, before anything is done. The agent's home directory
+// is among it, and so what the agent remembers of its own.
 func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	if err := os.MkdirAll(s.env.workspace, 0o755); err != nil {
 		return nil, fmt.Errorf("make the workspace: %w", err)

@@ -19,7 +19,8 @@ import (
 // readyWait is a little less than the probe's time limit.
 const readyWait = 4 * time.Second
 
-// handler serves the session's endpoints. Whether it lives and is ready anybody may ask; the rest needs the key.
+// handler serves the session's endpoints. Whether it lives and is ready anybody may ask; the rest
+// needs the key.
 func (s *run) handler() http.Handler {
 	key := s.store.Key(session.KeyFile)
 	mux := http.NewServeMux()
@@ -74,7 +75,8 @@ func (s *run) reader(key string, serve func(*events.Server, http.ResponseWriter,
 	})
 }
 
-// facadeOnly serves the facade, which speaks for the session's user. The session's key does not do: the agent's tools may have it.
+// facadeOnly serves the facade, which speaks for the session's user. The session's key does not do:
+// the agent's tools may have it.
 func (s *run) facadeOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token := r.Header.Get(session.TokenHeader)
@@ -162,8 +164,8 @@ func presentedKey(r *http.Request) string {
 	return strings.TrimSpace(key)
 }
 
-// awaitReady waits until the session is ready, but no longer than a probe does. A kubelet that is told no asks again a second later; one
-// that waits for the answer knows at once.
+// awaitReady waits until the session is ready, but no longer than a probe does. A kubelet that is
+// told no asks again a second later; one that waits for the answer knows at once.
 func (s *run) awaitReady(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, readyWait)
 	defer cancel()

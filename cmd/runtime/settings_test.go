@@ -73,7 +73,8 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 		steps  []scriptedmodel.Step
 		during func(*testing.T, *pod)
 		ends   session.State
-		// told are words that the model was told, events words of the journal, and file what is in "made".
+		// told are words that the model was told, events words of the journal, and file what is in
+		// "made".
 		told, events []string
 		file         string
 		// requests and images that the model got; 0 is not looked at.

@@ -63,8 +63,8 @@ func scripted(t *testing.T, change func(*session.Document), steps ...scriptedmod
 	return newPod(t, doc), model
 }
 
-// byTranscript has each step answer whoever is that far, however often it asks: as a model does, which does not know that a
-// client was killed with its answer.
+// byTranscript has each step answer whoever is that far, however often it asks: as a model does,
+// which does not know that a client was killed with its answer.
 func byTranscript(steps ...scriptedmodel.Step) []scriptedmodel.Step {
 	for i := range steps {
 		steps[i].Times = 100
@@ -126,8 +126,9 @@ func over(events []string) bool {
 	return len(events) > 0 && strings.Contains(events[len(events)-1], string(session.StateAwaiting))
 }
 
-// Whenever the session is killed, the next attempt goes on from there, and what comes of it is what comes of a session that
-// nobody disturbed. A command that was under way is told as interrupted instead, and does not run again.
+// Whenever the session is killed, the next attempt goes on from there, and what comes of it is what
+// comes of a session that nobody disturbed. A command that was under way is told as interrupted
+// instead, and does not run again.
 func TestASessionThatIsKilledAtAnyEventGoesOn(t *testing.T) {
 	undisturbed, _ := shippedPod(t)
 	undisturbed.start(t)

@@ -41,11 +41,13 @@ const (
 	controllerManager = "kube-controller-manager"
 )
 
-// The API server writes down what the manager asks of it, and nothing else: that is hardly anything beside what it does then.
+// The API server writes down what the manager asks of it, and nothing else: that is hardly anything
+// beside what it does then.
 const auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
   "rules": [{"level": "Metadata", "users": ["` + managerUser + `"]}, {"level": "None"}]}`
 
-// In a cluster that is compared with others, it writes down what anybody asks of it that is about the subjects, whichever they are.
+// In a cluster that is compared with others, it writes down what anybody asks of it that is about
+// the subjects, whichever they are.
 const auditPolicyOfAll = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
   "rules": [{"level": "Metadata", "namespaces": ["` + benchNamespace + `"]}, {"level": "None"}]}`
 
@@ -56,7 +58,8 @@ type plan struct {
 	bare bool
 }
 
-// bed is a cluster, with Parley in it unless its plan says otherwise. Each field's comment says which step sets it.
+// bed is a cluster, with Parley in it unless its plan says otherwise. Each field's comment says
+// which step sets it.
 type bed struct {
 	dir        string
 	plan       plan
@@ -219,7 +222,8 @@ func binary(config *rest.Config) *rest.Config {
 	return config
 }
 
-// createUser makes a namespace, and somebody with the rights of a user there, who may read metrics too.
+// createUser makes a namespace, and somebody with the rights of a user there, who may read metrics
+// too.
 func (b *bed) createUser(ctx context.Context) error {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userAccount}}
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: account.Namespace, Name: account.Name}}
@@ -254,7 +258,8 @@ func (b *bed) createUser(ctx context.Context) error {
 	return err
 }
 
-// awaitRights waits until the user may make pods: controllers make the account of the pods, and gather the rights of the role edit.
+// awaitRights waits until the user may make pods: controllers make the account of the pods, and
+// gather the rights of the role edit.
 func (b *bed) awaitRights(ctx context.Context) error {
 	pods := b.userPods.CoreV1().Pods(benchNamespace)
 	return cluster.Retry(ctx, glance, func(ctx context.Context) error {
@@ -263,10 +268,12 @@ func (b *bed) awaitRights(ctx context.Context) error {
 	})
 }
 
-// createSettings makes the settings of all Conversations, whose model needs no key, and reads the key for the facade.
+// createSettings makes the settings of all Conversations, whose model needs no key, and reads the
+// key for the facade.
 func (b *bed) createSettings(ctx context.Context) error {
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userName}, Spec: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("ollama/small")}}
-	// The user's rights come from a controller that gathers them into the role edit, and may take it a moment.
+	// The user's rights come from a controller that gathers them into the role edit, and may take
+	// it a moment.
 	if err := cluster.Retry(ctx, glance, func(ctx context.Context) error { return b.user.Create(ctx, settings.DeepCopy()) }); err != nil {
 		return err
 	}

@@ -26,13 +26,15 @@ const (
 	warm = 20
 	// after is for how long after the last one what it costs is still counted.
 	after = time.Second
-	// lull is a time in which the processes use less CPU time than murmur, in ms, where nothing is asked of them.
+	// lull is a time in which the processes use less CPU time than murmur, in ms, where nothing is
+	// asked of them.
 	lull         = time.Second
 	murmur       = 100
 	calmPatience = time.Minute
 )
 
-// watched are the processes whose CPU time is told. The last one is this program, its clients and its kubelet.
+// watched are the processes whose CPU time is told. The last one is this program, its clients and
+// its kubelet.
 var watched = []string{apiServer, etcd, parley.Manager, controllerManager, self}
 
 const self = "this program"
@@ -146,8 +148,8 @@ func (b *bed) makeMany(ctx context.Context, s subject, prefix string, count, cli
 	return o, err
 }
 
-// allocated is how many bytes the API server has ever taken from its heap. Unlike times, that does not depend on what
-// else the machine does.
+// allocated is how many bytes the API server has ever taken from its heap. Unlike times, that does
+// not depend on what else the machine does.
 func (b *bed) allocated(ctx context.Context) (float64, error) {
 	admin, err := kubernetes.NewForConfig(b.admin)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// facadeBeside measures what the facade adds to a request: the same Conversations are created over HTTP and directly with
-// client-go, on the same API server with the same webhook, in turns.
+// facadeBeside measures what the facade adds to a request: the same Conversations are created over
+// HTTP and directly with client-go, on the same API server with the same webhook, in turns.
 func facadeBeside(o options, r *report) (err error) {
 	key := rand.Text() + rand.Text()
 	b, err := start(filepath.Join(o.bin, "facade"), hashOf(key))

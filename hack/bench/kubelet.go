@@ -19,12 +19,14 @@ import (
 
 const (
 	nodeName = "bench"
-	// hands are how many pods the kubelet sees to at once: more than the API server can be given to do.
+	// hands are how many pods the kubelet sees to at once: more than the API server can be given to
+	// do.
 	hands = 32
 )
 
-// kubelet is a scheduler and a node's kubelet that run nothing. Of every pod it writes twice, whoever made it: that it is bound
-// to the node, and that it runs, is ready and has an address. It keeps its node alive, so that no controller evicts the pods.
+// kubelet is a scheduler and a node's kubelet that run nothing. Of every pod it writes twice,
+// whoever made it: that it is bound to the node, and that it runs, is ready and has an address. It
+// keeps its node alive, so that no controller evicts the pods.
 type kubelet struct {
 	client kubernetes.Interface
 	work   chan *corev1.Pod

@@ -81,8 +81,9 @@ func newLeast(name string) *unstructured.Unstructured {
 	return object
 }
 
-// least is what the requests for a Conversation cost with the smallest objects that they can be made of, and no operator: a custom
-// resource, a Secret and a pod are created, and when the pod is ready, the custom resource's status is written.
+// least is what the requests for a Conversation cost with the smallest objects that they can be
+// made of, and no operator: a custom resource, a Secret and a pod are created, and when the pod is
+// ready, the custom resource's status is written.
 type least struct {
 	*bed
 	ready chan string // pods that became ready

@@ -1,7 +1,8 @@
-// Command bench measures what Conversations cost, beside pods that nobody but a client makes and beside the least objects that
-// take the same requests, and what the facade adds to a request. API server, etcd, the controller manager, Parley's manager and
-// its facade are real processes with the rights, the webhook and the policy of config/. The kubelet is not: it says of every
-// pod, at once, that it runs.
+// Command bench measures what Conversations cost, beside pods that nobody but a client makes and
+// beside the least objects that take the same requests, and what the facade adds to a request. API
+// server, etcd, the controller manager, Parley's manager and its facade are real processes with the
+// rights, the webhook and the policy of config/. The kubelet is not: it says of every pod, at once,
+// that it runs.
 package main
 
 import (

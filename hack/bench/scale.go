@@ -56,7 +56,8 @@ func scale(ctx context.Context, b *bed, o options, r *report) error {
 	return b.memories(ctx, o, r, part, "when it is started again")
 }
 
-// memories of the manager and the facade. What belongs to no file is told: the program itself is shared and can be dropped.
+// memories of the manager and the facade. What belongs to no file is told: the program itself is
+// shared and can be dropped.
 func (b *bed) memories(ctx context.Context, o options, r *report, part, when string) error {
 	for _, name := range []string{parley.Manager, parley.Facade} {
 		now, err := process.Look(b.supervisor.PID(name))
@@ -176,7 +177,8 @@ func (b *bed) restart(ctx context.Context, o options, r *report, part string) er
 	return nil
 }
 
-// settle waits until the manager does nothing any more, and says what CPU time it has used, in ms, and until when.
+// settle waits until the manager does nothing any more, and says what CPU time it has used, in ms,
+// and until when.
 func (b *bed) settle(ctx context.Context, begin time.Time) (spent float64, lasted time.Duration, err error) {
 	last, since := 0.0, time.Now()
 	for ctx.Err() == nil {

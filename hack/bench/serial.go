@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// serial makes one after the other, each when the one before is where it is to be. The two kinds take turns, so that both
-// meet the same machine.
+// serial makes one after the other, each when the one before is where it is to be. The two kinds
+// take turns, so that both meet the same machine.
 func serial(ctx context.Context, b *bed, o options, r *report) error {
 	took := map[string][]time.Duration{}
 	subjects := []subject{b.barePods(), b.conversations()}

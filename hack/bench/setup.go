@@ -30,8 +30,8 @@ const (
 	user      = "bench"
 )
 
-// bench is an API server with the webhook, and the facade in front of it. No operator runs, so that nothing but the requests
-// is measured.
+// bench is an API server with the webhook, and the facade in front of it. No operator runs, so that
+// nothing but the requests is measured.
 type bench struct {
 	env    *facadeenv.Env
 	facade *facadeenv.Facade

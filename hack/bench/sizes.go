@@ -36,8 +36,8 @@ func largeSpec() v1alpha1.ConversationSpec {
 	return spec
 }
 
-// sizes measures what large Conversations cost the manager beside small ones, of those that wait and of those that run. Each
-// measurement has a cluster of its own.
+// sizes measures what large Conversations cost the manager beside small ones, of those that wait
+// and of those that run. Each measurement has a cluster of its own.
 func sizes(ctx context.Context, o options, r *report) error {
 	for _, state := range []v1alpha1.ConversationState{v1alpha1.StateStopped, v1alpha1.StateRunning} {
 		var both [2]sized
@@ -60,7 +60,8 @@ func sizes(ctx context.Context, o options, r *report) error {
 	return nil
 }
 
-// sized is what the manager takes with no Conversations, with all of them, and when another process finds them.
+// sized is what the manager takes with no Conversations, with all of them, and when another process
+// finds them.
 type sized struct{ before, after, again process.Sample }
 
 func measureSize(ctx context.Context, o options, spec v1alpha1.ConversationSpec, state v1alpha1.ConversationState) (s sized, err error) {

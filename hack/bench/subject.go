@@ -116,8 +116,8 @@ func watchArrivals(ctx context.Context, s subject) (*arrivals, error) {
 // followFunc watches from a version on; from none, all that there is comes first.
 type followFunc func(ctx context.Context, from string) (watch.Interface, error)
 
-// keepWatching watches until the context ends. The API server ends a watch that falls behind, as all do in a burst. It is taken up
-// again where it ended, as informers do.
+// keepWatching watches until the context ends. The API server ends a watch that falls behind, as
+// all do in a burst. It is taken up again where it ended, as informers do.
 func keepWatching(ctx context.Context, follow followFunc, see func(watch.Event)) error {
 	events, err := follow(ctx, "")
 	if err != nil {

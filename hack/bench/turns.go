@@ -24,7 +24,8 @@ func contenders() []contender {
 	}
 }
 
-// rotated by one more place with each turn, so that each has each place as often: a machine may become slower or faster meanwhile.
+// rotated by one more place with each turn, so that each has each place as often: a machine may
+// become slower or faster meanwhile.
 func rotated[T any](all []T, turn int) []T {
 	first := turn % len(all)
 	return slices.Concat(all[first:], all[:first])

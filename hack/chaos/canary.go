@@ -9,10 +9,12 @@ import (
 	"regexp"
 )
 
-// canary begins every key that is ever handed over. Where it is found outside of a Secret's data, a key is readable.
+// canary begins every key that is ever handed over. Where it is found outside of a Secret's data, a
+// key is readable.
 const canary = "sk-chaoscanary7"
 
-// sightings are what a text with a canary has in it: as it is, or encoded, wherever in a text the canary stands.
+// sightings are what a text with a canary has in it: as it is, or encoded, wherever in a text the
+// canary stands.
 var sightings = func() [][]byte {
 	all := [][]byte{[]byte(canary)}
 	for before := range 3 {

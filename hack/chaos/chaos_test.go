@@ -10,7 +10,8 @@ import (
 	"github.com/parley-dev/parley/hack/testenv"
 )
 
-// A short run for each change; `make chaos` has long ones. Its seed is another one each time, and printed.
+// A short run for each change; `make chaos` has long ones. Its seed is another one each time, and
+// printed.
 func TestWhatWasAcceptedOutlivesKills(t *testing.T) {
 	bin := t.TempDir()
 	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, "./cmd/manager", "./cmd/facade")

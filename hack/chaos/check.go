@@ -39,8 +39,8 @@ type found struct {
 	running map[types.NamespacedName]int
 }
 
-// check everything that there is now, as soon as it is so, or what is still wrong when the time is over.
-// last is what was wrong before it was right.
+// check everything that there is now, as soon as it is so, or what is still wrong when the time is
+// over. last is what was wrong before it was right.
 func (w *world) check(ctx context.Context) (last string) {
 	var problems []problem
 	settling, cancel := context.WithTimeout(ctx, settle)

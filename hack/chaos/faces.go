@@ -22,7 +22,8 @@ import (
 // apiFace asks the API server, as kubectl does.
 type apiFace struct{ client client.Client }
 
-// justStarted is how an API server words that it has not read its roles and policies yet: for a moment it forbids everything.
+// justStarted is how an API server words that it has not read its roles and policies yet: for a
+// moment it forbids everything.
 var justStarted = regexp.MustCompile(`User "[^"]*" cannot |not yet ready to handle request`)
 
 func answerTo(err error, name string) answer {

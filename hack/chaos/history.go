@@ -70,8 +70,9 @@ type history struct {
 	versions int
 }
 
-// checkHistory reads every version of every object that ever was. An API server without a cache has them all from etcd, where
-// nothing was compacted: also a pod that came and went between two looks is there.
+// checkHistory reads every version of every object that ever was. An API server without a cache has
+// them all from etcd, where nothing was compacted: also a pod that came and went between two looks
+// is there.
 func (i *installation) checkHistory(ctx context.Context, r *report) error {
 	i.apiServer.stop()
 	i.plane.APIServerArgs = append(i.plane.APIServerArgs, "--watch-cache=false")
@@ -143,7 +144,8 @@ func (i *installation) readAll(ctx context.Context, h *history) error {
 	return nil
 }
 
-// lastOnes are objects of the kinds whose history is read. Each is made when all else has happened, and ends its history.
+// lastOnes are objects of the kinds whose history is read. Each is made when all else has happened,
+// and ends its history.
 func lastOnes() map[string]client.Object {
 	named := metav1.ObjectMeta{Namespace: peopleNamespace, Name: lastName}
 	return map[string]client.Object{

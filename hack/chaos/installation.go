@@ -27,7 +27,8 @@ const (
 	tokenLife    = 24 * time.Hour
 	// replicas of the manager and of the facade.
 	replicas = 2
-	// people is the ServiceAccount whose identity has who uses the API server: it may do what an editor of a namespace may, who reads Secrets.
+	// people is the ServiceAccount whose identity has who uses the API server: it may do what an
+	// editor of a namespace may, who reads Secrets.
 	people          = "chaos-people"
 	peopleNamespace = "default"
 	startPatience   = 2 * time.Minute
@@ -110,7 +111,8 @@ func (i *installation) prepare(context.Context) error {
 	}
 	i.plane = &cluster.ControlPlane{
 		Binaries: i.assets, State: i.dir, Ports: ports, PKI: pki,
-		// All that ever was is kept and read at the end. etcd syncs each write to the disk, which is its default.
+		// All that ever was is kept and read at the end. etcd syncs each write to the disk, which
+		// is its default.
 		EtcdArgs:      []string{fmt.Sprintf("--quota-backend-bytes=%d", int64(8<<30))},
 		APIServerArgs: []string{"--etcd-compaction-interval=0"},
 		ControllerManagerArgs: []string{

@@ -41,7 +41,8 @@ func (i *installation) killAtRandom(ctx context.Context, o options, r *report, s
 			say("%d kills are enough", n)
 			break
 		}
-		// Mostly there is an API server, so that things happen between the kills; some come while it starts.
+		// Mostly there is an API server, so that things happen between the kills; some come while
+		// it starts.
 		if random.IntN(4) > 0 {
 			if err := i.apiServer.await(ctx); err != nil {
 				return err
@@ -54,7 +55,8 @@ func (i *installation) killAtRandom(ctx context.Context, o options, r *report, s
 			name += map[bool]string{true: ", leading", false: ", standby"}[leads]
 		}
 		r.kill(name)
-		// A lease is left to run out now and then. To wait that long each time would be a test of a clock.
+		// A lease is left to run out now and then. To wait that long each time would be a test of a
+		// clock.
 		if leads && random.IntN(8) > 0 {
 			go i.takeLease(ctx, time.Now())
 		}

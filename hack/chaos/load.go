@@ -25,8 +25,8 @@ const (
 const (
 	// thinking is the longest pause between two requests of a client.
 	thinking = 250 * time.Millisecond
-	// underWay is how long something of which nobody knows the outcome may still be under way. The next request about the same
-	// object waits for that, else it could be overtaken.
+	// underWay is how long something of which nobody knows the outcome may still be under way. The
+	// next request about the same object waits for that, else it could be overtaken.
 	underWay = 2 * time.Second
 )
 

@@ -1,9 +1,10 @@
-// Command chaos kills parts of Parley and of Kubernetes without a warning, at random moments, while people use both faces, and
-// then checks what was promised: what was accepted is there, no work was begun twice, nothing is left behind, no key is readable,
-// every state is right.
+// Command chaos kills parts of Parley and of Kubernetes without a warning, at random moments, while
+// people use both faces, and then checks what was promised: what was accepted is there, no work was
+// begun twice, nothing is left behind, no key is readable, every state is right.
 //
-// etcd, kube-apiserver, kube-controller-manager, the managers and the facades are real processes with the identities, rights,
-// webhook and policies of config/. The node is a stub: it says of pods what a kubelet would, and runs nothing.
+// etcd, kube-apiserver, kube-controller-manager, the managers and the facades are real processes
+// with the identities, rights, webhook and policies of config/. The node is a stub: it says of pods
+// what a kubelet would, and runs nothing.
 package main
 
 import (
@@ -38,7 +39,8 @@ type options struct {
 	killing context.Context
 }
 
-// perKill is how long a kill may take at most on average: processes that must start again share a small machine.
+// perKill is how long a kill may take at most on average: processes that must start again share a
+// small machine.
 const perKill = 12 * time.Second
 
 func main() {

@@ -28,7 +28,8 @@ const (
 	once = "once-"
 )
 
-// node is a stub of a scheduler, a node and its kubelet: it says of pods what those would, and runs nothing. It never loses a pod.
+// node is a stub of a scheduler, a node and its kubelet: it says of pods what those would, and runs
+// nothing. It never loses a pod.
 type node struct {
 	client client.WithWatch
 	pods   cache.Store

@@ -17,8 +17,9 @@ import (
 // backoff between the end of a process by itself and its next start.
 const backoff = 300 * time.Millisecond
 
-// kept is a process that is started again whenever it ends, as a kubelet does, also by itself: a manager without a lease and an API
-// server without etcd do end. All that it ever prints is in one file.
+// kept is a process that is started again whenever it ends, as a kubelet does, also by itself: a
+// manager without a lease and an API server without etcd do end. All that it ever prints is in one
+// file.
 type kept struct {
 	cluster.Process
 	log string

@@ -50,7 +50,8 @@ type report struct {
 	counts   map[[2]string]*[3]int // by face and operation
 	problems map[string][]string
 	notes    map[string]string
-	// made are keys that the operator made; looked is in how many texts keys were looked for, scrapes how many were metrics.
+	// made are keys that the operator made; looked is in how many texts keys were looked for,
+	// scrapes how many were metrics.
 	made            secretValues
 	looked, scrapes int
 }

@@ -10,7 +10,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// scrapeInterval is how often metrics are read: what a process counted that is killed before is gone.
+// scrapeInterval is how often metrics are read: what a process counted that is killed before is
+// gone.
 const scrapeInterval = 2 * time.Second
 
 // keepScraping reads the metrics of whoever answers.

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// service takes connections for several processes, as a Service of Kubernetes does, and hands each to one that takes it.
+// service takes connections for several processes, as a Service of Kubernetes does, and hands each
+// to one that takes it.
 type service struct {
 	listener net.Listener
 	backends []string

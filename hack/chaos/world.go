@@ -17,11 +17,14 @@ import (
 )
 
 const (
-	// callTimeout is longer than any server takes, so that an outcome is unknown only where a connection broke.
+	// callTimeout is longer than any server takes, so that an outcome is unknown only where a
+	// connection broke.
 	callTimeout = 30 * time.Second
-	// clientsPerUser work at once, each with conversations of its own: so the last write of each is known.
+	// clientsPerUser work at once, each with conversations of its own: so the last write of each is
+	// known.
 	clientsPerUser = 2
-	// maxLive are the conversations of a client. Those of a user are more than a class lets run at once.
+	// maxLive are the conversations of a client. Those of a user are more than a class lets run at
+	// once.
 	maxLive = 7
 	// settle is how long it may take until all is as it was asked for.
 	settle         = 2 * time.Minute
@@ -54,7 +57,8 @@ type user struct {
 	settings settingsModel
 }
 
-// settingsModel is what the settings may be: the value that was accepted last, and those since of which nobody knows.
+// settingsModel is what the settings may be: the value that was accepted last, and those since of
+// which nobody knows.
 type settingsModel struct {
 	key, secret, gitName possible[string]
 	iterations           possible[int32]
@@ -86,7 +90,8 @@ type talk struct {
 	face    string
 	oneShot bool
 	volume  bool
-	// id is given by the client, idempotencyKey sent with the request; one that has neither cannot be asked for again.
+	// id is given by the client, idempotencyKey sent with the request; one that has neither cannot
+	// be asked for again.
 	id, idempotencyKey string
 	// toolKey is a key that comes with it.
 	toolKey string

@@ -1,6 +1,6 @@
-// Command chart generates the templates of the Helm chart from what kustomize builds, so that there is one source of truth: names,
-// namespace and image are built with marks that become template expressions, components become conditions, and a table says which
-// fields are values.
+// Command chart generates the templates of the Helm chart from what kustomize builds, so that there
+// is one source of truth: names, namespace and image are built with marks that become template
+// expressions, components become conditions, and a table says which fields are values.
 package main
 
 import (
@@ -103,7 +103,8 @@ const (
 	archivePolicy     condition = "{{- if and $.Values.networkPolicy.enabled $.Values.archive.enabled }}"
 )
 
-// ofArchive is the condition of an object that may be the archive's. Its account and role are there in any case.
+// ofArchive is the condition of an object that may be the archive's. Its account and role are there
+// in any case.
 func ofArchive(object *unstructured.Unstructured, when condition) condition {
 	if object.GetName() != markPrefix+"parley-archive" {
 		return when
@@ -132,7 +133,8 @@ var components = []struct {
 	{"gateway", "{{- if $.Values.gateway.enabled }}"},
 }
 
-// buildAll builds everything, with and without each component, and sorts the objects by what they come with.
+// buildAll builds everything, with and without each component, and sorts the objects by what they
+// come with.
 func buildAll(ctx context.Context, config string, kustomize []string) ([]part, error) {
 	dir, err := os.MkdirTemp("", "parley-chart-")
 	if err != nil {
@@ -210,7 +212,8 @@ func (b *builder) above(name, below, component string) string {
 	return b.write(name, []string{"resources: [../" + below + "]"}, component, nil)
 }
 
-// tenant is what goes into each namespace. Its subjects are in another, so that kustomize leaves them alone; template marks them.
+// tenant is what goes into each namespace. Its subjects are in another, so that kustomize leaves
+// them alone; template marks them.
 func (b *builder) tenant() string {
 	return b.write("tenant", []string{"namespace: " + markTenant}, "", []string{"rbac/namespace"})
 }

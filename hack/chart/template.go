@@ -20,8 +20,8 @@ type sheet struct {
 
 var mark = regexp.MustCompile(`^( *)(- )?(?:[^\n]*: )?xmark(\d+)x(?:: "")?$`)
 
-// text marks a place. Of a line with a mark nothing but its indentation is left: the text is the whole line, and may be several,
-// each of which is indented likewise.
+// text marks a place. Of a line with a mark nothing but its indentation is left: the text is the
+// whole line, and may be several, each of which is indented likewise.
 func (s *sheet) text(format string, args ...any) string {
 	s.texts = append(s.texts, fmt.Sprintf(format, args...))
 	return fmt.Sprintf("xmark%dx", len(s.texts)-1)

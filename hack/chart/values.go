@@ -36,7 +36,8 @@ func (s *sheet) values() {
 	case "Gateway", "HTTPRoute":
 		s.gateway()
 	case "SessionClass":
-		// Helm cannot make an object of a kind that comes with it, but after the rest it can. It is not the release's any more then.
+		// Helm cannot make an object of a kind that comes with it, but after the rest it can. It is
+		// not the release's any more then.
 		s.add("metadata", "annotations", "helm.sh/hook: post-install")
 	}
 }
@@ -48,7 +49,8 @@ func (s *sheet) claim() {
 	s.add("", "spec", "{{- with $.Values.archive.storageClassName }}\nstorageClassName: {{ . }}\n{{- end }}")
 }
 
-// archive is a Deployment that needs a volume, and has to be one of its kind, only where it does not keep things in a bucket.
+// archive is a Deployment that needs a volume, and has to be one of its kind, only where it does
+// not keep things in a bucket.
 func (s *sheet) archive(pod, container map[string]any) {
 	s.set(s.text("type: {{ if $.Values.archive.url }}RollingUpdate{{ else }}Recreate{{ end }}"), "spec", "strategy", "type")
 	args := container["args"].([]any)

@@ -12,7 +12,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// follow prints the session's events until the agent's turn is over, and returns the state it ended in.
+// follow prints the session's events until the agent's turn is over, and returns the state it ended
+// in.
 func (u *user) follow(ctx context.Context, id string) (session.State, error) {
 	path := "/api/conversations/" + id + "/events/stream"
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.facade+path, nil)

@@ -1,5 +1,6 @@
-// Command demo shows a session at work, with `make run` up: a repository made on the spot, a message, the events as they
-// come, and the diff. Without a model of yours a scripted one answers, which is a stub and no model.
+// Command demo shows a session at work, with `make run` up: a repository made on the spot, a
+// message, the events as they come, and the diff. Without a model of yours a scripted one answers,
+// which is a stub and no model.
 package main
 
 import (

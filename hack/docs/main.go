@@ -1,4 +1,5 @@
-// Command docs writes docs/api.md, the reference of Parley's kinds, from their CRDs, which are generated from the types.
+// Command docs writes docs/api.md, the reference of Parley's kinds, from their CRDs, which are
+// generated from the types.
 package main
 
 import (

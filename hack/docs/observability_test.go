@@ -85,10 +85,12 @@ func TestTheTableOfMetricsIsThatOfTheCode(t *testing.T) {
 	}
 }
 
-// inExpression finds what may be a metric in an expression of PromQL: a word before a selector, a range or the end of it.
+// inExpression finds what may be a metric in an expression of PromQL: a word before a selector, a
+// range or the end of it.
 var inExpression = regexp.MustCompile(`\b(parley|controller_runtime|workqueue|process|go|rest_client)_[a-z_]+`)
 
-// known are the metrics that are there: the source's own, and those of the libraries that the programs are built with.
+// known are the metrics that are there: the source's own, and those of the libraries that the
+// programs are built with.
 func known(t *testing.T) func(name string) (labels []string, exists bool) {
 	t.Helper()
 	own := metrics(t)

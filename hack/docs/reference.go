@@ -12,7 +12,8 @@ import (
 
 type schema = apiextensionsv1.JSONSchemaProps
 
-// reference is the chapter of a kind: what it is, and a table for its spec, its status and each object in them.
+// reference is the chapter of a kind: what it is, and a table for its spec, its status and each
+// object in them.
 func reference(crd *apiextensionsv1.CustomResourceDefinition) string {
 	names, top := crd.Spec.Names, crd.Spec.Versions[0].Schema.OpenAPIV3Schema
 	text := &strings.Builder{}
@@ -54,7 +55,8 @@ func table(text *strings.Builder, kind, path string, object schema) {
 	}
 }
 
-// nestedIn is the object that a field is or has, if it has fields of its own. Those of conditions are Kubernetes'.
+// nestedIn is the object that a field is or has, if it has fields of its own. Those of conditions
+// are Kubernetes'.
 func nestedIn(field schema) (object *schema, suffix string) {
 	if field.Items != nil && field.Items.Schema != nil {
 		field, suffix = *field.Items.Schema, "[]"

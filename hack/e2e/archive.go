@@ -19,7 +19,8 @@ import (
 // archiveName is what the objects of the archive are called.
 const archiveName = "parley-archive"
 
-// whatSessionsLeave: it is read when their pods are gone, also from an archive that was replaced meanwhile.
+// whatSessionsLeave: it is read when their pods are gone, also from an archive that was replaced
+// meanwhile.
 func whatSessionsLeave(t *t) {
 	u := t.newUser()
 	_, baseURL := t.scriptedModel(scriptedmodel.Step{Text: "It is done."})

@@ -86,7 +86,8 @@ func podLostAtWork(t *t) {
 	}
 }
 
-// stopAndStartOverHTTP asks for nothing but a session: its files are on the volume that the default class gives.
+// stopAndStartOverHTTP asks for nothing but a session: its files are on the volume that the default
+// class gives.
 func stopAndStartOverHTTP(t *t) {
 	u := t.newUser()
 	var stored rest.Stored

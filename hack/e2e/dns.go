@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// serveNames answers what the cluster's DNS would, at the node's address until the context ends: the addresses of Services. Nothing
-// else has a name here.
+// serveNames answers what the cluster's DNS would, at the node's address until the context ends:
+// the addresses of Services. Nothing else has a name here.
 func (n *inside) serveNames(ctx context.Context) error {
 	socket, err := (&net.ListenConfig{}).ListenPacket(ctx, "udp", net.JoinHostPort(nodeAddress, "53"))
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
-// installAsDocumented follows docs/install.md from an empty cluster to a conversation that runs, and back. What builds and pushes is
-// left out: the image is on the node.
+// installAsDocumented follows docs/install.md from an empty cluster to a conversation that runs,
+// and back. What builds and pushes is left out: the image is on the node.
 func installAsDocumented(t *t) {
 	t.must(t.helm(t.ctx, "uninstall", "parley", "--namespace="+parleyNamespace, "--ignore-not-found", "--wait"))
 	t.must(t.uninstallParley(t.ctx))
@@ -46,7 +46,8 @@ func installAsDocumented(t *t) {
 	t.expectImage(parleyImage)
 }
 
-// commandsOf are the commands of a document by the sections that they stand in. A line that ends with a backslash goes on.
+// commandsOf are the commands of a document by the sections that they stand in. A line that ends
+// with a backslash goes on.
 func commandsOf(document string) map[string][]string {
 	commands, section := map[string][]string{}, ""
 	open := false

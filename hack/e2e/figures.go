@@ -62,8 +62,9 @@ func (t *t) timeSession(sample int, namespace, name, class string) time.Duration
 	return took
 }
 
-// beginAt has each sample begin at another moment of a second. Once in a second the kubelet looks for processes that ended, so that
-// a pod is seen to be gone at that moment, and without this every sample would begin there.
+// beginAt has each sample begin at another moment of a second. Once in a second the kubelet looks
+// for processes that ended, so that a pod is seen to be gone at that moment, and without this every
+// sample would begin there.
 func (t *t) beginAt(sample int) {
 	select {
 	case <-time.After(time.Duration(sample) * time.Second / samples):
@@ -92,7 +93,8 @@ var podSteps = []struct {
 	}},
 }
 
-// followPod watches a pod that is to be made; the function that it returns says when it took which step.
+// followPod watches a pod that is to be made; the function that it returns says when it took which
+// step.
 func (t *t) followPod(namespace, name string) (steps func() string) {
 	began := time.Now()
 	watch, err := t.client.Watch(t.ctx, &corev1.PodList{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": v1alpha1.SessionName(name)})
@@ -165,8 +167,8 @@ func summary(durations []time.Duration) string {
 	return fmt.Sprintf("p50 of %d %s, from %s to %s", len(durations), round(durations[len(durations)/2]), round(durations[0]), round(durations[len(durations)-1]))
 }
 
-// settledMemory is what an idle session takes: what the start used is given back by and by, so it is looked at until it
-// has not become less ten times in a row.
+// settledMemory is what an idle session takes: what the start used is given back by and by, so it
+// is looked at until it has not become less ten times in a row.
 func (t *t) settledMemory(uid types.UID) string {
 	least, same := 0, 0
 	t.eventually(func(context.Context) error {
@@ -181,7 +183,8 @@ func (t *t) settledMemory(uid types.UID) string {
 	return fmt.Sprintf("%.1f MiB in %d processes (PSS)", float64(least)/1024, len(processesOfPod(uid)))
 }
 
-// memoryOf is what the processes of a pod take, in KiB: their own, and their share of what is shared.
+// memoryOf is what the processes of a pod take, in KiB: their own, and their share of what is
+// shared.
 func memoryOf(uid types.UID) (total int) {
 	for _, pid := range processesOfPod(uid) {
 		rollup, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))

@@ -21,7 +21,8 @@ import (
 const (
 	// sessionUser is who sessions run as.
 	sessionUser = 1000
-	// writer is the agent of the checks: it writes down its message, shows its environment, and waits to be told to finish.
+	// writer is the agent of the checks: it writes down its message, shows its environment, and
+	// waits to be told to finish.
 	writer = "Writer"
 
 	writerEntry = `command: [/bin/sh, -c, "cat > agent-was-here; env; while [ ! -e finish ]; do sleep 0.1; done; echo agent is done"]`
@@ -42,7 +43,8 @@ func (t *t) newNamespace() string {
 	return ns.Name
 }
 
-// cleanUp makes room on the node for the next check; what a check that failed leaves to look at goes to the logs first.
+// cleanUp makes room on the node for the next check; what a check that failed leaves to look at
+// goes to the logs first.
 func (t *t) cleanUp() {
 	if t.namespace == "" {
 		return

@@ -58,8 +58,8 @@ func (t *t) facadeURL() string {
 	return "http://" + service.Spec.ClusterIP
 }
 
-// call sends a request to the facade, and decodes the answer. Anything but 200 fails the check, except one of the codes that
-// are to pass within a moment.
+// call sends a request to the facade, and decodes the answer. Anything but 200 fails the check,
+// except one of the codes that are to pass within a moment.
 func (t *t) call(u *user, method, path string, body, into any, passing ...int) {
 	content, err := json.Marshal(body)
 	t.must(err)

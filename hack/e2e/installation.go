@@ -94,7 +94,8 @@ type outcome struct {
 	failed []string
 }
 
-// keep does something over and over until the returned function is called, which says how that went.
+// keep does something over and over until the returned function is called, which says how that
+// went.
 func (t *t) keep(act func(context.Context) error) func() outcome {
 	ctx, stop := context.WithCancel(t.ctx)
 	done := make(chan outcome, 1)
@@ -191,7 +192,8 @@ func removal(t *t) {
 	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: u.namespace, Name: "default"}, settings))
 }
 
-// expectNothingLeft: of Parley there are the CRDs, and users' objects. Its pods may finish what they do first.
+// expectNothingLeft: of Parley there are the CRDs, and users' objects. Its pods may finish what
+// they do first.
 func (t *t) expectNothingLeft() {
 	t.eventually(func(ctx context.Context) error {
 		left, err := t.left(ctx)
@@ -237,8 +239,8 @@ func (t *t) left(ctx context.Context) ([]string, error) {
 	return left, nil
 }
 
-// isClusters says that an object is in every namespace, or is a record that goes with time, as the lease does that the next
-// manager takes over.
+// isClusters says that an object is in every namespace, or is a record that goes with time, as the
+// lease does that the next manager takes over.
 func isClusters(kind, name string) bool {
 	return kind == "configmap" && name == "kube-root-ca.crt" || kind == "serviceaccount" && name == "default" || kind == "event" || kind == "lease"
 }

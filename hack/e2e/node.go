@@ -111,7 +111,8 @@ func (n *inside) startContainerd(ctx context.Context) error {
 	})
 }
 
-// containerd is a program of containerd's, which is built for this: Debian's knows no image volumes.
+// containerd is a program of containerd's, which is built for this: Debian's knows no image
+// volumes.
 func (n *inside) containerd(program string) string {
 	return filepath.Join(n.binDir, "containerd", program)
 }

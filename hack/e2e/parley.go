@@ -44,7 +44,8 @@ const (
 	plainClass = "plain"
 )
 
-// makeClasses has sessions run in the image that is on the node: what the shipped class names cannot be pulled here.
+// makeClasses has sessions run in the image that is on the node: what the shipped class names
+// cannot be pulled here.
 func (n *inside) makeClasses(ctx context.Context) error {
 	image := &v1alpha1.SessionImages{Default: ptr.To(debianImage)}
 	shipped := &v1alpha1.SessionClass{}

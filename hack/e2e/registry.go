@@ -17,10 +17,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// registryAddress is where images are pulled from that users name. It exists in the namespaces of the node only.
+// registryAddress is where images are pulled from that users name. It exists in the namespaces of
+// the node only.
 const registryAddress = "127.0.0.1:5000"
 
-// serveImages runs a registry with one image. What users name is pulled always, also where the node has it.
+// serveImages runs a registry with one image. What users name is pulled always, also where the node
+// has it.
 func serveImages(ctx context.Context, dir string, tags ...string) error {
 	listener, err := net.Listen("tcp", registryAddress)
 	if err != nil {

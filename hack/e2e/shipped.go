@@ -30,7 +30,8 @@ func (t *t) scriptedModel(steps ...scriptedmodel.Step) (model *scriptedmodel.Ser
 	return model, "http://" + listener.Addr().String()
 }
 
-// shippedAgent: somebody stores a model and its key, and sends a message. Everything else is as it is installed.
+// shippedAgent: somebody stores a model and its key, and sends a message. Everything else is as it
+// is installed.
 func shippedAgent(t *t) {
 	u := t.newUser()
 	key := secretValue()

@@ -33,7 +33,8 @@ const sidecar = `[JSONPatch{op: "add", path: "/spec/containers/-", value: Object
 	},
 }}]`
 
-// injectSidecar has the API server put a sidecar into each pod of a namespace, as a mesh does, until stop is called.
+// injectSidecar has the API server put a sidecar into each pod of a namespace, as a mesh does,
+// until stop is called.
 func (t *t) injectSidecar(namespace string) (stop func()) {
 	policy := &admissionv1.MutatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: namespace + "-sidecar"},

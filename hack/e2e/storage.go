@@ -24,7 +24,8 @@ const (
 	storageClass = "standard"
 	// provisioner makes its volumes, and removes them.
 	provisioner = "e2e.parley.dev/directory"
-	// provisionedBy tells the cluster whose volume it is; else it would try to remove it itself, and fail.
+	// provisionedBy tells the cluster whose volume it is; else it would try to remove it itself,
+	// and fail.
 	provisionedBy = "pv.kubernetes.io/provisioned-by"
 )
 
@@ -38,7 +39,8 @@ func (n *inside) makeStorageClass(ctx context.Context) error {
 	})
 }
 
-// provisionVolumes keeps a volume, which is a directory of the node, for each claim of the StorageClass, until the context ends.
+// provisionVolumes keeps a volume, which is a directory of the node, for each claim of the
+// StorageClass, until the context ends.
 func (n *inside) provisionVolumes(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := n.watchClaims(ctx); err != nil && ctx.Err() == nil {
@@ -47,8 +49,8 @@ func (n *inside) provisionVolumes(ctx context.Context) {
 	}
 }
 
-// watchClaims looks at all claims and volumes whenever a claim changes. A watch begins with all that there are, so that
-// nothing is missed between two of them.
+// watchClaims looks at all claims and volumes whenever a claim changes. A watch begins with all
+// that there are, so that nothing is missed between two of them.
 func (n *inside) watchClaims(ctx context.Context) error {
 	changes, err := n.client.Watch(ctx, &corev1.PersistentVolumeClaimList{})
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package facadeenv is an API server with what the facade meets in a cluster: Parley's kinds, the webhook, its own identity
-// with its rights and its policy, and, if wanted, the operator. Tests and benchmarks run the facade against it.
+// Package facadeenv is an API server with what the facade meets in a cluster: Parley's kinds, the
+// webhook, its own identity with its rights and its policy, and, if wanted, the operator. Tests and
+// benchmarks run the facade against it.
 package facadeenv
 
 import (
@@ -55,7 +56,8 @@ type Env struct {
 	stopped  chan error
 }
 
-// Start an API server with the webhook, and with the operator if that is wanted. Files go to a directory.
+// Start an API server with the webhook, and with the operator if that is wanted. Files go to a
+// directory.
 func Start(dir string, operator bool, options ...testenv.Option) (*Env, error) {
 	env, err := testenv.Start(append(options, testenv.WithWebhooks)...)
 	if err != nil {
@@ -122,7 +124,8 @@ func (e *Env) install() error {
 	return os.WriteFile(e.Kubeconfig, kubeconfig, 0o600)
 }
 
-// makeSigningKey makes the key that the manager would make, also where there is no operator, and puts it where a kubelet would.
+// makeSigningKey makes the key that the manager would make, also where there is no operator, and
+// puts it where a kubelet would.
 func (e *Env) makeSigningKey() error {
 	data, err := session.NewSigningKey()
 	if err != nil {

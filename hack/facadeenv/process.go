@@ -107,8 +107,8 @@ func (f *Facade) Kill() {
 	<-f.Done
 }
 
-// FreeAddress is one on loopback that nobody listens at. It is of a host of its own: on 127.0.0.1 any connection may take the port
-// before it is used.
+// FreeAddress is one on loopback that nobody listens at. It is of a host of its own: on 127.0.0.1
+// any connection may take the port before it is used.
 func FreeAddress() string {
 	host := fmt.Sprintf("127.%d.%d.%d", 64+rand.IntN(128), rand.IntN(256), 1+rand.IntN(254))
 	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))

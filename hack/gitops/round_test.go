@@ -50,7 +50,8 @@ spec:
 
 // tool is one that keeps a cluster as a repository says.
 type tool struct {
-	// name of its module here and of its program; checks is where Parley's health checks for it are, below config/gitops.
+	// name of its module here and of its program; checks is where Parley's health checks for it
+	// are, below config/gitops.
 	name, checks string
 	// owner of the fields that it applies.
 	owner string

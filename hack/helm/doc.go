@@ -1,2 +1,3 @@
-// Package helm pins the Helm that the chart is tested with. Its dependencies would be many of the other tools' own.
+// Package helm pins the Helm that the chart is tested with. Its dependencies would be many of the
+// other tools' own.
 package helm

@@ -1,5 +1,6 @@
-// Command images builds Parley's programs and makes an image of them, for several architectures, without Docker: a tarball that
-// containerd and Docker import, and a list of what is in it beside that. Built twice from the same source, it is the same.
+// Command images builds Parley's programs and makes an image of them, for several architectures,
+// without Docker: a tarball that containerd and Docker import, and a list of what is in it beside
+// that. Built twice from the same source, it is the same.
 package main
 
 import (
@@ -85,7 +86,8 @@ func run(ctx context.Context, o options) error {
 	return os.WriteFile(filepath.Join(o.out, "pushed"), []byte(pushed+"\n"), 0o644)
 }
 
-// images is what was built: one index, the images in it, and for each the list of what it is made of.
+// images is what was built: one index, the images in it, and for each the list of what it is made
+// of.
 type images struct {
 	index v1.ImageIndex
 	each  []v1.Image
@@ -128,7 +130,8 @@ func build(ctx context.Context, o options) (images, error) {
 	return built, err
 }
 
-// compile builds programs that depend on nothing but their source: not on where it is, nor on the machine.
+// compile builds programs that depend on nothing but their source: not on where it is, nor on the
+// machine.
 func compile(ctx context.Context, dir, architecture, tags string, packages []string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

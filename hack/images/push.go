@@ -18,8 +18,9 @@ import (
 // emptyConfig is what the configuration of an artifact is that needs none.
 const emptyConfig = "application/vnd.oci.empty.v1+json"
 
-// push writes the index and its images to a registry, and to each image the list of what it is made of: as an artifact that
-// refers to it, where scanners look. Who pushes is who is logged in with Docker's or Podman's configuration.
+// push writes the index and its images to a registry, and to each image the list of what it is made
+// of: as an artifact that refers to it, where scanners look. Who pushes is who is logged in with
+// Docker's or Podman's configuration.
 func push(ctx context.Context, tag name.Tag, built images) error {
 	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)}
 	if err := remote.WriteIndex(tag, built.index, options...); err != nil {

@@ -55,7 +55,8 @@ func TestMain(m *testing.M) {
 		e.AtStop(func() { _ = os.RemoveAll(auditDir) })
 		e.AtStop(func() { _ = os.RemoveAll(binaries) })
 	}, testenv.WithAuditLog(auditDir), func(e *envtest.Environment) {
-		// As OpenShift does: who makes an object that holds up its owner's deletion must have a say in that.
+		// As OpenShift does: who makes an object that holds up its owner's deletion must have a say
+		// in that.
 		e.ControlPlane.GetAPIServer().Configure().Append("enable-admission-plugins", "OwnerReferencesPermissionEnforcement")
 	})
 }
@@ -82,7 +83,8 @@ type installation struct {
 	stop       map[string]func()
 }
 
-// install builds a kustomization, whose directories are given with CONFIG for the path to config/, applies it and starts it.
+// install builds a kustomization, whose directories are given with CONFIG for the path to config/,
+// applies it and starts it.
 func install(t *testing.T, overlay map[string]string, environment ...string) *installation {
 	t.Helper()
 	if err := programs(); err != nil {
@@ -255,7 +257,8 @@ func (i *installation) awaitReady(name, url string) {
 	})
 }
 
-// mountSigningKey puts the key that the manager made where a kubelet would mount it: whole for the facade, its public half for the archive.
+// mountSigningKey puts the key that the manager made where a kubelet would mount it: whole for the
+// facade, its public half for the archive.
 func (i *installation) mountSigningKey(objects []*unstructured.Unstructured) {
 	i.t.Helper()
 	at := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool {

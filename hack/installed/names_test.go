@@ -38,7 +38,8 @@ func TestParleyWorksUnderOtherNamesAndItsFacadeStaysConfined(t *testing.T) {
 		return nil
 	})
 	ada := i.newPerson(namespace(t, "renamed"))
-	// The webhook takes the facade for the facade, else it would not let it refer to a key that it cannot read.
+	// The webhook takes the facade for the facade, else it would not let it refer to a key that it
+	// cannot read.
 	ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k1", "agent": "CodeActAgent"}`)
 	ada.call(http.StatusOK, http.MethodPost, "/api/conversations", `{"conversation_id": "talk"}`)
 	testenv.Await(t, func() error {

@@ -19,11 +19,13 @@ import (
 	"github.com/parley-dev/parley/hack/testenv"
 )
 
-// without client-go's newer way to fill a cache, which needs no right to list; older API servers know only the other.
+// without client-go's newer way to fill a cache, which needs no right to list; older API servers
+// know only the other.
 const plainLists = "KUBE_FEATURE_WatchListClient=false"
 
-// TestEveryRightIsUsedAndNoneIsMissing has the manager and the facade do everything that they do, and compares what they asked the
-// API server for with their roles. A right too few fails the step that needs it, and a right that nothing used fails by name.
+// TestEveryRightIsUsedAndNoneIsMissing has the manager and the facade do everything that they do,
+// and compares what they asked the API server for with their roles. A right too few fails the step
+// that needs it, and a right that nothing used fails by name.
 func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
 	i := install(t, map[string]string{".": "resources: [CONFIG/default]"}, plainLists)
 	for _, step := range []struct {
@@ -49,8 +51,8 @@ func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
 	}
 }
 
-// checkedElsewhere are rights that are no requests of their own: the API server, or the webhook, asks for them when something
-// else is done. Tests below take each of them away.
+// checkedElsewhere are rights that are no requests of their own: the API server, or the webhook,
+// asks for them when something else is done. Tests below take each of them away.
 var checkedElsewhere = []string{"update conversations/finalizers.parley.dev", "update usersettings/finalizers.parley.dev", "use usersettings.parley.dev"}
 
 func expectRightsUsed(t *testing.T, i *installation, process string) {
@@ -76,7 +78,8 @@ func expectRightsUsed(t *testing.T, i *installation, process string) {
 	}
 }
 
-// rightsOf are the rights of a process's ServiceAccount, as verb, resource and, where it is for one object, its name.
+// rightsOf are the rights of a process's ServiceAccount, as verb, resource and, where it is for one
+// object, its name.
 func rightsOf(t *testing.T, i *installation, process string) []string {
 	t.Helper()
 	var rules []rbacv1.PolicyRule
@@ -200,7 +203,8 @@ func conversationsOverHTTP(t *testing.T, i *installation) {
 	ada.call(http.StatusOK, http.MethodDelete, "/api/conversations/talk", "")
 }
 
-// sessionsEnd also has the recorder say one thing twice, for which it changes the event that is there.
+// sessionsEnd also has the recorder say one thing twice, for which it changes the event that is
+// there.
 func sessionsEnd(t *testing.T, i *installation) {
 	ada := i.newPerson(namespace(t, "rights-end"))
 	talk := converse(t, ada.namespace, "talk", nil)
@@ -236,7 +240,8 @@ func sharedObjectsAreChanged(t *testing.T, i *installation) {
 	})
 }
 
-// foreignObjects have the names of those that the manager makes, which looks at them before it gives up.
+// foreignObjects have the names of those that the manager makes, which looks at them before it
+// gives up.
 func foreignObjects(t *testing.T, i *installation) {
 	meta := func(namespace, name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: namespace, Name: name}

@@ -10,8 +10,9 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// A pod that begins without the key gets it when its kubelet looks again, up to a minute and a half later. What the sessions of that
-// time leave is refused by the archive, and they cannot be watched.
+// A pod that begins without the key gets it when its kubelet looks again, up to a minute and a half
+// later. What the sessions of that time leave is refused by the archive, and they cannot be
+// watched.
 func TestWhoNeedsTheSigningKeyIsNotStartedWithoutIt(t *testing.T) {
 	needs := map[string]bool{}
 	for _, object := range kustomized(t, map[string]string{".": "resources: [CONFIG/default]"}) {

@@ -44,7 +44,8 @@ func TestTheCommandsOfTheGuidesWork(t *testing.T) {
 	}
 }
 
-// typed are the commands behind a prompt. Those of make build and run what this test has built and runs.
+// typed are the commands behind a prompt. Those of make build and run what this test has built and
+// runs.
 func typed(text string) string {
 	var commands []string
 	open := false

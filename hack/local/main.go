@@ -210,7 +210,8 @@ func (l *local) prepare(context.Context) error {
 	}
 	l.plane = &cluster.ControlPlane{
 		Binaries: l.assets, State: l.stateDir, Ports: ports, PKI: pki,
-		// The pods' addresses are on loopback, which Endpoints may not hold. Nothing here reads them.
+		// The pods' addresses are on loopback, which Endpoints may not hold. Nothing here reads
+		// them.
 		ControllerManagerArgs: []string{"--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"},
 	}
 	l.parley.Plane = l.plane

@@ -202,7 +202,8 @@ func callTool(t *testing.T, c client.Client, pod *corev1.Pod) {
 	}
 }
 
-// makeRepository makes a repository with the branches main and feature, and returns the commit of feature.
+// makeRepository makes a repository with the branches main and feature, and returns the commit of
+// feature.
 func makeRepository(t *testing.T) (path, commit string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "widgets")

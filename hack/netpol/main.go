@@ -1,7 +1,9 @@
-// Command netpol says which traffic NetworkPolicies allow, as github.com/mattfenwick/cyclonus understands them. It reads a
-// question from standard input and writes the answers, in order, to standard output, both as JSON.
+// Command netpol says which traffic NetworkPolicies allow, as github.com/mattfenwick/cyclonus
+// understands them. It reads a question from standard input and writes the answers, in order, to
+// standard output, both as JSON.
 //
-// It is a module of its own: tests want a judge that is not ours, and what that depends on is no business of the product.
+// It is a module of its own: tests want a judge that is not ours, and what that depends on is no
+// business of the product.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// Package oci makes container images of programs, without Docker. The same programs make the same image, byte for byte.
+// Package oci makes container images of programs, without Docker. The same programs make the same
+// image, byte for byte.
 package oci
 
 import (
@@ -24,8 +25,8 @@ type Config struct {
 	Labels       map[string]string
 }
 
-// Image puts programs, by their paths in the image, on a base. The layer is kept in a file, which must stay as long as the image
-// is used.
+// Image puts programs, by their paths in the image, on a base. The layer is kept in a file, which
+// must stay as long as the image is used.
 func Image(base v1.Image, layerFile string, programs map[string]string, c Config) (v1.Image, error) {
 	layer, err := programLayer(layerFile, programs)
 	if err != nil {
@@ -49,7 +50,8 @@ func Image(base v1.Image, layerFile string, programs map[string]string, c Config
 	return mutate.ConfigMediaType(mutate.MediaType(image, types.OCIManifestSchema1), types.OCIConfigJSON), nil
 }
 
-// programLayer is a layer of programs. No times and no owners are in it, and the order is that of the names.
+// programLayer is a layer of programs. No times and no owners are in it, and the order is that of
+// the names.
 func programLayer(file string, programs map[string]string) (v1.Layer, error) {
 	out, err := os.Create(file)
 	if err != nil {

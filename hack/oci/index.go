@@ -31,7 +31,8 @@ func Index(images ...v1.Image) (v1.ImageIndex, error) {
 	return index, nil
 }
 
-// WriteTarball writes an OCI layout with one index as a tarball, which containerd and Docker import under the tag.
+// WriteTarball writes an OCI layout with one index as a tarball, which containerd and Docker import
+// under the tag.
 func WriteTarball(file string, tag name.Tag, index v1.ImageIndex) error {
 	dir, err := os.MkdirTemp(filepath.Dir(file), "layout-")
 	if err != nil {
@@ -42,7 +43,8 @@ func WriteTarball(file string, tag name.Tag, index v1.ImageIndex) error {
 	if err != nil {
 		return err
 	}
-	// The first is what containerd calls it, where Docker's registry has a shorter name; the second what others do.
+	// The first is what containerd calls it, where Docker's registry has a shorter name; the second
+	// what others do.
 	if err := written.AppendIndex(index, layout.WithAnnotations(map[string]string{
 		"io.containerd.image.name":          strings.TrimPrefix(tag.Name(), "index."),
 		"org.opencontainers.image.ref.name": tag.TagStr(),

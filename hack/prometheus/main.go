@@ -1,5 +1,6 @@
-// Command prometheus runs the tests of alerts, in the form that promtool has for them, with Prometheus' own engine. It reads
-// them from standard input and writes what is wrong, if anything, to standard output, a line each.
+// Command prometheus runs the tests of alerts, in the form that promtool has for them, with
+// Prometheus' own engine. It reads them from standard input and writes what is wrong, if anything,
+// to standard output, a line each.
 //
 // It is a module of its own: what the engine depends on is no business of the product.
 package main
@@ -69,7 +70,8 @@ func main() {
 	}
 }
 
-// run fills a database with the series of a test, and looks at the alerts at the times that it names.
+// run fills a database with the series of a test, and looks at the alerts at the times that it
+// names.
 func (t test) run(rules map[string]rule) error {
 	dir, err := os.MkdirTemp("", "prometheus-")
 	if err != nil {

@@ -19,7 +19,8 @@ func newEvents(w http.ResponseWriter) *events {
 	return &events{w: w}
 }
 
-// event adds one with a name, as Anthropic and the responses wire have it; an empty name leaves that line out.
+// event adds one with a name, as Anthropic and the responses wire have it; an empty name leaves
+// that line out.
 func (e *events) event(name string, data any) {
 	var b bytes.Buffer
 	if name != "" {

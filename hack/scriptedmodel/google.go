@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// googleWire is Gemini's generateContent. Its path names the model, and whether the answer is streamed.
+// googleWire is Gemini's generateContent. Its path names the model, and whether the answer is
+// streamed.
 type googleWire struct {
 	model    string
 	streamed bool

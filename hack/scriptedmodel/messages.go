@@ -199,7 +199,8 @@ func anthropicResult(block object, turn *Turn, i, j int, wrong *findings) Result
 	return result
 }
 
-// anthropicPairs checks that the calls of a message are answered by the next, all of them and nothing else.
+// anthropicPairs checks that the calls of a message are answered by the next, all of them and
+// nothing else.
 func anthropicPairs(i int, before, turn Turn, wrong *findings) {
 	answered := map[string]bool{}
 	for _, result := range turn.Results {

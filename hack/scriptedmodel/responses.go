@@ -43,7 +43,8 @@ func (responsesWire) read(_ http.Header, body []byte) (*Request, []string) {
 	return request, wrong
 }
 
-// responsesTools reads a list of tools. Those of a namespace are called with its name beside theirs.
+// responsesTools reads a list of tools. Those of a namespace are called with its name beside
+// theirs.
 func responsesTools(request *Request, at string, tools any, wrong *findings) {
 	for i, t := range list(tools) {
 		tool, at := obj(t), fmt.Sprintf("%s[%d]", at, i)

@@ -1,6 +1,7 @@
-// Package scriptedmodel is a stub, not a model: it serves the wires of model providers and answers from a script. Tests
-// and the demo use it in place of a provider. It is as strict as a provider: what the real wire would refuse is refused
-// in the provider's own form, and recorded as a violation for the test to read.
+// Package scriptedmodel is a stub, not a model: it serves the wires of model providers and answers
+// from a script. Tests and the demo use it in place of a provider. It is as strict as a provider:
+// what the real wire would refuse is refused in the provider's own form, and recorded as a
+// violation for the test to read.
 package scriptedmodel
 
 import (
@@ -12,9 +13,10 @@ import (
 
 // Step is one answer of the script.
 //
-// A step is used once. Without a condition (When, Contains) it is used by the next request that offers tools, in the
-// order of the script: agents make other calls, for a title or a summary, and those must not eat the script. They get
-// the script's default text, unless a step with a condition wants them.
+// A step is used once. Without a condition (When, Contains) it is used by the next request that
+// offers tools, in the order of the script: agents make other calls, for a title or a summary, and
+// those must not eat the script. They get the script's default text, unless a step with a condition
+// wants them.
 type Step struct {
 	// Text is said first, then the calls are made, all in one message.
 	Text     string `json:"text,omitempty"`
@@ -35,7 +37,8 @@ type Step struct {
 
 	// When makes this a step for requests that it accepts, with tools or without.
 	When func(*Request) bool `json:"-"`
-	// Check looks at the request that uses the step. Its error is recorded as a violation and refused.
+	// Check looks at the request that uses the step. Its error is recorded as a violation and
+	// refused.
 	Check func(*Request) error `json:"-"`
 	// Hold delays the answer until it is closed, or the caller is gone.
 	Hold <-chan struct{} `json:"-"`

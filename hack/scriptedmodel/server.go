@@ -104,7 +104,8 @@ func (s *Server) Remaining() int {
 	return n
 }
 
-// Received returns a channel that is closed with the next request. Take it before looking at Requests.
+// Received returns a channel that is closed with the next request. Take it before looking at
+// Requests.
 func (s *Server) Received() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

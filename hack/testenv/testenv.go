@@ -95,7 +95,8 @@ func Start(options ...Option) (*Env, error) {
 	return env, nil
 }
 
-// Path of a file in the repository. A test runs in its package's directory, somewhere below the root.
+// Path of a file in the repository. A test runs in its package's directory, somewhere below the
+// root.
 func Path(elements ...string) string {
 	root, _ := os.Getwd()
 	for {

@@ -1,6 +1,6 @@
-// Command webclient serves the web client of the existing service beside a facade, under one origin, to try the two together. The
-// client is built from its own source, and its build directory is given. Whoever opens it is the user whose key it has, so it
-// listens on loopback.
+// Command webclient serves the web client of the existing service beside a facade, under one
+// origin, to try the two together. The client is built from its own source, and its build directory
+// is given. Whoever opens it is the user whose key it has, so it listens on loopback.
 package main
 
 import (

@@ -53,7 +53,8 @@ func (s *Session) call(ctx context.Context, pending []*model.Call) error {
 	return s.result(call, tool.Run(ctx, call.Input))
 }
 
-// askUser asks whether an action may be done. It comes back here for the action itself, once that is on record.
+// askUser asks whether an action may be done. It comes back here for the action itself, once that
+// is on record.
 func (s *Session) askUser(ctx context.Context, call *model.Call) error {
 	toolCall := s.describe(ctx, call)
 	toolCall.Kind = ""

@@ -33,7 +33,8 @@ func (s *Session) window() int {
 	return unknownWindow
 }
 
-// full says that the context is 80% full: by what the model last reported, and an estimate of what came since.
+// full says that the context is 80% full: by what the model last reported, and an estimate of what
+// came since.
 func (s *Session) full() bool {
 	return (s.state.used+estimate(s.state.history[s.state.usedAt:]))*10 > s.window()*8
 }
@@ -79,8 +80,8 @@ func (s *Session) makeRoom(ctx context.Context) error {
 		acp.Update{Kind: acp.ThoughtChunk, Content: acp.Text("The context was almost full; the older part of the conversation was summarised.")})
 }
 
-// kept says how many of the last messages stay: whole exchanges, at most half of them, within a bound of tokens. A
-// message that holds results never comes without the one that called for them.
+// kept says how many of the last messages stay: whole exchanges, at most half of them, within a
+// bound of tokens. A message that holds results never comes without the one that called for them.
 func kept(history []model.Message, bound int) int {
 	var starts []int
 	for i := len(history) - 1; i > 0; i-- {

@@ -98,7 +98,8 @@ func readBounded(path string) string {
 	return tools.Cut(strings.ReplaceAll(string(content), "\r\n", "\n"), maxInstructions)
 }
 
-// message makes the user's message out of a prompt, and adds the instructions that its words call for.
+// message makes the user's message out of a prompt, and adds the instructions that its words call
+// for.
 func (s *Session) message(prompt []acp.Content) (message model.Message, triggered []string) {
 	message.Role = model.User
 	for _, block := range prompt {

@@ -12,7 +12,8 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/tools"
 )
 
-// Event of a recording, as far as it matters here: only actions are done again, observations are made anew.
+// Event of a recording, as far as it matters here: only actions are done again, observations are
+// made anew.
 type Event struct {
 	Source string    `json:"source"`
 	Action string    `json:"action"`
@@ -72,7 +73,8 @@ func ReadRecording(content []byte) ([]Event, error) {
 	return events, nil
 }
 
-// recorded are the actions that a recording is made of. All others are about the service that recorded them.
+// recorded are the actions that a recording is made of. All others are about the service that
+// recorded them.
 var recorded = map[string]bool{
 	"message": true, "run": true, "read": true, "write": true, "edit": true, "call_tool_mcp": true, "think": true, "task_tracking": true, "finish": true,
 	"run_ipython": true, "browse": true, "browse_interactive": true,

@@ -25,7 +25,8 @@ type Client interface {
 type Options struct {
 	// Home is where the memory is.
 	Home string
-	// Model is nil where the settings name none. A session is refused then, so that the user is told why.
+	// Model is nil where the settings name none. A session is refused then, so that the user is
+	// told why.
 	Model         model.Model
 	ContextWindow int
 	// Condense says that a history that grows too long is summarised.
@@ -58,7 +59,8 @@ type Session struct {
 // kindImage is the kind of the error of an image that the agent cannot work in.
 const kindImage = "image"
 
-// errNoModel names the setting as both kinds of users know it: those of the HTTP API and those of the cluster's.
+// errNoModel names the setting as both kinds of users know it: those of the HTTP API and those of
+// the cluster's.
 var errNoModel = &acp.Error{
 	Code: acp.CodeInternal, Message: "no model is set: set llm_model in the settings (llmModel in UserSettings)",
 	Data: &acp.ErrorData{Kind: string(model.Unusable)},
@@ -89,7 +91,8 @@ func New(ctx context.Context, client Client, options Options, params acp.Session
 	return s, nil
 }
 
-// Load brings a session back from memory. With tell, the client is told again all that it was told before.
+// Load brings a session back from memory. With tell, the client is told again all that it was told
+// before.
 func Load(ctx context.Context, client Client, options Options, params acp.SessionParams, tell bool) (*Session, error) {
 	log, records, err := memory.Open(options.Home, params.SessionID)
 	if errors.Is(err, memory.ErrUnknown) {
@@ -146,8 +149,8 @@ func (s *Session) equip(ctx context.Context, params acp.SessionParams) (err erro
 // ID names the session.
 func (s *Session) ID() string { return s.id }
 
-// Close ends the session's processes. A turn that is under way stays so in memory: the log is closed first, so that the
-// end of its command is not taken for the user's wish.
+// Close ends the session's processes. A turn that is under way stays so in memory: the log is
+// closed first, so that the end of its command is not taken for the user's wish.
 func (s *Session) Close() {
 	if s.log != nil {
 		_ = s.log.Close()

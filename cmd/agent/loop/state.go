@@ -1,6 +1,7 @@
-// Package loop is the agent's work on a message: it asks the model, does what the model calls for, and asks again, until
-// the model has nothing more to do. All that it knows is in the session's log; its state is nothing but the records,
-// read one after the other. So a turn goes on in a new process by the same steps as in the old one.
+// Package loop is the agent's work on a message: it asks the model, does what the model calls for,
+// and asks again, until the model has nothing more to do. All that it knows is in the session's
+// log; its state is nothing but the records, read one after the other. So a turn goes on in a new
+// process by the same steps as in the old one.
 package loop
 
 import (
@@ -20,7 +21,8 @@ type state struct {
 	latest int
 	// triggered are the instructions that words of messages called for.
 	triggered map[string]bool
-	// turn says that a turn is under way, turnID how the client calls it, and last how the last one ended.
+	// turn says that a turn is under way, turnID how the client calls it, and last how the last one
+	// ended.
 	turn   bool
 	turnID string
 	last   memory.Record
@@ -140,7 +142,8 @@ func (s *state) answered() bool {
 	return len(s.history) > 0 && s.history[len(s.history)-1].Role == model.Assistant
 }
 
-// unique gives calls ids that no other call of the session has. Some servers number the calls of each answer from 0.
+// unique gives calls ids that no other call of the session has. Some servers number the calls of
+// each answer from 0.
 func (s *state) unique(message model.Message) {
 	taken := map[string]bool{}
 	for _, call := range message.Calls() {

@@ -36,7 +36,8 @@ func (s *Session) turn(ctx context.Context, params acp.PromptParams) (acp.StopRe
 	return s.work(ctx)
 }
 
-// work takes one step after the other until the turn is over. Which step comes next follows from the state alone.
+// work takes one step after the other until the turn is over. Which step comes next follows from
+// the state alone.
 func (s *Session) work(ctx context.Context) (acp.StopReason, error) {
 	for {
 		var err error
@@ -88,7 +89,8 @@ func (s *Session) cancelled() (acp.StopReason, error) {
 	return acp.Cancelled, s.record(memory.Record{Kind: memory.KindEnd, Stop: string(acp.Cancelled)})
 }
 
-// failed ends the turn with an error of the model. What the session knows stays, and the next prompt goes on from it.
+// failed ends the turn with an error of the model. What the session knows stays, and the next
+// prompt goes on from it.
 func (s *Session) failed(err error) error {
 	known, ok := errors.AsType[*model.Error](err)
 	if !ok {
@@ -163,7 +165,8 @@ func (l *listener) Text(piece string) {
 	l.Session.Text(piece)
 }
 
-// keepPart keeps what the model had said when the user stopped it: the user saw it and may refer to it.
+// keepPart keeps what the model had said when the user stopped it: the user saw it and may refer to
+// it.
 func (s *Session) keepPart(said *listener) error {
 	text := strings.TrimSpace(said.text.String())
 	if text == "" {

@@ -1,6 +1,6 @@
-// Package memory keeps a session on disk: an append-only log, a record a line. A record is on disk before anybody is
-// told of it and before anything is done that follows from it. So a process that is killed at any point is followed by
-// one that knows all that its predecessor said.
+// Package memory keeps a session on disk: an append-only log, a record a line. A record is on disk
+// before anybody is told of it and before anything is done that follows from it. So a process that
+// is killed at any point is followed by one that knows all that its predecessor said.
 package memory
 
 import (
@@ -22,13 +22,15 @@ import (
 const (
 	// KindSession is the first record: where the session works and what it was told to heed there.
 	KindSession = "session"
-	// KindPrompt is a message of the user, and begins a turn, unless it is part of a recording that is done again.
+	// KindPrompt is a message of the user, and begins a turn, unless it is part of a recording that
+	// is done again.
 	KindPrompt = "prompt"
 	// KindAnswer is a message of the model.
 	KindAnswer = "answer"
 	// KindAllowed says that the user allowed a tool call.
 	KindAllowed = "allowed"
-	// KindBegun says that a tool call was begun. Without a result after it, it may have been done in part.
+	// KindBegun says that a tool call was begun. Without a result after it, it may have been done
+	// in part.
 	KindBegun = "begun"
 	// KindResult is the result of a tool call.
 	KindResult = "result"
@@ -77,11 +79,13 @@ type Record struct {
 	Updates []json.RawMessage `json:"updates,omitempty"`
 }
 
-// Log is the open log of one session. Its methods are called by one goroutine at a time, except Close.
+// Log is the open log of one session. Its methods are called by one goroutine at a time, except
+// Close.
 type Log struct {
 	file    *os.File
 	records int
-	// Synced is called after each record that is on disk, with the number of records. It is for tests.
+	// Synced is called after each record that is on disk, with the number of records. It is for
+	// tests.
 	Synced func(records int)
 }
 
@@ -193,8 +197,8 @@ func (l *Log) Close() error { return l.file.Close() }
 // lockPatience is how long a log may be in use by another process; a variable for tests.
 var lockPatience = 10 * time.Second
 
-// lock keeps a second process from writing the same log. The kernel lifts it when the holder dies. One whose client was killed may
-// be a moment behind it.
+// lock keeps a second process from writing the same log. The kernel lifts it when the holder dies.
+// One whose client was killed may be a moment behind it.
 func lock(file *os.File) error {
 	for deadline := time.Now().Add(lockPatience); ; <-time.After(20 * time.Millisecond) {
 		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

@@ -14,8 +14,8 @@ import (
 	"github.com/anthropics/anthropic-sdk-go/packages/param"
 )
 
-// defaultMaxOutput is what the messages wire is told where nothing else is: it wants a limit, and every current model has
-// at least this one.
+// defaultMaxOutput is what the messages wire is told where nothing else is: it wants a limit, and
+// every current model has at least this one.
 const defaultMaxOutput = 16000
 
 // anthropicModel speaks the wire of Anthropic's messages.
@@ -32,8 +32,8 @@ func newAnthropic(s Settings, name string) Model {
 	if s.MaxOutput == 0 {
 		s.MaxOutput = defaultMaxOutput
 	}
-	// The service itself, not a client: that would also take keys and addresses from variables of the environment, which
-	// here are the user's.
+	// The service itself, not a client: that would also take keys and addresses from variables of
+	// the environment, which here are the user's.
 	service := anthropic.NewMessageService(option.WithBaseURL(s.BaseURL), option.WithAPIKey(s.Key), option.WithMiddleware(noLongWait))
 	return &anthropicModel{messages: service, name: name, key: s.Key, maxOutput: s.MaxOutput}
 }
@@ -41,7 +41,8 @@ func newAnthropic(s Settings, name string) Model {
 // maxWait is how long a provider may ask to wait before a retry.
 const maxWait = 60 * time.Second
 
-// noLongWait keeps the SDK from waiting as long as a provider says, which may be hours. OpenAI's SDK has a bound itself.
+// noLongWait keeps the SDK from waiting as long as a provider says, which may be hours. OpenAI's
+// SDK has a bound itself.
 func noLongWait(r *http.Request, next option.MiddlewareNext) (*http.Response, error) {
 	response, err := next(r)
 	if err == nil {
@@ -120,7 +121,8 @@ func anthropicAnswer(message anthropic.Message) Answer {
 	return answer
 }
 
-// params marks the ends of what stays the same from call to call for the provider's cache: tools, system, history.
+// params marks the ends of what stays the same from call to call for the provider's cache: tools,
+// system, history.
 func (m *anthropicModel) params(r Request) anthropic.MessageNewParams {
 	cached := anthropic.NewCacheControlEphemeralParam()
 	p := anthropic.MessageNewParams{Model: m.name, MaxTokens: int64(m.maxOutput)}

@@ -27,8 +27,8 @@ const (
 	Unusable       Kind = "unusable"
 )
 
-// How the session's runtime marks a call that no provider answered: its limits refuse it, the settings of the model are
-// wrong, or the provider could not be reached.
+// How the session's runtime marks a call that no provider answered: its limits refuse it, the
+// settings of the model are wrong, or the provider could not be reached.
 const (
 	limitType       = "parley_limit"
 	settingsType    = "parley_settings"
@@ -38,7 +38,8 @@ const (
 // maxWords bounds what an error repeats of the provider's own words.
 const maxWords = 300
 
-// Error is why a model did not answer, in words for the user. It holds no key and no whole response.
+// Error is why a model did not answer, in words for the user. It holds no key and no whole
+// response.
 type Error struct {
 	Kind    Kind
 	Message string
@@ -124,7 +125,8 @@ func (r refusal) kindAndWords() (Kind, string) {
 	return Provider, "The model's provider refused the request."
 }
 
-// tooLong goes by the provider's code where it has one. Anthropic and several servers of OpenAI's wire have only words.
+// tooLong goes by the provider's code where it has one. Anthropic and several servers of OpenAI's
+// wire have only words.
 func (r refusal) tooLong() bool {
 	if r.code == "context_length_exceeded" || r.status == http.StatusRequestEntityTooLarge {
 		return true

@@ -118,8 +118,8 @@ type Settings struct {
 
 const anthropicProvider = "anthropic"
 
-// New makes a model; nil where none is named. Anthropic's wire is for anthropic/…, OpenAI's for all others, because gateways
-// speak that.
+// New makes a model; nil where none is named. Anthropic's wire is for anthropic/…, OpenAI's for all
+// others, because gateways speak that.
 func New(s Settings) Model {
 	provider, name, ok := strings.Cut(s.Name, "/")
 	if !ok {
@@ -155,7 +155,8 @@ func (m Message) Text() string {
 	return b.String()
 }
 
-// arguments returns the input of a call as an object, which wires want also where the model wrote none.
+// arguments returns the input of a call as an object, which wires want also where the model wrote
+// none.
 func (c *Call) arguments() json.RawMessage {
 	var object map[string]json.RawMessage
 	if json.Unmarshal([]byte(c.Input), &object) != nil || object == nil {

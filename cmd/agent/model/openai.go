@@ -12,7 +12,8 @@ import (
 	"github.com/openai/openai-go/v3/shared"
 )
 
-// reasoningField is where several servers of this wire put a model's thoughts; OpenAI's own does not tell them.
+// reasoningField is where several servers of this wire put a model's thoughts; OpenAI's own does
+// not tell them.
 const reasoningField = "reasoning_content"
 
 // openAIModel speaks the wire of OpenAI's chat completions.
@@ -52,8 +53,8 @@ func (m *openAIModel) Answer(ctx context.Context, r Request, sink Sink) (Answer,
 	return a.answer(), nil
 }
 
-// chatAnswer is put together here and not by the SDK, whose accumulator refuses what servers other than OpenAI's send:
-// pieces with different ids, for instance.
+// chatAnswer is put together here and not by the SDK, whose accumulator refuses what servers other
+// than OpenAI's send: pieces with different ids, for instance.
 type chatAnswer struct {
 	text, thought strings.Builder
 	calls         []*Call
@@ -92,7 +93,8 @@ func (a *chatAnswer) add(chunk openai.ChatCompletionChunk, sink Sink) {
 	}
 }
 
-// call finds the call that a piece is of. Some servers number all calls 0, each with an id of its own.
+// call finds the call that a piece is of. Some servers number all calls 0, each with an id of its
+// own.
 func (a *chatAnswer) call(index int64, id string) *Call {
 	for i := len(a.calls) - 1; i >= 0; i-- {
 		if a.indexes[i] == index && (id == "" || a.calls[i].ID == "" || a.calls[i].ID == id) {
@@ -145,8 +147,8 @@ func (m *openAIModel) params(r Request) openai.ChatCompletionNewParams {
 	return p
 }
 
-// chatMessages writes a message as this wire has it: each result of a tool is a message, and their images, which such
-// messages cannot hold, follow as the user's.
+// chatMessages writes a message as this wire has it: each result of a tool is a message, and their
+// images, which such messages cannot hold, follow as the user's.
 func chatMessages(message Message) []openai.ChatCompletionMessageParamUnion {
 	if message.Role == Assistant {
 		return assistantMessage(message)

@@ -105,7 +105,8 @@ func insert(content string, after *int, added string) (string, error) {
 	return before + added + rest, nil
 }
 
-// write replaces a file whole, so that nobody finds half of it. Links are followed, the mode is kept.
+// write replaces a file whole, so that nobody finds half of it. Links are followed, the mode is
+// kept.
 func write(path, content string) error {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target

@@ -26,8 +26,8 @@ type process struct {
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// startProcess starts a shell with pipes for orders (3) and for its answers (4). It leads a session of its own, so that
-// all that it starts can be found, and it dies with the agent.
+// startProcess starts a shell with pipes for orders (3) and for its answers (4). It leads a session
+// of its own, so that all that it starts can be found, and it dies with the agent.
 func startProcess(program, loop, dir, marker string) (*process, error) {
 	ordersIn, orders, err := os.Pipe()
 	if err != nil {
@@ -64,7 +64,8 @@ func startProcess(program, loop, dir, marker string) (*process, error) {
 	return p, nil
 }
 
-// environment is that of commands: no key of the model, and no program that waits for somebody at a terminal.
+// environment is that of commands: no key of the model, and no program that waits for somebody at a
+// terminal.
 func environment() []string {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -151,8 +152,8 @@ func (o *output) add(piece []byte) {
 	}
 }
 
-// settle gives the reader of a shell that is gone a moment: what the shell said is in the pipe already, but a process in
-// the background may hold the pipe open for long.
+// settle gives the reader of a shell that is gone a moment: what the shell said is in the pipe
+// already, but a process in the background may hold the pipe open for long.
 func (o *output) settle() {
 	select {
 	case <-o.idle:
@@ -176,7 +177,8 @@ func inSession(leader int) []int {
 		if err != nil {
 			return false
 		}
-		// The name may hold anything, parentheses too; after the last one: state, parent, group, session.
+		// The name may hold anything, parentheses too; after the last one: state, parent, group,
+		// session.
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		return len(fields) > 3 && fields[3] == strconv.Itoa(leader) && fields[0] != "Z"
 	})

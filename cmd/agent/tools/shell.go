@@ -18,14 +18,17 @@ var ErrNoShell = errors.New("this image has no shell: neither bash nor sh is in 
 
 const (
 	defaultTimeout = 120 * time.Second
-	// graceAfterInterrupt is how long a command may take to end after ctrl-c, before it is killed where that is wanted.
+	// graceAfterInterrupt is how long a command may take to end after ctrl-c, before it is killed
+	// where that is wanted.
 	graceAfterInterrupt = 2 * time.Second
-	// marker is in the environment of all that the shell starts, so that what a killed agent left can be found.
+	// marker is in the environment of all that the shell starts, so that what a killed agent left
+	// can be found.
 	markerVariable = "PARLEY_AGENT_SESSION"
 )
 
-// Shell is a shell that lives as long as the session: directory, variables and functions stay from call to call. Where a
-// command ends the shell, or is interrupted, a new one takes over in the state after the last command that came to an end.
+// Shell is a shell that lives as long as the session: directory, variables and functions stay from
+// call to call. Where a command ends the shell, or is interrupted, a new one takes over in the
+// state after the last command that came to an end.
 type Shell struct {
 	program string
 	bash    bool
@@ -77,7 +80,8 @@ func NewShell(dir, session, state string) (*Shell, error) {
 	return s, nil
 }
 
-// killLeftovers ends what an agent that was killed left running. A command of it would otherwise go on unseen.
+// killLeftovers ends what an agent that was killed left running. A command of it would otherwise go
+// on unseen.
 func (s *Shell) killLeftovers() {
 	for _, pid := range marked(markerVariable + "=" + s.session) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -170,9 +174,9 @@ func (s *Shell) start() error {
 	return nil
 }
 
-// loop is what the shell itself runs: it takes commands by file, one after the other, and says after each how it ended
-// and what the shell's state is. The command sees neither of those descriptors. Options that would hurt this loop hold
-// for one command only.
+// loop is what the shell itself runs: it takes commands by file, one after the other, and says
+// after each how it ended and what the shell's state is. The command sees neither of those
+// descriptors. Options that would hurt this loop hold for one command only.
 func (s *Shell) loop() string {
 	state := bashState
 	if !s.bash {
@@ -223,7 +227,8 @@ func (s *Shell) settle(end ended) {
 	}
 }
 
-// interrupt does what ctrl-c does: it signals the command and the shell that runs it, not what was left in the background.
+// interrupt does what ctrl-c does: it signals the command and the shell that runs it, not what was
+// left in the background.
 func (s *Shell) interrupt() { s.signal(syscall.SIGINT) }
 
 func (s *Shell) signal(sig syscall.Signal) {

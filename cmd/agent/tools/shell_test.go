@@ -29,7 +29,8 @@ func newTestShell(t *testing.T, name, state, dir string) *Shell {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	// The agent takes the shell that an image has, and a machine for tests need not have each of them.
+	// The agent takes the shell that an image has, and a machine for tests need not have each of
+	// them.
 	if s.program, err = exec.LookPath(name); err != nil {
 		t.Skip(name, "is not here")
 	}

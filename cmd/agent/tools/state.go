@@ -8,8 +8,8 @@ import (
 // maxState bounds the state of a shell that is kept.
 const maxState = 256 << 10
 
-// bashState tells the state of the shell in blocks: a name on the first line, what restores it on the others. Variables
-// that bash sets itself are left out.
+// bashState tells the state of the shell in blocks: a name on the first line, what restores it on
+// the others. Variables that bash sets itself are left out.
 const bashState = `
 __parley_state() {
   printf '\036cd\n%s' "$PWD"
@@ -82,8 +82,8 @@ func logicalLines(text string) []string {
 	return append(lines, text[start:])
 }
 
-// restoreScript brings a new shell from its initial state to this one. What is as it was at the start is left out: so are
-// the variables that the session was given, and with them its secrets.
+// restoreScript brings a new shell from its initial state to this one. What is as it was at the
+// start is left out: so are the variables that the session was given, and with them its secrets.
 func restoreScript(initial, now map[string]string) string {
 	var script strings.Builder
 	names := make([]string, 0, len(now))

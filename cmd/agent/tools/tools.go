@@ -1,5 +1,5 @@
-// Package tools is what the agent can do: run commands, view and edit files, keep a list of tasks, and call the tools of
-// servers.
+// Package tools is what the agent can do: run commands, view and edit files, keep a list of tasks,
+// and call the tools of servers.
 package tools
 
 import (
@@ -28,7 +28,8 @@ type Description struct {
 	Title     string
 	Kind      string
 	Locations []acp.Location
-	// Acts says that the call changes something: it is asked for where the user confirms actions, and never done twice.
+	// Acts says that the call changes something: it is asked for where the user confirms actions,
+	// and never done twice.
 	Acts bool
 }
 
@@ -137,8 +138,8 @@ func (t *Tool) askRisk() {
 	t.Schema, t.asksRisk = schema, true
 }
 
-// Describe says what a call is about, and what the client is told of its input. A call that should say how dangerous it
-// is, and does not, counts as dangerous.
+// Describe says what a call is about, and what the client is told of its input. A call that should
+// say how dangerous it is, and does not, counts as dangerous.
 func (t *Tool) Describe(input string) (Description, json.RawMessage) {
 	fields, err := decode(input)
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// maxEnded bounds how many ended sign-ins are remembered of a user; who ends more within half a day has the oldest forgotten.
+// maxEnded bounds how many ended sign-ins are remembered of a user; who ends more within half a day
+// has the oldest forgotten.
 const maxEnded = 100
 
 // HasEnded says whether a sign-in with this id is over before its time.
@@ -22,7 +23,8 @@ func HasEnded(settings *v1alpha1.UserSettings, id string) bool {
 	return false
 }
 
-// Ended is the annotation with one more sign-in that is over, and without those whose time is over anyway.
+// Ended is the annotation with one more sign-in that is over, and without those whose time is over
+// anyway.
 func Ended(settings *v1alpha1.UserSettings, shown Credential, now time.Time) string {
 	entries := slices.DeleteFunc(strings.Split(settings.Annotations[v1alpha1.AnnotationEndedSignIns], ","), func(entry string) bool {
 		_, text, _ := strings.Cut(entry, ":")

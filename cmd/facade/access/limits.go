@@ -23,7 +23,8 @@ type Limits struct {
 	swept   time.Time
 }
 
-// NewLimits lets each user make so many requests a second on average, and a burst at once. A rate of zero is no limit.
+// NewLimits lets each user make so many requests a second on average, and a burst at once. A rate
+// of zero is no limit.
 func NewLimits(perSecond float64, burst int) *Limits {
 	return &Limits{rate: rate.Limit(perSecond), burst: max(1, burst), buckets: map[string]*rate.Limiter{}, swept: time.Now()}
 }

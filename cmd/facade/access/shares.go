@@ -22,7 +22,8 @@ var (
 	overloaded = answer.Later(http.StatusServiceUnavailable, "Too many requests are under way; try again", time.Second)
 )
 
-// Shares bounds how many bytes are held at once: for each user, so that one holds nobody else up, and for all.
+// Shares bounds how many bytes are held at once: for each user, so that one holds nobody else up,
+// and for all.
 type Shares struct {
 	each, all int64
 
@@ -55,8 +56,8 @@ func (s *Shares) add(user string, size int64) error {
 	return nil
 }
 
-// Held is what one piece of work for a user holds. It counts as it grows: what is only announced takes no memory, and who has to
-// be waited for holds no more than came of it.
+// Held is what one piece of work for a user holds. It counts as it grows: what is only announced
+// takes no memory, and who has to be waited for holds no more than came of it.
 type Held struct {
 	shares *Shares
 	user   string
@@ -112,7 +113,8 @@ func Patiently(ctx context.Context, do func() error) error {
 	}
 }
 
-// Turns are for work whose size nobody knows before it is done: each user does one at a time, and all together so many.
+// Turns are for work whose size nobody knows before it is done: each user does one at a time, and
+// all together so many.
 type Turns struct {
 	queues Queues
 	all    *semaphore.Weighted
@@ -121,7 +123,8 @@ type Turns struct {
 // NewTurns lets so many work at a time.
 func NewTurns(all int64) *Turns { return &Turns{all: semaphore.NewWeighted(all)} }
 
-// Take a turn of a user's, after those before. done must be called when it is over, unless there is an error.
+// Take a turn of a user's, after those before. done must be called when it is over, unless there is
+// an error.
 func (t *Turns) Take(ctx context.Context, user string) (done func(), err error) {
 	unlock := t.queues.Lock(user)
 	if t.all.Acquire(ctx, 1) != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/answer"
 )
 
-// Streams bounds how many streams are open: for one user, so that a page that opens them without end holds up nobody else, and
-// for all, since each takes memory.
+// Streams bounds how many streams are open: for one user, so that a page that opens them without
+// end holds up nobody else, and for all, since each takes memory.
 type Streams struct {
 	perUser, all int
 

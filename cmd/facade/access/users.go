@@ -36,10 +36,12 @@ type Directory interface {
 // patience with a cache that is not filled yet, which lets its readers wait.
 const patience = 2 * time.Second
 
-// Credential is what a request shows of who sent it: the hash of a session key, from the key itself or from a cookie.
+// Credential is what a request shows of who sent it: the hash of a session key, from the key itself
+// or from a cookie.
 type Credential struct {
 	KeyHash string
-	// UID of the user that a cookie is of; empty where the key itself came, which is its user's, whoever that is.
+	// UID of the user that a cookie is of; empty where the key itself came, which is its user's,
+	// whoever that is.
 	UID types.UID
 	// Expires is when a cookie ends; zero for a key.
 	Expires time.Time
@@ -56,9 +58,10 @@ func CredentialOf(key string) Credential {
 	return Credential{KeyHash: hex.EncodeToString(sum[:])}
 }
 
-// Authenticate looks the hash of the key up. What is compared are hashes, by a map: how long that takes says something about
-// a hash at most, and nothing about a key. Keys are too long to be guessed, so a wrong one is answered at once: who would
-// have to wait would hold a connection meanwhile.
+// Authenticate looks the hash of the key up. What is compared are hashes, by a map: how long that
+// takes says something about a hash at most, and nothing about a key. Keys are too long to be
+// guessed, so a wrong one is answered at once: who would have to wait would hold a connection
+// meanwhile.
 func Authenticate(ctx context.Context, directory Directory, shown Credential) (*User, error) {
 	if shown.KeyHash == "" || !shown.Expires.IsZero() && !time.Now().Before(shown.Expires) {
 		return nil, answer.Unauthorized

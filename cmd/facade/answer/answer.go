@@ -34,8 +34,8 @@ func Later(code int, detail string, after time.Duration) *Refusal {
 	return r
 }
 
-// Invalid lists all that is wrong with a request. If something in it is too large, whatever else is wrong, that is what the
-// status says.
+// Invalid lists all that is wrong with a request. If something in it is too large, whatever else is
+// wrong, that is what the status says.
 func Invalid(details ...rest.Detail) *Refusal {
 	code := http.StatusUnprocessableEntity
 	if slices.ContainsFunc(details, func(d rest.Detail) bool { return d.Type == rest.TypeTooLarge }) {

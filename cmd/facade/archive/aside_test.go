@@ -103,7 +103,8 @@ func TestTwoJournalsThatBeganAlikeAreNotMixed(t *testing.T) {
 	}
 }
 
-// A machine that fails while a segment is written may leave one that is empty or torn, of which nobody was told.
+// A machine that fails while a segment is written may leave one that is empty or torn, of which
+// nobody was told.
 func TestASegmentThatWasCutOffIsWrittenAgain(t *testing.T) {
 	for cut, text := range map[string]string{"before its first line": "", "in its first line": `{"id":3,"mess`, "in its second line": string(lines(3, 4)) + `{"id":4,"mess`, "in a long line": string(lines(3, 4)) + `{"id":4,"mess` + strings.Repeat("x", 200<<10)} {
 		address := inDirectory(t)

@@ -264,7 +264,8 @@ func TestReadersOfOneOwnerHoldUpNobodyElse(t *testing.T) {
 	}
 }
 
-// What is long is read in parts, and is whole all the same: wherever it is, and after others were left out.
+// What is long is read in parts, and is whole all the same: wherever it is, and after others were
+// left out.
 func TestLargeEventsAreReadWhole(t *testing.T) {
 	t.Parallel()
 	address := inDirectory(t)

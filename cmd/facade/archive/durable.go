@@ -19,9 +19,10 @@ const (
 	temporary = ".tmp"
 )
 
-// write an object whole, or not at all. What is written to a directory is on the disk when it returns, and stays there if the machine
-// fails at that moment: who was told that something is kept may forget it. fileblob does not see to that, nor that of two who write a
-// new object at once only one does.
+// write an object whole, or not at all. What is written to a directory is on the disk when it
+// returns, and stays there if the machine fails at that moment: who was told that something is kept
+// may forget it. fileblob does not see to that, nor that of two who write a new object at once only
+// one does.
 func (s *Store) write(ctx context.Context, key string, isNew bool, contentType string, content func(io.Writer) error) error {
 	if err := s.failed(ctx, "write", key); err != nil {
 		return err

@@ -34,8 +34,9 @@ func (s *Store) copyEvents(ctx context.Context, uid, key string) error {
 	return s.write(ctx, key, false, linesType, func(w io.Writer) error { return s.Copy(ctx, uid, 0, w) })
 }
 
-// Aside puts the events that are kept aside, for those of a journal that has others under the same ids: one that began anew, as
-// the workspace was lost while the archive was away. Both are kept, and neither is mixed with the other.
+// Aside puts the events that are kept aside, for those of a journal that has others under the same
+// ids: one that began anew, as the workspace was lost while the archive was away. Both are kept,
+// and neither is mixed with the other.
 func (s *Store) Aside(ctx context.Context, uid string) error {
 	st := s.state(uid)
 	st.mu.Lock()

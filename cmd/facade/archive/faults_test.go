@@ -52,7 +52,8 @@ func TestADirectoryThatCannotBeReadIsNotAnEmptyOne(t *testing.T) {
 	}
 }
 
-// Whichever process it asks, and whatever that has seen: a pod on a node that was cut off may come back any time.
+// Whichever process it asks, and whatever that has seen: a pod on a node that was cut off may come
+// back any time.
 func TestAnAttemptThatWasReplacedStaysSo(t *testing.T) {
 	t.Parallel()
 	address := inDirectory(t)
@@ -77,7 +78,8 @@ func TestAnAttemptThatWasReplacedStaysSo(t *testing.T) {
 	}
 }
 
-// What is compacted is read first, and written last: another journal may have taken its place meanwhile.
+// What is compacted is read first, and written last: another journal may have taken its place
+// meanwhile.
 func TestAJournalThatWasPutAsideDoesNotComeBack(t *testing.T) {
 	t.Parallel()
 	fresh := nameOf(anew(0, 1))

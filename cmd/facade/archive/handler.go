@@ -45,7 +45,8 @@ type Handler struct {
 	mux           *http.ServeMux
 }
 
-// NewHandler keeps what sessions leave in a store, if their tokens were signed with the key of which public is the open half.
+// NewHandler keeps what sessions leave in a store, if their tokens were signed with the key of
+// which public is the open half.
 func NewHandler(store *Store, conversations Conversations, public func() (ed25519.PublicKey, error)) *Handler {
 	h := &Handler{
 		store: store, public: public, conversations: conversations, mux: http.NewServeMux(),

@@ -15,7 +15,8 @@ import (
 // errCutOff says that a line has no end.
 var errCutOff = errors.New("the line is cut off")
 
-// line of a segment. Of a long one only a part is held, since who wants it may be slow, and many may want it.
+// line of a segment. Of a long one only a part is held, since who wants it may be slow, and many
+// may want it.
 type line struct {
 	reader *bufio.Reader
 	// part is what was read last, and err why the line does not end with it.

@@ -27,8 +27,8 @@ func absent(err error) bool {
 	return err != nil && (errors.Is(err, fs.ErrNotExist) || gcerrors.Code(err) == gcerrors.NotFound)
 }
 
-// list the objects below a prefix that ends with a slash, in the order of their names. Of a directory that cannot be read it says so;
-// fileblob takes it for an empty one.
+// list the objects below a prefix that ends with a slash, in the order of their names. Of a
+// directory that cannot be read it says so; fileblob takes it for an empty one.
 func (s *Store) list(ctx context.Context, prefix string) (all []object, err error) {
 	if s.dir != "" {
 		return s.listDir(prefix)

@@ -9,8 +9,8 @@ const (
 	maxMarked = 1000
 )
 
-// marks are where in segments events begin, so that who wants the last ones of a large segment need not read those before. They are
-// hints: a segment that was replaced is found out when it is read.
+// marks are where in segments events begin, so that who wants the last ones of a large segment need
+// not read those before. They are hints: a segment that was replaced is found out when it is read.
 type marks struct {
 	mu sync.Mutex
 	// offsets of every markEvery-th event of a segment, by its key.

@@ -31,7 +31,8 @@ type Reader interface {
 }
 
 const (
-	// dialTimeout and headTimeout are how long an archive may take to be there and to begin its answer.
+	// dialTimeout and headTimeout are how long an archive may take to be there and to begin its
+	// answer.
 	dialTimeout = 3 * time.Second
 	headTimeout = 10 * time.Second
 	// stallTimeout is how long it may take for each piece of it.

@@ -8,7 +8,8 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 )
 
-// The server is a small one that speaks S3's protocol, in memory: no store of anybody's, which would take minutes to build.
+// The server is a small one that speaks S3's protocol, in memory: no store of anybody's, which
+// would take minutes to build.
 func TestSegmentsArriveOnceAndInOrderInS3(t *testing.T) {
 	server := httptest.NewServer(gofakes3.New(s3mem.New(), gofakes3.WithAutoBucket(true)).Server())
 	t.Cleanup(server.Close)

@@ -130,7 +130,8 @@ func copied(w io.Writer) visitor {
 	}
 }
 
-// lines visits those of a segment from an id on, and perhaps some before, until visit returns false.
+// lines visits those of a segment from an id on, and perhaps some before, until visit returns
+// false.
 func (s *Store) lines(ctx context.Context, at segment, from int, visit visitor) error {
 	skip, offset := s.marks.before(at.key, from-at.from)
 	err := s.linesAt(ctx, at, skip, offset, visit)
@@ -224,7 +225,8 @@ func (s *Store) Events(ctx context.Context, uid string, from int, visit func(id 
 	return s.each(ctx, uid, from, whole(visit))
 }
 
-// Copy the events from an id on, a line each. It holds little of them at a time, however large they are and however slow the writer.
+// Copy the events from an id on, a line each. It holds little of them at a time, however large they
+// are and however slow the writer.
 func (s *Store) Copy(ctx context.Context, uid string, from int, to io.Writer) error {
 	return s.each(ctx, uid, from, copied(to))
 }

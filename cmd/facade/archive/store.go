@@ -1,5 +1,5 @@
-// Package archive keeps what sessions leave: their events, what they changed and what it cost. It outlives their pods and
-// workspaces, and is kept by the UID of the Conversation.
+// Package archive keeps what sessions leave: their events, what they changed and what it cost. It
+// outlives their pods and workspaces, and is kept by the UID of the Conversation.
 package archive
 
 import (
@@ -25,7 +25,8 @@ import (
 )
 
 const (
-	// maxConversation bounds what is kept of one conversation, so that no session fills the archive.
+	// maxConversation bounds what is kept of one conversation, so that no session fills the
+	// archive.
 	maxConversation = 256 << 20
 	// maxStates is how many conversations are remembered: where their events end is looked up else.
 	maxStates = 10000
@@ -158,7 +159,8 @@ func (s *Store) state(uid string) *state {
 	return found
 }
 
-// Claim the archive of a conversation for an attempt of its session. From then on none before may write, whichever process it asks.
+// Claim the archive of a conversation for an attempt of its session. From then on none before may
+// write, whichever process it asks.
 func (s *Store) Claim(ctx context.Context, uid string, attempt int) error {
 	st := s.state(uid)
 	st.mu.Lock()
@@ -198,14 +200,15 @@ func (s *Store) Position(ctx context.Context, uid string) (session.ArchivePositi
 
 // Segment is events of a journal, from an id on.
 type Segment struct {
-	// Journal and Previous are the names of the first event, and of the one before these: what is kept must be the same. Who does not
-	// say which is before is believed.
+	// Journal and Previous are the names of the first event, and of the one before these: what is
+	// kept must be the same. Who does not say which is before is believed.
 	Journal, Previous string
 	From              int
 	Lines             []byte
 }
 
-// Append a segment. It returns where the events end then: what is there already is not taken again, and a gap is not taken at all.
+// Append a segment. It returns where the events end then: what is there already is not taken again,
+// and a gap is not taken at all.
 func (s *Store) Append(ctx context.Context, uid string, segment Segment) (session.ArchivePosition, error) {
 	from := segment.From
 	count, last, err := check(from, segment.Lines)
@@ -241,7 +244,8 @@ func (s *Store) Append(ctx context.Context, uid string, segment Segment) (sessio
 			return err
 		})
 		if exists(err) && try < 2 {
-			// Another facade was here; or one was cut off and left a segment without an event, which is none.
+			// Another facade was here; or one was cut off and left a segment without an event,
+			// which is none.
 			st.known = false
 			continue
 		}

@@ -217,7 +217,8 @@ func TestTheSweepRemovesWhatNobodyHasOwnedForATime(t *testing.T) {
 	sweep(50*time.Hour, "owned", 1)
 }
 
-// Who wants the last events of a large segment does not read those before; and one that took its place is found out.
+// Who wants the last events of a large segment does not read those before; and one that took its
+// place is found out.
 func TestTheLastEventsAreFoundInWhatTookTheOthersPlace(t *testing.T) {
 	address := inDirectory(t)
 	store := open(t, address)

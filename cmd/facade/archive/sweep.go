@@ -50,8 +50,8 @@ func (s *Store) removeDir(uid string) error {
 	return os.RemoveAll(filepath.Join(s.dir, uid))
 }
 
-// Sweep removes what has belonged to no Conversation for a time, and marks what belongs to none now. Since when is written down: how
-// old something is says nothing about that.
+// Sweep removes what has belonged to no Conversation for a time, and marks what belongs to none
+// now. Since when is written down: how old something is says nothing about that.
 func (s *Store) Sweep(ctx context.Context, owned func(uid string) bool, retention time.Duration, now time.Time) (removed int, err error) {
 	all, err := s.uids(ctx)
 	if err != nil {

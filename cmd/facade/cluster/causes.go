@@ -13,8 +13,9 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 )
 
-// Where and what kind of mistake it is, a cause says in fields of its own. The rest it says in English: what exactly is wrong,
-// and, which must not be repeated, the value. The tests of each setting and field hold these expressions against a real API server.
+// Where and what kind of mistake it is, a cause says in fields of its own. The rest it says in
+// English: what exactly is wrong, and, which must not be repeated, the value. The tests of each
+// setting and field hold these expressions against a real API server.
 var (
 	subject = regexp.MustCompile(`^\S+ in body `)
 	// typeName is what a rule about a whole object has in place of the value.

@@ -1,5 +1,5 @@
-// Package cluster is Kubernetes as the facade uses it: what it reads, from a cache or live, what it writes, and what the API
-// server's errors mean to a client.
+// Package cluster is Kubernetes as the facade uses it: what it reads, from a cache or live, what it
+// writes, and what the API server's errors mean to a client.
 package cluster
 
 import (
@@ -68,7 +68,8 @@ func WithConfigMaps(agents, models string) Option {
 	return func(s *scope) { s.agents, s.models = agents, models }
 }
 
-// ConversationsOnly is for who needs to know which conversations there are, and may know nothing else.
+// ConversationsOnly is for who needs to know which conversations there are, and may know nothing
+// else.
 func ConversationsOnly() Option {
 	return func(s *scope) { s.conversationsOnly = true }
 }
@@ -80,7 +81,8 @@ func New(ctx context.Context, cfg *clientrest.Config, namespace string, options 
 		option(&scope)
 	}
 	cfg = clientrest.CopyConfig(cfg)
-	// The API server's priority and fairness governs; each user has a limit of their own in the facade.
+	// The API server's priority and fairness governs; each user has a limit of their own in the
+	// facade.
 	cfg.QPS = -1
 	// The webhook warns of keys that do not exist yet: they are written next.
 	cfg.WarningHandler = clientrest.NoWarnings{}
@@ -118,8 +120,9 @@ func New(ctx context.Context, cfg *clientrest.Config, namespace string, options 
 	return &Cluster{cache: objects, live: live, cached: cached, probe: probe, namespace: namespace, scope: scope}, nil
 }
 
-// newCache holds the two kinds and nothing else, without what no answer shows. Its watches have a connection of their own,
-// so that a burst of writes does not hold up their events; a dialer of its own keeps client-go from sharing one.
+// newCache holds the two kinds and nothing else, without what no answer shows. Its watches have a
+// connection of their own, so that a burst of writes does not hold up their events; a dialer of its
+// own keeps client-go from sharing one.
 func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Scheme, scope scope) (cache.Cache, error) {
 	var watched map[string]cache.Config // all of them
 	for _, namespace := range scope.namespaces {
@@ -173,8 +176,8 @@ func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Schem
 // maxTitle is how much of a first message is kept: of its first line a list shows less.
 const maxTitle = 512
 
-// strip drops what answers are not made of. Messages and images are the bulk of a conversation; of the first message
-// enough is kept for a title.
+// strip drops what answers are not made of. Messages and images are the bulk of a conversation; of
+// the first message enough is kept for a title.
 func strip(object any) (any, error) {
 	o, isObject := object.(client.Object)
 	if !isObject {

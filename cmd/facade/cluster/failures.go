@@ -29,8 +29,8 @@ func Refusal(ctx context.Context, err error, names rest.EntryNames) *answer.Refu
 		logf.FromContext(ctx).Info("The API server forbids a request", "reason", Reason(err))
 		return answer.Forbidden
 	}
-	// Whatever else it is, no client can help it, and it may pass. The text of the error may hold what was
-	// sent, so only its kind is logged.
+	// Whatever else it is, no client can help it, and it may pass. The text of the error may hold
+	// what was sent, so only its kind is logged.
 	logf.FromContext(ctx).Info("The API server could not be asked", "reason", Reason(err))
 	return answer.Unavailable
 }
@@ -40,18 +40,20 @@ func tooLargeForEtcd(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "etcdserver: request is too large")
 }
 
-// ownFault is how the API server words a refusal that says nothing of the request. Its code, reason and details are those of
-// a policy's refusal.
+// ownFault is how the API server words a refusal that says nothing of the request. Its code, reason
+// and details are those of a policy's refusal.
 var ownFault = regexp.MustCompile(`User "[^"]*" cannot |not yet ready to handle request`)
 
-// IsForbidden says that a quota or policy refuses a request. An API server that has just started forbids everything for a
-// moment, until it has read its roles and policies, also to ask which kinds there are, of which no words are left; that, and a
-// missing right of the facade's own, is no answer for a client.
+// IsForbidden says that a quota or policy refuses a request. An API server that has just started
+// forbids everything for a moment, until it has read its roles and policies, also to ask which
+// kinds there are, of which no words are left; that, and a missing right of the facade's own, is no
+// answer for a client.
 func IsForbidden(err error) bool {
 	return apierrors.IsForbidden(err) && !apierrors.IsUnexpectedServerError(err) && !ownFault.MatchString(err.Error())
 }
 
-// IsDecided says that the API server answered, and did not do what it was asked. After any other error it may have.
+// IsDecided says that the API server answered, and did not do what it was asked. After any other
+// error it may have.
 func IsDecided(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -92,7 +94,8 @@ func CausesOf(err error, kinds ...metav1.CauseType) []metav1.StatusCause {
 
 var secretName = regexp.MustCompile(`the Secret "([a-z0-9.-]+)"`)
 
-// SecretsInTheWay are references that Parley's webhook refuses: a Secret has the name of the user's key and is none.
+// SecretsInTheWay are references that Parley's webhook refuses: a Secret has the name of the user's
+// key and is none.
 func SecretsInTheWay(err error, names rest.EntryNames) []rest.Detail {
 	var details []rest.Detail
 	for _, cause := range CausesOf(err, metav1.CauseTypeForbidden) {

@@ -13,8 +13,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Who has just started asks the API server which kinds there are before it asks for an object, and an API server that has just
-// started forbids that too. Of that error nothing is left but its code.
+// Who has just started asks the API server which kinds there are before it asks for an object, and
+// an API server that has just started forbids that too. Of that error nothing is left but its code.
 func TestAnAPIServerThatHasJustStartedRefusesNothing(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

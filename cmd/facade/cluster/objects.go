@@ -19,7 +19,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// UsersByKeyHash are the settings whose session key has this hash, from the cache. They must not be changed.
+// UsersByKeyHash are the settings whose session key has this hash, from the cache. They must not be
+// changed.
 func (c *Cluster) UsersByKeyHash(ctx context.Context, hash string) ([]v1alpha1.UserSettings, error) {
 	var list v1alpha1.UserSettingsList
 	err := c.cache.List(ctx, &list, client.MatchingFields{indexKeyHash: hash}, client.UnsafeDisableDeepCopy)
@@ -35,8 +36,9 @@ func (c *Cluster) Settings(ctx context.Context, key types.NamespacedName) (*v1al
 // ApplyOptions of ApplySettings.
 type ApplyOptions struct{ DryRun, Force bool }
 
-// ApplySettings applies a spec over settings as they were read, and returns the spec that came of it. Who has changed them
-// since makes it fail with a conflict: two clients at once would take one another's fields away.
+// ApplySettings applies a spec over settings as they were read, and returns the spec that came of
+// it. Who has changed them since makes it fail with a conflict: two clients at once would take one
+// another's fields away.
 func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings, spec map[string]any, options ApplyOptions) (map[string]any, error) {
 	var apply []client.ApplyOption
 	if options.DryRun {
@@ -45,8 +47,8 @@ func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings
 	if options.Force {
 		apply = append(apply, client.ForceOwnership)
 	}
-	// The client decodes the answer into what it is given. In a typed configuration an entry of a list would keep what the one
-	// that stood in its place had.
+	// The client decodes the answer into what it is given. In a typed configuration an entry of a
+	// list would keep what the one that stood in its place had.
 	settings := &unstructured.Unstructured{Object: map[string]any{
 		"metadata": map[string]any{
 			"namespace": over.Namespace, "name": over.Name, "resourceVersion": over.ResourceVersion,
@@ -165,13 +167,15 @@ func (c *Cluster) PatchConversation(ctx context.Context, conversation *v1alpha1.
 	return c.cached.Patch(ctx, conversation, client.RawPatch(types.MergePatchType, patch))
 }
 
-// DeleteConversation deletes this very one, with all that belongs to it. Without a UID it is whichever has the name.
+// DeleteConversation deletes this very one, with all that belongs to it. Without a UID it is
+// whichever has the name.
 func (c *Cluster) DeleteConversation(ctx context.Context, conversation *v1alpha1.Conversation) error {
 	options := []client.DeleteOption{client.PropagationPolicy(metav1.DeletePropagationBackground)}
 	if conversation.UID != "" {
 		options = append(options, client.Preconditions{UID: &conversation.UID})
 	}
-	// Of what the cache does not have it may never see the deletion, for which every list would wait.
+	// Of what the cache does not have it may never see the deletion, for which every list would
+	// wait.
 	if err := c.cache.Get(ctx, client.ObjectKeyFromObject(conversation), &v1alpha1.Conversation{}); err != nil {
 		options = append(options, client.DisableReadYourWritesConsistency)
 	}

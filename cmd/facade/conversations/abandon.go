@@ -11,10 +11,11 @@ import (
 )
 
 const (
-	// abandonTime is how long the deletion of a conversation is tried that nobody will ask for again.
+	// abandonTime is how long the deletion of a conversation is tried that nobody will ask for
+	// again.
 	abandonTime = 5 * time.Second
-	// unknownTime is the same for one of which nobody knows whether it is there. The API server does not work on a request for
-	// longer than a minute.
+	// unknownTime is the same for one of which nobody knows whether it is there. The API server
+	// does not work on a request for longer than a minute.
 	unknownTime = 70 * time.Second
 	// maxUnknown is how many of those are looked for at once.
 	maxUnknown = 1000
@@ -34,8 +35,8 @@ func (a *abandoner) now(ctx context.Context, d deleter, c *v1alpha1.Conversation
 	_ = d.DeleteConversation(ctx, c)
 }
 
-// later removes a conversation whose creation may have succeeded, or may yet: its random name is nobody else's. It is looked
-// for again until it was found and removed, or can no longer come.
+// later removes a conversation whose creation may have succeeded, or may yet: its random name is
+// nobody else's. It is looked for again until it was found and removed, or can no longer come.
 func (a *abandoner) later(ctx context.Context, d deleter, c *v1alpha1.Conversation) {
 	if a.unknown.Add(1) > maxUnknown {
 		a.unknown.Add(-1)

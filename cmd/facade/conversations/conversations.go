@@ -50,7 +50,8 @@ var (
 	idTaken  = answer.Refuse(http.StatusConflict, "A conversation with this id exists that does not equal the one asked for")
 )
 
-// own finds a conversation of the user. One of somebody else is answered like one that is not there.
+// own finds a conversation of the user. One of somebody else is answered like one that is not
+// there.
 func own(ctx context.Context, u *access.User, id string, find func(context.Context, types.NamespacedName) (*v1alpha1.Conversation, error)) (*v1alpha1.Conversation, error) {
 	if !rest.ConversationID.MatchString(id) {
 		return nil, notFound
@@ -158,7 +159,8 @@ func (s *Service) Start(ctx context.Context, u *access.User, id string) (any, er
 		case stateOf(c) != v1alpha1.StateStopped && !c.Spec.Suspend:
 			return nil, stateOf(c) // it is under way
 		case c.Status.Reason != v1alpha1.ReasonSuspended && stateOf(c) == v1alpha1.StateStopped:
-			// It ended by itself; each other time starts it once more, unless it is in the future. Times have whole seconds.
+			// It ended by itself; each other time starts it once more, unless it is in the future.
+			// Times have whole seconds.
 			at := metav1.NewTime(time.Now().Truncate(time.Second))
 			for at.Equal(c.Spec.RestartAt) || at.Equal(c.Status.RestartedAt) {
 				at = metav1.NewTime(at.Add(-time.Second))
@@ -169,7 +171,8 @@ func (s *Service) Start(ctx context.Context, u *access.User, id string) (any, er
 	})
 }
 
-// setLifecycle changes how a conversation lives. The UID keeps the change from another one that took the name meanwhile.
+// setLifecycle changes how a conversation lives. The UID keeps the change from another one that
+// took the name meanwhile.
 func (s *Service) setLifecycle(ctx context.Context, u *access.User, id string, change func(*v1alpha1.Conversation) (map[string]any, v1alpha1.ConversationState)) (*rest.ConversationResponse, error) {
 	c, err := own(ctx, u, id, s.Cluster.Conversation)
 	if err != nil {
@@ -197,8 +200,8 @@ func response(c *v1alpha1.Conversation, state v1alpha1.ConversationState) *rest.
 	return &rest.ConversationResponse{Status: "ok", ConversationID: c.Name, ConversationStatus: string(state)}
 }
 
-// stateOf is STARTING until the operator has seen the conversation, or has seen that it is to start again: who is told that it is
-// stopped, just after starting it, looks no more.
+// stateOf is STARTING until the operator has seen the conversation, or has seen that it is to start
+// again: who is told that it is stopped, just after starting it, looks no more.
 func stateOf(c *v1alpha1.Conversation) v1alpha1.ConversationState {
 	if c.Status.State == "" || c.Status.State == v1alpha1.StateStopped && startsAgain(c) {
 		return v1alpha1.StateStarting

@@ -60,8 +60,8 @@ func (s *Service) Post(ctx context.Context, u *access.User, body []byte, idempot
 	return created, err
 }
 
-// conversationID is the name of the conversation, and whether the client can name it again: it gave the id, or a key
-// from which the id follows.
+// conversationID is the name of the conversation, and whether the client can name it again: it gave
+// the id, or a key from which the id follows.
 func conversationID(u *access.User, r *rest.ConversationRequest, idempotencyKey string) (name string, chosen bool) {
 	switch {
 	case r.ConversationID != nil:
@@ -73,8 +73,8 @@ func conversationID(u *access.User, r *rest.ConversationRequest, idempotencyKey 
 	return newID(), false
 }
 
-// settingsSuffice for a session. The cache may be behind what the client stored a moment ago, so only what the API server
-// confirms is refused.
+// settingsSuffice for a session. The cache may be behind what the client stored a moment ago, so
+// only what the API server confirms is refused.
 func (s *Service) settingsSuffice(ctx context.Context, u *access.User) error {
 	if settings.Suffice(u.Settings) == nil {
 		return nil
@@ -86,8 +86,9 @@ func (s *Service) settingsSuffice(ctx context.Context, u *access.User) error {
 	return settings.Suffice(live)
 }
 
-// create the conversation before its keys, replay and images, which it then owns: it starts when they are there, and whatever is
-// left half done goes away with it or is completed by the client's next try.
+// create the conversation before its keys, replay and images, which it then owns: it starts when
+// they are there, and whatever is left half done goes away with it or is completed by the client's
+// next try.
 func (s *Service) create(ctx context.Context, u *access.User, r *rest.ConversationRequest, name string, chosen bool) (any, error) {
 	wanted, keys := build(u, name, r, time.Now())
 	if err := kept.TooMany(keys, "body", "mcp_config"); err != nil {
@@ -139,7 +140,8 @@ func (s *Service) join(ctx context.Context, r *rest.ConversationRequest, wanted 
 	return response(stored, stateOf(stored)), nil
 }
 
-// complete writes the keys, the replay and the images of a conversation, and then takes its mark away.
+// complete writes the keys, the replay and the images of a conversation, and then takes its mark
+// away.
 func (s *Service) complete(ctx context.Context, c *v1alpha1.Conversation, r *rest.ConversationRequest, keys []kept.Key) error {
 	if !hasParts(c) {
 		return nil
@@ -163,7 +165,8 @@ func (s *Service) complete(ctx context.Context, c *v1alpha1.Conversation, r *res
 	return nil
 }
 
-// configMaps hold what a request brings that is too large for the conversation, which equals the request.
+// configMaps hold what a request brings that is too large for the conversation, which equals the
+// request.
 func configMaps(c *v1alpha1.Conversation, r *rest.ConversationRequest, now time.Time) (list []*corev1.ConfigMap) {
 	if ref := c.Spec.ReplayJSONRef; ref != nil && r.ReplayJSON != nil {
 		list = append(list, kept.Replay(*ref, *r.ReplayJSON, c, now))

@@ -102,8 +102,9 @@ func (s *Service) List(ctx context.Context, u *access.User, query url.Values) (a
 	return p.of(all), nil
 }
 
-// of filters first and cuts the page out of what is left. The page begins after a conversation's position, not after a
-// number of them, so that none is missed or shown twice when others come and go.
+// of filters first and cuts the page out of what is left. The page begins after a conversation's
+// position, not after a number of them, so that none is missed or shown twice when others come and
+// go.
 func (p page) of(all []v1alpha1.Conversation) rest.ConversationPage {
 	type entry struct {
 		position
@@ -172,7 +173,8 @@ func orNull(text string) *string {
 	return &text
 }
 
-// createdAt is the precise time where the facade noted it. The object's own time decides if the two do not fit together.
+// createdAt is the precise time where the facade noted it. The object's own time decides if the two
+// do not fit together.
 func createdAt(c *v1alpha1.Conversation) time.Time {
 	noted, err := time.Parse(time.RFC3339Nano, c.Annotations[annotationCreatedAt])
 	if err != nil || noted.Sub(c.CreationTimestamp.Time).Abs() > 5*time.Second {
@@ -201,7 +203,8 @@ func trigger(c *v1alpha1.Conversation) string {
 	return rest.TriggerGUI
 }
 
-// titleOf is the one that somebody gave it, else that of what was asked for, else the beginning of the first message.
+// titleOf is the one that somebody gave it, else that of what was asked for, else the beginning of
+// the first message.
 func titleOf(c *v1alpha1.Conversation) string {
 	switch spec := &c.Spec; {
 	case c.Annotations[v1alpha1.AnnotationTitle] != "":

@@ -17,10 +17,11 @@ import (
 )
 
 const (
-	// annotationCreatedAt is when a conversation was created, more precisely than the whole seconds of an object's own
-	// time: a list is in this order.
+	// annotationCreatedAt is when a conversation was created, more precisely than the whole seconds
+	// of an object's own time: a list is in this order.
 	annotationCreatedAt = "parley.dev/created-at"
-	// AnnotationIncomplete marks a conversation whose keys, replay or images are still being written.
+	// AnnotationIncomplete marks a conversation whose keys, replay or images are still being
+	// written.
 	AnnotationIncomplete = "parley.dev/incomplete"
 	// replayKey is where a replay stands in its ConfigMap.
 	replayKey = "replay.json"
@@ -28,7 +29,8 @@ const (
 	imageKey = "image"
 )
 
-// incompleteLife is how long after its end an incomplete conversation stays. Nobody was told of it, so nobody will remove it.
+// incompleteLife is how long after its end an incomplete conversation stays. Nobody was told of it,
+// so nobody will remove it.
 const incompleteLife = 10 * time.Minute
 
 // build the object that a request asks for, and the keys that it refers to.
@@ -75,7 +77,8 @@ func build(u *access.User, name string, r *rest.ConversationRequest, now time.Ti
 	return c, keys
 }
 
-// images are the fields for the images of a request: just their URLs where that is all. One that is sent twice is kept once.
+// images are the fields for the images of a request: just their URLs where that is all. One that is
+// sent twice is kept once.
 func images(conversation string, request []rest.Image, random string) (urls []string, list []v1alpha1.ConversationImage) {
 	if !slices.ContainsFunc(request, func(i rest.Image) bool { return i.Data != nil }) {
 		for _, image := range request {
@@ -99,8 +102,9 @@ func hasParts(c *v1alpha1.Conversation) bool {
 	return len(c.ConfigMapReferences()) > 0 || len(c.SecretReferences()) > 0
 }
 
-// configMapName says what is in a ConfigMap, so that two can be compared without reading either. The random part keeps a
-// conversation apart from a deleted one of the same name, whose ConfigMaps may still be there for a while.
+// configMapName says what is in a ConfigMap, so that two can be compared without reading either.
+// The random part keeps a conversation apart from a deleted one of the same name, whose ConfigMaps
+// may still be there for a while.
 func configMapName(conversation string, kept v1alpha1.Kept, content, random string) string {
 	return v1alpha1.KeptName(conversation, kept, content) + "-" + strings.ToLower(random[:10])
 }
@@ -110,13 +114,15 @@ func withoutRandomPart(ref v1alpha1.ConfigMapKeyRef) *v1alpha1.ConfigMapKeyRef {
 	return &ref
 }
 
-// sameRequest says that two conversations were asked to do the same. Values of keys are not compared, only which there
-// are: what could be compared would have to stand in the object, and a hash of a short key is as good as the key.
+// sameRequest says that two conversations were asked to do the same. Values of keys are not
+// compared, only which there are: what could be compared would have to stand in the object, and a
+// hash of a short key is as good as the key.
 func sameRequest(stored, wanted *v1alpha1.Conversation) bool {
 	return equality.Semantic.DeepEqual(asked(stored), asked(wanted))
 }
 
-// asked is what a request says of a conversation: not its lifecycle, and nothing that requests cannot say.
+// asked is what a request says of a conversation: not its lifecycle, and nothing that requests
+// cannot say.
 func asked(c *v1alpha1.Conversation) v1alpha1.ConversationSpec {
 	spec := c.Spec.Asked()
 	spec.Workspace, spec.OneShot = nil, false

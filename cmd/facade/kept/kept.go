@@ -1,4 +1,5 @@
-// Package kept is what Parley keeps for the objects that come over HTTP: users' keys in Secrets, replays and images in ConfigMaps.
+// Package kept is what Parley keeps for the objects that come over HTTP: users' keys in Secrets,
+// replays and images in ConfigMaps.
 package kept
 
 import (
@@ -78,8 +79,8 @@ func Image(ref v1alpha1.ConfigMapKeyRef, data []byte, owner *v1alpha1.Conversati
 	}
 }
 
-// metaOf names the owner right away, so that the operator need not adopt the object. It does not ask that the owner's deletion
-// waits: that would need rights on the owner's finalizers.
+// metaOf names the owner right away, so that the operator need not adopt the object. It does not
+// ask that the owner's deletion waits: that would need rights on the owner's finalizers.
 func metaOf(name string, owner metav1.Object, now time.Time) metav1.ObjectMeta {
 	kind, label := "UserSettings", v1alpha1.LabelUserSettings
 	if _, isConversation := owner.(*v1alpha1.Conversation); isConversation {

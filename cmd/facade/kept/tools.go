@@ -10,8 +10,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Tools are the tool servers that a request asks for, and the keys that come with them. A key that it does not name stays what
-// it is in the servers that were there before.
+// Tools are the tool servers that a request asks for, and the keys that come with them. A key that
+// it does not name stays what it is in the servers that were there before.
 func Tools(owner string, kind v1alpha1.Kept, request *rest.MCPConfig, before *v1alpha1.MCPConfig) (*v1alpha1.MCPConfig, []Key) {
 	if request == nil {
 		return nil, nil

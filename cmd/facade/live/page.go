@@ -13,15 +13,17 @@ import (
 const (
 	// MaxEvents is how many events a page has at most.
 	MaxEvents = 100
-	// tail is how much is read behind an event that is larger than a page: as a rule the end of the answer, and whether there are more.
+	// tail is how much is read behind an event that is larger than a page: as a rule the end of the
+	// answer, and whether there are more.
 	tail = 64 << 10
 )
 
 // errFull says that a page has no room for more.
 var errFull = errors.New("the page is full")
 
-// Page of a session's events. It ends early where it would grow larger than most, with what is left for the next one; an event that
-// is larger comes alone. Little more than that is read of what a session sends.
+// Page of a session's events. It ends early where it would grow larger than most, with what is left
+// for the next one; an event that is larger comes alone. Little more than that is read of what a
+// session sends.
 func (s *Sessions) Page(ctx context.Context, c *v1alpha1.Conversation, call Call, most int64) (*session.EventPage, error) {
 	response, err := s.Ask(ctx, c, call)
 	if err != nil {

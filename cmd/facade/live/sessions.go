@@ -21,12 +21,15 @@ import (
 )
 
 const (
-	// dialTimeout and headTimeout bound how long a session may take to be reached, and to begin its answer.
+	// dialTimeout and headTimeout bound how long a session may take to be reached, and to begin its
+	// answer.
 	dialTimeout = 3 * time.Second
 	headTimeout = 12 * time.Second
-	// silence is how long a session may say nothing while it answers. In a stream it gives a sign of life more than twice in that time.
+	// silence is how long a session may say nothing while it answers. In a stream it gives a sign
+	// of life more than twice in that time.
 	silence = 40 * time.Second
-	// MaxAnswer bounds what a session answers with at once: one event, or a file before and now. Those of a session are smaller.
+	// MaxAnswer bounds what a session answers with at once: one event, or a file before and now.
+	// Those of a session are smaller.
 	MaxAnswer = 17 << 20
 )
 
@@ -38,7 +41,8 @@ var (
 	tooLarge   = answer.Refuse(http.StatusRequestEntityTooLarge, "What the session answers is too large")
 )
 
-// Sessions speaks with running sessions. What they answer is not trusted: a user may have chosen the image.
+// Sessions speaks with running sessions. What they answer is not trusted: a user may have chosen
+// the image.
 type Sessions struct {
 	signer *Signer
 	client *http.Client
@@ -88,7 +92,8 @@ func Running(c *v1alpha1.Conversation) error {
 	return Starting
 }
 
-// Ask the session of a conversation. Its answer is one of what was asked for, or a refusal of that; the body must be closed.
+// Ask the session of a conversation. Its answer is one of what was asked for, or a refusal of that;
+// the body must be closed.
 func (s *Sessions) Ask(ctx context.Context, c *v1alpha1.Conversation, call Call) (*http.Response, error) {
 	if err := Running(c); err != nil {
 		return nil, err
@@ -132,7 +137,8 @@ func (s *Sessions) Ask(ctx context.Context, c *v1alpha1.Conversation, call Call)
 	return nil, err
 }
 
-// guarded is a body that ends when the session says nothing for too long. Time that is spent on what it said does not count.
+// guarded is a body that ends when the session says nothing for too long. Time that is spent on
+// what it said does not count.
 type guarded struct {
 	io.ReadCloser
 	cancel   context.CancelFunc
@@ -202,8 +208,8 @@ type Event struct {
 	Data json.RawMessage
 }
 
-// Follow the events of a session after one, and call take for each. It ends with take's error, when the session ends, or when a large
-// event finds no room. alive is called for its signs of life.
+// Follow the events of a session after one, and call take for each. It ends with take's error, when
+// the session ends, or when a large event finds no room. alive is called for its signs of life.
 func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, held *access.Held, take func(Event) error, alive func() error) error {
 	response, err := s.Ask(ctx, c, Call{Method: http.MethodGet, Path: session.StreamPath, Query: url.Values{"after": {strconv.Itoa(after)}}})
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// tokenLife is how long a token is good for. A session that was shown one can do nothing with it elsewhere, and not for long.
+// tokenLife is how long a token is good for. A session that was shown one can do nothing with it
+// elsewhere, and not for long.
 const tokenLife = time.Minute
 
 // errNoKey says that there is no key yet: the manager makes it when it first starts.
@@ -51,7 +52,8 @@ func (s *Signer) sign(audience, uid string) (string, error) {
 	return session.SignToken(key, session.Claims{Audience: audience, UID: uid, Expires: s.now().Add(tokenLife).Unix()})
 }
 
-// Public is the half of the key that tells tokens which were signed with it. Where only that half is mounted no token can be made.
+// Public is the half of the key that tells tokens which were signed with it. Where only that half
+// is mounted no token can be made.
 func (s *Signer) Public() (ed25519.PublicKey, error) {
 	if text, err := os.ReadFile(filepath.Join(filepath.Dir(s.file), session.SigningPublicKey)); err == nil && len(text) > 0 {
 		return session.ParsePublicKey(text)
@@ -63,7 +65,8 @@ func (s *Signer) Public() (ed25519.PublicKey, error) {
 	return session.PublicHalf(key), nil
 }
 
-// Secret for a purpose, derived from the key: the same in all facades that have it mounted, and none has to be made or kept for it.
+// Secret for a purpose, derived from the key: the same in all facades that have it mounted, and
+// none has to be made or kept for it.
 func (s *Signer) Secret(purpose string) ([]byte, error) {
 	key, err := s.key()
 	if err != nil {
@@ -78,7 +81,8 @@ func (s *Signer) Ready() error {
 	return err
 }
 
-// key as it is now: a kubelet may bring it, or another one, at any time. It is a small file, so that nothing is gained by keeping it.
+// key as it is now: a kubelet may bring it, or another one, at any time. It is a small file, so
+// that nothing is gained by keeping it.
 func (s *Signer) key() (ed25519.PrivateKey, error) {
 	text, err := os.ReadFile(s.file)
 	switch {

@@ -11,7 +11,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// mount writes a key as a kubelet does: a directory of its own, and a link to it that is replaced as a whole.
+// mount writes a key as a kubelet does: a directory of its own, and a link to it that is replaced
+// as a whole.
 func mount(t *testing.T, dir, version string) map[string][]byte {
 	t.Helper()
 	data, err := session.NewSigningKey()

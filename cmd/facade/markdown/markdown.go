@@ -1,4 +1,5 @@
-// Package markdown renders what agents and people write, as HTML that is safe to show whoever wrote it.
+// Package markdown renders what agents and people write, as HTML that is safe to show whoever wrote
+// it.
 package markdown
 
 import (
@@ -16,7 +17,8 @@ import (
 // maxText is the longest text that is rendered. A longer one is shown as it is.
 const maxText = 256 << 10
 
-// HTML in the text is left out, and what is left is checked again by a policy that knows nothing of how it came about.
+// HTML in the text is left out, and what is left is checked again by a policy that knows nothing of
+// how it came about.
 var (
 	parser = goldmark.New(
 		goldmark.WithExtensions(extension.Table, extension.Strikethrough, extension.Linkify),
@@ -50,7 +52,8 @@ func Render(text string) string {
 	return policy.Sanitize(out.String())
 }
 
-// images become links: the page loads nothing from elsewhere, so that nobody who writes a text learns who reads it.
+// images become links: the page loads nothing from elsewhere, so that nobody who writes a text
+// learns who reads it.
 type images struct{}
 
 func (images) RegisterFuncs(r renderer.NodeRendererFuncRegisterer) {

@@ -1,5 +1,5 @@
-// Package page is what a person opens in a browser. It is served as it is written: plain modules that nothing has to build, and that
-// load nothing from elsewhere.
+// Package page is what a person opens in a browser. It is served as it is written: plain modules
+// that nothing has to build, and that load nothing from elsewhere.
 package page
 
 import (
@@ -15,8 +15,8 @@ import (
 //go:embed files
 var embedded embed.FS
 
-// policy of the page: its own scripts, styles and calls, and nothing else. What is written in conversations is rendered by the facade
-// and checked there; this holds where that fails.
+// policy of the page: its own scripts, styles and calls, and nothing else. What is written in
+// conversations is rendered by the facade and checked there; this holds where that fails.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
@@ -25,7 +25,8 @@ type file struct {
 	name, content, tag string
 }
 
-// Register the page: at /, and at /signin for links that sign in by what follows the #, which browsers keep to themselves.
+// Register the page: at /, and at /signin for links that sign in by what follows the #, which
+// browsers keep to themselves.
 func Register(mux *http.ServeMux) error {
 	files, err := read()
 	if err != nil {
@@ -61,8 +62,8 @@ func read() (map[string]*file, error) {
 	return files, nil
 }
 
-// ServeHTTP answers with the file, or with nothing where the browser has it already: it asks each time, so that the files are all of
-// one version.
+// ServeHTTP answers with the file, or with nothing where the browser has it already: it asks each
+// time, so that the files are all of one version.
 func (f *file) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Content-Security-Policy", policy)

@@ -71,7 +71,8 @@ func FuzzConversation(f *testing.F) {
 	fuzzBody(f, "/api/conversations")
 }
 
-// fuzzBody: whatever is sent is answered, never with a server's error, and a refusal repeats nothing.
+// fuzzBody: whatever is sent is answered, never with a server's error, and a refusal repeats
+// nothing.
 func fuzzBody(f *testing.F, path string) {
 	options := DefaultOptions()
 	options.UserRate = 0

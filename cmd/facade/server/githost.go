@@ -19,7 +19,8 @@ const maxAsked = 3
 // noSession is answered where the git host cannot be asked: the facade holds no token.
 var noSession = answer.Refuse(http.StatusServiceUnavailable, "The git host is asked by a running conversation on a repository of it, and there is none: start one, or name the repository by hand")
 
-// hostOperations are those on what only a git host knows. It is asked by a running session of the user, which has the token.
+// hostOperations are those on what only a git host knows. It is asked by a running session of the
+// user, which has the token.
 func (s *server) hostOperations() map[string]map[string]operation {
 	ask := func(path string, names ...string) map[string]operation {
 		return map[string]operation{"GET": {do: func(ctx context.Context, r request) (any, error) {
@@ -42,7 +43,8 @@ func (s *server) hostOperations() map[string]map[string]operation {
 	}
 }
 
-// askHost through a session. Without any token there is no host to ask, and nothing that it could know.
+// askHost through a session. Without any token there is no host to ask, and nothing that it could
+// know.
 func (s *server) askHost(ctx context.Context, r request, path string, query url.Values) (any, error) {
 	if !hasToken(r.user.Settings) {
 		return []string{}, nil

@@ -10,10 +10,11 @@ import (
 )
 
 const (
-	// readyTimeout bounds how long the API server may take to answer before the facade says it is not ready.
+	// readyTimeout bounds how long the API server may take to answer before the facade says it is
+	// not ready.
 	readyTimeout = 2 * time.Second
-	// healthLasts is how long an answer of the API server counts. Anybody may ask whether the facade is ready, and must not be
-	// able to make it ask for each of them.
+	// healthLasts is how long an answer of the API server counts. Anybody may ask whether the
+	// facade is ready, and must not be able to make it ask for each of them.
 	healthLasts = time.Second
 )
 

@@ -25,7 +25,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/access"
 )
 
-// crowd is a cluster whose users have their name for a key, and each a conversation of their name, which is over.
+// crowd is a cluster whose users have their name for a key, and each a conversation of their name,
+// which is over.
 type crowd struct{ stopped }
 
 func (c *crowd) UsersByKeyHash(ctx context.Context, hash string) ([]v1alpha1.UserSettings, error) {

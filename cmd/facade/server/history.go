@@ -69,8 +69,8 @@ func (s *server) isOver(c *v1alpha1.Conversation) bool {
 	return s.options.Archive != nil && errors.Is(live.Running(c), live.NotRunning)
 }
 
-// page of the events, of the session or of what it left. It may be shorter than its limit where events are large: what is left then
-// comes with the next.
+// page of the events, of the session or of what it left. It may be shorter than its limit where
+// events are large: what is left then comes with the next.
 func (s *server) page(ctx context.Context, c *v1alpha1.Conversation, held *access.Held, r eventRange) (*session.EventPage, error) {
 	if s.isOver(c) {
 		return s.archivedPage(ctx, c, held, r)
@@ -158,7 +158,8 @@ func (s *server) changed(ctx context.Context, c *v1alpha1.Conversation, user str
 	return ending, err
 }
 
-// usage of the model: of the session, or of what it left. A session that left nothing used nothing that is known of.
+// usage of the model: of the session, or of what it left. A session that left nothing used nothing
+// that is known of.
 func (s *server) usage(ctx context.Context, r request) (any, error) {
 	c, err := s.conversations.Find(ctx, r.user, r.id())
 	if err != nil {

@@ -51,7 +51,8 @@ var validRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 type observation struct {
 	// user is empty for a request that nobody could be told from.
 	user types.NamespacedName
-	// route is the pattern that served it; what was asked for is not noted, since it may hold anything.
+	// route is the pattern that served it; what was asked for is not noted, since it may hold
+	// anything.
 	route string
 }
 
@@ -65,7 +66,8 @@ func observationOf(r *http.Request) *observation {
 	return o
 }
 
-// observed gives each request an id, counts and times it, and writes it down without body, query or headers.
+// observed gives each request an id, counts and times it, and writes it down without body, query or
+// headers.
 func (s *server) observed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -99,7 +101,8 @@ func (s *server) observed(next http.Handler) http.Handler {
 // errPanicked is answered like any error that is not meant for clients.
 var errPanicked = errors.New("a handler panicked")
 
-// finish counts a request that was answered, and writes it down unless it is a probe that found all well.
+// finish counts a request that was answered, and writes it down unless it is a probe that found all
+// well.
 func (s *server) finish(o *observation, r *http.Request, answered *recorder, log logr.Logger, took time.Duration) {
 	if r.Pattern != "" && r.Pattern != "/" {
 		o.route = r.Pattern

@@ -81,7 +81,8 @@ func firstOf(texts ...*string) *string {
 	return nil
 }
 
-// clientConfig is what the existing web client asks for before it shows anything. It holds nothing of anybody.
+// clientConfig is what the existing web client asks for before it shows anything. It holds nothing
+// of anybody.
 func clientConfig(w http.ResponseWriter, _ *http.Request) {
 	answer.Write(w, map[string]any{
 		"APP_MODE": "oss", "GITHUB_CLIENT_ID": "", "POSTHOG_CLIENT_KEY": "",

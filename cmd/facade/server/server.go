@@ -1,4 +1,5 @@
-// Package server serves the HTTP operations: it finds who asks, reads what they send, and has the other packages do it.
+// Package server serves the HTTP operations: it finds who asks, reads what they send, and has the
+// other packages do it.
 package server
 
 import (
@@ -33,11 +34,13 @@ const (
 	// answerTimeout bounds how long a client may take to read its answer, after that.
 	answerTimeout = 15 * time.Second
 
-	// maxHeld is how many bytes of answers are held at once, and userHeld those of one user: the largest event, and pages beside it.
-	// What is held is there about three times, until it is sent.
+	// maxHeld is how many bytes of answers are held at once, and userHeld those of one user: the
+	// largest event, and pages beside it. What is held is there about three times, until it is
+	// sent.
 	maxHeld  = 64 << 20
 	userHeld = 20 << 20
-	// archiveTurns is how many read the archive at a time: what comes of it is large at worst, and known only when it is there.
+	// archiveTurns is how many read the archive at a time: what comes of it is large at worst, and
+	// known only when it is there.
 	archiveTurns = 3
 )
 
@@ -45,7 +48,8 @@ const (
 type Options struct {
 	// MaxBodyBytes is the largest body that is read.
 	MaxBodyBytes int64
-	// UserRate is how many requests a second each user may make on average, UserBurst how many at once.
+	// UserRate is how many requests a second each user may make on average, UserBurst how many at
+	// once.
 	UserRate  float64
 	UserBurst int
 	// CORSOrigins are the origins whose pages may call; * is any.
@@ -60,8 +64,8 @@ type Options struct {
 	TrustedProxies signin.Proxies
 }
 
-// DefaultOptions suit a team behind one facade. A body has room for two images of the largest size, in base64, and is no more
-// than what one user may have under way.
+// DefaultOptions suit a team behind one facade. A body has room for two images of the largest size,
+// in base64, and is no more than what one user may have under way.
 func DefaultOptions() Options {
 	return Options{MaxBodyBytes: 4 << 20, UserRate: 20, UserBurst: 100, UserStreams: 32, Streams: 2000}
 }
@@ -124,8 +128,8 @@ func New(c Cluster, options Options, registry prometheus.Registerer) *Handler {
 	return &Handler{Handler: s.observed(s.cors(s.routes())), server: s}
 }
 
-// Stopping makes /ready fail, so that no more requests are sent here while those under way are finished. Streams end at once: who
-// follows one goes on elsewhere.
+// Stopping makes /ready fail, so that no more requests are sent here while those under way are
+// finished. Streams end at once: who follows one goes on elsewhere.
 func (h *Handler) Stopping() { h.server.stop() }
 
 // request of a user.
@@ -146,7 +150,8 @@ func (r request) id() string { return r.PathValue("id") }
 type operation struct {
 	do        func(ctx context.Context, r request) (any, error)
 	readsBody bool
-	// serve instead, where the answer is not one piece of JSON. Its error is answered if nothing else was.
+	// serve instead, where the answer is not one piece of JSON. Its error is answered if nothing
+	// else was.
 	serve func(w http.ResponseWriter, r request) error
 }
 
@@ -223,7 +228,8 @@ func openAPI(w http.ResponseWriter, _ *http.Request) {
 // authenticated lets only users in, each at their rate, before anything of the body is read.
 func (s *server) authenticated(o operation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		// The server's own deadline may be over before the work on a slow body is, and then nobody would hear of it.
+		// The server's own deadline may be over before the work on a slow body is, and then nobody
+		// would hear of it.
 		deadline := ReadTimeout + access.WorkPatience + requestTimeout + answerTimeout
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(deadline))
 		u, shown, err := s.identify(r, r.Header.Get(rest.KeyHeader), r.Method != http.MethodGet && r.Method != http.MethodHead)

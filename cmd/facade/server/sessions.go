@@ -59,7 +59,8 @@ func (s *server) sessionOperations() map[string]map[string]operation {
 	}
 }
 
-// ask the session of a conversation. names are the query's in turn: the client's, and the session's.
+// ask the session of a conversation. names are the query's in turn: the client's, and the
+// session's.
 func (s *server) ask(ctx context.Context, r request, path string, names ...string) (any, error) {
 	c, err := s.conversations.Find(ctx, r.user, r.id())
 	if err != nil {

@@ -23,8 +23,9 @@ var needsKey = answer.Refuse(http.StatusForbidden, "A link is made with the sess
 // maxSignIn bounds what somebody sends whom nobody knows yet.
 const maxSignIn = 8 << 10
 
-// identify who sent a request: by the session key, or by the cookie of the page. With a cookie a browser may have been made to send
-// it, so what changes anything must come from the facade's own page.
+// identify who sent a request: by the session key, or by the cookie of the page. With a cookie a
+// browser may have been made to send it, so what changes anything must come from the facade's own
+// page.
 func (s *server) identify(r *http.Request, key string, changes bool) (*access.User, access.Credential, error) {
 	shown := access.CredentialOf(key)
 	if key == "" {
@@ -118,8 +119,8 @@ func (s *server) opened(r *http.Request, given rest.SignIn) (*access.User, acces
 	return u, shown, err
 }
 
-// asksFirst refuses a link where somebody else is signed in, unless they agreed: whoever sends theirs would have others store keys with
-// them. The link stays good.
+// asksFirst refuses a link where somebody else is signed in, unless they agreed: whoever sends
+// theirs would have others store keys with them. The link stays good.
 func (s *server) asksFirst(r *http.Request, u *access.User, given rest.SignIn) error {
 	shown, signedIn := s.cookies.Credential(r)
 	if !signedIn || given.Replace {
@@ -136,8 +137,8 @@ func (s *server) asksFirst(r *http.Request, u *access.User, given rest.SignIn) e
 	return &answer.Refusal{Code: http.StatusConflict, Body: rest.SignInConflict{Detail: "Somebody else is signed in", User: u.Name, Namespace: u.Namespace}}
 }
 
-// end a sign-in before its time, once: it is written down with the user's settings, so that every facade knows. Who comes second is
-// nobody.
+// end a sign-in before its time, once: it is written down with the user's settings, so that every
+// facade knows. Who comes second is nobody.
 func (s *server) end(ctx context.Context, u *access.User, shown access.Credential) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
@@ -161,8 +162,8 @@ func (s *server) end(ctx context.Context, u *access.User, shown access.Credentia
 	}
 }
 
-// link that signs the user in, once, for who has no key to type. It takes the key: whoever copied a cookie would else have another for
-// good.
+// link that signs the user in, once, for who has no key to type. It takes the key: whoever copied a
+// cookie would else have another for good.
 func (s *server) link(_ context.Context, r request) (any, error) {
 	if !r.shown.Expires.IsZero() { // a cookie
 		return nil, needsKey

@@ -37,7 +37,8 @@ func (c *rotating) UsersByKeyHash(_ context.Context, hash string) ([]v1alpha1.Us
 type browser struct {
 	t       *testing.T
 	handler http.Handler
-	// from is the address that requests come from, and forwarded what a proxy says of how they came to it.
+	// from is the address that requests come from, and forwarded what a proxy says of how they came
+	// to it.
 	from, forwarded, origin string
 	cookie                  *http.Cookie
 	// key that is shown instead.

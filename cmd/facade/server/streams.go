@@ -53,8 +53,9 @@ func (p *patientWriter) Write(data []byte) (int, error) {
 // errGone ends a stream of somebody who may no longer follow it.
 var errGone = errors.New("the key or the conversation is gone")
 
-// following is the time in which a user may follow a conversation: until the client goes, the facade stops, the key is no longer
-// the user's or the cookie's time is over, or the conversation is gone. release must be called.
+// following is the time in which a user may follow a conversation: until the client goes, the
+// facade stops, the key is no longer the user's or the cookie's time is over, or the conversation
+// is gone. release must be called.
 func (s *server) following(r *http.Request, u *access.User, shown access.Credential, c *v1alpha1.Conversation) (ctx context.Context, release func(), err error) {
 	done, err := s.streams.Take(string(u.UID))
 	if err != nil {
@@ -204,7 +205,8 @@ func (s *server) trajectory(w http.ResponseWriter, r request) error {
 	}
 }
 
-// nextPage of many that are read one after the other, instead of the one before. Who waits for room holds nothing meanwhile.
+// nextPage of many that are read one after the other, instead of the one before. Who waits for room
+// holds nothing meanwhile.
 func (s *server) nextPage(ctx context.Context, c *v1alpha1.Conversation, held *access.Held, start int) (page *session.EventPage, err error) {
 	err = access.Patiently(ctx, func() (err error) {
 		held.Release()
@@ -214,7 +216,8 @@ func (s *server) nextPage(ctx context.Context, c *v1alpha1.Conversation, held *a
 	return page, err
 }
 
-// archivedEvents are those that a session left, after one. An error is returned only if none was sent.
+// archivedEvents are those that a session left, after one. An error is returned only if none was
+// sent.
 func (s *server) archivedEvents(ctx context.Context, c *v1alpha1.Conversation, held *access.Held, after int, send func(live.Event) error) error {
 	return s.sent(ctx, held, after+1, send, func(from int, visit func(id int, event json.RawMessage) bool) error {
 		err := s.options.Archive.Events(ctx, string(c.UID), from, visit)
@@ -225,7 +228,8 @@ func (s *server) archivedEvents(ctx context.Context, c *v1alpha1.Conversation, h
 	})
 }
 
-// earlierTrajectory is that of a journal which the session could not go on from: 1 is the last of them.
+// earlierTrajectory is that of a journal which the session could not go on from: 1 is the last of
+// them.
 func (s *server) earlierTrajectory(r request, w http.ResponseWriter, out *bufio.Writer, c *v1alpha1.Conversation, text string) error {
 	number, err := strconv.Atoi(text)
 	if err != nil || number < 1 {

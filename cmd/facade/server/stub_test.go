@@ -17,7 +17,8 @@ import (
 
 const stubKey = "key-of-the-stub"
 
-// stubCluster is no cluster. It agrees to everything and keeps nothing, so that what is before it can be fuzzed.
+// stubCluster is no cluster. It agrees to everything and keeps nothing, so that what is before it
+// can be fuzzed.
 type stubCluster struct {
 	conversations []v1alpha1.Conversation
 	annotations   map[string]string

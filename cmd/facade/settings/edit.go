@@ -26,7 +26,8 @@ type edit struct {
 	live  *v1alpha1.UserSettingsSpec
 }
 
-// newEdit of settings, whose spec is before as JSON has it, by a request: the lines of a table that hold what it says.
+// newEdit of settings, whose spec is before as JSON has it, by a request: the lines of a table that
+// hold what it says.
 func newEdit(live *v1alpha1.UserSettings, before map[string]any, request []rest.Setting) (*edit, error) {
 	e := &edit{spec: maps.Clone(before), owner: live.Name, live: &live.Spec}
 	for _, setting := range request {
@@ -157,7 +158,8 @@ func (e *edit) secrets(request *rest.UserSecrets) *v1alpha1.SecretsStore {
 	return store
 }
 
-// dropEmptyReferences takes out what nobody has set, where the type has no way to leave it out: a new secret without a value.
+// dropEmptyReferences takes out what nobody has set, where the type has no way to leave it out: a
+// new secret without a value.
 func dropEmptyReferences(store any) {
 	fields, _ := store.(map[string]any)
 	secrets, _ := fields["customSecrets"].([]any)

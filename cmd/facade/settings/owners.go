@@ -16,7 +16,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// entryNames are the fields that name the entries of lists. The entries of all other lists have no names, and stand or fall together.
+// entryNames are the fields that name the entries of lists. The entries of all other lists have no
+// names, and stand or fall together.
 var entryNames = map[string]string{
 	"providerTokens": "provider", "customSecrets": "name", "sseServers": "url", "shttpServers": "url", "stdioServers": "name", "env": "name",
 }
@@ -57,9 +58,9 @@ func holds(set *fieldpath.Set, at fieldpath.PathElement) bool {
 	return set.Members.Has(at) || !set.WithPrefix(at).Empty()
 }
 
-// claim is the part of what is wanted that is to be applied: what is owned already, and what changes. Clients post back all that
-// they were shown; who applies a value owns it, even one that is the same, and so the facade would hold on to what its
-// manager takes away later.
+// claim is the part of what is wanted that is to be applied: what is owned already, and what
+// changes. Clients post back all that they were shown; who applies a value owns it, even one that
+// is the same, and so the facade would hold on to what its manager takes away later.
 func claim(wanted, live map[string]any, owned *fieldpath.Set) map[string]any {
 	claimed := map[string]any{}
 	for field, part := range wanted {
@@ -74,7 +75,8 @@ func claim(wanted, live map[string]any, owned *fieldpath.Set) map[string]any {
 				continue
 			}
 		case map[string]any:
-			// A reference that changes does so as a whole: of two managers' halves it would be nobody's.
+			// A reference that changes does so as a whole: of two managers' halves it would be
+			// nobody's.
 			if _, isReference := part["key"]; !isReference || same(field, part, live[field]) {
 				before, _ := live[field].(map[string]any)
 				if inner := claim(part, before, owned.WithPrefix(at)); len(inner) > 0 {
@@ -114,7 +116,8 @@ func entryOf(list []any, name string, key any) map[string]any {
 	return nil
 }
 
-// same says that two parts of a spec say the same. Entries with names have no order, and what is empty says nothing.
+// same says that two parts of a spec say the same. Entries with names have no order, and what is
+// empty says nothing.
 func same(field string, a, b any) bool {
 	if isEmpty(a) || isEmpty(b) {
 		return isEmpty(a) && isEmpty(b)
@@ -175,8 +178,8 @@ func isEmpty(part any) bool {
 	return false
 }
 
-// isUnset says that nobody has set a setting: it has its default, which who creates an object without server-side apply owns,
-// though they never chose it.
+// isUnset says that nobody has set a setting: it has its default, which who creates an object
+// without server-side apply owns, though they never chose it.
 func isUnset(settings *v1alpha1.UserSettings, stored any, setting rest.Setting, others []owner) bool {
 	if setting.Default == nil || stored != setting.Default || appliedByClient(settings, setting.Spec) {
 		return false
@@ -186,7 +189,8 @@ func isUnset(settings *v1alpha1.UserSettings, stored any, setting rest.Setting, 
 	})
 }
 
-// appliedByClient says that somebody set a field with kubectl apply, or as it does, without server-side apply.
+// appliedByClient says that somebody set a field with kubectl apply, or as it does, without
+// server-side apply.
 func appliedByClient(settings *v1alpha1.UserSettings, field string) bool {
 	var applied struct {
 		Spec map[string]json.RawMessage `json:"spec"`

@@ -41,7 +41,8 @@ func newPlan(live *v1alpha1.UserSettings, request []rest.Setting) (*plan, error)
 	return &plan{edit: edit, live: live, others: others, before: before, apply: claim(edit.spec, before, facade.spec)}, nil
 }
 
-// contested says that others own something of what the request is about, so that an apply might store a part of it.
+// contested says that others own something of what the request is about, so that an apply might
+// store a part of it.
 func (p *plan) contested() bool {
 	return slices.ContainsFunc(p.touched, func(s rest.Setting) bool { return len(p.ownersOf(s)) > 0 })
 }
@@ -101,7 +102,8 @@ func (p *plan) managersOf(path string) (names []string) {
 	return names
 }
 
-// keptByOthers are the fields that did not become what the request asks for, since others hold what it would remove.
+// keptByOthers are the fields that did not become what the request asks for, since others hold what
+// it would remove.
 func (p *plan) keptByOthers(became map[string]any) []rest.Detail {
 	var details []rest.Detail
 	for _, setting := range p.touched {

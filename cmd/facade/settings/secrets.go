@@ -46,7 +46,8 @@ func (s *Store) AddSecret(ctx context.Context, u *access.User, body []byte) (any
 	return answer.Created{Body: rest.Stored{Message: "Secret created successfully"}}, nil
 }
 
-// ChangeSecret changes the description of one. Its value cannot be read, so that it cannot get another name.
+// ChangeSecret changes the description of one. Its value cannot be read, so that it cannot get
+// another name.
 func (s *Store) ChangeSecret(ctx context.Context, u *access.User, name string, body []byte) (any, error) {
 	request, details := rest.DecodeSecret(body, false)
 	if len(details) > 0 {

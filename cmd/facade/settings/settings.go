@@ -37,11 +37,13 @@ type Cluster interface {
 // Store of the settings of all users.
 type Store struct {
 	Cluster Cluster
-	// writers of one user's settings queue, so that they do not fail one another's writes over and over.
+	// writers of one user's settings queue, so that they do not fail one another's writes over and
+	// over.
 	writers access.Queues
 }
 
-// writeAgain spreads writers in several facades that meet at the same settings; within one facade they queue.
+// writeAgain spreads writers in several facades that meet at the same settings; within one facade
+// they queue.
 var writeAgain = wait.Backoff{Duration: 10 * time.Millisecond, Factor: 1.5, Jitter: 1, Steps: 14}
 
 // Live settings of a user. Who has none any more is nobody.
@@ -68,7 +70,8 @@ func (s *Store) Get(ctx context.Context, u *access.User) (any, error) {
 	return view(&live.Spec)
 }
 
-// NothingStored says that nobody has set anything yet. The object must exist for its user to have a key at all.
+// NothingStored says that nobody has set anything yet. The object must exist for its user to have a
+// key at all.
 func NothingStored(settings *v1alpha1.UserSettings) bool {
 	if settings.Annotations[v1alpha1.AnnotationSettingsStored] != "" {
 		return false
@@ -85,7 +88,8 @@ func NothingStored(settings *v1alpha1.UserSettings) bool {
 	return true
 }
 
-// keyless are model providers that authenticate by other means than a key, or run on the user's own machines.
+// keyless are model providers that authenticate by other means than a key, or run on the user's own
+// machines.
 var keyless = []string{"bedrock/", "hosted_vllm/", "llamafile/", "lm_studio/", "ollama/", "ollama_chat/", "sagemaker/", "vertex_ai/", "vertex_ai_beta/", "vllm/", "xinference/"}
 
 // Suffice says what a session with these settings would lack.
@@ -143,8 +147,9 @@ func (s *Store) Post(ctx context.Context, u *access.User, body []byte) (any, err
 // errOvertaken says that others have changed the settings since they were read.
 var errOvertaken = errors.New("the settings have changed")
 
-// store writes nothing before the API server has agreed to all of it. Then the keys go first, and what refers to them second.
-// Without keys, and among fields that are nobody else's, it agrees to all or nothing when it is asked to write.
+// store writes nothing before the API server has agreed to all of it. Then the keys go first, and
+// what refers to them second. Without keys, and among fields that are nobody else's, it agrees to
+// all or nothing when it is asked to write.
 func (s *Store) store(ctx context.Context, u *access.User, request []rest.Setting) error {
 	written := false
 	err := wait.ExponentialBackoffWithContext(ctx, writeAgain, func(ctx context.Context) (bool, error) {

@@ -11,7 +11,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// more are the settings and three new ones: a line each, and a field of the same name in the kind. All else follows.
+// more are the settings and three new ones: a line each, and a field of the same name in the kind.
+// All else follows.
 type more struct {
 	rest.Settings
 	Colour  rest.Field[string] `json:"colour" spec:"favouriteColour"`

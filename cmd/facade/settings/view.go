@@ -18,7 +18,8 @@ func view(spec *v1alpha1.UserSettingsSpec) (map[string]any, error) {
 	return viewTable(stored, spec, rest.SettingsOf(&rest.Settings{})), nil
 }
 
-// viewTable is made line by line from the table and from what is stored, as JSON has it and as Go has it.
+// viewTable is made line by line from the table and from what is stored, as JSON has it and as Go
+// has it.
 func viewTable(fields map[string]any, spec *v1alpha1.UserSettingsSpec, table []rest.Setting) map[string]any {
 	shown := map[string]any{}
 	for _, setting := range table {

@@ -1,4 +1,5 @@
-// Package signin lets people stay signed in to the page: with a signed cookie in place of their session key.
+// Package signin lets people stay signed in to the page: with a signed cookie in place of their
+// session key.
 package signin
 
 import (
@@ -23,8 +24,8 @@ const life = 12 * time.Hour
 // linkLife is how long a link that signs in may be used.
 const linkLife = 10 * time.Minute
 
-// The cookie's name. Browsers take the first only over TLS, for this very host and from it, so that no page of a neighbouring host
-// can sign somebody in as somebody else.
+// The cookie's name. Browsers take the first only over TLS, for this very host and from it, so that
+// no page of a neighbouring host can sign somebody in as somebody else.
 const (
 	secureName = "__Host-parley"
 	plainName  = "parley"
@@ -40,12 +41,14 @@ type Cookies struct {
 	now     func() time.Time
 }
 
-// NewCookies are signed with a secret. Proxies are trusted to say whether a request came to them over TLS.
+// NewCookies are signed with a secret. Proxies are trusted to say whether a request came to them
+// over TLS.
 func NewCookies(secret Secret, proxies Proxies) *Cookies {
 	return &Cookies{secret: secret, proxies: proxies, now: time.Now}
 }
 
-// claims of a cookie. The hash is of the session key, so that the cookie says nothing of it and ends with it.
+// claims of a cookie. The hash is of the session key, so that the cookie says nothing of it and
+// ends with it.
 type claims struct {
 	UID     types.UID `json:"uid"`
 	KeyHash string    `json:"key"`

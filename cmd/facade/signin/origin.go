@@ -54,8 +54,8 @@ func (p Proxies) overTLS(r *http.Request) bool {
 
 var foreign = answer.Refuse(http.StatusForbidden, "The request comes from a page of another origin")
 
-// SameOrigin refuses what does not come from the facade's own page. Browsers send the Origin of every write; where a proxy that is
-// not believed ends TLS, only its host can be compared.
+// SameOrigin refuses what does not come from the facade's own page. Browsers send the Origin of
+// every write; where a proxy that is not believed ends TLS, only its host can be compared.
 func (c *Cookies) SameOrigin(r *http.Request) error {
 	origin, err := url.Parse(r.Header.Get("Origin"))
 	if err != nil || origin.Host == "" || !strings.EqualFold(origin.Host, r.Host) {

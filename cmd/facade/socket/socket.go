@@ -1,5 +1,5 @@
-// Package socket speaks Socket.IO with clients of the existing service, over websockets only: the few frames of Engine.IO 4 and
-// Socket.IO 5 that they send and understand.
+// Package socket speaks Socket.IO with clients of the existing service, over websockets only: the
+// few frames of Engine.IO 4 and Socket.IO 5 that they send and understand.
 package socket
 
 import (
@@ -19,15 +19,17 @@ import (
 )
 
 const (
-	// pingInterval is how often a client is asked for a sign of life, pongTimeout how long it may take.
+	// pingInterval is how often a client is asked for a sign of life, pongTimeout how long it may
+	// take.
 	pingInterval = 25 * time.Second
 	pongTimeout  = 20 * time.Second
-	// writeTimeout is how long a client may take for each frame. Nothing waits for it but that frame: who is too slow is dropped,
-	// and comes back with its last id.
+	// writeTimeout is how long a client may take for each frame. Nothing waits for it but that
+	// frame: who is too slow is dropped, and comes back with its last id.
 	writeTimeout = 30 * time.Second
 	// greetTimeout is how long a client may take to say that it wants to connect.
 	greetTimeout = 10 * time.Second
-	// maxFrame bounds what a client sends at once, and maxGreeting what it sends before it is let in.
+	// maxFrame bounds what a client sends at once, and maxGreeting what it sends before it is let
+	// in.
 	maxFrame    = 4 << 20
 	maxGreeting = 16 << 10
 	// smallFrame is what is read without being counted: signs of life, and most of what users do.
@@ -45,7 +47,8 @@ const (
 	packetRefused                   = "44"
 )
 
-// The events: what the session says, and what the user does. The second name of the latter is that of old clients.
+// The events: what the session says, and what the user does. The second name of the latter is that
+// of old clients.
 const (
 	eventOut   = "oh_event"
 	eventIn    = "oh_user_action"
@@ -66,8 +69,8 @@ type Conversation interface {
 	Follow(ctx context.Context, after int, visit func(Event) error) error
 	// Count something that the user sent, or say why it is too much.
 	Count() error
-	// Receive something large that the user sends, if there is room for it. Done must be called when it is done with, unless there is
-	// an error.
+	// Receive something large that the user sends, if there is room for it. Done must be called
+	// when it is done with, unless there is an error.
 	Receive(ctx context.Context, from io.Reader) (frame []byte, done func(), err error)
 	// Send what the user does. As all errors here, its error is one for the user to read.
 	Send(ctx context.Context, action json.RawMessage) error
@@ -82,7 +85,8 @@ type client struct {
 // errDone ends a connection that the client has ended.
 var errDone = errors.New("the client is gone")
 
-// Serve a client until it goes, the session ends or ctx does. refused says why it cannot be served; nil if it can.
+// Serve a client until it goes, the session ends or ctx does. refused says why it cannot be served;
+// nil if it can.
 func Serve(ctx context.Context, conn *websocket.Conn, c Conversation, after int, refused error) {
 	conn.SetReadLimit(maxGreeting)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -152,8 +156,8 @@ func message(err error) string {
 	return string(text)
 }
 
-// send what happened, and then what happens. Of the states that the agent was in only the last is told, at the end: those before
-// it are over.
+// send what happened, and then what happens. Of the states that the agent was in only the last is
+// told, at the end: those before it are over.
 func (s *client) send(ctx context.Context, c Conversation, after int) error {
 	var state *Event
 	err := c.Backlog(ctx, after, func(e Event) error {
@@ -220,8 +224,8 @@ func (s *client) read(ctx context.Context, c Conversation) error {
 	}
 }
 
-// receive a frame. What there is no room for is not kept. Who takes too long for one is dropped by ping: no sign of life can come before
-// its end.
+// receive a frame. What there is no room for is not kept. Who takes too long for one is dropped by
+// ping: no sign of life can come before its end.
 func (s *client) receive(ctx context.Context, c Conversation) (frame []byte, done func(), err error) {
 	_, from, err := s.conn.Reader(ctx)
 	if err != nil {
@@ -248,8 +252,8 @@ func (s *client) receive(ctx context.Context, c Conversation) (frame []byte, don
 	return nil, nil, err
 }
 
-// take a frame. Each is counted, but for the sign of life that was asked for; who sends too many events is told, and who sends too much
-// else is not listened to any longer.
+// take a frame. Each is counted, but for the sign of life that was asked for; who sends too many
+// events is told, and who sends too much else is not listened to any longer.
 func (s *client) take(ctx context.Context, c Conversation, frame []byte) error {
 	if string(frame) == framePong {
 		select {
@@ -304,7 +308,8 @@ func (s *client) tell(ctx context.Context, wrong error) error {
 
 var errPacket = errors.New("the event cannot be read")
 
-// parse an event: the number that it is to be acknowledged with, if any, its name and what it holds.
+// parse an event: the number that it is to be acknowledged with, if any, its name and what it
+// holds.
 func parse(packet []byte) (ack, name string, data json.RawMessage, err error) {
 	start := bytes.IndexByte(packet, '[')
 	if start < 0 || start > 20 {

@@ -12,7 +12,8 @@ import (
 	"github.com/parley-dev/parley/hack/testenv"
 )
 
-// A value in every secret field, which the agent prints and writes wherever it can: it is in no event, answer, archive or log.
+// A value in every secret field, which the agent prints and writes wherever it can: it is in no
+// event, answer, archive or log.
 func TestNoSecretIsInWhatIsWatchedOrKept(t *testing.T) {
 	t.Parallel()
 	canary := func() string { return "canary-" + strings.ToLower(rand.Text()) }

@@ -13,7 +13,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// The client that programs in JavaScript use, from npm, connects, receives and sends. make e2e-clients installs it.
+// The client that programs in JavaScript use, from npm, connects, receives and sends. make
+// e2e-clients installs it.
 func TestTheSocketIOClientFromNPM(t *testing.T) {
 	modules := os.Getenv("PARLEY_CLIENTS")
 	if modules == "" {

@@ -24,8 +24,9 @@ const (
 	rounds        = 20
 )
 
-// Many people watch many conversations through one facade, and one of them reads nothing. It measures how long an event takes from the
-// journal to who watches, and what the facade uses for it.
+// Many people watch many conversations through one facade, and one of them reads nothing. It
+// measures how long an event takes from the journal to who watches, and what the facade uses for
+// it.
 func TestACrowdWatches(t *testing.T) {
 	people := make([]*person, conversations)
 	var all sync.WaitGroup

@@ -75,8 +75,8 @@ func (w *watcher) watch(ctx context.Context, p *person, id string) error {
 	return nil
 }
 
-// Whatever is killed while a conversation is watched and written to: who watches has every event once, nothing that was acknowledged is
-// missing, and what is kept is what happened.
+// Whatever is killed while a conversation is watched and written to: who watches has every event
+// once, nothing that was acknowledged is missing, and what is kept is what happened.
 func TestKillsLoseAndRepeatNothing(t *testing.T) {
 	t.Parallel()
 	address := facadeenv.FreeAddress()

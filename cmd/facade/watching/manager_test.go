@@ -14,7 +14,8 @@ import (
 	"github.com/parley-dev/parley/hack/testenv"
 )
 
-// managing is the manager as a process, which can be killed. The webhook that the API server asks is another.
+// managing is the manager as a process, which can be killed. The webhook that the API server asks
+// is another.
 type managing struct {
 	mu      sync.Mutex
 	command *exec.Cmd

@@ -37,7 +37,8 @@ func plan(states ...string) scriptedmodel.Call {
 	return scriptedmodel.Call{Name: "task_tracker", Input: scriptedmodel.Input(map[string]any{"command": "plan", "task_list": tasks})}
 }
 
-// A person does with the page what there is to do: from the key to what is left when the pod is gone.
+// A person does with the page what there is to do: from the key to what is left when the pod is
+// gone.
 func TestAPersonUsesThePage(t *testing.T) {
 	ada, model := newcomer(t,
 		says("I will look at the code first.", plan("in_progress", "todo", "todo"), bash("cat file")),
@@ -173,7 +174,8 @@ func (p *person) looksElsewhere(b *browser) {
 	b.do(chromedp.EmulateViewport(1100, 800))
 }
 
-// awaitNoPod waits until nothing of the person's runs. The pod of a session that failed is kept, for its log.
+// awaitNoPod waits until nothing of the person's runs. The pod of a session that failed is kept,
+// for its log.
 func (p *person) awaitNoPod(t *testing.T) {
 	t.Helper()
 	testenv.Await(t, func() error {

@@ -29,7 +29,8 @@ func (p *person) plugin(t *testing.T, in io.Reader, args ...string) (string, err
 	return output.String(), nil
 }
 
-// Whoever lives in a terminal has the same: messages, what happens, confirmations, and the difference.
+// Whoever lives in a terminal has the same: messages, what happens, confirmations, and the
+// difference.
 func TestATerminalIsEnough(t *testing.T) {
 	ada := newPerson(t, map[string]any{"confirmation_mode": true},
 		says("May I?", bash("echo two >> file")), says("Done."), says("You are welcome."))

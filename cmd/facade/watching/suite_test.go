@@ -1,5 +1,6 @@
-// Package watching_test has people watch and answer sessions through the facade, all of them real: the API server, the operator,
-// the facade and the runtime as processes, and the agent that ships. The model is a stub that answers from a script.
+// Package watching_test has people watch and answer sessions through the facade, all of them real:
+// the API server, the operator, the facade and the runtime as processes, and the agent that ships.
+// The model is a stub that answers from a script.
 package watching_test
 
 import (

@@ -242,7 +242,8 @@ func TestATokenOfOneConversationIsRefusedByAnother(t *testing.T) {
 	ada.converse(t, "one", nil)
 	ada.converse(t, "other", nil)
 	other := ada.conversation(t, "other")
-	// As if the session of one had taken the address of the other: what the facade sends there is for the other's UID.
+	// As if the session of one had taken the address of the other: what the facade sends there is
+	// for the other's UID.
 	swapped := other.DeepCopy()
 	swapped.Status.PodIP = ada.conversation(t, "one").Status.PodIP
 	request, err := http.NewRequest("GET", fmt.Sprintf("http://%s:%d%s", swapped.Status.PodIP, session.Port, session.FilesPath), nil)

@@ -11,7 +11,8 @@ import (
 // memoryFile is where a container's limit is; there is none outside of one.
 const memoryFile = "/sys/fs/cgroup/memory.max"
 
-// keepLimit has garbage collected before a container is over its limit. Who sets GOMEMLIMIT decides alone.
+// keepLimit has garbage collected before a container is over its limit. Who sets GOMEMLIMIT decides
+// alone.
 func keepLimit(file string) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryLimit(file))

@@ -37,9 +37,10 @@ func Bound(floor uint64) {
 	keepLimit(memoryFile)
 }
 
-// keepHeadroom has garbage collected when it is a certain amount, not when it is as much as what is in use, which is what Go does
-// by itself. The cache of thousands of sessions then does not take twice its size, although little of it ever changes; and
-// while there are few sessions, a burst of new ones is not interrupted all the time. Who sets GOGC decides alone.
+// keepHeadroom has garbage collected when it is a certain amount, not when it is as much as what is
+// in use, which is what Go does by itself. The cache of thousands of sessions then does not take
+// twice its size, although little of it ever changes; and while there are few sessions, a burst of
+// new ones is not interrupted all the time. Who sets GOGC decides alone.
 func keepHeadroom(floor uint64) {
 	if os.Getenv("GOGC") != "" {
 		return
@@ -55,8 +56,8 @@ func keepHeadroom(floor uint64) {
 	})
 }
 
-// afterEachCollection calls a function each time that garbage was collected: nothing refers to the witness, so each time it is
-// found to be garbage.
+// afterEachCollection calls a function each time that garbage was collected: nothing refers to the
+// witness, so each time it is found to be garbage.
 func afterEachCollection(do func()) {
 	witness := &struct{ again func() }{func() {
 		do()

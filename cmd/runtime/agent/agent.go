@@ -54,7 +54,8 @@ func Start(entry *session.Agent, input session.AgentInput, env []string, dir str
 	return a, nil
 }
 
-// Render the command of an agent, and its environment: its own variables beside those that every agent gets.
+// Render the command of an agent, and its environment: its own variables beside those that every
+// agent gets.
 func Render(entry *session.Agent, input session.AgentInput, given []string) (command, env []string, err error) {
 	command, own, err := entry.Render(input, lookup(given))
 	if err != nil {

@@ -7,8 +7,9 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-// Environment of the agent: the session's own, then what the user set, then where things are. Of two variables of one name
-// the later one counts. Of the secrets it has those that the user gave it: the custom ones and the token of the repository.
+// Environment of the agent: the session's own, then what the user set, then where things are. Of
+// two variables of one name the later one counts. Of the secrets it has those that the user gave
+// it: the custom ones and the token of the repository.
 func Environment(own []string, doc *session.Document, store *secrets.Store, input session.AgentInput) []string {
 	env := pastTheProxy(own)
 	set := func(name, value string) {
@@ -38,7 +39,8 @@ func Environment(own []string, doc *session.Document, store *secrets.Store, inpu
 	return env
 }
 
-// pastTheProxy keeps what the session serves on the loopback address away from a proxy, which knows nothing of it.
+// pastTheProxy keeps what the session serves on the loopback address away from a proxy, which knows
+// nothing of it.
 func pastTheProxy(own []string) []string {
 	const local = "127.0.0.1,localhost"
 	env, value := append([]string{}, own...), lookup(own)

@@ -1,5 +1,6 @@
-// Package archive hands what a session leaves over to the facade, which keeps it: the journal while the session lives, and at its end
-// what changed and what it cost. It gets back a journal whose workspace is gone.
+// Package archive hands what a session leaves over to the facade, which keeps it: the journal while
+// the session lives, and at its end what changed and what it cost. It gets back a journal whose
+// workspace is gone.
 package archive
 
 import (
@@ -22,12 +23,14 @@ import (
 )
 
 const (
-	// delay and enough are when a segment is handed over: so long after its first event, or when so much has come.
+	// delay and enough are when a segment is handed over: so long after its first event, or when so
+	// much has come.
 	delay  = 5 * time.Second
 	enough = 256 << 10
 	// requestTimeout bounds one request.
 	requestTimeout = 20 * time.Second
-	// lookTimeout is how long a session that has a journal waits to hear whether the archive has more of it.
+	// lookTimeout is how long a session that has a journal waits to hear whether the archive has
+	// more of it.
 	lookTimeout = 5 * time.Second
 	// maxDetail bounds what is repeated of a refusal.
 	maxDetail = 1 << 10
@@ -44,7 +47,8 @@ type Archive struct {
 	log         *slog.Logger
 }
 
-// New archive of an attempt of the session of a Conversation, by its UID; nil where there is no archive.
+// New archive of an attempt of the session of a Conversation, by its UID; nil where there is no
+// archive.
 func New(address, uid, token string, attempt int, log *slog.Logger) *Archive {
 	if address == "" || token == "" {
 		return nil
@@ -116,8 +120,9 @@ func (a *Archive) position(ctx context.Context, method, path string, query url.V
 	return position, err
 }
 
-// Restore the journal of a session that has lost its workspace, or whose workspace is older than its journal was: what the archive has
-// more than the file is added to it. For one that is not there it tries for as long as ctx allows; for one that is, once.
+// Restore the journal of a session that has lost its workspace, or whose workspace is older than
+// its journal was: what the archive has more than the file is added to it. For one that is not
+// there it tries for as long as ctx allows; for one that is, once.
 func (a *Archive) Restore(ctx context.Context, file string) error {
 	if info, err := os.Stat(file); err == nil && info.Size() > 0 {
 		ctx, cancel := context.WithTimeout(ctx, lookTimeout)
@@ -163,8 +168,8 @@ func replace(file string, content io.Reader) error {
 	return os.Rename(file+".new", file)
 }
 
-// complete a journal that the archive has more of, as one has whose volume was brought back from a copy. One that differs from what is
-// kept is left as it is: it is another's.
+// complete a journal that the archive has more of, as one has whose volume was brought back from a
+// copy. One that differs from what is kept is left as it is: it is another's.
 func (a *Archive) complete(ctx context.Context, file string) error {
 	opened, err := os.Open(file)
 	if err != nil {
@@ -198,7 +203,8 @@ func (a *Archive) complete(ctx context.Context, file string) error {
 
 var newline = []byte("\n")
 
-// extent of a journal's file: its whole lines. A line that was not written to its end nobody was told of.
+// extent of a journal's file: its whole lines. A line that was not written to its end nobody was
+// told of.
 type extent struct {
 	count       int
 	size        int64

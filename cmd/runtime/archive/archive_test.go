@@ -267,7 +267,8 @@ func TestALargeJournalTakesLittleMemoryAtAStart(t *testing.T) {
 	}
 }
 
-// If nobody could say so at its start, what was written meanwhile and what is kept are two journals that began alike.
+// If nobody could say so at its start, what was written meanwhile and what is kept are two journals
+// that began alike.
 func TestTwoJournalsThatBeganAlikeAreBothKept(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string][]string{"shorter": {"x"}, "longer": {"x", "y", "z"}} {

@@ -29,7 +29,8 @@ type Keeper struct {
 // Keep a journal in the archive.
 func (a *Archive) Keep(j *journal.Journal) *Keeper { return &Keeper{archive: a, journal: j, next: -1} }
 
-// Run hands over what comes until ctx ends. A facade that is away loses nothing: it gets what it lacks when it is back.
+// Run hands over what comes until ctx ends. A facade that is away loses nothing: it gets what it
+// lacks when it is back.
 func (k *Keeper) Run(ctx context.Context) {
 	wait := firstBackOff
 	for k.refused == nil && ctx.Err() == nil {
@@ -121,8 +122,9 @@ func (k *Keeper) hand(ctx context.Context) error {
 	return k.agree(ctx, position, session.JournalName(first[0]))
 }
 
-// agree on what is wanted next, if what the archive has is of this journal. Else this one began anew while the archive was away, or an
-// attempt that was taken for dead goes on elsewhere: what is kept is put aside. The archive does so for the latest attempt only.
+// agree on what is wanted next, if what the archive has is of this journal. Else this one began
+// anew while the archive was away, or an attempt that was taken for dead goes on elsewhere: what is
+// kept is put aside. The archive does so for the latest attempt only.
 func (k *Keeper) agree(ctx context.Context, position session.ArchivePosition, journal string) error {
 	mine := position.Next == 0
 	if !mine && position.Next <= k.journal.Len() && (position.Journal == "" || position.Journal == journal) {
@@ -177,8 +179,8 @@ func (k *Keeper) segment() (text []byte, count int, err error) {
 	return text, count, nil
 }
 
-// Finish hands the rest over, and then what the session leaves besides, for as long as ctx allows. What that is may take long to find
-// out, so it is only asked for then. Run must have returned.
+// Finish hands the rest over, and then what the session leaves besides, for as long as ctx allows.
+// What that is may take long to find out, so it is only asked for then. Run must have returned.
 func (k *Keeper) Finish(ctx context.Context, ending func(context.Context) *session.Ending) error {
 	err := insist(ctx, k.handRest)
 	// An archive that keeps no more events still takes what came of them.

@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// greetTimeout is how long an agent may take to come up, and sessionTimeout to open a session: it may tell a long one again.
+	// greetTimeout is how long an agent may take to come up, and sessionTimeout to open a session:
+	// it may tell a long one again.
 	greetTimeout   = 2 * time.Minute
 	sessionTimeout = 5 * time.Minute
 	stopGrace      = 10 * time.Second
@@ -125,7 +126,8 @@ func (d *Driver) greet(ctx context.Context) error {
 	return nil
 }
 
-// openSession goes on with the agent's last session, where there is one and the agent can, and else begins a new one.
+// openSession goes on with the agent's last session, where there is one and the agent can, and else
+// begins a new one.
 func (d *Driver) openSession(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, sessionTimeout)
 	defer cancel()
@@ -160,7 +162,8 @@ func (d *Driver) openSession(ctx context.Context) error {
 	return nil
 }
 
-// goOn with a session, in the way that the agent knows. What it tells again is recorded only as far as it is not yet.
+// goOn with a session, in the way that the agent knows. What it tells again is recorded only as far
+// as it is not yet.
 func (d *Driver) goOn(ctx context.Context, last string, request acp.SessionParams) error {
 	request.SessionID = last
 	method := acp.MethodLoadSession

@@ -13,7 +13,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// Names that clients know: what an action runs, and why the agent acts, which they expect in every one.
+// Names that clients know: what an action runs, and why the agent acts, which they expect in every
+// one.
 const (
 	argCommand = "command"
 	argThought = "thought"
@@ -37,7 +38,8 @@ const (
 // leftOut stands for what is too large.
 func leftOut(size int) string { return fmt.Sprintf("[… %d bytes left out …]", size) }
 
-// texts makes what others say fit for an event. It takes secrets out before it cuts: a part of one is not known as such.
+// texts makes what others say fit for an event. It takes secrets out before it cuts: a part of one
+// is not known as such.
 type texts struct{ mask func(string) string }
 
 // text without its middle where it is too long: what matters is mostly at its ends.
@@ -90,8 +92,8 @@ func (t texts) value(value any) any {
 	return value
 }
 
-// raw is an update as it came, or as text where it is too large. It is read before it is cut: there is more than one way to
-// write a secret as JSON.
+// raw is an update as it came, or as text where it is too large. It is read before it is cut: there
+// is more than one way to write a secret as JSON.
 func (t texts) raw(raw json.RawMessage) any {
 	if len(raw) <= maxRaw {
 		return raw
@@ -101,7 +103,8 @@ func (t texts) raw(raw json.RawMessage) any {
 	return t.text(encoded(t.value(value)))
 }
 
-// fields of what a tool is given. What is no object has none. What is too large with each of its texts cut is kept as one.
+// fields of what a tool is given. What is no object has none. What is too large with each of its
+// texts cut is kept as one.
 func (t texts) fields(raw json.RawMessage) map[string]any {
 	var value any
 	_ = json.Unmarshal(raw, &value) // it was read before
@@ -165,7 +168,8 @@ var _ io.Writer = &tail{}
 func (t *tail) Write(text []byte) (int, error) {
 	t.buffer.Write(text)
 	if t.buffer.Len() > 2*maxOutput {
-		// A secret is much shorter than what is kept, so that one which lies across the cut is all there.
+		// A secret is much shorter than what is kept, so that one which lies across the cut is all
+		// there.
 		kept := t.mask(t.buffer.String())
 		extra := max(0, len(kept)-maxOutput)
 		t.dropped += extra

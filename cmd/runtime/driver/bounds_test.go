@@ -32,7 +32,8 @@ func inFile(t *testing.T, text string) string {
 	return file
 }
 
-// cutting are all the places where what others say is cut, each as a session in which one says this text.
+// cutting are all the places where what others say is cut, each as a session in which one says this
+// text.
 var cutting = map[string]func(t *testing.T, text string) session.Document{
 	"a message": agentTells(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":%s}}`),
 	"a thought": agentTells(`{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":%s}}`),

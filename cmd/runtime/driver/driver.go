@@ -1,5 +1,6 @@
-// Package driver has an agent work on the messages of a session's users, and records what happens. What it knows of the
-// session is what the journal says: an attempt that finds one goes on from there.
+// Package driver has an agent work on the messages of a session's users, and records what happens.
+// What it knows of the session is what the journal says: an attempt that finds one goes on from
+// there.
 package driver
 
 import (
@@ -35,7 +36,8 @@ type Options struct {
 	Model    Model
 	// Output of the agent and of the setup script, by its name.
 	Output func(name string) io.WriteCloser
-	// Busy keeps the session from being idle until done is called. What Idle returns is closed when it is.
+	// Busy keeps the session from being idle until done is called. What Idle returns is closed when
+	// it is.
 	Busy func() (done func())
 	Idle func(context.Context) <-chan struct{}
 	// Notices for the user, once.
@@ -54,7 +56,8 @@ type Driver struct {
 	mu         sync.Mutex
 	history    *history
 	translator *translator
-	// loading is set while the agent tells an old session again, and exact where that is just what it told before.
+	// loading is set while the agent tells an old session again, and exact where that is just what
+	// it told before.
 	loading, exact bool
 	// stopped is why the turn under way is to end.
 	stopped *stop
@@ -83,7 +86,8 @@ var (
 	ErrOver    = errors.New("the session has ended, or is about to")
 )
 
-// New is a driver that goes on from what the journal says. The first message is on record when it returns.
+// New is a driver that goes on from what the journal says. The first message is on record when it
+// returns.
 func New(o Options) (*Driver, error) {
 	t := texts{mask: o.Journal.Mask}
 	d := &Driver{Options: o, texts: t, history: newHistory(), translator: newTranslator(t), changed: make(chan struct{})}
@@ -101,7 +105,8 @@ func New(o Options) (*Driver, error) {
 // HasAgent says whether there is an agent to work on messages.
 func HasAgent(doc *session.Document) bool { return doc.Agent != nil && len(doc.Agent.Command) > 0 }
 
-// Run the agent on each message until the session is over. It returns why that is; nil where ctx ended.
+// Run the agent on each message until the session is over. It returns why that is; nil where ctx
+// ended.
 func (d *Driver) Run(ctx context.Context) *session.Termination {
 	defer d.end()
 	// A command works on one message, which an earlier attempt had.
@@ -138,8 +143,9 @@ type task struct {
 	again bool
 }
 
-// next is the turn under way, or else the next message; nil where there is neither. What it returns beside is closed once
-// there may be more: a message that comes just after the look must not be missed.
+// next is the turn under way, or else the next message; nil where there is neither. What it returns
+// beside is closed once there may be more: a message that comes just after the look must not be
+// missed.
 func (d *Driver) next() (*task, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -217,7 +223,8 @@ func (d *Driver) end() {
 	}
 }
 
-// Message from a user. It is on the disk when it is taken; the agent gets it when it is done with those before.
+// Message from a user. It is on the disk when it is taken; the agent gets it when it is done with
+// those before.
 func (d *Driver) Message(text string, images []string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -233,7 +240,8 @@ func (d *Driver) Message(text string, images []string) error {
 // ErrNothingAsked is why an answer is not taken.
 var ErrNothingAsked = errors.New("nothing waits for a confirmation")
 
-// ChangeState follows a user's wish: to confirm or reject what is asked, to pause, to stop the turn, or to go on.
+// ChangeState follows a user's wish: to confirm or reject what is asked, to pause, to stop the
+// turn, or to go on.
 func (d *Driver) ChangeState(state session.State) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -297,8 +305,9 @@ func (d *Driver) command() bool {
 	return HasAgent(d.Doc) && d.Doc.Agent.Protocol != session.ProtocolACP
 }
 
-// record events; d.mu is held. What came of the call of a tool is told of the action that called it. An event that is too large
-// loses what makes it so; only a message of a user must be as it was sent.
+// record events; d.mu is held. What came of the call of a tool is told of the action that called
+// it. An event that is too large loses what makes it so; only a message of a user must be as it was
+// sent.
 func (d *Driver) record(events ...session.Event) error {
 	for _, event := range events {
 		if event.ToolCall != nil {

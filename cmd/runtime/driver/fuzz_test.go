@@ -20,8 +20,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// Whatever an agent says, the session goes on: nothing hangs or fails, all events can be read, no secret is among them, and an
-// update of a kind that nobody knows is on record.
+// Whatever an agent says, the session goes on: nothing hangs or fails, all events can be read, no
+// secret is among them, and an update of a kind that nobody knows is on record.
 func FuzzAgent(f *testing.F) {
 	update := func(text string) string {
 		return `{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":` + text + `}}` + "\n"
@@ -156,7 +156,8 @@ func unknownUpdates(said []byte) (count int) {
 	return count
 }
 
-// simple: the line has no more fields than those that are looked at, so that nothing else in it can keep it from being read.
+// simple: the line has no more fields than those that are looked at, so that nothing else in it can
+// keep it from being read.
 func simple(line []byte) bool {
 	var m struct {
 		Params struct {

@@ -6,8 +6,9 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// history is what the journal says of the session: what is under way, what waits. It is folded from the events when the
-// journal is opened, and then from each that is added, so that what is recorded and what is known are one.
+// history is what the journal says of the session: what is under way, what waits. It is folded from
+// the events when the journal is opened, and then from each that is added, so that what is recorded
+// and what is known are one.
 type history struct {
 	state session.State
 	// turn that is under way: the event of its message; -1 where none is.
@@ -15,21 +16,25 @@ type history struct {
 	// session of the agent that the last turn was begun in, and how many turns were.
 	session      string
 	sessionTurns int
-	// turns that have begun. instructed is whether the agent's instructions are recorded in this one.
+	// turns that have begun. instructed is whether the agent's instructions are recorded in this
+	// one.
 	turns      int
 	instructed bool
 	// waiting are the messages that no turn has taken up, by their events.
 	waiting []int
-	// held: the agent could not be started for what waits. The next message, or the next attempt, tries again.
+	// held: the agent could not be started for what waits. The next message, or the next attempt,
+	// tries again.
 	held bool
 	// messages of users that there have been.
 	messages int
 
-	// lastSession of the agent, and how much of what it told is recorded: up to lastSeq, of which there are atSeq events.
+	// lastSession of the agent, and how much of what it told is recorded: up to lastSeq, of which
+	// there are atSeq events.
 	lastSession    string
 	lastSeq, atSeq int
 
-	// actions are the events of the calls of tools in the turn, and observed which of them are over.
+	// actions are the events of the calls of tools in the turn, and observed which of them are
+	// over.
 	actions  map[string]int
 	observed map[string]bool
 	// asked is the call that waits for the user; answers are what users said of a call.

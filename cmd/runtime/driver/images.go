@@ -23,8 +23,8 @@ const (
 	fileScheme   = "file://"
 )
 
-// images are fetched here, so that the agent needs no way to where they are. One that cannot be had is said to be missing; the
-// message is worked on without it.
+// images are fetched here, so that the agent needs no way to where they are. One that cannot be had
+// is said to be missing; the message is worked on without it.
 func (d *Driver) images(ctx context.Context, addresses []string) []acp.Content {
 	var blocks []acp.Content
 	for i, address := range addresses {
@@ -71,7 +71,8 @@ func (d *Driver) fetchImage(ctx context.Context, address string) (data []byte, k
 	if len(data) > maxImage {
 		return nil, "", fmt.Errorf("it has more than %d MiB", maxImage>>20)
 	}
-	// What it is, and not what somebody says that it is: a model refuses the whole message otherwise.
+	// What it is, and not what somebody says that it is: a model refuses the whole message
+	// otherwise.
 	kind = http.DetectContentType(data)
 	switch kind {
 	case "image/png", "image/jpeg", "image/gif", "image/webp":

@@ -84,7 +84,8 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 	return d.answer(ctx, told.ID, request.Options)
 }
 
-// answer of the user to a question, once there is one. Until then nothing keeps the session from being idle.
+// answer of the user to a question, once there is one. Until then nothing keeps the session from
+// being idle.
 func (d *Driver) answer(ctx context.Context, id string, options []acp.PermissionOption) (any, error) {
 	defer d.asksUser()()
 	for {

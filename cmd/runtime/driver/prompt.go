@@ -49,7 +49,8 @@ func (d *Driver) instructions() string {
 	return strings.Join(parts, "\n\n")
 }
 
-// prompt is what the agent is sent for a message: what it must know first, the message, and its images.
+// prompt is what the agent is sent for a message: what it must know first, the message, and its
+// images.
 func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptParams, error) {
 	message, err := d.event(t.message)
 	if err != nil {

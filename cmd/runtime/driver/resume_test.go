@@ -8,7 +8,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// A turn that was under way is gone on with in the way that the agent knows, and is never begun as if it were new.
+// A turn that was under way is gone on with in the way that the agent knows, and is never begun as
+// if it were new.
 func TestATurnThatWasCutOffIsGoneOnWith(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -19,7 +19,8 @@ const (
 	setupTimeout = 10 * time.Minute
 )
 
-// setup runs the repository's script before the agent is there, once in each attempt: each has a new container.
+// setup runs the repository's script before the agent is there, once in each attempt: each has a
+// new container.
 func (d *Driver) setup(ctx context.Context) {
 	script := filepath.Join(d.Dir, setupScript)
 	if info, err := os.Stat(script); d.prepared || d.Doc.Repository == nil || err != nil || !info.Mode().IsRegular() {

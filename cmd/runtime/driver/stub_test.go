@@ -14,7 +14,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/process"
 )
 
-// stubVariable makes the test's own program an agent: a stub that does what its messages say, a line each.
+// stubVariable makes the test's own program an agent: a stub that does what its messages say, a
+// line each.
 const stubVariable = "STUB_AGENT"
 
 func TestMain(m *testing.M) {

@@ -38,7 +38,8 @@ func (t *toolCall) beside(path ...string) any {
 	return value
 }
 
-// name of the tool: that of the protocol, or of those who tell it beside: qwen, and Parley's own agent.
+// name of the tool: that of the protocol, or of those who tell it beside: qwen, and Parley's own
+// agent.
 func (t *toolCall) toolName() string {
 	for _, name := range []any{t.beside(acp.MetaTool), t.beside("toolName"), t.Name} {
 		if text, _ := name.(string); text != "" {
@@ -54,8 +55,8 @@ const (
 	callFailed    = "failed"
 )
 
-// kindExecute is the kind of a tool that runs commands, and commandFields are where its input may hold one.
-// kindOther is one that is none of the usual ones.
+// kindExecute is the kind of a tool that runs commands, and commandFields are where its input may
+// hold one. kindOther is one that is none of the usual ones.
 const (
 	kindExecute = "execute"
 	kindOther   = "other"
@@ -120,13 +121,15 @@ func (t *translator) known(told *toolCall, content json.RawMessage) *call {
 	return c
 }
 
-// said is whether a value holds anything. Many agents tell a call first, and what it is given later.
+// said is whether a value holds anything. Many agents tell a call first, and what it is given
+// later.
 func said(value json.RawMessage) bool {
 	text := string(bytes.TrimSpace(value))
 	return text != "" && text != "null" && text != "{}" && text != "[]"
 }
 
-// tool records the action once it is known what is called with what, and what came of it once it is over.
+// tool records the action once it is known what is called with what, and what came of it once it is
+// over.
 func (t *translator) tool(told *toolCall, content json.RawMessage) (events []session.Event) {
 	if told.ID == "" {
 		return nil
@@ -174,7 +177,8 @@ func (c *call) field(names ...string) string {
 	return ""
 }
 
-// told is whether it is known what the tool is called with. Some agents tell that a call runs before they tell that.
+// told is whether it is known what the tool is called with. Some agents tell that a call runs
+// before they tell that.
 func (c *call) told() bool {
 	return said(c.RawInput) && (c.ToolKind != kindExecute || c.field(commandFields...) != "")
 }
@@ -249,7 +253,8 @@ func (c *call) action(confirmation string) session.Event {
 	return e
 }
 
-// result is what came of the call, as text. Of a command it is what it printed, without what an agent adds for people.
+// result is what came of the call, as text. Of a command it is what it printed, without what an
+// agent adds for people.
 func (c *call) result() string {
 	output, plain := outputOf(c.RawOutput)
 	switch told := textOf(c.content); {

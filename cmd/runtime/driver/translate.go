@@ -31,8 +31,8 @@ const (
 	updatePlan       = "plan"
 )
 
-// unrecorded are known, and say nothing of what was done: what the agent offers, and what it counts, which is counted where the model
-// is reached.
+// unrecorded are known, and say nothing of what was done: what the agent offers, and what it
+// counts, which is counted where the model is reached.
 var unrecorded = map[string]bool{
 	updateUser: true, "available_commands_update": true, "current_mode_update": true, "config_option_update": true,
 	"session_info_update": true, "usage_update": true,
@@ -41,7 +41,8 @@ var unrecorded = map[string]bool{
 // translator makes events of updates. It is the same for an update that is told again.
 type translator struct {
 	texts
-	// kind and pieces of a message or thought that came in pieces, and is an event once it is whole.
+	// kind and pieces of a message or thought that came in pieces, and is an event once it is
+	// whole.
 	kind   string
 	pieces strings.Builder
 

@@ -238,7 +238,8 @@ func (d *Driver) ended(reason acp.StopReason, err error) ending {
 	return ending{state: session.StateError, reason: fmt.Sprintf("the agent ended its turn for a reason that is not known here: %q", reason)}
 }
 
-// busy keeps the session from being idle while a turn is worked on, but not while the user is asked.
+// busy keeps the session from being idle while a turn is worked on, but not while the user is
+// asked.
 func (d *Driver) busy(working, asking bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,4 +1,5 @@
-// Package events serves a session's journal over HTTP: read by range, followed live, and added to by the session's user.
+// Package events serves a session's journal over HTTP: read by range, followed live, and added to
+// by the session's user.
 package events
 
 import (
@@ -19,10 +20,12 @@ const (
 	maxAction = 8 << 20
 	// usualLimit and maxLimit of a page of events.
 	usualLimit, maxLimit = 20, 100
-	// heartbeat is a sign of life on a stream, and writeTimeout how long a reader may take for what is sent to it.
+	// heartbeat is a sign of life on a stream, and writeTimeout how long a reader may take for what
+	// is sent to it.
 	heartbeat    = 15 * time.Second
 	writeTimeout = 30 * time.Second
-	// batch and batchBytes bound what is read for a reader at once; an event that is larger is read by itself.
+	// batch and batchBytes bound what is read for a reader at once; an event that is larger is read
+	// by itself.
 	batch      = 64
 	batchBytes = 16 << 20
 )
@@ -70,7 +73,8 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	if reverse {
 		from, to = max(start, end-limit), end
 	}
-	// Events with images in them are large: a page of them is shorter, and what is left comes with the next.
+	// Events with images in them are large: a page of them is shorter, and what is left comes with
+	// the next.
 	for from < to-1 && s.Journal.Size(from)-s.Journal.Size(to) > batchBytes {
 		if reverse {
 			from++
@@ -95,7 +99,8 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	write(w, http.StatusOK, answer)
 }
 
-// Stream serves GET: the events after the one that the reader has, and then each as it comes, as Server-Sent Events.
+// Stream serves GET: the events after the one that the reader has, and then each as it comes, as
+// Server-Sent Events.
 func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 	last := r.Header.Get("Last-Event-ID")
 	if last == "" {

@@ -10,7 +10,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// Whatever a user sends is recorded as what they said or wished, or refused, and never a failure of the session.
+// Whatever a user sends is recorded as what they said or wished, or refused, and never a failure of
+// the session.
 func FuzzAdd(f *testing.F) {
 	for _, seed := range []string{
 		`{"action":"message","args":{"content":"hello","image_urls":["data:image/png;base64,AA=="]}}`,

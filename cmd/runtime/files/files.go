@@ -1,5 +1,5 @@
-// Package files serves the workspace of a session to its user: what is in it, what changed, and what the user puts there. Nothing
-// outside of it can be reached, whatever links the agent makes.
+// Package files serves the workspace of a session to its user: what is in it, what changed, and
+// what the user puts there. Nothing outside of it can be reached, whatever links the agent makes.
 package files
 
 import (
@@ -26,7 +26,8 @@ const (
 	maxEntries = 5000
 	// writeTimeout is how long a reader may take for each piece that is sent to it.
 	writeTimeout = 30 * time.Second
-	// compareTimeout bounds the comparison of the files with the commit that the session began with.
+	// compareTimeout bounds the comparison of the files with the commit that the session began
+	// with.
 	compareTimeout = time.Minute
 )
 
@@ -237,7 +238,8 @@ func (s *Server) within(w http.ResponseWriter, name string, do func(root *os.Roo
 
 var errOutside = errors.New("path: it leaves the workspace")
 
-// clean is a path in the workspace. What os.Root would refuse with words of its own is refused with ours.
+// clean is a path in the workspace. What os.Root would refuse with words of its own is refused with
+// ours.
 func clean(name string) (string, error) {
 	name = path.Clean(strings.TrimPrefix(name, "./"))
 	if path.IsAbs(name) || name == ".." || strings.HasPrefix(name, "../") || strings.Contains(name, "\x00") {

@@ -1,5 +1,5 @@
-// Package githost asks the git host of a session's repository on behalf of its user, with the token that the session has. The facade
-// has none.
+// Package githost asks the git host of a session's repository on behalf of its user, with the token
+// that the session has. The facade has none.
 package githost
 
 import (

@@ -10,8 +10,9 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// Whatever is in the file, it is either refused and left as it is, or a journal to go on from: each of its lines is an event, in
-// order, as it stood in the file, and what is appended comes after them and is there when it is opened again.
+// Whatever is in the file, it is either refused and left as it is, or a journal to go on from: each
+// of its lines is an event, in order, as it stood in the file, and what is appended comes after
+// them and is there when it is opened again.
 func FuzzOpen(f *testing.F) {
 	for _, seed := range []string{
 		"", "\n", "{", "{}\n", "null\n", "\x00\x00",

@@ -1,5 +1,6 @@
-// Package journal keeps what happens in a session: a file of events on the workspace, one a line, each on the disk before
-// anybody is told of it. It is the memory that later attempts of the session go on from.
+// Package journal keeps what happens in a session: a file of events on the workspace, one a line,
+// each on the disk before anybody is told of it. It is the memory that later attempts of the
+// session go on from.
 package journal
 
 import (
@@ -20,7 +21,8 @@ import (
 // maxLine bounds an event. What agents tell is cut to much less before.
 const maxLine = 16 << 20
 
-// ErrTooLarge says that an event has more bytes than one may have. Nothing of it is written, and others can be.
+// ErrTooLarge says that an event has more bytes than one may have. Nothing of it is written, and
+// others can be.
 var ErrTooLarge = fmt.Errorf("an event has at most %d MiB as JSON", maxLine>>20)
 
 const lockTimeout = 2 * time.Second
@@ -40,8 +42,9 @@ type Journal struct {
 	grown chan struct{}
 }
 
-// Open the journal in a file, which is made where it is missing. The last line is removed where it was not written to its
-// end: nobody was told of it. mask takes secrets out of texts before they are written.
+// Open the journal in a file, which is made where it is missing. The last line is removed where it
+// was not written to its end: nobody was told of it. mask takes secrets out of texts before they
+// are written.
 func Open(path string, mask func(string) string) (*Journal, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -90,8 +93,9 @@ func (j *Journal) recover() error {
 	return j.file.Sync()
 }
 
-// scan finds the ends of the lines that are events in their order, and says whether something follows the last of them.
-// Only the last line can be torn; anything else that is wrong is damage, and no journal to go on from.
+// scan finds the ends of the lines that are events in their order, and says whether something
+// follows the last of them. Only the last line can be torn; anything else that is wrong is damage,
+// and no journal to go on from.
 func scan(file *os.File) (ends []int64, torn bool, err error) {
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return nil, false, err
@@ -116,7 +120,8 @@ func scan(file *os.File) (ends []int64, torn bool, err error) {
 	return ends, torn, nil
 }
 
-// isEvent says whether a line is the event of an id. It is read as whole as those read it who go on from it.
+// isEvent says whether a line is the event of an id. It is read as whole as those read it who go on
+// from it.
 func isEvent(line []byte, id int) bool {
 	var head struct {
 		ID *int `json:"id"`
@@ -128,7 +133,8 @@ func isEvent(line []byte, id int) bool {
 	return err == nil
 }
 
-// Mask takes secrets out of a text, as Append does. Who cuts a text does so after it: a part of a secret is not found.
+// Mask takes secrets out of a text, as Append does. Who cuts a text does so after it: a part of a
+// secret is not found.
 func (j *Journal) Mask(text string) string { return j.mask(text) }
 
 func (j *Journal) end() int64 {
@@ -158,8 +164,8 @@ func (j *Journal) Size(from int) int64 {
 	return j.end() - j.ends[from-1]
 }
 
-// Append events. They are given their ids and, where they have none, their time, and are on the disk when it returns. After an error,
-// except ErrTooLarge, nothing more can be appended.
+// Append events. They are given their ids and, where they have none, their time, and are on the
+// disk when it returns. After an error, except ErrTooLarge, nothing more can be appended.
 func (j *Journal) Append(events ...session.Event) ([]session.Event, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

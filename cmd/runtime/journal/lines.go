@@ -8,7 +8,8 @@ import (
 	"iter"
 )
 
-// lines of a file, with their ends. The last one may have none. A line that is longer than any event is an error.
+// lines of a file, with their ends. The last one may have none. A line that is longer than any
+// event is an error.
 func lines(file io.Reader) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		reader := bufio.NewReaderSize(file, 64<<10)

@@ -7,8 +7,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// ownWords are the keys of values that are the runtime's own. A secret of the same letters, such as "running", would
-// make an event that no client understands, and they tell nothing of it.
+// ownWords are the keys of values that are the runtime's own. A secret of the same letters, such as
+// "running", would make an event that no client understands, and they tell nothing of it.
 var ownWords = map[string]bool{"agent_state": true, "confirmation_state": true}
 
 // maskEvent takes secrets out of all that came from outside.

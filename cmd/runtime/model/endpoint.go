@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// publicEndpoints are where providers serve everybody, by the names that stand before the slash of a model.
+// publicEndpoints are where providers serve everybody, by the names that stand before the slash of
+// a model.
 var publicEndpoints = map[string]string{
 	"":             "https://api.openai.com/v1",
 	"openai":       "https://api.openai.com/v1",
@@ -61,7 +62,8 @@ func locate(baseURL, model string) (*endpoint, error) {
 	return &endpoint{*base}, nil
 }
 
-// url is where a call goes: what the SDK of its wire would make of the base URL, whether that ends in /v1 or not.
+// url is where a call goes: what the SDK of its wire would make of the base URL, whether that ends
+// in /v1 or not.
 func (e *endpoint) url(call route, query string) *url.URL {
 	target := e.base
 	path := strings.TrimRight(target.EscapedPath(), "/")

@@ -6,11 +6,13 @@ import (
 	"io"
 )
 
-// largestEvent is how much of an event is held back to see what it is. That with the usage is small.
+// largestEvent is how much of an event is held back to see what it is. That with the usage is
+// small.
 const largestEvent = 64 << 10
 
-// usageFilter takes the event out of a stream of chat completions that holds nothing but the usage. It is there because the
-// proxy asked for it, and a client that did not may take the first choice of every event.
+// usageFilter takes the event out of a stream of chat completions that holds nothing but the usage.
+// It is there because the proxy asked for it, and a client that did not may take the first choice
+// of every event.
 type usageFilter struct {
 	out  io.Writer
 	held []byte

@@ -18,13 +18,15 @@ import (
 // largestRefusal is how much of an error is read to see what it is about.
 const largestRefusal = 64 << 10
 
-// notForwarded are headers of a request that are between the agent and the proxy, or that hold the agent's key.
+// notForwarded are headers of a request that are between the agent and the proxy, or that hold the
+// agent's key.
 var notForwarded = []string{
 	"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "X-Session-Api-Key", "Cookie", "Origin", "Referer", "Accept-Encoding", "Content-Length",
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip",
 }
 
-// notReturned are headers of an answer that are between the endpoint and the proxy. The length may change on the way.
+// notReturned are headers of an answer that are between the endpoint and the proxy. The length may
+// change on the way.
 var notReturned = []string{"Content-Length", "Set-Cookie", "Alt-Svc"}
 
 // hopByHop headers are never passed on.
@@ -77,7 +79,8 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask 
 	}
 }
 
-// send the call. Where the endpoint does not know how to be asked for the usage of a stream, it is not asked.
+// send the call. Where the endpoint does not know how to be asked for the usage of a stream, it is
+// not asked.
 func (p *Proxy) send(r *http.Request, call route, ask *ask) (response *http.Response, usageAdded bool, err error) {
 	body := ask.body
 	if call.wire == chat && ask.streamed && !ask.usageAsked && !p.plain.Load() {

@@ -282,7 +282,8 @@ func TestAnAgentThatGoesEndsItsCall(t *testing.T) {
 	}
 }
 
-// endless sends events without end until the agent has seen enough, some without an end of their own.
+// endless sends events without end until the agent has seen enough, some without an end of their
+// own.
 func endless(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	_, _ = io.WriteString(w, strings.TrimSuffix(chatText, "\n\n")+"\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"")

@@ -16,7 +16,8 @@ const streamGenerateContent = "streamGenerateContent"
 // googlePath is a path of that wire: version, model and method. A model's name there has no slash.
 var googlePath = regexp.MustCompile(`^/v1(?:beta|alpha)?/models/([A-Za-z0-9][A-Za-z0-9._-]*):(generateContent|streamGenerateContent|countTokens)$`)
 
-// googleVersions are the ends of a base URL that name a version; that of an SDK for OpenAI's wires on Google's host too.
+// googleVersions are the ends of a base URL that name a version; that of an SDK for OpenAI's wires
+// on Google's host too.
 var googleVersions = []string{"/openai", "/v1beta", "/v1alpha", "/v1"}
 
 // googleRoute is the call of a path of that wire.
@@ -28,7 +29,8 @@ func googleRoute(r *http.Request) (route, bool) {
 	return route{wire: google, path: r.URL.Path, counted: match[2] != "countTokens", model: match[1]}, true
 }
 
-// pieces says whether a call wants its answer in pieces that are no events: a list in JSON, whose usage would not be seen.
+// pieces says whether a call wants its answer in pieces that are no events: a list in JSON, whose
+// usage would not be seen.
 func (c route) pieces(query url.Values) bool {
 	return c.wire == google && strings.HasSuffix(c.path, streamGenerateContent) && query.Get("alt") != "sse"
 }
@@ -58,7 +60,8 @@ type googleUsage struct {
 	Candidates int64 `json:"candidatesTokenCount"`
 	Thoughts   int64 `json:"thoughtsTokenCount"`
 	Cached     int64 `json:"cachedContentTokenCount"`
-	// ToolUse are the results of tools that the provider itself ran, which the prompt does not count.
+	// ToolUse are the results of tools that the provider itself ran, which the prompt does not
+	// count.
 	ToolUse int64 `json:"toolUsePromptTokenCount"`
 }
 

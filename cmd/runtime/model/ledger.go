@@ -31,8 +31,8 @@ type Limit struct {
 	Message string
 }
 
-// ledger counts what is used, and keeps it in a file. A call is on record before it is made, so that a session which is cut
-// off does not forget it.
+// ledger counts what is used, and keeps it in a file. A call is on record before it is made, so
+// that a session which is cut off does not forget it.
 type ledger struct {
 	options *Options
 	budget  *big.Rat // nil means none
@@ -176,7 +176,8 @@ func (l *ledger) settle(e *entry) {
 	}
 }
 
-// costOf a call: what the endpoint reported, or else what the prices make of it; nil where neither is known.
+// costOf a call: what the endpoint reported, or else what the prices make of it; nil where neither
+// is known.
 func (l *ledger) costOf(e *entry) (contextWindow int64, cost *big.Rat) {
 	model := find(l.options.Models, providerOf(l.options.Model), e.model)
 	if e.reported != nil && e.reported.Sign() > 0 {
@@ -225,7 +226,8 @@ func (l *ledger) save() error {
 	return syncDirectory(dir)
 }
 
-// syncDirectory makes the names in a directory durable. Some file systems over a network refuse that, since they do it anyway.
+// syncDirectory makes the names in a directory durable. Some file systems over a network refuse
+// that, since they do it anyway.
 func syncDirectory(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {

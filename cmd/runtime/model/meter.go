@@ -38,7 +38,8 @@ func newMeter(wire wire, stream bool, entry *entry, headers http.Header) *meter 
 	return m
 }
 
-// read a part of the answer. It says whether what was used is to be recorded: when it is first told, and at the end.
+// read a part of the answer. It says whether what was used is to be recorded: when it is first
+// told, and at the end.
 func (m *meter) read(text []byte) (record bool) {
 	final, told := m.final, m.told
 	if m.events != nil {

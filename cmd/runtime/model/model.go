@@ -1,5 +1,5 @@
-// Package model serves the session's model to its agent: it adds the key, which the agent does not get, and counts what the
-// agent uses of it.
+// Package model serves the session's model to its agent: it adds the key, which the agent does not
+// get, and counts what the agent uses of it.
 package model
 
 import (
@@ -22,8 +22,8 @@ import (
 const (
 	// largestRequest holds a long conversation with images.
 	largestRequest = 32 << 20
-	// answerTimeout is how long an endpoint may take to begin with an answer. One that is not streamed begins when the
-	// model is done.
+	// answerTimeout is how long an endpoint may take to begin with an answer. One that is not
+	// streamed begins when the model is done.
 	answerTimeout = 30 * time.Minute
 )
 
@@ -43,7 +43,8 @@ type Options struct {
 	MaxBudget string
 	// Reached is called when a turn reaches a limit, once a turn.
 	Reached func(Limit)
-	// Unpriced is called once if there is a budget, and a call to this model had no price: the budget cannot be kept.
+	// Unpriced is called once if there is a budget, and a call to this model had no price: the
+	// budget cannot be kept.
 	Unpriced func(model string)
 
 	// UsageFile keeps what was used.
@@ -55,7 +56,8 @@ type Options struct {
 	Transport http.RoundTripper
 }
 
-// Proxy is the model as the agent sees it. It is for a listener on the loopback address, and asks for no key.
+// Proxy is the model as the agent sees it. It is for a listener on the loopback address, and asks
+// for no key.
 type Proxy struct {
 	options   Options
 	endpoint  *endpoint
@@ -93,8 +95,8 @@ type route struct {
 	model string
 }
 
-// routes of the proxy. An SDK for OpenAI's wires may take the base URL for one that ends in /v1, so these are served without
-// it too.
+// routes of the proxy. An SDK for OpenAI's wires may take the base URL for one that ends in /v1, so
+// these are served without it too.
 var routes = map[string]route{
 	"POST /v1/messages":              {wire: anthropic, path: "/messages", counted: true},
 	"POST /v1/messages/count_tokens": {wire: anthropic, path: "/messages/count_tokens"},
@@ -114,7 +116,8 @@ func routeOf(r *http.Request) (route, bool) {
 	return googleRoute(r)
 }
 
-// New is a proxy for the model of the options. Its errors are for the user: they name the setting that is wrong.
+// New is a proxy for the model of the options. Its errors are for the user: they name the setting
+// that is wrong.
 func New(options Options) (*Proxy, error) {
 	endpoint, err := locate(options.BaseURL, options.Model)
 	if err != nil {
@@ -142,11 +145,12 @@ func New(options Options) (*Proxy, error) {
 	return p, nil
 }
 
-// BeginTurn counts calls to a turn from now on. A turn that was under way when the session was cut off goes on with what it
-// had used.
+// BeginTurn counts calls to a turn from now on. A turn that was under way when the session was cut
+// off goes on with what it had used.
 func (p *Proxy) BeginTurn(id string) error { return p.ledger.beginTurn(id) }
 
-// EndTurn ends the turn. What the agent asks for afterwards counts to the session, and has the limits of a turn together.
+// EndTurn ends the turn. What the agent asks for afterwards counts to the session, and has the
+// limits of a turn together.
 func (p *Proxy) EndTurn() error { return p.ledger.beginTurn("") }
 
 // Usage up to now.
@@ -194,7 +198,8 @@ func Unusable(why error) http.Handler {
 	})
 }
 
-// Local says whether a request is one of this machine to itself. That of a page, which a browser in the session shows, is not.
+// Local says whether a request is one of this machine to itself. That of a page, which a browser in
+// the session shows, is not.
 func Local(r *http.Request) bool { return loopback(r.Host) && ownOrigin(r.Header.Get("Origin")) }
 
 // loopback says whether a host is this machine's own.
@@ -242,7 +247,8 @@ func refuse(w http.ResponseWriter, wire wire, status int, kind, message string) 
 type ask struct {
 	body  []byte
 	model string
-	// streamed answers come in events. Those of chat completions tell the usage only if asked to: usageAsked.
+	// streamed answers come in events. Those of chat completions tell the usage only if asked to:
+	// usageAsked.
 	streamed, usageAsked bool
 }
 

@@ -3,7 +3,8 @@ package model
 // largestValue is how much of a value is kept; that of a longer one is not looked at.
 const largestValue = 16 << 10
 
-// picker reads JSON as it comes and picks single values out of it, without holding the rest. What is no JSON it passes by.
+// picker reads JSON as it comes and picks single values out of it, without holding the rest. What
+// is no JSON it passes by.
 type picker struct {
 	// picked is called with the path of a value, such as message.usage, and its text.
 	picked func(path string, value []byte)

@@ -13,23 +13,27 @@ import (
 type Counts struct {
 	// Calls that were begun.
 	Calls int64 `json:"calls"`
-	// Input and Output tokens; those of the input that were read from or written to a cache are counted apart.
+	// Input and Output tokens; those of the input that were read from or written to a cache are
+	// counted apart.
 	Input      int64 `json:"input"`
 	Output     int64 `json:"output"`
 	CacheRead  int64 `json:"cacheRead"`
 	CacheWrite int64 `json:"cacheWrite"`
-	// Cost in US dollars, of those calls whose price is known. Unpriced is how many used tokens without one.
+	// Cost in US dollars, of those calls whose price is known. Unpriced is how many used tokens
+	// without one.
 	Cost     Cost  `json:"cost"`
 	Unpriced int64 `json:"unpriced,omitempty"`
 }
 
 // Usage of the model.
 type Usage struct {
-	// Session is all there was, and Turn what the turn under way has of it; what came after the last turn where none is.
+	// Session is all there was, and Turn what the turn under way has of it; what came after the
+	// last turn where none is.
 	Session Counts `json:"session"`
 	Turn    Counts `json:"turn"`
 	TurnID  string `json:"turnID,omitempty"`
-	// Model of the last call, how many tokens that call held, and how many the model can take; zero where that is not known.
+	// Model of the last call, how many tokens that call held, and how many the model can take; zero
+	// where that is not known.
 	Model         string `json:"model,omitempty"`
 	Context       int64  `json:"context,omitempty"`
 	ContextWindow int64  `json:"contextWindow,omitempty"`
@@ -103,7 +107,8 @@ type entry struct {
 	unpriced    bool
 }
 
-// add what the endpoint told. It tells sums, in parts: each number is at its largest when it is complete.
+// add what the endpoint told. It tells sums, in parts: each number is at its largest when it is
+// complete.
 func (e *entry) add(t tokens, cost *big.Rat) {
 	for _, n := range []struct {
 		of  *int64
@@ -126,8 +131,8 @@ func (t tokens) all() int64 { return t.input + t.output + t.cacheRead + t.cacheW
 // dated is the end of a model's name that says of when it is.
 var dated = regexp.MustCompile(`[-@](20[0-9]{6}|20[0-9]{2}-[0-9]{2}-[0-9]{2}|latest)$`)
 
-// find what is known of a model that a request names. It may be named without its provider, with that of the model behind a
-// gateway, or with a date.
+// find what is known of a model that a request names. It may be named without its provider, with
+// that of the model behind a gateway, or with a date.
 func find(models session.Models, provider, name string) session.Model {
 	for _, name := range []string{name, dated.ReplaceAllString(name, "")} {
 		names := []string{name, name[strings.LastIndex(name, "/")+1:]}

@@ -12,15 +12,17 @@ import (
 // ConfineCommand of the runtime runs the program that its arguments name, confined.
 const ConfineCommand = "confine"
 
-// Versions of Landlock: the first that lets files be moved between directories, and the first that knows signals.
+// Versions of Landlock: the first that lets files be moved between directories, and the first that
+// knows signals.
 const (
 	landlockRefer  = 2
 	landlockScopes = 6
 )
 
-// Confine a child, with all that it starts, to its own processes: it cannot look into others of the same user, such as a tool
-// server that holds keys, nor signal them. The runtime does that in the child, before it becomes the program. Where the
-// kernel has no Landlock the child runs all the same.
+// Confine a child, with all that it starts, to its own processes: it cannot look into others of the
+// same user, such as a tool server that holds keys, nor signal them. The runtime does that in the
+// child, before it becomes the program. Where the kernel has no Landlock the child runs all the
+// same.
 func Confine(cmd *exec.Cmd) {
 	self, err := os.Executable()
 	if err != nil || cmd.Err != nil {
@@ -41,7 +43,8 @@ func Become(program string, args []string) error {
 	return fmt.Errorf("%s: %w", program, unix.Exec(program, args, os.Environ()))
 }
 
-// landlock is the version that the kernel has; 0 where it has none, or does not let a container use it.
+// landlock is the version that the kernel has; 0 where it has none, or does not let a container use
+// it.
 func landlock() int {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -50,8 +53,8 @@ func landlock() int {
 	return int(version)
 }
 
-// restrict this process. What is in a domain of Landlock's can look into those processes only that are in it too, whatever
-// else the domain is for; so it is for as little as possible.
+// restrict this process. What is in a domain of Landlock's can look into those processes only that
+// are in it too, whatever else the domain is for; so it is for as little as possible.
 func restrict(version int) error {
 	attributes := unix.LandlockRulesetAttr{}
 	size := unsafe.Sizeof(attributes)

@@ -68,7 +68,8 @@ func lookAround(victim string) error {
 	return os.Rename(from, to)
 }
 
-// asNobody runs this program as a user without any rights: what root sees is not what is asked here.
+// asNobody runs this program as a user without any rights: what root sees is not what is asked
+// here.
 func asNobody(t *testing.T) func(args ...string) *exec.Cmd {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "confine-")

@@ -1,4 +1,5 @@
-// Package process runs children in process groups of their own, so that each can be ended with all it started.
+// Package process runs children in process groups of their own, so that each can be ended with all
+// it started.
 package process
 
 import (
@@ -7,7 +8,8 @@ import (
 	"time"
 )
 
-// drain is how long output is still read after a child ended: a process that it left behind may hold its pipes.
+// drain is how long output is still read after a child ended: a process that it left behind may
+// hold its pipes.
 const drain = 2 * time.Second
 
 // Command is a child in a process group of its own.
@@ -22,8 +24,8 @@ func Command(dir string, env []string, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Stop asks the child's group to end and kills what is left of it after the grace period. ended is closed
-// once the child was waited for.
+// Stop asks the child's group to end and kills what is left of it after the grace period. ended is
+// closed once the child was waited for.
 func Stop(cmd *exec.Cmd, ended <-chan struct{}, grace time.Duration) {
 	group := -cmd.Process.Pid
 	_ = syscall.Kill(group, syscall.SIGTERM)

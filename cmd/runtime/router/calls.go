@@ -14,7 +14,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// codeRejected is the SDK's own for a request that did not reach the server: no answer of the server's.
+// codeRejected is the SDK's own for a request that did not reach the server: no answer of the
+// server's.
 const codeRejected = -32005
 
 const progressToken = "progressToken"
@@ -36,8 +37,8 @@ func (u *upstream) within(ctx context.Context) (context.Context, *limit, context
 // extend it: the server is at work.
 func (l *limit) extend() { l.timer.Reset(l.Duration) }
 
-// callTool passes a call on to the server. What the server answers is passed back as it is; that it could not
-// answer is a result too, so that a model sees it and can do something else.
+// callTool passes a call on to the server. What the server answers is passed back as it is; that it
+// could not answer is a result too, so that a model sees it and can do something else.
 func (u *upstream) callTool(name string) mcp.ToolHandler {
 	return func(ctx context.Context, request *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		client, err := u.connected()
@@ -80,7 +81,8 @@ func (u *upstream) problem(err error) error {
 	return fmt.Errorf("tool server %s %s", u.name, u.router.describe(err))
 }
 
-// followProgress asks the server for progress under a token of its own, since those of two clients may be equal.
+// followProgress asks the server for progress under a token of its own, since those of two clients
+// may be equal.
 func (u *upstream) followProgress(ctx context.Context, to *mcp.ServerSession, params *mcp.CallToolParams, token any, limit *limit) (stop func()) {
 	own := rand.Text()
 	params.Meta[progressToken] = own
@@ -93,8 +95,8 @@ func (u *upstream) followProgress(ctx context.Context, to *mcp.ServerSession, pa
 	return func() { u.relays.Delete(own) }
 }
 
-// relayProgress passes on what a server says under a token that it was given. It may say anything: a token that is no
-// string is none of ours.
+// relayProgress passes on what a server says under a token that it was given. It may say anything:
+// a token that is no string is none of ours.
 func (u *upstream) relayProgress(_ context.Context, request *mcp.ProgressNotificationClientRequest) {
 	token, ok := request.Params.ProgressToken.(string)
 	if !ok {

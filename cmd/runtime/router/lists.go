@@ -8,7 +8,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// What of a server's lists is taken. A server may never come to an end, and all that it lists stays in memory.
+// What of a server's lists is taken. A server may never come to an end, and all that it lists stays
+// in memory.
 const (
 	mostItems = 4000 // of each list
 	mostPages = 100  // of each list

@@ -13,8 +13,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// altered is a server of whose results something is changed. It knows the newer protocol, which has no handshake, and answers
-// in JSON rather than with a stream of events.
+// altered is a server of whose results something is changed. It knows the newer protocol, which has
+// no handshake, and answers in JSON rather than with a stream of events.
 func altered(alter func(mcp.Result)) http.Handler {
 	server := newServer()
 	server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {

@@ -57,8 +57,8 @@ func hostName(address string) string {
 // longestName is the longest that models accept for a tool.
 const longestName = 64
 
-// shortened is a name of an acceptable length, the same one each time. Where the name is too long, a digest takes the place
-// of its end: also of the server's name, since c of a_b is not b_c of a.
+// shortened is a name of an acceptable length, the same one each time. Where the name is too long,
+// a digest takes the place of its end: also of the server's name, since c of a_b is not b_c of a.
 func (u *upstream) shortened(name string) string {
 	if len(name) <= longestName {
 		return name
@@ -71,8 +71,9 @@ func (u *upstream) shortened(name string) string {
 	return strings.ToValidUTF8(name[:min(len(name), longestName-len(end))], "") + end
 }
 
-// claim is the name under which the endpoint offers something of a server: <server>_<name>. Two things can come
-// to the same name, as c of a_b and b_c of a do; then the later one gets a number. It keeps its name until it is released.
+// claim is the name under which the endpoint offers something of a server: <server>_<name>. Two
+// things can come to the same name, as c of a_b and b_c of a do; then the later one gets a number.
+// It keeps its name until it is released.
 func (r *Router) claim(u *upstream, kind, name string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -38,7 +38,8 @@ func TestToolsOfEqualNamesAreBothServed(t *testing.T) {
 	}
 }
 
-// serveNamed serves a tool "other", and those that are added, each of which answers with its own name.
+// serveNamed serves a tool "other", and those that are added, each of which answers with its own
+// name.
 func serveNamed(t *testing.T) (remote session.RemoteServer, add func(name string), remove func(name string)) {
 	t.Helper()
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)

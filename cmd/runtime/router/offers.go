@@ -9,8 +9,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// offers are what the endpoint offers of one server, by the names it offers it under. They stay while the server is
-// away: it comes back, and a client that read the list before need not read it again.
+// offers are what the endpoint offers of one server, by the names it offers it under. They stay
+// while the server is away: it comes back, and a client that read the list before need not read it
+// again.
 type offers struct {
 	tools     map[string]*mcp.Tool
 	prompts   map[string]*mcp.Prompt
@@ -38,7 +39,8 @@ func (l list[T]) note(what string) error {
 	return fmt.Errorf("only the first %d of its %s are offered: it lists more than is taken of one server", len(l.items), what)
 }
 
-// offer what is listed under the server's name, and withdraw what it has no more. It returns what cannot be offered.
+// offer what is listed under the server's name, and withdraw what it has no more. It returns what
+// cannot be offered.
 func (u *upstream) offer(listed listing) error {
 	server, before := u.router.server, u.offers
 	now := offers{map[string]*mcp.Tool{}, map[string]*mcp.Prompt{}, map[string]*mcp.Resource{}, map[string]*mcp.ResourceTemplate{}}
@@ -86,8 +88,8 @@ func (u *upstream) offer(listed listing) error {
 	return errors.Join(refused...)
 }
 
-// add what was not offered before as it is now. The SDK panics at what it finds malformed, such as a tool without a
-// schema; that must stay the problem of the server it comes from.
+// add what was not offered before as it is now. The SDK panics at what it finds malformed, such as
+// a tool without a schema; that must stay the problem of the server it comes from.
 func add[T any](before, now map[string]*T, name string, item *T, register func()) (err error) {
 	if was, ok := before[name]; !ok || !reflect.DeepEqual(was, item) {
 		defer func() {

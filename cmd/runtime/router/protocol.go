@@ -1,11 +1,12 @@
 package router
 
 const (
-	// legacyProtocol is the newest that starts with a handshake. Servers that know none newer may end at any other
-	// first message; those that know only newer ones refuse it, and are greeted the new way at the next attempt.
+	// legacyProtocol is the newest that starts with a handshake. Servers that know none newer may
+	// end at any other first message; those that know only newer ones refuse it, and are greeted
+	// the new way at the next attempt.
 	legacyProtocol = "2025-11-25"
-	// doubtful is the attempt at which a server that answered before is greeted in the other way: it may have become
-	// another one, but most likely it is only away.
+	// doubtful is the attempt at which a server that answered before is greeted in the other way:
+	// it may have become another one, but most likely it is only away.
 	doubtful = 4
 )
 

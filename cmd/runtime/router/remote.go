@@ -40,7 +40,8 @@ func (r *Router) streamable(server session.RemoteServer) dialer {
 	}
 }
 
-// httpURL is the URL to connect to. The protocol knows no web sockets: ws and wss stand for the same server over HTTP.
+// httpURL is the URL to connect to. The protocol knows no web sockets: ws and wss stand for the
+// same server over HTTP.
 func httpURL(address string) string {
 	for from, to := range map[string]string{"ws://": "http://", "wss://": "https://"} {
 		if rest, ok := strings.CutPrefix(address, from); ok {
@@ -93,8 +94,8 @@ func (t *troubled) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// boundedAnswers refuses answers that are larger than an event may be. The SDK bounds only events, and reads any other
-// answer whole.
+// boundedAnswers refuses answers that are larger than an event may be. The SDK bounds only events,
+// and reads any other answer whole.
 type boundedAnswers struct{ http.RoundTripper }
 
 func (b boundedAnswers) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -124,15 +125,17 @@ func (b *boundedBody) Read(text []byte) (int, error) {
 // aURL, between quotes or not. What it captures is the scheme and the host.
 var aURL = regexp.MustCompile(`("https?://)(?:[^/?#\s"]*@)?([^/?#\s"\\]+)(?:\\.|[^"\\])*|(https?://)(?:[^/?#\s"]*@)?([^/?#\s"]+)[^\s"]*`)
 
-// describe what went wrong without what is secret. Errors of requests hold whole URLs, as text where they are wrapped, and
-// the URL of a server may hold its key, of which nobody but the user knows that it is one.
+// describe what went wrong without what is secret. Errors of requests hold whole URLs, as text
+// where they are wrapped, and the URL of a server may hold its key, of which nobody but the user
+// knows that it is one.
 func (r *Router) describe(err error) string {
-	// Before, since a part of a secret that is a URL is not known as such, and after, since one may be what is left.
+	// Before, since a part of a secret that is a URL is not known as such, and after, since one may
+	// be what is left.
 	return r.options.Mask(aURL.ReplaceAllString(r.options.Mask(err.Error()), "$1$2$3$4"))
 }
 
-// optionalStream goes without the stream of notifications where the server does not open it in time, as if the server
-// had said that it has none. The SDK would wait for it for ever.
+// optionalStream goes without the stream of notifications where the server does not open it in
+// time, as if the server had said that it has none. The SDK would wait for it for ever.
 type optionalStream struct {
 	http.RoundTripper
 	timeout time.Duration

@@ -1,4 +1,5 @@
-// Package router serves the tools, prompts and resources of all tool servers of a session behind one endpoint.
+// Package router serves the tools, prompts and resources of all tool servers of a session behind
+// one endpoint.
 package router
 
 import (
@@ -23,7 +24,8 @@ const (
 	streamTimeout = 10 * time.Second
 	// callTimeout is how long a server may take for an answer, or for a sign of progress.
 	callTimeout = 10 * time.Minute
-	// A server that ended is tried again after firstRetry, then after twice as long each time up to lastRetry.
+	// A server that ended is tried again after firstRetry, then after twice as long each time up to
+	// lastRetry.
 	firstRetry = time.Second
 	lastRetry  = time.Minute
 	// forget is when a client that went without saying so is forgotten.
@@ -35,7 +37,8 @@ var implementation = &mcp.Implementation{Name: "parley", Title: "Parley tool rou
 // Options of a Router.
 type Options struct {
 	Servers session.ToolServers
-	// Key is the secret in a file of the session, Value the same as it stands, with the line break that may end it.
+	// Key is the secret in a file of the session, Value the same as it stands, with the line break
+	// that may end it.
 	Key, Value func(file string) string
 	// Mask takes secrets out of what servers say when they fail.
 	Mask func(string) string
@@ -95,7 +98,8 @@ func New(options Options) *Router {
 	r.server.AddReceivingMiddleware(r.noteActivity)
 	r.Handler = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return r.server }, &mcp.StreamableHTTPOptions{
 		SessionTimeout: forget,
-		// Whoever serves this has looked at where a request comes from, or at the key that it shows.
+		// Whoever serves this has looked at where a request comes from, or at the key that it
+		// shows.
 		DisableLocalhostProtection: true,
 	})
 	r.addUpstreams(options.Servers)
@@ -120,8 +124,8 @@ func (r *Router) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// Settled is closed once every server is connected or has failed: for the first time, or a few times where it is only that it
-// cannot be reached.
+// Settled is closed once every server is connected or has failed: for the first time, or a few
+// times where it is only that it cannot be reached.
 func (r *Router) Settled() <-chan struct{} { return r.settled }
 
 // Health of the servers.
@@ -133,8 +137,8 @@ func (r *Router) Health() []session.ToolServer {
 	return health
 }
 
-// noteActivity counts requests that ask for something. A ping, a notification and a stream that waits for
-// notifications only say that a client is still there.
+// noteActivity counts requests that ask for something. A ping, a notification and a stream that
+// waits for notifications only say that a client is still there.
 func (r *Router) noteActivity(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, request mcp.Request) (mcp.Result, error) {
 		if method == "ping" || method == "subscriptions/listen" || strings.HasPrefix(method, "notifications/") {

@@ -63,7 +63,8 @@ func (r *Router) stdio(server session.StdioServer) dialer {
 	}
 }
 
-// startPiped starts a child with pipes of its own rather than those of exec, which know no deadlines.
+// startPiped starts a child with pipes of its own rather than those of exec, which know no
+// deadlines.
 func startPiped(cmd *exec.Cmd) (input, output *os.File, err error) {
 	childIn, input, err := os.Pipe()
 	if err != nil {
@@ -92,7 +93,8 @@ func exitReason(err error) error {
 	return errors.New("ended: exit status 0")
 }
 
-// impatient gives up on a server that does not read what it is sent. Nobody could send it anything any more.
+// impatient gives up on a server that does not read what it is sent. Nobody could send it anything
+// any more.
 type impatient struct{ *os.File }
 
 func (w impatient) Write(data []byte) (int, error) {

@@ -31,7 +31,8 @@ type link struct {
 	ended <-chan struct{}
 	// reason why it ended.
 	reason func() error
-	// troubled says whether the way to the server failed rather than the server; nil where there is no way to fail.
+	// troubled says whether the way to the server failed rather than the server; nil where there is
+	// no way to fail.
 	troubled func() bool
 	// cut ends it, and the server with it where that is a child.
 	cut func()
@@ -75,7 +76,8 @@ func (u *upstream) run(ctx context.Context, settled func()) {
 			return
 		}
 		u.fail(err)
-		// Many agents read the list of tools once, so a server is not missing because of the first packet that is lost.
+		// Many agents read the list of tools once, so a server is not missing because of the first
+		// packet that is lost.
 		if passes := (passing{}); !errors.As(err, &passes) || attempt >= startAttempts {
 			settled()
 		}
@@ -118,8 +120,8 @@ func (u *upstream) serve(ctx context.Context, settled func()) error {
 	return u.watch(ctx, client, link)
 }
 
-// connect does not return later than it may, whatever the server does: some of what the client does on the way
-// heeds no context.
+// connect does not return later than it may, whatever the server does: some of what the client does
+// on the way heeds no context.
 func (u *upstream) connect(ctx context.Context, link *link, newer bool) (*mcp.ClientSession, error) {
 	notice := func() {
 		select {

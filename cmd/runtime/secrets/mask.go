@@ -18,8 +18,8 @@ import (
 
 const (
 	masked = "***"
-	// shortest is the length from which on a value is masked. A shorter one is in any text by chance, and what is
-	// missing from the text would tell it.
+	// shortest is the length from which on a value is masked. A shorter one is in any text by
+	// chance, and what is missing from the text would tell it.
 	shortest = 4
 	// shortestPart is the same for the lines of a value and for its encodings.
 	shortestPart = 8
@@ -29,8 +29,8 @@ const (
 	longestLine = 64 << 10
 )
 
-// quotedForms are how programs write a value between quotes: Go's JSON escapes <, > and &, others' does not, and some
-// write every character that is not ASCII as an escape.
+// quotedForms are how programs write a value between quotes: Go's JSON escapes <, > and &, others'
+// does not, and some write every character that is not ASCII as an escape.
 func quotedForms(value string) []string {
 	var plain strings.Builder
 	encoder := json.NewEncoder(&plain)
@@ -50,8 +50,8 @@ var (
 	javaScript = strings.NewReplacer("+", "%20", "%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*")
 )
 
-// urlForms are how programs write a value into a URL: into its query, its path or its password, with capital digits or
-// small ones.
+// urlForms are how programs write a value into a URL: into its query, its path or its password,
+// with capital digits or small ones.
 func urlForms(value string) []string {
 	query := url.QueryEscape(value)
 	spaced := strings.ReplaceAll(query, "+", "%20")
@@ -65,8 +65,8 @@ func urlForms(value string) []string {
 	return forms
 }
 
-// secretParts are the values, and what is secret in one without the rest of it: the password of a token that also names its
-// user.
+// secretParts are the values, and what is secret in one without the rest of it: the password of a
+// token that also names its user.
 func secretParts(values map[string]string) []string {
 	parts := slices.Collect(maps.Values(values))
 	if _, password, ok := strings.Cut(values[session.SecretVariable(session.ProviderTokenFile)], ":"); ok {
@@ -112,8 +112,9 @@ func newMask(values map[string]string) (mask *strings.Replacer, sorted []string)
 	return strings.NewReplacer(pairs...), sorted
 }
 
-// encoded are the base64 forms of a value: of the value alone, in lines as base64 writes them, and of the value in
-// the middle of something, such as user:value, where it can start at three places of an encoded group.
+// encoded are the base64 forms of a value: of the value alone, in lines as base64 writes them, and
+// of the value in the middle of something, such as user:value, where it can start at three places
+// of an encoded group.
 func encoded(value string) []string {
 	if len(value) < shortest {
 		return nil
@@ -127,7 +128,8 @@ func encoded(value string) []string {
 		}
 		for before := range 3 {
 			text := encoding.EncodeToString(append(make([]byte, before), value...))
-			// Characters that also hold bits of what stands before or after are different each time.
+			// Characters that also hold bits of what stands before or after are different each
+			// time.
 			forms = append(forms, text[(before*8+5)/6:(before+len(value))*8/6])
 		}
 	}

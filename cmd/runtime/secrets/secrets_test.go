@@ -69,7 +69,8 @@ func TestASecretIsMaskedInEveryFormItIsPrintedIn(t *testing.T) {
 			if !strings.Contains(got, "***") || !strings.HasPrefix(got, "before ") || !strings.HasSuffix(got, " after") {
 				t.Errorf("got %q", got)
 			}
-			// Of an encoding that goes on before or after, a few characters of the neighbours are left.
+			// Of an encoding that goes on before or after, a few characters of the neighbours are
+			// left.
 			if left := len(got) - len("before *** after"); left > 14 {
 				t.Errorf("too much is left: %q", got)
 			}

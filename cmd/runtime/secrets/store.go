@@ -17,8 +17,9 @@ type Store struct {
 	forms []string
 }
 
-// Take the session's secrets out of the environment of this process, so that no child gets them. The kernel still has them
-// where it put them at the start: the process must not be one that others can look into.
+// Take the session's secrets out of the environment of this process, so that no child gets them.
+// The kernel still has them where it put them at the start: the process must not be one that others
+// can look into.
 func Take(doc *session.Document) (*Store, error) {
 	values := map[string]string{}
 	for _, variable := range os.Environ() {
@@ -55,7 +56,8 @@ func (s *Store) longest() int {
 	return len(s.forms[0])
 }
 
-// Key is a value without the line break that editors and shells put at its end. It is empty where there is none.
+// Key is a value without the line break that editors and shells put at its end. It is empty where
+// there is none.
 func (s *Store) Key(key string) string { return strings.TrimSpace(s.Value(key)) }
 
 // Value is a value as it stands.

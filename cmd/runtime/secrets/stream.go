@@ -5,8 +5,8 @@ import (
 	"io"
 )
 
-// Stream masks what is written to it and passes it on at once. It holds back only an end that may be the beginning of a
-// secret; Close writes that too.
+// Stream masks what is written to it and passes it on at once. It holds back only an end that may
+// be the beginning of a secret; Close writes that too.
 type Stream struct {
 	store *Store
 	out   io.Writer

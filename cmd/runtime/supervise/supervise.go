@@ -1,5 +1,6 @@
-// Package supervise does what the first process of a session's container has to. It holds the session's port from the first
-// moment, and is small for that: of the kinds and their libraries, which take a process milliseconds to load, it knows nothing.
+// Package supervise does what the first process of a session's container has to. It holds the
+// session's port from the first moment, and is small for that: of the kinds and their libraries,
+// which take a process milliseconds to load, it knows nothing.
 package supervise
 
 import (
@@ -24,8 +25,8 @@ const (
 	ListenerFD = 3
 	// lastReap is how long processes that are left over at the end may take to go.
 	lastReap = 5 * time.Second
-	// killedForMemory is a termination message. What runs the container may not know: it lost no container, and may hear of the kill
-	// too late or never.
+	// killedForMemory is a termination message. What runs the container may not know: it lost no
+	// container, and may hear of the kill too late or never.
 	killedForMemory = `{"reason":"OOMKilled"}`
 )
 
@@ -53,8 +54,9 @@ func Variable(name, usual string) string {
 	return usual
 }
 
-// Guard keeps every other process of the same user, such as the agent, out of this one, which holds the session's secrets: from its
-// memory and environment as from its files. Nothing else of the session's runs before that.
+// Guard keeps every other process of the same user, such as the agent, out of this one, which holds
+// the session's secrets: from its memory and environment as from its files. Nothing else of the
+// session's runs before that.
 func Guard() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("keep others out of this process: %w", err)
@@ -62,15 +64,17 @@ func Guard() error {
 	return nil
 }
 
-// Run starts the session, passes signals on to it, and waits for every process that lost its parent. The session is a child, since
-// a process that waits for all children would take the exit status of those that it started itself from under them.
+// Run starts the session, passes signals on to it, and waits for every process that lost its
+// parent. The session is a child, since a process that waits for all children would take the exit
+// status of those that it started itself from under them.
 func Run(program string, args ...string) (code int, err error) {
 	if err := Guard(); err != nil {
 		return 1, err
 	}
 	place := ReadPlace()
-	// First of all: the kubelet asks whether the session is ready milliseconds after this process is there, and a connection that is
-	// refused costs it another second. Until the session answers, the kernel keeps who asks waiting.
+	// First of all: the kubelet asks whether the session is ready milliseconds after this process
+	// is there, and a connection that is refused costs it another second. Until the session
+	// answers, the kernel keeps who asks waiting.
 	listener, err := listen(place.BindAddress)
 	if err != nil {
 		return 1, err
@@ -157,7 +161,8 @@ func reap(child int) (status syscall.WaitStatus, ended bool) {
 	}
 }
 
-// killOrphans ends what the session left behind. Those that lose their parent by it become children in their turn.
+// killOrphans ends what the session left behind. Those that lose their parent by it become children
+// in their turn.
 func killOrphans() {
 	for deadline := time.Now().Add(lastReap); time.Now().Before(deadline); {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)

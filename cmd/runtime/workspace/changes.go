@@ -39,11 +39,13 @@ type Change struct {
 	Path string `json:"path"`
 }
 
-// Changes are what became of a repository. It is read by code of our own: the agent may have configured git to run what it likes.
+// Changes are what became of a repository. It is read by code of our own: the agent may have
+// configured git to run what it likes.
 type Changes struct {
 	// Branch and Commit that are checked out.
 	Branch, Commit string
-	// Files that differ from the commit that the session began with, those that are not committed included, by their paths.
+	// Files that differ from the commit that the session began with, those that are not committed
+	// included, by their paths.
 	Files []Change
 
 	root *os.Root

@@ -14,9 +14,10 @@ import (
 	gitconfig "github.com/go-git/go-git/v5/plumbing/format/config"
 )
 
-// configureGit sets who the author of commits is, and makes the git of the session's user ask the runtime for the token,
-// for the repository's host only. Nothing is stored but whom to ask. It writes to the user's configuration: the clone's is
-// the user's work, and go-git, which does not know all that may be in it, could break it.
+// configureGit sets who the author of commits is, and makes the git of the session's user ask the
+// runtime for the token, for the repository's host only. Nothing is stored but whom to ask. It
+// writes to the user's configuration: the clone's is the user's work, and go-git, which does not
+// know all that may be in it, could break it.
 func configureGit(o Options, remote *Remote) error {
 	file := filepath.Join(o.Home, ".gitconfig")
 	config := gitconfig.New()
@@ -35,7 +36,8 @@ func configureGit(o Options, remote *Remote) error {
 	}
 	if remote != nil && o.Token != "" {
 		config.RemoveSubsection("credential", remote.origin())
-		// The empty one makes git forget other helpers: they would be told the token, and might store it.
+		// The empty one makes git forget other helpers: they would be told the token, and might
+		// store it.
 		config.AddOption("credential", remote.origin(), "helper", "")
 		config.AddOption("credential", remote.origin(), "helper", "!"+shellQuote(o.Helper)+" git-credential")
 	}
@@ -58,8 +60,8 @@ func configureGit(o Options, remote *Remote) error {
 
 func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
-// Credential answers git, which asks for a user name and password on in, with the token: but only if it asks for the
-// host that the token is for.
+// Credential answers git, which asks for a user name and password on in, with the token: but only
+// if it asks for the host that the token is for.
 func Credential(remote *Remote, token string, in io.Reader, out io.Writer) error {
 	asked := map[string]string{}
 	lines := bufio.NewScanner(in)

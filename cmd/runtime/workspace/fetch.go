@@ -31,10 +31,12 @@ import (
 )
 
 const (
-	// A host that fails is tried again after firstRetry, then after twice as long each time up to lastRetry.
+	// A host that fails is tried again after firstRetry, then after twice as long each time up to
+	// lastRetry.
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
-	// nameAttempts to find a host whose name does not exist. That is more often a mistake than trouble that passes.
+	// nameAttempts to find a host whose name does not exist. That is more often a mistake than
+	// trouble that passes.
 	nameAttempts = 4
 	// answerTimeout is how long a host may take to begin with an answer.
 	answerTimeout = 2 * time.Minute
@@ -53,8 +55,9 @@ func init() {
 	client.InstallProtocol("https", overHTTP)
 }
 
-// fetch clones the branch into dir. It tries again where the host cannot be reached or fails, until it runs out of
-// patience: the network of a pod may come up after its processes, and hosts have bad minutes.
+// fetch clones the branch into dir. It tries again where the host cannot be reached or fails, until
+// it runs out of patience: the network of a pod may come up after its processes, and hosts have bad
+// minutes.
 func (o Options) fetch(ctx context.Context, remote *Remote, dir string) error {
 	bounded, cancel := context.WithTimeout(ctx, o.Patience)
 	defer cancel()
@@ -185,7 +188,8 @@ func noSuchHost(err error) bool {
 	return errors.As(cause(err), &lookup) && lookup.IsNotFound
 }
 
-// badStatus is the status of an answer that says nothing about the repository; 0 where there was none.
+// badStatus is the status of an answer that says nothing about the repository; 0 where there was
+// none.
 func badStatus(err error) int {
 	var answer *githttp.Err
 	if errors.As(cause(err), &answer) {

@@ -17,7 +17,8 @@ const (
 	user  = "x-access-token"
 )
 
-// gitServer is a real git server over HTTP: private/… asks for the token, forbidden/… refuses everybody, busy/… fails.
+// gitServer is a real git server over HTTP: private/… asks for the token, forbidden/… refuses
+// everybody, busy/… fails.
 type gitServer struct {
 	*httptest.Server
 	root string
@@ -98,7 +99,8 @@ func (s *gitServer) setDuring(during func()) {
 
 func (s *gitServer) host() string { return strings.TrimPrefix(s.URL, "http://") }
 
-// create a bare repository with the branches main and feature, each with a file of its name, and some history.
+// create a bare repository with the branches main and feature, each with a file of its name, and
+// some history.
 func (s *gitServer) create(t *testing.T, name string) {
 	t.Helper()
 	work := t.TempDir()

@@ -12,14 +12,15 @@ import (
 	"github.com/sergi/go-diff/diffmatchpatch"
 )
 
-// diffTimeout bounds the search for a small difference of two texts. After it a larger one is taken.
+// diffTimeout bounds the search for a small difference of two texts. After it a larger one is
+// taken.
 const diffTimeout = 2 * time.Second
 
 // contextLines are shown around each change.
 const contextLines = 3
 
-// Patch is the difference to the commit that the session began with, as git shows it. It is cut with a word where it is longer
-// than some bytes. mask takes secrets out of it.
+// Patch is the difference to the commit that the session began with, as git shows it. It is cut
+// with a word where it is longer than some bytes. mask takes secrets out of it.
 func (c *Changes) Patch(most int, mask func(string) string) string {
 	var text strings.Builder
 	for i, change := range c.Files {

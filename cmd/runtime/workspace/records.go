@@ -23,8 +23,8 @@ const (
 // Records of a session, on its workspace.
 type Records struct{ dir string }
 
-// OpenRecords makes the directory of the records where it is missing. What else has its name, a file or a link to
-// somewhere else, is neither followed nor replaced.
+// OpenRecords makes the directory of the records where it is missing. What else has its name, a
+// file or a link to somewhere else, is neither followed nor replaced.
 func OpenRecords(workspace string) (*Records, error) {
 	path := filepath.Join(workspace, RecordsDir)
 	err := os.Mkdir(path, 0o755)
@@ -82,7 +82,8 @@ func (r *Records) Home() (string, error) {
 	return home, nil
 }
 
-// Base is the commit that the session began with: what an earlier attempt recorded, or else this one.
+// Base is the commit that the session began with: what an earlier attempt recorded, or else this
+// one.
 func (r *Records) Base(commit string) string {
 	text, err := os.ReadFile(r.File(baseFile))
 	if base := strings.TrimSpace(string(text)); err == nil && base != "" {

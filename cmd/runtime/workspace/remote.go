@@ -33,8 +33,8 @@ type Remote struct {
 	userInToken bool
 }
 
-// credentials are the user name and the password that the host expects for a token. An app password of Bitbucket is
-// one of a user, and its token is both.
+// credentials are the user name and the password that the host expects for a token. An app password
+// of Bitbucket is one of a user, and its token is both.
 func (r *Remote) credentials(token string) (user, password string) {
 	if user, password, ok := strings.Cut(token, ":"); ok && r.userInToken && user != "" && password != "" {
 		return user, password
@@ -42,8 +42,8 @@ func (r *Remote) credentials(token string) (user, password string) {
 	return r.User, token
 }
 
-// Locate a repository. The token of a provider is only for that provider's host, and on a public one only over https,
-// also where the user names it.
+// Locate a repository. The token of a provider is only for that provider's host, and on a public
+// one only over https, also where the user names it.
 func Locate(repository *session.Repository) (*Remote, error) {
 	user, known := users[repository.Provider]
 	if !known {

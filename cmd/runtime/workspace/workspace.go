@@ -1,5 +1,5 @@
-// Package workspace prepares the directory that a session works in: the clone of its repository, and what git needs
-// to work with it.
+// Package workspace prepares the directory that a session works in: the clone of its repository,
+// and what git needs to work with it.
 package workspace
 
 import (
@@ -18,7 +18,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// unfinished starts the names of clones that are not complete. A clone gets its own name only when it is.
+// unfinished starts the names of clones that are not complete. A clone gets its own name only when
+// it is.
 const unfinished = ".parley-clone-"
 
 // Options of a workspace.
@@ -38,7 +39,8 @@ type Options struct {
 	Log    *slog.Logger
 	// Patience is how long a host that cannot be reached is tried.
 	Patience time.Duration
-	// RetryDelay is how long to wait before a host is tried again that cannot be reached, where it is not the usual.
+	// RetryDelay is how long to wait before a host is tried again that cannot be reached, where it
+	// is not the usual.
 	RetryDelay time.Duration
 }
 
@@ -52,7 +54,8 @@ type Workspace struct {
 	Resumed bool
 }
 
-// Prepare the workspace. Its errors are for the user: they say what about the repository is missing or wrong.
+// Prepare the workspace. Its errors are for the user: they say what about the repository is missing
+// or wrong.
 func Prepare(ctx context.Context, o Options) (*Workspace, error) {
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the workspace: %w", err)
@@ -74,7 +77,8 @@ func Prepare(ctx context.Context, o Options) (*Workspace, error) {
 	return workspace, configureGit(o, remote)
 }
 
-// withoutUser is the name of a repository to say in public: a URL that should hold no password may do so all the same.
+// withoutUser is the name of a repository to say in public: a URL that should hold no password may
+// do so all the same.
 func withoutUser(name string) string {
 	scheme, rest, isURL := strings.Cut(name, "://")
 	if !isURL {
@@ -92,7 +96,8 @@ func (o Options) clone(ctx context.Context, remote *Remote) (*Workspace, error) 
 	repository, err := git.PlainOpen(dir)
 	resumed := err == nil
 	if err != nil && !errors.Is(err, git.ErrRepositoryNotExists) {
-		// A clone in which git has since turned on what go-git does not know, such as a sparse checkout. It is the user's work.
+		// A clone in which git has since turned on what go-git does not know, such as a sparse
+		// checkout. It is the user's work.
 		return &Workspace{Dir: dir, Resumed: true}, nil
 	}
 	if !resumed {

@@ -14,7 +14,8 @@ const tick = 10
 
 // Sample is what a process has taken: memory in MiB, CPU time in ms.
 type Sample struct {
-	// RSS is all resident memory, Anon what of it belongs to no file, as heap and stacks do; Peak is the largest RSS so far.
+	// RSS is all resident memory, Anon what of it belongs to no file, as heap and stacks do; Peak
+	// is the largest RSS so far.
 	RSS, Anon, Peak float64
 	CPU             float64
 }

@@ -1,7 +1,9 @@
-// Command argocd does what Argo CD does, with Argo CD's own code: it judges the health of objects with a script, compares a
-// cluster with a Git repository, applies the repository and prunes what is no longer in it.
+// Command argocd does what Argo CD does, with Argo CD's own code: it judges the health of objects
+// with a script, compares a cluster with a Git repository, applies the repository and prunes what
+// is no longer in it.
 //
-// It is a module of its own: tests want the real parts, and what those depend on is no business of the product.
+// It is a module of its own: tests want the real parts, and what those depend on is no business of
+// the product.
 package main
 
 import (
@@ -33,7 +35,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// tracking marks what was applied, as Argo CD's annotation of this name does, so that it can be pruned.
+// tracking marks what was applied, as Argo CD's annotation of this name does, so that it can be
+// pruned.
 const tracking = "argocd.argoproj.io/tracking-id"
 
 type options struct {
@@ -96,7 +99,8 @@ func judge(overrides lua.ResourceHealthOverrides) error {
 	return lines.Err()
 }
 
-// look compares the cluster with the repository, applies the repository if that is wanted, and tells the health.
+// look compares the cluster with the repository, applies the repository if that is wanted, and
+// tells the health.
 func (o options) look(overrides lua.ResourceHealthOverrides) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -177,7 +181,8 @@ func (o options) read(ctx context.Context) (objects []*unstructured.Unstructured
 	return objects, "main", err
 }
 
-// drifted are the objects in which applying the repository would change something. It takes what it matches out of the map.
+// drifted are the objects in which applying the repository would change something. It takes what it
+// matches out of the map.
 func (o options) drifted(targets []*unstructured.Unstructured, live map[kube.ResourceKey]*unstructured.Unstructured, cluster cache.ClusterCache) ([]string, error) {
 	parsed := sync.Reconcile(targets, live, o.namespace, cluster)
 	names := []string{}

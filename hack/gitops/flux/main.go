@@ -1,7 +1,9 @@
-// Command flux does what Flux' kustomize-controller does, with the packages that it is made of: it judges the health of objects
-// with expressions, compares a cluster with a Git repository, applies the repository and prunes what is no longer in it.
+// Command flux does what Flux' kustomize-controller does, with the packages that it is made of: it
+// judges the health of objects with expressions, compares a cluster with a Git repository, applies
+// the repository and prunes what is no longer in it.
 //
-// It is a module of its own: tests want the real parts, and what those depend on is no business of the product.
+// It is a module of its own: tests want the real parts, and what those depend on is no business of
+// the product.
 package main
 
 import (
@@ -129,7 +131,8 @@ func (all checks) judgeAll() error {
 	return lines.Err()
 }
 
-// look compares the cluster with the repository, applies the repository if that is wanted, and tells the health.
+// look compares the cluster with the repository, applies the repository if that is wanted, and
+// tells the health.
 func (o options) look(all checks) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -31,8 +31,9 @@ const (
 	execCreateTimeout = 30 * time.Second
 )
 
-// serveAPI serves what the API server asks a kubelet for: the logs of pods, and commands to be run in them. Only it may ask: whoever
-// else has a certificate of the cluster's authority could run what they like here.
+// serveAPI serves what the API server asks a kubelet for: the logs of pods, and commands to be run
+// in them. Only it may ask: whoever else has a certificate of the cluster's authority could run
+// what they like here.
 func (n *Node) serveAPI(ctx context.Context, listener net.Listener, config *tls.Config, client string) {
 	config = config.Clone()
 	config.ClientAuth = tls.RequireAndVerifyClientCert
@@ -158,7 +159,8 @@ func (n *Node) serveExec(w http.ResponseWriter, r *http.Request) {
 		execIdleTimeout, execCreateTimeout, remotecommand.SupportedStreamingProtocols)
 }
 
-// executor runs commands as processes beside the session, in its directory and with its environment, but without its secrets.
+// executor runs commands as processes beside the session, in its directory and with its
+// environment, but without its secrets.
 type executor struct{ run *podRun }
 
 func (e executor) ExecInContainer(ctx context.Context, _, _, _ string, command []string, in io.Reader, out, errs io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize, _ time.Duration) error {

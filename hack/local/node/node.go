@@ -38,7 +38,8 @@ type Options struct {
 // API of the node, as a kubelet has one.
 type API struct {
 	Listener net.Listener
-	// TLS has the node's certificate, and the authority of clients. Client is the name of the one that may ask.
+	// TLS has the node's certificate, and the authority of clients. Client is the name of the one
+	// that may ask.
 	TLS    *tls.Config
 	Client string
 }

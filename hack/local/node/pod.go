@@ -32,7 +32,8 @@ const (
 	stopGrace = 10 * time.Second
 	// writeTimeout bounds the writes that follow the end of a pod's context.
 	writeTimeout = 10 * time.Second
-	// retryDelay is how often a Secret or ConfigMap that is not there is asked for again, and a binding that failed.
+	// retryDelay is how often a Secret or ConfigMap that is not there is asked for again, and a
+	// binding that failed.
 	retryDelay = time.Second
 	// A process that crashes is started again at once, then with growing delays: shorter ones
 	// than a kubelet's, since somebody is looking on.

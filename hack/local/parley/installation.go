@@ -1,5 +1,5 @@
-// Package parley puts Parley into a control plane of processes: what config/ says, and the manager and
-// the facade beside it with the identities of their ServiceAccounts.
+// Package parley puts Parley into a control plane of processes: what config/ says, and the manager
+// and the facade beside it with the identities of their ServiceAccounts.
 package parley
 
 import (

@@ -1,4 +1,5 @@
-// Command scriptedmodel serves a script as if it were a model. It is a stub for the demo and for tests.
+// Command scriptedmodel serves a script as if it were a model. It is a stub for the demo and for
+// tests.
 package main
 
 import (

@@ -14,7 +14,8 @@ import (
 // ClassWorkspace is the volume that a session gets which does not ask for one of its own.
 type ClassWorkspaceApplyConfiguration struct {
 	WorkspaceApplyConfiguration `json:""`
-	// TTL is how long the volume is kept after the session stopped; the Conversation stays. For ever where it is absent.
+	// TTL is how long the volume is kept after the session stopped; the Conversation stays. For
+	// ever where it is absent.
 	TTL *v1.Duration `json:"ttl,omitempty"`
 }
 

@@ -7,7 +7,8 @@ package v1alpha1
 // ConversationImageApplyConfiguration represents a declarative configuration of the ConversationImage type for use
 // with apply.
 //
-// ConversationImage is an image that goes with the first message: the URL of one, or one in a ConfigMap.
+// ConversationImage is an image that goes with the first message: the URL of one, or one in a
+// ConfigMap.
 type ConversationImageApplyConfiguration struct {
 	// URL of an image: http, https or data.
 	URL *string `json:"url,omitempty"`

@@ -13,12 +13,13 @@ import (
 // with apply.
 //
 // ConversationSpec is what a session is asked to do, which never changes once it is created, and
-// how it lives (suspend, restartAt, idleTimeout, startDeadline, maxDuration, ttlAfterStopped), which may change at any time.
+// how it lives (suspend, restartAt, idleTimeout, startDeadline, maxDuration, ttlAfterStopped),
+// which may change at any time.
 //
 // The API server goes through all rules at each write, also of the status. There it costs twenty
 // times as much to look at a field from here as in a rule of the field's own. So that a value stays
-// is said there, and here, in one rule that a write of the status is soon through with, only that it
-// is neither added nor taken away. What goes together is looked at once: it never changes.
+// is said there, and here, in one rule that a write of the status is soon through with, only that
+// it is neither added nor taken away. What goes together is looked at once: it never changes.
 type ConversationSpecApplyConfiguration struct {
 	// UserSettingsName names the UserSettings, in the same namespace, whose session this is.
 	UserSettingsName *string `json:"userSettingsName,omitempty"`
@@ -32,9 +33,11 @@ type ConversationSpecApplyConfiguration struct {
 	InitialUserMsg *string `json:"initialUserMsg,omitempty"`
 	// ImageURLs of images that go with the first message: http, https or data URLs.
 	ImageURLs []string `json:"imageURLs,omitempty"`
-	// Images that go with the first message, in place of imageURLs where some of them are in ConfigMaps.
+	// Images that go with the first message, in place of imageURLs where some of them are in
+	// ConfigMaps.
 	Images []ConversationImageApplyConfiguration `json:"images,omitempty"`
-	// ReplayJSONRef names recorded events, as JSON, that the session replays instead of a first message.
+	// ReplayJSONRef names recorded events, as JSON, that the session replays instead of a first
+	// message.
 	ReplayJSONRef *ConfigMapKeyRefApplyConfiguration `json:"replayJSONRef,omitempty"`
 	// SuggestedTask to work on; its prompt becomes the first message.
 	SuggestedTask *SuggestedTaskApplyConfiguration `json:"suggestedTask,omitempty"`
@@ -42,28 +45,30 @@ type ConversationSpecApplyConfiguration struct {
 	CreateMicroagent *CreateMicroagentApplyConfiguration `json:"createMicroagent,omitempty"`
 	// ConversationInstructions the agent follows throughout the session.
 	ConversationInstructions *string `json:"conversationInstructions,omitempty"`
-	// OneShot ends the session when the agent is done with what it was asked to do, as Completed or Failed. Without it the
-	// session waits for messages until it is idle.
+	// OneShot ends the session when the agent is done with what it was asked to do, as Completed or
+	// Failed. Without it the session waits for messages until it is idle.
 	OneShot *bool `json:"oneShot,omitempty"`
 	// MCPConfig lists the session's tool servers, in place of those of the settings.
 	MCPConfig *MCPConfigApplyConfiguration `json:"mcpConfig,omitempty"`
 	// Workspace that outlives the session's pod. Without it, as the class says.
 	Workspace *WorkspaceApplyConfiguration `json:"workspace,omitempty"`
-	// SessionClassName names the SessionClass; without it the one of the settings, or else the one called default.
+	// SessionClassName names the SessionClass; without it the one of the settings, or else the one
+	// called default.
 	SessionClassName *string `json:"sessionClassName,omitempty"`
 	// Suspend stops the session and keeps its workspace; unset it to resume.
 	Suspend *bool `json:"suspend,omitempty"`
-	// RestartAt starts a session that has ended again, at this time, once. Change it to start the session once more. A time
-	// that comes while the session starts or runs starts nothing.
+	// RestartAt starts a session that has ended again, at this time, once. Change it to start the
+	// session once more. A time that comes while the session starts or runs starts nothing.
 	RestartAt *v1.Time `json:"restartAt,omitempty"`
 	// IdleTimeout after which a session in which nothing happens ends, with reason Idle. It holds
 	// from the next start on. "0s" means never. Without it, as long as the class says.
 	IdleTimeout *v1.Duration `json:"idleTimeout,omitempty"`
-	// StartDeadline by which the session must be running, else it ends with the step it is stuck in. One that ran before waits
-	// on. Without it, as long as the class says.
+	// StartDeadline by which the session must be running, else it ends with the step it is stuck
+	// in. One that ran before waits on. Without it, as long as the class says.
 	StartDeadline *v1.Duration `json:"startDeadline,omitempty"`
-	// MaxDuration that the session may be RUNNING since somebody last started it, over all its attempts. Then it stops, with
-	// reason MaxDuration, and may be started again. "0s" means without a bound. Without it, as long as the class says.
+	// MaxDuration that the session may be RUNNING since somebody last started it, over all its
+	// attempts. Then it stops, with reason MaxDuration, and may be started again. "0s" means
+	// without a bound. Without it, as long as the class says.
 	MaxDuration *v1.Duration `json:"maxDuration,omitempty"`
 	// TTLAfterStopped deletes the Conversation this long after its session ended. A suspended one
 	// has not ended. Without it, as long as the class says.

@@ -25,28 +25,34 @@ type ConversationStatusApplyConfiguration struct {
 	Message *string `json:"message,omitempty"`
 	// URL of the session inside the cluster, while it is running.
 	URL *string `json:"url,omitempty"`
-	// PodIP is the address of the session's pod, while it is running. A name is known to resolvers only after a while.
+	// PodIP is the address of the session's pod, while it is running. A name is known to resolvers
+	// only after a while.
 	PodIP *string `json:"podIP,omitempty"`
-	// Attempt is the number of the session's present attempt. Its pod carries it as a label. Absent means 1.
+	// Attempt is the number of the session's present attempt. Its pod carries it as a label. Absent
+	// means 1.
 	Attempt *int32 `json:"attempt,omitempty"`
-	// FirstAttempt is the one that somebody's last start began with; those after it took its place. Absent means 1.
+	// FirstAttempt is the one that somebody's last start began with; those after it took its place.
+	// Absent means 1.
 	FirstAttempt *int32 `json:"firstAttempt,omitempty"`
 	// RanAttempt is the last attempt that got to run. Absent means none.
 	RanAttempt *int32 `json:"ranAttempt,omitempty"`
-	// Restarts of the session since somebody last started it: of its process, and of its pod, except where the cluster
-	// took the pod away to drain a node or to make room.
+	// Restarts of the session since somebody last started it: of its process, and of its pod,
+	// except where the cluster took the pod away to drain a node or to make room.
 	Restarts *int32 `json:"restarts,omitempty"`
-	// PodRestarts are the restarts of the process in the present attempt's pod, which Restarts includes.
+	// PodRestarts are the restarts of the process in the present attempt's pod, which Restarts
+	// includes.
 	PodRestarts *int32 `json:"podRestarts,omitempty"`
 	// LastRestart says why the session was last restarted, such as OOMKilled or Evicted.
 	LastRestart *string `json:"lastRestart,omitempty"`
-	// RanFor is how long the session was RUNNING since somebody last started it, without the time since runningTime while it runs.
+	// RanFor is how long the session was RUNNING since somebody last started it, without the time
+	// since runningTime while it runs.
 	RanFor *v1.Duration `json:"ranFor,omitempty"`
-	// Workspace is where the session's files are, as it was found at its first start: Own (the volume that the Conversation asks
-	// for), Class (the class's), or Scratch (space that goes with the pod).
+	// Workspace is where the session's files are, as it was found at its first start: Own (the
+	// volume that the Conversation asks for), Class (the class's), or Scratch (space that goes with
+	// the pod).
 	Workspace *apiv1alpha1.WorkspaceKind `json:"workspace,omitempty"`
-	// Result is what came of the session when it last ended of its own accord; absent where it did not say. It stays while the
-	// session is started again, until the next end.
+	// Result is what came of the session when it last ended of its own accord; absent where it did
+	// not say. It stays while the session is started again, until the next end.
 	Result *ConversationResultApplyConfiguration `json:"result,omitempty"`
 	// StartTime is when the session last began to start.
 	StartTime *v1.Time `json:"startTime,omitempty"`

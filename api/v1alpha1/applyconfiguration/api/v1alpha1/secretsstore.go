@@ -9,7 +9,8 @@ package v1alpha1
 //
 // SecretsStore names secrets of the user beyond the model's key.
 type SecretsStoreApplyConfiguration struct {
-	// ProviderTokens for git providers, one each. A session gets the token of its repository's provider only.
+	// ProviderTokens for git providers, one each. A session gets the token of its repository's
+	// provider only.
 	ProviderTokens []ProviderTokenApplyConfiguration `json:"providerTokens,omitempty"`
 	// CustomSecrets the agent finds in its environment, each under its name.
 	CustomSecrets []CustomSecretApplyConfiguration `json:"customSecrets,omitempty"`

@@ -16,7 +16,8 @@ import (
 // SessionClassApplyConfiguration represents a declarative configuration of the SessionClass type for use
 // with apply.
 //
-// SessionClass is what sessions of a kind get and may not exceed. Administrators write it, as they write StorageClasses.
+// SessionClass is what sessions of a kind get and may not exceed. Administrators write it, as they
+// write StorageClasses.
 type SessionClassApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration    `json:""`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`

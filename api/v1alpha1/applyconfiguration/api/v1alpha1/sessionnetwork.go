@@ -17,8 +17,9 @@ type SessionNetworkApplyConfiguration struct {
 	HTTPSProxy *string `json:"httpsProxy,omitempty"`
 	// NoProxy becomes the variables NO_PROXY and no_proxy.
 	NoProxy *string `json:"noProxy,omitempty"`
-	// CABundle are certificates of authorities, as PEM, that sessions trust beside those that their image has. It is public:
-	// it holds no key. 128 KiB leave room for the copy that kubectl apply keeps in an annotation.
+	// CABundle are certificates of authorities, as PEM, that sessions trust beside those that their
+	// image has. It is public: it holds no key. 128 KiB leave room for the copy that kubectl apply
+	// keeps in an annotation.
 	CABundle *string `json:"caBundle,omitempty"`
 }
 

@@ -60,7 +60,8 @@ type UserSettingsSpecApplyConfiguration struct {
 	GitUserName *string `json:"gitUserName,omitempty"`
 	// GitUserEmail is the author address of commits made in sessions.
 	GitUserEmail *string `json:"gitUserEmail,omitempty"`
-	// SessionClassName names the SessionClass of sessions that name none themselves; without it the one called default.
+	// SessionClassName names the SessionClass of sessions that name none themselves; without it the
+	// one called default.
 	SessionClassName *string `json:"sessionClassName,omitempty"`
 	// SessionKeyRef names the key with which the user's HTTP clients authenticate. Without it the
 	// operator makes one in the Secret <name>-session-key; deleting that Secret makes a new key.

@@ -15,7 +15,8 @@ import (
 type UserSettingsStatusApplyConfiguration struct {
 	// ObservedGeneration of the spec that this status is about.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-	// SessionKeyHash is the SHA-256 of the session key in hexadecimal. The key itself is in a Secret only.
+	// SessionKeyHash is the SHA-256 of the session key in hexadecimal. The key itself is in a
+	// Secret only.
 	SessionKeyHash *string `json:"sessionKeyHash,omitempty"`
 	// SessionKeyRef names where the session key is.
 	SessionKeyRef *SecretKeyRefApplyConfiguration `json:"sessionKeyRef,omitempty"`
