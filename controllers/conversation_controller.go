@@ -292,13 +292,8 @@ func (r *conversationReconciler) writeStatus(ctx context.Context, o observation,
 // end of an ended session's time.
 func (r *conversationReconciler) next(ctx context.Context, o observation, v verdict, stuck *problem, wait time.Duration) (reconcile.Result, error) {
 	var at []time.Duration
-	name := client.ObjectKeyFromObject(o.conversation)
-	if wait == 0 && r.starts.isDue(name) {
-		wait = r.visible() // a pod was made, and there was nothing new to say
-	}
-	if wait > 0 {
+	if wait = r.untilLook(o.conversation, wait); wait > 0 {
 		at = append(at, wait)
-		r.starts.looksSoon(name)
 	}
 	if stuck != nil {
 		at = append(at, retryStuck(o))
@@ -333,6 +328,20 @@ func (r *conversationReconciler) next(ctx context.Context, o observation, v verd
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{RequeueAfter: max(slices.Min(at), time.Millisecond)}, nil
+}
+
+// untilLook is how long until the next look at a start that is under way. It is noted that there is
+// one: after a step that may become worth writing, or after a pod was made without anything new to
+// say.
+func (r *conversationReconciler) untilLook(c *v1alpha1.Conversation, wait time.Duration) time.Duration {
+	name := client.ObjectKeyFromObject(c)
+	if wait == 0 && r.starts.isDue(name) {
+		wait = r.visible()
+	}
+	if wait > 0 {
+		r.starts.looksSoon(name)
+	}
+	return wait
 }
 
 // The bounds of how often a session that cannot start is tried again: no event tells when a foreign

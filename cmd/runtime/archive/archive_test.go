@@ -349,7 +349,10 @@ func TestALongRefusalIsNotRepeatedInPart(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, said, http.StatusForbidden) }))
 	defer server.Close()
 	ask := func() string {
-		_, err := New(server.URL, "uid", "token", 1, slog.New(slog.DiscardHandler)).ask(t.Context(), http.MethodGet, "", nil, nil)
+		response, err := New(server.URL, "uid", "token", 1, slog.New(slog.DiscardHandler)).ask(t.Context(), http.MethodGet, "", nil, nil)
+		if err == nil {
+			_ = response.Body.Close()
+		}
 		return fmt.Sprint(err)
 	}
 	if got := ask(); !strings.Contains(got, "answered 403 short") {
