@@ -19,7 +19,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -86,7 +85,7 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 			return nil
 		})).
 		WatchesRawSource(source.Channel(r.ledger.free, &handler.EnqueueRequestForObject{})).
-		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.conversationsOfSecret), builder.WithPredicates(notOwnNews())).
+		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.conversationsOfSecret), builder.WithPredicates(r.starts.ofSecrets())).
 		WatchesMetadata(&corev1.ConfigMap{}, ofConfigMap).
 		Complete(r)
 }
@@ -121,15 +120,6 @@ func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secr
 		requests = append(requests, requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace, v1alpha1.IndexUserSettingsName, settings.Name)...)
 	}
 	return append(requests, requestsForOwner(secret)...)
-}
-
-// notOwnNews leaves out that the Secret of a session came into being: whoever made it goes on to
-// make the pod, and nobody waits for it.
-func notOwnNews() predicate.Predicate {
-	return predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool {
-		owner := owningConversation(e.Object)
-		return owner == nil || e.Object.GetName() != v1alpha1.SessionName(owner.Name)
-	}}
 }
 
 // Reconcile brings one Conversation to what it asks for: gather, judge, record, act, write.

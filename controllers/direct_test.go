@@ -299,3 +299,43 @@ func tick(ctx context.Context) {
 	case <-time.After(glance):
 	}
 }
+
+// What happens to a pod on its way is left out while a look is due. So there must be one.
+func TestAfterAStartALookIsDueAndThereIsATimeForIt(t *testing.T) {
+	t.Parallel()
+	ns, refused := env.Namespace(t, nil), env.Namespace(t, nil)
+	noPods(t, refused)
+	look := func(r *conversationReconciler, namespace string) (time.Duration, bool) {
+		t.Helper()
+		result, err := r.Reconcile(t.Context(), requestFor(namespace, "c"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result.RequeueAfter, r.starts.isDue(client.ObjectKey{Namespace: namespace, Name: "c"})
+	}
+	manager := managerClient(t)
+	r := newProcess(manager, manager)
+	for _, namespace := range []string{ns, refused} {
+		create(t, userSettings(namespace, "ada"), makeConversation(namespace, "c").obj())
+	}
+	if wait, due := look(r, ns); wait <= 0 || wait > stepLatest || !due {
+		t.Errorf("its pod is made: a look is due: %t, in %s", due, wait)
+	}
+	for range 3 {
+		if wait, due := look(r, refused); wait < retrySoonest || due {
+			t.Errorf("its pod is refused, so that all that happens counts: a look is due: %t, in %s", due, wait)
+		}
+	}
+	// Nothing is new to say of a pod that takes the place of another.
+	if err := env.Client.Delete(t.Context(), kubelet{t, ns, "c"}.pod(), client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	conversation := theConversation(t, ns, "c")
+	conversation.Status = conversationStatus(observation{conversation: conversation, now: time.Now(), settingsExist: true}, judge(observation{conversation: conversation, now: time.Now(), settingsExist: true}))
+	if err := env.Client.Status().Update(t.Context(), conversation); err != nil {
+		t.Fatal(err)
+	}
+	if wait, due := look(newProcess(manager, manager), ns); wait <= 0 || wait > stepLatest || !due {
+		t.Errorf("its pod is made once more: a look is due: %t, in %s", due, wait)
+	}
+}

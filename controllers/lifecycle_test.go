@@ -446,10 +446,9 @@ func TestARestrictedNamespaceAdmitsEverySessionPod(t *testing.T) {
 	kubelet{t, ns, "own"}.pod()
 }
 
-func TestAPodThatIsRefusedShowsWhyAndIsTriedAgain(t *testing.T) {
-	t.Parallel()
-	ns := env.Namespace(t, nil)
-	startManager(t, ns)
+// noPods has a quota refuse every pod of a namespace.
+func noPods(t *testing.T, ns string) *corev1.ResourceQuota {
+	t.Helper()
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "none"},
 		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resources("0", "0")[corev1.ResourceCPU]}}}
 	create(t, quota)
@@ -457,6 +456,14 @@ func TestAPodThatIsRefusedShowsWhyAndIsTriedAgain(t *testing.T) {
 	if err := env.Client.Status().Update(t.Context(), quota); err != nil {
 		t.Fatal(err)
 	}
+	return quota
+}
+
+func TestAPodThatIsRefusedShowsWhyAndIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	quota := noPods(t, ns)
 	create(t, userSettings(ns, "ada"), makeConversation(ns, "c").obj())
 	c := awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
 	if !strings.Contains(c.Status.Message, "exceeded quota") {

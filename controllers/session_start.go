@@ -197,7 +197,7 @@ func (r *conversationReconciler) configMapMissing(ctx context.Context, c *v1alph
 // start makes what the session needs, the pod last. Each object has one possible name, so that a
 // second manager, a stale cache or a crash half way can only find what is there, never make it
 // twice.
-func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversation, start *sessionStart) error {
+func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversation, start *sessionStart) (err error) {
 	if start.blocked != nil {
 		return start.blocked
 	}
@@ -207,6 +207,15 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	if err := r.ensureWorkspace(ctx, c, start.class.workspace(c, start.workspace)); err != nil {
 		return err
 	}
+	// A start that comes to its end is looked at again after a while, and until then what it made
+	// is no news. One that fails is tried again when it is due, or when there is news.
+	name := client.ObjectKeyFromObject(c)
+	r.starts.looksSoon(name)
+	defer func() {
+		if err != nil {
+			r.starts.looks(name)
+		}
+	}()
 	if err := r.ensureSecret(ctx, c, start); err != nil {
 		return err
 	}
@@ -217,10 +226,7 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 			return err
 		}
 	}
-	// Whatever becomes of this, the Conversation is looked at again: at once if it fails, or after
-	// a while.
-	r.starts.looksSoon(client.ObjectKeyFromObject(c))
-	err := r.client.Create(ctx, buildPod(c, start, r.options))
+	err = r.client.Create(ctx, buildPod(c, start, r.options))
 	if apierrors.IsAlreadyExists(err) {
 		err = r.lookAtPod(ctx, c)
 	} else if err != nil {

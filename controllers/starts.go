@@ -59,26 +59,31 @@ func (s *starts) ofPods() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(e event.CreateEvent) bool {
 			pod, isPod := e.Object.(*corev1.Pod)
-			if e.IsInInitialList || !isPod || !underWay(pod) || !s.isDue(conversationOf(pod)) {
+			if e.IsInInitialList || !isPod || !underWay(pod) || !s.isDueFor(pod) {
 				return true
 			}
-			s.shown(conversationOf(pod))
+			s.waitsNoMore(pod)
 			return false
 		},
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, wasPod := e.ObjectOld.(*corev1.Pod)
 			pod, isPod := e.ObjectNew.(*corev1.Pod)
-			return !wasPod || !isPod || !underWay(pod) || !maps.Equal(before.Labels, pod.Labels) || !s.isDue(conversationOf(pod))
+			return !wasPod || !isPod || !underWay(pod) || !maps.Equal(before.Labels, pod.Labels) || !s.isDueFor(pod)
 		},
 		DeleteFunc: func(e event.DeleteEvent) bool {
-			s.shown(conversationOf(e.Object))
+			s.waitsNoMore(e.Object)
 			return true
 		},
 	}
 }
 
-func conversationOf(pod client.Object) types.NamespacedName {
-	return types.NamespacedName{Namespace: pod.GetNamespace(), Name: pod.GetLabels()[v1alpha1.LabelConversation]}
+// ofSecrets leaves out that the Secret of a session came into being while a look at its
+// Conversation is due: who made it goes on to make the pod.
+func (s *starts) ofSecrets() predicate.Predicate {
+	return predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool {
+		owner := owningConversation(e.Object)
+		return e.IsInInitialList || owner == nil || e.Object.GetName() != v1alpha1.SessionName(owner.Name) || !s.isDueFor(e.Object)
+	}}
 }
 
 // underWay: a pod neither runs nor has a problem that is known. How far it is matters only if that
@@ -109,6 +114,12 @@ func (s *starts) isDue(conversation types.NamespacedName) bool {
 	return due
 }
 
+// isDueFor says whether a look at the Conversation is due that an object belongs to.
+func (s *starts) isDueFor(o client.Object) bool {
+	owner := owningConversation(o)
+	return owner != nil && s.isDue(types.NamespacedName{Namespace: o.GetNamespace(), Name: owner.Name})
+}
+
 // first says, once, that nothing can have been done for a Conversation yet.
 func (s *starts) first(c *v1alpha1.Conversation) bool {
 	_, young := s.young.LoadAndDelete(c.UID)
@@ -121,6 +132,13 @@ func (s *starts) wrote(c *v1alpha1.Conversation) { s.young.Delete(c.UID) }
 // makes notes that the pod of the present attempt is there.
 func (s *starts) makes(c *v1alpha1.Conversation, now time.Time) {
 	s.made.Store(client.ObjectKeyFromObject(c), madePod{c.UID, attemptOf(c.Status), now})
+}
+
+// waitsNoMore: nobody has to wait for a pod to show.
+func (s *starts) waitsNoMore(pod client.Object) {
+	if owner := owningConversation(pod); owner != nil {
+		s.shown(types.NamespacedName{Namespace: pod.GetNamespace(), Name: owner.Name})
+	}
 }
 
 // shown: the cache shows the pod of a Conversation, or that it is gone.

@@ -135,8 +135,10 @@ func TestOnTheWayThereAPodIsNoReasonForALookWhileOneIsDue(t *testing.T) {
 	} {
 		s, key := &starts{}, client.ObjectKey{Namespace: "ns", Name: "c"}
 		before := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c-session", Labels: map[string]string{v1alpha1.LabelConversation: "c", v1alpha1.LabelAttempt: "1"}},
-			Status:     corev1.PodStatus{Phase: corev1.PodPending},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns", Name: "c-session", Labels: map[string]string{v1alpha1.LabelAttempt: "1"}, OwnerReferences: sessionOwner(makeConversation("ns", "c").Conversation),
+			},
+			Status: corev1.PodStatus{Phase: corev1.PodPending},
 		}
 		after := before.DeepCopy()
 		c.change(after)
@@ -158,7 +160,7 @@ func TestOnTheWayThereAPodIsNoReasonForALookWhileOneIsDue(t *testing.T) {
 func TestAPodThatWasMadeIsNoNews(t *testing.T) {
 	s, key := &starts{}, client.ObjectKey{Namespace: "ns", Name: "c"}
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c-session", Labels: map[string]string{v1alpha1.LabelConversation: "c"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c-session", OwnerReferences: sessionOwner(makeConversation("ns", "c").Conversation)},
 		Status:     corev1.PodStatus{Phase: corev1.PodPending},
 	}
 	if !s.ofPods().Create(event.CreateEvent{Object: pod}) {
@@ -170,5 +172,9 @@ func TestAPodThatWasMadeIsNoNews(t *testing.T) {
 	}
 	if !s.ofPods().Create(event.CreateEvent{Object: pod, IsInInitialList: true}) {
 		t.Error("nobody looks at what was there")
+	}
+	pod.OwnerReferences[0].Name = "d"
+	if !s.ofPods().Create(event.CreateEvent{Object: pod}) {
+		t.Error("another's pod came, and nobody looks")
 	}
 }
