@@ -150,7 +150,9 @@ func (r refusal) said(key string) string {
 		said = strings.ReplaceAll(said, key, "***")
 	}
 	if runes := []rune(said); len(runes) > maxWords {
-		said = string(runes[:maxWords]) + "…"
+		said = string(runes[:maxWords])
+		// Whole words: a part of a secret that the provider repeats would not be known as one.
+		said = said[:max(0, strings.LastIndexByte(said, ' '))] + "…"
 	}
 	return said
 }

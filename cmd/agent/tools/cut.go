@@ -44,7 +44,24 @@ func (c *cutter) String() string {
 	if c.dropped == 0 {
 		return strings.ToValidUTF8(string(c.head)+string(c.tail), "\uFFFD")
 	}
-	return fmt.Sprintf("%s\n[… %d characters were left out here …]\n%s", ends(c.head), c.dropped, ends(c.tail))
+	head := c.head[:len(c.head)-torn(len(c.head), func(i int) byte { return c.head[len(c.head)-1-i] })]
+	tail := c.tail[torn(len(c.tail), func(i int) byte { return c.tail[i] }):]
+	left := c.dropped + len(c.head) - len(head) + len(c.tail) - len(tail)
+	return fmt.Sprintf("%s\n[… %d characters were left out here …]\n%s", ends(head), left, ends(tail))
+}
+
+// torn is how many of so many characters at a cut go with it: the rest of a line or, if that is
+// long, of a word. A part of a secret would not be known as one, and so be shown to all who watch.
+func torn(size int, at func(i int) byte) int {
+	reach := size / 4
+	for _, between := range []string{"\n", " \t\n", " \t\n\"'`,;:&|<>(){}[]"} {
+		for i := range reach {
+			if strings.IndexByte(between, at(i)) >= 0 {
+				return i
+			}
+		}
+	}
+	return reach
 }
 
 // ends takes the halves of characters off that a cut left at the ends of a text.
