@@ -2,7 +2,8 @@ package archive
 
 import "context"
 
-// Fault comes before each "write" and "remove" of an object.
+// Fault comes before each "write" and "remove" of an object, and before the "commit" of what was
+// compacted.
 func (s *Store) Fault(fault func(ctx context.Context, step, key string) error) { s.fault = fault }
 
 // Most sets how much is kept of one conversation.

@@ -58,7 +58,7 @@ type Store struct {
 
 	// most bounds what is kept of one conversation.
 	most int64
-	// fault of a test comes before each write and removal; else it is nil.
+	// fault of a test comes before each write, commit and removal; else it is nil.
 	fault func(ctx context.Context, step, key string) error
 
 	tidier *tidier
@@ -148,9 +148,11 @@ func (s *Store) state(uid string) *state {
 	found := s.states[uid]
 	if found == nil {
 		if len(s.states) >= maxStates {
-			for other := range s.states { // any will do: it is looked up again
-				delete(s.states, other)
-				break
+			for other := range s.states { // any will do that nobody tidies: it is looked up again
+				if !s.tidier.has(other) {
+					delete(s.states, other)
+					break
+				}
 			}
 		}
 		found = &state{}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -75,6 +76,13 @@ func (t *tidier) start(uid string, join func(ctx context.Context) error) {
 	})
 }
 
+// has says whether a conversation is tidied.
+func (t *tidier) has(uid string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.under[uid] != nil
+}
+
 // forgo the tidying of a conversation, and wait until it has ended.
 func (t *tidier) forgo(ctx context.Context, uid string) error {
 	t.mu.Lock()
@@ -112,16 +120,26 @@ func (s *Store) compact(ctx context.Context, uid string) error {
 	if err != nil || len(all) < 2 || all[0].from != 0 {
 		return err
 	}
-	next, locked := 0, false
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	next, locked, held := 0, false, (*time.Timer)(nil)
 	err = s.write(ctx, all[0].key, false, linesType, func(w io.Writer) (err error) {
 		if next, err = s.through(ctx, all, 0, copied(w)); err != nil {
 			return err
 		}
+		if err := s.failed(ctx, "commit", all[0].key); err != nil {
+			return err
+		}
 		st.mu.Lock() // what another attempt puts aside meanwhile must not come back
 		locked = true
-		return st.unless(replaced)
+		held = time.AfterFunc(requestTimeout, cancel) // others wait from now on
+		if err := st.unless(replaced); err != nil {
+			return err
+		}
+		return s.still(ctx, uid, all)
 	})
 	if locked {
+		held.Stop()
 		st.mu.Unlock()
 	}
 	if err != nil {
@@ -136,6 +154,16 @@ func (s *Store) compact(ctx context.Context, uid string) error {
 		}
 	}
 	return nil
+}
+
+// still has no error where these segments are as they were, whatever came after them. Another
+// process that has the bucket may have put them aside.
+func (s *Store) still(ctx context.Context, uid string, before []segment) error {
+	now, err := s.segments(ctx, uid)
+	if err == nil && (len(now) < len(before) || !slices.Equal(now[:len(before)], before)) {
+		err = errMoved
+	}
+	return err
 }
 
 // unless segments were put aside or written anew since a time, there is no error.

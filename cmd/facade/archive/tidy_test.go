@@ -188,3 +188,50 @@ func TestWhatWasCutOffWhileItWasCompactedCountsOnce(t *testing.T) {
 		}
 	}
 }
+
+// Another attempt may begin a journal anew while the one before is compacted, in this process or
+// through another that has the same bucket. What it keeps must stay.
+func TestAJournalThatBeginsAnewIsNotOverwrittenByCompacting(t *testing.T) {
+	t.Parallel()
+	for name, sameProcess := range map[string]bool{"in this process": true, "in another": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := inDirectory(t)
+			store := open(t, address)
+			inSegments(t, store, "u")
+			next := store
+			if !sameProcess {
+				next = open(t, address)
+			}
+			store.Fault(func(_ context.Context, step, _ string) error {
+				if step == "commit" {
+					beginAnew(t, next)
+				}
+				return nil
+			})
+			if err := store.End(t.Context(), "u", []byte("{}")); err != nil {
+				t.Fatal(err)
+			}
+			store.Tidied()
+			for _, store := range []*archive.Store{next, open(t, address)} {
+				if got := ids(t, store, "u", 0); got != "0-4 of 5" {
+					t.Errorf("there are %s", got)
+				}
+				if got := earlier(t, store, 1); got != string(lines(0, 12)) {
+					t.Errorf("of the journal before there is %q", got)
+				}
+			}
+		})
+	}
+}
+
+// beginAnew puts a journal aside and keeps five events of another.
+func beginAnew(t *testing.T, store *archive.Store) {
+	t.Helper()
+	if err := store.Aside(t.Context(), "u"); err != nil {
+		t.Error(err)
+	}
+	if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: nameOf(anew(0, 1)), Lines: anew(0, 5)}); err != nil {
+		t.Error(err)
+	}
+}
