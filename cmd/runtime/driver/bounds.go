@@ -146,6 +146,9 @@ func (t texts) leanMap(values map[string]any) map[string]any {
 	}
 	kept := make(map[string]any, len(values))
 	for name, value := range values {
+		if len(name) > maxID {
+			name = leftOut(len(name))
+		}
 		kept[name] = value
 		if text, isText := value.(string); isText {
 			kept[name] = t.text(text)
@@ -169,8 +172,13 @@ func (t *tail) Write(text []byte) (int, error) {
 	t.buffer.Write(text)
 	if t.buffer.Len() > 2*maxOutput {
 		// A secret is much shorter than what is kept, so that one which lies across the cut is all
-		// there.
-		kept := t.mask(t.buffer.String())
+		// there. What may still become one, at the end, is left for the next time.
+		text := t.buffer.String()
+		whole := strings.LastIndexByte(text, '\n') + 1
+		if len(text)-whole > maxOutput {
+			whole = len(text)
+		}
+		kept := t.mask(text[:whole]) + text[whole:]
 		extra := max(0, len(kept)-maxOutput)
 		t.dropped += extra
 		t.buffer.Reset()
