@@ -56,8 +56,9 @@ An action that waits for you is confirmed with y and rejected with n. /pause and
 and Ctrl-C leaves; the session goes on. A slash and a word is a command; with a space before it, it
 is a message.
 
-Where the input ends, the command ends with the agent's turn, and fails if a turn failed meanwhile or
-a line could not be sent. What failed before is shown and does not count.`,
+Where the input ends, the command ends with the agent's turn, and fails if a turn that it began
+failed, or a line could not be sent. If it sends nothing, it ends as the turn that it watched. What
+failed before is shown and does not count.`,
 		Example: `  kubectl parley chat parser
   echo "Add a test" | kubectl parley chat parser`,
 		Args:              cobra.ExactArgs(1),
