@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -188,10 +187,10 @@ func deletedConversation(t *t) {
 func (t *t) gone(o client.Object, namespace, name string) {
 	t.eventually(func(ctx context.Context) error {
 		err := t.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, o)
-		if apierrors.IsNotFound(err) {
-			return nil
+		if err == nil {
+			err = fmt.Errorf("%T %s is still there", o, name)
 		}
-		return fmt.Errorf("%T %s is still there: %w", o, name, err)
+		return client.IgnoreNotFound(err)
 	})
 }
 

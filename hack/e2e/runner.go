@@ -24,7 +24,8 @@ type t struct {
 	namespace string // of the check, once it asked for one
 }
 
-const checkTimeout = 4 * time.Minute
+// checkTimeout bounds a check. The longest takes two minutes on a fast machine.
+const checkTimeout = 8 * time.Minute
 
 func (t *t) errorf(format string, args ...any) {
 	t.failed = append(t.failed, fmt.Sprintf(format, args...))
