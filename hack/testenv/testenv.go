@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,6 +62,9 @@ func Main(m *testing.M, set func(*Env), options ...Option) {
 	os.Exit(code)
 }
 
+// slowest is how long a part of the control plane may take to start or to stop.
+const slowest = 2 * time.Minute
+
 // Start starts an API server with Parley's kinds in it.
 func Start(options ...Option) (*Env, error) {
 	env := &Env{Scheme: runtime.NewScheme()}
@@ -74,6 +78,9 @@ func Start(options ...Option) (*Env, error) {
 		Scheme:                env.Scheme,
 		CRDDirectoryPaths:     []string{Path("config", "crd", "bases")},
 		ErrorIfCRDPathMissing: true,
+		// On a busy machine or a slow disk it takes longer than envtest would wait.
+		ControlPlaneStartTimeout: slowest,
+		ControlPlaneStopTimeout:  slowest,
 	}
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		env.BinaryAssetsDirectory = Path("bin", "k8s")
