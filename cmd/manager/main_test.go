@@ -193,7 +193,7 @@ func start(t *testing.T) (at addresses, stop func(), done <-chan error) {
 	at = addresses{freeAddress(t), freeAddress(t), freeAddress(t)}
 	manager := exec.Command(os.Args[0], "--namespace="+system, "--runtime-image=example.com/parley:1", "--workers=2",
 		"--metrics-bind-address="+at.metrics, "--health-probe-bind-address="+at.health, "--webhook-bind-address="+at.webhook,
-		"--webhook-cert-dir="+t.TempDir())
+		"--webhook-cert-dir="+t.TempDir(), "--shutdown-delay=10s")
 	manager.Env = append(os.Environ(), asProcess+"=1")
 	log := &bytes.Buffer{}
 	manager.Stdout, manager.Stderr = log, log
