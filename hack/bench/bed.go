@@ -264,6 +264,9 @@ func (b *bed) awaitRights(ctx context.Context) error {
 	pods := b.userPods.CoreV1().Pods(benchNamespace)
 	return cluster.Retry(ctx, glance, func(ctx context.Context) error {
 		_, err := pods.Create(ctx, minimalPod("first", "rights"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil { // the role is put together of several, one after the other
+			_, err = pods.List(ctx, metav1.ListOptions{Limit: 1})
+		}
 		return err
 	})
 }
