@@ -177,11 +177,11 @@ func TestAStartThatIsStuckEndsAtItsDeadlineAndNamesTheStep(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
 	create(t, userSettings(ns, "ada"))
-	soon := func(s *v1alpha1.ConversationSpec) { s.StartDeadline = &metav1.Duration{Duration: 2 * time.Second} }
+	soon := func(s *v1alpha1.ConversationSpec) { s.StartDeadline = &metav1.Duration{Duration: 10 * time.Second} }
 
 	t.Run("at an image that does not exist", func(t *testing.T) {
 		create(t, makeConversation(ns, "image").with(func(s *v1alpha1.ConversationSpec) {
-			s.StartDeadline = &metav1.Duration{Duration: 4 * time.Second}
+			s.StartDeadline = &metav1.Duration{Duration: 15 * time.Second}
 		}).obj())
 		k := kubelet{t, ns, "image"}
 		k.bind()

@@ -23,7 +23,7 @@ func talking(t *testing.T, serve http.HandlerFunc) (*Sessions, *v1alpha1.Convers
 	server := httptest.NewServer(serve)
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 	s := NewSessions(NewSigner(dir))
-	s.port, s.silence = server.Listener.Addr().(*net.TCPAddr).Port, 200*time.Millisecond
+	s.port, s.silence = server.Listener.Addr().(*net.TCPAddr).Port, time.Second
 	c := &v1alpha1.Conversation{}
 	c.UID, c.Status.State, c.Status.PodIP = "u", v1alpha1.StateRunning, "127.0.0.1"
 	return s, c
