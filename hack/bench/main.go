@@ -52,7 +52,7 @@ func main() {
 	flag.StringVar(&o.parts, "run", strings.Join(usual, ","), "what to measure; sizes is large Conversations beside small ones, and takes minutes and some GiB")
 	flag.StringVar(&o.bin, "bin", "bin", "directory of the programs manager and facade")
 	flag.StringVar(&o.json, "json", "", "a file for the figures, as JSON")
-	flag.StringVar(&o.profile, "profile", "", "a directory for profiles: of the CPU of the API server and the manager during the burst, and of the heap of manager and facade; such a manager is built with go")
+	flag.StringVar(&o.profile, "profile", "", "a directory for profiles: of the CPU and the allocations of the API server and the manager during the burst, and of the heap of manager and facade; such a manager is built with go")
 	flag.IntVar(&o.burst, "burst", 1000, "how many are made in a burst")
 	flag.IntVar(&o.turns, "turns", 3, "how often a burst of each is measured, each time in a new cluster; with 3 each comes first, second and third once")
 	flag.IntVar(&o.clients, "clients", 32, "how many are made at once in a burst")

@@ -97,17 +97,24 @@ func (p *profiled) begin(ctx context.Context, b *bed, subject string) func() {
 		if b.supervisor.PID(name) == 0 {
 			continue
 		}
+		keep := func(kind, which string) bool {
+			file := filepath.Join(p.dir, fmt.Sprintf("%s-%s-%s.pprof", name, strings.ReplaceAll(subject, " ", "-"), which))
+			err := download(ctx, source.client, source.url+"/debug/pprof/"+kind, file)
+			if err != nil {
+				say("no profile of %s: %v", name, err)
+			}
+			return err == nil
+		}
 		group.Go(func() {
-			for i := 0; ; i++ {
+			if !keep("allocs", "allocs-before") {
+				return
+			}
+			for i := 0; keep(fmt.Sprintf("profile?seconds=%.0f", slice.Seconds()), fmt.Sprintf("%02d", i)); i++ {
 				select {
 				case <-over:
+					keep("allocs", "allocs-after")
 					return
 				default:
-				}
-				file := filepath.Join(p.dir, fmt.Sprintf("%s-%s-%02d.pprof", name, strings.ReplaceAll(subject, " ", "-"), i))
-				if err := download(ctx, source.client, fmt.Sprintf("%s/debug/pprof/profile?seconds=%.0f", source.url, slice.Seconds()), file); err != nil {
-					say("no profile of %s: %v", name, err)
-					return
 				}
 			}
 		})
