@@ -1,8 +1,8 @@
-// Command bench measures what Conversations cost, beside pods that nobody but a client makes and
-// beside the least objects that take the same requests, and what the facade adds to a request. API
-// server, etcd, the controller manager, Parley's manager and its facade are real processes with the
-// rights, the webhook and the policy of config/. The kubelet is not: it says of every pod, at once,
-// that it runs.
+// Command bench measures what Conversations cost, beside pods that nobody but a client makes, small
+// ones and such as sessions have, and beside the least objects that take the same requests, and what
+// the facade adds to a request. API server, etcd, the controller manager, Parley's manager and its
+// facade are real processes with the rights, the webhook and the policy of config/. The kubelet is
+// not: it says of every pod, at once, that it runs.
 package main
 
 import (
@@ -54,7 +54,7 @@ func main() {
 	flag.StringVar(&o.json, "json", "", "a file for the figures, as JSON")
 	flag.StringVar(&o.profile, "profile", "", "a directory for profiles: of the CPU and the allocations of the API server and the manager during the burst, and of the heap of manager and facade; such a manager is built with go")
 	flag.IntVar(&o.burst, "burst", 1000, "how many are made in a burst")
-	flag.IntVar(&o.turns, "turns", 3, "how often a burst of each is measured, each time in a new cluster; with 3 each comes first, second and third once")
+	flag.IntVar(&o.turns, "turns", 3, "how often a burst of each is measured, each time in a new cluster; with 4 each comes first, second, third and last once")
 	flag.IntVar(&o.clients, "clients", 32, "how many are made at once in a burst")
 	flag.IntVar(&o.serial, "serial", 100, "how many are made one after the other")
 	flag.IntVar(&o.live, "live", 10000, "how many Conversations run at the same time")

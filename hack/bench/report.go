@@ -25,17 +25,19 @@ type figure struct {
 	Part string `json:"part"`
 	What string `json:"what"`
 	Unit string `json:"unit,omitempty"`
-	// Parley is the figure, Beside what it is compared with, if there is that.
-	Parley float64  `json:"parley"`
-	Beside *float64 `json:"beside,omitempty"`
-	Ratio  *float64 `json:"ratio,omitempty"`
-	// Least is the figure of the least objects that take the same requests.
-	Least      *float64 `json:"least,omitempty"`
-	LeastRatio *float64 `json:"leastRatio,omitempty"`
-	// The ranges of what was measured several times. The figures are the medians then.
-	ParleyRange *extent `json:"parleyRange,omitempty"`
-	BesideRange *extent `json:"besideRange,omitempty"`
-	LeastRange  *extent `json:"leastRange,omitempty"`
+	// Parley is the figure; of what was measured several times the median.
+	Parley float64 `json:"parley"`
+	Range  *extent `json:"range,omitempty"`
+	// Beside is what it is compared with, if there is that.
+	Beside []beside `json:"beside,omitempty"`
+}
+
+// beside is the figure of something else, and Parley's ratio to it.
+type beside struct {
+	Name  string   `json:"name"`
+	Value float64  `json:"value"`
+	Range *extent  `json:"range,omitempty"`
+	Ratio *float64 `json:"ratio,omitempty"`
 }
 
 // extent is the least and the most of several figures.
@@ -50,17 +52,26 @@ func (r *report) add(part, what, unit string, value float64) {
 	r.Figures = append(r.Figures, figure{Part: part, What: what, Unit: unit, Parley: value})
 }
 
-func (r *report) compare(part, what, unit string, value, beside float64) {
-	r.Figures = append(r.Figures, figure{Part: part, What: what, Unit: unit, Parley: value, Beside: &beside, Ratio: ratioOf(value, beside)})
+func (r *report) compare(part, what, unit string, value, other float64) {
+	r.Figures = append(r.Figures, figure{Part: part, What: what, Unit: unit, Parley: value, Beside: []beside{
+		{Name: otherOf(part), Value: other, Ratio: ratioOf(value, other)},
+	}})
 }
 
-// compareTurns compares what was measured several times.
-func (r *report) compareTurns(part, what, unit string, values, beside, least []float64) {
-	f := figure{Part: part, What: what, Unit: unit, Beside: new(float64), Least: new(float64)}
-	f.Parley, f.ParleyRange = middle(values)
-	*f.Beside, f.BesideRange = middle(beside)
-	*f.Least, f.LeastRange = middle(least)
-	f.Ratio, f.LeastRatio = ratioOf(f.Parley, *f.Beside), ratioOf(f.Parley, *f.Least)
+// turns are what was measured several times of something.
+type turns struct {
+	name   string
+	values []float64
+}
+
+// compareTurns compares the first, which is Parley's, with the others.
+func (r *report) compareTurns(part, what, unit string, all []turns) {
+	f := figure{Part: part, What: what, Unit: unit}
+	f.Parley, f.Range = middle(all[0].values)
+	for _, other := range all[1:] {
+		value, extent := middle(other.values)
+		f.Beside = append(f.Beside, beside{Name: other.name, Value: value, Range: extent, Ratio: ratioOf(f.Parley, value)})
+	}
 	r.Figures = append(r.Figures, f)
 }
 
@@ -79,29 +90,34 @@ func middle(values []float64) (median float64, all *extent) {
 	return (values[last/2] + values[(last+1)/2]) / 2, &extent{values[0], values[last]}
 }
 
-// besides say what the second column of a part is.
-var besides = map[string]string{partFacade: "created directly", partSizes: "of 100 B"}
+// otherOf says what a part is compared with.
+func otherOf(part string) string {
+	name, _, _ := strings.Cut(part, ":")
+	switch name {
+	case partFacade:
+		return "created directly"
+	case partSizes:
+		return "of 100 B"
+	}
+	return barePods
+}
 
 func (r *report) print(out io.Writer) {
 	fmt.Fprintf(out, "%d CPUs, load average at the start %s; the kubelet is fake and says at once that a pod runs\n", r.CPUs, r.Load)
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	last := ""
 	for _, f := range r.Figures {
-		if part, _, _ := strings.Cut(f.Part, ":"); f.Part != last {
-			beside := besides[part]
-			if beside == "" {
-				beside = barePods
-			}
-			fmt.Fprintf(table, "\t\t\t\t\t\n%s\t\tParley\t%s\tratio\t", pad("# "+f.Part), beside)
-			if f.Least != nil {
-				fmt.Fprintf(table, "%s\tratio\t", leastObjects)
+		if f.Part != last {
+			fmt.Fprintf(table, "\t\t\t\t\t\n%s\t\tParley\t", pad("# "+f.Part))
+			for _, other := range f.Beside {
+				fmt.Fprintf(table, "%s\tratio\t", other.Name)
 			}
 			fmt.Fprintln(table)
 			last = f.Part
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t", pad(f.What), f.Unit, ranging(&f.Parley, f.ParleyRange), ranging(f.Beside, f.BesideRange), number(f.Ratio))
-		if f.Least != nil {
-			fmt.Fprintf(table, "%s\t%s\t", ranging(f.Least, f.LeastRange), number(f.LeastRatio))
+		fmt.Fprintf(table, "%s\t%s\t%s\t", pad(f.What), f.Unit, ranging(f.Parley, f.Range))
+		for _, other := range f.Beside {
+			fmt.Fprintf(table, "%s\t%s\t", ranging(other.Value, other.Range), number(other.Ratio))
 		}
 		fmt.Fprintln(table)
 	}
@@ -112,11 +128,11 @@ func (r *report) print(out io.Writer) {
 func pad(text string) string { return fmt.Sprintf("%-80s", text) }
 
 // ranging is a number, and the range where it is one.
-func ranging(value *float64, all *extent) string {
+func ranging(value float64, all *extent) string {
 	if all == nil || all[0] == all[1] {
-		return number(value)
+		return number(&value)
 	}
-	return fmt.Sprintf("%s (%s–%s)", number(value), number(&all[0]), number(&all[1]))
+	return fmt.Sprintf("%s (%s–%s)", number(&value), number(&all[0]), number(&all[1]))
 }
 
 func number(value *float64) string {

@@ -22,6 +22,7 @@ const arrivalPatience = 2 * time.Minute
 const (
 	conversations = "Conversations"
 	barePods      = "bare pods"
+	sessionPods   = "session pods"
 	leastObjects  = "least objects"
 )
 
@@ -75,14 +76,19 @@ func minimalPod(name, app string) *corev1.Pod {
 // barePods are minimal pods that a client makes.
 func (b *bed) barePods() subject {
 	pods := b.userPods.CoreV1().Pods(benchNamespace)
+	return b.podsThat(barePods, "bare", func(ctx context.Context, name, app string) error {
+		_, err := pods.Create(ctx, minimalPod(name, app), metav1.CreateOptions{})
+		return err
+	})
+}
+
+// podsThat are pods with a label that a client makes.
+func (b *bed) podsThat(name, app string, create func(ctx context.Context, name, app string) error) subject {
 	return subject{
-		name: barePods,
-		create: func(ctx context.Context, name string) error {
-			_, err := pods.Create(ctx, minimalPod(name, "bare"), metav1.CreateOptions{})
-			return err
-		},
+		name:   name,
+		create: func(ctx context.Context, name string) error { return create(ctx, name, app) },
 		follow: func(ctx context.Context, from string) (watch.Interface, error) {
-			return pods.Watch(ctx, metav1.ListOptions{LabelSelector: "app=bare", ResourceVersion: from})
+			return b.userPods.CoreV1().Pods(benchNamespace).Watch(ctx, metav1.ListOptions{LabelSelector: "app=" + app, ResourceVersion: from})
 		},
 		arrived: func(event watch.Event) (string, bool) {
 			pod, ok := event.Object.(*corev1.Pod)

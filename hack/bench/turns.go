@@ -19,6 +19,7 @@ type contender struct {
 func contenders() []contender {
 	return []contender{
 		{barePods, true, func(_ context.Context, b *bed, _ int) (subject, error) { return b.barePods(), nil }},
+		{sessionPods, true, func(_ context.Context, b *bed, _ int) (subject, error) { return b.sessionPods() }},
 		{leastObjects, true, func(ctx context.Context, b *bed, clients int) (subject, error) { return b.leastObjects(ctx, clients) }},
 		{conversations, false, func(_ context.Context, b *bed, _ int) (subject, error) { return b.conversations(), nil }},
 	}
@@ -94,13 +95,15 @@ func tellBursts(r *report, o options, of map[string][]bout) {
 	part := fmt.Sprintf("%s: %d at once by %d clients, the median of %d", partBurst, o.burst, o.clients, o.turns)
 	each := float64(o.burst)
 	tell := func(what, unit string, value func(bout) float64) {
-		values := func(name string) (all []float64) {
+		var all []turns
+		for _, name := range []string{conversations, barePods, sessionPods, leastObjects} {
+			taken := turns{name: name}
 			for _, b := range of[name] {
-				all = append(all, value(b))
+				taken.values = append(taken.values, value(b))
 			}
-			return all
+			all = append(all, taken)
 		}
-		r.compareTurns(part, what, unit, values(conversations), values(barePods), values(leastObjects))
+		r.compareTurns(part, what, unit, all)
 	}
 	tell("until the last one is RUNNING, or ready", "s", func(b bout) float64 { return b.took.Seconds() })
 	for _, name := range watched {

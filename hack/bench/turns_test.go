@@ -31,7 +31,9 @@ func TestEachContenderHasEachPlaceOnce(t *testing.T) {
 func TestSeveralTurnsAreToldByTheirMedianAndTheirRange(t *testing.T) {
 	t.Parallel()
 	r := &report{}
-	r.compareTurns("burst: some", "time", "s", []float64{9, 2, 4}, []float64{1, 2, 3}, []float64{5, 3})
+	r.compareTurns("burst: some", "time", "s", []turns{
+		{conversations, []float64{9, 2, 4}}, {barePods, []float64{1, 2, 3}}, {leastObjects, []float64{5, 3}},
+	})
 	var table bytes.Buffer
 	r.print(&table)
 	for _, want := range []string{"Parley", "bare pods", "least objects", "4.00 (2.00–9.00)", "2.00 (1.00–3.00)", "4.00 (3.00–5.00)"} {
@@ -43,8 +45,8 @@ func TestSeveralTurnsAreToldByTheirMedianAndTheirRange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `[{"part":"burst: some","what":"time","unit":"s","parley":4,"beside":2,"ratio":2,"least":4,"leastRatio":1,` +
-		`"parleyRange":[2,9],"besideRange":[1,3],"leastRange":[3,5]}]`
+	want := `[{"part":"burst: some","what":"time","unit":"s","parley":4,"range":[2,9],"beside":[` +
+		`{"name":"bare pods","value":2,"range":[1,3],"ratio":2},{"name":"least objects","value":4,"range":[3,5],"ratio":1}]}]`
 	if string(text) != want {
 		t.Errorf("the JSON is %s, want %s", text, want)
 	}
