@@ -288,6 +288,9 @@ func (r *conversationReconciler) next(ctx context.Context, o observation, v verd
 	if stuck != nil {
 		at = append(at, retryStuck(o))
 	}
+	if o.awaited {
+		at = append(at, awaitPod) // no event tells of a pod that came and went unseen
+	}
 	if restart := o.conversation.Spec.RestartAt; restart != nil && restart.After(o.now) {
 		at = append(at, restart.Sub(o.now))
 	}

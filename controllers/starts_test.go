@@ -106,6 +106,35 @@ func TestAPodThatTheCacheDoesNotShowYetIsNotMadeAgain(t *testing.T) {
 	}
 }
 
+func TestAPodThatNeverShowsIsLookedForAlsoWhenItsStartIsRecorded(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	manager := managerClient(t)
+	conv := working(ns, "c").with(func(s *v1alpha1.ConversationSpec) { s.Suspend = true }).obj()
+	create(t, userSettings(ns, "ada"), conv)
+	process := newProcess(behind{Client: manager, noPods: true}, manager)
+	look := func() reconcile.Result {
+		t.Helper()
+		result, err := process.Reconcile(t.Context(), requestFor(ns, "c"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result
+	}
+	look()
+	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
+	for range 3 { // it is recorded, the pod is made, and that is recorded
+		look()
+	}
+	kubelet{t, ns, "c"}.pod()
+	if again := look().RequeueAfter; again == 0 || again > awaitPod {
+		t.Errorf("looks again in %s", again)
+	}
+	if s := theConversation(t, ns, "c").Status; s.State != v1alpha1.StateStarting || s.ObservedGeneration != conv.Generation {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestOnTheWayThereAPodIsNoReasonForALookWhileOneIsDue(t *testing.T) {
 	waiting := func(reason string) func(*corev1.Pod) {
 		return func(pod *corev1.Pod) {
