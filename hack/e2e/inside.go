@@ -34,10 +34,12 @@ type inside struct {
 	client     client.WithWatch      // connect
 }
 
+// stepTimeout bounds what the cluster is brought up with: each takes seconds on a fast machine.
+const stepTimeout = 4 * time.Minute
+
 type step struct {
-	name    string
-	timeout time.Duration
-	do      func(context.Context) error
+	name string
+	do   func(context.Context) error
 }
 
 // runInside brings the cluster up and runs the checks. Taking it down is left to
@@ -69,28 +71,28 @@ func (n *inside) say(format string, args ...any) {
 
 func (n *inside) up(ctx context.Context) error {
 	for _, s := range []step{
-		{"network and certificates", time.Minute, n.prepare},
-		{"containerd", time.Minute, n.startContainerd},
-		{"images imported", 3 * time.Minute, n.importImages},
-		{"etcd", time.Minute, func(ctx context.Context) error { return n.plane.StartEtcd(ctx, n.supervisor) }},
-		{"kube-apiserver", 2 * time.Minute, func(ctx context.Context) error { return n.plane.StartAPIServer(ctx, n.supervisor) }},
-		{"kube-controller-manager", time.Minute, func(ctx context.Context) error { return n.plane.StartControllerManager(ctx, n.supervisor) }},
-		{"admin", time.Minute, n.connect},
-		{"names", time.Minute, func(context.Context) error { return n.serveNames(ctx) }},
-		{"kube-scheduler", time.Minute, n.startScheduler},
-		{"kubelet", time.Minute, n.startKubelet},
-		{"kube-proxy", time.Minute, n.startProxy},
-		{"node is ready", 2 * time.Minute, n.awaitNode},
-		{"storage", time.Minute, func(step context.Context) error {
+		{"network and certificates", n.prepare},
+		{"containerd", n.startContainerd},
+		{"images imported", n.importImages},
+		{"etcd", func(ctx context.Context) error { return n.plane.StartEtcd(ctx, n.supervisor) }},
+		{"kube-apiserver", func(ctx context.Context) error { return n.plane.StartAPIServer(ctx, n.supervisor) }},
+		{"kube-controller-manager", func(ctx context.Context) error { return n.plane.StartControllerManager(ctx, n.supervisor) }},
+		{"admin", n.connect},
+		{"names", func(context.Context) error { return n.serveNames(ctx) }},
+		{"kube-scheduler", n.startScheduler},
+		{"kubelet", n.startKubelet},
+		{"kube-proxy", n.startProxy},
+		{"node is ready", n.awaitNode},
+		{"storage", func(step context.Context) error {
 			go n.provisionVolumes(ctx) // Parley itself needs one
 			return n.makeStorageClass(step)
 		}},
-		{"Parley is installed", time.Minute, n.installParley},
-		{"Parley is ready", 3 * time.Minute, n.awaitParley},
-		{"the shipped class", time.Minute, n.makeDefaultClass},
-		{"classes", time.Minute, n.makeClasses},
+		{"Parley is installed", n.installParley},
+		{"Parley is ready", n.awaitParley},
+		{"the shipped class", n.makeDefaultClass},
+		{"classes", n.makeClasses},
 	} {
-		stepCtx, cancel := context.WithTimeout(ctx, s.timeout)
+		stepCtx, cancel := context.WithTimeout(ctx, stepTimeout)
 		err := s.do(stepCtx)
 		cancel()
 		if err != nil {

@@ -50,7 +50,7 @@ func (n *inside) applyInstaller(image string) error {
 	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(content), parleyImage, image)), 0o600); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
 	defer cancel()
 	_, err = n.kubectl(ctx, "apply", "--server-side", "--filename="+file)
 	return err

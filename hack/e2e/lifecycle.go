@@ -137,7 +137,7 @@ func idleStop(t *t) {
 	ns := t.newNamespace()
 	t.settings(ns, nil)
 	c := t.running(ns, "idle", func(s *v1alpha1.ConversationSpec) {
-		s.IdleTimeout = &metav1.Duration{Duration: 3 * time.Second}
+		s.IdleTimeout = &metav1.Duration{Duration: 15 * time.Second}
 	})
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonIdle)
 	t.gone(&corev1.Secret{}, ns, "idle-session")
@@ -146,11 +146,10 @@ func idleStop(t *t) {
 func startDeadline(t *t) {
 	ns := t.newNamespace()
 	t.settings(ns, func(s *v1alpha1.UserSettingsSpec) { s.SandboxBaseContainerImage = ptr.To(absentImage) })
-	c := t.conversation(ns, "late", func(s *v1alpha1.ConversationSpec) {
-		// A kubelet says what is wrong with an image only when it has tried twice.
-		s.StartDeadline = &metav1.Duration{Duration: 25 * time.Second}
-	})
+	c := t.conversation(ns, "late", nil)
+	// A kubelet says what is wrong with an image only when it has tried twice.
 	t.await(c, v1alpha1.StateStarting, v1alpha1.ReasonPullingImage)
+	t.edit(c, func(s *v1alpha1.ConversationSpec) { s.StartDeadline = &metav1.Duration{Duration: time.Second} })
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonStartDeadlineExceeded)
 	if !strings.Contains(c.Status.Message, absentImage) {
 		t.errorf("the message does not name the image: %s", c.Status.Message)
