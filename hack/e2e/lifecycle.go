@@ -66,7 +66,7 @@ func killedForMemory(t *t) {
 	t.settings(ns, func(s *v1alpha1.UserSettingsSpec) {
 		s.SandboxRuntimeContainerImage = ptr.To(hungryImage)
 	})
-	c := t.conversation(ns, "hungry", nil)
+	c := t.conversation(ns, "hungry", ofClass(tightClass))
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonFailed)
 	if !strings.Contains(c.Status.Message, "OOMKilled") || c.Status.LastRestart != "OOMKilled" {
 		t.errorf("the message does not say that memory was the cause: %s (%s)", c.Status.Message, c.Status.LastRestart)
@@ -82,7 +82,10 @@ func agentKilledForMemory(t *t) {
 	ns := t.newNamespace()
 	t.addAgent(eater, eaterEntry)
 	t.settings(ns, func(s *v1alpha1.UserSettingsSpec) { s.Agent = ptr.To(eater) })
-	c := t.conversation(ns, "eats", func(s *v1alpha1.ConversationSpec) { s.InitialUserMsg = ptr.To(request) })
+	c := t.conversation(ns, "eats", func(s *v1alpha1.ConversationSpec) {
+		ofClass(tightClass)(s)
+		s.InitialUserMsg = ptr.To(request)
+	})
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonFailed)
 	// Where the kernel kills all of a container at once, the next attempt finds the work cut off.
 	if !strings.Contains(c.Status.Message, "OOMKilled") && c.Status.LastRestart != "OOMKilled" {

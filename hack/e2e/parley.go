@@ -4,6 +4,8 @@ import (
 	"context"
 	"path/filepath"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -42,6 +44,8 @@ const (
 	mountClass = "mount"
 	// plainClass gives nothing, so that sessions run in Parley's own image.
 	plainClass = "plain"
+	// tightClass gives little memory, so that it is soon all taken.
+	tightClass = "tight"
 )
 
 // makeClasses has sessions run in the image that is on the node: what the shipped class names
@@ -58,12 +62,20 @@ func (n *inside) makeClasses(ctx context.Context) error {
 	}
 	mounting := image.DeepCopy()
 	mounting.Runtime = v1alpha1.RuntimeMount
-	for name, spec := range map[string]v1alpha1.SessionClassSpec{scratchClass: {Images: image}, mountClass: {Images: mounting}, plainClass: {}} {
+	tight := shipped.Spec.DeepCopy()
+	tight.Resources = &v1alpha1.SessionResources{Requests: ofMemory("128Mi"), Limits: ofMemory("256Mi")}
+	for name, spec := range map[string]v1alpha1.SessionClassSpec{
+		scratchClass: {Images: image}, mountClass: {Images: mounting}, plainClass: {}, tightClass: *tight,
+	} {
 		if err := n.client.Create(ctx, &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func ofMemory(amount string) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(amount)}
 }
 
 // ofClass asks for a session of a class.
