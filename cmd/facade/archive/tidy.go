@@ -18,6 +18,8 @@ const (
 	// tidyTimeout bounds one of them, so that a bucket that hangs does not hold up the others for
 	// ever.
 	tidyTimeout = 10 * time.Minute
+	// segmentWorth is how much may be written anew to be rid of one segment, beside what it holds.
+	segmentWorth = 1 << 20
 )
 
 // tidier makes one segment of many in the background: a session that ends may be killed while it
@@ -117,7 +119,7 @@ func (s *Store) compact(ctx context.Context, uid string) error {
 	replaced := st.replaced
 	st.mu.Unlock()
 	all, err := s.segments(ctx, uid)
-	if err != nil || len(all) < 2 || all[0].from != 0 {
+	if err != nil || len(all) < 2 || all[0].from != 0 || !worthwhile(all) {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -154,6 +156,16 @@ func (s *Store) compact(ctx context.Context, uid string) error {
 		}
 	}
 	return nil
+}
+
+// worthwhile says whether there is enough after the first segment to write that anew: else a session
+// that ends again and again would have all that is kept of it rewritten each time.
+func worthwhile(all []segment) bool {
+	worth := int64(0)
+	for _, segment := range all[1:] {
+		worth += segment.size + segmentWorth
+	}
+	return worth >= all[0].size
 }
 
 // still has no error where these segments are as they were, whatever came after them. Another

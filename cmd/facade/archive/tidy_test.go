@@ -235,3 +235,38 @@ func beginAnew(t *testing.T, store *archive.Store) {
 		t.Error(err)
 	}
 }
+
+// A session may end as often as it likes. What it says in between is all that it may make the
+// archive write anew.
+func TestManyEndsRewriteLittle(t *testing.T) {
+	t.Parallel()
+	store := open(t, inDirectory(t))
+	const size, ends = 8 << 20, 24
+	large := fmt.Sprintf(`{"id":0,"message":"%s"}`, strings.Repeat("x", size))
+	journal := session.JournalName([]byte(large))
+	if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: journal, Lines: []byte(large + "\n")}); err != nil {
+		t.Fatal(err)
+	}
+	rewritten := 0
+	store.Fault(func(_ context.Context, step, _ string) error {
+		if step == "commit" {
+			rewritten++
+		}
+		return nil
+	})
+	for id := 1; id <= ends; id++ {
+		if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: journal, From: id, Lines: lines(id, id+1)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := store.End(t.Context(), "u", []byte("{}")); err != nil {
+			t.Fatal(err)
+		}
+		store.Tidied()
+	}
+	if rewritten == 0 || rewritten > ends/8 {
+		t.Errorf("%d ends rewrite %d MiB %d times", ends, size>>20, rewritten)
+	}
+	if got := ids(t, store, "u", 0); got != "0-24 of 25" {
+		t.Errorf("there are %s", got)
+	}
+}
