@@ -141,11 +141,28 @@ func TestWhatWasNotWrittenToItsEndIsNotThere(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := ids(t, open(t, address), "u", 0); got != "0-2 of 3" {
+	if got := ids(t, store, "u", 0); got != "0-2 of 3" {
 		t.Errorf("there are %s", got)
 	}
 	if got := earlier(t, store, 1); got != archive.ErrNothing.Error() {
 		t.Errorf("put aside is %s", got)
+	}
+	// The process that comes next makes room.
+	other := filepath.Join(filepath.Dir(dir), "lost+found", "other.tmp")
+	if err := errors.Join(os.Mkdir(filepath.Dir(other), 0o700), os.WriteFile(other, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if got := ids(t, open(t, address), "u", 0); got != "0-2 of 3" {
+		t.Errorf("opened again, there are %s", got)
+	}
+	if left, err := filepath.Glob(dir + "/*.tmp"); err != nil || len(left) != 0 {
+		t.Errorf("there are still %q, %v", left, err)
+	}
+	if left, err := filepath.Glob(dir + "/*/*.tmp"); err != nil || len(left) != 0 {
+		t.Errorf("there are still %q, %v", left, err)
+	}
+	if _, err := os.Stat(other); err != nil {
+		t.Errorf("what is not the archive's is gone: %v", err)
 	}
 	if err := store.Delete(t.Context(), "u"); err != nil {
 		t.Fatal(err)

@@ -6,11 +6,14 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"gocloud.dev/blob"
 	"golang.org/x/sys/unix"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
 const (
@@ -71,6 +74,27 @@ func writeFile(path, root string, isNew bool, content func(io.Writer) error) err
 		return err
 	}
 	return syncDir(dir)
+}
+
+// removeTemporary removes what processes that were killed had not written to its end. A directory
+// has one process at a time; if there is another all the same, what it writes now fails, and is
+// handed over again.
+func (s *Store) removeTemporary(ctx context.Context) {
+	all, err := s.uids(ctx)
+	for _, uid := range all {
+		err = errors.Join(err, filepath.WalkDir(filepath.Join(s.dir, uid), func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.Type().IsRegular() && strings.HasSuffix(path, temporary) {
+				err = os.Remove(path)
+			}
+			if absent(err) {
+				return nil
+			}
+			return err
+		}))
+	}
+	if err != nil { // it takes room, and does no other harm
+		logf.FromContext(ctx).Info("What was not written to its end could not be removed", "reason", err.Error())
+	}
 }
 
 // name a file. One that is new must not be there: of two who try one is told so.

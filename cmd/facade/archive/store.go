@@ -112,7 +112,11 @@ func Open(ctx context.Context, address string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the archive: %w", err)
 	}
-	return &Store{bucket: bucket, dir: dir, most: maxConversation, tidier: newTidier(ctx), states: map[string]*state{}}, nil
+	s := &Store{bucket: bucket, dir: dir, most: maxConversation, tidier: newTidier(ctx), states: map[string]*state{}}
+	if dir != "" {
+		s.removeTemporary(ctx)
+	}
+	return s, nil
 }
 
 // Close the bucket, after ending what is done in the background. That ends with the context that it
