@@ -27,11 +27,17 @@ const (
 // may forget it. fileblob does not see to that, nor that of two who write a new object at once only
 // one does.
 func (s *Store) write(ctx context.Context, key string, isNew bool, contentType string, content func(io.Writer) error) error {
+	return s.writeIf(ctx, key, isNew, contentType, content, func() error { return nil })
+}
+
+// writeIf writes an object unless commit has an error. What takes long is over when it is called: in
+// a directory all of it, in a bucket but for the last parts of an upload.
+func (s *Store) writeIf(ctx context.Context, key string, isNew bool, contentType string, content func(io.Writer) error, commit func() error) error {
 	if err := s.failed(ctx, "write", key); err != nil {
 		return err
 	}
 	if s.dir != "" {
-		return writeFile(filepath.Join(s.dir, filepath.FromSlash(key)), s.dir, isNew, content)
+		return writeFile(filepath.Join(s.dir, filepath.FromSlash(key)), s.dir, isNew, content, commit)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // what was not closed is not written
@@ -39,7 +45,11 @@ func (s *Store) write(ctx context.Context, key string, isNew bool, contentType s
 	if err != nil {
 		return err
 	}
-	if err := content(object); err != nil {
+	err = content(object)
+	if err == nil {
+		err = commit()
+	}
+	if err != nil {
 		cancel()
 		_ = object.Close()
 		return err
@@ -48,7 +58,7 @@ func (s *Store) write(ctx context.Context, key string, isNew bool, contentType s
 }
 
 // writeFile writes a file below a root: aside, onto the disk, and then under its name.
-func writeFile(path, root string, isNew bool, content func(io.Writer) error) error {
+func writeFile(path, root string, isNew bool, content func(io.Writer) error, commit func() error) error {
 	dir := filepath.Dir(path)
 	if err := makeDir(dir, root); err != nil {
 		return err
@@ -68,6 +78,9 @@ func writeFile(path, root string, isNew bool, content func(io.Writer) error) err
 		err = file.Sync()
 	}
 	if err = errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	if err := commit(); err != nil {
 		return err
 	}
 	if err := name(aside, path, isNew); err != nil {

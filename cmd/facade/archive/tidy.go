@@ -125,10 +125,11 @@ func (s *Store) compact(ctx context.Context, uid string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	next, locked, held := 0, false, (*time.Timer)(nil)
-	err = s.write(ctx, all[0].key, false, linesType, func(w io.Writer) (err error) {
-		if next, err = s.through(ctx, all, 0, copied(w)); err != nil {
-			return err
-		}
+	content := func(w io.Writer) (err error) {
+		next, err = s.through(ctx, all, 0, copied(w))
+		return err
+	}
+	err = s.writeIf(ctx, all[0].key, false, linesType, content, func() error {
 		if err := s.failed(ctx, "commit", all[0].key); err != nil {
 			return err
 		}

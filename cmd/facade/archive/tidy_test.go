@@ -236,6 +236,39 @@ func beginAnew(t *testing.T, store *archive.Store) {
 	}
 }
 
+// Whoever asks about a conversation waits while what was compacted takes its place. By then the
+// slow part is over.
+func TestWhatIsCompactedIsWrittenBeforeAnybodyWaits(t *testing.T) {
+	t.Parallel()
+	address := inDirectory(t)
+	store := open(t, address)
+	inSegments(t, store, "u")
+	written := ""
+	store.Fault(func(_ context.Context, step, key string) error {
+		if step != "commit" {
+			return nil
+		}
+		asides, err := filepath.Glob(filepath.Join(strings.TrimPrefix(address, "file://"), key) + ".*.tmp")
+		if err != nil || len(asides) != 1 {
+			t.Errorf("it is written to %q, %v", asides, err)
+			return nil
+		}
+		text, err := os.ReadFile(asides[0])
+		written = string(text)
+		return err
+	})
+	if err := store.End(t.Context(), "u", []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	store.Tidied()
+	if written != string(lines(0, 12)) {
+		t.Errorf("%d bytes of %d are written", len(written), len(lines(0, 12)))
+	}
+	if got := segmentsOf(t, address, "u"); got != 1 {
+		t.Errorf("there are %d segments", got)
+	}
+}
+
 // A session may end as often as it likes. What it says in between is all that it may make the
 // archive write anew.
 func TestManyEndsRewriteLittle(t *testing.T) {
