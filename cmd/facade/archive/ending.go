@@ -18,14 +18,18 @@ func (s *Store) End(ctx context.Context, uid string, ending []byte) error {
 	if json.Unmarshal(ending, &session.Ending{}) != nil {
 		return ErrNoEnding
 	}
-	err := s.write(ctx, uid+endingName, false, "application/json", func(w io.Writer) error {
+	attempt, err := s.latest(ctx, uid)
+	if err != nil {
+		return err
+	}
+	err = s.write(ctx, uid+endingName, false, "application/json", func(w io.Writer) error {
 		_, err := w.Write(ending)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("write the ending: %w", err)
 	}
-	s.tidier.start(uid, func(ctx context.Context) error { return s.compact(ctx, uid) })
+	s.tidier.start(uid, func(ctx context.Context) error { return s.compact(ctx, uid, attempt) })
 	return nil
 }
 

@@ -1,26 +1,88 @@
 package archive_test
 
 import (
+	"context"
 	"net/http/httptest"
 	"testing"
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"github.com/parley-dev/parley/cmd/facade/archive"
 )
 
-// The server is a small one that speaks S3's protocol, in memory: no store of anybody's, which
-// would take minutes to build.
-func TestSegmentsArriveOnceAndInOrderInS3(t *testing.T) {
+// inS3 is the address of a small server that speaks S3's protocol, in memory: no store of anybody's,
+// which would take minutes to build.
+func inS3(t *testing.T) string {
+	t.Helper()
 	server := httptest.NewServer(gofakes3.New(s3mem.New(), gofakes3.WithAutoBucket(true)).Server())
 	t.Cleanup(server.Close)
 	t.Setenv("AWS_ACCESS_KEY_ID", "id")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "key")
-	address := "s3://archive?region=us-east-1&use_path_style=true&disable_https=true&endpoint=" + server.URL
+	return "s3://archive?region=us-east-1&use_path_style=true&disable_https=true&endpoint=" + server.URL
+}
+
+func TestSegmentsArriveOnceAndInOrderInS3(t *testing.T) {
+	address := inS3(t)
 	testSegments(t, address)
 	testAside(t, address)
 	if err := open(t, address).Ready(t.Context()); err != nil {
 		t.Errorf("it is not ready: %v", err)
 	}
+}
+
+// Segments of a journal that begins anew have the names of those that another facade writes anew, or
+// removes, for the attempt before.
+func TestALaterAttemptEndsCompactingInAnotherFacade(t *testing.T) {
+	for at, want := range map[string]struct {
+		events  string
+		removed int
+	}{"commit": {"0-11 of 12", 0}, "remove": {"0-7 of 8", 1}} {
+		t.Run(at, func(t *testing.T) {
+			address := inS3(t)
+			store, other := open(t, address), open(t, address)
+			if err := store.Claim(t.Context(), "u", 1); err != nil {
+				t.Fatal(err)
+			}
+			inSegments(t, store, "u")
+			begun, removed := false, 0
+			store.Fault(func(_ context.Context, step, _ string) error {
+				if step == "remove" {
+					removed++
+				}
+				if step != at || begun {
+					return nil
+				}
+				begun = true
+				if err := other.Claim(t.Context(), "u", 2); err != nil || at == "commit" {
+					return err
+				}
+				return beginAnewInTwo(t.Context(), other)
+			})
+			if err := store.End(t.Context(), "u", []byte("{}")); err != nil {
+				t.Fatal(err)
+			}
+			store.Tidied()
+			if !begun || removed != want.removed {
+				t.Errorf("another attempt began: %v; removed are %d segments", begun, removed)
+			}
+			if got := ids(t, open(t, address), "u", 0); got != want.events {
+				t.Errorf("there are %s", got)
+			}
+		})
+	}
+}
+
+// beginAnewInTwo puts a journal aside and keeps two segments of another. The second has the name of
+// one that was put aside.
+func beginAnewInTwo(ctx context.Context, store *archive.Store) error {
+	err := store.Aside(ctx, "u")
+	for _, part := range [][2]int{{0, 6}, {6, 8}} {
+		if err == nil {
+			_, err = store.Append(ctx, "u", archive.Segment{Journal: nameOf(anew(0, 1)), From: part[0], Lines: anew(part[0], part[1])})
+		}
+	}
+	return err
 }
 
 func TestAnArchiveWithoutItsBucketIsNotReady(t *testing.T) {

@@ -171,12 +171,10 @@ func (s *Store) Claim(ctx context.Context, uid string, attempt int) error {
 	st := s.state(uid)
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	text, err := s.bucket.ReadAll(ctx, uid+attemptName)
-	if err != nil && !absent(err) {
-		return fmt.Errorf("read the attempt: %w", err)
-	}
-	latest, _ := strconv.Atoi(string(text)) // none is before the first
+	latest, err := s.latest(ctx, uid)
 	switch {
+	case err != nil:
+		return err
 	case attempt < latest:
 		return ErrSuperseded
 	case attempt == latest:
@@ -190,6 +188,16 @@ func (s *Store) Claim(ctx context.Context, uid string, attempt int) error {
 		return fmt.Errorf("write the attempt: %w", err)
 	}
 	return nil
+}
+
+// latest attempt that claimed the archive of a conversation.
+func (s *Store) latest(ctx context.Context, uid string) (int, error) {
+	text, err := s.bucket.ReadAll(ctx, uid+attemptName)
+	if err != nil && !absent(err) {
+		return 0, fmt.Errorf("read the attempt: %w", err)
+	}
+	attempt, _ := strconv.Atoi(string(text)) // none is before the first
+	return attempt, nil
 }
 
 // Position is where the events of a conversation end.

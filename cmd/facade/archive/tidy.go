@@ -110,14 +110,21 @@ func (t *tidier) close() {
 	t.all.Wait()
 }
 
-// compact writes all events into the first segment and removes the others. Whenever it is killed,
-// readers find each event once. It holds nobody up: what takes long is done before it looks whether
-// all is as it was, and between any two steps others may come.
-func (s *Store) compact(ctx context.Context, uid string) error {
+// compact writes all events into the first segment and removes the others, unless an attempt after
+// the one that ended may have put them aside. Whenever it is killed, readers find each event once.
+// It holds nobody up: what takes long is done before it looks whether all is as it was, and between
+// any two steps others may come.
+func (s *Store) compact(ctx context.Context, uid string, attempt int) error {
 	st := s.state(uid)
 	st.mu.Lock()
 	replaced := st.replaced
 	st.mu.Unlock()
+	ours := func() error {
+		if err := st.unless(replaced); err != nil {
+			return err
+		}
+		return s.unclaimed(ctx, uid, attempt)
+	}
 	all, err := s.segments(ctx, uid)
 	if err != nil || len(all) < 2 || all[0].from != 0 || !worthwhile(all) {
 		return err
@@ -136,10 +143,10 @@ func (s *Store) compact(ctx context.Context, uid string) error {
 		st.mu.Lock() // what another attempt puts aside meanwhile must not come back
 		locked = true
 		held = time.AfterFunc(requestTimeout, cancel) // others wait from now on
-		if err := st.unless(replaced); err != nil {
+		if err := s.still(ctx, uid, all); err != nil {
 			return err
 		}
-		return s.still(ctx, uid, all)
+		return ours()
 	})
 	if locked {
 		held.Stop()
@@ -152,7 +159,7 @@ func (s *Store) compact(ctx context.Context, uid string) error {
 		if segment.from >= next {
 			return nil // it was cut off before its first event: who writes that again writes it there
 		}
-		if err := s.removeUnless(ctx, st, replaced, segment.key); err != nil {
+		if err := s.removeIf(ctx, st, ours, segment.key); err != nil {
 			return err
 		}
 	}
@@ -187,10 +194,24 @@ func (st *state) unless(replaced int) error {
 	return nil
 }
 
-func (s *Store) removeUnless(ctx context.Context, st *state, replaced int, key string) error {
+// unclaimed has no error unless an attempt after this one claimed the conversation, perhaps through
+// another facade: its segments may have the same names. A directory has one facade, which knows what
+// was replaced.
+func (s *Store) unclaimed(ctx context.Context, uid string, attempt int) error {
+	if s.dir != "" {
+		return nil
+	}
+	latest, err := s.latest(ctx, uid)
+	if err == nil && latest > attempt {
+		err = ErrSuperseded
+	}
+	return err
+}
+
+func (s *Store) removeIf(ctx context.Context, st *state, ours func() error, key string) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if err := st.unless(replaced); err != nil {
+	if err := ours(); err != nil {
 		return err
 	}
 	return s.remove(ctx, key)
