@@ -33,7 +33,7 @@ func post(t *testing.T, address string, key ed25519.PrivateKey, uid, path, body 
 		t.Fatal(err)
 	}
 	request.Header.Set(session.TokenHeader, token)
-	client := http.Client{Timeout: 20 * time.Second}
+	client := http.Client{Timeout: 2 * time.Minute}
 	response, err := client.Do(request)
 	if err != nil {
 		t.Fatal(err)
