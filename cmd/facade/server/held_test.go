@@ -23,6 +23,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/access"
+	"github.com/parley-dev/parley/hack/testenv"
 )
 
 // crowd is a cluster whose users have their name for a key, and each a conversation of their name,
@@ -188,13 +189,12 @@ func TestWhatAllHoldOfAnswersIsBounded(t *testing.T) {
 	if _, err := io.Copy(io.Discard, read); err != nil {
 		t.Fatal(err)
 	}
-	for range 100 { // it is let go a moment after it is read
-		if ask(t, client, "joe", "/events").code == http.StatusOK {
-			return
+	testenv.Await(t, func() error { // it is let go a moment after it is read
+		if code := ask(t, client, "joe", "/events").code; code != http.StatusOK {
+			return fmt.Errorf("what was read is still held: joe gets %d", code)
 		}
-		<-time.After(10 * time.Millisecond)
-	}
-	t.Error("what was read is still held")
+		return nil
+	})
 }
 
 // stalled is a client that reads what is small at once, and what is large only when it may go on.
