@@ -11,6 +11,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/facade/archive"
+	"github.com/parley-dev/parley/hack/testenv"
 )
 
 // anew are lines of a journal that has other events under the same ids.
@@ -155,12 +156,14 @@ func TestWhatWasNotWrittenToItsEndIsNotThere(t *testing.T) {
 	if got := ids(t, open(t, address), "u", 0); got != "0-2 of 3" {
 		t.Errorf("opened again, there are %s", got)
 	}
-	if left, err := filepath.Glob(dir + "/*.tmp"); err != nil || len(left) != 0 {
-		t.Errorf("there are still %q, %v", left, err)
-	}
-	if left, err := filepath.Glob(dir + "/*/*.tmp"); err != nil || len(left) != 0 {
-		t.Errorf("there are still %q, %v", left, err)
-	}
+	testenv.Await(t, func() error {
+		for _, pattern := range []string{"/*.tmp", "/*/*.tmp"} {
+			if left, err := filepath.Glob(dir + pattern); err != nil || len(left) != 0 {
+				return fmt.Errorf("there are still %q, %w", left, err)
+			}
+		}
+		return nil
+	})
 	if _, err := os.Stat(other); err != nil {
 		t.Errorf("what is not the archive's is gone: %v", err)
 	}

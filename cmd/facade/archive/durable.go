@@ -22,6 +22,9 @@ const (
 	temporary = ".tmp"
 )
 
+// written ends the names of those that this process writes.
+var written = "." + rand.Text() + temporary
+
 // write an object whole, or not at all. What is written to a directory is on the disk when it
 // returns, and stays there if the machine fails at that moment: who was told that something is kept
 // may forget it. fileblob does not see to that, nor that of two who write a new object at once only
@@ -63,7 +66,7 @@ func writeFile(path, root string, isNew bool, content func(io.Writer) error, com
 	if err := makeDir(dir, root); err != nil {
 		return err
 	}
-	aside := path + "." + rand.Text() + temporary
+	aside := path + "." + rand.Text() + written
 	file, err := os.OpenFile(aside, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -95,8 +98,11 @@ func writeFile(path, root string, isNew bool, content func(io.Writer) error, com
 func (s *Store) removeTemporary(ctx context.Context) {
 	all, err := s.uids(ctx)
 	for _, uid := range all {
+		if ctx.Err() != nil {
+			return
+		}
 		err = errors.Join(err, filepath.WalkDir(filepath.Join(s.dir, uid), func(path string, entry fs.DirEntry, err error) error {
-			if err == nil && entry.Type().IsRegular() && strings.HasSuffix(path, temporary) {
+			if err == nil && entry.Type().IsRegular() && strings.HasSuffix(path, temporary) && !strings.HasSuffix(path, written) {
 				err = os.Remove(path)
 			}
 			if absent(err) {

@@ -114,7 +114,7 @@ func Open(ctx context.Context, address string) (*Store, error) {
 	}
 	s := &Store{bucket: bucket, dir: dir, most: maxConversation, tidier: newTidier(ctx), states: map[string]*state{}}
 	if dir != "" {
-		s.removeTemporary(ctx)
+		s.tidier.all.Go(func() { s.removeTemporary(s.tidier.ctx) })
 	}
 	return s, nil
 }
