@@ -89,4 +89,4 @@ func Cut(text string, limit int) string {
 }
 
 // afterDeath is how long to wait for what a shell said before it died.
-func afterDeath() <-chan time.Time { return time.After(100 * time.Millisecond) }
+func afterDeath() <-chan time.Time { return time.After(2 * time.Second) }
