@@ -56,6 +56,25 @@ func (s *Shell) expect(t *testing.T, command, want string) Outcome {
 	return got
 }
 
+// says gives a shell a command that does not end, or input for it, and waits until it said that
+// line. A slow machine needs more than one call for it.
+func (s *Shell) says(t *testing.T, in map[string]any, want string) {
+	t.Helper()
+	said := ""
+	for deadline := time.Now().Add(time.Minute); ; in = map[string]any{"command": "", "is_input": true} {
+		in["timeout"] = 0.3
+		got := s.do(t, in)
+		raw, _ := got.Raw.(bashOutput)
+		said += raw.Output
+		if raw.ExitCode != nil || !strings.Contains(got.Text, "[The command is still running") || time.Now().After(deadline) {
+			t.Fatalf("it said %q, then got %+v", said, got)
+		}
+		if said == want {
+			return
+		}
+	}
+}
+
 func TestTheShellKeepsItsState(t *testing.T) {
 	t.Parallel()
 	withShells(t, func(t *testing.T, s *Shell) {
@@ -112,16 +131,11 @@ func TestTheStateOutlivesTheAgent(t *testing.T) {
 func TestALongCommandIsLeftRunningAndTakesInput(t *testing.T) {
 	t.Parallel()
 	withShells(t, func(t *testing.T, s *Shell) {
-		got := s.do(t, map[string]any{"command": "echo ready; read a; echo got $a; read b; echo got $b", "interactive": true, "timeout": 0.3})
-		if !strings.HasPrefix(got.Text, "ready\n[The command is still running") || got.Raw.(bashOutput).ExitCode != nil {
-			t.Fatalf("got %+v", got)
-		}
+		s.says(t, map[string]any{"command": "echo ready; read a; echo got $a; read b; echo got $b", "interactive": true}, "ready\n")
 		if got := s.do(t, map[string]any{"command": "echo other"}); !got.IsError || !strings.Contains(got.Text, "still running") {
 			t.Errorf("got %+v", got)
 		}
-		if got := s.do(t, map[string]any{"command": "one", "is_input": "true", "timeout": 0.3}); !strings.HasPrefix(got.Text, "got one\n[The command is still running") {
-			t.Errorf("got %+v", got)
-		}
+		s.says(t, map[string]any{"command": "one", "is_input": "true"}, "got one\n")
 		if got := s.do(t, map[string]any{"command": "two", "is_input": true}); got.Text != "got two\n[exit code 0]" {
 			t.Errorf("got %+v", got)
 		}
@@ -135,7 +149,7 @@ func TestCtrlCInterruptsTheCommandAlone(t *testing.T) {
 	t.Parallel()
 	withShells(t, func(t *testing.T, s *Shell) {
 		s.expect(t, "X=1; sleep 1000 & echo $! > pid", "[exit code 0]")
-		s.do(t, map[string]any{"command": "sleep 1000; echo went on", "timeout": 0.2})
+		s.says(t, map[string]any{"command": "echo begun; sleep 1000; echo went on"}, "begun\n")
 		if got := s.do(t, map[string]any{"command": "C-c", "is_input": true}); strings.Contains(got.Text, "went on") || !strings.Contains(got.Text, "exit code 130") {
 			t.Errorf("got %+v", got)
 		}
