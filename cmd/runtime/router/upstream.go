@@ -21,7 +21,7 @@ const (
 	// hangUp is how long a connection may take to close.
 	hangUp = 2 * time.Second
 	// lateReason is how much later than its last word a server's end may be noticed.
-	lateReason = 200 * time.Millisecond
+	lateReason = 2 * time.Second
 )
 
 // link is a way to a server.
