@@ -86,7 +86,7 @@ func TestAListWithoutEndIsCut(t *testing.T) {
 					r.NextCursor = fmt.Sprint(page)
 					c.fill(page, r)
 				}
-			}))}}}, func(o *router.Options) { o.ConnectTimeout = 5 * time.Second; o.FirstRetry = time.Hour })
+			}))}}}, func(o *router.Options) { o.ConnectTimeout = time.Minute; o.FirstRetry = time.Hour })
 			got := f.health(t, "127-0-0-1")
 			if got.State != session.ToolServerConnected || got.Prompts < c.least || got.Prompts > c.most || !strings.Contains(got.Error, "prompts are offered") {
 				t.Errorf("the health is %+v", got)

@@ -127,6 +127,7 @@ func TestABrokenStreamOfAnSSEServerIsOpenedAgain(t *testing.T) {
 }
 
 func TestDeadAndHangingServersDoNotHurtTheOthers(t *testing.T) {
+	t.Parallel()
 	release := make(chan struct{})
 	hanging := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		select {
@@ -141,7 +142,7 @@ func TestDeadAndHangingServersDoNotHurtTheOthers(t *testing.T) {
 		},
 		SSE:   []session.RemoteServer{{URL: hanging}, {URL: "http://127.0.0.1:1/sse"}},
 		SHTTP: []session.RemoteServer{{URL: hanging + "/mcp"}, {URL: "http://host.invalid/mcp"}},
-	}, func(o *router.Options) { o.ConnectTimeout = 3 * time.Second })
+	}, func(o *router.Options) { o.ConnectTimeout = 15 * time.Second })
 	f.expect(t, "good_echo", "unhurt", "unhurt")
 	for name, says := range map[string]string{
 		"mute": "did not answer", "broken": "exit status 4", "missing": "not found", "127-0-0-1": "did not answer",
@@ -200,8 +201,9 @@ func TestAServerWhoseStreamNeverOpensIsServedWithoutIt(t *testing.T) {
 }
 
 func TestASlowCallTimesOutAndHurtsNoOther(t *testing.T) {
+	t.Parallel()
 	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("slow", "normal"), stdio("quick", "normal")}},
-		func(o *router.Options) { o.CallTimeout = 2 * time.Second })
+		func(o *router.Options) { o.CallTimeout = 10 * time.Second })
 	cancelled := filepath.Join(t.TempDir(), "cancelled")
 	slow := make(chan error, 1)
 	go func() {
@@ -210,7 +212,7 @@ func TestASlowCallTimesOutAndHurtsNoOther(t *testing.T) {
 	}()
 	f.expect(t, "quick_echo", "unhurt", "unhurt")
 	f.expect(t, "slow_echo", "also unhurt", "also unhurt")
-	if err := within(t, "the call times out", slow); err == nil || err.Error() != "result: tool server slow did not answer within 2s" {
+	if err := within(t, "the call times out", slow); err == nil || err.Error() != "result: tool server slow did not answer within 10s" {
 		t.Errorf("got %v", err)
 	}
 	eventually(t, "the server is told", func() bool { _, err := os.Stat(cancelled); return err == nil })
@@ -336,8 +338,9 @@ func TestASecretReachesAStdioServerWhole(t *testing.T) {
 }
 
 func TestTheServersEndWithTheRouter(t *testing.T) {
+	t.Parallel()
 	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("s", "normal"), stdio("mute", "mute")}},
-		func(o *router.Options) { o.ConnectTimeout = 3 * time.Second })
+		func(o *router.Options) { o.ConnectTimeout = 15 * time.Second })
 	pid, err := f.call(t, "s_pid", "")
 	if err != nil {
 		t.Fatal(err)
