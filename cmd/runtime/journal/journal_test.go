@@ -119,6 +119,8 @@ func TestSecretsAreMaskedBeforeTheyAreWritten(t *testing.T) {
 	event.ToolCall, event.Meta = &session.ToolCall{ID: "hunter2", Function: "hunter2"}, &session.EventMeta{Session: "hunter2"}
 	event.Message, event.Args = "hunter2", map[string]any{
 		"command": "echo hunter2", "hunter2": 1, "list": []any{"hunter2", map[string]any{"deep": "xhunter2x"}}, "raw": json.RawMessage(`{"a":"hunter2"}`),
+		"update":             json.RawMessage(`{"agent_state":"hunter2","list":[{"confirmation_state":{"hunter2":"hunter2"}}]}`),
+		"confirmation_state": map[string]any{"hunter2": "hunter2"},
 	}
 	appendAll(t, j, event)
 	text, err := os.ReadFile(path)

@@ -18,7 +18,7 @@ func maskEvent(e session.Event, mask func(string) string) session.Event {
 		content := mask(*e.Content)
 		e.Content = &content
 	}
-	e.Args, e.Extras = maskMap(e.Args, mask), maskMap(e.Extras, mask)
+	e.Args, e.Extras = maskFields(e.Args, mask), maskFields(e.Extras, mask)
 	if e.ToolCall != nil {
 		e.ToolCall = &session.ToolCall{ID: mask(e.ToolCall.ID), Function: mask(e.ToolCall.Function)}
 	}
@@ -30,16 +30,23 @@ func maskEvent(e session.Event, mask func(string) string) session.Event {
 	return e
 }
 
+// maskFields leaves the runtime's own words. Fields of those names deeper inside are others'.
+func maskFields(values map[string]any, mask func(string) string) map[string]any {
+	masked := maskMap(values, mask)
+	for name := range ownWords {
+		if word, ok := values[name].(string); ok {
+			masked[name] = word
+		}
+	}
+	return masked
+}
+
 func maskMap(values map[string]any, mask func(string) string) map[string]any {
 	if values == nil {
 		return nil
 	}
 	masked := make(map[string]any, len(values))
 	for name, value := range values {
-		if ownWords[name] {
-			masked[name] = value
-			continue
-		}
 		masked[mask(name)] = maskValue(value, mask)
 	}
 	return masked
