@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/anthropics/anthropic-sdk-go"
 	"github.com/openai/openai-go/v3"
@@ -37,6 +38,9 @@ const (
 
 // maxWords bounds what an error repeats of the provider's own words.
 const maxWords = 300
+
+// separators end a word where there are no spaces.
+const separators = "\"'`,;:&|<>(){}[]"
 
 // Error is why a model did not answer, in words for the user. It holds no key and no whole
 // response.
@@ -152,7 +156,14 @@ func (r refusal) said(key string) string {
 	if runes := []rune(said); len(runes) > maxWords {
 		said = string(runes[:maxWords])
 		// Whole words: a part of a secret that the provider repeats would not be known as one.
-		said = said[:max(0, strings.LastIndexByte(said, ' '))] + "…"
+		end := strings.LastIndexByte(said, ' ')
+		if end < 0 { // one line of JSON, or a language that has no spaces
+			end = 1 + strings.LastIndexFunc(said, func(r rune) bool { return r >= utf8.RuneSelf || strings.ContainsRune(separators, r) })
+			for end < len(said) && !utf8.RuneStart(said[end]) {
+				end++
+			}
+		}
+		said = said[:end] + "…"
 	}
 	return said
 }
