@@ -64,6 +64,7 @@ func (s *Shell) tool() *Tool {
 		describe: func(input json.RawMessage) Description {
 			var in bashInput
 			_ = json.Unmarshal(input, &in) // what cannot be read is described as nothing
+			// It is cut where secrets are known, after they are taken out.
 			title, _, more := strings.Cut(strings.TrimSpace(in.Command), "\n")
 			if more {
 				title += " …"
@@ -71,7 +72,7 @@ func (s *Shell) tool() *Tool {
 			if title == "" {
 				title = BashName
 			}
-			return Description{Title: Cut(title, 200), Kind: kindExecute, Acts: true}
+			return Description{Title: title, Kind: kindExecute, Acts: true}
 		},
 		run: s.run,
 	}

@@ -10,6 +10,10 @@ import (
 // maxOutput is how many characters of a tool's output the model is shown.
 const maxOutput = 30_000
 
+// longSecret is how long a secret on one line may be for a cut to take all of it, such as the key
+// of an account as JSON.
+const longSecret = 4 << 10
+
 // cutter keeps the beginning and the end of a text, and says how much it left out between.
 type cutter struct {
 	half       int
@@ -44,17 +48,20 @@ func (c *cutter) String() string {
 	if c.dropped == 0 {
 		return strings.ToValidUTF8(string(c.head)+string(c.tail), "\uFFFD")
 	}
-	head := c.head[:len(c.head)-torn(len(c.head), func(i int) byte { return c.head[len(c.head)-1-i] })]
-	tail := c.tail[torn(len(c.tail), func(i int) byte { return c.tail[i] }):]
+	head := c.head[:len(c.head)-torn(reach(len(c.head)), func(i int) byte { return c.head[len(c.head)-1-i] })]
+	tail := c.tail[torn(reach(len(c.tail)), func(i int) byte { return c.tail[i] }):]
 	left := c.dropped + len(c.head) - len(head) + len(c.tail) - len(tail)
 	return fmt.Sprintf("%s\n[… %d characters were left out here …]\n%s", ends(head), left, ends(tail))
 }
 
-// torn is how many of so many characters at a cut go with it: the rest of a line or, if that is
-// long, of a word. A part of a secret would not be known as one, and so be shown to all who watch.
-func torn(size int, at func(i int) byte) int {
-	reach := size / 4
-	for _, between := range []string{"\n", " \t\n", " \t\n\"'`,;:&|<>(){}[]"} {
+// reach is how much of so many characters may go with a cut.
+func reach(size int) int { return min(size, max(size/4, longSecret)) }
+
+// torn is how many of the characters within reach of a cut go with it: the rest of a line or, if
+// that is long, of a word. A part of a secret would not be known as one, and so be shown to all who
+// watch.
+func torn(reach int, at func(i int) byte) int {
+	for _, between := range []string{"\r\n", " \t\r\n", " \t\r\n\"'`,;:&|<>(){}[]"} {
 		for i := range reach {
 			if strings.IndexByte(between, at(i)) >= 0 {
 				return i
