@@ -164,6 +164,6 @@ func (s *Shell) feed(in bashInput) *Outcome {
 }
 
 func (s *Shell) report(p *process, note string, raw bashOutput) Outcome {
-	raw.Output = p.output.take()
+	raw.Output = p.output.take(s.running != nil)
 	return Outcome{Text: strings.TrimPrefix(strings.TrimRight(raw.Output, "\n")+note, "\n"), Raw: raw}
 }

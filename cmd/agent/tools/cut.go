@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"time"
@@ -69,6 +70,39 @@ func torn(reach int, at func(i int) byte) int {
 		}
 	}
 	return reach
+}
+
+func (c *cutter) size() int { return len(c.head) + c.dropped + len(c.tail) }
+
+// prompts says whether the text ends like a question to somebody at a terminal.
+func (c *cutter) prompts() bool {
+	last := c.head
+	if len(c.tail) > 0 {
+		last = c.tail
+	}
+	return len(last) > 0 && strings.IndexByte(" :?>$#%)]", last[len(last)-1]) >= 0
+}
+
+// unfinished takes the line that the text ends in, or the word if that line is long, off its end.
+func (c *cutter) unfinished() []byte {
+	text := c.tail
+	if c.dropped == 0 {
+		text = append(bytes.Clone(c.head), c.tail...)
+	}
+	size := len(text)
+	n := min(size, torn(min(size+1, longSecret), func(i int) byte {
+		if i == size {
+			return '\n' // before the text a line ended
+		}
+		return text[size-1-i]
+	}))
+	for n < size && n > 0 && !utf8.RuneStart(text[size-n]) {
+		n++
+	}
+	fromTail := min(n, len(c.tail))
+	c.tail = c.tail[:len(c.tail)-fromTail]
+	c.head = c.head[:len(c.head)-(n-fromTail)]
+	return text[size-n:]
 }
 
 // ends takes the halves of characters off that a cut left at the ends of a text.

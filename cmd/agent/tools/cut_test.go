@@ -61,3 +61,34 @@ func TestTheTitleOfACommandHoldsASecretWholeOrNot(t *testing.T) {
 		t.Errorf("the title is %q", got)
 	}
 }
+
+// A command that runs on may have said half of a secret when it is looked at.
+func TestWhatARunningCommandHasNotFinishedIsShownLater(t *testing.T) {
+	t.Parallel()
+	much := strings.Repeat("a line of it\n", maxOutput)
+	for name, c := range map[string]struct{ says, shows []string }{
+		"half of a secret":     {[]string{"one\nKEY=sk-0123", "4567\ntwo\n"}, []string{"one\n", "KEY=sk-01234567\ntwo\n"}},
+		"in three parts":       {[]string{"sk-", "0123", "4567 "}, []string{"", "", "sk-01234567 "}},
+		"with spaces":          {[]string{`{"user": "me", "key": "01`, "23\"}\n"}, []string{"", "{\"user\": \"me\", \"key\": \"0123\"}\n"}},
+		"a question":           {[]string{"Go on? [y/n] ", "done\n"}, []string{"Go on? [y/n] ", "done\n"}},
+		"a prompt":             {[]string{"one\nPassword:", "\n"}, []string{"one\nPassword:", "\n"}},
+		"a prompt of a kind":   {[]string{"say it", "", " again", "", ""}, []string{"", "say it", "", " again", ""}},
+		"progress":             {[]string{"10 of 20\r11 of", " 20\r"}, []string{"10 of 20\r", "11 of 20\r"}},
+		"after much of it":     {[]string{much + "sk-0123", "4567\n"}, []string{Cut(much, maxOutput), "sk-01234567\n"}},
+		"a word without end":   {[]string{strings.Repeat("x", 6000), "x\n"}, []string{strings.Repeat("x", 6000-4<<10), strings.Repeat("x", 4<<10) + "x\n"}},
+		"a long line of words": {[]string{strings.Repeat("word ", 2000) + "sk-0123", "4567\n"}, []string{strings.Repeat("word ", 2000), "sk-01234567\n"}},
+	} {
+		o := newOutput("\x1dend\x1d")
+		for i, said := range c.says {
+			o.add([]byte(said))
+			if got := o.take(true); strings.TrimSpace(got) != strings.TrimSpace(c.shows[i]) {
+				t.Errorf("%s: after %.40q it shows %.60q of %d, want %.60q", name, said, got, len(got), c.shows[i])
+			}
+		}
+	}
+	o := newOutput("\x1dend\x1d")
+	o.add([]byte("the last wor"))
+	if got := o.take(true) + o.take(false); got != "the last wor" {
+		t.Errorf("at its end it shows %q", got)
+	}
+}

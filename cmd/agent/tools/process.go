@@ -106,6 +106,7 @@ type output struct {
 	mu   sync.Mutex
 	held []byte
 	cut  *cutter
+	kept int // how much of what was said the last take left
 	idle chan struct{}
 }
 
@@ -161,12 +162,19 @@ func (o *output) settle() {
 	}
 }
 
-// take returns what was said since the last time.
-func (o *output) take() string {
+// take returns what was said since the last time. What a running command is in the middle of saying
+// is left for the next time, since it may be half of a secret, unless it looks like a prompt or
+// nothing was added to it since it was left.
+func (o *output) take(running bool) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	var rest []byte
+	if running && !o.cut.prompts() && (o.kept == 0 || o.cut.size() > o.kept) {
+		rest = o.cut.unfinished()
+	}
 	said := o.cut.String()
-	o.cut = newCutter(maxOutput)
+	o.cut, o.kept = newCutter(maxOutput), len(rest)
+	o.cut.write(rest)
 	return said
 }
 

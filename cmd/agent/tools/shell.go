@@ -170,7 +170,7 @@ func (s *Shell) start() error {
 			return errors.New("the shell does not answer")
 		}
 	}
-	p.output.take()
+	p.output.take(false)
 	return nil
 }
 
