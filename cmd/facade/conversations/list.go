@@ -110,7 +110,7 @@ func (p page) of(all []v1alpha1.Conversation) rest.ConversationPage {
 		position
 		conversation *v1alpha1.Conversation
 	}
-	var entries []entry
+	var entries []entry // the first ones of what is left, and one more
 	for i := range all {
 		c := &all[i]
 		repository, _ := c.Spec.EffectiveRepository()
@@ -119,9 +119,12 @@ func (p page) of(all []v1alpha1.Conversation) rest.ConversationPage {
 			p.after != nil && p.after.compare(at) >= 0 {
 			continue
 		}
-		entries = append(entries, entry{at, c})
+		if len(entries) > p.limit && entries[p.limit].compare(at) < 0 {
+			continue
+		}
+		place, _ := slices.BinarySearchFunc(entries, at, func(e entry, at position) int { return e.compare(at) })
+		entries = slices.Insert(entries[:min(len(entries), p.limit)], place, entry{at, c})
 	}
-	slices.SortFunc(entries, func(a, b entry) int { return a.compare(b.position) })
 	result := rest.ConversationPage{Results: []rest.Conversation{}}
 	if len(entries) > p.limit {
 		entries = entries[:p.limit]
@@ -176,7 +179,11 @@ func orNull(text string) *string {
 // createdAt is the precise time where the facade noted it. The object's own time decides if the two
 // do not fit together.
 func createdAt(c *v1alpha1.Conversation) time.Time {
-	noted, err := time.Parse(time.RFC3339Nano, c.Annotations[annotationCreatedAt])
+	annotation := c.Annotations[annotationCreatedAt]
+	if annotation == "" {
+		return c.CreationTimestamp.UTC()
+	}
+	noted, err := time.Parse(time.RFC3339Nano, annotation)
 	if err != nil || noted.Sub(c.CreationTimestamp.Time).Abs() > 5*time.Second {
 		return c.CreationTimestamp.UTC()
 	}

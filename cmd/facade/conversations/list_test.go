@@ -1,8 +1,11 @@
 package conversations
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -30,6 +33,38 @@ func TestAPageStaysWhereItIsWhenOthersComeAndGo(t *testing.T) {
 	second := page{limit: 2, after: after}.of(list("d", "a", "aa", "c"))
 	if got := second.Results[0].ConversationID + second.Results[1].ConversationID; got != "cd" || second.NextPageID != nil {
 		t.Errorf("the second page is %s", got)
+	}
+}
+
+func TestThePagesHoldEachConversationOnceTheNewestFirst(t *testing.T) {
+	t.Parallel()
+	const n = 50
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	for _, limit := range []int{1, 7, n - 1, n, n + 1} {
+		all := make([]v1alpha1.Conversation, n)
+		for i, at := range rand.New(rand.NewPCG(1, uint64(limit))).Perm(n) {
+			all[at].Name, all[at].CreationTimestamp = fmt.Sprintf("c-%02d", i), metav1.NewTime(noon.Add(-time.Duration(i/3)*time.Second))
+		}
+		seen := 0
+		for p := (page{limit: limit}); ; {
+			got := p.of(all)
+			for _, c := range got.Results {
+				if want := fmt.Sprintf("c-%02d", seen); c.ConversationID != want {
+					t.Fatalf("pages of %d: %s, want %s", limit, c.ConversationID, want)
+				}
+				seen++
+			}
+			if got.NextPageID == nil {
+				break
+			}
+			if len(got.Results) != limit {
+				t.Errorf("a page of %d holds %d", limit, len(got.Results))
+			}
+			p.after, _ = parsePosition(*got.NextPageID)
+		}
+		if seen != n {
+			t.Errorf("pages of %d hold %d", limit, seen)
+		}
 	}
 }
 
