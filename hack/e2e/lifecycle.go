@@ -151,11 +151,17 @@ func startDeadline(t *t) {
 	t.settings(ns, func(s *v1alpha1.UserSettingsSpec) { s.SandboxBaseContainerImage = ptr.To(absentImage) })
 	c := t.conversation(ns, "late", nil)
 	// A kubelet says what is wrong with an image only when it has tried twice.
-	t.await(c, v1alpha1.StateStarting, v1alpha1.ReasonPullingImage)
+	t.eventually(func(ctx context.Context) error {
+		err := t.client.Get(ctx, client.ObjectKeyFromObject(c), c)
+		if err == nil && !strings.Contains(c.Status.Message, "ImagePull") {
+			err = fmt.Errorf("the message does not say what is wrong: %s", c.Status.Message)
+		}
+		return err
+	})
 	t.edit(c, func(s *v1alpha1.ConversationSpec) { s.StartDeadline = &metav1.Duration{Duration: time.Second} })
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonStartDeadlineExceeded)
-	if !strings.Contains(c.Status.Message, absentImage) {
-		t.errorf("the message does not name the image: %s", c.Status.Message)
+	if !strings.Contains(c.Status.Message, absentImage) || !strings.Contains(c.Status.Message, "ImagePull") {
+		t.errorf("the message does not name the image and what is wrong with it: %s", c.Status.Message)
 	}
 	t.notef("%s", c.Status.Message)
 }
