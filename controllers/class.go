@@ -167,6 +167,14 @@ func (c class) workspace(conversation *v1alpha1.Conversation, kind v1alpha1.Work
 	return nil
 }
 
+// scratchSize bounds each scratch volume of a session.
+func (c class) scratchSize() resource.Quantity {
+	if of := c.spec.Resources; of != nil && of.ScratchSize != nil {
+		return *of.ScratchSize
+	}
+	return defaultScratch
+}
+
 // pullPolicy of an image: those that users name are pulled always, unless they name a digest.
 func (c class) pullPolicy(userNamed bool, image string) corev1.PullPolicy {
 	if userNamed && !strings.Contains(image, "@sha256:") {

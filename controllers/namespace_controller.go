@@ -140,7 +140,7 @@ func buildService(namespace string) *corev1.Service {
 		Spec: corev1.ServiceSpec{
 			ClusterIP: corev1.ClusterIPNone,
 			Selector:  sessionSelector(),
-			Ports:     []corev1.ServicePort{{Name: "session", Port: session.Port, TargetPort: intstr.FromString("session"), Protocol: corev1.ProtocolTCP}},
+			Ports:     []corev1.ServicePort{{Name: "session", Port: session.Port, TargetPort: intstr.FromInt32(session.Port), Protocol: corev1.ProtocolTCP}},
 		},
 	}
 }

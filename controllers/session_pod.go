@@ -58,7 +58,7 @@ func buildPod(c *v1alpha1.Conversation, start *sessionStart, options Options) *c
 			Tolerations:                  placement.Tolerations,
 			RuntimeClassName:             placement.RuntimeClassName,
 			PriorityClassName:            ptr.Deref(placement.PriorityClassName, ""),
-			SecurityContext:              podSecurity(class),
+			SecurityContext:              podSecurity(class, start.workspace),
 			Volumes:                      buildVolumes(c, start),
 		},
 	}
@@ -71,6 +71,7 @@ func buildPod(c *v1alpha1.Conversation, start *sessionStart, options Options) *c
 	if settings.SandboxRuntimeContainerImage != nil {
 		// It brings its own runtime: its own entry point, and nothing is known of what it answers.
 		main.Image = *settings.SandboxRuntimeContainerImage
+		tellPlaces(pod, &main, class)
 	} else {
 		main.Image = options.RuntimeImage
 		switch {
@@ -89,19 +90,21 @@ func buildPod(c *v1alpha1.Conversation, start *sessionStart, options Options) *c
 }
 
 // podSecurity is what the restricted Pod Security Standard asks of a pod, for the user that the
-// class names.
-func podSecurity(class class) *corev1.PodSecurityContext {
+// class names. A claim's volume becomes that user's; scratch space is everybody's in the pod.
+func podSecurity(class class, workspace v1alpha1.WorkspaceKind) *corev1.PodSecurityContext {
 	security := &corev1.PodSecurityContext{
-		RunAsNonRoot:        ptr.To(true),
-		FSGroupChangePolicy: ptr.To(corev1.FSGroupChangeOnRootMismatch),
-		SeccompProfile:      &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		RunAsNonRoot:   ptr.To(true),
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
 	user := sessionUser
 	if class.spec.Images != nil && class.spec.Images.RunAsUser != nil {
 		user = *class.spec.Images.RunAsUser
 	}
 	if user != 0 {
-		security.RunAsUser, security.RunAsGroup, security.FSGroup = &user, &user, &user
+		security.RunAsUser, security.RunAsGroup = &user, &user
+		if workspace != v1alpha1.WorkspaceScratch {
+			security.FSGroup, security.FSGroupChangePolicy = &user, ptr.To(corev1.FSGroupChangeOnRootMismatch)
+		}
 	}
 	return security
 }
@@ -122,9 +125,24 @@ func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, cl
 		runFromVolume(main)
 	}
 	// No startup probe: readiness would wait for it, and the runtime listens within milliseconds
-	// and answers once it is ready.
-	main.ReadinessProbe = probe(session.AwaitReadyPath, 1)
-	main.LivenessProbe = probe(session.AlivePath, 20)
+	// and answers once it is ready. No liveness probe: the supervisor asks.
+	main.ReadinessProbe = &corev1.Probe{
+		ProbeHandler:   corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: session.AwaitReadyPath, Port: intstr.FromInt32(session.Port)}},
+		PeriodSeconds:  1,
+		TimeoutSeconds: 5,
+	}
+}
+
+// tellPlaces tells a runtime that is not Parley's where things are, and gives it a home. Parley's
+// knows the places, and has the home in the workspace.
+func tellPlaces(pod *corev1.Pod, main *corev1.Container, class class) {
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "home", VolumeSource: scratch(class.scratchSize())})
+	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: "home", MountPath: session.HomeDir})
+	main.Env = append(main.Env,
+		corev1.EnvVar{Name: "HOME", Value: session.HomeDir},
+		corev1.EnvVar{Name: "PARLEY_SESSION_DIR", Value: session.Dir},
+		corev1.EnvVar{Name: "PARLEY_WORKSPACE", Value: session.WorkspaceDir},
+	)
 }
 
 // installRuntime has an init container copy the runtime into the pod, so that the session's image
@@ -166,12 +184,6 @@ func buildSessionContainer(c *v1alpha1.Conversation, start *sessionStart) corev1
 	container := corev1.Container{
 		Name:       sessionContainer,
 		WorkingDir: session.WorkspaceDir,
-		Env: []corev1.EnvVar{
-			{Name: "HOME", Value: session.HomeDir},
-			{Name: "PARLEY_SESSION_DIR", Value: session.Dir},
-			{Name: "PARLEY_WORKSPACE", Value: session.WorkspaceDir},
-		},
-		Ports: []corev1.ContainerPort{{Name: "session", ContainerPort: session.Port}},
 		Resources: corev1.ResourceRequirements{
 			Requests: scaled(requests, factor),
 			Limits:   scaled(limits, factor),
@@ -180,7 +192,6 @@ func buildSessionContainer(c *v1alpha1.Conversation, start *sessionStart) corev1
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: "session", MountPath: session.Dir, ReadOnly: true},
 			{Name: "workspace", MountPath: session.WorkspaceDir},
-			{Name: "home", MountPath: session.HomeDir},
 		},
 	}
 	if attempt := attemptOf(c.Status); attempt > 1 {
@@ -232,18 +243,13 @@ func scratch(size resource.Quantity) corev1.VolumeSource {
 }
 
 func buildVolumes(c *v1alpha1.Conversation, start *sessionStart) []corev1.Volume {
-	size := defaultScratch
-	if of := start.class.spec.Resources; of != nil && of.ScratchSize != nil {
-		size = *of.ScratchSize
-	}
 	volumes := []corev1.Volume{
 		{Name: "session", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
-			SecretName: v1alpha1.SessionName(c.Name), DefaultMode: ptr.To[int32](0o440),
-			Items: []corev1.KeyToPath{{Key: session.DocumentFile, Path: session.DocumentFile}},
+			SecretName: v1alpha1.SessionName(c.Name),
+			Items:      []corev1.KeyToPath{{Key: session.DocumentFile, Path: session.DocumentFile}},
 		}}},
-		{Name: "home", VolumeSource: scratch(size)},
 	}
-	workspace := corev1.Volume{Name: "workspace", VolumeSource: scratch(size)}
+	workspace := corev1.Volume{Name: "workspace", VolumeSource: scratch(start.class.scratchSize())}
 	if start.workspace != v1alpha1.WorkspaceScratch {
 		workspace.VolumeSource = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: workspaceName(c.Name)}}
 	}
@@ -300,14 +306,6 @@ func restricted() *corev1.SecurityContext {
 	return &corev1.SecurityContext{
 		AllowPrivilegeEscalation: ptr.To(false),
 		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-	}
-}
-
-func probe(path string, period int32) *corev1.Probe {
-	return &corev1.Probe{
-		ProbeHandler:   corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("session")}},
-		PeriodSeconds:  period,
-		TimeoutSeconds: 5,
 	}
 }
 

@@ -191,8 +191,8 @@ type SessionResources struct {
 	// +optional
 	MaxFactor *int32 `json:"maxFactor,omitempty"`
 
-	// ScratchSize bounds each scratch volume of a session: its home and, without a workspace of its
-	// own, its files. 10Gi where it is absent.
+	// ScratchSize bounds each scratch volume of a session: its files, where it has no workspace of
+	// its own, and the home that an image with its own runtime is given. 10Gi where it is absent.
 	// +optional
 	ScratchSize *resource.Quantity `json:"scratchSize,omitempty"`
 }

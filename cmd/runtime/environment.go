@@ -16,7 +16,7 @@ import (
 type environment struct {
 	sessionDir, workspace, replayDir, imagesDir string
 	terminationLog                              string
-	home                                        string
+	home                                        string // once it has its workspace
 	cgroups                                     string
 	// attempt of the session, from 1.
 	attempt int
@@ -32,7 +32,6 @@ func readEnvironment() environment {
 		replayDir:      supervise.Variable("PARLEY_REPLAY_DIR", session.ReplayDir),
 		imagesDir:      supervise.Variable("PARLEY_IMAGES_DIR", session.ImagesDir),
 		terminationLog: place.TerminationLog,
-		home:           supervise.Variable("HOME", session.HomeDir),
 		cgroups:        place.Cgroups,
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -202,7 +203,8 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 		return nil, err
 	}
 	s.env.home = home
-	return records, os.Setenv("HOME", home)
+	// The agent finds its home and the document by its environment, which is this process's.
+	return records, errors.Join(os.Setenv("HOME", home), os.Setenv("PARLEY_SESSION_DIR", s.env.sessionDir))
 }
 
 func (s *run) failed(ctx context.Context, err error) *session.Termination {

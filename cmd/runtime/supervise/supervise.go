@@ -35,14 +35,20 @@ type Place struct {
 	BindAddress    string
 	TerminationLog string
 	Cgroups        string
+	AskInterval    time.Duration
 }
 
 // ReadPlace reads it from the environment.
 func ReadPlace() Place {
+	interval, err := time.ParseDuration(Variable("PARLEY_ASK_INTERVAL", ""))
+	if err != nil || interval <= 0 {
+		interval = 20 * time.Second
+	}
 	return Place{
 		BindAddress:    Variable("PARLEY_BIND_ADDRESS", ":8080"),
 		TerminationLog: Variable("PARLEY_TERMINATION_LOG", "/dev/termination-log"),
 		Cgroups:        Variable("PARLEY_CGROUP_DIR", "/sys/fs/cgroup"),
+		AskInterval:    interval,
 	}
 }
 
@@ -98,20 +104,26 @@ func Run(program string, args ...string) (code int, err error) {
 	if err := listener.Close(); err != nil {
 		return 1, err
 	}
-	for received := range signals {
-		if received != syscall.SIGCHLD {
-			_ = syscall.Kill(child, received.(syscall.Signal))
-			continue
-		}
-		if status, ended := reap(child); ended {
-			killOrphans()
-			if status.Signal() == syscall.SIGKILL && memory.RanOut() {
-				err = sayKilledForMemory(place.TerminationLog)
+	asked := ask(place.BindAddress, place.AskInterval)
+	for {
+		select {
+		case silent := <-asked:
+			endSilent(child, silent)
+		case received := <-signals:
+			if received != syscall.SIGCHLD {
+				_ = syscall.Kill(child, received.(syscall.Signal))
+				asked = nil // who stops it also sees to it that it ends
+				continue
 			}
-			return exitCode(status), err
+			if status, ended := reap(child); ended {
+				killOrphans()
+				if status.Signal() == syscall.SIGKILL && memory.RanOut() {
+					err = sayKilledForMemory(place.TerminationLog)
+				}
+				return exitCode(status), err
+			}
 		}
 	}
-	return 1, nil
 }
 
 func listen(address string) (*os.File, error) {

@@ -129,7 +129,6 @@ func (n *testNode) sessionPod(name, behaviour string) *corev1.Pod {
 				Name: "session", Image: "example.com/parley:1", Command: []string{session.BinDir + "/supervisor"}, WorkingDir: session.WorkspaceDir,
 				Env: []corev1.EnvVar{
 					{Name: "STUB", Value: behaviour}, {Name: "HOME", Value: session.HomeDir},
-					{Name: "PARLEY_SESSION_DIR", Value: session.Dir}, {Name: "PARLEY_WORKSPACE", Value: session.WorkspaceDir},
 					{Name: "FROM_SECRET", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
 						LocalObjectReference: corev1.LocalObjectReference{Name: name}, Key: "key",
 					}}},

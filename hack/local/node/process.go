@@ -137,6 +137,8 @@ func (r *podRun) environment() ([]string, error) {
 		"GIT_CEILING_DIRECTORIES=" + r.node.podDir(r.pod),
 		fmt.Sprintf("PARLEY_BIND_ADDRESS=%s:%d", r.seen.address, session.Port),
 		"PARLEY_TERMINATION_LOG=" + r.terminationLog(),
+		"PARLEY_SESSION_DIR=" + r.node.localPath(r.pod, session.Dir),
+		"PARLEY_WORKSPACE=" + r.node.localPath(r.pod, session.WorkspaceDir),
 		"PARLEY_REPLAY_DIR=" + r.node.localPath(r.pod, session.ReplayDir),
 		"PARLEY_IMAGES_DIR=" + r.node.localPath(r.pod, session.ImagesDir),
 	}

@@ -20,8 +20,8 @@ type SessionResourcesApplyConfiguration struct {
 	Limits *v1.ResourceList `json:"limits,omitempty"`
 	// MaxFactor is the largest remoteRuntimeResourceFactor: 1, 2, 4 or 8. 8 where it is absent.
 	MaxFactor *int32 `json:"maxFactor,omitempty"`
-	// ScratchSize bounds each scratch volume of a session: its home and, without a workspace of its
-	// own, its files. 10Gi where it is absent.
+	// ScratchSize bounds each scratch volume of a session: its files, where it has no workspace of
+	// its own, and the home that an image with its own runtime is given. 10Gi where it is absent.
 	ScratchSize *resource.Quantity `json:"scratchSize,omitempty"`
 }
 
