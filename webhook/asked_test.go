@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/testenv"
 )
 
@@ -77,7 +78,7 @@ var askedFields = map[string]struct{ asked, skipped []string }{
 	"suggestedTask":            {skipped: []string{task("owner/name")}, asked: []string{task("https://example.com/a/b"), task("name")}},
 	"createMicroagent":         {skipped: []string{"{repo: owner/name}"}, asked: []string{"{repo: name}"}},
 	"conversationInstructions": {skipped: []string{"be brief"}},
-	"oneShot":                  {skipped: []string{"false"}},
+	"oneShot":                  {skipped: []string{"false", "true"}},
 	"mcpConfig":                {asked: []string{"{sseServers: [{url: 'https://example.com'}]}", "{stdioServers: [{name: a, command: a}]}"}},
 	"workspace":                {skipped: []string{"{size: 1Gi}"}},
 	"sessionClassName":         {skipped: []string{"default", "mine"}, asked: []string{"theirs"}},
@@ -134,6 +135,11 @@ func TestTheWebhookIsAskedAboutWhatNeedsCodeAndAboutNothingElse(t *testing.T) {
 	}
 	check := func(t *testing.T, spec string, asked bool) {
 		t.Helper()
+		conversation := &v1alpha1.ConversationSpec{}
+		if err := yaml.Unmarshal([]byte(spec), conversation); err != nil {
+			t.Fatal(err)
+		}
+		asked = asked || len(combinationErrors(conversation)) > 0 // in its own words
 		err := jane.Create(t.Context(), object(t, "Conversation", namespace, spec), client.DryRunAll)
 		// What the schema refuses is refused before anybody is asked.
 		if schema := err != nil && !isAsked(err); !schema && isAsked(err) != asked {

@@ -3,7 +3,6 @@ package webhook
 import (
 	"context"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -13,11 +12,13 @@ import (
 // The API server decides by itself where it can, and asks only about what needs code or other
 // objects: URLs, ConfigMaps and Secrets, the bounds of a class; and about whoever may not use the
 // settings or the class, who may have another right or is told what is missing. Repositories and
-// branches of the plainest form are known to be good. Of an update there is something to say only
-// if it changes a lifetime or starts the session again: what a session was asked to do cannot
-// change.
+// branches of the plainest form are known to be good. It also asks where it knows that the answer
+// is no: about fields that do not go together, and about an update that adds to what a session was
+// asked to do or takes from it. As rules of the schema these would cost every write of a status
+// more than all of its other rules; the schema holds the values. Of other updates there is
+// something to say only if they change a lifetime or start the session again.
 //
-// +kubebuilder:webhook:path=/validate-parley-dev-v1alpha1-conversation,name=vconversation.parley.dev,mutating=false,groups=parley.dev,versions=v1alpha1,resources=conversations,verbs=create;update,failurePolicy=fail,sideEffects=None,matchPolicy=Equivalent,timeoutSeconds=5,admissionReviewVersions=v1,serviceName=parley-webhook,serviceNamespace=parley-system,patch=`{"matchConditions":[{"name":"needs-code","expression":"request.operation == 'CREATE' ? has(object.spec.mcpConfig) || has(object.spec.replayJSONRef) || has(object.spec.images) || has(object.spec.imageURLs) || has(object.spec.idleTimeout) || has(object.spec.startDeadline) || has(object.spec.maxDuration) || has(object.spec.ttlAfterStopped) || has(object.spec.repository) && !object.spec.repository.matches('^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+$') || has(object.spec.selectedBranch) && (!object.spec.selectedBranch.matches('^[A-Za-z0-9_]+([./-][A-Za-z0-9_]+)*$') || object.spec.selectedBranch.contains('.lock')) || has(object.spec.suggestedTask) && !object.spec.suggestedTask.repo.matches('^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+$') || has(object.spec.createMicroagent) && !object.spec.createMicroagent.repo.matches('^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+$') || has(object.spec.sessionClassName) && object.spec.sessionClassName != 'default' && !authorizer.group('parley.dev').resource('sessionclasses').name(object.spec.sessionClassName).check('use').allowed() || !authorizer.group('parley.dev').resource('usersettings').namespace(request.namespace).name(object.spec.userSettingsName).check('use').allowed() : has(object.spec.idleTimeout) != has(oldObject.spec.idleTimeout) || has(object.spec.idleTimeout) && object.spec.idleTimeout != oldObject.spec.idleTimeout || has(object.spec.startDeadline) != has(oldObject.spec.startDeadline) || has(object.spec.startDeadline) && object.spec.startDeadline != oldObject.spec.startDeadline || has(object.spec.maxDuration) != has(oldObject.spec.maxDuration) || has(object.spec.maxDuration) && object.spec.maxDuration != oldObject.spec.maxDuration || has(object.spec.ttlAfterStopped) != has(oldObject.spec.ttlAfterStopped) || has(object.spec.ttlAfterStopped) && object.spec.ttlAfterStopped != oldObject.spec.ttlAfterStopped || (has(oldObject.spec.suspend) && oldObject.spec.suspend && !(has(object.spec.suspend) && object.spec.suspend) || has(object.spec.restartAt) != has(oldObject.spec.restartAt) || has(object.spec.restartAt) && object.spec.restartAt != oldObject.spec.restartAt) && (has(object.spec.mcpConfig) || has(object.spec.replayJSONRef) || has(object.spec.images) || !authorizer.group('parley.dev').resource('usersettings').namespace(request.namespace).name(object.spec.userSettingsName).check('use').allowed())"}]}`
+// +kubebuilder:webhook:path=/validate-parley-dev-v1alpha1-conversation,name=vconversation.parley.dev,mutating=false,groups=parley.dev,versions=v1alpha1,resources=conversations,verbs=create;update,failurePolicy=fail,sideEffects=None,matchPolicy=Equivalent,timeoutSeconds=5,admissionReviewVersions=v1,serviceName=parley-webhook,serviceNamespace=parley-system,patch=`{"matchConditions":[{"name":"needs-code","expression":"request.operation == 'CREATE' ? has(object.spec.mcpConfig) || has(object.spec.replayJSONRef) || has(object.spec.images) || has(object.spec.imageURLs) || has(object.spec.idleTimeout) || has(object.spec.startDeadline) || has(object.spec.maxDuration) || has(object.spec.ttlAfterStopped) || has(object.spec.repository) && !object.spec.repository.matches('^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+$') || has(object.spec.selectedBranch) && (!object.spec.selectedBranch.matches('^[A-Za-z0-9_]+([./-][A-Za-z0-9_]+)*$') || object.spec.selectedBranch.contains('.lock')) || has(object.spec.suggestedTask) && !object.spec.suggestedTask.repo.matches('^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+$') || has(object.spec.createMicroagent) && !object.spec.createMicroagent.repo.matches('^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+$') || has(object.spec.sessionClassName) && object.spec.sessionClassName != 'default' && !authorizer.group('parley.dev').resource('sessionclasses').name(object.spec.sessionClassName).check('use').allowed() || has(object.spec.suggestedTask) && (has(object.spec.createMicroagent) || has(object.spec.gitProvider) && object.spec.gitProvider != object.spec.suggestedTask.gitProvider) || has(object.spec.selectedBranch) && !has(object.spec.repository) && !has(object.spec.suggestedTask) && !has(object.spec.createMicroagent) || has(object.spec.oneShot) && object.spec.oneShot && !has(object.spec.initialUserMsg) && !has(object.spec.suggestedTask) && !has(object.spec.createMicroagent) && !has(object.spec.conversationInstructions) || !authorizer.group('parley.dev').resource('usersettings').namespace(request.namespace).name(object.spec.userSettingsName).check('use').allowed() : ['repository', 'gitProvider', 'selectedBranch', 'initialUserMsg', 'imageURLs', 'images', 'replayJSONRef', 'suggestedTask', 'createMicroagent', 'conversationInstructions', 'mcpConfig', 'workspace', 'sessionClassName'].exists(name, (name in object.spec) != (name in oldObject.spec)) || (has(object.spec.oneShot) && object.spec.oneShot) != (has(oldObject.spec.oneShot) && oldObject.spec.oneShot) || has(object.spec.idleTimeout) != has(oldObject.spec.idleTimeout) || has(object.spec.idleTimeout) && object.spec.idleTimeout != oldObject.spec.idleTimeout || has(object.spec.startDeadline) != has(oldObject.spec.startDeadline) || has(object.spec.startDeadline) && object.spec.startDeadline != oldObject.spec.startDeadline || has(object.spec.maxDuration) != has(oldObject.spec.maxDuration) || has(object.spec.maxDuration) && object.spec.maxDuration != oldObject.spec.maxDuration || has(object.spec.ttlAfterStopped) != has(oldObject.spec.ttlAfterStopped) || has(object.spec.ttlAfterStopped) && object.spec.ttlAfterStopped != oldObject.spec.ttlAfterStopped || (has(oldObject.spec.suspend) && oldObject.spec.suspend && !(has(object.spec.suspend) && object.spec.suspend) || has(object.spec.restartAt) != has(oldObject.spec.restartAt) || has(object.spec.restartAt) && object.spec.restartAt != oldObject.spec.restartAt) && (has(object.spec.mcpConfig) || has(object.spec.replayJSONRef) || has(object.spec.images) || !authorizer.group('parley.dev').resource('usersettings').namespace(request.namespace).name(object.spec.userSettingsName).check('use').allowed())"}]}`
 
 type conversationValidator struct {
 	guard guard
@@ -26,25 +27,25 @@ type conversationValidator struct {
 var _ admission.Validator[*v1alpha1.Conversation] = &conversationValidator{}
 
 func (v *conversationValidator) ValidateCreate(ctx context.Context, conversation *v1alpha1.Conversation) (admission.Warnings, error) {
-	return v.validate(ctx, conversation)
+	return v.check(ctx, conversation, conversationErrors(conversation), false)
 }
 
 // ValidateUpdate asks of who starts a session again what it asks of who creates one: the session
 // gets the settings as they are then. Lifetimes that change are held against the class, for a
-// session that runs is held to them. It has nothing to say about other changes of the lifecycle.
-// The schema lets nothing else change; should it ever, that is judged like a new Conversation.
+// session that runs is held to them. It has nothing to say about other changes of the lifecycle,
+// and nothing else can change.
 func (v *conversationValidator) ValidateUpdate(ctx context.Context, old, conversation *v1alpha1.Conversation) (admission.Warnings, error) {
-	if equality.Semantic.DeepEqual(old.Spec.Asked(), conversation.Spec.Asked()) {
-		errs, err := v.lifetimeErrors(ctx, old, conversation)
-		switch {
-		case err != nil:
-			return nil, cannotCheck(ctx, err)
-		case !startsAgain(old, conversation):
-			return nil, refusal("Conversation", conversation.Name, errs)
-		}
-		return v.check(ctx, conversation, errs, true)
+	if errs := changeErrors(old, conversation); len(errs) > 0 {
+		return nil, refusal("Conversation", conversation.Name, errs)
 	}
-	return v.validate(ctx, conversation)
+	errs, err := v.lifetimeErrors(ctx, old, conversation)
+	switch {
+	case err != nil:
+		return nil, cannotCheck(ctx, err)
+	case !startsAgain(old, conversation):
+		return nil, refusal("Conversation", conversation.Name, errs)
+	}
+	return v.check(ctx, conversation, errs, true)
 }
 
 func startsAgain(old, conversation *v1alpha1.Conversation) bool {
@@ -53,10 +54,6 @@ func startsAgain(old, conversation *v1alpha1.Conversation) bool {
 
 func (v *conversationValidator) ValidateDelete(context.Context, *v1alpha1.Conversation) (admission.Warnings, error) {
 	return nil, nil
-}
-
-func (v *conversationValidator) validate(ctx context.Context, conversation *v1alpha1.Conversation) (admission.Warnings, error) {
-	return v.check(ctx, conversation, conversationErrors(conversation), false)
 }
 
 // check adds what the sender may not refer to. Who keeps keys, and may read none, need not be

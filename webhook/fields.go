@@ -80,5 +80,5 @@ func conversationErrors(conversation *v1alpha1.Conversation) field.ErrorList {
 		errs.check(path.Child("createMicroagent", "repo"), microagent.Repo, repositoryProblem)
 	}
 	errs.checkMCP(path.Child("mcpConfig"), spec.MCPConfig)
-	return field.ErrorList(errs)
+	return append(field.ErrorList(errs), combinationErrors(spec)...)
 }

@@ -124,10 +124,10 @@ type ConversationStatus struct {
 	// +optional
 	RestartedAt *metav1.Time `json:"restartedAt,omitempty"`
 
-	// Conditions: Ready, Reconciling, Stalled, PodReady and SettingsReady.
+	// Conditions: Ready, Reconciling, Stalled, PodReady and SettingsReady. One writer, the manager,
+	// has them all, so the API server need not know whose each of their fields is.
 	// +kubebuilder:validation:MaxItems=16
-	// +listType=map
-	// +listMapKey=type
+	// +listType=atomic
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }

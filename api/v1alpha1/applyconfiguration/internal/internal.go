@@ -190,9 +190,7 @@ var schemaYAML = typed.YAMLObject(`types:
         list:
           elementType:
             namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Condition
-          elementRelationship: associative
-          keys:
-          - type
+          elementRelationship: atomic
     - name: firstAttempt
       type:
         scalar: numeric

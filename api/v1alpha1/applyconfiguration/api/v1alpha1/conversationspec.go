@@ -16,10 +16,10 @@ import (
 // how it lives (suspend, restartAt, idleTimeout, startDeadline, maxDuration, ttlAfterStopped),
 // which may change at any time.
 //
-// The API server goes through all rules at each write, also of the status. There it costs twenty
-// times as much to look at a field from here as in a rule of the field's own. So that a value stays
-// is said there, and here, in one rule that a write of the status is soon through with, only that
-// it is neither added nor taken away. What goes together is looked at once: it never changes.
+// The API server goes through all rules at each write, also of the status, and it costs twenty times
+// as much to look at a field from here as in a rule of the field's own. So rules about single
+// values stand with their fields. Which fields go together, and that none is added or taken away,
+// is the webhook's.
 type ConversationSpecApplyConfiguration struct {
 	// UserSettingsName names the UserSettings, in the same namespace, whose session this is.
 	UserSettingsName *string `json:"userSettingsName,omitempty"`

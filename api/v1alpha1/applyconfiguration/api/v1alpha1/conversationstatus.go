@@ -62,7 +62,8 @@ type ConversationStatusApplyConfiguration struct {
 	StopTime *v1.Time `json:"stopTime,omitempty"`
 	// RestartedAt is the restartAt that was last followed.
 	RestartedAt *v1.Time `json:"restartedAt,omitempty"`
-	// Conditions: Ready, Reconciling, Stalled, PodReady and SettingsReady.
+	// Conditions: Ready, Reconciling, Stalled, PodReady and SettingsReady. One writer, the manager,
+	// has them all, so the API server need not know whose each of their fields is.
 	Conditions []metav1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 

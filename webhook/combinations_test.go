@@ -1,0 +1,104 @@
+package webhook
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+func TestFieldsThatDoNotGoTogether(t *testing.T) {
+	const (
+		replay     = "{name: events, key: events.json}"
+		microagent = "{repo: o/r}"
+		image      = "{configMapKeyRef: {name: screens, key: a.png}, mediaType: image/png}"
+	)
+	task := task("o/r")
+	runSpecCases(t, "Conversation", []specCase{
+		{name: "refuses images in both forms", spec: "{imageURLs: ['https://example.com/a.png'], images: [{url: 'https://example.com/a.png'}]}", field: "spec.images", message: "must be absent when imageURLs is set"},
+		{name: "accepts one turn for a message", spec: "{oneShot: true, initialUserMsg: hi}"},
+		{name: "accepts one turn for images", spec: "{oneShot: true, imageURLs: ['https://example.com/a.png']}"},
+		{name: "accepts one turn for a task", spec: "{oneShot: true, suggestedTask: " + task + "}"},
+		{name: "accepts one turn for a microagent", spec: "{oneShot: true, createMicroagent: " + microagent + "}"},
+		{name: "accepts one turn for instructions", spec: "{oneShot: true, conversationInstructions: be brief}"},
+		{name: "accepts one turn for a replay", spec: "{oneShot: true, replayJSONRef: " + replay + "}"},
+		{name: "refuses one turn for nothing", spec: "{oneShot: true, repository: o/r}", field: "spec.oneShot", message: "needs something to do"},
+		{name: "accepts many turns for nothing", spec: "oneShot: false"},
+		{name: "accepts a replay alone", spec: "replayJSONRef: " + replay},
+		{name: "refuses a replay with a message", spec: "{initialUserMsg: hi, replayJSONRef: " + replay + "}", field: "spec.initialUserMsg", message: "must be absent when replayJSONRef is set"},
+		{name: "refuses a replay with images", spec: "{imageURLs: ['https://example.com/a.png'], replayJSONRef: " + replay + "}", field: "spec.imageURLs", message: "must be absent when replayJSONRef is set"},
+		{name: "refuses a replay with images in ConfigMaps", spec: "{images: [" + image + "], replayJSONRef: " + replay + "}", field: "spec.images", message: "must be absent when replayJSONRef is set"},
+		{name: "refuses a replay with a task", spec: "{suggestedTask: " + task + ", replayJSONRef: " + replay + "}", field: "spec.suggestedTask", message: "must be absent when replayJSONRef is set"},
+		{name: "refuses a task with a microagent", spec: "{suggestedTask: " + task + ", createMicroagent: " + microagent + "}", field: "spec.createMicroagent", message: "must be absent when suggestedTask is set"},
+		{name: "accepts a task with a message", spec: "{initialUserMsg: hi, suggestedTask: " + task + "}"},
+		{name: "accepts a branch of a repository", spec: "{selectedBranch: main, repository: o/r}"},
+		{name: "accepts a branch of a task's repository", spec: "{selectedBranch: main, suggestedTask: " + task + "}"},
+		{name: "accepts a branch of a microagent's repository", spec: "{selectedBranch: main, createMicroagent: " + microagent + "}"},
+		{name: "refuses a branch of nothing", spec: "selectedBranch: main", field: "spec.selectedBranch", message: "needs a repository"},
+		{name: "refuses a replay with a microagent", spec: "{createMicroagent: {repo: o/r}, replayJSONRef: " + replay + "}", field: "spec.createMicroagent", message: "must be absent when replayJSONRef is set"},
+		{name: "refuses another provider than the task's", spec: "{gitProvider: gitlab, suggestedTask: " + task + "}", field: "spec.gitProvider", message: "must be that of suggestedTask"},
+		{name: "accepts the task's provider", spec: "{gitProvider: github, suggestedTask: " + task + "}"},
+	})
+}
+
+// whatWasAsked has a value of each field that cannot be changed.
+var whatWasAsked = map[string]any{
+	"repository": "o/r", "gitProvider": "github", "selectedBranch": "main", "initialUserMsg": "hi",
+	"imageURLs":     []any{"https://example.com/a.png"},
+	"images":        []any{map[string]any{"url": "https://example.com/a.png"}},
+	"replayJSONRef": map[string]any{"name": "events", "key": "events.json"},
+	"suggestedTask": map[string]any{
+		"gitProvider": "github", "taskType": "OPEN_ISSUE", "repo": "o/r", "issueNumber": int64(1), "title": "t",
+	},
+	"createMicroagent":         map[string]any{"repo": "o/r"},
+	"conversationInstructions": "Be brief.",
+	"mcpConfig":                map[string]any{"stdioServers": []any{map[string]any{"name": "a", "command": "a"}}},
+	"workspace":                map[string]any{"size": "1Gi"},
+	"sessionClassName":         "default",
+	"oneShot":                  true,
+}
+
+// That a value is not replaced by another is the schema's. The settings are never absent.
+func TestWhatASessionWasAskedToDoIsNeitherAddedToNorTakenFrom(t *testing.T) {
+	lifecycle := []string{"suspend", "restartAt", "idleTimeout", "startDeadline", "maxDuration", "ttlAfterStopped"}
+	all := slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Keys(whatWasAsked)), lifecycle, []string{"userSettingsName"})))
+	if !slices.Equal(all, fieldsOf(t)) {
+		t.Fatalf("the table has %v, the schema %v", all, fieldsOf(t))
+	}
+	namespace := env.Namespace(t, nil)
+	for name, value := range whatWasAsked {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			with, without := object(t, "Conversation", namespace, "{}"), object(t, "Conversation", namespace, "{}")
+			if rest, needs := map[string]string{"selectedBranch": "repository", "oneShot": "initialUserMsg"}[name]; needs {
+				setField(t, whatWasAsked[rest], "spec", rest)(with)
+				setField(t, whatWasAsked[rest], "spec", rest)(without)
+			}
+			setField(t, value, "spec", name)(with)
+			take := func(o *unstructured.Unstructured) { unstructured.RemoveNestedField(o.Object, "spec", name) }
+			message, path := name+" cannot be changed: create a new Conversation", "spec."+name
+			expectRefused(t, admin(t).change(t, mustCreate(t, with), take), message, path)
+			expectRefused(t, admin(t).change(t, mustCreate(t, without), setField(t, value, "spec", name)), message, path)
+		})
+	}
+}
+
+func TestOneShotThatIsFalseIsAsGoodAsNone(t *testing.T) {
+	conversation := mustCreate(t, object(t, "Conversation", env.Namespace(t, nil), "{}"))
+	expectAccepted(t, admin(t).change(t, conversation, setField(t, false, "spec", "oneShot")))
+	expectAccepted(t, admin(t).change(t, conversation, func(o *unstructured.Unstructured) { unstructured.RemoveNestedField(o.Object, "spec", "oneShot") }))
+}
+
+// A change that the schema would refuse too is named all the same.
+func TestEveryFieldThatChangedIsNamed(t *testing.T) {
+	before, after := &v1alpha1.Conversation{}, &v1alpha1.Conversation{}
+	before.Spec.UserSettingsName, after.Spec.UserSettingsName = "ada", "bob"
+	after.Spec.OneShot, after.Spec.Suspend = true, true
+	errs := changeErrors(before, after)
+	if len(errs) != 2 || errs[0].Field != "spec.userSettingsName" || errs[1].Field != "spec.oneShot" {
+		t.Errorf("got %v", errs)
+	}
+}
