@@ -144,7 +144,7 @@ func TestSlowReadersOfLargeEventsTakeLittleMemory(t *testing.T) {
 	if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, Lines: []byte(large)}); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.End(t.Context(), "u", []byte(`{"patch":"`+strings.Repeat("x", size)+`"}`)); err != nil {
+	if err := store.End(t.Context(), "u", 0, []byte(`{"patch":"`+strings.Repeat("x", size)+`"}`)); err != nil {
 		t.Fatal(err)
 	}
 	public, key, err := ed25519.GenerateKey(nil)
@@ -191,7 +191,7 @@ func TestAskingForThePositionTakesLittleMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := store.End(t.Context(), "u", []byte("{}")); err != nil {
+	if err := store.End(t.Context(), "u", 0, []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
 	store.Tidied()
@@ -298,7 +298,7 @@ func TestLargeEventsAreReadWhole(t *testing.T) {
 				t.Errorf("from %d there are %s, want %s", from, got, want)
 			}
 		}
-		if err := store.End(t.Context(), "u", []byte("{}")); err != nil { // and again when they are in one
+		if err := store.End(t.Context(), "u", 0, []byte("{}")); err != nil { // and again when they are in one
 			t.Fatal(err)
 		}
 		store.Tidied()

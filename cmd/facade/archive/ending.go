@@ -12,17 +12,22 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// End keeps what a session leaves at its end, a session.Ending as JSON, and begins to make one
-// segment of many.
-func (s *Store) End(ctx context.Context, uid string, ending []byte) error {
+// End keeps what an attempt of a session leaves at its end, a session.Ending as JSON, and begins to
+// make one segment of many. A later attempt may have claimed the conversation since this one asked.
+func (s *Store) End(ctx context.Context, uid string, attempt int, ending []byte) error {
 	if json.Unmarshal(ending, &session.Ending{}) != nil {
 		return ErrNoEnding
 	}
-	attempt, err := s.latest(ctx, uid)
-	if err != nil {
+	st := s.state(uid)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	switch latest, err := s.latest(ctx, uid); {
+	case err != nil:
 		return err
+	case attempt < latest:
+		return ErrSuperseded
 	}
-	err = s.write(ctx, uid+endingName, false, "application/json", func(w io.Writer) error {
+	err := s.write(ctx, uid+endingName, false, "application/json", func(w io.Writer) error {
 		_, err := w.Write(ending)
 		return err
 	})

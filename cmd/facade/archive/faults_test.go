@@ -2,6 +2,7 @@ package archive_test
 
 import (
 	"errors"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -78,6 +79,56 @@ func TestAnAttemptThatWasReplacedStaysSo(t *testing.T) {
 	}
 }
 
+// meanwhile is a body that is sent after something has happened.
+type meanwhile struct {
+	io.Reader
+	happen func()
+}
+
+func (m *meanwhile) Read(p []byte) (int, error) {
+	m.happen()
+	return m.Reader.Read(p)
+}
+
+// Its body may be slow, and what it leaves is not what the session that goes on would.
+func TestAnAttemptThatIsReplacedWhileItEndsLeavesNothing(t *testing.T) {
+	t.Parallel()
+	address := inDirectory(t)
+	store, other := open(t, address), open(t, address)
+	inSegments(t, store, "u")
+	remote, key := served(t, store, "u")
+	token, err := signed(key, session.AudienceArchive)("u")
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace := sync.OnceFunc(func() {
+		if err := other.Claim(t.Context(), "u", 2); err != nil {
+			t.Error(err)
+		}
+		if err := other.End(t.Context(), "u", 2, []byte(`{"patch":"later"}`)); err != nil {
+			t.Error(err)
+		}
+	})
+	body := &meanwhile{strings.NewReader(`{"patch":"earlier"}`), replace}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, remote+session.ArchiveRoot+"u"+session.ArchiveEnd+"?attempt=1", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set(session.TokenHeader, token)
+	request.Header.Set("Expect", "100-continue") // it is admitted before its body is read
+	response, err := (&http.Transport{ExpectContinueTimeout: time.Minute, DisableKeepAlives: true}).RoundTrip(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusForbidden {
+		t.Errorf("it is answered with %d", response.StatusCode)
+	}
+	if ending, err := open(t, address).Ending(t.Context(), "u"); err != nil || ending.Patch != "later" {
+		t.Errorf("the ending is %+v, %v", ending, err)
+	}
+}
+
 // What is compacted is read first, and written last: another journal may have taken its place
 // meanwhile.
 func TestAJournalThatWasPutAsideDoesNotComeBack(t *testing.T) {
@@ -90,7 +141,7 @@ func TestAJournalThatWasPutAsideDoesNotComeBack(t *testing.T) {
 		}
 		var all sync.WaitGroup
 		all.Go(func() {
-			if err := store.End(t.Context(), "u", []byte("{}")); err != nil {
+			if err := store.End(t.Context(), "u", 0, []byte("{}")); err != nil {
 				t.Error(err)
 			}
 		})

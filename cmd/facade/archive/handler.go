@@ -69,15 +69,18 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.Serv
 type call struct {
 	*http.Request
 	uid, owner string
-	body       []byte
+	// attempt of the session; those that do not say are of an older version.
+	attempt int
+	body    []byte
 }
 
 // session serves the session of a conversation that there is, with a token for that one.
 func (h *Handler) session(do func(ctx context.Context, w http.ResponseWriter, c call) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := call{Request: r, uid: r.PathValue("uid")}
+		c.attempt, _ = strconv.Atoi(r.URL.Query().Get(session.ArchiveAttempt))
 		var err error
-		c.owner, err = h.admit(r, c.uid)
+		c.owner, err = h.admit(c)
 		if err == nil && r.Method == http.MethodPost {
 			var done func()
 			if c.body, done, err = h.bodies.Read(r, c.owner); err == nil {
@@ -118,27 +121,26 @@ var errFrom = answer.Refuse(http.StatusUnprocessableEntity, "it is a number, of 
 var gone = answer.Refuse(http.StatusGone, "There is no such conversation")
 
 // admit says whose session asks.
-func (h *Handler) admit(r *http.Request, uid string) (owner string, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTimeout)
+func (h *Handler) admit(c call) (owner string, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), requestTimeout)
 	defer cancel()
 	key, err := h.public()
 	if err != nil {
 		return "", answer.Unavailable
 	}
-	if session.VerifyToken(key, r.Header.Get(session.TokenHeader), session.AudienceArchive, uid, time.Now()) != nil {
+	if session.VerifyToken(key, c.Header.Get(session.TokenHeader), session.AudienceArchive, c.uid, time.Now()) != nil {
 		return "", answer.Unauthorized
 	}
-	owner, err = h.conversations.OwnerOf(ctx, uid)
+	owner, err = h.conversations.OwnerOf(ctx, c.uid)
 	switch {
 	case err != nil:
 		return "", answer.Unavailable
 	case owner == "":
 		return "", gone
-	case r.Method != http.MethodPost:
+	case c.Method != http.MethodPost:
 		return owner, nil
 	}
-	attempt, _ := strconv.Atoi(r.URL.Query().Get(session.ArchiveAttempt)) // those that do not say are of an older version
-	return owner, h.store.Claim(ctx, uid, attempt)
+	return owner, h.store.Claim(ctx, c.uid, c.attempt)
 }
 
 func (h *Handler) position(ctx context.Context, w http.ResponseWriter, c call) error {
@@ -281,7 +283,7 @@ func (h *Handler) aside(ctx context.Context, w http.ResponseWriter, c call) erro
 }
 
 func (h *Handler) end(ctx context.Context, w http.ResponseWriter, c call) error {
-	if err := h.store.End(ctx, c.uid, c.body); err != nil {
+	if err := h.store.End(ctx, c.uid, c.attempt, c.body); err != nil {
 		return err
 	}
 	answer.Write(w, map[string]bool{"success": true}, nil)

@@ -64,7 +64,7 @@ func TestAFacadeReadsWhatAnotherProcessKeeps(t *testing.T) {
 	if _, err := remote.Ending(t.Context(), "u"); !errors.Is(err, archive.ErrNothing) {
 		t.Errorf("of one that goes on the ending is %v", err)
 	}
-	if err := store.End(t.Context(), "u", []byte(`{"patch":"diff","repository":true}`)); err != nil {
+	if err := store.End(t.Context(), "u", 0, []byte(`{"patch":"diff","repository":true}`)); err != nil {
 		t.Fatal(err)
 	}
 	if ending, err := remote.Ending(t.Context(), "u"); err != nil || ending.Patch != "diff" {

@@ -59,7 +59,7 @@ func TestALaterAttemptEndsCompactingInAnotherFacade(t *testing.T) {
 				}
 				return beginAnewInTwo(t.Context(), other)
 			})
-			if err := store.End(t.Context(), "u", []byte("{}")); err != nil {
+			if err := store.End(t.Context(), "u", 1, []byte("{}")); err != nil {
 				t.Fatal(err)
 			}
 			store.Tidied()

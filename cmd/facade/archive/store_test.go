@@ -95,7 +95,7 @@ func testSegments(t *testing.T, address string) {
 		t.Errorf("another journal: %v", err)
 	}
 	// It ends, is compacted, and goes on.
-	if err := other.End(t.Context(), "u", []byte(`{"patch":"diff","repository":true}`)); err != nil {
+	if err := other.End(t.Context(), "u", 0, []byte(`{"patch":"diff","repository":true}`)); err != nil {
 		t.Fatal(err)
 	}
 	other.Tidied()

@@ -116,7 +116,7 @@ func TestFewAreCompactedAtOnceAndNoneAfterTheEnd(t *testing.T) {
 	holding := &held{goOn: make(chan struct{})}
 	store.Fault(holding.fault)
 	for _, uid := range all {
-		if err := store.End(t.Context(), uid, []byte("{}")); err != nil {
+		if err := store.End(t.Context(), uid, 0, []byte("{}")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -159,7 +159,7 @@ func TestWhatWasCutOffWhileItWasCompactedCountsOnce(t *testing.T) {
 			}
 			return nil
 		})
-		if err := store.End(t.Context(), "u", []byte("{}")); err != nil {
+		if err := store.End(t.Context(), "u", 0, []byte("{}")); err != nil {
 			t.Fatal(err)
 		}
 		store.Tidied()
@@ -179,7 +179,7 @@ func TestWhatWasCutOffWhileItWasCompactedCountsOnce(t *testing.T) {
 		if _, err := again.Append(t.Context(), "u", archive.Segment{Journal: name, From: 15, Lines: lines(15, 16)}); !errors.Is(err, archive.ErrFull) {
 			t.Errorf("cut off after %d steps more than may be kept is taken: %v", cut, err)
 		}
-		if err := again.End(t.Context(), "u", []byte("{}")); err != nil { // and it can be done again
+		if err := again.End(t.Context(), "u", 0, []byte("{}")); err != nil { // and it can be done again
 			t.Fatal(err)
 		}
 		again.Tidied()
@@ -209,7 +209,7 @@ func TestAJournalThatBeginsAnewIsNotOverwrittenByCompacting(t *testing.T) {
 				}
 				return nil
 			})
-			if err := store.End(t.Context(), "u", []byte("{}")); err != nil {
+			if err := store.End(t.Context(), "u", 0, []byte("{}")); err != nil {
 				t.Fatal(err)
 			}
 			store.Tidied()
@@ -257,7 +257,7 @@ func TestWhatIsCompactedIsWrittenBeforeAnybodyWaits(t *testing.T) {
 		written = string(text)
 		return err
 	})
-	if err := store.End(t.Context(), "u", []byte("{}")); err != nil {
+	if err := store.End(t.Context(), "u", 0, []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
 	store.Tidied()
@@ -291,7 +291,7 @@ func TestManyEndsRewriteLittle(t *testing.T) {
 		if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: journal, From: id, Lines: lines(id, id+1)}); err != nil {
 			t.Fatal(err)
 		}
-		if err := store.End(t.Context(), "u", []byte("{}")); err != nil {
+		if err := store.End(t.Context(), "u", 0, []byte("{}")); err != nil {
 			t.Fatal(err)
 		}
 		store.Tidied()
