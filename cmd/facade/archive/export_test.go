@@ -11,3 +11,9 @@ func (s *Store) Most(size int64) { s.most = size }
 
 // Tidied waits until nothing is done in the background.
 func (s *Store) Tidied() { s.tidier.all.Wait() }
+
+// Segments is how many there are of a conversation.
+func (s *Store) Segments(ctx context.Context, uid string) (int, error) {
+	all, err := s.segments(ctx, uid)
+	return len(all), err
+}

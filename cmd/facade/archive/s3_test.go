@@ -2,6 +2,7 @@ package archive_test
 
 import (
 	"context"
+	"errors"
 	"net/http/httptest"
 	"testing"
 
@@ -70,6 +71,30 @@ func TestALaterAttemptEndsCompactingInAnotherFacade(t *testing.T) {
 				t.Errorf("there are %s", got)
 			}
 		})
+	}
+}
+
+// What an earlier attempt began is not finished, since a later one claimed the conversation.
+func TestALaterAttemptIsCompactedAfterTheOneBefore(t *testing.T) {
+	store := open(t, inS3(t))
+	inSegments(t, store, "u")
+	ended := false
+	store.Fault(func(_ context.Context, step, _ string) error {
+		if step != "commit" || ended {
+			return nil
+		}
+		ended = true
+		return errors.Join(store.Claim(t.Context(), "u", 2), store.End(t.Context(), "u", 2, []byte("{}")))
+	})
+	if err := store.End(t.Context(), "u", 1, []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	store.Tidied()
+	if got, err := store.Segments(t.Context(), "u"); err != nil || got != 1 || !ended {
+		t.Errorf("there are %d segments, %v; the later one ended: %v", got, err, ended)
+	}
+	if got := ids(t, store, "u", 0); got != "0-11 of 12" {
+		t.Errorf("there are %s", got)
 	}
 }
 

@@ -38,6 +38,8 @@ type tidier struct {
 type tidying struct {
 	cancel context.CancelFunc
 	done   chan struct{}
+	// next is what comes when there is a place, and what was under way then has ended; else it is nil.
+	next func(ctx context.Context) error
 }
 
 func newTidier(ctx context.Context) *tidier {
@@ -46,36 +48,57 @@ func newTidier(ctx context.Context) *tidier {
 	return t
 }
 
-// start a tidying, unless there is one of this conversation.
+// start a tidying. If there is one of this conversation, it comes after that: a session that ends
+// again may have left more, and what an earlier attempt began is not done for a later one.
 func (t *tidier) start(uid string, join func(ctx context.Context) error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.under[uid] != nil || t.ctx.Err() != nil {
+	if mine := t.under[uid]; mine != nil {
+		mine.next = join
+		return
+	}
+	if t.ctx.Err() != nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(t.ctx)
-	mine := &tidying{cancel: cancel, done: make(chan struct{})}
+	mine := &tidying{cancel: cancel, done: make(chan struct{}), next: join}
 	t.under[uid] = mine
 	t.all.Go(func() {
-		defer func() {
-			t.mu.Lock()
-			defer t.mu.Unlock()
-			delete(t.under, uid)
-			cancel()
-			close(mine.done)
-		}()
-		select {
-		case t.slots <- struct{}{}:
-			defer func() { <-t.slots }()
-		case <-ctx.Done():
-			return
-		}
-		ctx, cancel := context.WithTimeout(ctx, tidyTimeout)
-		defer cancel()
-		if err := join(ctx); err != nil && !errors.Is(err, context.Canceled) { // what is not joined is read all the same
-			logf.FromContext(ctx).Info("What a session left could not be compacted", "uid", uid, "reason", err.Error())
+		for t.goesOn(ctx, uid, mine) {
+			t.one(ctx, uid, mine)
 		}
 	})
+}
+
+// goesOn says whether there is more to do for a conversation; else it has ended.
+func (t *tidier) goesOn(ctx context.Context, uid string, mine *tidying) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if mine.next != nil && ctx.Err() == nil {
+		return true
+	}
+	delete(t.under, uid)
+	mine.cancel()
+	close(mine.done)
+	return false
+}
+
+func (t *tidier) one(ctx context.Context, uid string, mine *tidying) {
+	select {
+	case t.slots <- struct{}{}:
+		defer func() { <-t.slots }()
+	case <-ctx.Done():
+		return
+	}
+	t.mu.Lock()
+	join := mine.next
+	mine.next = nil
+	t.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, tidyTimeout)
+	defer cancel()
+	if err := join(ctx); err != nil && !errors.Is(err, context.Canceled) { // what is not joined is read all the same
+		logf.FromContext(ctx).Info("What a session left could not be compacted", "uid", uid, "reason", err.Error())
+	}
 }
 
 // has says whether a conversation is tidied.
