@@ -3,12 +3,15 @@ package archive_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 
+	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/facade/archive"
 )
 
@@ -95,6 +98,77 @@ func TestALaterAttemptIsCompactedAfterTheOneBefore(t *testing.T) {
 	}
 	if got := ids(t, store, "u", 0); got != "0-11 of 12" {
 		t.Errorf("there are %s", got)
+	}
+}
+
+func TestNothingIsWrittenForAnAttemptThatWasReplacedBeforeItIsCompacted(t *testing.T) {
+	address := inS3(t)
+	store, other := open(t, address), open(t, address)
+	inSegments(t, store, "u")
+	written := 0
+	store.Fault(func(_ context.Context, step, key string) error {
+		switch {
+		case step == "write" && key == "u/ending.json":
+			return other.Claim(t.Context(), "u", 2)
+		case step == "write":
+			written++
+		}
+		return nil
+	})
+	if err := store.End(t.Context(), "u", 1, []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	store.Tidied()
+	if written != 0 {
+		t.Errorf("it is written anew %d times", written)
+	}
+}
+
+// A session may claim its conversation for another attempt whenever all of it was written anew.
+func TestManyEndsThatAreCompactedInVainRewriteLittle(t *testing.T) {
+	store := open(t, inS3(t))
+	large := fmt.Sprintf(`{"id":0,"message":"%s"}`, strings.Repeat("x", 4<<20))
+	journal, next := session.JournalName([]byte(large)), 1
+	if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: journal, Lines: []byte(large + "\n")}); err != nil {
+		t.Fatal(err)
+	}
+	inFive := func() {
+		for range 5 {
+			if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: journal, From: next, Lines: lines(next, next+1)}); err != nil {
+				t.Fatal(err)
+			}
+			next++
+		}
+	}
+	end := func(attempt int) {
+		if err := store.End(t.Context(), "u", attempt, []byte("{}")); err != nil {
+			t.Fatal(err)
+		}
+		store.Tidied()
+	}
+	inFive()
+	const ends = 6
+	attempt, rewritten := 1, 0
+	store.Fault(func(_ context.Context, step, _ string) error {
+		if step != "commit" {
+			return nil
+		}
+		rewritten++
+		attempt++
+		return store.Claim(t.Context(), "u", attempt)
+	})
+	for range ends {
+		end(attempt)
+	}
+	if rewritten != 1 {
+		t.Errorf("%d ends rewrite all %d times", ends, rewritten)
+	}
+	// What it says since is worth it.
+	store.Fault(nil)
+	inFive()
+	end(attempt)
+	if got, err := store.Segments(t.Context(), "u"); err != nil || got != 1 {
+		t.Errorf("there are %d segments, %v", got, err)
 	}
 }
 

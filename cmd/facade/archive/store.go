@@ -73,6 +73,8 @@ type state struct {
 	known bool
 	// replaced is how often segments were put aside or written anew.
 	replaced int
+	// wasted is what compacting wrote in vain since it last succeeded. Only that has it, one at a time.
+	wasted int64
 	reached
 }
 

@@ -148,17 +148,45 @@ func (s *Store) compact(ctx context.Context, uid string, attempt int) error {
 		}
 		return s.unclaimed(ctx, uid, attempt)
 	}
-	all, err := s.segments(ctx, uid)
-	if err != nil || len(all) < 2 || all[0].from != 0 || !worthwhile(all) {
+	if err := s.unclaimed(ctx, uid, attempt); err != nil {
 		return err
 	}
+	all, err := s.segments(ctx, uid)
+	if err != nil || len(all) < 2 || all[0].from != 0 || !worthwhile(all, st.wasted) {
+		return err
+	}
+	next, wrote, err := s.join(ctx, uid, st, ours, all)
+	if err != nil {
+		st.wasted += wrote
+		return fmt.Errorf("compact: %w", err)
+	}
+	st.wasted = 0
+	for _, segment := range all[1:] {
+		if segment.from >= next {
+			return nil // it was cut off before its first event: who writes that again writes it there
+		}
+		if err := s.removeIf(ctx, st, ours, segment.key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// join writes the events of all segments into the first. It returns which comes next after those,
+// and how much it wrote, though it may have been in vain.
+func (s *Store) join(ctx context.Context, uid string, st *state, ours func() error, all []segment) (next int, wrote int64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	next, locked, held := 0, false, (*time.Timer)(nil)
 	content := func(w io.Writer) (err error) {
-		next, err = s.through(ctx, all, 0, copied(w))
+		write := copied(w)
+		next, err = s.through(ctx, all, 0, func(id int, l *line) (bool, error) {
+			goOn, err := write(id, l)
+			wrote += l.size
+			return goOn, err
+		})
 		return err
 	}
+	locked, held := false, (*time.Timer)(nil)
 	err = s.writeIf(ctx, all[0].key, false, linesType, content, func() error {
 		if err := s.failed(ctx, "commit", all[0].key); err != nil {
 			return err
@@ -175,28 +203,18 @@ func (s *Store) compact(ctx context.Context, uid string, attempt int) error {
 		held.Stop()
 		st.mu.Unlock()
 	}
-	if err != nil {
-		return fmt.Errorf("compact: %w", err)
-	}
-	for _, segment := range all[1:] {
-		if segment.from >= next {
-			return nil // it was cut off before its first event: who writes that again writes it there
-		}
-		if err := s.removeIf(ctx, st, ours, segment.key); err != nil {
-			return err
-		}
-	}
-	return nil
+	return next, wrote, err
 }
 
-// worthwhile says whether there is enough after the first segment to write that anew: else a session
-// that ends again and again would have all that is kept of it rewritten each time.
-func worthwhile(all []segment) bool {
+// worthwhile says whether there is enough after the first segment to write that anew, beside what
+// was written in vain: else a session that ends again and again would have all that is kept of it
+// rewritten each time.
+func worthwhile(all []segment, wasted int64) bool {
 	worth := int64(0)
 	for _, segment := range all[1:] {
 		worth += segment.size + segmentWorth
 	}
-	return worth >= all[0].size
+	return worth >= all[0].size+wasted
 }
 
 // still has no error where these segments are as they were, whatever came after them. Another
