@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -152,7 +153,14 @@ func (s *Store) compact(ctx context.Context, uid string, attempt int) error {
 		return err
 	}
 	all, err := s.segments(ctx, uid)
-	if err != nil || len(all) < 2 || all[0].from != 0 || !worthwhile(all, st.wasted) {
+	if err != nil || len(all) < 2 || all[0].from != 0 {
+		return err
+	}
+	next, err := s.endOf(ctx, all[0]) // one that was cut off may have left segments that it holds
+	if err == nil {
+		all, err = s.removeHeld(ctx, st, ours, all, next)
+	}
+	if err != nil || len(all) < 2 || !worthwhile(all, st.wasted) {
 		return err
 	}
 	next, wrote, err := s.join(ctx, uid, st, ours, all)
@@ -161,15 +169,31 @@ func (s *Store) compact(ctx context.Context, uid string, attempt int) error {
 		return fmt.Errorf("compact: %w", err)
 	}
 	st.wasted = 0
+	_, err = s.removeHeld(ctx, st, ours, all, next)
+	return err
+}
+
+// endOf is which event comes next after those of a segment.
+func (s *Store) endOf(ctx context.Context, at segment) (next int, err error) {
+	err = s.lines(ctx, at, math.MaxInt, func(id int, _ *line) (bool, error) {
+		next = id + 1
+		return true, nil
+	})
+	return next, err
+}
+
+// removeHeld removes the segments whose events the first holds, too, since it was written anew: those
+// that begin before it ends. One that begins there may have been cut off before its first event: who
+// writes that again writes it there. It returns those that are left.
+func (s *Store) removeHeld(ctx context.Context, st *state, ours func() error, all []segment, next int) (left []segment, err error) {
 	for _, segment := range all[1:] {
 		if segment.from >= next {
-			return nil // it was cut off before its first event: who writes that again writes it there
-		}
-		if err := s.removeIf(ctx, st, ours, segment.key); err != nil {
-			return err
+			left = append(left, segment)
+		} else if err := s.removeIf(ctx, st, ours, segment.key); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return append(all[:1:1], left...), nil
 }
 
 // join writes the events of all segments into the first. It returns which comes next after those,

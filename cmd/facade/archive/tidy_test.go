@@ -189,6 +189,47 @@ func TestWhatWasCutOffWhileItWasCompactedCountsOnce(t *testing.T) {
 	}
 }
 
+// What is left then is nothing that would be worth to write all anew.
+func TestWhatWasCutOffWhileItWasCompactedIsRemovedLater(t *testing.T) {
+	t.Parallel()
+	address := inDirectory(t)
+	store := open(t, address)
+	journal := ""
+	for id := range 4 {
+		large := fmt.Sprintf(`{"id":%d,"message":"%s"}`, id, strings.Repeat("x", 1<<20))
+		if id == 0 {
+			journal = session.JournalName([]byte(large))
+		}
+		if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: journal, From: id, Lines: []byte(large + "\n")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store.Fault(func(_ context.Context, step, key string) error {
+		if step == "remove" && strings.HasSuffix(key, "3") {
+			return errors.New("killed")
+		}
+		return nil
+	})
+	if err := store.End(t.Context(), "u", 0, []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	store.Tidied()
+	if got := segmentsOf(t, address, "u"); got != 2 {
+		t.Fatalf("cut off there are %d segments", got)
+	}
+	again := open(t, address)
+	if _, err := again.Append(t.Context(), "u", archive.Segment{Journal: journal, From: 4, Lines: lines(4, 5)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := again.End(t.Context(), "u", 0, []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	again.Tidied()
+	if got, left := ids(t, open(t, address), "u", 0), segmentsOf(t, address, "u"); got != "0-4 of 5" || left != 2 {
+		t.Errorf("there are %s in %d segments, want what came since in one of its own", got, left)
+	}
+}
+
 // Another attempt may begin a journal anew while the one before is compacted, in this process or
 // through another that has the same bucket. What it keeps must stay.
 func TestAJournalThatBeginsAnewIsNotOverwrittenByCompacting(t *testing.T) {
