@@ -5,12 +5,14 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"github.com/aws/aws-sdk-go-v2/feature/s3/transfermanager"
 	"gocloud.dev/blob"
 	"golang.org/x/sys/unix"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
@@ -30,21 +32,22 @@ var written = "." + rand.Text() + temporary
 // may forget it. fileblob does not see to that, nor that of two who write a new object at once only
 // one does.
 func (s *Store) write(ctx context.Context, key string, isNew bool, contentType string, content func(io.Writer) error) error {
-	return s.writeIf(ctx, key, isNew, contentType, content, func() error { return nil })
+	options := &blob.WriterOptions{IfNotExist: isNew, ContentType: contentType}
+	return s.writeIf(ctx, key, options, content, func() error { return nil })
 }
 
 // writeIf writes an object unless commit has an error. What takes long is over when it is called: in
 // a directory all of it, in a bucket but for the last parts of an upload.
-func (s *Store) writeIf(ctx context.Context, key string, isNew bool, contentType string, content func(io.Writer) error, commit func() error) error {
+func (s *Store) writeIf(ctx context.Context, key string, options *blob.WriterOptions, content func(io.Writer) error, commit func() error) error {
 	if err := s.failed(ctx, "write", key); err != nil {
 		return err
 	}
 	if s.dir != "" {
-		return writeFile(filepath.Join(s.dir, filepath.FromSlash(key)), s.dir, isNew, content, commit)
+		return writeFile(filepath.Join(s.dir, filepath.FromSlash(key)), s.dir, options.IfNotExist, content, commit)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // what was not closed is not written
-	object, err := s.bucket.NewWriter(ctx, key, &blob.WriterOptions{IfNotExist: isNew, ContentType: contentType})
+	object, err := s.bucket.NewWriter(ctx, key, options)
 	if err != nil {
 		return err
 	}
@@ -58,6 +61,26 @@ func (s *Store) writeIf(ctx context.Context, key string, isNew bool, contentType
 		return err
 	}
 	return object.Close()
+}
+
+// unchanged lets an object be written only in place of the one that is there now: until an upload
+// has ended, other facades may put another there. In a directory there are none. Of buckets only S3
+// is told; in others there is a short time in which that one is lost.
+func (s *Store) unchanged(ctx context.Context, key string) (beforeWrite func(as func(any) bool) error, err error) {
+	if s.dir != "" {
+		return nil, nil
+	}
+	now, err := s.bucket.Attributes(ctx, key)
+	if err != nil {
+		return nil, fmt.Errorf("look at what is written anew: %w", err)
+	}
+	return func(as func(any) bool) error {
+		var upload *transfermanager.UploadObjectInput
+		if as(&upload) {
+			upload.IfMatch = &now.ETag
+		}
+		return nil
+	}, nil
 }
 
 // writeFile writes a file below a root: aside, onto the disk, and then under its name.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/johannesboyne/gofakes3"
@@ -19,7 +21,17 @@ import (
 // which would take minutes to build.
 func inS3(t *testing.T) string {
 	t.Helper()
-	server := httptest.NewServer(gofakes3.New(s3mem.New(), gofakes3.WithAutoBucket(true)).Server())
+	return inS3After(t, func(*http.Request) {})
+}
+
+// inS3After is one that does something before each request takes effect.
+func inS3After(t *testing.T, before func(r *http.Request)) string {
+	t.Helper()
+	s3 := gofakes3.New(s3mem.New(), gofakes3.WithAutoBucket(true)).Server()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		before(r)
+		s3.ServeHTTP(w, r)
+	}))
 	t.Cleanup(server.Close)
 	t.Setenv("AWS_ACCESS_KEY_ID", "id")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "key")
@@ -74,6 +86,43 @@ func TestALaterAttemptEndsCompactingInAnotherFacade(t *testing.T) {
 				t.Errorf("there are %s", got)
 			}
 		})
+	}
+}
+
+// Whatever was looked at before, what is uploaded takes its place only when all of it has arrived.
+func TestAJournalThatBeginsAnewWhileTheOneBeforeIsUploadedStays(t *testing.T) {
+	var uploaded atomic.Pointer[func()]
+	address := inS3After(t, func(r *http.Request) {
+		if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/u/events/000000000000") {
+			if begin := uploaded.Swap(nil); begin != nil {
+				(*begin)()
+			}
+		}
+	})
+	store, other := open(t, address), open(t, address)
+	inSegments(t, store, "u")
+	begin := func() {
+		if err := errors.Join(other.Claim(t.Context(), "u", 2), beginAnewInTwo(t.Context(), other)); err != nil {
+			t.Error(err)
+		}
+	}
+	uploaded.Store(&begin)
+	if err := store.End(t.Context(), "u", 1, []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	store.Tidied()
+	if uploaded.Load() != nil {
+		t.Error("nothing was uploaded")
+	}
+	fresh := open(t, address)
+	if position, err := fresh.Position(t.Context(), "u"); err != nil || position.Journal != nameOf(anew(0, 1)) {
+		t.Errorf("the position is %+v, %v", position, err)
+	}
+	if got := ids(t, fresh, "u", 0); got != "0-7 of 8" {
+		t.Errorf("there are %s", got)
+	}
+	if got := earlier(t, fresh, 1); got != string(lines(0, 12)) {
+		t.Errorf("of the journal before there is %q", got)
 	}
 }
 

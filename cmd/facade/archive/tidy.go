@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"gocloud.dev/blob"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
@@ -143,7 +144,7 @@ func (s *Store) compact(ctx context.Context, uid string, attempt int) error {
 	st.mu.Lock()
 	replaced := st.replaced
 	st.mu.Unlock()
-	ours := func() error {
+	ours := func(ctx context.Context) error {
 		if err := st.unless(replaced); err != nil {
 			return err
 		}
@@ -185,7 +186,7 @@ func (s *Store) endOf(ctx context.Context, at segment) (next int, err error) {
 // removeHeld removes the segments whose events the first holds, too, since it was written anew: those
 // that begin before it ends. One that begins there may have been cut off before its first event: who
 // writes that again writes it there. It returns those that are left.
-func (s *Store) removeHeld(ctx context.Context, st *state, ours func() error, all []segment, next int) (left []segment, err error) {
+func (s *Store) removeHeld(ctx context.Context, st *state, ours func(context.Context) error, all []segment, next int) (left []segment, err error) {
 	for _, segment := range all[1:] {
 		if segment.from >= next {
 			left = append(left, segment)
@@ -198,7 +199,7 @@ func (s *Store) removeHeld(ctx context.Context, st *state, ours func() error, al
 
 // join writes the events of all segments into the first. It returns which comes next after those,
 // and how much it wrote, though it may have been in vain.
-func (s *Store) join(ctx context.Context, uid string, st *state, ours func() error, all []segment) (next int, wrote int64, err error) {
+func (s *Store) join(ctx context.Context, uid string, st *state, ours func(context.Context) error, all []segment) (next int, wrote int64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	content := func(w io.Writer) (err error) {
@@ -210,8 +211,12 @@ func (s *Store) join(ctx context.Context, uid string, st *state, ours func() err
 		})
 		return err
 	}
-	locked, held := false, (*time.Timer)(nil)
-	err = s.writeIf(ctx, all[0].key, false, linesType, content, func() error {
+	unchanged, err := s.unchanged(ctx, all[0].key)
+	if err != nil {
+		return 0, 0, err
+	}
+	locked, held, options := false, (*time.Timer)(nil), &blob.WriterOptions{ContentType: linesType, BeforeWrite: unchanged}
+	err = s.writeIf(ctx, all[0].key, options, content, func() error {
 		if err := s.failed(ctx, "commit", all[0].key); err != nil {
 			return err
 		}
@@ -221,7 +226,7 @@ func (s *Store) join(ctx context.Context, uid string, st *state, ours func() err
 		if err := s.still(ctx, uid, all); err != nil {
 			return err
 		}
-		return ours()
+		return ours(ctx)
 	})
 	if locked {
 		held.Stop()
@@ -273,10 +278,10 @@ func (s *Store) unclaimed(ctx context.Context, uid string, attempt int) error {
 	return err
 }
 
-func (s *Store) removeIf(ctx context.Context, st *state, ours func() error, key string) error {
+func (s *Store) removeIf(ctx context.Context, st *state, ours func(context.Context) error, key string) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if err := ours(); err != nil {
+	if err := ours(ctx); err != nil {
 		return err
 	}
 	return s.remove(ctx, key)
