@@ -88,7 +88,7 @@ func TestADeletionThatTheCacheNeverSeesIsNotWaitedFor(t *testing.T) {
 	// A list waits for what was written here, up to two seconds each time.
 	patient, stop := context.WithTimeout(ctx, 1500*time.Millisecond)
 	defer stop()
-	if _, err := objects.ConversationsOf(patient, types.NamespacedName{Namespace: ada.namespace, Name: ada.name}); err != nil || patient.Err() != nil {
+	if err := objects.ConversationsOf(patient, types.NamespacedName{Namespace: ada.namespace, Name: ada.name}, func([]v1alpha1.Conversation) {}); err != nil || patient.Err() != nil {
 		t.Errorf("the list waits in vain: %v, %v", err, patient.Err())
 	}
 }

@@ -121,10 +121,11 @@ func (c *Cluster) CachedConversation(ctx context.Context, key types.NamespacedNa
 	return conversation, err
 }
 
-// ConversationsOf are those of a user, from the cache. They must not be changed. A list is a copy of
-// some MiB where a user has ten thousand of them, so that a burst of requests for it would be more
-// than a facade has: of each user one is made at a time.
-func (c *Cluster) ConversationsOf(ctx context.Context, user types.NamespacedName) ([]v1alpha1.Conversation, error) {
+// ConversationsOf lets those of a user be looked at, from the cache. They must not be changed, and
+// what is kept of them must be copied. A list is a copy of some MiB where a user has ten thousand of
+// them, so that a burst of requests for it would be more than a facade has: each user has one at a
+// time.
+func (c *Cluster) ConversationsOf(ctx context.Context, user types.NamespacedName, look func(all []v1alpha1.Conversation)) error {
 	var one, all v1alpha1.ConversationList
 	options := []client.ListOption{
 		client.InNamespace(user.Namespace), client.MatchingFields{v1alpha1.IndexUserSettingsName: user.Name}, client.UnsafeDisableDeepCopy,
@@ -133,13 +134,16 @@ func (c *Cluster) ConversationsOf(ctx context.Context, user types.NamespacedName
 	defer cancel()
 	// Where what was written does not show in time, an old answer is better than none.
 	if err := c.cached.List(waiting, &one, append(options, client.Limit(1))...); err != nil && waiting.Err() == nil {
-		return nil, err
+		return err
 	}
 	lock := user.String()
 	c.lists.LockKey(lock)
 	defer func() { _ = c.lists.UnlockKey(lock) }()
-	err := c.cache.List(ctx, &all, options...)
-	return all.Items, err
+	if err := c.cache.List(ctx, &all, options...); err != nil {
+		return err
+	}
+	look(all.Items)
+	return nil
 }
 
 // OwnerOf says whose conversation has this UID, from the cache; nobody's if there is none.

@@ -32,8 +32,9 @@ type Cluster interface {
 	Conversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error)
 	// CachedConversation lacks what the cache does not keep.
 	CachedConversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error)
-	// ConversationsOf are those of a user, from the cache. They must not be changed.
-	ConversationsOf(ctx context.Context, user types.NamespacedName) ([]v1alpha1.Conversation, error)
+	// ConversationsOf lets those of a user be looked at, from the cache. They must not be changed,
+	// and what is kept of them must be copied.
+	ConversationsOf(ctx context.Context, user types.NamespacedName, look func(all []v1alpha1.Conversation)) error
 	PatchConversation(ctx context.Context, conversation *v1alpha1.Conversation, patch []byte) error
 	// DeleteConversation deletes this very one; without a UID, whichever has the name.
 	DeleteConversation(ctx context.Context, conversation *v1alpha1.Conversation) error

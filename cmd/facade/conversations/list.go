@@ -95,11 +95,11 @@ func (s *Service) List(ctx context.Context, u *access.User, query url.Values) (a
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
-	all, err := s.Cluster.ConversationsOf(ctx, u.Key())
-	if err != nil {
+	var result rest.ConversationPage
+	if err := s.Cluster.ConversationsOf(ctx, u.Key(), func(all []v1alpha1.Conversation) { result = p.of(all) }); err != nil {
 		return nil, cluster.Refusal(ctx, err, nil)
 	}
-	return p.of(all), nil
+	return result, nil
 }
 
 // of filters first and cuts the page out of what is left. The page begins after a conversation's

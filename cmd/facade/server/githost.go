@@ -8,6 +8,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/live"
@@ -49,19 +50,14 @@ func (s *server) askHost(ctx context.Context, r request, path string, query url.
 	if !hasToken(r.user.Settings) {
 		return []string{}, nil
 	}
-	all, err := s.cluster.ConversationsOf(ctx, r.user.Key())
+	candidates, err := s.candidates(ctx, r.user)
 	if err != nil {
 		return nil, cluster.Refusal(ctx, err, nil)
 	}
-	err, asked := error(noSession), 0
-	for i := range all {
-		c := &all[i]
-		if repository, _ := c.Spec.EffectiveRepository(); repository == "" || live.Running(c) != nil || asked == maxAsked {
-			continue
-		}
-		asked++
+	err = noSession
+	for i := range candidates {
 		var known json.RawMessage
-		if known, err = s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: path, Query: query, Held: r.held}, live.MaxAnswer); err == nil {
+		if known, err = s.sessions.Read(ctx, &candidates[i], live.Call{Method: http.MethodGet, Path: path, Query: query, Held: r.held}, live.MaxAnswer); err == nil {
 			return known, nil
 		}
 		if answer.CodeOf(err) == http.StatusFailedDependency { // this one has no token
@@ -69,6 +65,19 @@ func (s *server) askHost(ctx context.Context, r request, path string, query url.
 		}
 	}
 	return nil, err
+}
+
+// candidates are the few conversations of a user whose sessions are asked. A session may take long
+// to answer, so that the list of all of them is not kept meanwhile.
+func (s *server) candidates(ctx context.Context, u *access.User) (some []v1alpha1.Conversation, err error) {
+	err = s.cluster.ConversationsOf(ctx, u.Key(), func(all []v1alpha1.Conversation) {
+		for i := range all {
+			if repository, _ := all[i].Spec.EffectiveRepository(); repository != "" && live.Running(&all[i]) == nil && len(some) < maxAsked {
+				some = append(some, all[i])
+			}
+		}
+	})
+	return some, err
 }
 
 // userInfo is who the user is: at the git host where that can be asked, else as the settings say.

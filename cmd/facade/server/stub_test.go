@@ -82,8 +82,9 @@ func (c *stubCluster) CachedConversation(context.Context, types.NamespacedName) 
 	return &v1alpha1.Conversation{}, nil
 }
 
-func (c *stubCluster) ConversationsOf(context.Context, types.NamespacedName) ([]v1alpha1.Conversation, error) {
-	return c.conversations, nil
+func (c *stubCluster) ConversationsOf(_ context.Context, _ types.NamespacedName, look func([]v1alpha1.Conversation)) error {
+	look(c.conversations)
+	return nil
 }
 
 func (c *stubCluster) PatchConversation(context.Context, *v1alpha1.Conversation, []byte) error {

@@ -1,0 +1,75 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// sessionAddress is one that no other test listens on: sessions have one port.
+const sessionAddress = "127.31.4.1"
+
+// hosted is a cluster whose only user has a token of a git host and a running conversation on it. It
+// makes a list of its own each time, as the cache does, and tells when nobody holds it any more.
+type hosted struct {
+	stubCluster
+	dropped chan struct{}
+}
+
+func (c *hosted) UsersByKeyHash(ctx context.Context, hash string) ([]v1alpha1.UserSettings, error) {
+	users, err := c.stubCluster.UsersByKeyHash(ctx, hash)
+	for i := range users {
+		users[i].Spec.SecretsStore = &v1alpha1.SecretsStore{ProviderTokens: []v1alpha1.ProviderToken{{}}}
+	}
+	return users, err
+}
+
+func (c *hosted) ConversationsOf(_ context.Context, _ types.NamespacedName, look func([]v1alpha1.Conversation)) error {
+	all := make([]v1alpha1.Conversation, 10)
+	runtime.AddCleanup(&all[0], func(dropped chan struct{}) { close(dropped) }, c.dropped)
+	running := &all[5]
+	running.UID, running.Spec.Repository = "u", ptr.To("ada/engine")
+	running.Status.State, running.Status.PodIP = v1alpha1.StateRunning, sessionAddress
+	look(all)
+	return nil
+}
+
+// A session takes its time, and a list of all conversations is large.
+func TestNoListIsHeldWhileASessionIsAsked(t *testing.T) {
+	t.Parallel()
+	cluster := &hosted{dropped: make(chan struct{})}
+	listener, err := net.Listen("tcp", net.JoinHostPort(sessionAddress, strconv.Itoa(session.Port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answering := &httptest.Server{Listener: listener, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for {
+			runtime.GC()
+			select {
+			case <-cluster.dropped:
+				fmt.Fprint(w, "[]")
+				return
+			case <-r.Context().Done():
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	})}}
+	answering.Start()
+	t.Cleanup(answering.Close)
+	b := newBrowser(t, cluster, DefaultOptions())
+	b.key = stubKey
+	b.wants(http.StatusOK, http.MethodGet, "/api/user/repositories", "")
+}
