@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/discovery"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	clientrest "k8s.io/client-go/rest"
-	"k8s.io/utils/keymutex"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,9 +36,6 @@ const (
 // catchUp is how long a reader waits until the cache has what this facade wrote.
 const catchUp = 2 * time.Second
 
-// listLocks are so many that users rarely wait for one another.
-const listLocks = 256
-
 // Cluster is Kubernetes as the facade uses it.
 type Cluster struct {
 	cache cache.Cache
@@ -47,8 +44,8 @@ type Cluster struct {
 	// cached reads the cache, and waits there for what was written through it.
 	cached client.Client
 	probe  discovery.DiscoveryInterface
-	// lists lets each user have one list copied at a time.
-	lists keymutex.KeyMutex
+	// lists has a *semaphore.Weighted for each user who asked for a list: they have one at a time.
+	lists sync.Map
 	// namespace is the operator's own.
 	namespace string
 	scope     scope
@@ -123,7 +120,7 @@ func New(ctx context.Context, cfg *clientrest.Config, namespace string, options 
 	if err != nil {
 		return nil, fmt.Errorf("make a client for probes: %w", err)
 	}
-	return &Cluster{cache: objects, live: live, cached: cached, probe: probe, lists: keymutex.NewHashed(listLocks), namespace: namespace, scope: scope}, nil
+	return &Cluster{cache: objects, live: live, cached: cached, probe: probe, namespace: namespace, scope: scope}, nil
 }
 
 // newCache holds the two kinds and nothing else, without what no answer shows. Its watches have a

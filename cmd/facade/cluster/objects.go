@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -136,9 +137,12 @@ func (c *Cluster) ConversationsOf(ctx context.Context, user types.NamespacedName
 	if err := c.cached.List(waiting, &one, append(options, client.Limit(1))...); err != nil && waiting.Err() == nil {
 		return err
 	}
-	lock := user.String()
-	c.lists.LockKey(lock)
-	defer func() { _ = c.lists.UnlockKey(lock) }()
+	known, _ := c.lists.LoadOrStore(user, semaphore.NewWeighted(1))
+	turn := known.(*semaphore.Weighted)
+	if err := turn.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer turn.Release(1)
 	if err := c.cache.List(ctx, &all, options...); err != nil {
 		return err
 	}

@@ -2,12 +2,15 @@ package cluster
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"runtime"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/keymutex"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -62,7 +65,7 @@ func (o over) List(ctx context.Context, list client.ObjectList, options ...clien
 func TestAUserHasOneListAtATime(t *testing.T) {
 	t.Parallel()
 	stub := &counting{}
-	c := &Cluster{cache: stub, cached: over{reader: stub}, lists: keymutex.NewHashed(listLocks)}
+	c := &Cluster{cache: stub, cached: over{reader: stub}}
 	var group sync.WaitGroup
 	for range 20 {
 		group.Go(func() {
@@ -75,4 +78,27 @@ func TestAUserHasOneListAtATime(t *testing.T) {
 	if stub.most != 1 {
 		t.Errorf("%d at once", stub.most)
 	}
+}
+
+func TestWhoCannotWaitForAListHasNoneMade(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		stub := &counting{}
+		c := &Cluster{cache: stub, cached: over{reader: stub}}
+		goOn := make(chan struct{})
+		go func() { _ = c.ConversationsOf(t.Context(), ada, func([]v1alpha1.Conversation) { <-goOn }) }()
+		synctest.Wait()
+		hurried, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := c.ConversationsOf(hurried, ada, stub.looked); !errors.Is(err, context.DeadlineExceeded) || stub.most != 1 {
+			t.Errorf("there are %d lists, %v", stub.most, err)
+		}
+		for i := range 1000 {
+			other := types.NamespacedName{Namespace: "team", Name: fmt.Sprint("user-", i)}
+			if err := c.ConversationsOf(t.Context(), other, stub.looked); err != nil {
+				t.Fatal(err)
+			}
+		}
+		close(goOn)
+	})
 }
