@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"strings"
-	"time"
 	"unicode/utf8"
 )
 
@@ -128,6 +127,3 @@ func Cut(text string, limit int) string {
 	c.write([]byte(text))
 	return c.String()
 }
-
-// afterDeath is how long to wait for what a shell said before it died.
-func afterDeath() <-chan time.Time { return time.After(2 * time.Second) }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/rand"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,7 +13,13 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+// afterDeath is how long what was interrupted with a shell may go on saying something.
+const afterDeath = 100 * time.Millisecond
 
 // process is one shell that is running.
 type process struct {
@@ -60,7 +67,7 @@ func startProcess(program, loop, dir, marker string) (*process, error) {
 	}
 	p := &process{cmd: cmd, orders: orders, output: newOutput(end), ends: make(chan ended, 1)}
 	go p.output.read(said)
-	go p.follow(answers)
+	go p.follow(answers, said)
 	return p, nil
 }
 
@@ -75,7 +82,7 @@ func environment() []string {
 }
 
 // follow reads the shell's answers until it is gone.
-func (p *process) follow(answers *os.File) {
+func (p *process) follow(answers, said *os.File) {
 	reader := bufio.NewReader(answers)
 	for {
 		answer, err := reader.ReadString('\034')
@@ -94,7 +101,7 @@ func (p *process) follow(answers *os.File) {
 		status = 128 + int(signal.Signal())
 	}
 	_ = p.orders.Close()
-	p.output.settle()
+	p.output.settle(said)
 	p.ends <- ended{status: status, gone: true}
 }
 
@@ -102,6 +109,8 @@ func (p *process) follow(answers *os.File) {
 type output struct {
 	mark  []byte
 	ended chan struct{}
+	// drained is told when all is read that was said until settle asked for it.
+	drained chan struct{}
 
 	mu   sync.Mutex
 	held []byte
@@ -111,7 +120,7 @@ type output struct {
 }
 
 func newOutput(mark string) *output {
-	return &output{mark: []byte(mark), ended: make(chan struct{}, 2), cut: newCutter(maxOutput), idle: make(chan struct{})}
+	return &output{mark: []byte(mark), ended: make(chan struct{}, 2), drained: make(chan struct{}, 1), cut: newCutter(maxOutput), idle: make(chan struct{})}
 }
 
 func (o *output) read(from *os.File) {
@@ -121,10 +130,38 @@ func (o *output) read(from *os.File) {
 	for {
 		n, err := from.Read(buffer)
 		o.add(buffer[:n])
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = o.drain(from, buffer)
+			o.drained <- struct{}{}
+		}
 		if err != nil {
 			return
 		}
 	}
+}
+
+// drain reads what is in the pipe now, and no more: others may go on for ever.
+func (o *output) drain(from *os.File, buffer []byte) error {
+	connection, err := from.SyscallConn()
+	if err != nil {
+		return err
+	}
+	left := 0
+	if err := connection.Control(func(fd uintptr) { left, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }); err != nil {
+		return err
+	}
+	if err := from.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	for left > 0 {
+		n, err := from.Read(buffer[:min(left, len(buffer))])
+		o.add(buffer[:n])
+		left -= n
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (o *output) add(piece []byte) {
@@ -153,12 +190,21 @@ func (o *output) add(piece []byte) {
 	}
 }
 
-// settle gives the reader of a shell that is gone a moment: what the shell said is in the pipe
-// already, but a process in the background may hold the pipe open for long.
-func (o *output) settle() {
+// settle waits until all is read that a shell said that is gone: it is in the pipe already. A
+// process in the background may hold the pipe open for long, and what was interrupted with the shell
+// has a moment to end.
+func (o *output) settle(said *os.File) {
 	select {
 	case <-o.idle:
-	case <-afterDeath():
+		return
+	case <-time.After(afterDeath):
+	}
+	if said.SetReadDeadline(time.Now()) != nil {
+		return // the reader has closed it
+	}
+	select {
+	case <-o.idle:
+	case <-o.drained:
 	}
 }
 

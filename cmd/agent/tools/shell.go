@@ -247,7 +247,7 @@ func (s *Shell) stop() {
 	}
 	s.signal(syscall.SIGKILL)
 	s.wait(context.Background(), graceAfterInterrupt)
-	s.running, s.process = nil, nil
+	s.settle(ended{gone: true})
 }
 
 // checkSyntax is for shells that die of a syntax error in what they are told to run.

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -167,6 +168,61 @@ func TestCtrlCInterruptsTheCommandAlone(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestWhatIsLeftInTheBackgroundHoldsNoEndUp(t *testing.T) {
+	t.Parallel()
+	withShells(t, func(t *testing.T, s *Shell) {
+		s.expect(t, "sleep 1000 & true", "[exit code 0]")
+		got := s.do(t, map[string]any{"command": "echo said; exit 3", "timeout": 1.5})
+		if !strings.HasPrefix(got.Text, "said\n[exit code 3]") {
+			t.Errorf("the shell's end: got %q", got.Text)
+		}
+		s.expect(t, "sleep 1000 & true", "[exit code 0]")
+		s.says(t, map[string]any{"command": "echo begun; sleep 1000"}, "begun\n")
+		got = s.do(t, map[string]any{"command": "C-c", "is_input": true, "timeout": 1.5})
+		if !strings.HasPrefix(got.Text, "[exit code 130]") {
+			t.Errorf("ctrl-c: got %q", got.Text)
+		}
+	})
+}
+
+func TestTheLastWordsOfAShellAreReadWhoeverElseSpeaks(t *testing.T) {
+	t.Parallel()
+	for name, goOn := range map[string]func(background *os.File){
+		"nobody": func(*os.File) {},
+		"somebody without end": func(background *os.File) {
+			for err := error(nil); err == nil; {
+				_, err = background.WriteString("and more\n")
+			}
+		},
+	} {
+		said, background, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		words := strings.Repeat("x", 60<<10) + "the last words"
+		if _, err := background.WriteString(words); err != nil {
+			t.Fatal(err)
+		}
+		o := newOutput("\x1dend\x1d")
+		o.cut = newCutter(1 << 30)
+		var writing, settling sync.WaitGroup
+		writing.Go(func() { goOn(background) })
+		settling.Go(func() { o.settle(said) })
+		// A busy machine has the reader so late.
+		connection, err := said.SyscallConn()
+		for ; err == nil; err = connection.Read(func(uintptr) bool { return true }) {
+			<-time.After(time.Millisecond)
+		}
+		go o.read(said)
+		settling.Wait()
+		if got := o.take(false); !strings.HasPrefix(got, words) {
+			t.Errorf("%s: %d bytes are read of %d", name, len(got), len(words))
+		}
+		_ = background.Close()
+		writing.Wait()
+	}
 }
 
 func TestMuchOutputIsCutInItsMiddle(t *testing.T) {
