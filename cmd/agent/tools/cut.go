@@ -3,6 +3,7 @@ package tools
 import (
 	"bytes"
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 )
@@ -73,13 +74,17 @@ func torn(reach int, at func(i int) byte) int {
 
 func (c *cutter) size() int { return len(c.head) + c.dropped + len(c.tail) }
 
+// prompt is how questions to somebody at a terminal end. Secrets hold such signs too, but seldom
+// before a space or after a word.
+var prompt = regexp.MustCompile(`([:?>$#%)\]] |[\pL)\]][:?])$`)
+
 // prompts says whether the text ends like a question to somebody at a terminal.
 func (c *cutter) prompts() bool {
 	last := c.head
 	if len(c.tail) > 0 {
 		last = c.tail
 	}
-	return len(last) > 0 && strings.IndexByte(" :?>$#%)]", last[len(last)-1]) >= 0
+	return prompt.Match(last[max(0, len(last)-2*utf8.UTFMax):])
 }
 
 // unfinished takes the line that the text ends in, or the word if that line is long, off its end.

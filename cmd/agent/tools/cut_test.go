@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // What a tool says is shown to all who watch, without the secrets in it. A part of one would not be
@@ -68,27 +70,55 @@ func TestWhatARunningCommandHasNotFinishedIsShownLater(t *testing.T) {
 	much := strings.Repeat("a line of it\n", maxOutput)
 	for name, c := range map[string]struct{ says, shows []string }{
 		"half of a secret":     {[]string{"one\nKEY=sk-0123", "4567\ntwo\n"}, []string{"one\n", "KEY=sk-01234567\ntwo\n"}},
-		"in three parts":       {[]string{"sk-", "0123", "4567 "}, []string{"", "", "sk-01234567 "}},
+		"in three parts":       {[]string{"sk-", "0123", "4567\n"}, []string{"", "", "sk-01234567\n"}},
 		"with spaces":          {[]string{`{"user": "me", "key": "01`, "23\"}\n"}, []string{"", "{\"user\": \"me\", \"key\": \"0123\"}\n"}},
-		"a question":           {[]string{"Go on? [y/n] ", "done\n"}, []string{"Go on? [y/n] ", "done\n"}},
+		"with signs":           {[]string{"KEY=Tr0ub4dor#", "3xYzzy$", "y(s)", "k%2F\n"}, []string{"", "", "", "KEY=Tr0ub4dor#3xYzzy$y(s)k%2F\n"}},
+		"a phrase":             {[]string{"correct ", "horse battery\n"}, []string{"", "correct horse battery\n"}},
+		"a question":           {[]string{"Go on? [Y/n] ", "done\n"}, []string{"Go on? [Y/n] ", "done\n"}},
+		"a question of a word": {[]string{"Overwrite (y/n)?", "done\n"}, []string{"Overwrite (y/n)?", "done\n"}},
 		"a prompt":             {[]string{"one\nPassword:", "\n"}, []string{"one\nPassword:", "\n"}},
+		"with a space":         {[]string{"password: ", "\n"}, []string{"password: ", "\n"}},
+		"of a shell":           {[]string{"$ ", "# "}, []string{"$ ", "# "}},
+		"of Python":            {[]string{">>> ", "1\n>>> "}, []string{">>> ", "1\n>>> "}},
+		"of a debugger":        {[]string{"(gdb) "}, []string{"(gdb) "}},
 		"a prompt of a kind":   {[]string{"say it", "", " again", "", ""}, []string{"", "say it", "", " again", ""}},
 		"progress":             {[]string{"10 of 20\r11 of", " 20\r"}, []string{"10 of 20\r", "11 of 20\r"}},
 		"after much of it":     {[]string{much + "sk-0123", "4567\n"}, []string{Cut(much, maxOutput), "sk-01234567\n"}},
 		"a word without end":   {[]string{strings.Repeat("x", 6000), "x\n"}, []string{strings.Repeat("x", 6000-4<<10), strings.Repeat("x", 4<<10) + "x\n"}},
 		"a long line of words": {[]string{strings.Repeat("word ", 2000) + "sk-0123", "4567\n"}, []string{strings.Repeat("word ", 2000), "sk-01234567\n"}},
 	} {
-		o := newOutput("\x1dend\x1d")
-		for i, said := range c.says {
-			o.add([]byte(said))
-			if got := o.take(true); strings.TrimSpace(got) != strings.TrimSpace(c.shows[i]) {
-				t.Errorf("%s: after %.40q it shows %.60q of %d, want %.60q", name, said, got, len(got), c.shows[i])
-			}
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				o := newOutput("\x1dend\x1d")
+				for i, said := range c.says {
+					o.add([]byte(said))
+					time.Sleep(silence)
+					if got := o.take(true); strings.TrimSpace(got) != strings.TrimSpace(c.shows[i]) {
+						t.Errorf("after %.40q it shows %.60q of %d, want %.60q", said, got, len(got), c.shows[i])
+					}
+				}
+			})
+		})
 	}
 	o := newOutput("\x1dend\x1d")
 	o.add([]byte("the last wor"))
 	if got := o.take(true) + o.take(false); got != "the last wor" {
 		t.Errorf("at its end it shows %q", got)
 	}
+}
+
+func TestWhatLooksLikeAPromptIsShownOnceNothingFollows(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := newOutput("\x1dend\x1d")
+		o.add([]byte("KEY=me:"))
+		if got := o.take(true) + o.take(true); got != "" {
+			t.Errorf("at once it shows %q", got)
+		}
+		time.Sleep(silence)
+		if got := o.take(true); got != "KEY=me:" {
+			t.Errorf("later it shows %q", got)
+		}
+	})
 }

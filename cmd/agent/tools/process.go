@@ -21,6 +21,9 @@ import (
 // afterDeath is how long what was interrupted with a shell may go on saying something.
 const afterDeath = 100 * time.Millisecond
 
+// silence is how long a command says nothing before it seems to wait for an answer.
+const silence = 100 * time.Millisecond
+
 // process is one shell that is running.
 type process struct {
 	cmd    *exec.Cmd
@@ -112,11 +115,12 @@ type output struct {
 	// drained is told when all is read that was said until settle asked for it.
 	drained chan struct{}
 
-	mu   sync.Mutex
-	held []byte
-	cut  *cutter
-	kept int // how much of what was said the last take left
-	idle chan struct{}
+	mu    sync.Mutex
+	held  []byte
+	cut   *cutter
+	kept  int       // how much of what was said the last take left
+	spoke time.Time // when something was said last
+	idle  chan struct{}
 }
 
 func newOutput(mark string) *output {
@@ -167,6 +171,9 @@ func (o *output) drain(from *os.File, buffer []byte) error {
 func (o *output) add(piece []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if len(piece) > 0 {
+		o.spoke = time.Now()
+	}
 	o.held = append(o.held, piece...)
 	for {
 		at := bytes.Index(o.held, o.mark)
@@ -209,13 +216,14 @@ func (o *output) settle(said *os.File) {
 }
 
 // take returns what was said since the last time. What a running command is in the middle of saying
-// is left for the next time, since it may be half of a secret, unless it looks like a prompt or
-// nothing was added to it since it was left.
+// is left for the next time, since it may be half of a secret, unless it has fallen silent, and what
+// it said looks like a prompt or was left before.
 func (o *output) take(running bool) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var rest []byte
-	if running && !o.cut.prompts() && (o.kept == 0 || o.cut.size() > o.kept) {
+	silent, left := time.Since(o.spoke) >= silence, o.kept > 0 && o.cut.size() <= o.kept
+	if running && !(silent && (left || o.cut.prompts())) {
 		rest = o.cut.unfinished()
 	}
 	said := o.cut.String()
