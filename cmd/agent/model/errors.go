@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/anthropics/anthropic-sdk-go"
 	"github.com/openai/openai-go/v3"
@@ -36,11 +35,9 @@ const (
 	unreachableType = "parley_unreachable"
 )
 
-// maxWords bounds what an error repeats of the provider's own words.
-const maxWords = 300
-
-// separators end a word where there are no spaces.
-const separators = "\"'`,;:&|<>(){}[]"
+// maxWords is how many bytes of a provider's own words an error repeats, or none of them: they are
+// cut where secrets are known, after they are taken out. A part of one would not be known as such.
+const maxWords = 4 << 10
 
 // Error is why a model did not answer, in words for the user. It holds no key and no whole
 // response.
@@ -147,23 +144,14 @@ func (r refusal) tooLong() bool {
 	return false
 }
 
-// said is what the provider said, short, on one line, without the key.
+// said is what the provider said, on one line, without the key; nothing if that is long.
 func (r refusal) said(key string) string {
 	said := strings.Join(strings.Fields(r.message), " ")
 	if key != "" {
 		said = strings.ReplaceAll(said, key, "***")
 	}
-	if runes := []rune(said); len(runes) > maxWords {
-		said = string(runes[:maxWords])
-		// Whole words: a part of a secret that the provider repeats would not be known as one.
-		end := strings.LastIndexByte(said, ' ')
-		if end < 0 { // one line of JSON, or a language that has no spaces
-			end = 1 + strings.LastIndexFunc(said, func(r rune) bool { return r >= utf8.RuneSelf || strings.ContainsRune(separators, r) })
-			for end < len(said) && !utf8.RuneStart(said[end]) {
-				end++
-			}
-		}
-		said = said[:end] + "…"
+	if len(said) > maxWords {
+		return ""
 	}
 	return said
 }
