@@ -83,7 +83,8 @@ func TestFromCreationToRunningTheManagerAsksForNothingThatItCouldDoWithout(t *te
 		got := asked(t)[before:]
 		slices.Sort(got)
 		if time.Since(begun) > stepVisible {
-			got = slices.Compact(got) // so slow that its steps were worth writing
+			// So slow that its steps were worth writing.
+			got = slices.CompactFunc(got, func(a, b string) bool { return a == b && strings.HasSuffix(a, "/status") })
 		}
 		slices.Sort(c.want)
 		if !slices.Equal(got, c.want) {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -123,11 +122,8 @@ func TestWhoAsksAManagerThatStopsIsAnsweredAndSentAway(t *testing.T) {
 	expect("once it stops", true)
 	await(t, func() error { // the connection's end may follow the answer
 		answer, again, err := ask(t.Context(), caller, url)
-		if err == nil && again {
-			err = errors.New("over the same connection")
-		}
-		if answer != "yes" {
-			t.Errorf("answered %q, %v", answer, err)
+		if err == nil && (again || answer != "yes") {
+			err = fmt.Errorf("%q, over the same connection: %t", answer, again)
 		}
 		return err
 	})
