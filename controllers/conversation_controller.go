@@ -156,8 +156,8 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if err != nil {
 		return reconcile.Result{}, err // nothing is written of what was not done
 	}
-	if needsNoPlace(o, verdict, stuck) {
-		r.ledger.leave(req.NamespacedName)
+	if err := r.giveBack(ctx, o, start, verdict, stuck); err != nil {
+		return reconcile.Result{}, err
 	}
 	verdict.podless = o.pod == nil && o.old == nil && verdict.wish != needPod && stuck == nil
 	if stuck != nil && verdict.wish == needPod {
@@ -170,15 +170,25 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	return r.next(ctx, o, verdict, stuck, wait)
 }
 
-// needsNoPlace: a session is over, or cannot start. Who cannot start holds up nobody who could.
-func needsNoPlace(o observation, v verdict, stuck *problem) bool {
-	if takesPlace(o.pod) || takesPlace(o.old) {
-		return false
+// giveBack the place of a session that is over, or cannot start. Who cannot start holds up nobody
+// who could.
+func (r *conversationReconciler) giveBack(ctx context.Context, o observation, start *sessionStart, v verdict, stuck *problem) error {
+	switch {
+	case takesPlace(o.pod) || takesPlace(o.old), start != nil && start.waits:
+		return nil
+	case stuck == nil && v.state != v1alpha1.StateStopped:
+		return nil
+	case stuck != nil && stuck.reason == v1alpha1.ReasonRejected:
+		// A quota refuses a pod that is there as well, and the cache may not show that one yet.
+		err := r.live.Get(ctx, sessionObject(o.conversation), &corev1.Pod{})
+		if !apierrors.IsNotFound(err) {
+			return err
+		}
+	case stuck != nil && stuck.reason != v1alpha1.ReasonForeignObject:
+		return nil
 	}
-	if stuck != nil {
-		return stuck.reason == v1alpha1.ReasonForeignObject
-	}
-	return v.state == v1alpha1.StateStopped
+	r.ledger.leave(client.ObjectKeyFromObject(o.conversation))
+	return nil
 }
 
 // forget a Conversation that is gone. Its place is free once its pod is gone too, which the garbage
@@ -186,6 +196,7 @@ func needsNoPlace(o observation, v verdict, stuck *problem) bool {
 func (r *conversationReconciler) forget(ctx context.Context, name types.NamespacedName) error {
 	r.overwritten.forget(name)
 	r.starts.shown(name)
+	r.starts.refused.Delete(name)
 	pod := &corev1.Pod{}
 	err := r.client.Get(ctx, types.NamespacedName{Namespace: name.Namespace, Name: v1alpha1.SessionName(name.Name)}, pod)
 	if client.IgnoreNotFound(err) != nil {
@@ -212,7 +223,9 @@ func (r *conversationReconciler) act(ctx context.Context, o observation, start *
 	case v.wish == needPod && o.old != nil:
 		err = r.removePod(ctx, o.old)
 	case v.wish == needPod && start != nil:
-		err = r.start(ctx, o.conversation, start)
+		if err = r.start(ctx, o.conversation, start); isRefusal(err) {
+			r.starts.refuses(o.conversation, err)
+		}
 	case v.wish == removePod:
 		err = r.removeSession(ctx, o)
 	case v.wish == keepEnded:
@@ -235,7 +248,7 @@ func stuckOn(err error) *problem {
 	if leaving := (*leavingError)(nil); errors.As(err, &leaving) {
 		return &problem{v1alpha1.ReasonScheduling, leaving.Error()}
 	}
-	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) {
+	if isRefusal(err) {
 		return &problem{v1alpha1.ReasonRejected, stableWords(err)}
 	}
 	return nil

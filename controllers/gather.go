@@ -57,6 +57,11 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 	case start.unready != nil || start.blocked != nil:
 		r.ledger.leave(client.ObjectKeyFromObject(c)) // who cannot start holds up nobody who could
 	case !r.ledger.enter(c, class.spec.MaxSessionsPerUser, o.now):
+		// One that was refused goes on to say so until it can try again. If it said that it waits,
+		// each try would be two writes, and each write a reason for another try.
+		if refused := r.starts.refusal(c); refused != nil {
+			return o, &sessionStart{blocked: refused, waits: true}, nil
+		}
 		o.queued = *class.spec.MaxSessionsPerUser
 		return o, nil, nil
 	}

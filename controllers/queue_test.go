@@ -6,11 +6,13 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
@@ -124,4 +126,100 @@ func TestTheNextStartsWhenThePodOfADeletedOneIsGone(t *testing.T) {
 	}
 	kubelet{t, ns, "b"}.start()
 	awaitState(t, ns, "b", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+}
+
+// refusing is a class whose pods the API server refuses, and which bounds as another does.
+func refusing(t *testing.T, namespace string, most int32) *v1alpha1.SessionClass {
+	t.Helper()
+	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "refusing-" + namespace}, Spec: v1alpha1.SessionClassSpec{
+		MaxSessionsPerUser: ptr.To(most), Placement: &v1alpha1.SessionPlacement{RuntimeClassName: ptr.To("none-" + namespace)},
+	}}
+	create(t, class)
+	t.Cleanup(func() { _ = env.Client.Delete(t.Context(), class) })
+	return class
+}
+
+func TestASessionThatIsRefusedGivesItsTurnToTheNext(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
+	refused := refusing(t, ns, 1)
+	startManager(t, ns)
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(refused.Name)).obj())
+	awaitState(t, ns, "a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	create(t, makeConversation(ns, "b").with(ofClass(name)).obj())
+	b := kubelet{t, ns, "b"}
+	b.start()
+	awaitState(t, ns, "b", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	// What stood in its way is gone. It tries again when there is a place for it, and not before.
+	change(t, refused, func(c *v1alpha1.SessionClass) { c.Spec.Placement.RuntimeClassName = nil })
+	create(t, makeConversation(ns, "c").with(ofClass(name)).obj())
+	awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	if err := gone(t, kubelet{t, ns, "a"}.object()); err != nil {
+		t.Error(err)
+	}
+	awaitState(t, ns, "a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	b.end(`{"reason":"Completed"}`)
+	kubelet{t, ns, "a"}.start()
+	awaitState(t, ns, "a", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+}
+
+// Each write is a reason to look again. Sessions that are refused, and take a place in turn to try,
+// would keep each other busy without end.
+func TestASessionThatIsRefusedHasNothingNewToSayWhileItWaits(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(refusing(t, ns, 1).Name)).obj(), makeConversation(ns, "b").with(ofClass(name)).obj())
+	manager := managerClient(t)
+	r := newProcess(manager, manager)
+	look := func(name string) reconcile.Result {
+		t.Helper()
+		result, err := r.Reconcile(t.Context(), requestFor(ns, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result
+	}
+	look("a")
+	before := awaitState(t, ns, "a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	look("b")
+	kubelet{t, ns, "b"}.pod()
+	for range 3 {
+		if again := look("a").RequeueAfter; again < retrySoonest {
+			t.Errorf("it is looked at again in %s", again)
+		}
+	}
+	if after := theConversation(t, ns, "a"); after.ResourceVersion != before.ResourceVersion {
+		t.Errorf("it is %s %s (%s)", after.Status.State, after.Status.Reason, after.Status.Message)
+	}
+	// One that somebody changed may be another one now, and is in the queue as all are.
+	change(t, before, func(c *v1alpha1.Conversation) { c.Spec.IdleTimeout.Duration += time.Minute })
+	look("a")
+	awaitState(t, ns, "a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+}
+
+// The API server refuses a second pod before it looks whether it is a second one.
+func TestASessionWhosePodTheCacheDoesNotShowKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(name)).obj(), makeConversation(ns, "b").with(ofClass(name)).obj())
+	manager := managerClient(t)
+	if _, err := newProcess(manager, manager).Reconcile(t.Context(), requestFor(ns, "a")); err != nil {
+		t.Fatal(err)
+	}
+	kubelet{t, ns, "a"}.pod()
+	quota := noPods(t, ns)
+	late := newProcess(behind{Client: manager, noPods: true}, manager)
+	if _, err := late.Reconcile(t.Context(), requestFor(ns, "a")); err != nil {
+		t.Fatal(err)
+	}
+	if err := env.Client.Delete(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := late.Reconcile(t.Context(), requestFor(ns, "b")); err != nil {
+		t.Fatal(err)
+	}
+	awaitState(t, ns, "b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 }

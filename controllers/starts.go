@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -24,6 +25,16 @@ type starts struct {
 	made sync.Map
 	// due are the Conversations that are looked at soon, whatever happens to their pods until then.
 	due sync.Map
+	// refused are the Conversations, by name, of which the API server refused an object when they
+	// last tried to start.
+	refused sync.Map
+}
+
+// refusal of an object that a Conversation, as it was then, needs.
+type refusal struct {
+	uid        types.UID
+	generation int64
+	err        error
 }
 
 // madePod is the pod of an attempt, and when it was made.
@@ -131,7 +142,28 @@ func (s *starts) wrote(c *v1alpha1.Conversation) { s.young.Delete(c.UID) }
 
 // makes notes that the pod of the present attempt is there.
 func (s *starts) makes(c *v1alpha1.Conversation, now time.Time) {
+	s.refused.Delete(client.ObjectKeyFromObject(c))
 	s.made.Store(client.ObjectKeyFromObject(c), madePod{c.UID, attemptOf(c.Status), now})
+}
+
+// isRefusal: the API server refuses an object, and does so again if it is asked at once.
+func isRefusal(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err)
+}
+
+// refuses notes why a Conversation could not start.
+func (s *starts) refuses(c *v1alpha1.Conversation, err error) {
+	s.refused.Store(client.ObjectKeyFromObject(c), refusal{c.UID, c.Generation, err})
+}
+
+// refusal is why a Conversation as it is now could not start when it last tried; nil if it could,
+// or never did.
+func (s *starts) refusal(c *v1alpha1.Conversation) error {
+	known, ok := s.refused.Load(client.ObjectKeyFromObject(c))
+	if last, _ := known.(refusal); ok && last.uid == c.UID && last.generation == c.Generation {
+		return last.err
+	}
+	return nil
 }
 
 // waitsNoMore: nobody has to wait for a pod to show.
