@@ -44,7 +44,7 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 		return o, nil, nil
 	}
 	if missing != nil {
-		o.unready = missing
+		o.unready = unlessIncomplete(c, missing)
 		r.ledger.leave(client.ObjectKeyFromObject(c))
 		return o, nil, nil
 	}
@@ -52,7 +52,7 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 	if err != nil {
 		return o, nil, err
 	}
-	o.unready = start.unready
+	o.unready = unlessIncomplete(c, start.unready)
 	switch {
 	case start.unready != nil || start.blocked != nil:
 		r.ledger.leave(client.ObjectKeyFromObject(c)) // who cannot start holds up nobody who could
@@ -67,6 +67,21 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 	}
 	return o, start, nil
 }
+
+// annotationIncomplete marks a Conversation that the facade has still to make the Secrets and
+// ConfigMaps of, which it refers to.
+const annotationIncomplete = "parley.dev/incomplete"
+
+// unlessIncomplete is what a session misses. As long as that is still being made nobody knows, and
+// nobody is to be alarmed.
+func unlessIncomplete(c *v1alpha1.Conversation, missing *problem) *problem {
+	if missing == nil || !incomplete(c) {
+		return missing
+	}
+	return &problem{missing.reason, "What it starts with is still being stored"}
+}
+
+func incomplete(c *v1alpha1.Conversation) bool { return c.Annotations[annotationIncomplete] != "" }
 
 // gatherPod finds the session's pod: that of the present attempt, or one of an earlier attempt.
 func (r *conversationReconciler) gatherPod(ctx context.Context, o *observation) error {

@@ -8,11 +8,14 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/conversations"
 )
 
 func imageIn(configMap, key string) v1alpha1.ConversationImage {
@@ -93,5 +96,49 @@ func TestImagesAloneAreWork(t *testing.T) {
 	}
 	if hasWork(&v1alpha1.ConversationSpec{}) {
 		t.Error("nothing is work")
+	}
+}
+
+func TestNobodyIsAlarmedWhileAConversationIsStillBeingStored(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	startManager(t, ns)
+	warnings := func() (notes []string) {
+		t.Helper()
+		list := &eventsv1.EventList{}
+		if err := env.Client.List(t.Context(), list, client.InNamespace(ns)); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list.Items {
+			if e.Type == corev1.EventTypeWarning {
+				notes = append(notes, e.Regarding.Name+": "+e.Note)
+			}
+		}
+		slices.Sort(notes)
+		return notes
+	}
+	half := func(name string) *v1alpha1.Conversation {
+		c := makeConversation(ns, name).with(func(s *v1alpha1.ConversationSpec) { s.Images = []v1alpha1.ConversationImage{imageIn("one", "image")} }).obj()
+		c.Annotations = map[string]string{conversations.AnnotationIncomplete: "true"}
+		return c
+	}
+	c, lost := half("c"), half("lost")
+	create(t, userSettings(ns, "ada"), c, lost)
+	awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
+	awaitState(t, ns, "lost", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
+	// What is missing of one that is complete is missing.
+	change(t, lost, func(c *v1alpha1.Conversation) { delete(c.Annotations, conversations.AnnotationIncomplete) })
+	await(t, func() error {
+		if got := warnings(); !slices.Equal(got, []string{"lost: spec.images[0].configMapKeyRef: ConfigMap one with key image does not exist"}) {
+			return fmt.Errorf("the warnings are %q", got)
+		}
+		return nil
+	})
+	create(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "one"}, BinaryData: map[string][]byte{"image": {0xff}}})
+	change(t, c, func(c *v1alpha1.Conversation) { delete(c.Annotations, conversations.AnnotationIncomplete) })
+	kubelet{t, ns, "c"}.start()
+	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	if got := warnings(); len(got) != 1 {
+		t.Errorf("the warnings are %q", got)
 	}
 }
