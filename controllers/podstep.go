@@ -73,13 +73,13 @@ func containerStep(pod *corev1.Pod, s corev1.ContainerStatus) (reason, message s
 	ours := s.Name == sessionContainer || s.Name == installContainer
 	switch waiting := s.State.Waiting; {
 	case ours && waiting != nil && isImageProblem(waiting.Reason):
-		return v1alpha1.ReasonPullingImage, fmt.Sprintf("Image %s: %s", imageOf(pod, s.Name), waiting.Reason), since
+		return v1alpha1.ReasonPullingImage, fmt.Sprintf("Image %s: %s", imageOf(pod, s.Name), whyWaiting(waiting)), since
 	case last != nil && s.Name == installContainer && s.State.Running == nil:
 		return v1alpha1.ReasonPreparingWorkspace, fmt.Sprintf("The runtime could not be put in: %s", causeOf(last)), last.FinishedAt.Time
 	case last != nil && s.Name == sessionContainer:
 		return v1alpha1.ReasonRestarting, fmt.Sprintf("The session's process ended with status %d (%s) and is started again", last.ExitCode, last.Reason), last.FinishedAt.Time
 	case ours && waiting != nil:
-		reason, message = waitingStep(pod, s.Name, waiting.Reason)
+		reason, message = waitingStep(pod, s.Name, waiting)
 		return reason, message, since
 	case s.Name == installContainer && s.State.Running != nil:
 		return v1alpha1.ReasonPreparingWorkspace, "The runtime is put in", s.State.Running.StartedAt.Time
@@ -90,11 +90,11 @@ func containerStep(pod *corev1.Pod, s corev1.ContainerStatus) (reason, message s
 }
 
 // waitingStep is what a container waits for that never ran.
-func waitingStep(pod *corev1.Pod, container, why string) (reason, message string) {
+func waitingStep(pod *corev1.Pod, container string, waiting *corev1.ContainerStateWaiting) (reason, message string) {
 	switch {
-	case isContainerProblem(why):
-		return v1alpha1.ReasonStartingRuntime, fmt.Sprintf("The container %s cannot be started: %s", container, why)
-	case why == "PodInitializing" && !initialized(pod):
+	case isContainerProblem(waiting.Reason):
+		return v1alpha1.ReasonStartingRuntime, fmt.Sprintf("The container %s cannot be started: %s", container, whyWaiting(waiting))
+	case waiting.Reason == "PodInitializing" && !initialized(pod):
 		return "", "" // an init container is what it waits for
 	case sandboxReady(pod):
 		return v1alpha1.ReasonPullingImage, fmt.Sprintf("Image %s is pulled or its container is made", imageOf(pod, container))
@@ -120,8 +120,7 @@ func initialized(pod *corev1.Pod) bool {
 	})
 }
 
-// isImageProblem: reasons with which a kubelet says that it cannot get an image. Its messages may
-// hold a registry's answer, so they are not passed on.
+// isImageProblem: reasons with which a kubelet says that it cannot get an image.
 func isImageProblem(reason string) bool {
 	switch reason {
 	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed":
