@@ -37,6 +37,8 @@ type connected struct {
 	session string
 	// forgot: the session is new, though there was an earlier one that the agent cannot go on with.
 	forgot bool
+	// said is the end of what it told the log.
+	said *tail
 }
 
 // ensureAgent has an agent run that is in a session: the one that it was in before, where it can.
@@ -79,14 +81,15 @@ func (d *Driver) startAgent() (*connected, error) {
 	if err != nil {
 		return nil, err
 	}
-	output := d.Output(d.Doc.Agent.Name)
+	said := &tail{texts: d.texts}
+	output := &both{d.Output(d.Doc.Agent.Name), said}
 	cmd.Stdout, cmd.Stderr = theirs, output
 	err = cmd.Start()
 	_ = theirs.Close()
 	if err != nil {
 		return nil, errors.Join(err, out.Close())
 	}
-	c := &connected{name: d.Doc.Agent.Name, cmd: cmd, ended: make(chan struct{})}
+	c := &connected{name: d.Doc.Agent.Name, cmd: cmd, ended: make(chan struct{}), said: said}
 	c.conn = acp.NewConn(out, in)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
@@ -257,8 +260,16 @@ func (c *connected) explain(err error) error {
 	return err
 }
 
-// whyGone says how the agent ended.
+// whyGone says how the agent ended, and what it said last, which mostly is why.
 func (c *connected) whyGone() string {
+	how := c.howGone()
+	if last := c.said.lastLine(); last != "" {
+		how += ": " + last
+	}
+	return how
+}
+
+func (c *connected) howGone() string {
 	select {
 	case <-c.ended:
 	case <-time.After(stopGrace):

@@ -9,6 +9,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/parley-dev/parley/api/session"
 )
@@ -25,6 +26,8 @@ const (
 	maxText = 64 << 10
 	// maxTitle bounds the line for people.
 	maxTitle = 200
+	// maxLogged bounds what the log repeats.
+	maxLogged = 1 << 10
 	// maxInput bounds what a tool is given that is kept by its fields, and the tasks of a plan.
 	maxInput = 512 << 10
 	// maxRaw bounds an update that is kept as it came.
@@ -63,6 +66,14 @@ func (t texts) line(text string) string {
 		line += " …"
 	}
 	return line
+}
+
+// shortened is a text of which the secrets were taken out, without its end where it is too long.
+func shortened(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + " …"
 }
 
 // id is a name that something is known by, or a digest where it is too long.
@@ -162,6 +173,7 @@ func (t texts) leanMap(values map[string]any) map[string]any {
 // tail keeps the end of what is written.
 type tail struct {
 	texts
+	mu      sync.Mutex
 	buffer  bytes.Buffer
 	dropped int
 }
@@ -169,6 +181,8 @@ type tail struct {
 var _ io.Writer = &tail{}
 
 func (t *tail) Write(text []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.buffer.Write(text)
 	if t.buffer.Len() > 2*maxOutput {
 		// A secret is much shorter than what is kept, so that one which lies across the cut is all
@@ -187,7 +201,19 @@ func (t *tail) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
+// lastLine that says something. All is masked before it is cut into lines: a secret may have
+// several.
+func (t *tail) lastLine() string {
+	t.mu.Lock()
+	said := t.buffer.String()
+	t.mu.Unlock()
+	said = strings.TrimSpace(t.mask(said))
+	return t.line(said[strings.LastIndexByte(said, '\n')+1:])
+}
+
 func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if t.dropped > 0 {
 		return leftOut(t.dropped) + "\n" + t.buffer.String()
 	}

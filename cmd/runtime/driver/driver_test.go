@@ -158,6 +158,29 @@ func TestAnAgentThatCannotBeStartedIsSaid(t *testing.T) {
 	if got := d.events()[2]; !strings.Contains(got, "the agent gone cannot be started") {
 		t.Errorf("it says %q", got)
 	}
+	d.stop()
+	if got := d.log.String(); !strings.Contains(got, "turn failed") || !strings.Contains(got, "the agent gone cannot be started") {
+		t.Errorf("the log is\n%s", got)
+	}
+}
+
+func TestWhatAnAgentSaidLastTellsWhyItEnded(t *testing.T) {
+	t.Parallel()
+	for script, want := range map[string]string{
+		"echo a warning >&2; echo no model with hunter2 >&2; echo >&2": ": no model with ***",
+		"echo '" + pemSecret + "' >&2":                                 ": ***",
+		"head -c 1000000 /dev/zero | tr '\\0' x >&2":                   ": " + strings.Repeat("x", 200) + " …",
+		"true": "",
+	} {
+		d := newDrive(t, session.Document{FirstMessage: "x", Agent: &session.Agent{Name: "a", Protocol: session.ProtocolACP, Command: []string{"/bin/sh", "-c", script + "; exit 1"}}}).start()
+		d.until(session.StateError)
+		want = "the agent a cannot be started: the agent a ended with status 1" + want
+		d.expect("state loading", "user: x", "error "+want, "state error "+want)
+		d.stop()
+		if got := d.log.String(); !strings.Contains(got, want) || strings.Contains(got, "hunter2") {
+			t.Errorf("the log is\n%.2000s", got)
+		}
+	}
 }
 
 func TestAMessageWaitsForAnAgentThatCanBeStarted(t *testing.T) {

@@ -78,6 +78,7 @@ func (d *Driver) finish(end *ending) {
 	end.reason = d.texts.text(end.reason)
 	events := d.translator.flush()
 	if end.state == session.StateError {
+		d.Log.Error("the agent's turn failed", "reason", shortened(end.reason, maxLogged))
 		events = append(events, session.Event{
 			Source: session.FromEnvironment, Observation: session.ObservedError, Message: d.texts.line(end.reason), Content: &end.reason,
 			Extras: map[string]any{"error_id": end.id},
