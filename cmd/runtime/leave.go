@@ -68,7 +68,10 @@ func (s *run) leave() {
 	s.mu.Unlock()
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
-	if err := s.keeper.Finish(ctx, s.ending); err != nil {
+	switch err := s.keeper.Finish(ctx, s.ending); {
+	case errors.Is(err, archive.ErrGone):
+		s.log.Info("the conversation is deleted, so that the archive keeps nothing of the session")
+	case err != nil:
 		s.log.Error("the archive does not have everything that the session leaves", "error", err)
 	}
 }

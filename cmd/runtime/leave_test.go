@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
+	"net/http"
 	"net/http/httptest"
 	"os/exec"
 	"strings"
@@ -38,6 +39,25 @@ func kept(t *testing.T, p *pod) *archive.Store {
 	p.secrets[session.ArchiveTokenFile] = token
 	p.writeDocument(t)
 	return store
+}
+
+func TestThatTheConversationIsDeletedIsNoError(t *testing.T) {
+	t.Parallel()
+	p := newPod(t, session.Document{UID: "u1", FirstMessage: "work", OneShot: true, Agent: agent("true")})
+	kept(t, p)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "the conversation is deleted", http.StatusGone)
+	}))
+	t.Cleanup(server.Close)
+	p.doc.ArchiveURL = server.URL
+	p.writeDocument(t)
+	p.start(t)
+	if code, end := p.wait(t); code != 0 {
+		t.Errorf("it ended with status %d: %+v", code, end)
+	}
+	if log := p.output(); strings.Contains(log, "level=ERROR") || !strings.Contains(log, "the conversation is deleted") {
+		t.Errorf("the log is\n%s", log)
+	}
 }
 
 func TestWhatWasSaidLastIsKeptBeforeTheDifferencesAreKnown(t *testing.T) {

@@ -63,7 +63,8 @@ func New(address, uid, token string, attempt int, log *slog.Logger) *Archive {
 
 // What is refused: all but the last for good.
 var (
-	errGone    = errors.New("the conversation is deleted")
+	// ErrGone: nobody wants what is left of a conversation that is deleted.
+	ErrGone    = errors.New("the conversation is deleted")
 	errRefused = errors.New("the archive does not take it")
 	// errFull refuses what is too much.
 	errFull = fmt.Errorf("%w: it is too large", errRefused)
@@ -96,7 +97,7 @@ func (a *Archive) ask(ctx context.Context, method, path string, query url.Values
 	err = fmt.Errorf("answered %d %s", response.StatusCode, bytes.TrimSpace(detail))
 	switch response.StatusCode {
 	case http.StatusGone:
-		err = fmt.Errorf("%w: %w", errGone, err)
+		err = fmt.Errorf("%w: %w", ErrGone, err)
 	case http.StatusConflict:
 		err = fmt.Errorf("%w: %w", errOther, err)
 	case http.StatusRequestEntityTooLarge:
@@ -134,7 +135,7 @@ func (a *Archive) Restore(ctx context.Context, file string) error {
 	}
 	for wait := firstBackOff; ; wait = min(2*wait, lastBackOff) {
 		err := a.restore(ctx, file)
-		if err == nil || errors.Is(err, errGone) {
+		if err == nil || errors.Is(err, ErrGone) {
 			return err
 		}
 		a.log.Warn("the journal cannot be had from the archive; trying again", "error", err)

@@ -319,11 +319,11 @@ func TestWhatIsDeletedIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	k.deleted.Store(true)
-	if err := k.attempt(2).Restore(t.Context(), inFile(t)); !errors.Is(err, errGone) {
+	if err := k.attempt(2).Restore(t.Context(), inFile(t)); !errors.Is(err, ErrGone) {
 		t.Errorf("the journal of a conversation that is gone: %v", err)
 	}
 	keeper := k.attempt(1).Keep(open(t, inFile(t), "a"))
-	if err := keeper.Finish(t.Context(), leaving(&session.Ending{})); !errors.Is(err, errGone) {
+	if err := keeper.Finish(t.Context(), leaving(&session.Ending{})); !errors.Is(err, ErrGone) {
 		t.Errorf("handed over: %v", err)
 	}
 	done := make(chan struct{})

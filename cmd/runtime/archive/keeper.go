@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -38,7 +39,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			return
 		}
 		err := k.hand(ctx)
-		if errors.Is(err, errGone) {
+		if errors.Is(err, ErrGone) {
 			_ = k.refuse(err)
 			return
 		}
@@ -159,7 +160,11 @@ func (k *Keeper) name(id int) (string, error) {
 // refuse to go on, and say so once.
 func (k *Keeper) refuse(err error) error {
 	k.refused = err
-	k.archive.log.Error("the events are not kept in the archive any more", "error", err)
+	level := slog.LevelError
+	if errors.Is(err, ErrGone) {
+		level = slog.LevelInfo
+	}
+	k.archive.log.Log(context.Background(), level, "the events are not kept in the archive any more", "error", err)
 	return nil
 }
 
@@ -195,7 +200,7 @@ func (k *Keeper) Finish(ctx context.Context, ending func(context.Context) *sessi
 func insist(ctx context.Context, try func(context.Context) error) error {
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		err := try(ctx)
-		if err == nil || errors.Is(err, errGone) || errors.Is(err, errRefused) {
+		if err == nil || errors.Is(err, ErrGone) || errors.Is(err, errRefused) {
 			return err
 		}
 		select {
