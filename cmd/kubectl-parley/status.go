@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -68,8 +70,16 @@ func (s *status) all(ctx context.Context) error {
 	if len(list.Items) == 0 {
 		fmt.Fprintf(s.ErrOut, "No Conversations in namespace %s.\n", c.namespace)
 	}
+	table := &strings.Builder{}
+	columns := tabwriter.NewWriter(table, 0, 0, 2, ' ', 0)
 	for i := range list.Items {
-		fmt.Fprintln(s.Out, headline(&list.Items[i], time.Now()))
+		fmt.Fprintln(columns, strings.Join(headline(&list.Items[i], time.Now()), "\t"))
+	}
+	if err := columns.Flush(); err != nil {
+		return err
+	}
+	for line := range strings.Lines(table.String()) {
+		fmt.Fprintln(s.Out, strings.TrimRight(line, " \n"))
 	}
 	return nil
 }
@@ -148,17 +158,25 @@ func (f *findings) className() string {
 
 // findEvents collects the events of the session's objects, the oldest first.
 func (c *cluster) findEvents(ctx context.Context, f *findings) error {
-	regarding := map[string]string{"Conversation": f.conversation.Name, "Pod": v1alpha1.SessionName(f.conversation.Name)}
+	// Another object of the same name may have been there before: its events are not those of this
+	// one. Of a pod that is gone, and why, they are, if they are not older than the Conversation.
+	regarding := map[string]metav1.Object{"Conversation": f.conversation, "Pod": &metav1.ObjectMeta{Name: v1alpha1.SessionName(f.conversation.Name)}}
+	if f.pod != nil {
+		regarding["Pod"] = f.pod
+	}
 	if f.settings != nil {
-		regarding["UserSettings"] = f.settings.Name
+		regarding["UserSettings"] = f.settings
 	}
 	if f.claim != nil {
-		regarding["PersistentVolumeClaim"] = f.claim.Name
+		regarding["PersistentVolumeClaim"] = f.claim
 	}
-	for kind, name := range regarding {
+	for kind, object := range regarding {
+		which := fields.Set{"involvedObject.kind": kind, "involvedObject.name": object.GetName()}
+		if uid := object.GetUID(); uid != "" {
+			which["involvedObject.uid"] = string(uid)
+		}
 		var list corev1.EventList
-		err := c.List(ctx, &list, client.InNamespace(c.namespace), client.MatchingFieldsSelector{Selector: fields.Set{
-			"involvedObject.kind": kind, "involvedObject.name": name}.AsSelector()})
+		err := c.List(ctx, &list, client.InNamespace(c.namespace), client.MatchingFieldsSelector{Selector: which.AsSelector()})
 		if apierrors.IsForbidden(err) {
 			f.hidden["Event"] = true
 			return nil
@@ -166,7 +184,9 @@ func (c *cluster) findEvents(ctx context.Context, f *findings) error {
 		if err != nil {
 			return fmt.Errorf("list events: %w", err)
 		}
-		f.events = append(f.events, list.Items...)
+		f.events = append(f.events, slices.DeleteFunc(list.Items, func(e corev1.Event) bool {
+			return e.InvolvedObject.Kind == "Pod" && happened(e).Before(f.conversation.CreationTimestamp.Time)
+		})...)
 	}
 	slices.SortStableFunc(f.events, func(a, b corev1.Event) int { return happened(a).Compare(happened(b)) })
 	return nil

@@ -8,10 +8,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -51,6 +53,45 @@ func TestAStuckStartTellsItsReasonAtAGlance(t *testing.T) {
 	all, _, err := run(t, ns, "status")
 	if err != nil || !strings.HasPrefix(all, "… stuck  STARTING  PullingImage") || strings.Count(all, "\n") != 1 {
 		t.Errorf("all in a line each: %v\n%s", err, all)
+	}
+}
+
+func TestTheEventsOfAnEarlierObjectOfTheNameAreNotShown(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	create(t, conversation(ns, "c"))
+	k := newKubelet(t, ns)
+	pod := k.pod("c")
+	c := awaitState(t, ns, "c", "STARTING", "Scheduling")
+	about := func(name, kind, object string, uid types.UID) *corev1.Event {
+		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, Type: corev1.EventTypeWarning, Reason: name, LastTimestamp: metav1.Now(),
+			InvolvedObject: corev1.ObjectReference{Kind: kind, Namespace: ns, Name: object, UID: uid}, Message: "it is so"}
+	}
+	create(t, about("ours", "Conversation", "c", c.UID), about("its-pods", "Pod", pod.Name, pod.UID), about("theirs", "Conversation", "c", "earlier"), about("another-pods", "Pod", pod.Name, "earlier"))
+	stdout, _, err := run(t, ns, "status", "c")
+	if err != nil || !strings.Contains(stdout, "ours") || !strings.Contains(stdout, "its-pods") || strings.Contains(stdout, "theirs") || strings.Contains(stdout, "another-pods") {
+		t.Errorf("%v\n%s", err, stdout)
+	}
+}
+
+func TestTheLinesOfAllHaveColumns(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	off := conversation(ns, "much-longer-name")
+	off.Spec.Suspend = true
+	create(t, conversation(ns, "c"), off)
+	awaitState(t, ns, "c", "STARTING", "Scheduling")
+	awaitState(t, ns, "much-longer-name", "STOPPED", "Suspended")
+	stdout, _, err := run(t, ns, "status")
+	lines := strings.Split(stdout, "\n")
+	if err != nil || len(lines) != 3 {
+		t.Fatalf("%v\n%s", err, stdout)
+	}
+	column := func(line, word string) int { return utf8.RuneCountInString(line[:max(0, strings.Index(line, word))]) }
+	for _, words := range [][2]string{{"STARTING", "STOPPED"}, {"Scheduling", "Suspended"}, {"(", "("}} {
+		if first, second := column(lines[0], words[0]), column(lines[1], words[1]); first == 0 || first != second {
+			t.Errorf("%s is at %d and %s at %d in\n%s", words[0], first, words[1], second, stdout)
+		}
 	}
 }
 

@@ -44,8 +44,9 @@ func mark(ok bool) string {
 	return bad
 }
 
-// headline is where a session stands, in a line that says what matters first.
-func headline(c *v1alpha1.Conversation, now time.Time) string {
+// headline is where a session stands, in a line that says what matters first: its name, its state,
+// why, for how long, and what else is to be said, or nothing in place of those that there are not.
+func headline(c *v1alpha1.Conversation, now time.Time) []string {
 	sign, at := waits, c.Status.StartTime
 	switch {
 	case stalled(c):
@@ -59,18 +60,15 @@ func headline(c *v1alpha1.Conversation, now time.Time) string {
 	case v1alpha1.StateStopped:
 		at = c.Status.StopTime
 	}
-	line := fmt.Sprintf("%s %s  %s", sign, c.Name, c.Status.State)
-	if c.Status.Reason != "" {
-		line += "  " + c.Status.Reason
-	}
+	line := []string{sign + " " + c.Name, string(c.Status.State), c.Status.Reason, "", ""}
 	if at != nil {
-		line += fmt.Sprintf("  (%s)", since(at, now))
+		line[3] = fmt.Sprintf("(%s)", since(at, now))
 	}
 	switch {
 	case c.Status.ObservedGeneration < 0:
-		line += "  " + unsaid
+		line[4] = unsaid
 	case !observed(c):
-		line += "  not seen by the operator yet"
+		line[4] = "not seen by the operator yet"
 	}
 	return line
 }
@@ -79,7 +77,8 @@ func headline(c *v1alpha1.Conversation, now time.Time) string {
 func (f *findings) tree(now time.Time) string {
 	c := f.conversation
 	out := &strings.Builder{}
-	fmt.Fprintln(out, headline(c, now))
+	said := slices.DeleteFunc(headline(c, now), func(text string) bool { return text == "" })
+	fmt.Fprintln(out, strings.Join(said, "  "))
 	if c.Status.Message != "" {
 		fmt.Fprintf(out, "  %s\n", oneLine(c.Status.Message))
 	}
