@@ -59,7 +59,8 @@ func (f *talking) as(ctx context.Context, c *cluster, conv *v1alpha1.Conversatio
 		return nil, err
 	}
 	if f.facade != "" {
-		return &person{strings.TrimSuffix(f.facade, "/"), key}, nil
+		address, err := f.address()
+		return &person{address, key}, err
 	}
 	pod, err := f.pod(ctx, c)
 	if err != nil {
@@ -67,6 +68,21 @@ func (f *talking) as(ctx context.Context, c *cluster, conv *v1alpha1.Conversatio
 	}
 	port, err := c.forwardTo(ctx, pod.Namespace, pod.Name, facadePort)
 	return &person{fmt.Sprintf("http://127.0.0.1:%d", port), key}, err
+}
+
+// address of the facade that the user names.
+func (f *talking) address() (string, error) {
+	address := strings.TrimSuffix(f.facade, "/")
+	u, err := url.Parse(address)
+	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" {
+		return address, nil
+	}
+	like := "http://HOST:PORT"
+	// What may have a password in it is not repeated.
+	if !strings.ContainsAny(address, "@/?") {
+		like = "http://" + address
+	}
+	return "", fmt.Errorf("--facade or $PARLEY_FACADE is not a URL: write %s", like)
 }
 
 // pod of the facade that runs.

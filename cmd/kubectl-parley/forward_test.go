@@ -61,3 +61,37 @@ func TestForwardingToASessionThatThereIsNotFails(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestANodeWithoutPortForwardIsSaidToBeOne(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	k := newKubelet(t, ns)
+	k.serves = nothing
+	create(t, conversation(ns, "c"))
+	k.start("c")
+	awaitState(t, ns, "c", "RUNNING", "Running")
+	if _, _, err := run(t, ns, "forward", "c"); err == nil || !strings.Contains(err.Error(), "the node of pod c-session has no port-forward") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAFacadeThatIsNamedByNoURLIsSaidToBeNone(t *testing.T) {
+	t.Setenv("PARLEY_KEY", "k")
+	ns := env.Namespace(t, nil)
+	create(t, conversation(ns, "c"))
+	for named, want := range map[string]string{
+		"127.0.0.1:3000":          "write http://127.0.0.1:3000",
+		"localhost:3000/":         "write http://localhost:3000",
+		"example.com":             "write http://example.com",
+		"ftp://example.com":       "write http://HOST:PORT",
+		"ada:hunter2@example.com": "write http://HOST:PORT",
+		"http://":                 "write http://HOST:PORT",
+	} {
+		for _, command := range [][]string{{"chat", "c"}, {"open", "--user=ada"}} {
+			_, _, err := run(t, ns, append(command, "--facade="+named)...)
+			if err == nil || !strings.HasSuffix(err.Error(), "--facade or $PARLEY_FACADE is not a URL: "+want) {
+				t.Errorf("%v with %s: %v", command, named, err)
+			}
+		}
+	}
+}

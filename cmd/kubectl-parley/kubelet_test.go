@@ -33,6 +33,9 @@ type kubelet struct {
 	serves string
 }
 
+// nothing is what a node serves that has no port-forward.
+const nothing = ""
+
 func newKubelet(t *testing.T, namespace string) *kubelet {
 	t.Helper()
 	k := &kubelet{t: t, namespace: namespace, node: "node-" + namespace, logs: make(chan chan string, 4)}
@@ -61,7 +64,7 @@ func (k *kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case strings.HasPrefix(r.URL.Path, "/containerLogs/"):
 		k.print(w, r)
-	case strings.HasPrefix(r.URL.Path, "/portForward/"):
+	case strings.HasPrefix(r.URL.Path, "/portForward/") && k.serves != nothing:
 		k.forward(w, r)
 	default:
 		http.NotFound(w, r)

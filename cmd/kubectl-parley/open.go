@@ -71,7 +71,11 @@ func (o *open) run(ctx context.Context, name string, asked bool) error {
 		o.browser = false
 	}
 	if o.facade != "" {
-		return o.show(ctx, &person{strings.TrimSuffix(o.facade, "/"), key}, name)
+		address, err := o.address()
+		if err != nil {
+			return err
+		}
+		return o.show(ctx, &person{address, key}, name)
 	}
 	return o.forward(ctx, c, key, name)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
@@ -35,6 +36,10 @@ func (c *cluster) forwardPod(ctx context.Context, namespace, pod string, port, r
 	go func() { done <- forwarder.ForwardPorts() }()
 	select {
 	case err := <-done:
+		// The API server itself says more of what it does not find.
+		if err != nil && strings.Contains(err.Error(), "404 page not found") {
+			return fmt.Errorf("the node of pod %s has no port-forward, as one of `make run` has none: only the facade leads to its sessions", pod)
+		}
 		return err
 	case <-opened:
 	}
