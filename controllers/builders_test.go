@@ -155,7 +155,7 @@ func (p aPod) container(status corev1.ContainerStatus) aPod {
 
 func (p aPod) waiting(container, reason string) aPod {
 	return p.container(corev1.ContainerStatus{Name: container, State: corev1.ContainerState{
-		Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "Get https://ada:hunter2@example.com/v2/?token=hunter2: a registry said something"},
+		Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "the manifest was not found"},
 	}})
 }
 

@@ -68,10 +68,6 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 	return o, start, nil
 }
 
-// annotationIncomplete marks a Conversation that the facade has still to make the Secrets and
-// ConfigMaps of, which it refers to.
-const annotationIncomplete = "parley.dev/incomplete"
-
 // unlessIncomplete is what a session misses. As long as that is still being made nobody knows, and
 // nobody is to be alarmed.
 func unlessIncomplete(c *v1alpha1.Conversation, missing *problem) *problem {
@@ -81,7 +77,9 @@ func unlessIncomplete(c *v1alpha1.Conversation, missing *problem) *problem {
 	return &problem{missing.reason, "What it starts with is still being stored"}
 }
 
-func incomplete(c *v1alpha1.Conversation) bool { return c.Annotations[annotationIncomplete] != "" }
+func incomplete(c *v1alpha1.Conversation) bool {
+	return c.Annotations[v1alpha1.AnnotationIncomplete] != ""
+}
 
 // gatherPod finds the session's pod: that of the present attempt, or one of an earlier attempt.
 func (r *conversationReconciler) gatherPod(ctx context.Context, o *observation) error {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/conversations"
 )
 
 func imageIn(configMap, key string) v1alpha1.ConversationImage {
@@ -119,7 +118,7 @@ func TestNobodyIsAlarmedWhileAConversationIsStillBeingStored(t *testing.T) {
 	}
 	half := func(name string) *v1alpha1.Conversation {
 		c := makeConversation(ns, name).with(func(s *v1alpha1.ConversationSpec) { s.Images = []v1alpha1.ConversationImage{imageIn("one", "image")} }).obj()
-		c.Annotations = map[string]string{conversations.AnnotationIncomplete: "true"}
+		c.Annotations = map[string]string{v1alpha1.AnnotationIncomplete: "true"}
 		return c
 	}
 	c, lost := half("c"), half("lost")
@@ -127,7 +126,7 @@ func TestNobodyIsAlarmedWhileAConversationIsStillBeingStored(t *testing.T) {
 	awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
 	awaitState(t, ns, "lost", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
 	// What is missing of one that is complete is missing.
-	change(t, lost, func(c *v1alpha1.Conversation) { delete(c.Annotations, conversations.AnnotationIncomplete) })
+	change(t, lost, func(c *v1alpha1.Conversation) { delete(c.Annotations, v1alpha1.AnnotationIncomplete) })
 	await(t, func() error {
 		if got := warnings(); !slices.Equal(got, []string{"lost: spec.images[0].configMapKeyRef: ConfigMap one with key image does not exist"}) {
 			return fmt.Errorf("the warnings are %q", got)
@@ -135,7 +134,7 @@ func TestNobodyIsAlarmedWhileAConversationIsStillBeingStored(t *testing.T) {
 		return nil
 	})
 	create(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "one"}, BinaryData: map[string][]byte{"image": {0xff}}})
-	change(t, c, func(c *v1alpha1.Conversation) { delete(c.Annotations, conversations.AnnotationIncomplete) })
+	change(t, c, func(c *v1alpha1.Conversation) { delete(c.Annotations, v1alpha1.AnnotationIncomplete) })
 	kubelet{t, ns, "c"}.start()
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	if got := warnings(); len(got) != 1 {

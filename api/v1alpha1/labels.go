@@ -40,6 +40,9 @@ const AnnotationTitle = "parley.dev/title"
 // Secret is written before the object that refers to it, so it is not pruned while it is young.
 const AnnotationWrittenAt = "parley.dev/written-at"
 
+// AnnotationIncomplete marks a Conversation whose keys, replay or images the facade is still writing.
+const AnnotationIncomplete = "parley.dev/incomplete"
+
 // Types of the Secrets that Parley keeps.
 const (
 	// SecretTypeUserKey is a key that a user gave over HTTP, one a Secret.

@@ -17,7 +17,6 @@ import (
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/conversations"
 )
 
 // everyConversationField is a body with every field of a conversation request but those that
@@ -43,7 +42,7 @@ func TestEveryFieldOfAConversationIsStored(t *testing.T) {
 		*spec.SuggestedTask != (v1alpha1.SuggestedTask{GitProvider: v1alpha1.GitHub, TaskType: v1alpha1.FailingChecks, Repo: "example/widgets", IssueNumber: 7, Title: "Speed the parser up"}) {
 		t.Errorf("stored %s", jsonOf(t, spec))
 	}
-	if c.Annotations[conversations.AnnotationIncomplete] != "" || spec.TTLAfterStopped != nil {
+	if c.Annotations[v1alpha1.AnnotationIncomplete] != "" || spec.TTLAfterStopped != nil {
 		t.Errorf("it is marked as incomplete: %v, %v", c.Annotations, spec.TTLAfterStopped)
 	}
 	for secret, value := range map[string]string{

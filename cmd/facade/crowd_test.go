@@ -10,7 +10,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/conversations"
 )
 
 const crowd = 200
@@ -103,7 +102,7 @@ func TestACrowdAskingForClashingConversationsMakesEachOnce(t *testing.T) {
 		if counts[200] != 10 || counts[409] != 10 {
 			t.Errorf("%s: %v, want half of them joined and half refused", id, counts)
 		}
-		if c := ada.conversation(t, id); c.Annotations[conversations.AnnotationIncomplete] != "" {
+		if c := ada.conversation(t, id); c.Annotations[v1alpha1.AnnotationIncomplete] != "" {
 			t.Errorf("%s is incomplete", id)
 		}
 	}
@@ -161,7 +160,7 @@ func killInTheMiddle(t *testing.T) (ada *person, all, half int) {
 		t.Fatal(err)
 	}
 	for _, c := range list.Items {
-		if c.Annotations[conversations.AnnotationIncomplete] != "" {
+		if c.Annotations[v1alpha1.AnnotationIncomplete] != "" {
 			half++
 		}
 	}
@@ -173,7 +172,7 @@ func completeAll(t *testing.T, ada *person) {
 	for i := range crowd {
 		ada.post(t, "/api/conversations", bodyWithKeys(i)).wants(t, 200)
 		c := ada.conversation(t, fmt.Sprintf("talk-%d", i))
-		if c.Annotations[conversations.AnnotationIncomplete] != "" || c.Spec.TTLAfterStopped != nil {
+		if c.Annotations[v1alpha1.AnnotationIncomplete] != "" || c.Spec.TTLAfterStopped != nil {
 			t.Errorf("talk-%d is incomplete", i)
 		}
 		if got := ada.secret(t, c.Spec.MCPConfig.SSEServers[0].APIKeyRef.Name); got != fmt.Sprintf("k%d", i) {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
-	"github.com/parley-dev/parley/cmd/facade/conversations"
 	"github.com/parley-dev/parley/cmd/facade/server"
 )
 
@@ -91,12 +90,12 @@ func TestAConversationThatWasCutOffIsCompletedByTheNextTry(t *testing.T) {
 	ada := newcomer(t)
 	ada.served(t, &faulty{secrets: true}).post(t, "/api/conversations", everyConversationField).wants(t, 503)
 	half := ada.conversation(t, "every-field")
-	if half.Annotations[conversations.AnnotationIncomplete] == "" || half.Spec.TTLAfterStopped == nil {
+	if half.Annotations[v1alpha1.AnnotationIncomplete] == "" || half.Spec.TTLAfterStopped == nil {
 		t.Fatal("nothing would ever clean it up")
 	}
 	ada.post(t, "/api/conversations", everyConversationField).wants(t, 200)
 	c := ada.conversation(t, "every-field")
-	if c.UID != half.UID || c.Annotations[conversations.AnnotationIncomplete] != "" || c.Spec.TTLAfterStopped != nil {
+	if c.UID != half.UID || c.Annotations[v1alpha1.AnnotationIncomplete] != "" || c.Spec.TTLAfterStopped != nil {
 		t.Errorf("it is still incomplete: %v", c.ObjectMeta)
 	}
 	if got := ada.secret(t, c.Spec.MCPConfig.SSEServers[0].APIKeyRef.Name); got != "conv-key-1" {

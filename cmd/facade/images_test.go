@@ -15,7 +15,6 @@ import (
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/conversations"
 )
 
 // dataURL of an image with these bytes.
@@ -52,7 +51,7 @@ func TestImagesGoIntoConfigMapsInTheirOrder(t *testing.T) {
 	if len(c.Spec.Images) != 3 || c.Spec.ImageURLs != nil || *c.Spec.Images[1].URL != address || *c.Spec.Images[0].MediaType != "image/png" || *c.Spec.Images[2].MediaType != "image/svg+xml" {
 		t.Fatalf("the images are %s and %s", jsonOf(t, c.Spec.Images), c.Spec.ImageURLs)
 	}
-	if c.Annotations[conversations.AnnotationIncomplete] != "" || c.Spec.TTLAfterStopped != nil {
+	if c.Annotations[v1alpha1.AnnotationIncomplete] != "" || c.Spec.TTLAfterStopped != nil {
 		t.Errorf("it is marked as incomplete: %v, %v", c.Annotations, c.Spec.TTLAfterStopped)
 	}
 	for at, want := range map[int][]byte{0: screen, 2: []byte("<svg/>")} {
@@ -176,13 +175,13 @@ func TestImagesThatWereCutOffAreCompletedByTheNextTry(t *testing.T) {
 			body := withImages(t, "cut", dataURL([]byte("one")), dataURL([]byte("two")))
 			ada.served(t, &faulty{configMapsLeft: ptr.To(written)}).post(t, "/api/conversations", body).wants(t, http.StatusServiceUnavailable)
 			half := ada.conversation(t, "cut")
-			if half.Annotations[conversations.AnnotationIncomplete] == "" || half.Spec.TTLAfterStopped == nil {
+			if half.Annotations[v1alpha1.AnnotationIncomplete] == "" || half.Spec.TTLAfterStopped == nil {
 				t.Fatal("nothing would ever clean it up")
 			}
 			ada.has(t, written)
 			ada.post(t, "/api/conversations", body).wants(t, 200)
 			c := ada.conversation(t, "cut")
-			if c.UID != half.UID || c.Annotations[conversations.AnnotationIncomplete] != "" || c.Spec.TTLAfterStopped != nil {
+			if c.UID != half.UID || c.Annotations[v1alpha1.AnnotationIncomplete] != "" || c.Spec.TTLAfterStopped != nil {
 				t.Errorf("it is still incomplete: %v", c.ObjectMeta)
 			}
 			if _, data := ada.image(t, c, 1); string(data) != "two" {

@@ -20,7 +20,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/conversations"
 	"github.com/parley-dev/parley/hack/facadeenv"
 )
 
@@ -139,7 +138,7 @@ func TestWhatWasAnsweredSurvivesTheAPIServer(t *testing.T) {
 	for id, answered := range stored {
 		c := &v1alpha1.Conversation{}
 		err := own.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: id}, c)
-		if answered && (err != nil || c.Annotations[conversations.AnnotationIncomplete] != "") {
+		if answered && (err != nil || c.Annotations[v1alpha1.AnnotationIncomplete] != "") {
 			t.Errorf("%s was answered with 200 and is not there (%v)", id, err)
 		}
 		if answered {

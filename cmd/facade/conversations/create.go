@@ -132,7 +132,7 @@ func (s *Service) join(ctx context.Context, r *rest.ConversationRequest, wanted 
 	case !sameRequest(stored, wanted):
 		return nil, idTaken
 	}
-	if stored.Annotations[AnnotationIncomplete] != "" {
+	if stored.Annotations[v1alpha1.AnnotationIncomplete] != "" {
 		if err := s.complete(ctx, stored, r, keys); err != nil {
 			return nil, err
 		}
@@ -156,7 +156,7 @@ func (s *Service) complete(ctx context.Context, c *v1alpha1.Conversation, r *res
 		}
 	}
 	patch := map[string]any{
-		"metadata": map[string]any{"uid": c.UID, "annotations": map[string]any{AnnotationIncomplete: nil}},
+		"metadata": map[string]any{"uid": c.UID, "annotations": map[string]any{v1alpha1.AnnotationIncomplete: nil}},
 		"spec":     map[string]any{"ttlAfterStopped": nil},
 	}
 	if err := s.patch(ctx, c, patch); err != nil {

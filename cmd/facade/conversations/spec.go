@@ -20,9 +20,6 @@ const (
 	// annotationCreatedAt is when a conversation was created, more precisely than the whole seconds
 	// of an object's own time: a list is in this order.
 	annotationCreatedAt = "parley.dev/created-at"
-	// AnnotationIncomplete marks a conversation whose keys, replay or images are still being
-	// written.
-	AnnotationIncomplete = "parley.dev/incomplete"
 	// replayKey is where a replay stands in its ConfigMap.
 	replayKey = "replay.json"
 	// imageKey is where an image stands in its ConfigMap.
@@ -71,7 +68,7 @@ func build(u *access.User, name string, r *rest.ConversationRequest, now time.Ti
 	}
 	c.Spec.ImageURLs, c.Spec.Images = images(name, r.ImageURLs, random)
 	if hasParts(c) {
-		c.Annotations[AnnotationIncomplete] = "true"
+		c.Annotations[v1alpha1.AnnotationIncomplete] = "true"
 		c.Spec.TTLAfterStopped = &metav1.Duration{Duration: incompleteLife}
 	}
 	return c, keys
