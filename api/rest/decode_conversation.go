@@ -26,7 +26,7 @@ func DecodeConversation(fields Body) (*ConversationRequest, []Detail) {
 		SuggestedTask:            optional(o, "suggested_task", suggestedTask),
 		CreateMicroagent:         optional(o, "create_microagent", createMicroagent),
 		ConversationInstructions: textOrNothing(o, "conversation_instructions"),
-		MCPConfig:                optional(o, "mcp_config", mcpDecoder{strict: true}.config),
+		MCPConfig:                optional(o, "mcp_config", mcpDecoder{}.config),
 		ConversationID:           optional(o, "conversation_id", text),
 	}
 	if urls := optional(o, "image_urls", list(image)); urls != nil && len(*urls) > 0 {

@@ -9,8 +9,10 @@ import (
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// mcpDecoder reads tool servers; strict says whether unknown fields are an error.
-type mcpDecoder struct{ strict bool }
+// mcpDecoder reads tool servers. It knows every field: the lists replace the stored ones, so that a
+// misspelt name would remove servers and keys. In settings, clients may send back what they were
+// shown, and a timeout, which has no effect.
+type mcpDecoder struct{ settings bool }
 
 func (m mcpDecoder) config(d *decoder, loc Location, raw json.RawMessage) (MCPConfig, bool) {
 	o := d.object(loc, raw)
@@ -21,7 +23,7 @@ func (m mcpDecoder) config(d *decoder, loc Location, raw json.RawMessage) (MCPCo
 	if servers := optional(o, "sse_servers", list(m.remote)); servers != nil {
 		config.SSEServers = *servers
 	}
-	if servers := optional(o, "stdio_servers", list(m.stdio)); servers != nil {
+	if servers := optional(o, "stdio_servers", list(stdioServer)); servers != nil {
 		config.StdioServers = *servers
 	}
 	if servers := optional(o, "shttp_servers", list(m.remote)); servers != nil {
@@ -30,7 +32,7 @@ func (m mcpDecoder) config(d *decoder, loc Location, raw json.RawMessage) (MCPCo
 	forbidRepetition(o, "sse_servers", config.SSEServers, func(s MCPRemoteServer) string { return s.URL })
 	forbidRepetition(o, "stdio_servers", config.StdioServers, func(s MCPStdioServer) string { return s.Name })
 	forbidRepetition(o, "shttp_servers", config.SHTTPServers, func(s MCPRemoteServer) string { return s.URL })
-	m.finish(o)
+	o.forbidOthers()
 	return config, true
 }
 
@@ -47,12 +49,6 @@ func forbidRepetition[T any](o *object, list string, entries []T, name func(T) s
 	}
 }
 
-func (m mcpDecoder) finish(o *object) {
-	if m.strict {
-		o.forbidOthers()
-	}
-}
-
 // remote is a server's object, or just its URL.
 func (m mcpDecoder) remote(d *decoder, loc Location, raw json.RawMessage) (MCPRemoteServer, bool) {
 	if raw[0] == '"' {
@@ -65,11 +61,15 @@ func (m mcpDecoder) remote(d *decoder, loc Location, raw json.RawMessage) (MCPRe
 	}
 	server := MCPRemoteServer{URL: required(o, "url", text)}
 	server.APIKey.decode(o, "api_key")
-	m.finish(o)
+	if m.settings {
+		o.take("api_key_set")
+		o.take("timeout")
+	}
+	o.forbidOthers()
 	return server, true
 }
 
-func (m mcpDecoder) stdio(d *decoder, loc Location, raw json.RawMessage) (MCPStdioServer, bool) {
+func stdioServer(d *decoder, loc Location, raw json.RawMessage) (MCPStdioServer, bool) {
 	o := d.object(loc, raw)
 	if o == nil {
 		return MCPStdioServer{}, false
@@ -81,7 +81,7 @@ func (m mcpDecoder) stdio(d *decoder, loc Location, raw json.RawMessage) (MCPStd
 	if env := optional(o, "env", environment); env != nil {
 		server.Env = *env
 	}
-	m.finish(o)
+	o.forbidOthers()
 	return server, true
 }
 

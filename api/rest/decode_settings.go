@@ -9,8 +9,8 @@ import (
 // gitProviders are the providers that a token may be for.
 var gitProviders = []string{"github", "gitlab", "bitbucket", "enterprise_sso"}
 
-// DecodeSettings ignores fields that it does not know: clients send back what they were shown, and
-// more.
+// DecodeSettings ignores settings that it does not know: clients send back what they were shown, and
+// more. Within mcp_config they are an error.
 func DecodeSettings(fields Body) (*Settings, []Detail) {
 	settings := &Settings{}
 	return settings, DecodeTable(fields, settings)
@@ -67,7 +67,7 @@ func parse(d *decoder, loc Location, raw json.RawMessage, target any) (ok bool) 
 	case *UserSecrets:
 		*target, ok = userSecrets(d, loc, raw)
 	case *MCPConfig:
-		*target, ok = mcpDecoder{}.config(d, loc, raw)
+		*target, ok = mcpDecoder{settings: true}.config(d, loc, raw)
 	default:
 		panic(fmt.Sprintf("no setting is of the type %T", target))
 	}

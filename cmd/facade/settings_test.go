@@ -220,6 +220,21 @@ func TestToolServersReplaceTheStoredOnesAndKeepKeys(t *testing.T) {
 		})
 	}
 	store(`{"sse_servers": ["", ""]}`).wants(t, 422)
+	t.Run("a misspelt name removes nothing", func(t *testing.T) {
+		store(`{"shttp_servers": [{"url": "https://a.example.com", "api_key": "k"}]}`).wants(t, 200)
+		for body, complaint := range map[string]string{
+			`{"shttp_server": [{"url": "https://b.example.com"}]}`: "body.mcp_config.shttp_server: extra_forbidden",
+			`{"foo": []}`: "body.mcp_config.foo: extra_forbidden",
+			`{"shttp_servers": [{"url": "https://a.example.com", "apikey": "k"}]}`:          "body.mcp_config.shttp_servers.0.apikey: extra_forbidden",
+			`{"stdio_servers": [{"name": "n", "command": "c", "environment": {"K": "v"}}]}`: "body.mcp_config.stdio_servers.0.environment: extra_forbidden",
+		} {
+			store(body).wants(t, 422).complains(t, complaint)
+		}
+		ada.get(t, "/api/settings").shows(t, "mcp_config", `{"sse_servers": [], "stdio_servers": [], "shttp_servers": [{"url": "https://a.example.com", "api_key": null, "api_key_set": true}]}`)
+	})
+	t.Run("a client may send back what it was shown, and a timeout", func(t *testing.T) {
+		store(`{"sse_servers": [], "stdio_servers": [], "shttp_servers": [{"url": "https://a.example.com", "api_key": null, "api_key_set": true, "timeout": 60}]}`).wants(t, 200)
+	})
 	t.Run("arguments with a key are told of env", func(t *testing.T) {
 		store(`{"stdio_servers": [{"name": "n", "command": "c", "args": ["--token", "hunter2"]}]}`).wants(t, 422).
 			says(t, `{"detail": [{"type": "value_error", "loc": ["body", "mcp_config", "stdio_servers", 0, "args"],
