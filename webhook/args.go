@@ -29,6 +29,16 @@ func argsProblem(args []string) string {
 
 const argsHoldKey = "must not hold what looks like a key: secrets never stand in a spec, name a Secret in env"
 
+// variableProblem says what is wrong with the plain value of a variable; empty means nothing. It
+// guesses as argsProblem does.
+func variableProblem(name, value string) string {
+	words := wordsOf([]string{value})
+	if namesKey(name) && len(words) > 0 && isSecret(words[0], words[1:]) || argsProblem([]string{value}) != "" {
+		return "must not hold what looks like a key: secrets never stand in a spec, name a Secret in secretRef instead of a value"
+	}
+	return ""
+}
+
 // wordsOf takes arguments apart that are command lines or headers themselves, as that of sh -c.
 func wordsOf(args []string) []string {
 	var words []string

@@ -128,3 +128,23 @@ func TestStdioServersTakeKeysFromTheirEnvironment(t *testing.T) {
 		})
 	}
 }
+
+func TestVariablesOfStdioServersThatNameKeysTakeThemFromSecrets(t *testing.T) {
+	for _, kind := range []string{"UserSettings", "Conversation"} {
+		t.Run(kind, func(t *testing.T) {
+			variable := func(name, value string) string {
+				return "mcpConfig: {stdioServers: [{name: a, command: a, env: [{name: LEVEL, value: debug}, {name: " + name + ", value: '" + value + "'}]}]}"
+			}
+			const value, message = "spec.mcpConfig.stdioServers[0].env[1].value", "name a Secret in secretRef"
+			runSpecCases(t, kind, []specCase{
+				{name: "accepts an ordinary value", spec: variable("MAX_TOKENS", "100")},
+				{name: "accepts a file that has the key", spec: variable("API_KEY", "/run/keys/api")},
+				{name: "accepts an empty value", spec: variable("API_KEY", "")},
+				{name: "refuses a key by the variable's name", spec: variable("API_KEY", "hunter2"), field: value, message: message},
+				{name: "refuses a header by the variable's name", spec: variable("AUTHORIZATION", "Bearer hunter2"), field: value, message: message},
+				{name: "refuses a key by how it begins", spec: variable("LOGIN", "sk-"+fakeKey), field: value, message: message},
+				{name: "refuses a password in a URL", spec: variable("DATABASE_URL", "postgresql://ada:hunter2@db.example.com/db"), field: value, message: message},
+			})
+		})
+	}
+}

@@ -34,8 +34,14 @@ func (e *fieldErrors) checkMCP(path *field.Path, config *v1alpha1.MCPConfig) {
 		e.check(path.Child("sseServers").Index(i).Child("url"), server.URL, mcpURL.problem)
 	}
 	for i, server := range config.StdioServers {
+		stdio := path.Child("stdioServers").Index(i)
 		if problem := argsProblem(server.Args); problem != "" {
-			*e = append(*e, invalid(path.Child("stdioServers").Index(i).Child("args"), problem))
+			*e = append(*e, invalid(stdio.Child("args"), problem))
+		}
+		for j, variable := range server.Env {
+			e.checkOptional(stdio.Child("env").Index(j).Child("value"), variable.Value, func(value string) string {
+				return variableProblem(variable.Name, value)
+			})
 		}
 	}
 	for i, server := range config.SHTTPServers {

@@ -82,7 +82,8 @@ type MCPEnvVar struct {
 	// +required
 	Name string `json:"name"`
 
-	// Value, where it is not secret.
+	// Value, where it is not secret. What looks like a key, by the variable's name or by itself, is
+	// refused.
 	// +kubebuilder:validation:MaxLength=4096
 	// +optional
 	Value *string `json:"value,omitempty"`

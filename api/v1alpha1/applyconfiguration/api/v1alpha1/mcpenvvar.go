@@ -12,7 +12,8 @@ package v1alpha1
 type MCPEnvVarApplyConfiguration struct {
 	// Name of the variable.
 	Name *string `json:"name,omitempty"`
-	// Value, where it is not secret.
+	// Value, where it is not secret. What looks like a key, by the variable's name or by itself, is
+	// refused.
 	Value *string `json:"value,omitempty"`
 	// SecretRef names the value, where it is secret.
 	SecretRef *SecretKeyRefApplyConfiguration `json:"secretRef,omitempty"`
