@@ -1,6 +1,9 @@
 package v1alpha1_test
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestSessionClassNamesAreDNSLabels(t *testing.T) { namesAreDNSLabels(t, "SessionClass") }
 
@@ -31,5 +34,37 @@ func TestWhatASessionClassMaySay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			expect(t, create(t, object(t, "SessionClass", "", c.spec)), c.field, "")
 		})
+	}
+}
+
+func TestTheProxiesOfASessionClass(t *testing.T) {
+	const secret, noURL = "must not hold a user name or password", "must be the URL of a proxy"
+	for proxy, message := range map[string]string{
+		"":                              "",
+		"http://proxy.example.com:3128": "",
+		"https://proxy:443/":            "",
+		"socks5://[2001:db8::1]:1080":   "",
+		"http://ada:hunter2@proxy:1":    secret,
+		"ada:hunter2@proxy:1":           secret,
+		"http://hunter2@proxy":          secret,
+		"nonsense":                      noURL,
+		"ftp://proxy:21":                noURL,
+		"http://":                       noURL,
+		"http://proxy:1/?token=hunter2": noURL,
+		"http://proxy:port":             noURL,
+	} {
+		for _, field := range []string{"httpProxy", "httpsProxy"} {
+			t.Run(field+" "+proxy, func(t *testing.T) {
+				path := ""
+				if message != "" {
+					path = "spec.network." + field
+				}
+				err := create(t, object(t, "SessionClass", "", "network: {"+field+": '"+proxy+"'}"))
+				expect(t, err, path, message)
+				if err != nil && strings.Contains(err.Error(), "hunter2") {
+					t.Errorf("the answer repeats the password: %v", err)
+				}
+			})
+		}
 	}
 }

@@ -245,6 +245,10 @@ type Lifetime struct {
 }
 
 // SessionNetwork is whom sessions may reach, and how.
+// +kubebuilder:validation:XValidation:rule="!has(self.httpProxy) || !self.httpProxy.contains('@')",message="httpProxy must not hold a user name or password: all who may read the class would have it",fieldPath=".httpProxy"
+// +kubebuilder:validation:XValidation:rule="!has(self.httpProxy) || self.httpProxy == '' || self.httpProxy.contains('@') || self.httpProxy.matches('^(https?|socks5h?)://([A-Za-z0-9._-]+|[[][0-9A-Fa-f:.]+[]])(:[0-9]{1,5})?/?$')",message="httpProxy must be the URL of a proxy, such as http://proxy.example.com:3128",fieldPath=".httpProxy"
+// +kubebuilder:validation:XValidation:rule="!has(self.httpsProxy) || !self.httpsProxy.contains('@')",message="httpsProxy must not hold a user name or password: all who may read the class would have it",fieldPath=".httpsProxy"
+// +kubebuilder:validation:XValidation:rule="!has(self.httpsProxy) || self.httpsProxy == '' || self.httpsProxy.contains('@') || self.httpsProxy.matches('^(https?|socks5h?)://([A-Za-z0-9._-]+|[[][0-9A-Fa-f:.]+[]])(:[0-9]{1,5})?/?$')",message="httpsProxy must be the URL of a proxy, such as http://proxy.example.com:3128",fieldPath=".httpsProxy"
 type SessionNetwork struct {
 	// EgressAllow lists ranges that sessions may reach although they are private.
 	// +kubebuilder:validation:MaxItems=64
@@ -254,12 +258,13 @@ type SessionNetwork struct {
 	// +optional
 	EgressAllow []string `json:"egressAllow,omitempty"`
 
-	// HTTPProxy becomes the variables HTTP_PROXY and http_proxy of the session.
+	// HTTPProxy becomes the variables HTTP_PROXY and http_proxy of the session. A URL without a user
+	// name and password.
 	// +kubebuilder:validation:MaxLength=2048
 	// +optional
 	HTTPProxy string `json:"httpProxy,omitempty"`
 
-	// HTTPSProxy becomes the variables HTTPS_PROXY and https_proxy.
+	// HTTPSProxy becomes the variables HTTPS_PROXY and https_proxy. A URL as that of httpProxy.
 	// +kubebuilder:validation:MaxLength=2048
 	// +optional
 	HTTPSProxy string `json:"httpsProxy,omitempty"`

@@ -11,9 +11,10 @@ package v1alpha1
 type SessionNetworkApplyConfiguration struct {
 	// EgressAllow lists ranges that sessions may reach although they are private.
 	EgressAllow []string `json:"egressAllow,omitempty"`
-	// HTTPProxy becomes the variables HTTP_PROXY and http_proxy of the session.
+	// HTTPProxy becomes the variables HTTP_PROXY and http_proxy of the session. A URL without a user
+	// name and password.
 	HTTPProxy *string `json:"httpProxy,omitempty"`
-	// HTTPSProxy becomes the variables HTTPS_PROXY and https_proxy.
+	// HTTPSProxy becomes the variables HTTPS_PROXY and https_proxy. A URL as that of httpProxy.
 	HTTPSProxy *string `json:"httpsProxy,omitempty"`
 	// NoProxy becomes the variables NO_PROXY and no_proxy.
 	NoProxy *string `json:"noProxy,omitempty"`
