@@ -27,6 +27,8 @@ type chat struct {
 	// message that came since.
 	failure error
 	began   bool
+	// told is the error that was shown last, until a state is: that of a failed turn says it again.
+	told string
 	// sent are the messages of which there was no event yet, and waiting those that no turn has
 	// taken up since this command began, by their events.
 	sent    int
@@ -254,7 +256,11 @@ func (c *chat) show(e *session.Event) (enough bool) {
 	case e.StateOf() != "":
 		c.turn(e)
 	case e.Observation == session.ObservedError:
-		fmt.Fprintf(c.Out, "! %s\n", indented(e.Message))
+		c.told = e.Message
+		if e.Content != nil && *e.Content != "" {
+			c.told = *e.Content // of which the message is the first line
+		}
+		fmt.Fprintf(c.Out, "! %s\n", indented(c.told))
 		c.fail(e, e.Message)
 	case e.Observation == session.ObservedNotice:
 		fmt.Fprintf(c.Out, "! %s\n", indented(e.Message))
@@ -285,13 +291,14 @@ func (c *chat) turn(e *session.Event) {
 	case session.StateConfirmation:
 		fmt.Fprintln(c.Out, "? Do it? y or n")
 	case session.StateError:
-		if reason != "" {
+		if reason != "" && reason != c.told {
 			fmt.Fprintf(c.Out, "! %s\n", indented(reason))
 		}
 		c.fail(e, reason)
 	case session.StatePaused:
 		fmt.Fprintln(c.Out, "! paused; /resume goes on")
 	}
+	c.told = ""
 }
 
 // begin the turn of a message.

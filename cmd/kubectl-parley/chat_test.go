@@ -243,6 +243,31 @@ func TestWhatFailedBeforeIsNoOutcomeOfATalk(t *testing.T) {
 	}
 }
 
+func TestWhatFailsIsShownOnce(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	key := keyOfAda(t, ns)
+	create(t, conversation(ns, "c"))
+	first := "the model does not answer"
+	reason := first + "\nit is asleep"
+	event := session.Event{Source: session.FromEnvironment, Observation: session.ObservedError, Message: first + " …", Content: &reason}
+	turn := func(message session.Event) []session.Event {
+		return []session.Event{begins(message), event, session.StateChange(session.StateError, reason)}
+	}
+	f := newTalk(t, key, turn)
+	f.add(turn(f.add(session.UserMessage("earlier", nil)))...)
+	r := beginWith(t, strings.NewReader("hi\n"), kubeconfig, ns, "chat", "c", "--facade", f.URL)
+	if err := r.wait(t); err == nil {
+		t.Error("the turn failed, and the command does not")
+	}
+	// Once for each of the two turns.
+	for _, line := range []string{first, "it is asleep"} {
+		if out := r.out.String(); strings.Count(out, line) != 2 {
+			t.Errorf("%q should be shown once for each turn: %s", line, out)
+		}
+	}
+}
+
 func TestATurnThatIsOnlyWatchedIsATalksOutcome(t *testing.T) {
 	t.Parallel()
 	ns := operate(t)

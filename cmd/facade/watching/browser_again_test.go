@@ -15,6 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/hack/facadeenv"
+	"github.com/parley-dev/parley/hack/scriptedmodel"
 )
 
 // begin signs in with a link, and opens a conversation.
@@ -110,5 +111,23 @@ func TestAPersonUploadsRenamesAndHears(t *testing.T) {
 	b.enter(".answer textarea", "Go on\r")
 	b.once("Second answer.")
 	b.sees("window.tones === 2")
+	b.allWell()
+}
+
+func TestAPersonReadsOnceWhatFailed(t *testing.T) {
+	ada := newPerson(t, nil, scriptedmodel.Step{Failure: &scriptedmodel.Failure{Kind: scriptedmodel.NoSuchModel}, Times: 9})
+	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
+	ada.awaitAgent(t, "talk", session.StateError)
+	host, err := url.Parse(ada.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := startBrowser(t, host.Host)
+	ada.begin(t, b, "talk")
+	b.sees("document.querySelectorAll('.timeline .line.error').length === 1")
+	b.enter(".answer textarea", "Again\r")
+	b.sees("document.querySelectorAll('.timeline .line.error').length === 2")
+	b.do(chromedp.Reload())
+	b.sees("document.querySelectorAll('.timeline .line.error').length === 2")
 	b.allWell()
 }

@@ -26,6 +26,7 @@ const line = (event, kind, text) => h('p', { class: `line ${kind}`, id: `event-$
 export class Timeline {
   constructor() {
     this.calls = new Map();
+    this.told = ''; // the error that was shown last, until a state is
     this.entries = h('div', { class: 'entries' });
     this.element = h('div', { class: 'timeline', role: 'log', 'aria-label': 'What happened', 'aria-live': 'polite', tabindex: 0 }, this.entries);
     // Who looks at the end stays there, however late an entry gets its size; who scrolled back is left alone.
@@ -77,7 +78,7 @@ export class Timeline {
     const call = this.calls.get(event.cause);
     if (event.tool_call_metadata?.function_name === 'task_tracker' || event.observation === 'think') return null;
     switch (event.observation) {
-      case 'agent_state_changed': return event.extras.agent_state === 'error' ? line(event, 'error', event.extras.reason || 'The agent failed') : null;
+      case 'agent_state_changed': return this.state(event);
       case 'task_tracking': return null; // the plan is shown beside
       case 'agent_update': return folded(event, 'A word of the agent', JSON.stringify(event.extras?.update, null, 2));
       default:
@@ -86,8 +87,19 @@ export class Timeline {
       call.observe(event);
       return null;
     }
-    if (event.observation === 'error') return line(event, 'error', event.content || event.message);
+    if (event.observation === 'error') {
+      this.told = event.content || event.message;
+      return line(event, 'error', this.told);
+    }
     if (event.observation === 'notice') return line(event, 'notice', event.content || event.message);
     return event.content ? folded(event, event.message || event.observation, event.content) : null;
+  }
+
+  // state of an agent that failed says again what the error before it told.
+  state(event) {
+    const { agent_state: state, reason = '' } = event.extras;
+    const again = reason && reason === this.told;
+    this.told = '';
+    return state === 'error' && !again ? line(event, 'error', reason || 'The agent failed') : null;
   }
 }
