@@ -41,6 +41,10 @@ func TestEachFieldOfAConversationIsChecked(t *testing.T) {
 		{"too many images", `{"image_urls": [` + strings.Repeat(`"https://example.com/a.png",`, 16) + `"https://example.com/a.png"]}`, "body.image_urls: too_long"},
 		{"a replay that is an object", `{"replay_json": {}}`, "body.replay_json: string_type"},
 		{"a replay that is no JSON", `{"replay_json": "[{"}`, "body.replay_json: json_invalid"},
+		{"a replay that is an object without a trajectory", `{"replay_json": "{}"}`, "body.replay_json: value_error"},
+		{"a replay with a trajectory that is no list", `{"replay_json": "{\"trajectory\": 5}"}`, "body.replay_json: value_error"},
+		{"a replay that is nothing", `{"replay_json": "null"}`, "body.replay_json: value_error"},
+		{"a replay of texts", `{"replay_json": "[\"run\"]"}`, "body.replay_json: value_error"},
 		{"a replay with a message", `{"replay_json": "[]", "initial_user_msg": "m"}`, "body.initial_user_msg: value_error"},
 		{"a replay with images", `{"replay_json": "[]", "image_urls": ["https://example.com/a.png"]}`, "body.image_urls: value_error"},
 		{"a replay with images of its own", `{"replay_json": "[]", "image_urls": ["data:image/png;base64,AA=="]}`, "body.image_urls: value_error"},
@@ -78,6 +82,7 @@ func TestEachFieldOfAConversationIsChecked(t *testing.T) {
 	for name, body := range map[string]string{
 		"nothing at all":   `{}`,
 		"every field null": `{"repository": null, "git_provider": null, "selected_branch": null, "initial_user_msg": null, "image_urls": null, "replay_json": null, "suggested_task": null, "create_microagent": null, "conversation_instructions": null, "mcp_config": null, "conversation_id": null}`,
+		"a trajectory":     `{"replay_json": "{\"trajectory\": [{\"id\": 0}]}"}`,
 		"empty fields":     `{"repository": "", "selected_branch": "", "initial_user_msg": "", "image_urls": [], "replay_json": "", "conversation_instructions": "", "mcp_config": {}}`,
 	} {
 		t.Run("but not "+name, func(t *testing.T) {
