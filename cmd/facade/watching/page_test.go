@@ -114,6 +114,7 @@ func (p *person) signsIn(b *browser) {
 func (p *person) storesSettings(b *browser, model string) {
 	b.t.Helper()
 	b.press("Settings")
+	b.reads("Budget for a turn")
 	b.enter("[name=llm_model]", "scripted/model")
 	b.enter("[name=llm_base_url]", model)
 	b.enter("[name=llm_api_key]", "a-key-that-is-never-shown")

@@ -26,7 +26,7 @@ function groupsOf(stored, lists) {
       text('llm_model', 'Model', { list: lists.models, help: 'For example provider/model.' }),
       key('llm_api_key', 'Key of the model'),
       text('llm_base_url', 'Address of the model', { type: 'url', help: 'Where it is not the provider’s own.' }),
-      number('max_budget_per_task', 'Budget for a conversation, in US dollars', { min: 0 }),
+      number('max_budget_per_task', 'Budget for a turn, in US dollars', { min: 0, help: 'When its model has cost this much, the agent stops until your next message.' }),
       number('max_iterations', 'Most steps of a turn', { min: 1, step: 1 })),
     fields.group('Agent', lists.agents, lists.analyzers,
       text('agent', 'Agent', { list: lists.agents }),
