@@ -46,7 +46,11 @@ func main() {
 }
 
 func run(ctx context.Context, o options) error {
-	if o.model == "" {
+	if err := findFacade(ctx, o.facade); err != nil {
+		return err
+	}
+	scripted := o.model == ""
+	if scripted {
 		address, err := serveScript()
 		if err != nil {
 			return err
@@ -86,5 +90,19 @@ func run(ctx context.Context, o options) error {
 		return errors.New("the agent ended with an error; the conversation is " + id)
 	}
 	fmt.Println("\nWhat it pushed to the branch demo:")
-	return showDiff(ctx, repository)
+	if err := showDiff(ctx, repository); err != nil {
+		return err
+	}
+	fmt.Print(farewell(o, scripted))
+	return nil
+}
+
+// farewell says what is left, and what is not.
+func farewell(o options, scripted bool) string {
+	text := fmt.Sprintf("\nThe conversation is still there. For its page, once make plugin was run:\n"+
+		"  KUBECONFIG=%s PARLEY_FACADE=%s bin/kubectl-parley open --user %s -n %s\n", filepath.Join(o.state, "kubeconfig"), o.facade, userName, o.namespace)
+	if scripted {
+		text += "The scripted model ends with this demo: the agent has nobody to ask about further messages.\n"
+	}
+	return text
 }

@@ -32,6 +32,19 @@ type user struct {
 	key     string
 }
 
+// findFacade says what to do where there is none.
+func findFacade(ctx context.Context, facade string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, facade+"/alive", nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("no facade answers at %s: start `make run` first, in another terminal; if it has a PORT, name the same: %w", facade, err)
+	}
+	return response.Body.Close()
+}
+
 func newUser(ctx context.Context, o options) (*user, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(o.state, "kubeconfig"))
 	if err != nil {
