@@ -126,8 +126,14 @@ func TestAnIDThatExistsIsJoined(t *testing.T) {
 		})
 	})
 	t.Run("but not by another request", func(t *testing.T) {
-		for _, change := range []string{`{"initial_user_msg": "other"}`, `{"initial_user_msg": null}`, `{"repository": "o/r"}`, `{"mcp_config": null}`, `{"mcp_config": {"sse_servers": ["https://a.example.com"]}}`} {
-			ada.post(t, "/api/conversations", body(change)).wants(t, 409).says(t, clash)
+		for change, field := range map[string]string{
+			`{"initial_user_msg": "other"}`: "initial_user_msg", `{"initial_user_msg": null}`: "initial_user_msg",
+			`{"repository": "o/r", "initial_user_msg": "other"}`: "repository",
+			`{"image_urls": ["data:image/png;base64,AA=="]}`:     "image_urls", `{"initial_user_msg": null, "replay_json": "[]"}`: "initial_user_msg",
+			`{"mcp_config": null}`: "mcp_config", `{"mcp_config": {"sse_servers": ["https://a.example.com"]}}`: "mcp_config",
+		} {
+			ada.post(t, "/api/conversations", body(change)).wants(t, 409).
+				says(t, `{"detail": "A conversation with this id exists that does not equal the one asked for: `+field+` differs"}`)
 		}
 	})
 	t.Run("nor by another user", func(t *testing.T) {
@@ -141,6 +147,15 @@ func TestAnIDThatExistsIsJoined(t *testing.T) {
 			t.Errorf("the key became %q", got)
 		}
 	})
+}
+
+func TestAFileHasToBeNamed(t *testing.T) {
+	t.Parallel()
+	ada := newcomer(t)
+	ada.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 200)
+	for _, query := range []string{"", "?file=", "?path=README.md"} {
+		ada.get(t, "/api/conversations/talk/select-file"+query).wants(t, 422).complains(t, "query.file: missing")
+	}
 }
 
 func TestTheSameIdempotencyKeyIsTheSameConversation(t *testing.T) {

@@ -141,7 +141,7 @@ func TestAnImageMayHaveAMebibyte(t *testing.T) {
 	t.Run("and nothing is kept of it", func(t *testing.T) { ada.has(t, 2) })
 	t.Run("nor of more than a body has room for", func(t *testing.T) {
 		three := slicesOf(3, func(i int) string { return dataURL(picture(byte(i), rest.MaxImage)) })
-		ada.post(t, "/api/conversations", withImages(t, "three", three...)).wants(t, 413).says(t, `{"detail": "Request body too large"}`)
+		ada.post(t, "/api/conversations", withImages(t, "three", three...)).wants(t, 413).says(t, `{"detail": "Request body too large: at most 4194304 bytes"}`)
 	})
 }
 

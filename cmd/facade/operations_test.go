@@ -96,7 +96,7 @@ func TestTooMuchIsRefused(t *testing.T) {
 	t.Parallel()
 	f := ownFacade(t, "--max-body-bytes=1000", "--user-rate=0.2", "--user-burst=3")
 	ada := newcomer(t).at(t, f.URL) // takes the first token
-	ada.post(t, "/api/settings", `{"language": "`+strings.Repeat("x", 1000)+`"}`).wants(t, 413).says(t, `{"detail": "Request body too large"}`)
+	ada.post(t, "/api/settings", `{"language": "`+strings.Repeat("x", 1000)+`"}`).wants(t, 413).says(t, `{"detail": "Request body too large: at most 1000 bytes"}`)
 	ada.post(t, "/api/settings", `{"language": "en"}`).wants(t, 200)
 	reply := ada.get(t, "/api/conversations").wants(t, 429).says(t, `{"detail": "Too many requests"}`)
 	if after := reply.header.Get("Retry-After"); !regexp.MustCompile(`^[1-5]$`).MatchString(after) {

@@ -52,7 +52,7 @@ func (b *Bodies) Read(r *http.Request, user string) (body []byte, done func(), e
 	announced := r.ContentLength
 	switch {
 	case announced > b.largest:
-		return nil, nil, answer.TooLarge
+		return nil, nil, answer.LargerThan(b.largest)
 	case announced < 0:
 		announced = b.largest
 	}
@@ -85,7 +85,7 @@ func (b *Bodies) take(ctx context.Context, from io.Reader, held *Held) (body []b
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return nil, nil, answer.TooLarge
+		return nil, nil, answer.LargerThan(b.largest)
 	case errors.Is(err, overloaded), errors.Is(err, tooMuch):
 		return nil, nil, err
 	case err != nil:

@@ -78,6 +78,11 @@ var (
 	internalFailed = Refuse(http.StatusInternalServerError, "Internal Server Error")
 )
 
+// LargerThan refuses a body of more bytes than are read.
+func LargerThan(most int64) *Refusal {
+	return Refuse(http.StatusRequestEntityTooLarge, "Request body too large: at most "+strconv.FormatInt(most, 10)+" bytes")
+}
+
 // Created is a body that is answered with 201.
 type Created struct{ Body any }
 

@@ -48,8 +48,10 @@ type Service struct {
 
 var (
 	notFound = answer.Refuse(http.StatusNotFound, "Conversation not found")
-	idTaken  = answer.Refuse(http.StatusConflict, "A conversation with this id exists that does not equal the one asked for")
+	idTaken  = answer.Refuse(http.StatusConflict, isAnother)
 )
+
+const isAnother = "A conversation with this id exists that does not equal the one asked for"
 
 // own finds a conversation of the user. One of somebody else is answered like one that is not
 // there.

@@ -3,6 +3,8 @@ package conversations
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -111,11 +113,20 @@ func withoutRandomPart(ref v1alpha1.ConfigMapKeyRef) *v1alpha1.ConfigMapKeyRef {
 	return &ref
 }
 
-// sameRequest says that two conversations were asked to do the same. Values of keys are not
-// compared, only which there are: what could be compared would have to stand in the object, and a
-// hash of a short key is as good as the key.
-func sameRequest(stored, wanted *v1alpha1.Conversation) bool {
-	return equality.Semantic.DeepEqual(asked(stored), asked(wanted))
+// firstDifference is the field of a request by which two conversations were asked to do different
+// things; empty where they were asked to do the same. Values of keys are not compared, only which
+// there are: what could be compared would have to stand in the object, and a hash of a short key is
+// as good as the key.
+func firstDifference(stored, wanted *v1alpha1.Conversation) string {
+	one, other := reflect.ValueOf(asked(stored)), reflect.ValueOf(asked(wanted))
+	for i := range one.NumField() {
+		if !equality.Semantic.DeepEqual(one.Field(i).Interface(), other.Field(i).Interface()) {
+			field, _, _ := strings.Cut(one.Type().Field(i).Tag.Get("json"), ",")
+			loc := rest.LocationOf("spec."+field, nil)
+			return fmt.Sprint(loc[len(loc)-1])
+		}
+	}
+	return ""
 }
 
 // asked is what a request says of a conversation: not its lifecycle, and nothing that requests

@@ -45,7 +45,7 @@ func (s *server) sessionOperations() map[string]map[string]operation {
 		"/message":       {"POST": {do: s.message, readsBody: true}},
 		"/trajectory":    {"GET": {serve: s.trajectory}},
 		"/list-files":    ask(session.FilesPath, "path", "path"),
-		"/select-file":   ask(session.FilePath, "file", "path"),
+		"/select-file":   {"GET": {do: s.file}},
 		"/zip-directory": {"GET": {serve: s.zip}},
 		"/upload-files":  {"POST": {serve: s.upload}},
 		"/git/changes":   {"GET": {do: s.changes}},
@@ -71,6 +71,17 @@ func (s *server) ask(ctx context.Context, r request, path string, names ...strin
 		query.Set(names[i+1], r.URL.Query().Get(names[i]))
 	}
 	return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: path, Query: query, Held: r.held}, live.MaxAnswer)
+}
+
+// file of a session. That none is named is said here: a session knows the parameter by another name.
+func (s *server) file(ctx context.Context, r request) (any, error) {
+	if r.URL.Query().Get("file") != "" {
+		return s.ask(ctx, r, session.FilePath, "file", "path")
+	}
+	if _, err := s.conversations.Find(ctx, r.user, r.id()); err != nil {
+		return nil, err
+	}
+	return nil, answer.Invalid(rest.Detail{Type: "missing", Loc: rest.Location{"query", "file"}, Msg: "Field required"})
 }
 
 // events by range.
@@ -169,7 +180,7 @@ func (s *server) upload(w http.ResponseWriter, r request) error {
 		return err
 	}
 	if r.ContentLength > maxUploads {
-		return answer.TooLarge
+		return answer.LargerThan(maxUploads)
 	}
 	done, err := s.streams.Take(string(r.user.UID))
 	if err != nil {

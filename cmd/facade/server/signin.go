@@ -72,7 +72,7 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return nil, answer.TooLarge
+		return nil, answer.LargerThan(maxSignIn)
 	case err != nil:
 		return nil, answer.Refuse(http.StatusBadRequest, "The body could not be read")
 	}
