@@ -59,8 +59,8 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 	case !r.ledger.enter(c, class.spec.MaxSessionsPerUser, o.now):
 		// One that was refused goes on to say so until it can try again. If it said that it waits,
 		// each try would be two writes, and each write a reason for another try.
-		if refused := r.starts.refusal(c); refused != nil {
-			return o, &sessionStart{blocked: refused, waits: true}, nil
+		if last, is := r.starts.refusal(c); is {
+			return o, &sessionStart{blocked: last.err, waits: true}, nil
 		}
 		o.queued = *class.spec.MaxSessionsPerUser
 		return o, nil, nil

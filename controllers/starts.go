@@ -156,14 +156,11 @@ func (s *starts) refuses(c *v1alpha1.Conversation, err error) {
 	s.refused.Store(client.ObjectKeyFromObject(c), refusal{c.UID, c.Generation, err})
 }
 
-// refusal is why a Conversation as it is now could not start when it last tried; nil if it could,
-// or never did.
-func (s *starts) refusal(c *v1alpha1.Conversation) error {
-	known, ok := s.refused.Load(client.ObjectKeyFromObject(c))
-	if last, _ := known.(refusal); ok && last.uid == c.UID && last.generation == c.Generation {
-		return last.err
-	}
-	return nil
+// refusal is why a Conversation as it is now could not start when it last tried, if that is so.
+func (s *starts) refusal(c *v1alpha1.Conversation) (last refusal, is bool) {
+	known, _ := s.refused.Load(client.ObjectKeyFromObject(c))
+	last, is = known.(refusal)
+	return last, is && last.uid == c.UID && last.generation == c.Generation
 }
 
 // waitsNoMore: nobody has to wait for a pod to show.

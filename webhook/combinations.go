@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -12,36 +13,28 @@ import (
 
 // combinationErrors are about fields that do not go together, or that need another.
 func combinationErrors(spec *v1alpha1.ConversationSpec) (errs field.ErrorList) {
-	refuse := func(name, problem string) {
-		errs = append(errs, invalid(field.NewPath("spec", name), problem))
-	}
 	task, message, images := spec.SuggestedTask != nil, spec.InitialUserMsg != nil, spec.Images != nil
 	urls, microagent, replay := spec.ImageURLs != nil, spec.CreateMicroagent != nil, spec.ReplayJSONRef != nil
-	for _, other := range []struct {
-		name, brings string
-		set          bool
+	something := slices.Contains([]bool{message, urls, images, task, microagent, replay, spec.ConversationInstructions != nil}, true)
+	const replayed = " must be absent when replayJSONRef is set: a replay brings its own "
+	for _, rule := range []struct {
+		broken        bool
+		name, problem string
 	}{
-		{"initialUserMsg", "first message", message}, {"imageURLs", "images", urls}, {"images", "images", images},
-		{"suggestedTask", "first message", task}, {"createMicroagent", "first message", microagent},
+		{replay && message, "initialUserMsg", replayed + "first message"},
+		{replay && urls, "imageURLs", replayed + "images"},
+		{replay && images, "images", replayed + "images"},
+		{replay && task, "suggestedTask", replayed + "first message"},
+		{replay && microagent, "createMicroagent", replayed + "first message"},
+		{task && spec.GitProvider != nil && *spec.GitProvider != spec.SuggestedTask.GitProvider, "gitProvider", " must be that of suggestedTask, or absent"},
+		{images && urls, "images", " must be absent when imageURLs is set: images holds URLs too, in the order that is meant"},
+		{task && microagent, "createMicroagent", " must be absent when suggestedTask is set: ask for one of them"},
+		{spec.SelectedBranch != nil && spec.Repository == nil && !task && !microagent, "selectedBranch", " needs a repository to be a branch of"},
+		{spec.OneShot && !something, "oneShot", " needs something to do: a message, images, a task, a microagent, instructions or a replay"},
 	} {
-		if replay && other.set {
-			refuse(other.name, other.name+" must be absent when replayJSONRef is set: a replay brings its own "+other.brings)
+		if rule.broken {
+			errs = append(errs, invalid(field.NewPath("spec", rule.name), rule.name+rule.problem))
 		}
-	}
-	if task && spec.GitProvider != nil && *spec.GitProvider != spec.SuggestedTask.GitProvider {
-		refuse("gitProvider", "gitProvider must be that of suggestedTask, or absent")
-	}
-	if images && urls {
-		refuse("images", "images must be absent when imageURLs is set: images holds URLs too, in the order that is meant")
-	}
-	if task && microagent {
-		refuse("createMicroagent", "createMicroagent must be absent when suggestedTask is set: ask for one of them")
-	}
-	if spec.SelectedBranch != nil && spec.Repository == nil && !task && !microagent {
-		refuse("selectedBranch", "selectedBranch needs a repository to be a branch of")
-	}
-	if something := message || urls || images || task || microagent || replay || spec.ConversationInstructions != nil; spec.OneShot && !something {
-		refuse("oneShot", "oneShot needs something to do: a message, images, a task, a microagent, instructions or a replay")
 	}
 	return errs
 }

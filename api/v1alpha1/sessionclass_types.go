@@ -246,9 +246,9 @@ type Lifetime struct {
 
 // SessionNetwork is whom sessions may reach, and how.
 // +kubebuilder:validation:XValidation:rule="!has(self.httpProxy) || !self.httpProxy.contains('@')",message="httpProxy must not hold a user name or password: all who may read the class would have it",fieldPath=".httpProxy"
-// +kubebuilder:validation:XValidation:rule="!has(self.httpProxy) || self.httpProxy == '' || self.httpProxy.contains('@') || self.httpProxy.matches('^(https?|socks5h?)://([A-Za-z0-9._-]+|[[][0-9A-Fa-f:.]+[]])(:[0-9]{1,5})?/?$')",message="httpProxy must be the URL of a proxy, such as http://proxy.example.com:3128",fieldPath=".httpProxy"
+// +kubebuilder:validation:XValidation:rule="!has(self.httpProxy) || size(self.httpProxy) == 0 || self.httpProxy.contains('@') || self.httpProxy.matches('^(https?|socks5h?)://([A-Za-z0-9._-]+|[[][0-9A-Fa-f:.]+[]])(:[0-9]{1,5})?/?$')",message="httpProxy must be the URL of a proxy, such as http://proxy.example.com:3128",fieldPath=".httpProxy"
 // +kubebuilder:validation:XValidation:rule="!has(self.httpsProxy) || !self.httpsProxy.contains('@')",message="httpsProxy must not hold a user name or password: all who may read the class would have it",fieldPath=".httpsProxy"
-// +kubebuilder:validation:XValidation:rule="!has(self.httpsProxy) || self.httpsProxy == '' || self.httpsProxy.contains('@') || self.httpsProxy.matches('^(https?|socks5h?)://([A-Za-z0-9._-]+|[[][0-9A-Fa-f:.]+[]])(:[0-9]{1,5})?/?$')",message="httpsProxy must be the URL of a proxy, such as http://proxy.example.com:3128",fieldPath=".httpsProxy"
+// +kubebuilder:validation:XValidation:rule="!has(self.httpsProxy) || size(self.httpsProxy) == 0 || self.httpsProxy.contains('@') || self.httpsProxy.matches('^(https?|socks5h?)://([A-Za-z0-9._-]+|[[][0-9A-Fa-f:.]+[]])(:[0-9]{1,5})?/?$')",message="httpsProxy must be the URL of a proxy, such as http://proxy.example.com:3128",fieldPath=".httpsProxy"
 type SessionNetwork struct {
 	// EgressAllow lists ranges that sessions may reach although they are private.
 	// +kubebuilder:validation:MaxItems=64

@@ -223,7 +223,7 @@ func (o *output) take(running bool) string {
 	defer o.mu.Unlock()
 	var rest []byte
 	silent, left := time.Since(o.spoke) >= silence, o.kept > 0 && o.cut.size() <= o.kept
-	if running && !(silent && (left || o.cut.prompts())) {
+	if whole := silent && (left || o.cut.prompts()); running && !whole {
 		rest = o.cut.unfinished()
 	}
 	said := o.cut.String()
