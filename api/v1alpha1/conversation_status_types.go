@@ -84,7 +84,8 @@ type ConversationStatus struct {
 	// +optional
 	PodRestarts int32 `json:"podRestarts,omitempty"`
 
-	// LastRestart says why the session was last restarted, such as OOMKilled or Evicted.
+	// LastRestart says why the session was last restarted, such as OOMKilled, Unresponsive or
+	// Evicted.
 	// +kubebuilder:validation:MaxLength=256
 	// +optional
 	LastRestart string `json:"lastRestart,omitempty"`

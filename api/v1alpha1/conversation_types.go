@@ -9,7 +9,12 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // The API server goes through all rules at each write, also of the status, and it costs twenty times
 // as much to look at a field from here as in a rule of the field's own. So rules about single
 // values stand with their fields. Which fields go together, and that none is added or taken away,
-// is the webhook's.
+// is the webhook's, but for those that refer to what not everybody may use: nobody gets around these
+// where a webhook is of another version.
+// +kubebuilder:validation:XValidation:rule="has(self.mcpConfig) == has(oldSelf.mcpConfig)",message="mcpConfig cannot be changed: create a new Conversation",fieldPath=".mcpConfig"
+// +kubebuilder:validation:XValidation:rule="has(self.images) == has(oldSelf.images)",message="images cannot be changed: create a new Conversation",fieldPath=".images"
+// +kubebuilder:validation:XValidation:rule="has(self.replayJSONRef) == has(oldSelf.replayJSONRef)",message="replayJSONRef cannot be changed: create a new Conversation",fieldPath=".replayJSONRef"
+// +kubebuilder:validation:XValidation:rule="has(self.sessionClassName) == has(oldSelf.sessionClassName)",message="sessionClassName cannot be changed: create a new Conversation",fieldPath=".sessionClassName"
 type ConversationSpec struct {
 	// UserSettingsName names the UserSettings, in the same namespace, whose session this is.
 	// +kubebuilder:default=default
@@ -32,7 +37,8 @@ type ConversationSpec struct {
 	// +optional
 	GitProvider *GitProvider `json:"gitProvider,omitempty"`
 
-	// SelectedBranch of the repository; without it the repository's default branch.
+	// SelectedBranch of the repository; without it the repository's default branch. It needs a
+	// repository, a suggestedTask or a createMicroagent.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="selectedBranch cannot be changed: create a new Conversation"
@@ -67,17 +73,20 @@ type ConversationSpec struct {
 	Images []ConversationImage `json:"images,omitempty"`
 
 	// ReplayJSONRef names recorded events, as JSON, that the session replays instead of a first
-	// message.
+	// message. It goes without initialUserMsg, imageURLs, images, suggestedTask and
+	// createMicroagent.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="replayJSONRef cannot be changed: create a new Conversation"
 	// +optional
 	ReplayJSONRef *ConfigMapKeyRef `json:"replayJSONRef,omitempty"`
 
-	// SuggestedTask to work on; its prompt becomes the first message.
+	// SuggestedTask to work on; its prompt becomes the first message. A gitProvider beside it is that
+	// of the task.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="suggestedTask cannot be changed: create a new Conversation"
 	// +optional
 	SuggestedTask *SuggestedTask `json:"suggestedTask,omitempty"`
 
-	// CreateMicroagent asks for a microagent to be written for a repository.
+	// CreateMicroagent asks for a microagent to be written for a repository. It goes without
+	// suggestedTask.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="createMicroagent cannot be changed: create a new Conversation"
 	// +optional
 	CreateMicroagent *CreateMicroagent `json:"createMicroagent,omitempty"`
@@ -90,7 +99,7 @@ type ConversationSpec struct {
 	ConversationInstructions *string `json:"conversationInstructions,omitempty"`
 
 	// OneShot ends the session when the agent is done with what it was asked to do, as Completed or
-	// Failed. Without it the session waits for messages until it is idle.
+	// Failed. Without it the session waits for messages until it is idle. It needs something to do.
 	// +optional
 	OneShot bool `json:"oneShot,omitempty"`
 

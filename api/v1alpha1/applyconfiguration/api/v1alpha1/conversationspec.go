@@ -19,7 +19,8 @@ import (
 // The API server goes through all rules at each write, also of the status, and it costs twenty times
 // as much to look at a field from here as in a rule of the field's own. So rules about single
 // values stand with their fields. Which fields go together, and that none is added or taken away,
-// is the webhook's.
+// is the webhook's, but for those that refer to what not everybody may use: nobody gets around these
+// where a webhook is of another version.
 type ConversationSpecApplyConfiguration struct {
 	// UserSettingsName names the UserSettings, in the same namespace, whose session this is.
 	UserSettingsName *string `json:"userSettingsName,omitempty"`
@@ -27,7 +28,8 @@ type ConversationSpecApplyConfiguration struct {
 	Repository *string `json:"repository,omitempty"`
 	// GitProvider of the repository; its token is the one the session gets.
 	GitProvider *apiv1alpha1.GitProvider `json:"gitProvider,omitempty"`
-	// SelectedBranch of the repository; without it the repository's default branch.
+	// SelectedBranch of the repository; without it the repository's default branch. It needs a
+	// repository, a suggestedTask or a createMicroagent.
 	SelectedBranch *string `json:"selectedBranch,omitempty"`
 	// InitialUserMsg is the first message to the agent.
 	InitialUserMsg *string `json:"initialUserMsg,omitempty"`
@@ -37,16 +39,19 @@ type ConversationSpecApplyConfiguration struct {
 	// ConfigMaps.
 	Images []ConversationImageApplyConfiguration `json:"images,omitempty"`
 	// ReplayJSONRef names recorded events, as JSON, that the session replays instead of a first
-	// message.
+	// message. It goes without initialUserMsg, imageURLs, images, suggestedTask and
+	// createMicroagent.
 	ReplayJSONRef *ConfigMapKeyRefApplyConfiguration `json:"replayJSONRef,omitempty"`
-	// SuggestedTask to work on; its prompt becomes the first message.
+	// SuggestedTask to work on; its prompt becomes the first message. A gitProvider beside it is that
+	// of the task.
 	SuggestedTask *SuggestedTaskApplyConfiguration `json:"suggestedTask,omitempty"`
-	// CreateMicroagent asks for a microagent to be written for a repository.
+	// CreateMicroagent asks for a microagent to be written for a repository. It goes without
+	// suggestedTask.
 	CreateMicroagent *CreateMicroagentApplyConfiguration `json:"createMicroagent,omitempty"`
 	// ConversationInstructions the agent follows throughout the session.
 	ConversationInstructions *string `json:"conversationInstructions,omitempty"`
 	// OneShot ends the session when the agent is done with what it was asked to do, as Completed or
-	// Failed. Without it the session waits for messages until it is idle.
+	// Failed. Without it the session waits for messages until it is idle. It needs something to do.
 	OneShot *bool `json:"oneShot,omitempty"`
 	// MCPConfig lists the session's tool servers, in place of those of the settings.
 	MCPConfig *MCPConfigApplyConfiguration `json:"mcpConfig,omitempty"`

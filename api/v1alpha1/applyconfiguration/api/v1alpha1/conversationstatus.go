@@ -42,7 +42,8 @@ type ConversationStatusApplyConfiguration struct {
 	// PodRestarts are the restarts of the process in the present attempt's pod, which Restarts
 	// includes.
 	PodRestarts *int32 `json:"podRestarts,omitempty"`
-	// LastRestart says why the session was last restarted, such as OOMKilled or Evicted.
+	// LastRestart says why the session was last restarted, such as OOMKilled, Unresponsive or
+	// Evicted.
 	LastRestart *string `json:"lastRestart,omitempty"`
 	// RanFor is how long the session was RUNNING since somebody last started it, without the time
 	// since runningTime while it runs.
