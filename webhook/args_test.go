@@ -5,6 +5,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
 // fakeKey has the length and the digits of a key, and opens nothing.
@@ -146,5 +150,18 @@ func TestVariablesOfStdioServersThatNameKeysTakeThemFromSecrets(t *testing.T) {
 				{name: "refuses a password in a URL", spec: variable("DATABASE_URL", "postgresql://ada:hunter2@db.example.com/db"), field: value, message: message},
 			})
 		})
+	}
+}
+
+func TestAValueThatWasStoredKeepsNobodyFromOtherChanges(t *testing.T) {
+	config := &v1alpha1.MCPConfig{StdioServers: []v1alpha1.MCPStdioServer{{
+		Name: "a", Command: "a", Env: []v1alpha1.MCPEnvVar{{Name: "API_KEY", Value: ptr.To("hunter2")}},
+	}}}
+	settings := &v1alpha1.UserSettings{Spec: v1alpha1.UserSettingsSpec{MCPConfig: config}}
+	if errs := userSettingsErrors(settings, literals(nil)); len(errs) != 1 {
+		t.Errorf("a new value: %v", errs)
+	}
+	if errs := userSettingsErrors(settings, literals(config)); len(errs) != 0 {
+		t.Errorf("a value that was there: %v", errs)
 	}
 }

@@ -1,7 +1,9 @@
 package webhook
 
 import (
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
@@ -26,7 +28,7 @@ func (e *fieldErrors) checkOptional(path *field.Path, value *string, problem fun
 	}
 }
 
-func (e *fieldErrors) checkMCP(path *field.Path, config *v1alpha1.MCPConfig) {
+func (e *fieldErrors) checkMCP(path *field.Path, config *v1alpha1.MCPConfig, had sets.Set[string]) {
 	if config == nil {
 		return
 	}
@@ -39,9 +41,9 @@ func (e *fieldErrors) checkMCP(path *field.Path, config *v1alpha1.MCPConfig) {
 			*e = append(*e, invalid(stdio.Child("args"), problem))
 		}
 		for j, variable := range server.Env {
-			e.checkOptional(stdio.Child("env").Index(j).Child("value"), variable.Value, func(value string) string {
-				return variableProblem(variable.Name, value)
-			})
+			if value := variable.Value; value != nil && !had.Has(*value) {
+				e.check(stdio.Child("env").Index(j).Child("value"), *value, func(value string) string { return variableProblem(variable.Name, value) })
+			}
 		}
 	}
 	for i, server := range config.SHTTPServers {
@@ -49,7 +51,22 @@ func (e *fieldErrors) checkMCP(path *field.Path, config *v1alpha1.MCPConfig) {
 	}
 }
 
-func userSettingsErrors(settings *v1alpha1.UserSettings) field.ErrorList {
+// literals are the plain values of the variables of tool servers.
+func literals(config *v1alpha1.MCPConfig) sets.Set[string] {
+	all := sets.New[string]()
+	if config != nil {
+		for _, server := range config.StdioServers {
+			for _, variable := range server.Env {
+				all.Insert(ptr.Deref(variable.Value, ""))
+			}
+		}
+	}
+	return all
+}
+
+// userSettingsErrors of settings that had these plain values before: one that became a key by a
+// stricter rule keeps nobody from changing something else.
+func userSettingsErrors(settings *v1alpha1.UserSettings, had sets.Set[string]) field.ErrorList {
 	spec, path := &settings.Spec, field.NewPath("spec")
 	var errs fieldErrors
 	errs.checkOptional(path.Child("language"), spec.Language, languageProblem)
@@ -64,7 +81,7 @@ func userSettingsErrors(settings *v1alpha1.UserSettings) field.ErrorList {
 			errs.checkOptional(tokens.Index(i).Child("host"), token.Host, hostProblem)
 		}
 	}
-	errs.checkMCP(path.Child("mcpConfig"), spec.MCPConfig)
+	errs.checkMCP(path.Child("mcpConfig"), spec.MCPConfig, had)
 	return field.ErrorList(errs)
 }
 
@@ -85,6 +102,6 @@ func conversationErrors(conversation *v1alpha1.Conversation) field.ErrorList {
 	if microagent := spec.CreateMicroagent; microagent != nil {
 		errs.check(path.Child("createMicroagent", "repo"), microagent.Repo, repositoryProblem)
 	}
-	errs.checkMCP(path.Child("mcpConfig"), spec.MCPConfig)
+	errs.checkMCP(path.Child("mcpConfig"), spec.MCPConfig, nil)
 	return append(field.ErrorList(errs), combinationErrors(spec)...)
 }

@@ -74,7 +74,11 @@ func (v *userSettingsValidator) ValidateDelete(ctx context.Context, settings *v1
 }
 
 func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1alpha1.UserSettings) (admission.Warnings, error) {
-	found := &findings{errs: userSettingsErrors(settings)}
+	had := sets.New[string]()
+	if old != nil {
+		had = literals(old.Spec.MCPConfig)
+	}
+	found := &findings{errs: userSettingsErrors(settings, had)}
 	if settings.Spec.SandboxBaseContainerImage != nil && settings.Spec.SandboxRuntimeContainerImage != nil {
 		found.warn(field.NewPath("spec", "sandboxBaseContainerImage"), "has no effect: sandboxRuntimeContainerImage wins over it")
 	}
