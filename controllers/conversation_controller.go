@@ -178,6 +178,9 @@ func (r *conversationReconciler) giveBack(ctx context.Context, o observation, st
 		return nil
 	case stuck == nil && v.state != v1alpha1.StateStopped:
 		return nil
+	case stuck != nil && strings.Contains(stuck.message, "exceeded quota"):
+		// It would refuse the next ones as well, after each of them made what goes with its pod.
+		return nil
 	case stuck != nil && stuck.reason == v1alpha1.ReasonRejected:
 		// A quota refuses a pod that is there as well, and the cache may not show that one yet.
 		err := r.live.Get(ctx, sessionObject(o.conversation), &corev1.Pod{})

@@ -164,6 +164,27 @@ func TestASessionThatIsRefusedGivesItsTurnToTheNext(t *testing.T) {
 	awaitState(t, ns, "a", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
+// Each of those that wait would make its Secret, its volume and no pod.
+func TestAQuotaDoesNotEmptyTheQueue(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
+	startManager(t, ns)
+	quota := noPods(t, ns)
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(name)).obj())
+	awaitState(t, ns, "a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	create(t, makeConversation(ns, "b").with(ofClass(name)).obj())
+	awaitState(t, ns, "b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	if err := gone(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: v1alpha1.SessionName("b")}}); err != nil {
+		t.Error(err)
+	}
+	if err := env.Client.Delete(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+	kubelet{t, ns, "a"}.start()
+	awaitState(t, ns, "a", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+}
+
 // Each write is a reason to look again. Sessions that are refused, and take a place in turn to try,
 // would keep each other busy without end.
 func TestASessionThatIsRefusedHasNothingNewToSayWhileItWaits(t *testing.T) {
