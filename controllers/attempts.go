@@ -114,8 +114,8 @@ func causeOf(t *corev1.ContainerStateTerminated) string {
 	if t.Reason != "" && t.Reason != "Error" {
 		return t.Reason
 	}
-	if session.KilledForMemory(t.Message) {
-		return session.OOMKilled
+	if why := session.WhyEnded(t.Message); why != "" {
+		return why
 	}
 	return fmt.Sprintf("exit status %d", t.ExitCode)
 }

@@ -24,7 +24,7 @@ const (
 	ImagesDir = "/run/parley/images"
 	// WorkspaceDir is where the session works.
 	WorkspaceDir = "/workspace"
-	// HomeDir is the home directory of the session's user.
+	// HomeDir is the home directory of the session's user, in an image with a runtime of its own.
 	HomeDir = "/home/session"
 
 	// Port is where the session serves /alive, /ready and its tools.

@@ -26,8 +26,8 @@ const (
 // its termination message and exits with status 0; any other status means that it crashed and is to
 // be restarted.
 type Termination struct {
-	// Reason is Idle, Completed or Failed. With another status than 0 it is OOMKilled, or there is
-	// none.
+	// Reason is Idle, Completed or Failed. With another status than 0 it is OOMKilled or
+	// Unresponsive, or there is none.
 	Reason  string `json:"reason"`
 	Message string `json:"message,omitempty"`
 	// Result is what came of the session, where it did something.
@@ -55,15 +55,22 @@ func ParseTermination(message string) (t Termination, said bool) {
 	return t, true
 }
 
-// OOMKilled is why a process ended that the kernel killed because memory ran out, in a kubelet's
-// word.
-const OOMKilled = "OOMKilled"
+// Why a process ended that did not end by itself.
+const (
+	// OOMKilled: the kernel killed it because memory ran out, in a kubelet's word.
+	OOMKilled = "OOMKilled"
+	// Unresponsive: the supervisor ended it because it did not answer any more.
+	Unresponsive = "Unresponsive"
+)
 
-// KilledForMemory reads the termination message of a session that exited with another status than
-// 0.
-func KilledForMemory(message string) bool {
+// WhyEnded reads the termination message of a session that exited with another status than 0. It is
+// empty where that says nothing.
+func WhyEnded(message string) string {
 	var t Termination
-	return json.Unmarshal([]byte(message), &t) == nil && t.Reason == OOMKilled
+	if json.Unmarshal([]byte(message), &t) != nil || t.Reason != OOMKilled && t.Reason != Unresponsive {
+		return ""
+	}
+	return t.Reason
 }
 
 var (

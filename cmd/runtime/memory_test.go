@@ -61,7 +61,7 @@ func TestARuntimeThatIsKilledForItsMemorySaysSo(t *testing.T) {
 			if err != nil && !os.IsNotExist(err) {
 				t.Fatal(err)
 			}
-			if got := session.KilledForMemory(string(text)); got != c.said || p.cmd.ProcessState.ExitCode() != 128+int(syscall.SIGKILL) {
+			if got := session.WhyEnded(string(text)) == session.OOMKilled; got != c.said || p.cmd.ProcessState.ExitCode() != 128+int(syscall.SIGKILL) {
 				t.Errorf("it says %q", text)
 			}
 		})

@@ -203,8 +203,8 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 		return nil, err
 	}
 	s.env.home = home
-	// The agent finds its home and the document by its environment, which is this process's.
-	return records, errors.Join(os.Setenv("HOME", home), os.Setenv("PARLEY_SESSION_DIR", s.env.sessionDir))
+	// The agent and the tool servers have their environment from this process.
+	return records, errors.Join(os.Setenv("HOME", home), os.Setenv("PARLEY_SESSION_DIR", s.env.sessionDir), os.Setenv("PARLEY_WORKSPACE", s.env.workspace))
 }
 
 func (s *run) failed(ctx context.Context, err error) *session.Termination {

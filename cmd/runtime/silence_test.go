@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"net/http"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -10,9 +11,9 @@ import (
 )
 
 func TestASessionThatNoLongerAnswersIsEnded(t *testing.T) {
-	t.Parallel() // it waits for five answers that do not come
+	t.Parallel() // it waits for five answers that do not come, of two seconds each
 	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent("while true; do sleep 1; done")})
-	p.image = []string{"PARLEY_ASK_INTERVAL=20ms"}
+	p.image = []string{"PARLEY_ASK_INTERVAL=20ms", "PARLEY_ASK_TIMEOUT=2s"}
 	p.start(t)
 	p.waitReady(t)
 	children := childrenOf(t, p.cmd.Process.Pid)
@@ -22,8 +23,10 @@ func TestASessionThatNoLongerAnswersIsEnded(t *testing.T) {
 	if err := syscall.Kill(children[0], syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	if code, got := p.wait(t); code != 128+int(syscall.SIGKILL) || got.Reason != "" {
-		t.Errorf("it ended with status %d: %+v", code, got)
+	code, _ := p.wait(t)
+	message, err := os.ReadFile(p.termination)
+	if code != 128+int(syscall.SIGKILL) || err != nil || session.WhyEnded(string(message)) != session.Unresponsive {
+		t.Errorf("it ended with status %d: %s (%v)", code, message, err)
 	}
 	for _, want := range []string{"does not answer, 3 times in a row: it is told to end", "neither answers nor ends: it is killed"} {
 		if !strings.Contains(p.output(), want) {

@@ -10,12 +10,8 @@ import (
 	"time"
 )
 
-const (
-	// answerTimeout is how long the session may take to say that it is alive.
-	answerTimeout = 5 * time.Second
-	// It is told to end when it was silent so often in a row, and killed when it still was then.
-	silentTold, silentKilled = 3, 5
-)
+// A session is told to end when it was silent so often in a row, and killed when it still was then.
+const silentTold, silentKilled = 3, 5
 
 // question is written by hand: a client of HTTP would make this process slower to start.
 var question, answer = []byte("GET /alive HTTP/1.0\r\n\r\n"), []byte("HTTP/1.0 200 ")
@@ -23,12 +19,12 @@ var question, answer = []byte("GET /alive HTTP/1.0\r\n\r\n"), []byte("HTTP/1.0 2
 // ask the session again and again whether it is alive, and tell how often in a row it was silent. A
 // kubelet could ask as well, but then every pod would carry the question, and the API server with
 // each write of it.
-func ask(address string, interval time.Duration) <-chan int {
+func ask(place Place) <-chan int {
 	silent := make(chan int)
 	go func() {
 		for failures := 0; ; silent <- failures {
-			time.Sleep(interval)
-			if answers(address) {
+			time.Sleep(place.AskInterval)
+			if answers(place.BindAddress, place.AskTimeout) {
 				failures = 0
 			} else {
 				failures++
@@ -38,13 +34,14 @@ func ask(address string, interval time.Duration) <-chan int {
 	return silent
 }
 
-func answers(address string) bool {
-	connection, err := net.DialTimeout("tcp", address, answerTimeout)
+func answers(address string, timeout time.Duration) bool {
+	deadline := time.Now().Add(timeout)
+	connection, err := (&net.Dialer{Deadline: deadline}).Dial("tcp", address)
 	if err != nil {
 		return false
 	}
 	defer connection.Close()
-	if err := connection.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
+	if err := connection.SetDeadline(deadline); err != nil {
 		return false
 	}
 	if _, err := connection.Write(question); err != nil {

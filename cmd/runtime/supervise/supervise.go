@@ -25,9 +25,10 @@ const (
 	ListenerFD = 3
 	// lastReap is how long processes that are left over at the end may take to go.
 	lastReap = 5 * time.Second
-	// killedForMemory is a termination message. What runs the container may not know: it lost no
-	// container, and may hear of the kill too late or never.
+	// Termination messages. What runs the container may not know: it lost no container, and may hear
+	// of a kill too late or never.
 	killedForMemory = `{"reason":"OOMKilled"}`
+	endedAsSilent   = `{"reason":"Unresponsive"}`
 )
 
 // Place is what the first process knows of where it is.
@@ -35,21 +36,27 @@ type Place struct {
 	BindAddress    string
 	TerminationLog string
 	Cgroups        string
-	AskInterval    time.Duration
+	// AskInterval is how often the session is asked whether it is alive, and AskTimeout how long it
+	// may take to say so.
+	AskInterval, AskTimeout time.Duration
 }
 
 // ReadPlace reads it from the environment.
 func ReadPlace() Place {
-	interval, err := time.ParseDuration(Variable("PARLEY_ASK_INTERVAL", ""))
-	if err != nil || interval <= 0 {
-		interval = 20 * time.Second
-	}
 	return Place{
 		BindAddress:    Variable("PARLEY_BIND_ADDRESS", ":8080"),
 		TerminationLog: Variable("PARLEY_TERMINATION_LOG", "/dev/termination-log"),
 		Cgroups:        Variable("PARLEY_CGROUP_DIR", "/sys/fs/cgroup"),
-		AskInterval:    interval,
+		AskInterval:    duration("PARLEY_ASK_INTERVAL", 20*time.Second),
+		AskTimeout:     duration("PARLEY_ASK_TIMEOUT", 5*time.Second),
 	}
+}
+
+func duration(name string, usual time.Duration) time.Duration {
+	if value, err := time.ParseDuration(os.Getenv(name)); err == nil && value > 0 {
+		return value
+	}
+	return usual
 }
 
 // Variable of the environment, or what it usually is.
@@ -104,10 +111,11 @@ func Run(program string, args ...string) (code int, err error) {
 	if err := listener.Close(); err != nil {
 		return 1, err
 	}
-	asked := ask(place.BindAddress, place.AskInterval)
+	asked, wasSilent := ask(place), false
 	for {
 		select {
 		case silent := <-asked:
+			wasSilent = wasSilent || silent >= silentTold
 			endSilent(child, silent)
 		case received := <-signals:
 			if received != syscall.SIGCHLD {
@@ -117,8 +125,11 @@ func Run(program string, args ...string) (code int, err error) {
 			}
 			if status, ended := reap(child); ended {
 				killOrphans()
-				if status.Signal() == syscall.SIGKILL && memory.RanOut() {
-					err = sayKilledForMemory(place.TerminationLog)
+				switch {
+				case wasSilent:
+					err = sayWhy(place.TerminationLog, endedAsSilent)
+				case status.Signal() == syscall.SIGKILL && memory.RanOut():
+					err = sayWhy(place.TerminationLog, killedForMemory)
 				}
 				return exitCode(status), err
 			}
@@ -149,9 +160,9 @@ func Listener() (net.Listener, error) {
 	return listener, nil
 }
 
-// sayKilledForMemory says why this process ends with the status of the one that did the work.
-func sayKilledForMemory(file string) error {
-	if err := os.WriteFile(file, []byte(killedForMemory), 0o644); err != nil {
+// sayWhy this process ends with the status of the one that did the work.
+func sayWhy(file, why string) error {
+	if err := os.WriteFile(file, []byte(why), 0o644); err != nil {
 		return fmt.Errorf("say why the session ended: %w", err)
 	}
 	return nil
