@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -44,7 +45,7 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 		return o, nil, nil
 	}
 	if missing != nil {
-		o.unready = unlessIncomplete(c, missing)
+		o.unready = unlessIncomplete(c, o.now, missing)
 		r.ledger.leave(client.ObjectKeyFromObject(c))
 		return o, nil, nil
 	}
@@ -52,7 +53,7 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 	if err != nil {
 		return o, nil, err
 	}
-	o.unready = unlessIncomplete(c, start.unready)
+	o.unready = unlessIncomplete(c, o.now, start.unready)
 	switch {
 	case start.unready != nil || start.blocked != nil:
 		r.ledger.leave(client.ObjectKeyFromObject(c)) // who cannot start holds up nobody who could
@@ -68,13 +69,19 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 	return o, start, nil
 }
 
+// storingTakes is how long the facade may take to store what a Conversation refers to. One that was
+// killed meanwhile never takes the mark away.
+const storingTakes = time.Minute
+
+const stillStored = "What it starts with is still being stored"
+
 // unlessIncomplete is what a session misses. As long as that is still being made nobody knows, and
 // nobody is to be alarmed.
-func unlessIncomplete(c *v1alpha1.Conversation, missing *problem) *problem {
-	if missing == nil || !incomplete(c) {
+func unlessIncomplete(c *v1alpha1.Conversation, now time.Time, missing *problem) *problem {
+	if missing == nil || !incomplete(c) || now.Sub(c.CreationTimestamp.Time) > storingTakes {
 		return missing
 	}
-	return &problem{missing.reason, "What it starts with is still being stored"}
+	return &problem{missing.reason, stillStored}
 }
 
 func incomplete(c *v1alpha1.Conversation) bool {

@@ -141,3 +141,20 @@ func TestNobodyIsAlarmedWhileAConversationIsStillBeingStored(t *testing.T) {
 		t.Errorf("the warnings are %q", got)
 	}
 }
+
+// A facade that was killed half way leaves the mark for good.
+func TestWhatIsStoredForTooLongIsMissing(t *testing.T) {
+	c := makeConversation("ns", "c").obj()
+	missing := &problem{v1alpha1.ReasonSettingsNotReady, "something is missing"}
+	began := c.CreationTimestamp.Time
+	if got := unlessIncomplete(c, began, missing); got != missing {
+		t.Errorf("one without the mark misses %+v", got)
+	}
+	c.Annotations = map[string]string{v1alpha1.AnnotationIncomplete: "true"}
+	if got := unlessIncomplete(c, began.Add(storingTakes), missing); got.message != stillStored {
+		t.Errorf("one that is being stored misses %+v", got)
+	}
+	if got := unlessIncomplete(c, began.Add(storingTakes+1), missing); got != missing {
+		t.Errorf("one that was left half stored misses %+v", got)
+	}
+}

@@ -73,7 +73,7 @@ func containerStep(pod *corev1.Pod, s corev1.ContainerStatus) (reason, message s
 	ours := s.Name == sessionContainer || s.Name == installContainer
 	switch waiting := s.State.Waiting; {
 	case ours && waiting != nil && isImageProblem(waiting.Reason):
-		return v1alpha1.ReasonPullingImage, fmt.Sprintf("Image %s: %s", imageOf(pod, s.Name), whyWaiting(waiting)), since
+		return v1alpha1.ReasonPullingImage, fmt.Sprintf("Image %s: %s", imageOf(pod, s.Name), whyWaiting(imageOf(pod, s.Name), waiting)), since
 	case last != nil && s.Name == installContainer && s.State.Running == nil:
 		return v1alpha1.ReasonPreparingWorkspace, fmt.Sprintf("The runtime could not be put in: %s", causeOf(last)), last.FinishedAt.Time
 	case last != nil && s.Name == sessionContainer:
@@ -93,7 +93,7 @@ func containerStep(pod *corev1.Pod, s corev1.ContainerStatus) (reason, message s
 func waitingStep(pod *corev1.Pod, container string, waiting *corev1.ContainerStateWaiting) (reason, message string) {
 	switch {
 	case isContainerProblem(waiting.Reason):
-		return v1alpha1.ReasonStartingRuntime, fmt.Sprintf("The container %s cannot be started: %s", container, whyWaiting(waiting))
+		return v1alpha1.ReasonStartingRuntime, fmt.Sprintf("The container %s cannot be started: %s", container, whyWaiting(imageOf(pod, container), waiting))
 	case waiting.Reason == "PodInitializing" && !initialized(pod):
 		return "", "" // an init container is what it waits for
 	case sandboxReady(pod):

@@ -15,11 +15,11 @@ const maxWaitingWords = 256
 var changing = regexp.MustCompile(`\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[0-9a-f]{12,}\b|\b\d{4}-\d\d-\d\d[T ][\d:.]+Z?|\b(\d+(\.\d+)?(ns|µs|ms|s|m|h))+\b`)
 
 // whyWaiting is the reason for which a container waits, and what the kubelet says of it.
-func whyWaiting(waiting *corev1.ContainerStateWaiting) string {
+func whyWaiting(image string, waiting *corev1.ContainerStateWaiting) string {
 	words := ""
 	switch waiting.Reason {
 	case "ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed":
-		words = pullProblem(waiting.Message)
+		words = pullProblem(image, waiting.Message)
 	default: // the node's own words
 		words = ownWords(waiting.Message)
 	}
@@ -35,18 +35,29 @@ var pullProblems = []struct {
 	signs *regexp.Regexp
 	words string
 }{
+	{regexp.MustCompile(`(?i)no space left`), "the node has no room for it"},
+	{regexp.MustCompile(`(?i)no match for platform|exec format`), "it is for another kind of machine"},
 	{regexp.MustCompile(`(?i)unauthori[sz]ed|forbidden|denied|authentication required|authorization failed|\b40[13]\b`), "the registry does not let the node have it"},
 	{regexp.MustCompile(`(?i)not found|manifest unknown|name unknown`), "the registry has no such image"},
 	{regexp.MustCompile(`(?i)x509|certificate|tls: |server gave HTTP response`), "the node does not trust the registry"},
 	{regexp.MustCompile(`(?i)no such host|dial tcp|connection (refused|reset)|timeout|deadline exceeded|no route`), "the registry cannot be reached"},
 	{regexp.MustCompile(`(?i)too ?many ?requests|rate limit|\b429\b`), "the registry has had too many requests"},
-	{regexp.MustCompile(`(?i)no space left`), "the node has no room for it"},
-	{regexp.MustCompile(`(?i)no match for platform|exec format`), "it is for another kind of machine"},
 }
 
 // pullProblem says why an image does not come. The message is not repeated: it holds what was
-// answered at an address that a user may have chosen.
-func pullProblem(message string) string {
+// answered at an address that a user may have chosen. It also holds the image's name, which may hold
+// any word.
+func pullProblem(image, message string) string {
+	name, tag := image, ""
+	if at := strings.LastIndexByte(image, ':'); at > strings.LastIndexByte(image, '/') {
+		name, tag = image[:at], image[at+1:]
+	}
+	_, path, _ := strings.Cut(name, "/")
+	for _, part := range []string{image, name, path, "/manifests/" + tag} {
+		if part != "" {
+			message = strings.ReplaceAll(message, part, "")
+		}
+	}
 	for _, problem := range pullProblems {
 		if problem.signs.MatchString(message) {
 			return problem.words

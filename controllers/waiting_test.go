@@ -9,24 +9,25 @@ import (
 )
 
 func waitingWith(reason, message string) string {
-	return whyWaiting(&corev1.ContainerStateWaiting{Reason: reason, Message: message})
+	return whyWaiting("example.com/forbidden/certificates:401", &corev1.ContainerStateWaiting{Reason: reason, Message: message})
 }
 
 // What a registry answers is told in words of ours: who names an image names who answers.
 func TestWhyAnImageDoesNotComeIsTold(t *testing.T) {
 	for message, want := range map[string]string{
-		"":                       "ErrImagePull",
-		"something with hunter2": "ErrImagePull",
-		`rpc error: code = NotFound desc = failed to pull and unpack image "example.com/base:1": hunter2: not found`:         "ErrImagePull: the registry has no such image",
-		`failed to authorize: unexpected status from GET request to https://r.example.com/token?x=hunter2: 401 Unauthorized`: "ErrImagePull: the registry does not let the node have it",
-		`unexpected status from HEAD request to https://r.example.com/v2/hunter2: 403 Forbidden`:                             "ErrImagePull: the registry does not let the node have it",
-		`pull access denied, repository does not exist or may require authorization`:                                         "ErrImagePull: the registry does not let the node have it",
-		`Get "https://ada:hunter2@r.example.com/v2/": dial tcp: lookup r.example.com: no such host`:                          "ErrImagePull: the registry cannot be reached",
-		`dial tcp 192.0.2.1:443: connect: connection refused`:                                                                "ErrImagePull: the registry cannot be reached",
-		`tls: failed to verify certificate: x509: certificate signed by unknown authority`:                                   "ErrImagePull: the node does not trust the registry",
-		`unexpected status: 429 Too Many Requests - hunter2`:                                                                 "ErrImagePull: the registry has had too many requests",
-		`write /var/lib/containerd/hunter2: no space left on device`:                                                         "ErrImagePull: the node has no room for it",
-		`no match for platform in manifest: hunter2`:                                                                         "ErrImagePull: it is for another kind of machine",
+		`HEAD "https://example.com/v2/forbidden/certificates/manifests/401": EOF`: "ErrImagePull",
+		"": "ErrImagePull",
+		`failed to resolve "example.com/forbidden/certificates:401": hunter2`:                                                                                      "ErrImagePull",
+		`rpc error: code = NotFound desc = failed to pull and unpack image "example.com/base:1": hunter2: not found`:                                               "ErrImagePull: the registry has no such image",
+		`failed to authorize: unexpected status from GET request to https://r.example.com/token?x=hunter2: 401 Unauthorized`:                                       "ErrImagePull: the registry does not let the node have it",
+		`unexpected status from HEAD request to https://r.example.com/v2/hunter2: 403 Forbidden`:                                                                   "ErrImagePull: the registry does not let the node have it",
+		`pull access denied, repository does not exist or may require authorization`:                                                                               "ErrImagePull: the registry does not let the node have it",
+		`Get "https://ada:hunter2@r.example.com/v2/": dial tcp: lookup r.example.com: no such host`:                                                                "ErrImagePull: the registry cannot be reached",
+		`dial tcp 192.0.2.1:443: connect: connection refused`:                                                                                                      "ErrImagePull: the registry cannot be reached",
+		`tls: failed to verify certificate: x509: certificate signed by unknown authority`:                                                                         "ErrImagePull: the node does not trust the registry",
+		`unexpected status: 429 Too Many Requests - hunter2`:                                                                                                       "ErrImagePull: the registry has had too many requests",
+		`write /var/lib/containerd/hunter2: no space left on device`:                                                                                               "ErrImagePull: the node has no room for it",
+		`rpc error: code = NotFound desc = failed to pull and unpack image "example.com/forbidden/certificates:401": no match for platform in manifest: not found`: "ErrImagePull: it is for another kind of machine",
 	} {
 		if got := waitingWith("ErrImagePull", message); got != want {
 			t.Errorf("%q is told as %q, want %q", message, got, want)
