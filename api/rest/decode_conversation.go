@@ -3,6 +3,7 @@ package rest
 import (
 	"encoding/json"
 	"regexp"
+	"slices"
 	"strconv"
 )
 
@@ -52,14 +53,17 @@ func DecodeConversation(fields Body) (*ConversationRequest, []Detail) {
 // isRecording reports whether a text is what a session can replay: events, as a list or as what GET
 // …/trajectory answers. An event is an object; what is in it costs nothing here.
 func isRecording(text []byte) bool {
-	var events []struct{}
-	if json.Unmarshal(text, &events) == nil {
-		return events != nil
+	var events []*struct{}
+	if json.Unmarshal(text, &events) != nil {
+		var answer struct {
+			Trajectory []*struct{} `json:"trajectory"`
+		}
+		if json.Unmarshal(text, &answer) != nil {
+			return false
+		}
+		events = answer.Trajectory
 	}
-	var answer struct {
-		Trajectory []struct{} `json:"trajectory"`
-	}
-	return json.Unmarshal(text, &answer) == nil && answer.Trajectory != nil
+	return events != nil && !slices.Contains(events, nil)
 }
 
 func suggestedTask(d *decoder, loc Location, raw json.RawMessage) (SuggestedTask, bool) {

@@ -44,6 +44,7 @@ func TestEachFieldOfAConversationIsChecked(t *testing.T) {
 		{"a replay that is an object without a trajectory", `{"replay_json": "{}"}`, "body.replay_json: value_error"},
 		{"a replay with a trajectory that is no list", `{"replay_json": "{\"trajectory\": 5}"}`, "body.replay_json: value_error"},
 		{"a replay that is nothing", `{"replay_json": "null"}`, "body.replay_json: value_error"},
+		{"a replay of nothing", `{"replay_json": "[null]"}`, "body.replay_json: value_error"},
 		{"a replay of texts", `{"replay_json": "[\"run\"]"}`, "body.replay_json: value_error"},
 		{"a replay with a message", `{"replay_json": "[]", "initial_user_msg": "m"}`, "body.initial_user_msg: value_error"},
 		{"a replay with images", `{"replay_json": "[]", "image_urls": ["https://example.com/a.png"]}`, "body.image_urls: value_error"},

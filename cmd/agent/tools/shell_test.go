@@ -174,13 +174,13 @@ func TestWhatIsLeftInTheBackgroundHoldsNoEndUp(t *testing.T) {
 	t.Parallel()
 	withShells(t, func(t *testing.T, s *Shell) {
 		s.expect(t, "sleep 1000 & true", "[exit code 0]")
-		got := s.do(t, map[string]any{"command": "echo said; exit 3", "timeout": 1.5})
+		got := s.do(t, map[string]any{"command": "echo said; exit 3", "timeout": 30})
 		if !strings.HasPrefix(got.Text, "said\n[exit code 3]") {
 			t.Errorf("the shell's end: got %q", got.Text)
 		}
 		s.expect(t, "sleep 1000 & true", "[exit code 0]")
 		s.says(t, map[string]any{"command": "echo begun; sleep 1000"}, "begun\n")
-		got = s.do(t, map[string]any{"command": "C-c", "is_input": true, "timeout": 1.5})
+		got = s.do(t, map[string]any{"command": "C-c", "is_input": true, "timeout": 30})
 		if !strings.HasPrefix(got.Text, "[exit code 130]") {
 			t.Errorf("ctrl-c: got %q", got.Text)
 		}
