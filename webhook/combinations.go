@@ -1,11 +1,8 @@
 package webhook
 
 import (
-	"reflect"
 	"slices"
-	"strings"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -41,12 +38,8 @@ func combinationErrors(spec *v1alpha1.ConversationSpec) (errs field.ErrorList) {
 
 // changeErrors are about what a session was asked to do, which stays as it is.
 func changeErrors(old, changed *v1alpha1.Conversation) (errs field.ErrorList) {
-	before, after := reflect.ValueOf(old.Spec.Asked()), reflect.ValueOf(changed.Spec.Asked())
-	for i := range before.NumField() {
-		if equality.Semantic.DeepEqual(before.Field(i).Interface(), after.Field(i).Interface()) {
-			continue
-		}
-		name, _, _ := strings.Cut(before.Type().Field(i).Tag.Get("json"), ",")
+	before, after := old.Spec.Asked(), changed.Spec.Asked()
+	for _, name := range before.Differences(&after) {
 		errs = append(errs, invalid(field.NewPath("spec", name), name+" cannot be changed: create a new Conversation"))
 	}
 	return errs

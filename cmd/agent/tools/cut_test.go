@@ -93,7 +93,7 @@ func TestWhatARunningCommandHasNotFinishedIsShownLater(t *testing.T) {
 				o := newOutput("\x1dend\x1d")
 				for i, said := range c.says {
 					o.add([]byte(said))
-					time.Sleep(silence)
+					time.Sleep(silence) // in the fake time of a bubble
 					if got := o.take(true); strings.TrimSpace(got) != strings.TrimSpace(c.shows[i]) {
 						t.Errorf("after %.40q it shows %.60q of %d, want %.60q", said, got, len(got), c.shows[i])
 					}
@@ -116,7 +116,7 @@ func TestWhatLooksLikeAPromptIsShownOnceNothingFollows(t *testing.T) {
 		if got := o.take(true) + o.take(true); got != "" {
 			t.Errorf("at once it shows %q", got)
 		}
-		time.Sleep(silence)
+		time.Sleep(silence) // in the fake time of a bubble
 		if got := o.take(true); got != "KEY=me:" {
 			t.Errorf("later it shows %q", got)
 		}

@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -118,15 +117,13 @@ func withoutRandomPart(ref v1alpha1.ConfigMapKeyRef) *v1alpha1.ConfigMapKeyRef {
 // there are: what could be compared would have to stand in the object, and a hash of a short key is
 // as good as the key.
 func firstDifference(stored, wanted *v1alpha1.Conversation) string {
-	one, other := reflect.ValueOf(asked(stored)), reflect.ValueOf(asked(wanted))
-	for i := range one.NumField() {
-		if !equality.Semantic.DeepEqual(one.Field(i).Interface(), other.Field(i).Interface()) {
-			field, _, _ := strings.Cut(one.Type().Field(i).Tag.Get("json"), ",")
-			loc := rest.LocationOf("spec."+field, nil)
-			return fmt.Sprint(loc[len(loc)-1])
-		}
+	one, other := asked(stored), asked(wanted)
+	names := one.Differences(&other)
+	if len(names) == 0 {
+		return ""
 	}
-	return ""
+	loc := rest.LocationOf("spec."+names[0], nil)
+	return fmt.Sprint(loc[len(loc)-1])
 }
 
 // asked is what a request says of a conversation: not its lifecycle, and nothing that requests
