@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/parley-dev/parley/cmd/facade/archive"
@@ -21,6 +22,8 @@ import (
 const (
 	// sweepEvery is how often it is looked for what belongs to no conversation.
 	sweepEvery = time.Hour
+	// sweepAgain is when, where the conversations are not known.
+	sweepAgain = time.Minute
 	// deleteTimeout bounds the deletion of what is kept of one conversation. What it leaves the
 	// sweep finds.
 	deleteTimeout = 2 * time.Minute
@@ -31,6 +34,8 @@ const (
 type archiveOptions struct {
 	url, address string
 	retention    time.Duration
+	// perUser bounds what is kept of one user's conversations.
+	perUser resource.QuantityValue
 	// only serves the archive, and no user.
 	only bool
 }
@@ -57,10 +62,14 @@ func openArchive(ctx context.Context, o options, objects *cluster.Cluster, faile
 }
 
 func keepArchive(ctx context.Context, o options, objects *cluster.Cluster, signer *live.Signer, failed chan<- error) (*archive.Store, error) {
+	if o.archive.perUser.Sign() < 0 {
+		return nil, errors.New("--archive-per-user: it is less than nothing")
+	}
 	store, err := archive.Open(ctx, o.archive.url)
 	if err != nil {
 		return nil, err
 	}
+	store.BoundOwners(o.archive.perUser.Value())
 	listener, err := net.Listen("tcp", o.archive.address)
 	if err != nil {
 		return nil, fmt.Errorf("listen for sessions: %w", err)
@@ -129,23 +138,35 @@ func keepOnlyWhatIsOwned(ctx context.Context, o options, store *archive.Store, o
 	if err != nil {
 		log.Error(err, "Deletions of conversations cannot be seen; the sweep finds what they leave")
 	}
-	for {
+	for wait := sweepEvery; ; wait = sweepEvery {
 		// Only with a full cache: what it lacks belongs to somebody all the same.
 		if objects.Ready(ctx) == nil {
-			removed, err := store.Sweep(ctx, func(uid string) bool {
-				owner, err := objects.OwnerOf(ctx, uid)
-				return owner != "" || err != nil
-			}, o.archive.retention, time.Now())
-			if err != nil {
-				log.Error(err, "The archive could not be swept")
-			} else if removed > 0 {
-				log.Info("Removed what belonged to no conversation", "conversations", removed)
-			}
+			sweep(ctx, o, store, objects)
+		} else {
+			wait = sweepAgain
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(sweepEvery):
+		case <-time.After(wait):
 		}
+	}
+}
+
+// sweep up what belongs to no conversation, and see how much is kept of whom.
+func sweep(ctx context.Context, o options, store *archive.Store, objects *cluster.Cluster) {
+	log := ctrl.Log.WithName("archive")
+	ownerOf := func(uid string) (string, error) { return objects.OwnerOf(ctx, uid) }
+	removed, err := store.Sweep(ctx, func(uid string) bool {
+		owner, err := ownerOf(uid)
+		return owner != "" || err != nil
+	}, o.archive.retention, time.Now())
+	if err != nil {
+		log.Error(err, "The archive could not be swept")
+	} else if removed > 0 {
+		log.Info("Removed what belonged to no conversation", "conversations", removed)
+	}
+	if err := store.Measure(ctx, ownerOf); err != nil {
+		log.Error(err, "How much is kept of each user could not be measured; what was known before counts")
 	}
 }

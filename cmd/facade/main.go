@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap/zapcore"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
@@ -52,6 +53,7 @@ type options struct {
 
 func main() {
 	o := options{server: server.DefaultOptions()}
+	o.archive.perUser.Quantity = resource.MustParse("4Gi")
 	flag.StringVar(&o.address, "bind-address", ":3000", "Where the HTTP operations are served.")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "Where metrics are served. 0 turns them off.")
 	flag.StringVar(&o.certFile, "tls-cert-file", "", "A certificate to serve HTTPS with. It is read again when it changes.")
@@ -71,6 +73,7 @@ func main() {
 	flag.BoolVar(&o.archive.only, "archive-only", false, "Keep the archive for other facades and for sessions, and serve no user: /alive and /ready are all that is served at --bind-address.")
 	flag.StringVar(&o.archive.address, "archive-bind-address", ":3001", "Where sessions hand over what they leave. Nothing else is served there.")
 	flag.DurationVar(&o.archive.retention, "archive-retention", 24*time.Hour, "How long something is kept that belongs to no conversation, where its deletion was not seen.")
+	flag.Var(&o.archive.perUser, "archive-per-user", "How much is kept of all conversations of one user. 0 is no limit.")
 	logging := zap.Options{}
 	logging.BindFlags(flag.CommandLine)
 	flag.Parse()

@@ -140,6 +140,7 @@ func (h *Handler) admit(c call) (owner string, err error) {
 	case c.Method != http.MethodPost:
 		return owner, nil
 	}
+	h.store.OwnedBy(c.uid, owner)
 	return owner, h.store.Claim(ctx, c.uid, c.attempt)
 }
 
@@ -267,7 +268,7 @@ func refusal(err error) error {
 		return answer.Refuse(http.StatusConflict, err.Error())
 	case errors.Is(err, ErrSuperseded):
 		return answer.Refuse(http.StatusForbidden, err.Error())
-	case errors.Is(err, ErrFull):
+	case errors.Is(err, ErrFull), errors.Is(err, ErrOwnerFull):
 		return answer.Refuse(http.StatusRequestEntityTooLarge, err.Error())
 	}
 	return err

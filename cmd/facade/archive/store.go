@@ -43,6 +43,7 @@ const (
 var (
 	ErrOtherJournal = errors.New("the archive has other events under these ids")
 	ErrFull         = errors.New("the archive keeps no more of this conversation")
+	ErrOwnerFull    = errors.New("the archive keeps no more of this user until some of the user's conversations are deleted")
 	ErrSuperseded   = errors.New("a later attempt of the session has taken over")
 	ErrNoEnding     = errors.New("the body is no ending of a session")
 	ErrMalformed    = errors.New("the segment is not a list of events in their order")
@@ -63,6 +64,7 @@ type Store struct {
 
 	tidier *tidier
 	marks  marks
+	shares shares
 	mu     sync.Mutex
 	states map[string]*state
 }
@@ -251,6 +253,8 @@ func (s *Store) Append(ctx context.Context, uid string, segment Segment) (sessio
 			return st.position(), ErrFull
 		case count == 0:
 			return st.position(), nil
+		case !s.shares.room(uid, int64(len(segment.Lines))):
+			return st.position(), ErrOwnerFull
 		}
 		if try == 2 {
 			st.replaced++
@@ -273,6 +277,7 @@ func (s *Store) Append(ctx context.Context, uid string, segment Segment) (sessio
 			st.journal = segment.Journal
 		}
 		st.next, st.size, st.last = from+count, st.size+int64(len(segment.Lines)), last
+		s.shares.set(uid, func(now *share) { now.events = st.size })
 		return st.position(), nil
 	}
 }

@@ -31,6 +31,7 @@ func (s *Store) Delete(ctx context.Context, uid string) error {
 			s.mu.Lock()
 			delete(s.states, uid)
 			s.mu.Unlock()
+			s.shares.forget(uid)
 			return s.removeDir(uid)
 		}
 		if err != nil {

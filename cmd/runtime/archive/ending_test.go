@@ -37,6 +37,19 @@ func TestAnArchiveThatKeepsNoMoreEventsTakesTheEnding(t *testing.T) {
 	}
 }
 
+// Its user may have deleted other conversations meanwhile.
+func TestAnArchiveThatHasRoomAgainTakesTheEventsAtTheEnd(t *testing.T) {
+	t.Parallel()
+	k := newArchive(t)
+	k.full.Store(true)
+	keeper := k.attempt(1).Keep(open(t, inFile(t), "a", "b"))
+	keeper.Run(t.Context()) // until it is refused
+	k.full.Store(false)
+	if err := keeper.Finish(t.Context(), leaving(&session.Ending{Cost: "1.5"})); err != nil || k.has(0) != "a b" {
+		t.Errorf("the archive has %q, %v", k.has(0), err)
+	}
+}
+
 func TestOfAnEndingThatIsTooLargeThereIsAsMuchAsThereIsRoomFor(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20

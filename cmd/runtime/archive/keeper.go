@@ -187,6 +187,9 @@ func (k *Keeper) segment() (text []byte, count int, err error) {
 // Finish hands the rest over, and then what the session leaves besides, for as long as ctx allows.
 // What that is may take long to find out, so it is only asked for then. Run must have returned.
 func (k *Keeper) Finish(ctx context.Context, ending func(context.Context) *session.Ending) error {
+	if errors.Is(k.refused, errFull) {
+		k.refused = nil // there may be room by now
+	}
 	err := insist(ctx, k.handRest)
 	// An archive that keeps no more events still takes what came of them.
 	if err != nil && !errors.Is(err, errFull) || k.journal.Len() == 0 {
