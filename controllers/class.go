@@ -85,6 +85,11 @@ func (c class) lifetimes() v1alpha1.SessionLifetimes {
 	return ptr.Deref(c.spec.Lifetimes, v1alpha1.SessionLifetimes{})
 }
 
+// egressAllow are ranges that its sessions may reach although they are private.
+func (c class) egressAllow() []string {
+	return ptr.Deref(c.spec.Network, v1alpha1.SessionNetwork{}).EgressAllow
+}
+
 // bounds of the life of a session of this class.
 func (c class) bounds(spec *v1alpha1.ConversationSpec) bounds {
 	of := c.lifetimes()

@@ -43,6 +43,7 @@ type conversationReconciler struct {
 	options  Options
 	ledger   *ledger
 	signing  *signingKey
+	shared   *sharedObjects
 	// overwritten are the Conversations as they were before their status was written.
 	overwritten overwritten
 	starts      starts

@@ -40,12 +40,13 @@ func managerClient(t *testing.T) client.Client {
 
 // newProcess is a reconciler that was just started. What it knows is what the two clients show it.
 func newProcess(cached, live client.Client) *conversationReconciler {
+	options := Options{
+		Namespace: "parley-system", RuntimeImage: "example.com/parley:1",
+		AgentsConfigMap: v1alpha1.AgentCatalogueName, ModelsConfigMap: v1alpha1.ModelsName,
+	}
 	return &conversationReconciler{
 		client: cached, live: live, metadata: cached, clock: clock.RealClock{}, recorder: &events.FakeRecorder{},
-		options: Options{
-			Namespace: "parley-system", RuntimeImage: "example.com/parley:1",
-			AgentsConfigMap: v1alpha1.AgentCatalogueName, ModelsConfigMap: v1alpha1.ModelsName,
-		}, ledger: newLedger(),
+		options: options, ledger: newLedger(), shared: &sharedObjects{client: cached, live: live, options: options},
 		signing: newSigningKey(live, live, "parley-system", session.SigningSecret),
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -32,9 +33,8 @@ const sessionsService = "sessions"
 // Conversation controller makes them before the first pod, so that no session ever runs without the
 // policy.
 type namespaceReconciler struct {
-	client  client.Client
-	live    client.Reader
-	options Options
+	client client.Client
+	shared *sharedObjects
 }
 
 func (r *namespaceReconciler) setup(mgr ctrl.Manager) error {
@@ -72,7 +72,7 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	if err := r.client.Get(ctx, client.ObjectKey{Name: req.Name}, found); client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("read SessionClass: %w", err)
 	}
-	err := ensureNamespaceObjects(ctx, r.client, r.live, req.Namespace, class{req.Name, found.Spec}, r.options)
+	err := r.shared.ensure(ctx, req.Namespace, class{req.Name, found.Spec})
 	// A foreign object shows on the Conversations that need it. A namespace that is going away
 	// takes nothing more.
 	if foreign := (*foreignError)(nil); errors.As(err, &foreign) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
@@ -81,41 +81,72 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	return reconcile.Result{}, err
 }
 
-// ensureNamespaceObjects makes or fixes what the sessions of a class share in a namespace. It reads
-// the cache, and writes only where something differs.
-func ensureNamespaceObjects(ctx context.Context, c client.Client, live client.Reader, namespace string, class class, options Options) error {
-	wantService, wantPolicy := buildService(namespace), buildNetworkPolicy(namespace, class, options)
+// sharedObjects are what the sessions of a class share in a namespace.
+type sharedObjects struct {
+	client  client.Client
+	live    client.Reader // past the cache
+	options Options
+	// checked are the versions, by namespace and class, that were as wanted: to compare them for each
+	// of thousands of starts would be a twentieth of what a start costs.
+	checked sync.Map
+}
+
+// ensure makes or fixes them. It reads the cache, and writes only where something differs.
+func (s *sharedObjects) ensure(ctx context.Context, namespace string, class class) error {
+	of, versions := client.ObjectKey{Namespace: namespace, Name: class.name}, s.versions(ctx, namespace, class)
+	if known, ok := s.checked.Load(of); ok && versions != "" && known == versions {
+		return nil
+	}
+	wantService, wantPolicy := buildService(namespace), buildNetworkPolicy(namespace, class, s.options)
 	service, policy := &corev1.Service{}, &networkingv1.NetworkPolicy{}
-	if err := ensureShared(ctx, c, live, "Service", wantService, service, func() bool {
+	if err := s.ensureOne(ctx, "Service", wantService, service, func() bool {
 		same := equality.Semantic.DeepDerivative(wantService.Spec, service.Spec)
 		service.Spec.Selector, service.Spec.Ports = wantService.Spec.Selector, wantService.Spec.Ports
 		return same
 	}); err != nil {
 		return err
 	}
-	return ensureShared(ctx, c, live, "NetworkPolicy", wantPolicy, policy, func() bool {
+	if err := s.ensureOne(ctx, "NetworkPolicy", wantPolicy, policy, func() bool {
 		same := equality.Semantic.DeepEqual(wantPolicy.Spec, policy.Spec)
 		policy.Spec = wantPolicy.Spec
 		return same
-	})
+	}); err != nil {
+		return err
+	}
+	// If they were not as wanted they have other versions by now, and these are not seen again.
+	s.checked.Store(of, versions)
+	return nil
 }
 
-// ensureShared creates want, or updates the one that is there if amend says that it was not as
+// versions of the objects that are there, and what they should be made of; empty if one is missing.
+func (s *sharedObjects) versions(ctx context.Context, namespace string, class class) string {
+	service, policy := &corev1.Service{}, &networkingv1.NetworkPolicy{}
+	err := s.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: sessionsService}, service, client.UnsafeDisableDeepCopy)
+	if err == nil {
+		err = s.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: policyName(class.name)}, policy, client.UnsafeDisableDeepCopy)
+	}
+	if err != nil {
+		return "" // ensureOne tells
+	}
+	return fmt.Sprintln(service.UID, service.ResourceVersion, policy.UID, policy.ResourceVersion, class.egressAllow())
+}
+
+// ensureOne creates want, or updates the one that is there if amend says that it was not as
 // wanted. Only labelled objects are in the cache, so what exists although the cache has none may be
 // somebody else's.
-func ensureShared(ctx context.Context, c client.Client, live client.Reader, kind string, want, have client.Object, amend func() bool) error {
-	err := c.Get(ctx, client.ObjectKeyFromObject(want), have)
+func (s *sharedObjects) ensureOne(ctx context.Context, kind string, want, have client.Object, amend func() bool) error {
+	err := s.client.Get(ctx, client.ObjectKeyFromObject(want), have)
 	switch {
 	case apierrors.IsNotFound(err):
-		err = c.Create(ctx, want)
+		err = s.client.Create(ctx, want)
 		if apierrors.IsAlreadyExists(err) {
 			// Ours, and the cache has not seen it yet, or somebody else's.
-			if err = live.Get(ctx, client.ObjectKeyFromObject(want), have); err == nil && have.GetLabels()[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
+			if err = s.live.Get(ctx, client.ObjectKeyFromObject(want), have); err == nil && have.GetLabels()[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
 				return &foreignError{kind: kind, name: want.GetName()}
 			}
 		}
 	case err == nil && !amend():
-		err = c.Update(ctx, have)
+		err = s.client.Update(ctx, have)
 	}
 	if err != nil {
 		return fmt.Errorf("keep %s %s: %w", kind, want.GetName(), err)

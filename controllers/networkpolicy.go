@@ -59,10 +59,7 @@ func policyName(class string) string { return sessionsPolicy + "-" + class }
 // buildNetworkPolicy is the policy of the sessions of a class in a namespace. They may reach the
 // ranges that the operator's options and the class allow although those are private.
 func buildNetworkPolicy(namespace string, class class, options Options) *networkingv1.NetworkPolicy {
-	operator, allowed := options.Namespace, slices.Clone(options.EgressAllow)
-	if class.spec.Network != nil {
-		allowed = append(allowed, class.spec.Network.EgressAllow...)
-	}
+	operator, allowed := options.Namespace, slices.Concat(options.EgressAllow, class.egressAllow())
 	selector, meta := sessionSelector(), sharedMeta(namespace, policyName(class.name))
 	selector[v1alpha1.LabelSessionClass] = class.name
 	meta.Labels[v1alpha1.LabelSessionClass] = class.name

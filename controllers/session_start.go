@@ -203,7 +203,7 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	if start.blocked != nil {
 		return start.blocked
 	}
-	if err := ensureNamespaceObjects(ctx, r.client, r.live, c.Namespace, start.class, r.options); err != nil {
+	if err := r.shared.ensure(ctx, c.Namespace, start.class); err != nil {
 		return err
 	}
 	if err := r.ensureWorkspace(ctx, c, start.class.workspace(c, start.workspace)); err != nil {

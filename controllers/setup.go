@@ -175,15 +175,14 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	if err != nil {
 		return err
 	}
+	shared := &sharedObjects{client: mgr.GetClient(), live: mgr.GetAPIReader(), options: options}
 	if err := (&conversationReconciler{
 		client: terse, live: mgr.GetAPIReader(), metadata: mgr.GetCache(),
-		clock: options.Clock, recorder: mgr.GetEventRecorder("parley"), options: options, ledger: newLedger(), signing: signing,
+		clock: options.Clock, recorder: mgr.GetEventRecorder("parley"), options: options, ledger: newLedger(), signing: signing, shared: shared,
 	}).setup(mgr); err != nil {
 		return fmt.Errorf("set up the Conversation controller: %w", err)
 	}
-	if err := (&namespaceReconciler{
-		client: mgr.GetClient(), live: mgr.GetAPIReader(), options: options,
-	}).setup(mgr); err != nil {
+	if err := (&namespaceReconciler{client: mgr.GetClient(), shared: shared}).setup(mgr); err != nil {
 		return fmt.Errorf("set up the namespace controller: %w", err)
 	}
 	return nil
