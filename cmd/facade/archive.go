@@ -157,6 +157,9 @@ func keepOnlyWhatIsOwned(ctx context.Context, o options, store *archive.Store, o
 func sweep(ctx context.Context, o options, store *archive.Store, objects *cluster.Cluster) {
 	log := ctrl.Log.WithName("archive")
 	ownerOf := func(uid string) (string, error) { return objects.OwnerOf(ctx, uid) }
+	if err := store.Measure(ctx, ownerOf); err != nil {
+		log.Error(err, "How much is kept of each user could not be measured; what was known before counts")
+	}
 	removed, err := store.Sweep(ctx, func(uid string) bool {
 		owner, err := ownerOf(uid)
 		return owner != "" || err != nil
@@ -165,8 +168,5 @@ func sweep(ctx context.Context, o options, store *archive.Store, objects *cluste
 		log.Error(err, "The archive could not be swept")
 	} else if removed > 0 {
 		log.Info("Removed what belonged to no conversation", "conversations", removed)
-	}
-	if err := store.Measure(ctx, ownerOf); err != nil {
-		log.Error(err, "How much is kept of each user could not be measured; what was known before counts")
 	}
 }

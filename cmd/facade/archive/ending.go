@@ -26,7 +26,7 @@ func (s *Store) End(ctx context.Context, uid string, attempt int, ending []byte)
 		return err
 	case attempt < latest:
 		return ErrSuperseded
-	case len(ending) > smallEnding && !s.shares.room(uid, int64(len(ending))):
+	case len(ending) > smallEnding && !s.shares.room(uid, hasEnding(len(ending))):
 		return ErrOwnerFull
 	}
 	err := s.write(ctx, uid+endingName, false, "application/json", func(w io.Writer) error {
@@ -36,7 +36,7 @@ func (s *Store) End(ctx context.Context, uid string, attempt int, ending []byte)
 	if err != nil {
 		return fmt.Errorf("write the ending: %w", err)
 	}
-	s.shares.set(uid, func(now *share) { now.ending = int64(len(ending)) })
+	s.shares.set(uid, hasEnding(len(ending)))
 	s.tidier.start(uid, func(ctx context.Context) error { return s.compact(ctx, uid, attempt) })
 	return nil
 }

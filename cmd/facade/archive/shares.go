@@ -23,6 +23,8 @@ type shares struct {
 	mu     sync.Mutex
 	kept   map[string]share // by the UID of the conversation
 	owners map[string]int64 // by owner
+	// since a Measure began these changed; what it found of them is older.
+	since map[string]bool
 }
 
 // share of one conversation.
@@ -49,6 +51,9 @@ func (s *shares) change(uid string, change func(*share)) {
 	change(&now)
 	s.add(now.owner, now.size())
 	s.kept[uid] = now
+	if s.since != nil {
+		s.since[uid] = true
+	}
 }
 
 func (s *shares) add(owner string, size int64) {
@@ -65,13 +70,21 @@ func (s *shares) forget(uid string) {
 	delete(s.kept, uid)
 }
 
-// room says whether a conversation's owner may have more. One who is not known may.
-func (s *shares) room(uid string, more int64) bool {
+// room says whether there is any for a conversation as a change makes it, or one that is no larger
+// than now. Of an owner who is not known all is taken.
+func (s *shares) room(uid string, change func(*share)) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	owner := s.kept[uid].owner
-	return s.most == 0 || owner == "" || s.owners[owner]+more <= s.most
+	now := s.kept[uid]
+	then := now
+	change(&then)
+	more := then.size() - now.size()
+	return s.most == 0 || now.owner == "" || more <= 0 || s.owners[now.owner]+more <= s.most
 }
+
+func hasEvents(size int64) func(*share) { return func(of *share) { of.events = size } }
+
+func hasEnding(size int) func(*share) { return func(of *share) { of.ending = int64(size) } }
 
 // BoundOwners sets how much is kept of all conversations of one owner; zero is no bound.
 func (s *Store) BoundOwners(most int64) { s.shares.most = most }
@@ -81,9 +94,9 @@ func (s *Store) OwnedBy(uid, owner string) {
 	s.shares.set(uid, func(now *share) { now.owner = owner })
 }
 
-// Measure how much is kept of whom. What comes meanwhile may be counted twice, or not at all, until
-// the next time.
+// Measure how much is kept of whom.
 func (s *Store) Measure(ctx context.Context, ownerOf func(uid string) (string, error)) error {
+	s.shares.begin()
 	found := map[string]share{}
 	err := s.walk(ctx, func(key string, size int64) {
 		uid, of, _ := strings.Cut(key, "/")
@@ -108,13 +121,49 @@ func (s *Store) Measure(ctx context.Context, ownerOf func(uid string) (string, e
 	return nil
 }
 
+func (s *shares) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.since = map[string]bool{}
+}
+
+// replace all that is known by what was found, but for what changed since.
 func (s *shares) replace(found map[string]share) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.kept, s.owners = nil, nil
+	for uid := range s.since {
+		if now, kept := s.kept[uid]; kept {
+			found[uid] = now
+		} else {
+			delete(found, uid)
+		}
+	}
+	s.kept, s.owners, s.since = nil, nil, nil
 	for uid, now := range found {
 		s.change(uid, func(of *share) { *of = now })
 	}
+}
+
+// recount the events of a conversation after segments were joined: a Measure that came across them
+// meanwhile counted them twice.
+func (s *Store) recount(ctx context.Context, uid string) error {
+	all, err := s.segments(ctx, uid)
+	if err != nil {
+		return err
+	}
+	aside, err := s.earlier(ctx, uid)
+	if err != nil {
+		return err
+	}
+	size := int64(0)
+	for _, segment := range all {
+		size += segment.size
+	}
+	for _, journal := range aside {
+		size += journal.size
+	}
+	s.shares.set(uid, hasEvents(size))
+	return nil
 }
 
 // walk through all that is kept. One listing of a bucket says it of a thousand objects.
@@ -128,19 +177,23 @@ func (s *Store) walk(ctx context.Context, visit func(key string, size int64)) er
 	}
 	for _, uid := range all {
 		err := filepath.WalkDir(filepath.Join(s.dir, uid), func(path string, entry fs.DirEntry, err error) error {
-			if err != nil || !entry.Type().IsRegular() {
+			if err == nil && (!entry.Type().IsRegular() || strings.HasSuffix(path, temporary)) {
+				return ctx.Err()
+			}
+			var info fs.FileInfo
+			if err == nil {
+				info, err = entry.Info()
+			}
+			switch {
+			case absent(err): // what is removed meanwhile takes no room
+				return nil
+			case err != nil:
 				return err
 			}
-			info, err := entry.Info()
-			if err == nil {
-				visit(uid+filepath.ToSlash(strings.TrimPrefix(path, filepath.Join(s.dir, uid))), info.Size())
-			}
-			return err
+			visit(uid+filepath.ToSlash(strings.TrimPrefix(path, filepath.Join(s.dir, uid))), info.Size())
+			return nil
 		})
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil && !absent(err): // what is removed meanwhile takes no room
+		if err != nil {
 			return err
 		}
 	}

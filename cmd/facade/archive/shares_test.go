@@ -2,12 +2,15 @@ package archive_test
 
 import (
 	"crypto/ed25519"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/facade/archive"
 )
 
 // handOver events of a session, and say how that is answered.
@@ -51,6 +54,14 @@ func testShares(t *testing.T, at string) {
 		t.Errorf("a large ending is answered %d", got)
 	}
 	store.Tidied()
+	// bob's may end again, and be repeated: one takes the place of the other.
+	store.BoundOwners(most + int64(len(large)))
+	for range 3 {
+		if got := post(t, address, key, "bob-1", session.ArchiveEnd, large); got != http.StatusOK {
+			t.Errorf("an ending that takes the place of another is answered %d", got)
+		}
+	}
+	store.Tidied()
 
 	// Another process knows it as well.
 	store = open(t, at)
@@ -63,6 +74,7 @@ func testShares(t *testing.T, at string) {
 	if err := store.Delete(t.Context(), "ada-1"); err != nil {
 		t.Fatal(err)
 	}
+	answers("bob-1", 9, 10, http.StatusRequestEntityTooLarge)
 	answers("ada-2", 4, 5, http.StatusOK)
 	if got := ids(t, store, "ada-2", 0); got != "0-4 of 5" {
 		t.Errorf("kept is %s", got)
@@ -74,5 +86,28 @@ func TestWithoutABoundOfUsersAllIsKept(t *testing.T) {
 	address, key := served(t, open(t, inDirectory(t)), "ada-1")
 	if got := handOver(t, address, key, "ada-1", 0, 1000); got != http.StatusOK {
 		t.Errorf("it is answered %d", got)
+	}
+}
+
+func TestWhatComesWhileItIsMeasuredCounts(t *testing.T) {
+	t.Parallel()
+	store := open(t, inDirectory(t))
+	store.BoundOwners(int64(len(lines(0, 9))))
+	store.OwnedBy("gone", "ada")
+	appendTo(t, store, "gone", 0, 1, 1)
+	store.OwnedBy("u", "ada")
+	appendTo(t, store, "u", 0, 5, 5)
+	measure := sync.OnceFunc(func() {
+		appendTo(t, store, "u", 5, 8, 8)
+		if err := store.Delete(t.Context(), "gone"); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := store.Measure(t.Context(), func(string) (string, error) { measure(); return "ada", nil }); err != nil {
+		t.Fatal(err)
+	}
+	appendTo(t, store, "u", 8, 9, 9)
+	if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, From: 9, Lines: lines(9, 10)}); !errors.Is(err, archive.ErrOwnerFull) {
+		t.Errorf("more than there is room for: %v", err)
 	}
 }

@@ -253,7 +253,7 @@ func (s *Store) Append(ctx context.Context, uid string, segment Segment) (sessio
 			return st.position(), ErrFull
 		case count == 0:
 			return st.position(), nil
-		case !s.shares.room(uid, int64(len(segment.Lines))):
+		case !s.shares.room(uid, hasEvents(st.size+int64(len(segment.Lines)))):
 			return st.position(), ErrOwnerFull
 		}
 		if try == 2 {
@@ -277,7 +277,7 @@ func (s *Store) Append(ctx context.Context, uid string, segment Segment) (sessio
 			st.journal = segment.Journal
 		}
 		st.next, st.size, st.last = from+count, st.size+int64(len(segment.Lines)), last
-		s.shares.set(uid, func(now *share) { now.events = st.size })
+		s.shares.set(uid, hasEvents(st.size))
 		return st.position(), nil
 	}
 }

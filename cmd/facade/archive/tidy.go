@@ -170,8 +170,12 @@ func (s *Store) compact(ctx context.Context, uid string, attempt int) error {
 		return fmt.Errorf("compact: %w", err)
 	}
 	st.wasted = 0
-	_, err = s.removeHeld(ctx, st, ours, all, next)
-	return err
+	if _, err = s.removeHeld(ctx, st, ours, all, next); err != nil {
+		return err
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return s.recount(ctx, uid)
 }
 
 // endOf is which event comes next after those of a segment.

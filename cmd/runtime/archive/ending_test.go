@@ -50,6 +50,22 @@ func TestAnArchiveThatHasRoomAgainTakesTheEventsAtTheEnd(t *testing.T) {
 	}
 }
 
+func TestWhatASessionCostIsKeptOfAUserWhoHasNoRoomLeft(t *testing.T) {
+	t.Parallel()
+	k := newArchive(t)
+	k.store.BoundOwners(1)
+	left := &session.Ending{Cost: "1.5", Patch: strings.Repeat("d", 1<<20)}
+	for i := range 2000 {
+		left.Changes = append(left.Changes, session.FileChange{Status: "M", Path: fmt.Sprintf("%s/%d", strings.Repeat("d", 100), i)})
+	}
+	if err := k.attempt(1).Keep(open(t, inFile(t), "a")).Finish(t.Context(), leaving(left)); !errors.Is(err, errFull) {
+		t.Errorf("that there is no room is told as %v", err)
+	}
+	if ending, err := k.store.Ending(t.Context(), uid); err != nil || ending.Cost != "1.5" {
+		t.Errorf("the ending is %+v, %v", ending, err)
+	}
+}
+
 func TestOfAnEndingThatIsTooLargeThereIsAsMuchAsThereIsRoomFor(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20

@@ -238,6 +238,10 @@ func (k *Keeper) end(ctx context.Context, ending *session.Ending) error {
 		less.Patch = "The difference is left out: it is too large to keep.\n"
 		err = k.post(ctx, &less)
 	}
+	if errors.Is(err, errFull) {
+		less.Changes = nil
+		err = k.post(ctx, &less)
+	}
 	return err
 }
 
