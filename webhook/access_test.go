@@ -79,19 +79,26 @@ func TestOnlyWhoMayGetAConfigMapMayShowItsImages(t *testing.T) {
 	expectAccepted(t, all.create(t, object(t, "Conversation", namespace, spec)))
 }
 
-func TestAReplayMustBeJSON(t *testing.T) {
+func TestAReplayMustBeARecording(t *testing.T) {
 	namespace := env.Namespace(t, nil)
-	mustCreate(t, configMap(namespace, "good", `[{"id": 1}]`))
-	mustCreate(t, configMap(namespace, "bad", `[{"id": `))
 	binary := configMap(namespace, "binary", "")
 	binary.Data, binary.BinaryData = nil, map[string][]byte{"events.json": []byte("[]")}
 	mustCreate(t, binary)
 	replay := func(name string) error {
 		return admin(t).create(t, object(t, "Conversation", namespace, "replayJSONRef: {name: "+name+", key: events.json}"))
 	}
-	expectAccepted(t, replay("good"))
 	expectAccepted(t, replay("binary"))
-	expectRefused(t, replay("bad"), "JSON", "spec.replayJSONRef.key")
+	for name, content := range map[string]string{"list": `[{"id": 1}]`, "trajectory": `{"trajectory": [{"id": 1}]}`, "empty": "[]"} {
+		mustCreate(t, configMap(namespace, name, content))
+		expectAccepted(t, replay(name))
+	}
+	for name, content := range map[string]string{
+		"broken": `[{"id": `, "object": "{}", "none": "null", "text": `"run"`,
+		"no-list": `{"trajectory": 5}`, "nothing": "[null]", "texts": `["run"]`,
+	} {
+		mustCreate(t, configMap(namespace, name, content))
+		expectRefused(t, replay(name), "JSON", "spec.replayJSONRef.key")
+	}
 }
 
 func TestASessionNeedsAccessToTheSecretsOfItsSettings(t *testing.T) {

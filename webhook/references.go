@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/parley-dev/parley/api/recording"
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
@@ -119,8 +119,9 @@ func checkContent(configMap *corev1.ConfigMap, ref v1alpha1.ConfigMapReference, 
 	switch {
 	case !found:
 		f.warn(ref.Path.Child("key"), "ConfigMap %q has no key %q yet", configMap.Name, ref.Ref.Key)
-	case ref.JSON && !json.Valid(content):
-		f.errs = append(f.errs, invalid(ref.Path.Child("key"), "must name a key whose value is JSON"))
+	case ref.Replay && !recording.Valid(content):
+		f.errs = append(f.errs, invalid(ref.Path.Child("key"),
+			"must name a key whose value is a recording in JSON: a list of events, or an object with such a list as trajectory"))
 	}
 }
 

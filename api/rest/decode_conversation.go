@@ -3,8 +3,9 @@ package rest
 import (
 	"encoding/json"
 	"regexp"
-	"slices"
 	"strconv"
+
+	"github.com/parley-dev/parley/api/recording"
 )
 
 // ConversationID is what a conversation may be called, as the schema says.
@@ -42,28 +43,12 @@ func DecodeConversation(fields Body) (*ConversationRequest, []Detail) {
 			o.fail(o.loc.At("replay_json"), "string_too_long", "String should have at most "+strconv.Itoa(maxReplay)+" bytes")
 		case !json.Valid([]byte(*replay)):
 			o.fail(o.loc.At("replay_json"), "json_invalid", "Invalid JSON")
-		case !isRecording([]byte(*replay)):
+		case !recording.Valid([]byte(*replay)):
 			o.fail(o.loc.At("replay_json"), "value_error", "Value error, a recording is a list of events, or an object with such a list as trajectory")
 		}
 	}
 	o.forbidOthers()
 	return r, d.details
-}
-
-// isRecording reports whether a text is what a session can replay: events, as a list or as what GET
-// …/trajectory answers. An event is an object; what is in it costs nothing here.
-func isRecording(text []byte) bool {
-	var events []*struct{}
-	if json.Unmarshal(text, &events) != nil {
-		var answer struct {
-			Trajectory []*struct{} `json:"trajectory"`
-		}
-		if json.Unmarshal(text, &answer) != nil {
-			return false
-		}
-		events = answer.Trajectory
-	}
-	return events != nil && !slices.Contains(events, nil)
 }
 
 func suggestedTask(d *decoder, loc Location, raw json.RawMessage) (SuggestedTask, bool) {

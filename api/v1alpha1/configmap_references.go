@@ -8,8 +8,8 @@ import "k8s.io/apimachinery/pkg/util/validation/field"
 type ConfigMapReference struct {
 	Path *field.Path
 	Ref  ConfigMapKeyRef
-	// JSON is what the reference must name: a replay is, an image is not.
-	JSON bool
+	// Replay says that it names a recording; any other names an image.
+	Replay bool
 }
 
 // ConfigMapReferences lists every ConfigMap that this conversation refers to: its replay and its
@@ -18,7 +18,7 @@ func (c *Conversation) ConfigMapReferences() []ConfigMapReference {
 	path := field.NewPath("spec")
 	var refs []ConfigMapReference
 	if ref := c.Spec.ReplayJSONRef; ref != nil {
-		refs = append(refs, ConfigMapReference{Path: path.Child("replayJSONRef"), Ref: *ref, JSON: true})
+		refs = append(refs, ConfigMapReference{Path: path.Child("replayJSONRef"), Ref: *ref, Replay: true})
 	}
 	for i, image := range c.Spec.Images {
 		if ref := image.ConfigMapKeyRef; ref != nil {
