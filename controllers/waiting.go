@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"regexp"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,24 +41,21 @@ var pullProblems = []struct {
 	{regexp.MustCompile(`(?i)unauthori[sz]ed|forbidden|denied|authentication required|authorization failed|\b40[13]\b`), "the registry does not let the node have it"},
 	{regexp.MustCompile(`(?i)not found|manifest unknown|name unknown`), "the registry has no such image"},
 	{regexp.MustCompile(`(?i)x509|certificate|tls: |server gave HTTP response`), "the node does not trust the registry"},
+	{regexp.MustCompile(`(?i)\b5[0-3]\d\b|internal server error|bad gateway|service unavailable`), "the registry has an error of its own"},
 	{regexp.MustCompile(`(?i)no such host|dial tcp|connection (refused|reset)|timeout|deadline exceeded|no route`), "the registry cannot be reached"},
 	{regexp.MustCompile(`(?i)too ?many ?requests|rate limit|\b429\b`), "the registry has had too many requests"},
 }
 
+// places are the words of a message that say where something is: URLs, paths and images, hosts and
+// their ports, and the tag that CRI-O names by itself. A user may have chosen them, so they may
+// hold any word. The last part of a host is in small letters, unlike that of Client.Timeout.
+var places = regexp.MustCompile(`\S*/\S*|\bmanifest \S+ in\b|(\b[\w-]+(\.[\w-]+)*\.[a-z0-9-]+\b|\])(:\d+)?`)
+
 // pullProblem says why an image does not come. The message is not repeated: it holds what was
-// answered at an address that a user may have chosen. It also holds the image's name, which may hold
-// any word.
+// answered at an address that a user may have chosen.
 func pullProblem(image, message string) string {
-	name, tag := image, ""
-	if at := strings.LastIndexByte(image, ':'); at > strings.LastIndexByte(image, '/') {
-		name, tag = image[:at], image[at+1:]
-	}
-	_, path, _ := strings.Cut(name, "/")
-	for _, part := range []string{image, name, path, "/manifests/" + tag} {
-		if part != "" {
-			message = strings.ReplaceAll(message, part, "")
-		}
-	}
+	message = strings.ReplaceAll(message, strconv.Quote(image), " ")
+	message = places.ReplaceAllString(message, " ")
 	for _, problem := range pullProblems {
 		if problem.signs.MatchString(message) {
 			return problem.words

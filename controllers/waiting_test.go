@@ -35,6 +35,38 @@ func TestWhyAnImageDoesNotComeIsTold(t *testing.T) {
 	}
 }
 
+// The name of an image is no word of who answers, however short or telling it is.
+func TestTheNameOfAnImageIsNotReadAsAProblem(t *testing.T) {
+	const (
+		refused     = "ErrImagePull: the registry does not let the node have it"
+		unknown     = "ErrImagePull: the registry has no such image"
+		untrusted   = "ErrImagePull: the node does not trust the registry"
+		unreachable = "ErrImagePull: the registry cannot be reached"
+		failing     = "ErrImagePull: the registry has an error of its own"
+	)
+	for _, c := range []struct{ image, message, want string }{
+		{"r.example.com/a:1", `failed to resolve "r.example.com/a:1": unexpected status from HEAD request to https://r.example.com/v2/a/manifests/1: 401 unauthorized`, refused},
+		{"r.example.com/a:1", `failed to authorize "r.example.com/a:1": unauthorized`, refused},
+		{"r.example.com/x", `failed to do request: Head "https://r.example.com/v2/x/manifests/latest": x509: signed by unknown authority`, untrusted},
+		{"forbidden.example.com/a", `failed to do request: Head "https://forbidden.example.com/v2/a/manifests/latest": dial tcp: lookup forbidden.example.com on 192.0.2.1:53: no such host`, unreachable},
+		{"Denied.example.com/a", `pinging container registry Denied.example.com: Get "https://Denied.example.com/v2/": net/http: request canceled (Client.Timeout exceeded while awaiting headers)`, unreachable},
+		{"example.com:401/a", `failed to do request: Head "https://example.com:401/v2/a/manifests/latest": dial tcp 192.0.2.1:401: connect: connection refused`, unreachable},
+		{"example.com:403/a", `failed to do request: Head "https://example.com:403/v2/a/manifests/latest": dial tcp [2001:db8::1]:403: i/o timeout`, unreachable},
+		{"denied", `Back-off pulling image "denied": ErrImagePull: manifest unknown`, unknown},
+		{"denied:401", `failed to pull and unpack image "docker.io/library/denied:401": docker.io/library/denied:401: not found`, unknown},
+		{"example.com/a:403", `initializing source docker://example.com/a:403: reading manifest 403 in example.com/a: manifest unknown`, unknown},
+		{"example.com/a@sha256:0f", `failed to resolve "example.com/a@sha256:0f": unexpected status from HEAD request to https://example.com/v2/a/manifests/sha256:0f: 500 Internal Server Error`, failing},
+		{"example.com/a", `received unexpected HTTP status: 502 Bad Gateway: hunter2`, failing},
+		{"example.com/a", `unexpected status code [manifests latest]: 503 Service Unavailable`, failing},
+		{"example.com/a", `unexpected status from GET request to https://example.com/v2/a/blobs/sha256:0f: 504 Gateway Timeout`, failing},
+		{"example.com/503:500", `failed to resolve "example.com/503:500": hunter2`, "ErrImagePull"},
+	} {
+		if got := whyWaiting(c.image, &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: c.message}); got != c.want {
+			t.Errorf("of %s, %q is told as %q, want %q", c.image, c.message, got, c.want)
+		}
+	}
+}
+
 func TestWhatANodeSaysOfItselfIsTold(t *testing.T) {
 	for _, c := range []struct{ reason, message, want string }{
 		{"ErrImageNeverPull", `Container image "a" is not present with pull policy of Never`, `ErrImageNeverPull: Container image "a" is not present with pull policy of Never`},
