@@ -165,3 +165,30 @@ func TestAValueThatWasStoredKeepsNobodyFromOtherChanges(t *testing.T) {
 		t.Errorf("a value that was there: %v", errs)
 	}
 }
+
+func TestAValueThatWasStoredIsNotLetIntoAnotherVariable(t *testing.T) {
+	with := func(server, variable string) string {
+		return "mcpConfig: {stdioServers: [{name: " + server + ", command: a, env: [{name: " + variable + ", value: hunter2}]}]}"
+	}
+	for name, c := range map[string]struct{ before, after string }{
+		"by a new name":   {with("a", "LEVEL"), with("a", "API_KEY")},
+		"in a new server": {with("a", "LEVEL"), with("b", "API_KEY")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			namespace := env.Namespace(t, nil)
+			settings := mustCreate(t, object(t, "UserSettings", namespace, c.before))
+			spec := object(t, "UserSettings", namespace, c.after).Object["spec"]
+			expectRefused(t, admin(t).change(t, settings, setField(t, spec, "spec")), "name a Secret in secretRef", "spec.mcpConfig.stdioServers[0].env[0].value")
+		})
+	}
+	t.Run("of another server", func(t *testing.T) {
+		stored := &v1alpha1.MCPConfig{StdioServers: []v1alpha1.MCPStdioServer{{Name: "a", Command: "a", Env: []v1alpha1.MCPEnvVar{{Name: "API_KEY", Value: ptr.To("hunter2")}}}}}
+		copied := stored.DeepCopy()
+		copied.StdioServers = append(copied.StdioServers, *copied.StdioServers[0].DeepCopy())
+		copied.StdioServers[1].Name = "b"
+		errs := userSettingsErrors(&v1alpha1.UserSettings{Spec: v1alpha1.UserSettingsSpec{MCPConfig: copied}}, literals(stored))
+		if len(errs) != 1 || errs[0].Field != "spec.mcpConfig.stdioServers[1].env[0].value" {
+			t.Errorf("got %v", errs)
+		}
+	})
+}

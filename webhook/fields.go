@@ -28,7 +28,7 @@ func (e *fieldErrors) checkOptional(path *field.Path, value *string, problem fun
 	}
 }
 
-func (e *fieldErrors) checkMCP(path *field.Path, config *v1alpha1.MCPConfig, had sets.Set[string]) {
+func (e *fieldErrors) checkMCP(path *field.Path, config *v1alpha1.MCPConfig, had sets.Set[literal]) {
 	if config == nil {
 		return
 	}
@@ -41,7 +41,7 @@ func (e *fieldErrors) checkMCP(path *field.Path, config *v1alpha1.MCPConfig, had
 			*e = append(*e, invalid(stdio.Child("args"), problem))
 		}
 		for j, variable := range server.Env {
-			if value := variable.Value; value != nil && !had.Has(*value) {
+			if value := variable.Value; value != nil && !had.Has(literal{server.Name, variable.Name, *value}) {
 				e.check(stdio.Child("env").Index(j).Child("value"), *value, func(value string) string { return variableProblem(variable.Name, value) })
 			}
 		}
@@ -51,13 +51,15 @@ func (e *fieldErrors) checkMCP(path *field.Path, config *v1alpha1.MCPConfig, had
 	}
 }
 
-// literals are the plain values of the variables of tool servers.
-func literals(config *v1alpha1.MCPConfig) sets.Set[string] {
-	all := sets.New[string]()
+// literal is the plain value of a variable of a tool server.
+type literal struct{ server, variable, value string }
+
+func literals(config *v1alpha1.MCPConfig) sets.Set[literal] {
+	all := sets.New[literal]()
 	if config != nil {
 		for _, server := range config.StdioServers {
 			for _, variable := range server.Env {
-				all.Insert(ptr.Deref(variable.Value, ""))
+				all.Insert(literal{server.Name, variable.Name, ptr.Deref(variable.Value, "")})
 			}
 		}
 	}
@@ -66,7 +68,7 @@ func literals(config *v1alpha1.MCPConfig) sets.Set[string] {
 
 // userSettingsErrors of settings that had these plain values before: one that became a key by a
 // stricter rule keeps nobody from changing something else.
-func userSettingsErrors(settings *v1alpha1.UserSettings, had sets.Set[string]) field.ErrorList {
+func userSettingsErrors(settings *v1alpha1.UserSettings, had sets.Set[literal]) field.ErrorList {
 	spec, path := &settings.Spec, field.NewPath("spec")
 	var errs fieldErrors
 	errs.checkOptional(path.Child("language"), spec.Language, languageProblem)

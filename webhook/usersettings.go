@@ -74,7 +74,7 @@ func (v *userSettingsValidator) ValidateDelete(ctx context.Context, settings *v1
 }
 
 func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1alpha1.UserSettings) (admission.Warnings, error) {
-	had := sets.New[string]()
+	var had sets.Set[literal]
 	if old != nil {
 		had = literals(old.Spec.MCPConfig)
 	}
