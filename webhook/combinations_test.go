@@ -117,3 +117,26 @@ func TestEveryFieldThatChangedIsNamed(t *testing.T) {
 		t.Errorf("got %v", errs)
 	}
 }
+
+// The schema says that these are lists by name or URL, in which order means nothing.
+func TestTheOrderOfToolServersIsNoChange(t *testing.T) {
+	conversation := mustCreate(t, object(t, "Conversation", env.Namespace(t, nil), "mcpConfig: "+
+		"{sseServers: [{url: 'https://a.example.com'}, {url: 'https://b.example.com'}], shttpServers: [{url: 'https://c.example.com'}, {url: 'https://d.example.com'}], "+
+		"stdioServers: [{name: a, command: a, env: [{name: A, value: one}, {name: B, value: two}]}, {name: b, command: b}]}"))
+	reorder := func(o *unstructured.Unstructured) {
+		tools := o.Object["spec"].(map[string]any)["mcpConfig"].(map[string]any)
+		for _, server := range tools["stdioServers"].([]any) {
+			if variables, has := server.(map[string]any)["env"]; has {
+				slices.Reverse(variables.([]any))
+			}
+		}
+		for _, list := range [][]any{tools["sseServers"].([]any), tools["shttpServers"].([]any), tools["stdioServers"].([]any)} {
+			slices.Reverse(list)
+		}
+	}
+	expectAccepted(t, admin(t).change(t, conversation, reorder))
+	expectAccepted(t, admin(t).change(t, conversation, func(o *unstructured.Unstructured) {
+		reorder(o)
+		setField(t, "1h", "spec", "idleTimeout")(o)
+	}))
+}

@@ -54,3 +54,23 @@ func TestEveryFieldIsEitherAskedForOrLifecycle(t *testing.T) {
 		}
 	}
 }
+
+func TestToolServersDifferByWhatTheyAreAndNotByTheirOrder(t *testing.T) {
+	spec := func(servers ...v1alpha1.MCPStdioServer) *v1alpha1.ConversationSpec {
+		return &v1alpha1.ConversationSpec{MCPConfig: &v1alpha1.MCPConfig{StdioServers: servers}}
+	}
+	a, b := v1alpha1.MCPStdioServer{Name: "a", Args: []string{"1", "2"}}, v1alpha1.MCPStdioServer{Name: "b"}
+	one, other := spec(b, a), spec(a, b)
+	if names := one.Differences(other); len(names) > 0 {
+		t.Errorf("in another order, %v differ", names)
+	}
+	if one.MCPConfig.StdioServers[0].Name != "b" {
+		t.Error("comparing changes the order")
+	}
+	a.Args = []string{"2", "1"}
+	for name, changed := range map[string]*v1alpha1.ConversationSpec{"with other arguments": spec(a, b), "without one": spec(b), "without tools": {}} {
+		if names := one.Differences(changed); len(names) != 1 || names[0] != "mcpConfig" {
+			t.Errorf("%s, %v differ", name, names)
+		}
+	}
+}
