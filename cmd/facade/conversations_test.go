@@ -149,6 +149,22 @@ func TestAnIDThatExistsIsJoined(t *testing.T) {
 	})
 }
 
+// What no request can say of a conversation is no reason to refuse one.
+func TestAConversationOfKubectlIsJoined(t *testing.T) {
+	t.Parallel()
+	ada := newcomer(t)
+	create(t, &v1alpha1.Conversation{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "theirs"},
+		Spec: v1alpha1.ConversationSpec{
+			UserSettingsName: ada.name, InitialUserMsg: ptr.To("hello"),
+			SessionClassName: ptr.To("large"), OneShot: true, Workspace: &v1alpha1.Workspace{Size: "1Gi"},
+			IdleTimeout: &metav1.Duration{Duration: time.Hour},
+		},
+	})
+	ada.post(t, "/api/conversations", `{"conversation_id": "theirs", "initial_user_msg": "hello"}`).wants(t, 200)
+	ada.post(t, "/api/conversations", `{"conversation_id": "theirs", "initial_user_msg": "other"}`).wants(t, 409)
+}
+
 func TestAFileHasToBeNamed(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)

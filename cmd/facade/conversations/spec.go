@@ -130,7 +130,7 @@ func firstDifference(stored, wanted *v1alpha1.Conversation) string {
 // cannot say.
 func asked(c *v1alpha1.Conversation) v1alpha1.ConversationSpec {
 	spec := c.Spec.Asked()
-	spec.Workspace, spec.OneShot = nil, false
+	spec.Workspace, spec.SessionClassName, spec.OneShot = nil, nil, false
 	if ref := spec.ReplayJSONRef; ref != nil {
 		spec.ReplayJSONRef = withoutRandomPart(*ref)
 	}
