@@ -48,10 +48,10 @@ type Service struct {
 
 var (
 	notFound = answer.Refuse(http.StatusNotFound, "Conversation not found")
-	idTaken  = answer.Refuse(http.StatusConflict, isAnother)
+	// idTaken says nothing of the conversation that has the id: it may be somebody else's.
+	idTaken = answer.Refuse(http.StatusConflict, "A conversation with this id exists that does not equal the one asked for: "+
+		"choose another id, or send nothing but the id to join one of your own")
 )
-
-const isAnother = "A conversation with this id exists that does not equal the one asked for"
 
 // own finds a conversation of the user. One of somebody else is answered like one that is not
 // there.

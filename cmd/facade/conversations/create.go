@@ -129,9 +129,8 @@ func (s *Service) join(ctx context.Context, r *rest.ConversationRequest, wanted 
 		return nil, idTaken
 	case saysOnlyWhich(wanted):
 		return response(stored, stateOf(stored)), nil
-	}
-	if field := firstDifference(stored, wanted); field != "" {
-		return nil, answer.Refuse(http.StatusConflict, isAnother+": "+field+" differs")
+	case !sameRequest(stored, wanted):
+		return nil, idTaken
 	}
 	if stored.Annotations[v1alpha1.AnnotationIncomplete] != "" {
 		if err := s.complete(ctx, stored, r, keys); err != nil {

@@ -3,7 +3,6 @@ package conversations
 import (
 	"crypto/rand"
 	"encoding/hex"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -112,18 +111,12 @@ func withoutRandomPart(ref v1alpha1.ConfigMapKeyRef) *v1alpha1.ConfigMapKeyRef {
 	return &ref
 }
 
-// firstDifference is the field of a request by which two conversations were asked to do different
-// things; empty where they were asked to do the same. Values of keys are not compared, only which
-// there are: what could be compared would have to stand in the object, and a hash of a short key is
-// as good as the key.
-func firstDifference(stored, wanted *v1alpha1.Conversation) string {
+// sameRequest says that two conversations were asked to do the same. Values of keys are not
+// compared, only which there are: what could be compared would have to stand in the object, and a
+// hash of a short key is as good as the key.
+func sameRequest(stored, wanted *v1alpha1.Conversation) bool {
 	one, other := asked(stored), asked(wanted)
-	names := one.Differences(&other)
-	if len(names) == 0 {
-		return ""
-	}
-	loc := rest.LocationOf("spec."+names[0], nil)
-	return fmt.Sprint(loc[len(loc)-1])
+	return len(one.Differences(&other)) == 0
 }
 
 // asked is what a request says of a conversation: not its lifecycle, and nothing that requests
