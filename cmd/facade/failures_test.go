@@ -62,5 +62,5 @@ func TestWhatEtcdCannotHoldIsTooLarge(t *testing.T) {
 	newcomer(t).post(t, "/api/conversations", jsonOf(t, rest.ConversationRequest{
 		InitialUserMsg: &text, ConversationInstructions: &text,
 		MCPConfig: &rest.MCPConfig{StdioServers: []rest.MCPStdioServer{{Name: "a", Command: "c", Args: long}, {Name: "b", Command: "c", Args: long}, {Name: "c", Command: "c", Args: long}}},
-	})).wants(t, 413)
+	})).wants(t, 413).says(t, `{"detail": "This is more than the cluster can store in one object: shorten its texts and lists"}`)
 }

@@ -72,7 +72,6 @@ func Complain(msgID, message string) *Refusal {
 var (
 	Unauthorized   = Refuse(http.StatusUnauthorized, "Unauthorized")
 	NotFound       = Refuse(http.StatusNotFound, "Not Found")
-	TooLarge       = Refuse(http.StatusRequestEntityTooLarge, "Request body too large")
 	Forbidden      = Refuse(http.StatusForbidden, "The cluster refuses this: a quota or a policy stands against it")
 	Unavailable    = Later(http.StatusServiceUnavailable, "The Kubernetes API server does not answer; try again", time.Second)
 	internalFailed = Refuse(http.StatusInternalServerError, "Internal Server Error")

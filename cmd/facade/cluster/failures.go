@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
@@ -16,6 +17,9 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/answer"
 )
 
+// tooLarge is about one object: the API server and etcd take less than a body may have.
+var tooLarge = answer.Refuse(http.StatusRequestEntityTooLarge, "This is more than the cluster can store in one object: shorten its texts and lists")
+
 // Refusal says in a client's terms why the API server did not do what it was asked.
 func Refusal(ctx context.Context, err error, names rest.EntryNames) *answer.Refusal {
 	switch {
@@ -24,7 +28,7 @@ func Refusal(ctx context.Context, err error, names rest.EntryNames) *answer.Refu
 			return answer.Invalid(details...)
 		}
 	case apierrors.IsRequestEntityTooLargeError(err) || tooLargeForEtcd(err):
-		return answer.TooLarge
+		return tooLarge
 	case IsForbidden(err):
 		logf.FromContext(ctx).Info("The API server forbids a request", "reason", Reason(err))
 		return answer.Forbidden
