@@ -119,6 +119,7 @@ manifests: ## Generate the CRDs, their reference in docs/api.md, the roles and t
 	@go run ./hack/docs
 	@$(TOOL) controller-gen rbac:roleName=parley-manager paths="./controllers/...;./webhook/...;./cmd/manager/..." output:rbac:artifacts:config=config/rbac/manager
 	@$(TOOL) controller-gen webhook paths=./webhook/... output:webhook:artifacts:config=config/webhook
+	@go run ./hack/condition
 
 .PHONY: fmt
 fmt: ## Format the code.

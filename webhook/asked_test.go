@@ -53,6 +53,12 @@ func conversationWebhook(t *testing.T) admissionregistrationv1.ValidatingWebhook
 	return configuration.Webhooks[at]
 }
 
+func TestTheConfigurationHasTheCondition(t *testing.T) {
+	if conversationWebhook(t).MatchConditions[0].Expression != NeedsCode() {
+		t.Error("it has another one: run make manifests")
+	}
+}
+
 // isAsked: the API server had to ask.
 func isAsked(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "failed calling webhook")
