@@ -2,16 +2,13 @@ package supervise
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"net"
-	"os"
-	"syscall"
 	"time"
 )
 
-// A session is told to end when it was silent so often in a row, and killed when it still was then.
-const silentTold, silentKilled = 3, 5
+// silentTold is how often in a row a session is silent before it is told to end.
+const silentTold = 3
 
 // question is written by hand: a client of HTTP would make this process slower to start.
 var question, answer = []byte("GET /alive HTTP/1.0\r\n\r\n"), []byte("HTTP/1.0 200 ")
@@ -22,13 +19,14 @@ var question, answer = []byte("GET /alive HTTP/1.0\r\n\r\n"), []byte("HTTP/1.0 2
 func ask(place Place) <-chan int {
 	silent := make(chan int)
 	go func() {
-		for failures := 0; ; silent <- failures {
+		for failures := 0; ; {
 			time.Sleep(place.AskInterval)
 			if answers(place.BindAddress, place.AskTimeout) {
 				failures = 0
 			} else {
 				failures++
 			}
+			silent <- failures
 		}
 	}()
 	return silent
@@ -50,17 +48,4 @@ func answers(address string, timeout time.Duration) bool {
 	said := make([]byte, len(answer))
 	_, err = io.ReadFull(connection, said)
 	return err == nil && bytes.Equal(said, answer)
-}
-
-// endSilent ends a session that was silent for too long. The container ends with it, and is started
-// again.
-func endSilent(child, silent int) {
-	switch silent {
-	case silentTold:
-		fmt.Fprintf(os.Stderr, "supervisor: the session does not answer, %d times in a row: it is told to end\n", silent)
-		_ = syscall.Kill(child, syscall.SIGTERM)
-	case silentKilled:
-		fmt.Fprintln(os.Stderr, "supervisor: the session neither answers nor ends: it is killed")
-		_ = syscall.Kill(child, syscall.SIGKILL)
-	}
 }

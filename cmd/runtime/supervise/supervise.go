@@ -25,47 +25,7 @@ const (
 	ListenerFD = 3
 	// lastReap is how long processes that are left over at the end may take to go.
 	lastReap = 5 * time.Second
-	// Termination messages. What runs the container may not know: it lost no container, and may hear
-	// of a kill too late or never.
-	killedForMemory = `{"reason":"OOMKilled"}`
-	endedAsSilent   = `{"reason":"Unresponsive"}`
 )
-
-// Place is what the first process knows of where it is.
-type Place struct {
-	BindAddress    string
-	TerminationLog string
-	Cgroups        string
-	// AskInterval is how often the session is asked whether it is alive, and AskTimeout how long it
-	// may take to say so.
-	AskInterval, AskTimeout time.Duration
-}
-
-// ReadPlace reads it from the environment.
-func ReadPlace() Place {
-	return Place{
-		BindAddress:    Variable("PARLEY_BIND_ADDRESS", ":8080"),
-		TerminationLog: Variable("PARLEY_TERMINATION_LOG", "/dev/termination-log"),
-		Cgroups:        Variable("PARLEY_CGROUP_DIR", "/sys/fs/cgroup"),
-		AskInterval:    duration("PARLEY_ASK_INTERVAL", 20*time.Second),
-		AskTimeout:     duration("PARLEY_ASK_TIMEOUT", 5*time.Second),
-	}
-}
-
-func duration(name string, usual time.Duration) time.Duration {
-	if value, err := time.ParseDuration(os.Getenv(name)); err == nil && value > 0 {
-		return value
-	}
-	return usual
-}
-
-// Variable of the environment, or what it usually is.
-func Variable(name, usual string) string {
-	if value := os.Getenv(name); value != "" {
-		return value
-	}
-	return usual
-}
 
 // Guard keeps every other process of the same user, such as the agent, out of this one, which holds
 // the session's secrets: from its memory and environment as from its files. Nothing else of the
@@ -101,7 +61,7 @@ func Run(program string, args ...string) (code int, err error) {
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
 	memory := process.WatchMemory(place.Cgroups)
-	child, err := syscall.ForkExec(program, append([]string{program}, args...), &syscall.ProcAttr{
+	pid, err := syscall.ForkExec(program, append([]string{program}, args...), &syscall.ProcAttr{
 		Env: os.Environ(), Files: []uintptr{0, 1, 2, listener.Fd()}, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	})
 	if err != nil {
@@ -111,25 +71,22 @@ func Run(program string, args ...string) (code int, err error) {
 	if err := listener.Close(); err != nil {
 		return 1, err
 	}
-	asked, wasSilent := ask(place), false
+	session := &child{pid: pid, patience: place.EndTimeout, asked: ask(place)}
 	for {
 		select {
-		case silent := <-asked:
-			wasSilent = wasSilent || silent >= silentTold
-			endSilent(child, silent)
+		case silent := <-session.asked:
+			session.heard(silent)
+		case <-session.late:
+			session.kill()
 		case received := <-signals:
 			if received != syscall.SIGCHLD {
-				_ = syscall.Kill(child, received.(syscall.Signal))
-				asked = nil // who stops it also sees to it that it ends
+				session.pass(received.(syscall.Signal))
 				continue
 			}
-			if status, ended := reap(child); ended {
+			if status, ended := reap(pid); ended {
 				killOrphans()
-				switch {
-				case wasSilent:
-					err = sayWhy(place.TerminationLog, endedAsSilent)
-				case status.Signal() == syscall.SIGKILL && memory.RanOut():
-					err = sayWhy(place.TerminationLog, killedForMemory)
+				if why := session.why(status, memory); why != "" {
+					err = sayWhy(place.TerminationLog, why)
 				}
 				return exitCode(status), err
 			}

@@ -1,0 +1,46 @@
+package supervise
+
+import (
+	"os"
+	"time"
+)
+
+// Place is what the first process knows of where it is.
+type Place struct {
+	BindAddress    string
+	TerminationLog string
+	Cgroups        string
+	// AskInterval is how often the session is asked whether it is alive, and AskTimeout how long it
+	// may take to say so.
+	AskInterval, AskTimeout time.Duration
+	// EndTimeout is how long it may take to end once it was told to: as long as a pod has, in which
+	// it also hands over what it leaves.
+	EndTimeout time.Duration
+}
+
+// ReadPlace reads it from the environment.
+func ReadPlace() Place {
+	return Place{
+		BindAddress:    Variable("PARLEY_BIND_ADDRESS", ":8080"),
+		TerminationLog: Variable("PARLEY_TERMINATION_LOG", "/dev/termination-log"),
+		Cgroups:        Variable("PARLEY_CGROUP_DIR", "/sys/fs/cgroup"),
+		AskInterval:    duration("PARLEY_ASK_INTERVAL", 20*time.Second),
+		AskTimeout:     duration("PARLEY_ASK_TIMEOUT", 5*time.Second),
+		EndTimeout:     duration("PARLEY_END_TIMEOUT", 30*time.Second),
+	}
+}
+
+func duration(name string, usual time.Duration) time.Duration {
+	if value, err := time.ParseDuration(os.Getenv(name)); err == nil && value > 0 {
+		return value
+	}
+	return usual
+}
+
+// Variable of the environment, or what it usually is.
+func Variable(name, usual string) string {
+	if value := os.Getenv(name); value != "" {
+		return value
+	}
+	return usual
+}
