@@ -77,7 +77,7 @@ func containerStep(pod *corev1.Pod, s corev1.ContainerStatus) (reason, message s
 	case last != nil && s.Name == installContainer && s.State.Running == nil:
 		return v1alpha1.ReasonPreparingWorkspace, fmt.Sprintf("The runtime could not be put in: %s", causeOf(last)), last.FinishedAt.Time
 	case last != nil && s.Name == sessionContainer:
-		return v1alpha1.ReasonRestarting, fmt.Sprintf("The session's process ended with status %d (%s) and is started again", last.ExitCode, last.Reason), last.FinishedAt.Time
+		return v1alpha1.ReasonRestarting, fmt.Sprintf("The session's process ended with %s and is started again", endOf(last)), last.FinishedAt.Time
 	case ours && waiting != nil:
 		reason, message = waitingStep(pod, s.Name, waiting)
 		return reason, message, since
@@ -87,6 +87,15 @@ func containerStep(pod *corev1.Pod, s corev1.ContainerStatus) (reason, message s
 		return v1alpha1.ReasonStartingRuntime, "The runtime clones the repository and connects the tools", s.State.Running.StartedAt.Time
 	}
 	return "", "", since // done, or somebody else's
+}
+
+// endOf a process is its status, and why it ended where somebody knows.
+func endOf(t *corev1.ContainerStateTerminated) string {
+	status := fmt.Sprintf("status %d", t.ExitCode)
+	if cause := causeOf(t); cause != "exit "+status {
+		return fmt.Sprintf("%s (%s)", status, cause)
+	}
+	return status
 }
 
 // waitingStep is what a container waits for that never ran.

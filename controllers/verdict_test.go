@@ -208,8 +208,10 @@ func TestTheCauseOfARestart(t *testing.T) {
 			t.Errorf("%+v: %s", ended, got)
 		}
 	}
-	// The runtime knows it where the kubelet does not.
-	if got := causeOf(&corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 137, Message: `{"reason":"OOMKilled"}`}); got != "OOMKilled" {
-		t.Errorf("a runtime that says so: %s", got)
+	// The supervisor knows it where the kubelet does not.
+	for _, why := range []string{"OOMKilled", "Unresponsive"} {
+		if got := causeOf(&corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 137, Message: `{"reason":"` + why + `"}`}); got != why {
+			t.Errorf("a supervisor that says %s: %s", why, got)
+		}
 	}
 }
