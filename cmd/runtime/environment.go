@@ -24,7 +24,7 @@ type environment struct {
 
 func readEnvironment() environment {
 	place := supervise.ReadPlace()
-	attempt, _ := strconv.Atoi(supervise.Variable("PARLEY_ATTEMPT", "1"))
+	attempt, _ := strconv.Atoi(supervise.Variable(supervise.Attempt, "1"))
 	return environment{
 		attempt:        attempt,
 		sessionDir:     supervise.Variable("PARLEY_SESSION_DIR", session.Dir),

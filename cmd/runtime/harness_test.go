@@ -23,6 +23,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/supervise"
 	"github.com/parley-dev/parley/hack/sessionclient"
 )
 
@@ -40,8 +41,13 @@ var secretValues = map[string]string{
 	"custom.0": "custom-0123456789",
 }
 
-// TestMain is also the stdio server of the sessions, and an agent that looks for keys.
+// TestMain is also the stdio server of the sessions, an agent that looks for keys, and what makes a
+// container.
 func TestMain(m *testing.M) {
+	if root := os.Getenv(rootVariable); root != "" {
+		fmt.Fprintln(os.Stderr, superviseIn(root)) // else it does not return
+		os.Exit(1)
+	}
 	if report := os.Getenv(reportVariable); report != "" {
 		beHostile(report)
 		os.Exit(0)
@@ -87,7 +93,7 @@ var program = sync.OnceValues(func() (string, error) {
 type pod struct {
 	dir, workspace, home, termination, address string
 	doc                                        session.Document
-	image                                      []string // variables that the image sets
+	image                                      []string // variables besides
 	secrets                                    map[string]string
 	user                                       uint32 // whom it runs as, where that is another
 	bin                                        string // where that user finds the programs
@@ -167,7 +173,7 @@ func (p *pod) start(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.cmd = exec.Command(filepath.Join(cmp.Or(p.bin, filepath.Dir(path)), "supervisor"))
+	p.cmd = exec.Command(filepath.Join(cmp.Or(p.bin, filepath.Dir(path)), "supervisor"), supervise.FromEnvironment)
 	if p.user != 0 {
 		p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: p.user, Gid: p.user}}
 	}

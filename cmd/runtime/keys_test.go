@@ -18,6 +18,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/runtime/supervise"
 )
 
 // nobody is a user without any rights, as the one of a session's pod.
@@ -193,7 +194,7 @@ func TestWhatIsNotConfinedFindsNoKeyInTheRuntime(t *testing.T) {
 	}
 	looked := 0
 	for pid, command := range found.Commands {
-		if !strings.HasSuffix(command, "/supervisor ") && !strings.HasSuffix(command, "/runtime run ") {
+		if !strings.HasSuffix(command, firstProcess) && !strings.HasSuffix(command, "/runtime run ") {
 			continue
 		}
 		looked++
@@ -208,12 +209,14 @@ func TestWhatIsNotConfinedFindsNoKeyInTheRuntime(t *testing.T) {
 	}
 }
 
+const firstProcess = "/supervisor " + supervise.FromEnvironment + " "
+
 // check that the agent tried, and what it was told.
 func (f *findings) check(t *testing.T, p *pod) {
 	t.Helper()
 	kinds := map[string]int{}
 	for pid, command := range f.Commands {
-		for _, end := range []string{"/supervisor ", "/runtime run ", "/hostile "} {
+		for _, end := range []string{firstProcess, "/runtime run ", "/hostile "} {
 			if strings.HasSuffix(command, end) {
 				kinds[end]++
 			}
@@ -228,7 +231,7 @@ func (f *findings) check(t *testing.T, p *pod) {
 		}
 	}
 	// The first process, the one that does the work, and the tool server.
-	if len(f.Commands) != 3 || kinds["/supervisor "] != 1 || kinds["/runtime run "] != 1 || kinds["/hostile "] != 1 {
+	if len(f.Commands) != 3 || kinds[firstProcess] != 1 || kinds["/runtime run "] != 1 || kinds["/hostile "] != 1 {
 		t.Errorf("it saw the processes %v", f.Commands)
 	}
 	if len(f.Answers) != 2 {

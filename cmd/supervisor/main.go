@@ -11,14 +11,22 @@ import (
 )
 
 func main() {
-	code, err := run()
+	code, err := run(os.Args[1:])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "supervisor:", err)
 	}
 	os.Exit(code)
 }
 
-func run() (code int, err error) {
+func run(args []string) (code int, err error) {
+	switch {
+	case len(args) == 0:
+		if err := supervise.IgnoreImage(); err != nil {
+			return 1, err
+		}
+	case len(args) > 1 || args[0] != supervise.FromEnvironment:
+		return 2, fmt.Errorf("usage: supervisor [%s]", supervise.FromEnvironment)
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return 1, err

@@ -2,8 +2,32 @@ package supervise
 
 import (
 	"os"
+	"strings"
 	"time"
 )
+
+// FromEnvironment is the argument with which the supervisor takes all of Parley's variables as they
+// are: for those who run a session outside of a pod, where things are in other places.
+const FromEnvironment = "--from-environment"
+
+// IgnoreImage takes Parley's variables out of the environment, for this process and its children,
+// but for those that a pod sets. In a pod nobody but its image could have set the others, and an
+// image must not choose which document the session trusts with its keys.
+func IgnoreImage() error {
+	for _, variable := range os.Environ() {
+		name, _, _ := strings.Cut(variable, "=")
+		if !strings.HasPrefix(name, "PARLEY_") || name == Attempt || strings.HasPrefix(name, "PARLEY_SECRET_") {
+			continue
+		}
+		if err := os.Unsetenv(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Attempt is the variable that says which attempt of the session this is.
+const Attempt = "PARLEY_ATTEMPT"
 
 // Place is what the first process knows of where it is.
 type Place struct {

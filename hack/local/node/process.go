@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/supervise"
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
@@ -101,7 +102,7 @@ func (r *podRun) startProcess() (*exec.Cmd, error) {
 		return nil, err
 	}
 	defer log.Close() // the process has its own descriptor
-	cmd := exec.Command(r.node.Program, append(container.Command[1:], container.Args...)...)
+	cmd := exec.Command(r.node.Program, supervise.FromEnvironment)
 	cmd.Dir = r.node.localPath(r.pod, container.WorkingDir)
 	if cmd.Env, err = r.environment(); err != nil {
 		return nil, err
