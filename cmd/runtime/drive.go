@@ -95,7 +95,8 @@ func (s *run) result(dir, base string) *v1alpha1.ConversationResult {
 	_, said := s.drives().State()
 	result := &v1alpha1.ConversationResult{Summary: s.store.Mask(said)}
 	if changes, err := workspace.Compare(ctx, dir, base); err == nil {
-		result.Commit, result.Branch, result.FilesChanged = changes.Commit, changes.Branch, int32(len(changes.Files))
+		// The agent names its branches, also after a secret.
+		result.Commit, result.Branch, result.FilesChanged = changes.Commit, s.store.Mask(changes.Branch), int32(len(changes.Files))
 		_ = changes.Close()
 	}
 	if s.model != nil && s.model.Usage().Session.Calls > 0 {

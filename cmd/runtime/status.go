@@ -74,7 +74,7 @@ func (s *run) status() session.Status {
 		Namespace:    s.doc.Namespace,
 		Ready:        s.at == ready,
 		Workspace: session.WorkspaceStatus{
-			State: session.WorkspacePrepared, Directory: s.work.Dir, Branch: s.work.Branch, Commit: s.work.Commit, Resumed: s.work.Resumed,
+			State: session.WorkspacePrepared, Directory: s.work.Dir, Branch: s.store.Mask(s.work.Branch), Commit: s.work.Commit, Resumed: s.work.Resumed,
 		},
 		ToolServers:        servers,
 		Agent:              agent,
