@@ -37,8 +37,8 @@ func (u *upstream) within(ctx context.Context) (context.Context, *limit, context
 // extend it: the server is at work.
 func (l *limit) extend() { l.timer.Reset(l.Duration) }
 
-// callTool passes a call on to the server. What the server answers is passed back as it is; that it
-// could not answer is a result too, so that a model sees it and can do something else.
+// callTool passes a call on to the server. What the server answers is passed back as it is, but for
+// keys; that it could not answer is a result too, so that a model sees it and can do something else.
 func (u *upstream) callTool(name string) mcp.ToolHandler {
 	return func(ctx context.Context, request *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		client, err := u.connected()
@@ -88,9 +88,11 @@ func (u *upstream) followProgress(ctx context.Context, to *mcp.ServerSession, pa
 	params.Meta[progressToken] = own
 	u.relays.Store(own, func(p *mcp.ProgressNotificationParams) {
 		limit.extend()
-		_ = to.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
-			Meta: p.Meta, ProgressToken: token, Message: p.Message, Progress: p.Progress, Total: p.Total,
-		})
+		if told, err := without(u.router.keys, p); err == nil {
+			_ = to.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
+				Meta: told.Meta, ProgressToken: token, Message: told.Message, Progress: told.Progress, Total: told.Total,
+			})
+		}
 	})
 	return func() { u.relays.Delete(own) }
 }

@@ -61,6 +61,7 @@ type Options struct {
 type Router struct {
 	http.Handler
 	options   Options
+	keys      func(string) string // takes the keys of the servers out of a text
 	server    *mcp.Server
 	upstreams []*upstream
 	settled   chan struct{}
@@ -86,7 +87,7 @@ func New(options Options) *Router {
 	setDefault(&options.StreamTimeout, streamTimeout)
 	setDefault(&options.CallTimeout, callTimeout)
 	setDefault(&options.FirstRetry, firstRetry)
-	r := &Router{options: options, settled: make(chan struct{}), claims: map[claim]bool{}, names: map[original]string{}}
+	r := &Router{options: options, keys: keyMask(&options), settled: make(chan struct{}), claims: map[claim]bool{}, names: map[original]string{}}
 	r.server = mcp.NewServer(implementation, &mcp.ServerOptions{
 		// Servers come and go, so what there is now says nothing about what there will be.
 		Capabilities: &mcp.ServerCapabilities{
@@ -95,7 +96,7 @@ func New(options Options) *Router {
 			Resources: &mcp.ResourceCapabilities{ListChanged: true},
 		},
 	})
-	r.server.AddReceivingMiddleware(r.noteActivity)
+	r.server.AddReceivingMiddleware(r.noteActivity, r.withoutKeys)
 	r.Handler = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return r.server }, &mcp.StreamableHTTPOptions{
 		SessionTimeout: forget,
 		// Whoever serves this has looked at where a request comes from, or at the key that it

@@ -324,7 +324,9 @@ func TestPromptsAndResourcesAreServed(t *testing.T) {
 func TestAStdioServerGetsItsEnvironment(t *testing.T) {
 	f := start(t, session.ToolServers{Stdio: []session.StdioServer{
 		stdio("s", "normal", session.EnvVar{Name: "PLAIN", Value: "plain"}, session.EnvVar{Name: "SECRET", ValueFile: "key"}),
-	}}, func(o *router.Options) { o.Env = []string{"OWN=own"} })
+	}}, func(o *router.Options) {
+		o.Env, o.Mask = []string{"OWN=own"}, func(text string) string { return text }
+	})
 	f.expect(t, "s_env", "PLAIN", "plain")
 	f.expect(t, "s_env", "SECRET", apiKey)
 	f.expect(t, "s_env", "OWN", "own")
