@@ -29,9 +29,10 @@ type limit struct {
 // within limits ctx to the time a server may take for an answer.
 func (u *upstream) within(ctx context.Context) (context.Context, *limit, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	timeout := u.router.options.CallTimeout
+	timeout, longest := u.router.options.CallTimeout, u.router.options.LongestCall
 	timer := time.AfterFunc(timeout, func() { cancel(fmt.Errorf("did not answer within %s", timeout)) })
-	return ctx, &limit{timer, timeout}, func() { timer.Stop(); cancel(nil) }
+	end := time.AfterFunc(longest, func() { cancel(fmt.Errorf("did not answer within %s", longest)) })
+	return ctx, &limit{timer, timeout}, func() { timer.Stop(); end.Stop(); cancel(nil) }
 }
 
 // extend it: the server is at work.

@@ -62,7 +62,7 @@ func start(t *testing.T, servers session.ToolServers, adjust ...func(*router.Opt
 		Servers: servers, Key: store.Key, Value: store.Value, Mask: store.Mask, Dir: t.TempDir(), Env: os.Environ(),
 		Output: func(name string) io.WriteCloser { return lines.Lines("[" + name + "] ") },
 		Busy:   func() func() { f.busy.Add(1); return func() {} },
-		Log:    slog.New(slog.DiscardHandler), FirstRetry: time.Millisecond,
+		Log:    slog.New(slog.DiscardHandler), FirstRetry: time.Millisecond, ListPause: time.Millisecond,
 	}
 	for _, a := range adjust {
 		a(&options)

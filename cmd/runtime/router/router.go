@@ -22,8 +22,12 @@ const (
 	connectTimeout = 90 * time.Second
 	// streamTimeout is how long a server may take to open the stream of its notifications.
 	streamTimeout = 10 * time.Second
-	// callTimeout is how long a server may take for an answer, or for a sign of progress.
+	// callTimeout is how long a server may take for an answer, or for a sign of progress, and
+	// longestCall how long whatever progress it tells of.
 	callTimeout = 10 * time.Minute
+	longestCall = 4 * time.Hour
+	// listPause is at least between two times that a server is asked for its lists.
+	listPause = time.Second
 	// A server that ended is tried again after firstRetry, then after twice as long each time up to
 	// lastRetry.
 	firstRetry = time.Second
@@ -54,7 +58,7 @@ type Options struct {
 	Log  *slog.Logger
 
 	// Times, where they are not the usual ones.
-	ConnectTimeout, StreamTimeout, CallTimeout, FirstRetry time.Duration
+	ConnectTimeout, StreamTimeout, CallTimeout, LongestCall, ListPause, FirstRetry time.Duration
 }
 
 // Router is the endpoint in front of the tool servers.
@@ -86,6 +90,8 @@ func New(options Options) *Router {
 	setDefault(&options.ConnectTimeout, connectTimeout)
 	setDefault(&options.StreamTimeout, streamTimeout)
 	setDefault(&options.CallTimeout, callTimeout)
+	setDefault(&options.LongestCall, longestCall)
+	setDefault(&options.ListPause, listPause)
 	setDefault(&options.FirstRetry, firstRetry)
 	r := &Router{options: options, keys: keyMask(&options), settled: make(chan struct{}), claims: map[claim]bool{}, names: map[original]string{}}
 	r.server = mcp.NewServer(implementation, &mcp.ServerOptions{

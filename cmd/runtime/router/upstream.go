@@ -173,9 +173,15 @@ func (u *upstream) connect(ctx context.Context, link *link, newer bool) (*mcp.Cl
 func (u *upstream) watch(ctx context.Context, client *mcp.ClientSession, link *link) error {
 	closed := make(chan error, 1)
 	go func() { closed <- client.Wait() }()
+	changed := u.changed
+	var rested <-chan time.Time
 	for {
 		select {
-		case <-u.changed:
+		case <-rested:
+			changed = u.changed
+		case <-changed:
+			// A server may say without end that its lists changed.
+			changed, rested = nil, time.After(u.router.options.ListPause)
 			// What it listed before stays offered.
 			if err := u.list(ctx, client); err != nil && ctx.Err() == nil {
 				u.note(err)
