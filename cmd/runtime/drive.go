@@ -82,9 +82,9 @@ func (s *run) limited(limit model.Limit) {
 
 // unpriced tells the user that a budget is not kept.
 func (s *run) unpriced(name string) {
-	s.log.Warn("the budget of the task cannot be kept, since the price of the model is not known", "model", name)
+	s.log.Warn("the budget of the task cannot be kept, since the price of the model, or what a call used of it, is not known", "model", name)
 	if d := s.drives(); d != nil {
-		d.Notice("The budget of the task, max_budget_per_task, cannot be kept: the price of the model " + name + " is not known.")
+		d.Notice("The budget of the task, max_budget_per_task, cannot be kept: the price of the model " + name + ", or what a call used of it, is not known.")
 	}
 }
 

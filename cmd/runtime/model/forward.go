@@ -13,6 +13,7 @@ import (
 	"net/textproto"
 	"strings"
 	"sync/atomic"
+	"time"
 )
 
 // largestRefusal is how much of an error is read to see what it is about.
@@ -43,9 +44,13 @@ func tooLarge(err error) bool {
 
 // forward a call to the endpoint, and its answer to the agent.
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask *ask, entry *entry) {
-	response, usageAdded, err := p.send(r, call, ask)
+	ctx, cancel := p.context(r.Context(), call)
+	defer cancel()
+	response, usageAdded, err := p.send(ctx, r, call, ask)
 	if err != nil {
-		if r.Context().Err() == nil {
+		if r.Context().Err() != nil {
+			entry.answered = true // what it used is not known
+		} else {
 			message := p.mask.Mask(fmt.Sprintf("the model's endpoint %s cannot be reached: %v", p.endpoint.base.Host, err))
 			refuse(w, call.wire, http.StatusBadGateway, unreachableType, message)
 		}
@@ -59,16 +64,18 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask 
 	}
 	body, err := decoded(response)
 	if err != nil {
+		entry.answered = response.StatusCode/100 == 2
 		refuse(w, call.wire, http.StatusBadGateway, "api_error", fmt.Sprintf("the answer of the model's endpoint %s: %v", p.endpoint.base.Host, err))
 		return
 	}
 	p.copyHeaders(w.Header(), response.Header)
 	w.WriteHeader(response.StatusCode)
-	out := &answer{flusher: http.NewResponseController(w), masked: p.mask.Stream(w)}
+	out := &answer{flusher: http.NewResponseController(w), masked: p.mask.Stream(w), lingers: p.lingers(call)}
 	if call.counted && response.StatusCode/100 == 2 {
 		kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 		out.meter = newMeter(call.wire, kind == "text/event-stream", entry, response.Header)
 		out.settle = func() { p.ledger.settle(entry) }
+		entry.answered = true
 		if usageAdded && kind == "text/event-stream" {
 			out.filter = &usageFilter{out: out.masked}
 		}
@@ -79,9 +86,29 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask 
 	}
 }
 
+// lingers says whether the answer of a call is read on when its agent has gone: else who goes before
+// the end, where the usage is told, pays nothing.
+func (p *Proxy) lingers(call route) bool { return call.counted && p.ledger.budget != nil }
+
+// context of a call to the endpoint. It ends with the agent's, or some time later.
+func (p *Proxy) context(agent context.Context, call route) (context.Context, context.CancelFunc) {
+	if !p.lingers(call) {
+		return context.WithCancel(agent)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(agent))
+	stop := context.AfterFunc(agent, func() {
+		select {
+		case <-time.After(p.options.Linger):
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() { stop(); cancel() }
+}
+
 // send the call. Where the endpoint does not know how to be asked for the usage of a stream, it is
 // not asked.
-func (p *Proxy) send(r *http.Request, call route, ask *ask) (response *http.Response, usageAdded bool, err error) {
+func (p *Proxy) send(ctx context.Context, r *http.Request, call route, ask *ask) (response *http.Response, usageAdded bool, err error) {
 	body := ask.body
 	if call.wire == chat && ask.streamed && !ask.usageAsked && !p.plain.Load() {
 		if body, err = withUsage(ask.body); err != nil {
@@ -89,7 +116,7 @@ func (p *Proxy) send(r *http.Request, call route, ask *ask) (response *http.Resp
 		}
 		usageAdded = true
 	}
-	response, err = p.transport.RoundTrip(p.request(r.Context(), r, call, body))
+	response, err = p.transport.RoundTrip(p.request(ctx, r, call, body))
 	if err != nil || !usageAdded || response.StatusCode != http.StatusBadRequest && response.StatusCode != http.StatusUnprocessableEntity {
 		return response, usageAdded, err
 	}
@@ -103,8 +130,11 @@ func (p *Proxy) send(r *http.Request, call route, ask *ask) (response *http.Resp
 		return response, usageAdded, nil
 	}
 	_ = response.Body.Close()
-	p.plain.Store(true)
-	response, err = p.transport.RoundTrip(p.request(r.Context(), r, call, ask.body))
+	response, err = p.transport.RoundTrip(p.request(ctx, r, call, ask.body))
+	// It says so of options of the agent's own too, which are no reason not to ask again.
+	if err == nil && response.StatusCode/100 == 2 && !ask.options {
+		p.plain.Store(true)
+	}
 	return response, false, err
 }
 
@@ -215,6 +245,8 @@ type answer struct {
 	settle func()
 	// filter takes out what the agent did not ask for; nil where there is no such thing.
 	filter *usageFilter
+	// lingers: it is read on for its usage when the agent has gone.
+	lingers bool
 }
 
 func (a *answer) copy(body io.Reader) error {
@@ -223,28 +255,28 @@ func (a *answer) copy(body io.Reader) error {
 		out = a.filter
 	}
 	// At once, since an agent may wait for the headers of a stream that begins with a pause.
-	if err := a.flusher.Flush(); err != nil {
-		return err
-	}
+	gone := a.flusher.Flush()
 	buffer := make([]byte, 32<<10)
 	for {
+		if gone != nil && !a.lingers {
+			return gone
+		}
 		n, err := body.Read(buffer)
 		// On record before the agent can see that the answer is complete.
 		if a.meter != nil && a.meter.read(buffer[:n]) {
 			a.settle()
 		}
-		if n > 0 {
-			if _, err := out.Write(buffer[:n]); err != nil {
-				return err
-			}
-			if err := a.flusher.Flush(); err != nil {
-				return err
+		if n > 0 && gone == nil {
+			if _, gone = out.Write(buffer[:n]); gone == nil {
+				gone = a.flusher.Flush()
 			}
 		}
-		if err == io.EOF {
+		switch {
+		case err == io.EOF && gone == nil:
 			return a.end()
-		}
-		if err != nil {
+		case err == io.EOF:
+			return gone
+		case err != nil:
 			return err
 		}
 	}

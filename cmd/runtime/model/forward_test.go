@@ -352,7 +352,7 @@ func TestGarbageIsPassedOnAndNotCounted(t *testing.T) {
 					t.Errorf("%.40q as %q became %.40q", garbage, kind, got.body)
 				}
 			}
-			if got := counts(p.Usage().Session); got != "3 calls, 0 in, 0 out, 0 read, 0 written, $0" {
+			if got := counts(p.Usage().Session); !strings.HasPrefix(got, "3 calls, 0 in, 0 out, 0 read, 0 written, $0") {
 				t.Errorf("%.40q as %q: counted %s", garbage, kind, got)
 			}
 		}

@@ -135,7 +135,7 @@ func (l *ledger) tell(limit *Limit, isNew bool) {
 func (l *ledger) settle(e *entry) {
 	l.mu.Lock()
 	window, cost := l.costOf(e)
-	unpriced := e.told && e.used.all() > 0 && cost == nil
+	unpriced := e.told && e.used.all() > 0 && cost == nil || e.answered && !e.told && e.reported == nil
 	if cost == nil {
 		cost = new(big.Rat)
 	}

@@ -1,6 +1,7 @@
 package model_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -159,7 +161,7 @@ func TestABudgetWithoutAPriceIsSaidOnceAndNotKept(t *testing.T) {
 }
 
 func TestCallsAtTheSameTimeAreAllCounted(t *testing.T) {
-	const calls = 20
+	const calls = 7
 	together := make(chan struct{})
 	var arrived sync.WaitGroup
 	arrived.Add(calls)
@@ -187,9 +189,45 @@ func TestCallsAtTheSameTimeAreAllCounted(t *testing.T) {
 	}
 	close(together)
 	all.Wait()
-	const want = "20 calls, 2000 in, 1000 out, 20000 read, 400 written, $0.0285"
+	const want = "7 calls, 700 in, 350 out, 7000 read, 140 written, $0.009975"
 	if got := p.Usage(); counts(got.Session) != want || counts(got.Turn) != want {
 		t.Errorf("counted %+v", got)
+	}
+}
+
+func TestOnlySomeCallsAreUnderWayAtOnce(t *testing.T) {
+	const calls, most = 20, 8
+	together := make(chan struct{})
+	var busy atomic.Int32
+	var mu sync.Mutex
+	var now, peak int
+	count := func(more int) int {
+		mu.Lock()
+		defer mu.Unlock()
+		now += more
+		peak = max(peak, now)
+		return peak
+	}
+	u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+		count(1)
+		<-together
+		count(-1)
+		answerJSON(messagesJSON)(w, r)
+	})
+	p := serve(t, u.URL, func(o *model.Options) { o.Busy = func() func() { busy.Add(1); return func() {} } })
+	var all sync.WaitGroup
+	for range calls {
+		all.Go(func() {
+			if got := p.post(t.Context(), "/v1/messages", `{"model":"claude"}`); got.status != http.StatusOK {
+				t.Errorf("got %+v", got)
+			}
+		})
+	}
+	eventually(t, "all calls are there, and some are under way", func() bool { return busy.Load() == calls && count(0) >= most })
+	close(together)
+	all.Wait()
+	if count(0) != most || p.Usage().Session.Calls != calls {
+		t.Errorf("at once there were %d, together %+v", count(0), p.Usage())
 	}
 }
 
@@ -336,4 +374,83 @@ func TestAFileThatCannotBeWrittenEndsNoCall(t *testing.T) {
 	if got := counts(p.Usage().Turn); got != messagesCounts {
 		t.Errorf("counted %s", got)
 	}
+}
+
+func TestABudgetIsNotKeptInSilenceWithoutTheUsage(t *testing.T) {
+	for name, answer := range map[string]http.HandlerFunc{"a stream": answerEvents(chatText + chatDone), "a whole": answerJSON(`{"choices":[]}`)} {
+		var h heard
+		p := serve(t, newUpstream(t, answer).URL, h.listen, func(o *model.Options) { o.MaxBudget = "1" })
+		p.must(t, "/v1/chat/completions", `{"model":"gpt","stream":true}`)
+		if h.all() != "no price of gpt" || p.Usage().Session.Unpriced != 1 {
+			t.Errorf("%s: it was said %q, and counted %+v", name, h.all(), p.Usage())
+		}
+	}
+}
+
+func TestWhatIsCountedIsWhatTheEndpointReads(t *testing.T) {
+	u := newUpstream(t, answerJSON(chatJSON))
+	p := serve(t, u.URL)
+	for _, body := range []string{
+		`{"model":"dear","Model":"gpt"}`, `{"Model":"gpt"}`, `{"model":"dear","model":"gpt"}`, `{"stream":true,"STREAM":false}`, `{"stream":true,"\u017ftream":false}`,
+		`{"stream_options":{},"Stream_Options":{"include_usage":true}}`, `[]`, `{"model":5}`, `{"model":"gpt"} x`, `{"model":"gpt"`, ``,
+	} {
+		if got := p.post(t.Context(), "/v1/chat/completions", body); got.status != http.StatusBadRequest {
+			t.Errorf("%s: got %+v", body, got)
+		}
+	}
+	if u.count() != 0 {
+		t.Errorf("the endpoint was asked %d times", u.count())
+	}
+	p.must(t, "/v1/chat/completions", `{"model":"gpt","stream":true,"stream_options":{"Include_Usage":true}}`)
+	if got := u.last(t).body; !strings.Contains(got, `"include_usage":true`) {
+		t.Errorf("the endpoint was asked %s", got)
+	}
+	p.must(t, "/v1/chat/completions", `{"model":"gpt","stream":null,"messages":[{"model":1,"Model":2}]}`)
+}
+
+func TestAnAgentThatGoesPaysWhatItAskedFor(t *testing.T) {
+	for name, c := range map[string]struct{ before, after string }{
+		"before the answer": {"", chatText + chatUsage + chatDone},
+		"before its end":    {chatText, chatUsage + chatDone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked, left := make(chan struct{}), make(chan struct{})
+			u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "text/event-stream")
+				if c.before != "" {
+					_, _ = io.WriteString(w, c.before)
+					_ = http.NewResponseController(w).Flush()
+				}
+				close(asked)
+				<-left
+				_, _ = io.WriteString(w, c.after)
+			})
+			p := serve(t, u.URL, func(o *model.Options) { o.MaxBudget = "1" })
+			begin(t, p, "1")
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() { <-asked; cancel() }()
+			if got := p.post(ctx, "/v1/chat/completions", `{"model":"gpt","stream":true}`); got.err == nil {
+				t.Errorf("got %+v", got)
+			}
+			close(left)
+			eventually(t, "what was used is counted", func() bool { return counts(p.Usage().Turn) == chatCounts })
+		})
+	}
+}
+
+func TestAnAgentThatGoesIsNotWaitedForForEver(t *testing.T) {
+	cancelled := make(chan struct{})
+	asked := make(chan struct{})
+	u := newUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
+		close(asked)
+		<-r.Context().Done()
+		close(cancelled)
+	})
+	var h heard
+	p := serve(t, u.URL, h.listen, func(o *model.Options) { o.MaxBudget, o.Linger = "1", time.Millisecond })
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-asked; cancel() }()
+	p.post(ctx, "/v1/chat/completions", `{"model":"gpt"}`)
+	<-cancelled
+	eventually(t, "it is said that the budget is not kept", func() bool { return h.all() == "no price of gpt" })
 }

@@ -25,6 +25,12 @@ const (
 	// answerTimeout is how long an endpoint may take to begin with an answer. One that is not
 	// streamed begins when the model is done.
 	answerTimeout = 30 * time.Minute
+	// linger is how long an answer is read on whose agent has gone, where there is a budget: what
+	// was used is told at the end.
+	linger = 2 * time.Minute
+	// mostCalls are under way at once. Others wait: all of them begin before the first has a cost,
+	// and each holds its request.
+	mostCalls = 8
 )
 
 // Options of a Proxy.
@@ -43,8 +49,8 @@ type Options struct {
 	MaxBudget string
 	// Reached is called when a turn reaches a limit, once a turn.
 	Reached func(Limit)
-	// Unpriced is called once if there is a budget, and a call to this model had no price: the
-	// budget cannot be kept.
+	// Unpriced is called once if there is a budget, and a call to this model had no price, or did
+	// not tell what it used: the budget cannot be kept.
 	Unpriced func(model string)
 
 	// UsageFile keeps what was used.
@@ -54,6 +60,8 @@ type Options struct {
 	Log  *slog.Logger
 	// Transport to the endpoint, where it is not the usual one.
 	Transport http.RoundTripper
+	// Linger, where it is not the usual time.
+	Linger time.Duration
 }
 
 // Proxy is the model as the agent sees it. It is for a listener on the loopback address, and asks
@@ -66,6 +74,8 @@ type Proxy struct {
 	ledger    *ledger
 	// plain is set once the endpoint refused to be asked for the usage of a stream.
 	plain flag
+	// calls has an element for each that is under way.
+	calls chan struct{}
 }
 
 // Types of the errors that are the proxy's own: no provider said them.
@@ -129,12 +139,13 @@ func New(options Options) (*Proxy, error) {
 	if options.Busy == nil {
 		options.Busy = func() func() { return func() {} }
 	}
+	options.Linger = cmp.Or(options.Linger, linger)
 	ledger, err := openLedger(&options)
 	if err != nil {
 		return nil, err
 	}
 	p := &Proxy{
-		options: options, endpoint: endpoint, transport: options.Transport, ledger: ledger,
+		options: options, endpoint: endpoint, transport: options.Transport, ledger: ledger, calls: make(chan struct{}, mostCalls),
 		mask: secrets.New(map[string]string{session.LLMAPIKeyFile: options.Key}),
 	}
 	if p.transport == nil {
@@ -174,6 +185,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		call.wire = anthropic // the list of models is asked for in two ways
 	}
 	defer p.options.Busy()()
+	select {
+	case p.calls <- struct{}{}:
+		defer func() { <-p.calls }()
+	case <-r.Context().Done():
+		return
+	}
 	ask, problem := readAsk(w, r, call)
 	if problem != nil {
 		problem.write(w, call.wire)
@@ -250,6 +267,8 @@ type ask struct {
 	// streamed answers come in events. Those of chat completions tell the usage only if asked to:
 	// usageAsked.
 	streamed, usageAsked bool
+	// options of the stream are in the request.
+	options bool
 }
 
 func readAsk(w http.ResponseWriter, r *http.Request, call route) (*ask, *problem) {
@@ -264,16 +283,9 @@ func readAsk(w http.ResponseWriter, r *http.Request, call route) (*ask, *problem
 	if !call.counted {
 		return a, nil
 	}
-	var fields struct {
-		Model         string
-		Stream        bool
-		StreamOptions struct {
-			IncludeUsage bool `json:"include_usage"`
-		} `json:"stream_options"`
+	if err := a.read(body); err != nil {
+		return nil, &problem{http.StatusBadRequest, "invalid_request_error", err.Error()}
 	}
-	if err := json.Unmarshal(body, &fields); err != nil {
-		return nil, &problem{http.StatusBadRequest, "invalid_request_error", "the request is not valid JSON, or not of this API"}
-	}
-	a.model, a.streamed, a.usageAsked = cmp.Or(call.model, fields.Model), fields.Stream, fields.StreamOptions.IncludeUsage
+	a.model = cmp.Or(call.model, a.model)
 	return a, nil
 }

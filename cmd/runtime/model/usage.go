@@ -20,7 +20,7 @@ type Counts struct {
 	CacheRead  int64 `json:"cacheRead"`
 	CacheWrite int64 `json:"cacheWrite"`
 	// Cost in US dollars, of those calls whose price is known. Unpriced is how many used tokens
-	// without one.
+	// without one, or did not tell what they used.
 	Cost     Cost  `json:"cost"`
 	Unpriced int64 `json:"unpriced,omitempty"`
 }
@@ -101,6 +101,8 @@ type entry struct {
 	used     tokens
 	reported *big.Rat
 	told     bool
+	// answered: the endpoint did something, and should have told what it used.
+	answered bool
 
 	counted     tokens
 	countedCost *big.Rat

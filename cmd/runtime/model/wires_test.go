@@ -145,8 +145,30 @@ func TestAnEndpointThatCannotBeAskedForTheUsageIsNotAsked(t *testing.T) {
 	if u.count() != 3 {
 		t.Errorf("the endpoint was asked %d times", u.count())
 	}
-	if got := counts(p.Usage().Session); got != "2 calls, 0 in, 0 out, 0 read, 0 written, $0" {
+	if got := counts(p.Usage().Session); got != "2 calls, 0 in, 0 out, 0 read, 0 written, $0, 2 unpriced" {
 		t.Errorf("counted %s", got)
+	}
+}
+
+func TestAnAgentCannotKeepTheUsageFromBeingAskedFor(t *testing.T) {
+	var u *upstream
+	u = newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(u.last(t).body, "foo") {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = w.Write([]byte(`{"error":{"message":"Unknown parameter: 'stream_options.foo'"}}`))
+			return
+		}
+		answerEvents(chatText+chatUsage+chatDone)(w, r)
+	})
+	p := serve(t, u.URL)
+	for _, body := range []string{`{"model":"gpt","stream":true,"stream_options":{"foo":1}}`, `{"model":"gpt","stream":true,"messages":"foo"}`} {
+		if got := p.post(t.Context(), "/v1/chat/completions", body); got.status != http.StatusBadRequest {
+			t.Errorf("%s: got %+v", body, got)
+		}
+	}
+	p.must(t, "/v1/chat/completions", `{"model":"gpt","stream":true}`)
+	if got := u.last(t).body; !strings.Contains(got, "include_usage") {
+		t.Errorf("the endpoint was asked %s", got)
 	}
 }
 
