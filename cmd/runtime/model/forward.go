@@ -46,7 +46,7 @@ func tooLarge(err error) bool {
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask *ask, entry *entry) {
 	ctx, cancel := p.context(r.Context(), call)
 	defer cancel()
-	response, usageAdded, err := p.send(ctx, r, call, ask)
+	response, usageAdded, err := p.send(ctx, cancel, r, call, ask)
 	if err != nil {
 		if r.Context().Err() != nil {
 			entry.answered = true // what it used is not known
@@ -108,7 +108,7 @@ func (p *Proxy) context(agent context.Context, call route) (context.Context, con
 
 // send the call. Where the endpoint does not know how to be asked for the usage of a stream, it is
 // not asked.
-func (p *Proxy) send(ctx context.Context, r *http.Request, call route, ask *ask) (response *http.Response, usageAdded bool, err error) {
+func (p *Proxy) send(ctx context.Context, cancel func(), r *http.Request, call route, ask *ask) (response *http.Response, usageAdded bool, err error) {
 	body := ask.body
 	if call.wire == chat && ask.streamed && !ask.usageAsked && !p.plain.Load() {
 		if body, err = withUsage(ask.body); err != nil {
@@ -116,7 +116,7 @@ func (p *Proxy) send(ctx context.Context, r *http.Request, call route, ask *ask)
 		}
 		usageAdded = true
 	}
-	response, err = p.transport.RoundTrip(p.request(ctx, r, call, body))
+	response, err = p.roundTrip(p.request(ctx, r, call, body), cancel)
 	if err != nil || !usageAdded || response.StatusCode != http.StatusBadRequest && response.StatusCode != http.StatusUnprocessableEntity {
 		return response, usageAdded, err
 	}
@@ -130,12 +130,34 @@ func (p *Proxy) send(ctx context.Context, r *http.Request, call route, ask *ask)
 		return response, usageAdded, nil
 	}
 	_ = response.Body.Close()
-	response, err = p.transport.RoundTrip(p.request(ctx, r, call, ask.body))
+	response, err = p.roundTrip(p.request(ctx, r, call, ask.body), cancel)
 	// It says so of options of the agent's own too, which are no reason not to ask again.
 	if err == nil && response.StatusCode/100 == 2 && !ask.options {
 		p.plain.Store(true)
 	}
 	return response, false, err
+}
+
+// roundTrip ends with an answer that is not silent for ever.
+func (p *Proxy) roundTrip(request *http.Request, cancel func()) (*http.Response, error) {
+	response, err := p.transport.RoundTrip(request)
+	if err != nil {
+		return nil, err
+	}
+	response.Body = &audible{ReadCloser: response.Body, silence: p.options.Silence, cancel: cancel}
+	return response, nil
+}
+
+// audible is a body each part of which comes in time.
+type audible struct {
+	io.ReadCloser
+	silence time.Duration
+	cancel  func()
+}
+
+func (a *audible) Read(text []byte) (int, error) {
+	defer time.AfterFunc(a.silence, a.cancel).Stop()
+	return a.ReadCloser.Read(text)
 }
 
 // request to the endpoint, with the key.

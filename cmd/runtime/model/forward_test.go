@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/parley-dev/parley/cmd/runtime/model"
 )
@@ -332,6 +333,19 @@ func TestAGiantStreamTakesLittleMemory(t *testing.T) {
 	}
 	if got := counts(p.Usage().Session); got != chatCounts {
 		t.Errorf("counted %s", got)
+	}
+}
+
+func TestAnAnswerThatFallsSilentIsGivenUp(t *testing.T) {
+	u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, chatText)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	p := serve(t, u.URL, func(o *model.Options) { o.Silence = 50 * time.Millisecond })
+	if got := p.post(t.Context(), "/v1/chat/completions", `{"model":"gpt","stream":true}`); got.err == nil || got.body != chatText {
+		t.Errorf("got %+v", got)
 	}
 }
 

@@ -25,6 +25,9 @@ const (
 	// answerTimeout is how long an endpoint may take to begin with an answer. One that is not
 	// streamed begins when the model is done.
 	answerTimeout = 30 * time.Minute
+	// silence is how long it may send nothing within an answer. A model that thinks may send
+	// nothing for minutes.
+	silence = 15 * time.Minute
 	// linger is how long an answer is read on whose agent has gone, where there is a budget: what
 	// was used is told at the end.
 	linger = 2 * time.Minute
@@ -60,8 +63,8 @@ type Options struct {
 	Log  *slog.Logger
 	// Transport to the endpoint, where it is not the usual one.
 	Transport http.RoundTripper
-	// Linger, where it is not the usual time.
-	Linger time.Duration
+	// Times, where they are not the usual ones.
+	Silence, Linger time.Duration
 }
 
 // Proxy is the model as the agent sees it. It is for a listener on the loopback address, and asks
@@ -139,7 +142,7 @@ func New(options Options) (*Proxy, error) {
 	if options.Busy == nil {
 		options.Busy = func() func() { return func() {} }
 	}
-	options.Linger = cmp.Or(options.Linger, linger)
+	options.Silence, options.Linger = cmp.Or(options.Silence, silence), cmp.Or(options.Linger, linger)
 	ledger, err := openLedger(&options)
 	if err != nil {
 		return nil, err
