@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/big"
 	"os"
@@ -12,6 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 )
+
+// largestRecord of what was used is far more than one has.
+const largestRecord = 1 << 20
 
 // LimitKind is what a turn may not exceed.
 type LimitKind string
@@ -57,10 +61,10 @@ func openLedger(options *Options) (*ledger, error) {
 	if options.UsageFile == "" {
 		return l, nil
 	}
-	text, err := os.ReadFile(options.UsageFile)
+	text, err := readFile(options.UsageFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
+	case err != nil && !errors.Is(err, errNoFile):
 		return nil, fmt.Errorf("read what was used of the model: %w", err)
 	case json.Unmarshal(text, &l.kept) != nil:
 		// It appears as a whole, so somebody else wrote it. A session is not lost for that.
@@ -211,7 +215,9 @@ func (l *ledger) save() error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	aside, err := os.OpenFile(l.options.UsageFile+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC|unix.O_NOFOLLOW, 0o644)
+	// Always a new one: what is there may be a pipe, which would be waited for.
+	_ = os.Remove(l.options.UsageFile + ".new")
+	aside, err := os.OpenFile(l.options.UsageFile+".new", os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
@@ -224,6 +230,24 @@ func (l *ledger) save() error {
 		return errors.Join(err, os.Remove(aside.Name()))
 	}
 	return syncDirectory(dir)
+}
+
+var errNoFile = errors.New("it is no file")
+
+// readFile does not wait for a pipe that the agent put there.
+func readFile(name string) ([]byte, error) {
+	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, unix.ELOOP) {
+		return nil, errNoFile
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, errNoFile)
+	}
+	return io.ReadAll(io.LimitReader(file, largestRecord))
 }
 
 // syncDirectory makes the names in a directory durable. Some file systems over a network refuse

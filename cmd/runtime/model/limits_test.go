@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -373,6 +374,23 @@ func TestAFileThatCannotBeWrittenEndsNoCall(t *testing.T) {
 	p.must(t, "/v1/messages", `{"model":"claude"}`)
 	if got := counts(p.Usage().Turn); got != messagesCounts {
 		t.Errorf("counted %s", got)
+	}
+}
+
+func TestAPipeInThePlaceOfTheRecordIsNotWaitedFor(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "usage.json")
+	for _, pipe := range []string{file, file + ".new"} {
+		if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u := newUpstream(t, answerJSON(messagesJSON))
+	keep := func(o *model.Options) { o.UsageFile = file }
+	p := serve(t, u.URL, keep)
+	begin(t, p, "1")
+	p.must(t, "/v1/messages", `{"model":"claude"}`)
+	if got := counts(serve(t, u.URL, keep).Usage().Turn); got != messagesCounts {
+		t.Errorf("it is on record that there were %s", got)
 	}
 }
 
