@@ -1,10 +1,13 @@
 package main_test
 
 import (
+	"crypto/ed25519"
+	"strings"
 	"testing"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/archive"
 )
 
 func TestABranchThatIsNamedAfterASecretIsNotTold(t *testing.T) {
@@ -22,5 +25,26 @@ func TestABranchThatIsNamedAfterASecretIsNotTold(t *testing.T) {
 	p.waitReady(t)
 	if got := p.status(t).Workspace; got.Branch != "of-***" {
 		t.Errorf("started again, the workspace is %+v", got)
+	}
+}
+
+func TestTheAuthoritiesOfTheClassAreTrustedForTheArchive(t *testing.T) {
+	t.Parallel()
+	company := newAuthority(t)
+	p := newPod(t, session.Document{UID: "u1", FirstMessage: "work", OneShot: true, Agent: agent("true"), CABundle: company.pem})
+	store := kept(t, p)
+	p.doc.ArchiveURL = company.serve(t, archive.NewHandler(store, always{}, func() (ed25519.PublicKey, error) {
+		return facadeKey.Public().(ed25519.PublicKey), nil
+	}))
+	p.writeDocument(t)
+	// A later attempt asks the archive before it does anything else.
+	p.image = []string{"PARLEY_ATTEMPT=2", "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1"}
+	p.start(t)
+	p.wait(t)
+	if log := p.output(); strings.Contains(log, "level=ERROR") {
+		t.Errorf("the log is\n%s", log)
+	}
+	if _, err := store.Ending(t.Context(), "u1"); err != nil {
+		t.Errorf("the archive has no ending: %v", err)
 	}
 }

@@ -139,9 +139,6 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	if err != nil {
 		return s.failed(ctx, err)
 	}
-	if err := trust(s.doc.CABundle, s.env.home); err != nil {
-		return s.failed(ctx, err)
-	}
 	work, err := workspace.Prepare(ctx, s.workspaceOptions())
 	if err != nil {
 		return s.failed(ctx, err)
@@ -190,6 +187,17 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	if err != nil {
 		return nil, err
 	}
+	home, err := records.Home()
+	if err != nil {
+		return nil, err
+	}
+	s.env.home = home
+	// The agent and the tool servers have their environment from this process. It comes before the
+	// archive, which may be the first to look at a certificate; that it failed is in the journal.
+	prepared := errors.Join(
+		os.Setenv("HOME", home), os.Setenv("PARLEY_SESSION_DIR", s.env.sessionDir), os.Setenv("PARLEY_WORKSPACE", s.env.workspace),
+		trust(s.doc.CABundle, home),
+	)
 	kept := archive.New(s.doc.ArchiveURL, s.doc.UID, s.store.Key(session.ArchiveTokenFile), s.env.attempt, s.log)
 	s.restore(ctx, kept, records.File(journalFile))
 	events, err := journal.Open(records.File(journalFile), s.store.Mask)
@@ -198,13 +206,7 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	}
 	s.set(func() { s.journal = events })
 	s.keep(kept, events)
-	home, err := records.Home()
-	if err != nil {
-		return nil, err
-	}
-	s.env.home = home
-	// The agent and the tool servers have their environment from this process.
-	return records, errors.Join(os.Setenv("HOME", home), os.Setenv("PARLEY_SESSION_DIR", s.env.sessionDir), os.Setenv("PARLEY_WORKSPACE", s.env.workspace))
+	return records, prepared
 }
 
 func (s *run) failed(ctx context.Context, err error) *session.Termination {
