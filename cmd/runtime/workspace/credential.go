@@ -20,14 +20,7 @@ import (
 // know all that may be in it, could break it.
 func configureGit(o Options, remote *Remote) error {
 	file := filepath.Join(o.Home, ".gitconfig")
-	config := gitconfig.New()
-	if existing, err := os.ReadFile(file); err == nil {
-		if err := gitconfig.NewDecoder(bytes.NewReader(existing)).Decode(config); err != nil {
-			return fmt.Errorf("read %s: %w", file, err)
-		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
+	config, unreadable := readConfig(file)
 	if o.UserName != "" {
 		config.SetOption("user", gitconfig.NoSubsection, "name", o.UserName)
 	}
@@ -51,11 +44,46 @@ func configureGit(o Options, remote *Remote) error {
 	if err := os.MkdirAll(o.Home, 0o700); err != nil {
 		return err
 	}
+	if unreadable != nil {
+		// The agent may have left it so, and the session does not end for that.
+		o.Log.Warn("git's configuration cannot be read, and is put aside", "file", file, "as", file+unreadableEnd, "error", unreadable)
+		if err := errors.Join(os.RemoveAll(file+unreadableEnd), os.Rename(file, file+unreadableEnd)); err != nil {
+			return err
+		}
+	}
 	temporary := file + ".parley"
+	if err := os.RemoveAll(temporary); err != nil {
+		return err
+	}
 	if err := os.WriteFile(temporary, text.Bytes(), 0o600); err != nil {
 		return err
 	}
 	return os.Rename(temporary, file)
+}
+
+// unreadableEnd is that of the name of a configuration that could not be read.
+const unreadableEnd = ".unreadable"
+
+// readConfig reads what there is; where that cannot be read, the configuration is empty.
+func readConfig(file string) (config *gitconfig.Config, unreadable error) {
+	info, err := os.Stat(file)
+	switch _, there := os.Lstat(file); {
+	case errors.Is(there, fs.ErrNotExist):
+		return gitconfig.New(), nil
+	case err != nil:
+		return gitconfig.New(), err
+	case !info.Mode().IsRegular(): // a pipe would be waited for
+		return gitconfig.New(), ErrNoFile
+	}
+	text, err := os.ReadFile(file)
+	config = gitconfig.New()
+	if err == nil {
+		err = gitconfig.NewDecoder(bytes.NewReader(text)).Decode(config)
+	}
+	if err != nil {
+		return gitconfig.New(), err
+	}
+	return config, nil
 }
 
 func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

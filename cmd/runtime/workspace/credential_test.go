@@ -83,6 +83,25 @@ func TestATokenDoesNotFollowARedirectToAnotherHost(t *testing.T) {
 	}
 }
 
+func TestAConfigurationOfGitThatCannotBeReadIsPutAside(t *testing.T) {
+	for name, script := range map[string]string{
+		"no configuration": "echo '[user' > .gitconfig", "a directory": "mkdir -p .gitconfig/in", "a pipe": "mkfifo .gitconfig", "a link to nothing": "ln -s nothing .gitconfig",
+		"what was in the way": "echo '[user' > .gitconfig; mkdir -p .gitconfig.unreadable/x .gitconfig.parley/x",
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options(t, nil)
+			run(t, o.Home, "sh", "-ec", script)
+			prepare(t, o)
+			if author := runIn(t, o.Dir, o.Home, "git", "var", "GIT_AUTHOR_IDENT"); !strings.HasPrefix(author, "Ada Lovelace <ada@example.com>") {
+				t.Errorf("the author is %s", author)
+			}
+			if _, err := os.Lstat(filepath.Join(o.Home, ".gitconfig.unreadable")); err != nil {
+				t.Errorf("it is not put aside: %v", err)
+			}
+		})
+	}
+}
+
 // helper is a program that git can ask, made of Credential.
 func helper(t *testing.T, remote *workspace.Remote, token string) string {
 	t.Helper()
