@@ -16,8 +16,10 @@ import (
 )
 
 const (
-	// maxAction bounds what a user sends: a message, and images in it.
+	// maxAction bounds what a user sends: a message, and images in it, maxImages at most, as many
+	// as a first message may have.
 	maxAction = 8 << 20
+	maxImages = 16
 	// usualLimit and maxLimit of a page of events.
 	usualLimit, maxLimit = 20, 100
 	// heartbeat is a sign of life on a stream, and writeTimeout how long a reader may take for what
@@ -67,7 +69,7 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusUnprocessableEntity, "start_id and end_id are numbers of events")
 		return
 	}
-	end = min(end+1, count) // end_id is the last one wanted
+	start, end = min(start, count), min(end, count-1)+1 // end_id is the last one wanted
 	reverse := query.Get("reverse") == "true"
 	from, to := start, min(start+limit, end)
 	if reverse {
@@ -113,7 +115,7 @@ func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 			refuse(w, http.StatusUnprocessableEntity, "Last-Event-ID is the number of an event")
 			return
 		}
-		next = n + 1
+		next = min(n, s.Journal.Len()-1) + 1 // who has more than there is gets what comes
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
@@ -191,11 +193,18 @@ func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 			refuse(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the event has more than %d bytes", maxAction))
 			return
 		}
-		refuse(w, http.StatusUnprocessableEntity, "the body is no event")
+		detail := "the body is no event"
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
+			detail = wrong.Field + ": it is of another type"
+		}
+		refuse(w, http.StatusUnprocessableEntity, detail)
 		return
 	}
 	var err error
 	switch {
+	case len(a.Args.ImageURLs) > maxImages:
+		refuse(w, http.StatusUnprocessableEntity, fmt.Sprintf("args.image_urls: a message may have %d images", maxImages))
+		return
 	case a.Action == session.ActionMessage && (a.Args.Content == nil || *a.Args.Content == "" && len(a.Args.ImageURLs) == 0):
 		refuse(w, http.StatusUnprocessableEntity, "args.content: a message says something")
 		return

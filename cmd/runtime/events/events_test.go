@@ -91,6 +91,8 @@ func TestEventsAreReadByRange(t *testing.T) {
 		"?reverse=true&limit=50":            "200 29-0 of 30, more false",
 		"?reverse=true&end_id=3&start_id=2": "200 3-2 of 2, more false",
 		"?start_id=99":                      "200 none, more false",
+		"?start_id=9223372036854775807":     "200 none, more false",
+		"?end_id=9223372036854775807":       "200 0-19 of 20, more true",
 		"?limit=101":                        "400 none, more false",
 		"?limit=0":                          "400 none, more false",
 		"?start_id=x":                       "422 none, more false",
@@ -179,6 +181,31 @@ func TestAStreamGoesOnFromTheLastEventThatTheReaderHas(t *testing.T) {
 	}
 }
 
+func TestAStreamAfterWhatIsNotThereYetHasWhatComes(t *testing.T) {
+	takes, server, _ := serve(t)
+	if err := takes.Message("x", nil); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.Get(server.URL + "/events/stream?after=9223372036854775807")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	lines := bufio.NewScanner(response.Body)
+	lines.Scan() // it has begun
+	if err := takes.Message("y", nil); err != nil {
+		t.Fatal(err)
+	}
+	for lines.Scan() {
+		if id, found := strings.CutPrefix(lines.Text(), "id: "); found {
+			if id != "1" {
+				t.Errorf("got %s", id)
+			}
+			return
+		}
+	}
+}
+
 func TestStreamsEndWithTheSession(t *testing.T) {
 	_, server, stopping := serve(t)
 	response, err := http.Get(server.URL + "/events/stream")
@@ -219,6 +246,16 @@ func TestWhatUsersSend(t *testing.T) {
 	} {
 		if code, text := post(body); code != want {
 			t.Errorf("%.80s: got %d %s, want %d", body, code, text, want)
+		}
+	}
+	for body, want := range map[string]string{
+		`{"action":"message","args":{"content":5}}`:      "args.content: it is of another type",
+		`{"action":"message","args":{"image_urls":"x"}}`: "args.image_urls: it is of another type",
+		`{"action":[]}`: "action: it is of another type",
+		`{"action":"message","args":{"content":"x","image_urls":["` + strings.Repeat(`a","`, 16) + `b"]}}`: "args.image_urls: a message may have 16 images",
+	} {
+		if code, text := post(body); code != http.StatusUnprocessableEntity || !strings.Contains(text, want) {
+			t.Errorf("%s: got %d %s, want %s", body, code, text, want)
 		}
 	}
 	before := takes.journal.Len()
