@@ -52,8 +52,32 @@ type Changes struct {
 	base *object.Tree // nil where there is nothing to compare with
 }
 
-// Compare a repository with the commit that the session began with. The result must be closed.
+// Compare a repository with the commit that the session began with. The result must be closed. It
+// returns when ctx is done, though what reads a large repository, or a pipe, goes on.
 func Compare(ctx context.Context, dir, base string) (*Changes, error) {
+	type result struct {
+		changes *Changes
+		err     error
+	}
+	results := make(chan result, 1)
+	go func() {
+		changes, err := compare(ctx, dir, base)
+		results <- result{changes, err}
+	}()
+	select {
+	case r := <-results:
+		return r.changes, r.err
+	case <-ctx.Done():
+		go func() {
+			if r := <-results; r.err == nil {
+				_ = r.changes.Close()
+			}
+		}()
+		return nil, ctx.Err()
+	}
+}
+
+func compare(ctx context.Context, dir, base string) (*Changes, error) {
 	repository, err := git.PlainOpen(dir)
 	if err != nil {
 		return nil, ErrNoRepository

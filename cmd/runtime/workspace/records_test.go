@@ -1,6 +1,7 @@
 package workspace_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
@@ -68,5 +70,19 @@ func TestWhatASessionChangedIsCountedFromItsFirstCommit(t *testing.T) {
 	}
 	if _, err := workspace.Compare(t.Context(), t.TempDir(), base); !errors.Is(err, workspace.ErrNoRepository) {
 		t.Errorf("of no repository: %v", err)
+	}
+}
+
+func TestWhatIsComparedEndsWithItsTime(t *testing.T) {
+	dir := t.TempDir()
+	cmd := exec.Command("sh", "-ec", "git init -q -b main . && mkfifo .gitignore")
+	cmd.Dir = dir
+	if output, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := workspace.Compare(ctx, dir, ""); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
 	}
 }
