@@ -17,6 +17,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
@@ -39,12 +41,14 @@ type Server struct {
 	Mask func(string) string
 
 	comparing sync.Mutex
+	storing   sync.Map // names of files that are uploaded now
 }
 
 // List the names in a directory, directories first and with a slash.
 func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	s.within(w, r.URL.Query().Get("path"), func(root *os.Root, name string) error {
-		dir, err := root.Open(name)
+		// Without waiting for the other end, should it be a pipe.
+		dir, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return err
 		}
@@ -266,6 +270,8 @@ func refuse(w http.ResponseWriter, err error) {
 		code, detail = http.StatusNotFound, "path: there is no such file"
 	case errors.Is(err, errOutside):
 		code, detail = http.StatusUnprocessableEntity, err.Error()
+	case errors.Is(err, unix.ENOTDIR):
+		code, detail = http.StatusUnprocessableEntity, "path: it is no directory"
 	case errors.Is(err, workspace.ErrNoFile):
 		code, detail = http.StatusUnprocessableEntity, "path: "+err.Error()
 	case errors.Is(err, workspace.ErrBinary):

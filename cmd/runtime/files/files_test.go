@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"mime/multipart"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/files"
@@ -163,6 +165,79 @@ func TestTheZipHasEverythingButTheRecords(t *testing.T) {
 	}
 	if found["kept"] != "one\ntwo\nthree\n" || found["outside"] != "/etc" || found[".git/HEAD"] == "" {
 		t.Errorf("it has %q", found)
+	}
+}
+
+func TestAPipeIsNotWaitedFor(t *testing.T) {
+	dir, server := serve(t)
+	sh(t, dir, "mkfifo pipe")
+	for path, want := range map[string]string{
+		"/files?path=pipe": `422 {"detail":"path: it is no directory"}`,
+		"/files?path=kept": `422 {"detail":"path: it is no directory"}`,
+		"/file?path=pipe":  `422 {"detail":"path: it is no file"}`,
+	} {
+		code, body := get(t, server.URL+path)
+		if got := fmt.Sprintf("%d %s", code, body); got != want {
+			t.Errorf("%s: got %s, want %s", path, got, want)
+		}
+	}
+}
+
+// upload a file; what is answered, without the name.
+func upload(server *httptest.Server, name string, content io.Reader) (string, error) {
+	reader, writer := io.Pipe()
+	form := multipart.NewWriter(writer)
+	go func() {
+		part, err := form.CreateFormFile("files", name)
+		if err == nil {
+			_, err = io.Copy(part, content)
+		}
+		_ = writer.CloseWithError(errors.Join(err, form.Close()))
+	}()
+	response, err := http.Post(server.URL+"/files", form.FormDataContentType(), reader)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return strings.ReplaceAll(strings.TrimSpace(string(text)), name, "NAME"), err
+}
+
+func TestAFileMayHaveALongName(t *testing.T) {
+	dir, server := serve(t)
+	name := strings.Repeat("n", 200)
+	if got, err := upload(server, name, strings.NewReader("hello")); err != nil || got != `{"uploaded_files":["NAME"],"skipped_files":[]}` {
+		t.Errorf("got %s, %v", got, err)
+	}
+	if got := sh(t, dir, "cat "+name); got != "hello" {
+		t.Errorf("there is %s", got)
+	}
+}
+
+func TestTwoUploadsOfOneNameDoNotTakeEachOthersFile(t *testing.T) {
+	dir, server := serve(t)
+	reader, writer := io.Pipe()
+	first := make(chan string, 1)
+	go func() {
+		got, err := upload(server, "note", reader)
+		first <- fmt.Sprint(got, err)
+	}()
+	// More than is held back on the way.
+	if _, err := writer.Write(bytes.Repeat([]byte("x"), 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	for sh(t, dir, "ls -A | grep -c ^.upload- || true") != "1" {
+		<-time.After(2 * time.Millisecond)
+	}
+	if got, err := upload(server, "note", strings.NewReader("other")); err != nil || !strings.Contains(got, "another upload of that name is under way") {
+		t.Errorf("the second: %s, %v", got, err)
+	}
+	_ = writer.Close()
+	if got := <-first; !strings.Contains(got, `"uploaded_files":["NAME"]`) {
+		t.Errorf("the first: %s", got)
+	}
+	if got := sh(t, dir, "wc -c < note; ls -A | grep -c ^.upload- || true"); got != "1048576\n0" {
+		t.Errorf("there is %s", got)
 	}
 }
 

@@ -1,6 +1,7 @@
 package files
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -8,7 +9,6 @@ import (
 	"mime/multipart"
 	"net/http"
 	"os"
-	"path"
 	"strings"
 
 	"github.com/parley-dev/parley/api/session"
@@ -49,7 +49,7 @@ func (s *Server) Upload(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		name := part.FileName()
-		if reason := store(root, name, part); reason != "" {
+		if reason := s.store(root, name, part); reason != "" {
 			answer.Skipped = append(answer.Skipped, session.SkippedFile{Name: name, Reason: reason})
 			continue
 		}
@@ -64,11 +64,16 @@ func refuseUpload(w http.ResponseWriter, detail string) {
 }
 
 // store a file, and say why it is not.
-func store(root *os.Root, name string, part *multipart.Part) (reason string) {
+func (s *Server) store(root *os.Root, name string, part *multipart.Part) (reason string) {
 	if name == "." || name == ".." || strings.ContainsAny(name, "/\\\x00") || hidden(name) || len(name) > 200 {
 		return "its name is not one that a file here may have"
 	}
-	aside := path.Join(".", fmt.Sprintf(".upload-%x", name))
+	if _, stored := s.storing.LoadOrStore(name, true); stored {
+		return "another upload of that name is under way"
+	}
+	defer s.storing.Delete(name)
+	// The same each time, so that what an upload left that was cut off goes with the next.
+	aside := fmt.Sprintf(".upload-%x", sha256.Sum256([]byte(name)))
 	file, err := root.OpenFile(aside, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if errors.Is(err, fs.ErrExist) { // left by an upload that was cut off
 		if err = root.Remove(aside); err == nil {
