@@ -33,6 +33,8 @@ var (
 	ErrNoToken = errors.New("the session has no token for a git host")
 	ErrHost    = errors.New("the git host does not answer as expected")
 	ErrToken   = errors.New("the git host does not take the token")
+	// ErrQuestion is one that the host is not asked.
+	ErrQuestion = errors.New("the request is not valid")
 )
 
 // Host of a repository.
@@ -218,12 +220,12 @@ func (h *Host) Branches(ctx context.Context, name string) ([]session.GitBranch, 
 	var parts []string
 	for part := range strings.SplitSeq(strings.Trim(name, "/"), "/") {
 		if part == "" || part == "." || part == ".." {
-			return nil, fmt.Errorf("%w: repository: it is owner/name", ErrHost)
+			return nil, fmt.Errorf("%w: repository: it is owner/name", ErrQuestion)
 		}
 		parts = append(parts, url.PathEscape(part))
 	}
 	if len(parts) < 2 {
-		return nil, fmt.Errorf("%w: repository: it is owner/name", ErrHost)
+		return nil, fmt.Errorf("%w: repository: it is owner/name", ErrQuestion)
 	}
 	type branch struct {
 		Name      string `json:"name"`

@@ -71,7 +71,7 @@ func TestEachProviderIsAskedInItsOwnWords(t *testing.T) {
 			if got := fmt.Sprintf("%+v", branches); err != nil || len(branches) != 1 || branches[0].Name != "main" || branches[0].CommitSHA != "c1" {
 				t.Errorf("the branches are %s, %v", got, err)
 			}
-			if _, err := h.Branches(t.Context(), "../user"); !errors.Is(err, githost.ErrHost) {
+			if _, err := h.Branches(t.Context(), "../user"); !errors.Is(err, githost.ErrQuestion) {
 				t.Errorf("of no repository: %v", err)
 			}
 			wrong, err := githost.New(repository, "wrong")
@@ -93,6 +93,29 @@ func TestATokenGoesToItsOwnHostOnly(t *testing.T) {
 	} {
 		if _, err := githost.New(repository, "tok"); !errors.Is(err, githost.ErrNoToken) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAQuestionThatIsNotValidIsRefused(t *testing.T) {
+	address := host(t, "Bearer tok", map[string]string{"/api/v3/user/repos": "[]", "/api/v3/repos/o/r/branches": "[]"})
+	h, err := githost.New(&session.Repository{Name: "http://" + address + "/o/r.git", Provider: v1alpha1.GitHub, Host: address}, "tok")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for query, want := range map[string]string{
+		"?page=2&per_page=100": "200", "?page=x": "422 page:", "?page=0": "422 page:", "?page=99999999999": "422 page:", "?per_page=-1": "422 per_page:", "?per_page=101": "422 per_page:",
+		"?repository=o/r": "200", "?repository=": "422 repository:", "?repository=r": "422 repository:", "?repository=o/../r": "422 repository:",
+	} {
+		ask := githost.AskRepositories
+		if strings.HasPrefix(query, "?repository") {
+			ask = githost.AskBranches
+		}
+		answer := httptest.NewRecorder()
+		githost.Serve(h, ask)(answer, httptest.NewRequest("GET", "/"+query, nil))
+		code, name, _ := strings.Cut(want, " ")
+		if fmt.Sprint(answer.Code) != code || !strings.Contains(answer.Body.String(), name) {
+			t.Errorf("%s: got %d %s", query, answer.Code, answer.Body)
 		}
 	}
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"math"
 	"net/http"
+	"net/url"
 	"strconv"
 )
 
@@ -19,7 +22,10 @@ func Serve(h *Host, ask func(ctx context.Context, h *Host, r *http.Request) (any
 		code := http.StatusOK
 		if err != nil {
 			code = http.StatusBadGateway
-			if errors.Is(err, ErrNoToken) || errors.Is(err, ErrToken) {
+			switch {
+			case errors.Is(err, ErrQuestion):
+				code = http.StatusUnprocessableEntity
+			case errors.Is(err, ErrNoToken), errors.Is(err, ErrToken):
 				code = http.StatusFailedDependency
 			}
 			answer = map[string]string{"detail": err.Error()}
@@ -36,9 +42,28 @@ func AskUser(ctx context.Context, h *Host, _ *http.Request) (any, error) { retur
 // AskRepositories takes the words to search for, and which page.
 func AskRepositories(ctx context.Context, h *Host, r *http.Request) (any, error) {
 	query := r.URL.Query()
-	page, _ := strconv.Atoi(query.Get("page"))
-	size, _ := strconv.Atoi(query.Get("per_page"))
+	page, err := number(query, "page", 1, math.MaxInt32)
+	if err != nil {
+		return nil, err
+	}
+	size, err := number(query, "per_page", perPage, most)
+	if err != nil {
+		return nil, err
+	}
 	return h.Repositories(ctx, query.Get("query"), page, size)
+}
+
+// number that a parameter is, or the usual one.
+func number(query url.Values, name string, usual, largest int) (int, error) {
+	text := query.Get(name)
+	if text == "" {
+		return usual, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > largest {
+		return 0, fmt.Errorf("%w: %s: it is a number from 1 to %d", ErrQuestion, name, largest)
+	}
+	return n, nil
 }
 
 // AskBranches takes the repository.
