@@ -41,8 +41,10 @@ type history struct {
 	asked   string
 	answers map[string]session.State
 
-	// wish of the user for another state, which the driver has not followed yet.
-	wish session.State
+	// wish of the user for another state, which the driver has not followed yet, and the event that
+	// says so.
+	wish   session.State
+	wished int
 	// said is the last message of the agent.
 	said string
 }
@@ -137,6 +139,17 @@ func (h *history) foldWish(e *session.Event) {
 			h.answers[h.asked] = state
 		}
 	case session.StatePaused, session.StateStopped, session.StateRunning:
-		h.wish = state
+		if !h.held { // else there is nothing under way that it could be about
+			h.wish, h.wished = state, e.ID
+		}
 	}
+}
+
+// ends is the state that the user wants the turn of a message to end in; empty where that is none.
+// What was wished before the message came is about an earlier turn, which was over by then.
+func (h *history) ends(message int) session.State {
+	if (h.wish == session.StatePaused || h.wish == session.StateStopped) && h.wished > message {
+		return h.wish
+	}
+	return ""
 }

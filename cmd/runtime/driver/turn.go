@@ -107,7 +107,7 @@ func (d *Driver) converse(ctx context.Context, t task) ending {
 	if err != nil {
 		return ending{state: session.StateError, reason: err.Error()}
 	}
-	return d.promptAgent(ctx, prompt)
+	return d.promptAgent(ctx, t, prompt)
 }
 
 // notStarted is the end of a turn that had no agent. One that had not begun waits for another try.
@@ -151,7 +151,7 @@ func (d *Driver) beginTurn(t task) error {
 }
 
 // promptAgent sends the prompt and waits for the turn's end, whoever ends it.
-func (d *Driver) promptAgent(ctx context.Context, prompt acp.PromptParams) ending {
+func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParams) ending {
 	call, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	type answer struct {
@@ -169,7 +169,7 @@ func (d *Driver) promptAgent(ctx context.Context, prompt acp.PromptParams) endin
 	for {
 		d.mu.Lock()
 		changed := d.changed
-		stopping := d.follow()
+		stopping := d.follow(t.message)
 		d.mu.Unlock()
 		if stopping && grace == nil {
 			_ = d.agent.conn.Notify(acp.MethodCancel, acp.CancelParams{SessionID: prompt.SessionID})
@@ -190,9 +190,10 @@ func (d *Driver) promptAgent(ctx context.Context, prompt acp.PromptParams) endin
 	}
 }
 
-// follow the user's wish to end the turn; d.mu is held. It says whether the turn is to end.
-func (d *Driver) follow() bool {
-	if wish := d.history.wish; d.stopped == nil && (wish == session.StatePaused || wish == session.StateStopped) {
+// follow the user's wish to end the turn of a message; d.mu is held. It says whether the turn is to
+// end.
+func (d *Driver) follow(message int) bool {
+	if wish := d.history.ends(message); d.stopped == nil && wish != "" {
 		d.stopped = &stop{state: wish}
 	}
 	return d.stopped != nil || d.broken != nil
