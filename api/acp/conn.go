@@ -241,36 +241,60 @@ func (c *Conn) send(id json.RawMessage, method string, params any) error {
 
 // Call a method and wait for its answer.
 func (c *Conn) Call(ctx context.Context, method string, params, result any) error {
+	request, err := c.Send(method, params)
+	if err != nil {
+		return err
+	}
+	return request.Answer(ctx, result)
+}
+
+// Request that was sent.
+type Request struct {
+	conn       *Conn
+	id, method string
+	answer     chan message
+}
+
+// Send a request. What is sent once this returned comes after it.
+func (c *Conn) Send(method string, params any) (*Request, error) {
 	answer := make(chan message, 1)
 	c.mu.Lock()
 	if c.closed != nil {
 		c.mu.Unlock()
-		return c.closed
+		return nil, c.closed
 	}
 	c.next++
-	id := fmt.Sprint(c.next)
-	c.waiting[id] = answer
+	r := &Request{conn: c, id: fmt.Sprint(c.next), method: method, answer: answer}
+	c.waiting[r.id] = answer
 	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.waiting, id)
-	}()
-	if err := c.send(json.RawMessage(id), method, params); err != nil {
-		return err
+	if err := c.send(json.RawMessage(r.id), method, params); err != nil {
+		r.forget()
+		return nil, err
 	}
+	return r, nil
+}
+
+func (r *Request) forget() {
+	r.conn.mu.Lock()
+	defer r.conn.mu.Unlock()
+	delete(r.conn.waiting, r.id)
+}
+
+// Answer to the request, once it is there.
+func (r *Request) Answer(ctx context.Context, result any) error {
+	defer r.forget()
 	select {
-	case got, open := <-answer:
+	case got, open := <-r.answer:
 		switch {
 		case !open:
-			return c.err()
+			return r.conn.err()
 		case got.Error != nil:
 			return got.Error
 		case result == nil:
 			return nil
 		}
 		if err := json.Unmarshal(got.Result, result); err != nil {
-			return fmt.Errorf("the answer to %s cannot be read: %w", method, err)
+			return fmt.Errorf("the answer to %s cannot be read: %w", r.method, err)
 		}
 		return nil
 	case <-ctx.Done():

@@ -76,7 +76,7 @@ func (noModel) EndTurn() error         { return nil }
 func (s *run) limited(limit model.Limit) {
 	s.log.Warn("the agent gets no more of the model", "reason", limit.Message)
 	if d := s.drives(); d != nil {
-		d.Limit(limit.Message)
+		d.Limit(limit.TurnID, limit.Message)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -277,8 +278,16 @@ func (d *Driver) notice(text string) session.Event {
 	return session.Event{Source: session.FromEnvironment, Observation: session.ObservedNotice, Message: d.texts.line(text), Content: &text}
 }
 
-// Limit ends the turn under way: it has used what it may.
-func (d *Driver) Limit(reason string) { d.stopTurn(session.StateError, reason) }
+// Limit ends a turn, if it is still under way: it has used what it may.
+func (d *Driver) Limit(turn, reason string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stopped != nil || d.history.turn < 0 || turn != strconv.Itoa(d.history.turn) {
+		return
+	}
+	d.stopped = &stop{session.StateError, reason}
+	d.wake()
+}
 
 // State of the agent, and what it said last.
 func (d *Driver) State() (state session.State, said string) {

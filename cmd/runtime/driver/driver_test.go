@@ -240,7 +240,9 @@ func TestALimitEndsTheTurnAndTheNextMessageGoesOn(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders("say working", "hang")}).start()
 	d.wait("work", func() bool { return strings.Contains(d.heard(), "session/prompt") })
-	d.driver.Limit("the limit of 3 calls is reached")
+	d.driver.Limit("0", "this was another turn's")
+	d.driver.Limit("", "this was no turn's")
+	d.driver.Limit("1", "the limit of 3 calls is reached")
 	d.until(session.StateError)
 	if err := d.driver.Message("say on", nil); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,9 @@
 package driver_test
 
 import (
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/parley-dev/parley/api/session"
@@ -58,4 +61,53 @@ func TestAStopWhileTheAgentCannotBeStartedLeavesItsMessageAlone(t *testing.T) {
 	d.stop()
 	d.doc.Agent = &working
 	d.start().untilSaid("first")
+}
+
+// A turn that is stopped while the agent is not there yet never reaches it.
+func TestATurnThatIsStoppedBeforeTheAgentHearsOfItIsNotPrompted(t *testing.T) {
+	t.Parallel()
+	prepared := filepath.Join(t.TempDir(), "prepared")
+	d := newDrive(t, session.Document{FirstMessage: "say never", Instructions: "Be brief.", Repository: &session.Repository{Name: "a/b"}})
+	d.setup("until test -e " + prepared + "; do sleep 0.01; done")
+	d.start().wait("the setup", func() bool { return strings.Contains(strings.Join(d.events(), "\n"), "run .openhands/setup.sh") })
+	d.change(session.StateStopped)
+	if err := os.WriteFile(prepared, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.until(session.StateStopped)
+	if got := d.heard(); strings.Contains(got, "session/prompt") {
+		t.Errorf("the agent heard\n%s", got)
+	}
+	d.message("say on")
+	d.untilSaid("on")
+	if got := d.heard(); !strings.Contains(got, "Be brief.") || strings.Contains(got, "say never") {
+		t.Errorf("the agent heard\n%s", got)
+	}
+}
+
+func TestATurnThatWasStoppedBeforeACrashIsNotGoneOnWith(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: "ignore"})
+	d.can = "plainresume"
+	d.start().wait("work", func() bool { return strings.Contains(d.heard(), "session/prompt") })
+	d.change(session.StateStopped)
+	d.stop()
+	d.start().until(session.StateStopped)
+	if got := d.heard(); strings.Count(got, "session/prompt") != 1 {
+		t.Errorf("the agent heard\n%s", got)
+	}
+	d.message("say on")
+	d.untilSaid("on")
+}
+
+// An agent that hangs, and so does not read a prompt that is larger than a pipe holds, keeps nobody
+// from ending the session.
+func TestAnAgentThatDoesNotReadCanBeStopped(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: strings.Repeat("x", 1<<20)})
+	d.can = "plaindeaf"
+	d.start().until(session.StateRunning)
+	d.change(session.StateStopped)
+	d.stop()
+	d.start().until(session.StateStopped)
 }

@@ -28,13 +28,15 @@ func TestMain(m *testing.M) {
 	if os.Getenv(stubVariable) == "" {
 		os.Exit(m.Run())
 	}
-	(&stub{can: os.Getenv(stubVariable), waiting: map[string]chan json.RawMessage{}, cancelled: make(chan struct{}, 1)}).run()
+	(&stub{can: os.Getenv(stubVariable), waiting: map[string]chan json.RawMessage{}}).run()
 }
 
 type stub struct {
-	can       string
-	mu        sync.Mutex
-	waiting   map[string]chan json.RawMessage
+	can     string
+	mu      sync.Mutex
+	waiting map[string]chan json.RawMessage
+	// prompted is set during a turn that is not cancelled, and cancelled closed when it is.
+	prompted  bool
 	cancelled chan struct{}
 	asked     int
 }
@@ -84,6 +86,9 @@ func (s *stub) run() {
 			_ = file.Close()
 		}
 		s.hear(m.ID, m.Method, m.Params)
+		if m.Method == "session/new" && s.can == "plaindeaf" {
+			<-time.After(time.Hour) // it reads nothing more
+		}
 	}
 }
 
@@ -93,6 +98,7 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 	case "initialize":
 		can := map[string]string{
 			"":       `{"mcpCapabilities":{"http":true},"promptCapabilities":{"image":true}}`,
+			"deaf":   `{}`,
 			"load":   `{"loadSession":true,"mcpCapabilities":{"http":true}}`,
 			"resume": `{"sessionCapabilities":{"resume":{}},"mcpCapabilities":{"http":true}}`,
 		}[strings.TrimPrefix(s.can, "plain")]
@@ -109,7 +115,12 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 	case "session/resume":
 		answer(`{}`)
 	case "session/cancel":
-		s.cancelled <- struct{}{}
+		s.mu.Lock()
+		if s.prompted { // a cancel that finds no turn means nothing
+			s.prompted = false
+			close(s.cancelled)
+		}
+		s.mu.Unlock()
 	case "session/prompt":
 		var p struct {
 			Prompt []struct{ Text string } `json:"prompt"`
@@ -121,11 +132,20 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 		for _, block := range p.Prompt {
 			texts = append(texts, block.Text)
 		}
-		go s.obey(id, strings.Split(strings.Join(texts, "\n"), "\n"))
+		s.mu.Lock()
+		s.prompted, s.cancelled = true, make(chan struct{})
+		cancelled := s.cancelled
+		s.mu.Unlock()
+		go s.obey(id, cancelled, strings.Split(strings.Join(texts, "\n"), "\n"))
 	}
 }
 
-func (s *stub) obey(id json.RawMessage, orders []string) {
+func (s *stub) obey(id json.RawMessage, cancelled <-chan struct{}, orders []string) {
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.prompted = false
+	}()
 	reason := "end_turn"
 	for n, order := range orders {
 		word, rest, _ := strings.Cut(order, " ")
@@ -134,8 +154,7 @@ func (s *stub) obey(id json.RawMessage, orders []string) {
 		switch word {
 		case "say":
 			for _, piece := range strings.SplitAfter(rest, " ") {
-				text, _ := json.Marshal(piece)
-				s.update(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":%s}}`, text)
+				s.say(piece)
 			}
 		case "think":
 			s.update(`{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":%s}}`, quoted)
@@ -149,6 +168,8 @@ func (s *stub) obey(id json.RawMessage, orders []string) {
 				continue
 			}
 			s.update(`{"sessionUpdate":"tool_call_update","toolCallId":%q,"status":"completed"}`, call)
+		case "request": // a permission, of which the stub says what it is
+			s.say(s.request(json.RawMessage(rest)))
 		case "raw": // what the file holds, where one is named
 			if text, err := os.ReadFile(rest); err == nil {
 				rest = string(text)
@@ -162,7 +183,7 @@ func (s *stub) obey(id json.RawMessage, orders []string) {
 			}
 			fmt.Println(rest)
 		case "hang":
-			<-s.cancelled
+			<-cancelled
 			reason = "cancelled"
 		case "ignore":
 			select {}
@@ -188,21 +209,38 @@ func (s *stub) obey(id json.RawMessage, orders []string) {
 	s.print(map[string]any{"id": id, "result": map[string]any{"stopReason": reason}})
 }
 
+func (s *stub) say(piece string) {
+	text, _ := json.Marshal(piece)
+	s.update(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":%s}}`, text)
+}
+
 func (s *stub) ask(call string, command []byte) bool {
-	answer := make(chan json.RawMessage, 1)
-	s.mu.Lock()
-	s.asked++
-	id := fmt.Sprintf(`"ask%d"`, s.asked)
-	s.waiting[id] = answer
-	s.mu.Unlock()
 	risk := "LOW"
 	if strings.Contains(string(command), "rm") {
 		risk = "HIGH"
 	}
-	tool := fmt.Sprintf(`{"toolCallId":%q,"title":"ask","kind":"execute","status":"pending","rawInput":{"command":%s,"security_risk":%q}}`, call, command, risk)
-	s.print(map[string]any{"id": json.RawMessage(id), "method": "session/request_permission", "params": map[string]any{
-		"sessionId": "s1", "toolCall": json.RawMessage(tool),
-		"options": []map[string]string{{"optionId": "n", "kind": "reject_once"}, {"optionId": "y", "kind": "allow_once"}},
-	}})
-	return strings.Contains(string(<-answer), `"optionId":"y"`)
+	return s.request(fmt.Appendf(nil, `{"toolCall":{"toolCallId":%q,"title":"ask","kind":"execute","status":"pending","rawInput":{"command":%s,"security_risk":%q}},
+		"options":[{"optionId":"n","kind":"reject_once"},{"optionId":"y","kind":"allow_once"}]}`, call, command, risk)) == "y"
+}
+
+// request a permission. It returns the option that was chosen, or what else came of it.
+func (s *stub) request(params json.RawMessage) string {
+	answered := make(chan json.RawMessage, 1)
+	s.mu.Lock()
+	s.asked++
+	id := fmt.Sprintf(`"ask%d"`, s.asked)
+	s.waiting[id] = answered
+	s.mu.Unlock()
+	s.print(map[string]any{"id": json.RawMessage(id), "method": "session/request_permission", "params": params})
+	var answer struct {
+		Outcome struct{ Outcome, OptionID string }
+	}
+	text := <-answered
+	switch {
+	case json.Unmarshal(text, &answer) != nil:
+		return "refused"
+	case answer.Outcome.OptionID != "":
+		return answer.Outcome.OptionID
+	}
+	return answer.Outcome.Outcome
 }

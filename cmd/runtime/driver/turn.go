@@ -96,9 +96,15 @@ func (d *Driver) finish(end *ending) {
 
 // converse with an agent that speaks ACP.
 func (d *Driver) converse(ctx context.Context, t task) ending {
+	if t.again && d.stopping(t) {
+		return d.unheard(t)
+	}
 	d.setup(ctx)
 	if err := d.ensureAgent(ctx); err != nil {
 		return d.notStarted(ctx, t, err)
+	}
+	if d.stopping(t) {
+		return d.unheard(t)
 	}
 	if err := d.beginTurn(t); err != nil {
 		return ending{state: session.StateError, reason: err.Error()}
@@ -108,6 +114,18 @@ func (d *Driver) converse(ctx context.Context, t task) ending {
 		return ending{state: session.StateError, reason: err.Error()}
 	}
 	return d.promptAgent(ctx, t, prompt)
+}
+
+// unheard is the end of a turn that the user stopped before the agent heard of it. It is recorded
+// with the session that the turn before was in: one that the agent has heard nothing in still needs
+// to be told what each session begins with.
+func (d *Driver) unheard(t task) ending {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !t.again {
+		_ = d.record(turnEvent(t.message, d.history.session)) // Run looks at what is broken
+	}
+	return ending{state: session.StateError, reason: "the turn ended before the agent heard of it"}
 }
 
 // notStarted is the end of a turn that had no agent. One that had not begun waits for another try.
@@ -151,6 +169,10 @@ func (d *Driver) beginTurn(t task) error {
 }
 
 // promptAgent sends the prompt and waits for the turn's end, whoever ends it.
+//
+// An agent that does not read holds up whoever writes to it. So this only ever waits, and what is
+// sent is sent beside it: the prompt, and after it the word to stop, which means nothing to an agent
+// that has not heard the prompt.
 func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParams) ending {
 	call, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -158,13 +180,19 @@ func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParam
 		acp.PromptResult
 		err error
 	}
-	answered := make(chan answer, 1)
+	conn := d.agent.conn
+	answered, sent := make(chan answer, 1), make(chan struct{})
 	go func() {
 		var a answer
-		a.err = d.agent.conn.Call(call, acp.MethodPrompt, prompt, &a.PromptResult)
+		request, err := conn.Send(acp.MethodPrompt, prompt)
+		close(sent)
+		if a.err = err; err == nil {
+			a.err = request.Answer(call, &a.PromptResult)
+		}
 		answered <- a
 	}()
 	var grace <-chan time.Time
+	var cancelled chan struct{}
 	idle := d.Idle(call)
 	for {
 		d.mu.Lock()
@@ -172,11 +200,24 @@ func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParam
 		stopping := d.follow(t.message)
 		d.mu.Unlock()
 		if stopping && grace == nil {
-			_ = d.agent.conn.Notify(acp.MethodCancel, acp.CancelParams{SessionID: prompt.SessionID})
+			cancelled = make(chan struct{})
+			go func() {
+				defer close(cancelled)
+				<-sent
+				_ = conn.Notify(acp.MethodCancel, acp.CancelParams{SessionID: prompt.SessionID})
+			}()
 			grace = time.After(cancelGrace)
 		}
 		select {
 		case a := <-answered:
+			if cancelled != nil { // a cancel that is still under way would end the next turn
+				select {
+				case <-cancelled:
+				case <-grace:
+					d.agent.stop()
+				case <-ctx.Done():
+				}
+			}
 			return d.ended(a.StopReason, a.err)
 		case <-changed:
 		case <-grace:
@@ -199,13 +240,10 @@ func (d *Driver) follow(message int) bool {
 	return d.stopped != nil || d.broken != nil
 }
 
-func (d *Driver) stopTurn(state session.State, reason string) {
+func (d *Driver) stopping(t task) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.stopped == nil {
-		d.stopped = &stop{state, reason}
-	}
-	d.wake()
+	return d.follow(t.message)
 }
 
 // errorIDs are what clients know an error of the model by.
