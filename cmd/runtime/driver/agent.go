@@ -151,6 +151,9 @@ func (d *Driver) openSession(ctx context.Context) error {
 		d.Log.Info("the agent cannot go on with its session", "error", err)
 		d.agent.forgot = true
 	}
+	d.mu.Lock()
+	d.translator = newTranslator(d.texts) // a new session names its calls as it likes
+	d.mu.Unlock()
 	var answer acp.NewSessionResult
 	if err := d.agent.conn.Call(ctx, acp.MethodNewSession, request, &answer); err != nil {
 		return err

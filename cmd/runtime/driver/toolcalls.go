@@ -75,6 +75,7 @@ type call struct {
 	exit     *int
 	started  bool // there is an action of it
 	observed bool // and what came of it
+	old      bool // of an earlier turn
 }
 
 // known finds the call, and adds what is told of it now.
@@ -142,6 +143,9 @@ func (t *translator) tool(told *toolCall, content json.RawMessage) (events []ses
 	if over && !c.observed {
 		c.observed = true
 		events = append(events, c.observation())
+	}
+	if c.observed { // what it was given and what it brought is on record, and may be much
+		c.RawInput, c.RawOutput, c.input, c.content, c.exit, c.printed = nil, nil, nil, nil, nil, tail{texts: t.texts}
 	}
 	return events
 }

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"encoding/json"
+	"maps"
 	"strings"
 
 	"github.com/parley-dev/parley/api/acp"
@@ -44,12 +45,24 @@ type translator struct {
 	// kind and pieces of a message or thought that came in pieces, and is an event once it is
 	// whole.
 	kind   string
-	pieces strings.Builder
+	pieces tail
 
 	calls map[string]*call
 }
 
-func newTranslator(t texts) *translator { return &translator{texts: t, calls: map[string]*call{}} }
+func newTranslator(t texts) *translator {
+	return &translator{texts: t, pieces: tail{texts: t}, calls: map[string]*call{}}
+}
+
+// begin a turn: calls that are over are forgotten, and their names free again. What came of one that
+// is not may still be told, in this turn at the latest.
+func (t *translator) begin() {
+	maps.DeleteFunc(t.calls, func(_ string, c *call) bool {
+		forget := c.observed || c.old
+		c.old = true
+		return forget
+	})
+}
 
 // seq is the agent's count of an update, 0 where it does not count.
 func (u *update) seq() int {
@@ -73,7 +86,7 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 			events = t.flush()
 		}
 		t.kind = u.Kind
-		t.pieces.WriteString(textOf(u.Content))
+		_, _ = t.pieces.Write([]byte(textOf(u.Content)))
 		if seq > 0 { // told as a whole
 			events = append(events, t.flush()...)
 		}
@@ -94,7 +107,7 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 func (t *translator) flush() []session.Event {
 	kind, text := t.kind, t.text(strings.TrimSpace(t.pieces.String()))
 	t.kind = ""
-	t.pieces.Reset()
+	t.pieces = tail{texts: t.texts}
 	switch {
 	case text == "":
 		return nil

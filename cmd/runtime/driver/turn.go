@@ -150,6 +150,9 @@ func turnEvent(message int, in string) session.Event {
 func (d *Driver) beginTurn(t task) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if !t.again {
+		d.translator.begin()
+	}
 	if !t.again || d.history.session != d.agent.session {
 		// Also a turn that goes on in another session of the agent.
 		if err := d.record(turnEvent(t.message, d.agent.session)); err != nil {

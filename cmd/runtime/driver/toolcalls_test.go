@@ -1,0 +1,64 @@
+package driver_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// ran is an order to tell of a call that is over.
+func ran(id, command string) string {
+	return fmt.Sprintf(`raw {"sessionUpdate":"tool_call","toolCallId":%q,"title":"run","kind":"execute","status":"completed","rawInput":{"command":%q},"rawOutput":"done"}`, id, command)
+}
+
+// An agent may give a call the name that one of an earlier turn had; one that was started anew, and
+// forgot, surely does.
+func TestACallWithTheNameOfAnEarlierOneIsRecorded(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: ran("k", "one")}).start()
+	d.until(session.StateAwaiting)
+	d.message(ran("k", "two"))
+	d.wait("the second turn", func() bool { return strings.Count(strings.Join(d.events(), "\n"), "state awaiting_user_input") == 2 })
+	d.message("die")
+	d.until(session.StateError)
+	d.message(ran("k", "three"))
+	d.until(session.StateAwaiting)
+	got := strings.Join(d.events(), "\n")
+	for _, want := range []string{"run one", "ran one: done", "run two", "ran two: done", "run three", "ran three: done"} {
+		if strings.Count(got, want) != 1 {
+			t.Errorf("%q is not there once:\n%s", want, got)
+		}
+	}
+}
+
+// What came of a call may be told after the turn that it was called in.
+func TestACallThatOutlivesItsTurnIsRecordedOnce(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: `raw {"sessionUpdate":"tool_call","toolCallId":"k","kind":"execute","status":"in_progress","rawInput":{"command":"long"}}`}).start()
+	d.until(session.StateAwaiting)
+	d.message(`raw {"sessionUpdate":"tool_call_update","toolCallId":"k","status":"failed","rawOutput":"stopped"}`)
+	d.wait("the second turn", func() bool { return strings.Count(d.kinds(), "state awaiting_user_input") == 2 })
+	if got := d.kinds(); strings.Count(got, "run long") != 1 || strings.Count(got, "observed run stopped") != 1 || strings.Contains(got, "call_tool_mcp") {
+		t.Errorf("the events are\n%s", got)
+	}
+}
+
+// kinds are the events of the journal, also where an observation has no cause.
+func (d *drive) kinds() string {
+	d.t.Helper()
+	var lines []string
+	err := d.journal.Events(0, func(e *session.Event) bool {
+		if e.Observation != "" && e.Observation != session.ObservedState && e.Content != nil {
+			lines = append(lines, "observed "+e.Observation+" "+*e.Content)
+		} else {
+			lines = append(lines, line(e))
+		}
+		return true
+	})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return strings.Join(lines, "\n")
+}
