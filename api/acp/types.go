@@ -1,6 +1,9 @@
 package acp
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"slices"
+)
 
 // Methods of the protocol, as far as they are used here.
 const (
@@ -289,6 +292,11 @@ type PermissionOutcome struct {
 // Dismissed is the answer where the turn is over.
 func Dismissed() PermissionResult {
 	return PermissionResult{Outcome: PermissionOutcome{Outcome: "cancelled"}}
+}
+
+// Offers says whether there is an option of a kind.
+func Offers(options []PermissionOption, kind string) bool {
+	return slices.ContainsFunc(options, func(option PermissionOption) bool { return option.Kind == kind })
 }
 
 // Choose the option of a kind: the one for this call only, or else for all.

@@ -2,6 +2,8 @@ package driver_test
 
 import (
 	"errors"
+	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -85,4 +87,78 @@ func TestASessionWhoseQuestionNobodyAnswersBecomesIdle(t *testing.T) {
 	if got := d.over(); got == nil || got.Reason != v1alpha1.ReasonIdle {
 		t.Errorf("it ended with %+v", got)
 	}
+}
+
+// request is an order to ask for a permission.
+func request(id, command, options string) string {
+	return fmt.Sprintf(`request {"toolCall":{"toolCallId":%q,"title":"ask","kind":"execute","rawInput":{"command":%q}},"options":[{"optionId":"n","kind":"reject_once"},%s]}`, id, command, options)
+}
+
+const (
+	once   = `{"optionId":"y","kind":"allow_once"}`
+	always = `{"optionId":"always","kind":"allow_always"}`
+)
+
+// has waits until the events hold a line this many times.
+func (d *drive) has(line string, times int) {
+	d.t.Helper()
+	d.wait(fmt.Sprintf("%q %d times", line, times), func() bool { return strings.Count(strings.Join(d.events(), "\n")+"\n", line+"\n") == times })
+}
+
+// An answer is about what the user saw. An agent that asks for something else under the same name
+// shows it, and waits again.
+func TestAnAnswerIsAboutWhatWasAsked(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), request("k", "touch b", once)), Settings: confirming("")}).start()
+	d.until(session.StateConfirmation)
+	d.change(session.StateConfirmed)
+	d.has("state awaiting_user_confirmation", 2)
+	d.has("run touch b awaiting_confirmation", 1)
+	d.change(session.StateRejected)
+	d.until(session.StateAwaiting)
+	if _, said := d.driver.State(); said != "n" {
+		t.Errorf("after it was rejected the agent said %q", said)
+	}
+}
+
+// What was done once under a name is asked for again if the agent wants to do it once more.
+func TestAnAnswerIsForOneCall(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), ran("k", "touch a"), request("k", "touch a", once)), Settings: confirming("")}).start()
+	d.until(session.StateConfirmation)
+	d.change(session.StateConfirmed)
+	d.has("state awaiting_user_confirmation", 2)
+	d.has("run touch a awaiting_confirmation", 2)
+}
+
+func TestNothingThatWasAnsweredIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	never := filepath.Join(t.TempDir(), "never")
+	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), request("k", "touch a", once), "think hm", "wait "+never), Settings: confirming("")})
+	d.can = "plainresume"
+	d.start().until(session.StateConfirmation)
+	d.change(session.StateConfirmed)
+	d.has("agent: y", 2)
+	d.stop()
+	d.start().has("agent: y", 4)
+	d.has("state awaiting_user_confirmation", 1)
+	d.has("run touch a awaiting_confirmation", 1)
+}
+
+func TestAQuestionAboutNoCallIsRefused(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: request("", "touch a", once), Settings: confirming("")}).start()
+	d.untilSaid("refused")
+}
+
+// A user who wants to be asked each time allows nothing for good.
+func TestAUserWhoIsAskedAllowsNothingForGood(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: request("k", "touch a", always), Settings: confirming("")}).start()
+	d.untilSaid("n")
+	if got := strings.Join(d.events(), "\n"); !strings.Contains(got, "notice") || !strings.Contains(got, "for good") {
+		t.Errorf("the events are\n%s", got)
+	}
+	d = newDrive(t, session.Document{FirstMessage: request("k", "touch a", always)}).start()
+	d.untilSaid("always")
 }

@@ -37,9 +37,11 @@ type history struct {
 	// over.
 	actions  map[string]int
 	observed map[string]bool
-	// asked is the call that waits for the user; answers are what users said of a call.
-	asked   string
-	answers map[string]session.State
+	// asked is the call that waits for the user. questions are digests of what was asked last in
+	// the turn, by the call, and answers what users said to them.
+	asked     string
+	questions map[string]string
+	answers   map[string]answer
 
 	// wish of the user for another state, which the driver has not followed yet, and the event that
 	// says so.
@@ -49,9 +51,20 @@ type history struct {
 	said string
 }
 
-func newHistory() *history {
-	return &history{turn: -1, actions: map[string]int{}, observed: map[string]bool{}, answers: map[string]session.State{}}
+// answer of a user to a question, by its digest.
+type answer struct {
+	question string
+	said     session.State
 }
+
+func newHistory() *history {
+	return &history{
+		turn: -1, actions: map[string]int{}, observed: map[string]bool{}, questions: map[string]string{}, answers: map[string]answer{},
+	}
+}
+
+// extraQuestion is the digest of what the user is asked, in the event that asks.
+const extraQuestion = "question"
 
 // over are the states that end a turn.
 var over = map[session.State]bool{
@@ -87,6 +100,9 @@ func (h *history) fold(e *session.Event) {
 		h.actions[e.ToolCall.ID] = e.ID
 	} else if e.Observation != session.ObservedState {
 		h.observed[e.ToolCall.ID] = true
+		if e.Observation != session.ObservedRejected {
+			delete(h.answers, e.ToolCall.ID) // it was followed, and is about nothing that comes later
+		}
 	}
 }
 
@@ -98,6 +114,7 @@ func (h *history) foldState(e *session.Event) {
 	switch {
 	case h.state == session.StateConfirmation && e.ToolCall != nil:
 		h.asked = e.ToolCall.ID
+		h.questions[h.asked], _ = e.Extras[extraQuestion].(string)
 	case h.state == session.StateRunning:
 		h.asked = ""
 	}
@@ -111,8 +128,14 @@ func (h *history) foldState(e *session.Event) {
 	}
 	if over[h.state] {
 		h.turn, h.asked, h.wish = -1, "", ""
+		clear(h.questions)
 		clear(h.answers)
 	}
+}
+
+// knows says whether a question about a call was answered, or waits to be.
+func (h *history) knows(id, question string) bool {
+	return h.answers[id].question == question || h.asked == id && h.questions[id] == question
 }
 
 // begin a turn with a message. Messages before it are taken up with it.
@@ -136,7 +159,7 @@ func (h *history) foldWish(e *session.Event) {
 	switch state {
 	case session.StateConfirmed, session.StateRejected:
 		if h.asked != "" {
-			h.answers[h.asked] = state
+			h.answers[h.asked] = answer{h.questions[h.asked], state}
 		}
 	case session.StatePaused, session.StateStopped, session.StateRunning:
 		if !h.held { // else there is nothing under way that it could be about

@@ -19,12 +19,9 @@ const (
 	confirmed            = "confirmed"
 )
 
-// asks says whether an action waits for the user.
+// asks says whether an action waits for a user who wants to be asked.
 func (d *Driver) asks(c *call) bool {
 	settings := &d.Doc.Settings
-	if !ptr.Deref(settings.ConfirmationMode, false) {
-		return false
-	}
 	if ptr.Deref(settings.SecurityAnalyzer, "") != AnalyzerLLM {
 		return true
 	}
@@ -50,28 +47,34 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 		return nil, err
 	}
 	_ = json.Unmarshal(request.ToolCall, &content) // it is an object: the line before says so
+	if told.ID == "" {
+		return nil, &acp.Error{Code: acp.CodeInvalidParams, Message: "the call of the tool has no toolCallId"}
+	}
+	if d.confirms() && !acp.Offers(request.Options, acp.AllowOnce) {
+		d.Notice("The agent " + d.Doc.Agent.Name + " asked for something that could only be allowed for good, and was refused: " + d.texts.line(told.Title))
+		return acp.Choose(request.Options, acp.RejectOnce, acp.RejectAlways), nil
+	}
 	// One question at a time: a client shows one.
 	d.asking.Lock()
 	defer d.asking.Unlock()
 
 	d.mu.Lock()
-	confirmation := ""
-	if ptr.Deref(d.Doc.Settings.ConfirmationMode, false) {
+	known := d.translator.known(&told, content.Content)
+	question := known.digest()
+	d.recall(known, question)
+	confirmation, waits := "", false
+	switch {
+	case d.confirms() && d.asks(known):
+		confirmation, waits = awaitingConfirmation, true
+	case d.confirms():
 		confirmation = confirmed
 	}
-	known := d.translator.known(&told, content.Content)
-	waits := d.asks(known)
-	if waits {
-		confirmation = awaitingConfirmation
-	}
-	if _, recorded := d.history.actions[told.ID]; recorded {
-		known.started = true // by an earlier attempt
-	}
-	_, events := d.translator.asked(&told, content.Content, confirmation)
-	if waits && d.history.asked != told.ID {
-		question := session.StateChange(session.StateConfirmation, "")
-		question.ToolCall = &session.ToolCall{ID: told.ID}
-		events = append(events, question)
+	events := d.translator.asked(known, confirmation)
+	if waits && !d.history.knows(told.ID, question) {
+		ask := session.StateChange(session.StateConfirmation, "")
+		ask.ToolCall = &session.ToolCall{ID: told.ID}
+		ask.Extras[extraQuestion] = question
+		events = append(events, ask)
 	}
 	err := d.record(events...)
 	d.mu.Unlock()
@@ -79,24 +82,48 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 	case err != nil:
 		return nil, err
 	case !waits:
-		return acp.Choose(request.Options, acp.AllowOnce, acp.AllowAlways), nil
+		return d.allow(request.Options), nil
 	}
-	return d.answer(ctx, told.ID, request.Options)
+	return d.answer(ctx, told.ID, question, request.Options)
+}
+
+// recall what is on record of a call that the agent asks about; d.mu is held. What was asked about
+// is an action of its own where the agent gives its name to something else, or to the same once
+// more: a user who answers must see what the answer is about.
+func (d *Driver) recall(c *call, question string) {
+	_, recorded := d.history.actions[c.ID]
+	before, asked := d.history.questions[c.ID]
+	anew := c.observed || asked && before != question
+	c.started = recorded && !anew // also by an earlier attempt
+	if anew {
+		c.observed, c.Status = false, ""
+	}
+}
+
+// confirms says whether the user wants to be asked.
+func (d *Driver) confirms() bool { return ptr.Deref(d.Doc.Settings.ConfirmationMode, false) }
+
+// allow what is asked for. A user who is asked each time allows just that.
+func (d *Driver) allow(options []acp.PermissionOption) acp.PermissionResult {
+	if d.confirms() {
+		return acp.Choose(options, acp.AllowOnce, acp.AllowOnce)
+	}
+	return acp.Choose(options, acp.AllowOnce, acp.AllowAlways)
 }
 
 // answer of the user to a question, once there is one. Until then nothing keeps the session from
 // being idle.
-func (d *Driver) answer(ctx context.Context, id string, options []acp.PermissionOption) (any, error) {
+func (d *Driver) answer(ctx context.Context, id, question string, options []acp.PermissionOption) (any, error) {
 	defer d.asksUser()()
 	for {
 		d.mu.Lock()
 		changed := d.changed
-		said := d.history.answers[id]
+		answer, answered := d.history.answers[id]
 		cancelled := d.stopped != nil || d.history.turn < 0
 		d.mu.Unlock()
 		switch {
-		case said != "":
-			return d.follows(id, said, options)
+		case answered && answer.question == question:
+			return d.follows(id, answer.said, options)
 		case cancelled:
 			return acp.Dismissed(), nil
 		}
@@ -113,7 +140,7 @@ func (d *Driver) follows(id string, said session.State, options []acp.Permission
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	events := []session.Event{session.StateChange(said, "")}
-	choice := acp.Choose(options, acp.AllowOnce, acp.AllowAlways)
+	choice := d.allow(options)
 	if said == session.StateRejected {
 		choice = acp.Choose(options, acp.RejectOnce, acp.RejectAlways)
 		text := "The user rejected this action."

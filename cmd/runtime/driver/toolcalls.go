@@ -2,7 +2,10 @@ package driver
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"strings"
 
 	"k8s.io/utils/ptr"
@@ -151,13 +154,31 @@ func (t *translator) tool(told *toolCall, content json.RawMessage) (events []ses
 }
 
 // asked is the action of a call that the agent asks about, where it is not recorded yet.
-func (t *translator) asked(told *toolCall, content json.RawMessage, confirmation string) (c *call, events []session.Event) {
-	events = t.flush()
-	c = t.known(told, content)
+func (t *translator) asked(c *call, confirmation string) []session.Event {
+	events := t.flush()
 	if !c.started {
 		events = append(events, c.action(confirmation))
 	}
-	return c, events
+	return events
+}
+
+// digest of what is called with what.
+func (c *call) digest() string {
+	sum := sha256.New()
+	for _, part := range []string{c.ToolKind, c.Name, c.Title, plain(c.RawInput), plain(c.content)} {
+		part = c.mask(part)
+		_, _ = fmt.Fprintf(sum, "%d:%s", len(part), part)
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// plain is a value in the one form that does not depend on how it was written.
+func plain(value json.RawMessage) string {
+	var read any
+	if json.Unmarshal(value, &read) != nil {
+		return ""
+	}
+	return encoded(read)
 }
 
 // field is the first of these fields of the input that is a text, or a list of words.
