@@ -128,6 +128,32 @@ func TestASessionWhoseWorkIsOverIsStartedAgainForItsFiles(t *testing.T) {
 	}
 }
 
+// A session that ends, but does not get to say so, says it when it is started again: nobody would
+// learn what came of it otherwise.
+func TestAnEndThatWasNotToldIsToldByTheNextAttempt(t *testing.T) {
+	for reason, script := range map[string]string{v1alpha1.ReasonCompleted: "echo all is well", v1alpha1.ReasonFailed: "exit 3"} {
+		p := newPod(t, session.Document{FirstMessage: "go", OneShot: true, Agent: agent(`echo >> "$PARLEY_WORKSPACE/runs"; ` + script)})
+		told := p.termination
+		p.termination = filepath.Join(p.dir, "not", "there")
+		p.start(t)
+		if code, _ := p.wait(t); code != 1 {
+			t.Fatalf("it ended with status %d, though it could not say why", code)
+		}
+		p.termination = told
+		p.start(t)
+		code, got := p.wait(t)
+		if code != 0 || got.Reason != reason || p.runs(t) != 1 {
+			t.Errorf("after %d runs it ended with status %d: %+v", p.runs(t), code, got)
+		}
+		if reason == v1alpha1.ReasonCompleted && (got.Result == nil || !strings.Contains(got.Result.Summary, "all is well")) {
+			t.Errorf("its result is %+v", got.Result)
+		}
+		// Who starts it again gets its files.
+		p.start(t)
+		p.waitReady(t)
+	}
+}
+
 func TestWhoWaitsUntilTheSessionIsReadyIsToldThen(t *testing.T) {
 	servers := toolServers()
 	come := filepath.Join(t.TempDir(), "come")

@@ -38,6 +38,7 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 		Busy:    s.activity.begin,
 		Idle:    func(ctx context.Context) <-chan struct{} { return s.activity.idleFor(ctx, s.doc.IdleTimeout.Duration) },
 		Notices: s.notices(),
+		Ended:   s.ended,
 		Cgroups: s.env.cgroups,
 		Log:     s.log,
 	})

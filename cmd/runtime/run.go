@@ -77,6 +77,10 @@ type run struct {
 	base string
 	// lost is what the user is told of an earlier attempt.
 	lost string
+	// endFile is where the end of the session is kept until it is told.
+	endFile string
+	// ended is why an earlier attempt was about to end.
+	ended *session.Termination
 }
 
 func newRun(env environment, doc *session.Document, store *secrets.Store, out io.Writer) *run {
@@ -129,6 +133,7 @@ func (s *run) until(stop <-chan os.Signal, listener net.Listener) (code int, err
 	if err := os.WriteFile(s.env.terminationLog, message, 0o644); err != nil {
 		return 1, fmt.Errorf("say why the session ended: %w", err)
 	}
+	s.endTold()
 	return 0, nil
 }
 
@@ -171,6 +176,7 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	s.set(func() { s.at, s.driver = ready, drive })
 	close(s.readied)
 	termination := drive.Run(ctx)
+	s.keepEnd(termination)
 	if termination != nil {
 		termination.Result = s.result(work.Dir, base)
 	}
@@ -204,7 +210,8 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.set(func() { s.journal = events })
+	s.set(func() { s.journal, s.endFile = events, records.File(endFile) })
+	s.ended = s.untold()
 	s.keep(kept, events)
 	return records, prepared
 }

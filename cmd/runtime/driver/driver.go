@@ -43,6 +43,8 @@ type Options struct {
 	Idle func(context.Context) <-chan struct{}
 	// Notices for the user, once.
 	Notices []string
+	// Ended is why an earlier attempt was about to end, where it did not get to say so.
+	Ended *session.Termination
 	// Cgroups is where the kernel counts the processes that it killed because memory ran out.
 	Cgroups string
 	Log     *slog.Logger
@@ -110,6 +112,9 @@ func HasAgent(doc *session.Document) bool { return doc.Agent != nil && len(doc.A
 // ended.
 func (d *Driver) Run(ctx context.Context) *session.Termination {
 	defer d.end()
+	if d.Ended != nil {
+		return d.Ended
+	}
 	// A command works on one message, which an earlier attempt had.
 	done := d.command() && d.look(func(h *history) bool { return h.turns > 0 && h.turn < 0 })
 	for {
