@@ -252,6 +252,16 @@ func TestALimitEndsTheTurnAndTheNextMessageGoesOn(t *testing.T) {
 		"state error the limit of 3 calls is reached", "user: say on", "state running", "agent: on", "state awaiting_user_input")
 }
 
+// A turn that is cut off before its end is on record goes on with the budget that it had.
+func TestATurnIsOnRecordBeforeItsBudgetEnds(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: "say yes", OneShot: true}).start()
+	d.over()
+	if got := d.turns.ended; len(got) != 1 || got[0] != session.StateFinished {
+		t.Errorf("the turn's budget ended while the session was %v", got)
+	}
+}
+
 func TestAPlainCommandWorksOnOneMessage(t *testing.T) {
 	t.Parallel()
 	shell := func(script string) *session.Agent {

@@ -49,6 +49,9 @@ type drive struct {
 type turns struct {
 	mu   sync.Mutex
 	told []string
+	// ended are the states of the session when turns ended.
+	ended []session.State
+	state func() (session.State, string)
 }
 
 func (t *turns) BeginTurn(id string) error {
@@ -62,6 +65,10 @@ func (t *turns) EndTurn() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.told = append(t.told, "end")
+	if t.state != nil {
+		state, _ := t.state()
+		t.ended = append(t.ended, state)
+	}
 	return nil
 }
 
@@ -105,6 +112,7 @@ func (d *drive) start() *drive {
 	if err != nil {
 		d.t.Fatal(err)
 	}
+	d.turns.state = d.driver.State
 	if d.early != "" {
 		if err := d.driver.Message(d.early, nil); err != nil {
 			d.t.Fatal(err)

@@ -67,9 +67,14 @@ func (d *Driver) work(ctx context.Context, t task) ending {
 
 // finish records how the turn ended.
 func (d *Driver) finish(end *ending) {
+	d.recordEnd(end)
+	// Only now: a turn whose end is not on record is gone on with, with what is left of its budget.
 	if err := d.Model.EndTurn(); err != nil {
 		d.Log.Error("the end of a turn could not be recorded", "error", err)
 	}
+}
+
+func (d *Driver) recordEnd(end *ending) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.stopped != nil {
