@@ -132,8 +132,6 @@ func (d *Driver) greet(ctx context.Context) error {
 // openSession goes on with the agent's last session, where there is one and the agent can, and else
 // begins a new one.
 func (d *Driver) openSession(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, sessionTimeout)
-	defer cancel()
 	request := acp.SessionParams{Cwd: d.Dir, MCPServers: []acp.MCPServer{}}
 	if d.agent.can.MCPCapabilities.HTTP {
 		request.MCPServers = append(request.MCPServers, acp.MCPServer{Type: "http", Name: "parley", URL: d.ToolsURL, Headers: []acp.Header{}})
@@ -154,6 +152,8 @@ func (d *Driver) openSession(ctx context.Context) error {
 	d.mu.Lock()
 	d.translator = newTranslator(d.texts) // a new session names its calls as it likes
 	d.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, sessionTimeout)
+	defer cancel()
 	var answer acp.NewSessionResult
 	if err := d.agent.conn.Call(ctx, acp.MethodNewSession, request, &answer); err != nil {
 		return err
@@ -171,6 +171,8 @@ func (d *Driver) openSession(ctx context.Context) error {
 // goOn with a session, in the way that the agent knows. What it tells again is recorded only as far
 // as it is not yet.
 func (d *Driver) goOn(ctx context.Context, last string, request acp.SessionParams) error {
+	ctx, cancel := context.WithTimeout(ctx, sessionTimeout)
+	defer cancel()
 	request.SessionID = last
 	method := acp.MethodLoadSession
 	exact := d.agent.can.ExactReplay()
