@@ -62,3 +62,14 @@ func (d *drive) kinds() string {
 	}
 	return strings.Join(lines, "\n")
 }
+
+func TestContentThatLiesTooDeepIsLeftOut(t *testing.T) {
+	t.Parallel()
+	const depth = 1000
+	content := strings.Repeat(`{"type":"content","content":`, depth) + `{"type":"text","text":"deep"}` + strings.Repeat("}", depth)
+	d := newDrive(t, session.Document{FirstMessage: `raw {"sessionUpdate":"agent_message_chunk","content":` + content + `}`}).start()
+	d.until(session.StateAwaiting)
+	if _, said := d.driver.State(); !strings.Contains(said, "left out") {
+		t.Errorf("the agent said %q", said)
+	}
+}

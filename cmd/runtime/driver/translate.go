@@ -155,8 +155,16 @@ func (t *translator) plan(entries []planEntry) session.Event {
 	}
 }
 
+// maxDepth bounds how deep content may lie in content: each level is read anew. Agents need three.
+const maxDepth = 8
+
 // textOf is the text of a block of content, or of a list of them.
-func textOf(content json.RawMessage) string {
+func textOf(content json.RawMessage) string { return textWithin(content, maxDepth) }
+
+func textWithin(content json.RawMessage, depth int) string {
+	if depth == 0 {
+		return leftOut(len(content))
+	}
 	var block struct {
 		Type    string          `json:"type"`
 		Text    string          `json:"text"`
@@ -168,7 +176,7 @@ func textOf(content json.RawMessage) string {
 	if json.Unmarshal(content, &list) == nil {
 		var texts []string
 		for _, item := range list {
-			if text := textOf(item); text != "" {
+			if text := textWithin(item, depth-1); text != "" {
 				texts = append(texts, text)
 			}
 		}
@@ -181,7 +189,7 @@ func textOf(content json.RawMessage) string {
 	case "text":
 		return block.Text
 	case "content":
-		return textOf(block.Content)
+		return textWithin(block.Content, depth-1)
 	case "diff":
 		return "Changed " + block.Path
 	case "resource_link":
