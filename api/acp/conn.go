@@ -18,6 +18,9 @@ import (
 // maxLine bounds a message: a file of some megabytes, or images, which travel inside as base64.
 const maxLine = 64 << 20
 
+// maxRequests bounds those that are handled at the same time.
+const maxRequests = 256
+
 // Codes of JSON-RPC errors.
 const (
 	CodeParse          = -32700
@@ -89,6 +92,8 @@ type message struct {
 type Conn struct {
 	in   *bufio.Reader
 	done chan struct{}
+	// handled has an entry for each request that is being handled.
+	handled chan struct{}
 
 	// writing is a lock of its own: who does not read must not keep what it says from being read.
 	writing sync.Mutex
@@ -102,7 +107,7 @@ type Conn struct {
 
 // NewConn makes a connection; Serve reads from it.
 func NewConn(in io.Reader, out io.Writer) *Conn {
-	return &Conn{in: bufio.NewReaderSize(in, 64<<10), out: out, done: make(chan struct{}), waiting: map[string]chan<- message{}}
+	return &Conn{in: bufio.NewReaderSize(in, 64<<10), out: out, done: make(chan struct{}), handled: make(chan struct{}, maxRequests), waiting: map[string]chan<- message{}}
 }
 
 // Done is closed when the connection has ended.
@@ -119,11 +124,14 @@ func (c *Conn) Serve(ctx context.Context, h Handler) error {
 			}
 			return err
 		}
-		c.take(ctx, h, bytes.TrimSpace(line))
+		if err := c.take(ctx, h, bytes.TrimSpace(line)); err != nil {
+			c.close(err)
+			return err
+		}
 	}
 }
 
-func (c *Conn) take(ctx context.Context, h Handler, line []byte) {
+func (c *Conn) take(ctx context.Context, h Handler, line []byte) error {
 	var m message
 	switch err := json.Unmarshal(line, &m); {
 	case len(line) == 0:
@@ -134,8 +142,19 @@ func (c *Conn) take(ctx context.Context, h Handler, line []byte) {
 	case m.ID == nil:
 		h.Notification(m.Method, m.Params)
 	default:
-		go c.handle(m.ID, h.Request(ctx, m.Method, m.Params))
+		// An answer could not be sent to who does not read, nor could reading wait for it.
+		select {
+		case c.handled <- struct{}{}:
+		default:
+			return fmt.Errorf("more than %d requests at once", maxRequests)
+		}
+		work := h.Request(ctx, m.Method, m.Params)
+		go func() {
+			defer func() { <-c.handled }()
+			c.handle(m.ID, work)
+		}()
 	}
+	return nil
 }
 
 // line reads one of any length up to maxLine. What follows the last line end is no message.

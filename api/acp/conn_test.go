@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/parley-dev/parley/api/acp"
 )
@@ -167,5 +168,25 @@ func TestALineWithoutEndDoesNotTakeAllMemory(t *testing.T) {
 	<-conn.Done()
 	if err := conn.Call(t.Context(), acp.MethodPrompt, nil, nil); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// Who asks without end ends the connection, and not all memory.
+func TestRequestsWithoutEndAreTooMany(t *testing.T) {
+	conn, agent := connect(t, &heard{permission: func(ctx context.Context) (any, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}})
+	go func() {
+		for n := range 1000 {
+			if _, err := fmt.Fprintf(agent.out, `{"jsonrpc":"2.0","id":%d,"method":"session/request_permission","params":{}}`+"\n", n); err != nil {
+				return
+			}
+		}
+	}()
+	select {
+	case <-conn.Done():
+	case <-time.After(20 * time.Second):
+		t.Error("1000 requests are handled at once")
 	}
 }
