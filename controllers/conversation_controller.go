@@ -295,22 +295,10 @@ func (r *conversationReconciler) writeStatus(ctx context.Context, o observation,
 	return 0, nil
 }
 
-// next is when to look again without an event: a step worth writing, a deadline, a restart, or the
-// end of an ended session's time.
+// next is when to look again without an event: a step worth writing, a deadline, a restart, the end
+// of an ended session's time, or when what is missing is no longer being stored.
 func (r *conversationReconciler) next(ctx context.Context, o observation, v verdict, stuck *problem, wait time.Duration) (reconcile.Result, error) {
-	var at []time.Duration
-	if wait = r.untilLook(o.conversation, wait); wait > 0 {
-		at = append(at, wait)
-	}
-	if stuck != nil {
-		at = append(at, retryStuck(o))
-	}
-	if o.awaited {
-		at = append(at, awaitPod) // no event tells of a pod that came and went unseen
-	}
-	if restart := o.conversation.Spec.RestartAt; restart != nil && restart.After(o.now) {
-		at = append(at, restart.Sub(o.now))
-	}
+	at := r.untilNews(o, stuck, wait)
 	switch v.state {
 	case v1alpha1.StateStarting:
 		if left, bounded := untilDeadline(o); bounded && left > 0 {
@@ -338,6 +326,26 @@ func (r *conversationReconciler) next(ctx context.Context, o observation, v verd
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{RequeueAfter: max(slices.Min(at), time.Millisecond)}, nil
+}
+
+// untilNews are the times until something may be known that no event tells of.
+func (r *conversationReconciler) untilNews(o observation, stuck *problem, wait time.Duration) (at []time.Duration) {
+	if wait = r.untilLook(o.conversation, wait); wait > 0 {
+		at = append(at, wait)
+	}
+	if stuck != nil {
+		at = append(at, retryStuck(o))
+	}
+	if o.awaited {
+		at = append(at, awaitPod) // a pod may have come and gone unseen
+	}
+	if o.unready != nil && o.storing {
+		at = append(at, untilStored(o.conversation, o.now))
+	}
+	if restart := o.conversation.Spec.RestartAt; restart != nil && restart.After(o.now) {
+		at = append(at, restart.Sub(o.now))
+	}
+	return at
 }
 
 // untilLook is how long until the next look at a start that is under way. It is noted that there is

@@ -148,7 +148,7 @@ func setConditions(status *v1alpha1.ConversationStatus, o observation, v verdict
 	}
 	switch {
 	case o.pod == nil && o.unready != nil:
-		set(v1alpha1.ConditionSettingsReady, false, o.unready.reason, o.unready.message)
+		set(v1alpha1.ConditionSettingsReady, false, o.unready.reason, v.message)
 	case !o.settingsExist:
 		set(v1alpha1.ConditionSettingsReady, false, v1alpha1.ReasonSettingsDeleted, "UserSettings "+o.conversation.Spec.UserSettingsName+" do not exist")
 	case v.state == v1alpha1.StateStopped:

@@ -51,6 +51,50 @@ func newProcess(cached, live client.Client) *conversationReconciler {
 	}
 }
 
+// timedProcess is a process in one namespace, whose looks and whose time are a test's.
+type timedProcess struct {
+	*conversationReconciler
+	t         *testing.T
+	namespace string
+	now       *clocktesting.FakePassiveClock
+}
+
+func newTimedProcess(t *testing.T, namespace string, cached client.Client) timedProcess {
+	t.Helper()
+	p := timedProcess{newProcess(cached, managerClient(t)), t, namespace, clocktesting.NewFakePassiveClock(time.Now())}
+	p.clock = p.now
+	return p
+}
+
+func (p timedProcess) look(name string) reconcile.Result {
+	p.t.Helper()
+	result, err := p.Reconcile(p.t.Context(), requestFor(p.namespace, name))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return result
+}
+
+// waits lets time pass.
+func (p timedProcess) waits(d time.Duration) { p.now.SetTime(p.now.Now().Add(d)) }
+
+// finds looks at a Conversation, and where it stands then.
+func (p timedProcess) finds(name string, state v1alpha1.ConversationState, reason string) v1alpha1.ConversationStatus {
+	p.t.Helper()
+	p.look(name)
+	s := theConversation(p.t, p.namespace, name).Status
+	if s.State != state || s.Reason != reason {
+		p.t.Fatalf("%s is %s %s (%s), want %s %s", name, s.State, s.Reason, s.Message, state, reason)
+	}
+	return s
+}
+
+// hasSecret says whether anything was made for the start of a session.
+func (p timedProcess) hasSecret(name string) bool {
+	p.t.Helper()
+	return gone(p.t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: v1alpha1.SessionName(name)}}) != nil
+}
+
 func requestFor(namespace, name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: client.ObjectKey{Namespace: namespace, Name: name}}
 }

@@ -45,7 +45,7 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 		return o, nil, nil
 	}
 	if missing != nil {
-		o.unready = unlessIncomplete(c, o.now, missing)
+		o.unready, o.storing = missing, untilStored(c, o.now) > 0
 		r.ledger.leave(client.ObjectKeyFromObject(c))
 		return o, nil, nil
 	}
@@ -53,7 +53,7 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 	if err != nil {
 		return o, nil, err
 	}
-	o.unready = unlessIncomplete(c, o.now, start.unready)
+	o.unready, o.storing = start.unready, untilStored(c, o.now) > 0
 	switch {
 	case start.unready != nil || start.blocked != nil:
 		r.ledger.leave(client.ObjectKeyFromObject(c)) // who cannot start holds up nobody who could
@@ -75,17 +75,13 @@ const storingTakes = time.Minute
 
 const stillStored = "What it starts with is still being stored"
 
-// unlessIncomplete is what a session misses. As long as that is still being made nobody knows, and
-// nobody is to be alarmed.
-func unlessIncomplete(c *v1alpha1.Conversation, now time.Time, missing *problem) *problem {
-	if missing == nil || !incomplete(c) || now.Sub(c.CreationTimestamp.Time) > storingTakes {
-		return missing
+// untilStored is how long what a Conversation starts with may still take to be stored; nothing if
+// that is done, or was given up.
+func untilStored(c *v1alpha1.Conversation, now time.Time) time.Duration {
+	if c.Annotations[v1alpha1.AnnotationIncomplete] == "" {
+		return 0
 	}
-	return &problem{missing.reason, stillStored}
-}
-
-func incomplete(c *v1alpha1.Conversation) bool {
-	return c.Annotations[v1alpha1.AnnotationIncomplete] != ""
+	return max(0, c.CreationTimestamp.Add(storingTakes).Sub(now))
 }
 
 // gatherPod finds the session's pod: that of the present attempt, or one of an earlier attempt.

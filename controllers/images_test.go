@@ -6,12 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -98,63 +98,79 @@ func TestImagesAloneAreWork(t *testing.T) {
 	}
 }
 
+// halfStored is a Conversation of which the facade has not stored all.
+func halfStored(ns, name string) aConversation {
+	c := makeConversation(ns, name).with(func(s *v1alpha1.ConversationSpec) { s.Images = []v1alpha1.ConversationImage{imageIn("one", "image")} })
+	c.Annotations = map[string]string{v1alpha1.AnnotationIncomplete: "true"}
+	return c
+}
+
+const oneIsMissing = "spec.images[0].configMapKeyRef: ConfigMap one with key image does not exist"
+
 func TestNobodyIsAlarmedWhileAConversationIsStillBeingStored(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	startManager(t, ns)
-	warnings := func() (notes []string) {
-		t.Helper()
-		list := &eventsv1.EventList{}
-		if err := env.Client.List(t.Context(), list, client.InNamespace(ns)); err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range list.Items {
-			if e.Type == corev1.EventTypeWarning {
-				notes = append(notes, e.Regarding.Name+": "+e.Note)
-			}
-		}
-		slices.Sort(notes)
-		return notes
-	}
-	half := func(name string) *v1alpha1.Conversation {
-		c := makeConversation(ns, name).with(func(s *v1alpha1.ConversationSpec) { s.Images = []v1alpha1.ConversationImage{imageIn("one", "image")} }).obj()
-		c.Annotations = map[string]string{v1alpha1.AnnotationIncomplete: "true"}
-		return c
-	}
-	c, lost := half("c"), half("lost")
+	c, lost := halfStored(ns, "c").obj(), halfStored(ns, "lost").obj()
 	create(t, userSettings(ns, "ada"), c, lost)
-	awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
-	awaitState(t, ns, "lost", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
+	p := newTimedProcess(t, ns, managerClient(t))
+	p.now.SetTime(c.CreationTimestamp.Time)
+	warned := events.NewFakeRecorder(10)
+	p.recorder = warned
+	for _, name := range []string{"c", "lost"} {
+		if s := p.finds(name, v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady); s.Message != stillStored {
+			t.Errorf("%s says %s", name, s.Message)
+		}
+	}
 	// What is missing of one that is complete is missing.
 	change(t, lost, func(c *v1alpha1.Conversation) { delete(c.Annotations, v1alpha1.AnnotationIncomplete) })
-	await(t, func() error {
-		if got := warnings(); !slices.Equal(got, []string{"lost: spec.images[0].configMapKeyRef: ConfigMap one with key image does not exist"}) {
-			return fmt.Errorf("the warnings are %q", got)
-		}
-		return nil
-	})
+	p.look("lost")
+	if len(warned.Events) != 1 || !strings.Contains(<-warned.Events, oneIsMissing) {
+		t.Error("nobody is warned of what is missing")
+	}
 	create(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "one"}, BinaryData: map[string][]byte{"image": {0xff}}})
 	change(t, c, func(c *v1alpha1.Conversation) { delete(c.Annotations, v1alpha1.AnnotationIncomplete) })
+	p.look("c")
 	kubelet{t, ns, "c"}.start()
-	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	if got := warnings(); len(got) != 1 {
-		t.Errorf("the warnings are %q", got)
+	p.finds("c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	if len(warned.Events) > 0 {
+		t.Errorf("a warning: %s", <-warned.Events)
 	}
 }
 
 // A facade that was killed half way leaves the mark for good.
 func TestWhatIsStoredForTooLongIsMissing(t *testing.T) {
-	c := makeConversation("ns", "c").obj()
-	missing := &problem{v1alpha1.ReasonSettingsNotReady, "something is missing"}
-	began := c.CreationTimestamp.Time
-	if got := unlessIncomplete(c, began, missing); got != missing {
-		t.Errorf("one without the mark misses %+v", got)
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	c := halfStored(ns, "c").obj()
+	create(t, userSettings(ns, "ada"), c)
+	p := newTimedProcess(t, ns, managerClient(t))
+	p.now.SetTime(c.CreationTimestamp.Time)
+	warned := events.NewFakeRecorder(10)
+	p.recorder = warned
+	p.look("c")
+	again := p.look("c").RequeueAfter
+	if again == 0 || again > storingTakes || len(warned.Events) > 0 {
+		t.Fatalf("it is looked at again in %s, after %d warnings", again, len(warned.Events))
 	}
-	c.Annotations = map[string]string{v1alpha1.AnnotationIncomplete: "true"}
-	if got := unlessIncomplete(c, began.Add(storingTakes), missing); got.message != stillStored {
-		t.Errorf("one that is being stored misses %+v", got)
+	p.waits(again)
+	if s := p.finds("c", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady); s.Message != oneIsMissing {
+		t.Errorf("it says %s", s.Message)
 	}
-	if got := unlessIncomplete(c, began.Add(storingTakes+1), missing); got != missing {
-		t.Errorf("one that was left half stored misses %+v", got)
+	if len(warned.Events) != 1 || !strings.Contains(<-warned.Events, oneIsMissing) {
+		t.Error("nobody is warned")
+	}
+}
+
+func TestWhatIsMissingIsNamedWhereAStartEndsWhileItIsStored(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	c := halfStored(ns, "c").with(func(s *v1alpha1.ConversationSpec) { s.StartDeadline = &metav1.Duration{Duration: 10 * time.Second} }).obj()
+	create(t, userSettings(ns, "ada"), c)
+	p := newTimedProcess(t, ns, managerClient(t))
+	p.now.SetTime(c.CreationTimestamp.Time)
+	p.look("c")
+	p.waits(10 * time.Second)
+	if s := p.finds("c", v1alpha1.StateStopped, v1alpha1.ReasonSettingsMissing); s.Message != oneIsMissing {
+		t.Errorf("it says %s", s.Message)
 	}
 }

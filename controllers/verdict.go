@@ -29,6 +29,8 @@ type observation struct {
 	// unready is why a session that has no pod cannot get one yet; nil if nothing stands in the
 	// way.
 	unready *problem
+	// storing: what it is to start with is still being stored, so that it is no problem yet.
+	storing bool
 	// pod of the present attempt; nil if there is none.
 	pod *corev1.Pod
 	// old says that the pod of an earlier attempt is still there.
@@ -263,6 +265,9 @@ func waitingForSettings(o observation) (verdict, bool) {
 	}
 	s := o.conversation.Status
 	v := verdict{state: v1alpha1.StateStarting, reason: v1alpha1.ReasonSettingsNotReady, message: o.unready.message}
+	if o.storing {
+		v.message = stillStored // nobody is to be alarmed
+	}
 	missing := s.StopTime != nil && s.Reason == v1alpha1.ReasonSettingsMissing && !restartDue(o)
 	if missing || s.Reason == v1alpha1.ReasonSettingsNotReady && pastDeadline(o) {
 		v = stopped(v1alpha1.ReasonSettingsMissing, o.unready.message, keepPod)
