@@ -83,6 +83,11 @@ func (c aConversation) restarted(seconds int) aConversation {
 	return c
 }
 
+func (c aConversation) saying(message string) aConversation {
+	c.Status.Message = message
+	return c
+}
+
 func (c aConversation) because(reason string) aConversation {
 	c.Status.Reason = reason
 	return c

@@ -88,6 +88,7 @@ func states() map[string]aState {
 
 		// The deadline of a start.
 		"a deadline names the step":                      {conversation: conv().started(0), pod: ptrTo(pod().sandboxed().waiting(sessionContainer, "ErrImagePull")), now: 600, state: "STOPPED", reason: "StartDeadlineExceeded", message: "PullingImage: Image example.com/base:1", wish: removePod, stalled: true},
+		"one whose last refusal is too old": {conversation: conv().started(0).because("Rejected").saying("exceeded quota"), now: 600, state: "STOPPED", reason: "StartDeadlineExceeded", message: "stuck at Rejected: exceeded quota", wish: removePod, stalled: true},
 		"it counts from the creation of the pod":         {conversation: conv().started(500), pod: ptrTo(pod().sandboxed().waiting(sessionContainer, "ErrImagePull")), now: 600, state: "STOPPED", reason: "StartDeadlineExceeded", wish: removePod, stalled: true},
 		"it is not final for one that ran":               {conversation: conv().started(0).ran(2).attempt(2, 1), pod: ptrTo(pod().attempt("2").sandboxed().waiting(sessionContainer, "ErrImagePull")), now: 600, state: "STARTING", reason: "PullingImage", message: "Not running after 10m0s", wish: needPod, stalled: true},
 		"settings that never come":                       {conversation: conv().started(0).because("SettingsNotReady"), unready: noSettings, now: 600, state: "STOPPED", reason: "SettingsMissing", message: "UserSettings ada", stalled: true},

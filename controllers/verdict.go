@@ -143,6 +143,9 @@ func isOver(s v1alpha1.ConversationStatus) bool {
 	return s.StopTime != nil && slices.Contains(endings, s.Reason)
 }
 
+// obstacles are the reasons for which a start is tried again and again.
+var obstacles = []string{v1alpha1.ReasonRejected, v1alpha1.ReasonForeignObject, v1alpha1.ReasonNotAllowed}
+
 // startedAgain: a session that is over is asked to start again, and that was not followed yet.
 func startedAgain(o observation) (verdict, bool) {
 	return verdict{
@@ -296,8 +299,12 @@ func (v verdict) inTime(o observation) verdict {
 	if !pastDeadline(o) {
 		return v
 	}
-	stuck := fmt.Sprintf("Not running after %s, stuck at %s: %s", o.bounds.startDeadline, v.reason, v.message)
-	if everRan(o.conversation.Status) {
+	s, step, words := o.conversation.Status, v.reason, v.message
+	if !everRan(s) && !v.stuck && o.pod == nil && slices.Contains(obstacles, s.Reason) {
+		step, words = s.Reason, s.Message // it is not tried again, so that no more is known
+	}
+	stuck := fmt.Sprintf("Not running after %s, stuck at %s: %s", o.bounds.startDeadline, step, words)
+	if everRan(s) {
 		v.message, v.stalled = stuck, true
 		return v
 	}
