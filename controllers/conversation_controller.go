@@ -157,8 +157,12 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if err != nil {
 		return reconcile.Result{}, err // nothing is written of what was not done
 	}
-	if err := r.giveBack(ctx, o, start, verdict, stuck); err != nil {
+	keeps, err := r.keepsPlace(ctx, o, start, verdict, stuck)
+	if err != nil {
 		return reconcile.Result{}, err
+	}
+	if !keeps {
+		r.ledger.leave(req.NamespacedName)
 	}
 	verdict.podless = o.pod == nil && o.old == nil && verdict.wish != needPod && stuck == nil
 	if stuck != nil && verdict.wish == needPod {
@@ -171,28 +175,28 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	return r.next(ctx, o, verdict, stuck, wait)
 }
 
-// giveBack the place of a session that is over, or cannot start. Who cannot start holds up nobody
-// who could.
-func (r *conversationReconciler) giveBack(ctx context.Context, o observation, start *sessionStart, v verdict, stuck *problem) error {
+// keepsPlace says whether a session goes on to have what it has, a place or one among those who
+// wait. Who is over, or cannot start, holds up nobody who could.
+func (r *conversationReconciler) keepsPlace(ctx context.Context, o observation, start *sessionStart, v verdict, stuck *problem) (bool, error) {
 	switch {
-	case takesPlace(o.pod) || takesPlace(o.old), start != nil && start.waits:
-		return nil
-	case stuck == nil && v.state != v1alpha1.StateStopped:
-		return nil
-	case stuck != nil && strings.Contains(stuck.message, "exceeded quota"):
-		// It would refuse the next ones as well, after each of them made what goes with its pod.
-		return nil
-	case stuck != nil && stuck.reason == v1alpha1.ReasonRejected:
-		// A quota refuses a pod that is there as well, and the cache may not show that one yet.
-		err := r.live.Get(ctx, sessionObject(o.conversation), &corev1.Pod{})
-		if !apierrors.IsNotFound(err) {
-			return err
-		}
-	case stuck != nil && stuck.reason != v1alpha1.ReasonForeignObject:
-		return nil
+	case takesPlace(o.pod) || takesPlace(o.old):
+		return true, nil
+	case o.paused:
+		return true, nil // it neither tried nor asked for a place
+	case stuck == nil:
+		return v.state != v1alpha1.StateStopped, nil
+	case stuck.reason == v1alpha1.ReasonForeignObject:
+		return false, nil
+	case stuck.reason != v1alpha1.ReasonRejected:
+		return true, nil // it has none, or something of it is still going away
 	}
-	r.ledger.leave(client.ObjectKeyFromObject(o.conversation))
-	return nil
+	// The API server refuses a pod that is there as well, before it looks whether there is one; and
+	// the cache may not show that one yet.
+	if err := r.live.Get(ctx, sessionObject(o.conversation), &corev1.Pod{}); !apierrors.IsNotFound(err) {
+		return true, err
+	}
+	bounded := start != nil && start.class.spec.MaxSessionsPerUser != nil
+	return bounded && r.ledger.mayTryOnceMore(client.ObjectKeyFromObject(o.conversation)), nil
 }
 
 // forget a Conversation that is gone. Its place is free once its pod is gone too, which the garbage
@@ -227,8 +231,8 @@ func (r *conversationReconciler) act(ctx context.Context, o observation, start *
 	case v.wish == needPod && o.old != nil:
 		err = r.removePod(ctx, o.old)
 	case v.wish == needPod && start != nil:
-		if err = r.start(ctx, o.conversation, start); isRefusal(err) {
-			r.starts.refuses(o.conversation, err)
+		if err = r.start(ctx, o.conversation, start); isRefusal(err) && !o.paused {
+			r.starts.refuses(o.conversation, err, o.now)
 		}
 	case v.wish == removePod:
 		err = r.removeSession(ctx, o)
@@ -334,7 +338,7 @@ func (r *conversationReconciler) untilNews(o observation, stuck *problem, wait t
 		at = append(at, wait)
 	}
 	if stuck != nil {
-		at = append(at, retryStuck(o))
+		at = append(at, r.untilRetry(o))
 	}
 	if o.awaited {
 		at = append(at, awaitPod) // a pod may have come and gone unseen
@@ -369,13 +373,27 @@ const (
 	retryLatest  = 5 * time.Minute
 )
 
+// untilRetry is how long until a start that is stuck is tried again. One that has a place tries
+// soon: others may wait for it. So does one that did not try now, for what it needs may have come.
+func (r *conversationReconciler) untilRetry(o observation) time.Duration {
+	began := o.now
+	if s := o.conversation.Status; s.StartTime != nil {
+		began = s.StartTime.Time
+	}
+	if last, refused := r.starts.refusal(o.conversation); refused {
+		switch {
+		case o.paused || r.ledger.has(client.ObjectKeyFromObject(o.conversation)):
+			began = o.now
+		case last.first.Before(began):
+			began = last.first // it waited for a turn since, and goes on to ask no more often
+		}
+	}
+	return retryStuck(o.now.Sub(began))
+}
+
 // retryStuck is longer the longer a start is stuck, and different for each: thousands of blocked
 // sessions must not all ask at once.
-func retryStuck(o observation) time.Duration {
-	var waited time.Duration
-	if began := o.conversation.Status.StartTime; began != nil {
-		waited = o.now.Sub(began.Time)
-	}
+func retryStuck(waited time.Duration) time.Duration {
 	return wait.Jitter(min(max(waited/2, retrySoonest), retryLatest), 0.5)
 }
 

@@ -54,16 +54,20 @@ func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Convers
 		return o, nil, err
 	}
 	o.unready, o.storing = start.unready, untilStored(c, o.now) > 0
+	last, refused := r.starts.refusal(c)
 	switch {
 	case start.unready != nil || start.blocked != nil:
 		r.ledger.leave(client.ObjectKeyFromObject(c)) // who cannot start holds up nobody who could
+	case refused && o.now.Sub(last.at) < retrySoonest:
+		// That it was refused is written, and each write is a reason to look again. Sessions that
+		// take a place in turn to try would keep each other busy without end.
+		o.paused = true
+		return o, &sessionStart{blocked: last.err}, nil
 	case !r.ledger.enter(c, class.spec.MaxSessionsPerUser, o.now):
-		// One that was refused goes on to say so until it can try again. If it said that it waits,
-		// each try would be two writes, and each write a reason for another try.
-		if last, is := r.starts.refusal(c); is {
-			return o, &sessionStart{blocked: last.err, waits: true}, nil
-		}
 		o.queued = *class.spec.MaxSessionsPerUser
+		if refused {
+			o.refused = stableWords(last.err)
+		}
 		return o, nil, nil
 	}
 	return o, start, nil

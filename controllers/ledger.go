@@ -32,6 +32,8 @@ type ledger struct {
 // account of one user.
 type account struct {
 	running map[types.NamespacedName]bool
+	// refused are those who have a place, and were refused since they got it.
+	refused map[types.NamespacedName]bool
 	waiting []waiter
 	// most is the widest limit of those who wait.
 	most int32
@@ -90,7 +92,7 @@ func userOf(namespace, settings string) types.NamespacedName {
 func (l *ledger) of(user types.NamespacedName) *account {
 	a := l.users[user]
 	if a == nil {
-		a = &account{running: map[types.NamespacedName]bool{}}
+		a = &account{running: map[types.NamespacedName]bool{}, refused: map[types.NamespacedName]bool{}}
 		l.users[user] = a
 	}
 	return a
@@ -117,7 +119,31 @@ func (l *ledger) claim(user, name types.NamespacedName) *account {
 func (l *ledger) hold(c *v1alpha1.Conversation) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.seat(userOf(c.Namespace, c.Spec.UserSettingsName), client.ObjectKeyFromObject(c))
+	user, name := userOf(c.Namespace, c.Spec.UserSettingsName), client.ObjectKeyFromObject(c)
+	l.seat(user, name)
+	delete(l.of(user).refused, name)
+}
+
+// mayTryOnceMore: a session that has a place is refused, for the first time since it got it. If it
+// gave the place away at once, each of those who wait would make what goes with its pod, and be
+// refused too where a quota is full. If it kept it, one that asks for too much would hold up all.
+func (l *ledger) mayTryOnceMore(name types.NamespacedName) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.users[l.names[name]]
+	if a == nil || !a.running[name] || a.refused[name] {
+		return false
+	}
+	a.refused[name] = true
+	return true
+}
+
+// has says whether a session has a place.
+func (l *ledger) has(name types.NamespacedName) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.users[l.names[name]]
+	return a != nil && a.running[name]
 }
 
 // enter gives a session a place, if it has one already or it is its turn. Otherwise it waits, and
@@ -195,6 +221,7 @@ func (l *ledger) remove(name types.NamespacedName) {
 	a := l.of(user)
 	if a.running[name] {
 		delete(a.running, name)
+		delete(a.refused, name)
 	} else {
 		a.drop(name)
 	}

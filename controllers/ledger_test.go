@@ -123,3 +123,24 @@ func TestAPlaceGoesWithItsUser(t *testing.T) {
 	q.expect("the same name of another user", q.comes("c", 1), true)
 	q.expect("another session of the first user", q.comes("d", 2), true)
 }
+
+func TestWhoIsRefusedMayTryOnceMoreWithItsPlace(t *testing.T) {
+	q := newQueue(t)
+	again := func(name string) bool {
+		return q.ledger.mayTryOnceMore(types.NamespacedName{Namespace: "ns", Name: name})
+	}
+	q.expect("one that nobody knows", again("a"), false)
+	q.comes("a", 0)
+	q.comes("b", 1)
+	q.expect("one that has a place", again("a"), true)
+	q.comes("a", 2)
+	q.expect("for the second time", again("a"), false)
+	q.expect("one that waits", again("b"), false)
+	q.leaves("a")
+	q.expect("one that was called", again("b"), true)
+	q.ledger.hold(q.session("b"))
+	q.expect("one that had a pod since", again("b"), true)
+	q.leaves("b")
+	q.comes("a", 3)
+	q.expect("one that has another place", again("a"), true)
+}

@@ -450,8 +450,14 @@ func TestARestrictedNamespaceAdmitsEverySessionPod(t *testing.T) {
 // noPods has a quota refuse every pod of a namespace.
 func noPods(t *testing.T, ns string) *corev1.ResourceQuota {
 	t.Helper()
+	return nothingOf(t, ns, corev1.ResourcePods)
+}
+
+// nothingOf has a quota refuse all that takes of a resource.
+func nothingOf(t *testing.T, ns string, resource corev1.ResourceName) *corev1.ResourceQuota {
+	t.Helper()
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "none"},
-		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resources("0", "0")[corev1.ResourceCPU]}}}
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{resource: resources("0", "0")[corev1.ResourceCPU]}}}
 	create(t, quota)
 	quota.Status = corev1.ResourceQuotaStatus{Hard: quota.Spec.Hard, Used: quota.Spec.Hard}
 	if err := env.Client.Status().Update(t.Context(), quota); err != nil {

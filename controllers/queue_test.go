@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -12,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/testenv"
 )
 
 // runningPods are the pods of a namespace in which something runs or may run.
@@ -152,13 +153,16 @@ func TestASessionThatIsRefusedGivesItsTurnToTheNext(t *testing.T) {
 	b.start()
 	awaitState(t, ns, "b", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	// What stood in its way is gone. It tries again when there is a place for it, and not before.
+	waits := awaitState(t, ns, "a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	if !strings.Contains(waits.Status.Message, "none-"+ns) {
+		t.Errorf("it does not say why it was refused: %s", waits.Status.Message)
+	}
 	change(t, refused, func(c *v1alpha1.SessionClass) { c.Spec.Placement.RuntimeClassName = nil })
 	create(t, makeConversation(ns, "c").with(ofClass(name)).obj())
 	awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 	if err := gone(t, kubelet{t, ns, "a"}.object()); err != nil {
 		t.Error(err)
 	}
-	awaitState(t, ns, "a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
 	b.end(`{"reason":"Completed"}`)
 	kubelet{t, ns, "a"}.start()
 	awaitState(t, ns, "a", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
@@ -169,55 +173,150 @@ func TestAQuotaDoesNotEmptyTheQueue(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
-	startManager(t, ns)
 	quota := noPods(t, ns)
-	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(name)).obj())
-	awaitState(t, ns, "a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
-	create(t, makeConversation(ns, "b").with(ofClass(name)).obj())
-	awaitState(t, ns, "b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
-	if err := gone(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: v1alpha1.SessionName("b")}}); err != nil {
-		t.Error(err)
+	create(t, userSettings(ns, "ada"))
+	for _, c := range []string{"a", "b", "c"} {
+		create(t, makeConversation(ns, c).with(ofClass(name)).obj())
+	}
+	p := newTimedProcess(t, ns, managerClient(t))
+	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	for range 3 {
+		p.look("a")
+		p.finds("b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+		p.waits(time.Second)
+		p.finds("c", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	}
+	if p.hasSecret("b") || p.hasSecret("c") {
+		t.Error("those that wait try as well")
+	}
+	// Each has two tries, and the next is not called before the second.
+	p.waits(retrySoonest)
+	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	p.finds("b", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	p.finds("c", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	p.waits(retrySoonest)
+	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	if p.hasSecret("c") {
+		t.Error("the whole queue tries")
 	}
 	if err := env.Client.Delete(t.Context(), quota); err != nil {
 		t.Fatal(err)
 	}
-	kubelet{t, ns, "a"}.start()
-	awaitState(t, ns, "a", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	await(t, func() error {
+		p.waits(retrySoonest)
+		for _, name := range []string{"a", "b", "c"} {
+			p.look(name)
+		}
+		if pods := len(runningPods(t, ns)); pods != 1 {
+			return fmt.Errorf("there are %d pods", pods)
+		}
+		return nil
+	})
 }
 
-// Each write is a reason to look again. Sessions that are refused, and take a place in turn to try,
-// would keep each other busy without end.
-func TestASessionThatIsRefusedHasNothingNewToSayWhileItWaits(t *testing.T) {
+// It may ask for more than another does.
+func TestASessionThatAQuotaRefusesHoldsUpNobodyForLong(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
+	nothingOf(t, ns, corev1.ResourceRequestsStorage)
+	large := func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} }
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(name)).with(large).obj(), makeConversation(ns, "b").with(ofClass(name)).obj())
+	p := newTimedProcess(t, ns, managerClient(t))
+	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	p.finds("b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	// Whoever waits for it does not wait for its slower and slower tries.
+	p.waits(time.Minute)
+	p.look("a")
+	p.look("b")
+	b := kubelet{t, ns, "b"}
+	b.start()
+	p.finds("b", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	p.waits(retrySoonest)
+	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	b.end(`{"reason":"Completed"}`)
+	p.finds("b", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
+	p.look("b")
+	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+}
+
+func TestWhoHasAPlaceTriesAgainSoon(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(refusing(t, ns, 1).Name)).obj())
+	p := newTimedProcess(t, ns, managerClient(t))
+	p.look("a")
+	p.waits(4 * time.Minute)
+	if again := p.look("a").RequeueAfter; again < time.Minute { // the second time, so that it has no place
+		t.Errorf("it tries again in %s", again)
+	}
+	p.waits(4 * time.Minute)
+	if again := p.look("a").RequeueAfter; again > 2*retrySoonest {
+		t.Errorf("who waits for its place waits for %s", again)
+	}
+}
+
+func TestNoDeadlineCountsWhileOneThatWasRefusedWaitsForItsTurn(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
 	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(refusing(t, ns, 1).Name)).obj(), makeConversation(ns, "b").with(ofClass(name)).obj())
-	manager := managerClient(t)
-	r := newProcess(manager, manager)
-	look := func(name string) reconcile.Result {
-		t.Helper()
-		result, err := r.Reconcile(t.Context(), requestFor(ns, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return result
+	p := newTimedProcess(t, ns, managerClient(t))
+	p.look("a")
+	p.waits(retrySoonest)
+	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	p.look("b")
+	b := kubelet{t, ns, "b"}
+	b.start()
+	p.finds("b", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	p.waits(retrySoonest)
+	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	p.waits(time.Hour)
+	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	b.end(`{"reason":"Completed"}`)
+	p.finds("b", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
+	p.look("b")
+	// It has all its time when it is its turn, also by what another process knows.
+	p = timedProcess{newProcess(p.client, p.client), t, ns, p.now}
+	p.clock = p.now
+	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	p.waits(9 * time.Minute)
+	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	p.waits(time.Minute)
+	if s := p.finds("a", v1alpha1.StateStopped, v1alpha1.ReasonStartDeadlineExceeded); !strings.Contains(s.Message, "stuck at Rejected: create Pod: ") {
+		t.Errorf("it says %s", s.Message)
 	}
-	look("a")
-	before := awaitState(t, ns, "a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
-	look("b")
-	kubelet{t, ns, "b"}.pod()
+}
+
+// Each write is a reason to look again. Sessions that are refused, and take a place in turn to try,
+// would keep each other busy without end.
+func TestASessionThatIsRefusedHasNothingNewToSayAtOnce(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	class := refusing(t, ns, 1).Name
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(class)).obj(), makeConversation(ns, "b").with(ofClass(class)).obj())
+	p := newTimedProcess(t, ns, managerClient(t))
+	for range 4 { // until each was refused twice
+		p.look("a")
+		p.look("b")
+		p.waits(retrySoonest)
+	}
+	p.look("a")
+	p.look("b")
+	before := len(testenv.Writes(t, auditDir, managerUser, ns))
 	for range 3 {
-		if again := look("a").RequeueAfter; again < retrySoonest {
-			t.Errorf("it is looked at again in %s", again)
+		for _, name := range []string{"a", "b"} {
+			if again := p.look(name).RequeueAfter; again != 0 && again < retrySoonest {
+				t.Errorf("%s is looked at again in %s", name, again)
+			}
 		}
 	}
-	if after := theConversation(t, ns, "a"); after.ResourceVersion != before.ResourceVersion {
-		t.Errorf("it is %s %s (%s)", after.Status.State, after.Status.Reason, after.Status.Message)
+	if writes := testenv.Writes(t, auditDir, managerUser, ns)[before:]; len(writes) > 0 {
+		t.Errorf("they keep each other busy:\n%s", describe(writes))
 	}
 	// One that somebody changed may be another one now, and is in the queue as all are.
-	change(t, before, func(c *v1alpha1.Conversation) { c.Spec.IdleTimeout.Duration += time.Minute })
-	look("a")
-	awaitState(t, ns, "a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	change(t, theConversation(t, ns, "a"), func(c *v1alpha1.Conversation) { c.Spec.IdleTimeout.Duration += time.Minute })
+	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 }
 
 // The API server refuses a second pod before it looks whether it is a second one.
@@ -225,22 +324,22 @@ func TestASessionWhosePodTheCacheDoesNotShowKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
-	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(name)).obj(), makeConversation(ns, "b").with(ofClass(name)).obj())
+	patient := func(s *v1alpha1.ConversationSpec) { s.StartDeadline = &metav1.Duration{Duration: 24 * time.Hour} }
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(name)).with(patient).obj(), makeConversation(ns, "b").with(ofClass(name)).obj())
 	manager := managerClient(t)
-	if _, err := newProcess(manager, manager).Reconcile(t.Context(), requestFor(ns, "a")); err != nil {
-		t.Fatal(err)
-	}
+	newTimedProcess(t, ns, manager).look("a")
 	kubelet{t, ns, "a"}.pod()
-	quota := noPods(t, ns)
-	late := newProcess(behind{Client: manager, noPods: true}, manager)
-	if _, err := late.Reconcile(t.Context(), requestFor(ns, "a")); err != nil {
-		t.Fatal(err)
-	}
-	if err := env.Client.Delete(t.Context(), quota); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := late.Reconcile(t.Context(), requestFor(ns, "b")); err != nil {
-		t.Fatal(err)
-	}
-	awaitState(t, ns, "b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	noPods(t, ns)
+	late := newTimedProcess(t, ns, behind{Client: manager, noPods: true})
+	await(t, func() error {
+		late.waits(awaitPod)
+		late.look("a")
+		if s := theConversation(t, ns, "a").Status; s.Reason != v1alpha1.ReasonRejected {
+			return fmt.Errorf("it is %s", s.Reason)
+		}
+		return nil
+	})
+	late.waits(awaitPod)
+	late.look("a") // for the second time, after which one without a pod gives its place away
+	late.finds("b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 }

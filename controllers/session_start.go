@@ -24,8 +24,6 @@ type sessionStart struct {
 	unready *problem
 	// blocked is what stands in its way.
 	blocked error
-	// waits for a place, to try again.
-	waits bool
 	// settings, agent and class it starts with, and where its files are to be.
 	settings  *v1alpha1.UserSettingsSpec
 	agent     *session.Agent

@@ -35,6 +35,8 @@ type refusal struct {
 	uid        types.UID
 	generation int64
 	err        error
+	// first and at are when it was refused first, and last, without a start in between.
+	first, at time.Time
 }
 
 // madePod is the pod of an attempt, and when it was made.
@@ -152,8 +154,12 @@ func isRefusal(err error) bool {
 }
 
 // refuses notes why a Conversation could not start.
-func (s *starts) refuses(c *v1alpha1.Conversation, err error) {
-	s.refused.Store(client.ObjectKeyFromObject(c), refusal{c.UID, c.Generation, err})
+func (s *starts) refuses(c *v1alpha1.Conversation, err error, now time.Time) {
+	first := now
+	if last, is := s.refusal(c); is {
+		first = last.first
+	}
+	s.refused.Store(client.ObjectKeyFromObject(c), refusal{c.UID, c.Generation, err, first, now})
 }
 
 // refusal is why a Conversation as it is now could not start when it last tried, if that is so.

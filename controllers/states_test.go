@@ -16,7 +16,9 @@ type aState struct {
 	unready      *problem
 	// queued is how many sessions its user may have running, where it waits for one of them;
 	// refused why its pod is not made.
+	// waited is why it was refused when it had its turn.
 	queued  int32
+	waited  string
 	refused *problem
 	now     int
 	state   v1alpha1.ConversationState
@@ -30,7 +32,7 @@ type aState struct {
 
 // judged is what the operator would see, and find.
 func (s aState) judged() (observation, verdict) {
-	o := observation{queued: s.queued, conversation: s.conversation.Conversation, bounds: class{}.bounds(&s.conversation.Spec), scratch: s.conversation.Spec.Workspace == nil, settingsExist: s.unready == nil, unready: s.unready, now: at(s.now)}
+	o := observation{queued: s.queued, refused: s.waited, conversation: s.conversation.Conversation, bounds: class{}.bounds(&s.conversation.Spec), scratch: s.conversation.Spec.Workspace == nil, settingsExist: s.unready == nil, unready: s.unready, now: at(s.now)}
 	if s.pod != nil && madeFor(s.pod.Labels) == attemptOf(s.conversation.Status) {
 		o.pod = s.pod.Pod
 	} else if s.pod != nil {
@@ -81,14 +83,15 @@ func states() map[string]aState {
 
 		// Held up.
 		"one that waits for its turn":       {conversation: conv(), queued: 2, state: "STARTING", reason: "Queued", message: "at most 2 run"},
+		"one that waits for another turn":   {conversation: conv().started(0).because("Rejected"), queued: 2, waited: "exceeded quota", now: 3600, state: "STARTING", reason: "Queued", message: "when one of them ends. When it had its turn it was refused: exceeded quota"},
 		"one that asks for too much":        {conversation: conv().started(0), refused: &problem{v1alpha1.ReasonNotAllowed, "spec.workspace"}, state: "STARTING", reason: "NotAllowed", message: "spec.workspace", wish: needPod, stalled: true},
 		"one whose pod's name is taken":     {conversation: conv().started(0), refused: &problem{v1alpha1.ReasonForeignObject, "Pod c-session"}, state: "STARTING", reason: "ForeignObject", wish: needPod, stalled: true},
 		"one that a quota refuses":          {conversation: conv().started(0), refused: &problem{v1alpha1.ReasonRejected, "exceeded quota"}, state: "STARTING", reason: "Rejected", wish: needPod},
 		"one that a quota refuses too long": {conversation: conv().started(0), refused: &problem{v1alpha1.ReasonRejected, "exceeded quota"}, now: 600, state: "STOPPED", reason: "StartDeadlineExceeded", message: "Rejected: exceeded quota", wish: removePod, stalled: true},
+		"one whose last refusal is too old": {conversation: conv().started(0).because("Rejected").saying("exceeded quota"), now: 600, state: "STOPPED", reason: "StartDeadlineExceeded", message: "stuck at Rejected: exceeded quota", wish: removePod, stalled: true},
 
 		// The deadline of a start.
 		"a deadline names the step":                      {conversation: conv().started(0), pod: ptrTo(pod().sandboxed().waiting(sessionContainer, "ErrImagePull")), now: 600, state: "STOPPED", reason: "StartDeadlineExceeded", message: "PullingImage: Image example.com/base:1", wish: removePod, stalled: true},
-		"one whose last refusal is too old": {conversation: conv().started(0).because("Rejected").saying("exceeded quota"), now: 600, state: "STOPPED", reason: "StartDeadlineExceeded", message: "stuck at Rejected: exceeded quota", wish: removePod, stalled: true},
 		"it counts from the creation of the pod":         {conversation: conv().started(500), pod: ptrTo(pod().sandboxed().waiting(sessionContainer, "ErrImagePull")), now: 600, state: "STOPPED", reason: "StartDeadlineExceeded", wish: removePod, stalled: true},
 		"it is not final for one that ran":               {conversation: conv().started(0).ran(2).attempt(2, 1), pod: ptrTo(pod().attempt("2").sandboxed().waiting(sessionContainer, "ErrImagePull")), now: 600, state: "STARTING", reason: "PullingImage", message: "Not running after 10m0s", wish: needPod, stalled: true},
 		"settings that never come":                       {conversation: conv().started(0).because("SettingsNotReady"), unready: noSettings, now: 600, state: "STOPPED", reason: "SettingsMissing", message: "UserSettings ada", stalled: true},

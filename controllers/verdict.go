@@ -19,6 +19,10 @@ type observation struct {
 	// queued is how many sessions its user may have running, where the session waits for one of
 	// them to end; 0 where it does not.
 	queued int32
+	// refused is why it could not start when it had its last turn; empty if it had none.
+	refused string
+	// paused: it was refused a moment ago, and does not try again yet.
+	paused bool
 	// volume: the class gives sessions a volume.
 	volume bool
 	// scratch: the session's files go with its pod.
@@ -107,7 +111,7 @@ func wantsPod(o observation) bool {
 }
 
 // judge derives where a session stands. The state written before is never an input; of the status
-// only what was recorded of attempts is, and the reason of an end.
+// only what was recorded of attempts is, the reason of an end, and what a start waited for.
 func judge(o observation) verdict {
 	for _, r := range ladder {
 		if v, holds := r(o); holds {
@@ -139,12 +143,12 @@ var endings = []string{
 // failures are the endings that need somebody's help.
 var failures = []string{v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonStartDeadlineExceeded, v1alpha1.ReasonSettingsMissing}
 
+// obstacles are the reasons for which a start is tried again and again.
+var obstacles = []string{v1alpha1.ReasonRejected, v1alpha1.ReasonForeignObject, v1alpha1.ReasonNotAllowed}
+
 func isOver(s v1alpha1.ConversationStatus) bool {
 	return s.StopTime != nil && slices.Contains(endings, s.Reason)
 }
-
-// obstacles are the reasons for which a start is tried again and again.
-var obstacles = []string{v1alpha1.ReasonRejected, v1alpha1.ReasonForeignObject, v1alpha1.ReasonNotAllowed}
 
 // startedAgain: a session that is over is asked to start again, and that was not followed yet.
 func startedAgain(o observation) (verdict, bool) {
@@ -281,10 +285,11 @@ func waitingForSettings(o observation) (verdict, bool) {
 
 // queued: no deadline counts while a session waits for its turn.
 func queued(o observation) (verdict, bool) {
-	return verdict{
-		state: v1alpha1.StateStarting, reason: v1alpha1.ReasonQueued,
-		message: fmt.Sprintf("Of a user's sessions the class lets at most %d run at a time; this one starts when one of them ends", o.queued),
-	}, o.pod == nil && o.queued > 0
+	message := fmt.Sprintf("Of a user's sessions the class lets at most %d run at a time; this one starts when one of them ends", o.queued)
+	if o.refused != "" {
+		message += ". When it had its turn it was refused: " + o.refused
+	}
+	return verdict{state: v1alpha1.StateStarting, reason: v1alpha1.ReasonQueued, message: message}, o.pod == nil && o.queued > 0
 }
 
 func starting(o observation) (verdict, bool) {

@@ -121,10 +121,11 @@ func TestASessionIsLookedAtAgainWhenItsTimeComesAndNotWithoutEnd(t *testing.T) {
 }
 
 func TestABlockedSessionAsksLessAndLessOften(t *testing.T) {
-	c := makeConversation("ns", "c").started(0)
-	for seconds, want := range map[int][2]time.Duration{0: {5 * time.Second, 8 * time.Second}, 60: {30 * time.Second, 45 * time.Second}, 7200: {5 * time.Minute, 8 * time.Minute}} {
-		if got := retryStuck(observation{conversation: c.Conversation, now: at(seconds)}); got < want[0] || got > want[1] {
-			t.Errorf("after %d seconds it waits %s", seconds, got)
+	for waited, want := range map[time.Duration][2]time.Duration{
+		0: {5 * time.Second, 8 * time.Second}, time.Minute: {30 * time.Second, 45 * time.Second}, 2 * time.Hour: {5 * time.Minute, 8 * time.Minute},
+	} {
+		if got := retryStuck(waited); got < want[0] || got > want[1] {
+			t.Errorf("after %s it waits %s", waited, got)
 		}
 	}
 }
