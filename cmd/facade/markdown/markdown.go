@@ -3,7 +3,6 @@
 package markdown
 
 import (
-	"bytes"
 	"html"
 
 	"github.com/microcosm-cc/bluemonday"
@@ -11,18 +10,16 @@ import (
 	"github.com/yuin/goldmark/ast"
 	"github.com/yuin/goldmark/extension"
 	"github.com/yuin/goldmark/renderer"
+	safe "github.com/yuin/goldmark/renderer/html"
 	"github.com/yuin/goldmark/util"
 )
-
-// maxText is the longest text that is rendered. A longer one is shown as it is.
-const maxText = 256 << 10
 
 // HTML in the text is left out, and what is left is checked again by a policy that knows nothing of
 // how it came about.
 var (
-	parser = goldmark.New(
-		goldmark.WithExtensions(extension.Table, extension.Strikethrough, extension.Linkify),
-		goldmark.WithRendererOptions(renderer.WithNodeRenderers(util.Prioritized(images{}, 1))),
+	converter = goldmark.New(
+		goldmark.WithExtensions(tables{extension.NewTableParagraphTransformer()}, extension.Strikethrough, extension.Linkify),
+		goldmark.WithRendererOptions(renderer.WithNodeRenderers(util.Prioritized(links{}, 1))),
 	)
 	policy = newPolicy()
 )
@@ -43,33 +40,51 @@ func newPolicy() *bluemonday.Policy {
 	return p
 }
 
-// Render a text.
+// Render a text. One that would take long, or become large, is shown as it is.
 func Render(text string) string {
-	var out bytes.Buffer
-	if len(text) > maxText || parser.Convert([]byte(text), &out) != nil {
-		return "<pre>" + html.EscapeString(text) + "</pre>"
+	out := bounded{most: minHTML + maxGrowth*len(text)}
+	if !isSimple(text) || converter.Convert([]byte(text), &out) != nil {
+		return Plain(text)
 	}
 	return policy.Sanitize(out.String())
 }
 
-// images become links: the page loads nothing from elsewhere, so that nobody who writes a text
-// learns who reads it.
-type images struct{}
+// Plain is a text as it is.
+func Plain(text string) string { return "<pre>" + html.EscapeString(text) + "</pre>" }
 
-func (images) RegisterFuncs(r renderer.NodeRendererFuncRegisterer) {
+// links are written here, so that it ends where there is no more room for them. Images become links
+// too: the page loads nothing from elsewhere, so that nobody who writes a text learns who reads it.
+type links struct{}
+
+func (links) RegisterFuncs(r renderer.NodeRendererFuncRegisterer) {
+	r.Register(ast.KindLink, func(w util.BufWriter, _ []byte, node ast.Node, entering bool) (ast.WalkStatus, error) {
+		if link, is := node.(*ast.Link); is && entering {
+			return open(w, string(util.URLEscape(link.Destination, true)))
+		}
+		return end(w)
+	})
 	r.Register(ast.KindImage, func(w util.BufWriter, _ []byte, node ast.Node, entering bool) (ast.WalkStatus, error) {
-		if !entering {
-			_, err := w.WriteString("</a>")
-			return ast.WalkContinue, err
-		}
 		image, is := node.(*ast.Image)
-		if !is {
-			return ast.WalkContinue, nil
+		if !is || !entering {
+			return end(w)
 		}
-		_, err := w.WriteString(`<a href="` + html.EscapeString(string(image.Destination)) + `">`)
+		status, err := open(w, string(image.Destination))
 		if err == nil && !image.HasChildren() {
 			_, err = w.WriteString(html.EscapeString(string(image.Destination)))
 		}
-		return ast.WalkContinue, err
+		return status, err
 	})
+}
+
+func open(w util.BufWriter, destination string) (ast.WalkStatus, error) {
+	if safe.IsDangerousURL([]byte(destination)) {
+		destination = ""
+	}
+	_, err := w.WriteString(`<a href="` + html.EscapeString(destination) + `">`)
+	return ast.WalkContinue, err
+}
+
+func end(w util.BufWriter) (ast.WalkStatus, error) {
+	_, err := w.WriteString("</a>")
+	return ast.WalkContinue, err
 }

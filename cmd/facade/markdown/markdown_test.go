@@ -1,8 +1,10 @@
 package markdown
 
 import (
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestWhatAgentsWriteIsRendered(t *testing.T) {
@@ -39,11 +41,76 @@ func TestNothingThatIsWrittenRuns(t *testing.T) {
 	}
 }
 
+// What one user's agent writes must not take the time and the memory of all others.
+func TestWhatIsWrittenToTakeLongIsShownInAMoment(t *testing.T) {
+	of := func(part string) string { return strings.Repeat(part, maxText/len(part)/2) }
+	wide := of("a|")[:1000] + "\n" + of("-|")[:1000] + "\n"
+	for name, text := range map[string]string{
+		"a wide and long table":            wide + of("a\n")[:20_000],
+		"one with other ends of lines":     strings.ReplaceAll(wide, "\n", "\r\n") + of("a\r\n"),
+		"one in a quote":                   "> " + strings.ReplaceAll(wide, "\n", "\n> ") + of("a\n> "),
+		"one in a list":                    "- " + strings.ReplaceAll(wide, "\n", "\n  ") + of("a\n  "),
+		"one after what is no header":      "a\n:\n" + wide + of("a\n"),
+		"many tables":                      strings.Repeat(wide+"\n", maxText/len(wide)),
+		"many lines that could begin rows": "a|b\n" + of("-|-\n"),
+		"a long link, often":               "[a]: https://e.example/" + of("b") + "\n\n" + of("[a]"),
+		"a long image, often":              "[a]: https://e.example/" + of("b") + "\n\n" + of("![a]"),
+		"a short text with such a link":    "[a]: https://e.example/" + of("b")[:2000] + "\n\n" + of("[a]")[:3000],
+		"quotes in quotes":                 of(">"),
+		"lists in lists":                   of("- "),
+		"numbered lists in lists":          of("1. "),
+		"lists in quotes":                  of("> - "),
+		"brackets":                         of("[") + of("]"),
+		"emphasis that does not end":       of("*a_ "),
+		"escaped pipes":                    "a|b\n-|-\n" + of("`\\|`"),
+		"pipes in rows of code":            "a|b\n-|-\n" + of("`\\|`\n"),
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		begun := time.Now()
+		got := Render(text)
+		took := time.Since(begun)
+		runtime.ReadMemStats(&after)
+		if took > 5*time.Second {
+			t.Errorf("%s: it takes %s", name, took)
+		}
+		if took := after.TotalAlloc - before.TotalAlloc; took > 100<<20 {
+			t.Errorf("%s: it takes %d MiB", name, took>>20)
+		}
+		if len(got) > largest(text) {
+			t.Errorf("%s: %d bytes become %d", name, len(text), len(got))
+		}
+	}
+}
+
+// largest that a text may become: with what the policy adds to its links.
+func largest(text string) int { return 3 * (minHTML + maxGrowth*len(text)) }
+
+func TestOrdinaryTextsAreRenderedHoweverLong(t *testing.T) {
+	for text, want := range map[string]int{
+		"|a|b|\n|-|-|\n" + strings.Repeat("|c|d|\n", 2000):                      2001,
+		strings.Repeat("a **b** `c` [d](https://e.example)\n\n", maxText/40):    0,
+		"[a]: https://e.example/x\n\n" + strings.Repeat("see [a]\n", 1000):      0,
+		strings.Repeat("> ", 20) + "a":                                          0,
+		strings.Repeat("- - - -\n", 100) + strings.Repeat("-", 200) + "\n1.0.0": 0,
+	} {
+		got := Render(text)
+		if strings.HasPrefix(got, "<pre>") || strings.Count(got, "<tr>") != want {
+			t.Errorf("%.40q… is %.60s…", text, got)
+		}
+	}
+}
+
 func FuzzRender(f *testing.F) {
 	f.Add("a **b** <script>")
+	f.Add("[a]: b\n\n|a|b|\n|-|-|\n[a]\n> - 1. ![a]")
 	f.Fuzz(func(t *testing.T, text string) {
-		if strings.Contains(strings.ToLower(Render(text)), "<script") {
+		got := Render(text)
+		if strings.Contains(strings.ToLower(got), "<script") {
 			t.Errorf("%q runs", text)
+		}
+		if len(got) > largest(text) {
+			t.Errorf("%q becomes %d bytes", text, len(got))
 		}
 	})
 }

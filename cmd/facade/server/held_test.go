@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -335,5 +336,23 @@ func TestPagesOfWhatWasLeftAreBoundedAndHaveNoGaps(t *testing.T) {
 	}
 	if got := fmt.Sprint(backwards); got != "[9 8 7 6 5 4 3 2 1 0]" {
 		t.Errorf("backwards: %s", got)
+	}
+}
+
+func TestWhatTextsBecomeIsHeldAsAnyAnswerIs(t *testing.T) {
+	long := "[a]: https://e.example/" + strings.Repeat("b", 20_000) + "\n\n" + strings.Repeat("[a] ", 18)
+	render := func(texts int) int {
+		body := jsonOf(t, map[string]any{"texts": slices.Repeat([]string{long}, texts)})
+		r := httptest.NewRequest(http.MethodPost, "/api/markdown", strings.NewReader(body))
+		r.Header.Set(rest.KeyHeader, stubKey)
+		w := httptest.NewRecorder()
+		handler(&stubCluster{}).ServeHTTP(w, r)
+		return w.Code
+	}
+	if code := render(10); code != http.StatusOK {
+		t.Errorf("a few texts are answered with %d", code)
+	}
+	if code := render(rest.MaxMarkdown); code != http.StatusTooManyRequests {
+		t.Errorf("texts that become larger than a user may hold are answered with %d", code)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"time"
 
 	"k8s.io/utils/ptr"
 
@@ -61,15 +62,26 @@ func (s *server) accountOperations() map[string]map[string]operation {
 	}
 }
 
+// renderPatience is how long texts are rendered; those that are left then are shown as they are.
+const renderPatience = 2 * time.Second
+
 // renderMarkdown renders texts of a conversation for the page, many at once.
 func renderMarkdown(_ context.Context, r request) (any, error) {
 	texts, details := rest.DecodeMarkdown(r.body)
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
-	rendered := rest.Rendered{HTML: []string{}}
+	rendered, begun := rest.Rendered{HTML: []string{}}, time.Now()
 	for _, text := range texts {
-		rendered.HTML = append(rendered.HTML, markdown.Render(text))
+		render := markdown.Render
+		if time.Since(begun) > renderPatience {
+			render = markdown.Plain
+		}
+		html := render(text)
+		if err := r.held.Take(int64(len(html))); err != nil {
+			return nil, err
+		}
+		rendered.HTML = append(rendered.HTML, html)
 	}
 	return rendered, nil
 }
