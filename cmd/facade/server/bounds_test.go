@@ -80,9 +80,14 @@ func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 // inBubble serves a cluster with the facade's own timeouts, in fake time.
 func inBubble(t *testing.T, c Cluster, do func(client *http.Client)) {
 	t.Helper()
+	inBubbleWith(t, c, DefaultOptions(), do)
+}
+
+func inBubbleWith(t *testing.T, c Cluster, options Options, do func(client *http.Client)) {
+	t.Helper()
 	synctest.Test(t, func(*testing.T) {
 		listener := &pipes{connections: make(chan net.Conn), closed: make(chan struct{})}
-		served := &http.Server{Handler: handler(c), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: time.Minute}
+		served := &http.Server{Handler: New(c, options, prometheus.NewRegistry()), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: time.Minute}
 		go func() { _ = served.Serve(listener) }()
 		transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 			here, there := net.Pipe()
