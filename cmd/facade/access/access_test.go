@@ -1,12 +1,14 @@
 package access
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/parley-dev/parley/cmd/facade/answer"
@@ -124,4 +126,38 @@ func TestFramesOfAUserShareWhatTheirBodiesMay(t *testing.T) {
 	if len(b.announced.users) != 0 || b.read.held != 0 || !b.work.TryAcquire(4*largest) {
 		t.Errorf("left over: %v", b.announced.users)
 	}
+}
+
+func TestWhoCannotWaitForTheirTurnHasNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := NewTurns(2)
+		first, err := turns.Take(t.Context(), "ada")
+		if err != nil {
+			t.Fatal(err)
+		}
+		hurried, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := turns.Take(hurried, "ada"); answer.CodeOf(err) != http.StatusTooManyRequests {
+			t.Errorf("while another of hers takes long ada is answered %v", err)
+		}
+		bobs, err := turns.Take(t.Context(), "bob")
+		if err != nil {
+			t.Fatalf("bob has no turn: %v", err)
+		}
+		first()
+		second, err := turns.Take(t.Context(), "ada")
+		if err != nil {
+			t.Fatalf("there is no turn after it: %v", err)
+		}
+		hurried, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := turns.Take(hurried, "eve"); answer.CodeOf(err) != http.StatusServiceUnavailable {
+			t.Errorf("while all turns are taken eve is answered %v", err)
+		}
+		bobs()
+		second()
+		if left := len(turns.queues.locks); left > 0 {
+			t.Errorf("%d users are kept for nothing", left)
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"net/http"
 	"sync"
 	"time"
@@ -70,30 +71,42 @@ type Queues struct {
 }
 
 type queue struct {
-	mu    sync.Mutex
+	// turn is sent to by whose it is, and received from when it is over.
+	turn chan struct{}
+	// users are those in the queue.
 	users int
 }
 
-// Lock waits for everybody before in the queue of this name.
-func (q *Queues) Lock(name string) (unlock func()) {
+// Lock waits for everybody before in the queue of this name, as long as there is time. unlock must
+// be called when it is over, unless there is an error.
+func (q *Queues) Lock(ctx context.Context, name string) (unlock func(), err error) {
+	entry := q.enter(name)
+	select {
+	case entry.turn <- struct{}{}:
+		return func() { <-entry.turn; q.leave(name, entry) }, nil
+	case <-ctx.Done():
+		q.leave(name, entry)
+		return nil, tooMuch
+	}
+}
+
+func (q *Queues) enter(name string) *queue {
 	q.mu.Lock()
+	defer q.mu.Unlock()
 	if q.locks == nil {
 		q.locks = map[string]*queue{}
 	}
-	entry := q.locks[name]
-	if entry == nil {
-		entry = &queue{}
-		q.locks[name] = entry
+	if q.locks[name] == nil {
+		q.locks[name] = &queue{turn: make(chan struct{}, 1)}
 	}
-	entry.users++
-	q.mu.Unlock()
-	entry.mu.Lock()
-	return func() {
-		entry.mu.Unlock()
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		if entry.users--; entry.users == 0 {
-			delete(q.locks, name)
-		}
+	q.locks[name].users++
+	return q.locks[name]
+}
+
+func (q *Queues) leave(name string, entry *queue) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if entry.users--; entry.users == 0 {
+		delete(q.locks, name)
 	}
 }

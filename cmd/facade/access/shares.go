@@ -126,7 +126,10 @@ func NewTurns(all int64) *Turns { return &Turns{all: semaphore.NewWeighted(all)}
 // Take a turn of a user's, after those before. done must be called when it is over, unless there is
 // an error.
 func (t *Turns) Take(ctx context.Context, user string) (done func(), err error) {
-	unlock := t.queues.Lock(user)
+	unlock, err := t.queues.Lock(ctx, user)
+	if err != nil {
+		return nil, err
+	}
 	if t.all.Acquire(ctx, 1) != nil {
 		unlock()
 		return nil, overloaded

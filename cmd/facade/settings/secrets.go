@@ -31,7 +31,10 @@ func (s *Store) AddSecret(ctx context.Context, u *access.User, body []byte) (any
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
-	unlock := s.writers.Lock(u.Key().String())
+	unlock, err := s.writers.Lock(ctx, u.Key().String())
+	if err != nil {
+		return nil, err
+	}
 	defer unlock()
 	if found, err := s.hasSecret(ctx, u, request.Name); err != nil || found {
 		return nil, orElse(err, say(http.StatusBadRequest, "Secret "+request.Name+" already exists"))
@@ -53,7 +56,10 @@ func (s *Store) ChangeSecret(ctx context.Context, u *access.User, name string, b
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
-	unlock := s.writers.Lock(u.Key().String())
+	unlock, err := s.writers.Lock(ctx, u.Key().String())
+	if err != nil {
+		return nil, err
+	}
 	defer unlock()
 	found, err := s.hasSecret(ctx, u, name)
 	switch {
@@ -76,7 +82,10 @@ func (s *Store) ChangeSecret(ctx context.Context, u *access.User, name string, b
 
 // DeleteSecret removes one.
 func (s *Store) DeleteSecret(ctx context.Context, u *access.User, name string) (any, error) {
-	unlock := s.writers.Lock(u.Key().String())
+	unlock, err := s.writers.Lock(ctx, u.Key().String())
+	if err != nil {
+		return nil, err
+	}
 	defer unlock()
 	if found, err := s.hasSecret(ctx, u, name); err != nil || !found {
 		return nil, orElse(err, say(http.StatusNotFound, "Secret not found"))

@@ -122,7 +122,10 @@ func (s *Store) Post(ctx context.Context, u *access.User, body []byte) (any, err
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
-	unlock := s.writers.Lock(u.Key().String())
+	unlock, err := s.writers.Lock(ctx, u.Key().String())
+	if err != nil {
+		return nil, err
+	}
 	defer unlock()
 	request, details := rest.DecodeSettings(fields)
 	if len(details) == 0 {
