@@ -109,8 +109,11 @@ func (s *Service) create(ctx context.Context, u *access.User, r *rest.Conversati
 		return nil, cluster.Refusal(ctx, err, nil)
 	}
 	if err := s.complete(ctx, created, r, keys); err != nil {
-		if !chosen || answer.CodeOf(err) < http.StatusInternalServerError {
+		switch decided := answer.CodeOf(err) < http.StatusInternalServerError; {
+		case decided:
 			s.abandon.now(ctx, s.Cluster, created)
+		case !chosen: // its mark may be gone, and then it would run
+			s.abandon.later(ctx, s.Cluster, created)
 		}
 		return nil, err
 	}
