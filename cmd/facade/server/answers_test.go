@@ -10,9 +10,46 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
+
+// silent is a cluster that answers nobody who asks for settings.
+type silent struct{ stubCluster }
+
+func (c *silent) Settings(ctx context.Context, _ types.NamespacedName) (*v1alpha1.UserSettings, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestWhoAsksWhoTheyAreIsAnsweredInTime(t *testing.T) {
+	for _, call := range [][2]string{{http.MethodGet, "/api/session"}, {http.MethodPost, "/api/signin"}} {
+		options := DefaultOptions()
+		options.SigningKeyDir = signingKey(t)
+		inBubbleWith(t, &silent{}, options, func(client *http.Client) {
+			request, err := http.NewRequest(call[0], "http://facade"+call[1], strings.NewReader(`{"key": "`+stubKey+`"}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header.Set("Origin", "http://facade")
+			if call[0] == http.MethodGet {
+				request.Header.Set(rest.KeyHeader, stubKey)
+			}
+			begun := time.Now()
+			response, err := client.Do(request)
+			if err != nil {
+				t.Errorf("%s: after %s: %v", call[1], time.Since(begun), err)
+				return
+			}
+			_ = response.Body.Close()
+			if took := time.Since(begun); response.StatusCode != http.StatusServiceUnavailable || took > requestTimeout+time.Second {
+				t.Errorf("%s: it is answered %d after %s", call[1], response.StatusCode, took)
+			}
+		})
+	}
+}
 
 // unheard is a cluster whose answers are lost for a while.
 type unheard struct {

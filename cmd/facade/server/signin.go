@@ -63,6 +63,12 @@ func (s *server) signInRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("/api/session", methodNotAllowed("GET"))
 }
 
+// inTime is a request that was read, with the time that there is for its answer.
+func inTime(r *http.Request) (timed *http.Request, done func()) {
+	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
+	return r.WithContext(ctx), cancel
+}
+
 // signIn gives the owner of a session key a cookie.
 func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := s.cookies.SameOrigin(r); err != nil {
@@ -80,6 +86,8 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
+	r, done := inTime(r)
+	defer done()
 	u, shown, err := s.opened(r, given)
 	if err != nil {
 		return nil, err
@@ -181,6 +189,8 @@ func (s *server) signOut(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := s.cookies.SameOrigin(r); err != nil {
 		return nil, err
 	}
+	r, done := inTime(r)
+	defer done()
 	s.cookies.Take(w, r)
 	if shown, signedIn := s.cookies.Credential(r); signedIn {
 		u, err := access.Authenticate(r.Context(), s.cluster, shown)
@@ -203,6 +213,8 @@ func (s *server) whoAmI(_ http.ResponseWriter, r *http.Request) (any, error) {
 	if _, signedIn := s.cookies.Credential(r); !signedIn && key == "" {
 		return rest.Session{}, nil
 	}
+	r, done := inTime(r)
+	defer done()
 	u, _, err := s.identify(r, key, false)
 	switch {
 	case errors.Is(err, answer.Unauthorized):

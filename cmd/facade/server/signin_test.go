@@ -47,15 +47,22 @@ type browser struct {
 
 func newBrowser(t *testing.T, cluster Cluster, options Options) *browser {
 	t.Helper()
+	options.SigningKeyDir = signingKey(t)
+	return &browser{t: t, handler: New(cluster, options, prometheus.NewRegistry()), from: "10.0.0.1:1234", origin: "http://parley.example.com"}
+}
+
+// signingKey is a directory with one.
+func signingKey(t *testing.T) string {
+	t.Helper()
 	data, err := session.NewSigningKey()
 	if err != nil {
 		t.Fatal(err)
 	}
-	options.SigningKeyDir = t.TempDir()
-	if err := os.WriteFile(filepath.Join(options.SigningKeyDir, session.SigningPrivateKey), data[session.SigningPrivateKey], 0o600); err != nil {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, session.SigningPrivateKey), data[session.SigningPrivateKey], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return &browser{t: t, handler: New(cluster, options, prometheus.NewRegistry()), from: "10.0.0.1:1234", origin: "http://parley.example.com"}
+	return dir
 }
 
 func (b *browser) do(method, path, body string) (int, http.Header) {
