@@ -2,7 +2,9 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -10,11 +12,62 @@ import (
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
+
+// refusing is a cluster that takes no settings.
+type refusing struct {
+	stubCluster
+	field *field.Path
+}
+
+func (c *refusing) ApplySettings(context.Context, *v1alpha1.UserSettings, map[string]any, cluster.ApplyOptions) (map[string]any, error) {
+	return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "UserSettings"}, "ada", field.ErrorList{field.Invalid(c.field, "it", "should match '^a$'")})
+}
+
+// complaints are where an answer says that something is wrong.
+func complaints(t *testing.T, w *httptest.ResponseRecorder) (list []string) {
+	t.Helper()
+	var told rest.Invalid
+	if err := json.Unmarshal(w.Body.Bytes(), &told); err != nil || w.Code != http.StatusUnprocessableEntity {
+		t.Errorf("it is answered %d %s", w.Code, w.Body)
+	}
+	for _, detail := range told.Detail {
+		list = append(list, strings.Trim(fmt.Sprint(detail.Loc), "[]"))
+	}
+	return list
+}
+
+func TestWhatIsWrongIsToldWhereItWasSent(t *testing.T) {
+	secrets := field.NewPath("spec", "secretsStore")
+	secret, token := secrets.Child("customSecrets").Index(0), secrets.Child("providerTokens").Index(0)
+	for _, c := range []struct {
+		path, body string
+		wrong      *field.Path
+		want       string
+	}{
+		{"/api/secrets", `{"name": "not a name", "value": "v"}`, secret.Child("name"), "body name"},
+		{"/api/secrets", `{"name": "NAME", "value": "v"}`, secret.Child("name"), "body name"},
+		{"/api/secrets", `{"name": "NAME", "value": "v", "description": "d"}`, secret.Child("description"), "body description"},
+		{"/api/secrets", `{"name": "NAME", "value": "v"}`, secrets.Child("customSecrets"), "body"},
+		{"/api/add-git-providers", `{"provider_tokens": {"github": {"token": "t", "host": "!"}}}`, token.Child("host"), "body provider_tokens github host"},
+	} {
+		r := httptest.NewRequest(http.MethodPost, c.path, strings.NewReader(c.body))
+		r.Header.Set(rest.KeyHeader, stubKey)
+		w := httptest.NewRecorder()
+		handler(&refusing{field: c.wrong}).ServeHTTP(w, r)
+		if got := complaints(t, w); len(got) == 0 || got[0] != c.want {
+			t.Errorf("%s %s: wrong is %q, want %s", c.path, c.body, got, c.want)
+		}
+	}
+}
 
 // silent is a cluster that answers nobody who asks for settings.
 type silent struct{ stubCluster }

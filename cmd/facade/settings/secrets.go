@@ -102,7 +102,13 @@ func (s *Store) AddProviders(ctx context.Context, u *access.User, body []byte) (
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
-	return s.storeTokens(ctx, u, tokens, "Git providers stored")
+	stored, err := s.storeTokens(ctx, u, tokens, "Git providers stored")
+	return stored, toldAt(err, func(loc rest.Location) rest.Location {
+		if len(loc) < 2 || loc[1] != "secrets_store" {
+			return loc
+		}
+		return slices.Delete(slices.Clone(loc), 1, 2)
+	})
 }
 
 // UnsetProviders removes all tokens of git providers.
@@ -132,9 +138,30 @@ func (s *Store) storeTokens(ctx context.Context, u *access.User, tokens map[stri
 }
 
 func (s *Store) storeSecret(ctx context.Context, u *access.User, name string, entry *rest.CustomSecret) error {
-	return s.store(ctx, u, rest.SettingsOf(&rest.Settings{
+	err := s.store(ctx, u, rest.SettingsOf(&rest.Settings{
 		SecretsStore: rest.Set(rest.UserSecrets{CustomSecrets: map[string]*rest.CustomSecret{name: entry}}),
 	}))
+	return toldAt(err, func(loc rest.Location) rest.Location {
+		switch field := loc[len(loc)-1]; field {
+		case "name", "description":
+			return rest.Location{"body", field}
+		case "secret":
+			return rest.Location{"body", "value"}
+		}
+		return rest.Location{"body"}
+	})
+}
+
+// toldAt says of a request that is no settings where in it something is wrong.
+func toldAt(err error, at func(inSettings rest.Location) rest.Location) error {
+	details := slices.Clone(answer.DetailsOf(err))
+	if len(details) == 0 {
+		return err
+	}
+	for i, detail := range details {
+		details[i].Loc = at(detail.Loc)
+	}
+	return answer.Invalid(details...)
 }
 
 func (s *Store) hasSecret(ctx context.Context, u *access.User, name string) (bool, error) {
