@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -65,6 +66,30 @@ func TestWhatIsWrongIsToldWhereItWasSent(t *testing.T) {
 		handler(&refusing{field: c.wrong}).ServeHTTP(w, r)
 		if got := complaints(t, w); len(got) == 0 || got[0] != c.want {
 			t.Errorf("%s %s: wrong is %q, want %s", c.path, c.body, got, c.want)
+		}
+	}
+}
+
+func TestTheOrderOfEventsIsAskedForAsClientsSayIt(t *testing.T) {
+	options := DefaultOptions()
+	options.Archive = &left{sizes: []int{1, 1}}
+	handler := New(&stopped{}, options, prometheus.NewRegistry())
+	for said, want := range map[string]string{
+		"": "0", "true": "1", "True": "1", "1": "1", "yes": "1", "ON": "1", "t": "1", "y": "1", "false": "0", "False": "0", "0": "0", "no": "0", "off": "0", "f": "0", "n": "0",
+		"2": "query reverse", "maybe": "query reverse",
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/api/conversations/talk/events?limit=1&reverse="+said, http.NoBody)
+		r.Header.Set(rest.KeyHeader, stubKey)
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		if len(want) > 1 {
+			if got := strings.Join(complaints(t, w), ", "); got != want {
+				t.Errorf("%q: wrong is %s", said, got)
+			}
+			continue
+		}
+		if !strings.HasPrefix(w.Body.String(), `{"events":[{"id":`+want+`,`) {
+			t.Errorf("%q: it is answered %d %s", said, w.Code, w.Body)
 		}
 	}
 }

@@ -31,7 +31,7 @@ type eventRange struct {
 }
 
 func decodeRange(query url.Values) (r eventRange, err error) {
-	r = eventRange{limit: usualLimit, end: -1, reverse: query.Get("reverse") == "true"}
+	r = eventRange{limit: usualLimit, end: -1}
 	number := func(name string, target *int) {
 		text := query.Get(name)
 		if text == "" {
@@ -43,6 +43,13 @@ func decodeRange(query url.Values) (r eventRange, err error) {
 			return
 		}
 		*target = n
+	}
+	switch strings.ToLower(query.Get("reverse")) {
+	case "true", "1", "yes", "on", "t", "y":
+		r.reverse = true
+	case "", "false", "0", "no", "off", "f", "n":
+	default:
+		err = answer.Invalid(rest.Detail{Type: "bool_parsing", Loc: rest.Location{"query", "reverse"}, Msg: "Input should be true or false"})
 	}
 	number("start_id", &r.start)
 	number("end_id", &r.end)
