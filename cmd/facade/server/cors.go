@@ -28,7 +28,7 @@ func (s *server) cors(next http.Handler) http.Handler {
 		w.Header().Set("Access-Control-Expose-Headers", strings.Join([]string{"Retry-After", requestIDHeader}, ", "))
 		if r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "" {
 			w.Header().Set("Access-Control-Allow-Methods", methods)
-			w.Header().Set("Access-Control-Allow-Headers", strings.Join([]string{"Content-Type", "Idempotency-Key", rest.KeyHeader, requestIDHeader}, ", "))
+			w.Header().Set("Access-Control-Allow-Headers", strings.Join([]string{"Content-Type", "Idempotency-Key", "Last-Event-ID", rest.KeyHeader, requestIDHeader}, ", "))
 			w.Header().Set("Access-Control-Max-Age", "600")
 			w.WriteHeader(http.StatusNoContent)
 			return

@@ -89,5 +89,11 @@ func TestPagesOfAllowedOriginsMayMakeEveryCall(t *testing.T) {
 		if allowed := strings.Split(w.Header().Get("Access-Control-Allow-Methods"), ", "); !slices.Contains(allowed, method) {
 			t.Errorf("%s: allowed are %v", call, allowed)
 		}
+		allowed := strings.Split(w.Header().Get("Access-Control-Allow-Headers"), ", ")
+		for _, header := range []string{rest.KeyHeader, "Content-Type", "Idempotency-Key", "Last-Event-ID"} {
+			if !slices.Contains(allowed, header) {
+				t.Errorf("%s: allowed are %v", call, allowed)
+			}
+		}
 	}
 }
