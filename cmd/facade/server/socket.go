@@ -60,6 +60,9 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 		return // it is answered
 	}
 	watched := &watched{server: s, user: u, conversation: c}
+	if !s.isOver(c) {
+		after = s.goesOn(ctx, c, s.answers.For(string(u.UID)), after)
+	}
 	socket.Serve(ctx, conn, watched, after, told(live.Running(c)))
 }
 

@@ -126,6 +126,7 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 		begin()
 		return nil
 	}
+	after = s.goesOn(ctx, c, r.held, after)
 	err = s.sessions.Follow(ctx, c, after, r.held, send, func() error {
 		begin()
 		_, err := io.WriteString(out, ": alive\n\n")
@@ -135,6 +136,22 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 		return nil // it ended, and whoever comes back says what it has
 	}
 	return err
+}
+
+// goesOn is after which event a client that has one goes on. Where the session does not have that
+// one, its journal began anew, and the client has nothing of it. It is asked only for whether it has
+// it: an error is told when the events are asked for.
+func (s *server) goesOn(ctx context.Context, c *v1alpha1.Conversation, held *access.Held, after int) int {
+	if after < 0 {
+		return after
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	defer held.Release()
+	if page, err := s.page(ctx, c, held, eventRange{start: after, end: after, limit: 1}); err == nil && len(page.Events) == 0 {
+		return -1
+	}
+	return after
 }
 
 // lastEvent is the one that a client has; -1 for none.
