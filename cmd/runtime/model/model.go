@@ -29,8 +29,9 @@ const (
 	// nothing for minutes.
 	silence = 15 * time.Minute
 	// linger is how long an answer is read on whose agent has gone, where there is a budget: what
-	// was used is told at the end.
-	linger = 2 * time.Minute
+	// was used is told at the end. What comes meanwhile is paid for and read by nobody, so it is
+	// short: who stops an agent means to stop the spending.
+	linger = 10 * time.Second
 	// mostCalls are under way at once. Others wait: all of them begin before the first has a cost,
 	// and each holds its request.
 	mostCalls = 8
