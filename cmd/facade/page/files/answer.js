@@ -10,6 +10,7 @@ export class Answer {
     this.id = id;
     this.confirm = h('div', { class: 'confirm', role: 'alertdialog', 'aria-label': 'The agent asks for approval', hidden: true },
       h('p', null, 'The agent asks whether it may do this.'), this.what = h('code'),
+      this.unknown = h('p', { class: 'failed', hidden: true }, 'What it would do is not known here: it did not say. Reject it if in doubt.'),
       h('div', { class: 'buttons' },
         action('Approve', () => send(id, 'user_confirmed'), { class: 'main', 'data-do': 'approve' }),
         action('Reject', () => send(id, 'user_rejected'), { 'data-do': 'reject' })));
@@ -44,6 +45,7 @@ export class Answer {
     if (asks && this.confirm.hidden && !this.text.value) queueMicrotask(() => this.confirm.querySelector('button').focus());
     this.confirm.hidden = !asks;
     this.what.textContent = asks ? asked() : '';
+    this.unknown.hidden = !asks || this.what.textContent !== '';
     this.form.hidden = !running;
     this.off.hidden = running;
     show(this.off, item.status === 'STARTING' ? 'It can be answered as soon as it runs.' : 'It does not run. Start it to go on; what happened is kept.');

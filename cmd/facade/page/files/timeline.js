@@ -25,7 +25,9 @@ const line = (event, kind, text) => h('p', { class: `line ${kind}`, id: `event-$
 
 export class Timeline {
   constructor() {
-    this.calls = new Map();
+    this.calls = new Map(); // by the event that each is of, and by the id that the agent gave it
+    this.byId = new Map();
+    this.question = null; // the id of the call that the agent asked about last
     this.told = ''; // the error that was shown last, until a state is
     this.entries = h('div', { class: 'entries' });
     this.element = h('div', { class: 'timeline', role: 'log', 'aria-label': 'What happened', 'aria-live': 'polite', tabindex: 0 }, this.entries);
@@ -49,11 +51,13 @@ export class Timeline {
     if (entry) this.entries.append(entry);
   }
 
-  // asked marks the call that waits for the user: the first that nothing came of yet. What it would do is returned.
+  // asked marks the call that waits for the user: the one that the agent asked about, whatever else is under way. What it would do is
+  // returned; nothing where that is not known, since another call in its place would be approved unseen.
   asked() {
-    const call = [...this.calls.values()].find(({ over }) => !over);
-    call?.wait();
-    return call?.whole || '';
+    const call = this.byId.get(this.question);
+    if (!call || call.over) return '';
+    call.wait();
+    return call.whole;
   }
 
   action(event) {
@@ -62,6 +66,7 @@ export class Timeline {
     if (isToolCall(event)) {
       const call = new ToolCall(event);
       this.calls.set(event.id, call);
+      this.byId.set(event.tool_call_metadata?.tool_call_id, call);
       return call.element;
     }
     switch (action) {
@@ -100,6 +105,7 @@ export class Timeline {
     const { agent_state: state, reason = '' } = event.extras;
     const again = reason && reason === this.told;
     this.told = '';
+    if (state === 'awaiting_user_confirmation') this.question = event.tool_call_metadata?.tool_call_id ?? null;
     return state === 'error' && !again ? line(event, 'error', reason || 'The agent failed') : null;
   }
 }

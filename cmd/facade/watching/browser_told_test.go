@@ -1,0 +1,148 @@
+//go:build browser
+
+package watching_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/facade/page"
+)
+
+// telling serves the page, and what a facade would tell it of a conversation: what no agent that
+// ships would do, and what goes wrong on the way.
+type telling struct {
+	*httptest.Server
+
+	mu      sync.Mutex
+	events  []session.Event
+	changed chan struct{}
+	// posted are the headers of requests for new conversations, of which the first so many are not
+	// answered.
+	posted []http.Header
+	lost   int
+}
+
+func newTelling(t *testing.T) *telling {
+	t.Helper()
+	f := &telling{changed: make(chan struct{})}
+	mux := http.NewServeMux()
+	if err := page.Register(mux); err != nil {
+		t.Fatal(err)
+	}
+	answers := func(pattern, body string) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
+	}
+	answers("GET /api/session", `{"user": "ada", "namespace": "parley", "settings_stored": false}`)
+	answers("GET /api/conversations/c", `{"conversation_id": "c", "title": "A talk", "status": "RUNNING"}`)
+	answers("GET /api/conversations/c/usage", `{}`)
+	mux.HandleFunc("GET /api/conversations/c/events/stream", f.stream)
+	mux.HandleFunc("POST /api/conversations", f.create)
+	f.Server = httptest.NewServer(mux)
+	t.Cleanup(func() { f.CloseClientConnections(); f.Close() })
+	return f
+}
+
+func (f *telling) opens(t *testing.T, hash string) *browser {
+	t.Helper()
+	at, err := url.Parse(f.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := startBrowser(t, at.Host)
+	b.do(chromedp.EmulateViewport(1100, 800), chromedp.Navigate(f.URL+"/"+hash))
+	return b
+}
+
+// tell what happens next.
+func (f *telling) tell(events ...session.Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, event := range events {
+		event.ID, event.Timestamp = len(f.events), session.Timestamp(time.Now())
+		f.events = append(f.events, event)
+	}
+	f.wake()
+}
+
+func (f *telling) wake() {
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+func (f *telling) stream(w http.ResponseWriter, r *http.Request) {
+	last, err := strconv.Atoi(r.URL.Query().Get("after"))
+	if err != nil {
+		last = -1
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	for {
+		f.mu.Lock()
+		events, changed := f.events, f.changed
+		f.mu.Unlock()
+		for ; last+1 < len(events); last++ {
+			text, _ := json.Marshal(events[last+1])
+			_, _ = fmt.Fprintf(w, "id: %d\ndata: %s\n\n", last+1, text)
+		}
+		w.(http.Flusher).Flush()
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// create a conversation, of which nobody hears where the answer is lost.
+func (f *telling) create(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	f.posted = append(f.posted, r.Header)
+	lost := len(f.posted) <= f.lost
+	f.mu.Unlock()
+	if lost {
+		panic(http.ErrAbortHandler)
+	}
+	_, _ = io.WriteString(w, `{"status": "ok", "conversation_id": "c"}`)
+}
+
+// runs is a call of a tool that runs a command.
+func runs(id, command string) session.Event {
+	return session.Event{Source: session.FromAgent, Action: session.ActionRun, Args: map[string]any{"command": command}, ToolCall: &session.ToolCall{ID: id}}
+}
+
+// asksAbout a call of a tool.
+func asksAbout(id string) session.Event {
+	event := session.StateChange(session.StateConfirmation, "")
+	event.ToolCall = &session.ToolCall{ID: id}
+	return event
+}
+
+// Nobody approves another command than the one that they read.
+func TestThePageShowsTheCallThatIsAskedAbout(t *testing.T) {
+	f := newTelling(t)
+	b := f.opens(t, "#/c/c")
+	// The first one was cut off with its session, and the last one needs nobody.
+	f.tell(runs("old", "npm test"), session.StateChange(session.StateLoading, ""), runs("high", "git push --force"), runs("low", "ls"), asksAbout("high"))
+	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === 'git push --force'")
+	b.sees("[...document.querySelectorAll('.tool')].filter((e) => e.open && e.textContent.includes('waits for you')).map((e) => e.querySelector('code').textContent).join() === 'git push --force'")
+	done := session.Event{Source: session.FromAgent, Observation: session.ActionRun, Cause: new(int), Content: new(string), ToolCall: &session.ToolCall{ID: "high"}}
+	*done.Cause = 2
+	f.tell(session.StateChange(session.StateConfirmed, ""), session.StateChange(session.StateRunning, ""), done, asksAbout("nowhere"))
+	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === ''")
+	b.reads("What it would do is not known here")
+	f.tell(asksAbout("low"))
+	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === 'ls'")
+	b.sees("!document.body.innerText.includes('What it would do is not known here')")
+	b.allWell()
+}
