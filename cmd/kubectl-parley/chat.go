@@ -42,13 +42,17 @@ type chat struct {
 	shown chan struct{}
 	// seen is the last event that was shown; -1 where none was.
 	seen int
+	// calls are the calls of tools that nothing came of yet, as they were shown, by their ids, and
+	// latest is the one that nothing was shown after.
+	calls  map[string]string
+	latest string
 }
 
 // lastWords is how long a talk that is over waits for what came with its end.
 const lastWords = 5 * time.Second
 
 func newChat(p *plugin) *cobra.Command {
-	c := &chat{plugin: p, shown: make(chan struct{}), seen: -1}
+	c := &chat{plugin: p, shown: make(chan struct{}), seen: -1, calls: map[string]string{}}
 	cmd := &cobra.Command{
 		Use:   "chat NAME",
 		Short: "Talk with a session's agent",
@@ -241,6 +245,7 @@ func isCommand(line string) bool {
 func (c *chat) show(e *session.Event) (enough bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.pass(e)
 	switch {
 	case e.IsUserMessage():
 		fmt.Fprintf(c.Out, "> %s\n", indented(e.Text()))
@@ -252,7 +257,7 @@ func (c *chat) show(e *session.Event) (enough bool) {
 		fmt.Fprintf(c.Out, "%s\n", e.Text())
 	case e.Action == session.ActionRun:
 		command, _ := e.Args["command"].(string)
-		fmt.Fprintf(c.Out, "  $ %s\n", indented(command))
+		c.call(e, "$ "+command)
 	case e.StateOf() != "":
 		c.turn(e)
 	case e.Observation == session.ObservedError:
@@ -265,7 +270,7 @@ func (c *chat) show(e *session.Event) (enough bool) {
 	case e.Observation == session.ObservedNotice:
 		fmt.Fprintf(c.Out, "! %s\n", indented(e.Message))
 	case e.Action != "" && e.Action != session.ActionSystem && e.Action != session.ActionChangeState:
-		fmt.Fprintf(c.Out, "  %s\n", indented(e.Message))
+		c.call(e, e.Message)
 	case e.Content != nil && *e.Content != "":
 		fmt.Fprintf(c.Out, "    %s\n", strings.ReplaceAll(strings.TrimSpace(*e.Content), "\n", "\n    "))
 	}
@@ -274,6 +279,42 @@ func (c *chat) show(e *session.Event) (enough bool) {
 		close(c.shown)
 	}
 	return c.over && c.idle()
+}
+
+// pass on from the call that was shown last, and from one that something came of.
+func (c *chat) pass(e *session.Event) {
+	if e.StateOf() != "" {
+		return
+	}
+	c.latest = ""
+	if e.ToolCall != nil && e.Observation != "" {
+		delete(c.calls, e.ToolCall.ID)
+	}
+}
+
+// call shows what the agent does.
+func (c *chat) call(e *session.Event, text string) {
+	line := "  " + indented(text)
+	fmt.Fprintln(c.Out, line)
+	if e.ToolCall != nil {
+		c.calls[e.ToolCall.ID], c.latest = line, e.ToolCall.ID
+	}
+}
+
+// ask whether the agent may do what it asks about: that stands just above, whatever else it does
+// meanwhile.
+func (c *chat) ask(e *session.Event) {
+	id := ""
+	if e.ToolCall != nil {
+		id = e.ToolCall.ID
+	}
+	switch line, known := c.calls[id]; {
+	case !known:
+		fmt.Fprintln(c.Out, "! What it would do is not known here: it did not say. Reject it if in doubt.")
+	case id != c.latest:
+		fmt.Fprintln(c.Out, line)
+	}
+	fmt.Fprintln(c.Out, "? Do it? y or n")
 }
 
 // turn follows the agent's state.
@@ -289,7 +330,7 @@ func (c *chat) turn(e *session.Event) {
 	reason, _ := e.Extras["reason"].(string)
 	switch c.state {
 	case session.StateConfirmation:
-		fmt.Fprintln(c.Out, "? Do it? y or n")
+		c.ask(e)
 	case session.StateError:
 		if reason != "" && reason != c.told {
 			fmt.Fprintf(c.Out, "! %s\n", indented(reason))

@@ -288,6 +288,39 @@ func TestATurnThatIsOnlyWatchedIsATalksOutcome(t *testing.T) {
 	}
 }
 
+// runs is a call of a tool that runs a command.
+func runs(id, command string) session.Event {
+	return session.Event{Source: session.FromAgent, Action: session.ActionRun, Args: map[string]any{"command": command}, ToolCall: &session.ToolCall{ID: id}}
+}
+
+// asksAbout a call of a tool.
+func asksAbout(id string) session.Event {
+	event := session.StateChange(session.StateConfirmation, "")
+	event.ToolCall = &session.ToolCall{ID: id}
+	return event
+}
+
+// Nobody confirms another command than the one that they read.
+func TestTheCallThatIsAskedAboutStandsAboveTheQuestion(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	key := keyOfAda(t, ns)
+	create(t, conversation(ns, "c"))
+	f := newTalk(t, key, succeeds)
+	done := session.Event{Source: session.FromAgent, Observation: session.ActionRun, ToolCall: &session.ToolCall{ID: "high"}}
+	f.add(runs("high", "git push --force"), asksAbout("high"), done, runs("high", "rm -r build"), runs("low", "ls"), asksAbout("high"), done, asksAbout("high"),
+		session.StateChange(session.StateAwaiting, ""))
+	r := beginWith(t, strings.NewReader(""), kubeconfig, ns, "chat", "c", "--facade", f.URL)
+	if err := r.wait(t); err != nil {
+		t.Fatal(err)
+	}
+	const question, unknown = "? Do it? y or n\n", "! What it would do is not known here: it did not say. Reject it if in doubt.\n"
+	want := "  $ git push --force\n" + question + "  $ rm -r build\n  $ ls\n  $ rm -r build\n" + question + unknown + question
+	if out := r.out.String(); out != want {
+		t.Errorf("it shows\n%s, want\n%s", out, want)
+	}
+}
+
 func TestAnUnknownCommandIsNoMessage(t *testing.T) {
 	t.Parallel()
 	ns := operate(t)
