@@ -162,7 +162,7 @@ func (c *chat) read(ctx context.Context, user *person, name string) error {
 				c.mu.Lock()
 				c.unsent++
 				c.mu.Unlock()
-				fmt.Fprintln(c.ErrOut, "error:", err)
+				fmt.Fprintln(c.ErrOut, "error:", printable(err.Error()))
 			}
 		}
 		if errors.Is(err, io.EOF) {
@@ -254,7 +254,7 @@ func (c *chat) show(e *session.Event) (enough bool) {
 			c.waiting = append(c.waiting, e.ID)
 		}
 	case e.Action == session.ActionMessage:
-		fmt.Fprintf(c.Out, "%s\n", e.Text())
+		fmt.Fprintf(c.Out, "%s\n", printable(e.Text()))
 	case e.Action == session.ActionRun:
 		command, _ := e.Args["command"].(string)
 		c.call(e, "$ "+command)
@@ -272,7 +272,7 @@ func (c *chat) show(e *session.Event) (enough bool) {
 	case e.Action != "" && e.Action != session.ActionSystem && e.Action != session.ActionChangeState:
 		c.call(e, e.Message)
 	case e.Content != nil && *e.Content != "":
-		fmt.Fprintf(c.Out, "    %s\n", strings.ReplaceAll(strings.TrimSpace(*e.Content), "\n", "\n    "))
+		fmt.Fprintf(c.Out, "    %s\n", strings.ReplaceAll(strings.TrimSpace(printable(*e.Content)), "\n", "\n    "))
 	}
 	c.seen = e.ID
 	if e.ID == c.last {
@@ -361,7 +361,7 @@ func (c *chat) fail(e *session.Event, reason string) {
 	}
 }
 
-// indented keeps the lines of a text under one another.
+// indented is what is printable of a text, its lines under one another.
 func indented(text string) string {
-	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ")
+	return strings.ReplaceAll(strings.TrimSpace(printable(text)), "\n", "\n  ")
 }

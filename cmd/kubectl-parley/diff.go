@@ -3,13 +3,12 @@ package main
 import (
 	"bufio"
 	"context"
-	"fmt"
+	"errors"
+	"io"
 	"net/http"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 )
 
 // diff is `kubectl parley diff`.
@@ -54,20 +53,33 @@ func (d *diff) run(ctx context.Context, name string) error {
 		return err
 	}
 	defer response.Body.Close()
-	file, isFile := d.Out.(*os.File)
-	coloured := isFile && term.IsTerminal(int(file.Fd()))
-	lines := bufio.NewScanner(response.Body)
-	lines.Buffer(nil, 8<<20)
-	for lines.Scan() {
-		line := lines.Text()
-		if coloured {
-			line = colour(line)
+	if !isTerminal(d.Out) {
+		_, err := io.Copy(d.Out, response.Body)
+		return err
+	}
+	return show(d.Out, response.Body)
+}
+
+// show a patch to somebody who reads it.
+func show(out io.Writer, patch io.Reader) error {
+	lines := bufio.NewReader(patch)
+	for {
+		line, err := lines.ReadString('\n')
+		text, ended := strings.CutSuffix(line, "\n")
+		text = colour(printable(text))
+		if ended {
+			text += "\n"
 		}
-		if _, err := fmt.Fprintln(d.Out, line); err != nil {
+		if _, err := io.WriteString(out, text); err != nil {
+			return err
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
 			return err
 		}
 	}
-	return lines.Err()
 }
 
 // colour a line as git does.

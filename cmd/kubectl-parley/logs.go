@@ -140,7 +140,11 @@ func (l *logs) print(ctx context.Context, c *cluster, name string) error {
 		return err
 	}
 	defer stream.Close()
-	if _, err = io.Copy(l.Out, stream); interrupted(ctx) {
+	out := l.Out
+	if isTerminal(out) {
+		out = &printer{out: out}
+	}
+	if _, err = io.Copy(out, stream); interrupted(ctx) {
 		return nil
 	}
 	return err

@@ -20,7 +20,7 @@ func main() {
 	defer stop()
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	if err := newRoot(streams).withArgs(os.Args).ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(streams.ErrOut, "error:", err)
+		fmt.Fprintln(streams.ErrOut, "error:", printable(err.Error()))
 		stop()
 		os.Exit(1)
 	}

