@@ -28,10 +28,10 @@ type telling struct {
 	mu      sync.Mutex
 	events  []session.Event
 	changed chan struct{}
-	// posted are the headers of requests for new conversations, of which the first so many are not
-	// answered.
+	// posted are the headers of requests for new conversations, of which the first so many are
+	// answered with a 503, which does not say whether there is one now.
 	posted []http.Header
-	lost   int
+	busy   int
 }
 
 func newTelling(t *testing.T) *telling {
@@ -104,14 +104,16 @@ func (f *telling) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// create a conversation, of which nobody hears where the answer is lost.
+// create a conversation, or say that there may be one.
 func (f *telling) create(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	f.posted = append(f.posted, r.Header)
-	lost := len(f.posted) <= f.lost
+	busy := len(f.posted) <= f.busy
 	f.mu.Unlock()
-	if lost {
-		panic(http.ErrAbortHandler)
+	if busy {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, `{"detail": "Try again"}`)
+		return
 	}
 	_, _ = io.WriteString(w, `{"status": "ok", "conversation_id": "c"}`)
 }
@@ -145,4 +147,28 @@ func TestThePageShowsTheCallThatIsAskedAbout(t *testing.T) {
 	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === 'ls'")
 	b.sees("!document.body.innerText.includes('What it would do is not known here')")
 	b.allWell()
+}
+
+// Who does not hear whether a conversation was started asks again, and gets that one.
+func TestThePageStartsOneConversationThoughTheAnswerIsLost(t *testing.T) {
+	f := newTelling(t)
+	f.busy = 2
+	b := f.opens(t, "#/new")
+	b.enter("[name=initial_user_msg]", "Make it so.")
+	for range 2 {
+		b.press("Start")
+		b.sees("(() => { const told = document.querySelector('.failed'); const is = told.textContent !== ''; told.textContent = ''; return is; })()")
+	}
+	b.enter("[name=initial_user_msg]", " Now.")
+	b.press("Start")
+	b.sees("location.hash === '#/c/c'")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var keys []string
+	for _, header := range f.posted {
+		keys = append(keys, header.Get("Idempotency-Key"))
+	}
+	if len(keys) != 3 || len(keys[0]) != 32 || keys[0] != keys[1] || keys[2] == keys[1] || len(keys[2]) != 32 {
+		t.Errorf("the keys are %q: want the same for the same, and another for something else", keys)
+	}
 }

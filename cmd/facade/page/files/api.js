@@ -37,17 +37,17 @@ async function send(method, path, options) {
 }
 
 // call with JSON, and be answered with JSON.
-export async function call(method, path, body, signal) {
-  const options = { signal };
+export async function call(method, path, body, signal, headers = {}) {
+  const options = { signal, headers };
   if (body !== undefined) {
     options.body = JSON.stringify(body);
-    options.headers = { 'Content-Type': 'application/json' };
+    options.headers = { 'Content-Type': 'application/json', ...headers };
   }
   return (await send(method, path, options)).json();
 }
 
 export const get = (path, signal) => call('GET', path, undefined, signal);
-export const post = (path, body) => call('POST', path, body);
+export const post = (path, body, headers) => call('POST', path, body, undefined, headers);
 
 // upload files.
 export async function upload(path, files) {

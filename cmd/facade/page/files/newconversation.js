@@ -34,6 +34,19 @@ function asDataURL(file) {
   });
 }
 
+// Wish is a request by a key of its own, as long as it asks for the same: where the answer to it was lost, asking again starts no second
+// conversation.
+class Wish {
+  keyOf(request) {
+    const asked = JSON.stringify(request);
+    if (asked !== this.asked) this.key = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
+    this.asked = asked;
+    return this.key;
+  }
+
+  granted() { this.asked = null; }
+}
+
 export async function showNewConversation(main, { session }) {
   const message = fields.area('What should be done?', { rows: 5, name: 'initial_user_msg' });
   const repository = fields.text('Repository', { name: 'repository', help: 'owner/name, or an address. Without one the workspace is empty.' });
@@ -49,6 +62,7 @@ export async function showNewConversation(main, { session }) {
     conversation_id: fields.text('Id', { name: 'conversation_id', pattern: '[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?', help: 'Without one it is chosen at random.' }),
   };
   const tools = toolServers(null);
+  const wish = new Wish();
   const button = h('button', { type: 'submit', class: 'main' }, 'Start');
   const failed = h('p', { class: 'failed', role: 'alert' });
   const form = h('form', { class: 'card' }, h('h1', null, 'New conversation'),
@@ -72,7 +86,8 @@ export async function showNewConversation(main, { session }) {
         image_urls: pictures.length > 0 ? pictures : undefined,
         suggested_task: suggested.read(), create_microagent: agent.read(), mcp_config: tools.read() ?? undefined,
       };
-      const answer = await post('/api/conversations', request);
+      const answer = await post('/api/conversations', request, { 'Idempotency-Key': wish.keyOf(request) });
+      wish.granted();
       location.hash = `#/c/${answer.conversation_id}`;
     } catch (error) {
       failed.textContent = error.message;
