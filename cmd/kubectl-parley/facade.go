@@ -148,7 +148,7 @@ func (p *person) do(ctx context.Context, method, path string, header http.Header
 		request.Header[name] = values
 	}
 	request.Header.Set(rest.KeyHeader, p.key)
-	response, err := http.DefaultClient.Do(request)
+	response, err := direct.Do(request)
 	if err != nil {
 		// The address is no secret, but the error repeats the whole request.
 		var failed *url.Error
@@ -169,8 +169,13 @@ func (p *person) do(ctx context.Context, method, path string, header http.Header
 	if detail, is := refusal.Detail.(string); is {
 		refusal.Error = detail
 	}
-	if response.StatusCode == http.StatusUnauthorized {
+	switch target, err := response.Location(); {
+	case response.StatusCode == http.StatusUnauthorized:
 		refusal.Error = "the facade refuses " + p.from
+	case response.StatusCode/100 == 3 && err == nil:
+		// Of an address only what says whose it is: the rest may hold what nobody should read.
+		refusal.Error = fmt.Sprintf("instead of a facade something answers that redirects to %s://%s%s, which is not given the key: "+
+			"--facade or $PARLEY_FACADE names the facade's own URL", target.Scheme, target.Host, target.Path)
 	}
 	return nil, &refusedError{response.StatusCode, refusal.Error}
 }
@@ -187,6 +192,10 @@ func (e *refusedError) Error() string {
 	}
 	return e.detail
 }
+
+// direct is a client that goes nowhere but where it is sent: where a redirect leads is nobody's to
+// be given the key, and a page to sign in that it ends at would look like an answer.
+var direct = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
 // send an action of the user.
 func (p *person) send(ctx context.Context, conversation, action string, args map[string]any) error {

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+func TestTheKeyGoesToTheFacadeAlone(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	keyOfAda(t, ns)
+	create(t, conversation(ns, "c"))
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("it is asked for %s, with %v", r.URL, r.Header)
+	}))
+	t.Cleanup(elsewhere.Close)
+	for _, code := range []int{http.StatusFound, http.StatusTemporaryRedirect} {
+		proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, elsewhere.URL+"/login?state=private", code)
+		}))
+		t.Cleanup(proxy.Close)
+		for _, command := range []string{"chat", "diff", "open"} {
+			_, stderr, err := run(t, ns, command, "c", "--facade", proxy.URL)
+			if err == nil || !strings.Contains(err.Error(), "redirects to "+elsewhere.URL+"/login,") || strings.Contains(err.Error()+stderr, "private") {
+				t.Errorf("%s, with %d: %v, %s", command, code, err, stderr)
+			}
+		}
+	}
+}
