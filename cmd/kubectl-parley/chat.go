@@ -62,6 +62,8 @@ An action that waits for you is confirmed with y and rejected with n. /pause and
 and Ctrl-C leaves; the session goes on. A slash and a word is a command; with a space before it, it
 is a message.
 
+It ends where the session is stopped, and says why.
+
 Where the input ends, the command ends with the agent's turn, and fails if a turn that it began
 failed, or a line could not be sent. If it sends nothing, it ends as the turn that it watched. What
 failed before is shown and does not count.`,
@@ -86,7 +88,7 @@ func (c *chat) run(ctx context.Context, name string) error {
 	}
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
-	user, err := c.as(ctx, cluster, conv)
+	user, err := c.as(ctx, cluster, conv, newProgress(c.ErrOut).say)
 	if err != nil {
 		return err
 	}

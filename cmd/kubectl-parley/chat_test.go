@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -25,6 +26,8 @@ type talk struct {
 	mu      sync.Mutex
 	events  []session.Event
 	changed chan struct{}
+	// stopped: the session does not run, and what it left is all there is.
+	stopped bool
 }
 
 func newTalk(t *testing.T, key string, works func(session.Event) []session.Event) *talk {
@@ -35,6 +38,11 @@ func newTalk(t *testing.T, key string, works func(session.Event) []session.Event
 		case r.Header.Get(rest.KeyHeader) != key:
 			w.WriteHeader(http.StatusUnauthorized)
 			_ = json.NewEncoder(w).Encode(map[string]string{"detail": "Unauthorized"})
+		case path == "" && f.stopped:
+			_, _ = io.WriteString(w, `{"status": "STOPPED", "reason": "Failed", "message": "out of memory"}`)
+		case path == "/events" && r.Method == http.MethodPost && f.stopped:
+			w.WriteHeader(http.StatusConflict)
+			_ = json.NewEncoder(w).Encode(map[string]string{"detail": "The conversation does not run"})
 		case path == "/events" && r.Method == http.MethodPost:
 			f.take(r)
 		case path == "/events":
@@ -87,6 +95,9 @@ func (f *talk) stream(w http.ResponseWriter, r *http.Request) {
 		}
 		next += len(events)
 		w.(http.Flusher).Flush()
+		if f.stopped {
+			return
+		}
 		select {
 		case <-changed:
 		case <-r.Context().Done():

@@ -44,7 +44,7 @@ func (d *diff) run(ctx context.Context, name string) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	user, err := d.as(ctx, c, conv)
+	user, err := d.as(ctx, c, conv, newProgress(d.ErrOut).say)
 	if err != nil {
 		return err
 	}

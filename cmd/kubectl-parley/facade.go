@@ -17,6 +17,8 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/rest"
@@ -29,6 +31,11 @@ const (
 	facadePort = 3000
 	// again is how long to wait before a stream that ended is followed again.
 	again = time.Second
+	// silences is how often a stream of a session that is stopped may bring nothing new: what a
+	// session leaves may arrive a moment after it stopped.
+	silences = 3
+	// away is how long a facade that was there may have no pod.
+	away = time.Minute
 )
 
 // talking is what the commands have in common that talk with a session, through the facade.
@@ -45,6 +52,11 @@ func (f *talking) addFlags(cmd *cobra.Command) {
 type person struct {
 	url string
 	credential
+	// ended says why the port no longer leads to the facade; nil where none is forwarded.
+	ended <-chan error
+	// say tells that the connection is lost, and when it is there again; lost is whether it is.
+	say  func(format string, args ...any)
+	lost bool
 }
 
 // credential is a user's key, and where it comes from, in words that go on.
@@ -52,22 +64,62 @@ type credential struct {
 	key, from string
 }
 
-// as the user of a conversation, talk with the facade until the context ends.
-func (f *talking) as(ctx context.Context, c *cluster, conv *v1alpha1.Conversation) (*person, error) {
+// as the user of a conversation, talk with the facade until the context ends. What becomes of the
+// connection meanwhile is said.
+func (f *talking) as(ctx context.Context, c *cluster, conv *v1alpha1.Conversation, say func(string, ...any)) (*person, error) {
 	key, err := c.keyOf(ctx, conv.Spec.UserSettingsName)
 	if err != nil {
 		return nil, err
 	}
 	if f.facade != "" {
 		address, err := f.address()
-		return &person{address, key}, err
+		return &person{url: address, credential: key, say: say}, err
 	}
-	pod, err := f.pod(ctx, c)
-	if err != nil {
+	ports, ended := make(chan uint16, 1), make(chan error, 1)
+	go func() {
+		ended <- f.reach(ctx, c, 0, func() {}, func(port uint16) {
+			select {
+			case ports <- port:
+			default: // it leads to another pod now, from the same port
+			}
+		})
+	}()
+	select {
+	case port := <-ports:
+		return &person{url: fmt.Sprintf("http://127.0.0.1:%d", port), credential: key, ended: ended, say: say}, nil
+	case err := <-ended:
 		return nil, err
 	}
-	port, err := c.forwardTo(ctx, pod.Namespace, pod.Name, facadePort)
-	return &person{fmt.Sprintf("http://127.0.0.1:%d", port), key}, err
+}
+
+// reach the facade from a port of this machine, or a free one where it is 0, until the context
+// ends, and another of its pods when one goes. ready is called whenever the port leads to one.
+func (f *talking) reach(ctx context.Context, c *cluster, port uint16, lost func(), ready func(port uint16)) error {
+	var since time.Time // it is lost; zero where it was not there yet
+	for {
+		pod, err := f.pod(ctx, c)
+		if err == nil {
+			err = c.forwardPod(ctx, pod.Namespace, pod.Name, port, facadePort, func(local uint16) {
+				port = local // a later pod is reached at the same one
+				ready(local)
+			})
+			if errors.Is(err, portforward.ErrLostConnectionToPod) {
+				since = time.Now()
+				lost()
+			}
+			err = fmt.Errorf("reach the facade (--facade or $PARLEY_FACADE names its URL): %w", err)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case time.Since(since) > away:
+			return err
+		}
+		select {
+		case <-time.After(again):
+		case <-ctx.Done():
+		}
+	}
 }
 
 // address of the facade that the user names.
@@ -118,18 +170,6 @@ func (c *cluster) keyOf(ctx context.Context, user string) (credential, error) {
 		return credential{}, fmt.Errorf("read the user's key ($PARLEY_KEY can hold it): %w", err)
 	}
 	return credential{string(secret.Data[ref.Key]), fmt.Sprintf("the key in the Secret %s: is its URL that of this cluster's facade?", ref.Name)}, nil
-}
-
-// forwardTo a pod's port from a free one of this machine, until the context ends.
-func (c *cluster) forwardTo(ctx context.Context, namespace, pod string, remote uint16) (uint16, error) {
-	ports, failed := make(chan uint16, 1), make(chan error, 1)
-	go func() { failed <- c.forwardPod(ctx, namespace, pod, 0, remote, func(port uint16) { ports <- port }) }()
-	select {
-	case port := <-ports:
-		return port, nil
-	case err := <-failed:
-		return 0, fmt.Errorf("reach the facade (--facade or $PARLEY_FACADE names its URL): %w", err)
-	}
 }
 
 func (p *person) do(ctx context.Context, method, path string, header http.Header, body any) (*http.Response, error) {
@@ -224,9 +264,11 @@ func (p *person) last(ctx context.Context, conversation string) (int, error) {
 }
 
 // follow the events of a conversation after the last one that is known, each once, whatever ends
-// the stream, until take says that it is enough.
+// the stream, until take says that it is enough, or the session is stopped and leaves nothing more.
 func (p *person) follow(ctx context.Context, conversation string, last int, take func(*session.Event) (enough bool)) error {
+	quiet := 0
 	for {
+		before := last
 		err := p.stream(ctx, conversation, &last, take)
 		var refused *refusedError
 		switch over := errors.Is(err, errEnough) || ctx.Err() != nil; {
@@ -234,17 +276,44 @@ func (p *person) follow(ctx context.Context, conversation string, last int, take
 			return nil
 		case errors.As(err, &refused) && refused.code != http.StatusServiceUnavailable && refused.code != http.StatusTooManyRequests:
 			return err
+		case err != nil && !p.lost:
+			p.lost = true
+			p.say("the connection is lost: %v", err)
+		case err == nil:
+			quiet++
+			if why := p.stopped(ctx, conversation); why == "" || last > before {
+				quiet = 0
+			} else if quiet == silences {
+				return fmt.Errorf("%s does not run: %s", conversation, why)
+			}
 		}
 		select {
 		case <-time.After(again):
+		case err := <-p.ended:
+			return err
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
+// stopped is why a conversation is; empty where it is not, or where nobody can tell.
+func (p *person) stopped(ctx context.Context, conversation string) (why string) {
+	response, err := p.do(ctx, http.MethodGet, "/api/conversations/"+conversation, nil, nil)
+	if err != nil {
+		return ""
+	}
+	defer response.Body.Close()
+	var now rest.Conversation
+	if err := json.NewDecoder(response.Body).Decode(&now); err != nil || now.Status != string(v1alpha1.StateStopped) {
+		return ""
+	}
+	return ptr.Deref(now.Reason, "it is stopped") + ": " + ptr.Deref(now.Message, "start it to go on")
+}
+
 var errEnough = errors.New("enough")
 
+// stream the events until the stream ends, which is no error.
 func (p *person) stream(ctx context.Context, conversation string, last *int, take func(*session.Event) bool) error {
 	header := http.Header{"Last-Event-ID": {strconv.Itoa(*last)}}
 	response, err := p.do(ctx, http.MethodGet, "/api/conversations/"+conversation+"/events/stream", header, nil)
@@ -252,9 +321,16 @@ func (p *person) stream(ctx context.Context, conversation string, last *int, tak
 		return err
 	}
 	defer response.Body.Close()
+	if p.lost {
+		p.lost = false
+		p.say("connected again")
+	}
 	lines := bufio.NewReader(response.Body)
 	for {
 		line, err := lines.ReadString('\n')
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}

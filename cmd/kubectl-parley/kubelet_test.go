@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,6 +32,9 @@ type kubelet struct {
 	logs chan chan string
 	// serves is where forwarded ports lead to.
 	serves string
+
+	mu         sync.Mutex
+	forwarding []httpstream.Connection
 }
 
 // nothing is what a node serves that has no port-forward.
@@ -104,6 +108,9 @@ func (k *kubelet) forward(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer conn.Close()
+	k.mu.Lock()
+	k.forwarding = append(k.forwarding, conn)
+	k.mu.Unlock()
 	for {
 		select {
 		case <-conn.CloseChan():
@@ -116,6 +123,16 @@ func (k *kubelet) forward(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}
+}
+
+// lose whatever is forwarded, as a pod that goes does.
+func (k *kubelet) lose() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, conn := range k.forwarding {
+		_ = conn.Close()
+	}
+	k.forwarding = nil
 }
 
 func (k *kubelet) pipe(s httpstream.Stream) {

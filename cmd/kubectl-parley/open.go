@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/tools/portforward"
 
 	"github.com/parley-dev/parley/api/rest"
 )
@@ -73,7 +72,7 @@ func (o *open) run(ctx context.Context, name string, asked bool) error {
 		if err != nil {
 			return err
 		}
-		return o.show(ctx, &person{address, key}, name)
+		return o.show(ctx, &person{url: address, credential: key}, name)
 	}
 	return o.forward(ctx, c, key, name)
 }
@@ -85,34 +84,25 @@ func (o *open) forward(ctx context.Context, c *cluster, key credential, name str
 	defer cancel(nil)
 	p := newProgress(o.ErrOut)
 	shown := false
-	for {
-		pod, err := o.pod(ctx, c)
-		if err != nil {
-			return err
+	err := o.reach(ctx, c, o.port, func() { p.say("the connection is lost") }, func(port uint16) {
+		if shown {
+			p.say("connected again")
+			return
 		}
-		err = c.forwardPod(ctx, pod.Namespace, pod.Name, o.port, facadePort, func(port uint16) {
-			o.port = port // a later pod is reached at the same one
-			if shown {
-				p.say("connected again")
-				return
-			}
-			shown = true
-			if err := o.show(ctx, &person{fmt.Sprintf("http://127.0.0.1:%d", port), key}, name); err != nil {
-				cancel(err)
-				return
-			}
-			p.say("forwarding to the facade; Ctrl-C ends it")
-		})
-		switch cause := context.Cause(ctx); {
-		case cause != nil && !errors.Is(cause, context.Canceled):
-			return cause
-		case cause != nil:
-			return nil
-		case !errors.Is(err, portforward.ErrLostConnectionToPod):
-			return fmt.Errorf("reach the facade (--facade or $PARLEY_FACADE names its URL): %w", err)
+		shown = true
+		if err := o.show(ctx, &person{url: fmt.Sprintf("http://127.0.0.1:%d", port), credential: key}, name); err != nil {
+			cancel(err)
+			return
 		}
-		p.say("the connection is lost")
+		p.say("forwarding to the facade; Ctrl-C ends it")
+	})
+	switch cause := context.Cause(ctx); {
+	case cause != nil && !errors.Is(cause, context.Canceled):
+		return cause
+	case cause != nil:
+		return nil
 	}
+	return err
 }
 
 // show the link, and open it.

@@ -96,26 +96,33 @@ func TestABrowserIsOpenedWhereThereIsOne(t *testing.T) {
 	}
 }
 
-func TestAPortLeadsToThePage(t *testing.T) {
-	t.Parallel()
-	ns := operate(t)
-	facade := linking(t, keyOfAda(t, ns))
-	k := newKubelet(t, ns)
-	k.serves = facade.Listener.Addr().String()
+// facadePod is one of the facade that runs.
+func facadePod(t *testing.T, k *kubelet, name string) *corev1.Pod {
+	t.Helper()
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "facade", Labels: map[string]string{
+		ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: name, Labels: map[string]string{
 			"app.kubernetes.io/name": v1alpha1.ManagedBy, v1alpha1.LabelComponent: "facade",
 		}},
 		Spec: corev1.PodSpec{NodeName: k.node, Containers: []corev1.Container{{Name: "facade", Image: "x"}}},
-	}
-	if _, stderr, err := run(t, ns, "open", "--user=ada", "--facade-namespace="+ns); err == nil || !strings.Contains(err.Error(), "no facade runs") || !strings.Contains(err.Error(), "$PARLEY_FACADE") {
-		t.Errorf("without a facade: %v, %s", err, stderr)
 	}
 	create(t, pod)
 	pod.Status.Phase = corev1.PodRunning
 	if err := env.Client.Status().Update(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
+	return pod
+}
+
+func TestAPortLeadsToThePage(t *testing.T) {
+	t.Parallel()
+	ns := operate(t)
+	facade := linking(t, keyOfAda(t, ns))
+	k := newKubelet(t, ns)
+	k.serves = facade.Listener.Addr().String()
+	if _, stderr, err := run(t, ns, "open", "--user=ada", "--facade-namespace="+ns); err == nil || !strings.Contains(err.Error(), "no facade runs") || !strings.Contains(err.Error(), "$PARLEY_FACADE") {
+		t.Errorf("without a facade: %v, %s", err, stderr)
+	}
+	facadePod(t, k, "facade")
 	opened := begin(t, kubeconfig, ns, "open", "--user=ada", "--facade-namespace="+ns)
 	testenv.Await(t, func() error {
 		if out := opened.out.String(); !strings.HasPrefix(out, "http://127.0.0.1:") || !strings.HasSuffix(out, "/signin#code=once\n") {
