@@ -18,6 +18,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends what the first one does not
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	if err := newRoot(streams).withArgs(os.Args).ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(streams.ErrOut, "error:", printable(err.Error()))
