@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
@@ -108,11 +107,20 @@ func (s *start) again(ctx context.Context, c *cluster, conv *v1alpha1.Conversati
 	// One that is over starts again only when it is asked to, also after it was suspended
 	// meanwhile.
 	if conv.Status.State == v1alpha1.StateStopped && conv.Status.Reason != v1alpha1.ReasonSuspended {
-		return s.patch(ctx, c, conv, "restartAt", func(spec *v1alpha1.ConversationSpec) {
-			spec.RestartAt = ptr.To(metav1.NewTime(time.Now().Truncate(time.Second)))
-		})
+		at := restartAt(conv, time.Now())
+		return s.patch(ctx, c, conv, "restartAt", func(spec *v1alpha1.ConversationSpec) { spec.RestartAt = &at })
 	}
 	return nil
+}
+
+// restartAt is a time at which a session was not started again before: each other time starts it
+// once more. Times have whole seconds.
+func restartAt(conv *v1alpha1.Conversation, now time.Time) metav1.Time {
+	at := metav1.NewTime(now.Truncate(time.Second))
+	for at.Equal(conv.Spec.RestartAt) || at.Equal(conv.Status.RestartedAt) {
+		at = metav1.NewTime(at.Add(-time.Second))
+	}
+	return at
 }
 
 func (s *start) patch(ctx context.Context, c *cluster, conv *v1alpha1.Conversation, field string, change func(*v1alpha1.ConversationSpec)) error {
@@ -123,9 +131,12 @@ func (s *start) patch(ctx context.Context, c *cluster, conv *v1alpha1.Conversati
 func (s *start) await(ctx context.Context, c *cluster, asked *v1alpha1.Conversation) error {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	last := asked
-	err := c.follow(ctx, newProgress(s.ErrOut), asked.Name, func(conv *v1alpha1.Conversation) (bool, error) {
+	last, p := asked, newProgress(s.ErrOut)
+	err := c.follow(ctx, p, asked.Name, func(conv *v1alpha1.Conversation) (bool, error) {
 		last = conv
+		if at := conv.Spec.RestartAt; isLater(conv) {
+			p.say("it starts at %s by the operator's clock, which this machine's is ahead of", at.UTC().Format(time.RFC3339))
+		}
 		return hasStarted(conv, asked.Generation)
 	})
 	if err != nil && ctx.Err() != nil {
@@ -145,6 +156,12 @@ func unfinished(conv *v1alpha1.Conversation) string {
 		lines = append(lines, hint)
 	}
 	return strings.Join(append(lines, "The Conversation stays, and its session starts as soon as it can."), "\n")
+}
+
+// isLater: the operator has seen when the session is to start again, and that it is not yet time.
+func isLater(conv *v1alpha1.Conversation) bool {
+	at := conv.Spec.RestartAt
+	return observed(conv) && conv.Status.State == v1alpha1.StateStopped && at != nil && !at.Equal(conv.Status.RestartedAt)
 }
 
 // hasStarted: the session of this generation runs, or came to an end as it should. It fails if it

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+func TestASessionIsStartedAgainAtAnotherTime(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+	at := func(seconds int) *metav1.Time { return ptr.To(metav1.Date(2026, 1, 2, 3, 4, seconds, 0, time.UTC)) }
+	for _, test := range []struct{ asked, followed, want *metav1.Time }{
+		{nil, nil, at(5)},
+		{at(4), at(4), at(5)},
+		{at(5), at(5), at(4)},
+		{at(4), at(5), at(3)},
+		{at(50), nil, at(5)},
+	} {
+		c := conversation("ns", "c")
+		c.Spec.RestartAt, c.Status.RestartedAt = test.asked, test.followed
+		if got := restartAt(c, now); !got.Equal(test.want) {
+			t.Errorf("after %v and %v it is %v, want %v", test.asked, test.followed, got, test.want)
+		}
+	}
+}
+
+// The operator's clock decides when it is time.
+func TestAStartThatWaitsForItsTimeSaysSo(t *testing.T) {
+	t.Parallel()
+	ns := env.Namespace(t, nil)
+	c := conversation(ns, "c")
+	c.Spec.RestartAt = ptr.To(metav1.NewTime(time.Now().Add(time.Hour).Truncate(time.Second)))
+	create(t, c)
+	c.Status.State, c.Status.Reason, c.Status.ObservedGeneration = "STOPPED", "Failed", c.Generation+1
+	if err := env.Client.Status().Update(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	_, stderr, err := run(t, ns, "start", "c", "--timeout=1s")
+	if err == nil || !strings.Contains(stderr, "by the operator's clock") {
+		t.Errorf("%v, %s", err, stderr)
+	}
+}
