@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,9 +42,12 @@ const (
 // talking is what the commands have in common that talk with a session, through the facade.
 type talking struct {
 	facade, namespace string
+	// given says whether a flag is.
+	given func(flag string) bool
 }
 
 func (f *talking) addFlags(cmd *cobra.Command) {
+	f.given = cmd.Flags().Changed
 	cmd.Flags().StringVar(&f.facade, "facade", os.Getenv("PARLEY_FACADE"), "The facade's URL. Default: $PARLEY_FACADE, else a port of this machine is forwarded to it.")
 	cmd.Flags().StringVar(&f.namespace, "facade-namespace", "parley-system", "The namespace of the facade, for that.")
 }
@@ -72,7 +76,7 @@ func (f *talking) as(ctx context.Context, c *cluster, conv *v1alpha1.Conversatio
 		return nil, err
 	}
 	if f.facade != "" {
-		address, err := f.address()
+		address, err := f.address(say)
 		return &person{url: address, credential: key, say: say}, err
 	}
 	ports, ended := make(chan uint16, 1), make(chan error, 1)
@@ -122,11 +126,17 @@ func (f *talking) reach(ctx context.Context, c *cluster, port uint16, lost func(
 	}
 }
 
-// address of the facade that the user names.
-func (f *talking) address() (string, error) {
+// address of the facade that the user names. Where flags say which cluster or namespace is meant,
+// and the environment which facade, it is said that the environment wins: the facade may be that of
+// another cluster.
+func (f *talking) address(say func(string, ...any)) (string, error) {
 	address := strings.TrimSuffix(f.facade, "/")
 	u, err := url.Parse(address)
 	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" {
+		chosen := slices.ContainsFunc([]string{"context", "cluster", "kubeconfig", "server", "namespace"}, f.given)
+		if chosen && !f.given("facade") {
+			say("the facade is the one that $PARLEY_FACADE names: %s://%s", u.Scheme, u.Host)
+		}
 		return address, nil
 	}
 	like := "http://HOST:PORT"

@@ -29,3 +29,24 @@ func TestTheKeyGoesToTheFacadeAlone(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatTheEnvironmentDecidesIsSaid(t *testing.T) {
+	ns := operate(t)
+	facade := linking(t, keyOfAda(t, ns))
+	create(t, conversation(ns, "c"))
+	named := "the facade is the one that $PARLEY_FACADE names: " + facade.URL
+	if _, stderr, err := run(t, ns, "open", "c", "--facade="+facade.URL); err != nil || strings.Contains(stderr, "PARLEY_FACADE") {
+		t.Errorf("the flag: %v, %s", err, stderr)
+	}
+	t.Setenv("PARLEY_FACADE", facade.URL)
+	if _, stderr, err := run(t, ns, "open", "c"); err != nil || !strings.Contains(stderr, named) {
+		t.Errorf("the environment: %v, %s", err, stderr)
+	}
+	if _, stderr, err := run(t, ns, "chat", "c"); err == nil || !strings.Contains(stderr, named) {
+		t.Errorf("a facade that knows no conversations: %v, %s", err, stderr)
+	}
+	t.Setenv("PARLEY_KEY", "somebody's")
+	if _, _, err := run(t, ns, "open", "--user=ada"); err == nil || !strings.Contains(err.Error(), "$PARLEY_KEY") || strings.Contains(err.Error(), "somebody") {
+		t.Errorf("two users: %v", err)
+	}
+}

@@ -87,7 +87,7 @@ func TestAFacadeThatIsNamedByNoURLIsSaidToBeNone(t *testing.T) {
 		"ada:hunter2@example.com": "write http://HOST:PORT",
 		"http://":                 "write http://HOST:PORT",
 	} {
-		for _, command := range [][]string{{"chat", "c"}, {"open", "--user=ada"}} {
+		for _, command := range [][]string{{"chat", "c"}, {"open"}} {
 			_, _, err := run(t, ns, append(command, "--facade="+named)...)
 			if err == nil || !strings.HasSuffix(err.Error(), "--facade or $PARLEY_FACADE is not a URL: "+want) {
 				t.Errorf("%v with %s: %v", command, named, err)

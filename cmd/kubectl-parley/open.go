@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -49,6 +50,9 @@ this machine's loopback leads to the facade until Ctrl-C.`,
 }
 
 func (o *open) run(ctx context.Context, name string, asked bool) error {
+	if o.given("user") && os.Getenv("PARLEY_KEY") != "" {
+		return errors.New("--user says whose key to read, and $PARLEY_KEY is one already, of whoever it is: leave one of them out")
+	}
 	c, err := o.connect()
 	if err != nil {
 		return err
@@ -68,7 +72,7 @@ func (o *open) run(ctx context.Context, name string, asked bool) error {
 		o.browser = false
 	}
 	if o.facade != "" {
-		address, err := o.address()
+		address, err := o.address(newProgress(o.ErrOut).say)
 		if err != nil {
 			return err
 		}
