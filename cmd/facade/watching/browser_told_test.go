@@ -28,6 +28,8 @@ type telling struct {
 	mu      sync.Mutex
 	events  []session.Event
 	changed chan struct{}
+	// ended is closed when the session ends, and with it the streams.
+	ended chan struct{}
 	// posted are the headers of requests for new conversations, of which the first so many are
 	// answered with a 503, which does not say whether there is one now.
 	posted []http.Header
@@ -36,7 +38,7 @@ type telling struct {
 
 func newTelling(t *testing.T) *telling {
 	t.Helper()
-	f := &telling{changed: make(chan struct{})}
+	f := &telling{changed: make(chan struct{}), ended: make(chan struct{})}
 	mux := http.NewServeMux()
 	if err := page.Register(mux); err != nil {
 		t.Fatal(err)
@@ -48,7 +50,13 @@ func newTelling(t *testing.T) *telling {
 	answers("GET /api/conversations/c", `{"conversation_id": "c", "title": "A talk", "status": "RUNNING"}`)
 	answers("GET /api/conversations/c/usage", `{}`)
 	mux.HandleFunc("GET /api/conversations/c/events/stream", f.stream)
+	mux.HandleFunc("GET /api/conversations/c/events", f.one)
 	mux.HandleFunc("POST /api/conversations", f.create)
+	mux.HandleFunc("POST /api/markdown", func(w http.ResponseWriter, r *http.Request) {
+		var asked struct{ Texts []string }
+		_ = json.NewDecoder(r.Body).Decode(&asked)
+		_ = json.NewEncoder(w).Encode(map[string][]string{"html": asked.Texts})
+	})
 	f.Server = httptest.NewServer(mux)
 	t.Cleanup(func() { f.CloseClientConnections(); f.Close() })
 	return f
@@ -73,12 +81,29 @@ func (f *telling) tell(events ...session.Event) {
 		event.ID, event.Timestamp = len(f.events), session.Timestamp(time.Now())
 		f.events = append(f.events, event)
 	}
-	f.wake()
-}
-
-func (f *telling) wake() {
 	close(f.changed)
 	f.changed = make(chan struct{})
+}
+
+// forget what happened, as a session does that finds nothing of it when it is started again.
+func (f *telling) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.events = nil
+	close(f.ended)
+	f.ended = make(chan struct{})
+}
+
+// one event, where there is such a one.
+func (f *telling) one(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	id, err := strconv.Atoi(r.URL.Query().Get("start_id"))
+	events := []session.Event{}
+	if err == nil && id < len(f.events) {
+		events = f.events[id : id+1]
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"events": events, "has_more": false})
 }
 
 func (f *telling) stream(w http.ResponseWriter, r *http.Request) {
@@ -87,6 +112,9 @@ func (f *telling) stream(w http.ResponseWriter, r *http.Request) {
 		last = -1
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
+	f.mu.Lock()
+	ended := f.ended
+	f.mu.Unlock()
 	for {
 		f.mu.Lock()
 		events, changed := f.events, f.changed
@@ -98,6 +126,8 @@ func (f *telling) stream(w http.ResponseWriter, r *http.Request) {
 		w.(http.Flusher).Flush()
 		select {
 		case <-changed:
+		case <-ended:
+			return
 		case <-r.Context().Done():
 			return
 		}
@@ -171,4 +201,25 @@ func TestThePageStartsOneConversationThoughTheAnswerIsLost(t *testing.T) {
 	if len(keys) != 3 || len(keys[0]) != 32 || keys[0] != keys[1] || keys[2] == keys[1] || len(keys[2]) != 32 {
 		t.Errorf("the keys are %q: want the same for the same, and another for something else", keys)
 	}
+}
+
+// What a session says that began anew is read, however much was said before.
+func TestThePageShowsASessionThatBeganAnew(t *testing.T) {
+	f := newTelling(t)
+	b := f.opens(t, "#/c/c")
+	f.tell(session.UserMessage("Said before.", nil), runs("1", "make"), asksAbout("1"), session.StateChange(session.StateRunning, ""))
+	b.once("Said before.")
+	// A stream that ends says nothing of what happened.
+	f.mu.Lock()
+	close(f.ended)
+	f.ended = make(chan struct{})
+	f.mu.Unlock()
+	f.tell(session.UserMessage("Said since.", nil))
+	b.once("Said since.")
+	b.once("Said before.")
+	f.forget()
+	f.tell(session.UserMessage("Said anew.", nil))
+	b.once("Said anew.")
+	b.sees("!document.querySelector('.timeline').innerText.includes('Said before.') && !document.querySelector('.timeline .tool')")
+	b.allWell()
 }

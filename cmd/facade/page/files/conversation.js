@@ -134,7 +134,13 @@ export async function showConversation(main, { signal, session, params: [id, tab
     const ended = before === 'running' && ['awaiting_user_input', 'awaiting_user_confirmation', 'finished', 'error'].includes(agent);
     if (ended && Date.now() - new Date(`${event.timestamp}Z`) < recent && await sound) chime();
   };
+  const anew = () => {
+    agent = null;
+    parts?.timeline.clear();
+    parts?.plan.clear();
+    draw();
+  };
   watch(id, told, signal);
-  follow(id, { item: told, event: happened, connected: (is) => { connected = is; draw(); }, signal })
+  follow(id, { item: told, event: happened, anew, connected: (is) => { connected = is; draw(); }, signal })
     .catch((error) => { if (!signal.aborted) show(main, problem(error)); });
 }

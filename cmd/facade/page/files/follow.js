@@ -5,15 +5,18 @@ import { pause } from './render.js';
 const longest = 15000;
 
 // follow tells of the item whenever it may have changed, of each event once and in order, and of whether it is connected. It comes
-// back with the last event that it has.
-export async function follow(id, { item: told, event: happened, connected, signal }) {
+// back with the last event that it has. A session that lost what happened may have begun anew meanwhile: that is told, and then all
+// that happened since.
+export async function follow(id, { item: told, event: happened, anew, connected, signal }) {
   let last = -1;
+  let at = ''; // when that one happened, by which it is known
   let failures = 0;
   let quiet = 0; // how often a stopped conversation had nothing more
   const each = (event) => {
     failures = quiet = 0;
     if (event.id <= last) return;
     last = event.id;
+    at = event.timestamp;
     happened(event);
   };
   while (!signal.aborted) {
@@ -27,6 +30,13 @@ export async function follow(id, { item: told, event: happened, connected, signa
         continue;
       }
       const stopped = item.status === 'STOPPED';
+      if (!stopped && last >= 0) {
+        const { events: [known] } = await get(pathOf(id, `/events?start_id=${last}&limit=1`), signal);
+        if (known?.timestamp !== at) {
+          last = -1;
+          anew();
+        }
+      }
       // What a session leaves may arrive a moment after it stopped.
       if (!stopped || quiet < 4) await stream(pathOf(id, `/events/stream?after=${last}`), each, signal);
       quiet = stopped ? quiet + 1 : 0;

@@ -9,6 +9,8 @@ export class Plan {
     this.element = h('aside', { class: 'plan', 'aria-label': 'Plan', hidden: true });
   }
 
+  clear() { this.element.hidden = true; }
+
   take(event) {
     if (event.observation !== 'task_tracking') return;
     const tasks = event.extras?.task_list || [];

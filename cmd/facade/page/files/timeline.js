@@ -1,6 +1,6 @@
 // What happened in a conversation, in order: messages, thoughts, calls of tools.
 import { markdown } from './markdown.js';
-import { h } from './render.js';
+import { h, show } from './render.js';
 import { ToolCall, isToolCall } from './toolcall.js';
 
 const asked = {
@@ -25,11 +25,8 @@ const line = (event, kind, text) => h('p', { class: `line ${kind}`, id: `event-$
 
 export class Timeline {
   constructor() {
-    this.calls = new Map(); // by the event that each is of, and by the id that the agent gave it
-    this.byId = new Map();
-    this.question = null; // the id of the call that the agent asked about last
-    this.told = ''; // the error that was shown last, until a state is
     this.entries = h('div', { class: 'entries' });
+    this.clear();
     this.element = h('div', { class: 'timeline', role: 'log', 'aria-label': 'What happened', 'aria-live': 'polite', tabindex: 0 }, this.entries);
     // Who looks at the end stays there, however late an entry gets its size; who scrolled back is left alone.
     // Between a scroll and its event the entries may have grown, so that only a way up is one away from the end.
@@ -44,6 +41,14 @@ export class Timeline {
     const sizes = new ResizeObserver(() => { if (atEnd) this.element.scrollTop = this.element.scrollHeight; });
     sizes.observe(this.entries);
     sizes.observe(this.element);
+  }
+
+  clear() {
+    this.calls = new Map(); // by the event that each is of, and by the id that the agent gave it
+    this.byId = new Map();
+    this.question = null; // the id of the call that the agent asked about last
+    this.told = ''; // the error that was shown last, until a state is
+    show(this.entries);
   }
 
   take(event) {
