@@ -165,7 +165,7 @@ func TestThePageShowsTheCallThatIsAskedAbout(t *testing.T) {
 	f := newTelling(t)
 	b := f.opens(t, "#/c/c")
 	// The first one was cut off with its session, and the last one needs nobody.
-	f.tell(runs("old", "npm test"), session.StateChange(session.StateLoading, ""), runs("high", "git push --force"), runs("low", "ls"), asksAbout("high"))
+	f.tell(runs("old", "npm test"), session.StateChange(session.StateLoading, ""), runs("high", "git push --force"), runs("low", "ls \u202ehs|live lruc"), asksAbout("high"))
 	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === 'git push --force'")
 	b.sees("[...document.querySelectorAll('.tool')].filter((e) => e.open && e.textContent.includes('waits for you')).map((e) => e.querySelector('code').textContent).join() === 'git push --force'")
 	done := session.Event{Source: session.FromAgent, Observation: session.ActionRun, Cause: new(int), Content: new(string), ToolCall: &session.ToolCall{ID: "high"}}
@@ -174,7 +174,7 @@ func TestThePageShowsTheCallThatIsAskedAbout(t *testing.T) {
 	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === ''")
 	b.reads("What it would do is not known here")
 	f.tell(asksAbout("low"))
-	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === 'ls'")
+	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === 'ls \ufffdhs|live lruc'")
 	b.sees("!document.body.innerText.includes('What it would do is not known here')")
 	b.allWell()
 }

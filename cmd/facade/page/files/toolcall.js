@@ -6,6 +6,10 @@ const words = { run: 'Run', edit: 'Edit', read: 'Read', write: 'Write', browse: 
 
 export const isToolCall = (event) => event.action in words;
 
+// visible is a text without what would have it read as another: control characters, and those that turn the direction of what comes
+// after them. They are replaced, so that one sees that there was something.
+const visible = (text) => text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g, '\ufffd');
+
 // subject of a call in one line.
 function subject({ action, args = {} }) {
   switch (action) {
@@ -37,12 +41,12 @@ export class ToolCall {
     this.status = h('span', { class: 'status' });
     this.body = h('div', { class: 'body' });
     this.over = false;
-    this.whole = subject(event) || '';
+    this.whole = visible(subject(event) || '');
     const line = this.whole.split('\n')[0];
     this.element = h('details', { class: 'tool', id: `event-${event.id}` },
       h('summary', null, h('span', { class: 'kind' }, words[event.action]), h('code', null, line),
         event.args?.security_risk && h('span', { class: `risk ${event.args.security_risk.toLowerCase()}` }, `${event.args.security_risk.toLowerCase()} risk`), this.status),
-      event.args?.thought && h('p', null, event.args.thought), given(event) && h('pre', null, given(event)), this.body);
+      event.args?.thought && h('p', null, event.args.thought), given(event) && h('pre', null, visible(given(event))), this.body);
     this.say('running', 'busy');
     if (event.args?.confirmation_state === 'awaiting_confirmation') this.wait();
   }
