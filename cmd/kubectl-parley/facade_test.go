@@ -5,6 +5,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/parley-dev/parley/api/rest"
 )
 
 func TestTheKeyGoesToTheFacadeAlone(t *testing.T) {
@@ -13,7 +15,7 @@ func TestTheKeyGoesToTheFacadeAlone(t *testing.T) {
 	keyOfAda(t, ns)
 	create(t, conversation(ns, "c"))
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		t.Errorf("it is asked for %s, with %v", r.URL, r.Header)
+		t.Errorf("it is asked for %s, with a key: %t", r.URL.Path, r.Header.Get(rest.KeyHeader) != "")
 	}))
 	t.Cleanup(elsewhere.Close)
 	for _, code := range []int{http.StatusFound, http.StatusTemporaryRedirect} {
