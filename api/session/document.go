@@ -43,6 +43,10 @@ const (
 	// user sends, with a token of the facade only. StreamPath serves it as Server-Sent Events.
 	EventsPath = "/events"
 	StreamPath = "/events/stream"
+	// IdempotencyHeader holds a key of what a client sends: with the same key it is the same, sent
+	// again. MaxIdempotencyKey is how long that may be; a UUID has 36 characters.
+	IdempotencyHeader = "Idempotency-Key"
+	MaxIdempotencyKey = 255
 	// TokenHeader holds a token of the facade.
 	TokenHeader = "X-Parley-Token"
 	// ToolsPath serves the tools of all tool servers over streamable HTTP. It asks for the

@@ -47,6 +47,8 @@ type EventMeta struct {
 	Seq int `json:"seq,omitempty"`
 	// Turn is the message that a turn began with, in the event that begins it.
 	Turn *int `json:"turn,omitempty"`
+	// Key is a digest of the key that whoever sent the event gave it.
+	Key string `json:"key,omitempty"`
 	// Withdrawn is the message of a turn that could not begin. It waits for another try.
 	Withdrawn *int `json:"withdrawn,omitempty"`
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -247,14 +248,28 @@ func (e *refusedError) Error() string {
 // be given the key, and a page to sign in that it ends at would look like an answer.
 var direct = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-// send an action of the user.
+// send an action of the user. Where nobody answers it is sent again, with the same key: what was
+// taken already is not taken twice.
 func (p *person) send(ctx context.Context, conversation, action string, args map[string]any) error {
-	response, err := p.do(ctx, http.MethodPost, "/api/conversations/"+conversation+"/events", nil, map[string]any{"action": action, "args": args})
-	if err != nil {
-		return err
+	header := http.Header{session.IdempotencyHeader: {rand.Text()}}
+	for try := 1; ; try++ {
+		response, err := p.do(ctx, http.MethodPost, "/api/conversations/"+conversation+"/events", header, map[string]any{"action": action, "args": args})
+		if err == nil {
+			return response.Body.Close()
+		}
+		if refused := (*refusedError)(nil); try == sendTries || errors.As(err, &refused) && refused.code != http.StatusServiceUnavailable {
+			return err
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return err
+		}
 	}
-	return response.Body.Close()
 }
+
+// sendTries is how often it is tried to send something.
+const sendTries = 3
 
 // last event of a conversation; -1 where there is none.
 func (p *person) last(ctx context.Context, conversation string) (int, error) {

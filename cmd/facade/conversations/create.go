@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
@@ -20,9 +21,6 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/kept"
 	"github.com/parley-dev/parley/cmd/facade/settings"
 )
-
-// maxIdempotencyKey is the longest Idempotency-Key; a UUID has 36 characters.
-const maxIdempotencyKey = 255
 
 // Post creates the conversation that a body asks for, or joins it.
 func (s *Service) Post(ctx context.Context, u *access.User, body []byte, idempotencyKey string) (any, error) {
@@ -49,8 +47,8 @@ func (s *Service) Post(ctx context.Context, u *access.User, body []byte, idempot
 	if err := s.settingsSuffice(ctx, u); err != nil {
 		return nil, err
 	}
-	if len(idempotencyKey) > maxIdempotencyKey {
-		return nil, answer.Invalid(rest.Detail{Type: "string_too_long", Loc: rest.Location{"header", "idempotency-key"}, Msg: "String should have at most 255 characters"})
+	if len(idempotencyKey) > session.MaxIdempotencyKey {
+		return nil, answer.Invalid(rest.LongKey)
 	}
 	name, chosen := conversationID(u, request, idempotencyKey)
 	created, err := s.create(ctx, u, request, name, chosen)

@@ -68,8 +68,8 @@ type Call struct {
 	Method, Path string
 	Query        url.Values
 	Body         io.Reader
-	// Type of the body.
-	Type string
+	// Type of the body, and the key that the client gave it.
+	Type, Key string
 	// Held counts what is read of the answer.
 	Held *access.Held
 }
@@ -116,6 +116,9 @@ func (s *Sessions) Ask(ctx context.Context, c *v1alpha1.Conversation, call Call)
 	request.Header.Set(session.TokenHeader, token)
 	if call.Type != "" {
 		request.Header.Set("Content-Type", call.Type)
+	}
+	if call.Key != "" {
+		request.Header.Set(session.IdempotencyHeader, call.Key)
 	}
 	response, err := s.client.Do(request)
 	if err != nil {

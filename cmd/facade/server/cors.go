@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/session"
 )
 
 // cors lets pages of the configured origins call. They are not given the cookie of
@@ -28,7 +29,7 @@ func (s *server) cors(next http.Handler) http.Handler {
 		w.Header().Set("Access-Control-Expose-Headers", strings.Join([]string{"Retry-After", requestIDHeader}, ", "))
 		if r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "" {
 			w.Header().Set("Access-Control-Allow-Methods", methods)
-			w.Header().Set("Access-Control-Allow-Headers", strings.Join([]string{"Content-Type", "Idempotency-Key", "Last-Event-ID", rest.KeyHeader, requestIDHeader}, ", "))
+			w.Header().Set("Access-Control-Allow-Headers", strings.Join([]string{"Content-Type", session.IdempotencyHeader, "Last-Event-ID", rest.KeyHeader, requestIDHeader}, ", "))
 			w.Header().Set("Access-Control-Max-Age", "600")
 			w.WriteHeader(http.StatusNoContent)
 			return

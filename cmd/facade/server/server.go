@@ -15,6 +15,7 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
@@ -170,7 +171,7 @@ func (s *server) operations() map[string]map[string]operation {
 				return s.conversations.List(ctx, r.user, r.URL.Query())
 			}},
 			"POST": {do: func(ctx context.Context, r request) (any, error) {
-				return s.conversations.Post(ctx, r.user, r.body, r.Header.Get("Idempotency-Key"))
+				return s.conversations.Post(ctx, r.user, r.body, r.Header.Get(session.IdempotencyHeader))
 			}, readsBody: true},
 		},
 		"/api/conversations/{id}": {

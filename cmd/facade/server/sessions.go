@@ -137,7 +137,11 @@ func (s *server) send(ctx context.Context, r request, body []byte) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	return s.sendTo(ctx, c, r.held, body)
+	key := r.Header.Get(session.IdempotencyHeader)
+	if len(key) > session.MaxIdempotencyKey {
+		return nil, answer.Invalid(rest.LongKey)
+	}
+	return s.sendTo(ctx, c, r.held, body, key)
 }
 
 func (s *server) config(ctx context.Context, r request) (any, error) {
@@ -202,7 +206,7 @@ func (s *server) upload(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *server) sendTo(ctx context.Context, c *v1alpha1.Conversation, held *access.Held, body []byte) (any, error) {
-	call := live.Call{Method: http.MethodPost, Path: session.EventsPath, Body: bytes.NewReader(body), Type: "application/json", Held: held}
+func (s *server) sendTo(ctx context.Context, c *v1alpha1.Conversation, held *access.Held, body []byte, key string) (any, error) {
+	call := live.Call{Method: http.MethodPost, Path: session.EventsPath, Body: bytes.NewReader(body), Type: "application/json", Key: key, Held: held}
 	return s.sessions.Read(ctx, c, call, live.MaxAnswer)
 }

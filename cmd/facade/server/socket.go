@@ -125,7 +125,7 @@ func (w *watched) Send(ctx context.Context, action json.RawMessage) error {
 	defer cancel()
 	held := w.answers.For(string(w.user.UID))
 	defer held.Release()
-	_, err := w.sendTo(ctx, w.conversation, held, action)
+	_, err := w.sendTo(ctx, w.conversation, held, action, "")
 	return told(err)
 }
 

@@ -131,6 +131,8 @@ func startNode() (stop func(), err error) {
 
 // person who uses the facade.
 type person struct {
+	// idempotencyKey of what the person sends; empty if it has none.
+	idempotencyKey       string
 	namespace, name, key string
 	url                  string
 	model                *scriptedmodel.Server
@@ -192,8 +194,19 @@ func (p *person) request(ctx context.Context, method, path, body string) (*http.
 	request, err := http.NewRequestWithContext(ctx, method, p.url+path, strings.NewReader(body))
 	if err == nil {
 		request.Header.Set(rest.KeyHeader, p.key)
+		if p.idempotencyKey != "" {
+			request.Header.Set(session.IdempotencyHeader, p.idempotencyKey)
+		}
 	}
 	return request, err
+}
+
+// once is the person, who sends with a key.
+func (p *person) once(t *testing.T, key string) *person {
+	t.Helper()
+	same := *p
+	same.idempotencyKey = key
+	return &same
 }
 
 func (p *person) do(t *testing.T, method, path, body string) (code int, answer string) {

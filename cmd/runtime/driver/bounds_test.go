@@ -158,7 +158,7 @@ func TestWhatIsTooLargeForAnEventIsLeftOut(t *testing.T) {
 			t.Parallel()
 			d := newDrive(t, session.Document{FirstMessage: "raw " + told(t, large, c.update)}).start()
 			d.until(session.StateAwaiting)
-			if err := d.driver.Message("say two", nil); err != nil {
+			if err := d.driver.Message("say two", nil, ""); err != nil {
 				t.Fatal(err)
 			}
 			d.wait("the answer", func() bool { _, said := d.driver.State(); return said == "two" })
@@ -196,7 +196,7 @@ func TestALongReasonOfAFailedStartIsCut(t *testing.T) {
 	if err := os.Remove(refusal); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.driver.Message("say two", nil); err != nil {
+	if err := d.driver.Message("say two", nil, ""); err != nil {
 		t.Fatal(err)
 	}
 	d.wait("the answer", func() bool { _, said := d.driver.State(); return said == "two" })

@@ -26,13 +26,13 @@ func TestAnActionWaitsUntilTheUserConfirmsIt(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask touch a", Settings: confirming("")}).start()
 	d.until(session.StateConfirmation)
-	if err := d.driver.ChangeState(session.StateConfirmed); err != nil {
+	if err := d.driver.ChangeState(session.StateConfirmed, ""); err != nil {
 		t.Fatal(err)
 	}
 	d.until(session.StateAwaiting)
 	d.expect("state loading", "user: ask touch a", "state running", "run touch a awaiting_confirmation", "state awaiting_user_confirmation",
 		"change_agent_state", "state user_confirmed", "state running", "ran touch a:  map[exit_code:0], of 3", "state awaiting_user_input")
-	if err := d.driver.ChangeState(session.StateConfirmed); !errors.Is(err, driver.ErrNothingAsked) {
+	if err := d.driver.ChangeState(session.StateConfirmed, ""); !errors.Is(err, driver.ErrNothingAsked) {
 		t.Errorf("an answer to no question: %v", err)
 	}
 }
@@ -41,7 +41,7 @@ func TestAnActionThatTheUserRejectsIsNotDone(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask touch a", Settings: confirming("")}).start()
 	d.until(session.StateConfirmation)
-	if err := d.driver.ChangeState(session.StateRejected); err != nil {
+	if err := d.driver.ChangeState(session.StateRejected, ""); err != nil {
 		t.Fatal(err)
 	}
 	d.until(session.StateAwaiting)
@@ -73,7 +73,7 @@ func TestAQuestionOutlivesTheSession(t *testing.T) {
 	d.start().wait("the question again", func() bool {
 		return strings.Count(strings.Join(d.events(), "\n"), "state awaiting_user_confirmation") == 2
 	})
-	if err := d.driver.ChangeState(session.StateConfirmed); err != nil {
+	if err := d.driver.ChangeState(session.StateConfirmed, ""); err != nil {
 		t.Fatal(err)
 	}
 	d.until(session.StateAwaiting)

@@ -5,6 +5,8 @@ package driver
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -230,28 +232,47 @@ func (d *Driver) end() {
 }
 
 // Message from a user. It is on the disk when it is taken; the agent gets it when it is done with
-// those before.
-func (d *Driver) Message(text string, images []string) error {
+// those before. One that has a key is taken once, however often it is sent.
+func (d *Driver) Message(text string, images []string, key string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
+	case d.history.keys[digestOf(key)]:
+		return nil
 	case !HasAgent(d.Doc) || d.command():
 		return ErrNoAgent
 	case d.closed:
 		return ErrOver
 	}
-	return d.record(session.UserMessage(text, images))
+	return d.record(keyed(session.UserMessage(text, images), key))
+}
+
+// digestOf a key, so that what is kept of it is short, and no secret if it should be one.
+func digestOf(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:16])
+}
+
+// keyed is an event with the key that its sender gave it, if any.
+func keyed(e session.Event, key string) session.Event {
+	if key != "" {
+		e.Meta = &session.EventMeta{Key: digestOf(key)}
+	}
+	return e
 }
 
 // ErrNothingAsked is why an answer is not taken.
 var ErrNothingAsked = errors.New("nothing waits for a confirmation")
 
 // ChangeState follows a user's wish: to confirm or reject what is asked, to pause, to stop the
-// turn, or to go on.
-func (d *Driver) ChangeState(state session.State) error {
+// turn, or to go on. A wish that has a key is taken once, too: what is asked by then may be something
+// else.
+func (d *Driver) ChangeState(state session.State, key string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
+	case d.history.keys[digestOf(key)]:
+		return nil
 	case !HasAgent(d.Doc) || d.command():
 		return ErrNoAgent
 	case d.closed:
@@ -259,9 +280,9 @@ func (d *Driver) ChangeState(state session.State) error {
 	case (state == session.StateConfirmed || state == session.StateRejected) && d.history.asked == "":
 		return ErrNothingAsked
 	case state == session.StateRunning && d.history.state == session.StatePaused:
-		return d.record(changeOf(state), session.UserMessage("Go on.", nil))
+		return d.record(keyed(changeOf(state), key), session.UserMessage("Go on.", nil))
 	}
-	return d.record(changeOf(state))
+	return d.record(keyed(changeOf(state), key))
 }
 
 func changeOf(state session.State) session.Event {

@@ -30,7 +30,7 @@ func TestAMessageIsWorkedOnAndTheSessionWaitsForTheNext(t *testing.T) {
 		"ran ls: out map[exit_code:3], of 5", "agent: done ***", "state awaiting_user_input",
 	}
 	d.expect(events...)
-	if err := d.driver.Message("say again", nil); err != nil {
+	if err := d.driver.Message("say again", nil, ""); err != nil {
 		t.Fatal(err)
 	}
 	d.wait("the second answer", func() bool { return len(d.events()) == len(events)+4 })
@@ -45,8 +45,38 @@ func TestAMessageIsWorkedOnAndTheSessionWaitsForTheNext(t *testing.T) {
 	if got := d.over(); got == nil || got.Reason != v1alpha1.ReasonIdle {
 		t.Errorf("it ended with %+v", got)
 	}
-	if err := d.driver.Message("late", nil); !errors.Is(err, driver.ErrOver) {
+	if err := d.driver.Message("late", nil, ""); !errors.Is(err, driver.ErrOver) {
 		t.Errorf("a message after the end: %v", err)
+	}
+}
+
+// Who did not hear the answer sends it again, perhaps to a later attempt.
+func TestWhatIsSentAgainWithItsKeyIsTakenOnce(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: "say one"}).start()
+	d.until(session.StateAwaiting)
+	send := func(text, key string) {
+		t.Helper()
+		if err := d.driver.Message(text, nil, key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answered := func(with string) {
+		t.Helper()
+		d.wait("the answer "+with, func() bool { state, said := d.driver.State(); return state == session.StateAwaiting && said == with })
+	}
+	send("say two", "a")
+	send("say two", "a")
+	answered("two")
+	d.stop()
+	d.start()
+	send("say two", "a")
+	send("say three", "b")
+	answered("three")
+	send("say two", "")
+	answered("two")
+	if got := strings.Count(strings.Join(d.events(), "\n"), "user: "); got != 4 {
+		t.Errorf("%d messages were taken:\n%s", got, strings.Join(d.events(), "\n"))
 	}
 }
 
@@ -55,10 +85,10 @@ func TestAMessageThatIsTooLargeIsRefusedAndTheSessionGoesOn(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say one"}).start()
 	d.until(session.StateAwaiting)
-	if err := d.driver.Message(strings.Repeat("<", 3<<19), nil); !errors.Is(err, journal.ErrTooLarge) {
+	if err := d.driver.Message(strings.Repeat("<", 3<<19), nil, ""); !errors.Is(err, journal.ErrTooLarge) {
 		t.Errorf("it is answered with %v", err)
 	}
-	if err := d.driver.Message("say two", nil); err != nil {
+	if err := d.driver.Message("say two", nil, ""); err != nil {
 		t.Fatal(err)
 	}
 	d.wait("the answer", func() bool { _, said := d.driver.State(); return said == "two" })
@@ -70,7 +100,7 @@ func TestANoticeThatIsTooLongIsCutAndTheSessionGoesOn(t *testing.T) {
 	d := newDrive(t, session.Document{FirstMessage: "say one"}).start()
 	d.until(session.StateAwaiting)
 	d.driver.Notice("It said: " + strings.Repeat("<", 3<<20))
-	if err := d.driver.Message("say two", nil); err != nil {
+	if err := d.driver.Message("say two", nil, ""); err != nil {
 		t.Fatal(err)
 	}
 	d.wait("the answer", func() bool { _, said := d.driver.State(); return said == "two" })
@@ -82,7 +112,7 @@ func TestMessagesDuringATurnWait(t *testing.T) {
 	d := newDrive(t, session.Document{FirstMessage: orders("wait "+go1, "say one")}).start()
 	d.until(session.StateRunning)
 	for _, message := range []string{"say two", "say three"} {
-		if err := d.driver.Message(message, nil); err != nil {
+		if err := d.driver.Message(message, nil, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -114,7 +144,7 @@ func TestAMessageAtTheEndOfATurnIsNotMissed(t *testing.T) {
 		for began := time.Now(); time.Since(began) < time.Duration(n)*time.Microsecond; { // and somewhat later each time
 			runtime.Gosched()
 		}
-		if err := d.driver.Message("say "+strconv.Itoa(n), nil); err != nil {
+		if err := d.driver.Message("say "+strconv.Itoa(n), nil, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -143,7 +173,7 @@ func TestAnAgentThatDiedIsStartedForTheNextMessage(t *testing.T) {
 	d := newDrive(t, session.Document{FirstMessage: "die"})
 	d.can = "plainload"
 	d.start().until(session.StateError)
-	if err := d.driver.Message("say back", nil); err != nil {
+	if err := d.driver.Message("say back", nil, ""); err != nil {
 		t.Fatal(err)
 	}
 	d.until(session.StateAwaiting)
@@ -222,11 +252,11 @@ func TestPauseAndStopEndTheTurn(t *testing.T) {
 	for _, state := range []session.State{session.StatePaused, session.StateStopped} {
 		d := newDrive(t, session.Document{FirstMessage: orders("say working", "hang")}).start()
 		d.until(session.StateRunning)
-		if err := d.driver.ChangeState(state); err != nil {
+		if err := d.driver.ChangeState(state, ""); err != nil {
 			t.Fatal(err)
 		}
 		d.until(state)
-		if err := d.driver.Message("say on", nil); err != nil {
+		if err := d.driver.Message("say on", nil, ""); err != nil {
 			t.Fatal(err)
 		}
 		d.until(session.StateAwaiting)
@@ -244,7 +274,7 @@ func TestALimitEndsTheTurnAndTheNextMessageGoesOn(t *testing.T) {
 	d.driver.Limit("", "this was no turn's")
 	d.driver.Limit("1", "the limit of 3 calls is reached")
 	d.until(session.StateError)
-	if err := d.driver.Message("say on", nil); err != nil {
+	if err := d.driver.Message("say on", nil, ""); err != nil {
 		t.Fatal(err)
 	}
 	d.until(session.StateAwaiting)
@@ -272,7 +302,7 @@ func TestAPlainCommandWorksOnOneMessage(t *testing.T) {
 		t.Errorf("it ended with %+v", got)
 	}
 	d.expect("state loading", "user: hello", "state running", "agent: hello\n***\n", "state finished")
-	if err := d.driver.Message("more", nil); !errors.Is(err, driver.ErrNoAgent) {
+	if err := d.driver.Message("more", nil, ""); !errors.Is(err, driver.ErrNoAgent) {
 		t.Errorf("a second message: %v", err)
 	}
 	_ = d.journal.Close()
@@ -301,7 +331,7 @@ func TestACommandThatWasCutOffIsNotRunAgain(t *testing.T) {
 func TestWithoutAnAgentNothingIsTaken(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "hello", Agent: &session.Agent{Name: "none"}}).start()
-	if err := d.driver.Message("more", nil); !errors.Is(err, driver.ErrNoAgent) {
+	if err := d.driver.Message("more", nil, ""); !errors.Is(err, driver.ErrNoAgent) {
 		t.Errorf("a message: %v", err)
 	}
 	close(d.idle)
@@ -328,7 +358,7 @@ func TestWhatTheAgentIsTold(t *testing.T) {
 	if !strings.Contains(d.heard(), `"mcpServers":[{"type":"http","name":"parley","url":"http://127.0.0.1:1/mcp","headers":[]}]`) {
 		t.Errorf("the agent was not told of the tools:\n%s", d.heard())
 	}
-	if err := d.driver.Message("say more", nil); err != nil {
+	if err := d.driver.Message("say more", nil, ""); err != nil {
 		t.Fatal(err)
 	}
 	d.wait("the second answer", func() bool { _, said := d.driver.State(); return said == "more" })

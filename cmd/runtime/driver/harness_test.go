@@ -114,7 +114,7 @@ func (d *drive) start() *drive {
 	}
 	d.turns.state = d.driver.State
 	if d.early != "" {
-		if err := d.driver.Message(d.early, nil); err != nil {
+		if err := d.driver.Message(d.early, nil, ""); err != nil {
 			d.t.Fatal(err)
 		}
 	}

@@ -27,6 +27,9 @@ type history struct {
 	held bool
 	// messages of users that there have been.
 	messages int
+	// keys that the last events of users had.
+	keys     map[string]bool
+	lastKeys []string
 
 	// lastSession of the agent, and how much of what it told is recorded: up to lastSeq, of which
 	// there are atSeq events.
@@ -59,7 +62,7 @@ type answer struct {
 
 func newHistory() *history {
 	return &history{
-		turn: -1, actions: map[string]int{}, observed: map[string]bool{}, questions: map[string]string{}, answers: map[string]answer{},
+		turn: -1, keys: map[string]bool{}, actions: map[string]int{}, observed: map[string]bool{}, questions: map[string]string{}, answers: map[string]answer{},
 	}
 }
 
@@ -78,6 +81,9 @@ func (h *history) fold(e *session.Event) {
 			h.lastSession, h.lastSeq, h.atSeq = e.Meta.Session, e.Meta.Seq, 0
 		}
 		h.atSeq++
+	}
+	if e.Meta != nil && e.Meta.Key != "" {
+		h.foldKey(e.Meta.Key)
 	}
 	switch {
 	case e.Observation == session.ObservedState:
@@ -103,6 +109,17 @@ func (h *history) fold(e *session.Event) {
 		if e.Observation != session.ObservedRejected {
 			delete(h.answers, e.ToolCall.ID) // it was followed, and is about nothing that comes later
 		}
+	}
+}
+
+// mostKeys is how many are remembered: who sends something again does so soon.
+const mostKeys = 1000
+
+func (h *history) foldKey(key string) {
+	h.keys[key] = true
+	if h.lastKeys = append(h.lastKeys, key); len(h.lastKeys) > mostKeys {
+		delete(h.keys, h.lastKeys[0])
+		h.lastKeys = h.lastKeys[1:]
 	}
 }
 

@@ -50,7 +50,7 @@ func TestAnAgentThatForgetsIsToldWhatHappened(t *testing.T) {
 	d.stop()
 	before := len(d.heard())
 	d.start()
-	if err := d.driver.Message("say on", nil); err != nil {
+	if err := d.driver.Message("say on", nil, ""); err != nil {
 		t.Fatal(err)
 	}
 	d.wait("the answer", func() bool { _, said := d.driver.State(); return said == "on" })
@@ -69,13 +69,13 @@ func TestMessagesThatWaitedAreWorkedOnAfterAStart(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "hang"}).start()
 	d.wait("work", func() bool { return strings.Contains(d.heard(), "session/prompt") })
-	if err := d.driver.Message("say later", nil); err != nil {
+	if err := d.driver.Message("say later", nil, ""); err != nil {
 		t.Fatal(err)
 	}
 	d.stop()
 	d.start()
 	d.wait("work", func() bool { return strings.Count(d.heard(), "session/prompt") == 2 })
-	if err := d.driver.ChangeState(session.StateStopped); err != nil {
+	if err := d.driver.ChangeState(session.StateStopped, ""); err != nil {
 		t.Fatal(err)
 	}
 	d.wait("the second message", func() bool { _, said := d.driver.State(); return said == "later" })

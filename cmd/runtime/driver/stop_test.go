@@ -11,14 +11,14 @@ import (
 
 func (d *drive) change(state session.State) {
 	d.t.Helper()
-	if err := d.driver.ChangeState(state); err != nil {
+	if err := d.driver.ChangeState(state, ""); err != nil {
 		d.t.Fatal(err)
 	}
 }
 
 func (d *drive) message(text string) {
 	d.t.Helper()
-	if err := d.driver.Message(text, nil); err != nil {
+	if err := d.driver.Message(text, nil, ""); err != nil {
 		d.t.Fatal(err)
 	}
 }

@@ -34,8 +34,8 @@ const (
 
 // Driver takes what users send.
 type Driver interface {
-	Message(text string, images []string) error
-	ChangeState(session.State) error
+	Message(text string, images []string, key string) error
+	ChangeState(state session.State, key string) error
 }
 
 // Server of the events.
@@ -184,7 +184,8 @@ var wishes = map[session.State]bool{
 	session.StateConfirmed: true, session.StateRejected: true, session.StatePaused: true, session.StateRunning: true, session.StateStopped: true,
 }
 
-// Add serves POST: a message, or a wish for another state. It is on record when it is answered.
+// Add serves POST: a message, or a wish for another state. It is on record when it is answered. Who
+// did not hear the answer sends it again with the same key, and it is taken once.
 func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 	var a action
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAction)).Decode(&a); err != nil {
@@ -201,7 +202,11 @@ func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var err error
+	key := r.Header.Get(session.IdempotencyHeader)
 	switch {
+	case len(key) > session.MaxIdempotencyKey:
+		refuse(w, http.StatusUnprocessableEntity, fmt.Sprintf("%s: it may have %d characters", session.IdempotencyHeader, session.MaxIdempotencyKey))
+		return
 	case len(a.Args.ImageURLs) > maxImages:
 		refuse(w, http.StatusUnprocessableEntity, fmt.Sprintf("args.image_urls: a message may have %d images", maxImages))
 		return
@@ -209,12 +214,12 @@ func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusUnprocessableEntity, "args.content: a message says something")
 		return
 	case a.Action == session.ActionMessage:
-		err = s.Driver.Message(*a.Args.Content, a.Args.ImageURLs)
+		err = s.Driver.Message(*a.Args.Content, a.Args.ImageURLs, key)
 	case a.Action == session.ActionChangeState && (a.Args.AgentState == nil || !wishes[session.State(*a.Args.AgentState)]):
 		refuse(w, http.StatusUnprocessableEntity, "args.agent_state: it is user_confirmed, user_rejected, paused, running or stopped")
 		return
 	case a.Action == session.ActionChangeState:
-		err = s.Driver.ChangeState(session.State(*a.Args.AgentState))
+		err = s.Driver.ChangeState(session.State(*a.Args.AgentState), key)
 	default:
 		refuse(w, http.StatusUnprocessableEntity, "action: it is message or change_agent_state")
 		return

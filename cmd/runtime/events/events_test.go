@@ -25,7 +25,7 @@ type taker struct {
 	states  []session.State
 }
 
-func (d *taker) Message(text string, images []string) error {
+func (d *taker) Message(text string, images []string, _ string) error {
 	if d.refuse != nil {
 		return d.refuse
 	}
@@ -33,7 +33,7 @@ func (d *taker) Message(text string, images []string) error {
 	return err
 }
 
-func (d *taker) ChangeState(state session.State) error {
+func (d *taker) ChangeState(state session.State, _ string) error {
 	d.states = append(d.states, state)
 	return d.refuse
 }
@@ -78,7 +78,7 @@ func get(t *testing.T, url string) (code int, ids []int, more bool) {
 func TestEventsAreReadByRange(t *testing.T) {
 	takes, server, _ := serve(t)
 	for n := range 30 {
-		if err := takes.Message(fmt.Sprint(n), nil); err != nil {
+		if err := takes.Message(fmt.Sprint(n), nil, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -138,7 +138,7 @@ func follow(t *testing.T, url, last string, n int) (ids []string) {
 func TestAPageOfLargeEventsIsShorterAndTheRestComesNext(t *testing.T) {
 	takes, server, _ := serve(t)
 	for range 10 {
-		if err := takes.Message(strings.Repeat("x", 5<<19), nil); err != nil {
+		if err := takes.Message(strings.Repeat("x", 5<<19), nil, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -161,13 +161,13 @@ func TestAPageOfLargeEventsIsShorterAndTheRestComesNext(t *testing.T) {
 func TestAStreamGoesOnFromTheLastEventThatTheReaderHas(t *testing.T) {
 	takes, server, _ := serve(t)
 	for range 3 {
-		if err := takes.Message("x", nil); err != nil {
+		if err := takes.Message("x", nil, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
 	go func() {
 		for range 3 {
-			_ = takes.Message("y", nil)
+			_ = takes.Message("y", nil, "")
 		}
 	}()
 	if got := strings.Join(follow(t, server.URL+"/events/stream", "", 6), " "); got != "0 1 2 3 4 5" {
@@ -183,7 +183,7 @@ func TestAStreamGoesOnFromTheLastEventThatTheReaderHas(t *testing.T) {
 
 func TestAStreamAfterWhatIsNotThereYetHasWhatComes(t *testing.T) {
 	takes, server, _ := serve(t)
-	if err := takes.Message("x", nil); err != nil {
+	if err := takes.Message("x", nil, ""); err != nil {
 		t.Fatal(err)
 	}
 	response, err := http.Get(server.URL + "/events/stream?after=9223372036854775807")
@@ -193,7 +193,7 @@ func TestAStreamAfterWhatIsNotThereYetHasWhatComes(t *testing.T) {
 	defer response.Body.Close()
 	lines := bufio.NewScanner(response.Body)
 	lines.Scan() // it has begun
-	if err := takes.Message("y", nil); err != nil {
+	if err := takes.Message("y", nil, ""); err != nil {
 		t.Fatal(err)
 	}
 	for lines.Scan() {
@@ -257,6 +257,14 @@ func TestWhatUsersSend(t *testing.T) {
 		if code, text := post(body); code != http.StatusUnprocessableEntity || !strings.Contains(text, want) {
 			t.Errorf("%s: got %d %s, want %s", body, code, text, want)
 		}
+	}
+	request, err := http.NewRequest(http.MethodPost, server.URL+"/events", strings.NewReader(`{"action":"message","args":{"content":"x"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set(session.IdempotencyHeader, strings.Repeat("k", 256))
+	if response, err := http.DefaultClient.Do(request); err != nil || response.StatusCode != http.StatusUnprocessableEntity {
+		t.Errorf("a key that is too long: %v, %v", response, err)
 	}
 	before := takes.journal.Len()
 	for _, refusal := range []error{driver.ErrNoAgent, driver.ErrOver, driver.ErrNothingAsked} {

@@ -1,5 +1,5 @@
 // How a person answers: a message, an approval, a pause.
-import { pathOf, post } from './api.js';
+import { pathOf, post, Wish } from './api.js';
 import { action, busy, h, show } from './render.js';
 import { allowSound } from './sound.js';
 
@@ -8,6 +8,7 @@ export const send = (id, state) => post(pathOf(id, '/events'), { action: 'change
 export class Answer {
   constructor(id) {
     this.id = id;
+    this.wish = new Wish();
     this.confirm = h('div', { class: 'confirm', role: 'alertdialog', 'aria-label': 'The agent asks for approval', hidden: true },
       h('p', null, 'The agent asks whether it may do this.'), this.what = h('code'),
       this.unknown = h('p', { class: 'failed', hidden: true }, 'What it would do is not known here: it did not say. Reject it if in doubt.'),
@@ -33,7 +34,8 @@ export class Answer {
     const message = this.text.value.trim();
     if (!message) return;
     allowSound();
-    await post(pathOf(this.id, '/message'), { message });
+    await post(pathOf(this.id, '/message'), { message }, { 'Idempotency-Key': this.wish.keyOf(message) });
+    this.wish.granted();
     this.text.value = '';
     this.text.focus();
   }

@@ -49,6 +49,19 @@ export async function call(method, path, body, signal, headers = {}) {
 export const get = (path, signal) => call('GET', path, undefined, signal);
 export const post = (path, body, headers) => call('POST', path, body, undefined, headers);
 
+// Wish is a request by a key of its own, as long as it asks for the same: where the answer to it was
+// lost, asking again does nothing twice.
+export class Wish {
+  keyOf(request) {
+    const asked = JSON.stringify(request);
+    if (asked !== this.asked) this.key = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
+    this.asked = asked;
+    return this.key;
+  }
+
+  granted() { this.asked = null; }
+}
+
 // upload files.
 export async function upload(path, files) {
   const form = new FormData();

@@ -1,5 +1,5 @@
 // A new conversation: a message and a repository, and behind "More" all else that one can be started with.
-import { post } from './api.js';
+import { post, Wish } from './api.js';
 import * as fields from './fields.js';
 import { toolServers } from './toolservers.js';
 import { busy, h, show } from './render.js';
@@ -32,19 +32,6 @@ function asDataURL(file) {
     reader.onerror = () => reject(new Error(`${file.name} cannot be read`));
     reader.readAsDataURL(file);
   });
-}
-
-// Wish is a request by a key of its own, as long as it asks for the same: where the answer to it was lost, asking again starts no second
-// conversation.
-class Wish {
-  keyOf(request) {
-    const asked = JSON.stringify(request);
-    if (asked !== this.asked) this.key = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
-    this.asked = asked;
-    return this.key;
-  }
-
-  granted() { this.asked = null; }
 }
 
 export async function showNewConversation(main, { session }) {
