@@ -107,7 +107,7 @@ func streamed(t *testing.T, url, after string) string {
 
 func overSocket(t *testing.T, url, after string) string {
 	t.Helper()
-	conn, _, err := websocket.Dial(t.Context(), url+"/socket.io/?EIO=4&transport=websocket&conversation_id=talk&session_api_key="+stubKey+"&latest_event_id="+after, nil)
+	conn, _, err := websocket.Dial(t.Context(), url+"/socket.io/?EIO=4&transport=websocket&conversation_id=talk&session_api_key="+stubKey+"&latest_event_id="+after, nil) //nolint:bodyclose // it is the connection
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -263,8 +263,13 @@ func TestWhatUsersSend(t *testing.T) {
 		t.Fatal(err)
 	}
 	request.Header.Set(session.IdempotencyHeader, strings.Repeat("k", 256))
-	if response, err := http.DefaultClient.Do(request); err != nil || response.StatusCode != http.StatusUnprocessableEntity {
-		t.Errorf("a key that is too long: %v, %v", response, err)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusUnprocessableEntity {
+		t.Errorf("a key that is too long is answered with %d", response.StatusCode)
 	}
 	before := takes.journal.Len()
 	for _, refusal := range []error{driver.ErrNoAgent, driver.ErrOver, driver.ErrNothingAsked} {

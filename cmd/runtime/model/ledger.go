@@ -139,7 +139,7 @@ func (l *ledger) tell(limit *Limit, isNew bool) {
 func (l *ledger) settle(e *entry) {
 	l.mu.Lock()
 	window, cost := l.costOf(e)
-	unpriced := e.told && e.used.all() > 0 && cost == nil || e.answered && !e.told && e.reported == nil
+	unpriced := e.lacksPrice(cost)
 	if cost == nil {
 		cost = new(big.Rat)
 	}
@@ -154,18 +154,11 @@ func (l *ledger) settle(e *entry) {
 		l.mu.Unlock()
 		return
 	}
-	counts := []*Counts{&l.kept.Session}
-	if e.turn == l.turn {
-		counts = append(counts, &l.kept.Turn)
-	}
-	for _, c := range counts {
-		*c = c.plus(more, moreCost)
-		if unpriced != e.unpriced {
-			c.Unpriced += map[bool]int64{true: 1, false: -1}[unpriced]
-		}
-	}
+	l.count(e, more, moreCost, unpriced)
 	e.counted, e.countedCost, e.unpriced = e.used, cost, unpriced
-	l.kept.Model, l.kept.Context, l.kept.ContextWindow = e.model, e.used.all(), window
+	if e.told {
+		l.kept.Model, l.kept.Context, l.kept.ContextWindow = e.model, e.used.all(), window
+	}
 	l.trySave()
 	var reached *Limit
 	if l.limit == nil && l.budget != nil && l.kept.Turn.Cost.Rat().Cmp(l.budget) > 0 {
@@ -177,6 +170,20 @@ func (l *ledger) settle(e *entry) {
 	l.tell(reached, reached != nil)
 	if say && l.options.Unpriced != nil {
 		l.options.Unpriced(e.model)
+	}
+}
+
+// count what a call used more than was counted of it.
+func (l *ledger) count(e *entry, more tokens, moreCost *big.Rat, unpriced bool) {
+	counts := []*Counts{&l.kept.Session}
+	if e.turn == l.turn {
+		counts = append(counts, &l.kept.Turn)
+	}
+	for _, c := range counts {
+		*c = c.plus(more, moreCost)
+		if unpriced != e.unpriced {
+			c.Unpriced += map[bool]int64{true: 1, false: -1}[unpriced]
+		}
 	}
 }
 

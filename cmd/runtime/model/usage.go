@@ -128,6 +128,15 @@ func (e *entry) add(t tokens, cost *big.Rat) {
 	e.told = true
 }
 
+// lacksPrice says whether what a call cost is not known: the tokens that it used have no price, or it
+// did not tell what it used.
+func (e *entry) lacksPrice(cost *big.Rat) bool {
+	if e.told {
+		return e.used.all() > 0 && cost == nil
+	}
+	return e.answered && e.reported == nil
+}
+
 func (t tokens) all() int64 { return t.input + t.output + t.cacheRead + t.cacheWrite }
 
 // dated is the end of a model's name that says of when it is.
