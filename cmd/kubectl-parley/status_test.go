@@ -21,6 +21,21 @@ import (
 	"github.com/parley-dev/parley/hack/testenv"
 )
 
+func TestWhyASessionWasStartedAgainIsTold(t *testing.T) {
+	t.Parallel()
+	for message, want := range map[string]string{
+		`{"reason":"Unresponsive"}`: "1 restarts, last ended with status 137 (Unresponsive)",
+		"":                          "1 restarts, last ended with status 137 (Error)",
+	} {
+		got := containerNode(corev1.ContainerStatus{RestartCount: 1, LastTerminationState: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "Error", Message: message},
+		}})
+		if !strings.Contains(got.text, want) {
+			t.Errorf("%q: it says %q", message, got.text)
+		}
+	}
+}
+
 func TestAStuckStartTellsItsReasonAtAGlance(t *testing.T) {
 	t.Parallel()
 	ns := operate(t)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
@@ -198,7 +200,7 @@ func containerNode(s corev1.ContainerStatus) node {
 	if s.RestartCount > 0 {
 		text += fmt.Sprintf(", %d restarts", s.RestartCount)
 		if t := s.LastTerminationState.Terminated; t != nil {
-			text += fmt.Sprintf(", last ended with status %d (%s)", t.ExitCode, t.Reason)
+			text += fmt.Sprintf(", last ended with status %d (%s)", t.ExitCode, cmp.Or(session.WhyEnded(t.Message), t.Reason))
 		}
 	}
 	return node{text: fmt.Sprintf("%s %s  %s  %s", sign, s.Name, text, s.Image)}
