@@ -188,7 +188,7 @@ func (r *conversationReconciler) keepsPlace(ctx context.Context, o observation, 
 	case stuck.reason == v1alpha1.ReasonForeignObject:
 		return false, nil
 	case stuck.reason != v1alpha1.ReasonRejected:
-		return true, nil // it has none, or something of it is still going away
+		return true, nil // it has none, or has one and waits until something of it is gone
 	}
 	// The API server refuses a pod that is there as well, before it looks whether there is one; and
 	// the cache may not show that one yet.

@@ -3,9 +3,11 @@ package main
 import (
 	"encoding/json"
 	"os"
+	"slices"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
 // endFile is among the session's records from when the work is over until the cluster is told: what
@@ -22,12 +24,24 @@ type untoldEnd struct {
 // untold is why an earlier attempt was about to end; nil where it was not.
 func (s *run) untold() *session.Termination {
 	var end untoldEnd
-	text, err := os.ReadFile(s.endFile)
-	if err != nil || json.Unmarshal(text, &end) != nil || end.Events != s.journal.Len() || !endsWork(&end.Termination) {
+	text, err := record.Read(s.endFile)
+	if err != nil || json.Unmarshal(text, &end) != nil || !endsWork(&end.Termination) || s.goesOn(end.Events) {
 		s.endTold()
 		return nil
 	}
 	return &end.Termination
+}
+
+// goesOn says whether anything came after so many events but notices, which may be late.
+func (s *run) goesOn(events int) bool {
+	if events > s.journal.Len() {
+		return true
+	}
+	lines, err := s.journal.Lines(events, s.journal.Len())
+	return err != nil || slices.ContainsFunc(lines, func(line json.RawMessage) bool {
+		event, err := session.ParseEvent(line)
+		return err != nil || event.Observation != session.ObservedNotice
+	})
 }
 
 // keepEnd for a later attempt, should this one not get to tell it. A session that is idle becomes
@@ -40,10 +54,7 @@ func (s *run) keepEnd(termination *session.Termination) {
 	end.Termination.Message = s.store.Mask(termination.Message)
 	text, err := json.Marshal(end)
 	if err == nil {
-		aside := s.endFile + ".new"
-		if err = os.WriteFile(aside, text, 0o600); err == nil {
-			err = os.Rename(aside, s.endFile)
-		}
+		err = record.Write(s.endFile, text, 0o600)
 	}
 	if err != nil {
 		s.log.Warn("the end of the session is not on record", "error", err)

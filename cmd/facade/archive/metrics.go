@@ -5,8 +5,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// notKept has two reasons: a session hands over more than is kept of one, or of its user, or
-// nothing can be written, as on a full volume.
+// notKept has two reasons. Full: more is handed over than is kept of a session or of its user.
+// Failed: nothing can be written, as on a full volume.
 var notKept = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "parley_archive_not_kept_total",
 	Help: "What sessions handed over and was not kept, by reason: full or failed. They try again after the latter.",

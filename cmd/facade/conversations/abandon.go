@@ -36,12 +36,13 @@ func (a *abandoner) now(ctx context.Context, d deleter, c *v1alpha1.Conversation
 }
 
 // later removes a conversation whose creation may have succeeded, or may yet: its random name is
-// nobody else's. It is looked for again until it was found and removed, or can no longer come.
-func (a *abandoner) later(ctx context.Context, d deleter, c *v1alpha1.Conversation) {
+// nobody else's. It is looked for again until it was found and removed, or can no longer come. It says
+// whether it is, for so many are looked for at once.
+func (a *abandoner) later(ctx context.Context, d deleter, c *v1alpha1.Conversation) bool {
 	if a.unknown.Add(1) > maxUnknown {
 		a.unknown.Add(-1)
 		logf.FromContext(ctx).Info("Too many creations were not heard of to look for this one", "namespace", c.Namespace, "conversation", c.Name)
-		return
+		return false
 	}
 	go func() {
 		defer a.unknown.Add(-1)
@@ -60,4 +61,5 @@ func (a *abandoner) later(ctx context.Context, d deleter, c *v1alpha1.Conversati
 			}
 		}
 	}()
+	return true
 }

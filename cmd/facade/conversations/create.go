@@ -110,8 +110,8 @@ func (s *Service) create(ctx context.Context, u *access.User, r *rest.Conversati
 		switch decided := answer.CodeOf(err) < http.StatusInternalServerError; {
 		case decided:
 			s.abandon.now(ctx, s.Cluster, created)
-		case !chosen: // its mark may be gone, and then it would run
-			s.abandon.later(ctx, s.Cluster, created)
+		case !chosen && !s.abandon.later(ctx, s.Cluster, created): // its mark may be gone, and then it would run
+			s.abandon.now(ctx, s.Cluster, created)
 		}
 		return nil, err
 	}

@@ -280,7 +280,8 @@ func (d *Driver) ChangeState(state session.State, key string) error {
 	case (state == session.StateConfirmed || state == session.StateRejected) && d.history.asked == "":
 		return ErrNothingAsked
 	case state == session.StateRunning && d.history.state == session.StatePaused:
-		return d.record(keyed(changeOf(state), key), session.UserMessage("Go on.", nil))
+		// The key is the last one's: if only the first is recorded, it is sent again.
+		return d.record(changeOf(state), keyed(session.UserMessage("Go on.", nil), key))
 	}
 	return d.record(keyed(changeOf(state), key))
 }

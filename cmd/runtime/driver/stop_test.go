@@ -85,6 +85,28 @@ func TestATurnThatIsStoppedBeforeTheAgentHearsOfItIsNotPrompted(t *testing.T) {
 	}
 }
 
+func TestATurnThatIsStoppedBeforeItsAgentFailsToStartIsOver(t *testing.T) {
+	t.Parallel()
+	prepared := filepath.Join(t.TempDir(), "prepared")
+	d := newDrive(t, session.Document{FirstMessage: "say never", Repository: &session.Repository{Name: "a/b"}})
+	working := *d.doc.Agent
+	d.doc.Agent = &session.Agent{Name: "gone", Protocol: session.ProtocolACP, Command: []string{"no-such-agent"}}
+	d.setup("until test -e " + prepared + "; do sleep 0.01; done")
+	d.start().wait("the setup", func() bool { return strings.Contains(strings.Join(d.events(), "\n"), "run .openhands/setup.sh") })
+	d.change(session.StateStopped)
+	if err := os.WriteFile(prepared, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.until(session.StateStopped)
+	d.stop()
+	d.doc.Agent = &working
+	d.start().message("say on")
+	d.untilSaid("on")
+	if got := d.heard(); strings.Contains(got, "say never") {
+		t.Errorf("the agent heard\n%s", got)
+	}
+}
+
 func TestATurnThatWasStoppedBeforeACrashIsNotGoneOnWith(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ignore"})

@@ -121,8 +121,8 @@ func (d *Driver) converse(ctx context.Context, t task) ending {
 	return d.promptAgent(ctx, t, prompt)
 }
 
-// unheard is the end of a turn that the user stopped before the agent heard of it. It is recorded
-// with the session that the turn before was in: one that the agent has heard nothing in still needs
+// unheard is the end of a turn that the user stopped before this attempt's agent heard of it. It is
+// recorded with the session that the turn before was in: one that the agent has heard nothing in still needs
 // to be told what each session begins with.
 func (d *Driver) unheard(t task) ending {
 	d.mu.Lock()
@@ -130,13 +130,16 @@ func (d *Driver) unheard(t task) ending {
 	if !t.again {
 		_ = d.record(turnEvent(t.message, d.history.session)) // Run looks at what is broken
 	}
-	return ending{state: session.StateError, reason: "the turn ended before the agent heard of it"}
+	return ending{state: session.StateError, reason: "the turn ended before the agent was asked to work on it"}
 }
 
 // notStarted is the end of a turn that had no agent. One that had not begun waits for another try.
 func (d *Driver) notStarted(ctx context.Context, t task, err error) ending {
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return ending{}
+	case d.stopping(t):
+		return d.unheard(t)
 	}
 	end := ending{state: session.StateError, reason: fmt.Sprintf("the agent %s cannot be started: %v", d.Doc.Agent.Name, err)}
 	if !t.again {

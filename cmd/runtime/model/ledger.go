@@ -4,18 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math/big"
 	"os"
 	"path/filepath"
 	"sync"
 
-	"golang.org/x/sys/unix"
+	"github.com/parley-dev/parley/cmd/runtime/record"
 )
-
-// largestRecord of what was used is far more than one has.
-const largestRecord = 1 << 20
 
 // LimitKind is what a turn may not exceed.
 type LimitKind string
@@ -61,10 +57,10 @@ func openLedger(options *Options) (*ledger, error) {
 	if options.UsageFile == "" {
 		return l, nil
 	}
-	text, err := readFile(options.UsageFile)
+	text, err := record.Read(options.UsageFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-	case err != nil && !errors.Is(err, errNoFile):
+	case err != nil && !errors.Is(err, record.ErrNoFile):
 		return nil, fmt.Errorf("read what was used of the model: %w", err)
 	case json.Unmarshal(text, &l.kept) != nil:
 		// It appears as a whole, so somebody else wrote it. A session is not lost for that.
@@ -218,55 +214,8 @@ func (l *ledger) save() error {
 	if err != nil {
 		return err
 	}
-	dir := filepath.Dir(l.options.UsageFile)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(l.options.UsageFile), 0o755); err != nil {
 		return err
 	}
-	// Always a new one: what is there may be a pipe, which would be waited for.
-	_ = os.Remove(l.options.UsageFile + ".new")
-	aside, err := os.OpenFile(l.options.UsageFile+".new", os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = aside.Write(append(text, '\n'))
-	err = errors.Join(err, aside.Sync(), aside.Close())
-	if err == nil {
-		err = os.Rename(aside.Name(), l.options.UsageFile)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(aside.Name()))
-	}
-	return syncDirectory(dir)
-}
-
-var errNoFile = errors.New("it is no file")
-
-// readFile does not wait for a pipe that the agent put there.
-func readFile(name string) ([]byte, error) {
-	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
-	if errors.Is(err, unix.ELOOP) {
-		return nil, errNoFile
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(err, errNoFile)
-	}
-	return io.ReadAll(io.LimitReader(file, largestRecord))
-}
-
-// syncDirectory makes the names in a directory durable. Some file systems over a network refuse
-// that, since they do it anyway.
-func syncDirectory(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	if err := dir.Sync(); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOTSUP) {
-		return err
-	}
-	return nil
+	return record.Write(l.options.UsageFile, append(text, '\n'), 0o644)
 }

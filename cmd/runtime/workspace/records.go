@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
 // RecordsDir holds what the session keeps on the workspace for its later attempts.
@@ -38,7 +40,7 @@ func OpenRecords(workspace string) (*Records, error) {
 		err = ignored(path)
 	}
 	if err == nil {
-		err = syncPath(workspace)
+		err = record.SyncDirectory(workspace)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the session keeps its records in %s of the workspace, and cannot: %w", RecordsDir, err)
@@ -85,7 +87,7 @@ func (r *Records) Home() (string, error) {
 // Base is the commit that the session began with: what an earlier attempt recorded, or else this
 // one.
 func (r *Records) Base(commit string) string {
-	text, err := os.ReadFile(r.File(baseFile))
+	text, err := record.Read(r.File(baseFile))
 	if base := strings.TrimSpace(string(text)); err == nil && base != "" {
 		return base
 	}
@@ -93,22 +95,6 @@ func (r *Records) Base(commit string) string {
 		return ""
 	}
 	// Without it a later attempt tells what changed since itself.
-	aside := r.File(baseFile + ".new")
-	if err := os.WriteFile(aside, []byte(commit+"\n"), 0o644); err == nil {
-		_ = os.Rename(aside, r.File(baseFile))
-	}
+	_ = record.Write(r.File(baseFile), []byte(commit+"\n"), 0o644)
 	return commit
-}
-
-func syncPath(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	// Some file systems over a network refuse it, since they do it anyway.
-	if err := dir.Sync(); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOTSUP) {
-		return err
-	}
-	return nil
 }

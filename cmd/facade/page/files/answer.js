@@ -26,6 +26,7 @@ export class Answer {
       }
       if (event.key === 'Escape') this.text.blur();
     });
+    this.text.addEventListener('input', () => this.wish.granted()); // what is typed again is another message, though it says the same
     this.off = h('p', { class: 'hint', hidden: true });
     this.element = h('div', { class: 'answers' }, this.confirm, this.off, this.form);
   }

@@ -1,0 +1,50 @@
+package record_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/parley-dev/parley/cmd/runtime/record"
+)
+
+// A pipe that nobody opens at the other end would be waited for without end.
+func TestWhatAnAgentPutsInTheWayIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	elsewhere := filepath.Join(dir, "elsewhere")
+	if err := os.WriteFile(elsewhere, []byte("a secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, put := range map[string]func(path string) error{
+		"pipe": func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"link": func(path string) error { return os.Symlink(elsewhere, path) },
+	} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(put(path), put(path+".new")); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := record.Read(path); !errors.Is(err, record.ErrNoFile) {
+			t.Errorf("%s: it holds %q, %v", name, text, err)
+		}
+		if err := record.Write(path, []byte("text"), 0o600); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if text, err := record.Read(path); err != nil || string(text) != "text" {
+			t.Errorf("%s: it holds %q, %v", name, text, err)
+		}
+	}
+	if text, err := os.ReadFile(elsewhere); err != nil || string(text) != "a secret" {
+		t.Errorf("what a link leads to holds %q, %v", text, err)
+	}
+}
+
+func TestARecordThatIsNotThereIsMissing(t *testing.T) {
+	t.Parallel()
+	if _, err := record.Read(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is %v", err)
+	}
+}
