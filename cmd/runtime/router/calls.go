@@ -89,7 +89,7 @@ func (u *upstream) followProgress(ctx context.Context, to *mcp.ServerSession, pa
 	params.Meta[progressToken] = own
 	u.relays.Store(own, func(p *mcp.ProgressNotificationParams) {
 		limit.extend()
-		if told, err := without(u.router.keys, p); err == nil {
+		if told, err := without(u.router.keys, p, protocol); err == nil {
 			_ = to.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
 				Meta: told.Meta, ProgressToken: token, Message: told.Message, Progress: told.Progress, Total: told.Total,
 			})

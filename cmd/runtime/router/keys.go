@@ -5,6 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -16,17 +20,38 @@ import (
 // errKey is in the place of an answer that cannot be told without a key in it.
 var errKey = errors.New("the answer of the tool server holds a key, and is not passed on")
 
-// keyMask takes the keys of the servers out of texts. The agent has the session's other secrets, and
-// needs what a tool reads of its files as it stands. What Mask does not take for a secret, such as a
-// word in a variable, is none here.
-func keyMask(o *Options) func(string) string {
-	keys := map[string]string{}
+// shortestSure is the length from which on a key does not stand in a name by chance.
+const shortestSure = 8
+
+// nameLike is what people call things, and use as passwords too.
+var nameLike = regexp.MustCompile(`^[A-Za-z_-]{1,16}[0-9]{0,3}$`)
+
+// keys take the keys of the servers out of something.
+type keys struct {
+	texts func(string) string
+	// names are what a call must repeat. What is there is told unless it is clearly a key: a server
+	// postgres may have the password postgres, and its tools must have their names.
+	names func(string) string
+}
+
+// newKeys of the servers. The agent has the session's other secrets, and needs what a tool reads of
+// its files as it stands. What Mask does not take for a secret, such as a word in a variable, is
+// none here.
+func newKeys(o *Options, servers []*upstream) *keys {
+	all, sure := map[string]string{}, map[string]string{}
 	add := func(file string) {
 		if file == "" {
 			return
 		}
-		if value := o.Value(file); o.Mask(value) != value {
-			keys[file] = value
+		value := o.Value(file)
+		if o.Mask(value) == value {
+			return
+		}
+		all[file] = value
+		key := strings.TrimSpace(value)
+		public := slices.ContainsFunc(servers, func(u *upstream) bool { return strings.Contains(u.name, key) })
+		if len(key) >= shortestSure && !nameLike.MatchString(key) && !public {
+			sure[file] = value
 		}
 	}
 	for _, server := range o.Servers.Stdio {
@@ -39,7 +64,7 @@ func keyMask(o *Options) func(string) string {
 			add(server.APIKeyFile)
 		}
 	}
-	return secrets.New(keys).Mask
+	return &keys{texts: secrets.New(all).Mask, names: secrets.New(sure).Mask}
 }
 
 // withoutKeys keeps the keys of the servers from the agent, and so from the model: a server may
@@ -52,19 +77,19 @@ func (r *Router) withoutKeys(next mcp.MethodHandler) mcp.MethodHandler {
 		}
 		switch result := result.(type) {
 		case *mcp.CallToolResult:
-			return without(r.keys, result)
+			return without(r.keys, result, protocol)
 		case *mcp.GetPromptResult:
-			return without(r.keys, result)
+			return without(r.keys, result, protocol)
 		case *mcp.ReadResourceResult:
-			return without(r.keys, result)
+			return without(r.keys, result, protocol)
 		case *mcp.ListToolsResult:
-			return without(r.keys, result)
+			return without(r.keys, result, protocol)
 		case *mcp.ListPromptsResult:
-			return without(r.keys, result)
+			return without(r.keys, result, protocol)
 		case *mcp.ListResourcesResult:
-			return without(r.keys, result)
+			return without(r.keys, result, protocol)
 		case *mcp.ListResourceTemplatesResult:
-			return without(r.keys, result)
+			return without(r.keys, result, protocol)
 		}
 		return result, nil
 	}
@@ -74,14 +99,14 @@ func (r *Router) withoutKeys(next mcp.MethodHandler) mcp.MethodHandler {
 func (r *Router) errorWithoutKeys(err error) error {
 	var answer *jsonrpc.Error
 	if !errors.As(err, &answer) {
-		if text := r.keys(err.Error()); text != err.Error() {
+		if text := r.keys.texts(err.Error()); text != err.Error() {
 			return errors.New(text)
 		}
 		return err
 	}
-	masked := &jsonrpc.Error{Code: answer.Code, Message: r.keys(answer.Message), Data: answer.Data}
+	masked := &jsonrpc.Error{Code: answer.Code, Message: r.keys.texts(answer.Message), Data: answer.Data}
 	if len(answer.Data) > 0 {
-		data, err := without(r.keys, &answer.Data)
+		data, err := without(r.keys, &answer.Data, free)
 		if err != nil {
 			return err
 		}
@@ -93,14 +118,31 @@ func (r *Router) errorWithoutKeys(err error) error {
 	return masked
 }
 
+// place is where in an answer something stands.
+type place int
+
+const (
+	protocol place = iota // its fields are those of the protocol
+	schema                // of the arguments or the result of a tool
+	free                  // the server's own
+)
+
+var (
+	places = map[string]place{"inputSchema": schema, "outputSchema": schema, "structuredContent": free, "_meta": free, "input": free}
+	// named are the fields of the protocol with names, and with its own words.
+	named = map[string]bool{
+		"name": true, "uri": true, "uriTemplate": true, "nextCursor": true,
+		"type": true, "role": true, "audience": true, "mimeType": true, "resultType": true, "cacheScope": true,
+	}
+	// said are the fields of a schema that no call repeats.
+	said = map[string]bool{"title": true, "description": true, "$comment": true, "default": true, "examples": true}
+)
+
 // without keys is the same thing where there is none in it, and else another.
-func without[T any](mask func(string) string, thing *T) (*T, error) {
+func without[T any](k *keys, thing *T, in place) (*T, error) {
 	text, err := json.Marshal(thing)
 	if err != nil {
 		return nil, errKey
-	}
-	if mask(string(text)) == string(text) {
-		return thing, nil
 	}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
@@ -108,7 +150,11 @@ func without[T any](mask func(string) string, thing *T) (*T, error) {
 	if err := decoder.Decode(&value); err != nil {
 		return nil, errKey
 	}
-	if text, err = json.Marshal(maskedValue(mask, value)); err != nil {
+	clean := k.masked(value, "", in)
+	if reflect.DeepEqual(clean, value) {
+		return thing, nil
+	}
+	if text, err = json.Marshal(clean); err != nil {
 		return nil, errKey
 	}
 	masked := new(T)
@@ -118,22 +164,37 @@ func without[T any](mask func(string) string, thing *T) (*T, error) {
 	return masked, nil
 }
 
-func maskedValue(mask func(string) string, value any) any {
+// masked is the value of a field. Names of fields are names: schemas have them, and results must
+// agree with those.
+func (k *keys) masked(value any, field string, in place) any {
 	switch value := value.(type) {
 	case string:
-		return mask(value)
+		if in == protocol && named[field] || in == schema && !said[field] {
+			return k.names(value)
+		}
+		return k.texts(value)
 	case json.Number:
+		mask := k.names
+		if in == free {
+			mask = k.texts
+		}
 		if text := mask(value.String()); text != value.String() {
 			return text
 		}
 	case []any:
+		masked := make([]any, len(value))
 		for i := range value {
-			value[i] = maskedValue(mask, value[i])
+			masked[i] = k.masked(value[i], field, in)
 		}
+		return masked
 	case map[string]any:
 		masked := map[string]any{}
-		for name, field := range value {
-			masked[mask(name)] = maskedValue(mask, field)
+		for name, inner := range value {
+			there := in
+			if other, ok := places[name]; ok && in == protocol {
+				there = other
+			}
+			masked[k.names(name)] = k.masked(inner, name, there)
 		}
 		return masked
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/router"
+	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
 // talkative repeats its key wherever it can. With progress it waits until that was heard.
@@ -89,6 +91,103 @@ func TestTheKeyOfAServerIsNotToldByIt(t *testing.T) {
 	if raw, err := f.client.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "parley://s/note://raw"}); err == nil || strings.Contains(err.Error(), apiKey) {
 		t.Errorf("bytes: %+v, %v", raw, err)
 	}
+}
+
+// startKeyed starts a router with a server "postgres" whose key this is.
+func startKeyed(t *testing.T, key string, server *mcp.Server) *fixture {
+	t.Helper()
+	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
+	store := secrets.New(map[string]string{"key": key})
+	return start(t, session.ToolServers{SHTTP: []session.RemoteServer{{Name: "postgres", URL: serve(t, handler), APIKeyFile: "key"}}},
+		func(o *router.Options) { o.Key, o.Value, o.Mask = store.Key, store.Value, store.Mask })
+}
+
+// namesake uses a word wherever a call must repeat it, and in what it says.
+func namesake(word string) *mcp.Server {
+	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	server.AddTool(&mcp.Tool{
+		Name: word + "_query", Description: "says " + word,
+		InputSchema: json.RawMessage(`{"type":"object","required":["` + word + `"],"properties":{"` + word + `":{"enum":["` + word + `"],"description":"says ` + word + `"}}}`),
+	}, func(_ context.Context, request *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return &mcp.CallToolResult{
+			Content: []mcp.Content{
+				&mcp.TextContent{Text: "says " + word}, &mcp.ResourceLink{URI: "note://" + word, Name: word, Description: "says " + word},
+			},
+			StructuredContent: map[string]any{word: "says " + word},
+		}, nil
+	})
+	server.AddPrompt(&mcp.Prompt{Name: word, Description: "says " + word, Arguments: []*mcp.PromptArgument{{Name: word}}},
+		func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+			return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: "says " + word}}}}, nil
+		})
+	read := func(_ context.Context, r *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: r.Params.URI, Text: "says " + word}}}, nil
+	}
+	server.AddResource(&mcp.Resource{Name: word, URI: "note://" + word, Description: "says " + word}, read)
+	server.AddResourceTemplate(&mcp.ResourceTemplate{Name: word, URITemplate: "note://" + word + "/{name}", Description: "says " + word}, read)
+	return server
+}
+
+// expectTold compares an answer, as it is on its way to the agent, with what it must and must not
+// hold.
+func expectTold(t *testing.T, answer any, err error, without string, with ...string) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	told, err := json.Marshal(answer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(told), without) {
+		t.Errorf("%q is in %s", without, told)
+	}
+	for _, part := range with {
+		if !strings.Contains(string(told), part) {
+			t.Errorf("%q is not in %s", part, told)
+		}
+	}
+}
+
+// A password can be the name of its server, and the words of the protocol are words too.
+func TestNamesThatAreAlsoAKeyCanBeCalled(t *testing.T) {
+	for _, word := range []string{"postgres", "db-01", "text", "user", "name", "object"} {
+		t.Run(word, func(t *testing.T) {
+			f := startKeyed(t, word, namesake(word))
+			said, masked := "says "+word, "says ***"
+			tools, err := f.client.ListTools(t.Context(), nil)
+			expectTold(t, tools, err, said, masked, `"postgres_`+word+`_query"`, `"required":["`+word+`"]`, `"enum":["`+word+`"]`, `"`+word+`":{`)
+			prompts, err := f.client.ListPrompts(t.Context(), nil)
+			expectTold(t, prompts, err, said, masked, `"postgres_`+word+`"`, `"name":"`+word+`"`)
+			resources, err := f.client.ListResources(t.Context(), nil)
+			expectTold(t, resources, err, said, masked, `"parley://postgres/note://`+word+`"`)
+			templates, err := f.client.ListResourceTemplates(t.Context(), nil)
+			expectTold(t, templates, err, said, masked, `"parley://postgres/note://`+word+`/{name}"`)
+
+			called, err := f.client.CallTool(t.Context(), &mcp.CallToolParams{Name: "postgres_" + word + "_query", Arguments: map[string]string{word: word}})
+			expectTold(t, called, err, said, masked, `"parley://postgres/note://`+word+`"`, `{"`+word+`":"says ***"}`)
+			prompt, err := f.client.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "postgres_" + word})
+			expectTold(t, prompt, err, said, masked, `"role":"user"`)
+			read, err := f.client.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "parley://postgres/note://" + word})
+			expectTold(t, read, err, said, masked, `"parley://postgres/note://`+word+`"`)
+		})
+	}
+}
+
+// What is clearly a key is not told even where nothing works without it.
+func TestANameDoesNotTellAKey(t *testing.T) {
+	f := startKeyed(t, apiKey, namesake(apiKey))
+	tools, err := f.client.ListTools(t.Context(), nil)
+	expectTold(t, tools, err, apiKey, "postgres_***_query")
+	prompts, err := f.client.ListPrompts(t.Context(), nil)
+	expectTold(t, prompts, err, apiKey, "postgres_***")
+	resources, err := f.client.ListResources(t.Context(), nil)
+	expectTold(t, resources, err, apiKey, "parley://postgres/note://***")
+	templates, err := f.client.ListResourceTemplates(t.Context(), nil)
+	expectTold(t, templates, err, apiKey, "parley://postgres/note://***")
+	called, err := f.client.CallTool(t.Context(), &mcp.CallToolParams{Name: "postgres_" + apiKey + "_query", Arguments: map[string]string{apiKey: apiKey}})
+	expectTold(t, called, err, apiKey, "parley://postgres/note://***", `{"***":"says ***"}`)
 }
 
 func TestOtherSecretsOfTheSessionPassThrough(t *testing.T) {

@@ -65,7 +65,7 @@ type Options struct {
 type Router struct {
 	http.Handler
 	options   Options
-	keys      func(string) string // takes the keys of the servers out of a text
+	keys      *keys
 	server    *mcp.Server
 	upstreams []*upstream
 	settled   chan struct{}
@@ -93,7 +93,7 @@ func New(options Options) *Router {
 	setDefault(&options.LongestCall, longestCall)
 	setDefault(&options.ListPause, listPause)
 	setDefault(&options.FirstRetry, firstRetry)
-	r := &Router{options: options, keys: keyMask(&options), settled: make(chan struct{}), claims: map[claim]bool{}, names: map[original]string{}}
+	r := &Router{options: options, settled: make(chan struct{}), claims: map[claim]bool{}, names: map[original]string{}}
 	r.server = mcp.NewServer(implementation, &mcp.ServerOptions{
 		// Servers come and go, so what there is now says nothing about what there will be.
 		Capabilities: &mcp.ServerCapabilities{
@@ -110,6 +110,7 @@ func New(options Options) *Router {
 		DisableLocalhostProtection: true,
 	})
 	r.addUpstreams(options.Servers)
+	r.keys = newKeys(&options, r.upstreams)
 	return r
 }
 
