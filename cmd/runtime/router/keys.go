@@ -3,6 +3,7 @@ package router
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"reflect"
@@ -20,7 +21,11 @@ import (
 // errKey is in the place of an answer that cannot be told without a key in it.
 var errKey = errors.New("the answer of the tool server holds a key, and is not passed on")
 
-// shortestSure is the length from which on a key does not stand in a name by chance.
+// leftOut is in the place of bytes with a key in them.
+const leftOut = "[left out: it holds a key of a tool server]"
+
+// shortestSure is the length from which on a key does not stand in a name, or in the many bytes of
+// an image, by chance.
 const shortestSure = 8
 
 // nameLike is what people call things, and use as passwords too.
@@ -32,13 +37,14 @@ type keys struct {
 	// names are what a call must repeat. What is there is told unless it is clearly a key: a server
 	// postgres may have the password postgres, and its tools must have their names.
 	names func(string) string
+	bytes func(string) string
 }
 
 // newKeys of the servers. The agent has the session's other secrets, and needs what a tool reads of
 // its files as it stands. What Mask does not take for a secret, such as a word in a variable, is
 // none here.
 func newKeys(o *Options, servers []*upstream) *keys {
-	all, sure := map[string]string{}, map[string]string{}
+	all, long, sure := map[string]string{}, map[string]string{}, map[string]string{}
 	add := func(file string) {
 		if file == "" {
 			return
@@ -49,8 +55,12 @@ func newKeys(o *Options, servers []*upstream) *keys {
 		}
 		all[file] = value
 		key := strings.TrimSpace(value)
+		if len(key) < shortestSure {
+			return
+		}
+		long[file] = value
 		public := slices.ContainsFunc(servers, func(u *upstream) bool { return strings.Contains(u.name, key) })
-		if len(key) >= shortestSure && !nameLike.MatchString(key) && !public {
+		if !nameLike.MatchString(key) && !public {
 			sure[file] = value
 		}
 	}
@@ -64,7 +74,7 @@ func newKeys(o *Options, servers []*upstream) *keys {
 			add(server.APIKeyFile)
 		}
 	}
-	return &keys{texts: secrets.New(all).Mask, names: secrets.New(sure).Mask}
+	return &keys{texts: secrets.New(all).Mask, names: secrets.New(sure).Mask, bytes: secrets.New(long).Mask}
 }
 
 // withoutKeys keeps the keys of the servers from the agent, and so from the model: a server may
@@ -159,7 +169,7 @@ func without[T any](k *keys, thing *T, in place) (*T, error) {
 	}
 	masked := new(T)
 	if json.Unmarshal(text, masked) != nil {
-		return nil, errKey // it is in what is no text, such as an image
+		return nil, errKey // it is in what is no text, such as a size
 	}
 	return masked, nil
 }
@@ -189,7 +199,19 @@ func (k *keys) masked(value any, field string, in place) any {
 		return masked
 	case map[string]any:
 		masked := map[string]any{}
+		if in == protocol {
+			field, data := bytesOf(value)
+			if k.bytes(data) != data {
+				value = withoutBytes(value)
+			} else if data != "" {
+				// What they are written as is no text, and holds any few letters by chance.
+				masked[field] = value[field]
+			}
+		}
 		for name, inner := range value {
+			if _, done := masked[name]; done {
+				continue
+			}
 			there := in
 			if other, ok := places[name]; ok && in == protocol {
 				there = other
@@ -199,4 +221,30 @@ func (k *keys) masked(value any, field string, in place) any {
 		return masked
 	}
 	return value
+}
+
+// bytesOf a content, and the field that they are in.
+func bytesOf(content map[string]any) (field, data string) {
+	field = "blob"
+	if content["type"] == "image" || content["type"] == "audio" {
+		field = "data"
+	}
+	text, _ := content[field].(string)
+	decoded, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return field, "" // then it is a text
+	}
+	return field, string(decoded)
+}
+
+// withoutBytes is a text in the place of a content.
+func withoutBytes(content map[string]any) map[string]any {
+	text := map[string]any{"text": leftOut}
+	if _, ok := content["type"]; ok {
+		text["type"] = "text"
+	}
+	if uri, ok := content["uri"]; ok {
+		text["uri"] = uri
+	}
+	return text
 }

@@ -2,6 +2,7 @@ package router_test
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -38,9 +39,6 @@ func talkative(heard <-chan struct{}) *mcp.Server {
 	})
 	server.AddResource(&mcp.Resource{Name: "one", URI: "note://one"}, func(_ context.Context, r *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: r.Params.URI, Text: "this is " + apiKey}}}, nil
-	})
-	server.AddResource(&mcp.Resource{Name: "raw", URI: "note://raw"}, func(_ context.Context, r *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: r.Params.URI, Blob: []byte("\x00" + apiKey)}}}, nil
 	})
 	return server
 }
@@ -86,10 +84,6 @@ func TestTheKeyOfAServerIsNotToldByIt(t *testing.T) {
 	}
 	if !strings.Contains(told["a result"], `"number":42`) {
 		t.Errorf("a number is not what it was: %s", told["a result"])
-	}
-	// Bytes are told as they are or not at all.
-	if raw, err := f.client.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "parley://s/note://raw"}); err == nil || strings.Contains(err.Error(), apiKey) {
-		t.Errorf("bytes: %+v, %v", raw, err)
 	}
 }
 
@@ -188,6 +182,62 @@ func TestANameDoesNotTellAKey(t *testing.T) {
 	expectTold(t, templates, err, apiKey, "parley://postgres/note://***")
 	called, err := f.client.CallTool(t.Context(), &mcp.CallToolParams{Name: "postgres_" + apiKey + "_query", Arguments: map[string]string{apiKey: apiKey}})
 	expectTold(t, called, err, apiKey, "parley://postgres/note://***", `{"***":"says ***"}`)
+}
+
+// gallery has one picture, in every way in which bytes can be told, beside a word.
+func gallery(picture []byte) *mcp.Server {
+	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "show"}, func(context.Context, *mcp.CallToolRequest, text) (*mcp.CallToolResult, any, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{
+			&mcp.TextContent{Text: "beside"}, &mcp.ImageContent{Data: picture, MIMEType: "image/png"}, &mcp.AudioContent{Data: picture, MIMEType: "audio/wav"},
+			&mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: "note://it", Blob: picture}},
+		}}, nil, nil
+	})
+	server.AddPrompt(&mcp.Prompt{Name: "show"}, func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+		return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{
+			{Role: "user", Content: &mcp.TextContent{Text: "beside"}}, {Role: "user", Content: &mcp.ImageContent{Data: picture, MIMEType: "image/png"}},
+		}}, nil
+	})
+	server.AddResource(&mcp.Resource{Name: "it", URI: "note://it"}, func(_ context.Context, r *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: "note://beside", Text: "beside"}, {URI: r.Params.URI, MIMEType: "image/png", Blob: picture}}}, nil
+	})
+	return server
+}
+
+func TestOnlyBytesThatHoldAKeyAreLeftOut(t *testing.T) {
+	const leftOut = "holds a key"
+	encoded := func(picture []byte) string { return base64.StdEncoding.EncodeToString(picture) }
+	short, err := base64.StdEncoding.DecodeString("AAAAkeyzAAAA")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name, key string
+		picture   []byte
+		told      bool
+	}{
+		{"a short key in what the bytes are written as", "keyz", short, true},
+		{"a short key in the bytes", "keyz", []byte("\x00keyz\x00"), true},
+		{"a key in the bytes", apiKey, []byte("\x00" + apiKey), false},
+		{"a key in the bytes, in a URL", "key 0123456789", []byte("?k=key%200123456789"), false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := startKeyed(t, test.key, gallery(test.picture))
+			with, without := encoded(test.picture), leftOut
+			if !test.told {
+				with, without = without, with
+			}
+			called, err := f.client.CallTool(t.Context(), &mcp.CallToolParams{Name: "postgres_show", Arguments: text{}})
+			expectTold(t, called, err, without, "beside", with)
+			if err == nil && len(called.Content) != 4 {
+				t.Errorf("there are %d contents", len(called.Content))
+			}
+			prompt, err := f.client.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "postgres_show"})
+			expectTold(t, prompt, err, without, "beside", with)
+			read, err := f.client.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "parley://postgres/note://it"})
+			expectTold(t, read, err, without, "beside", with, "parley://postgres/note://it")
+		})
+	}
 }
 
 func TestOtherSecretsOfTheSessionPassThrough(t *testing.T) {
