@@ -5,15 +5,18 @@ package model
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"strings"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
@@ -32,9 +35,15 @@ const (
 	// was used is told at the end. What comes meanwhile is paid for and read by nobody, so it is
 	// short: who stops an agent means to stop the spending.
 	linger = 10 * time.Second
-	// mostCalls are under way at once. Others wait: all of them begin before the first has a cost,
-	// and each holds its request.
+	// patience is how long the agent may take to send a piece of its request, or to take one of the
+	// answer.
+	patience = 2 * time.Minute
+	// mostCalls are under way at once. Others wait: else all of them begin before the first has a
+	// cost.
 	mostCalls = 8
+	// mostHeld are the bytes of all requests that are held, those that wait included. More are
+	// refused.
+	mostHeld = mostCalls * largestRequest
 )
 
 // Options of a Proxy.
@@ -64,8 +73,9 @@ type Options struct {
 	Log  *slog.Logger
 	// Transport to the endpoint, where it is not the usual one.
 	Transport http.RoundTripper
-	// Times, where they are not the usual ones.
-	Silence, Linger time.Duration
+	// Times and bounds, where they are not the usual ones.
+	Silence, Linger, Patience time.Duration
+	MostHeld                  int64
 }
 
 // Proxy is the model as the agent sees it. It is for a listener on the loopback address, and asks
@@ -80,6 +90,8 @@ type Proxy struct {
 	plain flag
 	// calls has an element for each that is under way.
 	calls chan struct{}
+	// room for requests.
+	room *semaphore.Weighted
 }
 
 // Types of the errors that are the proxy's own: no provider said them.
@@ -144,12 +156,14 @@ func New(options Options) (*Proxy, error) {
 		options.Busy = func() func() { return func() {} }
 	}
 	options.Silence, options.Linger = cmp.Or(options.Silence, silence), cmp.Or(options.Linger, linger)
+	options.Patience, options.MostHeld = cmp.Or(options.Patience, patience), cmp.Or(options.MostHeld, mostHeld)
 	ledger, err := openLedger(&options)
 	if err != nil {
 		return nil, err
 	}
 	p := &Proxy{
-		options: options, endpoint: endpoint, transport: options.Transport, ledger: ledger, calls: make(chan struct{}, mostCalls),
+		options: options, endpoint: endpoint, transport: options.Transport, ledger: ledger,
+		calls: make(chan struct{}, mostCalls), room: semaphore.NewWeighted(options.MostHeld),
 		mask: secrets.New(map[string]string{session.LLMAPIKeyFile: options.Key}),
 	}
 	if p.transport == nil {
@@ -189,16 +203,28 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		call.wire = anthropic // the list of models is asked for in two ways
 	}
 	defer p.options.Busy()()
+	p.serve(w, r, call)
+}
+
+// serve a call when it is its turn.
+func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route) {
+	control := http.NewResponseController(w)
+	body := &incoming{body: http.MaxBytesReader(w, r.Body, largestRequest), control: control, patience: p.options.Patience, room: p.room}
+	defer body.release()
+	w = &outgoing{w, control, p.options.Patience}
+	// Before it waits: the server notices that the agent has gone only once the body is read.
+	ask, problem := readAsk(body, call)
+	if problem != nil {
+		problem.write(w, call.wire)
+		return
+	}
 	select {
 	case p.calls <- struct{}{}:
 		defer func() { <-p.calls }()
 	case <-r.Context().Done():
-		return
 	}
-	ask, problem := readAsk(w, r, call)
-	if problem != nil {
-		problem.write(w, call.wire)
-		return
+	if r.Context().Err() != nil {
+		return // nobody waits for the answer, and it would be paid for
 	}
 	entry := &entry{model: ask.model}
 	if call.counted {
@@ -275,12 +301,17 @@ type ask struct {
 	options bool
 }
 
-func readAsk(w http.ResponseWriter, r *http.Request, call route) (*ask, *problem) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, largestRequest))
-	if err != nil {
-		if tooLarge(err) {
-			return nil, &problem{http.StatusRequestEntityTooLarge, "request_too_large", fmt.Sprintf("the request is larger than %d MiB", largestRequest>>20)}
-		}
+func readAsk(from *incoming, call route) (*ask, *problem) {
+	body, err := from.readAll()
+	switch {
+	case err == nil:
+	case tooLarge(err):
+		return nil, &problem{http.StatusRequestEntityTooLarge, "request_too_large", fmt.Sprintf("the request is larger than %d MiB", largestRequest>>20)}
+	case errors.Is(err, errNoRoom):
+		return nil, &problem{http.StatusTooManyRequests, "rate_limit_error", "too many large requests wait for the model: send this one again later"}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, &problem{http.StatusRequestTimeout, "timeout_error", "the request did not come in time"}
+	default:
 		return nil, &problem{http.StatusBadRequest, "invalid_request_error", "the request could not be read"}
 	}
 	a := &ask{body: body}
