@@ -40,7 +40,9 @@ type Server struct {
 	// Mask takes secrets out of texts.
 	Mask func(string) string
 
-	comparing sync.Mutex
+	// comparing has an element while a comparison is under way. It is made by the first.
+	comparing chan struct{}
+	first     sync.Once
 	storing   sync.Map // names of files that are uploaded now
 }
 
@@ -209,17 +211,25 @@ func (s *Server) Patch(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// compare one at a time: it reads every file that may have changed.
+// compare one at a time: it reads every file that may have changed. One that is given up goes on
+// reading, and until it ends the others wait, as long as they may take themselves.
 func (s *Server) compare(ctx context.Context, w http.ResponseWriter, do func(*workspace.Changes) error) {
-	s.comparing.Lock()
-	defer s.comparing.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()
-	changes, err := workspace.Compare(ctx, s.Dir, s.Base)
-	if err == nil {
-		err = errors.Join(do(changes), changes.Close())
+	s.first.Do(func() { s.comparing = make(chan struct{}, 1) })
+	select {
+	case s.comparing <- struct{}{}:
+	case <-ctx.Done():
+		refuse(w, ctx.Err())
+		return
 	}
+	changes, err := workspace.CompareUntil(ctx, s.Dir, s.Base, func() { <-s.comparing })
 	if err != nil {
+		refuse(w, err)
+		return
+	}
+	defer changes.Close()
+	if err := do(changes); err != nil {
 		refuse(w, err)
 	}
 }

@@ -3,6 +3,7 @@ package files_test
 import (
 	"archive/zip"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -179,6 +180,45 @@ func TestAPipeIsNotWaitedFor(t *testing.T) {
 		code, body := get(t, server.URL+path)
 		if got := fmt.Sprintf("%d %s", code, body); got != want {
 			t.Errorf("%s: got %s, want %s", path, got, want)
+		}
+	}
+}
+
+func TestAComparisonThatIsGivenUpIsTheOnlyOneUntilItEnds(t *testing.T) {
+	dir, _ := serve(t)
+	s := &files.Server{Dir: dir, Mask: strings.ToLower}
+	changes := func(ctx context.Context) string {
+		answer := httptest.NewRecorder()
+		s.Changes(answer, httptest.NewRequestWithContext(ctx, "GET", "/", nil))
+		return fmt.Sprintf("%d %s", answer.Code, strings.TrimSpace(answer.Body.String()))
+	}
+	pipe := filepath.Join(dir, ".gitignore")
+	sh(t, dir, "mkfifo .gitignore")
+	ctx, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
+	first := make(chan string)
+	go func() { first <- changes(ctx) }()
+	// It is open once the comparison reads it.
+	writer, err := os.OpenFile(pipe, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	giveUp()
+	<-first
+	// Nothing would keep another from its end now.
+	if err := os.Rename(pipe, filepath.Join(t.TempDir(), "pipe")); err != nil {
+		t.Fatal(err)
+	}
+	soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if got := changes(soon); got != `503 {"detail":"the files take too long to compare"}` {
+		t.Errorf("while the first goes on: %s", got)
+	}
+	_ = writer.Close()
+	for range 2 {
+		if got := changes(t.Context()); !strings.HasPrefix(got, "200 ") {
+			t.Errorf("after it ended: %s", got)
 		}
 	}
 }

@@ -50,11 +50,18 @@ type Changes struct {
 
 	root *os.Root
 	base *object.Tree // nil where there is nothing to compare with
+	done func()
 }
 
 // Compare a repository with the commit that the session began with. The result must be closed. It
 // returns when ctx is done, though what reads a large repository, or a pipe, goes on.
 func Compare(ctx context.Context, dir, base string) (*Changes, error) {
+	return CompareUntil(ctx, dir, base, func() {})
+}
+
+// CompareUntil is Compare, and calls done when nothing is read for it any more: when the result is
+// closed, or else when what goes on after ctx has ended.
+func CompareUntil(ctx context.Context, dir, base string, done func()) (*Changes, error) {
 	type result struct {
 		changes *Changes
 		err     error
@@ -62,6 +69,11 @@ func Compare(ctx context.Context, dir, base string) (*Changes, error) {
 	results := make(chan result, 1)
 	go func() {
 		changes, err := compare(ctx, dir, base)
+		if err != nil {
+			done()
+		} else {
+			changes.done = done
+		}
 		results <- result{changes, err}
 	}()
 	select {
@@ -103,7 +115,10 @@ func compare(ctx context.Context, dir, base string) (*Changes, error) {
 }
 
 // Close what was opened.
-func (c *Changes) Close() error { return c.root.Close() }
+func (c *Changes) Close() error {
+	defer c.done()
+	return c.root.Close()
+}
 
 func (c *Changes) find(ctx context.Context, repository *git.Repository) error {
 	touched := map[string]bool{} // by path: whether git does not know the file
