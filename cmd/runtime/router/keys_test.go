@@ -102,7 +102,7 @@ func namesake(word string) *mcp.Server {
 	server.AddTool(&mcp.Tool{
 		Name: word + "_query", Description: "says " + word,
 		InputSchema: json.RawMessage(`{"type":"object","required":["` + word + `"],"properties":{"` + word + `":{"enum":["` + word + `"],"description":"says ` + word + `"}}}`),
-	}, func(_ context.Context, request *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	}, func(_ context.Context, _ *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return &mcp.CallToolResult{
 			Content: []mcp.Content{
 				&mcp.TextContent{Text: "says " + word}, &mcp.ResourceLink{URI: "note://" + word, Name: word, Description: "says " + word},
