@@ -131,6 +131,20 @@ func TestAnAnswerIsForOneCall(t *testing.T) {
 	d.has("run touch a awaiting_confirmation", 2)
 }
 
+// Also by the agent of another attempt, which begins its turn again.
+func TestWhatWasDoneBeforeAnInterruptionIsShownAndAskedForAgain(t *testing.T) {
+	t.Parallel()
+	never := filepath.Join(t.TempDir(), "never")
+	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), ran("k", "touch a"), "wait "+never), Settings: confirming("")})
+	d.can = "plainresume"
+	d.start().until(session.StateConfirmation)
+	d.change(session.StateConfirmed)
+	d.wait("the work", func() bool { return strings.Contains(strings.Join(d.events(), "\n"), "ran touch a") })
+	d.stop()
+	d.start().has("state awaiting_user_confirmation", 2)
+	d.has("run touch a awaiting_confirmation", 2)
+}
+
 func TestNothingThatWasAnsweredIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	never := filepath.Join(t.TempDir(), "never")

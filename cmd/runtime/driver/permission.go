@@ -93,7 +93,9 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 func (d *Driver) recall(c *call, question string) {
 	_, recorded := d.history.actions[c.ID]
 	before, asked := d.history.questions[c.ID]
-	anew := c.observed || asked && before != question
+	_, answered := d.history.answers[c.ID]
+	done := c.observed || d.history.observed[c.ID] && !answered // in this attempt, or in an earlier one
+	anew := done || asked && before != question
 	c.started = recorded && !anew // also by an earlier attempt
 	if anew {
 		c.observed, c.Status = false, ""
