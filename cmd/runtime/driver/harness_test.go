@@ -54,6 +54,12 @@ type turns struct {
 	state func() (session.State, string)
 }
 
+func (t *turns) heard() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.Join(t.told, ", ")
+}
+
 func (t *turns) BeginTurn(id string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
