@@ -20,7 +20,7 @@ func ask(place Place) <-chan int {
 	silent := make(chan int)
 	go func() {
 		for failures := 0; ; {
-			time.Sleep(place.AskInterval)
+			time.Sleep(place.AskInterval) // for as long as this process is there
 			if answers(place.BindAddress, place.AskTimeout) {
 				failures = 0
 			} else {
