@@ -15,7 +15,8 @@ import (
 )
 
 func catalogueWith(namespace string, agents map[string]string) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.AgentCatalogueName}, Data: agents}
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.AgentCatalogueName},
+		Data: agents}
 }
 
 func TestSettingsThatNameNoAgentMeanTheUsualOne(t *testing.T) {
@@ -45,9 +46,12 @@ func TestAnAgentThatDoesNotAskIsRefusedInConfirmationMode(t *testing.T) {
 	settings, idle := userSettings(ns, "ada"), userSettings(ns, "bob")
 	settings.Spec.Agent, settings.Spec.ConfirmationMode = ptr.To("coder"), ptr.To(true)
 	idle.Spec.Agent, idle.Spec.ConfirmationMode = ptr.To("tools"), ptr.To(true)
-	create(t, catalogue, settings, idle, working(ns, "c").obj(), working(ns, "d").with(func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "bob" }).obj())
+	create(t, catalogue, settings, idle, working(ns, "c").obj(), working(ns, "d").with(func(s *v1alpha1.ConversationSpec) {
+		s.UserSettingsName = "bob"
+	}).obj())
 	c := awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonNotAllowed)
-	if !strings.Contains(c.Status.Message, "spec.confirmationMode: the agent coder does not ask") || kstatusOf(t, c) != status.FailedStatus {
+	if !strings.Contains(c.Status.Message, "spec.confirmationMode: the agent coder does not ask") ||
+		kstatusOf(t, c) != status.FailedStatus {
 		t.Errorf("%s, %q", kstatusOf(t, c), c.Status.Message)
 	}
 	if err := gone(t, kubelet{t, ns, "c"}.object()); err != nil {
@@ -55,7 +59,10 @@ func TestAnAgentThatDoesNotAskIsRefusedInConfirmationMode(t *testing.T) {
 	}
 	// One that runs nothing has nothing to ask.
 	kubelet{t, ns, "d"}.pod()
-	change(t, catalogue, func(m *corev1.ConfigMap) { m.Data["coder"] = "{protocol: acp, confirms: true, command: [coder]}" })
+	change(t, catalogue, func(m *corev1.ConfigMap) {
+		m.Data["coder"] = "{protocol: acp, confirms: true, command: " +
+			"[coder]}"
+	})
 	kubelet{t, ns, "c"}.pod()
 	await(t, func() error {
 		if c := theConversation(t, ns, "c"); c.Status.Reason != v1alpha1.ReasonScheduling {

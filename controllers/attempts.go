@@ -39,7 +39,8 @@ func madeFor(labels map[string]string) int32 {
 
 // hasWork says whether a session was asked to do something, which must not be done twice.
 func hasWork(spec *v1alpha1.ConversationSpec) bool {
-	return spec.ReplayJSONRef != nil || session.FirstMessage(spec) != "" || len(spec.ImageURLs) > 0 || len(spec.Images) > 0 ||
+	return spec.ReplayJSONRef != nil || session.FirstMessage(spec) != "" || len(spec.ImageURLs) > 0 ||
+		len(spec.Images) > 0 ||
 		spec.ConversationInstructions != nil
 }
 

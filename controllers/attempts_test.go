@@ -20,7 +20,10 @@ import (
 
 // working is a session that was asked to do something.
 func working(namespace, name string) aConversation {
-	return makeConversation(namespace, name).with(func(s *v1alpha1.ConversationSpec) { s.InitialUserMsg = ptr.To("do it") })
+	return makeConversation(namespace, name).with(func(s *v1alpha1.ConversationSpec) {
+		s.InitialUserMsg = ptr.To(
+			"do it")
+	})
 }
 
 func onVolume(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} }

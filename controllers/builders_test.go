@@ -105,7 +105,8 @@ func startOf(c *v1alpha1.Conversation, settings v1alpha1.UserSettingsSpec) *sess
 		settings: &settings, class: class{name: v1alpha1.DefaultSessionClass}, workspace: v1alpha1.WorkspaceScratch,
 		secret: &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.SessionName(c.Name)},
-			Data:       map[string][]byte{session.DocumentFile: nil, session.KeyFile: nil, session.LLMAPIKeyFile: nil, "mcp.stdio.0.1": nil},
+			Data: map[string][]byte{session.DocumentFile: nil, session.KeyFile: nil, session.LLMAPIKeyFile: nil,
+				"mcp.stdio.0.1": nil},
 		},
 	}
 	if c.Spec.Workspace != nil {
@@ -167,17 +168,21 @@ func (p aPod) waiting(container, reason string) aPod {
 // sidecar is a container of somebody else's, which goes on when the session has ended.
 func (p aPod) sidecar() aPod {
 	p.Status.Phase = corev1.PodRunning
-	p.Status.ContainerStatuses = append([]corev1.ContainerStatus{{Name: "proxy", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}, p.Status.ContainerStatuses...)
+	p.Status.ContainerStatuses = append([]corev1.ContainerStatus{{Name: "proxy",
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}, p.Status.ContainerStatuses...)
 	return p
 }
 
 func (p aPod) installCrashed() aPod {
-	return p.container(corev1.ContainerStatus{Name: installContainer, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
-		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"}}})
+	return p.container(corev1.ContainerStatus{Name: installContainer,
+		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1,
+			Reason: "Error"}}})
 }
 
 func (p aPod) installed() aPod {
-	return p.container(corev1.ContainerStatus{Name: installContainer, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}})
+	return p.container(corev1.ContainerStatus{Name: installContainer,
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}})
 }
 
 func (p aPod) running(container string) aPod {
@@ -190,7 +195,8 @@ func (p aPod) running(container string) aPod {
 // crashed: the session's process ended and was started again, n times.
 func (p aPod) crashed(n int32, reason string) aPod {
 	p.Status.ContainerStatuses[0].RestartCount = n
-	p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137, Reason: reason, FinishedAt: *metaTime(3)}
+	p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137,
+		Reason: reason, FinishedAt: *metaTime(3)}
 	return p
 }
 
@@ -206,9 +212,11 @@ func (p aPod) ready() aPod {
 
 func (p aPod) ended(exitCode int32, message string, seconds int) aPod {
 	p.Status.Phase = corev1.PodSucceeded
-	return p.condition(corev1.PodReady, false, "").container(corev1.ContainerStatus{Name: sessionContainer, State: corev1.ContainerState{
-		Terminated: &corev1.ContainerStateTerminated{ExitCode: exitCode, Message: message, FinishedAt: metav1.NewTime(at(seconds))},
-	}})
+	return p.condition(corev1.PodReady, false, "").container(corev1.ContainerStatus{Name: sessionContainer,
+		State: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{ExitCode: exitCode, Message: message,
+				FinishedAt: metav1.NewTime(at(seconds))},
+		}})
 }
 
 func (p aPod) failed(reason string) aPod {

@@ -34,10 +34,12 @@ func TestASecretValueIsNowhereButInSecrets(t *testing.T) {
 		s.Repository, s.GitProvider = ptr.To("o/r"), ptr.To(v1alpha1.GitHub)
 	}).obj()
 	own := makeConversation(ns, "own").with(func(s *v1alpha1.ConversationSpec) {
-		s.MCPConfig = &v1alpha1.MCPConfig{SHTTPServers: []v1alpha1.MCPRemoteServer{{URL: "https://example.com", APIKeyRef: ref("own-mcp")}}}
+		s.MCPConfig = &v1alpha1.MCPConfig{SHTTPServers: []v1alpha1.MCPRemoteServer{{URL: "https://example.com",
+			APIKeyRef: ref("own-mcp")}}}
 	}).obj()
 	create(t, settings, conv, own)
-	for _, name := range []string{"llm", "search", "sandbox", "github", "gitlab", "npm", "sse", "shttp", "stdio", "own-mcp", "session"} {
+	for _, name := range []string{"llm", "search", "sandbox", "github", "gitlab", "npm", "sse", "shttp", "stdio",
+		"own-mcp", "session"} {
 		plant(name)
 	}
 	k := kubelet{t, ns, "c"}

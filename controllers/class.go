@@ -62,7 +62,8 @@ func (r *conversationReconciler) classNamed(ctx context.Context, name string) (c
 	case name == v1alpha1.DefaultSessionClass:
 		return class{name: name}, nil, nil
 	}
-	return class{name: name}, &problem{v1alpha1.ReasonClassNotFound, fmt.Sprintf("SessionClass %s does not exist", name)}, nil
+	return class{name: name}, &problem{v1alpha1.ReasonClassNotFound, fmt.Sprintf("SessionClass %s does not exist", name)},
+		nil
 }
 
 // lifetime is how long something takes: as asked for, or as the class says, or as the operator has
@@ -119,7 +120,8 @@ func (c class) bounded(settings *v1alpha1.UserSettingsSpec) *v1alpha1.UserSettin
 
 // notAllowed is what a session asks for that its class does not allow; nil if it may start. It
 // names the field. What the webhook said when it was asked for may have changed since.
-func (c class) notAllowed(conversation *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, agent *session.Agent) *problem {
+func (c class) notAllowed(conversation *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec,
+	agent *session.Agent) *problem {
 	if errs := c.spec.ConversationErrors(c.name, &conversation.Spec); len(errs) > 0 {
 		return &problem{v1alpha1.ReasonNotAllowed, errs[0].Field + ": " + errs[0].Detail}
 	}
@@ -131,14 +133,16 @@ func (c class) notAllowed(conversation *v1alpha1.Conversation, settings *v1alpha
 		return &problem{v1alpha1.ReasonNotAllowed, "UserSettings " + errs[0].Field + ": " + errs[0].Detail}
 	}
 	if agent != nil && agent.Image != "" && !c.spec.AllowsImage(agent.Image) {
-		return &problem{v1alpha1.ReasonNotAllowed, fmt.Sprintf("the image of agent %s: SessionClass %s allows only images like %s", agent.Name, c.name, strings.Join(c.spec.Images.Allowed, ", "))}
+		return &problem{v1alpha1.ReasonNotAllowed, fmt.Sprintf("the image of agent %s: SessionClass %s allows only images "+
+			"like %s", agent.Name, c.name, strings.Join(c.spec.Images.Allowed, ", "))}
 	}
 	return nil
 }
 
 // workspaceOf decides where the files of a session are to be, once: what it got at its first start
 // it keeps.
-func (r *conversationReconciler) workspaceOf(ctx context.Context, c *v1alpha1.Conversation, class class) (v1alpha1.WorkspaceKind, error) {
+func (r *conversationReconciler) workspaceOf(ctx context.Context, c *v1alpha1.Conversation,
+	class class) (v1alpha1.WorkspaceKind, error) {
 	switch {
 	case c.Spec.Workspace != nil:
 		return v1alpha1.WorkspaceOwn, nil

@@ -14,5 +14,6 @@ func unconfirmed(settings *v1alpha1.UserSettingsSpec, agent *session.Agent) *pro
 	if agent == nil || len(agent.Command) == 0 || agent.Confirms || !ptr.Deref(settings.ConfirmationMode, false) {
 		return nil
 	}
-	return &problem{v1alpha1.ReasonNotAllowed, fmt.Sprintf("UserSettings spec.confirmationMode: the agent %s does not ask before it acts; choose one that does, or turn it off", agent.Name)}
+	return &problem{v1alpha1.ReasonNotAllowed, fmt.Sprintf("UserSettings spec.confirmationMode: the agent %s does not "+
+		"ask before it acts; choose one that does, or turn it off", agent.Name)}
 }

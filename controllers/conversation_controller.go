@@ -58,7 +58,8 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		return err
 	}
 	ofSettings := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-		return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, o.GetNamespace(), v1alpha1.IndexUserSettingsName, o.GetName())
+		return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, o.GetNamespace(), v1alpha1.IndexUserSettingsName,
+			o.GetName())
 	})
 	// Owns would ask the RESTMapper about each event.
 	ofOwner := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
@@ -75,16 +76,19 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		For(&v1alpha1.Conversation{}, builder.WithPredicates(r.starts.ofConversations())).
 		Watches(&corev1.Pod{}, ofOwner, builder.WithPredicates(r.starts.ofPods())).
 		Watches(&corev1.PersistentVolumeClaim{}, ofOwner).
-		Watches(&v1alpha1.SessionClass{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
+		Watches(&v1alpha1.SessionClass{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context,
+			_ client.Object) []reconcile.Request {
 			return r.waiting(ctx)
 		})).
 		Watches(&v1alpha1.UserSettings{}, ofSettings, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		WatchesRawSource(source.Func(func(_ context.Context,
+			queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			r.queue = queue
 			return nil
 		})).
 		WatchesRawSource(source.Channel(r.ledger.free, &handler.EnqueueRequestForObject{})).
-		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.conversationsOfSecret), builder.WithPredicates(r.starts.ofSecrets())).
+		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.conversationsOfSecret),
+			builder.WithPredicates(r.starts.ofSecrets())).
 		WatchesMetadata(&corev1.ConfigMap{}, ofConfigMap).
 		Complete(r)
 }
@@ -116,7 +120,8 @@ func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secr
 	}
 	requests := requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace, indexSecretName, name)
 	for _, settings := range requestsFor(ctx, r.client, &v1alpha1.UserSettingsList{}, namespace, indexSecretName, name) {
-		requests = append(requests, requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace, v1alpha1.IndexUserSettingsName, settings.Name)...)
+		requests = append(requests, requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace,
+			v1alpha1.IndexUserSettingsName, settings.Name)...)
 	}
 	return append(requests, requestsForOwner(secret)...)
 }
@@ -175,7 +180,8 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 
 // keepsPlace says whether a session goes on to have what it has, a place or one among those who
 // wait. Who is over, or cannot start, holds up nobody who could.
-func (r *conversationReconciler) keepsPlace(ctx context.Context, o observation, start *sessionStart, v verdict, stuck *problem) (bool, error) {
+func (r *conversationReconciler) keepsPlace(ctx context.Context, o observation, start *sessionStart, v verdict,
+	stuck *problem) (bool, error) {
 	switch {
 	case takesPlace(o.pod) || takesPlace(o.old):
 		return true, nil
@@ -223,7 +229,8 @@ func mustRecord(status v1alpha1.ConversationStatus, v verdict) bool {
 
 // act makes or removes what the verdict asks for. What stands in its way and does not go away by
 // trying again at once is no error.
-func (r *conversationReconciler) act(ctx context.Context, o observation, start *sessionStart, v verdict) (*problem, error) {
+func (r *conversationReconciler) act(ctx context.Context, o observation, start *sessionStart, v verdict) (*problem,
+	error) {
 	var err error
 	switch {
 	case v.wish == needPod && o.old != nil:
@@ -269,7 +276,8 @@ func stableWords(err error) string {
 
 // writeStatus writes the status if that is due, and tells what a person or a graph would want to
 // know of the change.
-func (r *conversationReconciler) writeStatus(ctx context.Context, o observation, v verdict) (wait time.Duration, err error) {
+func (r *conversationReconciler) writeStatus(ctx context.Context, o observation, v verdict) (wait time.Duration,
+	err error) {
 	before, after := o.conversation.Status, conversationStatus(o, v)
 	if equality.Semantic.DeepEqual(before, after) {
 		return 0, nil

@@ -46,7 +46,8 @@ func conversationStatus(o observation, v verdict) v1alpha1.ConversationStatus {
 		status.RestartedAt = o.conversation.Spec.RestartAt
 	}
 	if v.state == v1alpha1.StateRunning {
-		status.URL = fmt.Sprintf("http://%s.%s.%s.svc:%d", o.conversation.Name, sessionsService, o.conversation.Namespace, session.Port)
+		status.URL = fmt.Sprintf("http://%s.%s.%s.svc:%d", o.conversation.Name, sessionsService, o.conversation.Namespace,
+			session.Port)
 		status.PodIP = o.pod.Status.PodIP
 	}
 	setConditions(&status, o, v)
@@ -118,7 +119,8 @@ func setTimes(status *v1alpha1.ConversationStatus, o observation, v verdict) {
 func setConditions(status *v1alpha1.ConversationStatus, o observation, v verdict) {
 	set := func(condition string, ok bool, reason, message string) {
 		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-			Type: condition, Status: conditionStatus(ok), Reason: reason, Message: message, ObservedGeneration: o.conversation.Generation,
+			Type: condition, Status: conditionStatus(ok), Reason: reason, Message: message,
+			ObservedGeneration: o.conversation.Generation,
 		})
 	}
 	setOrRemove := func(condition string, holds bool) {
@@ -128,7 +130,8 @@ func setConditions(status *v1alpha1.ConversationStatus, o observation, v verdict
 			meta.RemoveStatusCondition(&status.Conditions, condition)
 		}
 	}
-	reconciling := !v.stalled && (v.state == v1alpha1.StateStarting || v.wish == removePod && (o.pod != nil || o.old != nil) || v.reason == v1alpha1.ReasonDeleted)
+	reconciling := !v.stalled && (v.state == v1alpha1.StateStarting || v.wish == removePod && (o.pod != nil ||
+		o.old != nil) || v.reason == v1alpha1.ReasonDeleted)
 	set(v1alpha1.ConditionReady, !v.stalled && !reconciling, v.reason, v.message)
 	setOrRemove(v1alpha1.ConditionReconciling, reconciling)
 	setOrRemove(v1alpha1.ConditionStalled, v.stalled)
@@ -141,8 +144,10 @@ func setConditions(status *v1alpha1.ConversationStatus, o observation, v verdict
 	set(v1alpha1.ConditionPodReady, ready, podReason, "")
 
 	if o.volume && o.conversation.Spec.Workspace == nil && status.Workspace == v1alpha1.WorkspaceScratch {
-		set(v1alpha1.ConditionWorkspaceReady, false, v1alpha1.ReasonNoStorageClass, "The session's files go with its pod: its class gives it a volume, and when it first "+
-			"started the cluster had no default StorageClass to make one of. Mark a StorageClass as the default, or name one in the SessionClass")
+		set(v1alpha1.ConditionWorkspaceReady, false, v1alpha1.ReasonNoStorageClass,
+			"The session's files go with its pod: its class gives it a volume, and when it first "+
+				"started the cluster had no default StorageClass to make one of. Mark a StorageClass as the default, or name one "+
+				"in the SessionClass")
 	} else {
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionWorkspaceReady)
 	}
@@ -150,7 +155,8 @@ func setConditions(status *v1alpha1.ConversationStatus, o observation, v verdict
 	case o.pod == nil && o.unready != nil:
 		set(v1alpha1.ConditionSettingsReady, false, o.unready.reason, v.message)
 	case !o.settingsExist:
-		set(v1alpha1.ConditionSettingsReady, false, v1alpha1.ReasonSettingsDeleted, "UserSettings "+o.conversation.Spec.UserSettingsName+" do not exist")
+		set(v1alpha1.ConditionSettingsReady, false, v1alpha1.ReasonSettingsDeleted, "UserSettings "+
+			o.conversation.Spec.UserSettingsName+" do not exist")
 	case v.state == v1alpha1.StateStopped:
 		// What a session would need that nobody wants is not looked at.
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionSettingsReady)
@@ -171,10 +177,14 @@ func (r *conversationReconciler) visible() time.Duration {
 // worthWriting tells a change of the status from one that may wait: a step of a start that has just
 // begun, and that of a new Conversation to begin with, which says STARTING already. wait is how
 // long it may.
-func worthWriting(before, after v1alpha1.ConversationStatus, v verdict, now time.Time, visible time.Duration) (wait time.Duration) {
+func worthWriting(before, after v1alpha1.ConversationStatus, v verdict, now time.Time,
+	visible time.Duration) (wait time.Duration) {
 	begins := unseen(before) && after.State == v1alpha1.StateStarting && v.wish == needPod && !v.stalled && !v.stuck
-	goesOn := before.State == v1alpha1.StateStarting && after.State == v1alpha1.StateStarting && !v.stalled && before.Reason != v1alpha1.ReasonSettingsNotReady && before.Reason != v1alpha1.ReasonQueued && attemptOf(before) == attemptOf(after) &&
-		before.ObservedGeneration == after.ObservedGeneration && before.StartTime.Equal(after.StartTime) && before.Restarts == after.Restarts
+	goesOn := before.State == v1alpha1.StateStarting && after.State == v1alpha1.StateStarting && !v.stalled &&
+		before.Reason != v1alpha1.ReasonSettingsNotReady && before.Reason != v1alpha1.ReasonQueued &&
+		attemptOf(before) == attemptOf(after) &&
+		before.ObservedGeneration == after.ObservedGeneration && before.StartTime.Equal(after.StartTime) &&
+		before.Restarts == after.Restarts
 	switch {
 	case begins && v.since.IsZero():
 		return visible // its pod was made just now

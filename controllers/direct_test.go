@@ -92,7 +92,8 @@ func (p timedProcess) finds(name string, state v1alpha1.ConversationState, reaso
 // hasSecret says whether anything was made for the start of a session.
 func (p timedProcess) hasSecret(name string) bool {
 	p.t.Helper()
-	return gone(p.t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: v1alpha1.SessionName(name)}}) != nil
+	return gone(p.t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace,
+		Name: v1alpha1.SessionName(name)}}) != nil
 }
 
 func requestFor(namespace, name string) reconcile.Request {
@@ -106,7 +107,8 @@ type behind struct {
 	noPods       bool
 }
 
-func (b behind) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+func (b behind) Get(ctx context.Context, key client.ObjectKey, object client.Object,
+	options ...client.GetOption) error {
 	switch o := object.(type) {
 	case *v1alpha1.Conversation:
 		if b.conversation != nil {
@@ -127,7 +129,8 @@ func TestACacheThatIsBehind(t *testing.T) {
 	manager := managerClient(t)
 	create(t, userSettings(ns, "ada"))
 	class := aClass(t, ns, v1alpha1.SessionClassSpec{Workspace: &v1alpha1.ClassWorkspace{
-		Workspace: v1alpha1.Workspace{Size: "1Gi", StorageClassName: ptr.To("fast")}, TTL: &metav1.Duration{Duration: time.Hour},
+		Workspace: v1alpha1.Workspace{Size: "1Gi", StorageClassName: ptr.To("fast")},
+		TTL:       &metav1.Duration{Duration: time.Hour},
 	}})
 	begin := func(name string, change ...func(*v1alpha1.ConversationSpec)) (kubelet, *v1alpha1.Conversation, func()) {
 		stop := startManager(t, ns)
@@ -151,7 +154,8 @@ func TestACacheThatIsBehind(t *testing.T) {
 		if err := env.Client.Delete(t.Context(), k.pod(), client.GracePeriodSeconds(0)); err != nil {
 			t.Fatal(err)
 		}
-		_, err := newProcess(behind{Client: manager, conversation: early}, manager).Reconcile(t.Context(), requestFor(ns, "done"))
+		_, err := newProcess(behind{Client: manager, conversation: early}, manager).Reconcile(t.Context(),
+			requestFor(ns, "done"))
 		if left := gone(t, k.object()); err == nil || left != nil {
 			t.Errorf("it is begun again: %v, %v", err, left)
 		}
@@ -159,7 +163,8 @@ func TestACacheThatIsBehind(t *testing.T) {
 	t.Run("loses no session that runs", func(t *testing.T) {
 		_, _, stop := begin("runs")
 		stop()
-		if _, err := newProcess(behind{Client: manager, noPods: true}, manager).Reconcile(t.Context(), requestFor(ns, "runs")); err != nil {
+		if _, err := newProcess(behind{Client: manager, noPods: true}, manager).Reconcile(t.Context(),
+			requestFor(ns, "runs")); err != nil {
 			t.Error(err)
 		}
 		awaitState(t, ns, "runs", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
@@ -174,7 +179,8 @@ func TestACacheThatIsBehind(t *testing.T) {
 		k.start()
 		awaitState(t, ns, "resumed", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 		stop()
-		_, err := newProcess(behind{Client: manager, conversation: suspended}, manager).Reconcile(t.Context(), requestFor(ns, "resumed"))
+		_, err := newProcess(behind{Client: manager, conversation: suspended}, manager).Reconcile(t.Context(),
+			requestFor(ns, "resumed"))
 		if err == nil || k.pod().DeletionTimestamp != nil {
 			t.Errorf("the pod is deleted (%v)", err)
 		}
@@ -199,7 +205,8 @@ func TestACacheThatIsBehind(t *testing.T) {
 			t.Error(err)
 		}
 		claim := &corev1.PersistentVolumeClaim{}
-		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "files-workspace"}, claim); err != nil || claim.DeletionTimestamp != nil {
+		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "files-workspace"}, claim); err != nil ||
+			claim.DeletionTimestamp != nil {
 			t.Errorf("the claim is deleted (%v)", err)
 		}
 	})
@@ -261,7 +268,10 @@ func (c fated) Get(ctx context.Context, key client.ObjectKey, o client.Object, o
 }
 
 func (c fated) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	return c.fate.call(false, func() error { return c.Client.List(ctx, list, append(options, client.InNamespace(c.namespace))...) })
+	return c.fate.call(false, func() error {
+		return c.Client.List(ctx, list,
+			append(options, client.InNamespace(c.namespace))...)
+	})
 }
 
 func (c fated) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
@@ -376,7 +386,8 @@ func TestAfterAStartALookIsDueAndThereIsATimeForIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	conversation := theConversation(t, ns, "c")
-	conversation.Status = conversationStatus(observation{conversation: conversation, now: time.Now(), settingsExist: true}, judge(observation{conversation: conversation, now: time.Now(), settingsExist: true}))
+	conversation.Status = conversationStatus(observation{conversation: conversation, now: time.Now(), settingsExist: true},
+		judge(observation{conversation: conversation, now: time.Now(), settingsExist: true}))
 	if err := env.Client.Status().Update(t.Context(), conversation); err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,8 @@ func (e errChanged) Error() string {
 	return "applying it again changed\n" + string(before) + "\nto\n" + string(after)
 }
 
-func applyAs(t *testing.T, owner string, manifest *unstructured.Unstructured, options ...client.ApplyOption) *unstructured.Unstructured {
+func applyAs(t *testing.T, owner string, manifest *unstructured.Unstructured,
+	options ...client.ApplyOption) *unstructured.Unstructured {
 	t.Helper()
 	o := manifest.DeepCopy()
 	options = append(options, client.FieldOwner(owner), client.ForceOwnership)

@@ -37,12 +37,16 @@ func (r *conversationReconciler) announce(c *v1alpha1.Conversation, before, afte
 		r.recorder.Eventf(c, nil, kind, after.Reason, "Stop", "%s", cut(after.Message, maxEventNote))
 	case before.State == v1alpha1.StateRunning && after.State == v1alpha1.StateStarting:
 		warn(after.Reason, "Restart", after.Message)
-	case meta.IsStatusConditionTrue(after.Conditions, v1alpha1.ConditionStalled) && !meta.IsStatusConditionTrue(before.Conditions, v1alpha1.ConditionStalled):
+	case meta.IsStatusConditionTrue(after.Conditions, v1alpha1.ConditionStalled) &&
+		!meta.IsStatusConditionTrue(before.Conditions, v1alpha1.ConditionStalled):
 		warn(after.Reason, "Start", after.Message)
-	case after.Reason == v1alpha1.ReasonSettingsNotReady && after.Message != stillStored && (before.Reason != after.Reason || before.Message != after.Message):
+	case after.Reason == v1alpha1.ReasonSettingsNotReady && after.Message != stillStored &&
+		(before.Reason != after.Reason || before.Message != after.Message):
 		warn(after.Reason, "Start", after.Message)
-	case meta.IsStatusConditionFalse(after.Conditions, v1alpha1.ConditionWorkspaceReady) && !meta.IsStatusConditionFalse(before.Conditions, v1alpha1.ConditionWorkspaceReady):
-		warn(v1alpha1.ReasonNoStorageClass, "Start", meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionWorkspaceReady).Message)
+	case meta.IsStatusConditionFalse(after.Conditions, v1alpha1.ConditionWorkspaceReady) &&
+		!meta.IsStatusConditionFalse(before.Conditions, v1alpha1.ConditionWorkspaceReady):
+		warn(v1alpha1.ReasonNoStorageClass, "Start", meta.FindStatusCondition(after.Conditions,
+			v1alpha1.ConditionWorkspaceReady).Message)
 	case after.State == v1alpha1.StateRunning && settingsGone(after) && !settingsGone(before):
 		warn(v1alpha1.ReasonSettingsDeleted, "KeepRunning", after.Message)
 	}

@@ -32,7 +32,8 @@ type settingsRead struct {
 }
 
 // get is a copy of its own for each caller.
-func (f *freshSettings) get(ctx context.Context, live client.Reader, name client.ObjectKey) (*v1alpha1.UserSettings, error) {
+func (f *freshSettings) get(ctx context.Context, live client.Reader, name client.ObjectKey) (*v1alpha1.UserSettings,
+	error) {
 	reads, read, first := f.ask(name)
 	defer f.leave(name, reads)
 	if first {
@@ -76,7 +77,8 @@ func (f *freshSettings) leave(name client.ObjectKey, reads *settingsReads) {
 }
 
 // run reads once the read before is done. Who asks from then on waits for the next.
-func (f *freshSettings) run(ctx context.Context, live client.Reader, name client.ObjectKey, reads *settingsReads, read *settingsRead) {
+func (f *freshSettings) run(ctx context.Context, live client.Reader, name client.ObjectKey, reads *settingsReads,
+	read *settingsRead) {
 	defer close(read.done)
 	reads.turn.Lock()
 	defer reads.turn.Unlock()

@@ -61,7 +61,8 @@ func TestSettingsAreReadOnceForAllWhoAskAndNeverBeforeTheyAsked(t *testing.T) {
 	for _, got := range later {
 		settings := <-got // with one more read; none other is let go
 		if settings.ResourceVersion != "1" || seen[settings] {
-			t.Errorf("somebody who asked later got version %s, as somebody else did: %t", settings.ResourceVersion, seen[settings])
+			t.Errorf("somebody who asked later got version %s, as somebody else did: %t", settings.ResourceVersion,
+				seen[settings])
 		}
 		seen[settings] = true
 	}

@@ -18,7 +18,8 @@ import (
 
 // gather reads all that the verdict depends on. What a start needs is read only where there is no
 // pod.
-func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Conversation) (observation, *sessionStart, error) {
+func (r *conversationReconciler) gather(ctx context.Context, c *v1alpha1.Conversation) (observation, *sessionStart,
+	error) {
 	o := observation{conversation: c, now: r.clock.Now()}
 	if err := r.gatherPod(ctx, &o); err != nil {
 		return o, nil, err

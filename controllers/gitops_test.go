@@ -91,22 +91,27 @@ func judgedObjects(t *testing.T) (all []judgedObject) {
 		changed := o.conversation.DeepCopy()
 		changed.Status = conversationStatus(o, v)
 		changed.Generation++
-		all = append(all, judgedObject{name + ", and was changed since", status.InProgressStatus, asObject(t, "Conversation", changed)})
+		all = append(all, judgedObject{name + ", and was changed since", status.InProgressStatus, asObject(t, "Conversation",
+			changed)})
 	}
 	fresh := makeConversation("ns", "c")
 	fresh.Status.ObservedGeneration, fresh.Status.State = -1, v1alpha1.StateStarting
-	all = append(all, judgedObject{"a Conversation that nobody has seen", status.InProgressStatus, asObject(t, "Conversation", fresh.Conversation)})
-	for _, reason := range []string{"", v1alpha1.ReasonSecretNotFound, v1alpha1.ReasonKeyNotFound, v1alpha1.ReasonForeignObject, v1alpha1.ReasonKeyTooShort, v1alpha1.ReasonKeyUnfit} {
+	all = append(all, judgedObject{"a Conversation that nobody has seen", status.InProgressStatus,
+		asObject(t, "Conversation", fresh.Conversation)})
+	for _, reason := range []string{"", v1alpha1.ReasonSecretNotFound, v1alpha1.ReasonKeyNotFound,
+		v1alpha1.ReasonForeignObject, v1alpha1.ReasonKeyTooShort, v1alpha1.ReasonKeyUnfit} {
 		settings, want := userSettings("ns", "ada"), status.CurrentStatus
 		settings.Generation = 1
 		var p *problem
 		if reason != "" {
 			p, want = &problem{reason, "Secret llm"}, status.InProgressStatus
 		}
-		if slices.Contains([]string{v1alpha1.ReasonForeignObject, v1alpha1.ReasonKeyTooShort, v1alpha1.ReasonKeyUnfit}, reason) {
+		if slices.Contains([]string{v1alpha1.ReasonForeignObject, v1alpha1.ReasonKeyTooShort, v1alpha1.ReasonKeyUnfit},
+			reason) {
 			want = status.FailedStatus
 		}
-		settings.Status = userSettingsStatus(settings, sessionKey{}, map[string]*problem{v1alpha1.ConditionLLMAPIKeyResolved: p})
+		settings.Status = userSettingsStatus(settings, sessionKey{},
+			map[string]*problem{v1alpha1.ConditionLLMAPIKeyResolved: p})
 		all = append(all, judgedObject{"UserSettings: " + reason, want, asObject(t, "UserSettings", settings)})
 	}
 	slices.SortFunc(all, func(a, b judgedObject) int { return strings.Compare(a.Name, b.Name) })
@@ -127,7 +132,8 @@ func TestEveryStateIsJudgedAlikeByAllGitOpsTools(t *testing.T) {
 			if err != nil || computed.Status != o.Status {
 				t.Errorf("kstatus: %v, %v; want %s", computed, err, o.Status)
 			}
-			if health, message := argoSays(t, string(script), o.Object); o.Status != status.TerminatingStatus && (health != argoHealth[o.Status] || message == "") {
+			if health, message := argoSays(t, string(script), o.Object); o.Status != status.TerminatingStatus &&
+				(health != argoHealth[o.Status] || message == "") {
 				t.Errorf("Argo CD: %s %q, want %s", health, message, argoHealth[o.Status])
 			}
 			if got := flux.judge(t, o.Object); o.Status != status.TerminatingStatus && got != o.Status {
@@ -148,7 +154,8 @@ func TestTheTableOfStatesHasEveryReason(t *testing.T) {
 		t.Fatalf("only %d reasons were found: %v", len(reasons), reasons)
 	}
 	// Of those of conditions, these hold up a start.
-	for _, reason := range append(reasons, v1alpha1.ReasonNotAllowed, v1alpha1.ReasonForeignObject, v1alpha1.ReasonRejected) {
+	for _, reason := range append(reasons, v1alpha1.ReasonNotAllowed, v1alpha1.ReasonForeignObject,
+		v1alpha1.ReasonRejected) {
 		if !have[reason] {
 			t.Errorf("no state has the reason %s", reason)
 		}
@@ -162,7 +169,8 @@ func TestTheTableOfStatesHasEveryReason(t *testing.T) {
 // declaredReasons are the values of the constants whose group has a comment that begins so.
 func declaredReasons(t *testing.T, comments ...string) (reasons []string) {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), testenv.Path("api", "v1alpha1", "conditions.go"), nil, parser.ParseComments)
+	file, err := parser.ParseFile(token.NewFileSet(), testenv.Path("api", "v1alpha1", "conditions.go"), nil,
+		parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +289,8 @@ func fluxExpressions(t *testing.T) fluxChecks {
 		for _, e := range []struct {
 			text  string
 			means status.Status
-		}{{exprs.InProgress, status.InProgressStatus}, {exprs.Failed, status.FailedStatus}, {exprs.Current, status.CurrentStatus}} {
+		}{{exprs.InProgress, status.InProgressStatus}, {exprs.Failed, status.FailedStatus},
+			{exprs.Current, status.CurrentStatus}} {
 			if e.text == "" {
 				continue
 			}
@@ -305,7 +314,8 @@ func fluxExpressions(t *testing.T) fluxChecks {
 func (f fluxChecks) judge(t *testing.T, object map[string]any) status.Status {
 	t.Helper()
 	o := &unstructured.Unstructured{Object: object}
-	if seen, found, _ := unstructured.NestedInt64(object, "status", "observedGeneration"); found && seen != o.GetGeneration() {
+	if seen, found, _ := unstructured.NestedInt64(object, "status", "observedGeneration"); found &&
+		seen != o.GetGeneration() {
 		return status.InProgressStatus
 	}
 	for _, check := range f[o.GetKind()] {

@@ -22,7 +22,8 @@ type held[T any] struct {
 
 // get is what the object says, which is not to be changed. The object is read where the cache shows
 // another version than is held, or none at all: whoever made it a moment ago means it.
-func (h *held[T]) get(ctx context.Context, metadata client.Reader, kind schema.GroupVersionKind, name client.ObjectKey, read func() (client.Object, T, error)) (T, error) {
+func (h *held[T]) get(ctx context.Context, metadata client.Reader, kind schema.GroupVersionKind, name client.ObjectKey,
+	read func() (client.Object, T, error)) (T, error) {
 	now := &metav1.PartialObjectMetadata{}
 	now.SetGroupVersionKind(kind)
 	if err := metadata.Get(ctx, name, now); err != nil && !apierrors.IsNotFound(err) {

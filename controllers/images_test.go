@@ -18,7 +18,8 @@ import (
 )
 
 func imageIn(configMap, key string) v1alpha1.ConversationImage {
-	return v1alpha1.ConversationImage{ConfigMapKeyRef: &v1alpha1.ConfigMapKeyRef{Name: configMap, Key: key}, MediaType: ptr.To("image/png")}
+	return v1alpha1.ConversationImage{ConfigMapKeyRef: &v1alpha1.ConfigMapKeyRef{Name: configMap, Key: key},
+		MediaType: ptr.To("image/png")}
 }
 
 func imageAt(url string) v1alpha1.ConversationImage { return v1alpha1.ConversationImage{URL: &url} }
@@ -28,27 +29,32 @@ func TestASessionWaitsForItsImages(t *testing.T) {
 	ns := env.Namespace(t, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
 	startManager(t, ns)
 	create(t, userSettings(ns, "ada"), makeConversation(ns, "c").with(func(s *v1alpha1.ConversationSpec) {
-		s.Images = []v1alpha1.ConversationImage{imageIn("one", "image"), imageAt("https://example.com/" + strings.Repeat("x", 2000)), imageIn("two", "b.png")}
+		s.Images = []v1alpha1.ConversationImage{imageIn("one", "image"), imageAt("https://example.com/" + strings.Repeat("x",
+			2000)), imageIn("two", "b.png")}
 	}).obj())
 	says := func(message string) {
 		t.Helper()
 		await(t, func() error {
-			if c := theConversation(t, ns, "c"); c.Status.State != v1alpha1.StateStarting || !strings.Contains(c.Status.Message, message) {
+			if c := theConversation(t, ns, "c"); c.Status.State != v1alpha1.StateStarting || !strings.Contains(c.Status.Message,
+				message) {
 				return fmt.Errorf("it is %s and says %q, want %q", c.Status.State, c.Status.Message, message)
 			}
 			return nil
 		})
 	}
 	says("spec.images[0].configMapKeyRef: ConfigMap one with key image does not exist")
-	create(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "one"}, BinaryData: map[string][]byte{"image": {0xff}}})
+	create(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "one"},
+		BinaryData: map[string][]byte{"image": {0xff}}})
 	says("spec.images[2].configMapKeyRef: ConfigMap two with key b.png does not exist")
-	two := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "two"}, BinaryData: map[string][]byte{"a.png": {0xff}}}
+	two := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "two"},
+		BinaryData: map[string][]byte{"a.png": {0xff}}}
 	create(t, two)
 	change(t, two, func(m *corev1.ConfigMap) { m.BinaryData["b.png"] = []byte{0xfe} })
 
 	pod := kubelet{t, ns, "c"}.pod()
 	at := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Projected != nil })
-	if at < 0 || len(pod.Spec.Volumes[at].Projected.Sources) != 2 || pod.Spec.Volumes[at].Projected.Sources[1].ConfigMap.Items[0].Path != "2.png" {
+	if at < 0 || len(pod.Spec.Volumes[at].Projected.Sources) != 2 ||
+		pod.Spec.Volumes[at].Projected.Sources[1].ConfigMap.Items[0].Path != "2.png" {
 		t.Errorf("the volumes are %+v", pod.Spec.Volumes)
 	}
 	secret := &corev1.Secret{}
@@ -56,7 +62,8 @@ func TestASessionWaitsForItsImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	var doc session.Document
-	if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil || len(doc.Images) != 3 || len(doc.Images[1].URL) < 2000 || doc.Images[2].Name != "2.png" {
+	if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil || len(doc.Images) != 3 ||
+		len(doc.Images[1].URL) < 2000 || doc.Images[2].Name != "2.png" {
 		t.Errorf("the document has the images %+v, %v", doc.Images, err)
 	}
 }
@@ -69,7 +76,8 @@ func TestTheCacheKeepsWhichImagesThereAreAndNotTheirTexts(t *testing.T) {
 	if _, err := stripConversation(c); err != nil {
 		t.Fatal(err)
 	}
-	if names := configMapNames(c.ConfigMapReferences()); !slices.Equal(names, []string{"one", "two"}) || len(c.Spec.Images) != 4 {
+	if names := configMapNames(c.ConfigMapReferences()); !slices.Equal(names, []string{"one", "two"}) ||
+		len(c.Spec.Images) != 4 {
 		t.Errorf("there are %d images, in %v", len(c.Spec.Images), names)
 	}
 	if *c.Spec.Images[1].URL == long || c.Annotations[annotationCut] == "" {
@@ -87,7 +95,8 @@ func TestTheCacheKeepsWhichImagesThereAreAndNotTheirTexts(t *testing.T) {
 
 func TestImagesAloneAreWork(t *testing.T) {
 	for name, spec := range map[string]v1alpha1.ConversationSpec{
-		"addresses": {ImageURLs: []string{"u"}}, "in ConfigMaps": {Images: []v1alpha1.ConversationImage{imageIn("one", "image")}},
+		"addresses": {ImageURLs: []string{"u"}}, "in ConfigMaps": {Images: []v1alpha1.ConversationImage{imageIn("one",
+			"image")}},
 	} {
 		if !hasWork(&spec) {
 			t.Errorf("images, %s, are no work", name)
@@ -100,7 +109,10 @@ func TestImagesAloneAreWork(t *testing.T) {
 
 // halfStored is a Conversation of which the facade has not stored all.
 func halfStored(ns, name string) aConversation {
-	c := makeConversation(ns, name).with(func(s *v1alpha1.ConversationSpec) { s.Images = []v1alpha1.ConversationImage{imageIn("one", "image")} })
+	c := makeConversation(ns, name).with(func(s *v1alpha1.ConversationSpec) {
+		s.Images = []v1alpha1.ConversationImage{
+			imageIn("one", "image")}
+	})
 	c.Annotations = map[string]string{v1alpha1.AnnotationIncomplete: "true"}
 	return c
 }
@@ -127,7 +139,8 @@ func TestNobodyIsAlarmedWhileAConversationIsStillBeingStored(t *testing.T) {
 	if len(warned.Events) != 1 || !strings.Contains(<-warned.Events, oneIsMissing) {
 		t.Error("nobody is warned of what is missing")
 	}
-	create(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "one"}, BinaryData: map[string][]byte{"image": {0xff}}})
+	create(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "one"},
+		BinaryData: map[string][]byte{"image": {0xff}}})
 	change(t, c, func(c *v1alpha1.Conversation) { delete(c.Annotations, v1alpha1.AnnotationIncomplete) })
 	p.look("c")
 	kubelet{t, ns, "c"}.start()
@@ -164,7 +177,10 @@ func TestWhatIsStoredForTooLongIsMissing(t *testing.T) {
 func TestWhatIsMissingIsNamedWhereAStartEndsWhileItIsStored(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	c := halfStored(ns, "c").with(func(s *v1alpha1.ConversationSpec) { s.StartDeadline = &metav1.Duration{Duration: 10 * time.Second} }).obj()
+	c := halfStored(ns, "c").with(func(s *v1alpha1.ConversationSpec) {
+		s.StartDeadline = &metav1.Duration{
+			Duration: 10 * time.Second}
+	}).obj()
 	create(t, userSettings(ns, "ada"), c)
 	p := newTimedProcess(t, ns, managerClient(t))
 	p.now.SetTime(c.CreationTimestamp.Time)

@@ -93,13 +93,16 @@ func configMapNames(refs []v1alpha1.ConfigMapReference) []string {
 }
 
 // requestsFor are requests for the objects of a list in one namespace whose index holds the value.
-func requestsFor(ctx context.Context, c client.Reader, list client.ObjectList, namespace, index, value string) []reconcile.Request {
-	if err := c.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
+func requestsFor(ctx context.Context, c client.Reader, list client.ObjectList, namespace, index,
+	value string) []reconcile.Request {
+	if err := c.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{index: value},
+		client.UnsafeDisableDeepCopy); err != nil {
 		return nil // the cache is stopping
 	}
 	var requests []reconcile.Request
 	add := func(o client.Object) {
-		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: o.GetName()}})
+		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace,
+			Name: o.GetName()}})
 	}
 	switch list := list.(type) {
 	case *v1alpha1.UserSettingsList:
@@ -127,7 +130,8 @@ func requestsForOwner(o client.Object) []reconcile.Request {
 // owningConversation is the reference to the Conversation that an object belongs to.
 func owningConversation(o client.Object) *metav1.OwnerReference {
 	owner := metav1.GetControllerOfNoCopy(o)
-	if owner == nil || owner.Kind != "Conversation" || !strings.HasPrefix(owner.APIVersion, v1alpha1.SchemeGroupVersion.Group+"/") {
+	if owner == nil || owner.Kind != "Conversation" || !strings.HasPrefix(owner.APIVersion,
+		v1alpha1.SchemeGroupVersion.Group+"/") {
 		return nil
 	}
 	return owner

@@ -25,7 +25,8 @@ func (k kubelet) pod() *corev1.Pod {
 	k.t.Helper()
 	pod := &corev1.Pod{}
 	await(k.t, func() error {
-		return env.Client.Get(k.t.Context(), client.ObjectKey{Namespace: k.namespace, Name: v1alpha1.SessionName(k.name)}, pod)
+		return env.Client.Get(k.t.Context(), client.ObjectKey{Namespace: k.namespace, Name: v1alpha1.SessionName(k.name)},
+			pod)
 	})
 	return pod
 }
@@ -59,7 +60,8 @@ func longAgo(pod *corev1.Pod) {
 func (k kubelet) bind() {
 	k.t.Helper()
 	pod := k.pod()
-	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: v1alpha1.SessionName(k.name)}, Target: corev1.ObjectReference{Kind: "Node", Name: "node"}}
+	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: v1alpha1.SessionName(k.name)},
+		Target: corev1.ObjectReference{Kind: "Node", Name: "node"}}
 	if err := env.Client.SubResource("binding").Create(k.t.Context(), pod, binding); err != nil {
 		k.t.Fatal(err)
 	}
@@ -99,7 +101,8 @@ func (k kubelet) letGoOf(attempt string) {
 			return fmt.Errorf("nobody told the pod of attempt %s to stop", attempt)
 		}
 		uid := pod.UID
-		return client.IgnoreNotFound(env.Client.Delete(k.t.Context(), pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &uid}))
+		return client.IgnoreNotFound(env.Client.Delete(k.t.Context(), pod, client.GracePeriodSeconds(0),
+			client.Preconditions{UID: &uid}))
 	})
 }
 
@@ -115,7 +118,8 @@ func (k kubelet) letGo() {
 			return fmt.Errorf("nobody told pod %s to stop", pod.Name)
 		}
 		uid := pod.UID
-		return client.IgnoreNotFound(env.Client.Delete(k.t.Context(), pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &uid}))
+		return client.IgnoreNotFound(env.Client.Delete(k.t.Context(), pod, client.GracePeriodSeconds(0),
+			client.Preconditions{UID: &uid}))
 	})
 }
 
@@ -135,5 +139,6 @@ func userSettings(namespace, name string) *v1alpha1.UserSettings {
 }
 
 func secretWith(namespace, name, value string) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, StringData: map[string]string{"key": value}}
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		StringData: map[string]string{"key": value}}
 }

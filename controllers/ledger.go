@@ -53,7 +53,8 @@ func (w waiter) compare(other waiter) int {
 }
 
 func newLedger() *ledger {
-	return &ledger{users: map[types.NamespacedName]*account{}, names: map[types.NamespacedName]types.NamespacedName{}, free: make(chan event.GenericEvent, 1024)}
+	return &ledger{users: map[types.NamespacedName]*account{}, names: map[types.NamespacedName]types.NamespacedName{},
+		free: make(chan event.GenericEvent, 1024)}
 }
 
 // ready fills the ledger from the cache, before the first decision.
@@ -69,7 +70,8 @@ func (l *ledger) ready(ctx context.Context, c client.Reader) error {
 	}
 	for i := range pods.Items {
 		if pod := &pods.Items[i]; takesPlace(pod) {
-			l.seat(userOf(pod.Namespace, pod.Labels[v1alpha1.LabelUserSettings]), types.NamespacedName{Namespace: pod.Namespace, Name: pod.Labels[v1alpha1.LabelConversation]})
+			l.seat(userOf(pod.Namespace, pod.Labels[v1alpha1.LabelUserSettings]), types.NamespacedName{Namespace: pod.Namespace,
+				Name: pod.Labels[v1alpha1.LabelConversation]})
 		}
 	}
 	l.filled = true

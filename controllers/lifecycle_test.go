@@ -40,7 +40,8 @@ func walk(t *testing.T, namespace, name string, steps []step) {
 		await(t, func() error {
 			c := theConversation(t, namespace, name)
 			if c.Status.State != s.state || c.Status.Reason != s.reason || !strings.Contains(c.Status.Message, s.message) {
-				return fmt.Errorf("%s: %s %s %q, want %s %s %q", s.name, c.Status.State, c.Status.Reason, c.Status.Message, s.state, s.reason, s.message)
+				return fmt.Errorf("%s: %s %s %q, want %s %s %q", s.name, c.Status.State, c.Status.Reason, c.Status.Message, s.state,
+					s.reason, s.message)
 			}
 			if got := kstatusOf(t, c); got != s.kstatus {
 				return fmt.Errorf("%s: kstatus is %s, want %s", s.name, got, s.kstatus)
@@ -75,7 +76,10 @@ func TestALifeFromTheFirstWaitToTheLastEnd(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
 	k := kubelet{t, ns, "c"}
-	conv := makeConversation(ns, "c").with(func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} }).obj()
+	conv := makeConversation(ns, "c").with(func(s *v1alpha1.ConversationSpec) {
+		s.Workspace = &v1alpha1.Workspace{
+			Size: "1Gi"}
+	}).obj()
 	settings := userSettings(ns, "ada")
 	settings.Spec.LLMAPIKeyRef, settings.Spec.SandboxBaseContainerImage = ref("llm"), ptr.To("example.com/base:1")
 	suspend := func(wish bool) func() {
@@ -91,15 +95,28 @@ func TestALifeFromTheFirstWaitToTheLastEnd(t *testing.T) {
 	var first *corev1.Pod
 
 	walk(t, ns, "c", []step{
-		{"created before its settings", func() { create(t, conv) }, "STARTING", "SettingsNotReady", "UserSettings ada do not exist", status.InProgressStatus},
-		{"settings come before their Secret", func() { create(t, settings) }, "STARTING", "SettingsNotReady", "Secret llm does not exist", status.InProgressStatus},
-		{"the Secret comes", func() { create(t, secretWith(ns, "llm", "k")); first = k.pod() }, "STARTING", "Scheduling", "", status.InProgressStatus},
-		{"no node has room", func() { k.set(func(p aPod) { p.condition(corev1.PodScheduled, false, "0/1 nodes are available") }) }, "STARTING", "Scheduling", "0/1 nodes", status.InProgressStatus},
+		{"created before its settings", func() { create(t, conv) }, "STARTING", "SettingsNotReady",
+			"UserSettings ada do not exist", status.InProgressStatus},
+		{"settings come before their Secret", func() { create(t, settings) }, "STARTING", "SettingsNotReady",
+			"Secret llm does not exist", status.InProgressStatus},
+		{"the Secret comes", func() { create(t, secretWith(ns, "llm", "k")); first = k.pod() }, "STARTING", "Scheduling", "",
+			status.InProgressStatus},
+		{"no node has room", func() {
+			k.set(func(p aPod) {
+				p.condition(corev1.PodScheduled, false, "0/1 nodes are "+
+					"available")
+			})
+		}, "STARTING", "Scheduling", "0/1 nodes", status.InProgressStatus},
 		{"a node has room", func() {
 			k.bind()
 			k.set(func(p aPod) { p.scheduled().waiting(installContainer, "PodInitializing") })
 		}, "STARTING", "PreparingWorkspace", "volumes", status.InProgressStatus},
-		{"an image is pulled", func() { k.set(func(p aPod) { p.sandboxed().waiting(installContainer, "ContainerCreating") }) }, "STARTING", "PullingImage", "example.com/parley:1", status.InProgressStatus},
+		{"an image is pulled", func() {
+			k.set(func(p aPod) {
+				p.sandboxed().waiting(installContainer,
+					"ContainerCreating")
+			})
+		}, "STARTING", "PullingImage", "example.com/parley:1", status.InProgressStatus},
 		{"the runtime starts", func() {
 			k.set(func(p aPod) {
 				p.Status.InitContainerStatuses = nil
@@ -110,8 +127,9 @@ func TestALifeFromTheFirstWaitToTheLastEnd(t *testing.T) {
 		{"its process crashes", func() {
 			k.set(func(p aPod) {
 				p.condition(corev1.PodReady, false, "").container(corev1.ContainerStatus{Name: sessionContainer,
-					State:                corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
-					LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}}})
+					State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+					LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137,
+						Reason: "OOMKilled"}}})
 			})
 		}, "STARTING", "Restarting", "status 137 (OOMKilled)", status.InProgressStatus},
 		{"it is ready again", func() { k.set(func(p aPod) { p.ready() }) }, "RUNNING", "Running", "", status.CurrentStatus},
@@ -131,7 +149,8 @@ func TestALifeFromTheFirstWaitToTheLastEnd(t *testing.T) {
 			k.awaitAnother(before)
 			k.start()
 		}, "RUNNING", "Running", "", status.CurrentStatus},
-		{"the agent fails", func() { k.end(`{"reason":"Failed","message":"no such branch"}`) }, "STOPPED", "Failed", "no such branch", status.FailedStatus},
+		{"the agent fails", func() { k.end(`{"reason":"Failed","message":"no such branch"}`) }, "STOPPED", "Failed",
+			"no such branch", status.FailedStatus},
 		{"it is tried once more", func() {
 			before := k.pod()
 			restart()
@@ -164,7 +183,10 @@ func awaitEvents(t *testing.T, namespace string, reasons ...string) {
 			return err
 		}
 		for _, reason := range reasons {
-			if !slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool { return e.Reason == reason && e.Regarding.Name == "c" }) {
+			if !slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
+				return e.Reason == reason &&
+					e.Regarding.Name == "c"
+			}) {
 				return fmt.Errorf("no event %s among %d", reason, len(list.Items))
 			}
 		}
@@ -184,9 +206,10 @@ func TestAStartThatIsStuckEndsAtItsDeadlineAndNamesTheStep(t *testing.T) {
 		k := kubelet{t, ns, "image"}
 		k.bind()
 		k.set(func(p aPod) { p.sandboxed().waiting(sessionContainer, "ImagePullBackOff") })
-		change(t, awaitState(t, ns, "image", v1alpha1.StateStarting, v1alpha1.ReasonPullingImage), func(c *v1alpha1.Conversation) {
-			c.Spec.StartDeadline = &metav1.Duration{Duration: time.Second}
-		})
+		change(t, awaitState(t, ns, "image", v1alpha1.StateStarting, v1alpha1.ReasonPullingImage),
+			func(c *v1alpha1.Conversation) {
+				c.Spec.StartDeadline = &metav1.Duration{Duration: time.Second}
+			})
 		c := awaitState(t, ns, "image", v1alpha1.StateStopped, v1alpha1.ReasonStartDeadlineExceeded)
 		if !strings.Contains(c.Status.Message, "PullingImage: Image example.com/parley:1") {
 			t.Errorf("message %q names neither step nor image", c.Status.Message)
@@ -198,7 +221,10 @@ func TestAStartThatIsStuckEndsAtItsDeadlineAndNamesTheStep(t *testing.T) {
 		}
 	})
 	t.Run("at settings that do not exist, until they do", func(t *testing.T) {
-		create(t, makeConversation(ns, "lonely").with(soon).with(func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "bob" }).obj())
+		create(t, makeConversation(ns, "lonely").with(soon).with(func(s *v1alpha1.ConversationSpec) {
+			s.UserSettingsName =
+				"bob"
+		}).obj())
 		c := awaitState(t, ns, "lonely", v1alpha1.StateStopped, v1alpha1.ReasonSettingsMissing)
 		if kstatusOf(t, c) != status.FailedStatus {
 			t.Errorf("kstatus is %s", kstatusOf(t, c))
@@ -215,7 +241,9 @@ func TestAnEndedConversationIsDeletedAfterItsTimeToLiveAndASuspendedOneIsNot(t *
 	startManager(t, ns)
 	create(t, userSettings(ns, "ada"))
 	short := func(s *v1alpha1.ConversationSpec) { s.TTLAfterStopped = &metav1.Duration{Duration: time.Second} }
-	suspended := makeConversation(ns, "suspended").with(short).with(func(s *v1alpha1.ConversationSpec) { s.Suspend = true }).obj()
+	suspended := makeConversation(ns, "suspended").with(short).with(func(s *v1alpha1.ConversationSpec) {
+		s.Suspend = true
+	}).obj()
 	ended := makeConversation(ns, "ended").with(short).obj()
 	create(t, suspended, ended)
 	awaitState(t, ns, "suspended", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
@@ -233,7 +261,10 @@ func TestDeletingAConversationRemovesEveryChild(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	env.StartControllerManager(t, "garbage-collector-controller")
 	startManager(t, ns)
-	conv := makeConversation(ns, "c").with(func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} }).obj()
+	conv := makeConversation(ns, "c").with(func(s *v1alpha1.ConversationSpec) {
+		s.Workspace = &v1alpha1.Workspace{
+			Size: "1Gi"}
+	}).obj()
 	create(t, userSettings(ns, "ada"), conv)
 	pod := kubelet{t, ns, "c"}.pod()
 	awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonScheduling)
@@ -266,7 +297,8 @@ func TestDeletedSettingsLeaveARunningSessionAloneAndItSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, func() error {
-		if c := theConversation(t, ns, "c"); c.Status.State != v1alpha1.StateRunning || !strings.Contains(c.Status.Message, "ada are gone") {
+		if c := theConversation(t, ns, "c"); c.Status.State != v1alpha1.StateRunning || !strings.Contains(c.Status.Message,
+			"ada are gone") {
 			return fmt.Errorf("%s %q", c.Status.State, c.Status.Message)
 		}
 		return nil
@@ -322,7 +354,8 @@ func TestARunningSessionKeepsItsSettingsAndAResumedOneTakesTheCurrentOnes(t *tes
 func startedWith(t *testing.T, k kubelet, before any, model, image string) error {
 	pod := k.pod()
 	secret := &corev1.Secret{}
-	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: k.namespace, Name: v1alpha1.SessionName(k.name)}, secret); err != nil {
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: k.namespace, Name: v1alpha1.SessionName(k.name)},
+		secret); err != nil {
 		return err
 	}
 	var doc session.Document
@@ -330,7 +363,8 @@ func startedWith(t *testing.T, k kubelet, before any, model, image string) error
 		return err
 	}
 	if pod.UID == before || ptr.Deref(doc.Settings.LLMModel, "") != model || pod.Spec.Containers[0].Image != image {
-		return fmt.Errorf("pod %s has model %s and image %s", pod.UID, ptr.Deref(doc.Settings.LLMModel, ""), pod.Spec.Containers[0].Image)
+		return fmt.Errorf("pod %s has model %s and image %s", pod.UID, ptr.Deref(doc.Settings.LLMModel, ""),
+			pod.Spec.Containers[0].Image)
 	}
 	return nil
 }
@@ -341,12 +375,16 @@ func TestAForeignObjectIsNeverTouched(t *testing.T) {
 	create(t, userSettings(ns, "ada"))
 	container := corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "example.com/other:1"}}}
 	foreign := map[string]client.Object{
-		"Pod pod-session":       &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "pod-session"}, Spec: container},
+		"Pod pod-session": &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "pod-session"},
+			Spec: container},
 		"Secret secret-session": secretWith(ns, "secret-session", "mine"),
-		"PersistentVolumeClaim claim-workspace": &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "claim-workspace"}, Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Resources: corev1.VolumeResourceRequirements{Requests: resources("1", "1Gi")}}},
+		"PersistentVolumeClaim claim-workspace": &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ns,
+			Name: "claim-workspace"}, Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Resources: corev1.VolumeResourceRequirements{
+				Requests: resources("1", "1Gi")}}},
 	}
-	foreign["PersistentVolumeClaim claim-workspace"].(*corev1.PersistentVolumeClaim).Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resources("1", "1Gi")[corev1.ResourceMemory]}
+	foreign["PersistentVolumeClaim claim-workspace"].(*corev1.PersistentVolumeClaim).Spec.Resources.Requests =
+		corev1.ResourceList{corev1.ResourceStorage: resources("1", "1Gi")[corev1.ResourceMemory]}
 	before := map[string]string{}
 	for what, o := range foreign {
 		create(t, o)
@@ -366,7 +404,8 @@ func TestAForeignObjectIsNeverTouched(t *testing.T) {
 		}
 		change(t, c, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
 		awaitState(t, ns, name, v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
-		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil || o.GetResourceVersion() != before[what] {
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil ||
+			o.GetResourceVersion() != before[what] {
 			t.Errorf("%s was touched: %v", what, err)
 		}
 	}
@@ -378,7 +417,8 @@ func TestTheServiceAndThePolicyOfANamespaceAreMended(t *testing.T) {
 	startManager(t, ns)
 	create(t, userSettings(ns, "ada"), makeConversation(ns, "c").obj())
 	kubelet{t, ns, "c"}.pod()
-	policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: policyName(v1alpha1.DefaultSessionClass)}}
+	policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns,
+		Name: policyName(v1alpha1.DefaultSessionClass)}}
 	var rules int
 	change(t, policy, func(p *networkingv1.NetworkPolicy) {
 		rules = len(p.Spec.Egress)
@@ -430,7 +470,8 @@ func TestAConversationThatIsMadeAgainWaitsForThePodOfTheOneBefore(t *testing.T) 
 }
 
 func TestWhatIsSaidFitsIntoAnEventAndEndsWithAWholeCharacter(t *testing.T) {
-	if got := cut(strings.Repeat("é", maxEventNote), maxEventNote-1); len(got) != maxEventNote-2 || !utf8.ValidString(got) {
+	if got := cut(strings.Repeat("é", maxEventNote), maxEventNote-1); len(got) != maxEventNote-2 ||
+		!utf8.ValidString(got) {
 		t.Errorf("%d bytes, valid %t", len(got), utf8.ValidString(got))
 	}
 }

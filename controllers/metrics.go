@@ -62,7 +62,8 @@ func measureUse(result *v1alpha1.ConversationResult) {
 // measure counts a change of state, once it is written.
 func measure(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus, now time.Time) {
 	// One that was created suspended has not stopped.
-	if before.State == after.State || unseen(before) && after.State == v1alpha1.StateStopped && after.Reason == v1alpha1.ReasonSuspended {
+	if before.State == after.State || unseen(before) && after.State == v1alpha1.StateStopped &&
+		after.Reason == v1alpha1.ReasonSuspended {
 		return
 	}
 	switch after.State {
@@ -132,7 +133,8 @@ func (s stateCollector) Collect(ch chan<- prometheus.Metric) {
 	if err := s.reader.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return // not synced yet
 	}
-	counts := map[v1alpha1.ConversationState]int{v1alpha1.StateStarting: 0, v1alpha1.StateRunning: 0, v1alpha1.StateStopped: 0}
+	counts := map[v1alpha1.ConversationState]int{v1alpha1.StateStarting: 0, v1alpha1.StateRunning: 0,
+		v1alpha1.StateStopped: 0}
 	for i := range list.Items {
 		if state := list.Items[i].Status.State; state != "" {
 			counts[state]++

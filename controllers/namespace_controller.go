@@ -41,16 +41,19 @@ func (r *namespaceReconciler) setup(mgr ctrl.Manager) error {
 	// A request is about a namespace and, as its name, a class whose sessions run there.
 	ofObject := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		class := o.GetLabels()[v1alpha1.LabelSessionClass]
-		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: cmp.Or(class, v1alpha1.DefaultSessionClass)}}}
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: cmp.Or(class,
+			v1alpha1.DefaultSessionClass)}}}
 	})
 	ofClass := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		var policies networkingv1.NetworkPolicyList
-		if err := r.client.List(ctx, &policies, client.MatchingLabels{v1alpha1.LabelSessionClass: o.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
+		if err := r.client.List(ctx, &policies, client.MatchingLabels{v1alpha1.LabelSessionClass: o.GetName()},
+			client.UnsafeDisableDeepCopy); err != nil {
 			return nil // the cache is stopping
 		}
 		var requests []reconcile.Request
 		for i := range policies.Items {
-			requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: policies.Items[i].Namespace, Name: o.GetName()}})
+			requests = append(requests,
+				reconcile.Request{NamespacedName: types.NamespacedName{Namespace: policies.Items[i].Namespace, Name: o.GetName()}})
 		}
 		return requests
 	})
@@ -65,7 +68,8 @@ func (r *namespaceReconciler) setup(mgr ctrl.Manager) error {
 // Reconcile keeps the objects of one namespace as long as it has Conversations.
 func (r *namespaceReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var first v1alpha1.ConversationList
-	if err := r.client.List(ctx, &first, client.InNamespace(req.Namespace), client.Limit(1), client.UnsafeDisableDeepCopy); err != nil || len(first.Items) == 0 {
+	if err := r.client.List(ctx, &first, client.InNamespace(req.Namespace), client.Limit(1),
+		client.UnsafeDisableDeepCopy); err != nil || len(first.Items) == 0 {
 		return reconcile.Result{}, err
 	}
 	found := &v1alpha1.SessionClass{}
@@ -75,7 +79,8 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	err := r.shared.ensure(ctx, req.Namespace, class{req.Name, found.Spec})
 	// A foreign object shows on the Conversations that need it. A namespace that is going away
 	// takes nothing more.
-	if foreign := (*foreignError)(nil); errors.As(err, &foreign) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+	if foreign := (*foreignError)(nil); errors.As(err, &foreign) || apierrors.HasStatusCause(err,
+		corev1.NamespaceTerminatingCause) {
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{}, err
@@ -121,9 +126,11 @@ func (s *sharedObjects) ensure(ctx context.Context, namespace string, class clas
 // versions of the objects that are there, and what they should be made of; empty if one is missing.
 func (s *sharedObjects) versions(ctx context.Context, namespace string, class class) string {
 	service, policy := &corev1.Service{}, &networkingv1.NetworkPolicy{}
-	err := s.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: sessionsService}, service, client.UnsafeDisableDeepCopy)
+	err := s.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: sessionsService}, service,
+		client.UnsafeDisableDeepCopy)
 	if err == nil {
-		err = s.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: policyName(class.name)}, policy, client.UnsafeDisableDeepCopy)
+		err = s.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: policyName(class.name)}, policy,
+			client.UnsafeDisableDeepCopy)
 	}
 	if err != nil {
 		return "" // ensureOne tells
@@ -141,7 +148,8 @@ func (s *sharedObjects) ensureOne(ctx context.Context, kind string, want, have c
 		err = s.client.Create(ctx, want)
 		if apierrors.IsAlreadyExists(err) {
 			// Ours, and the cache has not seen it yet, or somebody else's.
-			if err = s.live.Get(ctx, client.ObjectKeyFromObject(want), have); err == nil && have.GetLabels()[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
+			if err = s.live.Get(ctx, client.ObjectKeyFromObject(want), have); err == nil &&
+				have.GetLabels()[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
 				return &foreignError{kind: kind, name: want.GetName()}
 			}
 		}
@@ -162,7 +170,8 @@ func sharedMeta(namespace, name string) metav1.ObjectMeta {
 }
 
 func sessionSelector() map[string]string {
-	return map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelComponent: v1alpha1.ComponentSession}
+	return map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy,
+		v1alpha1.LabelComponent: v1alpha1.ComponentSession}
 }
 
 func buildService(namespace string) *corev1.Service {
@@ -171,7 +180,8 @@ func buildService(namespace string) *corev1.Service {
 		Spec: corev1.ServiceSpec{
 			ClusterIP: corev1.ClusterIPNone,
 			Selector:  sessionSelector(),
-			Ports:     []corev1.ServicePort{{Name: "session", Port: session.Port, TargetPort: intstr.FromInt32(session.Port), Protocol: corev1.ProtocolTCP}},
+			Ports: []corev1.ServicePort{{Name: "session", Port: session.Port, TargetPort: intstr.FromInt32(session.Port),
+				Protocol: corev1.ProtocolTCP}},
 		},
 	}
 }

@@ -69,12 +69,14 @@ func buildNetworkPolicy(namespace string, class class, options Options) *network
 			PodSelector: metav1.LabelSelector{MatchLabels: selector},
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
 			Ingress: []networkingv1.NetworkPolicyIngressRule{{
-				From:  []networkingv1.NetworkPolicyPeer{parleyPods(operator, componentFacade), parleyPods(operator, componentManager)},
+				From: []networkingv1.NetworkPolicyPeer{parleyPods(operator, componentFacade), parleyPods(operator,
+					componentManager)},
 				Ports: policyPorts(session.Port, corev1.ProtocolTCP),
 			}},
 			Egress: append(dnsRules(),
 				networkingv1.NetworkPolicyEgressRule{
-					To:    []networkingv1.NetworkPolicyPeer{parleyPods(operator, componentArchive), parleyPods(operator, componentFacade)},
+					To: []networkingv1.NetworkPolicyPeer{parleyPods(operator, componentArchive), parleyPods(operator,
+						componentFacade)},
 					Ports: policyPorts(archivePort, corev1.ProtocolTCP),
 				},
 				networkingv1.NetworkPolicyEgressRule{To: internetPeers(allowed)},
@@ -105,7 +107,8 @@ func dnsRules() []networkingv1.NetworkPolicyEgressRule {
 func internetPeers(allowed []string) []networkingv1.NetworkPolicyPeer {
 	var peers []networkingv1.NetworkPolicyPeer
 	for _, all := range []string{"0.0.0.0/0", "::/0"} {
-		peers = append(peers, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: all, Except: privateRanges[all]}})
+		peers = append(peers, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: all,
+			Except: privateRanges[all]}})
 	}
 	for _, cidr := range allowed {
 		block := &networkingv1.IPBlock{CIDR: cidr}
@@ -139,7 +142,8 @@ func podsOf(namespace string, labels map[string]string) networkingv1.NetworkPoli
 func policyPorts(port int32, protocols ...corev1.Protocol) []networkingv1.NetworkPolicyPort {
 	var ports []networkingv1.NetworkPolicyPort
 	for _, protocol := range protocols {
-		ports = append(ports, networkingv1.NetworkPolicyPort{Port: ptr.To(intstr.FromInt32(port)), Protocol: ptr.To(protocol)})
+		ports = append(ports, networkingv1.NetworkPolicyPort{Port: ptr.To(intstr.FromInt32(port)),
+			Protocol: ptr.To(protocol)})
 	}
 	return ports
 }

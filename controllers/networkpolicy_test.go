@@ -144,7 +144,8 @@ func TestWhoReachesWhom(t *testing.T) {
 	startManager(t, ns)
 	create(t, userSettings(ns, "ada"))
 	var apiServer corev1.Service
-	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "kubernetes"}, &apiServer); err != nil {
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "kubernetes"},
+		&apiServer); err != nil {
 		t.Fatal(err)
 	}
 	var rows []reach
@@ -198,7 +199,8 @@ func TestWhoReachesWhom(t *testing.T) {
 		row("from another session", other, self, session.Port, tcp, false)
 		row("from a pod of the namespace", neighbour, self, session.Port, tcp, false)
 		row("from another pod of Parley's namespace", unlabelled, self, session.Port, tcp, false)
-		row("from a session in Parley's namespace", podAt(t, facade.Internal.Namespace, at(12), self.Internal.PodLabels), self, session.Port, tcp, false)
+		row("from a session in Parley's namespace", podAt(t, facade.Internal.Namespace, at(12), self.Internal.PodLabels),
+			self, session.Port, tcp, false)
 		row("from a pod of the system", system, self, session.Port, tcp, false)
 		row("from somebody who calls themselves facade", stranger, self, session.Port, tcp, false)
 		// Other pods are left as they were.
@@ -243,7 +245,8 @@ func TestWhatAClassAllowsIsReached(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	create(t,
-		buildNetworkPolicy(ns, classAllowing("lab", "10.20.1.1/16", "fd01::/16", "100.64.0.0/10", "168.63.0.0/16", "fc00::/7"), Options{Namespace: "parley-system"}),
+		buildNetworkPolicy(ns, classAllowing("lab", "10.20.1.1/16", "fd01::/16", "100.64.0.0/10", "168.63.0.0/16",
+			"fc00::/7"), Options{Namespace: "parley-system"}),
 		buildNetworkPolicy(ns, classAllowing("cloud", "169.254.169.254/32"), Options{Namespace: "parley-system"}),
 	)
 	of := func(class, ip string) peer {

@@ -15,7 +15,8 @@ import (
 
 // next is when to look again without an event: a step worth writing, a deadline, a restart, the end
 // of an ended session's time, or when what is missing is no longer being stored.
-func (r *conversationReconciler) next(ctx context.Context, o observation, v verdict, stuck *problem, wait time.Duration) (reconcile.Result, error) {
+func (r *conversationReconciler) next(ctx context.Context, o observation, v verdict, stuck *problem,
+	wait time.Duration) (reconcile.Result, error) {
 	at := r.untilNews(o, stuck, wait)
 	switch v.state {
 	case v1alpha1.StateStarting:

@@ -37,7 +37,8 @@ func podStep(o observation) (reason, message string, since time.Time) {
 	case pod == nil && o.old != nil:
 		return v1alpha1.ReasonScheduling, "The pod of the attempt before is going away", since
 	case pod == nil && attemptOf(o.conversation.Status) > firstAttempt(o.conversation.Status):
-		return v1alpha1.ReasonRestarting, fmt.Sprintf("The pod was lost (%s); a new one takes its place", o.conversation.Status.LastRestart), since
+		return v1alpha1.ReasonRestarting, fmt.Sprintf("The pod was lost (%s); a new one takes its place",
+			o.conversation.Status.LastRestart), since
 	case pod == nil:
 		return v1alpha1.ReasonScheduling, "A pod is being made", since
 	}
@@ -50,7 +51,8 @@ func podStep(o observation) (reason, message string, since time.Time) {
 		return v1alpha1.ReasonScheduling, message, pod.CreationTimestamp.Time
 	}
 	since = scheduled.LastTransitionTime.Time
-	if c := sessionStatus(pod); ran(o.conversation.Status) && c != nil && c.State.Running != nil && c.RestartCount == o.conversation.Status.PodRestarts {
+	if c := sessionStatus(pod); ran(o.conversation.Status) && c != nil && c.State.Running != nil &&
+		c.RestartCount == o.conversation.Status.PodRestarts {
 		return v1alpha1.ReasonRestarting, "The session was ready and does not answer any more", time.Time{}
 	}
 	for _, s := range append(slices.Clone(pod.Status.InitContainerStatuses), pod.Status.ContainerStatuses...) {
@@ -73,18 +75,22 @@ func containerStep(pod *corev1.Pod, s corev1.ContainerStatus) (reason, message s
 	ours := s.Name == sessionContainer || s.Name == installContainer
 	switch waiting := s.State.Waiting; {
 	case ours && waiting != nil && isImageProblem(waiting.Reason):
-		return v1alpha1.ReasonPullingImage, fmt.Sprintf("Image %s: %s", imageOf(pod, s.Name), whyWaiting(imageOf(pod, s.Name), waiting)), since
+		return v1alpha1.ReasonPullingImage, fmt.Sprintf("Image %s: %s", imageOf(pod, s.Name), whyWaiting(imageOf(pod, s.Name),
+			waiting)), since
 	case last != nil && s.Name == installContainer && s.State.Running == nil:
-		return v1alpha1.ReasonPreparingWorkspace, fmt.Sprintf("The runtime could not be put in: %s", causeOf(last)), last.FinishedAt.Time
+		return v1alpha1.ReasonPreparingWorkspace, fmt.Sprintf("The runtime could not be put in: %s", causeOf(last)),
+			last.FinishedAt.Time
 	case last != nil && s.Name == sessionContainer:
-		return v1alpha1.ReasonRestarting, fmt.Sprintf("The session's process ended with %s and is started again", endOf(last)), last.FinishedAt.Time
+		return v1alpha1.ReasonRestarting, fmt.Sprintf("The session's process ended with %s and is started again",
+			endOf(last)), last.FinishedAt.Time
 	case ours && waiting != nil:
 		reason, message = waitingStep(pod, s.Name, waiting)
 		return reason, message, since
 	case s.Name == installContainer && s.State.Running != nil:
 		return v1alpha1.ReasonPreparingWorkspace, "The runtime is put in", s.State.Running.StartedAt.Time
 	case s.Name == sessionContainer && s.State.Running != nil:
-		return v1alpha1.ReasonStartingRuntime, "The runtime clones the repository and connects the tools", s.State.Running.StartedAt.Time
+		return v1alpha1.ReasonStartingRuntime, "The runtime clones the repository and connects the tools",
+			s.State.Running.StartedAt.Time
 	}
 	return "", "", since // done, or somebody else's
 }
@@ -102,11 +108,13 @@ func endOf(t *corev1.ContainerStateTerminated) string {
 func waitingStep(pod *corev1.Pod, container string, waiting *corev1.ContainerStateWaiting) (reason, message string) {
 	switch {
 	case isContainerProblem(waiting.Reason):
-		return v1alpha1.ReasonStartingRuntime, fmt.Sprintf("The container %s cannot be started: %s", container, whyWaiting(imageOf(pod, container), waiting))
+		return v1alpha1.ReasonStartingRuntime, fmt.Sprintf("The container %s cannot be started: %s", container,
+			whyWaiting(imageOf(pod, container), waiting))
 	case waiting.Reason == "PodInitializing" && !initialized(pod):
 		return "", "" // an init container is what it waits for
 	case sandboxReady(pod):
-		return v1alpha1.ReasonPullingImage, fmt.Sprintf("Image %s is pulled or its container is made", imageOf(pod, container))
+		return v1alpha1.ReasonPullingImage, fmt.Sprintf("Image %s is pulled or its container is made",
+			imageOf(pod, container))
 	}
 	return "", ""
 }
@@ -115,7 +123,8 @@ func waitingStep(pod *corev1.Pod, container string, waiting *corev1.ContainerSta
 // start a container of it.
 func isContainerProblem(reason string) bool {
 	switch reason {
-	case "CreateContainerError", "CreateContainerConfigError", "RunContainerError", "PreStartHookError", "PostStartHookError":
+	case "CreateContainerError", "CreateContainerConfigError", "RunContainerError", "PreStartHookError",
+		"PostStartHookError":
 		return true
 	}
 	return false
@@ -124,15 +133,17 @@ func isContainerProblem(reason string) bool {
 // initialized: every init container is done. A kubelet then still says PodInitializing of the
 // others for a while.
 func initialized(pod *corev1.Pod) bool {
-	return len(pod.Status.InitContainerStatuses) > 0 && !slices.ContainsFunc(pod.Status.InitContainerStatuses, func(s corev1.ContainerStatus) bool {
-		return s.State.Terminated == nil || s.State.Terminated.ExitCode != 0
-	})
+	return len(pod.Status.InitContainerStatuses) > 0 && !slices.ContainsFunc(pod.Status.InitContainerStatuses,
+		func(s corev1.ContainerStatus) bool {
+			return s.State.Terminated == nil || s.State.Terminated.ExitCode != 0
+		})
 }
 
 // isImageProblem: reasons with which a kubelet says that it cannot get an image.
 func isImageProblem(reason string) bool {
 	switch reason {
-	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed":
+	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
+		"RegistryUnavailable", "SignatureValidationFailed":
 		return true
 	}
 	return false

@@ -15,7 +15,8 @@ func TestARestartSaysWhyTheProcessEnded(t *testing.T) {
 		pod := podOf(makeConversation("ns", "c")).sandboxed().waiting(sessionContainer, "CrashLoopBackOff").crashed(1, "")
 		status := pod.Status.ContainerStatuses[0]
 		status.LastTerminationState.Terminated = &ended
-		if _, message, _ := containerStep(pod.Pod, status); message != "The session's process ended with "+how+" and is started again" {
+		if _, message, _ := containerStep(pod.Pod, status); message != "The session's process ended with "+how+
+			" and is started again" {
 			t.Errorf("%+v: %s", ended, message)
 		}
 	}

@@ -38,7 +38,8 @@ func TestNoMoreSessionsOfAUserRunThanTheClassAllows(t *testing.T) {
 	var users sync.WaitGroup
 	for i := range all {
 		users.Go(func() {
-			if err := env.Client.Create(t.Context(), makeConversation(ns, fmt.Sprintf("c-%03d", i)).with(ofClass(name)).obj()); err != nil {
+			if err := env.Client.Create(t.Context(), makeConversation(ns, fmt.Sprintf("c-%03d", i)).with(
+				ofClass(name)).obj()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -80,7 +81,8 @@ func TestAQueuedSessionThatCannotStartHoldsUpNobody(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
 	startManager(t, ns)
-	replay := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "replay"}, Data: map[string]string{"x": "[]"}}
+	replay := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "replay"},
+		Data: map[string]string{"x": "[]"}}
 	create(t, userSettings(ns, "ada"), replay, makeConversation(ns, "a").with(ofClass(name)).obj())
 	k := kubelet{t, ns, "a"}
 	k.start()
@@ -116,7 +118,10 @@ func TestTheNextStartsWhenThePodOfADeletedOneIsGone(t *testing.T) {
 	}
 	// By the time another user's session was started, the deletion was seen. Nothing here collects
 	// garbage, so the pod stays.
-	create(t, makeConversation(ns, "other").with(func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "grace" }).obj())
+	create(t, makeConversation(ns, "other").with(func(s *v1alpha1.ConversationSpec) {
+		s.UserSettingsName =
+			"grace"
+	}).obj())
 	kubelet{t, ns, "other"}.start()
 	awaitState(t, ns, "other", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	if err := gone(t, kubelet{t, ns, "b"}.object()); err != nil {
@@ -132,9 +137,11 @@ func TestTheNextStartsWhenThePodOfADeletedOneIsGone(t *testing.T) {
 // refusing is a class whose pods the API server refuses, and which bounds as another does.
 func refusing(t *testing.T, namespace string, most int32) *v1alpha1.SessionClass {
 	t.Helper()
-	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "refusing-" + namespace}, Spec: v1alpha1.SessionClassSpec{
-		MaxSessionsPerUser: ptr.To(most), Placement: &v1alpha1.SessionPlacement{RuntimeClassName: ptr.To("none-" + namespace)},
-	}}
+	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "refusing-" + namespace},
+		Spec: v1alpha1.SessionClassSpec{
+			MaxSessionsPerUser: ptr.To(most), Placement: &v1alpha1.SessionPlacement{RuntimeClassName: ptr.To("none-" +
+				namespace)},
+		}}
 	create(t, class)
 	t.Cleanup(func() { _ = env.Client.Delete(t.Context(), class) })
 	return class
@@ -221,7 +228,8 @@ func TestASessionThatAQuotaRefusesHoldsUpNobodyForLong(t *testing.T) {
 	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
 	nothingOf(t, ns, corev1.ResourceRequestsStorage)
 	large := func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} }
-	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(name)).with(large).obj(), makeConversation(ns, "b").with(ofClass(name)).obj())
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(name)).with(large).obj(),
+		makeConversation(ns, "b").with(ofClass(name)).obj())
 	p := newTimedProcess(t, ns, managerClient(t))
 	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
 	p.finds("b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
@@ -260,7 +268,8 @@ func TestNoDeadlineCountsWhileOneThatWasRefusedWaitsForItsTurn(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
-	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(refusing(t, ns, 1).Name)).obj(), makeConversation(ns, "b").with(ofClass(name)).obj())
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(refusing(t, ns, 1).Name)).obj(),
+		makeConversation(ns, "b").with(ofClass(name)).obj())
 	p := newTimedProcess(t, ns, managerClient(t))
 	p.look("a")
 	p.waits(retrySoonest)
@@ -283,7 +292,8 @@ func TestNoDeadlineCountsWhileOneThatWasRefusedWaitsForItsTurn(t *testing.T) {
 	p.waits(9 * time.Minute)
 	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
 	p.waits(time.Minute)
-	if s := p.finds("a", v1alpha1.StateStopped, v1alpha1.ReasonStartDeadlineExceeded); !strings.Contains(s.Message, "stuck at Rejected: create Pod: ") {
+	if s := p.finds("a", v1alpha1.StateStopped, v1alpha1.ReasonStartDeadlineExceeded); !strings.Contains(s.Message,
+		"stuck at Rejected: create Pod: ") {
 		t.Errorf("it says %s", s.Message)
 	}
 }
@@ -294,7 +304,8 @@ func TestASessionThatIsRefusedHasNothingNewToSayAtOnce(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	class := refusing(t, ns, 1).Name
-	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(class)).obj(), makeConversation(ns, "b").with(ofClass(class)).obj())
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(class)).obj(), makeConversation(ns,
+		"b").with(ofClass(class)).obj())
 	p := newTimedProcess(t, ns, managerClient(t))
 	for range 4 { // until each was refused twice
 		p.look("a")
@@ -325,7 +336,8 @@ func TestASessionWhosePodTheCacheDoesNotShowKeepsItsPlace(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
 	patient := func(s *v1alpha1.ConversationSpec) { s.StartDeadline = &metav1.Duration{Duration: 24 * time.Hour} }
-	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(name)).with(patient).obj(), makeConversation(ns, "b").with(ofClass(name)).obj())
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(name)).with(patient).obj(),
+		makeConversation(ns, "b").with(ofClass(name)).obj())
 	manager := managerClient(t)
 	newTimedProcess(t, ns, manager).look("a")
 	kubelet{t, ns, "a"}.pod()

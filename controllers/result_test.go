@@ -36,7 +36,8 @@ func used(t *testing.T) (counted [3]float64) {
 	return counted
 }
 
-const endWithResult = `{"reason":"Completed","result":{"summary":"I fixed it","commit":"5f1c0de5f1c0de","branch":"fix","filesChanged":2,` +
+const endWithResult = `{"reason":"Completed","result":{"summary":"I fixed it","commit":"5f1c0de5f1c0de",` +
+	`"branch":"fix","filesChanged":2,` +
 	`"inputTokens":1000,"outputTokens":50,"cost":"0.125"}}`
 
 func TestWhatCameOfASessionIsOnRecordUntilItsNextEnd(t *testing.T) {
@@ -53,9 +54,11 @@ func TestWhatCameOfASessionIsOnRecordUntilItsNextEnd(t *testing.T) {
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	k.end(endWithResult)
 	want := v1alpha1.ConversationResult{
-		Summary: "I fixed it", Commit: "5f1c0de5f1c0de", Branch: "fix", FilesChanged: 2, InputTokens: 1000, OutputTokens: 50, Cost: "0.125",
+		Summary: "I fixed it", Commit: "5f1c0de5f1c0de", Branch: "fix", FilesChanged: 2, InputTokens: 1000, OutputTokens: 50,
+		Cost: "0.125",
 	}
-	if got := awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonCompleted).Status.Result; got == nil || *got != want {
+	if got := awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonCompleted).Status.Result; got == nil ||
+		*got != want {
 		t.Errorf("it ended with %+v, want %+v", got, want)
 	}
 	// More looks at the same end count nothing.
@@ -76,7 +79,8 @@ func TestWhatCameOfASessionIsOnRecordUntilItsNextEnd(t *testing.T) {
 	})
 	k.awaitAnother(first)
 	k.start()
-	if got := awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning).Status.Result; got == nil || *got != want {
+	if got := awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning).Status.Result; got == nil ||
+		*got != want {
 		t.Errorf("it is started again, and its result is %+v", got)
 	}
 	k.end("bye " + endWithResult)
@@ -91,7 +95,8 @@ func TestWhatCameOfASessionIsOnRecordUntilItsNextEnd(t *testing.T) {
 	k = kubelet{t, ns, "d"}
 	k.start()
 	k.end(strings.Replace(endWithResult, "Completed", "Failed", 1))
-	if got := awaitState(t, ns, "d", v1alpha1.StateStopped, v1alpha1.ReasonFailed).Status.Result; got == nil || *got != want {
+	if got := awaitState(t, ns, "d", v1alpha1.StateStopped, v1alpha1.ReasonFailed).Status.Result; got == nil ||
+		*got != want {
 		t.Errorf("one that failed ended with %+v", got)
 	}
 	if got := used(t); got != [3]float64{before[0] + 1000, before[1] + 50, before[2] + 0.125} {

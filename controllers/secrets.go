@@ -36,16 +36,19 @@ func (r *resolver) value(ctx context.Context, ref v1alpha1.SecretReference) ([]b
 	case err != nil:
 		return nil, nil, err
 	case secret == nil:
-		return nil, &problem{v1alpha1.ReasonSecretNotFound, fmt.Sprintf("%s: Secret %s does not exist", ref.Path, ref.Ref.Name)}, nil
+		return nil, &problem{v1alpha1.ReasonSecretNotFound, fmt.Sprintf("%s: Secret %s does not exist", ref.Path,
+			ref.Ref.Name)}, nil
 	}
 	// It arrives byte for byte: a key for SSH needs its last newline. Who puts it into a header
 	// takes that off.
 	value := secret.Data[ref.Ref.Key]
 	if len(bytes.TrimRight(value, "\r\n")) == 0 {
-		return nil, &problem{v1alpha1.ReasonKeyNotFound, fmt.Sprintf("%s: Secret %s has no key %s, or it is empty", ref.Path, ref.Ref.Name, ref.Ref.Key)}, nil
+		return nil, &problem{v1alpha1.ReasonKeyNotFound, fmt.Sprintf("%s: Secret %s has no key %s, or it is empty", ref.Path,
+			ref.Ref.Name, ref.Ref.Key)}, nil
 	}
 	if unfit := unfitFor(value); unfit != "" {
-		return nil, &problem{v1alpha1.ReasonKeyUnfit, fmt.Sprintf("%s: the key %s of Secret %s %s", ref.Path, ref.Ref.Key, ref.Ref.Name, unfit)}, nil
+		return nil, &problem{v1alpha1.ReasonKeyUnfit, fmt.Sprintf("%s: the key %s of Secret %s %s", ref.Path, ref.Ref.Key,
+			ref.Ref.Name, unfit)}, nil
 	}
 	return value, nil, nil
 }

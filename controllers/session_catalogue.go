@@ -27,7 +27,8 @@ type pricedModels struct {
 
 // agent finds the entry of the catalogue that the settings name or, if they name none, the usual
 // one; nil if there is none.
-func (r *conversationReconciler) agent(ctx context.Context, settings *v1alpha1.UserSettings) (*session.Agent, *problem, error) {
+func (r *conversationReconciler) agent(ctx context.Context, settings *v1alpha1.UserSettings) (*session.Agent, *problem,
+	error) {
 	name := ptr.Deref(settings.Spec.Agent, session.DefaultAgent)
 	catalogue, err := ofConfigMap(ctx, r, &r.catalogue, r.catalogueKey(), readCatalogue)
 	if err != nil {
@@ -38,7 +39,8 @@ func (r *conversationReconciler) agent(ctx context.Context, settings *v1alpha1.U
 	case !found && settings.Spec.Agent == nil:
 		return nil, nil, nil
 	case !found:
-		return nil, &problem{v1alpha1.ReasonAgentNotFound, fmt.Sprintf("spec.agent: %s is not in the agent catalogue", name)}, nil
+		return nil, &problem{v1alpha1.ReasonAgentNotFound, fmt.Sprintf("spec.agent: %s is not in the agent catalogue", name)},
+			nil
 	case entry.invalid != nil:
 		return nil, entry.invalid, nil
 	}
@@ -51,7 +53,8 @@ func readCatalogue(data map[string]string) map[string]catalogueEntry {
 		agents, err := session.ParseCatalogue(map[string]string{name: text})
 		entry := catalogueEntry{agent: agents[name]}
 		if err != nil {
-			entry.invalid = &problem{v1alpha1.ReasonAgentNotFound, fmt.Sprintf("spec.agent: the entry in the agent catalogue is not valid: %v", err)}
+			entry.invalid = &problem{v1alpha1.ReasonAgentNotFound, fmt.Sprintf("spec.agent: the entry in the agent catalogue "+
+				"is not valid: %v", err)}
 		}
 		catalogue[name] = entry
 	}
@@ -60,7 +63,8 @@ func readCatalogue(data map[string]string) map[string]catalogueEntry {
 
 // models are the prices of models. A mistake among them stops only a session that has a budget to
 // keep.
-func (r *conversationReconciler) models(ctx context.Context, settings *v1alpha1.UserSettingsSpec) (session.Models, *problem, error) {
+func (r *conversationReconciler) models(ctx context.Context, settings *v1alpha1.UserSettingsSpec) (session.Models,
+	*problem, error) {
 	prices, err := ofConfigMap(ctx, r, &r.prices, r.modelsKey(), func(data map[string]string) pricedModels {
 		models, err := session.ParseModels(data)
 		return pricedModels{models, err}
@@ -69,14 +73,17 @@ func (r *conversationReconciler) models(ctx context.Context, settings *v1alpha1.
 		return nil, nil, fmt.Errorf("read the prices of models: %w", err)
 	}
 	if prices.err != nil && settings.MaxBudgetPerTask != nil {
-		return nil, &problem{v1alpha1.ReasonModelsInvalid, fmt.Sprintf("spec.maxBudgetPerTask: the ConfigMap %s is not valid: %v", r.options.ModelsConfigMap, prices.err)}, nil
+		return nil, &problem{v1alpha1.ReasonModelsInvalid, fmt.Sprintf("spec.maxBudgetPerTask: the ConfigMap %s is not "+
+			"valid: %v", r.options.ModelsConfigMap, prices.err)}, nil
 	}
 	return prices.models, nil, nil
 }
 
 // ofConfigMap is what a ConfigMap of the operator's own says. One that is not there says nothing.
-func ofConfigMap[T any](ctx context.Context, r *conversationReconciler, held *held[T], name client.ObjectKey, parse func(map[string]string) T) (T, error) {
-	return held.get(ctx, r.metadata, corev1.SchemeGroupVersion.WithKind("ConfigMap"), name, func() (client.Object, T, error) {
+func ofConfigMap[T any](ctx context.Context, r *conversationReconciler, held *held[T], name client.ObjectKey,
+	parse func(map[string]string) T) (T, error) {
+	return held.get(ctx, r.metadata, corev1.SchemeGroupVersion.WithKind("ConfigMap"), name, func() (client.Object, T,
+		error) {
 		configMap := &corev1.ConfigMap{}
 		err := client.IgnoreNotFound(r.live.Get(ctx, name, configMap))
 		return configMap, parse(configMap.Data), err

@@ -44,7 +44,8 @@ func buildPod(c *v1alpha1.Conversation, start *sessionStart, options Options) *c
 	labels[v1alpha1.LabelSessionClass], labels[v1alpha1.LabelWorkspace] = class.name, string(start.workspace)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name), Labels: labels, Annotations: placement.Annotations, OwnerReferences: sessionOwner(c),
+			Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name), Labels: labels, Annotations: placement.Annotations,
+			OwnerReferences: sessionOwner(c),
 		},
 		Spec: corev1.PodSpec{
 			// A session that ends of its own accord exits with 0. Anything else is a crash, and the
@@ -127,7 +128,8 @@ func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, cl
 	// No startup probe: readiness would wait for it, and the runtime listens within milliseconds
 	// and answers once it is ready. No liveness probe: the supervisor asks.
 	main.ReadinessProbe = &corev1.Probe{
-		ProbeHandler:   corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: session.AwaitReadyPath, Port: intstr.FromInt32(session.Port)}},
+		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: session.AwaitReadyPath,
+			Port: intstr.FromInt32(session.Port)}},
 		PeriodSeconds:  1,
 		TimeoutSeconds: 5,
 	}
@@ -149,7 +151,8 @@ func tellPlaces(pod *corev1.Pod, main *corev1.Container, class class) {
 // needs nothing of ours.
 func installRuntime(pod *corev1.Pod, runtimeImage string, pull corev1.PullPolicy) {
 	bin := corev1.VolumeMount{Name: binVolume, MountPath: session.BinDir}
-	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: bin.Name, VolumeSource: scratch(resource.MustParse("256Mi"))})
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: bin.Name,
+		VolumeSource: scratch(resource.MustParse("256Mi"))})
 	pod.Spec.InitContainers = []corev1.Container{{
 		Name:            installContainer,
 		Image:           runtimeImage,
@@ -171,7 +174,8 @@ const binVolume = "bin"
 
 // runFromVolume has the session's container find Parley's programs there.
 func runFromVolume(main *corev1.Container) {
-	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: binVolume, MountPath: session.BinDir, ReadOnly: true})
+	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: binVolume, MountPath: session.BinDir,
+		ReadOnly: true})
 	main.Command = []string{session.BinDir + supervisorProgram}
 }
 
@@ -200,10 +204,12 @@ func buildSessionContainer(c *v1alpha1.Conversation, start *sessionStart) corev1
 	container.Env = append(container.Env, proxyVariables(start.class.spec.Network)...)
 	container.Env = append(container.Env, secretVariables(start.secret)...)
 	if c.Spec.ReplayJSONRef != nil {
-		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "replay", MountPath: session.ReplayDir, ReadOnly: true})
+		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "replay",
+			MountPath: session.ReplayDir, ReadOnly: true})
 	}
 	if len(imageSources(c)) > 0 {
-		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "images", MountPath: session.ImagesDir, ReadOnly: true})
+		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "images",
+			MountPath: session.ImagesDir, ReadOnly: true})
 	}
 	return container
 }
@@ -216,7 +222,8 @@ func secretVariables(secret *corev1.Secret) (variables []corev1.EnvVar) {
 			continue
 		}
 		variables = append(variables, corev1.EnvVar{Name: session.SecretVariable(key), ValueFrom: &corev1.EnvVarSource{
-			SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: secret.Name}, Key: key},
+			SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: secret.Name},
+				Key: key},
 		}})
 	}
 	return variables
@@ -228,7 +235,8 @@ func proxyVariables(network *v1alpha1.SessionNetwork) (variables []corev1.EnvVar
 		return nil
 	}
 	for _, variable := range []corev1.EnvVar{
-		{Name: "HTTP_PROXY", Value: network.HTTPProxy}, {Name: "HTTPS_PROXY", Value: network.HTTPSProxy}, {Name: "NO_PROXY", Value: network.NoProxy},
+		{Name: "HTTP_PROXY", Value: network.HTTPProxy}, {Name: "HTTPS_PROXY", Value: network.HTTPSProxy}, {Name: "NO_PROXY",
+			Value: network.NoProxy},
 	} {
 		if variable.Value != "" {
 			variables = append(variables, variable, corev1.EnvVar{Name: strings.ToLower(variable.Name), Value: variable.Value})
@@ -251,17 +259,20 @@ func buildVolumes(c *v1alpha1.Conversation, start *sessionStart) []corev1.Volume
 	}
 	workspace := corev1.Volume{Name: "workspace", VolumeSource: scratch(start.class.scratchSize())}
 	if start.workspace != v1alpha1.WorkspaceScratch {
-		workspace.VolumeSource = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: workspaceName(c.Name)}}
+		workspace.VolumeSource = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{
+			ClaimName: workspaceName(c.Name)}}
 	}
 	volumes = append(volumes, workspace)
 	if ref := c.Spec.ReplayJSONRef; ref != nil {
-		volumes = append(volumes, corev1.Volume{Name: "replay", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-			LocalObjectReference: corev1.LocalObjectReference{Name: ref.Name},
-			Items:                []corev1.KeyToPath{{Key: ref.Key, Path: session.ReplayFile}},
-		}}})
+		volumes = append(volumes, corev1.Volume{Name: "replay",
+			VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+				LocalObjectReference: corev1.LocalObjectReference{Name: ref.Name},
+				Items:                []corev1.KeyToPath{{Key: ref.Key, Path: session.ReplayFile}},
+			}}})
 	}
 	if sources := imageSources(c); len(sources) > 0 {
-		volumes = append(volumes, corev1.Volume{Name: "images", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}})
+		volumes = append(volumes, corev1.Volume{Name: "images",
+			VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}})
 	}
 	return volumes
 }
@@ -273,7 +284,8 @@ func imageSources(c *v1alpha1.Conversation) (sources []corev1.VolumeProjection) 
 		if ref := image.ConfigMapKeyRef; ref != nil {
 			sources = append(sources, corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{
 				LocalObjectReference: corev1.LocalObjectReference{Name: ref.Name},
-				Items:                []corev1.KeyToPath{{Key: ref.Key, Path: session.ImageName(i, ptr.Deref(image.MediaType, ""))}},
+				Items: []corev1.KeyToPath{{Key: ref.Key, Path: session.ImageName(i, ptr.Deref(image.MediaType,
+					""))}},
 			}})
 		}
 	}
@@ -310,7 +322,8 @@ func restricted() *corev1.SecurityContext {
 }
 
 func resources(cpu, memory string) corev1.ResourceList {
-	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(
+		memory)}
 }
 
 func scaled(list corev1.ResourceList, factor int64) corev1.ResourceList {

@@ -16,7 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-var goldenOptions = Options{Namespace: "parley-system", RuntimeImage: "example.com/parley:1", EgressAllow: []string{"10.20.0.0/16"}}
+var goldenOptions = Options{Namespace: "parley-system", RuntimeImage: "example.com/parley:1",
+	EgressAllow: []string{"10.20.0.0/16"}}
 
 func TestThePodOfASessionIsAFunctionOfWhatWasAsked(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -31,11 +32,13 @@ func TestThePodOfASessionIsAFunctionOfWhatWasAsked(t *testing.T) {
 				s.Workspace = &v1alpha1.Workspace{Size: "10Gi"}
 				s.ReplayJSONRef = &v1alpha1.ConfigMapKeyRef{Name: "recorded", Key: "events.json"}
 			}),
-			settings: v1alpha1.UserSettingsSpec{SandboxBaseContainerImage: ptr.To("example.com/base:2"), RemoteRuntimeResourceFactor: ptr.To[int32](4)},
+			settings: v1alpha1.UserSettingsSpec{SandboxBaseContainerImage: ptr.To("example.com/base:2"),
+				RemoteRuntimeResourceFactor: ptr.To[int32](4)},
 		},
 		"images": {
 			conversation: makeConversation("team-a", "c1").with(func(s *v1alpha1.ConversationSpec) {
-				s.Images = []v1alpha1.ConversationImage{imageIn("c1-image-1", "image"), imageAt("https://example.com/a.png"), imageIn("screens", "login.png")}
+				s.Images = []v1alpha1.ConversationImage{imageIn("c1-image-1", "image"), imageAt("https://example.com/a.png"),
+					imageIn("screens", "login.png")}
 			}),
 		},
 		"agent-image": {
@@ -44,7 +47,8 @@ func TestThePodOfASessionIsAFunctionOfWhatWasAsked(t *testing.T) {
 		},
 		"mounted-runtime": {
 			conversation: makeConversation("team-a", "c1"),
-			class:        v1alpha1.SessionClassSpec{Images: &v1alpha1.SessionImages{Default: ptr.To("example.com/base:2"), Runtime: v1alpha1.RuntimeMount}},
+			class: v1alpha1.SessionClassSpec{Images: &v1alpha1.SessionImages{Default: ptr.To("example.com/base:2"),
+				Runtime: v1alpha1.RuntimeMount}},
 		},
 		"class": {conversation: makeConversation("team-a", "c1"), class: everyClassField()},
 		"runtime-image": {

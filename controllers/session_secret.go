@@ -53,7 +53,8 @@ type secretFile struct {
 }
 
 // buildDocument is what a session is told, and the secrets it needs for it: no others.
-func buildDocument(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, life bounds) (session.Document, []secretFile) {
+func buildDocument(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, life bounds) (session.Document,
+	[]secretFile) {
 	doc := session.Document{
 		Conversation: c.Name,
 		Namespace:    c.Namespace,
@@ -90,7 +91,8 @@ func buildDocument(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec
 		for i, s := range settings.SecretsStore.CustomSecrets {
 			at := path.Child("secretsStore", "customSecrets").Index(i).Child("secretRef")
 			doc.CustomSecrets = append(doc.CustomSecrets, session.CustomSecret{
-				Name: s.Name, Description: ptr.Deref(s.Description, ""), ValueFile: add(at, &s.SecretRef, fmt.Sprintf("custom.%d", i)),
+				Name: s.Name, Description: ptr.Deref(s.Description, ""), ValueFile: add(at, &s.SecretRef, fmt.Sprintf("custom.%d",
+					i)),
 			})
 		}
 	}
@@ -101,7 +103,8 @@ func buildDocument(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec
 }
 
 // buildRepository is what to clone, with the token of that repository's provider and of no other.
-func buildRepository(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, token func(int, *v1alpha1.SecretKeyRef) string) *session.Repository {
+func buildRepository(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec,
+	token func(int, *v1alpha1.SecretKeyRef) string) *session.Repository {
 	name, provider := c.Spec.EffectiveRepository()
 	if name == "" {
 		return nil
@@ -141,7 +144,8 @@ func providerOf(repository string, tokens []v1alpha1.ProviderToken) v1alpha1.Git
 	return ""
 }
 
-func buildToolServers(mcp *v1alpha1.MCPConfig, path *field.Path, add func(*field.Path, *v1alpha1.SecretKeyRef, string) string) session.ToolServers {
+func buildToolServers(mcp *v1alpha1.MCPConfig, path *field.Path, add func(*field.Path, *v1alpha1.SecretKeyRef,
+	string) string) session.ToolServers {
 	var servers session.ToolServers
 	remote := func(list []v1alpha1.MCPRemoteServer, name, prefix string) (out []session.RemoteServer) {
 		for i, s := range list {
@@ -173,13 +177,15 @@ func addSearch(doc *session.Document, server string) {
 	case server == "":
 		doc.SearchUnavailable = true
 	default:
-		doc.ToolServers.SHTTP = append(doc.ToolServers.SHTTP, session.RemoteServer{Name: "search", URL: server, APIKeyFile: session.SearchAPIKeyFile})
+		doc.ToolServers.SHTTP = append(doc.ToolServers.SHTTP, session.RemoteServer{Name: "search", URL: server,
+			APIKeyFile: session.SearchAPIKeyFile})
 	}
 }
 
 // buildSessionSecret holds the document, the session's own key and the values it needs. It never
 // changes while the session runs: a running session keeps the settings it started with.
-func buildSessionSecret(c *v1alpha1.Conversation, document []byte, values map[string][]byte, key, inputs string) *corev1.Secret {
+func buildSessionSecret(c *v1alpha1.Conversation, document []byte, values map[string][]byte, key,
+	inputs string) *corev1.Secret {
 	data := maps.Clone(values)
 	if data == nil {
 		data = map[string][]byte{}
@@ -188,8 +194,9 @@ func buildSessionSecret(c *v1alpha1.Conversation, document []byte, values map[st
 	immutable := true
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name), Labels: attemptLabels(c), OwnerReferences: sessionOwner(c),
-			Annotations: map[string]string{annotationInputs: inputs},
+			Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name), Labels: attemptLabels(c),
+			OwnerReferences: sessionOwner(c),
+			Annotations:     map[string]string{annotationInputs: inputs},
 		},
 		Type:      v1alpha1.SecretTypeSession,
 		Immutable: &immutable,
@@ -202,7 +209,8 @@ func addArchiveToken(values map[string][]byte, doc session.Document, key ed25519
 	if doc.ArchiveURL == "" {
 		return nil
 	}
-	token, err := session.SignToken(key, session.Claims{Audience: session.AudienceArchive, UID: doc.UID, Expires: now.Add(archiveTokenLife).Unix()})
+	token, err := session.SignToken(key, session.Claims{Audience: session.AudienceArchive, UID: doc.UID,
+		Expires: now.Add(archiveTokenLife).Unix()})
 	values[session.ArchiveTokenFile] = []byte(token)
 	return err
 }

@@ -28,14 +28,17 @@ func everySecret() v1alpha1.UserSettingsSpec {
 				{Provider: v1alpha1.GitHub, TokenRef: ref("github"), UserID: ptr.To("ada"), Host: ptr.To("git.example.com")},
 				{Provider: v1alpha1.GitLab, TokenRef: ref("gitlab")},
 			},
-			CustomSecrets: []v1alpha1.CustomSecret{{Name: "NPM_TOKEN", SecretRef: *ref("npm"), Description: ptr.To("for publishing")}},
+			CustomSecrets: []v1alpha1.CustomSecret{{Name: "NPM_TOKEN", SecretRef: *ref("npm"),
+				Description: ptr.To("for publishing")}},
 		},
 		MCPConfig: &v1alpha1.MCPConfig{
-			SSEServers:   []v1alpha1.MCPRemoteServer{{URL: "https://sse.example.com", APIKeyRef: ref("sse")}},
-			SHTTPServers: []v1alpha1.MCPRemoteServer{{URL: "https://shttp.example.com", APIKeyRef: ref("shttp")}, {URL: "https://open.example.com"}},
-			StdioServers: []v1alpha1.MCPStdioServer{{Name: "files", Command: "mcp-files", Args: []string{"--root", "/workspace"}, Env: []v1alpha1.MCPEnvVar{
-				{Name: "PLAIN", Value: ptr.To("yes")}, {Name: "TOKEN", SecretRef: ref("stdio")},
-			}}},
+			SSEServers: []v1alpha1.MCPRemoteServer{{URL: "https://sse.example.com", APIKeyRef: ref("sse")}},
+			SHTTPServers: []v1alpha1.MCPRemoteServer{{URL: "https://shttp.example.com", APIKeyRef: ref("shttp")},
+				{URL: "https://open.example.com"}},
+			StdioServers: []v1alpha1.MCPStdioServer{{Name: "files", Command: "mcp-files", Args: []string{"--root", "/workspace"},
+				Env: []v1alpha1.MCPEnvVar{
+					{Name: "PLAIN", Value: ptr.To("yes")}, {Name: "TOKEN", SecretRef: ref("stdio")},
+				}}},
 		},
 	}
 }
@@ -61,26 +64,37 @@ func TestASessionGetsTheSecretsItNeedsAndNoOthers(t *testing.T) {
 			[]string{"github", "llm", "npm", "sandbox", "search", "shttp", "sse", "stdio"},
 		},
 		"the token for the host of a URL without a provider": {
-			makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) { s.Repository = ptr.To("https://Git.Example.com/o/r") }),
+			makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) {
+				s.Repository = ptr.To(
+					"https://Git.Example.com/o/r")
+			}),
 			[]string{"github", "llm", "npm", "sandbox", "search", "shttp", "sse", "stdio"},
 		},
 		"the token for the public host of a URL without a provider": {
-			makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) { s.Repository = ptr.To("https://gitlab.com/o/r") }),
+			makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) {
+				s.Repository = ptr.To(
+					"https://gitlab.com/o/r")
+			}),
 			[]string{"gitlab", "llm", "npm", "sandbox", "search", "shttp", "sse", "stdio"},
 		},
 		"no token for the host of nobody's": {
-			makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) { s.Repository = ptr.To("https://example.com/o/r") }),
+			makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) {
+				s.Repository = ptr.To(
+					"https://example.com/o/r")
+			}),
 			[]string{"llm", "npm", "sandbox", "search", "shttp", "sse", "stdio"},
 		},
 		"the token of the task's provider": {
 			makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) {
-				s.SuggestedTask = &v1alpha1.SuggestedTask{GitProvider: v1alpha1.GitHub, TaskType: v1alpha1.OpenIssue, Repo: "o/r", IssueNumber: 1, Title: "t"}
+				s.SuggestedTask = &v1alpha1.SuggestedTask{GitProvider: v1alpha1.GitHub, TaskType: v1alpha1.OpenIssue, Repo: "o/r",
+					IssueNumber: 1, Title: "t"}
 			}),
 			[]string{"github", "llm", "npm", "sandbox", "search", "shttp", "sse", "stdio"},
 		},
 		"its own tool servers in place of the settings'": {
 			makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) {
-				s.MCPConfig = &v1alpha1.MCPConfig{SSEServers: []v1alpha1.MCPRemoteServer{{URL: "https://mine.example.com", APIKeyRef: ref("mine")}}}
+				s.MCPConfig = &v1alpha1.MCPConfig{SSEServers: []v1alpha1.MCPRemoteServer{{URL: "https://mine.example.com",
+					APIKeyRef: ref("mine")}}}
 			}),
 			[]string{"llm", "mine", "npm", "sandbox", "search"},
 		},
@@ -139,11 +153,14 @@ func TestTheSessionDocumentSaysEverythingThatWasAsked(t *testing.T) {
 }
 
 func TestATaskThatMergesNeedsTheHistory(t *testing.T) {
-	for task, history := range map[v1alpha1.TaskType]bool{v1alpha1.MergeConflicts: true, v1alpha1.FailingChecks: false, v1alpha1.OpenIssue: false} {
+	for task, history := range map[v1alpha1.TaskType]bool{v1alpha1.MergeConflicts: true, v1alpha1.FailingChecks: false,
+		v1alpha1.OpenIssue: false} {
 		c := makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) {
-			s.SuggestedTask = &v1alpha1.SuggestedTask{GitProvider: v1alpha1.GitHub, TaskType: task, Repo: "o/r", IssueNumber: 1, Title: "t"}
+			s.SuggestedTask = &v1alpha1.SuggestedTask{GitProvider: v1alpha1.GitHub, TaskType: task, Repo: "o/r", IssueNumber: 1,
+				Title: "t"}
 		})
-		if doc, _ := buildDocument(c.Conversation, &v1alpha1.UserSettingsSpec{}, bounds{}); !doc.Task || doc.History != history {
+		if doc, _ := buildDocument(c.Conversation, &v1alpha1.UserSettingsSpec{}, bounds{}); !doc.Task ||
+			doc.History != history {
 			t.Errorf("%s: task %t, history %t", task, doc.Task, doc.History)
 		}
 	}
@@ -158,10 +175,13 @@ func TestAUserWithASearchKeyGetsTheSearchToolOrIsToldThatThereIsNone(t *testing.
 		want        []session.RemoteServer
 		unavailable bool
 	}{
-		"no key":                {settings: v1alpha1.UserSettingsSpec{}, server: server},
-		"a key and no server":   {settings: v1alpha1.UserSettingsSpec{SearchAPIKeyRef: ref("search")}, unavailable: true},
-		"a key and a server":    {settings: v1alpha1.UserSettingsSpec{SearchAPIKeyRef: ref("search")}, server: server, want: []session.RemoteServer{search}},
-		"beside the user's own": {settings: everySecret(), server: server, want: []session.RemoteServer{{URL: "https://shttp.example.com", APIKeyFile: "mcp.shttp.0"}, {URL: "https://open.example.com"}, search}},
+		"no key":              {settings: v1alpha1.UserSettingsSpec{}, server: server},
+		"a key and no server": {settings: v1alpha1.UserSettingsSpec{SearchAPIKeyRef: ref("search")}, unavailable: true},
+		"a key and a server": {settings: v1alpha1.UserSettingsSpec{SearchAPIKeyRef: ref("search")}, server: server,
+			want: []session.RemoteServer{search}},
+		"beside the user's own": {settings: everySecret(), server: server,
+			want: []session.RemoteServer{{URL: "https://shttp.example.com", APIKeyFile: "mcp.shttp.0"},
+				{URL: "https://open.example.com"}, search}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			doc, files := buildDocument(makeConversation("ns", "c").Conversation, &tc.settings, bounds{})
@@ -169,7 +189,8 @@ func TestAUserWithASearchKeyGetsTheSearchToolOrIsToldThatThereIsNone(t *testing.
 			if !slices.Equal(doc.ToolServers.SHTTP, tc.want) || doc.SearchUnavailable != tc.unavailable {
 				t.Errorf("got %+v, unavailable %t", doc.ToolServers.SHTTP, doc.SearchUnavailable)
 			}
-			if hasKey := slices.ContainsFunc(files, func(f secretFile) bool { return f.file == session.SearchAPIKeyFile }); hasKey != (tc.settings.SearchAPIKeyRef != nil) {
+			if hasKey := slices.ContainsFunc(files,
+				func(f secretFile) bool { return f.file == session.SearchAPIKeyFile }); hasKey != (tc.settings.SearchAPIKeyRef != nil) {
 				t.Errorf("the session has the key: %t", hasKey)
 			}
 		})
@@ -182,9 +203,11 @@ func TestSecretsArriveByteForByte(t *testing.T) {
 	startManager(t, ns)
 	const sshKey = "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n"
 	settings := userSettings(ns, "ada")
-	settings.Spec.SecretsStore = &v1alpha1.SecretsStore{CustomSecrets: []v1alpha1.CustomSecret{{Name: "SSH_KEY", SecretRef: *ref("ssh")}}}
+	settings.Spec.SecretsStore = &v1alpha1.SecretsStore{CustomSecrets: []v1alpha1.CustomSecret{{Name: "SSH_KEY",
+		SecretRef: *ref("ssh")}}}
 	create(t, secretWith(ns, "ssh", sshKey), settings)
-	create(t, &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "talk"}, Spec: v1alpha1.ConversationSpec{UserSettingsName: "ada"}})
+	create(t, &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "talk"},
+		Spec: v1alpha1.ConversationSpec{UserSettingsName: "ada"}})
 	secret := &corev1.Secret{}
 	await(t, func() error {
 		return env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: v1alpha1.SessionName("talk")}, secret)
@@ -199,14 +222,16 @@ func TestAKeyThatNoVariableCanHoldIsRefusedByName(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
 	settings := userSettings(ns, "ada")
-	settings.Spec.SecretsStore = &v1alpha1.SecretsStore{CustomSecrets: []v1alpha1.CustomSecret{{Name: "CERTIFICATES", SecretRef: *ref("certificates")}}}
+	settings.Spec.SecretsStore = &v1alpha1.SecretsStore{CustomSecrets: []v1alpha1.CustomSecret{{Name: "CERTIFICATES",
+		SecretRef: *ref("certificates")}}}
 	secret := secretWith(ns, "certificates", strings.Repeat("x", session.MaxSecret+1))
 	create(t, secret, settings, makeConversation(ns, "c").obj())
 	const names = "spec.secretsStore.customSecrets[0].secretRef: the key key of Secret certificates "
 	says := func(message string) {
 		t.Helper()
 		await(t, func() error {
-			if c := theConversation(t, ns, "c"); c.Status.Reason != v1alpha1.ReasonSettingsNotReady || c.Status.Message != message {
+			if c := theConversation(t, ns, "c"); c.Status.Reason != v1alpha1.ReasonSettingsNotReady ||
+				c.Status.Message != message {
 				return fmt.Errorf("%s: %s", c.Status.Reason, c.Status.Message)
 			}
 			s := &v1alpha1.UserSettings{}
@@ -214,7 +239,8 @@ func TestAKeyThatNoVariableCanHoldIsRefusedByName(t *testing.T) {
 				return err
 			}
 			for _, condition := range []string{v1alpha1.ConditionCustomSecretsResolved, v1alpha1.ConditionReady} {
-				if c := meta.FindStatusCondition(s.Status.Conditions, condition); c == nil || c.Reason != v1alpha1.ReasonKeyUnfit || c.Message != message {
+				if c := meta.FindStatusCondition(s.Status.Conditions, condition); c == nil || c.Reason != v1alpha1.ReasonKeyUnfit ||
+					c.Message != message {
 					return fmt.Errorf("%s: %+v", condition, c)
 				}
 			}
@@ -250,7 +276,8 @@ func TestPricesReachTheSession(t *testing.T) {
 		t.Helper()
 		kubelet{t, ns, name}.pod()
 		secret, doc := &corev1.Secret{}, session.Document{}
-		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: v1alpha1.SessionName(name)}, secret); err != nil {
+		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: v1alpha1.SessionName(name)},
+			secret); err != nil {
 			t.Fatal(err)
 		}
 		if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil {

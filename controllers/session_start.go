@@ -45,7 +45,8 @@ func (r *conversationReconciler) prepareStart(ctx context.Context, c *v1alpha1.C
 	settings, err := r.settings.get(ctx, r.live, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName})
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && settings.DeletionTimestamp != nil:
-		return &sessionStart{unready: &problem{v1alpha1.ReasonSettingsNotReady, fmt.Sprintf("UserSettings %s do not exist", c.Spec.UserSettingsName)}}, nil
+		return &sessionStart{unready: &problem{v1alpha1.ReasonSettingsNotReady, fmt.Sprintf("UserSettings %s do not exist",
+			c.Spec.UserSettingsName)}}, nil
 	case err != nil:
 		return nil, fmt.Errorf("read UserSettings: %w", err)
 	}
@@ -97,7 +98,8 @@ type notAllowedError struct{ problem *problem }
 func (e *notAllowedError) Error() string { return e.problem.message }
 
 // place finds the class of a session, and where its files are to be.
-func (r *conversationReconciler) place(ctx context.Context, c *v1alpha1.Conversation, start *sessionStart, name string) (err error) {
+func (r *conversationReconciler) place(ctx context.Context, c *v1alpha1.Conversation, start *sessionStart,
+	name string) (err error) {
 	if start.class, start.unready, err = r.classNamed(ctx, name); err == nil {
 		start.workspace, err = r.workspaceOf(ctx, c, start.class)
 	}
@@ -113,7 +115,8 @@ func startAsBefore(secret *corev1.Secret) (*sessionStart, error) {
 	return &sessionStart{settings: &doc.Settings, agent: doc.Agent, secret: secret}, nil
 }
 
-func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conversation, settings *v1alpha1.UserSettings) (*sessionStart, error) {
+func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conversation,
+	settings *v1alpha1.UserSettings) (*sessionStart, error) {
 	agent, unready, err := r.agent(ctx, settings)
 	if unready != nil || err != nil {
 		return &sessionStart{unready: unready}, err
@@ -125,7 +128,8 @@ func (r *conversationReconciler) startAnew(ctx context.Context, c *v1alpha1.Conv
 	if start.unready != nil {
 		return start, nil
 	}
-	if refused := cmp.Or(start.class.notAllowed(c, &settings.Spec, agent), unconfirmed(&settings.Spec, agent)); refused != nil {
+	if refused := cmp.Or(start.class.notAllowed(c, &settings.Spec, agent), unconfirmed(&settings.Spec,
+		agent)); refused != nil {
 		start.blocked = &notAllowedError{refused}
 		return start, nil
 	}
@@ -176,7 +180,8 @@ func (r *conversationReconciler) configMapMissing(ctx context.Context, c *v1alph
 	refs := c.ConfigMapReferences()
 	for _, name := range configMapNames(refs) {
 		configMap := &corev1.ConfigMap{}
-		if err := r.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: name}, configMap); client.IgnoreNotFound(err) != nil {
+		if err := r.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: name}, configMap); client.IgnoreNotFound(
+			err) != nil {
 			return nil, fmt.Errorf("read ConfigMap %s: %w", name, err)
 		}
 		for _, ref := range refs {
@@ -187,7 +192,8 @@ func (r *conversationReconciler) configMapMissing(ctx context.Context, c *v1alph
 			_, text := configMap.Data[ref.Ref.Key]
 			_, binary := configMap.BinaryData[ref.Ref.Key]
 			if !text && !binary {
-				return &problem{v1alpha1.ReasonConfigMapNotFound, fmt.Sprintf("%s: ConfigMap %s with key %s does not exist", ref.Path, name, ref.Ref.Key)}, nil
+				return &problem{v1alpha1.ReasonConfigMapNotFound, fmt.Sprintf("%s: ConfigMap %s with key %s does not exist",
+					ref.Path, name, ref.Ref.Key)}, nil
 			}
 		}
 	}
@@ -258,7 +264,8 @@ func (r *conversationReconciler) lookAtPod(ctx context.Context, c *v1alpha1.Conv
 	return &leavingError{kind: "Pod", name: pod.Name}
 }
 
-func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha1.Conversation, workspace *v1alpha1.Workspace) error {
+func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha1.Conversation,
+	workspace *v1alpha1.Workspace) error {
 	claim, err := buildWorkspace(c, workspace)
 	if claim == nil || err != nil {
 		return err
@@ -300,7 +307,8 @@ func (r *conversationReconciler) removeWorkspace(ctx context.Context, c *v1alpha
 		}
 		return err
 	}
-	if err := r.client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if err := r.client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); err != nil &&
+		!apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete PersistentVolumeClaim: %w", err)
 	}
 	return nil
@@ -309,7 +317,8 @@ func (r *conversationReconciler) removeWorkspace(ctx context.Context, c *v1alpha
 // ensureSecret creates the session's Secret. One that is there is of an earlier try: it serves if
 // it was made of the same, and goes if it was made of other settings, for a pod that never came to
 // be.
-func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.Conversation, start *sessionStart) error {
+func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.Conversation,
+	start *sessionStart) error {
 	if start.secret.ResourceVersion != "" {
 		return nil
 	}
@@ -322,11 +331,13 @@ func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.C
 		switch {
 		case !owned(existing, c):
 			return notOurs("Secret", existing, c)
-		case existing.Annotations[annotationInputs] == start.secret.Annotations[annotationInputs] && existing.DeletionTimestamp == nil:
+		case existing.Annotations[annotationInputs] == start.secret.Annotations[annotationInputs] &&
+			existing.DeletionTimestamp == nil:
 			start.secret = existing
 			return nil
 		}
-		if err := r.client.Delete(ctx, existing, client.Preconditions{UID: &existing.UID}); client.IgnoreNotFound(err) != nil {
+		if err := r.client.Delete(ctx, existing, client.Preconditions{UID: &existing.UID}); client.IgnoreNotFound(
+			err) != nil {
 			return fmt.Errorf("remove the session's stale Secret: %w", err)
 		}
 		err = r.client.Create(ctx, start.secret)
@@ -374,7 +385,8 @@ func (r *conversationReconciler) removePod(ctx context.Context, pod *corev1.Pod)
 	if pod.DeletionTimestamp != nil {
 		return nil
 	}
-	if err := r.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if err := r.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}); err != nil && !apierrors.IsNotFound(err) &&
+		!apierrors.IsConflict(err) {
 		return fmt.Errorf("delete Pod: %w", err)
 	}
 	return nil
@@ -389,7 +401,8 @@ func (r *conversationReconciler) removeSecret(ctx context.Context, c *v1alpha1.C
 	if err != nil || !owned(secret, c) || secret.DeletionTimestamp != nil {
 		return client.IgnoreNotFound(err)
 	}
-	if err := r.client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID}); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if err := r.client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID}); err != nil &&
+		!apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("delete the session's Secret: %w", err)
 	}
 	return nil

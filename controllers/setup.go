@@ -178,7 +178,8 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	shared := &sharedObjects{client: mgr.GetClient(), live: mgr.GetAPIReader(), options: options}
 	if err := (&conversationReconciler{
 		client: terse, live: mgr.GetAPIReader(), metadata: mgr.GetCache(),
-		clock: options.Clock, recorder: mgr.GetEventRecorder("parley"), options: options, ledger: newLedger(), signing: signing, shared: shared,
+		clock: options.Clock, recorder: mgr.GetEventRecorder("parley"), options: options, ledger: newLedger(),
+		signing: signing, shared: shared,
 	}).setup(mgr); err != nil {
 		return fmt.Errorf("set up the Conversation controller: %w", err)
 	}

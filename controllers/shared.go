@@ -65,7 +65,8 @@ func sharedText(text string) string {
 
 // sharedLabels are those of which there are few values.
 var sharedLabels = []string{
-	v1alpha1.LabelManagedBy, v1alpha1.LabelComponent, v1alpha1.LabelSessionClass, v1alpha1.LabelWorkspace, v1alpha1.LabelAttempt,
+	v1alpha1.LabelManagedBy, v1alpha1.LabelComponent, v1alpha1.LabelSessionClass, v1alpha1.LabelWorkspace,
+	v1alpha1.LabelAttempt,
 }
 
 func share[T ~string](texts ...*T) {
@@ -113,7 +114,8 @@ func shareStatus(status *corev1.PodStatus) {
 		for i := range containers {
 			c := &containers[i]
 			*c = corev1.ContainerStatus{
-				Name: sharedText(c.Name), State: c.State, LastTerminationState: c.LastTerminationState, Ready: c.Ready, Started: c.Started, RestartCount: c.RestartCount,
+				Name: sharedText(c.Name), State: c.State, LastTerminationState: c.LastTerminationState, Ready: c.Ready,
+				Started: c.Started, RestartCount: c.RestartCount,
 			}
 		}
 	}

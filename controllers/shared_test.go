@@ -16,8 +16,10 @@ import (
 func decoded(t *testing.T, name string) *corev1.Pod {
 	t.Helper()
 	pod := podOf(makeConversation("default", name)).ready().DeepCopy()
-	pod.Name, pod.Labels = name, map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelConversation: name, v1alpha1.LabelAttempt: "1"}
-	pod.Spec.Containers = []corev1.Container{{Name: sessionContainer, Image: "example.com/image:1", Args: []string{"much"}}}
+	pod.Name, pod.Labels = name, map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy,
+		v1alpha1.LabelConversation: name, v1alpha1.LabelAttempt: "1"}
+	pod.Spec.Containers = []corev1.Container{{Name: sessionContainer, Image: "example.com/image:1",
+		Args: []string{"much"}}}
 	content, err := pod.Marshal()
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +39,8 @@ func TestTheCacheKeepsOnceWhatManyPodsSay(t *testing.T) {
 		if _, err := stripPod(pod); err != nil {
 			t.Fatal(err)
 		}
-		if pod.Labels[v1alpha1.LabelConversation] != before.Name || pod.Spec.Containers[0].Image != "example.com/image:1" || !podReady(pod) ||
+		if pod.Labels[v1alpha1.LabelConversation] != before.Name || pod.Spec.Containers[0].Image != "example.com/image:1" ||
+			!podReady(pod) ||
 			sessionStatus(pod).State.Running == nil {
 			t.Errorf("what is read of a pod is gone: %+v", pod)
 		}
@@ -67,9 +70,11 @@ func TestOfASessionsSecretIsKeptWhoseItIs(t *testing.T) {
 	owner := makeConversation("default", "c").obj()
 	owner.UID = "c-uid"
 	secret := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "default", Name: "c-session", UID: "s-uid", Labels: sessionLabels(owner), Annotations: map[string]string{annotationInputs: "x"}, OwnerReferences: sessionOwner(owner),
+		Namespace: "default", Name: "c-session", UID: "s-uid", Labels: sessionLabels(owner),
+		Annotations: map[string]string{annotationInputs: "x"}, OwnerReferences: sessionOwner(owner),
 	}}
-	if _, err := stripSecret(secret); err != nil || !owned(secret, owner) || secret.UID != "s-uid" || len(secret.Labels)+len(secret.Annotations) > 0 {
+	if _, err := stripSecret(secret); err != nil || !owned(secret, owner) || secret.UID != "s-uid" ||
+		len(secret.Labels)+len(secret.Annotations) > 0 {
 		t.Errorf("kept is %+v, %v", secret, err)
 	}
 	settings := secret.DeepCopy()

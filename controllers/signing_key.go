@@ -73,7 +73,8 @@ func (s *signingKey) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 
 // key that tokens are signed with, or why there is none that could be used.
 func (s *signingKey) key(ctx context.Context) (ed25519.PrivateKey, *problem, error) {
-	parsed, err := s.held.get(ctx, s.metadata, corev1.SchemeGroupVersion.WithKind("Secret"), s.name, func() (client.Object, parsedKey, error) {
+	parsed, err := s.held.get(ctx, s.metadata, corev1.SchemeGroupVersion.WithKind("Secret"), s.name, func() (client.Object,
+		parsedKey, error) {
 		secret, err := s.ensure(ctx)
 		if err != nil {
 			return nil, parsedKey{}, err
@@ -85,7 +86,8 @@ func (s *signingKey) key(ctx context.Context) (ed25519.PrivateKey, *problem, err
 		return nil, nil, fmt.Errorf("keep Secret %s: %w", s.name.Name, err)
 	}
 	if err := parsed.err; err != nil {
-		return nil, &problem{v1alpha1.ReasonSigningKeyUnfit, fmt.Sprintf("Secret %s in %s, key %s: %v", s.name.Name, s.name.Namespace, session.SigningPrivateKey, err)}, nil
+		return nil, &problem{v1alpha1.ReasonSigningKeyUnfit, fmt.Sprintf("Secret %s in %s, key %s: %v", s.name.Name,
+			s.name.Namespace, session.SigningPrivateKey, err)}, nil
 	}
 	return parsed.key, nil, nil
 }

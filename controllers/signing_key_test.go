@@ -21,7 +21,8 @@ func awaitSigningKey(t *testing.T, namespace string, not ...[]byte) *corev1.Secr
 	t.Helper()
 	secret := &corev1.Secret{}
 	await(t, func() error {
-		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: session.SigningSecret}, secret); err != nil {
+		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: session.SigningSecret},
+			secret); err != nil {
 			return err
 		}
 		key := secret.Data[session.SigningPrivateKey]
@@ -111,7 +112,8 @@ func TestAKeyThatIsNoneIsNamedAndNotReplaced(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	const text = "canary-of-a-signing-key"
-	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: session.SigningSecret}, StringData: map[string]string{session.SigningPrivateKey: text}})
+	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: session.SigningSecret},
+		StringData: map[string]string{session.SigningPrivateKey: text}})
 	startManagerIn(t, ns, ns)
 	create(t, userSettings(ns, "ada"), working(ns, "c").obj())
 	c := awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)

@@ -95,7 +95,8 @@ func (s *starts) ofPods() predicate.Predicate {
 func (s *starts) ofSecrets() predicate.Predicate {
 	return predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool {
 		owner := owningConversation(e.Object)
-		return e.IsInInitialList || owner == nil || e.Object.GetName() != v1alpha1.SessionName(owner.Name) || !s.isDueFor(e.Object)
+		return e.IsInInitialList || owner == nil || e.Object.GetName() != v1alpha1.SessionName(owner.Name) ||
+			!s.isDueFor(e.Object)
 	}}
 }
 
@@ -103,7 +104,8 @@ func (s *starts) ofSecrets() predicate.Predicate {
 // lasts.
 func underWay(pod *corev1.Pod) bool {
 	scheduled := podCondition(pod, corev1.PodScheduled)
-	if pod.Status.Phase != corev1.PodPending || pod.DeletionTimestamp != nil || scheduled != nil && scheduled.Status == corev1.ConditionFalse {
+	if pod.Status.Phase != corev1.PodPending || pod.DeletionTimestamp != nil || scheduled != nil &&
+		scheduled.Status == corev1.ConditionFalse {
 		return false
 	}
 	for _, containers := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {

@@ -25,10 +25,11 @@ func TestOnlyWhatCameIntoBeingBeforeOurEyesHasNoPast(t *testing.T) {
 		status                 v1alpha1.ConversationStatus
 		first                  bool
 	}{
-		"it came":                          {status: fresh, first: true},
-		"it was there":                     {status: fresh, listed: true},
-		"it came, and something was said":  {status: fresh, wrote: true},
-		"it came, and says something":      {status: v1alpha1.ConversationStatus{State: v1alpha1.StateStarting, ObservedGeneration: 1}},
+		"it came":                         {status: fresh, first: true},
+		"it was there":                    {status: fresh, listed: true},
+		"it came, and something was said": {status: fresh, wrote: true},
+		"it came, and says something": {status: v1alpha1.ConversationStatus{State: v1alpha1.StateStarting,
+			ObservedGeneration: 1}},
 		"it came, and another of its name": {status: fresh, deleted: true},
 	} {
 		s, conversation := &starts{}, makeConversation("ns", "c").obj()
@@ -130,7 +131,8 @@ func TestAPodThatNeverShowsIsLookedForAlsoWhenItsStartIsRecorded(t *testing.T) {
 	if again := look().RequeueAfter; again == 0 || again > awaitPod {
 		t.Errorf("looks again in %s", again)
 	}
-	if s := theConversation(t, ns, "c").Status; s.State != v1alpha1.StateStarting || s.ObservedGeneration != conv.Generation {
+	if s := theConversation(t, ns, "c").Status; s.State != v1alpha1.StateStarting ||
+		s.ObservedGeneration != conv.Generation {
 		t.Errorf("%+v", s)
 	}
 }
@@ -165,7 +167,8 @@ func TestOnTheWayThereAPodIsNoReasonForALookWhileOneIsDue(t *testing.T) {
 		s, key := &starts{}, client.ObjectKey{Namespace: "ns", Name: "c"}
 		before := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "ns", Name: "c-session", Labels: map[string]string{v1alpha1.LabelAttempt: "1"}, OwnerReferences: sessionOwner(makeConversation("ns", "c").Conversation),
+				Namespace: "ns", Name: "c-session", Labels: map[string]string{v1alpha1.LabelAttempt: "1"},
+				OwnerReferences: sessionOwner(makeConversation("ns", "c").Conversation),
 			},
 			Status: corev1.PodStatus{Phase: corev1.PodPending},
 		}
@@ -189,8 +192,9 @@ func TestOnTheWayThereAPodIsNoReasonForALookWhileOneIsDue(t *testing.T) {
 func TestAPodThatWasMadeIsNoNews(t *testing.T) {
 	s, key := &starts{}, client.ObjectKey{Namespace: "ns", Name: "c"}
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c-session", OwnerReferences: sessionOwner(makeConversation("ns", "c").Conversation)},
-		Status:     corev1.PodStatus{Phase: corev1.PodPending},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c-session", OwnerReferences: sessionOwner(makeConversation("ns",
+			"c").Conversation)},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
 	}
 	if !s.ofPods().Create(event.CreateEvent{Object: pod}) {
 		t.Error("a pod came that nobody here made, and nobody looks")

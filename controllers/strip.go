@@ -21,7 +21,8 @@ func stripMetadata(object any) (any, error) {
 		return object, nil // a tombstone, or a list's bookmark
 	}
 	o.SetManagedFields(nil)
-	if _, metadataOnly := object.(*metav1.PartialObjectMetadata); metadataOnly && o.GetLabels()[v1alpha1.LabelUserSettings] == "" &&
+	if _, metadataOnly := object.(*metav1.PartialObjectMetadata); metadataOnly &&
+		o.GetLabels()[v1alpha1.LabelUserSettings] == "" &&
 		o.GetLabels()[v1alpha1.LabelConversation] == "" {
 		o.SetLabels(nil)
 		o.SetAnnotations(nil)
@@ -125,7 +126,8 @@ func stripPod(object any) (any, error) {
 	}
 	pod.ManagedFields = nil
 	pod.Annotations = nil
-	pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, InitContainers: withImages(pod.Spec.InitContainers), Containers: withImages(pod.Spec.Containers)}
+	pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, InitContainers: withImages(pod.Spec.InitContainers),
+		Containers: withImages(pod.Spec.Containers)}
 	shareMetadata(pod)
 	shareStatus(&pod.Status)
 	return pod, nil
@@ -152,7 +154,8 @@ func owned(object, owner metav1.Object) bool {
 // notOurs is why an object that has the name of one that we need, and is not ours, is in the way.
 func notOurs(kind string, object client.Object, c *v1alpha1.Conversation) error {
 	controller := metav1.GetControllerOf(object)
-	leaving := object.GetDeletionTimestamp() != nil || controller != nil && controller.Kind == "Conversation" && controller.Name == c.Name
+	leaving := object.GetDeletionTimestamp() != nil || controller != nil && controller.Kind == "Conversation" &&
+		controller.Name == c.Name
 	if leaving {
 		return &leavingError{kind: kind, name: object.GetName()}
 	}

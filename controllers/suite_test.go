@@ -74,7 +74,8 @@ func managerConfig() (*rest.Config, error) {
 		return nil, err
 	}
 	// Some tests have a client in place of the cache, which lists.
-	past, err := documents.Decode([]byte(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: past-the-cache},
+	past, err := documents.Decode(
+		[]byte(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: past-the-cache},
 		rules: [{apiGroups: [parley.dev], resources: [sessionclasses], verbs: [get]}]}`))
 	if err != nil {
 		return nil, err
@@ -204,13 +205,15 @@ func theConversation(t *testing.T, namespace, name string) *v1alpha1.Conversatio
 	return c
 }
 
-func awaitState(t *testing.T, namespace, name string, state v1alpha1.ConversationState, reason string) *v1alpha1.Conversation {
+func awaitState(t *testing.T, namespace, name string, state v1alpha1.ConversationState,
+	reason string) *v1alpha1.Conversation {
 	t.Helper()
 	var c *v1alpha1.Conversation
 	await(t, func() error {
 		c = theConversation(t, namespace, name)
 		if c.Status.State != state || c.Status.Reason != reason {
-			return fmt.Errorf("%s is %s %s (%s), want %s %s", name, c.Status.State, c.Status.Reason, c.Status.Message, state, reason)
+			return fmt.Errorf("%s is %s %s (%s), want %s %s", name, c.Status.State, c.Status.Reason, c.Status.Message, state,
+				reason)
 		}
 		return nil
 	})

@@ -43,8 +43,9 @@ func newTerse(mgr ctrl.Manager) (*terse, error) {
 
 // What answers may be, the rest where somebody between us and the API server knows of no parts.
 const (
-	metadataAsProtobuf = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1, application/json"
-	metadataAsJSON     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1, application/json"
+	metadataAsProtobuf = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1, " +
+		"application/json"
+	metadataAsJSON = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1, application/json"
 )
 
 // Create leaves a pod or Secret as it was sent.

@@ -39,15 +39,18 @@ func TestAStatusIsWrittenWithoutTheSpec(t *testing.T) {
 	conversation.Labels = map[string]string{"team": "a"}
 	create(t, conversation)
 	sent := conversation.DeepCopy()
-	sent.Status = v1alpha1.ConversationStatus{State: v1alpha1.StateStopped, Reason: v1alpha1.ReasonSuspended, ObservedGeneration: 1}
+	sent.Status = v1alpha1.ConversationStatus{State: v1alpha1.StateStopped, Reason: v1alpha1.ReasonSuspended,
+		ObservedGeneration: 1}
 	if err := c.Status().Update(t.Context(), sent); err != nil {
 		t.Fatal(err)
 	}
 	got := theConversation(t, ns, "c")
 	if got.Status.State != v1alpha1.StateStopped || got.ResourceVersion != sent.ResourceVersion {
-		t.Errorf("it says %q in version %s, and the writer knows of version %s", got.Status.State, got.ResourceVersion, sent.ResourceVersion)
+		t.Errorf("it says %q in version %s, and the writer knows of version %s", got.Status.State, got.ResourceVersion,
+			sent.ResourceVersion)
 	}
-	if got.Spec.UserSettingsName != conversation.Spec.UserSettingsName || got.Labels["team"] != "a" || got.Generation != conversation.Generation {
+	if got.Spec.UserSettingsName != conversation.Spec.UserSettingsName || got.Labels["team"] != "a" ||
+		got.Generation != conversation.Generation {
 		t.Errorf("more than the status changed: %+v", got)
 	}
 	if owner := got.ManagedFields[len(got.ManagedFields)-1]; owner.Manager != FieldOwner || owner.Subresource != "status" {
@@ -58,7 +61,8 @@ func TestAStatusIsWrittenWithoutTheSpec(t *testing.T) {
 		t.Errorf("over a newer version: %v", err)
 	}
 	sent.Status.State = "DOZING"
-	if err := c.Status().Update(t.Context(), sent); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "status.state") {
+	if err := c.Status().Update(t.Context(), sent); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(),
+		"status.state") {
 		t.Errorf("the refusal of a state that does not exist does not say why: %v", err)
 	}
 }
@@ -67,7 +71,8 @@ func TestWhatIsMadeIsNotReadBack(t *testing.T) {
 	t.Parallel()
 	ns, c := env.Namespace(t, nil), terseClient(t)
 	secret := func() *corev1.Secret {
-		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "s"}, StringData: map[string]string{"key": "value"}}
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "s"},
+			StringData: map[string]string{"key": "value"}}
 	}
 	made := secret()
 	if err := c.Create(t.Context(), made); err != nil {

@@ -50,9 +50,11 @@ func (r *userSettingsReconciler) setup(mgr ctrl.Manager) error {
 
 // settingsOfSecret are the settings that refer to a Secret, and those it is kept for.
 func (r *userSettingsReconciler) settingsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
-	requests := requestsFor(ctx, r.client, &v1alpha1.UserSettingsList{}, secret.GetNamespace(), indexSecretName, secret.GetName())
+	requests := requestsFor(ctx, r.client, &v1alpha1.UserSettingsList{}, secret.GetNamespace(), indexSecretName,
+		secret.GetName())
 	if name := keptFor(secret); name != "" {
-		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: secret.GetNamespace(), Name: name}})
+		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: secret.GetNamespace(),
+			Name: name}})
 	}
 	return requests
 }
@@ -88,7 +90,8 @@ func (r *userSettingsReconciler) Reconcile(ctx context.Context, req reconcile.Re
 }
 
 // resolve looks every reference up and keeps the first problem of each condition.
-func (r *userSettingsReconciler) resolve(ctx context.Context, settings *v1alpha1.UserSettings) (map[string]*problem, error) {
+func (r *userSettingsReconciler) resolve(ctx context.Context, settings *v1alpha1.UserSettings) (map[string]*problem,
+	error) {
 	secrets := newResolver(r.client, settings.Namespace)
 	problems := map[string]*problem{}
 	for _, ref := range settings.SecretReferences() {
@@ -107,7 +110,8 @@ func (r *userSettingsReconciler) resolve(ctx context.Context, settings *v1alpha1
 }
 
 // writeStatus writes the status if it changed, and says so where a person would want to know.
-func (r *userSettingsReconciler) writeStatus(ctx context.Context, settings *v1alpha1.UserSettings, status v1alpha1.UserSettingsStatus) error {
+func (r *userSettingsReconciler) writeStatus(ctx context.Context, settings *v1alpha1.UserSettings,
+	status v1alpha1.UserSettingsStatus) error {
 	before := settings.Status
 	if equality.Semantic.DeepEqual(before, status) {
 		return nil
@@ -121,7 +125,8 @@ func (r *userSettingsReconciler) writeStatus(ctx context.Context, settings *v1al
 		return fmt.Errorf("write the status of UserSettings: %w", err)
 	}
 	if before.SessionKeyHash != "" && before.SessionKeyHash != status.SessionKeyHash {
-		r.recorder.Eventf(settings, nil, corev1.EventTypeNormal, "SessionKeyChanged", "PublishKey", "The session key changed; the one before no longer opens the HTTP facade")
+		r.recorder.Eventf(settings, nil, corev1.EventTypeNormal, "SessionKeyChanged", "PublishKey",
+			"The session key changed; the one before no longer opens the HTTP facade")
 	}
 	return nil
 }

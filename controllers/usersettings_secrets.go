@@ -59,14 +59,16 @@ func (r *userSettingsReconciler) sessionKey(ctx context.Context, settings *v1alp
 		return sessionKey{ref: ref.Ref, problem: missing}, err
 	case len(value) < minSessionKey:
 		return sessionKey{ref: ref.Ref, problem: &problem{v1alpha1.ReasonKeyTooShort,
-			fmt.Sprintf("%s: the key in Secret %s must have at least %d characters", ref.Path, ref.Ref.Name, minSessionKey)}}, nil
+				fmt.Sprintf("%s: the key in Secret %s must have at least %d characters", ref.Path, ref.Ref.Name, minSessionKey)}},
+			nil
 	}
 	sum := sha256.Sum256(value)
 	return sessionKey{ref: ref.Ref, hash: hex.EncodeToString(sum[:])}, nil
 }
 
 // keepSessionKey makes the Secret with a user's session key if it is not there.
-func (r *userSettingsReconciler) keepSessionKey(ctx context.Context, settings *v1alpha1.UserSettings, name string) error {
+func (r *userSettingsReconciler) keepSessionKey(ctx context.Context, settings *v1alpha1.UserSettings,
+	name string) error {
 	secret := &corev1.Secret{}
 	err := r.client.Get(ctx, client.ObjectKey{Namespace: settings.Namespace, Name: name}, secret)
 	switch {
@@ -77,7 +79,8 @@ func (r *userSettingsReconciler) keepSessionKey(ctx context.Context, settings *v
 		return nil
 	case err == nil:
 		// Somebody emptied it: a new Secret is a new key.
-		if err := r.client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID, ResourceVersion: &secret.ResourceVersion}); client.IgnoreNotFound(err) != nil {
+		if err := r.client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID,
+			ResourceVersion: &secret.ResourceVersion}); client.IgnoreNotFound(err) != nil {
 			return err
 		}
 	case !apierrors.IsNotFound(err):
@@ -100,7 +103,8 @@ func buildSessionKeySecret(settings *v1alpha1.UserSettings, key string) *corev1.
 				v1alpha1.LabelManagedBy:    v1alpha1.ManagedBy,
 				v1alpha1.LabelUserSettings: settings.Name,
 			},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(settings, v1alpha1.SchemeGroupVersion.WithKind("UserSettings"))},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(settings,
+				v1alpha1.SchemeGroupVersion.WithKind("UserSettings"))},
 		},
 		Type: v1alpha1.SecretTypeSessionKey,
 		Data: map[string][]byte{v1alpha1.SessionKeySecretKey: []byte(key)},
@@ -109,10 +113,12 @@ func buildSessionKeySecret(settings *v1alpha1.UserSettings, key string) *corev1.
 
 // keepSecrets adopts the Secrets that the facade wrote for these settings and prunes those that
 // nothing refers to any more. It says when it must look again.
-func (r *userSettingsReconciler) keepSecrets(ctx context.Context, settings *v1alpha1.UserSettings) (time.Duration, error) {
+func (r *userSettingsReconciler) keepSecrets(ctx context.Context, settings *v1alpha1.UserSettings) (time.Duration,
+	error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
-	if err := r.cache.List(ctx, list, client.InNamespace(settings.Namespace), client.MatchingFields{indexKeptFor: settings.Name}); err != nil {
+	if err := r.cache.List(ctx, list, client.InNamespace(settings.Namespace),
+		client.MatchingFields{indexKeptFor: settings.Name}); err != nil {
 		return 0, fmt.Errorf("list the kept Secrets: %w", err)
 	}
 	referenced := secretNames(settings.SecretReferences())
@@ -142,19 +148,22 @@ func (r *userSettingsReconciler) keepSecrets(ctx context.Context, settings *v1al
 // adoptOrPrune changes one kept Secret. A label alone proves nothing, so its type is read first:
 // anybody may label a Secret of their own, but only a user's key may be adopted or removed. A
 // Secret that changed since it was seen is left to its next event.
-func (r *userSettingsReconciler) adoptOrPrune(ctx context.Context, settings *v1alpha1.UserSettings, seen *metav1.PartialObjectMetadata, wanted bool) error {
+func (r *userSettingsReconciler) adoptOrPrune(ctx context.Context, settings *v1alpha1.UserSettings,
+	seen *metav1.PartialObjectMetadata, wanted bool) error {
 	secret := &corev1.Secret{}
 	if err := r.client.Get(ctx, client.ObjectKeyFromObject(seen), secret); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	controller := metav1.GetControllerOf(secret)
-	if secret.Type != v1alpha1.SecretTypeUserKey || controller != nil && controller.UID != settings.UID || secret.ResourceVersion != seen.ResourceVersion {
+	if secret.Type != v1alpha1.SecretTypeUserKey || controller != nil && controller.UID != settings.UID ||
+		secret.ResourceVersion != seen.ResourceVersion {
 		return nil
 	}
 	var err error
 	if wanted {
 		adopted := secret.DeepCopy()
-		adopted.OwnerReferences = append(adopted.OwnerReferences, *metav1.NewControllerRef(settings, v1alpha1.SchemeGroupVersion.WithKind("UserSettings")))
+		adopted.OwnerReferences = append(adopted.OwnerReferences, *metav1.NewControllerRef(settings,
+			v1alpha1.SchemeGroupVersion.WithKind("UserSettings")))
 		err = r.client.Patch(ctx, adopted, client.MergeFromWithOptions(secret, client.MergeFromWithOptimisticLock{}))
 	} else {
 		err = r.client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID, ResourceVersion: &secret.ResourceVersion})

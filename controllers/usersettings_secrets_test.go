@@ -73,7 +73,8 @@ func TestTheSecretsKeptForAUserAreFoundByAnIndex(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	kept := func(name string, labels map[string]string) *corev1.Secret {
-		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Labels: labels}, Type: v1alpha1.SecretTypeUserKey}
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Labels: labels},
+			Type: v1alpha1.SecretTypeUserKey}
 	}
 	ada := userSettings(ns, "ada")
 	create(t, ada,

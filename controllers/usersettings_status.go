@@ -22,7 +22,8 @@ var referenceConditions = []string{
 
 // userSettingsStatus is the status of settings whose references were looked up. problems has an
 // entry for each condition that has references, nil where all of them resolve.
-func userSettingsStatus(settings *v1alpha1.UserSettings, key sessionKey, problems map[string]*problem) v1alpha1.UserSettingsStatus {
+func userSettingsStatus(settings *v1alpha1.UserSettings, key sessionKey,
+	problems map[string]*problem) v1alpha1.UserSettingsStatus {
 	status := *settings.Status.DeepCopy()
 	status.ObservedGeneration = settings.Generation
 	status.SessionKeyRef = &key.ref
@@ -30,7 +31,8 @@ func userSettingsStatus(settings *v1alpha1.UserSettings, key sessionKey, problem
 
 	set := func(condition string, ok bool, reason, message string) {
 		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-			Type: condition, Status: conditionStatus(ok), Reason: reason, Message: message, ObservedGeneration: settings.Generation,
+			Type: condition, Status: conditionStatus(ok), Reason: reason, Message: message,
+			ObservedGeneration: settings.Generation,
 		})
 	}
 	var first *problem

@@ -53,7 +53,8 @@ func TestASessionKeyIsMadePublishedAsAHashAndChangedByDeletingIt(t *testing.T) {
 		return string(secret.Data["key"])
 	}
 	first := read()
-	if sum := sha256.Sum256([]byte(first)); settings.Status.SessionKeyHash != hex.EncodeToString(sum[:]) || len(first) < 52 {
+	if sum := sha256.Sum256([]byte(first)); settings.Status.SessionKeyHash != hex.EncodeToString(sum[:]) ||
+		len(first) < 52 {
 		t.Errorf("hash %q is not that of the key, or the key is short", settings.Status.SessionKeyHash)
 	}
 	if !owned(secret, settings) {
@@ -116,7 +117,8 @@ func TestASessionKeyOfOnesOwn(t *testing.T) {
 	change(t, mine, func(s *corev1.Secret) { s.StringData = map[string]string{"key": "long-enough-to-be-a-key\n"} })
 	awaitSettings(t, settings, v1alpha1.ReasonReady)
 	// A header cannot carry the newline that a file ends in.
-	if sum := sha256.Sum256([]byte("long-enough-to-be-a-key")); settings.Status.SessionKeyHash != hex.EncodeToString(sum[:]) {
+	if sum := sha256.Sum256([]byte("long-enough-to-be-a-key")); settings.Status.SessionKeyHash != hex.EncodeToString(
+		sum[:]) {
 		t.Errorf("hash is %s", settings.Status.SessionKeyHash)
 	}
 	if err := gone(t, secretWith(ns, "ada-session-key", "")); err != nil {
@@ -131,7 +133,8 @@ func TestAKeyOfAnotherTypeIsNoSessionKey(t *testing.T) {
 	create(t, settings)
 	planted := secretWith(ns, "ada-session-key", "planted-by-somebody-who-may-write-keys")
 	planted.Type = v1alpha1.SecretTypeUserKey
-	planted.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(settings, v1alpha1.SchemeGroupVersion.WithKind("UserSettings"))}
+	planted.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(settings,
+		v1alpha1.SchemeGroupVersion.WithKind("UserSettings"))}
 	create(t, planted)
 	startManager(t, ns)
 	awaitSettings(t, settings, v1alpha1.ReasonForeignObject)
@@ -167,8 +170,10 @@ func TestEachReferenceThatDoesNotResolveIsNamedInItsCondition(t *testing.T) {
 	create(t, settings)
 	awaitSettings(t, settings, v1alpha1.ReasonSecretNotFound)
 	for condition, secret := range map[string]string{
-		v1alpha1.ConditionLLMAPIKeyResolved: "llm", v1alpha1.ConditionSearchAPIKeyResolved: "search", v1alpha1.ConditionSandboxAPIKeyResolved: "sandbox",
-		v1alpha1.ConditionProviderTokensResolved: "github", v1alpha1.ConditionCustomSecretsResolved: "npm", v1alpha1.ConditionMCPKeysResolved: "sse",
+		v1alpha1.ConditionLLMAPIKeyResolved: "llm", v1alpha1.ConditionSearchAPIKeyResolved: "search",
+		v1alpha1.ConditionSandboxAPIKeyResolved:  "sandbox",
+		v1alpha1.ConditionProviderTokensResolved: "github", v1alpha1.ConditionCustomSecretsResolved: "npm",
+		v1alpha1.ConditionMCPKeysResolved: "sse",
 	} {
 		c := meta.FindStatusCondition(settings.Status.Conditions, condition)
 		if c == nil || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "Secret "+secret+" does not exist") {
@@ -222,7 +227,8 @@ func TestKeysThatCameOverHTTPAreAdoptedAndPruned(t *testing.T) {
 	if err := gone(t, conversations); err == nil {
 		t.Error("a conversation's own key was pruned")
 	}
-	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil || len(theirs.OwnerReferences) != 0 {
+	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil ||
+		len(theirs.OwnerReferences) != 0 {
 		t.Errorf("a Secret that somebody only labelled was touched: %v", err)
 	}
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMAPIKeyRef = nil })

@@ -126,7 +126,8 @@ func stopped(reason, message string, wish podWish) verdict {
 }
 
 func beingDeleted(o observation) (verdict, bool) {
-	return stopped(v1alpha1.ReasonDeleted, "The Conversation is being deleted", removePod), o.conversation.DeletionTimestamp != nil
+	return stopped(v1alpha1.ReasonDeleted, "The Conversation is being deleted", removePod),
+		o.conversation.DeletionTimestamp != nil
 }
 
 func suspended(o observation) (verdict, bool) {
@@ -141,7 +142,8 @@ var endings = []string{
 }
 
 // failures are the endings that need somebody's help.
-var failures = []string{v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonStartDeadlineExceeded, v1alpha1.ReasonSettingsMissing}
+var failures = []string{v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonStartDeadlineExceeded,
+	v1alpha1.ReasonSettingsMissing}
 
 // obstacles are the reasons for which a start is tried again and again.
 var obstacles = []string{v1alpha1.ReasonRejected, v1alpha1.ReasonForeignObject, v1alpha1.ReasonNotAllowed}
@@ -153,7 +155,8 @@ func isOver(s v1alpha1.ConversationStatus) bool {
 // startedAgain: a session that is over is asked to start again, and that was not followed yet.
 func startedAgain(o observation) (verdict, bool) {
 	return verdict{
-		state: v1alpha1.StateStarting, reason: v1alpha1.ReasonScheduling, message: "The session is started again", next: &nextAttempt{asked: true},
+		state: v1alpha1.StateStarting, reason: v1alpha1.ReasonScheduling, message: "The session is started again",
+		next: &nextAttempt{asked: true},
 	}, isOver(o.conversation.Status) && restartDue(o) && !o.conversation.Spec.Suspend
 }
 
@@ -203,7 +206,8 @@ func ended(o observation) (verdict, bool) {
 // resumed: the suspension that is recorded is over.
 func resumed(o observation) (verdict, bool) {
 	return verdict{
-		state: v1alpha1.StateStarting, reason: v1alpha1.ReasonScheduling, message: "The session is resumed", next: &nextAttempt{asked: true},
+		state: v1alpha1.StateStarting, reason: v1alpha1.ReasonScheduling, message: "The session is resumed",
+		next: &nextAttempt{asked: true},
 	}, o.conversation.Status.Reason == v1alpha1.ReasonSuspended && o.conversation.Status.StopTime != nil
 }
 
@@ -213,14 +217,16 @@ func restartedTooOften(o observation) (verdict, bool) {
 	if t := crash(o.pod); t != nil {
 		cause = causeOf(t)
 	}
-	v := stopped(v1alpha1.ReasonFailed, fmt.Sprintf("The session was restarted %d times, more than the %d that its class allows; the last time because of: %s", all, o.bounds.restarts, cause), removePod)
+	v := stopped(v1alpha1.ReasonFailed, fmt.Sprintf("The session was restarted %d times, more than the %d that its "+
+		"class allows; the last time because of: %s", all, o.bounds.restarts, cause), removePod)
 	v.stalled = true
 	return v, all > o.bounds.restarts
 }
 
 func ranTooLong(o observation) (verdict, bool) {
 	left, bounded := untilMaxDuration(o)
-	return stopped(v1alpha1.ReasonMaxDuration, fmt.Sprintf("The session ran for %s, as long as it may", o.bounds.maxDuration), removePod), bounded && left <= 0
+	return stopped(v1alpha1.ReasonMaxDuration, fmt.Sprintf("The session ran for %s, as long as it may",
+		o.bounds.maxDuration), removePod), bounded && left <= 0
 }
 
 // untilMaxDuration is how long a session may still run.
@@ -235,33 +241,38 @@ func untilMaxDuration(o observation) (left time.Duration, bounded bool) {
 // it nobody knows what was done of its work, so it is not begun again.
 func lost(o observation) (verdict, bool) {
 	s := o.conversation.Status
-	failed := o.pod != nil && (o.pod.Status.Phase == corev1.PodFailed || exited(o.pod) != nil && o.pod.DeletionTimestamp != nil)
+	failed := o.pod != nil && (o.pod.Status.Phase == corev1.PodFailed || exited(o.pod) != nil &&
+		o.pod.DeletionTimestamp != nil)
 	if !failed && (o.pod != nil || !ran(s)) {
 		return verdict{}, false
 	}
 	cause := lossOf(o.pod)
 	if (ran(s) || processStarted(o.pod)) && hasWork(&o.conversation.Spec) && o.scratch {
-		v := stopped(v1alpha1.ReasonLost, fmt.Sprintf("The session's pod is gone (%s), and its files with it; its work is not begun again by itself", cause), removePod)
+		v := stopped(v1alpha1.ReasonLost, fmt.Sprintf("The session's pod is gone (%s), and its files with it; its work is "+
+			"not begun again by itself", cause), removePod)
 		v.stalled = true
 		return v, true
 	}
 	return verdict{
-		state: v1alpha1.StateStarting, reason: v1alpha1.ReasonRestarting, message: fmt.Sprintf("The pod was lost (%s); a new one takes its place", cause),
-		next: &nextAttempt{cause: cause, counted: !disrupted(o.pod)},
+		state: v1alpha1.StateStarting, reason: v1alpha1.ReasonRestarting,
+		message: fmt.Sprintf("The pod was lost (%s); a new one takes its place", cause),
+		next:    &nextAttempt{cause: cause, counted: !disrupted(o.pod)},
 	}, true
 }
 
 func running(o observation) (verdict, bool) {
 	v := verdict{state: v1alpha1.StateRunning, reason: v1alpha1.ReasonRunning, message: "The session is running"}
 	if !o.settingsExist {
-		v.message = fmt.Sprintf("UserSettings %s are gone; the session goes on with those it started with", o.conversation.Spec.UserSettingsName)
+		v.message = fmt.Sprintf("UserSettings %s are gone; the session goes on with those it started with",
+			o.conversation.Spec.UserSettingsName)
 	}
 	return v, o.pod != nil && o.pod.DeletionTimestamp == nil && podReady(o.pod)
 }
 
 // leaving: somebody deletes the pod. How its process ends is awaited, for it may be done.
 func leaving(o observation) (verdict, bool) {
-	return verdict{state: v1alpha1.StateStarting, reason: v1alpha1.ReasonRestarting, message: "The pod is being deleted; a new one takes its place"},
+	return verdict{state: v1alpha1.StateStarting, reason: v1alpha1.ReasonRestarting,
+			message: "The pod is being deleted; a new one takes its place"},
 		o.pod != nil && o.pod.DeletionTimestamp != nil
 }
 
@@ -285,11 +296,13 @@ func waitingForSettings(o observation) (verdict, bool) {
 
 // queued: no deadline counts while a session waits for its turn.
 func queued(o observation) (verdict, bool) {
-	message := fmt.Sprintf("Of a user's sessions the class lets at most %d run at a time; this one starts when one of them ends", o.queued)
+	message := fmt.Sprintf("Of a user's sessions the class lets at most %d run at a time; this one starts when one of "+
+		"them ends", o.queued)
 	if o.refused != "" {
 		message += ". When it had its turn it was refused: " + o.refused
 	}
-	return verdict{state: v1alpha1.StateStarting, reason: v1alpha1.ReasonQueued, message: message}, o.pod == nil && o.queued > 0
+	return verdict{state: v1alpha1.StateStarting, reason: v1alpha1.ReasonQueued, message: message}, o.pod == nil &&
+		o.queued > 0
 }
 
 func starting(o observation) (verdict, bool) {

@@ -13,7 +13,8 @@ const maxWaitingWords = 256
 
 // changing is what differs from one try to the next: identities, times and durations. A status that
 // had them would be written with each.
-var changing = regexp.MustCompile(`\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[0-9a-f]{12,}\b|\b\d{4}-\d\d-\d\d[T ][\d:.]+Z?|\b(\d+(\.\d+)?(ns|µs|ms|s|m|h))+\b`)
+var changing = regexp.MustCompile(`\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[0-9a-f]{12,` +
+	`}\b|\b\d{4}-\d\d-\d\d[T ][\d:.]+Z?|\b(\d+(\.\d+)?(ns|µs|ms|s|m|h))+\b`)
 
 // whyWaiting is the reason for which a container waits, and what the kubelet says of it.
 func whyWaiting(image string, waiting *corev1.ContainerStateWaiting) string {
@@ -38,11 +39,14 @@ var pullProblems = []struct {
 }{
 	{regexp.MustCompile(`(?i)no space left`), "the node has no room for it"},
 	{regexp.MustCompile(`(?i)no match for platform|exec format`), "it is for another kind of machine"},
-	{regexp.MustCompile(`(?i)unauthori[sz]ed|forbidden|denied|authentication required|authorization failed|\b40[13]\b`), "the registry does not let the node have it"},
+	{regexp.MustCompile(`(?i)unauthori[sz]ed|forbidden|denied|authentication required|authorization failed|\b40[13]\b`),
+		"the registry does not let the node have it"},
 	{regexp.MustCompile(`(?i)not found|manifest unknown|name unknown`), "the registry has no such image"},
 	{regexp.MustCompile(`(?i)x509|certificate|tls: |server gave HTTP response`), "the node does not trust the registry"},
-	{regexp.MustCompile(`(?i)\b5[0-3]\d\b|internal server error|bad gateway|service unavailable`), "the registry has an error of its own"},
-	{regexp.MustCompile(`(?i)no such host|dial tcp|connection (refused|reset)|timeout|deadline exceeded|no route`), "the registry cannot be reached"},
+	{regexp.MustCompile(`(?i)\b5[0-3]\d\b|internal server error|bad gateway|service unavailable`),
+		"the registry has an error of its own"},
+	{regexp.MustCompile(`(?i)no such host|dial tcp|connection (refused|reset)|timeout|deadline exceeded|no route`),
+		"the registry cannot be reached"},
 	{regexp.MustCompile(`(?i)too ?many ?requests|rate limit|\b429\b`), "the registry has had too many requests"},
 }
 

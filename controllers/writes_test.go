@@ -30,7 +30,8 @@ import (
 func describe(writes []testenv.Request) string {
 	var lines []string
 	for _, w := range writes {
-		lines = append(lines, fmt.Sprintf("%s %s/%s %s: %d", w.Verb, w.Object.Resource, w.Object.Subresource, w.Object.Name, w.Status.Code))
+		lines = append(lines, fmt.Sprintf("%s %s/%s %s: %d", w.Verb, w.Object.Resource, w.Object.Subresource, w.Object.Name,
+			w.Status.Code))
 	}
 	return strings.Join(lines, "\n")
 }
@@ -42,7 +43,8 @@ func asked(t *testing.T) []string {
 	var lines []string
 	for _, r := range testenv.Requests(t, auditDir, managerUser) {
 		if r.Verb != "list" && r.Verb != "watch" {
-			lines = append(lines, strings.TrimSuffix(fmt.Sprintf("%s %s %s/%s", r.Verb, r.Object.Resource, r.Object.Name, r.Object.Subresource), "/"))
+			lines = append(lines, strings.TrimSuffix(fmt.Sprintf("%s %s %s/%s", r.Verb, r.Object.Resource, r.Object.Name,
+				r.Object.Subresource), "/"))
 		}
 	}
 	return lines
@@ -66,17 +68,21 @@ func TestFromCreationToRunningTheManagerAsksForNothingThatItCouldDoWithout(t *te
 	run(working(ns, "first")) // it makes what the namespace's sessions share
 	of := func(name string, more ...string) []string {
 		return append([]string{
-			"get usersettings ada", "create secrets " + name + "-session", "create pods " + name + "-session", "update conversations " + name + "/status",
+			"get usersettings ada", "create secrets " + name + "-session", "create pods " + name + "-session",
+			"update conversations " + name + "/status",
 		}, more...)
 	}
 	for name, c := range map[string]struct {
 		change func(*v1alpha1.ConversationSpec)
 		want   []string
 	}{
-		"scratch":   {func(*v1alpha1.ConversationSpec) {}, of("scratch")},
-		"workspace": {func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} }, of("workspace", "create persistentvolumeclaims workspace-workspace")},
-		"key":       {func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "keys" }, append(of("key")[1:], "get usersettings keys", "get secrets llm")},
-		"long":      {func(s *v1alpha1.ConversationSpec) { s.InitialUserMsg = ptr.To(strings.Repeat("x", 2*maxCachedText)) }, of("long", "get conversations long")},
+		"scratch": {func(*v1alpha1.ConversationSpec) {}, of("scratch")},
+		"workspace": {func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} },
+			of("workspace", "create persistentvolumeclaims workspace-workspace")},
+		"key": {func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "keys" }, append(of("key")[1:],
+			"get usersettings keys", "get secrets llm")},
+		"long": {func(s *v1alpha1.ConversationSpec) { s.InitialUserMsg = ptr.To(strings.Repeat("x", 2*maxCachedText)) },
+			of("long", "get conversations long")},
 	} {
 		before, begun := len(asked(t)), time.Now()
 		run(working(ns, name).with(c.change))
@@ -99,7 +105,8 @@ func TestANewConversationSaysThatItIsStartingBeforeAnybodyWroteIt(t *testing.T) 
 	conv := makeConversation(ns, "c").obj()
 	conv.Status.State = v1alpha1.StateStopped // nobody but the operator says so
 	create(t, conv)
-	if s := theConversation(t, ns, "c").Status; s.State != v1alpha1.StateStarting || s.ObservedGeneration != -1 || kstatusOf(t, conv) != status.InProgressStatus {
+	if s := theConversation(t, ns, "c").Status; s.State != v1alpha1.StateStarting || s.ObservedGeneration != -1 ||
+		kstatusOf(t, conv) != status.InProgressStatus {
 		t.Errorf("%+v, %s", s, kstatusOf(t, conv))
 	}
 }
@@ -384,16 +391,20 @@ func TestLongTextsAreReadAtAStartAndNotKept(t *testing.T) {
 	// What is under way holds texts for a moment longer.
 	await(t, func() error {
 		if each := (float64(heapInUse()) - float64(heap)) / n; each > float64(len(long)) {
-			return fmt.Errorf("a conversation with %d KiB of texts takes %.1f KiB of the manager's memory", (2*len(long)+16*16000)>>10, each/1024)
+			return fmt.Errorf("a conversation with %d KiB of texts takes %.1f KiB of the manager's memory",
+				(2*len(long)+16*16000)>>10, each/1024)
 		}
 		return nil
 	})
 	secret := &corev1.Secret{}
-	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: v1alpha1.SessionName("c-0")}, secret); err != nil {
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: v1alpha1.SessionName("c-0")},
+		secret); err != nil {
 		t.Fatal(err)
 	}
 	var doc session.Document
-	if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil || doc.FirstMessage != long || doc.Instructions != long || len(doc.Images) != 16 {
-		t.Errorf("the session is told %d and %d bytes and %d images (%v)", len(doc.FirstMessage), len(doc.Instructions), len(doc.Images), err)
+	if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil || doc.FirstMessage != long ||
+		doc.Instructions != long || len(doc.Images) != 16 {
+		t.Errorf("the session is told %d and %d bytes and %d images (%v)", len(doc.FirstMessage), len(doc.Instructions),
+			len(doc.Images), err)
 	}
 }

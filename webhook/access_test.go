@@ -16,14 +16,22 @@ var referenceCases = []referenceCase{
 	{"UserSettings", "llmAPIKeyRef: {name: theirs, key: k}", "spec.llmAPIKeyRef"},
 	{"UserSettings", "searchAPIKeyRef: {name: theirs, key: k}", "spec.searchAPIKeyRef"},
 	{"UserSettings", "sandboxAPIKeyRef: {name: theirs, key: k}", "spec.sandboxAPIKeyRef"},
-	{"UserSettings", "secretsStore: {providerTokens: [{provider: github}, {provider: gitlab, tokenRef: {name: theirs, key: k}}]}", "spec.secretsStore.providerTokens[1].tokenRef"},
-	{"UserSettings", "secretsStore: {customSecrets: [{name: A, secretRef: {name: theirs, key: k}}]}", "spec.secretsStore.customSecrets[0].secretRef"},
-	{"UserSettings", "mcpConfig: {sseServers: [{url: 'https://example.com', apiKeyRef: {name: theirs, key: k}}]}", "spec.mcpConfig.sseServers[0].apiKeyRef"},
-	{"UserSettings", "mcpConfig: {shttpServers: [{url: 'https://example.com', apiKeyRef: {name: theirs, key: k}}]}", "spec.mcpConfig.shttpServers[0].apiKeyRef"},
-	{"UserSettings", "mcpConfig: {stdioServers: [{name: a, command: a, env: [{name: A, secretRef: {name: theirs, key: k}}]}]}", "spec.mcpConfig.stdioServers[0].env[0].secretRef"},
-	{"Conversation", "mcpConfig: {sseServers: [{url: 'https://example.com', apiKeyRef: {name: theirs, key: k}}]}", "spec.mcpConfig.sseServers[0].apiKeyRef"},
-	{"Conversation", "mcpConfig: {shttpServers: [{url: 'https://example.com', apiKeyRef: {name: theirs, key: k}}]}", "spec.mcpConfig.shttpServers[0].apiKeyRef"},
-	{"Conversation", "mcpConfig: {stdioServers: [{name: a, command: a, env: [{name: A, secretRef: {name: theirs, key: k}}]}]}", "spec.mcpConfig.stdioServers[0].env[0].secretRef"},
+	{"UserSettings", "secretsStore: {providerTokens: [{provider: github}, {provider: gitlab, tokenRef: {name: theirs, " +
+		"key: k}}]}", "spec.secretsStore.providerTokens[1].tokenRef"},
+	{"UserSettings", "secretsStore: {customSecrets: [{name: A, secretRef: {name: theirs, key: k}}]}",
+		"spec.secretsStore.customSecrets[0].secretRef"},
+	{"UserSettings", "mcpConfig: {sseServers: [{url: 'https://example.com', apiKeyRef: {name: theirs, key: k}}]}",
+		"spec.mcpConfig.sseServers[0].apiKeyRef"},
+	{"UserSettings", "mcpConfig: {shttpServers: [{url: 'https://example.com', apiKeyRef: {name: theirs, key: k}}]}",
+		"spec.mcpConfig.shttpServers[0].apiKeyRef"},
+	{"UserSettings", "mcpConfig: {stdioServers: [{name: a, command: a, env: [{name: A, secretRef: {name: theirs, key: " +
+		"k}}]}]}", "spec.mcpConfig.stdioServers[0].env[0].secretRef"},
+	{"Conversation", "mcpConfig: {sseServers: [{url: 'https://example.com', apiKeyRef: {name: theirs, key: k}}]}",
+		"spec.mcpConfig.sseServers[0].apiKeyRef"},
+	{"Conversation", "mcpConfig: {shttpServers: [{url: 'https://example.com', apiKeyRef: {name: theirs, key: k}}]}",
+		"spec.mcpConfig.shttpServers[0].apiKeyRef"},
+	{"Conversation", "mcpConfig: {stdioServers: [{name: a, command: a, env: [{name: A, secretRef: {name: theirs, key: " +
+		"k}}]}]}", "spec.mcpConfig.stdioServers[0].env[0].secretRef"},
 }
 
 func TestOnlyWhoMayGetASecretMayReferToIt(t *testing.T) {
@@ -47,8 +55,10 @@ func TestOnlyTheDeniedOfSeveralReferencesAreNamed(t *testing.T) {
 	mustCreate(t, secret(namespace, "mine"))
 	mustCreate(t, secret(namespace, "theirs"))
 	jane := user(t, "jane", namespace, get("secrets", "mine"))
-	err := jane.create(t, object(t, "UserSettings", namespace, "{llmBaseURL: nowhere, llmAPIKeyRef: {name: mine, key: k}, "+
-		"searchAPIKeyRef: {name: theirs, key: k}, sandboxAPIKeyRef: {name: theirs, key: l}, sessionKeyRef: {name: absent, key: k}}"))
+	err := jane.create(t, object(t, "UserSettings", namespace, "{llmBaseURL: nowhere, llmAPIKeyRef: {name: mine, key: "+
+		"k}, "+
+		"searchAPIKeyRef: {name: theirs, key: k}, sandboxAPIKeyRef: {name: theirs, key: l}, sessionKeyRef: {name: absent, "+
+		"key: k}}"))
 	expectRefused(t, err, "", "spec.llmBaseURL", "spec.searchAPIKeyRef", "spec.sandboxAPIKeyRef", "spec.sessionKeyRef")
 	// Whether a Secret exists is no business of somebody who may not get it.
 	expectWarnings(t, jane)
@@ -60,7 +70,8 @@ func TestOnlyWhoMayGetAConfigMapMayReplayIt(t *testing.T) {
 	const spec = "replayJSONRef: {name: events, key: events.json}"
 	nobody := user(t, "nobody", namespace, use("default"))
 	reader := user(t, "reader", namespace, use("default"), get("configmaps", "events"))
-	expectRefused(t, nobody.create(t, object(t, "Conversation", namespace, spec)), `ConfigMap "events"`, "spec.replayJSONRef")
+	expectRefused(t, nobody.create(t, object(t, "Conversation", namespace, spec)), `ConfigMap "events"`,
+		"spec.replayJSONRef")
 	expectRefused(t, reader.create(t, object(t, "Conversation", namespace, spec)), "JSON", "spec.replayJSONRef.key")
 }
 
@@ -68,8 +79,10 @@ func TestOnlyWhoMayGetAConfigMapMayShowItsImages(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	mustCreate(t, configMap(namespace, "mine", "no JSON"))
 	mustCreate(t, configMap(namespace, "theirs", "no JSON"))
-	const spec = "images: [{configMapKeyRef: {name: mine, key: events.json}, mediaType: image/png}, {url: 'https://example.com/a.png'}, " +
-		"{configMapKeyRef: {name: theirs, key: events.json}, mediaType: image/png}, {configMapKeyRef: {name: theirs, key: k}, mediaType: image/png}]"
+	const spec = "images: [{configMapKeyRef: {name: mine, key: events.json}, mediaType: image/png}, {url: " +
+		"'https://example.com/a.png'}, " +
+		"{configMapKeyRef: {name: theirs, key: events.json}, mediaType: image/png}, {configMapKeyRef: {name: theirs, key: " +
+		"k}, mediaType: image/png}]"
 	some := user(t, "some-images", namespace, use("default"), get("configmaps", "mine"))
 	all := user(t, "all-images", namespace, use("default"), get("configmaps", "mine", "theirs"))
 	expectRefused(t, some.create(t, object(t, "Conversation", namespace, spec)), `ConfigMap "theirs"`,
@@ -88,7 +101,8 @@ func TestAReplayMustBeARecording(t *testing.T) {
 		return admin(t).create(t, object(t, "Conversation", namespace, "replayJSONRef: {name: "+name+", key: events.json}"))
 	}
 	expectAccepted(t, replay("binary"))
-	for name, content := range map[string]string{"list": `[{"id": 1}]`, "trajectory": `{"trajectory": [{"id": 1}]}`, "empty": "[]"} {
+	for name, content := range map[string]string{"list": `[{"id": 1}]`, "trajectory": `{"trajectory": [{"id": 1}]}`,
+		"empty": "[]"} {
 		mustCreate(t, configMap(namespace, name, content))
 		expectAccepted(t, replay(name))
 	}
@@ -103,7 +117,8 @@ func TestAReplayMustBeARecording(t *testing.T) {
 
 func TestASessionNeedsAccessToTheSecretsOfItsSettings(t *testing.T) {
 	namespace := env.Namespace(t, nil)
-	settings := object(t, "UserSettings", namespace, "{llmAPIKeyRef: {name: llm, key: k}, searchAPIKeyRef: {name: search, key: k}}")
+	settings := object(t, "UserSettings", namespace, "{llmAPIKeyRef: {name: llm, key: k}, searchAPIKeyRef: {name: "+
+		"search, key: k}}")
 	settings.SetName("theirs")
 	mustCreate(t, settings)
 	for _, c := range []struct {
@@ -113,12 +128,15 @@ func TestASessionNeedsAccessToTheSecretsOfItsSettings(t *testing.T) {
 	}{
 		{"nothing", "theirs", user(t, "nothing", namespace), false},
 		{"one of the Secrets", "theirs", user(t, "some-secrets", namespace, get("secrets", "llm")), false},
-		{"each of the Secrets that they refer to now", "theirs", user(t, "these-secrets", namespace, get("secrets", "llm", "search")), false},
+		{"each of the Secrets that they refer to now", "theirs", user(t, "these-secrets", namespace, get("secrets", "llm",
+			"search")), false},
 		{"all Secrets", "theirs", user(t, "all-secrets", namespace, get("secrets")), true},
 		{"use of the settings", "theirs", user(t, "user", namespace, use("theirs")), true},
 		{"use of other settings", "theirs", user(t, "user-of-others", namespace, use("mine")), false},
-		{"nothing, and the settings are not there yet", "later", user(t, "nothing-yet", namespace, get("secrets", "llm", "search")), false},
-		{"all Secrets, and the settings are not there yet", "later", user(t, "all-secrets-yet", namespace, get("secrets")), true},
+		{"nothing, and the settings are not there yet", "later", user(t, "nothing-yet", namespace, get("secrets", "llm",
+			"search")), false},
+		{"all Secrets, and the settings are not there yet", "later", user(t, "all-secrets-yet", namespace, get("secrets")),
+			true},
 		{"use of the settings, and they are not there yet", "later", user(t, "user-yet", namespace, use("later")), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -186,8 +204,9 @@ func TestTheFacadeMayReferToTheConfigMapsThatItKeepsForASession(t *testing.T) {
 	mustCreate(t, kept)
 	facade := user(t, facadeUser, namespace, use("default"))
 	for field, spec := range map[string]string{
-		"spec.replayJSONRef":             "replayJSONRef: {name: events, key: events.json}",
-		"spec.images[0].configMapKeyRef": "images: [{configMapKeyRef: {name: events, key: events.json}, mediaType: image/png}]",
+		"spec.replayJSONRef": "replayJSONRef: {name: events, key: events.json}",
+		"spec.images[0].configMapKeyRef": "images: [{configMapKeyRef: {name: events, key: events.json}, mediaType: " +
+			"image/png}]",
 	} {
 		refer := func(name string) error {
 			o := object(t, "Conversation", namespace, spec)

@@ -27,7 +27,8 @@ func (v *userSettingsValidator) checkAgent(ctx context.Context, agent string, fo
 	}
 	if _, known := catalogue.Data[agent]; !known {
 		names := strings.Join(slices.Sorted(maps.Keys(catalogue.Data)), ", ")
-		found.errs = append(found.errs, field.Invalid(path, field.OmitValueType{}, "no agent of that name is in the catalogue, which has: "+names))
+		found.errs = append(found.errs, field.Invalid(path, field.OmitValueType{}, "no agent of that name is in the "+
+			"catalogue, which has: "+names))
 	}
 	return nil
 }

@@ -27,10 +27,12 @@ func TestAnAgentMustBeInTheCatalogue(t *testing.T) {
 	t.Cleanup(func() { _ = env.Client.Delete(context.Background(), catalogue) })
 
 	expectAccepted(t, admin(t).create(t, object(t, "UserSettings", namespace, "agent: coder")))
-	expectRefused(t, admin(t).create(t, object(t, "UserSettings", namespace, "agent: painter")), "which has: coder, writer", "spec.agent")
+	expectRefused(t, admin(t).create(t, object(t, "UserSettings", namespace, "agent: painter")),
+		"which has: coder, writer", "spec.agent")
 	t.Run("but one that was taken out keeps nobody from changing something else", func(t *testing.T) {
 		expectAccepted(t, admin(t).change(t, settings, setField(t, "en", "spec", "language")))
-		expectRefused(t, admin(t).change(t, settings, setField(t, "painter", "spec", "agent")), "which has: coder, writer", "spec.agent")
+		expectRefused(t, admin(t).change(t, settings, setField(t, "painter", "spec", "agent")), "which has: coder, writer",
+			"spec.agent")
 		expectAccepted(t, admin(t).change(t, settings, setField(t, "writer", "spec", "agent")))
 	})
 }

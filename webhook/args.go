@@ -34,7 +34,8 @@ const argsHoldKey = "must not hold what looks like a key: secrets never stand in
 func variableProblem(name, value string) string {
 	words := wordsOf([]string{value})
 	if namesKey(name) && len(words) > 0 && isSecret(words[0], words[1:]) || argsProblem([]string{value}) != "" {
-		return "must not hold what looks like a key: secrets never stand in a spec, name a Secret in secretRef instead of a value"
+		return "must not hold what looks like a key: secrets never stand in a spec, name a Secret in secretRef instead of " +
+			"a value"
 	}
 	return ""
 }
@@ -103,9 +104,11 @@ var (
 		`|^(true|false|yes|no|on|off|none|null|auto|stdin)$|^[\w.-]+\.(json|pem|key|crt|cer|ya?ml|toml|txt|env)$`)
 
 	camelCase = regexp.MustCompile(`([a-z0-9])([A-Z])`)
-	keyWord   = regexp.MustCompile(`^(key|authorization)$|(api|access|secret|private|auth|account)key$|(token|secret|password|passwd|passphrase|credentials?)$`)
+	keyWord   = regexp.MustCompile(
+		`^(key|authorization)$|(api|access|secret|private|auth|account)key$|(token|secret|password|passwd|passphrase|credentials?)$`)
 	// beforeNoKey are words that make another thing of the key or token after them.
-	beforeNoKey = sets.New("public", "primary", "foreign", "partition", "sort", "cache", "hot", "host", "row", "index", "group",
+	beforeNoKey = sets.New("public", "primary", "foreign", "partition", "sort", "cache", "hot", "host", "row", "index",
+		"group",
 		"object", "range", "hash", "idempotency", "max", "min", "num", "next", "page", "stop", "eos", "bos", "pad",
 		"no", "ask", "require", "use", "show", "hide")
 )
@@ -167,8 +170,9 @@ func urlHoldsKey(word string) bool {
 var (
 	notInKeys = regexp.MustCompile(`[^\w.-]+`)
 	// knownKey is how keys begin whose makers mark them.
-	knownKey = regexp.MustCompile(`^((gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|xapp-|AKIA|ASIA|AIza|npm_|hf_|gsk_|xai-|pplx-|tvly-|dop_v1_|shpat_|[sr]k_(live|test)_|pypi-AgEI)[\w-]{16,}` +
-		`|(ya29|SG)\.[\w.-]{16,}|eyJ[\w-]{8,}\.[\w-]+\.[\w-]+)$`)
+	knownKey = regexp.MustCompile(
+		`^((gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|xapp-|AKIA|ASIA|AIza|npm_|hf_|gsk_|xai-|pplx-|tvly-|dop_v1_|shpat_|[sr]k_(live|test)_|pypi-AgEI)[\w-]{16,}` +
+			`|(ya29|SG)\.[\w.-]{16,}|eyJ[\w-]{8,}\.[\w-]+\.[\w-]+)$`)
 	// modelKey is how keys of many models begin. So do ordinary words, but they have no digits.
 	modelKey = regexp.MustCompile(`^sk-[\w-]{16,}$`)
 )

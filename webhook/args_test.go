@@ -119,15 +119,19 @@ func TestStdioServersTakeKeysFromTheirEnvironment(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				return "mcpConfig: {stdioServers: [{name: a, command: a, args: [--port, '8080']}, {name: b, command: b, args: " + string(list) + "}]}"
+				return "mcpConfig: {stdioServers: [{name: a, command: a, args: [--port, '8080']}, {name: b, command: b, args: " +
+					string(list) + "}]}"
 			}
 			const args = "spec.mcpConfig.stdioServers[1].args"
 			runSpecCases(t, kind, []specCase{
 				{name: "accepts ordinary arguments", spec: servers("--token-limit=100")},
 				{name: "accepts a reference", spec: servers("--token", "$TOKEN")},
-				{name: "refuses a key by the name of its flag", spec: servers("--token", "hunter2"), field: args, message: "name a Secret in env"},
-				{name: "refuses a key by how it begins", spec: servers("sk-" + fakeKey), field: args, message: "name a Secret in env"},
-				{name: "names several in one argument list once", spec: servers("--token", "hunter2", "--api-key=hunter2"), field: args},
+				{name: "refuses a key by the name of its flag", spec: servers("--token", "hunter2"), field: args,
+					message: "name a Secret in env"},
+				{name: "refuses a key by how it begins", spec: servers("sk-" + fakeKey), field: args,
+					message: "name a Secret in env"},
+				{name: "names several in one argument list once", spec: servers("--token", "hunter2", "--api-key=hunter2"),
+					field: args},
 			})
 		})
 	}
@@ -137,17 +141,21 @@ func TestVariablesOfStdioServersThatNameKeysTakeThemFromSecrets(t *testing.T) {
 	for _, kind := range []string{"UserSettings", "Conversation"} {
 		t.Run(kind, func(t *testing.T) {
 			variable := func(name, value string) string {
-				return "mcpConfig: {stdioServers: [{name: a, command: a, env: [{name: LEVEL, value: debug}, {name: " + name + ", value: '" + value + "'}]}]}"
+				return "mcpConfig: {stdioServers: [{name: a, command: a, env: [{name: LEVEL, value: debug}, {name: " + name +
+					", value: '" + value + "'}]}]}"
 			}
 			const value, message = "spec.mcpConfig.stdioServers[0].env[1].value", "name a Secret in secretRef"
 			runSpecCases(t, kind, []specCase{
 				{name: "accepts an ordinary value", spec: variable("MAX_TOKENS", "100")},
 				{name: "accepts a file that has the key", spec: variable("API_KEY", "/run/keys/api")},
 				{name: "accepts an empty value", spec: variable("API_KEY", "")},
-				{name: "refuses a key by the variable's name", spec: variable("API_KEY", "hunter2"), field: value, message: message},
-				{name: "refuses a header by the variable's name", spec: variable("AUTHORIZATION", "Bearer hunter2"), field: value, message: message},
+				{name: "refuses a key by the variable's name", spec: variable("API_KEY", "hunter2"), field: value,
+					message: message},
+				{name: "refuses a header by the variable's name", spec: variable("AUTHORIZATION", "Bearer hunter2"), field: value,
+					message: message},
 				{name: "refuses a key by how it begins", spec: variable("LOGIN", "sk-"+fakeKey), field: value, message: message},
-				{name: "refuses a password in a URL", spec: variable("DATABASE_URL", "postgresql://ada:hunter2@db.example.com/db"), field: value, message: message},
+				{name: "refuses a password in a URL", spec: variable("DATABASE_URL", "postgresql://ada:hunter2@db.example.com/db"),
+					field: value, message: message},
 			})
 		})
 	}
@@ -168,7 +176,8 @@ func TestAValueThatWasStoredKeepsNobodyFromOtherChanges(t *testing.T) {
 
 func TestAValueThatWasStoredIsNotLetIntoAnotherVariable(t *testing.T) {
 	with := func(server, variable string) string {
-		return "mcpConfig: {stdioServers: [{name: " + server + ", command: a, env: [{name: " + variable + ", value: hunter2}]}]}"
+		return "mcpConfig: {stdioServers: [{name: " + server + ", command: a, env: [{name: " + variable +
+			", value: hunter2}]}]}"
 	}
 	for name, c := range map[string]struct{ before, after string }{
 		"by a new name":   {with("a", "LEVEL"), with("a", "API_KEY")},
@@ -178,15 +187,18 @@ func TestAValueThatWasStoredIsNotLetIntoAnotherVariable(t *testing.T) {
 			namespace := env.Namespace(t, nil)
 			settings := mustCreate(t, object(t, "UserSettings", namespace, c.before))
 			spec := object(t, "UserSettings", namespace, c.after).Object["spec"]
-			expectRefused(t, admin(t).change(t, settings, setField(t, spec, "spec")), "name a Secret in secretRef", "spec.mcpConfig.stdioServers[0].env[0].value")
+			expectRefused(t, admin(t).change(t, settings, setField(t, spec, "spec")), "name a Secret in secretRef",
+				"spec.mcpConfig.stdioServers[0].env[0].value")
 		})
 	}
 	t.Run("of another server", func(t *testing.T) {
-		stored := &v1alpha1.MCPConfig{StdioServers: []v1alpha1.MCPStdioServer{{Name: "a", Command: "a", Env: []v1alpha1.MCPEnvVar{{Name: "API_KEY", Value: ptr.To("hunter2")}}}}}
+		stored := &v1alpha1.MCPConfig{StdioServers: []v1alpha1.MCPStdioServer{{Name: "a", Command: "a",
+			Env: []v1alpha1.MCPEnvVar{{Name: "API_KEY", Value: ptr.To("hunter2")}}}}}
 		copied := stored.DeepCopy()
 		copied.StdioServers = append(copied.StdioServers, *copied.StdioServers[0].DeepCopy())
 		copied.StdioServers[1].Name = "b"
-		errs := userSettingsErrors(&v1alpha1.UserSettings{Spec: v1alpha1.UserSettingsSpec{MCPConfig: copied}}, literals(stored))
+		errs := userSettingsErrors(&v1alpha1.UserSettings{Spec: v1alpha1.UserSettingsSpec{MCPConfig: copied}},
+			literals(stored))
 		if len(errs) != 1 || errs[0].Field != "spec.mcpConfig.stdioServers[1].env[0].value" {
 			t.Errorf("got %v", errs)
 		}

@@ -28,12 +28,15 @@ func withoutWebhook(t *testing.T) string {
 	namespace := env.Namespace(t, nil)
 	webhook := conversationWebhook(t)
 	webhook.ClientConfig = admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:1/down")}
-	webhook.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": namespace}}
-	down := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: namespace}, Webhooks: []admissionregistrationv1.ValidatingWebhook{webhook}}
+	webhook.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{
+		"kubernetes.io/metadata.name": namespace}}
+	down := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: namespace},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{webhook}}
 	mustCreate(t, down)
 	t.Cleanup(func() { _ = env.Client.Delete(context.Background(), down) })
 	eventually(t, func() (bool, error) {
-		return isAsked(admin(t).Create(t.Context(), object(t, "Conversation", namespace, "maxDuration: 1h"), client.DryRunAll)), nil
+		return isAsked(admin(t).Create(t.Context(), object(t, "Conversation", namespace, "maxDuration: 1h"),
+			client.DryRunAll)), nil
 	})
 	return namespace
 }
@@ -46,7 +49,9 @@ func conversationWebhook(t *testing.T) admissionregistrationv1.ValidatingWebhook
 	if err == nil {
 		err = yaml.Unmarshal(text, configuration)
 	}
-	at := slices.IndexFunc(configuration.Webhooks, func(w admissionregistrationv1.ValidatingWebhook) bool { return w.Name == "vconversation.parley.dev" })
+	at := slices.IndexFunc(configuration.Webhooks, func(w admissionregistrationv1.ValidatingWebhook) bool {
+		return w.Name == "vconversation.parley.dev"
+	})
 	if err != nil || at < 0 {
 		t.Fatalf("the configuration has no webhook for Conversations: %v", err)
 	}
@@ -70,30 +75,34 @@ var askedFields = map[string]struct{ asked, skipped []string }{
 	"userSettingsName": {skipped: []string{"default"}, asked: []string{"another"}},
 	"repository": {
 		skipped: []string{"owner/name", "group/sub.group/na-me_1"},
-		asked:   []string{"name", "./name", "owner/..", "owner/.name", "-o/name", "owner/-n", "a//b", "owner/name/", "https://example.com/a/b", "https://u:p@example.com/a", "'o/n '"},
+		asked: []string{"name", "./name", "owner/..", "owner/.name", "-o/name", "owner/-n", "a//b", "owner/name/",
+			"https://example.com/a/b", "https://u:p@example.com/a", "'o/n '"},
 	},
 	"gitProvider": {skipped: []string{"github"}},
 	"selectedBranch": {
 		skipped: []string{"main", "feature/a-b.c_1"},
 		asked:   []string{"'-a'", "a..b", "a.lock", "a.lock/b", "/a", "a/", "'a b'", "a~1", "'@'", "a/.b"},
 	},
-	"initialUserMsg":           {skipped: []string{"hello"}},
-	"imageURLs":                {asked: []string{"['https://example.com/a.png']", "[nowhere]"}},
-	"images":                   {asked: []string{"[{url: 'https://example.com/a.png'}]", "[{configMapKeyRef: {name: a, key: k}, mediaType: image/png}]"}},
-	"replayJSONRef":            {asked: []string{"{name: a, key: k}"}},
-	"suggestedTask":            {skipped: []string{task("owner/name")}, asked: []string{task("https://example.com/a/b"), task("name")}},
+	"initialUserMsg": {skipped: []string{"hello"}},
+	"imageURLs":      {asked: []string{"['https://example.com/a.png']", "[nowhere]"}},
+	"images": {asked: []string{"[{url: 'https://example.com/a.png'}]",
+		"[{configMapKeyRef: {name: a, key: k}, mediaType: image/png}]"}},
+	"replayJSONRef": {asked: []string{"{name: a, key: k}"}},
+	"suggestedTask": {skipped: []string{task("owner/name")}, asked: []string{task("https://example.com/a/b"),
+		task("name")}},
 	"createMicroagent":         {skipped: []string{"{repo: owner/name}"}, asked: []string{"{repo: name}"}},
 	"conversationInstructions": {skipped: []string{"be brief"}},
 	"oneShot":                  {skipped: []string{"false", "true"}},
-	"mcpConfig":                {asked: []string{"{sseServers: [{url: 'https://example.com'}]}", "{stdioServers: [{name: a, command: a}]}"}},
-	"workspace":                {skipped: []string{"{size: 1Gi}"}},
-	"sessionClassName":         {skipped: []string{"default", "mine"}, asked: []string{"theirs"}},
-	"suspend":                  {skipped: []string{"true"}},
-	"restartAt":                {skipped: []string{"'2026-01-01T00:00:00Z'"}},
-	"idleTimeout":              {asked: []string{"1h"}},
-	"startDeadline":            {asked: []string{"1h"}},
-	"maxDuration":              {asked: []string{"1h"}},
-	"ttlAfterStopped":          {asked: []string{"1h"}},
+	"mcpConfig": {asked: []string{"{sseServers: [{url: 'https://example.com'}]}",
+		"{stdioServers: [{name: a, command: a}]}"}},
+	"workspace":        {skipped: []string{"{size: 1Gi}"}},
+	"sessionClassName": {skipped: []string{"default", "mine"}, asked: []string{"theirs"}},
+	"suspend":          {skipped: []string{"true"}},
+	"restartAt":        {skipped: []string{"'2026-01-01T00:00:00Z'"}},
+	"idleTimeout":      {asked: []string{"1h"}},
+	"startDeadline":    {asked: []string{"1h"}},
+	"maxDuration":      {asked: []string{"1h"}},
+	"ttlAfterStopped":  {asked: []string{"1h"}},
 }
 
 func task(repo string) string {
@@ -112,7 +121,8 @@ func fieldsOf(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
-	fields, _, _ := unstructured.NestedMap(versions[0].(map[string]any), "schema", "openAPIV3Schema", "properties", "spec", "properties")
+	fields, _, _ := unstructured.NestedMap(versions[0].(map[string]any), "schema", "openAPIV3Schema", "properties", "spec",
+		"properties")
 	return slices.Sorted(maps.Keys(fields))
 }
 
@@ -121,7 +131,8 @@ func TestTheWebhookIsAskedAboutWhatNeedsCodeAndAboutNothingElse(t *testing.T) {
 	jane := user(t, "jane-asked", namespace, use("default"))
 	mayUse(t, "jane-asked", "mine")
 	eventually(t, func() (bool, error) {
-		return !isAsked(jane.Create(t.Context(), object(t, "Conversation", namespace, "sessionClassName: mine"), client.DryRunAll)), nil
+		return !isAsked(jane.Create(t.Context(), object(t, "Conversation", namespace, "sessionClassName: mine"),
+			client.DryRunAll)), nil
 	})
 	if have := slices.Sorted(maps.Keys(askedFields)); !slices.Equal(have, fieldsOf(t)) {
 		t.Fatalf("the table has %v, the schema %v", have, fieldsOf(t))
@@ -168,7 +179,8 @@ func TestTheWebhookIsAskedAboutWhatNeedsCodeAndAboutNothingElse(t *testing.T) {
 // What the API server lets pass by itself, the webhook would have nothing against.
 func TestWhatIsNotAskedAboutIsGood(t *testing.T) {
 	expression := conversationWebhook(t).MatchConditions[0].Expression
-	for field, problem := range map[string]func(string) string{"repository": repositoryProblem, "selectedBranch": branchProblem} {
+	for field, problem := range map[string]func(string) string{"repository": repositoryProblem,
+		"selectedBranch": branchProblem} {
 		pattern := regexp.MustCompile("object.spec." + field + `.matches\('(.*?)'\)`).FindStringSubmatch(expression)
 		if pattern == nil {
 			t.Fatalf("the condition has no pattern for %s", field)
@@ -235,11 +247,15 @@ func TestWithoutTheWebhookSessionsWithoutReferencesLive(t *testing.T) {
 		{stranger, plain, func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"a": "b"}) }, false},
 		{stranger, plain, set("suspend", true), false},
 		{stranger, plain, set("suspend", false), true},
-		{stranger, plain, func(o *unstructured.Unstructured) { unstructured.RemoveNestedField(o.Object, "spec", "suspend") }, true},
+		{stranger, plain, func(o *unstructured.Unstructured) { unstructured.RemoveNestedField(o.Object, "spec", "suspend") },
+			true},
 		{owner, plain, set("suspend", false), false},
 		{stranger, plain, set("restartAt", "2026-01-01T00:00:00Z"), true},
 		{owner, plain, set("restartAt", "2026-01-01T00:00:00Z"), false},
-		{stranger, plain, func(o *unstructured.Unstructured) { unstructured.RemoveNestedField(o.Object, "spec", "restartAt") }, true},
+		{stranger, plain, func(o *unstructured.Unstructured) {
+			unstructured.RemoveNestedField(o.Object, "spec",
+				"restartAt")
+		}, true},
 		{owner, plain, set("idleTimeout", "1h"), true},
 		{owner, plain, set("startDeadline", "1h"), true},
 		{owner, plain, set("maxDuration", "1h"), true},
@@ -275,6 +291,7 @@ func expectMade(t *testing.T, o *unstructured.Unstructured) {
 		t.Fatal(err)
 	}
 	eventually(t, func() (bool, error) {
-		return isAsked(admin(t).Create(t.Context(), object(t, "Conversation", namespace, "maxDuration: 1h"), client.DryRunAll)), nil
+		return isAsked(admin(t).Create(t.Context(), object(t, "Conversation", namespace, "maxDuration: 1h"),
+			client.DryRunAll)), nil
 	})
 }

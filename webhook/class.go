@@ -34,7 +34,8 @@ func (r request) checkUse(ctx context.Context, name *string, f *findings) error 
 }
 
 // class that applies, by its name. One that does not exist is a warning: the session waits for it.
-func (r request) class(ctx context.Context, f *findings, names ...*string) (name string, spec *v1alpha1.SessionClassSpec, err error) {
+func (r request) class(ctx context.Context, f *findings, names ...*string) (name string,
+	spec *v1alpha1.SessionClassSpec, err error) {
 	name = v1alpha1.DefaultSessionClass
 	if at := slices.IndexFunc(names, func(n *string) bool { return n != nil }); at >= 0 {
 		name = *names[at]
@@ -82,7 +83,8 @@ func (r request) checkSettingsClass(ctx context.Context, old, settings *v1alpha1
 }
 
 // checkConversationClass forbids what the class of a session does not allow.
-func (r request) checkConversationClass(ctx context.Context, conversation *v1alpha1.Conversation, settings *v1alpha1.UserSettings, f *findings) error {
+func (r request) checkConversationClass(ctx context.Context, conversation *v1alpha1.Conversation,
+	settings *v1alpha1.UserSettings, f *findings) error {
 	if err := r.checkUse(ctx, conversation.Spec.SessionClassName, f); err != nil {
 		return err
 	}
@@ -94,7 +96,8 @@ func (r request) checkConversationClass(ctx context.Context, conversation *v1alp
 }
 
 // lifetimeErrors are lifetimes that were changed to what the class does not allow.
-func (v *conversationValidator) lifetimeErrors(ctx context.Context, old, conversation *v1alpha1.Conversation) (field.ErrorList, error) {
+func (v *conversationValidator) lifetimeErrors(ctx context.Context, old, conversation *v1alpha1.Conversation) (
+	field.ErrorList, error) {
 	changed := v1alpha1.ConversationSpec{}
 	for _, lifetime := range []struct{ before, after, changed **metav1.Duration }{
 		{&old.Spec.IdleTimeout, &conversation.Spec.IdleTimeout, &changed.IdleTimeout},
@@ -114,7 +117,8 @@ func (v *conversationValidator) lifetimeErrors(ctx context.Context, old, convers
 		return nil, err
 	}
 	settings := &v1alpha1.UserSettings{}
-	if err := request.reader.Get(ctx, request.key(conversation.Spec.UserSettingsName), settings); client.IgnoreNotFound(err) != nil {
+	if err := request.reader.Get(ctx, request.key(conversation.Spec.UserSettingsName), settings); client.IgnoreNotFound(
+		err) != nil {
 		return nil, fmt.Errorf("get the UserSettings: %w", err)
 	}
 	name, class, err := request.class(ctx, &findings{}, conversation.Spec.SessionClassName, settings.Spec.SessionClassName)

@@ -20,7 +20,8 @@ import (
 func mayUse(t *testing.T, name, class string) {
 	t.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{GenerateName: "t-"}, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{"parley.dev"}, Resources: []string{"sessionclasses"}, Verbs: []string{"use"}, ResourceNames: []string{class}},
+		{APIGroups: []string{"parley.dev"}, Resources: []string{"sessionclasses"}, Verbs: []string{"use"},
+			ResourceNames: []string{class}},
 	}}
 	mustCreate(t, role)
 	mustCreate(t, &rbacv1.ClusterRoleBinding{
@@ -33,16 +34,18 @@ func mayUse(t *testing.T, name, class string) {
 // aClass is one that allows little, and a user who may use it.
 func aClass(t *testing.T, namespace string) string {
 	t.Helper()
-	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "small-" + namespace}, Spec: v1alpha1.SessionClassSpec{
-		Images:    &v1alpha1.SessionImages{Allowed: []string{"example.com/team/*"}},
-		Resources: &v1alpha1.SessionResources{MaxFactor: ptr.To[int32](1)},
-		Lifetimes: &v1alpha1.SessionLifetimes{MaxDuration: &v1alpha1.Lifetime{Max: &metav1.Duration{Duration: time.Hour}}},
-		Agents:    []string{"coder"},
-	}}
+	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "small-" + namespace},
+		Spec: v1alpha1.SessionClassSpec{
+			Images:    &v1alpha1.SessionImages{Allowed: []string{"example.com/team/*"}},
+			Resources: &v1alpha1.SessionResources{MaxFactor: ptr.To[int32](1)},
+			Lifetimes: &v1alpha1.SessionLifetimes{MaxDuration: &v1alpha1.Lifetime{Max: &metav1.Duration{Duration: time.Hour}}},
+			Agents:    []string{"coder"},
+		}}
 	mustCreate(t, class)
 	testenv.Await(t, func() error { // until the webhook knows it
 		p := admin(t)
-		err := p.Create(t.Context(), object(t, "Conversation", namespace, "{maxDuration: 1m, sessionClassName: "+class.Name+"}"), client.DryRunAll)
+		err := p.Create(t.Context(), object(t, "Conversation", namespace, "{maxDuration: 1m, sessionClassName: "+class.Name+
+			"}"), client.DryRunAll)
 		if err == nil && slices.ContainsFunc(p.warnings, func(w string) bool { return strings.Contains(w, "SessionClass") }) {
 			return errors.New("the class is not known yet")
 		}
@@ -59,7 +62,8 @@ func TestOnlyWhoMayUseAClassMayNameIt(t *testing.T) {
 	mayUse(t, "member-"+namespace, class)
 	for _, kind := range []string{"UserSettings", "Conversation"} {
 		t.Run(kind, func(t *testing.T) {
-			expectRefused(t, stranger.create(t, object(t, kind, namespace, "sessionClassName: "+class)), class, "spec.sessionClassName")
+			expectRefused(t, stranger.create(t, object(t, kind, namespace, "sessionClassName: "+class)), class,
+				"spec.sessionClassName")
 			expectAccepted(t, stranger.create(t, object(t, kind, namespace, "sessionClassName: default")))
 			testenv.Await(t, func() error { return member.create(t, object(t, kind, namespace, "sessionClassName: "+class)) })
 		})
@@ -91,19 +95,22 @@ func TestWhatAClassDoesNotAllowIsRefusedWithItsField(t *testing.T) {
 	t.Run("and keeps nobody from changing something else", func(t *testing.T) {
 		loose := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "loose-" + namespace}}
 		mustCreate(t, loose)
-		settings := mustCreate(t, object(t, "UserSettings", namespace, "{remoteRuntimeResourceFactor: 4, sessionClassName: "+loose.Name+"}"))
+		settings := mustCreate(t, object(t, "UserSettings", namespace, "{remoteRuntimeResourceFactor: 4, sessionClassName: "+
+			loose.Name+"}"))
 		loose.Spec.Resources = &v1alpha1.SessionResources{MaxFactor: ptr.To[int32](1)}
 		if err := env.Client.Update(t.Context(), loose); err != nil {
 			t.Fatal(err)
 		}
 		root := admin(t)
 		testenv.Await(t, func() error { // until the stricter class is in the cache
-			if root.create(t, object(t, "UserSettings", namespace, "{remoteRuntimeResourceFactor: 4, sessionClassName: "+loose.Name+"}")) == nil {
+			if root.create(t, object(t, "UserSettings", namespace, "{remoteRuntimeResourceFactor: 4, sessionClassName: "+
+				loose.Name+"}")) == nil {
 				return errors.New("the stricter class is not known yet")
 			}
 			return nil
 		})
 		expectAccepted(t, root.change(t, settings, setField(t, "de", "spec", "language")))
-		expectRefused(t, root.change(t, settings, setField(t, int64(8), "spec", "remoteRuntimeResourceFactor")), loose.Name, "spec.remoteRuntimeResourceFactor")
+		expectRefused(t, root.change(t, settings, setField(t, int64(8), "spec", "remoteRuntimeResourceFactor")), loose.Name,
+			"spec.remoteRuntimeResourceFactor")
 	})
 }

@@ -21,28 +21,39 @@ func TestFieldsThatDoNotGoTogether(t *testing.T) {
 	)
 	task := task("o/r")
 	runSpecCases(t, "Conversation", []specCase{
-		{name: "refuses images in both forms", spec: "{imageURLs: ['https://example.com/a.png'], images: [{url: 'https://example.com/a.png'}]}", field: "spec.images", message: "must be absent when imageURLs is set"},
+		{name: "refuses images in both forms", spec: "{imageURLs: ['https://example.com/a.png'], images: [{url: " +
+			"'https://example.com/a.png'}]}", field: "spec.images", message: "must be absent when imageURLs is set"},
 		{name: "accepts one turn for a message", spec: "{oneShot: true, initialUserMsg: hi}"},
 		{name: "accepts one turn for images", spec: "{oneShot: true, imageURLs: ['https://example.com/a.png']}"},
 		{name: "accepts one turn for a task", spec: "{oneShot: true, suggestedTask: " + task + "}"},
 		{name: "accepts one turn for a microagent", spec: "{oneShot: true, createMicroagent: " + microagent + "}"},
 		{name: "accepts one turn for instructions", spec: "{oneShot: true, conversationInstructions: be brief}"},
 		{name: "accepts one turn for a replay", spec: "{oneShot: true, replayJSONRef: " + replay + "}"},
-		{name: "refuses one turn for nothing", spec: "{oneShot: true, repository: o/r}", field: "spec.oneShot", message: "needs something to do"},
+		{name: "refuses one turn for nothing", spec: "{oneShot: true, repository: o/r}", field: "spec.oneShot",
+			message: "needs something to do"},
 		{name: "accepts many turns for nothing", spec: "oneShot: false"},
 		{name: "accepts a replay alone", spec: "replayJSONRef: " + replay},
-		{name: "refuses a replay with a message", spec: "{initialUserMsg: hi, replayJSONRef: " + replay + "}", field: "spec.initialUserMsg", message: "must be absent when replayJSONRef is set"},
-		{name: "refuses a replay with images", spec: "{imageURLs: ['https://example.com/a.png'], replayJSONRef: " + replay + "}", field: "spec.imageURLs", message: "must be absent when replayJSONRef is set"},
-		{name: "refuses a replay with images in ConfigMaps", spec: "{images: [" + image + "], replayJSONRef: " + replay + "}", field: "spec.images", message: "must be absent when replayJSONRef is set"},
-		{name: "refuses a replay with a task", spec: "{suggestedTask: " + task + ", replayJSONRef: " + replay + "}", field: "spec.suggestedTask", message: "must be absent when replayJSONRef is set"},
-		{name: "refuses a task with a microagent", spec: "{suggestedTask: " + task + ", createMicroagent: " + microagent + "}", field: "spec.createMicroagent", message: "must be absent when suggestedTask is set"},
+		{name: "refuses a replay with a message", spec: "{initialUserMsg: hi, replayJSONRef: " + replay + "}",
+			field: "spec.initialUserMsg", message: "must be absent when replayJSONRef is set"},
+		{name: "refuses a replay with images", spec: "{imageURLs: ['https://example.com/a.png'], replayJSONRef: " + replay +
+			"}", field: "spec.imageURLs", message: "must be absent when replayJSONRef is set"},
+		{name: "refuses a replay with images in ConfigMaps", spec: "{images: [" + image + "], replayJSONRef: " + replay + "}",
+			field: "spec.images", message: "must be absent when replayJSONRef is set"},
+		{name: "refuses a replay with a task", spec: "{suggestedTask: " + task + ", replayJSONRef: " + replay + "}",
+			field: "spec.suggestedTask", message: "must be absent when replayJSONRef is set"},
+		{name: "refuses a task with a microagent", spec: "{suggestedTask: " + task + ", createMicroagent: " + microagent +
+			"}", field: "spec.createMicroagent", message: "must be absent when suggestedTask is set"},
 		{name: "accepts a task with a message", spec: "{initialUserMsg: hi, suggestedTask: " + task + "}"},
 		{name: "accepts a branch of a repository", spec: "{selectedBranch: main, repository: o/r}"},
 		{name: "accepts a branch of a task's repository", spec: "{selectedBranch: main, suggestedTask: " + task + "}"},
-		{name: "accepts a branch of a microagent's repository", spec: "{selectedBranch: main, createMicroagent: " + microagent + "}"},
-		{name: "refuses a branch of nothing", spec: "selectedBranch: main", field: "spec.selectedBranch", message: "needs a repository"},
-		{name: "refuses a replay with a microagent", spec: "{createMicroagent: {repo: o/r}, replayJSONRef: " + replay + "}", field: "spec.createMicroagent", message: "must be absent when replayJSONRef is set"},
-		{name: "refuses another provider than the task's", spec: "{gitProvider: gitlab, suggestedTask: " + task + "}", field: "spec.gitProvider", message: "must be that of suggestedTask"},
+		{name: "accepts a branch of a microagent's repository", spec: "{selectedBranch: main, createMicroagent: " +
+			microagent + "}"},
+		{name: "refuses a branch of nothing", spec: "selectedBranch: main", field: "spec.selectedBranch",
+			message: "needs a repository"},
+		{name: "refuses a replay with a microagent", spec: "{createMicroagent: {repo: o/r}, replayJSONRef: " + replay + "}",
+			field: "spec.createMicroagent", message: "must be absent when replayJSONRef is set"},
+		{name: "refuses another provider than the task's", spec: "{gitProvider: gitlab, suggestedTask: " + task + "}",
+			field: "spec.gitProvider", message: "must be that of suggestedTask"},
 		{name: "accepts the task's provider", spec: "{gitProvider: github, suggestedTask: " + task + "}"},
 	})
 }
@@ -67,7 +78,8 @@ var whatWasAsked = map[string]any{
 // That a value is not replaced by another is the schema's. The settings are never absent.
 func TestWhatASessionWasAskedToDoIsNeitherAddedToNorTakenFrom(t *testing.T) {
 	lifecycle := []string{"suspend", "restartAt", "idleTimeout", "startDeadline", "maxDuration", "ttlAfterStopped"}
-	all := slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Keys(whatWasAsked)), lifecycle, []string{"userSettingsName"})))
+	all := slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Keys(whatWasAsked)), lifecycle,
+		[]string{"userSettingsName"})))
 	if !slices.Equal(all, fieldsOf(t)) {
 		t.Fatalf("the table has %v, the schema %v", all, fieldsOf(t))
 	}
@@ -96,7 +108,8 @@ func expectUnchangeable(t *testing.T, err error, name string) {
 		t.Fatalf("should be refused for %s, got: %v", name, err)
 	}
 	cause := status.Status().Details.Causes[0]
-	if cause.Field != "spec."+name || !strings.HasSuffix(cause.Message, name+" cannot be changed: create a new Conversation") {
+	if cause.Field != "spec."+name || !strings.HasSuffix(cause.Message,
+		name+" cannot be changed: create a new Conversation") {
 		t.Errorf("refused for %s: %s", cause.Field, cause.Message)
 	}
 }
@@ -104,7 +117,10 @@ func expectUnchangeable(t *testing.T, err error, name string) {
 func TestOneShotThatIsFalseIsAsGoodAsNone(t *testing.T) {
 	conversation := mustCreate(t, object(t, "Conversation", env.Namespace(t, nil), "{}"))
 	expectAccepted(t, admin(t).change(t, conversation, setField(t, false, "spec", "oneShot")))
-	expectAccepted(t, admin(t).change(t, conversation, func(o *unstructured.Unstructured) { unstructured.RemoveNestedField(o.Object, "spec", "oneShot") }))
+	expectAccepted(t, admin(t).change(t, conversation, func(o *unstructured.Unstructured) {
+		unstructured.RemoveNestedField(
+			o.Object, "spec", "oneShot")
+	}))
 }
 
 // A change that the schema would refuse too is named all the same.
@@ -121,7 +137,8 @@ func TestEveryFieldThatChangedIsNamed(t *testing.T) {
 // The schema says that these are lists by name or URL, in which order means nothing.
 func TestTheOrderOfToolServersIsNoChange(t *testing.T) {
 	conversation := mustCreate(t, object(t, "Conversation", env.Namespace(t, nil), "mcpConfig: "+
-		"{sseServers: [{url: 'https://a.example.com'}, {url: 'https://b.example.com'}], shttpServers: [{url: 'https://c.example.com'}, {url: 'https://d.example.com'}], "+
+		"{sseServers: [{url: 'https://a.example.com'}, {url: 'https://b.example.com'}], shttpServers: [{url: "+
+		"'https://c.example.com'}, {url: 'https://d.example.com'}], "+
 		"stdioServers: [{name: a, command: a, env: [{name: A, value: one}, {name: B, value: two}]}, {name: b, command: b}]}"))
 	reorder := func(o *unstructured.Unstructured) {
 		tools := o.Object["spec"].(map[string]any)["mcpConfig"].(map[string]any)
@@ -130,7 +147,8 @@ func TestTheOrderOfToolServersIsNoChange(t *testing.T) {
 				slices.Reverse(variables.([]any))
 			}
 		}
-		for _, list := range [][]any{tools["sseServers"].([]any), tools["shttpServers"].([]any), tools["stdioServers"].([]any)} {
+		for _, list := range [][]any{tools["sseServers"].([]any), tools["shttpServers"].([]any),
+			tools["stdioServers"].([]any)} {
 			slices.Reverse(list)
 		}
 	}

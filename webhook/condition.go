@@ -37,7 +37,8 @@ var (
 	// unusualNames: repositories and branches of the plainest form are known to be good.
 	unusualNames = anyOf(
 		"has(object.spec.repository) && !object.spec.repository."+plainRepository,
-		"has(object.spec.selectedBranch) && (!object.spec.selectedBranch."+plainBranch+" || object.spec.selectedBranch.contains('.lock'))",
+		"has(object.spec.selectedBranch) && (!object.spec.selectedBranch."+plainBranch+
+			" || object.spec.selectedBranch.contains('.lock'))",
 		"has(object.spec.suggestedTask) && !object.spec.suggestedTask.repo."+plainRepository,
 		"has(object.spec.createMicroagent) && !object.spec.createMicroagent.repo."+plainRepository)
 
@@ -47,11 +48,13 @@ var (
 		"has(object.spec.suggestedTask) && (has(object.spec.createMicroagent) || "+
 			"has(object.spec.gitProvider) && object.spec.gitProvider != object.spec.suggestedTask.gitProvider)",
 		"has(object.spec.selectedBranch) && !"+strings.Join(has("repository", "suggestedTask", "createMicroagent"), " && !"),
-		isTrue("object", "oneShot")+" && !"+strings.Join(has("initialUserMsg", "suggestedTask", "createMicroagent", "conversationInstructions"), " && !"))
+		isTrue("object", "oneShot")+" && !"+strings.Join(has("initialUserMsg", "suggestedTask", "createMicroagent",
+			"conversationInstructions"), " && !"))
 
 	// addedOrTaken has the fields that changeErrors looks at and the schema does not.
 	addedOrTaken = anyOf(
-		"['repository', 'gitProvider', 'selectedBranch', 'initialUserMsg', 'imageURLs', 'suggestedTask', 'createMicroagent', "+
+		"['repository', 'gitProvider', 'selectedBranch', 'initialUserMsg', 'imageURLs', 'suggestedTask', "+
+			"'createMicroagent', "+
 			"'conversationInstructions', 'workspace'].exists(name, (name in object.spec) != (name in oldObject.spec))",
 		"("+isTrue("object", "oneShot")+") != ("+isTrue("oldObject", "oneShot")+")")
 

@@ -19,7 +19,8 @@ type conversationValidator struct {
 
 var _ admission.Validator[*v1alpha1.Conversation] = &conversationValidator{}
 
-func (v *conversationValidator) ValidateCreate(ctx context.Context, conversation *v1alpha1.Conversation) (admission.Warnings, error) {
+func (v *conversationValidator) ValidateCreate(ctx context.Context, conversation *v1alpha1.Conversation) (
+	admission.Warnings, error) {
 	return v.check(ctx, conversation, conversationErrors(conversation), false)
 }
 
@@ -27,7 +28,8 @@ func (v *conversationValidator) ValidateCreate(ctx context.Context, conversation
 // gets the settings as they are then. Lifetimes that change are held against the class, for a
 // session that runs is held to them. It has nothing to say about other changes of the lifecycle,
 // and nothing else can change.
-func (v *conversationValidator) ValidateUpdate(ctx context.Context, old, conversation *v1alpha1.Conversation) (admission.Warnings, error) {
+func (v *conversationValidator) ValidateUpdate(ctx context.Context, old, conversation *v1alpha1.Conversation) (
+	admission.Warnings, error) {
 	if errs := changeErrors(old, conversation); len(errs) > 0 {
 		return nil, refusal("Conversation", conversation.Name, errs)
 	}
@@ -52,7 +54,8 @@ func (v *conversationValidator) ValidateDelete(context.Context, *v1alpha1.Conver
 // check adds what the sender may not refer to. Who keeps keys, and may read none, need not be
 // allowed to read what somebody else, who was, referred to: a user of the facade starts again
 // whatever session is theirs.
-func (v *conversationValidator) check(ctx context.Context, conversation *v1alpha1.Conversation, errs field.ErrorList, unchanged bool) (admission.Warnings, error) {
+func (v *conversationValidator) check(ctx context.Context, conversation *v1alpha1.Conversation, errs field.ErrorList,
+	unchanged bool) (admission.Warnings, error) {
 	found := &findings{errs: errs}
 	request, err := v.guard.request(ctx, map[string]string{
 		v1alpha1.LabelConversation: conversation.Name,

@@ -68,7 +68,8 @@ func TestTheFacadeMayReferToTheConfigMapsItIsAboutToWrite(t *testing.T) {
 	stranger := user(t, "stranger", namespace, use("default"))
 	for kept, c := range map[string]struct{ field, spec string }{
 		"replay": {"spec.replayJSONRef", "replayJSONRef: {name: %s, key: replay.json}"},
-		"image":  {"spec.images[0].configMapKeyRef", "images: [{configMapKeyRef: {name: %s, key: image}, mediaType: image/png}]"},
+		"image": {"spec.images[0].configMapKeyRef", "images: [{configMapKeyRef: {name: %s, key: image}, mediaType: " +
+			"image/png}]"},
 	} {
 		refer := func(p *person, name string) error {
 			o := object(t, "Conversation", namespace, fmt.Sprintf(c.spec, name))
@@ -86,11 +87,13 @@ func TestTheFacadeMayReferToTheConfigMapsItIsAboutToWrite(t *testing.T) {
 func TestTheFacadeStartsASessionAgainThatRefersToWhatItMayNotRead(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	mustCreate(t, secret(namespace, "theirs"))
-	conversation := mustCreate(t, object(t, "Conversation", namespace, "{suspend: true, userSettingsName: ada, replayJSONRef: {name: theirs, key: k}, "+
+	conversation := mustCreate(t, object(t, "Conversation", namespace, "{suspend: true, userSettingsName: ada, "+
+		"replayJSONRef: {name: theirs, key: k}, "+
 		"mcpConfig: {sseServers: [{url: 'https://example.com', apiKeyRef: {name: theirs, key: k}}]}}"))
 	again := setField(t, false, "spec", "suspend")
 	stranger := user(t, "stranger", namespace, use("ada"))
-	expectRefused(t, stranger.change(t, conversation, again), `"theirs"`, "spec.mcpConfig.sseServers[0].apiKeyRef", "spec.replayJSONRef")
+	expectRefused(t, stranger.change(t, conversation, again), `"theirs"`, "spec.mcpConfig.sseServers[0].apiKeyRef",
+		"spec.replayJSONRef")
 	expectRefused(t, user(t, facadeUser, namespace).change(t, conversation, again), "ada", "spec.userSettingsName")
 	expectAccepted(t, user(t, facadeUser, namespace, use("ada")).change(t, conversation, again))
 }
@@ -126,7 +129,8 @@ func TestTheFacadeLeavesReferencesOfOthersAsTheyAre(t *testing.T) {
 		err := stranger.change(t, settings, func(o *unstructured.Unstructured) {
 			setField(t, "fr", "spec", "language")(o)
 		})
-		expectRefused(t, err, "", "spec.llmAPIKeyRef", "spec.secretsStore.customSecrets[0].secretRef", "spec.secretsStore.customSecrets[1].secretRef")
+		expectRefused(t, err, "", "spec.llmAPIKeyRef", "spec.secretsStore.customSecrets[0].secretRef",
+			"spec.secretsStore.customSecrets[1].secretRef")
 	})
 }
 

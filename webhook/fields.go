@@ -42,7 +42,8 @@ func (e *fieldErrors) checkMCP(path *field.Path, config *v1alpha1.MCPConfig, had
 		}
 		for j, variable := range server.Env {
 			if value := variable.Value; value != nil && !had.Has(literal{server.Name, variable.Name, *value}) {
-				e.check(stdio.Child("env").Index(j).Child("value"), *value, func(value string) string { return variableProblem(variable.Name, value) })
+				e.check(stdio.Child("env").Index(j).Child("value"), *value,
+					func(value string) string { return variableProblem(variable.Name, value) })
 			}
 		}
 	}
@@ -74,7 +75,8 @@ func userSettingsErrors(settings *v1alpha1.UserSettings, had sets.Set[literal]) 
 	errs.checkOptional(path.Child("language"), spec.Language, languageProblem)
 	errs.checkOptional(path.Child("llmBaseURL"), spec.LLMBaseURL, llmURL.problem)
 	errs.checkOptional(path.Child("sandboxBaseContainerImage"), spec.SandboxBaseContainerImage, imageReferenceProblem)
-	errs.checkOptional(path.Child("sandboxRuntimeContainerImage"), spec.SandboxRuntimeContainerImage, imageReferenceProblem)
+	errs.checkOptional(path.Child("sandboxRuntimeContainerImage"), spec.SandboxRuntimeContainerImage,
+		imageReferenceProblem)
 	errs.checkOptional(path.Child("email"), spec.Email, emailProblem)
 	errs.checkOptional(path.Child("gitUserEmail"), spec.GitUserEmail, emailProblem)
 	if store := spec.SecretsStore; store != nil {

@@ -52,13 +52,21 @@ func fuzzContext(t *testing.T, user string) context.Context {
 func FuzzObjects(f *testing.F) {
 	for _, seed := range []string{
 		`{"metadata":{"name":"a"},"spec":{}}`, `{}`, `null`,
-		`{"spec":{"userSettingsName":"ada","repository":"o/r","selectedBranch":"main","initialUserMsg":"hello","imageURLs":["https://example.com/a.png","data:image/png;base64,AA=="]}}`,
-		`{"spec":{"repository":"https://user:password@example.com/o/r.git","selectedBranch":"..","images":[{"url":"http://"},{"configMapKeyRef":{"name":"c","key":"k"}}]}}`,
-		`{"spec":{"suggestedTask":{"repo":"//"},"createMicroagent":{"repo":"a b"},"idleTimeout":"1h","sessionClassName":"big","replayJSONRef":{"name":"r","key":"k"}}}`,
-		`{"spec":{"llmBaseURL":"https://example.com?api_key=x","language":"de-DE","email":"a@b","gitUserEmail":"no","agent":"none","sandboxBaseContainerImage":"UPPER:tag","sandboxRuntimeContainerImage":"a/b@sha256:0"}}`,
-		`{"spec":{"llmAPIKeyRef":{"name":"s","key":"k"},"sessionKeyRef":{"name":"s","key":"k"},"secretsStore":{"providerTokens":[{"provider":"github","host":"a:b","tokenRef":{"name":"t","key":"k"}}],"customSecrets":[{"name":"A","secretRef":{"name":"s","key":"k"}}]}}}`,
-		`{"spec":{"mcpConfig":{"sseServers":[{"url":"wss://a.example.com:99999"}],"stdioServers":[{"name":"n","command":"c","args":["--api-key=x","--token","y"],"env":[{"name":"A"}]}],"shttpServers":[{"url":"%"}]}}}`,
-		`{"spec":{"network":{"caBundle":"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"}}}`, `{"spec":{"network":{"caBundle":"-----BEGIN "}}}`,
+		`{"spec":{"userSettingsName":"ada","repository":"o/r","selectedBranch":"main","initialUserMsg":"hello",` +
+			`"imageURLs":["https://example.com/a.png","data:image/png;base64,AA=="]}}`,
+		`{"spec":{"repository":"https://user:password@example.com/o/r.git","selectedBranch":"..",` +
+			`"images":[{"url":"http://"},{"configMapKeyRef":{"name":"c","key":"k"}}]}}`,
+		`{"spec":{"suggestedTask":{"repo":"//"},"createMicroagent":{"repo":"a b"},"idleTimeout":"1h",` +
+			`"sessionClassName":"big","replayJSONRef":{"name":"r","key":"k"}}}`,
+		`{"spec":{"llmBaseURL":"https://example.com?api_key=x","language":"de-DE","email":"a@b","gitUserEmail":"no",` +
+			`"agent":"none","sandboxBaseContainerImage":"UPPER:tag","sandboxRuntimeContainerImage":"a/b@sha256:0"}}`,
+		`{"spec":{"llmAPIKeyRef":{"name":"s","key":"k"},"sessionKeyRef":{"name":"s","key":"k"},` +
+			`"secretsStore":{"providerTokens":[{"provider":"github","host":"a:b","tokenRef":{"name":"t","key":"k"}}],` +
+			`"customSecrets":[{"name":"A","secretRef":{"name":"s","key":"k"}}]}}}`,
+		`{"spec":{"mcpConfig":{"sseServers":[{"url":"wss://a.example.com:99999"}],"stdioServers":[{"name":"n",` +
+			`"command":"c","args":["--api-key=x","--token","y"],"env":[{"name":"A"}]}],"shttpServers":[{"url":"%"}]}}}`,
+		`{"spec":{"network":{"caBundle":"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"}}}`,
+		`{"spec":{"network":{"caBundle":"-----BEGIN "}}}`,
 	} {
 		for kind := range byte(3) {
 			f.Add([]byte(seed), kind, true, false)
@@ -74,7 +82,8 @@ func FuzzObjects(f *testing.F) {
 		case 0:
 			fuzzKind(ctx, t, text, &conversationValidator{guard: g}, keepsConversation)
 		case 1:
-			fuzzKind(ctx, t, text, &userSettingsValidator{guard: g, cache: cluster, namespace: operatorNamespace, agents: v1alpha1.AgentCatalogueName}, keepsSettings)
+			fuzzKind(ctx, t, text, &userSettingsValidator{guard: g, cache: cluster, namespace: operatorNamespace,
+				agents: v1alpha1.AgentCatalogueName}, keepsSettings)
 		case 2:
 			fuzzKind(ctx, t, text, sessionClassValidator{}, keepsClass)
 		}
@@ -145,7 +154,8 @@ func keepsSettings(t *testing.T, s *v1alpha1.UserSettings) {
 
 func keepsClass(t *testing.T, c *v1alpha1.SessionClass) {
 	t.Helper()
-	if text := c.Spec.CABundle(); strings.Contains(text, "-----BEGIN ") && !x509.NewCertPool().AppendCertsFromPEM([]byte(text)) {
+	if text := c.Spec.CABundle(); strings.Contains(text, "-----BEGIN ") &&
+		!x509.NewCertPool().AppendCertsFromPEM([]byte(text)) {
 		t.Errorf("the CA bundle %q was taken", text)
 	}
 }
@@ -194,7 +204,8 @@ func markIn(value any, secret bool) any {
 		}
 	case map[string]any:
 		for name := range value {
-			value[name] = markIn(value[name], name == "args" || name == "url" || name == "llmBaseURL" || name == "imageURLs" || name == "repository")
+			value[name] = markIn(value[name], name == "args" || name == "url" || name == "llmBaseURL" || name == "imageURLs" ||
+				name == "repository")
 		}
 	}
 	return value

@@ -83,7 +83,8 @@ func (r request) checkConfigMaps(ctx context.Context, refs []v1alpha1.ConfigMapR
 	return nil
 }
 
-func (r request) checkConfigMap(ctx context.Context, name string, refs []v1alpha1.ConfigMapReference, f *findings) error {
+func (r request) checkConfigMap(ctx context.Context, name string, refs []v1alpha1.ConfigMapReference,
+	f *findings) error {
 	allowed, err := r.keepsConfigMap(ctx, name)
 	if err == nil && !allowed {
 		allowed, err = r.may(ctx, "get", "", "configmaps", name)

@@ -22,11 +22,13 @@ type sessionClassValidator struct{}
 
 var _ admission.Validator[*v1alpha1.SessionClass] = sessionClassValidator{}
 
-func (v sessionClassValidator) ValidateCreate(_ context.Context, class *v1alpha1.SessionClass) (admission.Warnings, error) {
+func (v sessionClassValidator) ValidateCreate(_ context.Context, class *v1alpha1.SessionClass) (admission.Warnings,
+	error) {
 	return v.validate(class)
 }
 
-func (v sessionClassValidator) ValidateUpdate(_ context.Context, _, class *v1alpha1.SessionClass) (admission.Warnings, error) {
+func (v sessionClassValidator) ValidateUpdate(_ context.Context, _, class *v1alpha1.SessionClass) (admission.Warnings,
+	error) {
 	return v.validate(class)
 }
 

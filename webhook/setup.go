@@ -40,7 +40,8 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	guard := newGuard(mgr.GetClient(), mgr.GetAPIReader(), options)
 	agents := cmp.Or(options.AgentsConfigMap, v1alpha1.AgentCatalogueName)
 	err := ctrl.NewWebhookManagedBy(mgr, &v1alpha1.UserSettings{}).
-		WithValidator(&userSettingsValidator{guard: guard, cache: mgr.GetClient(), namespace: options.Namespace, agents: agents}).
+		WithValidator(&userSettingsValidator{guard: guard, cache: mgr.GetClient(), namespace: options.Namespace,
+			agents: agents}).
 		Complete()
 	if err != nil {
 		return fmt.Errorf("register the validator of UserSettings: %w", err)
@@ -51,7 +52,8 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	if err != nil {
 		return fmt.Errorf("register the validator of Conversation: %w", err)
 	}
-	if err := ctrl.NewWebhookManagedBy(mgr, &v1alpha1.SessionClass{}).WithValidator(sessionClassValidator{}).Complete(); err != nil {
+	if err := ctrl.NewWebhookManagedBy(mgr, &v1alpha1.SessionClass{}).WithValidator(
+		sessionClassValidator{}).Complete(); err != nil {
 		return fmt.Errorf("register the validator of SessionClass: %w", err)
 	}
 	return nil

@@ -44,7 +44,8 @@ var (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	// Who fuzzes does so in several processes, and needs no API server in any.
-	if fuzzed, worker := flag.Lookup("test.fuzz"), flag.Lookup("test.fuzzworker"); fuzzed.Value.String() != "" || worker.Value.String() == "true" {
+	if fuzzed, worker := flag.Lookup("test.fuzz"), flag.Lookup("test.fuzzworker"); fuzzed.Value.String() != "" ||
+		worker.Value.String() == "true" {
 		os.Exit(m.Run())
 	}
 	code, err := run(m)
@@ -94,11 +95,13 @@ func newManager() (ctrl.Manager, ctrlwebhook.Server, error) {
 	}
 	cached = mgr.GetClient()
 	byName := func(o client.Object) []string { return []string{o.(*v1alpha1.Conversation).Spec.UserSettingsName} }
-	err = mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.Conversation{}, v1alpha1.IndexUserSettingsName, byName)
+	err = mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.Conversation{}, v1alpha1.IndexUserSettingsName,
+		byName)
 	if err != nil {
 		return nil, nil, err
 	}
-	return mgr, server, SetupWithManager(context.Background(), mgr, Options{FacadeUser: facadeUser, ManagerUser: managerUser, Namespace: operatorNamespace})
+	return mgr, server, SetupWithManager(context.Background(), mgr, Options{FacadeUser: facadeUser,
+		ManagerUser: managerUser, Namespace: operatorNamespace})
 }
 
 // person is a client that acts as somebody and remembers the warnings it gets.
@@ -137,7 +140,8 @@ func connect(t *testing.T, p *person, config *rest.Config) *person {
 	t.Helper()
 	config.WarningHandler = p
 	var err error
-	if p.Client, err = client.New(config, client.Options{Scheme: env.Scheme, Mapper: env.Client.RESTMapper()}); err != nil {
+	if p.Client, err = client.New(config, client.Options{Scheme: env.Scheme,
+		Mapper: env.Client.RESTMapper()}); err != nil {
 		t.Fatal(err)
 	}
 	return p
@@ -145,12 +149,14 @@ func connect(t *testing.T, p *person, config *rest.Config) *person {
 
 // get is the right to read; without names, everything of the resource.
 func get(resource string, names ...string) rbacv1.PolicyRule {
-	return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{resource}, Verbs: []string{"get"}, ResourceNames: names}
+	return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{resource}, Verbs: []string{"get"},
+		ResourceNames: names}
 }
 
 // use is the right to start sessions with the named settings.
 func use(name string) rbacv1.PolicyRule {
-	return rbacv1.PolicyRule{APIGroups: []string{"parley.dev"}, Resources: []string{"usersettings"}, Verbs: []string{"use"}, ResourceNames: []string{name}}
+	return rbacv1.PolicyRule{APIGroups: []string{"parley.dev"}, Resources: []string{"usersettings"},
+		Verbs: []string{"use"}, ResourceNames: []string{name}}
 }
 
 // grant gives rights in a namespace, and returns when the API server's authorizer has seen all of

@@ -49,14 +49,17 @@ func TestAChangeOfSettingsNeedsAccessToAllTheirSecrets(t *testing.T) {
 		expectAccepted(t, owner.change(t, settings, redirect))
 	})
 	t.Run("but not to change a label", func(t *testing.T) {
-		expectAccepted(t, thief.change(t, settings, func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"a": "b"}) }))
+		expectAccepted(t, thief.change(t, settings,
+			func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"a": "b"}) }))
 	})
 	t.Run("also while they are being deleted", func(t *testing.T) {
-		expectAccepted(t, thief.change(t, settings, func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"example.com/hold"}) }))
+		expectAccepted(t, thief.change(t, settings,
+			func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"example.com/hold"}) }))
 		if err := env.Client.Delete(t.Context(), settings.DeepCopy()); err != nil {
 			t.Fatal(err)
 		}
-		expectRefused(t, thief.change(t, settings, setField(t, "https://third.example.com", "spec", "llmBaseURL")), "", "spec.llmAPIKeyRef")
+		expectRefused(t, thief.change(t, settings, setField(t, "https://third.example.com", "spec", "llmBaseURL")), "",
+			"spec.llmAPIKeyRef")
 		expectAccepted(t, thief.change(t, settings, func(o *unstructured.Unstructured) { o.SetFinalizers(nil) }))
 	})
 }
@@ -107,9 +110,11 @@ func TestALargeSessionCanBeChanged(t *testing.T) {
 	for i := range images {
 		images[i] = "data:image/png;base64," + strings.Repeat("A", 16000)
 	}
-	conversation := mustCreate(t, object(t, "Conversation", env.Namespace(t, nil), "imageURLs: ['"+strings.Join(images, "', '")+
+	conversation := mustCreate(t, object(t, "Conversation", env.Namespace(t, nil), "imageURLs: ['"+strings.Join(images,
+		"', '")+
 		"']\ninitialUserMsg: "+strings.Repeat("m", 131072)+"\nconversationInstructions: "+strings.Repeat("i", 131072)))
-	expectAccepted(t, admin(t).change(t, conversation, func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"a": "b"}) }))
+	expectAccepted(t, admin(t).change(t, conversation,
+		func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"a": "b"}) }))
 	expectAccepted(t, admin(t).change(t, conversation, setField(t, true, "spec", "suspend")))
 }
 

@@ -36,7 +36,8 @@ type userSettingsValidator struct {
 
 var _ admission.Validator[*v1alpha1.UserSettings] = &userSettingsValidator{}
 
-func (v *userSettingsValidator) ValidateCreate(ctx context.Context, settings *v1alpha1.UserSettings) (admission.Warnings, error) {
+func (v *userSettingsValidator) ValidateCreate(ctx context.Context, settings *v1alpha1.UserSettings) (
+	admission.Warnings, error) {
 	return v.validate(ctx, nil, settings)
 }
 
@@ -45,7 +46,8 @@ func (v *userSettingsValidator) ValidateCreate(ctx context.Context, settings *v1
 // start with them until they are gone. Only Parley itself may leave references as they are without
 // being allowed to get them: it writes for the user whose settings they are, and whose sessions
 // have these keys.
-func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, settings *v1alpha1.UserSettings) (admission.Warnings, error) {
+func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, settings *v1alpha1.UserSettings) (
+	admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(old.Spec, settings.Spec) {
 		return nil, nil
 	}
@@ -53,7 +55,8 @@ func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, setting
 }
 
 // ValidateDelete tells of the sessions that go on without their settings.
-func (v *userSettingsValidator) ValidateDelete(ctx context.Context, settings *v1alpha1.UserSettings) (admission.Warnings, error) {
+func (v *userSettingsValidator) ValidateDelete(ctx context.Context, settings *v1alpha1.UserSettings) (
+	admission.Warnings, error) {
 	var conversations v1alpha1.ConversationList
 	err := v.cache.List(ctx, &conversations, client.InNamespace(settings.Namespace),
 		client.MatchingFields{v1alpha1.IndexUserSettingsName: settings.Name})
@@ -70,17 +73,20 @@ func (v *userSettingsValidator) ValidateDelete(ctx context.Context, settings *v1
 	if live == 0 {
 		return nil, nil
 	}
-	return admission.Warnings{fmt.Sprintf("Conversations that go on running with the settings they started with: %d", live)}, nil
+	return admission.Warnings{fmt.Sprintf("Conversations that go on running with the settings they started with: %d",
+		live)}, nil
 }
 
-func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1alpha1.UserSettings) (admission.Warnings, error) {
+func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1alpha1.UserSettings) (admission.Warnings,
+	error) {
 	var had sets.Set[literal]
 	if old != nil {
 		had = literals(old.Spec.MCPConfig)
 	}
 	found := &findings{errs: userSettingsErrors(settings, had)}
 	if settings.Spec.SandboxBaseContainerImage != nil && settings.Spec.SandboxRuntimeContainerImage != nil {
-		found.warn(field.NewPath("spec", "sandboxBaseContainerImage"), "has no effect: sandboxRuntimeContainerImage wins over it")
+		found.warn(field.NewPath("spec", "sandboxBaseContainerImage"), "has no effect: sandboxRuntimeContainerImage wins "+
+			"over it")
 	}
 	request, err := v.guard.request(ctx, map[string]string{v1alpha1.LabelUserSettings: settings.Name})
 	if err == nil {

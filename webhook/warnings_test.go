@@ -20,21 +20,29 @@ func TestReferencesToWhatDoesNotExistYetAreWarnedOf(t *testing.T) {
 		warnings         []string
 	}{
 		{"a Secret that is there", "UserSettings", "llmAPIKeyRef: {name: there, key: k}", nil},
-		{"a Secret that is not, twice", "UserSettings", "{llmAPIKeyRef: {name: later, key: k}, searchAPIKeyRef: {name: later, key: l}}", []string{
+		{"a Secret that is not, twice", "UserSettings", "{llmAPIKeyRef: {name: later, key: k}, searchAPIKeyRef: {name: " +
+			"later, key: l}}", []string{
 			`spec.llmAPIKeyRef: Secret "later" does not exist yet`, `spec.searchAPIKeyRef: Secret "later" does not exist yet`,
 		}},
 		{"settings that are there", "Conversation", "userSettingsName: there", nil},
-		{"settings that are not", "Conversation", "{userSettingsName: later, maxDuration: 1h}", []string{`spec.userSettingsName: UserSettings "later" do not exist yet`}},
-		{"a ConfigMap that is there", "Conversation", "{userSettingsName: there, replayJSONRef: {name: there, key: events.json}}", nil},
-		{"a ConfigMap that is not", "Conversation", "{userSettingsName: there, replayJSONRef: {name: later, key: k}}", []string{
-			`spec.replayJSONRef: ConfigMap "later" does not exist yet`,
-		}},
-		{"a key that is not there", "Conversation", "{userSettingsName: there, replayJSONRef: {name: there, key: k}}", []string{
-			`spec.replayJSONRef.key: ConfigMap "there" has no key "k" yet`,
-		}},
-		{"an image that is there", "Conversation", "{userSettingsName: there, images: [{configMapKeyRef: {name: there, key: events.json}, mediaType: image/png}]}", nil},
-		{"images that are not", "Conversation", "{userSettingsName: there, images: [{configMapKeyRef: {name: there, key: k}, mediaType: image/png}, " +
-			"{configMapKeyRef: {name: later, key: k}, mediaType: image/png}, {configMapKeyRef: {name: later, key: l}, mediaType: image/png}]}", []string{
+		{"settings that are not", "Conversation", "{userSettingsName: later, maxDuration: 1h}",
+			[]string{`spec.userSettingsName: UserSettings "later" do not exist yet`}},
+		{"a ConfigMap that is there", "Conversation", "{userSettingsName: there, replayJSONRef: {name: there, key: " +
+			"events.json}}", nil},
+		{"a ConfigMap that is not", "Conversation", "{userSettingsName: there, replayJSONRef: {name: later, key: k}}",
+			[]string{
+				`spec.replayJSONRef: ConfigMap "later" does not exist yet`,
+			}},
+		{"a key that is not there", "Conversation", "{userSettingsName: there, replayJSONRef: {name: there, key: k}}",
+			[]string{
+				`spec.replayJSONRef.key: ConfigMap "there" has no key "k" yet`,
+			}},
+		{"an image that is there", "Conversation", "{userSettingsName: there, images: [{configMapKeyRef: {name: there, " +
+			"key: events.json}, mediaType: image/png}]}", nil},
+		{"images that are not", "Conversation", "{userSettingsName: there, images: [{configMapKeyRef: {name: there, key: " +
+			"k}, mediaType: image/png}, " +
+			"{configMapKeyRef: {name: later, key: k}, mediaType: image/png}, {configMapKeyRef: {name: later, key: l}, " +
+			"mediaType: image/png}]}", []string{
 			`spec.images[1].configMapKeyRef: ConfigMap "later" does not exist yet`,
 			`spec.images[2].configMapKeyRef: ConfigMap "later" does not exist yet`,
 			`spec.images[0].configMapKeyRef.key: ConfigMap "there" has no key "k" yet`,
@@ -52,7 +60,8 @@ func TestReferencesToWhatDoesNotExistYetAreWarnedOf(t *testing.T) {
 func TestTwoSandboxImagesAreWarnedOf(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	someone := admin(t)
-	expectAccepted(t, someone.create(t, object(t, "UserSettings", namespace, "sandboxRuntimeContainerImage: example.com/runtime")))
+	expectAccepted(t, someone.create(t, object(t, "UserSettings", namespace, "sandboxRuntimeContainerImage: "+
+		"example.com/runtime")))
 	expectWarnings(t, someone)
 	expectAccepted(t, someone.create(t, object(t, "UserSettings", namespace,
 		"{sandboxBaseContainerImage: example.com/base, sandboxRuntimeContainerImage: example.com/runtime}")))
@@ -66,7 +75,8 @@ func TestDeletingSettingsTellsHowManySessionsGoOn(t *testing.T) {
 		settings.SetName(name)
 		mustCreate(t, settings)
 	}
-	for _, state := range []v1alpha1.ConversationState{"", v1alpha1.StateStarting, v1alpha1.StateRunning, v1alpha1.StateStopped} {
+	for _, state := range []v1alpha1.ConversationState{"", v1alpha1.StateStarting, v1alpha1.StateRunning,
+		v1alpha1.StateStopped} {
 		conversation := &v1alpha1.Conversation{}
 		conversation.Namespace, conversation.GenerateName = namespace, "t-"
 		conversation.Spec.UserSettingsName = "jane"

@@ -107,7 +107,8 @@ type Conn struct {
 
 // NewConn makes a connection; Serve reads from it.
 func NewConn(in io.Reader, out io.Writer) *Conn {
-	return &Conn{in: bufio.NewReaderSize(in, 64<<10), out: out, done: make(chan struct{}), handled: make(chan struct{}, maxRequests), waiting: map[string]chan<- message{}}
+	return &Conn{in: bufio.NewReaderSize(in, 64<<10), out: out, done: make(chan struct{}), handled: make(chan struct{},
+		maxRequests), waiting: map[string]chan<- message{}}
 }
 
 // Done is closed when the connection has ended.

@@ -87,10 +87,12 @@ func TestUpdatesComeBeforeTheAnswerThatFollowsThem(t *testing.T) {
 		for n := range 50 {
 			agent.says(fmt.Sprintf(`{"jsonrpc":"2.0","method":"session/update","params":%d}`, n))
 		}
-		agent.says("a line of a log", "", `{"jsonrpc":"2.0","method":"other/notification"}`, `{"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}`)
+		agent.says("a line of a log", "", `{"jsonrpc":"2.0","method":"other/notification"}`,
+			`{"jsonrpc":"2.0","id":1,"result":{"stopReason":"end_turn"}}`)
 	}()
 	var answer acp.PromptResult
-	if err := conn.Call(t.Context(), acp.MethodPrompt, acp.PromptParams{}, &answer); err != nil || answer.StopReason != acp.EndTurn {
+	if err := conn.Call(t.Context(), acp.MethodPrompt, acp.PromptParams{}, &answer); err != nil ||
+		answer.StopReason != acp.EndTurn {
 		t.Fatalf("got %+v, %v", answer, err)
 	}
 	if len(h.updates) != 50 || h.updates[49] != "49" || len(h.noise) != 1 {
@@ -102,12 +104,14 @@ func TestAnErrorIsTheAgentsOwn(t *testing.T) {
 	conn, agent := connect(t, &heard{})
 	go func() {
 		agent.hears("initialize")
-		agent.says(`{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"no such model","data":{"kind":"model_not_found","details":"gpt-0"}}}`)
+		agent.says(`{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"no such model",` +
+			`"data":{"kind":"model_not_found","details":"gpt-0"}}}`)
 		agent.hears("initialize")
 		agent.says(`{"jsonrpc":"2.0","id":2,"error":{"code":-32000,"message":"no","data":["of","another","form"]}}`)
 	}()
 	var failed *acp.Error
-	if err := conn.Call(t.Context(), acp.MethodInitialize, nil, nil); !errors.As(err, &failed) || failed.Data.Kind != "model_not_found" || err.Error() != "no such model: gpt-0" {
+	if err := conn.Call(t.Context(), acp.MethodInitialize, nil, nil); !errors.As(err, &failed) ||
+		failed.Data.Kind != "model_not_found" || err.Error() != "no such model: gpt-0" {
 		t.Errorf("got %v", err)
 	}
 	if err := conn.Call(t.Context(), acp.MethodInitialize, nil, nil); !errors.As(err, &failed) || err.Error() != "no" {
@@ -119,7 +123,8 @@ func TestWhileAPersonDecidesTheAgentIsHeard(t *testing.T) {
 	decided := make(chan struct{})
 	h := &heard{permission: func(context.Context) (any, error) {
 		<-decided
-		return acp.Choose([]acp.PermissionOption{{OptionID: "no", Kind: acp.RejectOnce}, {OptionID: "yes", Kind: acp.AllowOnce}}, acp.AllowOnce, ""), nil
+		return acp.Choose([]acp.PermissionOption{{OptionID: "no", Kind: acp.RejectOnce}, {OptionID: "yes",
+			Kind: acp.AllowOnce}}, acp.AllowOnce, ""), nil
 	}}
 	conn, agent := connect(t, h)
 	agent.says(`{"jsonrpc":"2.0","id":"p","method":"session/request_permission","params":{}}`)
@@ -166,7 +171,8 @@ func TestALineWithoutEndDoesNotTakeAllMemory(t *testing.T) {
 		}
 	}()
 	<-conn.Done()
-	if err := conn.Call(t.Context(), acp.MethodPrompt, nil, nil); err == nil || !strings.Contains(err.Error(), "more than") {
+	if err := conn.Call(t.Context(), acp.MethodPrompt, nil, nil); err == nil || !strings.Contains(err.Error(),
+		"more than") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -179,7 +185,8 @@ func TestRequestsWithoutEndAreTooMany(t *testing.T) {
 	}})
 	go func() {
 		for n := range 1000 {
-			if _, err := fmt.Fprintf(agent.out, `{"jsonrpc":"2.0","id":%d,"method":"session/request_permission","params":{}}`+"\n", n); err != nil {
+			if _, err := fmt.Fprintf(agent.out, `{"jsonrpc":"2.0","id":%d,"method":"session/request_permission","params":{}}`+
+				"\n", n); err != nil {
 				return
 			}
 		}

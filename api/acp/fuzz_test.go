@@ -33,10 +33,13 @@ func (l *listener) Noise(string) { l.noise.Add(1) }
 func FuzzLines(f *testing.F) {
 	for _, seed := range []string{
 		"", "\n\n", "hello\n", "{}\n", "null\n", "[1,2]\n", `{"jsonrpc":"2.0","id":1,"result":{}}` + "\n",
-		`{"id":"1","result":{}}` + "\n", `{"id":1,"error":{"code":"x"}}` + "\n", `{"id":1,"error":{"code":-1,"message":"m","data":5}}` + "\n",
+		`{"id":"1","result":{}}` + "\n", `{"id":1,"error":{"code":"x"}}` + "\n",
+		`{"id":1,"error":{"code":-1,"message":"m","data":5}}` + "\n",
 		`{"id":2,"result":{}}` + "\n" + `{"id":1}` + "\n" + `{"id":1}` + "\n", `{"method":"session/update"}` + "\n",
-		`{"id":null,"method":"x","params":[]}` + "\n", `{"id":{"a":1},"method":"x"}` + "\n" + `{"id":1,"result":"\ud800"}`, "\xff\xfe\n",
-		`{"jsonrpc":"2.0","method":"session/update","params":{}}`, `{"id":1}` + "\n" + `{"jsonrpc":"2.0","id":{},"method":"x"}`, "\x00\n[]\nnull\n",
+		`{"id":null,"method":"x","params":[]}` + "\n", `{"id":{"a":1},"method":"x"}` + "\n" + `{"id":1,"result":"\ud800"}`,
+		"\xff\xfe\n",
+		`{"jsonrpc":"2.0","method":"session/update","params":{}}`, `{"id":1}` + "\n" +
+			`{"jsonrpc":"2.0","id":{},"method":"x"}`, "\x00\n[]\nnull\n",
 	} {
 		f.Add([]byte(seed))
 	}

@@ -48,11 +48,15 @@ func names(of reflect.Type) (all []string) {
 func TestTheDocumentHasTheFieldsOfTheTypes(t *testing.T) {
 	for name, of := range map[string]reflect.Type{
 		"Settings": reflect.TypeFor[rest.Settings](), "StoredSettings": reflect.TypeFor[rest.StoredSettings](),
-		"ConversationRequest": reflect.TypeFor[rest.ConversationRequest](), "SuggestedTask": reflect.TypeFor[rest.SuggestedTask](),
-		"CreateMicroagent": reflect.TypeFor[rest.CreateMicroagent](), "ConversationResponse": reflect.TypeFor[rest.ConversationResponse](),
-		"Conversation": reflect.TypeFor[rest.Conversation](), "MCPConfig": reflect.TypeFor[rest.MCPConfig](),
-		"MCPStdioServer": reflect.TypeFor[rest.MCPStdioServer](), "Detail": reflect.TypeFor[rest.Detail](), "Session": reflect.TypeFor[rest.Session](),
-		"SignIn": reflect.TypeFor[rest.SignIn](), "SignInLink": reflect.TypeFor[rest.SignInLink](), "SignInConflict": reflect.TypeFor[rest.SignInConflict](),
+		"ConversationRequest":  reflect.TypeFor[rest.ConversationRequest](),
+		"SuggestedTask":        reflect.TypeFor[rest.SuggestedTask](),
+		"CreateMicroagent":     reflect.TypeFor[rest.CreateMicroagent](),
+		"ConversationResponse": reflect.TypeFor[rest.ConversationResponse](),
+		"Conversation":         reflect.TypeFor[rest.Conversation](), "MCPConfig": reflect.TypeFor[rest.MCPConfig](),
+		"MCPStdioServer": reflect.TypeFor[rest.MCPStdioServer](), "Detail": reflect.TypeFor[rest.Detail](),
+		"Session": reflect.TypeFor[rest.Session](),
+		"SignIn":  reflect.TypeFor[rest.SignIn](), "SignInLink": reflect.TypeFor[rest.SignInLink](),
+		"SignInConflict": reflect.TypeFor[rest.SignInConflict](),
 	} {
 		documented := slices.Sorted(maps.Keys(schema(t, name)))
 		if typed := slices.Sorted(slices.Values(names(of))); !slices.Equal(documented, typed) {
@@ -104,9 +108,12 @@ func TestTheTableFitsTheKind(t *testing.T) {
 func TestARequestSaysWhatItNamesAndNothingElse(t *testing.T) {
 	for want, settings := range map[string]rest.Settings{
 		`{}`: {},
-		`{"language":"en","max_iterations":null,"llm_api_key":"k"}`:          {Language: rest.Set("en"), MaxIterations: rest.Null[int32](), LLMAPIKey: rest.NewKey("k")},
-		`{"confirmation_mode":false,"max_budget_per_task":4.5}`:              {ConfirmationMode: rest.Set(false), MaxBudgetPerTask: rest.Set(json.Number("4.5"))},
-		`{"secrets_store":{"custom_secrets":{"A":{"secret":"s"},"B":null}}}`: {SecretsStore: rest.Set(rest.UserSecrets{CustomSecrets: map[string]*rest.CustomSecret{"A": {Secret: rest.NewKey("s")}, "B": nil}})},
+		`{"language":"en","max_iterations":null,"llm_api_key":"k"}`: {Language: rest.Set("en"),
+			MaxIterations: rest.Null[int32](), LLMAPIKey: rest.NewKey("k")},
+		`{"confirmation_mode":false,"max_budget_per_task":4.5}`: {ConfirmationMode: rest.Set(false),
+			MaxBudgetPerTask: rest.Set(json.Number("4.5"))},
+		`{"secrets_store":{"custom_secrets":{"A":{"secret":"s"},"B":null}}}`: {SecretsStore: rest.Set(rest.UserSecrets{
+			CustomSecrets: map[string]*rest.CustomSecret{"A": {Secret: rest.NewKey("s")}, "B": nil}})},
 	} {
 		sent, err := json.Marshal(settings)
 		if err != nil || string(sent) != want {
@@ -131,7 +138,8 @@ func TestTheContractNeedsNoServerAndNoClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	for dependency := range bytes.Lines(output) {
-		for _, forbidden := range []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go", "github.com/prometheus", "github.com/parley-dev/parley/cmd"} {
+		for _, forbidden := range []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go", "github.com/prometheus",
+			"github.com/parley-dev/parley/cmd"} {
 			if strings.HasPrefix(string(dependency), forbidden) {
 				t.Errorf("it depends on %s", dependency)
 			}

@@ -47,7 +47,8 @@ func DecodeBody(body []byte) (Body, []Detail) {
 	}
 	var fields Body
 	if err := json.Unmarshal(whole, &fields); err != nil || fields == nil {
-		return nil, []Detail{{"model_attributes_type", loc, "Input should be a valid dictionary or object to extract fields from"}}
+		return nil, []Detail{{"model_attributes_type", loc, "Input should be a valid dictionary or object to extract " +
+			"fields from"}}
 	}
 	return fields, nil
 }

@@ -35,7 +35,8 @@ func DecodeConversation(fields Body) (*ConversationRequest, []Detail) {
 		r.ImageURLs = *urls
 	}
 	if id := r.ConversationID; id != nil && !ConversationID.MatchString(*id) {
-		o.fail(o.loc.At("conversation_id"), "string_pattern_mismatch", "String should be a DNS label of at most 53 characters: lower-case letters, digits and -")
+		o.fail(o.loc.At("conversation_id"), "string_pattern_mismatch", "String should be a DNS label of at most 53 "+
+			"characters: lower-case letters, digits and -")
 	}
 	if replay := r.ReplayJSON; replay != nil {
 		switch {
@@ -44,7 +45,8 @@ func DecodeConversation(fields Body) (*ConversationRequest, []Detail) {
 		case !json.Valid([]byte(*replay)):
 			o.fail(o.loc.At("replay_json"), "json_invalid", "Invalid JSON")
 		case !recording.Valid([]byte(*replay)):
-			o.fail(o.loc.At("replay_json"), "value_error", "Value error, a recording is a list of events, or an object with such a list as trajectory")
+			o.fail(o.loc.At("replay_json"), "value_error", "Value error, a recording is a list of events, or an object with "+
+				"such a list as trajectory")
 		}
 	}
 	o.forbidOthers()

@@ -90,7 +90,8 @@ func userSecrets(d *decoder, loc Location, raw json.RawMessage) (UserSecrets, bo
 }
 
 // entries are the values of an object by their names; null is nil.
-func entries[T any](parse func(*object) *T, check func(d *decoder, loc Location, name string) bool) parser[map[string]*T] {
+func entries[T any](parse func(*object) *T, check func(d *decoder, loc Location,
+	name string) bool) parser[map[string]*T] {
 	return func(d *decoder, loc Location, raw json.RawMessage) (map[string]*T, bool) {
 		o := d.object(loc, raw)
 		if o == nil {

@@ -16,7 +16,8 @@ type Detail struct {
 }
 
 // LongKey is what is wrong with an Idempotency-Key of more than 255 characters.
-var LongKey = Detail{Type: "string_too_long", Loc: Location{"header", "idempotency-key"}, Msg: "String should have at most 255 characters"}
+var LongKey = Detail{Type: "string_too_long", Loc: Location{"header", "idempotency-key"},
+	Msg: "String should have at most 255 characters"}
 
 // Invalid is the body of an answer that lists all that is wrong with a request.
 type Invalid struct {

@@ -75,7 +75,8 @@ func parseImage(text string) (Image, *Detail) {
 	scheme, rest, _ := strings.Cut(text, ":")
 	if !strings.EqualFold(scheme, "data") {
 		if len(text) > maxImageURL {
-			return Image{}, &Detail{Type: "string_too_long", Msg: "String should have at most " + strconv.Itoa(maxImageURL) + " bytes, or be a data URL"}
+			return Image{}, &Detail{Type: "string_too_long", Msg: "String should have at most " + strconv.Itoa(maxImageURL) +
+				" bytes, or be a data URL"}
 		}
 		return Image{URL: text}, nil
 	}
@@ -85,7 +86,8 @@ func parseImage(text string) (Image, *Detail) {
 	mediaType, parameters, _ := strings.Cut(strings.ToLower(header), ";")
 	mediaType = strings.TrimSpace(mediaType)
 	if !imageType.MatchString(mediaType) {
-		return Image{}, &Detail{Type: "value_error", Msg: "A data URL should have an image media type, such as data:image/png;base64,"}
+		return Image{}, &Detail{Type: "value_error", Msg: "A data URL should have an image media type, such as " +
+			"data:image/png;base64,"}
 	}
 	last := strings.TrimSpace(parameters[strings.LastIndex(parameters, ";")+1:])
 	data, err := decodeContent(content, last == "base64")

@@ -28,7 +28,8 @@ func must(data []byte, err error) []byte {
 
 func TestDataURLsAreDecodedAsBrowsersDo(t *testing.T) {
 	t.Parallel()
-	png, svg := rest.Image{MediaType: "image/png", Data: []byte("abcd")}, rest.Image{MediaType: "image/svg+xml", Data: []byte(`<svg a="+"/>`)}
+	png, svg := rest.Image{MediaType: "image/png", Data: []byte("abcd")}, rest.Image{MediaType: "image/svg+xml",
+		Data: []byte(`<svg a="+"/>`)}
 	for url, want := range map[string]rest.Image{
 		"https://example.com/a.png":               {URL: "https://example.com/a.png"},
 		"nowhere":                                 {URL: "nowhere"},
@@ -55,14 +56,16 @@ func TestTheSizeOfAnImageIsThatOfItsBytes(t *testing.T) {
 	if _, details := decodeImage(t, "data:image/png,"+largest); len(details) > 0 {
 		t.Errorf("the largest image is refused: %v", details)
 	}
-	if _, details := decodeImage(t, "data:image/png,"+largest+"A"); len(details) != 1 || details[0].Type != rest.TypeTooLarge {
+	if _, details := decodeImage(t, "data:image/png,"+largest+"A"); len(details) != 1 ||
+		details[0].Type != rest.TypeTooLarge {
 		t.Errorf("a larger one is answered with %v", details)
 	}
 }
 
 func TestAnImageInARequestIsAString(t *testing.T) {
 	t.Parallel()
-	request := rest.ConversationRequest{ImageURLs: []rest.Image{{URL: "https://example.com/a.png"}, {MediaType: "image/png", Data: []byte("abcd")}}}
+	request := rest.ConversationRequest{ImageURLs: []rest.Image{{URL: "https://example.com/a.png"},
+		{MediaType: "image/png", Data: []byte("abcd")}}}
 	sent := must(json.Marshal(request))
 	if want := `{"image_urls":["https://example.com/a.png","data:image/png;base64,YWJjZA=="]}`; string(sent) != want {
 		t.Errorf("sent %s, want %s", sent, want)

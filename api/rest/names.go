@@ -48,9 +48,10 @@ func LocationOf(path string, names EntryNames) Location {
 }
 
 // mentioned are the names of the kinds that requests have others for.
-var mentioned = regexp.MustCompile(`\b(` + strings.Join(slices.DeleteFunc(slices.Sorted(maps.Keys(requestNames)), func(name string) bool {
-	return requestNames[name] == name
-}), "|") + `)\b`)
+var mentioned = regexp.MustCompile(`\b(` + strings.Join(slices.DeleteFunc(slices.Sorted(maps.Keys(requestNames)),
+	func(name string) bool {
+		return requestNames[name] == name
+	}), "|") + `)\b`)
 
 // InRequestsTerms says a sentence about an object with the names that requests have for its fields.
 func InRequestsTerms(sentence string) string {

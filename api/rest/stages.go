@@ -20,7 +20,8 @@ func AllDetails(fields Body, details []Detail, check func(Body) []Detail) []Deta
 			}
 			name, _ := detail.Loc[1].(string)
 			delete(fields, name)
-			if _, has := fields["repository"]; !has && slices.Contains([]string{"repository", "suggested_task", "create_microagent"}, name) {
+			if _, has := fields["repository"]; !has && slices.Contains([]string{"repository", "suggested_task",
+				"create_microagent"}, name) {
 				// A branch needs a repository; that it has lost it is not the client's mistake.
 				fields["repository"] = json.RawMessage(`"owner/name"`)
 			}

@@ -19,8 +19,9 @@ import (
 func TestACatalogueIsReadFromYAMLAndJSON(t *testing.T) {
 	catalogue, err := session.ParseCatalogue(map[string]string{
 		"CodeActAgent": "",
-		"shell":        "image: debian:stable\ncommand: [sh, -c, 'cat {{.MessageFile}}']\nenv: {KEY: '{{env \"LLM_API_KEY\"}}'}\n",
-		"other":        `{"name": "other", "command": ["other", "--turns={{.MaxIterations}}"]}`,
+		"shell": "image: debian:stable\ncommand: [sh, -c, 'cat {{.MessageFile}}']\nenv: {KEY: '{{env " +
+			"\"LLM_API_KEY\"}}'}\n",
+		"other": `{"name": "other", "command": ["other", "--turns={{.MaxIterations}}"]}`,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -73,8 +74,9 @@ func TestAllProblemsOfACatalogueAreNamed(t *testing.T) {
 
 func TestTemplatesAreFilled(t *testing.T) {
 	agent := session.Agent{
-		Command: []string{"agent", "--model={{.Model}}", "{{with .InstructionsFile}}--system={{.}}{{end}}", "", "{{range .ImageURLs}}{{.}};{{end}}", "{{with .MaxIterations}}-n={{.}}{{end}}"},
-		Env:     map[string]string{"KEY": `{{env "LLM_API_KEY"}}`, "URL": "{{.RouterURL}}", "BASE": "{{.BaseURL}}", "EMPTY": ""},
+		Command: []string{"agent", "--model={{.Model}}", "{{with .InstructionsFile}}--system={{.}}{{end}}", "",
+			"{{range .ImageURLs}}{{.}};{{end}}", "{{with .MaxIterations}}-n={{.}}{{end}}"},
+		Env: map[string]string{"KEY": `{{env "LLM_API_KEY"}}`, "URL": "{{.RouterURL}}", "BASE": "{{.BaseURL}}", "EMPTY": ""},
 	}
 	command, env, err := agent.Render(
 		session.AgentInput{Model: "m", ImageURLs: []string{"a", "b"}, RouterURL: "http://r"},
@@ -106,7 +108,8 @@ func TestWhatIsNotSetRendersToNothing(t *testing.T) {
 }
 
 func TestNumbersAndListsAreNumbersAndLists(t *testing.T) {
-	agent := session.Agent{Command: []string{"agent", "{{.MaxIterations}}", "{{if gt .MaxIterations 5}}many{{end}}", "{{.ImageURLs}}", "{{index .ImageURLs 1}} of {{len .ImageURLs}}"}}
+	agent := session.Agent{Command: []string{"agent", "{{.MaxIterations}}", "{{if gt .MaxIterations 5}}many{{end}}",
+		"{{.ImageURLs}}", "{{index .ImageURLs 1}} of {{len .ImageURLs}}"}}
 	command, _, err := agent.Render(session.AgentInput{MaxIterations: 7, ImageURLs: []string{"a", "b"}}, nil)
 	if want := []string{"agent", "7", "many", "a b", "b of 2"}; err != nil || !slices.Equal(command, want) {
 		t.Errorf("the command is %q, %v", command, err)
@@ -169,13 +172,16 @@ func TestTheShippedAgentIsStartedWithWhatTheSettingsSay(t *testing.T) {
 		input session.AgentInput
 		want  []string
 	}{
-		"nothing": {session.AgentInput{Programs: "/bin"}, []string{"/bin/agent", "--condense=false", "--confirm=false", "--rate-actions=false"}},
+		"nothing": {session.AgentInput{Programs: "/bin"}, []string{"/bin/agent", "--condense=false", "--confirm=false",
+			"--rate-actions=false"}},
 		"everything": {
 			session.AgentInput{
-				Programs: "/bin", Model: "p/m", BaseURL: "http://127.0.0.1:1", ContextWindow: 200000, Condense: true, ConfirmationMode: true, RateActions: true, ReplayFile: "/r",
+				Programs: "/bin", Model: "p/m", BaseURL: "http://127.0.0.1:1", ContextWindow: 200000, Condense: true,
+				ConfirmationMode: true, RateActions: true, ReplayFile: "/r",
 			},
 			[]string{
-				"/bin/agent", "--model=p/m", "--base-url=http://127.0.0.1:1", "--context-window=200000", "--condense=true", "--confirm=true", "--rate-actions=true", "--replay=/r",
+				"/bin/agent", "--model=p/m", "--base-url=http://127.0.0.1:1", "--context-window=200000", "--condense=true",
+				"--confirm=true", "--rate-actions=true", "--replay=/r",
 			},
 		},
 	} {
@@ -200,7 +206,8 @@ func TestTheExamplesOfAgentsAreValid(t *testing.T) {
 			t.Errorf("%s: %v", file, err)
 		}
 		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
-		if catalogue, err := session.ParseCatalogue(examples.Data); err != nil || catalogue[name].Protocol != session.ProtocolACP {
+		if catalogue, err := session.ParseCatalogue(examples.Data); err != nil ||
+			catalogue[name].Protocol != session.ProtocolACP {
 			t.Errorf("%s: %+v, %v", file, catalogue, err)
 		}
 	}

@@ -14,8 +14,9 @@ import (
 
 func TestModelsAreReadFromTheirConfigMap(t *testing.T) {
 	models, err := session.ParseModels(map[string]string{
-		"shipped": "anthropic/claude: {input: 3, output: \"15.00\", cacheRead: 0.30, cacheWrite: 3.75, contextWindow: 200000}\nlocal: {contextWindow: 8192}\n",
-		"ours":    `{"gateway/claude": {"input": "0.000000000001", "output": 0}}`,
+		"shipped": "anthropic/claude: {input: 3, output: \"15.00\", cacheRead: 0.30, cacheWrite: 3.75, contextWindow: " +
+			"200000}\nlocal: {contextWindow: 8192}\n",
+		"ours": `{"gateway/claude": {"input": "0.000000000001", "output": 0}}`,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +74,8 @@ func TestAModelWithAMistakeIsRefusedAndTheOthersAreNot(t *testing.T) {
 			t.Errorf("%s: the other model is %+v", mistake, models["good"])
 		}
 	}
-	if _, err := session.ParseModels(map[string]string{"a": "m: {}", "b": "m: {}"}); err == nil || err.Error() != "b: model m: is there twice" {
+	if _, err := session.ParseModels(map[string]string{"a": "m: {}", "b": "m: {}"}); err == nil ||
+		err.Error() != "b: model m: is there twice" {
 		t.Errorf("a model that is there twice: %v", err)
 	}
 }

@@ -23,7 +23,8 @@ func TestASigningKeySignsWhatItsPublicHalfVerifies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := session.SignToken(key, session.Claims{Audience: session.AudienceSession, UID: "u", Expires: time.Now().Add(time.Minute).Unix()})
+	token, err := session.SignToken(key, session.Claims{Audience: session.AudienceSession, UID: "u",
+		Expires: time.Now().Add(time.Minute).Unix()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,8 @@ func TestOnlyAnEd25519KeyIsASigningKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string][]byte{
-		"nothing": nil, "no PEM": []byte("key"), "no key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("key")}),
+		"nothing": nil, "no PEM": []byte("key"), "no key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY",
+			Bytes: []byte("key")}),
 		"of another kind": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
 	} {
 		if _, err := session.ParseSigningKey(text); err == nil {

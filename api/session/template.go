@@ -74,7 +74,8 @@ func noVariables(string) string { return "" }
 
 // Render fills the templates of the agent. Of env it asks the variables that an environment
 // template names.
-func (a *Agent) Render(input AgentInput, env func(name string) string) (command []string, environment map[string]string, err error) {
+func (a *Agent) Render(input AgentInput, env func(name string) string) (command []string, environment map[string]string,
+	err error) {
 	for i, argument := range a.Command {
 		text, err := render(argument, nil, input)
 		if err != nil {
@@ -134,7 +135,8 @@ func validateTemplate(text string, env variables) error {
 		}
 	}
 	_, err = render(text, env, AgentInput{
-		MessageFile: "m", InstructionsFile: "i", ReplayFile: "r", Images: []string{"u", "f"}, ImageURLs: []string{"u"}, ImageFiles: []string{"f"}, Model: "p/m", ModelName: "m", BaseURL: "b",
+		MessageFile: "m", InstructionsFile: "i", ReplayFile: "r", Images: []string{"u", "f"}, ImageURLs: []string{"u"},
+		ImageFiles: []string{"f"}, Model: "p/m", ModelName: "m", BaseURL: "b",
 		RouterURL: "r", MCPConfigFile: "m", MaxIterations: 1, MaxBudget: "1", Workspace: "w", Repository: "r",
 		Branch: "b", Conversation: "c", Language: "l", ConfirmationMode: true, Resumed: true,
 		RateActions: true, ContextWindow: 1, Condense: true, Programs: "p",

@@ -49,7 +49,8 @@ func ParseTermination(message string) (t Termination, said bool) {
 	}
 	t = Termination{Reason: written.Reason, Message: cut(written.Message, maxText)}
 	// A result that cannot be read takes nothing from the reason.
-	if result := new(v1alpha1.ConversationResult); len(written.Result) > 0 && json.Unmarshal(written.Result, result) == nil {
+	if result := new(v1alpha1.ConversationResult); len(written.Result) > 0 && json.Unmarshal(written.Result,
+		result) == nil {
 		t.Result = bounded(result)
 	}
 	return t, true

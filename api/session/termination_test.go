@@ -23,11 +23,14 @@ func TestATerminationIsReadAsItWasWritten(t *testing.T) {
 
 func TestAResultThatIsAsLongAsCanBeFitsIntoATerminationMessage(t *testing.T) {
 	result := v1alpha1.ConversationResult{
-		Commit: strings.Repeat("a", 64), Branch: strings.Repeat("b", 255), FilesChanged: 1e9, InputTokens: 1e12, OutputTokens: 1e12, Cost: "999999999.999999999999",
+		Commit: strings.Repeat("a", 64), Branch: strings.Repeat("b", 255), FilesChanged: 1e9, InputTokens: 1e12,
+		OutputTokens: 1e12, Cost: "999999999.999999999999",
 	}
 	for name, text := range map[string]string{
-		"letters": strings.Repeat("x", 5000), "two bytes": strings.Repeat("é", 5000), "to be escaped": strings.Repeat(`"`, 5000), "of HTML": strings.Repeat("<", 5000),
-		"escaped at length": strings.Repeat("\u2028", 5000), "control characters": strings.Repeat("\x01", 5000), "no text": strings.Repeat("\xff", 5000),
+		"letters": strings.Repeat("x", 5000), "two bytes": strings.Repeat("é", 5000), "to be escaped": strings.Repeat(`"`,
+			5000), "of HTML": strings.Repeat("<", 5000),
+		"escaped at length": strings.Repeat("\u2028", 5000), "control characters": strings.Repeat("\x01", 5000),
+		"no text": strings.Repeat("\xff", 5000),
 	} {
 		t.Run(name, func(t *testing.T) {
 			given := result
@@ -40,7 +43,8 @@ func TestAResultThatIsAsLongAsCanBeFitsIntoATerminationMessage(t *testing.T) {
 				t.Errorf("it has %d bytes; a kubelet keeps 4096", len(encoded))
 			}
 			read, said := session.ParseTermination(string(encoded))
-			if !said || read.Result == nil || read.Result.Commit != result.Commit || read.Result.Branch != result.Branch || read.Result.Cost != result.Cost {
+			if !said || read.Result == nil || read.Result.Commit != result.Commit || read.Result.Branch != result.Branch ||
+				read.Result.Cost != result.Cost {
 				t.Errorf("got %+v", read)
 			}
 			if !utf8.ValidString(read.Result.Summary) || !strings.HasPrefix(text, read.Result.Summary) {
@@ -55,10 +59,12 @@ func TestAResultThatIsAsLongAsCanBeFitsIntoATerminationMessage(t *testing.T) {
 
 func TestOfAResultOnlyWhatIsValidIsTaken(t *testing.T) {
 	for written, want := range map[string]*v1alpha1.ConversationResult{
-		`{"summary":"done","commit":"5f1c0de","branch":"main","filesChanged":3,"inputTokens":10,"outputTokens":2,"cost":"0.25"}`: {
+		`{"summary":"done","commit":"5f1c0de","branch":"main","filesChanged":3,"inputTokens":10,"outputTokens":2,` +
+			`"cost":"0.25"}`: {
 			Summary: "done", Commit: "5f1c0de", Branch: "main", FilesChanged: 3, InputTokens: 10, OutputTokens: 2, Cost: "0.25",
 		},
-		`{"commit":"HEAD","branch":"a\u0007b","filesChanged":-1,"inputTokens":-5,"outputTokens":2000000000000,"cost":"-1"}`: nil,
+		`{"commit":"HEAD","branch":"a\u0007b","filesChanged":-1,"inputTokens":-5,"outputTokens":2000000000000,` +
+			`"cost":"-1"}`: nil,
 		`{"summary":"a\u001b[31mred\nline"}`:            {Summary: "a[31mred\nline"},
 		`{"cost":"0.123456789012345678"}`:               {Cost: "0.123456789012"},
 		`{"cost":"1234567890"}`:                         nil,
@@ -84,14 +90,17 @@ func TestALongTerminationIsCutBetweenCharacters(t *testing.T) {
 	if len(text) > 4096 {
 		t.Errorf("it has %d bytes; a kubelet keeps 4096", len(text))
 	}
-	if got, _ := session.ParseTermination(string(text)); !utf8.ValidString(got.Message) || strings.ContainsRune(got.Message, utf8.RuneError) || len(got.Message) < 1000 {
+	if got, _ := session.ParseTermination(string(text)); !utf8.ValidString(got.Message) ||
+		strings.ContainsRune(got.Message, utf8.RuneError) || len(got.Message) < 1000 {
 		t.Errorf("got %q", got.Message)
 	}
 }
 
 func TestAnythingElseInATerminationMessageMeansCompleted(t *testing.T) {
-	for _, message := range []string{"", "bye", `{"reason":"Running","message":"secret"}`, `{"summary":"secret"}`, `{"result":{"summary":"secret"}}`} {
-		if got, _ := session.ParseTermination(message); !reflect.DeepEqual(got, session.Termination{Reason: v1alpha1.ReasonCompleted}) {
+	for _, message := range []string{"", "bye", `{"reason":"Running","message":"secret"}`, `{"summary":"secret"}`,
+		`{"result":{"summary":"secret"}}`} {
+		if got, _ := session.ParseTermination(message); !reflect.DeepEqual(got,
+			session.Termination{Reason: v1alpha1.ReasonCompleted}) {
 			t.Errorf("%q: got %+v", message, got)
 		}
 	}

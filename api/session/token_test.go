@@ -19,7 +19,8 @@ func TestATokenIsGoodForOneThingOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	token, err := session.SignToken(private, session.Claims{Audience: session.AudienceSession, UID: "u1", Expires: now.Add(time.Minute).Unix()})
+	token, err := session.SignToken(private, session.Claims{Audience: session.AudienceSession, UID: "u1",
+		Expires: now.Add(time.Minute).Unix()})
 	if err != nil {
 		t.Fatal(err)
 	}

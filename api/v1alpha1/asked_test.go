@@ -68,7 +68,8 @@ func TestToolServersDifferByWhatTheyAreAndNotByTheirOrder(t *testing.T) {
 		t.Error("comparing changes the order")
 	}
 	a.Args = []string{"2", "1"}
-	for name, changed := range map[string]*v1alpha1.ConversationSpec{"with other arguments": spec(a, b), "without one": spec(b), "without tools": {}} {
+	for name, changed := range map[string]*v1alpha1.ConversationSpec{"with other arguments": spec(a, b),
+		"without one": spec(b), "without tools": {}} {
 		if names := one.Differences(changed); len(names) != 1 || names[0] != "mcpConfig" {
 			t.Errorf("%s, %v differ", name, names)
 		}

@@ -39,66 +39,107 @@ func TestConversationSchema(t *testing.T) {
 		{name: "accepts the most images", spec: "imageURLs: " + listOf(16, "%d")},
 		{name: "rejects more images", spec: "imageURLs: " + listOf(17, "%d"), field: "spec.imageURLs", message: "16"},
 		{name: "accepts the longest URL of an image", spec: "imageURLs: [" + long(16384) + "]"},
-		{name: "rejects a long image and names the alternative", spec: "imageURLs: [u, " + long(16385) + "]", field: "spec.imageURLs[1]", message: "put a larger image into a ConfigMap and name it in spec.images"},
-		{name: "rejects the image of a screen in the same way", spec: "imageURLs: [" + long(1400000) + "]", field: "spec.imageURLs[0]", message: "put a larger image into a ConfigMap and name it in spec.images"},
+		{name: "rejects a long image and names the alternative", spec: "imageURLs: [u, " + long(16385) + "]",
+			field: "spec.imageURLs[1]", message: "put a larger image into a ConfigMap and name it in spec.images"},
+		{name: "rejects the image of a screen in the same way", spec: "imageURLs: [" + long(1400000) + "]",
+			field: "spec.imageURLs[0]", message: "put a larger image into a ConfigMap and name it in spec.images"},
 		{name: "rejects an empty image", spec: `imageURLs: [""]`, field: "spec.imageURLs[0]"},
-		{name: "accepts images in ConfigMaps among others", spec: "images: [{url: 'https://example.com/a.png'}, " + image + ", {url: u}]"},
+		{name: "accepts images in ConfigMaps among others", spec: "images: [{url: 'https://example.com/a.png'}, " + image +
+			", {url: u}]"},
 		{name: "rejects no images", spec: "images: []", field: "spec.images"},
-		{name: "accepts the most images of any kind", spec: "images: " + listOf(16, "{configMapKeyRef: {name: c, key: %d}, mediaType: image/png}")},
-		{name: "rejects more images of any kind", spec: "images: " + listOf(17, "{configMapKeyRef: {name: c, key: %d}, mediaType: image/png}"), field: "spec.images", message: "16"},
-		{name: "rejects an image that is nowhere", spec: "images: [{}]", field: "spec.images[0]", message: "exactly one of the fields in [url configMapKeyRef]"},
-		{name: "rejects an image that is in two places", spec: "images: [{url: u, configMapKeyRef: {name: c, key: k}, mediaType: image/png}]", field: "spec.images[0]", message: "exactly one of the fields in [url configMapKeyRef]"},
-		{name: "rejects an image in a ConfigMap without a media type", spec: "images: [{configMapKeyRef: {name: c, key: k}}]", field: "spec.images[0].mediaType", message: "goes with configMapKeyRef"},
-		{name: "rejects the URL of an image with a media type", spec: "images: [{url: u, mediaType: image/png}]", field: "spec.images[0].mediaType", message: "goes with configMapKeyRef"},
-		{name: "accepts the media type of a drawing", spec: "images: [{configMapKeyRef: {name: c, key: k}, mediaType: image/svg+xml}]"},
-		{name: "rejects another media type", spec: "images: [{configMapKeyRef: {name: c, key: k}, mediaType: text/html}]", field: "spec.images[0].mediaType"},
-		{name: "rejects a media type with parameters", spec: "images: [{configMapKeyRef: {name: c, key: k}, mediaType: image/png;a=b}]", field: "spec.images[0].mediaType"},
-		{name: "rejects an image without a key", spec: "images: [{configMapKeyRef: {name: c}, mediaType: image/png}]", field: "spec.images[0].configMapKeyRef.key"},
-		{name: "rejects an image whose ConfigMap has no such name", spec: "images: [{configMapKeyRef: {name: C_, key: k}, mediaType: image/png}]", field: "spec.images[0].configMapKeyRef.name"},
+		{name: "accepts the most images of any kind", spec: "images: " + listOf(16, "{configMapKeyRef: {name: c, key: %d}, "+
+			"mediaType: image/png}")},
+		{name: "rejects more images of any kind", spec: "images: " + listOf(17, "{configMapKeyRef: {name: c, key: %d}, "+
+			"mediaType: image/png}"), field: "spec.images", message: "16"},
+		{name: "rejects an image that is nowhere", spec: "images: [{}]", field: "spec.images[0]",
+			message: "exactly one of the fields in [url configMapKeyRef]"},
+		{name: "rejects an image that is in two places", spec: "images: [{url: u, configMapKeyRef: {name: c, key: k}, " +
+			"mediaType: image/png}]", field: "spec.images[0]", message: "exactly one of the fields in [url configMapKeyRef]"},
+		{name: "rejects an image in a ConfigMap without a media type", spec: "images: [{configMapKeyRef: {name: c, key: k}}]",
+			field: "spec.images[0].mediaType", message: "goes with configMapKeyRef"},
+		{name: "rejects the URL of an image with a media type", spec: "images: [{url: u, mediaType: image/png}]",
+			field: "spec.images[0].mediaType", message: "goes with configMapKeyRef"},
+		{name: "accepts the media type of a drawing", spec: "images: [{configMapKeyRef: {name: c, key: k}, mediaType: " +
+			"image/svg+xml}]"},
+		{name: "rejects another media type", spec: "images: [{configMapKeyRef: {name: c, key: k}, mediaType: text/html}]",
+			field: "spec.images[0].mediaType"},
+		{name: "rejects a media type with parameters", spec: "images: [{configMapKeyRef: {name: c, key: k}, mediaType: " +
+			"image/png;a=b}]", field: "spec.images[0].mediaType"},
+		{name: "rejects an image without a key", spec: "images: [{configMapKeyRef: {name: c}, mediaType: image/png}]",
+			field: "spec.images[0].configMapKeyRef.key"},
+		{name: "rejects an image whose ConfigMap has no such name", spec: "images: [{configMapKeyRef: {name: C_, key: k}, " +
+			"mediaType: image/png}]", field: "spec.images[0].configMapKeyRef.name"},
 		{name: "rejects an image with an empty URL", spec: `images: [{url: ""}]`, field: "spec.images[0].url"},
-		{name: "rejects an image with a long URL and names the alternative", spec: "images: [{url: " + long(16385) + "}]", field: "spec.images[0].url", message: "name it in configMapKeyRef"},
+		{name: "rejects an image with a long URL and names the alternative", spec: "images: [{url: " + long(16385) + "}]",
+			field: "spec.images[0].url", message: "name it in configMapKeyRef"},
 		{name: "rejects a replay without a key", spec: "replayJSONRef: {name: c}", field: "spec.replayJSONRef.key"},
-		{name: "rejects a replay whose ConfigMap has no such name", spec: "replayJSONRef: {name: C_, key: k}", field: "spec.replayJSONRef.name"},
+		{name: "rejects a replay whose ConfigMap has no such name", spec: "replayJSONRef: {name: C_, key: k}",
+			field: "spec.replayJSONRef.name"},
 		{name: "rejects empty instructions", spec: `conversationInstructions: ""`, field: "spec.conversationInstructions"},
-		{name: "rejects long instructions", spec: "conversationInstructions: " + long(131073), field: "spec.conversationInstructions"},
+		{name: "rejects long instructions", spec: "conversationInstructions: " + long(131073),
+			field: "spec.conversationInstructions"},
 
 		{name: "accepts merge conflicts", spec: "suggestedTask: " + task},
-		{name: "accepts failing checks", spec: "suggestedTask: {gitProvider: github, taskType: FAILING_CHECKS, repo: o/r, issueNumber: 7, title: t}"},
-		{name: "accepts unresolved comments", spec: "suggestedTask: {gitProvider: github, taskType: UNRESOLVED_COMMENTS, repo: o/r, issueNumber: 7, title: t}"},
-		{name: "accepts an open issue", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, repo: o/r, issueNumber: 7, title: t}"},
-		{name: "rejects another task", spec: "suggestedTask: {gitProvider: github, taskType: DANCE, repo: o/r, issueNumber: 7, title: t}", field: "spec.suggestedTask.taskType"},
-		{name: "rejects a task of no provider", spec: "suggestedTask: {taskType: OPEN_ISSUE, repo: o/r, issueNumber: 7, title: t}", field: "spec.suggestedTask.gitProvider"},
-		{name: "rejects a task of no type", spec: "suggestedTask: {gitProvider: github, repo: o/r, issueNumber: 7, title: t}", field: "spec.suggestedTask.taskType"},
-		{name: "rejects a task of no repository", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, issueNumber: 7, title: t}", field: "spec.suggestedTask.repo"},
-		{name: "rejects a task without an issue number", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, repo: o/r, title: t}", field: "spec.suggestedTask.issueNumber"},
-		{name: "rejects an issue number of 0", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, repo: o/r, issueNumber: 0, title: t}", field: "spec.suggestedTask.issueNumber"},
-		{name: "rejects a task without a title", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, repo: o/r, issueNumber: 7}", field: "spec.suggestedTask.title"},
-		{name: "rejects a task with a long title", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, repo: o/r, issueNumber: 7, title: " + long(1025) + "}", field: "spec.suggestedTask.title"},
+		{name: "accepts failing checks", spec: "suggestedTask: {gitProvider: github, taskType: FAILING_CHECKS, repo: o/r, " +
+			"issueNumber: 7, title: t}"},
+		{name: "accepts unresolved comments", spec: "suggestedTask: {gitProvider: github, taskType: UNRESOLVED_COMMENTS, " +
+			"repo: o/r, issueNumber: 7, title: t}"},
+		{name: "accepts an open issue", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, repo: o/r, " +
+			"issueNumber: 7, title: t}"},
+		{name: "rejects another task", spec: "suggestedTask: {gitProvider: github, taskType: DANCE, repo: o/r, " +
+			"issueNumber: 7, title: t}", field: "spec.suggestedTask.taskType"},
+		{name: "rejects a task of no provider", spec: "suggestedTask: {taskType: OPEN_ISSUE, repo: o/r, issueNumber: 7, " +
+			"title: t}", field: "spec.suggestedTask.gitProvider"},
+		{name: "rejects a task of no type", spec: "suggestedTask: {gitProvider: github, repo: o/r, issueNumber: 7, title: t}",
+			field: "spec.suggestedTask.taskType"},
+		{name: "rejects a task of no repository", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, " +
+			"issueNumber: 7, title: t}", field: "spec.suggestedTask.repo"},
+		{name: "rejects a task without an issue number", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, " +
+			"repo: o/r, title: t}", field: "spec.suggestedTask.issueNumber"},
+		{name: "rejects an issue number of 0", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, repo: " +
+			"o/r, issueNumber: 0, title: t}", field: "spec.suggestedTask.issueNumber"},
+		{name: "rejects a task without a title", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, repo: " +
+			"o/r, issueNumber: 7}", field: "spec.suggestedTask.title"},
+		{name: "rejects a task with a long title", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, repo: " +
+			"o/r, issueNumber: 7, title: " + long(1025) + "}", field: "spec.suggestedTask.title"},
 		{name: "accepts a microagent with a repository only", spec: "createMicroagent: " + microagent},
-		{name: "rejects a microagent without a repository", spec: "createMicroagent: {title: t}", field: "spec.createMicroagent.repo"},
-		{name: "rejects a microagent of an unknown provider", spec: "createMicroagent: {repo: o/r, gitProvider: svn}", field: "spec.createMicroagent.gitProvider"},
-		{name: "rejects a microagent with an empty title", spec: `createMicroagent: {repo: o/r, title: ""}`, field: "spec.createMicroagent.title"},
+		{name: "rejects a microagent without a repository", spec: "createMicroagent: {title: t}",
+			field: "spec.createMicroagent.repo"},
+		{name: "rejects a microagent of an unknown provider", spec: "createMicroagent: {repo: o/r, gitProvider: svn}",
+			field: "spec.createMicroagent.gitProvider"},
+		{name: "rejects a microagent with an empty title", spec: `createMicroagent: {repo: o/r, title: ""}`,
+			field: "spec.createMicroagent.title"},
 
-		{name: "rejects a long branch", spec: "{repository: o/r, selectedBranch: " + long(256) + "}", field: "spec.selectedBranch"},
+		{name: "rejects a long branch", spec: "{repository: o/r, selectedBranch: " + long(256) + "}",
+			field: "spec.selectedBranch"},
 
 		{name: "accepts a workspace", spec: "workspace: {size: 1.5Gi, storageClassName: fast}"},
 		{name: "rejects a workspace without a size", spec: "workspace: {}", field: "spec.workspace.size"},
 		{name: "rejects a workspace of size 0", spec: `workspace: {size: "0"}`, field: "spec.workspace.size"},
 		{name: "rejects a workspace with an unknown unit", spec: "workspace: {size: 10GB}", field: "spec.workspace.size"},
-		{name: "rejects a storage class that can be none's name", spec: `workspace: {size: 1Gi, storageClassName: "Foo Bar"}`, field: "spec.workspace.storageClassName"},
-		{name: "rejects an empty storage class", spec: `workspace: {size: 1Gi, storageClassName: ""}`, field: "spec.workspace.storageClassName"},
+		{name: "rejects a storage class that can be none's name", spec: `workspace: {size: 1Gi, storageClassName: "Foo Bar"}`,
+			field: "spec.workspace.storageClassName"},
+		{name: "rejects an empty storage class", spec: `workspace: {size: 1Gi, storageClassName: ""}`,
+			field: "spec.workspace.storageClassName"},
 
 		{name: "accepts no idle timeout", spec: "idleTimeout: 0s"},
 		{name: "accepts the longest idle timeout", spec: "idleTimeout: 720h"},
-		{name: "rejects a longer idle timeout", spec: "idleTimeout: 720h1s", field: "spec.idleTimeout", message: "between 0s and 720h"},
-		{name: "rejects a negative idle timeout", spec: "idleTimeout: -1s", field: "spec.idleTimeout", message: "between 0s and 720h"},
-		{name: "rejects an idle timeout that is no duration", spec: "idleTimeout: 10 minutes", field: "spec.idleTimeout", message: "such as 90s, 30m or 1h30m"},
+		{name: "rejects a longer idle timeout", spec: "idleTimeout: 720h1s", field: "spec.idleTimeout",
+			message: "between 0s and 720h"},
+		{name: "rejects a negative idle timeout", spec: "idleTimeout: -1s", field: "spec.idleTimeout",
+			message: "between 0s and 720h"},
+		{name: "rejects an idle timeout that is no duration", spec: "idleTimeout: 10 minutes", field: "spec.idleTimeout",
+			message: "such as 90s, 30m or 1h30m"},
 		{name: "accepts the shortest start deadline", spec: "startDeadline: 1s"},
-		{name: "rejects a shorter start deadline", spec: "startDeadline: 999ms", field: "spec.startDeadline", message: "between 1s and 24h"},
-		{name: "rejects a longer start deadline", spec: "startDeadline: 25h", field: "spec.startDeadline", message: "between 1s and 24h"},
+		{name: "rejects a shorter start deadline", spec: "startDeadline: 999ms", field: "spec.startDeadline",
+			message: "between 1s and 24h"},
+		{name: "rejects a longer start deadline", spec: "startDeadline: 25h", field: "spec.startDeadline",
+			message: "between 1s and 24h"},
 		{name: "accepts a TTL of 0", spec: "ttlAfterStopped: 0s"},
-		{name: "rejects a negative TTL", spec: "ttlAfterStopped: -1m", field: "spec.ttlAfterStopped", message: "between 0s and 8760h"},
-		{name: "rejects a long TTL", spec: "ttlAfterStopped: 8761h", field: "spec.ttlAfterStopped", message: "between 0s and 8760h"},
+		{name: "rejects a negative TTL", spec: "ttlAfterStopped: -1m", field: "spec.ttlAfterStopped",
+			message: "between 0s and 8760h"},
+		{name: "rejects a long TTL", spec: "ttlAfterStopped: 8761h", field: "spec.ttlAfterStopped",
+			message: "between 0s and 8760h"},
 		{name: "rejects a restart at no time", spec: "restartAt: tomorrow", field: "spec.restartAt"},
 		{name: "rejects a suspend that is no boolean", spec: `suspend: "yes"`, field: "spec.suspend"},
 	})
@@ -124,7 +165,8 @@ var conversationFields = []struct{ document, field, value string }{
 	{"initial_user_msg", "initialUserMsg", `"Fix the\nbuild"`},
 	{"image_urls", "imageURLs", `["https://example.com/a.png", "data:image/png;base64,AA=="]`},
 	{"replay_json", "replayJSONRef", replay},
-	{"suggested_task", "suggestedTask", "{gitProvider: bitbucket, taskType: OPEN_ISSUE, repo: o/r, issueNumber: 12, title: A title}"},
+	{"suggested_task", "suggestedTask", "{gitProvider: bitbucket, taskType: OPEN_ISSUE, repo: o/r, issueNumber: 12, " +
+		"title: A title}"},
 	{"create_microagent", "createMicroagent", "{repo: o/r, gitProvider: enterprise_sso, title: A title}"},
 	{"conversation_instructions", "conversationInstructions", "Be brief."},
 	{"mcp_config", "mcpConfig", mcpConfigOfEveryField},
@@ -168,7 +210,8 @@ func TestWhatASessionWasAskedToDoKeepsItsValues(t *testing.T) {
 		t.Run(c.field, func(t *testing.T) {
 			t.Parallel()
 			conversation := mustCreate(t, "Conversation", namespace, "{"+c.field+": "+c.before+"}")
-			expect(t, update(t, conversation, "{"+c.field+": "+c.after+"}"), "spec."+c.field, c.field+" cannot be changed: create a new Conversation")
+			expect(t, update(t, conversation, "{"+c.field+": "+c.after+"}"), "spec."+c.field, c.field+
+				" cannot be changed: create a new Conversation")
 		})
 	}
 }

@@ -14,13 +14,17 @@ import (
 func keptSecrets(owner string) map[string][]string {
 	of := map[string][]string{
 		v1alpha1.LabelUserSettings: {
-			v1alpha1.KeptName(owner, "llm-api-key"), v1alpha1.KeptName(owner, "search-api-key"), v1alpha1.KeptName(owner, "sandbox-api-key"),
-			v1alpha1.KeptName(owner, v1alpha1.KeptCustomSecret, "NAME"), v1alpha1.KeptName(owner, v1alpha1.KeptSettingsTool, "sse", "https://example.com"),
+			v1alpha1.KeptName(owner, "llm-api-key"), v1alpha1.KeptName(owner, "search-api-key"), v1alpha1.KeptName(owner,
+				"sandbox-api-key"),
+			v1alpha1.KeptName(owner, v1alpha1.KeptCustomSecret, "NAME"), v1alpha1.KeptName(owner, v1alpha1.KeptSettingsTool,
+				"sse", "https://example.com"),
 		},
 		v1alpha1.LabelConversation: {v1alpha1.KeptName(owner, v1alpha1.KeptSessionTool, "env", "files", "TOKEN")},
 	}
-	for _, provider := range []v1alpha1.GitProvider{v1alpha1.GitHub, v1alpha1.GitLab, v1alpha1.Bitbucket, v1alpha1.EnterpriseSSO} {
-		of[v1alpha1.LabelUserSettings] = append(of[v1alpha1.LabelUserSettings], v1alpha1.KeptName(owner, v1alpha1.KeptToken, string(provider)))
+	for _, provider := range []v1alpha1.GitProvider{v1alpha1.GitHub, v1alpha1.GitLab, v1alpha1.Bitbucket,
+		v1alpha1.EnterpriseSSO} {
+		of[v1alpha1.LabelUserSettings] = append(of[v1alpha1.LabelUserSettings], v1alpha1.KeptName(owner, v1alpha1.KeptToken,
+			string(provider)))
 	}
 	return of
 }
@@ -38,14 +42,17 @@ func TestWhatIsKeptIsKnownByItsName(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"ada", "ada-", "ada-session-key", "ada-session", "ada-token-sourceforge", "ada-secret-NAME", "ada-llm-api-key-2"} {
-		if v1alpha1.IsKeptSecretName(name, v1alpha1.LabelUserSettings, "ada") || v1alpha1.IsKeptSecretName(name, v1alpha1.LabelConversation, "ada") {
+	for _, name := range []string{"ada", "ada-", "ada-session-key", "ada-session", "ada-token-sourceforge",
+		"ada-secret-NAME", "ada-llm-api-key-2"} {
+		if v1alpha1.IsKeptSecretName(name, v1alpha1.LabelUserSettings, "ada") || v1alpha1.IsKeptSecretName(name,
+			v1alpha1.LabelConversation, "ada") {
 			t.Errorf("%s is taken for a kept one", name)
 		}
 	}
 	for _, kept := range []v1alpha1.Kept{v1alpha1.KeptReplay, v1alpha1.KeptImage} {
 		name := v1alpha1.KeptName("talk", kept, "[]") + "-abcdefgh23"
-		if !v1alpha1.IsKeptConfigMapName(name, "talk") || v1alpha1.IsKeptConfigMapName(name, "walk") || v1alpha1.IsKeptConfigMapName("talk-"+string(kept), "talk") {
+		if !v1alpha1.IsKeptConfigMapName(name, "talk") || v1alpha1.IsKeptConfigMapName(name, "walk") ||
+			v1alpha1.IsKeptConfigMapName("talk-"+string(kept), "talk") {
 			t.Errorf("what is kept in a ConfigMap as %s is not known by its name", kept)
 		}
 	}
@@ -73,7 +80,8 @@ func TestThePolicyKnowsWhatIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	for label, form := range map[string]string{
-		v1alpha1.LabelUserSettings: v1alpha1.KeptForSettingsForm, v1alpha1.LabelConversation: v1alpha1.KeptForConversationForm,
+		v1alpha1.LabelUserSettings: v1alpha1.KeptForSettingsForm,
+		v1alpha1.LabelConversation: v1alpha1.KeptForConversationForm,
 	} {
 		if !strings.Contains(string(policy), "'"+label+"': '"+form+"'") {
 			t.Errorf("the policy does not confine Secrets with %s to %s", label, form)

@@ -13,7 +13,8 @@ import (
 )
 
 // eachField calls visit for every field below a schema, with its path.
-func eachField(path string, schema *apiextensionsv1.JSONSchemaProps, visit func(string, *apiextensionsv1.JSONSchemaProps)) {
+func eachField(path string, schema *apiextensionsv1.JSONSchemaProps, visit func(string,
+	*apiextensionsv1.JSONSchemaProps)) {
 	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
 		property := schema.Properties[name]
 		visit(path+"."+name, &property)

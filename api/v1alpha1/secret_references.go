@@ -31,7 +31,8 @@ func (u *UserSettings) SecretReferences() []SecretReference {
 			add(path.Child("providerTokens").Index(i).Child("tokenRef"), t.TokenRef, ConditionProviderTokensResolved)
 		}
 		for i := range store.CustomSecrets {
-			add(path.Child("customSecrets").Index(i).Child("secretRef"), &store.CustomSecrets[i].SecretRef, ConditionCustomSecretsResolved)
+			add(path.Child("customSecrets").Index(i).Child("secretRef"), &store.CustomSecrets[i].SecretRef,
+				ConditionCustomSecretsResolved)
 		}
 	}
 	return append(refs, spec.MCPConfig.secretReferences(path.Child("mcpConfig"))...)

@@ -40,7 +40,8 @@ func (s *SessionClassSpec) SettingsErrors(class string, settings *UserSettingsSp
 	for _, image := range []struct {
 		name  string
 		value *string
-	}{{"sandboxRuntimeContainerImage", settings.SandboxRuntimeContainerImage}, {"sandboxBaseContainerImage", settings.SandboxBaseContainerImage}} {
+	}{{"sandboxRuntimeContainerImage", settings.SandboxRuntimeContainerImage}, {"sandboxBaseContainerImage",
+		settings.SandboxBaseContainerImage}} {
 		if image.value != nil && !s.AllowsImage(*image.value) {
 			forbid(image.name, "only images like "+strings.Join(s.Images.Allowed, ", "))
 		}
@@ -51,7 +52,8 @@ func (s *SessionClassSpec) SettingsErrors(class string, settings *UserSettingsSp
 	if most := s.MaxIterations; most != nil && settings.MaxIterations != nil && *settings.MaxIterations > *most {
 		forbid("maxIterations", "at most "+strconv.Itoa(int(*most)))
 	}
-	if most := s.MaxBudgetPerTask; most != nil && settings.MaxBudgetPerTask != nil && moreThan(*settings.MaxBudgetPerTask, *most) {
+	if most := s.MaxBudgetPerTask; most != nil && settings.MaxBudgetPerTask != nil && moreThan(*settings.MaxBudgetPerTask,
+		*most) {
 		forbid("maxBudgetPerTask", "at most "+*most)
 	}
 	if len(s.Agents) > 0 && settings.Agent != nil && !slices.Contains(s.Agents, *settings.Agent) {
@@ -81,7 +83,8 @@ func (s *SessionClassSpec) ConversationErrors(class string, conversation *Conver
 			continue
 		}
 		if most := asked.bound.Max.Duration; asked.value.Duration > most || asked.endless && asked.value.Duration == 0 {
-			errs = append(errs, field.Forbidden(field.NewPath("spec", asked.name), "SessionClass "+class+" allows at most "+most.String()))
+			errs = append(errs, field.Forbidden(field.NewPath("spec", asked.name), "SessionClass "+class+" allows at most "+
+				most.String()))
 		}
 	}
 	return errs

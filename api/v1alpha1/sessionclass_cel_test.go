@@ -9,16 +9,19 @@ func TestSessionClassNamesAreDNSLabels(t *testing.T) { namesAreDNSLabels(t, "Ses
 
 func TestWhatASessionClassMaySay(t *testing.T) {
 	for name, c := range map[string]struct{ spec, field string }{
-		"nothing":                          {"{}", ""},
-		"a default within its bound":       {"lifetimes: {maxDuration: {default: 1h, max: 8h}}", ""},
-		"a default without a bound":        {"lifetimes: {maxDuration: {default: 1h, max: 0s}}", ""},
-		"a default over its bound":         {"lifetimes: {maxDuration: {default: 9h, max: 8h}}", "spec.lifetimes.maxDuration"},
-		"a lifetime that is no duration":   {"lifetimes: {idleTimeout: {default: soon}}", "spec.lifetimes.idleTimeout.default"},
+		"nothing":                    {"{}", ""},
+		"a default within its bound": {"lifetimes: {maxDuration: {default: 1h, max: 8h}}", ""},
+		"a default without a bound":  {"lifetimes: {maxDuration: {default: 1h, max: 0s}}", ""},
+		"a default over its bound": {"lifetimes: {maxDuration: {default: 9h, max: 8h}}",
+			"spec.lifetimes.maxDuration"},
+		"a lifetime that is no duration": {"lifetimes: {idleTimeout: {default: soon}}",
+			"spec.lifetimes.idleTimeout.default"},
 		"a range":                          {"network: {egressAllow: [10.0.0.0/8, 'fd01::/16']}", ""},
 		"a range that is none":             {"network: {egressAllow: [ten]}", "spec.network.egressAllow[0]"},
 		"an authority":                     {"network: {caBundle: '-----BEGIN CERTIFICATE----- …'}", ""},
 		"an authority that is a file name": {"network: {caBundle: /etc/ssl/ca.crt}", "spec.network.caBundle"},
-		"an authority and its key":         {"network: {caBundle: '-----BEGIN CERTIFICATE----- … -----BEGIN EC PRIVATE KEY-----'}", "spec.network.caBundle"},
+		"an authority and its key": {"network: {caBundle: '-----BEGIN CERTIFICATE----- … -----BEGIN EC PRIVATE " +
+			"KEY-----'}", "spec.network.caBundle"},
 		"a factor":                         {"resources: {maxFactor: 8}", ""},
 		"a factor that is none":            {"resources: {maxFactor: 3}", "spec.resources.maxFactor"},
 		"a workspace without a size":       {"workspace: {ttl: 1h}", "spec.workspace.size"},

@@ -30,45 +30,66 @@ func TestUserSettingsSchema(t *testing.T) {
 		{name: "rejects iterations that are no integer", spec: `maxIterations: "5"`, field: "spec.maxIterations"},
 		{name: "rejects an empty security analyzer", spec: `securityAnalyzer: ""`, field: "spec.securityAnalyzer"},
 		{name: "rejects a long security analyzer", spec: "securityAnalyzer: " + long(129), field: "spec.securityAnalyzer"},
-		{name: "rejects a confirmation mode that is no boolean", spec: `confirmationMode: "yes"`, field: "spec.confirmationMode"},
+		{name: "rejects a confirmation mode that is no boolean", spec: `confirmationMode: "yes"`,
+			field: "spec.confirmationMode"},
 		{name: "rejects an empty model", spec: `llmModel: ""`, field: "spec.llmModel"},
 		{name: "rejects a long model", spec: "llmModel: " + long(257), field: "spec.llmModel"},
 		{name: "rejects a long base URL", spec: "llmBaseURL: https://example.com/" + long(2048), field: "spec.llmBaseURL"},
 		{name: "accepts a resource factor of 1", spec: "remoteRuntimeResourceFactor: 1"},
 		{name: "accepts a resource factor of 8", spec: "remoteRuntimeResourceFactor: 8"},
-		{name: "rejects a resource factor of 3", spec: "remoteRuntimeResourceFactor: 3", field: "spec.remoteRuntimeResourceFactor"},
-		{name: "rejects a long base image", spec: "sandboxBaseContainerImage: " + long(513), field: "spec.sandboxBaseContainerImage"},
-		{name: "rejects a long runtime image", spec: "sandboxRuntimeContainerImage: " + long(513), field: "spec.sandboxRuntimeContainerImage"},
+		{name: "rejects a resource factor of 3", spec: "remoteRuntimeResourceFactor: 3",
+			field: "spec.remoteRuntimeResourceFactor"},
+		{name: "rejects a long base image", spec: "sandboxBaseContainerImage: " + long(513),
+			field: "spec.sandboxBaseContainerImage"},
+		{name: "rejects a long runtime image", spec: "sandboxRuntimeContainerImage: " + long(513),
+			field: "spec.sandboxRuntimeContainerImage"},
 
 		{name: "accepts a budget without a fraction", spec: `maxBudgetPerTask: "4"`},
 		{name: "accepts a budget with a fraction", spec: `maxBudgetPerTask: "4.50"`},
-		{name: "rejects a budget that is a float", spec: "maxBudgetPerTask: 4.5", field: "spec.maxBudgetPerTask", message: "string"},
+		{name: "rejects a budget that is a float", spec: "maxBudgetPerTask: 4.5", field: "spec.maxBudgetPerTask",
+			message: "string"},
 		{name: "rejects a negative budget", spec: `maxBudgetPerTask: "-1"`, field: "spec.maxBudgetPerTask"},
 		{name: "rejects a budget with an exponent", spec: `maxBudgetPerTask: "1e3"`, field: "spec.maxBudgetPerTask"},
 		{name: "rejects an empty email", spec: `email: ""`, field: "spec.email"},
 		{name: "rejects a long email", spec: "email: " + long(321), field: "spec.email"},
 		{name: "rejects a long git email", spec: "gitUserEmail: " + long(321), field: "spec.gitUserEmail"},
 		{name: "accepts a git user name with spaces and accents", spec: "gitUserName: Zoë van Dijk"},
-		{name: "rejects a git user name with an address", spec: "gitUserName: Jane <jane@example.com>", field: "spec.gitUserName"},
+		{name: "rejects a git user name with an address", spec: "gitUserName: Jane <jane@example.com>",
+			field: "spec.gitUserName"},
 		{name: "rejects a git user name of two lines", spec: `gitUserName: "Jane\nDoe"`, field: "spec.gitUserName"},
 
-		{name: "rejects a Secret name that is none", spec: "llmAPIKeyRef: {name: Not_A_Name, key: k}", field: "spec.llmAPIKeyRef.name"},
+		{name: "rejects a Secret name that is none", spec: "llmAPIKeyRef: {name: Not_A_Name, key: k}",
+			field: "spec.llmAPIKeyRef.name"},
 		{name: "rejects a reference without a key", spec: "llmAPIKeyRef: {name: s}", field: "spec.llmAPIKeyRef.key"},
 		{name: "rejects a key that is none", spec: "searchAPIKeyRef: {name: s, key: a/b}", field: "spec.searchAPIKeyRef.key"},
 		{name: "rejects a reference without a name", spec: "sandboxAPIKeyRef: {key: k}", field: "spec.sandboxAPIKeyRef.name"},
-		{name: "rejects a session key reference without a name", spec: "sessionKeyRef: {key: k}", field: "spec.sessionKeyRef.name"},
+		{name: "rejects a session key reference without a name", spec: "sessionKeyRef: {key: k}",
+			field: "spec.sessionKeyRef.name"},
 
-		{name: "accepts a token of each provider", spec: "secretsStore: {providerTokens: [{provider: github}, {provider: gitlab}, {provider: bitbucket}, {provider: enterprise_sso}]}"},
-		{name: "rejects an unknown provider", spec: "secretsStore: {providerTokens: [{provider: sourceforge}]}", field: "spec.secretsStore.providerTokens[0].provider"},
-		{name: "rejects two tokens of one provider", spec: "secretsStore: {providerTokens: [{provider: github}, {provider: github}]}", field: "spec.secretsStore.providerTokens[1]", message: duplicate},
-		{name: "rejects a long provider host", spec: "secretsStore: {providerTokens: [{provider: github, host: " + long(262) + "}]}", field: "spec.secretsStore.providerTokens[0].host"},
-		{name: "rejects an empty provider user", spec: `secretsStore: {providerTokens: [{provider: github, userID: ""}]}`, field: "spec.secretsStore.providerTokens[0].userID"},
-		{name: "rejects a custom secret whose name is no variable", spec: "secretsStore: {customSecrets: [{name: MY-KEY, secretRef: {name: s, key: k}}]}", field: "spec.secretsStore.customSecrets[0].name"},
-		{name: "rejects a custom secret without a reference", spec: "secretsStore: {customSecrets: [{name: MY_KEY}]}", field: "spec.secretsStore.customSecrets[0].secretRef"},
-		{name: "rejects two custom secrets of one name", spec: "secretsStore: {customSecrets: [{name: A, secretRef: {name: s, key: k}}, {name: A, secretRef: {name: s, key: l}}]}", field: "spec.secretsStore.customSecrets[1]", message: duplicate},
-		{name: "accepts the most custom secrets", spec: "secretsStore: {customSecrets: " + listOf(64, "{name: %d, secretRef: {name: s, key: k}}") + "}"},
-		{name: "rejects more custom secrets", spec: "secretsStore: {customSecrets: " + listOf(65, "{name: %d, secretRef: {name: s, key: k}}") + "}", field: "spec.secretsStore.customSecrets", message: "64"},
-		{name: "rejects a long description of a custom secret", spec: "secretsStore: {customSecrets: [{name: A, description: " + long(1025) + ", secretRef: {name: s, key: k}}]}", field: "spec.secretsStore.customSecrets[0].description"},
+		{name: "accepts a token of each provider", spec: "secretsStore: {providerTokens: [{provider: github}, {provider: " +
+			"gitlab}, {provider: bitbucket}, {provider: enterprise_sso}]}"},
+		{name: "rejects an unknown provider", spec: "secretsStore: {providerTokens: [{provider: sourceforge}]}",
+			field: "spec.secretsStore.providerTokens[0].provider"},
+		{name: "rejects two tokens of one provider", spec: "secretsStore: {providerTokens: [{provider: github}, {provider: " +
+			"github}]}", field: "spec.secretsStore.providerTokens[1]", message: duplicate},
+		{name: "rejects a long provider host", spec: "secretsStore: {providerTokens: [{provider: github, host: " + long(262) +
+			"}]}", field: "spec.secretsStore.providerTokens[0].host"},
+		{name: "rejects an empty provider user", spec: `secretsStore: {providerTokens: [{provider: github, userID: ""}]}`,
+			field: "spec.secretsStore.providerTokens[0].userID"},
+		{name: "rejects a custom secret whose name is no variable", spec: "secretsStore: {customSecrets: [{name: MY-KEY, " +
+			"secretRef: {name: s, key: k}}]}", field: "spec.secretsStore.customSecrets[0].name"},
+		{name: "rejects a custom secret without a reference", spec: "secretsStore: {customSecrets: [{name: MY_KEY}]}",
+			field: "spec.secretsStore.customSecrets[0].secretRef"},
+		{name: "rejects two custom secrets of one name", spec: "secretsStore: {customSecrets: [{name: A, secretRef: {name: " +
+			"s, key: k}}, {name: A, secretRef: {name: s, key: l}}]}", field: "spec.secretsStore.customSecrets[1]",
+			message: duplicate},
+		{name: "accepts the most custom secrets", spec: "secretsStore: {customSecrets: " + listOf(64,
+			"{name: %d, secretRef: {name: s, key: k}}") + "}"},
+		{name: "rejects more custom secrets", spec: "secretsStore: {customSecrets: " + listOf(65,
+			"{name: %d, secretRef: {name: s, key: k}}") + "}", field: "spec.secretsStore.customSecrets", message: "64"},
+		{name: "rejects a long description of a custom secret", spec: "secretsStore: {customSecrets: [{name: A, " +
+			"description: " + long(1025) + ", secretRef: {name: s, key: k}}]}",
+			field: "spec.secretsStore.customSecrets[0].description"},
 	})
 }
 
@@ -141,7 +162,9 @@ var userSettingsFields = []struct{ document, field, value string }{
 	{"llm_api_key", "llmAPIKeyRef", "{name: llm, key: api-key}"},
 	{"llm_base_url", "llmBaseURL", "https://llm.example.com/v1"},
 	{"remote_runtime_resource_factor", "remoteRuntimeResourceFactor", "4"},
-	{"secrets_store", "secretsStore", "{providerTokens: [{provider: gitlab, tokenRef: {name: git, key: token}, userID: jane, host: git.example.com}], customSecrets: [{name: DB_PASSWORD, secretRef: {name: db, key: password}, description: the test database}]}"},
+	{"secrets_store", "secretsStore", "{providerTokens: [{provider: gitlab, tokenRef: {name: git, key: token}, userID: " +
+		"jane, host: git.example.com}], customSecrets: [{name: DB_PASSWORD, secretRef: {name: db, key: password}, " +
+		"description: the test database}]}"},
 	{"enable_default_condenser", "enableDefaultCondenser", "false"},
 	{"enable_sound_notifications", "enableSoundNotifications", "true"},
 	{"enable_proactive_conversation_starters", "enableProactiveConversationStarters", "false"},
@@ -201,13 +224,15 @@ func TestSecretValuesCannotBeWrittenIntoSettings(t *testing.T) {
 		"session key":     "{sessionKey: " + canary + "}",
 		"a reference":     "{llmAPIKeyRef: {name: s, key: k, value: " + canary + "}}",
 		"provider_tokens": "{secretsStore: {providerTokens: [{provider: github, token: " + canary + "}]}}",
-		"custom_secrets":  "{secretsStore: {customSecrets: [{name: A, secret: " + canary + ", secretRef: {name: s, key: k}}]}}",
-		"an SSE server":   "{mcpConfig: {sseServers: [{url: 'https://mcp.example.com', apiKey: " + canary + "}]}}",
-		"an HTTP server":  "{mcpConfig: {shttpServers: [{url: 'https://mcp.example.com', apiKey: " + canary + "}]}}",
+		"custom_secrets": "{secretsStore: {customSecrets: [{name: A, secret: " + canary +
+			", secretRef: {name: s, key: k}}]}}",
+		"an SSE server":  "{mcpConfig: {sseServers: [{url: 'https://mcp.example.com', apiKey: " + canary + "}]}}",
+		"an HTTP server": "{mcpConfig: {shttpServers: [{url: 'https://mcp.example.com', apiKey: " + canary + "}]}}",
 	} {
 		t.Run(title, func(t *testing.T) {
 			t.Parallel()
-			if err := create(t, object(t, "UserSettings", namespace, spec)); err == nil || !strings.Contains(err.Error(), "unknown field") {
+			if err := create(t, object(t, "UserSettings", namespace, spec)); err == nil || !strings.Contains(err.Error(),
+				"unknown field") {
 				t.Errorf("a strict client should be told of an unknown field, got: %v", err)
 			}
 			lenient := object(t, "UserSettings", namespace, spec)

@@ -85,7 +85,8 @@ var initialized = acp.InitializeResult{
 }
 
 func invalid(err error) error {
-	return &acp.Error{Code: acp.CodeInvalidParams, Message: "the parameters are not as the protocol has them: " + err.Error()}
+	return &acp.Error{Code: acp.CodeInvalidParams, Message: "the parameters are not as the protocol has them: " +
+		err.Error()}
 }
 
 func (a *agent) newSession(ctx context.Context, params json.RawMessage) (any, error) {

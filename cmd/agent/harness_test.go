@@ -138,10 +138,12 @@ var errGone = errors.New("the agent is gone")
 // launch starts an agent; variables replace those of the test.
 func (s *stage) launch(t *testing.T, args []string, variables ...string) *client {
 	t.Helper()
-	c := &client{t: t, dir: s.dir, waiting: map[string]chan reply{}, onUpdate: make(chan struct{}), gone: make(chan struct{}),
+	c := &client{t: t, dir: s.dir, waiting: map[string]chan reply{}, onUpdate: make(chan struct{}),
+		gone:   make(chan struct{}),
 		permit: func(acp.PermissionParams) string { return acp.AllowOnce }}
 	c.cmd = exec.Command(os.Args[0], append([]string{"--base-url", s.url}, args...)...)
-	c.cmd.Env = append(os.Environ(), beAgent+"=yes", "HOME="+s.home, "LLM_API_KEY="+placeholder, "A_SECRET=value-of-the-secret")
+	c.cmd.Env = append(os.Environ(), beAgent+"=yes", "HOME="+s.home, "LLM_API_KEY="+placeholder,
+		"A_SECRET=value-of-the-secret")
 	c.cmd.Env = append(c.cmd.Env, variables...)
 	c.cmd.Stderr = os.Stderr
 	stdin, err := c.cmd.StdinPipe()

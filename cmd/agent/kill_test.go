@@ -19,12 +19,16 @@ import (
 // state of the shell.
 func killScript() []scriptedmodel.Step {
 	return []scriptedmodel.Step{
-		{Text: "I begin.", Calls: []scriptedmodel.Call{bash("mkdir sub && cd sub && export X=kept && g() { echo $X; }; echo run1 >> ../log")}},
-		{Calls: []scriptedmodel.Call{bash("echo run2 $(g) $(basename $PWD) >> ../log"), editor(map[string]any{"command": "create", "path": "made", "file_text": "a\n"}),
+		{Text: "I begin.", Calls: []scriptedmodel.Call{bash("mkdir sub && cd sub && export X=kept && g() { echo $X; }; " +
+			"echo run1 >> ../log")}},
+		{Calls: []scriptedmodel.Call{bash("echo run2 $(g) $(basename $PWD) >> ../log"),
+			editor(map[string]any{"command": "create", "path": "made", "file_text": "a\n"}),
 			editor(map[string]any{"command": "view", "path": "made"})}},
-		{Calls: []scriptedmodel.Call{{Name: "task_tracker", Input: scriptedmodel.Input(map[string]any{"command": "plan", "task_list": []any{map[string]any{"title": "t", "status": "todo"}}})},
+		{Calls: []scriptedmodel.Call{{Name: "task_tracker", Input: scriptedmodel.Input(map[string]any{"command": "plan",
+			"task_list": []any{map[string]any{"title": "t", "status": "todo"}}})},
 			editor(map[string]any{"command": "insert", "path": "made", "insert_line": 1, "new_str": "b"})}},
-		{Calls: []scriptedmodel.Call{{Name: "task_tracker", Input: scriptedmodel.Input(map[string]any{"command": "view"})}, bash("cat ../made; cat ../log")}},
+		{Calls: []scriptedmodel.Call{{Name: "task_tracker", Input: scriptedmodel.Input(map[string]any{"command": "view"})},
+			bash("cat ../made; cat ../log")}},
 		{Text: "I am done."},
 	}
 }
@@ -86,7 +90,8 @@ func TestATurnThatIsKilledAtAnyRecordGoesOn(t *testing.T) {
 				if err := second.call(acp.MethodLoadSession, second.params(), &struct{}{}); err != nil {
 					t.Fatal(err)
 				}
-				if reason, err := second.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("work"))(); err != nil || reason != acp.EndTurn {
+				if reason, err := second.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("work"))(); err != nil ||
+					reason != acp.EndTurn {
 					t.Fatalf("the turn ended with %q, %v", reason, err)
 				}
 				got := collect(t, s, second)
@@ -115,7 +120,8 @@ func compare(t *testing.T, want, got outcome) {
 	if fmt.Sprint(got.files) != fmt.Sprint(want.files) {
 		t.Errorf("the files are %v, want %v", got.files, want.files)
 	}
-	for what, pair := range map[string][2][]string{"record": {got.records, want.records}, "update": {got.updates, want.updates}, "request": {got.requests, want.requests}} {
+	for what, pair := range map[string][2][]string{"record": {got.records, want.records}, "update": {got.updates,
+		want.updates}, "request": {got.requests, want.requests}} {
 		if len(pair[0]) != len(pair[1]) {
 			t.Errorf("there are %d %ss, want %d", len(pair[0]), what, len(pair[1]))
 			continue
@@ -145,14 +151,16 @@ func interrupted(t *testing.T, s *stage, c *client, want, got outcome) {
 		}
 	}
 	if len(got.records) != len(want.records) || len(got.updates) != len(want.updates) {
-		t.Errorf("%d records and %d updates, want %d and %d", len(got.records), len(got.updates), len(want.records), len(want.updates))
+		t.Errorf("%d records and %d updates, want %d and %d", len(got.records), len(got.updates), len(want.records),
+			len(want.updates))
 	}
 }
 
 func TestACommandUnderWayIsNotRunAgain(t *testing.T) {
 	t.Parallel()
 	onBothWires(t, func(t *testing.T, model string) {
-		s := newStage(t, calls(bash("echo begun >> log; echo $$ > pid; sleep 1000; echo ended >> log"), bash("echo next >> log")), says("Done."))
+		s := newStage(t, calls(bash("echo begun >> log; echo $$ > pid; sleep 1000; echo ended >> log"),
+			bash("echo next >> log")), says("Done."))
 		first := s.launch(t, []string{"--model", model}).mustOpen()
 		wait := first.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("work"))
 		eventually(t, "the command runs", func() bool { return s.file(t, "pid") != "" })
@@ -166,13 +174,15 @@ func TestACommandUnderWayIsNotRunAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "what the killed agent left is killed too", func() bool { return !alive(t, s.file(t, "pid")) })
-		if reason, err := second.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("work"))(); err != nil || reason != acp.EndTurn {
+		if reason, err := second.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("work"))(); err != nil ||
+			reason != acp.EndTurn {
 			t.Fatalf("the turn ended with %q, %v", reason, err)
 		}
 		if got := s.file(t, "log"); got != "begun\nnext\n" {
 			t.Errorf("the log is %q", got)
 		}
-		if got := s.model.Requests()[1].Result("call_0_0"); !strings.Contains(got.Text, "interrupted by a restart") || !strings.Contains(got.Text, "in part") {
+		if got := s.model.Requests()[1].Result("call_0_0"); !strings.Contains(got.Text, "interrupted by a restart") ||
+			!strings.Contains(got.Text, "in part") {
 			t.Errorf("the model is told %q", got.Text)
 		}
 	})

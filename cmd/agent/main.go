@@ -81,11 +81,15 @@ func parse(args []string) (loop.Options, error) {
 	var settings model.Settings
 	var recording string
 	flags := flag.NewFlagSet("agent", flag.ContinueOnError)
-	flags.StringVar(&settings.Name, "model", "", "`provider/model`; anthropic/… is reached by Anthropic's wire, all others by OpenAI's; without one no session is opened")
-	flags.StringVar(&settings.BaseURL, "base-url", "", "root of the model's endpoint, without /v1; the provider's own if empty")
+	flags.StringVar(&settings.Name, "model", "", "`provider/model`; anthropic/… is reached by Anthropic's wire, all "+
+		"others by OpenAI's; without one no session is opened")
+	flags.StringVar(&settings.BaseURL, "base-url", "", "root of the model's endpoint, without /v1; the provider's own "+
+		"if empty")
 	flags.IntVar(&settings.MaxOutput, "max-output", 0, "largest answer of the model in `tokens`; 0 leaves it to the wire")
-	flags.IntVar(&options.ContextWindow, "context-window", 0, "the model's context in `tokens`; 0 is unknown, and taken for 128000")
-	flags.BoolVar(&options.Condense, "condense", true, "summarise the history when the context is 80% full; otherwise the turn ends")
+	flags.IntVar(&options.ContextWindow, "context-window", 0, "the model's context in `tokens`; 0 is unknown, and taken "+
+		"for 128000")
+	flags.BoolVar(&options.Condense, "condense", true, "summarise the history when the context is 80% full; otherwise "+
+		"the turn ends")
 	flags.BoolVar(&options.Confirm, "confirm", false, "ask the user before each action that changes something")
 	flags.BoolVar(&options.RateActions, "rate-actions", false, "let the model rate how dangerous each action is")
 	flags.StringVar(&recording, "replay", "", "a recorded trajectory, whose actions are done again with the first prompt")

@@ -34,7 +34,8 @@ func TestACommandIsCancelled(t *testing.T) {
 		if reason, err := wait(); err != nil || reason != acp.Cancelled {
 			t.Fatalf("the turn ended with %q, %v", reason, err)
 		}
-		if len(c.find(`"call_1_0"`, `"interrupted":true`, "begun")) != 1 || len(c.find(`"call_1_1"`, `"failed"`)) != 1 || s.file(t, "never")+s.file(t, "more") != "" {
+		if len(c.find(`"call_1_0"`, `"interrupted":true`, "begun")) != 1 || len(c.find(`"call_1_1"`, `"failed"`)) != 1 ||
+			s.file(t, "never")+s.file(t, "more") != "" {
 			t.Errorf("told: %s", c.told())
 		}
 		c.mustPrompt("go on")
@@ -97,12 +98,14 @@ func TestToolsOfServersAreOffered(t *testing.T) {
 		type input struct {
 			Word string `json:"word"`
 		}
-		mcp.AddTool(server, &mcp.Tool{Name: "words_echo", Description: "Says it again."}, func(_ context.Context, _ *mcp.CallToolRequest, in input) (*mcp.CallToolResult, any, error) {
+		mcp.AddTool(server, &mcp.Tool{Name: "words_echo", Description: "Says it again."}, func(_ context.Context,
+			_ *mcp.CallToolRequest, in input) (*mcp.CallToolResult, any, error) {
 			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "echo " + in.Word}}}, nil, nil
 		})
-		mcp.AddTool(server, &mcp.Tool{Name: "words_read", Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true}}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
-			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "read"}}}, nil, nil
-		})
+		mcp.AddTool(server, &mcp.Tool{Name: "words_read", Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true}},
+			func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+				return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "read"}}}, nil, nil
+			})
 		handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
 		httpServer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("X-Token") != "token" {
@@ -112,12 +115,15 @@ func TestToolsOfServersAreOffered(t *testing.T) {
 			handler.ServeHTTP(w, r)
 		}))
 		t.Cleanup(func() { httpServer.CloseClientConnections(); httpServer.Close() })
-		s := newStage(t, calls(scriptedmodel.Call{Name: "words_echo", Input: scriptedmodel.Input(map[string]any{"word": "hello", "security_risk": "LOW"})},
+		s := newStage(t, calls(scriptedmodel.Call{Name: "words_echo",
+			Input: scriptedmodel.Input(map[string]any{"word": "hello", "security_risk": "LOW"})},
 			scriptedmodel.Call{Name: "words_read"}), says("Done."))
 		c := s.launch(t, []string{"--model", model, "--confirm", "--rate-actions"})
-		c.servers = []acp.MCPServer{{Type: "http", Name: "router", URL: httpServer.URL, Headers: []acp.Header{{Name: "X-Token", Value: "token"}}}}
+		c.servers = []acp.MCPServer{{Type: "http", Name: "router", URL: httpServer.URL,
+			Headers: []acp.Header{{Name: "X-Token", Value: "token"}}}}
 		c.mustOpen().mustPrompt("work")
-		if got := s.model.Requests()[1]; got.Result("call_0_0").Text != "echo hello" || got.Result("call_0_1").Text != "read" {
+		if got := s.model.Requests()[1]; got.Result("call_0_0").Text != "echo hello" ||
+			got.Result("call_0_1").Text != "read" {
 			t.Errorf("the model is told %q", got.Said())
 		}
 		if len(c.asked) != 1 || c.asked[0].ToolCall.Title != "words_echo" {
@@ -148,7 +154,8 @@ func TestWithoutAModelTheAgentSaysSoAndForgetsNothing(t *testing.T) {
 		for _, method := range []string{acp.MethodLoadSession, acp.MethodResumeSession, acp.MethodNewSession} {
 			err := c.call(method, c.params(), nil)
 			failure, ok := errors.AsType[*acp.Error](err)
-			if !ok || !strings.Contains(failure.Message, "set llm_model") || failure.Data == nil || failure.Data.Kind != "unusable" {
+			if !ok || !strings.Contains(failure.Message, "set llm_model") || failure.Data == nil ||
+				failure.Data.Kind != "unusable" {
 				t.Errorf("%s with %q: %v", method, args, err)
 			}
 		}
@@ -179,9 +186,11 @@ func TestARecordingIsDoneAgain(t *testing.T) {
 		recording string
 		asked     bool
 	}{
-		"that ended":       {`[` + actions + `,{"id":8,"source":"agent","action":"finish","args":{"final_thought":"All done."}}]`, false},
-		"that is open":     {`{"trajectory":[` + actions + `]}`, true},
-		"with more to say": {`[` + actions + `,{"id":8,"source":"agent","action":"message","args":{"content":"Done?"}},{"id":9,"source":"user","action":"message","args":{"content":"No."}}]`, true},
+		"that ended": {`[` + actions + `,{"id":8,"source":"agent","action":"finish","args":{"final_thought":"All ` +
+			`done."}}]`, false},
+		"that is open": {`{"trajectory":[` + actions + `]}`, true},
+		"with more to say": {`[` + actions + `,{"id":8,"source":"agent","action":"message","args":{"content":"Done?"}},` +
+			`{"id":9,"source":"user","action":"message","args":{"content":"No."}}]`, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -196,7 +205,8 @@ func TestARecordingIsDoneAgain(t *testing.T) {
 				if s.file(t, "run") != "run\n" || s.file(t, "written") != "edited\n" {
 					t.Error("the actions were not done")
 				}
-				if len(client.find(`"tool_call_update"`, `"completed"`)) != 4 || len(client.find(`"agent_thought_chunk"`, "I shall make one.")) != 1 {
+				if len(client.find(`"tool_call_update"`, `"completed"`)) != 4 || len(client.find(`"agent_thought_chunk"`,
+					"I shall make one.")) != 1 {
 					t.Errorf("told: %s", client.told())
 				}
 				requests := s.model.Requests()
@@ -205,7 +215,8 @@ func TestARecordingIsDoneAgain(t *testing.T) {
 				}
 				client.mustPrompt("and then?")
 				requests = s.model.Requests()
-				if last := requests[len(requests)-1]; !last.Contains("make a file") || !last.Contains("1\tedited") || !last.Contains("First.") {
+				if last := requests[len(requests)-1]; !last.Contains("make a file") || !last.Contains("1\tedited") ||
+					!last.Contains("First.") {
 					t.Errorf("the model is told %q", last.Said())
 				}
 			})
@@ -218,7 +229,8 @@ func TestALoadedSessionIsToldAgainExactly(t *testing.T) {
 	onBothWires(t, func(t *testing.T, model string) {
 		s := newStage(t, calls(bash("cd /; X=kept")), says("First."), calls(bash("pwd; echo $X")), says("Second."))
 		first := s.launch(t, []string{"--model", model}).mustOpen()
-		if reason, err := first.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("one"))(); err != nil || reason != acp.EndTurn {
+		if reason, err := first.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("one"))(); err != nil ||
+			reason != acp.EndTurn {
 			t.Fatalf("the turn ended with %q, %v", reason, err)
 		}
 		_ = first.cmd.Process.Signal(syscall.SIGTERM)
@@ -240,7 +252,8 @@ func TestALoadedSessionIsToldAgainExactly(t *testing.T) {
 			if !slices.EqualFunc(c.told(), first.told(), func(a, b json.RawMessage) bool { return string(a) == string(b) }) {
 				t.Errorf("told %s\ninstead of %s", c.told(), first.told())
 			}
-			if reason, err := c.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("one"))(); err != nil || reason != acp.EndTurn || len(s.model.Requests()) != 2 {
+			if reason, err := c.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("one"))(); err != nil ||
+				reason != acp.EndTurn || len(s.model.Requests()) != 2 {
 				t.Errorf("continuing without a turn: %q, %v", reason, err)
 			}
 			c.mustPrompt("two")
@@ -250,7 +263,8 @@ func TestALoadedSessionIsToldAgainExactly(t *testing.T) {
 		}
 		c := s.launch(t, []string{"--model", model})
 		c.session = "../../nobody"
-		if err := c.call(acp.MethodLoadSession, c.params(), &struct{}{}); err == nil || !strings.Contains(err.Error(), "no such session") {
+		if err := c.call(acp.MethodLoadSession, c.params(), &struct{}{}); err == nil || !strings.Contains(err.Error(),
+			"no such session") {
 			t.Errorf("got %v", err)
 		}
 	})

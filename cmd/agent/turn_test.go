@@ -17,7 +17,8 @@ func TestAnAnswerIsStreamedAndThenToldWhole(t *testing.T) {
 	t.Parallel()
 	onBothWires(t, func(t *testing.T, model string) {
 		const text = "Hello, this is a text that comes in more than one piece."
-		s := newStage(t, scriptedmodel.Step{Text: text, Thinking: "Hm.", Usage: &scriptedmodel.Usage{Input: 100, Output: 20, Cached: 50}})
+		s := newStage(t, scriptedmodel.Step{Text: text, Thinking: "Hm.", Usage: &scriptedmodel.Usage{Input: 100, Output: 20,
+			Cached: 50}})
 		s.write(t, "AGENTS.md", "Use tabs.")
 		s.write(t, "CLAUDE.md", "Use tabs.")
 		s.write(t, ".openhands/microagents/repo.md", "---\nname: repo\ntype: repo\n---\nRun the linter.")
@@ -27,14 +28,16 @@ func TestAnAnswerIsStreamedAndThenToldWhole(t *testing.T) {
 		if got := c.partial.String(); got != "Hm."+text {
 			t.Errorf("the pieces are %q", got)
 		}
-		if len(c.find(`"agent_message_chunk"`, text)) != 1 || len(c.find(`"agent_thought_chunk"`, "Hm.")) != 1 || len(c.find(`"usage_update"`, `"used":120`, `"size":1000`)) != 1 {
+		if len(c.find(`"agent_message_chunk"`, text)) != 1 || len(c.find(`"agent_thought_chunk"`, "Hm.")) != 1 ||
+			len(c.find(`"usage_update"`, `"used":120`, `"size":1000`)) != 1 {
 			t.Errorf("told: %s", c.told())
 		}
 		request := s.model.Requests()[0]
 		if request.Model != "scripted" || !request.HasAPIKey && !request.HasAuthorization {
 			t.Errorf("the model is %q, the key was sent: %v", request.Model, request.HasAPIKey || request.HasAuthorization)
 		}
-		if strings.Count(request.System, "Use tabs.") != 1 || !strings.Contains(request.System, "Run the linter.") || request.Contains("Mondays") {
+		if strings.Count(request.System, "Use tabs.") != 1 || !strings.Contains(request.System, "Run the linter.") ||
+			request.Contains("Mondays") {
 			t.Errorf("the system prompt is %s", request.System)
 		}
 		if request.Wire == scriptedmodel.Messages && request.Cached != 3 {
@@ -62,7 +65,8 @@ func TestToolsDoTheWork(t *testing.T) {
 			calls(bash("cd a; export X=1; f() { echo called $X; }")),
 			calls(bash("f; pwd; cat f.txt; exit_status() { return 3; }; exit_status"),
 				editor(map[string]any{"command": "view", "path": "a/f.txt", "view_range": []int{2, -1}}),
-				scriptedmodel.Call{Name: "task_tracker", Input: scriptedmodel.Input(map[string]any{"command": "plan", "task_list": []any{map[string]any{"title": "first", "status": "done"}}})},
+				scriptedmodel.Call{Name: "task_tracker", Input: scriptedmodel.Input(map[string]any{"command": "plan",
+					"task_list": []any{map[string]any{"title": "first", "status": "done"}}})},
 				scriptedmodel.Call{Name: "no_such_tool"}),
 			says("Done."))
 		c := s.launch(t, []string{"--model", model}).mustOpen()
@@ -71,7 +75,8 @@ func TestToolsDoTheWork(t *testing.T) {
 			t.Errorf("the file is %q", got)
 		}
 		last := s.model.Requests()[3]
-		for id, want := range map[string]string{"call_2_0": "called 1\n" + s.dir + "/a\nzero\none\n2\n[exit code 3]", "call_2_1": "     2\tone\n     3\t2", "call_2_3": "There is no tool of this name."} {
+		for id, want := range map[string]string{"call_2_0": "called 1\n" + s.dir + "/a\nzero\none\n2\n[exit code 3]",
+			"call_2_1": "     2\tone\n     3\t2", "call_2_3": "There is no tool of this name."} {
 			if got := last.Result(id); got == nil || got.Text != want {
 				t.Errorf("the result of %s is %+v", id, got)
 			}
@@ -125,11 +130,12 @@ func TestEachErrorHasItsKindAndTheSessionGoesOn(t *testing.T) {
 	for kind, step := range map[string]scriptedmodel.Step{
 		"authentication":  {Failure: &scriptedmodel.Failure{Kind: scriptedmodel.BadKey, Message: "wrong key " + placeholder}},
 		"model_not_found": failing(scriptedmodel.NoSuchModel, 1),
-		"rate_limit":      {Failure: &scriptedmodel.Failure{Kind: scriptedmodel.RateLimit, Message: "too fast with " + placeholder}, Times: 3},
-		"context":         failing(scriptedmodel.ContextTooLong, 1),
-		"limit":           {Failure: &scriptedmodel.Failure{Kind: scriptedmodel.SessionLimit, Message: "10 iterations"}},
-		"provider":        failing(scriptedmodel.Internal, 3),
-		"network":         {Text: "broken off", Break: true, Times: 3},
+		"rate_limit": {Failure: &scriptedmodel.Failure{Kind: scriptedmodel.RateLimit, Message: "too fast with " +
+			placeholder}, Times: 3},
+		"context":  failing(scriptedmodel.ContextTooLong, 1),
+		"limit":    {Failure: &scriptedmodel.Failure{Kind: scriptedmodel.SessionLimit, Message: "10 iterations"}},
+		"provider": failing(scriptedmodel.Internal, 3),
+		"network":  {Text: "broken off", Break: true, Times: 3},
 	} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
@@ -154,7 +160,8 @@ func TestEachErrorHasItsKindAndTheSessionGoesOn(t *testing.T) {
 	t.Run("an hour to wait", func(t *testing.T) {
 		t.Parallel()
 		onBothWires(t, func(t *testing.T, model string) {
-			s := newStage(t, scriptedmodel.Step{Failure: &scriptedmodel.Failure{Kind: scriptedmodel.RateLimit, RetryAfter: 3600}})
+			s := newStage(t, scriptedmodel.Step{Failure: &scriptedmodel.Failure{Kind: scriptedmodel.RateLimit,
+				RetryAfter: 3600}})
 			c := s.launch(t, []string{"--model", model}).mustOpen()
 			_, err := c.prompt("hello")
 			if failure, ok := errors.AsType[*acp.Error](err); !ok || failure.Data.Kind != "rate_limit" {
@@ -179,7 +186,8 @@ func TestEachErrorHasItsKindAndTheSessionGoesOn(t *testing.T) {
 func TestTheUserIsAskedBeforeActions(t *testing.T) {
 	t.Parallel()
 	onBothWires(t, func(t *testing.T, model string) {
-		s := newStage(t, calls(bash("echo yes > allowed"), bash("echo no > rejected"), editor(map[string]any{"command": "view", "path": "."})), says("Done."))
+		s := newStage(t, calls(bash("echo yes > allowed"), bash("echo no > rejected"),
+			editor(map[string]any{"command": "view", "path": "."})), says("Done."))
 		c := s.launch(t, []string{"--model", model, "--confirm"})
 		c.permit = func(p acp.PermissionParams) string {
 			if strings.Contains(string(p.ToolCall.RawInput), "rejected") {
@@ -203,11 +211,13 @@ func TestTheUserIsAskedBeforeActions(t *testing.T) {
 func TestTheModelRatesActions(t *testing.T) {
 	t.Parallel()
 	onBothWires(t, func(t *testing.T, model string) {
-		rated := scriptedmodel.Call{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": "true", "security_risk": "LOW"})}
+		rated := scriptedmodel.Call{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": "true",
+			"security_risk": "LOW"})}
 		s := newStage(t, calls(rated, bash("echo unrated")), says("Done."))
 		c := s.launch(t, []string{"--model", model, "--rate-actions"}).mustOpen()
 		c.mustPrompt("work")
-		if len(c.find(`"tool_call"`, `"call_0_0"`, `"security_risk":"LOW"`)) != 1 || len(c.find(`"tool_call"`, `"call_0_1"`, `"security_risk":"HIGH"`)) != 1 {
+		if len(c.find(`"tool_call"`, `"call_0_0"`, `"security_risk":"LOW"`)) != 1 || len(c.find(`"tool_call"`, `"call_0_1"`,
+			`"security_risk":"HIGH"`)) != 1 {
 			t.Errorf("told: %s", c.told())
 		}
 		for _, tool := range s.model.Requests()[0].Tools {
@@ -222,7 +232,8 @@ func TestAFullContextIsSummarised(t *testing.T) {
 	t.Parallel()
 	summary := scriptedmodel.Step{Text: "SUMMARY", Contains: "Summarise this conversation"}
 	for name, middle := range map[string]scriptedmodel.Step{
-		"by what the model reports": {Calls: []scriptedmodel.Call{bash("echo eighth")}, Usage: &scriptedmodel.Usage{Input: 7900, Output: 101}},
+		"by what the model reports": {Calls: []scriptedmodel.Call{bash("echo eighth")},
+			Usage: &scriptedmodel.Usage{Input: 7900, Output: 101}},
 		"by the provider's refusal": failing(scriptedmodel.ContextTooLong, 1),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -237,7 +248,8 @@ func TestAFullContextIsSummarised(t *testing.T) {
 				c.mustPrompt("the first message")
 				requests := s.model.Requests()
 				last := requests[len(requests)-1]
-				if !last.Contains("the first message") || !last.Contains("SUMMARY") || last.Contains("number 1") || !last.Contains("number 6") {
+				if !last.Contains("the first message") || !last.Contains("SUMMARY") || last.Contains("number 1") ||
+					!last.Contains("number 6") {
 					t.Errorf("the last request says %q", last.Said())
 				}
 				if request := requests[len(requests)-2]; !request.Contains("number 1") || len(request.Tools) != 0 {
@@ -251,7 +263,8 @@ func TestAFullContextIsSummarised(t *testing.T) {
 func TestAFullContextEndsTheTurnWhereItIsNotSummarised(t *testing.T) {
 	t.Parallel()
 	onBothWires(t, func(t *testing.T, model string) {
-		s := newStage(t, scriptedmodel.Step{Calls: []scriptedmodel.Call{bash("echo done > done")}, Usage: &scriptedmodel.Usage{Input: 7900, Output: 101}})
+		s := newStage(t, scriptedmodel.Step{Calls: []scriptedmodel.Call{bash("echo done > done")},
+			Usage: &scriptedmodel.Usage{Input: 7900, Output: 101}})
 		c := s.launch(t, []string{"--model", model, "--context-window", "10000", "--condense=false"}).mustOpen()
 		_, err := c.prompt("work")
 		if failure, ok := errors.AsType[*acp.Error](err); !ok || failure.Data.Kind != "context" {

@@ -38,8 +38,10 @@ func TestWhatTheFacadeMayDo(t *testing.T) {
 		can := func(verb string) bool {
 			resource, subresource, _ := strings.Cut(c.resource, "/")
 			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-				User: facadeenv.FacadeUser, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:parley-system", "system:authenticated"},
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "anywhere", Verb: verb, Group: c.group, Resource: resource, Subresource: subresource},
+				User: facadeenv.FacadeUser, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:parley-system",
+					"system:authenticated"},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "anywhere", Verb: verb, Group: c.group,
+					Resource: resource, Subresource: subresource},
 			}}
 			create(t, review)
 			return review.Status.Allowed
@@ -66,7 +68,8 @@ func TestThePolicyConfinesTheFacade(t *testing.T) {
 		t.Fatal(err)
 	}
 	secret := func(name string, kind corev1.SecretType, labels map[string]string) *corev1.Secret {
-		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}, Type: kind, StringData: map[string]string{"key": "v"}}
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}, Type: kind,
+			StringData: map[string]string{"key": "v"}}
 	}
 	ofAda := map[string]string{v1alpha1.LabelUserSettings: "ada"}
 	ofTalk := map[string]string{v1alpha1.LabelConversation: "talk"}
@@ -80,7 +83,8 @@ func TestThePolicyConfinesTheFacade(t *testing.T) {
 		{"a key of settings for a tool", secret("ada-mcp-0123456789abcdef", v1alpha1.SecretTypeUserKey, ofAda), true},
 		{"a token of settings", secret("ada-token-enterprise-sso", v1alpha1.SecretTypeUserKey, ofAda), true},
 		{"a user's key in place of the session key", secret("ada-session-key", v1alpha1.SecretTypeUserKey, ofAda), false},
-		{"a key of a conversation with the ending of one of settings", secret("talk-llm-api-key", v1alpha1.SecretTypeUserKey, ofTalk), false},
+		{"a key of a conversation with the ending of one of settings", secret("talk-llm-api-key", v1alpha1.SecretTypeUserKey,
+			ofTalk), false},
 		{"a token of no provider", secret("ada-token-sourceforge", v1alpha1.SecretTypeUserKey, ofAda), false},
 		{"an opaque Secret", secret("ada-opaque", corev1.SecretTypeOpaque, ofAda), false},
 		{"a session key", secret("ada-session-key", v1alpha1.SecretTypeSessionKey, ofAda), false},
@@ -100,7 +104,8 @@ func TestThePolicyConfinesTheFacade(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The API server lets nobody change the type.
-		if err := facade.Update(t.Context(), secret("ada-theirs", v1alpha1.SecretTypeUserKey, ofAda)); !apierrors.IsInvalid(err) {
+		if err := facade.Update(t.Context(), secret("ada-theirs", v1alpha1.SecretTypeUserKey, ofAda)); !apierrors.IsInvalid(
+			err) {
 			t.Errorf("should be refused, got: %v", err)
 		}
 		expectPolicy(t, facade.Update(t.Context(), secret("ada-theirs", corev1.SecretTypeOpaque, ofAda)), false)
@@ -110,7 +115,8 @@ func TestThePolicyConfinesTheFacade(t *testing.T) {
 		if err := admin.Create(t.Context(), theirs); err != nil {
 			t.Fatal(err)
 		}
-		expectPolicy(t, facade.Update(t.Context(), secret("unlabelled", v1alpha1.SecretTypeUserKey, map[string]string{v1alpha1.LabelUserSettings: "un"})), false)
+		expectPolicy(t, facade.Update(t.Context(), secret("unlabelled", v1alpha1.SecretTypeUserKey,
+			map[string]string{v1alpha1.LabelUserSettings: "un"})), false)
 	})
 	configMap := func(name string, labels map[string]string) *corev1.ConfigMap {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}}
@@ -120,7 +126,8 @@ func TestThePolicyConfinesTheFacade(t *testing.T) {
 		expectPolicy(t, facade.Create(t.Context(), configMap(replay+"-abcdefgh23", ofTalk)), true)
 	})
 	t.Run("creates an image", func(t *testing.T) {
-		expectPolicy(t, facade.Create(t.Context(), configMap(v1alpha1.KeptName("talk", v1alpha1.KeptImage, "x")+"-abcdefgh23", ofTalk)), true)
+		expectPolicy(t, facade.Create(t.Context(), configMap(v1alpha1.KeptName("talk", v1alpha1.KeptImage, "x")+"-abcdefgh23",
+			ofTalk)), true)
 	})
 	t.Run("creates another ConfigMap", func(t *testing.T) {
 		expectPolicy(t, facade.Create(t.Context(), configMap("talk-other", ofTalk)), false)
@@ -181,7 +188,8 @@ func expectPolicy(t *testing.T, err error, allowed bool) {
 	switch {
 	case allowed && err != nil:
 		t.Errorf("refused: %v", err)
-	case !allowed && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'parley-facade'")):
+	case !allowed && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy "+
+		"'parley-facade'")):
 		t.Errorf("the policy should refuse it, got: %v", err)
 	}
 }
@@ -191,13 +199,15 @@ func TestOnlyAKeyOpensTheFacade(t *testing.T) {
 	ada := newcomer(t)
 	ada.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 200)
 	for name, key := range map[string]string{
-		"no key": "", "a wrong key": "wrong", "a key with something added": ada.key + "x", "half a key": ada.key[:len(ada.key)/2],
+		"no key": "", "a wrong key": "wrong", "a key with something added": ada.key + "x",
+		"half a key":        ada.key[:len(ada.key)/2],
 		"the hash of a key": ada.settings(t).Status.SessionKeyHash,
 	} {
 		p := &person{url: ada.url, key: key}
 		for _, c := range []struct{ method, path string }{
 			{"GET", "/api/settings"}, {"POST", "/api/settings"}, {"GET", "/api/conversations"}, {"POST", "/api/conversations"},
-			{"GET", "/api/conversations/talk"}, {"DELETE", "/api/conversations/talk"}, {"POST", "/api/conversations/talk/start"}, {"POST", "/api/conversations/talk/stop"},
+			{"GET", "/api/conversations/talk"}, {"DELETE", "/api/conversations/talk"}, {"POST", "/api/conversations/talk/start"},
+			{"POST", "/api/conversations/talk/stop"},
 		} {
 			t.Run(name+" "+c.method+" "+c.path, func(t *testing.T) {
 				// The body is bad JSON: nobody looks at it.
@@ -211,7 +221,8 @@ func TestAKeyThatIsDeletedOpensNothingAnyMore(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	old := *ada
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: v1alpha1.SessionKeySecretName(ada.name)}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace,
+		Name: v1alpha1.SessionKeySecretName(ada.name)}}
 	if err := suite.Client.Delete(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
@@ -232,9 +243,11 @@ func TestAKeyOfTwoUsersIsNobodys(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	shared := canary()
-	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "shared"}, StringData: map[string]string{"key": shared}})
+	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "shared"},
+		StringData: map[string]string{"key": shared}})
 	ref := &v1alpha1.SecretKeyRef{Name: "shared", Key: "key"}
-	one := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "one"}, Spec: v1alpha1.UserSettingsSpec{SessionKeyRef: ref}}
+	one := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "one"},
+		Spec: v1alpha1.UserSettingsSpec{SessionKeyRef: ref}}
 	create(t, one)
 	p := &person{url: ada.url, key: shared}
 	await(t, func() error { return codeOf(p.get(t, "/api/conversations"), 200) })

@@ -44,15 +44,18 @@ func TestSecretsAreStoredListedAndDeletedOneByOne(t *testing.T) {
 	body := `{"name": "DEPLOY_TOKEN", "value": "` + value + `", "description": "for staging"}`
 	ada.post(t, "/api/secrets", body).wants(t, 201).says(t, `{"message": "Secret created successfully"}`)
 	ada.post(t, "/api/secrets", body).wants(t, 400).says(t, `{"message": "Secret DEPLOY_TOKEN already exists"}`)
-	ada.get(t, "/api/secrets").wants(t, 200).says(t, `{"custom_secrets": [{"name": "DEPLOY_TOKEN", "description": "for staging"}]}`)
+	ada.get(t, "/api/secrets").wants(t, 200).says(t, `{"custom_secrets": [{"name": "DEPLOY_TOKEN", "description": "for `+
+		`staging"}]}`)
 	stored := func() string {
 		return ada.secret(t, ada.settings(t).Spec.SecretsStore.CustomSecrets[0].SecretRef.Name)
 	}
 	if stored() != value {
 		t.Error("another value is stored")
 	}
-	ada.do(t, "PUT", "/api/secrets/DEPLOY_TOKEN", `{"name": "DEPLOY_TOKEN", "description": "for production"}`).wants(t, 200)
-	ada.get(t, "/api/secrets").wants(t, 200).says(t, `{"custom_secrets": [{"name": "DEPLOY_TOKEN", "description": "for production"}]}`)
+	ada.do(t, "PUT", "/api/secrets/DEPLOY_TOKEN", `{"name": "DEPLOY_TOKEN", "description": "for production"}`).wants(t,
+		200)
+	ada.get(t, "/api/secrets").wants(t, 200).says(t, `{"custom_secrets": [{"name": "DEPLOY_TOKEN", "description": "for `+
+		`production"}]}`)
 	if stored() != value {
 		t.Error("the value went with the description")
 	}
@@ -73,7 +76,8 @@ func TestTokensOfGitProvidersAreStoredAndRemoved(t *testing.T) {
 	t.Parallel()
 	ada, token := newcomer(t), canary()
 	tokens := func() any { return ada.get(t, "/api/settings").wants(t, 200).field(t, "provider_tokens_set") }
-	ada.post(t, "/api/add-git-providers", `{"provider_tokens": {"github": {"token": "`+token+`", "host": "git.example.com"}}}`).wants(t, 200).says(t, `{"message": "Git providers stored"}`)
+	ada.post(t, "/api/add-git-providers", `{"provider_tokens": {"github": {"token": "`+token+
+		`", "host": "git.example.com"}}}`).wants(t, 200).says(t, `{"message": "Git providers stored"}`)
 	if got := jsonOf(t, tokens()); got != `{"github":"git.example.com"}` {
 		t.Errorf("the tokens are %s", got)
 	}
@@ -87,10 +91,12 @@ func TestTokensOfGitProvidersAreStoredAndRemoved(t *testing.T) {
 func TestWhoAsksAGitHostWithoutATokenGetsNothing(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
-	for _, path := range []string{"repositories", "search/repositories", "repository/branches", "installations", "suggested-tasks"} {
+	for _, path := range []string{"repositories", "search/repositories", "repository/branches", "installations",
+		"suggested-tasks"} {
 		ada.get(t, "/api/user/"+path).wants(t, 200).says(t, `[]`)
 	}
-	ada.post(t, "/api/settings", `{"git_user_name": "Ada", "email": "ada@example.com", "secrets_store": {"provider_tokens": {"github": {"token": "t"}}}}`).wants(t, 200)
+	ada.post(t, "/api/settings", `{"git_user_name": "Ada", "email": "ada@example.com", "secrets_store": `+
+		`{"provider_tokens": {"github": {"token": "t"}}}}`).wants(t, 200)
 	await(t, func() error { // the facade reads its cache
 		if reply := ada.get(t, "/api/user/repositories"); reply.code != 503 {
 			return fmt.Errorf("answered %d", reply.code)
@@ -106,8 +112,10 @@ func TestWhoAsksAGitHostWithoutATokenGetsNothing(t *testing.T) {
 // It is not parallel: others start sessions, which look into the catalogue too.
 func TestOptionsAreWhatTheClusterHas(t *testing.T) {
 	lists := []client.Object{
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "parley-system", Name: v1alpha1.AgentCatalogueName}, Data: map[string]string{"Writer": "{}", "CodeActAgent": "{}"}},
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "parley-system", Name: v1alpha1.ModelsName}, Data: map[string]string{"mine": "a/model: {input: 1, output: 2}"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "parley-system", Name: v1alpha1.AgentCatalogueName},
+			Data: map[string]string{"Writer": "{}", "CodeActAgent": "{}"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "parley-system", Name: v1alpha1.ModelsName},
+			Data: map[string]string{"mine": "a/model: {input: 1, output: 2}"}},
 	}
 	create(t, lists...)
 	t.Cleanup(func() {

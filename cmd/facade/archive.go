@@ -61,7 +61,8 @@ func openArchive(ctx context.Context, o options, objects *cluster.Cluster, faile
 	return keepArchive(ctx, o, objects, signer, failed)
 }
 
-func keepArchive(ctx context.Context, o options, objects *cluster.Cluster, signer *live.Signer, failed chan<- error) (*archive.Store, error) {
+func keepArchive(ctx context.Context, o options, objects *cluster.Cluster, signer *live.Signer,
+	failed chan<- error) (*archive.Store, error) {
 	if o.archive.perUser.Sign() < 0 {
 		return nil, errors.New("--archive-per-user: it is less than nothing")
 	}
@@ -76,7 +77,8 @@ func keepArchive(ctx context.Context, o options, objects *cluster.Cluster, signe
 	}
 	listening := &http.Server{
 		Handler:           archive.NewHandler(store, objects, signer.Public),
-		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+		ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
 	}
 	go func() { failed <- fmt.Errorf("serve sessions: %w", listening.Serve(listener)) }()
 	go keepOnlyWhatIsOwned(ctx, o, store, objects)
@@ -90,7 +92,8 @@ func runArchive(ctx context.Context, o options) error {
 	if err != nil {
 		return fmt.Errorf("find the API server: %w", err)
 	}
-	objects, err := cluster.New(ctx, cfg, o.namespace, cluster.InNamespaces(splitList(o.namespaces)...), cluster.ConversationsOnly())
+	objects, err := cluster.New(ctx, cfg, o.namespace, cluster.InNamespaces(splitList(o.namespaces)...),
+		cluster.ConversationsOnly())
 	if err != nil {
 		return err
 	}
@@ -101,9 +104,10 @@ func runArchive(ctx context.Context, o options) error {
 		return err
 	}
 	defer func() { _ = store.Close() }()
-	health := &http.Server{Addr: o.address, ReadHeaderTimeout: 10 * time.Second, Handler: server.Health(func(ctx context.Context) error {
-		return errors.Join(objects.Ready(ctx), store.Ready(ctx))
-	})}
+	health := &http.Server{Addr: o.address, ReadHeaderTimeout: 10 * time.Second,
+		Handler: server.Health(func(ctx context.Context) error {
+			return errors.Join(objects.Ready(ctx), store.Ready(ctx))
+		})}
 	go func() { failed <- fmt.Errorf("serve health: %w", health.ListenAndServe()) }()
 	serveMetrics(o.metricsAddress, failed)
 	ctrl.Log.Info("keeping the archive", "address", o.archive.address)

@@ -79,7 +79,8 @@ func TestADeletionThatTheCacheNeverSeesIsNotWaitedFor(t *testing.T) {
 	}
 	ada := newcomer(t)
 	watch.lose()
-	brief := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "brief"}, Spec: v1alpha1.ConversationSpec{UserSettingsName: ada.name}}
+	brief := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "brief"},
+		Spec: v1alpha1.ConversationSpec{UserSettingsName: ada.name}}
 	create(t, brief)
 	if err := objects.DeleteConversation(ctx, brief); err != nil {
 		t.Fatal(err)
@@ -88,7 +89,8 @@ func TestADeletionThatTheCacheNeverSeesIsNotWaitedFor(t *testing.T) {
 	// A list waits for what was written here, up to two seconds each time.
 	patient, stop := context.WithTimeout(ctx, 1500*time.Millisecond)
 	defer stop()
-	if err := objects.ConversationsOf(patient, types.NamespacedName{Namespace: ada.namespace, Name: ada.name}, func([]v1alpha1.Conversation) {}); err != nil || patient.Err() != nil {
+	if err := objects.ConversationsOf(patient, types.NamespacedName{Namespace: ada.namespace, Name: ada.name},
+		func([]v1alpha1.Conversation) {}); err != nil || patient.Err() != nil {
 		t.Errorf("the list waits in vain: %v, %v", err, patient.Err())
 	}
 }

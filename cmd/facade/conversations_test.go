@@ -37,9 +37,12 @@ func TestEveryFieldOfAConversationIsStored(t *testing.T) {
 		says(t, `{"status": "ok", "conversation_id": "every-field", "message": null, "conversation_status": "STARTING"}`)
 	c := ada.conversation(t, "every-field")
 	spec := c.Spec
-	if spec.UserSettingsName != "ada" || *spec.Repository != "example/widgets" || *spec.GitProvider != v1alpha1.GitHub || *spec.SelectedBranch != "main" ||
-		*spec.InitialUserMsg != "Mend the parser.\nIt is broken." || len(spec.Images) != 2 || *spec.ConversationInstructions != "Keep to the style." ||
-		*spec.SuggestedTask != (v1alpha1.SuggestedTask{GitProvider: v1alpha1.GitHub, TaskType: v1alpha1.FailingChecks, Repo: "example/widgets", IssueNumber: 7, Title: "Speed the parser up"}) {
+	if spec.UserSettingsName != "ada" || *spec.Repository != "example/widgets" || *spec.GitProvider != v1alpha1.GitHub ||
+		*spec.SelectedBranch != "main" ||
+		*spec.InitialUserMsg != "Mend the parser.\nIt is broken." || len(spec.Images) != 2 ||
+		*spec.ConversationInstructions != "Keep to the style." ||
+		*spec.SuggestedTask != (v1alpha1.SuggestedTask{GitProvider: v1alpha1.GitHub, TaskType: v1alpha1.FailingChecks,
+			Repo: "example/widgets", IssueNumber: 7, Title: "Speed the parser up"}) {
 		t.Errorf("stored %s", jsonOf(t, spec))
 	}
 	if c.Annotations[v1alpha1.AnnotationIncomplete] != "" || spec.TTLAfterStopped != nil {
@@ -57,7 +60,8 @@ func TestEveryFieldOfAConversationIsStored(t *testing.T) {
 
 	t.Run("and the operator finds its keys", func(t *testing.T) {
 		await(t, func() error {
-			if pod := (&corev1.Pod{}); suite.Client.Get(t.Context(), client.ObjectKey{Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name)}, pod) != nil {
+			if pod := (&corev1.Pod{}); suite.Client.Get(t.Context(), client.ObjectKey{Namespace: c.Namespace,
+				Name: v1alpha1.SessionName(c.Name)}, pod) != nil {
 				c := ada.conversation(t, "every-field")
 				return fmt.Errorf("no pod: %s %s", c.Status.Reason, c.Status.Message)
 			}
@@ -79,10 +83,12 @@ func TestAReplayGoesIntoAConfigMap(t *testing.T) {
 	ada.post(t, "/api/conversations", `{"conversation_id": "again", "replay_json": "[{\"id\": 1}]"}`).wants(t, 200)
 	c := ada.conversation(t, "again")
 	replay := &corev1.ConfigMap{}
-	if err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: c.Spec.ReplayJSONRef.Name}, replay); err != nil {
+	if err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: c.Spec.ReplayJSONRef.Name},
+		replay); err != nil {
 		t.Fatal(err)
 	}
-	if replay.Data[c.Spec.ReplayJSONRef.Key] != `[{"id": 1}]` || !metav1.IsControlledBy(replay, c) || !ptr.Deref(replay.Immutable, false) {
+	if replay.Data[c.Spec.ReplayJSONRef.Key] != `[{"id": 1}]` || !metav1.IsControlledBy(replay, c) ||
+		!ptr.Deref(replay.Immutable, false) {
 		t.Errorf("the replay is %+v", replay)
 	}
 	ada.post(t, "/api/conversations", `{"conversation_id": "again", "replay_json": "[{\"id\": 1}]"}`).wants(t, 200)
@@ -104,14 +110,17 @@ func TestAnIDThatExistsIsJoined(t *testing.T) {
 	bob := newPersonIn(t, ada.namespace, "bob")
 	bob.post(t, "/api/settings", `{"llm_model": "ollama/small"}`).wants(t, 200)
 	body := func(change string) string {
-		fields := map[string]any{"conversation_id": "talk", "initial_user_msg": "hello", "mcp_config": map[string]any{"sse_servers": []any{map[string]any{"url": "https://a.example.com", "api_key": "k"}}}}
+		fields := map[string]any{"conversation_id": "talk", "initial_user_msg": "hello",
+			"mcp_config": map[string]any{"sse_servers": []any{map[string]any{"url": "https://a.example.com", "api_key": "k"}}}}
 		_ = json.Unmarshal([]byte(change), &fields)
 		return jsonOf(t, fields)
 	}
 	ada.post(t, "/api/conversations", body(`{}`)).wants(t, 200)
-	const clash = `{"detail": "A conversation with this id exists that does not equal the one asked for: choose another id, or send nothing but the id to join one of your own"}`
+	const clash = `{"detail": "A conversation with this id exists that does not equal the one asked for: choose another ` +
+		`id, or send nothing but the id to join one of your own"}`
 	t.Run("by the same request", func(t *testing.T) {
-		ada.post(t, "/api/conversations", body(`{}`)).wants(t, 200).says(t, `{"status": "ok", "conversation_id": "talk", "message": null, "conversation_status": "STARTING"}`)
+		ada.post(t, "/api/conversations", body(`{}`)).wants(t, 200).says(t,
+			`{"status": "ok", "conversation_id": "talk", "message": null, "conversation_status": "STARTING"}`)
 	})
 	t.Run("by just its id", func(t *testing.T) {
 		ada.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 200)
@@ -119,7 +128,8 @@ func TestAnIDThatExistsIsJoined(t *testing.T) {
 	t.Run("with its present status", func(t *testing.T) {
 		ada.post(t, "/api/conversations/talk/stop", "").wants(t, 200)
 		await(t, func() error {
-			if status := ada.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 200).field(t, "conversation_status"); status != "STOPPED" {
+			if status := ada.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 200).field(t,
+				"conversation_status"); status != "STOPPED" {
 				return fmt.Errorf("it is %s", status)
 			}
 			return nil
@@ -192,7 +202,8 @@ func TestTheSameIdempotencyKeyIsTheSameConversation(t *testing.T) {
 		t.Error("another user's key is the same conversation")
 	}
 	ada.post(t, "/api/conversations", `{"initial_user_msg": "other"}`, "Idempotency-Key", "k1").wants(t, 409)
-	ada.post(t, "/api/conversations", `{}`, "Idempotency-Key", strings.Repeat("k", 256)).wants(t, 422).complains(t, "header.idempotency-key: string_too_long")
+	ada.post(t, "/api/conversations", `{}`, "Idempotency-Key", strings.Repeat("k", 256)).wants(t, 422).complains(t,
+		"header.idempotency-key: string_too_long")
 }
 
 func TestAUserSeesOnlyTheirOwnConversations(t *testing.T) {
@@ -200,15 +211,18 @@ func TestAUserSeesOnlyTheirOwnConversations(t *testing.T) {
 	ada := newcomer(t)
 	bob := newPersonIn(t, ada.namespace, "bob")
 	ada.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 200)
-	for _, path := range []string{"/api/conversations/talk", "/api/conversations/absent", "/api/conversations/Not_A_Label"} {
+	for _, path := range []string{"/api/conversations/talk", "/api/conversations/absent",
+		"/api/conversations/Not_A_Label"} {
 		bob.get(t, path).wants(t, 200).says(t, `null`)
 		bob.do(t, "DELETE", path, "").wants(t, 200).says(t, `false`)
-		bob.do(t, "PATCH", path, `{"title": "mine"}`).wants(t, 404).says(t, `{"status": "error", "message": "Conversation not found", "msg_id": "CONVERSATION$NOT_FOUND"}`)
+		bob.do(t, "PATCH", path, `{"title": "mine"}`).wants(t, 404).says(t,
+			`{"status": "error", "message": "Conversation not found", "msg_id": "CONVERSATION$NOT_FOUND"}`)
 		bob.post(t, path+"/start", "").wants(t, 404).says(t, `{"detail": "Conversation not found"}`)
 		bob.post(t, path+"/stop", "").wants(t, 404)
 		bob.post(t, path+"/message", `{"message": "hello"}`).wants(t, 404)
 		bob.post(t, path+"/events", `{}`).wants(t, 404)
-		for _, part := range []string{"events", "events/stream", "trajectory", "list-files", "select-file", "zip-directory", "git/changes", "git/diff", "config", "vscode-url", "web-hosts", "microagents"} {
+		for _, part := range []string{"events", "events/stream", "trajectory", "list-files", "select-file", "zip-directory",
+			"git/changes", "git/diff", "config", "vscode-url", "web-hosts", "microagents"} {
 			bob.get(t, path+"/"+part).wants(t, 404).says(t, `{"detail": "Conversation not found"}`)
 		}
 	}
@@ -221,7 +235,8 @@ func TestAConversationIsStoppedStartedAndDeleted(t *testing.T) {
 	ada := newcomer(t)
 	ada.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 200)
 	answers := func(state, message string) string {
-		return `{"status": "ok", "conversation_id": "talk", "message": ` + message + `, "conversation_status": "` + state + `"}`
+		return `{"status": "ok", "conversation_id": "talk", "message": ` + message + `, "conversation_status": "` + state +
+			`"}`
 	}
 	is := func(state, reason string) {
 		t.Helper()
@@ -234,10 +249,13 @@ func TestAConversationIsStoppedStartedAndDeleted(t *testing.T) {
 	}
 	is("STARTING", "")
 	ada.post(t, "/api/conversations/talk/start", "").wants(t, 200).says(t, answers("STARTING", "null"))
-	ada.post(t, "/api/conversations/talk/stop", `{"ignored": 1}`).wants(t, 200).says(t, answers("STARTING", `"Conversation stopped successfully"`))
+	ada.post(t, "/api/conversations/talk/stop", `{"ignored": 1}`).wants(t, 200).says(t, answers("STARTING",
+		`"Conversation stopped successfully"`))
 	is("STOPPED", v1alpha1.ReasonSuspended)
-	ada.post(t, "/api/conversations/talk/stop", "").wants(t, 200).says(t, answers("STOPPED", `"Conversation was not running"`))
-	ada.post(t, "/api/conversations/talk/message", `{"message": "hello"}`).wants(t, 409).says(t, `{"detail": "The conversation is not running: start it first"}`)
+	ada.post(t, "/api/conversations/talk/stop", "").wants(t, 200).says(t, answers("STOPPED",
+		`"Conversation was not running"`))
+	ada.post(t, "/api/conversations/talk/message", `{"message": "hello"}`).wants(t, 409).says(t,
+		`{"detail": "The conversation is not running: start it first"}`)
 	ada.post(t, "/api/conversations/talk/start", "").wants(t, 200).says(t, answers("STARTING", "null"))
 	if body := ada.get(t, "/api/conversations/talk").wants(t, 200).body; !strings.Contains(body, `"status":"STARTING"`) {
 		t.Errorf("who starts it and looks is told %s", body)
@@ -250,10 +268,12 @@ func TestAConversationIsStoppedStartedAndDeleted(t *testing.T) {
 	t.Run("one that ended by itself starts again", func(t *testing.T) {
 		pod := &corev1.Pod{}
 		await(t, func() error {
-			return suite.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: v1alpha1.SessionName("talk")}, pod)
+			return suite.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: v1alpha1.SessionName("talk")},
+				pod)
 		})
 		pod.Status.Phase = corev1.PodSucceeded
-		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "session", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "session",
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
 		if err := suite.Client.Status().Update(t.Context(), pod); err != nil {
 			t.Fatal(err)
 		}
@@ -265,7 +285,8 @@ func TestAConversationIsStoppedStartedAndDeleted(t *testing.T) {
 		})
 		// Whoever asks now does not wait for what somebody else has planned.
 		later := fmt.Sprintf(`{"spec": {"restartAt": %q}}`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
-		if err := suite.Client.Patch(t.Context(), ada.conversation(t, "talk"), client.RawPatch(types.MergePatchType, []byte(later))); err != nil {
+		if err := suite.Client.Patch(t.Context(), ada.conversation(t, "talk"), client.RawPatch(types.MergePatchType,
+			[]byte(later))); err != nil {
 			t.Fatal(err)
 		}
 		ada.post(t, "/api/conversations/talk/start", "").wants(t, 200).says(t, answers("STARTING", "null"))
@@ -285,7 +306,8 @@ func TestConversationsAreListedNewestFirstInPages(t *testing.T) {
 	for i := range 7 {
 		body := fmt.Sprintf(`{"conversation_id": "c%d", "repository": "o/r%d"}`, i, i%2)
 		if i == 3 {
-			body = `{"conversation_id": "c3", "suggested_task": {"git_provider": "gitlab", "task_type": "OPEN_ISSUE", "repo": "o/r1", "issue_number": 3, "title": "A task"}}`
+			body = `{"conversation_id": "c3", "suggested_task": {"git_provider": "gitlab", "task_type": "OPEN_ISSUE", "repo": ` +
+				`"o/r1", "issue_number": 3, "title": "A task"}}`
 		}
 		if i == 5 {
 			body = `{"conversation_id": "c5", "create_microagent": {"repo": "o/r1", "git_provider": "github"}}`
@@ -328,7 +350,8 @@ func TestConversationsAreListedNewestFirstInPages(t *testing.T) {
 		}
 	}
 	for query, complaint := range map[string]string{
-		"limit=x": "query.limit: int_parsing", "limit=0": "query.limit: greater_than_equal", "limit=101": "query.limit: less_than_equal",
+		"limit=x": "query.limit: int_parsing", "limit=0": "query.limit: greater_than_equal",
+		"limit=101": "query.limit: less_than_equal",
 		"page_id=x": "query.page_id: value_error", "conversation_trigger=x": "query.conversation_trigger: enum",
 	} {
 		ada.get(t, "/api/conversations?"+query).wants(t, 422).complains(t, complaint)
@@ -338,7 +361,8 @@ func TestConversationsAreListedNewestFirstInPages(t *testing.T) {
 	if err := json.Unmarshal([]byte(ada.get(t, "/api/conversations/c3").wants(t, 200).body), &c); err != nil {
 		t.Fatal(err)
 	}
-	if c.Title != "A task" || *c.SelectedRepository != "o/r1" || *c.GitProvider != "gitlab" || c.Trigger != "suggested_task" ||
+	if c.Title != "A task" || *c.SelectedRepository != "o/r1" || *c.GitProvider != "gitlab" ||
+		c.Trigger != "suggested_task" ||
 		time.Since(c.CreatedAt) > time.Minute || c.LastUpdatedAt.Before(c.CreatedAt) {
 		t.Errorf("shown as %+v", c)
 	}
@@ -353,10 +377,12 @@ func TestSettingsMustSufficeForAConversation(t *testing.T) {
 	}{
 		{"nothing stored", ``, 400, "CONFIGURATION$SETTINGS_NOT_FOUND"},
 		{"a model without a key", `{"llm_model": "example/large"}`, 400, "STATUS$ERROR_LLM_AUTHENTICATION"},
-		{"a model whose key was cleared", `{"llm_model": "example/large", "llm_api_key": ""}`, 400, "STATUS$ERROR_LLM_AUTHENTICATION"},
+		{"a model whose key was cleared", `{"llm_model": "example/large", "llm_api_key": ""}`, 400,
+			"STATUS$ERROR_LLM_AUTHENTICATION"},
 		{"a model with a key", `{"llm_model": "example/large", "llm_api_key": "k"}`, 200, ""},
 		{"a model that needs no key", `{"llm_model": "ollama/small"}`, 200, ""},
-		{"a model at an address of its own", `{"llm_model": "example/large", "llm_base_url": "http://llm.example.com"}`, 200, ""},
+		{"a model at an address of its own", `{"llm_model": "example/large", "llm_base_url": "http://llm.example.com"}`, 200,
+			""},
 		{"no model", `{"language": "en"}`, 200, ""},
 		{"what is the default anyway", `{"enable_default_condenser": true}`, 200, ""},
 	} {
@@ -380,9 +406,11 @@ func TestAConversationWhoseSecretIsTakenLeavesNothing(t *testing.T) {
 	ada := newcomer(t)
 	name := v1alpha1.KeptName("taken", v1alpha1.KeptSessionTool, "sse", "https://a.example.com")
 	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: name}})
-	reply := ada.post(t, "/api/conversations", `{"conversation_id": "taken", "mcp_config": {"sse_servers": [{"url": "https://a.example.com", "api_key": "k"}]}}`)
+	reply := ada.post(t, "/api/conversations", `{"conversation_id": "taken", "mcp_config": {"sse_servers": [{"url": `+
+		`"https://a.example.com", "api_key": "k"}]}}`)
 	reply.wants(t, 409)
-	err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: "taken"}, &v1alpha1.Conversation{})
+	err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: "taken"},
+		&v1alpha1.Conversation{})
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("the conversation is there (%v)", err)
 	}

@@ -45,7 +45,8 @@ func TestACrowdStoringSettingsOfOneUserLosesNothing(t *testing.T) {
 	other := ada.at(t, second.URL)
 	atOnce(func(i int) {
 		// Everybody stores something of their own: secrets by name, and a plain field by turns.
-		body := fmt.Sprintf(`{"secrets_store": {"custom_secrets": {"S%d": {"secret": "v%d"}}}, "llm_api_key": "k%d"}`, i%50, i%50, i)
+		body := fmt.Sprintf(`{"secrets_store": {"custom_secrets": {"S%d": {"secret": "v%d"}}}, "llm_api_key": "k%d"}`, i%50,
+			i%50, i)
 		switch i % 5 {
 		case 1:
 			body = `{"language": "en"}`
@@ -85,7 +86,8 @@ func TestACrowdAskingForClashingConversationsMakesEachOnce(t *testing.T) {
 	atOnce(func(i int) {
 		// Ten ids; for each, half of the requests say one thing and half another.
 		id := fmt.Sprintf("talk-%d", i%10)
-		body := fmt.Sprintf(`{"conversation_id": %q, "initial_user_msg": "hello %d", "mcp_config": {"sse_servers": [{"url": "https://a.example.com", "api_key": "k%d"}]}}`, id, i/10%2, i)
+		body := fmt.Sprintf(`{"conversation_id": %q, "initial_user_msg": "hello %d", "mcp_config": {"sse_servers": `+
+			`[{"url": "https://a.example.com", "api_key": "k%d"}]}}`, id, i/10%2, i)
 		r, err := ada.insist("/api/conversations", body)
 		if err != nil || r.code != http.StatusOK && r.code != http.StatusConflict {
 			t.Errorf("%d: %d %s %v", i, r.code, r.body, err)
@@ -107,7 +109,8 @@ func TestACrowdAskingForClashingConversationsMakesEachOnce(t *testing.T) {
 		}
 	}
 	var list v1alpha1.ConversationList
-	if err := suite.Client.List(t.Context(), &list, client.InNamespace(ada.namespace)); err != nil || len(list.Items) != 10 {
+	if err := suite.Client.List(t.Context(), &list, client.InNamespace(ada.namespace)); err != nil ||
+		len(list.Items) != 10 {
 		t.Errorf("there are %d conversations (%v), want 10", len(list.Items), err)
 	}
 }
@@ -132,7 +135,8 @@ func bodyWithKeys(i int) string {
 	if i%2 == 1 {
 		more = fmt.Sprintf(`"image_urls": ["data:image/png,one-%d", "data:image/png,two-%d"]`, i, i)
 	}
-	return fmt.Sprintf(`{"conversation_id": "talk-%d", %s, "mcp_config": {"sse_servers": [{"url": "https://a.example.com", "api_key": "k%d"}],
+	return fmt.Sprintf(
+		`{"conversation_id": "talk-%d", %s, "mcp_config": {"sse_servers": [{"url": "https://a.example.com", "api_key": "k%d"}],
 		"stdio_servers": [{"name": "s", "command": "c", "env": {"A": "a%d", "B": "b"}}]}}`, i, more, i, i)
 }
 

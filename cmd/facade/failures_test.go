@@ -43,7 +43,8 @@ func TestAMissingRightIsToldFromARefusal(t *testing.T) {
 	})
 	t.Run("a quota", func(t *testing.T) {
 		none := corev1.ResourceList{"count/conversations.parley.dev": resource.MustParse("0")}
-		quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "none"}, Spec: corev1.ResourceQuotaSpec{Hard: none}}
+		quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "none"},
+			Spec: corev1.ResourceQuotaSpec{Hard: none}}
 		create(t, quota)
 		// No controller runs here that would count.
 		quota.Status = corev1.ResourceQuotaStatus{Hard: none, Used: none}
@@ -61,6 +62,8 @@ func TestWhatEtcdCannotHoldIsTooLarge(t *testing.T) {
 	text, long := strings.Repeat("\U0001F600", 131072), slices.Repeat([]string{strings.Repeat("x", 4096)}, 64)
 	newcomer(t).post(t, "/api/conversations", jsonOf(t, rest.ConversationRequest{
 		InitialUserMsg: &text, ConversationInstructions: &text,
-		MCPConfig: &rest.MCPConfig{StdioServers: []rest.MCPStdioServer{{Name: "a", Command: "c", Args: long}, {Name: "b", Command: "c", Args: long}, {Name: "c", Command: "c", Args: long}}},
-	})).wants(t, 413).says(t, `{"detail": "This is more than the cluster can store in one object: shorten its texts and lists"}`)
+		MCPConfig: &rest.MCPConfig{StdioServers: []rest.MCPStdioServer{{Name: "a", Command: "c", Args: long},
+			{Name: "b", Command: "c", Args: long}, {Name: "c", Command: "c", Args: long}}},
+	})).wants(t, 413).says(t, `{"detail": "This is more than the cluster can store in one object: shorten its texts and `+
+		`lists"}`)
 }

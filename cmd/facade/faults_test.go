@@ -121,7 +121,8 @@ func TestACreationThatIsNotHeardOfLeavesNoConversationThatNobodyKnows(t *testing
 			}
 			await(t, func() error {
 				var list v1alpha1.ConversationList
-				if err := suite.Client.List(t.Context(), &list, client.InNamespace(ada.namespace)); err != nil || len(list.Items) > 0 {
+				if err := suite.Client.List(t.Context(), &list, client.InNamespace(ada.namespace)); err != nil ||
+					len(list.Items) > 0 {
 					return errors.Join(err, fmt.Errorf("there are %d conversations", len(list.Items)))
 				}
 				return nil

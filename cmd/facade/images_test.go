@@ -34,7 +34,8 @@ func withImages(t *testing.T, id string, urls ...string) string {
 func (p *person) image(t *testing.T, c *v1alpha1.Conversation, at int) (*corev1.ConfigMap, []byte) {
 	t.Helper()
 	ref, configMap := c.Spec.Images[at].ConfigMapKeyRef, &corev1.ConfigMap{}
-	if err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: ref.Name}, configMap); err != nil {
+	if err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: ref.Name},
+		configMap); err != nil {
 		t.Fatal(err)
 	}
 	return configMap, configMap.BinaryData[ref.Key]
@@ -48,7 +49,8 @@ func TestImagesGoIntoConfigMapsInTheirOrder(t *testing.T) {
 	body := withImages(t, "pictures", dataURL(screen), address, drawing)
 	ada.post(t, "/api/conversations", body).wants(t, 200)
 	c := ada.conversation(t, "pictures")
-	if len(c.Spec.Images) != 3 || c.Spec.ImageURLs != nil || *c.Spec.Images[1].URL != address || *c.Spec.Images[0].MediaType != "image/png" || *c.Spec.Images[2].MediaType != "image/svg+xml" {
+	if len(c.Spec.Images) != 3 || c.Spec.ImageURLs != nil || *c.Spec.Images[1].URL != address ||
+		*c.Spec.Images[0].MediaType != "image/png" || *c.Spec.Images[2].MediaType != "image/svg+xml" {
 		t.Fatalf("the images are %s and %s", jsonOf(t, c.Spec.Images), c.Spec.ImageURLs)
 	}
 	if c.Annotations[v1alpha1.AnnotationIncomplete] != "" || c.Spec.TTLAfterStopped != nil {
@@ -63,16 +65,19 @@ func TestImagesGoIntoConfigMapsInTheirOrder(t *testing.T) {
 	t.Run("and the operator finds them", func(t *testing.T) {
 		pod := &corev1.Pod{}
 		await(t, func() error {
-			return suite.Client.Get(t.Context(), client.ObjectKey{Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name)}, pod)
+			return suite.Client.Get(t.Context(), client.ObjectKey{Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name)},
+				pod)
 		})
-		if volume := pod.Spec.Volumes[len(pod.Spec.Volumes)-1]; volume.Projected == nil || len(volume.Projected.Sources) != 2 {
+		if volume := pod.Spec.Volumes[len(pod.Spec.Volumes)-1]; volume.Projected == nil ||
+			len(volume.Projected.Sources) != 2 {
 			t.Errorf("the volumes are %s", jsonOf(t, pod.Spec.Volumes))
 		}
 	})
 	t.Run("and the same request joins", func(t *testing.T) {
 		ada.post(t, "/api/conversations", body).wants(t, 200)
 		// The same image may be written in another way.
-		ada.post(t, "/api/conversations", withImages(t, "pictures", strings.TrimRight(dataURL(screen), "="), address, "data:image/svg+xml,<svg/>")).wants(t, 200)
+		ada.post(t, "/api/conversations", withImages(t, "pictures", strings.TrimRight(dataURL(screen), "="), address,
+			"data:image/svg+xml,<svg/>")).wants(t, 200)
 		ada.post(t, "/api/conversations", `{"conversation_id": "pictures"}`).wants(t, 200)
 		ada.has(t, 2)
 	})
@@ -94,7 +99,8 @@ func (p *person) has(t *testing.T, want int) {
 	t.Helper()
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMapList"))
-	if err := suite.Client.List(t.Context(), list, client.InNamespace(p.namespace), client.HasLabels{v1alpha1.LabelConversation}); err != nil || len(list.Items) != want {
+	if err := suite.Client.List(t.Context(), list, client.InNamespace(p.namespace),
+		client.HasLabels{v1alpha1.LabelConversation}); err != nil || len(list.Items) != want {
 		t.Errorf("there are %d ConfigMaps (%v), want %d", len(list.Items), err, want)
 	}
 }
@@ -102,7 +108,8 @@ func (p *person) has(t *testing.T, want int) {
 func TestAddressesOfImagesNeedNoConfigMap(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
-	ada.post(t, "/api/conversations", withImages(t, "talk", "https://example.com/a.png", "https://example.com/b.png")).wants(t, 200)
+	ada.post(t, "/api/conversations", withImages(t, "talk", "https://example.com/a.png",
+		"https://example.com/b.png")).wants(t, 200)
 	if c := ada.conversation(t, "talk"); len(c.Spec.ImageURLs) != 2 || c.Spec.Images != nil {
 		t.Errorf("stored %s", jsonOf(t, c.Spec))
 	}
@@ -113,7 +120,8 @@ func TestAKeyForARequestWithImagesIsJoined(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	send := func(data []byte) reply {
-		return ada.post(t, "/api/conversations", jsonOf(t, rest.ConversationRequest{ImageURLs: []rest.Image{{MediaType: "image/png", Data: data}}}), "Idempotency-Key", "k")
+		return ada.post(t, "/api/conversations", jsonOf(t,
+			rest.ConversationRequest{ImageURLs: []rest.Image{{MediaType: "image/png", Data: data}}}), "Idempotency-Key", "k")
 	}
 	first := send([]byte("one")).wants(t, 200).field(t, "conversation_id")
 	if again := send([]byte("one")).wants(t, 200).field(t, "conversation_id"); again != first {
@@ -127,21 +135,25 @@ func TestAnImageMayHaveAMebibyte(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	// As many as a body has room for.
-	ada.post(t, "/api/conversations", withImages(t, "largest", dataURL(picture(1, rest.MaxImage)), dataURL(picture(2, rest.MaxImage)))).wants(t, 200)
+	ada.post(t, "/api/conversations", withImages(t, "largest", dataURL(picture(1, rest.MaxImage)),
+		dataURL(picture(2, rest.MaxImage)))).wants(t, 200)
 	if _, data := ada.image(t, ada.conversation(t, "largest"), 1); len(data) != rest.MaxImage {
 		t.Errorf("it has %d bytes", len(data))
 	}
-	ada.post(t, "/api/conversations", withImages(t, "larger", dataURL([]byte("small")), dataURL(picture(1, rest.MaxImage+1)))).wants(t, 413).
+	ada.post(t, "/api/conversations", withImages(t, "larger", dataURL([]byte("small")),
+		dataURL(picture(1, rest.MaxImage+1)))).wants(t, 413).
 		complains(t, "body.image_urls.1: bytes_too_long")
 	t.Run("and what else is wrong is said with it", func(t *testing.T) {
-		body := jsonOf(t, map[string]any{"conversation_id": "larger", "repository": "widgets", "image_urls": []string{"data:,x", dataURL(picture(1, rest.MaxImage+1))}})
+		body := jsonOf(t, map[string]any{"conversation_id": "larger", "repository": "widgets",
+			"image_urls": []string{"data:,x", dataURL(picture(1, rest.MaxImage+1))}})
 		ada.post(t, "/api/conversations", body).wants(t, 413).
 			complains(t, "body.image_urls.0: value_error", "body.image_urls.1: bytes_too_long", "body.repository: value_error")
 	})
 	t.Run("and nothing is kept of it", func(t *testing.T) { ada.has(t, 2) })
 	t.Run("nor of more than a body has room for", func(t *testing.T) {
 		three := slicesOf(3, func(i int) string { return dataURL(picture(byte(i), rest.MaxImage)) })
-		ada.post(t, "/api/conversations", withImages(t, "three", three...)).wants(t, 413).says(t, `{"detail": "Request body too large: at most 4194304 bytes"}`)
+		ada.post(t, "/api/conversations", withImages(t, "three", three...)).wants(t, 413).says(t,
+			`{"detail": "Request body too large: at most 4194304 bytes"}`)
 	})
 }
 
@@ -155,12 +167,15 @@ func slicesOf(n int, item func(int) string) (list []string) {
 func TestAnImageThatIsSentTwiceIsKeptOnce(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
-	ada.post(t, "/api/conversations", withImages(t, "twice", slicesOf(16, func(int) string { return dataURL([]byte("same")) })...)).wants(t, 200)
+	ada.post(t, "/api/conversations", withImages(t, "twice",
+		slicesOf(16, func(int) string { return dataURL([]byte("same")) })...)).wants(t, 200)
 	await(t, func() error { // which shows that the pod is one that the API server takes
-		return suite.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: v1alpha1.SessionName("twice")}, &corev1.Pod{})
+		return suite.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: v1alpha1.SessionName("twice")},
+			&corev1.Pod{})
 	})
 	ada.has(t, 1)
-	ada.post(t, "/api/conversations", withImages(t, "seventeen", slicesOf(17, func(i int) string { return dataURL([]byte{byte(i)}) })...)).wants(t, 422).
+	ada.post(t, "/api/conversations", withImages(t, "seventeen",
+		slicesOf(17, func(i int) string { return dataURL([]byte{byte(i)}) })...)).wants(t, 422).
 		complains(t, "body.image_urls: too_long")
 }
 
@@ -173,7 +188,8 @@ func TestImagesThatWereCutOffAreCompletedByTheNextTry(t *testing.T) {
 			t.Parallel()
 			ada := newcomer(t)
 			body := withImages(t, "cut", dataURL([]byte("one")), dataURL([]byte("two")))
-			ada.served(t, &faulty{configMapsLeft: ptr.To(written)}).post(t, "/api/conversations", body).wants(t, http.StatusServiceUnavailable)
+			ada.served(t, &faulty{configMapsLeft: ptr.To(written)}).post(t, "/api/conversations", body).wants(t,
+				http.StatusServiceUnavailable)
 			half := ada.conversation(t, "cut")
 			if half.Annotations[v1alpha1.AnnotationIncomplete] == "" || half.Spec.TTLAfterStopped == nil {
 				t.Fatal("nothing would ever clean it up")

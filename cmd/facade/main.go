@@ -56,23 +56,37 @@ func main() {
 	o.archive.perUser.Quantity = resource.MustParse("4Gi")
 	flag.StringVar(&o.address, "bind-address", ":3000", "Where the HTTP operations are served.")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "Where metrics are served. 0 turns them off.")
-	flag.StringVar(&o.certFile, "tls-cert-file", "", "A certificate to serve HTTPS with. It is read again when it changes.")
+	flag.StringVar(&o.certFile, "tls-cert-file", "", "A certificate to serve HTTPS with. It is read again when it "+
+		"changes.")
 	flag.StringVar(&o.keyFile, "tls-key-file", "", "The key of the certificate.")
-	flag.DurationVar(&o.shutdownDelay, "shutdown-delay", 3*time.Second, "How long to go on serving after /ready fails, when told to stop.")
-	flag.StringVar(&o.namespaces, "namespaces", "", "The namespaces whose users are served, separated by commas. Default: all.")
+	flag.DurationVar(&o.shutdownDelay, "shutdown-delay", 3*time.Second,
+		"How long to go on serving after /ready fails, when told to stop.")
+	flag.StringVar(&o.namespaces, "namespaces", "", "The namespaces whose users are served, separated by commas. "+
+		"Default: all.")
 	flag.StringVar(&o.corsOrigins, "cors-origins", "", "Origins whose pages may call, separated by commas; * is any.")
-	flag.StringVar(&o.trustedProxies, "trusted-proxies", "", "Addresses of proxies, as CIDRs separated by commas, whose X-Forwarded-Proto says whether a browser came over TLS.")
-	flag.StringVar(&o.namespace, "namespace", cmp.Or(os.Getenv("POD_NAMESPACE"), "parley-system"), "The operator's namespace, where the agents and models are listed that settings may name. Default: $POD_NAMESPACE.")
-	flag.StringVar(&o.agents, "agents-configmap", v1alpha1.AgentCatalogueName, "The ConfigMap with the agents that settings may name.")
+	flag.StringVar(&o.trustedProxies, "trusted-proxies", "", "Addresses of proxies, as CIDRs separated by commas, whose "+
+		"X-Forwarded-Proto says whether a browser came over TLS.")
+	flag.StringVar(&o.namespace, "namespace", cmp.Or(os.Getenv("POD_NAMESPACE"), "parley-system"),
+		"The operator's namespace, where the agents and models are listed that settings may name. Default: $POD_NAMESPACE.")
+	flag.StringVar(&o.agents, "agents-configmap", v1alpha1.AgentCatalogueName,
+		"The ConfigMap with the agents that settings may name.")
 	flag.StringVar(&o.models, "models-configmap", v1alpha1.ModelsName, "The ConfigMap with the prices of models.")
-	flag.StringVar(&o.server.SigningKeyDir, "signing-key-dir", "", "Where the key is mounted that tokens for sessions are signed with. It is read again when it changes.")
-	flag.Int64Var(&o.server.MaxBodyBytes, "max-body-bytes", o.server.MaxBodyBytes, "The largest request body that is read.")
-	flag.Float64Var(&o.server.UserRate, "user-rate", o.server.UserRate, "Requests a second that each user may make on average. 0 is no limit.")
+	flag.StringVar(&o.server.SigningKeyDir, "signing-key-dir", "", "Where the key is mounted that tokens for sessions "+
+		"are signed with. It is read again when it changes.")
+	flag.Int64Var(&o.server.MaxBodyBytes, "max-body-bytes", o.server.MaxBodyBytes,
+		"The largest request body that is read.")
+	flag.Float64Var(&o.server.UserRate, "user-rate", o.server.UserRate,
+		"Requests a second that each user may make on average. 0 is no limit.")
 	flag.IntVar(&o.server.UserBurst, "user-burst", o.server.UserBurst, "Requests that each user may make at once.")
-	flag.StringVar(&o.archive.url, "archive", "", "Where what sessions leave is kept: file:///dir, s3://bucket?region=…, or the http URL of another process that keeps it. Without it nothing outlives their workspaces.")
-	flag.BoolVar(&o.archive.only, "archive-only", false, "Keep the archive for other facades and for sessions, and serve no user: /alive and /ready are all that is served at --bind-address.")
-	flag.StringVar(&o.archive.address, "archive-bind-address", ":3001", "Where sessions hand over what they leave. Nothing else is served there.")
-	flag.DurationVar(&o.archive.retention, "archive-retention", 24*time.Hour, "How long something is kept that belongs to no conversation, where its deletion was not seen.")
+	flag.StringVar(&o.archive.url, "archive", "", "Where what sessions leave is kept: file:///dir, "+
+		"s3://bucket?region=…, or the http URL of another process that keeps it. Without it nothing outlives their "+
+		"workspaces.")
+	flag.BoolVar(&o.archive.only, "archive-only", false, "Keep the archive for other facades and for sessions, and "+
+		"serve no user: /alive and /ready are all that is served at --bind-address.")
+	flag.StringVar(&o.archive.address, "archive-bind-address", ":3001",
+		"Where sessions hand over what they leave. Nothing else is served there.")
+	flag.DurationVar(&o.archive.retention, "archive-retention", 24*time.Hour,
+		"How long something is kept that belongs to no conversation, where its deletion was not seen.")
 	flag.Var(&o.archive.perUser, "archive-per-user", "How much is kept of all conversations of one user. 0 is no limit.")
 	logging := zap.Options{}
 	logging.BindFlags(flag.CommandLine)
@@ -106,7 +120,8 @@ func run(ctx context.Context, o options) (err error) {
 	// The cache outlives the signal to stop: requests under way need it.
 	working, done := context.WithCancel(context.WithoutCancel(ctx))
 	defer done()
-	objects, err := cluster.New(working, cfg, o.namespace, cluster.InNamespaces(splitList(o.namespaces)...), cluster.WithConfigMaps(o.agents, o.models))
+	objects, err := cluster.New(working, cfg, o.namespace, cluster.InNamespaces(splitList(o.namespaces)...),
+		cluster.WithConfigMaps(o.agents, o.models))
 	if err != nil {
 		return err
 	}
@@ -147,7 +162,8 @@ func run(ctx context.Context, o options) (err error) {
 	}()
 	serveMetrics(o.metricsAddress, failed)
 	signer := live.NewSigner(o.server.SigningKeyDir)
-	ctrl.Log.Info("serving", "address", listener.Addr().String(), "tls", listening.TLSConfig != nil, "signingKey", signer.Ready() == nil)
+	ctrl.Log.Info("serving", "address", listener.Addr().String(), "tls", listening.TLSConfig != nil, "signingKey",
+		signer.Ready() == nil)
 	select {
 	case err := <-failed:
 		return err

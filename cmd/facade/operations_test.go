@@ -81,8 +81,10 @@ func TestBodiesThatAreNoObjectAreRefused(t *testing.T) {
 	ada := newcomer(t)
 	for _, path := range []string{"/api/settings", "/api/conversations"} {
 		for body, complaint := range map[string]string{
-			"": "body: missing", " ": "body: missing", "{": "body.1: json_invalid", `{"a": }`: "body.7: json_invalid", "nonsense": "body.2: json_invalid",
-			"null": "body: model_attributes_type", "[]": "body: model_attributes_type", `"text"`: "body: model_attributes_type", "5": "body: model_attributes_type",
+			"": "body: missing", " ": "body: missing", "{": "body.1: json_invalid", `{"a": }`: "body.7: json_invalid",
+			"nonsense": "body.2: json_invalid",
+			"null":     "body: model_attributes_type", "[]": "body: model_attributes_type",
+			`"text"`: "body: model_attributes_type", "5": "body: model_attributes_type",
 		} {
 			t.Run(path+" "+body, func(t *testing.T) {
 				ada.post(t, path, body).wants(t, 422).complains(t, complaint)
@@ -96,7 +98,8 @@ func TestTooMuchIsRefused(t *testing.T) {
 	t.Parallel()
 	f := ownFacade(t, "--max-body-bytes=1000", "--user-rate=0.2", "--user-burst=3")
 	ada := newcomer(t).at(t, f.URL) // takes the first token
-	ada.post(t, "/api/settings", `{"language": "`+strings.Repeat("x", 1000)+`"}`).wants(t, 413).says(t, `{"detail": "Request body too large: at most 1000 bytes"}`)
+	ada.post(t, "/api/settings", `{"language": "`+strings.Repeat("x", 1000)+`"}`).wants(t, 413).says(t,
+		`{"detail": "Request body too large: at most 1000 bytes"}`)
 	ada.post(t, "/api/settings", `{"language": "en"}`).wants(t, 200)
 	reply := ada.get(t, "/api/conversations").wants(t, 429).says(t, `{"detail": "Too many requests"}`)
 	if after := reply.header.Get("Retry-After"); !regexp.MustCompile(`^[1-5]$`).MatchString(after) {
@@ -112,7 +115,8 @@ func TestOnlyConfiguredOriginsMayCall(t *testing.T) {
 	preflight := []string{"Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "x-session-api-key"}
 	f := ownFacade(t, "--cors-origins=https://a.example.com,https://b.example.com")
 	at := &person{url: f.URL}
-	allowed := at.do(t, "OPTIONS", "/api/settings", "", append(preflight, "Origin", "https://b.example.com")...).wants(t, 204)
+	allowed := at.do(t, "OPTIONS", "/api/settings", "", append(preflight, "Origin", "https://b.example.com")...).wants(t,
+		204)
 	if got := allowed.header.Get("Access-Control-Allow-Origin"); got != "https://b.example.com" {
 		t.Errorf("allowed origin is %q", got)
 	}
@@ -120,7 +124,8 @@ func TestOnlyConfiguredOriginsMayCall(t *testing.T) {
 		t.Errorf("allowed headers are %q", got)
 	}
 	for name, p := range map[string]*person{"another origin": at, "none configured": stranger()} {
-		refused := p.do(t, "OPTIONS", "/api/settings", "", append(preflight, "Origin", "https://c.example.com")...).wants(t, 405)
+		refused := p.do(t, "OPTIONS", "/api/settings", "", append(preflight, "Origin", "https://c.example.com")...).wants(t,
+			405)
 		if got := refused.header.Get("Access-Control-Allow-Origin"); got != "" {
 			t.Errorf("%s: allowed origin is %q", name, got)
 		}
@@ -132,7 +137,8 @@ func TestRequestsAreCountedAndWrittenDownWithoutWhatIsInThem(t *testing.T) {
 	f := ownFacade(t)
 	ada := newcomer(t).at(t, f.URL)
 	value := canary()
-	reply := ada.post(t, "/api/settings", `{"llm_api_key": "`+value+`", "security_analyzer": "`+value+`"}`, "X-Request-ID", "my-request-1").wants(t, 200)
+	reply := ada.post(t, "/api/settings", `{"llm_api_key": "`+value+`", "security_analyzer": "`+value+`"}`, "X-Request-ID",
+		"my-request-1").wants(t, 200)
 	if reply.header.Get("X-Request-ID") != "my-request-1" {
 		t.Error("the request's id is not given back")
 	}
@@ -229,7 +235,8 @@ func TestACertificateIsReadAgainWhenItChanges(t *testing.T) {
 	}
 	address := facadeenv.FreeAddress()
 	process, err := os.StartProcess(binary, []string{
-		binary, "--kubeconfig=" + suite.Kubeconfig, "--bind-address=" + address, "--metrics-bind-address=0", "--tls-cert-file=" + cert, "--tls-key-file=" + key,
+		binary, "--kubeconfig=" + suite.Kubeconfig, "--bind-address=" + address, "--metrics-bind-address=0",
+		"--tls-cert-file=" + cert, "--tls-key-file=" + key,
 	}, &os.ProcAttr{})
 	if err != nil {
 		t.Fatal(err)
@@ -237,7 +244,8 @@ func TestACertificateIsReadAgainWhenItChanges(t *testing.T) {
 	t.Cleanup(func() { _ = process.Kill(); _, _ = process.Wait() })
 	serves := func(serial int64) func() error {
 		return func() error {
-			connection, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // which certificate it is, is what is asked
+			connection, err := tls.Dial("tcp", address,
+				&tls.Config{InsecureSkipVerify: true}) //nolint:gosec // which certificate it is, is what is asked
 			if err != nil {
 				return err
 			}
@@ -259,7 +267,8 @@ func writeCertificate(t *testing.T, certFile, keyFile string, serial int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(serial), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	template := &x509.Certificate{SerialNumber: big.NewInt(serial), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -268,7 +277,8 @@ func writeCertificate(t *testing.T, certFile, keyFile string, serial int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for file, block := range map[string]*pem.Block{keyFile: {Type: "PRIVATE KEY", Bytes: keyData}, certFile: {Type: "CERTIFICATE", Bytes: cert}} {
+	for file, block := range map[string]*pem.Block{keyFile: {Type: "PRIVATE KEY", Bytes: keyData},
+		certFile: {Type: "CERTIFICATE", Bytes: cert}} {
 		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -85,7 +85,8 @@ func TestWhatWasAnsweredSurvivesTheAPIServer(t *testing.T) {
 		clients.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
 				id := fmt.Sprintf("talk-%d-%d", worker, i)
-				r, err := ada.send("POST", "/api/conversations", fmt.Sprintf(`{"conversation_id": %q, "mcp_config": {"sse_servers": [{"url": "https://a.example.com", "api_key": %q}]}}`, id, id))
+				r, err := ada.send("POST", "/api/conversations", fmt.Sprintf(`{"conversation_id": %q, "mcp_config": `+
+					`{"sse_servers": [{"url": "https://a.example.com", "api_key": %q}]}}`, id, id))
 				if err != nil {
 					t.Error(err)
 					return
@@ -166,7 +167,8 @@ func (p *parley) newPerson(t *testing.T, url string) *person {
 	person := &person{url: url, namespace: "default", name: "ada"}
 	await(t, func() error {
 		secret := &corev1.Secret{}
-		err := p.Client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: v1alpha1.SessionKeySecretName("ada")}, secret)
+		err := p.Client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: v1alpha1.SessionKeySecretName("ada")},
+			secret)
 		if err != nil {
 			return err
 		}

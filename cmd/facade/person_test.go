@@ -77,7 +77,8 @@ func (p *person) learnKey(t *testing.T) {
 	t.Helper()
 	await(t, func() error {
 		secret := &corev1.Secret{}
-		err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: v1alpha1.SessionKeySecretName(p.name)}, secret)
+		err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: p.namespace,
+			Name: v1alpha1.SessionKeySecretName(p.name)}, secret)
 		if err != nil {
 			return err
 		}

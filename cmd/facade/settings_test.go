@@ -41,7 +41,8 @@ const everySetting = `{
 	"email": "ada@example.com", "email_verified": true, "git_user_name": "Ada Example", "git_user_email": "git@example.com"
 }`
 
-var everyKey = []string{"llm-key-1", "github-token-1", "gitlab-token-1", "deploy-1", "sse-key-1", "stdio-1", "search-key-1", "sandbox-key-1"}
+var everyKey = []string{"llm-key-1", "github-token-1", "gitlab-token-1", "deploy-1", "sse-key-1", "stdio-1",
+	"search-key-1", "sandbox-key-1"}
 
 func TestEverySettingIsStoredAndShownWithoutKeys(t *testing.T) {
 	t.Parallel()
@@ -125,7 +126,8 @@ func TestSecretsAreMergedEntryByEntry(t *testing.T) {
 
 	t.Run("an empty token keeps the stored one", func(t *testing.T) {
 		store(`{"provider_tokens": {"github": {"token": "", "host": null}, "enterprise_sso": {"token": "t2"}}}`)
-		shows(`{"provider_tokens": {"enterprise_sso": {"token": null, "user_id": null, "host": null}, "github": {"token": null, "user_id": "ada", "host": null}},
+		shows(
+			`{"provider_tokens": {"enterprise_sso": {"token": null, "user_id": null, "host": null}, "github": {"token": null, "user_id": "ada", "host": null}},
 			"custom_secrets": {"A": {"secret": null, "description": "one"}, "B": {"secret": null, "description": null}}}`)
 		if ada.secret(t, "ada-token-github") != "t1" || ada.secret(t, "ada-token-enterprise-sso") != "t2" {
 			t.Error("a token is not what was stored")
@@ -135,19 +137,26 @@ func TestSecretsAreMergedEntryByEntry(t *testing.T) {
 		ada.post(t, "/api/settings", `{"secrets_store": null}`).wants(t, 200)
 		store(`{"provider_tokens": null, "custom_secrets": {}}`)
 		store(`{"provider_tokens": {"github": null}, "custom_secrets": {"A": null, "NEVER": null}}`)
-		shows(`{"provider_tokens": {"enterprise_sso": {"token": null, "user_id": null, "host": null}}, "custom_secrets": {"B": {"secret": null, "description": null}}}`)
+		shows(`{"provider_tokens": {"enterprise_sso": {"token": null, "user_id": null, "host": null}}, "custom_secrets": ` +
+			`{"B": {"secret": null, "description": null}}}`)
 		store(`{"provider_tokens": {"enterprise_sso": null}, "custom_secrets": {"B": null}}`)
 		shows(`{"provider_tokens": {}, "custom_secrets": {}}`)
 	})
 	for name, c := range map[string]struct{ body, complaint string }{
-		"no object":                  {`5`, "body.secrets_store: dict_type"},
-		"tokens that are no object":  {`{"provider_tokens": []}`, "body.secrets_store.provider_tokens: dict_type"},
-		"a token that is no object":  {`{"provider_tokens": {"github": "t"}}`, "body.secrets_store.provider_tokens.github: dict_type"},
-		"an unknown provider":        {`{"provider_tokens": {"sourceforge": {"token": "t"}}}`, "body.secrets_store.provider_tokens.sourceforge: enum"},
-		"a token that is no text":    {`{"provider_tokens": {"github": {"token": 5}}}`, "body.secrets_store.provider_tokens.github.token: string_type"},
-		"a host that is a URL":       {`{"provider_tokens": {"github": {"host": "https://git.example.com"}}}`, "body.secrets_store.provider_tokens.github.host: value_error"},
-		"a secret without a value":   {`{"custom_secrets": {"NEW": {"description": "x"}}}`, "body.secrets_store.custom_secrets.NEW.secret: missing"},
-		"a secret with a bad name":   {`{"custom_secrets": {"not-a-name": {"secret": "x"}}}`, "body.secrets_store.custom_secrets.name: string_pattern_mismatch"},
+		"no object":                 {`5`, "body.secrets_store: dict_type"},
+		"tokens that are no object": {`{"provider_tokens": []}`, "body.secrets_store.provider_tokens: dict_type"},
+		"a token that is no object": {`{"provider_tokens": {"github": "t"}}`,
+			"body.secrets_store.provider_tokens.github: dict_type"},
+		"an unknown provider": {`{"provider_tokens": {"sourceforge": {"token": "t"}}}`,
+			"body.secrets_store.provider_tokens.sourceforge: enum"},
+		"a token that is no text": {`{"provider_tokens": {"github": {"token": 5}}}`,
+			"body.secrets_store.provider_tokens.github.token: string_type"},
+		"a host that is a URL": {`{"provider_tokens": {"github": {"host": "https://git.example.com"}}}`,
+			"body.secrets_store.provider_tokens.github.host: value_error"},
+		"a secret without a value": {`{"custom_secrets": {"NEW": {"description": "x"}}}`,
+			"body.secrets_store.custom_secrets.NEW.secret: missing"},
+		"a secret with a bad name": {`{"custom_secrets": {"not-a-name": {"secret": "x"}}}`,
+			"body.secrets_store.custom_secrets.name: string_pattern_mismatch"},
 		"a secret that is no object": {`{"custom_secrets": {"X": "x"}}`, "body.secrets_store.custom_secrets.X: dict_type"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -191,29 +200,48 @@ func TestToolServersReplaceTheStoredOnesAndKeepKeys(t *testing.T) {
 	})
 	t.Run("an empty key clears it", func(t *testing.T) {
 		store(`{"sse_servers": [{"url": "https://a.example.com", "api_key": ""}]}`).wants(t, 200)
-		ada.get(t, "/api/settings").shows(t, "mcp_config", `{"sse_servers": [{"url": "https://a.example.com", "api_key": null, "api_key_set": false}], "stdio_servers": [], "shttp_servers": []}`)
+		ada.get(t, "/api/settings").shows(t, "mcp_config", `{"sse_servers": [{"url": "https://a.example.com", "api_key": `+
+			`null, "api_key_set": false}], "stdio_servers": [], "shttp_servers": []}`)
 	})
 	for name, c := range map[string]struct {
 		body       string
 		complaints []string
 	}{
-		"lists that are none":         {`{"sse_servers": {}, "stdio_servers": 5, "shttp_servers": "x"}`, []string{"body.mcp_config.sse_servers: list_type", "body.mcp_config.stdio_servers: list_type", "body.mcp_config.shttp_servers: list_type"}},
-		"a server without a URL":      {`{"sse_servers": [{"api_key": "k"}]}`, []string{"body.mcp_config.sse_servers.0.url: missing"}},
-		"a server that is a number":   {`{"shttp_servers": ["https://a.example.com", 5]}`, []string{"body.mcp_config.shttp_servers.1: dict_type"}},
-		"a server with a bad URL":     {`{"shttp_servers": ["https://a.example.com", "ftp://b.example.com"]}`, []string{"body.mcp_config.shttp_servers.1.url: value_error"}},
-		"a process without a name":    {`{"stdio_servers": [{"command": "c"}]}`, []string{"body.mcp_config.stdio_servers.0.name: missing"}},
-		"a process without a command": {`{"stdio_servers": [{"name": "n"}]}`, []string{"body.mcp_config.stdio_servers.0.command: missing"}},
-		"a command with arguments":    {`{"stdio_servers": [{"name": "n", "command": "a b"}]}`, []string{"body.mcp_config.stdio_servers.0.command: string_pattern_mismatch"}},
-		"arguments not closed":        {`{"stdio_servers": [{"name": "n", "command": "c", "args": "'a"}]}`, []string{"body.mcp_config.stdio_servers.0.args: value_error"}},
-		"arguments that are numbers":  {`{"stdio_servers": [{"name": "n", "command": "c", "args": [1]}]}`, []string{"body.mcp_config.stdio_servers.0.args.0: string_type"}},
-		"arguments with a key":        {`{"stdio_servers": [{"name": "n", "command": "c", "args": ["--api-key=hunter2"]}]}`, []string{"body.mcp_config.stdio_servers.0.args: value_error"}},
-		"an environment of words":     {`{"stdio_servers": [{"name": "n", "command": "c", "env": "words"}]}`, []string{"body.mcp_config.stdio_servers.0.env: value_error"}},
-		"an environment of numbers":   {`{"stdio_servers": [{"name": "n", "command": "c", "env": {"K": 1}}]}`, []string{"body.mcp_config.stdio_servers.0.env.K: string_type"}},
-		"a variable with a bad name":  {`{"stdio_servers": [{"name": "n", "command": "c", "env": {"not-a-name": "v"}}]}`, []string{"body.mcp_config.stdio_servers.0.env: string_pattern_mismatch"}},
-		"a server listed twice":       {`{"sse_servers": ["https://a.example.com", "https://a.example.com"]}`, []string{"body.mcp_config.sse_servers.1: value_error"}},
-		"a variable that is too long": {`{"stdio_servers": [{"name": "n", "command": "c", "env": {"K": "` + strings.Repeat("v", (100<<10)+1) + `"}}]}`, []string{"body.mcp_config.stdio_servers.0.env.K: string_too_long"}},
-		"a variable with a zero byte": {`{"stdio_servers": [{"name": "n", "command": "c", "env": {"K": "a\u0000b"}}]}`, []string{"body.mcp_config.stdio_servers.0.env.K: value_error"}},
-		"a server in both lists":      {`{"sse_servers": ["https://a.example.com"], "shttp_servers": ["https://a.example.com"]}`, []string{"body.mcp_config.shttp_servers: value_error"}},
+		"lists that are none": {`{"sse_servers": {}, "stdio_servers": 5, "shttp_servers": "x"}`,
+			[]string{"body.mcp_config.sse_servers: list_type", "body.mcp_config.stdio_servers: list_type",
+				"body.mcp_config.shttp_servers: list_type"}},
+		"a server without a URL": {`{"sse_servers": [{"api_key": "k"}]}`,
+			[]string{"body.mcp_config.sse_servers.0.url: missing"}},
+		"a server that is a number": {`{"shttp_servers": ["https://a.example.com", 5]}`,
+			[]string{"body.mcp_config.shttp_servers.1: dict_type"}},
+		"a server with a bad URL": {`{"shttp_servers": ["https://a.example.com", "ftp://b.example.com"]}`,
+			[]string{"body.mcp_config.shttp_servers.1.url: value_error"}},
+		"a process without a name": {`{"stdio_servers": [{"command": "c"}]}`,
+			[]string{"body.mcp_config.stdio_servers.0.name: missing"}},
+		"a process without a command": {`{"stdio_servers": [{"name": "n"}]}`,
+			[]string{"body.mcp_config.stdio_servers.0.command: missing"}},
+		"a command with arguments": {`{"stdio_servers": [{"name": "n", "command": "a b"}]}`,
+			[]string{"body.mcp_config.stdio_servers.0.command: string_pattern_mismatch"}},
+		"arguments not closed": {`{"stdio_servers": [{"name": "n", "command": "c", "args": "'a"}]}`,
+			[]string{"body.mcp_config.stdio_servers.0.args: value_error"}},
+		"arguments that are numbers": {`{"stdio_servers": [{"name": "n", "command": "c", "args": [1]}]}`,
+			[]string{"body.mcp_config.stdio_servers.0.args.0: string_type"}},
+		"arguments with a key": {`{"stdio_servers": [{"name": "n", "command": "c", "args": ["--api-key=hunter2"]}]}`,
+			[]string{"body.mcp_config.stdio_servers.0.args: value_error"}},
+		"an environment of words": {`{"stdio_servers": [{"name": "n", "command": "c", "env": "words"}]}`,
+			[]string{"body.mcp_config.stdio_servers.0.env: value_error"}},
+		"an environment of numbers": {`{"stdio_servers": [{"name": "n", "command": "c", "env": {"K": 1}}]}`,
+			[]string{"body.mcp_config.stdio_servers.0.env.K: string_type"}},
+		"a variable with a bad name": {`{"stdio_servers": [{"name": "n", "command": "c", "env": {"not-a-name": "v"}}]}`,
+			[]string{"body.mcp_config.stdio_servers.0.env: string_pattern_mismatch"}},
+		"a server listed twice": {`{"sse_servers": ["https://a.example.com", "https://a.example.com"]}`,
+			[]string{"body.mcp_config.sse_servers.1: value_error"}},
+		"a variable that is too long": {`{"stdio_servers": [{"name": "n", "command": "c", "env": {"K": "` +
+			strings.Repeat("v", (100<<10)+1) + `"}}]}`, []string{"body.mcp_config.stdio_servers.0.env.K: string_too_long"}},
+		"a variable with a zero byte": {`{"stdio_servers": [{"name": "n", "command": "c", "env": {"K": "a\u0000b"}}]}`,
+			[]string{"body.mcp_config.stdio_servers.0.env.K: value_error"}},
+		"a server in both lists": {`{"sse_servers": ["https://a.example.com"], "shttp_servers": ["https://a.example.com"]}`,
+			[]string{"body.mcp_config.shttp_servers: value_error"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store(c.body).wants(t, 422).complains(t, c.complaints...)
@@ -230,10 +258,12 @@ func TestToolServersReplaceTheStoredOnesAndKeepKeys(t *testing.T) {
 		} {
 			store(body).wants(t, 422).complains(t, complaint)
 		}
-		ada.get(t, "/api/settings").shows(t, "mcp_config", `{"sse_servers": [], "stdio_servers": [], "shttp_servers": [{"url": "https://a.example.com", "api_key": null, "api_key_set": true}]}`)
+		ada.get(t, "/api/settings").shows(t, "mcp_config", `{"sse_servers": [], "stdio_servers": [], "shttp_servers": `+
+			`[{"url": "https://a.example.com", "api_key": null, "api_key_set": true}]}`)
 	})
 	t.Run("a client may send back what it was shown, and a timeout", func(t *testing.T) {
-		store(`{"sse_servers": [], "stdio_servers": [], "shttp_servers": [{"url": "https://a.example.com", "api_key": null, "api_key_set": true, "timeout": 60}]}`).wants(t, 200)
+		store(`{"sse_servers": [], "stdio_servers": [], "shttp_servers": [{"url": "https://a.example.com", "api_key": null,`+
+			` "api_key_set": true, "timeout": 60}]}`).wants(t, 200)
 	})
 	t.Run("arguments with a key are told of env", func(t *testing.T) {
 		store(`{"stdio_servers": [{"name": "n", "command": "c", "args": ["--token", "hunter2"]}]}`).wants(t, 422).
@@ -246,8 +276,10 @@ func TestAllErrorsComeInOneAnswerAndNothingIsStored(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	secret := canary()
-	reply := ada.post(t, "/api/settings", `{"max_iterations": "`+secret+`", "confirmation_mode": [], "remote_runtime_resource_factor": 3,
-		"language": "`+secret+` x", "llm_base_url": "`+secret+`", "llm_api_key": "`+secret+`", "git_user_name": "<`+secret+`>", "email": "ada@example.com"}`)
+	reply := ada.post(t, "/api/settings", `{"max_iterations": "`+secret+
+		`", "confirmation_mode": [], "remote_runtime_resource_factor": 3,
+		"language": "`+secret+` x", "llm_base_url": "`+secret+`", "llm_api_key": "`+secret+`", "git_user_name": "<`+secret+
+		`>", "email": "ada@example.com"}`)
 	// Types, schema and webhook each have their say.
 	reply.wants(t, 422).lacks(t, secret).complains(t,
 		"body.max_iterations: int_parsing", "body.confirmation_mode: bool_type",
@@ -255,7 +287,8 @@ func TestAllErrorsComeInOneAnswerAndNothingIsStored(t *testing.T) {
 		"body.language: value_error", "body.llm_base_url: value_error")
 	ada.get(t, "/api/settings").wants(t, 404)
 	var secrets corev1.SecretList
-	if err := suite.Client.List(t.Context(), &secrets, client.InNamespace(ada.namespace), client.MatchingFields{"type": string(v1alpha1.SecretTypeUserKey)}); err != nil || len(secrets.Items) > 0 {
+	if err := suite.Client.List(t.Context(), &secrets, client.InNamespace(ada.namespace),
+		client.MatchingFields{"type": string(v1alpha1.SecretTypeUserKey)}); err != nil || len(secrets.Items) > 0 {
 		t.Errorf("there are %d keys (%v), want none", len(secrets.Items), err)
 	}
 	if log := suite.facade.Log.String(); strings.Contains(log, secret) {
@@ -266,13 +299,16 @@ func TestAllErrorsComeInOneAnswerAndNothingIsStored(t *testing.T) {
 func TestAFieldOfAGitOpsManagerIsNotTaken(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
-	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "from-git"}, StringData: map[string]string{"k": "v"}})
+	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "from-git"},
+		StringData: map[string]string{"k": "v"}})
 	git := ac.UserSettings(ada.name, ada.namespace).WithSpec(ac.UserSettingsSpec().
 		WithLanguage("en").WithEnableSoundNotifications(false).
 		WithLLMAPIKeyRef(ac.SecretKeyRef().WithName("from-git").WithKey("k")).
-		WithSecretsStore(ac.SecretsStore().WithProviderTokens(ac.ProviderToken().WithProvider(v1alpha1.GitHub).WithHost("git.example.com"))).
+		WithSecretsStore(ac.SecretsStore().WithProviderTokens(ac.ProviderToken().WithProvider(v1alpha1.GitHub).WithHost(
+			"git.example.com"))).
 		WithMCPConfig(ac.MCPConfig().WithSSEServers(ac.MCPRemoteServer().WithURL("https://git.example.com/sse"))))
-	if err := suite.Client.Apply(t.Context(), git, client.FieldOwner("argocd-controller"), client.ForceOwnership); err != nil {
+	if err := suite.Client.Apply(t.Context(), git, client.FieldOwner("argocd-controller"),
+		client.ForceOwnership); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
@@ -281,13 +317,18 @@ func TestAFieldOfAGitOpsManagerIsNotTaken(t *testing.T) {
 	}{
 		"a plain field":                 {`{"language": "de"}`, []string{"body.language: field_conflict"}},
 		"a plain field that is cleared": {`{"language": null}`, []string{"body.language: field_conflict"}},
-		"a default that was set":        {`{"enable_sound_notifications": true}`, []string{"body.enable_sound_notifications: field_conflict"}},
-		"a key":                         {`{"llm_api_key": "mine"}`, []string{"body.llm_api_key: field_conflict"}},
-		"a key that is cleared":         {`{"llm_api_key": ""}`, []string{"body.llm_api_key: field_conflict"}},
-		"a token's host":                {`{"secrets_store": {"provider_tokens": {"github": {"host": "other.example.com"}}}}`, []string{"body.secrets_store.provider_tokens: field_conflict"}},
-		"a token that is removed":       {`{"secrets_store": {"provider_tokens": {"github": null}}}`, []string{"body.secrets_store: field_conflict"}},
-		"a tool server that is removed": {`{"mcp_config": {"sse_servers": ["https://mine.example.com"]}}`, []string{"body.mcp_config: field_conflict"}},
-		"several":                       {`{"language": "de", "enable_sound_notifications": true, "email": "ada@example.com"}`, []string{"body.language: field_conflict", "body.enable_sound_notifications: field_conflict"}},
+		"a default that was set": {`{"enable_sound_notifications": true}`,
+			[]string{"body.enable_sound_notifications: field_conflict"}},
+		"a key":                 {`{"llm_api_key": "mine"}`, []string{"body.llm_api_key: field_conflict"}},
+		"a key that is cleared": {`{"llm_api_key": ""}`, []string{"body.llm_api_key: field_conflict"}},
+		"a token's host": {`{"secrets_store": {"provider_tokens": {"github": {"host": "other.example.com"}}}}`,
+			[]string{"body.secrets_store.provider_tokens: field_conflict"}},
+		"a token that is removed": {`{"secrets_store": {"provider_tokens": {"github": null}}}`,
+			[]string{"body.secrets_store: field_conflict"}},
+		"a tool server that is removed": {`{"mcp_config": {"sse_servers": ["https://mine.example.com"]}}`,
+			[]string{"body.mcp_config: field_conflict"}},
+		"several": {`{"language": "de", "enable_sound_notifications": true, "email": "ada@example.com"}`,
+			[]string{"body.language: field_conflict", "body.enable_sound_notifications: field_conflict"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reply := ada.post(t, "/api/settings", c.body).wants(t, 409).complains(t, c.fields...)
@@ -304,14 +345,17 @@ func TestAFieldOfAGitOpsManagerIsNotTaken(t *testing.T) {
 		}
 	})
 	t.Run("and all else can be stored beside it", func(t *testing.T) {
-		ada.post(t, "/api/settings", `{"email": "ada@example.com", "enable_default_condenser": false, "secrets_store": {"provider_tokens": {"gitlab": {"token": "mine"}}},
+		ada.post(t, "/api/settings",
+			`{"email": "ada@example.com", "enable_default_condenser": false, "secrets_store": {"provider_tokens": {"gitlab": {"token": "mine"}}},
 			"mcp_config": {"sse_servers": ["https://git.example.com/sse", "https://mine.example.com"]}}`).wants(t, 200)
 		stored := ada.settings(t).Spec
 		owned, err := ac.ExtractUserSettings(ada.settings(t), cluster.FieldOwner)
 		if err != nil || len(owned.Spec.MCPConfig.SSEServers) != 1 || len(owned.Spec.SecretsStore.ProviderTokens) != 1 {
 			t.Errorf("the facade owns %s (%v)", jsonOf(t, owned.Spec), err)
 		}
-		if *stored.Language != "en" || stored.LLMAPIKeyRef.Name != "from-git" || len(stored.SecretsStore.ProviderTokens) != 2 || len(stored.MCPConfig.SSEServers) != 2 || *stored.EnableDefaultCondenser {
+		if *stored.Language != "en" || stored.LLMAPIKeyRef.Name != "from-git" ||
+			len(stored.SecretsStore.ProviderTokens) != 2 || len(stored.MCPConfig.SSEServers) != 2 ||
+			*stored.EnableDefaultCondenser {
 			t.Errorf("stored %+v", stored)
 		}
 	})
@@ -324,23 +368,28 @@ func TestADefaultThatWasAppliedByAClientIsNotTaken(t *testing.T) {
 	applied := jsonOf(t, map[string]any{"metadata": map[string]any{"annotations": map[string]string{
 		corev1.LastAppliedConfigAnnotation: `{"spec": {"enableSoundNotifications": false}}`,
 	}}})
-	if err := suite.Client.Patch(t.Context(), ada.settings(t), client.RawPatch(types.MergePatchType, []byte(applied))); err != nil {
+	if err := suite.Client.Patch(t.Context(), ada.settings(t), client.RawPatch(types.MergePatchType,
+		[]byte(applied))); err != nil {
 		t.Fatal(err)
 	}
-	ada.post(t, "/api/settings", `{"enable_sound_notifications": true}`).wants(t, 409).complains(t, "body.enable_sound_notifications: field_conflict")
+	ada.post(t, "/api/settings", `{"enable_sound_notifications": true}`).wants(t, 409).complains(t,
+		"body.enable_sound_notifications: field_conflict")
 	ada.post(t, "/api/settings", `{"enable_solvability_analysis": false}`).wants(t, 200)
 }
 
 func TestASecretOfSomebodyElseIsNotOverwritten(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
-	theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "ada-llm-api-key"}, StringData: map[string]string{"key": "theirs"}}
+	theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "ada-llm-api-key"},
+		StringData: map[string]string{"key": "theirs"}}
 	create(t, theirs)
-	reply := ada.post(t, "/api/settings", `{"llm_api_key": "mine", "language": "en"}`).wants(t, 409).complains(t, "body.llm_api_key: secret_conflict")
+	reply := ada.post(t, "/api/settings", `{"llm_api_key": "mine", "language": "en"}`).wants(t, 409).complains(t,
+		"body.llm_api_key: secret_conflict")
 	if !strings.Contains(reply.body, "ada-llm-api-key") {
 		t.Errorf("the Secret is not named: %s", reply.body)
 	}
-	if err := suite.Client.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil || string(theirs.Data["key"]) != "theirs" {
+	if err := suite.Client.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil ||
+		string(theirs.Data["key"]) != "theirs" {
 		t.Errorf("the Secret is %q (%v)", theirs.Data["key"], err)
 	}
 	ada.get(t, "/api/settings").wants(t, 404)
@@ -351,13 +400,16 @@ func TestAKeyIsWrittenWithItsOwnerAndTime(t *testing.T) {
 	ada := newPerson(t, "ada")
 	ada.post(t, "/api/settings", `{"llm_api_key": "k"}`).wants(t, 200)
 	secret := &corev1.Secret{}
-	if err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: "ada-llm-api-key"}, secret); err != nil {
+	if err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: "ada-llm-api-key"},
+		secret); err != nil {
 		t.Fatal(err)
 	}
-	if !metav1.IsControlledBy(secret, ada.settings(t)) || secret.Labels[v1alpha1.LabelUserSettings] != "ada" || secret.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
+	if !metav1.IsControlledBy(secret, ada.settings(t)) || secret.Labels[v1alpha1.LabelUserSettings] != "ada" ||
+		secret.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
 		t.Errorf("metadata %+v", secret.ObjectMeta)
 	}
-	if written, err := time.Parse(time.RFC3339, secret.Annotations[v1alpha1.AnnotationWrittenAt]); err != nil || time.Since(written) > time.Minute {
+	if written, err := time.Parse(time.RFC3339, secret.Annotations[v1alpha1.AnnotationWrittenAt]); err != nil ||
+		time.Since(written) > time.Minute {
 		t.Errorf("written at %v (%v)", written, err)
 	}
 }
@@ -370,19 +422,25 @@ func TestWhatOthersLeftEmptyIsInNobodysWay(t *testing.T) {
 		applied string
 		bodies  []string
 	}{
-		"empty lists of tool servers": {`{"mcpConfig": {"sseServers": []}}`, []string{`{"mcp_config": null}`, `{"language": "de", "mcp_config": {"sse_servers": []}}`}},
-		"an empty list of tokens":     {`{"secretsStore": {"providerTokens": []}}`, []string{`{"secrets_store": {"custom_secrets": {"X": null}}}`}},
-		"an empty description": {`{"secretsStore": {"customSecrets": [{"name": "A", "description": "", "secretRef": {"name": "a", "key": "k"}}]}}`,
+		"empty lists of tool servers": {`{"mcpConfig": {"sseServers": []}}`, []string{`{"mcp_config": null}`,
+			`{"language": "de", "mcp_config": {"sse_servers": []}}`}},
+		"an empty list of tokens": {`{"secretsStore": {"providerTokens": []}}`,
+			[]string{`{"secrets_store": {"custom_secrets": {"X": null}}}`}},
+		"an empty description": {`{"secretsStore": {"customSecrets": [{"name": "A", "description": "", "secretRef": ` +
+			`{"name": "a", "key": "k"}}]}}`,
 			[]string{`{"secrets_store": {"custom_secrets": {"B": {"secret": "v"}}}}`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ada := newPerson(t, "ada")
 			applied := &unstructured.Unstructured{}
-			if err := json.Unmarshal(fmt.Appendf(nil, `{"apiVersion": "parley.dev/v1alpha1", "kind": "UserSettings", "metadata": {"namespace": %q, "name": %q}, "spec": %s}`, ada.namespace, ada.name, c.applied), applied); err != nil {
+			if err := json.Unmarshal(fmt.Appendf(nil, `{"apiVersion": "parley.dev/v1alpha1", "kind": "UserSettings", `+
+				`"metadata": {"namespace": %q, "name": %q}, "spec": %s}`, ada.namespace, ada.name, c.applied),
+				applied); err != nil {
 				t.Fatal(err)
 			}
-			if err := suite.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner("flux")); err != nil {
+			if err := suite.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(applied),
+				client.FieldOwner("flux")); err != nil {
 				t.Fatal(err)
 			}
 			for _, body := range c.bodies {
@@ -399,8 +457,10 @@ func TestAHalfOfAReferenceIsNotHeldOnTo(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	ada.post(t, "/api/settings", `{"llm_api_key": "mine"}`).wants(t, 200)
-	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "vault"}, StringData: map[string]string{v1alpha1.KeptKey: "v"}})
-	flux := ac.UserSettings(ada.name, ada.namespace).WithSpec(ac.UserSettingsSpec().WithLLMAPIKeyRef(ac.SecretKeyRef().WithName("vault").WithKey(v1alpha1.KeptKey)))
+	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "vault"},
+		StringData: map[string]string{v1alpha1.KeptKey: "v"}})
+	flux := ac.UserSettings(ada.name, ada.namespace).WithSpec(ac.UserSettingsSpec().WithLLMAPIKeyRef(
+		ac.SecretKeyRef().WithName("vault").WithKey(v1alpha1.KeptKey)))
 	if err := suite.Client.Apply(t.Context(), flux, client.FieldOwner("flux"), client.ForceOwnership); err != nil {
 		t.Fatal(err)
 	}
@@ -413,17 +473,20 @@ func TestAHalfOfAReferenceIsNotHeldOnTo(t *testing.T) {
 
 func TestAVariableWithoutANameIsRefused(t *testing.T) {
 	t.Parallel()
-	newPerson(t, "ada").post(t, "/api/settings", `{"mcp_config": {"stdio_servers": [{"name": "s", "command": "c", "env": {"": "secret"}}]}}`).
+	newPerson(t, "ada").post(t, "/api/settings", `{"mcp_config": {"stdio_servers": [{"name": "s", "command": "c", `+
+		`"env": {"": "secret"}}]}}`).
 		wants(t, 422).complains(t, "body.mcp_config.stdio_servers.0.env: string_too_short")
 }
 
 func TestWhatTheClassDoesNotAllowIsRefusedOverHTTP(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
-	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "small-" + ada.namespace}, Spec: v1alpha1.SessionClassSpec{
-		Images: &v1alpha1.SessionImages{Allowed: []string{"example.com/team/*"}}, Resources: &v1alpha1.SessionResources{MaxFactor: ptr.To[int32](1)},
-		Agents: []string{"coder"},
-	}}
+	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "small-" + ada.namespace},
+		Spec: v1alpha1.SessionClassSpec{
+			Images:    &v1alpha1.SessionImages{Allowed: []string{"example.com/team/*"}},
+			Resources: &v1alpha1.SessionResources{MaxFactor: ptr.To[int32](1)},
+			Agents:    []string{"coder"},
+		}}
 	create(t, class)
 	settings := ada.settings(t)
 	settings.Spec.SessionClassName = &class.Name
@@ -433,7 +496,9 @@ func TestWhatTheClassDoesNotAllowIsRefusedOverHTTP(t *testing.T) {
 	await(t, func() error {
 		return codeOf(ada.post(t, "/api/settings", `{"remote_runtime_resource_factor": 2}`), 422)
 	})
-	ada.post(t, "/api/settings", `{"remote_runtime_resource_factor": 2, "sandbox_base_container_image": "example.com/other:1"}`).wants(t, 422).
+	ada.post(t, "/api/settings", `{"remote_runtime_resource_factor": 2, "sandbox_base_container_image": `+
+		`"example.com/other:1"}`).wants(t, 422).
 		complains(t, "body.remote_runtime_resource_factor: value_error", "body.sandbox_base_container_image: value_error")
-	ada.post(t, "/api/settings", `{"remote_runtime_resource_factor": 1, "sandbox_base_container_image": "example.com/team/x:1"}`).wants(t, 200)
+	ada.post(t, "/api/settings", `{"remote_runtime_resource_factor": 1, "sandbox_base_container_image": `+
+		`"example.com/team/x:1"}`).wants(t, 200)
 }

@@ -29,8 +29,10 @@ func TestACookieStandsForTheKeyUntilThatIsAnother(t *testing.T) {
 	page.do(t, "GET", "/api/conversations", "", "Cookie", cookie).wants(t, 200)
 	page.post(t, "/api/settings", `{"language": "en"}`, "Cookie", cookie).wants(t, 403)
 	page.post(t, "/api/settings", `{"language": "en"}`, "Cookie", cookie, "Origin", ada.url).wants(t, 200)
-	page.do(t, "GET", "/api/session", "", "Cookie", cookie).wants(t, 200).says(t, jsonOf(t, map[string]any{"user": "ada", "namespace": ada.namespace, "settings_stored": true}))
-	page.post(t, "/api/markdown", `{"texts": ["**a**"]}`, "Cookie", cookie, "Origin", ada.url).wants(t, 200).says(t, `{"html": ["<p><strong>a</strong></p>\n"]}`)
+	page.do(t, "GET", "/api/session", "", "Cookie", cookie).wants(t, 200).says(t, jsonOf(t, map[string]any{"user": "ada",
+		"namespace": ada.namespace, "settings_stored": true}))
+	page.post(t, "/api/markdown", `{"texts": ["**a**"]}`, "Cookie", cookie, "Origin", ada.url).wants(t, 200).says(t,
+		`{"html": ["<p><strong>a</strong></p>\n"]}`)
 	page.post(t, "/api/markdown", `{"texts": "a"}`, "Cookie", cookie, "Origin", ada.url).wants(t, 422)
 	// A link signs in once, however many try at once.
 	page.post(t, "/api/signin/link", "", "Origin", ada.url).wants(t, 401)
@@ -70,7 +72,8 @@ func TestACookieStandsForTheKeyUntilThatIsAnother(t *testing.T) {
 	cookie, _, _ = strings.Cut(signedIn.header.Get("Set-Cookie"), ";")
 	page.do(t, "GET", "/api/conversations", "", "Cookie", cookie).wants(t, 200)
 
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: v1alpha1.SessionKeySecretName(ada.name)}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace,
+		Name: v1alpha1.SessionKeySecretName(ada.name)}}
 	if err := suite.Client.Delete(t.Context(), secret); err != nil { // another one is made
 		t.Fatal(err)
 	}

@@ -151,7 +151,8 @@ func failsFirst(message session.Event) []session.Event {
 }
 
 func errorOf(text string) session.Event {
-	return session.Event{Source: session.FromEnvironment, Observation: session.ObservedError, Message: text, Content: &text}
+	return session.Event{Source: session.FromEnvironment, Observation: session.ObservedError, Message: text,
+		Content: &text}
 }
 
 func TestATalkEndsAsTheAgentsTurnDoes(t *testing.T) {
@@ -168,14 +169,17 @@ func TestATalkEndsAsTheAgentsTurnDoes(t *testing.T) {
 		{"nothing to say", "", "", succeeds},
 		{"a turn that fails", "hi\n", modelFailed, fails},
 		{"a turn that cannot begin", "hi\n", "the agent's turn failed: the agent cannot be started", cannotStart},
-		{"two turns that cannot begin", "hi\nand more\n", "the agent's turn failed: the agent cannot be started", cannotStart},
+		{"two turns that cannot begin", "hi\nand more\n", "the agent's turn failed: the agent cannot be started",
+			cannotStart},
 		{"a first turn that fails", "hi\nand more", modelFailed, failsFirst},
-		{"an error that no state tells", "hi\n", "the agent's turn failed: the disk is full", func(message session.Event) []session.Event {
-			return []session.Event{begins(message), errorOf("the disk is full"), session.StateChange(session.StateAwaiting, "")}
-		}},
-		{"an error after the state", "hi\n", "the agent's turn failed: the disk is full", func(message session.Event) []session.Event {
-			return append(succeeds(message), errorOf("the disk is full"))
-		}},
+		{"an error that no state tells", "hi\n", "the agent's turn failed: the disk is full",
+			func(message session.Event) []session.Event {
+				return []session.Event{begins(message), errorOf("the disk is full"), session.StateChange(session.StateAwaiting, "")}
+			}},
+		{"an error after the state", "hi\n", "the agent's turn failed: the disk is full",
+			func(message session.Event) []session.Event {
+				return append(succeeds(message), errorOf("the disk is full"))
+			}},
 		{"an error after which the session is stopped", "hi\n", modelFailed, func(message session.Event) []session.Event {
 			return append(fails(message), session.StateChange(session.StateStopped, ""))
 		}},
@@ -235,7 +239,8 @@ func TestWhatFailedBeforeIsNoOutcomeOfATalk(t *testing.T) {
 		{"a turn that succeeds", "hi\n", "", succeeds},
 		{"a turn that fails", "hi\n", modelFailed, fails},
 		{"an earlier turn that fails meanwhile", "hi\n", "", func(message session.Event) []session.Event {
-			return append([]session.Event{errorOf("an old one"), session.StateChange(session.StateError, "an old one")}, succeeds(message)...)
+			return append([]session.Event{errorOf("an old one"), session.StateChange(session.StateError, "an old one")},
+				succeeds(message)...)
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -261,7 +266,8 @@ func TestWhatFailsIsShownOnce(t *testing.T) {
 	create(t, conversation(ns, "c"))
 	first := "the model does not answer"
 	reason := first + "\nit is asleep"
-	event := session.Event{Source: session.FromEnvironment, Observation: session.ObservedError, Message: first + " …", Content: &reason}
+	event := session.Event{Source: session.FromEnvironment, Observation: session.ObservedError, Message: first + " …",
+		Content: &reason}
 	turn := func(message session.Event) []session.Event {
 		return []session.Event{begins(message), event, session.StateChange(session.StateError, reason)}
 	}
@@ -301,7 +307,8 @@ func TestATurnThatIsOnlyWatchedIsATalksOutcome(t *testing.T) {
 
 // runs is a call of a tool that runs a command.
 func runs(id, command string) session.Event {
-	return session.Event{Source: session.FromAgent, Action: session.ActionRun, Args: map[string]any{"command": command}, ToolCall: &session.ToolCall{ID: id}}
+	return session.Event{Source: session.FromAgent, Action: session.ActionRun, Args: map[string]any{"command": command},
+		ToolCall: &session.ToolCall{ID: id}}
 }
 
 // asksAbout a call of a tool.
@@ -318,15 +325,19 @@ func TestTheCallThatIsAskedAboutStandsAboveTheQuestion(t *testing.T) {
 	key := keyOfAda(t, ns)
 	create(t, conversation(ns, "c"))
 	f := newTalk(t, key, succeeds)
-	done := session.Event{Source: session.FromAgent, Observation: session.ActionRun, ToolCall: &session.ToolCall{ID: "high"}}
-	f.add(runs("high", "git push --force"), asksAbout("high"), done, runs("high", "rm -r build"), runs("low", "ls"), asksAbout("high"), done, asksAbout("high"),
+	done := session.Event{Source: session.FromAgent, Observation: session.ActionRun,
+		ToolCall: &session.ToolCall{ID: "high"}}
+	f.add(runs("high", "git push --force"), asksAbout("high"), done, runs("high", "rm -r build"), runs("low", "ls"),
+		asksAbout("high"), done, asksAbout("high"),
 		session.StateChange(session.StateAwaiting, ""))
 	r := beginWith(t, strings.NewReader(""), kubeconfig, ns, "chat", "c", "--facade", f.URL)
 	if err := r.wait(t); err != nil {
 		t.Fatal(err)
 	}
-	const question, unknown = "? Do it? y or n\n", "! What it would do is not known here: it did not say. Reject it if in doubt.\n"
-	want := "  $ git push --force\n" + question + "  $ rm -r build\n  $ ls\n  $ rm -r build\n" + question + unknown + question
+	const question, unknown = "? Do it? y or n\n", "! What it would do is not known here: it did not say. Reject it if " +
+		"in doubt.\n"
+	want := "  $ git push --force\n" + question + "  $ rm -r build\n  $ ls\n  $ rm -r build\n" +
+		question + unknown + question
 	if out := r.out.String(); out != want {
 		t.Errorf("it shows\n%s, want\n%s", out, want)
 	}
@@ -346,7 +357,8 @@ func TestAnUnknownCommandIsNoMessage(t *testing.T) {
 	if said := strings.Join(f.said(), "|"); said != "/pause|/etc/hosts is empty|// a comment|/tmp is full|/" {
 		t.Errorf("said is %s", said)
 	}
-	for _, want := range []string{"there is no command /nosuch", "there is no command /Pause", "/pause", "/resume", "space"} {
+	for _, want := range []string{"there is no command /nosuch", "there is no command /Pause", "/pause", "/resume",
+		"space"} {
 		if !strings.Contains(r.errOut.String(), want) {
 			t.Errorf("%q is not told: %s", want, r.errOut.String())
 		}
@@ -367,7 +379,8 @@ func TestAKeyThatIsRefusedIsTold(t *testing.T) {
 	t.Setenv("PARLEY_KEY", "not-the-key")
 	for _, command := range []string{"chat", "diff", "open"} {
 		_, _, err := run(t, ns, command, "c", "--facade", f.URL)
-		if err == nil || !strings.Contains(err.Error(), "the key in $PARLEY_KEY") || strings.Contains(err.Error(), "not-the-key") {
+		if err == nil || !strings.Contains(err.Error(), "the key in $PARLEY_KEY") || strings.Contains(err.Error(),
+			"not-the-key") {
 			t.Errorf("%s with $PARLEY_KEY: %v", command, err)
 		}
 	}

@@ -18,7 +18,8 @@ const completionTimeout = 3 * time.Second
 // completion of a command's one argument by the names that exist.
 type completion = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)
 
-func (p *plugin) completeConversations(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+func (p *plugin) completeConversations(cmd *cobra.Command, args []string, word string) ([]string,
+	cobra.ShellCompDirective) {
 	return p.complete(cmd, args, word, func(ctx context.Context, c *cluster) (names []string, err error) {
 		var list v1alpha1.ConversationList
 		err = c.List(ctx, &list, client.InNamespace(c.namespace))
@@ -51,7 +52,8 @@ func (p *plugin) completeNamespaces(cmd *cobra.Command, _ []string, word string)
 	})
 }
 
-func (p *plugin) complete(cmd *cobra.Command, args []string, word string, names func(context.Context, *cluster) ([]string, error)) ([]string, cobra.ShellCompDirective) {
+func (p *plugin) complete(cmd *cobra.Command, args []string, word string, names func(context.Context,
+	*cluster) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -49,7 +49,8 @@ type talking struct {
 
 func (f *talking) addFlags(cmd *cobra.Command) {
 	f.given = cmd.Flags().Changed
-	cmd.Flags().StringVar(&f.facade, "facade", os.Getenv("PARLEY_FACADE"), "The facade's URL. Default: $PARLEY_FACADE, else a port of this machine is forwarded to it.")
+	cmd.Flags().StringVar(&f.facade, "facade", os.Getenv("PARLEY_FACADE"),
+		"The facade's URL. Default: $PARLEY_FACADE, else a port of this machine is forwarded to it.")
 	cmd.Flags().StringVar(&f.namespace, "facade-namespace", "parley-system", "The namespace of the facade, for that.")
 }
 
@@ -71,7 +72,8 @@ type credential struct {
 
 // as the user of a conversation, talk with the facade until the context ends. What becomes of the
 // connection meanwhile is said.
-func (f *talking) as(ctx context.Context, c *cluster, conv *v1alpha1.Conversation, say func(string, ...any)) (*person, error) {
+func (f *talking) as(ctx context.Context, c *cluster, conv *v1alpha1.Conversation, say func(string, ...any)) (*person,
+	error) {
 	key, err := c.keyOf(ctx, conv.Spec.UserSettingsName)
 	if err != nil {
 		return nil, err
@@ -180,7 +182,8 @@ func (c *cluster) keyOf(ctx context.Context, user string) (credential, error) {
 	if err := c.Get(ctx, c.key(ref.Name), secret); err != nil {
 		return credential{}, fmt.Errorf("read the user's key ($PARLEY_KEY can hold it): %w", err)
 	}
-	return credential{string(secret.Data[ref.Key]), fmt.Sprintf("the key in the Secret %s: is its URL that of this cluster's facade?", ref.Name)}, nil
+	return credential{string(secret.Data[ref.Key]), fmt.Sprintf("the key in the Secret %s: is its URL that of this "+
+		"cluster's facade?", ref.Name)}, nil
 }
 
 func (p *person) do(ctx context.Context, method, path string, header http.Header, body any) (*http.Response, error) {
@@ -225,7 +228,8 @@ func (p *person) do(ctx context.Context, method, path string, header http.Header
 		refusal.Error = "the facade refuses " + p.from
 	case response.StatusCode/100 == 3 && err == nil:
 		// Of an address only what says whose it is: the rest may hold what nobody should read.
-		refusal.Error = fmt.Sprintf("instead of a facade something answers that redirects to %s://%s%s, which is not given the key: "+
+		refusal.Error = fmt.Sprintf("instead of a facade something answers that redirects to %s://%s%s, which is not given "+
+			"the key: "+
 			"--facade or $PARLEY_FACADE names the facade's own URL", target.Scheme, target.Host, target.Path)
 	}
 	return nil, &refusedError{response.StatusCode, refusal.Error}
@@ -253,11 +257,13 @@ var direct = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) er
 func (p *person) send(ctx context.Context, conversation, action string, args map[string]any) error {
 	header := http.Header{session.IdempotencyHeader: {rand.Text()}}
 	for try := 1; ; try++ {
-		response, err := p.do(ctx, http.MethodPost, "/api/conversations/"+conversation+"/events", header, map[string]any{"action": action, "args": args})
+		response, err := p.do(ctx, http.MethodPost, "/api/conversations/"+conversation+"/events", header,
+			map[string]any{"action": action, "args": args})
 		if err == nil {
 			return response.Body.Close()
 		}
-		if refused := (*refusedError)(nil); try == sendTries || errors.As(err, &refused) && refused.code != http.StatusServiceUnavailable {
+		if refused := (*refusedError)(nil); try == sendTries || errors.As(err, &refused) &&
+			refused.code != http.StatusServiceUnavailable {
 			return err
 		}
 		select {
@@ -290,7 +296,8 @@ func (p *person) last(ctx context.Context, conversation string) (int, error) {
 
 // follow the events of a conversation after the last one that is known, each once, whatever ends
 // the stream, until take says that it is enough, or the session is stopped and leaves nothing more.
-func (p *person) follow(ctx context.Context, conversation string, last int, take func(*session.Event) (enough bool)) error {
+func (p *person) follow(ctx context.Context, conversation string, last int,
+	take func(*session.Event) (enough bool)) error {
 	quiet := 0
 	for {
 		before := last
@@ -299,7 +306,8 @@ func (p *person) follow(ctx context.Context, conversation string, last int, take
 		switch over := errors.Is(err, errEnough) || ctx.Err() != nil; {
 		case over:
 			return nil
-		case errors.As(err, &refused) && refused.code != http.StatusServiceUnavailable && refused.code != http.StatusTooManyRequests:
+		case errors.As(err, &refused) && refused.code != http.StatusServiceUnavailable &&
+			refused.code != http.StatusTooManyRequests:
 			return err
 		case err != nil && !p.lost:
 			p.lost = true

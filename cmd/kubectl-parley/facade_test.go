@@ -25,7 +25,8 @@ func TestTheKeyGoesToTheFacadeAlone(t *testing.T) {
 		t.Cleanup(proxy.Close)
 		for _, command := range []string{"chat", "diff", "open"} {
 			_, stderr, err := run(t, ns, command, "c", "--facade", proxy.URL)
-			if err == nil || !strings.Contains(err.Error(), "redirects to "+elsewhere.URL+"/login,") || strings.Contains(err.Error()+stderr, "private") {
+			if err == nil || !strings.Contains(err.Error(), "redirects to "+elsewhere.URL+"/login,") ||
+				strings.Contains(err.Error()+stderr, "private") {
 				t.Errorf("%s, with %d: %v, %s", command, code, err, stderr)
 			}
 		}
@@ -37,7 +38,8 @@ func TestWhatTheEnvironmentDecidesIsSaid(t *testing.T) {
 	facade := linking(t, keyOfAda(t, ns))
 	create(t, conversation(ns, "c"))
 	named := "the facade is the one that $PARLEY_FACADE names: " + facade.URL
-	if _, stderr, err := run(t, ns, "open", "c", "--facade="+facade.URL); err != nil || strings.Contains(stderr, "PARLEY_FACADE") {
+	if _, stderr, err := run(t, ns, "open", "c", "--facade="+facade.URL); err != nil || strings.Contains(stderr,
+		"PARLEY_FACADE") {
 		t.Errorf("the flag: %v, %s", err, stderr)
 	}
 	t.Setenv("PARLEY_FACADE", facade.URL)
@@ -48,7 +50,8 @@ func TestWhatTheEnvironmentDecidesIsSaid(t *testing.T) {
 		t.Errorf("a facade that knows no conversations: %v, %s", err, stderr)
 	}
 	t.Setenv("PARLEY_KEY", "somebody's")
-	if _, _, err := run(t, ns, "open", "--user=ada"); err == nil || !strings.Contains(err.Error(), "$PARLEY_KEY") || strings.Contains(err.Error(), "somebody") {
+	if _, _, err := run(t, ns, "open", "--user=ada"); err == nil || !strings.Contains(err.Error(), "$PARLEY_KEY") ||
+		strings.Contains(err.Error(), "somebody") {
 		t.Errorf("two users: %v", err)
 	}
 }

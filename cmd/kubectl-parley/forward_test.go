@@ -70,7 +70,8 @@ func TestANodeWithoutPortForwardIsSaidToBeOne(t *testing.T) {
 	create(t, conversation(ns, "c"))
 	k.start("c")
 	awaitState(t, ns, "c", "RUNNING", "Running")
-	if _, _, err := run(t, ns, "forward", "c"); err == nil || !strings.Contains(err.Error(), "the node of pod c-session has no port-forward") {
+	if _, _, err := run(t, ns, "forward", "c"); err == nil || !strings.Contains(err.Error(),
+		"the node of pod c-session has no port-forward") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -19,7 +19,8 @@ var people = []string{fieldOwner, "kubectl", "parley-facade"}
 func keeperOf(conv *v1alpha1.Conversation, field string) string {
 	for _, entry := range conv.ManagedFields {
 		// Argo CD updates where it is not told to apply.
-		keeps := entry.Operation == metav1.ManagedFieldsOperationApply && !slices.Contains(people, entry.Manager) || strings.HasPrefix(entry.Manager, "argocd")
+		keeps := entry.Operation == metav1.ManagedFieldsOperationApply && !slices.Contains(people, entry.Manager) ||
+			strings.HasPrefix(entry.Manager, "argocd")
 		if !keeps || entry.Subresource != "" || entry.FieldsV1 == nil {
 			continue
 		}

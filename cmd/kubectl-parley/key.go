@@ -75,7 +75,8 @@ func (k *key) run(ctx context.Context, name string) error {
 // discard removes the Secret of a key that the operator made, which then makes another.
 func (k *key) discard(ctx context.Context, c *cluster, settings *v1alpha1.UserSettings) (types.UID, error) {
 	if ref := settings.Spec.SessionKeyRef; ref != nil {
-		return "", fmt.Errorf("the key of %s is in Secret %s, which spec.sessionKeyRef names: change it there", settings.Name, ref.Name)
+		return "", fmt.Errorf("the key of %s is in Secret %s, which spec.sessionKeyRef names: change it there", settings.Name,
+			ref.Name)
 	}
 	secret := &corev1.Secret{}
 	err := c.Get(ctx, c.key(v1alpha1.SessionKeySecretName(settings.Name)), secret)
@@ -128,7 +129,8 @@ func (k *key) await(ctx context.Context, c *cluster, name string, old types.UID)
 // refused is why the operator does not take a key.
 func refused(settings *v1alpha1.UserSettings) error {
 	c := meta.FindStatusCondition(settings.Status.Conditions, v1alpha1.ConditionSessionKeyReady)
-	if c == nil || c.Reason != v1alpha1.ReasonKeyTooShort && c.Reason != v1alpha1.ReasonKeyUnfit && c.Reason != v1alpha1.ReasonForeignObject {
+	if c == nil || c.Reason != v1alpha1.ReasonKeyTooShort && c.Reason != v1alpha1.ReasonKeyUnfit &&
+		c.Reason != v1alpha1.ReasonForeignObject {
 		return nil
 	}
 	return fmt.Errorf("%s: %s", c.Reason, c.Message)

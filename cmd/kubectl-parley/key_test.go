@@ -25,7 +25,8 @@ func TestAKeyIsPrintedOnStandardOutputAndByNoOtherCommand(t *testing.T) {
 		t.Error("the key is on standard error")
 	}
 	secret := &corev1.Secret{}
-	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "ada-session-key"}, secret); err != nil || string(secret.Data["key"]) != key {
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "ada-session-key"}, secret); err != nil ||
+		string(secret.Data["key"]) != key {
 		t.Fatalf("another key: %v", err)
 	}
 
@@ -37,7 +38,8 @@ func TestAKeyIsPrintedOnStandardOutputAndByNoOtherCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	secrets := []string{key, string(session.Data["session-key"]), string(session.Data["key"])}
-	for _, args := range [][]string{{"status"}, {"status", "c"}, {"stop", "c", "--wait=false"}, {"start", "c", "--wait=false"}, {"logs", "c", "--tail=0"}, {"status", "nobody"}, {"key", "nobody"}} {
+	for _, args := range [][]string{{"status"}, {"status", "c"}, {"stop", "c", "--wait=false"},
+		{"start", "c", "--wait=false"}, {"logs", "c", "--tail=0"}, {"status", "nobody"}, {"key", "nobody"}} {
 		if args[0] == "logs" {
 			close(k.process())
 		}
@@ -66,7 +68,8 @@ func TestAKeyIsRotated(t *testing.T) {
 	}
 	own := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "own"}}
 	own.Spec.SessionKeyRef = &v1alpha1.SecretKeyRef{Name: "mine", Key: "key"}
-	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "mine"}, StringData: map[string]string{"key": strings.Repeat("k3y-", 16)}}, own)
+	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "mine"},
+		StringData: map[string]string{"key": strings.Repeat("k3y-", 16)}}, own)
 	if got, _, err := run(t, ns, "key", "own"); err != nil || strings.TrimSpace(got) != strings.Repeat("k3y-", 16) {
 		t.Errorf("a key of one's own: %q, %v", got, err)
 	}

@@ -103,7 +103,10 @@ func (k *kubelet) forward(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	streams := make(chan httpstream.Stream, 8)
-	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(s httpstream.Stream, _ <-chan struct{}) error { streams <- s; return nil })
+	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(s httpstream.Stream, _ <-chan struct{}) error {
+		streams <- s
+		return nil
+	})
 	if conn == nil {
 		return
 	}
@@ -150,7 +153,8 @@ func (k *kubelet) pipe(s httpstream.Stream) {
 func (k *kubelet) bind(name string) {
 	k.t.Helper()
 	pod := k.pod(name)
-	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: pod.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: k.node}}
+	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: pod.Name},
+		Target: corev1.ObjectReference{Kind: "Node", Name: k.node}}
 	if err := env.Client.SubResource("binding").Create(k.t.Context(), pod, binding); err != nil {
 		k.t.Fatal(err)
 	}
@@ -160,7 +164,8 @@ func (k *kubelet) pod(name string) *corev1.Pod {
 	k.t.Helper()
 	pod := &corev1.Pod{}
 	testenv.Await(k.t, func() error {
-		if err := env.Client.Get(k.t.Context(), client.ObjectKey{Namespace: k.namespace, Name: v1alpha1.SessionName(name)}, pod); err != nil {
+		if err := env.Client.Get(k.t.Context(), client.ObjectKey{Namespace: k.namespace, Name: v1alpha1.SessionName(name)},
+			pod); err != nil {
 			return err
 		}
 		if pod.DeletionTimestamp != nil {
@@ -202,14 +207,16 @@ func (k *kubelet) start(name string) {
 // run says that a process runs, after so many restarts.
 func (k *kubelet) run(name, process string, restarts int32) {
 	k.t.Helper()
-	k.report(name, corev1.ConditionTrue, corev1.ContainerStatus{Ready: true, ContainerID: "x://" + process, RestartCount: restarts,
-		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}})
+	k.report(name, corev1.ConditionTrue, corev1.ContainerStatus{Ready: true, ContainerID: "x://" + process,
+		RestartCount: restarts,
+		State:        corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}})
 }
 
 func (k *kubelet) end(name, process, termination string) {
 	k.t.Helper()
 	k.report(name, corev1.ConditionFalse, corev1.ContainerStatus{ContainerID: "x://" + process,
-		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: termination, FinishedAt: metav1.Now()}}})
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: termination,
+			FinishedAt: metav1.Now()}}})
 }
 
 // letGo removes the pod that was told to stop.
@@ -217,7 +224,8 @@ func (k *kubelet) letGo(name string) {
 	k.t.Helper()
 	testenv.Await(k.t, func() error {
 		pod := &corev1.Pod{}
-		if err := env.Client.Get(k.t.Context(), client.ObjectKey{Namespace: k.namespace, Name: v1alpha1.SessionName(name)}, pod); err != nil {
+		if err := env.Client.Get(k.t.Context(), client.ObjectKey{Namespace: k.namespace, Name: v1alpha1.SessionName(name)},
+			pod); err != nil {
 			return client.IgnoreNotFound(err)
 		}
 		if pod.DeletionTimestamp == nil {

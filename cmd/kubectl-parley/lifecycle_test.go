@@ -23,7 +23,8 @@ func TestASessionIsStartedStoppedAndResumed(t *testing.T) {
 	if err := started.wait(t); err != nil || started.out.String() != "conversation.parley.dev/c started\n" {
 		t.Fatalf("start: %v, %q", err, started.out.String())
 	}
-	if told := started.errOut.String(); !strings.Contains(told, "STARTING  Scheduling") || !strings.Contains(told, "RUNNING  Running") {
+	if told := started.errOut.String(); !strings.Contains(told, "STARTING  Scheduling") || !strings.Contains(told,
+		"RUNNING  Running") {
 		t.Errorf("the steps are not told: %q", told)
 	}
 	c := awaitState(t, ns, "c", "RUNNING", "Running")
@@ -55,7 +56,8 @@ func TestASessionIsStartedStoppedAndResumed(t *testing.T) {
 	if err := again.wait(t); err != nil {
 		t.Fatalf("start again: %v", err)
 	}
-	if _, _, err := run(t, ns, "start", "c", "-m", "something else"); err == nil || !strings.Contains(err.Error(), "cannot change") {
+	if _, _, err := run(t, ns, "start", "c", "-m", "something else"); err == nil || !strings.Contains(err.Error(),
+		"cannot change") {
 		t.Errorf("a session was asked for something else: %v", err)
 	}
 }
@@ -63,9 +65,11 @@ func TestASessionIsStartedStoppedAndResumed(t *testing.T) {
 func TestAStartThatCannotSucceedSaysWhyAndFails(t *testing.T) {
 	t.Parallel()
 	ns := operate(t)
-	create(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c-session"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "x", Image: "x"}}}})
+	create(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c-session"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "x", Image: "x"}}}})
 	_, _, err := run(t, ns, "start", "c", "--settings", "ada", "-m", "hello")
-	if err == nil || !strings.Contains(err.Error(), "ForeignObject") || !strings.Contains(err.Error(), "remove it, or choose another name") {
+	if err == nil || !strings.Contains(err.Error(), "ForeignObject") || !strings.Contains(err.Error(),
+		"remove it, or choose another name") {
 		t.Errorf("got %v", err)
 	}
 	if _, _, err := run(t, ns, "start", "other"); err == nil || !strings.Contains(err.Error(), "--message") {
@@ -84,7 +88,8 @@ func TestAStartThatIsNotWaitedForLongerSaysWhatItWaitsFor(t *testing.T) {
 	create(t, waiting)
 	awaitState(t, ns, "c", "STARTING", "SettingsNotReady")
 	_, _, err := run(t, ns, "start", "c", "--timeout", "1s")
-	for _, want := range []string{"longer than 1s", "UserSettings nosuch do not exist", "Create what is missing", "The Conversation stays"} {
+	for _, want := range []string{"longer than 1s", "UserSettings nosuch do not exist", "Create what is missing",
+		"The Conversation stays"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %v", want, err)
 		}
@@ -103,10 +108,12 @@ func TestAFieldThatGitKeepsIsLeftAlone(t *testing.T) {
 		"apiVersion": "parley.dev/v1alpha1", "kind": "Conversation", "metadata": map[string]any{"namespace": ns, "name": "c"},
 		"spec": map[string]any{"userSettingsName": "ada", "suspend": false},
 	}}
-	if err := env.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner("kustomize-controller")); err != nil {
+	if err := env.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(applied),
+		client.FieldOwner("kustomize-controller")); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := run(t, ns, "stop", "c", "--wait=false"); err == nil || !strings.Contains(err.Error(), "spec.suspend is kept by kustomize-controller") {
+	if _, _, err := run(t, ns, "stop", "c", "--wait=false"); err == nil || !strings.Contains(err.Error(),
+		"spec.suspend is kept by kustomize-controller") {
 		t.Errorf("got %v", err)
 	}
 	if _, _, err := run(t, ns, "stop", "c", "--wait=false", "--force"); err != nil {

@@ -128,7 +128,8 @@ func processOf(pod *corev1.Pod) string {
 }
 
 func (l *logs) print(ctx context.Context, c *cluster, name string) error {
-	options := &corev1.PodLogOptions{Container: sessionContainer, Follow: l.follow, Previous: l.previous, Timestamps: l.timestamps}
+	options := &corev1.PodLogOptions{Container: sessionContainer, Follow: l.follow, Previous: l.previous,
+		Timestamps: l.timestamps}
 	if l.tail >= 0 {
 		options.TailLines = &l.tail
 	}

@@ -24,7 +24,8 @@ func TestATalkEndsWithItsSession(t *testing.T) {
 			f.add(begins(f.add(session.UserMessage("earlier", nil))))
 			f.stopped = true
 			r := beginWith(t, strings.NewReader(in), kubeconfig, ns, "chat", "c", "--facade", f.URL)
-			if err := r.wait(t); err == nil || err.Error() != "c does not run: Failed: out of memory" || strings.Count(r.out.String(), "> earlier") != 1 {
+			if err := r.wait(t); err == nil || err.Error() != "c does not run: Failed: out of memory" ||
+				strings.Count(r.out.String(), "> earlier") != 1 {
 				t.Errorf("it ends with %v, after %s%s", err, r.out.String(), r.errOut.String())
 			}
 		})

@@ -45,13 +45,15 @@ this machine's loopback leads to the facade until Ctrl-C.`,
 	o.addFlags(cmd)
 	cmd.Flags().StringVar(&o.user, "user", "default", "The UserSettings to sign in as, where no conversation is named.")
 	cmd.Flags().Uint16Var(&o.port, "port", 0, "The port of this machine. Default: one that is free.")
-	cmd.Flags().BoolVar(&o.browser, "browser", true, "Open the link in a browser. Default: if standard output is a terminal.")
+	cmd.Flags().BoolVar(&o.browser, "browser", true, "Open the link in a browser. Default: if standard output is a "+
+		"terminal.")
 	return cmd
 }
 
 func (o *open) run(ctx context.Context, name string, asked bool) error {
 	if o.given("user") && os.Getenv("PARLEY_KEY") != "" {
-		return errors.New("--user says whose key to read, and $PARLEY_KEY is one already, of whoever it is: leave one of them out")
+		return errors.New("--user says whose key to read, and $PARLEY_KEY is one already, of whoever it is: leave one of " +
+			"them out")
 	}
 	c, err := o.connect()
 	if err != nil {

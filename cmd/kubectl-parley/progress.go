@@ -71,7 +71,8 @@ func stalled(c *v1alpha1.Conversation) bool {
 var errDeleted = errors.New("the Conversation was deleted")
 
 // follow watches a Conversation, and tells of its steps, until done holds or fails.
-func (c *cluster) follow(ctx context.Context, p *progress, name string, done func(*v1alpha1.Conversation) (bool, error)) error {
+func (c *cluster) follow(ctx context.Context, p *progress, name string, done func(*v1alpha1.Conversation) (bool,
+	error)) error {
 	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, name)
 	options := func(o metav1.ListOptions) *client.ListOptions {
 		return &client.ListOptions{Namespace: c.namespace, FieldSelector: selector, Raw: &o}

@@ -42,7 +42,8 @@ func newRoot(streams genericiooptions.IOStreams) root {
 	cmd.SetErr(streams.ErrOut)
 	p.flags.AddFlags(cmd.PersistentFlags())
 	_ = cmd.RegisterFlagCompletionFunc("namespace", p.completeNamespaces)
-	cmd.AddCommand(newStatus(p), newStart(p), newStop(p), newLogs(p), newChat(p), newDiff(p), newOpen(p), newForward(p), newKey(p))
+	cmd.AddCommand(newStatus(p), newStart(p), newStop(p), newLogs(p), newChat(p), newDiff(p), newOpen(p), newForward(p),
+		newKey(p))
 	return root{cmd}
 }
 

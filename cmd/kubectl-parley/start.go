@@ -47,7 +47,8 @@ One that does not exist is created if a flag says what it shall do.`,
 	f.StringVarP(&s.message, "message", "m", "", "The first message to the agent.")
 	f.StringVarP(&s.repository, "repository", "r", "", "The repository to work on: owner/name, or a URL.")
 	f.StringVarP(&s.branch, "branch", "b", "", "The branch of the repository.")
-	f.StringVar(&s.provider, "git-provider", "", "The provider of the repository: github, gitlab, bitbucket or enterprise_sso.")
+	f.StringVar(&s.provider, "git-provider", "", "The provider of the repository: github, gitlab, bitbucket or "+
+		"enterprise_sso.")
 	f.StringVar(&s.settings, "settings", "", "The UserSettings whose session it is. Default: the one called default.")
 	f.StringVar(&s.class, "class", "", "The SessionClass.")
 	f.BoolVar(&s.oneShot, "one-shot", false, "End the session when the agent is done with the message.")
@@ -68,9 +69,11 @@ func (s *start) run(ctx context.Context, name string) error {
 		conv = s.build(c.namespace, name)
 		err = c.Create(ctx, conv)
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("there is no Conversation %s in namespace %s; --message or --repository creates one", name, c.namespace)
+		return fmt.Errorf("there is no Conversation %s in namespace %s; --message or --repository creates one", name,
+			c.namespace)
 	case err == nil && s.asked != (asked{}):
-		return fmt.Errorf("the Conversation %s exists, and what it was asked to do cannot change: choose another name, or start it without these flags", name)
+		return fmt.Errorf("the Conversation %s exists, and what it was asked to do cannot change: choose another name, or "+
+			"start it without these flags", name)
 	case err == nil:
 		err = s.again(ctx, c, conv)
 	}
@@ -83,7 +86,8 @@ func (s *start) run(ctx context.Context, name string) error {
 func (a asked) build(namespace, name string) *v1alpha1.Conversation {
 	conv := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	conv.Spec = v1alpha1.ConversationSpec{
-		UserSettingsName: a.settings, Repository: said(a.repository), SelectedBranch: said(a.branch), InitialUserMsg: said(a.message),
+		UserSettingsName: a.settings, Repository: said(a.repository), SelectedBranch: said(a.branch),
+		InitialUserMsg:   said(a.message),
 		SessionClassName: said(a.class), GitProvider: (*v1alpha1.GitProvider)(said(a.provider)), OneShot: a.oneShot,
 	}
 	return conv
@@ -100,7 +104,8 @@ func said(text string) *string {
 // again starts a session that exists, in the way that its state asks for.
 func (s *start) again(ctx context.Context, c *cluster, conv *v1alpha1.Conversation) error {
 	if conv.Spec.Suspend {
-		if err := s.patch(ctx, c, conv, "suspend", func(spec *v1alpha1.ConversationSpec) { spec.Suspend = false }); err != nil {
+		if err := s.patch(ctx, c, conv, "suspend",
+			func(spec *v1alpha1.ConversationSpec) { spec.Suspend = false }); err != nil {
 			return err
 		}
 	}
@@ -123,7 +128,8 @@ func restartAt(conv *v1alpha1.Conversation, now time.Time) metav1.Time {
 	return at
 }
 
-func (s *start) patch(ctx context.Context, c *cluster, conv *v1alpha1.Conversation, field string, change func(*v1alpha1.ConversationSpec)) error {
+func (s *start) patch(ctx context.Context, c *cluster, conv *v1alpha1.Conversation, field string,
+	change func(*v1alpha1.ConversationSpec)) error {
 	return changeSpec(ctx, c, conv, field, s.force, change)
 }
 

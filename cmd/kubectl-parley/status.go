@@ -105,13 +105,15 @@ func (c *cluster) find(ctx context.Context, name string) (*findings, error) {
 		return nil, err
 	}
 	f := &findings{conversation: conv, hidden: map[string]bool{}}
-	if f.settings, err = lookUp(ctx, c, f, "UserSettings", conv.Spec.UserSettingsName, &v1alpha1.UserSettings{}); err != nil {
+	if f.settings, err = lookUp(ctx, c, f, "UserSettings", conv.Spec.UserSettingsName,
+		&v1alpha1.UserSettings{}); err != nil {
 		return nil, err
 	}
 	if f.pod, err = lookUp(ctx, c, f, "Pod", v1alpha1.SessionName(name), &corev1.Pod{}); err != nil {
 		return nil, err
 	}
-	if f.claim, err = lookUp(ctx, c, f, "PersistentVolumeClaim", name+"-workspace", &corev1.PersistentVolumeClaim{}); err != nil {
+	if f.claim, err = lookUp(ctx, c, f, "PersistentVolumeClaim", name+"-workspace",
+		&corev1.PersistentVolumeClaim{}); err != nil {
 		return nil, err
 	}
 	// Only that it is there, and for which attempt.
@@ -160,7 +162,8 @@ func (f *findings) className() string {
 func (c *cluster) findEvents(ctx context.Context, f *findings) error {
 	// Another object of the same name may have been there before: its events are not those of this
 	// one. Of a pod that is gone, and why, they are, if they are not older than the Conversation.
-	regarding := map[string]metav1.Object{"Conversation": f.conversation, "Pod": &metav1.ObjectMeta{Name: v1alpha1.SessionName(f.conversation.Name)}}
+	regarding := map[string]metav1.Object{"Conversation": f.conversation,
+		"Pod": &metav1.ObjectMeta{Name: v1alpha1.SessionName(f.conversation.Name)}}
 	if f.pod != nil {
 		regarding["Pod"] = f.pod
 	}
@@ -176,7 +179,8 @@ func (c *cluster) findEvents(ctx context.Context, f *findings) error {
 			which["involvedObject.uid"] = string(uid)
 		}
 		var list corev1.EventList
-		err := c.List(ctx, &list, client.InNamespace(c.namespace), client.MatchingFieldsSelector{Selector: which.AsSelector()})
+		err := c.List(ctx, &list, client.InNamespace(c.namespace),
+			client.MatchingFieldsSelector{Selector: which.AsSelector()})
 		if apierrors.IsForbidden(err) {
 			f.hidden["Event"] = true
 			return nil

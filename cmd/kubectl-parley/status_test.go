@@ -42,10 +42,12 @@ func TestAStuckStartTellsItsReasonAtAGlance(t *testing.T) {
 	k := newKubelet(t, ns)
 	create(t, conversation(ns, "stuck"))
 	k.bind("stuck")
-	k.report("stuck", corev1.ConditionFalse, corev1.ContainerStatus{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}})
+	k.report("stuck", corev1.ConditionFalse, corev1.ContainerStatus{State: corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}})
 	awaitState(t, ns, "stuck", "STARTING", "PullingImage")
 	pod := k.pod("stuck")
-	create(t, &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "pull"}, Type: corev1.EventTypeWarning, Reason: "Failed", Count: 4,
+	create(t, &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "pull"}, Type: corev1.EventTypeWarning,
+		Reason: "Failed", Count: 4,
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: ns, Name: pod.Name, UID: pod.UID},
 		Message:        "Failed to pull image \"example.com/parley:1\": not found", LastTimestamp: metav1.Now()})
 
@@ -55,12 +57,14 @@ func TestAStuckStartTellsItsReasonAtAGlance(t *testing.T) {
 	}
 	t.Logf("\n%s", stdout)
 	lines := strings.Split(stdout, "\n")
-	for i, want := range []string{"stuck  STARTING  PullingImage", "Image example.com/parley:1: ImagePullBackOff", "→ Check the image's name"} {
+	for i, want := range []string{"stuck  STARTING  PullingImage", "Image example.com/parley:1: ImagePullBackOff",
+		"→ Check the image's name"} {
 		if !strings.Contains(lines[i], want) {
 			t.Errorf("line %d is %q, want %q", i+1, lines[i], want)
 		}
 	}
-	for _, want := range []string{"✓ UserSettings ada", "✗ Pod stuck-session  Pending on " + k.node, "✗ session  waiting: ImagePullBackOff", "✓ Secret stuck-session", "Reconciling", "Failed ×4"} {
+	for _, want := range []string{"✓ UserSettings ada", "✗ Pod stuck-session  Pending on " + k.node,
+		"✗ session  waiting: ImagePullBackOff", "✓ Secret stuck-session", "Reconciling", "Failed ×4"} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("%q is missing", want)
 		}
@@ -79,12 +83,15 @@ func TestTheEventsOfAnEarlierObjectOfTheNameAreNotShown(t *testing.T) {
 	pod := k.pod("c")
 	c := awaitState(t, ns, "c", "STARTING", "Scheduling")
 	about := func(name, kind, object string, uid types.UID) *corev1.Event {
-		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, Type: corev1.EventTypeWarning, Reason: name, LastTimestamp: metav1.Now(),
+		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, Type: corev1.EventTypeWarning,
+			Reason: name, LastTimestamp: metav1.Now(),
 			InvolvedObject: corev1.ObjectReference{Kind: kind, Namespace: ns, Name: object, UID: uid}, Message: "it is so"}
 	}
-	create(t, about("ours", "Conversation", "c", c.UID), about("its-pods", "Pod", pod.Name, pod.UID), about("theirs", "Conversation", "c", "earlier"), about("another-pods", "Pod", pod.Name, "earlier"))
+	create(t, about("ours", "Conversation", "c", c.UID), about("its-pods", "Pod", pod.Name, pod.UID),
+		about("theirs", "Conversation", "c", "earlier"), about("another-pods", "Pod", pod.Name, "earlier"))
 	stdout, _, err := run(t, ns, "status", "c")
-	if err != nil || !strings.Contains(stdout, "ours") || !strings.Contains(stdout, "its-pods") || strings.Contains(stdout, "theirs") || strings.Contains(stdout, "another-pods") {
+	if err != nil || !strings.Contains(stdout, "ours") || !strings.Contains(stdout, "its-pods") || strings.Contains(stdout,
+		"theirs") || strings.Contains(stdout, "another-pods") {
 		t.Errorf("%v\n%s", err, stdout)
 	}
 }
@@ -116,9 +123,11 @@ func TestAStartThatGoesWellNeedsNobodysHelp(t *testing.T) {
 	k := newKubelet(t, ns)
 	create(t, conversation(ns, "c"))
 	k.bind("c")
-	k.report("c", corev1.ConditionFalse, corev1.ContainerStatus{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}})
+	k.report("c", corev1.ConditionFalse, corev1.ContainerStatus{State: corev1.ContainerState{
+		Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}})
 	stdout, _, err := run(t, ns, "status", "c")
-	if err != nil || !strings.Contains(stdout, waits+" Pod c-session  Running") || strings.Contains(stdout, bad) || strings.Contains(stdout, "manager") || !strings.HasPrefix(stdout, "… c  STARTING  ") {
+	if err != nil || !strings.Contains(stdout, waits+" Pod c-session  Running") || strings.Contains(stdout, bad) ||
+		strings.Contains(stdout, "manager") || !strings.HasPrefix(stdout, "… c  STARTING  ") {
 		t.Errorf("%v\n%s", err, stdout)
 	}
 }
@@ -137,7 +146,8 @@ func TestWhatIsNotThereYetIsWaitedFor(t *testing.T) {
 		return &findings{conversation: conversation("ns", "c"), claim: claim, pod: pod, settings: settings}
 	}
 	stalled := f(nil, nil, nil)
-	stalled.conversation.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionStalled, Status: metav1.ConditionTrue}}
+	stalled.conversation.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionStalled,
+		Status: metav1.ConditionTrue}}
 	for _, test := range []struct {
 		got  node
 		want string
@@ -151,8 +161,10 @@ func TestWhatIsNotThereYetIsWaitedFor(t *testing.T) {
 		{f(nil, pod(corev1.PodSucceeded), nil).podNode(time.Now()), well},
 		{f(nil, pod(corev1.PodFailed), nil).podNode(time.Now()), bad},
 		{f(nil, nil, settings()).settingsNode(), waits},
-		{f(nil, nil, settings(metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue})).settingsNode(), well},
-		{f(nil, nil, settings(metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse})).settingsNode(), bad},
+		{f(nil, nil, settings(metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue})).settingsNode(),
+			well},
+		{f(nil, nil, settings(metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse})).settingsNode(),
+			bad},
 	} {
 		if !strings.HasPrefix(test.got.text, test.want+" ") {
 			t.Errorf("%q, want %s", test.got.text, test.want)
@@ -168,7 +180,8 @@ func TestASessionWithoutSettingsSaysWhatIsMissing(t *testing.T) {
 	create(t, missing)
 	awaitState(t, ns, "c", "STARTING", "SettingsNotReady")
 	stdout, _, err := run(t, ns, "status", "c")
-	if err != nil || !strings.Contains(stdout, "UserSettings nobody do not exist") || !strings.Contains(stdout, "✗ UserSettings nobody: does not exist") {
+	if err != nil || !strings.Contains(stdout, "UserSettings nobody do not exist") || !strings.Contains(stdout,
+		"✗ UserSettings nobody: does not exist") {
 		t.Errorf("%v\n%s", err, stdout)
 	}
 	unseen := env.Namespace(t, nil)
@@ -190,7 +203,8 @@ func TestWhoMayReadOnlyAPartSeesTheRest(t *testing.T) {
 	}
 	create(t, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "viewer"}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{"parley.dev"}, Resources: []string{"conversations"}, Verbs: []string{"get", "list", "watch"}}}})
-	create(t, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "viewer"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "viewer"},
+	create(t, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "viewer"},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "viewer"},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "viewer-" + ns}}})
 	kubeconfig, err := user.KubeConfig()
 	if err != nil {
@@ -205,7 +219,8 @@ func TestWhoMayReadOnlyAPartSeesTheRest(t *testing.T) {
 		viewed = begin(t, file, ns, "status", "c")
 		return viewed.wait(t)
 	})
-	for _, want := range []string{"STARTING", "? UserSettings ada: you may not read it", "? Pod c-session: you may not read it", "Events: you may not read them"} {
+	for _, want := range []string{"STARTING", "? UserSettings ada: you may not read it",
+		"? Pod c-session: you may not read it", "Events: you may not read them"} {
 		if !strings.Contains(viewed.out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, viewed.out.String())
 		}
@@ -215,7 +230,8 @@ func TestWhoMayReadOnlyAPartSeesTheRest(t *testing.T) {
 func TestNamesAreCompleted(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	create(t, conversation(ns, "first"), conversation(ns, "second"), &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "ada"}})
+	create(t, conversation(ns, "first"), conversation(ns, "second"),
+		&v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "ada"}})
 	for want, args := range map[string][]string{
 		"first second": {"status", ""},
 		"second":       {"stop", "s"},
@@ -243,12 +259,15 @@ func TestNamesAreCompleted(t *testing.T) {
 }
 
 func TestEveryReasonThatHoldsAStartUpHasAHint(t *testing.T) {
-	for _, reason := range []string{v1alpha1.ReasonSettingsNotReady, v1alpha1.ReasonQueued, v1alpha1.ReasonScheduling, v1alpha1.ReasonPullingImage, v1alpha1.ReasonPreparingWorkspace,
-		v1alpha1.ReasonStartingRuntime, v1alpha1.ReasonRestarting, v1alpha1.ReasonFailed, v1alpha1.ReasonLost, v1alpha1.ReasonStartDeadlineExceeded, v1alpha1.ReasonSettingsMissing,
+	for _, reason := range []string{v1alpha1.ReasonSettingsNotReady, v1alpha1.ReasonQueued, v1alpha1.ReasonScheduling,
+		v1alpha1.ReasonPullingImage, v1alpha1.ReasonPreparingWorkspace,
+		v1alpha1.ReasonStartingRuntime, v1alpha1.ReasonRestarting, v1alpha1.ReasonFailed, v1alpha1.ReasonLost,
+		v1alpha1.ReasonStartDeadlineExceeded, v1alpha1.ReasonSettingsMissing,
 		v1alpha1.ReasonNotAllowed, v1alpha1.ReasonForeignObject, v1alpha1.ReasonRejected} {
 		c := conversation("ns", "c")
 		c.Status.Reason = reason
-		if text := problemOf(c).Error(); hints[reason] == "" || strings.Contains(text, "NAME") || !strings.Contains(text, "\n") {
+		if text := problemOf(c).Error(); hints[reason] == "" || strings.Contains(text, "NAME") || !strings.Contains(text,
+			"\n") {
 			t.Errorf("%s: %s", reason, text)
 		}
 	}

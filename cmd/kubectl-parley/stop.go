@@ -61,7 +61,8 @@ func (s *stop) run(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := changeSpec(ctx, c, conv, "suspend", s.force, func(spec *v1alpha1.ConversationSpec) { spec.Suspend = true }); err != nil || !s.wait {
+	if err := changeSpec(ctx, c, conv, "suspend", s.force,
+		func(spec *v1alpha1.ConversationSpec) { spec.Suspend = true }); err != nil || !s.wait {
 		return err
 	}
 	ctx, cancel := s.bound(ctx)
@@ -81,14 +82,16 @@ func (s *stop) run(ctx context.Context, name string) error {
 
 // changeSpec changes a field of a Conversation, and nothing else of it. A field that a GitOps tool
 // keeps is left alone unless it is forced: the tool would set it back a moment later.
-func changeSpec(ctx context.Context, c *cluster, conv *v1alpha1.Conversation, field string, force bool, change func(*v1alpha1.ConversationSpec)) error {
+func changeSpec(ctx context.Context, c *cluster, conv *v1alpha1.Conversation, field string, force bool,
+	change func(*v1alpha1.ConversationSpec)) error {
 	before := conv.DeepCopy()
 	change(&conv.Spec)
 	if patch, err := client.MergeFrom(before).Data(conv); err != nil || string(patch) == "{}" {
 		return err
 	}
 	if keeper := keeperOf(before, field); keeper != "" && !force {
-		return fmt.Errorf("spec.%s is kept by %s, which would set it back: change it where that takes it from, or use --force", field, keeper)
+		return fmt.Errorf("spec.%s is kept by %s, which would set it back: change it where that takes it from, or use "+
+			"--force", field, keeper)
 	}
 	return c.Patch(ctx, conv, client.MergeFrom(before))
 }

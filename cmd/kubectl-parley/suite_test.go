@@ -43,7 +43,8 @@ func TestMain(m *testing.M) {
 		if err := os.WriteFile(kubeconfig, e.KubeConfig, 0o600); err != nil {
 			panic(err)
 		}
-		if err := e.Client.Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "parley-system"}}); err != nil {
+		if err := e.Client.Create(context.Background(),
+			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "parley-system"}}); err != nil {
 			panic(err)
 		}
 	})
@@ -57,7 +58,8 @@ func operate(t *testing.T) (namespace string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := controllers.ManagerOptions(scheme, 2, controllers.Scope{Operator: "parley-system", Namespaces: []string{namespace}})
+	options := controllers.ManagerOptions(scheme, 2, controllers.Scope{Operator: "parley-system",
+		Namespaces: []string{namespace}})
 	options.Metrics = metricsserver.Options{BindAddress: "0"}
 	options.Controller.SkipNameValidation = ptr.To(true) // several managers in one process
 	mgr, err := ctrl.NewManager(rest.CopyConfig(env.Config), options)
@@ -65,7 +67,8 @@ func operate(t *testing.T) (namespace string) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	if err := controllers.SetupWithManager(ctx, mgr, controllers.Options{Namespace: "parley-system", RuntimeImage: "example.com/parley:1"}); err != nil {
+	if err := controllers.SetupWithManager(ctx, mgr, controllers.Options{Namespace: "parley-system",
+		RuntimeImage: "example.com/parley:1"}); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
@@ -139,10 +142,12 @@ func create(t *testing.T, objects ...client.Object) {
 }
 
 func conversation(namespace, name string) *v1alpha1.Conversation {
-	return &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: v1alpha1.ConversationSpec{UserSettingsName: "ada"}}
+	return &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: v1alpha1.ConversationSpec{UserSettingsName: "ada"}}
 }
 
-func awaitState(t *testing.T, namespace, name string, state v1alpha1.ConversationState, reason string) *v1alpha1.Conversation {
+func awaitState(t *testing.T, namespace, name string, state v1alpha1.ConversationState,
+	reason string) *v1alpha1.Conversation {
 	t.Helper()
 	c := &v1alpha1.Conversation{}
 	testenv.Await(t, func() error {
@@ -150,7 +155,8 @@ func awaitState(t *testing.T, namespace, name string, state v1alpha1.Conversatio
 			return err
 		}
 		if c.Status.State != state || c.Status.Reason != reason {
-			return fmt.Errorf("%s is %s %s (%s), want %s %s", name, c.Status.State, c.Status.Reason, c.Status.Message, state, reason)
+			return fmt.Errorf("%s is %s %s (%s), want %s %s", name, c.Status.State, c.Status.Reason, c.Status.Message, state,
+				reason)
 		}
 		return nil
 	})

@@ -90,7 +90,8 @@ func (f *findings) tree(now time.Time) string {
 		fmt.Fprintf(out, "  → %s\n", hint)
 	}
 	root := node{children: []node{f.settingsNode(), f.classNode(), f.podNode(now), f.workspaceNode(), f.secretNode()}}
-	root.children = slices.DeleteFunc(append(root.children, f.attemptsNode(), f.resultNode(), f.conditionsNode(now), f.eventsNode(now)),
+	root.children = slices.DeleteFunc(append(root.children, f.attemptsNode(), f.resultNode(), f.conditionsNode(now),
+		f.eventsNode(now)),
 		func(n node) bool { return n.text == "" })
 	root.write(out, "")
 	return out.String()
@@ -111,13 +112,16 @@ func (f *findings) settingsNode() node {
 	}
 	conditions := f.settings.Status.Conditions
 	sign := waits
-	if ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady); ready != nil && ready.Status != metav1.ConditionUnknown {
+	if ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady); ready != nil &&
+		ready.Status != metav1.ConditionUnknown {
 		sign = mark(ready.Status == metav1.ConditionTrue)
 	}
 	n := node{text: fmt.Sprintf("%s UserSettings %s", sign, name)}
 	for _, condition := range conditions {
-		if condition.Type != v1alpha1.ConditionReady && condition.Type != v1alpha1.ConditionStalled && condition.Status != metav1.ConditionTrue {
-			n.children = append(n.children, node{text: fmt.Sprintf("%s %s  %s: %s", bad, condition.Type, condition.Reason, oneLine(condition.Message))})
+		if condition.Type != v1alpha1.ConditionReady && condition.Type != v1alpha1.ConditionStalled &&
+			condition.Status != metav1.ConditionTrue {
+			n.children = append(n.children, node{text: fmt.Sprintf("%s %s  %s: %s", bad, condition.Type, condition.Reason,
+				oneLine(condition.Message))})
 		}
 	}
 	return n
@@ -174,7 +178,8 @@ func podSign(pod *corev1.Pod, parts []node) string {
 	switch {
 	case ready, pod.Status.Phase == corev1.PodSucceeded:
 		return well
-	case pod.Status.Phase == corev1.PodFailed, slices.ContainsFunc(parts, func(n node) bool { return strings.HasPrefix(n.text, bad) }):
+	case pod.Status.Phase == corev1.PodFailed, slices.ContainsFunc(parts,
+		func(n node) bool { return strings.HasPrefix(n.text, bad) }):
 		return bad
 	}
 	return waits
@@ -193,7 +198,8 @@ func containerNode(s corev1.ContainerStatus) node {
 		text, sign = fmt.Sprintf("ended with status %d", s.State.Terminated.ExitCode), mark(s.State.Terminated.ExitCode == 0)
 	case s.State.Waiting != nil:
 		text += ": " + s.State.Waiting.Reason
-		if strings.HasSuffix(s.State.Waiting.Reason, "BackOff") || strings.HasPrefix(s.State.Waiting.Reason, "Err") || strings.HasSuffix(s.State.Waiting.Reason, "Error") {
+		if strings.HasSuffix(s.State.Waiting.Reason, "BackOff") || strings.HasPrefix(s.State.Waiting.Reason, "Err") ||
+			strings.HasSuffix(s.State.Waiting.Reason, "Error") {
 			sign = bad
 		}
 	}
@@ -221,7 +227,8 @@ func (f *findings) workspaceNode() node {
 		sign = bad
 	}
 	size := f.claim.Spec.Resources.Requests[corev1.ResourceStorage]
-	return node{text: fmt.Sprintf("%s PersistentVolumeClaim %s  %s, %s", sign, f.claim.Name, f.claim.Status.Phase, size.String())}
+	return node{text: fmt.Sprintf("%s PersistentVolumeClaim %s  %s, %s", sign, f.claim.Name, f.claim.Status.Phase,
+		size.String())}
 }
 
 func (f *findings) secretNode() node {
@@ -249,7 +256,8 @@ func (f *findings) resultNode() node {
 		return node{}
 	}
 	n := node{text: "Result"}
-	for _, part := range [][2]string{{"summary", oneLine(r.Summary)}, {"branch", r.Branch}, {"commit", r.Commit}, {"cost", r.Cost}} {
+	for _, part := range [][2]string{{"summary", oneLine(r.Summary)}, {"branch", r.Branch}, {"commit", r.Commit},
+		{"cost", r.Cost}} {
 		if part[1] != "" {
 			n.children = append(n.children, node{text: part[0] + ": " + part[1]})
 		}
@@ -280,7 +288,8 @@ func (f *findings) eventsNode(now time.Time) node {
 		if count := countOf(e); count > 1 {
 			times = fmt.Sprintf(" ×%d", count)
 		}
-		n.children = append(n.children, node{text: fmt.Sprintf("%4s  %-7s  %s  %s%s  %s", age(now.Sub(happened(e))), e.Type, e.InvolvedObject.Kind, e.Reason, times, oneLine(e.Message))})
+		n.children = append(n.children, node{text: fmt.Sprintf("%4s  %-7s  %s  %s%s  %s", age(now.Sub(happened(e))), e.Type,
+			e.InvolvedObject.Kind, e.Reason, times, oneLine(e.Message))})
 	}
 	switch {
 	case f.hidden["Event"]:

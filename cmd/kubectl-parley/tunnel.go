@@ -21,7 +21,8 @@ func (c *cluster) forward(ctx context.Context, conversation string, port uint16,
 	return c.forwardPod(ctx, c.namespace, v1alpha1.SessionName(conversation), port, session.Port, ready)
 }
 
-func (c *cluster) forwardPod(ctx context.Context, namespace, pod string, port, remote uint16, ready func(port uint16)) error {
+func (c *cluster) forwardPod(ctx context.Context, namespace, pod string, port, remote uint16,
+	ready func(port uint16)) error {
 	dialer, err := c.dialer(namespace, pod)
 	if err != nil {
 		return err
@@ -38,7 +39,8 @@ func (c *cluster) forwardPod(ctx context.Context, namespace, pod string, port, r
 	case err := <-done:
 		// The API server itself says more of what it does not find.
 		if err != nil && strings.Contains(err.Error(), "404 page not found") {
-			return fmt.Errorf("the node of pod %s has no port-forward, as one of `make run` has none: only the facade leads to its sessions", pod)
+			return fmt.Errorf("the node of pod %s has no port-forward, as one of `make run` has none: only the facade leads "+
+				"to its sessions", pod)
 		}
 		return err
 	case <-opened:

@@ -99,7 +99,8 @@ func (c *certificate) Start(ctx context.Context) error {
 		Scheme: c.mgr.GetScheme(),
 		Mapper: c.mgr.GetRESTMapper(),
 		ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {
-			Namespaces: map[string]cache.Config{c.secret.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", c.secret.Name)}},
+			Namespaces: map[string]cache.Config{c.secret.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name",
+				c.secret.Name)}},
 		}},
 	})
 	if err != nil {
@@ -162,7 +163,8 @@ func (c sparingClient) Update(ctx context.Context, object client.Object, options
 	}
 	present := &unstructured.UnstructuredList{}
 	present.SetGroupVersionKind(wanted.GroupVersionKind())
-	err := c.List(ctx, present, client.InNamespace(wanted.GetNamespace()), client.MatchingFields{"metadata.name": wanted.GetName()})
+	err := c.List(ctx, present, client.InNamespace(wanted.GetNamespace()),
+		client.MatchingFields{"metadata.name": wanted.GetName()})
 	if err == nil && len(present.Items) == 1 && equality.Semantic.DeepEqual(present.Items[0].Object, wanted.Object) {
 		return nil
 	}

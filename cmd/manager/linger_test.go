@@ -22,9 +22,13 @@ func serveLingering(t *testing.T, hook http.HandlerFunc) (server *lingering, url
 	certified.Close()
 	host, port, _ := net.SplitHostPort(freeAddress(t))
 	number, _ := strconv.Atoi(port)
-	server = newLingering(crwebhook.NewServer(crwebhook.Options{Host: host, Port: number, TLSOpts: []func(*tls.Config){func(c *tls.Config) {
-		c.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certified.TLS.Certificates[0], nil }
-	}}}))
+	server = newLingering(crwebhook.NewServer(crwebhook.Options{Host: host, Port: number,
+		TLSOpts: []func(*tls.Config){func(c *tls.Config) {
+			c.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+				return &certified.TLS.Certificates[0],
+					nil
+			}
+		}}}))
 	server.Register("/ask", hook)
 	manager, cancel := context.WithCancel(t.Context())
 	stopped := make(chan struct{})
@@ -43,12 +47,15 @@ func serveLingering(t *testing.T, hook http.HandlerFunc) (server *lingering, url
 
 // newCaller keeps its connection, as an API server does.
 func newCaller() *http.Client {
-	return &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	return &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 }
 
 // ask answers with the body, and whether the caller came back over the same connection.
 func ask(ctx context.Context, caller *http.Client, url string) (answer string, again bool, err error) {
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) { again = c.Reused }})
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) {
+		again = c.Reused
+	}})
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", false, err

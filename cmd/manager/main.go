@@ -57,29 +57,43 @@ type accounts struct{ manager, facade string }
 
 func main() {
 	var o options
-	flag.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "The namespace the manager runs in. Default: $POD_NAMESPACE.")
+	flag.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"),
+		"The namespace the manager runs in. Default: $POD_NAMESPACE.")
 	flag.StringVar(&o.namespaces, "namespaces", "", "The namespaces to work in, separated by commas. Default: all.")
 	flag.StringVar(&o.accounts.manager, "service-account", "parley-manager", "The ServiceAccount of the manager.")
 	flag.StringVar(&o.accounts.facade, "facade-service-account", "parley-facade", "The ServiceAccount of the facade.")
-	flag.StringVar(&o.objects.SigningSecret, "signing-secret", session.SigningSecret, "The Secret with the key that tokens for sessions are signed with.")
-	flag.StringVar(&o.objects.AgentsConfigMap, "agents-configmap", v1alpha1.AgentCatalogueName, "The ConfigMap with the agents that settings may name.")
-	flag.StringVar(&o.objects.ModelsConfigMap, "models-configmap", v1alpha1.ModelsName, "The ConfigMap with the prices of models.")
-	flag.StringVar(&o.runtimeImage, "runtime-image", "", "The image with the session runtime. Sessions run in it where the settings name no other.")
-	flag.StringVar(&o.egressAllow, "session-egress-allow", "", "Private ranges that sessions may reach, as CIDRs separated by commas.")
-	flag.StringVar(&o.searchMCPURL, "search-mcp-url", "", "The MCP server, over streamable HTTP, that searches the web with a user's search key. Sessions with such a key get it as a tool.")
-	flag.StringVar(&o.archiveURL, "archive-url", "", "Where sessions hand over what they leave: the archive's port, or that of a facade that keeps one, as an http or https URL. Without it nothing outlives a session's workspace.")
+	flag.StringVar(&o.objects.SigningSecret, "signing-secret", session.SigningSecret,
+		"The Secret with the key that tokens for sessions are signed with.")
+	flag.StringVar(&o.objects.AgentsConfigMap, "agents-configmap", v1alpha1.AgentCatalogueName,
+		"The ConfigMap with the agents that settings may name.")
+	flag.StringVar(&o.objects.ModelsConfigMap, "models-configmap", v1alpha1.ModelsName,
+		"The ConfigMap with the prices of models.")
+	flag.StringVar(&o.runtimeImage, "runtime-image", "", "The image with the session runtime. Sessions run in it where "+
+		"the settings name no other.")
+	flag.StringVar(&o.egressAllow, "session-egress-allow", "", "Private ranges that sessions may reach, as CIDRs "+
+		"separated by commas.")
+	flag.StringVar(&o.searchMCPURL, "search-mcp-url", "", "The MCP server, over streamable HTTP, that searches the web "+
+		"with a user's search key. Sessions with such a key get it as a tool.")
+	flag.StringVar(&o.archiveURL, "archive-url", "", "Where sessions hand over what they leave: the archive's port, or "+
+		"that of a facade that keeps one, as an http or https URL. Without it nothing outlives a session's workspace.")
 	flag.IntVar(&o.workers, "workers", 16, "How many objects of a kind are reconciled at once.")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "Elect a leader, so that of several managers one works.")
-	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443", "Where metrics are served over HTTPS, to those who may read them. 0 turns them off.")
+	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443",
+		"Where metrics are served over HTTPS, to those who may read them. 0 turns them off.")
 	flag.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "Where /healthz and /readyz are served.")
 	flag.StringVar(&o.webhook.address, "webhook-bind-address", ":9443", "Where the webhook is served over HTTPS.")
-	flag.StringVar(&o.webhook.certDir, "webhook-cert-dir", "/tmp/parley-webhook", "A directory of the manager's own for the webhook's certificate.")
-	flag.StringVar(&o.webhook.secret, "webhook-cert-secret", "parley-webhook-cert", "The Secret with the webhook's certificate.")
+	flag.StringVar(&o.webhook.certDir, "webhook-cert-dir", "/tmp/parley-webhook",
+		"A directory of the manager's own for the webhook's certificate.")
+	flag.StringVar(&o.webhook.secret, "webhook-cert-secret", "parley-webhook-cert",
+		"The Secret with the webhook's certificate.")
 	flag.StringVar(&o.webhook.service, "webhook-service", "parley-webhook", "The Service of the webhook.")
-	flag.StringVar(&o.webhook.configuration, "webhook-configuration", "parley-webhook", "The ValidatingWebhookConfiguration of the webhook.")
+	flag.StringVar(&o.webhook.configuration, "webhook-configuration", "parley-webhook",
+		"The ValidatingWebhookConfiguration of the webhook.")
 	flag.StringVar(&o.webhook.extraDNSName, "webhook-extra-dns-name", "", "One more name for the webhook's certificate.")
-	flag.BoolVar(&o.webhook.rotate, "webhook-cert-rotation", true, "Make and renew the webhook's certificate. Turn it off where cert-manager does.")
-	flag.DurationVar(&o.shutdownDelay, "shutdown-delay", 5*time.Second, "How long the webhook goes on answering when the manager is told to stop.")
+	flag.BoolVar(&o.webhook.rotate, "webhook-cert-rotation", true, "Make and renew the webhook's certificate. Turn it "+
+		"off where cert-manager does.")
+	flag.DurationVar(&o.shutdownDelay, "shutdown-delay", 5*time.Second,
+		"How long the webhook goes on answering when the manager is told to stop.")
 	logging := zap.Options{}
 	logging.BindFlags(flag.CommandLine)
 	flag.Parse()
@@ -111,7 +125,8 @@ func run(ctx context.Context, o options) error {
 		}
 	}
 	for name, address := range map[string]string{"search-mcp-url": o.searchMCPURL, "archive-url": o.archiveURL} {
-		if u, err := url.Parse(address); address != "" && (err != nil || u.Host == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https") {
+		if u, err := url.Parse(address); address != "" && (err != nil || u.Host == "" || u.User != nil ||
+			u.Scheme != "http" && u.Scheme != "https") {
 			return fmt.Errorf("--%s must be an http or https URL without a user", name)
 		}
 	}
@@ -164,7 +179,8 @@ func newManager(o options, cert *certificate) (ctrl.Manager, *lingering, error) 
 	}
 	modernTLS := func(c *tls.Config) { c.MinVersion = tls.VersionTLS13 }
 
-	managerOptions := controllers.ManagerOptions(scheme, o.workers, controllers.Scope{Operator: o.namespace, Namespaces: splitList(o.namespaces)})
+	managerOptions := controllers.ManagerOptions(scheme, o.workers, controllers.Scope{Operator: o.namespace,
+		Namespaces: splitList(o.namespaces)})
 	managerOptions.LeaderElection = o.leaderElect
 	managerOptions.LeaderElectionID = "parley-manager"
 	managerOptions.LeaderElectionNamespace = o.namespace

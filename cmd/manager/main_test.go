@@ -228,8 +228,10 @@ func start(t *testing.T) (at addresses, stop func(), done <-chan error) {
 // The manager as a whole: its own identity and role, the certificate that it makes itself, the
 // lease, and a quick end.
 func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *testing.T) {
-	install(t, "namespace/namespace.yaml", "rbac/manager/role.yaml", "rbac/manager/bindings.yaml", "rbac/manager/leader_election.yaml",
-		"rbac/users/roles.yaml", "manager/signing.yaml", "webhook/secret.yaml", "webhook/manifests.yaml", "webhook/service.yaml")
+	install(t, "namespace/namespace.yaml", "rbac/manager/role.yaml", "rbac/manager/bindings.yaml",
+		"rbac/manager/leader_election.yaml",
+		"rbac/users/roles.yaml", "manager/signing.yaml", "webhook/secret.yaml", "webhook/manifests.yaml",
+		"webhook/service.yaml")
 	asManager(t)
 	lease := leadElsewhere(t)
 	at, stop, done := start(t)
@@ -246,7 +248,8 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 	metrics, reader := "https://"+at.metrics+"/metrics", token(t, "prometheus", "parley-metrics-reader")
 	const count = `parley_conversations{state="RUNNING"} 0`
 	// The leader counts them too; a sum over the replicas must not count them twice.
-	if code, body, err := get(metrics, reader); err != nil || code != http.StatusOK || strings.Contains(body, "parley_conversations{") {
+	if code, body, err := get(metrics, reader); err != nil || code != http.StatusOK || strings.Contains(body,
+		"parley_conversations{") {
 		t.Errorf("a replica that does not lead counts the conversations, or has no metrics: %d %v", code, err)
 	}
 	if err := env.Client.Delete(t.Context(), lease); err != nil {
@@ -262,7 +265,8 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 	// The Secret shipped empty; with its own rights the manager fills it.
 	await(t, func() error {
 		secret := &corev1.Secret{}
-		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: system, Name: session.SigningSecret}, secret); err != nil {
+		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: system, Name: session.SigningSecret},
+			secret); err != nil {
 			return err
 		}
 		_, err := session.ParseSigningKey(secret.Data[session.SigningPrivateKey])
@@ -296,7 +300,8 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 		return nil
 	})
 	// Somebody else may lead, and who has not heard yet still gets an answer here.
-	if code, _, err := get("https://"+at.webhook+"/validate-parley-dev-v1alpha1-conversation", ""); err != nil || code != http.StatusOK {
+	if code, _, err := get("https://"+at.webhook+"/validate-parley-dev-v1alpha1-conversation", ""); err != nil ||
+		code != http.StatusOK {
 		t.Errorf("the webhook of a manager that stops answers %d: %v", code, err)
 	}
 	if err := <-done; err != nil {
@@ -317,7 +322,8 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 			}
 			return nil
 		})
-		if allowed, err := admits(at.webhook, "usersettings", "UserSettings", `{"agent": "CodeActAgent"}`); err != nil || !allowed {
+		if allowed, err := admits(at.webhook, "usersettings", "UserSettings", `{"agent": "CodeActAgent"}`); err != nil ||
+			!allowed {
 			t.Errorf("allowed: %t, %v", allowed, err)
 		}
 		if err := <-done; err != nil {
@@ -333,7 +339,8 @@ func admits(address, resource, kind, spec string) (bool, error) {
 		"kind": {"group": "parley.dev", "version": "v1alpha1", "kind": %[2]q}, "resource": {"group": "parley.dev", "version": "v1alpha1", "resource": %[1]q},
 		"object": {"apiVersion": "parley.dev/v1alpha1", "kind": %[2]q, "metadata": {"namespace": "default", "name": "asked"}, "spec": %[3]s}}}`, resource, kind, spec)
 	asking := &http.Client{Transport: insecure.Transport, Timeout: 15 * time.Second}
-	response, err := asking.Post("https://"+address+"/validate-parley-dev-v1alpha1-"+resource, "application/json", strings.NewReader(body))
+	response, err := asking.Post("https://"+address+"/validate-parley-dev-v1alpha1-"+resource, "application/json",
+		strings.NewReader(body))
 	if err != nil {
 		return false, err
 	}

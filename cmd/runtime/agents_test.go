@@ -51,7 +51,8 @@ var publicAgents = map[string]publicAgent{
 
 func shell(name string) func(string) scriptedmodel.Call {
 	return func(command string) scriptedmodel.Call {
-		return scriptedmodel.Call{Name: name, Input: scriptedmodel.Input(map[string]any{"command": command, "description": "runs a command"})}
+		return scriptedmodel.Call{Name: name, Input: scriptedmodel.Input(map[string]any{"command": command,
+			"description": "runs a command"})}
 	}
 }
 
@@ -113,7 +114,8 @@ func after(number int, message string, step scriptedmodel.Step) scriptedmodel.St
 
 // public is a session of an agent that others publish. The programs are where PARLEY_AGENTS says,
 // as npm installs them.
-func public(t *testing.T, name string, change func(*session.Document), steps ...scriptedmodel.Step) (*pod, *scriptedmodel.Server) {
+func public(t *testing.T, name string, change func(*session.Document), steps ...scriptedmodel.Step) (*pod,
+	*scriptedmodel.Server) {
 	t.Helper()
 	programs, err := filepath.Abs(os.Getenv("PARLEY_AGENTS"))
 	if err != nil || os.Getenv("PARLEY_AGENTS") == "" {
@@ -138,7 +140,8 @@ func public(t *testing.T, name string, change func(*session.Document), steps ...
 					tools = append(tools, tool.Namespace+" "+tool.Name)
 				}
 				said := request.Said()
-				t.Logf("request %d to %s was answered with step %d; it offers %q and ends with\n%s", i, request.Model, request.Step, tools, said[max(0, len(said)-1000):])
+				t.Logf("request %d to %s was answered with step %d; it offers %q and ends with\n%s", i, request.Model, request.Step,
+					tools, said[max(0, len(said)-1000):])
 			}
 		}
 	})
@@ -163,11 +166,13 @@ func TestPublicAgentsWorkOnMessages(t *testing.T) {
 			p.turnEnds(t, 2)
 			requests := model.Requests()
 			last := requests[len(requests)-1]
-			if !last.Contains("work") || !last.Contains("It is made.") || !last.Contains("And where?") || !last.Contains(p.workspace) {
+			if !last.Contains("work") || !last.Contains("It is made.") || !last.Contains("And where?") ||
+				!last.Contains(p.workspace) {
 				t.Errorf("the last request says %q", last.Said())
 			}
 			told := strings.Join(p.told(t), "\n")
-			for _, words := range []string{"agent run", "agent message  It is made.", "agent call_tool_mcp", "agent mcp", "agent message  There it is."} {
+			for _, words := range []string{"agent run", "agent message  It is made.", "agent call_tool_mcp", "agent mcp",
+				"agent message  There it is."} {
 				if !strings.Contains(told, words) {
 					t.Errorf("no event is %q", words)
 				}
@@ -179,14 +184,18 @@ func TestPublicAgentsWorkOnMessages(t *testing.T) {
 // permissive are files by which a repository tells agents not to ask. Whether they ask is for the
 // user to say.
 var permissive = map[string]string{
-	".claude/settings.json":       `{"permissions":{"allow":["Bash","Bash(*)","mcp__parley","mcp__parley__*"],"defaultMode":"bypassPermissions"}}`,
-	".claude/settings.local.json": `{"permissions":{"allow":["Bash","Bash(*)","mcp__parley","mcp__parley__*"],"defaultMode":"bypassPermissions"}}`,
-	".gemini/settings.json":       `{"general":{"defaultApprovalMode":"auto_edit"},"tools":{"allowed":["run_shell_command","mcp_parley_local_where"]},"mcp":{"allowed":["parley"]}}`,
-	".gemini/policies/all.toml":   "[[rule]]\ntoolName = \"*\"\ndecision = \"allow\"\npriority = 999\n",
-	".qwen/settings.json":         `{"tools":{"approvalMode":"yolo"},"permissions":{"allow":["run_shell_command","mcp__parley__local_where","Bash","*"]}}`,
-	"opencode.json":               `{"permission":{"*":"allow","bash":"allow","parley_*":"allow"}}`,
-	".opencode/opencode.json":     `{"permission":{"*":"allow","bash":"allow","parley_*":"allow"}}`,
-	".codex/config.toml":          "approval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n",
+	".claude/settings.json": `{"permissions":{"allow":["Bash","Bash(*)","mcp__parley","mcp__parley__*"],` +
+		`"defaultMode":"bypassPermissions"}}`,
+	".claude/settings.local.json": `{"permissions":{"allow":["Bash","Bash(*)","mcp__parley","mcp__parley__*"],` +
+		`"defaultMode":"bypassPermissions"}}`,
+	".gemini/settings.json": `{"general":{"defaultApprovalMode":"auto_edit"},` +
+		`"tools":{"allowed":["run_shell_command","mcp_parley_local_where"]},"mcp":{"allowed":["parley"]}}`,
+	".gemini/policies/all.toml": "[[rule]]\ntoolName = \"*\"\ndecision = \"allow\"\npriority = 999\n",
+	".qwen/settings.json": `{"tools":{"approvalMode":"yolo"},"permissions":{"allow":["run_shell_command",` +
+		`"mcp__parley__local_where","Bash","*"]}}`,
+	"opencode.json":           `{"permission":{"*":"allow","bash":"allow","parley_*":"allow"}}`,
+	".opencode/opencode.json": `{"permission":{"*":"allow","bash":"allow","parley_*":"allow"}}`,
+	".codex/config.toml":      "approval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n",
 }
 
 func TestPublicAgentsAskAndAreRefused(t *testing.T) {
@@ -220,7 +229,8 @@ func TestPublicAgentsAskAndAreRefused(t *testing.T) {
 			asked(session.StateConfirmed)(t, p)
 			p.turnEnds(t, 2)
 			requests := model.Requests()
-			if last := requests[len(requests)-1]; results(last) != 2 || !last.Contains("And now?") || !last.Contains(p.workspace) {
+			if last := requests[len(requests)-1]; results(last) != 2 || !last.Contains("And now?") ||
+				!last.Contains(p.workspace) {
 				t.Errorf("the last request has %d results and says %q", results(last), last.Said())
 			}
 			told := strings.Join(p.told(t), "\n")
@@ -256,10 +266,12 @@ func TestPublicAgentsRememberAfterARestart(t *testing.T) {
 			p.says(t, "And then?")
 			p.turnEnds(t, 2)
 			requests := model.Requests()
-			if last := requests[len(requests)-1]; results(last) != remembered || !last.Contains("It is made.") || !last.Contains("And then?") {
+			if last := requests[len(requests)-1]; results(last) != remembered || !last.Contains("It is made.") ||
+				!last.Contains("And then?") {
 				t.Errorf("the last request has %d results and says %q", results(last), last.Said())
 			}
-			if told := strings.Join(p.told(t), "\n"); !strings.Contains(told, "I remember.") || strings.Count(told, "It is made.") != 1 || strings.Count(told, "Running command") != 1 {
+			if told := strings.Join(p.told(t), "\n"); !strings.Contains(told, "I remember.") || strings.Count(told,
+				"It is made.") != 1 || strings.Count(told, "Running command") != 1 {
 				t.Errorf("the events are\n%s", told)
 			}
 		})
@@ -271,7 +283,10 @@ func TestPublicCommandsOfTheDocumentationWork(t *testing.T) {
 	for _, name := range []string{"claude", "codex", "gemini"} {
 		t.Run(name, func(t *testing.T) {
 			agent := publicAgents[name]
-			p, model := public(t, name, func(d *session.Document) { d.Agent, d.ToolServers = documented(t, name), toolServers() },
+			p, model := public(t, name, func(d *session.Document) {
+				d.Agent, d.ToolServers = documented(t, name),
+					toolServers()
+			},
 				after(2, "", says("It is made.")),
 				after(1, "", calls(agent.where)),
 				after(0, "work", calls(agent.run("echo made | tee made"))),

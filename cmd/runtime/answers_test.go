@@ -14,7 +14,8 @@ import (
 // post an event to the session, with a header.
 func (p *pod) post(t *testing.T, body, header, value string) int {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+p.address+session.EventsPath, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+p.address+session.EventsPath,
+		strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,13 +34,15 @@ func TestOnlyTheFacadeAnswersForTheUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	token := func(key ed25519.PrivateKey, uid string) string {
-		text, err := session.SignToken(key, session.Claims{Audience: session.AudienceSession, UID: uid, Expires: time.Now().Add(time.Minute).Unix()})
+		text, err := session.SignToken(key, session.Claims{Audience: session.AudienceSession, UID: uid,
+			Expires: time.Now().Add(time.Minute).Unix()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return text
 	}
-	p := newPod(t, session.Document{UID: "u1", PublicKey: public, FirstMessage: "say " + secretValues["custom.0"], Agent: agent("cat; sleep 60")})
+	p := newPod(t, session.Document{UID: "u1", PublicKey: public, FirstMessage: "say " + secretValues["custom.0"],
+		Agent: agent("cat; sleep 60")})
 	p.start(t)
 	p.waitReady(t)
 	_, other, err := ed25519.GenerateKey(nil)
@@ -63,11 +66,13 @@ func TestOnlyTheFacadeAnswersForTheUser(t *testing.T) {
 		}
 	}
 	for name, header := range map[string][]string{
-		"the key": {"X-Session-API-Key", secretValues[session.KeyFile]}, "a token": {session.TokenHeader, token(private, "u1")},
+		"the key": {"X-Session-API-Key", secretValues[session.KeyFile]}, "a token": {session.TokenHeader,
+			token(private, "u1")},
 	} {
 		code, body := p.get(t, session.EventsPath, header...)
 		var page struct{ Events []session.Event }
-		if err := json.Unmarshal([]byte(body), &page); code != http.StatusOK || err != nil || len(page.Events) < 2 || page.Events[1].Text() != "say ***" {
+		if err := json.Unmarshal([]byte(body), &page); code != http.StatusOK || err != nil || len(page.Events) < 2 ||
+			page.Events[1].Text() != "say ***" {
 			t.Errorf("with %s the events are %d %s", name, code, body)
 		}
 	}

@@ -47,7 +47,8 @@ func trust(more, home string) error {
 		}
 	}
 	for variable, file := range map[string]string{
-		"SSL_CERT_FILE": all, "GIT_SSL_CAINFO": all, "CURL_CA_BUNDLE": all, "REQUESTS_CA_BUNDLE": all, "NODE_EXTRA_CA_CERTS": added,
+		"SSL_CERT_FILE": all, "GIT_SSL_CAINFO": all, "CURL_CA_BUNDLE": all, "REQUESTS_CA_BUNDLE": all,
+		"NODE_EXTRA_CA_CERTS": added,
 	} {
 		if err := os.Setenv(variable, file); err != nil {
 			return err

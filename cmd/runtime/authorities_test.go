@@ -37,7 +37,8 @@ func newAuthority(t *testing.T) *authority {
 	t.Helper()
 	a := &authority{}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign,
 	}
 	template.Subject.CommonName = "the company's own"
 	var der []byte
@@ -51,7 +52,8 @@ func newAuthority(t *testing.T) *authority {
 }
 
 // sign a certificate, with its own new key where there is no other.
-func sign(t *testing.T, template, parent *x509.Certificate, with *ecdsa.PrivateKey) (der []byte, key *ecdsa.PrivateKey) {
+func sign(t *testing.T, template, parent *x509.Certificate, with *ecdsa.PrivateKey) (der []byte,
+	key *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -100,7 +102,8 @@ func (a *authority) gitServer(t *testing.T) string {
 func (a *authority) toolServer(t *testing.T) string {
 	t.Helper()
 	server := mcp.NewServer(&mcp.Implementation{Name: "private", Version: "1"}, nil)
-	mcp.AddTool(server, &mcp.Tool{Name: "hello"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+	mcp.AddTool(server, &mcp.Tool{Name: "hello"}, func(context.Context, *mcp.CallToolRequest,
+		struct{}) (*mcp.CallToolResult, any, error) {
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "hello"}}}, nil, nil
 	})
 	return a.serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
@@ -156,7 +159,8 @@ func TestASessionTrustsNobodyElse(t *testing.T) {
 		p := newPod(t, session.Document{Repository: &session.Repository{Name: company.gitServer(t)}, CABundle: other.pem})
 		p.start(t)
 		code, got := p.wait(t)
-		if code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message, "authority") || !strings.Contains(got.Message, "caBundle") {
+		if code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message, "authority") ||
+			!strings.Contains(got.Message, "caBundle") {
 			t.Errorf("it ended with status %d: %+v", code, got)
 		}
 	})
@@ -187,7 +191,8 @@ func TestASessionTrustsNobodyElse(t *testing.T) {
 func TestABundleWithoutACertificateEndsTheSession(t *testing.T) {
 	p := newPod(t, session.Document{CABundle: "nothing"})
 	p.start(t)
-	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message, "CA bundle") {
+	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message,
+		"CA bundle") {
 		t.Errorf("it ended with status %d: %+v", code, got)
 	}
 }

@@ -41,13 +41,15 @@ func (p *pod) killSession(t *testing.T) {
 }
 
 func TestWorkThatWasCutOffIsNotBegunAgain(t *testing.T) {
-	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(counting), Repository: &session.Repository{Name: repository(t)}})
+	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(counting),
+		Repository: &session.Repository{Name: repository(t)}})
 	p.start(t)
 	eventually(t, "the agent runs", func() bool { return p.runs(t) == 1 })
 	p.killSession(t)
 	p.start(t)
 	code, got := p.wait(t)
-	if code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message, "interrupted") || !strings.Contains(got.Message, "may not have been done") {
+	if code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message, "interrupted") ||
+		!strings.Contains(got.Message, "may not have been done") {
 		t.Errorf("it ended with status %d: %+v", code, got)
 	}
 	// Who starts it again gets its files.
@@ -62,7 +64,8 @@ func TestWorkThatNeverBeganIsBegunByALaterAttempt(t *testing.T) {
 	servers := toolServers()
 	never := filepath.Join(t.TempDir(), "never")
 	servers.Stdio[0].Env = append(servers.Stdio[0].Env, session.EnvVar{Name: waitVariable, Value: never})
-	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(counting), ToolServers: servers, Repository: &session.Repository{Name: repository(t)}})
+	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(counting), ToolServers: servers,
+		Repository: &session.Repository{Name: repository(t)}})
 	p.start(t)
 	eventually(t, "it waits for its tools", func() bool {
 		_, step := p.get(t, session.ReadyPath)
@@ -79,7 +82,8 @@ func TestWorkThatNeverBeganIsBegunByALaterAttempt(t *testing.T) {
 }
 
 func TestAnAgentThatCouldNotStartHasNotBegun(t *testing.T) {
-	p := newPod(t, session.Document{FirstMessage: "go", Agent: &session.Agent{Name: "x", Command: []string{"no-such-agent"}}})
+	p := newPod(t, session.Document{FirstMessage: "go", Agent: &session.Agent{Name: "x",
+		Command: []string{"no-such-agent"}}})
 	for range 2 {
 		p.start(t)
 		if code, got := p.wait(t); code != 0 || !strings.Contains(got.Message, "the agent x cannot be started") {
@@ -106,7 +110,8 @@ func TestWithoutARecordTheAgentIsNotStarted(t *testing.T) {
 	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent("touch " + ran)})
 	p.workspace = "/proc" // nobody can write there, not even root
 	p.start(t)
-	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message, ".parley") {
+	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message,
+		".parley") {
 		t.Errorf("it ended with status %d: %+v", code, got)
 	}
 	if _, err := os.Stat(ran); err == nil {
@@ -131,8 +136,10 @@ func TestASessionWhoseWorkIsOverIsStartedAgainForItsFiles(t *testing.T) {
 // A session that ends, but does not get to say so, says it when it is started again: nobody would
 // learn what came of it otherwise.
 func TestAnEndThatWasNotToldIsToldByTheNextAttempt(t *testing.T) {
-	for reason, script := range map[string]string{v1alpha1.ReasonCompleted: "echo all is well", v1alpha1.ReasonFailed: "exit 3"} {
-		p := newPod(t, session.Document{FirstMessage: "go", OneShot: true, Agent: agent(`echo >> "$PARLEY_WORKSPACE/runs"; ` + script)})
+	for reason, script := range map[string]string{v1alpha1.ReasonCompleted: "echo all is well",
+		v1alpha1.ReasonFailed: "exit 3"} {
+		p := newPod(t, session.Document{FirstMessage: "go", OneShot: true, Agent: agent(`echo >> "$PARLEY_WORKSPACE/runs"; ` +
+			script)})
 		told := p.termination
 		p.termination = filepath.Join(p.dir, "not", "there")
 		p.start(t)

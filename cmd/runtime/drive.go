@@ -28,7 +28,8 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 	}
 	env := agent.Environment(os.Environ(), s.doc, s.store, input)
 	d, err := driver.New(driver.Options{
-		Doc: s.doc, Input: input, Env: env, Dir: work.Dir, ToolsURL: local + session.ToolsPath, Journal: s.journal, Model: s.turns(),
+		Doc: s.doc, Input: input, Env: env, Dir: work.Dir, ToolsURL: local + session.ToolsPath, Journal: s.journal,
+		Model: s.turns(),
 		Output: func(name string) io.WriteCloser {
 			if name != "" {
 				name = "[" + name + "] "
@@ -57,7 +58,8 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 // withoutServer says that a tool server is missing. Its error holds no more of a URL than the host.
 func withoutServer(server session.ToolServer) string {
 	why := cmp.Or(server.Error, "it does not answer")
-	return "The tool server " + server.Name + " cannot be used: " + why + ". The session begins without its tools; it is tried again."
+	return "The tool server " + server.Name + " cannot be used: " + why +
+		". The session begins without its tools; it is tried again."
 }
 
 // turns are counted by the model; where there is none, nothing is.
@@ -83,9 +85,11 @@ func (s *run) limited(limit model.Limit) {
 
 // unpriced tells the user that a budget is not kept.
 func (s *run) unpriced(name string) {
-	s.log.Warn("the budget of the task cannot be kept, since the price of the model, or what a call used of it, is not known", "model", name)
+	s.log.Warn("the budget of the task cannot be kept, since the price of the model, or what a call used of it, is not "+
+		"known", "model", name)
 	if d := s.drives(); d != nil {
-		d.Notice("The budget of the task, max_budget_per_task, cannot be kept: the price of the model " + name + ", or what a call used of it, is not known.")
+		d.Notice("The budget of the task, max_budget_per_task, cannot be kept: the price of the model " + name +
+			", or what a call used of it, is not known.")
 	}
 }
 
@@ -97,12 +101,14 @@ func (s *run) result(dir, base string) *v1alpha1.ConversationResult {
 	result := &v1alpha1.ConversationResult{Summary: s.store.Mask(said)}
 	if changes, err := workspace.Compare(ctx, dir, base); err == nil {
 		// The agent names its branches, also after a secret.
-		result.Commit, result.Branch, result.FilesChanged = changes.Commit, s.store.Mask(changes.Branch), int32(len(changes.Files))
+		result.Commit, result.Branch, result.FilesChanged = changes.Commit, s.store.Mask(changes.Branch),
+			int32(len(changes.Files))
 		_ = changes.Close()
 	}
 	if s.model != nil && s.model.Usage().Session.Calls > 0 {
 		used := s.model.Usage().Session
-		result.InputTokens, result.OutputTokens, result.Cost = used.Input+used.CacheRead+used.CacheWrite, used.Output, used.Cost.String()
+		result.InputTokens, result.OutputTokens, result.Cost = used.Input+used.CacheRead+used.CacheWrite, used.Output,
+			used.Cost.String()
 	}
 	if *result == (v1alpha1.ConversationResult{}) {
 		return nil
@@ -117,7 +123,8 @@ func (s *run) notices() []string {
 		list = append(list, s.lost)
 	}
 	doc, settings := s.doc, &s.doc.Settings
-	if analyzer := ptr.Deref(settings.SecurityAnalyzer, ""); analyzer != "" && analyzer != driver.AnalyzerLLM && ptr.Deref(settings.ConfirmationMode, false) {
+	if analyzer := ptr.Deref(settings.SecurityAnalyzer, ""); analyzer != "" && analyzer != driver.AnalyzerLLM &&
+		ptr.Deref(settings.ConfirmationMode, false) {
 		list = append(list, "The security analyzer "+analyzer+" is not known here: every action waits for your confirmation.")
 	}
 	if doc.SearchUnavailable {

@@ -39,14 +39,16 @@ func superviseIn(root string) error {
 	if err := unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, loopback); err != nil {
 		return fmt.Errorf("use the loopback address: %w", err)
 	}
-	if err := errors.Join(unix.Close(socket), unix.Mount("/proc", filepath.Join(root, "proc"), "", unix.MS_BIND|unix.MS_REC, "")); err != nil {
+	if err := errors.Join(unix.Close(socket), unix.Mount("/proc", filepath.Join(root, "proc"), "",
+		unix.MS_BIND|unix.MS_REC, "")); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
 	}
 	if err := errors.Join(unix.Chroot(root), unix.Chdir(session.WorkspaceDir)); err != nil {
 		return err
 	}
 	program := session.BinDir + "/supervisor"
-	return unix.Exec(program, []string{program}, slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, rootVariable) }))
+	return unix.Exec(program, []string{program}, slices.DeleteFunc(os.Environ(),
+		func(v string) bool { return strings.HasPrefix(v, rootVariable) }))
 }
 
 func TestAnImageDoesNotChooseTheDocumentOfItsSession(t *testing.T) {
@@ -65,23 +67,28 @@ func TestAnImageDoesNotChooseTheDocumentOfItsSession(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p := &pod{dir: filepath.Join(root, session.Dir), doc: session.Document{IdleTimeout: metav1.Duration{Duration: time.Millisecond}}}
+	p := &pod{dir: filepath.Join(root, session.Dir),
+		doc: session.Document{IdleTimeout: metav1.Duration{Duration: time.Millisecond}}}
 	p.writeDocument(t)
-	ofImage := &pod{dir: filepath.Join(root, "x"), doc: session.Document{FirstMessage: "go", Agent: &session.Agent{Name: "x", Command: []string{"no-such-agent"}}}}
+	ofImage := &pod{dir: filepath.Join(root, "x"), doc: session.Document{FirstMessage: "go",
+		Agent: &session.Agent{Name: "x", Command: []string{"no-such-agent"}}}}
 	ofImage.writeDocument(t)
 
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = []string{
-		rootVariable + "=" + root, "PARLEY_SESSION_DIR=/x", "PARLEY_WORKSPACE=/x/workspace", "PARLEY_TERMINATION_LOG=/x/termination",
-		"PARLEY_BIND_ADDRESS=127.0.0.1:9", "PARLEY_ASK_INTERVAL=1ns", "PARLEY_ASK_TIMEOUT=1ns", session.SecretVariable(session.KeyFile) + "=" + secretValues[session.KeyFile],
+		rootVariable + "=" + root, "PARLEY_SESSION_DIR=/x", "PARLEY_WORKSPACE=/x/workspace",
+		"PARLEY_TERMINATION_LOG=/x/termination",
+		"PARLEY_BIND_ADDRESS=127.0.0.1:9", "PARLEY_ASK_INTERVAL=1ns", "PARLEY_ASK_TIMEOUT=1ns",
+		session.SecretVariable(session.KeyFile) + "=" + secretValues[session.KeyFile],
 	}
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	ids := []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
 	// A network of its own: the usual port may be taken here.
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET, UidMappings: ids, GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
-		Pdeathsig: syscall.SIGKILL,
+		Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET, UidMappings: ids,
+		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
+		Pdeathsig:   syscall.SIGKILL,
 	}
 	if err := cmd.Start(); errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) {
 		t.Skipf("this machine lets nobody make namespaces: %v", err)

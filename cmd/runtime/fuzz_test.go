@@ -29,16 +29,21 @@ const mark = "zq9mark"
 func FuzzDocument(f *testing.F) {
 	whole := session.Document{
 		Conversation: "talk", Namespace: "default", UID: "u", PublicKey: []byte{1, 2},
-		Settings: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("openai/small"), MaxIterations: ptr.To(int32(7)), LLMAPIKeyRef: &v1alpha1.SecretKeyRef{Name: "s", Key: "k"}},
+		Settings: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("openai/small"), MaxIterations: ptr.To(int32(7)),
+			LLMAPIKeyRef: &v1alpha1.SecretKeyRef{Name: "s", Key: "k"}},
 		Agent: &session.Agent{
-			Name: "a", Protocol: session.ProtocolACP, Command: []string{"agent", "--model={{.Model}}", "{{if .Resumed}}--resume{{end}}"},
+			Name: "a", Protocol: session.ProtocolACP, Command: []string{"agent", "--model={{.Model}}",
+				"{{if .Resumed}}--resume{{end}}"},
 			Env: map[string]string{"MESSAGE": "{{.MessageFile}}"},
 		},
-		Repository: &session.Repository{Name: "o/r", Provider: v1alpha1.GitHub, Branch: "main", TokenFile: session.ProviderTokenFile},
-		Images:     []session.Image{{URL: "https://example.com/a.png"}, {Name: "0", MediaType: "image/png"}}, FirstMessage: "hello",
+		Repository: &session.Repository{Name: "o/r", Provider: v1alpha1.GitHub, Branch: "main",
+			TokenFile: session.ProviderTokenFile},
+		Images:       []session.Image{{URL: "https://example.com/a.png"}, {Name: "0", MediaType: "image/png"}},
+		FirstMessage: "hello",
 		ToolServers: session.ToolServers{
-			SSE:   []session.RemoteServer{{URL: "https://a.example.com", APIKeyFile: "mcp.sse.0"}},
-			Stdio: []session.StdioServer{{Name: "files", Command: "mcp-files", Args: []string{"--root"}, Env: []session.EnvVar{{Name: "A", ValueFile: "mcp.stdio.0.0"}}}},
+			SSE: []session.RemoteServer{{URL: "https://a.example.com", APIKeyFile: "mcp.sse.0"}},
+			Stdio: []session.StdioServer{{Name: "files", Command: "mcp-files", Args: []string{"--root"},
+				Env: []session.EnvVar{{Name: "A", ValueFile: "mcp.stdio.0.0"}}}},
 		},
 		CustomSecrets: []session.CustomSecret{{Name: "TOKEN", ValueFile: "custom.0"}},
 		IdleTimeout:   metav1.Duration{Duration: time.Minute},
@@ -48,9 +53,12 @@ func FuzzDocument(f *testing.F) {
 		f.Fatal(err)
 	}
 	for _, seed := range []string{
-		string(text), `{}`, `null`, `[]`, `{`, ``, `"x"`, `{"idleTimeout":"soon"}`, `{"idleTimeout":5}`, `{"startDeadline":null,"images":[{}]}`,
-		`{"settings":{"maxIterations":"x"}}`, `{"agent":{"name":"a","command":["{{.Model","{{range .Images}}"]}}`, `{"publicKey":"%%"}`,
-		`{"models":{"m":{"input":"x"}}}`, `{"repository":null,"toolServers":{"stdio":[null]}}`, `{"settings":{"secretsStore":{"customSecrets":[{"name":5}]}}}`,
+		string(text), `{}`, `null`, `[]`, `{`, ``, `"x"`, `{"idleTimeout":"soon"}`, `{"idleTimeout":5}`,
+		`{"startDeadline":null,"images":[{}]}`,
+		`{"settings":{"maxIterations":"x"}}`, `{"agent":{"name":"a","command":["{{.Model","{{range .Images}}"]}}`,
+		`{"publicKey":"%%"}`,
+		`{"models":{"m":{"input":"x"}}}`, `{"repository":null,"toolServers":{"stdio":[null]}}`,
+		`{"settings":{"secretsStore":{"customSecrets":[{"name":5}]}}}`,
 	} {
 		f.Add([]byte(seed))
 	}

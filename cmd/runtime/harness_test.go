@@ -37,8 +37,9 @@ const (
 
 // secretValues of the sessions of the tests, by their keys in the session Secret.
 var secretValues = map[string]string{
-	session.KeyFile: "session-key-0123456789", session.LLMAPIKeyFile: "sk-llm-0123456789", session.ProviderTokenFile: "ghp_0123456789abcdef",
-	"custom.0": "custom-0123456789",
+	session.KeyFile: "session-key-0123456789", session.LLMAPIKeyFile: "sk-llm-0123456789",
+	session.ProviderTokenFile: "ghp_0123456789abcdef",
+	"custom.0":                "custom-0123456789",
 }
 
 // TestMain is also the stdio server of the sessions, an agent that looks for keys, and what makes a
@@ -65,7 +66,8 @@ func TestMain(m *testing.M) {
 		}
 	}
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-	mcp.AddTool(server, &mcp.Tool{Name: "where"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+	mcp.AddTool(server, &mcp.Tool{Name: "where"}, func(context.Context, *mcp.CallToolRequest,
+		struct{}) (*mcp.CallToolResult, any, error) {
 		dir, err := os.Getwd()
 		text := fmt.Sprintf("%s %q", dir, os.Getenv("LLM_API_KEY"))
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, err
@@ -82,7 +84,8 @@ var program = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	output, err := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", dir+"/", ".", "../supervisor").CombinedOutput()
+	output, err := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", dir+"/", ".",
+		"../supervisor").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build the runtime: %w\n%s", err, output)
 	}
@@ -146,7 +149,8 @@ func write(t *testing.T, file, text string) {
 }
 
 func (p *pod) env() []string {
-	env := append(append(os.Environ(), p.image...), "PARLEY_SESSION_DIR="+p.dir, "PARLEY_WORKSPACE="+p.workspace, "HOME="+p.home,
+	env := append(append(os.Environ(), p.image...), "PARLEY_SESSION_DIR="+p.dir, "PARLEY_WORKSPACE="+p.workspace, "HOME="+
+		p.home,
 		"PARLEY_TERMINATION_LOG="+p.termination, "PARLEY_BIND_ADDRESS="+p.address)
 	for key, value := range p.secrets {
 		env = append(env, session.SecretVariable(key)+"="+value)
@@ -266,7 +270,8 @@ func (p *pod) status(t *testing.T) session.Status {
 // connect a client to the session's tools.
 func (p *pod) connect(t *testing.T, key string) (*mcp.ClientSession, error) {
 	t.Helper()
-	tools, err := sessionclient.Tools(t.Context(), "http://"+p.address+session.ToolsPath, sessionclient.WithHeader("Authorization", "Bearer "+key))
+	tools, err := sessionclient.Tools(t.Context(), "http://"+p.address+session.ToolsPath,
+		sessionclient.WithHeader("Authorization", "Bearer "+key))
 	if err == nil {
 		t.Cleanup(func() { _ = tools.Close() })
 	}
@@ -280,7 +285,8 @@ func repository(t *testing.T) string {
 	script := `git init -q -b main "$0" && cd "$0" && echo one > main && git add . && git commit -q -m one &&
 		git checkout -q -b feature && echo two > feature && git add . && git commit -q -m two && git checkout -q main`
 	cmd := exec.Command("sh", "-c", script, dir)
-	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "GIT_CONFIG_NOSYSTEM=1", "GIT_AUTHOR_NAME=T", "GIT_AUTHOR_EMAIL=t@example.com",
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "GIT_CONFIG_NOSYSTEM=1", "GIT_AUTHOR_NAME=T",
+		"GIT_AUTHOR_EMAIL=t@example.com",
 		"GIT_COMMITTER_NAME=T", "GIT_COMMITTER_EMAIL=t@example.com")
 	if output, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("no repository could be made: %v\n%s", err, output)

@@ -49,9 +49,11 @@ type findings struct {
 }
 
 func beHostile(file string) {
-	f := &findings{Canaries: map[string][]string{}, Attempts: map[int]map[string]string{}, Answers: map[string]map[string]int{}, Commands: map[int]string{}}
+	f := &findings{Canaries: map[string][]string{}, Attempts: map[int]map[string]string{},
+		Answers: map[string]map[string]int{}, Commands: map[int]string{}}
 	f.search("its environment", []byte(strings.Join(os.Environ(), "\n")))
-	for _, dir := range []string{os.Getenv("PARLEY_SESSION_DIR"), os.Getenv("PARLEY_WORKSPACE"), os.Getenv("HOME"), "/run/parley"} {
+	for _, dir := range []string{os.Getenv("PARLEY_SESSION_DIR"), os.Getenv("PARLEY_WORKSPACE"), os.Getenv("HOME"),
+		"/run/parley"} {
 		f.searchFiles(dir)
 	}
 	f.askGit()
@@ -138,7 +140,8 @@ func (f *findings) lookInto(pid int) {
 	try("cwd", err)
 
 	word := make([]byte, 8)
-	_, err = unix.ProcessVMReadv(pid, []unix.Iovec{{Base: &word[0], Len: 8}}, []unix.RemoteIovec{{Base: 0x400000, Len: 8}}, 0)
+	_, err = unix.ProcessVMReadv(pid, []unix.Iovec{{Base: &word[0], Len: 8}}, []unix.RemoteIovec{{Base: 0x400000, Len: 8}},
+		0)
 	if err == unix.EFAULT { //nolint:errorlint // a number: it may read, and there is nothing at that address
 		err = nil
 	}
@@ -213,7 +216,8 @@ func (f *findings) ask(address string) {
 	answers := map[string]int{}
 	f.Answers[address] = answers
 	client := &http.Client{Timeout: 10 * time.Second}
-	for _, path := range []string{"/", session.AlivePath, session.ReadyPath, session.StatusPath, session.ToolsPath, "/v1/models", "/v1/messages", "/v1/chat/completions", "/v1/responses",
+	for _, path := range []string{"/", session.AlivePath, session.ReadyPath, session.StatusPath, session.ToolsPath,
+		"/v1/models", "/v1/messages", "/v1/chat/completions", "/v1/responses",
 		"/debug/pprof/heap", "/metrics", "/key"} {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
 			for _, key := range []string{"", session.PlaceholderKey, os.Getenv("GITHUB_TOKEN")} {

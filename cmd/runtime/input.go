@@ -17,7 +17,8 @@ import (
 
 // agentInput is what the agent's templates can use. It writes the files that it names, in the home
 // directory: what is in the workspace might end up in a commit.
-func agentInput(env environment, doc *session.Document, work *workspace.Workspace, local string) (session.AgentInput, error) {
+func agentInput(env environment, doc *session.Document, work *workspace.Workspace, local string) (session.AgentInput,
+	error) {
 	routerURL := local + session.ToolsPath
 	settings := &doc.Settings
 	name := ptr.Deref(settings.LLMModel, "")
@@ -32,10 +33,11 @@ func agentInput(env environment, doc *session.Document, work *workspace.Workspac
 		Conversation:     doc.Conversation,
 		Language:         ptr.Deref(settings.Language, ""),
 		ConfirmationMode: ptr.Deref(settings.ConfirmationMode, false),
-		RateActions:      ptr.Deref(settings.ConfirmationMode, false) && ptr.Deref(settings.SecurityAnalyzer, "") == driver.AnalyzerLLM,
-		ContextWindow:    session.Count(model.ContextWindow(doc.Models, name)),
-		Condense:         ptr.Deref(settings.EnableDefaultCondenser, true),
-		Resumed:          work.Resumed,
+		RateActions: ptr.Deref(settings.ConfirmationMode, false) && ptr.Deref(settings.SecurityAnalyzer,
+			"") == driver.AnalyzerLLM,
+		ContextWindow: session.Count(model.ContextWindow(doc.Models, name)),
+		Condense:      ptr.Deref(settings.EnableDefaultCondenser, true),
+		Resumed:       work.Resumed,
 	}
 	if self, err := os.Executable(); err == nil {
 		input.Programs = filepath.Dir(self)
@@ -88,6 +90,7 @@ func mcpConfig(url string) (string, error) {
 		Type string `json:"type"`
 		URL  string `json:"url"`
 	}
-	text, err := json.MarshalIndent(map[string]map[string]server{"mcpServers": {"parley": {Type: "http", URL: url}}}, "", "  ")
+	text, err := json.MarshalIndent(map[string]map[string]server{"mcpServers": {"parley": {Type: "http", URL: url}}}, "",
+		"  ")
 	return string(text), err
 }

@@ -42,7 +42,8 @@ func (p *pod) asNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, from := range map[string]string{"supervisor": filepath.Join(filepath.Dir(path), "supervisor"), "runtime": path, "hostile": os.Args[0]} {
+	for name, from := range map[string]string{"supervisor": filepath.Join(filepath.Dir(path), "supervisor"),
+		"runtime": path, "hostile": os.Args[0]} {
 		text, err := os.ReadFile(from)
 		if err == nil {
 			err = os.WriteFile(filepath.Join(bin, name), text, 0o755)
@@ -93,7 +94,8 @@ func (e *echoing) got(text string) bool {
 func newCanaries() map[string]string {
 	canaries := map[string]string{}
 	for key, name := range map[string]string{
-		session.KeyFile: "session", session.LLMAPIKeyFile: "model", session.SearchAPIKeyFile: "search", session.SandboxAPIKeyFile: "sandbox",
+		session.KeyFile: "session", session.LLMAPIKeyFile: "model", session.SearchAPIKeyFile: "search",
+		session.SandboxAPIKeyFile: "sandbox",
 		session.ProviderTokenFile: "git", "custom.0": "custom", "mcp.shttp.0": "remote", "mcp.stdio.0.1": "stdio",
 	} {
 		canaries[key] = "canary-" + name + "-" + rand.Text()[:20]
@@ -119,15 +121,17 @@ func TestAnAgentOfTheSameUserFindsNoKey(t *testing.T) {
 	model, remote := newEchoing(t, http.StatusOK), newEchoing(t, http.StatusBadRequest)
 	name := "openai/gpt"
 	p := newPod(t, session.Document{
-		Settings:      v1alpha1.UserSettingsSpec{LLMModel: &name, LLMBaseURL: &model.URL},
-		FirstMessage:  "find the keys",
-		Repository:    &session.Repository{Name: repository(t), Provider: v1alpha1.GitHub, TokenFile: session.ProviderTokenFile},
+		Settings:     v1alpha1.UserSettingsSpec{LLMModel: &name, LLMBaseURL: &model.URL},
+		FirstMessage: "find the keys",
+		Repository: &session.Repository{Name: repository(t), Provider: v1alpha1.GitHub,
+			TokenFile: session.ProviderTokenFile},
 		CustomSecrets: []session.CustomSecret{{Name: "CUSTOM", ValueFile: "custom.0"}},
 	})
 	p.asNobody(t)
 	hostile := filepath.Join(p.bin, "hostile")
 	p.doc.Agent = &session.Agent{Name: "hostile", Command: []string{hostile}, Env: map[string]string{
-		reportVariable: "{{.Workspace}}/report", "RUNTIME": filepath.Join(p.bin, "runtime"), "MODEL_KEY": `{{env "LLM_API_KEY"}}`,
+		reportVariable: "{{.Workspace}}/report", "RUNTIME": filepath.Join(p.bin, "runtime"),
+		"MODEL_KEY": `{{env "LLM_API_KEY"}}`,
 	}}
 	// Its own program, since that of the tests is where this user cannot read.
 	p.doc.ToolServers = session.ToolServers{
@@ -148,9 +152,11 @@ func TestAnAgentOfTheSameUserFindsNoKey(t *testing.T) {
 			t.Errorf("the agent found %s in %s", canary, where)
 		}
 	}
-	for canary, where := range map[string]string{canaries["custom.0"]: "its environment", canaries[session.ProviderTokenFile]: "its environment"} {
+	for canary, where := range map[string]string{canaries["custom.0"]: "its environment",
+		canaries[session.ProviderTokenFile]: "its environment"} {
 		if !slices.Contains(found.Canaries[canary], where) {
-			t.Errorf("the agent did not find %s in %s, so that this test may prove nothing: %s", canary, where, found.Canaries[canary])
+			t.Errorf("the agent did not find %s in %s, so that this test may prove nothing: %s", canary, where,
+				found.Canaries[canary])
 		}
 	}
 	found.check(t, p)
@@ -238,7 +244,8 @@ func (f *findings) check(t *testing.T, p *pod) {
 		t.Errorf("it asked %v", f.Answers)
 	}
 	for address, answers := range f.Answers {
-		wants := map[string]int{"GET /alive": 404, "GET /status": 404, "POST /v1/messages": 200, "POST /v1/chat/completions": 200, "GET /v1/models": 200}
+		wants := map[string]int{"GET /alive": 404, "GET /status": 404, "POST /v1/messages": 200,
+			"POST /v1/chat/completions": 200, "GET /v1/models": 200}
 		if address == p.address {
 			wants = map[string]int{"GET /alive": 200, "GET /status": 401, "POST /mcp": 401, "POST /v1/messages": 404}
 		}

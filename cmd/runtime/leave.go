@@ -94,7 +94,8 @@ func (s *run) ending(ctx context.Context) *session.Ending {
 	}
 	if s.model != nil {
 		used := s.model.Usage().Session
-		ending.Calls, ending.InputTokens, ending.OutputTokens, ending.Cost = used.Calls, used.Input+used.CacheRead+used.CacheWrite, used.Output, used.Cost.String()
+		ending.Calls, ending.InputTokens, ending.OutputTokens, ending.Cost = used.Calls,
+			used.Input+used.CacheRead+used.CacheWrite, used.Output, used.Cost.String()
 	}
 	return ending
 }

@@ -31,7 +31,8 @@ func kept(t *testing.T, p *pod) *archive.Store {
 		return facadeKey.Public().(ed25519.PublicKey), nil
 	}))
 	t.Cleanup(server.Close)
-	token, err := session.SignToken(facadeKey, session.Claims{Audience: session.AudienceArchive, UID: p.doc.UID, Expires: time.Now().Add(time.Hour).Unix()})
+	token, err := session.SignToken(facadeKey, session.Claims{Audience: session.AudienceArchive, UID: p.doc.UID,
+		Expires: time.Now().Add(time.Hour).Unix()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,9 +18,11 @@ const usageFile = ".parley/usage.json"
 func (s *run) modelOptions() model.Options {
 	settings := &s.doc.Settings
 	return model.Options{
-		BaseURL: ptr.Deref(settings.LLMBaseURL, ""), Model: ptr.Deref(settings.LLMModel, ""), Key: s.store.Key(session.LLMAPIKeyFile),
-		Models: s.doc.Models, MaxCalls: int64(ptr.Deref(settings.MaxIterations, 0)), MaxBudget: ptr.Deref(settings.MaxBudgetPerTask, ""),
-		Reached: s.limited, Unpriced: s.unpriced,
+		BaseURL: ptr.Deref(settings.LLMBaseURL, ""), Model: ptr.Deref(settings.LLMModel, ""),
+		Key:    s.store.Key(session.LLMAPIKeyFile),
+		Models: s.doc.Models, MaxCalls: int64(ptr.Deref(settings.MaxIterations, 0)),
+		MaxBudget: ptr.Deref(settings.MaxBudgetPerTask, ""),
+		Reached:   s.limited, Unpriced: s.unpriced,
 		UsageFile: filepath.Join(s.env.workspace, usageFile), Busy: s.activity.begin, Log: s.log,
 	}
 }

@@ -28,7 +28,8 @@ func agent(script string) *session.Agent {
 }
 
 func toolServers() session.ToolServers {
-	return session.ToolServers{Stdio: []session.StdioServer{{Name: "local", Command: os.Args[0], Env: []session.EnvVar{{Name: serverVariable, Value: "yes"}}}}}
+	return session.ToolServers{Stdio: []session.StdioServer{{Name: "local", Command: os.Args[0],
+		Env: []session.EnvVar{{Name: serverVariable, Value: "yes"}}}}}
 }
 
 func TestASessionRunsFromItsStartToItsEnd(t *testing.T) {
@@ -38,7 +39,8 @@ func TestASessionRunsFromItsStartToItsEnd(t *testing.T) {
 		Repository:   &session.Repository{Name: repository(t), Branch: "feature"},
 		ToolServers:  toolServers(),
 		FirstMessage: "make a file", Instructions: "be brief",
-		Agent: agent(`echo "working with $LLM_API_KEY and $MINE on {{.Model}}: $(cat {{.MessageFile}}), $(cat {{.InstructionsFile}})"
+		Agent: agent(
+			`echo "working with $LLM_API_KEY and $MINE on {{.Model}}: $(cat {{.MessageFile}}), $(cat {{.InstructionsFile}})"
 			pwd; cp feature made
 			while [ ! -e "$PARLEY_WORKSPACE/go" ]; do sleep 0.01; done`),
 		CustomSecrets: []session.CustomSecret{{Name: "MINE", ValueFile: "custom.0"}},
@@ -48,25 +50,29 @@ func TestASessionRunsFromItsStartToItsEnd(t *testing.T) {
 	clone := filepath.Join(p.workspace, "site")
 
 	t.Run("the status needs the key", func(t *testing.T) {
-		for _, header := range [][]string{nil, {"Authorization", "Bearer wrong"}, {"Authorization", secretValues[session.KeyFile]}, {"X-Session-API-Key", ""}} {
+		for _, header := range [][]string{nil, {"Authorization", "Bearer wrong"}, {"Authorization",
+			secretValues[session.KeyFile]}, {"X-Session-API-Key", ""}} {
 			if code, _ := p.get(t, session.StatusPath, header...); code != http.StatusUnauthorized {
 				t.Errorf("with %q the answer is %d", header, code)
 			}
 		}
-		if code, _ := p.get(t, session.StatusPath, "X-Session-API-Key", secretValues[session.KeyFile]); code != http.StatusOK {
+		if code, _ := p.get(t, session.StatusPath, "X-Session-API-Key",
+			secretValues[session.KeyFile]); code != http.StatusOK {
 			t.Errorf("with the key the answer is %d", code)
 		}
 	})
 	t.Run("the status tells", func(t *testing.T) {
 		eventually(t, "the agent works", func() bool { return p.status(t).Agent.State == session.AgentRunning })
 		got := p.status(t)
-		if w := got.Workspace; w.State != session.WorkspacePrepared || w.Directory != clone || w.Branch != "feature" || len(w.Commit) != 40 {
+		if w := got.Workspace; w.State != session.WorkspacePrepared || w.Directory != clone || w.Branch != "feature" ||
+			len(w.Commit) != 40 {
 			t.Errorf("the workspace is %+v", w)
 		}
 		if len(got.ToolServers) != 1 || got.ToolServers[0].State != session.ToolServerConnected {
 			t.Errorf("the tool servers are %+v", got.ToolServers)
 		}
-		if got.Agent != (session.AgentStatus{Name: "test", State: session.AgentRunning, Reported: session.StateRunning}) || got.IdleSeconds != 0 || !got.Ready {
+		if got.Agent != (session.AgentStatus{Name: "test", State: session.AgentRunning, Reported: session.StateRunning}) ||
+			got.IdleSeconds != 0 || !got.Ready {
 			t.Errorf("the status is %+v", got)
 		}
 	})
@@ -109,7 +115,8 @@ func TestASessionRunsFromItsStartToItsEnd(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join(clone, "made")); err != nil || string(text) != "two\n" {
 		t.Errorf("the agent's work is %q, %v", text, err)
 	}
-	if want := "working with sk-parley-placeholder and *** on provider/model: make a file, be brief\n" + clone + "\n"; !strings.Contains(p.output(), want) {
+	if want := "working with sk-parley-placeholder and *** on provider/model: make a file, be brief\n" + clone +
+		"\n"; !strings.Contains(p.output(), want) {
 		t.Errorf("it printed\n%s\nwant\n%s", p.output(), want)
 	}
 }
@@ -119,15 +126,20 @@ func TestASessionThatFailsSaysWhy(t *testing.T) {
 		doc  session.Document
 		says string
 	}{
-		"no branch": {session.Document{Repository: &session.Repository{Name: repository(t), Branch: "none"}}, `it has no branch "none"`},
-		"no agent":  {session.Document{FirstMessage: "go", Agent: &session.Agent{Name: "x", Command: []string{"no-such-agent"}}}, "the agent x cannot be started"},
-		"an agent":  {session.Document{FirstMessage: "go", Agent: agent("echo $MINE; exit 3")}, "the agent test ended with status 3"},
-		"a secret":  {session.Document{Repository: &session.Repository{Name: "file:///" + secretValues["custom.0"]}}, "file:///***"},
+		"no branch": {session.Document{Repository: &session.Repository{Name: repository(t), Branch: "none"}},
+			`it has no branch "none"`},
+		"no agent": {session.Document{FirstMessage: "go", Agent: &session.Agent{Name: "x",
+			Command: []string{"no-such-agent"}}}, "the agent x cannot be started"},
+		"an agent": {session.Document{FirstMessage: "go", Agent: agent("echo $MINE; exit 3")},
+			"the agent test ended with status 3"},
+		"a secret": {session.Document{Repository: &session.Repository{Name: "file:///" + secretValues["custom.0"]}},
+			"file:///***"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPod(t, c.doc)
 			p.start(t)
-			if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message, c.says) {
+			if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message,
+				c.says) {
 				t.Errorf("it ended with status %d: %+v", code, got)
 			}
 			for _, value := range secretValues {
@@ -146,14 +158,16 @@ func TestASessionGivesUpOnAHostBeforeItsDeadline(t *testing.T) {
 	})
 	p.start(t)
 	code, got := p.wait(t)
-	if code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message, "127.0.0.1:1 cannot be reached") || !strings.Contains(got.Message, "tried for 9s") {
+	if code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message,
+		"127.0.0.1:1 cannot be reached") || !strings.Contains(got.Message, "tried for 9s") {
 		t.Errorf("it ended with status %d: %+v", code, got)
 	}
 }
 
 func TestASessionWithoutAnAgentEndsWhenItIsIdle(t *testing.T) {
 	timeout := metav1.Duration{Duration: 10 * time.Second}
-	p := newPod(t, session.Document{IdleTimeout: timeout, ToolServers: toolServers(), FirstMessage: "hello", Agent: &session.Agent{Name: "CodeActAgent"}})
+	p := newPod(t, session.Document{IdleTimeout: timeout, ToolServers: toolServers(), FirstMessage: "hello",
+		Agent: &session.Agent{Name: "CodeActAgent"}})
 	p.start(t)
 	p.waitReady(t)
 	if got := p.status(t); got.Agent.State != session.AgentNone || got.IdleTimeoutSeconds != 10 {
@@ -164,7 +178,8 @@ func TestASessionWithoutAnAgentEndsWhenItIsIdle(t *testing.T) {
 	if _, err := p.connect(t, secretValues[session.KeyFile]); err != nil {
 		t.Fatal(err)
 	}
-	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonIdle || got.Message != "nothing happened for 10s" {
+	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonIdle ||
+		got.Message != "nothing happened for 10s" {
 		t.Errorf("it ended with status %d: %+v", code, got)
 	}
 	if idle := time.Since(before); idle < timeout.Duration {
@@ -191,32 +206,37 @@ func TestAStartThatTakesLongIsNoIdling(t *testing.T) {
 
 func TestASecretDoesNotChangeTheEnvironment(t *testing.T) {
 	p := newPod(t, session.Document{
-		FirstMessage: "go", Agent: agent(`[ "$WHERE" = "/usr/bin:/bin" ] && env | grep -q ^PATH= && echo it has its variables`),
+		FirstMessage: "go", Agent: agent(`[ "$WHERE" = "/usr/bin:/bin" ] && env | grep -q ^PATH= && echo it has its ` +
+			`variables`),
 		CustomSecrets: []session.CustomSecret{{Name: "SHORT", ValueFile: "custom.1"}},
 	})
 	p.image = []string{"WHERE=/usr/bin:/bin"}
 	p.secrets["custom.1"] = "/bin"
 	p.start(t)
-	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonCompleted || !strings.Contains(p.output(), "it has its variables") {
+	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonCompleted || !strings.Contains(p.output(),
+		"it has its variables") {
 		t.Errorf("it ended with status %d: %+v", code, got)
 	}
 }
 
 func TestAWordInAServersEnvironmentIsNoSecret(t *testing.T) {
 	servers := toolServers()
-	servers.Stdio[0].Env = append(servers.Stdio[0].Env, session.EnvVar{Name: "NODE_ENV", ValueFile: "mcp.stdio.0.1"}, session.EnvVar{Name: "API_TOKEN", ValueFile: "mcp.stdio.0.2"})
+	servers.Stdio[0].Env = append(servers.Stdio[0].Env, session.EnvVar{Name: "NODE_ENV", ValueFile: "mcp.stdio.0.1"},
+		session.EnvVar{Name: "API_TOKEN", ValueFile: "mcp.stdio.0.2"})
 	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(`echo "$NODE_ENV, hunter"`), ToolServers: servers})
 	p.image = []string{"NODE_ENV=production"}
 	p.secrets["mcp.stdio.0.1"] = "production"
 	p.secrets["mcp.stdio.0.2"] = "hunter"
 	p.start(t)
-	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonCompleted || !strings.Contains(p.output(), "production, ***\n") {
+	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonCompleted || !strings.Contains(p.output(),
+		"production, ***\n") {
 		t.Errorf("it ended with status %d: %+v", code, got)
 	}
 }
 
 func TestAnAgentWithNothingToDoIsNotStarted(t *testing.T) {
-	p := newPod(t, session.Document{IdleTimeout: metav1.Duration{Duration: time.Millisecond}, Agent: agent("touch $PARLEY_WORKSPACE/ran")})
+	p := newPod(t, session.Document{IdleTimeout: metav1.Duration{Duration: time.Millisecond},
+		Agent: agent("touch $PARLEY_WORKSPACE/ran")})
 	p.start(t)
 	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonIdle {
 		t.Errorf("it ended with status %d: %+v", code, got)
@@ -235,7 +255,8 @@ func TestASessionThatIsToldToStopStopsItsChildren(t *testing.T) {
 	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(restless), ToolServers: toolServers()})
 	p.start(t)
 	p.waitReady(t)
-	pids := []string{processOf(t, filepath.Join(p.workspace, "agent")), processOf(t, filepath.Join(p.workspace, "runaway"))}
+	pids := []string{processOf(t, filepath.Join(p.workspace, "agent")), processOf(t, filepath.Join(p.workspace,
+		"runaway"))}
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -253,10 +274,12 @@ func TestASessionThatIsToldToStopStopsItsChildren(t *testing.T) {
 }
 
 func TestASessionThatIsKilledLeavesNothing(t *testing.T) {
-	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(restless), Repository: &session.Repository{Name: repository(t)}})
+	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(restless),
+		Repository: &session.Repository{Name: repository(t)}})
 	p.start(t)
 	p.waitReady(t)
-	pids := []string{processOf(t, filepath.Join(p.workspace, "agent")), processOf(t, filepath.Join(p.workspace, "runaway"))}
+	pids := []string{processOf(t, filepath.Join(p.workspace, "agent")), processOf(t, filepath.Join(p.workspace,
+		"runaway"))}
 	p.killSession(t)
 	if _, got := p.wait(t); got != (session.Termination{}) {
 		t.Errorf("it said %+v", got)
@@ -307,7 +330,8 @@ func TestTheProgramsOfAnImageAreInstalledIntoAnother(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode() != 0o755 || !bytes.Equal(installed, shipped) {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode() != 0o755 || !bytes.Equal(installed,
+			shipped) {
 			t.Errorf("%s: %v, %v, %d bytes of %d", name, info, err, len(installed), len(shipped))
 		}
 	}
@@ -331,19 +355,22 @@ func TestGitIsToldTheTokenOfItsHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := newPod(t, session.Document{Repository: &session.Repository{Name: "acme/site", Provider: v1alpha1.GitHub, TokenFile: session.ProviderTokenFile}})
+	p := newPod(t, session.Document{Repository: &session.Repository{Name: "acme/site", Provider: v1alpha1.GitHub,
+		TokenFile: session.ProviderTokenFile}})
 	ask := func(operation, host string) string {
 		cmd := exec.Command(path, "git-credential", operation)
 		// Who runs git has the token, and none of the session's secrets.
 		p.secrets = nil
-		cmd.Env, cmd.Stdin = append(p.env(), "GITHUB_TOKEN="+secretValues[session.ProviderTokenFile]), strings.NewReader("protocol=https\nhost="+host+"\n\n")
+		cmd.Env, cmd.Stdin = append(p.env(), "GITHUB_TOKEN="+secretValues[session.ProviderTokenFile]),
+			strings.NewReader("protocol=https\nhost="+host+"\n\n")
 		output, err := cmd.Output()
 		if err != nil {
 			t.Error(err)
 		}
 		return string(output)
 	}
-	if got, want := ask("get", "github.com"), "username=x-access-token\npassword="+secretValues[session.ProviderTokenFile]+"\n"; got != want {
+	if got, want := ask("get", "github.com"), "username=x-access-token\npassword="+secretValues[session.ProviderTokenFile]+
+		"\n"; got != want {
 		t.Errorf("got %q", got)
 	}
 	if got := ask("get", "evil.example") + ask("store", "github.com") + ask("erase", "github.com"); got != "" {

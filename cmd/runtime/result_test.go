@@ -13,7 +13,8 @@ import (
 func TestABranchThatIsNamedAfterASecretIsNotTold(t *testing.T) {
 	t.Parallel()
 	p := newPod(t, session.Document{
-		Repository: &session.Repository{Name: repository(t)}, FirstMessage: "go", Agent: agent(`git checkout -q -b "of-$MINE"`),
+		Repository: &session.Repository{Name: repository(t)}, FirstMessage: "go",
+		Agent:         agent(`git checkout -q -b "of-$MINE"`),
 		CustomSecrets: []session.CustomSecret{{Name: "MINE", ValueFile: "custom.0"}},
 	})
 	p.start(t)
@@ -31,7 +32,8 @@ func TestABranchThatIsNamedAfterASecretIsNotTold(t *testing.T) {
 func TestTheAuthoritiesOfTheClassAreTrustedForTheArchive(t *testing.T) {
 	t.Parallel()
 	company := newAuthority(t)
-	p := newPod(t, session.Document{UID: "u1", FirstMessage: "work", OneShot: true, Agent: agent("true"), CABundle: company.pem})
+	p := newPod(t, session.Document{UID: "u1", FirstMessage: "work", OneShot: true, Agent: agent("true"),
+		CABundle: company.pem})
 	store := kept(t, p)
 	p.doc.ArchiveURL = company.serve(t, archive.NewHandler(store, always{}, func() (ed25519.PublicKey, error) {
 		return facadeKey.Public().(ed25519.PublicKey), nil

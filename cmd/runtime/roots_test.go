@@ -21,7 +21,8 @@ func TestAnImageWithoutCertificateAuthoritiesIsEnough(t *testing.T) {
 
 func TestAuthoritiesAreAddedToThoseOfTheImage(t *testing.T) {
 	mozilla := trusted(nil)
-	if n := strings.Count(string(mozilla), "BEGIN CERTIFICATE"); n < 50 || !x509.NewCertPool().AppendCertsFromPEM(mozilla) {
+	if n := strings.Count(string(mozilla), "BEGIN CERTIFICATE"); n < 50 ||
+		!x509.NewCertPool().AppendCertsFromPEM(mozilla) {
 		t.Errorf("without any in the image there are %d", n)
 	}
 	first, _, _ := strings.Cut(string(mozilla), "-----END CERTIFICATE-----\n")

@@ -201,7 +201,8 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	// The agent and the tool servers have their environment from this process. It comes before the
 	// archive, which may be the first to look at a certificate; that it failed is in the journal.
 	prepared := errors.Join(
-		os.Setenv("HOME", home), os.Setenv("PARLEY_SESSION_DIR", s.env.sessionDir), os.Setenv("PARLEY_WORKSPACE", s.env.workspace),
+		os.Setenv("HOME", home), os.Setenv("PARLEY_SESSION_DIR", s.env.sessionDir), os.Setenv("PARLEY_WORKSPACE",
+			s.env.workspace),
 		trust(s.doc.CABundle, home),
 	)
 	kept := archive.New(s.doc.ArchiveURL, s.doc.UID, s.store.Key(session.ArchiveTokenFile), s.env.attempt, s.log)
@@ -248,8 +249,10 @@ func (s *run) runRouter(ctx context.Context, tools *router.Router) (stop func())
 func (s *run) workspaceOptions() workspace.Options {
 	settings := &s.doc.Settings
 	options := workspace.Options{
-		Dir: s.env.workspace, Home: s.env.home, Repository: s.doc.Repository, Log: s.log, Patience: patience(s.doc.StartDeadline.Duration),
-		UserName: ptr.Deref(settings.GitUserName, ""), UserEmail: ptr.Deref(settings.GitUserEmail, ""), History: s.doc.History,
+		Dir: s.env.workspace, Home: s.env.home, Repository: s.doc.Repository, Log: s.log,
+		Patience: patience(s.doc.StartDeadline.Duration),
+		UserName: ptr.Deref(settings.GitUserName, ""), UserEmail: ptr.Deref(settings.GitUserEmail, ""),
+		History: s.doc.History,
 	}
 	if options.UserEmail == "" && ptr.Deref(settings.EmailVerified, false) {
 		options.UserEmail = ptr.Deref(settings.Email, "")

@@ -24,7 +24,10 @@ const readyWait = 4 * time.Second
 func (s *run) handler() http.Handler {
 	key := s.store.Key(session.KeyFile)
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+session.AlivePath, func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "alive") })
+	mux.HandleFunc("GET "+session.AlivePath, func(w http.ResponseWriter, _ *http.Request) {
+		writeText(w, http.StatusOK,
+			"alive")
+	})
 	mux.HandleFunc("GET "+session.ReadyPath, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Has("wait") {
 			s.awaitReady(r.Context())
@@ -35,7 +38,8 @@ func (s *run) handler() http.Handler {
 		}
 		writeText(w, http.StatusOK, string(ready))
 	})
-	mux.Handle("GET "+session.StatusPath, authenticated(key, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	mux.Handle("GET "+session.StatusPath, authenticated(key, http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(s.status())
 	})))
@@ -43,7 +47,8 @@ func (s *run) handler() http.Handler {
 	mux.Handle("GET "+session.StreamPath, s.reader(key, (*events.Server).Stream))
 	mux.Handle("POST "+session.EventsPath, s.facadeOnly(s.withEvents((*events.Server).Add)))
 	for route, serve := range map[string]func(*files.Server, http.ResponseWriter, *http.Request){
-		"GET " + session.FilesPath: (*files.Server).List, "POST " + session.FilesPath: (*files.Server).Upload, "GET " + session.FilePath: (*files.Server).Read,
+		"GET " + session.FilesPath: (*files.Server).List, "POST " + session.FilesPath: (*files.Server).Upload, "GET " +
+			session.FilePath: (*files.Server).Read,
 		"GET " + session.ZipPath: (*files.Server).Zip, "GET " + session.ChangesPath: (*files.Server).Changes,
 		"GET " + session.DiffPath: (*files.Server).Diff, "GET " + session.PatchPath: (*files.Server).Patch,
 	} {
@@ -55,7 +60,8 @@ func (s *run) handler() http.Handler {
 	})))
 	host, _ := githost.New(s.doc.Repository, s.providerToken()) // without one that is what is answered
 	for path, ask := range map[string]func(context.Context, *githost.Host, *http.Request) (any, error){
-		session.GitUserPath: githost.AskUser, session.GitRepositoriesPath: githost.AskRepositories, session.GitBranchesPath: githost.AskBranches,
+		session.GitUserPath: githost.AskUser, session.GitRepositoriesPath: githost.AskRepositories,
+		session.GitBranchesPath: githost.AskBranches,
 	} {
 		mux.Handle("GET "+path, s.facadeOnly(githost.Serve(host, ask)))
 	}

@@ -20,7 +20,8 @@ var facadeKey = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
 // send an event for the user, as the facade does.
 func (p *pod) send(t *testing.T, event string) {
 	t.Helper()
-	token, err := session.SignToken(facadeKey, session.Claims{Audience: session.AudienceSession, UID: "u1", Expires: time.Now().Add(time.Minute).Unix()})
+	token, err := session.SignToken(facadeKey, session.Claims{Audience: session.AudienceSession, UID: "u1",
+		Expires: time.Now().Add(time.Minute).Unix()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +68,8 @@ func imagesOf(request *scriptedmodel.Request) (images int) {
 // Each row is a setting: what the agent, the model or the workspace has of it.
 func TestEachSettingHasItsEffect(t *testing.T) {
 	const made = "echo made > made"
-	const commits = "git config user.useConfigOnly true; git commit --allow-empty -m x && git log -1 --format='%an <%ae> %cn <%ce>' > ../made"
+	const commits = "git config user.useConfigOnly true; git commit --allow-empty -m x && git log -1 --format='%an " +
+		"<%ae> %cn <%ce>' > ../made"
 	for name, c := range map[string]struct {
 		change func(*session.Document)
 		steps  []scriptedmodel.Step
@@ -81,43 +83,52 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 		requests, images int
 	}{
 		"language": {
-			change: func(d *session.Document) { d.Settings.Language = ptr.To("fr") }, steps: []scriptedmodel.Step{says("Oui.")}, told: []string{"fr", "work"},
+			change: func(d *session.Document) { d.Settings.Language = ptr.To("fr") }, steps: []scriptedmodel.Step{says("Oui.")},
+			told: []string{"fr", "work"},
 		},
 		"conversation_instructions": {
-			change: func(d *session.Document) { d.Instructions = "Be brief." }, steps: []scriptedmodel.Step{says("Yes.")}, told: []string{"Be brief."},
+			change: func(d *session.Document) { d.Instructions = "Be brief." }, steps: []scriptedmodel.Step{says("Yes.")},
+			told: []string{"Be brief."},
 		},
 		"image_urls": {
 			change: func(d *session.Document) {
 				d.Images = []session.Image{{URL: "data:image/png;base64," + pixel}, {URL: "data:image/png;base64,bm8="}}
 			},
-			steps: []scriptedmodel.Step{says("I see.")}, events: []string{"Image 2 of the message cannot be shown to the agent"}, images: 1,
+			steps: []scriptedmodel.Step{says("I see.")}, events: []string{"Image 2 of the message cannot be shown to the agent"},
+			images: 1,
 		},
 		"custom secrets": {
 			change: func(d *session.Document) {
 				d.CustomSecrets = []session.CustomSecret{{Name: "DEPLOY", Description: "for staging", ValueFile: "custom.0"}}
 			},
-			steps: []scriptedmodel.Step{calls(bash(`test -n "$DEPLOY" && ` + made)), says("Done.")}, told: []string{"DEPLOY: for staging"}, file: "made\n",
+			steps: []scriptedmodel.Step{calls(bash(`test -n "$DEPLOY" && ` + made)), says("Done.")},
+			told:  []string{"DEPLOY: for staging"}, file: "made\n",
 		},
 		"enable_solvability_analysis": {
-			change: func(d *session.Document) { d.Task = true }, steps: []scriptedmodel.Step{says("It can be solved.")}, told: []string{"whether you can solve it"},
+			change: func(d *session.Document) { d.Task = true }, steps: []scriptedmodel.Step{says("It can be solved.")},
+			told:   []string{"whether you can solve it"},
 			events: []string{"It can be solved."},
 		},
 		"email": {
 			change: func(d *session.Document) {
-				d.Settings.GitUserName, d.Settings.Email, d.Settings.EmailVerified = ptr.To("Ada"), ptr.To("ada@example.com"), ptr.To(true)
+				d.Settings.GitUserName, d.Settings.Email, d.Settings.EmailVerified = ptr.To("Ada"), ptr.To("ada@example.com"),
+					ptr.To(true)
 			},
-			steps: []scriptedmodel.Step{calls(bash(`git config user.email > made; git config user.name >> made`)), says("Done.")}, file: "ada@example.com\nAda\n",
+			steps: []scriptedmodel.Step{calls(bash(`git config user.email > made; git config user.name >> made`)),
+				says("Done.")}, file: "ada@example.com\nAda\n",
 		},
 		"max_iterations": {
 			change: func(d *session.Document) { d.Settings.MaxIterations = ptr.To[int32](2) },
-			steps:  []scriptedmodel.Step{calls(bash(made)), calls(bash("true")), says("never")}, ends: session.StateError, events: []string{"max_iterations"}, file: "made\n", requests: 2,
+			steps:  []scriptedmodel.Step{calls(bash(made)), calls(bash("true")), says("never")}, ends: session.StateError,
+			events: []string{"max_iterations"}, file: "made\n", requests: 2,
 		},
 		"max_budget_per_task": {
 			change: func(d *session.Document) {
 				d.Settings.MaxBudgetPerTask = ptr.To("0.5")
 				d.Models = session.Models{"scripted/model": {Input: "1000000", Output: "1000000"}}
 			},
-			steps: []scriptedmodel.Step{calls(bash("true")), says("never")}, ends: session.StateError, events: []string{"max_budget_per_task"}, requests: 1,
+			steps: []scriptedmodel.Step{calls(bash("true")), says("never")}, ends: session.StateError,
+			events: []string{"max_budget_per_task"}, requests: 1,
 		},
 		"max_budget_per_task without a price": {
 			change: func(d *session.Document) { d.Settings.MaxBudgetPerTask = ptr.To("0.5") },
@@ -125,11 +136,13 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 		},
 		"confirmation_mode, confirmed": {
 			change: func(d *session.Document) { d.Settings.ConfirmationMode = ptr.To(true) },
-			steps:  []scriptedmodel.Step{calls(bash(made)), says("Done.")}, during: asked(session.StateConfirmed), file: "made\n",
+			steps:  []scriptedmodel.Step{calls(bash(made)), says("Done.")}, during: asked(session.StateConfirmed),
+			file: "made\n",
 		},
 		"confirmation_mode, rejected": {
 			change: func(d *session.Document) { d.Settings.ConfirmationMode = ptr.To(true) },
-			steps:  []scriptedmodel.Step{calls(bash(made)), says("Then not.")}, during: asked(session.StateRejected), events: []string{"The user rejected this action."},
+			steps:  []scriptedmodel.Step{calls(bash(made)), says("Then not.")}, during: asked(session.StateRejected),
+			events: []string{"The user rejected this action."},
 		},
 		"security_analyzer llm": {
 			change: func(d *session.Document) {
@@ -141,14 +154,16 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 			change: func(d *session.Document) {
 				d.Settings.ConfirmationMode, d.Settings.SecurityAnalyzer = ptr.To(true), ptr.To("invariant")
 			},
-			steps: []scriptedmodel.Step{calls(bash(made)), says("Done.")}, during: asked(session.StateConfirmed), events: []string{"invariant is not known here"}, file: "made\n",
+			steps: []scriptedmodel.Step{calls(bash(made)), says("Done.")}, during: asked(session.StateConfirmed),
+			events: []string{"invariant is not known here"}, file: "made\n",
 		},
 		"enable_default_condenser off": {
 			change: func(d *session.Document) {
 				d.Settings.EnableDefaultCondenser = ptr.To(false)
 				d.Models = session.Models{"scripted/model": {ContextWindow: 4000}}
 			},
-			steps: []scriptedmodel.Step{{Calls: []scriptedmodel.Call{bash(made)}, Usage: &scriptedmodel.Usage{Input: 3900, Output: 50}}, says("never")}, ends: session.StateError,
+			steps: []scriptedmodel.Step{{Calls: []scriptedmodel.Call{bash(made)}, Usage: &scriptedmodel.Usage{Input: 3900,
+				Output: 50}}, says("never")}, ends: session.StateError,
 			events: []string{"context is almost full"}, file: "made\n", requests: 1,
 		},
 		"enable_default_condenser on": {
@@ -173,19 +188,23 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 				d.Settings.GitUserName, d.Settings.GitUserEmail = ptr.To("Ada"), ptr.To("ada@example.com")
 				d.Settings.Email, d.Settings.EmailVerified = ptr.To("other@example.com"), ptr.To(true)
 			},
-			steps: []scriptedmodel.Step{calls(bash(commits)), says("Done.")}, file: "Ada <ada@example.com> Ada <ada@example.com>\n",
+			steps: []scriptedmodel.Step{calls(bash(commits)), says("Done.")},
+			file:  "Ada <ada@example.com> Ada <ada@example.com>\n",
 		},
 		"email where git_user_email is not set": {
 			change: func(d *session.Document) {
 				d.Repository = &session.Repository{Name: repository(t)}
-				d.Settings.GitUserName, d.Settings.Email, d.Settings.EmailVerified = ptr.To("Ada"), ptr.To("ada@example.com"), ptr.To(true)
+				d.Settings.GitUserName, d.Settings.Email, d.Settings.EmailVerified = ptr.To("Ada"), ptr.To("ada@example.com"),
+					ptr.To(true)
 			},
-			steps: []scriptedmodel.Step{calls(bash(commits)), says("Done.")}, file: "Ada <ada@example.com> Ada <ada@example.com>\n",
+			steps: []scriptedmodel.Step{calls(bash(commits)), says("Done.")},
+			file:  "Ada <ada@example.com> Ada <ada@example.com>\n",
 		},
 		"email that is not verified": {
 			change: func(d *session.Document) {
 				d.Repository = &session.Repository{Name: repository(t)}
-				d.Settings.GitUserName, d.Settings.Email, d.Settings.EmailVerified = ptr.To("Ada"), ptr.To("ada@example.com"), ptr.To(false)
+				d.Settings.GitUserName, d.Settings.Email, d.Settings.EmailVerified = ptr.To("Ada"), ptr.To("ada@example.com"),
+					ptr.To(false)
 			},
 			// git refuses to commit for somebody without an address.
 			steps: []scriptedmodel.Step{calls(bash(commits)), says("I cannot.")}, events: []string{"user.email"},
@@ -198,12 +217,14 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 				})
 			},
 			steps: []scriptedmodel.Step{
-				calls(bash("mkdir -p .openhands/microagents && echo how > .openhands/microagents/releases.md && cp .openhands/microagents/releases.md ../made")), says("Done."),
+				calls(bash("mkdir -p .openhands/microagents && echo how > .openhands/microagents/releases.md && cp " +
+					".openhands/microagents/releases.md ../made")), says("Done."),
 			},
 			told: []string{"microagent", "acme/site", "releases", ".openhands/microagents/"}, file: "how\n",
 		},
 		"search_api_key without a tool": {
-			change: func(d *session.Document) { d.SearchUnavailable = true }, steps: []scriptedmodel.Step{says("Done.")}, events: []string{"search_api_key"},
+			change: func(d *session.Document) { d.SearchUnavailable = true }, steps: []scriptedmodel.Step{says("Done.")},
+			events: []string{"search_api_key"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -25,7 +25,8 @@ var agentProgram = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(filepath.Dir(runtime), "shipped", "agent")
-	output, err := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", path, "../agent").CombinedOutput()
+	output, err := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", path,
+		"../agent").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build the agent: %w\n%s", err, output)
 	}
@@ -33,7 +34,8 @@ var agentProgram = sync.OnceValues(func() (string, error) {
 })
 
 func bash(command string) scriptedmodel.Call {
-	return scriptedmodel.Call{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": command, "security_risk": "LOW"})}
+	return scriptedmodel.Call{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": command,
+		"security_risk": "LOW"})}
 }
 
 // scripted is a session whose agent, the one that is shipped, works on a message by a script.
@@ -48,12 +50,14 @@ func scripted(t *testing.T, change func(*session.Document), steps ...scriptedmod
 	t.Cleanup(server.Close)
 	doc := session.Document{
 		UID: "u1", PublicKey: facadeKey.Public().(ed25519.PublicKey),
-		FirstMessage: "work", Settings: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("scripted/model"), LLMBaseURL: ptr.To(server.URL)},
+		FirstMessage: "work", Settings: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("scripted/model"),
+			LLMBaseURL: ptr.To(server.URL)},
 		Agent: &session.Agent{
 			Name: "CodeActAgent", Protocol: session.ProtocolACP, Confirms: true,
 			Command: []string{
 				agent, "--model={{.Model}}", "--base-url={{.BaseURL}}", "{{with .ContextWindow}}--context-window={{.}}{{end}}",
-				"--condense={{.Condense}}", "--confirm={{.ConfirmationMode}}", "--rate-actions={{.RateActions}}", "{{with .ReplayFile}}--replay={{.}}{{end}}",
+				"--condense={{.Condense}}", "--confirm={{.ConfirmationMode}}", "--rate-actions={{.RateActions}}",
+				"{{with .ReplayFile}}--replay={{.}}{{end}}",
 			},
 		},
 	}
@@ -86,7 +90,8 @@ func shippedPod(t *testing.T) (*pod, *scriptedmodel.Server) {
 	return scripted(t, nil, byTranscript(
 		scriptedmodel.Step{Text: "I begin.", Calls: []scriptedmodel.Call{bash("echo one >> log; X=kept")}},
 		scriptedmodel.Step{Calls: []scriptedmodel.Call{bash("echo two $X >> log"), {
-			Name: "str_replace_editor", Input: scriptedmodel.Input(map[string]any{"command": "create", "path": "made", "file_text": "a\n"}),
+			Name: "str_replace_editor", Input: scriptedmodel.Input(map[string]any{"command": "create", "path": "made",
+				"file_text": "a\n"}),
 		}}},
 		scriptedmodel.Step{Text: "I am done."},
 	)...)
@@ -112,7 +117,8 @@ func (p *pod) told(t *testing.T) []string {
 		if e.Content != nil {
 			content = strings.ReplaceAll(*e.Content, p.workspace, "DIR")
 		}
-		lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s %s%s %s %s %s", e.Source, e.Action, e.Observation, e.StateOf(), strings.ReplaceAll(e.Message, p.workspace, "DIR"), content)))
+		lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s %s%s %s %s %s", e.Source, e.Action, e.Observation,
+			e.StateOf(), strings.ReplaceAll(e.Message, p.workspace, "DIR"), content)))
 	}
 	return lines
 }
@@ -160,8 +166,10 @@ func TestASessionThatIsKilledAtAnyEventGoesOn(t *testing.T) {
 			if strings.Contains(strings.Join(got, "\n"), "interrupted by a restart") {
 				return
 			}
-			if strings.Join(got, "\n") != strings.Join(want, "\n") || p.file("log") != undisturbed.file("log") || p.file("made") != undisturbed.file("made") {
-				t.Errorf("the files are %q and %q, and the events\n%s\nwant\n%s", p.file("log"), p.file("made"), strings.Join(got, "\n"), strings.Join(want, "\n"))
+			if strings.Join(got, "\n") != strings.Join(want, "\n") || p.file("log") != undisturbed.file("log") ||
+				p.file("made") != undisturbed.file("made") {
+				t.Errorf("the files are %q and %q, and the events\n%s\nwant\n%s", p.file("log"), p.file("made"), strings.Join(got,
+					"\n"), strings.Join(want, "\n"))
 			}
 		})
 	}

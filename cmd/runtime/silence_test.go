@@ -113,7 +113,8 @@ func TestASessionThatEndsByItselfAfterItWasToldSaysWhy(t *testing.T) {
 	p.silence(t)
 	letGo()
 	signal(t, p.runtime(t), syscall.SIGCONT)
-	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonFailed || got.Message != "the agent test ended with status 3" {
+	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonFailed ||
+		got.Message != "the agent test ended with status 3" {
 		t.Errorf("it ended with status %d: %+v", code, got)
 	}
 }
@@ -162,7 +163,8 @@ func TestASilentSessionThatSomebodyElseKillsIsNotCalledSilent(t *testing.T) {
 }
 
 func TestASessionThatAnswersIsLeftAlone(t *testing.T) {
-	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(`while [ ! -e "$PARLEY_WORKSPACE/go" ]; do sleep 0.01; done`)})
+	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(`while [ ! -e "$PARLEY_WORKSPACE/go" ]; do sleep ` +
+		`0.01; done`)})
 	p.image = []string{"PARLEY_ASK_INTERVAL=1ms"}
 	p.start(t)
 	p.waitReady(t)

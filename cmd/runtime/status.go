@@ -58,7 +58,8 @@ func (s *run) usage() session.Usage {
 		return session.Usage{}
 	}
 	used := s.model.Usage().Session
-	return session.Usage{Calls: used.Calls, InputTokens: used.Input + used.CacheRead + used.CacheWrite, OutputTokens: used.Output, Cost: used.Cost.String()}
+	return session.Usage{Calls: used.Calls, InputTokens: used.Input + used.CacheRead + used.CacheWrite,
+		OutputTokens: used.Output, Cost: used.Cost.String()}
 }
 
 func (s *run) status() session.Status {
@@ -74,7 +75,8 @@ func (s *run) status() session.Status {
 		Namespace:    s.doc.Namespace,
 		Ready:        s.at == ready,
 		Workspace: session.WorkspaceStatus{
-			State: session.WorkspacePrepared, Directory: s.work.Dir, Branch: s.store.Mask(s.work.Branch), Commit: s.work.Commit, Resumed: s.work.Resumed,
+			State: session.WorkspacePrepared, Directory: s.work.Dir, Branch: s.store.Mask(s.work.Branch), Commit: s.work.Commit,
+			Resumed: s.work.Resumed,
 		},
 		ToolServers:        servers,
 		Agent:              agent,

@@ -41,7 +41,8 @@ func TestASessionWithoutAModelSaysSoAndWorksOnceThereIsOne(t *testing.T) {
 	p.writeDocument(t)
 	p.start(t)
 	eventually(t, "both messages are worked on", func() bool { return over(p.told(t)) && len(model.Requests()) == 2 })
-	if requests := model.Requests(); !requests[0].Contains("work") || requests[0].Contains("and now?") || !requests[1].Contains("and now?") {
+	if requests := model.Requests(); !requests[0].Contains("work") || requests[0].Contains("and now?") ||
+		!requests[1].Contains("and now?") {
 		t.Errorf("the model was told %q, then %q", requests[0].Said(), requests[1].Said())
 	}
 }
@@ -50,10 +51,14 @@ func TestAModelThatWasNotAskedIsNotSaidToHaveRefused(t *testing.T) {
 	t.Parallel()
 	const unavailable = "STATUS$ERROR_LLM_SERVICE_UNAVAILABLE"
 	for name, c := range map[string]struct{ model, base, id, says string }{
-		"no address":       {"example/model", "", "", "The model cannot be used: llm_model: where example serves its models is not known here: set llm_base_url"},
-		"no valid address": {"example/model", "ftp://127.0.0.1", "", "The model cannot be used: llm_base_url: must be an http or https URL"},
-		"no such host":     {"openai/model", "http://host.invalid", unavailable, "The model could not be reached; retries did not help: the model's endpoint host.invalid"},
-		"nobody there":     {"anthropic/model", "http://127.0.0.1:1", unavailable, "The model could not be reached; retries did not help: the model's endpoint 127.0.0.1:1"},
+		"no address": {"example/model", "", "", "The model cannot be used: llm_model: where example serves its " +
+			"models is not known here: set llm_base_url"},
+		"no valid address": {"example/model", "ftp://127.0.0.1", "", "The model cannot be used: llm_base_url: must be an " +
+			"http or https URL"},
+		"no such host": {"openai/model", "http://host.invalid", unavailable,
+			"The model could not be reached; retries did not help: the model's endpoint host.invalid"},
+		"nobody there": {"anthropic/model", "http://127.0.0.1:1", unavailable,
+			"The model could not be reached; retries did not help: the model's endpoint 127.0.0.1:1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -74,12 +79,14 @@ func TestAModelThatWasNotAskedIsNotSaidToHaveRefused(t *testing.T) {
 func TestAToolServerThatCannotBeUsedIsSaid(t *testing.T) {
 	t.Parallel()
 	p, _ := scripted(t, func(d *session.Document) {
-		d.ToolServers.SHTTP = []session.RemoteServer{{Name: "tracker", URL: "http://user:hunter2@127.0.0.1:1/mcp?key=hunter2", APIKeyFile: "custom.0"}}
+		d.ToolServers.SHTTP = []session.RemoteServer{{Name: "tracker", URL: "http://user:hunter2@127.0.0.1:1/mcp?key=hunter2",
+			APIKeyFile: "custom.0"}}
 	}, says("Done."))
 	p.start(t)
 	eventually(t, "the turn is over", func() bool { return over(p.told(t)) })
 	told := strings.Join(p.told(t), "\n")
-	if strings.Count(told, "environment notice") != 1 || !strings.Contains(told, "The tool server tracker cannot be used") || !strings.Contains(told, "refused") {
+	if strings.Count(told, "environment notice") != 1 || !strings.Contains(told,
+		"The tool server tracker cannot be used") || !strings.Contains(told, "refused") {
 		t.Errorf("the events are\n%s", told)
 	}
 	if strings.Contains(told, "hunter2") || strings.Contains(told, secretValues["custom.0"]) {

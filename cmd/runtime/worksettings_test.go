@@ -33,7 +33,8 @@ func results(request *scriptedmodel.Request) (number int) {
 }
 
 // replayed is a session with a recording.
-func replayed(t *testing.T, recording string, change func(*session.Document), steps ...scriptedmodel.Step) (*pod, *scriptedmodel.Server) {
+func replayed(t *testing.T, recording string, change func(*session.Document), steps ...scriptedmodel.Step) (*pod,
+	*scriptedmodel.Server) {
 	t.Helper()
 	p, model := scripted(t, func(d *session.Document) {
 		d.FirstMessage, d.Replay = "", true
@@ -64,11 +65,13 @@ func TestReplayJSONIsDoneAgainAndGoneOnWith(t *testing.T) {
 	}
 	// It is asked how to go on, with what came of the recorded actions now.
 	first := requests[0]
-	if results(first) != 2 || !first.Contains("Make it.") || !first.Contains("I begin.") || !first.Contains("one") || first.Contains("what came of it then") {
+	if results(first) != 2 || !first.Contains("Make it.") || !first.Contains("I begin.") || !first.Contains("one") ||
+		first.Contains("what came of it then") {
 		t.Errorf("the model was told %q", first.Said())
 	}
 	told := strings.Join(p.told(t), "\n")
-	for _, words := range []string{"agent run  Running command: echo one >> log; cat log", "agent edit", "agent message  Now it is done."} {
+	for _, words := range []string{"agent run  Running command: echo one >> log; cat log", "agent edit",
+		"agent message  Now it is done."} {
 		if !strings.Contains(told, words) {
 			t.Errorf("no event is %q:\n%s", words, told)
 		}
@@ -80,14 +83,19 @@ func TestReplayJSONIsDoneAgainAndGoneOnWith(t *testing.T) {
 
 func TestReplayJSONThatEndsWithAnAnswerWaits(t *testing.T) {
 	t.Parallel()
-	p, model := replayed(t, recording+`,{"source":"agent","action":"message","args":{"content":"It is made."}}]`, nil, says("Now it is done."))
+	p, model := replayed(t, recording+`,{"source":"agent","action":"message","args":{"content":"It is made."}}]`, nil,
+		says("Now it is done."))
 	if n := len(model.Requests()); n != 0 || p.file("made") != "a\n" {
 		t.Errorf("the model was asked %d times, and made is %q", n, p.file("made"))
 	}
 	p.send(t, `{"action":"message","args":{"content":"And now?"}}`)
-	eventually(t, "the answer", func() bool { return strings.Contains(strings.Join(p.told(t), "\n"), "agent message  Now it is done.") })
+	eventually(t, "the answer", func() bool {
+		return strings.Contains(strings.Join(p.told(t), "\n"), "agent message  "+
+			"Now it is done.")
+	})
 	requests := model.Requests()
-	if len(requests) != 1 || results(requests[0]) != 2 || !requests[0].Contains("It is made.") || !requests[0].Contains("And now?") {
+	if len(requests) != 1 || results(requests[0]) != 2 || !requests[0].Contains("It is made.") ||
+		!requests[0].Contains("And now?") {
 		t.Errorf("the model was asked %d times", len(requests))
 	}
 }
@@ -97,14 +105,16 @@ func TestReplayJSONIsToldToOtherAgents(t *testing.T) {
 	t.Parallel()
 	p, model := replayed(t, recording+"]", func(d *session.Document) {
 		command := d.Agent.Command[:len(d.Agent.Command)-1]
-		d.Agent.Command = []string{"sh", "-c", `"$@" | sed -u 's,"parley.dev/replays":true,"parley.dev/replays":false,'`, "sh"}
+		d.Agent.Command = []string{"sh", "-c", `"$@" | sed -u 's,"parley.dev/replays":true,"parley.dev/replays":false,'`,
+			"sh"}
 		d.Agent.Command = append(d.Agent.Command, command...)
 	}, says("I go on."))
 	if p.file("log") != "" {
 		t.Errorf("a recorded command was run: %q", p.file("log"))
 	}
 	requests := model.Requests()
-	if len(requests) != 1 || !requests[0].Contains("Make it.") || !requests[0].Contains("echo one >> log; cat log") || !requests[0].Contains("what came of it then") {
+	if len(requests) != 1 || !requests[0].Contains("Make it.") || !requests[0].Contains("echo one >> log; cat log") ||
+		!requests[0].Contains("what came of it then") {
 		t.Errorf("the model was told %q", requests[0].Said())
 	}
 }
@@ -131,7 +141,8 @@ func git(t *testing.T, dir, script string) string {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", script)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "GIT_CONFIG_NOSYSTEM=1", "GIT_AUTHOR_NAME=T", "GIT_AUTHOR_EMAIL=t@example.com",
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "GIT_CONFIG_NOSYSTEM=1", "GIT_AUTHOR_NAME=T",
+		"GIT_AUTHOR_EMAIL=t@example.com",
 		"GIT_COMMITTER_NAME=T", "GIT_COMMITTER_EMAIL=t@example.com")
 	output, err := cmd.CombinedOutput()
 	if err != nil {
@@ -171,7 +182,8 @@ func TestSuggestedTaskMergeConflictsHasTheHistoryAndTheOtherBranch(t *testing.T)
 			if !history {
 				return // a shallow clone of one branch, which has nothing to merge
 			}
-			if got := git(t, bare, "git log -1 --format='%an %s %P' feature"); got != "Ada merged "+before+" "+git(t, bare, "git rev-parse main") {
+			if got := git(t, bare, "git log -1 --format='%an %s %P' feature"); got != "Ada merged "+before+" "+git(t, bare,
+				"git rev-parse main") {
 				t.Errorf("the branch is at %q", got)
 			}
 		})

@@ -101,9 +101,15 @@ func startBed(ctx context.Context, o options, p plan) (*bed, context.Context, fu
 		{"certificates and ports", false, func(ctx context.Context) error { return b.prepare(ctx, o) }},
 		{etcd, false, func(ctx context.Context) error { return b.plane.StartEtcd(ctx, b.supervisor) }},
 		{apiServer, false, func(ctx context.Context) error { return b.plane.StartAPIServer(ctx, b.supervisor) }},
-		{controllerManager, false, func(ctx context.Context) error { return b.plane.StartControllerManager(ctx, b.supervisor) }},
+		{controllerManager, false, func(ctx context.Context) error {
+			return b.plane.StartControllerManager(ctx,
+				b.supervisor)
+		}},
 		{"client", false, b.connect},
-		{"manifests", ofParley, func(ctx context.Context) error { return b.parley.Install(ctx, testenv.Path("config", "default")) }},
+		{"manifests", ofParley, func(ctx context.Context) error {
+			return b.parley.Install(ctx, testenv.Path("config",
+				"default"))
+		}},
 		{"identities", ofParley, b.issueTokens},
 		{"manager", ofParley, b.startManager},
 		{"facade", ofParley, b.startFacade},
@@ -133,7 +139,8 @@ func (b *bed) prepare(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	purposes := slices.Concat([]string{parley.Facade}, slices.Collect(maps.Values(profilePorts)), parley.Ports, cluster.ControlPlanePorts)
+	purposes := slices.Concat([]string{parley.Facade}, slices.Collect(maps.Values(profilePorts)), parley.Ports,
+		cluster.ControlPlanePorts)
 	ports, err := cluster.AssignPorts(filepath.Join(b.dir, "ports.json"), purposes)
 	if err != nil {
 		return err
@@ -149,9 +156,11 @@ func (b *bed) prepare(ctx context.Context, o options) error {
 		APIServerArgs: []string{"--audit-policy-file=" + policy, "--audit-log-path=" + b.auditLog(), "--profiling=true"},
 	}
 	if !o.endpoints {
-		b.plane.ControllerManagerArgs = []string{"--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"}
+		b.plane.ControllerManagerArgs = []string{
+			"--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"}
 	}
-	b.parley = &parley.Installation{Plane: b.plane, StateDir: b.dir, BinDir: o.bin, FacadeAddress: ports.Address(parley.Facade)}
+	b.parley = &parley.Installation{Plane: b.plane, StateDir: b.dir, BinDir: o.bin,
+		FacadeAddress: ports.Address(parley.Facade)}
 	b.scheme = runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(b.scheme); err != nil {
 		return err
@@ -243,7 +252,8 @@ func (b *bed) createUser(ctx context.Context) error {
 			return err
 		}
 	}
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](24 * 3600)}}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](
+		24 * 3600)}}
 	if err := b.parley.Client.SubResource("token").Create(ctx, account, request); err != nil {
 		return err
 	}
@@ -274,10 +284,14 @@ func (b *bed) awaitRights(ctx context.Context) error {
 // createSettings makes the settings of all Conversations, whose model needs no key, and reads the
 // key for the facade.
 func (b *bed) createSettings(ctx context.Context) error {
-	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userName}, Spec: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("ollama/small")}}
+	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userName},
+		Spec: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("ollama/small")}}
 	// The user's rights come from a controller that gathers them into the role edit, and may take
 	// it a moment.
-	if err := cluster.Retry(ctx, glance, func(ctx context.Context) error { return b.user.Create(ctx, settings.DeepCopy()) }); err != nil {
+	if err := cluster.Retry(ctx, glance, func(ctx context.Context) error {
+		return b.user.Create(ctx,
+			settings.DeepCopy())
+	}); err != nil {
 		return err
 	}
 	return cluster.Retry(ctx, glance, func(ctx context.Context) error {

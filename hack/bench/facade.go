@@ -47,7 +47,8 @@ func facadeBeside(o options, r *report) (err error) {
 			facade = append(facade, took...)
 		}
 		for _, p := range []int{50, 99} {
-			r.compare(part, fmt.Sprintf("%s: p%d", counted(clients), p), "ms", ms(percentile(facade, p)), ms(percentile(direct, p)))
+			r.compare(part, fmt.Sprintf("%s: p%d", counted(clients), p), "ms", ms(percentile(facade, p)),
+				ms(percentile(direct, p)))
 		}
 	}
 	get, err := b.httpGetter(key)

@@ -66,9 +66,11 @@ func runKubelet(ctx context.Context, client kubernetes.Interface) (*kubelet, err
 
 func (k *kubelet) register(ctx context.Context) error {
 	now := metav1.Now()
-	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100k"), corev1.ResourceMemory: resource.MustParse("100Ti"), corev1.ResourcePods: resource.MustParse("100k")}
+	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100k"), corev1.ResourceMemory: resource.MustParse(
+		"100Ti"), corev1.ResourcePods: resource.MustParse("100k")}
 	nodes := k.client.CoreV1().Nodes()
-	made := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, Labels: map[string]string{corev1.LabelHostname: nodeName}}}
+	made := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName,
+		Labels: map[string]string{corev1.LabelHostname: nodeName}}}
 	if _, err := nodes.Create(ctx, made, metav1.CreateOptions{}); err != nil {
 		return err
 	}
@@ -79,7 +81,8 @@ func (k *kubelet) register(ctx context.Context) error {
 			return err
 		}
 		made.Status.Capacity, made.Status.Allocatable = room, room
-		made.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Fake", LastHeartbeatTime: now, LastTransitionTime: now}}
+		made.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Fake",
+			LastHeartbeatTime: now, LastTransitionTime: now}}
 		_, err = nodes.UpdateStatus(ctx, made, metav1.UpdateOptions{})
 		return err
 	})
@@ -99,10 +102,12 @@ func (k *kubelet) see(ctx context.Context, pod *corev1.Pod) error {
 	var err error
 	switch {
 	case pod.DeletionTimestamp != nil:
-		err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+		err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0),
+			Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 	case pod.Spec.NodeName == "":
 		err = pods.Bind(ctx, &corev1.Binding{
-			ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}, Target: corev1.ObjectReference{Kind: "Node", Name: nodeName},
+			ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+			Target:     corev1.ObjectReference{Kind: "Node", Name: nodeName},
 		}, metav1.CreateOptions{})
 	default:
 		pod.Status = k.running(pod)
@@ -127,24 +132,29 @@ func (k *kubelet) running(pod *corev1.Pod) corev1.PodStatus {
 		PodIP: address, PodIPs: []corev1.PodIP{{IP: address}}, QOSClass: pod.Status.QOSClass,
 	}
 	for i := range pod.Spec.InitContainers {
-		status.InitContainerStatuses = append(status.InitContainerStatuses, containerStatus(&pod.Spec.InitContainers[i], corev1.ContainerState{
-			Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: now, FinishedAt: now},
-		}))
+		status.InitContainerStatuses = append(status.InitContainerStatuses, containerStatus(&pod.Spec.InitContainers[i],
+			corev1.ContainerState{
+				Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: now, FinishedAt: now},
+			}))
 	}
 	for i := range pod.Spec.Containers {
-		status.ContainerStatuses = append(status.ContainerStatuses, containerStatus(&pod.Spec.Containers[i], corev1.ContainerState{
-			Running: &corev1.ContainerStateRunning{StartedAt: now},
-		}))
+		status.ContainerStatuses = append(status.ContainerStatuses, containerStatus(&pod.Spec.Containers[i],
+			corev1.ContainerState{
+				Running: &corev1.ContainerStateRunning{StartedAt: now},
+			}))
 	}
-	for _, condition := range []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled} {
-		status.Conditions = append(status.Conditions, corev1.PodCondition{Type: condition, Status: corev1.ConditionTrue, LastTransitionTime: now})
+	for _, condition := range []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized,
+		corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled} {
+		status.Conditions = append(status.Conditions, corev1.PodCondition{Type: condition, Status: corev1.ConditionTrue,
+			LastTransitionTime: now})
 	}
 	return status
 }
 
 func containerStatus(container *corev1.Container, state corev1.ContainerState) corev1.ContainerStatus {
 	return corev1.ContainerStatus{
-		Name: container.Name, Image: container.Image, ImageID: container.Image, ContainerID: "fake://" + container.Name, Ready: true, Started: ptr.To(true), State: state,
+		Name: container.Name, Image: container.Image, ImageID: container.Image, ContainerID: "fake://" + container.Name,
+		Ready: true, Started: ptr.To(true), State: state,
 	}
 }
 

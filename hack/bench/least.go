@@ -32,13 +32,15 @@ func leastDefinition() *apiextensionsv1.CustomResourceDefinition {
 		ObjectMeta: metav1.ObjectMeta{Name: "leasts." + leastKind.Group},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: leastKind.Group, Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "leasts", Singular: "least", Kind: leastKind.Kind, ListKind: leastKind.Kind + "List"},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "leasts", Singular: "least", Kind: leastKind.Kind,
+				ListKind: leastKind.Kind + "List"},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: leastKind.Version, Served: true, Storage: true,
 				Schema: &apiextensionsv1.CustomResourceValidation{
 					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)},
 				},
-				Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
+				Subresources: &apiextensionsv1.CustomResourceSubresources{
+					Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
 			}},
 		},
 	}
@@ -60,7 +62,8 @@ func (b *bed) createLeast(ctx context.Context) error {
 	}
 	role := &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: leastApp},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{leastKind.Group}, Resources: []string{"*"}, Verbs: []string{"*"}}},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{leastKind.Group}, Resources: []string{"*"},
+			Verbs: []string{"*"}}},
 	}
 	for _, object := range []client.Object{leastDefinition(), role, &rbacv1.RoleBinding{
 		ObjectMeta: role.ObjectMeta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
@@ -70,7 +73,10 @@ func (b *bed) createLeast(ctx context.Context) error {
 			return err
 		}
 	}
-	return cluster.Retry(ctx, glance, func(ctx context.Context) error { return b.user.Create(ctx, newLeast("first"), client.DryRunAll) })
+	return cluster.Retry(ctx, glance, func(ctx context.Context) error {
+		return b.user.Create(ctx, newLeast("first"),
+			client.DryRunAll)
+	})
 }
 
 func newLeast(name string) *unstructured.Unstructured {
@@ -99,7 +105,8 @@ func (b *bed) leastObjects(ctx context.Context, clients int) (subject, error) {
 	}
 	l := &least{bed: b, ready: make(chan string, 1<<16), made: map[string]*unstructured.Unstructured{}}
 	if err := keepWatching(ctx, func(ctx context.Context, from string) (watch.Interface, error) {
-		return b.userPods.CoreV1().Pods(benchNamespace).Watch(ctx, metav1.ListOptions{LabelSelector: "app=" + leastApp, ResourceVersion: from})
+		return b.userPods.CoreV1().Pods(benchNamespace).Watch(ctx, metav1.ListOptions{LabelSelector: "app=" + leastApp,
+			ResourceVersion: from})
 	}, func(event watch.Event) {
 		if pod, is := event.Object.(*corev1.Pod); is && isReady(pod) {
 			l.ready <- pod.Name
@@ -110,7 +117,8 @@ func (b *bed) leastObjects(ctx context.Context, clients int) (subject, error) {
 	for range clients {
 		go l.finish(ctx)
 	}
-	return subject{name: leastObjects, create: l.create, follow: l.follow, arrived: func(event watch.Event) (string, bool) {
+	return subject{name: leastObjects, create: l.create, follow: l.follow, arrived: func(event watch.Event) (string,
+		bool) {
 		object, is := event.Object.(*unstructured.Unstructured)
 		if !is {
 			return "", false
@@ -123,7 +131,8 @@ func (b *bed) leastObjects(ctx context.Context, clients int) (subject, error) {
 func (l *least) follow(ctx context.Context, from string) (watch.Interface, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(leastKind.GroupVersion().WithKind(leastKind.Kind + "List"))
-	return l.user.Watch(ctx, list, client.InNamespace(benchNamespace), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: from}})
+	return l.user.Watch(ctx, list, client.InNamespace(benchNamespace),
+		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: from}})
 }
 
 func (l *least) create(ctx context.Context, name string) error {

@@ -49,18 +49,22 @@ var usual = []string{partBurst, partSerial, partScale, partFacade}
 
 func main() {
 	o := options{assets: "bin/k8s"}
-	flag.StringVar(&o.parts, "run", strings.Join(usual, ","), "what to measure; sizes is large Conversations beside small ones, and takes minutes and some GiB")
+	flag.StringVar(&o.parts, "run", strings.Join(usual, ","), "what to measure; sizes is large Conversations beside "+
+		"small ones, and takes minutes and some GiB")
 	flag.StringVar(&o.bin, "bin", "bin", "directory of the programs manager and facade")
 	flag.StringVar(&o.json, "json", "", "a file for the figures, as JSON")
-	flag.StringVar(&o.profile, "profile", "", "a directory for profiles: of the CPU and the allocations of the API server and the manager during the burst, and of the heap of manager and facade; such a manager is built with go")
+	flag.StringVar(&o.profile, "profile", "", "a directory for profiles: of the CPU and the allocations of the API "+
+		"server and the manager during the burst, and of the heap of manager and facade; such a manager is built with go")
 	flag.IntVar(&o.burst, "burst", 1000, "how many are made in a burst")
-	flag.IntVar(&o.turns, "turns", 3, "how often a burst of each is measured, each time in a new cluster; with 4 each comes first, second, third and last once")
+	flag.IntVar(&o.turns, "turns", 3, "how often a burst of each is measured, each time in a new cluster; with 4 each "+
+		"comes first, second, third and last once")
 	flag.IntVar(&o.clients, "clients", 32, "how many are made at once in a burst")
 	flag.IntVar(&o.serial, "serial", 100, "how many are made one after the other")
 	flag.IntVar(&o.live, "live", 10000, "how many Conversations run at the same time")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of creates over HTTP and directly, in turns")
 	flag.DurationVar(&o.round, "round", 2*time.Second, "how long such a round takes")
-	flag.BoolVar(&o.endpoints, "endpoints", false, "have Kubernetes keep the addresses of sessions in Endpoints and EndpointSlices too")
+	flag.BoolVar(&o.endpoints, "endpoints", false, "have Kubernetes keep the addresses of sessions in Endpoints and "+
+		"EndpointSlices too")
 	flag.Parse()
 	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
 		o.assets = assets

@@ -51,9 +51,11 @@ func prepareProfiles(ctx context.Context, dir, scratch string, ports cluster.Por
 	p := &profiled{dir: dir, bin: filepath.Join(scratch, "profiled")}
 	for name, port := range profilePorts {
 		source, overlay := filepath.Join(scratch, name+"-profile.go"), filepath.Join(scratch, name+"-overlay.json")
-		content, err := json.Marshal(map[string]map[string]string{"Replace": {testenv.Path("cmd", name, "zz_profile.go"): source}})
+		content, err := json.Marshal(map[string]map[string]string{"Replace": {testenv.Path("cmd", name,
+			"zz_profile.go"): source}})
 		if err == nil {
-			err = errors.Join(os.WriteFile(source, fmt.Appendf(nil, profileSource, ports.Address(port)), 0o600), os.WriteFile(overlay, content, 0o600))
+			err = errors.Join(os.WriteFile(source, fmt.Appendf(nil, profileSource, ports.Address(port)), 0o600),
+				os.WriteFile(overlay, content, 0o600))
 		}
 		if err != nil {
 			return nil, err
@@ -71,7 +73,8 @@ func prepareProfiles(ctx context.Context, dir, scratch string, ports cluster.Por
 func (p *profiled) heaps(ctx context.Context, b *bed, when string) error {
 	for name, port := range profilePorts {
 		file := filepath.Join(p.dir, fmt.Sprintf("%s-heap-%s.pprof", name, strings.ReplaceAll(when, " ", "-")))
-		if err := download(ctx, http.DefaultClient, "http://"+b.plane.Ports.Address(port)+"/debug/pprof/heap?gc=1", file); err != nil {
+		if err := download(ctx, http.DefaultClient, "http://"+b.plane.Ports.Address(port)+"/debug/pprof/heap?gc=1",
+			file); err != nil {
 			return err
 		}
 	}

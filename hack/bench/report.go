@@ -103,7 +103,8 @@ func otherOf(part string) string {
 }
 
 func (r *report) print(out io.Writer) {
-	fmt.Fprintf(out, "%d CPUs, load average at the start %s; the kubelet is fake and says at once that a pod runs\n", r.CPUs, r.Load)
+	fmt.Fprintf(out, "%d CPUs, load average at the start %s; the kubelet is fake and says at once that a pod runs\n",
+		r.CPUs, r.Load)
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	last := ""
 	for _, f := range r.Figures {

@@ -106,14 +106,16 @@ func (b *bed) readAll(ctx context.Context, o options, r *report, part string) er
 	}{
 		{"a conversation over HTTP, beside a pod, p50", func(context.Context) error {
 			var shown rest.Conversation
-			return send(connection, http.MethodGet, b.parley.FacadeURL()+"/api/conversations/"+strings.TrimSuffix(name, v1alpha1.SessionName("")), b.key, nil, &shown)
+			return send(connection, http.MethodGet, b.parley.FacadeURL()+"/api/conversations/"+strings.TrimSuffix(name,
+				v1alpha1.SessionName("")), b.key, nil, &shown)
 		}, func(ctx context.Context) error {
 			_, err := pods.Get(ctx, name, metav1.GetOptions{})
 			return err
 		}},
 		{fmt.Sprintf("the newest %d over HTTP, beside %d pods, p50", page, page), func(context.Context) error {
 			var shown any
-			return send(connection, http.MethodGet, fmt.Sprintf("%s/api/conversations?limit=%d", b.parley.FacadeURL(), page), b.key, nil, &shown)
+			return send(connection, http.MethodGet, fmt.Sprintf("%s/api/conversations?limit=%d", b.parley.FacadeURL(), page),
+				b.key, nil, &shown)
 		}, func(ctx context.Context) error {
 			_, err := pods.List(ctx, metav1.ListOptions{Limit: page})
 			return err
@@ -208,7 +210,8 @@ func (b *bed) reconciles(ctx context.Context) (int, error) {
 	}
 	request.Header.Set("Authorization", "Bearer "+b.token)
 	// The manager signs its own certificate for metrics.
-	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		DisableKeepAlives: true}}
 	answer, err := insecure.Do(request)
 	if err != nil {
 		return 0, err

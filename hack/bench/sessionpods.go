@@ -36,7 +36,8 @@ func (b *bed) sessionPods() (subject, error) {
 		pod.ObjectMeta = metav1.ObjectMeta{Name: name, Labels: pod.Labels}
 		pod.Labels["app"] = app
 		pod.Spec.Hostname = name
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string][]byte{session.DocumentFile: document}}
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Data: map[string][]byte{session.DocumentFile: document}}
 		for i := range pod.Spec.Containers[0].Env {
 			if from := pod.Spec.Containers[0].Env[i].ValueFrom; from != nil {
 				from.SecretKeyRef.Name = name

@@ -68,7 +68,8 @@ func (b *bench) stop() (err error) {
 
 // createUser makes settings with a key.
 func (b *bench) createUser(keyHash string) error {
-	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: user}, Spec: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("ollama/small")}}
+	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: user},
+		Spec: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("ollama/small")}}
 	if err := b.env.Client.Create(context.Background(), settings); err != nil {
 		return err
 	}
@@ -127,7 +128,8 @@ func (b *bench) directCreator() (operation, error) {
 	if err != nil {
 		return nil, err
 	}
-	resource := conversations.Resource(schema.GroupVersionResource{Group: kind.Group, Version: kind.Version, Resource: "conversations"}).Namespace(namespace)
+	resource := conversations.Resource(schema.GroupVersionResource{Group: kind.Group, Version: kind.Version,
+		Resource: "conversations"}).Namespace(namespace)
 	return func(ctx context.Context) error {
 		object := &unstructured.Unstructured{Object: map[string]any{
 			"metadata": map[string]any{

@@ -28,7 +28,8 @@ func smallSpec() v1alpha1.ConversationSpec {
 
 func largeSpec() v1alpha1.ConversationSpec {
 	spec := smallSpec()
-	spec.InitialUserMsg, spec.ConversationInstructions = ptr.To(strings.Repeat("x", largeText)), ptr.To(strings.Repeat("y", largeText))
+	spec.InitialUserMsg, spec.ConversationInstructions = ptr.To(strings.Repeat("x", largeText)),
+		ptr.To(strings.Repeat("y", largeText))
 	for i := range images {
 		prefix := fmt.Sprintf("data:image/png;base64,%04d", i)
 		spec.ImageURLs = append(spec.ImageURLs, prefix+strings.Repeat("A", (largeImage-len(prefix))/4*4))
@@ -64,14 +65,16 @@ func sizes(ctx context.Context, o options, r *report) error {
 // finds them.
 type sized struct{ before, after, again process.Sample }
 
-func measureSize(ctx context.Context, o options, spec v1alpha1.ConversationSpec, state v1alpha1.ConversationState) (s sized, err error) {
+func measureSize(ctx context.Context, o options, spec v1alpha1.ConversationSpec, state v1alpha1.ConversationState) (
+	s sized, err error) {
 	b, ctx, end, err := startBed(ctx, o, plan{audit: auditPolicy})
 	if err != nil {
 		return s, err
 	}
 	defer end()
 	s.before = b.empty[parley.Manager]
-	if _, err := b.makeMany(ctx, b.conversationsOf(spec, state), "sized", o.burst, min(o.clients, fewClients)); err != nil {
+	if _, err := b.makeMany(ctx, b.conversationsOf(spec, state), "sized", o.burst,
+		min(o.clients, fewClients)); err != nil {
 		return s, err
 	}
 	if _, _, err := b.settle(ctx, time.Now()); err != nil {

@@ -47,10 +47,12 @@ func (b *bed) conversationsOf(spec v1alpha1.ConversationSpec, want v1alpha1.Conv
 	return subject{
 		name: conversations,
 		create: func(ctx context.Context, name string) error {
-			return b.user.Create(ctx, &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: name}, Spec: *spec.DeepCopy()})
+			return b.user.Create(ctx, &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace,
+				Name: name}, Spec: *spec.DeepCopy()})
 		},
 		follow: func(ctx context.Context, from string) (watch.Interface, error) {
-			return b.user.Watch(ctx, &v1alpha1.ConversationList{}, client.InNamespace(benchNamespace), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: from}})
+			return b.user.Watch(ctx, &v1alpha1.ConversationList{}, client.InNamespace(benchNamespace),
+				&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: from}})
 		},
 		arrived: func(event watch.Event) (string, bool) {
 			c, ok := event.Object.(*v1alpha1.Conversation)
@@ -88,7 +90,8 @@ func (b *bed) podsThat(name, app string, create func(ctx context.Context, name, 
 		name:   name,
 		create: func(ctx context.Context, name string) error { return create(ctx, name, app) },
 		follow: func(ctx context.Context, from string) (watch.Interface, error) {
-			return b.userPods.CoreV1().Pods(benchNamespace).Watch(ctx, metav1.ListOptions{LabelSelector: "app=" + app, ResourceVersion: from})
+			return b.userPods.CoreV1().Pods(benchNamespace).Watch(ctx, metav1.ListOptions{LabelSelector: "app=" + app,
+				ResourceVersion: from})
 		},
 		arrived: func(event watch.Event) (string, bool) {
 			pod, ok := event.Object.(*corev1.Pod)

@@ -20,7 +20,10 @@ func contenders() []contender {
 	return []contender{
 		{barePods, true, func(_ context.Context, b *bed, _ int) (subject, error) { return b.barePods(), nil }},
 		{sessionPods, true, func(_ context.Context, b *bed, _ int) (subject, error) { return b.sessionPods() }},
-		{leastObjects, true, func(ctx context.Context, b *bed, clients int) (subject, error) { return b.leastObjects(ctx, clients) }},
+		{leastObjects, true, func(ctx context.Context, b *bed, clients int) (subject, error) {
+			return b.leastObjects(ctx,
+				clients)
+		}},
 		{conversations, false, func(_ context.Context, b *bed, _ int) (subject, error) { return b.conversations(), nil }},
 	}
 }

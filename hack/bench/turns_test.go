@@ -36,7 +36,8 @@ func TestSeveralTurnsAreToldByTheirMedianAndTheirRange(t *testing.T) {
 	})
 	var table bytes.Buffer
 	r.print(&table)
-	for _, want := range []string{"Parley", "bare pods", "least objects", "4.00 (2.00–9.00)", "2.00 (1.00–3.00)", "4.00 (3.00–5.00)"} {
+	for _, want := range []string{"Parley", "bare pods", "least objects", "4.00 (2.00–9.00)", "2.00 (1.00–3.00)",
+		"4.00 (3.00–5.00)"} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, table.String())
 		}

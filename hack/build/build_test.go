@@ -54,7 +54,8 @@ func TestContentHashesLeaveOutGoModHashes(t *testing.T) {
 func module(t *testing.T, program string) (source, target string) {
 	t.Helper()
 	source, target = t.TempDir(), filepath.Join(t.TempDir(), "k8s")
-	write(t, filepath.Join(source, "go.mod"), "module example.com/k8s\n\ngo 1.26\n\n// k8s.io/kubernetes\nrequire k8s.io/kubernetes v1.36.3\n\nreplace k8s.io/kubernetes => ./none\n")
+	write(t, filepath.Join(source, "go.mod"), "module example.com/k8s\n\ngo 1.26\n\n// k8s.io/kubernetes\nrequire "+
+		"k8s.io/kubernetes v1.36.3\n\nreplace k8s.io/kubernetes => ./none\n")
 	write(t, filepath.Join(source, "go.sum"), "")
 	write(t, filepath.Join(source, "none", "go.mod"), "module k8s.io/kubernetes\n")
 	write(t, filepath.Join(source, "main.go"), program)

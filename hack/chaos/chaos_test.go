@@ -24,7 +24,8 @@ func TestWhatWasAcceptedOutlivesKills(t *testing.T) {
 		assets = testenv.Path("bin", "k8s")
 	}
 	var out strings.Builder
-	err := run(t.Context(), options{kills: 12, binDir: bin, assets: assets, config: testenv.Path("config"), limit: 4 * time.Minute, killing: t.Context()}, &out)
+	err := run(t.Context(), options{kills: 12, binDir: bin, assets: assets, config: testenv.Path("config"),
+		limit: 4 * time.Minute, killing: t.Context()}, &out)
 	t.Log(out.String())
 	if err != nil {
 		t.Fatal(err)

@@ -67,13 +67,15 @@ func (w *world) check(ctx context.Context) (last string) {
 
 func (w *world) find(ctx context.Context) (*found, error) {
 	f := &found{
-		conversations: map[types.NamespacedName]*v1alpha1.Conversation{}, settings: map[types.NamespacedName]*v1alpha1.UserSettings{},
-		pods: map[types.NamespacedName]*corev1.Pod{}, secrets: map[types.NamespacedName]*corev1.Secret{},
+		conversations: map[types.NamespacedName]*v1alpha1.Conversation{},
+		settings:      map[types.NamespacedName]*v1alpha1.UserSettings{},
+		pods:          map[types.NamespacedName]*corev1.Pod{}, secrets: map[types.NamespacedName]*corev1.Secret{},
 		uids: map[types.UID]bool{}, running: map[types.NamespacedName]int{},
 	}
 	for _, namespace := range namespaces {
 		for _, list := range []client.ObjectList{
-			&v1alpha1.ConversationList{}, &v1alpha1.UserSettingsList{}, &corev1.PodList{}, &corev1.SecretList{}, &corev1.ConfigMapList{}, &corev1.PersistentVolumeClaimList{},
+			&v1alpha1.ConversationList{}, &v1alpha1.UserSettingsList{}, &corev1.PodList{}, &corev1.SecretList{},
+			&corev1.ConfigMapList{}, &corev1.PersistentVolumeClaimList{},
 		} {
 			if err := w.installation.admin.List(ctx, list, client.InNamespace(namespace)); err != nil {
 				return nil, err
@@ -132,7 +134,8 @@ func (w *world) problems(f *found) (all []problem) {
 		all = append(all, u.problems(f)...)
 	}
 	all = append(all, f.orphans()...)
-	w.report.note(checkLost, "%d conversations asked for, %d there; %d settings", len(w.talks), len(f.conversations), len(f.settings))
+	w.report.note(checkLost, "%d conversations asked for, %d there; %d settings", len(w.talks), len(f.conversations),
+		len(f.settings))
 	w.report.note(checkStates, "%d running", sum(f.running))
 	w.report.note(checkOrphans, "%d pods, Secrets, ConfigMaps and volumes", len(f.children))
 	return all
@@ -193,7 +196,8 @@ func (t *talk) problems(f *found) (all []problem) {
 		}
 	}
 	if s := c.Status; s.Restarts != 0 || s.LastRestart != "" || int(s.Attempt) > 1+t.starts {
-		say(checkAttempts, "is in attempt %d after %d starts, restarted %d times: %s", s.Attempt, t.starts, s.Restarts, s.LastRestart)
+		say(checkAttempts, "is in attempt %d after %d starts, restarted %d times: %s", s.Attempt, t.starts, s.Restarts,
+			s.LastRestart)
 	}
 	if wrong := t.wrongState(c, f); wrong != "" {
 		say(checkStates, "is %s, %s: %s; %s", c.Status.State, c.Status.Reason, c.Status.Message, wrong)
@@ -236,7 +240,8 @@ func (t *talk) wrongRun(c *v1alpha1.Conversation, pod *corev1.Pod, secret *corev
 		return "it should have ended"
 	case pod == nil || secret == nil:
 		return "it has no pod or no Secret"
-	case pod.Labels[v1alpha1.LabelAttempt] != strconv.Itoa(max(1, int(c.Status.Attempt))) || uidOf(pod.OwnerReferences) != c.UID:
+	case pod.Labels[v1alpha1.LabelAttempt] != strconv.Itoa(max(1, int(c.Status.Attempt))) ||
+		uidOf(pod.OwnerReferences) != c.UID:
 		return "its pod is not of its attempt"
 	case pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning:
 		return "its pod does not run"
@@ -247,7 +252,8 @@ func (t *talk) wrongRun(c *v1alpha1.Conversation, pod *corev1.Pod, secret *corev
 // problems with a user's settings.
 func (u *user) problems(f *found) (all []problem) {
 	say := func(check, format string, args ...any) {
-		all = append(all, problem{check, fmt.Sprintf("settings of %s/%s: ", u.namespace, u.name) + fmt.Sprintf(format, args...)})
+		all = append(all, problem{check, fmt.Sprintf("settings of %s/%s: ", u.namespace, u.name) + fmt.Sprintf(format,
+			args...)})
 	}
 	s := f.settings[types.NamespacedName{Namespace: u.namespace, Name: u.name}]
 	if s == nil {
@@ -266,7 +272,8 @@ func (u *user) problems(f *found) (all []problem) {
 	if !u.settings.key.has(valueOf(s.Spec.LLMAPIKeyRef)) {
 		say(checkLost, "the key is not the one that was stored last")
 	}
-	custom := slices.IndexFunc(s.Spec.SecretsStore.CustomSecrets, func(c v1alpha1.CustomSecret) bool { return c.Name == "TOKEN" })
+	custom := slices.IndexFunc(s.Spec.SecretsStore.CustomSecrets,
+		func(c v1alpha1.CustomSecret) bool { return c.Name == "TOKEN" })
 	if custom < 0 || !u.settings.secret.has(valueOf(&s.Spec.SecretsStore.CustomSecrets[custom].SecretRef)) {
 		say(checkLost, "the secret is not the one that was stored last")
 	}
@@ -276,7 +283,8 @@ func (u *user) problems(f *found) (all []problem) {
 	if s.Spec.MaxIterations == nil || !u.settings.iterations.has(*s.Spec.MaxIterations) {
 		say(checkLost, "the iterations are not one of %v", u.settings.iterations)
 	}
-	if !meta.IsStatusConditionTrue(s.Status.Conditions, v1alpha1.ConditionReady) || s.Status.ObservedGeneration != s.Generation {
+	if !meta.IsStatusConditionTrue(s.Status.Conditions, v1alpha1.ConditionReady) ||
+		s.Status.ObservedGeneration != s.Generation {
 		say(checkStates, "they are not Ready")
 	}
 	return all
@@ -287,13 +295,16 @@ func (f *found) orphans() (all []problem) {
 	for _, child := range f.children {
 		owners := child.GetOwnerReferences()
 		secret, isSecret := child.(*corev1.Secret)
-		ours := child.GetLabels()[v1alpha1.LabelManagedBy] == v1alpha1.ManagedBy || isSecret && secret.Type == v1alpha1.SecretTypeUserKey
+		ours := child.GetLabels()[v1alpha1.LabelManagedBy] == v1alpha1.ManagedBy || isSecret &&
+			secret.Type == v1alpha1.SecretTypeUserKey
 		if ours && len(owners) == 0 {
-			all = append(all, problem{checkOrphans, fmt.Sprintf("%T %s/%s has no owner", child, child.GetNamespace(), child.GetName())})
+			all = append(all, problem{checkOrphans, fmt.Sprintf("%T %s/%s has no owner", child, child.GetNamespace(),
+				child.GetName())})
 		}
 		gone := func(o metav1.OwnerReference) bool { return !f.uids[o.UID] }
 		if slices.ContainsFunc(owners, gone) {
-			all = append(all, problem{checkOrphans, fmt.Sprintf("%T %s/%s: its owner is gone", child, child.GetNamespace(), child.GetName())})
+			all = append(all, problem{checkOrphans, fmt.Sprintf("%T %s/%s: its owner is gone", child, child.GetNamespace(),
+				child.GetName())})
 		}
 	}
 	return all

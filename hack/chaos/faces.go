@@ -58,7 +58,8 @@ func (f *apiFace) create(ctx context.Context, t *talk) answer {
 
 func (f *apiFace) patch(ctx context.Context, t *talk, spec string) answer {
 	c := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: t.user.namespace, Name: t.name}}
-	return answerTo(f.client.Patch(ctx, c, client.RawPatch("application/merge-patch+json", []byte(`{"spec":`+spec+`}`))), t.name)
+	return answerTo(f.client.Patch(ctx, c, client.RawPatch("application/merge-patch+json", []byte(`{"spec":`+spec+`}`))),
+		t.name)
 }
 
 func (f *apiFace) stop(ctx context.Context, t *talk) answer {
@@ -67,13 +68,15 @@ func (f *apiFace) stop(ctx context.Context, t *talk) answer {
 
 func (f *apiFace) start(ctx context.Context, t *talk) answer {
 	if t.oneShot { // it may have ended by itself
-		return f.patch(ctx, t, fmt.Sprintf(`{"suspend":false,"restartAt":%q}`, time.Now().UTC().Truncate(time.Second).Format(time.RFC3339)))
+		return f.patch(ctx, t, fmt.Sprintf(`{"suspend":false,"restartAt":%q}`, time.Now().UTC().Truncate(time.Second).Format(
+			time.RFC3339)))
 	}
 	return f.patch(ctx, t, `{"suspend":false}`)
 }
 
 func (f *apiFace) delete(ctx context.Context, t *talk) answer {
-	return answerTo(f.client.Delete(ctx, &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: t.user.namespace, Name: t.name}}), t.name)
+	return answerTo(f.client.Delete(ctx, &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: t.user.namespace,
+		Name: t.name}}), t.name)
 }
 
 func (f *apiFace) setIterations(ctx context.Context, u *user, number int32) answer {
@@ -131,7 +134,8 @@ func (f *httpFace) create(ctx context.Context, t *talk) answer {
 		request.ConversationID = &t.id
 	}
 	if t.toolKey != "" {
-		request.MCPConfig = &rest.MCPConfig{SSEServers: []rest.MCPRemoteServer{{URL: "https://tools.example.com/sse", APIKey: rest.NewKey(t.toolKey)}}}
+		request.MCPConfig = &rest.MCPConfig{SSEServers: []rest.MCPRemoteServer{{URL: "https://tools.example.com/sse",
+			APIKey: rest.NewKey(t.toolKey)}}}
 	}
 	a, said := f.send(ctx, http.MethodPost, "/api/conversations", request, t.idempotencyKey)
 	var response rest.ConversationResponse
@@ -168,7 +172,8 @@ func (f *httpFace) read(ctx context.Context, path string) outcome {
 func (f *httpFace) storeSettings(ctx context.Context, key, secret, gitName string) answer {
 	a, _ := f.send(ctx, http.MethodPost, "/api/settings", rest.Settings{
 		LLMModel: rest.Set("openai/small"), LLMAPIKey: rest.NewKey(key), GitUserName: rest.Set(gitName),
-		SecretsStore: rest.Set(rest.UserSecrets{CustomSecrets: map[string]*rest.CustomSecret{"TOKEN": {Secret: rest.NewKey(secret), Description: rest.Set(gitName)}}}),
+		SecretsStore: rest.Set(rest.UserSecrets{CustomSecrets: map[string]*rest.CustomSecret{
+			"TOKEN": {Secret: rest.NewKey(secret), Description: rest.Set(gitName)}}}),
 	}, "")
 	return a
 }

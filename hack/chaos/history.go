@@ -88,7 +88,8 @@ func (i *installation) checkHistory(ctx context.Context, r *report) error {
 	if err := i.apiServer.await(starting); err != nil {
 		return err
 	}
-	h := &history{report: r, podsOf: map[string]map[types.UID]bool{}, madeOf: map[string]map[types.UID]bool{}, attempt: map[types.UID]int{}}
+	h := &history{report: r, podsOf: map[string]map[types.UID]bool{}, madeOf: map[string]map[types.UID]bool{},
+		attempt: map[types.UID]int{}}
 	if err := i.readAll(ctx, h); err != nil {
 		return err
 	}
@@ -149,16 +150,21 @@ func (i *installation) readAll(ctx context.Context, h *history) error {
 func lastOnes() map[string]client.Object {
 	named := metav1.ObjectMeta{Namespace: peopleNamespace, Name: lastName}
 	return map[string]client.Object{
-		podsPath:                                 &corev1.Pod{ObjectMeta: named, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "none", Image: "none"}}}},
-		secretsPath:                              &corev1.Secret{ObjectMeta: named},
-		conversationsPath:                        &v1alpha1.Conversation{ObjectMeta: named, Spec: v1alpha1.ConversationSpec{UserSettingsName: lastName, Suspend: true}},
+		podsPath: &corev1.Pod{ObjectMeta: named,
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "none", Image: "none"}}}},
+		secretsPath: &corev1.Secret{ObjectMeta: named},
+		conversationsPath: &v1alpha1.Conversation{ObjectMeta: named,
+			Spec: v1alpha1.ConversationSpec{UserSettingsName: lastName, Suspend: true}},
 		"/apis/parley.dev/v1alpha1/usersettings": &v1alpha1.UserSettings{ObjectMeta: named},
 		"/api/v1/configmaps":                     &corev1.ConfigMap{ObjectMeta: named},
-		"/api/v1/events":                         &corev1.Event{ObjectMeta: named, InvolvedObject: corev1.ObjectReference{Namespace: peopleNamespace}},
-		"/api/v1/persistentvolumeclaims": &corev1.PersistentVolumeClaim{ObjectMeta: named, Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
-		}},
+		"/api/v1/events": &corev1.Event{ObjectMeta: named,
+			InvolvedObject: corev1.ObjectReference{Namespace: peopleNamespace}},
+		"/api/v1/persistentvolumeclaims": &corev1.PersistentVolumeClaim{ObjectMeta: named,
+			Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{
+					corev1.ResourceStorage: resource.MustParse("1Gi")}},
+			}},
 		"/apis/coordination.k8s.io/v1/leases": &coordinationv1.Lease{ObjectMeta: named},
 	}
 }
@@ -188,10 +194,14 @@ func (i *installation) kinds() (paths []string, err error) {
 }
 
 // readHistory of one kind, up to now.
-func (i *installation) readHistory(ctx context.Context, raw rest.Interface, path string, last client.Object, h *history) error {
+func (i *installation) readHistory(ctx context.Context, raw rest.Interface, path string, last client.Object,
+	h *history) error {
 	ctx, cancel := context.WithTimeout(ctx, historyPatience)
 	defer cancel()
-	err := manifests.Persist(ctx, func(ctx context.Context) error { return client.IgnoreAlreadyExists(i.admin.Create(ctx, last)) })
+	err := manifests.Persist(ctx, func(ctx context.Context) error {
+		return client.IgnoreAlreadyExists(i.admin.Create(ctx,
+			last))
+	})
 	if err != nil {
 		return err
 	}
@@ -235,7 +245,8 @@ func (h *history) take(path string, v *version, text []byte) {
 		text = withoutData(text)
 	case podsPath:
 		if owner := uidOf(m.OwnerReferences); owner != "" {
-			put(h.podsOf, fmt.Sprintf("attempt %s of %s/%s (%s)", m.Labels[v1alpha1.LabelAttempt], m.Namespace, m.Labels[v1alpha1.LabelConversation], owner), m.UID)
+			put(h.podsOf, fmt.Sprintf("attempt %s of %s/%s (%s)", m.Labels[v1alpha1.LabelAttempt], m.Namespace,
+				m.Labels[v1alpha1.LabelConversation], owner), m.UID)
 		}
 	case conversationsPath:
 		put(h.madeOf, m.Namespace+" "+v.Object.Spec.InitialUserMsg, m.UID)

@@ -167,7 +167,8 @@ func (i *installation) installParley(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if objects, i.workloads, err = manifests.FitToProcesses(append(objects, classes...), i.plane.Ports.Address(webhookPort)); err != nil {
+	if objects, i.workloads, err = manifests.FitToProcesses(append(objects, classes...),
+		i.plane.Ports.Address(webhookPort)); err != nil {
 		return err
 	}
 	if err := manifests.Apply(ctx, i.admin, fieldManager, objects); err != nil {
@@ -274,7 +275,8 @@ func (i *installation) service(purpose string, backends []string) error {
 func (i *installation) mountSigningKey(ctx context.Context, dir string) error {
 	return cluster.Retry(ctx, probeInterval, func(ctx context.Context) error {
 		var secret corev1.Secret
-		if err := i.admin.Get(ctx, client.ObjectKey{Namespace: i.workloads["manager"].Namespace, Name: session.SigningSecret}, &secret); err != nil {
+		if err := i.admin.Get(ctx, client.ObjectKey{Namespace: i.workloads["manager"].Namespace, Name: session.SigningSecret},
+			&secret); err != nil {
 			return err
 		}
 		key := secret.Data[session.SigningPrivateKey]
@@ -294,7 +296,8 @@ func (i *installation) startFacades(ctx context.Context) error {
 	for n := range replicas {
 		backends = append(backends, ports.Address(portOf(facadePort, n)))
 		k, err := keep(cluster.Process{
-			Name: fmt.Sprintf("facade-%d", n), Path: filepath.Join(i.binDir, "facade"), Ready: cluster.HTTPProbe("http://"+backends[n]+"/ready", nil),
+			Name: fmt.Sprintf("facade-%d", n), Path: filepath.Join(i.binDir, "facade"), Ready: cluster.HTTPProbe("http://"+
+				backends[n]+"/ready", nil),
 			Args: slices.Concat(i.workloads["facade"].Args, []string{
 				"--kubeconfig=" + i.kubeconfig("facade"),
 				"--bind-address=" + backends[n],

@@ -28,7 +28,8 @@ const (
 )
 
 // killAtRandom kills one process after the other, each started again at once.
-func (i *installation) killAtRandom(ctx context.Context, o options, r *report, say func(format string, args ...any)) error {
+func (i *installation) killAtRandom(ctx context.Context, o options, r *report, say func(format string,
+	args ...any)) error {
 	random := rand.New(rand.NewPCG(o.seed, 0))
 	for n := range o.kills {
 		if n > 0 && n%progress == 0 {
@@ -117,6 +118,7 @@ func (i *installation) takeLease(ctx context.Context, killed time.Time) {
 		if renewed := lease.Spec.RenewTime; renewed != nil && renewed.After(killed) {
 			return nil // another one leads
 		}
-		return client.IgnoreNotFound(i.admin.Delete(ctx, lease, client.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion}))
+		return client.IgnoreNotFound(i.admin.Delete(ctx, lease, client.Preconditions{UID: &lease.UID,
+			ResourceVersion: &lease.ResourceVersion}))
 	})
 }

@@ -87,7 +87,8 @@ func (p *person) anyFace() string { return faces[p.random.IntN(len(faces))] }
 
 func (p *person) create(ctx context.Context) {
 	label := fmt.Sprintf("%s-%d-%d", p.user.name, p.number, p.asked)
-	t := &talk{user: p.user, face: p.anyFace(), marker: "do " + label, suspended: possible[bool]{false}, exists: possible[bool]{false}}
+	t := &talk{user: p.user, face: p.anyFace(), marker: "do " + label, suspended: possible[bool]{false},
+		exists: possible[bool]{false}}
 	dice := p.random.IntN(10)
 	switch {
 	case t.face == faceAPI:
@@ -149,7 +150,8 @@ func (p *person) ask(ctx context.Context, t *talk, operation string) {
 		name = t.face
 	}
 	f := p.faceOf(name)
-	do := map[string]func(context.Context, *talk) answer{opCreate: f.create, opReplay: f.create, opStop: f.stop, opStart: f.start, opDelete: f.delete}[operation]
+	do := map[string]func(context.Context, *talk) answer{opCreate: f.create, opReplay: f.create, opStop: f.stop,
+		opStart: f.start, opDelete: f.delete}[operation]
 	switch operation {
 	case opStart:
 		t.starts++
@@ -208,7 +210,8 @@ func (p *person) read(ctx context.Context) {
 func (u *user) storeSettings(ctx context.Context, r *report, number int) outcome {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	key, secret := fmt.Sprintf("%s-key-%s-%s-%d", canary, u.namespace, u.name, number), fmt.Sprintf("%s-secret-%s-%s-%d", canary, u.namespace, u.name, number)
+	key, secret := fmt.Sprintf("%s-key-%s-%s-%d", canary, u.namespace, u.name, number), fmt.Sprintf("%s-secret-%s-%s-%d",
+		canary, u.namespace, u.name, number)
 	gitName, iterations := fmt.Sprintf("%s the %dth", u.name, number), int32(number+1)
 	over := u.http.storeSettings(ctx, key, secret, gitName)
 	r.count(faceHTTP, opSettings, over.outcome)

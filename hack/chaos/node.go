@@ -54,9 +54,10 @@ func startNode(ctx context.Context, c client.WithWatch) (*node, error) {
 		}
 	}
 	var informer cache.Controller
-	n.pods, informer = cache.NewInformerWithOptions(cache.InformerOptions{ListerWatcher: source, ObjectType: &corev1.Pod{}, Handler: cache.ResourceEventHandlerFuncs{
-		AddFunc: enqueue, UpdateFunc: func(_, o any) { enqueue(o) },
-	}})
+	n.pods, informer = cache.NewInformerWithOptions(cache.InformerOptions{ListerWatcher: source, ObjectType: &corev1.Pod{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc: enqueue, UpdateFunc: func(_, o any) { enqueue(o) },
+		}})
 	go informer.RunWithContext(ctx)
 	context.AfterFunc(ctx, n.queue.ShutDown)
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
@@ -68,7 +69,8 @@ func startNode(ctx context.Context, c client.WithWatch) (*node, error) {
 	return n, nil
 }
 
-var ofSessions = client.MatchingLabels{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelComponent: v1alpha1.ComponentSession}
+var ofSessions = client.MatchingLabels{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy,
+	v1alpha1.LabelComponent: v1alpha1.ComponentSession}
 
 // started is how many pods it said to run.
 func (n *node) started() int64 { return n.ran.Load() }
@@ -100,9 +102,11 @@ func (n *node) step(ctx context.Context, pod *corev1.Pod, key string) error {
 		// Whoever is told to stop does so, and says nothing of the session's end.
 		return n.end(ctx, pod, "")
 	case pod.DeletionTimestamp != nil:
-		return client.IgnoreNotFound(n.client.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID}))
+		return client.IgnoreNotFound(n.client.Delete(ctx, pod, client.GracePeriodSeconds(0),
+			client.Preconditions{UID: &pod.UID}))
 	case pod.Spec.NodeName == "":
-		return n.client.SubResource("binding").Create(ctx, pod, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: nodeName}})
+		return n.client.SubResource("binding").Create(ctx, pod, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node",
+			Name: nodeName}})
 	case pod.Status.Phase != corev1.PodRunning && !ended:
 		return n.run(ctx, pod)
 	case !ended && strings.HasPrefix(pod.Name, once):
@@ -121,11 +125,13 @@ func (n *node) run(ctx context.Context, pod *corev1.Pod) error {
 	pod.Status = corev1.PodStatus{
 		Phase: corev1.PodRunning, StartTime: &now, PodIP: "127.0.0.1", PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}},
 		ContainerStatuses: []corev1.ContainerStatus{{
-			Name: pod.Spec.Containers[0].Name, Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
+			Name: pod.Spec.Containers[0].Name, Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{
+				StartedAt: now}},
 		}},
 	}
 	for _, condition := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodInitialized, corev1.PodReady} {
-		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: condition, Status: corev1.ConditionTrue, LastTransitionTime: now})
+		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: condition,
+			Status: corev1.ConditionTrue, LastTransitionTime: now})
 	}
 	err := n.client.Status().Update(ctx, pod)
 	if err == nil {

@@ -33,7 +33,8 @@ const (
 )
 
 var (
-	checks     = []string{checkLost, checkOnce, checkPods, checkAttempts, checkStates, checkOrphans, checkKeys, checkProcesses}
+	checks = []string{checkLost, checkOnce, checkPods, checkAttempts, checkStates, checkOrphans, checkKeys,
+		checkProcesses}
 	victims    = []string{"manager, leading", "manager, standby", "facade", "kube-apiserver", "etcd"}
 	operations = []string{opCreate, opReplay, opStop, opStart, opDelete, opSettings, opRead}
 	faces      = []string{faceAPI, faceHTTP}
@@ -57,7 +58,8 @@ type report struct {
 }
 
 func newReport() *report {
-	return &report{kills: map[string]int{}, ended: map[string]int{}, counts: map[[2]string]*[3]int{}, problems: map[string][]string{}, notes: map[string]string{}}
+	return &report{kills: map[string]int{}, ended: map[string]int{}, counts: map[[2]string]*[3]int{},
+		problems: map[string][]string{}, notes: map[string]string{}}
 }
 
 func (r *report) kill(what string) {

@@ -31,7 +31,8 @@ func (i *installation) keepScraping(ctx context.Context, r *report) {
 // scrape looks for keys in the metrics of each process.
 func (i *installation) scrape(ctx context.Context, r *report) {
 	// The managers' certificates are their own, which nobody signed.
-	plain := &http.Client{Timeout: scrapeInterval, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	plain := &http.Client{Timeout: scrapeInterval, Transport: &http.Transport{DisableKeepAlives: true,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	withToken, err := rest.HTTPWrappersForConfig(i.peopleConf, plain.Transport)
 	if err != nil {
 		return

@@ -111,7 +111,10 @@ func (t *talk) String() string {
 
 // newWorld makes the users and waits for their keys.
 func newWorld(ctx context.Context, i *installation, seed uint64, r *report) (*world, error) {
-	w := &world{installation: i, report: r, random: func(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, stream)) }}
+	w := &world{installation: i, report: r, random: func(stream uint64) *rand.Rand {
+		return rand.New(rand.NewPCG(seed,
+			stream))
+	}}
 	api, err := client.New(i.peopleConf, client.Options{Scheme: i.scheme})
 	if err != nil {
 		return nil, err
@@ -144,7 +147,8 @@ func (w *world) welcome(ctx context.Context, u *user) error {
 	}
 	secret := &corev1.Secret{}
 	err = manifests.Persist(ctx, func(ctx context.Context) error {
-		return w.installation.admin.Get(ctx, client.ObjectKey{Namespace: u.namespace, Name: v1alpha1.SessionKeySecretName(u.name)}, secret)
+		return w.installation.admin.Get(ctx, client.ObjectKey{Namespace: u.namespace,
+			Name: v1alpha1.SessionKeySecretName(u.name)}, secret)
 	})
 	if err != nil {
 		return err

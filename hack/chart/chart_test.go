@@ -41,14 +41,18 @@ var settings = []struct {
 	{"by default", `{}`, "parley-system", map[string]string{
 		".": "resources: [CONFIG/default]",
 	}},
-	{"with a namespace and a prefix and an image", `{namePrefix: x-, image: {repository: example.com/p, tag: "2"}}`, "elsewhere", map[string]string{
-		".": "resources: [CONFIG/default]\nnamespace: elsewhere\nnamePrefix: x-\nimages: [{name: parley, newName: example.com/p, newTag: '2'}]",
-	}},
+	{"with a namespace and a prefix and an image", `{namePrefix: x-, image: {repository: example.com/p, tag: "2"}}`,
+		"elsewhere", map[string]string{
+			".": "resources: [CONFIG/default]\nnamespace: elsewhere\nnamePrefix: x-\nimages: [{name: parley, newName: " +
+				"example.com/p, newTag: '2'}]",
+		}},
 	{"with all components",
-		`{monitoring: {enabled: true}, networkPolicy: {enabled: true}, ingress: {enabled: true}, gateway: {enabled: true}, certManager: {enabled: true}}`,
+		`{monitoring: {enabled: true}, networkPolicy: {enabled: true}, ingress: {enabled: true}, gateway: {enabled: true}, ` +
+			`certManager: {enabled: true}}`,
 		"elsewhere", map[string]string{
 			"below": "resources: [CONFIG/default]\nnamespace: elsewhere\n" +
-				"components: [CONFIG/components/prometheus, CONFIG/components/network-policy, CONFIG/components/ingress, CONFIG/components/gateway]",
+				"components: [CONFIG/components/prometheus, CONFIG/components/network-policy, CONFIG/components/ingress, " +
+				"CONFIG/components/gateway]",
 			".": "resources: [below]\ncomponents: [CONFIG/components/cert-manager]",
 		}},
 	{"without an archive", `{archive: {enabled: false}}`, "parley-system", map[string]string{
@@ -69,7 +73,8 @@ func TestTheChartRendersWhatKustomizeBuilds(t *testing.T) {
 				t.Fatal(err)
 			}
 			helm(t, "lint", "--strict", chartDir(), "--values", values)
-			rendered, err := manifests.Decode([]byte(helm(t, "template", "release", chartDir(), "--namespace", c.namespace, "--values", values)))
+			rendered, err := manifests.Decode([]byte(helm(t, "template", "release", chartDir(), "--namespace", c.namespace,
+				"--values", values)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -101,7 +106,8 @@ func kustomized(t *testing.T, overlay map[string]string) []*unstructured.Unstruc
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(strings.ReplaceAll(text, "CONFIG", config)), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(strings.ReplaceAll(text, "CONFIG", config)),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -92,7 +92,8 @@ const (
 	namespaced   condition = "{{- if $.Values.namespaces }}"
 	perNamespace condition = "{{- range $namespace := $.Values.namespaces }}"
 	// A class that is there stays as it is.
-	firstClass condition = `{{- if and $.Values.sessionClass.create (not (and ($.Capabilities.APIVersions.Has "parley.dev/v1alpha1/SessionClass") (lookup "parley.dev/v1alpha1" "SessionClass" "" "default"))) }}`
+	firstClass condition = `{{- if and $.Values.sessionClass.create (not (and ($.Capabilities.APIVersions.Has ` +
+		`"parley.dev/v1alpha1/SessionClass") (lookup "parley.dev/v1alpha1" "SessionClass" "" "default"))) }}`
 )
 
 // What there is only with an archive.
@@ -163,10 +164,12 @@ func buildAll(ctx context.Context, config string, kustomize []string) ([]part, e
 		{namespaced, without(inNamespaces, everything)},
 		{perNamespace, b.objects(b.tenant())},
 		{firstClass, b.objects(filepath.Join(config, "classes"))},
-		{"{{- if $.Values.certManager.enabled }}", without(b.objects(b.above("cert-manager", "base", "components/cert-manager")), everything)},
+		{"{{- if $.Values.certManager.enabled }}", without(b.objects(b.above("cert-manager", "base",
+			"components/cert-manager")), everything)},
 	}
 	for _, component := range components {
-		parts = append(parts, part{component.when, without(b.objects(b.overlay(component.name, "components/"+component.name, "default")), everything)})
+		parts = append(parts, part{component.when, without(b.objects(b.overlay(component.name, "components/"+component.name,
+			"default")), everything)})
 	}
 	for _, object := range without(everything, parts[0].objects) {
 		when := always

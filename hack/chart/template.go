@@ -41,7 +41,8 @@ func template(object *unstructured.Unstructured, when condition) (string, error)
 	text := string(content)
 	if when == perNamespace {
 		// Its names have no marks: kustomize does not relate them to what is in another namespace.
-		text = strings.NewReplacer("parley-system", markNamespace, "name: parley-", "name: "+markPrefix+"parley-").Replace(text)
+		text = strings.NewReplacer("parley-system", markNamespace, "name: parley-", "name: "+markPrefix+
+			"parley-").Replace(text)
 	}
 	// What looks like a template in the source is none of ours.
 	text = strings.NewReplacer("{{", `{{ "{{" }}`, "}}", `{{ "}}" }}`).Replace(text)

@@ -16,7 +16,8 @@ func (s *sheet) values() {
 	case "Deployment":
 		s.deployment(strings.TrimPrefix(s.GetName(), markPrefix+"parley-"))
 	case "PodDisruptionBudget":
-		s.set(s.text("minAvailable: {{ $.Values.%s.minAvailable }}", strings.TrimPrefix(s.GetName(), markPrefix+"parley-")), "spec", "minAvailable")
+		s.set(s.text("minAvailable: {{ $.Values.%s.minAvailable }}", strings.TrimPrefix(s.GetName(), markPrefix+"parley-")),
+			"spec", "minAvailable")
 	case "CustomResourceDefinition":
 		// Removing the release then leaves them, and users' objects with them.
 		s.add("metadata", "annotations", "{{- if $.Values.crds.keep }}\nhelm.sh/resource-policy: keep\n{{- end }}")
@@ -52,7 +53,8 @@ func (s *sheet) claim() {
 // archive is a Deployment that needs a volume, and has to be one of its kind, only where it does
 // not keep things in a bucket.
 func (s *sheet) archive(pod, container map[string]any) {
-	s.set(s.text("type: {{ if $.Values.archive.url }}RollingUpdate{{ else }}Recreate{{ end }}"), "spec", "strategy", "type")
+	s.set(s.text("type: {{ if $.Values.archive.url }}RollingUpdate{{ else }}Recreate{{ end }}"), "spec", "strategy",
+		"type")
 	args := container["args"].([]any)
 	for i, arg := range args {
 		if address, is := strings.CutPrefix(arg.(string), "--archive="); is {
@@ -61,7 +63,8 @@ func (s *sheet) archive(pod, container map[string]any) {
 	}
 	s.unlessBucket(container, "volumeMounts")
 	s.unlessBucket(pod, "volumes")
-	container["env"] = append(container["env"].([]any), s.text("{{- with $.Values.archive.env }}\n{{- toYaml . | nindent 8 }}\n{{- end }}"))
+	container["env"] = append(container["env"].([]any), s.text("{{- with $.Values.archive.env }}\n{{- toYaml . | "+
+		"nindent 8 }}\n{{- end }}"))
 }
 
 // unlessBucket leaves the volume called archive out of a list where there is a bucket.
@@ -90,7 +93,8 @@ func (s *sheet) ifArchive(container map[string]any) {
 	env := container["env"].([]any)
 	for i, each := range env {
 		if variable := each.(map[string]any); variable["name"] == "ARCHIVE_SERVICE" {
-			env[i] = s.text("{{- if $.Values.archive.enabled }}\n- name: ARCHIVE_SERVICE\n  value: %s\n{{- end }}", variable["value"])
+			env[i] = s.text("{{- if $.Values.archive.enabled }}\n- name: ARCHIVE_SERVICE\n  value: %s\n{{- end }}",
+				variable["value"])
 		}
 	}
 }
@@ -107,7 +111,8 @@ func (s *sheet) deployment(component string) {
 	for _, field := range []string{"nodeSelector", "affinity", "tolerations"} {
 		pod[s.text("{{- with %s.%s }}\n%s: {{- toYaml . | nindent INDENT }}\n{{- end }}", of, field, field)] = ""
 	}
-	pod[s.text("{{- with $.Values.imagePullSecrets }}\nimagePullSecrets: {{- toYaml . | nindent INDENT }}\n{{- end }}")] = ""
+	pod[s.text("{{- with $.Values.imagePullSecrets }}\nimagePullSecrets: {{- toYaml . | nindent INDENT }}\n{{- end }}")] =
+		""
 	container := pod["containers"].([]any)[0].(map[string]any)
 	container["resources"] = s.text("resources: {{- toYaml %s.resources | nindent INDENT }}", of)
 	container["imagePullPolicy"] = s.text("imagePullPolicy: {{ $.Values.image.pullPolicy }}")
@@ -116,7 +121,8 @@ func (s *sheet) deployment(component string) {
 	} else {
 		s.ifArchive(container)
 	}
-	args := append(container["args"].([]any), s.text("{{- with $.Values.namespaces }}\n- --namespaces={{ join \",\" . }}\n{{- end }}"))
+	args := append(container["args"].([]any), s.text("{{- with $.Values.namespaces }}\n- --namespaces={{ join \",\" . "+
+		"}}\n{{- end }}"))
 	if component == "manager" {
 		args = append(args, s.text("{{- if $.Values.certManager.enabled }}\n- --webhook-cert-rotation=false\n{{- end }}"))
 	}
@@ -142,14 +148,16 @@ namespaceSelector:
 {{- end }}`)] = ""
 	}
 	s.err = unstructured.SetNestedSlice(s.Object, webhooks, "webhooks")
-	s.add("", "metadata", "{{- if $.Values.certManager.enabled }}\nannotations:\n  cert-manager.io/inject-ca-from: "+markNamespace+"/parley-webhook\n{{- end }}")
+	s.add("", "metadata", "{{- if $.Values.certManager.enabled }}\nannotations:\n  cert-manager.io/inject-ca-from: "+
+		markNamespace+"/parley-webhook\n{{- end }}")
 }
 
 func (s *sheet) ingress() {
 	s.addBlock("metadata", "annotations", "$.Values.ingress.annotations")
 	s.add("", "spec", "{{- with $.Values.ingress.className }}\ningressClassName: {{ . }}\n{{- end }}")
 	s.set([]any{map[string]any{
-		"hosts": []any{s.text("- {{ $.Values.ingress.host }}")}, "secretName": s.text("secretName: {{ $.Values.ingress.tlsSecret }}"),
+		"hosts":      []any{s.text("- {{ $.Values.ingress.host }}")},
+		"secretName": s.text("secretName: {{ $.Values.ingress.tlsSecret }}"),
 	}}, "spec", "tls")
 	rules, _, err := unstructured.NestedSlice(s.Object, "spec", "rules")
 	if err != nil {
@@ -174,7 +182,9 @@ func (s *sheet) gateway() {
 	}
 	listener := listeners[0].(map[string]any)
 	listener["hostname"] = s.text("- hostname: {{ $.Values.gateway.host }}")
-	if err := unstructured.SetNestedSlice(listener, []any{map[string]any{"name": s.text("- name: {{ $.Values.gateway.tlsSecret }}")}}, "tls", "certificateRefs"); err != nil {
+	if err := unstructured.SetNestedSlice(listener,
+		[]any{map[string]any{"name": s.text("- name: {{ $.Values.gateway.tlsSecret }}")}}, "tls",
+		"certificateRefs"); err != nil {
 		s.err = err
 	}
 	s.set(listeners, "spec", "listeners")

@@ -16,15 +16,18 @@ func TestWithoutAFacadeTheDemoSaysWhatToStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	state := t.TempDir()
-	if err := run(t.Context(), options{facade: address, state: state}); err == nil || !strings.Contains(err.Error(), "start `make run` first") || !strings.Contains(err.Error(), address) {
+	if err := run(t.Context(), options{facade: address, state: state}); err == nil || !strings.Contains(err.Error(),
+		"start `make run` first") || !strings.Contains(err.Error(), address) {
 		t.Errorf("it says: %v", err)
 	}
 }
 
 func TestTheDemoSaysWhatIsLeft(t *testing.T) {
 	o := options{state: ".local", facade: "http://127.0.0.1:3001", namespace: "default"}
-	open := "KUBECONFIG=.local/kubeconfig PARLEY_FACADE=http://127.0.0.1:3001 bin/kubectl-parley open --user demo -n default\n"
-	if text := farewell(o, true); !strings.Contains(text, open) || !strings.Contains(text, "The scripted model ends with this demo") {
+	open := "KUBECONFIG=.local/kubeconfig PARLEY_FACADE=http://127.0.0.1:3001 bin/kubectl-parley open --user demo -n " +
+		"default\n"
+	if text := farewell(o, true); !strings.Contains(text, open) || !strings.Contains(text,
+		"The scripted model ends with this demo") {
 		t.Errorf("it says: %s", text)
 	}
 	if text := farewell(o, false); !strings.Contains(text, open) || strings.Contains(text, "scripted") {

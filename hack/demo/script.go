@@ -31,12 +31,14 @@ var script = scriptedmodel.Script{
 		{
 			Calls: []scriptedmodel.Call{
 				{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{
-					"command": "sh test.sh && git checkout -q -b demo && git commit -q -a -m 'Greet by name' && git push -q origin demo",
+					"command": "sh test.sh && git checkout -q -b demo && git commit -q -a -m 'Greet by name' && git push -q origin " +
+						"demo",
 				})},
 			},
 			Usage: &scriptedmodel.Usage{Input: 2500, Output: 70},
 		},
-		{Text: "greet.sh greets its first argument now, and the test passes. The change is on the branch demo.", Usage: &scriptedmodel.Usage{Input: 2600, Output: 40}},
+		{Text: "greet.sh greets its first argument now, and the test passes. The change is on the branch demo.",
+			Usage: &scriptedmodel.Usage{Input: 2600, Output: 40}},
 	},
 }
 

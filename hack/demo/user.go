@@ -40,7 +40,8 @@ func findFacade(ctx context.Context, facade string) error {
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return fmt.Errorf("no facade answers at %s: start `make run` first, in another terminal; if it has a PORT, name the same: %w", facade, err)
+		return fmt.Errorf("no facade answers at %s: start `make run` first, in another terminal; if it has a PORT, name "+
+			"the same: %w", facade, err)
 	}
 	return response.Body.Close()
 }
@@ -128,7 +129,8 @@ func (u *user) startConversation(ctx context.Context, repository string) (id str
 	var answer struct {
 		ID string `json:"conversation_id"`
 	}
-	err = u.post(ctx, "/api/conversations", map[string]any{"repository": "file://" + repository, "initial_user_msg": message}, &answer)
+	err = u.post(ctx, "/api/conversations", map[string]any{"repository": "file://" + repository,
+		"initial_user_msg": message}, &answer)
 	return answer.ID, err
 }
 

@@ -66,7 +66,8 @@ func TestAlertsFireWhenTheyShouldAndNotElse(t *testing.T) {
 	}
 	var rules []alert
 	for _, rule := range alerts(t) {
-		if !strings.Contains(string(tests), "alertname: "+rule.Alert+", fires: true") || !strings.Contains(string(tests), "alertname: "+rule.Alert+", fires: false") {
+		if !strings.Contains(string(tests), "alertname: "+rule.Alert+", fires: true") || !strings.Contains(string(tests),
+			"alertname: "+rule.Alert+", fires: false") {
 			t.Errorf("%s is not tested both ways", rule.Alert)
 		}
 		rule.Annotations = nil

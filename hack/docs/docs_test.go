@@ -83,7 +83,8 @@ func hasAnchor(text, anchor string) bool {
 func TestEveryDocumentIsListedInTheREADME(t *testing.T) {
 	all := guides(t)
 	for file := range all {
-		if name := "docs/" + filepath.Base(file); strings.Contains(file, "/docs/") && !strings.Contains(all[testenv.Path("README.md")], name) {
+		if name := "docs/" + filepath.Base(file); strings.Contains(file, "/docs/") &&
+			!strings.Contains(all[testenv.Path("README.md")], name) {
 			t.Errorf("the README does not name %s", name)
 		}
 	}

@@ -16,7 +16,8 @@ const preamble = `# API reference
 
 <!-- Written by hack/docs from config/crd/bases: run make manifests. -->
 
-Group ` + "`parley.dev`" + `, version ` + "`v1alpha1`" + `. ` + "`kubectl explain conversation.spec`" + ` says the same in a terminal. A
+Group ` + "`parley.dev`" + `, version ` + "`v1alpha1`" + `. ` + "`kubectl explain conversation.spec`" +
+	` says the same in a terminal. A
 field in bold must be set.
 `
 

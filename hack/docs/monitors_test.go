@@ -78,7 +78,8 @@ func TestWhatTheMonitorsScrapeIsThere(t *testing.T) {
 		for _, endpoint := range endpoints {
 			port, _, _ := unstructured.NestedString(endpoint.(map[string]any), "port")
 			if have := ports(monitor.GetNamespace(), kind, labels); !slices.Contains(have, port) {
-				t.Errorf("%s %s scrapes %s of what is labelled %v, which has %v", monitor.GetKind(), monitor.GetName(), port, labels, have)
+				t.Errorf("%s %s scrapes %s of what is labelled %v, which has %v", monitor.GetKind(), monitor.GetName(), port,
+					labels, have)
 			}
 		}
 	}

@@ -95,7 +95,8 @@ func known(t *testing.T) func(name string) (labels []string, exists bool) {
 	t.Helper()
 	own := metrics(t)
 	libraries := &strings.Builder{}
-	for module, dir := range map[string]string{"sigs.k8s.io/controller-runtime": "pkg/internal/metrics", "github.com/prometheus/client_golang": "prometheus"} {
+	for module, dir := range map[string]string{"sigs.k8s.io/controller-runtime": "pkg/internal/metrics",
+		"github.com/prometheus/client_golang": "prometheus"} {
 		output, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 		if err != nil {
 			t.Fatal(err)

@@ -18,7 +18,8 @@ func reference(crd *apiextensionsv1.CustomResourceDefinition) string {
 	names, top := crd.Spec.Names, crd.Spec.Versions[0].Schema.OpenAPIV3Schema
 	text := &strings.Builder{}
 	fmt.Fprintf(text, "\n## %s\n\n%s\n\n", names.Kind, oneLine(top.Description))
-	fmt.Fprintf(text, "%s, short `%s`.\n", map[apiextensionsv1.ResourceScope]string{"Namespaced": "Namespaced", "Cluster": "Cluster-scoped"}[crd.Spec.Scope], strings.Join(names.ShortNames, "`, `"))
+	fmt.Fprintf(text, "%s, short `%s`.\n", map[apiextensionsv1.ResourceScope]string{"Namespaced": "Namespaced",
+		"Cluster": "Cluster-scoped"}[crd.Spec.Scope], strings.Join(names.ShortNames, "`, `"))
 	for _, part := range []string{"spec", "status"} {
 		if properties, found := top.Properties[part]; found {
 			table(text, names.Kind, part, properties)

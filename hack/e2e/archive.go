@@ -29,7 +29,8 @@ func whatSessionsLeave(t *t) {
 		LLMModel: rest.Set("scripted/model"), LLMAPIKey: rest.NewKey(secretValue()), LLMBaseURL: rest.Set(baseURL),
 	}, &stored, http.StatusUnauthorized)
 	var created rest.ConversationResponse
-	t.call(u, http.MethodPost, "/api/conversations", rest.ConversationRequest{ConversationID: ptr.To("left"), InitialUserMsg: ptr.To("Do it.")},
+	t.call(u, http.MethodPost, "/api/conversations", rest.ConversationRequest{ConversationID: ptr.To("left"),
+		InitialUserMsg: ptr.To("Do it.")},
 		&created, http.StatusUnauthorized)
 	c := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace, Name: "left"}}
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
@@ -55,7 +56,8 @@ func whatSessionsLeave(t *t) {
 func (t *t) awaitEvents(u *user, text string) (events []json.RawMessage) {
 	t.eventually(func(context.Context) error {
 		var all struct{ Trajectory []json.RawMessage }
-		t.call(u, http.MethodGet, "/api/conversations/left/trajectory", nil, &all, http.StatusUnauthorized, http.StatusServiceUnavailable)
+		t.call(u, http.MethodGet, "/api/conversations/left/trajectory", nil, &all, http.StatusUnauthorized,
+			http.StatusServiceUnavailable)
 		for _, event := range all.Trajectory {
 			if strings.Contains(string(event), text) {
 				events = all.Trajectory

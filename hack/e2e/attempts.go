@@ -53,8 +53,10 @@ func podDeletedAtWork(t *t) {
 		t.errorf("the message does not say that the work was interrupted: %s", c.Status.Message)
 	}
 	second := t.podOf(c)
-	if c.Status.Attempt != 2 || c.Status.Restarts != 1 || second.UID == first.UID || second.Labels[v1alpha1.LabelAttempt] != "2" {
-		t.errorf("the pod of attempt %s follows, after %d restarts, and the status says %d", second.Labels[v1alpha1.LabelAttempt], c.Status.Restarts, c.Status.Attempt)
+	if c.Status.Attempt != 2 || c.Status.Restarts != 1 || second.UID == first.UID ||
+		second.Labels[v1alpha1.LabelAttempt] != "2" {
+		t.errorf("the pod of attempt %s follows, after %d restarts, and the status says %d",
+			second.Labels[v1alpha1.LabelAttempt], c.Status.Restarts, c.Status.Attempt)
 	}
 	if note, written := t.file(c, "note"), t.file(c, "agent-was-here"); note != "precious" || written != "untouched" {
 		t.errorf("the workspace holds %q, and the agent wrote %q", note, written)
@@ -93,7 +95,8 @@ func stopAndStartOverHTTP(t *t) {
 	var stored rest.Stored
 	t.call(u, http.MethodPost, "/api/settings", rest.Settings{Language: rest.Set("en")}, &stored, http.StatusUnauthorized)
 	var answer rest.ConversationResponse
-	t.call(u, http.MethodPost, "/api/conversations", rest.ConversationRequest{ConversationID: ptr.To("stays")}, &answer, http.StatusUnauthorized)
+	t.call(u, http.MethodPost, "/api/conversations", rest.ConversationRequest{ConversationID: ptr.To("stays")}, &answer,
+		http.StatusUnauthorized)
 	c := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace, Name: "stays"}}
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	if c.Status.Workspace != v1alpha1.WorkspaceClass {

@@ -67,9 +67,11 @@ func bootstrap(ctx context.Context, suite, file string) error {
 	root := filepath.Join(dir, "root")
 	// In namespaces of its own, because it mounts, and might be interrupted.
 	for _, command := range [][]string{
-		{"unshare", "--mount", "--pid", "--fork", "--kill-child", "debootstrap", "--variant=minbase", "--include=" + debianPackages, suite, root, debianMirror},
+		{"unshare", "--mount", "--pid", "--fork", "--kill-child", "debootstrap", "--variant=minbase", "--include=" +
+			debianPackages, suite, root, debianMirror},
 		{"tar", "--create", "--gzip", "--file=" + file + ".part", "--directory=" + root, "--numeric-owner",
-			"--exclude=./dev/*", "--exclude=./proc/*", "--exclude=./sys/*", "--exclude=./var/cache/apt/*", "--exclude=./var/lib/apt/lists/*",
+			"--exclude=./dev/*", "--exclude=./proc/*", "--exclude=./sys/*", "--exclude=./var/cache/apt/*",
+			"--exclude=./var/lib/apt/lists/*",
 			"--exclude=./usr/share/doc/*", "--exclude=./usr/share/man/*", "--exclude=./usr/share/locale/*", "."},
 		{"mv", file + ".part", file},
 	} {

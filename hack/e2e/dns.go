@@ -42,7 +42,8 @@ func (n *inside) answerName(ctx context.Context, packet []byte) ([]byte, error) 
 	if err := asked.Unpack(packet); err != nil {
 		return nil, err
 	}
-	answer := dnsmessage.Message{Header: dnsmessage.Header{ID: asked.ID, Response: true, Authoritative: true, RecursionDesired: asked.RecursionDesired}, Questions: asked.Questions}
+	answer := dnsmessage.Message{Header: dnsmessage.Header{ID: asked.ID, Response: true, Authoritative: true,
+		RecursionDesired: asked.RecursionDesired}, Questions: asked.Questions}
 	for _, question := range asked.Questions {
 		address, found := n.addressOf(ctx, question.Name.String())
 		if !found {

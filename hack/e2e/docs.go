@@ -20,7 +20,8 @@ import (
 func installAsDocumented(t *t) {
 	t.must(t.helm(t.ctx, "uninstall", "parley", "--namespace="+parleyNamespace, "--ignore-not-found", "--wait"))
 	t.must(t.uninstallParley(t.ctx))
-	_, err := t.kubectl(t.ctx, "delete", "crd", "--ignore-not-found", "conversations.parley.dev", "usersettings.parley.dev", "sessionclasses.parley.dev")
+	_, err := t.kubectl(t.ctx, "delete", "crd", "--ignore-not-found", "conversations.parley.dev",
+		"usersettings.parley.dev", "sessionclasses.parley.dev")
 	t.must(err)
 	guide, err := os.ReadFile(filepath.Join(filepath.Dir(t.chart), "..", "docs", "install.md"))
 	t.must(err)
@@ -28,8 +29,10 @@ func installAsDocumented(t *t) {
 	began := time.Now()
 	t.follow(commands["Step by step"])
 	t.follow(commands["A first conversation"])
-	t.notef("%d commands, %d of them make's, which were run before; %.0f s from an empty cluster to two conversations that run",
-		len(commands["Step by step"])+len(commands["A first conversation"]), made(commands["Step by step"]), time.Since(began).Seconds())
+	t.notef("%d commands, %d of them make's, which were run before; %.0f s from an empty cluster to two conversations "+
+		"that run",
+		len(commands["Step by step"])+len(commands["A first conversation"]), made(commands["Step by step"]),
+		time.Since(began).Seconds())
 	for _, name := range []string{"first", "second"} {
 		c := &v1alpha1.Conversation{}
 		t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: "default", Name: name}, c))
@@ -87,7 +90,8 @@ func (t *t) follow(commands []string) {
 	dir, programs := filepath.Join(runDir, "guide"), filepath.Join(runDir, "guide-bin")
 	t.must(os.RemoveAll(dir))
 	t.must(os.MkdirAll(programs, 0o755))
-	for name, target := range map[string]string{"kubectl": t.kubernetes("kubectl"), "helm": filepath.Join(t.binDir, "helm")} {
+	for name, target := range map[string]string{"kubectl": t.kubernetes("kubectl"), "helm": filepath.Join(t.binDir,
+		"helm")} {
 		_ = os.Remove(filepath.Join(programs, name))
 		t.must(os.Symlink(target, filepath.Join(programs, name)))
 	}
@@ -101,12 +105,14 @@ func (t *t) follow(commands []string) {
 		}
 	}
 	// What runs in the background ends with the shell.
-	text := "shopt -s expand_aliases; trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + strings.Join(script, "\n") + "\n"
+	text := "shopt -s expand_aliases; trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + strings.Join(script, "\n") +
+		"\n"
 	repository, tag, _ := strings.Cut(parleyImage, ":")
 	text = strings.NewReplacer("registry.example.com/parley", repository, "image.tag=1.0", "image.tag="+tag).Replace(text)
 	cmd := exec.CommandContext(t.ctx, "bash", "-c", text)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+t.adminKubeconfig(), "HOME="+runDir, "PATH="+programs+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+t.adminKubeconfig(), "HOME="+runDir, "PATH="+programs+":"+
+		os.Getenv("PATH"))
 	if output, err := cmd.CombinedOutput(); err != nil {
 		t.fatalf("the guide does not work as written: %v\n%s\n%s", err, text, output)
 	}

@@ -97,7 +97,8 @@ var podSteps = []struct {
 // step.
 func (t *t) followPod(namespace, name string) (steps func() string) {
 	began := time.Now()
-	watch, err := t.client.Watch(t.ctx, &corev1.PodList{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": v1alpha1.SessionName(name)})
+	watch, err := t.client.Watch(t.ctx, &corev1.PodList{}, client.InNamespace(namespace),
+		client.MatchingFields{"metadata.name": v1alpha1.SessionName(name)})
 	t.must(err)
 	var taken []string
 	ready := make(chan struct{})
@@ -164,7 +165,8 @@ func (t *t) timeBarePod(namespace, name string) time.Duration {
 func summary(durations []time.Duration) string {
 	slices.Sort(durations)
 	round := func(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
-	return fmt.Sprintf("p50 of %d %s, from %s to %s", len(durations), round(durations[len(durations)/2]), round(durations[0]), round(durations[len(durations)-1]))
+	return fmt.Sprintf("p50 of %d %s, from %s to %s", len(durations), round(durations[len(durations)/2]),
+		round(durations[0]), round(durations[len(durations)-1]))
 }
 
 // settledMemory is what an idle session takes: what the start used is given back by and by, so it

@@ -24,7 +24,8 @@ const (
 	// waits to be told to finish.
 	writer = "Writer"
 
-	writerEntry = `command: [/bin/sh, -c, "cat > agent-was-here; env; while [ ! -e finish ]; do sleep 0.1; done; echo agent is done"]`
+	writerEntry = `command: [/bin/sh, -c, "cat > agent-was-here; env; while [ ! -e finish ]; do sleep 0.1; done; echo ` +
+		`agent is done"]`
 
 	// eater is an agent that takes memory until it is killed for it.
 	eater      = "Eater"
@@ -78,7 +79,8 @@ func (t *t) addWriter() { t.addAgent(writer, writerEntry) }
 // addAgent puts an agent into the catalogue, as an admin does.
 func (t *t) addAgent(name, entry string) {
 	patch := fmt.Sprintf(`{"data":{%q:%q}}`, name, entry)
-	_, err := t.kubectl(t.ctx, "patch", "configmap", v1alpha1.AgentCatalogueName, "--namespace="+parleyNamespace, "--type=merge", "--patch="+patch)
+	_, err := t.kubectl(t.ctx, "patch", "configmap", v1alpha1.AgentCatalogueName, "--namespace="+parleyNamespace,
+		"--type=merge", "--patch="+patch)
 	t.must(err)
 }
 
@@ -106,7 +108,8 @@ func (t *t) await(c *v1alpha1.Conversation, state v1alpha1.ConversationState, re
 			return err
 		}
 		if c.Status.State != state || c.Status.Reason != reason {
-			return fmt.Errorf("%s is %s, %s (%s), and not %s, %s", c.Name, c.Status.State, c.Status.Reason, c.Status.Message, state, reason)
+			return fmt.Errorf("%s is %s, %s (%s), and not %s, %s", c.Name, c.Status.State, c.Status.Reason, c.Status.Message,
+				state, reason)
 		}
 		return nil
 	})
@@ -144,7 +147,8 @@ func (t *t) shell(c *v1alpha1.Conversation, line string) string {
 }
 
 func (t *t) exec(ctx context.Context, c *v1alpha1.Conversation, line string) (string, error) {
-	output, err := t.kubectl(ctx, "exec", "--namespace="+c.Namespace, v1alpha1.SessionName(c.Name), "--container=session", "--", "/bin/sh", "-c", line)
+	output, err := t.kubectl(ctx, "exec", "--namespace="+c.Namespace, v1alpha1.SessionName(c.Name), "--container=session",
+		"--", "/bin/sh", "-c", line)
 	return strings.TrimSpace(output), err
 }
 

@@ -32,7 +32,8 @@ type user struct {
 // newUser makes a user as an admin does: empty settings, whose key is handed over.
 func (t *t) newUser() *user {
 	u := &user{namespace: t.newNamespace()}
-	t.must(t.client.Create(t.ctx, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace, Name: "default"}}))
+	t.must(t.client.Create(t.ctx, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace,
+		Name: "default"}}))
 	t.eventually(func(ctx context.Context) error {
 		settings := &v1alpha1.UserSettings{}
 		if err := t.client.Get(ctx, client.ObjectKey{Namespace: u.namespace, Name: "default"}, settings); err != nil {
@@ -42,7 +43,8 @@ func (t *t) newUser() *user {
 			return fmt.Errorf("no session key yet")
 		}
 		secret := &corev1.Secret{}
-		if err := t.client.Get(ctx, client.ObjectKey{Namespace: u.namespace, Name: v1alpha1.SessionKeySecretName("default")}, secret); err != nil {
+		if err := t.client.Get(ctx, client.ObjectKey{Namespace: u.namespace, Name: v1alpha1.SessionKeySecretName("default")},
+			secret); err != nil {
 			return err
 		}
 		u.key = string(secret.Data[v1alpha1.SessionKeySecretKey])
@@ -132,7 +134,8 @@ func conversationOverHTTP(t *t) {
 		t.errorf("the agent wrote %q", got)
 	}
 	status := t.status(c)
-	if status.Workspace.Branch != repo.branch || status.Workspace.Commit != repo.commit || status.Agent.State != session.AgentRunning {
+	if status.Workspace.Branch != repo.branch || status.Workspace.Commit != repo.commit ||
+		status.Agent.State != session.AgentRunning {
 		t.errorf("the session says %+v", status)
 	}
 	t.callTool(c)
@@ -163,7 +166,8 @@ func (t *t) status(c *v1alpha1.Conversation) session.Status {
 
 // callTool uses the session's tools as an MCP client does.
 func (t *t) callTool(c *v1alpha1.Conversation) {
-	tools, err := sessionclient.Tools(t.ctx, t.sessionURL(c, session.ToolsPath), sessionclient.WithHeader(sessionclient.KeyHeader, t.sessionKey(c)))
+	tools, err := sessionclient.Tools(t.ctx, t.sessionURL(c, session.ToolsPath),
+		sessionclient.WithHeader(sessionclient.KeyHeader, t.sessionKey(c)))
 	t.must(err)
 	defer tools.Close()
 	list, err := tools.ListTools(t.ctx, nil)
@@ -171,7 +175,8 @@ func (t *t) callTool(c *v1alpha1.Conversation) {
 	if len(list.Tools) != 1 || list.Tools[0].Name != "tools_echo" {
 		t.fatalf("the tools are %v", list.Tools)
 	}
-	result, err := tools.CallTool(t.ctx, &mcp.CallToolParams{Name: "tools_echo", Arguments: map[string]any{"text": "hello"}})
+	result, err := tools.CallTool(t.ctx, &mcp.CallToolParams{Name: "tools_echo",
+		Arguments: map[string]any{"text": "hello"}})
 	t.must(err)
 	content, err := json.Marshal(result.StructuredContent)
 	t.must(err)

@@ -32,7 +32,8 @@ func (t *t) gitServer(token string) repository {
 	t.must(err)
 	backend := &cgi.Handler{
 		Path: gitBackend, Dir: root,
-		Env: []string{"GIT_PROJECT_ROOT=" + filepath.Join(root, "srv"), "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"},
+		Env: []string{"GIT_PROJECT_ROOT=" + filepath.Join(root, "srv"), "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1",
+			"GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"},
 	}
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, password, _ := r.BasicAuth(); token != "" && password != token {
@@ -55,7 +56,8 @@ func (t *t) gitServer(token string) repository {
 func (t *t) makeRepository(work, bare string) string {
 	t.must(os.MkdirAll(work, 0o700))
 	git := func(args ...string) string {
-		cmd := exec.CommandContext(t.ctx, "git", append([]string{"-C", work, "-c", "user.name=e2e", "-c", "user.email=e2e@example.com"}, args...)...)
+		cmd := exec.CommandContext(t.ctx, "git", append([]string{"-C", work, "-c", "user.name=e2e", "-c",
+			"user.email=e2e@example.com"}, args...)...)
 		cmd.Env = append(os.Environ(), "HOME="+runDir, "GIT_CONFIG_NOSYSTEM=1")
 		output, err := cmd.CombinedOutput()
 		if err != nil {

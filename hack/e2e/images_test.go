@@ -20,7 +20,8 @@ func TestImageHoldsItsProgramsAndTheirEntryPoint(t *testing.T) {
 	if err := os.WriteFile(program, []byte("#!"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeImage(dir, pauseImage, empty.Image, map[string]string{"usr/bin/pause": program}, []string{"/usr/bin/pause"}); err != nil {
+	if err := writeImage(dir, pauseImage, empty.Image, map[string]string{"usr/bin/pause": program},
+		[]string{"/usr/bin/pause"}); err != nil {
 		t.Fatal(err)
 	}
 	image, err := tarball.ImageFromPath(filepath.Join(dir, "localhost_pause_e2e.tar"), nil)

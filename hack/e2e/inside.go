@@ -76,7 +76,10 @@ func (n *inside) up(ctx context.Context) error {
 		{"images imported", n.importImages},
 		{"etcd", func(ctx context.Context) error { return n.plane.StartEtcd(ctx, n.supervisor) }},
 		{"kube-apiserver", func(ctx context.Context) error { return n.plane.StartAPIServer(ctx, n.supervisor) }},
-		{"kube-controller-manager", func(ctx context.Context) error { return n.plane.StartControllerManager(ctx, n.supervisor) }},
+		{"kube-controller-manager", func(ctx context.Context) error {
+			return n.plane.StartControllerManager(ctx,
+				n.supervisor)
+		}},
 		{"admin", n.connect},
 		{"names", func(context.Context) error { return n.serveNames(ctx) }},
 		{"kube-scheduler", n.startScheduler},

@@ -70,10 +70,13 @@ func (t *t) witness(c *v1alpha1.Conversation) sighting {
 // expectUntouched: the session runs in the same pod, and nobody has written about it.
 func (t *t) expectUntouched(c *v1alpha1.Conversation, before sighting) {
 	now := t.witness(c)
-	if now.pod.UID != before.pod.UID || now.pod.Status.ContainerStatuses[0].RestartCount != 0 || now.pod.Status.Phase != corev1.PodRunning {
-		t.errorf("the pod of the session was %s and is %s, restarted %d times", before.pod.UID, now.pod.UID, now.pod.Status.ContainerStatuses[0].RestartCount)
+	if now.pod.UID != before.pod.UID || now.pod.Status.ContainerStatuses[0].RestartCount != 0 ||
+		now.pod.Status.Phase != corev1.PodRunning {
+		t.errorf("the pod of the session was %s and is %s, restarted %d times", before.pod.UID, now.pod.UID,
+			now.pod.Status.ContainerStatuses[0].RestartCount)
 	}
-	if now.conversation.Status.State != v1alpha1.StateRunning || now.conversation.ResourceVersion != before.conversation.ResourceVersion {
+	if now.conversation.Status.State != v1alpha1.StateRunning ||
+		now.conversation.ResourceVersion != before.conversation.ResourceVersion {
 		t.errorf("the Conversation was written: it is %s, %s", now.conversation.Status.State, now.conversation.Status.Reason)
 	}
 }
@@ -184,7 +187,8 @@ func removal(t *t) {
 	before := t.witness(c)
 	t.must(t.uninstallParley(t.ctx))
 	t.expectNothingLeft()
-	if err := t.client.Get(t.ctx, client.ObjectKey{Name: parleyNamespace}, &corev1.Namespace{}); !apierrors.IsNotFound(err) {
+	if err := t.client.Get(t.ctx, client.ObjectKey{Name: parleyNamespace}, &corev1.Namespace{}); !apierrors.IsNotFound(
+		err) {
 		t.errorf("the namespace is left: %v", err)
 	}
 	t.expectUntouched(c, before)
@@ -213,7 +217,8 @@ func (t *t) left(ctx context.Context) ([]string, error) {
 	}{
 		{"false", nil, func(kind, name string) bool {
 			// Who made the namespace removes it. Helm does not.
-			isKept := kind == "customresourcedefinition" || kind == "apiservice" || kind == "namespace" && name == parleyNamespace
+			isKept := kind == "customresourcedefinition" || kind == "apiservice" || kind == "namespace" &&
+				name == parleyNamespace
 			return strings.Contains(name, "parley") && !isKept
 		}},
 		{"true", []string{"--all-namespaces", "--selector=" + part}, func(string, string) bool { return true }},
@@ -242,7 +247,8 @@ func (t *t) left(ctx context.Context) ([]string, error) {
 // isClusters says that an object is in every namespace, or is a record that goes with time, as the
 // lease does that the next manager takes over.
 func isClusters(kind, name string) bool {
-	return kind == "configmap" && name == "kube-root-ca.crt" || kind == "serviceaccount" && name == "default" || kind == "event" || kind == "lease"
+	return kind == "configmap" && name == "kube-root-ca.crt" || kind == "serviceaccount" && name == "default" ||
+		kind == "event" || kind == "lease"
 }
 
 // helm runs Helm as the admin.
@@ -259,14 +265,16 @@ func (n *inside) helm(ctx context.Context, args ...string) error {
 func (n *inside) release(image string) []string {
 	repository, tag, _ := strings.Cut(image, ":")
 	return []string{
-		"parley", n.chart, "--namespace=" + parleyNamespace, "--set=image.repository=" + repository, "--set=image.tag=" + tag, "--wait", "--timeout=3m",
+		"parley", n.chart, "--namespace=" + parleyNamespace, "--set=image.repository=" + repository, "--set=image.tag=" + tag,
+		"--wait", "--timeout=3m",
 	}
 }
 
 func helmChart(t *t) {
 	// What is there is not Helm's: all of it goes, users' objects too.
 	t.must(t.uninstallParley(t.ctx))
-	_, err := t.kubectl(t.ctx, "delete", "crd", "conversations.parley.dev", "usersettings.parley.dev", "sessionclasses.parley.dev")
+	_, err := t.kubectl(t.ctx, "delete", "crd", "conversations.parley.dev", "usersettings.parley.dev",
+		"sessionclasses.parley.dev")
 	t.must(err)
 	t.must(t.helm(t.ctx, append([]string{"install", "--create-namespace"}, t.release(parleyImage)...)...))
 	t.expectImage(parleyImage)

@@ -225,7 +225,8 @@ func firstProcess(uid types.UID) int {
 	for _, pid := range processesOfPod(uid) {
 		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 		for line := range strings.Lines(string(status)) {
-			if numbers, found := strings.CutPrefix(line, "NSpid:"); found && strings.HasSuffix(strings.TrimSpace(numbers), "\t1") {
+			if numbers, found := strings.CutPrefix(line, "NSpid:"); found && strings.HasSuffix(strings.TrimSpace(numbers),
+				"\t1") {
 				return pid
 			}
 		}

@@ -50,8 +50,10 @@ func main() {
 	flag.StringVar(&o.state, "state", "", "for this program's own use")
 	flag.StringVar(&o.cache, "cache-dir", "bin/e2e-cache", "directory of what is kept between runs: the Debian image")
 	flag.StringVar(&o.logs, "log-dir", "bin/e2e-log", "directory of the logs, overwritten by each run")
-	flag.StringVar(&o.binDir, "bin-dir", "bin", "directory of the programs manager, facade, runtime, pause, hungry and toolserver, of helm and of containerd")
-	flag.StringVar(&o.dist, "dist", "bin/e2e-dist", "directory of install.yaml and default-class.yaml, made by build-installer with the image "+parleyImage)
+	flag.StringVar(&o.binDir, "bin-dir", "bin", "directory of the programs manager, facade, runtime, pause, hungry and "+
+		"toolserver, of helm and of containerd")
+	flag.StringVar(&o.dist, "dist", "bin/e2e-dist", "directory of install.yaml and default-class.yaml, made by "+
+		"build-installer with the image "+parleyImage)
 	flag.StringVar(&o.chart, "chart", "config/chart", "directory of the Helm chart to install")
 	flag.StringVar(&o.only, "run", "", "run only the checks whose names contain this")
 	flag.BoolVar(&o.skipIfUnable, "skip-if-unable", false, "succeed, and say why, where a node cannot run")

@@ -58,7 +58,8 @@ func runInit() error {
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
-	if err := syscall.Mount("proc", "/proc", "proc", syscall.MS_NOSUID|syscall.MS_NODEV|syscall.MS_NOEXEC, ""); err != nil {
+	if err := syscall.Mount("proc", "/proc", "proc", syscall.MS_NOSUID|syscall.MS_NODEV|syscall.MS_NOEXEC,
+		""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
 	}
 	for _, dir := range hidden {
@@ -68,7 +69,8 @@ func runInit() error {
 	}
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // who wants us gone kills us
 	// Not with os/exec: it waits for its own child, and we wait for all.
-	worker, err := os.StartProcess("/proc/self/exe", append([]string{os.Args[0], "--stage=" + stageInside}, withoutStage(os.Args[1:])...), &os.ProcAttr{
+	worker, err := os.StartProcess("/proc/self/exe", append([]string{os.Args[0], "--stage=" + stageInside},
+		withoutStage(os.Args[1:])...), &os.ProcAttr{
 		Env: os.Environ(), Files: []*os.File{nil, os.Stdout, os.Stderr},
 	})
 	if err != nil {

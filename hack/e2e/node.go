@@ -118,7 +118,8 @@ func (n *inside) containerd(program string) string {
 }
 
 func (n *inside) ctr(ctx context.Context, args ...string) error {
-	output, err := exec.CommandContext(ctx, n.containerd("ctr"), append([]string{"--address", containerdSocket, "--namespace", "k8s.io"}, args...)...).CombinedOutput()
+	output, err := exec.CommandContext(ctx, n.containerd("ctr"), append([]string{"--address", containerdSocket,
+		"--namespace", "k8s.io"}, args...)...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("ctr %s: %w: %s", args[0], err, output)
 	}
@@ -148,7 +149,8 @@ func (n *inside) startScheduler(ctx context.Context) error {
 		// It signs its own certificate; what matters is whether it answers.
 		Ready: cluster.HTTPProbe("https://127.0.0.1:10259/healthz", &tls.Config{InsecureSkipVerify: true}),
 		Args: []string{
-			"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
+			"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" +
+				kubeconfig,
 			"--bind-address=127.0.0.1", "--leader-elect=false",
 		},
 	})

@@ -26,7 +26,8 @@ func (n *inside) installParley(ctx context.Context) error {
 
 // uninstallParley leaves the CRDs, and users' objects with them.
 func (n *inside) uninstallParley(ctx context.Context) error {
-	_, err := n.kubectl(ctx, "delete", "--filename="+filepath.Join(n.dist, "install.yaml"), "--selector="+part, "--ignore-not-found")
+	_, err := n.kubectl(ctx, "delete", "--filename="+filepath.Join(n.dist, "install.yaml"), "--selector="+part,
+		"--ignore-not-found")
 	return err
 }
 
@@ -67,7 +68,8 @@ func (n *inside) makeClasses(ctx context.Context) error {
 	for name, spec := range map[string]v1alpha1.SessionClassSpec{
 		scratchClass: {Images: image}, mountClass: {Images: mounting}, plainClass: {}, tightClass: *tight,
 	} {
-		if err := n.client.Create(ctx, &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}); err != nil {
+		if err := n.client.Create(ctx, &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: spec}); err != nil {
 			return err
 		}
 	}
@@ -85,7 +87,8 @@ func ofClass(name string) func(*v1alpha1.ConversationSpec) {
 
 func (n *inside) awaitParley(ctx context.Context) error {
 	for _, name := range []string{"parley-manager", "parley-facade", archiveName} {
-		if _, err := n.kubectl(ctx, "rollout", "status", "deployment", name, "--namespace="+parleyNamespace, "--timeout=3m"); err != nil {
+		if _, err := n.kubectl(ctx, "rollout", "status", "deployment", name, "--namespace="+parleyNamespace,
+			"--timeout=3m"); err != nil {
 			return err
 		}
 	}

@@ -28,7 +28,8 @@ func serveImages(ctx context.Context, dir string, tags ...string) error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: registry.New(registry.Logger(log.New(io.Discard, "", 0))), ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: registry.New(registry.Logger(log.New(io.Discard, "", 0))),
+		ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = server.Serve(listener) }()
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	for _, tag := range tags {

@@ -79,7 +79,9 @@ func restrictedNamespace(t *t) {
 	ns := t.newNamespace()
 	t.settings(ns, nil)
 	c := t.running(ns, "restricted", nil)
-	if got := t.shell(c, "id -u; grep -E '^(NoNewPrivs|Seccomp|CapEff):' /proc/self/status | tr -s '\\t' ' '"); got != "1000\nCapEff: 0000000000000000\nNoNewPrivs: 1\nSeccomp: 2" {
+	if got := t.shell(c,
+		"id -u; grep -E '^(NoNewPrivs|Seccomp|CapEff):' /proc/self/status | tr -s '\\t' ' '"); got != "1000\nCapEff: "+
+		"0000000000000000\nNoNewPrivs: 1\nSeccomp: 2" {
 		t.errorf("a session's process has %q", got)
 	}
 	err := t.client.Create(t.ctx, &corev1.Pod{
@@ -102,7 +104,8 @@ func noToken(t *t) {
 			t.errorf("the pod has the projected volume %s", v.Name)
 		}
 	}
-	if got := t.shell(c, "find / -xdev -name token -type f 2>/dev/null; ls -A /var/run/secrets 2>/dev/null; true"); got != "" {
+	if got := t.shell(c,
+		"find / -xdev -name token -type f 2>/dev/null; ls -A /var/run/secrets 2>/dev/null; true"); got != "" {
 		t.errorf("in the session there is %q", got)
 	}
 }

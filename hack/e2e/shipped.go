@@ -37,7 +37,8 @@ func shippedAgent(t *t) {
 	key := secretValue()
 	model, baseURL := t.scriptedModel(
 		scriptedmodel.Step{Text: "I will write it down.", Calls: []scriptedmodel.Call{{
-			Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": "echo written by the agent > made; env > environment; cat /proc/1/environ"}),
+			Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": "echo written by the agent > made; env " +
+				"> environment; cat /proc/1/environ"}),
 		}}},
 		scriptedmodel.Step{Text: "It is written."},
 	)
@@ -46,12 +47,14 @@ func shippedAgent(t *t) {
 		LLMModel: rest.Set("scripted/model"), LLMAPIKey: rest.NewKey(key), LLMBaseURL: rest.Set(baseURL),
 	}, &stored, http.StatusUnauthorized)
 	var created rest.ConversationResponse
-	t.call(u, http.MethodPost, "/api/conversations", rest.ConversationRequest{ConversationID: ptr.To("shipped"), InitialUserMsg: ptr.To("Write it down.")},
+	t.call(u, http.MethodPost, "/api/conversations", rest.ConversationRequest{ConversationID: ptr.To("shipped"),
+		InitialUserMsg: ptr.To("Write it down.")},
 		&created, http.StatusUnauthorized)
 	c := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace, Name: "shipped"}}
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	t.eventually(func(context.Context) error {
-		if events := t.shell(c, "cat .parley/events.jsonl"); !strings.Contains(events, "It is written.") || !strings.Contains(events, "awaiting_user_input") {
+		if events := t.shell(c, "cat .parley/events.jsonl"); !strings.Contains(events, "It is written.") ||
+			!strings.Contains(events, "awaiting_user_input") {
 			return fmt.Errorf("the events are %s", events)
 		}
 		return nil

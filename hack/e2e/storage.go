@@ -32,7 +32,8 @@ const (
 // makeStorageClass makes the cluster's default StorageClass.
 func (n *inside) makeStorageClass(ctx context.Context) error {
 	return n.client.Create(ctx, &storagev1.StorageClass{
-		ObjectMeta:        metav1.ObjectMeta{Name: storageClass, Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}},
+		ObjectMeta: metav1.ObjectMeta{Name: storageClass,
+			Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}},
 		Provisioner:       provisioner,
 		ReclaimPolicy:     ptr.To(corev1.PersistentVolumeReclaimDelete),
 		VolumeBindingMode: ptr.To(storagev1.VolumeBindingImmediate),
@@ -80,7 +81,8 @@ func (n *inside) matchVolumes(ctx context.Context) error {
 	for i := range claims.Items {
 		claim := &claims.Items[i]
 		claimed[claim.UID] = true
-		if ptr.Deref(claim.Spec.StorageClassName, "") != storageClass || claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil {
+		if ptr.Deref(claim.Spec.StorageClassName, "") != storageClass || claim.Spec.VolumeName != "" ||
+			claim.DeletionTimestamp != nil {
 			continue
 		}
 		if err := n.makeVolume(ctx, claim); err != nil {
@@ -113,11 +115,14 @@ func (n *inside) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeC
 			AccessModes:                   claim.Spec.AccessModes,
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
 			StorageClassName:              storageClass,
-			ClaimRef:                      &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
-			PersistentVolumeSource:        corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: dir}},
-			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{nodeName}}},
-			}}}},
+			ClaimRef: &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1",
+				Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: dir}},
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+				{
+					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn,
+						Values: []string{nodeName}}},
+				}}}},
 		},
 	})
 	if apierrors.IsAlreadyExists(err) {

@@ -63,7 +63,8 @@ func Start(dir string, operator bool, options ...testenv.Option) (*Env, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the API server: %w", err)
 	}
-	e := &Env{Env: env, Kubeconfig: filepath.Join(dir, "kubeconfig"), SigningKeyDir: filepath.Join(dir, "signing"), ArchiveAddress: FreeAddress(), stopped: make(chan error, 1)}
+	e := &Env{Env: env, Kubeconfig: filepath.Join(dir, "kubeconfig"), SigningKeyDir: filepath.Join(dir, "signing"),
+		ArchiveAddress: FreeAddress(), stopped: make(chan error, 1)}
 	err = e.install()
 	if err == nil {
 		err = e.makeSigningKey()
@@ -98,7 +99,8 @@ func (e *Env) install() error {
 	if err := e.Client.Create(context.Background(), system); err != nil {
 		return err
 	}
-	for _, file := range []string{"config/rbac/facade/role.yaml", "config/rbac/facade/catalogue.yaml", "config/policy/facade.yaml"} {
+	for _, file := range []string{"config/rbac/facade/role.yaml", "config/rbac/facade/catalogue.yaml",
+		"config/policy/facade.yaml"} {
 		if err := e.apply(file); err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}
@@ -167,7 +169,8 @@ func (e *Env) startManager(operator bool) error {
 		return err
 	}
 	install := &e.WebhookInstallOptions
-	server := ctrlwebhook.NewServer(ctrlwebhook.Options{Host: install.LocalServingHost, Port: install.LocalServingPort, CertDir: install.LocalServingCertDir})
+	server := ctrlwebhook.NewServer(ctrlwebhook.Options{Host: install.LocalServingHost, Port: install.LocalServingPort,
+		CertDir: install.LocalServingCertDir})
 	options := controllers.ManagerOptions(scheme, 8, controllers.Scope{})
 	options.WebhookServer = server
 	options.Metrics = metricsserver.Options{BindAddress: "0"}
@@ -178,10 +181,12 @@ func (e *Env) startManager(operator bool) error {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	if operator {
-		err = controllers.SetupWithManager(ctx, mgr, controllers.Options{Namespace: namespace, RuntimeImage: "example.com/parley:1", ArchiveURL: "http://" + e.ArchiveAddress})
+		err = controllers.SetupWithManager(ctx, mgr, controllers.Options{Namespace: namespace,
+			RuntimeImage: "example.com/parley:1", ArchiveURL: "http://" + e.ArchiveAddress})
 	}
 	if err == nil {
-		err = webhook.SetupWithManager(ctx, mgr, webhook.Options{FacadeUser: FacadeUser, ManagerUser: managerUser, Namespace: namespace})
+		err = webhook.SetupWithManager(ctx, mgr, webhook.Options{FacadeUser: FacadeUser, ManagerUser: managerUser,
+			Namespace: namespace})
 	}
 	if err != nil {
 		stop()

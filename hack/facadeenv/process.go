@@ -47,7 +47,8 @@ func (e *Env) StartFacadeAt(address, program string, args ...string) (*Facade, e
 	metrics := FreeAddress()
 	f := &Facade{URL: "http://" + address, MetricsURL: "http://" + metrics, Log: &testenv.Log{}, Done: make(chan struct{})}
 	f.command = exec.Command(program, append([]string{
-		"--kubeconfig=" + e.Kubeconfig, "--bind-address=" + address, "--metrics-bind-address=" + metrics, "--shutdown-delay=0s",
+		"--kubeconfig=" + e.Kubeconfig, "--bind-address=" + address, "--metrics-bind-address=" + metrics,
+		"--shutdown-delay=0s",
 		"--signing-key-dir=" + e.SigningKeyDir,
 	}, args...)...)
 	f.command.Stdout, f.command.Stderr = f.Log, f.Log
@@ -58,18 +59,19 @@ func (e *Env) StartFacadeAt(address, program string, args ...string) (*Facade, e
 		_ = f.command.Wait()
 		close(f.Done)
 	}()
-	err := wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, patience, true, func(context.Context) (bool, error) {
-		select {
-		case <-f.Done:
-			return false, errors.New("it has ended")
-		default:
-		}
-		answer, err := http.Get(f.URL + "/ready")
-		if err == nil {
-			_ = answer.Body.Close()
-		}
-		return err == nil && answer.StatusCode == http.StatusOK, nil
-	})
+	err := wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, patience, true,
+		func(context.Context) (bool, error) {
+			select {
+			case <-f.Done:
+				return false, errors.New("it has ended")
+			default:
+			}
+			answer, err := http.Get(f.URL + "/ready")
+			if err == nil {
+				_ = answer.Body.Close()
+			}
+			return err == nil && answer.StatusCode == http.StatusOK, nil
+		})
 	if err != nil {
 		f.Kill()
 		return nil, fmt.Errorf("the facade is not ready: %w\n%s", err, f.Log)

@@ -34,7 +34,8 @@ func newGitServer(t *testing.T) *gitServer {
 	g.git("remote", "add", "origin", filepath.Join(root, "srv", "sessions.git"))
 	server := httptest.NewServer(&cgi.Handler{
 		Path: filepath.Join(strings.TrimSpace(string(path)), "git-http-backend"), Dir: root,
-		Env: []string{"GIT_PROJECT_ROOT=" + filepath.Join(root, "srv"), "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"},
+		Env: []string{"GIT_PROJECT_ROOT=" + filepath.Join(root, "srv"), "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1",
+			"GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"},
 	})
 	t.Cleanup(server.Close)
 	g.url = server.URL + "/sessions.git"
@@ -61,7 +62,8 @@ func (g *gitServer) commit(files map[string]string) {
 
 func (g *gitServer) git(args ...string) {
 	g.t.Helper()
-	command := exec.Command("git", append([]string{"-C", g.work, "-c", "user.name=ada", "-c", "user.email=ada@example.com"}, args...)...)
+	command := exec.Command("git", append([]string{"-C", g.work, "-c", "user.name=ada", "-c",
+		"user.email=ada@example.com"}, args...)...)
 	command.Env = append(os.Environ(), "HOME="+g.work, "GIT_CONFIG_NOSYSTEM=1")
 	if output, err := command.CombinedOutput(); err != nil {
 		g.t.Fatalf("git %s: %v: %s", args[0], err, output)

@@ -60,12 +60,15 @@ type tool struct {
 }
 
 var tools = []tool{
-	{"argocd", "argocd/health.lua", "argocd-controller", map[string]string{"Current": "Healthy", "InProgress": "Progressing", "Failed": "Degraded", "Terminating": "Progressing"}},
-	{"flux", "flux/sessions.yaml", "kustomize-controller", map[string]string{"Current": "Current", "InProgress": "InProgress", "Failed": "Failed", "Terminating": "Terminating"}},
+	{"argocd", "argocd/health.lua", "argocd-controller", map[string]string{"Current": "Healthy",
+		"InProgress": "Progressing", "Failed": "Degraded", "Terminating": "Progressing"}},
+	{"flux", "flux/sessions.yaml", "kustomize-controller", map[string]string{"Current": "Current",
+		"InProgress": "InProgress", "Failed": "Failed", "Terminating": "Terminating"}},
 }
 
 func (u tool) command(t *testing.T, flags ...string) *exec.Cmd {
-	command := exec.CommandContext(t.Context(), testenv.Path("bin", "gitops", u.name), append(flags, "-script="+testenv.Path("config", "gitops", filepath.FromSlash(u.checks)))...)
+	command := exec.CommandContext(t.Context(), testenv.Path("bin", "gitops", u.name), append(flags, "-script="+
+		testenv.Path("config", "gitops", filepath.FromSlash(u.checks)))...)
 	command.Stderr = os.Stderr
 	return command
 }
@@ -144,12 +147,14 @@ func (u tool) keepsSessions(t *testing.T) {
 	r := newRound(t, u)
 	r.git.commit(map[string]string{"settings.yaml": settingsManifest, "conversation.yaml": conversationManifest})
 
-	if got := r.look(); !slices.Contains(got.Drifted, "Conversation/c") || !slices.Contains(got.Drifted, "UserSettings/ada") {
+	if got := r.look(); !slices.Contains(got.Drifted, "Conversation/c") || !slices.Contains(got.Drifted,
+		"UserSettings/ada") {
 		t.Errorf("what is not there yet: %+v", got)
 	}
 	r.apply()
 	r.expect("InProgress", "SettingsNotReady")
-	r.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: r.namespace, Name: "llm"}, StringData: map[string]string{"key": "k"}})
+	r.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: r.namespace, Name: "llm"},
+		StringData: map[string]string{"key": "k"}})
 	r.expect("InProgress", "Scheduling")
 	r.kubelet(corev1.ConditionFalse, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}})
 	r.expect("InProgress", "PullingImage")
@@ -190,7 +195,8 @@ func (u tool) keepsSessions(t *testing.T) {
 	r.overHTTP()
 
 	t.Log("a failure shows, and what is removed from Git is pruned")
-	r.kubelet(corev1.ConditionFalse, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: `{"reason":"Failed","message":"no such branch"}`, FinishedAt: metav1.Now()}})
+	r.kubelet(corev1.ConditionFalse, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+		Message: `{"reason":"Failed","message":"no such branch"}`, FinishedAt: metav1.Now()}})
 	r.expect("Failed", "Failed: no such branch")
 	r.git.commit(map[string]string{"conversation.yaml": ""})
 	r.apply()
@@ -223,7 +229,8 @@ func (r *round) overHTTP() {
 	}
 	defer func() { _ = running.Stop() }()
 	post := func(body string) (int, string) {
-		request, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, running.URL+"/api/settings", strings.NewReader(body))
+		request, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, running.URL+"/api/settings",
+			strings.NewReader(body))
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -243,7 +250,8 @@ func (r *round) overHTTP() {
 		}
 		return nil
 	})
-	if code, text := post(`{"llm_model": "example/over-http"}`); code != http.StatusConflict || !strings.Contains(text, r.owner) {
+	if code, text := post(`{"llm_model": "example/over-http"}`); code != http.StatusConflict || !strings.Contains(text,
+		r.owner) {
 		r.t.Errorf("a field of Git's: %d %s", code, text)
 	}
 	if got := r.look(); len(got.Drifted) != 0 {
@@ -278,7 +286,8 @@ func newRound(t *testing.T, u tool) *round {
 	})
 	// Argo CD prunes what others own first.
 	env.StartControllerManager(t, "garbage-collector-controller", "persistentvolumeclaim-protection-controller")
-	r := &round{Env: env, tool: u, t: t, git: newGitServer(t), namespace: env.Namespace(t, nil), admin: filepath.Join(dir, "admin")}
+	r := &round{Env: env, tool: u, t: t, git: newGitServer(t), namespace: env.Namespace(t, nil), admin: filepath.Join(dir,
+		"admin")}
 	if err := os.WriteFile(r.admin, env.KubeConfig, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +296,8 @@ func newRound(t *testing.T, u tool) *round {
 
 func (r *round) look(flags ...string) (answer found) {
 	r.t.Helper()
-	output, err := r.command(r.t, append(flags, "-kubeconfig="+r.admin, "-namespace="+r.namespace, "-repository="+r.git.url)...).Output()
+	output, err := r.command(r.t, append(flags, "-kubeconfig="+r.admin, "-namespace="+r.namespace, "-repository="+
+		r.git.url)...).Output()
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -312,7 +322,8 @@ func (r *round) expect(status, message string) {
 		if state := r.conversation().Status; !strings.Contains(state.Reason+": "+state.Message, message) {
 			return fmt.Errorf("%s: %s, want %s", state.Reason, state.Message, message)
 		}
-		if h := got.Health["Conversation/c"]; h.Status != r.words[status] || h.Message != "" && !strings.Contains(h.Message, message) {
+		if h := got.Health["Conversation/c"]; h.Status != r.words[status] || h.Message != "" && !strings.Contains(h.Message,
+			message) {
 			return fmt.Errorf("%s %s, want %s %s", h.Status, h.Message, r.words[status], message)
 		}
 		if len(got.Drifted) != 0 {
@@ -354,8 +365,10 @@ func (r *round) kubelet(ready corev1.ConditionStatus, state corev1.ContainerStat
 		pod.Status.Phase = corev1.PodRunning
 		pod.Status.Conditions = nil
 		for kind, status := range map[corev1.PodConditionType]corev1.ConditionStatus{
-			corev1.PodScheduled: corev1.ConditionTrue, corev1.PodReadyToStartContainers: corev1.ConditionTrue, corev1.PodReady: ready} {
-			pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: kind, Status: status, LastTransitionTime: then})
+			corev1.PodScheduled: corev1.ConditionTrue, corev1.PodReadyToStartContainers: corev1.ConditionTrue,
+			corev1.PodReady: ready} {
+			pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: kind, Status: status,
+				LastTransitionTime: then})
 		}
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "session", State: state}}
 		if state.Terminated != nil {

@@ -100,7 +100,8 @@ func TestTheTarballIsAnOCILayoutWithItsName(t *testing.T) {
 
 func TestImagesArePushedWithTheListsOfWhatTheyAreMadeOf(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0)), registry.WithReferrersSupport(true)))
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0)),
+		registry.WithReferrersSupport(true)))
 	defer server.Close()
 	o := someOptions(t)
 	o.push, o.tag = true, strings.TrimPrefix(server.URL, "http://")+"/parley:1"
@@ -192,7 +193,8 @@ func expectList(t *testing.T, repository name.Repository, of v1.Hash) {
 	for _, p := range list.Packages {
 		modules = append(modules, p.Name)
 	}
-	if got := strings.Join(modules, " "); !strings.Contains(got, "github.com/parley-dev/parley") || !strings.Contains(got, "stdlib") {
+	if got := strings.Join(modules, " "); !strings.Contains(got, "github.com/parley-dev/parley") || !strings.Contains(got,
+		"stdlib") {
 		t.Errorf("the list names %s", got)
 	}
 }

@@ -111,7 +111,8 @@ func build(ctx context.Context, o options) (images, error) {
 		image, err := oci.Image(empty.Image, filepath.Join(dir, "layer.tar"), programs, oci.Config{
 			Architecture: architecture,
 			User:         "65532:65532",
-			Labels:       map[string]string{"org.opencontainers.image.title": "parley", "org.opencontainers.image.licenses": "Apache-2.0"},
+			Labels: map[string]string{"org.opencontainers.image.title": "parley",
+				"org.opencontainers.image.licenses": "Apache-2.0"},
 		})
 		if err != nil {
 			return built, fmt.Errorf("image for %s: %w", architecture, err)
@@ -136,7 +137,8 @@ func compile(ctx context.Context, dir, architecture, tags string, packages []str
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-tags=" + tags, "-ldflags=-s -w", "-o", dir + string(filepath.Separator)}, packages...)...)
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-tags=" + tags, "-ldflags=-s -w", "-o",
+		dir + string(filepath.Separator)}, packages...)...)
 	// The same flags as those of the Makefile, whose compiled packages are used again.
 	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+architecture, "CGO_ENABLED=0", "GOAMD64=v1", "GOARM64=v8.0",
 		"GOFLAGS=-trimpath -buildvcs=false -gcflags=all=-dwarf=false")

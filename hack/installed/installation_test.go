@@ -63,7 +63,8 @@ func TestMain(m *testing.M) {
 
 // programs are built once.
 var programs = sync.OnceValue(func() error {
-	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binaries+"/", "./cmd/manager", "./cmd/facade")
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binaries+"/",
+		"./cmd/manager", "./cmd/facade")
 	build.Dir = testenv.Path()
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := build.CombinedOutput(); err != nil {
@@ -95,7 +96,8 @@ func install(t *testing.T, overlay map[string]string, environment ...string) *in
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := &installation{t: t, dir: t.TempDir(), workloads: workloads, logs: map[string]*testenv.Log{}, stop: map[string]func(){}}
+	i := &installation{t: t, dir: t.TempDir(), workloads: workloads, logs: map[string]*testenv.Log{},
+		stop: map[string]func(){}}
 	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int {
 		rank := func(o *unstructured.Unstructured) int { return slices.Index([]string{"", "Namespace"}, o.GetKind()) }
 		return rank(b) - rank(a)
@@ -107,7 +109,8 @@ func install(t *testing.T, overlay map[string]string, environment ...string) *in
 	namespace := workloads["manager"].Namespace
 	i.start("manager", environment,
 		"--namespace="+namespace, "--webhook-cert-dir="+filepath.Join(i.dir, "webhook"), "--webhook-bind-address="+webhook,
-		"--webhook-extra-dns-name=localhost", "--metrics-bind-address="+metrics, "--health-probe-bind-address="+health, "--shutdown-delay=0s")
+		"--webhook-extra-dns-name=localhost", "--metrics-bind-address="+metrics, "--health-probe-bind-address="+health,
+		"--shutdown-delay=0s")
 	i.awaitReady("manager", "http://"+health+"/readyz")
 	i.metricsURL = "https://" + metrics + "/metrics"
 	i.mountSigningKey(objects)
@@ -125,7 +128,8 @@ func (i *installation) startArchive(environment []string, namespace string) {
 	i.t.Helper()
 	health := freeAddress(i.t)
 	i.start("archive", environment,
-		"--namespace="+namespace, "--bind-address="+health, "--metrics-bind-address=0", "--archive-bind-address="+freeAddress(i.t),
+		"--namespace="+namespace, "--bind-address="+health, "--metrics-bind-address=0", "--archive-bind-address="+
+			freeAddress(i.t),
 		"--archive=file://"+filepath.Join(i.dir, "archive"), "--signing-key-dir="+filepath.Join(i.dir, "verifying"))
 	i.awaitReady("archive", "http://"+health+"/ready")
 }
@@ -145,7 +149,8 @@ func kustomized(t *testing.T, overlay map[string]string) []*unstructured.Unstruc
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(strings.ReplaceAll(text, "CONFIG", config)), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(strings.ReplaceAll(text, "CONFIG", config)),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -169,7 +174,8 @@ func (i *installation) apply(object *unstructured.Unstructured) {
 	if object.GetKind() == "CustomResourceDefinition" {
 		return
 	}
-	if err := env.Client.Apply(i.t.Context(), client.ApplyConfigurationFromUnstructured(object.DeepCopy()), client.ForceOwnership, client.FieldOwner("admin")); err != nil {
+	if err := env.Client.Apply(i.t.Context(), client.ApplyConfigurationFromUnstructured(object.DeepCopy()),
+		client.ForceOwnership, client.FieldOwner("admin")); err != nil {
 		i.t.Fatalf("apply %s %s: %v", object.GetKind(), object.GetName(), err)
 	}
 	if object.GetKind() != "Namespace" { // nothing here would empty it
@@ -298,7 +304,8 @@ func (i *installation) newPerson(namespace string) *person {
 	p := &person{installation: i, namespace: namespace}
 	testenv.Await(i.t, func() error {
 		secret := &corev1.Secret{}
-		err := env.Client.Get(i.t.Context(), client.ObjectKey{Namespace: namespace, Name: v1alpha1.SessionKeySecretName("default")}, secret)
+		err := env.Client.Get(i.t.Context(), client.ObjectKey{Namespace: namespace,
+			Name: v1alpha1.SessionKeySecretName("default")}, secret)
 		p.key = string(secret.Data[v1alpha1.SessionKeySecretKey])
 		return err
 	})

@@ -31,7 +31,8 @@ func TestParleyWorksUnderOtherNamesAndItsFacadeStaysConfined(t *testing.T) {
 	}
 	// The API server learns of a policy within a moment.
 	testenv.Await(t, func() error {
-		err := facade.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: "own-"}})
+		err := facade.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default",
+			GenerateName: "own-"}})
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "parley.dev/user-key only") {
 			return fmt.Errorf("the policy did not refuse it: %w", err)
 		}
@@ -40,9 +41,11 @@ func TestParleyWorksUnderOtherNamesAndItsFacadeStaysConfined(t *testing.T) {
 	ada := i.newPerson(namespace(t, "renamed"))
 	// The webhook takes the facade for the facade, else it would not let it refer to a key that it
 	// cannot read.
-	ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k1", "agent": "CodeActAgent"}`)
+	ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k1", `+
+		`"agent": "CodeActAgent"}`)
 	ada.call(http.StatusOK, http.MethodPost, "/api/conversations", `{"conversation_id": "talk"}`)
 	testenv.Await(t, func() error {
-		return env.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: v1alpha1.SessionName("talk")}, &corev1.Pod{})
+		return env.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: v1alpha1.SessionName("talk")},
+			&corev1.Pod{})
 	})
 }

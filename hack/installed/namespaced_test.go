@@ -33,7 +33,8 @@ func TestParleyWorksInTheListedNamespacesAlone(t *testing.T) {
 			ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k1"}`)
 			ada.call(http.StatusOK, http.MethodPost, "/api/conversations", `{"conversation_id": "talk"}`)
 			testenv.Await(t, func() error {
-				return env.Client.Get(t.Context(), client.ObjectKey{Namespace: name, Name: v1alpha1.SessionName("talk")}, &corev1.Pod{})
+				return env.Client.Get(t.Context(), client.ObjectKey{Namespace: name, Name: v1alpha1.SessionName("talk")},
+					&corev1.Pod{})
 			})
 			if err := env.Client.Create(t.Context(), notAURL(name)); !apierrors.IsInvalid(err) {
 				t.Errorf("the webhook was not asked: %v", err)
@@ -55,7 +56,8 @@ func TestParleyWorksInTheListedNamespacesAlone(t *testing.T) {
 		create(t, other)
 		for _, key := range []client.ObjectKey{client.ObjectKeyFromObject(other)} {
 			found := &v1alpha1.UserSettings{}
-			if err := env.Client.Get(t.Context(), key, found); err != nil || found.Status.SessionKeyHash != "" || len(found.Status.Conditions) > 0 {
+			if err := env.Client.Get(t.Context(), key, found); err != nil || found.Status.SessionKeyHash != "" ||
+				len(found.Status.Conditions) > 0 {
 				t.Errorf("it has the status %+v, %v", found.Status, err)
 			}
 		}
@@ -77,7 +79,8 @@ func TestParleyWorksInTheListedNamespacesAlone(t *testing.T) {
 	t.Run("and has no more rights than that", func(t *testing.T) {
 		for _, process := range []string{"manager", "facade", "archive"} {
 			for _, namespace := range []string{"", "team-c", "kube-system"} {
-				for _, resource := range []string{"secrets", "configmaps", "pods", "conversations.parley.dev", "usersettings.parley.dev"} {
+				for _, resource := range []string{"secrets", "configmaps", "pods", "conversations.parley.dev",
+					"usersettings.parley.dev"} {
 					for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete"} {
 						if may(t, i.user(process), namespace, verb, resource) {
 							t.Errorf("the %s may %s %s in %q", process, verb, resource, namespace)
@@ -110,7 +113,8 @@ func TestOnlyAShortListOfRightsIsClusterWideInNamespacedMode(t *testing.T) {
 	}
 	got := rules["parley-manager-cluster"]
 	slices.Sort(got)
-	if want := []string{"sessionclasses", "storageclasses", "subjectaccessreviews", "tokenreviews", "validatingwebhookconfigurations"}; !slices.Equal(slices.Compact(got), want) {
+	if want := []string{"sessionclasses", "storageclasses", "subjectaccessreviews", "tokenreviews",
+		"validatingwebhookconfigurations"}; !slices.Equal(slices.Compact(got), want) {
 		t.Errorf("cluster-wide are rights on %v, want %v", got, want)
 	}
 }
@@ -131,8 +135,10 @@ func may(t *testing.T, user, namespace, verb, resource string) bool {
 	resource, subresource, _ := strings.Cut(resource, "/")
 	account := strings.Split(user, ":")
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: user, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + account[2], "system:authenticated"},
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: verb, Group: group, Resource: resource, Subresource: subresource},
+		User: user, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + account[2],
+			"system:authenticated"},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: verb, Group: group,
+			Resource: resource, Subresource: subresource},
 	}}
 	create(t, review)
 	if review.Status.EvaluationError != "" {

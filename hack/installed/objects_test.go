@@ -41,7 +41,8 @@ func awaitPod(t *testing.T, namespace, conversation string) *corev1.Pod {
 	t.Helper()
 	pod := &corev1.Pod{}
 	testenv.Await(t, func() error {
-		err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: v1alpha1.SessionName(conversation)}, pod)
+		err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: v1alpha1.SessionName(conversation)},
+			pod)
 		if err == nil && pod.DeletionTimestamp != nil {
 			return fmt.Errorf("the pod is going")
 		}
@@ -100,7 +101,8 @@ func quantity(s string) resource.Quantity { return resource.MustParse(s) }
 // storageClass is the cluster's default one.
 func storageClass() *storagev1.StorageClass {
 	return &storagev1.StorageClass{
-		ObjectMeta:  metav1.ObjectMeta{Name: "standard", Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "standard",
+			Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}},
 		Provisioner: "example.com/none",
 	}
 }

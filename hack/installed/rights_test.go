@@ -53,7 +53,8 @@ func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
 
 // checkedElsewhere are rights that are no requests of their own: the API server, or the webhook,
 // asks for them when something else is done. Tests below take each of them away.
-var checkedElsewhere = []string{"update conversations/finalizers.parley.dev", "update usersettings/finalizers.parley.dev", "use usersettings.parley.dev"}
+var checkedElsewhere = []string{"update conversations/finalizers.parley.dev",
+	"update usersettings/finalizers.parley.dev", "use usersettings.parley.dev"}
 
 func expectRightsUsed(t *testing.T, i *installation, process string) {
 	used := map[string]bool{}
@@ -105,7 +106,8 @@ func rightsOf(t *testing.T, i *installation, process string) []string {
 	}
 	for _, binding := range here.Items {
 		if role := (&rbacv1.Role{}); isBound(binding.Subjects) {
-			if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: binding.Namespace, Name: binding.RoleRef.Name}, role); err != nil {
+			if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: binding.Namespace, Name: binding.RoleRef.Name},
+				role); err != nil {
 				t.Fatal(err)
 			}
 			rules = append(rules, role.Rules...)
@@ -140,7 +142,8 @@ func metricsAreRead(t *testing.T, i *installation) {
 	create(t, account, binding)
 	t.Cleanup(func() { _ = env.Client.Delete(context.Background(), binding) })
 	token := tokenOf(t, account)
-	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // it signs its own
+	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
+		InsecureSkipVerify: true}}} // it signs its own
 	testenv.Await(t, func() error {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.metricsURL, http.NoBody)
 		if err != nil {
@@ -163,7 +166,8 @@ func keysOverHTTP(t *testing.T, i *installation) {
 	ada := i.newPerson(namespace(t, "rights-keys"))
 	key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "default-llm-api-key"}}
 	for _, value := range []string{"k1", "k2"} {
-		ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "`+value+`"}`)
+		ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "`+value+
+			`"}`)
 		testenv.Await(t, func() error {
 			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(key), key); err != nil {
 				return err
@@ -176,14 +180,16 @@ func keysOverHTTP(t *testing.T, i *installation) {
 	}
 	// Of a facade that died before it wrote the owner.
 	orphan := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "default-search-api-key", Labels: map[string]string{v1alpha1.LabelUserSettings: "default"}},
-		Type:       v1alpha1.SecretTypeUserKey, StringData: map[string]string{"key": "k3"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "default-search-api-key",
+			Labels: map[string]string{v1alpha1.LabelUserSettings: "default"}},
+		Type: v1alpha1.SecretTypeUserKey, StringData: map[string]string{"key": "k3"},
 	}
 	create(t, orphan)
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "default"}}
 	change(t, settings, func() { settings.Spec.SearchAPIKeyRef = &v1alpha1.SecretKeyRef{Name: orphan.Name, Key: "key"} })
 	testenv.Await(t, func() error {
-		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(orphan), orphan); err != nil || len(orphan.OwnerReferences) == 0 {
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(orphan), orphan); err != nil ||
+			len(orphan.OwnerReferences) == 0 {
 			return fmt.Errorf("it is not adopted: %w", err)
 		}
 		return nil
@@ -214,7 +220,10 @@ func sessionsEnd(t *testing.T, i *installation) {
 		awaitReason(t, talk, v1alpha1.ReasonSuspended)
 		change(t, talk, func() { talk.Spec.Suspend = false })
 	}
-	brief := converse(t, ada.namespace, "brief", func(s *v1alpha1.ConversationSpec) { s.TTLAfterStopped = &metav1.Duration{} })
+	brief := converse(t, ada.namespace, "brief", func(s *v1alpha1.ConversationSpec) {
+		s.TTLAfterStopped =
+			&metav1.Duration{}
+	})
 	finish(t, awaitPod(t, ada.namespace, "brief"))
 	testenv.Await(t, func() error { return gone(t, brief) })
 }
@@ -225,7 +234,8 @@ func sharedObjectsAreChanged(t *testing.T, i *installation) {
 	awaitPod(t, ada.namespace, "talk")
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "sessions"}}
 	change(t, service, func() { service.Spec.Selector = map[string]string{"somebody": "else"} })
-	policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "parley-sessions-default"}}
+	policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace,
+		Name: "parley-sessions-default"}}
 	change(t, policy, func() { policy.Spec.Egress = nil })
 	testenv.Await(t, func() error {
 		for _, o := range []client.Object{service, policy} {
@@ -247,17 +257,24 @@ func foreignObjects(t *testing.T, i *installation) {
 		return metav1.ObjectMeta{Namespace: namespace, Name: name}
 	}
 	for name, foreign := range map[string]client.Object{
-		"rights-service": &corev1.Service{ObjectMeta: meta("rights-service", "sessions"), Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone}},
-		"rights-policy":  &networkingv1.NetworkPolicy{ObjectMeta: meta("rights-policy", "parley-sessions-default")},
-		"rights-claim": &corev1.PersistentVolumeClaim{ObjectMeta: meta("rights-claim", "talk-workspace"), Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: quantity("1Gi")}},
-		}},
-		"rights-pod": &corev1.Pod{ObjectMeta: meta("rights-pod", "talk-session"), Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
+		"rights-service": &corev1.Service{ObjectMeta: meta("rights-service", "sessions"),
+			Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone}},
+		"rights-policy": &networkingv1.NetworkPolicy{ObjectMeta: meta("rights-policy", "parley-sessions-default")},
+		"rights-claim": &corev1.PersistentVolumeClaim{ObjectMeta: meta("rights-claim", "talk-workspace"),
+			Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: quantity(
+					"1Gi")}},
+			}},
+		"rights-pod": &corev1.Pod{ObjectMeta: meta("rights-pod", "talk-session"),
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
 	} {
 		ada := i.newPerson(namespace(t, name))
 		create(t, foreign)
-		talk := converse(t, ada.namespace, "talk", func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} })
+		talk := converse(t, ada.namespace, "talk", func(s *v1alpha1.ConversationSpec) {
+			s.Workspace = &v1alpha1.Workspace{
+				Size: "1Gi"}
+		})
 		testenv.Await(t, func() error {
 			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(talk), talk); err != nil {
 				return err
@@ -282,8 +299,10 @@ func volumesGo(t *testing.T, i *installation) {
 	converse(t, ada.namespace, "talk", func(s *v1alpha1.ConversationSpec) { s.SessionClassName = &class.Name })
 	finish(t, awaitPod(t, ada.namespace, "talk"))
 	testenv.Await(t, func() error {
-		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "talk-workspace"}}
-		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err == nil && claim.DeletionTimestamp == nil {
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace,
+			Name: "talk-workspace"}}
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err == nil &&
+			claim.DeletionTimestamp == nil {
 			return fmt.Errorf("the claim is there")
 		}
 		return nil

@@ -33,7 +33,8 @@ func TestRightsThatAreNoRequestsAreNeededToo(t *testing.T) {
 	})
 	t.Run("the manager's to hold up the deletion of settings", func(t *testing.T) {
 		take(t, i, "manager", "usersettings/finalizers", "update")
-		create(t, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace(t, "taken-settings"), Name: "default"}})
+		create(t, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace(t, "taken-settings"),
+			Name: "default"}})
 		awaitRefusal(t, i, "manager", "secrets", "taken-settings")
 	})
 }

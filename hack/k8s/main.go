@@ -50,7 +50,8 @@ func main() {
 		}
 	}
 	if !ok {
-		fmt.Fprintln(os.Stderr, "usage: k8s COMPONENT [ARGUMENT...], or a link named after one of: "+strings.Join(names(), " "))
+		fmt.Fprintln(os.Stderr, "usage: k8s COMPONENT [ARGUMENT...], or a link named after one of: "+strings.Join(names(),
+			" "))
 		os.Exit(2)
 	}
 	run()

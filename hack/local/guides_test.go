@@ -16,7 +16,8 @@ var runnable = regexp.MustCompile("(?ms)^```sh runnable\n(.*?)^```$")
 // What the guides tell people to type works, in the order of each guide, against `make run`.
 func TestTheCommandsOfTheGuidesWork(t *testing.T) {
 	installation := newInstallation(t)
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", installation.bin+"/", "./cmd/kubectl-parley", "./cmd/agent")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", installation.bin+"/",
+		"./cmd/kubectl-parley", "./cmd/agent")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, output)
@@ -37,7 +38,8 @@ func TestTheCommandsOfTheGuidesWork(t *testing.T) {
 		t.Errorf("only %d blocks were found", ran)
 	}
 	answers := installation.run(t, "README.md", typed(read(t, "README.md")))
-	for _, want := range []string{`{"message":"Settings stored"}`, `"conversation_id":"mine"`, "usersettings.parley.dev/sample condition met"} {
+	for _, want := range []string{`{"message":"Settings stored"}`, `"conversation_id":"mine"`,
+		"usersettings.parley.dev/sample condition met"} {
 		if !strings.Contains(answers, want) {
 			t.Errorf("the README's commands answer without %s:\n%s", want, answers)
 		}
@@ -81,7 +83,8 @@ func (i installation) run(t *testing.T, guide, commands string) (answers string)
 			t.Fatal(err)
 		}
 	}
-	shell := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", strings.ReplaceAll(commands, "127.0.0.1:3000", fmt.Sprintf("127.0.0.1:%d", i.port)))
+	shell := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", strings.ReplaceAll(commands,
+		"127.0.0.1:3000", fmt.Sprintf("127.0.0.1:%d", i.port)))
 	shell.Dir = dir
 	shell.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(i.state, "kubeconfig"),
 		"PATH="+strings.Join([]string{i.bin, os.Getenv("KUBEBUILDER_ASSETS"), os.Getenv("PATH")}, ":"))

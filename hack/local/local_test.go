@@ -42,7 +42,8 @@ type installation struct {
 func newInstallation(t *testing.T) installation {
 	t.Helper()
 	i := installation{bin: t.TempDir(), state: filepath.Join(t.TempDir(), "state"), log: t.TempDir()}
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", i.bin+"/", "./cmd/manager", "./cmd/facade", "./cmd/supervisor", "./cmd/runtime", "./hack/local", "./hack/e2e/toolserver")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", i.bin+"/", "./cmd/manager", "./cmd/facade",
+		"./cmd/supervisor", "./cmd/runtime", "./hack/local", "./hack/e2e/toolserver")
 	build.Dir = root
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := build.CombinedOutput(); err != nil {
@@ -197,7 +198,8 @@ func (i installation) signsInOnce(t *testing.T) {
 	code, _, _ := strings.Cut(rest, "\n")
 	facade := fmt.Sprintf("http://127.0.0.1:%d", i.port)
 	for try, want := range []int{http.StatusOK, http.StatusUnauthorized} {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, facade+"/api/signin", strings.NewReader(`{"code": "`+code+`"}`))
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, facade+"/api/signin",
+			strings.NewReader(`{"code": "`+code+`"}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -245,7 +247,8 @@ func TestLocalClusterFromStartToStopAndBack(t *testing.T) {
 		t.Errorf("the data is gone: %v", err)
 	}
 	catalogue := &corev1.ConfigMap{}
-	if err := i.client(t).Get(t.Context(), client.ObjectKey{Namespace: "parley-system", Name: v1alpha1.AgentCatalogueName}, catalogue); err != nil || catalogue.Data["CodeActAgent"] != writer {
+	if err := i.client(t).Get(t.Context(), client.ObjectKey{Namespace: "parley-system", Name: v1alpha1.AgentCatalogueName},
+		catalogue); err != nil || catalogue.Data["CodeActAgent"] != writer {
 		t.Errorf("the agent is %q (%v)", catalogue.Data["CodeActAgent"], err)
 	}
 	if again := i.sessionKey(t); again != key {

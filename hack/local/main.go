@@ -127,11 +127,13 @@ func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) e
 	defer unlock()
 
 	if err := cluster.PortFree(o.port); err != nil {
-		return fmt.Errorf("the facade cannot have port %d: %w; move it with PORT=, as in: make run PORT=%d", o.port, err, o.port+1)
+		return fmt.Errorf("the facade cannot have port %d: %w; move it with PORT=, as in: make run PORT=%d", o.port, err,
+			o.port+1)
 	}
 
 	l := &local{options: o, out: out, started: time.Now(), force: force}
-	l.parley = &parley.Installation{StateDir: state, BinDir: o.binDir, FacadeAddress: cluster.Ports{parley.Facade: o.port}.Address(parley.Facade)}
+	l.parley = &parley.Installation{StateDir: state, BinDir: o.binDir,
+		FacadeAddress: cluster.Ports{parley.Facade: o.port}.Address(parley.Facade)}
 	l.supervisor, ctx = cluster.Supervise(ctx, filepath.Join(o.stateDir, "log"))
 	err = l.start(ctx)
 	if err == nil {
@@ -155,8 +157,14 @@ func (l *local) start(ctx context.Context) error {
 	steps := []step{
 		{"certificates and ports", 30 * time.Second, l.prepare},
 		{"etcd", time.Minute, func(ctx context.Context) error { return l.plane.StartEtcd(ctx, l.supervisor) }},
-		{"kube-apiserver", 2 * time.Minute, func(ctx context.Context) error { return l.plane.StartAPIServer(ctx, l.supervisor) }},
-		{"kube-controller-manager", time.Minute, func(ctx context.Context) error { return l.plane.StartControllerManager(ctx, l.supervisor) }},
+		{"kube-apiserver", 2 * time.Minute, func(ctx context.Context) error {
+			return l.plane.StartAPIServer(ctx,
+				l.supervisor)
+		}},
+		{"kube-controller-manager", time.Minute, func(ctx context.Context) error {
+			return l.plane.StartControllerManager(ctx,
+				l.supervisor)
+		}},
 		{"admin's kubeconfig", 30 * time.Second, l.connect},
 		{"manifests", time.Minute, l.install},
 		{"identities", 30 * time.Second, l.parley.IssueTokens},
@@ -212,7 +220,8 @@ func (l *local) prepare(context.Context) error {
 		Binaries: l.assets, State: l.stateDir, Ports: ports, PKI: pki,
 		// The pods' addresses are on loopback, which Endpoints may not hold. Nothing here reads
 		// them.
-		ControllerManagerArgs: []string{"--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"},
+		ControllerManagerArgs: []string{
+			"--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"},
 	}
 	l.parley.Plane = l.plane
 	return nil

@@ -45,16 +45,19 @@ func TestSessionOverHTTPIsClonedServedWorkedOnAndCompleted(t *testing.T) {
 	})
 	states := watchStates(t, c, "flow")
 	i.post(t, "/api/conversations", map[string]any{
-		"conversation_id": "flow", "repository": "file://" + repository, "selected_branch": "feature", "initial_user_msg": "Write this down.",
+		"conversation_id": "flow", "repository": "file://" + repository, "selected_branch": "feature",
+		"initial_user_msg": "Write this down.",
 	})
 	awaitState(t, states, v1alpha1.StateStarting)
 	awaitState(t, states, v1alpha1.StateRunning)
 
 	pod := &corev1.Pod{}
-	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: v1alpha1.SessionName("flow")}, pod); err != nil {
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: v1alpha1.SessionName("flow")},
+		pod); err != nil {
 		t.Fatal(err)
 	}
-	clone := filepath.Join(i.state, "pods", string(pod.UID), "workspace", filepath.Base(strings.TrimSuffix(repository, ".git")))
+	clone := filepath.Join(i.state, "pods", string(pod.UID), "workspace", filepath.Base(strings.TrimSuffix(repository,
+		".git")))
 	if head := git(t, clone, "rev-parse", "HEAD"); head != commit {
 		t.Errorf("the clone is at %s, want %s", head, commit)
 	}
@@ -66,7 +69,8 @@ func TestSessionOverHTTPIsClonedServedWorkedOnAndCompleted(t *testing.T) {
 		}
 		return err
 	})
-	if got := i.kubectl(t, "exec", pod.Name, "-c", "session", "--", "sh", "-c", "pwd; env | grep -c PARLEY_SECRET || true"); got != filepath.Dir(clone)+"\n0\n" {
+	if got := i.kubectl(t, "exec", pod.Name, "-c", "session", "--", "sh", "-c",
+		"pwd; env | grep -c PARLEY_SECRET || true"); got != filepath.Dir(clone)+"\n0\n" {
 		t.Errorf("a command in the pod says %q", got)
 	}
 	if got := i.kubectl(t, "logs", pod.Name, "-c", "session"); !strings.Contains(got, "msg=") {
@@ -99,7 +103,8 @@ func (i *installation) kubectl(t *testing.T, args ...string) string {
 func (i installation) addAgent(t *testing.T, name, entry string) {
 	t.Helper()
 	c, catalogue := i.client(t), &corev1.ConfigMap{}
-	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "parley-system", Name: v1alpha1.AgentCatalogueName}, catalogue); err != nil {
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: "parley-system", Name: v1alpha1.AgentCatalogueName},
+		catalogue); err != nil {
 		t.Fatal(err)
 	}
 	catalogue.Data[name] = entry
@@ -118,7 +123,8 @@ func (i installation) post(t *testing.T, path string, body any) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	err = cluster.Retry(ctx, 500*time.Millisecond, func(ctx context.Context) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("http://127.0.0.1:%d%s", i.port, path), bytes.NewReader(content))
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("http://127.0.0.1:%d%s", i.port, path),
+			bytes.NewReader(content))
 		if err != nil {
 			return err
 		}
@@ -143,7 +149,8 @@ func (i installation) post(t *testing.T, path string, body any) {
 // watchStates returns every status that a conversation has from now on.
 func watchStates(t *testing.T, c client.WithWatch, name string) <-chan v1alpha1.ConversationStatus {
 	t.Helper()
-	watch, err := c.Watch(t.Context(), &v1alpha1.ConversationList{}, client.InNamespace("default"), client.MatchingFields{"metadata.name": name})
+	watch, err := c.Watch(t.Context(), &v1alpha1.ConversationList{}, client.InNamespace("default"),
+		client.MatchingFields{"metadata.name": name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +167,8 @@ func watchStates(t *testing.T, c client.WithWatch, name string) <-chan v1alpha1.
 }
 
 // awaitState returns the next status with a state, which only one of those before it may precede.
-func awaitState(t *testing.T, states <-chan v1alpha1.ConversationStatus, want v1alpha1.ConversationState) v1alpha1.ConversationStatus {
+func awaitState(t *testing.T, states <-chan v1alpha1.ConversationStatus,
+	want v1alpha1.ConversationState) v1alpha1.ConversationStatus {
 	t.Helper()
 	order := []v1alpha1.ConversationState{"", v1alpha1.StateStarting, v1alpha1.StateRunning, v1alpha1.StateStopped}
 	deadline := time.After(time.Minute)
@@ -186,7 +194,8 @@ func callTool(t *testing.T, c client.Client, pod *corev1.Pod) {
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(secret), secret); err != nil {
 		t.Fatal(err)
 	}
-	tools, err := sessionclient.Tools(t.Context(), fmt.Sprintf("http://%s:%d%s", pod.Status.PodIP, session.Port, session.ToolsPath),
+	tools, err := sessionclient.Tools(t.Context(), fmt.Sprintf("http://%s:%d%s", pod.Status.PodIP, session.Port,
+		session.ToolsPath),
 		sessionclient.WithHeader(sessionclient.KeyHeader, string(secret.Data[session.KeyFile])))
 	if err != nil {
 		t.Fatal(err)
@@ -196,7 +205,8 @@ func callTool(t *testing.T, c client.Client, pod *corev1.Pod) {
 	if err != nil || len(list.Tools) != 1 || list.Tools[0].Name != "tools_echo" {
 		t.Fatalf("the tools are %+v, %v", list, err)
 	}
-	result, err := tools.CallTool(t.Context(), &mcp.CallToolParams{Name: "tools_echo", Arguments: map[string]any{"text": "hello"}})
+	result, err := tools.CallTool(t.Context(), &mcp.CallToolParams{Name: "tools_echo",
+		Arguments: map[string]any{"text": "hello"}})
 	if err != nil || result.IsError {
 		t.Fatalf("the tool answered %+v, %v", result, err)
 	}
@@ -221,7 +231,8 @@ func makeRepository(t *testing.T) (path, commit string) {
 
 func git(t *testing.T, dir string, args ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "git", append([]string{"-C", dir, "-c", "user.name=test", "-c", "user.email=test@example.com"}, args...)...)
+	cmd := exec.CommandContext(t.Context(), "git", append([]string{"-C", dir, "-c", "user.name=test", "-c",
+		"user.email=test@example.com"}, args...)...)
 	output, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("git %s: %v: %s", args[0], err, output)

@@ -21,7 +21,8 @@ type Workload struct {
 // FitToProcesses takes out the Deployments, which run as processes, and their volumes, and points
 // the webhooks at one of these processes. All else stays as a cluster gets it.
 // The workloads are by the names of their containers.
-func FitToProcesses(objects []*unstructured.Unstructured, webhookAddress string) ([]*unstructured.Unstructured, map[string]Workload, error) {
+func FitToProcesses(objects []*unstructured.Unstructured, webhookAddress string) ([]*unstructured.Unstructured,
+	map[string]Workload, error) {
 	var kept []*unstructured.Unstructured
 	workloads := map[string]Workload{}
 	for _, object := range objects {
@@ -33,7 +34,8 @@ func FitToProcesses(objects []*unstructured.Unstructured, webhookAddress string)
 			}
 			pod := deployment.Spec.Template.Spec
 			for i := range pod.Containers {
-				workloads[pod.Containers[i].Name] = Workload{deployment.Namespace, pod.ServiceAccountName, arguments(&pod.Containers[i], deployment.Namespace)}
+				workloads[pod.Containers[i].Name] = Workload{deployment.Namespace, pod.ServiceAccountName,
+					arguments(&pod.Containers[i], deployment.Namespace)}
 			}
 			continue
 		case "PersistentVolumeClaim":

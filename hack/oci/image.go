@@ -80,7 +80,8 @@ func addFile(archive *tar.Writer, target, source string, mode int64) error {
 	if err != nil {
 		return err
 	}
-	if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: target, Mode: mode, Size: info.Size()}); err != nil {
+	if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: target, Mode: mode,
+		Size: info.Size()}); err != nil {
 		return err
 	}
 	_, err = io.Copy(archive, file)

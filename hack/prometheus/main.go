@@ -88,7 +88,8 @@ func (t test) run(rules map[string]rule) error {
 	if err := t.fill(db); err != nil {
 		return err
 	}
-	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1_000_000, Timeout: time.Minute, LookbackDelta: 5 * time.Minute})
+	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1_000_000, Timeout: time.Minute,
+		LookbackDelta: 5 * time.Minute})
 	for _, check := range t.AlertRuleTest {
 		r, found := rules[check.Alert]
 		if !found {

@@ -33,7 +33,8 @@ func (chatWire) read(_ http.Header, body []byte) (*Request, []string) {
 		if kind := str(tool["type"]); kind != "function" && kind != "custom" {
 			wrong.add("tools[%d].type: invalid value", i)
 		}
-		request.Tools = append(request.Tools, openAITool(fmt.Sprintf("tools[%d].function", i), obj(tool[str(tool["type"])]), &wrong))
+		request.Tools = append(request.Tools, openAITool(fmt.Sprintf("tools[%d].function", i), obj(tool[str(tool["type"])]),
+			&wrong))
 	}
 	messages := list(o["messages"])
 	if len(messages) == 0 {
@@ -62,7 +63,8 @@ func openAITool(at string, f object, wrong *findings) Tool {
 
 func missing(waiting map[string]bool, wrong *findings) {
 	for id := range waiting {
-		wrong.add("an assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. "+
+		wrong.add("an assistant message with 'tool_calls' must be followed by tool messages responding to each "+
+			"'tool_call_id'. "+
 			"The following tool_call_ids did not have response messages: %s", id)
 	}
 	clear(waiting)
@@ -88,8 +90,10 @@ func chatMessage(request *Request, message object, i int, waiting map[string]boo
 		for j, c := range calls {
 			call, f := obj(c), obj(obj(c)["function"])
 			id := str(call["id"])
-			if id == "" || str(call["type"]) != "function" || !isString(f["arguments"]) || !shortToolName.MatchString(str(f["name"])) {
-				wrong.add("invalid 'messages[%d].tool_calls[%d]': id, type, function.name and function.arguments are required", i, j)
+			if id == "" || str(call["type"]) != "function" || !isString(f["arguments"]) ||
+				!shortToolName.MatchString(str(f["name"])) {
+				wrong.add("invalid 'messages[%d].tool_calls[%d]': id, type, function.name and function.arguments are required", i,
+					j)
 			}
 			if waiting[id] {
 				wrong.add("duplicate value for 'tool_call_id' of '%s' in messages[%d]", id, i)
@@ -100,7 +104,8 @@ func chatMessage(request *Request, message object, i int, waiting map[string]boo
 	case "tool":
 		id := str(message["tool_call_id"])
 		if !waiting[id] {
-			wrong.add("messages with role 'tool' must be a response to a preceding message with 'tool_calls': messages[%d], %q", i, id)
+			wrong.add("messages with role 'tool' must be a response to a preceding message with 'tool_calls': messages[%d], %q",
+				i, id)
 		}
 		delete(waiting, id)
 		turn.Results = []Result{{ID: id, Text: turn.Text}}
@@ -131,7 +136,8 @@ func chatContent(content any, turn *Turn, i int, mayLack bool, wrong *findings) 
 					wrong.add("invalid image URL in messages[%d].content[%d]", i, j)
 				}
 			default:
-				wrong.add("invalid value for 'messages[%d].content[%d].type': %q is not supported for role %q", i, j, kind, turn.Role)
+				wrong.add("invalid value for 'messages[%d].content[%d].type': %q is not supported for role %q", i, j, kind,
+					turn.Role)
 			}
 		}
 	default:
@@ -143,7 +149,8 @@ func chatContent(content any, turn *Turn, i int, mayLack bool, wrong *findings) 
 
 func (a answer) chatUsage() object {
 	u := a.usage()
-	return object{"prompt_tokens": u.Input, "completion_tokens": u.Output, "total_tokens": u.Input + u.Output, "prompt_tokens_details": object{"cached_tokens": u.Cached}}
+	return object{"prompt_tokens": u.Input, "completion_tokens": u.Output, "total_tokens": u.Input + u.Output,
+		"prompt_tokens_details": object{"cached_tokens": u.Cached}}
 }
 
 func (a answer) chatFinish() string {
@@ -163,7 +170,8 @@ func (chatWire) whole(w http.ResponseWriter, a answer) {
 	}
 	var calls []object
 	for _, call := range a.Calls {
-		calls = append(calls, object{"id": call.ID, "type": "function", "function": object{"name": call.Name, "arguments": string(call.Input)}})
+		calls = append(calls, object{"id": call.ID, "type": "function", "function": object{"name": call.Name,
+			"arguments": string(call.Input)}})
 	}
 	if calls != nil {
 		message["tool_calls"] = calls
@@ -187,12 +195,14 @@ func (chatWire) stream(s *events, a answer) {
 		chunk(object{"content": p}, nil)
 	}
 	for i, call := range a.Calls {
-		chunk(object{"tool_calls": []any{object{"index": i, "id": call.ID, "type": "function", "function": object{"name": call.Name, "arguments": ""}}}}, nil)
+		chunk(object{"tool_calls": []any{object{"index": i, "id": call.ID, "type": "function",
+			"function": object{"name": call.Name, "arguments": ""}}}}, nil)
 		for _, p := range pieces(string(call.Input)) {
 			chunk(object{"tool_calls": []any{object{"index": i, "function": object{"arguments": p}}}}, nil)
 		}
 	}
 	chunk(object{}, a.chatFinish())
-	s.event("", object{"id": a.chatID(), "object": "chat.completion.chunk", "created": 0, "model": a.model, "choices": []any{}, "usage": a.chatUsage()})
+	s.event("", object{"id": a.chatID(), "object": "chat.completion.chunk", "created": 0, "model": a.model,
+		"choices": []any{}, "usage": a.chatUsage()})
 	s.raw("data: [DONE]")
 }

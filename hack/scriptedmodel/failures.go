@@ -24,10 +24,12 @@ var failures = map[FailureKind]failureForm{
 		"invalid_request_error", "invalid_api_key", "Incorrect API key provided."},
 	NoSuchModel: {http.StatusNotFound,
 		"not_found_error", "model: no-such-model",
-		"invalid_request_error", "model_not_found", "The model `no-such-model` does not exist or you do not have access to it."},
+		"invalid_request_error", "model_not_found", "The model `no-such-model` does not exist or you do not have access to " +
+			"it."},
 	ContextTooLong: {http.StatusBadRequest,
 		"invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum",
-		"invalid_request_error", "context_length_exceeded", "This model's maximum context length is 128000 tokens. However, your messages resulted in 130000 tokens."},
+		"invalid_request_error", "context_length_exceeded", "This model's maximum context length is 128000 tokens. " +
+			"However, your messages resulted in 130000 tokens."},
 	Internal: {http.StatusInternalServerError,
 		"api_error", "Internal server error",
 		"server_error", "", "The server had an error while processing your request."},
@@ -44,7 +46,8 @@ var failures = map[FailureKind]failureForm{
 
 // googleStatus is what Google calls a status of HTTP.
 var googleStatus = map[int]string{
-	http.StatusBadRequest: "INVALID_ARGUMENT", http.StatusUnauthorized: "UNAUTHENTICATED", http.StatusNotFound: "NOT_FOUND",
+	http.StatusBadRequest: "INVALID_ARGUMENT", http.StatusUnauthorized: "UNAUTHENTICATED",
+	http.StatusNotFound:        "NOT_FOUND",
 	http.StatusTooManyRequests: "RESOURCE_EXHAUSTED", http.StatusInternalServerError: "INTERNAL", 529: "UNAVAILABLE",
 }
 
@@ -59,9 +62,11 @@ func writeFailure(w http.ResponseWriter, wire Wire, f Failure) {
 	}
 	switch wire {
 	case Messages:
-		body = map[string]any{"type": "error", "error": map[string]any{"type": form.kind, "message": words}, "request_id": "req_scripted"}
+		body = map[string]any{"type": "error", "error": map[string]any{"type": form.kind, "message": words},
+			"request_id": "req_scripted"}
 	case GenerateContent:
-		body = map[string]any{"error": map[string]any{"code": form.status, "message": words, "status": googleStatus[form.status]}}
+		body = map[string]any{"error": map[string]any{"code": form.status, "message": words,
+			"status": googleStatus[form.status]}}
 	default:
 		var code any
 		if form.code != "" {

@@ -52,7 +52,8 @@ func (g googleWire) read(_ http.Header, body []byte) (*Request, []string) {
 	}
 	for i, t := range list(o["tools"]) {
 		for j, d := range list(obj(t)["functionDeclarations"]) {
-			request.Tools = append(request.Tools, googleTool(fmt.Sprintf("tools[%d].function_declarations[%d]", i, j), obj(d), &wrong))
+			request.Tools = append(request.Tools, googleTool(fmt.Sprintf("tools[%d].function_declarations[%d]", i, j), obj(d),
+				&wrong))
 		}
 	}
 	contents := list(o["contents"])
@@ -107,7 +108,8 @@ func googleTurn(content object, i int, before Turn, wrong *findings) Turn {
 			turn.Calls = append(turn.Calls, Call{ID: str(call["id"]), Name: str(call["name"]), Input: encode(call["args"])})
 		case response != nil:
 			if n := len(turn.Results); n < len(before.Calls) && before.Calls[n].Name != str(response["name"]) {
-				wrong.add("contents[%d].parts[%d]: function response of %q, want %q", i, j, str(response["name"]), before.Calls[n].Name)
+				wrong.add("contents[%d].parts[%d]: function response of %q, want %q", i, j, str(response["name"]),
+					before.Calls[n].Name)
 			}
 			turn.Results = append(turn.Results, Result{ID: str(response["id"]), Text: string(encode(response["response"]))})
 		case has(part, "inlineData"):
@@ -121,7 +123,8 @@ func googleTurn(content object, i int, before Turn, wrong *findings) Turn {
 		}
 	}
 	if len(turn.Results) != len(before.Calls) {
-		wrong.add("please ensure that the number of function response parts is equal to the number of function call parts of the function call turn")
+		wrong.add("please ensure that the number of function response parts is equal to the number of function call parts " +
+			"of the function call turn")
 	}
 	return turn
 }
@@ -152,7 +155,8 @@ func (a answer) googleAnswer(parts []object, last bool) object {
 		}
 		usage["candidatesTokenCount"], usage["totalTokenCount"] = u.Output, u.Input+u.Output
 	}
-	return object{"candidates": []any{candidate}, "usageMetadata": usage, "modelVersion": a.model, "responseId": fmt.Sprintf("scripted%d", a.number)}
+	return object{"candidates": []any{candidate}, "usageMetadata": usage, "modelVersion": a.model,
+		"responseId": fmt.Sprintf("scripted%d", a.number)}
 }
 
 func (googleWire) whole(w http.ResponseWriter, a answer) {

@@ -144,7 +144,8 @@ func anthropicBlock(block object, turn *Turn, i, j int, wrong *findings) {
 		turn.Text += str(block["text"])
 	case "image":
 		turn.Images++
-		if source := obj(block["source"]); str(source["type"]) == "base64" && (!imageMediaType.MatchString(str(source["media_type"])) || str(source["data"]) == "") {
+		if source := obj(block["source"]); str(source["type"]) == "base64" &&
+			(!imageMediaType.MatchString(str(source["media_type"])) || str(source["data"]) == "") {
 			wrong.add("messages.%d.content.%d.image.source: bad media_type or data", i, j)
 		}
 	case "tool_use":
@@ -176,7 +177,8 @@ func anthropicBlock(block object, turn *Turn, i, j int, wrong *findings) {
 		}
 	case "redacted_thinking", "document", "search_result", "server_tool_use", "web_search_tool_result":
 	default:
-		wrong.add("messages.%d.content.%d: Input tag %q found using 'type' does not match any of the expected tags", i, j, kind)
+		wrong.add("messages.%d.content.%d: Input tag %q found using 'type' does not match any of the expected tags", i, j,
+			kind)
 	}
 }
 
@@ -235,7 +237,8 @@ func (a answer) anthropicBlocks() []object {
 
 func (a answer) anthropicUsage() object {
 	u := a.usage()
-	return object{"input_tokens": u.Input - u.Cached, "cache_read_input_tokens": u.Cached, "cache_creation_input_tokens": 0, "output_tokens": u.Output}
+	return object{"input_tokens": u.Input - u.Cached, "cache_read_input_tokens": u.Cached,
+		"cache_creation_input_tokens": 0, "output_tokens": u.Output}
 }
 
 func (a answer) anthropicStop() string {
@@ -255,7 +258,8 @@ func (messagesWire) whole(w http.ResponseWriter, a answer) {
 
 func (messagesWire) stream(s *events, a answer) {
 	usage := a.anthropicUsage()
-	s.event("message_start", object{"type": "message_start", "message": object{"id": "msg_scripted", "type": "message", "role": "assistant",
+	s.event("message_start", object{"type": "message_start", "message": object{"id": "msg_scripted", "type": "message",
+		"role":  "assistant",
 		"model": a.model, "content": []any{}, "stop_reason": nil, "stop_sequence": nil, "usage": usage}})
 	s.event("ping", object{"type": "ping"})
 	for i, block := range a.anthropicBlocks() {
@@ -288,6 +292,7 @@ func (messagesWire) stream(s *events, a answer) {
 		}
 		s.event("content_block_stop", object{"type": "content_block_stop", "index": i})
 	}
-	s.event("message_delta", object{"type": "message_delta", "delta": object{"stop_reason": a.anthropicStop(), "stop_sequence": nil}, "usage": usage})
+	s.event("message_delta", object{"type": "message_delta", "delta": object{"stop_reason": a.anthropicStop(),
+		"stop_sequence": nil}, "usage": usage})
 	s.event("message_stop", object{"type": "message_stop"})
 }

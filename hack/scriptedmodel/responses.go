@@ -91,14 +91,16 @@ func responsesItem(request *Request, item object, i int, calls map[string]bool, 
 			wrong.add("no tool call found for function call output with call_id %s", id)
 		}
 		calls[id] = true
-		request.Turns = append(request.Turns, Turn{Role: "tool", Results: []Result{{ID: id, Text: responsesOutput(item["output"])}}})
+		request.Turns = append(request.Turns, Turn{Role: "tool",
+			Results: []Result{{ID: id, Text: responsesOutput(item["output"])}}})
 	case kind == "function_call", kind == "custom_tool_call", kind == "local_shell_call":
 		id := str(item["call_id"])
 		if id == "" || kind == "function_call" && (!isString(item["arguments"]) || str(item["name"]) == "") {
 			wrong.add("input[%d]: call_id, name and arguments are required", i)
 		}
 		calls[id] = false
-		request.Turns = append(request.Turns, Turn{Role: "assistant", Calls: []Call{{ID: id, Name: str(item["name"]), Input: json.RawMessage(str(item["arguments"]))}}})
+		request.Turns = append(request.Turns, Turn{Role: "assistant", Calls: []Call{{ID: id, Name: str(item["name"]),
+			Input: json.RawMessage(str(item["arguments"]))}}})
 	case kind == "reasoning", kind == "item_reference", strings.HasSuffix(kind, "_call"), kind == "compaction":
 	default:
 		wrong.add("invalid value for 'input[%d].type': %q", i, kind)
@@ -140,11 +142,13 @@ func responsesContent(content any, turn *Turn, i int, wrong *findings) {
 func (a answer) responsesItems() []object {
 	var items []object
 	if a.Text != "" {
-		items = append(items, object{"type": "message", "id": fmt.Sprintf("msg_%d", a.number), "status": "completed", "role": "assistant",
+		items = append(items, object{"type": "message", "id": fmt.Sprintf("msg_%d", a.number), "status": "completed",
+			"role":    "assistant",
 			"content": []any{object{"type": "output_text", "text": a.Text, "annotations": []any{}}}})
 	}
 	for _, call := range a.Calls {
-		item := object{"type": "function_call", "id": "fc_" + call.ID, "call_id": call.ID, "name": call.Name, "arguments": string(call.Input), "status": "completed"}
+		item := object{"type": "function_call", "id": "fc_" + call.ID, "call_id": call.ID, "name": call.Name,
+			"arguments": string(call.Input), "status": "completed"}
 		if call.Namespace != "" {
 			item["namespace"] = call.Namespace
 		}
@@ -157,11 +161,14 @@ func (a answer) response(status string, output []object) object {
 	if output == nil {
 		output = []object{}
 	}
-	r := object{"id": fmt.Sprintf("resp_%d", a.number), "object": "response", "created_at": 0, "status": status, "model": a.model, "output": output,
-		"error": nil, "incomplete_details": nil, "parallel_tool_calls": true, "tools": []any{}, "tool_choice": "auto", "metadata": object{}}
+	r := object{"id": fmt.Sprintf("resp_%d", a.number), "object": "response", "created_at": 0, "status": status,
+		"model": a.model, "output": output,
+		"error": nil, "incomplete_details": nil, "parallel_tool_calls": true, "tools": []any{}, "tool_choice": "auto",
+		"metadata": object{}}
 	if status != "in_progress" {
 		u := a.usage()
-		r["usage"] = object{"input_tokens": u.Input, "input_tokens_details": object{"cached_tokens": u.Cached}, "output_tokens": u.Output,
+		r["usage"] = object{"input_tokens": u.Input, "input_tokens_details": object{"cached_tokens": u.Cached},
+			"output_tokens":         u.Output,
 			"output_tokens_details": object{"reasoning_tokens": 0}, "total_tokens": u.Input + u.Output}
 	}
 	if status == "incomplete" {

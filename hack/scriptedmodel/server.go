@@ -55,7 +55,8 @@ func New(script Script) *Server {
 	if script.Default == "" {
 		script.Default = "Scripted."
 	}
-	s := &Server{mux: http.NewServeMux(), script: script, used: make([]int, len(script.Steps)), changed: make(chan struct{})}
+	s := &Server{mux: http.NewServeMux(), script: script, used: make([]int, len(script.Steps)),
+		changed: make(chan struct{})}
 	s.mux.Handle("POST /v1/messages", s.serve(messagesWire{}))
 	s.mux.Handle("POST /v1/chat/completions", s.serve(chatWire{}))
 	s.mux.Handle("POST /v1/responses", s.serve(responsesWire{}))

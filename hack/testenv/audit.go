@@ -13,7 +13,8 @@ import (
 )
 
 // auditPolicy records every finished request, without bodies.
-const auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived", "ResponseStarted"], "rules": [{"level": "Metadata"}]}`
+const auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived", ` +
+	`"ResponseStarted"], "rules": [{"level": "Metadata"}]}`
 
 // WithAuditLog has the API server write down each request in the directory, so that a test can
 // count what a client did.

@@ -27,7 +27,8 @@ func (e *Env) StartControllerManager(t *testing.T, controllers ...string) {
 	t.Cleanup(func() { supervisor.Stop(nil) })
 	if err := supervisor.Start(ctx, cluster.Process{
 		Name: "kube-controller-manager", Path: filepath.Join(binaries, "kube-controller-manager"), Grace: 5 * time.Second,
-		Args: []string{"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--secure-port=0", "--controllers=" + strings.Join(controllers, ",")},
+		Args: []string{"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--secure-port=0", "--controllers=" +
+			strings.Join(controllers, ",")},
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -48,7 +48,8 @@ func run(build, facade, keyFile, address string) error {
 		return err
 	}
 	fmt.Printf("http://%s\n", listener.Addr())
-	server := &http.Server{Handler: handler(build, target, strings.TrimSpace(string(key))), ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: handler(build, target, strings.TrimSpace(string(key))),
+		ReadHeaderTimeout: 10 * time.Second}
 	return server.Serve(listener)
 }
 

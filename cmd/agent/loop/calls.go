@@ -11,17 +11,22 @@ import (
 )
 
 const (
-	interruptedByRestart = "This command was interrupted by a restart of the agent; it may have been done in part. It was not run again. Look at what it did before you go on."
-	rejectedByUser       = "The user rejected this action; it was not done. Do not try it again in another way: go on without it, or ask."
-	cutCall              = "Your answer was cut at the limit of its length, so this call may not be whole and was not done. Say less at once, for instance a part of the file."
+	interruptedByRestart = "This command was interrupted by a restart of the agent; it may have been done in part. It " +
+		"was not run again. Look at what it did before you go on."
+	rejectedByUser = "The user rejected this action; it was not done. Do not try it again in another way: go on without " +
+		"it, or ask."
+	cutCall = "Your answer was cut at the limit of its length, so this call may not be whole and was not done. Say less " +
+		"at once, for instance a part of the file."
 )
 
 // describe tells the client of a call.
 func (s *Session) describe(ctx context.Context, call *model.Call) acp.Update {
-	update := acp.Update{Kind: acp.NewToolCall, ToolCallID: call.ID, Title: call.Name, ToolKind: "other", Status: acp.Pending}
+	update := acp.Update{Kind: acp.NewToolCall, ToolCallID: call.ID, Title: call.Name, ToolKind: "other",
+		Status: acp.Pending}
 	if tool := s.tools.Find(ctx, call.Name); tool != nil {
 		description, raw := tool.Describe(call.Input)
-		update.Title, update.ToolKind, update.Locations, update.RawInput = description.Title, description.Kind, description.Locations, raw
+		update.Title, update.ToolKind, update.Locations, update.RawInput = description.Title, description.Kind,
+			description.Locations, raw
 		return update
 	}
 	update.RawInput, _ = json.Marshal(call.Input)
@@ -59,10 +64,11 @@ func (s *Session) askUser(ctx context.Context, call *model.Call) error {
 	toolCall := s.describe(ctx, call)
 	toolCall.Kind = ""
 	var answer acp.PermissionResult
-	err := s.client.Call(ctx, acp.MethodRequestPermission, acp.PermissionParams{SessionID: s.id, ToolCall: toolCall, Options: []acp.PermissionOption{
-		{OptionID: acp.AllowOnce, Name: "Allow", Kind: acp.AllowOnce},
-		{OptionID: acp.RejectOnce, Name: "Reject", Kind: acp.RejectOnce},
-	}}, &answer)
+	err := s.client.Call(ctx, acp.MethodRequestPermission, acp.PermissionParams{SessionID: s.id, ToolCall: toolCall,
+		Options: []acp.PermissionOption{
+			{OptionID: acp.AllowOnce, Name: "Allow", Kind: acp.AllowOnce},
+			{OptionID: acp.RejectOnce, Name: "Reject", Kind: acp.RejectOnce},
+		}}, &answer)
 	switch {
 	case err != nil:
 		return err
@@ -91,7 +97,8 @@ func (s *Session) result(call *model.Call, outcome tools.Outcome) error {
 	}
 	content := []acp.ToolContent{{Type: "content", Content: acp.Text(text)}}
 	for _, image := range outcome.Images {
-		content = append(content, acp.ToolContent{Type: "content", Content: &acp.Content{Type: "image", Data: image.Data, MimeType: image.MediaType}})
+		content = append(content, acp.ToolContent{Type: "content", Content: &acp.Content{Type: "image", Data: image.Data,
+			MimeType: image.MediaType}})
 	}
 	if outcome.Diff != nil {
 		content = append(content, *outcome.Diff)

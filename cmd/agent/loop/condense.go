@@ -61,7 +61,8 @@ func estimate(messages []model.Message) int {
 // makeRoom summarises the older part of the history, where that is wanted.
 func (s *Session) makeRoom(ctx context.Context) error {
 	if !s.options.Condense {
-		return &model.Error{Kind: model.Context, Message: "The model's context is almost full, and summarising the history is switched off."}
+		return &model.Error{Kind: model.Context, Message: "The model's context is almost full, and summarising the history " +
+			"is switched off."}
 	}
 	keep := kept(s.state.history, s.window()/4)
 	older := s.state.history[:len(s.state.history)-keep]
@@ -74,10 +75,12 @@ func (s *Session) makeRoom(ctx context.Context) error {
 	}
 	text := strings.TrimSpace(summary.Message.Text())
 	if text == "" {
-		return &model.Error{Kind: model.Context, Message: "The model's context is full, and the model gave no summary of the history."}
+		return &model.Error{Kind: model.Context, Message: "The model's context is full, and the model gave no summary of " +
+			"the history."}
 	}
 	return s.record(memory.Record{Kind: memory.KindCondensed, Summary: text, Keep: keep},
-		acp.Update{Kind: acp.ThoughtChunk, Content: acp.Text("The context was almost full; the older part of the conversation was summarised.")})
+		acp.Update{Kind: acp.ThoughtChunk, Content: acp.Text("The context was almost full; the older part of the " +
+			"conversation was summarised.")})
 }
 
 // kept says how many of the last messages stay: whole exchanges, at most half of them, within a

@@ -24,7 +24,8 @@ const (
 )
 
 func systemPrompt(cwd, instructions string) string {
-	prompt := `You are a software engineer who works on a user's request by means of tools, in a sandbox of its own. The working directory is ` + cwd + `.
+	prompt := `You are a software engineer who works on a user's request by means of tools, in a sandbox of its own. ` +
+		`The working directory is ` + cwd + `.
 
 - Look before you change: read the code that the request is about, and follow its style and conventions.
 - Do what was asked, all of it and nothing else. Prefer small changes to existing files.
@@ -122,9 +123,13 @@ func (s *Session) message(prompt []acp.Content) (message model.Message, triggere
 	}
 	said := message.Text()
 	for _, m := range readMicroagents(s.state.cwd) {
-		if !s.state.triggered[m.name] && slices.ContainsFunc(m.triggers, func(word string) bool { return hasWord(said, word) }) {
+		if !s.state.triggered[m.name] && slices.ContainsFunc(m.triggers, func(word string) bool {
+			return hasWord(said,
+				word)
+		}) {
 			triggered = append(triggered, m.name)
-			message.Parts = append(message.Parts, model.Part{Text: "From the repository's " + m.name + ", which this message calls for:\n" + strings.TrimSpace(m.text)})
+			message.Parts = append(message.Parts, model.Part{Text: "From the repository's " + m.name +
+				", which this message calls for:\n" + strings.TrimSpace(m.text)})
 		}
 	}
 	return message, triggered

@@ -76,7 +76,8 @@ func ReadRecording(content []byte) ([]Event, error) {
 // recorded are the actions that a recording is made of. All others are about the service that
 // recorded them.
 var recorded = map[string]bool{
-	"message": true, "run": true, "read": true, "write": true, "edit": true, "call_tool_mcp": true, "think": true, "task_tracking": true, "finish": true,
+	"message": true, "run": true, "read": true, "write": true, "edit": true, "call_tool_mcp": true, "think": true,
+	"task_tracking": true, "finish": true,
 	"run_ipython": true, "browse": true, "browse_interactive": true,
 }
 
@@ -102,7 +103,8 @@ func (s *Session) replay(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		answer.Message.Parts = append(answer.Message.Parts, model.Part{Call: &model.Call{ID: fmt.Sprintf("replay_%d", done), Name: name, Input: string(encoded)}})
+		answer.Message.Parts = append(answer.Message.Parts, model.Part{Call: &model.Call{ID: fmt.Sprintf("replay_%d", done),
+			Name: name, Input: string(encoded)}})
 	}
 	return s.answer(ctx, answer, done)
 }

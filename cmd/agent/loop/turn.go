@@ -30,7 +30,8 @@ func (s *Session) turn(ctx context.Context, params acp.PromptParams) (acp.StopRe
 	if len(message.Parts) == 0 && len(s.options.Recording) == 0 {
 		return "", &acp.Error{Code: acp.CodeInvalidParams, Message: "the prompt is empty"}
 	}
-	if err := s.record(memory.Record{Kind: memory.KindPrompt, Turn: id, Message: &message, Triggered: triggered}); err != nil {
+	if err := s.record(memory.Record{Kind: memory.KindPrompt, Turn: id, Message: &message,
+		Triggered: triggered}); err != nil {
 		return "", err
 	}
 	return s.work(ctx)

@@ -56,7 +56,8 @@ func TestALogThatIsDamagedInItsMiddleIsRefused(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(home, directory, "id"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(home, directory, "id", fileName), []byte("{\"kind\":\"session\"}\nrubbish\n{\"kind\":\"end\"}\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(home, directory, "id", fileName),
+		[]byte("{\"kind\":\"session\"}\nrubbish\n{\"kind\":\"end\"}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := Open(home, "id"); err == nil {

@@ -34,7 +34,8 @@ func newAnthropic(s Settings, name string) Model {
 	}
 	// The service itself, not a client: that would also take keys and addresses from variables of
 	// the environment, which here are the user's.
-	service := anthropic.NewMessageService(option.WithBaseURL(s.BaseURL), option.WithAPIKey(s.Key), option.WithMiddleware(noLongWait))
+	service := anthropic.NewMessageService(option.WithBaseURL(s.BaseURL), option.WithAPIKey(s.Key),
+		option.WithMiddleware(noLongWait))
 	return &anthropicModel{messages: service, name: name, key: s.Key, maxOutput: s.MaxOutput}
 }
 
@@ -46,7 +47,8 @@ const maxWait = 60 * time.Second
 func noLongWait(r *http.Request, next option.MiddlewareNext) (*http.Response, error) {
 	response, err := next(r)
 	if err == nil {
-		if seconds, parseErr := strconv.Atoi(response.Header.Get("Retry-After")); parseErr == nil && time.Duration(seconds)*time.Second > maxWait {
+		if seconds, parseErr := strconv.Atoi(response.Header.Get("Retry-After")); parseErr == nil &&
+			time.Duration(seconds)*time.Second > maxWait {
 			response.Header.Set("x-should-retry", "false")
 		}
 	}
@@ -144,7 +146,8 @@ func (m *anthropicModel) params(r Request) anthropic.MessageNewParams {
 		if len(blocks) == 0 {
 			continue
 		}
-		p.Messages = append(p.Messages, anthropic.MessageParam{Role: anthropic.MessageParamRole(message.Role), Content: blocks})
+		p.Messages = append(p.Messages, anthropic.MessageParam{Role: anthropic.MessageParamRole(message.Role),
+			Content: blocks})
 	}
 	if n := len(p.Messages); n > 0 {
 		content := p.Messages[n-1].Content
@@ -179,10 +182,12 @@ func anthropicBlocks(message Message) []anthropic.ContentBlockParamUnion {
 func anthropicResult(result *Result) *anthropic.ToolResultBlockParam {
 	block := &anthropic.ToolResultBlockParam{ToolUseID: result.CallID, IsError: param.NewOpt(result.IsError)}
 	if !blank(result.Text) {
-		block.Content = append(block.Content, anthropic.ToolResultBlockParamContentUnion{OfText: &anthropic.TextBlockParam{Text: result.Text}})
+		block.Content = append(block.Content, anthropic.ToolResultBlockParamContentUnion{OfText: &anthropic.TextBlockParam{
+			Text: result.Text}})
 	}
 	for _, image := range result.Images {
-		source := anthropic.Base64ImageSourceParam{MediaType: anthropic.Base64ImageSourceMediaType(image.MediaType), Data: image.Data}
+		source := anthropic.Base64ImageSourceParam{MediaType: anthropic.Base64ImageSourceMediaType(image.MediaType),
+			Data: image.Data}
 		block.Content = append(block.Content, anthropic.ToolResultBlockParamContentUnion{
 			OfImage: &anthropic.ImageBlockParam{Source: anthropic.ImageBlockParamSourceUnion{OfBase64: &source}}})
 	}

@@ -136,7 +136,8 @@ func (r refusal) tooLong() bool {
 		return false
 	}
 	words := strings.ToLower(r.message)
-	for _, sign := range []string{"prompt is too long", "exceed context limit", "maximum context length", "context window", "context length"} {
+	for _, sign := range []string{"prompt is too long", "exceed context limit", "maximum context length", "context window",
+		"context length"} {
 		if strings.Contains(words, sign) {
 			return true
 		}

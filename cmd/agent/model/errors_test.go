@@ -17,7 +17,8 @@ func TestARefusalHoldsASecretWholeOrNot(t *testing.T) {
 		"with spaces":     strings.Repeat("correct horse ", 20) + "battery",
 		"of any script":   strings.Repeat("pässwörter", 20),
 	} {
-		for _, before := range []string{strings.Repeat("no ", 90), strings.Repeat("no,", 90), strings.Repeat("不行", 140), strings.Repeat("no, ", 2000)} {
+		for _, before := range []string{strings.Repeat("no ", 90), strings.Repeat("no,", 90), strings.Repeat("不行", 140),
+			strings.Repeat("no, ", 2000)} {
 			body, err := json.Marshal(map[string]any{"error": map[string]any{"message": before + secret + "!"}})
 			if err != nil {
 				t.Fatal(err)

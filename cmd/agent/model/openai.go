@@ -196,7 +196,8 @@ func assistantMessage(message Message) []openai.ChatCompletionMessageParamUnion 
 }
 
 func chatImage(image Image) openai.ChatCompletionContentPartUnionParam {
-	return openai.ImageContentPart(openai.ChatCompletionContentPartImageImageURLParam{URL: "data:" + image.MediaType + ";base64," + image.Data})
+	return openai.ImageContentPart(openai.ChatCompletionContentPartImageImageURLParam{URL: "data:" + image.MediaType +
+		";base64," + image.Data})
 }
 
 // blank texts are refused by one wire and say nothing on the other.

@@ -56,10 +56,12 @@ type bashOutput struct {
 func (s *Shell) tool() *Tool {
 	return &Tool{
 		Tool: model.Tool{Name: BashName, Description: bashDescription, Schema: schema([]string{"command"}, map[string]any{
-			"command":     text("The command, or the input for the running one."),
-			"timeout":     map[string]any{"type": "number", "description": "Seconds to wait for the command, 120 if not given."},
-			"interactive": map[string]any{"type": "boolean", "description": "Keep the command's standard input open, so that is_input can send to it. Otherwise it is empty."},
-			"is_input":    map[string]any{"type": "boolean", "description": "The command is input for the command that is still running."},
+			"command": text("The command, or the input for the running one."),
+			"timeout": map[string]any{"type": "number", "description": "Seconds to wait for the command, 120 if not given."},
+			"interactive": map[string]any{"type": "boolean", "description": "Keep the command's standard input open, so that " +
+				"is_input can send to it. Otherwise it is empty."},
+			"is_input": map[string]any{"type": "boolean", "description": "The command is input for the command that is still " +
+				"running."},
 		})},
 		describe: func(input json.RawMessage) Description {
 			var in bashInput
@@ -104,7 +106,8 @@ func (s *Shell) run(ctx context.Context, input json.RawMessage) Outcome {
 		return s.report(process, "\n[The command was interrupted.]", bashOutput{Interrupted: true})
 	}
 	if !done {
-		note := fmt.Sprintf("\n[The command is still running after %v. Call again with is_input: an empty command waits on, C-c interrupts.]", timeout)
+		note := fmt.Sprintf("\n[The command is still running after %v. Call again with is_input: an empty command waits "+
+			"on, C-c interrupts.]", timeout)
 		return s.report(process, note, bashOutput{})
 	}
 	note := fmt.Sprintf("\n[exit code %d]", end.status)
@@ -127,7 +130,8 @@ func (s *Shell) give(in bashInput) *Outcome {
 	}
 	if err := s.checkSyntax(in.Command); err != nil {
 		status := 2
-		o := Outcome{Text: err.Error() + "\n[exit code 2]", IsError: true, Raw: bashOutput{ExitCode: &status, Output: err.Error()}}
+		o := Outcome{Text: err.Error() + "\n[exit code 2]", IsError: true, Raw: bashOutput{ExitCode: &status,
+			Output: err.Error()}}
 		return &o
 	}
 	running, err := s.begin(in.Command, in.Interactive)
@@ -149,7 +153,8 @@ func (s *Shell) feed(in bashInput) *Outcome {
 	case s.running == nil:
 		return refuse("No command is running that could take input.")
 	case !in.IsInput && in.Command != "":
-		return refuse("A command is still running. Nothing was done. Call with is_input: an empty command waits on, C-c interrupts it.")
+		return refuse("A command is still running. Nothing was done. Call with is_input: an empty command waits on, C-c " +
+			"interrupts it.")
 	case in.Command == "C-c":
 		s.interrupt()
 	case in.Command == "":

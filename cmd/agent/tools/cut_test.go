@@ -22,7 +22,8 @@ func TestNoPartOfASecretIsLeftWhereOutputIsCut(t *testing.T) {
 		"short lines of text": strings.Repeat("line\n", maxOutput),
 	} {
 		got := Cut(text, maxOutput)
-		if rest := strings.ReplaceAll(got, secret, ""); strings.Contains(rest, secret[:8]) || strings.Contains(rest, secret[len(secret)-8:]) {
+		if rest := strings.ReplaceAll(got, secret, ""); strings.Contains(rest, secret[:8]) || strings.Contains(rest,
+			secret[len(secret)-8:]) {
 			t.Errorf("%s: a part of it is left", name)
 		}
 		if len(got) < maxOutput/2 || len(got) > maxOutput+100 || !strings.Contains(got, "characters were left out here") {
@@ -69,10 +70,12 @@ func TestWhatARunningCommandHasNotFinishedIsShownLater(t *testing.T) {
 	t.Parallel()
 	much := strings.Repeat("a line of it\n", maxOutput)
 	for name, c := range map[string]struct{ says, shows []string }{
-		"half of a secret":     {[]string{"one\nKEY=sk-0123", "4567\ntwo\n"}, []string{"one\n", "KEY=sk-01234567\ntwo\n"}},
-		"in three parts":       {[]string{"sk-", "0123", "4567\n"}, []string{"", "", "sk-01234567\n"}},
-		"with spaces":          {[]string{`{"user": "me", "key": "01`, "23\"}\n"}, []string{"", "{\"user\": \"me\", \"key\": \"0123\"}\n"}},
-		"with signs":           {[]string{"KEY=Tr0ub4dor#", "3xYzzy$", "y(s)", "k%2F\n"}, []string{"", "", "", "KEY=Tr0ub4dor#3xYzzy$y(s)k%2F\n"}},
+		"half of a secret": {[]string{"one\nKEY=sk-0123", "4567\ntwo\n"}, []string{"one\n", "KEY=sk-01234567\ntwo\n"}},
+		"in three parts":   {[]string{"sk-", "0123", "4567\n"}, []string{"", "", "sk-01234567\n"}},
+		"with spaces": {[]string{`{"user": "me", "key": "01`, "23\"}\n"},
+			[]string{"", "{\"user\": \"me\", \"key\": \"0123\"}\n"}},
+		"with signs": {[]string{"KEY=Tr0ub4dor#", "3xYzzy$", "y(s)", "k%2F\n"}, []string{"", "", "",
+			"KEY=Tr0ub4dor#3xYzzy$y(s)k%2F\n"}},
 		"a phrase":             {[]string{"correct ", "horse battery\n"}, []string{"", "correct horse battery\n"}},
 		"a question":           {[]string{"Go on? [Y/n] ", "done\n"}, []string{"Go on? [Y/n] ", "done\n"}},
 		"a question of a word": {[]string{"Overwrite (y/n)?", "done\n"}, []string{"Overwrite (y/n)?", "done\n"}},
@@ -84,8 +87,10 @@ func TestWhatARunningCommandHasNotFinishedIsShownLater(t *testing.T) {
 		"a prompt of a kind":   {[]string{"say it", "", " again", "", ""}, []string{"", "say it", "", " again", ""}},
 		"progress":             {[]string{"10 of 20\r11 of", " 20\r"}, []string{"10 of 20\r", "11 of 20\r"}},
 		"after much of it":     {[]string{much + "sk-0123", "4567\n"}, []string{Cut(much, maxOutput), "sk-01234567\n"}},
-		"a word without end":   {[]string{strings.Repeat("x", 6000), "x\n"}, []string{strings.Repeat("x", 6000-4<<10), strings.Repeat("x", 4<<10) + "x\n"}},
-		"a long line of words": {[]string{strings.Repeat("word ", 2000) + "sk-0123", "4567\n"}, []string{strings.Repeat("word ", 2000), "sk-01234567\n"}},
+		"a word without end": {[]string{strings.Repeat("x", 6000), "x\n"}, []string{strings.Repeat("x", 6000-4<<10),
+			strings.Repeat("x", 4<<10) + "x\n"}},
+		"a long line of words": {[]string{strings.Repeat("word ", 2000) + "sk-0123", "4567\n"},
+			[]string{strings.Repeat("word ", 2000), "sk-01234567\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -46,7 +46,8 @@ func edit(path string, change func(old string) (string, error)) (Outcome, error)
 	if err := write(path, changed); err != nil {
 		return Outcome{}, err
 	}
-	return Outcome{Text: "The file was edited. It now reads:\n" + snippet(old, changed), Diff: diff(path, old, changed)}, nil
+	return Outcome{Text: "The file was edited. It now reads:\n" + snippet(old, changed), Diff: diff(path, old, changed)},
+		nil
 }
 
 func replaceOnce(content, old, replacement string) (string, error) {
@@ -59,11 +60,13 @@ func replaceOnce(content, old, replacement string) (string, error) {
 	}
 	switch n := strings.Count(content, old); n {
 	case 0:
-		return "", errors.New("old_str does not occur in the file; nothing was changed. View the file: it must match to the letter, blanks included")
+		return "", errors.New("old_str does not occur in the file; nothing was changed. View the file: it must match to " +
+			"the letter, blanks included")
 	case 1:
 		return strings.Replace(content, old, replacement, 1), nil
 	default:
-		return "", fmt.Errorf("old_str occurs %d times, in lines %s; nothing was changed. Make it longer, so that it occurs once", n, occurrences(content, old))
+		return "", fmt.Errorf("old_str occurs %d times, in lines %s; nothing was changed. Make it longer, so that it "+
+			"occurs once", n, occurrences(content, old))
 	}
 }
 

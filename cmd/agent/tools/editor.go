@@ -52,7 +52,8 @@ func newEditor(dir string) *Tool {
 				"old_str":     text("For str_replace: the text to replace."),
 				"new_str":     text("For str_replace and insert: the new text."),
 				"insert_line": map[string]any{"type": "integer", "description": "For insert: the line to insert after."},
-				"view_range":  map[string]any{"type": "array", "items": map[string]any{"type": "integer"}, "description": "For view: first and last line; -1 as the last is the end of the file."},
+				"view_range": map[string]any{"type": "array", "items": map[string]any{"type": "integer"},
+					"description": "For view: first and last line; -1 as the last is the end of the file."},
 			})},
 		describe: e.describe, run: e.run,
 	}

@@ -11,14 +11,16 @@ import (
 func TestTheEditorSaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for name, content := range map[string]string{"twice": "x\ny\nx\n", "binary": "a\x00b", "windows": "a\r\nb\r\n", "empty": ""} {
+	for name, content := range map[string]string{"twice": "x\ny\nx\n", "binary": "a\x00b", "windows": "a\r\nb\r\n",
+		"empty": ""} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o640); err != nil {
 			t.Fatal(err)
 		}
 	}
 	tool := newEditor(dir)
 	for input, want := range map[string]string{
-		`{"command":"str_replace","path":"twice","old_str":"x","new_str":"z"}`:         "old_str occurs 2 times, in lines 1, 3",
+		`{"command":"str_replace","path":"twice","old_str":"x","new_str":"z"}`: "old_str occurs 2 times, in lines " +
+			"1, 3",
 		`{"command":"str_replace","path":"twice","old_str":"none","new_str":"z"}`:      "does not occur",
 		`{"command":"str_replace","path":"twice","old_str":"","new_str":"z"}`:          "old_str is empty",
 		`{"command":"view","path":"none"}`:                                             "none does not exist",

@@ -124,7 +124,8 @@ type output struct {
 }
 
 func newOutput(mark string) *output {
-	return &output{mark: []byte(mark), ended: make(chan struct{}, 2), drained: make(chan struct{}, 1), cut: newCutter(maxOutput), idle: make(chan struct{})}
+	return &output{mark: []byte(mark), ended: make(chan struct{}, 2), drained: make(chan struct{}, 1),
+		cut: newCutter(maxOutput), idle: make(chan struct{})}
 }
 
 func (o *output) read(from *os.File) {

@@ -137,7 +137,8 @@ func serverOutcome(result *mcp.CallToolResult) Outcome {
 		case *mcp.TextContent:
 			texts = append(texts, c.Text)
 		case *mcp.ImageContent:
-			outcome.Images = append(outcome.Images, model.Image{Data: base64.StdEncoding.EncodeToString(c.Data), MediaType: c.MIMEType})
+			outcome.Images = append(outcome.Images, model.Image{Data: base64.StdEncoding.EncodeToString(c.Data),
+				MediaType: c.MIMEType})
 		default:
 			encoded, _ := json.Marshal(content)
 			texts = append(texts, string(encoded))

@@ -14,7 +14,8 @@ import (
 )
 
 // ErrNoShell says that commands cannot be run here.
-var ErrNoShell = errors.New("this image has no shell: neither bash nor sh is in its PATH. The agent needs one to work; choose an image that has a shell")
+var ErrNoShell = errors.New("this image has no shell: neither bash nor sh is in its PATH. The agent needs one to " +
+	"work; choose an image that has a shell")
 
 const (
 	defaultTimeout = 120 * time.Second

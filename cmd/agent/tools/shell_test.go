@@ -25,7 +25,8 @@ func withShells(t *testing.T, test func(t *testing.T, s *Shell)) {
 
 func newTestShell(t *testing.T, name, state, dir string) *Shell {
 	t.Helper()
-	s, err := NewShell(dir, fmt.Sprintf("test-%s-%s-%d", filepath.Base(dir), strings.ReplaceAll(t.Name(), "/", "-"), len(state)), state)
+	s, err := NewShell(dir, fmt.Sprintf("test-%s-%s-%d", filepath.Base(dir), strings.ReplaceAll(t.Name(), "/", "-"),
+		len(state)), state)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +97,8 @@ func TestAShellThatEndsIsReplacedInItsState(t *testing.T) {
 	t.Parallel()
 	withShells(t, func(t *testing.T, s *Shell) {
 		s.expect(t, "mkdir sub; cd sub; export X=1; umask 077", "[exit code 0]")
-		if got := s.do(t, map[string]any{"command": "X=2; echo said; exit 3"}); !strings.Contains(got.Text, "said\n[exit code 3]\n[The shell ended") {
+		if got := s.do(t, map[string]any{"command": "X=2; echo said; exit 3"}); !strings.Contains(got.Text,
+			"said\n[exit code 3]\n[The shell ended") {
 			t.Errorf("got %q", got.Text)
 		}
 		s.expect(t, "echo $X $(basename $PWD) $(umask); sh -c 'echo $X'", "1 sub 0077\n1\n[exit code 0]")
@@ -109,7 +111,8 @@ func TestTheStateOutlivesTheAgent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			first := newTestShell(t, name, "", dir)
-			got := first.do(t, map[string]any{"command": "mkdir x; cd x; export A=\"q'\\\"$\"; B='1\n2'; unset GIVEN_SECRET; export C=$HOME"})
+			got := first.do(t, map[string]any{"command": "mkdir x; cd x; export A=\"q'\\\"$\"; B='1\n2'; unset GIVEN_SECRET; " +
+				"export C=$HOME"})
 			if got.Shell == "" || strings.Contains(got.Shell, "do-not-keep") {
 				t.Fatalf("the state is %q", got.Shell)
 			}
@@ -117,13 +120,15 @@ func TestTheStateOutlivesTheAgent(t *testing.T) {
 				t.Errorf("the state is told again: %q", again.Shell)
 			}
 			second := newTestShell(t, name, got.Shell, dir)
-			second.expect(t, `echo "$A" "$B" "${GIVEN_SECRET-unset}"; basename "$PWD"; sh -c 'echo "$A" "$B"'`, "q'\"$ 1\n2 unset\nx\nq'\"$ \n[exit code 0]")
+			second.expect(t, `echo "$A" "$B" "${GIVEN_SECRET-unset}"; basename "$PWD"; sh -c 'echo "$A" "$B"'`,
+				"q'\"$ 1\n2 unset\nx\nq'\"$ \n[exit code 0]")
 		})
 	}
 	t.Run("functions and options of bash", func(t *testing.T) {
 		dir := t.TempDir()
 		first := newTestShell(t, "bash", "", dir)
-		got := first.do(t, map[string]any{"command": "f() { echo \"f $1\"; }; set -o pipefail; shopt -s nullglob; declare -A m=([k]=v); IFS=,"})
+		got := first.do(t, map[string]any{"command": "f() { echo \"f $1\"; }; set -o pipefail; shopt -s nullglob; declare " +
+			"-A m=([k]=v); IFS=,"})
 		second := newTestShell(t, "bash", got.Shell, dir)
 		second.expect(t, "f 1; false | true; echo $? ${m[k]} *.none", "f 1\n1 v\n[exit code 0]")
 	})
@@ -132,8 +137,10 @@ func TestTheStateOutlivesTheAgent(t *testing.T) {
 func TestALongCommandIsLeftRunningAndTakesInput(t *testing.T) {
 	t.Parallel()
 	withShells(t, func(t *testing.T, s *Shell) {
-		s.says(t, map[string]any{"command": "echo ready; read a; echo got $a; read b; echo got $b", "interactive": true}, "ready\n")
-		if got := s.do(t, map[string]any{"command": "echo other"}); !got.IsError || !strings.Contains(got.Text, "still running") {
+		s.says(t, map[string]any{"command": "echo ready; read a; echo got $a; read b; echo got $b", "interactive": true},
+			"ready\n")
+		if got := s.do(t, map[string]any{"command": "echo other"}); !got.IsError || !strings.Contains(got.Text,
+			"still running") {
 			t.Errorf("got %+v", got)
 		}
 		s.says(t, map[string]any{"command": "one", "is_input": "true"}, "got one\n")
@@ -151,7 +158,8 @@ func TestCtrlCInterruptsTheCommandAlone(t *testing.T) {
 	withShells(t, func(t *testing.T, s *Shell) {
 		s.expect(t, "X=1; sleep 1000 & echo $! > pid", "[exit code 0]")
 		s.says(t, map[string]any{"command": "echo begun; sleep 1000; echo went on"}, "begun\n")
-		if got := s.do(t, map[string]any{"command": "C-c", "is_input": true}); strings.Contains(got.Text, "went on") || !strings.Contains(got.Text, "exit code 130") {
+		if got := s.do(t, map[string]any{"command": "C-c", "is_input": true}); strings.Contains(got.Text, "went on") ||
+			!strings.Contains(got.Text, "exit code 130") {
 			t.Errorf("got %+v", got)
 		}
 		s.expect(t, "echo $X; kill -0 $(cat pid) && echo alive", "1\nalive\n[exit code 0]")
@@ -229,7 +237,8 @@ func TestMuchOutputIsCutInItsMiddle(t *testing.T) {
 	t.Parallel()
 	withShells(t, func(t *testing.T, s *Shell) {
 		got := s.do(t, map[string]any{"command": "i=0; while [ $i -lt 9000 ]; do echo line-$i-é; i=$((i+1)); done"}).Text
-		if len(got) > maxOutput+200 || !strings.HasPrefix(got, "line-0-é\n") || !strings.HasSuffix(got, "line-8999-é\n[exit code 0]") || !strings.Contains(got, "characters were left out") {
+		if len(got) > maxOutput+200 || !strings.HasPrefix(got, "line-0-é\n") || !strings.HasSuffix(got,
+			"line-8999-é\n[exit code 0]") || !strings.Contains(got, "characters were left out") {
 			t.Errorf("%d characters: %.60q … %q", len(got), got, got[len(got)-60:])
 		}
 	})

@@ -54,7 +54,8 @@ func readState(state string) map[string]string {
 }
 
 func ownVariable(name string) bool {
-	return strings.HasPrefix(name, "__parley_") || slices.Contains([]string{"_", "PWD", "OLDPWD", "PPID", "OPTIND", "LINENO", "IFS", "PS1", "PS2", "PS4", "RANDOM", "SECONDS", "SHLVL"}, name)
+	return strings.HasPrefix(name, "__parley_") || slices.Contains([]string{"_", "PWD", "OLDPWD", "PPID", "OPTIND",
+		"LINENO", "IFS", "PS1", "PS2", "PS4", "RANDOM", "SECONDS", "SHLVL"}, name)
 }
 
 // logicalLines splits where a line ends outside of quotes.

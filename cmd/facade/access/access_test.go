@@ -90,7 +90,8 @@ func TestWhoAsksTooOftenIsToldWhenToComeBack(t *testing.T) {
 		}
 	}
 	var refusal *answer.Refusal
-	if err := l.Take("somebody"); !errors.As(err, &refusal) || refusal.RetryAfter <= 0 || refusal.RetryAfter > time.Second {
+	if err := l.Take("somebody"); !errors.As(err, &refusal) || refusal.RetryAfter <= 0 ||
+		refusal.RetryAfter > time.Second {
 		t.Errorf("answered %v", err)
 	}
 	if err := l.Take("somebody else"); err != nil {

@@ -42,7 +42,8 @@ type Bodies struct {
 // NewBodies reads bodies up to a length.
 func NewBodies(largest int64) *Bodies {
 	most := max(maxWork, userShare*largest)
-	return &Bodies{largest: largest, announced: NewShares(most/userShare, 0), read: NewShares(0, maxRead), work: semaphore.NewWeighted(most)}
+	return &Bodies{largest: largest, announced: NewShares(most/userShare, 0), read: NewShares(0, maxRead),
+		work: semaphore.NewWeighted(most)}
 }
 
 // Read a body of a user. It is JSON whatever its declared type: a form on another site could
@@ -113,7 +114,8 @@ func TurnAway(w http.ResponseWriter, r *http.Request, err error) {
 	w.Header().Set("Connection", "close")
 	answer.Write(w, nil, err)
 	// Who waits to be told to go on sending has not sent anything.
-	if r.Body == nil || r.Header.Get("Expect") != "" || connection.Flush() != nil || connection.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
+	if r.Body == nil || r.Header.Get("Expect") != "" || connection.Flush() != nil ||
+		connection.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
 		return
 	}
 	_, _ = io.CopyN(io.Discard, r.Body, lingerBytes)

@@ -26,11 +26,12 @@ func HasEnded(settings *v1alpha1.UserSettings, id string) bool {
 // Ended is the annotation with one more sign-in that is over, and without those whose time is over
 // anyway.
 func Ended(settings *v1alpha1.UserSettings, shown Credential, now time.Time) string {
-	entries := slices.DeleteFunc(strings.Split(settings.Annotations[v1alpha1.AnnotationEndedSignIns], ","), func(entry string) bool {
-		_, text, _ := strings.Cut(entry, ":")
-		expires, err := strconv.ParseInt(text, 10, 64)
-		return err != nil || expires < now.Unix()
-	})
+	entries := slices.DeleteFunc(strings.Split(settings.Annotations[v1alpha1.AnnotationEndedSignIns], ","),
+		func(entry string) bool {
+			_, text, _ := strings.Cut(entry, ":")
+			expires, err := strconv.ParseInt(text, 10, 64)
+			return err != nil || expires < now.Unix()
+		})
 	entries = append(entries, shown.ID+":"+strconv.FormatInt(shown.Expires.Unix(), 10))
 	return strings.Join(entries[max(0, len(entries)-maxEnded):], ",")
 }

@@ -27,7 +27,8 @@ type Limits struct {
 // NewLimits lets each user make so many requests a second on average, and a burst at once. A rate
 // of zero is no limit.
 func NewLimits(perSecond float64, burst int) *Limits {
-	return &Limits{rate: rate.Limit(perSecond), burst: max(1, burst), buckets: map[string]*rate.Limiter{}, swept: time.Now()}
+	return &Limits{rate: rate.Limit(perSecond), burst: max(1, burst), buckets: map[string]*rate.Limiter{},
+		swept: time.Now()}
 }
 
 // Take counts a request of a user, or refuses it.

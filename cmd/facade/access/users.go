@@ -75,7 +75,8 @@ func Authenticate(ctx context.Context, directory Directory, shown Credential) (*
 		return nil, answer.Unavailable
 	case len(found) > 1:
 		// Whose request it is cannot be told, so it is nobody's.
-		logf.FromContext(ctx).Info("Several UserSettings have the same session key; none of them can be used until they differ",
+		logf.FromContext(ctx).Info("Several UserSettings have the same session key; none of them can be used until they "+
+			"differ",
 			"one", found[0].Namespace+"/"+found[0].Name, "other", found[1].Namespace+"/"+found[1].Name)
 		return nil, answer.Unauthorized
 	case len(found) == 0 || shown.UID != "" && shown.UID != found[0].UID:

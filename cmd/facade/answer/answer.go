@@ -65,21 +65,24 @@ func CodeOf(err error) int {
 
 // Complain with an id, as the existing service does.
 func Complain(msgID, message string) *Refusal {
-	return &Refusal{Code: http.StatusBadRequest, Body: map[string]string{"status": "error", "message": message, "msg_id": msgID}}
+	return &Refusal{Code: http.StatusBadRequest, Body: map[string]string{"status": "error", "message": message,
+		"msg_id": msgID}}
 }
 
 // Refusals that several operations have.
 var (
-	Unauthorized   = Refuse(http.StatusUnauthorized, "Unauthorized")
-	NotFound       = Refuse(http.StatusNotFound, "Not Found")
-	Forbidden      = Refuse(http.StatusForbidden, "The cluster refuses this: a quota or a policy stands against it")
-	Unavailable    = Later(http.StatusServiceUnavailable, "The Kubernetes API server does not answer; try again", time.Second)
+	Unauthorized = Refuse(http.StatusUnauthorized, "Unauthorized")
+	NotFound     = Refuse(http.StatusNotFound, "Not Found")
+	Forbidden    = Refuse(http.StatusForbidden, "The cluster refuses this: a quota or a policy stands against it")
+	Unavailable  = Later(http.StatusServiceUnavailable, "The Kubernetes API server does not answer; try again",
+		time.Second)
 	internalFailed = Refuse(http.StatusInternalServerError, "Internal Server Error")
 )
 
 // LargerThan refuses a body of more bytes than are read.
 func LargerThan(most int64) *Refusal {
-	return Refuse(http.StatusRequestEntityTooLarge, "Request body too large: at most "+strconv.FormatInt(most, 10)+" bytes")
+	return Refuse(http.StatusRequestEntityTooLarge, "Request body too large: at most "+strconv.FormatInt(most, 10)+
+		" bytes")
 }
 
 // Created is a body that is answered with 201.

@@ -48,7 +48,8 @@ func testAside(t *testing.T, address string) {
 	appendTo(t, store, "u", 0, 3, 3)
 	appendTo(t, store, "u", 3, 5, 5)
 	fresh := session.JournalName([]byte(strings.TrimSuffix(string(anew(0, 1)), "\n")))
-	if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: fresh, Lines: anew(0, 2)}); !errors.Is(err, archive.ErrOtherJournal) {
+	if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: fresh, Lines: anew(0, 2)}); !errors.Is(err,
+		archive.ErrOtherJournal) {
 		t.Errorf("another journal: %v", err)
 	}
 	if err := store.Aside(t.Context(), "u"); err != nil {
@@ -58,14 +59,16 @@ func testAside(t *testing.T, address string) {
 		t.Errorf("the position is %+v, %v", position, err)
 	}
 	position, err := store.Append(t.Context(), "u", archive.Segment{Journal: fresh, Lines: anew(0, 2)})
-	if want := (session.ArchivePosition{Next: 2, Journal: fresh, Last: nameOf(anew(1, 2))}); err != nil || position != want {
+	if want := (session.ArchivePosition{Next: 2, Journal: fresh, Last: nameOf(anew(1, 2))}); err != nil ||
+		position != want {
 		t.Errorf("the position is %+v, %v, want %+v", position, err, want)
 	}
 	if err := store.Aside(t.Context(), "none"); err != nil {
 		t.Errorf("of nothing: %v", err)
 	}
 	remoteAddress, key := served(t, store, "u")
-	for _, reader := range []archive.Reader{store, open(t, address), archive.NewRemote(remoteAddress, signed(key, session.AudienceArchive))} {
+	for _, reader := range []archive.Reader{store, open(t, address), archive.NewRemote(remoteAddress,
+		signed(key, session.AudienceArchive))} {
 		if got := earlier(t, reader, 1); got != string(lines(0, 5)) {
 			t.Errorf("put aside is %s", got)
 		}
@@ -97,7 +100,8 @@ func TestTwoJournalsThatBeganAlikeAreNotMixed(t *testing.T) {
 		previous []byte
 		want     error
 	}{{anew(2, 3), archive.ErrOtherJournal}, {lines(2, 3), nil}} {
-		_, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, Previous: nameOf(c.previous), From: 3, Lines: lines(3, 4)})
+		_, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, Previous: nameOf(c.previous), From: 3,
+			Lines: lines(3, 4)})
 		if !errors.Is(err, c.want) {
 			t.Errorf("after %s: %v, want %v", c.previous, err, c.want)
 		}
@@ -107,7 +111,9 @@ func TestTwoJournalsThatBeganAlikeAreNotMixed(t *testing.T) {
 // A machine that fails while a segment is written may leave one that is empty or torn, of which
 // nobody was told.
 func TestASegmentThatWasCutOffIsWrittenAgain(t *testing.T) {
-	for cut, text := range map[string]string{"before its first line": "", "in its first line": `{"id":3,"mess`, "in its second line": string(lines(3, 4)) + `{"id":4,"mess`, "in a long line": string(lines(3, 4)) + `{"id":4,"mess` + strings.Repeat("x", 200<<10)} {
+	for cut, text := range map[string]string{"before its first line": "", "in its first line": `{"id":3,"mess`,
+		"in its second line": string(lines(3, 4)) + `{"id":4,"mess`, "in a long line": string(lines(3, 4)) + `{"id":4,"mess` +
+			strings.Repeat("x", 200<<10)} {
 		address := inDirectory(t)
 		store := open(t, address)
 		appendTo(t, store, "u", 0, 3, 3)
@@ -121,7 +127,8 @@ func TestASegmentThatWasCutOffIsWrittenAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			appendTo(t, fresh, "u", position.Next, position.Next+2, position.Next+2)
-			if got, want := ids(t, open(t, address), "u", 0), fmt.Sprintf("0-%d of %d", position.Next+1, position.Next+2); got != want {
+			if got, want := ids(t, open(t, address), "u", 0), fmt.Sprintf("0-%d of %d", position.Next+1,
+				position.Next+2); got != want {
 				t.Errorf("cut off %s there are %s, want %s", cut, got, want)
 			}
 		}

@@ -28,7 +28,8 @@ func post(t *testing.T, address string, key ed25519.PrivateKey, uid, path, body 
 	if err != nil {
 		t.Fatal(err)
 	}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address+session.ArchiveRoot+uid+path, strings.NewReader(body))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address+session.ArchiveRoot+uid+path,
+		strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +58,8 @@ func TestSessionsThatSendNothingOfWhatTheyAnnounceHoldUpNobodyElse(t *testing.T)
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		_, err = fmt.Fprintf(conn, "POST %s%s%s?from=0 HTTP/1.1\r\nHost: x\r\n%s: %s\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n",
+		_, err = fmt.Fprintf(conn, "POST %s%s%s?from=0 HTTP/1.1\r\nHost: x\r\n%s: %s\r\nContent-Length: %d\r\nExpect: "+
+			"100-continue\r\n\r\n",
 			session.ArchiveRoot, uid, session.ArchiveEvents, session.TokenHeader, token, session.MaxArchived)
 		if err != nil {
 			t.Fatal(err)
@@ -78,7 +80,8 @@ func TestSessionsThatSendNothingOfWhatTheyAnnounceHoldUpNobodyElse(t *testing.T)
 	if refused != 7 {
 		t.Errorf("%d of the user's sessions are refused, want all but one", refused)
 	}
-	if got := post(t, address, key, "v", session.ArchiveEvents+"?from=0&journal="+name, string(lines(0, 3))); got != http.StatusOK {
+	if got := post(t, address, key, "v", session.ArchiveEvents+"?from=0&journal="+name,
+		string(lines(0, 3))); got != http.StatusOK {
 		t.Errorf("another session is answered %d", got)
 	}
 }
@@ -187,7 +190,8 @@ func TestAskingForThePositionTakesLittleMemory(t *testing.T) {
 	for id := range 6 {
 		large := fmt.Sprintf(`{"id":%d,"message":"%s"}`, id, strings.Repeat("x", size))
 		last = session.JournalName([]byte(large))
-		if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, From: id, Lines: []byte(large + "\n")}); err != nil {
+		if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, From: id,
+			Lines: []byte(large + "\n")}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -228,7 +232,10 @@ func TestReadersOfOneOwnerHoldUpNobodyElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler := archive.NewHandler(store, having(strings.Join(conversations, " ")), func() (ed25519.PublicKey, error) { return public, nil })
+	handler := archive.NewHandler(store, having(strings.Join(conversations, " ")), func() (ed25519.PublicKey,
+		error) {
+		return public, nil
+	})
 	over := make(chan struct{})
 	var ended sync.WaitGroup
 	// read of a conversation, and stall; or be refused.
@@ -237,7 +244,8 @@ func TestReadersOfOneOwnerHoldUpNobodyElse(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, session.ArchiveRoot+uid+session.ArchiveEvents, nil)
+		request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, session.ArchiveRoot+uid+session.ArchiveEvents,
+			nil)
 		request.Header.Set(session.TokenHeader, token)
 		begun := make(chan int, 2)
 		client := &stalled{header: http.Header{}, over: over, begun: func() { begun <- http.StatusOK }, refused: begun}
@@ -281,7 +289,8 @@ func TestLargeEventsAreReadWhole(t *testing.T) {
 	all := strings.SplitAfter(text.String(), "\n")
 	for from := 0; from < 600; from += 300 { // in two segments
 		part := strings.Join(all[from:from+300], "")
-		if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, From: from, Lines: []byte(part)}); err != nil {
+		if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, From: from,
+			Lines: []byte(part)}); err != nil {
 			t.Fatal(err)
 		}
 	}

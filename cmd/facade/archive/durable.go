@@ -31,14 +31,16 @@ var written = "." + rand.Text() + temporary
 // returns, and stays there if the machine fails at that moment: who was told that something is kept
 // may forget it. fileblob does not see to that, nor that of two who write a new object at once only
 // one does.
-func (s *Store) write(ctx context.Context, key string, isNew bool, contentType string, content func(io.Writer) error) error {
+func (s *Store) write(ctx context.Context, key string, isNew bool, contentType string,
+	content func(io.Writer) error) error {
 	options := &blob.WriterOptions{IfNotExist: isNew, ContentType: contentType}
 	return s.writeIf(ctx, key, options, content, func() error { return nil })
 }
 
 // writeIf writes an object unless commit has an error. What takes long is over when it is called: in
 // a directory all of it, in a bucket but for the last parts of an upload.
-func (s *Store) writeIf(ctx context.Context, key string, options *blob.WriterOptions, content func(io.Writer) error, commit func() error) error {
+func (s *Store) writeIf(ctx context.Context, key string, options *blob.WriterOptions, content func(io.Writer) error,
+	commit func() error) error {
 	if err := s.failed(ctx, "write", key); err != nil {
 		return err
 	}
@@ -124,8 +126,10 @@ func (s *Store) removeTemporary(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		err = errors.Join(err, filepath.WalkDir(filepath.Join(s.dir, uid), func(path string, entry fs.DirEntry, err error) error {
-			if err == nil && entry.Type().IsRegular() && strings.HasSuffix(path, temporary) && !strings.HasSuffix(path, written) {
+		err = errors.Join(err, filepath.WalkDir(filepath.Join(s.dir, uid), func(path string, entry fs.DirEntry,
+			err error) error {
+			if err == nil && entry.Type().IsRegular() && strings.HasSuffix(path, temporary) && !strings.HasSuffix(path,
+				written) {
 				err = os.Remove(path)
 			}
 			if absent(err) {

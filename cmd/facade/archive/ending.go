@@ -86,7 +86,8 @@ func (s *Store) earlier(ctx context.Context, uid string) ([]object, error) {
 
 // Earlier visits the events from an id on of a journal that was put aside: 1 is the last of them.
 // ErrNothing says that there is none.
-func (s *Store) Earlier(ctx context.Context, uid string, number, from int, visit func(id int, event json.RawMessage) bool) error {
+func (s *Store) Earlier(ctx context.Context, uid string, number, from int, visit func(id int,
+	event json.RawMessage) bool) error {
 	return s.eachEarlier(ctx, uid, number, from, whole(visit))
 }
 

@@ -39,10 +39,12 @@ func TestADirectoryThatCannotBeReadIsNotAnEmptyOne(t *testing.T) {
 		}
 	}
 	remoteAddress, key := served(t, store, "u")
-	if position, err := archive.NewRemote(remoteAddress, signed(key, session.AudienceArchive)).Position(t.Context(), "u"); err == nil {
+	if position, err := archive.NewRemote(remoteAddress, signed(key, session.AudienceArchive)).Position(t.Context(),
+		"u"); err == nil {
 		t.Errorf("the archive answers that the position is %+v", position)
 	}
-	if got := post(t, remoteAddress, key, "u", session.ArchiveEvents+"?from=0&journal="+name, string(lines(0, 1))); got != http.StatusServiceUnavailable {
+	if got := post(t, remoteAddress, key, "u", session.ArchiveEvents+"?from=0&journal="+name,
+		string(lines(0, 1))); got != http.StatusServiceUnavailable {
 		t.Errorf("the first events again are answered with %d", got)
 	}
 	if err := errors.Join(os.Remove(events), os.Rename(events+".away", events)); err != nil {
@@ -110,7 +112,8 @@ func TestAnAttemptThatIsReplacedWhileItEndsLeavesNothing(t *testing.T) {
 		}
 	})
 	body := &meanwhile{strings.NewReader(`{"patch":"earlier"}`), replace}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, remote+session.ArchiveRoot+"u"+session.ArchiveEnd+"?attempt=1", body)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, remote+session.ArchiveRoot+"u"+
+		session.ArchiveEnd+"?attempt=1", body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,9 +224,11 @@ func TestWhatIsNotKeptIsCounted(t *testing.T) {
 		uid, path, body string
 		code            int
 	}{
-		{"u", session.ArchiveEvents + "?attempt=1&from=0&journal=" + name, string(lines(0, 1)), http.StatusServiceUnavailable},
+		{"u", session.ArchiveEvents + "?attempt=1&from=0&journal=" + name, string(lines(0, 1)),
+			http.StatusServiceUnavailable},
 		{"v", session.ArchiveEvents + "?attempt=1&from=0&journal=" + name, string(lines(0, 1)), http.StatusOK},
-		{"v", session.ArchiveEnd + "?attempt=1", strings.Repeat(" ", session.MaxArchived+1), http.StatusRequestEntityTooLarge},
+		{"v", session.ArchiveEnd + "?attempt=1", strings.Repeat(" ", session.MaxArchived+1),
+			http.StatusRequestEntityTooLarge},
 	} {
 		if got := post(t, remoteAddress, key, c.uid, c.path, c.body); got != c.code {
 			t.Errorf("%s of %s is answered with %d", c.path, c.uid, got)

@@ -50,7 +50,8 @@ type Handler struct {
 func NewHandler(store *Store, conversations Conversations, public func() (ed25519.PublicKey, error)) *Handler {
 	h := &Handler{
 		store: store, public: public, conversations: conversations, mux: http.NewServeMux(),
-		bodies: access.NewBodies(maxSegment), reads: access.NewStreams(maxReads, allReads), owners: access.NewStreams(ownerReads, allReads),
+		bodies: access.NewBodies(maxSegment), reads: access.NewStreams(maxReads, allReads),
+		owners: access.NewStreams(ownerReads, allReads),
 	}
 	at := session.ArchiveRoot + "{uid}"
 	h.mux.HandleFunc("GET "+at, h.session(h.position))
@@ -248,7 +249,8 @@ func (h *Handler) append(ctx context.Context, w http.ResponseWriter, c call) err
 		return errFrom
 	}
 	query := c.URL.Query()
-	segment := Segment{Journal: query.Get(session.ArchiveJournal), Previous: query.Get(session.ArchivePrevious), From: from, Lines: c.body}
+	segment := Segment{Journal: query.Get(session.ArchiveJournal), Previous: query.Get(session.ArchivePrevious),
+		From: from, Lines: c.body}
 	position, err := h.store.Append(ctx, c.uid, segment)
 	if err != nil {
 		return err

@@ -54,7 +54,8 @@ func NewRemote(address string, token func(uid string) (string, error)) *Remote {
 		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
 		MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: headTimeout,
 	}
-	return &Remote{root: strings.TrimSuffix(address, "/") + session.ArchiveRoot, token: token, client: &http.Client{Transport: transport}}
+	return &Remote{root: strings.TrimSuffix(address, "/") + session.ArchiveRoot, token: token,
+		client: &http.Client{Transport: transport}}
 }
 
 // Close what is open to it.
@@ -122,19 +123,22 @@ func (r *Remote) Position(ctx context.Context, uid string) (position session.Arc
 }
 
 // Events visits those from an id on, each once and in order, until visit returns false.
-func (r *Remote) Events(ctx context.Context, uid string, from int, visit func(id int, event json.RawMessage) bool) error {
+func (r *Remote) Events(ctx context.Context, uid string, from int, visit func(id int,
+	event json.RawMessage) bool) error {
 	return r.events(ctx, uid, url.Values{session.ArchiveFrom: {strconv.Itoa(from)}}, from, from, visit)
 }
 
 // Earlier visits the events from an id on of a journal that was put aside: 1 is the last of them.
 // ErrNothing says that there is none.
-func (r *Remote) Earlier(ctx context.Context, uid string, number, from int, visit func(id int, event json.RawMessage) bool) error {
+func (r *Remote) Earlier(ctx context.Context, uid string, number, from int, visit func(id int,
+	event json.RawMessage) bool) error {
 	return r.events(ctx, uid, url.Values{session.ArchiveEarlier: {strconv.Itoa(number)}}, 0, from, visit)
 }
 
 // events whose first has an id, of which those from another on are visited. Between two of them
 // little is held, however large they are: who visits them may be slow.
-func (r *Remote) events(ctx context.Context, uid string, query url.Values, first, from int, visit func(id int, event json.RawMessage) bool) error {
+func (r *Remote) events(ctx context.Context, uid string, query url.Values, first, from int, visit func(id int,
+	event json.RawMessage) bool) error {
 	body, err := r.get(ctx, uid, session.ArchiveEvents+"?"+query.Encode())
 	if err != nil {
 		return err

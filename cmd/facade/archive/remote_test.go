@@ -29,7 +29,8 @@ func (h having) OwnerOf(_ context.Context, uid string) (string, error) {
 // signed makes tokens for the archive.
 func signed(key ed25519.PrivateKey, audience string) func(uid string) (string, error) {
 	return func(uid string) (string, error) {
-		return session.SignToken(key, session.Claims{Audience: audience, UID: uid, Expires: time.Now().Add(time.Minute).Unix()})
+		return session.SignToken(key, session.Claims{Audience: audience, UID: uid,
+			Expires: time.Now().Add(time.Minute).Unix()})
 	}
 }
 
@@ -40,7 +41,10 @@ func served(t *testing.T, store *archive.Store, conversations having) (address s
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(archive.NewHandler(store, conversations, func() (ed25519.PublicKey, error) { return public, nil }))
+	server := httptest.NewServer(archive.NewHandler(store, conversations, func() (ed25519.PublicKey,
+		error) {
+		return public, nil
+	}))
 	t.Cleanup(server.Close)
 	return server.URL, key
 }

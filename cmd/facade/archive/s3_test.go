@@ -178,12 +178,14 @@ func TestManyEndsThatAreCompactedInVainRewriteLittle(t *testing.T) {
 	store := open(t, inS3(t))
 	large := fmt.Sprintf(`{"id":0,"message":"%s"}`, strings.Repeat("x", 4<<20))
 	journal, next := session.JournalName([]byte(large)), 1
-	if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: journal, Lines: []byte(large + "\n")}); err != nil {
+	if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: journal,
+		Lines: []byte(large + "\n")}); err != nil {
 		t.Fatal(err)
 	}
 	inFive := func() {
 		for range 5 {
-			if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: journal, From: next, Lines: lines(next, next+1)}); err != nil {
+			if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: journal, From: next, Lines: lines(next,
+				next+1)}); err != nil {
 				t.Fatal(err)
 			}
 			next++
@@ -227,7 +229,8 @@ func beginAnewInTwo(ctx context.Context, store *archive.Store) error {
 	err := store.Aside(ctx, "u")
 	for _, part := range [][2]int{{0, 6}, {6, 8}} {
 		if err == nil {
-			_, err = store.Append(ctx, "u", archive.Segment{Journal: nameOf(anew(0, 1)), From: part[0], Lines: anew(part[0], part[1])})
+			_, err = store.Append(ctx, "u", archive.Segment{Journal: nameOf(anew(0, 1)), From: part[0], Lines: anew(part[0],
+				part[1])})
 		}
 	}
 	return err
@@ -238,7 +241,8 @@ func TestAnArchiveWithoutItsBucketIsNotReady(t *testing.T) {
 	t.Cleanup(server.Close)
 	t.Setenv("AWS_ACCESS_KEY_ID", "id")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "key")
-	if open(t, "s3://none?region=us-east-1&use_path_style=true&disable_https=true&endpoint="+server.URL).Ready(t.Context()) == nil {
+	if open(t, "s3://none?region=us-east-1&use_path_style=true&disable_https=true&endpoint="+
+		server.URL).Ready(t.Context()) == nil {
 		t.Error("it is ready")
 	}
 }

@@ -221,7 +221,8 @@ func (s *Store) readPart(ctx context.Context, key string, offset int64, part []b
 }
 
 // Events visits those from an id on, each once and in order, until visit returns false.
-func (s *Store) Events(ctx context.Context, uid string, from int, visit func(id int, event json.RawMessage) bool) error {
+func (s *Store) Events(ctx context.Context, uid string, from int, visit func(id int,
+	event json.RawMessage) bool) error {
 	return s.each(ctx, uid, from, whole(visit))
 }
 

@@ -66,7 +66,10 @@ func testShares(t *testing.T, at string) {
 	// Another process knows it as well.
 	store = open(t, at)
 	store.BoundOwners(most)
-	if err := store.Measure(t.Context(), func(uid string) (string, error) { return conversations.OwnerOf(t.Context(), uid) }); err != nil {
+	if err := store.Measure(t.Context(), func(uid string) (string, error) {
+		return conversations.OwnerOf(t.Context(),
+			uid)
+	}); err != nil {
 		t.Fatal(err)
 	}
 	address, key = served(t, store, conversations)
@@ -107,7 +110,8 @@ func TestWhatComesWhileItIsMeasuredCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	appendTo(t, store, "u", 8, 9, 9)
-	if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, From: 9, Lines: lines(9, 10)}); !errors.Is(err, archive.ErrOwnerFull) {
+	if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, From: 9, Lines: lines(9, 10)}); !errors.Is(
+		err, archive.ErrOwnerFull) {
 		t.Errorf("more than there is room for: %v", err)
 	}
 }

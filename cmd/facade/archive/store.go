@@ -43,10 +43,11 @@ const (
 var (
 	ErrOtherJournal = errors.New("the archive has other events under these ids")
 	ErrFull         = errors.New("the archive keeps no more of this conversation")
-	ErrOwnerFull    = errors.New("the archive keeps no more of this user until some of the user's conversations are deleted")
-	ErrSuperseded   = errors.New("a later attempt of the session has taken over")
-	ErrNoEnding     = errors.New("the body is no ending of a session")
-	ErrMalformed    = errors.New("the segment is not a list of events in their order")
+	ErrOwnerFull    = errors.New("the archive keeps no more of this user until some of the user's conversations are " +
+		"deleted")
+	ErrSuperseded = errors.New("a later attempt of the session has taken over")
+	ErrNoEnding   = errors.New("the body is no ending of a session")
+	ErrMalformed  = errors.New("the segment is not a list of events in their order")
 	// ErrNothing says that nothing is kept of a conversation.
 	ErrNothing = errors.New("nothing is kept")
 )
@@ -102,7 +103,8 @@ func Open(ctx context.Context, address string) (*Store, error) {
 	dir := ""
 	if u.Scheme == "file" {
 		if u.Host != "" || u.Path == "" {
-			return nil, fmt.Errorf("the archive's address is %s://%s: the path of a directory begins with /, as in file:///dir", u.Scheme, u.Host)
+			return nil, fmt.Errorf("the archive's address is %s://%s: the path of a directory begins with /, as in file:///dir",
+				u.Scheme, u.Host)
 		}
 		dir = filepath.FromSlash(u.Path)
 		query := u.Query()

@@ -91,7 +91,8 @@ func testSegments(t *testing.T, address string) {
 			t.Errorf("the position is %+v, %v", position, err)
 		}
 	}
-	if _, err := one.Append(t.Context(), "u", archive.Segment{Journal: "another", From: 8, Lines: lines(8, 9)}); !errors.Is(err, archive.ErrOtherJournal) {
+	if _, err := one.Append(t.Context(), "u", archive.Segment{Journal: "another", From: 8,
+		Lines: lines(8, 9)}); !errors.Is(err, archive.ErrOtherJournal) {
 		t.Errorf("another journal: %v", err)
 	}
 	// It ends, is compacted, and goes on.
@@ -134,7 +135,8 @@ func TestManyTriesAtOnceLeaveEachEventOnce(t *testing.T) {
 	for i := range 9 {
 		all.Go(func() {
 			for next, size := 0, i%4+1; next < 60; {
-				got, err := stores[i%3].Append(context.Background(), "u", archive.Segment{Journal: name, From: next, Lines: lines(next, min(60, next+size))})
+				got, err := stores[i%3].Append(context.Background(), "u", archive.Segment{Journal: name, From: next,
+					Lines: lines(next, min(60, next+size))})
 				if err != nil {
 					t.Error(err)
 					return
@@ -182,12 +184,14 @@ func TestCompactingCanBeCutOffAnywhere(t *testing.T) {
 func TestWhatIsNoSegmentIsRefused(t *testing.T) {
 	store := open(t, inDirectory(t))
 	for _, text := range []string{"x\n", "{}\n", "{\"id\":1}\n", "{\"id\":0}", "{\"id\":0}\n{\"id\":2}\n", "\n"} {
-		if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, Lines: []byte(text)}); !errors.Is(err, archive.ErrMalformed) {
+		if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, Lines: []byte(text)}); !errors.Is(err,
+			archive.ErrMalformed) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
 	large := []byte(`{"id":0,"message":"` + strings.Repeat("x", 256<<20) + "\"}\n")
-	if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, Lines: large}); !errors.Is(err, archive.ErrFull) {
+	if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, Lines: large}); !errors.Is(err,
+		archive.ErrFull) {
 		t.Errorf("too much: %v", err)
 	}
 }
@@ -200,7 +204,8 @@ func TestTheSweepRemovesWhatNobodyHasOwnedForATime(t *testing.T) {
 	now := time.Now()
 	sweep := func(after time.Duration, owned string, want int) {
 		t.Helper()
-		removed, err := store.Sweep(t.Context(), func(uid string) bool { return strings.Contains(owned, uid) }, 24*time.Hour, now.Add(after))
+		removed, err := store.Sweep(t.Context(), func(uid string) bool { return strings.Contains(owned, uid) }, 24*time.Hour,
+			now.Add(after))
 		if err != nil || removed != want {
 			t.Errorf("after %s it removed %d, %v, want %d", after, removed, err, want)
 		}
@@ -208,7 +213,8 @@ func TestTheSweepRemovesWhatNobodyHasOwnedForATime(t *testing.T) {
 	sweep(0, "owned", 0)
 	sweep(23*time.Hour, "owned found", 0)
 	sweep(25*time.Hour, "owned", 1)
-	for uid, want := range map[string]string{"owned": "0-0 of 1", "found": "0-0 of 1", "orphan": archive.ErrNothing.Error()} {
+	for uid, want := range map[string]string{"owned": "0-0 of 1", "found": "0-0 of 1",
+		"orphan": archive.ErrNothing.Error()} {
 		if got := ids(t, store, uid, 0); got != want {
 			t.Errorf("of %s there is %s, want %s", uid, got, want)
 		}
@@ -224,7 +230,8 @@ func TestTheLastEventsAreFoundInWhatTookTheOthersPlace(t *testing.T) {
 	store := open(t, address)
 	appendTo(t, store, "u", 0, 2000, 2000)
 	for range 2 {
-		for from, want := range map[int]string{0: "0-1999 of 2000", 1: "1-1999 of 1999", 255: "255-1999 of 1745", 256: "256-1999 of 1744", 1999: "1999-1999 of 1", 2000: "none"} {
+		for from, want := range map[int]string{0: "0-1999 of 2000", 1: "1-1999 of 1999", 255: "255-1999 of 1745",
+			256: "256-1999 of 1744", 1999: "1999-1999 of 1", 2000: "none"} {
 			if got := ids(t, store, "u", from); got != want {
 				t.Errorf("from %d there are %s, want %s", from, got, want)
 			}

@@ -53,7 +53,8 @@ func (s *Store) removeDir(uid string) error {
 
 // Sweep removes what has belonged to no Conversation for a time, and marks what belongs to none
 // now. Since when is written down: how old something is says nothing about that.
-func (s *Store) Sweep(ctx context.Context, owned func(uid string) bool, retention time.Duration, now time.Time) (removed int, err error) {
+func (s *Store) Sweep(ctx context.Context, owned func(uid string) bool, retention time.Duration,
+	now time.Time) (removed int, err error) {
 	all, err := s.uids(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("list what is kept: %w", err)
@@ -71,7 +72,8 @@ func (s *Store) Sweep(ctx context.Context, owned func(uid string) bool, retentio
 	return removed, errors.Join(failed...)
 }
 
-func (s *Store) sweepOne(ctx context.Context, uid string, owned bool, retention time.Duration, now time.Time) (gone bool, err error) {
+func (s *Store) sweepOne(ctx context.Context, uid string, owned bool, retention time.Duration,
+	now time.Time) (gone bool, err error) {
 	mark, err := s.bucket.ReadAll(ctx, uid+orphanName)
 	marked := err == nil
 	if err != nil && !absent(err) {

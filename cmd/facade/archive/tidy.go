@@ -190,7 +190,8 @@ func (s *Store) endOf(ctx context.Context, at segment) (next int, err error) {
 // removeHeld removes the segments whose events the first holds, too, since it was written anew: those
 // that begin before it ends. One that begins there may have been cut off before its first event: who
 // writes that again writes it there. It returns those that are left.
-func (s *Store) removeHeld(ctx context.Context, st *state, ours func(context.Context) error, all []segment, next int) (left []segment, err error) {
+func (s *Store) removeHeld(ctx context.Context, st *state, ours func(context.Context) error, all []segment,
+	next int) (left []segment, err error) {
 	for _, segment := range all[1:] {
 		if segment.from >= next {
 			left = append(left, segment)
@@ -203,7 +204,8 @@ func (s *Store) removeHeld(ctx context.Context, st *state, ours func(context.Con
 
 // join writes the events of all segments into the first. It returns which comes next after those,
 // and how much it wrote, though it may have been in vain.
-func (s *Store) join(ctx context.Context, uid string, st *state, ours func(context.Context) error, all []segment) (next int, wrote int64, err error) {
+func (s *Store) join(ctx context.Context, uid string, st *state, ours func(context.Context) error,
+	all []segment) (next int, wrote int64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	content := func(w io.Writer) (err error) {

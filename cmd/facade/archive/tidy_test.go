@@ -87,7 +87,8 @@ func TestASessionDoesNotWaitForCompacting(t *testing.T) {
 	}
 	holding.await(t, 1)
 	// Nor does the next attempt.
-	if got := post(t, remote, key, "u", session.ArchiveEvents+"?attempt=2&from=12&journal="+name, string(lines(12, 15))); got != http.StatusOK {
+	if got := post(t, remote, key, "u", session.ArchiveEvents+"?attempt=2&from=12&journal="+name,
+		string(lines(12, 15))); got != http.StatusOK {
 		t.Errorf("what comes then is answered %d", got)
 	}
 	if position, err := store.Position(t.Context(), "u"); err != nil || position.Next != 15 {
@@ -172,11 +173,13 @@ func TestWhatWasCutOffWhileItWasCompactedCountsOnce(t *testing.T) {
 		if got := ids(t, again, "u", 0); got != "0-11 of 12" {
 			t.Errorf("cut off after %d steps there are %s", cut, got)
 		}
-		position, err := again.Append(t.Context(), "u", archive.Segment{Journal: name, Previous: nameOf(lines(11, 12)), From: 12, Lines: lines(12, 15)})
+		position, err := again.Append(t.Context(), "u", archive.Segment{Journal: name, Previous: nameOf(lines(11, 12)),
+			From: 12, Lines: lines(12, 15)})
 		if err != nil || position.Next != 15 {
 			t.Errorf("cut off after %d steps the next is %d, %v", cut, position.Next, err)
 		}
-		if _, err := again.Append(t.Context(), "u", archive.Segment{Journal: name, From: 15, Lines: lines(15, 16)}); !errors.Is(err, archive.ErrFull) {
+		if _, err := again.Append(t.Context(), "u", archive.Segment{Journal: name, From: 15, Lines: lines(15,
+			16)}); !errors.Is(err, archive.ErrFull) {
 			t.Errorf("cut off after %d steps more than may be kept is taken: %v", cut, err)
 		}
 		if err := again.End(t.Context(), "u", 0, []byte("{}")); err != nil { // and it can be done again
@@ -200,7 +203,8 @@ func TestWhatWasCutOffWhileItWasCompactedIsRemovedLater(t *testing.T) {
 		if id == 0 {
 			journal = session.JournalName([]byte(large))
 		}
-		if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: journal, From: id, Lines: []byte(large + "\n")}); err != nil {
+		if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: journal, From: id,
+			Lines: []byte(large + "\n")}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -218,7 +222,8 @@ func TestWhatWasCutOffWhileItWasCompactedIsRemovedLater(t *testing.T) {
 		t.Fatalf("cut off there are %d segments", got)
 	}
 	again := open(t, address)
-	if _, err := again.Append(t.Context(), "u", archive.Segment{Journal: journal, From: 4, Lines: lines(4, 5)}); err != nil {
+	if _, err := again.Append(t.Context(), "u", archive.Segment{Journal: journal, From: 4,
+		Lines: lines(4, 5)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := again.End(t.Context(), "u", 0, []byte("{}")); err != nil {
@@ -272,7 +277,8 @@ func beginAnew(t *testing.T, store *archive.Store) {
 	if err := store.Aside(t.Context(), "u"); err != nil {
 		t.Error(err)
 	}
-	if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: nameOf(anew(0, 1)), Lines: anew(0, 5)}); err != nil {
+	if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: nameOf(anew(0, 1)),
+		Lines: anew(0, 5)}); err != nil {
 		t.Error(err)
 	}
 }
@@ -318,7 +324,8 @@ func TestManyEndsRewriteLittle(t *testing.T) {
 	const size, ends = 8 << 20, 24
 	large := fmt.Sprintf(`{"id":0,"message":"%s"}`, strings.Repeat("x", size))
 	journal := session.JournalName([]byte(large))
-	if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: journal, Lines: []byte(large + "\n")}); err != nil {
+	if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: journal,
+		Lines: []byte(large + "\n")}); err != nil {
 		t.Fatal(err)
 	}
 	rewritten := 0
@@ -329,7 +336,8 @@ func TestManyEndsRewriteLittle(t *testing.T) {
 		return nil
 	})
 	for id := 1; id <= ends; id++ {
-		if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: journal, From: id, Lines: lines(id, id+1)}); err != nil {
+		if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: journal, From: id, Lines: lines(id,
+			id+1)}); err != nil {
 			t.Fatal(err)
 		}
 		if err := store.End(t.Context(), "u", 0, []byte("{}")); err != nil {

@@ -18,7 +18,8 @@ import (
 )
 
 // tooLarge is about one object: the API server and etcd take less than a body may have.
-var tooLarge = answer.Refuse(http.StatusRequestEntityTooLarge, "This is more than the cluster can store in one object: shorten its texts and lists")
+var tooLarge = answer.Refuse(http.StatusRequestEntityTooLarge, "This is more than the cluster can store in one "+
+	"object: shorten its texts and lists")
 
 // Refusal says in a client's terms why the API server did not do what it was asked.
 func Refusal(ctx context.Context, err error, names rest.EntryNames) *answer.Refusal {

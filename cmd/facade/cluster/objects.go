@@ -40,7 +40,8 @@ type ApplyOptions struct{ DryRun, Force bool }
 // ApplySettings applies a spec over settings as they were read, and returns the spec that came of
 // it. Who has changed them since makes it fail with a conflict: two clients at once would take one
 // another's fields away.
-func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings, spec map[string]any, options ApplyOptions) (map[string]any, error) {
+func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings, spec map[string]any,
+	options ApplyOptions) (map[string]any, error) {
 	var apply []client.ApplyOption
 	if options.DryRun {
 		apply = append(apply, client.DryRunAll)
@@ -73,7 +74,8 @@ func (c *Cluster) Annotate(ctx context.Context, over *v1alpha1.UserSettings, nam
 	if err != nil {
 		return err
 	}
-	return c.live.Patch(ctx, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: over.Namespace, Name: over.Name}}, client.RawPatch(types.MergePatchType, patch))
+	return c.live.Patch(ctx, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: over.Namespace,
+		Name: over.Name}}, client.RawPatch(types.MergePatchType, patch))
 }
 
 // WriteSecret creates a Secret or replaces it. Between the two the operator may have pruned it.
@@ -126,10 +128,12 @@ func (c *Cluster) CachedConversation(ctx context.Context, key types.NamespacedNa
 // what is kept of them must be copied. A list is a copy of some MiB where a user has ten thousand of
 // them, so that a burst of requests for it would be more than a facade has: each user has one at a
 // time.
-func (c *Cluster) ConversationsOf(ctx context.Context, user types.NamespacedName, look func(all []v1alpha1.Conversation)) error {
+func (c *Cluster) ConversationsOf(ctx context.Context, user types.NamespacedName,
+	look func(all []v1alpha1.Conversation)) error {
 	var one, all v1alpha1.ConversationList
 	options := []client.ListOption{
-		client.InNamespace(user.Namespace), client.MatchingFields{v1alpha1.IndexUserSettingsName: user.Name}, client.UnsafeDisableDeepCopy,
+		client.InNamespace(user.Namespace), client.MatchingFields{v1alpha1.IndexUserSettingsName: user.Name},
+		client.UnsafeDisableDeepCopy,
 	}
 	waiting, cancel := context.WithTimeout(ctx, catchUp)
 	defer cancel()
@@ -153,7 +157,8 @@ func (c *Cluster) ConversationsOf(ctx context.Context, user types.NamespacedName
 // OwnerOf says whose conversation has this UID, from the cache; nobody's if there is none.
 func (c *Cluster) OwnerOf(ctx context.Context, uid string) (owner string, err error) {
 	var list v1alpha1.ConversationList
-	if err := c.cache.List(ctx, &list, client.MatchingFields{indexUID: uid}, client.UnsafeDisableDeepCopy, client.Limit(1)); err != nil || len(list.Items) == 0 {
+	if err := c.cache.List(ctx, &list, client.MatchingFields{indexUID: uid}, client.UnsafeDisableDeepCopy,
+		client.Limit(1)); err != nil || len(list.Items) == 0 {
 		return "", err
 	}
 	return list.Items[0].Namespace + "/" + list.Items[0].Spec.UserSettingsName, nil

@@ -41,7 +41,8 @@ func (a *abandoner) now(ctx context.Context, d deleter, c *v1alpha1.Conversation
 func (a *abandoner) later(ctx context.Context, d deleter, c *v1alpha1.Conversation) bool {
 	if a.unknown.Add(1) > maxUnknown {
 		a.unknown.Add(-1)
-		logf.FromContext(ctx).Info("Too many creations were not heard of to look for this one", "namespace", c.Namespace, "conversation", c.Name)
+		logf.FromContext(ctx).Info("Too many creations were not heard of to look for this one", "namespace", c.Namespace,
+			"conversation", c.Name)
 		return false
 	}
 	go func() {

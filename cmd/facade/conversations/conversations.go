@@ -49,13 +49,15 @@ type Service struct {
 var (
 	notFound = answer.Refuse(http.StatusNotFound, "Conversation not found")
 	// idTaken says nothing of the conversation that has the id: it may be somebody else's.
-	idTaken = answer.Refuse(http.StatusConflict, "A conversation with this id exists that does not equal the one asked for: "+
+	idTaken = answer.Refuse(http.StatusConflict, "A conversation with this id exists that does not equal the one asked "+
+		"for: "+
 		"choose another id, or send nothing but the id to join one of your own")
 )
 
 // own finds a conversation of the user. One of somebody else is answered like one that is not
 // there.
-func own(ctx context.Context, u *access.User, id string, find func(context.Context, types.NamespacedName) (*v1alpha1.Conversation, error)) (*v1alpha1.Conversation, error) {
+func own(ctx context.Context, u *access.User, id string, find func(context.Context,
+	types.NamespacedName) (*v1alpha1.Conversation, error)) (*v1alpha1.Conversation, error) {
 	if !rest.ConversationID.MatchString(id) {
 		return nil, notFound
 	}
@@ -116,7 +118,8 @@ func (s *Service) SetTitle(ctx context.Context, u *access.User, id string, body 
 	}
 	c, err := own(ctx, u, id, s.Cluster.Conversation)
 	if err == nil {
-		if err = s.patch(ctx, c, map[string]any{"metadata": map[string]any{"uid": c.UID, "annotations": map[string]any{v1alpha1.AnnotationTitle: title}}}); err != nil {
+		if err = s.patch(ctx, c, map[string]any{"metadata": map[string]any{"uid": c.UID,
+			"annotations": map[string]any{v1alpha1.AnnotationTitle: title}}}); err != nil {
 			err = refusal(ctx, err)
 		}
 	}
@@ -142,7 +145,8 @@ func refusal(ctx context.Context, err error) error {
 // Stop a conversation, and keep its workspace. The answer has the state that it was in.
 func (s *Service) Stop(ctx context.Context, u *access.User, id string) (any, error) {
 	before, message := v1alpha1.StateStopped, "Conversation was not running"
-	stopped, err := s.setLifecycle(ctx, u, id, func(c *v1alpha1.Conversation) (map[string]any, v1alpha1.ConversationState) {
+	stopped, err := s.setLifecycle(ctx, u, id, func(c *v1alpha1.Conversation) (map[string]any,
+		v1alpha1.ConversationState) {
 		if before = stateOf(c); before != v1alpha1.StateStopped {
 			message = "Conversation stopped successfully"
 		}
@@ -176,7 +180,8 @@ func (s *Service) Start(ctx context.Context, u *access.User, id string) (any, er
 
 // setLifecycle changes how a conversation lives. The UID keeps the change from another one that
 // took the name meanwhile.
-func (s *Service) setLifecycle(ctx context.Context, u *access.User, id string, change func(*v1alpha1.Conversation) (map[string]any, v1alpha1.ConversationState)) (*rest.ConversationResponse, error) {
+func (s *Service) setLifecycle(ctx context.Context, u *access.User, id string, change func(*v1alpha1.Conversation) (
+	map[string]any, v1alpha1.ConversationState)) (*rest.ConversationResponse, error) {
 	c, err := own(ctx, u, id, s.Cluster.Conversation)
 	if err != nil {
 		return nil, err
@@ -218,5 +223,6 @@ func startsAgain(c *v1alpha1.Conversation) bool {
 		return false
 	}
 	at := c.Spec.RestartAt
-	return c.Status.Reason == v1alpha1.ReasonSuspended || at != nil && !at.Equal(c.Status.RestartedAt) && !at.After(time.Now())
+	return c.Status.Reason == v1alpha1.ReasonSuspended || at != nil && !at.Equal(c.Status.RestartedAt) &&
+		!at.After(time.Now())
 }

@@ -87,7 +87,8 @@ func (s *Service) settingsSuffice(ctx context.Context, u *access.User) error {
 // create the conversation before its keys, replay and images, which it then owns: it starts when
 // they are there, and whatever is left half done goes away with it or is completed by the client's
 // next try.
-func (s *Service) create(ctx context.Context, u *access.User, r *rest.ConversationRequest, name string, chosen bool) (any, error) {
+func (s *Service) create(ctx context.Context, u *access.User, r *rest.ConversationRequest, name string,
+	chosen bool) (any, error) {
 	wanted, keys := build(u, name, r, time.Now())
 	if err := kept.TooMany(keys, "body", "mcp_config"); err != nil {
 		return nil, err
@@ -119,7 +120,8 @@ func (s *Service) create(ctx context.Context, u *access.User, r *rest.Conversati
 }
 
 // join answers a request for a conversation that exists.
-func (s *Service) join(ctx context.Context, r *rest.ConversationRequest, wanted *v1alpha1.Conversation, keys []kept.Key) (any, error) {
+func (s *Service) join(ctx context.Context, r *rest.ConversationRequest, wanted *v1alpha1.Conversation,
+	keys []kept.Key) (any, error) {
 	stored, err := s.Cluster.Conversation(ctx, types.NamespacedName{Namespace: wanted.Namespace, Name: wanted.Name})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -143,7 +145,8 @@ func (s *Service) join(ctx context.Context, r *rest.ConversationRequest, wanted 
 
 // complete writes the keys, the replay and the images of a conversation, and then takes its mark
 // away.
-func (s *Service) complete(ctx context.Context, c *v1alpha1.Conversation, r *rest.ConversationRequest, keys []kept.Key) error {
+func (s *Service) complete(ctx context.Context, c *v1alpha1.Conversation, r *rest.ConversationRequest,
+	keys []kept.Key) error {
 	if !hasParts(c) {
 		return nil
 	}

@@ -64,7 +64,8 @@ func decodePage(query url.Values) (page, []rest.Detail) {
 	fail := func(name, kind, msg string) {
 		details = append(details, rest.Detail{Type: kind, Loc: rest.Location{"query", name}, Msg: msg})
 	}
-	p := page{limit: defaultLimit, repository: query.Get("selected_repository"), trigger: query.Get("conversation_trigger")}
+	p := page{limit: defaultLimit, repository: query.Get("selected_repository"),
+		trigger: query.Get("conversation_trigger")}
 	if limit := query.Get("limit"); limit != "" {
 		n, err := strconv.Atoi(limit)
 		switch {
@@ -96,7 +97,8 @@ func (s *Service) List(ctx context.Context, u *access.User, query url.Values) (a
 		return nil, answer.Invalid(details...)
 	}
 	var result rest.ConversationPage
-	if err := s.Cluster.ConversationsOf(ctx, u.Key(), func(all []v1alpha1.Conversation) { result = p.of(all) }); err != nil {
+	if err := s.Cluster.ConversationsOf(ctx, u.Key(),
+		func(all []v1alpha1.Conversation) { result = p.of(all) }); err != nil {
 		return nil, cluster.Refusal(ctx, err, nil)
 	}
 	return result, nil

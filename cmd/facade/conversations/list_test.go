@@ -31,7 +31,8 @@ func TestAPageStaysWhereItIsWhenOthersComeAndGo(t *testing.T) {
 	}
 	// b, where the page ended, is gone; aa came before it.
 	second := page{limit: 2, after: after}.of(list("d", "a", "aa", "c"))
-	if got := second.Results[0].ConversationID + second.Results[1].ConversationID; got != "cd" || second.NextPageID != nil {
+	if got := second.Results[0].ConversationID + second.Results[1].ConversationID; got != "cd" ||
+		second.NextPageID != nil {
 		t.Errorf("the second page is %s", got)
 	}
 }
@@ -43,7 +44,8 @@ func TestThePagesHoldEachConversationOnceTheNewestFirst(t *testing.T) {
 	for _, limit := range []int{1, 7, n - 1, n, n + 1} {
 		all := make([]v1alpha1.Conversation, n)
 		for i, at := range rand.New(rand.NewPCG(1, uint64(limit))).Perm(n) {
-			all[at].Name, all[at].CreationTimestamp = fmt.Sprintf("c-%02d", i), metav1.NewTime(noon.Add(-time.Duration(i/3)*time.Second))
+			all[at].Name, all[at].CreationTimestamp = fmt.Sprintf("c-%02d", i),
+				metav1.NewTime(noon.Add(-time.Duration(i/3)*time.Second))
 		}
 		seen := 0
 		for p := (page{limit: limit}); ; {

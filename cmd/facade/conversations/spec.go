@@ -31,7 +31,8 @@ const (
 const incompleteLife = 10 * time.Minute
 
 // build the object that a request asks for, and the keys that it refers to.
-func build(u *access.User, name string, r *rest.ConversationRequest, now time.Time) (*v1alpha1.Conversation, []kept.Key) {
+func build(u *access.User, name string, r *rest.ConversationRequest, now time.Time) (*v1alpha1.Conversation,
+	[]kept.Key) {
 	tools, keys := kept.Tools(name, v1alpha1.KeptSessionTool, r.MCPConfig, nil)
 	c := &v1alpha1.Conversation{
 		ObjectMeta: metav1.ObjectMeta{
@@ -60,11 +61,13 @@ func build(u *access.User, name string, r *rest.ConversationRequest, now time.Ti
 		}
 	}
 	if m := r.CreateMicroagent; m != nil {
-		c.Spec.CreateMicroagent = &v1alpha1.CreateMicroagent{Repo: m.Repo, GitProvider: (*v1alpha1.GitProvider)(m.GitProvider), Title: m.Title}
+		c.Spec.CreateMicroagent = &v1alpha1.CreateMicroagent{Repo: m.Repo,
+			GitProvider: (*v1alpha1.GitProvider)(m.GitProvider), Title: m.Title}
 	}
 	random := rand.Text()
 	if r.ReplayJSON != nil {
-		c.Spec.ReplayJSONRef = &v1alpha1.ConfigMapKeyRef{Name: configMapName(name, v1alpha1.KeptReplay, *r.ReplayJSON, random), Key: replayKey}
+		c.Spec.ReplayJSONRef = &v1alpha1.ConfigMapKeyRef{Name: configMapName(name, v1alpha1.KeptReplay, *r.ReplayJSON,
+			random), Key: replayKey}
 	}
 	c.Spec.ImageURLs, c.Spec.Images = images(name, r.ImageURLs, random)
 	if hasParts(c) {
@@ -76,7 +79,8 @@ func build(u *access.User, name string, r *rest.ConversationRequest, now time.Ti
 
 // images are the fields for the images of a request: just their URLs where that is all. One that is
 // sent twice is kept once.
-func images(conversation string, request []rest.Image, random string) (urls []string, list []v1alpha1.ConversationImage) {
+func images(conversation string, request []rest.Image, random string) (urls []string,
+	list []v1alpha1.ConversationImage) {
 	if !slices.ContainsFunc(request, func(i rest.Image) bool { return i.Data != nil }) {
 		for _, image := range request {
 			urls = append(urls, image.URL)
@@ -87,7 +91,8 @@ func images(conversation string, request []rest.Image, random string) (urls []st
 		entry := v1alpha1.ConversationImage{URL: &image.URL}
 		if image.Data != nil {
 			name := configMapName(conversation, v1alpha1.KeptImage, string(image.Data), random)
-			entry = v1alpha1.ConversationImage{ConfigMapKeyRef: &v1alpha1.ConfigMapKeyRef{Name: name, Key: imageKey}, MediaType: &image.MediaType}
+			entry = v1alpha1.ConversationImage{ConfigMapKeyRef: &v1alpha1.ConfigMapKeyRef{Name: name, Key: imageKey},
+				MediaType: &image.MediaType}
 		}
 		list = append(list, entry)
 	}

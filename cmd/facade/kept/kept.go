@@ -35,7 +35,8 @@ func TooMany(keys []Key, loc ...any) error {
 	if len(keys) <= maxKeys {
 		return nil
 	}
-	return answer.Invalid(rest.Detail{Type: "too_long", Loc: loc, Msg: "A request may bring at most " + strconv.Itoa(maxKeys) + " keys"})
+	return answer.Invalid(rest.Detail{Type: "too_long", Loc: loc, Msg: "A request may bring at most " +
+		strconv.Itoa(maxKeys) + " keys"})
 }
 
 // Writer writes Secrets. It cannot read them, so it does not look first.
@@ -53,7 +54,8 @@ func Write(ctx context.Context, w Writer, keys []Key, owner metav1.Object, now t
 		})
 		switch {
 		case apierrors.IsInvalid(err) || cluster.IsForbidden(err):
-			return answer.Refuse(http.StatusConflict, "The Secret "+key.Secret+" cannot be written: a Secret of this name that is not a user's key, or a policy, stands in the way")
+			return answer.Refuse(http.StatusConflict, "The Secret "+key.Secret+" cannot be written: a Secret of this name "+
+				"that is not a user's key, or a policy, stands in the way")
 		case err != nil:
 			return cluster.Refusal(ctx, err, nil)
 		}
@@ -62,7 +64,8 @@ func Write(ctx context.Context, w Writer, keys []Key, owner metav1.Object, now t
 }
 
 // Replay is the ConfigMap with the events of a conversation.
-func Replay(ref v1alpha1.ConfigMapKeyRef, events string, owner *v1alpha1.Conversation, now time.Time) *corev1.ConfigMap {
+func Replay(ref v1alpha1.ConfigMapKeyRef, events string, owner *v1alpha1.Conversation,
+	now time.Time) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metaOf(ref.Name, owner, now),
 		Immutable:  ptr.To(true),

@@ -12,7 +12,8 @@ import (
 
 // Tools are the tool servers that a request asks for, and the keys that come with them. A key that
 // it does not name stays what it is in the servers that were there before.
-func Tools(owner string, kind v1alpha1.Kept, request *rest.MCPConfig, before *v1alpha1.MCPConfig) (*v1alpha1.MCPConfig, []Key) {
+func Tools(owner string, kind v1alpha1.Kept, request *rest.MCPConfig, before *v1alpha1.MCPConfig) (*v1alpha1.MCPConfig,
+	[]Key) {
 	if request == nil {
 		return nil, nil
 	}
@@ -43,7 +44,8 @@ func (t *tools) keep(key rest.Key, of ...string) *v1alpha1.SecretKeyRef {
 	return kept.Ref()
 }
 
-func (t *tools) remote(transport string, servers []rest.MCPRemoteServer, before []v1alpha1.MCPRemoteServer) []v1alpha1.MCPRemoteServer {
+func (t *tools) remote(transport string, servers []rest.MCPRemoteServer,
+	before []v1alpha1.MCPRemoteServer) []v1alpha1.MCPRemoteServer {
 	var list []v1alpha1.MCPRemoteServer
 	for _, server := range servers {
 		entry := v1alpha1.MCPRemoteServer{URL: server.URL}

@@ -24,7 +24,8 @@ var errFull = errors.New("the page is full")
 // Page of a session's events. It ends early where it would grow larger than most, with what is left
 // for the next one; an event that is larger comes alone. Little more than that is read of what a
 // session sends.
-func (s *Sessions) Page(ctx context.Context, c *v1alpha1.Conversation, call Call, most int64) (*session.EventPage, error) {
+func (s *Sessions) Page(ctx context.Context, c *v1alpha1.Conversation, call Call, most int64) (*session.EventPage,
+	error) {
 	response, err := s.Ask(ctx, c, call)
 	if err != nil {
 		return nil, err

@@ -45,7 +45,8 @@ func TestPagesOfASessionAreBoundedAndHaveNoGaps(t *testing.T) {
 	held := access.NewShares(2000*k, 0).For("ada")
 	var read []json.RawMessage
 	for more := true; more; {
-		call := Call{Method: http.MethodGet, Path: session.EventsPath, Query: map[string][]string{"start_id": {strconv.Itoa(len(read))}}, Held: held}
+		call := Call{Method: http.MethodGet, Path: session.EventsPath,
+			Query: map[string][]string{"start_id": {strconv.Itoa(len(read))}}, Held: held}
 		page, err := s.Page(t.Context(), c, call, 400*k)
 		if err != nil {
 			t.Fatal(err)
@@ -72,24 +73,27 @@ func TestAPageOfASessionIsReadNoFurtherThanItGoes(t *testing.T) {
 		want int
 		code int
 	}{
-		"whole":                  {`{"events":[1,2],"has_more":true}`, 2, 0},
-		"in another order":       {`{"has_more":true,"other":{},"events":[1,2]}`, 2, 0},
-		"none":                   {`{"events":[],"has_more":true}`, 0, 0},
-		"more than were asked":   {`{"events":[1` + strings.Repeat(",1", 1000) + `]}`, MaxEvents, 0},
-		"without end":            {`{"events":[1,"` + strings.Repeat("x", 1<<20), 1, 0},
-		"too large an event":     {`{"events":["` + strings.Repeat("x", MaxAnswer) + `"],"has_more":false}`, 0, http.StatusRequestEntityTooLarge},
-		"cut off":                {`{"events":[1,2`, 0, http.StatusServiceUnavailable},
-		"no page":                {`[]`, 0, http.StatusServiceUnavailable},
-		"no JSON":                {`{"events":[1,}`, 0, http.StatusServiceUnavailable},
-		"nothing":                {``, 0, http.StatusServiceUnavailable},
-		"more than there is for": {`{"events":["` + strings.Repeat("x", 4<<20) + `"],"has_more":false}`, 0, http.StatusTooManyRequests},
+		"whole":                {`{"events":[1,2],"has_more":true}`, 2, 0},
+		"in another order":     {`{"has_more":true,"other":{},"events":[1,2]}`, 2, 0},
+		"none":                 {`{"events":[],"has_more":true}`, 0, 0},
+		"more than were asked": {`{"events":[1` + strings.Repeat(",1", 1000) + `]}`, MaxEvents, 0},
+		"without end":          {`{"events":[1,"` + strings.Repeat("x", 1<<20), 1, 0},
+		"too large an event": {`{"events":["` + strings.Repeat("x", MaxAnswer) + `"],"has_more":false}`, 0,
+			http.StatusRequestEntityTooLarge},
+		"cut off": {`{"events":[1,2`, 0, http.StatusServiceUnavailable},
+		"no page": {`[]`, 0, http.StatusServiceUnavailable},
+		"no JSON": {`{"events":[1,}`, 0, http.StatusServiceUnavailable},
+		"nothing": {``, 0, http.StatusServiceUnavailable},
+		"more than there is for": {`{"events":["` + strings.Repeat("x", 4<<20) + `"],"has_more":false}`, 0,
+			http.StatusTooManyRequests},
 	} {
 		s, conversation := talking(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, c.text) })
 		shares := access.NewShares(0, 0)
 		if c.code == http.StatusTooManyRequests {
 			shares = access.NewShares(3<<20, 0)
 		}
-		page, err := s.Page(t.Context(), conversation, Call{Method: http.MethodGet, Path: "/", Held: shares.For("ada")}, 1<<10)
+		page, err := s.Page(t.Context(), conversation, Call{Method: http.MethodGet, Path: "/", Held: shares.For("ada")},
+			1<<10)
 		switch {
 		case c.code != 0:
 			if err == nil || answer.CodeOf(err) != c.code {
@@ -145,7 +149,8 @@ func TestALargeEventOfAStreamCountsUntilItIsTaken(t *testing.T) {
 	events := 0
 	count := func(Event) error { events++; return nil }
 	_ = s.Follow(ctx, c, -1, shares.For("ada"), func(Event) error {
-		if err := s.Follow(ctx, c, -1, shares.For("ada"), count, nil); answer.CodeOf(err) != http.StatusTooManyRequests || events > 0 {
+		if err := s.Follow(ctx, c, -1, shares.For("ada"), count, nil); answer.CodeOf(err) != http.StatusTooManyRequests ||
+			events > 0 {
 			t.Errorf("a second stream is sent %d events, and ends with %v", events, err)
 		}
 		return io.EOF

@@ -60,7 +60,8 @@ func NewSessions(signer *Signer) *Sessions {
 		MaxResponseHeaderBytes: 16 << 10, DisableCompression: true,
 	}
 	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &Sessions{signer: signer, client: &http.Client{Transport: transport, CheckRedirect: refuse}, port: session.Port, silence: silence}
+	return &Sessions{signer: signer, client: &http.Client{Transport: transport, CheckRedirect: refuse}, port: session.Port,
+		silence: silence}
 }
 
 // Call of a session.
@@ -104,10 +105,12 @@ func (s *Sessions) Ask(ctx context.Context, c *v1alpha1.Conversation, call Call)
 	}
 	token, err := s.signer.Token(string(c.UID))
 	if err != nil {
-		return nil, answer.Later(http.StatusServiceUnavailable, "The facade has no key yet to speak with sessions", 5*time.Second)
+		return nil, answer.Later(http.StatusServiceUnavailable, "The facade has no key yet to speak with sessions",
+			5*time.Second)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	target := url.URL{Scheme: "http", Host: net.JoinHostPort(address.String(), strconv.Itoa(s.port)), Path: call.Path, RawQuery: call.Query.Encode()}
+	target := url.URL{Scheme: "http", Host: net.JoinHostPort(address.String(), strconv.Itoa(s.port)), Path: call.Path,
+		RawQuery: call.Query.Encode()}
 	request, err := http.NewRequestWithContext(ctx, call.Method, target.String(), call.Body)
 	if err != nil {
 		cancel()
@@ -213,8 +216,10 @@ type Event struct {
 
 // Follow the events of a session after one, and call take for each. It ends with take's error, when
 // the session ends, or when a large event finds no room. alive is called for its signs of life.
-func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, held *access.Held, take func(Event) error, alive func() error) error {
-	response, err := s.Ask(ctx, c, Call{Method: http.MethodGet, Path: session.StreamPath, Query: url.Values{"after": {strconv.Itoa(after)}}})
+func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, held *access.Held,
+	take func(Event) error, alive func() error) error {
+	response, err := s.Ask(ctx, c, Call{Method: http.MethodGet, Path: session.StreamPath,
+		Query: url.Values{"after": {strconv.Itoa(after)}}})
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,8 @@ func stalls(text string) http.HandlerFunc {
 func TestASessionThatStopsInTheMiddleOfItsAnswerIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	s, c := talking(t, stalls(`{"begun": `))
-	if _, err := s.Read(t.Context(), c, Call{Method: http.MethodGet, Path: "/"}, 100); answer.CodeOf(err) != http.StatusServiceUnavailable {
+	if _, err := s.Read(t.Context(), c, Call{Method: http.MethodGet, Path: "/"},
+		100); answer.CodeOf(err) != http.StatusServiceUnavailable {
 		t.Errorf("answered %v", err)
 	}
 	response, err := s.Ask(t.Context(), c, Call{Method: http.MethodGet, Path: session.ZipPath})
@@ -78,10 +79,12 @@ func TestWhatASessionAnswersIsBounded(t *testing.T) {
 	t.Parallel()
 	s, c := talking(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `"0123456789"`) })
 	s.silence = time.Minute
-	if text, err := s.Read(t.Context(), c, Call{Method: http.MethodGet, Path: "/"}, 12); err != nil || string(text) != `"0123456789"` {
+	if text, err := s.Read(t.Context(), c, Call{Method: http.MethodGet, Path: "/"}, 12); err != nil ||
+		string(text) != `"0123456789"` {
 		t.Errorf("read %s, %v", text, err)
 	}
-	if _, err := s.Read(t.Context(), c, Call{Method: http.MethodGet, Path: "/"}, 11); answer.CodeOf(err) != http.StatusRequestEntityTooLarge {
+	if _, err := s.Read(t.Context(), c, Call{Method: http.MethodGet, Path: "/"},
+		11); answer.CodeOf(err) != http.StatusRequestEntityTooLarge {
 		t.Errorf("answered %v", err)
 	}
 }

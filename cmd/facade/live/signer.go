@@ -55,7 +55,8 @@ func (s *Signer) sign(audience, uid string) (string, error) {
 // Public is the half of the key that tells tokens which were signed with it. Where only that half
 // is mounted no token can be made.
 func (s *Signer) Public() (ed25519.PublicKey, error) {
-	if text, err := os.ReadFile(filepath.Join(filepath.Dir(s.file), session.SigningPublicKey)); err == nil && len(text) > 0 {
+	if text, err := os.ReadFile(filepath.Join(filepath.Dir(s.file), session.SigningPublicKey)); err == nil &&
+		len(text) > 0 {
 		return session.ParsePublicKey(text)
 	}
 	key, err := s.key()

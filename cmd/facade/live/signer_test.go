@@ -32,7 +32,8 @@ func mount(t *testing.T, dir, version string) map[string][]byte {
 	if err := errors.Join(os.Symlink(version, link), os.Rename(link, filepath.Join(dir, "..data"))); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(filepath.Join("..data", session.SigningPrivateKey), filepath.Join(dir, session.SigningPrivateKey)); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.Symlink(filepath.Join("..data", session.SigningPrivateKey), filepath.Join(dir,
+		session.SigningPrivateKey)); err != nil && !errors.Is(err, os.ErrExist) {
 		t.Fatal(err)
 	}
 	return data

@@ -25,13 +25,15 @@ func get(t *testing.T, path string, headers ...string) *httptest.ResponseRecorde
 
 func TestThePageIsServedWithAStrictPolicy(t *testing.T) {
 	for path, kind := range map[string]string{
-		"/": "text/html", "/signin": "text/html", "/page/app.js": "text/javascript", "/page/page.css": "text/css", "/page/icon.svg": "image/svg+xml",
+		"/": "text/html", "/signin": "text/html", "/page/app.js": "text/javascript", "/page/page.css": "text/css",
+		"/page/icon.svg": "image/svg+xml",
 	} {
 		w := get(t, path)
 		if w.Code != 200 || !strings.HasPrefix(w.Header().Get("Content-Type"), kind) {
 			t.Errorf("%s: answered %d, %s", path, w.Code, w.Header().Get("Content-Type"))
 		}
-		if got := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(got, "default-src 'none';") || strings.Contains(got, "unsafe") {
+		if got := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(got, "default-src 'none';") ||
+			strings.Contains(got, "unsafe") {
 			t.Errorf("%s: the policy is %s", path, got)
 		}
 		if w.Header().Get("X-Content-Type-Options") != "nosniff" {

@@ -74,7 +74,8 @@ func TestWhoHasMoreThanThereIsGetsAllOfIt(t *testing.T) {
 	options.SigningKeyDir = signingKey(t)
 	served := httptest.NewServer(New(&running{address: address}, options, prometheus.NewRegistry()))
 	t.Cleanup(served.Close)
-	for after, want := range map[string]string{"": "0 1 2", "-1": "0 1 2", "0": "1 2", "2": "", "3": "0 1 2", "50": "0 1 2"} {
+	for after, want := range map[string]string{"": "0 1 2", "-1": "0 1 2", "0": "1 2", "2": "", "3": "0 1 2",
+		"50": "0 1 2"} {
 		if got := streamed(t, served.URL, after); got != want {
 			t.Errorf("after %q comes %q, want %q", after, got, want)
 		}
@@ -87,7 +88,8 @@ func TestWhoHasMoreThanThereIsGetsAllOfIt(t *testing.T) {
 // streamed are the ids of the events after one.
 func streamed(t *testing.T, url, after string) string {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/api/conversations/talk/events/stream", http.NoBody)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/api/conversations/talk/events/stream",
+		http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +109,9 @@ func streamed(t *testing.T, url, after string) string {
 
 func overSocket(t *testing.T, url, after string) string {
 	t.Helper()
-	conn, _, err := websocket.Dial(t.Context(), url+"/socket.io/?EIO=4&transport=websocket&conversation_id=talk&session_api_key="+stubKey+"&latest_event_id="+after, nil) //nolint:bodyclose // it is the connection
+	conn, _, err := websocket.Dial(t.Context(),
+		url+"/socket.io/?EIO=4&transport=websocket&conversation_id=talk&session_api_key="+stubKey+"&latest_event_id="+after,
+		nil) //nolint:bodyclose // it is the connection
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,8 +29,10 @@ type refusing struct {
 	field *field.Path
 }
 
-func (c *refusing) ApplySettings(context.Context, *v1alpha1.UserSettings, map[string]any, cluster.ApplyOptions) (map[string]any, error) {
-	return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "UserSettings"}, "ada", field.ErrorList{field.Invalid(c.field, "it", "should match '^a$'")})
+func (c *refusing) ApplySettings(context.Context, *v1alpha1.UserSettings, map[string]any,
+	cluster.ApplyOptions) (map[string]any, error) {
+	return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "UserSettings"}, "ada", field.ErrorList{field.Invalid(c.field,
+		"it", "should match '^a$'")})
 }
 
 // complaints are where an answer says that something is wrong.
@@ -56,9 +58,11 @@ func TestWhatIsWrongIsToldWhereItWasSent(t *testing.T) {
 	}{
 		{"/api/secrets", `{"name": "not a name", "value": "v"}`, secret.Child("name"), "body name"},
 		{"/api/secrets", `{"name": "NAME", "value": "v"}`, secret.Child("name"), "body name"},
-		{"/api/secrets", `{"name": "NAME", "value": "v", "description": "d"}`, secret.Child("description"), "body description"},
+		{"/api/secrets", `{"name": "NAME", "value": "v", "description": "d"}`, secret.Child("description"),
+			"body description"},
 		{"/api/secrets", `{"name": "NAME", "value": "v"}`, secrets.Child("customSecrets"), "body"},
-		{"/api/add-git-providers", `{"provider_tokens": {"github": {"token": "t", "host": "!"}}}`, token.Child("host"), "body provider_tokens github host"},
+		{"/api/add-git-providers", `{"provider_tokens": {"github": {"token": "t", "host": "!"}}}`, token.Child("host"),
+			"body provider_tokens github host"},
 	} {
 		r := httptest.NewRequest(http.MethodPost, c.path, strings.NewReader(c.body))
 		r.Header.Set(rest.KeyHeader, stubKey)
@@ -75,7 +79,8 @@ func TestTheOrderOfEventsIsAskedForAsClientsSayIt(t *testing.T) {
 	options.Archive = &left{sizes: []int{1, 1}}
 	handler := New(&stopped{}, options, prometheus.NewRegistry())
 	for said, want := range map[string]string{
-		"": "0", "true": "1", "True": "1", "1": "1", "yes": "1", "ON": "1", "t": "1", "y": "1", "false": "0", "False": "0", "0": "0", "no": "0", "off": "0", "f": "0", "n": "0",
+		"": "0", "true": "1", "True": "1", "1": "1", "yes": "1", "ON": "1", "t": "1", "y": "1", "false": "0", "False": "0",
+		"0": "0", "no": "0", "off": "0", "f": "0", "n": "0",
 		"2": "query reverse", "maybe": "query reverse",
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/api/conversations/talk/events?limit=1&reverse="+said, http.NoBody)
@@ -122,7 +127,8 @@ func TestWhoAsksWhoTheyAreIsAnsweredInTime(t *testing.T) {
 				return
 			}
 			_ = response.Body.Close()
-			if took := time.Since(begun); response.StatusCode != http.StatusServiceUnavailable || took > requestTimeout+time.Second {
+			if took := time.Since(begun); response.StatusCode != http.StatusServiceUnavailable ||
+				took > requestTimeout+time.Second {
 				t.Errorf("%s: it is answered %d after %s", call[1], response.StatusCode, took)
 			}
 		})
@@ -150,7 +156,8 @@ func (c *unheard) DeleteConversation(context.Context, *v1alpha1.Conversation) er
 func TestAConversationThatNobodyWasToldOfIsRemovedForSure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &unheard{}
-		r := httptest.NewRequest(http.MethodPost, "/api/conversations", strings.NewReader(`{"mcp_config": {"stdio_servers": [{"name": "a", "command": "a", "env": {"KEY": "k"}}]}}`))
+		r := httptest.NewRequest(http.MethodPost, "/api/conversations", strings.NewReader(`{"mcp_config": `+
+			`{"stdio_servers": [{"name": "a", "command": "a", "env": {"KEY": "k"}}]}}`))
 		r.Header.Set(rest.KeyHeader, stubKey)
 		w := httptest.NewRecorder()
 		handler(c).ServeHTTP(w, r)

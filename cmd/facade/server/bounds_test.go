@@ -87,7 +87,8 @@ func inBubbleWith(t *testing.T, c Cluster, options Options, do func(client *http
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {
 		listener := &pipes{connections: make(chan net.Conn), closed: make(chan struct{})}
-		served := &http.Server{Handler: New(c, options, prometheus.NewRegistry()), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: time.Minute}
+		served := &http.Server{Handler: New(c, options, prometheus.NewRegistry()), ReadHeaderTimeout: 10 * time.Second,
+			ReadTimeout: time.Minute, WriteTimeout: time.Minute}
 		go func() { _ = served.Serve(listener) }()
 		transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 			here, there := net.Pipe()
@@ -163,7 +164,8 @@ func TestWhoSendsTooMuchGetsToReadWhy(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = connection.Close() }()
-			head := "POST /api/settings HTTP/1.1\r\nHost: facade\r\nContent-Length: 20971520\r\n" + rest.KeyHeader + ": " + c.key + "\r\n\r\n"
+			head := "POST /api/settings HTTP/1.1\r\nHost: facade\r\nContent-Length: 20971520\r\n" + rest.KeyHeader + ": " +
+				c.key + "\r\n\r\n"
 			if _, err := io.WriteString(connection, head+strings.Repeat("x", length)); err != nil {
 				t.Fatalf("cut off while it writes: %v", err)
 			}

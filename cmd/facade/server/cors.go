@@ -29,7 +29,8 @@ func (s *server) cors(next http.Handler) http.Handler {
 		w.Header().Set("Access-Control-Expose-Headers", strings.Join([]string{"Retry-After", requestIDHeader}, ", "))
 		if r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "" {
 			w.Header().Set("Access-Control-Allow-Methods", methods)
-			w.Header().Set("Access-Control-Allow-Headers", strings.Join([]string{"Content-Type", session.IdempotencyHeader, "Last-Event-ID", rest.KeyHeader, requestIDHeader}, ", "))
+			w.Header().Set("Access-Control-Allow-Headers", strings.Join([]string{"Content-Type", session.IdempotencyHeader,
+				"Last-Event-ID", rest.KeyHeader, requestIDHeader}, ", "))
 			w.Header().Set("Access-Control-Max-Age", "600")
 			w.WriteHeader(http.StatusNoContent)
 			return

@@ -61,7 +61,8 @@ func TestWhatIsCutOffIsNotTakenForWhole(t *testing.T) {
 			server := httptest.NewUnstartedServer(New(&stopped{}, options, prometheus.NewRegistry()))
 			server.Config.ErrorLog = log.New(io.Discard, "", 0)
 			server.Start()
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/api/conversations/talk"+path, http.NoBody)
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/api/conversations/talk"+path,
+				http.NoBody)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -20,22 +20,28 @@ const mark = "zq9mark"
 // Requests with something of every kind, as a Go client makes them.
 var (
 	everySetting = rest.Settings{
-		Language: rest.Set("en"), MaxIterations: rest.Set(int32(100)), ConfirmationMode: rest.Null[bool](), LLMAPIKey: rest.NewKey("k"),
+		Language: rest.Set("en"), MaxIterations: rest.Set(int32(100)), ConfirmationMode: rest.Null[bool](),
+		LLMAPIKey:        rest.NewKey("k"),
 		MaxBudgetPerTask: rest.Set(json.Number("4.5")),
 		SecretsStore: rest.Set(rest.UserSecrets{
-			ProviderTokens: map[string]*rest.ProviderToken{"github": {Token: rest.NewKey("t"), Host: rest.Set("git.example.com")}, "gitlab": nil},
-			CustomSecrets:  map[string]*rest.CustomSecret{"TOKEN": {Secret: rest.NewKey("s"), Description: rest.Set("for staging")}},
+			ProviderTokens: map[string]*rest.ProviderToken{"github": {Token: rest.NewKey("t"),
+				Host: rest.Set("git.example.com")}, "gitlab": nil},
+			CustomSecrets: map[string]*rest.CustomSecret{"TOKEN": {Secret: rest.NewKey("s"),
+				Description: rest.Set("for staging")}},
 		}),
 		MCPConfig: rest.Set(everyTool),
 	}
 	everyTool = rest.MCPConfig{
-		SSEServers:   []rest.MCPRemoteServer{{URL: "https://a.example.com", APIKey: rest.NewKey("k")}},
-		StdioServers: []rest.MCPStdioServer{{Name: "files", Command: "mcp-files", Args: []string{"--root", "/w"}, Env: map[string]rest.Key{"A": rest.NewKey("a"), "B": {}}}},
+		SSEServers: []rest.MCPRemoteServer{{URL: "https://a.example.com", APIKey: rest.NewKey("k")}},
+		StdioServers: []rest.MCPStdioServer{{Name: "files", Command: "mcp-files", Args: []string{"--root", "/w"},
+			Env: map[string]rest.Key{"A": rest.NewKey("a"), "B": {}}}},
 	}
 	everyConversationField = rest.ConversationRequest{
-		Repository: ptr.To("o/r"), SelectedBranch: ptr.To("main"), InitialUserMsg: ptr.To("hello"), ImageURLs: []rest.Image{{URL: "https://example.com/a.png"}, {MediaType: "image/png", Data: []byte{0, 1}}},
-		SuggestedTask: &rest.SuggestedTask{GitProvider: "github", TaskType: "OPEN_ISSUE", Repo: "o/r", IssueNumber: 7, Title: "t"},
-		MCPConfig:     &everyTool, ConversationID: ptr.To("talk"),
+		Repository: ptr.To("o/r"), SelectedBranch: ptr.To("main"), InitialUserMsg: ptr.To("hello"),
+		ImageURLs: []rest.Image{{URL: "https://example.com/a.png"}, {MediaType: "image/png", Data: []byte{0, 1}}},
+		SuggestedTask: &rest.SuggestedTask{GitProvider: "github", TaskType: "OPEN_ISSUE", Repo: "o/r", IssueNumber: 7,
+			Title: "t"},
+		MCPConfig: &everyTool, ConversationID: ptr.To("talk"),
 	}
 )
 
@@ -52,7 +58,8 @@ func FuzzSettings(f *testing.F) {
 	for _, seed := range []string{
 		jsonOf(f, everySetting), `{"max_iterations": "10", "confirmation_mode": "yes", "max_budget_per_task": "1e3"}`,
 		`{"max_iterations": 10.5, "llm_api_key": null, "secrets_store": {"provider_tokens": {"github": null}}}`,
-		`{"mcp_config": {"sse_servers": ["https://a.example.com"], "stdio_servers": [{"name": "n", "command": "c", "args": "a 'b c'", "env": "K=V,K2=V2"}]}}`,
+		`{"mcp_config": {"sse_servers": ["https://a.example.com"], "stdio_servers": [{"name": "n", "command": "c", "args": ` +
+			`"a 'b c'", "env": "K=V,K2=V2"}]}}`,
 		`{`, `null`, `[]`, `"x"`, ``,
 	} {
 		f.Add([]byte(seed))
@@ -62,9 +69,11 @@ func FuzzSettings(f *testing.F) {
 
 func FuzzConversation(f *testing.F) {
 	for _, seed := range []string{
-		jsonOf(f, everyConversationField), `{"replay_json": "[]", "conversation_id": "talk"}`, `{"replay_json": "[", "initial_user_msg": 5}`,
+		jsonOf(f, everyConversationField), `{"replay_json": "[]", "conversation_id": "talk"}`,
+		`{"replay_json": "[", "initial_user_msg": 5}`,
 		`{"create_microagent": {"repo": "o/r", "git_provider": null}, "unknown": {"deep": [1, 2]}}`,
-		`{"suggested_task": {"issue_number": "1.0"}}`, `{"image_urls": ["data:image/svg+xml;utf8,%3Csvg/%3E", "data:,", "data:image/png;base64,%"]}`, `{`, `null`, `[]`, `"x"`, ``,
+		`{"suggested_task": {"issue_number": "1.0"}}`, `{"image_urls": ["data:image/svg+xml;utf8,%3Csvg/%3E", "data:,", ` +
+			`"data:image/png;base64,%"]}`, `{`, `null`, `[]`, `"x"`, ``,
 	} {
 		f.Add([]byte(seed))
 	}

@@ -18,7 +18,8 @@ import (
 const maxAsked = 3
 
 // noSession is answered where the git host cannot be asked: the facade holds no token.
-var noSession = answer.Refuse(http.StatusServiceUnavailable, "The git host is asked by a running conversation on a repository of it, and there is none: start one, or name the repository by hand")
+var noSession = answer.Refuse(http.StatusServiceUnavailable, "The git host is asked by a running conversation on a "+
+	"repository of it, and there is none: start one, or name the repository by hand")
 
 // hostOperations are those on what only a git host knows. It is asked by a running session of the
 // user, which has the token.
@@ -57,7 +58,8 @@ func (s *server) askHost(ctx context.Context, r request, path string, query url.
 	err = noSession
 	for i := range candidates {
 		var known json.RawMessage
-		if known, err = s.sessions.Read(ctx, &candidates[i], live.Call{Method: http.MethodGet, Path: path, Query: query, Held: r.held}, live.MaxAnswer); err == nil {
+		if known, err = s.sessions.Read(ctx, &candidates[i], live.Call{Method: http.MethodGet, Path: path, Query: query,
+			Held: r.held}, live.MaxAnswer); err == nil {
 			return known, nil
 		}
 		if answer.CodeOf(err) == http.StatusFailedDependency { // this one has no token
@@ -72,7 +74,8 @@ func (s *server) askHost(ctx context.Context, r request, path string, query url.
 func (s *server) candidates(ctx context.Context, u *access.User) (some []v1alpha1.Conversation, err error) {
 	err = s.cluster.ConversationsOf(ctx, u.Key(), func(all []v1alpha1.Conversation) {
 		for i := range all {
-			if repository, _ := all[i].Spec.EffectiveRepository(); repository != "" && live.Running(&all[i]) == nil && len(some) < maxAsked {
+			if repository, _ := all[i].Spec.EffectiveRepository(); repository != "" && live.Running(&all[i]) == nil &&
+				len(some) < maxAsked {
 				some = append(some, all[i])
 			}
 		}
@@ -88,7 +91,8 @@ func (s *server) userInfo(ctx context.Context, r request) (any, error) {
 		}
 	}
 	spec := &r.user.Settings.Spec
-	return session.GitUser{ID: string(r.user.UID), Login: r.user.Name, Name: spec.GitUserName, Email: firstOf(spec.GitUserEmail, spec.Email)}, nil
+	return session.GitUser{ID: string(r.user.UID), Login: r.user.Name, Name: spec.GitUserName,
+		Email: firstOf(spec.GitUserEmail, spec.Email)}, nil
 }
 
 func hasToken(settings *v1alpha1.UserSettings) bool {

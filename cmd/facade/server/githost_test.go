@@ -54,19 +54,20 @@ func TestNoListIsHeldWhileASessionIsAsked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answering := &httptest.Server{Listener: listener, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		for {
-			runtime.GC()
-			select {
-			case <-cluster.dropped:
-				fmt.Fprint(w, "[]")
-				return
-			case <-r.Context().Done():
-				return
-			case <-time.After(10 * time.Millisecond):
+	answering := &httptest.Server{Listener: listener,
+		Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			for {
+				runtime.GC()
+				select {
+				case <-cluster.dropped:
+					fmt.Fprint(w, "[]")
+					return
+				case <-r.Context().Done():
+					return
+				case <-time.After(10 * time.Millisecond):
+				}
 			}
-		}
-	})}}
+		})}}
 	answering.Start()
 	t.Cleanup(answering.Close)
 	b := newBrowser(t, cluster, DefaultOptions())

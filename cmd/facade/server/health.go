@@ -30,7 +30,8 @@ func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 		problem = "the API server does not answer, or the cache is not filled yet"
 	}
 	if problem != "" {
-		answer.Write(w, nil, &answer.Refusal{Code: http.StatusServiceUnavailable, Body: map[string]string{"status": problem}, RetryAfter: time.Second})
+		answer.Write(w, nil, &answer.Refusal{Code: http.StatusServiceUnavailable, Body: map[string]string{"status": problem},
+			RetryAfter: time.Second})
 		return
 	}
 	alive(w, r)
@@ -43,7 +44,8 @@ func Health(ready func(context.Context) error) http.Handler {
 	mux.HandleFunc("GET /alive", alive)
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
 		if last.check(ready) != nil {
-			answer.Write(w, nil, &answer.Refusal{Code: http.StatusServiceUnavailable, Body: map[string]string{"status": "not ready"}, RetryAfter: time.Second})
+			answer.Write(w, nil, &answer.Refusal{Code: http.StatusServiceUnavailable,
+				Body: map[string]string{"status": "not ready"}, RetryAfter: time.Second})
 			return
 		}
 		alive(w, r)

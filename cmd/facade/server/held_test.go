@@ -109,7 +109,8 @@ func client(t *testing.T, options Options) *http.Client {
 	served := &http.Server{Handler: New(&crowd{}, options, prometheus.NewRegistry()), ReadHeaderTimeout: time.Minute}
 	go func() { _ = served.Serve(listener) }()
 	t.Cleanup(func() { _ = served.Close() })
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn,
+		error) {
 		here, there := net.Pipe()
 		listener.connections <- there
 		return here, nil
@@ -127,7 +128,8 @@ type answered struct {
 // ask for something of a user's conversation.
 func ask(t *testing.T, client *http.Client, user, path string) answered {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://facade/api/conversations/"+user+path, http.NoBody)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://facade/api/conversations/"+user+path,
+		http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}

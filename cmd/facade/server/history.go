@@ -39,7 +39,8 @@ func decodeRange(query url.Values) (r eventRange, err error) {
 		}
 		n, parseErr := strconv.Atoi(text)
 		if parseErr != nil || n < 0 {
-			err = answer.Invalid(rest.Detail{Type: "int_parsing", Loc: rest.Location{"query", name}, Msg: "Input should be the id of an event"})
+			err = answer.Invalid(rest.Detail{Type: "int_parsing", Loc: rest.Location{"query", name},
+				Msg: "Input should be the id of an event"})
 			return
 		}
 		*target = n
@@ -49,7 +50,8 @@ func decodeRange(query url.Values) (r eventRange, err error) {
 		r.reverse = true
 	case "", "false", "0", "no", "off", "f", "n":
 	default:
-		err = answer.Invalid(rest.Detail{Type: "bool_parsing", Loc: rest.Location{"query", "reverse"}, Msg: "Input should be true or false"})
+		err = answer.Invalid(rest.Detail{Type: "bool_parsing", Loc: rest.Location{"query", "reverse"},
+			Msg: "Input should be true or false"})
 	}
 	number("start_id", &r.start)
 	number("end_id", &r.end)
@@ -64,7 +66,8 @@ func decodeRange(query url.Values) (r eventRange, err error) {
 }
 
 func (r eventRange) query() url.Values {
-	query := url.Values{"start_id": {strconv.Itoa(r.start)}, "limit": {strconv.Itoa(r.limit)}, "reverse": {strconv.FormatBool(r.reverse)}}
+	query := url.Values{"start_id": {strconv.Itoa(r.start)}, "limit": {strconv.Itoa(r.limit)},
+		"reverse": {strconv.FormatBool(r.reverse)}}
 	if r.end >= 0 {
 		query.Set("end_id", strconv.Itoa(r.end))
 	}
@@ -78,14 +81,17 @@ func (s *server) isOver(c *v1alpha1.Conversation) bool {
 
 // page of the events, of the session or of what it left. It may be shorter than its limit where
 // events are large: what is left then comes with the next.
-func (s *server) page(ctx context.Context, c *v1alpha1.Conversation, held *access.Held, r eventRange) (*session.EventPage, error) {
+func (s *server) page(ctx context.Context, c *v1alpha1.Conversation, held *access.Held,
+	r eventRange) (*session.EventPage, error) {
 	if s.isOver(c) {
 		return s.archivedPage(ctx, c, held, r)
 	}
-	return s.sessions.Page(ctx, c, live.Call{Method: http.MethodGet, Path: session.EventsPath, Query: r.query(), Held: held}, maxPage)
+	return s.sessions.Page(ctx, c, live.Call{Method: http.MethodGet, Path: session.EventsPath, Query: r.query(),
+		Held: held}, maxPage)
 }
 
-func (s *server) archivedPage(ctx context.Context, c *v1alpha1.Conversation, held *access.Held, r eventRange) (*session.EventPage, error) {
+func (s *server) archivedPage(ctx context.Context, c *v1alpha1.Conversation, held *access.Held,
+	r eventRange) (*session.EventPage, error) {
 	done, err := s.turns.Take(ctx, held.User())
 	if err != nil {
 		return nil, err
@@ -173,7 +179,8 @@ func (s *server) usage(ctx context.Context, r request) (any, error) {
 		return nil, err
 	}
 	if !s.isOver(c) {
-		return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.UsagePath, Held: r.held}, live.MaxAnswer)
+		return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.UsagePath, Held: r.held},
+			live.MaxAnswer)
 	}
 	ending, err := s.ending(ctx, c, r.held.User())
 	switch {
@@ -182,7 +189,8 @@ func (s *server) usage(ctx context.Context, r request) (any, error) {
 	case err != nil:
 		return nil, err
 	}
-	return session.Usage{Calls: ending.Calls, InputTokens: ending.InputTokens, OutputTokens: ending.OutputTokens, Cost: ending.Cost}, nil
+	return session.Usage{Calls: ending.Calls, InputTokens: ending.InputTokens, OutputTokens: ending.OutputTokens,
+		Cost: ending.Cost}, nil
 }
 
 // change to a file, as clients list it.
@@ -197,7 +205,8 @@ func (s *server) changes(ctx context.Context, r request) (any, error) {
 		return nil, err
 	}
 	if !s.isOver(c) {
-		return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.ChangesPath, Held: r.held}, live.MaxAnswer)
+		return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.ChangesPath, Held: r.held},
+			live.MaxAnswer)
 	}
 	ending, err := s.changed(ctx, c, r.held.User())
 	if err != nil {
@@ -217,7 +226,8 @@ func (s *server) diff(ctx context.Context, r request) (any, error) {
 	}
 	path := r.URL.Query().Get("path")
 	if !s.isOver(c) {
-		return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.DiffPath, Query: url.Values{"path": {path}}, Held: r.held}, live.MaxAnswer)
+		return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: session.DiffPath,
+			Query: url.Values{"path": {path}}, Held: r.held}, live.MaxAnswer)
 	}
 	ending, err := s.changed(ctx, c, r.held.User())
 	if err != nil {

@@ -98,6 +98,7 @@ func firstOf(texts ...*string) *string {
 func clientConfig(w http.ResponseWriter, _ *http.Request) {
 	answer.Write(w, map[string]any{
 		"APP_MODE": "oss", "GITHUB_CLIENT_ID": "", "POSTHOG_CLIENT_KEY": "",
-		"FEATURE_FLAGS": map[string]bool{"ENABLE_BILLING": false, "HIDE_LLM_SETTINGS": false, "HIDE_MICROAGENT_MANAGEMENT": true},
+		"FEATURE_FLAGS": map[string]bool{"ENABLE_BILLING": false, "HIDE_LLM_SETTINGS": false,
+			"HIDE_MICROAGENT_MANAGEMENT": true},
 	}, nil)
 }

@@ -163,8 +163,9 @@ func (s *server) operations() map[string]map[string]operation {
 	}
 	all := map[string]map[string]operation{
 		"/api/settings": {
-			"GET":  {do: func(ctx context.Context, r request) (any, error) { return s.settings.Get(ctx, r.user) }},
-			"POST": {do: func(ctx context.Context, r request) (any, error) { return s.settings.Post(ctx, r.user, r.body) }, readsBody: true},
+			"GET": {do: func(ctx context.Context, r request) (any, error) { return s.settings.Get(ctx, r.user) }},
+			"POST": {do: func(ctx context.Context, r request) (any, error) { return s.settings.Post(ctx, r.user, r.body) },
+				readsBody: true},
 		},
 		"/api/conversations": {
 			"GET": {do: func(ctx context.Context, r request) (any, error) {
@@ -233,7 +234,8 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 		// would hear of it.
 		deadline := ReadTimeout + access.WorkPatience + requestTimeout + answerTimeout
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(deadline))
-		u, shown, err := s.identify(r, r.Header.Get(rest.KeyHeader), r.Method != http.MethodGet && r.Method != http.MethodHead)
+		u, shown, err := s.identify(r, r.Header.Get(rest.KeyHeader), r.Method != http.MethodGet &&
+			r.Method != http.MethodHead)
 		if err == nil {
 			err = s.limits.Take(string(u.UID))
 		}

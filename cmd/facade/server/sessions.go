@@ -28,7 +28,10 @@ const (
 // sessionOperations are those on what a conversation does, made and says.
 func (s *server) sessionOperations() map[string]map[string]operation {
 	ask := func(path string, names ...string) map[string]operation {
-		return map[string]operation{"GET": {do: func(ctx context.Context, r request) (any, error) { return s.ask(ctx, r, path, names...) }}}
+		return map[string]operation{"GET": {do: func(ctx context.Context, r request) (any, error) {
+			return s.ask(ctx, r, path,
+				names...)
+		}}}
 	}
 	fixed := func(body any) map[string]operation {
 		return map[string]operation{"GET": {do: func(ctx context.Context, r request) (any, error) {
@@ -70,7 +73,8 @@ func (s *server) ask(ctx context.Context, r request, path string, names ...strin
 	for i := 0; i < len(names); i += 2 {
 		query.Set(names[i+1], r.URL.Query().Get(names[i]))
 	}
-	return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: path, Query: query, Held: r.held}, live.MaxAnswer)
+	return s.sessions.Read(ctx, c, live.Call{Method: http.MethodGet, Path: path, Query: query, Held: r.held},
+		live.MaxAnswer)
 }
 
 // file of a session. That none is named is said here: a session knows the parameter by another name.
@@ -124,7 +128,8 @@ func (s *server) message(ctx context.Context, r request) (any, error) {
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
-	body, err := json.Marshal(map[string]any{"action": session.ActionMessage, "args": map[string]any{"content": message, "image_urls": []string{}}})
+	body, err := json.Marshal(map[string]any{"action": session.ActionMessage, "args": map[string]any{"content": message,
+		"image_urls": []string{}}})
 	if err != nil {
 		return nil, err
 	}
@@ -198,7 +203,8 @@ func (s *server) upload(w http.ResponseWriter, r request) error {
 	// A session that does not take the files ends it too: nobody reads from the client then.
 	ctx, cancel := context.WithTimeout(r.Context(), uploadTimeout)
 	defer cancel()
-	result, err := s.sessions.Read(ctx, c, live.Call{Method: http.MethodPost, Path: session.FilesPath, Body: body, Type: r.Header.Get("Content-Type"), Held: r.held}, live.MaxAnswer)
+	result, err := s.sessions.Read(ctx, c, live.Call{Method: http.MethodPost, Path: session.FilesPath, Body: body,
+		Type: r.Header.Get("Content-Type"), Held: r.held}, live.MaxAnswer)
 	if err != nil {
 		return err
 	}
@@ -206,7 +212,9 @@ func (s *server) upload(w http.ResponseWriter, r request) error {
 	return nil
 }
 
-func (s *server) sendTo(ctx context.Context, c *v1alpha1.Conversation, held *access.Held, body []byte, key string) (any, error) {
-	call := live.Call{Method: http.MethodPost, Path: session.EventsPath, Body: bytes.NewReader(body), Type: "application/json", Key: key, Held: held}
+func (s *server) sendTo(ctx context.Context, c *v1alpha1.Conversation, held *access.Held, body []byte, key string) (any,
+	error) {
+	call := live.Call{Method: http.MethodPost, Path: session.EventsPath, Body: bytes.NewReader(body),
+		Type: "application/json", Key: key, Held: held}
 	return s.sessions.Read(ctx, c, call, live.MaxAnswer)
 }

@@ -142,7 +142,8 @@ func (s *server) asksFirst(r *http.Request, u *access.User, given rest.SignIn) e
 	case present.UID == u.UID:
 		return nil
 	}
-	return &answer.Refusal{Code: http.StatusConflict, Body: rest.SignInConflict{Detail: "Somebody else is signed in", User: u.Name, Namespace: u.Namespace}}
+	return &answer.Refusal{Code: http.StatusConflict, Body: rest.SignInConflict{Detail: "Somebody else is signed in",
+		User: u.Name, Namespace: u.Namespace}}
 }
 
 // end a sign-in before its time, once: it is written down with the user's settings, so that every

@@ -48,7 +48,8 @@ type browser struct {
 func newBrowser(t *testing.T, cluster Cluster, options Options) *browser {
 	t.Helper()
 	options.SigningKeyDir = signingKey(t)
-	return &browser{t: t, handler: New(cluster, options, prometheus.NewRegistry()), from: "10.0.0.1:1234", origin: "http://parley.example.com"}
+	return &browser{t: t, handler: New(cluster, options, prometheus.NewRegistry()), from: "10.0.0.1:1234",
+		origin: "http://parley.example.com"}
 }
 
 // signingKey is a directory with one.
@@ -59,7 +60,8 @@ func signingKey(t *testing.T) string {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, session.SigningPrivateKey), data[session.SigningPrivateKey], 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, session.SigningPrivateKey), data[session.SigningPrivateKey],
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -147,7 +149,8 @@ func TestAWriteWithACookieComesFromTheOwnPage(t *testing.T) {
 	options.CORSOrigins = []string{"*"}
 	b := newBrowser(t, &stubCluster{}, options)
 	b.wants(200, "POST", "/api/signin", `{"key": "`+stubKey+`"}`)
-	for _, origin := range []string{"", "null", "http://elsewhere.example.com", "http://parley.example.com.evil.example", "ftp://parley.example.com"} {
+	for _, origin := range []string{"", "null", "http://elsewhere.example.com", "http://parley.example.com.evil.example",
+		"ftp://parley.example.com"} {
 		b.origin = origin
 		for method, path := range map[string]string{
 			"POST": "/api/settings", "DELETE": "/api/conversations/x", "PATCH": "/api/conversations/x", "PUT": "/api/secrets/x",
@@ -180,7 +183,8 @@ func TestOnlyTrustedProxiesSayThatTheyHadTLS(t *testing.T) {
 	}
 	options := DefaultOptions()
 	options.TrustedProxies = proxies
-	for from, secure := range map[string]bool{"10.1.2.3:1": true, "192.168.0.1:1": true, "192.168.0.2:1": false, "[::ffff:10.0.0.1]:1": true} {
+	for from, secure := range map[string]bool{"10.1.2.3:1": true, "192.168.0.1:1": true, "192.168.0.2:1": false,
+		"[::ffff:10.0.0.1]:1": true} {
 		b := newBrowser(t, &stubCluster{}, options)
 		b.from, b.forwarded, b.origin = from, "https", "https://parley.example.com"
 		b.wants(200, "POST", "/api/signin", `{"key": "`+stubKey+`"}`)
@@ -238,7 +242,8 @@ func TestALinkReplacesSomebodyElseOnlyIfTheyAgree(t *testing.T) {
 	cluster := &crowd{}
 	b := newBrowser(t, cluster, DefaultOptions())
 	body := func(user, more string) string {
-		code, err := b.handler.(*Handler).server.cookies.Link(&access.User{UID: types.UID(user)}, access.CredentialOf(user).KeyHash)
+		code, err := b.handler.(*Handler).server.cookies.Link(&access.User{UID: types.UID(user)},
+			access.CredentialOf(user).KeyHash)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -46,9 +46,10 @@ func TestWhatTakesLongIsSentToItsEnd(t *testing.T) {
 	options := DefaultOptions()
 	options.Archive = slow{}
 	for path, want := range map[string]string{
-		"/trajectory":    `{"trajectory":[{"id":0},{"id":1},{"id":2},{"id":3},{"id":4}]}` + "\n",
-		"/events/stream": "id: 0\ndata: {\"id\":0}\n\nid: 1\ndata: {\"id\":1}\n\nid: 2\ndata: {\"id\":2}\n\nid: 3\ndata: {\"id\":3}\n\nid: 4\ndata: {\"id\":4}\n\n",
-		"/git/patch":     "all of it",
+		"/trajectory": `{"trajectory":[{"id":0},{"id":1},{"id":2},{"id":3},{"id":4}]}` + "\n",
+		"/events/stream": "id: 0\ndata: {\"id\":0}\n\nid: 1\ndata: {\"id\":1}\n\nid: 2\ndata: {\"id\":2}\n\nid: 3\ndata: " +
+			"{\"id\":3}\n\nid: 4\ndata: {\"id\":4}\n\n",
+		"/git/patch": "all of it",
 	} {
 		inBubbleWith(t, &stopped{}, options, func(client *http.Client) {
 			request, err := http.NewRequest(http.MethodGet, "http://facade/api/conversations/talk"+path, http.NoBody)

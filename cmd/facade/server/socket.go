@@ -25,7 +25,8 @@ import (
 func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	if query.Get("transport") != "websocket" || query.Get("EIO") != "4" {
-		answer.Write(w, nil, &answer.Refusal{Code: http.StatusBadRequest, Body: map[string]any{"code": 0, "message": "Only the websocket transport of Engine.IO 4 is served"}})
+		answer.Write(w, nil, &answer.Refusal{Code: http.StatusBadRequest, Body: map[string]any{"code": 0,
+			"message": "Only the websocket transport of Engine.IO 4 is served"}})
 		return
 	}
 	key := cmp.Or(r.Header.Get(rest.KeyHeader), query.Get("session_api_key"))
@@ -74,7 +75,8 @@ func socketPosition(query url.Values) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < -1 {
-		return 0, answer.Invalid(rest.Detail{Type: "int_parsing", Loc: rest.Location{"query", "latest_event_id"}, Msg: "Input should be the id of an event"})
+		return 0, answer.Invalid(rest.Detail{Type: "int_parsing", Loc: rest.Location{"query", "latest_event_id"},
+			Msg: "Input should be the id of an event"})
 	}
 	return n, nil
 }
@@ -107,7 +109,8 @@ func (w *watched) Backlog(ctx context.Context, after int, visit func(socket.Even
 
 func (w *watched) Follow(ctx context.Context, after int, visit func(socket.Event) error) error {
 	held := w.answers.For(string(w.user.UID))
-	return w.sessions.Follow(ctx, w.conversation, after, held, func(e live.Event) error { return visit(socket.Event(e)) }, func() error { return nil })
+	return w.sessions.Follow(ctx, w.conversation, after, held, func(e live.Event) error { return visit(socket.Event(e)) },
+		func() error { return nil })
 }
 
 // Count what the user sends as one of their requests.

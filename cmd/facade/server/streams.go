@@ -56,7 +56,8 @@ var errGone = errors.New("the key or the conversation is gone")
 // following is the time in which a user may follow a conversation: until the client goes, the
 // facade stops, the key is no longer the user's or the cookie's time is over, or the conversation
 // is gone. release must be called.
-func (s *server) following(r *http.Request, u *access.User, shown access.Credential, c *v1alpha1.Conversation) (ctx context.Context, release func(), err error) {
+func (s *server) following(r *http.Request, u *access.User, shown access.Credential, c *v1alpha1.Conversation) (
+	ctx context.Context, release func(), err error) {
 	done, err := s.streams.Take(string(u.UID))
 	if err != nil {
 		return nil, nil, err
@@ -148,7 +149,8 @@ func (s *server) goesOn(ctx context.Context, c *v1alpha1.Conversation, held *acc
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	defer held.Release()
-	if page, err := s.page(ctx, c, held, eventRange{start: after, end: after, limit: 1}); err == nil && len(page.Events) == 0 {
+	if page, err := s.page(ctx, c, held, eventRange{start: after, end: after, limit: 1}); err == nil &&
+		len(page.Events) == 0 {
 		return -1
 	}
 	return after
@@ -224,7 +226,8 @@ func (s *server) trajectory(w http.ResponseWriter, r request) error {
 
 // nextPage of many that are read one after the other, instead of the one before. Who waits for room
 // holds nothing meanwhile.
-func (s *server) nextPage(ctx context.Context, c *v1alpha1.Conversation, held *access.Held, start int) (page *session.EventPage, err error) {
+func (s *server) nextPage(ctx context.Context, c *v1alpha1.Conversation, held *access.Held,
+	start int) (page *session.EventPage, err error) {
 	err = access.Patiently(ctx, func() (err error) {
 		held.Release()
 		page, err = s.page(ctx, c, held, eventRange{start: start, end: -1, limit: maxLimit})
@@ -235,7 +238,8 @@ func (s *server) nextPage(ctx context.Context, c *v1alpha1.Conversation, held *a
 
 // archivedEvents are those that a session left, after one. An error is returned only if none was
 // sent.
-func (s *server) archivedEvents(ctx context.Context, c *v1alpha1.Conversation, held *access.Held, after int, send func(live.Event) error) error {
+func (s *server) archivedEvents(ctx context.Context, c *v1alpha1.Conversation, held *access.Held, after int,
+	send func(live.Event) error) error {
 	return s.sent(ctx, held, after+1, send, func(from int, visit func(id int, event json.RawMessage) bool) error {
 		err := s.options.Archive.Events(ctx, string(c.UID), from, visit)
 		if errors.Is(err, archive.ErrNothing) {
@@ -247,10 +251,12 @@ func (s *server) archivedEvents(ctx context.Context, c *v1alpha1.Conversation, h
 
 // earlierTrajectory is that of a journal which the session could not go on from: 1 is the last of
 // them.
-func (s *server) earlierTrajectory(r request, w http.ResponseWriter, out *bufio.Writer, c *v1alpha1.Conversation, text string) error {
+func (s *server) earlierTrajectory(r request, w http.ResponseWriter, out *bufio.Writer, c *v1alpha1.Conversation,
+	text string) error {
 	number, err := strconv.Atoi(text)
 	if err != nil || number < 1 {
-		return answer.Invalid(rest.Detail{Type: "int_parsing", Loc: rest.Location{"query", "earlier"}, Msg: "Input should be a number from 1 on"})
+		return answer.Invalid(rest.Detail{Type: "int_parsing", Loc: rest.Location{"query", "earlier"},
+			Msg: "Input should be a number from 1 on"})
 	}
 	if s.options.Archive == nil {
 		return answer.NotFound
@@ -269,7 +275,8 @@ var errGap = errors.New("what was kept has changed meanwhile")
 // long a client takes. What is read is counted before its turn is over: who finds no room lets go
 // of it, waits with nothing, and reads it again when there is room. An error is returned only if
 // none was sent.
-func (s *server) sent(ctx context.Context, held *access.Held, from int, send func(live.Event) error, read reading) error {
+func (s *server) sent(ctx context.Context, held *access.Held, from int, send func(live.Event) error,
+	read reading) error {
 	reader := &turnReader{server: s, ctx: ctx, held: held, next: from, send: send}
 	err := reader.run(read)
 	switch {
@@ -360,7 +367,8 @@ func (t *turnReader) end() {
 	}
 }
 
-func (s *server) archivedTrajectory(w http.ResponseWriter, out *bufio.Writer, read func(send func(live.Event) error) error) error {
+func (s *server) archivedTrajectory(w http.ResponseWriter, out *bufio.Writer,
+	read func(send func(live.Event) error) error) error {
 	begun := false
 	begin := func() {
 		if begun {
@@ -393,5 +401,6 @@ func (s *server) archivedTrajectory(w http.ResponseWriter, out *bufio.Writer, re
 // unavailable says that the archive cannot be read now.
 func unavailable(ctx context.Context, err error) error {
 	logf.FromContext(ctx).Error(err, "The archive cannot be read")
-	return answer.Later(http.StatusServiceUnavailable, "What the session left cannot be read now; try again", 2*time.Second)
+	return answer.Later(http.StatusServiceUnavailable, "What the session left cannot be read now; try again",
+		2*time.Second)
 }

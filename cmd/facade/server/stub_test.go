@@ -55,7 +55,8 @@ func (c *stubCluster) Annotate(_ context.Context, _ *v1alpha1.UserSettings, name
 	return nil
 }
 
-func (c *stubCluster) ApplySettings(_ context.Context, _ *v1alpha1.UserSettings, spec map[string]any, _ cluster.ApplyOptions) (map[string]any, error) {
+func (c *stubCluster) ApplySettings(_ context.Context, _ *v1alpha1.UserSettings, spec map[string]any,
+	_ cluster.ApplyOptions) (map[string]any, error) {
 	for _, setting := range rest.SettingsOf(&rest.Settings{}) {
 		if spec[setting.Spec] == nil && setting.Default != nil {
 			spec[setting.Spec] = setting.Default
@@ -82,7 +83,8 @@ func (c *stubCluster) CachedConversation(context.Context, types.NamespacedName) 
 	return &v1alpha1.Conversation{}, nil
 }
 
-func (c *stubCluster) ConversationsOf(_ context.Context, _ types.NamespacedName, look func([]v1alpha1.Conversation)) error {
+func (c *stubCluster) ConversationsOf(_ context.Context, _ types.NamespacedName,
+	look func([]v1alpha1.Conversation)) error {
 	look(c.conversations)
 	return nil
 }

@@ -172,7 +172,8 @@ func dropEmptyReferences(store any) {
 }
 
 // merge what a request says of the entries of a list into it.
-func merge[E, S any](list []E, said map[string]*S, name func(E) string, change func(entry *E, name string, said *S)) []E {
+func merge[E, S any](list []E, said map[string]*S, name func(E) string, change func(entry *E, name string,
+	said *S)) []E {
 	for _, which := range slices.Sorted(maps.Keys(said)) {
 		at := slices.IndexFunc(list, func(e E) bool { return name(e) == which })
 		switch {

@@ -19,7 +19,8 @@ import (
 // entryNames are the fields that name the entries of lists. The entries of all other lists have no
 // names, and stand or fall together.
 var entryNames = map[string]string{
-	"providerTokens": "provider", "customSecrets": "name", "sseServers": "url", "shttpServers": "url", "stdioServers": "name", "env": "name",
+	"providerTokens": "provider", "customSecrets": "name", "sseServers": "url", "shttpServers": "url",
+	"stdioServers": "name", "env": "name",
 }
 
 // owner is a manager of fields, and what it owns of the spec.

@@ -126,7 +126,8 @@ func (s *Store) UnsetProviders(ctx context.Context, u *access.User) (any, error)
 	return s.storeTokens(ctx, u, tokens, "Unset Git provider tokens")
 }
 
-func (s *Store) storeTokens(ctx context.Context, u *access.User, tokens map[string]*rest.ProviderToken, message string) (any, error) {
+func (s *Store) storeTokens(ctx context.Context, u *access.User, tokens map[string]*rest.ProviderToken,
+	message string) (any, error) {
 	body, err := json.Marshal(rest.Settings{SecretsStore: rest.Set(rest.UserSecrets{ProviderTokens: tokens})})
 	if err != nil {
 		return nil, err

@@ -31,7 +31,8 @@ type Reader interface {
 type Cluster interface {
 	Reader
 	kept.Writer
-	ApplySettings(ctx context.Context, over *v1alpha1.UserSettings, spec map[string]any, options cluster.ApplyOptions) (map[string]any, error)
+	ApplySettings(ctx context.Context, over *v1alpha1.UserSettings, spec map[string]any, options cluster.ApplyOptions) (
+		map[string]any, error)
 }
 
 // Store of the settings of all users.
@@ -90,15 +91,18 @@ func NothingStored(settings *v1alpha1.UserSettings) bool {
 
 // keyless are model providers that authenticate by other means than a key, or run on the user's own
 // machines.
-var keyless = []string{"bedrock/", "hosted_vllm/", "llamafile/", "lm_studio/", "ollama/", "ollama_chat/", "sagemaker/", "vertex_ai/", "vertex_ai_beta/", "vllm/", "xinference/"}
+var keyless = []string{"bedrock/", "hosted_vllm/", "llamafile/", "lm_studio/", "ollama/", "ollama_chat/", "sagemaker/",
+	"vertex_ai/", "vertex_ai_beta/", "vllm/", "xinference/"}
 
 // Suffice says what a session with these settings would lack.
 func Suffice(settings *v1alpha1.UserSettings) error {
 	switch {
 	case NothingStored(settings):
-		return answer.Complain("CONFIGURATION$SETTINGS_NOT_FOUND", "Settings not found: store them with POST /api/settings first")
+		return answer.Complain("CONFIGURATION$SETTINGS_NOT_FOUND", "Settings not found: store them with POST /api/settings "+
+			"first")
 	case needsKey(&settings.Spec) && settings.Spec.LLMAPIKeyRef == nil:
-		return answer.Complain("STATUS$ERROR_LLM_AUTHENTICATION", "The model needs a key: store llm_api_key with POST /api/settings")
+		return answer.Complain("STATUS$ERROR_LLM_AUTHENTICATION", "The model needs a key: store llm_api_key with POST "+
+			"/api/settings")
 	}
 	return nil
 }
@@ -192,7 +196,8 @@ func (s *Store) plan(ctx context.Context, u *access.User, request []rest.Setting
 
 // apply a plan, or just ask whether it could be.
 func (s *Store) apply(ctx context.Context, plan *plan, dryRun bool) error {
-	became, err := s.Cluster.ApplySettings(ctx, plan.live, plan.apply, cluster.ApplyOptions{DryRun: dryRun, Force: plan.force})
+	became, err := s.Cluster.ApplySettings(ctx, plan.live, plan.apply, cluster.ApplyOptions{DryRun: dryRun,
+		Force: plan.force})
 	conflicts := cluster.CausesOf(err, metav1.CauseTypeFieldManagerConflict)
 	switch {
 	case len(conflicts) > 0 && dryRun && !plan.force && plan.onlyUnset(conflicts):

@@ -51,7 +51,8 @@ func TestEveryKeyHasASecretThatTheFacadeMayWrite(t *testing.T) {
 		if _, isKey := setting.Value.(*rest.Key); !isKey {
 			continue
 		}
-		if name := v1alpha1.KeptName("ada", keptAs(setting)); !v1alpha1.IsKeptSecretName(name, v1alpha1.LabelUserSettings, "ada") {
+		if name := v1alpha1.KeptName("ada", keptAs(setting)); !v1alpha1.IsKeptSecretName(name, v1alpha1.LabelUserSettings,
+			"ada") {
 			t.Errorf("%s would be kept in %s, which is no name of a kept Secret", setting.Name, name)
 		}
 	}
@@ -59,25 +60,33 @@ func TestEveryKeyHasASecretThatTheFacadeMayWrite(t *testing.T) {
 
 func TestANewSettingIsOneLineOfTheTable(t *testing.T) {
 	live := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Name: "ada"}}
-	live.ManagedFields = []metav1.ManagedFieldsEntry{managed("git", `{"f:favouriteColour": {}}`), managed(cluster.FieldOwner, `{"f:quietHours": {}}`)}
+	live.ManagedFields = []metav1.ManagedFieldsEntry{managed("git", `{"f:favouriteColour": {}}`),
+		managed(cluster.FieldOwner, `{"f:quietHours": {}}`)}
 	before := map[string]any{"favouriteColour": "red", "quietHours": false}
 
 	t.Run("it is decoded and checked", func(t *testing.T) {
 		_, details := decoded(t, `{"colour": 5, "quiet": "maybe", "door_key": []}`)
-		if got := jsonOf(t, details); got != `[{"type":"string_type","loc":["body","colour"],"msg":"Input should be a valid string"},`+
+		if got := jsonOf(t, details); got != `[{"type":"string_type","loc":["body","colour"],"msg":"Input should be a `+
+			`valid string"},`+
 			`{"type":"bool_parsing","loc":["body","quiet"],"msg":"Input should be a valid boolean, unable to interpret input"},`+
 			`{"type":"string_type","loc":["body","door_key"],"msg":"Input should be a valid string"}]` {
 			t.Errorf("complaints %s", got)
 		}
 	})
 	for name, c := range map[string]struct{ body, wanted, applied, keys string }{
-		"nothing":               {`{}`, `{"favouriteColour":"red","quietHours":false}`, `{"quietHours":false}`, `null`},
-		"a value":               {`{"colour": "blue"}`, `{"favouriteColour":"blue","quietHours":false}`, `{"favouriteColour":"blue","quietHours":false}`, `null`},
-		"the same as before":    {`{"colour": "red"}`, `{"favouriteColour":"red","quietHours":false}`, `{"quietHours":false}`, `null`},
-		"back to the default":   {`{"quiet": null}`, `{"favouriteColour":"red"}`, `{}`, `null`},
-		"a key":                 {`{"door_key": "k"}`, `{"doorKeyRef":{"key":"key","name":"ada-door-key"},"favouriteColour":"red","quietHours":false}`, `{"doorKeyRef":{"key":"key","name":"ada-door-key"},"quietHours":false}`, `[{"Secret":"ada-door-key","Value":"k"}]`},
-		"a key that was there":  {`{"door_key": null}`, `{"favouriteColour":"red","quietHours":false}`, `{"quietHours":false}`, `null`},
-		"a key that is cleared": {`{"door_key": ""}`, `{"favouriteColour":"red","quietHours":false}`, `{"quietHours":false}`, `null`},
+		"nothing": {`{}`, `{"favouriteColour":"red","quietHours":false}`, `{"quietHours":false}`, `null`},
+		"a value": {`{"colour": "blue"}`, `{"favouriteColour":"blue","quietHours":false}`,
+			`{"favouriteColour":"blue","quietHours":false}`, `null`},
+		"the same as before": {`{"colour": "red"}`, `{"favouriteColour":"red","quietHours":false}`, `{"quietHours":false}`,
+			`null`},
+		"back to the default": {`{"quiet": null}`, `{"favouriteColour":"red"}`, `{}`, `null`},
+		"a key": {`{"door_key": "k"}`, `{"doorKeyRef":{"key":"key","name":"ada-door-key"},` +
+			`"favouriteColour":"red","quietHours":false}`, `{"doorKeyRef":{"key":"key","name":"ada-door-key"},` +
+			`"quietHours":false}`, `[{"Secret":"ada-door-key","Value":"k"}]`},
+		"a key that was there": {`{"door_key": null}`, `{"favouriteColour":"red","quietHours":false}`,
+			`{"quietHours":false}`, `null`},
+		"a key that is cleared": {`{"door_key": ""}`, `{"favouriteColour":"red","quietHours":false}`, `{"quietHours":false}`,
+			`null`},
 	} {
 		t.Run("it is stored and owned: "+name, func(t *testing.T) {
 			request, details := decoded(t, c.body)
@@ -89,7 +98,8 @@ func TestANewSettingIsOneLineOfTheTable(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if wanted, applied, keys := jsonOf(t, edit.spec), jsonOf(t, claim(edit.spec, before, facade.spec)), jsonOf(t, edit.keys); wanted != c.wanted || applied != c.applied || keys != c.keys {
+			if wanted, applied, keys := jsonOf(t, edit.spec), jsonOf(t, claim(edit.spec, before, facade.spec)),
+				jsonOf(t, edit.keys); wanted != c.wanted || applied != c.applied || keys != c.keys {
 				t.Errorf("wanted %s, applied %s, keys %s", wanted, applied, keys)
 			}
 		})
@@ -106,7 +116,8 @@ func TestANewSettingIsOneLineOfTheTable(t *testing.T) {
 		}
 		p := &plan{edit: edit, live: live, others: others, before: before}
 		conflict := []metav1.StatusCause{{Type: metav1.CauseTypeFieldManagerConflict, Field: ".spec.favouriteColour"}}
-		want := `[{"type":"field_conflict","loc":["body","colour"],"msg":"This field is managed by \"git\": change it there"}]`
+		want := `[{"type":"field_conflict","loc":["body","colour"],"msg":"This field is managed by \"git\": change it ` +
+			`there"}]`
 		if got := jsonOf(t, p.conflictDetails(conflict)); got != want {
 			t.Errorf("the conflict is told as %s", got)
 		}
@@ -117,7 +128,8 @@ func TestANewSettingIsOneLineOfTheTable(t *testing.T) {
 	t.Run("it is shown", func(t *testing.T) {
 		stored := map[string]any{"favouriteColour": "red", "doorKeyRef": map[string]any{"name": "ada-door-key", "key": "key"}}
 		shown := viewTable(stored, &live.Spec, rest.SettingsOf(&more{}))
-		if shown["colour"] != "red" || shown["quiet"] != true || shown["door_key"] != nil || shown["door_key_set"] != true || shown["language"] != nil {
+		if shown["colour"] != "red" || shown["quiet"] != true || shown["door_key"] != nil || shown["door_key_set"] != true ||
+			shown["language"] != nil {
 			t.Errorf("shown as %v", shown)
 		}
 	})

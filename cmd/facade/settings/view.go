@@ -49,7 +49,8 @@ func viewSecrets(store *v1alpha1.SecretsStore) (secrets map[string]any, tokensSe
 	tokensSet = map[string]*string{}
 	if store != nil {
 		for _, token := range store.ProviderTokens {
-			tokens[string(token.Provider)] = rest.ProviderToken{Token: hidden, UserID: shownText(token.UserID), Host: shownText(token.Host)}
+			tokens[string(token.Provider)] = rest.ProviderToken{Token: hidden, UserID: shownText(token.UserID),
+				Host: shownText(token.Host)}
 			if token.TokenRef != nil {
 				tokensSet[string(token.Provider)] = token.Host
 			}

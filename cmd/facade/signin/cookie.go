@@ -118,7 +118,8 @@ func (c *Cookies) Credential(r *http.Request) (access.Credential, bool) {
 
 // Link is a code that signs a user in, once and soon.
 func (c *Cookies) Link(u *access.User, keyHash string) (code string, err error) {
-	code, err = c.sign(claims{UID: u.UID, KeyHash: keyHash, Expires: c.now().Add(linkLife).Unix(), ID: rand.Text(), Link: true})
+	code, err = c.sign(claims{UID: u.UID, KeyHash: keyHash, Expires: c.now().Add(linkLife).Unix(), ID: rand.Text(),
+		Link: true})
 	if err != nil {
 		return "", noKeyYet
 	}
@@ -134,7 +135,8 @@ func (c *Cookies) Linked(code string) (access.Credential, bool) {
 	return said.credential(), true
 }
 
-var noKeyYet = answer.Later(http.StatusServiceUnavailable, "The facade has no key yet to sign people in with", 5*time.Second)
+var noKeyYet = answer.Later(http.StatusServiceUnavailable, "The facade has no key yet to sign people in with",
+	5*time.Second)
 
 // Give a user the cookie.
 func (c *Cookies) Give(w http.ResponseWriter, r *http.Request, u *access.User, keyHash string) error {

@@ -53,9 +53,11 @@ func TestAForgedCookieIsNone(t *testing.T) {
 	body, signature, _ := strings.Cut(good, ".")
 	eveBody, _, _ := strings.Cut(eve, ".")
 	for name, value := range map[string]string{
-		"of another secret": other, "of another body": eveBody + "." + signature, "unsigned": body, "with an empty signature": body + ".",
-		"without an id": mustSign(t, c, claims{UID: "1", KeyHash: "h", Expires: said.Expires}),
-		"with more":     good + "A", "empty": "", "no base64": "%.%", "nobody's": mustSign(t, c, claims{KeyHash: "h", Expires: said.Expires, ID: "i"}),
+		"of another secret": other, "of another body": eveBody + "." + signature, "unsigned": body,
+		"with an empty signature": body + ".",
+		"without an id":           mustSign(t, c, claims{UID: "1", KeyHash: "h", Expires: said.Expires}),
+		"with more":               good + "A", "empty": "", "no base64": "%.%", "nobody's": mustSign(t, c,
+			claims{KeyHash: "h", Expires: said.Expires, ID: "i"}),
 	} {
 		if _, valid := c.read(value); valid {
 			t.Errorf("one %s is taken", name)

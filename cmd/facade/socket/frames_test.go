@@ -82,7 +82,8 @@ func TestWhoSendsTooManyEventsIsTold(t *testing.T) {
 
 func TestFramesOfEveryKindAreCounted(t *testing.T) {
 	for name, frame := range map[string]string{
-		"that means nothing": "5", "that asks us": framePing, "that nobody asked for": framePong, "that is large": strings.Repeat("x", maxFrame),
+		"that means nothing": "5", "that asks us": framePing, "that nobody asked for": framePong,
+		"that is large": strings.Repeat("x", maxFrame),
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := greeted(t, 3)
@@ -128,7 +129,8 @@ func (c conns) Addr() net.Addr { return &net.TCPAddr{} }
 func TestAFrameThatDoesNotEndEndsTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		listener, served := make(conns), make(chan struct{})
-		server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter,
+			r *http.Request) {
 			if conn, err := websocket.Accept(w, r, nil); err == nil {
 				Serve(r.Context(), conn, quiet{}, -1, nil)
 			}
@@ -141,7 +143,8 @@ func TestAFrameThatDoesNotEndEndsTheConnection(t *testing.T) {
 			return here, nil
 		}
 		client := &http.Client{Transport: &http.Transport{DialContext: dial}}
-		conn, _, err := websocket.Dial(t.Context(), "ws://facade/", &websocket.DialOptions{HTTPClient: client}) //nolint:bodyclose // it is the connection
+		conn, _, err := websocket.Dial(t.Context(), "ws://facade/",
+			&websocket.DialOptions{HTTPClient: client}) //nolint:bodyclose // it is the connection
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -82,7 +82,9 @@ func TestANamespaceThatIsNotThereIsRefused(t *testing.T) {
 // Whatever a client sends, it is answered in the protocol or the connection ends; what is passed on
 // is JSON.
 func FuzzFrames(f *testing.F) {
-	for _, seed := range []string{"3", "2", "1", "41", `42["oh_user_action",{"action":"message"}]`, `4212["oh_user_action",{}]`, "42", "42[", `42["x"]`, `42["oh_user_action",1,2]`, "44", "40/x", "\x00", `42-1["oh_user_action",{}]`} {
+	for _, seed := range []string{"3", "2", "1", "41", `42["oh_user_action",{"action":"message"}]`,
+		`4212["oh_user_action",{}]`, "42", "42[", `42["x"]`, `42["oh_user_action",1,2]`, "44", "40/x", "\x00",
+		`42-1["oh_user_action",{}]`} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, frame string) {

@@ -118,7 +118,8 @@ func (s *client) write(ctx context.Context, frame string) error {
 // greet opens the connection, and lets the client into the one namespace there is.
 func (s *client) greet(ctx context.Context, c Conversation, refused error) error {
 	open, err := json.Marshal(map[string]any{
-		"sid": rand.Text(), "upgrades": []string{}, "pingInterval": pingInterval.Milliseconds(), "pingTimeout": pongTimeout.Milliseconds(), "maxPayload": maxFrame,
+		"sid": rand.Text(), "upgrades": []string{}, "pingInterval": pingInterval.Milliseconds(),
+		"pingTimeout": pongTimeout.Milliseconds(), "maxPayload": maxFrame,
 	})
 	if err == nil {
 		err = s.write(ctx, frameOpen+string(open))
@@ -299,7 +300,8 @@ func (s *client) act(ctx context.Context, c Conversation, packet []byte) error {
 
 // tell the user what is wrong.
 func (s *client) tell(ctx context.Context, wrong error) error {
-	told, err := json.Marshal(map[string]any{"status_update": true, "type": "error", "id": "STATUS$ERROR", "message": wrong.Error()})
+	told, err := json.Marshal(map[string]any{"status_update": true, "type": "error", "id": "STATUS$ERROR",
+		"message": wrong.Error()})
 	if err != nil {
 		return err
 	}
@@ -320,7 +322,8 @@ func parse(packet []byte) (ack, name string, data json.RawMessage, err error) {
 		return "", "", nil, errPacket
 	}
 	var parts [3]json.RawMessage // a third is one too many, and no more of them are kept
-	if json.Unmarshal(packet[start:], &parts) != nil || parts[1] == nil || parts[2] != nil || json.Unmarshal(parts[0], &name) != nil {
+	if json.Unmarshal(packet[start:], &parts) != nil || parts[1] == nil || parts[2] != nil || json.Unmarshal(parts[0],
+		&name) != nil {
 		return "", "", nil, errPacket
 	}
 	return ack, name, parts[1], nil

@@ -43,12 +43,14 @@ func TestWhatASessionLeavesIsReadWhenItsPodIsGone(t *testing.T) {
 		}
 	}
 	testenv.Await(t, func() error {
-		if code, answer := ada.do(t, "GET", path+"/git/changes", ""); answer != `[{"status":"U","path":"binary"},{"status":"M","path":"file"}]` {
+		if code, answer := ada.do(t, "GET", path+"/git/changes", ""); answer != `[{"status":"U","path":"binary"},`+
+			`{"status":"M","path":"file"}]` {
 			return fmt.Errorf("answered %d %s", code, answer)
 		}
 		return nil
 	})
-	if got := ada.wants(t, 200, "GET", path+"/git/diff?path=file", ""); got != `{"modified":"one\ntwo\n","original":"one\n"}` {
+	if got := ada.wants(t, 200, "GET", path+"/git/diff?path=file", ""); got != `{"modified":"one\ntwo\n",`+
+		`"original":"one\n"}` {
 		t.Errorf("the difference is %s", got)
 	}
 	ada.wants(t, 415, "GET", path+"/git/diff?path=binary", "")
@@ -142,7 +144,8 @@ func TestAFacadeReadsTheArchiveThatAnotherProcessKeeps(t *testing.T) {
 
 	address, health := facadeenv.FreeAddress(), facadeenv.FreeAddress()
 	keep := func() *facadeenv.Facade {
-		keeper, err := suite.StartFacadeAt(health, program("facade"), "--archive-only", "--archive=file://"+archiveDir(), "--archive-bind-address="+address)
+		keeper, err := suite.StartFacadeAt(health, program("facade"), "--archive-only", "--archive=file://"+archiveDir(),
+			"--archive-bind-address="+address)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,7 +158,8 @@ func TestAFacadeReadsTheArchiveThatAnotherProcessKeeps(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = facade.Stop() })
 	ada.url = facade.URL
-	paths := []string{"/events", "/events?reverse=true", "/trajectory", "/git/changes", "/git/patch", "/usage", "/events/stream"}
+	paths := []string{"/events", "/events?reverse=true", "/trajectory", "/git/changes", "/git/patch", "/usage",
+		"/events/stream"}
 	readable := func() {
 		t.Helper()
 		for _, path := range paths {
@@ -171,7 +175,8 @@ func TestAFacadeReadsTheArchiveThatAnotherProcessKeeps(t *testing.T) {
 	}
 	keeper.Kill()
 	for _, path := range paths {
-		if answer := ada.wants(t, 503, "GET", "/api/conversations/talk"+path, ""); !strings.Contains(answer, "cannot be read now") {
+		if answer := ada.wants(t, 503, "GET", "/api/conversations/talk"+path, ""); !strings.Contains(answer,
+			"cannot be read now") {
 			t.Errorf("%s: it says %s", path, answer)
 		}
 	}

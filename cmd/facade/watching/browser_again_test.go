@@ -37,7 +37,8 @@ func TestThePageComesBackWhenTheFacadeDoes(t *testing.T) {
 	address := facadeenv.FreeAddress()
 	start := func() *facadeenv.Facade {
 		t.Helper()
-		facade, err := suite.StartFacadeAt(address, program("facade"), "--user-rate=0", "--archive=file://"+archiveDir(), "--archive-bind-address=127.0.0.1:0")
+		facade, err := suite.StartFacadeAt(address, program("facade"), "--user-rate=0", "--archive=file://"+archiveDir(),
+			"--archive-bind-address=127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +116,8 @@ func TestAPersonUploadsRenamesAndHears(t *testing.T) {
 }
 
 func TestAPersonReadsOnceWhatFailed(t *testing.T) {
-	ada := newPerson(t, nil, scriptedmodel.Step{Failure: &scriptedmodel.Failure{Kind: scriptedmodel.NoSuchModel}, Times: 9})
+	ada := newPerson(t, nil, scriptedmodel.Step{Failure: &scriptedmodel.Failure{Kind: scriptedmodel.NoSuchModel},
+		Times: 9})
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
 	ada.awaitAgent(t, "talk", session.StateError)
 	host, err := url.Parse(ada.url)

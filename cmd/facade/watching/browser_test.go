@@ -45,7 +45,8 @@ func startBrowser(t *testing.T, host string) *browser {
 	if err != nil {
 		t.Fatal("there is no chromium: apt-get install chromium")
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.WindowSize(1100, 800))
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox,
+		chromedp.WindowSize(1100, 800))
 	allocated, cancel := chromedp.NewExecAllocator(t.Context(), options...)
 	t.Cleanup(cancel)
 	ctx, cancel := chromedp.NewContext(allocated)
@@ -57,7 +58,10 @@ func startBrowser(t *testing.T, host string) *browser {
 		}
 		return fmt.Sprintf("%s: %s (%s)", e.Entry.Level, e.Entry.Text, e.Entry.URL)
 	})
-	note(b, runtime.ExceptionThrown, func(e runtime.EventExceptionThrown) string { return fmt.Sprintf("%+v", e.ExceptionDetails) })
+	note(b, runtime.ExceptionThrown, func(e runtime.EventExceptionThrown) string {
+		return fmt.Sprintf("%+v",
+			e.ExceptionDetails)
+	})
 	note(b, runtime.ConsoleAPICalled, func(e runtime.EventConsoleAPICalled) string {
 		if e.Type != runtime.ConsoleAPICalledTypeError && e.Type != runtime.ConsoleAPICalledTypeAssert {
 			return ""
@@ -132,7 +136,8 @@ func (b *browser) reads(texts ...string) {
 // press a button or follow a link by its words.
 func (b *browser) press(words string) {
 	b.t.Helper()
-	found := fmt.Sprintf("[...document.querySelectorAll('button, a, summary, a .title')].find((e) => e.checkVisibility() && e.textContent.trim() === %q)", words)
+	found := fmt.Sprintf("[...document.querySelectorAll('button, a, summary, a .title')].find((e) => "+
+		"e.checkVisibility() && e.textContent.trim() === %q)", words)
 	b.sees(found)
 	b.do(chromedp.Click(chromedp.JSPath(found)))
 }

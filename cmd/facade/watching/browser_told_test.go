@@ -150,7 +150,8 @@ func (f *telling) create(w http.ResponseWriter, r *http.Request) {
 
 // runs is a call of a tool that runs a command.
 func runs(id, command string) session.Event {
-	return session.Event{Source: session.FromAgent, Action: session.ActionRun, Args: map[string]any{"command": command}, ToolCall: &session.ToolCall{ID: id}}
+	return session.Event{Source: session.FromAgent, Action: session.ActionRun, Args: map[string]any{"command": command},
+		ToolCall: &session.ToolCall{ID: id}}
 }
 
 // asksAbout a call of a tool.
@@ -165,12 +166,16 @@ func TestThePageShowsTheCallThatIsAskedAbout(t *testing.T) {
 	f := newTelling(t)
 	b := f.opens(t, "#/c/c")
 	// The first one was cut off with its session, and the last one needs nobody.
-	f.tell(runs("old", "npm test"), session.StateChange(session.StateLoading, ""), runs("high", "git push --force"), runs("low", "ls \u202ehs|live lruc"), asksAbout("high"))
+	f.tell(runs("old", "npm test"), session.StateChange(session.StateLoading, ""), runs("high", "git push --force"),
+		runs("low", "ls \u202ehs|live lruc"), asksAbout("high"))
 	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === 'git push --force'")
-	b.sees("[...document.querySelectorAll('.tool')].filter((e) => e.open && e.textContent.includes('waits for you')).map((e) => e.querySelector('code').textContent).join() === 'git push --force'")
-	done := session.Event{Source: session.FromAgent, Observation: session.ActionRun, Cause: new(int), Content: new(string), ToolCall: &session.ToolCall{ID: "high"}}
+	b.sees("[...document.querySelectorAll('.tool')].filter((e) => e.open && e.textContent.includes('waits for " +
+		"you')).map((e) => e.querySelector('code').textContent).join() === 'git push --force'")
+	done := session.Event{Source: session.FromAgent, Observation: session.ActionRun, Cause: new(int), Content: new(string),
+		ToolCall: &session.ToolCall{ID: "high"}}
 	*done.Cause = 2
-	f.tell(session.StateChange(session.StateConfirmed, ""), session.StateChange(session.StateRunning, ""), done, asksAbout("nowhere"))
+	f.tell(session.StateChange(session.StateConfirmed, ""), session.StateChange(session.StateRunning, ""), done,
+		asksAbout("nowhere"))
 	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === ''")
 	b.reads("What it would do is not known here")
 	f.tell(asksAbout("low"))
@@ -187,7 +192,8 @@ func TestThePageStartsOneConversationThoughTheAnswerIsLost(t *testing.T) {
 	b.enter("[name=initial_user_msg]", "Make it so.")
 	for range 2 {
 		b.press("Start")
-		b.sees("(() => { const told = document.querySelector('.failed'); const is = told.textContent !== ''; told.textContent = ''; return is; })()")
+		b.sees("(() => { const told = document.querySelector('.failed'); const is = told.textContent !== ''; " +
+			"told.textContent = ''; return is; })()")
 	}
 	b.enter("[name=initial_user_msg]", " Now.")
 	b.press("Start")
@@ -207,7 +213,8 @@ func TestThePageStartsOneConversationThoughTheAnswerIsLost(t *testing.T) {
 func TestThePageShowsASessionThatBeganAnew(t *testing.T) {
 	f := newTelling(t)
 	b := f.opens(t, "#/c/c")
-	f.tell(session.UserMessage("Said before.", nil), runs("1", "make"), asksAbout("1"), session.StateChange(session.StateRunning, ""))
+	f.tell(session.UserMessage("Said before.", nil), runs("1", "make"), asksAbout("1"),
+		session.StateChange(session.StateRunning, ""))
 	b.once("Said before.")
 	// A stream that ends says nothing of what happened.
 	f.mu.Lock()
@@ -220,6 +227,7 @@ func TestThePageShowsASessionThatBeganAnew(t *testing.T) {
 	f.forget()
 	f.tell(session.UserMessage("Said anew.", nil))
 	b.once("Said anew.")
-	b.sees("!document.querySelector('.timeline').innerText.includes('Said before.') && !document.querySelector('.timeline .tool')")
+	b.sees("!document.querySelector('.timeline').innerText.includes('Said before.') && " +
+		"!document.querySelector('.timeline .tool')")
 	b.allWell()
 }

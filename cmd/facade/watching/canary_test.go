@@ -24,15 +24,18 @@ func TestNoSecretIsInWhatIsWatchedOrKept(t *testing.T) {
 			"provider_tokens": map[string]any{"github": map[string]any{"token": token}},
 			"custom_secrets":  map[string]any{"DEPLOY_TOKEN": map[string]any{"secret": custom, "description": "for staging"}},
 		},
-		"mcp_config": map[string]any{"stdio_servers": []any{map[string]any{"name": "none", "command": "/nonexistent", "env": map[string]any{"TOOL_KEY": tool}}}},
+		"mcp_config": map[string]any{"stdio_servers": []any{map[string]any{"name": "none", "command": "/nonexistent",
+			"env": map[string]any{"TOOL_KEY": tool}}}},
 	},
-		says("I print it.", bash("env; echo $DEPLOY_TOKEN | tee -a file > $DEPLOY_TOKEN; echo $DEPLOY_TOKEN > made")), says("It was "+custom+"."))
+		says("I print it.", bash("env; echo $DEPLOY_TOKEN | tee -a file > $DEPLOY_TOKEN; echo $DEPLOY_TOKEN > made")),
+		says("It was "+custom+"."))
 	ada.converse(t, "talk", map[string]any{"repository": repository(t), "initial_user_msg": "print it"})
 	ada.awaitAgent(t, "talk", session.StateAwaiting)
 	path := "/api/conversations/talk"
 	lacks := func(where, text string) {
 		t.Helper()
-		for name, value := range map[string]string{"llm_api_key": model, "search_api_key": search, "sandbox_api_key": sandbox, "token": token, "custom secret": custom, "tool's key": tool, "session key": ada.key} {
+		for name, value := range map[string]string{"llm_api_key": model, "search_api_key": search, "sandbox_api_key": sandbox,
+			"token": token, "custom secret": custom, "tool's key": tool, "session key": ada.key} {
 			if strings.Contains(text, value) {
 				t.Errorf("the %s is in %s", name, where)
 			}
@@ -44,14 +47,16 @@ func TestNoSecretIsInWhatIsWatchedOrKept(t *testing.T) {
 			lacks(call+", "+when, ada.wants(t, 200, "GET", path+call, ""))
 		}
 	}
-	look("while it runs", "", "/trajectory", "/events?limit=100", "/git/changes", "/git/diff?path=file", "/git/diff?path=made", "/list-files", "/select-file?file=made", "/config")
+	look("while it runs", "", "/trajectory", "/events?limit=100", "/git/changes", "/git/diff?path=file",
+		"/git/diff?path=made", "/list-files", "/select-file?file=made", "/config")
 	ada.stop(t, "talk")
 	testenv.Await(t, func() error {
 		_, err := os.Stat(filepath.Join(archiveDir(), string(ada.conversation(t, "talk").UID), "ending.json"))
 		return err
 	})
 	look("when it is over", "", "/trajectory", "/events?limit=100", "/git/changes", "/git/diff?path=file")
-	err := filepath.WalkDir(filepath.Join(archiveDir(), string(ada.conversation(t, "talk").UID)), func(file string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(archiveDir(), string(ada.conversation(t, "talk").UID)), func(file string,
+		entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}

@@ -42,7 +42,8 @@ func TestTheSocketIOClientFromNPM(t *testing.T) {
 		return strings.TrimSpace(string(output))
 	}
 	got := run(ada.key, "-1")
-	for _, line := range []string{"connected", "user message work", "agent message One.", "user message again", "agent message Two.", "disconnected: io client disconnect"} {
+	for _, line := range []string{"connected", "user message work", "agent message One.", "user message again",
+		"agent message Two.", "disconnected: io client disconnect"} {
 		if !strings.Contains(got, line) {
 			t.Errorf("%q is missing in\n%s", line, got)
 		}

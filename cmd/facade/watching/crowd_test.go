@@ -73,7 +73,8 @@ func TestACrowdWatches(t *testing.T) {
 	for _, p := range people {
 		writers.Go(func() {
 			for n := range rounds {
-				p.wants(t, 200, "POST", "/api/conversations/talk/message", `{"message": "`+strings.Repeat("x", 500)+strconv.Itoa(n)+`"}`)
+				p.wants(t, 200, "POST", "/api/conversations/talk/message", `{"message": "`+strings.Repeat("x", 500)+strconv.Itoa(n)+
+					`"}`)
 				<-time.After(500 * time.Millisecond) // as fast as people write
 			}
 		})
@@ -98,9 +99,11 @@ func TestACrowdWatches(t *testing.T) {
 	at := func(p float64) time.Duration {
 		return delays[int(p*float64(len(delays)-1))].Round(10 * time.Microsecond)
 	}
-	fmt.Printf("%d people watch %d conversations: %d events in %s\n", conversations*watchersEach, conversations, len(delays), took.Round(time.Second))
+	fmt.Printf("%d people watch %d conversations: %d events in %s\n", conversations*watchersEach, conversations,
+		len(delays), took.Round(time.Second))
 	fmt.Printf("journal to reader: p50 %s, p90 %s, p99 %s, most %s\n", at(0.5), at(0.9), at(0.99), at(1))
-	fmt.Printf("facade: %d MiB without watchers, %d MiB with them, %.1f%% of a core\n", idle.rss>>20, after.rss>>20, 100*(after.cpu-before.cpu).Seconds()/took.Seconds())
+	fmt.Printf("facade: %d MiB without watchers, %d MiB with them, %.1f%% of a core\n", idle.rss>>20, after.rss>>20,
+		100*(after.cpu-before.cpu).Seconds()/took.Seconds())
 }
 
 type use struct {

@@ -20,7 +20,9 @@ func gitHost(t *testing.T, token string) string {
 		t.Fatal(err)
 	}
 	root := strings.TrimPrefix(repository(t), "file://")
-	repositories := &cgi.Handler{Path: git, Args: []string{"http-backend"}, Env: []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "HOME=" + t.TempDir(), "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}, Root: "/o/r.git"}
+	repositories := &cgi.Handler{Path: git, Args: []string{"http-backend"}, Env: []string{"GIT_PROJECT_ROOT=" + root,
+		"GIT_HTTP_EXPORT_ALL=1", "HOME=" + t.TempDir(), "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory",
+		"GIT_CONFIG_VALUE_0=*"}, Root: "/o/r.git"}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answers := map[string]string{
 			"/api/v3/user":               `{"id": 7, "login": "octo", "avatar_url": "", "name": "Octo"}`,
@@ -45,7 +47,8 @@ func TestAGitHostIsAskedByARunningSession(t *testing.T) {
 	t.Parallel()
 	const token = "token-of-the-git-host"
 	host := gitHost(t, token)
-	ada := newPerson(t, map[string]any{"secrets_store": map[string]any{"provider_tokens": map[string]any{"github": map[string]any{"token": token, "host": host}}}})
+	ada := newPerson(t, map[string]any{"secrets_store": map[string]any{"provider_tokens": map[string]any{
+		"github": map[string]any{"token": token, "host": host}}}})
 	testenv.Await(t, func() error { // the facade reads the settings from its cache
 		if code, answer := ada.do(t, "GET", "/api/user/repositories", ""); code != http.StatusServiceUnavailable {
 			return fmt.Errorf("answered %d %s", code, answer)
@@ -54,10 +57,12 @@ func TestAGitHostIsAskedByARunningSession(t *testing.T) {
 	})
 	ada.converse(t, "talk", map[string]any{"repository": "http://" + host + "/o/r.git", "git_provider": "github"})
 	for path, want := range map[string]string{
-		"repositories":                       `[{"id":"1","full_name":"o/r","git_provider":"github","is_public":false,"stargazers_count":null,"pushed_at":null,"main_branch":null}]`,
+		"repositories": `[{"id":"1","full_name":"o/r","git_provider":"github","is_public":false,` +
+			`"stargazers_count":null,"pushed_at":null,"main_branch":null}]`,
 		"repository/branches?repository=o/r": `[{"name":"main","commit_sha":"c","protected":false,"last_push_date":null}]`,
-		"info":                               `{"id":"7","login":"octo","avatar_url":"","company":null,"name":"Octo","email":null}`,
-		"suggested-tasks":                    `[]`,
+		"info": `{"id":"7","login":"octo","avatar_url":"","company":null,"name":"Octo",` +
+			`"email":null}`,
+		"suggested-tasks": `[]`,
 	} {
 		if got := ada.wants(t, 200, "GET", "/api/user/"+path, ""); got != want {
 			t.Errorf("%s: got %s, want %s", path, got, want)

@@ -29,7 +29,8 @@ func killRuntime(t *testing.T, podUID string) {
 	}
 	for _, dir := range dirs {
 		command, err := os.ReadFile(filepath.Join(dir, "cmdline"))
-		if err != nil || !strings.HasPrefix(string(command), program("runtime")) || !strings.Contains(string(command), "run") {
+		if err != nil || !strings.HasPrefix(string(command), program("runtime")) || !strings.Contains(string(command),
+			"run") {
 			continue
 		}
 		if at, err := os.Readlink(filepath.Join(dir, "cwd")); err != nil || !strings.Contains(at, podUID) {
@@ -82,7 +83,8 @@ func TestKillsLoseAndRepeatNothing(t *testing.T) {
 	address := facadeenv.FreeAddress()
 	start := func() *facadeenv.Facade {
 		t.Helper()
-		facade, err := suite.StartFacadeAt(address, program("facade"), "--user-rate=0", "--archive=file://"+archiveDir(), "--archive-bind-address=127.0.0.1:0")
+		facade, err := suite.StartFacadeAt(address, program("facade"), "--user-rate=0", "--archive=file://"+archiveDir(),
+			"--archive-bind-address=127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +113,8 @@ func TestKillsLoseAndRepeatNothing(t *testing.T) {
 			text := fmt.Sprintf("message %d.", sent)
 			sent++
 			mu.Unlock()
-			if code, _ := ada.try(ctx, "POST", "/api/conversations/talk/message", `{"message": "`+text+`"}`); code == http.StatusOK {
+			if code, _ := ada.try(ctx, "POST", "/api/conversations/talk/message", `{"message": "`+text+
+				`"}`); code == http.StatusOK {
 				mu.Lock()
 				acknowledged[text] = true
 				mu.Unlock()

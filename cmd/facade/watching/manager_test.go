@@ -30,9 +30,11 @@ func (m *managing) start() error {
 	defer m.mu.Unlock()
 	health := facadeenv.FreeAddress()
 	m.command = exec.Command(program("manager"),
-		"--kubeconfig="+adminKubeconfig(), "--namespace=parley-system", "--runtime-image=example.com/parley:1", "--leader-elect=false",
+		"--kubeconfig="+adminKubeconfig(), "--namespace=parley-system", "--runtime-image=example.com/parley:1",
+		"--leader-elect=false",
 		"--archive-url=http://"+suite.ArchiveAddress, "--metrics-bind-address=0", "--health-probe-bind-address="+health,
-		"--webhook-bind-address="+facadeenv.FreeAddress(), "--webhook-cert-dir="+filepath.Join(suite.dir, "webhook"), "--webhook-cert-rotation=false")
+		"--webhook-bind-address="+facadeenv.FreeAddress(), "--webhook-cert-dir="+filepath.Join(suite.dir, "webhook"),
+		"--webhook-cert-rotation=false")
 	m.command.Stdout, m.command.Stderr = &m.log, &m.log
 	if err := m.command.Start(); err != nil {
 		return err

@@ -34,7 +34,8 @@ func plan(states ...string) scriptedmodel.Call {
 	for i, title := range []string{"Read the code", "Change the greeting", "Say what changed"} {
 		tasks = append(tasks, map[string]any{"id": fmt.Sprint(i + 1), "title": title, "status": states[i], "notes": ""})
 	}
-	return scriptedmodel.Call{Name: "task_tracker", Input: scriptedmodel.Input(map[string]any{"command": "plan", "task_list": tasks})}
+	return scriptedmodel.Call{Name: "task_tracker", Input: scriptedmodel.Input(map[string]any{"command": "plan",
+		"task_list": tasks})}
 }
 
 // A person does with the page what there is to do: from the key to what is left when the pod is
@@ -42,7 +43,8 @@ func plan(states ...string) scriptedmodel.Call {
 func TestAPersonUsesThePage(t *testing.T) {
 	ada, model := newcomer(t,
 		says("I will look at the code first.", plan("in_progress", "todo", "todo"), bash("cat file")),
-		says("", plan("done", "in_progress", "todo"), bash("printf 'Hello, Ada!\\n' >> file; echo '# Greetings' > README.md")),
+		says("", plan("done", "in_progress", "todo"), bash("printf 'Hello, Ada!\\n' >> file; echo '# Greetings' > "+
+			"README.md")),
 		says(told, plan("done", "done", "done")), says("It is done."),
 		says("You are **welcome**. Nothing else is left to do."))
 	host, err := url.Parse(ada.url)
@@ -52,18 +54,21 @@ func TestAPersonUsesThePage(t *testing.T) {
 	b := startBrowser(t, host.Host)
 	ada.signsIn(b)
 	ada.storesSettings(b, model)
-	ada.wants(t, 200, "POST", "/api/conversations", `{"conversation_id": "broken", "repository": "file:///nowhere/at-all"}`)
+	ada.wants(t, 200, "POST", "/api/conversations", `{"conversation_id": "broken", "repository": `+
+		`"file:///nowhere/at-all"}`)
 	ada.startsAConversation(t, b)
 
 	b.reads("The agent asks whether it may do this.")
 	b.press("Conversations")
 	b.reads("Needs attention", "Needs approval", "Failed", "nowhere/at-all")
-	b.sees("[...document.querySelectorAll('.row')].find((row) => row.textContent.includes('Failed')).querySelector('.why').textContent !== ''")
+	b.sees("[...document.querySelectorAll('.row')].find((row) => " +
+		"row.textContent.includes('Failed')).querySelector('.why').textContent !== ''")
 	b.keep("conversations")
 	b.press("Make the greeting friendlier.")
 	for range 2 {
 		b.reads("The agent asks whether it may do this.")
-		b.sees("document.querySelector('.confirm code').textContent !== '' && document.querySelector('.tool[open] .status').textContent === 'waits for you'")
+		b.sees("document.querySelector('.confirm code').textContent !== '' && document.querySelector('.tool[open] " +
+			".status').textContent === 'waits for you'")
 		b.keep("approve")
 		b.press("Approve")
 		b.sees("!document.querySelector('.confirm:not([hidden])')")
@@ -73,7 +78,8 @@ func TestAPersonUsesThePage(t *testing.T) {
 	b.enter(".answer textarea", "Thank you!\r")
 	b.reads("Thank you!", "Nothing else is left to do.", "Your turn")
 	b.reads("tokens in")
-	b.sees("(({ scrollHeight, scrollTop, clientHeight }) => scrollHeight - scrollTop - clientHeight < 5)(document.querySelector('.timeline'))")
+	b.sees("(({ scrollHeight, scrollTop, clientHeight }) => scrollHeight - scrollTop - clientHeight < " +
+		"5)(document.querySelector('.timeline'))")
 	b.keep("conversation")
 
 	b.press("Files")
@@ -122,7 +128,8 @@ func (p *person) storesSettings(b *browser, model string) {
 	b.press("Store settings")
 	b.reads("Settings stored")
 	b.sees("document.querySelector('[name=llm_api_key]')?.placeholder.startsWith('Stored')")
-	b.sees("!document.documentElement.outerHTML.includes('a-key-that-is-never-shown') && document.querySelector('[name=llm_api_key]').value === ''")
+	b.sees("!document.documentElement.outerHTML.includes('a-key-that-is-never-shown') && " +
+		"document.querySelector('[name=llm_api_key]').value === ''")
 	b.keep("settings")
 }
 
@@ -206,7 +213,8 @@ func TestALinkSignsIn(t *testing.T) {
 	b.reads("No conversations yet.")
 	b.sees("location.pathname === '/' && !location.href.includes('code')")
 	b.allWell()
-	if code, _ := (&person{url: ada.url}).do(t, "POST", "/api/signin", `{"code": "`+strings.TrimPrefix(link, ada.url+"/signin#code=")+`"}`); code != 403 && code != 401 {
+	if code, _ := (&person{url: ada.url}).do(t, "POST", "/api/signin", `{"code": "`+strings.TrimPrefix(link, ada.url+
+		"/signin#code=")+`"}`); code != 403 && code != 401 {
 		t.Errorf("used again, the link is answered %d", code)
 	}
 }
@@ -252,7 +260,8 @@ func TestALinkOfSomebodyElseIsAskedAbout(t *testing.T) {
 	b := startBrowser(t, host.Host)
 	follow := func(p *person) {
 		t.Helper()
-		b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(p.url+decode[rest.SignInLink](t, p.wants(t, 200, "POST", "/api/signin/link", "")).Path))
+		b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(p.url+decode[rest.SignInLink](t, p.wants(t, 200, "POST",
+			"/api/signin/link", "")).Path))
 	}
 	in := func(p *person) {
 		b.sees(fmt.Sprintf("document.querySelector('.who [title]')?.title === 'in %s'", p.namespace))
@@ -276,7 +285,10 @@ func TestALinkOfSomebodyElseIsAskedAbout(t *testing.T) {
 	// The browser notes that it was refused twice.
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.wrong = slices.DeleteFunc(b.wrong, func(text string) bool { return strings.Contains(text, "409") || strings.Contains(text, "about:blank") })
+	b.wrong = slices.DeleteFunc(b.wrong, func(text string) bool {
+		return strings.Contains(text, "409") ||
+			strings.Contains(text, "about:blank")
+	})
 	if len(b.wrong) > 0 {
 		t.Errorf("in the browser:\n%s", strings.Join(b.wrong, "\n"))
 	}

@@ -40,14 +40,16 @@ func TestATerminalIsEnough(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if out, err := ada.plugin(t, strings.NewReader("Thank you\n"), "chat", "talk"); err != nil || !strings.HasSuffix(out, "> Thank you\nYou are welcome.\n") {
+	if out, err := ada.plugin(t, strings.NewReader("Thank you\n"), "chat", "talk"); err != nil || !strings.HasSuffix(out,
+		"> Thank you\nYou are welcome.\n") {
 		t.Fatalf("%v: %s", err, out)
 	}
 	got, err := ada.plugin(t, strings.NewReader(""), "chat", "talk")
 	if err != nil {
 		t.Fatalf("%v: %s", err, got)
 	}
-	for _, line := range []string{"> work", "May I?", "  $ echo two >> file", "? Do it? y or n", "Done.", "> Thank you", "You are welcome."} {
+	for _, line := range []string{"> work", "May I?", "  $ echo two >> file", "? Do it? y or n", "Done.", "> Thank you",
+		"You are welcome."} {
 		if !strings.Contains(got, line+"\n") {
 			t.Errorf("%q is missing in\n%s", line, got)
 		}

@@ -16,7 +16,8 @@ import (
 // connect a socket, and say the hello of a client.
 func (p *person) connect(t *testing.T, id string, after int, header http.Header) (*websocket.Conn, int, error) {
 	t.Helper()
-	url := strings.Replace(p.url, "http", "ws", 1) + fmt.Sprintf("/socket.io/?EIO=4&transport=websocket&conversation_id=%s&latest_event_id=%d&session_api_key=%s", id, after, p.key)
+	url := strings.Replace(p.url, "http", "ws", 1) + fmt.Sprintf(
+		"/socket.io/?EIO=4&transport=websocket&conversation_id=%s&latest_event_id=%d&session_api_key=%s", id, after, p.key)
 	conn, response, err := websocket.Dial(t.Context(), url, &websocket.DialOptions{HTTPHeader: header})
 	if response != nil && response.Body != nil {
 		_ = response.Body.Close()
@@ -96,7 +97,8 @@ func TestAClientOfTheSocketSeesAndAnswers(t *testing.T) {
 	if got := strings.Join(seen, "; "); got != "message ; message ; agent_state_changed awaiting_user_input" {
 		t.Errorf("it saw %s", got)
 	}
-	write(t, conn, `420["oh_user_action",{"action":"message","args":{"content":"again","image_urls":[],"file_urls":[],"timestamp":"2026-01-01T00:00:00Z"}}]`)
+	write(t, conn, `420["oh_user_action",{"action":"message","args":{"content":"again","image_urls":[],"file_urls":[],`+
+		`"timestamp":"2026-01-01T00:00:00Z"}}]`)
 	acknowledged, said := false, ""
 	for !acknowledged || said != "Two." {
 		frame := read(t, conn)

@@ -76,7 +76,8 @@ func runSuite(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer stopNode()
-	if suite.facade, err = startFacade("--archive=file://"+archiveDir(), "--archive-bind-address="+suite.ArchiveAddress); err != nil {
+	if suite.facade, err = startFacade("--archive=file://"+archiveDir(), "--archive-bind-address="+
+		suite.ArchiveAddress); err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, suite.facade.Stop()) }()
@@ -93,7 +94,8 @@ func startFacade(args ...string) (*facadeenv.Facade, error) {
 
 func build(names ...string) error {
 	for _, name := range names {
-		command := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", program(name), "./cmd/"+name)
+		command := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", program(name),
+			"./cmd/"+name)
 		command.Dir = testenv.Path()
 		command.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if output, err := command.CombinedOutput(); err != nil {
@@ -123,8 +125,9 @@ func startNode() (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	force := make(chan struct{})
 	running, err := node.Start(ctx, node.Options{
-		Name: "local", Client: pods, Program: program("supervisor"), State: filepath.Join(suite.dir, "state"), Logs: filepath.Join(suite.dir, "logs"),
-		Say: func(string, ...any) {},
+		Name: "local", Client: pods, Program: program("supervisor"), State: filepath.Join(suite.dir, "state"),
+		Logs: filepath.Join(suite.dir, "logs"),
+		Say:  func(string, ...any) {},
 	}, force)
 	return func() { cancel(); close(force); running.Wait() }, err
 }
@@ -153,15 +156,18 @@ func newPerson(t *testing.T, settings map[string]any, steps ...scriptedmodel.Ste
 // newcomer has a key and no settings yet. The model that is for them is at an address.
 func newcomer(t *testing.T, steps ...scriptedmodel.Step) (p *person, model string) {
 	t.Helper()
-	p = &person{namespace: suite.Namespace(t, nil), name: "ada", url: suite.facade.URL, model: scriptedmodel.New(scriptedmodel.Script{Steps: steps})}
+	p = &person{namespace: suite.Namespace(t, nil), name: "ada", url: suite.facade.URL,
+		model: scriptedmodel.New(scriptedmodel.Script{Steps: steps})}
 	server := httptest.NewServer(p.model)
 	t.Cleanup(server.Close)
-	if err := suite.Client.Create(t.Context(), &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: p.name}}); err != nil {
+	if err := suite.Client.Create(t.Context(), &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace,
+		Name: p.name}}); err != nil {
 		t.Fatal(err)
 	}
 	testenv.Await(t, func() error {
 		var secret corev1.Secret
-		err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: v1alpha1.SessionKeySecretName(p.name)}, &secret)
+		err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: p.namespace,
+			Name: v1alpha1.SessionKeySecretName(p.name)}, &secret)
 		p.key = string(secret.Data[v1alpha1.SessionKeySecretKey])
 		if err == nil {
 			if code, body := p.do(t, "GET", "/api/conversations", ""); code != http.StatusOK {
@@ -268,7 +274,8 @@ func (p *person) awaitState(t *testing.T, id string, state v1alpha1.Conversation
 func (p *person) events(t *testing.T, id string) (events []session.Event) {
 	t.Helper()
 	var all struct{ Trajectory []session.Event }
-	if err := json.Unmarshal([]byte(p.wants(t, 200, "GET", "/api/conversations/"+id+"/trajectory", "")), &all); err != nil {
+	if err := json.Unmarshal([]byte(p.wants(t, 200, "GET", "/api/conversations/"+id+"/trajectory", "")),
+		&all); err != nil {
 		t.Fatal(err)
 	}
 	return all.Trajectory
@@ -306,14 +313,16 @@ func (p *person) conversation(t *testing.T, id string) *v1alpha1.Conversation {
 }
 
 func bash(command string) scriptedmodel.Call {
-	return scriptedmodel.Call{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": command, "security_risk": "LOW"})}
+	return scriptedmodel.Call{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": command,
+		"security_risk": "LOW"})}
 }
 
 // podUID is that of a conversation's pod.
 func podUID(t *testing.T, p *person, id string) string {
 	t.Helper()
 	pod := &corev1.Pod{}
-	if err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: v1alpha1.SessionName(id)}, pod); err != nil {
+	if err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: v1alpha1.SessionName(id)},
+		pod); err != nil {
 		t.Fatal(err)
 	}
 	return string(pod.UID)

@@ -27,9 +27,11 @@ import (
 func repository(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "project")
-	command := exec.Command("sh", "-ec", `mkdir project && cd project && git init -q -b main . && echo one > file && git add . && git commit -qm one`)
+	command := exec.Command("sh", "-ec", `mkdir project && cd project && git init -q -b main . && echo one > file && `+
+		`git add . && git commit -qm one`)
 	command.Dir = filepath.Dir(dir)
-	command.Env = append(os.Environ(), "HOME="+t.TempDir(), "GIT_AUTHOR_NAME=T", "GIT_AUTHOR_EMAIL=t@example.com", "GIT_COMMITTER_NAME=T", "GIT_COMMITTER_EMAIL=t@example.com")
+	command.Env = append(os.Environ(), "HOME="+t.TempDir(), "GIT_AUTHOR_NAME=T", "GIT_AUTHOR_EMAIL=t@example.com",
+		"GIT_COMMITTER_NAME=T", "GIT_COMMITTER_EMAIL=t@example.com")
 	if output, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
@@ -53,52 +55,61 @@ func texts(events []session.Event) string {
 func TestAPersonWatchesAnswersAndReadsWhatChanged(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, nil,
-		says("I begin.", bash("echo two >> file; echo new > made; printf 'a\\0b' > binary")), says("Done."), says("You are welcome."))
+		says("I begin.", bash("echo two >> file; echo new > made; printf 'a\\0b' > binary")), says("Done."),
+		says("You are welcome."))
 	ada.converse(t, "talk", map[string]any{"repository": repository(t), "initial_user_msg": "work"})
 	ada.awaitAgent(t, "talk", session.StateAwaiting)
 	path := "/api/conversations/talk"
 	for range 3 { // twice the answer was lost
-		if got := ada.once(t, "thanks").wants(t, 200, "POST", path+"/message", `{"message": "Thank you"}`); got != `{"success":true}` {
+		if got := ada.once(t, "thanks").wants(t, 200, "POST", path+"/message",
+			`{"message": "Thank you"}`); got != `{"success":true}` {
 			t.Errorf("a message is answered with %s", got)
 		}
 	}
 	testenv.Await(t, func() error {
-		if got := texts(ada.events(t, "talk")); got != "user: work; agent: I begin.; agent: Done.; user: Thank you; agent: You are welcome." {
+		if got := texts(ada.events(t, "talk")); got != "user: work; agent: I begin.; agent: Done.; user: Thank you; agent: "+
+			"You are welcome." {
 			return fmt.Errorf("they said %s", got)
 		}
 		return nil
 	})
 	for call, want := range map[string]string{
-		"/git/changes":                  `[{"status":"U","path":"binary"},{"status":"M","path":"file"},{"status":"U","path":"made"}]`,
-		"/git/diff?path=file":           `{"modified":"one\ntwo\n","original":"one\n"}`,
-		"/list-files":                   `["binary","file","made"]`,
-		"/select-file?file=made":        `{"code":"new\n"}`,
-		"/vscode-url":                   `{"vscode_url":null}`,
-		"/web-hosts":                    `{"hosts":{}}`,
-		"/microagents":                  `{"microagents":[]}`,
-		"/config":                       `{"runtime_id":"` + string(ada.conversation(t, "talk").UID) + `","session_id":"talk"}`,
+		"/git/changes": `[{"status":"U","path":"binary"},{"status":"M","path":"file"},{"status":"U",` +
+			`"path":"made"}]`,
+		"/git/diff?path=file":    `{"modified":"one\ntwo\n","original":"one\n"}`,
+		"/list-files":            `["binary","file","made"]`,
+		"/select-file?file=made": `{"code":"new\n"}`,
+		"/vscode-url":            `{"vscode_url":null}`,
+		"/web-hosts":             `{"hosts":{}}`,
+		"/microagents":           `{"microagents":[]}`,
+		"/config": `{"runtime_id":"` + string(ada.conversation(t, "talk").UID) +
+			`","session_id":"talk"}`,
 		"/events?limit=1&start_id=9999": `{"events":[],"has_more":false}`,
 	} {
 		if got := ada.wants(t, 200, "GET", path+call, ""); got != want {
 			t.Errorf("%s: got %s, want %s", call, got, want)
 		}
 	}
-	if used := decode[session.Usage](t, ada.wants(t, 200, "GET", path+"/usage", "")); used.Calls != 3 || used.InputTokens == 0 || used.OutputTokens == 0 {
+	if used := decode[session.Usage](t, ada.wants(t, 200, "GET", path+"/usage", "")); used.Calls != 3 ||
+		used.InputTokens == 0 || used.OutputTokens == 0 {
 		t.Errorf("it used %+v", used)
 	}
 	for call, want := range map[string]int{
-		"/select-file?file=binary": 415, "/select-file?file=nothing": 404, "/select-file?file=../../etc/passwd": 422, "/git/diff?path=/etc/passwd": 422,
-		"/events?limit=101": 400, "/events?start_id=x": 422, "/list-files?path=.parley": 404,
+		"/select-file?file=binary": 415, "/select-file?file=nothing": 404, "/select-file?file=../../etc/passwd": 422,
+		"/git/diff?path=/etc/passwd": 422,
+		"/events?limit=101":          400, "/events?start_id=x": 422, "/list-files?path=.parley": 404,
 	} {
 		ada.wants(t, want, "GET", path+call, "")
 	}
 	for body, want := range map[string]int{
-		`{"action": "run", "args": {}}`: 422, `{`: 422, `{"action": "change_agent_state", "args": {"agent_state": "user_confirmed"}}`: 409,
+		`{"action": "run", "args": {}}`: 422, `{`: 422, `{"action": "change_agent_state", "args": {"agent_state": ` +
+			`"user_confirmed"}}`: 409,
 	} {
 		ada.wants(t, want, "POST", path+"/events", body)
 	}
 	ada.wants(t, 422, "POST", path+"/message", `{"message": ""}`)
-	if got := ada.once(t, strings.Repeat("k", 256)).wants(t, 422, "POST", path+"/message", `{"message": "x"}`); !strings.Contains(got, "idempotency-key") {
+	if got := ada.once(t, strings.Repeat("k", 256)).wants(t, 422, "POST", path+"/message",
+		`{"message": "x"}`); !strings.Contains(got, "idempotency-key") {
 		t.Errorf("a key that is too long is answered with %s", got)
 	}
 	if answer := ada.wants(t, 200, "GET", path+"/zip-directory", ""); !strings.HasPrefix(answer, "PK") {
@@ -131,10 +142,12 @@ func (p *person) upload(t *testing.T, id string) {
 	}
 	defer func() { _ = response.Body.Close() }()
 	var answer session.Upload
-	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil || response.StatusCode != http.StatusOK || len(answer.Uploaded) != 1 {
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil || response.StatusCode != http.StatusOK ||
+		len(answer.Uploaded) != 1 {
 		t.Errorf("answered %d %+v, %v", response.StatusCode, answer, err)
 	}
-	if got := p.wants(t, 200, "GET", "/api/conversations/"+id+"/select-file?file=note.txt", ""); got != `{"code":"hello"}` {
+	if got := p.wants(t, 200, "GET", "/api/conversations/"+id+"/select-file?file=note.txt",
+		""); got != `{"code":"hello"}` {
 		t.Errorf("the file is %s", got)
 	}
 }
@@ -219,12 +232,14 @@ func TestAStreamHasEveryEventOnceForWhoComesBack(t *testing.T) {
 
 func TestAnActionIsConfirmedAndAnotherRejected(t *testing.T) {
 	t.Parallel()
-	ada := newPerson(t, map[string]any{"confirmation_mode": true}, says("May I?", bash("echo yes > confirmed")), says("And this?", bash("echo no > rejected")), says("Understood."))
+	ada := newPerson(t, map[string]any{"confirmation_mode": true}, says("May I?", bash("echo yes > confirmed")),
+		says("And this?", bash("echo no > rejected")), says("Understood."))
 	ada.converse(t, "talk", map[string]any{"initial_user_msg": "work"})
 	answer := func(state session.State) {
 		t.Helper()
 		ada.awaitAgent(t, "talk", session.StateConfirmation)
-		ada.wants(t, 200, "POST", "/api/conversations/talk/events", `{"action": "change_agent_state", "args": {"agent_state": "`+string(state)+`"}}`)
+		ada.wants(t, 200, "POST", "/api/conversations/talk/events", `{"action": "change_agent_state", "args": `+
+			`{"agent_state": "`+string(state)+`"}}`)
 	}
 	answer(session.StateConfirmed)
 	testenv.Await(t, func() error {
@@ -251,7 +266,8 @@ func TestATokenOfOneConversationIsRefusedByAnother(t *testing.T) {
 	// for the other's UID.
 	swapped := other.DeepCopy()
 	swapped.Status.PodIP = ada.conversation(t, "one").Status.PodIP
-	request, err := http.NewRequest("GET", fmt.Sprintf("http://%s:%d%s", swapped.Status.PodIP, session.Port, session.FilesPath), nil)
+	request, err := http.NewRequest("GET", fmt.Sprintf("http://%s:%d%s", swapped.Status.PodIP, session.Port,
+		session.FilesPath), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +292,8 @@ func tokenFor(t *testing.T, uid string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := session.SignToken(key, session.Claims{Audience: session.AudienceSession, UID: uid, Expires: time.Now().Add(time.Minute).Unix()})
+	token, err := session.SignToken(key, session.Claims{Audience: session.AudienceSession, UID: uid,
+		Expires: time.Now().Add(time.Minute).Unix()})
 	if err != nil {
 		t.Fatal(err)
 	}

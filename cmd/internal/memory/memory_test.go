@@ -7,7 +7,8 @@ import (
 )
 
 func TestGarbageMayTakeTheSameRoomWhateverIsInUse(t *testing.T) {
-	for inUse, want := range map[uint64]int{0: 400, 2 * MiB: 400, 8 * MiB: 200, 16 * MiB: 100, 32 * MiB: 50, 64 * MiB: 25, 1000 * MiB: 25} {
+	for inUse, want := range map[uint64]int{0: 400, 2 * MiB: 400, 8 * MiB: 200, 16 * MiB: 100, 32 * MiB: 50, 64 * MiB: 25,
+		1000 * MiB: 25} {
 		if got := gcPercent(inUse, 0); got != want {
 			t.Errorf("with %d MiB in use garbage may be %d%% of it, want %d%%", inUse/MiB, got, want)
 		}
@@ -16,7 +17,8 @@ func TestGarbageMayTakeTheSameRoomWhateverIsInUse(t *testing.T) {
 
 func TestASmallHeapIsNotCollectedBeforeItHasTheSizeThatItMayHave(t *testing.T) {
 	const floor = 64 * MiB
-	for inUse, want := range map[uint64]int{2 * MiB: 3100, 8 * MiB: 700, 32 * MiB: 100, 60 * MiB: 26, 64 * MiB: 25, 1000 * MiB: 25} {
+	for inUse, want := range map[uint64]int{2 * MiB: 3100, 8 * MiB: 700, 32 * MiB: 100, 60 * MiB: 26, 64 * MiB: 25,
+		1000 * MiB: 25} {
 		if got := gcPercent(inUse, floor); got != want {
 			t.Errorf("with %d MiB in use garbage may be %d%% of it, want %d%%", inUse/MiB, got, want)
 		}

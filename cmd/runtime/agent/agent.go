@@ -28,7 +28,8 @@ type Agent struct {
 }
 
 // Start runs the agent in dir. What it prints goes to output.
-func Start(entry *session.Agent, input session.AgentInput, env []string, dir string, output io.WriteCloser) (*Agent, error) {
+func Start(entry *session.Agent, input session.AgentInput, env []string, dir string, output io.WriteCloser) (*Agent,
+	error) {
 	command, env, err := Render(entry, input, env)
 	if err != nil {
 		return nil, fmt.Errorf("the agent %s: %w", entry.Name, err)

@@ -19,7 +19,8 @@ import (
 )
 
 var store = secrets.New(map[string]string{
-	session.LLMAPIKeyFile: "sk-llm-0123456789\n", session.SearchAPIKeyFile: "search-0123456789", session.SandboxAPIKeyFile: "sandbox-0123456789",
+	session.LLMAPIKeyFile: "sk-llm-0123456789\n", session.SearchAPIKeyFile: "search-0123456789",
+	session.SandboxAPIKeyFile: "sandbox-0123456789",
 	session.ProviderTokenFile: "ghp_0123456789", session.KeyFile: "session-0123456789", "custom.0": " keep spaces\n",
 })
 
@@ -34,7 +35,8 @@ func TestMain(m *testing.M) {
 }
 
 // start runs a script as an agent.
-func start(t *testing.T, script string, adjust ...func(*session.Agent, *session.AgentInput)) (*agent.Agent, *bytes.Buffer, string) {
+func start(t *testing.T, script string, adjust ...func(*session.Agent, *session.AgentInput)) (*agent.Agent,
+	*bytes.Buffer, string) {
 	t.Helper()
 	dir := t.TempDir()
 	message := filepath.Join(t.TempDir(), "message.md")
@@ -42,7 +44,8 @@ func start(t *testing.T, script string, adjust ...func(*session.Agent, *session.
 		t.Fatal(err)
 	}
 	entry := &session.Agent{Name: "test", Command: []string{"/bin/sh", "-c", script}}
-	input := session.AgentInput{MessageFile: message, Model: "a/b", MaxIterations: 7, MaxBudget: "4.50", RouterURL: "http://127.0.0.1/mcp", Workspace: dir}
+	input := session.AgentInput{MessageFile: message, Model: "a/b", MaxIterations: 7, MaxBudget: "4.50",
+		RouterURL: "http://127.0.0.1/mcp", Workspace: dir}
 	for _, a := range adjust {
 		a(entry, &input)
 	}
@@ -96,7 +99,8 @@ func TestAnAgentThatCannotStartSaysWhy(t *testing.T) {
 		"no command":     {[]string{"{{.ReplayFile}}"}, "empty"},
 		"a bad template": {[]string{"sh", "{{.Nothing}}"}, "command[1]"},
 	} {
-		_, err := agent.Start(&session.Agent{Name: "test", Command: c.command}, input, nil, t.TempDir(), store.Output(&bytes.Buffer{}).Lines(""))
+		_, err := agent.Start(&session.Agent{Name: "test", Command: c.command}, input, nil, t.TempDir(),
+			store.Output(&bytes.Buffer{}).Lines(""))
 		if err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: got %v", name, err)
 		}
@@ -124,7 +128,8 @@ func TestAnAgentGetsItsEnvironment(t *testing.T) {
 			t.Errorf("%s is missing", want)
 		}
 	}
-	for _, unwanted := range []string{"GITHUB_TOKEN=", "SEARCH_API_KEY=", "SANDBOX_API_KEY=", "PARLEY_SESSION_KEY=", "NO_PROXY=", "LLM_BASE_URL=", "PARLEY_REPLAY_FILE=", "LLM_MODEL=other"} {
+	for _, unwanted := range []string{"GITHUB_TOKEN=", "SEARCH_API_KEY=", "SANDBOX_API_KEY=", "PARLEY_SESSION_KEY=",
+		"NO_PROXY=", "LLM_BASE_URL=", "PARLEY_REPLAY_FILE=", "LLM_MODEL=other"} {
 		if strings.Contains(got, "\n"+unwanted) {
 			t.Errorf("%s is set", unwanted)
 		}
@@ -139,8 +144,9 @@ func TestAnAgentReachesTheSessionPastAProxy(t *testing.T) {
 		own  []string
 		want string
 	}{
-		"a proxy":             {[]string{"HTTP_PROXY=http://proxy"}, "127.0.0.1,localhost"},
-		"in small letters":    {[]string{"http_proxy=http://proxy", "NO_PROXY=a", "no_proxy=.example.com"}, ".example.com,127.0.0.1,localhost"},
+		"a proxy": {[]string{"HTTP_PROXY=http://proxy"}, "127.0.0.1,localhost"},
+		"in small letters": {[]string{"http_proxy=http://proxy", "NO_PROXY=a", "no_proxy=.example.com"},
+			".example.com,127.0.0.1,localhost"},
 		"no proxy, for some":  {[]string{"no_proxy=a"}, "a"},
 		"no proxy of any":     {nil, ""},
 		"only for encryption": {[]string{"HTTPS_PROXY=http://proxy"}, ""},

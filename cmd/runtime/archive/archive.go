@@ -54,7 +54,8 @@ func New(address, uid, token string, attempt int, log *slog.Logger) *Archive {
 		return nil
 	}
 	// The agent's proxy is not on the way to the facade.
-	transport := &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 10 * time.Second, ResponseHeaderTimeout: requestTimeout}
+	transport := &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 10 * time.Second,
+		ResponseHeaderTimeout: requestTimeout}
 	return &Archive{
 		root: strings.TrimSuffix(address, "/") + session.ArchiveRoot + url.PathEscape(uid), token: token, attempt: attempt,
 		client: &http.Client{Transport: transport}, log: log,
@@ -109,7 +110,8 @@ func (a *Archive) ask(ctx context.Context, method, path string, query url.Values
 }
 
 // position of the archive: what it wants next.
-func (a *Archive) position(ctx context.Context, method, path string, query url.Values, body []byte) (position session.ArchivePosition, err error) {
+func (a *Archive) position(ctx context.Context, method, path string, query url.Values,
+	body []byte) (position session.ArchivePosition, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	response, err := a.ask(ctx, method, path, query, body)
@@ -185,7 +187,8 @@ func (a *Archive) complete(ctx context.Context, file string) error {
 	if err != nil || has.count == 0 || position.Next <= has.count {
 		return err
 	}
-	response, err := a.ask(ctx, http.MethodGet, session.ArchiveEvents, url.Values{session.ArchiveFrom: {strconv.Itoa(has.count - 1)}}, nil)
+	response, err := a.ask(ctx, http.MethodGet, session.ArchiveEvents,
+		url.Values{session.ArchiveFrom: {strconv.Itoa(has.count - 1)}}, nil)
 	if err != nil {
 		return err
 	}
@@ -198,7 +201,8 @@ func (a *Archive) complete(ctx context.Context, file string) error {
 	if !bytes.Equal(has.last, same) || position.Journal != session.JournalName(bytes.TrimSuffix(has.first, newline)) {
 		return nil
 	}
-	a.log.Warn("the workspace is older than the journal that was kept; going on from what was kept", "events", position.Next-has.count)
+	a.log.Warn("the workspace is older than the journal that was kept; going on from what was kept", "events",
+		position.Next-has.count)
 	return replace(file, io.MultiReader(io.NewSectionReader(opened, 0, has.size), rest))
 }
 

@@ -53,7 +53,8 @@ func newArchive(t *testing.T) *keptBy {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = k.store.Close() })
-	if k.token, err = session.SignToken(key, session.Claims{Audience: session.AudienceArchive, UID: uid, Expires: time.Now().Add(time.Hour).Unix()}); err != nil {
+	if k.token, err = session.SignToken(key, session.Claims{Audience: session.AudienceArchive, UID: uid,
+		Expires: time.Now().Add(time.Hour).Unix()}); err != nil {
 		t.Fatal(err)
 	}
 	handler := kept.NewHandler(k.store, k, func() (ed25519.PublicKey, error) { return public, nil })
@@ -346,10 +347,14 @@ func TestWithoutAnArchiveThereIsNone(t *testing.T) {
 func TestALongRefusalIsNotRepeatedInPart(t *testing.T) {
 	t.Parallel()
 	said := "short"
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, said, http.StatusForbidden) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, said,
+			http.StatusForbidden)
+	}))
 	defer server.Close()
 	ask := func() string {
-		response, err := New(server.URL, "uid", "token", 1, slog.New(slog.DiscardHandler)).ask(t.Context(), http.MethodGet, "", nil, nil)
+		response, err := New(server.URL, "uid", "token", 1, slog.New(slog.DiscardHandler)).ask(t.Context(), http.MethodGet,
+			"", nil, nil)
 		if err == nil {
 			_ = response.Body.Close()
 		}

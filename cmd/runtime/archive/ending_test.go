@@ -56,7 +56,8 @@ func TestWhatASessionCostIsKeptOfAUserWhoHasNoRoomLeft(t *testing.T) {
 	k.store.BoundOwners(1)
 	left := &session.Ending{Cost: "1.5", Patch: strings.Repeat("d", 1<<20)}
 	for i := range 2000 {
-		left.Changes = append(left.Changes, session.FileChange{Status: "M", Path: fmt.Sprintf("%s/%d", strings.Repeat("d", 100), i)})
+		left.Changes = append(left.Changes, session.FileChange{Status: "M", Path: fmt.Sprintf("%s/%d", strings.Repeat("d",
+			100), i)})
 	}
 	if err := k.attempt(1).Keep(open(t, inFile(t), "a")).Finish(t.Context(), leaving(left)); !errors.Is(err, errFull) {
 		t.Errorf("that there is no room is told as %v", err)
@@ -73,13 +74,16 @@ func TestOfAnEndingThatIsTooLargeThereIsAsMuchAsThereIsRoomFor(t *testing.T) {
 		patch, diff string
 		want        string
 	}{
-		"the text of a page":    {strings.Repeat("<", 5*mib), strings.Repeat(">", 5*mib), "a difference of 5 MiB, and one of a file"},
-		"what is escaped twice": {strings.Repeat("d", 2*mib), strings.Repeat("\x01", 4*mib), "a difference of 2 MiB, and none of a file"},
-		"all of it":             {strings.Repeat("\x01", 5*mib), "", "no difference, and none of a file"},
+		"the text of a page": {strings.Repeat("<", 5*mib), strings.Repeat(">", 5*mib),
+			"a difference of 5 MiB, and one of a file"},
+		"what is escaped twice": {strings.Repeat("d", 2*mib), strings.Repeat("\x01", 4*mib),
+			"a difference of 2 MiB, and none of a file"},
+		"all of it": {strings.Repeat("\x01", 5*mib), "", "no difference, and none of a file"},
 	} {
 		k := newArchive(t)
 		left := &session.Ending{
-			Repository: true, Patch: c.patch, Cost: "1.5", Changes: []session.FileChange{{Status: "M", Path: "f", Diff: &session.Diff{Modified: c.diff}}},
+			Repository: true, Patch: c.patch, Cost: "1.5", Changes: []session.FileChange{{Status: "M", Path: "f",
+				Diff: &session.Diff{Modified: c.diff}}},
 		}
 		if err := k.attempt(1).Keep(open(t, inFile(t), "a")).Finish(t.Context(), leaving(left)); err != nil {
 			t.Errorf("%s: %v", name, err)

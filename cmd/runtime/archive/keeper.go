@@ -102,7 +102,8 @@ func (k *Keeper) hand(ctx context.Context) error {
 	if err != nil || count == 0 {
 		return err
 	}
-	query := url.Values{session.ArchiveFrom: {strconv.Itoa(k.next)}, session.ArchiveJournal: {session.JournalName(first[0])}}
+	query := url.Values{session.ArchiveFrom: {strconv.Itoa(k.next)},
+		session.ArchiveJournal: {session.JournalName(first[0])}}
 	if k.next > 0 {
 		previous, err := k.name(k.next - 1)
 		if err != nil {

@@ -115,9 +115,10 @@ func (d *Driver) greet(ctx context.Context) error {
 	defer cancel()
 	var answer acp.InitializeResult
 	err := d.agent.conn.Call(ctx, acp.MethodInitialize, acp.InitializeParams{
-		ProtocolVersion:    acp.Version,
-		ClientCapabilities: map[string]any{"fs": map[string]bool{"readTextFile": false, "writeTextFile": false}, "terminal": false},
-		ClientInfo:         acp.Info{Name: "parley", Version: "1"},
+		ProtocolVersion: acp.Version,
+		ClientCapabilities: map[string]any{"fs": map[string]bool{"readTextFile": false, "writeTextFile": false},
+			"terminal": false},
+		ClientInfo: acp.Info{Name: "parley", Version: "1"},
 	}, &answer)
 	if err != nil {
 		return err
@@ -134,9 +135,11 @@ func (d *Driver) greet(ctx context.Context) error {
 func (d *Driver) openSession(ctx context.Context) error {
 	request := acp.SessionParams{Cwd: d.Dir, MCPServers: []acp.MCPServer{}}
 	if d.agent.can.MCPCapabilities.HTTP {
-		request.MCPServers = append(request.MCPServers, acp.MCPServer{Type: "http", Name: "parley", URL: d.ToolsURL, Headers: []acp.Header{}})
+		request.MCPServers = append(request.MCPServers, acp.MCPServer{Type: "http", Name: "parley", URL: d.ToolsURL,
+			Headers: []acp.Header{}})
 	} else {
-		d.Notice("The agent " + d.Doc.Agent.Name + " cannot use the session's tools: it does not take tool servers over HTTP.")
+		d.Notice("The agent " + d.Doc.Agent.Name + " cannot use the session's tools: it does not take tool servers over " +
+			"HTTP.")
 	}
 	d.mu.Lock()
 	last := d.history.session

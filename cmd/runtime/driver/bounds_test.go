@@ -40,22 +40,32 @@ var cutting = map[string]func(t *testing.T, text string) session.Document{
 	"a task":    agentTells(`{"sessionUpdate":"plan","entries":[{"content":%s,"status":"pending"}]}`),
 	"a title": agentTells(`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"read","title":%s,"status":"completed"}`,
 		`{"sessionUpdate":"tool_call","toolCallId":"2","kind":"think","title":%s,"status":"completed"}`),
-	"a command": agentTells(`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"execute","title":"x","status":"completed","rawInput":{"command":%s}}`),
+	"a command": agentTells(`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"execute","title":"x",` +
+		`"status":"completed","rawInput":{"command":%s}}`),
 	"the words of a command": agentTells(
-		`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"execute","title":"x","status":"completed","rawInput":{"command":["echo",%s]}}`),
-	"a path": agentTells(`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"read","title":"x","status":"completed","locations":[{"path":%s}]}`,
-		`{"sessionUpdate":"tool_call","toolCallId":"2","kind":"edit","title":"x","status":"completed","content":[{"type":"diff","path":%s,"newText":"b"}]}`),
-	"a tool":      agentTells(`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"other","name":%s,"status":"completed"}`),
-	"an argument": agentTells(`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"other","title":"x","status":"completed","rawInput":{"a":[%s]}}`),
-	"many arguments": agentTells(`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"other","title":"x","status":"completed","rawInput":{"a":[` +
+		`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"execute","title":"x","status":"completed",` +
+			`"rawInput":{"command":["echo",%s]}}`),
+	"a path": agentTells(`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"read","title":"x","status":"completed",`+
+		`"locations":[{"path":%s}]}`,
+		`{"sessionUpdate":"tool_call","toolCallId":"2","kind":"edit","title":"x","status":"completed",`+
+			`"content":[{"type":"diff","path":%s,"newText":"b"}]}`),
+	"a tool": agentTells(`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"other","name":%s,` +
+		`"status":"completed"}`),
+	"an argument": agentTells(`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"other","title":"x",` +
+		`"status":"completed","rawInput":{"a":[%s]}}`),
+	"many arguments": agentTells(`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"other","title":"x",` +
+		`"status":"completed","rawInput":{"a":[` +
 		strings.TrimSuffix(strings.Repeat("%s,", 10), ",") + `]}}`),
 	"a file": agentTells(`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"edit","title":"x","status":"completed",` +
 		`"content":[{"type":"diff","path":"a","oldText":%s,"newText":%s}],"rawInput":{"new":%s}}`),
-	"a result":                              agentTells(`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"other","title":"x","status":"completed","rawOutput":%s}`),
-	"a raw result":                          agentTells(`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"other","title":"x","status":"completed","rawOutput":{"new":%s}}`),
+	"a result": agentTells(`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"other",` +
+		`"title":"x","status":"completed","rawOutput":%s}`),
+	"a raw result": agentTells(`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"other",` +
+		`"title":"x","status":"completed","rawOutput":{"new":%s}}`),
 	"an update of a kind that is not known": agentTells(`{"sessionUpdate":"dance","steps":%s}`),
 	"the bits of an output": func(t *testing.T, text string) session.Document {
-		const bit = `{"sessionUpdate":"tool_call_update","toolCallId":"1","kind":"execute","title":"x","_meta":{"terminal_output_delta":{"data":%s}}}`
+		const bit = `{"sessionUpdate":"tool_call_update","toolCallId":"1","kind":"execute","title":"x",` +
+			`"_meta":{"terminal_output_delta":{"data":%s}}}`
 		var lines []string
 		for rest := text; rest != ""; rest = rest[min(8000, len(rest)):] {
 			quoted, _ := json.Marshal(rest[:min(8000, len(rest))])
@@ -71,15 +81,18 @@ var cutting = map[string]func(t *testing.T, text string) session.Document{
 		return session.Document{FirstMessage: "fail " + inFile(t, text)}
 	},
 	"the output of a command": func(t *testing.T, text string) session.Document {
-		return session.Document{FirstMessage: "x", Agent: &session.Agent{Name: "sh", Command: []string{"cat", inFile(t, text)}}}
+		return session.Document{FirstMessage: "x", Agent: &session.Agent{Name: "sh", Command: []string{"cat",
+			inFile(t, text)}}}
 	},
 	"the output of the setup": func(t *testing.T, text string) session.Document {
 		return session.Document{
-			FirstMessage: "x", Agent: &session.Agent{Name: "sh", Command: []string{"true"}}, Repository: &session.Repository{Name: "setup " + inFile(t, text)},
+			FirstMessage: "x", Agent: &session.Agent{Name: "sh", Command: []string{"true"}},
+			Repository: &session.Repository{Name: "setup " + inFile(t, text)},
 		}
 	},
 	"a notice": func(_ *testing.T, text string) session.Document {
-		return session.Document{FirstMessage: "x", Instructions: text, Agent: &session.Agent{Name: "sh", Command: []string{"true"}}}
+		return session.Document{FirstMessage: "x", Instructions: text, Agent: &session.Agent{Name: "sh",
+			Command: []string{"true"}}}
 	},
 }
 
@@ -95,7 +108,8 @@ func TestNoPartOfASecretIsLeftWhereATextIsCut(t *testing.T) {
 		for name, secret := range map[string]struct {
 			value string
 			size  int
-		}{"a key": {longSecret, 100 << 10}, "a key of several lines": {pemSecret, 100 << 10}, "a key in much text": {longSecret, 900 << 10}} {
+		}{"a key": {longSecret, 100 << 10}, "a key of several lines": {pemSecret, 100 << 10},
+			"a key in much text": {longSecret, 900 << 10}} {
 			t.Run(place+" and "+name, func(t *testing.T) {
 				t.Parallel()
 				// So dense that one lies across every cut, wherever it is.
@@ -145,13 +159,15 @@ func TestWhatIsTooLargeForAnEventIsLeftOut(t *testing.T) {
 	const most = "17760256 bytes left out" // all but 64 KiB
 	const call = `{"sessionUpdate":"tool_call","toolCallId":"1","status":"completed",`
 	for name, c := range map[string]struct{ update, says string }{
-		"content":     {call + `"kind":"read","title":"x","content":[{"type":"content","content":{"type":"text","text":%s}}]}`, most},
-		"a title":     {call + `"kind":"other","title":%s}`, most},
-		"a path":      {call + `"kind":"read","title":"x","locations":[{"path":%s}]}`, most},
-		"an input":    {call + `"kind":"edit","title":"x","rawInput":{"new":%s}}`, "bytes left out"},
-		"a list":      {call + `"kind":"other","title":"x","rawInput":[%s]}`, "bytes left out"},
-		"a name":      {`{"sessionUpdate":"tool_call","toolCallId":%s,"kind":"read","title":"x","status":"completed"}`, ""},
-		"many tasks":  {`{"sessionUpdate":"plan","entries":[` + strings.Repeat(`{},`, 400_000) + `{"content":"last"}]}`, "tasks of 4 bytes."},
+		"content": {call + `"kind":"read","title":"x","content":[{"type":"content","content":{"type":"text",` +
+			`"text":%s}}]}`, most},
+		"a title":  {call + `"kind":"other","title":%s}`, most},
+		"a path":   {call + `"kind":"read","title":"x","locations":[{"path":%s}]}`, most},
+		"an input": {call + `"kind":"edit","title":"x","rawInput":{"new":%s}}`, "bytes left out"},
+		"a list":   {call + `"kind":"other","title":"x","rawInput":[%s]}`, "bytes left out"},
+		"a name":   {`{"sessionUpdate":"tool_call","toolCallId":%s,"kind":"read","title":"x","status":"completed"}`, ""},
+		"many tasks": {`{"sessionUpdate":"plan","entries":[` + strings.Repeat(`{},`, 400_000) + `{"content":"last"}]}`,
+			"tasks of 4 bytes."},
 		"what is new": {`{"sessionUpdate":"dance","steps":%s}`, "bytes left out"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -190,7 +206,8 @@ func TestALongReasonOfAFailedStartIsCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.start().until(session.StateError)
-	if got := strings.Join(d.events(), "\n"); !strings.Contains(got, "the agent stub cannot be started: ***<***") || !strings.Contains(got, "bytes left out") || len(got) > 1<<20 {
+	if got := strings.Join(d.events(), "\n"); !strings.Contains(got, "the agent stub cannot be started: ***<***") ||
+		!strings.Contains(got, "bytes left out") || len(got) > 1<<20 {
 		t.Errorf("in %d bytes it says %.500s", len(got), got)
 	}
 	if err := os.Remove(refusal); err != nil {

@@ -10,7 +10,8 @@ import (
 )
 
 // Interrupted is why a message is not worked on again.
-const Interrupted = "the session was interrupted: an earlier attempt took up the message, and no message is taken up twice. " +
+const Interrupted = "the session was interrupted: an earlier attempt took up the message, and no message is taken up " +
+	"twice. " +
 	"The work may be done in part, or may not have been done. To have it done, start a new conversation"
 
 // runCommand gives the message to a plain command. What it prints is its answer.

@@ -30,8 +30,10 @@ func TestAnActionWaitsUntilTheUserConfirmsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.until(session.StateAwaiting)
-	d.expect("state loading", "user: ask touch a", "state running", "run touch a awaiting_confirmation", "state awaiting_user_confirmation",
-		"change_agent_state", "state user_confirmed", "state running", "ran touch a:  map[exit_code:0], of 3", "state awaiting_user_input")
+	d.expect("state loading", "user: ask touch a", "state running", "run touch a awaiting_confirmation",
+		"state awaiting_user_confirmation",
+		"change_agent_state", "state user_confirmed", "state running", "ran touch a:  map[exit_code:0], of 3",
+		"state awaiting_user_input")
 	if err := d.driver.ChangeState(session.StateConfirmed, ""); !errors.Is(err, driver.ErrNothingAsked) {
 		t.Errorf("an answer to no question: %v", err)
 	}
@@ -45,7 +47,8 @@ func TestAnActionThatTheUserRejectsIsNotDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.until(session.StateAwaiting)
-	d.expect("state loading", "user: ask touch a", "state running", "run touch a awaiting_confirmation", "state awaiting_user_confirmation",
+	d.expect("state loading", "user: ask touch a", "state running", "run touch a awaiting_confirmation",
+		"state awaiting_user_confirmation",
 		"change_agent_state", "state user_rejected", "user_rejected The user rejected this action.", "state running",
 		"ran touch a:  map[exit_code:1], of 3", "state awaiting_user_input")
 }
@@ -54,7 +57,8 @@ func TestWithTheAnalyzerLLMOnlyHighRisksWait(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders("ask ls", "ask rm -r"), Settings: confirming("llm")}).start()
 	d.until(session.StateConfirmation)
-	d.expect("state loading", "user: "+orders("ask ls", "ask rm -r"), "state running", "run ls confirmed", "ran ls:  map[exit_code:0], of 3",
+	d.expect("state loading", "user: "+orders("ask ls", "ask rm -r"), "state running", "run ls confirmed",
+		"ran ls:  map[exit_code:0], of 3",
 		"run rm -r awaiting_confirmation", "state awaiting_user_confirmation")
 }
 
@@ -91,7 +95,8 @@ func TestASessionWhoseQuestionNobodyAnswersBecomesIdle(t *testing.T) {
 
 // request is an order to ask for a permission.
 func request(id, command, options string) string {
-	return fmt.Sprintf(`request {"toolCall":{"toolCallId":%q,"title":"ask","kind":"execute","rawInput":{"command":%q}},"options":[{"optionId":"n","kind":"reject_once"},%s]}`, id, command, options)
+	return fmt.Sprintf(`request {"toolCall":{"toolCallId":%q,"title":"ask","kind":"execute","rawInput":{"command":%q}},`+
+		`"options":[{"optionId":"n","kind":"reject_once"},%s]}`, id, command, options)
 }
 
 const (
@@ -102,14 +107,18 @@ const (
 // has waits until the events hold a line this many times.
 func (d *drive) has(line string, times int) {
 	d.t.Helper()
-	d.wait(fmt.Sprintf("%q %d times", line, times), func() bool { return strings.Count(strings.Join(d.events(), "\n")+"\n", line+"\n") == times })
+	d.wait(fmt.Sprintf("%q %d times", line, times), func() bool {
+		return strings.Count(strings.Join(d.events(), "\n")+"\n",
+			line+"\n") == times
+	})
 }
 
 // An answer is about what the user saw. An agent that asks for something else under the same name
 // shows it, and waits again.
 func TestAnAnswerIsAboutWhatWasAsked(t *testing.T) {
 	t.Parallel()
-	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), request("k", "touch b", once)), Settings: confirming("")}).start()
+	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), request("k", "touch b", once)),
+		Settings: confirming("")}).start()
 	d.until(session.StateConfirmation)
 	d.change(session.StateConfirmed)
 	d.has("state awaiting_user_confirmation", 2)
@@ -124,7 +133,8 @@ func TestAnAnswerIsAboutWhatWasAsked(t *testing.T) {
 // What was done once under a name is asked for again if the agent wants to do it once more.
 func TestAnAnswerIsForOneCall(t *testing.T) {
 	t.Parallel()
-	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), ran("k", "touch a"), request("k", "touch a", once)), Settings: confirming("")}).start()
+	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), ran("k", "touch a"),
+		request("k", "touch a", once)), Settings: confirming("")}).start()
 	d.until(session.StateConfirmation)
 	d.change(session.StateConfirmed)
 	d.has("state awaiting_user_confirmation", 2)
@@ -135,7 +145,8 @@ func TestAnAnswerIsForOneCall(t *testing.T) {
 func TestWhatWasDoneBeforeAnInterruptionIsShownAndAskedForAgain(t *testing.T) {
 	t.Parallel()
 	never := filepath.Join(t.TempDir(), "never")
-	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), ran("k", "touch a"), "wait "+never), Settings: confirming("")})
+	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), ran("k", "touch a"), "wait "+
+		never), Settings: confirming("")})
 	d.can = "plainresume"
 	d.start().until(session.StateConfirmation)
 	d.change(session.StateConfirmed)
@@ -148,7 +159,8 @@ func TestWhatWasDoneBeforeAnInterruptionIsShownAndAskedForAgain(t *testing.T) {
 func TestNothingThatWasAnsweredIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	never := filepath.Join(t.TempDir(), "never")
-	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), request("k", "touch a", once), "think hm", "wait "+never), Settings: confirming("")})
+	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), request("k", "touch a", once),
+		"think hm", "wait "+never), Settings: confirming("")})
 	d.can = "plainresume"
 	d.start().until(session.StateConfirmation)
 	d.change(session.StateConfirmed)

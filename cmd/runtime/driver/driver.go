@@ -218,7 +218,8 @@ func (d *Driver) wait(ctx context.Context, changed <-chan struct{}) *session.Ter
 }
 
 func (d *Driver) idled() *session.Termination {
-	return &session.Termination{Reason: v1alpha1.ReasonIdle, Message: fmt.Sprintf("nothing happened for %s", d.Doc.IdleTimeout.Duration)}
+	return &session.Termination{Reason: v1alpha1.ReasonIdle, Message: fmt.Sprintf("nothing happened for %s",
+		d.Doc.IdleTimeout.Duration)}
 }
 
 // end the agent, and take nothing more.
@@ -302,7 +303,8 @@ func (d *Driver) Notice(text string) {
 
 func (d *Driver) notice(text string) session.Event {
 	text = d.texts.text(text)
-	return session.Event{Source: session.FromEnvironment, Observation: session.ObservedNotice, Message: d.texts.line(text), Content: &text}
+	return session.Event{Source: session.FromEnvironment, Observation: session.ObservedNotice, Message: d.texts.line(text),
+		Content: &text}
 }
 
 // Limit ends a turn, if it is still under way: it has used what it may.
@@ -377,7 +379,8 @@ func Failed(events *journal.Journal, reason string) error {
 	t := texts{mask: events.Mask}
 	reason = t.text(reason)
 	_, err := events.Append(
-		session.Event{Source: session.FromEnvironment, Observation: session.ObservedError, Message: t.line(reason), Content: &reason},
+		session.Event{Source: session.FromEnvironment, Observation: session.ObservedError, Message: t.line(reason),
+			Content: &reason},
 		session.StateChange(session.StateError, reason),
 	)
 	return err

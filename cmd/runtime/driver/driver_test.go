@@ -26,7 +26,8 @@ func TestAMessageIsWorkedOnAndTheSessionWaitsForTheNext(t *testing.T) {
 	d := newDrive(t, session.Document{FirstMessage: first}).start()
 	d.until(session.StateAwaiting)
 	events := []string{
-		"state loading", "user: " + strings.ReplaceAll(first, "hunter2", "***"), "state running", "think hm", "agent: I will look", "run ls",
+		"state loading", "user: " + strings.ReplaceAll(first, "hunter2", "***"), "state running", "think hm",
+		"agent: I will look", "run ls",
 		"ran ls: out map[exit_code:3], of 5", "agent: done ***", "state awaiting_user_input",
 	}
 	d.expect(events...)
@@ -62,7 +63,11 @@ func TestWhatIsSentAgainWithItsKeyIsTakenOnce(t *testing.T) {
 	}
 	answered := func(with string) {
 		t.Helper()
-		d.wait("the answer "+with, func() bool { state, said := d.driver.State(); return state == session.StateAwaiting && said == with })
+		d.wait("the answer "+with, func() bool {
+			state, said := d.driver.State()
+			return state == session.StateAwaiting &&
+				said == with
+		})
 	}
 	send("say two", "a")
 	send("say two", "a")
@@ -124,7 +129,8 @@ func TestMessagesDuringATurnWait(t *testing.T) {
 	})
 	d.until(session.StateAwaiting)
 	d.expect("state loading", "user: "+orders("wait "+go1, "say one"), "state running", "user: say two", "user: say three",
-		"agent: one", "state awaiting_user_input", "state running", "agent: two", "state awaiting_user_input", "state running", "agent: three", "state awaiting_user_input")
+		"agent: one", "state awaiting_user_input", "state running", "agent: two", "state awaiting_user_input",
+		"state running", "agent: three", "state awaiting_user_input")
 }
 
 // A message that comes just when the session has found nothing to do is worked on, too.
@@ -176,19 +182,22 @@ func TestAnAgentThatDiedIsStartedForTheNextMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.until(session.StateAwaiting)
-	d.expect("state loading", "user: die", "state running", "error the agent stub ended with status 3", "state error the agent stub ended with status 3",
+	d.expect("state loading", "user: die", "state running", "error the agent stub ended with status 3",
+		"state error the agent stub ended with status 3",
 		"user: say back", "state running", "agent: back", "state awaiting_user_input")
 }
 
 func TestAnAgentThatCannotBeStartedIsSaid(t *testing.T) {
 	t.Parallel()
-	d := newDrive(t, session.Document{FirstMessage: "x", Agent: &session.Agent{Name: "gone", Protocol: session.ProtocolACP, Command: []string{"no-such-agent"}}}).start()
+	d := newDrive(t, session.Document{FirstMessage: "x", Agent: &session.Agent{Name: "gone", Protocol: session.ProtocolACP,
+		Command: []string{"no-such-agent"}}}).start()
 	d.until(session.StateError)
 	if got := d.events()[2]; !strings.Contains(got, "the agent gone cannot be started") {
 		t.Errorf("it says %q", got)
 	}
 	d.stop()
-	if got := d.log.String(); !strings.Contains(got, "turn failed") || !strings.Contains(got, "the agent gone cannot be started") {
+	if got := d.log.String(); !strings.Contains(got, "turn failed") || !strings.Contains(got,
+		"the agent gone cannot be started") {
 		t.Errorf("the log is\n%s", got)
 	}
 }
@@ -201,7 +210,8 @@ func TestWhatAnAgentSaidLastTellsWhyItEnded(t *testing.T) {
 		"head -c 1000000 /dev/zero | tr '\\0' x >&2":                   ": " + strings.Repeat("x", 200) + " …",
 		"true": "",
 	} {
-		d := newDrive(t, session.Document{FirstMessage: "x", Agent: &session.Agent{Name: "a", Protocol: session.ProtocolACP, Command: []string{"/bin/sh", "-c", script + "; exit 1"}}}).start()
+		d := newDrive(t, session.Document{FirstMessage: "x", Agent: &session.Agent{Name: "a", Protocol: session.ProtocolACP,
+			Command: []string{"/bin/sh", "-c", script + "; exit 1"}}}).start()
 		d.until(session.StateError)
 		want = "the agent a cannot be started: the agent a ended with status 1" + want
 		d.expect("state loading", "user: x", "error "+want, "state error "+want)
@@ -235,12 +245,15 @@ func TestUnknownUpdatesAreKeptAndNotMisread(t *testing.T) {
 		`raw {"sessionUpdate":"dance","content":{"type":"text","text":"la"}}`,
 		`raw {"sessionUpdate":"available_commands_update","availableCommands":[]}`,
 		`raw {"sessionUpdate":"plan","entries":[{"content":"a","status":"completed"},{"content":"b","status":"pending"}]}`,
-		`raw {"sessionUpdate":"tool_call","toolCallId":"m","title":"search","kind":"search","status":"completed","rawInput":{"q":"x"},"rawOutput":"found"}`,
-		`raw {"sessionUpdate":"tool_call","toolCallId":"e","title":"edit","kind":"edit","status":"completed","content":[{"type":"diff","path":"/f","oldText":"a","newText":"b"}]}`,
+		`raw {"sessionUpdate":"tool_call","toolCallId":"m","title":"search","kind":"search","status":"completed",`+
+			`"rawInput":{"q":"x"},"rawOutput":"found"}`,
+		`raw {"sessionUpdate":"tool_call","toolCallId":"e","title":"edit","kind":"edit","status":"completed",`+
+			`"content":[{"type":"diff","path":"/f","oldText":"a","newText":"b"}]}`,
 	)}).start()
 	d.until(session.StateAwaiting)
 	got := d.events()[3:]
-	want := []string{"agent_update", "task_tracking The plan has 2 tasks, 1 of them done.", "call_tool_mcp", "mcp found", "edit", "edit Changed /f", "state awaiting_user_input"}
+	want := []string{"agent_update", "task_tracking The plan has 2 tasks, 1 of them done.", "call_tool_mcp", "mcp found",
+		"edit", "edit Changed /f", "state awaiting_user_input"}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("the events are\n%s", strings.Join(got, "\n"))
 	}
@@ -277,8 +290,10 @@ func TestALimitEndsTheTurnAndTheNextMessageGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.until(session.StateAwaiting)
-	d.expect("state loading", "user: "+orders("say working", "hang"), "state running", "agent: working", "error the limit of 3 calls is reached",
-		"state error the limit of 3 calls is reached", "user: say on", "state running", "agent: on", "state awaiting_user_input")
+	d.expect("state loading", "user: "+orders("say working", "hang"), "state running", "agent: working",
+		"error the limit of 3 calls is reached",
+		"state error the limit of 3 calls is reached", "user: say on", "state running", "agent: on",
+		"state awaiting_user_input")
 }
 
 // A turn that is cut off before its end is on record goes on with the budget that it had.
@@ -316,10 +331,12 @@ func TestAPlainCommandWorksOnOneMessage(t *testing.T) {
 func TestACommandThatWasCutOffIsNotRunAgain(t *testing.T) {
 	t.Parallel()
 	ran := filepath.Join(t.TempDir(), "ran")
-	d := newDrive(t, session.Document{FirstMessage: "hello", Agent: &session.Agent{Name: "sh", Command: []string{"sh", "-c", "echo >> " + ran + "; sleep 60"}}}).start()
+	d := newDrive(t, session.Document{FirstMessage: "hello", Agent: &session.Agent{Name: "sh", Command: []string{"sh",
+		"-c", "echo >> " + ran + "; sleep 60"}}}).start()
 	d.wait("the command", func() bool { text, _ := os.ReadFile(ran); return len(text) > 0 })
 	d.stop()
-	if got := d.start().over(); got == nil || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message, "interrupted") {
+	if got := d.start().over(); got == nil || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message,
+		"interrupted") {
 		t.Errorf("it ended with %+v", got)
 	}
 	if text, _ := os.ReadFile(ran); len(text) != 1 {
@@ -349,12 +366,14 @@ func TestWhatTheAgentIsTold(t *testing.T) {
 	}
 	d := newDrive(t, doc).start()
 	d.until(session.StateAwaiting)
-	for _, want := range []string{"be brief", "acme/site", "language: de", "DB: the database", "whether you can solve it"} {
+	for _, want := range []string{"be brief", "acme/site", "language: de", "DB: the database",
+		"whether you can solve it"} {
 		if !strings.Contains(d.heard(), want) {
 			t.Errorf("the agent was not told %q:\n%s", want, d.heard())
 		}
 	}
-	if !strings.Contains(d.heard(), `"mcpServers":[{"type":"http","name":"parley","url":"http://127.0.0.1:1/mcp","headers":[]}]`) {
+	if !strings.Contains(d.heard(), `"mcpServers":[{"type":"http","name":"parley","url":"http://127.0.0.1:1/mcp",`+
+		`"headers":[]}]`) {
 		t.Errorf("the agent was not told of the tools:\n%s", d.heard())
 	}
 	if err := d.driver.Message("say more", nil, ""); err != nil {

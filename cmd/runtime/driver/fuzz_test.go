@@ -30,27 +30,39 @@ func FuzzAgent(f *testing.F) {
 		return `{"jsonrpc":"2.0","id":7,"method":"session/request_permission","params":` + text + `}` + "\n"
 	}
 	for _, seed := range []string{
-		"", "log line\n", update(`{}`), update(`null`), update(`"x"`), update(`{"sessionUpdate":"brand_new","secret":"hunter2"}`),
-		update(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"hi hunter2"}}`) + update(`{"sessionUpdate":"agent_thought_chunk","content":[{"type":"text","text":"hm"},5]}`),
-		update(`{"sessionUpdate":"tool_call","toolCallId":"1","title":"t","kind":"execute","rawInput":{"command":["ls",5]},"status":"pending"}`) +
-			update(`{"sessionUpdate":"tool_call_update","toolCallId":"1","status":"completed","content":[{"type":"diff","path":"a","oldText":null,"newText":"b"}],"rawOutput":{"exit":"x"}}`),
-		update(`{"sessionUpdate":"tool_call_update","toolCallId":"unknown","status":"failed"}`), update(`{"sessionUpdate":"plan","entries":[{"content":"a","status":"?"},{}]}`),
-		update(`{"sessionUpdate":"tool_call","toolCallId":5}`), update(`{"sessionUpdate":"tool_call","toolCallId":"hunter2","name":"hunter2","status":"failed","_meta":{"parley/seq":1}}`), update(`{"sessionUpdate":"agent_message_chunk","_meta":{"parley/seq":1e300}}`),
-		ask(`{"toolCall":{"toolCallId":"1"},"options":[{"optionId":"a","kind":"allow_once"}]}`), ask(`{}`), ask(`{"toolCall":null,"options":null}`), ask(`5`), ask(`{"toolCall":{"toolCallId":"1","rawInput":5,"content":"x"}}`),
-		`{"id":1,"result":{}}` + "\n" + `{"id":"x","method":"fs/read_text_file","params":{}}` + "\n", "{\"method\":\"session/update\"}\n",
+		"", "log line\n", update(`{}`), update(`null`), update(`"x"`),
+		update(`{"sessionUpdate":"brand_new","secret":"hunter2"}`),
+		update(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"hi hunter2"}}`) +
+			update(`{"sessionUpdate":"agent_thought_chunk","content":[{"type":"text","text":"hm"},5]}`),
+		update(`{"sessionUpdate":"tool_call","toolCallId":"1","title":"t","kind":"execute","rawInput":{"command":["ls",5]},`+
+			`"status":"pending"}`) +
+			update(`{"sessionUpdate":"tool_call_update","toolCallId":"1","status":"completed","content":[{"type":"diff",`+
+				`"path":"a","oldText":null,"newText":"b"}],"rawOutput":{"exit":"x"}}`),
+		update(`{"sessionUpdate":"tool_call_update","toolCallId":"unknown","status":"failed"}`),
+		update(`{"sessionUpdate":"plan","entries":[{"content":"a","status":"?"},{}]}`),
+		update(`{"sessionUpdate":"tool_call","toolCallId":5}`), update(`{"sessionUpdate":"tool_call",` +
+			`"toolCallId":"hunter2","name":"hunter2","status":"failed","_meta":{"parley/seq":1}}`),
+		update(`{"sessionUpdate":"agent_message_chunk","_meta":{"parley/seq":1e300}}`),
+		ask(`{"toolCall":{"toolCallId":"1"},"options":[{"optionId":"a","kind":"allow_once"}]}`), ask(`{}`),
+		ask(`{"toolCall":null,"options":null}`), ask(`5`), ask(`{"toolCall":{"toolCallId":"1","rawInput":5,"content":"x"}}`),
+		`{"id":1,"result":{}}` + "\n" + `{"id":"x","method":"fs/read_text_file","params":{}}` + "\n",
+		"{\"method\":\"session/update\"}\n",
 	} {
 		f.Add([]byte(seed), false)
 		f.Add([]byte(seed), true)
 	}
 	f.Fuzz(func(t *testing.T, said []byte, confirm bool) {
-		j, err := journal.Open(filepath.Join(t.TempDir(), "events.jsonl"), func(text string) string { return strings.ReplaceAll(text, "hunter2", "***") })
+		j, err := journal.Open(filepath.Join(t.TempDir(), "events.jsonl"),
+			func(text string) string { return strings.ReplaceAll(text, "hunter2", "***") })
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() { _ = j.Close() }()
 		d, err := driver.New(driver.Options{
-			Doc:     &session.Document{Settings: v1alpha1.UserSettingsSpec{ConfirmationMode: ptr.To(confirm)}, Agent: &session.Agent{Name: "fuzz", Command: []string{"none"}}},
-			Journal: j, Model: &turns{}, Output: func(string) io.WriteCloser { return discard{io.Discard} }, Busy: func() func() { return func() {} },
+			Doc: &session.Document{Settings: v1alpha1.UserSettingsSpec{ConfirmationMode: ptr.To(confirm)},
+				Agent: &session.Agent{Name: "fuzz", Command: []string{"none"}}},
+			Journal: j, Model: &turns{}, Output: func(string) io.WriteCloser { return discard{io.Discard} },
+			Busy: func() func() { return func() {} },
 			Idle: func(context.Context) <-chan struct{} { return nil }, Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
@@ -148,7 +160,8 @@ func unknownUpdates(said []byte) (count int) {
 				} `json:"update"`
 			} `json:"params"`
 		}
-		if bytes.HasSuffix(line, []byte("\n")) && json.Unmarshal(line, &m) == nil && m.ID == nil && m.Method == acp.MethodUpdate &&
+		if bytes.HasSuffix(line, []byte("\n")) && json.Unmarshal(line, &m) == nil && m.ID == nil &&
+			m.Method == acp.MethodUpdate &&
 			m.Params.Update.Kind == "brand_new" && m.Params.Update.Meta == nil && simple(line) {
 			count++
 		}

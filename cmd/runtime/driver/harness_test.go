@@ -24,7 +24,8 @@ const patience = 20 * time.Second
 // longSecret and pemSecret are kept out of the records, as hunter2 is.
 const (
 	longSecret = "sk-q0W1e2R3t4Y5u6I7o8P9a0S1d2F3g4H5j6K7l8Z9"
-	pemSecret  = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\nBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\n-----END KEY-----"
+	pemSecret  = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\nBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\n-----END " +
+		"KEY-----"
 )
 
 var masking = secrets.New(map[string]string{"password": "hunter2", "key": longSecret, "pem": pemSecret})

@@ -62,7 +62,8 @@ type answer struct {
 
 func newHistory() *history {
 	return &history{
-		turn: -1, keys: map[string]bool{}, actions: map[string]int{}, observed: map[string]bool{}, questions: map[string]string{}, answers: map[string]answer{},
+		turn: -1, keys: map[string]bool{}, actions: map[string]int{}, observed: map[string]bool{},
+		questions: map[string]string{}, answers: map[string]answer{},
 	}
 }
 
@@ -71,7 +72,8 @@ const extraQuestion = "question"
 
 // over are the states that end a turn.
 var over = map[session.State]bool{
-	session.StateAwaiting: true, session.StateFinished: true, session.StateError: true, session.StatePaused: true, session.StateStopped: true,
+	session.StateAwaiting: true, session.StateFinished: true, session.StateError: true, session.StatePaused: true,
+	session.StateStopped: true,
 }
 
 // fold an event in.

@@ -51,7 +51,8 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 		return nil, &acp.Error{Code: acp.CodeInvalidParams, Message: "the call of the tool has no toolCallId"}
 	}
 	if d.confirms() && !acp.Offers(request.Options, acp.AllowOnce) {
-		d.Notice("The agent " + d.Doc.Agent.Name + " asked for something that could only be allowed for good, and was refused: " + d.texts.line(told.Title))
+		d.Notice("The agent " + d.Doc.Agent.Name + " asked for something that could only be allowed for good, and was " +
+			"refused: " + d.texts.line(told.Title))
 		return acp.Choose(request.Options, acp.RejectOnce, acp.RejectAlways), nil
 	}
 	// One question at a time: a client shows one.
@@ -147,7 +148,8 @@ func (d *Driver) follows(id string, said session.State, options []acp.Permission
 		choice = acp.Choose(options, acp.RejectOnce, acp.RejectAlways)
 		text := "The user rejected this action."
 		events = append(events, session.Event{
-			Source: session.FromUser, Observation: session.ObservedRejected, Message: text, Content: &text, ToolCall: &session.ToolCall{ID: id},
+			Source: session.FromUser, Observation: session.ObservedRejected, Message: text, Content: &text,
+			ToolCall: &session.ToolCall{ID: id},
 		})
 	}
 	if d.history.state == session.StateRunning {

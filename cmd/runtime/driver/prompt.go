@@ -15,8 +15,10 @@ import (
 // maxTranscript bounds how much of what happened is told to an agent that cannot remember it.
 const maxTranscript = 48 << 10
 
-const interrupted = "The session was interrupted while you worked on the message below, and was started again. What you did before is on the " +
-	"disk, but commands that were under way may be done in part. Look at what is there, do not do again what is done, and go on with the message:\n\n"
+const interrupted = "The session was interrupted while you worked on the message below, and was started again. What " +
+	"you did before is on the " +
+	"disk, but commands that were under way may be done in part. Look at what is there, do not do again what is done, " +
+	"and go on with the message:\n\n"
 
 // instructions are what the agent is told once, before the first message of its session.
 func (d *Driver) instructions() string {
@@ -37,10 +39,12 @@ func (d *Driver) instructions() string {
 			}
 			names = append(names, name)
 		}
-		parts = append(parts, "These environment variables hold secrets of the user. Use them, and never print them:\n"+bullet(names))
+		parts = append(parts, "These environment variables hold secrets of the user. Use them, and never print them:\n"+
+			bullet(names))
 	}
 	if d.Doc.Task && ptr.Deref(settings.EnableSolvabilityAnalysis, true) {
-		parts = append(parts, "Before you change anything, look at the task and say in one message whether you can solve it with what you have, and what is missing if not. "+
+		parts = append(parts, "Before you change anything, look at the task and say in one message whether you can solve "+
+			"it with what you have, and what is missing if not. "+
 			"Then go on if you can.")
 	}
 	if d.Doc.Instructions != "" {

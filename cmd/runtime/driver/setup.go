@@ -45,7 +45,8 @@ func (d *Driver) setup(ctx context.Context) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	_ = d.record(session.Event{
-		Source: session.FromEnvironment, Observation: session.ActionRun, Message: "Command " + setupScript + " executed", Content: &output, Success: &success,
+		Source: session.FromEnvironment, Observation: session.ActionRun, Message: "Command " + setupScript + " executed",
+		Content: &output, Success: &success,
 		ToolCall: &session.ToolCall{ID: setupScript},
 		Extras:   map[string]any{argCommand: setupScript, "metadata": map[string]any{"exit_code": code}},
 	})

@@ -67,9 +67,13 @@ func TestAStopWhileTheAgentCannotBeStartedLeavesItsMessageAlone(t *testing.T) {
 func TestATurnThatIsStoppedBeforeTheAgentHearsOfItIsNotPrompted(t *testing.T) {
 	t.Parallel()
 	prepared := filepath.Join(t.TempDir(), "prepared")
-	d := newDrive(t, session.Document{FirstMessage: "say never", Instructions: "Be brief.", Repository: &session.Repository{Name: "a/b"}})
+	d := newDrive(t, session.Document{FirstMessage: "say never", Instructions: "Be brief.",
+		Repository: &session.Repository{Name: "a/b"}})
 	d.setup("until test -e " + prepared + "; do sleep 0.01; done")
-	d.start().wait("the setup", func() bool { return strings.Contains(strings.Join(d.events(), "\n"), "run .openhands/setup.sh") })
+	d.start().wait("the setup", func() bool {
+		return strings.Contains(strings.Join(d.events(), "\n"),
+			"run .openhands/setup.sh")
+	})
 	d.change(session.StateStopped)
 	if err := os.WriteFile(prepared, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -92,7 +96,10 @@ func TestATurnThatIsStoppedBeforeItsAgentFailsToStartIsOver(t *testing.T) {
 	working := *d.doc.Agent
 	d.doc.Agent = &session.Agent{Name: "gone", Protocol: session.ProtocolACP, Command: []string{"no-such-agent"}}
 	d.setup("until test -e " + prepared + "; do sleep 0.01; done")
-	d.start().wait("the setup", func() bool { return strings.Contains(strings.Join(d.events(), "\n"), "run .openhands/setup.sh") })
+	d.start().wait("the setup", func() bool {
+		return strings.Contains(strings.Join(d.events(), "\n"),
+			"run .openhands/setup.sh")
+	})
 	d.change(session.StateStopped)
 	if err := os.WriteFile(prepared, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -159,9 +159,12 @@ func (s *stub) obey(id json.RawMessage, cancelled <-chan struct{}, orders []stri
 		case "think":
 			s.update(`{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":%s}}`, quoted)
 		case "run":
-			s.update(`{"sessionUpdate":"tool_call","toolCallId":%q,"title":"run","kind":"execute","status":"pending","rawInput":{}}`, call)
-			s.update(`{"sessionUpdate":"tool_call_update","toolCallId":%q,"status":"in_progress","rawInput":{"command":%s}}`, call, quoted)
-			s.update(`{"sessionUpdate":"tool_call_update","toolCallId":%q,"status":"completed","content":[{"type":"content","content":{"type":"text","text":"out"}}],"rawOutput":{"exit_code":3}}`, call)
+			s.update(`{"sessionUpdate":"tool_call","toolCallId":%q,"title":"run","kind":"execute","status":"pending",`+
+				`"rawInput":{}}`, call)
+			s.update(`{"sessionUpdate":"tool_call_update","toolCallId":%q,"status":"in_progress","rawInput":{"command":%s}}`,
+				call, quoted)
+			s.update(`{"sessionUpdate":"tool_call_update","toolCallId":%q,"status":"completed","content":[{"type":"content",`+
+				`"content":{"type":"text","text":"out"}}],"rawOutput":{"exit_code":3}}`, call)
 		case "ask":
 			if !s.ask(call, quoted) {
 				s.update(`{"sessionUpdate":"tool_call_update","toolCallId":%q,"status":"failed"}`, call)
@@ -193,7 +196,8 @@ func (s *stub) obey(id json.RawMessage, cancelled <-chan struct{}, orders []stri
 			if text, err := os.ReadFile(rest); err == nil {
 				rest = string(text)
 			}
-			s.print(map[string]any{"id": id, "error": map[string]any{"code": -32000, "message": rest, "data": map[string]any{"kind": "authentication"}}})
+			s.print(map[string]any{"id": id, "error": map[string]any{"code": -32000, "message": rest,
+				"data": map[string]any{"kind": "authentication"}}})
 			return
 		case "stop":
 			reason = rest
@@ -219,7 +223,8 @@ func (s *stub) ask(call string, command []byte) bool {
 	if strings.Contains(string(command), "rm") {
 		risk = "HIGH"
 	}
-	return s.request(fmt.Appendf(nil, `{"toolCall":{"toolCallId":%q,"title":"ask","kind":"execute","status":"pending","rawInput":{"command":%s,"security_risk":%q}},
+	return s.request(fmt.Appendf(nil,
+		`{"toolCall":{"toolCallId":%q,"title":"ask","kind":"execute","status":"pending","rawInput":{"command":%s,"security_risk":%q}},
 		"options":[{"optionId":"n","kind":"reject_once"},{"optionId":"y","kind":"allow_once"}]}`, call, command, risk)) == "y"
 }
 

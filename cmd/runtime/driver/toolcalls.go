@@ -249,7 +249,8 @@ func (c *call) arguments() map[string]any {
 // action that clients know, by the kind of the tool.
 func (c *call) action(confirmation string) session.Event {
 	c.started = true
-	e := session.Event{Source: session.FromAgent, Message: c.line(c.Title), ToolCall: &session.ToolCall{ID: c.ID, Function: c.Name}}
+	e := session.Event{Source: session.FromAgent, Message: c.line(c.Title), ToolCall: &session.ToolCall{ID: c.ID,
+		Function: c.Name}}
 	switch c.ToolKind {
 	case kindExecute:
 		e.Action, e.Args = session.ActionRun, map[string]any{argCommand: c.command(), argThought: ""}
@@ -296,7 +297,8 @@ func (c *call) result() string {
 func (c *call) observation() session.Event {
 	content := c.text(c.result())
 	success := c.Status == callCompleted
-	e := session.Event{Source: session.FromAgent, Message: c.line(c.Title), Content: &content, ToolCall: &session.ToolCall{ID: c.ID, Function: c.Name}}
+	e := session.Event{Source: session.FromAgent, Message: c.line(c.Title), Content: &content,
+		ToolCall: &session.ToolCall{ID: c.ID, Function: c.Name}}
 	switch c.ToolKind {
 	case kindExecute:
 		code := c.exitCode()

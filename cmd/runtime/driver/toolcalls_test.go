@@ -10,7 +10,8 @@ import (
 
 // ran is an order to tell of a call that is over.
 func ran(id, command string) string {
-	return fmt.Sprintf(`raw {"sessionUpdate":"tool_call","toolCallId":%q,"title":"run","kind":"execute","status":"completed","rawInput":{"command":%q},"rawOutput":"done"}`, id, command)
+	return fmt.Sprintf(`raw {"sessionUpdate":"tool_call","toolCallId":%q,"title":"run","kind":"execute",`+
+		`"status":"completed","rawInput":{"command":%q},"rawOutput":"done"}`, id, command)
 }
 
 // An agent may give a call the name that one of an earlier turn had; one that was started anew, and
@@ -20,7 +21,10 @@ func TestACallWithTheNameOfAnEarlierOneIsRecorded(t *testing.T) {
 	d := newDrive(t, session.Document{FirstMessage: ran("k", "one")}).start()
 	d.until(session.StateAwaiting)
 	d.message(ran("k", "two"))
-	d.wait("the second turn", func() bool { return strings.Count(strings.Join(d.events(), "\n"), "state awaiting_user_input") == 2 })
+	d.wait("the second turn", func() bool {
+		return strings.Count(strings.Join(d.events(), "\n"),
+			"state awaiting_user_input") == 2
+	})
 	d.message("die")
 	d.until(session.StateError)
 	d.message(ran("k", "three"))
@@ -36,11 +40,13 @@ func TestACallWithTheNameOfAnEarlierOneIsRecorded(t *testing.T) {
 // What came of a call may be told after the turn that it was called in.
 func TestACallThatOutlivesItsTurnIsRecordedOnce(t *testing.T) {
 	t.Parallel()
-	d := newDrive(t, session.Document{FirstMessage: `raw {"sessionUpdate":"tool_call","toolCallId":"k","kind":"execute","status":"in_progress","rawInput":{"command":"long"}}`}).start()
+	d := newDrive(t, session.Document{FirstMessage: `raw {"sessionUpdate":"tool_call","toolCallId":"k","kind":"execute",` +
+		`"status":"in_progress","rawInput":{"command":"long"}}`}).start()
 	d.until(session.StateAwaiting)
 	d.message(`raw {"sessionUpdate":"tool_call_update","toolCallId":"k","status":"failed","rawOutput":"stopped"}`)
 	d.wait("the second turn", func() bool { return strings.Count(d.kinds(), "state awaiting_user_input") == 2 })
-	if got := d.kinds(); strings.Count(got, "run long") != 1 || strings.Count(got, "observed run stopped") != 1 || strings.Contains(got, "call_tool_mcp") {
+	if got := d.kinds(); strings.Count(got, "run long") != 1 || strings.Count(got, "observed run stopped") != 1 ||
+		strings.Contains(got, "call_tool_mcp") {
 		t.Errorf("the events are\n%s", got)
 	}
 }
@@ -66,8 +72,10 @@ func (d *drive) kinds() string {
 func TestContentThatLiesTooDeepIsLeftOut(t *testing.T) {
 	t.Parallel()
 	const depth = 1000
-	content := strings.Repeat(`{"type":"content","content":`, depth) + `{"type":"text","text":"deep"}` + strings.Repeat("}", depth)
-	d := newDrive(t, session.Document{FirstMessage: `raw {"sessionUpdate":"agent_message_chunk","content":` + content + `}`}).start()
+	content := strings.Repeat(`{"type":"content","content":`, depth) + `{"type":"text","text":"deep"}` +
+		strings.Repeat("}", depth)
+	d := newDrive(t, session.Document{FirstMessage: `raw {"sessionUpdate":"agent_message_chunk","content":` + content +
+		`}`}).start()
 	d.until(session.StateAwaiting)
 	if _, said := d.driver.State(); !strings.Contains(said, "left out") {
 		t.Errorf("the agent said %q", said)

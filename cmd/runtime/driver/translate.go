@@ -99,7 +99,8 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 	if unrecorded[u.Kind] {
 		return nil, seq, nil
 	}
-	event := session.Event{Source: session.FromAgent, Observation: session.ObservedUpdate, Content: new(string), Extras: map[string]any{"update": t.raw(raw)}}
+	event := session.Event{Source: session.FromAgent, Observation: session.ObservedUpdate, Content: new(string),
+		Extras: map[string]any{"update": t.raw(raw)}}
 	return append(t.flush(), event), seq, nil
 }
 
@@ -112,7 +113,8 @@ func (t *translator) flush() []session.Event {
 	case text == "":
 		return nil
 	case kind == updateThought:
-		return []session.Event{{Source: session.FromAgent, Action: session.ActionThink, Message: t.line(text), Args: map[string]any{argThought: text}}}
+		return []session.Event{{Source: session.FromAgent, Action: session.ActionThink, Message: t.line(text),
+			Args: map[string]any{argThought: text}}}
 	}
 	return []session.Event{{
 		Source: session.FromAgent, Action: session.ActionMessage, Message: text,

@@ -85,8 +85,9 @@ func (d *Driver) recordEnd(end *ending) {
 	if end.state == session.StateError {
 		d.Log.Error("the agent's turn failed", "reason", shortened(end.reason, maxLogged))
 		events = append(events, session.Event{
-			Source: session.FromEnvironment, Observation: session.ObservedError, Message: d.texts.line(end.reason), Content: &end.reason,
-			Extras: map[string]any{"error_id": end.id},
+			Source: session.FromEnvironment, Observation: session.ObservedError, Message: d.texts.line(end.reason),
+			Content: &end.reason,
+			Extras:  map[string]any{"error_id": end.id},
 		})
 	}
 	if end.state == session.StateAwaiting && d.Doc.OneShot {
@@ -141,7 +142,8 @@ func (d *Driver) notStarted(ctx context.Context, t task, err error) ending {
 	case d.stopping(t):
 		return d.unheard(t)
 	}
-	end := ending{state: session.StateError, reason: fmt.Sprintf("the agent %s cannot be started: %v", d.Doc.Agent.Name, err)}
+	end := ending{state: session.StateError, reason: fmt.Sprintf("the agent %s cannot be started: %v", d.Doc.Agent.Name,
+		err)}
 	if !t.again {
 		end.withdrawn = &t.message
 	}
@@ -168,7 +170,8 @@ func (d *Driver) beginTurn(t task) error {
 		}
 	}
 	if told := d.instructions(); told != "" && d.history.sessionTurns == 1 && !d.history.instructed {
-		event := session.Event{Source: session.FromAgent, Action: session.ActionSystem, Message: told, Args: map[string]any{"content": told}}
+		event := session.Event{Source: session.FromAgent, Action: session.ActionSystem, Message: told,
+			Args: map[string]any{"content": told}}
 		if err := d.record(event); err != nil {
 			return err
 		}
@@ -259,8 +262,10 @@ func (d *Driver) stopping(t task) bool {
 
 // errorIDs are what clients know an error of the model by.
 var errorIDs = map[string]string{
-	"authentication": "STATUS$ERROR_LLM_AUTHENTICATION", "model_not_found": "STATUS$ERROR_LLM_MODEL_NOT_FOUND", "rate_limit": "STATUS$ERROR_LLM_RATE_LIMIT",
-	"context": "STATUS$ERROR_LLM_CONTEXT_WINDOW", "network": "STATUS$ERROR_LLM_SERVICE_UNAVAILABLE", "provider": "STATUS$ERROR_LLM_INTERNAL_SERVER_ERROR",
+	"authentication": "STATUS$ERROR_LLM_AUTHENTICATION", "model_not_found": "STATUS$ERROR_LLM_MODEL_NOT_FOUND",
+	"rate_limit": "STATUS$ERROR_LLM_RATE_LIMIT",
+	"context":    "STATUS$ERROR_LLM_CONTEXT_WINDOW", "network": "STATUS$ERROR_LLM_SERVICE_UNAVAILABLE",
+	"provider": "STATUS$ERROR_LLM_INTERNAL_SERVER_ERROR",
 }
 
 // ended is how the agent says that its turn ended.
@@ -286,7 +291,8 @@ func (d *Driver) ended(reason acp.StopReason, err error) ending {
 	case acp.Refusal:
 		return ending{state: session.StateError, reason: "the agent refused to go on"}
 	}
-	return ending{state: session.StateError, reason: fmt.Sprintf("the agent ended its turn for a reason that is not known here: %q", reason)}
+	return ending{state: session.StateError, reason: fmt.Sprintf("the agent ended its turn for a reason that is not "+
+		"known here: %q", reason)}
 }
 
 // busy keeps the session from being idle while a turn is worked on, but not while the user is

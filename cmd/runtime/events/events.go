@@ -181,7 +181,8 @@ type action struct {
 }
 
 var wishes = map[session.State]bool{
-	session.StateConfirmed: true, session.StateRejected: true, session.StatePaused: true, session.StateRunning: true, session.StateStopped: true,
+	session.StateConfirmed: true, session.StateRejected: true, session.StatePaused: true, session.StateRunning: true,
+	session.StateStopped: true,
 }
 
 // Add serves POST: a message, or a wish for another state. It is on record when it is answered. Who
@@ -205,18 +206,21 @@ func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 	key := r.Header.Get(session.IdempotencyHeader)
 	switch {
 	case len(key) > session.MaxIdempotencyKey:
-		refuse(w, http.StatusUnprocessableEntity, fmt.Sprintf("%s: it may have %d characters", session.IdempotencyHeader, session.MaxIdempotencyKey))
+		refuse(w, http.StatusUnprocessableEntity, fmt.Sprintf("%s: it may have %d characters", session.IdempotencyHeader,
+			session.MaxIdempotencyKey))
 		return
 	case len(a.Args.ImageURLs) > maxImages:
 		refuse(w, http.StatusUnprocessableEntity, fmt.Sprintf("args.image_urls: a message may have %d images", maxImages))
 		return
-	case a.Action == session.ActionMessage && (a.Args.Content == nil || *a.Args.Content == "" && len(a.Args.ImageURLs) == 0):
+	case a.Action == session.ActionMessage && (a.Args.Content == nil || *a.Args.Content == "" &&
+		len(a.Args.ImageURLs) == 0):
 		refuse(w, http.StatusUnprocessableEntity, "args.content: a message says something")
 		return
 	case a.Action == session.ActionMessage:
 		err = s.Driver.Message(*a.Args.Content, a.Args.ImageURLs, key)
 	case a.Action == session.ActionChangeState && (a.Args.AgentState == nil || !wishes[session.State(*a.Args.AgentState)]):
-		refuse(w, http.StatusUnprocessableEntity, "args.agent_state: it is user_confirmed, user_rejected, paused, running or stopped")
+		refuse(w, http.StatusUnprocessableEntity, "args.agent_state: it is user_confirmed, user_rejected, paused, running "+
+			"or stopped")
 		return
 	case a.Action == session.ActionChangeState:
 		err = s.Driver.ChangeState(session.State(*a.Args.AgentState), key)

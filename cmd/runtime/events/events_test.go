@@ -252,13 +252,15 @@ func TestWhatUsersSend(t *testing.T) {
 		`{"action":"message","args":{"content":5}}`:      "args.content: it is of another type",
 		`{"action":"message","args":{"image_urls":"x"}}`: "args.image_urls: it is of another type",
 		`{"action":[]}`: "action: it is of another type",
-		`{"action":"message","args":{"content":"x","image_urls":["` + strings.Repeat(`a","`, 16) + `b"]}}`: "args.image_urls: a message may have 16 images",
+		`{"action":"message","args":{"content":"x","image_urls":["` + strings.Repeat(`a","`, 16) +
+			`b"]}}`: "args.image_urls: a message may have 16 images",
 	} {
 		if code, text := post(body); code != http.StatusUnprocessableEntity || !strings.Contains(text, want) {
 			t.Errorf("%s: got %d %s, want %s", body, code, text, want)
 		}
 	}
-	request, err := http.NewRequest(http.MethodPost, server.URL+"/events", strings.NewReader(`{"action":"message","args":{"content":"x"}}`))
+	request, err := http.NewRequest(http.MethodPost, server.URL+"/events",
+		strings.NewReader(`{"action":"message","args":{"content":"x"}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,13 +276,15 @@ func TestWhatUsersSend(t *testing.T) {
 	before := takes.journal.Len()
 	for _, refusal := range []error{driver.ErrNoAgent, driver.ErrOver, driver.ErrNothingAsked} {
 		takes.refuse = refusal
-		if code, text := post(`{"action":"message","args":{"content":"hello"}}`); code != http.StatusConflict || !strings.Contains(text, refusal.Error()) {
+		if code, text := post(`{"action":"message","args":{"content":"hello"}}`); code != http.StatusConflict ||
+			!strings.Contains(text, refusal.Error()) {
 			t.Errorf("%v: got %d %s", refusal, code, text)
 		}
 	}
 	takes.refuse = nil
 	// It is in the event twice, with six bytes for each of these.
-	if code, text := post(`{"action":"message","args":{"content":"` + strings.Repeat("<", 3<<19) + `"}}`); code != http.StatusRequestEntityTooLarge || !strings.Contains(text, "at most 16 MiB") {
+	if code, text := post(`{"action":"message","args":{"content":"` + strings.Repeat("<", 3<<19) +
+		`"}}`); code != http.StatusRequestEntityTooLarge || !strings.Contains(text, "at most 16 MiB") {
 		t.Errorf("a message that grows too large is answered with %d %s", code, text)
 	}
 	if takes.journal.Len() != before {

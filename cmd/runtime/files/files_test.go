@@ -27,7 +27,8 @@ func sh(t *testing.T, dir, command string) string {
 	t.Helper()
 	cmd := exec.Command("sh", "-ec", command)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "HOME="+dir+"/.parley", "GIT_CONFIG_NOSYSTEM=1", "GIT_AUTHOR_NAME=T", "GIT_AUTHOR_EMAIL=t@example.com",
+	cmd.Env = append(os.Environ(), "HOME="+dir+"/.parley", "GIT_CONFIG_NOSYSTEM=1", "GIT_AUTHOR_NAME=T",
+		"GIT_AUTHOR_EMAIL=t@example.com",
 		"GIT_COMMITTER_NAME=T", "GIT_COMMITTER_EMAIL=t@example.com")
 	output, err := cmd.CombinedOutput()
 	if err != nil {
@@ -80,17 +81,19 @@ func get(t *testing.T, url string) (code int, body string) {
 func TestFilesAreListedReadAndCompared(t *testing.T) {
 	_, server := serve(t)
 	for path, want := range map[string]string{
-		"/files":                   `200 ["src/","binary","inside","kept","moved","outside","untracked","up"]`,
-		"/files?path=src":          `200 ["changed"]`,
-		"/files?path=./src/":       `200 ["changed"]`,
-		"/file?path=kept":          `200 {"code":"one\ntwo\nthree\n"}`,
-		"/file?path=src/changed":   `200 {"code":"***\n"}`,
-		"/file?path=inside":        `200 {"code":"***\n"}`,
-		"/diff?path=src/changed":   `200 {"modified":"***\n","original":"old\n"}`,
-		"/diff?path=gone":          `200 {"modified":"","original":"x\n"}`,
-		"/diff?path=untracked":     `200 {"modified":"new\n","original":""}`,
-		"/diff?path=outside":       `200 {"modified":"/etc","original":""}`,
-		"/changes":                 `200 [{"status":"U","path":"binary"},{"status":"D","path":"gone"},{"status":"U","path":"inside"},{"status":"A","path":"moved"},{"status":"U","path":"outside"},{"status":"D","path":"renamed"},{"status":"M","path":"src/changed"},{"status":"U","path":"untracked"},{"status":"U","path":"up"}]`,
+		"/files":                 `200 ["src/","binary","inside","kept","moved","outside","untracked","up"]`,
+		"/files?path=src":        `200 ["changed"]`,
+		"/files?path=./src/":     `200 ["changed"]`,
+		"/file?path=kept":        `200 {"code":"one\ntwo\nthree\n"}`,
+		"/file?path=src/changed": `200 {"code":"***\n"}`,
+		"/file?path=inside":      `200 {"code":"***\n"}`,
+		"/diff?path=src/changed": `200 {"modified":"***\n","original":"old\n"}`,
+		"/diff?path=gone":        `200 {"modified":"","original":"x\n"}`,
+		"/diff?path=untracked":   `200 {"modified":"new\n","original":""}`,
+		"/diff?path=outside":     `200 {"modified":"/etc","original":""}`,
+		"/changes": `200 [{"status":"U","path":"binary"},{"status":"D","path":"gone"},{"status":"U",` +
+			`"path":"inside"},{"status":"A","path":"moved"},{"status":"U","path":"outside"},{"status":"D","path":"renamed"},` +
+			`{"status":"M","path":"src/changed"},{"status":"U","path":"untracked"},{"status":"U","path":"up"}]`,
 		"/file?path=binary":        `415 {"detail":"the file is binary"}`,
 		"/diff?path=binary":        `415 {"detail":"the file is binary"}`,
 		"/file?path=src":           `422 {"detail":"path: it is no file"}`,
@@ -140,7 +143,8 @@ func TestADirectoryWithoutARepositoryHasNoChanges(t *testing.T) {
 	s := &files.Server{Dir: t.TempDir(), Mask: strings.ToLower}
 	answer := httptest.NewRecorder()
 	s.Changes(answer, httptest.NewRequest("GET", "/", nil))
-	if got := fmt.Sprintf("%d %s", answer.Code, strings.TrimSpace(answer.Body.String())); got != `404 {"error":"Not a git repository"}` {
+	if got := fmt.Sprintf("%d %s", answer.Code, strings.TrimSpace(answer.Body.String())); got != `404 {"error":"Not a `+
+		`git repository"}` {
 		t.Errorf("got %s", got)
 	}
 }
@@ -246,7 +250,8 @@ func upload(server *httptest.Server, name string, content io.Reader) (string, er
 func TestAFileMayHaveALongName(t *testing.T) {
 	dir, server := serve(t)
 	name := strings.Repeat("n", 200)
-	if got, err := upload(server, name, strings.NewReader("hello")); err != nil || got != `{"uploaded_files":["NAME"],"skipped_files":[]}` {
+	if got, err := upload(server, name, strings.NewReader("hello")); err != nil ||
+		got != `{"uploaded_files":["NAME"],"skipped_files":[]}` {
 		t.Errorf("got %s, %v", got, err)
 	}
 	if got := sh(t, dir, "cat "+name); got != "hello" {
@@ -269,7 +274,8 @@ func TestTwoUploadsOfOneNameDoNotTakeEachOthersFile(t *testing.T) {
 	for sh(t, dir, "ls -A | grep -c ^.upload- || true") != "1" {
 		<-time.After(2 * time.Millisecond)
 	}
-	if got, err := upload(server, "note", strings.NewReader("other")); err != nil || !strings.Contains(got, "another upload of that name is under way") {
+	if got, err := upload(server, "note", strings.NewReader("other")); err != nil || !strings.Contains(got,
+		"another upload of that name is under way") {
 		t.Errorf("the second: %s, %v", got, err)
 	}
 	_ = writer.Close()
@@ -310,10 +316,12 @@ func TestFilesOfAUserAreTakenWholeOrNot(t *testing.T) {
 	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
 		t.Fatal(err)
 	}
-	if got := fmt.Sprint(answer); got != "{[note.txt kept] [{.parley its name is not one that a file here may have} {src there is something else of that name} {huge it has more than 32 MiB}]}" {
+	if got := fmt.Sprint(answer); got != "{[note.txt kept] [{.parley its name is not one that a file here may have} "+
+		"{src there is something else of that name} {huge it has more than 32 MiB}]}" {
 		t.Errorf("got %s", got)
 	}
-	if got := sh(t, dir, "cat note.txt kept; ls -A"); !strings.HasPrefix(got, "helloreplaced") || strings.Contains(got, "upload") || strings.Contains(got, "huge") || strings.Contains(got, "not-asked") {
+	if got := sh(t, dir, "cat note.txt kept; ls -A"); !strings.HasPrefix(got, "helloreplaced") || strings.Contains(got,
+		"upload") || strings.Contains(got, "huge") || strings.Contains(got, "not-asked") {
 		t.Errorf("there are %s", got)
 	}
 	for _, kind := range []string{"application/json", "multipart/form-data; boundary=x"} {

@@ -56,7 +56,10 @@ func New(repository *session.Repository, token string) (*Host, error) {
 	}
 	h := &Host{provider: cmp.Or(repository.Provider, v1alpha1.GitHub), header: http.Header{}}
 	// A redirect would carry the token elsewhere.
-	h.client = &http.Client{Timeout: timeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	h.client = &http.Client{Timeout: timeout, CheckRedirect: func(*http.Request,
+		[]*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
 	root := remote.URL.Scheme + "://" + remote.URL.Host
 	public := session.IsPublicHost(remote.URL.Hostname())
 	h.header.Set("Authorization", "Bearer "+token)
@@ -137,7 +140,8 @@ func (h *Host) User(ctx context.Context) (*session.GitUser, error) {
 	if u.Name == nil {
 		u.Name = u.Display
 	}
-	return &session.GitUser{ID: cmp.Or(string(u.ID), u.UUID), Login: cmp.Or(u.Login, u.Username), AvatarURL: u.AvatarURL, Company: u.Company, Name: u.Name, Email: u.Email}, nil
+	return &session.GitUser{ID: cmp.Or(string(u.ID), u.UUID), Login: cmp.Or(u.Login, u.Username), AvatarURL: u.AvatarURL,
+		Company: u.Company, Name: u.Name, Email: u.Email}, nil
 }
 
 // repository in the words of all hosts.
@@ -163,7 +167,8 @@ type repository struct {
 func (h *Host) repository(r repository) session.GitRepository {
 	result := session.GitRepository{
 		ID: cmp.Or(string(r.ID), r.UUID), FullName: cmp.Or(r.FullName, r.Path), GitProvider: string(h.provider),
-		Stars: cmp.Or(r.Stars, r.StarCount), PushedAt: cmp.Or(r.PushedAt, r.Activity, r.UpdatedOn), MainBranch: r.DefaultBranch,
+		Stars: cmp.Or(r.Stars, r.StarCount), PushedAt: cmp.Or(r.PushedAt, r.Activity, r.UpdatedOn),
+		MainBranch: r.DefaultBranch,
 	}
 	switch private := cmp.Or(r.Private, r.IsPrivate); {
 	case private != nil:
@@ -244,10 +249,12 @@ func (h *Host) Branches(ctx context.Context, name string) ([]session.GitBranch, 
 	var err error
 	switch h.provider {
 	case v1alpha1.GitLab:
-		err = h.get(ctx, "/projects/"+strings.Join(parts, "%2F")+"/repository/branches", url.Values{"per_page": {strconv.Itoa(most)}}, &found)
+		err = h.get(ctx, "/projects/"+strings.Join(parts, "%2F")+"/repository/branches",
+			url.Values{"per_page": {strconv.Itoa(most)}}, &found)
 	case v1alpha1.Bitbucket:
 		var list struct{ Values []branch }
-		err = h.get(ctx, "/repositories/"+strings.Join(parts, "/")+"/refs/branches", url.Values{"pagelen": {strconv.Itoa(most)}}, &list)
+		err = h.get(ctx, "/repositories/"+strings.Join(parts, "/")+"/refs/branches",
+			url.Values{"pagelen": {strconv.Itoa(most)}}, &list)
 		found = list.Values
 	default:
 		err = h.get(ctx, "/repos/"+strings.Join(parts, "/")+"/branches", url.Values{"per_page": {strconv.Itoa(most)}}, &found)
@@ -255,7 +262,8 @@ func (h *Host) Branches(ctx context.Context, name string) ([]session.GitBranch, 
 	list := []session.GitBranch{}
 	for _, b := range found {
 		list = append(list, session.GitBranch{
-			Name: b.Name, Protected: b.Protected, CommitSHA: cmp.Or(b.Commit.SHA, b.Commit.ID, b.Target.Hash), LastPushDate: cmp.Or(b.Commit.Date, b.Target.Date),
+			Name: b.Name, Protected: b.Protected, CommitSHA: cmp.Or(b.Commit.SHA, b.Commit.ID, b.Target.Hash),
+			LastPushDate: cmp.Or(b.Commit.Date, b.Target.Date),
 		})
 	}
 	return list, err

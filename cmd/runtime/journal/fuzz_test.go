@@ -49,7 +49,8 @@ func FuzzOpen(f *testing.F) {
 			var head struct {
 				ID *int `json:"id"`
 			}
-			if json.Unmarshal(line, &head) != nil || head.ID == nil || *head.ID != id || !bytes.HasPrefix(content[offset:], append(bytes.Clone(line), '\n')) {
+			if json.Unmarshal(line, &head) != nil || head.ID == nil || *head.ID != id || !bytes.HasPrefix(content[offset:],
+				append(bytes.Clone(line), '\n')) {
 				t.Fatalf("of %q the event %d is %s", content, id, line)
 			}
 			offset += len(line) + 1

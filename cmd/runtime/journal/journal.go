@@ -233,7 +233,8 @@ func (j *Journal) Lines(from, to int) ([]json.RawMessage, error) {
 	}
 	lines := make([]json.RawMessage, 0, to-from)
 	for i := range to - from {
-		lines = append(lines, json.RawMessage(bytes.TrimSuffix(text[bounds[i]-bounds[0]:bounds[i+1]-bounds[0]], []byte("\n"))))
+		lines = append(lines, json.RawMessage(bytes.TrimSuffix(text[bounds[i]-bounds[0]:bounds[i+1]-bounds[0]],
+			[]byte("\n"))))
 	}
 	return lines, nil
 }

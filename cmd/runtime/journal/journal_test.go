@@ -116,10 +116,13 @@ func TestSecretsAreMaskedBeforeTheyAreWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "events.jsonl")
 	j := open(t, path)
 	event := session.StateChange(session.StateRunning, "hunter2")
-	event.ToolCall, event.Meta = &session.ToolCall{ID: "hunter2", Function: "hunter2"}, &session.EventMeta{Session: "hunter2"}
+	event.ToolCall, event.Meta = &session.ToolCall{ID: "hunter2", Function: "hunter2"},
+		&session.EventMeta{Session: "hunter2"}
 	event.Message, event.Args = "hunter2", map[string]any{
-		"command": "echo hunter2", "hunter2": 1, "list": []any{"hunter2", map[string]any{"deep": "xhunter2x"}}, "raw": json.RawMessage(`{"a":"hunter2"}`),
-		"update":             json.RawMessage(`{"agent_state":"hunter2","list":[{"confirmation_state":{"hunter2":"hunter2"}}]}`),
+		"command": "echo hunter2", "hunter2": 1, "list": []any{"hunter2", map[string]any{"deep": "xhunter2x"}},
+		"raw": json.RawMessage(`{"a":"hunter2"}`),
+		"update": json.RawMessage(`{"agent_state":"hunter2",` +
+			`"list":[{"confirmation_state":{"hunter2":"hunter2"}}]}`),
 		"confirmation_state": map[string]any{"hunter2": "hunter2"},
 	}
 	appendAll(t, j, event)

@@ -35,7 +35,8 @@ func send(t *testing.T, p *served, length int, body string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = connection.Close() })
-	if _, err := fmt.Fprintf(connection, "POST /v1/messages HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n%s", address, length, body); err != nil {
+	if _, err := fmt.Fprintf(connection, "POST /v1/messages HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n%s", address,
+		length, body); err != nil {
 		t.Fatal(err)
 	}
 	return connection
@@ -96,7 +97,8 @@ func TestRequestsThatAreNotSentHoldUpNobody(t *testing.T) {
 
 func TestARequestThatIsNotSentIsGivenUp(t *testing.T) {
 	var busy busyness
-	p := serve(t, newUpstream(t, answerJSON(messagesJSON)).URL, busy.watch, func(o *model.Options) { o.Patience = 100 * time.Millisecond })
+	p := serve(t, newUpstream(t, answerJSON(messagesJSON)).URL, busy.watch,
+		func(o *model.Options) { o.Patience = 100 * time.Millisecond })
 	connection := send(t, p, 100, `{"model":`)
 	_ = connection.SetReadDeadline(time.Now().Add(patience))
 	response, err := http.ReadResponse(bufio.NewReader(connection), nil)
@@ -183,10 +185,14 @@ func TestRequestsThatAreHeldAreBounded(t *testing.T) {
 		})
 		eventually(t, "it is under way", func() bool { return u.count() == i+1 })
 	}
-	if got := p.post(t.Context(), "/v1/messages", large); got.status != http.StatusTooManyRequests || !strings.Contains(got.body, `"rate_limit_error"`) {
+	if got := p.post(t.Context(), "/v1/messages", large); got.status != http.StatusTooManyRequests ||
+		!strings.Contains(got.body, `"rate_limit_error"`) {
 		t.Errorf("what is too much: %+v", got)
 	}
 	done()
 	all.Wait()
-	eventually(t, "there is room again", func() bool { return p.post(t.Context(), "/v1/messages", large).status == http.StatusOK })
+	eventually(t, "there is room again", func() bool {
+		return p.post(t.Context(), "/v1/messages",
+			large).status == http.StatusOK
+	})
 }

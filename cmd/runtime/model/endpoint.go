@@ -45,7 +45,8 @@ func locate(baseURL, model string) (*endpoint, error) {
 	if baseURL == "" {
 		public, known := publicEndpoints[providerOf(model)]
 		if !known {
-			return nil, fmt.Errorf("llm_model: where %s serves its models is not known here: set llm_base_url", providerOf(model))
+			return nil, fmt.Errorf("llm_model: where %s serves its models is not known here: set llm_base_url",
+				providerOf(model))
 		}
 		baseURL = public
 	}

@@ -22,7 +22,8 @@ const largestRefusal = 64 << 10
 // notForwarded are headers of a request that are between the agent and the proxy, or that hold the
 // agent's key.
 var notForwarded = []string{
-	"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "X-Session-Api-Key", "Cookie", "Origin", "Referer", "Accept-Encoding", "Content-Length",
+	"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "X-Session-Api-Key", "Cookie", "Origin", "Referer",
+	"Accept-Encoding", "Content-Length",
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip",
 }
 
@@ -32,7 +33,8 @@ var notReturned = []string{"Content-Length", "Set-Cookie", "Alt-Svc"}
 
 // hopByHop headers are never passed on.
 var hopByHop = []string{
-	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
+	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer",
+	"Transfer-Encoding", "Upgrade",
 }
 
 type flag struct{ atomic.Bool }
@@ -58,14 +60,16 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask 
 	}
 	defer response.Body.Close()
 	if response.StatusCode/100 == 3 {
-		message := fmt.Sprintf("the model's endpoint %s redirects, which is not followed: llm_base_url must name the place itself", p.endpoint.base.Host)
+		message := fmt.Sprintf("the model's endpoint %s redirects, which is not followed: llm_base_url must name the place "+
+			"itself", p.endpoint.base.Host)
 		refuse(w, call.wire, http.StatusBadGateway, settingsType, message)
 		return
 	}
 	body, err := decoded(response)
 	if err != nil {
 		entry.answered = response.StatusCode/100 == 2
-		refuse(w, call.wire, http.StatusBadGateway, "api_error", fmt.Sprintf("the answer of the model's endpoint %s: %v", p.endpoint.base.Host, err))
+		refuse(w, call.wire, http.StatusBadGateway, "api_error", fmt.Sprintf("the answer of the model's endpoint %s: %v",
+			p.endpoint.base.Host, err))
 		return
 	}
 	p.copyHeaders(w.Header(), response.Header)
@@ -108,7 +112,8 @@ func (p *Proxy) context(agent context.Context, call route) (context.Context, con
 
 // send the call. Where the endpoint does not know how to be asked for the usage of a stream, it is
 // not asked.
-func (p *Proxy) send(ctx context.Context, cancel func(), r *http.Request, call route, ask *ask) (response *http.Response, usageAdded bool, err error) {
+func (p *Proxy) send(ctx context.Context, cancel func(), r *http.Request, call route,
+	ask *ask) (response *http.Response, usageAdded bool, err error) {
 	body := ask.body
 	if call.wire == chat && ask.streamed && !ask.usageAsked && !p.plain.Load() {
 		if body, err = withUsage(ask.body); err != nil {
@@ -117,7 +122,8 @@ func (p *Proxy) send(ctx context.Context, cancel func(), r *http.Request, call r
 		usageAdded = true
 	}
 	response, err = p.roundTrip(p.request(ctx, r, call, body), cancel)
-	if err != nil || !usageAdded || response.StatusCode != http.StatusBadRequest && response.StatusCode != http.StatusUnprocessableEntity {
+	if err != nil || !usageAdded || response.StatusCode != http.StatusBadRequest &&
+		response.StatusCode != http.StatusUnprocessableEntity {
 		return response, usageAdded, err
 	}
 	// What cannot be read now cannot be read either when the answer is passed on.

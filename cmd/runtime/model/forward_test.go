@@ -25,7 +25,8 @@ func TestABaseURLIsJoinedAsTheSDKsDo(t *testing.T) {
 		{"", "gpt", "/v1/responses", "https://api.openai.com/v1/responses"},
 		{"", "anthropic/claude", "/v1/messages", "https://api.anthropic.com/v1/messages"},
 		{"", "anthropic/claude", "/v1/chat/completions", "https://api.anthropic.com/v1/chat/completions"},
-		{"", "gemini/gemini-pro", "/v1/chat/completions", "https://generativelanguage.googleapis.com/v1beta/openai/chat/completions"},
+		{"", "gemini/gemini-pro", "/v1/chat/completions",
+			"https://generativelanguage.googleapis.com/v1beta/openai/chat/completions"},
 		{"", "openrouter/anthropic/claude", "/v1/messages", "https://openrouter.ai/api/v1/messages"},
 		{"", "Groq/llama", "/chat/completions", "https://api.groq.com/openai/v1/chat/completions"},
 		{"https://llm.example", "openai/gpt", "/v1/chat/completions", "https://llm.example/v1/chat/completions"},
@@ -33,8 +34,10 @@ func TestABaseURLIsJoinedAsTheSDKsDo(t *testing.T) {
 		{"https://llm.example/v1", "x/y", "/v1/chat/completions", "https://llm.example/v1/chat/completions"},
 		{"https://llm.example/v1/", "x/y", "/v1/messages?beta=true", "https://llm.example/v1/messages?beta=true"},
 		{"https://llm.example/a%2Fb", "x/y", "/v1/messages", "https://llm.example/a%2Fb/v1/messages"},
-		{"https://llm.example/api/paas/v4", "x/y", "/v1/chat/completions", "https://llm.example/api/paas/v4/chat/completions"},
-		{"https://llm.example/openai?api-version=1#x", "x/y", "/v1/responses?a=b", "https://llm.example/openai/responses?api-version=1&a=b"},
+		{"https://llm.example/api/paas/v4", "x/y", "/v1/chat/completions",
+			"https://llm.example/api/paas/v4/chat/completions"},
+		{"https://llm.example/openai?api-version=1#x", "x/y", "/v1/responses?a=b",
+			"https://llm.example/openai/responses?api-version=1&a=b"},
 		{"http://127.0.0.1:4000", "x/y", "/v1/responses", "http://127.0.0.1:4000/v1/responses"},
 	} {
 		way := &elsewhere{to: u.Listener.Addr().String()}
@@ -65,18 +68,22 @@ func TestTheKeyIsAddedAndTheAgentsOwnIsNot(t *testing.T) {
 	u := newUpstream(t, answerJSON(`{}`))
 	p := serve(t, u.URL)
 	agents := []string{
-		"Authorization", "Bearer placeholder", "X-Api-Key", "placeholder", "Api-Key", "placeholder", "Cookie", "a=placeholder", "X-Session-Api-Key", "placeholder",
-		"Anthropic-Beta", "prompt-caching", "User-Agent", "agent/1", "Connection", "X-Hop", "X-Hop", "placeholder", "Accept-Encoding", "br",
+		"Authorization", "Bearer placeholder", "X-Api-Key", "placeholder", "Api-Key", "placeholder", "Cookie",
+		"a=placeholder", "X-Session-Api-Key", "placeholder",
+		"Anthropic-Beta", "prompt-caching", "User-Agent", "agent/1", "Connection", "X-Hop", "X-Hop", "placeholder",
+		"Accept-Encoding", "br",
 	}
 	for path, want := range map[string][2]string{
-		"/v1/messages": {"X-Api-Key", key}, "/v1/chat/completions": {"Authorization", "Bearer " + key}, "/v1/responses": {"Authorization", "Bearer " + key},
+		"/v1/messages": {"X-Api-Key", key}, "/v1/chat/completions": {"Authorization", "Bearer " + key},
+		"/v1/responses": {"Authorization", "Bearer " + key},
 	} {
 		p.must(t, path, `{}`, agents...)
 		got := u.last(t)
 		if got.header.Get(want[0]) != want[1] || len(got.header["Authorization"])+len(got.header["X-Api-Key"]) != 1 {
 			t.Errorf("%s: the endpoint got %v", path, got.header)
 		}
-		if strings.Contains(fmt.Sprint(got.header), "placeholder") || got.header.Get("Accept-Encoding") != "identity" || "http://"+got.host != u.URL {
+		if strings.Contains(fmt.Sprint(got.header), "placeholder") || got.header.Get("Accept-Encoding") != "identity" ||
+			"http://"+got.host != u.URL {
 			t.Errorf("%s: the endpoint got %v for %s", path, got.header, got.host)
 		}
 		if got.header.Get("Anthropic-Beta") != "prompt-caching" || got.header.Get("User-Agent") != "agent/1" {
@@ -142,20 +149,28 @@ func TestTheKeyIsNotEchoed(t *testing.T) {
 func TestOnlyTheEndpointIsAsked(t *testing.T) {
 	other := newUpstream(t, answerJSON(`{}`))
 	for _, status := range []int{301, 302, 307, 308} {
-		u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL+"/v1/messages", status) })
+		u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, other.URL+"/v1/messages",
+				status)
+		})
 		got := serve(t, u.URL).post(t.Context(), "/v1/messages", `{}`)
-		if got.status != http.StatusBadGateway || !strings.Contains(got.body, "llm_base_url must name the place itself") || !strings.Contains(got.body, "parley_settings") || got.header.Get("Location") != "" {
+		if got.status != http.StatusBadGateway || !strings.Contains(got.body, "llm_base_url must name the place itself") ||
+			!strings.Contains(got.body, "parley_settings") || got.header.Get("Location") != "" {
 			t.Errorf("a redirect: %+v", got)
 		}
 	}
 	p := serve(t, other.URL)
-	for _, path := range []string{"/", "/v1", "/v1/files", "/v1/messages/", "/v1/messages/batches", "/v1/../v1/messages/x", "//v1/messages", "/v1/organizations/api_keys", "/mcp"} {
-		if got := p.post(t.Context(), path, `{}`); got.status != http.StatusNotFound || got.header.Get("Content-Type") != "application/json" {
+	for _, path := range []string{"/", "/v1", "/v1/files", "/v1/messages/", "/v1/messages/batches", "/v1/../v1/messages/x",
+		"//v1/messages", "/v1/organizations/api_keys", "/mcp"} {
+		if got := p.post(t.Context(), path, `{}`); got.status != http.StatusNotFound ||
+			got.header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s: %d %s", path, got.status, got.body)
 		}
 	}
-	for _, header := range [][]string{{"Host", "evil.example"}, {"Host", "127.0.0.1.evil.example:80"}, {"Origin", "https://evil.example"}, {"Origin", "null"}} {
-		if got := p.post(t.Context(), "/v1/messages", `{}`, header...); got.status != http.StatusForbidden || !strings.HasPrefix(got.body, `{"error":{"message":`) {
+	for _, header := range [][]string{{"Host", "evil.example"}, {"Host", "127.0.0.1.evil.example:80"},
+		{"Origin", "https://evil.example"}, {"Origin", "null"}} {
+		if got := p.post(t.Context(), "/v1/messages", `{}`, header...); got.status != http.StatusForbidden ||
+			!strings.HasPrefix(got.body, `{"error":{"message":`) {
 			t.Errorf("%s: %d %s", header, got.status, got.body)
 		}
 	}
@@ -184,7 +199,8 @@ func TestErrorsOfTheProviderArePassedOn(t *testing.T) {
 		p := serve(t, u.URL)
 		for _, path := range []string{"/v1/messages", "/v1/chat/completions"} {
 			got := p.post(t.Context(), path, `{"model":"claude","stream":true}`)
-			if got.status != status || got.body != body || got.header.Get("Retry-After") != "7" || got.header.Get("Request-Id") != "req_1" {
+			if got.status != status || got.body != body || got.header.Get("Retry-After") != "7" ||
+				got.header.Get("Request-Id") != "req_1" {
 				t.Errorf("%d became %+v", status, got)
 			}
 		}
@@ -195,7 +211,8 @@ func TestErrorsOfTheProviderArePassedOn(t *testing.T) {
 	closed := httptest.NewServer(nil)
 	closed.Close()
 	got := serve(t, closed.URL).post(t.Context(), "/v1/messages", `{}`)
-	if got.status != http.StatusBadGateway || !strings.Contains(got.body, "cannot be reached") || !strings.Contains(got.body, "parley_unreachable") || !strings.Contains(got.body, `"type":"error"`) {
+	if got.status != http.StatusBadGateway || !strings.Contains(got.body, "cannot be reached") ||
+		!strings.Contains(got.body, "parley_unreachable") || !strings.Contains(got.body, `"type":"error"`) {
 		t.Errorf("nobody there: %+v", got)
 	}
 	for _, body := range []string{"", "no JSON", `{"model":1}`, `[]`} {
@@ -204,13 +221,15 @@ func TestErrorsOfTheProviderArePassedOn(t *testing.T) {
 		}
 	}
 	large := `{"model":"` + strings.Repeat("x", 32<<20) + `"}`
-	if got := serve(t, closed.URL).post(t.Context(), "/v1/responses", large); got.err == nil && got.status != http.StatusRequestEntityTooLarge {
+	if got := serve(t, closed.URL).post(t.Context(), "/v1/responses", large); got.err == nil &&
+		got.status != http.StatusRequestEntityTooLarge {
 		t.Errorf("too large: %d %s", got.status, got.body)
 	}
 }
 
 func TestAStreamIsNotHeldBack(t *testing.T) {
-	for path, terminator := range map[string]string{"/v1/messages": "\n", "/v1/chat/completions": "\n\n", "/v1/responses": "\n"} {
+	for path, terminator := range map[string]string{"/v1/messages": "\n", "/v1/chat/completions": "\n\n",
+		"/v1/responses": "\n"} {
 		next := make(chan string)
 		u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream")
@@ -302,7 +321,8 @@ func TestAGiantStreamTakesLittleMemory(t *testing.T) {
 	runtime.GC()
 	var before, now runtime.MemStats
 	runtime.ReadMemStats(&before)
-	response, err := http.Post(p.url+"/v1/chat/completions", "application/json", strings.NewReader(`{"stream":true,"model":"gpt"}`))
+	response, err := http.Post(p.url+"/v1/chat/completions", "application/json",
+		strings.NewReader(`{"stream":true,"model":"gpt"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,16 +364,20 @@ func TestAnAnswerThatFallsSilentIsGivenUp(t *testing.T) {
 		<-r.Context().Done()
 	})
 	p := serve(t, u.URL, func(o *model.Options) { o.Silence = 50 * time.Millisecond })
-	if got := p.post(t.Context(), "/v1/chat/completions", `{"model":"gpt","stream":true}`); got.err == nil || got.body != chatText {
+	if got := p.post(t.Context(), "/v1/chat/completions", `{"model":"gpt","stream":true}`); got.err == nil ||
+		got.body != chatText {
 		t.Errorf("got %+v", got)
 	}
 }
 
 func TestGarbageIsPassedOnAndNotCounted(t *testing.T) {
 	for _, garbage := range []string{
-		"", "\n", "\n\n\n", "data:", "data: {\"usage\":", "}}}}]]]]", `{"usage":{"input_tokens":-5,"output_tokens":9e99}}`, `{"usage":[1,2]}`, `{"usage":"much"}`,
-		"data: }{\"usage\":{\"input_tokens\":5}}\n\n", strings.Repeat("[", 1<<20), strings.Repeat(`{"usage":`, 1<<16), `{"` + strings.Repeat("k", 1<<20) + `":1}`,
-		"\x00\xff\xfe", `{"usage":{"input_tokens":99999999999999999999}}`, `{"message":[{"usage":{"input_tokens":1}}]}`, `{"usage":{"x":"` + strings.Repeat("y", 1<<20) + `","input_tokens":1}}`,
+		"", "\n", "\n\n\n", "data:", "data: {\"usage\":", "}}}}]]]]", `{"usage":{"input_tokens":-5,"output_tokens":9e99}}`,
+		`{"usage":[1,2]}`, `{"usage":"much"}`,
+		"data: }{\"usage\":{\"input_tokens\":5}}\n\n", strings.Repeat("[", 1<<20), strings.Repeat(`{"usage":`, 1<<16), `{"` +
+			strings.Repeat("k", 1<<20) + `":1}`,
+		"\x00\xff\xfe", `{"usage":{"input_tokens":99999999999999999999}}`, `{"message":[{"usage":{"input_tokens":1}}]}`,
+		`{"usage":{"x":"` + strings.Repeat("y", 1<<20) + `","input_tokens":1}}`,
 	} {
 		for _, kind := range []string{"text/event-stream", "application/json", "nonsense;;", ""} {
 			u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) {

@@ -14,7 +14,8 @@ const google wire = "generateContent"
 const streamGenerateContent = "streamGenerateContent"
 
 // googlePath is a path of that wire: version, model and method. A model's name there has no slash.
-var googlePath = regexp.MustCompile(`^/v1(?:beta|alpha)?/models/([A-Za-z0-9][A-Za-z0-9._-]*):(generateContent|streamGenerateContent|countTokens)$`)
+var googlePath = regexp.MustCompile(
+	`^/v1(?:beta|alpha)?/models/([A-Za-z0-9][A-Za-z0-9._-]*):(generateContent|streamGenerateContent|countTokens)$`)
 
 // googleVersions are the ends of a base URL that name a version; that of an SDK for OpenAI's wires
 // on Google's host too.

@@ -20,8 +20,10 @@ data: {"candidates":[{"content":{"role":"model","parts":[{"text":"i"}]},"finishR
 
 func TestTheWireOfGeminiIsForwardedAndCounted(t *testing.T) {
 	for name, c := range map[string]struct{ path, asked, query, passed string }{
-		"whole":          {"/v1beta/models/gpt:generateContent?key=placeholder", "/v1beta/models/gpt:generateContent", "", googleJSON},
-		"streamed":       {"/v1beta/models/gpt:streamGenerateContent?alt=sse&key=placeholder", "/v1beta/models/gpt:streamGenerateContent", "alt=sse", googleEvents},
+		"whole": {"/v1beta/models/gpt:generateContent?key=placeholder", "/v1beta/models/gpt:generateContent", "",
+			googleJSON},
+		"streamed": {"/v1beta/models/gpt:streamGenerateContent?alt=sse&key=placeholder",
+			"/v1beta/models/gpt:streamGenerateContent", "alt=sse", googleEvents},
 		"of another age": {"/v1/models/gpt:generateContent", "/v1/models/gpt:generateContent", "", googleJSON},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -39,7 +41,8 @@ func TestTheWireOfGeminiIsForwardedAndCounted(t *testing.T) {
 				t.Errorf("counted %s, want %s", got, chatCounts)
 			}
 			got := u.last(t)
-			if got.path != c.asked || got.query != c.query || got.header.Get("X-Goog-Api-Key") != key || got.header.Get("Authorization") != "" {
+			if got.path != c.asked || got.query != c.query || got.header.Get("X-Goog-Api-Key") != key ||
+				got.header.Get("Authorization") != "" {
 				t.Errorf("the endpoint was asked for %s?%s with %v", got.path, got.query, got.header)
 			}
 		})
@@ -83,7 +86,8 @@ func TestTheWireOfGeminiIsServedNoFurther(t *testing.T) {
 	p.must(t, "/v1beta/models/gpt:countTokens", `{}`)
 	p.must(t, "/v1beta/models/gpt:generateContent", `{}`)
 	got := p.post(t.Context(), "/v1beta/models/gpt:generateContent", `{}`)
-	if got.status != http.StatusPaymentRequired || !strings.Contains(got.body, `"code":402`) || !strings.Contains(got.body, "PARLEY_LIMIT") {
+	if got.status != http.StatusPaymentRequired || !strings.Contains(got.body, `"code":402`) || !strings.Contains(got.body,
+		"PARLEY_LIMIT") {
 		t.Errorf("a call over the limit is answered with %d %s", got.status, got.body)
 	}
 }

@@ -49,7 +49,8 @@ func newUpstream(t *testing.T, answer http.HandlerFunc) *upstream {
 			panic(http.ErrAbortHandler)
 		}
 		u.mu.Lock()
-		u.requests = append(u.requests, received{r.Method, r.Host, r.URL.EscapedPath(), r.URL.RawQuery, string(body), r.Header.Clone()})
+		u.requests = append(u.requests, received{r.Method, r.Host, r.URL.EscapedPath(), r.URL.RawQuery, string(body),
+			r.Header.Clone()})
 		u.mu.Unlock()
 		answer(w, r)
 	}))
@@ -159,7 +160,8 @@ func eventually(t *testing.T, what string, condition func() bool) {
 
 // counts in a form that is easy to compare.
 func counts(c model.Counts) string {
-	text := fmt.Sprintf("%d calls, %d in, %d out, %d read, %d written, $%s", c.Calls, c.Input, c.Output, c.CacheRead, c.CacheWrite, c.Cost)
+	text := fmt.Sprintf("%d calls, %d in, %d out, %d read, %d written, $%s", c.Calls, c.Input, c.Output, c.CacheRead,
+		c.CacheWrite, c.Cost)
 	if c.Unpriced > 0 {
 		text += fmt.Sprintf(", %d unpriced", c.Unpriced)
 	}

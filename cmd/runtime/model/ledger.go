@@ -108,7 +108,8 @@ func (l *ledger) refused() (reached *Limit, isNew bool) {
 	case l.limit != nil:
 		return l.limit, false
 	case l.options.MaxCalls > 0 && l.kept.Turn.Calls >= l.options.MaxCalls:
-		return l.reach(LimitCalls, fmt.Sprintf("the limit of %d calls of the model in a turn (max_iterations) is reached", l.options.MaxCalls)), true
+		return l.reach(LimitCalls, fmt.Sprintf("the limit of %d calls of the model in a turn (max_iterations) is reached",
+			l.options.MaxCalls)), true
 	case l.budget != nil && l.kept.Turn.Cost.Rat().Cmp(l.budget) >= 0:
 		return l.overBudget(), true
 	}
@@ -143,7 +144,8 @@ func (l *ledger) settle(e *entry) {
 		e.countedCost = new(big.Rat)
 	}
 	more := tokens{
-		e.used.input - e.counted.input, e.used.output - e.counted.output, e.used.cacheRead - e.counted.cacheRead, e.used.cacheWrite - e.counted.cacheWrite,
+		e.used.input - e.counted.input, e.used.output - e.counted.output, e.used.cacheRead - e.counted.cacheRead,
+		e.used.cacheWrite - e.counted.cacheWrite,
 	}
 	moreCost := new(big.Rat).Sub(cost, e.countedCost)
 	if more == (tokens{}) && moreCost.Sign() == 0 && unpriced == e.unpriced {

@@ -65,7 +65,8 @@ func TestATurnHasItsNumberOfCalls(t *testing.T) {
 		"/v1/messages":  `{"error":{"message":"` + message + `","type":"parley_limit"},"type":"error"}` + "\n",
 		"/v1/responses": `{"error":{"message":"` + message + `","type":"parley_limit"}}` + "\n",
 	} {
-		if got := p.post(t.Context(), path, `{"model":"claude"}`); got.status != http.StatusPaymentRequired || got.body != want {
+		if got := p.post(t.Context(), path, `{"model":"claude"}`); got.status != http.StatusPaymentRequired ||
+			got.body != want {
 			t.Errorf("%s: %d %s", path, got.status, got.body)
 		}
 	}
@@ -107,7 +108,8 @@ func TestCallsOutsideOfATurnHaveALimitToo(t *testing.T) {
 
 func TestATurnHasItsBudget(t *testing.T) {
 	u := newUpstream(t, answerEvents(messagesEvents)) // 0.001425 each
-	for budget, calls := range map[string]int{"0.001425": 1, "0.0014250001": 2, "0.0014249999": 1, "0.004275": 3, "0": 0, "1000": 5} {
+	for budget, calls := range map[string]int{"0.001425": 1, "0.0014250001": 2, "0.0014249999": 1, "0.004275": 3, "0": 0,
+		"1000": 5} {
 		var h heard
 		p := serve(t, u.URL, h.listen, func(o *model.Options) { o.MaxBudget = budget })
 		begin(t, p, "1")
@@ -126,7 +128,8 @@ func TestATurnHasItsBudget(t *testing.T) {
 			t.Errorf("with %s dollars the next turn is answered %d", budget, got)
 		}
 	}
-	if _, err := model.New(model.Options{Model: "gpt", MaxBudget: "much"}); err == nil || !strings.Contains(err.Error(), "max_budget_per_task") {
+	if _, err := model.New(model.Options{Model: "gpt", MaxBudget: "much"}); err == nil || !strings.Contains(err.Error(),
+		"max_budget_per_task") {
 		t.Errorf("a bad budget: %v", err)
 	}
 }
@@ -137,7 +140,8 @@ func TestABudgetThatIsExceededIsSaidAtOnce(t *testing.T) {
 	p := serve(t, u.URL, h.listen, func(o *model.Options) { o.MaxBudget = "0.001" })
 	begin(t, p, "1")
 	p.must(t, "/v1/messages", `{"model":"claude"}`)
-	if got := h.all(); got != `max_budget_per_task in "1": the budget of 0.001 US dollars for a task (max_budget_per_task) is used up: 0.001425` {
+	if got := h.all(); got != `max_budget_per_task in "1": the budget of 0.001 US dollars for a task `+
+		`(max_budget_per_task) is used up: 0.001425` {
 		t.Errorf("it was said %s", got)
 	}
 }
@@ -224,7 +228,10 @@ func TestOnlySomeCallsAreUnderWayAtOnce(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "all calls are there, and some are under way", func() bool { return busy.Load() == calls && count(0) >= most })
+	eventually(t, "all calls are there, and some are under way", func() bool {
+		return busy.Load() == calls &&
+			count(0) >= most
+	})
 	close(together)
 	all.Wait()
 	if count(0) != most || p.Usage().Session.Calls != calls {
@@ -270,7 +277,8 @@ func TestWhatWasUsedOutlivesTheSession(t *testing.T) {
 	p = serve(t, u.URL, limited)
 	begin(t, p, "2")
 	p.must(t, "/v1/messages", `{"model":"claude"}`)
-	if got := p.Usage(); counts(got.Session) != "4 calls, 400 in, 200 out, 4000 read, 80 written, $0.0057" || counts(got.Turn) != messagesCounts {
+	if got := p.Usage(); counts(got.Session) != "4 calls, 400 in, 200 out, 4000 read, 80 written, $0.0057" ||
+		counts(got.Turn) != messagesCounts {
 		t.Errorf("counted %+v", got)
 	}
 
@@ -290,7 +298,8 @@ func TestMain(m *testing.M) {
 	if file == "" {
 		os.Exit(m.Run())
 	}
-	proxy, err := model.New(model.Options{BaseURL: os.Getenv("BASE"), Model: "anthropic/claude", Models: prices, UsageFile: file})
+	proxy, err := model.New(model.Options{BaseURL: os.Getenv("BASE"), Model: "anthropic/claude", Models: prices,
+		UsageFile: file})
 	if err == nil {
 		err = proxy.BeginTurn("1")
 	}
@@ -309,7 +318,8 @@ func TestAKilledSessionForgetsNoCall(t *testing.T) {
 		before, want string
 	}{
 		"before an answer": {"", "1 calls, 0 in, 0 out, 0 read, 0 written, $0"},
-		"in an answer":     {messagesEvents[:strings.Index(messagesEvents, "event: ping")], "1 calls, 100 in, 1 out, 1000 read, 20 written, $0.00069"},
+		"in an answer": {messagesEvents[:strings.Index(messagesEvents, "event: ping")],
+			"1 calls, 100 in, 1 out, 1000 read, 20 written, $0.00069"},
 		"at its last word": {messagesEvents, messagesCounts},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -338,7 +348,8 @@ func TestAKilledSessionForgetsNoCall(t *testing.T) {
 				}
 				return err == nil
 			})
-			response, err := http.Post("http://"+address+"/v1/messages", "application/json", strings.NewReader(`{"model":"claude","stream":true}`))
+			response, err := http.Post("http://"+address+"/v1/messages", "application/json",
+				strings.NewReader(`{"model":"claude","stream":true}`))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -364,7 +375,10 @@ func TestAKilledSessionForgetsNoCall(t *testing.T) {
 
 func TestAFileThatCannotBeWrittenEndsNoCall(t *testing.T) {
 	dir := t.TempDir()
-	p := serve(t, newUpstream(t, answerJSON(messagesJSON)).URL, func(o *model.Options) { o.UsageFile = filepath.Join(dir, "usage.json", "in", "it") })
+	p := serve(t, newUpstream(t, answerJSON(messagesJSON)).URL, func(o *model.Options) {
+		o.UsageFile = filepath.Join(dir,
+			"usage.json", "in", "it")
+	})
 	if err := os.WriteFile(filepath.Join(dir, "usage.json"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -395,7 +409,8 @@ func TestAPipeInThePlaceOfTheRecordIsNotWaitedFor(t *testing.T) {
 }
 
 func TestABudgetIsNotKeptInSilenceWithoutTheUsage(t *testing.T) {
-	for name, answer := range map[string]http.HandlerFunc{"a stream": answerEvents(chatText + chatDone), "a whole": answerJSON(`{"choices":[]}`)} {
+	for name, answer := range map[string]http.HandlerFunc{"a stream": answerEvents(chatText + chatDone),
+		"a whole": answerJSON(`{"choices":[]}`)} {
 		var h heard
 		p := serve(t, newUpstream(t, answer).URL, h.listen, func(o *model.Options) { o.MaxBudget = "1" })
 		p.must(t, "/v1/chat/completions", `{"model":"gpt","stream":true}`)
@@ -409,8 +424,10 @@ func TestWhatIsCountedIsWhatTheEndpointReads(t *testing.T) {
 	u := newUpstream(t, answerJSON(chatJSON))
 	p := serve(t, u.URL)
 	for _, body := range []string{
-		`{"model":"dear","Model":"gpt"}`, `{"Model":"gpt"}`, `{"model":"dear","model":"gpt"}`, `{"stream":true,"STREAM":false}`, `{"stream":true,"\u017ftream":false}`,
-		`{"stream_options":{},"Stream_Options":{"include_usage":true}}`, `[]`, `{"model":5}`, `{"model":"gpt"} x`, `{"model":"gpt"`, ``,
+		`{"model":"dear","Model":"gpt"}`, `{"Model":"gpt"}`, `{"model":"dear","model":"gpt"}`,
+		`{"stream":true,"STREAM":false}`, `{"stream":true,"\u017ftream":false}`,
+		`{"stream_options":{},"Stream_Options":{"include_usage":true}}`, `[]`, `{"model":5}`, `{"model":"gpt"} x`,
+		`{"model":"gpt"`, ``,
 	} {
 		if got := p.post(t.Context(), "/v1/chat/completions", body); got.status != http.StatusBadRequest {
 			t.Errorf("%s: got %+v", body, got)

@@ -196,7 +196,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, call.wire, http.StatusForbidden, "permission_error", "the model is served on the loopback address only")
 		return
 	case call.pieces(r.URL.Query()):
-		refuse(w, call.wire, http.StatusBadRequest, "invalid_request_error", "the session serves "+streamGenerateContent+" as events only: ask for alt=sse")
+		refuse(w, call.wire, http.StatusBadRequest, "invalid_request_error", "the session serves "+streamGenerateContent+
+			" as events only: ask for alt=sse")
 		return
 	}
 	if !call.counted && r.Header.Get("Anthropic-Version") != "" {
@@ -209,7 +210,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // serve a call when it is its turn.
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route) {
 	control := http.NewResponseController(w)
-	body := &incoming{body: http.MaxBytesReader(w, r.Body, largestRequest), control: control, patience: p.options.Patience, room: p.room}
+	body := &incoming{body: http.MaxBytesReader(w, r.Body, largestRequest), control: control, patience: p.options.Patience,
+		room: p.room}
 	defer body.release()
 	w = &outgoing{w, control, p.options.Patience}
 	// Before it waits: the server notices that the agent has gone only once the body is read.
@@ -306,9 +308,11 @@ func readAsk(from *incoming, call route) (*ask, *problem) {
 	switch {
 	case err == nil:
 	case tooLarge(err):
-		return nil, &problem{http.StatusRequestEntityTooLarge, "request_too_large", fmt.Sprintf("the request is larger than %d MiB", largestRequest>>20)}
+		return nil, &problem{http.StatusRequestEntityTooLarge, "request_too_large",
+			fmt.Sprintf("the request is larger than %d MiB", largestRequest>>20)}
 	case errors.Is(err, errNoRoom):
-		return nil, &problem{http.StatusTooManyRequests, "rate_limit_error", "too many large requests wait for the model: send this one again later"}
+		return nil, &problem{http.StatusTooManyRequests, "rate_limit_error",
+			"too many large requests wait for the model: send this one again later"}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, &problem{http.StatusRequestTimeout, "timeout_error", "the request did not come in time"}
 	default:

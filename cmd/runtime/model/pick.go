@@ -26,7 +26,8 @@ type picker struct {
 }
 
 // wanted are the paths that are picked.
-var wanted = map[string]bool{"usage": true, "message.usage": true, "response.usage": true, "usageMetadata": true, "type": true}
+var wanted = map[string]bool{"usage": true, "message.usage": true, "response.usage": true, "usageMetadata": true,
+	"type": true}
 
 func (p *picker) reset() { *p = picker{picked: p.picked} }
 

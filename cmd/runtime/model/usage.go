@@ -116,7 +116,8 @@ func (e *entry) add(t tokens, cost *big.Rat) {
 		of  *int64
 		now int64
 	}{
-		{&e.used.input, t.input}, {&e.used.output, t.output}, {&e.used.cacheRead, t.cacheRead}, {&e.used.cacheWrite, t.cacheWrite},
+		{&e.used.input, t.input}, {&e.used.output, t.output}, {&e.used.cacheRead, t.cacheRead}, {&e.used.cacheWrite,
+			t.cacheWrite},
 	} {
 		if n.now <= mostTokens {
 			*n.of = max(*n.of, n.now)

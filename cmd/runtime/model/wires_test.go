@@ -71,18 +71,29 @@ func TestEveryWireIsForwardedAndCounted(t *testing.T) {
 		answer        http.HandlerFunc
 		passed, count string
 	}{
-		"messages":             {"/v1/messages?beta=true", `{"model":"claude","max_tokens":10,"messages":[]}`, answerJSON(messagesJSON), messagesJSON, messagesCounts},
-		"messages, streamed":   {"/v1/messages", `{"model":"claude","stream":true}`, answerEvents(messagesEvents), messagesEvents, messagesCounts},
-		"chat":                 {"/v1/chat/completions", `{"model":"gpt"}`, answerJSON(chatJSON), chatJSON, chatCounts},
-		"chat, streamed":       {"/v1/chat/completions", `{"model":"gpt","stream":true,"stream_options":{"include_usage":true}}`, answerEvents(chatText + chatUsage + chatDone), chatText + chatUsage + chatDone, chatCounts},
-		"chat, nothing asked":  {"/v1/chat/completions", `{"model":"gpt","stream":true}`, answerEvents(chatText + chatUsage + chatDone), chatText + chatDone, chatCounts},
-		"chat, with CR":        {"/chat/completions", `{"model":"gpt","stream":true}`, answerEvents(crlf(chatText + chatUsage + chatDone)), crlf(chatText + chatDone), chatCounts},
-		"responses":            {"/v1/responses", `{"model":"gpt"}`, answerJSON(responsesJSON), responsesJSON, chatCounts},
-		"responses, streamed":  {"/responses", `{"model":"gpt","stream":true}`, answerEvents(responsesEvents), responsesEvents, chatCounts},
-		"a dated model":        {"/v1/messages", `{"model":"claude-20260101"}`, answerJSON(messagesJSON), messagesJSON, messagesCounts},
-		"a model of a gateway": {"/v1/chat/completions", `{"model":"openai/gpt-2026-01-01"}`, answerJSON(chatJSON), chatJSON, chatCounts},
-		"an unknown model":     {"/v1/messages", `{"model":"other"}`, answerJSON(messagesJSON), messagesJSON, "1 calls, 100 in, 50 out, 1000 read, 20 written, $0, 1 unpriced"},
-		"no price":             {"/v1/messages", `{"model":"window-only"}`, answerJSON(messagesJSON), messagesJSON, "1 calls, 100 in, 50 out, 1000 read, 20 written, $0, 1 unpriced"},
+		"messages": {"/v1/messages?beta=true", `{"model":"claude","max_tokens":10,"messages":[]}`,
+			answerJSON(messagesJSON), messagesJSON, messagesCounts},
+		"messages, streamed": {"/v1/messages", `{"model":"claude","stream":true}`, answerEvents(messagesEvents),
+			messagesEvents, messagesCounts},
+		"chat": {"/v1/chat/completions", `{"model":"gpt"}`, answerJSON(chatJSON), chatJSON, chatCounts},
+		"chat, streamed": {"/v1/chat/completions", `{"model":"gpt","stream":true,` +
+			`"stream_options":{"include_usage":true}}`, answerEvents(chatText + chatUsage + chatDone),
+			chatText + chatUsage + chatDone, chatCounts},
+		"chat, nothing asked": {"/v1/chat/completions", `{"model":"gpt","stream":true}`,
+			answerEvents(chatText + chatUsage + chatDone), chatText + chatDone, chatCounts},
+		"chat, with CR": {"/chat/completions", `{"model":"gpt","stream":true}`,
+			answerEvents(crlf(chatText + chatUsage + chatDone)), crlf(chatText + chatDone), chatCounts},
+		"responses": {"/v1/responses", `{"model":"gpt"}`, answerJSON(responsesJSON), responsesJSON, chatCounts},
+		"responses, streamed": {"/responses", `{"model":"gpt","stream":true}`, answerEvents(responsesEvents),
+			responsesEvents, chatCounts},
+		"a dated model": {"/v1/messages", `{"model":"claude-20260101"}`, answerJSON(messagesJSON), messagesJSON,
+			messagesCounts},
+		"a model of a gateway": {"/v1/chat/completions", `{"model":"openai/gpt-2026-01-01"}`, answerJSON(chatJSON), chatJSON,
+			chatCounts},
+		"an unknown model": {"/v1/messages", `{"model":"other"}`, answerJSON(messagesJSON), messagesJSON,
+			"1 calls, 100 in, 50 out, 1000 read, 20 written, $0, 1 unpriced"},
+		"no price": {"/v1/messages", `{"model":"window-only"}`, answerJSON(messagesJSON), messagesJSON,
+			"1 calls, 100 in, 50 out, 1000 read, 20 written, $0, 1 unpriced"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -108,12 +119,17 @@ func TestTheUsageOfAStreamOfChatIsAskedFor(t *testing.T) {
 	u := newUpstream(t, answerEvents(chatText+chatUsage+chatDone))
 	p := serve(t, u.URL)
 	for body, want := range map[string]string{
-		`{"model":"gpt","stream":true,"messages":[{"content":"<b>&"}]}`:                `{"messages":[{"content":"<b>&"}],"model":"gpt","stream":true,"stream_options":{"include_usage":true}}`,
-		`{"model":"gpt","stream":true,"stream_options":{"include_usage":false}}`:       `{"model":"gpt","stream":true,"stream_options":{"include_usage":true}}`,
-		`{"model":"gpt","stream":true,"stream_options":{"include_obfuscation":false}}`: `{"model":"gpt","stream":true,"stream_options":{"include_obfuscation":false,"include_usage":true}}`,
-		`{"model":"gpt","stream":true,"stream_options":null}`:                          `{"model":"gpt","stream":true,"stream_options":{"include_usage":true}}`,
-		`{"stream":true, "model":"gpt","stream_options":{"include_usage":true}}`:       `{"stream":true, "model":"gpt","stream_options":{"include_usage":true}}`,
-		`{"stream":false, "model":"gpt"}`:                                              `{"stream":false, "model":"gpt"}`,
+		`{"model":"gpt","stream":true,"messages":[{"content":"<b>&"}]}`: `{"messages":[{"content":"<b>&"}],` +
+			`"model":"gpt","stream":true,"stream_options":{"include_usage":true}}`,
+		`{"model":"gpt","stream":true,"stream_options":{"include_usage":false}}`: `{"model":"gpt","stream":true,` +
+			`"stream_options":{"include_usage":true}}`,
+		`{"model":"gpt","stream":true,"stream_options":{"include_obfuscation":false}}`: `{"model":"gpt","stream":true,` +
+			`"stream_options":{"include_obfuscation":false,"include_usage":true}}`,
+		`{"model":"gpt","stream":true,"stream_options":null}`: `{"model":"gpt","stream":true,` +
+			`"stream_options":{"include_usage":true}}`,
+		`{"stream":true, "model":"gpt","stream_options":{"include_usage":true}}`: `{"stream":true, "model":"gpt",` +
+			`"stream_options":{"include_usage":true}}`,
+		`{"stream":false, "model":"gpt"}`: `{"stream":false, "model":"gpt"}`,
 	} {
 		p.must(t, "/v1/chat/completions", body)
 		if got := strings.TrimSpace(u.last(t).body); got != want {
@@ -161,7 +177,8 @@ func TestAnAgentCannotKeepTheUsageFromBeingAskedFor(t *testing.T) {
 		answerEvents(chatText+chatUsage+chatDone)(w, r)
 	})
 	p := serve(t, u.URL)
-	for _, body := range []string{`{"model":"gpt","stream":true,"stream_options":{"foo":1}}`, `{"model":"gpt","stream":true,"messages":"foo"}`} {
+	for _, body := range []string{`{"model":"gpt","stream":true,"stream_options":{"foo":1}}`,
+		`{"model":"gpt","stream":true,"messages":"foo"}`} {
 		if got := p.post(t.Context(), "/v1/chat/completions", body); got.status != http.StatusBadRequest {
 			t.Errorf("%s: got %+v", body, got)
 		}
@@ -181,7 +198,8 @@ func TestWhatIsNotCountedIsForwarded(t *testing.T) {
 	if got := u.last(t); got.path != "/v1/messages/count_tokens" || got.header.Get("X-Api-Key") != key {
 		t.Errorf("the endpoint got %+v", got)
 	}
-	for _, c := range []struct{ header, value, shown string }{{"Accept", "*/*", "Authorization"}, {"Anthropic-Version", "2023-06-01", "X-Api-Key"}} {
+	for _, c := range []struct{ header, value, shown string }{{"Accept", "*/*", "Authorization"}, {"Anthropic-Version",
+		"2023-06-01", "X-Api-Key"}} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+"/v1/models?limit=20", nil)
 		if err != nil {
 			t.Fatal(err)
@@ -192,7 +210,8 @@ func TestWhatIsNotCountedIsForwarded(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = response.Body.Close()
-		if got := u.last(t); got.method != http.MethodGet || got.path != "/v1/models" || got.query != "limit=20" || !strings.HasSuffix(got.header.Get(c.shown), key) {
+		if got := u.last(t); got.method != http.MethodGet || got.path != "/v1/models" || got.query != "limit=20" ||
+			!strings.HasSuffix(got.header.Get(c.shown), key) {
 			t.Errorf("the endpoint got %+v", got)
 		}
 	}
@@ -203,16 +222,18 @@ func TestWhatIsNotCountedIsForwarded(t *testing.T) {
 
 func TestACostThatIsReportedComesBeforeThePrices(t *testing.T) {
 	for name, c := range map[string]struct{ header, usage, model, cost string }{
-		"in the usage":             {"", `{"prompt_tokens":1000,"completion_tokens":50,"cost":0.0123}`, "gpt", "0.0123"},
-		"small":                    {"", `{"prompt_tokens":1000,"completion_tokens":50,"cost":1.5e-7}`, "gpt", "0.00000015"},
-		"in a header":              {"2.85e-05", `{"prompt_tokens":1000,"completion_tokens":50}`, "other", "0.0000285"},
-		"of a free model":          {"", `{"prompt_tokens":1000,"completion_tokens":50,"cost":0}`, "other", "0"},
-		"zero, with a price":       {"0.0", `{"prompt_tokens":1000,"completion_tokens":0,"cost":0}`, "gpt", "0.0001"},
-		"None":                     {"None", `{"prompt_tokens":1000,"completion_tokens":0}`, "gpt", "0.0001"},
-		"negative":                 {"-1", `{"prompt_tokens":1000,"completion_tokens":0,"cost":-5}`, "gpt", "0.0001"},
-		"endless":                  {"1e999999999", `{"prompt_tokens":1000,"completion_tokens":0,"cost":1e999999999}`, "gpt", "0.0001"},
+		"in the usage":       {"", `{"prompt_tokens":1000,"completion_tokens":50,"cost":0.0123}`, "gpt", "0.0123"},
+		"small":              {"", `{"prompt_tokens":1000,"completion_tokens":50,"cost":1.5e-7}`, "gpt", "0.00000015"},
+		"in a header":        {"2.85e-05", `{"prompt_tokens":1000,"completion_tokens":50}`, "other", "0.0000285"},
+		"of a free model":    {"", `{"prompt_tokens":1000,"completion_tokens":50,"cost":0}`, "other", "0"},
+		"zero, with a price": {"0.0", `{"prompt_tokens":1000,"completion_tokens":0,"cost":0}`, "gpt", "0.0001"},
+		"None":               {"None", `{"prompt_tokens":1000,"completion_tokens":0}`, "gpt", "0.0001"},
+		"negative":           {"-1", `{"prompt_tokens":1000,"completion_tokens":0,"cost":-5}`, "gpt", "0.0001"},
+		"endless": {"1e999999999", `{"prompt_tokens":1000,"completion_tokens":0,"cost":1e999999999}`, "gpt",
+			"0.0001"},
 		"thoughts beside the rest": {"", `{"prompt_tokens":1000,"completion_tokens":0,"total_tokens":1500}`, "gpt", "0.0003"},
-		"of another type":          {"", `{"prompt_tokens":1000,"completion_tokens":"many","total_tokens":1500}`, "gpt", "0.0003"},
+		"of another type": {"", `{"prompt_tokens":1000,"completion_tokens":"many","total_tokens":1500}`, "gpt",
+			"0.0003"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {

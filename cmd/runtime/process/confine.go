@@ -94,7 +94,8 @@ func allowEverywhere(rules uintptr, access uint64) error {
 	}
 	everywhere := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(root)}
 	defer unix.Close(root)
-	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, rules, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&everywhere)), 0, 0, 0)
+	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, rules, unix.LANDLOCK_RULE_PATH_BENEATH,
+		uintptr(unsafe.Pointer(&everywhere)), 0, 0, 0)
 	if errno != 0 {
 		return errno
 	}

@@ -35,7 +35,8 @@ func TestAnAnswerThatIsTooLargeIsNotTaken(t *testing.T) {
 		"stdio":    {Stdio: []session.StdioServer{stdio("127-0-0-1", "large")}},
 		"events":   {SSE: []session.RemoteServer{{URL: serve(t, mcp.NewSSEHandler(get, nil))}}},
 		"a stream": {SHTTP: []session.RemoteServer{{URL: serve(t, mcp.NewStreamableHTTPHandler(get, nil))}}},
-		"JSON":     {SHTTP: []session.RemoteServer{{URL: serve(t, mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{JSONResponse: true, Stateless: true}))}}},
+		"JSON": {SHTTP: []session.RemoteServer{{URL: serve(t, mcp.NewStreamableHTTPHandler(get,
+			&mcp.StreamableHTTPOptions{JSONResponse: true, Stateless: true}))}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			servers.Stdio = append(servers.Stdio, stdio("good", "normal"))
@@ -70,7 +71,8 @@ func TestAListWithoutEndIsCut(t *testing.T) {
 		"one large page": {func(page int, r *mcp.ListPromptsResult) {
 			r.Prompts = nil
 			for i := range 12 {
-				r.Prompts = append(r.Prompts, &mcp.Prompt{Name: fmt.Sprintf("p%d-%d", page, i), Description: strings.Repeat("x", 1<<20)})
+				r.Prompts = append(r.Prompts, &mcp.Prompt{Name: fmt.Sprintf("p%d-%d", page, i), Description: strings.Repeat("x",
+					1<<20)})
 			}
 		}, 1, 4},
 		"large pages": {func(_ int, r *mcp.ListPromptsResult) {
@@ -88,7 +90,8 @@ func TestAListWithoutEndIsCut(t *testing.T) {
 				}
 			}))}}}, func(o *router.Options) { o.ConnectTimeout = time.Minute; o.FirstRetry = time.Hour })
 			got := f.health(t, "127-0-0-1")
-			if got.State != session.ToolServerConnected || got.Prompts < c.least || got.Prompts > c.most || !strings.Contains(got.Error, "prompts are offered") {
+			if got.State != session.ToolServerConnected || got.Prompts < c.least || got.Prompts > c.most ||
+				!strings.Contains(got.Error, "prompts are offered") {
 				t.Errorf("the health is %+v", got)
 			}
 			if page > 150 {

@@ -84,7 +84,8 @@ func (u *upstream) problem(err error) error {
 
 // followProgress asks the server for progress under a token of its own, since those of two clients
 // may be equal.
-func (u *upstream) followProgress(ctx context.Context, to *mcp.ServerSession, params *mcp.CallToolParams, token any, limit *limit) (stop func()) {
+func (u *upstream) followProgress(ctx context.Context, to *mcp.ServerSession, params *mcp.CallToolParams, token any,
+	limit *limit) (stop func()) {
 	own := rand.Text()
 	params.Meta[progressToken] = own
 	u.relays.Store(own, func(p *mcp.ProgressNotificationParams) {
@@ -126,7 +127,8 @@ func (u *upstream) getPrompt(name string) mcp.PromptHandler {
 	}
 }
 
-func (u *upstream) readResource(ctx context.Context, request *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+func (u *upstream) readResource(ctx context.Context, request *mcp.ReadResourceRequest) (*mcp.ReadResourceResult,
+	error) {
 	uri := strings.TrimPrefix(request.Params.URI, u.uriPrefix())
 	result, err := ask(ctx, u, func(ctx context.Context, client *mcp.ClientSession) (*mcp.ReadResourceResult, error) {
 		return client.ReadResource(ctx, &mcp.ReadResourceParams{URI: uri})
@@ -148,7 +150,8 @@ func (u *upstream) readResource(ctx context.Context, request *mcp.ReadResourceRe
 }
 
 // ask the server for something that is not a tool's result.
-func ask[R any](ctx context.Context, u *upstream, request func(context.Context, *mcp.ClientSession) (R, error)) (none R, _ error) {
+func ask[R any](ctx context.Context, u *upstream, request func(context.Context, *mcp.ClientSession) (R, error)) (none R,
+	_ error) {
 	client, err := u.connected()
 	if err != nil {
 		return none, u.problem(err)

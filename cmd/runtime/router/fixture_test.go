@@ -56,7 +56,8 @@ func (o *output) text() string {
 func start(t *testing.T, servers session.ToolServers, adjust ...func(*router.Options)) *fixture {
 	t.Helper()
 	store := secrets.New(map[string]string{"key": apiKey})
-	f := &fixture{changed: make(chan struct{}, 100), progress: make(chan *mcp.ProgressNotificationParams, 100), output: &output{}}
+	f := &fixture{changed: make(chan struct{}, 100), progress: make(chan *mcp.ProgressNotificationParams, 100),
+		output: &output{}}
 	lines := store.Output(f.output)
 	options := router.Options{
 		Servers: servers, Key: store.Key, Value: store.Value, Mask: store.Mask, Dir: t.TempDir(), Env: os.Environ(),
@@ -90,7 +91,8 @@ func start(t *testing.T, servers session.ToolServers, adjust ...func(*router.Opt
 		},
 	})
 	var err error
-	if f.client, err = client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: endpoint.URL}, nil); err != nil {
+	if f.client, err = client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: endpoint.URL},
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -16,17 +16,20 @@ import (
 
 func TestProgressDoesNotExtendACallForEver(t *testing.T) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-	mcp.AddTool(server, &mcp.Tool{Name: "busy"}, func(ctx context.Context, request *mcp.CallToolRequest, _ text) (*mcp.CallToolResult, any, error) {
+	mcp.AddTool(server, &mcp.Tool{Name: "busy"}, func(ctx context.Context, request *mcp.CallToolRequest,
+		_ text) (*mcp.CallToolResult, any, error) {
 		for ctx.Err() == nil {
-			_ = request.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: request.Params.GetProgressToken()})
+			_ = request.Session.NotifyProgress(ctx,
+				&mcp.ProgressNotificationParams{ProgressToken: request.Params.GetProgressToken()})
 			<-time.After(time.Millisecond)
 		}
 		return nil, nil, ctx.Err()
 	})
 	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
-	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{Name: "s", URL: serve(t, handler)}}}, func(o *router.Options) {
-		o.LongestCall = 100 * time.Millisecond
-	})
+	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{Name: "s", URL: serve(t, handler)}}},
+		func(o *router.Options) {
+			o.LongestCall = 100 * time.Millisecond
+		})
 	go func() {
 		for {
 			<-f.progress
@@ -35,7 +38,8 @@ func TestProgressDoesNotExtendACallForEver(t *testing.T) {
 	params := &mcp.CallToolParams{Name: "s_busy", Arguments: text{}}
 	params.SetProgressToken("mine")
 	result, err := f.client.CallTool(t.Context(), params)
-	if err != nil || !result.IsError || !strings.Contains(result.Content[0].(*mcp.TextContent).Text, "did not answer within 100ms") {
+	if err != nil || !result.IsError || !strings.Contains(result.Content[0].(*mcp.TextContent).Text,
+		"did not answer within 100ms") {
 		t.Errorf("got %+v, %v", result, err)
 	}
 }
@@ -56,9 +60,10 @@ func TestAServerIsNotAskedForItsListsWithoutPause(t *testing.T) {
 		}
 	})
 	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
-	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{Name: "s", URL: serve(t, handler)}}}, func(o *router.Options) {
-		o.ListPause = pause
-	})
+	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{Name: "s", URL: serve(t, handler)}}},
+		func(o *router.Options) {
+			o.ListPause = pause
+		})
 	eventually(t, "it was asked some times", func() bool {
 		f.expect(t, "s_grow", "", "grown")
 		f.expect(t, "s_shrink", "", "shrunk")

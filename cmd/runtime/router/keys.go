@@ -138,7 +138,8 @@ const (
 )
 
 var (
-	places = map[string]place{"inputSchema": schema, "outputSchema": schema, "structuredContent": free, "_meta": free, "input": free}
+	places = map[string]place{"inputSchema": schema, "outputSchema": schema, "structuredContent": free, "_meta": free,
+		"input": free}
 	// named are the fields of the protocol with names, and with its own words.
 	named = map[string]bool{
 		"name": true, "uri": true, "uriTemplate": true, "nextCursor": true,

@@ -23,21 +23,26 @@ func talkative(heard <-chan struct{}) *mcp.Server {
 	mcp.AddTool(server, &mcp.Tool{Name: "tell", Description: "with " + apiKey},
 		func(ctx context.Context, request *mcp.CallToolRequest, in text) (*mcp.CallToolResult, any, error) {
 			if token := request.Params.GetProgressToken(); token != nil {
-				_ = request.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Message: "with " + apiKey})
+				_ = request.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Message: "with " +
+					apiKey})
 				<-heard
 			}
 			if in.Text != "" {
 				return nil, nil, &jsonrpc.Error{Code: -32099, Message: "no " + apiKey, Data: []byte(`{"why":"` + apiKey + `"}`)}
 			}
 			return &mcp.CallToolResult{
-				Content:           []mcp.Content{&mcp.TextContent{Text: "it is " + apiKey}, &mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: "note://" + apiKey, Text: apiKey}}},
+				Content: []mcp.Content{&mcp.TextContent{Text: "it is " + apiKey},
+					&mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: "note://" + apiKey, Text: apiKey}}},
 				StructuredContent: map[string]any{"headers": []any{"Bearer " + apiKey}, "number": 42},
 			}, nil, nil
 		})
-	server.AddPrompt(&mcp.Prompt{Name: "greet"}, func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
-		return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: "Greet " + apiKey}}}}, nil
+	server.AddPrompt(&mcp.Prompt{Name: "greet"}, func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult,
+		error) {
+		return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: "Greet " +
+			apiKey}}}}, nil
 	})
-	server.AddResource(&mcp.Resource{Name: "one", URI: "note://one"}, func(_ context.Context, r *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+	server.AddResource(&mcp.Resource{Name: "one", URI: "note://one"}, func(_ context.Context, r *mcp.ReadResourceRequest) (
+		*mcp.ReadResourceResult, error) {
 		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: r.Params.URI, Text: "this is " + apiKey}}}, nil
 	})
 	return server
@@ -47,7 +52,8 @@ func TestTheKeyOfAServerIsNotToldByIt(t *testing.T) {
 	heard := make(chan struct{})
 	server := talkative(heard)
 	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
-	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{Name: "s", URL: serve(t, handler), APIKeyFile: "key"}}})
+	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{Name: "s", URL: serve(t, handler),
+		APIKeyFile: "key"}}})
 	told := map[string]string{}
 	note := func(what string, answer any, err error) {
 		text, _ := json.Marshal(answer)
@@ -92,7 +98,8 @@ func startKeyed(t *testing.T, key string, server *mcp.Server) *fixture {
 	t.Helper()
 	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
 	store := secrets.New(map[string]string{"key": key})
-	return start(t, session.ToolServers{SHTTP: []session.RemoteServer{{Name: "postgres", URL: serve(t, handler), APIKeyFile: "key"}}},
+	return start(t, session.ToolServers{SHTTP: []session.RemoteServer{{Name: "postgres", URL: serve(t, handler),
+		APIKeyFile: "key"}}},
 		func(o *router.Options) { o.Key, o.Value, o.Mask = store.Key, store.Value, store.Mask })
 }
 
@@ -101,24 +108,28 @@ func namesake(word string) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	server.AddTool(&mcp.Tool{
 		Name: word + "_query", Description: "says " + word,
-		InputSchema: json.RawMessage(`{"type":"object","required":["` + word + `"],"properties":{"` + word + `":{"enum":["` + word + `"],"description":"says ` + word + `"}}}`),
+		InputSchema: json.RawMessage(`{"type":"object","required":["` + word + `"],"properties":{"` + word + `":{"enum":["` +
+			word + `"],"description":"says ` + word + `"}}}`),
 	}, func(_ context.Context, _ *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		return &mcp.CallToolResult{
 			Content: []mcp.Content{
-				&mcp.TextContent{Text: "says " + word}, &mcp.ResourceLink{URI: "note://" + word, Name: word, Description: "says " + word},
+				&mcp.TextContent{Text: "says " + word}, &mcp.ResourceLink{URI: "note://" + word, Name: word, Description: "says " +
+					word},
 			},
 			StructuredContent: map[string]any{word: "says " + word},
 		}, nil
 	})
 	server.AddPrompt(&mcp.Prompt{Name: word, Description: "says " + word, Arguments: []*mcp.PromptArgument{{Name: word}}},
 		func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
-			return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: "says " + word}}}}, nil
+			return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: "says " +
+				word}}}}, nil
 		})
 	read := func(_ context.Context, r *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: r.Params.URI, Text: "says " + word}}}, nil
 	}
 	server.AddResource(&mcp.Resource{Name: word, URI: "note://" + word, Description: "says " + word}, read)
-	server.AddResourceTemplate(&mcp.ResourceTemplate{Name: word, URITemplate: "note://" + word + "/{name}", Description: "says " + word}, read)
+	server.AddResourceTemplate(&mcp.ResourceTemplate{Name: word, URITemplate: "note://" + word + "/{name}",
+		Description: "says " + word}, read)
 	return server
 }
 
@@ -151,7 +162,8 @@ func TestNamesThatAreAlsoAKeyCanBeCalled(t *testing.T) {
 			f := startKeyed(t, word, namesake(word))
 			said, masked := "says "+word, "says ***"
 			tools, err := f.client.ListTools(t.Context(), nil)
-			expectTold(t, tools, err, said, masked, `"postgres_`+word+`_query"`, `"required":["`+word+`"]`, `"enum":["`+word+`"]`, `"`+word+`":{`)
+			expectTold(t, tools, err, said, masked, `"postgres_`+word+`_query"`, `"required":["`+word+`"]`, `"enum":["`+word+
+				`"]`, `"`+word+`":{`)
 			prompts, err := f.client.ListPrompts(t.Context(), nil)
 			expectTold(t, prompts, err, said, masked, `"postgres_`+word+`"`, `"name":"`+word+`"`)
 			resources, err := f.client.ListResources(t.Context(), nil)
@@ -159,7 +171,8 @@ func TestNamesThatAreAlsoAKeyCanBeCalled(t *testing.T) {
 			templates, err := f.client.ListResourceTemplates(t.Context(), nil)
 			expectTold(t, templates, err, said, masked, `"parley://postgres/note://`+word+`/{name}"`)
 
-			called, err := f.client.CallTool(t.Context(), &mcp.CallToolParams{Name: "postgres_" + word + "_query", Arguments: map[string]string{word: word}})
+			called, err := f.client.CallTool(t.Context(), &mcp.CallToolParams{Name: "postgres_" + word + "_query",
+				Arguments: map[string]string{word: word}})
 			expectTold(t, called, err, said, masked, `"parley://postgres/note://`+word+`"`, `{"`+word+`":"says ***"}`)
 			prompt, err := f.client.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "postgres_" + word})
 			expectTold(t, prompt, err, said, masked, `"role":"user"`)
@@ -180,26 +193,33 @@ func TestANameDoesNotTellAKey(t *testing.T) {
 	expectTold(t, resources, err, apiKey, "parley://postgres/note://***")
 	templates, err := f.client.ListResourceTemplates(t.Context(), nil)
 	expectTold(t, templates, err, apiKey, "parley://postgres/note://***")
-	called, err := f.client.CallTool(t.Context(), &mcp.CallToolParams{Name: "postgres_" + apiKey + "_query", Arguments: map[string]string{apiKey: apiKey}})
+	called, err := f.client.CallTool(t.Context(), &mcp.CallToolParams{Name: "postgres_" + apiKey + "_query",
+		Arguments: map[string]string{apiKey: apiKey}})
 	expectTold(t, called, err, apiKey, "parley://postgres/note://***", `{"***":"says ***"}`)
 }
 
 // gallery has one picture, in every way in which bytes can be told, beside a word.
 func gallery(picture []byte) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-	mcp.AddTool(server, &mcp.Tool{Name: "show"}, func(context.Context, *mcp.CallToolRequest, text) (*mcp.CallToolResult, any, error) {
+	mcp.AddTool(server, &mcp.Tool{Name: "show"}, func(context.Context, *mcp.CallToolRequest, text) (*mcp.CallToolResult,
+		any, error) {
 		return &mcp.CallToolResult{Content: []mcp.Content{
-			&mcp.TextContent{Text: "beside"}, &mcp.ImageContent{Data: picture, MIMEType: "image/png"}, &mcp.AudioContent{Data: picture, MIMEType: "audio/wav"},
+			&mcp.TextContent{Text: "beside"}, &mcp.ImageContent{Data: picture, MIMEType: "image/png"},
+			&mcp.AudioContent{Data: picture, MIMEType: "audio/wav"},
 			&mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: "note://it", Blob: picture}},
 		}}, nil, nil
 	})
-	server.AddPrompt(&mcp.Prompt{Name: "show"}, func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+	server.AddPrompt(&mcp.Prompt{Name: "show"}, func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult,
+		error) {
 		return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{
-			{Role: "user", Content: &mcp.TextContent{Text: "beside"}}, {Role: "user", Content: &mcp.ImageContent{Data: picture, MIMEType: "image/png"}},
+			{Role: "user", Content: &mcp.TextContent{Text: "beside"}}, {Role: "user", Content: &mcp.ImageContent{Data: picture,
+				MIMEType: "image/png"}},
 		}}, nil
 	})
-	server.AddResource(&mcp.Resource{Name: "it", URI: "note://it"}, func(_ context.Context, r *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: "note://beside", Text: "beside"}, {URI: r.Params.URI, MIMEType: "image/png", Blob: picture}}}, nil
+	server.AddResource(&mcp.Resource{Name: "it", URI: "note://it"}, func(_ context.Context, r *mcp.ReadResourceRequest) (
+		*mcp.ReadResourceResult, error) {
+		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: "note://beside", Text: "beside"},
+			{URI: r.Params.URI, MIMEType: "image/png", Blob: picture}}}, nil
 	})
 	return server
 }

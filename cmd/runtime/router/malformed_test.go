@@ -29,7 +29,8 @@ func altered(alter func(mcp.Result)) http.Handler {
 			return result, err
 		}
 	})
-	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{JSONResponse: true, Stateless: true})
+	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
+		&mcp.StreamableHTTPOptions{JSONResponse: true, Stateless: true})
 }
 
 func TestAMalformedToolIsLeftOut(t *testing.T) {
@@ -39,7 +40,8 @@ func TestAMalformedToolIsLeftOut(t *testing.T) {
 		}
 	}))}}})
 	f.expect(t, "127-0-0-1_echo", "unhurt", "unhurt")
-	if got := f.health(t, "127-0-0-1"); got.State != session.ToolServerConnected || got.Tools != 12 || !strings.Contains(got.Error, "strange is not offered") {
+	if got := f.health(t, "127-0-0-1"); got.State != session.ToolServerConnected || got.Tools != 12 ||
+		!strings.Contains(got.Error, "strange is not offered") {
 		t.Errorf("the health is %+v", got)
 	}
 }
@@ -79,10 +81,12 @@ func TestNothingInAListHurtsNobody(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := start(t, session.ToolServers{
-				Stdio: []session.StdioServer{stdio("good", "normal")}, SHTTP: []session.RemoteServer{{URL: serve(t, altered(alter))}},
+				Stdio: []session.StdioServer{stdio("good", "normal")},
+				SHTTP: []session.RemoteServer{{URL: serve(t, altered(alter))}},
 			})
 			for _, server := range []string{"good", "127-0-0-1"} {
-				if got := f.health(t, server); got.State != session.ToolServerConnected || got.Tools != 12 || got.Prompts != 1 || got.Resources != 2 {
+				if got := f.health(t, server); got.State != session.ToolServerConnected || got.Tools != 12 || got.Prompts != 1 ||
+					got.Resources != 2 {
 					t.Errorf("the health is %+v", got)
 				}
 				f.expect(t, server+"_echo", "unhurt", "unhurt")
@@ -117,15 +121,16 @@ func TestAResourceHasTheSameURIEachTimeItIsRead(t *testing.T) {
 		}
 	})
 	// Only of servers that know the newer protocol, without the old handshake, are results cached.
-	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		if bytes.Contains(body, []byte(`"method":"initialize"`)) {
-			http.Error(w, "no", http.StatusBadRequest)
-			return
-		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		handler.ServeHTTP(w, r)
-	}))}}})
+	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: serve(t,
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			if bytes.Contains(body, []byte(`"method":"initialize"`)) {
+				http.Error(w, "no", http.StatusBadRequest)
+				return
+			}
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			handler.ServeHTTP(w, r)
+		}))}}})
 	eventually(t, "it is connected", func() bool { return f.health(t, "127-0-0-1").State == session.ToolServerConnected })
 	const uri = "parley://127-0-0-1/note://one"
 	for range 3 {

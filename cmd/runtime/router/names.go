@@ -81,7 +81,10 @@ func (r *Router) claim(u *upstream, kind, name string) string {
 	if name, ok := r.names[thing]; ok {
 		return name
 	}
-	name = u.shortened(unique(u.name+"_"+name, "_", func(name string) bool { return r.claims[claim{kind, u.shortened(name)}] }))
+	name = u.shortened(unique(u.name+"_"+name, "_", func(name string) bool {
+		return r.claims[claim{kind,
+			u.shortened(name)}]
+	}))
 	r.claims[claim{kind, name}], r.names[thing] = true, name
 	return name
 }

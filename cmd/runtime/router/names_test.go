@@ -16,7 +16,8 @@ import (
 
 func TestToolsOfEqualNamesAreBothServed(t *testing.T) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-	mcp.AddTool(server, &mcp.Tool{Name: "x_echo"}, func(context.Context, *mcp.CallToolRequest, text) (*mcp.CallToolResult, any, error) {
+	mcp.AddTool(server, &mcp.Tool{Name: "x_echo"}, func(context.Context, *mcp.CallToolRequest, text) (*mcp.CallToolResult,
+		any, error) {
 		return say("remote"), nil, nil
 	})
 	remote := serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
@@ -44,7 +45,8 @@ func serveNamed(t *testing.T) (remote session.RemoteServer, add func(name string
 	t.Helper()
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	add = func(name string) {
-		mcp.AddTool(server, &mcp.Tool{Name: name}, func(context.Context, *mcp.CallToolRequest, text) (*mcp.CallToolResult, any, error) {
+		mcp.AddTool(server, &mcp.Tool{Name: name}, func(context.Context, *mcp.CallToolRequest, text) (*mcp.CallToolResult,
+			any, error) {
 			return say("%s", name), nil, nil
 		})
 	}
@@ -66,7 +68,8 @@ func (f *fixture) expectGrown(t *testing.T, want ...string) {
 
 func TestTwoToolsOfAServerNeverShareAName(t *testing.T) {
 	remote, add, _ := serveNamed(t)
-	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("localhost_x", "normal")}, SHTTP: []session.RemoteServer{remote}})
+	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("localhost_x", "normal")},
+		SHTTP: []session.RemoteServer{remote}})
 	f.expect(t, "localhost_x_grow", "", "grown")
 	f.expectGrown(t, "localhost_x_grown")
 	add("x_grown")
@@ -80,7 +83,8 @@ func TestTwoToolsOfAServerNeverShareAName(t *testing.T) {
 
 func TestTheNameOfAWithdrawnToolIsFreeAgain(t *testing.T) {
 	remote, add, remove := serveNamed(t)
-	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("localhost_x", "normal")}, SHTTP: []session.RemoteServer{remote}})
+	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("localhost_x", "normal")},
+		SHTTP: []session.RemoteServer{remote}})
 	add("x_grown")
 	f.expectGrown(t, "localhost_x_grown")
 	remove("x_grown")

@@ -36,16 +36,19 @@ func (l list[T]) note(what string) error {
 	if !l.cut {
 		return nil
 	}
-	return fmt.Errorf("only the first %d of its %s are offered: it lists more than is taken of one server", len(l.items), what)
+	return fmt.Errorf("only the first %d of its %s are offered: it lists more than is taken of one server", len(l.items),
+		what)
 }
 
 // offer what is listed under the server's name, and withdraw what it has no more. It returns what
 // cannot be offered.
 func (u *upstream) offer(listed listing) error {
 	server, before := u.router.server, u.offers
-	now := offers{map[string]*mcp.Tool{}, map[string]*mcp.Prompt{}, map[string]*mcp.Resource{}, map[string]*mcp.ResourceTemplate{}}
+	now := offers{map[string]*mcp.Tool{}, map[string]*mcp.Prompt{}, map[string]*mcp.Resource{},
+		map[string]*mcp.ResourceTemplate{}}
 	refused := []error{
-		listed.tools.note("tools"), listed.prompts.note("prompts"), listed.resources.note("resources"), listed.templates.note("resource templates"),
+		listed.tools.note("tools"), listed.prompts.note("prompts"), listed.resources.note("resources"),
+		listed.templates.note("resource templates"),
 	}
 	for _, tool := range listed.tools.items {
 		offered := *tool

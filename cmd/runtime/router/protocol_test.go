@@ -59,10 +59,14 @@ func TestAServerIsGreetedAsItAnsweredBefore(t *testing.T) {
 	for name, refuses := range map[string]bool{"the older way": false, "the newer way": true} {
 		t.Run(name, func(t *testing.T) {
 			server := newServer()
-			g := &greeted{next: mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{JSONResponse: true, Stateless: true})}
+			g := &greeted{next: mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
+				&mcp.StreamableHTTPOptions{JSONResponse: true, Stateless: true})}
 			g.refuses.Store(refuses)
 			f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: serve(t, g)}}})
-			eventually(t, "it is connected", func() bool { return f.health(t, "127-0-0-1").State == session.ToolServerConnected })
+			eventually(t, "it is connected", func() bool {
+				return f.health(t,
+					"127-0-0-1").State == session.ToolServerConnected
+			})
 			for range 3 {
 				g.reconnect(t, f)
 				if refuses && g.handshakes.Load() > 0 || !refuses && g.newer.Load() > 0 {
@@ -75,7 +79,8 @@ func TestAServerIsGreetedAsItAnsweredBefore(t *testing.T) {
 
 func TestAServerThatChangedItsProtocolIsConnectedAgain(t *testing.T) {
 	server := newServer()
-	g := &greeted{next: mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{JSONResponse: true, Stateless: true})}
+	g := &greeted{next: mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
+		&mcp.StreamableHTTPOptions{JSONResponse: true, Stateless: true})}
 	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: serve(t, g)}}})
 	f.expect(t, "127-0-0-1_echo", "before", "before")
 	g.refuses.Store(true)

@@ -88,7 +88,8 @@ func (t *troubled) RoundTrip(request *http.Request) (*http.Response, error) {
 	switch {
 	case err != nil && request.Context().Err() == nil:
 		t.met.Store(true)
-	case err == nil && (response.StatusCode == http.StatusTooManyRequests || response.StatusCode >= http.StatusInternalServerError):
+	case err == nil && (response.StatusCode == http.StatusTooManyRequests ||
+		response.StatusCode >= http.StatusInternalServerError):
 		t.met.Store(true)
 	}
 	return response, err
@@ -123,7 +124,8 @@ func (b *boundedBody) Read(text []byte) (int, error) {
 }
 
 // aURL, between quotes or not. What it captures is the scheme and the host.
-var aURL = regexp.MustCompile(`("https?://)(?:[^/?#\s"]*@)?([^/?#\s"\\]+)(?:\\.|[^"\\])*|(https?://)(?:[^/?#\s"]*@)?([^/?#\s"]+)[^\s"]*`)
+var aURL = regexp.MustCompile(
+	`("https?://)(?:[^/?#\s"]*@)?([^/?#\s"\\]+)(?:\\.|[^"\\])*|(https?://)(?:[^/?#\s"]*@)?([^/?#\s"]+)[^\s"]*`)
 
 // describe what went wrong without what is secret. Errors of requests hold whole URLs, as text
 // where they are wrapped, and the URL of a server may hold its key, of which nobody but the user
@@ -154,8 +156,9 @@ func (o optionalStream) RoundTrip(request *http.Request) (*http.Response, error)
 			_ = response.Body.Close()
 		}
 		return &http.Response{
-			Status: "405 Method Not Allowed", StatusCode: http.StatusMethodNotAllowed, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-			Header: http.Header{}, Body: http.NoBody, Request: request,
+			Status: "405 Method Not Allowed", StatusCode: http.StatusMethodNotAllowed, Proto: "HTTP/1.1", ProtoMajor: 1,
+			ProtoMinor: 1,
+			Header:     http.Header{}, Body: http.NoBody, Request: request,
 		}, nil
 	}
 	return response, err

@@ -103,12 +103,13 @@ func New(options Options) *Router {
 		},
 	})
 	r.server.AddReceivingMiddleware(r.noteActivity, r.withoutKeys)
-	r.Handler = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return r.server }, &mcp.StreamableHTTPOptions{
-		SessionTimeout: forget,
-		// Whoever serves this has looked at where a request comes from, or at the key that it
-		// shows.
-		DisableLocalhostProtection: true,
-	})
+	r.Handler = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return r.server },
+		&mcp.StreamableHTTPOptions{
+			SessionTimeout: forget,
+			// Whoever serves this has looked at where a request comes from, or at the key that it
+			// shows.
+			DisableLocalhostProtection: true,
+		})
 	r.addUpstreams(options.Servers)
 	r.keys = newKeys(&options, r.upstreams)
 	return r

@@ -31,7 +31,8 @@ func TestServersOfAllThreeKindsAreServedBehindOneEndpoint(t *testing.T) {
 	// Both remote ones are on the same host.
 	for _, server := range []string{"local", "127-0-0-1", "127-0-0-1-2"} {
 		f.expect(t, server+"_echo", "hello "+server, "hello "+server)
-		if got := f.health(t, server); got.State != session.ToolServerConnected || got.Tools != 12 || got.Prompts != 1 || got.Resources != 2 || got.Error != "" {
+		if got := f.health(t, server); got.State != session.ToolServerConnected || got.Tools != 12 || got.Prompts != 1 ||
+			got.Resources != 2 || got.Error != "" {
 			t.Errorf("the health is %+v", got)
 		}
 	}
@@ -43,12 +44,15 @@ func TestServersOfAllThreeKindsAreServedBehindOneEndpoint(t *testing.T) {
 func TestAServerThatNeedsAKeyGetsIt(t *testing.T) {
 	sse := newServer()
 	f := start(t, session.ToolServers{
-		SSE:   []session.RemoteServer{{URL: serve(t, locked(mcp.NewSSEHandler(func(*http.Request) *mcp.Server { return sse }, nil))), APIKeyFile: "key"}},
-		SHTTP: []session.RemoteServer{{URL: serve(t, locked(streamableHandler())), APIKeyFile: "key"}, {URL: serve(t, locked(streamableHandler()))}},
+		SSE: []session.RemoteServer{{URL: serve(t, locked(mcp.NewSSEHandler(func(*http.Request) *mcp.Server { return sse },
+			nil))), APIKeyFile: "key"}},
+		SHTTP: []session.RemoteServer{{URL: serve(t, locked(streamableHandler())), APIKeyFile: "key"},
+			{URL: serve(t, locked(streamableHandler()))}},
 	})
 	f.expect(t, "127-0-0-1_echo", "sse", "sse")
 	f.expect(t, "127-0-0-1-2_echo", "shttp", "shttp")
-	if got := f.health(t, "127-0-0-1-3"); got.State != session.ToolServerFailed || !strings.Contains(got.Error, "Unauthorized") {
+	if got := f.health(t, "127-0-0-1-3"); got.State != session.ToolServerFailed || !strings.Contains(got.Error,
+		"Unauthorized") {
 		t.Errorf("without the key the health is %+v", got)
 	}
 }
@@ -109,14 +113,15 @@ func TestABrokenStreamOfAnSSEServerIsOpenedAgain(t *testing.T) {
 	streams := make(chan context.CancelFunc, 10)
 	server := newServer()
 	handler := mcp.NewSSEHandler(func(*http.Request) *mcp.Server { return server }, nil)
-	f := start(t, session.ToolServers{SSE: []session.RemoteServer{{URL: serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithCancel(r.Context())
-		defer cancel()
-		if r.Method == http.MethodGet {
-			streams <- cancel
-		}
-		handler.ServeHTTP(w, r.WithContext(ctx))
-	}))}}})
+	f := start(t, session.ToolServers{SSE: []session.RemoteServer{{URL: serve(t,
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := context.WithCancel(r.Context())
+			defer cancel()
+			if r.Method == http.MethodGet {
+				streams <- cancel
+			}
+			handler.ServeHTTP(w, r.WithContext(ctx))
+		}))}}})
 	f.expect(t, "127-0-0-1_echo", "before", "before")
 	within(t, "the stream is open", streams)()
 	within(t, "it is opened again", streams)
@@ -138,7 +143,8 @@ func TestDeadAndHangingServersDoNotHurtTheOthers(t *testing.T) {
 	defer close(release)
 	f := start(t, session.ToolServers{
 		Stdio: []session.StdioServer{
-			stdio("good", "normal"), stdio("mute", "mute"), stdio("broken", "broken"), {Name: "missing", Command: "no-such-program"},
+			stdio("good", "normal"), stdio("mute", "mute"), stdio("broken", "broken"), {Name: "missing",
+				Command: "no-such-program"},
 		},
 		SSE:   []session.RemoteServer{{URL: hanging}, {URL: "http://127.0.0.1:1/sse"}},
 		SHTTP: []session.RemoteServer{{URL: hanging + "/mcp"}, {URL: "http://host.invalid/mcp"}},
@@ -161,7 +167,8 @@ func TestTheKeyInAServersURLIsNeverShown(t *testing.T) {
 	const key = "SECRETVALUE"
 	var log output
 	f := start(t, session.ToolServers{
-		SSE: []session.RemoteServer{{URL: "http://127.0.0.1:1/" + key + "?apiKey=" + key}, {URL: "http://127.0.0.1:1/a b?apiKey=a " + key}},
+		SSE: []session.RemoteServer{{URL: "http://127.0.0.1:1/" + key + "?apiKey=" + key},
+			{URL: "http://127.0.0.1:1/a b?apiKey=a " + key}},
 		SHTTP: []session.RemoteServer{
 			{URL: "http://127.0.0.1:1/" + key + "?apiKey=" + key},
 			{URL: serve(t, http.RedirectHandler("http://127.0.0.1:1/?apiKey="+key, http.StatusTemporaryRedirect))},
@@ -178,7 +185,8 @@ func TestTheKeyInAServersURLIsNeverShown(t *testing.T) {
 		if i == 4 {
 			continue // the one that is called
 		}
-		if server.State != session.ToolServerFailed || !strings.Contains(server.Error, "http://127.0.0.1:1") || !strings.Contains(server.Error, "refused") {
+		if server.State != session.ToolServerFailed || !strings.Contains(server.Error, "http://127.0.0.1:1") ||
+			!strings.Contains(server.Error, "refused") {
 			t.Errorf("the health is %+v", server)
 		}
 	}
@@ -190,13 +198,14 @@ func TestTheKeyInAServersURLIsNeverShown(t *testing.T) {
 
 func TestAServerWhoseStreamNeverOpensIsServedWithoutIt(t *testing.T) {
 	normal := streamableHandler()
-	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodGet {
-			<-r.Context().Done()
-			return
-		}
-		normal.ServeHTTP(w, r)
-	}))}}}, func(o *router.Options) { o.StreamTimeout = 100 * time.Millisecond })
+	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: serve(t,
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodGet {
+				<-r.Context().Done()
+				return
+			}
+			normal.ServeHTTP(w, r)
+		}))}}}, func(o *router.Options) { o.StreamTimeout = 100 * time.Millisecond })
 	f.expect(t, "127-0-0-1_echo", "served", "served")
 }
 
@@ -212,7 +221,8 @@ func TestASlowCallTimesOutAndHurtsNoOther(t *testing.T) {
 	}()
 	f.expect(t, "quick_echo", "unhurt", "unhurt")
 	f.expect(t, "slow_echo", "also unhurt", "also unhurt")
-	if err := within(t, "the call times out", slow); err == nil || err.Error() != "result: tool server slow did not answer within 10s" {
+	if err := within(t, "the call times out", slow); err == nil ||
+		err.Error() != "result: tool server slow did not answer within 10s" {
 		t.Errorf("got %v", err)
 	}
 	eventually(t, "the server is told", func() bool { _, err := os.Stat(cancelled); return err == nil })
@@ -238,7 +248,8 @@ func TestCancellingACallCancelsItAtTheServer(t *testing.T) {
 }
 
 func TestProgressPassesThrough(t *testing.T) {
-	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("s", "normal")}, SSE: []session.RemoteServer{{URL: serveSSE(t)}}})
+	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("s", "normal")},
+		SSE: []session.RemoteServer{{URL: serveSSE(t)}}})
 	for _, server := range []string{"s", "127-0-0-1"} {
 		ended := make(chan error, 1)
 		go func() {
@@ -247,7 +258,8 @@ func TestProgressPassesThrough(t *testing.T) {
 			_, err := f.client.CallTool(t.Context(), params)
 			ended <- err
 		}()
-		if got := within(t, "progress arrives", f.progress); got.ProgressToken != "mine" || got.Message != "at work" || got.Progress != 1 || got.Total != 2 {
+		if got := within(t, "progress arrives", f.progress); got.ProgressToken != "mine" || got.Message != "at work" ||
+			got.Progress != 1 || got.Total != 2 {
 			t.Errorf("got %+v", got)
 		}
 		f.expect(t, server+"_release", "", "released")
@@ -258,13 +270,15 @@ func TestProgressPassesThrough(t *testing.T) {
 }
 
 func TestErrorsPassThrough(t *testing.T) {
-	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("s", "normal")}, SHTTP: []session.RemoteServer{{URL: serve(t, streamableHandler())}}})
+	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("s", "normal")},
+		SHTTP: []session.RemoteServer{{URL: serve(t, streamableHandler())}}})
 	for _, server := range []string{"s", "127-0-0-1"} {
 		if _, err := f.call(t, server+"_fail", ""); err == nil || err.Error() != "result: it went wrong" {
 			t.Errorf("a tool's error: %v", err)
 		}
 		var refused *jsonrpc.Error
-		if _, err := f.call(t, server+"_refuse", ""); !errors.As(err, &refused) || refused.Code != -32099 || refused.Message != "refused" || string(refused.Data) != `{"why":"because"}` {
+		if _, err := f.call(t, server+"_refuse", ""); !errors.As(err, &refused) || refused.Code != -32099 ||
+			refused.Message != "refused" || string(refused.Data) != `{"why":"because"}` {
 			t.Errorf("a server's error: %v", err)
 		}
 	}
@@ -275,7 +289,8 @@ func TestErrorsPassThrough(t *testing.T) {
 
 func TestChangesOfAListPassThrough(t *testing.T) {
 	f := start(t, session.ToolServers{
-		Stdio: []session.StdioServer{stdio("s", "normal")}, SSE: []session.RemoteServer{{URL: serveSSE(t)}}, SHTTP: []session.RemoteServer{{URL: serve(t, streamableHandler())}},
+		Stdio: []session.StdioServer{stdio("s", "normal")}, SSE: []session.RemoteServer{{URL: serveSSE(t)}},
+		SHTTP: []session.RemoteServer{{URL: serve(t, streamableHandler())}},
 	})
 	for _, server := range []string{"s", "127-0-0-1", "127-0-0-1-2"} {
 		f.expect(t, server+"_grow", "", "grown")
@@ -292,7 +307,8 @@ func TestChangesOfAListPassThrough(t *testing.T) {
 
 func TestPromptsAndResourcesAreServed(t *testing.T) {
 	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("a", "normal"), stdio("b", "normal")}})
-	prompt, err := f.client.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "b_greet", Arguments: map[string]string{"who": "Ada"}})
+	prompt, err := f.client.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "b_greet",
+		Arguments: map[string]string{"who": "Ada"}})
 	if err != nil || prompt.Messages[0].Content.(*mcp.TextContent).Text != "Greet Ada" {
 		t.Errorf("the prompt is %+v, %v", prompt, err)
 	}
@@ -310,7 +326,8 @@ func TestPromptsAndResourcesAreServed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for uri, want := range map[string]string{link.Content[0].(*mcp.ResourceLink).URI: "note://one", "parley://a/note://any/two": "note://any/two"} {
+	for uri, want := range map[string]string{link.Content[0].(*mcp.ResourceLink).URI: "note://one",
+		"parley://a/note://any/two": "note://any/two"} {
 		read, err := f.client.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: uri})
 		if err != nil || read.Contents[0].URI != uri || read.Contents[0].Text != "this is "+want {
 			t.Errorf("%s is %+v, %v", uri, read, err)
@@ -334,7 +351,8 @@ func TestAStdioServerGetsItsEnvironment(t *testing.T) {
 }
 
 func TestASecretReachesAStdioServerWhole(t *testing.T) {
-	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("s", "normal", session.EnvVar{Name: "SECRET", ValueFile: "file"})}},
+	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("s", "normal", session.EnvVar{Name: "SECRET",
+		ValueFile: "file"})}},
 		func(o *router.Options) { o.Value = func(string) string { return " begins\nends \n" } })
 	f.expect(t, "s_env", "SECRET", " begins\nends \n")
 }

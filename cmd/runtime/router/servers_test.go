@@ -61,8 +61,10 @@ func say(format string, args ...any) *mcp.CallToolResult {
 func newServer() *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	release := make(chan struct{}, 1)
-	tool := func(name string, handle func(ctx context.Context, request *mcp.CallToolRequest, in text) (*mcp.CallToolResult, error)) {
-		mcp.AddTool(server, &mcp.Tool{Name: name}, func(ctx context.Context, request *mcp.CallToolRequest, in text) (*mcp.CallToolResult, any, error) {
+	tool := func(name string, handle func(ctx context.Context, request *mcp.CallToolRequest, in text) (*mcp.CallToolResult,
+		error)) {
+		mcp.AddTool(server, &mcp.Tool{Name: name}, func(ctx context.Context, request *mcp.CallToolRequest,
+			in text) (*mcp.CallToolResult, any, error) {
 			result, err := handle(ctx, request, in)
 			return result, nil, err
 		})
@@ -92,7 +94,8 @@ func newServer() *mcp.Server {
 	})
 	tool("wait", func(ctx context.Context, request *mcp.CallToolRequest, in text) (*mcp.CallToolResult, error) {
 		if token := request.Params.GetProgressToken(); token != nil {
-			_ = request.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Message: "at work", Progress: 1, Total: 2})
+			_ = request.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Message: "at work",
+				Progress: 1, Total: 2})
 		}
 		select {
 		case <-release:
@@ -123,11 +126,14 @@ func newServer() *mcp.Server {
 	tool("link", func(context.Context, *mcp.CallToolRequest, text) (*mcp.CallToolResult, error) {
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.ResourceLink{URI: "note://one", Name: "one"}}}, nil
 	})
-	server.AddPrompt(&mcp.Prompt{Name: "greet", Arguments: []*mcp.PromptArgument{{Name: "who"}}}, func(_ context.Context, request *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
-		return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: "Greet " + request.Params.Arguments["who"]}}}}, nil
+	server.AddPrompt(&mcp.Prompt{Name: "greet", Arguments: []*mcp.PromptArgument{{Name: "who"}}}, func(_ context.Context,
+		request *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+		return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: "Greet " +
+			request.Params.Arguments["who"]}}}}, nil
 	})
 	read := func(_ context.Context, request *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: request.Params.URI, Text: "this is " + request.Params.URI}}}, nil
+		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: request.Params.URI, Text: "this is " +
+			request.Params.URI}}}, nil
 	}
 	server.AddResource(&mcp.Resource{Name: "one", URI: "note://one"}, read)
 	server.AddResourceTemplate(&mcp.ResourceTemplate{Name: "any", URITemplate: "note://any/{name}"}, read)
@@ -136,7 +142,8 @@ func newServer() *mcp.Server {
 
 // stdio is a server that is this program.
 func stdio(name, kind string, env ...session.EnvVar) session.StdioServer {
-	return session.StdioServer{Name: name, Command: os.Args[0], Env: append(env, session.EnvVar{Name: serverVariable, Value: kind})}
+	return session.StdioServer{Name: name, Command: os.Args[0], Env: append(env, session.EnvVar{Name: serverVariable,
+		Value: kind})}
 }
 
 func serve(t *testing.T, handler http.Handler) string {

@@ -13,19 +13,26 @@ import (
 func TestAServerThatCannotBeReachedForAMomentIsWaitedFor(t *testing.T) {
 	for name, fail := range map[string]http.HandlerFunc{
 		"it breaks the connection": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
-		"its gateway fails":        func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "not now", http.StatusBadGateway) },
-		"it is busy":               func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "not now", http.StatusServiceUnavailable) },
+		"its gateway fails": func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "not now",
+				http.StatusBadGateway)
+		},
+		"it is busy": func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "not now",
+				http.StatusServiceUnavailable)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var requests atomic.Int32
 			normal := streamableHandler()
-			f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if requests.Add(1) <= 2 {
-					fail(w, r)
-					return
-				}
-				normal.ServeHTTP(w, r)
-			}))}}}, func(o *router.Options) { o.FirstRetry = 20 * time.Millisecond })
+			f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: serve(t,
+				http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if requests.Add(1) <= 2 {
+						fail(w, r)
+						return
+					}
+					normal.ServeHTTP(w, r)
+				}))}}}, func(o *router.Options) { o.FirstRetry = 20 * time.Millisecond })
 			f.expect(t, "127-0-0-1_echo", "in time", "in time")
 		})
 	}

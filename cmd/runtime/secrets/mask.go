@@ -38,7 +38,8 @@ func quotedForms(value string) []string {
 	_ = encoder.Encode(value) // a string always can be
 	escaped, _ := json.Marshal(value)
 	var forms []string
-	for _, quoted := range []string{strings.TrimSuffix(plain.String(), "\n"), string(escaped), strconv.Quote(value), strconv.QuoteToASCII(value)} {
+	for _, quoted := range []string{strings.TrimSuffix(plain.String(), "\n"), string(escaped), strconv.Quote(value),
+		strconv.QuoteToASCII(value)} {
 		forms = append(forms, quoted[1:len(quoted)-1])
 	}
 	return forms

@@ -18,7 +18,8 @@ import (
 const secret = `sk-"A1/b2+c3<d4>'`
 
 func TestASessionsSecretsAreTakenFromItsEnvironment(t *testing.T) {
-	for key, value := range map[string]string{session.LLMAPIKeyFile: "sk-123456\n", "custom.0": " a b \n", "mcp.stdio.0.1": "x=y"} {
+	for key, value := range map[string]string{session.LLMAPIKeyFile: "sk-123456\n", "custom.0": " a b \n",
+		"mcp.stdio.0.1": "x=y"} {
 		t.Setenv(session.SecretVariable(key), value)
 	}
 	t.Setenv("PARLEY_OTHER", "stays")
@@ -39,7 +40,8 @@ func TestASessionsSecretsAreTakenFromItsEnvironment(t *testing.T) {
 		t.Errorf("masked: %q", got)
 	}
 	environment := strings.Join(os.Environ(), "\n")
-	if strings.Contains(environment, session.SecretVariables) || strings.Contains(environment, "sk-123456") || !strings.Contains(environment, "PARLEY_OTHER=stays") {
+	if strings.Contains(environment, session.SecretVariables) || strings.Contains(environment, "sk-123456") ||
+		!strings.Contains(environment, "PARLEY_OTHER=stays") {
 		t.Errorf("the environment is\n%s", environment)
 	}
 }
@@ -161,7 +163,8 @@ func TestALineWithoutEndIsNotHeldBackForEver(t *testing.T) {
 	if err := lines.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if got := out.String(); strings.Contains(strings.ReplaceAll(got, "\n", ""), "secret") || strings.Count(got, "***") < 1990 {
+	if got := out.String(); strings.Contains(strings.ReplaceAll(got, "\n", ""), "secret") || strings.Count(got,
+		"***") < 1990 {
 		t.Errorf("a secret is in the output, or lost: %d masks", strings.Count(got, "***"))
 	}
 }
@@ -207,7 +210,8 @@ func TestOnlyWhatCanBeAKeyIsMaskedOfAServersVariables(t *testing.T) {
 func TestThePasswordInATokenIsMaskedAlone(t *testing.T) {
 	store := secrets.New(map[string]string{session.ProviderTokenFile: "ada:app+password", "custom.0": "other:word"})
 	for text, want := range map[string]string{
-		"ada:app+password": "***", "app+password": "***", "app%2Bpassword": "***", base64.StdEncoding.EncodeToString([]byte("app+password")): "***",
+		"ada:app+password": "***", "app+password": "***", "app%2Bpassword": "***",
+		base64.StdEncoding.EncodeToString([]byte("app+password")): "***",
 		"ada": "ada", "word": "word",
 	} {
 		if got := store.Mask(text); got != want {

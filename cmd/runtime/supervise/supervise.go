@@ -59,7 +59,8 @@ func Run(program string, args ...string) (code int, err error) {
 	// The child dies with the thread that made it: this one, which lasts as long as the process.
 	runtime.LockOSThread()
 	signals := make(chan os.Signal, 64)
-	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT,
+		syscall.SIGUSR1, syscall.SIGUSR2)
 	memory := process.WatchMemory(place.Cgroups)
 	pid, err := syscall.ForkExec(program, append([]string{program}, args...), &syscall.ProcAttr{
 		Env: os.Environ(), Files: []uintptr{0, 1, 2, listener.Fd()}, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},

@@ -46,7 +46,8 @@ func configureGit(o Options, remote *Remote) error {
 	}
 	if unreadable != nil {
 		// The agent may have left it so, and the session does not end for that.
-		o.Log.Warn("git's configuration cannot be read, and is put aside", "file", file, "as", file+unreadableEnd, "error", unreadable)
+		o.Log.Warn("git's configuration cannot be read, and is put aside", "file", file, "as", file+unreadableEnd, "error",
+			unreadable)
 		if err := errors.Join(os.RemoveAll(file+unreadableEnd), os.Rename(file, file+unreadableEnd)); err != nil {
 			return err
 		}
@@ -100,7 +101,8 @@ func Credential(remote *Remote, token string, in io.Reader, out io.Writer) error
 	if err := lines.Err(); err != nil {
 		return err
 	}
-	if remote.User == "" || token == "" || asked["protocol"] != remote.URL.Scheme || !strings.EqualFold(asked["host"], remote.URL.Host) {
+	if remote.User == "" || token == "" || asked["protocol"] != remote.URL.Scheme || !strings.EqualFold(asked["host"],
+		remote.URL.Host) {
 		return nil
 	}
 	user, password := remote.credentials(token)

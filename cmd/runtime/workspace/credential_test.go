@@ -28,7 +28,8 @@ func TestTheTokenIsNowhereOnDisk(t *testing.T) {
 				return err
 			}
 			text, err := os.ReadFile(path)
-			if bytes.Contains(text, []byte(token)) || bytes.Contains(text, []byte(base64.StdEncoding.EncodeToString([]byte(user+":"+token)))) {
+			if bytes.Contains(text, []byte(token)) || bytes.Contains(text,
+				[]byte(base64.StdEncoding.EncodeToString([]byte(user+":"+token)))) {
 				t.Errorf("%s holds the token", path)
 			}
 			return err
@@ -85,14 +86,16 @@ func TestATokenDoesNotFollowARedirectToAnotherHost(t *testing.T) {
 
 func TestAConfigurationOfGitThatCannotBeReadIsPutAside(t *testing.T) {
 	for name, script := range map[string]string{
-		"no configuration": "echo '[user' > .gitconfig", "a directory": "mkdir -p .gitconfig/in", "a pipe": "mkfifo .gitconfig", "a link to nothing": "ln -s nothing .gitconfig",
+		"no configuration": "echo '[user' > .gitconfig", "a directory": "mkdir -p .gitconfig/in",
+		"a pipe": "mkfifo .gitconfig", "a link to nothing": "ln -s nothing .gitconfig",
 		"what was in the way": "echo '[user' > .gitconfig; mkdir -p .gitconfig.unreadable/x .gitconfig.parley/x",
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := options(t, nil)
 			run(t, o.Home, "sh", "-ec", script)
 			prepare(t, o)
-			if author := runIn(t, o.Dir, o.Home, "git", "var", "GIT_AUTHOR_IDENT"); !strings.HasPrefix(author, "Ada Lovelace <ada@example.com>") {
+			if author := runIn(t, o.Dir, o.Home, "git", "var", "GIT_AUTHOR_IDENT"); !strings.HasPrefix(author,
+				"Ada Lovelace <ada@example.com>") {
 				t.Errorf("the author is %s", author)
 			}
 			if _, err := os.Lstat(filepath.Join(o.Home, ".gitconfig.unreadable")); err != nil {
@@ -142,7 +145,8 @@ func TestTheAgentCanPushWithoutAStoredToken(t *testing.T) {
 	prepare(t, o) // a second start changes nothing
 	commit(t, got.Dir, "new", "fourth")
 	runIn(t, got.Dir, o.Home, "git", "push", "-q", "origin", "HEAD:refs/heads/pushed")
-	if pushed := run(t, filepath.Join(server.root, "private/site.git"), "git", "rev-parse", "pushed"); pushed != run(t, got.Dir, "git", "rev-parse", "HEAD") {
+	if pushed := run(t, filepath.Join(server.root, "private/site.git"), "git", "rev-parse", "pushed"); pushed != run(t,
+		got.Dir, "git", "rev-parse", "HEAD") {
 		t.Errorf("pushed %s", pushed)
 	}
 	if _, err := os.Stat(stored); err == nil {
@@ -151,7 +155,8 @@ func TestTheAgentCanPushWithoutAStoredToken(t *testing.T) {
 	if alias := runIn(t, got.Dir, o.Home, "git", "config", "alias.st"); alias != "status" {
 		t.Errorf("what the user had set is lost: %q", alias)
 	}
-	if helpers := runIn(t, got.Dir, o.Home, "git", "config", "--get-all", "credential."+server.URL+".helper"); strings.Count(helpers, "git-credential") != 1 {
+	if helpers := runIn(t, got.Dir, o.Home, "git", "config", "--get-all", "credential."+server.URL+
+		".helper"); strings.Count(helpers, "git-credential") != 1 {
 		t.Errorf("the helpers are %q", helpers)
 	}
 }
@@ -211,7 +216,8 @@ func TestTheTokenIsToldForItsHostOnly(t *testing.T) {
 		"host=gitlab.com\n\nprotocol=https\n":      "",
 	} {
 		var answer bytes.Buffer
-		if err := workspace.Credential(remote, token, strings.NewReader(question), &answer); err != nil || answer.String() != want {
+		if err := workspace.Credential(remote, token, strings.NewReader(question), &answer); err != nil ||
+			answer.String() != want {
 			t.Errorf("%q: got %q, %v", question, answer.String(), err)
 		}
 	}

@@ -62,7 +62,8 @@ func (o Options) fetch(ctx context.Context, remote *Remote, dir string) error {
 	bounded, cancel := context.WithTimeout(ctx, o.Patience)
 	defer cancel()
 	// Sessions that lost the same host do not all come back to it at once.
-	retry := wait.Backoff{Duration: cmp.Or(o.RetryDelay, firstRetry), Factor: 2, Jitter: 0.5, Steps: math.MaxInt, Cap: lastRetry}
+	retry := wait.Backoff{Duration: cmp.Or(o.RetryDelay, firstRetry), Factor: 2, Jitter: 0.5, Steps: math.MaxInt,
+		Cap: lastRetry}
 	var trouble error
 	for attempt := 1; bounded.Err() == nil; attempt++ {
 		err := o.fetchOnce(bounded, remote, dir)
@@ -144,7 +145,8 @@ func (o Options) explain(remote *Remote, err error) error {
 		where = remote.URL.Path
 	}
 	switch {
-	case errors.Is(err, transport.ErrEmptyRemoteRepository), errors.Is(err, git.NoMatchingRefSpecError{}), errors.Is(err, plumbing.ErrReferenceNotFound):
+	case errors.Is(err, transport.ErrEmptyRemoteRepository), errors.Is(err, git.NoMatchingRefSpecError{}),
+		errors.Is(err, plumbing.ErrReferenceNotFound):
 		if o.Repository.Branch != "" {
 			return fmt.Errorf("it has no branch %q", o.Repository.Branch)
 		}
@@ -160,11 +162,13 @@ func (o Options) explain(remote *Remote, err error) error {
 		if o.Token != "" {
 			return fmt.Errorf("%s does not accept the token", where)
 		}
-		return fmt.Errorf("%s asks for a token, and there is none for it: the repository is not public, or does not exist", where)
+		return fmt.Errorf("%s asks for a token, and there is none for it: the repository is not public, or does not exist",
+			where)
 	case errors.Is(err, transport.ErrAuthorizationFailed):
 		return fmt.Errorf("%s does not permit to read it", where)
 	case errors.As(cause(err), &x509.UnknownAuthorityError{}):
-		return fmt.Errorf("the certificate of %s is of an authority that is not trusted; the session's class can name it (spec.network.caBundle)", where)
+		return fmt.Errorf("the certificate of %s is of an authority that is not trusted; the session's class can name it "+
+			"(spec.network.caBundle)", where)
 	case badStatus(err) != 0:
 		return fmt.Errorf("%s answers with status %d", where, badStatus(err))
 	case unreachable(err):

@@ -26,7 +26,8 @@ func (c *Changes) Patch(most int, mask func(string) string) string {
 	for i, change := range c.Files {
 		part := mask(c.patchOf(change))
 		if text.Len()+len(part) > most {
-			fmt.Fprintf(&text, "The rest of the difference is left out: it has more than %d bytes. %d of %d files are shown.\n", most, i, len(c.Files))
+			fmt.Fprintf(&text, "The rest of the difference is left out: it has more than %d bytes. %d of %d files are shown.\n",
+				most, i, len(c.Files))
 			break
 		}
 		text.WriteString(part)

@@ -41,7 +41,8 @@ func TestWhatASessionChangedIsCountedFromItsFirstCommit(t *testing.T) {
 		t.Helper()
 		cmd := exec.Command("sh", "-ec", script)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "GIT_CONFIG_NOSYSTEM=1", "GIT_AUTHOR_NAME=T", "GIT_AUTHOR_EMAIL=t@example.com",
+		cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "GIT_CONFIG_NOSYSTEM=1", "GIT_AUTHOR_NAME=T",
+			"GIT_AUTHOR_EMAIL=t@example.com",
 			"GIT_COMMITTER_NAME=T", "GIT_COMMITTER_EMAIL=t@example.com")
 		output, err := cmd.CombinedOutput()
 		if err != nil {
@@ -49,7 +50,8 @@ func TestWhatASessionChangedIsCountedFromItsFirstCommit(t *testing.T) {
 		}
 		return strings.TrimSpace(string(output))
 	}
-	first := git(`git init -q -b main . && echo 1 > a && echo 1 > b && echo .parley/ > .gitignore && git add . && git commit -qm one && git rev-parse HEAD`)
+	first := git(`git init -q -b main . && echo 1 > a && echo 1 > b && echo .parley/ > .gitignore && git add . && git ` +
+		`commit -qm one && git rev-parse HEAD`)
 	records, err := workspace.OpenRecords(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +59,8 @@ func TestWhatASessionChangedIsCountedFromItsFirstCommit(t *testing.T) {
 	if base := records.Base(first); base != first {
 		t.Errorf("the base is %s", base)
 	}
-	second := git(`git checkout -qb work && echo 2 > a && git commit -qam two && echo 3 > b && echo new > c && git rev-parse HEAD`)
+	second := git(`git checkout -qb work && echo 2 > a && git commit -qam two && echo 3 > b && echo new > c && git ` +
+		`rev-parse HEAD`)
 	// A later attempt finds another commit, and compares with the first all the same.
 	base := records.Base(second)
 	changes, err := workspace.Compare(t.Context(), dir, base)
@@ -65,7 +68,8 @@ func TestWhatASessionChangedIsCountedFromItsFirstCommit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer changes.Close()
-	if got, want := fmt.Sprint(changes.Branch, changes.Commit, changes.Files), fmt.Sprint("work", second, "[{M a} {M b} {U c}]"); got != want {
+	if got, want := fmt.Sprint(changes.Branch, changes.Commit, changes.Files), fmt.Sprint("work", second,
+		"[{M a} {M b} {U c}]"); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	if _, err := workspace.Compare(t.Context(), t.TempDir(), base); !errors.Is(err, workspace.ErrNoRepository) {

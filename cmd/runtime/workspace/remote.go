@@ -53,7 +53,8 @@ func Locate(repository *session.Repository) (*Remote, error) {
 	location := repository.Name
 	if !strings.Contains(location, "://") {
 		if host == "" {
-			return nil, fmt.Errorf("the provider %s has no public host: its entry in providerTokens must name one", repository.Provider)
+			return nil, fmt.Errorf("the provider %s has no public host: its entry in providerTokens must name one",
+				repository.Provider)
 		}
 		location = "https://" + host + "/" + strings.TrimSuffix(strings.Trim(location, "/"), ".git") + ".git"
 	}

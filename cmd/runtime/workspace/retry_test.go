@@ -48,7 +48,8 @@ func TestAHostThatDoesNotComeBackIsGivenUp(t *testing.T) {
 	}
 	o := options(t, &session.Repository{Name: hanging.URL + "/a/b"})
 	o.Patience = 100 * time.Millisecond
-	if _, err := workspace.Prepare(t.Context(), o); err == nil || !strings.Contains(err.Error(), "it could not be cloned within 100ms") {
+	if _, err := workspace.Prepare(t.Context(), o); err == nil || !strings.Contains(err.Error(),
+		"it could not be cloned within 100ms") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -28,7 +28,8 @@ func options(t *testing.T, repository *session.Repository) workspace.Options {
 }
 
 func private(s *gitServer, branch string) *session.Repository {
-	return &session.Repository{Name: s.URL + "/private/site.git", Provider: v1alpha1.GitHub, Host: s.host(), Branch: branch}
+	return &session.Repository{Name: s.URL + "/private/site.git", Provider: v1alpha1.GitHub, Host: s.host(),
+		Branch: branch}
 }
 
 func prepare(t *testing.T, o workspace.Options) *workspace.Workspace {
@@ -61,7 +62,8 @@ func TestARepositoryIsClonedAtItsBranch(t *testing.T) {
 	if commits := run(t, got.Dir, "git", "rev-list", "--count", "HEAD"); commits != "1" {
 		t.Errorf("the clone has %s commits, want it shallow", commits)
 	}
-	if author := runIn(t, got.Dir, o.Home, "git", "var", "GIT_AUTHOR_IDENT"); !strings.HasPrefix(author, "Ada Lovelace <ada@example.com>") {
+	if author := runIn(t, got.Dir, o.Home, "git", "var", "GIT_AUTHOR_IDENT"); !strings.HasPrefix(author,
+		"Ada Lovelace <ada@example.com>") {
 		t.Errorf("the author is %s", author)
 	}
 }
@@ -87,7 +89,8 @@ func TestALocalRepositoryIsCloned(t *testing.T) {
 	for _, location := range []string{filepath.Join(server.root, "local.git"), worktree} {
 		// No programs of git are needed.
 		t.Setenv("PATH", t.TempDir())
-		if got := prepare(t, options(t, &session.Repository{Name: "file://" + location, Branch: "feature"})); got.Branch != "feature" {
+		if got := prepare(t, options(t, &session.Repository{Name: "file://" + location,
+			Branch: "feature"})); got.Branch != "feature" {
 			t.Errorf("%s: the branch is %q", location, got.Branch)
 		}
 	}
@@ -114,7 +117,8 @@ func TestWithoutARepositoryTheWorkspaceIsEmpty(t *testing.T) {
 	if got := prepare(t, o); got.Dir != o.Dir || got.Resumed {
 		t.Errorf("got %+v", got)
 	}
-	if author := runIn(t, o.Dir, o.Home, "git", "var", "GIT_AUTHOR_IDENT"); !strings.HasPrefix(author, "Ada Lovelace <ada@example.com>") {
+	if author := runIn(t, o.Dir, o.Home, "git", "var", "GIT_AUTHOR_IDENT"); !strings.HasPrefix(author,
+		"Ada Lovelace <ada@example.com>") {
 		t.Errorf("the author is %s", author)
 	}
 }
@@ -230,7 +234,8 @@ func TestTheConfigurationOfAResumedCloneIsLeftAsItIs(t *testing.T) {
 	o := options(t, &session.Repository{Name: server.URL + "/public/site.git"})
 	first := prepare(t, o)
 	for _, setting := range [][]string{
-		{"core.repositoryformatversion", "1"}, {"remote.origin.pushurl", "https://example.com/mine.git"}, {"user.name", "Alan Turing"},
+		{"core.repositoryformatversion", "1"}, {"remote.origin.pushurl", "https://example.com/mine.git"},
+		{"user.name", "Alan Turing"},
 	} {
 		run(t, first.Dir, "git", "config", setting[0], setting[1])
 	}
@@ -301,7 +306,8 @@ func TestACloneThatWasKilledIsDoneAgain(t *testing.T) {
 func TestMain(m *testing.M) {
 	if name := os.Getenv("CLONE"); name != "" {
 		_, err := workspace.Prepare(context.Background(), workspace.Options{
-			Dir: os.Getenv("DIR"), Home: os.Getenv("HOME"), Token: token, Log: slog.New(slog.DiscardHandler), Patience: time.Hour,
+			Dir: os.Getenv("DIR"), Home: os.Getenv("HOME"), Token: token, Log: slog.New(slog.DiscardHandler),
+			Patience:   time.Hour,
 			Repository: &session.Repository{Name: name, Provider: v1alpha1.GitHub, Host: os.Getenv("HOST"), Branch: "feature"},
 		})
 		if err != nil {
@@ -334,22 +340,35 @@ func TestARepositoryIsLocatedAtItsProvider(t *testing.T) {
 		url, name, user string
 	}{
 		{session.Repository{Name: "acme/site"}, "https://github.com/acme/site.git", "site", "x-access-token"},
-		{session.Repository{Name: "acme/site.git", Provider: v1alpha1.GitHub}, "https://github.com/acme/site.git", "site", "x-access-token"},
+		{session.Repository{Name: "acme/site.git", Provider: v1alpha1.GitHub}, "https://github.com/acme/site.git", "site",
+			"x-access-token"},
 		{session.Repository{Name: "a/b/c", Provider: v1alpha1.GitLab}, "https://gitlab.com/a/b/c.git", "c", "oauth2"},
-		{session.Repository{Name: "a/b", Provider: v1alpha1.Bitbucket, UserID: "ada"}, "https://bitbucket.org/a/b.git", "b", "ada"},
-		{session.Repository{Name: "a/b", Provider: v1alpha1.EnterpriseSSO, Host: "git.example.com:8443"}, "https://git.example.com:8443/a/b.git", "b", "x-access-token"},
-		{session.Repository{Name: "https://GitHub.com/a/b", Provider: v1alpha1.GitHub}, "https://GitHub.com/a/b", "b", "x-access-token"},
-		{session.Repository{Name: "https://evil.example/a/b", Provider: v1alpha1.GitHub}, "https://evil.example/a/b", "b", ""},
+		{session.Repository{Name: "a/b", Provider: v1alpha1.Bitbucket, UserID: "ada"}, "https://bitbucket.org/a/b.git", "b",
+			"ada"},
+		{session.Repository{Name: "a/b", Provider: v1alpha1.EnterpriseSSO, Host: "git.example.com:8443"},
+			"https://git.example.com:8443/a/b.git", "b", "x-access-token"},
+		{session.Repository{Name: "https://GitHub.com/a/b", Provider: v1alpha1.GitHub}, "https://GitHub.com/a/b", "b",
+			"x-access-token"},
+		{session.Repository{Name: "https://evil.example/a/b", Provider: v1alpha1.GitHub}, "https://evil.example/a/b", "b",
+			""},
 		{session.Repository{Name: "http://github.com/a/b", Provider: v1alpha1.GitHub}, "http://github.com/a/b", "b", ""},
-		{session.Repository{Name: "http://github.com/a/b", Provider: v1alpha1.GitHub, Host: "github.com"}, "http://github.com/a/b", "b", ""},
-		{session.Repository{Name: "http://GitHub.com:80/a/b", Provider: v1alpha1.GitHub, Host: "github.com:80"}, "http://GitHub.com:80/a/b", "b", ""},
-		{session.Repository{Name: "http://github.com./a/b", Provider: v1alpha1.GitHub, Host: "github.com."}, "http://github.com./a/b", "b", ""},
-		{session.Repository{Name: "http://www.gitlab.com/a/b", Provider: v1alpha1.GitLab, Host: "www.gitlab.com"}, "http://www.gitlab.com/a/b", "b", ""},
-		{session.Repository{Name: "http://bitbucket.org/a/b", Provider: v1alpha1.EnterpriseSSO, Host: "bitbucket.org"}, "http://bitbucket.org/a/b", "b", ""},
-		{session.Repository{Name: "https://github.com/a/b", Provider: v1alpha1.GitHub, Host: "github.com"}, "https://github.com/a/b", "b", "x-access-token"},
-		{session.Repository{Name: "http://notgithub.com/a/b", Provider: v1alpha1.GitHub, Host: "notgithub.com"}, "http://notgithub.com/a/b", "b", "x-access-token"},
+		{session.Repository{Name: "http://github.com/a/b", Provider: v1alpha1.GitHub, Host: "github.com"},
+			"http://github.com/a/b", "b", ""},
+		{session.Repository{Name: "http://GitHub.com:80/a/b", Provider: v1alpha1.GitHub, Host: "github.com:80"},
+			"http://GitHub.com:80/a/b", "b", ""},
+		{session.Repository{Name: "http://github.com./a/b", Provider: v1alpha1.GitHub, Host: "github.com."},
+			"http://github.com./a/b", "b", ""},
+		{session.Repository{Name: "http://www.gitlab.com/a/b", Provider: v1alpha1.GitLab, Host: "www.gitlab.com"},
+			"http://www.gitlab.com/a/b", "b", ""},
+		{session.Repository{Name: "http://bitbucket.org/a/b", Provider: v1alpha1.EnterpriseSSO, Host: "bitbucket.org"},
+			"http://bitbucket.org/a/b", "b", ""},
+		{session.Repository{Name: "https://github.com/a/b", Provider: v1alpha1.GitHub, Host: "github.com"},
+			"https://github.com/a/b", "b", "x-access-token"},
+		{session.Repository{Name: "http://notgithub.com/a/b", Provider: v1alpha1.GitHub, Host: "notgithub.com"},
+			"http://notgithub.com/a/b", "b", "x-access-token"},
 		{session.Repository{Name: "file:///srv/.git", Provider: v1alpha1.GitHub}, "file:///srv/.git", "repository", ""},
-		{session.Repository{Name: "https://example.com/..", Provider: v1alpha1.GitHub}, "https://example.com/..", "repository", ""},
+		{session.Repository{Name: "https://example.com/..", Provider: v1alpha1.GitHub}, "https://example.com/..",
+			"repository", ""},
 	} {
 		got, err := workspace.Locate(&c.repository)
 		if err != nil || got.URL.String() != c.url || got.Name != c.name || got.User != c.user {
@@ -357,7 +376,8 @@ func TestARepositoryIsLocatedAtItsProvider(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"https://ada:secret@example.com/a", "ssh://git@example.com/a", "http://%zz"} {
-		if _, err := workspace.Prepare(t.Context(), options(t, &session.Repository{Name: name})); err == nil || strings.Contains(err.Error(), "secret") {
+		if _, err := workspace.Prepare(t.Context(), options(t, &session.Repository{Name: name})); err == nil ||
+			strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}

@@ -57,7 +57,8 @@ type answer struct {
 func main() {
 	var o options
 	script := flag.String("script", "", "The script that judges the health of Parley's kinds.")
-	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "The cluster. Without it objects are read from standard input, a line each, and their health is written, a line each.")
+	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "The cluster. Without it objects are read from standard input, a "+
+		"line each, and their health is written, a line each.")
 	flag.StringVar(&o.namespace, "namespace", "default", "The namespace to apply to.")
 	flag.StringVar(&o.repository, "repository", "", "The URL of the repository.")
 	flag.BoolVar(&o.apply, "apply", false, "Apply the repository, and prune.")
@@ -134,7 +135,8 @@ func (o options) look(overrides lua.ResourceHealthOverrides) error {
 		return err
 	}
 	if o.apply {
-		results, err := gitops.Sync(ctx, targets, managed, revision, o.namespace, sync.WithPrune(true), sync.WithHealthOverride(overrides),
+		results, err := gitops.Sync(ctx, targets, managed, revision, o.namespace, sync.WithPrune(true),
+			sync.WithHealthOverride(overrides),
 			sync.WithServerSideApply(true), sync.WithServerSideApplyManager("argocd-controller"), sync.WithLogr(logr.Discard()))
 		if err != nil {
 			return err
@@ -183,7 +185,8 @@ func (o options) read(ctx context.Context) (objects []*unstructured.Unstructured
 
 // drifted are the objects in which applying the repository would change something. It takes what it
 // matches out of the map.
-func (o options) drifted(targets []*unstructured.Unstructured, live map[kube.ResourceKey]*unstructured.Unstructured, cluster cache.ClusterCache) ([]string, error) {
+func (o options) drifted(targets []*unstructured.Unstructured, live map[kube.ResourceKey]*unstructured.Unstructured,
+	cluster cache.ClusterCache) ([]string, error) {
 	parsed := sync.Reconcile(targets, live, o.namespace, cluster)
 	names := []string{}
 	for i, target := range parsed.Target {

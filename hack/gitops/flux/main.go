@@ -59,7 +59,8 @@ type checks map[string]*cel.StatusEvaluator
 func main() {
 	var o options
 	script := flag.String("script", "", "The Kustomization with the expressions that judge the health of Parley's kinds.")
-	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "The cluster. Without it objects are read from standard input, a line each, and their health is written, a line each.")
+	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "The cluster. Without it objects are read from standard input, a "+
+		"line each, and their health is written, a line each.")
 	flag.StringVar(&o.namespace, "namespace", "default", "The namespace to apply to.")
 	flag.StringVar(&o.repository, "repository", "", "The URL of the repository.")
 	flag.BoolVar(&o.apply, "apply", false, "Apply the repository, and prune.")
@@ -149,7 +150,8 @@ func (o options) look(all checks) error {
 	if err != nil {
 		return err
 	}
-	manager := ssa.NewResourceManager(c, nil, ssa.Owner{Field: "kustomize-controller", Group: "kustomize.toolkit.fluxcd.io"})
+	manager := ssa.NewResourceManager(c, nil, ssa.Owner{Field: "kustomize-controller",
+		Group: "kustomize.toolkit.fluxcd.io"})
 	manager.SetOwnerLabels(targets, "sessions", "flux-system")
 	a := answer{Drifted: []string{}, Done: map[string]string{}, Health: map[string]health{}}
 	for _, target := range targets {
@@ -180,7 +182,8 @@ func (o options) look(all checks) error {
 }
 
 // sync applies what the repository has, and deletes what it no longer has.
-func (o options) sync(ctx context.Context, manager *ssa.ResourceManager, targets []*unstructured.Unstructured, a *answer) error {
+func (o options) sync(ctx context.Context, manager *ssa.ResourceManager, targets []*unstructured.Unstructured,
+	a *answer) error {
 	changed, err := manager.ApplyAll(ctx, targets, ssa.DefaultApplyOptions())
 	if err != nil {
 		return err
@@ -193,8 +196,10 @@ func (o options) sync(ctx context.Context, manager *ssa.ResourceManager, targets
 		kept[target.GetKind()+"/"+target.GetName()] = true
 	}
 	for _, kind := range []string{"Conversation", "UserSettings"} {
-		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "parley.dev/v1alpha1", "kind": kind + "List"}}
-		if err := manager.Client().List(ctx, list, client.InNamespace(o.namespace), client.MatchingLabels(manager.GetOwnerLabels("sessions", "flux-system"))); err != nil {
+		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "parley.dev/v1alpha1", "kind": kind +
+			"List"}}
+		if err := manager.Client().List(ctx, list, client.InNamespace(o.namespace),
+			client.MatchingLabels(manager.GetOwnerLabels("sessions", "flux-system"))); err != nil {
 			return err
 		}
 		for i := range list.Items {
@@ -202,7 +207,8 @@ func (o options) sync(ctx context.Context, manager *ssa.ResourceManager, targets
 			if kept[name] {
 				continue
 			}
-			entry, err := manager.Delete(ctx, &list.Items[i], ssa.DeleteOptions{PropagationPolicy: metav1.DeletePropagationBackground})
+			entry, err := manager.Delete(ctx, &list.Items[i],
+				ssa.DeleteOptions{PropagationPolicy: metav1.DeletePropagationBackground})
 			if err != nil {
 				return err
 			}

@@ -110,7 +110,8 @@ func (c *ControlPlane) APIServer() (Process, error) {
 			"--client-ca-file=" + c.PKI.Cert(authority),
 			"--tls-cert-file=" + c.PKI.Cert(servingCert), "--tls-private-key-file=" + c.PKI.Key(servingCert),
 			"--kubelet-certificate-authority=" + c.PKI.Cert(authority), "--kubelet-preferred-address-types=InternalIP",
-			"--kubelet-client-certificate=" + c.PKI.Cert(kubeletClientCert), "--kubelet-client-key=" + c.PKI.Key(kubeletClientCert),
+			"--kubelet-client-certificate=" + c.PKI.Cert(kubeletClientCert), "--kubelet-client-key=" +
+				c.PKI.Key(kubeletClientCert),
 			"--service-account-issuer=" + serviceAccountIssuer,
 			"--service-account-key-file=" + c.PKI.PublicKey(serviceAccountKey),
 			"--service-account-signing-key-file=" + c.PKI.Key(serviceAccountKey),

@@ -46,7 +46,8 @@ func TestCertificateThatExpiresSoonIsNotKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := p.issue("short", template(certificates[1].subject, life), signer.Leaf, key, signer.PrivateKey.(*ecdsa.PrivateKey)); err != nil {
+		if err := p.issue("short", template(certificates[1].subject, life), signer.Leaf, key,
+			signer.PrivateKey.(*ecdsa.PrivateKey)); err != nil {
 			t.Fatal(err)
 		}
 		pair, err := p.load("short")

@@ -144,7 +144,8 @@ func (n *Node) serveExec(w http.ResponseWriter, r *http.Request) {
 	}
 	// A kubelet takes them under these names, and the library under those of the API server.
 	query := r.URL.Query()
-	for theirs, ours := range map[string]string{"input": remotecommand.ExecStdinParam, "output": remotecommand.ExecStdoutParam, "error": remotecommand.ExecStderrParam, "tty": remotecommand.ExecTTYParam} {
+	for theirs, ours := range map[string]string{"input": remotecommand.ExecStdinParam,
+		"output": remotecommand.ExecStdoutParam, "error": remotecommand.ExecStderrParam, "tty": remotecommand.ExecTTYParam} {
 		if query.Get(theirs) == "1" {
 			query.Set(ours, "1")
 		}
@@ -155,7 +156,8 @@ func (n *Node) serveExec(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	remotecommand.ServeExec(w, r, executor{run}, r.PathValue("pod"), string(run.pod.UID), r.PathValue("container"), query["command"], options,
+	remotecommand.ServeExec(w, r, executor{run}, r.PathValue("pod"), string(run.pod.UID), r.PathValue("container"),
+		query["command"], options,
 		execIdleTimeout, execCreateTimeout, remotecommand.SupportedStreamingProtocols)
 }
 
@@ -163,7 +165,8 @@ func (n *Node) serveExec(w http.ResponseWriter, r *http.Request) {
 // environment, but without its secrets.
 type executor struct{ run *podRun }
 
-func (e executor) ExecInContainer(ctx context.Context, _, _, _ string, command []string, in io.Reader, out, errs io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
+func (e executor) ExecInContainer(ctx context.Context, _, _, _ string, command []string, in io.Reader, out,
+	errs io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
 	if len(command) == 0 {
 		return errors.New("there is no command")
 	}

@@ -104,8 +104,10 @@ func (n *Node) Wait() {
 
 func (n *Node) podsDir() string { return filepath.Join(n.State, "pods") }
 
-func (n *Node) informer(resource string, object runtime.Object, handler cache.ResourceEventHandler) cache.SharedInformer {
-	selector := labels.Set{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelComponent: v1alpha1.ComponentSession}.String()
+func (n *Node) informer(resource string, object runtime.Object,
+	handler cache.ResourceEventHandler) cache.SharedInformer {
+	selector := labels.Set{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy,
+		v1alpha1.LabelComponent: v1alpha1.ComponentSession}.String()
 	source := cache.NewFilteredListWatchFromClient(n.Client.CoreV1().RESTClient(), resource, metav1.NamespaceAll,
 		func(o *metav1.ListOptions) { o.LabelSelector = selector })
 	informer := cache.NewSharedInformer(source, object, 0)

@@ -126,7 +126,8 @@ func (n *testNode) sessionPod(name, behaviour string) *corev1.Pod {
 			TerminationGracePeriodSeconds: ptr.To[int64](1),
 			InitContainers:                []corev1.Container{{Name: "install-runtime", Image: "example.com/parley:1"}},
 			Containers: []corev1.Container{{
-				Name: "session", Image: "example.com/parley:1", Command: []string{session.BinDir + "/supervisor"}, WorkingDir: session.WorkspaceDir,
+				Name: "session", Image: "example.com/parley:1", Command: []string{session.BinDir + "/supervisor"},
+				WorkingDir: session.WorkspaceDir,
 				Env: []corev1.EnvVar{
 					{Name: "STUB", Value: behaviour}, {Name: "HOME", Value: session.HomeDir},
 					{Name: "FROM_SECRET", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
@@ -134,15 +135,18 @@ func (n *testNode) sessionPod(name, behaviour string) *corev1.Pod {
 					}}},
 				},
 				Ports:        []corev1.ContainerPort{{Name: "session", ContainerPort: session.Port}},
-				StartupProbe: probe(session.AlivePath), ReadinessProbe: probe(session.ReadyPath), LivenessProbe: probe(session.AlivePath),
+				StartupProbe: probe(session.AlivePath), ReadinessProbe: probe(session.ReadyPath),
+				LivenessProbe: probe(session.AlivePath),
 				VolumeMounts: []corev1.VolumeMount{
-					{Name: "session", MountPath: session.Dir}, {Name: "workspace", MountPath: session.WorkspaceDir}, {Name: "home", MountPath: session.HomeDir},
+					{Name: "session", MountPath: session.Dir}, {Name: "workspace", MountPath: session.WorkspaceDir},
+					{Name: "home", MountPath: session.HomeDir},
 				},
 			}},
 			Volumes: []corev1.Volume{
 				{Name: "session", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}}},
 				{Name: "home", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-				{Name: "workspace", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}},
+				{Name: "workspace", VolumeSource: corev1.VolumeSource{
+					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}},
 			},
 		},
 	}
@@ -158,7 +162,8 @@ func (n *testNode) create(o client.Object) {
 // createWithSecret creates a pod and the Secret that it mounts.
 func (n *testNode) createWithSecret(pod *corev1.Pod) {
 	n.t.Helper()
-	n.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, Data: map[string][]byte{"key": []byte("s3cret")}})
+	n.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+		Data: map[string][]byte{"key": []byte("s3cret")}})
 	n.create(pod)
 }
 
@@ -166,13 +171,17 @@ func (n *testNode) createWithSecret(pod *corev1.Pod) {
 func (n *testNode) addImages(pod *corev1.Pod) {
 	n.t.Helper()
 	var sources []corev1.VolumeProjection
-	for name, image := range map[string]struct{ path, data string }{"one": {"0.png", "first"}, "two": {"2.png", "second"}} {
-		n.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: name}, BinaryData: map[string][]byte{"image": []byte(image.data)}})
+	for name, image := range map[string]struct{ path, data string }{"one": {"0.png", "first"}, "two": {"2.png",
+		"second"}} {
+		n.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: name},
+			BinaryData: map[string][]byte{"image": []byte(image.data)}})
 		sources = append(sources, corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{
-			LocalObjectReference: corev1.LocalObjectReference{Name: name}, Items: []corev1.KeyToPath{{Key: "image", Path: image.path}},
+			LocalObjectReference: corev1.LocalObjectReference{Name: name}, Items: []corev1.KeyToPath{{Key: "image",
+				Path: image.path}},
 		}})
 	}
-	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "images", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}})
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "images",
+		VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}})
 	mounts := &pod.Spec.Containers[0].VolumeMounts
 	*mounts = append(*mounts, corev1.VolumeMount{Name: "images", MountPath: session.ImagesDir})
 }
@@ -214,7 +223,8 @@ func TestPodRunsFromBindingToItsEndWithItsReason(t *testing.T) {
 	n.createWithSecret(pod)
 	running := n.await(pod, "ready", ready)
 	container := running.Status.ContainerStatuses[0]
-	if running.Spec.NodeName != "local" || running.Status.Phase != corev1.PodRunning || !*container.Started || !container.Ready {
+	if running.Spec.NodeName != "local" || running.Status.Phase != corev1.PodRunning || !*container.Started ||
+		!container.Ready {
 		t.Errorf("a ready pod has status %+v", running.Status)
 	}
 	n.get(running, "/done")
@@ -259,7 +269,8 @@ func TestProcessHasThePathsOfThisMachineAndNothingOfTheNodesEnvironment(t *testi
 	if strings.Contains(environ, "NODE_SECRET") || strings.Contains(environ, "KUBEBUILDER") {
 		t.Errorf("the node's environment leaks:\n%s", environ)
 	}
-	for _, dir := range []string{n.podDir(running), filepath.Join(n.podDir(running), "session"), n.claimDir(n.namespace, "paths")} {
+	for _, dir := range []string{n.podDir(running), filepath.Join(n.podDir(running), "session"), n.claimDir(n.namespace,
+		"paths")} {
 		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
 			t.Errorf("%s: %v, %v", dir, info, err)
 		}
@@ -353,7 +364,10 @@ func TestPodThatMissesASecretSaysSoAndStartsWhenItComes(t *testing.T) {
 	n.await(pod, "waiting", func(p *corev1.Pod) bool { return waits(p, "ContainerCreating", "volume session: ") })
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
 	n.create(secret)
-	n.await(pod, "waiting", func(p *corev1.Pod) bool { return waits(p, "CreateContainerConfigError", "variable FROM_SECRET: ") })
+	n.await(pod, "waiting", func(p *corev1.Pod) bool {
+		return waits(p, "CreateContainerConfigError",
+			"variable FROM_SECRET: ")
+	})
 	secret.Data = map[string][]byte{"key": []byte("s3cret")}
 	if err := env.Client.Update(t.Context(), secret); err != nil {
 		t.Fatal(err)
@@ -417,7 +431,8 @@ func TestOnlyProcessesOfSessionsAreKilled(t *testing.T) {
 	editor := start("PWD=" + dir + "/uid/home")
 	killAllOf(dir)
 	// Of two signals SIGKILL is the one that a process dies of.
-	for cmd, want := range map[*exec.Cmd]syscall.Signal{of: syscall.SIGKILL, other: syscall.SIGTERM, editor: syscall.SIGTERM} {
+	for cmd, want := range map[*exec.Cmd]syscall.Signal{of: syscall.SIGKILL, other: syscall.SIGTERM,
+		editor: syscall.SIGTERM} {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()
 		if got := cmd.ProcessState.Sys().(syscall.WaitStatus).Signal(); got != want {

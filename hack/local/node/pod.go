@@ -184,7 +184,8 @@ func (r *podRun) bind() error {
 	}, metav1.CreateOptions{})
 	if apierrors.IsConflict(err) {
 		// The answer to an earlier attempt may have been lost.
-		if pod, getErr := pods.Get(r.ctx, r.pod.Name, metav1.GetOptions{}); getErr == nil && pod.UID == r.pod.UID && pod.Spec.NodeName == r.node.Name {
+		if pod, getErr := pods.Get(r.ctx, r.pod.Name, metav1.GetOptions{}); getErr == nil && pod.UID == r.pod.UID &&
+			pod.Spec.NodeName == r.node.Name {
 			return nil
 		}
 	}

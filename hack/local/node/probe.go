@@ -74,7 +74,8 @@ func newChecker(address string, c corev1.Container, p *corev1.Probe) *checker {
 	if p == nil {
 		return &checker{}
 	}
-	return &checker{ask: probeOf(address, c, p), period: time.Duration(max(p.PeriodSeconds, 1)) * time.Second, threshold: max(p.FailureThreshold, 1)}
+	return &checker{ask: probeOf(address, c, p), period: time.Duration(max(p.PeriodSeconds, 1)) * time.Second,
+		threshold: max(p.FailureThreshold, 1)}
 }
 
 // good is the probe's present verdict, given the last one.

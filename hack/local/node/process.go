@@ -30,7 +30,8 @@ func (r *podRun) runOnce() *corev1.ContainerStateTerminated {
 	started := metav1.Now()
 	cmd, err := r.startProcess()
 	if err != nil {
-		return &corev1.ContainerStateTerminated{ExitCode: 128, Reason: "StartError", Message: err.Error(), StartedAt: started, FinishedAt: metav1.Now()}
+		return &corev1.ContainerStateTerminated{ExitCode: 128, Reason: "StartError", Message: err.Error(), StartedAt: started,
+			FinishedAt: metav1.Now()}
 	}
 	r.seen.phase = corev1.PodRunning
 	r.seen.state = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}}
@@ -63,7 +64,8 @@ func (r *podRun) runOnce() *corev1.ContainerStateTerminated {
 	return r.ending(cmd.ProcessState.Sys().(syscall.WaitStatus), reason, started)
 }
 
-func (r *podRun) ending(status syscall.WaitStatus, reason string, started metav1.Time) *corev1.ContainerStateTerminated {
+func (r *podRun) ending(status syscall.WaitStatus, reason string,
+	started metav1.Time) *corev1.ContainerStateTerminated {
 	end := &corev1.ContainerStateTerminated{Reason: reason, StartedAt: started, FinishedAt: metav1.Now()}
 	end.ExitCode = int32(status.ExitStatus())
 	if status.Signaled() {
@@ -183,7 +185,8 @@ func killAllOf(dir string) {
 	files, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, file := range files {
 		content, err := os.ReadFile(file)
-		ofSession := slices.ContainsFunc(bytes.Split(content, []byte{0}), func(variable []byte) bool { return bytes.HasPrefix(variable, sign) })
+		ofSession := slices.ContainsFunc(bytes.Split(content, []byte{0}),
+			func(variable []byte) bool { return bytes.HasPrefix(variable, sign) })
 		if err != nil || !ofSession {
 			continue
 		}

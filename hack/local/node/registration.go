@@ -29,7 +29,8 @@ func (n *Node) register(ctx context.Context) error {
 	want := buildNode(n.Name)
 	if n.API != nil {
 		address, _ := n.API.Listener.Addr().(*net.TCPAddr)
-		want.Status.Addresses = append(want.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address.IP.String()})
+		want.Status.Addresses = append(want.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP,
+			Address: address.IP.String()})
 		want.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(address.Port)
 	}
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -102,7 +103,8 @@ func KeepLease(ctx context.Context, client kubernetes.Interface, name string, sa
 func writeLease(ctx context.Context, client kubernetes.Interface, name string) error {
 	leases := client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	now := metav1.NowMicro()
-	spec := coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: ptr.To[int32](leaseSeconds), RenewTime: &now}
+	spec := coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: ptr.To[int32](leaseSeconds),
+		RenewTime: &now}
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		lease, err := leases.Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {

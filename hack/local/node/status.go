@@ -46,14 +46,16 @@ func podStatus(pod *corev1.Pod, o observation, now metav1.Time) corev1.PodStatus
 		// The runtime need not be put in: it is run from where it is.
 		done := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}
 		if prepared {
-			done = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: o.since, FinishedAt: o.since}}
+			done = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: o.since,
+				FinishedAt: o.since}}
 		}
 		status.InitContainerStatuses = append(status.InitContainerStatuses, corev1.ContainerStatus{
 			Name: c.Name, Image: c.Image, Ready: prepared, Started: ptr.To(false), State: done,
 		})
 	}
 	for _, c := range pod.Spec.Containers {
-		s := corev1.ContainerStatus{Name: c.Name, Image: c.Image, State: o.state, RestartCount: o.restarts, Ready: o.ready, Started: &o.started}
+		s := corev1.ContainerStatus{Name: c.Name, Image: c.Image, State: o.state, RestartCount: o.restarts, Ready: o.ready,
+			Started: &o.started}
 		if o.last != nil {
 			s.LastTerminationState = *o.last
 		}
@@ -65,7 +67,8 @@ func podStatus(pod *corev1.Pod, o observation, now metav1.Time) corev1.PodStatus
 // lostStatus is that of a pod whose process went with an earlier run of the node.
 func lostStatus(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
 	status := *pod.Status.DeepCopy()
-	status.Phase, status.Reason, status.Message = corev1.PodFailed, "NodeLost", "The local node was stopped while the pod ran"
+	status.Phase, status.Reason, status.Message = corev1.PodFailed, "NodeLost",
+		"The local node was stopped while the pod ran"
 	for _, kind := range []corev1.PodConditionType{corev1.PodReady, corev1.ContainersReady} {
 		status.Conditions = withCondition(status.Conditions, kind, false, "PodFailed", now)
 	}
@@ -81,7 +84,8 @@ func lostStatus(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
 	return status
 }
 
-func withCondition(conditions []corev1.PodCondition, kind corev1.PodConditionType, holds bool, reason string, now metav1.Time) []corev1.PodCondition {
+func withCondition(conditions []corev1.PodCondition, kind corev1.PodConditionType, holds bool, reason string,
+	now metav1.Time) []corev1.PodCondition {
 	want := corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: now}
 	if !holds {
 		want.Status, want.Reason = corev1.ConditionFalse, reason
@@ -108,7 +112,8 @@ func unfit(pod *corev1.Pod) (reason, message string) {
 	}
 	c := pod.Spec.Containers[0]
 	if len(c.Command) == 0 || !strings.HasSuffix(c.Command[0], "/supervisor") {
-		return "ErrImageNeverPull", fmt.Sprintf("sessions are local processes here, so that the image %s, which brings its own runtime, cannot be run", c.Image)
+		return "ErrImageNeverPull", fmt.Sprintf("sessions are local processes here, so that the image %s, which brings its "+
+			"own runtime, cannot be run", c.Image)
 	}
 	for _, e := range c.Env {
 		if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef == nil {
@@ -116,7 +121,8 @@ func unfit(pod *corev1.Pod) (reason, message string) {
 		}
 	}
 	for _, v := range pod.Spec.Volumes {
-		if v.Secret == nil && v.ConfigMap == nil && v.EmptyDir == nil && v.PersistentVolumeClaim == nil && v.Image == nil && !ofConfigMaps(v.Projected) {
+		if v.Secret == nil && v.ConfigMap == nil && v.EmptyDir == nil && v.PersistentVolumeClaim == nil && v.Image == nil &&
+			!ofConfigMaps(v.Projected) {
 			return "CreateContainerConfigError", fmt.Sprintf("a local node cannot provide the volume %s", v.Name)
 		}
 	}

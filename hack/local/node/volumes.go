@@ -68,7 +68,8 @@ func (n *Node) files(ctx context.Context, namespace string, v corev1.VolumeSourc
 	case v.Projected != nil:
 		all := map[string][]byte{}
 		for _, source := range v.Projected.Sources {
-			files, err := n.configMapFiles(ctx, namespace, source.ConfigMap.Name, source.ConfigMap.Items, source.ConfigMap.Optional)
+			files, err := n.configMapFiles(ctx, namespace, source.ConfigMap.Name, source.ConfigMap.Items,
+				source.ConfigMap.Optional)
 			if err != nil {
 				return nil, err
 			}
@@ -79,7 +80,8 @@ func (n *Node) files(ctx context.Context, namespace string, v corev1.VolumeSourc
 	return nil, nil
 }
 
-func (n *Node) configMapFiles(ctx context.Context, namespace, name string, items []corev1.KeyToPath, optional *bool) (map[string][]byte, error) {
+func (n *Node) configMapFiles(ctx context.Context, namespace, name string, items []corev1.KeyToPath,
+	optional *bool) (map[string][]byte, error) {
 	configMap, err := n.Client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, unlessOptional(err, optional)

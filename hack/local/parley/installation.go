@@ -71,7 +71,8 @@ func (i *Installation) Install(ctx context.Context, kustomizations ...string) er
 // isAdmins says that an object is there and belongs to whoever uses the cluster:
 // the catalogue of agents, the prices of models and the class, once there are any.
 func (i *Installation) isAdmins(ctx context.Context, object *unstructured.Unstructured) bool {
-	list := object.GetKind() == "ConfigMap" && (object.GetName() == v1alpha1.AgentCatalogueName || object.GetName() == v1alpha1.ModelsName)
+	list := object.GetKind() == "ConfigMap" && (object.GetName() == v1alpha1.AgentCatalogueName ||
+		object.GetName() == v1alpha1.ModelsName)
 	if !list && object.GetKind() != "SessionClass" {
 		return false
 	}

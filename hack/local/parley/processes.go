@@ -73,7 +73,8 @@ func (i *Installation) signingKeyDir() string { return filepath.Join(i.StateDir,
 func (i *Installation) MountSigningKey(ctx context.Context) error {
 	return cluster.Retry(ctx, retryInterval, func(ctx context.Context) error {
 		var secret corev1.Secret
-		if err := i.Client.Get(ctx, client.ObjectKey{Namespace: i.Namespace(), Name: session.SigningSecret}, &secret); err != nil {
+		if err := i.Client.Get(ctx, client.ObjectKey{Namespace: i.Namespace(), Name: session.SigningSecret},
+			&secret); err != nil {
 			return err
 		}
 		key := secret.Data[session.SigningPrivateKey]
