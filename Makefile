@@ -5,8 +5,8 @@
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath -buildvcs=false -gcflags=all=-dwarf=false $(GOFLAGS)
 GO_BUILD = go build -ldflags='-s -w'
-TOOL = go tool -modfile=hack/tools/go.mod
-KUSTOMIZE = go tool -modfile=$(CURDIR)/hack/tools/go.mod kustomize
+TOOL = go tool -modfile=hack/tools/pinned/go.mod
+KUSTOMIZE = go tool -modfile=$(CURDIR)/hack/tools/pinned/go.mod kustomize
 
 # Where kube-apiserver, etcd and kubectl are; set it to use others than those built here.
 KUBEBUILDER_ASSETS ?= $(CURDIR)/bin/k8s
@@ -29,7 +29,7 @@ run: k8s build ## Run Kubernetes and Parley on this machine, on loopback; PORT=3
 
 .PHONY: demo
 demo: ## With `make run` up: have the agent work on a small repository; MODEL=, KEY= and BASE_URL= name a real model.
-	@$(GO_BUILD) -o bin/demo ./hack/demo
+	@$(GO_BUILD) -o bin/demo ./hack/local/demo
 	@exec bin/demo -facade=http://127.0.0.1:$(PORT) -model='$(MODEL)' -base-url='$(BASE_URL)'
 
 .PHONY: test
@@ -38,11 +38,11 @@ test: k8s ## Run every test, those against a real API server included.
 
 .PHONY: test-chart
 test-chart: k8s helm ## Lint and render the Helm chart with a real Helm, and compare it with what kustomize builds.
-	@PARLEY_HELM=$(CURDIR)/bin/helm go test ./hack/chart -count=1
+	@PARLEY_HELM=$(CURDIR)/bin/helm go test ./hack/release/chart -count=1
 
 .PHONY: e2e
 e2e: k8s build helm containerd ## Run Parley on a real node, in namespaces of its own, and test it there; needs root on Linux.
-	@$(GO_BUILD) -o bin/ ./hack/e2e ./hack/e2e/pause ./hack/e2e/hungry ./hack/e2e/toolserver
+	@$(GO_BUILD) -o bin/ ./hack/test/e2e ./hack/test/e2e/pause ./hack/test/e2e/hungry ./hack/test/e2e/toolserver
 	@$(MAKE) --no-print-directory build-installer DIST=bin/e2e-dist IMG=localhost/parley:e2e
 	@exec bin/e2e $(E2E_FLAGS)
 
@@ -62,9 +62,9 @@ e2e-clients: k8s ## Have the Socket.IO client from npm watch and answer a sessio
 
 .PHONY: e2e-gitops
 e2e-gitops: k8s ## Keep sessions in a Git repository with parts of Argo CD and of Flux; their first build takes minutes.
-	@cd hack/gitops/argocd && $(GO_BUILD) -o ../../../bin/gitops/argocd .
-	@cd hack/gitops/flux && $(GO_BUILD) -o ../../../bin/gitops/flux .
-	@go test -tags gitops ./hack/gitops -count=1 -v
+	@cd hack/test/gitops/argocd && $(GO_BUILD) -o ../../../../bin/gitops/argocd .
+	@cd hack/test/gitops/flux && $(GO_BUILD) -o ../../../../bin/gitops/flux .
+	@go test -tags gitops ./hack/test/gitops -count=1 -v
 
 .PHONY: e2e-browser
 e2e-browser: k8s ## Use the page in a real browser, all parts real, and take the pictures of docs/page.md; apt installs chromium.
@@ -74,7 +74,7 @@ e2e-browser: k8s ## Use the page in a real browser, all parts real, and take the
 
 .PHONY: bench
 bench: k8s build ## Measure bursts, latency and 10,000 Conversations beside bare pods, and the facade; BENCH_FLAGS='-run burst -json FILE'.
-	@$(GO_BUILD) -o bin/bench ./hack/bench && exec bin/bench $(BENCH_FLAGS)
+	@$(GO_BUILD) -o bin/bench ./hack/test/bench && exec bin/bench $(BENCH_FLAGS)
 
 .PHONY: bench-facade
 bench-facade: ## Compare POST /api/conversations with a direct create, on the same API server.
@@ -92,7 +92,7 @@ KILLS ?= 30
 
 .PHONY: chaos
 chaos: k8s ## Kill -9 managers, facades, API server and etcd KILLS times at random moments under load, and check what was promised.
-	@$(GO_BUILD) -o bin/ ./cmd/manager ./cmd/facade ./hack/chaos && exec bin/chaos -kills=$(KILLS) $(CHAOS_FLAGS)
+	@$(GO_BUILD) -o bin/ ./cmd/manager ./cmd/facade ./hack/test/chaos && exec bin/chaos -kills=$(KILLS) $(CHAOS_FLAGS)
 
 # Each fuzz test, and the package that it is in.
 FUZZ = FuzzSettings:./cmd/facade/server FuzzConversation:./cmd/facade/server FuzzFrames:./cmd/facade/socket FuzzAdd:./cmd/runtime/events \
@@ -116,10 +116,10 @@ generate: ## Generate deepcopy methods and apply configurations.
 .PHONY: manifests
 manifests: ## Generate the CRDs, their reference in docs/api.md, the roles and the webhook configuration.
 	@$(TOOL) controller-gen crd paths=./api/v1alpha1 output:crd:artifacts:config=config/crd/bases
-	@go run ./hack/docs
+	@go run ./hack/release/docs
 	@$(TOOL) controller-gen rbac:roleName=parley-manager paths="./controllers/...;./webhook/...;./cmd/manager/..." output:rbac:artifacts:config=config/rbac/manager
 	@$(TOOL) controller-gen webhook paths=./webhook/... output:webhook:artifacts:config=config/webhook
-	@go run ./hack/condition
+	@go run ./hack/release/condition
 
 .PHONY: fmt
 fmt: ## Format the code.
@@ -136,10 +136,10 @@ lint-fix: ## Run the linters and fix what they can.
 .PHONY: verify
 verify: generate manifests chart lint ## Fail if generated files are not up to date, or on any lint.
 	@go mod tidy -diff
-	@cd hack/netpol && go mod tidy -diff
-	@cd hack/helm && go mod tidy -diff
-	@cd hack/containerd && go mod tidy -diff
-	@cd hack/prometheus && go mod tidy -diff
+	@cd hack/test/netpol && go mod tidy -diff
+	@cd hack/tools/helm && go mod tidy -diff
+	@cd hack/tools/containerd && go mod tidy -diff
+	@cd hack/test/prometheus && go mod tidy -diff
 	@git diff --exit-code -- api config docs/api.md || { echo 'verify: run "make generate manifests chart" and commit the result' >&2; exit 1; }
 	@test -z "$$(git status --porcelain -- api config docs/api.md)" || { git status --short -- api config docs/api.md; echo 'verify: generated files are not committed' >&2; exit 1; }
 
@@ -155,15 +155,15 @@ plugin: ## Build kubectl parley, and what completes its words, into bin/; put th
 
 .PHONY: k8s
 k8s: ## Build Kubernetes and etcd from Go modules into bin/k8s/, unless they are there.
-	@$(GO_BUILD) -o bin/build ./hack/build && exec bin/build
+	@$(GO_BUILD) -o bin/build ./hack/tools/build && exec bin/build
 
 .PHONY: images
 images: ## Write dist/images: IMG as a tarball for amd64 and arm64, and lists of what is in it (SPDX).
-	@$(GO_BUILD) -o bin/make-images ./hack/images && exec bin/make-images -tag=$(IMG) $(IMAGES_FLAGS)
+	@$(GO_BUILD) -o bin/make-images ./hack/release/images && exec bin/make-images -tag=$(IMG) $(IMAGES_FLAGS)
 
 .PHONY: push
 push: ## Build the images and push them to the registry that IMG names.
-	@$(GO_BUILD) -o bin/make-images ./hack/images && exec bin/make-images -tag=$(IMG) -push $(IMAGES_FLAGS)
+	@$(GO_BUILD) -o bin/make-images ./hack/release/images && exec bin/make-images -tag=$(IMG) -push $(IMAGES_FLAGS)
 
 .PHONY: build-installer
 build-installer: ## Write dist/install.yaml, with IMG as the image, and dist/default-class.yaml.
@@ -174,15 +174,15 @@ build-installer: ## Write dist/install.yaml, with IMG as the image, and dist/def
 
 .PHONY: chart
 chart: ## Generate the templates of the Helm chart from what kustomize builds.
-	@$(GO_BUILD) -o bin/make-chart ./hack/chart && exec bin/make-chart -kustomize="$(KUSTOMIZE) build"
+	@$(GO_BUILD) -o bin/make-chart ./hack/release/chart && exec bin/make-chart -kustomize="$(KUSTOMIZE) build"
 
 .PHONY: helm
 helm: ## Build Helm, to test the chart with, into bin/helm.
-	@cd hack/helm && $(GO_BUILD) -o ../../bin/helm helm.sh/helm/v4/cmd/helm
+	@cd hack/tools/helm && $(GO_BUILD) -o ../../../bin/helm helm.sh/helm/v4/cmd/helm
 
 .PHONY: containerd
 containerd: ## Build containerd, for the node of make e2e, into bin/containerd.
-	@cd hack/containerd && $(GO_BUILD) -o ../../bin/containerd/ tool
+	@cd hack/tools/containerd && $(GO_BUILD) -o ../../../bin/containerd/ tool
 
 ##@ Deploy
 .PHONY: install

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/hack/testenv"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 // working is a session that was asked to do something.

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/hack/testenv"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 // argoHealth is what Argo CD calls a status of kstatus.
@@ -191,7 +191,7 @@ func declaredReasons(t *testing.T, comments ...string) (reasons []string) {
 }
 
 // The tools themselves, which are too large to be built with this, judge what is in this file: see
-// hack/gitops.
+// hack/test/gitops.
 func TestTheStatesAreWrittenDown(t *testing.T) {
 	var text []byte
 	for _, o := range judgedObjects(t) {

@@ -20,10 +20,10 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/hack/testenv"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// The types of hack/netpol's question, which is asked about the traffic between two peers.
+// The types of hack/test/netpol's question, which is asked about the traffic between two peers.
 type (
 	traffic struct {
 		Source, Destination peer
@@ -56,7 +56,7 @@ func askEvaluator(t *testing.T, asked []traffic) []bool {
 	}
 	// A module of its own is run from its own directory.
 	evaluate := exec.CommandContext(t.Context(), "go", "run", ".")
-	evaluate.Dir = testenv.Path("hack", "netpol")
+	evaluate.Dir = testenv.Path("hack", "test", "netpol")
 	evaluate.Stdin = bytes.NewReader(question)
 	output, err := evaluate.Output()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {

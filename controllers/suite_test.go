@@ -23,8 +23,8 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	documents "github.com/parley-dev/parley/hack/manifests"
-	"github.com/parley-dev/parley/hack/testenv"
+	documents "github.com/parley-dev/parley/hack/release/manifests"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 const (

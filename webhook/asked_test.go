@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/hack/testenv"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 // withoutWebhook is a namespace for which the configuration stands a second time, with a server

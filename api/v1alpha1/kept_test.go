@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/hack/testenv"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 // keptSecrets are the names of every kind of Secret that is kept for an owner, by the owner's

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/acp"
-	"github.com/parley-dev/parley/hack/scriptedmodel"
+	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/parley-dev/parley/api/acp"
-	"github.com/parley-dev/parley/hack/scriptedmodel"
+	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
 // killScript has all that a turn can have: text, single and parallel calls, reads, edits, a list,

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/parley-dev/parley/api/acp"
-	"github.com/parley-dev/parley/hack/scriptedmodel"
+	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
 func TestAnAnswerIsStreamedAndThenToldWhole(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/hack/facadeenv"
+	"github.com/parley-dev/parley/hack/test/facadeenv"
 )
 
 func TestWhatTheFacadeMayDo(t *testing.T) {

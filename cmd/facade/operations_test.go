@@ -24,7 +24,7 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/rest"
-	"github.com/parley-dev/parley/hack/facadeenv"
+	"github.com/parley-dev/parley/hack/test/facadeenv"
 )
 
 func codeOf(r reply, want int) error {

@@ -20,7 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/hack/facadeenv"
+	"github.com/parley-dev/parley/hack/test/facadeenv"
 )
 
 // killAPIServer ends the API server without a warning: the child of this process that listens at

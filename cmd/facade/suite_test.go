@@ -16,8 +16,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/parley-dev/parley/hack/facadeenv"
-	"github.com/parley-dev/parley/hack/testenv"
+	"github.com/parley-dev/parley/hack/test/facadeenv"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 const patience = 30 * time.Second

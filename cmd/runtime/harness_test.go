@@ -24,7 +24,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/supervise"
-	"github.com/parley-dev/parley/hack/sessionclient"
+	"github.com/parley-dev/parley/hack/test/sessionclient"
 )
 
 // patience that a test has with what it waits for.

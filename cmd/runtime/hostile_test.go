@@ -25,7 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/hack/sessionclient"
+	"github.com/parley-dev/parley/hack/test/sessionclient"
 )
 
 // reportVariable makes the program of the tests an agent that looks for secrets wherever it can,

@@ -11,7 +11,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/hack/scriptedmodel"
+	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
 // facadeKey signs the tokens of the tests.

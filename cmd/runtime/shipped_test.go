@@ -15,7 +15,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/hack/scriptedmodel"
+	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
 // agentProgram is the agent that is shipped, built as it ships.

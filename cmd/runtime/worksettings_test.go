@@ -13,7 +13,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/hack/scriptedmodel"
+	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
 // recording of a session: what was done, and what came of it then.

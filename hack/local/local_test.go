@@ -43,7 +43,7 @@ func newInstallation(t *testing.T) installation {
 	t.Helper()
 	i := installation{bin: t.TempDir(), state: filepath.Join(t.TempDir(), "state"), log: t.TempDir()}
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", i.bin+"/", "./cmd/manager", "./cmd/facade",
-		"./cmd/supervisor", "./cmd/runtime", "./hack/local", "./hack/e2e/toolserver")
+		"./cmd/supervisor", "./cmd/runtime", "./hack/local", "./hack/test/e2e/toolserver")
 	build.Dir = root
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := build.CombinedOutput(); err != nil {
@@ -58,7 +58,7 @@ func newInstallation(t *testing.T) installation {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(assets, "kube-apiserver")); err != nil {
-		t.Fatalf("no Kubernetes to test with; go run ./hack/build makes it: %v", err)
+		t.Fatalf("no Kubernetes to test with; go run ./hack/tools/build makes it: %v", err)
 	}
 	ports, err := cluster.AssignPorts(filepath.Join(t.TempDir(), "ports.json"), []string{"facade"})
 	if err != nil {

@@ -24,8 +24,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/local/cluster"
-	"github.com/parley-dev/parley/hack/sessionclient"
-	"github.com/parley-dev/parley/hack/testenv"
+	"github.com/parley-dev/parley/hack/test/sessionclient"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 // writer is an agent that writes its message down and ends when it is told to.

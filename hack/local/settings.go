@@ -14,7 +14,7 @@ import (
 
 	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/local/parley"
-	"github.com/parley-dev/parley/hack/manifests"
+	"github.com/parley-dev/parley/hack/release/manifests"
 )
 
 const (

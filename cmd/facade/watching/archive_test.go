@@ -12,8 +12,8 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/hack/facadeenv"
-	"github.com/parley-dev/parley/hack/testenv"
+	"github.com/parley-dev/parley/hack/test/facadeenv"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 func (p *person) stop(t *testing.T, id string) {

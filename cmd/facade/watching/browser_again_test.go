@@ -14,8 +14,8 @@ import (
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/hack/facadeenv"
-	"github.com/parley-dev/parley/hack/scriptedmodel"
+	"github.com/parley-dev/parley/hack/test/facadeenv"
+	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
 // begin signs in with a link, and opens a conversation.

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/hack/testenv"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 // A value in every secret field, which the agent prints and writes wherever it can: it is in no

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/hack/facadeenv"
-	"github.com/parley-dev/parley/hack/testenv"
+	"github.com/parley-dev/parley/hack/test/facadeenv"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 // killRuntime ends the process that works for a session, without a warning.

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/parley-dev/parley/hack/facadeenv"
-	"github.com/parley-dev/parley/hack/testenv"
+	"github.com/parley-dev/parley/hack/test/facadeenv"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 // managing is the manager as a process, which can be killed. The webhook that the API server asks

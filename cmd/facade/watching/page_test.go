@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/rest"
-	"github.com/parley-dev/parley/hack/scriptedmodel"
-	"github.com/parley-dev/parley/hack/testenv"
+	"github.com/parley-dev/parley/hack/test/scriptedmodel"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 const told = `The greeting is **friendlier** now:

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/hack/testenv"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 // plugin runs kubectl parley as somebody types it.

@@ -29,10 +29,10 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/hack/facadeenv"
 	"github.com/parley-dev/parley/hack/local/node"
-	"github.com/parley-dev/parley/hack/scriptedmodel"
-	"github.com/parley-dev/parley/hack/testenv"
+	"github.com/parley-dev/parley/hack/test/facadeenv"
+	"github.com/parley-dev/parley/hack/test/scriptedmodel"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 const patience = 30 * time.Second

@@ -19,8 +19,8 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/hack/scriptedmodel"
-	"github.com/parley-dev/parley/hack/testenv"
+	"github.com/parley-dev/parley/hack/test/scriptedmodel"
+	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 // repository that sessions clone.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/hack/local/cluster"
-	"github.com/parley-dev/parley/hack/manifests"
+	"github.com/parley-dev/parley/hack/release/manifests"
 )
 
 // A token outlives many refreshes, so that a machine that slept, or an API

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/parley-dev/parley/hack/release/manifests"
+	"github.com/parley-dev/parley/hack/test/testenv"
+)
+
+// helm runs Helm, which make test-chart builds.
+func helm(t *testing.T, args ...string) string {
+	t.Helper()
+	program := os.Getenv("PARLEY_HELM")
+	if program == "" {
+		t.Skip("make test-chart runs this with a real Helm")
+	}
+	output, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("helm %s: %v\n%s", args[0], err, output)
+	}
+	return string(output)
+}
+
+func chartDir() string { return testenv.Path("config", "chart") }
+
+// settings of a release, and the kustomization that builds the same.
+var settings = []struct {
+	name      string
+	values    string
+	namespace string
+	overlay   map[string]string
+}{
+	{"by default", `{}`, "parley-system", map[string]string{
+		".": "resources: [CONFIG/default]",
+	}},
+	{"with a namespace and a prefix and an image", `{namePrefix: x-, image: {repository: example.com/p, tag: "2"}}`,
+		"elsewhere", map[string]string{
+			".": "resources: [CONFIG/default]\nnamespace: elsewhere\nnamePrefix: x-\nimages: [{name: parley, newName: " +
+				"example.com/p, newTag: '2'}]",
+		}},
+	{"with all components",
+		`{monitoring: {enabled: true}, networkPolicy: {enabled: true}, ingress: {enabled: true}, gateway: {enabled: true}, ` +
+			`certManager: {enabled: true}}`,
+		"elsewhere", map[string]string{
+			"below": "resources: [CONFIG/default]\nnamespace: elsewhere\n" +
+				"components: [CONFIG/components/prometheus, CONFIG/components/network-policy, CONFIG/components/ingress, " +
+				"CONFIG/components/gateway]",
+			".": "resources: [below]\ncomponents: [CONFIG/components/cert-manager]",
+		}},
+	{"without an archive", `{archive: {enabled: false}}`, "parley-system", map[string]string{
+		".": "resources: [CONFIG/crd, CONFIG/operator]",
+	}},
+	{"in namespaces", `{namespaces: [team-a, team-b]}`, "parley-system", map[string]string{
+		".": "resources: [CONFIG/samples/namespaced]",
+	}},
+}
+
+func TestTheChartRendersWhatKustomizeBuilds(t *testing.T) {
+	t.Parallel()
+	for _, c := range settings {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			values := filepath.Join(t.TempDir(), "values.yaml")
+			if err := os.WriteFile(values, []byte(c.values), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			helm(t, "lint", "--strict", chartDir(), "--values", values)
+			rendered, err := manifests.Decode([]byte(helm(t, "template", "release", chartDir(), "--namespace", c.namespace,
+				"--values", values)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			built := textsOf(t, kustomized(t, c.overlay))
+			got := textsOf(t, rendered)
+			for key, want := range built {
+				if got[key] != want {
+					t.Errorf("%s is not what kustomize builds:\n%s\nbut\n%s", key, got[key], want)
+				}
+			}
+			for key := range got {
+				if built[key] == "" {
+					t.Errorf("%s is not in what kustomize builds", key)
+				}
+			}
+		})
+	}
+}
+
+func kustomized(t *testing.T, overlay map[string]string) []*unstructured.Unstructured {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range overlay {
+		dir := filepath.Join(root, name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		config, err := relative(dir, testenv.Path("config"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(strings.ReplaceAll(text, "CONFIG", config)),
+			0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	objects, err := manifests.Build(context.Background(), root, testenv.Path("bin", "k8s", "kubectl"), "kustomize")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+// textsOf are objects as text, without what only one of the two has.
+func textsOf(t *testing.T, objects []*unstructured.Unstructured) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	for _, object := range objects {
+		switch object.GetKind() {
+		case "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
+			object.SetNamespace("") // kustomize does not know that these have none
+		case "Namespace": // Helm makes it
+			continue
+		case "SessionClass": // Helm makes one, once
+			continue
+		case "CustomResourceDefinition", "PersistentVolumeClaim": // Helm leaves them
+			annotations := object.GetAnnotations()
+			delete(annotations, "helm.sh/resource-policy")
+			if len(annotations) == 0 {
+				annotations = nil
+			}
+			object.SetAnnotations(annotations)
+		}
+		text, err := json.MarshalIndent(object.Object, "", " ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[object.GetKind()+" "+object.GetNamespace()+"/"+object.GetName()] = string(text)
+	}
+	return texts
+}
+
+func TestRemovingAReleaseLeavesTheCRDs(t *testing.T) {
+	t.Parallel()
+	rendered, err := manifests.Decode([]byte(helm(t, "template", "release", chartDir())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for _, object := range rendered {
+		if object.GetKind() != "CustomResourceDefinition" {
+			continue
+		}
+		count++
+		if object.GetAnnotations()["helm.sh/resource-policy"] != "keep" {
+			t.Errorf("%s would go", object.GetName())
+		}
+	}
+	if count != 3 {
+		t.Errorf("%d CRDs are templates", count)
+	}
+	for _, object := range rendered {
+		if object.GetKind() == "SessionClass" && object.GetAnnotations()["helm.sh/hook"] == "" {
+			t.Error("the class would be made before its kind is there, and removed with the release")
+		}
+	}
+}

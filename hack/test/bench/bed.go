@@ -1,0 +1,309 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/local/parley"
+	"github.com/parley-dev/parley/hack/test/bench/process"
+	"github.com/parley-dev/parley/hack/test/testenv"
+)
+
+const (
+	benchNamespace = "bench"
+	userName       = "default"
+	userAccount    = "user"
+	managerUser    = "system:serviceaccount:parley-system:parley-manager"
+	// startPatience is how long all of it may take to start.
+	startPatience = 5 * time.Minute
+	glance        = 50 * time.Millisecond
+
+	apiServer         = "kube-apiserver"
+	etcd              = "etcd"
+	controllerManager = "kube-controller-manager"
+)
+
+// The API server writes down what the manager asks of it, and nothing else: that is hardly anything
+// beside what it does then.
+const auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+  "rules": [{"level": "Metadata", "users": ["` + managerUser + `"]}, {"level": "None"}]}`
+
+// In a cluster that is compared with others, it writes down what anybody asks of it that is about
+// the subjects, whichever they are.
+const auditPolicyOfAll = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+  "rules": [{"level": "Metadata", "namespaces": ["` + benchNamespace + `"]}, {"level": "None"}]}`
+
+// plan is what a cluster is started for.
+type plan struct {
+	audit string
+	// bare: without Parley.
+	bare bool
+}
+
+// bed is a cluster, with Parley in it unless its plan says otherwise. Each field's comment says
+// which step sets it.
+type bed struct {
+	dir        string
+	plan       plan
+	supervisor *cluster.Supervisor
+	plane      *cluster.ControlPlane     // prepare
+	parley     *parley.Installation      // prepare
+	scheme     *runtime.Scheme           // prepare
+	admin      *rest.Config              // connect
+	user       client.WithWatch          // createUser; has the rights of the role edit
+	userPods   kubernetes.Interface      // createUser
+	token      string                    // createUser; may also read metrics
+	key        string                    // createSettings; of the facade's user
+	empty      map[string]process.Sample // sampleEmpty; of manager and facade while there is nothing
+	profiled   *profiled                 // prepare; nil where nothing is profiled
+}
+
+// startBed starts everything. The context that it returns ends when a part of it dies.
+func startBed(ctx context.Context, o options, p plan) (*bed, context.Context, func(), error) {
+	dir, err := os.MkdirTemp("", "parley-bench-")
+	if err != nil {
+		return nil, ctx, nil, err
+	}
+	b := &bed{dir: dir, plan: p}
+	ctx, cancel := context.WithCancel(ctx)
+	b.supervisor, ctx = cluster.Supervise(ctx, filepath.Join(dir, "log"))
+	end := func() {
+		cancel()
+		b.supervisor.Stop(nil)
+		_ = os.RemoveAll(dir)
+	}
+	starting, done := context.WithTimeout(ctx, startPatience)
+	defer done()
+	const ofParley = true
+	for _, step := range []struct {
+		name   string
+		parley bool
+		do     func(context.Context) error
+	}{
+		{"certificates and ports", false, func(ctx context.Context) error { return b.prepare(ctx, o) }},
+		{etcd, false, func(ctx context.Context) error { return b.plane.StartEtcd(ctx, b.supervisor) }},
+		{apiServer, false, func(ctx context.Context) error { return b.plane.StartAPIServer(ctx, b.supervisor) }},
+		{controllerManager, false, func(ctx context.Context) error {
+			return b.plane.StartControllerManager(ctx,
+				b.supervisor)
+		}},
+		{"client", false, b.connect},
+		{"manifests", ofParley, func(ctx context.Context) error {
+			return b.parley.Install(ctx, testenv.Path("config",
+				"default"))
+		}},
+		{"identities", ofParley, b.issueTokens},
+		{"manager", ofParley, b.startManager},
+		{"facade", ofParley, b.startFacade},
+		{"user", false, b.createUser},
+		{"settings", ofParley, b.createSettings},
+		{"kubelet", false, func(context.Context) error { return b.startKubelet(ctx) }},
+		{"rights", false, b.awaitRights},
+		{"rest", ofParley, b.sampleEmpty},
+	} {
+		if step.parley && p.bare {
+			continue
+		}
+		if err := step.do(starting); err != nil {
+			if ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
+			end()
+			return nil, ctx, nil, fmt.Errorf("start %s: %w", step.name, err)
+		}
+	}
+	say("started")
+	return b, ctx, end, nil
+}
+
+func (b *bed) prepare(ctx context.Context, o options) error {
+	pki, err := cluster.EnsurePKI(filepath.Join(b.dir, "pki"))
+	if err != nil {
+		return err
+	}
+	purposes := slices.Concat([]string{parley.Facade}, slices.Collect(maps.Values(profilePorts)), parley.Ports,
+		cluster.ControlPlanePorts)
+	ports, err := cluster.AssignPorts(filepath.Join(b.dir, "ports.json"), purposes)
+	if err != nil {
+		return err
+	}
+	policy := filepath.Join(b.dir, "audit-policy.json")
+	if err := os.WriteFile(policy, []byte(b.plan.audit), 0o600); err != nil {
+		return err
+	}
+	b.plane = &cluster.ControlPlane{
+		Binaries: o.assets, State: b.dir, Ports: ports, PKI: pki,
+		// All versions of all that is made have room.
+		EtcdArgs:      []string{fmt.Sprintf("--quota-backend-bytes=%d", int64(8<<30))},
+		APIServerArgs: []string{"--audit-policy-file=" + policy, "--audit-log-path=" + b.auditLog(), "--profiling=true"},
+	}
+	if !o.endpoints {
+		b.plane.ControllerManagerArgs = []string{
+			"--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"}
+	}
+	b.parley = &parley.Installation{Plane: b.plane, StateDir: b.dir, BinDir: o.bin,
+		FacadeAddress: ports.Address(parley.Facade)}
+	b.scheme = runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(b.scheme); err != nil {
+		return err
+	}
+	if err := corev1.AddToScheme(b.scheme); err != nil || o.profile == "" {
+		return err
+	}
+	if b.plan.bare {
+		b.profiled = &profiled{dir: o.profile}
+		return os.MkdirAll(o.profile, 0o750)
+	}
+	if b.profiled, err = prepareProfiles(ctx, o.profile, b.dir, ports); err == nil {
+		b.parley.BinDir = b.profiled.bin
+	}
+	return err
+}
+
+func (b *bed) auditLog() string { return filepath.Join(b.dir, "audit.log") }
+
+func (b *bed) connect(context.Context) error {
+	kubeconfig := filepath.Join(b.dir, "kubeconfig")
+	if err := b.parley.Connect(kubeconfig); err != nil {
+		return err
+	}
+	var err error
+	b.admin, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err == nil {
+		b.admin.QPS = -1
+	}
+	return err
+}
+
+func (b *bed) issueTokens(ctx context.Context) error {
+	if is := b.parley.Account(parley.Manager); is != managerUser {
+		return fmt.Errorf("the manager is %s, but the requests of %s are counted", is, managerUser)
+	}
+	return b.parley.IssueTokens(ctx)
+}
+
+func (b *bed) startManager(ctx context.Context) error {
+	return b.supervisor.Start(ctx, b.parley.ManagerProcess())
+}
+
+func (b *bed) startFacade(ctx context.Context) error {
+	if err := b.parley.MountSigningKey(ctx); err != nil {
+		return err
+	}
+	process := b.parley.FacadeProcess()
+	process.Args = append(process.Args, "--user-rate=0") // of one user who asks as fast as the answers come
+	return b.supervisor.Start(ctx, process)
+}
+
+// startKubelet starts what says that pods run, with a connection of its own.
+func (b *bed) startKubelet(ctx context.Context) error {
+	pods, err := kubernetes.NewForConfig(binary(b.admin))
+	if err != nil {
+		return err
+	}
+	_, err = runKubelet(ctx, pods)
+	return err
+}
+
+// binary has a client send and ask for protobuf.
+func binary(config *rest.Config) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.ContentType = runtime.ContentTypeProtobuf
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	return config
+}
+
+// createUser makes a namespace, and somebody with the rights of a user there, who may read metrics
+// too.
+func (b *bed) createUser(ctx context.Context) error {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userAccount}}
+	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: account.Namespace, Name: account.Name}}
+	for _, object := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: benchNamespace}},
+		account,
+		&rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: "user"}, Subjects: subjects,
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
+		},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "bench-metrics"}, Subjects: subjects,
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "parley-metrics-reader"},
+		},
+	} {
+		if err := b.parley.Client.Create(ctx, object); err != nil {
+			return err
+		}
+	}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](
+		24 * 3600)}}
+	if err := b.parley.Client.SubResource("token").Create(ctx, account, request); err != nil {
+		return err
+	}
+	b.token = request.Status.Token
+	config := rest.AnonymousClientConfig(b.admin)
+	config.BearerToken, config.QPS = b.token, -1
+	var err error
+	if b.user, err = client.NewWithWatch(config, client.Options{Scheme: b.scheme}); err != nil {
+		return err
+	}
+	b.userPods, err = kubernetes.NewForConfig(binary(config))
+	return err
+}
+
+// awaitRights waits until the user may make pods: controllers make the account of the pods, and
+// gather the rights of the role edit.
+func (b *bed) awaitRights(ctx context.Context) error {
+	pods := b.userPods.CoreV1().Pods(benchNamespace)
+	return cluster.Retry(ctx, glance, func(ctx context.Context) error {
+		_, err := pods.Create(ctx, minimalPod("first", "rights"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil { // the role is put together of several, one after the other
+			_, err = pods.List(ctx, metav1.ListOptions{Limit: 1})
+		}
+		return err
+	})
+}
+
+// createSettings makes the settings of all Conversations, whose model needs no key, and reads the
+// key for the facade.
+func (b *bed) createSettings(ctx context.Context) error {
+	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: benchNamespace, Name: userName},
+		Spec: v1alpha1.UserSettingsSpec{LLMModel: ptr.To("ollama/small")}}
+	// The user's rights come from a controller that gathers them into the role edit, and may take
+	// it a moment.
+	if err := cluster.Retry(ctx, glance, func(ctx context.Context) error {
+		return b.user.Create(ctx,
+			settings.DeepCopy())
+	}); err != nil {
+		return err
+	}
+	return cluster.Retry(ctx, glance, func(ctx context.Context) error {
+		if err := b.user.Get(ctx, client.ObjectKeyFromObject(settings), settings); err != nil {
+			return err
+		}
+		if settings.Status.SessionKeyHash == "" {
+			return fmt.Errorf("the settings have no session key yet")
+		}
+		secret := &corev1.Secret{}
+		err := b.parley.Client.Get(ctx, client.ObjectKey{Namespace: benchNamespace, Name: userName + "-session-key"}, secret)
+		b.key = string(secret.Data["key"])
+		return err
+	})
+}

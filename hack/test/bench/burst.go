@@ -1,0 +1,228 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/local/parley"
+	"github.com/parley-dev/parley/hack/test/bench/process"
+	"github.com/parley-dev/parley/hack/test/testenv"
+)
+
+const (
+	// warm are made first and not counted: connections, caches, compiled rules.
+	warm = 20
+	// after is for how long after the last one what it costs is still counted.
+	after = time.Second
+	// lull is a time in which the processes use less CPU time than murmur, in ms, where nothing is
+	// asked of them.
+	lull         = time.Second
+	murmur       = 100
+	calmPatience = time.Minute
+)
+
+// watched are the processes whose CPU time is told. The last one is this program, its clients and
+// its kubelet.
+var watched = []string{apiServer, etcd, parley.Manager, controllerManager, self}
+
+const self = "this program"
+
+// usage is the CPU time of each process, in ms.
+type usage map[string]float64
+
+func (b *bed) usage() (usage, error) {
+	taken := usage{}
+	for _, name := range watched {
+		pid := os.Getpid()
+		if name != self {
+			pid = b.supervisor.PID(name)
+		}
+		if pid == 0 {
+			continue // no Parley is here
+		}
+		sample, err := process.Look(pid)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		taken[name] = sample.CPU
+	}
+	return taken, nil
+}
+
+func (u usage) since(before usage) usage {
+	spent := maps.Clone(u)
+	for name := range spent {
+		spent[name] -= before[name]
+	}
+	return spent
+}
+
+// calm waits until the processes have nothing more to do, or at least for a while.
+func (b *bed) calm(ctx context.Context) error {
+	for end := time.Now().Add(calmPatience); ctx.Err() == nil && time.Now().Before(end); {
+		before, err := b.usage()
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(lull):
+		}
+		now, err := b.usage()
+		if err != nil {
+			return err
+		}
+		spent := now.since(before)
+		if spent[apiServer] < murmur && spent[parley.Manager] < murmur && spent[controllerManager] < murmur {
+			return nil
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// outcome of a burst.
+type outcome struct {
+	took  time.Duration
+	spent usage
+	// allocated by the API server, in bytes.
+	allocated float64
+}
+
+// makeMany makes several at once until each of them is where it is to be.
+func (b *bed) makeMany(ctx context.Context, s subject, prefix string, count, clients int) (o outcome, err error) {
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	arrived, err := watchArrivals(watching, s)
+	if err != nil {
+		return o, err
+	}
+	if err := b.calm(ctx); err != nil {
+		return o, err
+	}
+	known := arrived.count() // those of earlier parts, which the watch began with
+	allocated, err := b.allocated(ctx)
+	if err != nil {
+		return o, err
+	}
+	before, err := b.usage()
+	if err != nil {
+		return o, err
+	}
+	begin := time.Now()
+	group, creating := errgroup.WithContext(ctx)
+	group.SetLimit(clients)
+	for i := range count {
+		group.Go(func() error { return s.create(creating, fmt.Sprintf("%s-%05d", prefix, i)) })
+	}
+	if err := group.Wait(); err != nil {
+		return o, err
+	}
+	if err := arrived.awaitCount(ctx, known+count); err != nil {
+		return o, err
+	}
+	o.took = arrived.latest().Sub(begin)
+	select {
+	case <-ctx.Done():
+		return o, context.Cause(ctx)
+	case <-time.After(after):
+	}
+	now, err := b.usage()
+	if err != nil {
+		return o, err
+	}
+	o.spent = now.since(before)
+	o.allocated, err = b.allocated(ctx)
+	o.allocated -= allocated
+	return o, err
+}
+
+// allocated is how many bytes the API server has ever taken from its heap. Unlike times, that does
+// not depend on what else the machine does.
+func (b *bed) allocated(ctx context.Context) (float64, error) {
+	admin, err := kubernetes.NewForConfig(b.admin)
+	if err != nil {
+		return 0, err
+	}
+	text, err := admin.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("the API server's metrics: %w", err)
+	}
+	sum, err := sumOf(bytes.NewReader(text), "go_memstats_alloc_bytes_total")
+	if err == nil && sum == 0 {
+		err = errors.New("the API server does not say what it allocates")
+	}
+	return float64(sum), err
+}
+
+// removePods makes room again.
+func (b *bed) removePods(ctx context.Context) error {
+	pods := b.userPods.CoreV1().Pods(benchNamespace)
+	only := metav1.ListOptions{LabelSelector: "app=bare"}
+	if err := pods.DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, only); err != nil {
+		return err
+	}
+	return cluster.Retry(ctx, lull, func(ctx context.Context) error {
+		left, err := pods.List(ctx, only)
+		if err == nil && len(left.Items) > 0 {
+			err = fmt.Errorf("%d pods are left", len(left.Items))
+		}
+		return err
+	})
+}
+
+// requests of the manager so far.
+func (b *bed) requests() (map[string]int, error) {
+	log, err := os.Open(b.auditLog())
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	return tally(testenv.ReadAuditLog(log, managerUser)), nil
+}
+
+// requestsOfAll so far, whoever's they are, of those that are written down.
+func (b *bed) requestsOfAll() (map[string]int, error) {
+	log, err := os.Open(b.auditLog())
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	var all []testenv.Request
+	lines := json.NewDecoder(log)
+	// Until the end, or the line that is being written.
+	for r := (testenv.Request{}); lines.Decode(&r) == nil; r = (testenv.Request{}) {
+		all = append(all, r)
+	}
+	return tally(all), nil
+}
+
+// tally says what was asked, and how often. A watch counts once, when it begins.
+func tally(requests []testenv.Request) map[string]int {
+	counted := map[string]int{}
+	for _, r := range requests {
+		if (r.Stage == "ResponseStarted") != (r.Verb == "watch") {
+			continue
+		}
+		what := r.Verb + " " + r.Object.Resource
+		if r.Object.Subresource != "" {
+			what += "/" + r.Object.Subresource
+		}
+		if r.Status.Code >= 400 {
+			what += fmt.Sprintf(" (%d)", r.Status.Code)
+		}
+		counted[what]++
+	}
+	return counted
+}

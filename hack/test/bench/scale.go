@@ -1,0 +1,241 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/local/parley"
+	"github.com/parley-dev/parley/hack/test/bench/process"
+)
+
+// idle is how long the manager does nothing when it has gone through all.
+const idle = 2 * time.Second
+
+// scale has many Conversations run at the same time.
+func scale(ctx context.Context, b *bed, o options, r *report) error {
+	part := fmt.Sprintf("%s: %d Conversations that run", partScale, o.live)
+	var there v1alpha1.ConversationList
+	if err := b.user.List(ctx, &there, client.InNamespace(benchNamespace)); err != nil {
+		return err
+	}
+	if more := o.live - len(there.Items); more > 0 {
+		out, err := b.makeMany(ctx, b.conversations(), "live", more, o.clients)
+		if err != nil {
+			return err
+		}
+		r.add(part, fmt.Sprintf("until the last %d are RUNNING", more), "s", out.took.Seconds())
+		for _, name := range watched {
+			r.add(part, "CPU time of "+name, "s", out.spent[name]/1000)
+		}
+	}
+	if err := b.calm(ctx); err != nil {
+		return err
+	}
+	if err := b.memories(ctx, o, r, part, "when they have been made"); err != nil {
+		return err
+	}
+	if err := b.readAll(ctx, o, r, part); err != nil {
+		return err
+	}
+	if err := b.restart(ctx, o, r, part); err != nil {
+		return err
+	}
+	return b.memories(ctx, o, r, part, "when it is started again")
+}
+
+// memories of the manager and the facade. What belongs to no file is told: the program itself is
+// shared and can be dropped.
+func (b *bed) memories(ctx context.Context, o options, r *report, part, when string) error {
+	for _, name := range []string{parley.Manager, parley.Facade} {
+		now, err := process.Look(b.supervisor.PID(name))
+		if err != nil {
+			return err
+		}
+		what := fmt.Sprintf("memory of %s %s (RssAnon)", name, when)
+		r.add(part, what, "MiB", now.Anon)
+		r.add(part, what+", for each", "KiB", (now.Anon-b.empty[name].Anon)*1024/float64(o.live))
+	}
+	if b.profiled != nil {
+		return b.profiled.heaps(ctx, b, when)
+	}
+	return nil
+}
+
+// sampleEmpty remembers what the processes take while there is no Conversation.
+func (b *bed) sampleEmpty(ctx context.Context) error {
+	if err := b.calm(ctx); err != nil {
+		return err
+	}
+	b.empty = map[string]process.Sample{}
+	for _, name := range []string{parley.Manager, parley.Facade} {
+		sample, err := process.Look(b.supervisor.PID(name))
+		if err != nil {
+			return err
+		}
+		b.empty[name] = sample
+	}
+	return nil
+}
+
+// readAll asks for one and for a page over HTTP, and beside it the API server for as many pods.
+func (b *bed) readAll(ctx context.Context, o options, r *report, part string) error {
+	const page = 20
+	pods := b.userPods.CoreV1().Pods(benchNamespace)
+	first, err := pods.List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return err
+	}
+	name := first.Items[0].Name
+	connection := newConnection()
+	for _, c := range []struct {
+		what           string
+		ours, directly operation
+	}{
+		{"a conversation over HTTP, beside a pod, p50", func(context.Context) error {
+			var shown rest.Conversation
+			return send(connection, http.MethodGet, b.parley.FacadeURL()+"/api/conversations/"+strings.TrimSuffix(name,
+				v1alpha1.SessionName("")), b.key, nil, &shown)
+		}, func(ctx context.Context) error {
+			_, err := pods.Get(ctx, name, metav1.GetOptions{})
+			return err
+		}},
+		{fmt.Sprintf("the newest %d over HTTP, beside %d pods, p50", page, page), func(context.Context) error {
+			var shown any
+			return send(connection, http.MethodGet, fmt.Sprintf("%s/api/conversations?limit=%d", b.parley.FacadeURL(), page),
+				b.key, nil, &shown)
+		}, func(ctx context.Context) error {
+			_, err := pods.List(ctx, metav1.ListOptions{Limit: page})
+			return err
+		}},
+	} {
+		ours, err := measure(c.ours, 1, o.round)
+		if err != nil {
+			return err
+		}
+		beside, err := measure(c.directly, 1, o.round)
+		if err != nil {
+			return err
+		}
+		r.compare(part, c.what, "ms", ms(percentile(ours, 50)), ms(percentile(beside, 50)))
+	}
+	return nil
+}
+
+// restart the manager, which has nothing to do but to find that out.
+func (b *bed) restart(ctx context.Context, o options, r *report, part string) error {
+	b.supervisor.End(parley.Manager)
+	before, err := b.requests()
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	if err := b.startManager(ctx); err != nil {
+		return err
+	}
+	ready := time.Since(begin)
+	spent, lasted, err := b.settle(ctx, begin)
+	if err != nil {
+		return err
+	}
+	asked, err := b.requests()
+	if err != nil {
+		return err
+	}
+	went, err := b.reconciles(ctx)
+	if err != nil {
+		return err
+	}
+	if went < o.live {
+		return fmt.Errorf("the manager has looked at %d Conversations only", went)
+	}
+	reads, writes := 0, 0
+	for what, count := range asked {
+		verb, _, _ := strings.Cut(what, " ")
+		if count -= before[what]; slices.Contains([]string{"get", "list", "watch"}, verb) {
+			reads += count
+		} else if count > 0 {
+			say("the manager that was started again: %s, %d times", what, count)
+			writes += count
+		}
+	}
+	r.add(part, "the manager started again: until it is ready", "s", ready.Seconds())
+	r.add(part, "the manager started again: until it has gone through all", "s", lasted.Seconds())
+	r.add(part, "the manager started again: CPU time", "s", spent/1000)
+	r.add(part, "the manager started again: reads", "", float64(reads))
+	r.add(part, "the manager started again: writes", "", float64(writes))
+	return nil
+}
+
+// settle waits until the manager does nothing any more, and says what CPU time it has used, in ms,
+// and until when.
+func (b *bed) settle(ctx context.Context, begin time.Time) (spent float64, lasted time.Duration, err error) {
+	last, since := 0.0, time.Now()
+	for ctx.Err() == nil {
+		now, err := process.Look(b.supervisor.PID(parley.Manager))
+		if err != nil {
+			return 0, 0, err
+		}
+		if now.CPU-last > murmur/2 {
+			last, since = now.CPU, time.Now()
+		}
+		if time.Since(since) > idle {
+			return now.CPU, since.Sub(begin), nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(glance):
+		}
+	}
+	return 0, 0, context.Cause(ctx)
+}
+
+// reconciles of Conversations, as the manager counts them.
+func (b *bed) reconciles(ctx context.Context) (int, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, b.parley.ManagerMetrics(), http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	request.Header.Set("Authorization", "Bearer "+b.token)
+	// The manager signs its own certificate for metrics.
+	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		DisableKeepAlives: true}}
+	answer, err := insecure.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("the manager's metrics: %s", answer.Status)
+	}
+	return sumOf(answer.Body, "controller_runtime_reconcile_total{controller=\"conversation\"")
+}
+
+func sumOf(metrics io.Reader, prefix string) (int, error) {
+	sum := 0
+	lines := bufio.NewScanner(metrics)
+	for lines.Scan() {
+		if !strings.HasPrefix(lines.Text(), prefix) {
+			continue
+		}
+		fields := strings.Fields(lines.Text())
+		value, err := strconv.ParseFloat(fields[len(fields)-1], 64)
+		if err != nil {
+			return 0, err
+		}
+		sum += int(value)
+	}
+	return sum, lines.Err()
+}

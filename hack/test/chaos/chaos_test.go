@@ -1,0 +1,68 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parley-dev/parley/hack/test/testenv"
+)
+
+// A short run for each change; `make chaos` has long ones. Its seed is another one each time, and
+// printed.
+func TestWhatWasAcceptedOutlivesKills(t *testing.T) {
+	bin := t.TempDir()
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, "./cmd/manager", "./cmd/facade")
+	build.Dir = testenv.Path()
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the programs: %v\n%s", err, output)
+	}
+	assets := os.Getenv("KUBEBUILDER_ASSETS")
+	if assets == "" {
+		assets = testenv.Path("bin", "k8s")
+	}
+	var out strings.Builder
+	err := run(t.Context(), options{kills: 12, binDir: bin, assets: assets, config: testenv.Path("config"),
+		limit: 4 * time.Minute, killing: t.Context()}, &out)
+	t.Log(out.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAKeyIsFoundWhereverItStands(t *testing.T) {
+	for _, text := range []string{
+		"before " + canary + "-1 after",
+		`{"data":{"key":"c2stY2hhb3NjYW5hcnk3LWtleS0x"}}`,
+		"eHNrLWNoYW9zY2FuYXJ5Ny0x", "eHhzay1jaGFvc2NhbmFyeTctMQ==",
+	} {
+		r := newReport()
+		r.lookForKeys([]byte(text), "a text")
+		if !r.violated() {
+			t.Errorf("no key is found in %s", text)
+		}
+	}
+	r := newReport()
+	r.knowKeys([]byte("made by the operator"))
+	if r.lookForKeys([]byte("nothing"), "a text"); r.violated() {
+		t.Error("a key is found in nothing")
+	}
+	if r.lookForKeys([]byte("it was made by the operator."), "a text"); !r.violated() {
+		t.Error("a key that the operator made is not found")
+	}
+}
+
+func TestOfAnUnknownOutcomeBothArePossible(t *testing.T) {
+	var p possible[string]
+	p.take("one", accepted)
+	p.take("two", unknown)
+	p.take("three", refused)
+	if !p.has("one") || !p.has("two") || p.has("three") {
+		t.Errorf("possible are %v", p)
+	}
+	if p.take("four", accepted); p.has("one") || !p.has("four") {
+		t.Errorf("possible are %v", p)
+	}
+}

@@ -1,0 +1,282 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/release/manifests"
+)
+
+const (
+	// historyPatience is how long the history of one kind may take to read.
+	historyPatience = 3 * time.Minute
+	maxFrame        = 8 << 20
+	lastName        = "chaos-is-over"
+
+	podsPath          = "/api/v1/pods"
+	secretsPath       = "/api/v1/secrets"
+	conversationsPath = "/apis/parley.dev/v1alpha1/conversations"
+)
+
+// version of an object, or its removal: what is looked at of it.
+type version struct {
+	Type   string `json:"type"`
+	Object struct {
+		Metadata struct {
+			Namespace       string                  `json:"namespace"`
+			Name            string                  `json:"name"`
+			UID             types.UID               `json:"uid"`
+			ResourceVersion string                  `json:"resourceVersion"`
+			Labels          map[string]string       `json:"labels"`
+			OwnerReferences []metav1.OwnerReference `json:"ownerReferences"`
+		} `json:"metadata"`
+		Spec struct {
+			InitialUserMsg string `json:"initialUserMsg"`
+		} `json:"spec"`
+		Status struct {
+			Attempt int `json:"attempt"`
+		} `json:"status"`
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+	} `json:"object"`
+}
+
+// history is what is told of all versions of all objects.
+type history struct {
+	report *report
+	// podsOf an attempt of a Conversation, madeOf a first message, attempt of a Conversation.
+	podsOf   map[string]map[types.UID]bool
+	madeOf   map[string]map[types.UID]bool
+	attempt  map[types.UID]int
+	versions int
+}
+
+// checkHistory reads every version of every object that ever was. An API server without a cache has
+// them all from etcd, where nothing was compacted: also a pod that came and went between two looks
+// is there.
+func (i *installation) checkHistory(ctx context.Context, r *report) error {
+	i.apiServer.stop()
+	i.plane.APIServerArgs = append(i.plane.APIServerArgs, "--watch-cache=false")
+	process, err := i.plane.APIServer()
+	if err != nil {
+		return err
+	}
+	if i.apiServer, err = keep(process, i.logs()); err != nil {
+		return err
+	}
+	starting, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	if err := i.apiServer.await(starting); err != nil {
+		return err
+	}
+	h := &history{report: r, podsOf: map[string]map[types.UID]bool{}, madeOf: map[string]map[types.UID]bool{},
+		attempt: map[types.UID]int{}}
+	if err := i.readAll(ctx, h); err != nil {
+		return err
+	}
+	for key, pods := range h.podsOf {
+		if len(pods) > 1 {
+			r.broke(checkPods, "%s has had %d pods", key, len(pods))
+		}
+	}
+	for marker, made := range h.madeOf {
+		if len(made) > 1 {
+			r.broke(checkOnce, "%s was created %d times", marker, len(made))
+		}
+	}
+	r.note(checkPods, "%d attempts of %d conversations", len(h.podsOf), len(h.attempt))
+	r.note(checkAttempts, "%d conversations", len(h.attempt))
+	r.note(checkOnce, "%d requests, %d versions of all objects", len(h.madeOf), h.versions)
+	if len(h.podsOf) == 0 || len(h.madeOf) == 0 {
+		return errors.New("there is no history of pods or Conversations")
+	}
+	return nil
+}
+
+// readAll versions of what Parley's parts and people write, and what there is now of all else.
+func (i *installation) readAll(ctx context.Context, h *history) error {
+	config := rest.CopyConfig(i.adminConf)
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	config.NegotiatedSerializer = clientscheme.Codecs.WithoutConversion()
+	raw, err := rest.UnversionedRESTClientFor(config)
+	if err != nil {
+		return err
+	}
+	read := map[string]bool{"/apis/events.k8s.io/v1/events": true} // the same as those of v1
+	for path, last := range lastOnes() {
+		read[path] = true
+		if err := i.readHistory(ctx, raw, path, last, h); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	paths, err := i.kinds()
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		if read[path] {
+			continue
+		}
+		text, err := raw.Get().AbsPath(path).DoRaw(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		h.report.lookForKeys(text, path)
+	}
+	return nil
+}
+
+// lastOnes are objects of the kinds whose history is read. Each is made when all else has happened,
+// and ends its history.
+func lastOnes() map[string]client.Object {
+	named := metav1.ObjectMeta{Namespace: peopleNamespace, Name: lastName}
+	return map[string]client.Object{
+		podsPath: &corev1.Pod{ObjectMeta: named,
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "none", Image: "none"}}}},
+		secretsPath: &corev1.Secret{ObjectMeta: named},
+		conversationsPath: &v1alpha1.Conversation{ObjectMeta: named,
+			Spec: v1alpha1.ConversationSpec{UserSettingsName: lastName, Suspend: true}},
+		"/apis/parley.dev/v1alpha1/usersettings": &v1alpha1.UserSettings{ObjectMeta: named},
+		"/api/v1/configmaps":                     &corev1.ConfigMap{ObjectMeta: named},
+		"/api/v1/events": &corev1.Event{ObjectMeta: named,
+			InvolvedObject: corev1.ObjectReference{Namespace: peopleNamespace}},
+		"/api/v1/persistentvolumeclaims": &corev1.PersistentVolumeClaim{ObjectMeta: named,
+			Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{
+					corev1.ResourceStorage: resource.MustParse("1Gi")}},
+			}},
+		"/apis/coordination.k8s.io/v1/leases": &coordinationv1.Lease{ObjectMeta: named},
+	}
+}
+
+// kinds are the paths of everything that can be listed.
+func (i *installation) kinds() (paths []string, err error) {
+	client, err := discovery.NewDiscoveryClientForConfig(i.adminConf)
+	if err != nil {
+		return nil, err
+	}
+	lists, err := client.ServerPreferredResources()
+	if err != nil {
+		return nil, err
+	}
+	for _, list := range lists {
+		root := "/apis/" + list.GroupVersion
+		if list.GroupVersion == "v1" {
+			root = "/api/v1"
+		}
+		for _, kind := range list.APIResources {
+			if slices.Contains(kind.Verbs, "list") {
+				paths = append(paths, root+"/"+kind.Name)
+			}
+		}
+	}
+	return paths, nil
+}
+
+// readHistory of one kind, up to now.
+func (i *installation) readHistory(ctx context.Context, raw rest.Interface, path string, last client.Object,
+	h *history) error {
+	ctx, cancel := context.WithTimeout(ctx, historyPatience)
+	defer cancel()
+	err := manifests.Persist(ctx, func(ctx context.Context) error {
+		return client.IgnoreAlreadyExists(i.admin.Create(ctx,
+			last))
+	})
+	if err != nil {
+		return err
+	}
+	stream, err := raw.Get().AbsPath(path).Param("watch", "1").Param("resourceVersion", "1").Stream(ctx)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	return h.read(stream, path)
+}
+
+// read the stream of a watch until the last one comes.
+func (h *history) read(stream io.Reader, path string) error {
+	frames := bufio.NewScanner(stream)
+	frames.Buffer(nil, maxFrame)
+	for frames.Scan() {
+		var v version
+		if err := json.Unmarshal(frames.Bytes(), &v); err != nil {
+			return err
+		}
+		if v.Type == "ERROR" {
+			return errors.New(v.Object.Message)
+		}
+		if v.Object.Metadata.Name == lastName {
+			return nil
+		}
+		h.take(path, &v, frames.Bytes())
+	}
+	if err := frames.Err(); err != nil {
+		return err
+	}
+	return errors.New("the history ended before it was told all")
+}
+
+func (h *history) take(path string, v *version, text []byte) {
+	h.versions++
+	m := v.Object.Metadata
+	name := path + " " + m.Namespace + "/" + m.Name
+	switch path {
+	case secretsPath:
+		text = withoutData(text)
+	case podsPath:
+		if owner := uidOf(m.OwnerReferences); owner != "" {
+			put(h.podsOf, fmt.Sprintf("attempt %s of %s/%s (%s)", m.Labels[v1alpha1.LabelAttempt], m.Namespace,
+				m.Labels[v1alpha1.LabelConversation], owner), m.UID)
+		}
+	case conversationsPath:
+		put(h.madeOf, m.Namespace+" "+v.Object.Spec.InitialUserMsg, m.UID)
+		if before := h.attempt[m.UID]; v.Object.Status.Attempt < before {
+			h.report.broke(checkAttempts, "%s went from attempt %d back to %d", name, before, v.Object.Status.Attempt)
+		}
+		h.attempt[m.UID] = v.Object.Status.Attempt
+	}
+	h.report.lookForKeys(text, name)
+}
+
+func put(sets map[string]map[types.UID]bool, key string, uid types.UID) {
+	if sets[key] == nil {
+		sets[key] = map[types.UID]bool{}
+	}
+	sets[key][uid] = true
+}
+
+// withoutData is a Secret without its values, which are where they belong.
+func withoutData(text []byte) []byte {
+	var whole struct {
+		Object map[string]json.RawMessage `json:"object"`
+	}
+	if json.Unmarshal(text, &whole) != nil {
+		return text
+	}
+	delete(whole.Object, "data")
+	rest, err := json.Marshal(whole.Object)
+	if err != nil {
+		return text
+	}
+	return bytes.Clone(rest)
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/test/sessionclient"
+)
+
+// user is somebody who uses the facade.
+type user struct {
+	namespace string
+	key       string
+	secrets   []string // values that nobody else may see
+}
+
+// newUser makes a user as an admin does: empty settings, whose key is handed over.
+func (t *t) newUser() *user {
+	u := &user{namespace: t.newNamespace()}
+	t.must(t.client.Create(t.ctx, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace,
+		Name: "default"}}))
+	t.eventually(func(ctx context.Context) error {
+		settings := &v1alpha1.UserSettings{}
+		if err := t.client.Get(ctx, client.ObjectKey{Namespace: u.namespace, Name: "default"}, settings); err != nil {
+			return err
+		}
+		if settings.Status.SessionKeyHash == "" {
+			return fmt.Errorf("no session key yet")
+		}
+		secret := &corev1.Secret{}
+		if err := t.client.Get(ctx, client.ObjectKey{Namespace: u.namespace, Name: v1alpha1.SessionKeySecretName("default")},
+			secret); err != nil {
+			return err
+		}
+		u.key = string(secret.Data[v1alpha1.SessionKeySecretKey])
+		return nil
+	})
+	return u
+}
+
+// facadeURL is that of its Service.
+func (t *t) facadeURL() string {
+	service := &corev1.Service{}
+	t.must(t.client.Get(t.ctx, client.ObjectKey{Namespace: parleyNamespace, Name: "parley-facade"}, service))
+	return "http://" + service.Spec.ClusterIP
+}
+
+// call sends a request to the facade, and decodes the answer. Anything but 200 fails the check,
+// except one of the codes that are to pass within a moment.
+func (t *t) call(u *user, method, path string, body, into any, passing ...int) {
+	content, err := json.Marshal(body)
+	t.must(err)
+	url := t.facadeURL() + path
+	t.eventually(func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(content))
+		t.must(err)
+		request.Header.Set(rest.KeyHeader, u.key)
+		request.Header.Set("Content-Type", "application/json")
+		response, err := http.DefaultClient.Do(request)
+		t.must(err)
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		t.must(err)
+		if response.StatusCode != http.StatusOK {
+			err := fmt.Errorf("%s %s: %s: %s", method, path, response.Status, text)
+			if !slices.Contains(passing, response.StatusCode) {
+				t.fatalf("%v", err)
+			}
+			return err
+		}
+		t.must(json.Unmarshal(text, into))
+		return nil
+	})
+}
+
+// startOverHTTP stores settings with a secret of every kind, and starts a session for a repository.
+func (t *t) startOverHTTP(u *user, id string) (*v1alpha1.Conversation, repository) {
+	t.addWriter()
+	llm, token, custom, tool := secretValue(), secretValue(), secretValue(), secretValue()
+	u.secrets = []string{llm, token, custom, tool}
+	repo := t.gitServer(token)
+	var stored rest.Stored
+	// A user who was just made is not known to every facade at once.
+	t.call(u, http.MethodPost, "/api/settings", rest.Settings{
+		Agent: rest.Set(writer), LLMModel: rest.Set("example/model"), LLMAPIKey: rest.NewKey(llm),
+		GitUserName: rest.Set("Ada"), GitUserEmail: rest.Set("ada@example.com"),
+		SecretsStore: rest.Set(rest.UserSecrets{
+			ProviderTokens: map[string]*rest.ProviderToken{"github": {Token: rest.NewKey(token), Host: rest.Set(repo.host)}},
+			CustomSecrets:  map[string]*rest.CustomSecret{"CUSTOM": {Secret: rest.NewKey(custom)}},
+		}),
+		MCPConfig: rest.Set(rest.MCPConfig{StdioServers: []rest.MCPStdioServer{
+			{Name: "tools", Command: "toolserver", Env: map[string]rest.Key{"TOOL_KEY": rest.NewKey(tool)}},
+		}}),
+	}, &stored, http.StatusUnauthorized)
+	var created rest.ConversationResponse
+	t.call(u, http.MethodPost, "/api/conversations", rest.ConversationRequest{
+		ConversationID: &id, Repository: &repo.url, GitProvider: ptr.To("github"), SelectedBranch: &repo.branch,
+		InitialUserMsg: ptr.To("Write this down."),
+	}, &created, http.StatusUnauthorized)
+	if created.ConversationID != id || created.ConversationStatus != string(v1alpha1.StateStarting) {
+		t.errorf("the conversation was answered with %+v", created)
+	}
+	return &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace, Name: id}}, repo
+}
+
+func conversationOverHTTP(t *t) {
+	u := t.newUser()
+	c, repo := t.startOverHTTP(u, "flow")
+	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	var shown rest.Conversation
+	t.call(u, http.MethodGet, "/api/conversations/flow", nil, &shown, http.StatusUnauthorized)
+	if shown.Status != string(v1alpha1.StateRunning) {
+		t.errorf("the facade says %+v", shown)
+	}
+	if got := t.shell(c, "cd widgets && cat branch.txt && git rev-parse HEAD"); got != "feature\n"+repo.commit {
+		t.errorf("the clone has %q, and not the branch feature at %s", got, repo.commit)
+	}
+	if got := t.shell(c, "cat widgets/agent-was-here"); !strings.Contains(got, "Write this down.") {
+		t.errorf("the agent wrote %q", got)
+	}
+	status := t.status(c)
+	if status.Workspace.Branch != repo.branch || status.Workspace.Commit != repo.commit ||
+		status.Agent.State != session.AgentRunning {
+		t.errorf("the session says %+v", status)
+	}
+	t.callTool(c)
+	t.shell(c, "touch widgets/finish")
+	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
+}
+
+// sessionURL is reached from the node, which a pod must let in for its probes.
+func (t *t) sessionURL(c *v1alpha1.Conversation, path string) string {
+	return fmt.Sprintf("http://%s:%d%s", t.podOf(c).Status.PodIP, session.Port, path)
+}
+
+func (t *t) status(c *v1alpha1.Conversation) session.Status {
+	var status session.Status
+	for key, want := range map[string]int{"wrong": http.StatusUnauthorized, t.sessionKey(c): http.StatusOK} {
+		response, err := sessionclient.WithHeader(sessionclient.KeyHeader, key).Get(t.sessionURL(c, session.StatusPath))
+		t.must(err)
+		if response.StatusCode != want {
+			t.errorf("%s answers %s, want %d", session.StatusPath, response.Status, want)
+		}
+		if want == http.StatusOK {
+			t.must(json.NewDecoder(response.Body).Decode(&status))
+		}
+		_ = response.Body.Close()
+	}
+	return status
+}
+
+// callTool uses the session's tools as an MCP client does.
+func (t *t) callTool(c *v1alpha1.Conversation) {
+	tools, err := sessionclient.Tools(t.ctx, t.sessionURL(c, session.ToolsPath),
+		sessionclient.WithHeader(sessionclient.KeyHeader, t.sessionKey(c)))
+	t.must(err)
+	defer tools.Close()
+	list, err := tools.ListTools(t.ctx, nil)
+	t.must(err)
+	if len(list.Tools) != 1 || list.Tools[0].Name != "tools_echo" {
+		t.fatalf("the tools are %v", list.Tools)
+	}
+	result, err := tools.CallTool(t.ctx, &mcp.CallToolParams{Name: "tools_echo",
+		Arguments: map[string]any{"text": "hello"}})
+	t.must(err)
+	content, err := json.Marshal(result.StructuredContent)
+	t.must(err)
+	if result.IsError || string(content) != `{"hasKey":true,"text":"hello"}` {
+		t.errorf("the tool answered %s", content)
+	}
+}

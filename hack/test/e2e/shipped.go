@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/test/scriptedmodel"
+)
+
+// scriptedModel serves a stub of a model on the node's address until the check ends.
+func (t *t) scriptedModel(steps ...scriptedmodel.Step) (model *scriptedmodel.Server, baseURL string) {
+	listener, err := net.Listen("tcp", nodeAddress+":0")
+	t.must(err)
+	model = scriptedmodel.New(scriptedmodel.Script{Steps: steps})
+	server := &http.Server{Handler: model, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = server.Serve(listener) }()
+	go func() {
+		<-t.ctx.Done()
+		_ = server.Close()
+	}()
+	return model, "http://" + listener.Addr().String()
+}
+
+// shippedAgent: somebody stores a model and its key, and sends a message. Everything else is as it
+// is installed.
+func shippedAgent(t *t) {
+	u := t.newUser()
+	key := secretValue()
+	model, baseURL := t.scriptedModel(
+		scriptedmodel.Step{Text: "I will write it down.", Calls: []scriptedmodel.Call{{
+			Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": "echo written by the agent > made; env " +
+				"> environment; cat /proc/1/environ"}),
+		}}},
+		scriptedmodel.Step{Text: "It is written."},
+	)
+	var stored rest.Stored
+	t.call(u, http.MethodPost, "/api/settings", rest.Settings{
+		LLMModel: rest.Set("scripted/model"), LLMAPIKey: rest.NewKey(key), LLMBaseURL: rest.Set(baseURL),
+	}, &stored, http.StatusUnauthorized)
+	var created rest.ConversationResponse
+	t.call(u, http.MethodPost, "/api/conversations", rest.ConversationRequest{ConversationID: ptr.To("shipped"),
+		InitialUserMsg: ptr.To("Write it down.")},
+		&created, http.StatusUnauthorized)
+	c := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace, Name: "shipped"}}
+	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	t.eventually(func(context.Context) error {
+		if events := t.shell(c, "cat .parley/events.jsonl"); !strings.Contains(events, "It is written.") ||
+			!strings.Contains(events, "awaiting_user_input") {
+			return fmt.Errorf("the events are %s", events)
+		}
+		return nil
+	})
+	if got := t.shell(c, "cat made"); got != "written by the agent" {
+		t.errorf("the agent wrote %q", got)
+	}
+	if seen := t.shell(c, "cat environment .parley/events.jsonl"); strings.Contains(seen, key) {
+		t.errorf("the agent found the key of the model")
+	}
+	for _, request := range model.Requests() {
+		if !request.Contains("Write it down.") {
+			t.errorf("the model was not told the message: %q", request.Said())
+		}
+	}
+	if problems := model.Violations(); len(problems) > 0 {
+		t.errorf("the model refused requests: %q", problems)
+	}
+}

@@ -1,0 +1,200 @@
+// Package facadeenv is an API server with what the facade meets in a cluster: Parley's kinds, the
+// webhook, its own identity with its rights and its policy, and, if wanted, the operator. Tests and
+// benchmarks run the facade against it.
+package facadeenv
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/controllers"
+	"github.com/parley-dev/parley/hack/test/testenv"
+	"github.com/parley-dev/parley/webhook"
+)
+
+const (
+	// FacadeUser is the facade's identity.
+	FacadeUser  = "system:serviceaccount:parley-system:parley-facade"
+	managerUser = "system:serviceaccount:parley-system:parley-manager"
+	namespace   = "parley-system"
+	patience    = time.Minute
+)
+
+// Env is an API server in which the facade is installed.
+type Env struct {
+	*testenv.Env
+	// AsFacade has the facade's rights.
+	AsFacade *rest.Config
+	// Kubeconfig is a file with the same.
+	Kubeconfig string
+	// ArchiveAddress is where a facade with an archive must listen for sessions.
+	ArchiveAddress string
+	// SigningKeyDir has what the facade has mounted of the key that its tokens are signed with.
+	SigningKeyDir string
+
+	stopping context.CancelFunc
+	stopped  chan error
+}
+
+// Start an API server with the webhook, and with the operator if that is wanted. Files go to a
+// directory.
+func Start(dir string, operator bool, options ...testenv.Option) (*Env, error) {
+	env, err := testenv.Start(append(options, testenv.WithWebhooks)...)
+	if err != nil {
+		return nil, fmt.Errorf("start the API server: %w", err)
+	}
+	e := &Env{Env: env, Kubeconfig: filepath.Join(dir, "kubeconfig"), SigningKeyDir: filepath.Join(dir, "signing"),
+		ArchiveAddress: FreeAddress(), stopped: make(chan error, 1)}
+	err = e.install()
+	if err == nil {
+		err = e.makeSigningKey()
+	}
+	if err == nil {
+		err = e.startManager(operator)
+	}
+	if err != nil {
+		return nil, errors.Join(err, e.Stop())
+	}
+	return e, nil
+}
+
+// Stop the operator before the API server, which else waits for its watches.
+func (e *Env) Stop() error {
+	return errors.Join(e.StopManager(), e.Env.Stop())
+}
+
+// StopManager ends the webhook and the operator, once.
+func (e *Env) StopManager() error {
+	if e.stopping == nil {
+		return nil
+	}
+	e.stopping()
+	e.stopping = nil
+	return <-e.stopped
+}
+
+// install gives the facade its identity and rights.
+func (e *Env) install() error {
+	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	if err := e.Client.Create(context.Background(), system); err != nil {
+		return err
+	}
+	for _, file := range []string{"config/rbac/facade/role.yaml", "config/rbac/facade/catalogue.yaml",
+		"config/policy/facade.yaml"} {
+		if err := e.apply(file); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "parley-facade"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "parley-facade"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: FacadeUser}},
+	}
+	if err := e.Client.Create(context.Background(), binding); err != nil {
+		return err
+	}
+	identity, err := e.AddUser(envtest.User{Name: FacadeUser}, e.Config)
+	if err != nil {
+		return err
+	}
+	e.AsFacade = identity.Config()
+	e.AsFacade.QPS = -1
+	kubeconfig, err := identity.KubeConfig()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(e.Kubeconfig, kubeconfig, 0o600)
+}
+
+// makeSigningKey makes the key that the manager would make, also where there is no operator, and
+// puts it where a kubelet would.
+func (e *Env) makeSigningKey() error {
+	data, err := session.NewSigningKey()
+	if err != nil {
+		return err
+	}
+	key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: session.SigningSecret}, Data: data}
+	if err := e.Client.Create(context.Background(), key); err != nil {
+		return fmt.Errorf("make the signing key: %w", err)
+	}
+	if err := os.MkdirAll(e.SigningKeyDir, 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(e.SigningKeyDir, session.SigningPrivateKey), data[session.SigningPrivateKey], 0o600)
+}
+
+func (e *Env) apply(file string) error {
+	data, err := os.ReadFile(testenv.Path(filepath.FromSlash(file)))
+	if err != nil {
+		return err
+	}
+	documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		if err := documents.Decode(object); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := e.Client.Create(context.Background(), object); err != nil {
+			return err
+		}
+	}
+}
+
+// startManager starts the webhook, and the operator beside it.
+func (e *Env) startManager(operator bool) error {
+	scheme, err := controllers.NewScheme()
+	if err != nil {
+		return err
+	}
+	install := &e.WebhookInstallOptions
+	server := ctrlwebhook.NewServer(ctrlwebhook.Options{Host: install.LocalServingHost, Port: install.LocalServingPort,
+		CertDir: install.LocalServingCertDir})
+	options := controllers.ManagerOptions(scheme, 8, controllers.Scope{})
+	options.WebhookServer = server
+	options.Metrics = metricsserver.Options{BindAddress: "0"}
+	options.Controller.SkipNameValidation = ptr.To(true) // several operators in one process
+	mgr, err := ctrl.NewManager(e.Config, options)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	if operator {
+		err = controllers.SetupWithManager(ctx, mgr, controllers.Options{Namespace: namespace,
+			RuntimeImage: "example.com/parley:1", ArchiveURL: "http://" + e.ArchiveAddress})
+	}
+	if err == nil {
+		err = webhook.SetupWithManager(ctx, mgr, webhook.Options{FacadeUser: FacadeUser, ManagerUser: managerUser,
+			Namespace: namespace})
+	}
+	if err != nil {
+		stop()
+		return err
+	}
+	e.stopping = stop
+	go func() { e.stopped <- mgr.Start(ctx) }()
+	return wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, patience, true, func(context.Context) (bool, error) {
+		return server.StartedChecker()(nil) == nil, nil
+	})
+}

@@ -1,0 +1,122 @@
+package facadeenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/parley-dev/parley/hack/test/testenv"
+)
+
+// Facade is a facade as a process.
+type Facade struct {
+	URL, MetricsURL string
+	Log             *testenv.Log
+	// Done is closed when the process has ended.
+	Done    chan struct{}
+	command *exec.Cmd
+}
+
+// Build the facade into a file.
+func Build(file string) error {
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", file, "./cmd/facade")
+	build.Dir = testenv.Path()
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if output, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the facade: %w\n%s", err, output)
+	}
+	return nil
+}
+
+// StartFacade starts the program and waits until it is ready.
+func (e *Env) StartFacade(program string, args ...string) (*Facade, error) {
+	return e.StartFacadeAt(FreeAddress(), program, args...)
+}
+
+// StartFacadeAt starts the program at an address, which may be that of one that was killed.
+func (e *Env) StartFacadeAt(address, program string, args ...string) (*Facade, error) {
+	metrics := FreeAddress()
+	f := &Facade{URL: "http://" + address, MetricsURL: "http://" + metrics, Log: &testenv.Log{}, Done: make(chan struct{})}
+	f.command = exec.Command(program, append([]string{
+		"--kubeconfig=" + e.Kubeconfig, "--bind-address=" + address, "--metrics-bind-address=" + metrics,
+		"--shutdown-delay=0s",
+		"--signing-key-dir=" + e.SigningKeyDir,
+	}, args...)...)
+	f.command.Stdout, f.command.Stderr = f.Log, f.Log
+	if err := f.command.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		_ = f.command.Wait()
+		close(f.Done)
+	}()
+	err := wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, patience, true,
+		func(context.Context) (bool, error) {
+			select {
+			case <-f.Done:
+				return false, errors.New("it has ended")
+			default:
+			}
+			answer, err := http.Get(f.URL + "/ready")
+			if err == nil {
+				_ = answer.Body.Close()
+			}
+			return err == nil && answer.StatusCode == http.StatusOK, nil
+		})
+	if err != nil {
+		f.Kill()
+		return nil, fmt.Errorf("the facade is not ready: %w\n%s", err, f.Log)
+	}
+	return f, nil
+}
+
+// PID of the process.
+func (f *Facade) PID() int { return f.command.Process.Pid }
+
+// Signal the process.
+func (f *Facade) Signal(signal os.Signal) { _ = f.command.Process.Signal(signal) }
+
+// ExitCode of a process that has ended.
+func (f *Facade) ExitCode() int { return f.command.ProcessState.ExitCode() }
+
+// Stop the process as a cluster does.
+func (f *Facade) Stop() error {
+	f.Signal(syscall.SIGTERM)
+	select {
+	case <-f.Done:
+	case <-time.After(patience):
+		f.Kill()
+		return errors.New("the facade does not stop")
+	}
+	if code := f.ExitCode(); code != 0 {
+		return fmt.Errorf("the facade ended with %d\n%s", code, f.Log)
+	}
+	return nil
+}
+
+// Kill ends the process without a warning.
+func (f *Facade) Kill() {
+	_ = f.command.Process.Kill()
+	<-f.Done
+}
+
+// FreeAddress is one on loopback that nobody listens at. It is of a host of its own: on 127.0.0.1
+// any connection may take the port before it is used.
+func FreeAddress() string {
+	host := fmt.Sprintf("127.%d.%d.%d", 64+rand.IntN(128), rand.IntN(256), 1+rand.IntN(254))
+	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().String()
+}

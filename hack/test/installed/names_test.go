@@ -1,0 +1,51 @@
+package installed
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/test/testenv"
+)
+
+// renamed is config/default under other names.
+var renamed = map[string]string{
+	".": "resources: [CONFIG/default]\nnamespace: elsewhere\nnamePrefix: x-\nnameSuffix: -y",
+}
+
+func TestParleyWorksUnderOtherNamesAndItsFacadeStaysConfined(t *testing.T) {
+	i := install(t, renamed)
+	if i.user("facade") != "system:serviceaccount:elsewhere:x-parley-facade-y" {
+		t.Fatalf("the facade is %s", i.user("facade"))
+	}
+	facade, err := client.New(i.config("facade"), client.Options{Scheme: env.Scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The API server learns of a policy within a moment.
+	testenv.Await(t, func() error {
+		err := facade.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default",
+			GenerateName: "own-"}})
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "parley.dev/user-key only") {
+			return fmt.Errorf("the policy did not refuse it: %w", err)
+		}
+		return nil
+	})
+	ada := i.newPerson(namespace(t, "renamed"))
+	// The webhook takes the facade for the facade, else it would not let it refer to a key that it
+	// cannot read.
+	ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k1", `+
+		`"agent": "CodeActAgent"}`)
+	ada.call(http.StatusOK, http.MethodPost, "/api/conversations", `{"conversation_id": "talk"}`)
+	testenv.Await(t, func() error {
+		return env.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: v1alpha1.SessionName("talk")},
+			&corev1.Pod{})
+	})
+}

@@ -1,0 +1,148 @@
+package installed
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/test/testenv"
+)
+
+// TestParleyWorksInTheListedNamespacesAlone runs the sample as it is.
+func TestParleyWorksInTheListedNamespacesAlone(t *testing.T) {
+	for _, name := range []string{"team-a", "team-b", "team-c"} {
+		namespace(t, name)
+	}
+	i := install(t, map[string]string{".": "resources: [CONFIG/samples/namespaced]"})
+
+	t.Run("and there it does all its work", func(t *testing.T) {
+		for _, name := range []string{"team-a", "team-b"} {
+			i.t = t
+			ada := i.newPerson(name)
+			ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k1"}`)
+			ada.call(http.StatusOK, http.MethodPost, "/api/conversations", `{"conversation_id": "talk"}`)
+			testenv.Await(t, func() error {
+				return env.Client.Get(t.Context(), client.ObjectKey{Namespace: name, Name: v1alpha1.SessionName("talk")},
+					&corev1.Pod{})
+			})
+			if err := env.Client.Create(t.Context(), notAURL(name)); !apierrors.IsInvalid(err) {
+				t.Errorf("the webhook was not asked: %v", err)
+			}
+		}
+	})
+
+	t.Run("and makes its signing key again", func(t *testing.T) {
+		key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "parley-system", Name: session.SigningSecret}}
+		if err := env.Client.Delete(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		testenv.Await(t, func() error { return env.Client.Get(t.Context(), client.ObjectKeyFromObject(key), key) })
+	})
+
+	t.Run("and nothing is done for others", func(t *testing.T) {
+		// The webhook of Parley is not asked about what Parley does not work on.
+		other := notAURL("team-c")
+		create(t, other)
+		for _, key := range []client.ObjectKey{client.ObjectKeyFromObject(other)} {
+			found := &v1alpha1.UserSettings{}
+			if err := env.Client.Get(t.Context(), key, found); err != nil || found.Status.SessionKeyHash != "" ||
+				len(found.Status.Conditions) > 0 {
+				t.Errorf("it has the status %+v, %v", found.Status, err)
+			}
+		}
+	})
+
+	t.Run("and it asks for nothing that it may not have", func(t *testing.T) {
+		for _, process := range []string{"manager", "facade", "archive"} {
+			for _, r := range testenv.Requests(t, auditDir, i.user(process)) {
+				if r.Status.Code == http.StatusForbidden {
+					t.Errorf("the %s may not %s %s in %q", process, r.Verb, r.Object.Resource, r.Object.Namespace)
+				}
+				if !slices.Contains([]string{"", "team-a", "team-b", "parley-system"}, r.Object.Namespace) {
+					t.Errorf("the %s asked for %s in %s", process, r.Object.Resource, r.Object.Namespace)
+				}
+			}
+		}
+	})
+
+	t.Run("and has no more rights than that", func(t *testing.T) {
+		for _, process := range []string{"manager", "facade", "archive"} {
+			for _, namespace := range []string{"", "team-c", "kube-system"} {
+				for _, resource := range []string{"secrets", "configmaps", "pods", "conversations.parley.dev",
+					"usersettings.parley.dev"} {
+					for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete"} {
+						if may(t, i.user(process), namespace, verb, resource) {
+							t.Errorf("the %s may %s %s in %q", process, verb, resource, namespace)
+						}
+					}
+				}
+			}
+		}
+	})
+}
+
+func TestOnlyAShortListOfRightsIsClusterWideInNamespacedMode(t *testing.T) {
+	var bound []string
+	rules := map[string][]string{}
+	for _, object := range kustomized(t, map[string]string{".": "resources: [CONFIG/samples/namespaced]"}) {
+		switch object.GetKind() {
+		case "ClusterRoleBinding":
+			name, _, _ := unstructured.NestedString(object.Object, "roleRef", "name")
+			bound = append(bound, name)
+		case "ClusterRole":
+			list, _, _ := unstructured.NestedSlice(object.Object, "rules")
+			for _, rule := range list {
+				resources, _, _ := unstructured.NestedStringSlice(rule.(map[string]any), "resources")
+				rules[object.GetName()] = append(rules[object.GetName()], resources...)
+			}
+		}
+	}
+	if !slices.Equal(bound, []string{"parley-manager-cluster"}) {
+		t.Fatalf("bound in the whole cluster are %v", bound)
+	}
+	got := rules["parley-manager-cluster"]
+	slices.Sort(got)
+	if want := []string{"sessionclasses", "storageclasses", "subjectaccessreviews", "tokenreviews",
+		"validatingwebhookconfigurations"}; !slices.Equal(slices.Compact(got), want) {
+		t.Errorf("cluster-wide are rights on %v, want %v", got, want)
+	}
+}
+
+// notAURL are settings that only the webhook refuses.
+func notAURL(namespace string) *v1alpha1.UserSettings {
+	url := "not a url"
+	return &v1alpha1.UserSettings{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "odd"},
+		Spec:       v1alpha1.UserSettingsSpec{LLMBaseURL: &url},
+	}
+}
+
+// may says whether the API server would let a user do something.
+func may(t *testing.T, user, namespace, verb, resource string) bool {
+	t.Helper()
+	resource, group, _ := strings.Cut(resource, ".")
+	resource, subresource, _ := strings.Cut(resource, "/")
+	account := strings.Split(user, ":")
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: user, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + account[2],
+			"system:authenticated"},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: verb, Group: group,
+			Resource: resource, Subresource: subresource},
+	}}
+	create(t, review)
+	if review.Status.EvaluationError != "" {
+		t.Fatal(fmt.Errorf("review: %s", review.Status.EvaluationError))
+	}
+	return review.Status.Allowed
+}

@@ -1,0 +1,310 @@
+package installed
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/test/testenv"
+)
+
+// without client-go's newer way to fill a cache, which needs no right to list; older API servers
+// know only the other.
+const plainLists = "KUBE_FEATURE_WatchListClient=false"
+
+// TestEveryRightIsUsedAndNoneIsMissing has the manager and the facade do everything that they do,
+// and compares what they asked the API server for with their roles. A right too few fails the step
+// that needs it, and a right that nothing used fails by name.
+func TestEveryRightIsUsedAndNoneIsMissing(t *testing.T) {
+	i := install(t, map[string]string{".": "resources: [CONFIG/default]"}, plainLists)
+	for _, step := range []struct {
+		name string
+		do   func(*testing.T, *installation)
+	}{
+		{"somebody reads metrics", metricsAreRead},
+		{"a user stores and changes keys over HTTP", keysOverHTTP},
+		{"a user starts, stops and deletes a conversation over HTTP", conversationsOverHTTP},
+		{"a session stops twice for one reason, and is removed when its time has come", sessionsEnd},
+		{"somebody changes what sessions share", sharedObjectsAreChanged},
+		{"objects of others are in the way", foreignObjects},
+		{"a volume is given up", volumesGo},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			i.t = t
+			step.do(t, i)
+		})
+	}
+	for _, process := range []string{"manager", "facade", "archive"} {
+		i.stop[process]() // a watch is a request once it has ended
+		t.Run("the "+process, func(t *testing.T) { expectRightsUsed(t, i, process) })
+	}
+}
+
+// checkedElsewhere are rights that are no requests of their own: the API server, or the webhook,
+// asks for them when something else is done. Tests below take each of them away.
+var checkedElsewhere = []string{"update conversations/finalizers.parley.dev",
+	"update usersettings/finalizers.parley.dev", "use usersettings.parley.dev"}
+
+func expectRightsUsed(t *testing.T, i *installation, process string) {
+	used := map[string]bool{}
+	for _, r := range testenv.Requests(t, auditDir, i.user(process)) {
+		resource := r.Object.Resource
+		if r.Object.Subresource != "" {
+			resource += "/" + r.Object.Subresource
+		}
+		if r.Object.Group != "" {
+			resource += "." + r.Object.Group
+		}
+		if r.Status.Code == http.StatusForbidden && r.Object.Resource != "" {
+			t.Errorf("it may not %s %s", r.Verb, resource)
+		}
+		used[r.Verb+" "+resource] = true
+		used[r.Verb+" "+resource+" "+r.Object.Name] = true
+	}
+	for _, right := range rightsOf(t, i, process) {
+		if !used[right] && !slices.Contains(checkedElsewhere, right) {
+			t.Errorf("nothing needed the right to %s", right)
+		}
+	}
+}
+
+// rightsOf are the rights of a process's ServiceAccount, as verb, resource and, where it is for one
+// object, its name.
+func rightsOf(t *testing.T, i *installation, process string) []string {
+	t.Helper()
+	var rules []rbacv1.PolicyRule
+	isBound := func(subjects []rbacv1.Subject) bool {
+		return slices.ContainsFunc(subjects, func(s rbacv1.Subject) bool {
+			return "system:serviceaccount:"+s.Namespace+":"+s.Name == i.user(process)
+		})
+	}
+	var everywhere rbacv1.ClusterRoleBindingList
+	var here rbacv1.RoleBindingList
+	for _, list := range []client.ObjectList{&everywhere, &here} {
+		if err := env.Client.List(t.Context(), list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, binding := range everywhere.Items {
+		if role := (&rbacv1.ClusterRole{}); isBound(binding.Subjects) {
+			if err := env.Client.Get(t.Context(), client.ObjectKey{Name: binding.RoleRef.Name}, role); err != nil {
+				t.Fatal(err)
+			}
+			rules = append(rules, role.Rules...)
+		}
+	}
+	for _, binding := range here.Items {
+		if role := (&rbacv1.Role{}); isBound(binding.Subjects) {
+			if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: binding.Namespace, Name: binding.RoleRef.Name},
+				role); err != nil {
+				t.Fatal(err)
+			}
+			rules = append(rules, role.Rules...)
+		}
+	}
+	var rights []string
+	for _, rule := range rules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					right := strings.TrimSuffix(verb+" "+resource+"."+group, ".")
+					for _, name := range rule.ResourceNames {
+						rights = append(rights, right+" "+name)
+					}
+					if len(rule.ResourceNames) == 0 {
+						rights = append(rights, right)
+					}
+				}
+			}
+		}
+	}
+	return rights
+}
+
+func metricsAreRead(t *testing.T, i *installation) {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "prometheus"}}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "prometheus"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "parley-metrics-reader"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: "prometheus"}},
+	}
+	create(t, account, binding)
+	t.Cleanup(func() { _ = env.Client.Delete(context.Background(), binding) })
+	token := tokenOf(t, account)
+	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
+		InsecureSkipVerify: true}}} // it signs its own
+	testenv.Await(t, func() error {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, i.metricsURL, http.NoBody)
+		if err != nil {
+			return err
+		}
+		request.Header.Set("Authorization", "Bearer "+token)
+		response, err := insecure.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return fmt.Errorf("metrics: %s", response.Status)
+		}
+		return nil
+	})
+}
+
+func keysOverHTTP(t *testing.T, i *installation) {
+	ada := i.newPerson(namespace(t, "rights-keys"))
+	key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "default-llm-api-key"}}
+	for _, value := range []string{"k1", "k2"} {
+		ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "`+value+
+			`"}`)
+		testenv.Await(t, func() error {
+			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(key), key); err != nil {
+				return err
+			}
+			if len(key.OwnerReferences) == 0 || string(key.Data[v1alpha1.KeptKey]) != value {
+				return fmt.Errorf("it is not adopted, or has another value")
+			}
+			return nil
+		})
+	}
+	// Of a facade that died before it wrote the owner.
+	orphan := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "default-search-api-key",
+			Labels: map[string]string{v1alpha1.LabelUserSettings: "default"}},
+		Type: v1alpha1.SecretTypeUserKey, StringData: map[string]string{"key": "k3"},
+	}
+	create(t, orphan)
+	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "default"}}
+	change(t, settings, func() { settings.Spec.SearchAPIKeyRef = &v1alpha1.SecretKeyRef{Name: orphan.Name, Key: "key"} })
+	testenv.Await(t, func() error {
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(orphan), orphan); err != nil ||
+			len(orphan.OwnerReferences) == 0 {
+			return fmt.Errorf("it is not adopted: %w", err)
+		}
+		return nil
+	})
+	ada.call(http.StatusOK, http.MethodGet, "/api/settings", "")
+	ada.call(http.StatusOK, http.MethodGet, "/api/options/agents", "")
+	ada.call(http.StatusOK, http.MethodGet, "/api/options/models", "")
+}
+
+func conversationsOverHTTP(t *testing.T, i *installation) {
+	ada := i.newPerson(namespace(t, "rights-http"))
+	ada.call(http.StatusOK, http.MethodPost, "/api/settings", `{"llm_model": "example/model", "llm_api_key": "k"}`)
+	ada.call(http.StatusOK, http.MethodPost, "/api/conversations", `{"conversation_id": "talk", "replay_json": "[]"}`)
+	awaitPod(t, ada.namespace, "talk")
+	ada.call(http.StatusOK, http.MethodGet, "/api/conversations", "")
+	ada.call(http.StatusOK, http.MethodPost, "/api/conversations/talk/stop", "")
+	ada.call(http.StatusOK, http.MethodDelete, "/api/conversations/talk", "")
+}
+
+// sessionsEnd also has the recorder say one thing twice, for which it changes the event that is
+// there.
+func sessionsEnd(t *testing.T, i *installation) {
+	ada := i.newPerson(namespace(t, "rights-end"))
+	talk := converse(t, ada.namespace, "talk", nil)
+	for range 2 {
+		awaitPod(t, ada.namespace, "talk")
+		change(t, talk, func() { talk.Spec.Suspend = true })
+		awaitReason(t, talk, v1alpha1.ReasonSuspended)
+		change(t, talk, func() { talk.Spec.Suspend = false })
+	}
+	brief := converse(t, ada.namespace, "brief", func(s *v1alpha1.ConversationSpec) {
+		s.TTLAfterStopped =
+			&metav1.Duration{}
+	})
+	finish(t, awaitPod(t, ada.namespace, "brief"))
+	testenv.Await(t, func() error { return gone(t, brief) })
+}
+
+func sharedObjectsAreChanged(t *testing.T, i *installation) {
+	ada := i.newPerson(namespace(t, "rights-shared"))
+	converse(t, ada.namespace, "talk", nil)
+	awaitPod(t, ada.namespace, "talk")
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "sessions"}}
+	change(t, service, func() { service.Spec.Selector = map[string]string{"somebody": "else"} })
+	policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace,
+		Name: "parley-sessions-default"}}
+	change(t, policy, func() { policy.Spec.Egress = nil })
+	testenv.Await(t, func() error {
+		for _, o := range []client.Object{service, policy} {
+			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+				return err
+			}
+		}
+		if service.Spec.Selector["somebody"] != "" || len(policy.Spec.Egress) == 0 {
+			return fmt.Errorf("they stay changed")
+		}
+		return nil
+	})
+}
+
+// foreignObjects have the names of those that the manager makes, which looks at them before it
+// gives up.
+func foreignObjects(t *testing.T, i *installation) {
+	meta := func(namespace, name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: namespace, Name: name}
+	}
+	for name, foreign := range map[string]client.Object{
+		"rights-service": &corev1.Service{ObjectMeta: meta("rights-service", "sessions"),
+			Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone}},
+		"rights-policy": &networkingv1.NetworkPolicy{ObjectMeta: meta("rights-policy", "parley-sessions-default")},
+		"rights-claim": &corev1.PersistentVolumeClaim{ObjectMeta: meta("rights-claim", "talk-workspace"),
+			Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: quantity(
+					"1Gi")}},
+			}},
+		"rights-pod": &corev1.Pod{ObjectMeta: meta("rights-pod", "talk-session"),
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
+	} {
+		ada := i.newPerson(namespace(t, name))
+		create(t, foreign)
+		talk := converse(t, ada.namespace, "talk", func(s *v1alpha1.ConversationSpec) {
+			s.Workspace = &v1alpha1.Workspace{
+				Size: "1Gi"}
+		})
+		testenv.Await(t, func() error {
+			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(talk), talk); err != nil {
+				return err
+			}
+			if !slices.ContainsFunc(talk.Status.Conditions, func(c metav1.Condition) bool {
+				return c.Type == v1alpha1.ConditionStalled && c.Status == metav1.ConditionTrue
+			}) {
+				return fmt.Errorf("%s is %s, %s: %s", name, talk.Status.State, talk.Status.Reason, talk.Status.Message)
+			}
+			return nil
+		})
+	}
+}
+
+func volumesGo(t *testing.T, i *installation) {
+	size := "1Gi"
+	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "brief"}, Spec: v1alpha1.SessionClassSpec{
+		Workspace: &v1alpha1.ClassWorkspace{Workspace: v1alpha1.Workspace{Size: size}, TTL: &metav1.Duration{}},
+	}}
+	create(t, class, storageClass())
+	ada := i.newPerson(namespace(t, "rights-volume"))
+	converse(t, ada.namespace, "talk", func(s *v1alpha1.ConversationSpec) { s.SessionClassName = &class.Name })
+	finish(t, awaitPod(t, ada.namespace, "talk"))
+	testenv.Await(t, func() error {
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace,
+			Name: "talk-workspace"}}
+		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err == nil &&
+			claim.DeletionTimestamp == nil {
+			return fmt.Errorf("the claim is there")
+		}
+		return nil
+	})
+}

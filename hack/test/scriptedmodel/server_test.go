@@ -1,0 +1,199 @@
+package scriptedmodel_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/parley-dev/parley/hack/test/scriptedmodel"
+)
+
+func post(t *testing.T, server *scriptedmodel.Server, path, body string) (int, string, http.Header) {
+	t.Helper()
+	request := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
+	request.Header.Set("anthropic-version", "2023-06-01")
+	request.Header.Set("Authorization", "Bearer key")
+	answer := httptest.NewRecorder()
+	server.ServeHTTP(answer, request)
+	content, _ := io.ReadAll(answer.Body)
+	return answer.Code, string(content), answer.Header()
+}
+
+const (
+	messages  = "/v1/messages"
+	chat      = "/v1/chat/completions"
+	responses = "/v1/responses"
+	google    = "/v1beta/models/m:generateContent"
+)
+
+func TestWhatAWireRefusesIsRefused(t *testing.T) {
+	t.Parallel()
+	tools := `"tools":[{"name":"f","input_schema":{"type":"object"}}]`
+	for want, c := range map[string][2]string{
+		"max_tokens: Field required": {messages, `{"model":"m","messages":[{"role":"user","content":"x"}]}`},
+		"at least one message":       {messages, `{"model":"m","max_tokens":1,"messages":[]}`},
+		"first message must use": {messages, `{"model":"m","max_tokens":1,"messages":[{"role":"assistant",` +
+			`"content":"x"},{"role":"user","content":"x"}]}`},
+		"prefill": {messages, `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"},` +
+			`{"role":"assistant","content":"x"}]}`},
+		"must be non-empty": {messages, `{"model":"m","max_tokens":1,"messages":[{"role":"user",` +
+			`"content":[{"type":"text","text":""}]}]}`},
+		"does not match any of the expected tags": {messages, `{"model":"m","max_tokens":1,"messages":[{"role":"user",` +
+			`"content":[{"type":"video"}]}]}`},
+		"unexpected `tool_use_id`": {messages, `{"model":"m","max_tokens":1,` + tools +
+			`,"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":"x"}]}]}`},
+		"without `tool_result` blocks": {messages, `{"model":"m","max_tokens":1,` + tools +
+			`,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f",` +
+			`"input":{}}]},{"role":"user","content":"y"}]}`},
+		"must define tools": {messages, `{"model":"m","max_tokens":1,"messages":[{"role":"user",` +
+			`"content":"x"},{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f","input":{}}]},` +
+			`{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":"x"}]}]}`},
+		"must come first": {messages, `{"model":"m","max_tokens":1,` + tools +
+			`,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"f",` +
+			`"input":{}}]},{"role":"user","content":[{"type":"text","text":"y"},{"type":"tool_result","tool_use_id":"a",` +
+			`"content":"x"}]}]}`},
+		"input_schema": {messages, `{"model":"m","max_tokens":1,"tools":[{"name":"f",` +
+			`"input_schema":{"type":"string"}}],"messages":[{"role":"user","content":"x"}]}`},
+		"did not have response messages: a": {chat, `{"model":"m","messages":[{"role":"user","content":"x"},` +
+			`{"role":"assistant","tool_calls":[{"id":"a","type":"function","function":{"name":"f","arguments":"{}"}}]},` +
+			`{"role":"user","content":"y"}]}`},
+		"must be a response to a preceding": {chat, `{"model":"m","messages":[{"role":"tool","tool_call_id":"a",` +
+			`"content":"x"}]}`},
+		"expected a string, got null": {chat, `{"model":"m","messages":[{"role":"user"}]}`},
+		"array schema missing items": {chat, `{"model":"m","tools":[{"type":"function","function":{"name":"f",` +
+			`"parameters":{"type":"object","properties":{"a":{"type":"array"}}}}}],"messages":[{"role":"user","content":"x"}]}`},
+		"is too short - 'tools'": {chat, `{"model":"m","tools":[],"messages":[{"role":"user",` +
+			`"content":"x"}]}`},
+		"only allowed when 'stream'": {chat, `{"model":"m","stream_options":{},"messages":[{"role":"user",` +
+			`"content":"x"}]}`},
+		"invalid image URL": {chat, `{"model":"m","messages":[{"role":"user",` +
+			`"content":[{"type":"image_url","image_url":{"url":"file:///x"}}]}]}`},
+		"'messages[0].role'": {chat, `{"model":"m","messages":[{"role":"robot","content":"x"}]}`},
+		"no tool output found for function call": {responses, `{"model":"m","input":[{"type":"function_call","call_id":"a",` +
+			`"name":"f","arguments":"{}"}]}`},
+		"no tool call found": {responses, `{"model":"m","input":[{"type":"function_call_output",` +
+			`"call_id":"a","output":"x"}]}`},
+		"'input[0].type'": {responses, `{"model":"m","input":[{"type":"dream"}]}`},
+		"only be in `system` messages": {messages, `{"model":"m","max_tokens":1,"messages":[{"role":"user",` +
+			`"content":[{"type":"tool_addition"}]}]}`},
+		"contents is not specified":       {google, `{}`},
+		"valid role":                      {google, `{"contents":[{"role":"robot","parts":[{"text":"x"}]}]}`},
+		"must have one initialized field": {google, `{"contents":[{"role":"user","parts":[{}]}]}`},
+		"equal to the number of function call": {google, `{"contents":[{"role":"user","parts":[{"text":"x"}]},` +
+			`{"role":"model","parts":[{"functionCall":{"name":"f"}}]},{"role":"user","parts":[{"text":"y"}]}]}`},
+		"followed by a function response turn": {google, `{"contents":[{"role":"user","parts":[{"text":"x"}]},` +
+			`{"role":"model","parts":[{"functionCall":{"name":"f"}}]}]}`},
+		`function response of "g", want "f"`: {google, `{"contents":[{"role":"model",` +
+			`"parts":[{"functionCall":{"name":"f"}}]},{"role":"user","parts":[{"functionResponse":{"name":"g"}}]}]}`},
+		"Invalid function name": {google, `{"contents":[{"role":"user","parts":[{"text":"x"}]}],` +
+			`"tools":[{"functionDeclarations":[{"name":"a b"}]}]}`},
+	} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			server := scriptedmodel.New(scriptedmodel.Script{})
+			status, body, _ := post(t, server, c[0], c[1])
+			if status != http.StatusBadRequest || !strings.Contains(body, "invalid_request_error") && !strings.Contains(body,
+				"INVALID_ARGUMENT") {
+				t.Errorf("%d %s", status, body)
+			}
+			if v := server.Violations(); len(v) != 1 || !strings.Contains(v[0], want) {
+				t.Errorf("the violations are %q", v)
+			}
+		})
+	}
+}
+
+func TestStepsAreForRequestsWithTools(t *testing.T) {
+	t.Parallel()
+	server := scriptedmodel.New(scriptedmodel.Script{Default: "default", Steps: []scriptedmodel.Step{
+		{Text: "title", Contains: "a title"},
+		{Text: "first", Calls: []scriptedmodel.Call{{Name: "f"}}},
+		{Failure: &scriptedmodel.Failure{Kind: scriptedmodel.RateLimit, RetryAfter: 7}},
+	}})
+	function := `"tools":[{"type":"function","function":{"name":"f"}}]`
+	for _, c := range [][2]string{
+		{`{"model":"m","messages":[{"role":"user","content":"hello"}]}`, "default"},
+		{`{"model":"m",` + function + `,"messages":[{"role":"user","content":"hello"}]}`, "first"},
+		{`{"model":"m","messages":[{"role":"user","content":"make a title"}]}`, "title"},
+		{`{"model":"m",` + function + `,"messages":[{"role":"user","content":"hello"}]}`, "rate_limit_exceeded"},
+	} {
+		_, body, header := post(t, server, chat, c[0])
+		if !strings.Contains(body, c[1]) {
+			t.Errorf("got %s, want %s", body, c[1])
+		}
+		if c[1] == "rate_limit_exceeded" && header.Get("Retry-After") != "7" {
+			t.Errorf("the header is %v", header)
+		}
+	}
+	if requests := server.Requests(); len(requests) != 4 || !requests[0].HasAuthorization || requests[0].HasAPIKey ||
+		server.Remaining() != 0 {
+		t.Errorf("%d requests, %d steps remain", len(requests), server.Remaining())
+	}
+}
+
+func TestTheResponsesWireStreams(t *testing.T) {
+	t.Parallel()
+	script, err := scriptedmodel.Load(strings.NewReader(`{"steps":[{"text":"hello there","calls":[{"name":"shell",` +
+		`"input":{"a":1}}],"usage":{"input":3,"output":4}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, body, _ := post(t, scriptedmodel.New(script), responses, `{"model":"m","stream":true,"tools":[{"type":"function",`+
+		`"name":"shell","parameters":{"type":"object"}}],"input":"x"}`)
+	var kinds []string
+	for line := range strings.Lines(body) {
+		if data, ok := strings.CutPrefix(line, "data: "); ok {
+			var event struct {
+				Type     string `json:"type"`
+				Response struct {
+					Usage struct {
+						Total int `json:"total_tokens"`
+					} `json:"usage"`
+				} `json:"response"`
+			}
+			if err := json.Unmarshal([]byte(data), &event); err != nil {
+				t.Fatal(err)
+			}
+			kinds = append(kinds, event.Type)
+			if event.Type == "response.completed" && event.Response.Usage.Total != 7 {
+				t.Errorf("the usage is %+v", event)
+			}
+		}
+	}
+	if got := strings.Join(kinds, " "); !strings.HasPrefix(got, "response.created") || !strings.HasSuffix(got,
+		"response.completed") || !strings.Contains(got, "response.function_call_arguments.done response.output_item.done") {
+		t.Errorf("the events are %s", got)
+	}
+}
+
+func TestTheWireOfGeminiStreams(t *testing.T) {
+	t.Parallel()
+	server := scriptedmodel.New(scriptedmodel.Script{Steps: []scriptedmodel.Step{{
+		Text: "hello there", Calls: []scriptedmodel.Call{{Name: "f"}}, Usage: &scriptedmodel.Usage{Input: 3, Output: 4},
+	}}})
+	_, body, _ := post(t, server, "/v1beta/models/m:streamGenerateContent?alt=sse",
+		`{"contents":[{"role":"user","parts":[{"text":"x"}]}],"tools":[{"functionDeclarations":[{"name":"f"}]}]}`)
+	events := strings.Split(strings.TrimSpace(body), "\n\n")
+	last := events[len(events)-1]
+	if len(events) < 3 || !strings.Contains(last, `"functionCall":{"args":{},"id":"call_0_0","name":"f"}`) ||
+		!strings.Contains(last, `"finishReason":"STOP"`) || !strings.Contains(last, `"totalTokenCount":7`) {
+		t.Errorf("the events are %s", body)
+	}
+	if request := server.Requests()[0]; request.Wire != scriptedmodel.GenerateContent || request.Model != "m" ||
+		!request.Stream || !request.Offers("f") {
+		t.Errorf("the request is %+v", request)
+	}
+}
+
+func TestAScriptWithMistakesIsNotLoaded(t *testing.T) {
+	t.Parallel()
+	for _, script := range []string{`{"steps":[{"txt":"x"}]}`, `{"steps":[{"failure":{"kind":"x"}}]}`,
+		`{"steps":[{"calls":[{}]}]}`} {
+		if _, err := scriptedmodel.Load(strings.NewReader(script)); err == nil {
+			t.Errorf("%s was loaded", script)
+		}
+	}
+}

@@ -1,2 +1,0 @@
-// Package tools pins the tools that the Makefile runs.
-package tools

@@ -1,0 +1,2 @@
+// Package pinned pins the tools that the Makefile runs.
+package pinned
