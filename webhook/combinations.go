@@ -43,7 +43,7 @@ func combinationErrors(spec *v1alpha1.ConversationSpec) (errs field.ErrorList) {
 
 // changeErrors are about what a session was asked to do, which stays as it is.
 func changeErrors(old, changed *v1alpha1.Conversation) (errs field.ErrorList) {
-	before, after := old.Spec.Asked(), changed.Spec.Asked()
+	before, after := old.Spec.Immutable(), changed.Spec.Immutable()
 	for _, name := range before.Differences(&after) {
 		errs = append(errs, invalid(field.NewPath("spec", name), name+" cannot be changed: create a new Conversation"))
 	}

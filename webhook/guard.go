@@ -147,7 +147,7 @@ func (r request) reserved(name string) bool {
 	if r.keptBy[label] == "" {
 		label = v1alpha1.LabelUserSettings
 	}
-	return v1alpha1.IsKeptSecretName(name, label, r.keptBy[label])
+	return v1alpha1.IsManagedSecretName(name, label, r.keptBy[label])
 }
 
 // keepsConfigMap reports whether the sender is Parley itself and the ConfigMap one that it keeps
@@ -160,7 +160,7 @@ func (r request) keepsConfigMap(ctx context.Context, name string) (bool, error) 
 	err := r.reader.Get(ctx, r.key(name), configMap)
 	switch {
 	case apierrors.IsNotFound(err):
-		return v1alpha1.IsKeptConfigMapName(name, r.keptBy[v1alpha1.LabelConversation]), nil
+		return v1alpha1.IsManagedConfigMapName(name, r.keptBy[v1alpha1.LabelConversation]), nil
 	case err != nil:
 		return false, err
 	}

@@ -7,7 +7,7 @@ import "encoding/json"
 // nobody has set it (default). Its kind is its type: a Key is kept in a Secret, UserSecrets are
 // merged entry by entry, MCPConfig replaces what is stored, and all others are plain. Decoding,
 // storing, showing, who owns a field and what an error calls it follow from here. A new key also
-// needs the name of its Secret in api/v1alpha1/kept.go and in the policy: who may write which
+// needs the name of its Secret in api/v1alpha1/managed_names.go and in the policy: who may write which
 // Secrets is not widened by the way.
 //
 // What a request leaves out keeps its stored value, null clears a plain field to its default and

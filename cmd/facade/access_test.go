@@ -121,13 +121,13 @@ func TestThePolicyConfinesTheFacade(t *testing.T) {
 	configMap := func(name string, labels map[string]string) *corev1.ConfigMap {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}}
 	}
-	replay := v1alpha1.KeptName("talk", v1alpha1.KeptReplay, "[]")
+	replay := v1alpha1.ManagedName("talk", v1alpha1.ManagedReplay, "[]")
 	t.Run("creates a replay", func(t *testing.T) {
 		expectPolicy(t, facade.Create(t.Context(), configMap(replay+"-abcdefgh23", ofTalk)), true)
 	})
 	t.Run("creates an image", func(t *testing.T) {
-		expectPolicy(t, facade.Create(t.Context(), configMap(v1alpha1.KeptName("talk", v1alpha1.KeptImage, "x")+"-abcdefgh23",
-			ofTalk)), true)
+		image := v1alpha1.ManagedName("talk", v1alpha1.ManagedImage, "x") + "-abcdefgh23"
+		expectPolicy(t, facade.Create(t.Context(), configMap(image, ofTalk)), true)
 	})
 	t.Run("creates another ConfigMap", func(t *testing.T) {
 		expectPolicy(t, facade.Create(t.Context(), configMap("talk-other", ofTalk)), false)

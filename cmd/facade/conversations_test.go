@@ -404,7 +404,7 @@ func TestSettingsMustSufficeForAConversation(t *testing.T) {
 func TestAConversationWhoseSecretIsTakenLeavesNothing(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
-	name := v1alpha1.KeptName("taken", v1alpha1.KeptSessionTool, "sse", "https://a.example.com")
+	name := v1alpha1.ManagedName("taken", v1alpha1.ManagedSessionTool, "sse", "https://a.example.com")
 	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: name}})
 	reply := ada.post(t, "/api/conversations", `{"conversation_id": "taken", "mcp_config": {"sse_servers": [{"url": `+
 		`"https://a.example.com", "api_key": "k"}]}}`)

@@ -145,7 +145,8 @@ func TestWhatWasAnsweredSurvivesTheAPIServer(t *testing.T) {
 		if answered {
 			secret := &corev1.Secret{}
 			key := client.ObjectKey{Namespace: ada.namespace, Name: c.Spec.MCPConfig.SSEServers[0].APIKeyRef.Name}
-			if err := own.Client.Get(t.Context(), key, secret); err != nil || string(secret.Data[v1alpha1.KeptKey]) != id {
+			err := own.Client.Get(t.Context(), key, secret)
+			if err != nil || string(secret.Data[v1alpha1.ManagedSecretKey]) != id {
 				t.Errorf("the key of %s is not there (%v)", id, err)
 			}
 		}

@@ -268,7 +268,7 @@ func (p *person) secret(t *testing.T, name string) string {
 	if secret.Type != v1alpha1.SecretTypeUserKey {
 		t.Errorf("the Secret %s is of type %s", name, secret.Type)
 	}
-	return string(secret.Data[v1alpha1.KeptKey])
+	return string(secret.Data[v1alpha1.ManagedSecretKey])
 }
 
 func jsonOf(t *testing.T, value any) string {

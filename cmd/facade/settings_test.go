@@ -458,9 +458,9 @@ func TestAHalfOfAReferenceIsNotHeldOnTo(t *testing.T) {
 	ada := newPerson(t, "ada")
 	ada.post(t, "/api/settings", `{"llm_api_key": "mine"}`).wants(t, 200)
 	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "vault"},
-		StringData: map[string]string{v1alpha1.KeptKey: "v"}})
+		StringData: map[string]string{v1alpha1.ManagedSecretKey: "v"}})
 	flux := ac.UserSettings(ada.name, ada.namespace).WithSpec(ac.UserSettingsSpec().WithLLMAPIKeyRef(
-		ac.SecretKeyRef().WithName("vault").WithKey(v1alpha1.KeptKey)))
+		ac.SecretKeyRef().WithName("vault").WithKey(v1alpha1.ManagedSecretKey)))
 	if err := suite.Client.Apply(t.Context(), flux, client.FieldOwner("flux"), client.ForceOwnership); err != nil {
 		t.Fatal(err)
 	}

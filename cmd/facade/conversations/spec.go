@@ -33,7 +33,7 @@ const incompleteLife = 10 * time.Minute
 // build the object that a request asks for, and the keys that it refers to.
 func build(u *access.User, name string, r *rest.ConversationRequest, now time.Time) (*v1alpha1.Conversation,
 	[]kept.Key) {
-	tools, keys := kept.Tools(name, v1alpha1.KeptSessionTool, r.MCPConfig, nil)
+	tools, keys := kept.Tools(name, v1alpha1.ManagedSessionTool, r.MCPConfig, nil)
 	c := &v1alpha1.Conversation{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:   u.Namespace,
@@ -66,7 +66,7 @@ func build(u *access.User, name string, r *rest.ConversationRequest, now time.Ti
 	}
 	random := rand.Text()
 	if r.ReplayJSON != nil {
-		c.Spec.ReplayJSONRef = &v1alpha1.ConfigMapKeyRef{Name: configMapName(name, v1alpha1.KeptReplay, *r.ReplayJSON,
+		c.Spec.ReplayJSONRef = &v1alpha1.ConfigMapKeyRef{Name: configMapName(name, v1alpha1.ManagedReplay, *r.ReplayJSON,
 			random), Key: replayKey}
 	}
 	c.Spec.ImageURLs, c.Spec.Images = images(name, r.ImageURLs, random)
@@ -90,7 +90,7 @@ func images(conversation string, request []rest.Image, random string) (urls []st
 	for _, image := range request {
 		entry := v1alpha1.ConversationImage{URL: &image.URL}
 		if image.Data != nil {
-			name := configMapName(conversation, v1alpha1.KeptImage, string(image.Data), random)
+			name := configMapName(conversation, v1alpha1.ManagedImage, string(image.Data), random)
 			entry = v1alpha1.ConversationImage{ConfigMapKeyRef: &v1alpha1.ConfigMapKeyRef{Name: name, Key: imageKey},
 				MediaType: &image.MediaType}
 		}
@@ -107,8 +107,8 @@ func hasParts(c *v1alpha1.Conversation) bool {
 // configMapName says what is in a ConfigMap, so that two can be compared without reading either.
 // The random part keeps a conversation apart from a deleted one of the same name, whose ConfigMaps
 // may still be there for a while.
-func configMapName(conversation string, kept v1alpha1.Kept, content, random string) string {
-	return v1alpha1.KeptName(conversation, kept, content) + "-" + strings.ToLower(random[:10])
+func configMapName(conversation string, kept v1alpha1.ManagedKind, content, random string) string {
+	return v1alpha1.ManagedName(conversation, kept, content) + "-" + strings.ToLower(random[:10])
 }
 
 func withoutRandomPart(ref v1alpha1.ConfigMapKeyRef) *v1alpha1.ConfigMapKeyRef {
@@ -127,7 +127,7 @@ func sameRequest(stored, wanted *v1alpha1.Conversation) bool {
 // asked is what a request says of a conversation: not its lifecycle, and nothing that requests
 // cannot say.
 func asked(c *v1alpha1.Conversation) v1alpha1.ConversationSpec {
-	spec := c.Spec.Asked()
+	spec := c.Spec.Immutable()
 	spec.Workspace, spec.SessionClassName, spec.OneShot = nil, nil, false
 	if ref := spec.ReplayJSONRef; ref != nil {
 		spec.ReplayJSONRef = withoutRandomPart(*ref)

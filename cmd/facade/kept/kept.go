@@ -24,7 +24,7 @@ type Key struct{ Secret, Value string }
 
 // Ref to the key.
 func (k Key) Ref() *v1alpha1.SecretKeyRef {
-	return &v1alpha1.SecretKeyRef{Name: k.Secret, Key: v1alpha1.KeptKey}
+	return &v1alpha1.SecretKeyRef{Name: k.Secret, Key: v1alpha1.ManagedSecretKey}
 }
 
 // maxKeys is how many keys one request may bring: each is a Secret to write.
@@ -50,7 +50,7 @@ func Write(ctx context.Context, w Writer, keys []Key, owner metav1.Object, now t
 		err := w.WriteSecret(ctx, &corev1.Secret{
 			ObjectMeta: metaOf(key.Secret, owner, now),
 			Type:       v1alpha1.SecretTypeUserKey,
-			Data:       map[string][]byte{v1alpha1.KeptKey: []byte(key.Value)},
+			Data:       map[string][]byte{v1alpha1.ManagedSecretKey: []byte(key.Value)},
 		})
 		switch {
 		case apierrors.IsInvalid(err) || cluster.IsForbidden(err):

@@ -12,8 +12,8 @@ import (
 
 // Tools are the tool servers that a request asks for, and the keys that come with them. A key that
 // it does not name stays what it is in the servers that were there before.
-func Tools(owner string, kind v1alpha1.Kept, request *rest.MCPConfig, before *v1alpha1.MCPConfig) (*v1alpha1.MCPConfig,
-	[]Key) {
+func Tools(owner string, kind v1alpha1.ManagedKind, request *rest.MCPConfig, before *v1alpha1.MCPConfig) (
+	*v1alpha1.MCPConfig, []Key) {
 	if request == nil {
 		return nil, nil
 	}
@@ -33,13 +33,13 @@ func Tools(owner string, kind v1alpha1.Kept, request *rest.MCPConfig, before *v1
 
 type tools struct {
 	owner string
-	kind  v1alpha1.Kept
+	kind  v1alpha1.ManagedKind
 	keys  []Key
 }
 
 // keep a key, called after what it is for.
 func (t *tools) keep(key rest.Key, of ...string) *v1alpha1.SecretKeyRef {
-	kept := Key{v1alpha1.KeptName(t.owner, t.kind, of...), *key.Value}
+	kept := Key{v1alpha1.ManagedName(t.owner, t.kind, of...), *key.Value}
 	t.keys = append(t.keys, kept)
 	return kept.Ref()
 }

@@ -58,7 +58,7 @@ func (e *edit) follow(setting rest.Setting) (touched bool, err error) {
 		if !field.Present {
 			return false, nil
 		}
-		config, keys := kept.Tools(e.owner, v1alpha1.KeptSettingsTool, field.Value, e.live.MCPConfig)
+		config, keys := kept.Tools(e.owner, v1alpha1.ManagedSettingsTool, field.Value, e.live.MCPConfig)
 		e.keys = append(e.keys, keys...)
 		if config != nil && len(config.SSEServers)+len(config.StdioServers)+len(config.SHTTPServers) == 0 {
 			config = nil
@@ -97,12 +97,12 @@ func (e *edit) key(setting rest.Setting, key rest.Key) (touched bool, err error)
 }
 
 // keptAs is what a key's Secret is called: as HTTP calls the key.
-func keptAs(setting rest.Setting) v1alpha1.Kept {
-	return v1alpha1.Kept(strings.ReplaceAll(setting.Name, "_", "-"))
+func keptAs(setting rest.Setting) v1alpha1.ManagedKind {
+	return v1alpha1.ManagedKind(strings.ReplaceAll(setting.Name, "_", "-"))
 }
 
-func (e *edit) keep(key rest.Key, kind v1alpha1.Kept, of ...string) *v1alpha1.SecretKeyRef {
-	k := kept.Key{Secret: v1alpha1.KeptName(e.owner, kind, of...), Value: *key.Value}
+func (e *edit) keep(key rest.Key, kind v1alpha1.ManagedKind, of ...string) *v1alpha1.SecretKeyRef {
+	k := kept.Key{Secret: v1alpha1.ManagedName(e.owner, kind, of...), Value: *key.Value}
 	e.keys = append(e.keys, k)
 	return k.Ref()
 }
@@ -132,7 +132,7 @@ func (e *edit) secrets(request *rest.UserSecrets) *v1alpha1.SecretsStore {
 		func(entry *v1alpha1.ProviderToken, name string, said *rest.ProviderToken) {
 			entry.Provider = v1alpha1.GitProvider(name)
 			if said.Token.IsSet() {
-				entry.TokenRef = e.keep(said.Token, v1alpha1.KeptToken, name)
+				entry.TokenRef = e.keep(said.Token, v1alpha1.ManagedToken, name)
 			}
 			if said.UserID.Present {
 				entry.UserID = said.UserID.Value
@@ -146,7 +146,7 @@ func (e *edit) secrets(request *rest.UserSecrets) *v1alpha1.SecretsStore {
 		func(entry *v1alpha1.CustomSecret, name string, said *rest.CustomSecret) {
 			entry.Name = name
 			if said.Secret.IsSet() {
-				entry.SecretRef = *e.keep(said.Secret, v1alpha1.KeptCustomSecret, name)
+				entry.SecretRef = *e.keep(said.Secret, v1alpha1.ManagedCustomSecret, name)
 			}
 			if said.Description.Present {
 				entry.Description = said.Description.Value

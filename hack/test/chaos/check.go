@@ -191,7 +191,7 @@ func (t *talk) problems(f *found) (all []problem) {
 	}
 	if t.toolKey != "" {
 		secret := f.secrets[types.NamespacedName{Namespace: c.Namespace, Name: c.Spec.MCPConfig.SSEServers[0].APIKeyRef.Name}]
-		if secret == nil || string(secret.Data[v1alpha1.KeptKey]) != t.toolKey {
+		if secret == nil || string(secret.Data[v1alpha1.ManagedSecretKey]) != t.toolKey {
 			say(checkLost, "lacks the key of its tool server")
 		}
 	}

@@ -172,7 +172,7 @@ func keysOverHTTP(t *testing.T, i *installation) {
 			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(key), key); err != nil {
 				return err
 			}
-			if len(key.OwnerReferences) == 0 || string(key.Data[v1alpha1.KeptKey]) != value {
+			if len(key.OwnerReferences) == 0 || string(key.Data[v1alpha1.ManagedSecretKey]) != value {
 				return fmt.Errorf("it is not adopted, or has another value")
 			}
 			return nil

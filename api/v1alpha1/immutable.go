@@ -8,23 +8,18 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// Asked is what a session was asked to do: the spec without its lifecycle, which may change at any
-// time.
-func (s *ConversationSpec) Asked() ConversationSpec {
-	asked := *s
-	asked.Suspend = false
-	asked.RestartAt = nil
-	asked.IdleTimeout = nil
-	asked.StartDeadline = nil
-	asked.MaxDuration = nil
-	asked.TTLAfterStopped = nil
-	return asked
+// Immutable is the spec without its lifecycle fields, which may change at any time.
+func (s *ConversationSpec) Immutable() ConversationSpec {
+	spec := *s
+	spec.Suspend, spec.RestartAt = false, nil
+	spec.IdleTimeout, spec.StartDeadline, spec.MaxDuration, spec.TTLAfterStopped = nil, nil, nil, nil
+	return spec
 }
 
-// Differences are the fields, by their names in JSON, in which two specs differ. As for the schema,
-// the order of a list whose entries have a key is no difference.
+// Differences lists the JSON names of the fields in which two specs differ. As in the schema, the
+// order of a list with map keys does not matter.
 func (s *ConversationSpec) Differences(other *ConversationSpec) (names []string) {
-	one, another := reflect.ValueOf(s.inOrder()), reflect.ValueOf(other.inOrder())
+	one, another := reflect.ValueOf(s.sorted()), reflect.ValueOf(other.sorted())
 	for i := range one.NumField() {
 		if !equality.Semantic.DeepEqual(one.Field(i).Interface(), another.Field(i).Interface()) {
 			name, _, _ := strings.Cut(one.Type().Field(i).Tag.Get("json"), ",")
@@ -34,11 +29,11 @@ func (s *ConversationSpec) Differences(other *ConversationSpec) (names []string)
 	return names
 }
 
-// inOrder is the spec with its lists in the order of their keys, where they have some.
-func (s *ConversationSpec) inOrder() ConversationSpec {
-	ordered := *s
-	ordered.MCPConfig = s.MCPConfig.DeepCopy()
-	if tools := ordered.MCPConfig; tools != nil {
+// sorted is the spec with its keyed lists sorted by their keys.
+func (s *ConversationSpec) sorted() ConversationSpec {
+	spec := *s
+	spec.MCPConfig = s.MCPConfig.DeepCopy()
+	if tools := spec.MCPConfig; tools != nil {
 		byURL := func(a, b MCPRemoteServer) int { return strings.Compare(a.URL, b.URL) }
 		slices.SortFunc(tools.SSEServers, byURL)
 		slices.SortFunc(tools.SHTTPServers, byURL)
@@ -47,5 +42,5 @@ func (s *ConversationSpec) inOrder() ConversationSpec {
 			slices.SortFunc(server.Env, func(a, b MCPEnvVar) int { return strings.Compare(a.Name, b.Name) })
 		}
 	}
-	return ordered
+	return spec
 }

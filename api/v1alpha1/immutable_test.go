@@ -13,9 +13,9 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// The lifecycle is what Asked leaves out, and what can change. The schema holds the value of every
-// other field.
-func TestEveryFieldIsEitherAskedForOrLifecycle(t *testing.T) {
+// Immutable drops the lifecycle fields, which may change. The schema fixes the value of every other
+// field.
+func TestEveryFieldIsImmutableOrLifecycle(t *testing.T) {
 	data, err := os.ReadFile(testenv.Path("config", "crd", "bases", "parley.dev_conversations.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -46,11 +46,11 @@ func TestEveryFieldIsEitherAskedForOrLifecycle(t *testing.T) {
 		}
 	}
 	spec := full.Interface().(v1alpha1.ConversationSpec)
-	for field, value := range reflect.ValueOf(spec.Asked()).Fields() {
+	for field, value := range reflect.ValueOf(spec.Immutable()).Fields() {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		whole := schema.Properties[name].Type == "boolean" // of which the webhook knows: false is as good as none
-		if asked := !value.IsZero(); asked != (held[name] || asked && whole) {
-			t.Errorf("%s is asked for: %t, and the schema holds its value: %t", name, asked, held[name])
+		if immutable := !value.IsZero(); immutable != (held[name] || immutable && whole) {
+			t.Errorf("%s is immutable: %t, and the schema fixes its value: %t", name, immutable, held[name])
 		}
 	}
 }

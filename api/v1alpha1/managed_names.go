@@ -1,0 +1,83 @@
+package v1alpha1
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"regexp"
+	"strings"
+)
+
+// ManagedKind is a kind of object that Parley manages for an owner: a user's key in a Secret of
+// SecretTypeUserKey, or a replay or image in a ConfigMap. No kind ends with a dash and another kind,
+// so the objects of two owners never share a name. The suffixes session, session-key and workspace
+// belong to the operator.
+type ManagedKind string
+
+// Kinds managed for UserSettings. The keys llm-api-key, search-api-key and sandbox-api-key are
+// named after their HTTP settings.
+const (
+	ManagedToken        ManagedKind = "token"  // by git provider
+	ManagedCustomSecret ManagedKind = "secret" // by the secret's name
+	ManagedSettingsTool ManagedKind = "mcp"    // by tool server and purpose of the key
+)
+
+// Kinds managed for a Conversation.
+const (
+	ManagedSessionTool ManagedKind = "tool"   // by tool server and purpose of the key
+	ManagedReplay      ManagedKind = "replay" // by its text
+	ManagedImage       ManagedKind = "image"  // by its bytes
+)
+
+// ManagedSecretKey is the key of a managed Secret's data that holds the value.
+const ManagedSecretKey = "key"
+
+// ManagedName is the name of an object managed for an owner. The parts tell several objects of one
+// kind apart: a token's provider stands in the name, anything else as a digest.
+func ManagedName(owner string, kind ManagedKind, parts ...string) string {
+	name := owner + "-" + string(kind)
+	switch {
+	case kind == ManagedToken:
+		return name + "-" + strings.ReplaceAll(strings.Join(parts, "-"), "_", "-")
+	case len(parts) > 0:
+		sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+		return name + "-" + hex.EncodeToString(sum[:8])
+	}
+	return name
+}
+
+// Suffixes that ManagedName adds to the owner's name, as regular expressions. A test compares them
+// with the policy config/policy/facade.yaml.
+const (
+	ManagedSettingsSecretSuffix = `^-(llm-api-key|search-api-key|sandbox-api-key|` +
+		`token-(github|gitlab|bitbucket|enterprise-sso)|(secret|mcp)-[0-9a-f]{16})$`
+	ManagedConversationSecretSuffix = `^-tool-[0-9a-f]{16}$`
+	// ManagedConfigMapSuffix ends with a random part, which tells a deleted Conversation from a new
+	// one of the same name.
+	ManagedConfigMapSuffix = `^-(replay|image)-[0-9a-f]{16}-[a-z2-7]{10}$`
+)
+
+var (
+	managedSecretSuffixes = map[string]*regexp.Regexp{
+		LabelUserSettings: regexp.MustCompile(ManagedSettingsSecretSuffix),
+		LabelConversation: regexp.MustCompile(ManagedConversationSecretSuffix),
+	}
+	managedConfigMapSuffix = regexp.MustCompile(ManagedConfigMapSuffix)
+)
+
+// IsManagedSecretName reports whether only a Secret managed for this owner has this name. The
+// owner's label is LabelUserSettings or LabelConversation.
+func IsManagedSecretName(name, ownerLabel, owner string) bool {
+	suffix, known := managedSecretSuffixes[ownerLabel]
+	return known && hasManagedSuffix(name, owner, suffix)
+}
+
+// IsManagedConfigMapName reports whether only a replay or an image of this Conversation has this
+// name.
+func IsManagedConfigMapName(name, conversation string) bool {
+	return hasManagedSuffix(name, conversation, managedConfigMapSuffix)
+}
+
+func hasManagedSuffix(name, owner string, form *regexp.Regexp) bool {
+	suffix, found := strings.CutPrefix(name, owner)
+	return owner != "" && found && form.MatchString(suffix)
+}
