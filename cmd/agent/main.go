@@ -34,8 +34,8 @@ import (
 	_ "golang.org/x/crypto/x509roots/fallback" // an image may have no certificate authorities
 
 	"github.com/parley-dev/parley/api/acp"
+	"github.com/parley-dev/parley/cmd/agent/llm"
 	"github.com/parley-dev/parley/cmd/agent/loop"
-	"github.com/parley-dev/parley/cmd/agent/model"
 )
 
 // keyVariable holds the key of the model. In a session it is a placeholder: the runtime adds the
@@ -53,7 +53,7 @@ func main() {
 }
 
 // run serves a client until it is gone, or the program is told to stop. Synced is for tests; see
-// memory.Log.
+// turnlog.Log.
 func run(args []string, in io.Reader, out io.Writer, synced func(records int)) error {
 	options, err := parse(args)
 	if err != nil {
@@ -78,7 +78,7 @@ func run(args []string, in io.Reader, out io.Writer, synced func(records int)) e
 // parse reads the flags.
 func parse(args []string) (loop.Options, error) {
 	var options loop.Options
-	var settings model.Settings
+	var settings llm.Settings
 	var recording string
 	flags := flag.NewFlagSet("agent", flag.ContinueOnError)
 	flags.StringVar(&settings.Name, "model", "", "`provider/model`; anthropic/… is reached by Anthropic's wire, all "+
@@ -101,7 +101,7 @@ func parse(args []string) (loop.Options, error) {
 	}
 	var err error
 	settings.Key = os.Getenv(keyVariable)
-	options.Model = model.New(settings)
+	options.Model = llm.New(settings)
 	if options.Home, err = os.UserHomeDir(); err != nil {
 		return options, err
 	}

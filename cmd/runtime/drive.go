@@ -11,9 +11,9 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/runtime/agent"
 	"github.com/parley-dev/parley/cmd/runtime/driver"
-	"github.com/parley-dev/parley/cmd/runtime/model"
+	"github.com/parley-dev/parley/cmd/runtime/launch"
+	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
@@ -26,7 +26,7 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 	if err != nil {
 		return nil, err
 	}
-	env := agent.Environment(os.Environ(), s.doc, s.store, input)
+	env := launch.Environment(os.Environ(), s.doc, s.store, input)
 	d, err := driver.New(driver.Options{
 		Doc: s.doc, Input: input, Env: env, Dir: work.Dir, ToolsURL: local + session.ToolsPath, Journal: s.journal,
 		Model: s.turns(),
@@ -76,7 +76,7 @@ func (noModel) BeginTurn(string) error { return nil }
 func (noModel) EndTurn() error         { return nil }
 
 // limited ends the turn that has used what it may.
-func (s *run) limited(limit model.Limit) {
+func (s *run) limited(limit modelproxy.Limit) {
 	s.log.Warn("the agent gets no more of the model", "reason", limit.Message)
 	if d := s.drives(); d != nil {
 		d.Limit(limit.TurnID, limit.Message)

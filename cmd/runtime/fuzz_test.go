@@ -14,8 +14,8 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/runtime/agent"
 	"github.com/parley-dev/parley/cmd/runtime/driver"
+	"github.com/parley-dev/parley/cmd/runtime/launch"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
@@ -86,7 +86,7 @@ func FuzzDocument(f *testing.F) {
 			t.Fatalf("%s: %v", content, err)
 		}
 		if driver.HasAgent(doc) {
-			_, _, _ = agent.Render(doc.Agent, input, nil)
+			_, _, _ = launch.Render(doc.Agent, input, nil)
 		}
 	})
 }

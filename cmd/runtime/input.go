@@ -11,7 +11,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/driver"
-	"github.com/parley-dev/parley/cmd/runtime/model"
+	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
@@ -35,7 +35,7 @@ func agentInput(env environment, doc *session.Document, work *workspace.Workspac
 		ConfirmationMode: ptr.Deref(settings.ConfirmationMode, false),
 		RateActions: ptr.Deref(settings.ConfirmationMode, false) && ptr.Deref(settings.SecurityAnalyzer,
 			"") == driver.AnalyzerLLM,
-		ContextWindow: session.Count(model.ContextWindow(doc.Models, name)),
+		ContextWindow: session.Count(modelproxy.ContextWindow(doc.Models, name)),
 		Condense:      ptr.Deref(settings.EnableDefaultCondenser, true),
 		Resumed:       work.Resumed,
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/cmd/runtime/archive"
+	"github.com/parley-dev/parley/cmd/runtime/handover"
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
@@ -29,7 +29,7 @@ const (
 const notCompared = "The difference is left out: it could not be found in time.\n"
 
 // restore the journal of a session whose workspace is gone. A first attempt has none.
-func (s *run) restore(ctx context.Context, kept *archive.Archive, file string) {
+func (s *run) restore(ctx context.Context, kept *handover.Archive, file string) {
 	if kept == nil || s.env.attempt < 2 {
 		return
 	}
@@ -42,7 +42,7 @@ func (s *run) restore(ctx context.Context, kept *archive.Archive, file string) {
 }
 
 // keep the journal in the archive until the session ends.
-func (s *run) keep(kept *archive.Archive, events *journal.Journal) {
+func (s *run) keep(kept *handover.Archive, events *journal.Journal) {
 	if kept == nil {
 		return
 	}
@@ -69,7 +69,7 @@ func (s *run) leave() {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	switch err := s.keeper.Finish(ctx, s.ending); {
-	case errors.Is(err, archive.ErrGone):
+	case errors.Is(err, handover.ErrGone):
 		s.log.Info("the conversation is deleted, so that the archive keeps nothing of the session")
 	case err != nil:
 		s.log.Error("the archive does not have everything that the session leaves", "error", err)

@@ -8,16 +8,16 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/cmd/runtime/model"
+	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
 )
 
 // usageFile is on the workspace.
 const usageFile = ".parley/usage.json"
 
 // modelOptions are those of the settings.
-func (s *run) modelOptions() model.Options {
+func (s *run) modelOptions() modelproxy.Options {
 	settings := &s.doc.Settings
-	return model.Options{
+	return modelproxy.Options{
 		BaseURL: ptr.Deref(settings.LLMBaseURL, ""), Model: ptr.Deref(settings.LLMModel, ""),
 		Key:    s.store.Key(session.LLMAPIKeyFile),
 		Models: s.doc.Models, MaxCalls: int64(ptr.Deref(settings.MaxIterations, 0)),
@@ -36,14 +36,14 @@ func (s *run) serveLocally() (root string, err error) {
 		return "", err
 	}
 	mux := http.NewServeMux()
-	if s.model, err = model.New(s.modelOptions()); err != nil {
+	if s.model, err = modelproxy.New(s.modelOptions()); err != nil {
 		s.log.Error("the model cannot be used", "error", err)
-		mux.Handle("/", model.Unusable(err))
+		mux.Handle("/", modelproxy.Unusable(err))
 	} else {
 		mux.Handle("/", s.model)
 	}
 	mux.Handle(session.ToolsPath, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !model.Local(r) {
+		if !modelproxy.Local(r) {
 			writeText(w, http.StatusForbidden, "the tools are served on the loopback address only")
 			return
 		}

@@ -17,11 +17,11 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/runtime/archive"
 	"github.com/parley-dev/parley/cmd/runtime/driver"
 	"github.com/parley-dev/parley/cmd/runtime/files"
+	"github.com/parley-dev/parley/cmd/runtime/handover"
 	"github.com/parley-dev/parley/cmd/runtime/journal"
-	"github.com/parley-dev/parley/cmd/runtime/model"
+	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
 	"github.com/parley-dev/parley/cmd/runtime/process"
 	"github.com/parley-dev/parley/cmd/runtime/router"
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
@@ -57,7 +57,7 @@ type run struct {
 	output   *secrets.Output
 	log      *slog.Logger
 	activity *activity
-	model    *model.Proxy // nil where the settings name none that can be used
+	model    *modelproxy.Proxy // nil where the settings name none that can be used
 	stopping chan struct{}
 	readied  chan struct{} // closed when the session is ready
 
@@ -68,7 +68,7 @@ type run struct {
 	journal *journal.Journal
 	driver  *driver.Driver
 	files   *files.Server
-	keeper  *archive.Keeper // nil where nothing is kept
+	keeper  *handover.Keeper // nil where nothing is kept
 	// stopKeeping has it hand over nothing more by itself.
 	stopKeeping func()
 	// told is when the session was told to stop.
@@ -205,7 +205,7 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 			s.env.workspace),
 		trust(s.doc.CABundle, home),
 	)
-	kept := archive.New(s.doc.ArchiveURL, s.doc.UID, s.store.Key(session.ArchiveTokenFile), s.env.attempt, s.log)
+	kept := handover.New(s.doc.ArchiveURL, s.doc.UID, s.store.Key(session.ArchiveTokenFile), s.env.attempt, s.log)
 	s.restore(ctx, kept, records.File(journalFile))
 	events, err := journal.Open(records.File(journalFile), s.store.Mask)
 	if err != nil {

@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 
 	"github.com/parley-dev/parley/api/acp"
-	"github.com/parley-dev/parley/cmd/agent/memory"
-	"github.com/parley-dev/parley/cmd/agent/model"
+	"github.com/parley-dev/parley/cmd/agent/llm"
 	"github.com/parley-dev/parley/cmd/agent/tools"
+	"github.com/parley-dev/parley/cmd/agent/turnlog"
 )
 
 const (
@@ -20,7 +20,7 @@ const (
 )
 
 // describe tells the client of a call.
-func (s *Session) describe(ctx context.Context, call *model.Call) acp.Update {
+func (s *Session) describe(ctx context.Context, call *llm.Call) acp.Update {
 	update := acp.Update{Kind: acp.NewToolCall, ToolCallID: call.ID, Title: call.Name, ToolKind: "other",
 		Status: acp.Pending}
 	if tool := s.tools.Find(ctx, call.Name); tool != nil {
@@ -34,7 +34,7 @@ func (s *Session) describe(ctx context.Context, call *model.Call) acp.Update {
 }
 
 // call does the first of the calls that are to be done.
-func (s *Session) call(ctx context.Context, pending []*model.Call) error {
+func (s *Session) call(ctx context.Context, pending []*llm.Call) error {
 	call := pending[0]
 	tool := s.tools.Find(ctx, call.Name)
 	switch {
@@ -42,7 +42,7 @@ func (s *Session) call(ctx context.Context, pending []*model.Call) error {
 		return s.refuse(call, interruptedByRestart)
 	case tool == nil:
 		return s.refuse(call, "There is no tool of this name.")
-	case s.state.stop == model.StopLength && len(pending) == 1:
+	case s.state.stop == llm.StopLength && len(pending) == 1:
 		return s.refuse(call, cutCall)
 	}
 	description, _ := tool.Describe(call.Input)
@@ -51,7 +51,7 @@ func (s *Session) call(ctx context.Context, pending []*model.Call) error {
 	}
 	if description.Acts {
 		begun := acp.Update{Kind: acp.ToolUpdate, ToolCallID: call.ID, Status: acp.InProgress}
-		if err := s.record(memory.Record{Kind: memory.KindBegun, CallID: call.ID}, begun); err != nil {
+		if err := s.record(turnlog.Record{Kind: turnlog.KindBegun, CallID: call.ID}, begun); err != nil {
 			return err
 		}
 	}
@@ -60,7 +60,7 @@ func (s *Session) call(ctx context.Context, pending []*model.Call) error {
 
 // askUser asks whether an action may be done. It comes back here for the action itself, once that
 // is on record.
-func (s *Session) askUser(ctx context.Context, call *model.Call) error {
+func (s *Session) askUser(ctx context.Context, call *llm.Call) error {
 	toolCall := s.describe(ctx, call)
 	toolCall.Kind = ""
 	var answer acp.PermissionResult
@@ -76,17 +76,17 @@ func (s *Session) askUser(ctx context.Context, call *model.Call) error {
 		s.Cancel()
 		return ctx.Err()
 	case answer.Outcome.OptionID == acp.AllowOnce:
-		return s.record(memory.Record{Kind: memory.KindAllowed, CallID: call.ID})
+		return s.record(turnlog.Record{Kind: turnlog.KindAllowed, CallID: call.ID})
 	}
 	return s.refuse(call, rejectedByUser)
 }
 
 // refuse answers a call that was not done, or not seen to its end.
-func (s *Session) refuse(call *model.Call, why string) error {
+func (s *Session) refuse(call *llm.Call, why string) error {
 	return s.result(call, tools.Outcome{Text: why, IsError: true})
 }
 
-func (s *Session) result(call *model.Call, outcome tools.Outcome) error {
+func (s *Session) result(call *llm.Call, outcome tools.Outcome) error {
 	text := outcome.Text
 	if text == "" {
 		text = "[There is no output.]"
@@ -108,8 +108,8 @@ func (s *Session) result(call *model.Call, outcome tools.Outcome) error {
 	if outcome.Plan != nil {
 		updates = append(updates, acp.Update{Kind: acp.Plan, Entries: outcome.Plan})
 	}
-	return s.record(memory.Record{
-		Kind: memory.KindResult, CallID: call.ID, Shell: outcome.Shell,
-		Result: &model.Result{CallID: call.ID, Text: text, IsError: outcome.IsError, Images: outcome.Images},
+	return s.record(turnlog.Record{
+		Kind: turnlog.KindResult, CallID: call.ID, Shell: outcome.Shell,
+		Result: &llm.Result{CallID: call.ID, Text: text, IsError: outcome.IsError, Images: outcome.Images},
 	}, updates...)
 }

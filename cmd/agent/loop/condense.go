@@ -6,9 +6,9 @@ import (
 	"strings"
 
 	"github.com/parley-dev/parley/api/acp"
-	"github.com/parley-dev/parley/cmd/agent/memory"
-	"github.com/parley-dev/parley/cmd/agent/model"
+	"github.com/parley-dev/parley/cmd/agent/llm"
 	"github.com/parley-dev/parley/cmd/agent/tools"
+	"github.com/parley-dev/parley/cmd/agent/turnlog"
 )
 
 const (
@@ -39,7 +39,7 @@ func (s *Session) full() bool {
 	return (s.state.used+estimate(s.state.history[s.state.usedAt:]))*10 > s.window()*8
 }
 
-func estimate(messages []model.Message) int {
+func estimate(messages []llm.Message) int {
 	characters, images := 0, 0
 	for _, message := range messages {
 		for _, part := range message.Parts {
@@ -61,34 +61,34 @@ func estimate(messages []model.Message) int {
 // makeRoom summarises the older part of the history, where that is wanted.
 func (s *Session) makeRoom(ctx context.Context) error {
 	if !s.options.Condense {
-		return &model.Error{Kind: model.Context, Message: "The model's context is almost full, and summarising the history " +
+		return &llm.Error{Kind: llm.Context, Message: "The model's context is almost full, and summarising the history " +
 			"is switched off."}
 	}
 	keep := kept(s.state.history, s.window()/4)
 	older := s.state.history[:len(s.state.history)-keep]
-	summary, err := s.options.Model.Answer(ctx, model.Request{
+	summary, err := s.options.Model.Answer(ctx, llm.Request{
 		System:   summaryPrompt,
-		Messages: []model.Message{{Role: model.User, Parts: []model.Part{{Text: s.transcript(older)}}}},
+		Messages: []llm.Message{{Role: llm.User, Parts: []llm.Part{{Text: s.transcript(older)}}}},
 	}, silent{})
 	if err != nil {
 		return err
 	}
 	text := strings.TrimSpace(summary.Message.Text())
 	if text == "" {
-		return &model.Error{Kind: model.Context, Message: "The model's context is full, and the model gave no summary of " +
+		return &llm.Error{Kind: llm.Context, Message: "The model's context is full, and the model gave no summary of " +
 			"the history."}
 	}
-	return s.record(memory.Record{Kind: memory.KindCondensed, Summary: text, Keep: keep},
+	return s.record(turnlog.Record{Kind: turnlog.KindCondensed, Summary: text, Keep: keep},
 		acp.Update{Kind: acp.ThoughtChunk, Content: acp.Text("The context was almost full; the older part of the " +
 			"conversation was summarised.")})
 }
 
 // kept says how many of the last messages stay: whole exchanges, at most half of them, within a
 // bound of tokens. A message that holds results never comes without the one that called for them.
-func kept(history []model.Message, bound int) int {
+func kept(history []llm.Message, bound int) int {
 	var starts []int
 	for i := len(history) - 1; i > 0; i-- {
-		if history[i].Role == model.Assistant || history[i].Parts[0].Result == nil {
+		if history[i].Role == llm.Assistant || history[i].Parts[0].Result == nil {
 			starts = append(starts, i)
 		}
 	}
@@ -103,7 +103,7 @@ func kept(history []model.Message, bound int) int {
 }
 
 // transcript writes messages as a text, short enough to be summarised whatever the messages hold.
-func (s *Session) transcript(messages []model.Message) string {
+func (s *Session) transcript(messages []llm.Message) string {
 	var b strings.Builder
 	for _, message := range messages {
 		for _, part := range message.Parts {
@@ -114,7 +114,7 @@ func (s *Session) transcript(messages []model.Message) string {
 				fmt.Fprintf(&b, "RESULT: %s\n", tools.Cut(part.Result.Text, condensedOutput))
 			case part.Image != nil:
 				b.WriteString("[an image]\n")
-			case part.Text != "" && message.Role == model.Assistant:
+			case part.Text != "" && message.Role == llm.Assistant:
 				fmt.Fprintf(&b, "AGENT: %s\n", part.Text)
 			case part.Text != "":
 				fmt.Fprintf(&b, "USER: %s\n", part.Text)

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/parley-dev/parley/api/acp"
-	"github.com/parley-dev/parley/cmd/agent/model"
+	"github.com/parley-dev/parley/cmd/agent/llm"
 	"github.com/parley-dev/parley/cmd/agent/tools"
 )
 
@@ -101,15 +101,15 @@ func readBounded(path string) string {
 
 // message makes the user's message out of a prompt, and adds the instructions that its words call
 // for.
-func (s *Session) message(prompt []acp.Content) (message model.Message, triggered []string) {
-	message.Role = model.User
+func (s *Session) message(prompt []acp.Content) (message llm.Message, triggered []string) {
+	message.Role = llm.User
 	for _, block := range prompt {
-		var part model.Part
+		var part llm.Part
 		switch block.Type {
 		case "text":
 			part.Text = block.Text
 		case "image":
-			part.Image = &model.Image{Data: block.Data, MediaType: block.MimeType}
+			part.Image = &llm.Image{Data: block.Data, MediaType: block.MimeType}
 		case "resource_link":
 			part.Text = fmt.Sprintf("[%s: %s]", block.Name, block.URI)
 		case "resource":
@@ -128,7 +128,7 @@ func (s *Session) message(prompt []acp.Content) (message model.Message, triggere
 				word)
 		}) {
 			triggered = append(triggered, m.name)
-			message.Parts = append(message.Parts, model.Part{Text: "From the repository's " + m.name +
+			message.Parts = append(message.Parts, llm.Part{Text: "From the repository's " + m.name +
 				", which this message calls for:\n" + strings.TrimSpace(m.text)})
 		}
 	}

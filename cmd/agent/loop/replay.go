@@ -7,9 +7,9 @@ import (
 	"fmt"
 
 	"github.com/parley-dev/parley/api/acp"
-	"github.com/parley-dev/parley/cmd/agent/memory"
-	"github.com/parley-dev/parley/cmd/agent/model"
+	"github.com/parley-dev/parley/cmd/agent/llm"
 	"github.com/parley-dev/parley/cmd/agent/tools"
+	"github.com/parley-dev/parley/cmd/agent/turnlog"
 )
 
 // Event of a recording, as far as it matters here: only actions are done again, observations are
@@ -86,24 +86,24 @@ func (s *Session) replay(ctx context.Context) error {
 	event, done := s.options.Recording[s.state.replayed], s.state.replayed+1
 	if event.Action == "message" && event.Source == "user" {
 		message, triggered := s.message([]acp.Content{{Type: "text", Text: event.Args.Content}})
-		return s.record(memory.Record{Kind: memory.KindPrompt, Message: &message, Triggered: triggered, Replayed: done})
+		return s.record(turnlog.Record{Kind: turnlog.KindPrompt, Message: &message, Triggered: triggered, Replayed: done})
 	}
-	answer := model.Answer{Stop: model.StopEnd, Message: model.Message{Role: model.Assistant}}
+	answer := llm.Answer{Stop: llm.StopEnd, Message: llm.Message{Role: llm.Assistant}}
 	if event.Action == "think" {
-		answer.Message.Parts = []model.Part{{Text: event.Args.Thought}}
-		return s.record(memory.Record{Kind: memory.KindAnswer, Answer: &answer, Replayed: done},
+		answer.Message.Parts = []llm.Part{{Text: event.Args.Thought}}
+		return s.record(turnlog.Record{Kind: turnlog.KindAnswer, Answer: &answer, Replayed: done},
 			acp.Update{Kind: acp.ThoughtChunk, Content: acp.Text(event.Args.Thought)})
 	}
 	if text := event.text(); text != "" {
-		answer.Message.Parts = append(answer.Message.Parts, model.Part{Text: text})
+		answer.Message.Parts = append(answer.Message.Parts, llm.Part{Text: text})
 	}
 	if name, input := event.call(); name != "" {
-		answer.Stop = model.StopTools
+		answer.Stop = llm.StopTools
 		encoded, err := json.Marshal(input)
 		if err != nil {
 			return err
 		}
-		answer.Message.Parts = append(answer.Message.Parts, model.Part{Call: &model.Call{ID: fmt.Sprintf("replay_%d", done),
+		answer.Message.Parts = append(answer.Message.Parts, llm.Part{Call: &llm.Call{ID: fmt.Sprintf("replay_%d", done),
 			Name: name, Input: string(encoded)}})
 	}
 	return s.answer(ctx, answer, done)

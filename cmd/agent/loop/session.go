@@ -10,9 +10,9 @@ import (
 	"sync"
 
 	"github.com/parley-dev/parley/api/acp"
-	"github.com/parley-dev/parley/cmd/agent/memory"
-	"github.com/parley-dev/parley/cmd/agent/model"
+	"github.com/parley-dev/parley/cmd/agent/llm"
 	"github.com/parley-dev/parley/cmd/agent/tools"
+	"github.com/parley-dev/parley/cmd/agent/turnlog"
 )
 
 // Client is who the agent works for.
@@ -27,7 +27,7 @@ type Options struct {
 	Home string
 	// Model is nil where the settings name none. A session is refused then, so that the user is
 	// told why.
-	Model         model.Model
+	Model         llm.Model
 	ContextWindow int
 	// Condense says that a history that grows too long is summarised.
 	Condense bool
@@ -37,7 +37,7 @@ type Options struct {
 	RateActions bool
 	// Recording is done again with the first prompt of a session.
 	Recording []Event
-	// Synced is for tests; see memory.Log.
+	// Synced is for tests; see turnlog.Log.
 	Synced func(records int)
 }
 
@@ -46,7 +46,7 @@ type Session struct {
 	id      string
 	options Options
 	client  Client
-	log     *memory.Log
+	log     *turnlog.Log
 	state   *state
 	shell   *tools.Shell
 	servers *tools.Servers
@@ -63,7 +63,7 @@ const kindImage = "image"
 // the cluster's.
 var errNoModel = &acp.Error{
 	Code: acp.CodeInternal, Message: "no model is set: set llm_model in the settings (llmModel in UserSettings)",
-	Data: &acp.ErrorData{Kind: string(model.Unusable)},
+	Data: &acp.ErrorData{Kind: string(llm.Unusable)},
 }
 
 // New begins a session.
@@ -73,12 +73,12 @@ func New(ctx context.Context, client Client, options Options, params acp.Session
 	}
 	id := rand.Text()
 	s := &Session{id: id, options: options, client: client, state: newState()}
-	first := memory.Record{Kind: memory.KindSession, Cwd: params.Cwd, Instructions: readInstructions(params.Cwd)}
+	first := turnlog.Record{Kind: turnlog.KindSession, Cwd: params.Cwd, Instructions: readInstructions(params.Cwd)}
 	s.state.apply(first)
 	if err := s.equip(ctx, params); err != nil {
 		return nil, err
 	}
-	log, err := memory.Create(options.Home, id)
+	log, err := turnlog.Create(options.Home, id)
 	if err == nil {
 		s.log = log
 		log.Synced = options.Synced
@@ -94,8 +94,8 @@ func New(ctx context.Context, client Client, options Options, params acp.Session
 // Load brings a session back from memory. With tell, the client is told again all that it was told
 // before.
 func Load(ctx context.Context, client Client, options Options, params acp.SessionParams, tell bool) (*Session, error) {
-	log, records, err := memory.Open(options.Home, params.SessionID)
-	if errors.Is(err, memory.ErrUnknown) {
+	log, records, err := turnlog.Open(options.Home, params.SessionID)
+	if errors.Is(err, turnlog.ErrUnknown) {
 		return nil, &acp.Error{Code: acp.CodeInvalidParams, Message: err.Error()}
 	}
 	if err != nil {
@@ -196,7 +196,7 @@ func (s *Session) Prompt(ctx context.Context, params acp.PromptParams) func() (a
 }
 
 // record writes a record, and then tells the client its updates.
-func (s *Session) record(r memory.Record, updates ...acp.Update) error {
+func (s *Session) record(r turnlog.Record, updates ...acp.Update) error {
 	for i, update := range updates {
 		update.Meta = acp.Meta{acp.MetaSeq: s.state.seq + i + 1}
 		encoded, err := json.Marshal(update)

@@ -7,17 +7,17 @@ package loop
 import (
 	"fmt"
 
-	"github.com/parley-dev/parley/cmd/agent/memory"
-	"github.com/parley-dev/parley/cmd/agent/model"
+	"github.com/parley-dev/parley/cmd/agent/llm"
 	"github.com/parley-dev/parley/cmd/agent/tools"
+	"github.com/parley-dev/parley/cmd/agent/turnlog"
 )
 
 // state is what the records of a session come to.
 type state struct {
 	cwd, instructions string
-	history           []model.Message
+	history           []llm.Message
 	// first is the first message of the user, latest the index of the last one in the history.
-	first  *model.Message
+	first  *llm.Message
 	latest int
 	// triggered are the instructions that words of messages called for.
 	triggered map[string]bool
@@ -25,12 +25,12 @@ type state struct {
 	// ended.
 	turn   bool
 	turnID string
-	last   memory.Record
+	last   turnlog.Record
 	// replayed is how many events of the recording are done.
 	replayed int
 	// allowed and begun are of the calls of the last answer.
 	allowed, begun map[string]bool
-	stop           model.Stop
+	stop           llm.Stop
 	// used is what the model last reported, when the history had usedAt messages.
 	used, usedAt int
 	// shell is the script that restores the shell.
@@ -47,15 +47,15 @@ func newState() *state {
 }
 
 // apply adds a record.
-func (s *state) apply(r memory.Record) {
+func (s *state) apply(r turnlog.Record) {
 	s.seq += len(r.Updates)
 	s.replayed = max(s.replayed, r.Replayed)
 	switch r.Kind {
-	case memory.KindSession:
+	case turnlog.KindSession:
 		s.cwd, s.instructions = r.Cwd, r.Instructions
-	case memory.KindPrompt:
+	case turnlog.KindPrompt:
 		s.prompt(r)
-	case memory.KindAnswer:
+	case turnlog.KindAnswer:
 		s.history = append(s.history, r.Answer.Message)
 		s.allowed, s.begun = map[string]bool{}, map[string]bool{}
 		s.stop = r.Answer.Stop
@@ -65,20 +65,20 @@ func (s *state) apply(r memory.Record) {
 		for _, call := range r.Answer.Message.Calls() {
 			s.ids[call.ID] = true
 		}
-	case memory.KindAllowed:
+	case turnlog.KindAllowed:
 		s.allowed[r.CallID] = true
-	case memory.KindBegun:
+	case turnlog.KindBegun:
 		s.begun[r.CallID] = true
-	case memory.KindResult:
+	case turnlog.KindResult:
 		s.result(r)
-	case memory.KindCondensed:
+	case turnlog.KindCondensed:
 		s.condense(r.Summary, r.Keep)
-	case memory.KindEnd:
+	case turnlog.KindEnd:
 		s.turn, s.last = false, r
 	}
 }
 
-func (s *state) prompt(r memory.Record) {
+func (s *state) prompt(r turnlog.Record) {
 	s.turn = true
 	if r.Turn != "" {
 		s.turnID = r.Turn
@@ -97,7 +97,7 @@ func (s *state) prompt(r memory.Record) {
 }
 
 // result adds one to the message that holds the results of the last answer.
-func (s *state) result(r memory.Record) {
+func (s *state) result(r turnlog.Record) {
 	if r.Shell != "" {
 		s.shell = r.Shell
 	}
@@ -106,21 +106,21 @@ func (s *state) result(r memory.Record) {
 			s.plan = call.Input
 		}
 	}
-	part := model.Part{Result: r.Result}
-	if n := len(s.history); n > 0 && s.history[n-1].Role == model.User {
+	part := llm.Part{Result: r.Result}
+	if n := len(s.history); n > 0 && s.history[n-1].Role == llm.User {
 		s.history[n-1].Parts = append(s.history[n-1].Parts, part)
 		return
 	}
-	s.history = append(s.history, model.Message{Role: model.User, Parts: []model.Part{part}})
+	s.history = append(s.history, llm.Message{Role: llm.User, Parts: []llm.Part{part}})
 }
 
 // pending returns the calls of the last answer that have no result.
-func (s *state) pending() []*model.Call {
+func (s *state) pending() []*llm.Call {
 	answered := map[string]bool{}
 	for i := len(s.history) - 1; i >= 0; i-- {
 		message := s.history[i]
-		if message.Role == model.Assistant {
-			var pending []*model.Call
+		if message.Role == llm.Assistant {
+			var pending []*llm.Call
 			for _, call := range message.Calls() {
 				if !answered[call.ID] {
 					pending = append(pending, call)
@@ -139,12 +139,12 @@ func (s *state) pending() []*model.Call {
 
 // answered says that the model spoke last and called for nothing.
 func (s *state) answered() bool {
-	return len(s.history) > 0 && s.history[len(s.history)-1].Role == model.Assistant
+	return len(s.history) > 0 && s.history[len(s.history)-1].Role == llm.Assistant
 }
 
 // unique gives calls ids that no other call of the session has. Some servers number the calls of
 // each answer from 0.
-func (s *state) unique(message model.Message) {
+func (s *state) unique(message llm.Message) {
 	taken := map[string]bool{}
 	for _, call := range message.Calls() {
 		id := call.ID
@@ -163,7 +163,7 @@ const summaryHeading = "The older part of this conversation was summarised to sa
 // condense replaces all but the last messages by the first message, the latest one and a summary.
 func (s *state) condense(summary string, keep int) {
 	cut := len(s.history) - keep
-	head := model.Message{Role: model.User}
+	head := llm.Message{Role: llm.User}
 	if s.first != nil {
 		head.Parts = append(head.Parts, s.first.Parts...)
 	}
@@ -174,7 +174,7 @@ func (s *state) condense(summary string, keep int) {
 		head.Parts = append(head.Parts, s.history[s.latest].Parts...)
 		s.latest = 0
 	}
-	head.Parts = append(head.Parts, model.Part{Text: summaryHeading + summary})
-	s.history = append([]model.Message{head}, s.history[cut:]...)
+	head.Parts = append(head.Parts, llm.Part{Text: summaryHeading + summary})
+	s.history = append([]llm.Message{head}, s.history[cut:]...)
 	s.used, s.usedAt = 0, 0
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/acp"
-	"github.com/parley-dev/parley/cmd/agent/memory"
-	"github.com/parley-dev/parley/cmd/agent/model"
+	"github.com/parley-dev/parley/cmd/agent/llm"
+	"github.com/parley-dev/parley/cmd/agent/turnlog"
 )
 
 // brokenRetries is how often an answer is asked for again that broke off.
@@ -30,7 +30,7 @@ func (s *Session) turn(ctx context.Context, params acp.PromptParams) (acp.StopRe
 	if len(message.Parts) == 0 && len(s.options.Recording) == 0 {
 		return "", &acp.Error{Code: acp.CodeInvalidParams, Message: "the prompt is empty"}
 	}
-	if err := s.record(memory.Record{Kind: memory.KindPrompt, Turn: id, Message: &message,
+	if err := s.record(turnlog.Record{Kind: turnlog.KindPrompt, Turn: id, Message: &message,
 		Triggered: triggered}); err != nil {
 		return "", err
 	}
@@ -66,12 +66,12 @@ func (s *Session) work(ctx context.Context) (acp.StopReason, error) {
 func (s *Session) end() (acp.StopReason, error) {
 	reason := acp.EndTurn
 	switch s.state.stop {
-	case model.StopLength:
+	case llm.StopLength:
 		reason = acp.MaxTokens
-	case model.StopRefusal:
+	case llm.StopRefusal:
 		reason = acp.Refusal
 	}
-	return reason, s.record(memory.Record{Kind: memory.KindEnd, Stop: string(reason)})
+	return reason, s.record(turnlog.Record{Kind: turnlog.KindEnd, Stop: string(reason)})
 }
 
 // ended tells again how the last turn ended.
@@ -87,17 +87,17 @@ func (s *Session) cancelled() (acp.StopReason, error) {
 	if err := s.closeCalls("This call was not done: the user stopped the turn."); err != nil {
 		return "", err
 	}
-	return acp.Cancelled, s.record(memory.Record{Kind: memory.KindEnd, Stop: string(acp.Cancelled)})
+	return acp.Cancelled, s.record(turnlog.Record{Kind: turnlog.KindEnd, Stop: string(acp.Cancelled)})
 }
 
 // failed ends the turn with an error of the model. What the session knows stays, and the next
 // prompt goes on from it.
 func (s *Session) failed(err error) error {
-	known, ok := errors.AsType[*model.Error](err)
+	known, ok := errors.AsType[*llm.Error](err)
 	if !ok {
 		return err
 	}
-	if err := s.record(memory.Record{Kind: memory.KindEnd, Error: string(known.Kind), Says: known.Message}); err != nil {
+	if err := s.record(turnlog.Record{Kind: turnlog.KindEnd, Error: string(known.Kind), Says: known.Message}); err != nil {
 		return err
 	}
 	return &acp.Error{Code: acp.CodeInternal, Message: known.Message, Data: &acp.ErrorData{Kind: string(known.Kind)}}
@@ -134,11 +134,11 @@ func (s *Session) ask(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return errors.Join(s.keepPart(said), ctx.Err())
 		}
-		failure, _ := errors.AsType[*model.Error](err)
+		failure, _ := errors.AsType[*llm.Error](err)
 		switch {
 		case failure == nil:
 			return err
-		case failure.Kind == model.Context && s.options.Condense && !condensed:
+		case failure.Kind == llm.Context && s.options.Condense && !condensed:
 			condensed = true
 			if err := s.makeRoom(ctx); err != nil {
 				return err
@@ -173,12 +173,12 @@ func (s *Session) keepPart(said *listener) error {
 	if text == "" {
 		return nil
 	}
-	part := model.Message{Role: model.Assistant, Parts: []model.Part{{Text: text}}}
-	return s.answer(context.Background(), model.Answer{Message: part, Stop: model.StopEnd}, 0)
+	part := llm.Message{Role: llm.Assistant, Parts: []llm.Part{{Text: text}}}
+	return s.answer(context.Background(), llm.Answer{Message: part, Stop: llm.StopEnd}, 0)
 }
 
-func (s *Session) request(ctx context.Context) model.Request {
-	r := model.Request{System: systemPrompt(s.state.cwd, s.state.instructions), Messages: s.state.history}
+func (s *Session) request(ctx context.Context) llm.Request {
+	r := llm.Request{System: systemPrompt(s.state.cwd, s.state.instructions), Messages: s.state.history}
 	for _, tool := range s.tools.Offered(ctx) {
 		r.Tools = append(r.Tools, tool.Tool)
 	}
@@ -186,7 +186,7 @@ func (s *Session) request(ctx context.Context) model.Request {
 }
 
 // answer records a message of the model, and tells the client what it says and what it calls for.
-func (s *Session) answer(ctx context.Context, answer model.Answer, replayed int) error {
+func (s *Session) answer(ctx context.Context, answer llm.Answer, replayed int) error {
 	s.state.unique(answer.Message)
 	var updates []acp.Update
 	for _, part := range answer.Message.Parts {
@@ -203,5 +203,5 @@ func (s *Session) answer(ctx context.Context, answer model.Answer, replayed int)
 	if answer.Used > 0 {
 		updates = append(updates, acp.Update{Kind: acp.UsageUpdate, Used: &answer.Used, Size: s.window()})
 	}
-	return s.record(memory.Record{Kind: memory.KindAnswer, Answer: &answer, Replayed: replayed}, updates...)
+	return s.record(turnlog.Record{Kind: turnlog.KindAnswer, Answer: &answer, Replayed: replayed}, updates...)
 }

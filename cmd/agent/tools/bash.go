@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/parley-dev/parley/cmd/agent/model"
+	"github.com/parley-dev/parley/cmd/agent/llm"
 )
 
 const bashDescription = `Run a command in a shell that stays: directory, variables and functions are kept from call to call; options such as set -e hold for one call.
@@ -55,7 +55,7 @@ type bashOutput struct {
 
 func (s *Shell) tool() *Tool {
 	return &Tool{
-		Tool: model.Tool{Name: BashName, Description: bashDescription, Schema: schema([]string{"command"}, map[string]any{
+		Tool: llm.Tool{Name: BashName, Description: bashDescription, Schema: schema([]string{"command"}, map[string]any{
 			"command": text("The command, or the input for the running one."),
 			"timeout": map[string]any{"type": "number", "description": "Seconds to wait for the command, 120 if not given."},
 			"interactive": map[string]any{"type": "boolean", "description": "Keep the command's standard input open, so that " +

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/parley-dev/parley/api/acp"
-	"github.com/parley-dev/parley/cmd/agent/model"
+	"github.com/parley-dev/parley/cmd/agent/llm"
 )
 
 const (
@@ -39,7 +39,7 @@ type editorInput struct {
 func newEditor(dir string) *Tool {
 	e := &editor{dir: dir}
 	return &Tool{
-		Tool: model.Tool{Name: EditorName,
+		Tool: llm.Tool{Name: EditorName,
 			Description: `View and edit files. Paths are relative to the directory of the session, or absolute.
 - view: a file with line numbers, or the files of a directory, two levels deep.
 - create: write a whole file, a new one or over an old one.

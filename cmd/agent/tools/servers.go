@@ -15,7 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parley-dev/parley/api/acp"
-	"github.com/parley-dev/parley/cmd/agent/model"
+	"github.com/parley-dev/parley/cmd/agent/llm"
 )
 
 const connectTimeout = 30 * time.Second
@@ -112,7 +112,7 @@ func serverTool(session *mcp.ClientSession, tool *mcp.Tool) *Tool {
 	}
 	readOnly := tool.Annotations != nil && tool.Annotations.ReadOnlyHint
 	return &Tool{
-		Tool: model.Tool{Name: tool.Name, Description: tool.Description, Schema: input},
+		Tool: llm.Tool{Name: tool.Name, Description: tool.Description, Schema: input},
 		describe: func(json.RawMessage) Description {
 			return Description{Title: tool.Name, Kind: kindOther, Acts: !readOnly}
 		},
@@ -137,7 +137,7 @@ func serverOutcome(result *mcp.CallToolResult) Outcome {
 		case *mcp.TextContent:
 			texts = append(texts, c.Text)
 		case *mcp.ImageContent:
-			outcome.Images = append(outcome.Images, model.Image{Data: base64.StdEncoding.EncodeToString(c.Data),
+			outcome.Images = append(outcome.Images, llm.Image{Data: base64.StdEncoding.EncodeToString(c.Data),
 				MediaType: c.MIMEType})
 		default:
 			encoded, _ := json.Marshal(content)

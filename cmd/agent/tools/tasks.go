@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/parley-dev/parley/api/acp"
-	"github.com/parley-dev/parley/cmd/agent/model"
+	"github.com/parley-dev/parley/cmd/agent/llm"
 )
 
 // Tasks is the list of tasks that the model keeps for itself and shows to the user.
@@ -35,7 +35,7 @@ func (t *Tasks) tool() *Tool {
 		"status": map[string]any{"type": "string", "enum": []any{"todo", "in_progress", "done"}},
 	}}
 	return &Tool{
-		Tool: model.Tool{Name: TasksName,
+		Tool: llm.Tool{Name: TasksName,
 			Description: "Keep a list of tasks, which the user sees. Use it for work of several steps: plan writes the whole " +
 				"list, view shows it. Keep one task in_progress, and set it done as soon as it is.",
 			Schema: schema([]string{"command"}, map[string]any{

@@ -10,12 +10,12 @@ import (
 	"strings"
 
 	"github.com/parley-dev/parley/api/acp"
-	"github.com/parley-dev/parley/cmd/agent/model"
+	"github.com/parley-dev/parley/cmd/agent/llm"
 )
 
 // Tool is one that the model is offered.
 type Tool struct {
-	model.Tool
+	llm.Tool
 	// describe says what a call with this input is about.
 	describe func(input json.RawMessage) Description
 	run      func(ctx context.Context, input json.RawMessage) Outcome
@@ -37,7 +37,7 @@ type Description struct {
 type Outcome struct {
 	Text    string
 	IsError bool
-	Images  []model.Image
+	Images  []llm.Image
 	// Raw is what the client is told besides the text.
 	Raw any
 	// Diff is what an edit changed, if it is small enough to be told.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/cmd/runtime/agent"
+	"github.com/parley-dev/parley/cmd/runtime/launch"
 	"github.com/parley-dev/parley/cmd/runtime/process"
 )
 
@@ -67,7 +67,7 @@ func (d *Driver) ensureAgent(ctx context.Context) error {
 }
 
 func (d *Driver) startAgent() (*connected, error) {
-	command, env, err := agent.Render(d.Doc.Agent, d.Input, d.Env)
+	command, env, err := launch.Render(d.Doc.Agent, d.Input, d.Env)
 	if err != nil {
 		return nil, err
 	}

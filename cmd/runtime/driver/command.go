@@ -6,7 +6,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/runtime/agent"
+	"github.com/parley-dev/parley/cmd/runtime/launch"
 )
 
 // Interrupted is why a message is not worked on again.
@@ -30,7 +30,7 @@ func (d *Driver) runCommand(ctx context.Context, t task) ending {
 		return ending{state: session.StateError, reason: err.Error()}
 	}
 	said := tail{texts: d.texts}
-	running, err := agent.Start(d.Doc.Agent, d.Input, d.Env, d.Dir, &both{d.Output(""), &said})
+	running, err := launch.Start(d.Doc.Agent, d.Input, d.Env, d.Dir, &both{d.Output(""), &said})
 	if err != nil {
 		return ending{state: session.StateError, reason: err.Error(), withdrawn: &t.message}
 	}

@@ -1,0 +1,195 @@
+package llm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/anthropics/anthropic-sdk-go"
+	"github.com/anthropics/anthropic-sdk-go/option"
+	"github.com/anthropics/anthropic-sdk-go/packages/param"
+)
+
+// defaultMaxOutput is what the messages wire is told where nothing else is: it wants a limit, and
+// every current model has at least this one.
+const defaultMaxOutput = 16000
+
+// anthropicModel speaks the wire of Anthropic's messages.
+type anthropicModel struct {
+	messages  anthropic.MessageService
+	name, key string
+	maxOutput int
+}
+
+func newAnthropic(s Settings, name string) Model {
+	if s.BaseURL == "" {
+		s.BaseURL = "https://api.anthropic.com"
+	}
+	if s.MaxOutput == 0 {
+		s.MaxOutput = defaultMaxOutput
+	}
+	// The service itself, not a client: that would also take keys and addresses from variables of
+	// the environment, which here are the user's.
+	service := anthropic.NewMessageService(option.WithBaseURL(s.BaseURL), option.WithAPIKey(s.Key),
+		option.WithMiddleware(noLongWait))
+	return &anthropicModel{messages: service, name: name, key: s.Key, maxOutput: s.MaxOutput}
+}
+
+// maxWait is how long a provider may ask to wait before a retry.
+const maxWait = 60 * time.Second
+
+// noLongWait keeps the SDK from waiting as long as a provider says, which may be hours. OpenAI's
+// SDK has a bound itself.
+func noLongWait(r *http.Request, next option.MiddlewareNext) (*http.Response, error) {
+	response, err := next(r)
+	if err == nil {
+		if seconds, parseErr := strconv.Atoi(response.Header.Get("Retry-After")); parseErr == nil &&
+			time.Duration(seconds)*time.Second > maxWait {
+			response.Header.Set("x-should-retry", "false")
+		}
+	}
+	return response, err
+}
+
+func (m *anthropicModel) Answer(ctx context.Context, r Request, sink Sink) (Answer, error) {
+	watched, heard, stop := watched(ctx)
+	defer stop()
+	stream := m.messages.NewStreaming(watched, m.params(r))
+	defer func() { _ = stream.Close() }()
+	var message anthropic.Message
+	begun, ended := false, false
+	for stream.Next() {
+		heard()
+		event := stream.Current()
+		if err := message.Accumulate(event); err != nil {
+			return Answer{}, &Error{Kind: Provider, Message: "The model's answer could not be read.", Broken: true}
+		}
+		begun, ended = true, event.Type == "message_stop"
+		sink.Text(event.Delta.Text)
+		sink.Thought(event.Delta.Thinking)
+	}
+	err := stream.Err()
+	if err == nil && !ended {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return Answer{}, broken(explain(ctx, err, m.key), begun)
+	}
+	return anthropicAnswer(message), nil
+}
+
+// broken marks an error of an answer that had begun.
+func broken(err error, begun bool) error {
+	if e, ok := errors.AsType[*Error](err); ok && begun && e.Kind == Network {
+		e.Broken = true
+	}
+	return err
+}
+
+func anthropicAnswer(message anthropic.Message) Answer {
+	answer := Answer{Stop: StopEnd, Message: Message{Role: Assistant}}
+	for _, block := range message.Content {
+		var part Part
+		switch block.Type {
+		case "text":
+			if block.Text == "" {
+				continue
+			}
+			part.Text = block.Text
+		case "thinking":
+			part.Thinking = &Thinking{Text: block.Thinking, Signature: block.Signature}
+		case "redacted_thinking":
+			part.Thinking = &Thinking{Redacted: block.Data}
+		case "tool_use":
+			part.Call = &Call{ID: block.ID, Name: block.Name, Input: string(block.Input)}
+			answer.Stop = StopTools
+		default:
+			continue
+		}
+		answer.Message.Parts = append(answer.Message.Parts, part)
+	}
+	switch message.StopReason {
+	case anthropic.StopReasonMaxTokens:
+		answer.Stop = StopLength
+	case anthropic.StopReasonRefusal:
+		answer.Stop = StopRefusal
+	}
+	u := message.Usage
+	answer.Used = int(u.InputTokens + u.CacheCreationInputTokens + u.CacheReadInputTokens + u.OutputTokens)
+	return answer
+}
+
+// params marks the ends of what stays the same from call to call for the provider's cache: tools,
+// system, history.
+func (m *anthropicModel) params(r Request) anthropic.MessageNewParams {
+	cached := anthropic.NewCacheControlEphemeralParam()
+	p := anthropic.MessageNewParams{Model: m.name, MaxTokens: int64(m.maxOutput)}
+	if r.System != "" {
+		p.System = []anthropic.TextBlockParam{{Text: r.System, CacheControl: cached}}
+	}
+	for i, tool := range r.Tools {
+		// The SDK writes fields that it does not know in any order, which would spoil the cache.
+		encoded, _ := json.Marshal(tool.Schema) // a schema was read from JSON, or written here
+		schema := param.Override[anthropic.ToolInputSchemaParam](json.RawMessage(encoded))
+		t := &anthropic.ToolParam{Name: tool.Name, Description: param.NewOpt(tool.Description), InputSchema: schema}
+		if i == len(r.Tools)-1 {
+			t.CacheControl = cached
+		}
+		p.Tools = append(p.Tools, anthropic.ToolUnionParam{OfTool: t})
+	}
+	for _, message := range merged(r.Messages) {
+		blocks := anthropicBlocks(message)
+		if len(blocks) == 0 {
+			continue
+		}
+		p.Messages = append(p.Messages, anthropic.MessageParam{Role: anthropic.MessageParamRole(message.Role),
+			Content: blocks})
+	}
+	if n := len(p.Messages); n > 0 {
+		content := p.Messages[n-1].Content
+		if control := content[len(content)-1].GetCacheControl(); control != nil {
+			*control = cached
+		}
+	}
+	return p
+}
+
+func anthropicBlocks(message Message) []anthropic.ContentBlockParamUnion {
+	var blocks []anthropic.ContentBlockParamUnion
+	for _, part := range message.Parts {
+		switch {
+		case part.Image != nil:
+			blocks = append(blocks, anthropic.NewImageBlockBase64(part.Image.MediaType, part.Image.Data))
+		case part.Call != nil:
+			blocks = append(blocks, anthropic.NewToolUseBlock(part.Call.ID, part.Call.arguments(), part.Call.Name))
+		case part.Result != nil:
+			blocks = append(blocks, anthropic.ContentBlockParamUnion{OfToolResult: anthropicResult(part.Result)})
+		case part.Thinking != nil && part.Thinking.Redacted != "":
+			blocks = append(blocks, anthropic.NewRedactedThinkingBlock(part.Thinking.Redacted))
+		case part.Thinking != nil && part.Thinking.Signature != "":
+			blocks = append(blocks, anthropic.NewThinkingBlock(part.Thinking.Signature, part.Thinking.Text))
+		case !blank(part.Text):
+			blocks = append(blocks, anthropic.NewTextBlock(part.Text))
+		}
+	}
+	return blocks
+}
+
+func anthropicResult(result *Result) *anthropic.ToolResultBlockParam {
+	block := &anthropic.ToolResultBlockParam{ToolUseID: result.CallID, IsError: param.NewOpt(result.IsError)}
+	if !blank(result.Text) {
+		block.Content = append(block.Content, anthropic.ToolResultBlockParamContentUnion{OfText: &anthropic.TextBlockParam{
+			Text: result.Text}})
+	}
+	for _, image := range result.Images {
+		source := anthropic.Base64ImageSourceParam{MediaType: anthropic.Base64ImageSourceMediaType(image.MediaType),
+			Data: image.Data}
+		block.Content = append(block.Content, anthropic.ToolResultBlockParamContentUnion{
+			OfImage: &anthropic.ImageBlockParam{Source: anthropic.ImageBlockParamSourceUnion{OfBase64: &source}}})
+	}
+	return block
+}

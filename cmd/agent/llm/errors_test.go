@@ -1,0 +1,33 @@
+package llm
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// What a provider says is shown to all who watch, without the secrets in it. A part of one would
+// not be known as such.
+func TestARefusalHoldsASecretWholeOrNot(t *testing.T) {
+	t.Parallel()
+	for name, secret := range map[string]string{
+		"a key":           strings.Repeat("sk-0123456789", 20),
+		"with separators": strings.Repeat("user:0123,4567;", 20),
+		"with spaces":     strings.Repeat("correct horse ", 20) + "battery",
+		"of any script":   strings.Repeat("pässwörter", 20),
+	} {
+		for _, before := range []string{strings.Repeat("no ", 90), strings.Repeat("no,", 90), strings.Repeat("不行", 140),
+			strings.Repeat("no, ", 2000)} {
+			body, err := json.Marshal(map[string]any{"error": map[string]any{"message": before + secret + "!"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := readRefusal(http.StatusBadRequest, string(body)).explain("").Error()
+			whole := strings.HasSuffix(got, " It said: "+before+secret+"!")
+			if none := got == "The model's provider refused the request."; !whole && !none || whole == (len(before) > maxWords) {
+				t.Errorf("%s after %.10q: got %q", name, before, got)
+			}
+		}
+	}
+}

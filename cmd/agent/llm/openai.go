@@ -1,0 +1,204 @@
+package llm
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"strings"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+	"github.com/openai/openai-go/v3/packages/param"
+	"github.com/openai/openai-go/v3/shared"
+)
+
+// reasoningField is where several servers of this wire put a model's thoughts; OpenAI's own does
+// not tell them.
+const reasoningField = "reasoning_content"
+
+// openAIModel speaks the wire of OpenAI's chat completions.
+type openAIModel struct {
+	completions openai.ChatCompletionService
+	name, key   string
+	maxOutput   int
+}
+
+func newOpenAI(s Settings, name string) Model {
+	if s.BaseURL == "" {
+		s.BaseURL = "https://api.openai.com"
+	}
+	service := openai.NewChatCompletionService(option.WithBaseURL(s.BaseURL+"/v1"), option.WithAPIKey(s.Key))
+	return &openAIModel{completions: service, name: name, key: s.Key, maxOutput: s.MaxOutput}
+}
+
+func (m *openAIModel) Answer(ctx context.Context, r Request, sink Sink) (Answer, error) {
+	watched, heard, stop := watched(ctx)
+	defer stop()
+	stream := m.completions.NewStreaming(watched, m.params(r))
+	defer func() { _ = stream.Close() }()
+	var a chatAnswer
+	begun := false
+	for stream.Next() {
+		heard()
+		begun = true
+		a.add(stream.Current(), sink)
+	}
+	err := stream.Err()
+	if err == nil && a.finish == "" {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return Answer{}, broken(explain(ctx, err, m.key), begun)
+	}
+	return a.answer(), nil
+}
+
+// chatAnswer is put together here and not by the SDK, whose accumulator refuses what servers other
+// than OpenAI's send: pieces with different ids, for instance.
+type chatAnswer struct {
+	text, thought strings.Builder
+	calls         []*Call
+	indexes       []int64
+	finish        string
+	used          int
+}
+
+func (a *chatAnswer) add(chunk openai.ChatCompletionChunk, sink Sink) {
+	if total := chunk.Usage.PromptTokens + chunk.Usage.CompletionTokens; total > 0 {
+		a.used = int(total)
+	}
+	if len(chunk.Choices) == 0 {
+		return
+	}
+	choice := chunk.Choices[0]
+	if choice.FinishReason != "" {
+		a.finish = choice.FinishReason
+	}
+	text := choice.Delta.Content + choice.Delta.Refusal
+	a.text.WriteString(text)
+	sink.Text(text)
+	var thought string
+	if field, ok := choice.Delta.JSON.ExtraFields[reasoningField]; ok {
+		_ = json.Unmarshal([]byte(field.Raw()), &thought) // anything but a string is no thought
+	}
+	a.thought.WriteString(thought)
+	sink.Thought(thought)
+	for _, piece := range choice.Delta.ToolCalls {
+		call := a.call(piece.Index, piece.ID)
+		if piece.ID != "" {
+			call.ID = piece.ID
+		}
+		call.Name += piece.Function.Name
+		call.Input += piece.Function.Arguments
+	}
+}
+
+// call finds the call that a piece is of. Some servers number all calls 0, each with an id of its
+// own.
+func (a *chatAnswer) call(index int64, id string) *Call {
+	for i := len(a.calls) - 1; i >= 0; i-- {
+		if a.indexes[i] == index && (id == "" || a.calls[i].ID == "" || a.calls[i].ID == id) {
+			return a.calls[i]
+		}
+	}
+	a.calls, a.indexes = append(a.calls, &Call{}), append(a.indexes, index)
+	return a.calls[len(a.calls)-1]
+}
+
+func (a *chatAnswer) answer() Answer {
+	answer := Answer{Stop: StopEnd, Used: a.used, Message: Message{Role: Assistant}}
+	if a.thought.Len() > 0 {
+		answer.Message.Parts = append(answer.Message.Parts, Part{Thinking: &Thinking{Text: a.thought.String()}})
+	}
+	if a.text.Len() > 0 {
+		answer.Message.Parts = append(answer.Message.Parts, Part{Text: a.text.String()})
+	}
+	for _, call := range a.calls {
+		answer.Message.Parts = append(answer.Message.Parts, Part{Call: call})
+		answer.Stop = StopTools
+	}
+	switch a.finish {
+	case "length":
+		answer.Stop = StopLength
+	case "content_filter":
+		answer.Stop = StopRefusal
+	}
+	return answer
+}
+
+func (m *openAIModel) params(r Request) openai.ChatCompletionNewParams {
+	p := openai.ChatCompletionNewParams{
+		Model:         m.name,
+		StreamOptions: openai.ChatCompletionStreamOptionsParam{IncludeUsage: param.NewOpt(true)},
+	}
+	if m.maxOutput > 0 {
+		p.MaxCompletionTokens = param.NewOpt(int64(m.maxOutput))
+	}
+	if r.System != "" {
+		p.Messages = append(p.Messages, openai.SystemMessage(r.System))
+	}
+	for _, message := range r.Messages {
+		p.Messages = append(p.Messages, chatMessages(message)...)
+	}
+	for _, tool := range r.Tools {
+		p.Tools = append(p.Tools, openai.ChatCompletionFunctionTool(shared.FunctionDefinitionParam{
+			Name: tool.Name, Description: param.NewOpt(tool.Description), Parameters: tool.Schema}))
+	}
+	return p
+}
+
+// chatMessages writes a message as this wire has it: each result of a tool is a message, and their
+// images, which such messages cannot hold, follow as the user's.
+func chatMessages(message Message) []openai.ChatCompletionMessageParamUnion {
+	if message.Role == Assistant {
+		return assistantMessage(message)
+	}
+	var out []openai.ChatCompletionMessageParamUnion
+	var parts []openai.ChatCompletionContentPartUnionParam
+	for _, part := range message.Parts {
+		switch {
+		case part.Result != nil:
+			out = append(out, openai.ToolMessage(part.Result.Text, part.Result.CallID))
+			for _, image := range part.Result.Images {
+				parts = append(parts, chatImage(image))
+			}
+		case part.Image != nil:
+			parts = append(parts, chatImage(*part.Image))
+		case !blank(part.Text):
+			parts = append(parts, openai.TextContentPart(part.Text))
+		}
+	}
+	if len(parts) > 0 {
+		out = append(out, openai.UserMessage(parts))
+	}
+	return out
+}
+
+func assistantMessage(message Message) []openai.ChatCompletionMessageParamUnion {
+	var m openai.ChatCompletionAssistantMessageParam
+	for _, part := range message.Parts {
+		if part.Thinking != nil && part.Thinking.Signature == "" && part.Thinking.Text != "" {
+			m.SetExtraFields(map[string]any{reasoningField: part.Thinking.Text})
+		}
+		if part.Call == nil {
+			continue
+		}
+		call := openai.ChatCompletionMessageFunctionToolCallParam{ID: part.Call.ID}
+		call.Function.Name, call.Function.Arguments = part.Call.Name, string(part.Call.arguments())
+		m.ToolCalls = append(m.ToolCalls, openai.ChatCompletionMessageToolCallUnionParam{OfFunction: &call})
+	}
+	if text := message.Text(); text != "" {
+		m.Content.OfString = param.NewOpt(text)
+	} else if len(m.ToolCalls) == 0 {
+		return nil
+	}
+	return []openai.ChatCompletionMessageParamUnion{{OfAssistant: &m}}
+}
+
+func chatImage(image Image) openai.ChatCompletionContentPartUnionParam {
+	return openai.ImageContentPart(openai.ChatCompletionContentPartImageImageURLParam{URL: "data:" + image.MediaType +
+		";base64," + image.Data})
+}
+
+// blank texts are refused by one wire and say nothing on the other.
+func blank(text string) bool { return strings.TrimSpace(text) == "" }

@@ -1,0 +1,84 @@
+package turnlog
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	lockPatience = 2 * time.Second
+	os.Exit(m.Run())
+}
+
+func TestATornEndIsRepaired(t *testing.T) {
+	t.Parallel()
+	for name, torn := range map[string]string{"half a line": `{"kind":"pro`, "a line of rubbish": "\x00\x00\x00\n"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			home := t.TempDir()
+			log, err := Create(home, "id")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := log.Append(Record{Kind: KindSession}); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := Open(home, "id"); err == nil {
+				t.Error("two may write the same log")
+			}
+			_ = log.Close()
+			file := filepath.Join(home, directory, "id", fileName)
+			f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = f.WriteString(torn)
+			_ = f.Close()
+			for want := 1; want <= 3; want++ {
+				log, records, err := Open(home, "id")
+				if err != nil || len(records) != want {
+					t.Fatalf("%d records, %v", len(records), err)
+				}
+				if err := log.Append(Record{Kind: KindEnd}); err != nil {
+					t.Fatal(err)
+				}
+				_ = log.Close()
+			}
+		})
+	}
+}
+
+func TestALogThatIsDamagedInItsMiddleIsRefused(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(home, directory, "id"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(home, directory, "id", fileName),
+		[]byte("{\"kind\":\"session\"}\nrubbish\n{\"kind\":\"end\"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Open(home, "id"); err == nil {
+		t.Error("it was taken")
+	}
+}
+
+// A process whose client was killed holds its log a moment longer than that lives.
+func TestALogThatIsAboutToBeFreeIsWaitedFor(t *testing.T) {
+	home := t.TempDir()
+	first, err := Create(home, "s1")
+	if err == nil {
+		err = first.Append(Record{Kind: KindSession})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(50*time.Millisecond, func() { _ = first.Close() })
+	second, records, err := Open(home, "s1")
+	if err != nil || len(records) != 1 {
+		t.Fatalf("got %v, %v", records, err)
+	}
+	_ = second.Close()
+}

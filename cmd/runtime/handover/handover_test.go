@@ -1,0 +1,370 @@
+package handover
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	kept "github.com/parley-dev/parley/cmd/facade/archive"
+	"github.com/parley-dev/parley/cmd/runtime/journal"
+)
+
+const uid = "u"
+
+// kept by a real archive, which can be away, or answer and not be heard.
+type keptBy struct {
+	t           *testing.T
+	store       *kept.Store
+	url, token  string
+	away, mute  atomic.Bool
+	full        atomic.Bool
+	deleted     atomic.Bool
+	appendCalls atomic.Int64
+}
+
+func (k *keptBy) OwnerOf(context.Context, string) (string, error) {
+	if k.deleted.Load() {
+		return "", nil
+	}
+	return "somebody", nil
+}
+
+func newArchive(t *testing.T) *keptBy {
+	t.Helper()
+	public, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &keptBy{t: t}
+	if k.store, err = kept.Open(t.Context(), "file://"+t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = k.store.Close() })
+	if k.token, err = session.SignToken(key, session.Claims{Audience: session.AudienceArchive, UID: uid,
+		Expires: time.Now().Add(time.Hour).Unix()}); err != nil {
+		t.Fatal(err)
+	}
+	handler := kept.NewHandler(k.store, k, func() (ed25519.PublicKey, error) { return public, nil })
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if k.away.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, session.ArchiveEvents) {
+			k.appendCalls.Add(1)
+			if k.full.Load() {
+				w.WriteHeader(http.StatusRequestEntityTooLarge)
+				return
+			}
+			if k.mute.Swap(false) { // it is done, and nobody hears of it
+				handler.ServeHTTP(httptest.NewRecorder(), r)
+				panic(http.ErrAbortHandler)
+			}
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	t.Cleanup(server.Close)
+	k.url = server.URL
+	return k
+}
+
+// attempt of the session.
+func (k *keptBy) attempt(number int) *Archive {
+	return New(k.url, uid, k.token, number, slog.New(slog.DiscardHandler))
+}
+
+func (k *keptBy) has(earlier int) string {
+	k.t.Helper()
+	var all []string
+	visit := func(_ int, event json.RawMessage) bool {
+		e, err := session.ParseEvent(event)
+		if err != nil {
+			k.t.Error(err)
+		}
+		all = append(all, e.Message)
+		return true
+	}
+	err := k.store.Events(k.t.Context(), uid, 0, visit)
+	if earlier > 0 {
+		all = nil
+		err = k.store.Earlier(k.t.Context(), uid, earlier, 0, visit)
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return strings.Join(all, " ")
+}
+
+func (k *keptBy) wants(earlier int, want string) {
+	k.t.Helper()
+	if got := k.has(earlier); got != want {
+		k.t.Errorf("the archive has %q, want %q", got, want)
+	}
+}
+
+// open a journal in a file, and write to it.
+func open(t *testing.T, file string, messages ...string) *journal.Journal {
+	t.Helper()
+	j, err := journal.Open(file, func(s string) string { return s })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = j.Close() })
+	write(t, j, messages...)
+	return j
+}
+
+func write(t *testing.T, j *journal.Journal, messages ...string) {
+	t.Helper()
+	for _, message := range messages {
+		if _, err := j.Append(session.Event{Source: session.FromUser, Message: message}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func inFile(t *testing.T) string { return filepath.Join(t.TempDir(), "events.jsonl") }
+
+func leaving(ending *session.Ending) func(context.Context) *session.Ending {
+	return func(context.Context) *session.Ending { return ending }
+}
+
+func finish(t *testing.T, k *Keeper) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := k.Finish(ctx, leaving(&session.Ending{Patch: "p"})); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAJournalIsHandedOverOnceWhateverFails(t *testing.T) {
+	t.Parallel()
+	k := newArchive(t)
+	j := open(t, inFile(t), "a", "b")
+	keeper := k.attempt(1).Keep(j)
+	k.mute.Store(true)
+	finish(t, keeper)
+	k.wants(0, "a b")
+	write(t, j, "c")
+	k.away.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := keeper.Finish(ctx, leaving(&session.Ending{})); err == nil {
+		t.Error("it is handed over to nobody")
+	}
+	k.away.Store(false)
+	finish(t, keeper)
+	finish(t, k.attempt(1).Keep(j)) // as after a restart
+	k.wants(0, "a b c")
+	if ending, err := k.store.Ending(t.Context(), uid); err != nil || ending.Patch != "p" {
+		t.Errorf("the ending is %+v, %v", ending, err)
+	}
+}
+
+func TestALargeJournalIsHandedOverInPieces(t *testing.T) {
+	t.Parallel()
+	k := newArchive(t)
+	j := open(t, inFile(t))
+	for range 8 {
+		write(t, j, strings.Repeat("x", 100<<10))
+	}
+	finish(t, k.attempt(1).Keep(j))
+	if got := k.appendCalls.Load(); got != 3 {
+		t.Errorf("it came in %d pieces", got)
+	}
+}
+
+func TestALostJournalIsHadBackAndGoneOnWith(t *testing.T) {
+	t.Parallel()
+	k := newArchive(t)
+	finish(t, k.attempt(1).Keep(open(t, inFile(t), "a", "b")))
+	file := inFile(t)
+	second := k.attempt(2)
+	if err := second.Restore(t.Context(), file); err != nil {
+		t.Fatal(err)
+	}
+	finish(t, second.Keep(open(t, file, "c")))
+	k.wants(0, "a b c")
+	k.wants(1, kept.ErrNothing.Error())
+}
+
+// While the archive was away the workspace was lost, and the session began anew.
+func TestAJournalThatBeganAnewLeavesTheOneBeforeWhole(t *testing.T) {
+	t.Parallel()
+	k := newArchive(t)
+	finish(t, k.attempt(1).Keep(open(t, inFile(t), "a", "b", "c")))
+	finish(t, k.attempt(2).Keep(open(t, inFile(t), "x", "y")))
+	k.wants(0, "x y")
+	k.wants(1, "a b c")
+}
+
+// A volume that was brought back from a copy has an older journal: what is missing is added.
+func TestAJournalThatIsOlderThanWhatWasKeptIsCompleted(t *testing.T) {
+	t.Parallel()
+	k := newArchive(t)
+	file := inFile(t)
+	j := open(t, file, "a", "b")
+	old, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, j, "c", "d")
+	finish(t, k.attempt(1).Keep(j))
+	for torn, text := range map[string]string{"whole": string(old), "with a torn line": string(old) + `{"id":2,"mess`} {
+		again := inFile(t)
+		if err := os.WriteFile(again, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		second := k.attempt(2)
+		if err := second.Restore(t.Context(), again); err != nil {
+			t.Fatal(err)
+		}
+		restored := open(t, again)
+		if restored.Len() != 4 {
+			t.Errorf("%s: it has %d events", torn, restored.Len())
+		}
+	}
+}
+
+func TestALargeJournalTakesLittleMemoryAtAStart(t *testing.T) {
+	const count = 64 << 10
+	k, file := newArchive(t), inFile(t)
+	out, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Repeat("x", 1<<10)
+	for id := range count {
+		if _, err := fmt.Fprintf(out, "{\"id\":%d,\"message\":\"%s\"}\n", id, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if err := k.attempt(2).Restore(t.Context(), file); err != nil {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&after)
+	if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 16 {
+		t.Errorf("it took %d MiB", took)
+	}
+}
+
+// If nobody could say so at its start, what was written meanwhile and what is kept are two journals
+// that began alike.
+func TestTwoJournalsThatBeganAlikeAreBothKept(t *testing.T) {
+	t.Parallel()
+	for name, more := range map[string][]string{"shorter": {"x"}, "longer": {"x", "y", "z"}} {
+		k := newArchive(t)
+		file := inFile(t)
+		j := open(t, file, "a", "b")
+		old, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, j, "c", "d")
+		finish(t, k.attempt(1).Keep(j))
+		again := inFile(t)
+		if err := os.WriteFile(again, old, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		finish(t, k.attempt(2).Keep(open(t, again, more...)))
+		if got, want := k.has(0)+" | "+k.has(1), fmt.Sprintf("a b %s | a b c d", strings.Join(more, " ")); got != want {
+			t.Errorf("%s: kept are %s, want %s", name, got, want)
+		}
+	}
+}
+
+// A pod on a node that was cut off may still run when another has taken its place.
+func TestAnAttemptThatWasTakenForDeadIsNotHeard(t *testing.T) {
+	t.Parallel()
+	k := newArchive(t)
+	j := open(t, inFile(t), "a", "b")
+	first := k.attempt(1).Keep(j)
+	finish(t, first)
+	file := inFile(t)
+	if err := k.attempt(2).Restore(t.Context(), file); err != nil {
+		t.Fatal(err)
+	}
+	current := open(t, file, "second")
+	second := k.attempt(2).Keep(current)
+	finish(t, second)
+	write(t, j, "first", "first again")
+	if err := first.Finish(t.Context(), leaving(&session.Ending{})); !errors.Is(err, errRefused) {
+		t.Errorf("the first one is answered %v", err)
+	}
+	write(t, current, "third")
+	finish(t, second)
+	k.wants(0, "a b second third")
+}
+
+func TestWhatIsDeletedIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	k := newArchive(t)
+	k.deleted.Store(true)
+	if err := k.attempt(2).Restore(t.Context(), inFile(t)); !errors.Is(err, ErrGone) {
+		t.Errorf("the journal of a conversation that is gone: %v", err)
+	}
+	keeper := k.attempt(1).Keep(open(t, inFile(t), "a"))
+	if err := keeper.Finish(t.Context(), leaving(&session.Ending{})); !errors.Is(err, ErrGone) {
+		t.Errorf("handed over: %v", err)
+	}
+	done := make(chan struct{})
+	go func() { keeper.Run(t.Context()); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Error("it goes on trying")
+	}
+}
+
+func TestWithoutAnArchiveThereIsNone(t *testing.T) {
+	t.Parallel()
+	if New("", uid, "t", 1, nil) != nil || New("http://x", uid, "", 1, nil) != nil {
+		t.Error("there is one")
+	}
+}
+
+// A part of a secret is not known as such, and so what is too long is not repeated at all.
+func TestALongRefusalIsNotRepeatedInPart(t *testing.T) {
+	t.Parallel()
+	said := "short"
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, said,
+			http.StatusForbidden)
+	}))
+	defer server.Close()
+	ask := func() string {
+		response, err := New(server.URL, "uid", "token", 1, slog.New(slog.DiscardHandler)).ask(t.Context(), http.MethodGet,
+			"", nil, nil)
+		if err == nil {
+			_ = response.Body.Close()
+		}
+		return fmt.Sprint(err)
+	}
+	if got := ask(); !strings.Contains(got, "answered 403 short") {
+		t.Errorf("it says %q", got)
+	}
+	said = strings.Repeat("0123456789", 200)
+	if got := ask(); strings.Contains(got, "01234567") {
+		t.Errorf("it says %q", got)
+	}
+}

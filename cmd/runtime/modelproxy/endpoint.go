@@ -1,0 +1,90 @@
+package modelproxy
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+)
+
+// publicEndpoints are where providers serve everybody, by the names that stand before the slash of
+// a model.
+var publicEndpoints = map[string]string{
+	"":             "https://api.openai.com/v1",
+	"openai":       "https://api.openai.com/v1",
+	"anthropic":    "https://api.anthropic.com",
+	"cerebras":     "https://api.cerebras.ai/v1",
+	"deepinfra":    "https://api.deepinfra.com/v1/openai",
+	"deepseek":     "https://api.deepseek.com/v1",
+	"fireworks":    "https://api.fireworks.ai/inference/v1",
+	"fireworks_ai": "https://api.fireworks.ai/inference/v1",
+	"gemini":       "https://generativelanguage.googleapis.com/v1beta/openai",
+	"groq":         "https://api.groq.com/openai/v1",
+	"mistral":      "https://api.mistral.ai/v1",
+	"moonshot":     "https://api.moonshot.ai/v1",
+	"openrouter":   "https://openrouter.ai/api/v1",
+	"together":     "https://api.together.xyz/v1",
+	"together_ai":  "https://api.together.xyz/v1",
+	"xai":          "https://api.x.ai/v1",
+}
+
+// providerOf a model is what stands before its first slash.
+func providerOf(model string) string {
+	provider, _, named := strings.Cut(model, "/")
+	if !named {
+		return ""
+	}
+	return strings.ToLower(provider)
+}
+
+// endpoint is the only place that requests are forwarded to.
+type endpoint struct{ base url.URL }
+
+// locate the model's endpoint: the one that the user named, or that of the model's provider.
+func locate(baseURL, model string) (*endpoint, error) {
+	if baseURL == "" {
+		public, known := publicEndpoints[providerOf(model)]
+		if !known {
+			return nil, fmt.Errorf("llm_model: where %s serves its models is not known here: set llm_base_url",
+				providerOf(model))
+		}
+		baseURL = public
+	}
+	base, err := url.Parse(strings.TrimSpace(baseURL))
+	switch {
+	case err != nil: // it would tell the URL, which may hold what is secret
+		return nil, errors.New("llm_base_url: is no valid URL")
+	case base.Scheme != "http" && base.Scheme != "https", base.Host == "":
+		return nil, errors.New("llm_base_url: must be an http or https URL")
+	case base.User != nil:
+		return nil, errors.New("llm_base_url: must not hold a user name or password")
+	}
+	base.Fragment, base.RawFragment = "", ""
+	return &endpoint{*base}, nil
+}
+
+// url is where a call goes: what the SDK of its wire would make of the base URL, whether that ends
+// in /v1 or not.
+func (e *endpoint) url(call route, query string) *url.URL {
+	target := e.base
+	path := strings.TrimRight(target.EscapedPath(), "/")
+	switch {
+	case call.wire == anthropic:
+		// That SDK is given a host and adds the version itself.
+		path = strings.TrimSuffix(path, "/v1") + "/v1"
+	case call.wire == google:
+		path, query = googleBase(path), googleQuery(query)
+	case path == "":
+		path = "/v1"
+	}
+	path += call.path
+	target.Path, _ = url.PathUnescape(path) // it was escaped just now
+	target.RawPath = path
+	if target.RawQuery != "" && query != "" {
+		query = target.RawQuery + "&" + query
+	} else if query == "" {
+		query = target.RawQuery
+	}
+	target.RawQuery = query
+	return &target
+}

@@ -1,0 +1,323 @@
+package modelproxy
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/textproto"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// largestRefusal is how much of an error is read to see what it is about.
+const largestRefusal = 64 << 10
+
+// notForwarded are headers of a request that are between the agent and the proxy, or that hold the
+// agent's key.
+var notForwarded = []string{
+	"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "X-Session-Api-Key", "Cookie", "Origin", "Referer",
+	"Accept-Encoding", "Content-Length",
+	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip",
+}
+
+// notReturned are headers of an answer that are between the endpoint and the proxy. The length may
+// change on the way.
+var notReturned = []string{"Content-Length", "Set-Cookie", "Alt-Svc"}
+
+// hopByHop headers are never passed on.
+var hopByHop = []string{
+	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer",
+	"Transfer-Encoding", "Upgrade",
+}
+
+type flag struct{ atomic.Bool }
+
+func tooLarge(err error) bool {
+	var large *http.MaxBytesError
+	return errors.As(err, &large)
+}
+
+// forward a call to the endpoint, and its answer to the agent.
+func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask *ask, entry *entry) {
+	ctx, cancel := p.context(r.Context(), call)
+	defer cancel()
+	response, usageAdded, err := p.send(ctx, cancel, r, call, ask)
+	if err != nil {
+		if r.Context().Err() != nil {
+			entry.answered = true // what it used is not known
+		} else {
+			message := p.mask.Mask(fmt.Sprintf("the model's endpoint %s cannot be reached: %v", p.endpoint.base.Host, err))
+			refuse(w, call.wire, http.StatusBadGateway, unreachableType, message)
+		}
+		return
+	}
+	defer response.Body.Close()
+	if response.StatusCode/100 == 3 {
+		message := fmt.Sprintf("the model's endpoint %s redirects, which is not followed: llm_base_url must name the place "+
+			"itself", p.endpoint.base.Host)
+		refuse(w, call.wire, http.StatusBadGateway, settingsType, message)
+		return
+	}
+	body, err := decoded(response)
+	if err != nil {
+		entry.answered = response.StatusCode/100 == 2
+		refuse(w, call.wire, http.StatusBadGateway, "api_error", fmt.Sprintf("the answer of the model's endpoint %s: %v",
+			p.endpoint.base.Host, err))
+		return
+	}
+	p.copyHeaders(w.Header(), response.Header)
+	w.WriteHeader(response.StatusCode)
+	out := &answer{flusher: http.NewResponseController(w), masked: p.mask.Stream(w), lingers: p.lingers(call)}
+	if call.counted && response.StatusCode/100 == 2 {
+		kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
+		out.meter = newMeter(call.wire, kind == "text/event-stream", entry, response.Header)
+		out.settle = func() { p.spend.settle(entry) }
+		entry.answered = true
+		if usageAdded && kind == "text/event-stream" {
+			out.filter = &usageFilter{out: out.masked}
+		}
+	}
+	if err := out.copy(body); err != nil {
+		// The agent must not take half an answer for a whole one.
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// lingers says whether the answer of a call is read on when its agent has gone: else who goes before
+// the end, where the usage is told, pays nothing.
+func (p *Proxy) lingers(call route) bool { return call.counted && p.spend.budget != nil }
+
+// context of a call to the endpoint. It ends with the agent's, or some time later.
+func (p *Proxy) context(agent context.Context, call route) (context.Context, context.CancelFunc) {
+	if !p.lingers(call) {
+		return context.WithCancel(agent)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(agent))
+	stop := context.AfterFunc(agent, func() {
+		select {
+		case <-time.After(p.options.Linger):
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() { stop(); cancel() }
+}
+
+// send the call. Where the endpoint does not know how to be asked for the usage of a stream, it is
+// not asked.
+func (p *Proxy) send(ctx context.Context, cancel func(), r *http.Request, call route,
+	ask *ask) (response *http.Response, usageAdded bool, err error) {
+	body := ask.body
+	if call.wire == chat && ask.streamed && !ask.usageAsked && !p.plain.Load() {
+		if body, err = withUsage(ask.body); err != nil {
+			return nil, false, err
+		}
+		usageAdded = true
+	}
+	response, err = p.roundTrip(p.request(ctx, r, call, body), cancel)
+	if err != nil || !usageAdded || response.StatusCode != http.StatusBadRequest &&
+		response.StatusCode != http.StatusUnprocessableEntity {
+		return response, usageAdded, err
+	}
+	// What cannot be read now cannot be read either when the answer is passed on.
+	said, _ := io.ReadAll(io.LimitReader(response.Body, largestRefusal))
+	if !bytes.Contains(said, []byte("stream_options")) {
+		response.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(bytes.NewReader(said), response.Body), response.Body}
+		return response, usageAdded, nil
+	}
+	_ = response.Body.Close()
+	response, err = p.roundTrip(p.request(ctx, r, call, ask.body), cancel)
+	// It says so of options of the agent's own too, which are no reason not to ask again.
+	if err == nil && response.StatusCode/100 == 2 && !ask.options {
+		p.plain.Store(true)
+	}
+	return response, false, err
+}
+
+// roundTrip ends with an answer that is not silent for ever.
+func (p *Proxy) roundTrip(request *http.Request, cancel func()) (*http.Response, error) {
+	response, err := p.transport.RoundTrip(request)
+	if err != nil {
+		return nil, err
+	}
+	response.Body = &audible{ReadCloser: response.Body, silence: p.options.Silence, cancel: cancel}
+	return response, nil
+}
+
+// audible is a body each part of which comes in time.
+type audible struct {
+	io.ReadCloser
+	silence time.Duration
+	cancel  func()
+}
+
+func (a *audible) Read(text []byte) (int, error) {
+	defer time.AfterFunc(a.silence, a.cancel).Stop()
+	return a.ReadCloser.Read(text)
+}
+
+// request to the endpoint, with the key.
+func (p *Proxy) request(ctx context.Context, r *http.Request, call route, body []byte) *http.Request {
+	out := (&http.Request{
+		Method: r.Method, URL: p.endpoint.url(call, r.URL.RawQuery), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: r.Header.Clone(), Body: http.NoBody, ContentLength: int64(len(body)), Host: p.endpoint.base.Host,
+	}).WithContext(ctx)
+	removeHopByHop(out.Header)
+	for _, name := range notForwarded {
+		out.Header.Del(name)
+	}
+	if len(body) > 0 {
+		out.Body = io.NopCloser(bytes.NewReader(body))
+		// A connection that the endpoint closed meanwhile is replaced without the agent noticing.
+		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	}
+	// What is compressed could not be read on the way.
+	out.Header.Set("Accept-Encoding", "identity")
+	if call.wire == anthropic && out.Header.Get("Anthropic-Version") == "" {
+		out.Header.Set("Anthropic-Version", "2023-06-01")
+	}
+	switch {
+	case p.options.Key == "":
+	case call.wire == anthropic:
+		out.Header.Set("X-Api-Key", p.options.Key)
+	case call.wire == google:
+		out.Header.Set("X-Goog-Api-Key", p.options.Key)
+	default:
+		out.Header.Set("Authorization", "Bearer "+p.options.Key)
+	}
+	return out
+}
+
+// withUsage asks for the usage at the end of a stream.
+func withUsage(body []byte) ([]byte, error) {
+	fields := map[string]json.RawMessage{}
+	if err := json.Unmarshal(body, &fields); err != nil {
+		return nil, err
+	}
+	options := map[string]json.RawMessage{}
+	if given := fields["stream_options"]; given != nil {
+		if err := json.Unmarshal(given, &options); err != nil {
+			return nil, err
+		}
+	}
+	if options == nil { // it was null
+		options = map[string]json.RawMessage{}
+	}
+	options["include_usage"] = json.RawMessage("true")
+	text, err := json.Marshal(options)
+	if err != nil {
+		return nil, err
+	}
+	fields["stream_options"] = text
+	var out bytes.Buffer
+	out.Grow(len(body) + len(text) + 32)
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	err = encoder.Encode(fields)
+	return out.Bytes(), err
+}
+
+// decoded is the text of an answer. An endpoint may compress it though it was asked not to.
+func decoded(response *http.Response) (io.Reader, error) {
+	switch encoding := strings.ToLower(response.Header.Get("Content-Encoding")); encoding {
+	case "", "identity":
+		return response.Body, nil
+	case "gzip":
+		response.Header.Del("Content-Encoding")
+		return gzip.NewReader(response.Body)
+	default:
+		return nil, errors.New("it is compressed in a way that is not known here, though it should not be")
+	}
+}
+
+func (p *Proxy) copyHeaders(to, from http.Header) {
+	from = from.Clone()
+	removeHopByHop(from)
+	for _, name := range notReturned {
+		from.Del(name)
+	}
+	for name, values := range from {
+		for _, value := range values {
+			to.Add(name, p.mask.Mask(value))
+		}
+	}
+}
+
+func removeHopByHop(headers http.Header) {
+	for _, list := range headers["Connection"] {
+		for name := range strings.SplitSeq(list, ",") {
+			headers.Del(textproto.TrimString(name))
+		}
+	}
+	for _, name := range hopByHop {
+		headers.Del(name)
+	}
+}
+
+// answer passes an answer on as it comes.
+type answer struct {
+	flusher *http.ResponseController
+	masked  io.WriteCloser
+	// meter reads the usage on the way, and settle records it; nil where nothing is counted.
+	meter  *meter
+	settle func()
+	// filter takes out what the agent did not ask for; nil where there is no such thing.
+	filter *usageFilter
+	// lingers: it is read on for its usage when the agent has gone.
+	lingers bool
+}
+
+func (a *answer) copy(body io.Reader) error {
+	var out io.Writer = a.masked
+	if a.filter != nil {
+		out = a.filter
+	}
+	// At once, since an agent may wait for the headers of a stream that begins with a pause.
+	gone := a.flusher.Flush()
+	buffer := make([]byte, 32<<10)
+	for {
+		if gone != nil && !a.lingers {
+			return gone
+		}
+		n, err := body.Read(buffer)
+		// On record before the agent can see that the answer is complete.
+		if a.meter != nil && a.meter.read(buffer[:n]) {
+			a.settle()
+		}
+		if n > 0 && gone == nil {
+			if _, gone = out.Write(buffer[:n]); gone == nil {
+				gone = a.flusher.Flush()
+			}
+		}
+		switch {
+		case err == io.EOF && gone == nil:
+			return a.end()
+		case err == io.EOF:
+			return gone
+		case err != nil:
+			return err
+		}
+	}
+}
+
+func (a *answer) end() error {
+	if a.meter != nil {
+		a.settle()
+	}
+	if a.filter != nil {
+		if err := a.filter.Close(); err != nil {
+			return err
+		}
+	}
+	return a.masked.Close()
+}

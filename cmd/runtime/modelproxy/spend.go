@@ -1,0 +1,223 @@
+package modelproxy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/parley-dev/parley/cmd/runtime/record"
+)
+
+// LimitKind is what a turn may not exceed.
+type LimitKind string
+
+// The limits of a turn.
+const (
+	LimitCalls  LimitKind = "max_iterations"
+	LimitBudget LimitKind = "max_budget_per_task"
+)
+
+// Limit is one that was reached.
+type Limit struct {
+	Kind LimitKind
+	// TurnID that reached it; empty where it was no turn.
+	TurnID string
+	// Message for the user.
+	Message string
+}
+
+// spend counts what is used, and keeps it in a file. A call is on record before it is made, so
+// that a session which is cut off does not forget it.
+type spend struct {
+	options *Options
+	budget  *big.Rat // nil means none
+
+	mu   sync.Mutex
+	kept Usage
+	// turn tells calls of this turn from those of earlier ones.
+	turn int
+	// limit that this turn has reached.
+	limit    *Limit
+	unpriced bool // it was said
+	failing  bool // the file cannot be written
+}
+
+func openSpend(options *Options) (*spend, error) {
+	s := &spend{options: options}
+	if options.MaxBudget != "" {
+		if s.budget = parseCost(options.MaxBudget); s.budget == nil {
+			return nil, fmt.Errorf("max_budget_per_task: %q is no sum of money", options.MaxBudget)
+		}
+	}
+	if options.UsageFile == "" {
+		return s, nil
+	}
+	text, err := record.Read(options.UsageFile)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil && !errors.Is(err, record.ErrNoFile):
+		return nil, fmt.Errorf("read what was used of the model: %w", err)
+	case json.Unmarshal(text, &s.kept) != nil:
+		// It appears as a whole, so somebody else wrote it. A session is not lost for that.
+		options.Log.Warn("what was used of the model cannot be read, and is counted anew", "file", options.UsageFile)
+		s.kept = Usage{}
+	}
+	return s, nil
+}
+
+func (s *spend) beginTurn(id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id == "" || id != s.kept.TurnID {
+		s.kept.TurnID, s.kept.Turn = id, Counts{}
+	}
+	s.turn++
+	s.limit = nil
+	return s.save()
+}
+
+func (s *spend) usage() Usage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kept
+}
+
+// begin a call, if the turn may make one more.
+func (s *spend) begin(e *entry) *Limit {
+	s.mu.Lock()
+	reached, isNew := s.refused()
+	if reached == nil {
+		e.turn = s.turn
+		s.kept.Session.Calls++
+		s.kept.Turn.Calls++
+		s.trySave()
+	}
+	s.mu.Unlock()
+	s.tell(reached, isNew)
+	return reached
+}
+
+// refused is the limit for which no call is made any more.
+func (s *spend) refused() (reached *Limit, isNew bool) {
+	switch {
+	case s.limit != nil:
+		return s.limit, false
+	case s.options.MaxCalls > 0 && s.kept.Turn.Calls >= s.options.MaxCalls:
+		return s.reach(LimitCalls, fmt.Sprintf("the limit of %d calls of the model in a turn (max_iterations) is reached",
+			s.options.MaxCalls)), true
+	case s.budget != nil && s.kept.Turn.Cost.Rat().Cmp(s.budget) >= 0:
+		return s.overBudget(), true
+	}
+	return nil, false
+}
+
+func (s *spend) overBudget() *Limit {
+	return s.reach(LimitBudget, fmt.Sprintf("the budget of %s US dollars for a task (max_budget_per_task) is used up: %s",
+		s.options.MaxBudget, s.kept.Turn.Cost))
+}
+
+func (s *spend) reach(kind LimitKind, message string) *Limit {
+	s.limit = &Limit{Kind: kind, TurnID: s.kept.TurnID, Message: message}
+	return s.limit
+}
+
+func (s *spend) tell(limit *Limit, isNew bool) {
+	if isNew && s.options.Reached != nil {
+		s.options.Reached(*limit)
+	}
+}
+
+// settle counts what a call has used up to now. It may be called again when more is known.
+func (s *spend) settle(e *entry) {
+	s.mu.Lock()
+	window, cost := s.costOf(e)
+	unpriced := e.lacksPrice(cost)
+	if cost == nil {
+		cost = new(big.Rat)
+	}
+	if e.countedCost == nil {
+		e.countedCost = new(big.Rat)
+	}
+	more := tokens{
+		e.used.input - e.counted.input, e.used.output - e.counted.output, e.used.cacheRead - e.counted.cacheRead,
+		e.used.cacheWrite - e.counted.cacheWrite,
+	}
+	moreCost := new(big.Rat).Sub(cost, e.countedCost)
+	if more == (tokens{}) && moreCost.Sign() == 0 && unpriced == e.unpriced {
+		s.mu.Unlock()
+		return
+	}
+	s.count(e, more, moreCost, unpriced)
+	e.counted, e.countedCost, e.unpriced = e.used, cost, unpriced
+	if e.told {
+		s.kept.Model, s.kept.Context, s.kept.ContextWindow = e.model, e.used.all(), window
+	}
+	s.trySave()
+	var reached *Limit
+	if s.limit == nil && s.budget != nil && s.kept.Turn.Cost.Rat().Cmp(s.budget) > 0 {
+		reached = s.overBudget()
+	}
+	announce := unpriced && s.budget != nil && !s.unpriced
+	s.unpriced = s.unpriced || announce
+	s.mu.Unlock()
+	s.tell(reached, reached != nil)
+	if announce && s.options.Unpriced != nil {
+		s.options.Unpriced(e.model)
+	}
+}
+
+// count what a call used more than was counted of it.
+func (s *spend) count(e *entry, more tokens, moreCost *big.Rat, unpriced bool) {
+	counts := []*Counts{&s.kept.Session}
+	if e.turn == s.turn {
+		counts = append(counts, &s.kept.Turn)
+	}
+	for _, c := range counts {
+		*c = c.plus(more, moreCost)
+		if unpriced != e.unpriced {
+			c.Unpriced += map[bool]int64{true: 1, false: -1}[unpriced]
+		}
+	}
+}
+
+// costOf a call: what the endpoint reported, or else what the prices make of it; nil where neither
+// is known.
+func (s *spend) costOf(e *entry) (contextWindow int64, cost *big.Rat) {
+	model := find(s.options.Models, providerOf(s.options.Model), e.model)
+	if e.reported != nil && e.reported.Sign() > 0 {
+		return model.ContextWindow, e.reported
+	}
+	if cost := costOf(model, e.used); cost != nil {
+		return model.ContextWindow, cost
+	}
+	return model.ContextWindow, e.reported
+}
+
+// trySave saves, and says once where that fails: the counts still hold while the session runs.
+func (s *spend) trySave() {
+	err := s.save()
+	if err != nil && !s.failing {
+		s.options.Log.Error("what was used of the model cannot be recorded", "error", err)
+	}
+	s.failing = err != nil
+}
+
+// save the counts where they outlive a crash of the node.
+func (s *spend) save() error {
+	if s.options.UsageFile == "" {
+		return nil
+	}
+	text, err := json.Marshal(s.kept)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(s.options.UsageFile), 0o755); err != nil {
+		return err
+	}
+	return record.Write(s.options.UsageFile, append(text, '\n'), 0o644)
+}
