@@ -53,7 +53,7 @@ const lastWords = 5 * time.Second
 
 func newChat(p *plugin) *cobra.Command {
 	c := &chat{plugin: p, shown: make(chan struct{}), seen: -1, calls: map[string]string{}}
-	cmd := &cobra.Command{
+	cmd := p.named(&cobra.Command{
 		Use:   "chat NAME",
 		Short: "Talk with a session's agent",
 		Long: `Show what happens in a session, and send what you type as messages.
@@ -69,26 +69,15 @@ failed, or a line could not be sent. If it sends nothing, it ends as the turn th
 failed before is shown and does not count.`,
 		Example: `  kubectl parley chat parser
   echo "Add a test" | kubectl parley chat parser`,
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: p.completeConversations,
-		RunE:              func(cmd *cobra.Command, args []string) error { return c.run(cmd.Context(), args[0]) },
-	}
+	}, c.run)
 	c.addFlags(cmd)
 	return cmd
 }
 
 func (c *chat) run(ctx context.Context, name string) error {
-	cluster, err := c.connect()
-	if err != nil {
-		return err
-	}
-	conv, err := cluster.conversation(ctx, name)
-	if err != nil {
-		return err
-	}
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
-	user, err := c.as(ctx, cluster, conv, newProgress(c.ErrOut).say)
+	user, err := c.as(ctx, c.plugin, name)
 	if err != nil {
 		return err
 	}

@@ -19,32 +19,22 @@ type diff struct {
 
 func newDiff(p *plugin) *cobra.Command {
 	d := &diff{plugin: p}
-	cmd := &cobra.Command{
+	cmd := p.named(&cobra.Command{
 		Use:   "diff NAME",
 		Short: "Show what a session changed in its repository",
-		Long: `Show the difference to the commit that a session began with, files that are not committed included, as git apply takes it.
+		Long: `Show the difference to the commit that a session began with, files that are not committed included, as
+git apply takes it.
 
 Of a session that does not run it is what the session left when it ended.`,
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: p.completeConversations,
-		RunE:              func(cmd *cobra.Command, args []string) error { return d.run(cmd.Context(), args[0]) },
-	}
+	}, d.run)
 	d.addFlags(cmd)
 	return cmd
 }
 
 func (d *diff) run(ctx context.Context, name string) error {
-	c, err := d.connect()
-	if err != nil {
-		return err
-	}
-	conv, err := c.conversation(ctx, name)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	user, err := d.as(ctx, c, conv, newProgress(d.ErrOut).say)
+	user, err := d.as(ctx, d.plugin, name)
 	if err != nil {
 		return err
 	}
@@ -65,19 +55,13 @@ func show(out io.Writer, patch io.Reader) error {
 	lines := bufio.NewReader(patch)
 	for {
 		line, err := lines.ReadString('\n')
-		text, ended := strings.CutSuffix(line, "\n")
-		text = colour(printable(text))
-		if ended {
-			text += "\n"
-		}
-		if _, err := io.WriteString(out, text); err != nil {
-			return err
-		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
+		text := strings.TrimSuffix(line, "\n")
+		_, failed := io.WriteString(out, colour(printable(text))+line[len(text):])
+		switch {
+		case errors.Is(err, io.EOF):
+			return failed
+		case err != nil || failed != nil:
+			return errors.Join(err, failed)
 		}
 	}
 }

@@ -70,10 +70,18 @@ type credential struct {
 	key, from string
 }
 
-// as the user of a conversation, talk with the facade until the context ends. What becomes of the
-// connection meanwhile is said.
-func (f *talking) as(ctx context.Context, c *cluster, conv *v1alpha1.Conversation, say func(string, ...any)) (*person,
-	error) {
+// as returns the user of a Conversation, who talks with the facade until the context ends. Lost and
+// restored connections are reported on standard error.
+func (f *talking) as(ctx context.Context, p *plugin, conversation string) (*person, error) {
+	c, err := p.connect()
+	if err != nil {
+		return nil, err
+	}
+	conv, err := c.conversation(ctx, conversation)
+	if err != nil {
+		return nil, err
+	}
+	say := newProgress(p.ErrOut).say
 	key, err := c.keyOf(ctx, conv.Spec.UserSettingsName)
 	if err != nil {
 		return nil, err
@@ -205,8 +213,7 @@ func (p *person) do(ctx context.Context, method, path string, header http.Header
 	response, err := direct.Do(request)
 	if err != nil {
 		// The address is no secret, but the error repeats the whole request.
-		var failed *url.Error
-		if errors.As(err, &failed) {
+		if failed, ok := errors.AsType[*url.Error](err); ok {
 			err = failed.Err
 		}
 		return nil, fmt.Errorf("the facade does not answer: %w", err)
@@ -233,6 +240,16 @@ func (p *person) do(ctx context.Context, method, path string, header http.Header
 			"--facade or $PARLEY_FACADE names the facade's own URL", target.Scheme, target.Host, target.Path)
 	}
 	return nil, &refusedError{response.StatusCode, refusal.Error}
+}
+
+// read the answer to a request as JSON.
+func (p *person) read(ctx context.Context, method, path string, into any) error {
+	response, err := p.do(ctx, method, path, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	return json.NewDecoder(response.Body).Decode(into)
 }
 
 // refusedError is what the facade answers with.
@@ -262,8 +279,8 @@ func (p *person) send(ctx context.Context, conversation, action string, args map
 		if err == nil {
 			return response.Body.Close()
 		}
-		if refused := (*refusedError)(nil); try == sendTries || errors.As(err, &refused) &&
-			refused.code != http.StatusServiceUnavailable {
+		if refused, ok := errors.AsType[*refusedError](err); try == sendTries ||
+			ok && refused.code != http.StatusServiceUnavailable {
 			return err
 		}
 		select {
@@ -279,17 +296,10 @@ const sendTries = 3
 
 // last event of a conversation; -1 where there is none.
 func (p *person) last(ctx context.Context, conversation string) (int, error) {
-	response, err := p.do(ctx, http.MethodGet, "/api/conversations/"+conversation+"/events?reverse=true&limit=1", nil, nil)
-	if err != nil {
-		return 0, err
-	}
-	defer response.Body.Close()
 	var page struct{ Events []session.Event }
-	if err := json.NewDecoder(response.Body).Decode(&page); err != nil {
-		return 0, err
-	}
-	if len(page.Events) == 0 {
-		return -1, nil
+	err := p.read(ctx, http.MethodGet, "/api/conversations/"+conversation+"/events?reverse=true&limit=1", &page)
+	if err != nil || len(page.Events) == 0 {
+		return -1, err
 	}
 	return page.Events[0].ID, nil
 }
@@ -302,12 +312,11 @@ func (p *person) follow(ctx context.Context, conversation string, last int,
 	for {
 		before := last
 		err := p.stream(ctx, conversation, &last, take)
-		var refused *refusedError
-		switch over := errors.Is(err, errEnough) || ctx.Err() != nil; {
-		case over:
+		refused, isRefused := errors.AsType[*refusedError](err)
+		switch {
+		case errors.Is(err, errEnough) || ctx.Err() != nil:
 			return nil
-		case errors.As(err, &refused) && refused.code != http.StatusServiceUnavailable &&
-			refused.code != http.StatusTooManyRequests:
+		case isRefused && refused.code != http.StatusServiceUnavailable && refused.code != http.StatusTooManyRequests:
 			return err
 		case err != nil && !p.lost:
 			p.lost = true
@@ -332,13 +341,9 @@ func (p *person) follow(ctx context.Context, conversation string, last int,
 
 // stopped is why a conversation is; empty where it is not, or where nobody can tell.
 func (p *person) stopped(ctx context.Context, conversation string) (why string) {
-	response, err := p.do(ctx, http.MethodGet, "/api/conversations/"+conversation, nil, nil)
-	if err != nil {
-		return ""
-	}
-	defer response.Body.Close()
 	var now rest.Conversation
-	if err := json.NewDecoder(response.Body).Decode(&now); err != nil || now.Status != string(v1alpha1.StateStopped) {
+	err := p.read(ctx, http.MethodGet, "/api/conversations/"+conversation, &now)
+	if err != nil || now.Status != string(v1alpha1.StateStopped) {
 		return ""
 	}
 	return ptr.Deref(now.Reason, "it is stopped") + ": " + ptr.Deref(now.Message, "start it to go on")

@@ -50,7 +50,7 @@ func TestWhatTheEnvironmentDecidesIsSaid(t *testing.T) {
 		t.Errorf("a facade that knows no conversations: %v, %s", err, stderr)
 	}
 	t.Setenv("PARLEY_KEY", "somebody's")
-	if _, _, err := run(t, ns, "open", "--user=ada"); err == nil || !strings.Contains(err.Error(), "$PARLEY_KEY") ||
+	if _, _, err := run(t, ns, "open", "--settings=ada"); err == nil || !strings.Contains(err.Error(), "$PARLEY_KEY") ||
 		strings.Contains(err.Error(), "somebody") {
 		t.Errorf("two users: %v", err)
 	}

@@ -20,17 +20,14 @@ type forward struct {
 
 func newForward(p *plugin) *cobra.Command {
 	o := &forward{plugin: p}
-	cmd := &cobra.Command{
+	cmd := p.named(&cobra.Command{
 		Use:   "forward NAME",
 		Short: "Forward a port of this machine to a session",
 		Long: `Forward a port of this machine's loopback to the port that a session serves, until Ctrl-C.
 
 A session that starts is waited for. When its pod is replaced, the port leads to the new one.
 Forwarding adds no key: what the session serves asks for one as it does within the cluster.`,
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: p.completeConversations,
-		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0]) },
-	}
+	}, o.run)
 	cmd.Flags().Uint16Var(&o.port, "port", 0, "The port of this machine. Default: one that is free.")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "How long to wait for the session. Default: as long as it takes.")
 	return cmd

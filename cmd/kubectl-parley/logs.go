@@ -27,17 +27,14 @@ type logs struct {
 
 func newLogs(p *plugin) *cobra.Command {
 	l := &logs{plugin: p}
-	cmd := &cobra.Command{
+	cmd := p.named(&cobra.Command{
 		Use:   "logs NAME",
 		Short: "Print what a session logs, over all its attempts with -f",
 		Long: `Print the log of a session.
 
 With -f it waits for a session that has not started, and goes on with the next process when the
 session is restarted or its pod is replaced, until the session stops.`,
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: p.completeConversations,
-		RunE:              func(cmd *cobra.Command, args []string) error { return l.run(cmd.Context(), args[0]) },
-	}
+	}, l.run)
 	f := cmd.Flags()
 	f.BoolVarP(&l.follow, "follow", "f", false, "Go on as the session logs more.")
 	f.BoolVarP(&l.previous, "previous", "p", false, "The log of the process before the present one.")

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -20,9 +19,9 @@ import (
 type open struct {
 	*plugin
 	talking
-	user    string
-	port    uint16
-	browser bool
+	settings string
+	port     uint16
+	browser  bool
 	// browse shows an address to whoever sits there.
 	browse func(address string) error
 }
@@ -34,8 +33,8 @@ func newOpen(p *plugin) *cobra.Command {
 		Short: "Open the page, signed in",
 		Long: `Open the facade's page in a browser, signed in: at a conversation, or at the list of them.
 
-What is printed, and opened, is a link that signs in once and within ten minutes; there is no key in it. Without --facade a port of
-this machine's loopback leads to the facade until Ctrl-C.`,
+What is printed, and opened, is a link that signs in once and within ten minutes; there is no key in it.
+Without --facade a port of this machine's loopback leads to the facade until Ctrl-C.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: p.completeConversations,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -43,7 +42,9 @@ this machine's loopback leads to the facade until Ctrl-C.`,
 		},
 	}
 	o.addFlags(cmd)
-	cmd.Flags().StringVar(&o.user, "user", "default", "The UserSettings to sign in as, where no conversation is named.")
+	cmd.Flags().StringVar(&o.settings, "settings", "default",
+		"The UserSettings to sign in as, where no conversation is named.")
+	_ = cmd.RegisterFlagCompletionFunc("settings", flagCompletion(p.completeSettings))
 	cmd.Flags().Uint16Var(&o.port, "port", 0, "The port of this machine. Default: one that is free.")
 	cmd.Flags().BoolVar(&o.browser, "browser", true, "Open the link in a browser. Default: if standard output is a "+
 		"terminal.")
@@ -51,9 +52,8 @@ this machine's loopback leads to the facade until Ctrl-C.`,
 }
 
 func (o *open) run(ctx context.Context, name string, asked bool) error {
-	if o.given("user") && os.Getenv("PARLEY_KEY") != "" {
-		return errors.New("--user says whose key to read, and $PARLEY_KEY is one already, of whoever it is: leave one of " +
-			"them out")
+	if o.given("settings") && os.Getenv("PARLEY_KEY") != "" {
+		return errors.New("--settings names whose key to read, but $PARLEY_KEY already holds a key: unset one of them")
 	}
 	c, err := o.connect()
 	if err != nil {
@@ -64,9 +64,9 @@ func (o *open) run(ctx context.Context, name string, asked bool) error {
 		if err != nil {
 			return err
 		}
-		o.user = conv.Spec.UserSettingsName
+		o.settings = conv.Spec.UserSettingsName
 	}
-	key, err := c.keyOf(ctx, o.user)
+	key, err := c.keyOf(ctx, o.settings)
 	if err != nil {
 		return err
 	}
@@ -113,13 +113,8 @@ func (o *open) forward(ctx context.Context, c *cluster, key credential, name str
 
 // show the link, and open it.
 func (o *open) show(ctx context.Context, user *person, name string) error {
-	response, err := user.do(ctx, http.MethodPost, "/api/signin/link", nil, nil)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
 	var link rest.SignInLink
-	if err := json.NewDecoder(response.Body).Decode(&link); err != nil {
+	if err := user.read(ctx, http.MethodPost, "/api/signin/link", &link); err != nil {
 		return err
 	}
 	address := user.url + link.Path

@@ -53,7 +53,7 @@ func TestThePageIsOpenedWithALinkAndWithoutAKey(t *testing.T) {
 	facade := linking(t, key)
 	create(t, conversation(ns, "c"))
 	for want, args := range map[string][]string{
-		"/signin#code=once":        {"open", "--user=ada", "--facade=" + facade.URL},
+		"/signin#code=once":        {"open", "--settings=ada", "--facade=" + facade.URL},
 		"/signin#code=once&then=c": {"open", "c", "--facade=" + facade.URL + "/"},
 	} {
 		stdout, stderr, err := run(t, ns, args...)
@@ -64,7 +64,7 @@ func TestThePageIsOpenedWithALinkAndWithoutAKey(t *testing.T) {
 	if _, _, err := run(t, ns, "open", "nobody's", "--facade="+facade.URL); err == nil {
 		t.Error("a conversation that there is not is opened")
 	}
-	if _, _, err := run(t, ns, "open", "--user=eve", "--facade="+facade.URL); err == nil {
+	if _, _, err := run(t, ns, "open", "--settings=eve", "--facade="+facade.URL); err == nil {
 		t.Error("somebody who is not there is signed in")
 	}
 }
@@ -79,7 +79,7 @@ func TestABrowserIsOpenedWhereThereIsOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
-	if _, stderr, err := run(t, ns, "open", "--user=ada", "--browser", "--facade="+facade.URL); err != nil {
+	if _, stderr, err := run(t, ns, "open", "--settings=ada", "--browser", "--facade="+facade.URL); err != nil {
 		t.Fatalf("%v: %s", err, stderr)
 	}
 	testenv.Await(t, func() error {
@@ -90,7 +90,7 @@ func TestABrowserIsOpenedWhereThereIsOne(t *testing.T) {
 		return err
 	})
 	t.Setenv("PATH", dir+"/nothing")
-	stdout, stderr, err := run(t, ns, "open", "--user=ada", "--browser", "--facade="+facade.URL)
+	stdout, stderr, err := run(t, ns, "open", "--settings=ada", "--browser", "--facade="+facade.URL)
 	if err != nil || !strings.Contains(stdout, "#code=once") || !strings.Contains(stderr, "open the link in one") {
 		t.Errorf("without a browser: %v, %s%s", err, stdout, stderr)
 	}
@@ -119,12 +119,12 @@ func TestAPortLeadsToThePage(t *testing.T) {
 	facade := linking(t, keyOfAda(t, ns))
 	k := newKubelet(t, ns)
 	k.serves = facade.Listener.Addr().String()
-	if _, stderr, err := run(t, ns, "open", "--user=ada", "--facade-namespace="+ns); err == nil ||
+	if _, stderr, err := run(t, ns, "open", "--settings=ada", "--facade-namespace="+ns); err == nil ||
 		!strings.Contains(err.Error(), "no facade runs") || !strings.Contains(err.Error(), "$PARLEY_FACADE") {
 		t.Errorf("without a facade: %v, %s", err, stderr)
 	}
 	facadePod(t, k, "facade")
-	opened := begin(t, kubeconfig, ns, "open", "--user=ada", "--facade-namespace="+ns)
+	opened := begin(t, kubeconfig, ns, "open", "--settings=ada", "--facade-namespace="+ns)
 	testenv.Await(t, func() error {
 		if out := opened.out.String(); !strings.HasPrefix(out, "http://127.0.0.1:") || !strings.HasSuffix(out,
 			"/signin#code=once\n") {

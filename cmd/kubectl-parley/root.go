@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes"
@@ -45,6 +45,13 @@ func newRoot(streams genericiooptions.IOStreams) root {
 	cmd.AddCommand(newStatus(p), newStart(p), newStop(p), newLogs(p), newChat(p), newDiff(p), newOpen(p), newForward(p),
 		newKey(p))
 	return root{cmd}
+}
+
+// named makes a command take the name of one Conversation.
+func (p *plugin) named(cmd *cobra.Command, run func(ctx context.Context, name string) error) *cobra.Command {
+	cmd.Args, cmd.ValidArgsFunction = cobra.ExactArgs(1), p.completeConversations
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return run(cmd.Context(), args[0]) }
+	return cmd
 }
 
 // cluster is a connection to the cluster, and the namespace that is meant.
@@ -100,18 +107,8 @@ func (c *cluster) pod(ctx context.Context, conversation string) (*corev1.Pod, er
 	return pod, err
 }
 
-// age is a duration as people say it.
-func age(d time.Duration) string {
-	switch d = max(d, 0); {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
-}
+// age is a duration as kubectl prints it.
+func age(d time.Duration) string { return duration.HumanDuration(max(d, 0)) }
 
 func since(t *metav1.Time, now time.Time) string {
 	if t == nil {

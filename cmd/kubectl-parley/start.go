@@ -30,7 +30,7 @@ type asked struct {
 
 func newStart(p *plugin) *cobra.Command {
 	s := &start{plugin: p}
-	cmd := &cobra.Command{
+	cmd := p.named(&cobra.Command{
 		Use:   "start NAME",
 		Short: "Start a session: a new one, a suspended one, or one that is over",
 		Long: `Start a session and wait until it runs.
@@ -39,10 +39,7 @@ A Conversation that exists is resumed if it is suspended, and started again if i
 One that does not exist is created if a flag says what it shall do.`,
 		Example: `  kubectl parley start fix-login --repository acme/site --message 'Fix the login form'
   kubectl parley start fix-login`,
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: p.completeConversations,
-		RunE:              func(cmd *cobra.Command, args []string) error { return s.run(cmd.Context(), args[0]) },
-	}
+	}, s.run)
 	f := cmd.Flags()
 	f.StringVarP(&s.message, "message", "m", "", "The first message to the agent.")
 	f.StringVarP(&s.repository, "repository", "r", "", "The repository to work on: owner/name, or a URL.")
@@ -104,7 +101,7 @@ func said(text string) *string {
 // again starts a session that exists, in the way that its state asks for.
 func (s *start) again(ctx context.Context, c *cluster, conv *v1alpha1.Conversation) error {
 	if conv.Spec.Suspend {
-		if err := s.patch(ctx, c, conv, "suspend",
+		if err := changeSpec(ctx, c, conv, "suspend", s.force,
 			func(spec *v1alpha1.ConversationSpec) { spec.Suspend = false }); err != nil {
 			return err
 		}
@@ -113,7 +110,8 @@ func (s *start) again(ctx context.Context, c *cluster, conv *v1alpha1.Conversati
 	// meanwhile.
 	if conv.Status.State == v1alpha1.StateStopped && conv.Status.Reason != v1alpha1.ReasonSuspended {
 		at := restartAt(conv, time.Now())
-		return s.patch(ctx, c, conv, "restartAt", func(spec *v1alpha1.ConversationSpec) { spec.RestartAt = &at })
+		return changeSpec(ctx, c, conv, "restartAt", s.force,
+			func(spec *v1alpha1.ConversationSpec) { spec.RestartAt = &at })
 	}
 	return nil
 }
@@ -126,11 +124,6 @@ func restartAt(conv *v1alpha1.Conversation, now time.Time) metav1.Time {
 		at = metav1.NewTime(at.Add(-time.Second))
 	}
 	return at
-}
-
-func (s *start) patch(ctx context.Context, c *cluster, conv *v1alpha1.Conversation, field string,
-	change func(*v1alpha1.ConversationSpec)) error {
-	return changeSpec(ctx, c, conv, field, s.force, change)
 }
 
 // await waits until the session runs, or cannot.

@@ -40,13 +40,9 @@ type stop struct {
 
 func newStop(p *plugin) *cobra.Command {
 	s := &stop{plugin: p}
-	cmd := &cobra.Command{
-		Use:               "stop NAME",
-		Short:             "Stop a session and keep its workspace; start resumes it",
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: p.completeConversations,
-		RunE:              func(cmd *cobra.Command, args []string) error { return s.run(cmd.Context(), args[0]) },
-	}
+	cmd := p.named(&cobra.Command{
+		Use: "stop NAME", Short: "Stop a session and keep its workspace; start resumes it",
+	}, s.run)
 	cmd.Flags().BoolVar(&s.force, "force", false, "Change a field that a GitOps tool keeps.")
 	s.addFlags(cmd)
 	return cmd

@@ -1,0 +1,24 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/spf13/pflag"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+)
+
+// kubectl's own flags, such as --user of the kubeconfig, mean the same in every command.
+func TestNoCommandShadowsAFlagOfKubectl(t *testing.T) {
+	root := newRoot(genericiooptions.NewTestIOStreamsDiscard())
+	for _, cmd := range root.Commands() {
+		// Before they are merged with those of the root.
+		cmd.Flags().VisitAll(func(flag *pflag.Flag) {
+			if root.PersistentFlags().Lookup(flag.Name) != nil {
+				t.Errorf("%s has a flag --%s of its own", cmd.Name(), flag.Name)
+			}
+			if short := flag.Shorthand; short != "" && root.PersistentFlags().ShorthandLookup(short) != nil {
+				t.Errorf("%s has a flag -%s of its own", cmd.Name(), short)
+			}
+		})
+	}
+}
