@@ -30,18 +30,11 @@ func gcPercent(inUse, floor uint64) int {
 	return int(min(percent, math.MaxInt32))
 }
 
-// Bound the garbage of this process. A heap of up to floor bytes is never collected early: who
-// works in bursts spends a fifth of them on collecting otherwise.
+// Bound has garbage collected when it reaches a fixed amount, not when it equals the heap in use as
+// Go's default has it. The cache of thousands of sessions then does not take twice its size, although
+// little of it ever changes. A heap below floor is never collected early: a burst of new sessions
+// would spend a fifth of its time on that. GOGC overrides it; GOMEMLIMIT is set by the manifests.
 func Bound(floor uint64) {
-	keepHeadroom(floor)
-	keepLimit(memoryFile)
-}
-
-// keepHeadroom has garbage collected when it is a certain amount, not when it is as much as what is
-// in use, which is what Go does by itself. The cache of thousands of sessions then does not take
-// twice its size, although little of it ever changes; and while there are few sessions, a burst of
-// new ones is not interrupted all the time. Who sets GOGC decides alone.
-func keepHeadroom(floor uint64) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
