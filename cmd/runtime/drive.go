@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"io"
 	"os"
@@ -27,7 +26,7 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 		return nil, err
 	}
 	env := launch.Environment(os.Environ(), s.doc, s.store, input)
-	d, err := driver.New(driver.Options{
+	return driver.New(driver.Options{
 		Doc: s.doc, Input: input, Env: env, Dir: work.Dir, ToolsURL: local + session.ToolsPath, Journal: s.journal,
 		Model: s.turns(),
 		Output: func(name string) io.WriteCloser {
@@ -43,23 +42,6 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 		Cgroups: s.env.cgroups,
 		Log:     s.log,
 	})
-	if err != nil {
-		return nil, err
-	}
-	// In every attempt, since each connects to the servers anew.
-	for _, server := range s.tools().Health() {
-		if server.State != session.ToolServerConnected {
-			d.Notice(withoutServer(server))
-		}
-	}
-	return d, nil
-}
-
-// withoutServer says that a tool server is missing. Its error holds no more of a URL than the host.
-func withoutServer(server session.ToolServer) string {
-	why := cmp.Or(server.Error, "it does not answer")
-	return "The tool server " + server.Name + " cannot be used: " + why +
-		". The session begins without its tools; it is tried again."
 }
 
 // turns are counted by the model; where there is none, nothing is.

@@ -28,9 +28,13 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// toolsTimeout is how long the session waits for tool servers before it goes on without them. They
-// are offered when they come.
-const toolsTimeout = 30 * time.Second
+const (
+	// readyTimeout is how long a session that could be ready waits for its tool servers.
+	readyTimeout = 5 * time.Second
+	// toolsTimeout is how long the agent waits for those that are missing then, before it begins
+	// without them. They are offered when they come.
+	toolsTimeout = 25 * time.Second
+)
 
 // startMargin is the most that a session leaves of its start deadline, so that it says itself what
 // it is stuck at: part of the deadline had passed before it was there, and after the clone come the
@@ -159,11 +163,7 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	tools := router.New(s.routerOptions(work.Dir))
 	s.set(func() { s.router = tools })
 	defer s.runRouter(ctx, tools)()
-	select {
-	case <-tools.Settled():
-	case <-time.After(toolsTimeout):
-	case <-ctx.Done():
-	}
+	settled := settles(ctx, tools, readyTimeout)
 	if ctx.Err() != nil {
 		// Also where the tools came at the same moment: what is to stop begins no work.
 		return nil
@@ -172,9 +172,18 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	if err != nil {
 		return s.failed(ctx, err)
 	}
-	s.activity.begin()() // the start was no idling
 	s.set(func() { s.at, s.driver = ready, drive })
 	close(s.readied)
+	if !settled {
+		noticeMissing(drive, tools, "The agent waits for the tool server %s: %s.")
+		settles(ctx, tools, toolsTimeout)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	// In every attempt, since each connects to the servers anew.
+	noticeMissing(drive, tools, "The tool server %s cannot be used: %s. The agent begins without its tools; it is tried again.")
+	s.activity.begin()() // the start was no idling
 	termination := drive.Run(ctx)
 	s.keepEnd(termination)
 	if termination != nil {
@@ -230,6 +239,28 @@ func (s *run) failed(ctx context.Context, err error) *session.Termination {
 		}
 	}
 	return &session.Termination{Reason: v1alpha1.ReasonFailed, Message: err.Error()}
+}
+
+// settles waits until every tool server is connected or has failed, and returns whether that took
+// less than a timeout.
+func settles(ctx context.Context, tools *router.Router, timeout time.Duration) bool {
+	select {
+	case <-tools.Settled():
+		return true
+	case <-time.After(timeout):
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// noticeMissing tells the user of each tool server that is not connected, and why. The error of a
+// server holds no more of a URL than the host.
+func noticeMissing(drive *driver.Driver, tools *router.Router, format string) {
+	for _, server := range tools.Health() {
+		if server.State != session.ToolServerConnected {
+			drive.Notice(fmt.Sprintf(format, server.Name, cmp.Or(server.Error, "it does not answer")))
+		}
+	}
 }
 
 // runRouter runs the router, and its servers, until stop is called.

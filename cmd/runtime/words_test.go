@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"net"
 	"strings"
 	"syscall"
 	"testing"
@@ -85,11 +86,34 @@ func TestAToolServerThatCannotBeUsedIsSaid(t *testing.T) {
 	p.start(t)
 	eventually(t, "the turn is over", func() bool { return over(p.told(t)) })
 	told := strings.Join(p.told(t), "\n")
-	if strings.Count(told, "environment notice") != 1 || !strings.Contains(told,
-		"The tool server tracker cannot be used") || !strings.Contains(told, "refused") {
+	if strings.Count(told, "environment notice") != 2 ||
+		!strings.Contains(told, "The agent waits for the tool server tracker") ||
+		!strings.Contains(told, "The tool server tracker cannot be used") || !strings.Contains(told, "refused") {
 		t.Errorf("the events are\n%s", told)
 	}
 	if strings.Contains(told, "hunter2") || strings.Contains(told, secretValues["custom.0"]) {
 		t.Errorf("a secret is told:\n%s", told)
+	}
+}
+
+// A start does not hang at a server that takes connections and never answers: the session serves, and
+// says which server its agent waits for.
+func TestASessionRunsWhileItsAgentWaitsForAToolServer(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	p, _ := scripted(t, func(d *session.Document) {
+		d.ToolServers.SHTTP = []session.RemoteServer{{Name: "tracker", URL: "http://" + silent.Addr().String() + "/mcp"}}
+	}, says("Done."))
+	p.start(t)
+	p.waitReady(t)
+	eventually(t, "the user is told what the agent waits for", func() bool {
+		return strings.Contains(strings.Join(p.told(t), "\n"), "The agent waits for the tool server tracker: it does not answer.")
+	})
+	if told := p.told(t); over(told) {
+		t.Errorf("the agent did not wait:\n%s", strings.Join(told, "\n"))
 	}
 }
