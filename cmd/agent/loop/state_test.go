@@ -1,0 +1,146 @@
+package loop
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/parley-dev/parley/cmd/agent/llm"
+	"github.com/parley-dev/parley/cmd/agent/turnlog"
+)
+
+func user(text string) llm.Message {
+	return llm.Message{Role: llm.User, Parts: []llm.Part{{Text: text}}}
+}
+
+func called(ids ...string) llm.Message {
+	message := llm.Message{Role: llm.Assistant}
+	for _, id := range ids {
+		message.Parts = append(message.Parts, llm.Part{Call: &llm.Call{ID: id}})
+	}
+	return message
+}
+
+func result(id string) turnlog.Record {
+	return turnlog.Record{Kind: turnlog.KindResult, CallID: id, Result: &llm.Result{CallID: id, Text: "of " + id}}
+}
+
+// folded is the state after these records.
+func folded(records ...turnlog.Record) *state {
+	s := newState()
+	for _, record := range records {
+		s.apply(record)
+	}
+	return s
+}
+
+func prompted(text string) turnlog.Record {
+	message := user(text)
+	return turnlog.Record{Kind: turnlog.KindPrompt, Message: &message}
+}
+
+func answered(message llm.Message) turnlog.Record {
+	return turnlog.Record{Kind: turnlog.KindAnswer, Answer: &llm.Answer{Message: message}}
+}
+
+func ids(calls []*llm.Call) string {
+	var list []string
+	for _, call := range calls {
+		list = append(list, call.ID)
+	}
+	return strings.Join(list, " ")
+}
+
+func TestPendingCallsAreThoseWithoutAResult(t *testing.T) {
+	s := folded(prompted("go"), answered(called("a", "b", "c")))
+	for id, want := range []string{"a b c", "a c", "c"} {
+		if got := ids(s.pending()); got != want {
+			t.Errorf("after %d results %q are pending, want %q", id, got, want)
+		}
+		s.apply(result([]string{"b", "a", "c"}[id]))
+	}
+	if len(s.pending()) > 0 || s.answered() {
+		t.Error("calls that have results are pending, or the model seems to have spoken last")
+	}
+	if n := len(s.history); n != 3 || len(s.history[2].Parts) != 3 {
+		t.Errorf("the results of one answer stand in %d messages", n-2)
+	}
+}
+
+func TestIDsOfCallsAreUniqueInASession(t *testing.T) {
+	s := folded(answered(called("call_0", "call_1")))
+	next := called("call_0", "call_0", "", "other")
+	s.unique(next)
+	if got := ids(next.Calls()); got != "call_0_2 call_0_3 call_2 other" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestCondensingKeepsTheFirstAndTheLatestMessage(t *testing.T) {
+	records := []turnlog.Record{prompted("first"), answered(called("a")), result("a"), prompted("latest"),
+		answered(called("b")), result("b")}
+	for keep, want := range map[int]string{
+		0: "first latest summary", 1: "first latest summary | ", 2: "first latest summary |  | ",
+		3: "first summary | latest |  | ",
+	} {
+		s := folded(records...)
+		s.apply(turnlog.Record{Kind: turnlog.KindCondensed, Summary: "summary", Keep: keep})
+		var texts []string
+		for _, message := range s.history {
+			var parts []string
+			for _, part := range message.Parts {
+				parts = append(parts, strings.TrimPrefix(part.Text, summaryHeading))
+			}
+			texts = append(texts, strings.TrimSpace(strings.Join(parts, " ")))
+		}
+		if got := strings.Join(texts, " | "); got != want {
+			t.Errorf("keep %d: got %q, want %q", keep, got, want)
+		}
+		if s.history[s.latest].Text() == "" || s.used != 0 {
+			t.Errorf("keep %d: the latest message is number %d, %d tokens are used", keep, s.latest, s.used)
+		}
+	}
+}
+
+func TestKeptMessagesAreWholeExchanges(t *testing.T) {
+	var history []llm.Message
+	for i := range 8 {
+		history = append(history, called(fmt.Sprint(i)),
+			llm.Message{Role: llm.User, Parts: []llm.Part{{Result: &llm.Result{Text: strings.Repeat("x", 300)}}}})
+	}
+	history = append([]llm.Message{user("go")}, history...)
+	for bound, want := range map[int]int{10_000: 6, 250: 4, 120: 2, 50: 0} {
+		if got := kept(history, bound); got != want {
+			t.Errorf("within %d tokens %d messages are kept, want %d", bound, got, want)
+		}
+	}
+	if got := kept(history[:3], 10_000); got != 0 {
+		t.Errorf("of one exchange %d messages are kept", got)
+	}
+}
+
+func TestAContextIsFullAtFourFifths(t *testing.T) {
+	s := &Session{state: newState(), options: Options{ContextWindow: 1000}}
+	s.state.used, s.state.usedAt = 700, 1
+	s.state.history = []llm.Message{user(strings.Repeat("x", 9000)), user(strings.Repeat("x", 300))}
+	if s.full() {
+		t.Error("700 reported and 100 estimated tokens of 1000 count as full")
+	}
+	s.state.history[1].Parts[0].Text += "xxx"
+	if !s.full() {
+		t.Error("801 tokens of 1000 do not count as full")
+	}
+}
+
+func TestInstructionsAreTriggeredByWholeWords(t *testing.T) {
+	for text, want := range map[string]bool{
+		"Deploy it": true, "deploy": true, "(deploy)": true, "redeploy": false, "deployment": false, "": false,
+	} {
+		if got := hasWord(text, " deploy "); got != want {
+			t.Errorf("%q: got %t", text, got)
+		}
+	}
+	if hasWord("anything", " ") {
+		t.Error("an empty word triggers")
+	}
+}

@@ -1,0 +1,246 @@
+package supervise
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/parley-dev/parley/cmd/runtime/process"
+)
+
+// exited and killed are statuses as the kernel reports them.
+func exited(code int) syscall.WaitStatus { return syscall.WaitStatus(code << 8) }
+
+func killed(by syscall.Signal) syscall.WaitStatus { return syscall.WaitStatus(by) }
+
+func patient(pid int) *child { return &child{pid: pid, patience: time.Hour, asked: make(chan int)} }
+
+func signalOf(cmd *exec.Cmd) syscall.Signal {
+	return cmd.ProcessState.Sys().(syscall.WaitStatus).Signal()
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	must(t, os.WriteFile(file, []byte(text), 0o600))
+}
+
+// start runs a script.
+func start(t *testing.T, script string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("/bin/sh", "-c", script)
+	must(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	return cmd
+}
+
+func TestTheTerminationMessageNamesTheReason(t *testing.T) {
+	for name, c := range map[string]struct {
+		child  child
+		status syscall.WaitStatus
+		ranOut bool
+		want   string
+	}{
+		"it ended by itself":                         {child{}, exited(0), false, ""},
+		"it ended by itself though told to":          {child{silent: true}, exited(0), true, ""},
+		"it failed":                                  {child{}, exited(1), false, ""},
+		"it failed after memory ran out elsewhere":   {child{}, exited(1), true, ""},
+		"the kernel killed it":                       {child{}, killed(syscall.SIGKILL), true, killedForMemory},
+		"the kernel killed it while it was silent":   {child{silent: true}, killed(syscall.SIGKILL), true, killedForMemory},
+		"somebody killed it":                         {child{}, killed(syscall.SIGKILL), false, ""},
+		"somebody killed it while it was silent":     {child{silent: true}, killed(syscall.SIGKILL), false, ""},
+		"it was silent, and ended when told to":      {child{silent: true}, exited(143), false, endedAsSilent},
+		"it was silent, and was ended by the signal": {child{silent: true}, killed(syscall.SIGTERM), false, endedAsSilent},
+		"it was silent, and had to be killed":        {child{silent: true, killed: true}, killed(syscall.SIGKILL), true,
+			endedAsSilent},
+		"it was stopped, and had to be killed":       {child{killed: true}, killed(syscall.SIGKILL), false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cgroups := t.TempDir()
+			counter := filepath.Join(cgroups, "memory.events")
+			write(t, counter, "oom 3\noom_kill 3\n")
+			memory := process.WatchMemory(cgroups)
+			if c.ranOut {
+				write(t, counter, "oom 4\noom_kill 4\n")
+			}
+			if got := c.child.why(c.status, memory); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestAThirdSilenceInARowEndsTheSession(t *testing.T) {
+	cmd := start(t, "exec sleep 1000")
+	c := patient(cmd.Process.Pid)
+	for _, silent := range []int{1, 2, 0, 2} {
+		c.heard(silent)
+	}
+	if c.silent || c.late != nil || c.asked == nil {
+		t.Fatalf("it was told to end too early: %+v", c)
+	}
+	c.heard(3)
+	_ = cmd.Wait()
+	if !c.silent || c.killed || signalOf(cmd) != syscall.SIGTERM {
+		t.Errorf("it was ended by %s: %+v", signalOf(cmd), c)
+	}
+	if c.asked != nil || c.late == nil {
+		t.Error("it is still asked, or has no time by which to end")
+	}
+}
+
+func TestASecondSignalDoesNotProlongTheGrace(t *testing.T) {
+	deaf := filepath.Join(t.TempDir(), "deaf")
+	cmd := start(t, "trap '' TERM INT; echo > "+deaf+"; exec sleep 1000")
+	for _, err := os.Stat(deaf); err != nil; _, err = os.Stat(deaf) {
+		time.Sleep(time.Millisecond)
+	}
+	c := patient(cmd.Process.Pid)
+	c.patience = 20 * time.Millisecond
+	c.pass(syscall.SIGTERM)
+	late := c.late
+	c.pass(syscall.SIGINT)
+	if c.late != late {
+		t.Error("the second signal began the grace period anew")
+	}
+	<-c.late
+	c.kill()
+	_ = cmd.Wait()
+	if !c.killed || signalOf(cmd) != syscall.SIGKILL {
+		t.Errorf("it was ended by %s", signalOf(cmd))
+	}
+}
+
+func TestOtherSignalsArePassedOnWithoutAGrace(t *testing.T) {
+	cmd := start(t, "exec sleep 1000")
+	c := patient(cmd.Process.Pid)
+	c.pass(syscall.SIGUSR1)
+	_ = cmd.Wait()
+	if c.late != nil || c.asked == nil || signalOf(cmd) != syscall.SIGUSR1 {
+		t.Errorf("it was ended by %s: %+v", signalOf(cmd), c)
+	}
+}
+
+// serve answers each connection in its turn.
+func serve(t *testing.T, answer func(net.Conn)) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			answer(connection)
+		}
+	}()
+	return listener.Addr().String()
+}
+
+func TestOnlyAnAnswerInTimeCountsAsAlive(t *testing.T) {
+	for text, want := range map[string]bool{
+		"HTTP/1.0 200 OK\r\n\r\nalive\n":       true,
+		"HTTP/1.0 503 Service Unavailable\r\n": false,
+		"HTTP/1.0 20":                          false,
+		"":                                     false,
+	} {
+		address := serve(t, func(connection net.Conn) {
+			_, _ = connection.Write([]byte(text))
+			if text == "" {
+				time.Sleep(time.Second) // it holds the connection, and says nothing
+			}
+			_ = connection.Close()
+		})
+		if got := answers(address, 200*time.Millisecond); got != want {
+			t.Errorf("%q: alive is %t", text, got)
+		}
+	}
+	if answers("127.0.0.1:1", time.Second) {
+		t.Error("a refused connection counts as alive")
+	}
+}
+
+func TestSilencesAreCountedUntilAnAnswer(t *testing.T) {
+	turn := 0
+	address := serve(t, func(connection net.Conn) {
+		if turn++; turn == 1 || turn == 4 {
+			_, _ = connection.Write(answer)
+		}
+		_ = connection.Close()
+	})
+	silences := ask(Place{BindAddress: address, AskInterval: time.Millisecond, AskTimeout: time.Second})
+	var got []int
+	for range 5 {
+		got = append(got, <-silences)
+	}
+	if want := []int{0, 1, 2, 0, 1}; !slices.Equal(got, want) {
+		t.Errorf("the silences in a row are %v, want %v", got, want)
+	}
+}
+
+func TestVariablesOfAnImageAreIgnored(t *testing.T) {
+	kept := map[string]string{Attempt: "2", "PARLEY_SECRET_KEY": "s", "PATH_OF_PARLEY_X": "p"}
+	dropped := []string{"PARLEY_SESSION_DIR", "PARLEY_BIND_ADDRESS", "PARLEY_CGROUP_DIR"}
+	for name, value := range kept {
+		t.Setenv(name, value)
+	}
+	for _, name := range dropped {
+		t.Setenv(name, "of the image")
+	}
+	must(t, IgnoreImage())
+	for name, value := range kept {
+		if os.Getenv(name) != value {
+			t.Errorf("%s is gone", name)
+		}
+	}
+	for _, name := range dropped {
+		if _, set := os.LookupEnv(name); set {
+			t.Errorf("%s is still set", name)
+		}
+	}
+}
+
+func TestInvalidDurationsAreTheUsualOnes(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"": 20 * time.Second, "soon": 20 * time.Second, "-1s": 20 * time.Second, "0s": 20 * time.Second,
+		"3s": 3 * time.Second,
+	} {
+		t.Setenv("PARLEY_ASK_INTERVAL", text)
+		if got := ReadPlace().AskInterval; got != want {
+			t.Errorf("%q: got %s", text, got)
+		}
+	}
+}
+
+func TestASignalIsAStatusAsInAShell(t *testing.T) {
+	for status, want := range map[syscall.WaitStatus]int{exited(0): 0, exited(3): 3, killed(syscall.SIGTERM): 143} {
+		if got := exitCode(status); got != want {
+			t.Errorf("%d: got %d, want %d", status, got, want)
+		}
+	}
+}
+
+func TestProcessesThatAreLeftAreKilled(t *testing.T) {
+	cmd := start(t, "trap : TERM INT; sleep 1000 & wait")
+	if !slices.Contains(children(), cmd.Process.Pid) {
+		t.Fatal("a child is not found")
+	}
+	began := time.Now()
+	killOrphans()
+	if slices.Contains(children(), cmd.Process.Pid) || time.Since(began) > lastReap {
+		t.Error("a child is still there")
+	}
+}
