@@ -11,29 +11,29 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // values stand with their fields. Which fields go together, and that none is added or taken away,
 // is the webhook's, but for those that refer to what not everybody may use: nobody gets around these
 // where a webhook is of another version.
-// +kubebuilder:validation:XValidation:rule="has(self.mcpConfig) == has(oldSelf.mcpConfig)",message="mcpConfig cannot be changed: create a new Conversation",fieldPath=".mcpConfig"
-// +kubebuilder:validation:XValidation:rule="has(self.images) == has(oldSelf.images)",message="images cannot be changed: create a new Conversation",fieldPath=".images"
-// +kubebuilder:validation:XValidation:rule="has(self.replayJSONRef) == has(oldSelf.replayJSONRef)",message="replayJSONRef cannot be changed: create a new Conversation",fieldPath=".replayJSONRef"
-// +kubebuilder:validation:XValidation:rule="has(self.sessionClassName) == has(oldSelf.sessionClassName)",message="sessionClassName cannot be changed: create a new Conversation",fieldPath=".sessionClassName"
+// +kubebuilder:validation:XValidation:rule="has(self.mcpConfig) == has(oldSelf.mcpConfig)",message="cannot be changed: create a new Conversation",fieldPath=".mcpConfig"
+// +kubebuilder:validation:XValidation:rule="has(self.images) == has(oldSelf.images)",message="cannot be changed: create a new Conversation",fieldPath=".images"
+// +kubebuilder:validation:XValidation:rule="has(self.replayJSONRef) == has(oldSelf.replayJSONRef)",message="cannot be changed: create a new Conversation",fieldPath=".replayJSONRef"
+// +kubebuilder:validation:XValidation:rule="has(self.sessionClassName) == has(oldSelf.sessionClassName)",message="cannot be changed: create a new Conversation",fieldPath=".sessionClassName"
 type ConversationSpec struct {
 	// UserSettingsName names the UserSettings, in the same namespace, whose session this is.
 	// +kubebuilder:default=default
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=53
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="userSettingsName cannot be changed: create a new Conversation"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	// +optional
 	UserSettingsName string `json:"userSettingsName,omitempty"`
 
 	// Repository to work on: owner/name at the provider, or a full URL.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="repository cannot be changed: create a new Conversation"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	// +optional
 	Repository *string `json:"repository,omitempty"`
 
 	// GitProvider of the repository; its token is the one the session gets.
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="gitProvider cannot be changed: create a new Conversation"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	// +optional
 	GitProvider *GitProvider `json:"gitProvider,omitempty"`
 
@@ -41,25 +41,26 @@ type ConversationSpec struct {
 	// repository, a suggestedTask or a createMicroagent.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="selectedBranch cannot be changed: create a new Conversation"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	// +optional
 	SelectedBranch *string `json:"selectedBranch,omitempty"`
 
 	// InitialUserMsg is the first message to the agent.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=131072
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="initialUserMsg cannot be changed: create a new Conversation"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	// +optional
 	InitialUserMsg *string `json:"initialUserMsg,omitempty"`
 
-	// ImageURLs of images that go with the first message: http, https or data URLs.
+	// ImageURLs of images that go with the first message: http, https or data URLs of at most 16384
+	// characters. Larger images go into ConfigMaps, see images.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=1572864
-	// +kubebuilder:validation:items:XValidation:rule="size(self) <= 16384",message="must have at most 16384 characters: put a larger image into a ConfigMap and name it in spec.images"
+	// +kubebuilder:validation:items:XValidation:rule="size(self) <= 16384",message="longer than 16384: use a ConfigMap"
 	// +listType=atomic
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="imageURLs cannot be changed: create a new Conversation"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	// +optional
 	ImageURLs []string `json:"imageURLs,omitempty"`
 
@@ -68,48 +69,49 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="images cannot be changed: create a new Conversation"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	// +optional
 	Images []ConversationImage `json:"images,omitempty"`
 
 	// ReplayJSONRef names recorded events, as JSON, that the session replays instead of a first
 	// message. It goes without initialUserMsg, imageURLs, images, suggestedTask and
 	// createMicroagent.
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="replayJSONRef cannot be changed: create a new Conversation"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	// +optional
 	ReplayJSONRef *ConfigMapKeyRef `json:"replayJSONRef,omitempty"`
 
 	// SuggestedTask to work on; its prompt becomes the first message. A gitProvider beside it is that
 	// of the task.
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="suggestedTask cannot be changed: create a new Conversation"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	// +optional
 	SuggestedTask *SuggestedTask `json:"suggestedTask,omitempty"`
 
 	// CreateMicroagent asks for a microagent to be written for a repository. It goes without
 	// suggestedTask.
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="createMicroagent cannot be changed: create a new Conversation"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	// +optional
 	CreateMicroagent *CreateMicroagent `json:"createMicroagent,omitempty"`
 
 	// ConversationInstructions the agent follows throughout the session.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=131072
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="conversationInstructions cannot be changed: create a new Conversation"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	// +optional
 	ConversationInstructions *string `json:"conversationInstructions,omitempty"`
 
 	// OneShot ends the session when the agent is done with what it was asked to do, as Completed or
 	// Failed. Without it the session waits for messages until it is idle. It needs something to do.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	// +optional
 	OneShot bool `json:"oneShot,omitempty"`
 
 	// MCPConfig lists the session's tool servers, in place of those of the settings.
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="mcpConfig cannot be changed: create a new Conversation"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	// +optional
 	MCPConfig *MCPConfig `json:"mcpConfig,omitempty"`
 
 	// Workspace that outlives the session's pod. Without it, as the class says.
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="workspace cannot be changed: create a new Conversation"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	// +optional
 	Workspace *Workspace `json:"workspace,omitempty"`
 
@@ -118,7 +120,7 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=53
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="sessionClassName cannot be changed: create a new Conversation"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	// +optional
 	SessionClassName *string `json:"sessionClassName,omitempty"`
 
@@ -135,7 +137,8 @@ type ConversationSpec struct {
 	// from the next start on. "0s" means never. Without it, as long as the class says.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('720h')",message="idleTimeout must be a duration between 0s and 720h, such as 90s, 30m or 1h30m"
+	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('720h')",message="must be at most 720h"
 	// +optional
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
 
@@ -143,7 +146,9 @@ type ConversationSpec struct {
 	// in. One that ran before waits on. Without it, as long as the class says.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="startDeadline must be a duration between 1s and 24h, such as 90s, 30m or 1h30m"
+	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s')",message="must be at least 1s"
+	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('24h')",message="must be at most 24h"
 	// +optional
 	StartDeadline *metav1.Duration `json:"startDeadline,omitempty"`
 
@@ -152,7 +157,8 @@ type ConversationSpec struct {
 	// without a bound. Without it, as long as the class says.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('8760h')",message="maxDuration must be a duration between 0s and 8760h, such as 90s, 30m or 1h30m"
+	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('8760h')",message="must be at most 8760h"
 	// +optional
 	MaxDuration *metav1.Duration `json:"maxDuration,omitempty"`
 
@@ -160,7 +166,8 @@ type ConversationSpec struct {
 	// has not ended. Without it, as long as the class says.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('8760h')",message="ttlAfterStopped must be a duration between 0s and 8760h, such as 90s, 30m or 1h30m"
+	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('8760h')",message="must be at most 8760h"
 	// +optional
 	TTLAfterStopped *metav1.Duration `json:"ttlAfterStopped,omitempty"`
 }
@@ -168,12 +175,12 @@ type ConversationSpec struct {
 // ConversationImage is an image that goes with the first message: the URL of one, or one in a
 // ConfigMap.
 // +kubebuilder:validation:ExactlyOneOf=url;configMapKeyRef
-// +kubebuilder:validation:XValidation:rule="has(self.configMapKeyRef) == has(self.mediaType)",message="mediaType goes with configMapKeyRef: it says what kind of image the ConfigMap holds",fieldPath=".mediaType"
+// +kubebuilder:validation:XValidation:rule="has(self.configMapKeyRef) == has(self.mediaType)",message="goes with configMapKeyRef: it names the kind of image in the ConfigMap",fieldPath=".mediaType"
 type ConversationImage struct {
-	// URL of an image: http, https or data.
+	// URL of an image: http, https or data, of at most 16384 characters.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1572864
-	// +kubebuilder:validation:XValidation:rule="size(self) <= 16384",message="must have at most 16384 characters: put a larger image into a ConfigMap and name it in configMapKeyRef"
+	// +kubebuilder:validation:XValidation:rule="size(self) <= 16384",message="longer than 16384: use a ConfigMap"
 	// +optional
 	URL *string `json:"url,omitempty"`
 

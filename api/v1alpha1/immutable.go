@@ -18,8 +18,16 @@ func (s *ConversationSpec) Immutable() ConversationSpec {
 
 // Differences lists the JSON names of the fields in which two specs differ. As in the schema, the
 // order of a list with map keys does not matter.
-func (s *ConversationSpec) Differences(other *ConversationSpec) (names []string) {
-	one, another := reflect.ValueOf(s.sorted()), reflect.ValueOf(other.sorted())
+func (s *ConversationSpec) Differences(other *ConversationSpec) []string {
+	return differences(reflect.ValueOf(s.sorted()), reflect.ValueOf(other.sorted()))
+}
+
+// Differences lists the JSON names of the fields in which two specs differ.
+func (s *UserSettingsSpec) Differences(other *UserSettingsSpec) []string {
+	return differences(reflect.ValueOf(*s), reflect.ValueOf(*other))
+}
+
+func differences(one, another reflect.Value) (names []string) {
 	for i := range one.NumField() {
 		if !equality.Semantic.DeepEqual(one.Field(i).Interface(), another.Field(i).Interface()) {
 			name, _, _ := strings.Cut(one.Type().Field(i).Tag.Get("json"), ",")

@@ -56,7 +56,8 @@ type MCPStdioServer struct {
 	// +required
 	Command string `json:"command"`
 
-	// Args of the command, each as one argument.
+	// Args of the command, each as one argument. Keys belong in env: all readers of the object see
+	// args, and what looks like a key causes a warning.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=4096
 	// +listType=atomic
@@ -82,8 +83,8 @@ type MCPEnvVar struct {
 	// +required
 	Name string `json:"name"`
 
-	// Value, where it is not secret. What looks like a key, by the variable's name or by itself, is
-	// refused.
+	// Value, where it is not secret: all readers of the object see it. A value that looks like a key
+	// causes a warning.
 	// +kubebuilder:validation:MaxLength=4096
 	// +optional
 	Value *string `json:"value,omitempty"`

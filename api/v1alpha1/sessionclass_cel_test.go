@@ -41,7 +41,7 @@ func TestWhatASessionClassMaySay(t *testing.T) {
 }
 
 func TestTheProxiesOfASessionClass(t *testing.T) {
-	const secret, noURL = "must not hold a user name or password", "must be the URL of a proxy"
+	const secret, noURL = "without user name and password", "must be the URL of a proxy"
 	for proxy, message := range map[string]string{
 		"":                              "",
 		"http://proxy.example.com:3128": "",

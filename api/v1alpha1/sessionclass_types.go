@@ -205,7 +205,8 @@ type ClassWorkspace struct {
 	// ever where it is absent.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('87600h')",message="ttl must be a duration between 0s and 87600h, such as 12h or 168h"
+	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('87600h')",message="must be at most 87600h"
 	// +optional
 	TTL *metav1.Duration `json:"ttl,omitempty"`
 }
@@ -232,28 +233,28 @@ type Lifetime struct {
 	// Default where a Conversation says nothing.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('8760h')",message="default must be a duration between 0s and 8760h, such as 90s, 30m or 1h30m"
+	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('8760h')",message="must be at most 8760h"
 	// +optional
 	Default *metav1.Duration `json:"default,omitempty"`
 
 	// Max that a Conversation may ask for.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('8760h')",message="max must be a duration between 0s and 8760h, such as 90s, 30m or 1h30m"
+	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('8760h')",message="must be at most 8760h"
 	// +optional
 	Max *metav1.Duration `json:"max,omitempty"`
 }
 
 // SessionNetwork is whom sessions may reach, and how.
-// +kubebuilder:validation:XValidation:rule="!has(self.httpProxy) || !self.httpProxy.contains('@')",message="httpProxy must not hold a user name or password: all who may read the class would have it",fieldPath=".httpProxy"
-// +kubebuilder:validation:XValidation:rule="!has(self.httpProxy) || size(self.httpProxy) == 0 || self.httpProxy.contains('@') || self.httpProxy.matches('^(https?|socks5h?)://([A-Za-z0-9._-]+|[[][0-9A-Fa-f:.]+[]])(:[0-9]{1,5})?/?$')",message="httpProxy must be the URL of a proxy, such as http://proxy.example.com:3128",fieldPath=".httpProxy"
-// +kubebuilder:validation:XValidation:rule="!has(self.httpsProxy) || !self.httpsProxy.contains('@')",message="httpsProxy must not hold a user name or password: all who may read the class would have it",fieldPath=".httpsProxy"
-// +kubebuilder:validation:XValidation:rule="!has(self.httpsProxy) || size(self.httpsProxy) == 0 || self.httpsProxy.contains('@') || self.httpsProxy.matches('^(https?|socks5h?)://([A-Za-z0-9._-]+|[[][0-9A-Fa-f:.]+[]])(:[0-9]{1,5})?/?$')",message="httpsProxy must be the URL of a proxy, such as http://proxy.example.com:3128",fieldPath=".httpsProxy"
+// +kubebuilder:validation:XValidation:rule="!has(self.httpProxy) || self.httpProxy.matches('^((https?|socks5h?)://([A-Za-z0-9._-]+|[[][0-9A-Fa-f:.]+[]])(:[0-9]{1,5})?/?)?$')",message="must be the URL of a proxy without user name and password, such as http://proxy.example.com:3128",fieldPath=".httpProxy"
+// +kubebuilder:validation:XValidation:rule="!has(self.httpsProxy) || self.httpsProxy.matches('^((https?|socks5h?)://([A-Za-z0-9._-]+|[[][0-9A-Fa-f:.]+[]])(:[0-9]{1,5})?/?)?$')",message="must be the URL of a proxy without user name and password, such as http://proxy.example.com:3128",fieldPath=".httpsProxy"
 type SessionNetwork struct {
 	// EgressAllow lists ranges that sessions may reach although they are private.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=64
-	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="must be a range of addresses, such as 10.20.0.0/16"
+	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="must be a CIDR, such as 10.20.0.0/16"
 	// +listType=set
 	// +optional
 	EgressAllow []string `json:"egressAllow,omitempty"`
@@ -278,7 +279,7 @@ type SessionNetwork struct {
 	// image has. It is public: it holds no key. 128 KiB leave room for the copy that kubectl apply
 	// keeps in an annotation.
 	// +kubebuilder:validation:MaxLength=131072
-	// +kubebuilder:validation:XValidation:rule="self.contains('-----BEGIN CERTIFICATE-----')",message="must hold certificates as PEM: -----BEGIN CERTIFICATE-----"
+	// +kubebuilder:validation:XValidation:rule="self.contains('-BEGIN CERTIFICATE-')",message="must be PEM certificates"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('PRIVATE KEY-----')",message="must not hold a private key"
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
@@ -301,7 +302,7 @@ func (s *SessionClassSpec) CABundle() string {
 // +kubebuilder:printcolumn:name="Max-Factor",type=integer,JSONPath=`.spec.resources.maxFactor`
 // +kubebuilder:printcolumn:name="Runtime-Class",type=string,priority=1,JSONPath=`.spec.placement.runtimeClassName`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 53 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name must be a DNS label of at most 53 characters: lower-case letters, digits and -"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?$')",message="metadata.name must be a DNS label of at most 53 characters: lower-case letters, digits and -"
 type SessionClass struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -10,7 +10,7 @@ package v1alpha1
 // ConversationImage is an image that goes with the first message: the URL of one, or one in a
 // ConfigMap.
 type ConversationImageApplyConfiguration struct {
-	// URL of an image: http, https or data.
+	// URL of an image: http, https or data, of at most 16384 characters.
 	URL *string `json:"url,omitempty"`
 	// ConfigMapKeyRef names the image in a ConfigMap, best in its binaryData.
 	ConfigMapKeyRef *ConfigMapKeyRefApplyConfiguration `json:"configMapKeyRef,omitempty"`

@@ -33,7 +33,8 @@ type ConversationSpecApplyConfiguration struct {
 	SelectedBranch *string `json:"selectedBranch,omitempty"`
 	// InitialUserMsg is the first message to the agent.
 	InitialUserMsg *string `json:"initialUserMsg,omitempty"`
-	// ImageURLs of images that go with the first message: http, https or data URLs.
+	// ImageURLs of images that go with the first message: http, https or data URLs of at most 16384
+	// characters. Larger images go into ConfigMaps, see images.
 	ImageURLs []string `json:"imageURLs,omitempty"`
 	// Images that go with the first message, in place of imageURLs where some of them are in
 	// ConfigMaps.
