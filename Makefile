@@ -118,8 +118,7 @@ manifests: ## Generate the CRDs, their reference in docs/api.md, the roles and t
 	@$(TOOL) controller-gen crd paths=./api/v1alpha1 output:crd:artifacts:config=config/crd/bases
 	@go run ./hack/release/docs
 	@$(TOOL) controller-gen rbac:roleName=parley-manager paths="./controllers/...;./webhook/...;./cmd/manager/..." output:rbac:artifacts:config=config/rbac/manager
-	@$(TOOL) controller-gen webhook paths=./webhook/... output:webhook:artifacts:config=config/webhook
-	@go run ./hack/release/condition
+	@go run ./hack/release/webhook
 
 .PHONY: fmt
 fmt: ## Format the code.

@@ -1,15 +1,14 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,27 +18,24 @@ import (
 
 // +kubebuilder:rbac:roleName=parley-manager-cluster,groups=parley.dev,resources=sessionclasses,verbs=list;watch
 
-// checkUse forbids to name a class that the sender may not use. Everybody may use the default one.
+// checkUse forbids naming a class that the sender may not use. Everybody may use the default one.
 func (r request) checkUse(ctx context.Context, name *string, f *findings) error {
 	if name == nil || *name == v1alpha1.DefaultSessionClass {
 		return nil
 	}
-	everywhere := r
-	everywhere.namespace = "" // a class is the whole cluster's
-	allowed, err := everywhere.may(ctx, "use", v1alpha1.SchemeGroupVersion.Group, "sessionclasses", *name)
+	r.namespace = "" // classes are cluster-scoped
+	allowed, err := r.may(ctx, "use", v1alpha1.SchemeGroupVersion.Group, "sessionclasses", *name)
 	if err == nil && !allowed {
 		f.forbid(field.NewPath("spec", "sessionClassName"), "you must be allowed to use the SessionClass %q", *name)
 	}
 	return err
 }
 
-// class that applies, by its name. One that does not exist is a warning: the session waits for it.
+// class returns the class of the first name that is set, else the default one. A missing class is a
+// warning: the session waits for it.
 func (r request) class(ctx context.Context, f *findings, names ...*string) (name string,
 	spec *v1alpha1.SessionClassSpec, err error) {
-	name = v1alpha1.DefaultSessionClass
-	if at := slices.IndexFunc(names, func(n *string) bool { return n != nil }); at >= 0 {
-		name = *names[at]
-	}
+	name = *cmp.Or(append(names, ptr.To(v1alpha1.DefaultSessionClass))...)
 	class := &v1alpha1.SessionClass{}
 	err = r.cache.Get(ctx, client.ObjectKey{Name: name}, class)
 	switch {
@@ -51,11 +47,15 @@ func (r request) class(ctx context.Context, f *findings, names ...*string) (name
 	return name, &class.Spec, nil
 }
 
-// checkSettingsClass forbids what the class of settings does not allow. A class that became
-// stricter keeps nobody from changing something else: what it forbids shows when a session starts.
+// checkSettingsClass forbids settings beyond the bounds of their class. A class that became stricter
+// does not block changes of other fields: its bounds apply when a session starts.
 func (r request) checkSettingsClass(ctx context.Context, old, settings *v1alpha1.UserSettings, f *findings) error {
-	changed := old == nil || !ptr.Equal(old.Spec.SessionClassName, settings.Spec.SessionClassName)
-	if changed {
+	if old == nil {
+		old = &v1alpha1.UserSettings{}
+	}
+	changed := sets.New(old.Spec.Differences(&settings.Spec)...)
+	classChanged := changed.Has("sessionClassName")
+	if classChanged {
 		if err := r.checkUse(ctx, settings.Spec.SessionClassName, f); err != nil {
 			return err
 		}
@@ -64,25 +64,20 @@ func (r request) checkSettingsClass(ctx context.Context, old, settings *v1alpha1
 	if err != nil {
 		return err
 	}
-	var before map[string]any
-	if !changed {
-		if before, err = runtime.DefaultUnstructuredConverter.ToUnstructured(&old.Spec); err != nil {
-			return fmt.Errorf("convert the settings: %w", err)
-		}
+	errs := class.SettingsErrors(name, &settings.Spec)
+	if !classChanged {
+		errs = onlyFields(errs, changed)
 	}
-	after, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&settings.Spec)
-	if err != nil {
-		return fmt.Errorf("convert the settings: %w", err)
-	}
-	for _, e := range class.SettingsErrors(name, &settings.Spec) {
-		if at := strings.TrimPrefix(e.Field, "spec."); before == nil || before[at] != after[at] {
-			f.errs = append(f.errs, e)
-		}
-	}
+	f.errs = append(f.errs, errs...)
 	return nil
 }
 
-// checkConversationClass forbids what the class of a session does not allow.
+// onlyFields drops the errors of other fields.
+func onlyFields(errs field.ErrorList, names sets.Set[string]) field.ErrorList {
+	return slices.DeleteFunc(errs, func(e *field.Error) bool { return !names.Has(strings.TrimPrefix(e.Field, "spec.")) })
+}
+
+// checkConversationClass forbids a session beyond the bounds of its class.
 func (r request) checkConversationClass(ctx context.Context, conversation *v1alpha1.Conversation,
 	settings *v1alpha1.UserSettings, f *findings) error {
 	if err := r.checkUse(ctx, conversation.Spec.SessionClassName, f); err != nil {
@@ -95,21 +90,11 @@ func (r request) checkConversationClass(ctx context.Context, conversation *v1alp
 	return err
 }
 
-// lifetimeErrors are lifetimes that were changed to what the class does not allow.
+// lifetimeErrors lists the lifetimes that an update changes beyond the bounds of the class.
 func (v *conversationValidator) lifetimeErrors(ctx context.Context, old, conversation *v1alpha1.Conversation) (
 	field.ErrorList, error) {
-	changed := v1alpha1.ConversationSpec{}
-	for _, lifetime := range []struct{ before, after, changed **metav1.Duration }{
-		{&old.Spec.IdleTimeout, &conversation.Spec.IdleTimeout, &changed.IdleTimeout},
-		{&old.Spec.StartDeadline, &conversation.Spec.StartDeadline, &changed.StartDeadline},
-		{&old.Spec.MaxDuration, &conversation.Spec.MaxDuration, &changed.MaxDuration},
-		{&old.Spec.TTLAfterStopped, &conversation.Spec.TTLAfterStopped, &changed.TTLAfterStopped},
-	} {
-		if !ptr.Equal(*lifetime.before, *lifetime.after) {
-			*lifetime.changed = *lifetime.after
-		}
-	}
-	if equality.Semantic.DeepEqual(changed, v1alpha1.ConversationSpec{}) {
+	changed := sets.New(old.Spec.Differences(&conversation.Spec)...)
+	if !changed.HasAny(lifetimes...) {
 		return nil, nil
 	}
 	request, err := v.guard.request(ctx, nil)
@@ -117,13 +102,13 @@ func (v *conversationValidator) lifetimeErrors(ctx context.Context, old, convers
 		return nil, err
 	}
 	settings := &v1alpha1.UserSettings{}
-	if err := request.reader.Get(ctx, request.key(conversation.Spec.UserSettingsName), settings); client.IgnoreNotFound(
-		err) != nil {
+	err = request.reader.Get(ctx, request.key(conversation.Spec.UserSettingsName), settings)
+	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("get the UserSettings: %w", err)
 	}
 	name, class, err := request.class(ctx, &findings{}, conversation.Spec.SessionClassName, settings.Spec.SessionClassName)
 	if err != nil {
 		return nil, err
 	}
-	return class.ConversationErrors(name, &changed), nil
+	return onlyFields(class.ConversationErrors(name, &conversation.Spec), changed), nil
 }

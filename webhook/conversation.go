@@ -9,10 +9,6 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// NeedsCode stands for the condition of that name, which make manifests puts in its place.
-//
-// +kubebuilder:webhook:path=/validate-parley-dev-v1alpha1-conversation,name=vconversation.parley.dev,mutating=false,groups=parley.dev,versions=v1alpha1,resources=conversations,verbs=create;update,failurePolicy=fail,sideEffects=None,matchPolicy=Equivalent,timeoutSeconds=5,admissionReviewVersions=v1,serviceName=parley-webhook,serviceNamespace=parley-system,patch=`{"matchConditions":[{"name":"needs-code","expression":"NeedsCode"}]}`
-
 type conversationValidator struct {
 	guard guard
 }
@@ -21,13 +17,16 @@ var _ admission.Validator[*v1alpha1.Conversation] = &conversationValidator{}
 
 func (v *conversationValidator) ValidateCreate(ctx context.Context, conversation *v1alpha1.Conversation) (
 	admission.Warnings, error) {
-	return v.check(ctx, conversation, conversationErrors(conversation), false)
+	errs, err := ruleErrors(&conversation.Spec)
+	if err != nil {
+		return nil, cannotCheck(ctx, err)
+	}
+	return v.check(ctx, conversation, append(conversationErrors(conversation), errs...), false)
 }
 
-// ValidateUpdate asks of who starts a session again what it asks of who creates one: the session
-// gets the settings as they are then. Lifetimes that change are held against the class, for a
-// session that runs is held to them. It has nothing to say about other changes of the lifecycle,
-// and nothing else can change.
+// ValidateUpdate checks a restart like a creation, since the session then gets the current settings.
+// Changed lifetimes must stay within the bounds of the class, because they apply to running sessions
+// too. Other lifecycle fields may change freely, and all other fields are immutable.
 func (v *conversationValidator) ValidateUpdate(ctx context.Context, old, conversation *v1alpha1.Conversation) (
 	admission.Warnings, error) {
 	if errs := changeErrors(old, conversation); len(errs) > 0 {
@@ -37,26 +36,24 @@ func (v *conversationValidator) ValidateUpdate(ctx context.Context, old, convers
 	switch {
 	case err != nil:
 		return nil, cannotCheck(ctx, err)
-	case !startsAgain(old, conversation):
+	case !restarts(old, conversation):
 		return nil, refusal("Conversation", conversation.Name, errs)
 	}
 	return v.check(ctx, conversation, errs, true)
-}
-
-func startsAgain(old, conversation *v1alpha1.Conversation) bool {
-	return old.Spec.Suspend && !conversation.Spec.Suspend || !old.Spec.RestartAt.Equal(conversation.Spec.RestartAt)
 }
 
 func (v *conversationValidator) ValidateDelete(context.Context, *v1alpha1.Conversation) (admission.Warnings, error) {
 	return nil, nil
 }
 
-// check adds what the sender may not refer to. Who keeps keys, and may read none, need not be
-// allowed to read what somebody else, who was, referred to: a user of the facade starts again
-// whatever session is theirs.
+// check adds the references that the sender may not use. On a restart Parley itself needs no right to
+// references that stay as they are: a user of the facade may restart every session of theirs.
 func (v *conversationValidator) check(ctx context.Context, conversation *v1alpha1.Conversation, errs field.ErrorList,
-	unchanged bool) (admission.Warnings, error) {
+	restart bool) (admission.Warnings, error) {
 	found := &findings{errs: errs}
+	if !restart {
+		found.warnOfLiteralKeys(conversation.Spec.MCPConfig)
+	}
 	request, err := v.guard.request(ctx, map[string]string{
 		v1alpha1.LabelConversation: conversation.Name,
 		v1alpha1.LabelUserSettings: conversation.Spec.UserSettingsName,
@@ -65,21 +62,17 @@ func (v *conversationValidator) check(ctx context.Context, conversation *v1alpha
 	if err == nil {
 		err = request.checkSettings(ctx, conversation.Spec.UserSettingsName, settings, found)
 	}
-	if err == nil && !unchanged {
+	if err == nil && !restart {
 		err = request.checkConversationClass(ctx, conversation, settings, found)
 	}
-	if err == nil && (!unchanged || !request.byKeeper()) {
-		err = request.checkReferences(ctx, conversation, found)
+	if err == nil && (!restart || !request.fromParley()) {
+		err = request.checkSecrets(ctx, conversation.SecretReferences(), found)
+		if err == nil {
+			err = request.checkConfigMaps(ctx, conversation.ConfigMapReferences(), found)
+		}
 	}
 	if err != nil {
 		return found.warnings, cannotCheck(ctx, err)
 	}
 	return found.warnings, refusal("Conversation", conversation.Name, found.errs)
-}
-
-func (r request) checkReferences(ctx context.Context, conversation *v1alpha1.Conversation, found *findings) error {
-	if err := r.checkSecrets(ctx, conversation.SecretReferences(), found); err != nil {
-		return err
-	}
-	return r.checkConfigMaps(ctx, conversation.ConfigMapReferences(), found)
 }

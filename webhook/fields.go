@@ -1,9 +1,7 @@
 package webhook
 
 import (
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
@@ -28,48 +26,19 @@ func (e *fieldErrors) checkOptional(path *field.Path, value *string, problem fun
 	}
 }
 
-func (e *fieldErrors) checkMCP(path *field.Path, config *v1alpha1.MCPConfig, had sets.Set[literal]) {
+func (e *fieldErrors) checkMCP(path *field.Path, config *v1alpha1.MCPConfig) {
 	if config == nil {
 		return
 	}
 	for i, server := range config.SSEServers {
 		e.check(path.Child("sseServers").Index(i).Child("url"), server.URL, mcpURL.problem)
 	}
-	for i, server := range config.StdioServers {
-		stdio := path.Child("stdioServers").Index(i)
-		if problem := argsProblem(server.Args); problem != "" {
-			*e = append(*e, invalid(stdio.Child("args"), problem))
-		}
-		for j, variable := range server.Env {
-			if value := variable.Value; value != nil && !had.Has(literal{server.Name, variable.Name, *value}) {
-				e.check(stdio.Child("env").Index(j).Child("value"), *value,
-					func(value string) string { return variableProblem(variable.Name, value) })
-			}
-		}
-	}
 	for i, server := range config.SHTTPServers {
 		e.check(path.Child("shttpServers").Index(i).Child("url"), server.URL, mcpURL.problem)
 	}
 }
 
-// literal is the plain value of a variable of a tool server.
-type literal struct{ server, variable, value string }
-
-func literals(config *v1alpha1.MCPConfig) sets.Set[literal] {
-	all := sets.New[literal]()
-	if config != nil {
-		for _, server := range config.StdioServers {
-			for _, variable := range server.Env {
-				all.Insert(literal{server.Name, variable.Name, ptr.Deref(variable.Value, "")})
-			}
-		}
-	}
-	return all
-}
-
-// userSettingsErrors of settings that had these plain values before: one that became a key by a
-// stricter rule keeps nobody from changing something else.
-func userSettingsErrors(settings *v1alpha1.UserSettings, had sets.Set[literal]) field.ErrorList {
+func userSettingsErrors(settings *v1alpha1.UserSettings) field.ErrorList {
 	spec, path := &settings.Spec, field.NewPath("spec")
 	var errs fieldErrors
 	errs.checkOptional(path.Child("language"), spec.Language, languageProblem)
@@ -85,7 +54,7 @@ func userSettingsErrors(settings *v1alpha1.UserSettings, had sets.Set[literal]) 
 			errs.checkOptional(tokens.Index(i).Child("host"), token.Host, hostProblem)
 		}
 	}
-	errs.checkMCP(path.Child("mcpConfig"), spec.MCPConfig, had)
+	errs.checkMCP(path.Child("mcpConfig"), spec.MCPConfig)
 	return field.ErrorList(errs)
 }
 
@@ -106,6 +75,6 @@ func conversationErrors(conversation *v1alpha1.Conversation) field.ErrorList {
 	if microagent := spec.CreateMicroagent; microagent != nil {
 		errs.check(path.Child("createMicroagent", "repo"), microagent.Repo, repositoryProblem)
 	}
-	errs.checkMCP(path.Child("mcpConfig"), spec.MCPConfig, nil)
-	return append(field.ErrorList(errs), combinationErrors(spec)...)
+	errs.checkMCP(path.Child("mcpConfig"), spec.MCPConfig)
+	return field.ErrorList(errs)
 }

@@ -222,12 +222,6 @@ func TestARefusalNeverRepeatsASecret(t *testing.T) {
 			"@example.com'}]}"},
 		{"HTTP server with a password", "Conversation", "mcpConfig: {shttpServers: [{url: 'https://u:" + canary +
 			"@example.com'}]}"},
-		{"stdio server with a token", "UserSettings", "mcpConfig: {stdioServers: [{name: a, command: a, args: [--token, " +
-			canary + "]}]}"},
-		{"stdio server with a key in a variable", "UserSettings", "mcpConfig: {stdioServers: [{name: a, command: a, env: " +
-			"[{name: API_KEY, value: " + canary + "}]}]}"},
-		{"stdio server with a header", "Conversation", "mcpConfig: {stdioServers: [{name: a, command: a, args: " +
-			"['Authorization: Bearer " + canary + "']}]}"},
 		{"repository with a token", "Conversation", "repository: 'https://" + canary + "@example.com/o/r'"},
 		{"repository that is a token", "Conversation", "repository: " + canary},
 		{"image with a password", "Conversation", "imageURLs: ['https://u:" + canary + "@example.com/a.png']"},

@@ -30,18 +30,13 @@ func (f *findings) warn(path *field.Path, format string, args ...any) {
 	f.warnings = append(f.warnings, path.String()+": "+fmt.Sprintf(format, args...))
 }
 
-func secretNames(refs []v1alpha1.SecretReference) sets.Set[string] {
+// checkSecrets forbids references to Secrets that the sender may not read, and warns of missing ones
+// among the others only.
+func (r request) checkSecrets(ctx context.Context, refs []v1alpha1.SecretReference, f *findings) error {
 	names := sets.New[string]()
 	for _, ref := range refs {
 		names.Insert(ref.Ref.Name)
 	}
-	return names
-}
-
-// checkSecrets forbids references to Secrets that the sender may not read. Only of the others
-// does it tell whether they exist.
-func (r request) checkSecrets(ctx context.Context, refs []v1alpha1.SecretReference, f *findings) error {
-	names := secretNames(refs)
 	denied, err := r.deniedSecrets(ctx, names)
 	if err != nil {
 		return err
@@ -67,9 +62,8 @@ func (r request) checkSecrets(ctx context.Context, refs []v1alpha1.SecretReferen
 	return nil
 }
 
-// checkConfigMaps forbids references to ConfigMaps that the sender may not read. Only of the others
-// does it tell whether they exist. Each is read once, and one at a time: together they may be
-// large.
+// checkConfigMaps forbids references to ConfigMaps that the sender may not read, and warns of missing
+// ones among the others only. It reads each once, and one at a time: together they may be large.
 func (r request) checkConfigMaps(ctx context.Context, refs []v1alpha1.ConfigMapReference, f *findings) error {
 	byName := map[string][]v1alpha1.ConfigMapReference{}
 	for _, ref := range refs {
@@ -85,7 +79,7 @@ func (r request) checkConfigMaps(ctx context.Context, refs []v1alpha1.ConfigMapR
 
 func (r request) checkConfigMap(ctx context.Context, name string, refs []v1alpha1.ConfigMapReference,
 	f *findings) error {
-	allowed, err := r.keepsConfigMap(ctx, name)
+	allowed, err := r.managesConfigMap(ctx, name)
 	if err == nil && !allowed {
 		allowed, err = r.may(ctx, "get", "", "configmaps", name)
 	}
@@ -111,7 +105,7 @@ func (r request) checkConfigMap(ctx context.Context, name string, refs []v1alpha
 	return nil
 }
 
-// checkContent is about what a reference names in a ConfigMap: an image, or the events of a replay.
+// checkContent checks the image or the replay that a reference names in a ConfigMap.
 func checkContent(configMap *corev1.ConfigMap, ref v1alpha1.ConfigMapReference, f *findings) {
 	content, found := []byte(configMap.Data[ref.Ref.Key]), true
 	if _, isText := configMap.Data[ref.Ref.Key]; !isText {
@@ -126,9 +120,8 @@ func checkContent(configMap *corev1.ConfigMap, ref v1alpha1.ConfigMapReference, 
 	}
 }
 
-// checkSettings forbids a session with the settings of somebody else: it gets the Secrets that
-// those refer to when it starts, which may be others than they refer to now. It fills the settings
-// in, if they exist.
+// checkSettings forbids a session with the settings of somebody else, since the session gets the
+// Secrets that they refer to when it starts. It reads the settings into its argument, if they exist.
 func (r request) checkSettings(ctx context.Context, name string, settings *v1alpha1.UserSettings, f *findings) error {
 	path := field.NewPath("spec", "userSettingsName")
 	err := r.reader.Get(ctx, r.key(name), settings)

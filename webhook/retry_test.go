@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestAMomentWithoutAnAnswerCostsNobodyAWrite(t *testing.T) {
+func TestTransientErrorsAreRetried(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "ada"},

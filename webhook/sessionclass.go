@@ -13,11 +13,6 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Only a class with a CA bundle is looked at: the default one is installed before a manager is
-// there to ask.
-//
-// +kubebuilder:webhook:path=/validate-parley-dev-v1alpha1-sessionclass,name=vsessionclass.parley.dev,mutating=false,groups=parley.dev,versions=v1alpha1,resources=sessionclasses,verbs=create;update,failurePolicy=fail,sideEffects=None,matchPolicy=Equivalent,timeoutSeconds=5,admissionReviewVersions=v1,serviceName=parley-webhook,serviceNamespace=parley-system,patch=`{"matchConditions":[{"name":"has-ca-bundle","expression":"has(object.spec.network) && has(object.spec.network.caBundle)"}]}`
-
 type sessionClassValidator struct{}
 
 var _ admission.Validator[*v1alpha1.SessionClass] = sessionClassValidator{}

@@ -1,7 +1,6 @@
 // Package webhook validates what schema and CEL cannot: what needs code, such as
 // URLs and image references, and what needs other objects, such as the right to
 // read the Secrets that an object refers to.
-// +kubebuilder:webhookconfiguration:mutating=false,name=parley-webhook
 package webhook
 
 import (

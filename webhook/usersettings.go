@@ -3,10 +3,14 @@ package webhook
 import (
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
+	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
@@ -16,12 +20,6 @@ import (
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
-
-// A delete is never refused, so it does not fail either while no manager runs: a namespace must be
-// deletable.
-//
-// +kubebuilder:webhook:path=/validate-parley-dev-v1alpha1-usersettings,name=vusersettings.parley.dev,mutating=false,groups=parley.dev,versions=v1alpha1,resources=usersettings,verbs=create;update,failurePolicy=fail,sideEffects=None,matchPolicy=Equivalent,timeoutSeconds=5,admissionReviewVersions=v1,serviceName=parley-webhook,serviceNamespace=parley-system,patch=`{"matchConditions":[{"name":"spec-changed","expression":"request.operation != 'UPDATE' || object.spec != oldObject.spec"}]}`
-// +kubebuilder:webhook:path=/validate-parley-dev-v1alpha1-usersettings,name=vusersettings-delete.parley.dev,mutating=false,groups=parley.dev,versions=v1alpha1,resources=usersettings,verbs=delete,failurePolicy=ignore,sideEffects=None,matchPolicy=Equivalent,timeoutSeconds=5,admissionReviewVersions=v1,serviceName=parley-webhook,serviceNamespace=parley-system
 
 // +kubebuilder:rbac:groups=parley.dev,resources=conversations,verbs=list;watch
 
@@ -79,20 +77,16 @@ func (v *userSettingsValidator) ValidateDelete(ctx context.Context, settings *v1
 
 func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1alpha1.UserSettings) (admission.Warnings,
 	error) {
-	var had sets.Set[literal]
-	if old != nil {
-		had = literals(old.Spec.MCPConfig)
-	}
-	found := &findings{errs: userSettingsErrors(settings, had)}
+	found := &findings{errs: userSettingsErrors(settings)}
+	found.warnOfLiteralKeys(settings.Spec.MCPConfig)
 	if settings.Spec.SandboxBaseContainerImage != nil && settings.Spec.SandboxRuntimeContainerImage != nil {
 		found.warn(field.NewPath("spec", "sandboxBaseContainerImage"), "has no effect: sandboxRuntimeContainerImage wins "+
 			"over it")
 	}
 	request, err := v.guard.request(ctx, map[string]string{v1alpha1.LabelUserSettings: settings.Name})
 	if err == nil {
-		request.checkSessionKey(old, settings, found)
 		refs := settings.SecretReferences()
-		if old != nil && request.byKeeper() {
+		if old != nil && request.fromParley() {
 			refs = added(old.SecretReferences(), refs)
 		}
 		err = request.checkSecrets(ctx, refs, found)
@@ -109,19 +103,6 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 		return found.warnings, cannotCheck(ctx, err)
 	}
 	return found.warnings, refusal("UserSettings", settings.Name, found.errs)
-}
-
-// checkSessionKey keeps the facade from choosing the key that opens a user's account. It can write
-// Secrets, so whoever took it over could name one of their own and stay that user after they were
-// thrown out.
-func (r request) checkSessionKey(old, settings *v1alpha1.UserSettings, f *findings) {
-	var before *v1alpha1.SecretKeyRef
-	if old != nil {
-		before = old.Spec.SessionKeyRef
-	}
-	if r.byFacade() && !ptr.Equal(before, settings.Spec.SessionKeyRef) {
-		f.forbid(field.NewPath("spec", "sessionKeyRef"), "the facade must not choose a user's session key")
-	}
 }
 
 // added are the references that were not there before, in the same field. Positions in a list may
@@ -142,3 +123,22 @@ func added(before, after []v1alpha1.SecretReference) []v1alpha1.SecretReference 
 }
 
 var position = regexp.MustCompile(`\[[0-9]+\]`)
+
+// checkAgent refuses an agent that the catalogue does not have, and names those that it has.
+func (v *userSettingsValidator) checkAgent(ctx context.Context, agent string, found *findings) error {
+	path := field.NewPath("spec", "agent")
+	catalogue := &corev1.ConfigMap{}
+	err := v.guard.reader.Get(ctx, client.ObjectKey{Namespace: v.namespace, Name: v.agents}, catalogue)
+	if apierrors.IsNotFound(err) {
+		found.warn(path, "cannot be checked: there is no agent catalogue yet")
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the agent catalogue: %w", err)
+	}
+	if _, known := catalogue.Data[agent]; !known {
+		names := strings.Join(slices.Sorted(maps.Keys(catalogue.Data)), ", ")
+		found.errs = append(found.errs, invalid(path, "no agent of that name is in the catalogue, which has: "+names))
+	}
+	return nil
+}

@@ -265,10 +265,8 @@ func TestToolServersReplaceTheStoredOnesAndKeepKeys(t *testing.T) {
 		store(`{"sse_servers": [], "stdio_servers": [], "shttp_servers": [{"url": "https://a.example.com", "api_key": null,`+
 			` "api_key_set": true, "timeout": 60}]}`).wants(t, 200)
 	})
-	t.Run("arguments with a key are told of env", func(t *testing.T) {
-		store(`{"stdio_servers": [{"name": "n", "command": "c", "args": ["--token", "hunter2"]}]}`).wants(t, 422).
-			says(t, `{"detail": [{"type": "value_error", "loc": ["body", "mcp_config", "stdio_servers", 0, "args"],
-				"msg": "must not hold what looks like a key: secrets never stand in a spec, send it as env"}]}`)
+	t.Run("arguments that look like a key are accepted", func(t *testing.T) {
+		store(`{"stdio_servers": [{"name": "n", "command": "c", "args": ["--token", "hunter2"]}]}`).wants(t, 200)
 	})
 }
 

@@ -58,8 +58,8 @@ func TestFieldsThatDoNotGoTogether(t *testing.T) {
 	})
 }
 
-// whatWasAsked has a value of each field that cannot be changed.
-var whatWasAsked = map[string]any{
+// immutableFields has a value for each immutable field.
+var immutableFields = map[string]any{
 	"repository": "o/r", "gitProvider": "github", "selectedBranch": "main", "initialUserMsg": "hi",
 	"imageURLs":     []any{"https://example.com/a.png"},
 	"images":        []any{map[string]any{"url": "https://example.com/a.png"}},
@@ -75,33 +75,33 @@ var whatWasAsked = map[string]any{
 	"oneShot":                  true,
 }
 
-// That a value is not replaced by another is the schema's. The settings are never absent.
-func TestWhatASessionWasAskedToDoIsNeitherAddedToNorTakenFrom(t *testing.T) {
+// The schema refuses a changed value. The settings are never absent.
+func TestImmutableFieldsAreNeitherAddedNorRemoved(t *testing.T) {
 	lifecycle := []string{"suspend", "restartAt", "idleTimeout", "startDeadline", "maxDuration", "ttlAfterStopped"}
-	all := slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Keys(whatWasAsked)), lifecycle,
+	all := slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Keys(immutableFields)), lifecycle,
 		[]string{"userSettingsName"})))
 	if !slices.Equal(all, fieldsOf(t)) {
 		t.Fatalf("the table has %v, the schema %v", all, fieldsOf(t))
 	}
 	namespace := env.Namespace(t, nil)
-	for name, value := range whatWasAsked {
+	for name, value := range immutableFields {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			with, without := object(t, "Conversation", namespace, "{}"), object(t, "Conversation", namespace, "{}")
 			if rest, needs := map[string]string{"selectedBranch": "repository", "oneShot": "initialUserMsg"}[name]; needs {
-				setField(t, whatWasAsked[rest], "spec", rest)(with)
-				setField(t, whatWasAsked[rest], "spec", rest)(without)
+				setField(t, immutableFields[rest], "spec", rest)(with)
+				setField(t, immutableFields[rest], "spec", rest)(without)
 			}
 			setField(t, value, "spec", name)(with)
 			take := func(o *unstructured.Unstructured) { unstructured.RemoveNestedField(o.Object, "spec", name) }
-			expectUnchangeable(t, admin(t).change(t, mustCreate(t, with), take), name)
-			expectUnchangeable(t, admin(t).change(t, mustCreate(t, without), setField(t, value, "spec", name)), name)
+			expectImmutable(t, admin(t).change(t, mustCreate(t, with), take), name)
+			expectImmutable(t, admin(t).change(t, mustCreate(t, without), setField(t, value, "spec", name)), name)
 		})
 	}
 }
 
-// expectUnchangeable wants a refusal, by the schema or by the webhook, in the same words.
-func expectUnchangeable(t *testing.T, err error, name string) {
+// expectImmutable wants a refusal, by the schema or by the webhook, in the same words.
+func expectImmutable(t *testing.T, err error, name string) {
 	t.Helper()
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || !apierrors.IsInvalid(err) || len(status.Status().Details.Causes) != 1 {
@@ -109,12 +109,12 @@ func expectUnchangeable(t *testing.T, err error, name string) {
 	}
 	cause := status.Status().Details.Causes[0]
 	if cause.Field != "spec."+name || !strings.HasSuffix(cause.Message,
-		name+" cannot be changed: create a new Conversation") {
+		": cannot be changed: create a new Conversation") {
 		t.Errorf("refused for %s: %s", cause.Field, cause.Message)
 	}
 }
 
-func TestOneShotThatIsFalseIsAsGoodAsNone(t *testing.T) {
+func TestOneShotFalseEqualsAbsent(t *testing.T) {
 	conversation := mustCreate(t, object(t, "Conversation", env.Namespace(t, nil), "{}"))
 	expectAccepted(t, admin(t).change(t, conversation, setField(t, false, "spec", "oneShot")))
 	expectAccepted(t, admin(t).change(t, conversation, func(o *unstructured.Unstructured) {

@@ -22,49 +22,45 @@ import (
 // +kubebuilder:rbac:groups="",resources=secrets;configmaps,verbs=get
 // +kubebuilder:rbac:groups=parley.dev,resources=usersettings,verbs=get
 
-// guard finds out what the sender of a request may read, so that nobody reads
-// through a session what they may not read themselves.
+// guard checks the rights of a request's sender, so that nobody reads an object through a session
+// that they may not read themselves.
 type guard struct {
-	// cache has the classes.
+	// cache holds the classes.
 	cache client.Reader
-	// reviews are asked for here.
+	// reviews creates SubjectAccessReviews.
 	reviews client.Writer
-	// reader is not cached: a decision about access rests on what is, not on what was.
+	// reader is not cached, since a stale object must not decide about access.
 	reader client.Reader
-	// keepers are the users who may refer to what Parley keeps for an object, though they may not
-	// read it.
-	keepers sets.Set[string]
-	// facade is the one of the keepers that faces the network.
-	facade string
+	// parley holds the user names of facade and manager, which may refer to managed objects that they
+	// may not read.
+	parley sets.Set[string]
 }
 
 func newGuard(c client.Client, live client.Reader, options Options) guard {
 	return guard{
-		cache: patient{c}, reviews: c, reader: patient{live},
-		keepers: sets.New(options.FacadeUser, options.ManagerUser).Delete(""),
-		facade:  options.FacadeUser,
+		cache: retryingReader{c}, reviews: c, reader: retryingReader{live},
+		parley: sets.New(options.FacadeUser, options.ManagerUser).Delete(""),
 	}
 }
 
-// request is one admission request under guard.
+// request is one admission request.
 type request struct {
 	guard
 	namespace string
 	user      authenticationv1.UserInfo
-	// keptBy are the labels, any one of which marks a Secret that Parley keeps for the object.
-	keptBy map[string]string
+	// managedFor holds the labels, any one of which marks a Secret that Parley manages for the object.
+	managedFor map[string]string
 }
 
-func (g guard) request(ctx context.Context, keptBy map[string]string) (request, error) {
+func (g guard) request(ctx context.Context, managedFor map[string]string) (request, error) {
 	admitted, err := admission.RequestFromContext(ctx)
 	if err != nil {
 		return request{}, err
 	}
-	return request{guard: g, namespace: admitted.Namespace, user: admitted.UserInfo, keptBy: keptBy}, nil
+	return request{guard: g, namespace: admitted.Namespace, user: admitted.UserInfo, managedFor: managedFor}, nil
 }
 
-// may asks the API server whether the sender may do this; an empty name means to every object of
-// the resource.
+// may reports whether the sender has a right; an empty name means to every object of the resource.
 func (r request) may(ctx context.Context, verb, group, resource, name string) (bool, error) {
 	extra := make(map[string]authorizationv1.ExtraValue, len(r.user.Extra))
 	for key, value := range r.user.Extra {
@@ -76,7 +72,7 @@ func (r request) may(ctx context.Context, verb, group, resource, name string) (b
 			Namespace: r.namespace, Verb: verb, Group: group, Version: "*", Resource: resource, Name: name,
 		},
 	}}
-	if err := patiently(ctx, func() error { return r.reviews.Create(ctx, review) }); err != nil {
+	if err := retryTransient(ctx, func() error { return r.reviews.Create(ctx, review) }); err != nil {
 		return false, fmt.Errorf("review access to %s: %w", resource, err)
 	}
 	return review.Status.Allowed, nil
@@ -86,7 +82,7 @@ func (r request) mayGetEverySecret(ctx context.Context) (bool, error) {
 	return r.may(ctx, "get", "", "secrets", "")
 }
 
-// deniedSecrets are those of the named Secrets that the sender must not refer to.
+// deniedSecrets returns the named Secrets that the sender must not refer to.
 func (r request) deniedSecrets(ctx context.Context, names sets.Set[string]) (sets.Set[string], error) {
 	denied := sets.New[string]()
 	if names.Len() > 1 {
@@ -95,7 +91,7 @@ func (r request) deniedSecrets(ctx context.Context, names sets.Set[string]) (set
 		}
 	}
 	for _, name := range sets.List(names) {
-		allowed, err := r.keepsSecret(ctx, name)
+		allowed, err := r.managesSecret(ctx, name)
 		if err == nil && !allowed {
 			allowed, err = r.may(ctx, "get", "", "secrets", name)
 		}
@@ -109,14 +105,12 @@ func (r request) deniedSecrets(ctx context.Context, names sets.Set[string]) (set
 	return denied, nil
 }
 
-func (r request) byKeeper() bool { return r.keepers.Has(r.user.Username) }
+func (r request) fromParley() bool { return r.parley.Has(r.user.Username) }
 
-func (r request) byFacade() bool { return r.facade != "" && r.facade == r.user.Username }
-
-// keepsSecret reports whether the sender is Parley itself and the Secret one that it keeps for the
-// object, or is about to.
-func (r request) keepsSecret(ctx context.Context, name string) (bool, error) {
-	if !r.byKeeper() {
+// managesSecret reports whether the sender is Parley itself and the Secret is managed for the object,
+// or is about to be.
+func (r request) managesSecret(ctx context.Context, name string) (bool, error) {
+	if !r.fromParley() {
 		return false, nil
 	}
 	// The type is no part of the metadata, so here the whole Secret is read.
@@ -131,7 +125,7 @@ func (r request) keepsSecret(ctx context.Context, name string) (bool, error) {
 	if secret.Type != v1alpha1.SecretTypeUserKey {
 		return false, nil
 	}
-	for label, value := range r.keptBy {
+	for label, value := range r.managedFor {
 		if value != "" && secret.Labels[label] == value {
 			return true, nil
 		}
@@ -139,33 +133,29 @@ func (r request) keepsSecret(ctx context.Context, name string) (bool, error) {
 	return false, nil
 }
 
-// reserved reports whether a name is one that only a Secret has which Parley keeps for the object.
-// An object may be written before what it refers to; by these names nothing of somebody else's is
-// caught that comes into being in between. A session never waits for what is kept for its settings.
+// reserved reports whether only a Secret managed for the object has this name. The facade writes an
+// object before its Secrets; with these names no Secret that somebody else creates in between is
+// used. A session never waits for the Secrets of its settings.
 func (r request) reserved(name string) bool {
 	label := v1alpha1.LabelConversation
-	if r.keptBy[label] == "" {
+	if r.managedFor[label] == "" {
 		label = v1alpha1.LabelUserSettings
 	}
-	return v1alpha1.IsManagedSecretName(name, label, r.keptBy[label])
+	return v1alpha1.IsManagedSecretName(name, label, r.managedFor[label])
 }
 
-// keepsConfigMap reports whether the sender is Parley itself and the ConfigMap one that it keeps
-// for the object.
-func (r request) keepsConfigMap(ctx context.Context, name string) (bool, error) {
-	if !r.byKeeper() {
+// managesConfigMap reports whether the sender is Parley itself and the ConfigMap is managed for the
+// object.
+func (r request) managesConfigMap(ctx context.Context, name string) (bool, error) {
+	if !r.fromParley() {
 		return false, nil
 	}
-	configMap := metadataOf("ConfigMap")
+	configMap, conversation := metadataOf("ConfigMap"), r.managedFor[v1alpha1.LabelConversation]
 	err := r.reader.Get(ctx, r.key(name), configMap)
-	switch {
-	case apierrors.IsNotFound(err):
-		return v1alpha1.IsManagedConfigMapName(name, r.keptBy[v1alpha1.LabelConversation]), nil
-	case err != nil:
-		return false, err
+	if apierrors.IsNotFound(err) {
+		return v1alpha1.IsManagedConfigMapName(name, conversation), nil
 	}
-	conversation := r.keptBy[v1alpha1.LabelConversation]
-	return conversation != "" && configMap.Labels[v1alpha1.LabelConversation] == conversation, nil
+	return err == nil && conversation != "" && configMap.Labels[v1alpha1.LabelConversation] == conversation, err
 }
 
 // secretExists reads metadata only, so that no value enters memory.
@@ -184,8 +174,8 @@ func metadataOf(coreKind string) *metav1.PartialObjectMetadata {
 	return object
 }
 
-// cannotCheck refuses a request about which no decision can be made. What failed is for the log,
-// not for the sender.
+// cannotCheck refuses a request that could not be checked. The cause goes to the log, not to the
+// sender.
 func cannotCheck(ctx context.Context, err error) error {
 	logf.FromContext(ctx).Error(err, "Cannot check the references of an object")
 	return apierrors.NewInternalError(errors.New("the references of this object could not be checked, try again"))

@@ -59,7 +59,7 @@ func conversationWebhook(t *testing.T) admissionregistrationv1.ValidatingWebhook
 }
 
 func TestTheConfigurationHasTheCondition(t *testing.T) {
-	if conversationWebhook(t).MatchConditions[0].Expression != NeedsCode() {
+	if conversationWebhook(t).MatchConditions[0].Expression != MatchCondition() {
 		t.Error("it has another one: run make manifests")
 	}
 }
@@ -126,7 +126,7 @@ func fieldsOf(t *testing.T) []string {
 	return slices.Sorted(maps.Keys(fields))
 }
 
-func TestTheWebhookIsAskedAboutWhatNeedsCodeAndAboutNothingElse(t *testing.T) {
+func TestTheWebhookIsCalledOnlyWhereNeeded(t *testing.T) {
 	namespace := withoutWebhook(t)
 	jane := user(t, "jane-asked", namespace, use("default"))
 	mayUse(t, "jane-asked", "mine")
@@ -156,8 +156,12 @@ func TestTheWebhookIsAskedAboutWhatNeedsCodeAndAboutNothingElse(t *testing.T) {
 		if err := yaml.Unmarshal([]byte(spec), conversation); err != nil {
 			t.Fatal(err)
 		}
-		asked = asked || len(combinationErrors(conversation)) > 0 // in its own words
-		err := jane.Create(t.Context(), object(t, "Conversation", namespace, spec), client.DryRunAll)
+		broken, err := ruleErrors(conversation)
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked = asked || len(broken) > 0
+		err = jane.Create(t.Context(), object(t, "Conversation", namespace, spec), client.DryRunAll)
 		// What the schema refuses is refused before anybody is asked.
 		if schema := err != nil && !isAsked(err); !schema && isAsked(err) != asked {
 			t.Errorf("%s: asked: %v (%v), want %v", spec, isAsked(err), err, asked)
@@ -176,8 +180,8 @@ func TestTheWebhookIsAskedAboutWhatNeedsCodeAndAboutNothingElse(t *testing.T) {
 	}
 }
 
-// What the API server lets pass by itself, the webhook would have nothing against.
-func TestWhatIsNotAskedAboutIsGood(t *testing.T) {
+// The webhook would accept every value that the condition does not send to it.
+func TestValuesThatSkipTheWebhookAreValid(t *testing.T) {
 	expression := conversationWebhook(t).MatchConditions[0].Expression
 	for field, problem := range map[string]func(string) string{"repository": repositoryProblem,
 		"selectedBranch": branchProblem} {
@@ -224,7 +228,7 @@ func words(letters string, n int) iter.Seq[string] {
 	}
 }
 
-func TestWithoutTheWebhookSessionsWithoutReferencesLive(t *testing.T) {
+func TestWithoutTheWebhookPlainSessionsWork(t *testing.T) {
 	namespace := withoutWebhook(t)
 	owner := user(t, "owner-asked", namespace, use("default"))
 	stranger := user(t, "stranger-asked", namespace)

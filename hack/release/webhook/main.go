@@ -1,0 +1,63 @@
+// Command webhook writes the configuration of the validating webhook to config/webhook. controller-gen
+// takes each webhook, with its condition, from one comment line only.
+package main
+
+import (
+	"log"
+	"os"
+	"path/filepath"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/parley-dev/parley/webhook"
+)
+
+func main() {
+	conversation := validator("vconversation", "conversation", "conversations",
+		admissionv1.MatchCondition{Name: "needs-code", Expression: webhook.MatchCondition()})
+	// Only a class with a CA bundle is checked: the default class is installed before a manager runs.
+	class := validator("vsessionclass", "sessionclass", "sessionclasses", admissionv1.MatchCondition{
+		Name: "has-ca-bundle", Expression: "has(object.spec.network) && has(object.spec.network.caBundle)"})
+	settings := validator("vusersettings", "usersettings", "usersettings", admissionv1.MatchCondition{
+		Name: "spec-changed", Expression: "request.operation != 'UPDATE' || object.spec != oldObject.spec"})
+	// A deletion is never refused, and succeeds while no manager runs: a namespace must be deletable.
+	deletion := validator("vusersettings-delete", "usersettings", "usersettings")
+	deletion.Rules[0].Operations = []admissionv1.OperationType{admissionv1.Delete}
+	deletion.FailurePolicy = ptr.To(admissionv1.Ignore)
+
+	text, err := yaml.Marshal(admissionv1.ValidatingWebhookConfiguration{
+		TypeMeta: metav1.TypeMeta{
+			APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "ValidatingWebhookConfiguration"},
+		ObjectMeta: metav1.ObjectMeta{Name: "parley-webhook"},
+		Webhooks:   []admissionv1.ValidatingWebhook{conversation, class, deletion, settings},
+	})
+	if err == nil {
+		err = os.WriteFile(filepath.Join("config", "webhook", "manifests.yaml"), text, 0o644)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+func validator(name, kind, resource string, conditions ...admissionv1.MatchCondition) admissionv1.ValidatingWebhook {
+	return admissionv1.ValidatingWebhook{
+		Name: name + ".parley.dev",
+		ClientConfig: admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{
+			Name: "parley-webhook", Namespace: "parley-system", Path: ptr.To("/validate-parley-dev-v1alpha1-" + kind),
+		}},
+		Rules: []admissionv1.RuleWithOperations{{
+			Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
+			Rule: admissionv1.Rule{
+				APIGroups: []string{"parley.dev"}, APIVersions: []string{"v1alpha1"}, Resources: []string{resource}},
+		}},
+		MatchConditions:         conditions,
+		FailurePolicy:           ptr.To(admissionv1.Fail),
+		MatchPolicy:             ptr.To(admissionv1.Equivalent),
+		SideEffects:             ptr.To(admissionv1.SideEffectClassNone),
+		TimeoutSeconds:          ptr.To[int32](5),
+		AdmissionReviewVersions: []string{"v1"},
+	}
+}

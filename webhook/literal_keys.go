@@ -1,0 +1,38 @@
+package webhook
+
+import (
+	"regexp"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// likelyKey matches a name that ends like that of a key with a plain value behind it, a bearer token,
+// a password in a URL, a private key, and the prefixes of common keys. Values that refer to a
+// variable or to a file do not match.
+var likelyKey = regexp.MustCompile(
+	`(?i)(key|token|secret|password|passwd|passphrase|credentials?)['"]?\s*[=:\s]\s*['"]?[^\s'"$<{%/.~-]` +
+		`|\b(bearer|basic) [^\s'"$<{]` +
+		`|://[^/\s:@]*:[^/\s$@]+@` +
+		`|PRIVATE KEY-----` +
+		`|\b(sk-|gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|AKIA|AIza|eyJ)[\w.-]*[0-9][\w.-]{8}`)
+
+// warnOfLiteralKeys warns of arguments and plain variables of tool servers that look like keys: all
+// who may read the object read them. It is a guess, so it refuses nothing, and never repeats a value.
+func (f *findings) warnOfLiteralKeys(config *v1alpha1.MCPConfig) {
+	for i, server := range ptr.Deref(config, v1alpha1.MCPConfig{}).StdioServers {
+		path := field.NewPath("spec", "mcpConfig", "stdioServers").Index(i)
+		if likelyKey.MatchString(strings.Join(server.Args, " ")) {
+			f.warn(path.Child("args"), "may hold a key, which all readers of this object see: name a Secret in env")
+		}
+		for j, variable := range server.Env {
+			if value := ptr.Deref(variable.Value, ""); likelyKey.MatchString(variable.Name + "=" + value) {
+				f.warn(path.Child("env").Index(j).Child("value"),
+					"may hold a key, which all readers of this object see: name a Secret in secretRef")
+			}
+		}
+	}
+}

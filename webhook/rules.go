@@ -1,0 +1,96 @@
+package webhook
+
+import (
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// rule refuses a Conversation that sets all fields of one list and none of another. The Go check and
+// the match condition derive from this table. In the schema these rules would cost every status
+// write more than all other rules together.
+type rule struct {
+	field      string
+	set, unset []string
+	// differs narrows the rule to specs in which the values at these two paths differ.
+	differs []string
+	problem string
+}
+
+const noReplay = "must be absent when replayJSONRef is set: a replay brings its own "
+
+var rules = []rule{
+	{field: "initialUserMsg", set: []string{"replayJSONRef", "initialUserMsg"}, problem: noReplay + "first message"},
+	{field: "imageURLs", set: []string{"replayJSONRef", "imageURLs"}, problem: noReplay + "images"},
+	{field: "images", set: []string{"replayJSONRef", "images"}, problem: noReplay + "images"},
+	{field: "suggestedTask", set: []string{"replayJSONRef", "suggestedTask"}, problem: noReplay + "first message"},
+	{field: "createMicroagent", set: []string{"replayJSONRef", "createMicroagent"}, problem: noReplay + "first message"},
+	{field: "gitProvider", set: []string{"suggestedTask", "gitProvider"},
+		differs: []string{"gitProvider", "suggestedTask.gitProvider"},
+		problem: "must be that of suggestedTask, or absent"},
+	{field: "images", set: []string{"images", "imageURLs"},
+		problem: "must be absent when imageURLs is set: images holds URLs too, in the order that is meant"},
+	{field: "createMicroagent", set: []string{"suggestedTask", "createMicroagent"},
+		problem: "must be absent when suggestedTask is set: ask for one of them"},
+	{field: "selectedBranch", set: []string{"selectedBranch"},
+		unset:   []string{"repository", "suggestedTask", "createMicroagent"},
+		problem: "needs a repository to be a branch of"},
+	{field: "oneShot", set: []string{"oneShot"},
+		unset: []string{"initialUserMsg", "suggestedTask", "createMicroagent", "conversationInstructions",
+			"imageURLs", "images", "replayJSONRef"},
+		problem: "needs something to do: a message, images, a task, a microagent, instructions or a replay"},
+}
+
+func (r rule) isBroken(spec map[string]any) bool {
+	isSet := func(name string) bool { return spec[name] != nil }
+	if slices.ContainsFunc(r.unset, isSet) || !all(r.set, isSet) {
+		return false
+	}
+	if r.differs == nil {
+		return true
+	}
+	one, _, _ := unstructured.NestedString(spec, strings.Split(r.differs[0], ".")...)
+	other, _, _ := unstructured.NestedString(spec, strings.Split(r.differs[1], ".")...)
+	return one != other
+}
+
+func (r rule) cel() string {
+	terms := isSet(r.set...)
+	for _, term := range isSet(r.unset...) {
+		terms = append(terms, "!"+term)
+	}
+	if r.differs != nil {
+		terms = append(terms, "object.spec."+r.differs[0]+" != object.spec."+r.differs[1])
+	}
+	return strings.Join(terms, " && ")
+}
+
+// ruleErrors lists the rules that a Conversation breaks.
+func ruleErrors(spec *v1alpha1.ConversationSpec) (errs field.ErrorList, err error) {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(spec)
+	for _, rule := range rules {
+		if err == nil && rule.isBroken(fields) {
+			errs = append(errs, invalid(field.NewPath("spec", rule.field), rule.field+" "+rule.problem))
+		}
+	}
+	return errs, err
+}
+
+func all(names []string, holds func(string) bool) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { return !holds(name) })
+}
+
+// changeErrors lists the immutable fields that changed. The schema fixes the values of fields that
+// are set; the webhook also sees fields that are added or removed.
+func changeErrors(old, changed *v1alpha1.Conversation) (errs field.ErrorList) {
+	before, after := old.Spec.Immutable(), changed.Spec.Immutable()
+	for _, name := range before.Differences(&after) {
+		errs = append(errs, invalid(field.NewPath("spec", name), "cannot be changed: create a new Conversation"))
+	}
+	return errs
+}
