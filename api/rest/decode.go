@@ -166,6 +166,12 @@ var truths = map[string]bool{
 	"0": false, "off": false, "f": false, "false": false, "n": false, "no": false,
 }
 
+// Truth is the value of a word for true or false.
+func Truth(word string) (value, known bool) {
+	value, known = truths[strings.ToLower(word)]
+	return value, known
+}
+
 func boolean(d *decoder, loc Location, raw json.RawMessage) (value, ok bool) {
 	switch raw[0] {
 	case 't', 'f':
@@ -173,7 +179,7 @@ func boolean(d *decoder, loc Location, raw json.RawMessage) (value, ok bool) {
 	case '"':
 		var s string
 		if json.Unmarshal(raw, &s) == nil {
-			value, ok = truths[strings.ToLower(s)]
+			value, ok = Truth(s)
 		}
 	case '{', '[', 'n':
 		d.fail(loc, "bool_type", "Input should be a valid boolean")

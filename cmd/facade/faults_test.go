@@ -49,11 +49,11 @@ func (f *faulty) CreateConfigMap(ctx context.Context, configMap *corev1.ConfigMa
 	return f.Cluster.CreateConfigMap(ctx, configMap)
 }
 
-func (f *faulty) CreateConversation(ctx context.Context, c *v1alpha1.Conversation, dryRun bool) error {
-	if !f.creation || dryRun {
-		return f.Cluster.CreateConversation(ctx, c, dryRun)
+func (f *faulty) CreateConversation(ctx context.Context, c *v1alpha1.Conversation) error {
+	if !f.creation {
+		return f.Cluster.CreateConversation(ctx, c)
 	}
-	create := func() { _ = f.Cluster.CreateConversation(context.WithoutCancel(ctx), c.DeepCopy(), false) }
+	create := func() { _ = f.Cluster.CreateConversation(context.WithoutCancel(ctx), c.DeepCopy()) }
 	if f.late > 0 {
 		time.AfterFunc(f.late, create)
 	} else {

@@ -24,10 +24,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/live"
 	"github.com/parley-dev/parley/cmd/facade/server"
-	"github.com/parley-dev/parley/cmd/facade/signin"
 	"github.com/parley-dev/parley/cmd/internal/memory"
 )
 
@@ -110,7 +110,7 @@ func run(ctx context.Context, o options) (err error) {
 	if o.archive.only {
 		return runArchive(ctx, o)
 	}
-	if o.server.TrustedProxies, err = signin.ParseProxies(o.trustedProxies); err != nil {
+	if o.server.TrustedProxies, err = auth.ParseProxies(o.trustedProxies); err != nil {
 		return fmt.Errorf("--trusted-proxies: %w", err)
 	}
 	cfg, err := ctrl.GetConfig()

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -88,12 +89,17 @@ func LargerThan(most int64) *Refusal {
 // Created is a body that is answered with 201.
 type Created struct{ Body any }
 
+// Head sets the headers of an answer with a body of this type.
+func Head(w http.ResponseWriter, contentType string) {
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+}
+
 // Write answers with a body, or with the error where there is one.
 func Write(w http.ResponseWriter, body any, err error) {
 	code := http.StatusOK
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
+	Head(w, "application/json")
 	if err != nil {
 		refusal := internalFailed
 		_ = errors.As(err, &refusal)
@@ -118,6 +124,27 @@ func Write(w http.ResponseWriter, body any, err error) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(code)
 	_, _ = w.Write(text) // the client is gone; nobody is left to tell
+}
+
+const (
+	// lingerBytes and lingerTime are how much a refused client may still send, and for how long.
+	lingerBytes = 32 << 20
+	lingerTime  = 5 * time.Second
+)
+
+// TurnAway a client before its body is read to the end: answer, and then read on for a bounded
+// amount and time. Many clients read the answer only after they have sent everything.
+func TurnAway(w http.ResponseWriter, r *http.Request, err error) {
+	connection := http.NewResponseController(w)
+	_ = connection.EnableFullDuplex() // where that is impossible, Flush fails
+	w.Header().Set("Connection", "close")
+	Write(w, nil, err)
+	// A client that waits for permission to send has not sent anything.
+	if r.Body == nil || r.Header.Get("Expect") != "" || connection.Flush() != nil ||
+		connection.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
+		return
+	}
+	_, _ = io.CopyN(io.Discard, r.Body, lingerBytes)
 }
 
 func encode(body any) ([]byte, error) {

@@ -12,8 +12,8 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/limits"
 )
 
 const (
@@ -39,9 +39,8 @@ type Handler struct {
 	store         *Store
 	public        func() (ed25519.PublicKey, error)
 	conversations Conversations
-	bodies        *access.Bodies
-	// reads are those under way by conversation, and owners' by owner.
-	reads, owners *access.Streams
+	// reads are those under way by conversation, owners and their bodies by owner.
+	reads, owners *limits.Budget
 	mux           *http.ServeMux
 }
 
@@ -50,8 +49,8 @@ type Handler struct {
 func NewHandler(store *Store, conversations Conversations, public func() (ed25519.PublicKey, error)) *Handler {
 	h := &Handler{
 		store: store, public: public, conversations: conversations, mux: http.NewServeMux(),
-		bodies: access.NewBodies(maxSegment), reads: access.NewStreams(maxReads, allReads),
-		owners: access.NewStreams(ownerReads, allReads),
+		reads:  limits.New(limits.Options{Streams: limits.Bounds{User: maxReads, All: allReads}}),
+		owners: limits.New(limits.Options{MaxBody: maxSegment, Streams: limits.Bounds{User: ownerReads, All: allReads}}),
 	}
 	at := session.ArchiveRoot + "{uid}"
 	h.mux.HandleFunc("GET "+at, h.session(h.position))
@@ -84,12 +83,12 @@ func (h *Handler) session(do func(ctx context.Context, w http.ResponseWriter, c 
 		c.owner, err = h.admit(c)
 		if err == nil && r.Method == http.MethodPost {
 			var done func()
-			if c.body, done, err = h.bodies.Read(r, c.owner); err == nil {
+			if c.body, done, err = h.owners.ReadBody(r, c.owner); err == nil {
 				defer done()
 			}
 		}
 		if err != nil {
-			access.TurnAway(w, r, told(c, err))
+			answer.TurnAway(w, r, told(c, err))
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTimeout)
@@ -156,11 +155,11 @@ func (h *Handler) position(ctx context.Context, w http.ResponseWriter, c call) e
 
 // takeRead takes a place among those who read. done must be called when it is over.
 func (h *Handler) takeRead(c call) (done func(), err error) {
-	ofOwner, err := h.owners.Take(c.owner)
+	ofOwner, err := h.owners.Take(c.owner, limits.Streams)
 	if err != nil {
 		return nil, err
 	}
-	ofConversation, err := h.reads.Take(c.uid)
+	ofConversation, err := h.reads.Take(c.uid, limits.Streams)
 	if err != nil {
 		ofOwner()
 		return nil, err

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -44,8 +43,6 @@ type Cluster struct {
 	// cached reads the cache, and waits there for what was written through it.
 	cached client.Client
 	probe  discovery.DiscoveryInterface
-	// lists has a *semaphore.Weighted for each user who asked for a list: they have one at a time.
-	lists sync.Map
 	// namespace is the operator's own.
 	namespace string
 	scope     scope

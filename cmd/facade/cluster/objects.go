@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 
-	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -99,10 +98,7 @@ func (c *Cluster) CreateConfigMap(ctx context.Context, configMap *corev1.ConfigM
 }
 
 // CreateConversation fills in what the API server made of it.
-func (c *Cluster) CreateConversation(ctx context.Context, conversation *v1alpha1.Conversation, dryRun bool) error {
-	if dryRun {
-		return c.live.Create(ctx, conversation, client.DryRunAll)
-	}
+func (c *Cluster) CreateConversation(ctx context.Context, conversation *v1alpha1.Conversation) error {
 	return c.cached.Create(ctx, conversation)
 }
 
@@ -125,9 +121,7 @@ func (c *Cluster) CachedConversation(ctx context.Context, key types.NamespacedNa
 }
 
 // ConversationsOf lets those of a user be looked at, from the cache. They must not be changed, and
-// what is kept of them must be copied. A list is a copy of some MiB where a user has ten thousand of
-// them, so that a burst of requests for it would be more than a facade has: each user has one at a
-// time.
+// what is kept of them must be copied.
 func (c *Cluster) ConversationsOf(ctx context.Context, user types.NamespacedName,
 	look func(all []v1alpha1.Conversation)) error {
 	var one, all v1alpha1.ConversationList
@@ -141,12 +135,6 @@ func (c *Cluster) ConversationsOf(ctx context.Context, user types.NamespacedName
 	if err := c.cached.List(waiting, &one, append(options, client.Limit(1))...); err != nil && waiting.Err() == nil {
 		return err
 	}
-	known, _ := c.lists.LoadOrStore(user, semaphore.NewWeighted(1))
-	turn := known.(*semaphore.Weighted)
-	if err := turn.Acquire(ctx, 1); err != nil {
-		return err
-	}
-	defer turn.Release(1)
 	if err := c.cache.List(ctx, &all, options...); err != nil {
 		return err
 	}

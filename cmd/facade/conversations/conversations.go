@@ -15,8 +15,8 @@ import (
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/kept"
 	"github.com/parley-dev/parley/cmd/facade/settings"
@@ -28,7 +28,7 @@ type Cluster interface {
 	kept.Writer
 	CreateConfigMap(ctx context.Context, configMap *corev1.ConfigMap) error
 	// CreateConversation fills in what the API server made of it.
-	CreateConversation(ctx context.Context, conversation *v1alpha1.Conversation, dryRun bool) error
+	CreateConversation(ctx context.Context, conversation *v1alpha1.Conversation) error
 	Conversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error)
 	// CachedConversation lacks what the cache does not keep.
 	CachedConversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error)
@@ -56,7 +56,7 @@ var (
 
 // own finds a conversation of the user. One of somebody else is answered like one that is not
 // there.
-func own(ctx context.Context, u *access.User, id string, find func(context.Context,
+func own(ctx context.Context, u *auth.User, id string, find func(context.Context,
 	types.NamespacedName) (*v1alpha1.Conversation, error)) (*v1alpha1.Conversation, error) {
 	if !rest.ConversationID.MatchString(id) {
 		return nil, notFound
@@ -72,7 +72,7 @@ func own(ctx context.Context, u *access.User, id string, find func(context.Conte
 }
 
 // Find a conversation of the user, as the cache has it.
-func (s *Service) Find(ctx context.Context, u *access.User, id string) (*v1alpha1.Conversation, error) {
+func (s *Service) Find(ctx context.Context, u *auth.User, id string) (*v1alpha1.Conversation, error) {
 	c, err := own(ctx, u, id, s.Cluster.CachedConversation)
 	if errors.Is(err, notFound) {
 		// Another facade may have created it a moment ago.
@@ -82,7 +82,7 @@ func (s *Service) Find(ctx context.Context, u *access.User, id string) (*v1alpha
 }
 
 // Get shows a conversation; null where there is none, as clients know it.
-func (s *Service) Get(ctx context.Context, u *access.User, id string) (any, error) {
+func (s *Service) Get(ctx context.Context, u *auth.User, id string) (any, error) {
 	c, err := s.Find(ctx, u, id)
 	switch {
 	case errors.Is(err, notFound):
@@ -94,7 +94,7 @@ func (s *Service) Get(ctx context.Context, u *access.User, id string) (any, erro
 }
 
 // Delete a conversation with all that belongs to it. It says whether there was one.
-func (s *Service) Delete(ctx context.Context, u *access.User, id string) (any, error) {
+func (s *Service) Delete(ctx context.Context, u *auth.User, id string) (any, error) {
 	c, err := own(ctx, u, id, s.Cluster.Conversation)
 	if err == nil {
 		if err = s.Cluster.DeleteConversation(ctx, c); err != nil {
@@ -111,7 +111,7 @@ func (s *Service) Delete(ctx context.Context, u *access.User, id string) (any, e
 }
 
 // SetTitle of a conversation.
-func (s *Service) SetTitle(ctx context.Context, u *access.User, id string, body []byte) (any, error) {
+func (s *Service) SetTitle(ctx context.Context, u *auth.User, id string, body []byte) (any, error) {
 	title, details := rest.DecodeTitle(body)
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
@@ -143,7 +143,7 @@ func refusal(ctx context.Context, err error) error {
 }
 
 // Stop a conversation, and keep its workspace. The answer has the state that it was in.
-func (s *Service) Stop(ctx context.Context, u *access.User, id string) (any, error) {
+func (s *Service) Stop(ctx context.Context, u *auth.User, id string) (any, error) {
 	before, message := v1alpha1.StateStopped, "Conversation was not running"
 	stopped, err := s.setLifecycle(ctx, u, id, func(c *v1alpha1.Conversation) (map[string]any,
 		v1alpha1.ConversationState) {
@@ -159,7 +159,7 @@ func (s *Service) Stop(ctx context.Context, u *access.User, id string) (any, err
 }
 
 // Start a conversation that was stopped or has ended.
-func (s *Service) Start(ctx context.Context, u *access.User, id string) (any, error) {
+func (s *Service) Start(ctx context.Context, u *auth.User, id string) (any, error) {
 	return s.setLifecycle(ctx, u, id, func(c *v1alpha1.Conversation) (map[string]any, v1alpha1.ConversationState) {
 		spec := map[string]any{"suspend": false}
 		switch {
@@ -180,7 +180,7 @@ func (s *Service) Start(ctx context.Context, u *access.User, id string) (any, er
 
 // setLifecycle changes how a conversation lives. The UID keeps the change from another one that
 // took the name meanwhile.
-func (s *Service) setLifecycle(ctx context.Context, u *access.User, id string, change func(*v1alpha1.Conversation) (
+func (s *Service) setLifecycle(ctx context.Context, u *auth.User, id string, change func(*v1alpha1.Conversation) (
 	map[string]any, v1alpha1.ConversationState)) (*rest.ConversationResponse, error) {
 	c, err := own(ctx, u, id, s.Cluster.Conversation)
 	if err != nil {

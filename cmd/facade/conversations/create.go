@@ -15,34 +15,23 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/kept"
 	"github.com/parley-dev/parley/cmd/facade/settings"
 )
 
-// Post creates the conversation that a body asks for, or joins it.
-func (s *Service) Post(ctx context.Context, u *access.User, body []byte, idempotencyKey string) (any, error) {
+// Post creates the conversation that a body asks for, or joins it. An error lists all that decoding
+// finds, or else all that the API server reports.
+func (s *Service) Post(ctx context.Context, u *auth.User, body []byte, idempotencyKey string) (any, error) {
 	fields, details := rest.DecodeBody(body)
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
-	check := func(fields rest.Body) []rest.Detail {
-		request, details := rest.DecodeConversation(fields)
-		if len(details) > 0 {
-			return details
-		}
-		wanted, _ := build(u, newID(), request, time.Now())
-		err := s.Cluster.CreateConversation(ctx, wanted, true)
-		if err == nil {
-			return nil
-		}
-		return answer.DetailsOf(cluster.Refusal(ctx, err, nil))
-	}
 	request, details := rest.DecodeConversation(fields)
 	if len(details) > 0 {
-		return nil, answer.Invalid(rest.AllDetails(fields, details, check)...)
+		return nil, answer.Invalid(details...)
 	}
 	if err := s.settingsSuffice(ctx, u); err != nil {
 		return nil, err
@@ -51,16 +40,12 @@ func (s *Service) Post(ctx context.Context, u *access.User, body []byte, idempot
 		return nil, answer.Invalid(rest.LongKey)
 	}
 	name, chosen := conversationID(u, request, idempotencyKey)
-	created, err := s.create(ctx, u, request, name, chosen)
-	if details := answer.DetailsOf(err); len(details) > 0 {
-		return nil, answer.Invalid(rest.AllDetails(fields, details, check)...)
-	}
-	return created, err
+	return s.create(ctx, u, request, name, chosen)
 }
 
 // conversationID is the name of the conversation, and whether the client can name it again: it gave
 // the id, or a key from which the id follows.
-func conversationID(u *access.User, r *rest.ConversationRequest, idempotencyKey string) (name string, chosen bool) {
+func conversationID(u *auth.User, r *rest.ConversationRequest, idempotencyKey string) (name string, chosen bool) {
 	switch {
 	case r.ConversationID != nil:
 		return *r.ConversationID, true
@@ -73,7 +58,7 @@ func conversationID(u *access.User, r *rest.ConversationRequest, idempotencyKey 
 
 // settingsSuffice for a session. The cache may be behind what the client stored a moment ago, so
 // only what the API server confirms is refused.
-func (s *Service) settingsSuffice(ctx context.Context, u *access.User) error {
+func (s *Service) settingsSuffice(ctx context.Context, u *auth.User) error {
 	if settings.Suffice(u.Settings) == nil {
 		return nil
 	}
@@ -87,14 +72,14 @@ func (s *Service) settingsSuffice(ctx context.Context, u *access.User) error {
 // create the conversation before its keys, replay and images, which it then owns: it starts when
 // they are there, and whatever is left half done goes away with it or is completed by the client's
 // next try.
-func (s *Service) create(ctx context.Context, u *access.User, r *rest.ConversationRequest, name string,
+func (s *Service) create(ctx context.Context, u *auth.User, r *rest.ConversationRequest, name string,
 	chosen bool) (any, error) {
 	wanted, keys := build(u, name, r, time.Now())
 	if err := kept.TooMany(keys, "body", "mcp_config"); err != nil {
 		return nil, err
 	}
 	created := wanted.DeepCopy()
-	if err := s.Cluster.CreateConversation(ctx, created, false); err != nil {
+	if err := s.Cluster.CreateConversation(ctx, created); err != nil {
 		if apierrors.IsAlreadyExists(err) {
 			return s.join(ctx, r, wanted, keys)
 		}

@@ -15,8 +15,8 @@ import (
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
@@ -91,7 +91,7 @@ func decodePage(query url.Values) (page, []rest.Detail) {
 }
 
 // List a page of the user's conversations.
-func (s *Service) List(ctx context.Context, u *access.User, query url.Values) (any, error) {
+func (s *Service) List(ctx context.Context, u *auth.User, query url.Values) (any, error) {
 	p, details := decodePage(query)
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)

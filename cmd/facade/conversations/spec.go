@@ -12,7 +12,7 @@ import (
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/access"
+	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/kept"
 )
 
@@ -31,7 +31,7 @@ const (
 const incompleteLife = 10 * time.Minute
 
 // build the object that a request asks for, and the keys that it refers to.
-func build(u *access.User, name string, r *rest.ConversationRequest, now time.Time) (*v1alpha1.Conversation,
+func build(u *auth.User, name string, r *rest.ConversationRequest, now time.Time) (*v1alpha1.Conversation,
 	[]kept.Key) {
 	tools, keys := kept.Tools(name, v1alpha1.ManagedSessionTool, r.MCPConfig, nil)
 	c := &v1alpha1.Conversation{

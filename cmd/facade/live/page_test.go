@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/limits"
 )
 
 // sized events are as long as these numbers say.
@@ -42,7 +42,7 @@ func TestPagesOfASessionAreBoundedAndHaveNoGaps(t *testing.T) {
 		start, _ := strconv.Atoi(r.URL.Query().Get("start_id"))
 		_ = json.NewEncoder(w).Encode(session.EventPage{Events: events[start:]})
 	})
-	held := access.NewShares(2000*k, 0).For("ada")
+	held := hold(answers(2000*k), "ada")
 	var read []json.RawMessage
 	for more := true; more; {
 		call := Call{Method: http.MethodGet, Path: session.EventsPath,
@@ -88,11 +88,11 @@ func TestAPageOfASessionIsReadNoFurtherThanItGoes(t *testing.T) {
 			http.StatusTooManyRequests},
 	} {
 		s, conversation := talking(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, c.text) })
-		shares := access.NewShares(0, 0)
+		budget := answers(0)
 		if c.code == http.StatusTooManyRequests {
-			shares = access.NewShares(3<<20, 0)
+			budget = answers(3 << 20)
 		}
-		page, err := s.Page(t.Context(), conversation, Call{Method: http.MethodGet, Path: "/", Held: shares.For("ada")},
+		page, err := s.Page(t.Context(), conversation, Call{Method: http.MethodGet, Path: "/", Held: hold(budget, "ada")},
 			1<<10)
 		switch {
 		case c.code != 0:
@@ -110,9 +110,9 @@ func TestWhatIsReadOfASessionCountsUntilItIsReleased(t *testing.T) {
 	s, c := talking(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `"`+strings.Repeat("x", 1<<20)+`"`)
 	})
-	shares := access.NewShares(3<<19, 0)
-	read := func(user string) (*access.Held, error) {
-		held := shares.For(user)
+	budget := answers(3 << 19)
+	read := func(user string) (*limits.Hold, error) {
+		held := hold(budget, user)
 		_, err := s.Read(t.Context(), c, Call{Method: http.MethodGet, Path: "/", Held: held}, MaxAnswer)
 		return held, err
 	}
@@ -143,19 +143,24 @@ func TestALargeEventOfAStreamCountsUntilItIsTaken(t *testing.T) {
 		}
 		_ = out.Flush()
 	})
-	shares := access.NewShares(3<<19, 0)
+	budget := answers(3 << 19)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	events := 0
 	count := func(Event) error { events++; return nil }
-	_ = s.Follow(ctx, c, -1, shares.For("ada"), func(Event) error {
-		if err := s.Follow(ctx, c, -1, shares.For("ada"), count, nil); answer.CodeOf(err) != http.StatusTooManyRequests ||
+	_ = s.Follow(ctx, c, -1, hold(budget, "ada"), func(Event) error {
+		if err := s.Follow(ctx, c, -1, hold(budget, "ada"), count, nil); answer.CodeOf(err) != http.StatusTooManyRequests ||
 			events > 0 {
 			t.Errorf("a second stream is sent %d events, and ends with %v", events, err)
 		}
 		return io.EOF
 	}, nil)
-	if err := s.Follow(ctx, c, -1, shares.For("ada"), count, nil); events != 3 {
+	if err := s.Follow(ctx, c, -1, hold(budget, "ada"), count, nil); events != 3 {
 		t.Errorf("%d events, %v", events, err)
 	}
 }
+
+// answers is a budget in which each user may hold so many bytes of answers; zero is the default.
+func answers(each int64) *limits.Budget { return limits.New(limits.Options{Answers: limits.Bounds{User: each}}) }
+
+func hold(budget *limits.Budget, user string) *limits.Hold { return budget.Hold(user, limits.Answers) }

@@ -16,8 +16,8 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/limits"
 )
 
 const (
@@ -72,7 +72,7 @@ type Call struct {
 	// Type of the body, and the key that the client gave it.
 	Type, Key string
 	// Held counts what is read of the answer.
-	Held *access.Held
+	Held *limits.Hold
 }
 
 func (c Call) counted(answer io.Reader) io.Reader {
@@ -216,7 +216,7 @@ type Event struct {
 
 // Follow the events of a session after one, and call take for each. It ends with take's error, when
 // the session ends, or when a large event finds no room. alive is called for its signs of life.
-func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, held *access.Held,
+func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, held *limits.Hold,
 	take func(Event) error, alive func() error) error {
 	response, err := s.Ask(ctx, c, Call{Method: http.MethodGet, Path: session.StreamPath,
 		Query: url.Values{"after": {strconv.Itoa(after)}}})
@@ -262,7 +262,7 @@ func cause(ctx context.Context, err error) error {
 }
 
 // readLine counts what is longer than the reader's own buffer.
-func readLine(reader *bufio.Reader, held *access.Held) ([]byte, error) {
+func readLine(reader *bufio.Reader, held *limits.Hold) ([]byte, error) {
 	var line []byte
 	for {
 		part, err := reader.ReadSlice('\n')

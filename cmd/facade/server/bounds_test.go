@@ -40,7 +40,7 @@ type slowCluster struct {
 	deadline time.Time
 }
 
-func (c *slowCluster) CreateConversation(ctx context.Context, _ *v1alpha1.Conversation, _ bool) error {
+func (c *slowCluster) CreateConversation(ctx context.Context, _ *v1alpha1.Conversation) error {
 	c.deadline, _ = ctx.Deadline()
 	time.Sleep(c.takes) // in the fake time of a bubble
 	return nil

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -8,9 +9,10 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
+	"github.com/parley-dev/parley/cmd/facade/limits"
 	"github.com/parley-dev/parley/cmd/facade/live"
 )
 
@@ -53,12 +55,12 @@ func (s *server) askHost(ctx context.Context, r request, path string, query url.
 	}
 	candidates, err := s.candidates(ctx, r.user)
 	if err != nil {
-		return nil, cluster.Refusal(ctx, err, nil)
+		return nil, err
 	}
 	err = noSession
 	for i := range candidates {
 		var known json.RawMessage
-		if known, err = s.sessions.Read(ctx, &candidates[i], live.Call{Method: http.MethodGet, Path: path, Query: query,
+		if known, err = s.sessions.Read(ctx, &candidates[i], live.Call{Path: path, Query: query,
 			Held: r.held}, live.MaxAnswer); err == nil {
 			return known, nil
 		}
@@ -71,16 +73,23 @@ func (s *server) askHost(ctx context.Context, r request, path string, query url.
 
 // candidates are the few conversations of a user whose sessions are asked. A session may take long
 // to answer, so that the list of all of them is not kept meanwhile.
-func (s *server) candidates(ctx context.Context, u *access.User) (some []v1alpha1.Conversation, err error) {
-	err = s.cluster.ConversationsOf(ctx, u.Key(), func(all []v1alpha1.Conversation) {
+func (s *server) candidates(ctx context.Context, u *auth.User) (some []v1alpha1.Conversation, err error) {
+	done, err := s.budget.Wait(ctx, u.ID(), limits.Lists)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if err := s.cluster.ConversationsOf(ctx, u.Key(), func(all []v1alpha1.Conversation) {
 		for i := range all {
 			if repository, _ := all[i].Spec.EffectiveRepository(); repository != "" && live.Running(&all[i]) == nil &&
 				len(some) < maxAsked {
 				some = append(some, all[i])
 			}
 		}
-	})
-	return some, err
+	}); err != nil {
+		return nil, cluster.Refusal(ctx, err, nil)
+	}
+	return some, nil
 }
 
 // userInfo is who the user is: at the git host where that can be asked, else as the settings say.
@@ -92,7 +101,7 @@ func (s *server) userInfo(ctx context.Context, r request) (any, error) {
 	}
 	spec := &r.user.Settings.Spec
 	return session.GitUser{ID: string(r.user.UID), Login: r.user.Name, Name: spec.GitUserName,
-		Email: firstOf(spec.GitUserEmail, spec.Email)}, nil
+		Email: cmp.Or(spec.GitUserEmail, spec.Email)}, nil
 }
 
 func hasToken(settings *v1alpha1.UserSettings) bool {

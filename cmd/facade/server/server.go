@@ -17,14 +17,14 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
 	"github.com/parley-dev/parley/cmd/facade/archive"
+	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/conversations"
+	"github.com/parley-dev/parley/cmd/facade/limits"
 	"github.com/parley-dev/parley/cmd/facade/live"
 	"github.com/parley-dev/parley/cmd/facade/page"
 	"github.com/parley-dev/parley/cmd/facade/settings"
-	"github.com/parley-dev/parley/cmd/facade/signin"
 )
 
 const (
@@ -34,15 +34,6 @@ const (
 	requestTimeout = 15 * time.Second
 	// answerTimeout bounds how long a client may take to read its answer, after that.
 	answerTimeout = 15 * time.Second
-
-	// maxHeld is how many bytes of answers are held at once, and userHeld those of one user: the
-	// largest event, and pages beside it. What is held is there about three times, until it is
-	// sent.
-	maxHeld  = 64 << 20
-	userHeld = 20 << 20
-	// archiveTurns is how many read the archive at a time: what comes of it is large at worst, and
-	// known only when it is there.
-	archiveTurns = 3
 )
 
 // Options of the HTTP operations.
@@ -62,7 +53,7 @@ type Options struct {
 	// SigningKeyDir is where the key is mounted that tokens for sessions are signed with.
 	SigningKeyDir string
 	// TrustedProxies are believed to say whether a request came to them over TLS.
-	TrustedProxies signin.Proxies
+	TrustedProxies auth.Proxies
 }
 
 // DefaultOptions suit a team behind one facade. A body has room for two images of the largest size,
@@ -73,7 +64,7 @@ func DefaultOptions() Options {
 
 // Cluster is Kubernetes as the operations need it.
 type Cluster interface {
-	access.Directory
+	auth.Directory
 	settings.Cluster
 	conversations.Cluster
 	Catalogue
@@ -87,15 +78,11 @@ type server struct {
 	options       Options
 	cluster       Cluster
 	metrics       *metrics
-	limits        *access.Limits
-	bodies        *access.Bodies
-	answers       *access.Shares
-	turns         *access.Turns
+	budget        *limits.Budget
 	settings      *settings.Store
 	conversations *conversations.Service
 	sessions      *live.Sessions
-	streams       *access.Streams
-	cookies       *signin.Cookies
+	cookies       *auth.Cookies
 	health        health
 	// serving ends when the facade is told to stop.
 	serving context.Context
@@ -112,18 +99,17 @@ type Handler struct {
 func New(c Cluster, options Options, registry prometheus.Registerer) *Handler {
 	signer := live.NewSigner(options.SigningKeyDir)
 	s := &server{
-		options:       options,
-		cluster:       c,
-		metrics:       newMetrics(registry),
-		limits:        access.NewLimits(options.UserRate, options.UserBurst),
-		bodies:        access.NewBodies(options.MaxBodyBytes),
-		answers:       access.NewShares(userHeld, maxHeld),
-		turns:         access.NewTurns(archiveTurns),
+		options: options,
+		cluster: c,
+		metrics: newMetrics(registry),
+		budget: limits.New(limits.Options{
+			Rate: options.UserRate, Burst: options.UserBurst, MaxBody: options.MaxBodyBytes,
+			Streams: limits.Bounds{User: int64(options.UserStreams), All: int64(options.Streams)},
+		}),
 		settings:      &settings.Store{Cluster: c},
 		conversations: &conversations.Service{Cluster: c},
 		sessions:      live.NewSessions(signer),
-		streams:       access.NewStreams(options.UserStreams, options.Streams),
-		cookies:       signin.NewCookies(func() ([]byte, error) { return signer.Secret("sign-in") }, options.TrustedProxies),
+		cookies:       auth.NewCookies(func() ([]byte, error) { return signer.Secret("sign-in") }, options.TrustedProxies),
 	}
 	s.serving, s.stop = context.WithCancel(context.Background())
 	return &Handler{Handler: s.observed(s.cors(s.routes())), server: s}
@@ -136,41 +122,48 @@ func (h *Handler) Stopping() { h.server.stop() }
 // request of a user.
 type request struct {
 	*http.Request
-	user *access.User
-	// shown is what it showed of who sent it.
-	shown access.Credential
+	user *auth.User
+	// shown is the credential of the user.
+	shown auth.Credential
 	// body of an operation that reads it.
 	body []byte
+	// conversation of an operation on one.
+	conversation *v1alpha1.Conversation
 	// held is what is held of the answer, until that is sent.
-	held *access.Held
+	held *limits.Hold
 }
-
-func (r request) id() string { return r.PathValue("id") }
 
 // operation is what a user may do.
 type operation struct {
 	do        func(ctx context.Context, r request) (any, error)
 	readsBody bool
-	// serve instead, where the answer is not one piece of JSON. Its error is answered if nothing
-	// else was.
+	// onConversation finds the conversation that the path names, as the cache has it.
+	onConversation bool
+	// queue is the resource for which the operation waits; zero is none.
+	queue limits.Resource
+	// serve instead of do, for answers that take long or are not JSON. It counts as a stream. Its
+	// error is answered if nothing else was.
 	serve func(w http.ResponseWriter, r request) error
 }
 
 func (s *server) operations() map[string]map[string]operation {
-	// on is an operation on one conversation.
-	on := func(do func(context.Context, *access.User, string) (any, error)) operation {
-		return operation{do: func(ctx context.Context, r request) (any, error) { return do(ctx, r.user, r.id()) }}
+	// on is an operation on one conversation, as the API server has it.
+	on := func(do func(context.Context, *auth.User, string) (any, error)) operation {
+		return operation{do: func(ctx context.Context, r request) (any, error) {
+			return do(ctx, r.user, r.PathValue("id"))
+		}}
 	}
 	all := map[string]map[string]operation{
 		"/api/settings": {
 			"GET": {do: func(ctx context.Context, r request) (any, error) { return s.settings.Get(ctx, r.user) }},
-			"POST": {do: func(ctx context.Context, r request) (any, error) { return s.settings.Post(ctx, r.user, r.body) },
-				readsBody: true},
+			"POST": {do: func(ctx context.Context, r request) (any, error) {
+				return s.settings.Post(ctx, r.user, r.body)
+			}, readsBody: true, queue: limits.SettingsWrites},
 		},
 		"/api/conversations": {
 			"GET": {do: func(ctx context.Context, r request) (any, error) {
 				return s.conversations.List(ctx, r.user, r.URL.Query())
-			}},
+			}, queue: limits.Lists},
 			"POST": {do: func(ctx context.Context, r request) (any, error) {
 				return s.conversations.Post(ctx, r.user, r.body, r.Header.Get(session.IdempotencyHeader))
 			}, readsBody: true},
@@ -178,7 +171,7 @@ func (s *server) operations() map[string]map[string]operation {
 		"/api/conversations/{id}": {
 			"GET": on(s.conversations.Get), "DELETE": on(s.conversations.Delete),
 			"PATCH": {do: func(ctx context.Context, r request) (any, error) {
-				return s.conversations.SetTitle(ctx, r.user, r.id(), r.body)
+				return s.conversations.SetTitle(ctx, r.user, r.PathValue("id"), r.body)
 			}, readsBody: true},
 		},
 		"/api/conversations/{id}/start": {"POST": on(s.conversations.Start)},
@@ -232,17 +225,17 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		// The server's own deadline may be over before the work on a slow body is, and then nobody
 		// would hear of it.
-		deadline := ReadTimeout + access.WorkPatience + requestTimeout + answerTimeout
+		deadline := ReadTimeout + limits.Patience + requestTimeout + answerTimeout
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(deadline))
-		u, shown, err := s.identify(r, r.Header.Get(rest.KeyHeader), r.Method != http.MethodGet &&
-			r.Method != http.MethodHead)
+		changes := r.Method != http.MethodGet && r.Method != http.MethodHead
+		u, shown, err := s.identify(r, r.Header.Get(rest.KeyHeader), changes)
 		if err == nil {
-			err = s.limits.Take(string(u.UID))
+			err = s.budget.Count(u.ID())
 		}
 		req := request{Request: r, user: u, shown: shown}
 		if err == nil && o.readsBody {
 			var done func()
-			if req.body, done, err = s.bodies.Read(r, string(u.UID)); err == nil {
+			if req.body, done, err = s.budget.ReadBody(r, u.ID()); err == nil {
 				defer done()
 			}
 		}
@@ -250,25 +243,55 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 			observationOf(r).user = u.Key()
 		}
 		if err != nil {
-			access.TurnAway(w, r, err)
+			answer.TurnAway(w, r, err)
 			return
 		}
-		req.held = s.answers.For(string(u.UID))
+		req.held = s.budget.Hold(u.ID(), limits.Answers)
 		defer req.held.Release()
 		if o.serve != nil {
-			if err := o.serve(w, req); err != nil {
-				access.TurnAway(w, r, err)
+			if err := s.serveStream(w, o, req); err != nil {
+				answer.TurnAway(w, r, err)
 			}
 			return
 		}
 		// A client that hangs up does not stop a write half way.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTimeout)
 		defer cancel()
-		body, err := o.do(ctx, req)
+		body, err := s.perform(ctx, o, req)
 		if err != nil && answer.CodeOf(err) == http.StatusInternalServerError {
 			// Its text may hold what was sent.
 			logf.FromContext(ctx).Info("A request failed", "error", fmt.Sprintf("%T", err))
 		}
 		answer.Write(w, body, err)
 	}
+}
+
+// serveStream serves an operation that counts as a stream.
+func (s *server) serveStream(w http.ResponseWriter, o operation, r request) (err error) {
+	if r.conversation, err = s.conversations.Find(r.Context(), r.user, r.PathValue("id")); err != nil {
+		return err
+	}
+	done, err := s.budget.Take(r.user.ID(), limits.Streams)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return o.serve(w, r)
+}
+
+// perform an operation when it is its turn.
+func (s *server) perform(ctx context.Context, o operation, r request) (_ any, err error) {
+	if o.queue != 0 {
+		done, err := s.budget.Wait(ctx, r.user.ID(), o.queue)
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+	}
+	if o.onConversation {
+		if r.conversation, err = s.conversations.Find(ctx, r.user, r.PathValue("id")); err != nil {
+			return nil, err
+		}
+	}
+	return o.do(ctx, r)
 }

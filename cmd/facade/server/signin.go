@@ -11,8 +11,8 @@ import (
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/settings"
 )
@@ -26,8 +26,8 @@ const maxSignIn = 8 << 10
 // identify who sent a request: by the session key, or by the cookie of the page. With a cookie a
 // browser may have been made to send it, so what changes anything must come from the facade's own
 // page.
-func (s *server) identify(r *http.Request, key string, changes bool) (*access.User, access.Credential, error) {
-	shown := access.CredentialOf(key)
+func (s *server) identify(r *http.Request, key string, changes bool) (*auth.User, auth.Credential, error) {
+	shown := auth.CredentialOf(key)
 	if key == "" {
 		var signedIn bool
 		if shown, signedIn = s.cookies.Credential(r); signedIn && changes {
@@ -40,8 +40,8 @@ func (s *server) identify(r *http.Request, key string, changes bool) (*access.Us
 	return u, shown, err
 }
 
-func (s *server) authenticate(ctx context.Context, shown access.Credential) (*access.User, error) {
-	u, err := access.Authenticate(ctx, s.cluster, shown)
+func (s *server) authenticate(ctx context.Context, shown auth.Credential) (*auth.User, error) {
+	u, err := auth.Authenticate(ctx, s.cluster, shown)
 	if errors.Is(err, answer.Unauthorized) {
 		s.metrics.authFailures.Inc()
 	}
@@ -93,7 +93,7 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, err
 	}
 	observationOf(r).user = u.Key()
-	if err := s.limits.Take(string(u.UID)); err != nil {
+	if err := s.budget.Count(u.ID()); err != nil {
 		return nil, err
 	}
 	if given.Code != "" {
@@ -115,13 +115,13 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 }
 
 // opened is who signs in, with the key or with the code of a link.
-func (s *server) opened(r *http.Request, given rest.SignIn) (*access.User, access.Credential, error) {
+func (s *server) opened(r *http.Request, given rest.SignIn) (*auth.User, auth.Credential, error) {
 	if given.Code == "" {
 		return s.identify(r, given.Key, true)
 	}
 	shown, valid := s.cookies.Linked(given.Code)
 	if !valid {
-		shown = access.Credential{} // nobody's
+		shown = auth.Credential{} // nobody's
 	}
 	u, err := s.authenticate(r.Context(), shown)
 	return u, shown, err
@@ -129,12 +129,12 @@ func (s *server) opened(r *http.Request, given rest.SignIn) (*access.User, acces
 
 // asksFirst refuses a link where somebody else is signed in, unless they agreed: whoever sends
 // theirs would have others store keys with them. The link stays good.
-func (s *server) asksFirst(r *http.Request, u *access.User, given rest.SignIn) error {
+func (s *server) asksFirst(r *http.Request, u *auth.User, given rest.SignIn) error {
 	shown, signedIn := s.cookies.Credential(r)
 	if !signedIn || given.Replace {
 		return nil
 	}
-	switch present, err := access.Authenticate(r.Context(), s.cluster, shown); {
+	switch present, err := auth.Authenticate(r.Context(), s.cluster, shown); {
 	case errors.Is(err, answer.Unauthorized):
 		return nil
 	case err != nil:
@@ -148,7 +148,7 @@ func (s *server) asksFirst(r *http.Request, u *access.User, given rest.SignIn) e
 
 // end a sign-in before its time, once: it is written down with the user's settings, so that every
 // facade knows. Who comes second is nobody.
-func (s *server) end(ctx context.Context, u *access.User, shown access.Credential) error {
+func (s *server) end(ctx context.Context, u *auth.User, shown auth.Credential) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
 	const tries = 5
@@ -157,10 +157,10 @@ func (s *server) end(ctx context.Context, u *access.User, shown access.Credentia
 		if err != nil {
 			return err
 		}
-		if access.HasEnded(live, shown.ID) {
+		if auth.HasEnded(live, shown.ID) {
 			return answer.Unauthorized
 		}
-		err = s.cluster.Annotate(ctx, live, v1alpha1.AnnotationEndedSignIns, access.Ended(live, shown, time.Now()))
+		err = s.cluster.Annotate(ctx, live, v1alpha1.AnnotationEndedSignIns, auth.Ended(live, shown, time.Now()))
 		if apierrors.IsConflict(err) && try < tries {
 			continue
 		}
@@ -194,9 +194,9 @@ func (s *server) signOut(w http.ResponseWriter, r *http.Request) (any, error) {
 	defer done()
 	s.cookies.Take(w, r)
 	if shown, signedIn := s.cookies.Credential(r); signedIn {
-		u, err := access.Authenticate(r.Context(), s.cluster, shown)
+		u, err := auth.Authenticate(r.Context(), s.cluster, shown)
 		if err == nil {
-			err = s.limits.Take(string(u.UID))
+			err = s.budget.Count(u.ID())
 		}
 		if err == nil {
 			err = s.end(r.Context(), u, shown)
@@ -224,13 +224,13 @@ func (s *server) whoAmI(_ http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, err
 	}
 	observationOf(r).user = u.Key()
-	if err := s.limits.Take(string(u.UID)); err != nil {
+	if err := s.budget.Count(u.ID()); err != nil {
 		return nil, err
 	}
 	return s.session(r, u)
 }
 
-func (s *server) session(r *http.Request, u *access.User) (any, error) {
+func (s *server) session(r *http.Request, u *auth.User) (any, error) {
 	stored, err := settings.Live(r.Context(), s.cluster, u)
 	if errors.Is(err, answer.Unauthorized) {
 		return rest.Session{}, nil

@@ -16,8 +16,7 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/access"
-	"github.com/parley-dev/parley/cmd/facade/signin"
+	"github.com/parley-dev/parley/cmd/facade/auth"
 )
 
 // rotating is a cluster whose only user can get another key.
@@ -27,7 +26,7 @@ type rotating struct {
 }
 
 func (c *rotating) UsersByKeyHash(_ context.Context, hash string) ([]v1alpha1.UserSettings, error) {
-	if hash == access.CredentialOf(c.key).KeyHash {
+	if hash == auth.CredentialOf(c.key).KeyHash {
 		return []v1alpha1.UserSettings{*stubSettings()}, nil
 	}
 	return nil, nil
@@ -177,7 +176,7 @@ func TestAKeyIsTakenFromAnyOrigin(t *testing.T) {
 }
 
 func TestOnlyTrustedProxiesSayThatTheyHadTLS(t *testing.T) {
-	proxies, err := signin.ParseProxies("10.0.0.0/8, 192.168.0.1")
+	proxies, err := auth.ParseProxies("10.0.0.0/8, 192.168.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +196,7 @@ func TestOnlyTrustedProxiesSayThatTheyHadTLS(t *testing.T) {
 			b.wants(403, "POST", "/api/settings", "{}")
 		}
 	}
-	if _, err := signin.ParseProxies("10.0.0.0/99"); err == nil {
+	if _, err := auth.ParseProxies("10.0.0.0/99"); err == nil {
 		t.Error("a range that is none is taken")
 	}
 }
@@ -222,7 +221,7 @@ func TestACookieMakesNoLink(t *testing.T) {
 func TestALinkThatIsUsedAgainIsCounted(t *testing.T) {
 	cluster := &lagging{}
 	b := newBrowser(t, cluster, DefaultOptions())
-	code, err := b.handler.(*Handler).server.cookies.Link(&access.User{UID: "1"}, access.CredentialOf(stubKey).KeyHash)
+	code, err := b.handler.(*Handler).server.cookies.Link(&auth.User{UID: "1"}, auth.CredentialOf(stubKey).KeyHash)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,8 +241,8 @@ func TestALinkReplacesSomebodyElseOnlyIfTheyAgree(t *testing.T) {
 	cluster := &crowd{}
 	b := newBrowser(t, cluster, DefaultOptions())
 	body := func(user, more string) string {
-		code, err := b.handler.(*Handler).server.cookies.Link(&access.User{UID: types.UID(user)},
-			access.CredentialOf(user).KeyHash)
+		code, err := b.handler.(*Handler).server.cookies.Link(&auth.User{UID: types.UID(user)},
+			auth.CredentialOf(user).KeyHash)
 		if err != nil {
 			t.Fatal(err)
 		}

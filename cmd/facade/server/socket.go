@@ -7,16 +7,16 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
+	"time"
 
 	"github.com/coder/websocket"
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/auth"
+	"github.com/parley-dev/parley/cmd/facade/limits"
 	"github.com/parley-dev/parley/cmd/facade/live"
 	"github.com/parley-dev/parley/cmd/facade/socket"
 )
@@ -33,11 +33,11 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 	u, shown, err := s.identify(r, key, true)
 	if err == nil {
 		observationOf(r).user = u.Key()
-		err = s.limits.Take(string(u.UID))
+		err = s.budget.Count(u.ID())
 	}
-	var after int
-	if err == nil {
-		after, err = socketPosition(query)
+	after := -1 // the last event that the client has
+	if text := query.Get("latest_event_id"); err == nil && text != "" {
+		after, err = eventID(text, -1, "query", "latest_event_id")
 	}
 	var c *v1alpha1.Conversation
 	if err == nil {
@@ -47,11 +47,13 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 		answer.Write(w, nil, err)
 		return
 	}
-	ctx, release, err := s.following(r, u, shown, c)
+	done, err := s.budget.Take(u.ID(), limits.Streams)
 	if err != nil {
 		answer.Write(w, nil, err)
 		return
 	}
+	defer done()
+	ctx, release := s.following(r, u, shown, c)
 	defer release()
 	// Origin is checked: against the host that was asked for, and the origins whose pages may call.
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{
@@ -62,78 +64,85 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 	}
 	watched := &watched{server: s, user: u, conversation: c}
 	if !s.isOver(c) {
-		after = s.goesOn(ctx, c, s.answers.For(string(u.UID)), after)
+		after = s.resumeAfter(ctx, c, watched.hold(), after)
 	}
-	socket.Serve(ctx, conn, watched, after, told(live.Running(c)))
+	socket.Serve(ctx, conn, watched, after, userMessage(live.Running(c)))
 }
 
-// socketPosition is the last event that the client has.
-func socketPosition(query url.Values) (int, error) {
-	text := query.Get("latest_event_id")
-	if text == "" {
-		return -1, nil
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < -1 {
-		return 0, answer.Invalid(rest.Detail{Type: "int_parsing", Loc: rest.Location{"query", "latest_event_id"},
-			Msg: "Input should be the id of an event"})
-	}
-	return n, nil
+// checkEvery is how often it is checked whether a user may still follow a conversation.
+const checkEvery = 15 * time.Second
+
+// errGone ends a stream whose user may no longer follow it.
+var errGone = errors.New("the key or the conversation is gone")
+
+// following is the time in which a user may follow a conversation: until the client goes, the
+// facade stops, the credential becomes invalid or the conversation is deleted. release must be
+// called.
+func (s *server) following(r *http.Request, u *auth.User, shown auth.Credential, c *v1alpha1.Conversation) (
+	ctx context.Context, release func()) {
+	ctx, cancel := context.WithCancelCause(r.Context())
+	stop := context.AfterFunc(s.serving, func() { cancel(context.Canceled) })
+	go func() {
+		tick := time.NewTicker(checkEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			now, err := auth.Authenticate(ctx, s.cluster, shown)
+			if errors.Is(err, answer.Unauthorized) || err == nil && now.UID != u.UID {
+				cancel(errGone)
+			}
+			switch found, err := s.conversations.Find(ctx, u, c.Name); {
+			case err == nil && found.UID != c.UID, answer.CodeOf(err) == http.StatusNotFound:
+				cancel(errGone)
+			}
+		}
+	}()
+	return ctx, func() { stop(); cancel(nil) }
 }
 
 // watched is a conversation at the end of a socket.
 type watched struct {
 	*server
-	user         *access.User
+	user         *auth.User
 	conversation *v1alpha1.Conversation
 }
 
-func (w *watched) Backlog(ctx context.Context, after int, visit func(socket.Event) error) error {
-	held := w.answers.For(string(w.user.UID))
-	defer held.Release()
-	for next := after + 1; ; {
-		page, err := w.nextPage(ctx, w.conversation, held, next)
-		if err != nil {
-			return err
-		}
-		for i, data := range page.Events {
-			if err := visit(socket.Event{ID: next + i, Data: data}); err != nil {
-				return err
-			}
-		}
-		if next += len(page.Events); !page.HasMore || len(page.Events) == 0 {
-			return nil
-		}
-	}
+func (w *watched) hold() *limits.Hold { return w.budget.Hold(w.user.ID(), limits.Answers) }
+
+func (w *watched) Backlog(ctx context.Context, after int, visit func(live.Event) error) error {
+	_, err := visitEvents(ctx, w.hold(), w.pages(w.conversation), after+1, true, visit)
+	return err
 }
 
-func (w *watched) Follow(ctx context.Context, after int, visit func(socket.Event) error) error {
-	held := w.answers.For(string(w.user.UID))
-	return w.sessions.Follow(ctx, w.conversation, after, held, func(e live.Event) error { return visit(socket.Event(e)) },
-		func() error { return nil })
+func (w *watched) Follow(ctx context.Context, after int, visit func(live.Event) error) error {
+	return w.sessions.Follow(ctx, w.conversation, after, w.hold(), visit, func() error { return nil })
 }
 
 // Count what the user sends as one of their requests.
-func (w *watched) Count() error { return told(w.limits.Take(string(w.user.UID))) }
+func (w *watched) Count() error { return userMessage(w.budget.Count(w.user.ID())) }
 
-// Receive what the user sends, within what may be under way of bodies.
+// Receive what the user sends, within the budget for bodies.
 func (w *watched) Receive(ctx context.Context, from io.Reader) (frame []byte, done func(), err error) {
-	frame, done, err = w.bodies.ReadFrame(ctx, from, string(w.user.UID))
-	return frame, done, told(err)
+	frame, done, err = w.budget.ReadFrame(ctx, from, w.user.ID())
+	return frame, done, userMessage(err)
 }
 
 // Send what the user does.
 func (w *watched) Send(ctx context.Context, action json.RawMessage) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
-	held := w.answers.For(string(w.user.UID))
-	defer held.Release()
-	_, err := w.sendTo(ctx, w.conversation, held, action, "")
-	return told(err)
+	hold := w.hold()
+	defer hold.Release()
+	_, err := w.sendEvent(ctx, w.conversation, hold, action, "")
+	return userMessage(err)
 }
 
-// told is an error in the words that a user is answered with.
-func told(err error) error {
+// userMessage is an error in the words that a user is answered with.
+func userMessage(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -145,5 +154,5 @@ func told(err error) error {
 			}
 		}
 	}
-	return errors.New("it could not be done; try again")
+	return errors.New("the request failed; retry later")
 }

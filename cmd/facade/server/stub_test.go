@@ -71,7 +71,7 @@ func (c *stubCluster) ApplySettings(_ context.Context, _ *v1alpha1.UserSettings,
 func (c *stubCluster) WriteSecret(context.Context, *corev1.Secret) error        { return nil }
 func (c *stubCluster) CreateConfigMap(context.Context, *corev1.ConfigMap) error { return nil }
 
-func (c *stubCluster) CreateConversation(context.Context, *v1alpha1.Conversation, bool) error {
+func (c *stubCluster) CreateConversation(context.Context, *v1alpha1.Conversation) error {
 	return nil
 }
 

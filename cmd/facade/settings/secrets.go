@@ -8,12 +8,12 @@ import (
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/auth"
 )
 
 // Secrets lists the user's own secrets, without their values.
-func (s *Store) Secrets(ctx context.Context, u *access.User) (any, error) {
+func (s *Store) Secrets(ctx context.Context, u *auth.User) (any, error) {
 	live, err := Live(ctx, s.Cluster, u)
 	if err != nil {
 		return nil, err
@@ -26,16 +26,11 @@ func (s *Store) Secrets(ctx context.Context, u *access.User) (any, error) {
 }
 
 // AddSecret stores one that is not there yet.
-func (s *Store) AddSecret(ctx context.Context, u *access.User, body []byte) (any, error) {
+func (s *Store) AddSecret(ctx context.Context, u *auth.User, body []byte) (any, error) {
 	request, details := rest.DecodeSecret(body, true)
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
-	unlock, err := s.writers.Lock(ctx, u.Key().String())
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
 	if found, err := s.hasSecret(ctx, u, request.Name); err != nil || found {
 		return nil, orElse(err, say(http.StatusBadRequest, "Secret "+request.Name+" already exists"))
 	}
@@ -51,16 +46,11 @@ func (s *Store) AddSecret(ctx context.Context, u *access.User, body []byte) (any
 
 // ChangeSecret changes the description of one. Its value cannot be read, so that it cannot get
 // another name.
-func (s *Store) ChangeSecret(ctx context.Context, u *access.User, name string, body []byte) (any, error) {
+func (s *Store) ChangeSecret(ctx context.Context, u *auth.User, name string, body []byte) (any, error) {
 	request, details := rest.DecodeSecret(body, false)
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
-	unlock, err := s.writers.Lock(ctx, u.Key().String())
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
 	found, err := s.hasSecret(ctx, u, name)
 	switch {
 	case err != nil:
@@ -81,12 +71,7 @@ func (s *Store) ChangeSecret(ctx context.Context, u *access.User, name string, b
 }
 
 // DeleteSecret removes one.
-func (s *Store) DeleteSecret(ctx context.Context, u *access.User, name string) (any, error) {
-	unlock, err := s.writers.Lock(ctx, u.Key().String())
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
+func (s *Store) DeleteSecret(ctx context.Context, u *auth.User, name string) (any, error) {
 	if found, err := s.hasSecret(ctx, u, name); err != nil || !found {
 		return nil, orElse(err, say(http.StatusNotFound, "Secret not found"))
 	}
@@ -97,13 +82,13 @@ func (s *Store) DeleteSecret(ctx context.Context, u *access.User, name string) (
 }
 
 // AddProviders stores tokens of git providers beside those that are there.
-func (s *Store) AddProviders(ctx context.Context, u *access.User, body []byte) (any, error) {
+func (s *Store) AddProviders(ctx context.Context, u *auth.User, body []byte) (any, error) {
 	tokens, details := rest.DecodeProviders(body)
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
 	stored, err := s.storeTokens(ctx, u, tokens, "Git providers stored")
-	return stored, toldAt(err, func(loc rest.Location) rest.Location {
+	return stored, relocateDetails(err, func(loc rest.Location) rest.Location {
 		if len(loc) < 2 || loc[1] != "secrets_store" {
 			return loc
 		}
@@ -112,7 +97,7 @@ func (s *Store) AddProviders(ctx context.Context, u *access.User, body []byte) (
 }
 
 // UnsetProviders removes all tokens of git providers.
-func (s *Store) UnsetProviders(ctx context.Context, u *access.User) (any, error) {
+func (s *Store) UnsetProviders(ctx context.Context, u *auth.User) (any, error) {
 	live, err := Live(ctx, s.Cluster, u)
 	if err != nil {
 		return nil, err
@@ -126,7 +111,7 @@ func (s *Store) UnsetProviders(ctx context.Context, u *access.User) (any, error)
 	return s.storeTokens(ctx, u, tokens, "Unset Git provider tokens")
 }
 
-func (s *Store) storeTokens(ctx context.Context, u *access.User, tokens map[string]*rest.ProviderToken,
+func (s *Store) storeTokens(ctx context.Context, u *auth.User, tokens map[string]*rest.ProviderToken,
 	message string) (any, error) {
 	body, err := json.Marshal(rest.Settings{SecretsStore: rest.Set(rest.UserSecrets{ProviderTokens: tokens})})
 	if err != nil {
@@ -138,11 +123,11 @@ func (s *Store) storeTokens(ctx context.Context, u *access.User, tokens map[stri
 	return rest.Stored{Message: message}, nil
 }
 
-func (s *Store) storeSecret(ctx context.Context, u *access.User, name string, entry *rest.CustomSecret) error {
+func (s *Store) storeSecret(ctx context.Context, u *auth.User, name string, entry *rest.CustomSecret) error {
 	err := s.store(ctx, u, rest.SettingsOf(&rest.Settings{
 		SecretsStore: rest.Set(rest.UserSecrets{CustomSecrets: map[string]*rest.CustomSecret{name: entry}}),
 	}))
-	return toldAt(err, func(loc rest.Location) rest.Location {
+	return relocateDetails(err, func(loc rest.Location) rest.Location {
 		switch field := loc[len(loc)-1]; field {
 		case "name", "description":
 			return rest.Location{"body", field}
@@ -154,7 +139,7 @@ func (s *Store) storeSecret(ctx context.Context, u *access.User, name string, en
 }
 
 // toldAt says of a request that is no settings where in it something is wrong.
-func toldAt(err error, at func(inSettings rest.Location) rest.Location) error {
+func relocateDetails(err error, at func(inSettings rest.Location) rest.Location) error {
 	details := slices.Clone(answer.DetailsOf(err))
 	if len(details) == 0 {
 		return err
@@ -165,7 +150,7 @@ func toldAt(err error, at func(inSettings rest.Location) rest.Location) error {
 	return answer.Invalid(details...)
 }
 
-func (s *Store) hasSecret(ctx context.Context, u *access.User, name string) (bool, error) {
+func (s *Store) hasSecret(ctx context.Context, u *auth.User, name string) (bool, error) {
 	live, err := Live(ctx, s.Cluster, u)
 	if err != nil {
 		return false, err

@@ -16,8 +16,8 @@ import (
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/kept"
 )
@@ -36,19 +36,14 @@ type Cluster interface {
 }
 
 // Store of the settings of all users.
-type Store struct {
-	Cluster Cluster
-	// writers of one user's settings queue, so that they do not fail one another's writes over and
-	// over.
-	writers access.Queues
-}
+type Store struct{ Cluster Cluster }
 
 // writeAgain spreads writers in several facades that meet at the same settings; within one facade
-// they queue.
+// the requests of a user queue.
 var writeAgain = wait.Backoff{Duration: 10 * time.Millisecond, Factor: 1.5, Jitter: 1, Steps: 14}
 
 // Live settings of a user. Who has none any more is nobody.
-func Live(ctx context.Context, c Reader, u *access.User) (*v1alpha1.UserSettings, error) {
+func Live(ctx context.Context, c Reader, u *auth.User) (*v1alpha1.UserSettings, error) {
 	live, err := c.Settings(ctx, u.Key())
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && live.UID != u.UID:
@@ -60,7 +55,7 @@ func Live(ctx context.Context, c Reader, u *access.User) (*v1alpha1.UserSettings
 }
 
 // Get shows the settings. Not from the cache: a client that has just stored settings must see them.
-func (s *Store) Get(ctx context.Context, u *access.User) (any, error) {
+func (s *Store) Get(ctx context.Context, u *auth.User) (any, error) {
 	live, err := Live(ctx, s.Cluster, u)
 	switch {
 	case err != nil:
@@ -120,35 +115,21 @@ func needsKey(spec *v1alpha1.UserSettingsSpec) bool {
 	return true
 }
 
-// Post stores what a body says, or nothing and all that is wrong with it.
-func (s *Store) Post(ctx context.Context, u *access.User, body []byte) (any, error) {
+// Post stores the settings in a body. If something is wrong with it nothing is stored: the error lists
+// all that decoding finds, or else all that the API server reports.
+func (s *Store) Post(ctx context.Context, u *auth.User, body []byte) (any, error) {
 	fields, details := rest.DecodeBody(body)
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
-	unlock, err := s.writers.Lock(ctx, u.Key().String())
-	if err != nil {
+	request, details := rest.DecodeSettings(fields)
+	if len(details) > 0 {
+		return nil, answer.Invalid(details...)
+	}
+	if err := s.store(ctx, u, rest.SettingsOf(request)); err != nil {
 		return nil, err
 	}
-	defer unlock()
-	request, details := rest.DecodeSettings(fields)
-	if len(details) == 0 {
-		err := s.store(ctx, u, rest.SettingsOf(request))
-		if details = answer.DetailsOf(err); len(details) == 0 {
-			return rest.Stored{Message: "Settings stored"}, err
-		}
-	}
-	return nil, answer.Invalid(rest.AllDetails(fields, details, func(fields rest.Body) []rest.Detail {
-		request, details := rest.DecodeSettings(fields)
-		if len(details) > 0 {
-			return details
-		}
-		plan, err := s.plan(ctx, u, rest.SettingsOf(request))
-		if err == nil {
-			err = s.apply(ctx, plan, true)
-		}
-		return answer.DetailsOf(err)
-	})...)
+	return rest.Stored{Message: "Settings stored"}, nil
 }
 
 // errOvertaken says that others have changed the settings since they were read.
@@ -157,10 +138,14 @@ var errOvertaken = errors.New("the settings have changed")
 // store writes nothing before the API server has agreed to all of it. Then the keys go first, and
 // what refers to them second. Without keys, and among fields that are nobody else's, it agrees to
 // all or nothing when it is asked to write.
-func (s *Store) store(ctx context.Context, u *access.User, request []rest.Setting) error {
+func (s *Store) store(ctx context.Context, u *auth.User, request []rest.Setting) error {
 	written := false
 	err := wait.ExponentialBackoffWithContext(ctx, writeAgain, func(ctx context.Context) (bool, error) {
-		plan, err := s.plan(ctx, u, request)
+		live, err := Live(ctx, s.Cluster, u)
+		if err != nil {
+			return true, err
+		}
+		plan, err := newPlan(live, request)
 		if err == nil {
 			err = kept.TooMany(plan.keys, "body")
 		}
@@ -183,15 +168,6 @@ func (s *Store) store(ctx context.Context, u *access.User, request []rest.Settin
 		return answer.Unavailable // still not through after many tries, or out of time
 	}
 	return err
-}
-
-// plan how to write a request over what is stored now.
-func (s *Store) plan(ctx context.Context, u *access.User, request []rest.Setting) (*plan, error) {
-	live, err := Live(ctx, s.Cluster, u)
-	if err != nil {
-		return nil, err
-	}
-	return newPlan(live, request)
 }
 
 // apply a plan, or just ask whether it could be.

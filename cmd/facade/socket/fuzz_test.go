@@ -11,14 +11,16 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"github.com/parley-dev/parley/cmd/facade/live"
 )
 
 // quiet is a conversation in which nothing happens.
 type quiet struct{ sent chan json.RawMessage }
 
-func (q quiet) Backlog(context.Context, int, func(Event) error) error { return nil }
+func (q quiet) Backlog(context.Context, int, func(live.Event) error) error { return nil }
 
-func (q quiet) Follow(ctx context.Context, _ int, _ func(Event) error) error {
+func (q quiet) Follow(ctx context.Context, _ int, _ func(live.Event) error) error {
 	<-ctx.Done()
 	return ctx.Err()
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/facade/live"
 )
 
 const (
@@ -55,18 +56,12 @@ const (
 	eventInOld = "oh_action"
 )
 
-// Event of a session.
-type Event struct {
-	ID   int
-	Data json.RawMessage
-}
-
 // Conversation is what a client watches and answers.
 type Conversation interface {
 	// Backlog visits the events after one that there are.
-	Backlog(ctx context.Context, after int, visit func(Event) error) error
+	Backlog(ctx context.Context, after int, visit func(live.Event) error) error
 	// Follow visits those after one that there are and that come, until the session ends.
-	Follow(ctx context.Context, after int, visit func(Event) error) error
+	Follow(ctx context.Context, after int, visit func(live.Event) error) error
 	// Count something that the user sent, or say why it is too much.
 	Count() error
 	// Receive something large that the user sends, if there is room for it. Done must be called
@@ -160,8 +155,8 @@ func message(err error) string {
 // send what happened, and then what happens. Of the states that the agent was in only the last is
 // told, at the end: those before it are over.
 func (s *client) send(ctx context.Context, c Conversation, after int) error {
-	var state *Event
-	err := c.Backlog(ctx, after, func(e Event) error {
+	var state *live.Event
+	err := c.Backlog(ctx, after, func(e live.Event) error {
 		after = max(after, e.ID)
 		if isState(e.Data) {
 			state = &e
@@ -175,7 +170,7 @@ func (s *client) send(ctx context.Context, c Conversation, after int) error {
 	if err != nil {
 		return err
 	}
-	return c.Follow(ctx, after, func(e Event) error { return s.event(ctx, e.Data) })
+	return c.Follow(ctx, after, func(e live.Event) error { return s.event(ctx, e.Data) })
 }
 
 func isState(data json.RawMessage) bool {

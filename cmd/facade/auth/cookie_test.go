@@ -1,4 +1,4 @@
-package signin
+package auth
 
 import (
 	"errors"
@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/parley-dev/parley/cmd/facade/access"
 )
 
 func cookiesAt(now *time.Time, secret string) *Cookies {
@@ -81,7 +79,7 @@ func mustSign(t *testing.T, c *Cookies, said claims) string {
 func TestALinkIsNoCookieAndACookieIsNoLink(t *testing.T) {
 	now := time.Date(2026, 1, 1, 8, 0, 0, 0, time.UTC)
 	c := cookiesAt(&now, "secret")
-	code, err := c.Link(&access.User{UID: "1"}, "h")
+	code, err := c.Link(&User{UID: "1"}, "h")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,4 @@
-// Package signin lets people stay signed in to the page: with a signed cookie in place of their
-// session key.
-package signin
+package auth
 
 import (
 	"crypto/hmac"
@@ -14,7 +12,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
 )
 
@@ -60,8 +57,8 @@ type claims struct {
 }
 
 // credential that the claims are.
-func (s claims) credential() access.Credential {
-	return access.Credential{KeyHash: s.KeyHash, UID: s.UID, Expires: time.Unix(s.Expires, 0), ID: s.ID}
+func (s claims) credential() Credential {
+	return Credential{KeyHash: s.KeyHash, UID: s.UID, Expires: time.Unix(s.Expires, 0), ID: s.ID}
 }
 
 var encoding = base64.RawURLEncoding
@@ -104,20 +101,20 @@ func (c *Cookies) read(value string) (said claims, valid bool) {
 }
 
 // Credential of the cookie that came with a request; none where there is no valid one.
-func (c *Cookies) Credential(r *http.Request) (access.Credential, bool) {
+func (c *Cookies) Credential(r *http.Request) (Credential, bool) {
 	sent, err := r.Cookie(c.name(r))
 	if err != nil {
-		return access.Credential{}, false
+		return Credential{}, false
 	}
 	said, valid := c.read(sent.Value)
 	if !valid || said.Link {
-		return access.Credential{}, false
+		return Credential{}, false
 	}
 	return said.credential(), true
 }
 
 // Link is a code that signs a user in, once and soon.
-func (c *Cookies) Link(u *access.User, keyHash string) (code string, err error) {
+func (c *Cookies) Link(u *User, keyHash string) (code string, err error) {
 	code, err = c.sign(claims{UID: u.UID, KeyHash: keyHash, Expires: c.now().Add(linkLife).Unix(), ID: rand.Text(),
 		Link: true})
 	if err != nil {
@@ -127,10 +124,10 @@ func (c *Cookies) Link(u *access.User, keyHash string) (code string, err error) 
 }
 
 // Linked is the credential of a link's code. Whether it was used already it does not say.
-func (c *Cookies) Linked(code string) (access.Credential, bool) {
+func (c *Cookies) Linked(code string) (Credential, bool) {
 	said, valid := c.read(code)
 	if !valid || !said.Link {
-		return access.Credential{}, false
+		return Credential{}, false
 	}
 	return said.credential(), true
 }
@@ -139,7 +136,7 @@ var noKeyYet = answer.Later(http.StatusServiceUnavailable, "The facade has no ke
 	5*time.Second)
 
 // Give a user the cookie.
-func (c *Cookies) Give(w http.ResponseWriter, r *http.Request, u *access.User, keyHash string) error {
+func (c *Cookies) Give(w http.ResponseWriter, r *http.Request, u *User, keyHash string) error {
 	value, err := c.sign(claims{UID: u.UID, KeyHash: keyHash, Expires: c.now().Add(life).Unix(), ID: rand.Text()})
 	if err != nil {
 		return noKeyYet

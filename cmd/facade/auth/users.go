@@ -1,5 +1,6 @@
-// Package access is who asks the facade, how often, and how much at once.
-package access
+// Package auth finds out which user sends a request: by the session key, or by the signed cookie that
+// takes its place in a browser.
+package auth
 
 import (
 	"context"
@@ -23,6 +24,9 @@ type User struct {
 	Settings *v1alpha1.UserSettings
 }
 
+// ID of the user in budgets.
+func (u *User) ID() string { return string(u.UID) }
+
 // Key names the user's settings.
 func (u *User) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: u.Namespace, Name: u.Name}
@@ -33,19 +37,18 @@ type Directory interface {
 	UsersByKeyHash(ctx context.Context, hash string) ([]v1alpha1.UserSettings, error)
 }
 
-// patience with a cache that is not filled yet, which lets its readers wait.
-const patience = 2 * time.Second
+// cacheTimeout bounds the wait for a cache that is not filled yet.
+const cacheTimeout = 2 * time.Second
 
-// Credential is what a request shows of who sent it: the hash of a session key, from the key itself
-// or from a cookie.
+// Credential is what identifies the sender of a request: a session key or a cookie.
 type Credential struct {
+	// KeyHash is the hash of the session key.
 	KeyHash string
-	// UID of the user that a cookie is of; empty where the key itself came, which is its user's,
-	// whoever that is.
+	// UID of the cookie's user; empty for a key.
 	UID types.UID
 	// Expires is when a cookie ends; zero for a key.
 	Expires time.Time
-	// ID by which a cookie can be ended before.
+	// ID by which a cookie can be ended before that.
 	ID string
 }
 
@@ -58,15 +61,13 @@ func CredentialOf(key string) Credential {
 	return Credential{KeyHash: hex.EncodeToString(sum[:])}
 }
 
-// Authenticate looks the hash of the key up. What is compared are hashes, by a map: how long that
-// takes says something about a hash at most, and nothing about a key. Keys are too long to be
-// guessed, so a wrong one is answered at once: who would have to wait would hold a connection
-// meanwhile.
+// Authenticate looks up the hash of the key. Timing may reveal something about a hash, and nothing
+// about a key. Keys are too long to be guessed, so a wrong one is answered without delay.
 func Authenticate(ctx context.Context, directory Directory, shown Credential) (*User, error) {
 	if shown.KeyHash == "" || !shown.Expires.IsZero() && !time.Now().Before(shown.Expires) {
 		return nil, answer.Unauthorized
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, cacheTimeout)
 	defer cancel()
 	found, err := directory.UsersByKeyHash(ctx, shown.KeyHash)
 	switch {
@@ -74,9 +75,7 @@ func Authenticate(ctx context.Context, directory Directory, shown Credential) (*
 		logf.FromContext(ctx).Info("The cache could not be asked", "reason", cluster.Reason(err))
 		return nil, answer.Unavailable
 	case len(found) > 1:
-		// Whose request it is cannot be told, so it is nobody's.
-		logf.FromContext(ctx).Info("Several UserSettings have the same session key; none of them can be used until they "+
-			"differ",
+		logf.FromContext(ctx).Info("Several UserSettings have the same session key; it is refused until they differ",
 			"one", found[0].Namespace+"/"+found[0].Name, "other", found[1].Namespace+"/"+found[1].Name)
 		return nil, answer.Unauthorized
 	case len(found) == 0 || shown.UID != "" && shown.UID != found[0].UID:

@@ -3,15 +3,12 @@ package server
 import (
 	"context"
 	"net/http"
-	"slices"
 	"time"
 
-	"k8s.io/utils/ptr"
-
 	"github.com/parley-dev/parley/api/rest"
-	"github.com/parley-dev/parley/cmd/facade/access"
 	"github.com/parley-dev/parley/cmd/facade/answer"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
+	"github.com/parley-dev/parley/cmd/facade/limits"
 	"github.com/parley-dev/parley/cmd/facade/markdown"
 )
 
@@ -23,47 +20,46 @@ type Catalogue interface {
 
 // accountOperations are those on what a user has and may choose from.
 func (s *server) accountOperations() map[string]map[string]operation {
-	get := func(do func(ctx context.Context, u *access.User) (any, error)) operation {
-		return operation{do: func(ctx context.Context, r request) (any, error) { return do(ctx, r.user) }}
-	}
 	listed := func(list func(context.Context) ([]string, error)) map[string]operation {
-		return map[string]operation{"GET": get(func(ctx context.Context, _ *access.User) (any, error) {
+		return map[string]operation{"GET": {do: func(ctx context.Context, _ request) (any, error) {
 			names, err := list(ctx)
 			if err != nil {
 				return nil, cluster.Refusal(ctx, err, nil)
 			}
 			return append([]string{}, names...), nil
-		})}
+		}}}
 	}
 	return map[string]map[string]operation{
 		"/api/options/models":             listed(s.cluster.Models),
 		"/api/options/agents":             listed(s.cluster.Agents),
 		"/api/options/security-analyzers": listed(func(context.Context) ([]string, error) { return []string{"llm"}, nil }),
 		"/api/secrets": {
-			"GET": get(s.settings.Secrets),
+			"GET": {do: func(ctx context.Context, r request) (any, error) { return s.settings.Secrets(ctx, r.user) }},
 			"POST": {do: func(ctx context.Context, r request) (any, error) {
 				return s.settings.AddSecret(ctx, r.user, r.body)
-			}, readsBody: true},
+			}, readsBody: true, queue: limits.SettingsWrites},
 		},
 		"/api/secrets/{name}": {
 			"PUT": {do: func(ctx context.Context, r request) (any, error) {
 				return s.settings.ChangeSecret(ctx, r.user, r.PathValue("name"), r.body)
-			}, readsBody: true},
+			}, readsBody: true, queue: limits.SettingsWrites},
 			"DELETE": {do: func(ctx context.Context, r request) (any, error) {
 				return s.settings.DeleteSecret(ctx, r.user, r.PathValue("name"))
-			}},
+			}, queue: limits.SettingsWrites},
 		},
 		"/api/add-git-providers": {"POST": {do: func(ctx context.Context, r request) (any, error) {
 			return s.settings.AddProviders(ctx, r.user, r.body)
-		}, readsBody: true}},
-		"/api/signin/link":           {"POST": {do: s.link}},
-		"/api/markdown":              {"POST": {do: renderMarkdown, readsBody: true}},
-		"/api/unset-provider-tokens": {"POST": get(s.settings.UnsetProviders)},
+		}, readsBody: true, queue: limits.SettingsWrites}},
+		"/api/unset-provider-tokens": {"POST": {do: func(ctx context.Context, r request) (any, error) {
+			return s.settings.UnsetProviders(ctx, r.user)
+		}, queue: limits.SettingsWrites}},
+		"/api/signin/link": {"POST": {do: s.link}},
+		"/api/markdown":    {"POST": {do: renderMarkdown, readsBody: true}},
 	}
 }
 
-// renderPatience is how long texts are rendered; those that are left then are shown as they are.
-const renderPatience = 2 * time.Second
+// renderTime is how long texts are rendered; the remaining ones are shown as plain text.
+const renderTime = 2 * time.Second
 
 // renderMarkdown renders texts of a conversation for the page, many at once.
 func renderMarkdown(_ context.Context, r request) (any, error) {
@@ -74,7 +70,7 @@ func renderMarkdown(_ context.Context, r request) (any, error) {
 	rendered, begun := rest.Rendered{HTML: []string{}}, time.Now()
 	for _, text := range texts {
 		render := markdown.Render
-		if time.Since(begun) > renderPatience {
+		if time.Since(begun) > renderTime {
 			render = markdown.Plain
 		}
 		html := render(text)
@@ -84,13 +80,6 @@ func renderMarkdown(_ context.Context, r request) (any, error) {
 		rendered.HTML = append(rendered.HTML, html)
 	}
 	return rendered, nil
-}
-
-func firstOf(texts ...*string) *string {
-	if i := slices.IndexFunc(texts, func(t *string) bool { return ptr.Deref(t, "") != "" }); i >= 0 {
-		return texts[i]
-	}
-	return nil
 }
 
 // clientConfig is what the existing web client asks for before it shows anything. It holds nothing

@@ -1,0 +1,283 @@
+package limits
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/parley-dev/parley/cmd/facade/answer"
+)
+
+const largest = 8 << 20
+
+func budget() *Budget { return New(Options{MaxBody: largest}) }
+
+// unused says whether a budget has nothing in flight.
+func unused(b *Budget) bool {
+	return len(b.accounts) == 0 && b.total == [resources]int64{}
+}
+
+// body with a declared length of the largest size.
+func body(content io.Reader) *http.Request {
+	r := httptest.NewRequest("POST", "/api/settings", content)
+	r.ContentLength = largest
+	return r
+}
+
+func TestSlowSendersHoldUpNobodyElse(t *testing.T) {
+	b := budget()
+	var ends []*io.PipeWriter
+	for _, user := range []string{"ada", "bob", "eve", "jim", "joe"} {
+		content, end := io.Pipe()
+		ends = append(ends, end)
+		go func() { _, _, _ = b.ReadBody(body(content), user) }()
+		_, _ = io.WriteString(end, "{") // it is being read
+	}
+	if _, done, err := b.ReadBody(body(strings.NewReader("{}")), "zoe"); err != nil {
+		t.Errorf("there is no room: %v", err)
+	} else {
+		done()
+	}
+	t.Run("but themselves", func(t *testing.T) {
+		if _, _, err := b.ReadBody(body(strings.NewReader("{}")), "ada"); answer.CodeOf(err) != http.StatusTooManyRequests {
+			t.Errorf("answered %v", err)
+		}
+	})
+	for _, end := range ends {
+		_ = end.CloseWithError(errors.New("cut off"))
+	}
+}
+
+func TestBodiesInWorkAreBounded(t *testing.T) {
+	b := budget()
+	var done []func()
+	for _, user := range []string{"ada", "bob", "eve", "jim"} {
+		_, free, err := b.ReadBody(body(strings.NewReader(strings.Repeat("x", largest))), user)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done = append(done, free)
+	}
+	joe := make(chan error)
+	go func() {
+		_, free, err := b.ReadBody(body(strings.NewReader(strings.Repeat("x", largest))), "joe")
+		if err == nil {
+			free()
+		}
+		joe <- err
+	}()
+	select {
+	case err := <-joe:
+		t.Fatalf("the fifth does not wait: %v", err)
+	default:
+	}
+	done[0]()
+	if err := <-joe; err != nil {
+		t.Errorf("the fifth is not let in: %v", err)
+	}
+	for _, free := range done[1:] {
+		free()
+	}
+	if !unused(b) {
+		t.Errorf("left over: %v", b.total)
+	}
+}
+
+func TestRequestsOverTheRateAreRefusedWithRetryAfter(t *testing.T) {
+	b := New(Options{Rate: 1, Burst: 2})
+	for range 2 {
+		if err := b.Count("somebody"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var refusal *answer.Refusal
+	if err := b.Count("somebody"); !errors.As(err, &refusal) || refusal.RetryAfter <= 0 ||
+		refusal.RetryAfter > time.Second {
+		t.Errorf("answered %v", err)
+	}
+	if err := b.Count("somebody else"); err != nil {
+		t.Errorf("somebody else is answered %v", err)
+	}
+}
+
+func TestSocketFramesCountAsBodies(t *testing.T) {
+	b := budget()
+	frame := func(size int) io.Reader { return strings.NewReader(strings.Repeat("x", size)) }
+	_, done, err := b.ReadFrame(t.Context(), frame(largest-10), "ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, small, err := b.ReadFrame(t.Context(), frame(10), "ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := b.ReadFrame(t.Context(), frame(10), "ada"); answer.CodeOf(err) != http.StatusTooManyRequests {
+		t.Errorf("a third frame is answered %v", err)
+	}
+	if _, bobs, err := b.ReadFrame(t.Context(), frame(largest), "bob"); err != nil {
+		t.Errorf("bob is answered %v", err)
+	} else {
+		bobs()
+	}
+	if _, _, err := b.ReadFrame(t.Context(), frame(largest+1), "bob"); answer.CodeOf(err) == http.StatusOK || err == nil {
+		t.Error("a frame has no end")
+	}
+	done()
+	small()
+	if !unused(b) {
+		t.Errorf("left over: %v", b.total)
+	}
+}
+
+func TestWaitingForATurnTimesOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := budget()
+		turn := func(ctx context.Context, user string) (func(), error) { return b.Wait(ctx, user, ArchiveReads) }
+		first, err := turn(t.Context(), "ada")
+		if err != nil {
+			t.Fatal(err)
+		}
+		hurried, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := turn(hurried, "ada"); answer.CodeOf(err) != http.StatusTooManyRequests {
+			t.Errorf("during another turn of hers ada is answered %v", err)
+		}
+		bobs, err := turn(t.Context(), "bob")
+		if err != nil {
+			t.Fatalf("bob has no turn: %v", err)
+		}
+		jims, err := turn(t.Context(), "jim")
+		if err != nil {
+			t.Fatalf("jim has no turn: %v", err)
+		}
+		first()
+		second, err := turn(t.Context(), "ada")
+		if err != nil {
+			t.Fatalf("there is no turn after it: %v", err)
+		}
+		hurried, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := turn(hurried, "eve"); answer.CodeOf(err) != http.StatusServiceUnavailable {
+			t.Errorf("while all turns are taken eve is answered %v", err)
+		}
+		bobs()
+		jims()
+		second()
+		if !unused(b) {
+			t.Errorf("left over: %v of %d users", b.total, len(b.accounts))
+		}
+	})
+}
+
+func TestOneUsersQueueHoldsUpNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := budget()
+		first, err := b.Wait(t.Context(), "ada", SettingsWrites)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var order []int
+		for i := range 10 {
+			go func() {
+				done, err := b.Wait(t.Context(), "ada", SettingsWrites)
+				if err != nil {
+					t.Error(err)
+				}
+				order = append(order, i)
+				done()
+			}()
+			synctest.Wait() // it is in the queue
+		}
+		bobs, err := b.Wait(t.Context(), "bob", SettingsWrites)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bobs()
+		if len(order) > 0 {
+			t.Errorf("%v did not wait", order)
+		}
+		first()
+		synctest.Wait()
+		if !slices.IsSorted(order) || len(order) != 10 || !unused(b) {
+			t.Errorf("served in the order %v, left over: %v", order, b.total)
+		}
+	})
+}
+
+func TestALargeBodyIsNotOvertakenForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := budget()
+		small := b.Hold("ada", Work)
+		if err := small.Wait(t.Context(), largest); err != nil {
+			t.Fatal(err)
+		}
+		large, later := b.Hold("bob", Work), b.Hold("eve", Work)
+		go func() { _ = large.Wait(t.Context(), 4*largest) }()
+		synctest.Wait()
+		go func() { _ = later.Wait(t.Context(), 1) }()
+		synctest.Wait()
+		if large.size != 0 || later.size != 0 {
+			t.Fatal("a large body was overtaken")
+		}
+		small.Release()
+		synctest.Wait()
+		large.Release()
+		synctest.Wait()
+		if later.Release(); !unused(b) {
+			t.Errorf("left over: %v", b.total)
+		}
+	})
+}
+
+func TestWorkIsRetriedOnceThereIsRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := budget()
+		other, hold := b.Hold("ada", Answers), b.Hold("ada", Answers)
+		if err := other.Take(15 << 20); err != nil {
+			t.Fatal(err)
+		}
+		tries := 0
+		work := func() error { tries++; return hold.Take(10 << 20) }
+		go func() {
+			time.Sleep(Patience / 2)
+			other.Release()
+		}()
+		if err := hold.Retry(t.Context(), work); err != nil || tries != 2 {
+			t.Errorf("after %d tries: %v", tries, err)
+		}
+		if err := b.Hold("ada", Answers).Retry(t.Context(), func() error { return userBusy }); err == nil {
+			t.Error("work that never finds room succeeds")
+		}
+		if hold.Release(); !unused(b) {
+			t.Errorf("left over: %v", b.total)
+		}
+	})
+}
+
+func TestOpenStreamsAreBoundedPerUserAndInAll(t *testing.T) {
+	b := New(Options{Streams: Bounds{User: 2, All: 3}})
+	var open []func()
+	for i, c := range []struct {
+		user string
+		code int
+	}{{"ada", 0}, {"ada", 0}, {"ada", http.StatusTooManyRequests}, {"bob", 0}, {"eve", http.StatusServiceUnavailable}} {
+		done, err := b.Take(c.user, Streams)
+		if (err != nil) != (c.code != 0) || err != nil && answer.CodeOf(err) != c.code {
+			t.Errorf("stream %d, of %s, is answered %v", i, c.user, err)
+		}
+		open = append(open, done)
+	}
+	for _, done := range open {
+		done()
+	}
+	if !unused(b) {
+		t.Errorf("left over: %v", b.total)
+	}
+}

@@ -1,0 +1,115 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/archive"
+	"github.com/parley-dev/parley/cmd/facade/limits"
+	"github.com/parley-dev/parley/cmd/facade/live"
+)
+
+// isOver says that a conversation is read from the archive.
+func (s *server) isOver(c *v1alpha1.Conversation) bool {
+	return s.options.Archive != nil && errors.Is(live.Running(c), live.NotRunning)
+}
+
+// unavailable says that the archive cannot be read now.
+func unavailable(ctx context.Context, err error) error {
+	logf.FromContext(ctx).Error(err, "The archive cannot be read")
+	return answer.Later(http.StatusServiceUnavailable, "The archive cannot be read; retry later", 2*time.Second)
+}
+
+// ending of a conversation that is over. It is large, and its readers keep little of it.
+func (s *server) ending(ctx context.Context, r request) (*session.Ending, error) {
+	done, err := s.budget.Wait(ctx, r.user.ID(), limits.ArchiveReads)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	ending, err := s.options.Archive.Ending(ctx, string(r.conversation.UID))
+	switch {
+	case errors.Is(err, archive.ErrNothing):
+		return nil, live.NotRunning
+	case err != nil:
+		return nil, unavailable(ctx, err)
+	}
+	return ending, nil
+}
+
+// repositoryEnding is the ending of a conversation about a repository.
+func (s *server) repositoryEnding(ctx context.Context, r request) (*session.Ending, error) {
+	ending, err := s.ending(ctx, r)
+	if err == nil && !ending.Repository {
+		return nil, &answer.Refusal{Code: http.StatusNotFound, Body: map[string]string{"error": "Not a git repository"}}
+	}
+	return ending, err
+}
+
+// archivedUsage of the model. A session that left nothing used nothing as far as is known.
+func (s *server) archivedUsage(ctx context.Context, r request) (any, error) {
+	ending, err := s.ending(ctx, r)
+	switch {
+	case errors.Is(err, live.NotRunning):
+		return session.Usage{}, nil
+	case err != nil:
+		return nil, err
+	}
+	return session.Usage{Calls: ending.Calls, InputTokens: ending.InputTokens, OutputTokens: ending.OutputTokens,
+		Cost: ending.Cost}, nil
+}
+
+// change to a file, as clients list it.
+type change struct {
+	Status string `json:"status"`
+	Path   string `json:"path"`
+}
+
+func (s *server) archivedChanges(ctx context.Context, r request) (any, error) {
+	ending, err := s.repositoryEnding(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	list, size := []change{}, 0
+	for _, file := range ending.Changes {
+		list, size = append(list, change{file.Status, file.Path}), size+len(file.Status)+len(file.Path)
+	}
+	return list, r.held.Take(int64(size))
+}
+
+func (s *server) archivedDiff(ctx context.Context, r request) (any, error) {
+	ending, err := s.repositoryEnding(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	path := r.URL.Query().Get("path")
+	for _, file := range ending.Changes {
+		if file.Path == path && file.Diff == nil {
+			return nil, answer.Refuse(http.StatusUnsupportedMediaType, "the file is binary or was too large to be kept")
+		}
+		if file.Path == path {
+			return file.Diff, r.held.Take(int64(len(file.Diff.Original) + len(file.Diff.Modified)))
+		}
+	}
+	return nil, answer.Refuse(http.StatusNotFound, "path: there is no such file among the changes")
+}
+
+func (s *server) archivedPatch(w http.ResponseWriter, r request) error {
+	ending, err := s.repositoryEnding(r.Context(), r)
+	if err == nil {
+		err = r.held.Take(int64(len(ending.Patch)))
+	}
+	if err != nil {
+		return err
+	}
+	sendText(w, patchType, strings.NewReader(ending.Patch))
+	return nil
+}

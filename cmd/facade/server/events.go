@@ -1,0 +1,358 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/archive"
+	"github.com/parley-dev/parley/cmd/facade/limits"
+	"github.com/parley-dev/parley/cmd/facade/live"
+)
+
+const (
+	// defaultLimit and maxLimit are how many events a page of a client has.
+	defaultLimit, maxLimit = 20, live.MaxEvents
+	// archivedLimit is how many events are read from the archive at once.
+	archivedLimit = 1000
+	// maxPage is how large a page of events becomes; an event that is larger comes alone.
+	maxPage = 4 << 20
+)
+
+// eventRange is the events that are asked for.
+type eventRange struct {
+	start, limit int
+	// end is the last one wanted; negative for all.
+	end     int
+	reverse bool
+}
+
+func decodeRange(query url.Values) (r eventRange, err error) {
+	r = eventRange{limit: defaultLimit, end: -1}
+	reverse := query.Get("reverse")
+	if reverse != "" {
+		truth, known := rest.Truth(reverse)
+		if r.reverse = truth; !known {
+			err = answer.Invalid(rest.Detail{Type: "bool_parsing", Loc: rest.Location{"query", "reverse"},
+				Msg: "Input should be true or false"})
+		}
+	}
+	for name, target := range map[string]*int{"start_id": &r.start, "end_id": &r.end} {
+		if text := query.Get(name); text != "" {
+			var parseErr error
+			if *target, parseErr = eventID(text, 0, "query", name); parseErr != nil {
+				err = parseErr
+			}
+		}
+	}
+	if text := query.Get("limit"); text != "" {
+		n, parseErr := strconv.Atoi(text)
+		if parseErr != nil || n < 1 || n > maxLimit {
+			return r, answer.Refuse(http.StatusBadRequest, "Invalid limit")
+		}
+		r.limit = n
+	}
+	return r, err
+}
+
+// eventID in a request, from the least that it may be.
+func eventID(text string, least int, loc ...any) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < least {
+		return 0, answer.Invalid(rest.Detail{Type: "int_parsing", Loc: loc, Msg: "Input should be the id of an event"})
+	}
+	return n, nil
+}
+
+func (r eventRange) query() url.Values {
+	query := url.Values{"start_id": {strconv.Itoa(r.start)}, "limit": {strconv.Itoa(min(r.limit, maxLimit))},
+		"reverse": {strconv.FormatBool(r.reverse)}}
+	if r.end >= 0 {
+		query.Set("end_id", strconv.Itoa(r.end))
+	}
+	return query
+}
+
+// pager reads a page of events, and counts it in the hold. The page may be shorter than its limit
+// where events are large.
+type pager func(ctx context.Context, hold *limits.Hold, r eventRange) (*session.EventPage, error)
+
+// pages of a conversation: from its session while that runs, else from the archive.
+func (s *server) pages(c *v1alpha1.Conversation) pager {
+	if s.isOver(c) {
+		return s.archivedPages(string(c.UID), s.options.Archive.Events)
+	}
+	return func(ctx context.Context, hold *limits.Hold, r eventRange) (*session.EventPage, error) {
+		return s.sessions.Page(ctx, c, live.Call{Path: session.EventsPath, Query: r.query(), Held: hold}, maxPage)
+	}
+}
+
+// earlierPages are those of a journal that the session could not resume: 1 is the last one.
+func (s *server) earlierPages(c *v1alpha1.Conversation, number string) (pager, error) {
+	n, err := strconv.Atoi(number)
+	if err != nil || n < 1 {
+		return nil, answer.Invalid(rest.Detail{Type: "int_parsing", Loc: rest.Location{"query", "earlier"},
+			Msg: "Input should be a number from 1 on"})
+	}
+	if s.options.Archive == nil {
+		return nil, answer.NotFound
+	}
+	pages := s.archivedPages(string(c.UID),
+		func(ctx context.Context, uid string, from int, visit func(int, json.RawMessage) bool) error {
+			err := s.options.Archive.Earlier(ctx, uid, n, from, visit)
+			if errors.Is(err, archive.ErrNothing) {
+				return answer.NotFound
+			}
+			return err
+		})
+	return pages, nil
+}
+
+func (s *server) archivedPages(uid string,
+	read func(ctx context.Context, uid string, from int, visit func(id int, event json.RawMessage) bool) error) pager {
+	return func(ctx context.Context, hold *limits.Hold, r eventRange) (*session.EventPage, error) {
+		done, err := s.budget.Wait(ctx, hold.User(), limits.ArchiveReads)
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+		page := &session.EventPage{Events: []json.RawMessage{}}
+		from, size := r.start, 0
+		if r.reverse { // ids have no gaps: the last ones are found without reading those before
+			position, err := s.options.Archive.Position(ctx, uid)
+			if err != nil && !errors.Is(err, archive.ErrNothing) {
+				return nil, unavailable(ctx, err)
+			}
+			last := position.Next - 1
+			if r.end >= 0 {
+				last = min(last, r.end)
+			}
+			r.end, from = last, max(r.start, last-r.limit+1)
+			page.HasMore = from > r.start
+			if last < from {
+				return page, nil
+			}
+		}
+		var refused error
+		err = read(ctx, uid, from, func(id int, event json.RawMessage) bool {
+			switch {
+			case r.end >= 0 && id > r.end:
+				return false
+			case !r.reverse && (len(page.Events) == r.limit || len(page.Events) > 0 && size+len(event) > maxPage):
+				page.HasMore = true
+				return false
+			}
+			for ; size+len(event) > maxPage && len(page.Events) > 0; page.HasMore = true { // the last ones are wanted
+				_ = hold.Take(-int64(len(page.Events[0])))
+				page.Events, size = page.Events[1:], size-len(page.Events[0])
+			}
+			if refused = hold.Take(int64(len(event))); refused != nil {
+				return false
+			}
+			page.Events, size = append(page.Events, event), size+len(event)
+			return true
+		})
+		var refusal *answer.Refusal
+		switch {
+		case refused != nil:
+			return nil, refused
+		case err == nil || errors.Is(err, archive.ErrNothing):
+		case errors.As(err, &refusal):
+			return nil, refusal
+		case r.reverse || len(page.Events) == 0:
+			return nil, unavailable(ctx, err)
+		default:
+			page.HasMore = true // reading the next page says what is wrong
+		}
+		if r.reverse {
+			slices.Reverse(page.Events)
+		}
+		return page, nil
+	}
+}
+
+// errGap says that events which were there are gone.
+var errGap = errors.New("the events have changed since they were listed")
+
+// visitEvents from one on, page by page. A page that finds no room is read again once there is some;
+// the first one only if the caller is patient. visited says whether any event was visited.
+func visitEvents(ctx context.Context, hold *limits.Hold, pages pager, from int, patient bool,
+	visit func(live.Event) error) (visited bool, err error) {
+	defer hold.Release()
+	for next := from; ; {
+		var page *session.EventPage
+		read := func() (err error) {
+			page, err = pages(ctx, hold, eventRange{start: next, end: -1, limit: archivedLimit})
+			return err
+		}
+		if patient || next > from {
+			err = hold.Retry(ctx, read)
+		} else {
+			err = read()
+		}
+		if err != nil {
+			return next > from, err
+		}
+		for i, data := range page.Events {
+			if err := visit(live.Event{ID: next + i, Data: data}); err != nil {
+				return true, err
+			}
+		}
+		switch {
+		case len(page.Events) == 0 && next > from:
+			return true, errGap
+		case !page.HasMore:
+			return next > from || len(page.Events) > 0, nil
+		}
+		next += len(page.Events)
+	}
+}
+
+// events by range.
+func (s *server) events(ctx context.Context, r request) (any, error) {
+	wanted, err := decodeRange(r.URL.Query())
+	if err != nil {
+		return nil, err
+	}
+	page, err := s.pages(r.conversation)(ctx, r.held, wanted)
+	if err != nil {
+		return nil, err
+	}
+	return textOf(page), nil
+}
+
+// textOf a page. An encoder would hold its events twice more.
+func textOf(page *session.EventPage) json.RawMessage {
+	const begin, end = `{"events":[`, `],"has_more":`
+	size := len(begin) + len(end) + len("false}\n")
+	for _, event := range page.Events {
+		size += len(event) + 1
+	}
+	text := append(make([]byte, 0, size), begin...)
+	for i, event := range page.Events {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = append(text, event...)
+	}
+	return append(strconv.AppendBool(append(text, end...), page.HasMore), "}\n"...)
+}
+
+// trajectory is all events in one answer, which is never held as a whole.
+func (s *server) trajectory(w http.ResponseWriter, r request) (err error) {
+	pages := s.pages(r.conversation)
+	if number := r.URL.Query().Get("earlier"); number != "" {
+		if pages, err = s.earlierPages(r.conversation, number); err != nil {
+			return err
+		}
+	}
+	out := bufio.NewWriterSize(newDeadlineWriter(w), 32<<10)
+	begin := sync.OnceFunc(func() {
+		answer.Head(w, "application/json")
+		_, _ = out.WriteString(`{"trajectory":[`)
+	})
+	visited, err := visitEvents(r.Context(), r.held, pages, 0, false, func(e live.Event) error {
+		begin()
+		if e.ID > 0 {
+			_ = out.WriteByte(',')
+		}
+		_, err := out.Write(e.Data)
+		return err
+	})
+	if err != nil && !visited {
+		return err
+	}
+	if err == nil {
+		begin()
+		_, _ = out.WriteString("]}\n")
+		err = out.Flush()
+	}
+	if err != nil {
+		panic(http.ErrAbortHandler) // the reader must see that it is incomplete
+	}
+	return nil
+}
+
+// stream is the events as they come, as Server-Sent Events.
+func (s *server) stream(w http.ResponseWriter, r request) error {
+	after, err := lastEvent(r.Request)
+	if err != nil {
+		return err
+	}
+	ctx, release := s.following(r.Request, r.user, r.shown, r.conversation)
+	defer release()
+	out := newDeadlineWriter(w)
+	_ = out.control.SetReadDeadline(time.Time{})
+	begun := false
+	begin := sync.OnceFunc(func() {
+		begun = true
+		w.Header().Set("X-Accel-Buffering", "no") // of proxies that would keep it until it is whole
+		answer.Head(w, "text/event-stream")
+		w.WriteHeader(http.StatusOK)
+	})
+	send := func(e live.Event) error {
+		begin()
+		_, err := fmt.Fprintf(out, "id: %d\ndata: %s\n\n", e.ID, e.Data)
+		return err
+	}
+	if s.isOver(r.conversation) {
+		visited, err := visitEvents(ctx, r.held, s.pages(r.conversation), after+1, false, send)
+		if err != nil && visited {
+			panic(http.ErrAbortHandler) // the reader must see that it is incomplete
+		}
+		if err == nil {
+			begin()
+		}
+		return err
+	}
+	after = s.resumeAfter(ctx, r.conversation, r.held, after)
+	err = s.sessions.Follow(ctx, r.conversation, after, r.held, send, func() error {
+		begin()
+		_, err := io.WriteString(out, ": alive\n\n")
+		return err
+	})
+	if begun {
+		return nil // the client comes back with the last id that it has
+	}
+	return err
+}
+
+// resumeAfter is the event after which a client's stream resumes: the last one it has, or none if the
+// session's journal was reset and lacks that one. An error shows when the events are read.
+func (s *server) resumeAfter(ctx context.Context, c *v1alpha1.Conversation, hold *limits.Hold, after int) int {
+	if after < 0 {
+		return after
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	defer hold.Release()
+	page, err := s.pages(c)(ctx, hold, eventRange{start: after, end: after, limit: 1})
+	if err == nil && len(page.Events) == 0 {
+		return -1
+	}
+	return after
+}
+
+// lastEvent is the one that a client has; -1 for none.
+func lastEvent(r *http.Request) (int, error) {
+	if text := r.Header.Get("Last-Event-ID"); text != "" {
+		return eventID(text, -1, "header", "last-event-id")
+	}
+	if text := r.URL.Query().Get("after"); text != "" {
+		return eventID(text, -1, "query", "after")
+	}
+	return -1, nil
+}

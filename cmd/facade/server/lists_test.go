@@ -1,0 +1,93 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/parley-dev/parley/api/rest"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// listing is a cluster that counts how many lists there are at once. Each lasts until it may end.
+type listing struct {
+	crowd
+	end chan struct{}
+
+	mu        sync.Mutex
+	now, most int
+}
+
+func (c *listing) ConversationsOf(_ context.Context, _ types.NamespacedName,
+	look func([]v1alpha1.Conversation)) error {
+	count := func(more int) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.now += more
+		c.most = max(c.most, c.now)
+	}
+	count(1)
+	defer count(-1)
+	<-c.end
+	look(nil)
+	return nil
+}
+
+// list the conversations of a user, and return the status.
+func list(h http.Handler, user string) int {
+	r := httptest.NewRequest(http.MethodGet, "/api/conversations", http.NoBody)
+	r.Header.Set(rest.KeyHeader, user)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Code
+}
+
+func TestAUserHasOneListAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &listing{end: make(chan struct{})}
+		h := New(c, DefaultOptions(), prometheus.NewRegistry())
+		var group sync.WaitGroup
+		for range 20 {
+			group.Go(func() {
+				if code := list(h, "ada"); code != http.StatusOK {
+					t.Errorf("answered %d", code)
+				}
+			})
+		}
+		synctest.Wait()
+		if close(c.end); c.most != 1 {
+			t.Errorf("%d at once", c.most)
+		}
+		group.Wait()
+	})
+}
+
+func TestAListThatWaitsTooLongIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &listing{end: make(chan struct{})}
+		h := New(c, DefaultOptions(), prometheus.NewRegistry())
+		var group sync.WaitGroup
+		for _, user := range []string{"ada", "bob", "eve"} {
+			group.Go(func() {
+				if code := list(h, user); code != http.StatusOK {
+					t.Errorf("%s is answered %d", user, code)
+				}
+			})
+		}
+		synctest.Wait()
+		if code := list(h, "ada"); code != http.StatusTooManyRequests || c.most != 3 {
+			t.Errorf("answered %d, and there were %d lists", code, c.most)
+		}
+		close(c.end)
+		group.Wait()
+		if code := list(h, "ada"); code != http.StatusOK {
+			t.Errorf("after that ada is answered %d", code)
+		}
+	})
+}
