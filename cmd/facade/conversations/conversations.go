@@ -18,14 +18,14 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/answer"
 	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
-	"github.com/parley-dev/parley/cmd/facade/kept"
+	"github.com/parley-dev/parley/cmd/facade/managed"
 	"github.com/parley-dev/parley/cmd/facade/settings"
 )
 
 // Cluster is what conversations need of Kubernetes.
 type Cluster interface {
 	settings.Reader
-	kept.Writer
+	managed.Writer
 	CreateConfigMap(ctx context.Context, configMap *corev1.ConfigMap) error
 	// CreateConversation fills in what the API server made of it.
 	CreateConversation(ctx context.Context, conversation *v1alpha1.Conversation) error

@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/answer"
 	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
-	"github.com/parley-dev/parley/cmd/facade/kept"
+	"github.com/parley-dev/parley/cmd/facade/managed"
 	"github.com/parley-dev/parley/cmd/facade/settings"
 )
 
@@ -75,7 +75,7 @@ func (s *Service) settingsSuffice(ctx context.Context, u *auth.User) error {
 func (s *Service) create(ctx context.Context, u *auth.User, r *rest.ConversationRequest, name string,
 	chosen bool) (any, error) {
 	wanted, keys := build(u, name, r, time.Now())
-	if err := kept.TooMany(keys, "body", "mcp_config"); err != nil {
+	if err := managed.TooMany(keys, "body", "mcp_config"); err != nil {
 		return nil, err
 	}
 	created := wanted.DeepCopy()
@@ -106,7 +106,7 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 
 // join answers a request for a conversation that exists.
 func (s *Service) join(ctx context.Context, r *rest.ConversationRequest, wanted *v1alpha1.Conversation,
-	keys []kept.Key) (any, error) {
+	keys []managed.Key) (any, error) {
 	stored, err := s.Cluster.Conversation(ctx, types.NamespacedName{Namespace: wanted.Namespace, Name: wanted.Name})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -131,11 +131,11 @@ func (s *Service) join(ctx context.Context, r *rest.ConversationRequest, wanted 
 // complete writes the keys, the replay and the images of a conversation, and then takes its mark
 // away.
 func (s *Service) complete(ctx context.Context, c *v1alpha1.Conversation, r *rest.ConversationRequest,
-	keys []kept.Key) error {
+	keys []managed.Key) error {
 	if !hasParts(c) {
 		return nil
 	}
-	if err := kept.Write(ctx, s.Cluster, keys, c, time.Now()); err != nil {
+	if err := managed.Write(ctx, s.Cluster, keys, c, time.Now()); err != nil {
 		return err
 	}
 	for _, configMap := range configMaps(c, r, time.Now()) {
@@ -158,11 +158,11 @@ func (s *Service) complete(ctx context.Context, c *v1alpha1.Conversation, r *res
 // request.
 func configMaps(c *v1alpha1.Conversation, r *rest.ConversationRequest, now time.Time) (list []*corev1.ConfigMap) {
 	if ref := c.Spec.ReplayJSONRef; ref != nil && r.ReplayJSON != nil {
-		list = append(list, kept.Replay(*ref, *r.ReplayJSON, c, now))
+		list = append(list, managed.Replay(*ref, *r.ReplayJSON, c, now))
 	}
 	for i, image := range c.Spec.Images {
 		if ref := image.ConfigMapKeyRef; ref != nil {
-			list = append(list, kept.Image(*ref, r.ImageURLs[i].Data, c, now))
+			list = append(list, managed.Image(*ref, r.ImageURLs[i].Data, c, now))
 		}
 	}
 	return list

@@ -2,18 +2,18 @@ package conversations
 
 import (
 	"crypto/rand"
-	"encoding/hex"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/auth"
-	"github.com/parley-dev/parley/cmd/facade/kept"
+	"github.com/parley-dev/parley/cmd/facade/managed"
 )
 
 const (
@@ -32,8 +32,8 @@ const incompleteLife = 10 * time.Minute
 
 // build the object that a request asks for, and the keys that it refers to.
 func build(u *auth.User, name string, r *rest.ConversationRequest, now time.Time) (*v1alpha1.Conversation,
-	[]kept.Key) {
-	tools, keys := kept.Tools(name, v1alpha1.ManagedSessionTool, r.MCPConfig, nil)
+	[]managed.Key) {
+	tools, keys := managed.Tools(name, v1alpha1.ManagedSessionTool, r.MCPConfig, nil)
 	c := &v1alpha1.Conversation{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:   u.Namespace,
@@ -107,8 +107,8 @@ func hasParts(c *v1alpha1.Conversation) bool {
 // configMapName says what is in a ConfigMap, so that two can be compared without reading either.
 // The random part keeps a conversation apart from a deleted one of the same name, whose ConfigMaps
 // may still be there for a while.
-func configMapName(conversation string, kept v1alpha1.ManagedKind, content, random string) string {
-	return v1alpha1.ManagedName(conversation, kept, content) + "-" + strings.ToLower(random[:10])
+func configMapName(conversation string, kind v1alpha1.ManagedKind, content, random string) string {
+	return v1alpha1.ManagedName(conversation, kind, content) + "-" + strings.ToLower(random[:10])
 }
 
 func withoutRandomPart(ref v1alpha1.ConfigMapKeyRef) *v1alpha1.ConfigMapKeyRef {
@@ -127,7 +127,7 @@ func sameRequest(stored, wanted *v1alpha1.Conversation) bool {
 // asked is what a request says of a conversation: not its lifecycle, and nothing that requests
 // cannot say.
 func asked(c *v1alpha1.Conversation) v1alpha1.ConversationSpec {
-	spec := c.Spec.Immutable()
+	spec := c.Spec.Asked()
 	spec.Workspace, spec.SessionClassName, spec.OneShot = nil, nil, false
 	if ref := spec.ReplayJSONRef; ref != nil {
 		spec.ReplayJSONRef = withoutRandomPart(*ref)
@@ -146,11 +146,5 @@ func saysOnlyWhich(c *v1alpha1.Conversation) bool {
 	return equality.Semantic.DeepEqual(asked(c), v1alpha1.ConversationSpec{UserSettingsName: c.Spec.UserSettingsName})
 }
 
-// newID is a random (version 4) UUID without its dashes.
-func newID() string {
-	var id [16]byte
-	_, _ = rand.Read(id[:]) // never fails
-	id[6] = id[6]&0x0f | 0x40
-	id[8] = id[8]&0x3f | 0x80
-	return hex.EncodeToString(id[:])
-}
+// newID is a random UUID without its dashes, as clients know ids.
+func newID() string { return strings.ReplaceAll(uuid.NewString(), "-", "") }

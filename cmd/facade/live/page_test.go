@@ -161,6 +161,8 @@ func TestALargeEventOfAStreamCountsUntilItIsTaken(t *testing.T) {
 }
 
 // answers is a budget in which each user may hold so many bytes of answers; zero is the default.
-func answers(each int64) *limits.Budget { return limits.New(limits.Options{Answers: limits.Bounds{User: each}}) }
+func answers(each int64) *limits.Budget {
+	return limits.New(limits.Options{Answers: limits.Bounds{User: each}})
+}
 
 func hold(budget *limits.Budget, user string) *limits.Hold { return budget.Hold(user, limits.Answers) }

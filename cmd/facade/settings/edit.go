@@ -10,7 +10,7 @@ import (
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/kept"
+	"github.com/parley-dev/parley/cmd/facade/managed"
 )
 
 // edit is what a request makes of settings.
@@ -20,7 +20,7 @@ type edit struct {
 	// touched are the settings that the request is about.
 	touched []rest.Setting
 	// keys are to be written before the spec that refers to them.
-	keys []kept.Key
+	keys []managed.Key
 
 	owner string
 	live  *v1alpha1.UserSettingsSpec
@@ -58,7 +58,7 @@ func (e *edit) follow(setting rest.Setting) (touched bool, err error) {
 		if !field.Present {
 			return false, nil
 		}
-		config, keys := kept.Tools(e.owner, v1alpha1.ManagedSettingsTool, field.Value, e.live.MCPConfig)
+		config, keys := managed.Tools(e.owner, v1alpha1.ManagedSettingsTool, field.Value, e.live.MCPConfig)
 		e.keys = append(e.keys, keys...)
 		if config != nil && len(config.SSEServers)+len(config.StdioServers)+len(config.SHTTPServers) == 0 {
 			config = nil
@@ -88,7 +88,7 @@ type plain interface {
 func (e *edit) key(setting rest.Setting, key rest.Key) (touched bool, err error) {
 	switch {
 	case key.IsSet():
-		return true, put(e.spec, setting.Spec, e.keep(key, keptAs(setting)))
+		return true, put(e.spec, setting.Spec, e.storeKey(key, managedKind(setting)))
 	case key.IsCleared():
 		delete(e.spec, setting.Spec)
 		return true, nil
@@ -96,13 +96,13 @@ func (e *edit) key(setting rest.Setting, key rest.Key) (touched bool, err error)
 	return false, nil
 }
 
-// keptAs is what a key's Secret is called: as HTTP calls the key.
-func keptAs(setting rest.Setting) v1alpha1.ManagedKind {
+// managedKind names a key's Secret as HTTP names the key.
+func managedKind(setting rest.Setting) v1alpha1.ManagedKind {
 	return v1alpha1.ManagedKind(strings.ReplaceAll(setting.Name, "_", "-"))
 }
 
-func (e *edit) keep(key rest.Key, kind v1alpha1.ManagedKind, of ...string) *v1alpha1.SecretKeyRef {
-	k := kept.Key{Secret: v1alpha1.ManagedName(e.owner, kind, of...), Value: *key.Value}
+func (e *edit) storeKey(key rest.Key, kind v1alpha1.ManagedKind, of ...string) *v1alpha1.SecretKeyRef {
+	k := managed.Key{Secret: v1alpha1.ManagedName(e.owner, kind, of...), Value: *key.Value}
 	e.keys = append(e.keys, k)
 	return k.Ref()
 }
@@ -132,7 +132,7 @@ func (e *edit) secrets(request *rest.UserSecrets) *v1alpha1.SecretsStore {
 		func(entry *v1alpha1.ProviderToken, name string, said *rest.ProviderToken) {
 			entry.Provider = v1alpha1.GitProvider(name)
 			if said.Token.IsSet() {
-				entry.TokenRef = e.keep(said.Token, v1alpha1.ManagedToken, name)
+				entry.TokenRef = e.storeKey(said.Token, v1alpha1.ManagedToken, name)
 			}
 			if said.UserID.Present {
 				entry.UserID = said.UserID.Value
@@ -146,7 +146,7 @@ func (e *edit) secrets(request *rest.UserSecrets) *v1alpha1.SecretsStore {
 		func(entry *v1alpha1.CustomSecret, name string, said *rest.CustomSecret) {
 			entry.Name = name
 			if said.Secret.IsSet() {
-				entry.SecretRef = *e.keep(said.Secret, v1alpha1.ManagedCustomSecret, name)
+				entry.SecretRef = *e.storeKey(said.Secret, v1alpha1.ManagedCustomSecret, name)
 			}
 			if said.Description.Present {
 				entry.Description = said.Description.Value

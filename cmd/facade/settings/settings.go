@@ -19,7 +19,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/answer"
 	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
-	"github.com/parley-dev/parley/cmd/facade/kept"
+	"github.com/parley-dev/parley/cmd/facade/managed"
 )
 
 // Reader reads settings as they are.
@@ -30,7 +30,7 @@ type Reader interface {
 // Cluster is what storing settings needs of Kubernetes.
 type Cluster interface {
 	Reader
-	kept.Writer
+	managed.Writer
 	ApplySettings(ctx context.Context, over *v1alpha1.UserSettings, spec map[string]any, options cluster.ApplyOptions) (
 		map[string]any, error)
 }
@@ -147,13 +147,13 @@ func (s *Store) store(ctx context.Context, u *auth.User, request []rest.Setting)
 		}
 		plan, err := newPlan(live, request)
 		if err == nil {
-			err = kept.TooMany(plan.keys, "body")
+			err = managed.TooMany(plan.keys, "body")
 		}
 		if err == nil && (len(plan.keys) > 0 || plan.contested()) {
 			err = s.apply(ctx, plan, true)
 		}
 		if err == nil && !written {
-			err = kept.Write(ctx, s.Cluster, plan.keys, plan.live, time.Now())
+			err = managed.Write(ctx, s.Cluster, plan.keys, plan.live, time.Now())
 			written = err == nil
 		}
 		if err == nil {

@@ -1,4 +1,4 @@
-package kept
+package managed
 
 import (
 	"maps"
@@ -12,8 +12,8 @@ import (
 
 // Tools are the tool servers that a request asks for, and the keys that come with them. A key that
 // it does not name stays what it is in the servers that were there before.
-func Tools(owner string, kind v1alpha1.ManagedKind, request *rest.MCPConfig, before *v1alpha1.MCPConfig) (
-	*v1alpha1.MCPConfig, []Key) {
+func Tools(owner string, kind v1alpha1.ManagedKind, request *rest.MCPConfig, before *v1alpha1.MCPConfig) (*v1alpha1.MCPConfig,
+	[]Key) {
 	if request == nil {
 		return nil, nil
 	}
@@ -37,11 +37,11 @@ type tools struct {
 	keys  []Key
 }
 
-// keep a key, called after what it is for.
-func (t *tools) keep(key rest.Key, of ...string) *v1alpha1.SecretKeyRef {
-	kept := Key{v1alpha1.ManagedName(t.owner, t.kind, of...), *key.Value}
-	t.keys = append(t.keys, kept)
-	return kept.Ref()
+// store a key under a name made of its purpose.
+func (t *tools) store(key rest.Key, of ...string) *v1alpha1.SecretKeyRef {
+	stored := Key{v1alpha1.ManagedName(t.owner, t.kind, of...), *key.Value}
+	t.keys = append(t.keys, stored)
+	return stored.Ref()
 }
 
 func (t *tools) remote(transport string, servers []rest.MCPRemoteServer,
@@ -51,7 +51,7 @@ func (t *tools) remote(transport string, servers []rest.MCPRemoteServer,
 		entry := v1alpha1.MCPRemoteServer{URL: server.URL}
 		switch old := find(before, func(s v1alpha1.MCPRemoteServer) bool { return s.URL == server.URL }); {
 		case server.APIKey.IsSet():
-			entry.APIKeyRef = t.keep(server.APIKey, transport, server.URL)
+			entry.APIKeyRef = t.store(server.APIKey, transport, server.URL)
 		case !server.APIKey.IsCleared():
 			entry.APIKeyRef = old.APIKeyRef
 		}
@@ -67,7 +67,7 @@ func (t *tools) stdio(server rest.MCPStdioServer, before []v1alpha1.MCPStdioServ
 		at := slices.IndexFunc(old.Env, func(v v1alpha1.MCPEnvVar) bool { return v.Name == name })
 		switch value := server.Env[name]; {
 		case value.IsSet():
-			entry.Env = append(entry.Env, v1alpha1.MCPEnvVar{Name: name, SecretRef: t.keep(value, "env", server.Name, name)})
+			entry.Env = append(entry.Env, v1alpha1.MCPEnvVar{Name: name, SecretRef: t.store(value, "env", server.Name, name)})
 		case value.IsCleared():
 			entry.Env = append(entry.Env, v1alpha1.MCPEnvVar{Name: name, Value: ptr.To("")})
 		case at >= 0: // what is to be kept and was never there is nothing

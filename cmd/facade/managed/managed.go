@@ -1,6 +1,6 @@
-// Package kept is what Parley keeps for the objects that come over HTTP: users' keys in Secrets,
-// replays and images in ConfigMaps.
-package kept
+// Package managed writes the objects that hold parts of HTTP requests: users' keys in Secrets, replays
+// and images in ConfigMaps.
+package managed
 
 import (
 	"context"
