@@ -5,8 +5,13 @@
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath -buildvcs=false -gcflags=all=-dwarf=false $(GOFLAGS)
 GO_BUILD = go build -ldflags='-s -w'
-TOOL = go tool -modfile=hack/tools/pinned/go.mod
-KUSTOMIZE = go tool -modfile=$(CURDIR)/hack/tools/pinned/go.mod kustomize
+TOOL = go tool -modfile=$(CURDIR)/hack/tools/pinned/go.mod
+KUSTOMIZE = $(TOOL) kustomize
+LINT = $(TOOL) golangci-lint run --allow-parallel-runners --config=$(CURDIR)/.golangci.yml
+
+# Suites whose modules the product does not need have a go.mod of their own.
+TEST_MODULES = hack/test/gitops hack/test/integration
+MODULES = . $(TEST_MODULES) hack/test/netpol hack/test/prometheus hack/tools/helm hack/tools/containerd
 
 # Where kube-apiserver, etcd and kubectl are; set it to use others than those built here.
 KUBEBUILDER_ASSETS ?= $(CURDIR)/bin/k8s
@@ -34,7 +39,8 @@ demo: ## With `make run` up: have the agent work on a small repository; MODEL=, 
 
 .PHONY: test
 test: k8s ## Run every test, those against a real API server included.
-	@$(TOOL) gotestsum --format pkgname-and-test-fails -- -timeout 20m ./...
+	@set -e; for module in . $(TEST_MODULES); do \
+		(cd $$module && $(TOOL) gotestsum --format pkgname-and-test-fails -- -timeout 20m ./...); done
 
 .PHONY: test-chart
 test-chart: k8s helm ## Lint and render the Helm chart with a real Helm, and compare it with what kustomize builds.
@@ -58,19 +64,19 @@ e2e-agents: ## Have agents that others publish work in a session, against a scri
 .PHONY: e2e-clients
 e2e-clients: k8s ## Have the Socket.IO client from npm watch and answer a session through the facade.
 	@npm install --silent --no-audit --no-fund --prefix bin/clients socket.io-client@4.8.1
-	@PARLEY_CLIENTS=$(CURDIR)/bin/clients go test -tags clients ./cmd/facade/watching -run TestTheSocketIOClient -count=1 -v
+	@cd hack/test/integration && PARLEY_CLIENTS=$(CURDIR)/bin/clients go test -tags clients . -run TestTheSocketIOClient -count=1 -v
 
 .PHONY: e2e-gitops
 e2e-gitops: k8s ## Keep sessions in a Git repository with parts of Argo CD and of Flux; their first build takes minutes.
 	@cd hack/test/gitops/argocd && $(GO_BUILD) -o ../../../../bin/gitops/argocd .
 	@cd hack/test/gitops/flux && $(GO_BUILD) -o ../../../../bin/gitops/flux .
-	@go test -tags gitops ./hack/test/gitops -count=1 -v
+	@cd hack/test/gitops && go test -tags gitops . -count=1 -v
 
 .PHONY: e2e-browser
 e2e-browser: k8s ## Use the page in a real browser, all parts real, and take the pictures of docs/page.md; apt installs chromium.
 	@command -v chromium > /dev/null || apt-get install --yes --no-install-recommends chromium
 	@mkdir -p docs/pictures
-	@PARLEY_PICTURES=$(CURDIR)/docs/pictures go test -tags browser ./cmd/facade/watching -run 'TestAPerson|TestThePage|TestALink|TestWhatGoesWrongInTheBrowserIsSeen' -count=1 -v
+	@cd hack/test/integration && PARLEY_PICTURES=$(CURDIR)/docs/pictures go test -tags browser . -run 'TestAPerson|TestThePage|TestALink|TestWhatGoesWrongInTheBrowserIsSeen' -count=1 -v
 
 .PHONY: bench
 bench: k8s build ## Measure bursts, latency and 10,000 Conversations beside bare pods, and the facade; BENCH_FLAGS='-run burst -json FILE'.
@@ -86,7 +92,7 @@ bench-manager: ## Measure what 1000 large Conversations cost the manager beside 
 
 .PHONY: bench-watch
 bench-watch: k8s ## Have 200 people watch 50 conversations through one facade: how long events take, and what it uses.
-	@go test -tags bench ./cmd/facade/watching -run TestACrowdWatches -count=1 -v | grep -v '^=== '
+	@cd hack/test/integration && go test -tags bench . -run TestACrowdWatches -count=1 -v | grep -v '^=== '
 
 KILLS ?= 30
 
@@ -122,23 +128,19 @@ manifests: ## Generate the CRDs, their reference in docs/api.md, the roles and t
 
 .PHONY: fmt
 fmt: ## Format the code.
-	@$(TOOL) golangci-lint fmt
+	@set -e; for module in . $(TEST_MODULES); do (cd $$module && $(TOOL) golangci-lint fmt --config=$(CURDIR)/.golangci.yml); done
 
 .PHONY: lint
 lint: ## Run the linters.
-	@$(TOOL) golangci-lint run --allow-parallel-runners
+	@set -e; for module in . $(TEST_MODULES); do (cd $$module && $(LINT)); done
 
 .PHONY: lint-fix
 lint-fix: ## Run the linters and fix what they can.
-	@$(TOOL) golangci-lint run --fix --allow-parallel-runners
+	@set -e; for module in . $(TEST_MODULES); do (cd $$module && $(LINT) --fix); done
 
 .PHONY: verify
 verify: generate manifests chart lint ## Fail if generated files are not up to date, or on any lint.
-	@go mod tidy -diff
-	@cd hack/test/netpol && go mod tidy -diff
-	@cd hack/tools/helm && go mod tidy -diff
-	@cd hack/tools/containerd && go mod tidy -diff
-	@cd hack/test/prometheus && go mod tidy -diff
+	@set -e; for module in $(MODULES); do (cd $$module && go mod tidy -diff); done
 	@git diff --exit-code -- api config docs/api.md || { echo 'verify: run "make generate manifests chart" and commit the result' >&2; exit 1; }
 	@test -z "$$(git status --porcelain -- api config docs/api.md)" || { git status --short -- api config docs/api.md; echo 'verify: generated files are not committed' >&2; exit 1; }
 

@@ -5,13 +5,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/test/status"
 )
 
 func catalogueWith(namespace string, agents map[string]string) *corev1.ConfigMap {

@@ -13,24 +13,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
-	"github.com/google/cel-go/cel"
-	lua "github.com/yuin/gopher-lua"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/test/status"
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
-
-// argoHealth is what Argo CD calls a status of kstatus.
-var argoHealth = map[status.Status]string{
-	status.CurrentStatus: "Healthy", status.InProgressStatus: "Progressing", status.FailedStatus: "Degraded",
-	// It does not ask the script about an object that is being deleted.
-	status.TerminatingStatus: "Progressing",
-}
 
 // judgedObject is an object as the operator leaves it in one of its states, and what every GitOps
 // tool must make of it.
@@ -118,31 +108,6 @@ func judgedObjects(t *testing.T) (all []judgedObject) {
 	return all
 }
 
-// Whatever the tools are asked with, they must say the same: kstatus, Argo CD's script and Flux's
-// expressions.
-func TestEveryStateIsJudgedAlikeByAllGitOpsTools(t *testing.T) {
-	script, err := os.ReadFile(testenv.Path("config", "gitops", "argocd", "health.lua"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	flux := fluxExpressions(t)
-	for _, o := range judgedObjects(t) {
-		t.Run(o.Name, func(t *testing.T) {
-			computed, err := status.Compute(&unstructured.Unstructured{Object: o.Object})
-			if err != nil || computed.Status != o.Status {
-				t.Errorf("kstatus: %v, %v; want %s", computed, err, o.Status)
-			}
-			if health, message := argoSays(t, string(script), o.Object); o.Status != status.TerminatingStatus &&
-				(health != argoHealth[o.Status] || message == "") {
-				t.Errorf("Argo CD: %s %q, want %s", health, message, argoHealth[o.Status])
-			}
-			if got := flux.judge(t, o.Object); o.Status != status.TerminatingStatus && got != o.Status {
-				t.Errorf("Flux: %s, want %s", got, o.Status)
-			}
-		})
-	}
-}
-
 // A reason that no state of the table has would be judged by nobody.
 func TestTheTableOfStatesHasEveryReason(t *testing.T) {
 	have := map[string]bool{}
@@ -190,8 +155,8 @@ func declaredReasons(t *testing.T, comments ...string) (reasons []string) {
 	return reasons
 }
 
-// The tools themselves, which are too large to be built with this, judge what is in this file: see
-// hack/test/gitops.
+// The tests in hack/test/gitops compare kstatus, Argo CD's script and Flux's expressions on the states in
+// this file.
 func TestTheStatesAreWrittenDown(t *testing.T) {
 	var text []byte
 	for _, o := range judgedObjects(t) {
@@ -211,121 +176,4 @@ func TestTheStatesAreWrittenDown(t *testing.T) {
 	if err != nil || string(written) != string(text) {
 		t.Errorf("%s is not up to date: run go test ./controllers -update (%v)", file, err)
 	}
-}
-
-// argoSays runs a script with the libraries that Argo CD gives it.
-func argoSays(t *testing.T, script string, object map[string]any) (health, message string) {
-	t.Helper()
-	l := lua.NewState(lua.Options{SkipOpenLibs: true})
-	defer l.Close()
-	for name, open := range map[string]lua.LGFunction{lua.BaseLibName: lua.OpenBase, lua.TabLibName: lua.OpenTable} {
-		if err := l.CallByParam(lua.P{Fn: l.NewFunction(open), Protect: true}, lua.LString(name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	l.SetGlobal("obj", luaValue(l, object))
-	if err := l.DoString(script); err != nil {
-		t.Fatal(err)
-	}
-	answer, ok := l.Get(-1).(*lua.LTable)
-	if !ok {
-		t.Fatalf("the script answers %s", l.Get(-1).Type())
-	}
-	return answer.RawGetString("status").String(), answer.RawGetString("message").String()
-}
-
-func luaValue(l *lua.LState, value any) lua.LValue {
-	switch v := value.(type) {
-	case bool:
-		return lua.LBool(v)
-	case string:
-		return lua.LString(v)
-	case int64:
-		return lua.LNumber(v)
-	case float64:
-		return lua.LNumber(v)
-	case []any:
-		table := l.CreateTable(len(v), 0)
-		for _, item := range v {
-			table.Append(luaValue(l, item))
-		}
-		return table
-	case map[string]any:
-		table := l.CreateTable(0, len(v))
-		for key, item := range v {
-			table.RawSetString(key, luaValue(l, item))
-		}
-		return table
-	}
-	return lua.LNil
-}
-
-// fluxChecks are the expressions of a kind, in the order in which Flux asks them.
-type fluxChecks map[string][]struct {
-	program cel.Program
-	means   status.Status
-}
-
-func fluxExpressions(t *testing.T) fluxChecks {
-	t.Helper()
-	text, err := os.ReadFile(testenv.Path("config", "gitops", "flux", "sessions.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var kustomization struct {
-		Spec struct {
-			HealthCheckExprs []struct{ Kind, InProgress, Failed, Current string }
-		}
-	}
-	if err := yaml.Unmarshal(text, &kustomization); err != nil {
-		t.Fatal(err)
-	}
-	env, err := cel.NewEnv(cel.HomogeneousAggregateLiterals(), cel.CrossTypeNumericComparisons(true), cel.OptionalTypes())
-	if err != nil {
-		t.Fatal(err)
-	}
-	checks := fluxChecks{}
-	for _, exprs := range kustomization.Spec.HealthCheckExprs {
-		for _, e := range []struct {
-			text  string
-			means status.Status
-		}{{exprs.InProgress, status.InProgressStatus}, {exprs.Failed, status.FailedStatus},
-			{exprs.Current, status.CurrentStatus}} {
-			if e.text == "" {
-				continue
-			}
-			parsed, issues := env.Parse(e.text)
-			if issues != nil {
-				t.Fatal(issues)
-			}
-			program, err := env.Program(parsed)
-			if err != nil {
-				t.Fatal(err)
-			}
-			checks[exprs.Kind] = append(checks[exprs.Kind], struct {
-				program cel.Program
-				means   status.Status
-			}{program, e.means})
-		}
-	}
-	return checks
-}
-
-func (f fluxChecks) judge(t *testing.T, object map[string]any) status.Status {
-	t.Helper()
-	o := &unstructured.Unstructured{Object: object}
-	if seen, found, _ := unstructured.NestedInt64(object, "status", "observedGeneration"); found &&
-		seen != o.GetGeneration() {
-		return status.InProgressStatus
-	}
-	for _, check := range f[o.GetKind()] {
-		holds, _, err := check.program.ContextEval(t.Context(), object)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if holds.Value() == true {
-			return check.means
-		}
-	}
-	return status.InProgressStatus
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/test/status"
 )
 
 // step is something that happens to a session, and where it stands afterwards.
@@ -64,11 +64,7 @@ func kstatusOf(t *testing.T, o client.Object) status.Status {
 		t.Fatal(err)
 	}
 	object.SetGroupVersionKind(kinds[0])
-	result, err := status.Compute(object)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return result.Status
+	return status.Compute(object)
 }
 
 func TestALifeFromTheFirstWaitToTheLastEnd(t *testing.T) {

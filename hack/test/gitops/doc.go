@@ -1,3 +1,3 @@
-// Package gitops is a round of GitOps with parts of Argo CD and of Flux: `make e2e-gitops`. What
-// they judge, compare, apply and prune is in the modules argocd and flux beside it.
+// Package gitops tests Parley's health checks for GitOps tools, and a round of GitOps with parts of
+// Argo CD and of Flux: `make e2e-gitops`. The modules argocd and flux beside it have those parts.
 package gitops

@@ -3,7 +3,6 @@
 package gitops
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -98,25 +97,15 @@ func TestTheToolsJudgeEveryStateOfTheLifecycle(t *testing.T) {
 }
 
 func (u tool) judgesEveryState(t *testing.T) {
-	file, err := os.Open(testenv.Path("controllers", "testdata", "states.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
 	var names, wanted []string
 	objects := &bytes.Buffer{}
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var state struct {
-			Name, Status string
-			Object       json.RawMessage
-		}
-		if err := json.Unmarshal(lines.Bytes(), &state); err != nil {
+	for _, s := range readStates(t) {
+		object, err := json.Marshal(s.Object)
+		if err != nil {
 			t.Fatal(err)
 		}
-		names, wanted = append(names, state.Name), append(wanted, u.words[state.Status])
-		objects.Write(append(state.Object, '\n'))
+		names, wanted = append(names, s.Name), append(wanted, u.words[string(s.Status)])
+		objects.Write(append(object, '\n'))
 	}
 	command := u.command(t)
 	command.Stdin = objects

@@ -1,6 +1,6 @@
 //go:build clients
 
-package watching_test
+package integration_test
 
 import (
 	"context"

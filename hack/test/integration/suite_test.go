@@ -1,7 +1,7 @@
-// Package watching_test has people watch and answer sessions through the facade, all of them real:
+// Package integration_test has people watch and answer sessions through the facade, all of them real:
 // the API server, the operator, the facade and the runtime as processes, and the agent that ships.
 // The model is a stub that answers from a script.
-package watching_test
+package integration_test
 
 import (
 	"context"
@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 }
 
 func runSuite(m *testing.M) (code int, err error) {
-	if suite.dir, err = os.MkdirTemp("", "parley-watching-"); err != nil {
+	if suite.dir, err = os.MkdirTemp("", "parley-integration-"); err != nil {
 		return 0, err
 	}
 	defer func() { _ = os.RemoveAll(suite.dir) }()

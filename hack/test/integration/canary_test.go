@@ -1,4 +1,4 @@
-package watching_test
+package integration_test
 
 import (
 	"crypto/rand"

@@ -1,6 +1,6 @@
 //go:build browser
 
-package watching_test
+package integration_test
 
 import (
 	"fmt"

@@ -1,6 +1,6 @@
 //go:build bench
 
-package watching_test
+package integration_test
 
 import (
 	"context"
