@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/test/fakekubelet"
 )
 
 // kubelet drives the status of one session's pod as a scheduler and a kubelet would. It stands in
@@ -59,10 +59,7 @@ func longAgo(pod *corev1.Pod) {
 // bind gives the pod a node. From then on it is deleted only when the kubelet says so.
 func (k kubelet) bind() {
 	k.t.Helper()
-	pod := k.pod()
-	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: v1alpha1.SessionName(k.name)},
-		Target: corev1.ObjectReference{Kind: "Node", Name: "node"}}
-	if err := env.Client.SubResource("binding").Create(k.t.Context(), pod, binding); err != nil {
+	if err := fakekubelet.Bind(k.t.Context(), env.Client, k.pod(), "node"); err != nil {
 		k.t.Fatal(err)
 	}
 }
@@ -94,15 +91,10 @@ func (k kubelet) letGoOf(attempt string) {
 		if err := env.Client.Get(k.t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
 			return client.IgnoreNotFound(err)
 		}
-		switch {
-		case pod.Labels[v1alpha1.LabelAttempt] != attempt:
+		if pod.Labels[v1alpha1.LabelAttempt] != attempt {
 			return nil
-		case pod.DeletionTimestamp == nil:
-			return fmt.Errorf("nobody told the pod of attempt %s to stop", attempt)
 		}
-		uid := pod.UID
-		return client.IgnoreNotFound(env.Client.Delete(k.t.Context(), pod, client.GracePeriodSeconds(0),
-			client.Preconditions{UID: &uid}))
+		return fakekubelet.Release(k.t.Context(), env.Client, pod)
 	})
 }
 
@@ -114,12 +106,7 @@ func (k kubelet) letGo() {
 		if err := env.Client.Get(k.t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
 			return client.IgnoreNotFound(err)
 		}
-		if pod.DeletionTimestamp == nil {
-			return fmt.Errorf("nobody told pod %s to stop", pod.Name)
-		}
-		uid := pod.UID
-		return client.IgnoreNotFound(env.Client.Delete(k.t.Context(), pod, client.GracePeriodSeconds(0),
-			client.Preconditions{UID: &uid}))
+		return fakekubelet.Release(k.t.Context(), env.Client, pod)
 	})
 }
 

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/test/fakekubelet"
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
@@ -152,10 +153,7 @@ func (k *kubelet) pipe(s httpstream.Stream) {
 // bind gives the session's pod to this node, once there is one.
 func (k *kubelet) bind(name string) {
 	k.t.Helper()
-	pod := k.pod(name)
-	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: pod.Name},
-		Target: corev1.ObjectReference{Kind: "Node", Name: k.node}}
-	if err := env.Client.SubResource("binding").Create(k.t.Context(), pod, binding); err != nil {
+	if err := fakekubelet.Bind(k.t.Context(), env.Client, k.pod(name), k.node); err != nil {
 		k.t.Fatal(err)
 	}
 }
@@ -228,9 +226,6 @@ func (k *kubelet) letGo(name string) {
 			pod); err != nil {
 			return client.IgnoreNotFound(err)
 		}
-		if pod.DeletionTimestamp == nil {
-			return fmt.Errorf("nobody told pod %s to stop", pod.Name)
-		}
-		return client.IgnoreNotFound(env.Client.Delete(k.t.Context(), pod, client.GracePeriodSeconds(0)))
+		return fakekubelet.Release(k.t.Context(), env.Client, pod)
 	})
 }

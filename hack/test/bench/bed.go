@@ -213,16 +213,6 @@ func (b *bed) startFacade(ctx context.Context) error {
 	return b.supervisor.Start(ctx, process)
 }
 
-// startKubelet starts what says that pods run, with a connection of its own.
-func (b *bed) startKubelet(ctx context.Context) error {
-	pods, err := kubernetes.NewForConfig(binary(b.admin))
-	if err != nil {
-		return err
-	}
-	_, err = runKubelet(ctx, pods)
-	return err
-}
-
 // binary has a client send and ask for protobuf.
 func binary(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)

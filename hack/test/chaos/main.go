@@ -117,7 +117,7 @@ func attempt(ctx context.Context, o options, dir string, r *report, say func(for
 	if err != nil {
 		return fmt.Errorf("make the users: %w", err)
 	}
-	node, err := startNode(ctx, i.admin)
+	kubelet, err := startKubelet(ctx, i.admin)
 	if err != nil {
 		return fmt.Errorf("start the stub of a node: %w", err)
 	}
@@ -138,7 +138,7 @@ func attempt(ctx context.Context, o options, dir string, r *report, say func(for
 	say("the last kill is over, and all is up again")
 	last := w.check(ctx)
 	say("it has settled; the last thing that was not right yet: %s", cmp.Or(last, "none"))
-	r.note(checkNode, "%d pods ran", node.started())
+	r.note(checkNode, "%d pods ran", kubelet.Started())
 	i.scrape(ctx, r)
 	stopScraping()
 	if err := i.checkHistory(ctx, r); err != nil {
