@@ -127,7 +127,7 @@ func sameRequest(stored, wanted *v1alpha1.Conversation) bool {
 // asked is what a request says of a conversation: not its lifecycle, and nothing that requests
 // cannot say.
 func asked(c *v1alpha1.Conversation) v1alpha1.ConversationSpec {
-	spec := c.Spec.Asked()
+	spec := c.Spec.Immutable()
 	spec.Workspace, spec.SessionClassName, spec.OneShot = nil, nil, false
 	if ref := spec.ReplayJSONRef; ref != nil {
 		spec.ReplayJSONRef = withoutRandomPart(*ref)
