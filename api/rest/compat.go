@@ -38,17 +38,13 @@ func DecodeMessage(body []byte) (string, []Detail) {
 
 // decodeText reads a body with one text.
 func decodeText(body []byte, name string, check func(*object, Location, string)) (string, []Detail) {
-	fields, details := DecodeBody(body)
-	if len(details) > 0 {
-		return "", details
-	}
-	d := &decoder{}
-	o := d.body(fields)
-	value := required(o, name, text)
-	if len(d.details) == 0 {
-		check(o, o.loc.At(name), value)
-	}
-	return value, d.details
+	return decodeBody(body, func(o *object) string {
+		value := required(o, name, text)
+		if len(o.details) == 0 {
+			check(o, o.loc.At(name), value)
+		}
+		return value
+	})
 }
 
 // SecretRequest is the body of POST and PUT /api/secrets. A PUT changes the name and the
@@ -61,34 +57,22 @@ type SecretRequest struct {
 
 // DecodeSecret reads the body of POST /api/secrets, and of PUT, which needs no value.
 func DecodeSecret(body []byte, needsValue bool) (*SecretRequest, []Detail) {
-	fields, details := DecodeBody(body)
-	if len(details) > 0 {
-		return nil, details
-	}
-	d := &decoder{}
-	o := d.body(fields)
-	r := &SecretRequest{Name: required(o, "name", text), Description: optional(o, "description", text)}
-	if needsValue {
-		value := required(o, "value", keyText)
-		r.Value = &value
-	}
-	return r, d.details
+	return decodeBody(body, func(o *object) *SecretRequest {
+		r := &SecretRequest{Name: required(o, "name", text), Description: optional(o, "description", text)}
+		if needsValue {
+			value := required(o, "value", keyText)
+			r.Value = &value
+		}
+		return r
+	})
 }
 
 // DecodeProviders reads the body of POST /api/add-git-providers: the tokens as a settings request
 // would have them.
 func DecodeProviders(body []byte) (map[string]*ProviderToken, []Detail) {
-	fields, details := DecodeBody(body)
-	if len(details) > 0 {
-		return nil, details
-	}
-	d := &decoder{}
-	o := d.body(fields)
-	tokens := optional(o, "provider_tokens", entries(providerToken, knownProvider))
-	if tokens == nil {
-		return nil, d.details
-	}
-	return *tokens, d.details
+	return decodeBody(body, func(o *object) map[string]*ProviderToken {
+		return orZero(optional(o, "provider_tokens", entries(providerToken, knownProvider)))
+	})
 }
 
 // ListedSecret is a secret without its value.

@@ -119,8 +119,7 @@ func TestARequestSaysWhatItNamesAndNothingElse(t *testing.T) {
 		if err != nil || string(sent) != want {
 			t.Errorf("sent %s, %v, want %s", sent, err, want)
 		}
-		fields, _ := rest.DecodeBody(sent)
-		decoded, details := rest.DecodeSettings(fields)
+		decoded, details := rest.DecodeSettings(sent)
 		if len(details) > 0 || !reflect.DeepEqual(*decoded, settings) {
 			t.Errorf("%s is decoded as %+v, %v", sent, decoded, details)
 		}

@@ -3,35 +3,35 @@ package rest
 import "time"
 
 // ConversationRequest is the body of POST /api/conversations. Null is the same as left out. The tag
-// spec names the field of ConversationSpec.
+// spec names the field of ConversationSpec where that is not the JSON name in camel case; - is none.
 type ConversationRequest struct {
-	Repository               *string           `json:"repository,omitempty" spec:"repository"`
-	GitProvider              *string           `json:"git_provider,omitempty" spec:"gitProvider"`
-	SelectedBranch           *string           `json:"selected_branch,omitempty" spec:"selectedBranch"`
-	InitialUserMsg           *string           `json:"initial_user_msg,omitempty" spec:"initialUserMsg"`
+	Repository               *string           `json:"repository,omitempty"`
+	GitProvider              *string           `json:"git_provider,omitempty"`
+	SelectedBranch           *string           `json:"selected_branch,omitempty"`
+	InitialUserMsg           *string           `json:"initial_user_msg,omitempty"`
 	ImageURLs                []Image           `json:"image_urls,omitempty" spec:"imageURLs"`
 	ReplayJSON               *string           `json:"replay_json,omitempty" spec:"replayJSONRef"`
-	SuggestedTask            *SuggestedTask    `json:"suggested_task,omitempty" spec:"suggestedTask"`
-	CreateMicroagent         *CreateMicroagent `json:"create_microagent,omitempty" spec:"createMicroagent"`
-	ConversationInstructions *string           `json:"conversation_instructions,omitempty" spec:"conversationInstructions"`
-	MCPConfig                *MCPConfig        `json:"mcp_config,omitempty" spec:"mcpConfig"`
-	ConversationID           *string           `json:"conversation_id,omitempty"`
+	SuggestedTask            *SuggestedTask    `json:"suggested_task,omitempty"`
+	CreateMicroagent         *CreateMicroagent `json:"create_microagent,omitempty"`
+	ConversationInstructions *string           `json:"conversation_instructions,omitempty"`
+	MCPConfig                *MCPConfig        `json:"mcp_config,omitempty"`
+	ConversationID           *string           `json:"conversation_id,omitempty" spec:"-"`
 }
 
 // SuggestedTask is a piece of work found at a git provider.
 type SuggestedTask struct {
-	GitProvider string `json:"git_provider" spec:"gitProvider"`
-	TaskType    string `json:"task_type" spec:"taskType"`
-	Repo        string `json:"repo" spec:"repo"`
-	IssueNumber int64  `json:"issue_number" spec:"issueNumber"`
-	Title       string `json:"title" spec:"title"`
+	GitProvider string `json:"git_provider"`
+	TaskType    string `json:"task_type"`
+	Repo        string `json:"repo"`
+	IssueNumber int64  `json:"issue_number"`
+	Title       string `json:"title"`
 }
 
 // CreateMicroagent asks for a microagent to be written.
 type CreateMicroagent struct {
-	Repo        string  `json:"repo" spec:"repo"`
-	GitProvider *string `json:"git_provider,omitempty" spec:"gitProvider"`
-	Title       *string `json:"title,omitempty" spec:"title"`
+	Repo        string  `json:"repo"`
+	GitProvider *string `json:"git_provider,omitempty"`
+	Title       *string `json:"title,omitempty"`
 }
 
 // ConversationResponse is the answer to POST /api/conversations and to what changes a conversation.

@@ -31,30 +31,22 @@ type object struct {
 	taken  map[string]bool
 }
 
-// Body is the object in a request's body, decoded as far as its fields.
-type Body map[string]json.RawMessage
-
-// DecodeBody finds the fields of a body.
-func DecodeBody(body []byte) (Body, []Detail) {
-	loc := Location{"body"}
+// decodeBody reads the object in a body, and returns all that is wrong with it.
+func decodeBody[T any](body []byte, read func(*object) T) (value T, details []Detail) {
+	d, loc := &decoder{}, Location{"body"}
 	if len(bytes.TrimSpace(body)) == 0 {
-		return nil, []Detail{{"missing", loc, "Field required"}}
+		return value, []Detail{{"missing", loc, "Field required"}}
 	}
+	var fields map[string]json.RawMessage
 	var syntax *json.SyntaxError
-	var whole json.RawMessage
-	if err := json.Unmarshal(body, &whole); errors.As(err, &syntax) {
-		return nil, []Detail{{"json_invalid", loc.At(syntax.Offset), "JSON decode error"}}
-	}
-	var fields Body
-	if err := json.Unmarshal(whole, &fields); err != nil || fields == nil {
-		return nil, []Detail{{"model_attributes_type", loc, "Input should be a valid dictionary or object to extract " +
+	if err := json.Unmarshal(body, &fields); errors.As(err, &syntax) {
+		return value, []Detail{{"json_invalid", loc.At(syntax.Offset), "JSON decode error"}}
+	} else if err != nil || fields == nil {
+		return value, []Detail{{"model_attributes_type", loc, "Input should be a valid dictionary or object to extract " +
 			"fields from"}}
 	}
-	return fields, nil
-}
-
-func (d *decoder) body(fields Body) *object {
-	return &object{decoder: d, loc: Location{"body"}, fields: fields, taken: map[string]bool{}}
+	value = read(&object{decoder: d, loc: loc, fields: fields, taken: map[string]bool{}})
+	return value, d.details
 }
 
 // object of a value, or nil if it is none.
@@ -105,6 +97,14 @@ func optional[T any](o *object, name string, parse parser[T]) *T {
 		return &value
 	}
 	return nil
+}
+
+// orZero is the value of an optional field, or the zero value.
+func orZero[T any](value *T) (zero T) {
+	if value == nil {
+		return zero
+	}
+	return *value
 }
 
 // required is a field that must have a value.

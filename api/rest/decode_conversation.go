@@ -14,11 +14,13 @@ var ConversationID = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?$`)
 // maxReplay is what a ConfigMap has room for.
 const maxReplay = 1 << 20
 
-// DecodeConversation knows every field: what it does not know the client would believe to have been
-// heard.
-func DecodeConversation(fields Body) (*ConversationRequest, []Detail) {
-	d := &decoder{}
-	o := d.body(fields)
+// DecodeConversation reads the body of POST /api/conversations. An unknown field is an error: the
+// client would believe that it had an effect.
+func DecodeConversation(body []byte) (*ConversationRequest, []Detail) {
+	return decodeBody(body, conversation)
+}
+
+func conversation(o *object) *ConversationRequest {
 	r := &ConversationRequest{
 		Repository:               textOrNothing(o, "repository"),
 		GitProvider:              textOrNothing(o, "git_provider"),
@@ -31,8 +33,8 @@ func DecodeConversation(fields Body) (*ConversationRequest, []Detail) {
 		MCPConfig:                optional(o, "mcp_config", mcpDecoder{}.config),
 		ConversationID:           optional(o, "conversation_id", text),
 	}
-	if urls := optional(o, "image_urls", list(image)); urls != nil && len(*urls) > 0 {
-		r.ImageURLs = *urls
+	if images := orZero(optional(o, "image_urls", list(image))); len(images) > 0 {
+		r.ImageURLs = images
 	}
 	if id := r.ConversationID; id != nil && !ConversationID.MatchString(*id) {
 		o.fail(o.loc.At("conversation_id"), "string_pattern_mismatch", "String should be a DNS label of at most 53 "+
@@ -50,7 +52,7 @@ func DecodeConversation(fields Body) (*ConversationRequest, []Detail) {
 		}
 	}
 	o.forbidOthers()
-	return r, d.details
+	return r
 }
 
 func suggestedTask(d *decoder, loc Location, raw json.RawMessage) (SuggestedTask, bool) {

@@ -19,15 +19,10 @@ func (m mcpDecoder) config(d *decoder, loc Location, raw json.RawMessage) (MCPCo
 	if o == nil {
 		return MCPConfig{}, false
 	}
-	var config MCPConfig
-	if servers := optional(o, "sse_servers", list(m.remote)); servers != nil {
-		config.SSEServers = *servers
-	}
-	if servers := optional(o, "stdio_servers", list(stdioServer)); servers != nil {
-		config.StdioServers = *servers
-	}
-	if servers := optional(o, "shttp_servers", list(m.remote)); servers != nil {
-		config.SHTTPServers = *servers
+	config := MCPConfig{
+		SSEServers:   orZero(optional(o, "sse_servers", list(m.remote))),
+		StdioServers: orZero(optional(o, "stdio_servers", list(stdioServer))),
+		SHTTPServers: orZero(optional(o, "shttp_servers", list(m.remote))),
 	}
 	forbidRepetition(o, "sse_servers", config.SSEServers, func(s MCPRemoteServer) string { return s.URL })
 	forbidRepetition(o, "stdio_servers", config.StdioServers, func(s MCPStdioServer) string { return s.Name })
@@ -74,12 +69,9 @@ func stdioServer(d *decoder, loc Location, raw json.RawMessage) (MCPStdioServer,
 	if o == nil {
 		return MCPStdioServer{}, false
 	}
-	server := MCPStdioServer{Name: required(o, "name", text), Command: required(o, "command", text)}
-	if args := optional(o, "args", arguments); args != nil {
-		server.Args = *args
-	}
-	if env := optional(o, "env", environment); env != nil {
-		server.Env = *env
+	server := MCPStdioServer{
+		Name: required(o, "name", text), Command: required(o, "command", text),
+		Args: orZero(optional(o, "args", arguments)), Env: orZero(optional(o, "env", environment)),
 	}
 	o.forbidOthers()
 	return server, true

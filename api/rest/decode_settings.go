@@ -9,21 +9,22 @@ import (
 // gitProviders are the providers that a token may be for.
 var gitProviders = []string{"github", "gitlab", "bitbucket", "enterprise_sso"}
 
-// DecodeSettings ignores settings that it does not know: clients send back what they were shown, and
-// more. Within mcp_config they are an error.
-func DecodeSettings(fields Body) (*Settings, []Detail) {
+// DecodeSettings reads the body of POST /api/settings. It ignores settings that it does not know:
+// clients send back what they were shown, and more. Within mcp_config they are an error.
+func DecodeSettings(body []byte) (*Settings, []Detail) {
 	settings := &Settings{}
-	return settings, DecodeTable(fields, settings)
+	return settings, DecodeTable(body, settings)
 }
 
-// DecodeTable decodes a body into a table such as Settings, and says all that is wrong with it.
-func DecodeTable(fields Body, table any) []Detail {
-	d := &decoder{}
-	o := d.body(fields)
-	for _, setting := range SettingsOf(table) {
-		setting.Value.(decodable).decode(o, setting.Name)
-	}
-	return d.details
+// DecodeTable reads a body into a table such as Settings, and returns all that is wrong with it.
+func DecodeTable(body []byte, table any) []Detail {
+	_, details := decodeBody(body, func(o *object) any {
+		for _, setting := range SettingsOf(table) {
+			setting.Value.(decodable).decode(o, setting.Name)
+		}
+		return nil
+	})
+	return details
 }
 
 // decodable is what takes its value out of an object: each kind of field in its own way.
@@ -79,14 +80,10 @@ func userSecrets(d *decoder, loc Location, raw json.RawMessage) (UserSecrets, bo
 	if o == nil {
 		return UserSecrets{}, false
 	}
-	var store UserSecrets
-	if tokens := optional(o, "provider_tokens", entries(providerToken, knownProvider)); tokens != nil {
-		store.ProviderTokens = *tokens
-	}
-	if secrets := optional(o, "custom_secrets", entries(customSecret, anyName)); secrets != nil {
-		store.CustomSecrets = *secrets
-	}
-	return store, true
+	return UserSecrets{
+		ProviderTokens: orZero(optional(o, "provider_tokens", entries(providerToken, knownProvider))),
+		CustomSecrets:  orZero(optional(o, "custom_secrets", entries(customSecret, anyName))),
+	}, true
 }
 
 // entries are the values of an object by their names; null is nil.

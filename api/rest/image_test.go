@@ -11,8 +11,7 @@ import (
 
 func decodeImage(t *testing.T, url string) (rest.Image, []rest.Detail) {
 	t.Helper()
-	fields, _ := rest.DecodeBody([]byte(`{"image_urls": [` + string(must(json.Marshal(url))) + `]}`))
-	request, details := rest.DecodeConversation(fields)
+	request, details := rest.DecodeConversation([]byte(`{"image_urls": [` + string(must(json.Marshal(url))) + `]}`))
 	if len(details) > 0 {
 		return rest.Image{}, details
 	}

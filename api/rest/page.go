@@ -38,21 +38,16 @@ type SignInLink struct {
 
 // DecodeSignIn reads the body of POST /api/signin.
 func DecodeSignIn(body []byte) (SignIn, []Detail) {
-	fields, details := DecodeBody(body)
-	if len(details) > 0 {
-		return SignIn{}, details
-	}
-	d := &decoder{}
-	o := d.body(fields)
-	if code := optional(o, "code", text); code != nil && *code != "" {
-		replace := optional(o, "replace", boolean)
-		return SignIn{Code: *code, Replace: replace != nil && *replace}, d.details
-	}
-	key := required(o, "key", text)
-	if key == "" && len(d.details) == 0 {
-		o.fail(o.loc.At("key"), "string_too_short", "String should have at least 1 character")
-	}
-	return SignIn{Key: key}, d.details
+	return decodeBody(body, func(o *object) SignIn {
+		if code := orZero(optional(o, "code", text)); code != "" {
+			return SignIn{Code: code, Replace: orZero(optional(o, "replace", boolean))}
+		}
+		key := required(o, "key", text)
+		if key == "" && len(o.details) == 0 {
+			o.fail(o.loc.At("key"), "string_too_short", "String should have at least 1 character")
+		}
+		return SignIn{Key: key}
+	})
 }
 
 // MaxMarkdown is how many texts are rendered at once.
@@ -65,15 +60,11 @@ type Rendered struct {
 
 // DecodeMarkdown reads the body of POST /api/markdown: texts to be rendered.
 func DecodeMarkdown(body []byte) ([]string, []Detail) {
-	fields, details := DecodeBody(body)
-	if len(details) > 0 {
-		return nil, details
-	}
-	d := &decoder{}
-	o := d.body(fields)
-	texts := required(o, "texts", list(text))
-	if len(texts) > MaxMarkdown {
-		o.fail(o.loc.At("texts"), "too_long", "List should have at most "+strconv.Itoa(MaxMarkdown)+" items")
-	}
-	return texts, d.details
+	return decodeBody(body, func(o *object) []string {
+		texts := required(o, "texts", list(text))
+		if len(texts) > MaxMarkdown {
+			o.fail(o.loc.At("texts"), "too_long", "List should have at most "+strconv.Itoa(MaxMarkdown)+" items")
+		}
+		return texts
+	})
 }

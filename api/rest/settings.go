@@ -2,89 +2,89 @@ package rest
 
 import "encoding/json"
 
-// Settings is the body of POST /api/settings, and the table of all settings, one a line: what HTTP
-// calls it (json), the field of UserSettingsSpec where it is stored (spec), and what it is if
-// nobody has set it (default). Its kind is its type: a Key is kept in a Secret, UserSecrets are
-// merged entry by entry, MCPConfig replaces what is stored, and all others are plain. Decoding,
-// storing, showing, who owns a field and what an error calls it follow from here. A new key also
-// needs the name of its Secret in api/v1alpha1/managed_names.go and in the policy: who may write which
-// Secrets is not widened by the way.
+// Settings is the body of POST /api/settings, and the table of all settings, one a line: its name over
+// HTTP (json), the field of UserSettingsSpec that stores it (spec, where that is not the JSON name in
+// camel case), and its value if nobody has set it (default). The type is the kind of setting: a Key is
+// stored in a Secret, UserSecrets are merged entry by entry, MCPConfig replaces what is stored, and
+// all others are plain. Decoding, storing, showing, field ownership and the names in errors follow
+// from this table. A new key also needs the name of its Secret in api/v1alpha1/managed_names.go and in the
+// policy: who may write which Secrets is not widened by the way.
 //
 // What a request leaves out keeps its stored value, null clears a plain field to its default and
 // keeps a key.
 type Settings struct {
-	Language                     Field[string]      `json:"language,omitzero" spec:"language"`
-	Agent                        Field[string]      `json:"agent,omitzero" spec:"agent"`
-	MaxIterations                Field[int32]       `json:"max_iterations,omitzero" spec:"maxIterations"`
-	SecurityAnalyzer             Field[string]      `json:"security_analyzer,omitzero" spec:"securityAnalyzer"`
-	ConfirmationMode             Field[bool]        `json:"confirmation_mode,omitzero" spec:"confirmationMode"`
-	LLMModel                     Field[string]      `json:"llm_model,omitzero" spec:"llmModel"`
+	Language                     Field[string]      `json:"language,omitzero"`
+	Agent                        Field[string]      `json:"agent,omitzero"`
+	MaxIterations                Field[int32]       `json:"max_iterations,omitzero"`
+	SecurityAnalyzer             Field[string]      `json:"security_analyzer,omitzero"`
+	ConfirmationMode             Field[bool]        `json:"confirmation_mode,omitzero"`
+	LLMModel                     Field[string]      `json:"llm_model,omitzero"`
 	LLMAPIKey                    Key                `json:"llm_api_key,omitzero" spec:"llmAPIKeyRef"`
 	LLMBaseURL                   Field[string]      `json:"llm_base_url,omitzero" spec:"llmBaseURL"`
-	RemoteRuntimeResourceFactor  Field[int32]       `json:"remote_runtime_resource_factor,omitzero" spec:"remoteRuntimeResourceFactor"`
-	SecretsStore                 Field[UserSecrets] `json:"secrets_store,omitzero" spec:"secretsStore"`
-	EnableDefaultCondenser       Field[bool]        `json:"enable_default_condenser,omitzero" spec:"enableDefaultCondenser" default:"true"`
-	EnableSoundNotifications     Field[bool]        `json:"enable_sound_notifications,omitzero" spec:"enableSoundNotifications" default:"false"`
-	EnableProactiveStarters      Field[bool]        `json:"enable_proactive_conversation_starters,omitzero" spec:"enableProactiveConversationStarters" default:"true"`
-	EnableSolvabilityAnalysis    Field[bool]        `json:"enable_solvability_analysis,omitzero" spec:"enableSolvabilityAnalysis" default:"true"`
-	UserConsentsToAnalytics      Field[bool]        `json:"user_consents_to_analytics,omitzero" spec:"userConsentsToAnalytics"`
-	SandboxBaseContainerImage    Field[string]      `json:"sandbox_base_container_image,omitzero" spec:"sandboxBaseContainerImage"`
-	SandboxRuntimeContainerImage Field[string]      `json:"sandbox_runtime_container_image,omitzero" spec:"sandboxRuntimeContainerImage"`
-	MCPConfig                    Field[MCPConfig]   `json:"mcp_config,omitzero" spec:"mcpConfig"`
+	RemoteRuntimeResourceFactor  Field[int32]       `json:"remote_runtime_resource_factor,omitzero"`
+	SecretsStore                 Field[UserSecrets] `json:"secrets_store,omitzero"`
+	EnableDefaultCondenser       Field[bool]        `json:"enable_default_condenser,omitzero" default:"true"`
+	EnableSoundNotifications     Field[bool]        `json:"enable_sound_notifications,omitzero" default:"false"`
+	EnableProactiveStarters      Field[bool]        `json:"enable_proactive_conversation_starters,omitzero" default:"true"`
+	EnableSolvabilityAnalysis    Field[bool]        `json:"enable_solvability_analysis,omitzero" default:"true"`
+	UserConsentsToAnalytics      Field[bool]        `json:"user_consents_to_analytics,omitzero"`
+	SandboxBaseContainerImage    Field[string]      `json:"sandbox_base_container_image,omitzero"`
+	SandboxRuntimeContainerImage Field[string]      `json:"sandbox_runtime_container_image,omitzero"`
+	MCPConfig                    Field[MCPConfig]   `json:"mcp_config,omitzero"`
 	SearchAPIKey                 Key                `json:"search_api_key,omitzero" spec:"searchAPIKeyRef"`
 	SandboxAPIKey                Key                `json:"sandbox_api_key,omitzero" spec:"sandboxAPIKeyRef"`
 	// MaxBudgetPerTask has at most six decimals.
-	MaxBudgetPerTask Field[json.Number] `json:"max_budget_per_task,omitzero" spec:"maxBudgetPerTask"`
-	Email            Field[string]      `json:"email,omitzero" spec:"email"`
-	EmailVerified    Field[bool]        `json:"email_verified,omitzero" spec:"emailVerified"`
-	GitUserName      Field[string]      `json:"git_user_name,omitzero" spec:"gitUserName"`
-	GitUserEmail     Field[string]      `json:"git_user_email,omitzero" spec:"gitUserEmail"`
+	MaxBudgetPerTask Field[json.Number] `json:"max_budget_per_task,omitzero"`
+	Email            Field[string]      `json:"email,omitzero"`
+	EmailVerified    Field[bool]        `json:"email_verified,omitzero"`
+	GitUserName      Field[string]      `json:"git_user_name,omitzero"`
+	GitUserEmail     Field[string]      `json:"git_user_email,omitzero"`
 }
 
 // UserSecrets is the value of secrets_store. An entry that is left out is kept, one that is null is
 // removed.
 type UserSecrets struct {
-	ProviderTokens map[string]*ProviderToken `json:"provider_tokens,omitempty" spec:"providerTokens"`
-	CustomSecrets  map[string]*CustomSecret  `json:"custom_secrets,omitempty" spec:"customSecrets"`
+	ProviderTokens map[string]*ProviderToken `json:"provider_tokens,omitempty"`
+	CustomSecrets  map[string]*CustomSecret  `json:"custom_secrets,omitempty"`
 }
 
 // ProviderToken is the access of a user to a git provider. An empty token keeps the stored one.
 type ProviderToken struct {
 	Token  Key           `json:"token,omitzero" spec:"tokenRef"`
 	UserID Field[string] `json:"user_id,omitzero" spec:"userID"`
-	Host   Field[string] `json:"host,omitzero" spec:"host"`
+	Host   Field[string] `json:"host,omitzero"`
 }
 
 // CustomSecret is a secret of the user for the agent's environment. An empty secret keeps the
 // stored one.
 type CustomSecret struct {
 	Secret      Key           `json:"secret,omitzero" spec:"secretRef"`
-	Description Field[string] `json:"description,omitzero" spec:"description"`
+	Description Field[string] `json:"description,omitzero"`
 }
 
 // MCPConfig lists tool servers. In settings it replaces the stored lists; keys that it does not
 // name are kept.
 type MCPConfig struct {
-	SSEServers   []MCPRemoteServer `json:"sse_servers" spec:"sseServers"`
-	StdioServers []MCPStdioServer  `json:"stdio_servers" spec:"stdioServers"`
-	SHTTPServers []MCPRemoteServer `json:"shttp_servers" spec:"shttpServers"`
+	SSEServers   []MCPRemoteServer `json:"sse_servers"`
+	StdioServers []MCPStdioServer  `json:"stdio_servers"`
+	SHTTPServers []MCPRemoteServer `json:"shttp_servers"`
 }
 
 // MCPRemoteServer is a tool server that runs elsewhere.
 type MCPRemoteServer struct {
-	URL    string `json:"url" spec:"url"`
+	URL    string `json:"url"`
 	APIKey Key    `json:"api_key,omitzero" spec:"apiKeyRef"`
 	// APIKeySet says in an answer whether there is a key. A request does not have it.
-	APIKeySet *bool `json:"api_key_set,omitempty"`
+	APIKeySet *bool `json:"api_key_set,omitempty" spec:"-"`
 }
 
 // MCPStdioServer is a tool server run as a process in the session. The values of its environment
 // are kept like keys, since nothing tells whether they are.
 type MCPStdioServer struct {
-	Name    string         `json:"name" spec:"name"`
-	Command string         `json:"command" spec:"command"`
-	Args    []string       `json:"args" spec:"args"`
-	Env     map[string]Key `json:"env" spec:"env"`
+	Name    string         `json:"name"`
+	Command string         `json:"command"`
+	Args    []string       `json:"args"`
+	Env     map[string]Key `json:"env"`
 }
 
 // StoredSettings is the answer to GET /api/settings. Keys are always null; the fields that end in

@@ -26,7 +26,7 @@ func SettingsOf(table any) []Setting {
 			settings = append(settings, SettingsOf(value.Addr().Interface())...)
 			continue
 		}
-		setting := Setting{Name: jsonName(field), Spec: field.Tag.Get("spec"), Value: value.Addr().Interface()}
+		setting := Setting{Name: jsonName(field), Spec: specName(field), Value: value.Addr().Interface()}
 		if text := field.Tag.Get("default"); text != "" {
 			if err := json.Unmarshal([]byte(text), &setting.Default); err != nil {
 				panic("the default of " + setting.Name + " is no JSON")
@@ -44,6 +44,20 @@ func jsonName(field reflect.StructField) string {
 	return name
 }
 
+// specName is the field of a kind that holds a field of a request; empty where there is none.
+func specName(field reflect.StructField) string {
+	if spec := field.Tag.Get("spec"); spec != "" {
+		return strings.TrimPrefix(spec, "-")
+	}
+	first, others, _ := strings.Cut(jsonName(field), "_")
+	for word := range strings.SplitSeq(others, "_") {
+		if word != "" {
+			first += strings.ToUpper(word[:1]) + word[1:]
+		}
+	}
+	return first
+}
+
 // requestNames are what requests call the fields of the kinds, from the tags of all types that a
 // request is made of.
 var requestNames = namesIn(map[string]string{}, reflect.TypeFor[Settings](), reflect.TypeFor[ConversationRequest]())
@@ -57,7 +71,7 @@ func namesIn(names map[string]string, types ...reflect.Type) map[string]string {
 			continue
 		}
 		for field := range t.Fields() {
-			if spec := field.Tag.Get("spec"); spec != "" {
+			if spec := specName(field); spec != "" {
 				names[spec] = jsonName(field)
 			}
 			namesIn(names, field.Type)

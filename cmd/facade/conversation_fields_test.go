@@ -117,20 +117,26 @@ func TestEachFieldOfAConversationIsChecked(t *testing.T) {
 	}
 }
 
-func TestAllErrorsOfAConversationComeInOneAnswer(t *testing.T) {
+func TestConversationErrorsOfAStageComeInOneAnswer(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	value := canary()
-	ada.post(t, "/api/conversations", `{"color": "`+value+`", "repository": "`+value+`", "selected_branch": "a..`+value+
-		`", "git_provider": "`+value+`",
-		"initial_user_msg": 5, "image_urls": ["`+value+`"], "conversation_id": "`+value+`_"}`).wants(t, 422).lacks(t,
-		value).complains(t,
-		"body.color: extra_forbidden", "body.initial_user_msg: string_type", "body.conversation_id: string_pattern_mismatch",
-		"body.git_provider: enum", "body.repository: value_error", "body.selected_branch: value_error",
-		"body.image_urls.0: value_error")
-	ada.post(t, "/api/conversations", `{"repository": "`+value+`", "create_microagent": {"repo": 5}}`).wants(t,
-		422).lacks(t, value).complains(t,
-		"body.create_microagent.repo: string_type", "body.repository: value_error")
+	types := `"color": "` + value + `", "initial_user_msg": 5, "conversation_id": "` + value + `_", `
+	rules := `"selected_branch": "a..` + value + `", "image_urls": ["` + value + `"], "repository": "` + value + `"`
+	for _, stage := range []struct {
+		body       string
+		complaints []string
+	}{
+		{types + `"git_provider": "` + value + `", ` + rules, []string{"body.color: extra_forbidden",
+			"body.initial_user_msg: string_type", "body.conversation_id: string_pattern_mismatch"}},
+		{`"git_provider": "` + value + `", ` + rules, []string{"body.git_provider: enum"}},
+		{rules, []string{"body.repository: value_error", "body.selected_branch: value_error",
+			"body.image_urls.0: value_error"}},
+		{`"create_microagent": {"repo": 5}, "repository": "` + value + `"`,
+			[]string{"body.create_microagent.repo: string_type"}},
+	} {
+		ada.post(t, "/api/conversations", "{"+stage.body+"}").wants(t, 422).lacks(t, value).complains(t, stage.complaints...)
+	}
 }
 
 func TestTasksAndMicroagentsNameTheRepository(t *testing.T) {

@@ -33,7 +33,8 @@ func atOnce(do func(i int)) {
 func (p *person) insist(path, body string) (reply, error) {
 	for {
 		r, err := p.send("POST", path, body)
-		if err != nil || r.code != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" {
+		later := r.code == http.StatusServiceUnavailable || r.code == http.StatusTooManyRequests
+		if err != nil || !later || r.header.Get("Retry-After") == "" {
 			return r, err
 		}
 	}

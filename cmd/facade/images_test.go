@@ -144,10 +144,11 @@ func TestAnImageMayHaveAMebibyte(t *testing.T) {
 		dataURL(picture(1, rest.MaxImage+1)))).wants(t, 413).
 		complains(t, "body.image_urls.1: bytes_too_long")
 	t.Run("and what else is wrong is said with it", func(t *testing.T) {
-		body := jsonOf(t, map[string]any{"conversation_id": "larger", "repository": "widgets",
+		body := jsonOf(t, map[string]any{"conversation_id": "larger", "create_microagent": "widgets",
 			"image_urls": []string{"data:,x", dataURL(picture(1, rest.MaxImage+1))}})
 		ada.post(t, "/api/conversations", body).wants(t, 413).
-			complains(t, "body.image_urls.0: value_error", "body.image_urls.1: bytes_too_long", "body.repository: value_error")
+			complains(t, "body.image_urls.0: value_error", "body.image_urls.1: bytes_too_long",
+				"body.create_microagent: dict_type")
 	})
 	t.Run("and nothing is kept of it", func(t *testing.T) { ada.has(t, 2) })
 	t.Run("nor of more than a body has room for", func(t *testing.T) {

@@ -270,19 +270,25 @@ func TestToolServersReplaceTheStoredOnesAndKeepKeys(t *testing.T) {
 	})
 }
 
-func TestAllErrorsComeInOneAnswerAndNothingIsStored(t *testing.T) {
+func TestSettingsErrorsOfAStageComeInOneAnswerAndNothingIsStored(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	secret := canary()
-	reply := ada.post(t, "/api/settings", `{"max_iterations": "`+secret+
-		`", "confirmation_mode": [], "remote_runtime_resource_factor": 3,
-		"language": "`+secret+` x", "llm_base_url": "`+secret+`", "llm_api_key": "`+secret+`", "git_user_name": "<`+secret+
-		`>", "email": "ada@example.com"}`)
-	// Types, schema and webhook each have their say.
-	reply.wants(t, 422).lacks(t, secret).complains(t,
-		"body.max_iterations: int_parsing", "body.confirmation_mode: bool_type",
-		"body.remote_runtime_resource_factor: enum", "body.git_user_name: string_pattern_mismatch",
-		"body.language: value_error", "body.llm_base_url: value_error")
+	types := `"max_iterations": "` + secret + `", "confirmation_mode": [], `
+	schema := `"remote_runtime_resource_factor": 3, "git_user_name": "<` + secret + `>", `
+	rules := `"language": "` + secret + ` x", "llm_base_url": "` + secret + `", "llm_api_key": "` + secret +
+		`", "email": "ada@example.com"`
+	for _, stage := range []struct {
+		body       string
+		complaints []string
+	}{
+		{types + schema + rules, []string{"body.max_iterations: int_parsing", "body.confirmation_mode: bool_type"}},
+		{schema + rules, []string{"body.remote_runtime_resource_factor: enum",
+			"body.git_user_name: string_pattern_mismatch"}},
+		{rules, []string{"body.language: value_error", "body.llm_base_url: value_error"}},
+	} {
+		ada.post(t, "/api/settings", "{"+stage.body+"}").wants(t, 422).lacks(t, secret).complains(t, stage.complaints...)
+	}
 	ada.get(t, "/api/settings").wants(t, 404)
 	var secrets corev1.SecretList
 	if err := suite.Client.List(t.Context(), &secrets, client.InNamespace(ada.namespace),

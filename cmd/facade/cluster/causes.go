@@ -34,7 +34,7 @@ func details(causes []metav1.StatusCause, names rest.EntryNames) []rest.Detail {
 	var details []rest.Detail
 	for _, cause := range causes {
 		if strings.Contains(cause.Message, "some validation rules were not checked") {
-			continue // the rest is asked for separately
+			continue // it names no mistake
 		}
 		kind, msg := explain(cause)
 		details = append(details, rest.Detail{Type: kind, Loc: rest.LocationOf(cause.Field, names), Msg: msg})

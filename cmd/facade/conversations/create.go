@@ -25,11 +25,7 @@ import (
 // Post creates the conversation that a body asks for, or joins it. An error lists all that decoding
 // finds, or else all that the API server reports.
 func (s *Service) Post(ctx context.Context, u *auth.User, body []byte, idempotencyKey string) (any, error) {
-	fields, details := rest.DecodeBody(body)
-	if len(details) > 0 {
-		return nil, answer.Invalid(details...)
-	}
-	request, details := rest.DecodeConversation(fields)
+	request, details := rest.DecodeConversation(body)
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}

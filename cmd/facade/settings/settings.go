@@ -118,11 +118,7 @@ func needsKey(spec *v1alpha1.UserSettingsSpec) bool {
 // Post stores the settings in a body. If something is wrong with it nothing is stored: the error lists
 // all that decoding finds, or else all that the API server reports.
 func (s *Store) Post(ctx context.Context, u *auth.User, body []byte) (any, error) {
-	fields, details := rest.DecodeBody(body)
-	if len(details) > 0 {
-		return nil, answer.Invalid(details...)
-	}
-	request, details := rest.DecodeSettings(fields)
+	request, details := rest.DecodeSettings(body)
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}

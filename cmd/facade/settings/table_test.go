@@ -32,15 +32,11 @@ func jsonOf(t *testing.T, value any) string {
 // decoded is what a body says of all settings.
 func decoded(t *testing.T, body string) ([]rest.Setting, []rest.Detail) {
 	t.Helper()
-	fields, details := rest.DecodeBody([]byte(body))
-	if len(details) > 0 {
-		t.Fatal(details)
-	}
 	table := &more{}
-	return rest.SettingsOf(table), rest.DecodeTable(fields, table)
+	return rest.SettingsOf(table), rest.DecodeTable([]byte(body), table)
 }
 
-func managed(manager, spec string) metav1.ManagedFieldsEntry {
+func managedBy(manager, spec string) metav1.ManagedFieldsEntry {
 	fields := &metav1.FieldsV1{}
 	fields.SetRawBytes([]byte(`{"f:spec": ` + spec + `}`))
 	return metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationApply, FieldsV1: fields}
@@ -51,17 +47,17 @@ func TestEveryKeyHasASecretThatTheFacadeMayWrite(t *testing.T) {
 		if _, isKey := setting.Value.(*rest.Key); !isKey {
 			continue
 		}
-		name := v1alpha1.ManagedName("ada", keptAs(setting))
-		if !v1alpha1.IsManagedSecretName(name, v1alpha1.LabelUserSettings, "ada") {
-			t.Errorf("%s would be kept in %s, which is no name of a managed Secret", setting.Name, name)
+		if name := v1alpha1.ManagedName("ada", managedKind(setting)); !v1alpha1.IsManagedSecretName(name, v1alpha1.LabelUserSettings,
+			"ada") {
+			t.Errorf("%s would be kept in %s, which is no name of a kept Secret", setting.Name, name)
 		}
 	}
 }
 
 func TestANewSettingIsOneLineOfTheTable(t *testing.T) {
 	live := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Name: "ada"}}
-	live.ManagedFields = []metav1.ManagedFieldsEntry{managed("git", `{"f:favouriteColour": {}}`),
-		managed(cluster.FieldOwner, `{"f:quietHours": {}}`)}
+	live.ManagedFields = []metav1.ManagedFieldsEntry{managedBy("git", `{"f:favouriteColour": {}}`),
+		managedBy(cluster.FieldOwner, `{"f:quietHours": {}}`)}
 	before := map[string]any{"favouriteColour": "red", "quietHours": false}
 
 	t.Run("it is decoded and checked", func(t *testing.T) {
