@@ -25,7 +25,7 @@ func (s *server) isOver(c *v1alpha1.Conversation) bool {
 // unavailable says that the archive cannot be read now.
 func unavailable(ctx context.Context, err error) error {
 	logf.FromContext(ctx).Error(err, "The archive cannot be read")
-	return answer.Later(http.StatusServiceUnavailable, "The archive cannot be read; retry later", 2*time.Second)
+	return answer.Later(http.StatusServiceUnavailable, "The archive cannot be read now; retry later", 2*time.Second)
 }
 
 // ending of a conversation that is over. It is large, and its readers keep little of it.
