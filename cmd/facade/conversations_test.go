@@ -23,11 +23,14 @@ import (
 // exclude one another.
 const everyConversationField = `{
 	"repository": "example/widgets", "git_provider": "github", "selected_branch": "main",
-	"initial_user_msg": "Mend the parser.\nIt is broken.", "image_urls": ["https://example.com/a.png", "data:image/png;base64,AAAA"],
-	"suggested_task": {"git_provider": "github", "task_type": "FAILING_CHECKS", "repo": "example/widgets", "issue_number": "7", "title": "Speed the parser up"},
+	"initial_user_msg": "Mend the parser.\nIt is broken.", "image_urls": ["https://example.com/a.png",
+		"data:image/png;base64,AAAA"],
+	"suggested_task": {"git_provider": "github", "task_type": "FAILING_CHECKS", "repo": "example/widgets",
+		"issue_number": "7", "title": "Speed the parser up"},
 	"conversation_instructions": "Keep to the style.",
 	"mcp_config": {"sse_servers": [{"url": "https://tools.example.com/sse", "api_key": "conv-key-1"}],
-		"stdio_servers": [{"name": "files", "command": "mcp-files", "args": "--root /w", "env": {"TOKEN": "conv-key-2", "PLAIN": ""}}]},
+		"stdio_servers": [{"name": "files", "command": "mcp-files", "args": "--root /w", "env": {"TOKEN": "conv-key-2",
+			"PLAIN": ""}}]},
 	"conversation_id": "every-field"}`
 
 func TestEveryFieldOfAConversationIsStored(t *testing.T) {

@@ -137,7 +137,8 @@ func bodyWithKeys(i int) string {
 		more = fmt.Sprintf(`"image_urls": ["data:image/png,one-%d", "data:image/png,two-%d"]`, i, i)
 	}
 	return fmt.Sprintf(
-		`{"conversation_id": "talk-%d", %s, "mcp_config": {"sse_servers": [{"url": "https://a.example.com", "api_key": "k%d"}],
+		`{"conversation_id": "talk-%d", %s, "mcp_config": {
+			"sse_servers": [{"url": "https://a.example.com", "api_key": "k%d"}],
 		"stdio_servers": [{"name": "s", "command": "c", "env": {"A": "a%d", "B": "b"}}]}}`, i, more, i, i)
 }
 

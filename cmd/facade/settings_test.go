@@ -22,11 +22,13 @@ import (
 
 // everySetting is a body with every field of a settings request.
 const everySetting = `{
-	"language": "en", "agent": "CodeActAgent", "max_iterations": 100, "security_analyzer": "llm", "confirmation_mode": true,
+	"language": "en", "agent": "CodeActAgent", "max_iterations": 100, "security_analyzer": "llm",
+		"confirmation_mode": true,
 	"llm_model": "example/model-large", "llm_api_key": "llm-key-1", "llm_base_url": "https://llm.example.com/v1",
 	"remote_runtime_resource_factor": 2,
 	"secrets_store": {
-		"provider_tokens": {"github": {"token": "github-token-1", "user_id": "ada", "host": "git.example.com"}, "gitlab": {"token": "gitlab-token-1"}},
+		"provider_tokens": {"github": {"token": "github-token-1", "user_id": "ada", "host": "git.example.com"},
+			"gitlab": {"token": "gitlab-token-1"}},
 		"custom_secrets": {"DEPLOY_TOKEN": {"secret": "deploy-1", "description": "for staging"}}
 	},
 	"enable_default_condenser": false, "enable_sound_notifications": true, "enable_proactive_conversation_starters": false,
@@ -34,7 +36,8 @@ const everySetting = `{
 	"sandbox_base_container_image": "example.com/base:1", "sandbox_runtime_container_image": "example.com/runtime:1",
 	"mcp_config": {
 		"sse_servers": [{"url": "https://tools.example.com/sse", "api_key": "sse-key-1"}],
-		"stdio_servers": [{"name": "files", "command": "mcp-files", "args": ["--root", "/workspace"], "env": {"TOKEN": "stdio-1"}}],
+		"stdio_servers": [{"name": "files", "command": "mcp-files", "args": ["--root", "/workspace"],
+			"env": {"TOKEN": "stdio-1"}}],
 		"shttp_servers": ["https://tools.example.com/mcp"]
 	},
 	"search_api_key": "search-key-1", "sandbox_api_key": "sandbox-key-1", "max_budget_per_task": 4.5,
@@ -51,23 +54,28 @@ func TestEverySettingIsStoredAndShownWithoutKeys(t *testing.T) {
 	ada.post(t, "/api/settings", everySetting).wants(t, 200).says(t, `{"message": "Settings stored"}`)
 	shown := ada.get(t, "/api/settings").wants(t, 200).lacks(t, everyKey...)
 	shown.says(t, `{
-		"language": "en", "agent": "CodeActAgent", "max_iterations": 100, "security_analyzer": "llm", "confirmation_mode": true,
+		"language": "en", "agent": "CodeActAgent", "max_iterations": 100, "security_analyzer": "llm",
+			"confirmation_mode": true,
 		"llm_model": "example/model-large", "llm_api_key": null, "llm_base_url": "https://llm.example.com/v1",
 		"remote_runtime_resource_factor": 2,
 		"secrets_store": {
-			"provider_tokens": {"github": {"token": null, "user_id": "ada", "host": "git.example.com"}, "gitlab": {"token": null, "user_id": null, "host": null}},
+			"provider_tokens": {"github": {"token": null, "user_id": "ada", "host": "git.example.com"},
+				"gitlab": {"token": null, "user_id": null, "host": null}},
 			"custom_secrets": {"DEPLOY_TOKEN": {"secret": null, "description": "for staging"}}
 		},
-		"enable_default_condenser": false, "enable_sound_notifications": true, "enable_proactive_conversation_starters": false,
+		"enable_default_condenser": false, "enable_sound_notifications": true,
+			"enable_proactive_conversation_starters": false,
 		"enable_solvability_analysis": false, "user_consents_to_analytics": true,
 		"sandbox_base_container_image": "example.com/base:1", "sandbox_runtime_container_image": "example.com/runtime:1",
 		"mcp_config": {
 			"sse_servers": [{"url": "https://tools.example.com/sse", "api_key": null, "api_key_set": true}],
-			"stdio_servers": [{"name": "files", "command": "mcp-files", "args": ["--root", "/workspace"], "env": {"TOKEN": null}}],
+			"stdio_servers": [{"name": "files", "command": "mcp-files", "args": ["--root", "/workspace"],
+				"env": {"TOKEN": null}}],
 			"shttp_servers": [{"url": "https://tools.example.com/mcp", "api_key": null, "api_key_set": false}]
 		},
 		"search_api_key": null, "sandbox_api_key": null, "max_budget_per_task": 4.5,
-		"email": "ada@example.com", "email_verified": true, "git_user_name": "Ada Example", "git_user_email": "git@example.com",
+		"email": "ada@example.com", "email_verified": true, "git_user_name": "Ada Example",
+			"git_user_email": "git@example.com",
 		"llm_api_key_set": true, "search_api_key_set": true, "sandbox_api_key_set": true,
 		"provider_tokens_set": {"github": "git.example.com", "gitlab": null}
 	}`)
@@ -127,7 +135,8 @@ func TestSecretsAreMergedEntryByEntry(t *testing.T) {
 	t.Run("an empty token keeps the stored one", func(t *testing.T) {
 		store(`{"provider_tokens": {"github": {"token": "", "host": null}, "enterprise_sso": {"token": "t2"}}}`)
 		shows(
-			`{"provider_tokens": {"enterprise_sso": {"token": null, "user_id": null, "host": null}, "github": {"token": null, "user_id": "ada", "host": null}},
+			`{"provider_tokens": {"enterprise_sso": {"token": null, "user_id": null, "host": null},
+				"github": {"token": null, "user_id": "ada", "host": null}},
 			"custom_secrets": {"A": {"secret": null, "description": "one"}, "B": {"secret": null, "description": null}}}`)
 		if ada.secret(t, "ada-token-github") != "t1" || ada.secret(t, "ada-token-enterprise-sso") != "t2" {
 			t.Error("a token is not what was stored")
@@ -180,10 +189,13 @@ func TestToolServersReplaceTheStoredOnesAndKeepKeys(t *testing.T) {
 		return ada.post(t, "/api/settings", `{"mcp_config": `+body+`}`)
 	}
 	store(`{"sse_servers": [{"url": "https://a.example.com", "api_key": "ka"}, "https://b.example.com"],
-		"stdio_servers": [{"name": "s", "command": "c", "args": "--flag 'two words' \"q\\\"q\" $HOME *", "env": "K=V,K2=V2=x"}]}`).wants(t, 200)
+		"stdio_servers": [{"name": "s", "command": "c", "args": "--flag 'two words' \"q\\\"q\" $HOME *",
+			"env": "K=V,K2=V2=x"}]}`).wants(t, 200)
 	ada.get(t, "/api/settings").shows(t, "mcp_config", `{
-		"sse_servers": [{"url": "https://a.example.com", "api_key": null, "api_key_set": true}, {"url": "https://b.example.com", "api_key": null, "api_key_set": false}],
-		"stdio_servers": [{"name": "s", "command": "c", "args": ["--flag", "two words", "q\"q", "$HOME", "*"], "env": {"K": null, "K2": null}}],
+		"sse_servers": [{"url": "https://a.example.com", "api_key": null, "api_key_set": true},
+			{"url": "https://b.example.com", "api_key": null, "api_key_set": false}],
+		"stdio_servers": [{"name": "s", "command": "c", "args": ["--flag", "two words", "q\"q", "$HOME", "*"],
+			"env": {"K": null, "K2": null}}],
 		"shttp_servers": []}`)
 	spec := ada.settings(t).Spec.MCPConfig
 	if got := ada.secret(t, spec.StdioServers[0].Env[1].SecretRef.Name); got != "V2=x" {
@@ -192,7 +204,8 @@ func TestToolServersReplaceTheStoredOnesAndKeepKeys(t *testing.T) {
 
 	t.Run("a server that is left out goes, one that stays keeps its key", func(t *testing.T) {
 		store(`{"sse_servers": [{"url": "https://a.example.com", "api_key": null}],
-			"stdio_servers": [{"name": "s", "command": "c2", "env": {"K": null, "NEW": "n", "EMPTY": "", "NEVER": null}}]}`).wants(t, 200)
+			"stdio_servers": [{"name": "s", "command": "c2", "env": {"K": null, "NEW": "n", "EMPTY": "",
+				"NEVER": null}}]}`).wants(t, 200)
 		ada.get(t, "/api/settings").shows(t, "mcp_config", `{
 			"sse_servers": [{"url": "https://a.example.com", "api_key": null, "api_key_set": true}],
 			"stdio_servers": [{"name": "s", "command": "c2", "args": [], "env": {"EMPTY": null, "K": null, "NEW": null}}],
@@ -253,8 +266,10 @@ func TestToolServersReplaceTheStoredOnesAndKeepKeys(t *testing.T) {
 		for body, complaint := range map[string]string{
 			`{"shttp_server": [{"url": "https://b.example.com"}]}`: "body.mcp_config.shttp_server: extra_forbidden",
 			`{"foo": []}`: "body.mcp_config.foo: extra_forbidden",
-			`{"shttp_servers": [{"url": "https://a.example.com", "apikey": "k"}]}`:          "body.mcp_config.shttp_servers.0.apikey: extra_forbidden",
-			`{"stdio_servers": [{"name": "n", "command": "c", "environment": {"K": "v"}}]}`: "body.mcp_config.stdio_servers.0.environment: extra_forbidden",
+			`{"shttp_servers": [{"url": "https://a.example.com", "apikey": "k"}]}`: "body." +
+				"mcp_config.shttp_servers.0.apikey: extra_forbidden",
+			`{"stdio_servers": [{"name": "n", "command": "c", "environment": {"K": "v"}}]}`: "body." +
+				"mcp_config.stdio_servers.0.environment: extra_forbidden",
 		} {
 			store(body).wants(t, 422).complains(t, complaint)
 		}
@@ -350,7 +365,8 @@ func TestAFieldOfAGitOpsManagerIsNotTaken(t *testing.T) {
 	})
 	t.Run("and all else can be stored beside it", func(t *testing.T) {
 		ada.post(t, "/api/settings",
-			`{"email": "ada@example.com", "enable_default_condenser": false, "secrets_store": {"provider_tokens": {"gitlab": {"token": "mine"}}},
+			`{"email": "ada@example.com", "enable_default_condenser": false,
+				"secrets_store": {"provider_tokens": {"gitlab": {"token": "mine"}}},
 			"mcp_config": {"sse_servers": ["https://git.example.com/sse", "https://mine.example.com"]}}`).wants(t, 200)
 		stored := ada.settings(t).Spec
 		owned, err := ac.ExtractUserSettings(ada.settings(t), cluster.FieldOwner)

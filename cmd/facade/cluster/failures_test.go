@@ -21,7 +21,8 @@ func TestAnAPIServerThatHasJustStartedRefusesNothing(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusForbidden)
 		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,
-			"message":"forbidden: User \"system:serviceaccount:parley-system:parley-facade\" cannot get path \"/api\"","details":{}}`))
+			"message":"forbidden: User \"system:serviceaccount:parley-system:parley-facade\" cannot get path \"/api\"",
+			"details":{}}`))
 	}))
 	defer server.Close()
 	scheme := runtime.NewScheme()

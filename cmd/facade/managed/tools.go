@@ -12,8 +12,8 @@ import (
 
 // Tools are the tool servers that a request asks for, and the keys that come with them. A key that
 // it does not name stays what it is in the servers that were there before.
-func Tools(owner string, kind v1alpha1.ManagedKind, request *rest.MCPConfig, before *v1alpha1.MCPConfig) (*v1alpha1.MCPConfig,
-	[]Key) {
+func Tools(owner string, kind v1alpha1.ManagedKind, request *rest.MCPConfig, before *v1alpha1.MCPConfig) (
+	*v1alpha1.MCPConfig, []Key) {
 	if request == nil {
 		return nil, nil
 	}

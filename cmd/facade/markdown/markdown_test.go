@@ -12,7 +12,8 @@ func TestWhatAgentsWriteIsRendered(t *testing.T) {
 		"a **b** `c`":       "<p>a <strong>b</strong> <code>c</code></p>",
 		"```go\nx < y\n```": "<pre><code>x &lt; y\n</code></pre>",
 		"3. three":          "<ol start=\"3\">\n<li>three</li>\n</ol>",
-		"|a|\n|-|\n|b|":     "<table>\n<thead>\n<tr>\n<th>a</th>\n</tr>\n</thead>\n<tbody>\n<tr>\n<td>b</td>\n</tr>\n</tbody>\n</table>",
+		"|a|\n|-|\n|b|": "<table>\n<thead>\n<tr>\n<th>a</th>\n</tr>\n</thead>\n" +
+			"<tbody>\n<tr>\n<td>b</td>\n</tr>\n</tbody>\n</table>",
 		"![a cat](https://e.example/c)": `<p><a href="https://e.example/c" rel="nofollow noreferrer noopener" ` +
 			`target="_blank">a cat</a></p>`,
 		"[here](/api/settings)":           "<p>here</p>",

@@ -47,9 +47,9 @@ func TestEveryKeyHasASecretThatTheFacadeMayWrite(t *testing.T) {
 		if _, isKey := setting.Value.(*rest.Key); !isKey {
 			continue
 		}
-		if name := v1alpha1.ManagedName("ada", managedKind(setting)); !v1alpha1.IsManagedSecretName(name, v1alpha1.LabelUserSettings,
-			"ada") {
-			t.Errorf("%s would be kept in %s, which is no name of a kept Secret", setting.Name, name)
+		name := v1alpha1.ManagedName("ada", managedKind(setting))
+		if !v1alpha1.IsManagedSecretName(name, v1alpha1.LabelUserSettings, "ada") {
+			t.Errorf("%s would be stored in %s, which is no name of a managed Secret", setting.Name, name)
 		}
 	}
 }
