@@ -86,6 +86,22 @@ func LargerThan(most int64) *Refusal {
 		" bytes")
 }
 
+// ReadBody of a request, up to a length. A refusal by the reader is returned as it is.
+func ReadBody(from io.Reader, most int64) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(nil, io.NopCloser(from), most))
+	var tooLarge *http.MaxBytesError
+	var refusal *Refusal
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, LargerThan(most)
+	case errors.As(err, &refusal):
+		return nil, refusal
+	case err != nil:
+		return nil, Refuse(http.StatusBadRequest, "The body could not be read")
+	}
+	return body, nil
+}
+
 // Created is a body that is answered with 201.
 type Created struct{ Body any }
 

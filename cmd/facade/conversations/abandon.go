@@ -2,9 +2,11 @@ package conversations
 
 import (
 	"context"
+	"math"
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -49,18 +51,12 @@ func (a *abandoner) later(ctx context.Context, d deleter, c *v1alpha1.Conversati
 		defer a.unknown.Add(-1)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unknownTime)
 		defer cancel()
-		for delay := 50 * time.Millisecond; ctx.Err() == nil; delay = min(2*delay, abandonTime) {
-			try, cancel := context.WithTimeout(ctx, abandonTime)
-			err := d.DeleteConversation(try, c)
-			cancel()
-			if err == nil {
-				return
-			}
-			select {
-			case <-time.After(delay):
-			case <-ctx.Done():
-			}
-		}
+		again := wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Cap: abandonTime, Steps: math.MaxInt}
+		_ = again.DelayFunc().Until(ctx, true, false, func(ctx context.Context) (bool, error) {
+			ctx, cancel := context.WithTimeout(ctx, abandonTime)
+			defer cancel()
+			return d.DeleteConversation(ctx, c) == nil, nil
+		})
 	}()
 	return true
 }

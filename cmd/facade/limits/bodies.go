@@ -2,7 +2,6 @@ package limits
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 
@@ -52,15 +51,8 @@ func (b *Budget) read(ctx context.Context, from io.Reader, hold *Hold) (body []b
 	}()
 	received := b.Hold(hold.user, Received)
 	defer received.Release()
-	body, err = io.ReadAll(received.Reader(http.MaxBytesReader(nil, io.NopCloser(from), b.maxBody)))
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return nil, nil, answer.LargerThan(b.maxBody)
-	case errors.Is(err, allBusy), errors.Is(err, userBusy):
+	if body, err = answer.ReadBody(received.Reader(from), b.maxBody); err != nil {
 		return nil, nil, err
-	case err != nil:
-		return nil, nil, answer.Refuse(http.StatusBadRequest, "The body could not be read")
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Patience)
 	defer cancel()

@@ -230,7 +230,7 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 		changes := r.Method != http.MethodGet && r.Method != http.MethodHead
 		u, shown, err := s.identify(r, r.Header.Get(rest.KeyHeader), changes)
 		if err == nil {
-			err = s.budget.Count(u.ID())
+			err = s.admit(r, u)
 		}
 		req := request{Request: r, user: u, shown: shown}
 		if err == nil && o.readsBody {
@@ -238,9 +238,6 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 			if req.body, done, err = s.budget.ReadBody(r, u.ID()); err == nil {
 				defer done()
 			}
-		}
-		if u != nil {
-			observationOf(r).user = u.Key()
 		}
 		if err != nil {
 			answer.TurnAway(w, r, err)

@@ -3,11 +3,10 @@ package server
 import (
 	"context"
 	"errors"
-	"io"
 	"net/http"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -40,6 +39,12 @@ func (s *server) identify(r *http.Request, key string, changes bool) (*auth.User
 	return u, shown, err
 }
 
+// admit a user's request, at their rate.
+func (s *server) admit(r *http.Request, u *auth.User) error {
+	observationOf(r).user = u.Key()
+	return s.budget.Count(u.ID())
+}
+
 func (s *server) authenticate(ctx context.Context, shown auth.Credential) (*auth.User, error) {
 	u, err := auth.Authenticate(ctx, s.cluster, shown)
 	if errors.Is(err, answer.Unauthorized) {
@@ -50,17 +55,18 @@ func (s *server) authenticate(ctx context.Context, shown auth.Credential) (*auth
 
 // signInRoutes are open to everybody: who asks here is not known yet, or no longer.
 func (s *server) signInRoutes(mux *http.ServeMux) {
-	for path, serve := range map[string]func(w http.ResponseWriter, r *http.Request) (any, error){
-		"POST /api/signin": s.signIn, "POST /api/signout": s.signOut, "GET /api/session": s.whoAmI,
+	for _, route := range []struct {
+		method, path string
+		serve        func(w http.ResponseWriter, r *http.Request) (any, error)
+	}{
+		{"POST", "/api/signin", s.signIn}, {"POST", "/api/signout", s.signOut}, {"GET", "/api/session", s.whoAmI},
 	} {
-		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
-			body, err := serve(w, r)
+		mux.HandleFunc(route.method+" "+route.path, func(w http.ResponseWriter, r *http.Request) {
+			body, err := route.serve(w, r)
 			answer.Write(w, body, err)
 		})
+		mux.HandleFunc(route.path, methodNotAllowed(route.method))
 	}
-	mux.HandleFunc("/api/signin", methodNotAllowed("POST"))
-	mux.HandleFunc("/api/signout", methodNotAllowed("POST"))
-	mux.HandleFunc("/api/session", methodNotAllowed("GET"))
 }
 
 // inTime is a request that was read, with the time that there is for its answer.
@@ -74,13 +80,9 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := s.cookies.SameOrigin(r); err != nil {
 		return nil, err
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxSignIn))
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return nil, answer.LargerThan(maxSignIn)
-	case err != nil:
-		return nil, answer.Refuse(http.StatusBadRequest, "The body could not be read")
+	body, err := answer.ReadBody(r.Body, maxSignIn)
+	if err != nil {
+		return nil, err
 	}
 	given, details := rest.DecodeSignIn(body)
 	if len(details) > 0 {
@@ -92,8 +94,7 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	observationOf(r).user = u.Key()
-	if err := s.budget.Count(u.ID()); err != nil {
+	if err := s.admit(r, u); err != nil {
 		return nil, err
 	}
 	if given.Code != "" {
@@ -119,10 +120,7 @@ func (s *server) opened(r *http.Request, given rest.SignIn) (*auth.User, auth.Cr
 	if given.Code == "" {
 		return s.identify(r, given.Key, true)
 	}
-	shown, valid := s.cookies.Linked(given.Code)
-	if !valid {
-		shown = auth.Credential{} // nobody's
-	}
+	shown, _ := s.cookies.Linked(given.Code) // nobody's, where it is invalid
 	u, err := s.authenticate(r.Context(), shown)
 	return u, shown, err
 }
@@ -146,13 +144,13 @@ func (s *server) asksFirst(r *http.Request, u *auth.User, given rest.SignIn) err
 		User: u.Name, Namespace: u.Namespace}}
 }
 
-// end a sign-in before its time, once: it is written down with the user's settings, so that every
-// facade knows. Who comes second is nobody.
+// end a sign-in before its time, once. The user's settings record it, so that every facade knows. The
+// second attempt is unauthorized.
 func (s *server) end(ctx context.Context, u *auth.User, shown auth.Credential) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
-	const tries = 5
-	for try := 1; ; try++ {
+	var refusal *answer.Refusal
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		live, err := settings.Live(ctx, s.cluster, u)
 		if err != nil {
 			return err
@@ -160,15 +158,12 @@ func (s *server) end(ctx context.Context, u *auth.User, shown auth.Credential) e
 		if auth.HasEnded(live, shown.ID) {
 			return answer.Unauthorized
 		}
-		err = s.cluster.Annotate(ctx, live, v1alpha1.AnnotationEndedSignIns, auth.Ended(live, shown, time.Now()))
-		if apierrors.IsConflict(err) && try < tries {
-			continue
-		}
-		if err != nil {
-			return cluster.Refusal(ctx, err, nil)
-		}
-		return nil
+		return s.cluster.Annotate(ctx, live, v1alpha1.AnnotationEndedSignIns, auth.Ended(live, shown, time.Now()))
+	})
+	if err != nil && !errors.As(err, &refusal) {
+		return cluster.Refusal(ctx, err, nil)
 	}
+	return err
 }
 
 // link that signs the user in, once, for who has no key to type. It takes the key: whoever copied a
@@ -223,8 +218,7 @@ func (s *server) whoAmI(_ http.ResponseWriter, r *http.Request) (any, error) {
 	case err != nil:
 		return nil, err
 	}
-	observationOf(r).user = u.Key()
-	if err := s.budget.Count(u.ID()); err != nil {
+	if err := s.admit(r, u); err != nil {
 		return nil, err
 	}
 	return s.session(r, u)

@@ -32,8 +32,7 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 	key := cmp.Or(r.Header.Get(rest.KeyHeader), query.Get("session_api_key"))
 	u, shown, err := s.identify(r, key, true)
 	if err == nil {
-		observationOf(r).user = u.Key()
-		err = s.budget.Count(u.ID())
+		err = s.admit(r, u)
 	}
 	after := -1 // the last event that the client has
 	if text := query.Get("latest_event_id"); err == nil && text != "" {
