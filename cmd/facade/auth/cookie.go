@@ -56,11 +56,6 @@ type claims struct {
 	Link bool `json:"link,omitempty"`
 }
 
-// credential that the claims are.
-func (s claims) credential() Credential {
-	return Credential{KeyHash: s.KeyHash, UID: s.UID, Expires: time.Unix(s.Expires, 0), ID: s.ID}
-}
-
 var encoding = base64.RawURLEncoding
 
 func (c *Cookies) sign(said claims) (string, error) {
@@ -106,43 +101,43 @@ func (c *Cookies) Credential(r *http.Request) (Credential, bool) {
 	if err != nil {
 		return Credential{}, false
 	}
-	said, valid := c.read(sent.Value)
-	if !valid || said.Link {
+	return c.credential(sent.Value, false)
+}
+
+// Linked is the credential of a link's code. It does not say whether the link was used already.
+func (c *Cookies) Linked(code string) (Credential, bool) { return c.credential(code, true) }
+
+func (c *Cookies) credential(value string, link bool) (Credential, bool) {
+	said, valid := c.read(value)
+	if !valid || said.Link != link {
 		return Credential{}, false
 	}
-	return said.credential(), true
+	return Credential{KeyHash: said.KeyHash, UID: said.UID, Expires: time.Unix(said.Expires, 0), ID: said.ID}, true
+}
+
+// issue a signed value for a user.
+func (c *Cookies) issue(u *User, keyHash string, life time.Duration, link bool) (string, error) {
+	value, err := c.sign(claims{UID: u.UID, KeyHash: keyHash, Expires: c.now().Add(life).Unix(), ID: rand.Text(),
+		Link: link})
+	if err != nil {
+		return "", answer.Later(http.StatusServiceUnavailable, "The facade has no key yet to sign people in with",
+			5*time.Second)
+	}
+	return value, nil
 }
 
 // Link is a code that signs a user in, once and soon.
 func (c *Cookies) Link(u *User, keyHash string) (code string, err error) {
-	code, err = c.sign(claims{UID: u.UID, KeyHash: keyHash, Expires: c.now().Add(linkLife).Unix(), ID: rand.Text(),
-		Link: true})
-	if err != nil {
-		return "", noKeyYet
-	}
-	return code, nil
+	return c.issue(u, keyHash, linkLife, true)
 }
-
-// Linked is the credential of a link's code. Whether it was used already it does not say.
-func (c *Cookies) Linked(code string) (Credential, bool) {
-	said, valid := c.read(code)
-	if !valid || !said.Link {
-		return Credential{}, false
-	}
-	return said.credential(), true
-}
-
-var noKeyYet = answer.Later(http.StatusServiceUnavailable, "The facade has no key yet to sign people in with",
-	5*time.Second)
 
 // Give a user the cookie.
 func (c *Cookies) Give(w http.ResponseWriter, r *http.Request, u *User, keyHash string) error {
-	value, err := c.sign(claims{UID: u.UID, KeyHash: keyHash, Expires: c.now().Add(life).Unix(), ID: rand.Text()})
-	if err != nil {
-		return noKeyYet
+	value, err := c.issue(u, keyHash, life, false)
+	if err == nil {
+		http.SetCookie(w, c.cookie(r, value, int(life.Seconds())))
 	}
-	http.SetCookie(w, c.cookie(r, value, int(life.Seconds())))
-	return nil
+	return err
 }
 
 // Take the cookie away.

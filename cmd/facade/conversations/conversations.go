@@ -95,19 +95,11 @@ func (s *Service) Get(ctx context.Context, u *auth.User, id string) (any, error)
 
 // Delete a conversation with all that belongs to it. It says whether there was one.
 func (s *Service) Delete(ctx context.Context, u *auth.User, id string) (any, error) {
-	c, err := own(ctx, u, id, s.Cluster.Conversation)
-	if err == nil {
-		if err = s.Cluster.DeleteConversation(ctx, c); err != nil {
-			err = refusal(ctx, err)
-		}
-	}
-	switch {
-	case errors.Is(err, notFound):
+	_, err := s.change(ctx, u, id, s.Cluster.DeleteConversation)
+	if errors.Is(err, notFound) {
 		return false, nil
-	case err != nil:
-		return nil, err
 	}
-	return true, nil
+	return true, err
 }
 
 // SetTitle of a conversation.
@@ -116,30 +108,32 @@ func (s *Service) SetTitle(ctx context.Context, u *auth.User, id string, body []
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
-	c, err := own(ctx, u, id, s.Cluster.Conversation)
-	if err == nil {
-		if err = s.patch(ctx, c, map[string]any{"metadata": map[string]any{"uid": c.UID,
-			"annotations": map[string]any{v1alpha1.AnnotationTitle: title}}}); err != nil {
-			err = refusal(ctx, err)
-		}
-	}
-	switch {
-	case errors.Is(err, notFound):
+	_, err := s.change(ctx, u, id, func(ctx context.Context, c *v1alpha1.Conversation) error {
+		return s.patch(ctx, c, map[string]any{"metadata": map[string]any{"uid": c.UID,
+			"annotations": map[string]any{v1alpha1.AnnotationTitle: title}}})
+	})
+	if errors.Is(err, notFound) {
 		return nil, &answer.Refusal{Code: http.StatusNotFound, Body: map[string]string{
 			"status": "error", "message": "Conversation not found", "msg_id": "CONVERSATION$NOT_FOUND",
 		}}
-	case err != nil:
-		return nil, err
 	}
-	return true, nil
+	return true, err
 }
 
-// refusal of a change to a conversation that was just found: by now it may be gone, or another one.
-func refusal(ctx context.Context, err error) error {
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return notFound
+// change a conversation of the user. By the time of the change it may be deleted or recreated.
+func (s *Service) change(ctx context.Context, u *auth.User, id string,
+	do func(context.Context, *v1alpha1.Conversation) error) (*v1alpha1.Conversation, error) {
+	c, err := own(ctx, u, id, s.Cluster.Conversation)
+	if err != nil {
+		return nil, err
 	}
-	return cluster.Refusal(ctx, err, nil)
+	switch err := do(ctx, c); {
+	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+		return nil, notFound
+	case err != nil:
+		return nil, cluster.Refusal(ctx, err, nil)
+	}
+	return c, nil
 }
 
 // Stop a conversation, and keep its workspace. The answer has the state that it was in.
@@ -178,20 +172,20 @@ func (s *Service) Start(ctx context.Context, u *auth.User, id string) (any, erro
 	})
 }
 
-// setLifecycle changes how a conversation lives. The UID keeps the change from another one that
-// took the name meanwhile.
+// setLifecycle changes how a conversation lives. The UID keeps the change from one that was recreated
+// under the name.
 func (s *Service) setLifecycle(ctx context.Context, u *auth.User, id string, change func(*v1alpha1.Conversation) (
 	map[string]any, v1alpha1.ConversationState)) (*rest.ConversationResponse, error) {
-	c, err := own(ctx, u, id, s.Cluster.Conversation)
+	var state v1alpha1.ConversationState
+	c, err := s.change(ctx, u, id, func(ctx context.Context, c *v1alpha1.Conversation) error {
+		var spec map[string]any
+		if spec, state = change(c); spec == nil {
+			return nil
+		}
+		return s.patch(ctx, c, map[string]any{"metadata": map[string]any{"uid": c.UID}, "spec": spec})
+	})
 	if err != nil {
 		return nil, err
-	}
-	spec, state := change(c)
-	if spec == nil {
-		return response(c, state), nil
-	}
-	if err := s.patch(ctx, c, map[string]any{"metadata": map[string]any{"uid": c.UID}, "spec": spec}); err != nil {
-		return nil, refusal(ctx, err)
 	}
 	return response(c, state), nil
 }

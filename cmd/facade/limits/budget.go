@@ -285,8 +285,13 @@ func (h *Hold) Release() {
 	}
 }
 
-// Reader takes what is read through it.
-func (h *Hold) Reader(from io.Reader) io.Reader { return &reader{from, h} }
+// Reader takes what is read through it. Without a hold nothing is counted.
+func (h *Hold) Reader(from io.Reader) io.Reader {
+	if h == nil {
+		return from
+	}
+	return &reader{from, h}
+}
 
 type reader struct {
 	io.Reader

@@ -31,7 +31,7 @@ func (s *Sessions) Page(ctx context.Context, c *v1alpha1.Conversation, call Call
 		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	text := &pageReader{from: call.counted(response.Body), most: MaxAnswer}
+	text := &pageReader{from: call.Held.Reader(response.Body), most: MaxAnswer}
 	page, err := readPage(text, most)
 	switch {
 	case errors.Is(err, errFull) && page != nil:

@@ -3,6 +3,7 @@ package live
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -71,15 +72,8 @@ type Call struct {
 	Body         io.Reader
 	// Type of the body, and the key that the client gave it.
 	Type, Key string
-	// Held counts what is read of the answer.
+	// Held counts what is read of the answer; nil counts nothing.
 	Held *limits.Hold
-}
-
-func (c Call) counted(answer io.Reader) io.Reader {
-	if c.Held == nil {
-		return answer
-	}
-	return c.Held.Reader(answer)
 }
 
 // Running says why a conversation's session cannot be asked.
@@ -187,7 +181,7 @@ func (s *Sessions) Read(ctx context.Context, c *v1alpha1.Conversation, call Call
 		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(call.counted(io.LimitReader(response.Body, most+1)))
+	text, err := io.ReadAll(call.Held.Reader(io.LimitReader(response.Body, most+1)))
 	switch {
 	case err != nil:
 		return nil, refusalOr(err, silent)
@@ -230,7 +224,7 @@ func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after i
 	for {
 		line, err := readLine(lines, held)
 		if err != nil {
-			return cause(ctx, err)
+			return cmp.Or(context.Cause(ctx), err)
 		}
 		switch name, value, _ := bytes.Cut(line, []byte(": ")); string(name) {
 		case "id":
@@ -252,13 +246,6 @@ func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after i
 			return err
 		}
 	}
-}
-
-func cause(ctx context.Context, err error) error {
-	if why := context.Cause(ctx); why != nil {
-		return why
-	}
-	return err
 }
 
 // readLine counts what is longer than the reader's own buffer.

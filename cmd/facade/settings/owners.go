@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	"sigs.k8s.io/structured-merge-diff/v6/value"
@@ -117,66 +119,47 @@ func entryOf(list []any, name string, key any) map[string]any {
 	return nil
 }
 
-// same says that two parts of a spec say the same. Entries with names have no order, and what is
-// empty says nothing.
+// same says that two parts of a spec say the same.
 func same(field string, a, b any) bool {
-	if isEmpty(a) || isEmpty(b) {
-		return isEmpty(a) && isEmpty(b)
-	}
-	switch a := a.(type) {
-	case map[string]any:
-		b, isObject := b.(map[string]any)
-		if !isObject {
-			return false
-		}
-		for key := range a {
-			if !same(key, a[key], b[key]) {
-				return false
-			}
-		}
-		for key := range b {
-			if _, has := a[key]; !has && !isEmpty(b[key]) {
-				return false
-			}
-		}
-		return true
-	case []any:
-		b, isList := b.([]any)
-		name := entryNames[field]
-		if !isList || len(a) != len(b) {
-			return false
-		}
-		for i := range a {
-			other := b[i]
-			if name != "" {
-				other = entryOf(b, name, a[i].(map[string]any)[name])
-			}
-			if !same("", a[i], other) {
-				return false
-			}
-		}
-		return true
-	}
-	return a == b
+	return equality.Semantic.DeepEqual(normalize(field, a), normalize(field, b))
 }
 
-func isEmpty(part any) bool {
+// normalize a part of a spec: empty values are left out, and entries with names are in order.
+func normalize(field string, part any) any {
 	switch part := part.(type) {
-	case nil:
-		return true
 	case string:
-		return part == ""
+		if part == "" {
+			return nil
+		}
 	case map[string]any:
-		for _, inner := range part {
-			if !isEmpty(inner) {
-				return false
+		full := map[string]any{}
+		for key, inner := range part {
+			if inner = normalize(key, inner); inner != nil {
+				full[key] = inner
 			}
 		}
-		return true
+		if len(full) == 0 {
+			return nil
+		}
+		return full
 	case []any:
-		return len(part) == 0
+		var list []any
+		for _, item := range part {
+			list = append(list, normalize("", item))
+		}
+		if name := entryNames[field]; name != "" {
+			nameOf := func(item any) string {
+				entry, _ := item.(map[string]any)
+				return fmt.Sprint(entry[name])
+			}
+			slices.SortFunc(list, func(a, b any) int { return strings.Compare(nameOf(a), nameOf(b)) })
+		}
+		if list == nil {
+			return nil
+		}
+		return list
 	}
-	return false
+	return part
 }
 
 // isUnset says that nobody has set a setting: it has its default, which who creates an object

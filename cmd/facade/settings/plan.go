@@ -56,20 +56,16 @@ func (p *plan) ownersOf(setting rest.Setting) (names []string) {
 	return names
 }
 
-// onlyUnset says that the conflicts are about nothing that anybody has set.
-func (p *plan) onlyUnset(conflicts []metav1.StatusCause) bool {
-	return len(p.conflictDetails(conflicts)) == 0
-}
-
-// conflictDetails name the fields that others have set, and who they are.
+// conflictDetails name the fields that others have set, and their managers. There are none if the
+// conflicts are about defaults that nobody has set.
 func (p *plan) conflictDetails(conflicts []metav1.StatusCause) []rest.Detail {
 	var details []rest.Detail
-	told := map[string]bool{}
+	seen := map[string]bool{}
 	for _, conflict := range conflicts {
-		if told[conflict.Field] {
+		if seen[conflict.Field] {
 			continue // there is a conflict for each manager, and all of them are named at once
 		}
-		told[conflict.Field] = true
+		seen[conflict.Field] = true
 		at := slices.IndexFunc(p.touched, func(s rest.Setting) bool { return s.Spec == specField(conflict.Field) })
 		if at >= 0 && isUnset(p.live, p.before[p.touched[at].Spec], p.touched[at], p.others) {
 			continue

@@ -2,7 +2,6 @@ package settings
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"slices"
 
@@ -60,10 +59,7 @@ func (s *Store) ChangeSecret(ctx context.Context, u *auth.User, name string, bod
 	case request.Name != name:
 		return nil, say(http.StatusBadRequest, "A secret keeps its name: store it under the new one, and delete the old")
 	}
-	entry := &rest.CustomSecret{Description: rest.Null[string]()}
-	if request.Description != nil {
-		entry.Description = rest.Set(*request.Description)
-	}
+	entry := &rest.CustomSecret{Description: present(request.Description)}
 	if err := s.storeSecret(ctx, u, name, entry); err != nil {
 		return nil, err
 	}
@@ -87,13 +83,13 @@ func (s *Store) AddProviders(ctx context.Context, u *auth.User, body []byte) (an
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
-	stored, err := s.storeTokens(ctx, u, tokens, "Git providers stored")
-	return stored, relocateDetails(err, func(loc rest.Location) rest.Location {
+	err := s.storeSecrets(ctx, u, rest.UserSecrets{ProviderTokens: tokens}, func(loc rest.Location) rest.Location {
 		if len(loc) < 2 || loc[1] != "secrets_store" {
 			return loc
 		}
 		return slices.Delete(slices.Clone(loc), 1, 2)
 	})
+	return rest.Stored{Message: "Git providers stored"}, err
 }
 
 // UnsetProviders removes all tokens of git providers.
@@ -108,26 +104,14 @@ func (s *Store) UnsetProviders(ctx context.Context, u *auth.User) (any, error) {
 			tokens[string(token.Provider)] = nil
 		}
 	}
-	return s.storeTokens(ctx, u, tokens, "Unset Git provider tokens")
-}
-
-func (s *Store) storeTokens(ctx context.Context, u *auth.User, tokens map[string]*rest.ProviderToken,
-	message string) (any, error) {
-	body, err := json.Marshal(rest.Settings{SecretsStore: rest.Set(rest.UserSecrets{ProviderTokens: tokens})})
-	if err != nil {
-		return nil, err
-	}
-	if _, err := s.Post(ctx, u, body); err != nil {
-		return nil, err
-	}
-	return rest.Stored{Message: message}, nil
+	err = s.storeSecrets(ctx, u, rest.UserSecrets{ProviderTokens: tokens},
+		func(loc rest.Location) rest.Location { return loc })
+	return rest.Stored{Message: "Unset Git provider tokens"}, err
 }
 
 func (s *Store) storeSecret(ctx context.Context, u *auth.User, name string, entry *rest.CustomSecret) error {
-	err := s.store(ctx, u, rest.SettingsOf(&rest.Settings{
-		SecretsStore: rest.Set(rest.UserSecrets{CustomSecrets: map[string]*rest.CustomSecret{name: entry}}),
-	}))
-	return relocateDetails(err, func(loc rest.Location) rest.Location {
+	secrets := rest.UserSecrets{CustomSecrets: map[string]*rest.CustomSecret{name: entry}}
+	return s.storeSecrets(ctx, u, secrets, func(loc rest.Location) rest.Location {
 		switch field := loc[len(loc)-1]; field {
 		case "name", "description":
 			return rest.Location{"body", field}
@@ -138,14 +122,17 @@ func (s *Store) storeSecret(ctx context.Context, u *auth.User, name string, entr
 	})
 }
 
-// toldAt says of a request that is no settings where in it something is wrong.
-func relocateDetails(err error, at func(inSettings rest.Location) rest.Location) error {
+// storeSecrets as a settings request would. relocate maps the location of a mistake in such a request
+// to that in the request which was sent.
+func (s *Store) storeSecrets(ctx context.Context, u *auth.User, secrets rest.UserSecrets,
+	relocate func(rest.Location) rest.Location) error {
+	err := s.store(ctx, u, rest.SettingsOf(&rest.Settings{SecretsStore: rest.Set(secrets)}))
 	details := slices.Clone(answer.DetailsOf(err))
 	if len(details) == 0 {
 		return err
 	}
 	for i, detail := range details {
-		details[i].Loc = at(detail.Loc)
+		details[i].Loc = relocate(detail.Loc)
 	}
 	return answer.Invalid(details...)
 }

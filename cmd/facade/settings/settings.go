@@ -172,7 +172,7 @@ func (s *Store) apply(ctx context.Context, plan *plan, dryRun bool) error {
 		Force: plan.force})
 	conflicts := cluster.CausesOf(err, metav1.CauseTypeFieldManagerConflict)
 	switch {
-	case len(conflicts) > 0 && dryRun && !plan.force && plan.onlyUnset(conflicts):
+	case len(conflicts) > 0 && dryRun && !plan.force && len(plan.conflictDetails(conflicts)) == 0:
 		plan.force = true
 		return s.apply(ctx, plan, dryRun)
 	case len(conflicts) > 0:

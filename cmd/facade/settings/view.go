@@ -49,21 +49,22 @@ func viewSecrets(store *v1alpha1.SecretsStore) (secrets map[string]any, tokensSe
 	tokensSet = map[string]*string{}
 	if store != nil {
 		for _, token := range store.ProviderTokens {
-			tokens[string(token.Provider)] = rest.ProviderToken{Token: hidden, UserID: shownText(token.UserID),
-				Host: shownText(token.Host)}
+			tokens[string(token.Provider)] = rest.ProviderToken{Token: hidden, UserID: present(token.UserID),
+				Host: present(token.Host)}
 			if token.TokenRef != nil {
 				tokensSet[string(token.Provider)] = token.Host
 			}
 		}
 		for _, secret := range store.CustomSecrets {
-			custom[secret.Name] = rest.CustomSecret{Secret: hidden, Description: shownText(secret.Description)}
+			custom[secret.Name] = rest.CustomSecret{Secret: hidden, Description: present(secret.Description)}
 		}
 	}
 	// Not a rest.UserSecrets, which leaves out what is empty.
 	return map[string]any{"provider_tokens": tokens, "custom_secrets": custom}, tokensSet
 }
 
-func shownText(text *string) rest.Field[string] {
+// present is a field that is not left out.
+func present(text *string) rest.Field[string] {
 	return rest.Field[string]{Present: true, Value: text}
 }
 
