@@ -46,34 +46,23 @@ var errPublicKey = errors.New("it is not the public half of an Ed25519 key in PK
 
 // ParseSigningKey reads the private half.
 func ParseSigningKey(text []byte) (ed25519.PrivateKey, error) {
-	block, _ := pem.Decode(text)
-	if block == nil {
-		return nil, errSigningKey
-	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return nil, errSigningKey
-	}
-	key, ok := parsed.(ed25519.PrivateKey)
-	if !ok {
-		return nil, errSigningKey
-	}
-	return key, nil
+	return parseKey[ed25519.PrivateKey](text, x509.ParsePKCS8PrivateKey, errSigningKey)
 }
 
 // ParsePublicKey reads the public half.
 func ParsePublicKey(text []byte) (ed25519.PublicKey, error) {
+	return parseKey[ed25519.PublicKey](text, x509.ParsePKIXPublicKey, errPublicKey)
+}
+
+func parseKey[K any](text []byte, parse func([]byte) (any, error), invalid error) (none K, _ error) {
 	block, _ := pem.Decode(text)
 	if block == nil {
-		return nil, errPublicKey
+		return none, invalid
 	}
-	parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
-	if err != nil {
-		return nil, errPublicKey
-	}
-	key, ok := parsed.(ed25519.PublicKey)
-	if !ok {
-		return nil, errPublicKey
+	parsed, err := parse(block.Bytes)
+	key, ok := parsed.(K)
+	if err != nil || !ok {
+		return none, invalid
 	}
 	return key, nil
 }

@@ -60,7 +60,7 @@ func (noModel) EndTurn() error         { return nil }
 // limited ends the turn that has used what it may.
 func (s *run) limited(limit modelproxy.Limit) {
 	s.log.Warn("the agent gets no more of the model", "reason", limit.Message)
-	if d := s.drives(); d != nil {
+	if d := get(s, &s.driver); d != nil {
 		d.Limit(limit.TurnID, limit.Message)
 	}
 }
@@ -69,7 +69,7 @@ func (s *run) limited(limit modelproxy.Limit) {
 func (s *run) unpriced(name string) {
 	s.log.Warn("the budget of the task cannot be kept, since the price of the model, or what a call used of it, is not "+
 		"known", "model", name)
-	if d := s.drives(); d != nil {
+	if d := get(s, &s.driver); d != nil {
 		d.Notice("The budget of the task, max_budget_per_task, cannot be kept: the price of the model " + name +
 			", or what a call used of it, is not known.")
 	}
@@ -79,7 +79,7 @@ func (s *run) unpriced(name string) {
 func (s *run) result(dir, base string) *v1alpha1.ConversationResult {
 	ctx, cancel := context.WithTimeout(context.Background(), resultTimeout)
 	defer cancel()
-	_, said := s.drives().State()
+	_, said := get(s, &s.driver).State()
 	result := &v1alpha1.ConversationResult{Summary: s.store.Mask(said)}
 	if changes, err := workspace.Compare(ctx, dir, base); err == nil {
 		// The agent names its branches, also after a secret.
@@ -87,10 +87,8 @@ func (s *run) result(dir, base string) *v1alpha1.ConversationResult {
 			int32(len(changes.Files))
 		_ = changes.Close()
 	}
-	if s.model != nil && s.model.Usage().Session.Calls > 0 {
-		used := s.model.Usage().Session
-		result.InputTokens, result.OutputTokens, result.Cost = used.Input+used.CacheRead+used.CacheWrite, used.Output,
-			used.Cost.String()
+	if used := s.usage(); used.Calls > 0 {
+		result.InputTokens, result.OutputTokens, result.Cost = used.InputTokens, used.OutputTokens, used.Cost
 	}
 	if *result == (v1alpha1.ConversationResult{}) {
 		return nil

@@ -1,11 +1,11 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
+
+	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
 // programs are what another image is given to run: the agent that Parley ships, the runtime, and
@@ -33,17 +33,5 @@ func copyProgram(from, to string) error {
 		return err
 	}
 	defer source.Close()
-	target, err := os.CreateTemp(filepath.Dir(to), ".install-")
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(target, source)
-	err = errors.Join(err, target.Chmod(0o755), target.Close())
-	if err == nil {
-		err = os.Rename(target.Name(), to)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(target.Name()))
-	}
-	return nil
+	return record.Write(to, source, 0o755)
 }

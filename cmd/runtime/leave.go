@@ -92,11 +92,9 @@ func (s *run) ending(ctx context.Context) *session.Ending {
 			ending.Repository, ending.Patch = true, notCompared
 		}
 	}
-	if s.model != nil {
-		used := s.model.Usage().Session
-		ending.Calls, ending.InputTokens, ending.OutputTokens, ending.Cost = used.Calls,
-			used.Input+used.CacheRead+used.CacheWrite, used.Output, used.Cost.String()
-	}
+	used := s.usage()
+	ending.Calls, ending.InputTokens, ending.OutputTokens, ending.Cost = used.Calls, used.InputTokens, used.OutputTokens,
+		used.Cost
 	return ending
 }
 

@@ -230,10 +230,7 @@ func (s *run) failed(ctx context.Context, err error) *session.Termination {
 	if ctx.Err() != nil {
 		return nil
 	}
-	s.mu.Lock()
-	events := s.journal
-	s.mu.Unlock()
-	if events != nil {
+	if events := get(s, &s.journal); events != nil {
 		if failed := driver.Failed(events, err.Error()); failed != nil {
 			s.log.Error("the end of the session could not be recorded", "error", failed)
 		}

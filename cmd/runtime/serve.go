@@ -24,40 +24,30 @@ const readyWait = 4 * time.Second
 func (s *run) handler() http.Handler {
 	key := s.store.Key(session.KeyFile)
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+session.AlivePath, func(w http.ResponseWriter, _ *http.Request) {
-		writeText(w, http.StatusOK,
-			"alive")
-	})
+	mux.HandleFunc("GET "+session.AlivePath, func(w http.ResponseWriter, _ *http.Request) { writeText(w, 200, "alive") })
 	mux.HandleFunc("GET "+session.ReadyPath, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Has("wait") {
 			s.awaitReady(r.Context())
 		}
-		if step := s.step(); step != ready {
-			writeText(w, http.StatusServiceUnavailable, string(step))
-			return
+		code, step := http.StatusOK, get(s, &s.at)
+		if step != ready {
+			code = http.StatusServiceUnavailable
 		}
-		writeText(w, http.StatusOK, string(ready))
+		writeText(w, code, string(step))
 	})
-	mux.Handle("GET "+session.StatusPath, authenticated(key, http.HandlerFunc(func(w http.ResponseWriter,
-		_ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(s.status())
-	})))
+	mux.Handle("GET "+session.StatusPath, authenticated(key, serveJSON(func() any { return s.status() })))
 	mux.Handle("GET "+session.EventsPath, s.reader(key, (*events.Server).List))
 	mux.Handle("GET "+session.StreamPath, s.reader(key, (*events.Server).Stream))
 	mux.Handle("POST "+session.EventsPath, s.facadeOnly(s.withEvents((*events.Server).Add)))
 	for route, serve := range map[string]func(*files.Server, http.ResponseWriter, *http.Request){
-		"GET " + session.FilesPath: (*files.Server).List, "POST " + session.FilesPath: (*files.Server).Upload, "GET " +
-			session.FilePath: (*files.Server).Read,
-		"GET " + session.ZipPath: (*files.Server).Zip, "GET " + session.ChangesPath: (*files.Server).Changes,
-		"GET " + session.DiffPath: (*files.Server).Diff, "GET " + session.PatchPath: (*files.Server).Patch,
+		"GET " + session.FilesPath: (*files.Server).List, "POST " + session.FilesPath: (*files.Server).Upload,
+		"GET " + session.FilePath: (*files.Server).Read, "GET " + session.ZipPath: (*files.Server).Zip,
+		"GET " + session.ChangesPath: (*files.Server).Changes, "GET " + session.DiffPath: (*files.Server).Diff,
+		"GET " + session.PatchPath: (*files.Server).Patch,
 	} {
 		mux.Handle(route, s.facadeOnly(s.withFiles(serve)))
 	}
-	mux.Handle("GET "+session.UsagePath, s.facadeOnly(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(s.usage())
-	})))
+	mux.Handle("GET "+session.UsagePath, s.facadeOnly(serveJSON(func() any { return s.usage() })))
 	host, _ := githost.New(s.doc.Repository, s.providerToken()) // without one that is what is answered
 	for path, ask := range map[string]func(context.Context, *githost.Host, *http.Request) (any, error){
 		session.GitUserPath: githost.AskUser, session.GitRepositoriesPath: githost.AskRepositories,
@@ -97,10 +87,9 @@ func (s *run) facadeOnly(next http.Handler) http.Handler {
 // withEvents serves once the session has its journal and an agent to drive.
 func (s *run) withEvents(serve func(*events.Server, http.ResponseWriter, *http.Request)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		d := s.drives()
+		d := get(s, &s.driver)
 		if d == nil {
-			w.Header().Set("Retry-After", "1")
-			writeText(w, http.StatusServiceUnavailable, string(s.step()))
+			s.refuseYet(w)
 			return
 		}
 		serve(&events.Server{Journal: s.journal, Driver: d, Stopping: s.stopping}, w, r)
@@ -110,12 +99,9 @@ func (s *run) withEvents(serve func(*events.Server, http.ResponseWriter, *http.R
 // withFiles serves once the workspace is prepared.
 func (s *run) withFiles(serve func(*files.Server, http.ResponseWriter, *http.Request)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.mu.Lock()
-		found := s.files
-		s.mu.Unlock()
+		found := get(s, &s.files)
 		if found == nil {
-			w.Header().Set("Retry-After", "1")
-			writeText(w, http.StatusServiceUnavailable, string(s.step()))
+			s.refuseYet(w)
 			return
 		}
 		defer s.activity.begin()() // somebody looks, so the session is not idle
@@ -124,12 +110,24 @@ func (s *run) withFiles(serve func(*files.Server, http.ResponseWriter, *http.Req
 }
 
 func (s *run) serveTools(w http.ResponseWriter, r *http.Request) {
-	if router := s.tools(); router != nil {
+	if router := get(s, &s.router); router != nil {
 		router.ServeHTTP(w, r)
 		return
 	}
+	s.refuseYet(w)
+}
+
+// refuseYet answers what cannot be served before the session has come further.
+func (s *run) refuseYet(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
-	writeText(w, http.StatusServiceUnavailable, string(s.step()))
+	writeText(w, http.StatusServiceUnavailable, string(get(s, &s.at)))
+}
+
+func serveJSON(answer func() any) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(answer())
+	})
 }
 
 func writeText(w http.ResponseWriter, code int, text string) {

@@ -3,7 +3,6 @@ package main
 import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/driver"
-	"github.com/parley-dev/parley/cmd/runtime/router"
 )
 
 // set changes what the session says of itself.
@@ -13,25 +12,11 @@ func (s *run) set(change func()) {
 	change()
 }
 
-// step that the start is at.
-func (s *run) step() step {
+// get reads a field of a run that others change.
+func get[T any](s *run, field *T) T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.at
-}
-
-// tools are the router; nil while the workspace is prepared, since servers work in it.
-func (s *run) tools() *router.Router {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.router
-}
-
-// drives is the driver; nil while the session starts.
-func (s *run) drives() *driver.Driver {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.driver
+	return *field
 }
 
 // agentStatus is what the agent does.
@@ -40,7 +25,7 @@ func (s *run) agentStatus() session.AgentStatus {
 		return session.AgentStatus{State: session.AgentNone}
 	}
 	status := session.AgentStatus{Name: s.doc.Agent.Name, State: session.AgentWaiting}
-	if d := s.drives(); d != nil {
+	if d := get(s, &s.driver); d != nil {
 		status.Reported, _ = d.State()
 	}
 	switch status.Reported {
@@ -52,9 +37,9 @@ func (s *run) agentStatus() session.AgentStatus {
 	return status
 }
 
-// usage of the model so far; nothing while the session starts.
+// usage of the model so far.
 func (s *run) usage() session.Usage {
-	if s.drives() == nil || s.model == nil {
+	if s.model == nil {
 		return session.Usage{}
 	}
 	used := s.model.Usage().Session
@@ -64,7 +49,7 @@ func (s *run) usage() session.Usage {
 
 func (s *run) status() session.Status {
 	servers := []session.ToolServer{}
-	if router := s.tools(); router != nil {
+	if router := get(s, &s.router); router != nil {
 		servers = router.Health()
 	}
 	agent := s.agentStatus()

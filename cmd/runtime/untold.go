@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"slices"
@@ -54,7 +55,7 @@ func (s *run) keepEnd(termination *session.Termination) {
 	end.Termination.Message = s.store.Mask(termination.Message)
 	text, err := json.Marshal(end)
 	if err == nil {
-		err = record.Write(s.endFile, text, 0o600)
+		err = record.Write(s.endFile, bytes.NewReader(text), 0o600)
 	}
 	if err != nil {
 		s.log.Warn("the end of the session is not on record", "error", err)

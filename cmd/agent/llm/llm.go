@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 )
@@ -180,15 +181,9 @@ func merged(messages []Message) []Message {
 }
 
 func resultsFirst(parts []Part) []Part {
-	var results, others []Part
-	for _, p := range parts {
-		if p.Result != nil {
-			results = append(results, p)
-		} else {
-			others = append(others, p)
-		}
-	}
-	return append(results, others...)
+	isResult := map[bool]int{true: 0, false: 1}
+	slices.SortStableFunc(parts, func(a, b Part) int { return isResult[a.Result != nil] - isResult[b.Result != nil] })
+	return parts
 }
 
 // maxSilence is how long a stream may say nothing before it is given up.

@@ -125,19 +125,15 @@ func (s *Shell) run(ctx context.Context, input json.RawMessage) Outcome {
 // give starts a command.
 func (s *Shell) give(in bashInput) *Outcome {
 	if strings.TrimSpace(in.Command) == "" {
-		o := failed("There is no command, and none is running.")
-		return &o
+		return new(failed("There is no command, and none is running."))
 	}
 	if err := s.checkSyntax(in.Command); err != nil {
-		status := 2
-		o := Outcome{Text: err.Error() + "\n[exit code 2]", IsError: true, Raw: bashOutput{ExitCode: &status,
-			Output: err.Error()}}
-		return &o
+		return &Outcome{Text: err.Error() + "\n[exit code 2]", IsError: true,
+			Raw: bashOutput{ExitCode: new(2), Output: err.Error()}}
 	}
 	running, err := s.begin(in.Command, in.Interactive)
 	if err != nil {
-		o := failed("The command could not be started: %v", err)
-		return &o
+		return new(failed("The command could not be started: %v", err))
 	}
 	s.running = running
 	return nil
@@ -145,24 +141,20 @@ func (s *Shell) give(in bashInput) *Outcome {
 
 // feed sends input to the running command.
 func (s *Shell) feed(in bashInput) *Outcome {
-	refuse := func(format string, args ...any) *Outcome {
-		o := failed(format, args...)
-		return &o
-	}
 	switch {
 	case s.running == nil:
-		return refuse("No command is running that could take input.")
+		return new(failed("No command is running that could take input."))
 	case !in.IsInput && in.Command != "":
-		return refuse("A command is still running. Nothing was done. Call with is_input: an empty command waits on, C-c " +
-			"interrupts it.")
+		return new(failed("A command is still running. Nothing was done. Call with is_input: an empty command waits on, " +
+			"C-c interrupts it."))
 	case in.Command == "C-c":
 		s.interrupt()
 	case in.Command == "":
 	case s.running.input == nil:
-		return refuse("The running command was not started with interactive: it takes no input, only C-c.")
+		return new(failed("The running command was not started with interactive: it takes no input, only C-c."))
 	default:
 		if _, err := fmt.Fprintln(s.running.input, in.Command); err != nil {
-			return refuse("The input could not be sent: %v", err)
+			return new(failed("The input could not be sent: %v", err))
 		}
 	}
 	return nil

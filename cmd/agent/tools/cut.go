@@ -111,19 +111,7 @@ func (c *cutter) unfinished() []byte {
 
 // ends takes the halves of characters off that a cut left at the ends of a text.
 func ends(text []byte) string {
-	for i := 0; i < utf8.UTFMax && len(text) > 0 && !utf8.RuneStart(text[0]); i++ {
-		text = text[1:]
-	}
-	if r, size := utf8.DecodeLastRune(text); r == utf8.RuneError && size == 1 {
-		for i := 0; i < utf8.UTFMax && len(text) > 0; i++ {
-			last := text[len(text)-1]
-			text = text[:len(text)-1]
-			if utf8.RuneStart(last) {
-				break
-			}
-		}
-	}
-	return strings.ToValidUTF8(string(text), "\uFFFD")
+	return strings.Trim(strings.ToValidUTF8(string(text), "\uFFFD"), "\uFFFD")
 }
 
 // Cut shortens a text in its middle.

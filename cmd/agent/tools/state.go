@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"maps"
 	"slices"
 	"strings"
 )
@@ -87,12 +88,7 @@ func logicalLines(text string) []string {
 // start is left out: so are the variables that the session was given, and with them its secrets.
 func restoreScript(initial, now map[string]string) string {
 	var script strings.Builder
-	names := make([]string, 0, len(now))
-	for name := range now {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(now)) {
 		if content := now[name]; name != "" && name != "cd" && content != initial[name] {
 			script.WriteString(strings.TrimSuffix(content, "\n") + "\n")
 		}

@@ -147,12 +147,7 @@ func (d *Driver) transcript(before int) (string, error) {
 const maxTranscriptLine = 2 << 10
 
 func transcriptLine(e *session.Event) string {
-	short := func(text string) string {
-		if len(text) > maxTranscriptLine {
-			text = strings.ToValidUTF8(text[:maxTranscriptLine], "") + " …"
-		}
-		return text
-	}
+	short := func(text string) string { return shortened(text, maxTranscriptLine) }
 	switch {
 	case e.IsUserMessage():
 		return "User: " + short(e.Text())

@@ -52,12 +52,6 @@ func (t *toolCall) toolName() string {
 	return ""
 }
 
-// The states of a call.
-const (
-	callCompleted = "completed"
-	callFailed    = "failed"
-)
-
 // kindExecute is the kind of a tool that runs commands, and commandFields are where its input may
 // hold one. kindOther is one that is none of the usual ones.
 const (
@@ -139,7 +133,7 @@ func (t *translator) tool(told *toolCall, content json.RawMessage) (events []ses
 		return nil
 	}
 	c := t.known(told, content)
-	over := c.Status == callCompleted || c.Status == callFailed
+	over := c.Status == acp.Completed || c.Status == acp.Failed
 	if !c.started && (c.told() || over) {
 		events = append(events, c.action(""))
 	}
@@ -296,7 +290,7 @@ func (c *call) result() string {
 // observation of what came of the call. Its cause is set where it is recorded.
 func (c *call) observation() session.Event {
 	content := c.text(c.result())
-	success := c.Status == callCompleted
+	success := c.Status == acp.Completed
 	e := session.Event{Source: session.FromAgent, Message: c.line(c.Title), Content: &content,
 		ToolCall: &session.ToolCall{ID: c.ID, Function: c.Name}}
 	switch c.ToolKind {
@@ -335,7 +329,7 @@ func (c *call) exitCode() int {
 			return *code
 		}
 	}
-	if c.Status == callFailed {
+	if c.Status == acp.Failed {
 		return 1
 	}
 	return 0

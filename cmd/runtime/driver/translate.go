@@ -22,21 +22,14 @@ type planEntry struct {
 	Status  string `json:"status"`
 }
 
-// The kinds of updates.
-const (
-	updateMessage    = "agent_message_chunk"
-	updateThought    = "agent_thought_chunk"
-	updateUser       = "user_message_chunk"
-	updateTool       = "tool_call"
-	updateToolChange = "tool_call_update"
-	updatePlan       = "plan"
-)
+// updateUser is what the user said, as an agent tells it again.
+const updateUser = "user_message_chunk"
 
 // unrecorded are known, and say nothing of what was done: what the agent offers, and what it
 // counts, which is counted where the model is reached.
 var unrecorded = map[string]bool{
 	updateUser: true, "available_commands_update": true, "current_mode_update": true, "config_option_update": true,
-	"session_info_update": true, "usage_update": true,
+	"session_info_update": true, acp.UsageUpdate: true,
 }
 
 // translator makes events of updates. It is the same for an update that is told again.
@@ -81,7 +74,7 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 	}
 	seq = u.seq()
 	switch u.Kind {
-	case updateMessage, updateThought:
+	case acp.MessageChunk, acp.ThoughtChunk:
 		if t.kind != u.Kind {
 			events = t.flush()
 		}
@@ -91,9 +84,9 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 			events = append(events, t.flush()...)
 		}
 		return events, seq, nil
-	case updateTool, updateToolChange:
+	case acp.NewToolCall, acp.ToolUpdate:
 		return append(t.flush(), t.tool(&u.toolCall, u.Content)...), seq, nil
-	case updatePlan:
+	case acp.Plan:
 		return append(t.flush(), t.plan(u.Entries)), seq, nil
 	}
 	if unrecorded[u.Kind] {
@@ -112,7 +105,7 @@ func (t *translator) flush() []session.Event {
 	switch {
 	case text == "":
 		return nil
-	case kind == updateThought:
+	case kind == acp.ThoughtChunk:
 		return []session.Event{{Source: session.FromAgent, Action: session.ActionThink, Message: t.line(text),
 			Args: map[string]any{argThought: text}}}
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -94,9 +95,7 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 		answer.Events = []json.RawMessage{}
 	}
 	if reverse {
-		for i, j := 0, len(lines)-1; i < j; i, j = i+1, j-1 {
-			lines[i], lines[j] = lines[j], lines[i]
-		}
+		slices.Reverse(lines)
 	}
 	write(w, http.StatusOK, answer)
 }
@@ -190,8 +189,7 @@ var wishes = map[session.State]bool{
 func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 	var a action
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAction)).Decode(&a); err != nil {
-		var large *http.MaxBytesError
-		if errors.As(err, &large) {
+		if _, large := errors.AsType[*http.MaxBytesError](err); large {
 			refuse(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the event has more than %d bytes", maxAction))
 			return
 		}

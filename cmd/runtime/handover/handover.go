@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
 const (
@@ -149,26 +150,14 @@ func (a *Archive) Restore(ctx context.Context, file string) error {
 	}
 }
 
-// restore writes aside and renames: what is there is whole.
+// restore the whole journal.
 func (a *Archive) restore(ctx context.Context, file string) error {
 	response, err := a.ask(ctx, http.MethodGet, session.ArchiveEvents, nil, nil)
 	if err != nil {
 		return err
 	}
 	defer response.Body.Close()
-	return replace(file, response.Body)
-}
-
-func replace(file string, content io.Reader) error {
-	aside, err := os.OpenFile(file+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(aside, content)
-	if err = errors.Join(err, aside.Sync(), aside.Close()); err != nil {
-		return err
-	}
-	return os.Rename(file+".new", file)
+	return record.Write(file, response.Body, 0o600)
 }
 
 // complete a journal that the archive has more of, as one has whose volume was brought back from a
@@ -203,7 +192,7 @@ func (a *Archive) complete(ctx context.Context, file string) error {
 	}
 	a.log.Warn("the workspace is older than the journal that was kept; going on from what was kept", "events",
 		position.Next-has.count)
-	return replace(file, io.MultiReader(io.NewSectionReader(opened, 0, has.size), rest))
+	return record.Write(file, io.MultiReader(io.NewSectionReader(opened, 0, has.size), rest), 0o600)
 }
 
 var newline = []byte("\n")

@@ -10,50 +10,58 @@ import (
 // small.
 const largestEvent = 64 << 10
 
-// usageFilter takes the event out of a stream of chat completions that holds nothing but the usage.
-// It is there because the proxy asked for it, and a client that did not may take the first choice
-// of every event.
-type usageFilter struct {
-	out  io.Writer
-	held []byte
-	// passing: the event under way is too large to be held back.
+// newUsageFilter takes the event out of a stream of chat completions that holds nothing but the
+// usage. It is there because the proxy asked for it, and a client that did not may take the first
+// choice of every event.
+func newUsageFilter(out io.Writer) *splitter {
+	return &splitter{limit: largestEvent, take: func(event []byte, whole bool) error {
+		if whole && onlyUsage(event) {
+			return nil
+		}
+		_, err := out.Write(event)
+		return err
+	}}
+}
+
+// splitter cuts a stream into its events.
+type splitter struct {
+	// limit is how much of an event is held. A larger one is taken in pieces that are not whole.
+	limit int
+	take  func(event []byte, whole bool) error
+	held  []byte
+	// passing: the event under way is too large to be held.
 	passing bool
 }
 
-func (f *usageFilter) Write(text []byte) (int, error) {
-	f.held = append(f.held, text...)
-	for {
-		end := endOfEvent(f.held)
-		if end < 0 {
-			break
-		}
-		event := f.held[:end]
-		if f.passing || !onlyUsage(event) {
-			if _, err := f.out.Write(event); err != nil {
-				return 0, err
-			}
-		}
-		f.passing = false
-		f.held = f.held[end:]
-	}
-	if f.passing || len(f.held) > largestEvent {
-		f.passing = true
-		// The end of the event may lie between this and what comes.
-		cut := max(0, len(f.held)-3)
-		if _, err := f.out.Write(f.held[:cut]); err != nil {
+func (s *splitter) Write(text []byte) (int, error) {
+	s.held = append(s.held, text...)
+	before := len(s.held)
+	for end := endOfEvent(s.held); end >= 0; end = endOfEvent(s.held) {
+		if err := s.take(s.held[:end], !s.passing); err != nil {
 			return 0, err
 		}
-		f.held = f.held[cut:]
+		s.held, s.passing = s.held[end:], false
 	}
-	f.held = append([]byte(nil), f.held...)
+	if s.passing || len(s.held) > s.limit {
+		s.passing = true
+		// The end of the event may lie between this and what comes.
+		cut := max(0, len(s.held)-3)
+		if err := s.take(s.held[:cut], false); err != nil {
+			return 0, err
+		}
+		s.held = s.held[cut:]
+	}
+	if len(s.held) < before { // else it would be copied for every piece of a large event
+		s.held = bytes.Clone(s.held)
+	}
 	return len(text), nil
 }
 
-// Close writes an event that has no end.
-func (f *usageFilter) Close() error {
-	_, err := f.out.Write(f.held)
-	f.held = nil
-	return err
+// Close takes an event that has no end.
+func (s *splitter) Close() error {
+	held := s.held
+	s.held = nil
+	return s.take(held, !s.passing)
 }
 
 // endOfEvent is where the first event ends, after its empty line; -1 where it has no end yet.

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/textproto"
 	"strings"
-	"sync/atomic"
 	"time"
 )
 
@@ -35,13 +34,6 @@ var notReturned = []string{"Content-Length", "Set-Cookie", "Alt-Svc"}
 var hopByHop = []string{
 	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer",
 	"Transfer-Encoding", "Upgrade",
-}
-
-type flag struct{ atomic.Bool }
-
-func tooLarge(err error) bool {
-	var large *http.MaxBytesError
-	return errors.As(err, &large)
 }
 
 // forward a call to the endpoint, and its answer to the agent.
@@ -81,7 +73,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask 
 		out.settle = func() { p.spend.settle(entry) }
 		entry.answered = true
 		if usageAdded && kind == "text/event-stream" {
-			out.filter = &usageFilter{out: out.masked}
+			out.filter = newUsageFilter(out.masked)
 		}
 	}
 	if err := out.copy(body); err != nil {
@@ -272,7 +264,7 @@ type answer struct {
 	meter  *meter
 	settle func()
 	// filter takes out what the agent did not ask for; nil where there is no such thing.
-	filter *usageFilter
+	filter *splitter
 	// lingers: it is read on for its usage when the agent has gone.
 	lingers bool
 }
@@ -312,6 +304,7 @@ func (a *answer) copy(body io.Reader) error {
 
 func (a *answer) end() error {
 	if a.meter != nil {
+		a.meter.end()
 		a.settle()
 	}
 	if a.filter != nil {

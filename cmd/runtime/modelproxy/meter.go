@@ -1,6 +1,7 @@
 package modelproxy
 
 import (
+	"bytes"
 	"encoding/json"
 	"math/big"
 	"net/http"
@@ -11,25 +12,31 @@ import (
 // tokens of a call, as the endpoint counts them. Input has none of the cached ones.
 type tokens struct{ input, output, cacheRead, cacheWrite int64 }
 
-// mostTokens of a call that are believed.
-const mostTokens = 1 << 40
+const (
+	// mostTokens of a call that are believed.
+	mostTokens = 1 << 40
+	// largestLooked is how much of an answer, or of an event of one, is held to look for the usage.
+	// Images may be in it.
+	largestLooked = 16 << 20
+	// largestUsage bounds what tells the usage.
+	largestUsage = 16 << 10
+)
 
 // meter reads the usage of an answer on its way.
 type meter struct {
-	wire   wire
-	entry  *entry
-	picker picker
-	// events are read where the answer is a stream.
-	events *eventReader
+	wire  wire
+	entry *entry
+	// events are read where the answer is a stream; else whole is what came of it.
+	events *splitter
+	whole  []byte
 	// final: the answer has come to its end; told: the usage was told for the first time.
 	final, told bool
 }
 
 func newMeter(wire wire, stream bool, entry *entry, headers http.Header) *meter {
 	m := &meter{wire: wire, entry: entry}
-	m.picker.picked = m.picked
 	if stream {
-		m.events = &eventReader{data: m.picker.read, end: m.endOfEvent}
+		m.events = &splitter{limit: largestLooked, take: m.event}
 	}
 	// LiteLLM says what a call costs, and zero where it does not know yet.
 	if cost := parseCost(headers.Get("X-Litellm-Response-Cost")); cost != nil && cost.Sign() > 0 {
@@ -43,29 +50,69 @@ func newMeter(wire wire, stream bool, entry *entry, headers http.Header) *meter 
 func (m *meter) read(text []byte) (record bool) {
 	final, told := m.final, m.told
 	if m.events != nil {
-		m.events.read(text)
-	} else {
-		m.picker.read(text)
-		m.final = m.picker.complete()
+		_, _ = m.events.Write(text) // it takes everything
+	} else if len(m.whole)+len(text) <= largestLooked {
+		m.whole = append(m.whole, text...)
+		if bytes.HasSuffix(bytes.TrimSpace(text), []byte("}")) && json.Valid(m.whole) {
+			m.final = true
+			m.look(m.whole)
+		}
 	}
 	return m.final && !final || m.told && !told
 }
 
-func (m *meter) endOfEvent(beginning string) {
-	if strings.HasPrefix(beginning, "[DONE]") {
-		m.final = true
+// end of the answer: an event may lack the empty line that ends it.
+func (m *meter) end() {
+	if m.events != nil {
+		_ = m.events.Close()
 	}
-	m.picker.reset()
 }
 
-func (m *meter) picked(path string, value []byte) {
-	if path == "type" {
-		switch strings.Trim(strings.TrimSpace(string(value)), `"`) {
-		case "message_stop", "response.completed", "response.incomplete", "response.failed":
-			m.final = true
+func (m *meter) event(event []byte, whole bool) error {
+	var data []byte
+	for line := range bytes.Lines(event) {
+		if part, ok := bytes.CutPrefix(line, []byte("data:")); ok && whole {
+			data = append(data, part...)
 		}
+	}
+	if data = bytes.TrimSpace(data); bytes.HasPrefix(data, []byte("[DONE]")) {
+		m.final = true
+	} else if len(data) > 0 {
+		m.look(data)
+	}
+	return nil
+}
+
+// look for the usage in an answer, or in an event of one.
+func (m *meter) look(text []byte) {
+	type usage struct {
+		Usage json.RawMessage `json:"usage"`
+	}
+	var said struct {
+		usage
+		Google   json.RawMessage `json:"usageMetadata"`
+		Message  json.RawMessage `json:"message"`
+		Response json.RawMessage `json:"response"`
+		Type     string          `json:"type"`
+	}
+	if err := json.Unmarshal(text, &said); err != nil && !isTypeError(err) {
 		return
 	}
+	switch said.Type {
+	case "message_stop", "response.completed", "response.incomplete", "response.failed":
+		m.final = true
+	}
+	var message, response usage
+	_, _ = json.Unmarshal(said.Message, &message), json.Unmarshal(said.Response, &response) // texts have none
+	for _, value := range []json.RawMessage{said.Usage, said.Google, message.Usage, response.Usage} {
+		if len(value) > 0 && len(value) <= largestUsage {
+			m.count(value)
+		}
+	}
+}
+
+// count what the endpoint tells of its usage.
+func (m *meter) count(value json.RawMessage) {
 	var told struct {
 		InputTokens      int64 `json:"input_tokens"`
 		OutputTokens     int64 `json:"output_tokens"`
@@ -126,63 +173,4 @@ func parseCost(text string) *big.Rat {
 		return nil
 	}
 	return cost
-}
-
-// eventReader reads server-sent events as they come, and holds none of them.
-type eventReader struct {
-	data func([]byte)
-	// end of an event, which began so.
-	end       func(beginning string)
-	line      []byte // the beginning of the line
-	inData    bool
-	notData   bool
-	beginning []byte
-	any       bool
-}
-
-const dataField = "data:"
-
-func (r *eventReader) read(text []byte) {
-	for len(text) > 0 {
-		end := 0
-		for end < len(text) && text[end] != '\n' {
-			end++
-		}
-		r.part(text[:end])
-		if end == len(text) {
-			return
-		}
-		r.endOfLine()
-		text = text[end+1:]
-	}
-}
-
-// part of a line.
-func (r *eventReader) part(text []byte) {
-	if !r.inData && !r.notData {
-		needed := min(len(dataField)-len(r.line), len(text))
-		r.line = append(r.line, text[:needed]...)
-		text = text[needed:]
-		if len(r.line) < len(dataField) {
-			return
-		}
-		r.inData = string(r.line) == dataField
-		r.notData = !r.inData
-	}
-	if r.inData && len(text) > 0 {
-		r.any = true
-		if missing := 16 - len(r.beginning); missing > 0 {
-			r.beginning = append(r.beginning, text[:min(missing, len(text))]...)
-		}
-		r.data(text)
-	}
-}
-
-func (r *eventReader) endOfLine() {
-	empty := !r.inData && !r.notData && strings.TrimSuffix(string(r.line), "\r") == ""
-	r.line, r.inData, r.notData = r.line[:0], false, false
-	if empty && r.any {
-		r.end(strings.TrimSpace(string(r.beginning)))
-		r.any, r.beginning = false, r.beginning[:0]
-	}
 }

@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -87,7 +88,7 @@ type Proxy struct {
 	mask      *secrets.Store
 	spend     *spend
 	// plain is set once the endpoint refused to be asked for the usage of a stream.
-	plain flag
+	plain atomic.Bool
 	// calls has an element for each that is under way.
 	calls chan struct{}
 	// room for requests.
@@ -217,7 +218,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route) {
 	// Before it waits: the server notices that the agent has gone only once the body is read.
 	ask, problem := readAsk(body, call)
 	if problem != nil {
-		problem.write(w, call.wire)
+		refuse(w, call.wire, problem.status, problem.kind, problem.message)
 		return
 	}
 	select {
@@ -274,10 +275,6 @@ type problem struct {
 	kind, message string
 }
 
-func (p *problem) write(w http.ResponseWriter, wire wire) {
-	refuse(w, wire, p.status, p.kind, p.message)
-}
-
 // refuse answers in the shape of the wire, which the agent's SDK understands.
 func refuse(w http.ResponseWriter, wire wire, status int, kind, message string) {
 	answer := map[string]any{"error": map[string]string{"type": kind, "message": message}}
@@ -305,9 +302,10 @@ type ask struct {
 
 func readAsk(from *incoming, call route) (*ask, *problem) {
 	body, err := from.readAll()
+	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
 	switch {
 	case err == nil:
-	case tooLarge(err):
+	case tooLarge:
 		return nil, &problem{http.StatusRequestEntityTooLarge, "request_too_large",
 			fmt.Sprintf("the request is larger than %d MiB", largestRequest>>20)}
 	case errors.Is(err, errNoRoom):

@@ -1,6 +1,7 @@
 package modelproxy
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -219,5 +220,5 @@ func (s *spend) save() error {
 	if err := os.MkdirAll(filepath.Dir(s.options.UsageFile), 0o755); err != nil {
 		return err
 	}
-	return record.Write(s.options.UsageFile, append(text, '\n'), 0o644)
+	return record.Write(s.options.UsageFile, bytes.NewReader(append(text, '\n')), 0o644)
 }

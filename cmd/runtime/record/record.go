@@ -33,16 +33,16 @@ func Read(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, most))
 }
 
-// Write a record whole, or not at all. It outlives a crash of the node.
-func Write(path string, text []byte, mode os.FileMode) error {
-	// Always a new one: what is there may be a pipe, which would be waited for.
-	_ = os.Remove(path + ".new")
+// Write a file whole, or not at all. It outlives a crash of the node.
+func Write(path string, content io.Reader, mode os.FileMode) error {
+	// Always a new one: what is there may be a pipe, which would be waited for, or a directory.
+	_ = os.RemoveAll(path + ".new")
 	aside, err := os.OpenFile(path+".new", os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
 		return err
 	}
-	_, err = aside.Write(text)
-	err = errors.Join(err, aside.Sync(), aside.Close())
+	_, err = io.Copy(aside, content)
+	err = errors.Join(err, aside.Chmod(mode), aside.Sync(), aside.Close())
 	if err == nil {
 		err = os.Rename(aside.Name(), path)
 	}

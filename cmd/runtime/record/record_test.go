@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -30,7 +31,7 @@ func TestWhatAnAgentPutsInTheWayIsNotWaitedFor(t *testing.T) {
 		if text, err := record.Read(path); !errors.Is(err, record.ErrNoFile) {
 			t.Errorf("%s: it holds %q, %v", name, text, err)
 		}
-		if err := record.Write(path, []byte("text"), 0o600); err != nil {
+		if err := record.Write(path, strings.NewReader("text"), 0o600); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if text, err := record.Read(path); err != nil || string(text) != "text" {

@@ -56,20 +56,31 @@ func (u *upstream) callTool(name string) mcp.ToolHandler {
 			defer u.followProgress(ctx, request.Session, params, token, limit)()
 		}
 		result, err := client.CallTool(bounded, params)
-		switch {
-		case err == nil:
+		if err == nil {
 			u.prefixLinks(result.Content)
 			return result, nil
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
-		case bounded.Err() != nil:
-			return u.failedCall(context.Cause(bounded)), nil
 		}
-		if answer := answered(err); answer != nil {
-			return nil, answer
+		problem, told := failure(ctx, bounded, err)
+		if told {
+			return nil, problem
 		}
-		return u.failedCall(err), nil
+		return u.failedCall(problem), nil
 	}
+}
+
+// failure of a request. It is told to the client as it is where the client gave up, or the server
+// itself answered with it.
+func failure(ctx, bounded context.Context, err error) (problem error, told bool) {
+	answer, answered := errors.AsType[*jsonrpc.Error](err)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err(), true
+	case bounded.Err() != nil:
+		return context.Cause(bounded), false
+	case answered && answer.Code != codeRejected:
+		return answer, true
+	}
+	return err, false
 }
 
 func (u *upstream) failedCall(err error) *mcp.CallToolResult {
@@ -159,18 +170,14 @@ func ask[R any](ctx context.Context, u *upstream, request func(context.Context, 
 	bounded, _, cancel := u.within(ctx)
 	defer cancel()
 	result, err := request(bounded, client)
-	switch {
-	case err == nil:
+	if err == nil {
 		return result, nil
-	case ctx.Err() != nil:
-		return none, ctx.Err()
-	case bounded.Err() != nil:
-		return none, u.problem(context.Cause(bounded))
 	}
-	if answer := answered(err); answer != nil {
-		return none, answer
+	problem, told := failure(ctx, bounded, err)
+	if !told {
+		problem = u.problem(problem)
 	}
-	return none, u.problem(err)
+	return none, problem
 }
 
 // prefixLinks makes the resources that a result refers to those that the endpoint offers.
@@ -187,16 +194,7 @@ func (u *upstream) prefixLinks(contents []mcp.Content) {
 	}
 }
 
-// answered is the error with which the server itself answered, if it did.
-func answered(err error) error {
-	var answer *jsonrpc.Error
-	if errors.As(err, &answer) && answer.Code != codeRejected {
-		return answer
-	}
-	return nil
-}
-
 func isUnknownMethod(err error) bool {
-	var answer *jsonrpc.Error
-	return errors.As(err, &answer) && answer.Code == jsonrpc.CodeMethodNotFound
+	answer, ok := errors.AsType[*jsonrpc.Error](err)
+	return ok && answer.Code == jsonrpc.CodeMethodNotFound
 }

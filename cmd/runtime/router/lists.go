@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -45,25 +46,51 @@ func fetch(ctx context.Context, client *mcp.ClientSession) (listed listing, err 
 	}
 	left := mostBytes
 	if can.Tools != nil {
-		if listed.tools, err = collect(&left, toolPages(ctx, client)); err != nil {
+		listed.tools, err = collect(&left, func(cursor string) (page[mcp.Tool], error) {
+			r, err := client.ListTools(ctx, &mcp.ListToolsParams{Cursor: cursor})
+			return pageOf(r, err, func() ([]*mcp.Tool, string) { return r.Tools, r.NextCursor })
+		})
+		if err != nil {
 			return listed, fmt.Errorf("list its tools: %w", err)
 		}
 	}
 	if can.Prompts != nil {
-		if listed.prompts, err = collect(&left, promptPages(ctx, client)); err != nil {
+		listed.prompts, err = collect(&left, func(cursor string) (page[mcp.Prompt], error) {
+			r, err := client.ListPrompts(ctx, &mcp.ListPromptsParams{Cursor: cursor})
+			return pageOf(r, err, func() ([]*mcp.Prompt, string) { return r.Prompts, r.NextCursor })
+		})
+		if err != nil {
 			return listed, fmt.Errorf("list its prompts: %w", err)
 		}
 	}
-	if can.Resources != nil {
-		if listed.resources, err = collect(&left, resourcePages(ctx, client)); err != nil {
-			return listed, fmt.Errorf("list its resources: %w", err)
-		}
-		// Not every server that has resources knows of templates.
-		if listed.templates, err = collect(&left, templatePages(ctx, client)); err != nil && !isUnknownMethod(err) {
-			return listed, fmt.Errorf("list its resource templates: %w", err)
-		}
+	if can.Resources == nil {
+		return listed, nil
+	}
+	listed.resources, err = collect(&left, func(cursor string) (page[mcp.Resource], error) {
+		r, err := client.ListResources(ctx, &mcp.ListResourcesParams{Cursor: cursor})
+		return pageOf(r, err, func() ([]*mcp.Resource, string) { return r.Resources, r.NextCursor })
+	})
+	if err != nil {
+		return listed, fmt.Errorf("list its resources: %w", err)
+	}
+	listed.templates, err = collect(&left, func(cursor string) (page[mcp.ResourceTemplate], error) {
+		r, err := client.ListResourceTemplates(ctx, &mcp.ListResourceTemplatesParams{Cursor: cursor})
+		return pageOf(r, err, func() ([]*mcp.ResourceTemplate, string) { return r.ResourceTemplates, r.NextCursor })
+	})
+	// Not every server that has resources knows of templates.
+	if err != nil && !isUnknownMethod(err) {
+		return listed, fmt.Errorf("list its resource templates: %w", err)
 	}
 	return listed, nil
+}
+
+// pageOf the result of a request, where it has one.
+func pageOf[T any](result any, err error, items func() ([]*T, string)) (page[T], error) {
+	if err != nil {
+		return page[T]{}, err
+	}
+	list, next := items()
+	return page[T]{list, next, result}, nil
 }
 
 // collect the items of a list, page by page, while there are bytes left.
@@ -74,7 +101,8 @@ func collect[T any](left *int, read func(cursor string) (page[T], error)) (all l
 		if err != nil {
 			return list[T]{}, err
 		}
-		listed := present(page.items)
+		// A server may list nothing in place of an item.
+		listed := slices.DeleteFunc(slices.Clone(page.items), func(item *T) bool { return item == nil })
 		taken := listed[:min(len(listed), mostItems-len(all.items))]
 		// The client keeps the whole page, with whatever else is in it.
 		whole := size(page.result)
@@ -96,16 +124,6 @@ func collect[T any](left *int, read func(cursor string) (page[T], error)) (all l
 	return all, nil
 }
 
-// present are the items of a page. A server may list nothing in place of one.
-func present[T any](items []*T) (all []*T) {
-	for _, item := range items {
-		if item != nil {
-			all = append(all, item)
-		}
-	}
-	return all
-}
-
 // fitting are the first of the items, as many as there are bytes for.
 func fitting[T any](items []*T, left int) []*T {
 	for i, item := range items {
@@ -123,44 +141,4 @@ func size(what any) int {
 		return mostBytes // it came as JSON, so this does not happen
 	}
 	return len(text)
-}
-
-func toolPages(ctx context.Context, client *mcp.ClientSession) func(string) (page[mcp.Tool], error) {
-	return func(cursor string) (page[mcp.Tool], error) {
-		r, err := client.ListTools(ctx, &mcp.ListToolsParams{Cursor: cursor})
-		if err != nil {
-			return page[mcp.Tool]{}, err
-		}
-		return page[mcp.Tool]{r.Tools, r.NextCursor, r}, nil
-	}
-}
-
-func promptPages(ctx context.Context, client *mcp.ClientSession) func(string) (page[mcp.Prompt], error) {
-	return func(cursor string) (page[mcp.Prompt], error) {
-		r, err := client.ListPrompts(ctx, &mcp.ListPromptsParams{Cursor: cursor})
-		if err != nil {
-			return page[mcp.Prompt]{}, err
-		}
-		return page[mcp.Prompt]{r.Prompts, r.NextCursor, r}, nil
-	}
-}
-
-func resourcePages(ctx context.Context, client *mcp.ClientSession) func(string) (page[mcp.Resource], error) {
-	return func(cursor string) (page[mcp.Resource], error) {
-		r, err := client.ListResources(ctx, &mcp.ListResourcesParams{Cursor: cursor})
-		if err != nil {
-			return page[mcp.Resource]{}, err
-		}
-		return page[mcp.Resource]{r.Resources, r.NextCursor, r}, nil
-	}
-}
-
-func templatePages(ctx context.Context, client *mcp.ClientSession) func(string) (page[mcp.ResourceTemplate], error) {
-	return func(cursor string) (page[mcp.ResourceTemplate], error) {
-		r, err := client.ListResourceTemplates(ctx, &mcp.ListResourceTemplatesParams{Cursor: cursor})
-		if err != nil {
-			return page[mcp.ResourceTemplate]{}, err
-		}
-		return page[mcp.ResourceTemplate]{r.ResourceTemplates, r.NextCursor, r}, nil
-	}
 }

@@ -3,6 +3,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -87,12 +88,12 @@ type original struct {
 
 // New is a router that has not started yet: it serves, but has nothing to offer.
 func New(options Options) *Router {
-	setDefault(&options.ConnectTimeout, connectTimeout)
-	setDefault(&options.StreamTimeout, streamTimeout)
-	setDefault(&options.CallTimeout, callTimeout)
-	setDefault(&options.LongestCall, longestCall)
-	setDefault(&options.ListPause, listPause)
-	setDefault(&options.FirstRetry, firstRetry)
+	options.ConnectTimeout = cmp.Or(options.ConnectTimeout, connectTimeout)
+	options.StreamTimeout = cmp.Or(options.StreamTimeout, streamTimeout)
+	options.CallTimeout = cmp.Or(options.CallTimeout, callTimeout)
+	options.LongestCall = cmp.Or(options.LongestCall, longestCall)
+	options.ListPause = cmp.Or(options.ListPause, listPause)
+	options.FirstRetry = cmp.Or(options.FirstRetry, firstRetry)
 	r := &Router{options: options, settled: make(chan struct{}), claims: map[claim]bool{}, names: map[original]string{}}
 	r.server = mcp.NewServer(implementation, &mcp.ServerOptions{
 		// Servers come and go, so what there is now says nothing about what there will be.
@@ -113,12 +114,6 @@ func New(options Options) *Router {
 	r.addUpstreams(options.Servers)
 	r.keys = newKeys(&options, r.upstreams)
 	return r
-}
-
-func setDefault(value *time.Duration, usual time.Duration) {
-	if *value == 0 {
-		*value = usual
-	}
 }
 
 // Run keeps the servers running and connected until ctx is done. Then it ends them.

@@ -62,9 +62,9 @@ func TestTheTerminationMessageNamesTheReason(t *testing.T) {
 		"somebody killed it while it was silent":     {child{silent: true}, killed(syscall.SIGKILL), false, ""},
 		"it was silent, and ended when told to":      {child{silent: true}, exited(143), false, endedAsSilent},
 		"it was silent, and was ended by the signal": {child{silent: true}, killed(syscall.SIGTERM), false, endedAsSilent},
-		"it was silent, and had to be killed":        {child{silent: true, killed: true}, killed(syscall.SIGKILL), true,
+		"it was silent, and had to be killed": {child{silent: true, killed: true}, killed(syscall.SIGKILL), true,
 			endedAsSilent},
-		"it was stopped, and had to be killed":       {child{killed: true}, killed(syscall.SIGKILL), false, ""},
+		"it was stopped, and had to be killed": {child{killed: true}, killed(syscall.SIGKILL), false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cgroups := t.TempDir()

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	gitconfig "github.com/go-git/go-git/v5/plumbing/format/config"
+
+	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
 // configureGit sets who the author of commits is, and makes the git of the session's user ask the
@@ -52,14 +54,7 @@ func configureGit(o Options, remote *Remote) error {
 			return err
 		}
 	}
-	temporary := file + ".parley"
-	if err := os.RemoveAll(temporary); err != nil {
-		return err
-	}
-	if err := os.WriteFile(temporary, text.Bytes(), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(temporary, file)
+	return record.Write(file, &text, 0o600)
 }
 
 // unreadableEnd is that of the name of a configuration that could not be read.

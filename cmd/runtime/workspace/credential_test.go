@@ -88,7 +88,7 @@ func TestAConfigurationOfGitThatCannotBeReadIsPutAside(t *testing.T) {
 	for name, script := range map[string]string{
 		"no configuration": "echo '[user' > .gitconfig", "a directory": "mkdir -p .gitconfig/in",
 		"a pipe": "mkfifo .gitconfig", "a link to nothing": "ln -s nothing .gitconfig",
-		"what was in the way": "echo '[user' > .gitconfig; mkdir -p .gitconfig.unreadable/x .gitconfig.parley/x",
+		"what was in the way": "echo '[user' > .gitconfig; mkdir -p .gitconfig.unreadable/x .gitconfig.new/x",
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := options(t, nil)

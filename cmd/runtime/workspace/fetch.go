@@ -81,7 +81,7 @@ func (o Options) fetch(ctx context.Context, remote *Remote, dir string) error {
 			case <-bounded.Done():
 			}
 		}
-		if err := emptyDirectory(dir); err != nil {
+		if err := removeEntries(dir, ""); err != nil {
 			return err
 		}
 	}
@@ -183,20 +183,19 @@ func unreachable(err error) bool {
 		return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
 	}
 	err = cause(err)
-	var network net.Error
-	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	_, network := errors.AsType[net.Error](err)
+	return network || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 func noSuchHost(err error) bool {
-	var lookup *net.DNSError
-	return errors.As(cause(err), &lookup) && lookup.IsNotFound
+	lookup, ok := errors.AsType[*net.DNSError](cause(err))
+	return ok && lookup.IsNotFound
 }
 
 // badStatus is the status of an answer that says nothing about the repository; 0 where there was
 // none.
 func badStatus(err error) int {
-	var answer *githttp.Err
-	if errors.As(cause(err), &answer) {
+	if answer, ok := errors.AsType[*githttp.Err](cause(err)); ok {
 		return answer.StatusCode()
 	}
 	return 0
@@ -204,28 +203,13 @@ func badStatus(err error) int {
 
 // cause is what a request failed of, without its URL.
 func cause(err error) error {
-	var unexpected *plumbing.UnexpectedError
-	if errors.As(err, &unexpected) { // it does not unwrap
+	if unexpected, ok := errors.AsType[*plumbing.UnexpectedError](err); ok { // it does not unwrap
 		err = unexpected.Err
 	}
-	var request *url.Error
-	if errors.As(err, &request) {
+	if request, ok := errors.AsType[*url.Error](err); ok {
 		return request.Err
 	}
 	return err
-}
-
-func emptyDirectory(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, entry := range entries {
-		if err := os.RemoveAll(filepath.Join(dir, entry.Name())); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // localRepositories are those of file URLs: bare ones, and ones with a work tree.

@@ -95,6 +95,6 @@ func (r *Records) Base(commit string) string {
 		return ""
 	}
 	// Without it a later attempt tells what changed since itself.
-	_ = record.Write(r.File(baseFile), []byte(commit+"\n"), 0o644)
+	_ = record.Write(r.File(baseFile), strings.NewReader(commit+"\n"), 0o644)
 	return commit
 }

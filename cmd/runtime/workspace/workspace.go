@@ -89,7 +89,7 @@ func withoutUser(name string) string {
 }
 
 func (o Options) clone(ctx context.Context, remote *Remote) (*Workspace, error) {
-	if err := removeUnfinished(o.Dir); err != nil {
+	if err := removeEntries(o.Dir, unfinished); err != nil {
 		return nil, err
 	}
 	dir := filepath.Join(o.Dir, remote.Name)
@@ -137,13 +137,14 @@ func (o Options) cloneAs(ctx context.Context, remote *Remote, dir string) (*git.
 	return git.PlainOpen(dir)
 }
 
-func removeUnfinished(dir string) error {
+// removeEntries of a directory whose names begin with a prefix.
+func removeEntries(dir, prefix string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), unfinished) {
+		if strings.HasPrefix(entry.Name(), prefix) {
 			if err := os.RemoveAll(filepath.Join(dir, entry.Name())); err != nil {
 				return err
 			}
