@@ -1,13 +1,12 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"syscall"
 	"time"
 
 	"github.com/parley-dev/parley/api/acp"
@@ -28,11 +27,9 @@ const (
 
 // connected is an agent that runs.
 type connected struct {
+	*process.Child
 	name    string
-	cmd     *exec.Cmd
 	conn    *acp.Conn
-	ended   chan struct{}
-	result  error
 	can     acp.AgentCapabilities
 	session string
 	// forgot: the session is new, though there was an earlier one that the agent cannot go on with.
@@ -84,28 +81,24 @@ func (d *Driver) startAgent() (*connected, error) {
 	said := &tail{texts: d.texts}
 	output := &both{d.Output(d.Doc.Agent.Name), said}
 	cmd.Stdout, cmd.Stderr = theirs, output
-	err = cmd.Start()
+	c := &connected{name: d.Doc.Agent.Name, conn: acp.NewConn(out, in), said: said}
+	c.Child, err = process.Start(cmd, func(*process.Child) {
+		select {
+		case <-c.conn.Done():
+		case <-time.After(drain): // a process that it left behind may hold the pipe
+		}
+		_, _ = out.Close(), output.Close()
+	})
 	_ = theirs.Close()
 	if err != nil {
 		return nil, errors.Join(err, out.Close())
 	}
-	c := &connected{name: d.Doc.Agent.Name, cmd: cmd, ended: make(chan struct{}), said: said}
-	c.conn = acp.NewConn(out, in)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		defer cancel() // who is still asked need not answer
 		if err := c.conn.Serve(ctx, d); err != nil && !errors.Is(err, os.ErrClosed) {
 			d.Log.Warn("the agent is not understood any more", "error", err)
 		}
-	}()
-	go func() {
-		defer close(c.ended)
-		c.result = cmd.Wait()
-		select {
-		case <-c.conn.Done():
-		case <-time.After(drain): // a process that it left behind may hold the pipe
-		}
-		_, _ = out.Close(), output.Close()
 	}()
 	return c, nil
 }
@@ -256,9 +249,7 @@ func (h *history) unrecorded(in string, seq int, events []session.Event) []sessi
 // Noise implements acp.Handler: it goes to the log.
 func (d *Driver) Noise(line string) { d.Log.Info("the agent printed", "line", d.texts.line(line)) }
 
-func (c *connected) stop() {
-	process.Stop(c.cmd, c.ended, stopGrace)
-}
+func (c *connected) stop() { c.Stop(stopGrace) }
 
 // explain an error by the agent's end, where that is the reason.
 func (c *connected) explain(err error) error {
@@ -270,25 +261,14 @@ func (c *connected) explain(err error) error {
 
 // whyGone says how the agent ended, and what it said last, which mostly is why.
 func (c *connected) whyGone() string {
-	how := c.howGone()
+	how := "closed its connection"
+	select {
+	case <-c.Ended:
+		how = cmp.Or(c.Failure(), "ended before its turn did")
+	case <-time.After(stopGrace):
+	}
 	if last := c.said.lastLine(); last != "" {
 		how += ": " + last
 	}
-	return how
-}
-
-func (c *connected) howGone() string {
-	select {
-	case <-c.ended:
-	case <-time.After(stopGrace):
-		return fmt.Sprintf("the agent %s closed its connection", c.name)
-	}
-	var exit *exec.ExitError
-	if !errors.As(c.result, &exit) {
-		return fmt.Sprintf("the agent %s ended before its turn did", c.name)
-	}
-	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		return fmt.Sprintf("the agent %s was ended by signal %d (%s)", c.name, status.Signal(), status.Signal())
-	}
-	return fmt.Sprintf("the agent %s ended with status %d", c.name, exit.ExitCode())
+	return "the agent " + c.name + " " + how
 }

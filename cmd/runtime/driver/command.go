@@ -3,11 +3,14 @@ package driver
 import (
 	"context"
 	"io"
+	"time"
 
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/runtime/launch"
 )
+
+// commandGrace is how long a plain command may take to end when it is asked to.
+const commandGrace = 15 * time.Second
 
 // Interrupted is why a message is not worked on again.
 const Interrupted = "the session was interrupted: an earlier attempt took up the message, and no message is taken up " +
@@ -35,9 +38,9 @@ func (d *Driver) runCommand(ctx context.Context, t task) ending {
 		return ending{state: session.StateError, reason: err.Error(), withdrawn: &t.message}
 	}
 	select {
-	case <-running.Ended():
+	case <-running.Ended:
 	case <-ctx.Done():
-		running.Stop()
+		running.Stop(commandGrace)
 		return ending{}
 	}
 	if text := d.texts.text(said.String()); text != "" {
@@ -48,14 +51,13 @@ func (d *Driver) runCommand(ctx context.Context, t task) ending {
 		})
 		d.mu.Unlock()
 	}
-	termination := running.Termination()
-	switch {
-	case err != nil:
+	if err != nil {
 		return ending{state: session.StateError, reason: err.Error()}
-	case termination.Reason == v1alpha1.ReasonCompleted:
-		return ending{state: session.StateFinished}
 	}
-	return ending{state: session.StateError, reason: termination.Message}
+	if failure := running.Failure(); failure != "" {
+		return ending{state: session.StateError, reason: "the agent " + d.Doc.Agent.Name + " " + failure}
+	}
+	return ending{state: session.StateFinished}
 }
 
 // both writes to the log and keeps the end.

@@ -60,26 +60,19 @@ func (d *Driver) runSetup(ctx context.Context, script string) (output string, co
 	process.Confine(cmd)
 	cmd.Stdout = &kept
 	cmd.Stderr = &kept
-	if err := cmd.Start(); err != nil {
+	child, err := process.Start(cmd, func(*process.Child) {})
+	if err != nil {
 		return fmt.Sprintf("%s cannot be run: %v", setupScript, err), 127
 	}
-	ended := make(chan struct{})
-	var err error
-	go func() {
-		defer close(ended)
-		err = cmd.Wait()
-	}()
 	select {
-	case <-ended:
+	case <-child.Ended:
 	case <-ctx.Done():
-		process.Stop(cmd, ended, stopGrace)
+		child.Stop(stopGrace)
 		return kept.String() + fmt.Sprintf("\n[ended after %s]", setupTimeout), 124
 	}
-	var exit *exec.ExitError
-	switch {
-	case errors.As(err, &exit):
+	if exit, exited := errors.AsType[*exec.ExitError](child.Err); exited {
 		code = exit.ExitCode()
-	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
+	} else if child.Failure() != "" {
 		code = 1
 	}
 	return kept.String(), code

@@ -24,6 +24,9 @@ var store = secrets.New(map[string]string{
 	session.ProviderTokenFile: "ghp_0123456789", session.KeyFile: "session-0123456789", "custom.0": " keep spaces\n",
 })
 
+// grace is how long an agent has to end.
+const grace = 15 * time.Second
+
 // TestMain is also what confines the agents.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == process.ConfineCommand {
@@ -35,7 +38,7 @@ func TestMain(m *testing.M) {
 }
 
 // start runs a script as an agent.
-func start(t *testing.T, script string, adjust ...func(*session.Agent, *session.AgentInput)) (*launch.Agent,
+func start(t *testing.T, script string, adjust ...func(*session.Agent, *session.AgentInput)) (*process.Child,
 	*bytes.Buffer, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -60,14 +63,14 @@ func start(t *testing.T, script string, adjust ...func(*session.Agent, *session.
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(running.Stop)
+	t.Cleanup(func() { running.Stop(grace) })
 	return running, &out, dir
 }
 
 func TestAnAgentThatExitsWithZeroIsDone(t *testing.T) {
 	running, out, dir := start(t, `cat; pwd; echo work > file`)
-	if got := running.Termination(); got.Reason != v1alpha1.ReasonCompleted {
-		t.Errorf("got %+v", got)
+	if got := running.Failure(); got != "" {
+		t.Errorf("it failed: %s", got)
 	}
 	if got := out.String(); got != "do it\n"+dir+"\n" {
 		t.Errorf("it printed %q", got)
@@ -79,12 +82,12 @@ func TestAnAgentThatExitsWithZeroIsDone(t *testing.T) {
 
 func TestAnAgentThatFailsSaysHow(t *testing.T) {
 	for script, want := range map[string]string{
-		"echo a reason; exit 3": "the agent test ended with status 3",
-		"kill -9 $$":            "the agent test was ended by signal 9 (killed)",
+		"echo a reason; exit 3": "ended with status 3",
+		"kill -9 $$":            "was ended by signal 9 (killed)",
 	} {
 		running, _, _ := start(t, script)
-		if got := running.Termination(); got.Reason != v1alpha1.ReasonFailed || got.Message != want {
-			t.Errorf("%s: got %+v", script, got)
+		if got := running.Failure(); got != want {
+			t.Errorf("%s: got %q", script, got)
 		}
 	}
 }
@@ -111,8 +114,8 @@ func TestAnAgentGetsItsEnvironment(t *testing.T) {
 	running, _, dir := start(t, `env > env; printf %s "$MINE" > mine`, func(entry *session.Agent, _ *session.AgentInput) {
 		entry.Env = map[string]string{"OPENAI_API_KEY": `{{env "LLM_API_KEY"}}`, "TURNS": "{{.MaxIterations}}"}
 	})
-	if got := running.Termination(); got.Reason != v1alpha1.ReasonCompleted {
-		t.Fatalf("got %+v", got)
+	if got := running.Failure(); got != "" {
+		t.Fatalf("it failed: %s", got)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "env"))
 	if err != nil {
@@ -169,8 +172,8 @@ func TestSecretsAreMaskedInWhatAnAgentPrints(t *testing.T) {
 		printf 'in two sk-llm-01'; printf '23456789 parts\n' >&2
 		printf %s sk-llm-0123456789 | base64
 		printf 'no end %s' "$GITLAB_TOKEN"`)
-	if got := running.Termination(); got.Reason != v1alpha1.ReasonCompleted {
-		t.Fatalf("got %+v", got)
+	if got := running.Failure(); got != "" {
+		t.Fatalf("it failed: %s", got)
 	}
 	if got := out.String(); got != "key ***\nin two *** parts\n***\nno end ***\n" {
 		t.Errorf("it printed %q", got)
@@ -184,7 +187,7 @@ func TestAnAgentIsStoppedWithAllItStarted(t *testing.T) {
 		child, err = os.ReadFile(filepath.Join(dir, "child"))
 		return err
 	})
-	running.Stop()
+	running.Stop(grace)
 	if _, err := os.Stat(filepath.Join(dir, "told")); err != nil {
 		t.Error("it was not asked to end")
 	}

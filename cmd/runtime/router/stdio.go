@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"time"
@@ -38,26 +39,17 @@ func (r *Router) stdio(server session.StdioServer) dialer {
 		}
 		stderr := r.options.Output(server.Name)
 		cmd.Stderr = stderr
-		input, output, err := startPiped(cmd)
+		child, input, output, err := startPiped(cmd, stderr)
 		if err != nil {
 			return nil, fmt.Errorf("cannot be started: %w", err)
 		}
-		ended := make(chan struct{})
-		var reason error
-		go func() {
-			defer close(ended)
-			reason = exitReason(cmd.Wait())
-			// What it left behind would hold its output open.
-			process.Kill(cmd)
-			_ = stderr.Close()
-		}()
 		return &link{
 			transport: &mcp.IOTransport{Reader: output, Writer: impatient{input}},
-			ended:     ended,
-			reason:    func() error { return reason },
+			ended:     child.Ended,
+			reason:    func() error { return exitReason(child.Err) },
 			cut: func() {
 				_ = input.Close()
-				process.Stop(cmd, ended, stopGrace)
+				child.Stop(stopGrace)
 			},
 		}, nil
 	}
@@ -65,29 +57,29 @@ func (r *Router) stdio(server session.StdioServer) dialer {
 
 // startPiped starts a child with pipes of its own rather than those of exec, which know no
 // deadlines.
-func startPiped(cmd *exec.Cmd) (input, output *os.File, err error) {
+func startPiped(cmd *exec.Cmd, stderr io.Closer) (child *process.Child, input, output *os.File, err error) {
 	childIn, input, err := os.Pipe()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	output, childOut, err := os.Pipe()
 	if err != nil {
-		_, _ = childIn.Close(), input.Close()
-		return nil, nil, err
+		return nil, nil, nil, errors.Join(err, childIn.Close(), input.Close())
 	}
 	cmd.Stdin, cmd.Stdout = childIn, childOut
-	err = cmd.Start()
+	child, err = process.Start(cmd, func(ended *process.Child) {
+		ended.Kill() // what it left behind would hold its output open
+		_ = stderr.Close()
+	})
 	_, _ = childIn.Close(), childOut.Close()
 	if err != nil {
 		_, _ = input.Close(), output.Close()
-		return nil, nil, err
 	}
-	return input, output, nil
+	return child, input, output, err
 }
 
 func exitReason(err error) error {
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return fmt.Errorf("ended: %s", exit.ProcessState)
 	}
 	return errors.New("ended: exit status 0")
