@@ -177,9 +177,11 @@ func TestARecordingIsDoneAgain(t *testing.T) {
 		{"id":0,"source":"user","action":"message","args":{"content":"make a file"}},
 		{"id":1,"source":"agent","action":"think","args":{"thought":"I shall make one."}},
 		{"id":2,"source":"agent","action":"run","args":{"command":"echo run > run; date +%s","thought":"First."}},
-		{"id":3,"source":"agent","cause":2,"observation":"run","content":"1","extras":{"command":"x","metadata":{"exit_code":0}}},
+		{"id":3,"source":"agent","cause":2,"observation":"run","content":"1","extras":{"command":"x",` +
+		`"metadata":{"exit_code":0}}},
 		{"id":4,"source":"agent","action":"write","args":{"path":"written","content":"written\n"}},
-		{"id":5,"source":"agent","action":"edit","args":{"path":"written","command":"str_replace","old_str":"written","new_str":"edited"}},
+		{"id":5,"source":"agent","action":"edit","args":{"path":"written","command":"str_replace","old_str":"written",` +
+		`"new_str":"edited"}},
 		{"id":6,"source":"environment","observation":"agent_state_changed","extras":{"agent_state":"running"}},
 		{"id":7,"source":"agent","action":"read","args":{"path":"written"}}`
 	for name, c := range map[string]struct {

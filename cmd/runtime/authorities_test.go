@@ -115,7 +115,8 @@ const clients = `cd "$PARLEY_WORKSPACE"
 	try git -c credential.helper= ls-remote "$URL"
 	try curl -sS -o /dev/null "$URL/HEAD"
 	try python3 -c 'import os, urllib.request; urllib.request.urlopen(os.environ["URL"] + "/HEAD")'
-	try node -e 'require("https").get(process.env.URL + "/HEAD").on("error", e => { console.log(e.message); process.exit(1) }).on("response", r => r.resume())'
+	try node -e 'require("https").get(process.env.URL + "/HEAD").on("error", e => { console.log(e.message); ` +
+	`process.exit(1) }).on("response", r => r.resume())'
 	touch tried; while true; do sleep 0.01; done`
 
 func (p *pod) failedClients(t *testing.T) string {

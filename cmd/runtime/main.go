@@ -9,7 +9,7 @@ import (
 	"runtime"
 	"syscall"
 
-	_ "golang.org/x/crypto/x509roots/fallback" // an image without certificate authorities, as Parley's own, could reach no server
+	_ "golang.org/x/crypto/x509roots/fallback" // an image may have no certificate authorities, as Parley's own has none
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/process"

@@ -182,7 +182,8 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 		return nil
 	}
 	// In every attempt, since each connects to the servers anew.
-	noticeMissing(drive, tools, "The tool server %s cannot be used: %s. The agent begins without its tools; it is tried again.")
+	noticeMissing(drive, tools,
+		"The tool server %s cannot be used: %s. The agent begins without its tools; it is tried again.")
 	s.activity.begin()() // the start was no idling
 	termination := drive.Run(ctx)
 	s.keepEnd(termination)

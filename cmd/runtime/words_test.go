@@ -111,7 +111,8 @@ func TestASessionRunsWhileItsAgentWaitsForAToolServer(t *testing.T) {
 	p.start(t)
 	p.waitReady(t)
 	eventually(t, "the user is told what the agent waits for", func() bool {
-		return strings.Contains(strings.Join(p.told(t), "\n"), "The agent waits for the tool server tracker: it does not answer.")
+		return strings.Contains(strings.Join(p.told(t), "\n"),
+			"The agent waits for the tool server tracker: it does not answer.")
 	})
 	if told := p.told(t); over(told) {
 		t.Errorf("the agent did not wait:\n%s", strings.Join(told, "\n"))

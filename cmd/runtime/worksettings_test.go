@@ -21,7 +21,8 @@ const recording = `[
 	{"source":"environment","observation":"agent_state_changed","content":"","extras":{"agent_state":"running"}},
 	{"source":"user","action":"message","args":{"content":"Make it."}},
 	{"source":"agent","action":"run","args":{"command":"echo one >> log; cat log","thought":"I begin."}},
-	{"source":"agent","observation":"run","content":"what came of it then","extras":{"command":"echo one >> log; cat log"}},
+	{"source":"agent","observation":"run","content":"what came of it then","extras":{"command":"echo one >> log; cat ` +
+	`log"}},
 	{"source":"agent","action":"edit","args":{"command":"create","path":"made","file_text":"a\n"}}`
 
 // results that a request holds of the calls of tools.

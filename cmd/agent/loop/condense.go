@@ -23,8 +23,11 @@ const (
 	condensedOutput = 2000
 )
 
-const summaryPrompt = `You summarise the work of a coding agent, so that it can go on without the older part of its conversation. Write for the agent, in plain text, without a preface:
-what the user wants, with all conditions that were stated; what was done and found, with names of files, functions and commands; what was decided and why; what failed; what is left to do. Leave out nothing that the rest of the work needs, and nothing else in.`
+const summaryPrompt = `You summarise the work of a coding agent, so that it can go on without the older part of its ` +
+	`conversation. Write for the agent, in plain text, without a preface:
+what the user wants, with all conditions that were stated; what was done and found, with names of files, functions ` +
+	`and commands; what was decided and why; what failed; what is left to do. Leave out nothing that the rest of the ` +
+	`work needs, and nothing else in.`
 
 func (s *Session) window() int {
 	if s.options.ContextWindow > 0 {

@@ -32,8 +32,10 @@ func systemPrompt(cwd, instructions string) string {
 - Check your work: build it, run the tests, look at the result. Fix what you broke.
 - For work of several steps keep a list with task_tracker.
 - Do not commit, push or publish anything unless you are asked to. Never print or store secrets.
-- If a call fails, find out why before you try again. If you are stuck, or the request is unclear in a way that matters, say so and ask.
-- When you are done, say shortly what you did, what you checked, and what is left. An answer without a call of a tool ends your turn.`
+- If a call fails, find out why before you try again. If you are stuck, or the request is unclear in a way that ` +
+		`matters, say so and ask.
+- When you are done, say shortly what you did, what you checked, and what is left. An answer without a call of a ` +
+		`tool ends your turn.`
 	if instructions != "" {
 		prompt += "\n\nThe repository has instructions for you. Heed them, unless the user says otherwise.\n\n" + instructions
 	}

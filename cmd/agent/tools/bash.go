@@ -10,9 +10,12 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/llm"
 )
 
-const bashDescription = `Run a command in a shell that stays: directory, variables and functions are kept from call to call; options such as set -e hold for one call.
+const bashDescription = `Run a command in a shell that stays: directory, variables and functions are kept from call ` +
+	`to call; options such as set -e hold for one call.
 - The output is cut in the middle beyond 30,000 characters.
-- A command that takes longer than its timeout is left running and you are told so. Then call again with is_input: an empty command waits on, "C-c" interrupts, any other text is sent to its standard input if it was started with interactive.
+- A command that takes longer than its timeout is left running and you are told so. Then call again with is_input: ` +
+	`an empty command waits on, "C-c" interrupts, any other text is sent to its standard input if it was started with ` +
+	`interactive.
 - Start servers and other long work in the background: command > file.log 2>&1 &`
 
 type bashInput struct {

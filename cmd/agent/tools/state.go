@@ -20,7 +20,8 @@ __parley_state() {
   printf '\036functions\n'; declare -f
   compgen -A variable | while IFS= read -r __parley_n; do
     case $__parley_n in
-      __parley_*|BASH*|PWD|SHLVL|PPID|UID|EUID|_|SHELLOPTS|RANDOM|SRANDOM|SECONDS|EPOCH*|LINENO|FUNCNAME|GROUPS|DIRSTACK|PIPESTATUS|OPTIND|COMP_*|HISTCMD|IFS) continue ;;
+      __parley_*|BASH*|PWD|SHLVL|PPID|UID|EUID|_|SHELLOPTS|RANDOM|SRANDOM|SECONDS|EPOCH*|LINENO|FUNCNAME|GROUPS|` +
+	`DIRSTACK|PIPESTATUS|OPTIND|COMP_*|HISTCMD|IFS) continue ;;
     esac
     printf '\036variable %s\n' "$__parley_n"; declare -p "$__parley_n"
   done

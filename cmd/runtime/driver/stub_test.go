@@ -224,7 +224,8 @@ func (s *stub) ask(call string, command []byte) bool {
 		risk = "HIGH"
 	}
 	return s.request(fmt.Appendf(nil,
-		`{"toolCall":{"toolCallId":%q,"title":"ask","kind":"execute","status":"pending","rawInput":{"command":%s,"security_risk":%q}},
+		`{"toolCall":{"toolCallId":%q,"title":"ask","kind":"execute","status":"pending","rawInput":{"command":%s,`+
+			`"security_risk":%q}},
 		"options":[{"optionId":"n","kind":"reject_once"},{"optionId":"y","kind":"allow_once"}]}`, call, command, risk)) == "y"
 }
 

@@ -9,11 +9,16 @@ import (
 )
 
 const (
-	googleJSON = `{"candidates":[{"content":{"role":"model","parts":[{"text":"{\"usageMetadata\":{\"promptTokenCount\":9}}"}]},"finishReason":"STOP","index":0}],
-		"usageMetadata":{"promptTokenCount":900,"toolUsePromptTokenCount":100,"candidatesTokenCount":40,"thoughtsTokenCount":10,"cachedContentTokenCount":400,"totalTokenCount":1050},"modelVersion":"gpt"}`
-	googleEvents = `data: {"candidates":[{"content":{"role":"model","parts":[{"text":"h"}]},"index":0}],"usageMetadata":{"promptTokenCount":1000,"cachedContentTokenCount":400,"totalTokenCount":1000}}
+	googleJSON = `{"candidates":[{"content":{"role":"model",` +
+		`"parts":[{"text":"{\"usageMetadata\":{\"promptTokenCount\":9}}"}]},"finishReason":"STOP","index":0}],
+		"usageMetadata":{"promptTokenCount":900,"toolUsePromptTokenCount":100,"candidatesTokenCount":40,` +
+		`"thoughtsTokenCount":10,"cachedContentTokenCount":400,"totalTokenCount":1050},"modelVersion":"gpt"}`
+	googleEvents = `data: {"candidates":[{"content":{"role":"model","parts":[{"text":"h"}]},"index":0}],` +
+		`"usageMetadata":{"promptTokenCount":1000,"cachedContentTokenCount":400,"totalTokenCount":1000}}
 
-data: {"candidates":[{"content":{"role":"model","parts":[{"text":"i"}]},"finishReason":"STOP","index":0}],"usageMetadata":{"promptTokenCount":1000,"cachedContentTokenCount":400,"candidatesTokenCount":50,"totalTokenCount":1050}}
+data: {"candidates":[{"content":{"role":"model","parts":[{"text":"i"}]},"finishReason":"STOP","index":0}],` +
+		`"usageMetadata":{"promptTokenCount":1000,"cachedContentTokenCount":400,"candidatesTokenCount":50,` +
+		`"totalTokenCount":1050}}
 
 `
 )

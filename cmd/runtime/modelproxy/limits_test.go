@@ -120,15 +120,18 @@ func TestATurnHasItsBudget(t *testing.T) {
 		if made != calls {
 			t.Errorf("with %s dollars there were %d calls, want %d", budget, made, calls)
 		}
-		if said := strings.Count(h.all(), `max_budget_per_task in "1": the budget of `+budget+` US dollars`); (said == 1) != (calls < 5) {
+		said := strings.Count(h.all(), `max_budget_per_task in "1": the budget of `+budget+` US dollars`)
+		if (said == 1) != (calls < 5) {
 			t.Errorf("with %s dollars it was said %q", budget, h.all())
 		}
 		begin(t, p, "2")
-		if got := p.post(t.Context(), "/v1/messages", `{"model":"claude"}`).status; (got == http.StatusOK) != (budget != "0") {
+		got := p.post(t.Context(), "/v1/messages", `{"model":"claude"}`).status
+		if (got == http.StatusOK) != (budget != "0") {
 			t.Errorf("with %s dollars the next turn is answered %d", budget, got)
 		}
 	}
-	if _, err := modelproxy.New(modelproxy.Options{Model: "gpt", MaxBudget: "much"}); err == nil || !strings.Contains(err.Error(),
+	_, err := modelproxy.New(modelproxy.Options{Model: "gpt", MaxBudget: "much"})
+	if err == nil || !strings.Contains(err.Error(),
 		"max_budget_per_task") {
 		t.Errorf("a bad budget: %v", err)
 	}

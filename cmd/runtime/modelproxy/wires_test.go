@@ -9,11 +9,16 @@ import (
 )
 
 const (
-	messagesJSON = `{"id":"msg_01","type":"message","role":"assistant","model":"claude","content":[{"type":"text","text":"{\"usage\":{\"input_tokens\":999}}"}],
-		"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":100,"cache_creation_input_tokens":20,"cache_read_input_tokens":1000,
-		"cache_creation":{"ephemeral_5m_input_tokens":20,"ephemeral_1h_input_tokens":0},"output_tokens":50,"service_tier":"standard"}}`
+	messagesJSON = `{"id":"msg_01","type":"message","role":"assistant","model":"claude","content":[{"type":"text",` +
+		`"text":"{\"usage\":{\"input_tokens\":999}}"}],
+		"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":100,"cache_creation_input_tokens":20,` +
+		`"cache_read_input_tokens":1000,
+		"cache_creation":{"ephemeral_5m_input_tokens":20,"ephemeral_1h_input_tokens":0},"output_tokens":50,` +
+		`"service_tier":"standard"}}`
 	messagesEvents = `event: message_start
-data: {"type":"message_start","message":{"id":"msg_01","type":"message","role":"assistant","model":"claude","content":[],"stop_reason":null,"usage":{"input_tokens":100,"cache_creation_input_tokens":20,"cache_read_input_tokens":1000,"output_tokens":1}}}
+data: {"type":"message_start","message":{"id":"msg_01","type":"message","role":"assistant","model":"claude",` +
+		`"content":[],"stop_reason":null,"usage":{"input_tokens":100,"cache_creation_input_tokens":20,` +
+		`"cache_read_input_tokens":1000,"output_tokens":1}}}
 
 event: content_block_start
 data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}
@@ -36,31 +41,45 @@ data: {"type":"message_stop"}
 `
 	messagesCounts = "1 calls, 100 in, 50 out, 1000 read, 20 written, $0.001425"
 
-	chatJSON = `{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"gpt","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],
-		"usage":{"prompt_tokens":1000,"completion_tokens":50,"total_tokens":1050,"prompt_tokens_details":{"cached_tokens":400,"audio_tokens":0},"completion_tokens_details":{"reasoning_tokens":10}}}`
-	chatText = `data: {"id":"c","object":"chat.completion.chunk","model":"gpt","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}],"usage":null}
+	chatJSON = `{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"gpt","choices":[{"index":0,` +
+		`"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],
+		"usage":{"prompt_tokens":1000,"completion_tokens":50,"total_tokens":1050,` +
+		`"prompt_tokens_details":{"cached_tokens":400,"audio_tokens":0},"completion_tokens_details":{"reasoning_tokens":10}}}`
+	chatText = `data: {"id":"c","object":"chat.completion.chunk","model":"gpt","choices":[{"index":0,` +
+		`"delta":{"role":"assistant","content":""},"finish_reason":null}],"usage":null}
 
-data: {"id":"c","object":"chat.completion.chunk","model":"gpt","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}],"usage":null}
+data: {"id":"c","object":"chat.completion.chunk","model":"gpt","choices":[{"index":0,"delta":{"content":"hi"},` +
+		`"finish_reason":null}],"usage":null}
 
-data: {"id":"c","object":"chat.completion.chunk","model":"gpt","choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"usage":null}
+data: {"id":"c","object":"chat.completion.chunk","model":"gpt","choices":[{"index":0,"delta":{},` +
+		`"finish_reason":"stop"}],"usage":null}
 
 `
-	chatUsage = `data: {"id":"c","object":"chat.completion.chunk","model":"gpt","choices":[],"usage":{"prompt_tokens":1000,"completion_tokens":50,"total_tokens":1050,"prompt_tokens_details":{"cached_tokens":400}}}
+	chatUsage = `data: {"id":"c","object":"chat.completion.chunk","model":"gpt","choices":[],` +
+		`"usage":{"prompt_tokens":1000,"completion_tokens":50,"total_tokens":1050,` +
+		`"prompt_tokens_details":{"cached_tokens":400}}}
 
 `
 	chatDone   = "data: [DONE]\n\n"
 	chatCounts = "1 calls, 600 in, 50 out, 400 read, 0 written, $0.00009"
 
-	responsesJSON = `{"id":"resp_1","object":"response","status":"completed","model":"gpt","output":[{"type":"message","content":[{"type":"output_text","text":"hi"}]}],
-		"usage":{"input_tokens":1000,"input_tokens_details":{"cached_tokens":400},"output_tokens":50,"output_tokens_details":{"reasoning_tokens":10},"total_tokens":1050}}`
+	responsesJSON = `{"id":"resp_1","object":"response","status":"completed","model":"gpt","output":[{"type":"message",` +
+		`"content":[{"type":"output_text","text":"hi"}]}],
+		"usage":{"input_tokens":1000,"input_tokens_details":{"cached_tokens":400},"output_tokens":50,` +
+		`"output_tokens_details":{"reasoning_tokens":10},"total_tokens":1050}}`
 	responsesEvents = `event: response.created
-data: {"type":"response.created","sequence_number":0,"response":{"id":"resp_1","object":"response","status":"in_progress","output":[],"usage":null}}
+data: {"type":"response.created","sequence_number":0,"response":{"id":"resp_1","object":"response",` +
+		`"status":"in_progress","output":[],"usage":null}}
 
 event: response.output_text.delta
-data: {"type":"response.output_text.delta","sequence_number":1,"item_id":"m","output_index":0,"content_index":0,"delta":"hi"}
+data: {"type":"response.output_text.delta","sequence_number":1,"item_id":"m","output_index":0,"content_index":0,` +
+		`"delta":"hi"}
 
 event: response.completed
-data: {"type":"response.completed","sequence_number":2,"response":{"id":"resp_1","object":"response","status":"completed","output":[{"type":"message","content":[{"type":"output_text","text":"hi"}]}],"usage":{"input_tokens":1000,"input_tokens_details":{"cached_tokens":400},"output_tokens":50,"output_tokens_details":{"reasoning_tokens":10},"total_tokens":1050}}}
+data: {"type":"response.completed","sequence_number":2,"response":{"id":"resp_1","object":"response",` +
+		`"status":"completed","output":[{"type":"message","content":[{"type":"output_text","text":"hi"}]}],` +
+		`"usage":{"input_tokens":1000,"input_tokens_details":{"cached_tokens":400},"output_tokens":50,` +
+		`"output_tokens_details":{"reasoning_tokens":10},"total_tokens":1050}}}
 
 `
 )
