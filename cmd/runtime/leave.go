@@ -62,8 +62,8 @@ func (s *run) leave() {
 	s.stopKeeping()
 	deadline := time.Now().Add(leaveTimeout)
 	s.mu.Lock()
-	if !s.told.IsZero() && s.told.Add(stopTimeout).Before(deadline) {
-		deadline = s.told.Add(stopTimeout)
+	if !s.stoppedAt.IsZero() && s.stoppedAt.Add(stopTimeout).Before(deadline) {
+		deadline = s.stoppedAt.Add(stopTimeout)
 	}
 	s.mu.Unlock()
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)

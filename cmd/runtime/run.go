@@ -75,15 +75,15 @@ type run struct {
 	keeper  *handover.Keeper // nil where nothing is kept
 	// stopKeeping has it hand over nothing more by itself.
 	stopKeeping func()
-	// told is when the session was told to stop.
-	told time.Time
+	// stoppedAt is when the session was told to stop.
+	stoppedAt time.Time
 	// base is the commit that the session began with.
 	base string
 	// lost is what the user is told of an earlier attempt.
 	lost string
-	// endFile is where the end of the session is kept until it is told.
+	// endFile keeps the end of the session until it is reported.
 	endFile string
-	// ended is why an earlier attempt was about to end.
+	// ended is the pending end of an earlier attempt.
 	ended *session.Termination
 }
 
@@ -120,7 +120,7 @@ func (s *run) until(stop <-chan os.Signal, listener net.Listener) (code int, err
 	case received := <-stop:
 		s.log.Info("told to stop", "signal", received.String())
 		stopped, _ = received.(syscall.Signal)
-		s.set(func() { s.told = time.Now() })
+		s.set(func() { s.stoppedAt = time.Now() })
 		close(s.stopping)
 		cancel()
 		termination = <-ended
@@ -137,7 +137,7 @@ func (s *run) until(stop <-chan os.Signal, listener net.Listener) (code int, err
 	if err := os.WriteFile(s.env.terminationLog, message, 0o644); err != nil {
 		return 1, fmt.Errorf("say why the session ended: %w", err)
 	}
-	s.endTold()
+	s.removePendingEnd()
 	return 0, nil
 }
 
@@ -186,7 +186,7 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 		"The tool server %s cannot be used: %s. The agent begins without its tools; it is tried again.")
 	s.activity.begin()() // the start was no idling
 	termination := drive.Run(ctx)
-	s.keepEnd(termination)
+	s.writePendingEnd(termination)
 	if termination != nil {
 		termination.Result = s.result(work.Dir, base)
 	}
@@ -222,7 +222,7 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 		return nil, err
 	}
 	s.set(func() { s.journal, s.endFile = events, records.File(endFile) })
-	s.ended = s.untold()
+	s.ended = s.readPendingEnd()
 	s.keep(kept, events)
 	return records, prepared
 }

@@ -11,7 +11,7 @@ import (
 // two variables of one name the later one counts. Of the secrets it has those that the user gave
 // it: the custom ones and the token of the repository.
 func Environment(own []string, doc *session.Document, store *secrets.Store, input session.AgentInput) []string {
-	env := pastTheProxy(own)
+	env := bypassProxy(own)
 	set := func(name, value string) {
 		if name != "" && value != "" {
 			env = append(env, name+"="+value)
@@ -39,9 +39,9 @@ func Environment(own []string, doc *session.Document, store *secrets.Store, inpu
 	return env
 }
 
-// pastTheProxy keeps what the session serves on the loopback address away from a proxy, which knows
+// bypassProxy keeps what the session serves on the loopback address away from a proxy, which knows
 // nothing of it.
-func pastTheProxy(own []string) []string {
+func bypassProxy(own []string) []string {
 	const local = "127.0.0.1,localhost"
 	env, value := append([]string{}, own...), lookup(own)
 	for _, name := range []string{"HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"} {

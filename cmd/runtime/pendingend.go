@@ -11,30 +11,30 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// endFile is among the session's records from when the work is over until the cluster is told: what
-// lies between takes up to a minute. An attempt that finds it tells what the one before could not.
-// One that does not was started by somebody, for the files or for another message.
+// endFile holds the end of a session from when the work is over until the cluster knows it, which
+// takes up to a minute. An attempt that finds it reports the end of the one before. An attempt that
+// does not was started by somebody, for the files or for another message.
 const endFile = "end.json"
 
-// untoldEnd is why the session ends, and how many events there were then.
-type untoldEnd struct {
+// pendingEnd is why the session ends, and how many events there were then.
+type pendingEnd struct {
 	Termination session.Termination `json:"termination"`
 	Events      int                 `json:"events"`
 }
 
-// untold is why an earlier attempt was about to end; nil where it was not.
-func (s *run) untold() *session.Termination {
-	var end untoldEnd
+// readPendingEnd returns the end that an earlier attempt could not report; nil where there is none.
+func (s *run) readPendingEnd() *session.Termination {
+	var end pendingEnd
 	text, err := record.Read(s.endFile)
-	if err != nil || json.Unmarshal(text, &end) != nil || !endsWork(&end.Termination) || s.goesOn(end.Events) {
-		s.endTold()
+	if err != nil || json.Unmarshal(text, &end) != nil || !endsWork(&end.Termination) || s.hasEventsAfter(end.Events) {
+		s.removePendingEnd()
 		return nil
 	}
 	return &end.Termination
 }
 
-// goesOn says whether anything came after so many events but notices, which may be late.
-func (s *run) goesOn(events int) bool {
+// hasEventsAfter says whether anything but notices, which may be late, follows so many events.
+func (s *run) hasEventsAfter(events int) bool {
 	if events > s.journal.Len() {
 		return true
 	}
@@ -45,13 +45,13 @@ func (s *run) goesOn(events int) bool {
 	})
 }
 
-// keepEnd for a later attempt, should this one not get to tell it. A session that is idle becomes
-// so again.
-func (s *run) keepEnd(termination *session.Termination) {
+// writePendingEnd keeps the end for a later attempt, should this one not get to report it. An idle
+// session becomes idle again.
+func (s *run) writePendingEnd(termination *session.Termination) {
 	if termination == nil || !endsWork(termination) {
 		return
 	}
-	end := untoldEnd{Termination: *termination, Events: s.journal.Len()}
+	end := pendingEnd{Termination: *termination, Events: s.journal.Len()}
 	end.Termination.Message = s.store.Mask(termination.Message)
 	text, err := json.Marshal(end)
 	if err == nil {
@@ -66,8 +66,8 @@ func endsWork(t *session.Termination) bool {
 	return t.Reason == v1alpha1.ReasonCompleted || t.Reason == v1alpha1.ReasonFailed
 }
 
-// endTold: the end is known, and nobody has to tell it again.
-func (s *run) endTold() {
+// removePendingEnd once the end is reported.
+func (s *run) removePendingEnd() {
 	if s.endFile != "" {
 		_ = os.Remove(s.endFile) // mostly there is none
 	}
