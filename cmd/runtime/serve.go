@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
-	"encoding/json"
 	"net"
 	"net/http"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/events"
 	"github.com/parley-dev/parley/cmd/runtime/files"
 	"github.com/parley-dev/parley/cmd/runtime/githost"
+	"github.com/parley-dev/parley/cmd/runtime/reply"
 )
 
 // readyWait is a little less than the probe's time limit.
@@ -125,8 +125,7 @@ func (s *run) refuseYet(w http.ResponseWriter) {
 
 func serveJSON(answer func() any) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(answer())
+		reply.JSON(w, http.StatusOK, answer())
 	})
 }
 
@@ -152,9 +151,7 @@ func authenticated(key string, next http.Handler) http.Handler {
 
 func unauthorized(w http.ResponseWriter) {
 	w.Header().Set("WWW-Authenticate", "Bearer")
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusUnauthorized)
-	_, _ = w.Write([]byte(`{"detail":"Unauthorized"}` + "\n"))
+	reply.Refuse(w, http.StatusUnauthorized, "Unauthorized")
 }
 
 func presentedKey(r *http.Request) string {

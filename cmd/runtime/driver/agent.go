@@ -79,7 +79,7 @@ func (d *Driver) startAgent() (*connected, error) {
 		return nil, err
 	}
 	said := &tail{texts: d.texts}
-	output := &both{d.Output(d.Doc.Agent.Name), said}
+	output := tee(d.Output(d.Doc.Agent.Name), said)
 	cmd.Stdout, cmd.Stderr = theirs, output
 	c := &connected{name: d.Doc.Agent.Name, conn: acp.NewConn(out, in), said: said}
 	c.Child, err = process.Start(cmd, func(*process.Child) {

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"sync"
@@ -177,8 +176,6 @@ type tail struct {
 	buffer  bytes.Buffer
 	dropped int
 }
-
-var _ io.Writer = &tail{}
 
 func (t *tail) Write(text []byte) (int, error) {
 	t.mu.Lock()

@@ -33,7 +33,7 @@ func (d *Driver) runCommand(ctx context.Context, t task) ending {
 		return ending{state: session.StateError, reason: err.Error()}
 	}
 	said := tail{texts: d.texts}
-	running, err := launch.Start(d.Doc.Agent, d.Input, d.Env, d.Dir, &both{d.Output(""), &said})
+	running, err := launch.Start(d.Doc.Agent, d.Input, d.Env, d.Dir, tee(d.Output(""), &said))
 	if err != nil {
 		return ending{state: session.StateError, reason: err.Error(), withdrawn: &t.message}
 	}
@@ -60,15 +60,10 @@ func (d *Driver) runCommand(ctx context.Context, t task) ending {
 	return ending{state: session.StateFinished}
 }
 
-// both writes to the log and keeps the end.
-type both struct {
-	log  io.WriteCloser
-	kept *tail
+// tee writes to the log and keeps the end.
+func tee(log io.WriteCloser, kept *tail) io.WriteCloser {
+	return struct {
+		io.Writer
+		io.Closer
+	}{io.MultiWriter(kept, log), log}
 }
-
-func (b *both) Write(text []byte) (int, error) {
-	_, _ = b.kept.Write(text)
-	return b.log.Write(text)
-}
-
-func (b *both) Close() error { return b.log.Close() }

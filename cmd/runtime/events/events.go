@@ -14,6 +14,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/driver"
 	"github.com/parley-dev/parley/cmd/runtime/journal"
+	"github.com/parley-dev/parley/cmd/runtime/reply"
 )
 
 const (
@@ -64,10 +65,10 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	limit, okLimit := number("limit", usualLimit)
 	switch {
 	case !okLimit || limit < 1 || limit > maxLimit:
-		refuse(w, http.StatusBadRequest, "Invalid limit")
+		reply.Refuse(w, http.StatusBadRequest, "Invalid limit")
 		return
 	case !okStart || !okEnd:
-		refuse(w, http.StatusUnprocessableEntity, "start_id and end_id are numbers of events")
+		reply.Refuse(w, http.StatusUnprocessableEntity, "start_id and end_id are numbers of events")
 		return
 	}
 	start, end = min(start, count), min(end, count-1)+1 // end_id is the last one wanted
@@ -87,7 +88,7 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	}
 	lines, err := s.Journal.Lines(from, to)
 	if err != nil {
-		refuse(w, http.StatusInternalServerError, "the events cannot be read")
+		reply.Refuse(w, http.StatusInternalServerError, "the events cannot be read")
 		return
 	}
 	answer := session.EventPage{Events: lines, HasMore: !reverse && to < end || reverse && from > start}
@@ -97,7 +98,7 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	if reverse {
 		slices.Reverse(lines)
 	}
-	write(w, http.StatusOK, answer)
+	reply.JSON(w, http.StatusOK, answer)
 }
 
 // Stream serves GET: the events after the one that the reader has, and then each as it comes, as
@@ -111,7 +112,7 @@ func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 	if last != "" {
 		n, err := strconv.Atoi(last)
 		if err != nil || n < -1 {
-			refuse(w, http.StatusUnprocessableEntity, "Last-Event-ID is the number of an event")
+			reply.Refuse(w, http.StatusUnprocessableEntity, "Last-Event-ID is the number of an event")
 			return
 		}
 		next = min(n, s.Journal.Len()-1) + 1 // who has more than there is gets what comes
@@ -190,60 +191,50 @@ func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 	var a action
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAction)).Decode(&a); err != nil {
 		if _, large := errors.AsType[*http.MaxBytesError](err); large {
-			refuse(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the event has more than %d bytes", maxAction))
+			reply.Refuse(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the event has more than %d bytes", maxAction))
 			return
 		}
 		detail := "the body is no event"
 		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
 			detail = wrong.Field + ": it is of another type"
 		}
-		refuse(w, http.StatusUnprocessableEntity, detail)
+		reply.Refuse(w, http.StatusUnprocessableEntity, detail)
 		return
 	}
 	var err error
 	key := r.Header.Get(session.IdempotencyHeader)
 	switch {
 	case len(key) > session.MaxIdempotencyKey:
-		refuse(w, http.StatusUnprocessableEntity, fmt.Sprintf("%s: it may have %d characters", session.IdempotencyHeader,
+		reply.Refuse(w, http.StatusUnprocessableEntity, fmt.Sprintf("%s: it may have %d characters", session.IdempotencyHeader,
 			session.MaxIdempotencyKey))
 		return
 	case len(a.Args.ImageURLs) > maxImages:
-		refuse(w, http.StatusUnprocessableEntity, fmt.Sprintf("args.image_urls: a message may have %d images", maxImages))
+		reply.Refuse(w, http.StatusUnprocessableEntity, fmt.Sprintf("args.image_urls: a message may have %d images", maxImages))
 		return
 	case a.Action == session.ActionMessage && (a.Args.Content == nil || *a.Args.Content == "" &&
 		len(a.Args.ImageURLs) == 0):
-		refuse(w, http.StatusUnprocessableEntity, "args.content: a message says something")
+		reply.Refuse(w, http.StatusUnprocessableEntity, "args.content: a message says something")
 		return
 	case a.Action == session.ActionMessage:
 		err = s.Driver.Message(*a.Args.Content, a.Args.ImageURLs, key)
 	case a.Action == session.ActionChangeState && (a.Args.AgentState == nil || !wishes[session.State(*a.Args.AgentState)]):
-		refuse(w, http.StatusUnprocessableEntity, "args.agent_state: it is user_confirmed, user_rejected, paused, running "+
+		reply.Refuse(w, http.StatusUnprocessableEntity, "args.agent_state: it is user_confirmed, user_rejected, paused, running "+
 			"or stopped")
 		return
 	case a.Action == session.ActionChangeState:
 		err = s.Driver.ChangeState(session.State(*a.Args.AgentState), key)
 	default:
-		refuse(w, http.StatusUnprocessableEntity, "action: it is message or change_agent_state")
+		reply.Refuse(w, http.StatusUnprocessableEntity, "action: it is message or change_agent_state")
 		return
 	}
 	switch {
 	case errors.Is(err, driver.ErrNoAgent), errors.Is(err, driver.ErrOver), errors.Is(err, driver.ErrNothingAsked):
-		refuse(w, http.StatusConflict, err.Error())
+		reply.Refuse(w, http.StatusConflict, err.Error())
 	case errors.Is(err, journal.ErrTooLarge):
-		refuse(w, http.StatusRequestEntityTooLarge, journal.ErrTooLarge.Error())
+		reply.Refuse(w, http.StatusRequestEntityTooLarge, journal.ErrTooLarge.Error())
 	case err != nil:
-		refuse(w, http.StatusInternalServerError, "the event could not be recorded")
+		reply.Refuse(w, http.StatusInternalServerError, "the event could not be recorded")
 	default:
-		write(w, http.StatusOK, map[string]bool{"success": true})
+		reply.JSON(w, http.StatusOK, map[string]bool{"success": true})
 	}
-}
-
-func write(w http.ResponseWriter, code int, answer any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(answer)
-}
-
-func refuse(w http.ResponseWriter, code int, detail string) {
-	write(w, code, map[string]string{"detail": detail})
 }

@@ -5,7 +5,6 @@ package files
 import (
 	"archive/zip"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
@@ -20,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/reply"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
@@ -78,7 +78,7 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 			}
 			return strings.Compare(a, b)
 		})
-		write(w, names)
+		reply.JSON(w, http.StatusOK, names)
 		return nil
 	})
 }
@@ -96,7 +96,7 @@ func (s *Server) Read(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return err
 		}
-		write(w, session.File{Code: s.Mask(text)})
+		reply.JSON(w, http.StatusOK, session.File{Code: s.Mask(text)})
 		return nil
 	})
 }
@@ -180,7 +180,7 @@ func (s *Server) Changes(w http.ResponseWriter, r *http.Request) {
 		for _, file := range c.Files {
 			files = append(files, workspace.Change{Kind: file.Kind, Path: s.Mask(file.Path)})
 		}
-		write(w, files)
+		reply.JSON(w, http.StatusOK, files)
 		return nil
 	})
 }
@@ -197,7 +197,7 @@ func (s *Server) Diff(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return err
 		}
-		write(w, session.Diff{Modified: s.Mask(now), Original: s.Mask(before)})
+		reply.JSON(w, http.StatusOK, session.Diff{Modified: s.Mask(now), Original: s.Mask(before)})
 		return nil
 	})
 }
@@ -265,11 +265,6 @@ func clean(name string) (string, error) {
 	return name, nil
 }
 
-func write(w http.ResponseWriter, answer any) {
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(answer)
-}
-
 // refuse with words that say nothing of the node.
 func refuse(w http.ResponseWriter, err error) {
 	code, detail, name := http.StatusInternalServerError, "the files cannot be read", "detail"
@@ -292,12 +287,9 @@ func refuse(w http.ResponseWriter, err error) {
 		code, detail = http.StatusServiceUnavailable, "the files take too long to compare"
 	default:
 		// os.Root refuses what leaves it, by links too, with an error of no type.
-		var failed *fs.PathError
-		if errors.As(err, &failed) && strings.Contains(failed.Err.Error(), "escapes") {
+		if failed, ok := errors.AsType[*fs.PathError](err); ok && strings.Contains(failed.Err.Error(), "escapes") {
 			code, detail = http.StatusUnprocessableEntity, errOutside.Error()
 		}
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(map[string]string{name: detail})
+	reply.JSON(w, code, map[string]string{name: detail})
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/reply"
 )
 
 // maxUpload bounds one file of a user.
@@ -21,7 +22,7 @@ const maxUpload = 32 << 20
 func (s *Server) Upload(w http.ResponseWriter, r *http.Request) {
 	parts, err := r.MultipartReader()
 	if err != nil {
-		refuseUpload(w, "the body is no multipart form")
+		reply.Refuse(w, http.StatusUnprocessableEntity, "the body is no multipart form")
 		return
 	}
 	root, err := os.OpenRoot(s.Dir)
@@ -34,15 +35,15 @@ func (s *Server) Upload(w http.ResponseWriter, r *http.Request) {
 	for {
 		part, err := parts.NextPart()
 		if errors.Is(err, io.EOF) && len(answer.Uploaded)+len(answer.Skipped) == 0 {
-			refuseUpload(w, "files: there are none in the form")
+			reply.Refuse(w, http.StatusUnprocessableEntity, "files: there are none in the form")
 			return
 		}
 		if errors.Is(err, io.EOF) {
-			write(w, answer)
+			reply.JSON(w, http.StatusOK, answer)
 			return
 		}
 		if err != nil {
-			refuseUpload(w, "the body is no whole multipart form")
+			reply.Refuse(w, http.StatusUnprocessableEntity, "the body is no whole multipart form")
 			return
 		}
 		if part.FormName() != "files" || part.FileName() == "" {
@@ -55,12 +56,6 @@ func (s *Server) Upload(w http.ResponseWriter, r *http.Request) {
 		}
 		answer.Uploaded = append(answer.Uploaded, name)
 	}
-}
-
-func refuseUpload(w http.ResponseWriter, detail string) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusUnprocessableEntity)
-	write(w, map[string]string{"detail": detail})
 }
 
 // store a file, and say why it is not.

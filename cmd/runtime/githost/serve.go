@@ -2,13 +2,14 @@ package githost
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"net/http"
 	"net/url"
 	"strconv"
+
+	"github.com/parley-dev/parley/cmd/runtime/reply"
 )
 
 // Serve the answers of the host to the facade. h is nil where there is none to ask.
@@ -30,9 +31,7 @@ func Serve(h *Host, ask func(ctx context.Context, h *Host, r *http.Request) (any
 			}
 			answer = map[string]string{"detail": err.Error()}
 		}
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(code)
-		_ = json.NewEncoder(w).Encode(answer)
+		reply.JSON(w, code, answer)
 	}
 }
 

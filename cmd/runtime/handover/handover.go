@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/journal"
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
@@ -207,17 +208,8 @@ type extent struct {
 
 // measure a file, which may be larger than the memory of the session.
 func measure(file io.Reader) (has extent, err error) {
-	reader := bufio.NewReaderSize(file, 64<<10)
-	var line []byte
-	for {
-		part, err := reader.ReadSlice('\n')
-		line = append(line, part...)
-		switch {
-		case errors.Is(err, bufio.ErrBufferFull):
-			continue
-		case errors.Is(err, io.EOF):
-			return has, nil
-		case err != nil:
+	for line, err := range journal.ReadLines(file) {
+		if err != nil || !bytes.HasSuffix(line, newline) {
 			return has, err
 		}
 		has.count++
@@ -225,6 +217,7 @@ func measure(file io.Reader) (has extent, err error) {
 		if has.count == 1 {
 			has.first = bytes.Clone(line)
 		}
-		has.last, line = line, has.last[:0]
+		has.last = append(has.last[:0], line...)
 	}
+	return has, nil
 }

@@ -101,7 +101,7 @@ func scan(file *os.File) (ends []int64, torn bool, err error) {
 		return nil, false, err
 	}
 	var offset int64
-	for line, err := range lines(file) {
+	for line, err := range ReadLines(file) {
 		if err != nil {
 			return nil, false, err
 		}

@@ -8,9 +8,9 @@ import (
 	"iter"
 )
 
-// lines of a file, with their ends. The last one may have none. A line that is longer than any
-// event is an error.
-func lines(file io.Reader) iter.Seq2[[]byte, error] {
+// ReadLines yields the lines of a journal's file, with their ends. The last one may have none. A line
+// that is longer than any event is an error. A line is valid until the next.
+func ReadLines(file io.Reader) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		reader := bufio.NewReaderSize(file, 64<<10)
 		var line []byte

@@ -4,7 +4,6 @@ package modelproxy
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,6 +19,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/runtime/reply"
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
@@ -284,9 +284,7 @@ func refuse(w http.ResponseWriter, wire wire, status int, kind, message string) 
 	case google:
 		answer["error"] = map[string]any{"code": status, "message": message, "status": strings.ToUpper(kind)}
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(answer)
+	reply.JSON(w, status, answer)
 }
 
 // ask is the body of a call.
