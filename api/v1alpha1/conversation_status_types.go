@@ -32,103 +32,83 @@ const (
 // ConversationStatus is what the operator found.
 type ConversationStatus struct {
 	// ObservedGeneration of the spec that this status is about.
-	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// State of the session: STARTING, RUNNING or STOPPED.
-	// +optional
 	State ConversationState `json:"state,omitempty"`
 
 	// Reason for the state, in one word.
 	// +kubebuilder:validation:MaxLength=64
-	// +optional
 	Reason string `json:"reason,omitempty"`
 
 	// Message says more about the reason.
 	// +kubebuilder:validation:MaxLength=2048
-	// +optional
 	Message string `json:"message,omitempty"`
 
 	// URL of the session inside the cluster, while it is running.
 	// +kubebuilder:validation:MaxLength=2048
-	// +optional
 	URL string `json:"url,omitempty"`
 
 	// PodIP is the address of the session's pod, while it is running. A name is known to resolvers
 	// only after a while.
 	// +kubebuilder:validation:MaxLength=64
-	// +optional
 	PodIP string `json:"podIP,omitempty"`
 
 	// Attempt is the number of the session's present attempt. Its pod carries it as a label. Absent
 	// means 1.
-	// +optional
 	Attempt int32 `json:"attempt,omitempty"`
 
 	// FirstAttempt is the one that somebody's last start began with; those after it took its place.
 	// Absent means 1.
-	// +optional
 	FirstAttempt int32 `json:"firstAttempt,omitempty"`
 
 	// RanAttempt is the last attempt that got to run. Absent means none.
-	// +optional
 	RanAttempt int32 `json:"ranAttempt,omitempty"`
 
 	// Restarts of the session since somebody last started it: of its process, and of its pod,
 	// except where the cluster took the pod away to drain a node or to make room.
-	// +optional
 	Restarts int32 `json:"restarts,omitempty"`
 
 	// PodRestarts are the restarts of the process in the present attempt's pod, which Restarts
 	// includes.
-	// +optional
 	PodRestarts int32 `json:"podRestarts,omitempty"`
 
 	// LastRestart says why the session was last restarted, such as OOMKilled, Unresponsive or
 	// Evicted.
 	// +kubebuilder:validation:MaxLength=256
-	// +optional
 	LastRestart string `json:"lastRestart,omitempty"`
 
 	// RanFor is how long the session was RUNNING since somebody last started it, without the time
 	// since runningTime while it runs.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +optional
 	RanFor *metav1.Duration `json:"ranFor,omitempty"`
 
 	// Workspace is where the session's files are, as it was found at its first start: Own (the
 	// volume that the Conversation asks for), Class (the class's), or Scratch (space that goes with
 	// the pod).
 	// +kubebuilder:validation:Enum=Own;Class;Scratch
-	// +optional
 	Workspace WorkspaceKind `json:"workspace,omitempty"`
 
 	// Result is what came of the session when it last ended of its own accord; absent where it did
 	// not say. It stays while the session is started again, until the next end.
-	// +optional
 	Result *ConversationResult `json:"result,omitempty"`
 
 	// StartTime is when the session last began to start.
-	// +optional
 	StartTime *metav1.Time `json:"startTime,omitempty"`
 
 	// RunningTime is when the session last became ready.
-	// +optional
 	RunningTime *metav1.Time `json:"runningTime,omitempty"`
 
 	// StopTime is when the session last stopped. It is absent while the session starts or runs.
-	// +optional
 	StopTime *metav1.Time `json:"stopTime,omitempty"`
 
 	// RestartedAt is the restartAt that was last followed.
-	// +optional
 	RestartedAt *metav1.Time `json:"restartedAt,omitempty"`
 
 	// Conditions: Ready, Reconciling, Stalled, PodReady and SettingsReady. One writer, the manager,
 	// has them all, so the API server need not know whose each of their fields is.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
-	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }

@@ -22,19 +22,16 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:MaxLength=53
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
-	// +optional
 	UserSettingsName string `json:"userSettingsName,omitempty"`
 
 	// Repository to work on: owner/name at the provider, or a full URL.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
-	// +optional
 	Repository *string `json:"repository,omitempty"`
 
 	// GitProvider of the repository; its token is the one the session gets.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
-	// +optional
 	GitProvider *GitProvider `json:"gitProvider,omitempty"`
 
 	// SelectedBranch of the repository; without it the repository's default branch. It needs a
@@ -42,14 +39,12 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
-	// +optional
 	SelectedBranch *string `json:"selectedBranch,omitempty"`
 
 	// InitialUserMsg is the first message to the agent.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=131072
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
-	// +optional
 	InitialUserMsg *string `json:"initialUserMsg,omitempty"`
 
 	// ImageURLs of images that go with the first message: http, https or data URLs of at most 16384
@@ -61,7 +56,6 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:items:XValidation:rule="size(self) <= 16384",message="longer than 16384: use a ConfigMap"
 	// +listType=atomic
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
-	// +optional
 	ImageURLs []string `json:"imageURLs,omitempty"`
 
 	// Images that go with the first message, in place of imageURLs where some of them are in
@@ -70,49 +64,41 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
-	// +optional
 	Images []ConversationImage `json:"images,omitempty"`
 
 	// ReplayJSONRef names recorded events, as JSON, that the session replays instead of a first
 	// message. It goes without initialUserMsg, imageURLs, images, suggestedTask and
 	// createMicroagent.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
-	// +optional
 	ReplayJSONRef *ConfigMapKeyRef `json:"replayJSONRef,omitempty"`
 
 	// SuggestedTask to work on; its prompt becomes the first message. A gitProvider beside it is that
 	// of the task.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
-	// +optional
 	SuggestedTask *SuggestedTask `json:"suggestedTask,omitempty"`
 
 	// CreateMicroagent asks for a microagent to be written for a repository. It goes without
 	// suggestedTask.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
-	// +optional
 	CreateMicroagent *CreateMicroagent `json:"createMicroagent,omitempty"`
 
 	// ConversationInstructions the agent follows throughout the session.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=131072
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
-	// +optional
 	ConversationInstructions *string `json:"conversationInstructions,omitempty"`
 
 	// OneShot ends the session when the agent is done with what it was asked to do, as Completed or
 	// Failed. Without it the session waits for messages until it is idle. It needs something to do.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
-	// +optional
 	OneShot bool `json:"oneShot,omitempty"`
 
 	// MCPConfig lists the session's tool servers, in place of those of the settings.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
-	// +optional
 	MCPConfig *MCPConfig `json:"mcpConfig,omitempty"`
 
 	// Workspace that outlives the session's pod. Without it, as the class says.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
-	// +optional
 	Workspace *Workspace `json:"workspace,omitempty"`
 
 	// SessionClassName names the SessionClass; without it the one of the settings, or else the one
@@ -121,16 +107,13 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:MaxLength=53
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
-	// +optional
 	SessionClassName *string `json:"sessionClassName,omitempty"`
 
 	// Suspend stops the session and keeps its workspace; unset it to resume.
-	// +optional
 	Suspend bool `json:"suspend,omitempty"`
 
 	// RestartAt starts a session that has ended again, at this time, once. Change it to start the
 	// session once more. A time that comes while the session starts or runs starts nothing.
-	// +optional
 	RestartAt *metav1.Time `json:"restartAt,omitempty"`
 
 	// IdleTimeout after which a session in which nothing happens ends, with reason Idle. It holds
@@ -139,7 +122,6 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
 	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('720h')",message="must be at most 720h"
-	// +optional
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
 
 	// StartDeadline by which the session must be running, else it ends with the step it is stuck
@@ -149,7 +131,6 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s')",message="must be at least 1s"
 	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('24h')",message="must be at most 24h"
-	// +optional
 	StartDeadline *metav1.Duration `json:"startDeadline,omitempty"`
 
 	// MaxDuration that the session may be RUNNING since somebody last started it, over all its
@@ -159,7 +140,6 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
 	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('8760h')",message="must be at most 8760h"
-	// +optional
 	MaxDuration *metav1.Duration `json:"maxDuration,omitempty"`
 
 	// TTLAfterStopped deletes the Conversation this long after its session ended. A suspended one
@@ -168,7 +148,6 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
 	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('8760h')",message="must be at most 8760h"
-	// +optional
 	TTLAfterStopped *metav1.Duration `json:"ttlAfterStopped,omitempty"`
 }
 
@@ -181,17 +160,14 @@ type ConversationImage struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1572864
 	// +kubebuilder:validation:XValidation:rule="size(self) <= 16384",message="longer than 16384: use a ConfigMap"
-	// +optional
 	URL *string `json:"url,omitempty"`
 
 	// ConfigMapKeyRef names the image in a ConfigMap, best in its binaryData.
-	// +optional
 	ConfigMapKeyRef *ConfigMapKeyRef `json:"configMapKeyRef,omitempty"`
 
 	// MediaType of the image in the ConfigMap, such as image/png.
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^image/[a-z0-9][-+.a-z0-9]*$`
-	// +optional
 	MediaType *string `json:"mediaType,omitempty"`
 }
 
@@ -210,28 +186,23 @@ const (
 // SuggestedTask is a piece of work found at a git provider.
 type SuggestedTask struct {
 	// GitProvider where the task was found.
-	// +required
 	GitProvider GitProvider `json:"gitProvider"`
 
 	// TaskType says what is to be done.
-	// +required
 	TaskType TaskType `json:"taskType"`
 
 	// Repo of the task, as owner/name. It is cloned where repository is not set.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
-	// +required
 	Repo string `json:"repo"`
 
 	// IssueNumber of the issue, or of the pull or merge request.
 	// +kubebuilder:validation:Minimum=1
-	// +required
 	IssueNumber int64 `json:"issueNumber"`
 
 	// Title of the issue, or of the pull or merge request.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
-	// +required
 	Title string `json:"title"`
 }
 
@@ -240,17 +211,14 @@ type CreateMicroagent struct {
 	// Repo the microagent is for, as owner/name. It is cloned where repository is not set.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
-	// +required
 	Repo string `json:"repo"`
 
 	// GitProvider of the repository, where gitProvider is not set.
-	// +optional
 	GitProvider *GitProvider `json:"gitProvider,omitempty"`
 
 	// Title of the microagent.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
-	// +optional
 	Title *string `json:"title,omitempty"`
 }
 
@@ -259,14 +227,12 @@ type Workspace struct {
 	// Size of the volume, such as 10Gi.
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]*(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$`
-	// +required
 	Size string `json:"size"`
 
 	// StorageClassName of the volume; without it the cluster's default.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
-	// +optional
 	StorageClassName *string `json:"storageClassName,omitempty"`
 }
 
@@ -292,12 +258,10 @@ type Conversation struct {
 
 	// Spec is what the session is asked to do and how it lives.
 	// +kubebuilder:default={}
-	// +optional
 	Spec ConversationSpec `json:"spec,omitempty"`
 
 	// Status is what the operator found.
 	// +kubebuilder:default:={"observedGeneration":-1,"state":"STARTING"}
-	// +optional
 	Status ConversationStatus `json:"status,omitempty"`
 }
 

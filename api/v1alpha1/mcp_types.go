@@ -8,7 +8,6 @@ type MCPConfig struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=map
 	// +listMapKey=url
-	// +optional
 	SSEServers []MCPRemoteServer `json:"sseServers,omitempty"`
 
 	// StdioServers are tool servers that the tool router starts as processes in the
@@ -16,14 +15,12 @@ type MCPConfig struct {
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=map
 	// +listMapKey=name
-	// +optional
 	StdioServers []MCPStdioServer `json:"stdioServers,omitempty"`
 
 	// SHTTPServers are tool servers reached over streamable HTTP. Each URL at most once.
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=map
 	// +listMapKey=url
-	// +optional
 	SHTTPServers []MCPRemoteServer `json:"shttpServers,omitempty"`
 }
 
@@ -32,11 +29,9 @@ type MCPRemoteServer struct {
 	// URL of the server: http, https, ws or wss.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
-	// +required
 	URL string `json:"url"`
 
 	// APIKeyRef names the key the server wants as a bearer token.
-	// +optional
 	APIKeyRef *SecretKeyRef `json:"apiKeyRef,omitempty"`
 }
 
@@ -46,14 +41,12 @@ type MCPStdioServer struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9_-]+$`
-	// +required
 	Name string `json:"name"`
 
 	// Command to run: one program, no spaces. What follows it goes into args.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^\S+$`
-	// +required
 	Command string `json:"command"`
 
 	// Args of the command, each as one argument. Keys belong in env: all readers of the object see
@@ -61,14 +54,12 @@ type MCPStdioServer struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=4096
 	// +listType=atomic
-	// +optional
 	Args []string `json:"args,omitempty"`
 
 	// Env of the process, in addition to the session's own. Each name at most once.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=name
-	// +optional
 	Env []MCPEnvVar `json:"env,omitempty"`
 }
 
@@ -80,16 +71,13 @@ type MCPEnvVar struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
-	// +required
 	Name string `json:"name"`
 
 	// Value, where it is not secret: all readers of the object see it. A value that looks like a key
 	// causes a warning.
 	// +kubebuilder:validation:MaxLength=4096
-	// +optional
 	Value *string `json:"value,omitempty"`
 
 	// SecretRef names the value, where it is secret.
-	// +optional
 	SecretRef *SecretKeyRef `json:"secretRef,omitempty"`
 }

@@ -14,63 +14,52 @@ const DefaultSessionClass = "default"
 // is as the operator has it.
 type SessionClassSpec struct {
 	// Placement of the sessions' pods in the cluster.
-	// +optional
 	Placement *SessionPlacement `json:"placement,omitempty"`
 
 	// Images that sessions run in.
-	// +optional
 	Images *SessionImages `json:"images,omitempty"`
 
 	// Resources of a session.
-	// +optional
 	Resources *SessionResources `json:"resources,omitempty"`
 
 	// Workspace of sessions that do not ask for one of their own. Without it they get scratch
 	// space.
-	// +optional
 	Workspace *ClassWorkspace `json:"workspace,omitempty"`
 
 	// Lifetimes of sessions: what they are where a Conversation says nothing, and how long they may
 	// be.
-	// +optional
 	Lifetimes *SessionLifetimes `json:"lifetimes,omitempty"`
 
 	// MaxRestarts of a session since somebody last started it; then it ends as Failed. 5 where it
 	// is absent.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
-	// +optional
 	MaxRestarts *int32 `json:"maxRestarts,omitempty"`
 
 	// MaxSessionsPerUser is how many sessions of one UserSettings run at a time; the others wait,
 	// Queued. Without a bound where it is absent.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100000
-	// +optional
 	MaxSessionsPerUser *int32 `json:"maxSessionsPerUser,omitempty"`
 
 	// Network of the sessions.
-	// +optional
 	Network *SessionNetwork `json:"network,omitempty"`
 
 	// MaxIterations is the most that settings may ask for.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000
-	// +optional
 	MaxIterations *int32 `json:"maxIterations,omitempty"`
 
 	// MaxBudgetPerTask is the most that settings may ask for, in US dollars, as a decimal such as
 	// "4.50".
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:Pattern=`^[0-9]{1,9}(\.[0-9]{1,6})?$`
-	// +optional
 	MaxBudgetPerTask *string `json:"maxBudgetPerTask,omitempty"`
 
 	// Agents of the catalogue that sessions may run; all where it is absent.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=128
 	// +listType=set
-	// +optional
 	Agents []string `json:"agents,omitempty"`
 }
 
@@ -78,35 +67,29 @@ type SessionClassSpec struct {
 type SessionPlacement struct {
 	// NodeSelector that a node must match.
 	// +kubebuilder:validation:MaxProperties=32
-	// +optional
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 
 	// Tolerations of the pods.
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=atomic
-	// +optional
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
 	// RuntimeClassName of the pods, such as gvisor.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +optional
 	RuntimeClassName *string `json:"runtimeClassName,omitempty"`
 
 	// PriorityClassName of the pods.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +optional
 	PriorityClassName *string `json:"priorityClassName,omitempty"`
 
 	// Labels of the pods, beside the operator's own, which win.
 	// +kubebuilder:validation:MaxProperties=32
-	// +optional
 	Labels map[string]string `json:"labels,omitempty"`
 
 	// Annotations of the pods.
 	// +kubebuilder:validation:MaxProperties=32
-	// +optional
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
@@ -116,7 +99,6 @@ type SessionImages struct {
 	// for most agents.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
-	// +optional
 	Default *string `json:"default,omitempty"`
 
 	// Allowed are patterns of the images that settings and agents may name; * stands for any
@@ -124,35 +106,30 @@ type SessionImages struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=512
 	// +listType=set
-	// +optional
 	Allowed []string `json:"allowed,omitempty"`
 
 	// PullPolicy of the class's own image and of Parley's. Images that users name are pulled
 	// always, unless they name a digest: who may run an image that another tenant's pod brought to
 	// the node is the registry's to say.
 	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
-	// +optional
 	PullPolicy *corev1.PullPolicy `json:"pullPolicy,omitempty"`
 
 	// PullSecrets in the namespace of each session.
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=map
 	// +listMapKey=name
-	// +optional
 	PullSecrets []PullSecret `json:"pullSecrets,omitempty"`
 
 	// RunAsUser is the user and group id of sessions, 1000 where it is absent. 0 leaves both to the
 	// cluster, as OpenShift wants it.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2147483647
-	// +optional
 	RunAsUser *int64 `json:"runAsUser,omitempty"`
 
 	// Runtime is how Parley's programs come into an image that is not Parley's. Copy, the default,
 	// works everywhere: it has an init container copy them into the pod. Mount mounts Parley's
 	// image as a volume, which is faster by that container: it needs image volumes on all nodes of
 	// the class, as Kubernetes has them from 1.36 on with containerd from 2.1 or CRI-O from 1.31.
-	// +optional
 	Runtime RuntimeDelivery `json:"runtime,omitempty"`
 }
 
@@ -172,28 +149,23 @@ type PullSecret struct {
 	// Name of the Secret.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +required
 	Name string `json:"name"`
 }
 
 // SessionResources are the resources of a session.
 type SessionResources struct {
 	// Requests at factor 1: cpu and memory.
-	// +optional
 	Requests corev1.ResourceList `json:"requests,omitempty"`
 
 	// Limits at factor 1: cpu and memory.
-	// +optional
 	Limits corev1.ResourceList `json:"limits,omitempty"`
 
 	// MaxFactor is the largest remoteRuntimeResourceFactor: 1, 2, 4 or 8. 8 where it is absent.
 	// +kubebuilder:validation:Enum=1;2;4;8
-	// +optional
 	MaxFactor *int32 `json:"maxFactor,omitempty"`
 
 	// ScratchSize bounds each scratch volume of a session: its files, where it has no workspace of
 	// its own, and the home that an image with its own runtime is given. 10Gi where it is absent.
-	// +optional
 	ScratchSize *resource.Quantity `json:"scratchSize,omitempty"`
 }
 
@@ -207,23 +179,18 @@ type ClassWorkspace struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
 	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('87600h')",message="must be at most 87600h"
-	// +optional
 	TTL *metav1.Duration `json:"ttl,omitempty"`
 }
 
 // SessionLifetimes are how long sessions of the class live.
 type SessionLifetimes struct {
 	// IdleTimeout of sessions. 30m by default.
-	// +optional
 	IdleTimeout *Lifetime `json:"idleTimeout,omitempty"`
 	// StartDeadline of sessions. 10m by default.
-	// +optional
 	StartDeadline *Lifetime `json:"startDeadline,omitempty"`
 	// MaxDuration of sessions. 24h by default.
-	// +optional
 	MaxDuration *Lifetime `json:"maxDuration,omitempty"`
 	// TTLAfterStopped of Conversations. They stay by default.
-	// +optional
 	TTLAfterStopped *Lifetime `json:"ttlAfterStopped,omitempty"`
 }
 
@@ -235,7 +202,6 @@ type Lifetime struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
 	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('8760h')",message="must be at most 8760h"
-	// +optional
 	Default *metav1.Duration `json:"default,omitempty"`
 
 	// Max that a Conversation may ask for.
@@ -243,7 +209,6 @@ type Lifetime struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
 	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('8760h')",message="must be at most 8760h"
-	// +optional
 	Max *metav1.Duration `json:"max,omitempty"`
 }
 
@@ -256,23 +221,19 @@ type SessionNetwork struct {
 	// +kubebuilder:validation:items:MaxLength=64
 	// +kubebuilder:validation:items:XValidation:rule="isCIDR(self)",message="must be a CIDR, such as 10.20.0.0/16"
 	// +listType=set
-	// +optional
 	EgressAllow []string `json:"egressAllow,omitempty"`
 
 	// HTTPProxy becomes the variables HTTP_PROXY and http_proxy of the session. A URL without a user
 	// name and password.
 	// +kubebuilder:validation:MaxLength=2048
-	// +optional
 	HTTPProxy string `json:"httpProxy,omitempty"`
 
 	// HTTPSProxy becomes the variables HTTPS_PROXY and https_proxy. A URL as that of httpProxy.
 	// +kubebuilder:validation:MaxLength=2048
-	// +optional
 	HTTPSProxy string `json:"httpsProxy,omitempty"`
 
 	// NoProxy becomes the variables NO_PROXY and no_proxy.
 	// +kubebuilder:validation:MaxLength=4096
-	// +optional
 	NoProxy string `json:"noProxy,omitempty"`
 
 	// CABundle are certificates of authorities, as PEM, that sessions trust beside those that their
@@ -281,7 +242,6 @@ type SessionNetwork struct {
 	// +kubebuilder:validation:MaxLength=131072
 	// +kubebuilder:validation:XValidation:rule="self.contains('-BEGIN CERTIFICATE-')",message="must be PEM certificates"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('PRIVATE KEY-----')",message="must not hold a private key"
-	// +optional
 	CABundle string `json:"caBundle,omitempty"`
 }
 
@@ -309,7 +269,6 @@ type SessionClass struct {
 
 	// Spec is what sessions of the class get.
 	// +kubebuilder:default={}
-	// +optional
 	Spec SessionClassSpec `json:"spec,omitempty"`
 }
 

@@ -7,132 +7,107 @@ type UserSettingsSpec struct {
 	// Language of the user interface and of answers, as a language tag such as en or zh-CN.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
-	// +optional
 	Language *string `json:"language,omitempty"`
 
 	// Agent to run: the name of an entry in the operator's agent catalogue.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
-	// +optional
 	Agent *string `json:"agent,omitempty"`
 
 	// MaxIterations the agent may take on one task.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000
-	// +optional
 	MaxIterations *int32 `json:"maxIterations,omitempty"`
 
 	// SecurityAnalyzer that judges what the agent is about to do.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
-	// +optional
 	SecurityAnalyzer *string `json:"securityAnalyzer,omitempty"`
 
 	// ConfirmationMode makes the agent ask before it acts.
-	// +optional
 	ConfirmationMode *bool `json:"confirmationMode,omitempty"`
 
 	// LLMModel the agent uses, such as provider/model.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	// +optional
 	LLMModel *string `json:"llmModel,omitempty"`
 
 	// LLMAPIKeyRef names the key for the model.
-	// +optional
 	LLMAPIKeyRef *SecretKeyRef `json:"llmAPIKeyRef,omitempty"`
 
 	// LLMBaseURL of the model's API, http or https, where it is not the provider's own.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
-	// +optional
 	LLMBaseURL *string `json:"llmBaseURL,omitempty"`
 
 	// RemoteRuntimeResourceFactor multiplies the CPU and memory of the session's pod: 1, 2, 4 or 8.
 	// +kubebuilder:validation:Enum=1;2;4;8
-	// +optional
 	RemoteRuntimeResourceFactor *int32 `json:"remoteRuntimeResourceFactor,omitempty"`
 
 	// SecretsStore names the tokens of git providers and the user's own secrets.
-	// +optional
 	SecretsStore *SecretsStore `json:"secretsStore,omitempty"`
 
 	// EnableDefaultCondenser shortens a long history before it goes to the model.
 	// +kubebuilder:default=true
-	// +optional
 	EnableDefaultCondenser *bool `json:"enableDefaultCondenser,omitempty"`
 
 	// EnableSoundNotifications plays a sound when the agent waits or is done.
 	// +kubebuilder:default=false
-	// +optional
 	EnableSoundNotifications *bool `json:"enableSoundNotifications,omitempty"`
 
 	// EnableProactiveConversationStarters suggests tasks to start with.
 	// +kubebuilder:default=true
-	// +optional
 	EnableProactiveConversationStarters *bool `json:"enableProactiveConversationStarters,omitempty"`
 
 	// EnableSolvabilityAnalysis judges how likely a task can be solved before work on it starts.
 	// +kubebuilder:default=true
-	// +optional
 	EnableSolvabilityAnalysis *bool `json:"enableSolvabilityAnalysis,omitempty"`
 
 	// UserConsentsToAnalytics is the user's answer; absent means not asked yet.
-	// +optional
 	UserConsentsToAnalytics *bool `json:"userConsentsToAnalytics,omitempty"`
 
 	// SandboxBaseContainerImage is any image to work in; the runtime is put into it.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
-	// +optional
 	SandboxBaseContainerImage *string `json:"sandboxBaseContainerImage,omitempty"`
 
 	// SandboxRuntimeContainerImage is an image with a runtime of its own, started by its own
 	// entry point. It wins over sandboxBaseContainerImage.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
-	// +optional
 	SandboxRuntimeContainerImage *string `json:"sandboxRuntimeContainerImage,omitempty"`
 
 	// MCPConfig lists the tool servers of every session; a conversation's own list replaces it.
-	// +optional
 	MCPConfig *MCPConfig `json:"mcpConfig,omitempty"`
 
 	// SearchAPIKeyRef names the key of the web search service.
-	// +optional
 	SearchAPIKeyRef *SecretKeyRef `json:"searchAPIKeyRef,omitempty"`
 
 	// SandboxAPIKeyRef names the key of the sandbox service.
-	// +optional
 	SandboxAPIKeyRef *SecretKeyRef `json:"sandboxAPIKeyRef,omitempty"`
 
 	// MaxBudgetPerTask in US dollars, as a decimal such as "4.50".
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:Pattern=`^[0-9]{1,9}(\.[0-9]{1,6})?$`
-	// +optional
 	MaxBudgetPerTask *string `json:"maxBudgetPerTask,omitempty"`
 
 	// Email address of the user.
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=320
-	// +optional
 	Email *string `json:"email,omitempty"`
 
 	// EmailVerified says whether the address was proven to be the user's.
-	// +optional
 	EmailVerified *bool `json:"emailVerified,omitempty"`
 
 	// GitUserName is the author name of commits made in sessions.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^[^<>\r\n\x00]+$`
-	// +optional
 	GitUserName *string `json:"gitUserName,omitempty"`
 
 	// GitUserEmail is the author address of commits made in sessions.
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=320
-	// +optional
 	GitUserEmail *string `json:"gitUserEmail,omitempty"`
 
 	// SessionClassName names the SessionClass of sessions that name none themselves; without it the
@@ -140,12 +115,10 @@ type UserSettingsSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=53
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	// +optional
 	SessionClassName *string `json:"sessionClassName,omitempty"`
 
 	// SessionKeyRef names the key with which the user's HTTP clients authenticate. Without it the
 	// operator makes one in the Secret <name>-session-key; deleting that Secret makes a new key.
-	// +optional
 	SessionKeyRef *SecretKeyRef `json:"sessionKeyRef,omitempty"`
 }
 
@@ -156,37 +129,31 @@ type SecretsStore struct {
 	// +kubebuilder:validation:MaxItems=4
 	// +listType=map
 	// +listMapKey=provider
-	// +optional
 	ProviderTokens []ProviderToken `json:"providerTokens,omitempty"`
 
 	// CustomSecrets the agent finds in its environment, each under its name.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=name
-	// +optional
 	CustomSecrets []CustomSecret `json:"customSecrets,omitempty"`
 }
 
 // ProviderToken is the access of the user to one git provider.
 type ProviderToken struct {
 	// Provider that issued the token.
-	// +required
 	Provider GitProvider `json:"provider"`
 
 	// TokenRef names the token.
-	// +optional
 	TokenRef *SecretKeyRef `json:"tokenRef,omitempty"`
 
 	// UserID of the user at the provider.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	// +optional
 	UserID *string `json:"userID,omitempty"`
 
 	// Host of the provider where it is not the public one, such as git.example.com.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=261
-	// +optional
 	Host *string `json:"host,omitempty"`
 }
 
@@ -196,40 +163,33 @@ type CustomSecret struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
-	// +required
 	Name string `json:"name"`
 
 	// SecretRef names the value.
-	// +required
 	SecretRef SecretKeyRef `json:"secretRef"`
 
 	// Description of what the secret is for.
 	// +kubebuilder:validation:MaxLength=1024
-	// +optional
 	Description *string `json:"description,omitempty"`
 }
 
 // UserSettingsStatus is what the operator found.
 type UserSettingsStatus struct {
 	// ObservedGeneration of the spec that this status is about.
-	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// SessionKeyHash is the SHA-256 of the session key in hexadecimal. The key itself is in a
 	// Secret only.
 	// +kubebuilder:validation:MaxLength=64
-	// +optional
 	SessionKeyHash string `json:"sessionKeyHash,omitempty"`
 
 	// SessionKeyRef names where the session key is.
-	// +optional
 	SessionKeyRef *SecretKeyRef `json:"sessionKeyRef,omitempty"`
 
 	// Conditions: Ready, and one for each group of references.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
 	// +listMapKey=type
-	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
@@ -251,12 +211,10 @@ type UserSettings struct {
 
 	// Spec is what the user has set.
 	// +kubebuilder:default={}
-	// +optional
 	Spec UserSettingsSpec `json:"spec,omitempty"`
 
 	// Status is what the operator found.
 	// +kubebuilder:default:={"observedGeneration":-1}
-	// +optional
 	Status UserSettingsStatus `json:"status,omitempty"`
 }
 

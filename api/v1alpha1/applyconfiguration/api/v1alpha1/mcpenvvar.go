@@ -12,8 +12,8 @@ package v1alpha1
 type MCPEnvVarApplyConfiguration struct {
 	// Name of the variable.
 	Name *string `json:"name,omitempty"`
-	// Value, where it is not secret. What looks like a key, by the variable's name or by itself, is
-	// refused.
+	// Value, where it is not secret: all readers of the object see it. A value that looks like a key
+	// causes a warning.
 	Value *string `json:"value,omitempty"`
 	// SecretRef names the value, where it is secret.
 	SecretRef *SecretKeyRefApplyConfiguration `json:"secretRef,omitempty"`

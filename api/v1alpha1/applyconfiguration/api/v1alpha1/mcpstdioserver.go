@@ -13,7 +13,8 @@ type MCPStdioServerApplyConfiguration struct {
 	Name *string `json:"name,omitempty"`
 	// Command to run: one program, no spaces. What follows it goes into args.
 	Command *string `json:"command,omitempty"`
-	// Args of the command, each as one argument.
+	// Args of the command, each as one argument. Keys belong in env: all readers of the object see
+	// args, and what looks like a key causes a warning.
 	Args []string `json:"args,omitempty"`
 	// Env of the process, in addition to the session's own. Each name at most once.
 	Env []MCPEnvVarApplyConfiguration `json:"env,omitempty"`
