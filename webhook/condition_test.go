@@ -156,12 +156,8 @@ func TestTheWebhookIsCalledOnlyWhereNeeded(t *testing.T) {
 		if err := yaml.Unmarshal([]byte(spec), conversation); err != nil {
 			t.Fatal(err)
 		}
-		broken, err := ruleErrors(conversation)
-		if err != nil {
-			t.Fatal(err)
-		}
-		asked = asked || len(broken) > 0
-		err = jane.Create(t.Context(), object(t, "Conversation", namespace, spec), client.DryRunAll)
+		asked = asked || len(ruleErrors(conversation)) > 0
+		err := jane.Create(t.Context(), object(t, "Conversation", namespace, spec), client.DryRunAll)
 		// What the schema refuses is refused before anybody is asked.
 		if schema := err != nil && !isAsked(err); !schema && isAsked(err) != asked {
 			t.Errorf("%s: asked: %v (%v), want %v", spec, isAsked(err), err, asked)

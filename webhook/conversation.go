@@ -3,7 +3,6 @@ package webhook
 import (
 	"context"
 
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -17,11 +16,9 @@ var _ admission.Validator[*v1alpha1.Conversation] = &conversationValidator{}
 
 func (v *conversationValidator) ValidateCreate(ctx context.Context, conversation *v1alpha1.Conversation) (
 	admission.Warnings, error) {
-	errs, err := ruleErrors(&conversation.Spec)
-	if err != nil {
-		return nil, cannotCheck(ctx, err)
-	}
-	return v.check(ctx, conversation, append(conversationErrors(conversation), errs...), false)
+	found := &findings{}
+	found.checkConversation(&conversation.Spec)
+	return v.check(ctx, conversation, found, false)
 }
 
 // ValidateUpdate checks a restart like a creation, since the session then gets the current settings.
@@ -39,7 +36,7 @@ func (v *conversationValidator) ValidateUpdate(ctx context.Context, old, convers
 	case !restarts(old, conversation):
 		return nil, refusal("Conversation", conversation.Name, errs)
 	}
-	return v.check(ctx, conversation, errs, true)
+	return v.check(ctx, conversation, &findings{errs: errs}, true)
 }
 
 func (v *conversationValidator) ValidateDelete(context.Context, *v1alpha1.Conversation) (admission.Warnings, error) {
@@ -48,12 +45,8 @@ func (v *conversationValidator) ValidateDelete(context.Context, *v1alpha1.Conver
 
 // check adds the references that the sender may not use. On a restart Parley itself needs no right to
 // references that stay as they are: a user of the facade may restart every session of theirs.
-func (v *conversationValidator) check(ctx context.Context, conversation *v1alpha1.Conversation, errs field.ErrorList,
+func (v *conversationValidator) check(ctx context.Context, conversation *v1alpha1.Conversation, found *findings,
 	restart bool) (admission.Warnings, error) {
-	found := &findings{errs: errs}
-	if !restart {
-		found.warnOfLiteralKeys(conversation.Spec.MCPConfig)
-	}
 	request, err := v.guard.request(ctx, map[string]string{
 		v1alpha1.LabelConversation: conversation.Name,
 		v1alpha1.LabelUserSettings: conversation.Spec.UserSettingsName,

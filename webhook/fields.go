@@ -1,80 +1,88 @@
 package webhook
 
 import (
+	"fmt"
+
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
+
+// findings of the checks on one object: errors refuse it, warnings do not.
+type findings struct {
+	errs     field.ErrorList
+	warnings admission.Warnings
+}
+
+func (f *findings) forbid(path *field.Path, format string, args ...any) {
+	f.errs = append(f.errs, field.Forbidden(path, fmt.Sprintf(format, args...)))
+}
+
+func (f *findings) warn(path *field.Path, format string, args ...any) {
+	f.warnings = append(f.warnings, path.String()+": "+fmt.Sprintf(format, args...))
+}
+
+// check adds the problem of a value that is set.
+func (f *findings) check(path *field.Path, value *string, problem func(string) string) {
+	if value != nil && problem(*value) != "" {
+		f.errs = append(f.errs, invalid(path, problem(*value)))
+	}
+}
 
 // invalid never repeats the value: it may be, or hold, a secret that was put into the wrong field.
 func invalid(path *field.Path, problem string) *field.Error {
 	return field.Invalid(path, field.OmitValueType{}, problem)
 }
 
-// fieldErrors collects what is wrong with the fields of one object.
-type fieldErrors field.ErrorList
-
-func (e *fieldErrors) check(path *field.Path, value string, problem func(string) string) {
-	if problem := problem(value); problem != "" {
-		*e = append(*e, invalid(path, problem))
+func (f *findings) checkUserSettings(spec *v1alpha1.UserSettingsSpec) {
+	path := field.NewPath("spec")
+	f.check(path.Child("language"), spec.Language, languageProblem)
+	f.check(path.Child("llmBaseURL"), spec.LLMBaseURL, llmURL.problem)
+	f.check(path.Child("sandboxBaseContainerImage"), spec.SandboxBaseContainerImage, imageReferenceProblem)
+	f.check(path.Child("sandboxRuntimeContainerImage"), spec.SandboxRuntimeContainerImage, imageReferenceProblem)
+	f.check(path.Child("email"), spec.Email, emailProblem)
+	f.check(path.Child("gitUserEmail"), spec.GitUserEmail, emailProblem)
+	if store := spec.SecretsStore; store != nil {
+		for i, token := range store.ProviderTokens {
+			f.check(path.Child("secretsStore", "providerTokens").Index(i).Child("host"), token.Host, hostProblem)
+		}
 	}
+	f.checkMCP(path.Child("mcpConfig"), spec.MCPConfig)
 }
 
-func (e *fieldErrors) checkOptional(path *field.Path, value *string, problem func(string) string) {
-	if value != nil {
-		e.check(path, *value, problem)
+func (f *findings) checkConversation(spec *v1alpha1.ConversationSpec) {
+	path := field.NewPath("spec")
+	f.check(path.Child("repository"), spec.Repository, repositoryProblem)
+	f.check(path.Child("selectedBranch"), spec.SelectedBranch, branchProblem)
+	for i := range spec.ImageURLs {
+		f.check(path.Child("imageURLs").Index(i), &spec.ImageURLs[i], imageURLProblem)
 	}
+	for i, image := range spec.Images {
+		f.check(path.Child("images").Index(i).Child("url"), image.URL, imageURLProblem)
+	}
+	if task := spec.SuggestedTask; task != nil {
+		f.check(path.Child("suggestedTask", "repo"), &task.Repo, repositoryProblem)
+	}
+	if microagent := spec.CreateMicroagent; microagent != nil {
+		f.check(path.Child("createMicroagent", "repo"), &microagent.Repo, repositoryProblem)
+	}
+	f.checkMCP(path.Child("mcpConfig"), spec.MCPConfig)
+	f.errs = append(f.errs, ruleErrors(spec)...)
 }
 
-func (e *fieldErrors) checkMCP(path *field.Path, config *v1alpha1.MCPConfig) {
+// checkMCP checks the URLs of tool servers, and warns of literal keys.
+func (f *findings) checkMCP(path *field.Path, config *v1alpha1.MCPConfig) {
 	if config == nil {
 		return
 	}
 	for i, server := range config.SSEServers {
-		e.check(path.Child("sseServers").Index(i).Child("url"), server.URL, mcpURL.problem)
+		f.check(path.Child("sseServers").Index(i).Child("url"), &server.URL, mcpURL.problem)
+	}
+	for i, server := range config.StdioServers {
+		f.warnOfLiteralKeys(path.Child("stdioServers").Index(i), server)
 	}
 	for i, server := range config.SHTTPServers {
-		e.check(path.Child("shttpServers").Index(i).Child("url"), server.URL, mcpURL.problem)
+		f.check(path.Child("shttpServers").Index(i).Child("url"), &server.URL, mcpURL.problem)
 	}
-}
-
-func userSettingsErrors(settings *v1alpha1.UserSettings) field.ErrorList {
-	spec, path := &settings.Spec, field.NewPath("spec")
-	var errs fieldErrors
-	errs.checkOptional(path.Child("language"), spec.Language, languageProblem)
-	errs.checkOptional(path.Child("llmBaseURL"), spec.LLMBaseURL, llmURL.problem)
-	errs.checkOptional(path.Child("sandboxBaseContainerImage"), spec.SandboxBaseContainerImage, imageReferenceProblem)
-	errs.checkOptional(path.Child("sandboxRuntimeContainerImage"), spec.SandboxRuntimeContainerImage,
-		imageReferenceProblem)
-	errs.checkOptional(path.Child("email"), spec.Email, emailProblem)
-	errs.checkOptional(path.Child("gitUserEmail"), spec.GitUserEmail, emailProblem)
-	if store := spec.SecretsStore; store != nil {
-		tokens := path.Child("secretsStore", "providerTokens")
-		for i, token := range store.ProviderTokens {
-			errs.checkOptional(tokens.Index(i).Child("host"), token.Host, hostProblem)
-		}
-	}
-	errs.checkMCP(path.Child("mcpConfig"), spec.MCPConfig)
-	return field.ErrorList(errs)
-}
-
-func conversationErrors(conversation *v1alpha1.Conversation) field.ErrorList {
-	spec, path := &conversation.Spec, field.NewPath("spec")
-	var errs fieldErrors
-	errs.checkOptional(path.Child("repository"), spec.Repository, repositoryProblem)
-	errs.checkOptional(path.Child("selectedBranch"), spec.SelectedBranch, branchProblem)
-	for i, url := range spec.ImageURLs {
-		errs.check(path.Child("imageURLs").Index(i), url, imageURLProblem)
-	}
-	for i, image := range spec.Images {
-		errs.checkOptional(path.Child("images").Index(i).Child("url"), image.URL, imageURLProblem)
-	}
-	if task := spec.SuggestedTask; task != nil {
-		errs.check(path.Child("suggestedTask", "repo"), task.Repo, repositoryProblem)
-	}
-	if microagent := spec.CreateMicroagent; microagent != nil {
-		errs.check(path.Child("createMicroagent", "repo"), microagent.Repo, repositoryProblem)
-	}
-	errs.checkMCP(path.Child("mcpConfig"), spec.MCPConfig)
-	return field.ErrorList(errs)
 }

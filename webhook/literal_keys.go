@@ -20,19 +20,16 @@ var likelyKey = regexp.MustCompile(
 		`|PRIVATE KEY-----` +
 		`|\b(sk-|gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|AKIA|AIza|eyJ)[\w.-]*[0-9][\w.-]{8}`)
 
-// warnOfLiteralKeys warns of arguments and plain variables of tool servers that look like keys: all
+// warnOfLiteralKeys warns of arguments and plain variables of a tool server that look like keys: all
 // who may read the object read them. It is a guess, so it refuses nothing, and never repeats a value.
-func (f *findings) warnOfLiteralKeys(config *v1alpha1.MCPConfig) {
-	for i, server := range ptr.Deref(config, v1alpha1.MCPConfig{}).StdioServers {
-		path := field.NewPath("spec", "mcpConfig", "stdioServers").Index(i)
-		if likelyKey.MatchString(strings.Join(server.Args, " ")) {
-			f.warn(path.Child("args"), "may hold a key, which all readers of this object see: name a Secret in env")
-		}
-		for j, variable := range server.Env {
-			if value := ptr.Deref(variable.Value, ""); likelyKey.MatchString(variable.Name + "=" + value) {
-				f.warn(path.Child("env").Index(j).Child("value"),
-					"may hold a key, which all readers of this object see: name a Secret in secretRef")
-			}
+func (f *findings) warnOfLiteralKeys(path *field.Path, server v1alpha1.MCPStdioServer) {
+	const problem = "may hold a key, which all readers of this object see: name a Secret in "
+	if likelyKey.MatchString(strings.Join(server.Args, " ")) {
+		f.warn(path.Child("args"), problem+"env")
+	}
+	for i, variable := range server.Env {
+		if likelyKey.MatchString(variable.Name + "=" + ptr.Deref(variable.Value, "")) {
+			f.warn(path.Child("env").Index(i).Child("value"), problem+"secretRef")
 		}
 	}
 }

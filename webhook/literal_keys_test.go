@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
@@ -15,7 +17,7 @@ const fakeKey = "0fake1fake2fake3fake4fake5"
 // argsWarnings are the warnings about a tool server with these arguments.
 func argsWarnings(args []string) []string {
 	f := &findings{}
-	f.warnOfLiteralKeys(&v1alpha1.MCPConfig{StdioServers: []v1alpha1.MCPStdioServer{{Name: "a", Args: args}}})
+	f.warnOfLiteralKeys(field.NewPath("server"), v1alpha1.MCPStdioServer{Name: "a", Args: args})
 	return f.warnings
 }
 

@@ -10,25 +10,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/parley-dev/parley/api/recording"
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
-
-// findings of the checks on one object: errors refuse it, warnings do not.
-type findings struct {
-	errs     field.ErrorList
-	warnings admission.Warnings
-}
-
-func (f *findings) forbid(path *field.Path, format string, args ...any) {
-	f.errs = append(f.errs, field.Forbidden(path, fmt.Sprintf(format, args...)))
-}
-
-func (f *findings) warn(path *field.Path, format string, args ...any) {
-	f.warnings = append(f.warnings, path.String()+": "+fmt.Sprintf(format, args...))
-}
 
 // checkSecrets forbids references to Secrets that the sender may not read, and warns of missing ones
 // among the others only.

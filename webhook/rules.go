@@ -1,11 +1,9 @@
 package webhook
 
 import (
-	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -17,8 +15,9 @@ import (
 type rule struct {
 	field      string
 	set, unset []string
-	// differs narrows the rule to specs in which the values at these two paths differ.
-	differs []string
+	// and narrows the rule, in Go and in CEL.
+	and     func(*v1alpha1.ConversationSpec) bool
+	andCEL  string
 	problem string
 }
 
@@ -31,7 +30,8 @@ var rules = []rule{
 	{field: "suggestedTask", set: []string{"replayJSONRef", "suggestedTask"}, problem: noReplay + "first message"},
 	{field: "createMicroagent", set: []string{"replayJSONRef", "createMicroagent"}, problem: noReplay + "first message"},
 	{field: "gitProvider", set: []string{"suggestedTask", "gitProvider"},
-		differs: []string{"gitProvider", "suggestedTask.gitProvider"},
+		and:     func(s *v1alpha1.ConversationSpec) bool { return *s.GitProvider != s.SuggestedTask.GitProvider },
+		andCEL:  "object.spec.gitProvider != object.spec.suggestedTask.gitProvider",
 		problem: "must be that of suggestedTask, or absent"},
 	{field: "images", set: []string{"images", "imageURLs"},
 		problem: "must be absent when imageURLs is set: images holds URLs too, in the order that is meant"},
@@ -46,43 +46,26 @@ var rules = []rule{
 		problem: "needs something to do: a message, images, a task, a microagent, instructions or a replay"},
 }
 
-func (r rule) isBroken(spec map[string]any) bool {
-	isSet := func(name string) bool { return spec[name] != nil }
-	if slices.ContainsFunc(r.unset, isSet) || !all(r.set, isSet) {
-		return false
-	}
-	if r.differs == nil {
-		return true
-	}
-	one, _, _ := unstructured.NestedString(spec, strings.Split(r.differs[0], ".")...)
-	other, _, _ := unstructured.NestedString(spec, strings.Split(r.differs[1], ".")...)
-	return one != other
-}
-
 func (r rule) cel() string {
 	terms := isSet(r.set...)
 	for _, term := range isSet(r.unset...) {
 		terms = append(terms, "!"+term)
 	}
-	if r.differs != nil {
-		terms = append(terms, "object.spec."+r.differs[0]+" != object.spec."+r.differs[1])
+	if r.and != nil {
+		terms = append(terms, r.andCEL)
 	}
 	return strings.Join(terms, " && ")
 }
 
 // ruleErrors lists the rules that a Conversation breaks.
-func ruleErrors(spec *v1alpha1.ConversationSpec) (errs field.ErrorList, err error) {
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(spec)
+func ruleErrors(spec *v1alpha1.ConversationSpec) (errs field.ErrorList) {
+	set := sets.New((&v1alpha1.ConversationSpec{}).Differences(spec)...)
 	for _, rule := range rules {
-		if err == nil && rule.isBroken(fields) {
+		if set.HasAll(rule.set...) && !set.HasAny(rule.unset...) && (rule.and == nil || rule.and(spec)) {
 			errs = append(errs, invalid(field.NewPath("spec", rule.field), rule.field+" "+rule.problem))
 		}
 	}
-	return errs, err
-}
-
-func all(names []string, holds func(string) bool) bool {
-	return !slices.ContainsFunc(names, func(name string) bool { return !holds(name) })
+	return errs
 }
 
 // changeErrors lists the immutable fields that changed. The schema fixes the values of fields that

@@ -32,11 +32,9 @@ func (sessionClassValidator) ValidateDelete(context.Context, *v1alpha1.SessionCl
 }
 
 func (sessionClassValidator) validate(class *v1alpha1.SessionClass) (admission.Warnings, error) {
-	var errs fieldErrors
-	if text := class.Spec.CABundle(); text != "" {
-		errs.check(field.NewPath("spec", "network", "caBundle"), text, caBundleProblem)
-	}
-	return nil, refusal("SessionClass", class.Name, field.ErrorList(errs))
+	found, bundle := &findings{}, class.Spec.CABundle()
+	found.check(field.NewPath("spec", "network", "caBundle"), &bundle, caBundleProblem)
+	return nil, refusal("SessionClass", class.Name, found.errs)
 }
 
 // caBundleProblem is what is wrong with certificates as PEM. Text between them is let pass, as all

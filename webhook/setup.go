@@ -6,11 +6,14 @@ package webhook
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
@@ -38,22 +41,16 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	}
 	guard := newGuard(mgr.GetClient(), mgr.GetAPIReader(), options)
 	agents := cmp.Or(options.AgentsConfigMap, v1alpha1.AgentCatalogueName)
-	err := ctrl.NewWebhookManagedBy(mgr, &v1alpha1.UserSettings{}).
-		WithValidator(&userSettingsValidator{guard: guard, cache: mgr.GetClient(), namespace: options.Namespace,
-			agents: agents}).
-		Complete()
-	if err != nil {
-		return fmt.Errorf("register the validator of UserSettings: %w", err)
-	}
-	err = ctrl.NewWebhookManagedBy(mgr, &v1alpha1.Conversation{}).
-		WithValidator(&conversationValidator{guard: guard}).
-		Complete()
-	if err != nil {
-		return fmt.Errorf("register the validator of Conversation: %w", err)
-	}
-	if err := ctrl.NewWebhookManagedBy(mgr, &v1alpha1.SessionClass{}).WithValidator(
-		sessionClassValidator{}).Complete(); err != nil {
-		return fmt.Errorf("register the validator of SessionClass: %w", err)
+	settings := &userSettingsValidator{guard: guard, cache: mgr.GetClient(), namespace: options.Namespace, agents: agents}
+	return errors.Join(
+		register(mgr, &v1alpha1.UserSettings{}, settings),
+		register(mgr, &v1alpha1.Conversation{}, &conversationValidator{guard: guard}),
+		register(mgr, &v1alpha1.SessionClass{}, sessionClassValidator{}))
+}
+
+func register[T runtime.Object](mgr ctrl.Manager, object T, validator admission.Validator[T]) error {
+	if err := ctrl.NewWebhookManagedBy(mgr, object).WithValidator(validator).Complete(); err != nil {
+		return fmt.Errorf("register the validator of %T: %w", object, err)
 	}
 	return nil
 }

@@ -77,8 +77,8 @@ func (v *userSettingsValidator) ValidateDelete(ctx context.Context, settings *v1
 
 func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1alpha1.UserSettings) (admission.Warnings,
 	error) {
-	found := &findings{errs: userSettingsErrors(settings)}
-	found.warnOfLiteralKeys(settings.Spec.MCPConfig)
+	found := &findings{}
+	found.checkUserSettings(&settings.Spec)
 	if settings.Spec.SandboxBaseContainerImage != nil && settings.Spec.SandboxRuntimeContainerImage != nil {
 		found.warn(field.NewPath("spec", "sandboxBaseContainerImage"), "has no effect: sandboxRuntimeContainerImage wins "+
 			"over it")
