@@ -211,7 +211,8 @@ func TestImmutableFieldsKeepTheirValues(t *testing.T) {
 		t.Run(c.field, func(t *testing.T) {
 			t.Parallel()
 			conversation := mustCreate(t, "Conversation", namespace, "{"+c.field+": "+c.before+"}")
-			expect(t, update(t, conversation, "{"+c.field+": "+c.after+"}"), "spec."+c.field, "cannot be changed: create a new Conversation")
+			expect(t, update(t, conversation, "{"+c.field+": "+c.after+"}"), "spec."+c.field,
+				"cannot be changed: create a new Conversation")
 		})
 	}
 }
