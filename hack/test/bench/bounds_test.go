@@ -1,0 +1,91 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/parley-dev/parley/hack/test/testenv"
+)
+
+const (
+	// boundedCount is the number of Conversations that the bounds are checked with.
+	boundedCount = 100
+	// maxWrites bounds the writes of the manager for each Conversation, from its creation to RUNNING: Secret,
+	// pod and status, and a few that conflict.
+	maxWrites = 3.1
+	// maxReads bounds its reads: those of the settings, which starts at the same time share.
+	maxReads = 1.1
+	// maxAllocated bounds the memory that the API server allocates for each, in KiB, for all that the
+	// Conversation causes: requests of the client, the manager, the kubelet and of Kubernetes' controllers.
+	// It was 2,350 when the bound was set.
+	maxAllocated = 2600
+)
+
+// Requests and allocations hardly vary between machines, unlike times: a change that makes Conversations
+// more expensive fails here.
+func TestAConversationStaysWithinItsBounds(t *testing.T) {
+	ctrl.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
+	o := options{bin: t.TempDir(), assets: os.Getenv("KUBEBUILDER_ASSETS")}
+	if o.assets == "" {
+		o.assets = testenv.Path("bin", "k8s")
+	}
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", o.bin+string(filepath.Separator),
+		"./cmd/manager", "./cmd/facade")
+	build.Dir = testenv.Path()
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the programs: %v\n%s", err, output)
+	}
+	b, ctx, end, err := startBed(t.Context(), o, plan{audit: auditPolicy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end()
+	if _, err := b.makeMany(ctx, b.conversations(), "warm", warm, warm); err != nil {
+		t.Fatal(err)
+	}
+	before, err := b.requests()
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := b.makeMany(ctx, b.conversations(), "c", boundedCount, warm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, err := b.requests()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reads, writes := 0, 0
+	for what, count := range asked {
+		count -= before[what]
+		switch verb, _, _ := strings.Cut(what, " "); {
+		case count == 0 || strings.HasSuffix(what, " leases"): // leases are renewed by the clock
+			continue
+		case slices.Contains([]string{"get", "list", "watch"}, verb):
+			reads += count
+		default:
+			writes += count
+		}
+		t.Logf("%4d %s", count, what)
+	}
+	if each := float64(writes) / boundedCount; each > maxWrites {
+		t.Errorf("the manager writes %.2f times for each Conversation, at most %.2f are allowed", each, maxWrites)
+	}
+	if each := float64(reads) / boundedCount; each > maxReads {
+		t.Errorf("the manager reads %.2f times for each Conversation, at most %.2f are allowed", each, maxReads)
+	}
+	each := made.allocated / boundedCount / 1024
+	t.Logf("%.0f KiB allocated for each in %s", each, made.took)
+	if each > maxAllocated {
+		t.Errorf("the API server allocates %.0f KiB for each Conversation, at most %d are allowed", each, maxAllocated)
+	}
+}
