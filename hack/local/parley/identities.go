@@ -22,7 +22,8 @@ const (
 // processNames are the containers of the Deployments that run here.
 var processNames = []string{"manager", "facade"}
 
-func (i *Installation) tokenKubeconfig(name string) string {
+// Kubeconfig is the file with the identity of a process.
+func (i *Installation) Kubeconfig(name string) string {
 	return filepath.Join(i.StateDir, "identity", name+".kubeconfig")
 }
 
@@ -33,19 +34,27 @@ func (i *Installation) IssueTokens(ctx context.Context) error {
 		if !found || w.ServiceAccount == "" {
 			return fmt.Errorf("what is installed has no Deployment with a container %s and a service account", name)
 		}
-		if err := i.Plane.WriteTokenKubeconfig(i.tokenKubeconfig(name), name+".token", w.ServiceAccount); err != nil {
+		if err := i.Identify(ctx, name, w); err != nil {
 			return err
-		}
-		err := manifests.Persist(ctx, func(ctx context.Context) error { return i.issueToken(ctx, name) })
-		if err != nil {
-			return fmt.Errorf("token for ServiceAccount %s/%s: %w", w.Namespace, w.ServiceAccount, err)
 		}
 	}
 	return nil
 }
 
-func (i *Installation) issueToken(ctx context.Context, name string) error {
-	token, err := i.workloads[name].IssueToken(ctx, i.Client, tokenLife)
+// Identify gives a process the identity of a workload's pods.
+func (i *Installation) Identify(ctx context.Context, name string, w manifests.Workload) error {
+	if err := i.Plane.WriteTokenKubeconfig(i.Kubeconfig(name), name+".token", w.ServiceAccount); err != nil {
+		return err
+	}
+	err := manifests.Persist(ctx, func(ctx context.Context) error { return i.issueToken(ctx, name, w) })
+	if err != nil {
+		return fmt.Errorf("token for ServiceAccount %s/%s: %w", w.Namespace, w.ServiceAccount, err)
+	}
+	return nil
+}
+
+func (i *Installation) issueToken(ctx context.Context, name string, w manifests.Workload) error {
+	token, err := w.IssueToken(ctx, i.Client, tokenLife)
 	if err != nil {
 		return err
 	}
@@ -63,7 +72,7 @@ func (i *Installation) RefreshTokens(ctx context.Context, say func(format string
 		case <-tick.C:
 		}
 		for _, name := range processNames {
-			if err := i.issueToken(ctx, name); err != nil && !errors.Is(err, context.Canceled) {
+			if err := i.issueToken(ctx, name, i.workloads[name]); err != nil && !errors.Is(err, context.Canceled) {
 				say("%s keeps its old token for now: %v", name, err)
 			}
 		}

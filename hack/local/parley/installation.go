@@ -31,7 +31,8 @@ type Installation struct {
 	// FacadeAddress is where the facade listens.
 	FacadeAddress string
 
-	Client    client.WithWatch              // Connect
+	// Client of the admin; Connect sets it, unless the user of the package has one.
+	Client    client.WithWatch
 	workloads map[string]manifests.Workload // Install; by container name
 }
 
@@ -59,7 +60,7 @@ func (i *Installation) Install(ctx context.Context, kustomizations ...string) er
 		}
 		objects = append(objects, built...)
 	}
-	objects, workloads, err := manifests.FitToProcesses(objects, i.Plane.Ports.Address(webhookPort))
+	objects, workloads, err := manifests.FitToProcesses(objects, i.Plane.Ports.Address(WebhookPort))
 	if err != nil {
 		return err
 	}

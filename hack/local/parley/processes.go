@@ -15,7 +15,8 @@ import (
 
 // The ports of Parley's processes, beside the facade's own.
 const (
-	webhookPort        = "webhook"
+	// WebhookPort is where the API server finds the webhook.
+	WebhookPort        = "webhook"
 	managerMetricsPort = "manager-metrics"
 	managerHealthPort  = "manager-health"
 	facadeMetricsPort  = "facade-metrics"
@@ -23,7 +24,7 @@ const (
 )
 
 // Ports are the purposes for which an installation needs ports.
-var Ports = []string{webhookPort, managerMetricsPort, managerHealthPort, facadeMetricsPort, archivePort}
+var Ports = []string{WebhookPort, managerMetricsPort, managerHealthPort, facadeMetricsPort, archivePort}
 
 // Names of the processes: those of the containers of their Deployments.
 const (
@@ -54,10 +55,10 @@ func (i *Installation) ManagerProcess() cluster.Process {
 		Name: Manager, Path: filepath.Join(i.BinDir, Manager), Grace: 15 * time.Second,
 		Ready: cluster.HTTPProbe("http://"+ports.Address(managerHealthPort)+"/readyz", nil),
 		Args: i.arguments(Manager,
-			"--kubeconfig="+i.tokenKubeconfig(Manager),
+			"--kubeconfig="+i.Kubeconfig(Manager),
 			"--namespace="+i.Namespace(),
 			"--webhook-cert-dir="+filepath.Join(i.StateDir, "webhook"),
-			"--webhook-bind-address="+ports.Address(webhookPort),
+			"--webhook-bind-address="+ports.Address(WebhookPort),
 			"--webhook-extra-dns-name=localhost",
 			"--metrics-bind-address="+ports.Address(managerMetricsPort),
 			"--health-probe-bind-address="+ports.Address(managerHealthPort),
@@ -92,7 +93,7 @@ func (i *Installation) FacadeProcess() cluster.Process {
 		Name: Facade, Path: filepath.Join(i.BinDir, Facade), Grace: 10 * time.Second,
 		Ready: cluster.HTTPProbe(i.FacadeURL()+"/ready", nil),
 		Args: i.arguments(Facade,
-			"--kubeconfig="+i.tokenKubeconfig(Facade),
+			"--kubeconfig="+i.Kubeconfig(Facade),
 			"--bind-address="+i.FacadeAddress,
 			"--metrics-bind-address="+ports.Address(facadeMetricsPort),
 			"--signing-key-dir="+i.signingKeyDir(),

@@ -16,15 +16,13 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/local/cluster"
+	"github.com/parley-dev/parley/hack/local/parley"
 	"github.com/parley-dev/parley/hack/release/manifests"
 )
 
 const (
-	fieldManager = "parley-chaos"
-	tokenLife    = 24 * time.Hour
 	// replicas of the manager and of the facade.
 	replicas = 2
 	// people is the ServiceAccount whose identity has who uses the API server: it may do what an
@@ -36,8 +34,8 @@ const (
 
 // The ports of our own processes, by replica, and of the services before them.
 const (
-	webhookPort = "webhook"
-	facadePort  = "facade"
+	webhookPort = parley.WebhookPort
+	facadePort  = parley.Facade
 )
 
 func portOf(purpose string, replica int) string { return fmt.Sprintf("%s-%d", purpose, replica) }
@@ -52,10 +50,10 @@ type installation struct {
 	etcd, apiServer, controllerManager *kept // startControlPlane
 
 	scheme     *runtime.Scheme
-	adminConf  *rest.Config                  // connect
-	admin      client.WithWatch              // connect
-	workloads  map[string]manifests.Workload // installParley
-	peopleConf *rest.Config                  // issueTokens
+	parley     *parley.Installation // prepare
+	adminConf  *rest.Config         // connect
+	admin      client.WithWatch     // connect
+	peopleConf *rest.Config         // issueTokens
 
 	managers, facades []*kept
 	services          []*service
@@ -99,7 +97,7 @@ func (i *installation) prepare(context.Context) error {
 	if err != nil {
 		return err
 	}
-	purposes := append(slices.Clone(cluster.ControlPlanePorts), webhookPort, facadePort)
+	purposes := slices.Concat(cluster.ControlPlanePorts, parley.Ports, []string{facadePort})
 	for n := range replicas {
 		for _, purpose := range []string{webhookPort, facadePort, "health", "manager-metrics", "facade-metrics"} {
 			purposes = append(purposes, portOf(purpose, n))
@@ -119,6 +117,7 @@ func (i *installation) prepare(context.Context) error {
 			"--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller,persistentvolumeclaim-protection-controller",
 		},
 	}
+	i.parley = &parley.Installation{Plane: i.plane, StateDir: i.dir, BinDir: i.binDir}
 	return nil
 }
 
@@ -153,25 +152,13 @@ func (i *installation) connect(context.Context) error {
 	i.adminConf.QPS = -1 // the API server is ours alone
 	i.adminConf.WarningHandler = rest.NoWarnings{}
 	i.admin, err = client.NewWithWatch(i.adminConf, client.Options{Scheme: i.scheme})
+	i.parley.Client = i.admin
 	return err
 }
 
 // installParley applies what a cluster gets, classes too.
 func (i *installation) installParley(ctx context.Context) error {
-	kubectl := filepath.Join(i.assets, "kubectl")
-	objects, err := manifests.Build(ctx, filepath.Join(i.config, "default"), kubectl, "kustomize")
-	if err != nil {
-		return err
-	}
-	classes, err := manifests.Build(ctx, filepath.Join(i.config, "classes"), kubectl, "kustomize")
-	if err != nil {
-		return err
-	}
-	if objects, i.workloads, err = manifests.FitToProcesses(append(objects, classes...),
-		i.plane.Ports.Address(webhookPort)); err != nil {
-		return err
-	}
-	if err := manifests.Apply(ctx, i.admin, fieldManager, objects); err != nil {
+	if err := i.parley.Install(ctx, filepath.Join(i.config, "default"), filepath.Join(i.config, "classes")); err != nil {
 		return err
 	}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: peopleNamespace, Name: people}}
@@ -191,34 +178,17 @@ func (i *installation) installParley(ctx context.Context) error {
 	return nil
 }
 
-func (i *installation) kubeconfig(name string) string {
-	return filepath.Join(i.dir, "identity", name+".kubeconfig")
-}
-
 // issueTokens gives each process the identity that its pod would have.
 func (i *installation) issueTokens(ctx context.Context) error {
-	i.workloads[people] = manifests.Workload{Namespace: peopleNamespace, ServiceAccount: people}
-	for _, name := range []string{"manager", "facade", people} {
-		w, found := i.workloads[name]
-		if !found || w.ServiceAccount == "" {
-			return fmt.Errorf("no Deployment with a container %s and a service account", name)
-		}
-		if err := i.plane.WriteTokenKubeconfig(i.kubeconfig(name), name+".token", w.ServiceAccount); err != nil {
-			return err
-		}
-		err := manifests.Persist(ctx, func(ctx context.Context) error {
-			token, err := w.IssueToken(ctx, i.admin, tokenLife)
-			if err != nil {
-				return err
-			}
-			return cluster.WritePrivate(filepath.Join(i.dir, "identity", name+".token"), []byte(token))
-		})
-		if err != nil {
-			return fmt.Errorf("token for %s: %w", name, err)
-		}
+	if err := i.parley.IssueTokens(ctx); err != nil {
+		return err
+	}
+	if err := i.parley.Identify(ctx, people, manifests.Workload{Namespace: peopleNamespace,
+		ServiceAccount: people}); err != nil {
+		return err
 	}
 	var err error
-	if i.peopleConf, err = clientcmd.BuildConfigFromFlags("", i.kubeconfig(people)); err != nil {
+	if i.peopleConf, err = clientcmd.BuildConfigFromFlags("", i.parley.Kubeconfig(people)); err != nil {
 		return err
 	}
 	i.peopleConf.QPS = -1
@@ -231,97 +201,72 @@ func (i *installation) startManagers(ctx context.Context) error {
 	ports := i.plane.Ports
 	var backends []string
 	for n := range replicas {
-		health, name := ports.Address(portOf("health", n)), fmt.Sprintf("manager-%d", n)
+		health := ports.Address(portOf("health", n))
 		backends = append(backends, ports.Address(portOf(webhookPort, n)))
-		k, err := keep(cluster.Process{
-			Name: name, Path: filepath.Join(i.binDir, "manager"), Ready: cluster.HTTPProbe("http://"+health+"/readyz", nil),
-			Args: slices.Concat(i.workloads["manager"].Args, []string{
-				"--kubeconfig=" + i.kubeconfig("manager"),
-				"--namespace=" + i.workloads["manager"].Namespace,
-				"--webhook-cert-dir=" + filepath.Join(i.dir, name),
-				"--webhook-bind-address=" + backends[n],
-				"--webhook-extra-dns-name=localhost",
-				"--metrics-bind-address=" + ports.Address(portOf("manager-metrics", n)),
-				"--health-probe-bind-address=" + health,
-				"--leader-elect",
-				"--archive-url=",
-			}),
-		}, i.logs())
+		process := i.parley.ManagerProcess()
+		process.Name = portOf(parley.Manager, n)
+		process.Ready = cluster.HTTPProbe("http://"+health+"/readyz", nil)
+		process.Args = append(process.Args, // the last of several equal flags counts
+			"--webhook-cert-dir="+filepath.Join(i.dir, process.Name),
+			"--webhook-bind-address="+backends[n],
+			"--metrics-bind-address="+ports.Address(portOf("manager-metrics", n)),
+			"--health-probe-bind-address="+health,
+			"--leader-elect",
+			"--shutdown-delay=5s", // the default
+			"--archive-url=",
+		)
+		k, err := keep(process, i.logs())
 		if err != nil {
 			return err
 		}
 		i.managers = append(i.managers, k)
 	}
-	if err := i.service(webhookPort, backends); err != nil {
+	return i.serveAndAwait(ctx, webhookPort, backends, i.managers)
+}
+
+// serveAndAwait puts a service before processes, and waits until these are ready.
+func (i *installation) serveAndAwait(ctx context.Context, purpose string, backends []string, processes []*kept) error {
+	s, err := serve(i.plane.Ports.Address(purpose), backends...)
+	if err != nil {
 		return err
 	}
-	for _, m := range i.managers {
-		if err := m.await(ctx); err != nil {
+	i.services = append(i.services, s)
+	return awaitAll(ctx, processes)
+}
+
+func awaitAll(ctx context.Context, processes []*kept) error {
+	for _, k := range processes {
+		if err := k.await(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (i *installation) service(purpose string, backends []string) error {
-	s, err := serve(i.plane.Ports.Address(purpose), backends...)
-	if err == nil {
-		i.services = append(i.services, s)
-	}
-	return err
-}
-
-// mountSigningKey puts the key that a manager made where a kubelet would mount it for the facades.
-func (i *installation) mountSigningKey(ctx context.Context, dir string) error {
-	return cluster.Retry(ctx, probeInterval, func(ctx context.Context) error {
-		var secret corev1.Secret
-		if err := i.admin.Get(ctx, client.ObjectKey{Namespace: i.workloads["manager"].Namespace, Name: session.SigningSecret},
-			&secret); err != nil {
-			return err
-		}
-		key := secret.Data[session.SigningPrivateKey]
-		if len(key) == 0 {
-			return fmt.Errorf("the Secret %s has no key yet", session.SigningSecret)
-		}
-		return cluster.WritePrivate(filepath.Join(dir, session.SigningPrivateKey), key)
-	})
-}
-
 func (i *installation) startFacades(ctx context.Context) error {
-	ports, signing := i.plane.Ports, filepath.Join(i.dir, "signing")
-	if err := i.mountSigningKey(ctx, signing); err != nil {
+	if err := i.parley.MountSigningKey(ctx); err != nil {
 		return err
 	}
+	ports := i.plane.Ports
 	var backends []string
 	for n := range replicas {
 		backends = append(backends, ports.Address(portOf(facadePort, n)))
-		k, err := keep(cluster.Process{
-			Name: fmt.Sprintf("facade-%d", n), Path: filepath.Join(i.binDir, "facade"), Ready: cluster.HTTPProbe("http://"+
-				backends[n]+"/ready", nil),
-			Args: slices.Concat(i.workloads["facade"].Args, []string{
-				"--kubeconfig=" + i.kubeconfig("facade"),
-				"--bind-address=" + backends[n],
-				"--metrics-bind-address=" + ports.Address(portOf("facade-metrics", n)),
-				"--signing-key-dir=" + signing,
-				"--archive=", // a directory would be for one facade
-				"--shutdown-delay=0s",
-				"--user-rate=0",
-			}),
-		}, i.logs())
+		process := i.parley.FacadeProcess()
+		process.Name = portOf(parley.Facade, n)
+		process.Ready = cluster.HTTPProbe("http://"+backends[n]+"/ready", nil)
+		process.Args = append(process.Args,
+			"--bind-address="+backends[n],
+			"--metrics-bind-address="+ports.Address(portOf("facade-metrics", n)),
+			"--archive=", // a directory would be for one facade
+			"--user-rate=0",
+		)
+		k, err := keep(process, i.logs())
 		if err != nil {
 			return err
 		}
 		i.facades = append(i.facades, k)
 	}
-	if err := i.service(facadePort, backends); err != nil {
-		return err
-	}
-	for _, f := range i.facades {
-		if err := f.await(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
+	return i.serveAndAwait(ctx, facadePort, backends, i.facades)
 }
 
 func (i *installation) facadeURL() string { return "http://" + i.plane.Ports.Address(facadePort) }
@@ -336,12 +281,7 @@ func (i *installation) processes() []*kept {
 func (i *installation) awaitAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
-	for _, k := range i.processes() {
-		if err := k.await(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
+	return awaitAll(ctx, i.processes())
 }
 
 func (i *installation) stop() {

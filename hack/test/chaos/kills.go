@@ -111,7 +111,7 @@ func (i *installation) takeLease(ctx context.Context, killed time.Time) {
 	defer cancel()
 	_ = cluster.Retry(ctx, probeInterval, func(ctx context.Context) error {
 		lease := &coordinationv1.Lease{}
-		err := i.admin.Get(ctx, client.ObjectKey{Namespace: i.workloads["manager"].Namespace, Name: leaseName}, lease)
+		err := i.admin.Get(ctx, client.ObjectKey{Namespace: i.parley.Namespace(), Name: leaseName}, lease)
 		if err != nil {
 			return fmt.Errorf("read the lease: %w", err)
 		}
