@@ -42,6 +42,15 @@ test: k8s ## Run every test, those against a real API server included.
 	@set -e; for module in . $(TEST_MODULES); do \
 		(cd $$module && $(TOOL) gotestsum --format pkgname-and-test-fails -- -timeout 20m ./...); done
 
+# Tests of what runs in a cluster. The race detector needs cgo, so that these builds share nothing with others.
+RACE = $(patsubst %,./%/...,$(wildcard controllers webhook cmd/facade cmd/archive cmd/runtime cmd/agent))
+
+.PHONY: race
+race: k8s ## Run the tests of what runs in a cluster with the race detector; needs gcc.
+	@command -v gcc > /dev/null || { echo 'race: the race detector needs gcc' >&2; exit 1; }
+	@$(TOOL) gotestsum --format pkgname-and-test-fails --raw-command -- \
+		env CGO_ENABLED=1 GOFLAGS='-trimpath -buildvcs=false' go test -json -race -timeout 30m $(RACE)
+
 .PHONY: test-chart
 test-chart: k8s helm ## Lint and render the Helm chart with a real Helm, and compare it with what kustomize builds.
 	@PARLEY_HELM=$(CURDIR)/bin/helm go test ./hack/release/chart -count=1

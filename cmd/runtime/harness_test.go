@@ -84,13 +84,22 @@ var program = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	output, err := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", dir+"/", ".",
-		"../supervisor").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("build the runtime: %w\n%s", err, output)
+	if err := buildShipped(dir+"/", ".", "../supervisor"); err != nil {
+		return "", err
 	}
 	return filepath.Join(dir, "runtime"), nil
 })
+
+// buildShipped builds programs as they ship: static, also where the tests themselves use cgo.
+func buildShipped(into string, packages ...string) error {
+	build := exec.Command("go", append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", into},
+		packages...)...)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if output, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %v: %w\n%s", packages, err, output)
+	}
+	return nil
+}
 
 // pod is where a session runs: what a kubelet would give it.
 type pod struct {

@@ -25,10 +25,8 @@ var agentProgram = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(filepath.Dir(runtime), "shipped", "agent")
-	output, err := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", path,
-		"../agent").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("build the agent: %w\n%s", err, output)
+	if err := buildShipped(path, "../agent"); err != nil {
+		return "", err
 	}
 	return path, nil
 })
