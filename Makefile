@@ -10,7 +10,7 @@ KUSTOMIZE = $(TOOL) kustomize
 LINT = $(TOOL) golangci-lint run --allow-parallel-runners --config=$(CURDIR)/.golangci.yml
 
 # Suites whose modules the product does not need have a go.mod of their own.
-TEST_MODULES = hack/test/gitops hack/test/integration
+TEST_MODULES = hack/test/e2e hack/test/gitops hack/test/integration
 MODULES = . $(TEST_MODULES) hack/test/netpol hack/test/prometheus hack/tools/helm hack/tools/containerd
 
 # Where kube-apiserver, etcd and kubectl are; set it to use others than those built here.
@@ -57,7 +57,8 @@ test-chart: k8s helm ## Lint and render the Helm chart with a real Helm, and com
 
 .PHONY: e2e
 e2e: k8s build helm containerd ## Run Parley on a real node, in namespaces of its own, and test it there; needs root on Linux.
-	@$(GO_BUILD) -o bin/ ./hack/test/e2e ./hack/test/e2e/pause ./hack/test/e2e/hungry ./hack/test/e2e/toolserver
+	@$(GO_BUILD) -o bin/ ./hack/test/toolserver
+	@cd hack/test/e2e && $(GO_BUILD) -o ../../../bin/ . ./pause ./hungry
 	@$(MAKE) --no-print-directory build-installer DIST=bin/e2e-dist IMG=localhost/parley:e2e
 	@exec bin/e2e $(E2E_FLAGS)
 
