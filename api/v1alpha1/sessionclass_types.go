@@ -192,6 +192,13 @@ type SessionLifetimes struct {
 	MaxDuration *Lifetime `json:"maxDuration,omitempty"`
 	// TTLAfterStopped of Conversations. They stay by default.
 	TTLAfterStopped *Lifetime `json:"ttlAfterStopped,omitempty"`
+	// EndedPodTTL is how long the pod of a session that ended stays, for its logs; the Conversation
+	// stays. For ever where it is absent.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('8760h')",message="endedPodTTL must be a duration between 0s and 8760h, such as 1h or 24h"
+	// +optional
+	EndedPodTTL *metav1.Duration `json:"endedPodTTL,omitempty"`
 }
 
 // Lifetime is a default and a bound. "0s" means without end.

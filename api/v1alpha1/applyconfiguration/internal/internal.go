@@ -489,6 +489,9 @@ var schemaYAML = typed.YAMLObject(`types:
 - name: com.github.parley-dev.parley.api.v1alpha1.SessionLifetimes
   map:
     fields:
+    - name: endedPodTTL
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
     - name: idleTimeout
       type:
         namedType: com.github.parley-dev.parley.api.v1alpha1.Lifetime

@@ -4,6 +4,10 @@
 
 package v1alpha1
 
+import (
+	v1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
 // SessionLifetimesApplyConfiguration represents a declarative configuration of the SessionLifetimes type for use
 // with apply.
 //
@@ -17,6 +21,9 @@ type SessionLifetimesApplyConfiguration struct {
 	MaxDuration *LifetimeApplyConfiguration `json:"maxDuration,omitempty"`
 	// TTLAfterStopped of Conversations. They stay by default.
 	TTLAfterStopped *LifetimeApplyConfiguration `json:"ttlAfterStopped,omitempty"`
+	// EndedPodTTL is how long the pod of a session that ended stays, for its logs; the Conversation
+	// stays. For ever where it is absent.
+	EndedPodTTL *v1.Duration `json:"endedPodTTL,omitempty"`
 }
 
 // SessionLifetimesApplyConfiguration constructs a declarative configuration of the SessionLifetimes type for use with
@@ -54,5 +61,13 @@ func (b *SessionLifetimesApplyConfiguration) WithMaxDuration(value *LifetimeAppl
 // If called multiple times, the TTLAfterStopped field is set to the value of the last call.
 func (b *SessionLifetimesApplyConfiguration) WithTTLAfterStopped(value *LifetimeApplyConfiguration) *SessionLifetimesApplyConfiguration {
 	b.TTLAfterStopped = value
+	return b
+}
+
+// WithEndedPodTTL sets the EndedPodTTL field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the EndedPodTTL field is set to the value of the last call.
+func (b *SessionLifetimesApplyConfiguration) WithEndedPodTTL(value v1.Duration) *SessionLifetimesApplyConfiguration {
+	b.EndedPodTTL = &value
 	return b
 }
