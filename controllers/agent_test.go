@@ -23,12 +23,12 @@ func TestSettingsThatNameNoAgentMeanTheUsualOne(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil) // the operator's as well, as far as this manager knows
 	startManagerIn(t, ns, ns)
-	create(t, userSettings(ns, "ada"), working(ns, "before").obj())
+	create(t, userSettings(ns, "ada"), working(ns, "before").Obj())
 	if doc := documentOf(t, ns, "before"); doc.Agent != nil {
 		t.Errorf("there is no catalogue, and the agent is %+v", doc.Agent)
 	}
 	create(t, catalogueWith(ns, map[string]string{session.DefaultAgent: "{protocol: acp, command: [agent]}"}))
-	create(t, working(ns, "after").obj())
+	create(t, working(ns, "after").Obj())
 	doc := documentOf(t, ns, "after")
 	if doc.Agent == nil || doc.Agent.Name != session.DefaultAgent || doc.Agent.Protocol != session.ProtocolACP {
 		t.Errorf("the agent is %+v", doc.Agent)
@@ -46,9 +46,9 @@ func TestAnAgentThatDoesNotAskIsRefusedInConfirmationMode(t *testing.T) {
 	settings, idle := userSettings(ns, "ada"), userSettings(ns, "bob")
 	settings.Spec.Agent, settings.Spec.ConfirmationMode = ptr.To("coder"), ptr.To(true)
 	idle.Spec.Agent, idle.Spec.ConfirmationMode = ptr.To("tools"), ptr.To(true)
-	create(t, catalogue, settings, idle, working(ns, "c").obj(), working(ns, "d").with(func(s *v1alpha1.ConversationSpec) {
+	create(t, catalogue, settings, idle, working(ns, "c").Obj(), working(ns, "d").With(func(s *v1alpha1.ConversationSpec) {
 		s.UserSettingsName = "bob"
-	}).obj())
+	}).Obj())
 	c := awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonNotAllowed)
 	if !strings.Contains(c.Status.Message, "spec.confirmationMode: the agent coder does not ask") ||
 		kstatusOf(t, c) != status.FailedStatus {

@@ -15,12 +15,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
 // working is a session that was asked to do something.
 func working(namespace, name string) aConversation {
-	return makeConversation(namespace, name).with(func(s *v1alpha1.ConversationSpec) {
+	return makeConversation(namespace, name).With(func(s *v1alpha1.ConversationSpec) {
 		s.InitialUserMsg = ptr.To(
 			"do it")
 	})
@@ -32,13 +33,13 @@ func TestAProcessThatIsKilledOverAndOverEndsAsFailed(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
-	create(t, userSettings(ns, "ada"), working(ns, "c").obj())
+	create(t, userSettings(ns, "ada"), working(ns, "c").Obj())
 	k := kubelet{t, ns, "c"}
 	k.start()
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	for n := range int32(6) {
 		k.set(func(p aPod) {
-			p.condition(corev1.PodReady, false, "").waiting(sessionContainer, "CrashLoopBackOff").crashed(n+1, "OOMKilled")
+			p.Condition(corev1.PodReady, false, "").Waiting(lifecycle.SessionContainer, "CrashLoopBackOff").Crashed(n+1, "OOMKilled")
 		})
 		await(t, func() error {
 			if got := theConversation(t, ns, "c").Status; got.Restarts != n+1 || got.LastRestart != "OOMKilled" {
@@ -61,7 +62,7 @@ func TestAPodThatIsLostInTheMiddleOfItsWork(t *testing.T) {
 	startManager(t, ns)
 	create(t, userSettings(ns, "ada"))
 	lose := func(c aConversation) kubelet {
-		create(t, c.obj())
+		create(t, c.Obj())
 		k := kubelet{t, ns, c.Name}
 		k.start()
 		awaitState(t, ns, c.Name, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
@@ -71,7 +72,7 @@ func TestAPodThatIsLostInTheMiddleOfItsWork(t *testing.T) {
 		return k
 	}
 	t.Run("goes on where its files are", func(t *testing.T) {
-		k := lose(working(ns, "kept").with(onVolume))
+		k := lose(working(ns, "kept").With(onVolume))
 		await(t, func() error {
 			if got := k.pod().Labels[v1alpha1.LabelAttempt]; got != "2" {
 				return fmt.Errorf("the pod is of attempt %q", got)
@@ -105,11 +106,11 @@ func TestAnInjectedSidecarDoesNotHideTheEnd(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
-	create(t, userSettings(ns, "ada"), working(ns, "c").obj())
+	create(t, userSettings(ns, "ada"), working(ns, "c").Obj())
 	k := kubelet{t, ns, "c"}
 	k.start()
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	k.set(func(p aPod) { p.ended(0, `{"reason":"Completed"}`, 0).sidecar() })
+	k.set(func(p aPod) { p.Ended(0, `{"reason":"Completed"}`, 0).Sidecar() })
 	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
 	k.letGo() // it is told to stop, since it would not stop by itself
 }
@@ -118,7 +119,7 @@ func TestAConversationThatIsDeletedAndHeldLosesItsPod(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
-	conv := working(ns, "c").obj()
+	conv := working(ns, "c").Obj()
 	conv.Finalizers = []string{"example.com/hold"}
 	create(t, userSettings(ns, "ada"), conv)
 	k := kubelet{t, ns, "c"}
@@ -136,7 +137,7 @@ func TestAPodThatLostItsLabelsIsStillRemoved(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
-	conv := makeConversation(ns, "c").obj()
+	conv := makeConversation(ns, "c").Obj()
 	create(t, userSettings(ns, "ada"), conv)
 	k := kubelet{t, ns, "c"}
 	k.start()
@@ -160,7 +161,7 @@ func TestAPodThatLostItsLabelsWhileNobodyLookedIsRemoved(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	stop := startManager(t, ns)
-	conv := makeConversation(ns, "c").obj()
+	conv := makeConversation(ns, "c").Obj()
 	create(t, userSettings(ns, "ada"), conv)
 	k := kubelet{t, ns, "c"}
 	k.start()
@@ -196,7 +197,7 @@ func TestASessionStartsWithTheSettingsAsTheyAre(t *testing.T) {
 	hold.Lock() // nothing is heard of settings from now on
 	defer hold.Unlock()
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMModel = ptr.To("new") })
-	create(t, makeConversation(ns, "c").obj())
+	create(t, makeConversation(ns, "c").Obj())
 	await(t, func() error { return startedWith(t, kubelet{t, ns, "c"}, "", "new", "example.com/parley:1") })
 }
 
@@ -204,7 +205,7 @@ func TestAClaimThatGoesAwayIsNotStartedOn(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
-	conv := makeConversation(ns, "c").with(onVolume).obj()
+	conv := makeConversation(ns, "c").With(onVolume).Obj()
 	create(t, userSettings(ns, "ada"), conv)
 	k := kubelet{t, ns, "c"}
 	k.start()
@@ -301,7 +302,7 @@ const lifeWrites = 24
 
 func live(t *testing.T, ns string) {
 	t.Helper()
-	conv := working(ns, "c").with(onVolume).obj()
+	conv := working(ns, "c").With(onVolume).Obj()
 	create(t, userSettings(ns, "ada"), conv)
 	k := kubelet{t, ns, "c"}
 	seen := map[string]string{} // the pod of each attempt
@@ -320,7 +321,7 @@ func live(t *testing.T, ns string) {
 		})
 		k.start()
 		c := awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-		if got := fmt.Sprint(attemptOf(c.Status)); got != attempt {
+		if got := fmt.Sprint(lifecycle.Attempt(c.Status)); got != attempt {
 			t.Fatalf("it runs as attempt %s, want %s", got, attempt)
 		}
 	}

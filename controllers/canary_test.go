@@ -30,13 +30,13 @@ func TestASecretValueIsNowhereButInSecrets(t *testing.T) {
 	settings := userSettings(ns, "ada")
 	settings.Spec = everySecret()
 	settings.Spec.SessionKeyRef = ref("session")
-	conv := makeConversation(ns, "c").with(func(s *v1alpha1.ConversationSpec) {
+	conv := makeConversation(ns, "c").With(func(s *v1alpha1.ConversationSpec) {
 		s.Repository, s.GitProvider = ptr.To("o/r"), ptr.To(v1alpha1.GitHub)
-	}).obj()
-	own := makeConversation(ns, "own").with(func(s *v1alpha1.ConversationSpec) {
+	}).Obj()
+	own := makeConversation(ns, "own").With(func(s *v1alpha1.ConversationSpec) {
 		s.MCPConfig = &v1alpha1.MCPConfig{SHTTPServers: []v1alpha1.MCPRemoteServer{{URL: "https://example.com",
 			APIKeyRef: ref("own-mcp")}}}
-	}).obj()
+	}).Obj()
 	create(t, settings, conv, own)
 	for _, name := range []string{"llm", "search", "sandbox", "github", "gitlab", "npm", "sse", "shttp", "stdio",
 		"own-mcp", "session"} {

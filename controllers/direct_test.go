@@ -20,6 +20,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
 // managerClient is a client with the manager's role, and without a cache.
@@ -44,11 +45,8 @@ func newProcess(cached, live client.Client) *conversationReconciler {
 		Namespace: "parley-system", RuntimeImage: "example.com/parley:1",
 		AgentsConfigMap: v1alpha1.AgentCatalogueName, ModelsConfigMap: v1alpha1.ModelsName,
 	}
-	return &conversationReconciler{
-		client: cached, live: live, metadata: cached, clock: clock.RealClock{}, recorder: &events.FakeRecorder{},
-		options: options, ledger: newLedger(), shared: &sharedObjects{client: cached, live: live, options: options},
-		signing: newSigningKey(live, live, "parley-system", session.SigningSecret),
-	}
+	options.SigningSecret, options.Clock = session.SigningSecret, clock.RealClock{}
+	return newConversationReconciler(cached, live, cached, &events.FakeRecorder{}, options)
 }
 
 // timedProcess is a process in one namespace, whose looks and whose time are a test's.
@@ -96,10 +94,6 @@ func (p timedProcess) hasSecret(name string) bool {
 		Name: v1alpha1.SessionName(name)}}) != nil
 }
 
-func requestFor(namespace, name string) reconcile.Request {
-	return reconcile.Request{NamespacedName: client.ObjectKey{Namespace: namespace, Name: name}}
-}
-
 // behind shows a Conversation as it was once, or no pods.
 type behind struct {
 	client.Client
@@ -136,9 +130,9 @@ func TestACacheThatIsBehind(t *testing.T) {
 		stop := startManager(t, ns)
 		conversation := working(ns, name)
 		for _, c := range change {
-			conversation = conversation.with(c)
+			conversation = conversation.With(c)
 		}
-		create(t, conversation.obj())
+		create(t, conversation.Obj())
 		k := kubelet{t, ns, name}
 		k.pod()
 		early := awaitState(t, ns, name, v1alpha1.StateStarting, v1alpha1.ReasonScheduling)
@@ -192,7 +186,7 @@ func TestACacheThatIsBehind(t *testing.T) {
 		k.letGo()
 		var suspended *v1alpha1.Conversation
 		await(t, func() error {
-			if suspended = theConversation(t, ns, "files"); !saysNoPod(suspended.Status) {
+			if suspended = theConversation(t, ns, "files"); !lifecycle.SaysNoPod(suspended.Status) {
 				return errors.New("it is not stopped yet")
 			}
 			return nil
@@ -322,7 +316,7 @@ func TestAFaultAtAnyCallChangesNothingInALife(t *testing.T) {
 						process = newProcess(manager, manager)
 					}
 					calls := fated{manager, ns, f}
-					process.client, process.live, process.metadata = calls, calls, calls
+					process.client, process.cache, process.live, process.metadata = calls, calls, calls, calls
 					_, _ = process.Reconcile(ctx, requestFor(ns, "c"))
 					switch {
 					case !f.met:
@@ -355,43 +349,29 @@ func tick(ctx context.Context) {
 	}
 }
 
-// What happens to a pod on its way is left out while a look is due. So there must be one.
-func TestAfterAStartALookIsDueAndThereIsATimeForIt(t *testing.T) {
+func TestAStartIsRequeuedThoughNothingIsWritten(t *testing.T) {
 	t.Parallel()
 	ns, refused := env.Namespace(t, nil), env.Namespace(t, nil)
 	noPods(t, refused)
-	look := func(r *conversationReconciler, namespace string) (time.Duration, bool) {
+	manager := managerClient(t)
+	r := newProcess(manager, manager)
+	reconcileIn := func(namespace string) time.Duration {
 		t.Helper()
 		result, err := r.Reconcile(t.Context(), requestFor(namespace, "c"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return result.RequeueAfter, r.starts.isDue(client.ObjectKey{Namespace: namespace, Name: "c"})
+		return result.RequeueAfter
 	}
-	manager := managerClient(t)
-	r := newProcess(manager, manager)
 	for _, namespace := range []string{ns, refused} {
-		create(t, userSettings(namespace, "ada"), makeConversation(namespace, "c").obj())
+		create(t, userSettings(namespace, "ada"), makeConversation(namespace, "c").Obj())
 	}
-	if wait, due := look(r, ns); wait <= 0 || wait > stepLatest || !due {
-		t.Errorf("its pod is made: a look is due: %t, in %s", due, wait)
+	if wait := reconcileIn(ns); wait <= 0 || wait > lifecycle.VisibleStep(0) {
+		t.Errorf("its pod is created: requeued in %s", wait)
 	}
 	for range 3 {
-		if wait, due := look(r, refused); wait < retrySoonest || due {
-			t.Errorf("its pod is refused, so that all that happens counts: a look is due: %t, in %s", due, wait)
+		if wait := reconcileIn(refused); wait < retrySoonest {
+			t.Errorf("its pod is refused: requeued in %s", wait)
 		}
-	}
-	// Nothing is new to say of a pod that takes the place of another.
-	if err := env.Client.Delete(t.Context(), kubelet{t, ns, "c"}.pod(), client.GracePeriodSeconds(0)); err != nil {
-		t.Fatal(err)
-	}
-	conversation := theConversation(t, ns, "c")
-	conversation.Status = conversationStatus(observation{conversation: conversation, now: time.Now(), settingsExist: true},
-		judge(observation{conversation: conversation, now: time.Now(), settingsExist: true}))
-	if err := env.Client.Status().Update(t.Context(), conversation); err != nil {
-		t.Fatal(err)
-	}
-	if wait, due := look(newProcess(manager, manager), ns); wait <= 0 || wait > stepLatest || !due {
-		t.Errorf("its pod is made once more: a look is due: %t, in %s", due, wait)
 	}
 }

@@ -11,27 +11,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
 )
-
-func imageIn(configMap, key string) v1alpha1.ConversationImage {
-	return v1alpha1.ConversationImage{ConfigMapKeyRef: &v1alpha1.ConfigMapKeyRef{Name: configMap, Key: key},
-		MediaType: ptr.To("image/png")}
-}
-
-func imageAt(url string) v1alpha1.ConversationImage { return v1alpha1.ConversationImage{URL: &url} }
 
 func TestASessionWaitsForItsImages(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
 	startManager(t, ns)
-	create(t, userSettings(ns, "ada"), makeConversation(ns, "c").with(func(s *v1alpha1.ConversationSpec) {
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "c").With(func(s *v1alpha1.ConversationSpec) {
 		s.Images = []v1alpha1.ConversationImage{imageIn("one", "image"), imageAt("https://example.com/" + strings.Repeat("x",
 			2000)), imageIn("two", "b.png")}
-	}).obj())
+	}).Obj())
 	says := func(message string) {
 		t.Helper()
 		await(t, func() error {
@@ -68,48 +61,9 @@ func TestASessionWaitsForItsImages(t *testing.T) {
 	}
 }
 
-func TestTheCacheKeepsWhichImagesThereAreAndNotTheirTexts(t *testing.T) {
-	long := strings.Repeat("x", 16000)
-	c := makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) {
-		s.Images = []v1alpha1.ConversationImage{imageIn("one", "image"), imageAt(long), imageAt("u"), imageIn("two", "image")}
-	}).Conversation
-	if _, err := stripConversation(c); err != nil {
-		t.Fatal(err)
-	}
-	if names := configMapNames(c.ConfigMapReferences()); !slices.Equal(names, []string{"one", "two"}) ||
-		len(c.Spec.Images) != 4 {
-		t.Errorf("there are %d images, in %v", len(c.Spec.Images), names)
-	}
-	if *c.Spec.Images[1].URL == long || c.Annotations[annotationCut] == "" {
-		t.Errorf("of a text of %d bytes %d are kept, with %v", len(long), len(*c.Spec.Images[1].URL), c.Annotations)
-	}
-	t.Run("except short ones", func(t *testing.T) {
-		c := makeConversation("ns", "c").with(func(s *v1alpha1.ConversationSpec) {
-			s.Images = []v1alpha1.ConversationImage{imageIn("one", "image"), imageAt("u")}
-		}).Conversation
-		if _, err := stripConversation(c); err != nil || *c.Spec.Images[1].URL != "u" || c.Annotations[annotationCut] != "" {
-			t.Errorf("it is cut: %v, %v", c.Spec.Images, err)
-		}
-	})
-}
-
-func TestImagesAloneAreWork(t *testing.T) {
-	for name, spec := range map[string]v1alpha1.ConversationSpec{
-		"addresses": {ImageURLs: []string{"u"}}, "in ConfigMaps": {Images: []v1alpha1.ConversationImage{imageIn("one",
-			"image")}},
-	} {
-		if !hasWork(&spec) {
-			t.Errorf("images, %s, are no work", name)
-		}
-	}
-	if hasWork(&v1alpha1.ConversationSpec{}) {
-		t.Error("nothing is work")
-	}
-}
-
 // halfStored is a Conversation of which the facade has not stored all.
 func halfStored(ns, name string) aConversation {
-	c := makeConversation(ns, name).with(func(s *v1alpha1.ConversationSpec) {
+	c := makeConversation(ns, name).With(func(s *v1alpha1.ConversationSpec) {
 		s.Images = []v1alpha1.ConversationImage{
 			imageIn("one", "image")}
 	})
@@ -122,14 +76,14 @@ const oneIsMissing = "spec.images[0].configMapKeyRef: ConfigMap one with key ima
 func TestNobodyIsAlarmedWhileAConversationIsStillBeingStored(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	c, lost := halfStored(ns, "c").obj(), halfStored(ns, "lost").obj()
+	c, lost := halfStored(ns, "c").Obj(), halfStored(ns, "lost").Obj()
 	create(t, userSettings(ns, "ada"), c, lost)
 	p := newTimedProcess(t, ns, managerClient(t))
 	p.now.SetTime(c.CreationTimestamp.Time)
 	warned := events.NewFakeRecorder(10)
 	p.recorder = warned
 	for _, name := range []string{"c", "lost"} {
-		if s := p.finds(name, v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady); s.Message != stillStored {
+		if s := p.finds(name, v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady); s.Message != lifecycle.StillStored {
 			t.Errorf("%s says %s", name, s.Message)
 		}
 	}
@@ -154,7 +108,7 @@ func TestNobodyIsAlarmedWhileAConversationIsStillBeingStored(t *testing.T) {
 func TestWhatIsStoredForTooLongIsMissing(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	c := halfStored(ns, "c").obj()
+	c := halfStored(ns, "c").Obj()
 	create(t, userSettings(ns, "ada"), c)
 	p := newTimedProcess(t, ns, managerClient(t))
 	p.now.SetTime(c.CreationTimestamp.Time)
@@ -162,7 +116,7 @@ func TestWhatIsStoredForTooLongIsMissing(t *testing.T) {
 	p.recorder = warned
 	p.look("c")
 	again := p.look("c").RequeueAfter
-	if again == 0 || again > storingTakes || len(warned.Events) > 0 {
+	if again == 0 || again > time.Minute || len(warned.Events) > 0 {
 		t.Fatalf("it is looked at again in %s, after %d warnings", again, len(warned.Events))
 	}
 	p.waits(again)
@@ -177,10 +131,10 @@ func TestWhatIsStoredForTooLongIsMissing(t *testing.T) {
 func TestWhatIsMissingIsNamedWhereAStartEndsWhileItIsStored(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	c := halfStored(ns, "c").with(func(s *v1alpha1.ConversationSpec) {
+	c := halfStored(ns, "c").With(func(s *v1alpha1.ConversationSpec) {
 		s.StartDeadline = &metav1.Duration{
 			Duration: 10 * time.Second}
-	}).obj()
+	}).Obj()
 	create(t, userSettings(ns, "ada"), c)
 	p := newTimedProcess(t, ns, managerClient(t))
 	p.now.SetTime(c.CreationTimestamp.Time)

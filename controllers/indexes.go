@@ -3,11 +3,11 @@ package controllers
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -19,8 +19,8 @@ import (
 const (
 	indexSecretName    = "secretName"
 	indexConfigMapName = "configMapName"
-	// indexKeptFor finds the Secrets that are kept for a UserSettings.
-	indexKeptFor = "keptFor"
+	// indexManagedFor finds the Secrets that are managed for a UserSettings.
+	indexManagedFor = "managedFor"
 )
 
 func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
@@ -37,13 +37,17 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			return secretNames(o.(*v1alpha1.Conversation).SecretReferences())
 		}},
 		{&v1alpha1.Conversation{}, indexConfigMapName, func(o client.Object) []string {
-			return configMapNames(o.(*v1alpha1.Conversation).ConfigMapReferences())
+			var names []string
+			for _, r := range o.(*v1alpha1.Conversation).ConfigMapReferences() {
+				names = append(names, r.Ref.Name)
+			}
+			return names
 		}},
 		{&v1alpha1.Conversation{}, v1alpha1.IndexUserSettingsName, func(o client.Object) []string {
 			return []string{o.(*v1alpha1.Conversation).Spec.UserSettingsName}
 		}},
-		{secretMetadata(), indexKeptFor, func(o client.Object) []string {
-			if name := keptFor(o); name != "" {
+		{secretMetadata(), indexManagedFor, func(o client.Object) []string {
+			if name := managedFor(o); name != "" {
 				return []string{name}
 			}
 			return nil
@@ -63,31 +67,18 @@ func secretMetadata() *metav1.PartialObjectMetadata {
 	return secret
 }
 
-// keptFor names the UserSettings that a Secret is kept for. What belongs to a conversation carries
-// their label too; it goes with the conversation.
-func keptFor(secret client.Object) string {
+// managedFor names the UserSettings that a Secret is managed for. Secrets of a Conversation carry their
+// label too; those go with the Conversation.
+func managedFor(secret client.Object) string {
 	if secret.GetLabels()[v1alpha1.LabelConversation] != "" {
 		return ""
 	}
 	return secret.GetLabels()[v1alpha1.LabelUserSettings]
 }
 
-func secretNames(refs []v1alpha1.SecretReference) []string {
-	names := make([]string, 0, len(refs))
+func secretNames(refs []v1alpha1.SecretReference) (names []string) {
 	for _, r := range refs {
-		if !slices.Contains(names, r.Ref.Name) {
-			names = append(names, r.Ref.Name)
-		}
-	}
-	return names
-}
-
-func configMapNames(refs []v1alpha1.ConfigMapReference) []string {
-	names := make([]string, 0, len(refs))
-	for _, r := range refs {
-		if !slices.Contains(names, r.Ref.Name) {
-			names = append(names, r.Ref.Name)
-		}
+		names = append(names, r.Ref.Name)
 	}
 	return names
 }
@@ -100,21 +91,15 @@ func requestsFor(ctx context.Context, c client.Reader, list client.ObjectList, n
 		return nil // the cache is stopping
 	}
 	var requests []reconcile.Request
-	add := func(o client.Object) {
-		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace,
-			Name: o.GetName()}})
-	}
-	switch list := list.(type) {
-	case *v1alpha1.UserSettingsList:
-		for i := range list.Items {
-			add(&list.Items[i])
-		}
-	case *v1alpha1.ConversationList:
-		for i := range list.Items {
-			add(&list.Items[i])
-		}
-	}
+	_ = meta.EachListItem(list, func(o runtime.Object) error { // it fails for no list of ours
+		requests = append(requests, requestFor(namespace, o.(client.Object).GetName()))
+		return nil
+	})
 	return requests
+}
+
+func requestFor(namespace, name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
 }
 
 // requestsForOwner are the request for the Conversation that an object belongs to, if it belongs to
@@ -124,15 +109,5 @@ func requestsForOwner(o client.Object) []reconcile.Request {
 	if owner == nil {
 		return nil
 	}
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: owner.Name}}}
-}
-
-// owningConversation is the reference to the Conversation that an object belongs to.
-func owningConversation(o client.Object) *metav1.OwnerReference {
-	owner := metav1.GetControllerOfNoCopy(o)
-	if owner == nil || owner.Kind != "Conversation" || !strings.HasPrefix(owner.APIVersion,
-		v1alpha1.SchemeGroupVersion.Group+"/") {
-		return nil
-	}
-	return owner
+	return []reconcile.Request{requestFor(o.GetNamespace(), owner.Name)}
 }

@@ -35,7 +35,7 @@ func (k kubelet) set(change func(aPod)) {
 	k.t.Helper()
 	await(k.t, func() error {
 		pod := k.pod()
-		change(aPod{pod})
+		change(aPod{Pod: pod})
 		longAgo(pod)
 		return env.Client.Status().Update(k.t.Context(), pod)
 	})
@@ -67,13 +67,13 @@ func (k kubelet) bind() {
 func (k kubelet) start() {
 	k.t.Helper()
 	k.bind()
-	k.set(func(p aPod) { p.ready() })
+	k.set(func(p aPod) { p.Ready() })
 }
 
 func (k kubelet) end(termination string) {
 	k.t.Helper()
 	k.set(func(p aPod) {
-		p.ended(0, termination, 0)
+		p.Ended(0, termination, 0)
 		p.Status.ContainerStatuses[0].State.Terminated.FinishedAt = metav1.Now()
 	})
 }

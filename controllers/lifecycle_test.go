@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,6 +20,8 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+	"github.com/parley-dev/parley/controllers/objects"
 	"github.com/parley-dev/parley/hack/test/status"
 )
 
@@ -72,10 +74,10 @@ func TestALifeFromTheFirstWaitToTheLastEnd(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
 	k := kubelet{t, ns, "c"}
-	conv := makeConversation(ns, "c").with(func(s *v1alpha1.ConversationSpec) {
+	conv := makeConversation(ns, "c").With(func(s *v1alpha1.ConversationSpec) {
 		s.Workspace = &v1alpha1.Workspace{
 			Size: "1Gi"}
-	}).obj()
+	}).Obj()
 	settings := userSettings(ns, "ada")
 	settings.Spec.LLMAPIKeyRef, settings.Spec.SandboxBaseContainerImage = ref("llm"), ptr.To("example.com/base:1")
 	suspend := func(wish bool) func() {
@@ -99,38 +101,38 @@ func TestALifeFromTheFirstWaitToTheLastEnd(t *testing.T) {
 			status.InProgressStatus},
 		{"no node has room", func() {
 			k.set(func(p aPod) {
-				p.condition(corev1.PodScheduled, false, "0/1 nodes are "+
+				p.Condition(corev1.PodScheduled, false, "0/1 nodes are "+
 					"available")
 			})
 		}, "STARTING", "Scheduling", "0/1 nodes", status.InProgressStatus},
 		{"a node has room", func() {
 			k.bind()
-			k.set(func(p aPod) { p.scheduled().waiting(installContainer, "PodInitializing") })
+			k.set(func(p aPod) { p.Scheduled().Waiting(lifecycle.InstallContainer, "PodInitializing") })
 		}, "STARTING", "PreparingWorkspace", "volumes", status.InProgressStatus},
 		{"an image is pulled", func() {
 			k.set(func(p aPod) {
-				p.sandboxed().waiting(installContainer,
+				p.Sandboxed().Waiting(lifecycle.InstallContainer,
 					"ContainerCreating")
 			})
 		}, "STARTING", "PullingImage", "example.com/parley:1", status.InProgressStatus},
 		{"the runtime starts", func() {
 			k.set(func(p aPod) {
 				p.Status.InitContainerStatuses = nil
-				p.running(sessionContainer)
+				p.Running(lifecycle.SessionContainer)
 			})
 		}, "STARTING", "StartingRuntime", "", status.InProgressStatus},
-		{"it is ready", func() { k.set(func(p aPod) { p.ready() }) }, "RUNNING", "Running", "", status.CurrentStatus},
+		{"it is ready", func() { k.set(func(p aPod) { p.Ready() }) }, "RUNNING", "Running", "", status.CurrentStatus},
 		{"its process crashes", func() {
 			k.set(func(p aPod) {
-				p.condition(corev1.PodReady, false, "").container(corev1.ContainerStatus{Name: sessionContainer,
+				p.Condition(corev1.PodReady, false, "").Container(corev1.ContainerStatus{Name: lifecycle.SessionContainer,
 					State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
 					LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137,
 						Reason: "OOMKilled"}}})
 			})
 		}, "STARTING", "Restarting", "status 137 (OOMKilled)", status.InProgressStatus},
-		{"it is ready again", func() { k.set(func(p aPod) { p.ready() }) }, "RUNNING", "Running", "", status.CurrentStatus},
+		{"it is ready again", func() { k.set(func(p aPod) { p.Ready() }) }, "RUNNING", "Running", "", status.CurrentStatus},
 		{"its pod is evicted and made again", func() {
-			k.set(func(p aPod) { p.failed("Evicted") })
+			k.set(func(p aPod) { p.Failed("Evicted") })
 			k.awaitAnother(first)
 			k.start()
 		}, "RUNNING", "Running", "", status.CurrentStatus},
@@ -167,7 +169,7 @@ func TestALifeFromTheFirstWaitToTheLastEnd(t *testing.T) {
 	if err := gone(t, claim); err == nil {
 		t.Error("the workspace is gone although the Conversation is not")
 	}
-	awaitEvents(t, ns, "SettingsNotReady", "Restarting", "Suspended", "Idle", "Failed", "Completed")
+	awaitEvents(t, ns, "SettingsNotReady", "Started", "Restarting", "Suspended", "Idle", "Failed", "Completed")
 }
 
 // awaitEvents waits until each reason was told of the Conversation "c".
@@ -198,10 +200,10 @@ func TestAStartThatIsStuckEndsAtItsDeadlineAndNamesTheStep(t *testing.T) {
 	soon := func(s *v1alpha1.ConversationSpec) { s.StartDeadline = &metav1.Duration{Duration: 10 * time.Second} }
 
 	t.Run("at an image that does not exist", func(t *testing.T) {
-		create(t, makeConversation(ns, "image").obj())
+		create(t, makeConversation(ns, "image").Obj())
 		k := kubelet{t, ns, "image"}
 		k.bind()
-		k.set(func(p aPod) { p.sandboxed().waiting(sessionContainer, "ImagePullBackOff") })
+		k.set(func(p aPod) { p.Sandboxed().Waiting(lifecycle.SessionContainer, "ImagePullBackOff") })
 		change(t, awaitState(t, ns, "image", v1alpha1.StateStarting, v1alpha1.ReasonPullingImage),
 			func(c *v1alpha1.Conversation) {
 				c.Spec.StartDeadline = &metav1.Duration{Duration: time.Second}
@@ -217,10 +219,10 @@ func TestAStartThatIsStuckEndsAtItsDeadlineAndNamesTheStep(t *testing.T) {
 		}
 	})
 	t.Run("at settings that do not exist, until they do", func(t *testing.T) {
-		create(t, makeConversation(ns, "lonely").with(soon).with(func(s *v1alpha1.ConversationSpec) {
+		create(t, makeConversation(ns, "lonely").With(soon).With(func(s *v1alpha1.ConversationSpec) {
 			s.UserSettingsName =
 				"bob"
-		}).obj())
+		}).Obj())
 		c := awaitState(t, ns, "lonely", v1alpha1.StateStopped, v1alpha1.ReasonSettingsMissing)
 		if kstatusOf(t, c) != status.FailedStatus {
 			t.Errorf("kstatus is %s", kstatusOf(t, c))
@@ -237,10 +239,10 @@ func TestAnEndedConversationIsDeletedAfterItsTimeToLiveAndASuspendedOneIsNot(t *
 	startManager(t, ns)
 	create(t, userSettings(ns, "ada"))
 	short := func(s *v1alpha1.ConversationSpec) { s.TTLAfterStopped = &metav1.Duration{Duration: time.Second} }
-	suspended := makeConversation(ns, "suspended").with(short).with(func(s *v1alpha1.ConversationSpec) {
+	suspended := makeConversation(ns, "suspended").With(short).With(func(s *v1alpha1.ConversationSpec) {
 		s.Suspend = true
-	}).obj()
-	ended := makeConversation(ns, "ended").with(short).obj()
+	}).Obj()
+	ended := makeConversation(ns, "ended").With(short).Obj()
 	create(t, suspended, ended)
 	awaitState(t, ns, "suspended", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
 	k := kubelet{t, ns, "ended"}
@@ -257,10 +259,10 @@ func TestDeletingAConversationRemovesEveryChild(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	env.StartControllerManager(t, "garbage-collector-controller")
 	startManager(t, ns)
-	conv := makeConversation(ns, "c").with(func(s *v1alpha1.ConversationSpec) {
+	conv := makeConversation(ns, "c").With(func(s *v1alpha1.ConversationSpec) {
 		s.Workspace = &v1alpha1.Workspace{
 			Size: "1Gi"}
-	}).obj()
+	}).Obj()
 	create(t, userSettings(ns, "ada"), conv)
 	pod := kubelet{t, ns, "c"}.pod()
 	awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonScheduling)
@@ -285,7 +287,7 @@ func TestDeletedSettingsLeaveARunningSessionAloneAndItSaysSo(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
 	settings := userSettings(ns, "ada")
-	create(t, settings, makeConversation(ns, "c").obj())
+	create(t, settings, makeConversation(ns, "c").Obj())
 	k := kubelet{t, ns, "c"}
 	k.start()
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
@@ -318,7 +320,7 @@ func TestARunningSessionKeepsItsSettingsAndAResumedOneTakesTheCurrentOnes(t *tes
 	startManager(t, ns)
 	settings := userSettings(ns, "ada")
 	settings.Spec.LLMModel, settings.Spec.SandboxBaseContainerImage = ptr.To("first"), ptr.To("example.com/base:1")
-	conv := makeConversation(ns, "c").obj()
+	conv := makeConversation(ns, "c").Obj()
 	create(t, settings, conv)
 	k := kubelet{t, ns, "c"}
 	k.start()
@@ -377,10 +379,8 @@ func TestAForeignObjectIsNeverTouched(t *testing.T) {
 		"PersistentVolumeClaim claim-workspace": &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ns,
 			Name: "claim-workspace"}, Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Resources: corev1.VolumeResourceRequirements{
-				Requests: resources("1", "1Gi")}}},
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}},
 	}
-	foreign["PersistentVolumeClaim claim-workspace"].(*corev1.PersistentVolumeClaim).Spec.Resources.Requests =
-		corev1.ResourceList{corev1.ResourceStorage: resources("1", "1Gi")[corev1.ResourceMemory]}
 	before := map[string]string{}
 	for what, o := range foreign {
 		create(t, o)
@@ -389,11 +389,11 @@ func TestAForeignObjectIsNeverTouched(t *testing.T) {
 	startManager(t, ns)
 	for what, o := range foreign {
 		name, _, _ := strings.Cut(o.GetName(), "-")
-		create(t, makeConversation(ns, name).with(func(s *v1alpha1.ConversationSpec) {
+		create(t, makeConversation(ns, name).With(func(s *v1alpha1.ConversationSpec) {
 			if name == "claim" {
 				s.Workspace = &v1alpha1.Workspace{Size: "1Gi"}
 			}
-		}).obj())
+		}).Obj())
 		c := awaitState(t, ns, name, v1alpha1.StateStarting, v1alpha1.ReasonForeignObject)
 		if !strings.Contains(c.Status.Message, what) || kstatusOf(t, c) != status.FailedStatus {
 			t.Errorf("%s: message %q, kstatus %s", what, c.Status.Message, kstatusOf(t, c))
@@ -411,16 +411,16 @@ func TestTheServiceAndThePolicyOfANamespaceAreMended(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
-	create(t, userSettings(ns, "ada"), makeConversation(ns, "c").obj())
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "c").Obj())
 	kubelet{t, ns, "c"}.pod()
 	policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: ns,
-		Name: policyName(v1alpha1.DefaultSessionClass)}}
+		Name: objects.NetworkPolicyName(v1alpha1.DefaultSessionClass)}}
 	var rules int
 	change(t, policy, func(p *networkingv1.NetworkPolicy) {
 		rules = len(p.Spec.Egress)
 		p.Spec.Egress = append(p.Spec.Egress, networkingv1.NetworkPolicyEgressRule{})
 	})
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: sessionsService}}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: lifecycle.ServiceName}}
 	if err := env.Client.Delete(t.Context(), service); err != nil {
 		t.Fatal(err)
 	}
@@ -442,14 +442,14 @@ func TestAConversationThatIsMadeAgainWaitsForThePodOfTheOneBefore(t *testing.T) 
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
-	create(t, userSettings(ns, "ada"), makeConversation(ns, "c").obj())
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "c").Obj())
 	k := kubelet{t, ns, "c"}
 	k.start()
 	before := awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	if err := env.Client.Delete(t.Context(), before); err != nil {
 		t.Fatal(err)
 	}
-	create(t, makeConversation(ns, "c").obj())
+	create(t, makeConversation(ns, "c").Obj())
 	c := awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonScheduling)
 	if !strings.Contains(c.Status.Message, "of an earlier Conversation") || kstatusOf(t, c) != status.InProgressStatus {
 		t.Errorf("message %q, kstatus %s", c.Status.Message, kstatusOf(t, c))
@@ -465,21 +465,14 @@ func TestAConversationThatIsMadeAgainWaitsForThePodOfTheOneBefore(t *testing.T) 
 	k.awaitAnother(old)
 }
 
-func TestWhatIsSaidFitsIntoAnEventAndEndsWithAWholeCharacter(t *testing.T) {
-	if got := cut(strings.Repeat("é", maxEventNote), maxEventNote-1); len(got) != maxEventNote-2 ||
-		!utf8.ValidString(got) {
-		t.Errorf("%d bytes, valid %t", len(got), utf8.ValidString(got))
-	}
-}
-
 func TestARestrictedNamespaceAdmitsEverySessionPod(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
 	startManager(t, ns)
 	prebuilt := userSettings(ns, "prebuilt")
 	prebuilt.Spec.SandboxRuntimeContainerImage = ptr.To("example.com/own:1")
-	create(t, userSettings(ns, "ada"), prebuilt, makeConversation(ns, "c").obj(),
-		makeConversation(ns, "own").with(func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "prebuilt" }).obj())
+	create(t, userSettings(ns, "ada"), prebuilt, makeConversation(ns, "c").Obj(),
+		makeConversation(ns, "own").With(func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "prebuilt" }).Obj())
 	kubelet{t, ns, "c"}.pod()
 	kubelet{t, ns, "own"}.pod()
 }
@@ -491,10 +484,10 @@ func noPods(t *testing.T, ns string) *corev1.ResourceQuota {
 }
 
 // nothingOf has a quota refuse all that takes of a resource.
-func nothingOf(t *testing.T, ns string, resource corev1.ResourceName) *corev1.ResourceQuota {
+func nothingOf(t *testing.T, ns string, name corev1.ResourceName) *corev1.ResourceQuota {
 	t.Helper()
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "none"},
-		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{resource: resources("0", "0")[corev1.ResourceCPU]}}}
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{name: resource.MustParse("0")}}}
 	create(t, quota)
 	quota.Status = corev1.ResourceQuotaStatus{Hard: quota.Spec.Hard, Used: quota.Spec.Hard}
 	if err := env.Client.Status().Update(t.Context(), quota); err != nil {
@@ -508,7 +501,7 @@ func TestAPodThatIsRefusedShowsWhyAndIsTriedAgain(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
 	quota := noPods(t, ns)
-	create(t, userSettings(ns, "ada"), makeConversation(ns, "c").obj())
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "c").Obj())
 	c := awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
 	if !strings.Contains(c.Status.Message, "exceeded quota") {
 		t.Errorf("message %q", c.Status.Message)
@@ -525,7 +518,7 @@ func TestASessionRunsTheAgentOfTheCatalogueAndWaitsForOneThatIsMissing(t *testin
 	startManagerIn(t, ns, ns)
 	settings := userSettings(ns, "ada")
 	settings.Spec.Agent = ptr.To("coder")
-	create(t, settings, makeConversation(ns, "c").obj())
+	create(t, settings, makeConversation(ns, "c").Obj())
 	c := awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
 	if !strings.Contains(c.Status.Message, "coder is not in the agent catalogue") {
 		t.Errorf("message %q", c.Status.Message)

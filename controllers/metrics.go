@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
 // Labels are states and reasons, which are few; never the name of an object.
@@ -29,7 +29,7 @@ var (
 		Name: "parley_conversation_stops_total",
 		Help: "Stops of sessions by reason.",
 	}, []string{"reason"})
-	// Of the sessions of users who agreed to it, and of no others.
+	// Only sessions of users who agreed to it are counted.
 	tokensTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "parley_session_tokens_total",
 		Help: "Tokens that sessions used until they ended, by kind: input or output.",
@@ -53,7 +53,7 @@ func measureUse(result *v1alpha1.ConversationResult) {
 	}
 	tokensTotal.WithLabelValues("input").Add(float64(result.InputTokens))
 	tokensTotal.WithLabelValues("output").Add(float64(result.OutputTokens))
-	// Of a cost that is not known there is none.
+	// An unknown cost is not counted.
 	if cost, err := strconv.ParseFloat(result.Cost, 64); err == nil {
 		costTotal.Add(cost)
 	}
@@ -62,13 +62,13 @@ func measureUse(result *v1alpha1.ConversationResult) {
 // measure counts a change of state, once it is written.
 func measure(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus, now time.Time) {
 	// One that was created suspended has not stopped.
-	if before.State == after.State || unseen(before) && after.State == v1alpha1.StateStopped &&
+	if before.State == after.State || lifecycle.Unseen(before) && after.State == v1alpha1.StateStopped &&
 		after.Reason == v1alpha1.ReasonSuspended {
 		return
 	}
 	switch after.State {
 	case v1alpha1.StateRunning:
-		if ran(before) {
+		if lifecycle.Ran(before) {
 			return // it did not start, it answers again
 		}
 		began := c.CreationTimestamp.Time
@@ -85,33 +85,16 @@ func measure(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus
 	}
 }
 
-// leading is closed once this process leads. There is one registry in a process, so there is one of
-// these beside it.
-var leading atomic.Pointer[<-chan struct{}]
-
-// countWhenElected has the Conversations counted from the election on.
-func countWhenElected(elected <-chan struct{}) { leading.Store(&elected) }
-
-func leads() bool {
-	elected := leading.Load()
-	if elected == nil {
-		return false
-	}
-	select {
-	case <-*elected:
-		return true
-	default:
-		return false
-	}
-}
-
 // stateCollector counts the cached Conversations when it is asked, so that a count never drifts.
 // Every replica of the manager has them all in its cache, so only the leader counts: a sum over the
 // replicas is right.
-type stateCollector struct{ reader client.Reader }
+type stateCollector struct {
+	reader  client.Reader
+	elected <-chan struct{} // closed once this process leads
+}
 
-func registerStateMetric(reader client.Reader) error {
-	collector := stateCollector{reader}
+func registerStateMetric(reader client.Reader, elected <-chan struct{}) error {
+	collector := stateCollector{reader, elected}
 	err := metrics.Registry.Register(collector)
 	// Suites run several managers in one process; the newest one counts.
 	if registered := (prometheus.AlreadyRegisteredError{}); errors.As(err, &registered) {
@@ -124,7 +107,9 @@ func registerStateMetric(reader client.Reader) error {
 func (stateCollector) Describe(ch chan<- *prometheus.Desc) { ch <- conversationsDesc }
 
 func (s stateCollector) Collect(ch chan<- prometheus.Metric) {
-	if !leads() {
+	select {
+	case <-s.elected:
+	default:
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)

@@ -30,9 +30,9 @@ func TestASessionThatAnswersAgainIsNotMeasuredAsAStart(t *testing.T) {
 		before aConversation
 		want   uint64
 	}{
-		"it started":                   {makeConversation("ns", "c").started(0), 1},
-		"it started again":             {makeConversation("ns", "c").ran(2).attempt(2, 1).started(100), 1},
-		"it did not answer for a time": {makeConversation("ns", "c").ran(2).started(0), 0},
+		"it started":                   {makeConversation("ns", "c").Started(0), 1},
+		"it started again":             {makeConversation("ns", "c").Ran(2).Attempt(2, 1).Started(100), 1},
+		"it did not answer for a time": {makeConversation("ns", "c").Ran(2).Started(0), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			already := startsMeasured(t)

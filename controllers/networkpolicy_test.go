@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"testing"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/objects"
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
@@ -105,7 +105,7 @@ func installedPod(t *testing.T, component, ip string) peer {
 // sessionPod is the pod of a session that the operator made.
 func sessionPod(t *testing.T, namespace, name, ip string) peer {
 	t.Helper()
-	create(t, makeConversation(namespace, name).obj())
+	create(t, makeConversation(namespace, name).Obj())
 	return podAt(t, namespace, ip, kubelet{t, namespace, name}.pod().Labels)
 }
 
@@ -184,15 +184,15 @@ func TestWhoReachesWhom(t *testing.T) {
 		row("another session, port 53", self, other, 53, udp, false)
 		row("a pod of the namespace", self, neighbour, 5432, tcp, false)
 		row("the facade's API", self, facade, 3000, tcp, false)
-		row("the facade's archive", self, facade, archivePort, tcp, true)
-		row("the facade's archive", self, facade, archivePort, udp, false)
-		row("the archive", self, archive, archivePort, tcp, true)
+		row("the facade's archive", self, facade, objects.ArchivePort, tcp, true)
+		row("the facade's archive", self, facade, objects.ArchivePort, udp, false)
+		row("the archive", self, archive, objects.ArchivePort, tcp, true)
 		row("the archive's metrics", self, archive, 8080, tcp, false)
 		row("from the archive", archive, self, session.Port, tcp, false)
 		row("the facade's metrics", self, facade, 8080, tcp, false)
-		row("the archive's port of the manager", self, manager, archivePort, tcp, false)
+		row("the archive's port of the manager", self, manager, objects.ArchivePort, tcp, false)
 		row("the manager's webhook", self, manager, 9443, tcp, false)
-		row("the archive's port of somebody who calls themselves facade", self, stranger, archivePort, tcp, false)
+		row("the archive's port of somebody who calls themselves facade", self, stranger, objects.ArchivePort, tcp, false)
 		row("from the facade", facade, self, session.Port, tcp, true)
 		row("from the facade, another port", facade, self, 22, tcp, false)
 		row("from the manager", manager, self, session.Port, tcp, true)
@@ -227,7 +227,7 @@ func TestWhoReachesWhom(t *testing.T) {
 		"a local address of IPv6":                            "::1",
 		"a private address of IPv6":                          "fc00::1",
 	} {
-		for port, protocol := range map[int]corev1.Protocol{80: tcp, 443: tcp, 6443: tcp, 53: udp, archivePort: tcp} {
+		for port, protocol := range map[int]corev1.Protocol{80: tcp, 443: tcp, 6443: tcp, 53: udp, objects.ArchivePort: tcp} {
 			rows = append(rows, reach{name, self, addressAt(address), port, protocol, false})
 		}
 	}
@@ -245,13 +245,13 @@ func TestWhatAClassAllowsIsReached(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	create(t,
-		buildNetworkPolicy(ns, classAllowing("lab", "10.20.1.1/16", "fd01::/16", "100.64.0.0/10", "168.63.0.0/16",
-			"fc00::/7"), Options{Namespace: "parley-system"}),
-		buildNetworkPolicy(ns, classAllowing("cloud", "169.254.169.254/32"), Options{Namespace: "parley-system"}),
+		objects.NetworkPolicy(ns, classAllowing("lab", "10.20.1.1/16", "fd01::/16", "100.64.0.0/10", "168.63.0.0/16",
+			"fc00::/7"), "parley-system", nil),
+		objects.NetworkPolicy(ns, classAllowing("cloud", "169.254.169.254/32"), "parley-system", nil),
 	)
 	of := func(class, ip string) peer {
-		labels := maps.Clone(sessionSelector())
-		labels[v1alpha1.LabelSessionClass] = class
+		labels := map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy,
+			v1alpha1.LabelComponent: v1alpha1.ComponentSession, v1alpha1.LabelSessionClass: class}
 		return podAt(t, ns, ip, labels)
 	}
 	lab, cloud := of("lab", "10.1.0.1"), of("cloud", "10.1.0.2")
@@ -268,10 +268,10 @@ func TestWhatAClassAllowsIsReached(t *testing.T) {
 		{"the others", cloud, addressAt("169.254.170.2"), 80, tcp, false},
 		{"what another class allows", cloud, addressAt("10.20.0.1"), 5432, tcp, false},
 		{"a session of another class", lab, cloud, session.Port, tcp, false},
-		{"the archive", cloud, installedPod(t, "archive", "10.1.0.3"), archivePort, tcp, true},
+		{"the archive", cloud, installedPod(t, "archive", "10.1.0.3"), objects.ArchivePort, tcp, true},
 	})
 }
 
-func classAllowing(name string, ranges ...string) class {
-	return class{name, v1alpha1.SessionClassSpec{Network: &v1alpha1.SessionNetwork{EgressAllow: ranges}}}
+func classAllowing(name string, ranges ...string) objects.Class {
+	return objects.Class{Name: name, Spec: v1alpha1.SessionClassSpec{Network: &v1alpha1.SessionNetwork{EgressAllow: ranges}}}
 }

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
@@ -25,7 +26,7 @@ func runningPods(t *testing.T, namespace string) []corev1.Pod {
 	if err := env.Client.List(t.Context(), &list, client.InNamespace(namespace)); err != nil {
 		t.Fatal(err)
 	}
-	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return !takesPlace(&p) })
+	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return !lifecycle.HoldsSlot(&p) })
 }
 
 func TestNoMoreSessionsOfAUserRunThanTheClassAllows(t *testing.T) {
@@ -38,8 +39,8 @@ func TestNoMoreSessionsOfAUserRunThanTheClassAllows(t *testing.T) {
 	var users sync.WaitGroup
 	for i := range all {
 		users.Go(func() {
-			if err := env.Client.Create(t.Context(), makeConversation(ns, fmt.Sprintf("c-%03d", i)).with(
-				ofClass(name)).obj()); err != nil {
+			if err := env.Client.Create(t.Context(), makeConversation(ns, fmt.Sprintf("c-%03d", i)).With(
+				ofClass(name)).Obj()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -70,7 +71,7 @@ func TestNoMoreSessionsOfAUserRunThanTheClassAllows(t *testing.T) {
 		for _, pod := range pods() {
 			conversation := pod.Labels[v1alpha1.LabelConversation]
 			k := kubelet{t, ns, conversation}
-			k.set(func(p aPod) { p.ended(0, `{"reason":"Completed"}`, 0) })
+			k.set(func(p aPod) { p.Ended(0, `{"reason":"Completed"}`, 0) })
 			ended[conversation] = true
 		}
 	}
@@ -83,14 +84,14 @@ func TestAQueuedSessionThatCannotStartHoldsUpNobody(t *testing.T) {
 	startManager(t, ns)
 	replay := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "replay"},
 		Data: map[string]string{"x": "[]"}}
-	create(t, userSettings(ns, "ada"), replay, makeConversation(ns, "a").with(ofClass(name)).obj())
+	create(t, userSettings(ns, "ada"), replay, makeConversation(ns, "a").With(ofClass(name)).Obj())
 	k := kubelet{t, ns, "a"}
 	k.start()
-	create(t, makeConversation(ns, "b").with(ofClass(name)).with(func(s *v1alpha1.ConversationSpec) {
+	create(t, makeConversation(ns, "b").With(ofClass(name)).With(func(s *v1alpha1.ConversationSpec) {
 		s.ReplayJSONRef = &v1alpha1.ConfigMapKeyRef{Name: "replay", Key: "x"}
-	}).obj())
+	}).Obj())
 	awaitState(t, ns, "b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
-	create(t, makeConversation(ns, "c").with(ofClass(name)).obj())
+	create(t, makeConversation(ns, "c").With(ofClass(name)).Obj())
 	awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 	if err := env.Client.Delete(t.Context(), replay); err != nil {
 		t.Fatal(err)
@@ -106,22 +107,22 @@ func TestTheNextStartsWhenThePodOfADeletedOneIsGone(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
 	startManager(t, ns)
-	first := makeConversation(ns, "a").with(ofClass(name)).obj()
+	first := makeConversation(ns, "a").With(ofClass(name)).Obj()
 	create(t, userSettings(ns, "ada"), userSettings(ns, "grace"), first)
 	k := kubelet{t, ns, "a"}
 	k.start()
 	awaitState(t, ns, "a", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	create(t, makeConversation(ns, "b").with(ofClass(name)).obj())
+	create(t, makeConversation(ns, "b").With(ofClass(name)).Obj())
 	awaitState(t, ns, "b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 	if err := env.Client.Delete(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
 	// By the time another user's session was started, the deletion was seen. Nothing here collects
 	// garbage, so the pod stays.
-	create(t, makeConversation(ns, "other").with(func(s *v1alpha1.ConversationSpec) {
+	create(t, makeConversation(ns, "other").With(func(s *v1alpha1.ConversationSpec) {
 		s.UserSettingsName =
 			"grace"
-	}).obj())
+	}).Obj())
 	kubelet{t, ns, "other"}.start()
 	awaitState(t, ns, "other", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	if err := gone(t, kubelet{t, ns, "b"}.object()); err != nil {
@@ -153,9 +154,9 @@ func TestASessionThatIsRefusedGivesItsTurnToTheNext(t *testing.T) {
 	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
 	refused := refusing(t, ns, 1)
 	startManager(t, ns)
-	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(refused.Name)).obj())
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").With(ofClass(refused.Name)).Obj())
 	awaitState(t, ns, "a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
-	create(t, makeConversation(ns, "b").with(ofClass(name)).obj())
+	create(t, makeConversation(ns, "b").With(ofClass(name)).Obj())
 	b := kubelet{t, ns, "b"}
 	b.start()
 	awaitState(t, ns, "b", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
@@ -165,7 +166,7 @@ func TestASessionThatIsRefusedGivesItsTurnToTheNext(t *testing.T) {
 		t.Errorf("it does not say why it was refused: %s", waits.Status.Message)
 	}
 	change(t, refused, func(c *v1alpha1.SessionClass) { c.Spec.Placement.RuntimeClassName = nil })
-	create(t, makeConversation(ns, "c").with(ofClass(name)).obj())
+	create(t, makeConversation(ns, "c").With(ofClass(name)).Obj())
 	awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 	if err := gone(t, kubelet{t, ns, "a"}.object()); err != nil {
 		t.Error(err)
@@ -183,7 +184,7 @@ func TestAQuotaDoesNotEmptyTheQueue(t *testing.T) {
 	quota := noPods(t, ns)
 	create(t, userSettings(ns, "ada"))
 	for _, c := range []string{"a", "b", "c"} {
-		create(t, makeConversation(ns, c).with(ofClass(name)).obj())
+		create(t, makeConversation(ns, c).With(ofClass(name)).Obj())
 	}
 	p := newTimedProcess(t, ns, managerClient(t))
 	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
@@ -228,8 +229,8 @@ func TestASessionThatAQuotaRefusesHoldsUpNobodyForLong(t *testing.T) {
 	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
 	nothingOf(t, ns, corev1.ResourceRequestsStorage)
 	large := func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} }
-	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(name)).with(large).obj(),
-		makeConversation(ns, "b").with(ofClass(name)).obj())
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").With(ofClass(name)).With(large).Obj(),
+		makeConversation(ns, "b").With(ofClass(name)).Obj())
 	p := newTimedProcess(t, ns, managerClient(t))
 	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
 	p.finds("b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
@@ -251,7 +252,7 @@ func TestASessionThatAQuotaRefusesHoldsUpNobodyForLong(t *testing.T) {
 func TestWhoHasAPlaceTriesAgainSoon(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(refusing(t, ns, 1).Name)).obj())
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").With(ofClass(refusing(t, ns, 1).Name)).Obj())
 	p := newTimedProcess(t, ns, managerClient(t))
 	p.look("a")
 	p.waits(4 * time.Minute)
@@ -268,8 +269,8 @@ func TestNoDeadlineCountsWhileOneThatWasRefusedWaitsForItsTurn(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
-	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(refusing(t, ns, 1).Name)).obj(),
-		makeConversation(ns, "b").with(ofClass(name)).obj())
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").With(ofClass(refusing(t, ns, 1).Name)).Obj(),
+		makeConversation(ns, "b").With(ofClass(name)).Obj())
 	p := newTimedProcess(t, ns, managerClient(t))
 	p.look("a")
 	p.waits(retrySoonest)
@@ -304,8 +305,8 @@ func TestASessionThatIsRefusedHasNothingNewToSayAtOnce(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	class := refusing(t, ns, 1).Name
-	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(class)).obj(), makeConversation(ns,
-		"b").with(ofClass(class)).obj())
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").With(ofClass(class)).Obj(), makeConversation(ns,
+		"b").With(ofClass(class)).Obj())
 	p := newTimedProcess(t, ns, managerClient(t))
 	for range 4 { // until each was refused twice
 		p.look("a")
@@ -336,22 +337,22 @@ func TestASessionWhosePodTheCacheDoesNotShowKeepsItsPlace(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
 	patient := func(s *v1alpha1.ConversationSpec) { s.StartDeadline = &metav1.Duration{Duration: 24 * time.Hour} }
-	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").with(ofClass(name)).with(patient).obj(),
-		makeConversation(ns, "b").with(ofClass(name)).obj())
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").With(ofClass(name)).With(patient).Obj(),
+		makeConversation(ns, "b").With(ofClass(name)).Obj())
 	manager := managerClient(t)
 	newTimedProcess(t, ns, manager).look("a")
 	kubelet{t, ns, "a"}.pod()
 	noPods(t, ns)
 	late := newTimedProcess(t, ns, behind{Client: manager, noPods: true})
 	await(t, func() error {
-		late.waits(awaitPod)
+		late.waits(podTimeout)
 		late.look("a")
 		if s := theConversation(t, ns, "a").Status; s.Reason != v1alpha1.ReasonRejected {
 			return fmt.Errorf("it is %s", s.Reason)
 		}
 		return nil
 	})
-	late.waits(awaitPod)
+	late.waits(podTimeout)
 	late.look("a") // for the second time, after which one without a pod gives its place away
 	late.finds("b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 }

@@ -48,7 +48,7 @@ func TestWhatCameOfASessionIsOnRecordUntilItsNextEnd(t *testing.T) {
 	create(t, consents, silent)
 	before := used(t)
 	k := kubelet{t, ns, "c"}
-	conv := working(ns, "c").with(func(s *v1alpha1.ConversationSpec) { s.OneShot = true }).obj()
+	conv := working(ns, "c").With(func(s *v1alpha1.ConversationSpec) { s.OneShot = true }).Obj()
 	create(t, conv)
 	k.start()
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
@@ -91,7 +91,7 @@ func TestWhatCameOfASessionIsOnRecordUntilItsNextEnd(t *testing.T) {
 		return nil
 	})
 
-	create(t, working(ns, "d").with(func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "bob" }).obj())
+	create(t, working(ns, "d").With(func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "bob" }).Obj())
 	k = kubelet{t, ns, "d"}
 	k.start()
 	k.end(strings.Replace(endWithResult, "Completed", "Failed", 1))

@@ -24,6 +24,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/slimcache"
 )
 
 // FieldOwner owns what the manager writes.
@@ -50,6 +51,10 @@ type Options struct {
 	EgressAllow []string
 	// Clock is the real one where it is nil.
 	Clock clock.PassiveClock
+}
+
+func (o Options) signingKey() client.ObjectKey {
+	return client.ObjectKey{Namespace: o.Namespace, Name: o.SigningSecret}
 }
 
 // NewScheme knows all kinds that Parley reads and writes.
@@ -114,17 +119,17 @@ func (s Scope) withOwn() []string {
 func cacheOptions(scope Scope) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy})}
 	pods := ours
-	pods.Transform = stripPod
+	pods.Transform = slimcache.Pod
 	return cache.Options{
-		DefaultTransform:  stripMetadata,
+		DefaultTransform:  slimcache.Object,
 		DefaultNamespaces: caches(scope.Namespaces),
 		ByObject: map[client.Object]cache.ByObject{
-			&v1alpha1.Conversation{}:        {Transform: stripConversation},
+			&v1alpha1.Conversation{}:        {Transform: slimcache.Conversation},
 			&corev1.Pod{}:                   pods,
 			&corev1.Service{}:               ours,
 			&corev1.PersistentVolumeClaim{}: ours,
 			&networkingv1.NetworkPolicy{}:   ours,
-			&corev1.Secret{}: {Transform: stripSecret, Namespaces: caches(scope.withOwn()), Field: fields.AndSelectors(
+			&corev1.Secret{}: {Transform: slimcache.Secret, Namespaces: caches(scope.withOwn()), Field: fields.AndSelectors(
 				fields.OneTermNotEqualSelector("type", "helm.sh/release.v1"),
 				fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)),
 			)},
@@ -161,30 +166,17 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	countWhenElected(mgr.Elected())
-	if err := (&userSettingsReconciler{
-		client: mgr.GetClient(), cache: mgr.GetCache(), clock: options.Clock, recorder: mgr.GetEventRecorder("parley"),
-	}).setup(mgr); err != nil {
-		return fmt.Errorf("set up the UserSettings controller: %w", err)
-	}
-	signing := newSigningKey(mgr.GetClient(), mgr.GetCache(), options.Namespace, options.SigningSecret)
-	if err := signing.setup(mgr); err != nil {
-		return fmt.Errorf("set up the signing key: %w", err)
-	}
-	terse, err := newTerse(mgr)
-	if err != nil {
-		return err
-	}
-	shared := &sharedObjects{client: mgr.GetClient(), live: mgr.GetAPIReader(), options: options}
-	if err := (&conversationReconciler{
-		client: terse, live: mgr.GetAPIReader(), metadata: mgr.GetCache(),
-		clock: options.Clock, recorder: mgr.GetEventRecorder("parley"), options: options, ledger: newLedger(),
-		signing: signing, shared: shared,
-	}).setup(mgr); err != nil {
-		return fmt.Errorf("set up the Conversation controller: %w", err)
-	}
-	if err := (&namespaceReconciler{client: mgr.GetClient(), shared: shared}).setup(mgr); err != nil {
-		return fmt.Errorf("set up the namespace controller: %w", err)
+	c, live, recorder := mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("parley")
+	conversations := newConversationReconciler(c, live, mgr.GetCache(), recorder, options)
+	for name, controller := range map[string]interface{ setup(ctrl.Manager) error }{
+		"UserSettings": &userSettingsReconciler{client: c, cache: mgr.GetCache(), clock: options.Clock, recorder: recorder},
+		"signing key":  &signingKeyReconciler{client: c, name: options.signingKey()},
+		"Conversation": conversations,
+		"namespace":    &namespaceReconciler{client: c, namespaces: conversations.namespaces},
+	} {
+		if err := controller.setup(mgr); err != nil {
+			return fmt.Errorf("set up the %s controller: %w", name, err)
+		}
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -63,7 +64,7 @@ func TestTheSigningKeyIsMadeAtTheStartOfTheManagerAndMadeAgainWhenItIsGone(t *te
 	ns := env.Namespace(t, nil) // the operator's as well, as far as this manager knows
 	startManagerIn(t, ns, ns)
 	first := awaitSigningKey(t, ns)
-	create(t, userSettings(ns, "ada"), working(ns, "c").obj())
+	create(t, userSettings(ns, "ada"), working(ns, "c").Obj())
 	if doc := documentOf(t, ns, "c"); !bytes.Equal(doc.PublicKey, publicHalfOf(t, first)) {
 		t.Error("a session has another key than the facade")
 	}
@@ -71,7 +72,7 @@ func TestTheSigningKeyIsMadeAtTheStartOfTheManagerAndMadeAgainWhenItIsGone(t *te
 		t.Fatal(err)
 	}
 	second := awaitSigningKey(t, ns, first.Data[session.SigningPrivateKey])
-	create(t, working(ns, "d").obj())
+	create(t, working(ns, "d").Obj())
 	if doc := documentOf(t, ns, "d"); !bytes.Equal(doc.PublicKey, publicHalfOf(t, second)) {
 		t.Error("a session that starts later has another key than the facade")
 	}
@@ -90,11 +91,17 @@ func TestManyWhoMakeTheSigningKeyAtOnceMakeOne(t *testing.T) {
 			var all sync.WaitGroup
 			for i := range keys {
 				all.Go(func() {
-					key, unusable, err := newSigningKey(env.Client, env.Client, ns, session.SigningSecret).key(t.Context())
-					if unusable != nil || err != nil {
-						t.Error(unusable, err)
+					key := &signingKeyReconciler{client: env.Client,
+						name: client.ObjectKey{Namespace: ns, Name: session.SigningSecret}}
+					secret, err := key.ensure(t.Context())
+					for apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+						secret, err = key.ensure(t.Context())
 					}
-					keys[i] = session.PublicHalf(key)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					keys[i] = publicHalfOf(t, secret)
 				})
 			}
 			all.Wait()
@@ -115,7 +122,7 @@ func TestAKeyThatIsNoneIsNamedAndNotReplaced(t *testing.T) {
 	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: session.SigningSecret},
 		StringData: map[string]string{session.SigningPrivateKey: text}})
 	startManagerIn(t, ns, ns)
-	create(t, userSettings(ns, "ada"), working(ns, "c").obj())
+	create(t, userSettings(ns, "ada"), working(ns, "c").Obj())
 	c := awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
 	if !strings.Contains(c.Status.Message, session.SigningSecret) || strings.Contains(c.Status.Message, text) {
 		t.Errorf("message %q", c.Status.Message)

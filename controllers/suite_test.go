@@ -105,7 +105,8 @@ func makeSigningKey() error {
 	if err := env.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "parley-system"}}); err != nil {
 		return err
 	}
-	_, _, err := newSigningKey(env.Client, env.Client, "parley-system", session.SigningSecret).key(ctx)
+	_, err := (&signingKeyReconciler{client: env.Client,
+		name: client.ObjectKey{Namespace: "parley-system", Name: session.SigningSecret}}).ensure(ctx)
 	return err
 }
 

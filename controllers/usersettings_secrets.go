@@ -18,10 +18,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+	"github.com/parley-dev/parley/controllers/objects"
 )
 
 const (
-	// pruneAfter is how long a kept Secret may be unreferenced. The facade writes it first and
+	// pruneAfter is how long a managed Secret may be unreferenced. The facade writes it first and
 	// refers to it second.
 	pruneAfter = 5 * time.Minute
 	// minSessionKey is the shortest session key that a user may bring: 128 bits in base64. Its hash
@@ -29,45 +31,38 @@ const (
 	minSessionKey = 22
 )
 
-// sessionKey is what is published of a user's session key.
-type sessionKey struct {
-	ref     v1alpha1.SecretKeyRef
-	hash    string
-	problem *problem
-}
-
-// sessionKey finds the key that the spec names, or else keeps one.
-func (r *userSettingsReconciler) sessionKey(ctx context.Context, settings *v1alpha1.UserSettings) (sessionKey, error) {
+// sessionKey finds the key that the spec names, or else creates one.
+func (r *userSettingsReconciler) sessionKey(ctx context.Context, settings *v1alpha1.UserSettings) (lifecycle.SessionKey, error) {
 	ref := v1alpha1.SecretReference{Path: field.NewPath("spec", "sessionKeyRef")}
 	if settings.Spec.SessionKeyRef != nil {
 		ref.Ref = *settings.Spec.SessionKeyRef
 	} else {
 		ref.Path = field.NewPath("status", "sessionKeyRef")
 		ref.Ref = v1alpha1.SecretKeyRef{Name: v1alpha1.SessionKeySecretName(settings.Name), Key: v1alpha1.SessionKeySecretKey}
-		err := r.keepSessionKey(ctx, settings, ref.Ref.Name)
+		err := r.ensureSessionKey(ctx, settings, ref.Ref.Name)
 		if foreign := (*foreignError)(nil); errors.As(err, &foreign) {
-			return sessionKey{ref: ref.Ref, problem: &problem{v1alpha1.ReasonForeignObject, foreign.Error()}}, nil
+			return lifecycle.SessionKey{Ref: ref.Ref, Blocker: blockerOf(err)}, nil
 		}
 		if err != nil {
-			return sessionKey{}, err
+			return lifecycle.SessionKey{}, err
 		}
 	}
-	value, missing, err := newResolver(r.client, settings.Namespace).value(ctx, ref)
+	value, missing, err := newSecretReader(r.client, settings.Namespace).value(ctx, ref)
 	value = bytes.TrimSpace(value) // a header cannot carry the newline that a file ends in
 	switch {
 	case err != nil || missing != nil:
-		return sessionKey{ref: ref.Ref, problem: missing}, err
+		return lifecycle.SessionKey{Ref: ref.Ref, Blocker: missing}, err
 	case len(value) < minSessionKey:
-		return sessionKey{ref: ref.Ref, problem: &problem{v1alpha1.ReasonKeyTooShort,
-				fmt.Sprintf("%s: the key in Secret %s must have at least %d characters", ref.Path, ref.Ref.Name, minSessionKey)}},
-			nil
+		return lifecycle.SessionKey{Ref: ref.Ref, Blocker: &lifecycle.Blocker{Reason: v1alpha1.ReasonKeyTooShort,
+			Message: fmt.Sprintf("%s: the key in Secret %s must have at least %d characters", ref.Path, ref.Ref.Name,
+				minSessionKey)}}, nil
 	}
 	sum := sha256.Sum256(value)
-	return sessionKey{ref: ref.Ref, hash: hex.EncodeToString(sum[:])}, nil
+	return lifecycle.SessionKey{Ref: ref.Ref, Hash: hex.EncodeToString(sum[:])}, nil
 }
 
-// keepSessionKey makes the Secret with a user's session key if it is not there.
-func (r *userSettingsReconciler) keepSessionKey(ctx context.Context, settings *v1alpha1.UserSettings,
+// ensureSessionKey creates the Secret with a user's session key if it is missing.
+func (r *userSettingsReconciler) ensureSessionKey(ctx context.Context, settings *v1alpha1.UserSettings,
 	name string) error {
 	secret := &corev1.Secret{}
 	err := r.client.Get(ctx, client.ObjectKey{Namespace: settings.Namespace, Name: name}, secret)
@@ -86,40 +81,22 @@ func (r *userSettingsReconciler) keepSessionKey(ctx context.Context, settings *v
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("read Secret %s: %w", name, err)
 	}
-	if err := r.client.Create(ctx, buildSessionKeySecret(settings, rand.Text()+rand.Text())); err != nil {
+	// Each text has 130 bits; 256 are asked for.
+	if err := r.client.Create(ctx, objects.SessionKeySecret(settings, rand.Text()+rand.Text())); err != nil {
 		return fmt.Errorf("create Secret %s: %w", name, err)
 	}
 	return nil
 }
 
-// buildSessionKeySecret is the Secret of a user's session key. rand.Text has 130 bits; two of them
-// have the 256 asked for.
-func buildSessionKeySecret(settings *v1alpha1.UserSettings, key string) *corev1.Secret {
-	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: settings.Namespace,
-			Name:      v1alpha1.SessionKeySecretName(settings.Name),
-			Labels: map[string]string{
-				v1alpha1.LabelManagedBy:    v1alpha1.ManagedBy,
-				v1alpha1.LabelUserSettings: settings.Name,
-			},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(settings,
-				v1alpha1.SchemeGroupVersion.WithKind("UserSettings"))},
-		},
-		Type: v1alpha1.SecretTypeSessionKey,
-		Data: map[string][]byte{v1alpha1.SessionKeySecretKey: []byte(key)},
-	}
-}
-
-// keepSecrets adopts the Secrets that the facade wrote for these settings and prunes those that
-// nothing refers to any more. It says when it must look again.
-func (r *userSettingsReconciler) keepSecrets(ctx context.Context, settings *v1alpha1.UserSettings) (time.Duration,
+// adoptAndPrune adopts the Secrets that the facade wrote for these settings and prunes those that
+// nothing refers to any more. It returns when the next one is due.
+func (r *userSettingsReconciler) adoptAndPrune(ctx context.Context, settings *v1alpha1.UserSettings) (time.Duration,
 	error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
 	if err := r.cache.List(ctx, list, client.InNamespace(settings.Namespace),
-		client.MatchingFields{indexKeptFor: settings.Name}); err != nil {
-		return 0, fmt.Errorf("list the kept Secrets: %w", err)
+		client.MatchingFields{indexManagedFor: settings.Name}); err != nil {
+		return 0, fmt.Errorf("list the managed Secrets: %w", err)
 	}
 	referenced := secretNames(settings.SecretReferences())
 	var again time.Duration
@@ -145,7 +122,7 @@ func (r *userSettingsReconciler) keepSecrets(ctx context.Context, settings *v1al
 	return again, nil
 }
 
-// adoptOrPrune changes one kept Secret. A label alone proves nothing, so its type is read first:
+// adoptOrPrune changes one managed Secret. A label alone proves nothing, so its type is read first:
 // anybody may label a Secret of their own, but only a user's key may be adopted or removed. A
 // Secret that changed since it was seen is left to its next event.
 func (r *userSettingsReconciler) adoptOrPrune(ctx context.Context, settings *v1alpha1.UserSettings,
@@ -162,8 +139,7 @@ func (r *userSettingsReconciler) adoptOrPrune(ctx context.Context, settings *v1a
 	var err error
 	if wanted {
 		adopted := secret.DeepCopy()
-		adopted.OwnerReferences = append(adopted.OwnerReferences, *metav1.NewControllerRef(settings,
-			v1alpha1.SchemeGroupVersion.WithKind("UserSettings")))
+		adopted.OwnerReferences = append(adopted.OwnerReferences, objects.SettingsOwner(settings)...)
 		err = r.client.Patch(ctx, adopted, client.MergeFromWithOptions(secret, client.MergeFromWithOptimisticLock{}))
 	} else {
 		err = r.client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID, ResourceVersion: &secret.ResourceVersion})

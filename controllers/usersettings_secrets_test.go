@@ -85,10 +85,10 @@ func TestTheSecretsKeptForAUserAreFoundByAnIndex(t *testing.T) {
 	)
 	listed := &lists{Reader: startCache(t, ns)}
 	r := &userSettingsReconciler{client: env.Client, cache: listed, clock: clock.RealClock{}}
-	if again, err := r.keepSecrets(t.Context(), ada); err != nil || again <= 0 {
+	if again, err := r.adoptAndPrune(t.Context(), ada); err != nil || again <= 0 {
 		t.Errorf("it looks again in %s (%v), though there is a young Secret that nothing refers to", again, err)
 	}
-	if len(listed.fields) != 1 || listed.fields[0] != indexKeptFor+"=ada" || len(listed.labels) > 0 {
+	if len(listed.fields) != 1 || listed.fields[0] != indexManagedFor+"=ada" || len(listed.labels) > 0 {
 		t.Errorf("listed by the fields %q and the labels %q, want just the index", listed.fields, listed.labels)
 	}
 	if len(listed.items) != 1 || listed.items[0] != "ada-llm-api-key" {

@@ -23,6 +23,8 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+	"github.com/parley-dev/parley/controllers/slimcache"
 	"github.com/parley-dev/parley/hack/test/status"
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
@@ -42,7 +44,8 @@ func asked(t *testing.T) []string {
 	t.Helper()
 	var lines []string
 	for _, r := range testenv.Requests(t, auditDir, managerUser) {
-		if r.Verb != "list" && r.Verb != "watch" {
+		// Events are written by the side, some time later.
+		if r.Verb != "list" && r.Verb != "watch" && r.Object.Resource != "events" {
 			lines = append(lines, strings.TrimSuffix(fmt.Sprintf("%s %s %s/%s", r.Verb, r.Object.Resource, r.Object.Name,
 				r.Object.Subresource), "/"))
 		}
@@ -55,7 +58,7 @@ func TestFromCreationToRunningTheManagerAsksForNothingThatItCouldDoWithout(t *te
 	ns := env.Namespace(t, nil) // the operator's as well
 	startManagerIn(t, ns, ns)
 	run := func(c aConversation) {
-		create(t, c.obj())
+		create(t, c.Obj())
 		kubelet{t, ns, c.Name}.start()
 		awaitState(t, ns, c.Name, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	}
@@ -68,7 +71,9 @@ func TestFromCreationToRunningTheManagerAsksForNothingThatItCouldDoWithout(t *te
 	run(working(ns, "first")) // it makes what the namespace's sessions share
 	of := func(name string, more ...string) []string {
 		return append([]string{
-			"get usersettings ada", "create secrets " + name + "-session", "create pods " + name + "-session",
+			"get usersettings ada", "get configmaps parley-agents", "get configmaps parley-models",
+			"get secrets parley-session-signing", "get conversations " + name,
+			"create secrets " + name + "-session", "create pods " + name + "-session",
 			"update conversations " + name + "/status",
 		}, more...)
 	}
@@ -81,14 +86,16 @@ func TestFromCreationToRunningTheManagerAsksForNothingThatItCouldDoWithout(t *te
 			of("workspace", "create persistentvolumeclaims workspace-workspace")},
 		"key": {func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "keys" }, append(of("key")[1:],
 			"get usersettings keys", "get secrets llm")},
-		"long": {func(s *v1alpha1.ConversationSpec) { s.InitialUserMsg = ptr.To(strings.Repeat("x", 2*maxCachedText)) },
+		"long": {func(s *v1alpha1.ConversationSpec) {
+			s.InitialUserMsg = ptr.To(strings.Repeat("x", 2*slimcache.MaxText))
+		},
 			of("long", "get conversations long")},
 	} {
 		before, begun := len(asked(t)), time.Now()
-		run(working(ns, name).with(c.change))
+		run(working(ns, name).With(c.change))
 		got := asked(t)[before:]
 		slices.Sort(got)
-		if time.Since(begun) > stepVisible {
+		if time.Since(begun) > lifecycle.VisibleStep(0) {
 			// So slow that its steps were worth writing.
 			got = slices.CompactFunc(got, func(a, b string) bool { return a == b && strings.HasSuffix(a, "/status") })
 		}
@@ -102,7 +109,7 @@ func TestFromCreationToRunningTheManagerAsksForNothingThatItCouldDoWithout(t *te
 func TestANewConversationSaysThatItIsStartingBeforeAnybodyWroteIt(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	conv := makeConversation(ns, "c").obj()
+	conv := makeConversation(ns, "c").Obj()
 	conv.Status.State = v1alpha1.StateStopped // nobody but the operator says so
 	create(t, conv)
 	if s := theConversation(t, ns, "c").Status; s.State != v1alpha1.StateStarting || s.ObservedGeneration != -1 ||
@@ -155,13 +162,13 @@ func TestAStatusIsNotWrittenOverOneThatTheCacheHasNotSeen(t *testing.T) {
 	settings := userSettings(ns, "ada")
 	create(t, settings)
 	awaitSettings(t, settings, v1alpha1.ReasonReady)
-	create(t, makeConversation(ns, "c").obj())
+	create(t, makeConversation(ns, "c").Obj())
 	k := kubelet{t, ns, "c"}
 	k.bind()
-	k.set(func(p aPod) { p.scheduled() })
+	k.set(func(p aPod) { p.Scheduled() })
 	awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonPreparingWorkspace)
 	before := reconciles(t)
-	k.set(func(p aPod) { p.ready() })
+	k.set(func(p aPod) { p.Ready() })
 	await(t, func() error {
 		if reconciles(t) == before {
 			return errors.New("the pod's change was not looked at")
@@ -188,7 +195,7 @@ func TestARestartWithHealthyConversationsWritesNothing(t *testing.T) {
 		workers.Go(func() {
 			for i := w; i < n; i += 8 {
 				name := fmt.Sprintf("c-%d", i)
-				if err := env.Client.Create(t.Context(), makeConversation(ns, name).obj()); err != nil {
+				if err := env.Client.Create(t.Context(), makeConversation(ns, name).Obj()); err != nil {
 					t.Error(err)
 					return
 				}
@@ -228,7 +235,7 @@ func makeReady(t *testing.T, namespace, name string) error {
 	for {
 		err := env.Client.Get(t.Context(), key, pod)
 		if err == nil {
-			aPod{pod}.ready()
+			aPod{Pod: pod}.Ready()
 			err = env.Client.Status().Update(t.Context(), pod)
 			if err == nil {
 				return nil
@@ -296,7 +303,7 @@ func TestTwoManagersAtOnceMakeOnePodForEachConversation(t *testing.T) {
 	startManager(t, ns)
 	create(t, userSettings(ns, "ada"))
 	for i := range n {
-		create(t, makeConversation(ns, fmt.Sprintf("c-%d", i)).obj())
+		create(t, makeConversation(ns, fmt.Sprintf("c-%d", i)).Obj())
 	}
 	for i := range n {
 		kubelet{t, ns, fmt.Sprintf("c-%d", i)}.start()
@@ -341,9 +348,9 @@ func TestACrashBetweenAnyTwoWritesLeavesNothingTwiceAndNothingUndone(t *testing.
 			t.Parallel()
 			ns := env.Namespace(t, nil)
 			stop := startManager(t, ns, crashAfter(n))
-			create(t, userSettings(ns, "ada"), makeConversation(ns, "c").with(func(s *v1alpha1.ConversationSpec) {
+			create(t, userSettings(ns, "ada"), makeConversation(ns, "c").With(func(s *v1alpha1.ConversationSpec) {
 				s.Workspace = &v1alpha1.Workspace{Size: "1Gi"}
-			}).obj())
+			}).Obj())
 			await(t, func() error {
 				if done := len(testenv.Writes(t, auditDir, managerUser, ns)); done < min(int(n), 8) {
 					return fmt.Errorf("%d writes", done)
@@ -374,10 +381,10 @@ func TestLongTextsAreReadAtAStartAndNotKept(t *testing.T) {
 	create(t, userSettings(ns, "ada"))
 	long := strings.Repeat("x", 120<<10)
 	for i := range n {
-		create(t, makeConversation(ns, fmt.Sprintf("c-%d", i)).with(func(s *v1alpha1.ConversationSpec) {
+		create(t, makeConversation(ns, fmt.Sprintf("c-%d", i)).With(func(s *v1alpha1.ConversationSpec) {
 			s.InitialUserMsg, s.ConversationInstructions = &long, &long
 			s.ImageURLs = slices.Repeat([]string{"data:image/png;base64," + strings.Repeat("A", 16000)}, 16)
-		}).obj())
+		}).Obj())
 	}
 	startManager(t, env.Namespace(t, nil))() // the metrics hold on to the newest manager's cache
 	heap := heapInUse()

@@ -16,14 +16,14 @@ import (
 // the Secret and the pod of a session, as the manager's tests keep them, without an owner.
 func (b *bed) sessionPods() (subject, error) {
 	var model corev1.Pod
-	text, err := os.ReadFile(testenv.Path("controllers", "testdata", "pod-plain.yaml"))
+	text, err := os.ReadFile(testenv.Path("controllers", "objects", "testdata", "pod-plain.yaml"))
 	if err == nil {
 		err = yaml.Unmarshal(text, &model)
 	}
 	if err != nil {
 		return subject{}, err
 	}
-	document, err := os.ReadFile(testenv.Path("controllers", "testdata", "document.yaml"))
+	document, err := os.ReadFile(testenv.Path("controllers", "objects", "testdata", "document.yaml"))
 	if err == nil {
 		document, err = yaml.YAMLToJSON(document)
 	}

@@ -33,7 +33,7 @@ type state struct {
 // readStates returns the states that the tests of controllers write down.
 func readStates(t *testing.T) (all []state) {
 	t.Helper()
-	file, err := os.Open(testenv.Path("controllers", "testdata", "states.jsonl"))
+	file, err := os.Open(testenv.Path("controllers", "lifecycle", "testdata", "states.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,225 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+	"github.com/parley-dev/parley/controllers/queue"
+)
+
+// +kubebuilder:rbac:groups=parley.dev,resources=conversations,verbs=get;list;watch;delete
+// +kubebuilder:rbac:groups=parley.dev,resources=conversations/status,verbs=update
+// +kubebuilder:rbac:groups=parley.dev,resources=conversations/finalizers,verbs=update
+// +kubebuilder:rbac:groups="",resources=pods;persistentvolumeclaims,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch
+// +kubebuilder:rbac:roleName=parley-manager-cluster,groups=parley.dev,resources=sessionclasses,verbs=list;watch
+
+// conversationReconciler runs one pod for each Conversation that wants one, and reports its state.
+type conversationReconciler struct {
+	gatherer
+	client     client.Client
+	metadata   client.Reader // the cache, for metadata of Secrets
+	clock      clock.PassiveClock
+	recorder   events.EventRecorder
+	namespaces *namespaceObjects
+	memory     memory
+
+	queue *queue.Queue
+	// admissions has a request for each session that got a slot it waited for.
+	admissions <-chan event.GenericEvent
+	fillMu     sync.Mutex
+	filled     bool
+
+	// backlog is how many Conversations wait to be reconciled.
+	backlog func() int
+}
+
+func newConversationReconciler(c client.Client, live, metadata client.Reader, recorder events.EventRecorder,
+	options Options) *conversationReconciler {
+	admissions, admitted := newAdmissions()
+	return &conversationReconciler{
+		gatherer: gatherer{cache: c, live: live, options: options}, client: c, metadata: metadata, clock: options.Clock,
+		recorder: recorder, namespaces: &namespaceObjects{client: c, live: live, options: options},
+		queue: queue.New(admitted), admissions: admissions, backlog: func() int { return 0 },
+	}
+}
+
+func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
+	if err := registerStateMetric(mgr.GetCache(), mgr.Elected()); err != nil {
+		return err
+	}
+	ofSettings := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, o.GetNamespace(), v1alpha1.IndexUserSettingsName,
+			o.GetName())
+	})
+	// Owns would ask the RESTMapper about each event.
+	ofOwner := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		return requestsForOwner(o)
+	})
+	ofClass := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
+		return r.notStarted(ctx)
+	})
+	countBacklog := func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		r.backlog = queue.Len
+		return nil
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("conversation").
+		For(&v1alpha1.Conversation{}).
+		Watches(&corev1.Pod{}, ofOwner).
+		Watches(&corev1.PersistentVolumeClaim{}, ofOwner).
+		Watches(&v1alpha1.SessionClass{}, ofClass).
+		Watches(&v1alpha1.UserSettings{}, ofSettings, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(source.Func(countBacklog)).
+		WatchesRawSource(source.Channel(r.admissions, &handler.EnqueueRequestForObject{})).
+		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.conversationsOfSecret)).
+		WatchesMetadata(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(r.conversationsOfConfigMap)).
+		Complete(r)
+}
+
+// notStarted are the Conversations of all namespaces that may wait for an object of the operator:
+// those that neither run nor are over.
+func (r *conversationReconciler) notStarted(ctx context.Context) []reconcile.Request {
+	var list v1alpha1.ConversationList
+	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache is stopping
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		c := &list.Items[i]
+		over := c.Status.State == v1alpha1.StateStopped && c.Status.Reason != v1alpha1.ReasonSettingsMissing
+		if c.Status.State != v1alpha1.StateRunning && !over {
+			requests = append(requests, requestFor(c.Namespace, c.Name))
+		}
+	}
+	return requests
+}
+
+// conversationsOfSecret are those that refer to a Secret, themselves or through their settings, and
+// its owner.
+func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
+	namespace, name := secret.GetNamespace(), secret.GetName()
+	if client.ObjectKeyFromObject(secret) == r.options.signingKey() {
+		return r.notStarted(ctx)
+	}
+	requests := requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace, indexSecretName, name)
+	for _, settings := range requestsFor(ctx, r.client, &v1alpha1.UserSettingsList{}, namespace, indexSecretName, name) {
+		requests = append(requests, requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace,
+			v1alpha1.IndexUserSettingsName, settings.Name)...)
+	}
+	return append(requests, requestsForOwner(secret)...)
+}
+
+// conversationsOfConfigMap are those that refer to a ConfigMap.
+func (r *conversationReconciler) conversationsOfConfigMap(ctx context.Context, o client.Object) []reconcile.Request {
+	namespace, name := o.GetNamespace(), o.GetName()
+	if namespace == r.options.Namespace && (name == r.options.AgentsConfigMap || name == r.options.ModelsConfigMap) {
+		return r.notStarted(ctx)
+	}
+	return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace, indexConfigMapName, name)
+}
+
+// Reconcile brings one Conversation to what it asks for: gather, judge, record, prepare, admit, act,
+// write the status, expire, requeue.
+func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	if err := r.fillQueue(ctx); err != nil {
+		return reconcile.Result{}, err
+	}
+	conversation := &v1alpha1.Conversation{}
+	err := r.client.Get(ctx, req.NamespacedName, conversation)
+	if apierrors.IsNotFound(err) {
+		return reconcile.Result{}, r.forget(ctx, req.NamespacedName)
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("read Conversation: %w", err)
+	}
+	known := r.memory.of(conversation)
+	if known.overwritten == conversation.ResourceVersion {
+		return reconcile.Result{}, nil // the event of our own write is on its way
+	}
+	o, err := r.gather(ctx, conversation, known, r.clock.Now())
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	r.notePods(o)
+	verdict := lifecycle.Judge(o.Observation)
+	if lifecycle.MustRecord(conversation.Status, verdict) {
+		// The event of this write brings us back, to act on what is recorded.
+		_, err := r.writeStatus(ctx, o, verdict)
+		return reconcile.Result{}, err
+	}
+	var start *prepared
+	if verdict.NeedsStart(o.Observation) {
+		if start, err = r.prepare(ctx, o); err != nil {
+			return reconcile.Result{}, err
+		}
+		r.admit(&o, start)
+		verdict = lifecycle.Judge(o.Observation)
+	}
+	blocker, err := r.act(ctx, o, start, verdict)
+	if err != nil {
+		return reconcile.Result{}, err // the status reports only what was done
+	}
+	if keeps, err := r.keepsSlot(ctx, o, start, verdict, blocker); err != nil {
+		return reconcile.Result{}, err
+	} else if !keeps {
+		r.queue.Leave(req.NamespacedName)
+	}
+	verdict.NoPod = o.Pod == nil && o.OldPod == nil && verdict.Pod != lifecycle.NeedPod && blocker == nil
+	if blocker != nil && verdict.Pod == lifecycle.NeedPod {
+		verdict = verdict.BlockedBy(o.Observation, blocker)
+	}
+	writeIn, err := r.writeStatus(ctx, o, verdict)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	expireIn, err := r.expire(ctx, o, verdict)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	return r.requeue(o, start, verdict, blocker, append(expireIn, writeIn)...), nil
+}
+
+// notePods notes that a pod holds a slot, and that the cache shows it.
+func (r *conversationReconciler) notePods(o gathered) {
+	if lifecycle.HoldsSlot(o.Pod) || lifecycle.HoldsSlot(o.OldPod) {
+		r.queue.Hold(queueSession(o.Conversation))
+	}
+	if pod := o.Pod != nil || o.OldPod != nil; pod && r.memory.of(o.Conversation).podAttempt != 0 {
+		r.memory.change(o.Conversation, func(m *remembered) { m.podAttempt = 0 })
+	}
+}
+
+// forget a Conversation that is gone. Its slot is free once its pod is gone too, which the garbage
+// collector removes and whose end requeues.
+func (r *conversationReconciler) forget(ctx context.Context, name types.NamespacedName) error {
+	r.memory.forget(name)
+	pod := &corev1.Pod{}
+	err := r.client.Get(ctx, types.NamespacedName{Namespace: name.Namespace, Name: v1alpha1.SessionName(name.Name)}, pod)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read Pod: %w", err)
+	}
+	if owner := owningConversation(pod); err == nil && lifecycle.HoldsSlot(pod) && owner != nil && owner.Name == name.Name {
+		return nil
+	}
+	r.queue.Leave(name)
+	return nil
+}

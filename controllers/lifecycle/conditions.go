@@ -1,0 +1,79 @@
+package lifecycle
+
+import (
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// setConditions expresses the verdict in the terms of kstatus: Ready when what is observed equals
+// what was asked, Reconciling on the way there, Stalled when somebody's help is needed.
+func setConditions(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
+	set := func(condition string, ok bool, reason, message string) {
+		SetCondition(&status.Conditions, o.Conversation.Generation, condition, ok, reason, message)
+	}
+	setOrRemove := func(condition string, holds bool) {
+		if holds {
+			set(condition, true, v.Reason, v.Message)
+		} else {
+			meta.RemoveStatusCondition(&status.Conditions, condition)
+		}
+	}
+	podLeaves := v.Pod == RemovePod && (o.Pod != nil || o.OldPod != nil)
+	reconciling := !v.Stalled && (v.State == v1alpha1.StateStarting || podLeaves || v.Reason == v1alpha1.ReasonDeleted)
+	set(v1alpha1.ConditionReady, !v.Stalled && !reconciling, v.Reason, v.Message)
+	setOrRemove(v1alpha1.ConditionReconciling, reconciling)
+	setOrRemove(v1alpha1.ConditionStalled, v.Stalled)
+
+	ready := o.Pod != nil && o.Pod.DeletionTimestamp == nil && PodReady(o.Pod)
+	podReason := map[bool]string{true: "PodReady", false: "PodNotReady"}[ready]
+	if v.NoPod {
+		podReason = v1alpha1.ReasonNoPod
+	}
+	set(v1alpha1.ConditionPodReady, ready, podReason, "")
+
+	if o.ClassVolume && o.Conversation.Spec.Workspace == nil && status.Workspace == v1alpha1.WorkspaceScratch {
+		set(v1alpha1.ConditionWorkspaceReady, false, v1alpha1.ReasonNoStorageClass,
+			"The session's files go with its pod: its class gives it a volume, and when it first started the cluster had no "+
+				"default StorageClass to make one of. Mark a StorageClass as the default, or name one in the SessionClass")
+	} else {
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionWorkspaceReady)
+	}
+	switch {
+	case o.Pod == nil && o.Unready != nil:
+		set(v1alpha1.ConditionSettingsReady, false, o.Unready.Reason, v.Message)
+	case !o.SettingsExist:
+		set(v1alpha1.ConditionSettingsReady, false, v1alpha1.ReasonSettingsDeleted,
+			"UserSettings "+o.Conversation.Spec.UserSettingsName+" do not exist")
+	case v.State == v1alpha1.StateStopped:
+		// The needs of a stopped session are not looked up.
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionSettingsReady)
+	default:
+		set(v1alpha1.ConditionSettingsReady, true, v1alpha1.ReasonResolved, "")
+	}
+}
+
+// SetCondition sets one condition of an object of a generation.
+func SetCondition(conditions *[]metav1.Condition, generation int64, name string, ok bool, reason,
+	message string) {
+	status := metav1.ConditionFalse
+	if ok {
+		status = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(conditions, metav1.Condition{
+		Type: name, Status: status, Reason: reason, Message: message, ObservedGeneration: generation,
+	})
+}
+
+// SettingsGone says whether a status reports that the UserSettings were deleted.
+func SettingsGone(s v1alpha1.ConversationStatus) bool {
+	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionSettingsReady)
+	return c != nil && c.Reason == v1alpha1.ReasonSettingsDeleted
+}
+
+// SaysNoPod says whether a status reports that there is no pod.
+func SaysNoPod(s v1alpha1.ConversationStatus) bool {
+	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionPodReady)
+	return c != nil && c.Reason == v1alpha1.ReasonNoPod
+}

@@ -1,0 +1,183 @@
+package lifecycle
+
+import (
+	"encoding/json"
+	"flag"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/hack/test/lifecycletest"
+	"github.com/parley-dev/parley/hack/test/status"
+	"github.com/parley-dev/parley/hack/test/testenv"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// judgedObject is an object as the operator leaves it in one of its states, and what every GitOps
+// tool must make of it.
+type judgedObject struct {
+	Name   string         `json:"name"`
+	Status status.Status  `json:"status"`
+	Object map[string]any `json:"object"`
+}
+
+func asObject(t *testing.T, kind string, o client.Object) map[string]any {
+	t.Helper()
+	switch o := o.(type) { // of the clock, which is not what this is about
+	case *v1alpha1.Conversation:
+		atNoon(o.Status.Conditions)
+	case *v1alpha1.UserSettings:
+		atNoon(o.Status.Conditions)
+	}
+	o.GetObjectKind().SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind(kind))
+	// As it comes from the API server: through JSON.
+	text, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object := &unstructured.Unstructured{}
+	if err := object.UnmarshalJSON(text); err != nil {
+		t.Fatal(err)
+	}
+	return object.Object
+}
+
+func atNoon(conditions []metav1.Condition) {
+	for i := range conditions {
+		conditions[i].LastTransitionTime = metav1.NewTime(lifecycletest.Noon)
+	}
+}
+
+// judgedObjects are all states of the lifecycle, of both kinds, with the health that follows from
+// each.
+func judgedObjects(t *testing.T) (all []judgedObject) {
+	t.Helper()
+	for name, s := range states() {
+		o, v := s.judged()
+		want := status.CurrentStatus
+		switch {
+		case o.Conversation.DeletionTimestamp != nil:
+			want = status.TerminatingStatus
+		case s.stalled:
+			want = status.FailedStatus
+		case s.state == v1alpha1.StateStarting, s.wish == RemovePod && s.pod != nil:
+			want = status.InProgressStatus
+		}
+		c := o.Conversation.DeepCopy()
+		c.Status = NewStatus(o, v)
+		all = append(all, judgedObject{name, want, asObject(t, "Conversation", c)})
+	}
+	for _, name := range []string{"a ready pod runs", "a loss stays lost", "an end outlives its pod"} {
+		o, v := states()[name].judged()
+		changed := o.Conversation.DeepCopy()
+		changed.Status = NewStatus(o, v)
+		changed.Generation++
+		all = append(all, judgedObject{name + ", and was changed since", status.InProgressStatus, asObject(t, "Conversation",
+			changed)})
+	}
+	fresh := makeConversation("ns", "c")
+	fresh.Status.ObservedGeneration, fresh.Status.State = -1, v1alpha1.StateStarting
+	all = append(all, judgedObject{"a Conversation that nobody has seen", status.InProgressStatus,
+		asObject(t, "Conversation", fresh.Conversation)})
+	for _, reason := range []string{"", v1alpha1.ReasonSecretNotFound, v1alpha1.ReasonKeyNotFound,
+		v1alpha1.ReasonForeignObject, v1alpha1.ReasonKeyTooShort, v1alpha1.ReasonKeyUnfit} {
+		settings, want := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "ada"}}, status.CurrentStatus
+		settings.Generation = 1
+		var p *Blocker
+		if reason != "" {
+			p, want = &Blocker{reason, "Secret llm"}, status.InProgressStatus
+		}
+		if slices.Contains([]string{v1alpha1.ReasonForeignObject, v1alpha1.ReasonKeyTooShort, v1alpha1.ReasonKeyUnfit},
+			reason) {
+			want = status.FailedStatus
+		}
+		settings.Status = NewSettingsStatus(settings, SessionKey{},
+			map[string]*Blocker{v1alpha1.ConditionLLMAPIKeyResolved: p})
+		all = append(all, judgedObject{"UserSettings: " + reason, want, asObject(t, "UserSettings", settings)})
+	}
+	slices.SortFunc(all, func(a, b judgedObject) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// A reason that no state of the table has would be judged by nobody.
+func TestTheTableOfStatesHasEveryReason(t *testing.T) {
+	have := map[string]bool{}
+	for _, s := range states() {
+		have[s.reason] = true
+	}
+	reasons := declaredReasons(t, "Reasons of a STARTING session", "Reasons of a STOPPED session", "ReasonRunning")
+	if len(reasons) < 17 {
+		t.Fatalf("only %d reasons were found: %v", len(reasons), reasons)
+	}
+	// Of those of conditions, these hold up a start.
+	for _, reason := range append(reasons, v1alpha1.ReasonNotAllowed, v1alpha1.ReasonForeignObject,
+		v1alpha1.ReasonRejected) {
+		if !have[reason] {
+			t.Errorf("no state has the reason %s", reason)
+		}
+		delete(have, reason)
+	}
+	if len(have) > 0 {
+		t.Errorf("reasons that are declared elsewhere: %v", slices.Sorted(maps.Keys(have)))
+	}
+}
+
+// declaredReasons are the values of the constants whose group has a comment that begins so.
+func declaredReasons(t *testing.T, comments ...string) (reasons []string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), testenv.Path("api", "v1alpha1", "conditions.go"), nil,
+		parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, decl := range file.Decls {
+		group := decl.(*ast.GenDecl)
+		if !slices.ContainsFunc(comments, func(c string) bool { return strings.HasPrefix(group.Doc.Text(), c) }) {
+			continue
+		}
+		for _, spec := range group.Specs {
+			reason, err := strconv.Unquote(spec.(*ast.ValueSpec).Values[0].(*ast.BasicLit).Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			reasons = append(reasons, reason)
+		}
+	}
+	return reasons
+}
+
+// The tests in hack/test/gitops compare kstatus, Argo CD's script and Flux's expressions on the states in
+// this file.
+func TestTheStatesAreWrittenDown(t *testing.T) {
+	var text []byte
+	for _, o := range judgedObjects(t) {
+		line, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = append(append(text, line...), '\n')
+	}
+	file := filepath.Join("testdata", "states.jsonl")
+	if *update {
+		if err := os.WriteFile(file, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	written, err := os.ReadFile(file)
+	if err != nil || string(written) != string(text) {
+		t.Errorf("%s is not up to date: run go test ./controllers/lifecycle -update (%v)", file, err)
+	}
+}

@@ -1,0 +1,128 @@
+package controllers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/objects"
+)
+
+// +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;update
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;update
+
+// namespaceReconciler keeps the Service and the NetworkPolicies of a namespace's sessions. The
+// Conversation controller makes them before the first pod, so that no session ever runs without the
+// policy.
+type namespaceReconciler struct {
+	client     client.Client
+	namespaces *namespaceObjects
+}
+
+func (r *namespaceReconciler) setup(mgr ctrl.Manager) error {
+	// A request is about a namespace and, as its name, a class whose sessions run there.
+	ofObject := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		class := o.GetLabels()[v1alpha1.LabelSessionClass]
+		return []reconcile.Request{requestFor(o.GetNamespace(), cmp.Or(class, v1alpha1.DefaultSessionClass))}
+	})
+	ofClass := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		var policies networkingv1.NetworkPolicyList
+		if err := r.client.List(ctx, &policies, client.MatchingLabels{v1alpha1.LabelSessionClass: o.GetName()},
+			client.UnsafeDisableDeepCopy); err != nil {
+			return nil // the cache is stopping
+		}
+		var requests []reconcile.Request
+		for i := range policies.Items {
+			requests = append(requests, requestFor(policies.Items[i].Namespace, o.GetName()))
+		}
+		return requests
+	})
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("sessions").
+		Watches(&corev1.Service{}, ofObject).
+		Watches(&networkingv1.NetworkPolicy{}, ofObject).
+		Watches(&v1alpha1.SessionClass{}, ofClass).
+		Complete(r)
+}
+
+// Reconcile keeps the objects of one namespace as long as it has Conversations.
+func (r *namespaceReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var first v1alpha1.ConversationList
+	if err := r.client.List(ctx, &first, client.InNamespace(req.Namespace), client.Limit(1),
+		client.UnsafeDisableDeepCopy); err != nil || len(first.Items) == 0 {
+		return reconcile.Result{}, err
+	}
+	found := &v1alpha1.SessionClass{}
+	if err := r.client.Get(ctx, client.ObjectKey{Name: req.Name}, found); client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("read SessionClass: %w", err)
+	}
+	err := r.namespaces.ensure(ctx, req.Namespace, objects.Class{Name: req.Name, Spec: found.Spec})
+	// A foreign object shows on the Conversations that need it. A namespace that is going away
+	// takes nothing more.
+	if foreign := (*foreignError)(nil); errors.As(err, &foreign) || apierrors.HasStatusCause(err,
+		corev1.NamespaceTerminatingCause) {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{}, err
+}
+
+// namespaceObjects are what the sessions of a class share in a namespace.
+type namespaceObjects struct {
+	client  client.Client
+	live    client.Reader // past the cache
+	options Options
+}
+
+// ensure creates or corrects them. It reads the cache, and writes only where something differs.
+func (n *namespaceObjects) ensure(ctx context.Context, namespace string, class objects.Class) error {
+	wantService, service := objects.Service(namespace), &corev1.Service{}
+	if err := n.ensureOne(ctx, "Service", wantService, service, func() bool {
+		same := equality.Semantic.DeepDerivative(wantService.Spec, service.Spec)
+		service.Spec.Selector, service.Spec.Ports = wantService.Spec.Selector, wantService.Spec.Ports
+		return same
+	}); err != nil {
+		return err
+	}
+	wantPolicy := objects.NetworkPolicy(namespace, class, n.options.Namespace, n.options.EgressAllow)
+	policy := &networkingv1.NetworkPolicy{}
+	return n.ensureOne(ctx, "NetworkPolicy", wantPolicy, policy, func() bool {
+		same := equality.Semantic.DeepEqual(wantPolicy.Spec, policy.Spec)
+		policy.Spec = wantPolicy.Spec
+		return same
+	})
+}
+
+// ensureOne creates want, or updates have, the existing object, if amend says that it was not as
+// wanted. Only labelled objects are in the cache, so one that exists and is not cached may be foreign.
+func (n *namespaceObjects) ensureOne(ctx context.Context, kind string, want, have client.Object,
+	amend func() bool) error {
+	err := n.client.Get(ctx, client.ObjectKeyFromObject(want), have)
+	switch {
+	case apierrors.IsNotFound(err):
+		err = n.client.Create(ctx, want)
+		if apierrors.IsAlreadyExists(err) {
+			// Ours, and the cache does not show it yet, or foreign.
+			if err = n.live.Get(ctx, client.ObjectKeyFromObject(want), have); err == nil &&
+				have.GetLabels()[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
+				return &foreignError{kind: kind, name: want.GetName()}
+			}
+		}
+	case err == nil && !amend():
+		err = n.client.Update(ctx, have)
+	}
+	if err != nil {
+		return fmt.Errorf("keep %s %s: %w", kind, want.GetName(), err)
+	}
+	return nil
+}

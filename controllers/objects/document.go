@@ -1,0 +1,146 @@
+package objects
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+)
+
+// SecretFile is a secret that a session needs: its source, and its key in the session's Secret.
+type SecretFile struct {
+	Ref v1alpha1.SecretReference
+	Key string
+}
+
+// Document is the session document, and the secrets that the session needs for it: no others.
+// searchServer is the tool server that searches the web with the user's key; empty if there is none.
+func Document(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, bounds lifecycle.Bounds,
+	searchServer string) (session.Document, []SecretFile) {
+	doc := session.Document{
+		Conversation:  c.Name,
+		Namespace:     c.Namespace,
+		UID:           string(c.UID),
+		Settings:      *settings,
+		FirstMessage:  session.FirstMessage(&c.Spec),
+		Images:        session.Images(&c.Spec),
+		Replay:        c.Spec.ReplayJSONRef != nil,
+		Instructions:  ptr.Deref(c.Spec.ConversationInstructions, ""),
+		Task:          c.Spec.SuggestedTask != nil,
+		History:       c.Spec.SuggestedTask != nil && c.Spec.SuggestedTask.TaskType == v1alpha1.MergeConflicts,
+		OneShot:       c.Spec.OneShot,
+		IdleTimeout:   metav1.Duration{Duration: bounds.IdleTimeout},
+		StartDeadline: metav1.Duration{Duration: bounds.StartDeadline},
+	}
+	var files []SecretFile
+	add := func(path *field.Path, ref *v1alpha1.SecretKeyRef, file string) string {
+		if ref == nil {
+			return ""
+		}
+		files = append(files, SecretFile{v1alpha1.SecretReference{Path: path, Ref: *ref}, file})
+		return file
+	}
+	path := field.NewPath("spec")
+	add(path.Child("llmAPIKeyRef"), settings.LLMAPIKeyRef, session.LLMAPIKeyFile)
+	add(path.Child("searchAPIKeyRef"), settings.SearchAPIKeyRef, session.SearchAPIKeyFile)
+	add(path.Child("sandboxAPIKeyRef"), settings.SandboxAPIKeyRef, session.SandboxAPIKeyFile)
+
+	doc.Repository = repository(c, settings, func(i int, ref *v1alpha1.SecretKeyRef) string {
+		return add(path.Child("secretsStore", "providerTokens").Index(i).Child("tokenRef"), ref, session.ProviderTokenFile)
+	})
+	for i, s := range ptr.Deref(settings.SecretsStore, v1alpha1.SecretsStore{}).CustomSecrets {
+		at := path.Child("secretsStore", "customSecrets").Index(i).Child("secretRef")
+		doc.CustomSecrets = append(doc.CustomSecrets, session.CustomSecret{Name: s.Name,
+			Description: ptr.Deref(s.Description, ""), ValueFile: add(at, &s.SecretRef, fmt.Sprintf("custom.%d", i))})
+	}
+	if mcp := c.Spec.EffectiveMCPConfig(settings); mcp != nil {
+		doc.ToolServers = toolServers(mcp, path.Child("mcpConfig"), add)
+	}
+	addSearchServer(&doc, searchServer)
+	return doc, files
+}
+
+// repository to clone, with the token of that repository's provider and of no other.
+func repository(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec,
+	token func(int, *v1alpha1.SecretKeyRef) string) *session.Repository {
+	name, provider := c.Spec.EffectiveRepository()
+	if name == "" {
+		return nil
+	}
+	tokens := ptr.Deref(settings.SecretsStore, v1alpha1.SecretsStore{}).ProviderTokens
+	if provider == "" {
+		provider = providerOf(name, tokens)
+	}
+	repo := &session.Repository{Name: name, Provider: provider, Branch: ptr.Deref(c.Spec.SelectedBranch, "")}
+	for i, t := range tokens {
+		if t.Provider == provider {
+			repo.Host, repo.UserID = ptr.Deref(t.Host, ""), ptr.Deref(t.UserID, "")
+			repo.TokenFile = token(i, t.TokenRef)
+		}
+	}
+	return repo
+}
+
+// providerOf is the provider of a repository for which none is named: the one with a token for its
+// host. owner/name means GitHub.
+func providerOf(repository string, tokens []v1alpha1.ProviderToken) v1alpha1.GitProvider {
+	if !strings.Contains(repository, "://") {
+		return v1alpha1.GitHub
+	}
+	u, err := url.Parse(repository)
+	if err != nil || u.Host == "" {
+		return ""
+	}
+	for _, t := range tokens {
+		if host := cmp.Or(ptr.Deref(t.Host, ""), session.PublicHost(t.Provider)); strings.EqualFold(u.Host, host) {
+			return t.Provider
+		}
+	}
+	return ""
+}
+
+func toolServers(mcp *v1alpha1.MCPConfig, path *field.Path, add func(*field.Path, *v1alpha1.SecretKeyRef,
+	string) string) session.ToolServers {
+	var servers session.ToolServers
+	remote := func(list []v1alpha1.MCPRemoteServer, name, prefix string) (out []session.RemoteServer) {
+		for i, s := range list {
+			file := add(path.Child(name).Index(i).Child("apiKeyRef"), s.APIKeyRef, fmt.Sprintf("mcp.%s.%d", prefix, i))
+			out = append(out, session.RemoteServer{URL: s.URL, APIKeyFile: file})
+		}
+		return out
+	}
+	servers.SSE = remote(mcp.SSEServers, "sseServers", "sse")
+	servers.SHTTP = remote(mcp.SHTTPServers, "shttpServers", "shttp")
+	for i, s := range mcp.StdioServers {
+		server := session.StdioServer{Name: s.Name, Command: s.Command, Args: s.Args}
+		for j, e := range s.Env {
+			at := path.Child("stdioServers").Index(i).Child("env").Index(j).Child("secretRef")
+			server.Env = append(server.Env, session.EnvVar{
+				Name: e.Name, Value: ptr.Deref(e.Value, ""), ValueFile: add(at, e.SecretRef, fmt.Sprintf("mcp.stdio.%d.%d", i, j)),
+			})
+		}
+		servers.Stdio = append(servers.Stdio, server)
+	}
+	return servers
+}
+
+// addSearchServer gives a session the tool that searches the web, if its user has a key for it. A
+// session without a server is told so.
+func addSearchServer(doc *session.Document, server string) {
+	switch {
+	case doc.Settings.SearchAPIKeyRef == nil:
+	case server == "":
+		doc.SearchUnavailable = true
+	default:
+		doc.ToolServers.SHTTP = append(doc.ToolServers.SHTTP, session.RemoteServer{Name: "search", URL: server,
+			APIKeyFile: session.SearchAPIKeyFile})
+	}
+}

@@ -1,0 +1,318 @@
+package objects
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+)
+
+const (
+	// sessionUser is the user and group of sessions: not root, and in no image's system range.
+	sessionUser int64 = 1000
+	// The first process of a session, and the program that copies it into another image's pod.
+	supervisorProgram = "/supervisor"
+	runtimeProgram    = "/runtime"
+)
+
+// Start is what a session starts with.
+type Start struct {
+	Settings *v1alpha1.UserSettingsSpec
+	Agent    *session.Agent
+	Class    Class
+	// Workspace is where the session's files are.
+	Workspace v1alpha1.WorkspaceKind
+	// Secret of the session: the one that exists, or the one to create.
+	Secret *corev1.Secret
+}
+
+// Pod of a session. The defaults of Kubernetes are left out: among them 30 seconds to stop, and that
+// the termination message is read from its file, since a fallback to the logs would carry whatever
+// the agent printed into the status.
+func Pod(c *v1alpha1.Conversation, start *Start, runtimeImage string) *corev1.Pod {
+	class, settings := start.Class, start.Settings
+	placement := ptr.Deref(class.Spec.Placement, v1alpha1.SessionPlacement{})
+	labels := maps.Clone(placement.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	maps.Copy(labels, attemptLabels(c)) // the operator's own win
+	labels[v1alpha1.LabelSessionClass], labels[v1alpha1.LabelWorkspace] = class.Name, string(start.Workspace)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name), Labels: labels, Annotations: placement.Annotations,
+			OwnerReferences: sessionOwner(c),
+		},
+		Spec: corev1.PodSpec{
+			// A session that ends of its own accord exits with 0. Anything else is a crash, and the
+			// kubelet starts it again.
+			RestartPolicy:                corev1.RestartPolicyOnFailure,
+			Hostname:                     c.Name,
+			Subdomain:                    lifecycle.ServiceName,
+			AutomountServiceAccountToken: ptr.To(false),
+			EnableServiceLinks:           ptr.To(false),
+			NodeSelector:                 placement.NodeSelector,
+			Tolerations:                  placement.Tolerations,
+			RuntimeClassName:             placement.RuntimeClassName,
+			PriorityClassName:            ptr.Deref(placement.PriorityClassName, ""),
+			SecurityContext:              podSecurity(class, start.Workspace),
+			Volumes:                      volumes(c, start),
+		},
+	}
+	main := sessionContainer(c, start)
+	images := ptr.Deref(class.Spec.Images, v1alpha1.SessionImages{})
+	for _, secret := range images.PullSecrets {
+		pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: secret.Name})
+	}
+	userNamed := settings.SandboxRuntimeContainerImage != nil || settings.SandboxBaseContainerImage != nil
+	if settings.SandboxRuntimeContainerImage != nil {
+		// It brings its own runtime: its own entry point, and nothing is known of what it answers.
+		main.Image = *settings.SandboxRuntimeContainerImage
+		setSessionPaths(pod, &main, class)
+	} else {
+		main.Image = runtimeImage
+		switch {
+		case settings.SandboxBaseContainerImage != nil:
+			main.Image = *settings.SandboxBaseContainerImage
+		case start.Agent != nil && start.Agent.Image != "":
+			main.Image = start.Agent.Image
+		case images.Default != nil:
+			main.Image = *images.Default
+		}
+		runRuntime(pod, &main, runtimeImage, class)
+	}
+	main.ImagePullPolicy = class.pullPolicy(userNamed, main.Image)
+	pod.Spec.Containers = []corev1.Container{main}
+	return pod
+}
+
+// podSecurity satisfies the restricted Pod Security Standard, for the user that the class names. That
+// user owns a claim's volume; scratch space is open to all in the pod.
+func podSecurity(class Class, workspace v1alpha1.WorkspaceKind) *corev1.PodSecurityContext {
+	security := &corev1.PodSecurityContext{
+		RunAsNonRoot:   ptr.To(true),
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+	user := sessionUser
+	if class.Spec.Images != nil && class.Spec.Images.RunAsUser != nil {
+		user = *class.Spec.Images.RunAsUser
+	}
+	if user != 0 {
+		security.RunAsUser, security.RunAsGroup = &user, &user
+		if workspace != v1alpha1.WorkspaceScratch {
+			security.FSGroup, security.FSGroupChangePolicy = &user, ptr.To(corev1.FSGroupChangeOnRootMismatch)
+		}
+	}
+	return security
+}
+
+// runRuntime makes the session's container run the runtime.
+func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, class Class) {
+	main.Command = []string{supervisorProgram}
+	pull := class.pullPolicy(false, runtimeImage)
+	switch {
+	case main.Image == runtimeImage: // it has the programs
+	case class.Spec.Images != nil && class.Spec.Images.Runtime == v1alpha1.RuntimeMount:
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: binVolume, VolumeSource: corev1.VolumeSource{
+			Image: &corev1.ImageVolumeSource{Reference: runtimeImage, PullPolicy: pull},
+		}})
+		runFromVolume(main)
+	default:
+		installRuntime(pod, runtimeImage, pull)
+		runFromVolume(main)
+	}
+	// No startup probe: readiness would wait for it, and the runtime listens within milliseconds
+	// and answers once it is ready. No liveness probe: the supervisor asks.
+	main.ReadinessProbe = &corev1.Probe{
+		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: session.AwaitReadyPath,
+			Port: intstr.FromInt32(session.Port)}},
+		PeriodSeconds:  1,
+		TimeoutSeconds: 5,
+	}
+}
+
+// setSessionPaths gives a foreign runtime a home and the paths of the session as variables. Parley's
+// own runtime knows them, and has its home in the workspace.
+func setSessionPaths(pod *corev1.Pod, main *corev1.Container, class Class) {
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "home", VolumeSource: scratch(class.scratchSize())})
+	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: "home", MountPath: session.HomeDir})
+	main.Env = append(main.Env,
+		corev1.EnvVar{Name: "HOME", Value: session.HomeDir},
+		corev1.EnvVar{Name: "PARLEY_SESSION_DIR", Value: session.Dir},
+		corev1.EnvVar{Name: "PARLEY_WORKSPACE", Value: session.WorkspaceDir},
+	)
+}
+
+// installRuntime has an init container copy the runtime into the pod, so that the session's image
+// needs nothing of ours.
+func installRuntime(pod *corev1.Pod, runtimeImage string, pull corev1.PullPolicy) {
+	bin := corev1.VolumeMount{Name: binVolume, MountPath: session.BinDir}
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: bin.Name,
+		VolumeSource: scratch(resource.MustParse("256Mi"))})
+	pod.Spec.InitContainers = []corev1.Container{{
+		Name:            lifecycle.InstallContainer,
+		Image:           runtimeImage,
+		ImagePullPolicy: pull,
+		Command:         []string{runtimeProgram, "install", session.BinDir},
+		Resources: corev1.ResourceRequirements{
+			Requests: resources("10m", "16Mi"),
+			// As much CPU as the session itself may use, so that the copy is not slowed down; a pod
+			// is charged the larger of both.
+			Limits: resources("1", "64Mi"),
+		},
+		SecurityContext: restricted(),
+		VolumeMounts:    []corev1.VolumeMount{bin},
+	}}
+}
+
+// binVolume holds Parley's programs.
+const binVolume = "bin"
+
+// runFromVolume makes the session's container run Parley's programs from the volume.
+func runFromVolume(main *corev1.Container) {
+	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: binVolume, MountPath: session.BinDir,
+		ReadOnly: true})
+	main.Command = []string{session.BinDir + supervisorProgram}
+}
+
+func sessionContainer(c *v1alpha1.Conversation, start *Start) corev1.Container {
+	factor := int64(ptr.Deref(start.Settings.RemoteRuntimeResourceFactor, 1))
+	of := ptr.Deref(start.Class.Spec.Resources, v1alpha1.SessionResources{})
+	requests, limits := resources("250m", "512Mi"), resources("1", "2Gi")
+	maps.Copy(requests, of.Requests)
+	maps.Copy(limits, of.Limits)
+	container := corev1.Container{
+		Name:       lifecycle.SessionContainer,
+		WorkingDir: session.WorkspaceDir,
+		Resources: corev1.ResourceRequirements{
+			Requests: scaled(requests, factor),
+			Limits:   scaled(limits, factor),
+		},
+		SecurityContext: restricted(),
+		VolumeMounts: []corev1.VolumeMount{
+			{Name: "session", MountPath: session.Dir, ReadOnly: true},
+			{Name: "workspace", MountPath: session.WorkspaceDir},
+		},
+	}
+	if attempt := lifecycle.Attempt(c.Status); attempt > 1 {
+		container.Env = append(container.Env, corev1.EnvVar{Name: "PARLEY_ATTEMPT", Value: strconv.Itoa(int(attempt))})
+	}
+	container.Env = append(container.Env, proxyVariables(start.Class.Spec.Network)...)
+	container.Env = append(container.Env, secretVariables(start.Secret)...)
+	if c.Spec.ReplayJSONRef != nil {
+		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "replay",
+			MountPath: session.ReplayDir, ReadOnly: true})
+	}
+	if len(imageSources(c)) > 0 {
+		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "images",
+			MountPath: session.ImagesDir, ReadOnly: true})
+	}
+	return container
+}
+
+// secretVariables pass the session its secrets. Files would be readable by the agent, which is the
+// same user.
+func secretVariables(secret *corev1.Secret) (variables []corev1.EnvVar) {
+	for _, key := range slices.Sorted(maps.Keys(secret.Data)) {
+		if key == session.DocumentFile {
+			continue
+		}
+		variables = append(variables, corev1.EnvVar{Name: session.SecretVariable(key), ValueFrom: &corev1.EnvVarSource{
+			SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: secret.Name},
+				Key: key},
+		}})
+	}
+	return variables
+}
+
+// proxyVariables are the proxy settings under the names that programs read, in upper and lower case.
+func proxyVariables(network *v1alpha1.SessionNetwork) (variables []corev1.EnvVar) {
+	if network == nil {
+		return nil
+	}
+	for _, variable := range []corev1.EnvVar{
+		{Name: "HTTP_PROXY", Value: network.HTTPProxy}, {Name: "HTTPS_PROXY", Value: network.HTTPSProxy}, {Name: "NO_PROXY",
+			Value: network.NoProxy},
+	} {
+		if variable.Value != "" {
+			variables = append(variables, variable, corev1.EnvVar{Name: strings.ToLower(variable.Name), Value: variable.Value})
+		}
+	}
+	return variables
+}
+
+// scratch is bounded space on the node.
+func scratch(size resource.Quantity) corev1.VolumeSource {
+	return corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &size}}
+}
+
+func volumes(c *v1alpha1.Conversation, start *Start) []corev1.Volume {
+	list := []corev1.Volume{
+		{Name: "session", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+			SecretName: v1alpha1.SessionName(c.Name),
+			Items:      []corev1.KeyToPath{{Key: session.DocumentFile, Path: session.DocumentFile}},
+		}}},
+	}
+	workspace := corev1.Volume{Name: "workspace", VolumeSource: scratch(start.Class.scratchSize())}
+	if start.Workspace != v1alpha1.WorkspaceScratch {
+		workspace.VolumeSource = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{
+			ClaimName: WorkspaceName(c.Name)}}
+	}
+	list = append(list, workspace)
+	if ref := c.Spec.ReplayJSONRef; ref != nil {
+		list = append(list, corev1.Volume{Name: "replay",
+			VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+				LocalObjectReference: corev1.LocalObjectReference{Name: ref.Name},
+				Items:                []corev1.KeyToPath{{Key: ref.Key, Path: session.ReplayFile}},
+			}}})
+	}
+	if sources := imageSources(c); len(sources) > 0 {
+		list = append(list, corev1.Volume{Name: "images",
+			VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: sources}}})
+	}
+	return list
+}
+
+// imageSources project a session's images from ConfigMaps under the names in its document.
+func imageSources(c *v1alpha1.Conversation) (sources []corev1.VolumeProjection) {
+	for i, image := range c.Spec.Images {
+		if ref := image.ConfigMapKeyRef; ref != nil {
+			sources = append(sources, corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{
+				LocalObjectReference: corev1.LocalObjectReference{Name: ref.Name},
+				Items:                []corev1.KeyToPath{{Key: ref.Key, Path: session.ImageName(i, ptr.Deref(image.MediaType, ""))}},
+			}})
+		}
+	}
+	return sources
+}
+
+// restricted satisfies the restricted Pod Security Standard for a container.
+func restricted() *corev1.SecurityContext {
+	return &corev1.SecurityContext{
+		AllowPrivilegeEscalation: ptr.To(false),
+		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+	}
+}
+
+func resources(cpu, memory string) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu),
+		corev1.ResourceMemory: resource.MustParse(memory)}
+}
+
+func scaled(list corev1.ResourceList, factor int64) corev1.ResourceList {
+	for name, quantity := range list {
+		quantity.Mul(factor)
+		list[name] = quantity
+	}
+	return list
+}

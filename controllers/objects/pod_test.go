@@ -1,0 +1,102 @@
+package objects
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func TestThePodOfASessionIsAFunctionOfWhatWasAsked(t *testing.T) {
+	for name, tc := range map[string]struct {
+		conversation aConversation
+		settings     v1alpha1.UserSettingsSpec
+		agent        *session.Agent
+		class        v1alpha1.SessionClassSpec
+	}{
+		"plain": {conversation: makeConversation("team-a", "c1")},
+		"base-image-factor-4-workspace-replay": {
+			conversation: makeConversation("team-a", "c1").With(func(s *v1alpha1.ConversationSpec) {
+				s.Workspace = &v1alpha1.Workspace{Size: "10Gi"}
+				s.ReplayJSONRef = &v1alpha1.ConfigMapKeyRef{Name: "recorded", Key: "events.json"}
+			}),
+			settings: v1alpha1.UserSettingsSpec{SandboxBaseContainerImage: ptr.To("example.com/base:2"),
+				RemoteRuntimeResourceFactor: ptr.To[int32](4)},
+		},
+		"images": {
+			conversation: makeConversation("team-a", "c1").With(func(s *v1alpha1.ConversationSpec) {
+				s.Images = []v1alpha1.ConversationImage{imageIn("c1-image-1", "image"), imageAt("https://example.com/a.png"),
+					imageIn("screens", "login.png")}
+			}),
+		},
+		"agent-image": {
+			conversation: makeConversation("team-a", "c1"),
+			agent:        &session.Agent{Name: "coder", Image: "example.com/coder:4"},
+		},
+		"mounted-runtime": {
+			conversation: makeConversation("team-a", "c1"),
+			class: v1alpha1.SessionClassSpec{Images: &v1alpha1.SessionImages{Default: ptr.To("example.com/base:2"),
+				Runtime: v1alpha1.RuntimeMount}},
+		},
+		"class": {conversation: makeConversation("team-a", "c1"), class: everyClassField()},
+		"runtime-image": {
+			conversation: makeConversation("team-a", "c1"),
+			settings: v1alpha1.UserSettingsSpec{
+				SandboxBaseContainerImage: ptr.To("example.com/base:2"), SandboxRuntimeContainerImage: ptr.To("example.com/own:3"),
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			start := startOf(tc.conversation.Conversation, tc.settings)
+			start.Agent, start.Class.Spec = tc.agent, tc.class
+			golden(t, "pod-"+name, Pod(tc.conversation.Conversation, start, "example.com/parley:1"))
+		})
+	}
+}
+
+func TestWhatTheSessionsOfANamespaceShare(t *testing.T) {
+	golden(t, "service", Service("team-a"))
+	golden(t, "networkpolicy", NetworkPolicy("team-a", classAllowing("lab", "10.30.0.0/16"), "parley-system",
+		[]string{"10.20.0.0/16"}))
+}
+
+func TestTheWorkspaceIsAVolumeOfTheAskedSize(t *testing.T) {
+	c := makeConversation("team-a", "c1").With(func(s *v1alpha1.ConversationSpec) {
+		s.Workspace = &v1alpha1.Workspace{Size: "10Gi", StorageClassName: ptr.To("fast")}
+	})
+	claim, err := WorkspaceClaim(c.Conversation, c.Spec.Workspace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "workspace", claim)
+}
+
+func golden(t *testing.T, name string, object any) {
+	t.Helper()
+	got, err := yaml.Marshal(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join("testdata", name+".yaml")
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s differs; if that is meant, run go test ./controllers/objects -update and read the diff.\ngot:\n%s", path, got)
+	}
+}

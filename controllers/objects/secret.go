@@ -1,0 +1,132 @@
+package objects
+
+import (
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+)
+
+// AnnotationInputs identifies the inputs of a session's Secret, without their values.
+const AnnotationInputs = "parley.dev/inputs"
+
+// archiveTokenLife is how long a session may write to its archive. Its Secret may serve it through
+// many restarts, and the token only lets it add to its own archive.
+const archiveTokenLife = 5 * 366 * 24 * time.Hour
+
+// sessionLabels are on every object of a session.
+func sessionLabels(c *v1alpha1.Conversation) map[string]string {
+	return map[string]string{
+		v1alpha1.LabelManagedBy:    v1alpha1.ManagedBy,
+		v1alpha1.LabelComponent:    v1alpha1.ComponentSession,
+		v1alpha1.LabelConversation: c.Name,
+		v1alpha1.LabelUserSettings: c.Spec.UserSettingsName,
+	}
+}
+
+// attemptLabels are on the objects of one attempt.
+func attemptLabels(c *v1alpha1.Conversation) map[string]string {
+	labels := sessionLabels(c)
+	labels[v1alpha1.LabelAttempt] = strconv.Itoa(int(lifecycle.Attempt(c.Status)))
+	return labels
+}
+
+func sessionOwner(c *v1alpha1.Conversation) []metav1.OwnerReference {
+	return []metav1.OwnerReference{*metav1.NewControllerRef(c, v1alpha1.SchemeGroupVersion.WithKind("Conversation"))}
+}
+
+// SecretInputs are what the Secret of a session is made of.
+type SecretInputs struct {
+	Document session.Document
+	Files    []SecretFile
+	// Sources are the Secrets that the files name.
+	Sources map[string]*corev1.Secret
+	// Key of the session itself.
+	Key string
+	// SigningKey signs the token for the archive.
+	SigningKey ed25519.PrivateKey
+}
+
+// Secret of a session: its document, its own key and the values it needs. It never changes while the
+// session runs: a running session keeps the settings it started with.
+func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.Secret, error) {
+	document, err := json.Marshal(in.Document)
+	if err != nil {
+		return nil, fmt.Errorf("encode the session document: %w", err)
+	}
+	data := map[string][]byte{session.DocumentFile: document, session.KeyFile: []byte(in.Key)}
+	for _, f := range in.Files {
+		data[f.Key] = in.Sources[f.Ref.Ref.Name].Data[f.Ref.Ref.Key]
+	}
+	if in.Document.ArchiveURL != "" {
+		token, err := session.SignToken(in.SigningKey, session.Claims{Audience: session.AudienceArchive,
+			UID: in.Document.UID, Expires: now.Add(archiveTokenLife).Unix()})
+		if err != nil {
+			return nil, err
+		}
+		data[session.ArchiveTokenFile] = []byte(token)
+	}
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name), Labels: attemptLabels(c),
+			OwnerReferences: sessionOwner(c),
+			Annotations:     map[string]string{AnnotationInputs: inputsHash(document, in)},
+		},
+		Type:      v1alpha1.SecretTypeSession,
+		Immutable: ptr.To(true),
+		Data:      data,
+	}, nil
+}
+
+// inputsHash identifies the document and the versions of the Secrets with the values.
+func inputsHash(document []byte, in SecretInputs) string {
+	hash := sha256.New()
+	fmt.Fprintf(hash, "%s\n", document)
+	for _, f := range in.Files {
+		source := in.Sources[f.Ref.Ref.Name]
+		fmt.Fprintln(hash, f.Key, source.UID, source.ResourceVersion, f.Ref.Ref.Key)
+	}
+	return hex.EncodeToString(hash.Sum(nil)[:16])
+}
+
+// StartAsBefore is a start with the settings in the Secret of the attempt before.
+func StartAsBefore(secret *corev1.Secret) (*Start, error) {
+	var doc session.Document
+	if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil {
+		return nil, fmt.Errorf("read the session document in Secret %s: not valid JSON", secret.Name)
+	}
+	return &Start{Settings: &doc.Settings, Agent: doc.Agent, Secret: secret}, nil
+}
+
+// SessionKeySecret holds the session key of a user.
+func SessionKeySecret(settings *v1alpha1.UserSettings, key string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: settings.Namespace, Name: v1alpha1.SessionKeySecretName(settings.Name),
+			Labels: map[string]string{
+				v1alpha1.LabelManagedBy:    v1alpha1.ManagedBy,
+				v1alpha1.LabelUserSettings: settings.Name,
+			},
+			OwnerReferences: SettingsOwner(settings),
+		},
+		Type: v1alpha1.SecretTypeSessionKey,
+		Data: map[string][]byte{v1alpha1.SessionKeySecretKey: []byte(key)},
+	}
+}
+
+// SettingsOwner is the owner reference to UserSettings.
+func SettingsOwner(settings *v1alpha1.UserSettings) []metav1.OwnerReference {
+	return []metav1.OwnerReference{*metav1.NewControllerRef(settings,
+		v1alpha1.SchemeGroupVersion.WithKind("UserSettings"))}
+}

@@ -1,0 +1,35 @@
+package objects
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// WorkspaceName is the claim of a Conversation's workspace.
+func WorkspaceName(conversation string) string { return conversation + "-workspace" }
+
+// WorkspaceClaim is the claim for the volume of a session; nil for scratch space.
+func WorkspaceClaim(c *v1alpha1.Conversation, workspace *v1alpha1.Workspace) (*corev1.PersistentVolumeClaim, error) {
+	if workspace == nil {
+		return nil, nil
+	}
+	size, err := resource.ParseQuantity(workspace.Size)
+	if err != nil {
+		return nil, fmt.Errorf("the size of the workspace: %w", err)
+	}
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: c.Namespace, Name: WorkspaceName(c.Name), Labels: sessionLabels(c), OwnerReferences: sessionOwner(c),
+		},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			StorageClassName: workspace.StorageClassName,
+			Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: size}},
+		},
+	}, nil
+}

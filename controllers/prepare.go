@@ -1,0 +1,166 @@
+package controllers
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+	"github.com/parley-dev/parley/controllers/objects"
+	"github.com/parley-dev/parley/controllers/slimcache"
+)
+
+// prepared is a start that may begin, or why it may not.
+type prepared struct {
+	objects.Start
+	// unready is what the session needs and does not exist yet.
+	unready *lifecycle.Blocker
+	// blocked is what does not let it start though it has everything.
+	blocked *lifecycle.Blocker
+	// paused: it was refused a moment ago, and does not try again yet.
+	paused bool
+}
+
+// prepare reads what a session without a pod would start with. An attempt that replaces another takes
+// what that one had; any other takes the settings as they are now.
+func (g *gatherer) prepare(ctx context.Context, o gathered) (*prepared, error) {
+	c := o.Conversation
+	if o.classMissing != nil {
+		return &prepared{unready: o.classMissing}, nil
+	}
+	if lifecycle.Attempt(c.Status) > lifecycle.FirstAttempt(c.Status) {
+		if start, err := g.prepareAgain(ctx, c); start != nil || err != nil {
+			return start, err
+		}
+	}
+	// Not from the cache: somebody who stores settings and then starts a session means those.
+	settings := &v1alpha1.UserSettings{}
+	err := g.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && settings.DeletionTimestamp != nil:
+		return &prepared{unready: &lifecycle.Blocker{Reason: v1alpha1.ReasonSettingsNotReady,
+			Message: fmt.Sprintf("UserSettings %s do not exist", c.Spec.UserSettingsName)}}, nil
+	case err != nil:
+		return nil, fmt.Errorf("read UserSettings: %w", err)
+	}
+	if unready, err := g.configMapMissing(ctx, c); unready != nil || err != nil {
+		return &prepared{unready: unready}, err
+	}
+	return g.prepareNew(ctx, o, &settings.Spec)
+}
+
+// prepareAgain prepares what the attempt before started with; nil if that does not exist any more.
+func (g *gatherer) prepareAgain(ctx context.Context, c *v1alpha1.Conversation) (*prepared, error) {
+	existing := &corev1.Secret{}
+	err := g.live.Get(ctx, sessionObject(c), existing)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read the session's Secret: %w", err)
+	case !owned(existing, c):
+		return &prepared{blocked: blockerOf(notOurs("Secret", existing, c))}, nil
+	case lifecycle.LabelledAttempt(existing.Labels) < lifecycle.FirstAttempt(c.Status):
+		return nil, nil
+	}
+	before, err := objects.StartAsBefore(existing)
+	if err != nil {
+		return nil, err
+	}
+	start := &prepared{Start: *before}
+	return start, g.place(ctx, c, start)
+}
+
+// place finds the class of a session, and where its files are.
+func (g *gatherer) place(ctx context.Context, c *v1alpha1.Conversation, start *prepared) (err error) {
+	if start.Class, start.unready, err = g.classNamed(ctx, objects.ClassName(c, start.Settings)); err == nil {
+		start.Workspace, err = g.workspaceKind(ctx, c, start.Class)
+	}
+	return err
+}
+
+// prepareNew prepares a start with these settings.
+func (g *gatherer) prepareNew(ctx context.Context, o gathered, settings *v1alpha1.UserSettingsSpec) (*prepared, error) {
+	c := o.Conversation
+	agent, unready, err := g.agent(ctx, settings)
+	if unready != nil || err != nil {
+		return &prepared{unready: unready}, err
+	}
+	start := &prepared{Start: objects.Start{Settings: settings, Agent: agent}}
+	if err := g.place(ctx, c, start); err != nil || start.unready != nil {
+		return start, err
+	}
+	if start.blocked = start.Class.NotAllowed(c, settings, agent); start.blocked != nil {
+		return start, nil
+	}
+	start.Settings = start.Class.WithDefaults(settings)
+	complete, err := g.complete(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	in := objects.SecretInputs{Key: rand.Text() + rand.Text()} // each has 130 bits
+	doc := &in.Document
+	*doc, in.Files = objects.Document(complete, start.Settings, start.Class.Bounds(&c.Spec), g.options.SearchMCPURL)
+	doc.Agent, doc.CABundle = agent, start.Class.Spec.CABundle()
+	if agent != nil {
+		if doc.Models, start.unready, err = g.models(ctx, settings); start.unready != nil || err != nil {
+			return start, err
+		}
+	}
+	if in.SigningKey, start.unready, err = g.signingKey(ctx); start.unready != nil || err != nil {
+		return start, err
+	}
+	doc.PublicKey, doc.ArchiveURL = session.PublicHalf(in.SigningKey), g.options.ArchiveURL
+	secrets := newSecretReader(g.live, c.Namespace)
+	for _, f := range in.Files {
+		if _, start.unready, err = secrets.value(ctx, f.Ref); start.unready != nil || err != nil {
+			return start, err
+		}
+	}
+	in.Sources = secrets.secrets
+	start.Secret, err = objects.Secret(c, in, o.Now)
+	return start, err
+}
+
+// complete is a Conversation with all its texts, which the cache truncates.
+func (g *gatherer) complete(ctx context.Context, c *v1alpha1.Conversation) (*v1alpha1.Conversation, error) {
+	if !slimcache.Truncated(c) {
+		return c, nil
+	}
+	complete := &v1alpha1.Conversation{}
+	if err := g.live.Get(ctx, client.ObjectKeyFromObject(c), complete); err != nil {
+		return nil, fmt.Errorf("read Conversation: %w", err)
+	}
+	if complete.UID != c.UID {
+		return nil, fmt.Errorf("read Conversation: it was recreated (its UID changed)")
+	}
+	return complete, nil
+}
+
+// configMapMissing says what is missing of a replay or of images. One ConfigMap at a time is held:
+// together they may be large.
+func (g *gatherer) configMapMissing(ctx context.Context, c *v1alpha1.Conversation) (*lifecycle.Blocker, error) {
+	configMap := &corev1.ConfigMap{}
+	for _, ref := range c.ConfigMapReferences() {
+		if configMap.Name != ref.Ref.Name {
+			configMap = &corev1.ConfigMap{}
+			err := g.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: ref.Ref.Name}, configMap)
+			if client.IgnoreNotFound(err) != nil {
+				return nil, fmt.Errorf("read ConfigMap %s: %w", ref.Ref.Name, err)
+			}
+		}
+		_, text := configMap.Data[ref.Ref.Key]
+		_, binary := configMap.BinaryData[ref.Ref.Key]
+		if !text && !binary {
+			return &lifecycle.Blocker{Reason: v1alpha1.ReasonConfigMapNotFound, Message: fmt.Sprintf(
+				"%s: ConfigMap %s with key %s does not exist", ref.Path, ref.Ref.Name, ref.Ref.Key)}, nil
+		}
+	}
+	return nil, nil
+}

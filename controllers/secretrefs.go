@@ -1,0 +1,78 @@
+package controllers
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+)
+
+// secretReader reads the Secrets of one namespace, each at most once.
+type secretReader struct {
+	client    client.Reader
+	namespace string
+	secrets   map[string]*corev1.Secret // nil for one that is not there
+}
+
+func newSecretReader(c client.Reader, namespace string) *secretReader {
+	return &secretReader{client: c, namespace: namespace, secrets: map[string]*corev1.Secret{}}
+}
+
+// value of a reference, or why there is none.
+func (r *secretReader) value(ctx context.Context, ref v1alpha1.SecretReference) ([]byte, *lifecycle.Blocker, error) {
+	secret, err := r.secret(ctx, ref.Ref.Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if secret == nil {
+		return nil, &lifecycle.Blocker{Reason: v1alpha1.ReasonSecretNotFound,
+			Message: fmt.Sprintf("%s: Secret %s does not exist", ref.Path, ref.Ref.Name)}, nil
+	}
+	// A value is passed on byte for byte: an SSH key needs its last newline.
+	value := secret.Data[ref.Ref.Key]
+	if len(bytes.TrimRight(value, "\r\n")) == 0 {
+		return nil, &lifecycle.Blocker{Reason: v1alpha1.ReasonKeyNotFound,
+			Message: fmt.Sprintf("%s: Secret %s has no key %s, or it is empty", ref.Path, ref.Ref.Name, ref.Ref.Key)}, nil
+	}
+	if unfit := unfitForVariable(value); unfit != "" {
+		return nil, &lifecycle.Blocker{Reason: v1alpha1.ReasonKeyUnfit,
+			Message: fmt.Sprintf("%s: the key %s of Secret %s %s", ref.Path, ref.Ref.Key, ref.Ref.Name, unfit)}, nil
+	}
+	return value, nil, nil
+}
+
+// unfitForVariable says why a value cannot be an environment variable of a session; empty if it can.
+func unfitForVariable(value []byte) string {
+	switch {
+	case len(value) > session.MaxSecret:
+		return fmt.Sprintf("is longer than %d KiB", session.MaxSecret>>10)
+	case bytes.IndexByte(value, 0) >= 0 || !utf8.Valid(value):
+		return "is not text: it has to be in UTF-8, without zero bytes"
+	}
+	return ""
+}
+
+func (r *secretReader) secret(ctx context.Context, name string) (*corev1.Secret, error) {
+	if secret, known := r.secrets[name]; known {
+		return secret, nil
+	}
+	secret := &corev1.Secret{}
+	err := r.client.Get(ctx, types.NamespacedName{Namespace: r.namespace, Name: name}, secret)
+	if apierrors.IsNotFound(err) {
+		secret, err = nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read Secret %s: %w", name, err)
+	}
+	r.secrets[name] = secret
+	return secret, nil
+}

@@ -1,0 +1,92 @@
+package controllers
+
+import (
+	"context"
+	"crypto/ed25519"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+)
+
+// +kubebuilder:rbac:groups="",namespace=parley-system,resources=secrets,resourceNames=parley-session-signing,verbs=update
+
+// signingKeyReconciler keeps the key that signs the facade's tokens. It is created once.
+type signingKeyReconciler struct {
+	client client.Client // past the cache, for Secrets
+	name   client.ObjectKey
+}
+
+// setup has the key created when the manager starts, and again when somebody deletes it.
+func (s *signingKeyReconciler) setup(mgr ctrl.Manager) error {
+	atStart := source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		queue.Add(reconcile.Request{NamespacedName: s.name})
+		return nil
+	})
+	itself := predicate.NewPredicateFuncs(func(o client.Object) bool { return client.ObjectKeyFromObject(o) == s.name })
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("signing-key").
+		WatchesRawSource(atStart).
+		WatchesMetadata(&corev1.Secret{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(itself)).
+		Complete(s)
+}
+
+// Reconcile creates the key if there is none.
+func (s *signingKeyReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	secret, err := s.ensure(ctx)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("keep Secret %s: %w", s.name.Name, err)
+	}
+	if _, err := session.ParseSigningKey(secret.Data[session.SigningPrivateKey]); err != nil {
+		ctrl.LoggerFrom(ctx).Info("The signing key cannot be used", "secret", s.name, "reason", err.Error())
+	}
+	return reconcile.Result{}, nil
+}
+
+// signingKey is the key that signs tokens, or why the one that exists cannot be used.
+func (g *gatherer) signingKey(ctx context.Context) (ed25519.PrivateKey, *lifecycle.Blocker, error) {
+	secret, name := &corev1.Secret{}, g.options.signingKey()
+	if err := g.live.Get(ctx, name, secret); err != nil {
+		return nil, nil, fmt.Errorf("read Secret %s: %w", name.Name, err)
+	}
+	if len(secret.Data[session.SigningPrivateKey]) == 0 {
+		return nil, nil, fmt.Errorf("the signing key in Secret %s is not created yet", name.Name)
+	}
+	key, err := session.ParseSigningKey(secret.Data[session.SigningPrivateKey])
+	if err != nil {
+		return nil, &lifecycle.Blocker{Reason: v1alpha1.ReasonSigningKeyUnfit, Message: fmt.Sprintf(
+			"Secret %s in %s, key %s: %v", name.Name, name.Namespace, session.SigningPrivateKey, err)}, nil
+	}
+	return key, nil, nil
+}
+
+// ensure reads the Secret, and fills it if it is empty or missing. An existing key is never replaced: of
+// two managers that write at once, one is refused, and reads the other's key when it tries again.
+func (s *signingKeyReconciler) ensure(ctx context.Context) (*corev1.Secret, error) {
+	secret := &corev1.Secret{}
+	err := s.client.Get(ctx, s.name, secret)
+	if client.IgnoreNotFound(err) != nil || len(secret.Data[session.SigningPrivateKey]) > 0 {
+		return secret, err
+	}
+	missing := err != nil
+	if secret.Data, err = session.NewSigningKey(); err != nil {
+		return nil, err
+	}
+	if missing {
+		secret.ObjectMeta = metav1.ObjectMeta{Namespace: s.name.Namespace, Name: s.name.Name}
+		return secret, s.client.Create(ctx, secret)
+	}
+	return secret, s.client.Update(ctx, secret) // as it was read, or not at all
+}

@@ -1,0 +1,141 @@
+// Package slimcache drops from objects, on their way into the informer cache, what the controllers
+// never read. Its functions are cache transforms.
+package slimcache
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+)
+
+// Object drops managed fields and the copy that kubectl apply keeps. A Secret or ConfigMap, of which
+// the cache holds the metadata, keeps its labels and annotations only where Parley manages it.
+func Object(object any) (any, error) {
+	o, ok := object.(metav1.Object)
+	if !ok {
+		return object, nil // a tombstone, or a list's bookmark
+	}
+	o.SetManagedFields(nil)
+	labels := o.GetLabels()
+	if _, metadataOnly := object.(*metav1.PartialObjectMetadata); metadataOnly &&
+		labels[v1alpha1.LabelUserSettings] == "" && labels[v1alpha1.LabelConversation] == "" {
+		o.SetLabels(nil)
+		o.SetAnnotations(nil)
+	}
+	delete(o.GetAnnotations(), corev1.LastAppliedConfigAnnotation)
+	return object, nil
+}
+
+// Secret keeps only the identity and owner of a session's Secret: there are as many as sessions.
+func Secret(object any) (any, error) {
+	if secret, ok := object.(*metav1.PartialObjectMetadata); ok {
+		if owner := metav1.GetControllerOfNoCopy(secret); owner != nil && owner.Kind == "Conversation" {
+			secret.Labels, secret.Annotations = nil, nil
+		}
+	}
+	return Object(object)
+}
+
+const (
+	// MaxText is how many bytes of each text of a Conversation are cached; only a start needs more.
+	MaxText = 1024
+	// annotationTruncated marks a cached Conversation whose texts are not complete. It is in the cache
+	// only.
+	annotationTruncated = "parley.dev/truncated"
+)
+
+// Truncated says whether a cached Conversation lacks texts, which the API server has.
+func Truncated(c *v1alpha1.Conversation) bool { return c.Annotations[annotationTruncated] != "" }
+
+// Conversation truncates long texts and empties long lists of texts. The length of a list stays, so
+// that it still shows how much there is; an empty text is never a valid element.
+func Conversation(object any) (any, error) {
+	c, ok := object.(*v1alpha1.Conversation)
+	if !ok {
+		return Object(object)
+	}
+	if _, err := Object(c); err != nil {
+		return nil, err
+	}
+	spec, truncated := &c.Spec, false
+	for _, text := range []**string{&spec.InitialUserMsg, &spec.ConversationInstructions} {
+		if *text != nil && len(**text) > MaxText {
+			*text, truncated = ptr.To(strings.Clone(lifecycle.Truncate(**text, MaxText))), true
+		}
+	}
+	truncated = emptyLong(spec.ImageURLs) || truncated
+	truncated = emptyImages(spec.Images) || truncated
+	if spec.MCPConfig != nil {
+		for i := range spec.MCPConfig.StdioServers {
+			truncated = emptyLong(spec.MCPConfig.StdioServers[i].Args) || truncated
+		}
+	}
+	if truncated {
+		metav1.SetMetaDataAnnotation(&c.ObjectMeta, annotationTruncated, "true")
+	}
+	return c, nil
+}
+
+// emptyLong empties the texts of a list that is longer than MaxText, and says whether it did.
+func emptyLong(texts []string) bool {
+	size := 0
+	for _, text := range texts {
+		size += len(text)
+	}
+	if size <= MaxText {
+		return false
+	}
+	clear(texts)
+	return true
+}
+
+// emptyImages empties long URLs of images. References stay: the session starts when their targets
+// exist, and they are short.
+func emptyImages(images []v1alpha1.ConversationImage) bool {
+	var urls []string
+	for _, image := range images {
+		urls = append(urls, ptr.Deref(image.URL, ""))
+	}
+	if !emptyLong(urls) {
+		return false
+	}
+	for i := range images {
+		if images[i].URL != nil {
+			images[i].URL = new(string)
+		}
+	}
+	return true
+}
+
+// Pod keeps what the status of a session is derived from: the pod's owner, the images by container
+// name, and parts of its status.
+func Pod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	pod.ManagedFields, pod.Annotations = nil, nil
+	pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, InitContainers: imagesOnly(pod.Spec.InitContainers),
+		Containers: imagesOnly(pod.Spec.Containers)}
+	pod.Status.PodIPs, pod.Status.HostIPs, pod.Status.HostIP = nil, nil, ""
+	for _, containers := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for i, c := range containers {
+			containers[i] = corev1.ContainerStatus{Name: c.Name, State: c.State, LastTerminationState: c.LastTerminationState,
+				Ready: c.Ready, Started: c.Started, RestartCount: c.RestartCount}
+		}
+	}
+	return pod, nil
+}
+
+func imagesOnly(containers []corev1.Container) []corev1.Container {
+	slim := make([]corev1.Container, 0, len(containers))
+	for _, c := range containers {
+		slim = append(slim, corev1.Container{Name: c.Name, Image: c.Image})
+	}
+	return slim
+}

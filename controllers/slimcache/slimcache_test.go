@@ -1,0 +1,90 @@
+package slimcache
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+	"github.com/parley-dev/parley/hack/test/lifecycletest"
+)
+
+func TestTheCacheKeepsWhichImagesThereAreAndNotTheirTexts(t *testing.T) {
+	long := strings.Repeat("x", 16000)
+	c := lifecycletest.MakeConversation("ns", "c").With(func(s *v1alpha1.ConversationSpec) {
+		s.Images = []v1alpha1.ConversationImage{lifecycletest.ImageIn("one", "image"), lifecycletest.ImageAt(long), lifecycletest.ImageAt("u"), lifecycletest.ImageIn("two", "image")}
+	}).Conversation
+	if _, err := Conversation(c); err != nil {
+		t.Fatal(err)
+	}
+	if refs := c.ConfigMapReferences(); len(refs) != 2 || refs[0].Ref.Name != "one" || refs[1].Ref.Name != "two" ||
+		len(c.Spec.Images) != 4 {
+		t.Errorf("there are %d images, in %v", len(c.Spec.Images), refs)
+	}
+	if *c.Spec.Images[1].URL != "" || !Truncated(c) {
+		t.Errorf("of a text of %d bytes %d are kept, with %v", len(long), len(*c.Spec.Images[1].URL), c.Annotations)
+	}
+	t.Run("except short ones", func(t *testing.T) {
+		c := lifecycletest.MakeConversation("ns", "c").With(func(s *v1alpha1.ConversationSpec) {
+			s.Images = []v1alpha1.ConversationImage{lifecycletest.ImageIn("one", "image"), lifecycletest.ImageAt("u")}
+		}).Conversation
+		if _, err := Conversation(c); err != nil || *c.Spec.Images[1].URL != "u" || Truncated(c) {
+			t.Errorf("it is cut: %v, %v", c.Spec.Images, err)
+		}
+	})
+}
+
+func TestLongListsKeepTheirLengthAndNoTexts(t *testing.T) {
+	long := strings.Repeat("x", MaxText)
+	c := lifecycletest.MakeConversation("ns", "c").With(func(s *v1alpha1.ConversationSpec) {
+		s.ImageURLs = []string{long, "u"}
+		s.MCPConfig = &v1alpha1.MCPConfig{StdioServers: []v1alpha1.MCPStdioServer{{Name: "a", Args: []string{"-v"}},
+			{Name: "b", Args: []string{long, "cut", "x"}}}}
+	}).Conversation
+	if _, err := Conversation(c); err != nil || !Truncated(c) || !lifecycle.HasWork(&c.Spec) {
+		t.Errorf("truncated: %t, %v", Truncated(c), err)
+	}
+	servers := c.Spec.MCPConfig.StdioServers
+	if !slices.Equal(c.Spec.ImageURLs, []string{"", ""}) || !slices.Equal(servers[1].Args, []string{"", "", ""}) ||
+		!slices.Equal(servers[0].Args, []string{"-v"}) {
+		t.Errorf("cached are %q, %q and %q", c.Spec.ImageURLs, servers[0].Args, servers[1].Args)
+	}
+}
+
+func TestAPodKeepsWhatTheStatusIsDerivedFrom(t *testing.T) {
+	pod := lifecycletest.PodOf(lifecycletest.MakeConversation("default", "c")).Ready()
+	pod.Annotations = map[string]string{"note": "x"}
+	pod.Spec.Containers[0].Args = []string{"much"}
+	pod.Status.ContainerStatuses[0].ImageID = "much"
+	if _, err := Pod(pod.Pod); err != nil {
+		t.Fatal(err)
+	}
+	if pod.Labels[v1alpha1.LabelConversation] != "c" || pod.Spec.Containers[0].Image != "example.com/base:1" ||
+		!lifecycle.PodReady(pod.Pod) || lifecycle.SessionStatus(pod.Pod).State.Running == nil {
+		t.Errorf("the status cannot be derived: %+v", pod)
+	}
+	if pod.Annotations != nil || pod.Spec.Containers[0].Args != nil || pod.Status.ContainerStatuses[0].ImageID != "" {
+		t.Errorf("more is cached: %+v", pod)
+	}
+}
+
+func TestASessionsSecretKeepsItsOwner(t *testing.T) {
+	owner := lifecycletest.MakeConversation("default", "c").Conversation
+	secret := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "c-session", UID: "s-uid", Labels: map[string]string{v1alpha1.LabelUserSettings: "ada", v1alpha1.LabelConversation: "c"},
+		Annotations: map[string]string{"parley.dev/inputs": "x"}, OwnerReferences: []metav1.OwnerReference{
+			*metav1.NewControllerRef(owner, v1alpha1.SchemeGroupVersion.WithKind("Conversation"))},
+	}}
+	if _, err := Secret(secret); err != nil || !metav1.IsControlledBy(secret, owner) || secret.UID != "s-uid" ||
+		len(secret.Labels)+len(secret.Annotations) > 0 {
+		t.Errorf("kept is %+v, %v", secret, err)
+	}
+	settings := secret.DeepCopy()
+	settings.OwnerReferences, settings.Labels = nil, map[string]string{v1alpha1.LabelUserSettings: "ada"}
+	if _, err := Secret(settings); err != nil || settings.Labels[v1alpha1.LabelUserSettings] != "ada" {
+		t.Errorf("kept of a user's Secret is %+v, %v", settings, err)
+	}
+}

@@ -1,0 +1,43 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/parley-dev/parley/controllers/lifecycle"
+)
+
+// writeStatus writes the status if that is due, and then emits events and metrics of the change. It
+// returns how long the write may wait, if it may.
+func (r *conversationReconciler) writeStatus(ctx context.Context, o gathered, v lifecycle.Verdict) (time.Duration,
+	error) {
+	before, after := o.Conversation.Status, lifecycle.NewStatus(o.Observation, v)
+	if equality.Semantic.DeepEqual(before, after) {
+		return 0, nil
+	}
+	if wait := lifecycle.WriteDelay(before, after, v, o.Now, lifecycle.VisibleStep(r.backlog())); wait > 0 {
+		return wait, nil
+	}
+	written := *o.Conversation // the rest is the cache's, and stays as it is
+	written.Status = after
+	if err := r.client.Status().Update(ctx, &written); err != nil {
+		// A conflict means that the cache lagged behind; its next event requeues.
+		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			return 0, nil
+		}
+		return 0, fmt.Errorf("write the status of Conversation: %w", err)
+	}
+	if written.ResourceVersion != o.Conversation.ResourceVersion { // a write without a change has no event
+		r.memory.change(o.Conversation, func(m *remembered) { m.overwritten = o.Conversation.ResourceVersion })
+	}
+	r.announce(&written, before, after)
+	measure(o.Conversation, before, after, o.Now)
+	if lifecycle.EndsNow(before, v) && o.analytics {
+		measureUse(after.Result)
+	}
+	return 0, nil
+}

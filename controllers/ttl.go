@@ -1,0 +1,55 @@
+package controllers
+
+import (
+	"context"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+)
+
+// expire removes what outlived a stopped session for long enough: its Conversation, its volume and
+// its pod. It returns how long the others still have.
+func (r *conversationReconciler) expire(ctx context.Context, o gathered, v lifecycle.Verdict) ([]time.Duration, error) {
+	c := o.Conversation
+	if v.State != v1alpha1.StateStopped || c.Status.StopTime == nil {
+		return nil, nil
+	}
+	var left []time.Duration
+	for _, e := range []struct {
+		ttl    *time.Duration
+		exists bool
+		remove func() error
+	}{
+		// A suspended session has not ended.
+		{o.Bounds.TTL, v.Reason != v1alpha1.ReasonSuspended && v.Reason != v1alpha1.ReasonDeleted,
+			func() error { return r.deleteConversation(ctx, c) }},
+		{o.Bounds.WorkspaceTTL, c.Status.Workspace == v1alpha1.WorkspaceClass,
+			func() error { return r.removeWorkspace(ctx, c) }},
+		{o.Bounds.EndedPodTTL, v.Pod == lifecycle.KeepEndedPod && o.Pod != nil,
+			func() error { return r.remove(ctx, "Pod", o.Pod) }},
+	} {
+		if e.ttl == nil || !e.exists {
+			continue
+		}
+		if until := c.Status.StopTime.Add(*e.ttl).Sub(o.Now); until > 0 {
+			left = append(left, until)
+		} else if err := e.remove(); err != nil {
+			return nil, err
+		}
+	}
+	return left, nil
+}
+
+// deleteConversation deletes a Conversation as it was seen: one that changed since, perhaps because
+// it was resumed, stays.
+func (r *conversationReconciler) deleteConversation(ctx context.Context, c *v1alpha1.Conversation) error {
+	err := r.client.Delete(ctx, c, client.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion})
+	if apierrors.IsConflict(err) {
+		return nil
+	}
+	return client.IgnoreNotFound(err)
+}

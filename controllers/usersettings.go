@@ -1,0 +1,142 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/lifecycle"
+)
+
+// +kubebuilder:rbac:groups=parley.dev,resources=usersettings,verbs=get;list;watch
+// +kubebuilder:rbac:groups=parley.dev,resources=usersettings/status,verbs=update
+// +kubebuilder:rbac:groups=parley.dev,resources=usersettings/finalizers,verbs=update
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create
+
+// afterConflict is when a status is written again that met a newer object.
+const afterConflict = 100 * time.Millisecond
+
+// userSettingsReconciler keeps a user's session key, adopts and prunes the Secrets that the facade
+// wrote for them, and reports which references resolve.
+type userSettingsReconciler struct {
+	client   client.Client
+	cache    client.Reader // metadata of Secrets
+	clock    clock.PassiveClock
+	recorder events.EventRecorder
+}
+
+func (r *userSettingsReconciler) setup(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("usersettings").
+		For(&v1alpha1.UserSettings{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.settingsOfSecret)).
+		Complete(r)
+}
+
+// settingsOfSecret are the settings that refer to a Secret, and those it is managed for.
+func (r *userSettingsReconciler) settingsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
+	requests := requestsFor(ctx, r.client, &v1alpha1.UserSettingsList{}, secret.GetNamespace(), indexSecretName,
+		secret.GetName())
+	if name := managedFor(secret); name != "" {
+		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: secret.GetNamespace(),
+			Name: name}})
+	}
+	return requests
+}
+
+// Reconcile brings one UserSettings to what it asks for.
+func (r *userSettingsReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	settings := &v1alpha1.UserSettings{}
+	if err := r.client.Get(ctx, req.NamespacedName, settings); err != nil || settings.DeletionTimestamp != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	key, err := r.sessionKey(ctx, settings)
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return reconcile.Result{}, nil // the settings go with it
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("keep the session key: %w", err)
+	}
+	blockers, err := r.resolve(ctx, settings)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	pruneIn, err := r.adoptAndPrune(ctx, settings)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	err = r.writeStatus(ctx, settings, lifecycle.NewSettingsStatus(settings, key, blockers))
+	if apierrors.IsConflict(err) {
+		// The cache was behind. Its next event may be one that the predicate drops, so it is not
+		// waited for.
+		return reconcile.Result{RequeueAfter: afterConflict}, nil
+	}
+	return reconcile.Result{RequeueAfter: pruneIn}, err
+}
+
+// resolve looks up every reference and keeps the first blocker of each condition.
+func (r *userSettingsReconciler) resolve(ctx context.Context,
+	settings *v1alpha1.UserSettings) (map[string]*lifecycle.Blocker, error) {
+	secrets := newSecretReader(r.client, settings.Namespace)
+	blockers := map[string]*lifecycle.Blocker{}
+	for _, ref := range settings.SecretReferences() {
+		if ref.Condition == v1alpha1.ConditionSessionKeyReady {
+			continue // the session key has rules of its own
+		}
+		_, blocker, err := secrets.value(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		if blockers[ref.Condition] == nil {
+			blockers[ref.Condition] = blocker
+		}
+	}
+	return blockers, nil
+}
+
+// writeStatus writes the status if it changed, and says so where a person would want to know.
+func (r *userSettingsReconciler) writeStatus(ctx context.Context, settings *v1alpha1.UserSettings,
+	status v1alpha1.UserSettingsStatus) error {
+	before := settings.Status
+	if equality.Semantic.DeepEqual(before, status) {
+		return nil
+	}
+	settings = settings.DeepCopy()
+	settings.Status = status
+	if err := r.client.Status().Update(ctx, settings); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("write the status of UserSettings: %w", err)
+	}
+	if before.SessionKeyHash != "" && before.SessionKeyHash != status.SessionKeyHash {
+		r.recorder.Eventf(settings, nil, corev1.EventTypeNormal, "SessionKeyChanged", "PublishKey",
+			"The session key changed; the one before no longer opens the HTTP facade")
+	}
+	return nil
+}
+
+// sinceWritten is how long ago a managed Secret was written.
+func sinceWritten(secret metav1.Object, now time.Time) time.Duration {
+	written, err := time.Parse(time.RFC3339, secret.GetAnnotations()[v1alpha1.AnnotationWrittenAt])
+	if err != nil {
+		written = secret.GetCreationTimestamp().Time
+	}
+	return now.Sub(written)
+}

@@ -1,0 +1,87 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/controllers/objects"
+)
+
+// +kubebuilder:rbac:roleName=parley-manager-cluster,groups=storage.k8s.io,resources=storageclasses,verbs=list;watch
+
+// workspaceKind decides where the files of a session are, once: it keeps what it got at its first
+// start.
+func (g *gatherer) workspaceKind(ctx context.Context, c *v1alpha1.Conversation,
+	class objects.Class) (v1alpha1.WorkspaceKind, error) {
+	switch {
+	case c.Spec.Workspace != nil:
+		return v1alpha1.WorkspaceOwn, nil
+	case c.Status.Workspace != "":
+		return c.Status.Workspace, nil
+	case class.Spec.Workspace == nil:
+		return v1alpha1.WorkspaceScratch, nil
+	case class.Spec.Workspace.StorageClassName != nil:
+		return v1alpha1.WorkspaceClass, nil
+	}
+	var classes storagev1.StorageClassList
+	if err := g.cache.List(ctx, &classes, client.UnsafeDisableDeepCopy); err != nil {
+		return "", fmt.Errorf("list StorageClasses: %w", err)
+	}
+	for i := range classes.Items {
+		if classes.Items[i].Annotations["storageclass.kubernetes.io/is-default-class"] == "true" {
+			return v1alpha1.WorkspaceClass, nil
+		}
+	}
+	return v1alpha1.WorkspaceScratch, nil
+}
+
+// ensureWorkspace creates the claim for the volume of a session that has one.
+func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha1.Conversation,
+	workspace *v1alpha1.Workspace) error {
+	claim, err := objects.WorkspaceClaim(c, workspace)
+	if claim == nil || err != nil {
+		return err
+	}
+	existing := &corev1.PersistentVolumeClaim{}
+	err = r.client.Get(ctx, client.ObjectKeyFromObject(claim), existing)
+	if apierrors.IsNotFound(err) {
+		err = r.client.Create(ctx, claim)
+		if !apierrors.IsAlreadyExists(err) {
+			existing = claim
+		} else {
+			err = r.live.Get(ctx, client.ObjectKeyFromObject(claim), existing)
+		}
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("keep PersistentVolumeClaim: %w", err)
+	case !owned(existing, c):
+		return notOurs("PersistentVolumeClaim", existing, c)
+	case existing.DeletionTimestamp != nil:
+		return &leavingError{kind: "PersistentVolumeClaim", name: existing.Name}
+	}
+	return nil
+}
+
+// removeWorkspace removes the volume of a session that stopped long ago.
+func (r *conversationReconciler) removeWorkspace(ctx context.Context, c *v1alpha1.Conversation) error {
+	claim := &corev1.PersistentVolumeClaim{}
+	err := r.client.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: objects.WorkspaceName(c.Name)}, claim)
+	if err != nil || !owned(claim, c) || claim.DeletionTimestamp != nil {
+		return client.IgnoreNotFound(err)
+	}
+	// A session that was started in this moment keeps its files; the event of that start requeues.
+	if err := r.upToDate(ctx, c); errors.Is(err, errStale) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return r.remove(ctx, "PersistentVolumeClaim", claim)
+}

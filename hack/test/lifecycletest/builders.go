@@ -1,0 +1,238 @@
+// Package lifecycletest builds the objects of a session for tests.
+package lifecycletest
+
+import (
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// Names of the containers of a session's pod.
+const (
+	sessionContainer = "session"
+	installContainer = "install-runtime"
+)
+
+// Noon is when the pure tests take place.
+var Noon = time.Date(2030, 1, 2, 12, 0, 0, 0, time.UTC)
+
+func At(seconds int) time.Time { return Noon.Add(time.Duration(seconds) * time.Second) }
+
+func MetaTime(seconds int) *metav1.Time { return ptr.To(metav1.NewTime(At(seconds))) }
+
+// Conversation is a Conversation that a test builds.
+type Conversation struct{ *v1alpha1.Conversation }
+
+// MakeConversation begins a Conversation of the UserSettings ada.
+func MakeConversation(namespace, name string) Conversation {
+	return Conversation{&v1alpha1.Conversation{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name + "-uid"), Generation: 1},
+		Spec: v1alpha1.ConversationSpec{
+			UserSettingsName: "ada",
+			StartDeadline:    &metav1.Duration{Duration: 10 * time.Minute},
+			IdleTimeout:      &metav1.Duration{Duration: 30 * time.Minute},
+		},
+	}}
+}
+
+// obj is the Conversation as it is sent to an API server, which gives UIDs itself.
+func (c Conversation) Obj() *v1alpha1.Conversation {
+	c.UID, c.Generation = "", 0
+	return c.Conversation
+}
+
+func (c Conversation) With(change func(*v1alpha1.ConversationSpec)) Conversation {
+	change(&c.Spec)
+	return c
+}
+
+func (c Conversation) Started(seconds int) Conversation {
+	c.Status.StartTime = MetaTime(seconds)
+	c.Status.State = v1alpha1.StateStarting
+	return c
+}
+
+func (c Conversation) Ran(seconds int) Conversation {
+	c.Status.RunningTime, c.Status.RanAttempt = MetaTime(seconds), max(1, c.Status.Attempt)
+	c.Status.State, c.Status.Reason = v1alpha1.StateRunning, v1alpha1.ReasonRunning
+	return c
+}
+
+// attempt is the present one; the first of somebody's start, unless it is said.
+func (c Conversation) Attempt(present, first int32) Conversation {
+	c.Status.Attempt, c.Status.FirstAttempt = present, first
+	return c
+}
+
+func (c Conversation) Restarts(n int32, cause string) Conversation {
+	c.Status.Restarts, c.Status.LastRestart = n, cause
+	return c
+}
+
+// podRestarts are those of the present pod's process, as they are on record.
+func (c Conversation) PodRestarts(n int32) Conversation {
+	c.Status.PodRestarts, c.Status.Restarts = n, n
+	return c
+}
+
+func (c Conversation) RanFor(d time.Duration) Conversation {
+	c.Status.RanFor = &metav1.Duration{Duration: d}
+	return c
+}
+
+func (c Conversation) Restarted(seconds int) Conversation {
+	c.Status.RestartedAt = MetaTime(seconds)
+	return c
+}
+
+func (c Conversation) Saying(message string) Conversation {
+	c.Status.Message = message
+	return c
+}
+
+func (c Conversation) Because(reason string) Conversation {
+	c.Status.Reason = reason
+	return c
+}
+
+func (c Conversation) Stopped(reason string, seconds int) Conversation {
+	c.Status.StopTime, c.Status.Reason, c.Status.Message = MetaTime(seconds), reason, "it was "+reason
+	c.Status.State = v1alpha1.StateStopped
+	return c
+}
+
+// Pod is a session's pod that a test builds.
+type Pod struct{ *corev1.Pod }
+
+// PodOf is a pod of the Conversation's present attempt, with what the status is derived from.
+func PodOf(c Conversation) Pod {
+	return Pod{&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name), UID: "pod-uid",
+			CreationTimestamp: metav1.NewTime(At(0)),
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(c.Conversation,
+				v1alpha1.SchemeGroupVersion.WithKind("Conversation"))},
+			Labels: map[string]string{
+				v1alpha1.LabelManagedBy: v1alpha1.ManagedBy, v1alpha1.LabelComponent: v1alpha1.ComponentSession,
+				v1alpha1.LabelConversation: c.Name, v1alpha1.LabelUserSettings: c.Spec.UserSettingsName,
+				v1alpha1.LabelSessionClass: v1alpha1.DefaultSessionClass,
+				v1alpha1.LabelWorkspace:    string(v1alpha1.WorkspaceScratch),
+				v1alpha1.LabelAttempt:      strconv.Itoa(int(max(1, c.Status.Attempt))),
+			},
+		},
+		Spec: corev1.PodSpec{
+			InitContainers: []corev1.Container{{Name: installContainer, Image: "example.com/runtime:1"}},
+			Containers:     []corev1.Container{{Name: sessionContainer, Image: "example.com/base:1"}},
+		},
+	}}
+}
+
+func (p Pod) Condition(t corev1.PodConditionType, ok bool, message string) Pod {
+	status := corev1.ConditionFalse
+	if ok {
+		status = corev1.ConditionTrue
+	}
+	condition := corev1.PodCondition{Type: t, Status: status, Message: message, LastTransitionTime: metav1.NewTime(At(1))}
+	for i := range p.Status.Conditions {
+		if p.Status.Conditions[i].Type == t {
+			p.Status.Conditions[i] = condition
+			return p
+		}
+	}
+	p.Status.Conditions = append(p.Status.Conditions, condition)
+	return p
+}
+
+func (p Pod) Scheduled() Pod {
+	p.Status.Phase = corev1.PodPending
+	return p.Condition(corev1.PodScheduled, true, "")
+}
+
+func (p Pod) Sandboxed() Pod {
+	return p.Scheduled().Condition(corev1.PodReadyToStartContainers, true, "")
+}
+
+func (p Pod) Container(status corev1.ContainerStatus) Pod {
+	if status.Name == installContainer {
+		p.Status.InitContainerStatuses = []corev1.ContainerStatus{status}
+	} else {
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{status}
+	}
+	return p
+}
+
+func (p Pod) Waiting(container, reason string) Pod {
+	return p.Container(corev1.ContainerStatus{Name: container, State: corev1.ContainerState{
+		Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "the manifest was not found"},
+	}})
+}
+
+// sidecar is a container of somebody else's, which goes on when the session has ended.
+func (p Pod) Sidecar() Pod {
+	p.Status.Phase = corev1.PodRunning
+	p.Status.ContainerStatuses = append([]corev1.ContainerStatus{{Name: "proxy",
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}, p.Status.ContainerStatuses...)
+	return p
+}
+
+func (p Pod) InstallCrashed() Pod {
+	return p.Container(corev1.ContainerStatus{Name: installContainer,
+		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1,
+			Reason: "Error"}}})
+}
+
+func (p Pod) Installed() Pod {
+	return p.Container(corev1.ContainerStatus{Name: installContainer,
+		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}})
+}
+
+func (p Pod) Running(container string) Pod {
+	p.Status.Phase = corev1.PodRunning
+	return p.Container(corev1.ContainerStatus{Name: container, State: corev1.ContainerState{
+		Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(At(2))},
+	}})
+}
+
+// crashed: the session's process ended and was started again, n times.
+func (p Pod) Crashed(n int32, reason string) Pod {
+	p.Status.ContainerStatuses[0].RestartCount = n
+	p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137,
+		Reason: reason, FinishedAt: *MetaTime(3)}
+	return p
+}
+
+// attempt is the one that the pod was made for.
+func (p Pod) Attempt(n string) Pod {
+	p.Labels[v1alpha1.LabelAttempt] = n
+	return p
+}
+
+func (p Pod) Ready() Pod {
+	return p.Sandboxed().Running(sessionContainer).Condition(corev1.PodReady, true, "")
+}
+
+func (p Pod) Ended(exitCode int32, message string, seconds int) Pod {
+	p.Status.Phase = corev1.PodSucceeded
+	return p.Condition(corev1.PodReady, false, "").Container(corev1.ContainerStatus{Name: sessionContainer,
+		State: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{ExitCode: exitCode, Message: message,
+				FinishedAt: metav1.NewTime(At(seconds))},
+		}})
+}
+
+func (p Pod) Failed(reason string) Pod {
+	p.Status.Phase, p.Status.Reason = corev1.PodFailed, reason
+	return p.Condition(corev1.PodReady, false, "")
+}
+
+func (p Pod) Terminating() Pod {
+	p.DeletionTimestamp = MetaTime(5)
+	return p
+}
