@@ -200,17 +200,12 @@ func (c *Conn) handle(id json.RawMessage, work func() (any, error)) {
 	if err == nil {
 		answer.Result, err = encode(result)
 	}
-	if err != nil {
-		answer.Error = asError(err)
+	if known, ok := errors.AsType[*Error](err); ok {
+		answer.Error = known
+	} else if err != nil {
+		answer.Error = &Error{Code: CodeInternal, Message: err.Error()}
 	}
 	_ = c.write(answer) // who is gone is noticed by the reader
-}
-
-func asError(err error) *Error {
-	if known, ok := errors.AsType[*Error](err); ok {
-		return known
-	}
-	return &Error{Code: CodeInternal, Message: err.Error()}
 }
 
 func (c *Conn) answered(m message) {

@@ -20,10 +20,6 @@ type agent struct {
 	sessions map[string]*loop.Session
 }
 
-func newAgent(conn *acp.Conn, options loop.Options) *agent {
-	return &agent{conn: conn, options: options, sessions: map[string]*loop.Session{}}
-}
-
 func (a *agent) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -49,10 +45,6 @@ func (a *agent) Request(ctx context.Context, method string, params json.RawMessa
 		return a.prompt(ctx, params)
 	}
 	return acp.NoMethod(method)
-}
-
-func fails(code int, message string) func() (any, error) {
-	return func() (any, error) { return nil, &acp.Error{Code: code, Message: message} }
 }
 
 // Notification implements acp.Handler.
@@ -107,7 +99,12 @@ func (a *agent) loadSession(ctx context.Context, params json.RawMessage, tell bo
 	if err := json.Unmarshal(params, &p); err != nil {
 		return nil, invalid(err)
 	}
-	a.drop(p.SessionID)
+	a.mu.Lock()
+	if known := a.sessions[p.SessionID]; known != nil {
+		known.Close() // it is loaded anew
+		delete(a.sessions, p.SessionID)
+	}
+	a.mu.Unlock()
 	session, err := loop.Load(ctx, a.conn, a.options, p, tell)
 	if err != nil {
 		return nil, err
@@ -123,7 +120,8 @@ func (a *agent) prompt(ctx context.Context, params json.RawMessage) func() (any,
 	}
 	session := a.session(p.SessionID)
 	if session == nil {
-		return fails(acp.CodeInvalidParams, "there is no such session; load it first")
+		unknown := &acp.Error{Code: acp.CodeInvalidParams, Message: "there is no such session; load it first"}
+		return func() (any, error) { return nil, unknown }
 	}
 	work := session.Prompt(ctx, p)
 	return func() (any, error) {
@@ -145,14 +143,4 @@ func (a *agent) keep(session *loop.Session) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.sessions[session.ID()] = session
-}
-
-// drop closes a session that is to be loaded anew.
-func (a *agent) drop(id string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if session := a.sessions[id]; session != nil {
-		session.Close()
-		delete(a.sessions, id)
-	}
 }

@@ -63,7 +63,7 @@ func run(args []string, in io.Reader, out io.Writer, synced func(records int)) e
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	conn := acp.NewConn(in, out)
-	a := newAgent(conn, options)
+	a := &agent{conn: conn, options: options, sessions: map[string]*loop.Session{}}
 	defer a.close()
 	served := make(chan error, 1)
 	go func() { served <- conn.Serve(context.Background(), a) }()

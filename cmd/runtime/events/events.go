@@ -201,31 +201,16 @@ func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 		reply.Refuse(w, http.StatusUnprocessableEntity, detail)
 		return
 	}
-	var err error
 	key := r.Header.Get(session.IdempotencyHeader)
-	switch {
-	case len(key) > session.MaxIdempotencyKey:
-		reply.Refuse(w, http.StatusUnprocessableEntity, fmt.Sprintf("%s: it may have %d characters", session.IdempotencyHeader,
-			session.MaxIdempotencyKey))
+	if problem := a.problem(key); problem != "" {
+		reply.Refuse(w, http.StatusUnprocessableEntity, problem)
 		return
-	case len(a.Args.ImageURLs) > maxImages:
-		reply.Refuse(w, http.StatusUnprocessableEntity, fmt.Sprintf("args.image_urls: a message may have %d images", maxImages))
-		return
-	case a.Action == session.ActionMessage && (a.Args.Content == nil || *a.Args.Content == "" &&
-		len(a.Args.ImageURLs) == 0):
-		reply.Refuse(w, http.StatusUnprocessableEntity, "args.content: a message says something")
-		return
-	case a.Action == session.ActionMessage:
+	}
+	var err error
+	if a.Action == session.ActionMessage {
 		err = s.Driver.Message(*a.Args.Content, a.Args.ImageURLs, key)
-	case a.Action == session.ActionChangeState && (a.Args.AgentState == nil || !wishes[session.State(*a.Args.AgentState)]):
-		reply.Refuse(w, http.StatusUnprocessableEntity, "args.agent_state: it is user_confirmed, user_rejected, paused, running "+
-			"or stopped")
-		return
-	case a.Action == session.ActionChangeState:
+	} else {
 		err = s.Driver.ChangeState(session.State(*a.Args.AgentState), key)
-	default:
-		reply.Refuse(w, http.StatusUnprocessableEntity, "action: it is message or change_agent_state")
-		return
 	}
 	switch {
 	case errors.Is(err, driver.ErrNoAgent), errors.Is(err, driver.ErrOver), errors.Is(err, driver.ErrNothingAsked):
@@ -237,4 +222,23 @@ func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 	default:
 		reply.JSON(w, http.StatusOK, map[string]bool{"success": true})
 	}
+}
+
+// problem is why an action is not valid; empty where it is.
+func (a *action) problem(key string) string {
+	switch {
+	case len(key) > session.MaxIdempotencyKey:
+		return fmt.Sprintf("%s: it may have %d characters", session.IdempotencyHeader, session.MaxIdempotencyKey)
+	case len(a.Args.ImageURLs) > maxImages:
+		return fmt.Sprintf("args.image_urls: a message may have %d images", maxImages)
+	case a.Action == session.ActionMessage:
+		if a.Args.Content == nil || *a.Args.Content == "" && len(a.Args.ImageURLs) == 0 {
+			return "args.content: a message says something"
+		}
+	case a.Action != session.ActionChangeState:
+		return "action: it is message or change_agent_state"
+	case a.Args.AgentState == nil || !wishes[session.State(*a.Args.AgentState)]:
+		return "args.agent_state: it is user_confirmed, user_rejected, paused, running or stopped"
+	}
+	return ""
 }

@@ -39,6 +39,9 @@ const (
 	// firstBackOff and lastBackOff are how long to wait after a failure.
 	firstBackOff = time.Second
 	lastBackOff  = 30 * time.Second
+	// firstInsisted and lastInsisted are the same at the end of a session, which has little time.
+	firstInsisted = 100 * time.Millisecond
+	lastInsisted  = time.Second
 )
 
 // Archive of a session, at the facade.
@@ -137,28 +140,17 @@ func (a *Archive) Restore(ctx context.Context, file string) error {
 		}
 		return nil
 	}
-	for wait := firstBackOff; ; wait = min(2*wait, lastBackOff) {
-		err := a.restore(ctx, file)
-		if err == nil || errors.Is(err, ErrGone) {
-			return err
+	return insist(ctx, firstBackOff, lastBackOff, func(ctx context.Context) error {
+		response, err := a.ask(ctx, http.MethodGet, session.ArchiveEvents, nil, nil)
+		if err == nil {
+			defer response.Body.Close()
+			err = record.Write(file, response.Body, 0o600)
 		}
-		a.log.Warn("the journal cannot be had from the archive; trying again", "error", err)
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return fmt.Errorf("the journal cannot be had from the archive: %w", err)
+		if err != nil && !errors.Is(err, ErrGone) {
+			a.log.Warn("the journal cannot be had from the archive", "error", err)
 		}
-	}
-}
-
-// restore the whole journal.
-func (a *Archive) restore(ctx context.Context, file string) error {
-	response, err := a.ask(ctx, http.MethodGet, session.ArchiveEvents, nil, nil)
-	if err != nil {
 		return err
-	}
-	defer response.Body.Close()
-	return record.Write(file, response.Body, 0o600)
+	}, ErrGone)
 }
 
 // complete a journal that the archive has more of, as one has whose volume was brought back from a

@@ -191,20 +191,21 @@ func (k *Keeper) Finish(ctx context.Context, ending func(context.Context) *sessi
 	if errors.Is(k.refused, errFull) {
 		k.refused = nil // there may be room by now
 	}
-	err := insist(ctx, k.handRest)
+	err := insist(ctx, firstInsisted, lastInsisted, k.handRest, ErrGone, errRefused)
 	// An archive that keeps no more events still takes what came of them.
 	if err != nil && !errors.Is(err, errFull) || k.journal.Len() == 0 {
 		return err
 	}
 	left := ending(ctx)
-	return errors.Join(err, insist(ctx, func(ctx context.Context) error { return k.end(ctx, left) }))
+	return errors.Join(err, insist(ctx, firstInsisted, lastInsisted,
+		func(ctx context.Context) error { return k.end(ctx, left) }, ErrGone, errRefused))
 }
 
-// insist on something until it is refused, or ctx ends.
-func insist(ctx context.Context, try func(context.Context) error) error {
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+// insist retries with a backoff until it succeeds, fails with a final error, or ctx ends.
+func insist(ctx context.Context, wait, longest time.Duration, try func(context.Context) error, final ...error) error {
+	for ; ; wait = min(2*wait, longest) {
 		err := try(ctx)
-		if err == nil || errors.Is(err, ErrGone) || errors.Is(err, errRefused) {
+		if err == nil || slices.ContainsFunc(final, func(target error) bool { return errors.Is(err, target) }) {
 			return err
 		}
 		select {
