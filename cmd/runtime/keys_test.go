@@ -175,13 +175,17 @@ func TestAnAgentOfTheSameUserFindsNoKey(t *testing.T) {
 func TestWhatIsNotConfinedFindsNoKeyInTheRuntime(t *testing.T) {
 	canaries := newCanaries()
 	p := newPod(t, session.Document{
-		FirstMessage: "wait", Agent: agent(`while [ ! -e "$PARLEY_WORKSPACE/report" ]; do sleep 0.01; done`),
+		FirstMessage: "wait", Agent: agent(`touch "$PARLEY_WORKSPACE/begun"
+			while [ ! -e "$PARLEY_WORKSPACE/report" ]; do sleep 0.01; done`),
 		CustomSecrets: []session.CustomSecret{{Name: "CUSTOM", ValueFile: "custom.0"}},
 	})
 	p.asNobody(t)
 	p.secrets = canaries
 	p.start(t)
-	p.waitReady(t)
+	eventually(t, "the agent runs", func() bool {
+		_, err := os.Stat(filepath.Join(p.workspace, "begun"))
+		return err == nil
+	})
 	cmd := exec.Command(filepath.Join(p.bin, "hostile"))
 	p.secrets = nil
 	cmd.Env = append(p.env(), reportVariable+"="+filepath.Join(p.workspace, "report"))
