@@ -313,8 +313,8 @@ func (p *person) follow(ctx context.Context, conversation string, last int,
 		before := last
 		err := p.stream(ctx, conversation, &last, take)
 		refused, isRefused := errors.AsType[*refusedError](err)
-		switch {
-		case errors.Is(err, errEnough) || ctx.Err() != nil:
+		switch over := errors.Is(err, errEnough) || ctx.Err() != nil; {
+		case over:
 			return nil
 		case isRefused && refused.code != http.StatusServiceUnavailable && refused.code != http.StatusTooManyRequests:
 			return err

@@ -60,7 +60,7 @@ func (u *upstream) callTool(name string) mcp.ToolHandler {
 			u.prefixLinks(result.Content)
 			return result, nil
 		}
-		problem, told := failure(ctx, bounded, err)
+		told, problem := failure(ctx, bounded, err)
 		if told {
 			return nil, problem
 		}
@@ -70,17 +70,17 @@ func (u *upstream) callTool(name string) mcp.ToolHandler {
 
 // failure of a request. It is told to the client as it is where the client gave up, or the server
 // itself answered with it.
-func failure(ctx, bounded context.Context, err error) (problem error, told bool) {
+func failure(ctx, bounded context.Context, err error) (told bool, problem error) {
 	answer, answered := errors.AsType[*jsonrpc.Error](err)
 	switch {
 	case ctx.Err() != nil:
-		return ctx.Err(), true
+		return true, ctx.Err()
 	case bounded.Err() != nil:
-		return context.Cause(bounded), false
+		return false, context.Cause(bounded)
 	case answered && answer.Code != codeRejected:
-		return answer, true
+		return true, answer
 	}
-	return err, false
+	return false, err
 }
 
 func (u *upstream) failedCall(err error) *mcp.CallToolResult {
@@ -173,7 +173,7 @@ func ask[R any](ctx context.Context, u *upstream, request func(context.Context, 
 	if err == nil {
 		return result, nil
 	}
-	problem, told := failure(ctx, bounded, err)
+	told, problem := failure(ctx, bounded, err)
 	if !told {
 		problem = u.problem(problem)
 	}
