@@ -17,7 +17,6 @@ import (
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/hack/test/contract"
 )
 
 // person is a user with settings and a session key.
@@ -122,7 +121,7 @@ func (p *person) send(method, path, body string, headers ...string) (reply, erro
 		return reply{}, err
 	}
 	r := reply{code: answer.StatusCode, header: answer.Header, body: string(data)}
-	if err := contract.Check(request, r.code, r.header, r.body); err != nil {
+	if err := checkContract(request, r.code, r.header, r.body); err != nil {
 		return r, fmt.Errorf("%s %s answered %d %s, which is not in openapi.yaml: %w", method, path, r.code, r.body, err)
 	}
 	return r, nil

@@ -100,8 +100,8 @@ func run(ctx context.Context, o options) error {
 // farewell says what is left, and what is not.
 func farewell(o options, scripted bool) string {
 	text := fmt.Sprintf("\nThe conversation is still there. For its page, once make plugin was run:\n"+
-		"  KUBECONFIG=%s PARLEY_FACADE=%s bin/kubectl-parley open --settings %s -n %s\n", filepath.Join(o.state, "kubeconfig"),
-		o.facade, userName, o.namespace)
+		"  KUBECONFIG=%s PARLEY_FACADE=%s bin/kubectl-parley open --settings %s -n %s\n",
+		filepath.Join(o.state, "kubeconfig"), o.facade, userName, o.namespace)
 	if scripted {
 		text += "The scripted model ends with this demo: the agent has nobody to ask about further messages.\n"
 	}

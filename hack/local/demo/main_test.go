@@ -24,8 +24,8 @@ func TestWithoutAFacadeTheDemoSaysWhatToStart(t *testing.T) {
 
 func TestTheDemoSaysWhatIsLeft(t *testing.T) {
 	o := options{state: ".local", facade: "http://127.0.0.1:3001", namespace: "default"}
-	open := "KUBECONFIG=.local/kubeconfig PARLEY_FACADE=http://127.0.0.1:3001 bin/kubectl-parley open --settings demo -n " +
-		"default\n"
+	open := "KUBECONFIG=.local/kubeconfig PARLEY_FACADE=http://127.0.0.1:3001 bin/kubectl-parley open --settings demo " +
+		"-n default\n"
 	if text := farewell(o, true); !strings.Contains(text, open) || !strings.Contains(text,
 		"The scripted model ends with this demo") {
 		t.Errorf("it says: %s", text)

@@ -114,7 +114,8 @@ func (i *installation) prepare(context.Context) error {
 		EtcdArgs:      []string{fmt.Sprintf("--quota-backend-bytes=%d", int64(8<<30))},
 		APIServerArgs: []string{"--etcd-compaction-interval=0"},
 		ControllerManagerArgs: []string{
-			"--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller,persistentvolumeclaim-protection-controller",
+			"--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller," +
+				"persistentvolumeclaim-protection-controller",
 		},
 	}
 	i.parley = &parley.Installation{Plane: i.plane, StateDir: i.dir, BinDir: i.binDir}

@@ -25,7 +25,8 @@ func runInNamespaces(ctx context.Context, o options) error {
 	cmd.Env = append(os.Environ(), "KUBEBUILDER_ASSETS="+o.assets)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
+		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID |
+			syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
 		// Ctrl-C on the terminal reaches only us. Should we be killed, the kernel kills it.
 		Setpgid: true, Pdeathsig: syscall.SIGKILL,
 	}
