@@ -73,11 +73,11 @@ func main() {
 	flag.StringVar(&o.models, "models-configmap", v1alpha1.ModelsName, "The ConfigMap with the prices of models.")
 	flag.StringVar(&o.server.SigningKeyDir, "signing-key-dir", "", "Where the key is mounted that tokens for sessions "+
 		"are signed with. It is read again when it changes.")
-	flag.Int64Var(&o.server.MaxBodyBytes, "max-body-bytes", o.server.MaxBodyBytes,
+	flag.Int64Var(&o.server.Limits.MaxBody, "max-body-bytes", o.server.Limits.MaxBody,
 		"The largest request body that is read.")
-	flag.Float64Var(&o.server.UserRate, "user-rate", o.server.UserRate,
+	flag.Float64Var(&o.server.Limits.Rate, "user-rate", o.server.Limits.Rate,
 		"Requests a second that each user may make on average. 0 is no limit.")
-	flag.IntVar(&o.server.UserBurst, "user-burst", o.server.UserBurst, "Requests that each user may make at once.")
+	flag.IntVar(&o.server.Limits.Burst, "user-burst", o.server.Limits.Burst, "Requests that each user may make at once.")
 	flag.StringVar(&o.archive.url, "archive", "", "Where what sessions leave is kept: file:///dir, "+
 		"s3://bucket?region=…, or the http URL of another process that keeps it. Without it nothing outlives their "+
 		"workspaces.")

@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestASignInThatEndedIsRememberedForItsTimeAndNoLonger(t *testing.T) {
+func TestAnEndedSignInIsRememberedUntilItExpires(t *testing.T) {
 	settings, now := &v1alpha1.UserSettings{}, time.Unix(1000, 0)
 	end := func(id string, lasting time.Duration) {
 		value := Ended(settings, Credential{ID: id, Expires: now.Add(lasting)}, now)

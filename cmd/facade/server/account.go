@@ -7,6 +7,7 @@ import (
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/limits"
 	"github.com/parley-dev/parley/cmd/facade/markdown"
@@ -29,16 +30,21 @@ func (s *server) accountOperations() map[string]map[string]operation {
 			return append([]string{}, names...), nil
 		}}}
 	}
+	read := func(do func(context.Context, *auth.User) (any, error)) operation {
+		return operation{do: func(ctx context.Context, r request) (any, error) { return do(ctx, r.user) }}
+	}
+	write := func(do func(context.Context, *auth.User, []byte) (any, error)) operation {
+		return operation{do: func(ctx context.Context, r request) (any, error) { return do(ctx, r.user, r.body) },
+			readsBody: true, queue: limits.SettingsWrites}
+	}
+	unset := read(s.settings.UnsetProviders)
+	unset.queue = limits.SettingsWrites
 	return map[string]map[string]operation{
+		"/api/settings":                   {"GET": read(s.settings.Get), "POST": write(s.settings.Post)},
 		"/api/options/models":             listed(s.cluster.Models),
 		"/api/options/agents":             listed(s.cluster.Agents),
 		"/api/options/security-analyzers": listed(func(context.Context) ([]string, error) { return []string{"llm"}, nil }),
-		"/api/secrets": {
-			"GET": {do: func(ctx context.Context, r request) (any, error) { return s.settings.Secrets(ctx, r.user) }},
-			"POST": {do: func(ctx context.Context, r request) (any, error) {
-				return s.settings.AddSecret(ctx, r.user, r.body)
-			}, readsBody: true, queue: limits.SettingsWrites},
-		},
+		"/api/secrets":                    {"GET": read(s.settings.Secrets), "POST": write(s.settings.AddSecret)},
 		"/api/secrets/{name}": {
 			"PUT": {do: func(ctx context.Context, r request) (any, error) {
 				return s.settings.ChangeSecret(ctx, r.user, r.PathValue("name"), r.body)
@@ -47,14 +53,10 @@ func (s *server) accountOperations() map[string]map[string]operation {
 				return s.settings.DeleteSecret(ctx, r.user, r.PathValue("name"))
 			}, queue: limits.SettingsWrites},
 		},
-		"/api/add-git-providers": {"POST": {do: func(ctx context.Context, r request) (any, error) {
-			return s.settings.AddProviders(ctx, r.user, r.body)
-		}, readsBody: true, queue: limits.SettingsWrites}},
-		"/api/unset-provider-tokens": {"POST": {do: func(ctx context.Context, r request) (any, error) {
-			return s.settings.UnsetProviders(ctx, r.user)
-		}, queue: limits.SettingsWrites}},
-		"/api/signin/link": {"POST": {do: s.link}},
-		"/api/markdown":    {"POST": {do: renderMarkdown, readsBody: true}},
+		"/api/add-git-providers":     {"POST": write(s.settings.AddProviders)},
+		"/api/unset-provider-tokens": {"POST": unset},
+		"/api/signin/link":           {"POST": {do: s.link}},
+		"/api/markdown":              {"POST": {do: renderMarkdown, readsBody: true}},
 	}
 }
 

@@ -48,7 +48,7 @@ func complaints(t *testing.T, w *httptest.ResponseRecorder) (list []string) {
 	return list
 }
 
-func TestWhatIsWrongIsToldWhereItWasSent(t *testing.T) {
+func TestErrorsNameTheFieldOfTheRequest(t *testing.T) {
 	secrets := field.NewPath("spec", "secretsStore")
 	secret, token := secrets.Child("customSecrets").Index(0), secrets.Child("providerTokens").Index(0)
 	for _, c := range []struct {
@@ -107,7 +107,7 @@ func (c *silent) Settings(ctx context.Context, _ types.NamespacedName) (*v1alpha
 	return nil, ctx.Err()
 }
 
-func TestWhoAsksWhoTheyAreIsAnsweredInTime(t *testing.T) {
+func TestSessionAndSignInAreAnsweredInTime(t *testing.T) {
 	for _, call := range [][2]string{{http.MethodGet, "/api/session"}, {http.MethodPost, "/api/signin"}} {
 		options := DefaultOptions()
 		options.SigningKeyDir = signingKey(t)
@@ -153,7 +153,7 @@ func (c *unheard) DeleteConversation(context.Context, *v1alpha1.Conversation) er
 }
 
 // Its session may run although nobody was told its id.
-func TestAConversationThatNobodyWasToldOfIsRemovedForSure(t *testing.T) {
+func TestUnacknowledgedConversationsAreDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &unheard{}
 		r := httptest.NewRequest(http.MethodPost, "/api/conversations", strings.NewReader(`{"mcp_config": `+

@@ -147,7 +147,7 @@ func TestAWrongKeyIsAnsweredAtOnce(t *testing.T) {
 }
 
 // A client that writes its whole body before it reads anything, as Python's urllib does.
-func TestWhoSendsTooMuchGetsToReadWhy(t *testing.T) {
+func TestARefusedSenderCanReadTheAnswer(t *testing.T) {
 	served := httptest.NewServer(handler(&stubCluster{}))
 	defer served.Close()
 	const length = 20 << 20
@@ -177,7 +177,7 @@ func TestWhoSendsTooMuchGetsToReadWhy(t *testing.T) {
 	}
 }
 
-func TestWhoAsksWhetherItIsReadyOftenAsksTheAPIServerSeldom(t *testing.T) {
+func TestReadinessProbesAreCached(t *testing.T) {
 	asked := 0
 	h := &health{}
 	for range 100 {

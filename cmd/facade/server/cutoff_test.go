@@ -53,7 +53,7 @@ func (f failing) Ending(context.Context, string) (*session.Ending, error) {
 }
 
 // Who reads what was cut off must see that it is not whole; who got nothing yet is told why.
-func TestWhatIsCutOffIsNotTakenForWhole(t *testing.T) {
+func TestATruncatedAnswerIsVisiblyIncomplete(t *testing.T) {
 	for _, path := range []string{"/trajectory", "/trajectory?earlier=1", "/events/stream"} {
 		for _, after := range []int{0, 3} {
 			options := DefaultOptions()

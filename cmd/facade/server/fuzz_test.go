@@ -84,7 +84,7 @@ func FuzzConversation(f *testing.F) {
 // nothing.
 func fuzzBody(f *testing.F, path string) {
 	options := DefaultOptions()
-	options.UserRate = 0
+	options.Limits.Rate = 0
 	handler := New(&stubCluster{}, options, prometheus.NewRegistry())
 	f.Fuzz(func(t *testing.T, body []byte) {
 		body = marked(body)

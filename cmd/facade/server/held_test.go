@@ -142,7 +142,7 @@ func ask(t *testing.T, client *http.Client, user, path string) answered {
 	return answered{response.StatusCode, response.Header, response.Body}
 }
 
-func TestLargeAnswersThatAUserDoesNotReadHoldNobodyElseUp(t *testing.T) {
+func TestUnreadAnswersHoldUpNobodyElse(t *testing.T) {
 	t.Parallel()
 	for path, archive := range map[string]*left{
 		"/events":        {sizes: []int{16 << 20}},
@@ -171,7 +171,7 @@ func TestLargeAnswersThatAUserDoesNotReadHoldNobodyElseUp(t *testing.T) {
 	}
 }
 
-func TestWhatAllHoldOfAnswersIsBounded(t *testing.T) {
+func TestAnswersInMemoryAreBounded(t *testing.T) {
 	t.Parallel()
 	options := DefaultOptions()
 	options.Archive = &left{sizes: []int{16 << 20}}
@@ -217,7 +217,7 @@ func (s stalled) Write(text []byte) (int, error) {
 }
 
 // Each gets a small event, and there is room for the large one after it of one of them.
-func TestThoseThatWaitForRoomHoldNothing(t *testing.T) {
+func TestWaitingReadersHoldNoMemory(t *testing.T) {
 	for _, path := range []string{"/events/stream", "/trajectory", "/trajectory?earlier=1"} {
 		synctest.Test(t, func(t *testing.T) { waitForRoom(t, path) })
 	}
@@ -253,7 +253,7 @@ func waitForRoom(t *testing.T, path string) {
 	}
 }
 
-func TestEndingsAreReadOneAtATimeByEachUserAndFewAtOnce(t *testing.T) {
+func TestArchiveReadsAreBoundedPerUserAndInAll(t *testing.T) {
 	t.Parallel()
 	archive := &left{patch: 10, reading: map[string]int{}}
 	options := DefaultOptions()
@@ -276,16 +276,16 @@ func TestEndingsAreReadOneAtATimeByEachUserAndFewAtOnce(t *testing.T) {
 }
 
 // Who reads slowly holds a connection, as who follows a stream does.
-func TestWhatTakesAsLongAsAStreamCountsAsOne(t *testing.T) {
+func TestLongAnswersCountAsStreams(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"/trajectory", "/trajectory?earlier=1", "/git/patch", "/events/stream"} {
 		options := DefaultOptions()
-		options.UserStreams = 2
+		options.Limits.Streams.User = 2
 		options.Archive = &left{sizes: []int{1 << 20}, patch: 1 << 20, reading: map[string]int{}}
 		client := client(t, options)
 		for i := range 3 {
 			want := http.StatusOK
-			if i == options.UserStreams {
+			if i == int(options.Limits.Streams.User) {
 				want = http.StatusTooManyRequests
 			}
 			if got := ask(t, client, "ada", path); got.code != want {
@@ -298,7 +298,7 @@ func TestWhatTakesAsLongAsAStreamCountsAsOne(t *testing.T) {
 	}
 }
 
-func TestPagesOfWhatWasLeftAreBoundedAndHaveNoGaps(t *testing.T) {
+func TestArchivedPagesAreBoundedAndHaveNoGaps(t *testing.T) {
 	t.Parallel()
 	const m = 1 << 20
 	options := DefaultOptions()
@@ -341,7 +341,7 @@ func TestPagesOfWhatWasLeftAreBoundedAndHaveNoGaps(t *testing.T) {
 	}
 }
 
-func TestWhatTextsBecomeIsHeldAsAnyAnswerIs(t *testing.T) {
+func TestRenderedTextsCountAsAnswers(t *testing.T) {
 	long := "[a]: https://e.example/" + strings.Repeat("b", 20_000) + "\n\n" + strings.Repeat("[a] ", 18)
 	render := func(texts int) int {
 		body := jsonOf(t, map[string]any{"texts": slices.Repeat([]string{long}, texts)})

@@ -49,11 +49,8 @@ var validRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
 // observation is what is noted of a request besides its answer.
 type observation struct {
-	// user is empty for a request that nobody could be told from.
+	// user is empty where the request is nobody's.
 	user types.NamespacedName
-	// route is the pattern that served it; what was asked for is not noted, since it may hold
-	// anything.
-	route string
 }
 
 type observationKey struct{}
@@ -76,23 +73,23 @@ func (s *server) observed(next http.Handler) http.Handler {
 			id = rand.Text()
 		}
 		w.Header().Set(requestIDHeader, id)
-		noted := &observation{route: "none"}
+		noted := &observation{}
 		log := logf.FromContext(r.Context()).WithName("http").WithValues("request", id)
 		r = r.WithContext(logf.IntoContext(context.WithValue(r.Context(), observationKey{}, noted), log))
 		recorder := &recorder{ResponseWriter: w}
 		defer func() {
 			failed := recover()
-			if failed == http.ErrAbortHandler { //nolint:errorlint // it is never wrapped
-				s.finish(noted, r, recorder, log, time.Since(start))
-				panic(failed) // the server cuts the connection, so that what was sent is not taken for whole
-			}
-			if failed != nil {
+			aborted := failed == http.ErrAbortHandler //nolint:errorlint // it is never wrapped
+			if failed != nil && !aborted {
 				log.Error(nil, "A handler panicked", "stack", string(debug.Stack()))
 				if recorder.code == 0 {
 					answer.Write(recorder, nil, errPanicked)
 				}
 			}
 			s.finish(noted, r, recorder, log, time.Since(start))
+			if aborted {
+				panic(failed) // the server cuts the connection, so that the answer is not taken for whole
+			}
 		}()
 		next.ServeHTTP(recorder, r)
 	})
@@ -104,18 +101,19 @@ var errPanicked = errors.New("a handler panicked")
 // finish counts a request that was answered, and writes it down unless it is a probe that found all
 // well.
 func (s *server) finish(o *observation, r *http.Request, answered *recorder, log logr.Logger, took time.Duration) {
+	route := "none" // not what was asked for, which may hold anything
 	if r.Pattern != "" && r.Pattern != "/" {
-		o.route = r.Pattern
+		route = r.Pattern
 	}
-	s.metrics.requests.WithLabelValues(o.route, strconv.Itoa(answered.code)).Inc()
-	s.metrics.durations.WithLabelValues(o.route).Observe(took.Seconds())
-	if isProbe(o.route) && answered.code < http.StatusBadRequest {
+	s.metrics.requests.WithLabelValues(route, strconv.Itoa(answered.code)).Inc()
+	s.metrics.durations.WithLabelValues(route).Observe(took.Seconds())
+	if isProbe(route) && answered.code < http.StatusBadRequest {
 		return
 	}
 	if o.user.Name != "" {
 		log = log.WithValues("user", o.user.String())
 	}
-	log.Info("Served", "method", methodOf(r), "route", o.route, "code", answered.code, "bytes", answered.bytes,
+	log.Info("Served", "method", methodOf(r), "route", route, "code", answered.code, "bytes", answered.bytes,
 		"seconds", took.Seconds(), "from", r.RemoteAddr)
 }
 

@@ -38,17 +38,11 @@ const (
 
 // Options of the HTTP operations.
 type Options struct {
-	// MaxBodyBytes is the largest body that is read.
-	MaxBodyBytes int64
-	// UserRate is how many requests a second each user may make on average, UserBurst how many at
-	// once.
-	UserRate  float64
-	UserBurst int
+	// Limits of the users.
+	Limits limits.Options
 	// CORSOrigins are the origins whose pages may call; * is any.
 	CORSOrigins []string
-	// UserStreams is how many streams each user may have open, Streams how many all may.
-	UserStreams, Streams int
-	// Archive of what sessions left; nil where nothing is kept.
+	// Archive of what sessions left; nil where there is none.
 	Archive archive.Reader
 	// SigningKeyDir is where the key is mounted that tokens for sessions are signed with.
 	SigningKeyDir string
@@ -57,9 +51,10 @@ type Options struct {
 }
 
 // DefaultOptions suit a team behind one facade. A body has room for two images of the largest size,
-// in base64, and is no more than what one user may have under way.
+// in base64, and is no more than one user may have in flight.
 func DefaultOptions() Options {
-	return Options{MaxBodyBytes: 4 << 20, UserRate: 20, UserBurst: 100, UserStreams: 32, Streams: 2000}
+	return Options{Limits: limits.Options{MaxBody: 4 << 20, Rate: 20, Burst: 100,
+		Streams: limits.Bounds{User: 32, All: 2000}}}
 }
 
 // Cluster is Kubernetes as the operations need it.
@@ -99,13 +94,10 @@ type Handler struct {
 func New(c Cluster, options Options, registry prometheus.Registerer) *Handler {
 	signer := live.NewSigner(options.SigningKeyDir)
 	s := &server{
-		options: options,
-		cluster: c,
-		metrics: newMetrics(registry),
-		budget: limits.New(limits.Options{
-			Rate: options.UserRate, Burst: options.UserBurst, MaxBody: options.MaxBodyBytes,
-			Streams: limits.Bounds{User: int64(options.UserStreams), All: int64(options.Streams)},
-		}),
+		options:       options,
+		cluster:       c,
+		metrics:       newMetrics(registry),
+		budget:        limits.New(options.Limits),
 		settings:      &settings.Store{Cluster: c},
 		conversations: &conversations.Service{Cluster: c},
 		sessions:      live.NewSessions(signer),
@@ -154,12 +146,6 @@ func (s *server) operations() map[string]map[string]operation {
 		}}
 	}
 	all := map[string]map[string]operation{
-		"/api/settings": {
-			"GET": {do: func(ctx context.Context, r request) (any, error) { return s.settings.Get(ctx, r.user) }},
-			"POST": {do: func(ctx context.Context, r request) (any, error) {
-				return s.settings.Post(ctx, r.user, r.body)
-			}, readsBody: true, queue: limits.SettingsWrites},
-		},
 		"/api/conversations": {
 			"GET": {do: func(ctx context.Context, r request) (any, error) {
 				return s.conversations.List(ctx, r.user, r.URL.Query())

@@ -42,7 +42,7 @@ func (slow) Ending(ctx context.Context, _ string) (*session.Ending, error) {
 }
 
 // The time in which a request must be read says nothing about its answer.
-func TestWhatTakesLongIsSentToItsEnd(t *testing.T) {
+func TestSlowAnswersAreSentCompletely(t *testing.T) {
 	options := DefaultOptions()
 	options.Archive = slow{}
 	for path, want := range map[string]string{

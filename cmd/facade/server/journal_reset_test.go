@@ -66,7 +66,7 @@ func sessionOf(t *testing.T, address string) {
 }
 
 // A session that lost its journal begins anew; who comes back has ids of events that it never had.
-func TestWhoHasMoreThanThereIsGetsAllOfIt(t *testing.T) {
+func TestStreamsRestartAfterAJournalReset(t *testing.T) {
 	t.Parallel()
 	const address = "127.31.4.2"
 	sessionOf(t, address)
