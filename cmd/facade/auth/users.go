@@ -32,11 +32,6 @@ func (u *User) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: u.Namespace, Name: u.Name}
 }
 
-// Directory knows users by the hash of their session key.
-type Directory interface {
-	UsersByKeyHash(ctx context.Context, hash string) ([]v1alpha1.UserSettings, error)
-}
-
 // cacheTimeout bounds the wait for a cache that is not filled yet.
 const cacheTimeout = 2 * time.Second
 
@@ -63,13 +58,13 @@ func CredentialOf(key string) Credential {
 
 // Authenticate looks up the hash of the key. Timing may reveal something about a hash, and nothing
 // about a key. Keys are too long to be guessed, so a wrong one is answered without delay.
-func Authenticate(ctx context.Context, directory Directory, shown Credential) (*User, error) {
+func Authenticate(ctx context.Context, objects cluster.API, shown Credential) (*User, error) {
 	if shown.KeyHash == "" || !shown.Expires.IsZero() && !time.Now().Before(shown.Expires) {
 		return nil, answer.Unauthorized
 	}
 	ctx, cancel := context.WithTimeout(ctx, cacheTimeout)
 	defer cancel()
-	found, err := directory.UsersByKeyHash(ctx, shown.KeyHash)
+	found, err := objects.UsersByKeyHash(ctx, shown.KeyHash)
 	switch {
 	case err != nil:
 		logf.FromContext(ctx).Info("The cache could not be asked", "reason", cluster.Reason(err))

@@ -10,7 +10,9 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	clientrest "k8s.io/client-go/rest"
@@ -34,6 +36,26 @@ const (
 
 // catchUp is how long a reader waits until the cache has what this facade wrote.
 const catchUp = 2 * time.Second
+
+// API is what the facade asks of Kubernetes. Cluster implements and documents it.
+type API interface {
+	UsersByKeyHash(ctx context.Context, hash string) ([]v1alpha1.UserSettings, error)
+	Settings(ctx context.Context, key types.NamespacedName) (*v1alpha1.UserSettings, error)
+	ApplySettings(ctx context.Context, over *v1alpha1.UserSettings, spec map[string]any, options ApplyOptions) (
+		map[string]any, error)
+	Annotate(ctx context.Context, over *v1alpha1.UserSettings, name, value string) error
+	WriteSecret(ctx context.Context, secret *corev1.Secret) error
+	CreateConfigMap(ctx context.Context, configMap *corev1.ConfigMap) error
+	CreateConversation(ctx context.Context, conversation *v1alpha1.Conversation) error
+	Conversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error)
+	CachedConversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error)
+	ConversationsOf(ctx context.Context, user types.NamespacedName, look func(all []v1alpha1.Conversation)) error
+	PatchConversation(ctx context.Context, conversation *v1alpha1.Conversation, patch []byte) error
+	DeleteConversation(ctx context.Context, conversation *v1alpha1.Conversation) error
+	Agents(ctx context.Context) ([]string, error)
+	Models(ctx context.Context) ([]string, error)
+	Ready(ctx context.Context) error
+}
 
 // Cluster is Kubernetes as the facade uses it.
 type Cluster struct {

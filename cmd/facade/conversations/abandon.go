@@ -10,6 +10,7 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
 const (
@@ -26,12 +27,8 @@ const (
 // abandoner removes conversations that nobody will ask for again.
 type abandoner struct{ unknown atomic.Int64 }
 
-type deleter interface {
-	DeleteConversation(ctx context.Context, conversation *v1alpha1.Conversation) error
-}
-
 // now removes a conversation that is there. If that fails, it goes when its time is over.
-func (a *abandoner) now(ctx context.Context, d deleter, c *v1alpha1.Conversation) {
+func (a *abandoner) now(ctx context.Context, d cluster.API, c *v1alpha1.Conversation) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTime)
 	defer cancel()
 	_ = d.DeleteConversation(ctx, c)
@@ -40,7 +37,7 @@ func (a *abandoner) now(ctx context.Context, d deleter, c *v1alpha1.Conversation
 // later removes a conversation whose creation may have succeeded, or may yet: its random name is
 // nobody else's. It is looked for again until it was found and removed, or can no longer come. It says
 // whether it is, for so many are looked for at once.
-func (a *abandoner) later(ctx context.Context, d deleter, c *v1alpha1.Conversation) bool {
+func (a *abandoner) later(ctx context.Context, d cluster.API, c *v1alpha1.Conversation) bool {
 	if a.unknown.Add(1) > maxUnknown {
 		a.unknown.Add(-1)
 		logf.FromContext(ctx).Info("Too many creations were not heard of to look for this one", "namespace", c.Namespace,

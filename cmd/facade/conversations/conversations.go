@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,31 +17,11 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/answer"
 	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
-	"github.com/parley-dev/parley/cmd/facade/managed"
-	"github.com/parley-dev/parley/cmd/facade/settings"
 )
-
-// Cluster is what conversations need of Kubernetes.
-type Cluster interface {
-	settings.Reader
-	managed.Writer
-	CreateConfigMap(ctx context.Context, configMap *corev1.ConfigMap) error
-	// CreateConversation fills in what the API server made of it.
-	CreateConversation(ctx context.Context, conversation *v1alpha1.Conversation) error
-	Conversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error)
-	// CachedConversation lacks what the cache does not keep.
-	CachedConversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error)
-	// ConversationsOf lets those of a user be looked at, from the cache. They must not be changed,
-	// and what is kept of them must be copied.
-	ConversationsOf(ctx context.Context, user types.NamespacedName, look func(all []v1alpha1.Conversation)) error
-	PatchConversation(ctx context.Context, conversation *v1alpha1.Conversation, patch []byte) error
-	// DeleteConversation deletes this very one; without a UID, whichever has the name.
-	DeleteConversation(ctx context.Context, conversation *v1alpha1.Conversation) error
-}
 
 // Service of the conversations of all users.
 type Service struct {
-	Cluster Cluster
+	Cluster cluster.API
 	abandon abandoner
 }
 

@@ -39,15 +39,10 @@ func TooMany(keys []Key, loc ...any) error {
 		strconv.Itoa(maxKeys) + " keys"})
 }
 
-// Writer writes Secrets. It cannot read them, so it does not look first.
-type Writer interface {
-	WriteSecret(ctx context.Context, secret *corev1.Secret) error
-}
-
-// Write keys of an owner, each whole.
-func Write(ctx context.Context, w Writer, keys []Key, owner metav1.Object, now time.Time) error {
+// Write keys of an owner, each whole, without reading what is there.
+func Write(ctx context.Context, c cluster.API, keys []Key, owner metav1.Object, now time.Time) error {
 	for _, key := range keys {
-		err := w.WriteSecret(ctx, &corev1.Secret{
+		err := c.WriteSecret(ctx, &corev1.Secret{
 			ObjectMeta: metaOf(key.Secret, owner, now),
 			Type:       v1alpha1.SecretTypeUserKey,
 			Data:       map[string][]byte{v1alpha1.ManagedSecretKey: []byte(key.Value)},

@@ -13,12 +13,6 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/markdown"
 )
 
-// Catalogue is what settings may name.
-type Catalogue interface {
-	Agents(ctx context.Context) ([]string, error)
-	Models(ctx context.Context) ([]string, error)
-}
-
 // accountOperations are those on what a user has and may choose from.
 func (s *server) accountOperations() map[string]map[string]operation {
 	listed := func(list func(context.Context) ([]string, error)) map[string]operation {

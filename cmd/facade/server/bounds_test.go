@@ -17,6 +17,7 @@ import (
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
 // lateBody says when it was read to its end.
@@ -46,7 +47,7 @@ func (c *slowCluster) CreateConversation(ctx context.Context, _ *v1alpha1.Conver
 	return nil
 }
 
-func handler(c Cluster) *Handler { return New(c, DefaultOptions(), prometheus.NewRegistry()) }
+func handler(c cluster.API) *Handler { return New(c, DefaultOptions(), prometheus.NewRegistry()) }
 
 func TestTheTimeForARequestBeginsWhenItsBodyIsRead(t *testing.T) {
 	cluster := &slowCluster{}
@@ -78,12 +79,12 @@ func (p *pipes) Close() error   { p.once.Do(func() { close(p.closed) }); return 
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 // inBubble serves a cluster with the facade's own timeouts, in fake time.
-func inBubble(t *testing.T, c Cluster, do func(client *http.Client)) {
+func inBubble(t *testing.T, c cluster.API, do func(client *http.Client)) {
 	t.Helper()
 	inBubbleWith(t, c, DefaultOptions(), do)
 }
 
-func inBubbleWith(t *testing.T, c Cluster, options Options, do func(client *http.Client)) {
+func inBubbleWith(t *testing.T, c cluster.API, options Options, do func(client *http.Client)) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {
 		listener := &pipes{connections: make(chan net.Conn), closed: make(chan struct{})}

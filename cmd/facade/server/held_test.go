@@ -351,10 +351,12 @@ func TestRenderedTextsCountAsAnswers(t *testing.T) {
 		handler(&stubCluster{}).ServeHTTP(w, r)
 		return w.Code
 	}
-	if code := render(10); code != http.StatusOK {
-		t.Errorf("a few texts are answered with %d", code)
-	}
-	if code := render(rest.MaxMarkdown); code != http.StatusTooManyRequests {
-		t.Errorf("texts that become larger than a user may hold are answered with %d", code)
-	}
+	synctest.Test(t, func(t *testing.T) { // in which rendering takes no time
+		if code := render(10); code != http.StatusOK {
+			t.Errorf("a few texts are answered with %d", code)
+		}
+		if code := render(rest.MaxMarkdown); code != http.StatusTooManyRequests {
+			t.Errorf("texts that become larger than a user may hold are answered with %d", code)
+		}
+	})
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/answer"
 	"github.com/parley-dev/parley/cmd/facade/archive"
 	"github.com/parley-dev/parley/cmd/facade/auth"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/conversations"
 	"github.com/parley-dev/parley/cmd/facade/limits"
 	"github.com/parley-dev/parley/cmd/facade/live"
@@ -57,21 +58,9 @@ func DefaultOptions() Options {
 		Streams: limits.Bounds{User: 32, All: 2000}}}
 }
 
-// Cluster is Kubernetes as the operations need it.
-type Cluster interface {
-	auth.Directory
-	settings.Cluster
-	conversations.Cluster
-	Catalogue
-	// Annotate settings as they were read.
-	Annotate(ctx context.Context, over *v1alpha1.UserSettings, name, value string) error
-	// Ready says why requests cannot be served now.
-	Ready(ctx context.Context) error
-}
-
 type server struct {
 	options       Options
-	cluster       Cluster
+	cluster       cluster.API
 	metrics       *metrics
 	budget        *limits.Budget
 	settings      *settings.Store
@@ -91,7 +80,7 @@ type Handler struct {
 }
 
 // New serves the HTTP operations over a cluster, and counts them in a registry.
-func New(c Cluster, options Options, registry prometheus.Registerer) *Handler {
+func New(c cluster.API, options Options, registry prometheus.Registerer) *Handler {
 	signer := live.NewSigner(options.SigningKeyDir)
 	s := &server{
 		options:       options,

@@ -17,6 +17,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/auth"
+	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
 // rotating is a cluster whose only user can get another key.
@@ -44,10 +45,10 @@ type browser struct {
 	key string
 }
 
-func newBrowser(t *testing.T, cluster Cluster, options Options) *browser {
+func newBrowser(t *testing.T, objects cluster.API, options Options) *browser {
 	t.Helper()
 	options.SigningKeyDir = signingKey(t)
-	return &browser{t: t, handler: New(cluster, options, prometheus.NewRegistry()), from: "10.0.0.1:1234",
+	return &browser{t: t, handler: New(objects, options, prometheus.NewRegistry()), from: "10.0.0.1:1234",
 		origin: "http://parley.example.com"}
 }
 

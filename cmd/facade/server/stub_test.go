@@ -24,7 +24,7 @@ type stubCluster struct {
 	annotations   map[string]string
 }
 
-var _ Cluster = &stubCluster{}
+var _ cluster.API = &stubCluster{}
 
 func stubSettings() *v1alpha1.UserSettings {
 	return &v1alpha1.UserSettings{

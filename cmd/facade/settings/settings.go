@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/parley-dev/parley/api/rest"
@@ -22,28 +21,15 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/managed"
 )
 
-// Reader reads settings as they are.
-type Reader interface {
-	Settings(ctx context.Context, key types.NamespacedName) (*v1alpha1.UserSettings, error)
-}
-
-// Cluster is what storing settings needs of Kubernetes.
-type Cluster interface {
-	Reader
-	managed.Writer
-	ApplySettings(ctx context.Context, over *v1alpha1.UserSettings, spec map[string]any, options cluster.ApplyOptions) (
-		map[string]any, error)
-}
-
 // Store of the settings of all users.
-type Store struct{ Cluster Cluster }
+type Store struct{ Cluster cluster.API }
 
 // writeAgain spreads writers in several facades that meet at the same settings; within one facade
 // the requests of a user queue.
 var writeAgain = wait.Backoff{Duration: 10 * time.Millisecond, Factor: 1.5, Jitter: 1, Steps: 14}
 
 // Live settings of a user. Who has none any more is nobody.
-func Live(ctx context.Context, c Reader, u *auth.User) (*v1alpha1.UserSettings, error) {
+func Live(ctx context.Context, c cluster.API, u *auth.User) (*v1alpha1.UserSettings, error) {
 	live, err := c.Settings(ctx, u.Key())
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && live.UID != u.UID:
