@@ -34,7 +34,7 @@ func (s *server) sessionOperations() map[string]map[string]operation {
 		return map[string]operation{"GET": {do: do, onConversation: true}}
 	}
 	serve := func(method string, serve func(http.ResponseWriter, request) error) map[string]operation {
-		return map[string]operation{method: {serve: serve, onConversation: true}}
+		return map[string]operation{method: {serve: serve}}
 	}
 	// ask the session, with parameters of the query under the same names; or else the archive.
 	ask := func(path string, archived func(context.Context, request) (any, error), names ...string) map[string]operation {
