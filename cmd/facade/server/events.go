@@ -129,8 +129,8 @@ func (s *server) archivedPages(uid string,
 			return nil, err
 		}
 		defer done()
-		page := &session.EventPage{Events: []json.RawMessage{}}
-		from, size := r.start, 0
+		page := &archivedPage{eventRange: r, hold: hold}
+		page.Events = []json.RawMessage{}
 		if r.reverse { // ids have no gaps: the last ones are found without reading those before
 			position, err := s.options.Archive.Position(ctx, uid)
 			if err != nil && !errors.Is(err, archive.ErrNothing) {
@@ -140,35 +140,17 @@ func (s *server) archivedPages(uid string,
 			if r.end >= 0 {
 				last = min(last, r.end)
 			}
-			r.end, from = last, max(r.start, last-r.limit+1)
-			page.HasMore = from > r.start
-			if last < from {
-				return page, nil
+			page.start, page.end = max(r.start, last-r.limit+1), last
+			page.HasMore = page.start > r.start
+			if last < page.start {
+				return &page.EventPage, nil
 			}
 		}
-		var refused error
-		err = read(ctx, uid, from, func(id int, event json.RawMessage) bool {
-			switch {
-			case r.end >= 0 && id > r.end:
-				return false
-			case !r.reverse && (len(page.Events) == r.limit || len(page.Events) > 0 && size+len(event) > maxPage):
-				page.HasMore = true
-				return false
-			}
-			for ; size+len(event) > maxPage && len(page.Events) > 0; page.HasMore = true { // the last ones are wanted
-				_ = hold.Take(-int64(len(page.Events[0])))
-				page.Events, size = page.Events[1:], size-len(page.Events[0])
-			}
-			if refused = hold.Take(int64(len(event))); refused != nil {
-				return false
-			}
-			page.Events, size = append(page.Events, event), size+len(event)
-			return true
-		})
+		err = read(ctx, uid, page.start, page.add)
 		var refusal *answer.Refusal
 		switch {
-		case refused != nil:
-			return nil, refused
+		case page.refused != nil:
+			return nil, page.refused
 		case err == nil || errors.Is(err, archive.ErrNothing):
 		case errors.As(err, &refusal):
 			return nil, refusal
@@ -180,8 +162,38 @@ func (s *server) archivedPages(uid string,
 		if r.reverse {
 			slices.Reverse(page.Events)
 		}
-		return page, nil
+		return &page.EventPage, nil
 	}
+}
+
+// archivedPage is filled from the archive, in the order of the events.
+type archivedPage struct {
+	session.EventPage
+	eventRange
+	hold *limits.Hold
+	size int
+	// refused says why an event found no room in the hold.
+	refused error
+}
+
+// add an event; false if the page ends before it.
+func (p *archivedPage) add(id int, event json.RawMessage) bool {
+	switch {
+	case p.end >= 0 && id > p.end:
+		return false
+	case !p.reverse && (len(p.Events) == p.limit || len(p.Events) > 0 && p.size+len(event) > maxPage):
+		p.HasMore = true
+		return false
+	}
+	for ; p.size+len(event) > maxPage && len(p.Events) > 0; p.HasMore = true { // the last ones are wanted
+		_ = p.hold.Take(-int64(len(p.Events[0])))
+		p.Events, p.size = p.Events[1:], p.size-len(p.Events[0])
+	}
+	if p.refused = p.hold.Take(int64(len(event))); p.refused != nil {
+		return false
+	}
+	p.Events, p.size = append(p.Events, event), p.size+len(event)
+	return true
 }
 
 // errGap says that events which were there are gone.

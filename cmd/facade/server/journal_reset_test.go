@@ -109,9 +109,8 @@ func streamed(t *testing.T, url, after string) string {
 
 func overSocket(t *testing.T, url, after string) string {
 	t.Helper()
-	conn, _, err := websocket.Dial(t.Context(),
-		url+"/socket.io/?EIO=4&transport=websocket&conversation_id=talk&session_api_key="+stubKey+"&latest_event_id="+after,
-		nil) //nolint:bodyclose // it is the connection
+	url += "/socket.io/?EIO=4&transport=websocket&conversation_id=talk&session_api_key=" + stubKey
+	conn, _, err := websocket.Dial(t.Context(), url+"&latest_event_id="+after, nil) //nolint:bodyclose // the connection
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -142,9 +142,8 @@ func TestAFrameThatDoesNotEndEndsTheConnection(t *testing.T) {
 			listener <- there
 			return here, nil
 		}
-		client := &http.Client{Transport: &http.Transport{DialContext: dial}}
-		conn, _, err := websocket.Dial(t.Context(), "ws://facade/",
-			&websocket.DialOptions{HTTPClient: client}) //nolint:bodyclose // it is the connection
+		options := &websocket.DialOptions{HTTPClient: &http.Client{Transport: &http.Transport{DialContext: dial}}}
+		conn, _, err := websocket.Dial(t.Context(), "ws://facade/", options) //nolint:bodyclose // the connection
 		if err != nil {
 			t.Fatal(err)
 		}
