@@ -15,7 +15,8 @@ import (
 func TestTheCacheKeepsWhichImagesThereAreAndNotTheirTexts(t *testing.T) {
 	long := strings.Repeat("x", 16000)
 	c := lifecycletest.MakeConversation("ns", "c").With(func(s *v1alpha1.ConversationSpec) {
-		s.Images = []v1alpha1.ConversationImage{lifecycletest.ImageIn("one", "image"), lifecycletest.ImageAt(long), lifecycletest.ImageAt("u"), lifecycletest.ImageIn("two", "image")}
+		s.Images = []v1alpha1.ConversationImage{lifecycletest.ImageIn("one", "image"), lifecycletest.ImageAt(long),
+			lifecycletest.ImageAt("u"), lifecycletest.ImageIn("two", "image")}
 	}).Conversation
 	if _, err := Conversation(c); err != nil {
 		t.Fatal(err)
@@ -74,7 +75,8 @@ func TestAPodKeepsWhatTheStatusIsDerivedFrom(t *testing.T) {
 func TestASessionsSecretKeepsItsOwner(t *testing.T) {
 	owner := lifecycletest.MakeConversation("default", "c").Conversation
 	secret := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "default", Name: "c-session", UID: "s-uid", Labels: map[string]string{v1alpha1.LabelUserSettings: "ada", v1alpha1.LabelConversation: "c"},
+		Namespace: "default", Name: "c-session", UID: "s-uid",
+		Labels:      map[string]string{v1alpha1.LabelUserSettings: "ada", v1alpha1.LabelConversation: "c"},
 		Annotations: map[string]string{"parley.dev/inputs": "x"}, OwnerReferences: []metav1.OwnerReference{
 			*metav1.NewControllerRef(owner, v1alpha1.SchemeGroupVersion.WithKind("Conversation"))},
 	}}
