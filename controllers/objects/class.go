@@ -126,10 +126,7 @@ func (c Class) Workspace(conversation *v1alpha1.Conversation, kind v1alpha1.Work
 
 // scratchSize bounds each scratch volume of a session.
 func (c Class) scratchSize() resource.Quantity {
-	if of := c.Spec.Resources; of != nil && of.ScratchSize != nil {
-		return *of.ScratchSize
-	}
-	return defaultScratch
+	return ptr.Deref(ptr.Deref(c.Spec.Resources, v1alpha1.SessionResources{}).ScratchSize, defaultScratch)
 }
 
 // pullPolicy of an image: those that users name are always pulled, unless they name a digest.
@@ -137,8 +134,5 @@ func (c Class) pullPolicy(userNamed bool, image string) corev1.PullPolicy {
 	if userNamed && !strings.Contains(image, "@sha256:") {
 		return corev1.PullAlways
 	}
-	if c.Spec.Images == nil {
-		return corev1.PullIfNotPresent
-	}
-	return ptr.Deref(c.Spec.Images.PullPolicy, corev1.PullIfNotPresent)
+	return ptr.Deref(ptr.Deref(c.Spec.Images, v1alpha1.SessionImages{}).PullPolicy, corev1.PullIfNotPresent)
 }

@@ -159,8 +159,8 @@ func TestAUserWithASearchKeyGetsTheSearchToolOrIsToldThatThereIsNone(t *testing.
 			if !slices.Equal(doc.ToolServers.SHTTP, tc.want) || doc.SearchUnavailable != tc.unavailable {
 				t.Errorf("got %+v, unavailable %t", doc.ToolServers.SHTTP, doc.SearchUnavailable)
 			}
-			if hasKey := slices.ContainsFunc(files,
-				func(f SecretFile) bool { return f.Key == session.SearchAPIKeyFile }); hasKey != (tc.settings.SearchAPIKeyRef != nil) {
+			hasKey := slices.ContainsFunc(files, func(f SecretFile) bool { return f.Key == session.SearchAPIKeyFile })
+			if hasKey != (tc.settings.SearchAPIKeyRef != nil) {
 				t.Errorf("the session has the key: %t", hasKey)
 			}
 		})

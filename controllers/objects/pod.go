@@ -23,6 +23,7 @@ const (
 	// The first process of a session, and the program that copies it into another image's pod.
 	supervisorProgram = "/supervisor"
 	runtimeProgram    = "/runtime"
+	binVolume         = "bin" // holds both, in an image that does not
 )
 
 // Start is what a session starts with.
@@ -119,17 +120,18 @@ func podSecurity(class Class, workspace v1alpha1.WorkspaceKind) *corev1.PodSecur
 // runRuntime makes the session's container run the runtime.
 func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, class Class) {
 	main.Command = []string{supervisorProgram}
-	pull := class.pullPolicy(false, runtimeImage)
-	switch {
-	case main.Image == runtimeImage: // it has the programs
-	case class.Spec.Images != nil && class.Spec.Images.Runtime == v1alpha1.RuntimeMount:
-		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: binVolume, VolumeSource: corev1.VolumeSource{
-			Image: &corev1.ImageVolumeSource{Reference: runtimeImage, PullPolicy: pull},
-		}})
-		runFromVolume(main)
-	default:
-		installRuntime(pod, runtimeImage, pull)
-		runFromVolume(main)
+	if main.Image != runtimeImage { // which has the programs
+		pull := class.pullPolicy(false, runtimeImage)
+		if class.Spec.Images != nil && class.Spec.Images.Runtime == v1alpha1.RuntimeMount {
+			pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: binVolume, VolumeSource: corev1.VolumeSource{
+				Image: &corev1.ImageVolumeSource{Reference: runtimeImage, PullPolicy: pull},
+			}})
+		} else {
+			installRuntime(pod, runtimeImage, pull)
+		}
+		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: binVolume, MountPath: session.BinDir,
+			ReadOnly: true})
+		main.Command = []string{session.BinDir + supervisorProgram}
 	}
 	// No startup probe: readiness would wait for it, and the runtime listens within milliseconds
 	// and answers once it is ready. No liveness probe: the supervisor asks.
@@ -173,16 +175,6 @@ func installRuntime(pod *corev1.Pod, runtimeImage string, pull corev1.PullPolicy
 		SecurityContext: restricted(),
 		VolumeMounts:    []corev1.VolumeMount{bin},
 	}}
-}
-
-// binVolume holds Parley's programs.
-const binVolume = "bin"
-
-// runFromVolume makes the session's container run Parley's programs from the volume.
-func runFromVolume(main *corev1.Container) {
-	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: binVolume, MountPath: session.BinDir,
-		ReadOnly: true})
-	main.Command = []string{session.BinDir + supervisorProgram}
 }
 
 func sessionContainer(c *v1alpha1.Conversation, start *Start) corev1.Container {

@@ -97,6 +97,7 @@ func golden(t *testing.T, name string, object any) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s differs; if that is meant, run go test ./controllers/objects -update and read the diff.\ngot:\n%s", path, got)
+		t.Errorf("%s differs; if that is meant, run go test ./controllers/objects -update and read the diff.\ngot:\n%s",
+			path, got)
 	}
 }
