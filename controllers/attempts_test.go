@@ -39,7 +39,8 @@ func TestAProcessThatIsKilledOverAndOverEndsAsFailed(t *testing.T) {
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	for n := range int32(6) {
 		k.set(func(p aPod) {
-			p.Condition(corev1.PodReady, false, "").Waiting(lifecycle.SessionContainer, "CrashLoopBackOff").Crashed(n+1, "OOMKilled")
+			p.Condition(corev1.PodReady, false, "").Waiting(lifecycle.SessionContainer, "CrashLoopBackOff").
+				Crashed(n+1, "OOMKilled")
 		})
 		await(t, func() error {
 			if got := theConversation(t, ns, "c").Status; got.Restarts != n+1 || got.LastRestart != "OOMKilled" {

@@ -217,7 +217,8 @@ func (r *conversationReconciler) forget(ctx context.Context, name types.Namespac
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read Pod: %w", err)
 	}
-	if owner := owningConversation(pod); err == nil && lifecycle.HoldsSlot(pod) && owner != nil && owner.Name == name.Name {
+	owner := owningConversation(pod)
+	if err == nil && lifecycle.HoldsSlot(pod) && owner != nil && owner.Name == name.Name {
 		return nil
 	}
 	r.queue.Leave(name)

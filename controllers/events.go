@@ -14,16 +14,14 @@ func (r *conversationReconciler) announce(c *v1alpha1.Conversation, before, afte
 		r.recorder.Eventf(c, nil, kind, reason, action, "%s", lifecycle.Truncate(message, lifecycle.MaxEventNote))
 	}
 	stalled := meta.IsStatusConditionTrue(after.Conditions, v1alpha1.ConditionStalled)
+	changed := before.State != after.State || before.Reason != after.Reason
 	if lifecycle.Ran(after) && !lifecycle.Ran(before) { // once per attempt
 		emit(corev1.EventTypeNormal, "Started", "Start", "The session is running")
 	}
 	switch {
 	case lifecycle.Unseen(before) && after.Reason == v1alpha1.ReasonSuspended: // it was created suspended
-	case after.State == v1alpha1.StateStopped && (before.State != after.State || before.Reason != after.Reason):
-		kind := corev1.EventTypeNormal
-		if stalled {
-			kind = corev1.EventTypeWarning
-		}
+	case after.State == v1alpha1.StateStopped && changed:
+		kind := map[bool]string{false: corev1.EventTypeNormal, true: corev1.EventTypeWarning}[stalled]
 		emit(kind, after.Reason, "Stop", after.Message)
 	case before.State == v1alpha1.StateRunning && after.State == v1alpha1.StateStarting:
 		emit(corev1.EventTypeWarning, after.Reason, "Restart", after.Message)

@@ -273,5 +273,6 @@ func TestWhatAClassAllowsIsReached(t *testing.T) {
 }
 
 func classAllowing(name string, ranges ...string) objects.Class {
-	return objects.Class{Name: name, Spec: v1alpha1.SessionClassSpec{Network: &v1alpha1.SessionNetwork{EgressAllow: ranges}}}
+	return objects.Class{Name: name,
+		Spec: v1alpha1.SessionClassSpec{Network: &v1alpha1.SessionNetwork{EgressAllow: ranges}}}
 }

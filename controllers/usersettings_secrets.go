@@ -32,7 +32,8 @@ const (
 )
 
 // sessionKey finds the key that the spec names, or else creates one.
-func (r *userSettingsReconciler) sessionKey(ctx context.Context, settings *v1alpha1.UserSettings) (lifecycle.SessionKey, error) {
+func (r *userSettingsReconciler) sessionKey(ctx context.Context,
+	settings *v1alpha1.UserSettings) (lifecycle.SessionKey, error) {
 	ref := v1alpha1.SecretReference{Path: field.NewPath("spec", "sessionKeyRef")}
 	if settings.Spec.SessionKeyRef != nil {
 		ref.Ref = *settings.Spec.SessionKeyRef

@@ -94,8 +94,8 @@ func judgedObjects(t *testing.T) (all []judgedObject) {
 		asObject(t, "Conversation", fresh.Conversation)})
 	for _, reason := range []string{"", v1alpha1.ReasonSecretNotFound, v1alpha1.ReasonKeyNotFound,
 		v1alpha1.ReasonForeignObject, v1alpha1.ReasonKeyTooShort, v1alpha1.ReasonKeyUnfit} {
-		settings, want := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "ada"}}, status.CurrentStatus
-		settings.Generation = 1
+		settings, want := &v1alpha1.UserSettings{}, status.CurrentStatus
+		settings.Namespace, settings.Name, settings.Generation = "ns", "ada", 1
 		var p *Blocker
 		if reason != "" {
 			p, want = &Blocker{reason, "Secret llm"}, status.InProgressStatus

@@ -23,7 +23,8 @@ func TestAWaitingContainerShowsTheReasonAndNeverTheMessage(t *testing.T) {
 		"CreateContainerConfigError": "The container session cannot be started: CreateContainerConfigError",
 		"RunContainerError":          "The container session cannot be started: RunContainerError",
 	} {
-		for _, message := range []string{"", "hunter2: 401 unauthorized", "back-off 10s pulling https://ada:hunter2@r.example.com"} {
+		for _, message := range []string{"", "hunter2: 401 unauthorized",
+			"back-off 10s pulling https://ada:hunter2@r.example.com"} {
 			pod := podOf(makeConversation("ns", "c")).Sandboxed().Waiting(SessionContainer, reason)
 			pod.Status.ContainerStatuses[0].State.Waiting.Message = message
 			_, got, _ := containerStep(pod.Pod, pod.Status.ContainerStatuses[0])
@@ -38,7 +39,8 @@ func TestAnImageIsShownAsTheUserNamedIt(t *testing.T) {
 	for _, image := range []string{"denied", "denied:401", "example.com:401/a", "example.com/a@sha256:0f"} {
 		pod := podOf(makeConversation("ns", "c")).Sandboxed().Waiting(SessionContainer, "ErrImagePull")
 		pod.Spec.Containers = []corev1.Container{{Name: SessionContainer, Image: image}}
-		if _, got, _ := containerStep(pod.Pod, pod.Status.ContainerStatuses[0]); !strings.HasPrefix(got, "Image "+image+": ") {
+		_, got, _ := containerStep(pod.Pod, pod.Status.ContainerStatuses[0])
+		if !strings.HasPrefix(got, "Image "+image+": ") {
 			t.Errorf("%s is shown as %q", image, got)
 		}
 	}

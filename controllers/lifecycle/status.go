@@ -122,7 +122,8 @@ func VisibleStep(backlog int) time.Duration {
 // WriteDelay is how long the write of a status may wait; zero or less means that it is due. A step of
 // a start is written only if it lasts, and so is the first step of a new Conversation, which says
 // STARTING already. visible is how long a step must last.
-func WriteDelay(before, after v1alpha1.ConversationStatus, v Verdict, now time.Time, visible time.Duration) time.Duration {
+func WriteDelay(before, after v1alpha1.ConversationStatus, v Verdict, now time.Time,
+	visible time.Duration) time.Duration {
 	begins := Unseen(before) && after.State == v1alpha1.StateStarting && v.Pod == NeedPod && !v.Stalled && !v.Blocked
 	continues := before.State == v1alpha1.StateStarting && after.State == v1alpha1.StateStarting && !v.Stalled &&
 		before.Reason != v1alpha1.ReasonSettingsNotReady && before.Reason != v1alpha1.ReasonQueued &&

@@ -220,7 +220,8 @@ func restartedTooOften(o Observation) (Verdict, bool) {
 		cause = exitCause(t)
 	}
 	return stopped(v1alpha1.ReasonFailed, fmt.Sprintf("The session was restarted %d times, more than the %d that its "+
-		"class allows; the last time because of: %s", all, o.Bounds.MaxRestarts, cause), RemovePod), all > o.Bounds.MaxRestarts
+			"class allows; the last time because of: %s", all, o.Bounds.MaxRestarts, cause), RemovePod),
+		all > o.Bounds.MaxRestarts
 }
 
 func ranTooLong(o Observation) (Verdict, bool) {

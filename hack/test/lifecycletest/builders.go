@@ -22,8 +22,10 @@ const (
 // Noon is when the pure tests take place.
 var Noon = time.Date(2030, 1, 2, 12, 0, 0, 0, time.UTC)
 
+// At is so many seconds after Noon.
 func At(seconds int) time.Time { return Noon.Add(time.Duration(seconds) * time.Second) }
 
+// MetaTime is At as the API has it.
 func MetaTime(seconds int) *metav1.Time { return ptr.To(metav1.NewTime(At(seconds))) }
 
 // Conversation is a Conversation that a test builds.
@@ -41,66 +43,75 @@ func MakeConversation(namespace, name string) Conversation {
 	}}
 }
 
-// obj is the Conversation as it is sent to an API server, which gives UIDs itself.
+// Obj is the Conversation as it is sent to an API server, which gives UIDs itself.
 func (c Conversation) Obj() *v1alpha1.Conversation {
 	c.UID, c.Generation = "", 0
 	return c.Conversation
 }
 
+// With changes the spec.
 func (c Conversation) With(change func(*v1alpha1.ConversationSpec)) Conversation {
 	change(&c.Spec)
 	return c
 }
 
+// Started is recorded as STARTING since then.
 func (c Conversation) Started(seconds int) Conversation {
 	c.Status.StartTime = MetaTime(seconds)
 	c.Status.State = v1alpha1.StateStarting
 	return c
 }
 
+// Ran is recorded as RUNNING since then.
 func (c Conversation) Ran(seconds int) Conversation {
 	c.Status.RunningTime, c.Status.RanAttempt = MetaTime(seconds), max(1, c.Status.Attempt)
 	c.Status.State, c.Status.Reason = v1alpha1.StateRunning, v1alpha1.ReasonRunning
 	return c
 }
 
-// attempt is the present one; the first of somebody's start, unless it is said.
+// Attempt is the present one; the first of somebody's start, unless it is said.
 func (c Conversation) Attempt(present, first int32) Conversation {
 	c.Status.Attempt, c.Status.FirstAttempt = present, first
 	return c
 }
 
+// Restarts are recorded, with the cause of the last.
 func (c Conversation) Restarts(n int32, cause string) Conversation {
 	c.Status.Restarts, c.Status.LastRestart = n, cause
 	return c
 }
 
-// podRestarts are those of the present pod's process, as they are on record.
+// PodRestarts are those of the present pod's process, as they are on record.
 func (c Conversation) PodRestarts(n int32) Conversation {
 	c.Status.PodRestarts, c.Status.Restarts = n, n
 	return c
 }
 
+// RanFor is how long it was RUNNING before.
 func (c Conversation) RanFor(d time.Duration) Conversation {
 	c.Status.RanFor = &metav1.Duration{Duration: d}
 	return c
 }
 
+// Restarted is the restart that was followed last.
 func (c Conversation) Restarted(seconds int) Conversation {
 	c.Status.RestartedAt = MetaTime(seconds)
 	return c
 }
 
+// Saying is the recorded message.
 func (c Conversation) Saying(message string) Conversation {
 	c.Status.Message = message
 	return c
 }
 
+// Because is the recorded reason.
 func (c Conversation) Because(reason string) Conversation {
 	c.Status.Reason = reason
 	return c
 }
 
+// Stopped is recorded, with a reason, since then.
 func (c Conversation) Stopped(reason string, seconds int) Conversation {
 	c.Status.StopTime, c.Status.Reason, c.Status.Message = MetaTime(seconds), reason, "it was "+reason
 	c.Status.State = v1alpha1.StateStopped
@@ -133,6 +144,7 @@ func PodOf(c Conversation) Pod {
 	}}
 }
 
+// Condition sets a condition of the pod.
 func (p Pod) Condition(t corev1.PodConditionType, ok bool, message string) Pod {
 	status := corev1.ConditionFalse
 	if ok {
@@ -149,15 +161,18 @@ func (p Pod) Condition(t corev1.PodConditionType, ok bool, message string) Pod {
 	return p
 }
 
+// Scheduled has a node.
 func (p Pod) Scheduled() Pod {
 	p.Status.Phase = corev1.PodPending
 	return p.Condition(corev1.PodScheduled, true, "")
 }
 
+// Sandboxed has its volumes and network.
 func (p Pod) Sandboxed() Pod {
 	return p.Scheduled().Condition(corev1.PodReadyToStartContainers, true, "")
 }
 
+// Container sets the status of a container.
 func (p Pod) Container(status corev1.ContainerStatus) Pod {
 	if status.Name == installContainer {
 		p.Status.InitContainerStatuses = []corev1.ContainerStatus{status}
@@ -167,13 +182,14 @@ func (p Pod) Container(status corev1.ContainerStatus) Pod {
 	return p
 }
 
+// Waiting has a container wait for a reason.
 func (p Pod) Waiting(container, reason string) Pod {
 	return p.Container(corev1.ContainerStatus{Name: container, State: corev1.ContainerState{
 		Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "the manifest was not found"},
 	}})
 }
 
-// sidecar is a container of somebody else's, which goes on when the session has ended.
+// Sidecar adds a container of somebody else's, which goes on when the session has ended.
 func (p Pod) Sidecar() Pod {
 	p.Status.Phase = corev1.PodRunning
 	p.Status.ContainerStatuses = append([]corev1.ContainerStatus{{Name: "proxy",
@@ -181,6 +197,7 @@ func (p Pod) Sidecar() Pod {
 	return p
 }
 
+// InstallCrashed has the install container fail.
 func (p Pod) InstallCrashed() Pod {
 	return p.Container(corev1.ContainerStatus{Name: installContainer,
 		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
@@ -188,11 +205,13 @@ func (p Pod) InstallCrashed() Pod {
 			Reason: "Error"}}})
 }
 
+// Installed has the install container done.
 func (p Pod) Installed() Pod {
 	return p.Container(corev1.ContainerStatus{Name: installContainer,
 		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}})
 }
 
+// Running has a container run.
 func (p Pod) Running(container string) Pod {
 	p.Status.Phase = corev1.PodRunning
 	return p.Container(corev1.ContainerStatus{Name: container, State: corev1.ContainerState{
@@ -200,7 +219,7 @@ func (p Pod) Running(container string) Pod {
 	}})
 }
 
-// crashed: the session's process ended and was started again, n times.
+// Crashed says that the session's process ended and was started again, n times.
 func (p Pod) Crashed(n int32, reason string) Pod {
 	p.Status.ContainerStatuses[0].RestartCount = n
 	p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137,
@@ -208,16 +227,18 @@ func (p Pod) Crashed(n int32, reason string) Pod {
 	return p
 }
 
-// attempt is the one that the pod was made for.
+// Attempt is the one that the pod was made for.
 func (p Pod) Attempt(n string) Pod {
 	p.Labels[v1alpha1.LabelAttempt] = n
 	return p
 }
 
+// Ready has the session run and answer.
 func (p Pod) Ready() Pod {
 	return p.Sandboxed().Running(sessionContainer).Condition(corev1.PodReady, true, "")
 }
 
+// Ended has the session's process exit.
 func (p Pod) Ended(exitCode int32, message string, seconds int) Pod {
 	p.Status.Phase = corev1.PodSucceeded
 	return p.Condition(corev1.PodReady, false, "").Container(corev1.ContainerStatus{Name: sessionContainer,
@@ -227,11 +248,13 @@ func (p Pod) Ended(exitCode int32, message string, seconds int) Pod {
 		}})
 }
 
+// Failed is lost for a reason.
 func (p Pod) Failed(reason string) Pod {
 	p.Status.Phase, p.Status.Reason = corev1.PodFailed, reason
 	return p.Condition(corev1.PodReady, false, "")
 }
 
+// Terminating is being deleted.
 func (p Pod) Terminating() Pod {
 	p.DeletionTimestamp = MetaTime(5)
 	return p
