@@ -10,7 +10,7 @@ KUSTOMIZE = $(TOOL) kustomize
 LINT = $(TOOL) golangci-lint run --allow-parallel-runners --config=$(CURDIR)/.golangci.yml
 
 # Suites whose modules the product does not need have a go.mod of their own.
-TEST_MODULES = hack/test/e2e hack/test/gitops hack/test/integration
+TEST_MODULES = hack/test/e2e hack/test/gitops hack/test/integration hack/test/s3
 MODULES = . $(TEST_MODULES) hack/test/netpol hack/test/prometheus hack/tools/helm hack/tools/containerd
 
 # Where kube-apiserver, etcd and kubectl are; set it to use others than those built here.
@@ -156,7 +156,7 @@ verify: generate manifests chart lint ## Fail if generated files are not up to d
 
 ##@ Build
 .PHONY: build
-build: ## Build the manager, the facade, the runtime and the agent into bin/.
+build: ## Build the manager, the facade, the archive, the runtime and the agent into bin/.
 	@$(GO_BUILD) -o bin/ ./cmd/...
 
 .PHONY: plugin

@@ -16,7 +16,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap/zapcore"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
@@ -24,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/cmd/facade/archiveclient"
 	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/live"
@@ -45,7 +45,7 @@ type options struct {
 	corsOrigins    string
 	trustedProxies string
 	namespace      string
-	archive        archiveOptions
+	archiveURL     string
 	namespaces     string
 	agents, models string
 	server         server.Options
@@ -53,7 +53,6 @@ type options struct {
 
 func main() {
 	o := options{server: server.DefaultOptions()}
-	o.archive.perUser.Quantity = resource.MustParse("4Gi")
 	flag.StringVar(&o.address, "bind-address", ":3000", "Where the HTTP operations are served.")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "Where metrics are served. 0 turns them off.")
 	flag.StringVar(&o.certFile, "tls-cert-file", "", "A certificate to serve HTTPS with. It is read again when it "+
@@ -78,16 +77,8 @@ func main() {
 	flag.Float64Var(&o.server.Limits.Rate, "user-rate", o.server.Limits.Rate,
 		"Requests a second that each user may make on average. 0 is no limit.")
 	flag.IntVar(&o.server.Limits.Burst, "user-burst", o.server.Limits.Burst, "Requests that each user may make at once.")
-	flag.StringVar(&o.archive.url, "archive", "", "Where what sessions leave is kept: file:///dir, "+
-		"s3://bucket?region=…, or the http URL of another process that keeps it. Without it nothing outlives their "+
-		"workspaces.")
-	flag.BoolVar(&o.archive.only, "archive-only", false, "Keep the archive for other facades and for sessions, and "+
-		"serve no user: /alive and /ready are all that is served at --bind-address.")
-	flag.StringVar(&o.archive.address, "archive-bind-address", ":3001",
-		"Where sessions hand over what they leave. Nothing else is served there.")
-	flag.DurationVar(&o.archive.retention, "archive-retention", 24*time.Hour,
-		"How long something is kept that belongs to no conversation, where its deletion was not seen.")
-	flag.Var(&o.archive.perUser, "archive-per-user", "How much is kept of all conversations of one user. 0 is no limit.")
+	flag.StringVar(&o.archiveURL, "archive", "", "The http URL of the archive, which keeps what sessions leave. Without "+
+		"it nothing outlives their workspaces.")
 	logging := zap.Options{}
 	logging.BindFlags(flag.CommandLine)
 	flag.Parse()
@@ -107,9 +98,6 @@ func main() {
 }
 
 func run(ctx context.Context, o options) (err error) {
-	if o.archive.only {
-		return runArchive(ctx, o)
-	}
 	if o.server.TrustedProxies, err = auth.ParseProxies(o.trustedProxies); err != nil {
 		return fmt.Errorf("--trusted-proxies: %w", err)
 	}
@@ -128,13 +116,12 @@ func run(ctx context.Context, o options) (err error) {
 	failed := make(chan error, 6)
 	go func() { failed <- fmt.Errorf("watch the API server: %w", objects.Start(working)) }()
 
-	kept, err := openArchive(working, o, objects, failed)
-	if err != nil {
-		return err
-	}
-	if kept != nil {
-		defer func() { _ = kept.Close() }()
-		o.server.Archive = kept
+	signer := live.NewSigner(o.server.SigningKeyDir)
+	if o.archiveURL != "" {
+		if !strings.HasPrefix(o.archiveURL, "http://") && !strings.HasPrefix(o.archiveURL, "https://") {
+			return errors.New("--archive must be the http URL of an archive")
+		}
+		o.server.Archive = archiveclient.New(o.archiveURL, signer.ArchiveToken)
 	}
 	handler := server.New(objects, o.server, metrics.Registry)
 	listening := &http.Server{
@@ -161,7 +148,6 @@ func run(ctx context.Context, o options) (err error) {
 		failed <- fmt.Errorf("serve HTTP: %w", listening.Serve(listener))
 	}()
 	serveMetrics(o.metricsAddress, failed)
-	signer := live.NewSigner(o.server.SigningKeyDir)
 	ctrl.Log.Info("serving", "address", listener.Addr().String(), "tls", listening.TLSConfig != nil, "signingKey",
 		signer.Ready() == nil)
 	select {

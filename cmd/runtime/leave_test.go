@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/cmd/facade/archive"
+	"github.com/parley-dev/parley/cmd/archive/httpapi"
+	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
 // always says that there is every conversation.
@@ -21,13 +22,10 @@ type always struct{}
 func (always) OwnerOf(context.Context, string) (string, error) { return "somebody", nil }
 
 // kept in an archive is what a pod's session leaves.
-func kept(t *testing.T, p *pod) *archive.Store {
+func kept(t *testing.T, p *pod) archivetest.Store {
 	t.Helper()
-	store, err := archive.Open(t.Context(), "file://"+t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := httptest.NewServer(archive.NewHandler(store, always{}, func() (ed25519.PublicKey, error) {
+	store := archivetest.Open(t, archivetest.InDirectory(t))
+	server := httptest.NewServer(httpapi.NewHandler(store.Store, always{}, func() (ed25519.PublicKey, error) {
 		return facadeKey.Public().(ed25519.PublicKey), nil
 	}))
 	t.Cleanup(server.Close)

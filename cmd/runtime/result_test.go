@@ -7,7 +7,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/archive"
+	"github.com/parley-dev/parley/cmd/archive/httpapi"
 )
 
 func TestABranchThatIsNamedAfterASecretIsNotTold(t *testing.T) {
@@ -35,7 +35,7 @@ func TestTheAuthoritiesOfTheClassAreTrustedForTheArchive(t *testing.T) {
 	p := newPod(t, session.Document{UID: "u1", FirstMessage: "work", OneShot: true, Agent: agent("true"),
 		CABundle: company.pem})
 	store := kept(t, p)
-	p.doc.ArchiveURL = company.serve(t, archive.NewHandler(store, always{}, func() (ed25519.PublicKey, error) {
+	p.doc.ArchiveURL = company.serve(t, httpapi.NewHandler(store.Store, always{}, func() (ed25519.PublicKey, error) {
 		return facadeKey.Public().(ed25519.PublicKey), nil
 	}))
 	p.writeDocument(t)

@@ -169,6 +169,7 @@ func (l *local) start(ctx context.Context) error {
 		{"manifests", time.Minute, l.install},
 		{"identities", 30 * time.Second, l.parley.IssueTokens},
 		{"manager", time.Minute, l.startManager},
+		{"archive", time.Minute, l.startArchive},
 		{"facade", time.Minute, l.startFacade},
 		{"settings", time.Minute, l.createSettings},
 		{"node", time.Minute, func(context.Context) error { return l.startNode(ctx) }},

@@ -21,10 +21,14 @@ func (l *local) startManager(ctx context.Context) error {
 	return l.supervisor.Start(ctx, l.parley.ManagerProcess())
 }
 
-func (l *local) startFacade(ctx context.Context) error {
+func (l *local) startArchive(ctx context.Context) error {
 	if err := l.parley.MountSigningKey(ctx); err != nil {
 		return err
 	}
+	return l.supervisor.Start(ctx, l.parley.ArchiveProcess())
+}
+
+func (l *local) startFacade(ctx context.Context) error {
 	return l.supervisor.Start(ctx, l.parley.FacadeProcess())
 }
 

@@ -27,12 +27,8 @@ import (
 // FieldOwner owns what the facade writes.
 const FieldOwner = "parley-facade"
 
-const (
-	// indexKeyHash finds settings by the hash of their session key.
-	indexKeyHash = "status.sessionKeyHash"
-	// indexUID finds conversations by their UID.
-	indexUID = "metadata.uid"
-)
+// indexKeyHash finds settings by the hash of their session key.
+const indexKeyHash = "status.sessionKeyHash"
 
 // catchUp is how long a reader waits until the cache has what this facade wrote.
 const catchUp = 2 * time.Second
@@ -76,8 +72,6 @@ type Option func(*scope)
 type scope struct {
 	namespaces     []string // of the users; none is all
 	agents, models string   // ConfigMaps in the operator's namespace
-	// conversationsOnly leaves settings alone.
-	conversationsOnly bool
 }
 
 // InNamespaces serves the users of these namespaces only; none is all.
@@ -88,12 +82,6 @@ func InNamespaces(namespaces ...string) Option {
 // WithConfigMaps says what the lists of agents and of models are called.
 func WithConfigMaps(agents, models string) Option {
 	return func(s *scope) { s.agents, s.models = agents, models }
-}
-
-// ConversationsOnly is for who needs to know which conversations there are, and may know nothing
-// else.
-func ConversationsOnly() Option {
-	return func(s *scope) { s.conversationsOnly = true }
 }
 
 // New prepares to use the cluster, in which the operator has a namespace; Start fills the cache.
@@ -153,10 +141,7 @@ func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Schem
 		}
 		watched[namespace] = cache.Config{}
 	}
-	kinds := map[client.Object]cache.ByObject{&v1alpha1.Conversation{}: {}}
-	if !scope.conversationsOnly {
-		kinds[&v1alpha1.UserSettings{}] = cache.ByObject{}
-	}
+	kinds := map[client.Object]cache.ByObject{&v1alpha1.Conversation{}: {}, &v1alpha1.UserSettings{}: {}}
 	cfg = clientrest.CopyConfig(cfg)
 	cfg.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
 	objects, err := cache.New(cfg, cache.Options{
@@ -183,11 +168,7 @@ func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Schem
 		{&v1alpha1.Conversation{}, v1alpha1.IndexUserSettingsName, func(o client.Object) []string {
 			return []string{o.(*v1alpha1.Conversation).Spec.UserSettingsName}
 		}},
-		{&v1alpha1.Conversation{}, indexUID, func(o client.Object) []string { return []string{string(o.GetUID())} }},
 	} {
-		if _, isSettings := index.object.(*v1alpha1.UserSettings); isSettings && scope.conversationsOnly {
-			continue
-		}
 		if err := objects.IndexField(ctx, index.object, index.field, index.extract); err != nil {
 			return nil, fmt.Errorf("index %T: %w", index.object, err)
 		}

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/session"
@@ -140,33 +139,6 @@ func (c *Cluster) ConversationsOf(ctx context.Context, user types.NamespacedName
 	}
 	look(all.Items)
 	return nil
-}
-
-// OwnerOf says whose conversation has this UID, from the cache; nobody's if there is none.
-func (c *Cluster) OwnerOf(ctx context.Context, uid string) (owner string, err error) {
-	var list v1alpha1.ConversationList
-	if err := c.cache.List(ctx, &list, client.MatchingFields{indexUID: uid}, client.UnsafeDisableDeepCopy,
-		client.Limit(1)); err != nil || len(list.Items) == 0 {
-		return "", err
-	}
-	return list.Items[0].Namespace + "/" + list.Items[0].Spec.UserSettingsName, nil
-}
-
-// OnDeletion calls a function with the UID of each conversation that is deleted from now on.
-func (c *Cluster) OnDeletion(ctx context.Context, do func(uid string)) error {
-	informer, err := c.cache.GetInformer(ctx, &v1alpha1.Conversation{})
-	if err != nil {
-		return err
-	}
-	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: func(object any) {
-		if unknown, is := object.(toolscache.DeletedFinalStateUnknown); is {
-			object = unknown.Obj
-		}
-		if conversation, is := object.(*v1alpha1.Conversation); is {
-			do(string(conversation.UID))
-		}
-	}})
-	return err
 }
 
 // PatchConversation with a merge patch.

@@ -52,20 +52,6 @@ func (s *Signer) sign(audience, uid string) (string, error) {
 	return session.SignToken(key, session.Claims{Audience: audience, UID: uid, Expires: s.now().Add(tokenLife).Unix()})
 }
 
-// Public is the half of the key that tells tokens which were signed with it. Where only that half
-// is mounted no token can be made.
-func (s *Signer) Public() (ed25519.PublicKey, error) {
-	if text, err := os.ReadFile(filepath.Join(filepath.Dir(s.file), session.SigningPublicKey)); err == nil &&
-		len(text) > 0 {
-		return session.ParsePublicKey(text)
-	}
-	key, err := s.key()
-	if err != nil {
-		return nil, err
-	}
-	return session.PublicHalf(key), nil
-}
-
 // Secret for a purpose, derived from the key: the same in all facades that have it mounted, and
 // none has to be made or kept for it.
 func (s *Signer) Secret(purpose string) ([]byte, error) {

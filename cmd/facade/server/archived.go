@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/answer"
-	"github.com/parley-dev/parley/cmd/facade/archive"
+	"github.com/parley-dev/parley/cmd/facade/archiveclient"
 	"github.com/parley-dev/parley/cmd/facade/limits"
 	"github.com/parley-dev/parley/cmd/facade/live"
 )
@@ -37,7 +37,7 @@ func (s *server) ending(ctx context.Context, r request) (*session.Ending, error)
 	defer done()
 	ending, err := s.options.Archive.Ending(ctx, string(r.conversation.UID))
 	switch {
-	case errors.Is(err, archive.ErrNothing):
+	case errors.Is(err, archiveclient.ErrNothing):
 		return nil, live.NotRunning
 	case err != nil:
 		return nil, unavailable(ctx, err)

@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/answer"
-	"github.com/parley-dev/parley/cmd/facade/archive"
+	"github.com/parley-dev/parley/cmd/facade/archiveclient"
 	"github.com/parley-dev/parley/cmd/facade/limits"
 	"github.com/parley-dev/parley/cmd/facade/live"
 )
@@ -113,7 +113,7 @@ func (s *server) earlierPages(c *v1alpha1.Conversation, number string) (pager, e
 	pages := s.archivedPages(string(c.UID),
 		func(ctx context.Context, uid string, from int, visit func(int, json.RawMessage) bool) error {
 			err := s.options.Archive.Earlier(ctx, uid, n, from, visit)
-			if errors.Is(err, archive.ErrNothing) {
+			if errors.Is(err, archiveclient.ErrNothing) {
 				return answer.NotFound
 			}
 			return err
@@ -133,7 +133,7 @@ func (s *server) archivedPages(uid string,
 		page.Events = []json.RawMessage{}
 		if r.reverse { // ids have no gaps: the last ones are found without reading those before
 			position, err := s.options.Archive.Position(ctx, uid)
-			if err != nil && !errors.Is(err, archive.ErrNothing) {
+			if err != nil && !errors.Is(err, archiveclient.ErrNothing) {
 				return nil, unavailable(ctx, err)
 			}
 			last := position.Next - 1
@@ -151,7 +151,7 @@ func (s *server) archivedPages(uid string,
 		switch {
 		case page.refused != nil:
 			return nil, page.refused
-		case err == nil || errors.Is(err, archive.ErrNothing):
+		case err == nil || errors.Is(err, archiveclient.ErrNothing):
 		case errors.As(err, &refusal):
 			return nil, refusal
 		case r.reverse || len(page.Events) == 0:

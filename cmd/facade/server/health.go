@@ -37,22 +37,6 @@ func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 	alive(w, r)
 }
 
-// Health serves /alive and /ready alone, for a process that serves nobody else there.
-func Health(ready func(context.Context) error) http.Handler {
-	last := &health{}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /alive", alive)
-	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
-		if last.check(ready) != nil {
-			answer.Write(w, nil, &answer.Refusal{Code: http.StatusServiceUnavailable,
-				Body: map[string]string{"status": "not ready"}, RetryAfter: time.Second})
-			return
-		}
-		alive(w, r)
-	})
-	return mux
-}
-
 // health is whether the API server answered when it was asked last.
 type health struct {
 	mu    sync.Mutex

@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/facade/answer"
-	"github.com/parley-dev/parley/cmd/facade/archive"
+	"github.com/parley-dev/parley/cmd/facade/archiveclient"
 	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/conversations"
@@ -44,7 +44,7 @@ type Options struct {
 	// CORSOrigins are the origins whose pages may call; * is any.
 	CORSOrigins []string
 	// Archive of what sessions left; nil where there is none.
-	Archive archive.Reader
+	Archive archiveclient.Reader
 	// SigningKeyDir is where the key is mounted that tokens for sessions are signed with.
 	SigningKeyDir string
 	// TrustedProxies are believed to say whether a request came to them over TLS.

@@ -52,8 +52,7 @@ func TestAnArchiveThatHasRoomAgainTakesTheEventsAtTheEnd(t *testing.T) {
 
 func TestWhatASessionCostIsKeptOfAUserWhoHasNoRoomLeft(t *testing.T) {
 	t.Parallel()
-	k := newArchive(t)
-	k.store.BoundOwners(1)
+	k := newLimitedArchive(t, 1)
 	left := &session.Ending{Cost: "1.5", Patch: strings.Repeat("d", 1<<20)}
 	for i := range 2000 {
 		left.Changes = append(left.Changes, session.FileChange{Status: "M", Path: fmt.Sprintf("%s/%d", strings.Repeat("d",

@@ -18,8 +18,10 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
-	kept "github.com/parley-dev/parley/cmd/facade/archive"
+	"github.com/parley-dev/parley/cmd/archive/httpapi"
+	"github.com/parley-dev/parley/cmd/archive/store"
 	"github.com/parley-dev/parley/cmd/runtime/journal"
+	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
 const uid = "u"
@@ -27,7 +29,7 @@ const uid = "u"
 // kept by a real archive, which can be away, or answer and not be heard.
 type keptBy struct {
 	t           *testing.T
-	store       *kept.Store
+	store       archivetest.Store
 	url, token  string
 	away, mute  atomic.Bool
 	full        atomic.Bool
@@ -44,20 +46,22 @@ func (k *keptBy) OwnerOf(context.Context, string) (string, error) {
 
 func newArchive(t *testing.T) *keptBy {
 	t.Helper()
+	return newLimitedArchive(t, 0)
+}
+
+// newLimitedArchive keeps so many bytes of each user.
+func newLimitedArchive(t *testing.T, perUser int64) *keptBy {
+	t.Helper()
 	public, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &keptBy{t: t}
-	if k.store, err = kept.Open(t.Context(), "file://"+t.TempDir()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = k.store.Close() })
+	k := &keptBy{t: t, store: archivetest.OpenLimited(t, archivetest.InDirectory(t), perUser)}
 	if k.token, err = session.SignToken(key, session.Claims{Audience: session.AudienceArchive, UID: uid,
 		Expires: time.Now().Add(time.Hour).Unix()}); err != nil {
 		t.Fatal(err)
 	}
-	handler := kept.NewHandler(k.store, k, func() (ed25519.PublicKey, error) { return public, nil })
+	handler := httpapi.NewHandler(k.store.Store, k, func() (ed25519.PublicKey, error) { return public, nil })
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if k.away.Load() {
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -200,7 +204,7 @@ func TestALostJournalIsHadBackAndGoneOnWith(t *testing.T) {
 	}
 	finish(t, second.Keep(open(t, file, "c")))
 	k.wants(0, "a b c")
-	k.wants(1, kept.ErrNothing.Error())
+	k.wants(1, store.ErrNothing.Error())
 }
 
 // While the archive was away the workspace was lost, and the session began anew.

@@ -20,7 +20,7 @@ const (
 )
 
 // processNames are the containers of the Deployments that run here.
-var processNames = []string{"manager", "facade"}
+var processNames = []string{Manager, Archive, Facade}
 
 // Kubeconfig is the file with the identity of a process.
 func (i *Installation) Kubeconfig(name string) string {

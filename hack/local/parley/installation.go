@@ -1,5 +1,5 @@
-// Package parley puts Parley into a control plane of processes: what config/ says, and the manager
-// and the facade beside it with the identities of their ServiceAccounts.
+// Package parley puts Parley into a control plane of processes: what config/ says, and the manager,
+// the archive and the facade beside it with the identities of their ServiceAccounts.
 package parley
 
 import (
@@ -27,7 +27,7 @@ const (
 type Installation struct {
 	Plane    *cluster.ControlPlane
 	StateDir string // of identities and of what the processes keep
-	BinDir   string // of the programs manager and facade
+	BinDir   string // of the programs
 	// FacadeAddress is where the facade listens.
 	FacadeAddress string
 

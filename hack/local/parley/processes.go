@@ -21,14 +21,18 @@ const (
 	managerHealthPort  = "manager-health"
 	facadeMetricsPort  = "facade-metrics"
 	archivePort        = "archive"
+	archiveHealthPort  = "archive-health"
+	archiveMetricsPort = "archive-metrics"
 )
 
 // Ports are the purposes for which an installation needs ports.
-var Ports = []string{WebhookPort, managerMetricsPort, managerHealthPort, facadeMetricsPort, archivePort}
+var Ports = []string{WebhookPort, managerMetricsPort, managerHealthPort, facadeMetricsPort, archivePort,
+	archiveHealthPort, archiveMetricsPort}
 
 // Names of the processes: those of the containers of their Deployments.
 const (
 	Manager = "manager"
+	Archive = "archive"
 	Facade  = "facade"
 )
 
@@ -70,7 +74,10 @@ func (i *Installation) ManagerProcess() cluster.Process {
 
 func (i *Installation) signingKeyDir() string { return filepath.Join(i.StateDir, "signing") }
 
-// MountSigningKey puts the key that the manager made where a kubelet would mount it for the facade.
+func (i *Installation) verifyingKeyDir() string { return filepath.Join(i.StateDir, "verifying") }
+
+// MountSigningKey puts the key that the manager made where a kubelet would mount it for the facade,
+// and its public half for the archive.
 func (i *Installation) MountSigningKey(ctx context.Context) error {
 	return cluster.Retry(ctx, retryInterval, func(ctx context.Context) error {
 		var secret corev1.Secret
@@ -82,8 +89,29 @@ func (i *Installation) MountSigningKey(ctx context.Context) error {
 		if len(key) == 0 {
 			return fmt.Errorf("the Secret %s has no key yet", session.SigningSecret)
 		}
+		public := filepath.Join(i.verifyingKeyDir(), session.SigningPublicKey)
+		if err := cluster.WritePrivate(public, secret.Data[session.SigningPublicKey]); err != nil {
+			return err
+		}
 		return cluster.WritePrivate(filepath.Join(i.signingKeyDir(), session.SigningPrivateKey), key)
 	})
+}
+
+// ArchiveProcess is how the archive is started, once its key is mounted.
+func (i *Installation) ArchiveProcess() cluster.Process {
+	ports := i.Plane.Ports
+	return cluster.Process{
+		Name: Archive, Path: filepath.Join(i.BinDir, Archive), Grace: 10 * time.Second,
+		Ready: cluster.HTTPProbe("http://"+ports.Address(archiveHealthPort)+"/ready", nil),
+		Args: i.arguments(Archive,
+			"--kubeconfig="+i.Kubeconfig(Archive),
+			"--bind-address="+ports.Address(archivePort),
+			"--health-probe-bind-address="+ports.Address(archiveHealthPort),
+			"--metrics-bind-address="+ports.Address(archiveMetricsPort),
+			"--signing-key-dir="+i.verifyingKeyDir(),
+			"--store=file://"+filepath.Join(i.StateDir, "archive"),
+		),
+	}
 }
 
 // FacadeProcess is how the facade is started, once its key is mounted.
@@ -97,8 +125,7 @@ func (i *Installation) FacadeProcess() cluster.Process {
 			"--bind-address="+i.FacadeAddress,
 			"--metrics-bind-address="+ports.Address(facadeMetricsPort),
 			"--signing-key-dir="+i.signingKeyDir(),
-			"--archive=file://"+filepath.Join(i.StateDir, "archive"),
-			"--archive-bind-address="+ports.Address(archivePort),
+			"--archive=http://"+ports.Address(archivePort),
 			"--shutdown-delay=0s", // nothing balances load between it and another
 		),
 	}

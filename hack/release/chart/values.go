@@ -57,8 +57,8 @@ func (s *sheet) archive(pod, container map[string]any) {
 		"type")
 	args := container["args"].([]any)
 	for i, arg := range args {
-		if address, is := strings.CutPrefix(arg.(string), "--archive="); is {
-			args[i] = s.text("- {{ printf \"--archive=%%s\" (default %q $.Values.archive.url) | quote }}", address)
+		if address, is := strings.CutPrefix(arg.(string), "--store="); is {
+			args[i] = s.text("- {{ printf \"--store=%%s\" (default %q $.Values.archive.url) | quote }}", address)
 		}
 	}
 	s.unlessBucket(container, "volumeMounts")

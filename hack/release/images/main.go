@@ -22,7 +22,8 @@ import (
 )
 
 // packages of the programs in the image, which are at its root.
-var packages = []string{"./cmd/manager", "./cmd/facade", "./cmd/supervisor", "./cmd/runtime", "./cmd/agent"}
+var packages = []string{"./cmd/manager", "./cmd/facade", "./cmd/archive", "./cmd/supervisor", "./cmd/runtime",
+	"./cmd/agent"}
 
 type options struct {
 	tag           string
@@ -31,7 +32,6 @@ type options struct {
 	architectures []string
 	packages      []string
 	push          bool
-	tags          string
 }
 
 func main() {
@@ -41,7 +41,6 @@ func main() {
 	flag.StringVar(&o.out, "out", "dist/images", "directory of the tarball and the lists")
 	flag.StringVar(&o.work, "work", "bin/images", "directory of the programs")
 	flag.StringVar(&architectures, "arch", architectures, "architectures, separated by commas")
-	flag.StringVar(&o.tags, "tags", "", "build tags of the programs, such as clouds")
 	flag.BoolVar(&o.push, "push", false, "push the image to the registry that its name says")
 	flag.Parse()
 	o.architectures = strings.Split(architectures, ",")
@@ -101,7 +100,7 @@ func build(ctx context.Context, o options) (images, error) {
 	}
 	for _, architecture := range o.architectures {
 		dir := filepath.Join(o.work, "linux-"+architecture)
-		if err := compile(ctx, dir, architecture, o.tags, o.packages); err != nil {
+		if err := compile(ctx, dir, architecture, o.packages); err != nil {
 			return built, err
 		}
 		programs := map[string]string{}
@@ -133,11 +132,11 @@ func build(ctx context.Context, o options) (images, error) {
 
 // compile builds programs that depend on nothing but their source: not on where it is, nor on the
 // machine.
-func compile(ctx context.Context, dir, architecture, tags string, packages []string) error {
+func compile(ctx context.Context, dir, architecture string, packages []string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-tags=" + tags, "-ldflags=-s -w", "-o",
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-ldflags=-s -w", "-o",
 		dir + string(filepath.Separator)}, packages...)...)
 	// The same flags as those of the Makefile, whose compiled packages are used again.
 	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+architecture, "CGO_ENABLED=0", "GOAMD64=v1", "GOARM64=v8.0",

@@ -258,7 +258,7 @@ func (i *installation) startFacades(ctx context.Context) error {
 		process.Args = append(process.Args,
 			"--bind-address="+backends[n],
 			"--metrics-bind-address="+ports.Address(portOf("facade-metrics", n)),
-			"--archive=", // a directory would be for one facade
+			"--archive=",
 			"--user-rate=0",
 		)
 		k, err := keep(process, i.logs())

@@ -58,7 +58,7 @@ func buildImages(ctx context.Context, o options) error {
 // writeParley writes Parley's image as make images does, for this machine's architecture alone.
 func writeParley(o options) error {
 	programs := map[string]string{}
-	for _, program := range []string{"manager", "facade", "supervisor", "runtime", "agent"} {
+	for _, program := range []string{"manager", "facade", "archive", "supervisor", "runtime", "agent"} {
 		programs[program] = filepath.Join(o.binDir, program)
 	}
 	file := imageFile(imagesDir(o.state), parleyImage)

@@ -47,7 +47,7 @@ type Env struct {
 	AsFacade *rest.Config
 	// Kubeconfig is a file with the same.
 	Kubeconfig string
-	// ArchiveAddress is where a facade with an archive must listen for sessions.
+	// ArchiveAddress is where the archive must listen for sessions.
 	ArchiveAddress string
 	// SigningKeyDir has what the facade has mounted of the key that its tokens are signed with.
 	SigningKeyDir string
@@ -140,7 +140,12 @@ func (e *Env) makeSigningKey() error {
 	if err := os.MkdirAll(e.SigningKeyDir, 0o700); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(e.SigningKeyDir, session.SigningPrivateKey), data[session.SigningPrivateKey], 0o600)
+	for name, half := range data {
+		if err := os.WriteFile(filepath.Join(e.SigningKeyDir, name), half, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (e *Env) apply(file string) error {

@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// Facade is a facade as a process.
+// Facade is a facade, or an archive, as a process.
 type Facade struct {
 	URL, MetricsURL string
 	Log             *testenv.Log
@@ -49,12 +49,22 @@ func (e *Env) StartFacade(program string, args ...string) (*Facade, error) {
 
 // StartFacadeAt starts the program at an address, which may be that of one that was killed.
 func (e *Env) StartFacadeAt(address, program string, args ...string) (*Facade, error) {
+	return e.start(address, program, append([]string{"--bind-address=" + address, "--shutdown-delay=0s"}, args...)...)
+}
+
+// StartArchive starts the archive of a directory at an address. Its URL is that of its health.
+func (e *Env) StartArchive(address, program, dir string) (*Facade, error) {
+	health := FreeAddress()
+	return e.start(health, program, "--health-probe-bind-address="+health, "--bind-address="+address,
+		"--store=file://"+dir)
+}
+
+// start a program and wait until it is ready at an address.
+func (e *Env) start(address, program string, args ...string) (*Facade, error) {
 	metrics := FreeAddress()
 	f := &Facade{URL: "http://" + address, MetricsURL: "http://" + metrics, Log: &testenv.Log{}, Done: make(chan struct{})}
 	f.command = exec.Command(program, append([]string{
-		"--kubeconfig=" + e.Kubeconfig, "--bind-address=" + address, "--metrics-bind-address=" + metrics,
-		"--shutdown-delay=0s",
-		"--signing-key-dir=" + e.SigningKeyDir,
+		"--kubeconfig=" + e.Kubeconfig, "--metrics-bind-address=" + metrics, "--signing-key-dir=" + e.SigningKeyDir,
 	}, args...)...)
 	f.command.Stdout, f.command.Stderr = f.Log, f.Log
 	if err := f.command.Start(); err != nil {
@@ -79,7 +89,7 @@ func (e *Env) StartFacadeAt(address, program string, args ...string) (*Facade, e
 		})
 	if err != nil {
 		f.Kill()
-		return nil, fmt.Errorf("the facade is not ready: %w\n%s", err, f.Log)
+		return nil, fmt.Errorf("it is not ready: %w\n%s", err, f.Log)
 	}
 	return f, nil
 }
@@ -100,10 +110,10 @@ func (f *Facade) Stop() error {
 	case <-f.Done:
 	case <-time.After(patience):
 		f.Kill()
-		return errors.New("the facade does not stop")
+		return errors.New("it does not stop")
 	}
 	if code := f.ExitCode(); code != 0 {
-		return fmt.Errorf("the facade ended with %d\n%s", code, f.Log)
+		return fmt.Errorf("it ended with %d\n%s", code, f.Log)
 	}
 	return nil
 }

@@ -64,7 +64,7 @@ func TestMain(m *testing.M) {
 // programs are built once.
 var programs = sync.OnceValue(func() error {
 	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binaries+"/",
-		"./cmd/manager", "./cmd/facade")
+		"./cmd/manager", "./cmd/facade", "./cmd/archive")
 	build.Dir = testenv.Path()
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := build.CombinedOutput(); err != nil {
@@ -118,19 +118,18 @@ func install(t *testing.T, overlay map[string]string, environment ...string) *in
 		"--namespace="+namespace, "--bind-address="+facade, "--metrics-bind-address=0", "--shutdown-delay=0s",
 		"--signing-key-dir="+filepath.Join(i.dir, "signing"))
 	i.facadeURL = "http://" + facade
-	i.startArchive(environment, namespace)
+	i.startArchive(environment)
 	i.awaitReady("facade", i.facadeURL+"/ready")
 	return i
 }
 
 // startArchive starts the archive, with a directory of its own for a volume.
-func (i *installation) startArchive(environment []string, namespace string) {
+func (i *installation) startArchive(environment []string) {
 	i.t.Helper()
 	health := freeAddress(i.t)
 	i.start("archive", environment,
-		"--namespace="+namespace, "--bind-address="+health, "--metrics-bind-address=0", "--archive-bind-address="+
-			freeAddress(i.t),
-		"--archive=file://"+filepath.Join(i.dir, "archive"), "--signing-key-dir="+filepath.Join(i.dir, "verifying"))
+		"--bind-address="+freeAddress(i.t), "--health-probe-bind-address="+health, "--metrics-bind-address=0",
+		"--store=file://"+filepath.Join(i.dir, "archive"), "--signing-key-dir="+filepath.Join(i.dir, "verifying"))
 	i.awaitReady("archive", "http://"+health+"/ready")
 }
 
@@ -224,11 +223,7 @@ func (i *installation) start(name string, environment []string, args ...string) 
 	log := &testenv.Log{}
 	i.logs[name] = log
 	args = slices.Concat(i.workloads[name].Args, []string{"--kubeconfig=" + i.kubeconfig(name)}, args)
-	program := name
-	if name == "archive" {
-		program = "facade" // which keeps it
-	}
-	cmd := exec.Command(filepath.Join(binaries, program), args...)
+	cmd := exec.Command(filepath.Join(binaries, name), args...)
 	cmd.Env = append(os.Environ(), environment...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {

@@ -142,10 +142,9 @@ func TestAFacadeReadsTheArchiveThatAnotherProcessKeeps(t *testing.T) {
 	})
 	want := ada.lines(t, "talk")
 
-	address, health := facadeenv.FreeAddress(), facadeenv.FreeAddress()
+	address := facadeenv.FreeAddress()
 	keep := func() *facadeenv.Facade {
-		keeper, err := suite.StartFacadeAt(health, program("facade"), "--archive-only", "--archive=file://"+archiveDir(),
-			"--archive-bind-address="+address)
+		keeper, err := suite.StartArchive(address, program("archive"), archiveDir())
 		if err != nil {
 			t.Fatal(err)
 		}

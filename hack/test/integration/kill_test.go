@@ -83,8 +83,8 @@ func TestKillsLoseAndRepeatNothing(t *testing.T) {
 	address := facadeenv.FreeAddress()
 	start := func() *facadeenv.Facade {
 		t.Helper()
-		facade, err := suite.StartFacadeAt(address, program("facade"), "--user-rate=0", "--archive=file://"+archiveDir(),
-			"--archive-bind-address=127.0.0.1:0")
+		facade, err := suite.StartFacadeAt(address, program("facade"), "--user-rate=0",
+			"--archive=http://"+suite.ArchiveAddress)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -60,7 +60,7 @@ func runSuite(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer func() { _ = os.RemoveAll(suite.dir) }()
-	if err := build("manager", "facade", "supervisor", "runtime", "agent", "kubectl-parley"); err != nil {
+	if err := build("manager", "facade", "archive", "supervisor", "runtime", "agent", "kubectl-parley"); err != nil {
 		return 0, err
 	}
 	if suite.Env, err = facadeenv.Start(suite.dir, false); err != nil {
@@ -76,8 +76,12 @@ func runSuite(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	defer stopNode()
-	if suite.facade, err = startFacade("--archive=file://"+archiveDir(), "--archive-bind-address="+
-		suite.ArchiveAddress); err != nil {
+	archive, err := suite.StartArchive(suite.ArchiveAddress, program("archive"), archiveDir())
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, archive.Stop()) }()
+	if suite.facade, err = startFacade("--archive=http://" + suite.ArchiveAddress); err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, suite.facade.Stop()) }()

@@ -1,4 +1,4 @@
-package archive
+package httpapi
 
 import (
 	"github.com/prometheus/client_golang/prometheus"

@@ -1,7 +1,8 @@
-package archive_test
+package httpapi_test
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
@@ -15,41 +16,21 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/cmd/facade/archive"
+	"github.com/parley-dev/parley/cmd/archive/httpapi"
+	"github.com/parley-dev/parley/cmd/archive/store"
+	"github.com/parley-dev/parley/hack/test/archivetest"
 )
-
-// post to the archive, as the session of a conversation.
-func post(t *testing.T, address string, key ed25519.PrivateKey, uid, path, body string) int {
-	t.Helper()
-	token, err := signed(key, session.AudienceArchive)(uid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address+session.ArchiveRoot+uid+path,
-		strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Header.Set(session.TokenHeader, token)
-	client := http.Client{Timeout: 2 * time.Minute}
-	response, err := client.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	return response.StatusCode
-}
 
 func TestSessionsThatSendNothingOfWhatTheyAnnounceHoldUpNobodyElse(t *testing.T) {
 	t.Parallel()
-	address, key := served(t, open(t, inDirectory(t)), "u-0 u-1 u-2 u-3 u-4 u-5 u-6 u-7 v")
+	s := archivetest.Open(t, archivetest.InDirectory(t))
+	address, key := archivetest.Serve(t, s, "u-0 u-1 u-2 u-3 u-4 u-5 u-6 u-7 v")
 	refused := 0
 	for i := range 8 { // all of one user
 		uid := fmt.Sprintf("u-%d", i)
-		token, err := signed(key, session.AudienceArchive)(uid)
+		token, err := archivetest.Signed(key, session.AudienceArchive)(uid)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,23 +61,23 @@ func TestSessionsThatSendNothingOfWhatTheyAnnounceHoldUpNobodyElse(t *testing.T)
 	if refused != 7 {
 		t.Errorf("%d of the user's sessions are refused, want all but one", refused)
 	}
-	if got := post(t, address, key, "v", session.ArchiveEvents+"?from=0&journal="+name,
-		string(lines(0, 3))); got != http.StatusOK {
+	if got := archivetest.Post(t, address, key, "v", session.ArchiveEvents+"?from=0&journal="+archivetest.Journal,
+		string(archivetest.Lines(0, 3))); got != http.StatusOK {
 		t.Errorf("another session is answered %d", got)
 	}
 }
 
 // Each of these takes three bytes to send, and many times that to hold.
 func TestAnEndingWithMillionsOfFilesTakesLittleMemory(t *testing.T) {
-	store := open(t, inDirectory(t))
-	address, key := served(t, store, "u")
+	s := archivetest.Open(t, archivetest.InDirectory(t))
+	address, key := archivetest.Serve(t, s, "u")
 	body := `{"changes":[` + strings.Repeat("{},", session.MaxArchived/3-10) + `{}]}`
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	if got := post(t, address, key, "u", session.ArchiveEnd, body); got != http.StatusOK {
+	if got := archivetest.Post(t, address, key, "u", session.ArchiveEnd, body); got != http.StatusOK {
 		t.Errorf("it is answered with %d", got)
 	}
-	if ending, err := store.Ending(t.Context(), "u"); err != nil || len(ending.Changes) != session.MaxChanges {
+	if ending, err := s.Ending(t.Context(), "u"); err != nil || len(ending.Changes) != session.MaxChanges {
 		t.Errorf("kept is %v", err)
 	}
 	runtime.ReadMemStats(&after)
@@ -107,9 +88,9 @@ func TestAnEndingWithMillionsOfFilesTakesLittleMemory(t *testing.T) {
 
 func TestWhatIsNoEndingIsRefused(t *testing.T) {
 	t.Parallel()
-	address, key := served(t, open(t, inDirectory(t)), "u")
+	address, key := archivetest.Serve(t, archivetest.Open(t, archivetest.InDirectory(t)), "u")
 	for _, body := range []string{"", "x", `{}x`, `{"changes":{}}`, `{"changes":[{]}`, `[]`} {
-		if got := post(t, address, key, "u", session.ArchiveEnd, body); got != http.StatusUnprocessableEntity {
+		if got := archivetest.Post(t, address, key, "u", session.ArchiveEnd, body); got != http.StatusUnprocessableEntity {
 			t.Errorf("%q is answered with %d", body, got)
 		}
 	}
@@ -142,23 +123,25 @@ func (s *stalled) Write(text []byte) (int, error) {
 
 func TestSlowReadersOfLargeEventsTakeLittleMemory(t *testing.T) {
 	const readers, size = 24, 16 << 20
-	store := open(t, inDirectory(t))
+	s := archivetest.Open(t, archivetest.InDirectory(t))
 	large := `{"id":0,"message":"` + strings.Repeat("x", size) + "\"}\n"
-	if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, Lines: []byte(large)}); err != nil {
+	batch := store.Batch{Journal: archivetest.Journal, Lines: []byte(large)}
+	if _, err := s.Append(t.Context(), "u", 0, batch); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.End(t.Context(), "u", 0, []byte(`{"patch":"`+strings.Repeat("x", size)+`"}`)); err != nil {
+	if err := s.End(t.Context(), "u", 0, []byte(`{"patch":"`+strings.Repeat("x", size)+`"}`)); err != nil {
 		t.Fatal(err)
 	}
 	public, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := signed(key, session.AudienceArchive)("u")
+	token, err := archivetest.Signed(key, session.AudienceArchive)("u")
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler := archive.NewHandler(store, having("u"), func() (ed25519.PublicKey, error) { return public, nil })
+	known := func() (ed25519.PublicKey, error) { return public, nil }
+	handler := httpapi.NewHandler(s.Store, archivetest.Existing("u"), known)
 	over := make(chan struct{})
 	var begun, ended sync.WaitGroup
 	for i := range readers {
@@ -184,22 +167,22 @@ func TestSlowReadersOfLargeEventsTakeLittleMemory(t *testing.T) {
 
 func TestAskingForThePositionTakesLittleMemory(t *testing.T) {
 	const size = 8 << 20
-	address := inDirectory(t)
-	store := open(t, address)
-	last := ""
+	address := archivetest.InDirectory(t)
+	s := archivetest.Open(t, address)
+	journal, last := "", ""
 	for id := range 6 {
 		large := fmt.Sprintf(`{"id":%d,"message":"%s"}`, id, strings.Repeat("x", size))
 		last = session.JournalName([]byte(large))
-		if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, From: id,
+		journal = cmp.Or(journal, last)
+		if _, err := s.Append(t.Context(), "u", 0, store.Batch{Journal: journal, From: id,
 			Lines: []byte(large + "\n")}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := store.End(t.Context(), "u", 0, []byte("{}")); err != nil {
+	if err := s.End(t.Context(), "u", 0, []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
-	store.Tidied()
-	file := filepath.Join(strings.TrimPrefix(address, "file://"), "u", "events", fmt.Sprintf("%012d", 0))
+	file := filepath.Join(archivetest.Dir(address), "u", "events", fmt.Sprintf("%012d", 5))
 	for _, cut := range []string{"", `{"id":6,"message":"` + strings.Repeat("x", size)} { // and one that was cut off
 		text, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
 		if err == nil {
@@ -210,7 +193,7 @@ func TestAskingForThePositionTakesLittleMemory(t *testing.T) {
 		}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		position, err := open(t, address).Position(t.Context(), "u")
+		position, err := archivetest.Open(t, address).Position(t.Context(), "u")
 		runtime.ReadMemStats(&after)
 		if err != nil || position.Next != 6 || position.Last != last {
 			t.Errorf("the position is %+v, %v", position, err)
@@ -223,24 +206,22 @@ func TestAskingForThePositionTakesLittleMemory(t *testing.T) {
 
 // One owner's many conversations leave places for those of others.
 func TestReadersOfOneOwnerHoldUpNobodyElse(t *testing.T) {
-	store := open(t, inDirectory(t))
+	s := archivetest.Open(t, archivetest.InDirectory(t))
 	conversations := []string{"ada-1", "ada-2", "ada-3", "ada-4", "ada-5", "bob-1"}
 	for _, uid := range conversations {
-		appendTo(t, store, uid, 0, 3, 3)
+		archivetest.Append(t, s, uid, 0, 3, 3)
 	}
 	public, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler := archive.NewHandler(store, having(strings.Join(conversations, " ")), func() (ed25519.PublicKey,
-		error) {
-		return public, nil
-	})
+	known := func() (ed25519.PublicKey, error) { return public, nil }
+	handler := httpapi.NewHandler(s.Store, archivetest.Existing(strings.Join(conversations, " ")), known)
 	over := make(chan struct{})
 	var ended sync.WaitGroup
 	// read of a conversation, and stall; or be refused.
 	read := func(uid string) int {
-		token, err := signed(key, session.AudienceArchive)(uid)
+		token, err := archivetest.Signed(key, session.AudienceArchive)(uid)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -276,8 +257,8 @@ func TestReadersOfOneOwnerHoldUpNobodyElse(t *testing.T) {
 // left out.
 func TestLargeEventsAreReadWhole(t *testing.T) {
 	t.Parallel()
-	address := inDirectory(t)
-	store := open(t, address)
+	address := archivetest.InDirectory(t)
+	s := archivetest.Open(t, address)
 	var text strings.Builder
 	for id := range 600 {
 		length := 10
@@ -289,7 +270,7 @@ func TestLargeEventsAreReadWhole(t *testing.T) {
 	all := strings.SplitAfter(text.String(), "\n")
 	for from := 0; from < 600; from += 300 { // in two segments
 		part := strings.Join(all[from:from+300], "")
-		if _, err := store.Append(t.Context(), "u", archive.Segment{Journal: name, From: from,
+		if _, err := s.Append(t.Context(), "u", 0, store.Batch{Journal: archivetest.NameOf([]byte(all[0])), From: from,
 			Lines: []byte(part)}); err != nil {
 			t.Fatal(err)
 		}
@@ -297,19 +278,19 @@ func TestLargeEventsAreReadWhole(t *testing.T) {
 	for range 2 {
 		for _, from := range []int{0, 1, 100, 255, 256, 257, 299, 300, 511, 512, 513, 599, 600} {
 			var got bytes.Buffer
-			if err := store.Copy(t.Context(), "u", from, &got); err != nil {
+			if err := s.Copy(t.Context(), "u", 0, from, &got); err != nil {
 				t.Fatal(err)
 			}
 			if want := strings.Join(all[from:], ""); got.String() != want {
 				t.Errorf("from %d there are %d bytes, want %d", from, got.Len(), len(want))
 			}
-			if got, want := ids(t, store, "u", from), fmt.Sprintf("%d-599 of %d", from, 600-from); from < 600 && got != want {
+			want := fmt.Sprintf("%d-599 of %d", from, 600-from)
+			if got := archivetest.IDs(t, s, "u", from); from < 600 && got != want {
 				t.Errorf("from %d there are %s, want %s", from, got, want)
 			}
 		}
-		if err := store.End(t.Context(), "u", 0, []byte("{}")); err != nil { // and again when they are in one
+		if err := s.End(t.Context(), "u", 0, []byte("{}")); err != nil { // and again when they are in one
 			t.Fatal(err)
 		}
-		store.Tidied()
 	}
 }

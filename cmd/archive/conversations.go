@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
+)
+
+// indexUID finds Conversations by their UID.
+const indexUID = "metadata.uid"
+
+// conversations knows which Conversations exist, and whose they are.
+type conversations struct {
+	cache cache.Cache
+	probe discovery.DiscoveryInterface
+}
+
+// newConversations watches those of some namespaces; none is all.
+func newConversations(ctx context.Context, cfg *rest.Config, namespaces []string) (*conversations, error) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	options := cache.Options{Scheme: scheme, ReaderFailOnMissingInformer: true, DefaultTransform: strip,
+		ByObject: map[client.Object]cache.ByObject{&v1alpha1.Conversation{}: {}}}
+	for _, namespace := range namespaces {
+		if options.DefaultNamespaces == nil {
+			options.DefaultNamespaces = map[string]cache.Config{}
+		}
+		options.DefaultNamespaces[namespace] = cache.Config{}
+	}
+	watched, err := cache.New(cfg, options)
+	if err != nil {
+		return nil, fmt.Errorf("make the cache: %w", err)
+	}
+	byUID := func(o client.Object) []string { return []string{string(o.GetUID())} }
+	if err := watched.IndexField(ctx, &v1alpha1.Conversation{}, indexUID, byUID); err != nil {
+		return nil, fmt.Errorf("index the Conversations: %w", err)
+	}
+	probe, err := discovery.NewDiscoveryClientForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for probes: %w", err)
+	}
+	return &conversations{cache: watched, probe: probe}, nil
+}
+
+// strip keeps of a Conversation who owns it.
+func strip(object any) (any, error) {
+	full, isConversation := object.(*v1alpha1.Conversation)
+	if !isConversation {
+		return object, nil
+	}
+	slim := &v1alpha1.Conversation{TypeMeta: full.TypeMeta}
+	slim.Name, slim.Namespace, slim.UID, slim.ResourceVersion = full.Name, full.Namespace, full.UID, full.ResourceVersion
+	slim.Spec.UserSettingsName = full.Spec.UserSettingsName
+	return slim, nil
+}
+
+// ready returns an error until all Conversations are known, and while the API server does not answer.
+func (c *conversations) ready(ctx context.Context) error {
+	if !c.cache.WaitForCacheSync(ctx) {
+		return errors.New("the cache is not filled yet")
+	}
+	return c.probe.RESTClient().Get().AbsPath("/livez").Do(ctx).Error()
+}
+
+// OwnerOf a Conversation is the namespace and name of its settings; empty where there is no such
+// Conversation.
+func (c *conversations) OwnerOf(ctx context.Context, uid string) (string, error) {
+	var list v1alpha1.ConversationList
+	if err := c.cache.List(ctx, &list, client.MatchingFields{indexUID: uid}, client.UnsafeDisableDeepCopy,
+		client.Limit(1)); err != nil || len(list.Items) == 0 {
+		return "", err
+	}
+	return list.Items[0].Namespace + "/" + list.Items[0].Spec.UserSettingsName, nil
+}
+
+// onDeletion calls a function with the UID of each Conversation that is deleted.
+func (c *conversations) onDeletion(ctx context.Context, do func(uid string)) error {
+	informer, err := c.cache.GetInformer(ctx, &v1alpha1.Conversation{})
+	if err != nil {
+		return err
+	}
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: func(object any) {
+		if unknown, is := object.(toolscache.DeletedFinalStateUnknown); is {
+			object = unknown.Obj
+		}
+		if conversation, is := object.(*v1alpha1.Conversation); is {
+			do(string(conversation.UID))
+		}
+	}})
+	return err
+}

@@ -1,0 +1,224 @@
+// Package httpapi is what the archive serves to sessions, which hand over what they leave, and to
+// facades, which read it.
+package httpapi
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/archive/store"
+)
+
+const (
+	// requestTimeout bounds the work for one request.
+	requestTimeout = 30 * time.Second
+	// writeTimeout bounds how long a client may take for each part of what it reads.
+	writeTimeout = 30 * time.Second
+)
+
+// Conversations are those that exist.
+type Conversations interface {
+	// OwnerOf is empty where there is no such Conversation.
+	OwnerOf(ctx context.Context, uid string) (owner string, err error)
+}
+
+// Handler serves a store.
+type Handler struct {
+	store         *store.Store
+	public        func() (ed25519.PublicKey, error)
+	conversations Conversations
+	limits        *limits
+	mux           *http.ServeMux
+}
+
+// NewHandler serves a store to bearers of tokens that were signed with the key of which public is the
+// public half.
+func NewHandler(store *store.Store, conversations Conversations, public func() (ed25519.PublicKey, error)) *Handler {
+	h := &Handler{store: store, public: public, conversations: conversations, limits: newLimits(),
+		mux: http.NewServeMux()}
+	at := session.ArchiveRoot + "{uid}"
+	h.mux.HandleFunc("GET "+at, h.authenticated(h.position))
+	h.mux.HandleFunc("GET "+at+session.ArchiveEvents, h.authenticated(h.events))
+	h.mux.HandleFunc("POST "+at+session.ArchiveEvents, h.authenticated(h.append))
+	h.mux.HandleFunc("POST "+at+session.ArchiveAside, h.authenticated(h.aside))
+	h.mux.HandleFunc("GET "+at+session.ArchiveEnd, h.authenticated(h.ending))
+	h.mux.HandleFunc("POST "+at+session.ArchiveEnd, h.authenticated(h.end))
+	h.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { errNotFound.write(w) })
+	return h
+}
+
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.ServeHTTP(w, r) }
+
+// call is an authenticated request about a Conversation.
+type call struct {
+	*http.Request
+	uid, owner string
+	// attempt of the session. Older versions do not say which it is.
+	attempt int
+	body    []byte
+}
+
+// authenticated serves a request with a token for a Conversation that exists.
+func (h *Handler) authenticated(do func(ctx context.Context, w http.ResponseWriter, c call) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		c := call{Request: r, uid: r.PathValue("uid")}
+		c.attempt, _ = strconv.Atoi(r.URL.Query().Get(session.ArchiveAttempt))
+		err := h.authenticate(&c)
+		if err == nil && r.Method == http.MethodPost {
+			var done func()
+			if c.body, done, err = h.limits.readBody(r, c.owner); err == nil {
+				defer done()
+				h.store.SetOwner(c.uid, c.owner)
+			}
+		}
+		if err != nil {
+			turnAway(w, r, refuse(c, err))
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTimeout)
+		defer cancel()
+		if err := do(ctx, w, c); err != nil {
+			refuse(c, err).write(w)
+		}
+	}
+}
+
+// authenticate a call, and say whose Conversation it is about.
+func (h *Handler) authenticate(c *call) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), requestTimeout)
+	defer cancel()
+	key, err := h.public()
+	if err != nil {
+		return errUnavailable
+	}
+	if session.VerifyToken(key, c.Header.Get(session.TokenHeader), session.AudienceArchive, c.uid, time.Now()) != nil {
+		return errUnauthorized
+	}
+	switch c.owner, err = h.conversations.OwnerOf(ctx, c.uid); {
+	case err != nil:
+		return errUnavailable
+	case c.owner == "":
+		return errGone
+	}
+	return nil
+}
+
+// number is a parameter of the query; zero where there is none.
+func (c call) number(name string) (n int, err error) {
+	if text := c.URL.Query().Get(name); text != "" {
+		n, err = strconv.Atoi(text)
+	}
+	if err != nil || n < 0 {
+		return 0, errNumber
+	}
+	return n, nil
+}
+
+func (h *Handler) position(ctx context.Context, w http.ResponseWriter, c call) error {
+	position, err := h.store.Position(ctx, c.uid)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, position)
+	return nil
+}
+
+// events sends those from an id on: to a session that has lost its workspace, or to a facade.
+func (h *Handler) events(_ context.Context, w http.ResponseWriter, c call) error {
+	done, err := h.limits.takeRead(c.owner, c.uid)
+	if err != nil {
+		return err
+	}
+	defer done()
+	from, err := c.number(session.ArchiveFrom)
+	if err != nil {
+		return err
+	}
+	earlier, err := c.number(session.ArchiveEarlier)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/jsonl")
+	to := &slowWriter{w: w}
+	err = h.store.Copy(c.Context(), c.uid, earlier, from, to)
+	if errors.Is(err, store.ErrNothing) && earlier == 0 {
+		return nil
+	}
+	return to.end(err)
+}
+
+func (h *Handler) ending(_ context.Context, w http.ResponseWriter, c call) error {
+	done, err := h.limits.takeRead(c.owner, c.uid)
+	if err != nil {
+		return err
+	}
+	defer done()
+	ending, size, err := h.store.Ending(c.Context(), c.uid)
+	if err != nil {
+		return err
+	}
+	defer ending.Close()
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
+	to := &slowWriter{w: w}
+	_, err = io.Copy(to, ending)
+	return to.end(err)
+}
+
+// slowWriter writes to a client that may be slow, but must not stall.
+type slowWriter struct {
+	w     http.ResponseWriter
+	begun bool
+}
+
+func (s *slowWriter) Write(text []byte) (int, error) {
+	_ = http.NewResponseController(s.w).SetWriteDeadline(time.Now().Add(writeTimeout))
+	s.begun = true
+	return s.w.Write(text)
+}
+
+// end an answer. The reader of one that has begun must see that it is incomplete.
+func (s *slowWriter) end(err error) error {
+	if err != nil && s.begun {
+		panic(http.ErrAbortHandler)
+	}
+	return err
+}
+
+func (h *Handler) append(ctx context.Context, w http.ResponseWriter, c call) error {
+	query := c.URL.Query()
+	from, err := strconv.Atoi(query.Get(session.ArchiveFrom))
+	if err != nil || from < 0 {
+		return errNumber
+	}
+	position, err := h.store.Append(ctx, c.uid, c.attempt, store.Batch{Journal: query.Get(session.ArchiveJournal),
+		Previous: query.Get(session.ArchivePrevious), From: from, Lines: c.body})
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, position)
+	return nil
+}
+
+// aside makes room for a journal that began anew.
+func (h *Handler) aside(ctx context.Context, w http.ResponseWriter, c call) error {
+	if err := h.store.Aside(ctx, c.uid, c.attempt); err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, session.ArchivePosition{})
+	return nil
+}
+
+func (h *Handler) end(ctx context.Context, w http.ResponseWriter, c call) error {
+	if err := h.store.End(ctx, c.uid, c.attempt, c.body); err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, map[string]bool{"success": true})
+	return nil
+}

@@ -1,0 +1,122 @@
+// Command archive keeps what sessions leave: sessions hand it over, and facades read it.
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/archive/httpapi"
+	"github.com/parley-dev/parley/cmd/archive/store"
+	"github.com/parley-dev/parley/cmd/internal/memory"
+)
+
+type options struct {
+	address, healthAddress, metricsAddress string
+	store, signingKeyDir, namespaces       string
+	retention                              time.Duration
+	perUser                                resource.QuantityValue
+}
+
+func main() {
+	o := options{}
+	o.perUser.Quantity = resource.MustParse("4Gi")
+	flag.StringVar(&o.store, "store", "", "Where everything is kept: file:///dir or s3://bucket?region=….")
+	flag.StringVar(&o.address, "bind-address", ":3001", "Where sessions and facades are served.")
+	flag.StringVar(&o.healthAddress, "health-probe-bind-address", ":3000", "Where /alive and /ready are served.")
+	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "Where metrics are served. 0 turns them off.")
+	flag.StringVar(&o.signingKeyDir, "signing-key-dir", "", "Where the public half of the key is mounted that tokens "+
+		"for sessions are signed with. It is read again when it changes.")
+	flag.StringVar(&o.namespaces, "namespaces", "", "The namespaces whose Conversations are kept, separated by commas. "+
+		"Default: all.")
+	flag.DurationVar(&o.retention, "retention", 24*time.Hour,
+		"How long something is kept that belongs to no Conversation, where its deletion was not seen.")
+	flag.Var(&o.perUser, "per-user", "How much is kept of all Conversations of one user. 0 is no limit.")
+	logging := zap.Options{}
+	logging.BindFlags(flag.CommandLine)
+	flag.Parse()
+	memory.Bound(0)
+	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&logging)))
+	klog.SetLogger(ctrl.Log)
+	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
+		ctrl.Log.Error(err, "archive failed")
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) error {
+	if o.perUser.Sign() < 0 {
+		return errors.New("--per-user must not be negative")
+	}
+	cfg, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("find the API server: %w", err)
+	}
+	known, err := newConversations(ctx, cfg, strings.FieldsFunc(o.namespaces, func(r rune) bool { return r == ',' }))
+	if err != nil {
+		return err
+	}
+	kept, err := store.Open(ctx, o.store, o.perUser.Value())
+	if err != nil {
+		return fmt.Errorf("--store: %w", err)
+	}
+	ready := func(ctx context.Context) error { return errors.Join(known.ready(ctx), kept.Ready(ctx)) }
+	failed := make(chan error, 4)
+	go func() { failed <- fmt.Errorf("watch the API server: %w", known.cache.Start(ctx)) }()
+	go cleanUp(ctx, kept, known, o.retention)
+	serve(failed, o.address, &http.Server{Handler: httpapi.NewHandler(kept, known, publicKey(o.signingKeyDir)),
+		ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10})
+	serve(failed, o.healthAddress, &http.Server{Handler: httpapi.Health(ready)})
+	if o.metricsAddress != "0" && o.metricsAddress != "" {
+		mux := http.NewServeMux()
+		mux.Handle("GET /metrics", promhttp.HandlerFor(metrics.Registry, promhttp.HandlerOpts{}))
+		serve(failed, o.metricsAddress, &http.Server{Handler: mux})
+	}
+	ctrl.Log.Info("serving", "address", o.address)
+	select {
+	case err := <-failed:
+		if ctx.Err() == nil {
+			return err
+		}
+	case <-ctx.Done(): // requests in flight are not acknowledged, and sent again
+	}
+	return nil
+}
+
+func serve(failed chan<- error, address string, server *http.Server) {
+	server.ReadHeaderTimeout = 10 * time.Second
+	listener, err := net.Listen("tcp", address)
+	go func() {
+		if err == nil {
+			err = server.Serve(listener)
+		}
+		failed <- fmt.Errorf("serve at %s: %w", address, err)
+	}()
+}
+
+// publicKey reads the key as it is mounted now.
+func publicKey(dir string) func() (ed25519.PublicKey, error) {
+	return func() (ed25519.PublicKey, error) {
+		text, err := os.ReadFile(filepath.Join(dir, session.SigningPublicKey))
+		if err != nil {
+			return nil, fmt.Errorf("read the signing key: %w", err)
+		}
+		return session.ParsePublicKey(text)
+	}
+}

@@ -1,0 +1,80 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"time"
+)
+
+// bucket holds objects by key. An object is written whole or not at all, and stays once put returns.
+type bucket interface {
+	// list visits the objects whose keys begin with a prefix, which is empty or ends with a slash.
+	list(ctx context.Context, prefix string, visit func(entry)) error
+	// open an object from an offset on, which must be less than its size unless it is zero.
+	open(ctx context.Context, key string, offset int64) (*object, error)
+	// put an object if the condition holds; otherwise the error is errChanged.
+	put(ctx context.Context, key, contentType string, content []byte, when condition) error
+	// removeAll removes all objects of a Conversation.
+	removeAll(ctx context.Context, uid string) error
+	// ready returns an error while the bucket cannot be used.
+	ready(ctx context.Context) error
+}
+
+var (
+	// errNotFound means that an object does not exist.
+	errNotFound = errors.New("there is no such object")
+	// errChanged means that an object is not as the condition of a write demands.
+	errChanged = errors.New("the object was changed by another writer")
+)
+
+// entry describes an object in a listing.
+type entry struct {
+	key  string
+	size int64
+	at   time.Time
+}
+
+// object is being read. Its version changes with every write.
+type object struct {
+	io.ReadCloser
+	size    int64
+	version string
+}
+
+// condition of a write. The zero condition always holds.
+type condition struct {
+	// absent demands that the object does not exist, version that it has this version.
+	absent  bool
+	version string
+}
+
+// openBucket opens file:///dir or s3://bucket?region=….
+func openBucket(ctx context.Context, address string) (bucket, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, errors.New("the address of the store is not a URL")
+	}
+	switch {
+	case u.Scheme == "s3":
+		return openS3(ctx, u)
+	case u.Scheme != "file":
+		return nil, fmt.Errorf("the store is %q: only file:///dir and s3://bucket are supported", u.Scheme)
+	case u.Host != "" || u.Path == "":
+		return nil, fmt.Errorf("the store is file://%s: the path of a directory begins with /, as in file:///dir", u.Host)
+	}
+	return openDirectory(u.Path)
+}
+
+// readAll reads a small object.
+func readAll(ctx context.Context, from bucket, key string) (text []byte, version string, err error) {
+	object, err := from.open(ctx, key, 0)
+	if err != nil {
+		return nil, "", err
+	}
+	defer object.Close()
+	text, err = io.ReadAll(object)
+	return text, object.version, err
+}

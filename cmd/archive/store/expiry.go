@@ -1,0 +1,96 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// orphanName is the object that marks what no Conversation owns, and says since when that is known.
+const orphanName = "/orphaned"
+
+// Delete all that is kept of a Conversation.
+func (s *Store) Delete(ctx context.Context, uid string) error {
+	if !uidPattern.MatchString(uid) {
+		return fmt.Errorf("%q is no UID", uid)
+	}
+	if err := s.bucket.removeAll(ctx, uid); err != nil {
+		return fmt.Errorf("delete what is kept: %w", err)
+	}
+	s.quota.forget(uid)
+	return nil
+}
+
+// SetOwner says whose Conversation it is.
+func (s *Store) SetOwner(uid, owner string) { s.quota.set(uid, withOwner(owner)) }
+
+// Sweep measures what is kept of each user, and deletes what has belonged to no Conversation for as
+// long as retention. Since when is written down, as the age of an object does not tell. ownerOf returns
+// an empty owner where there is no Conversation.
+func (s *Store) Sweep(ctx context.Context, ownerOf func(uid string) (string, error), retention time.Duration,
+	now time.Time) (removed int, err error) {
+	s.quota.measure()
+	measured, marked := map[string]usage{}, map[string]bool{}
+	err = s.bucket.list(ctx, "", func(found entry) {
+		uid, name, inside := strings.Cut(found.key, "/")
+		if !inside {
+			return
+		}
+		of := measured[uid]
+		switch name = "/" + name; {
+		case name == orphanName:
+			marked[uid] = found.size > 0
+		case name == endingName:
+			of.ending += found.size
+		case name != attemptName:
+			of.events += found.size
+		}
+		measured[uid] = of
+	})
+	if err != nil {
+		return 0, fmt.Errorf("list what is kept: %w", err)
+	}
+	var orphans []string
+	var failed []error
+	for uid, of := range measured {
+		if of.owner, err = ownerOf(uid); err != nil {
+			return 0, err
+		}
+		measured[uid] = of
+		switch {
+		case of.owner == "":
+			orphans = append(orphans, uid)
+		case marked[uid]:
+			failed = append(failed, s.bucket.put(ctx, uid+orphanName, "text/plain", nil, condition{})) // no time
+		}
+	}
+	s.quota.replace(measured)
+	for _, uid := range orphans {
+		gone, err := s.expire(ctx, uid, retention, now)
+		if err != nil { // the others are swept all the same
+			failed = append(failed, fmt.Errorf("%s: %w", uid, err))
+		} else if gone {
+			removed++
+		}
+	}
+	return removed, errors.Join(failed...)
+}
+
+// expire marks what no Conversation owns, and deletes it once the mark is old enough.
+func (s *Store) expire(ctx context.Context, uid string, retention time.Duration, now time.Time) (bool, error) {
+	mark, _, err := readAll(ctx, s.bucket, uid+orphanName)
+	if err != nil && !errors.Is(err, errNotFound) {
+		return false, fmt.Errorf("read the mark: %w", err)
+	}
+	since, unmarked := time.Parse(time.RFC3339, string(mark))
+	switch {
+	case unmarked != nil:
+		text := []byte(now.UTC().Format(time.RFC3339))
+		return false, s.bucket.put(ctx, uid+orphanName, "text/plain", text, condition{})
+	case now.Sub(since) < retention:
+		return false, nil
+	}
+	return true, s.Delete(ctx, uid)
+}

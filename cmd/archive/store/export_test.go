@@ -1,0 +1,57 @@
+package store
+
+import (
+	"context"
+	"errors"
+)
+
+// SetMaxConversation sets how much is kept of one Conversation.
+func (s *Store) SetMaxConversation(size int64) { s.maxConversation = size }
+
+// watched is a bucket whose writes a test sees before they happen.
+type watched struct {
+	bucket
+	before func(content []byte) error
+}
+
+func (w *watched) put(ctx context.Context, key, contentType string, content []byte, when condition) error {
+	if err := w.before(content); err != nil {
+		return err
+	}
+	return w.bucket.put(ctx, key, contentType, content, when)
+}
+
+// Written is how much was written, and at most at once.
+type Written struct{ Bytes, Largest int64 }
+
+// CountWrites counts what is written from now on.
+func (s *Store) CountWrites() *Written {
+	count := &Written{}
+	s.bucket = &watched{s.bucket, func(content []byte) error {
+		count.Bytes += int64(len(content))
+		count.Largest = max(count.Largest, int64(len(content)))
+		return nil
+	}}
+	return count
+}
+
+// BeforeNextWrite calls a function before something is written, once.
+func (s *Store) BeforeNextWrite(do func()) {
+	s.bucket = &watched{s.bucket, func([]byte) error {
+		if next := do; next != nil {
+			do = nil
+			next()
+		}
+		return nil
+	}}
+}
+
+// FailWrite fails one of the next writes.
+func (s *Store) FailWrite(number int) {
+	s.bucket = &watched{s.bucket, func([]byte) error {
+		if number--; number == 0 {
+			return errors.New("the disk is full")
+		}
+		return nil
+	}}
+}

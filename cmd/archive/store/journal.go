@@ -1,0 +1,190 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A journal is a directory of segments, each named after the id of its first event. The first one of
+// a Conversation is in events/. One that begins anew is in events-1/, events-2/ and so on, so that
+// no two journals share a key. Older versions wrote each journal that they put aside to one object
+// in earlier/, and joined the segments of a session that ended: where that was interrupted, the first
+// segment holds the events of later ones, too.
+const (
+	eventsDir  = "events"
+	earlierDir = "earlier"
+)
+
+// journal is the events of a session from its beginning.
+type journal struct {
+	number   int
+	segments []segment
+	// at is when an older version put it aside.
+	at time.Time
+}
+
+// segment is an object with consecutive events of a journal.
+type segment struct {
+	key  string
+	from int
+	size int64
+}
+
+func segmentKey(uid string, journal, from int) string {
+	dir := eventsDir
+	if journal > 0 {
+		dir = fmt.Sprintf("%s-%d", eventsDir, journal)
+	}
+	return fmt.Sprintf("%s/%s/%012d", uid, dir, from)
+}
+
+// journals lists those of a Conversation: the current one, which may have no segments, and then those
+// that were put aside, the latest first.
+func (s *Store) journals(ctx context.Context, uid string) ([]journal, error) {
+	byNumber := map[int]*journal{0: {}}
+	var all []journal
+	err := s.bucket.list(ctx, uid+"/", func(found entry) {
+		dir, name, _ := strings.Cut(strings.TrimPrefix(found.key, uid+"/"), "/")
+		if dir == earlierDir {
+			all = append(all, journal{number: -1, at: found.at, segments: []segment{{key: found.key, size: found.size}}})
+		}
+		suffix, isJournal := strings.CutPrefix(dir, eventsDir)
+		from, err := strconv.Atoi(name)
+		if !isJournal || err != nil {
+			return
+		}
+		number, _ := strconv.Atoi(strings.TrimPrefix(suffix, "-"))
+		if byNumber[number] == nil {
+			byNumber[number] = &journal{number: number}
+		}
+		of := byNumber[number]
+		of.segments = append(of.segments, segment{key: found.key, from: from, size: found.size})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the segments: %w", err)
+	}
+	for _, of := range byNumber {
+		slices.SortFunc(of.segments, func(a, b segment) int { return cmp.Compare(a.from, b.from) })
+		all = append(all, *of)
+	}
+	slices.SortFunc(all, func(a, b journal) int {
+		return cmp.Or(cmp.Compare(b.number, a.number), b.at.Compare(a.at))
+	})
+	return all, nil
+}
+
+// extent is how far the current journal of a Conversation goes.
+type extent struct {
+	number   int
+	segments []segment
+	next     int
+	// last is the name of the last event.
+	last string
+	// size of all journals.
+	size int64
+}
+
+func (s *Store) look(ctx context.Context, uid string) (extent, error) {
+	all, err := s.journals(ctx, uid)
+	if err != nil {
+		return extent{}, err
+	}
+	now := extent{number: all[0].number, segments: all[0].segments}
+	for _, of := range all {
+		for _, segment := range of.segments {
+			now.size += segment.size
+		}
+	}
+	// The last segments may hold no event.
+	for i := len(now.segments) - 1; i >= 0 && now.next == 0; i-- {
+		last := newNamer()
+		err := s.lines(ctx, now.segments[i], func(id int) io.Writer {
+			now.next = id + 1
+			last.Reset()
+			return last
+		})
+		if err != nil {
+			return extent{}, err
+		}
+		now.last = last.name()
+	}
+	return now, nil
+}
+
+// nameJournal returns the name of a journal's first event; it is empty where there is none.
+func (s *Store) nameJournal(ctx context.Context, of extent) (string, error) {
+	first := newNamer()
+	if of.next == 0 {
+		return "", nil
+	}
+	err := s.lines(ctx, of.segments[0], func(id int) io.Writer {
+		if id > of.segments[0].from {
+			return nil
+		}
+		return first
+	})
+	return first.name(), err
+}
+
+// Copy writes events, a line each, from an id on: those of the current journal, or of the one that was
+// put aside last (earlier is 1), before that (2), and so on. It holds little of them at a time,
+// however large they are and however slow the writer is.
+func (s *Store) Copy(ctx context.Context, uid string, earlier, from int, to io.Writer) error {
+	return unlessChanged(func() error {
+		all, err := s.journals(ctx, uid)
+		if err != nil {
+			return err
+		}
+		if earlier >= len(all) || len(all[earlier].segments) == 0 {
+			return ErrNothing
+		}
+		from, err = s.copySegments(ctx, all[earlier].segments, from, to)
+		return err
+	})
+}
+
+// copySegments writes the events from an id on. It returns the id after the last that was written.
+func (s *Store) copySegments(ctx context.Context, all []segment, next int, to io.Writer) (int, error) {
+	for i, segment := range all {
+		if i+1 < len(all) && all[i+1].from <= next {
+			continue
+		}
+		err := s.lines(ctx, segment, func(id int) io.Writer {
+			if id != next {
+				return io.Discard
+			}
+			next++
+			return to
+		})
+		if err != nil {
+			return next, err
+		}
+	}
+	return next, nil
+}
+
+// Aside puts the current journal aside: an attempt of the session that found none began another,
+// with other events under the same ids. Both are kept.
+func (s *Store) Aside(ctx context.Context, uid string, attempt int) error {
+	return unlessChanged(func() error {
+		now, err := s.look(ctx, uid)
+		if err != nil {
+			return err
+		}
+		if err := s.claim(ctx, uid, attempt); err != nil || now.next == 0 {
+			return err
+		}
+		// A segment without an event begins the next journal.
+		err = s.bucket.put(ctx, segmentKey(uid, now.number+1, 0), linesType, nil, condition{absent: true})
+		if err != nil {
+			return fmt.Errorf("put a journal aside: %w", err)
+		}
+		return nil
+	})
+}

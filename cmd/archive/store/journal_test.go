@@ -1,0 +1,119 @@
+package store_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parley-dev/parley/cmd/archive/store"
+	"github.com/parley-dev/parley/hack/test/archivetest"
+	"github.com/parley-dev/parley/hack/test/testenv"
+)
+
+func TestAJournalThatIsPutAsideIsKept(t *testing.T) {
+	archivetest.TestAside(t, archivetest.InDirectory(t))
+}
+
+// A segment whose event before is another than what is kept would mix two journals.
+func TestTwoJournalsThatBeganAlikeAreNotMixed(t *testing.T) {
+	s := archivetest.Open(t, archivetest.InDirectory(t))
+	archivetest.Append(t, s, "u", 0, 3, 3)
+	for _, c := range []struct { // the one that is taken is the last
+		previous []byte
+		want     error
+	}{{archivetest.Others(2, 3), store.ErrOtherJournal}, {archivetest.Lines(2, 3), nil}} {
+		_, err := s.Append(t.Context(), "u", 0, store.Batch{Journal: archivetest.Journal,
+			Previous: archivetest.NameOf(c.previous), From: 3,
+			Lines: archivetest.Lines(3, 4)})
+		if !errors.Is(err, c.want) {
+			t.Errorf("after %s: %v, want %v", c.previous, err, c.want)
+		}
+	}
+}
+
+// A machine that fails while a segment is written may leave one that is empty or torn, of which
+// nobody was told.
+func TestASegmentThatWasCutOffIsWrittenAgain(t *testing.T) {
+	for cut, text := range map[string]string{"before its first line": "", "in its first line": `{"id":3,"mess`,
+		"in its second line": string(archivetest.Lines(3, 4)) + `{"id":4,"mess`,
+		"in a long line": string(archivetest.Lines(3, 4)) + `{"id":4,"mess` +
+			strings.Repeat("x", 200<<10)} {
+		address := archivetest.InDirectory(t)
+		s := archivetest.Open(t, address)
+		archivetest.Append(t, s, "u", 0, 3, 3)
+		file := filepath.Join(archivetest.Dir(address), "u", "events", fmt.Sprintf("%012d", 3))
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, fresh := range []archivetest.Store{s, archivetest.Open(t, address)} {
+			position, err := fresh.Position(t.Context(), "u")
+			if err != nil {
+				t.Fatal(err)
+			}
+			archivetest.Append(t, fresh, "u", position.Next, position.Next+2, position.Next+2)
+			want := fmt.Sprintf("0-%d of %d", position.Next+1, position.Next+2)
+			if got := archivetest.IDs(t, archivetest.Open(t, address), "u", 0); got != want {
+				t.Errorf("cut off %s there are %s, want %s", cut, got, want)
+			}
+		}
+	}
+}
+
+// What is being written when the process dies is never taken for something.
+func TestWhatWasNotWrittenToItsEndIsNotThere(t *testing.T) {
+	address := archivetest.InDirectory(t)
+	s := archivetest.Open(t, address)
+	archivetest.Append(t, s, "u", 0, 3, 3)
+	dir := filepath.Join(archivetest.Dir(address), "u")
+	if err := os.Mkdir(filepath.Join(dir, "earlier"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	unfinished := []string{"events/000000000003.X.tmp", "earlier/x-000000000003.X.tmp", "ending.json.X.tmp"}
+	for _, file := range unfinished {
+		if err := os.WriteFile(filepath.Join(dir, filepath.FromSlash(file)), archivetest.Lines(3, 4), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := archivetest.IDs(t, s, "u", 0); got != "0-2 of 3" {
+		t.Errorf("there are %s", got)
+	}
+	if got := archivetest.Earlier(t, s, 1, 0); got != store.ErrNothing.Error() {
+		t.Errorf("put aside is %s", got)
+	}
+	// The process that comes next makes room.
+	other := filepath.Join(filepath.Dir(dir), "lost+found", "other.tmp")
+	if err := errors.Join(os.Mkdir(filepath.Dir(other), 0o700), os.WriteFile(other, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	// After an hour they are removed.
+	for _, file := range unfinished {
+		long := time.Now().Add(-2 * time.Hour)
+		if err := os.Chtimes(filepath.Join(dir, filepath.FromSlash(file)), long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := archivetest.IDs(t, archivetest.Open(t, address), "u", 0); got != "0-2 of 3" {
+		t.Errorf("opened again, there are %s", got)
+	}
+	testenv.Await(t, func() error {
+		for _, pattern := range []string{"/*.tmp", "/*/*.tmp"} {
+			if left, err := filepath.Glob(dir + pattern); err != nil || len(left) != 0 {
+				return fmt.Errorf("there are still %q, %w", left, err)
+			}
+		}
+		return nil
+	})
+	if _, err := os.Stat(other); err != nil {
+		t.Errorf("what is not the archive's is gone: %v", err)
+	}
+	if err := s.Delete(t.Context(), "u"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("deleted, the directory is there: %v", err)
+	}
+}

@@ -1,0 +1,147 @@
+package store
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+// bufferSize is how much of a line is held at a time: its reader may be slow, and many may read.
+const bufferSize = 64 << 10
+
+var newline = []byte("\n")
+
+// lines writes each event of a segment, with its newline, to the writer that sink returns for its id,
+// until that is nil. A line without an end is not an event: an older version was cut off while it
+// wrote it.
+func (s *Store) lines(ctx context.Context, of segment, sink func(id int) io.Writer) (err error) {
+	object, err := s.bucket.open(ctx, of.key, 0)
+	if err != nil {
+		return fmt.Errorf("read a segment: %w", err)
+	}
+	defer func() { err = errors.Join(err, object.Close()) }()
+	reader, offset, sound := bufio.NewReaderSize(object, bufferSize), int64(0), false
+	for id := of.from; ctx.Err() == nil; id++ {
+		part, err := reader.ReadSlice('\n')
+		long := errors.Is(err, bufio.ErrBufferFull)
+		if long && !sound { // nearly always the last byte is a newline, and so all lines have an end
+			ends := false
+			if sound, err = s.hasNewline(ctx, of.key, object.size-1); err == nil && !sound {
+				ends, err = s.hasNewline(ctx, of.key, offset)
+			}
+			if err == nil && !sound && !ends {
+				return nil
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
+			return fmt.Errorf("read a segment: %w", err)
+		}
+		to := sink(id)
+		if to == nil {
+			return nil
+		}
+		written, err := writeLine(to, part, long, reader)
+		if err != nil {
+			return err
+		}
+		offset += written
+	}
+	return ctx.Err()
+}
+
+// writeLine writes a line of which part was read, and more is to come if it is long.
+func writeLine(to io.Writer, part []byte, long bool, rest *bufio.Reader) (written int64, err error) {
+	for {
+		n, err := to.Write(part)
+		written += int64(n)
+		if err != nil || !long {
+			return written, err
+		}
+		part, err = rest.ReadSlice('\n')
+		long = errors.Is(err, bufio.ErrBufferFull)
+		switch {
+		case errors.Is(err, io.EOF):
+			return written, io.ErrUnexpectedEOF
+		case err != nil && !long:
+			return written, fmt.Errorf("read a segment: %w", err)
+		}
+	}
+}
+
+// hasNewline reports whether an object has a newline from an offset on.
+func (s *Store) hasNewline(ctx context.Context, key string, offset int64) (bool, error) {
+	object, err := s.bucket.open(ctx, key, offset)
+	if err != nil {
+		return false, err
+	}
+	defer object.Close()
+	reader := bufio.NewReaderSize(object, bufferSize)
+	for {
+		_, err := reader.ReadSlice('\n')
+		switch {
+		case errors.Is(err, io.EOF):
+			return false, nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return err == nil, err
+		}
+	}
+}
+
+// namer computes session.JournalName of the line that is written to it.
+type namer struct {
+	hash.Hash
+	ended bool
+}
+
+func newNamer() *namer { return &namer{Hash: sha256.New()} }
+
+func (n *namer) Write(part []byte) (int, error) {
+	text, ended := bytes.CutSuffix(part, newline)
+	n.ended = ended
+	_, err := n.Hash.Write(text)
+	return len(part), err
+}
+
+// name is empty until a whole line was written.
+func (n *namer) name() string {
+	if !n.ended {
+		return ""
+	}
+	return hex.EncodeToString(n.Sum(nil)[:12])
+}
+
+// checkLines checks that lines are events with consecutive ids. It returns the name of the last one.
+func checkLines(from int, lines []byte) (count int, last string, err error) {
+	var final []byte
+	for line := range bytes.Lines(lines) {
+		var head struct {
+			ID *int `json:"id"`
+		}
+		if !bytes.HasSuffix(line, newline) || json.Unmarshal(line, &head) != nil || head.ID == nil ||
+			*head.ID != from+count {
+			return 0, "", ErrMalformed
+		}
+		final = line
+		count++
+	}
+	return count, session.JournalName(bytes.TrimSuffix(final, newline)), nil
+}
+
+// wholeLines cuts off a last line that has no end. It returns the name of the one before.
+func wholeLines(text []byte) (whole []byte, last string) {
+	whole = text[:bytes.LastIndexByte(text, '\n')+1]
+	final := bytes.TrimSuffix(whole, newline)
+	return whole, session.JournalName(final[bytes.LastIndexByte(final, '\n')+1:])
+}

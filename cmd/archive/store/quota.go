@@ -1,0 +1,94 @@
+package store
+
+import "sync"
+
+// quota bounds what is kept of each user, so that nobody fills what all share. Where several processes
+// share a bucket, each learns from Sweep what the others wrote.
+type quota struct {
+	// limit of one user; zero is none.
+	limit int64
+
+	mu     sync.Mutex
+	usage  map[string]usage // by the UID of the Conversation
+	owners map[string]int64 // bytes by owner
+	// changed since measuring began are these Conversations: what was measured of them is older.
+	changed map[string]bool
+}
+
+// usage of one Conversation.
+type usage struct {
+	owner          string
+	events, ending int64
+}
+
+func (u usage) size() int64 { return u.events + u.ending }
+
+func withOwner(owner string) func(*usage) { return func(u *usage) { u.owner = owner } }
+
+func withEvents(size int64) func(*usage) { return func(u *usage) { u.events = size } }
+
+func withEnding(size int) func(*usage) { return func(u *usage) { u.ending = int64(size) } }
+
+// set changes what is known of a Conversation.
+func (q *quota) set(uid string, change func(*usage)) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.usage[uid]
+	change(&now)
+	q.store(uid, now)
+}
+
+func (q *quota) store(uid string, now usage) {
+	if q.usage == nil {
+		q.usage, q.owners = map[string]usage{}, map[string]int64{}
+	}
+	before := q.usage[uid]
+	q.owners[before.owner] -= before.size()
+	q.owners[now.owner] += now.size()
+	for _, owner := range []string{before.owner, now.owner} {
+		if q.owners[owner] == 0 {
+			delete(q.owners, owner)
+		}
+	}
+	q.usage[uid] = now
+	if now == (usage{}) {
+		delete(q.usage, uid)
+	}
+	if q.changed != nil {
+		q.changed[uid] = true
+	}
+}
+
+func (q *quota) forget(uid string) { q.set(uid, func(u *usage) { *u = usage{} }) }
+
+// allows reports whether a change leaves the owner within the limit, or makes nothing larger. Without
+// an owner everything is allowed.
+func (q *quota) allows(uid string, change func(*usage)) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.usage[uid]
+	then := now
+	change(&then)
+	more := then.size() - now.size()
+	return q.limit == 0 || now.owner == "" || more <= 0 || q.owners[now.owner]+more <= q.limit
+}
+
+// measure begins to note what changes.
+func (q *quota) measure() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.changed = map[string]bool{}
+}
+
+// replace all that is known by what was measured, except what changed since.
+func (q *quota) replace(measured map[string]usage) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for uid := range q.changed {
+		measured[uid] = q.usage[uid]
+	}
+	q.usage, q.owners, q.changed = nil, nil, nil
+	for uid, now := range measured {
+		q.store(uid, now)
+	}
+}

@@ -1,0 +1,172 @@
+// Package archiveclient reads what sessions left from the archive.
+package archiveclient
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+)
+
+const (
+	// dialTimeout and headerTimeout bound how long the archive may take to accept a connection and to
+	// begin its answer, stallTimeout each part of it.
+	dialTimeout   = 3 * time.Second
+	headerTimeout = 10 * time.Second
+	stallTimeout  = 30 * time.Second
+)
+
+// ErrNothing means that the archive has nothing of a Conversation.
+var ErrNothing = errors.New("nothing is kept")
+
+// Reader reads an archive.
+type Reader interface {
+	// Position is where the events of a Conversation end.
+	Position(ctx context.Context, uid string) (session.ArchivePosition, error)
+	// Events visits those from an id on, each once and in order, until visit returns false.
+	Events(ctx context.Context, uid string, from int, visit func(id int, event json.RawMessage) bool) error
+	// Earlier visits the events from an id on of a journal that was put aside: 1 is the last of them.
+	Earlier(ctx context.Context, uid string, number, from int, visit func(id int, event json.RawMessage) bool) error
+	// Ending of a session; ErrNothing means that it has not ended.
+	Ending(ctx context.Context, uid string) (*session.Ending, error)
+}
+
+// Client is a Reader of the archive at an address.
+type Client struct {
+	root   string
+	token  func(uid string) (string, error)
+	client *http.Client
+}
+
+// New client of the archive at an address, with a token for each Conversation.
+func New(address string, token func(uid string) (string, error)) *Client {
+	transport := &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: headerTimeout,
+	}
+	return &Client{root: strings.TrimSuffix(address, "/") + session.ArchiveRoot, token: token,
+		client: &http.Client{Transport: transport}}
+}
+
+// get a path of a Conversation. Reading the answer fails when the archive stalls.
+func (c *Client) get(ctx context.Context, uid, path string) (io.ReadCloser, error) {
+	token, err := c.token(uid)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.root+url.PathEscape(uid)+path, http.NoBody)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	request.Header.Set(session.TokenHeader, token)
+	response, err := c.client.Do(request) //nolint:bodyclose // the caller closes it through guarded
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("ask the archive: %w", err)
+	}
+	body := &guarded{ReadCloser: response.Body, cancel: cancel}
+	switch response.StatusCode {
+	case http.StatusOK:
+		return body, nil
+	case http.StatusNotFound, http.StatusGone:
+		err = ErrNothing
+	default:
+		err = fmt.Errorf("the archive answered %s", response.Status)
+	}
+	return nil, errors.Join(err, body.Close())
+}
+
+// guarded cancels a request whose next part takes too long.
+type guarded struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+}
+
+func (g *guarded) Read(p []byte) (int, error) {
+	timer := time.AfterFunc(stallTimeout, g.cancel)
+	defer timer.Stop()
+	return g.ReadCloser.Read(p)
+}
+
+func (g *guarded) Close() error {
+	g.cancel()
+	return g.ReadCloser.Close()
+}
+
+// Position is where the events of a Conversation end.
+func (c *Client) Position(ctx context.Context, uid string) (position session.ArchivePosition, err error) {
+	body, err := c.get(ctx, uid, "")
+	if err != nil {
+		return position, err
+	}
+	defer body.Close()
+	err = json.NewDecoder(io.LimitReader(body, 1<<10)).Decode(&position)
+	return position, err
+}
+
+// Events visits those from an id on, each once and in order, until visit returns false.
+func (c *Client) Events(ctx context.Context, uid string, from int,
+	visit func(id int, event json.RawMessage) bool) error {
+	return c.events(ctx, uid, url.Values{session.ArchiveFrom: {strconv.Itoa(from)}}, from, from, visit)
+}
+
+// Earlier visits the events from an id on of a journal that was put aside: 1 is the last of them.
+// ErrNothing means that there is no such journal.
+func (c *Client) Earlier(ctx context.Context, uid string, number, from int,
+	visit func(id int, event json.RawMessage) bool) error {
+	return c.events(ctx, uid, url.Values{session.ArchiveEarlier: {strconv.Itoa(number)}}, 0, from, visit)
+}
+
+// events of which the archive sends those from first on, and those from another id on are visited.
+// Between two of them little is held, since the visitor may be slow.
+func (c *Client) events(ctx context.Context, uid string, query url.Values, first, from int,
+	visit func(id int, event json.RawMessage) bool) error {
+	body, err := c.get(ctx, uid, session.ArchiveEvents+"?"+query.Encode())
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	reader := bufio.NewReaderSize(body, 64<<10)
+	for id := first; ; id++ {
+		line, err := reader.ReadBytes('\n')
+		switch {
+		case errors.Is(err, io.EOF) && len(line) == 0:
+			return nil
+		case errors.Is(err, io.EOF):
+			err = io.ErrUnexpectedEOF
+			fallthrough
+		case err != nil:
+			return fmt.Errorf("read the archive: %w", err)
+		}
+		if id >= from && !visit(id, bytes.TrimSuffix(line, []byte("\n"))) {
+			return nil
+		}
+	}
+}
+
+// Ending of a session; ErrNothing means that it has not ended.
+func (c *Client) Ending(ctx context.Context, uid string) (*session.Ending, error) {
+	body, err := c.get(ctx, uid, session.ArchiveEnd)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	ending := &session.Ending{}
+	if err := json.NewDecoder(io.LimitReader(body, session.MaxArchived)).Decode(ending); err != nil {
+		return nil, fmt.Errorf("read the archive: %w", err)
+	}
+	return ending, nil
+}

@@ -1,0 +1,86 @@
+package archiveclient_test
+
+import (
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/facade/archiveclient"
+	"github.com/parley-dev/parley/hack/test/archivetest"
+)
+
+func TestAFacadeReadsWhatAnotherProcessKeeps(t *testing.T) {
+	t.Parallel()
+	s := archivetest.Open(t, archivetest.InDirectory(t))
+	archivetest.Append(t, s, "u", 0, 3, 3)
+	archivetest.Append(t, s, "u", 3, 8, 8)
+	archivetest.Append(t, s, "deleted", 0, 1, 1)
+	address, key := archivetest.Serve(t, s, "u empty")
+	remote := archiveclient.New(address, archivetest.Signed(key, session.AudienceArchive))
+	for from, want := range map[int]string{0: "0-7 of 8", 4: "4-7 of 4", 8: "none", 99: "none"} {
+		if got := archivetest.IDs(t, remote, "u", from); got != want {
+			t.Errorf("from %d there are %s, want %s", from, got, want)
+		}
+	}
+	position, err := remote.Position(t.Context(), "u")
+	if err != nil || position.Next != 8 || position.Journal != archivetest.Journal {
+		t.Errorf("the position is %+v, %v", position, err)
+	}
+	if _, err := remote.Ending(t.Context(), "u"); !errors.Is(err, archiveclient.ErrNothing) {
+		t.Errorf("of one that goes on the ending is %v", err)
+	}
+	if err := s.End(t.Context(), "u", 0, []byte(`{"patch":"diff","repository":true}`)); err != nil {
+		t.Fatal(err)
+	}
+	if ending, err := remote.Ending(t.Context(), "u"); err != nil || ending.Patch != "diff" {
+		t.Errorf("the ending is %+v, %v", ending, err)
+	}
+	if got := archivetest.IDs(t, remote, "empty", 0); got != "none" {
+		t.Errorf("of one that left nothing there are %s", got)
+	}
+	if got := archivetest.IDs(t, remote, "deleted", 0); got != archiveclient.ErrNothing.Error() {
+		t.Errorf("of one that is deleted there are %s", got)
+	}
+	visited := 0
+	err = remote.Events(t.Context(), "u", 0, func(int, json.RawMessage) bool { visited++; return visited < 2 })
+	if err != nil || visited != 2 {
+		t.Errorf("who wants two gets %d, %v", visited, err)
+	}
+}
+
+func TestAnArchiveThatCannotBeReadIsNotAnEmptyOne(t *testing.T) {
+	t.Parallel()
+	s := archivetest.Open(t, archivetest.InDirectory(t))
+	archivetest.Append(t, s, "u", 0, 3, 3)
+	address, key := archivetest.Serve(t, s, "u")
+	_, other, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write(archivetest.Lines(0, 2))
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	t.Cleanup(cut.Close)
+	away := httptest.NewServer(http.NotFoundHandler())
+	away.Close()
+	for what, remote := range map[string]*archiveclient.Client{
+		"with a token of another key":       archiveclient.New(address, archivetest.Signed(other, session.AudienceArchive)),
+		"with a token for the session":      archiveclient.New(address, archivetest.Signed(key, session.AudienceSession)),
+		"of an archive that is away":        archiveclient.New(away.URL, archivetest.Signed(key, session.AudienceArchive)),
+		"of an archive that dies meanwhile": archiveclient.New(cut.URL, archivetest.Signed(key, session.AudienceArchive)),
+		"without a key": archiveclient.New(address, func(string) (string, error) {
+			return "", errors.New("there is none")
+		}),
+	} {
+		err := remote.Events(t.Context(), "u", 0, func(int, json.RawMessage) bool { return true })
+		if err == nil || errors.Is(err, archiveclient.ErrNothing) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

@@ -1,0 +1,229 @@
+// Package archivetest helps to test the archive, and what uses it.
+package archivetest
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/archive/httpapi"
+	"github.com/parley-dev/parley/cmd/archive/store"
+	"github.com/parley-dev/parley/cmd/facade/archiveclient"
+)
+
+// Store is one that is read as the facade reads it, without a server between them.
+type Store struct{ *store.Store }
+
+var _ archiveclient.Reader = Store{}
+
+// Open a store without a limit of users.
+func Open(t testing.TB, address string) Store {
+	t.Helper()
+	return OpenLimited(t, address, 0)
+}
+
+// OpenLimited opens a store in which each user may have so many bytes.
+func OpenLimited(t testing.TB, address string, perUser int64) Store {
+	t.Helper()
+	opened, err := store.Open(t.Context(), address, perUser)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Store{opened}
+}
+
+// InDirectory is the address of a store in a directory of its own.
+func InDirectory(t testing.TB) string {
+	t.Helper()
+	return "file://" + filepath.Join(t.TempDir(), "archive")
+}
+
+// Dir is the directory of such a store.
+func Dir(address string) string { return strings.TrimPrefix(address, "file://") }
+
+// Events visits those from an id on, until visit returns false.
+func (s Store) Events(ctx context.Context, uid string, from int,
+	visit func(id int, event json.RawMessage) bool) error {
+	return s.Earlier(ctx, uid, 0, from, visit)
+}
+
+// Earlier visits those of a journal that was put aside.
+func (s Store) Earlier(ctx context.Context, uid string, number, from int,
+	visit func(id int, event json.RawMessage) bool) error {
+	var text bytes.Buffer
+	if err := s.Copy(ctx, uid, number, from, &text); err != nil {
+		if errors.Is(err, store.ErrNothing) {
+			return archiveclient.ErrNothing
+		}
+		return err
+	}
+	for line := range bytes.Lines(text.Bytes()) {
+		if !visit(from, bytes.TrimSuffix(line, []byte("\n"))) {
+			return nil
+		}
+		from++
+	}
+	return nil
+}
+
+// Ending of a session.
+func (s Store) Ending(ctx context.Context, uid string) (*session.Ending, error) {
+	text, _, err := s.Store.Ending(ctx, uid)
+	if errors.Is(err, store.ErrNothing) {
+		return nil, archiveclient.ErrNothing
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer text.Close()
+	ending := &session.Ending{}
+	return ending, json.NewDecoder(text).Decode(ending)
+}
+
+// Claim a Conversation for an attempt of its session.
+func (s Store) Claim(ctx context.Context, uid string, attempt int) error {
+	_, err := s.Append(ctx, uid, attempt, store.Batch{})
+	if errors.Is(err, store.ErrOtherJournal) {
+		return nil
+	}
+	return err
+}
+
+// Lines of events from one id up to, but not including, another.
+func Lines(from, to int) []byte {
+	var text strings.Builder
+	for id := from; id < to; id++ {
+		fmt.Fprintf(&text, "{\"id\":%d,\"message\":\"%s\"}\n", id, strings.Repeat("x", 100))
+	}
+	return []byte(text.String())
+}
+
+// Others are lines of a journal that has other events under the same ids.
+func Others(from, to int) []byte {
+	return bytes.ReplaceAll(Lines(from, to), []byte("xxx"), []byte("yyy"))
+}
+
+// Journal is the name of the one that Lines are of.
+var Journal = NameOf(Lines(0, 1))
+
+// NameOf the last of some lines.
+func NameOf(text []byte) string {
+	all := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+	return session.JournalName([]byte(all[len(all)-1]))
+}
+
+// Append events, and check which is next then.
+func Append(t testing.TB, s Store, uid string, from, to, wantNext int) {
+	t.Helper()
+	position, err := s.Append(t.Context(), uid, 0, store.Batch{Journal: Journal, From: from, Lines: Lines(from, to)})
+	if err != nil || position.Next != wantNext {
+		t.Fatalf("after %d to %d the next is %d, %v, want %d", from, to, position.Next, err, wantNext)
+	}
+}
+
+// IDs of the events from one on, as in "0-2 of 3".
+func IDs(t testing.TB, reader archiveclient.Reader, uid string, from int) string {
+	t.Helper()
+	var got []int
+	err := reader.Events(t.Context(), uid, from, func(id int, event json.RawMessage) bool {
+		if e, err := session.ParseEvent(event); err != nil || e.ID != id {
+			t.Errorf("event %d is %s", id, event)
+		}
+		got = append(got, id)
+		return true
+	})
+	if err != nil {
+		return err.Error()
+	}
+	if len(got) == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("%d-%d of %d", got[0], got[len(got)-1], len(got))
+}
+
+// Earlier is the text of a journal of "u" that was put aside, from an event on.
+func Earlier(t testing.TB, reader archiveclient.Reader, number, from int) string {
+	t.Helper()
+	var text strings.Builder
+	err := reader.Earlier(t.Context(), "u", number, from, func(_ int, event json.RawMessage) bool {
+		text.Write(append(event, '\n'))
+		return true
+	})
+	if err != nil {
+		return err.Error()
+	}
+	return text.String()
+}
+
+// Existing names the Conversations that exist.
+type Existing string
+
+// OwnerOf ada-1 and ada-2 is ada.
+func (e Existing) OwnerOf(_ context.Context, uid string) (string, error) {
+	if !strings.Contains(string(e), uid) {
+		return "", nil
+	}
+	owner, _, _ := strings.Cut(uid, "-")
+	return owner, nil
+}
+
+// Signed makes tokens.
+func Signed(key ed25519.PrivateKey, audience string) func(uid string) (string, error) {
+	return func(uid string) (string, error) {
+		return session.SignToken(key, session.Claims{Audience: audience, UID: uid,
+			Expires: time.Now().Add(time.Minute).Unix()})
+	}
+}
+
+// Serve a store. It returns its address and the key of its tokens.
+func Serve(t testing.TB, s Store, existing Existing) (address string, key ed25519.PrivateKey) {
+	t.Helper()
+	public, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(httpapi.NewHandler(s.Store, existing, func() (ed25519.PublicKey, error) {
+		return public, nil
+	}))
+	t.Cleanup(server.Close)
+	return server.URL, key
+}
+
+// Post to the archive as the session of a Conversation, and return the status of the answer.
+func Post(t testing.TB, address string, key ed25519.PrivateKey, uid, path, body string) int {
+	t.Helper()
+	token, err := Signed(key, session.AudienceArchive)(uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address+session.ArchiveRoot+uid+path,
+		strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set(session.TokenHeader, token)
+	client := http.Client{Timeout: 2 * time.Minute}
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	return response.StatusCode
+}
+
+// HandOver events of a session, and return the status of the answer.
+func HandOver(t testing.TB, address string, key ed25519.PrivateKey, uid string, from, to int) int {
+	t.Helper()
+	path := fmt.Sprintf("%s?from=%d&journal=%s", session.ArchiveEvents, from, Journal)
+	return Post(t, address, key, uid, path, string(Lines(from, to)))
+}

@@ -1,0 +1,177 @@
+package archivetest
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/archive/store"
+	"github.com/parley-dev/parley/cmd/facade/archiveclient"
+)
+
+// TestSegments checks that events are kept once and in order, whoever writes them.
+func TestSegments(t *testing.T, address string) {
+	t.Helper()
+	// Two processes share the store.
+	one, other := Open(t, address), Open(t, address)
+	if got := IDs(t, one, "u", 0); got != store.ErrNothing.Error() {
+		t.Errorf("before anything: %s", got)
+	}
+	Append(t, one, "u", 0, 3, 3)
+	Append(t, other, "u", 3, 5, 5)
+	Append(t, one, "u", 3, 5, 5)  // its answer was lost
+	Append(t, one, "u", 9, 11, 5) // a gap
+	Append(t, one, "u", 0, 3, 5)  // all over again
+	Append(t, one, "u", 5, 8, 8)
+	Append(t, other, "v", 0, 1, 1)
+	for _, s := range []Store{one, other, Open(t, address)} {
+		if got := IDs(t, s, "u", 0); got != "0-7 of 8" {
+			t.Errorf("there are %s", got)
+		}
+		if got := IDs(t, s, "u", 4); got != "4-7 of 4" {
+			t.Errorf("from 4 there are %s", got)
+		}
+		if position, err := s.Position(t.Context(), "u"); err != nil || position.Next != 8 || position.Journal != Journal {
+			t.Errorf("the position is %+v, %v", position, err)
+		}
+	}
+	if _, err := one.Append(t.Context(), "u", 0, store.Batch{Journal: "another", From: 8,
+		Lines: Lines(8, 9)}); !errors.Is(err, store.ErrOtherJournal) {
+		t.Errorf("another journal: %v", err)
+	}
+	// It ends, and goes on.
+	if err := other.End(t.Context(), "u", 0, []byte(`{"patch":"diff","repository":true}`)); err != nil {
+		t.Fatal(err)
+	}
+	if got := IDs(t, one, "u", 0); got != "0-7 of 8" {
+		t.Errorf("ended, there are %s", got)
+	}
+	Append(t, one, "u", 8, 10, 10)
+	Append(t, other, "u", 10, 3000, 3000) // which is more than a segment is extended by
+	Append(t, one, "u", 3000, 3002, 3002)
+	if got := IDs(t, Open(t, address), "u", 7); got != "7-3001 of 2995" {
+		t.Errorf("from 7 there are %s", got)
+	}
+	if ending, err := one.Ending(t.Context(), "u"); err != nil || ending.Patch != "diff" {
+		t.Errorf("the ending is %+v, %v", ending, err)
+	}
+	if _, err := one.Ending(t.Context(), "v"); !errors.Is(err, archiveclient.ErrNothing) {
+		t.Errorf("of one that goes on: %v", err)
+	}
+	if err := one.Delete(t.Context(), "u"); err != nil {
+		t.Fatal(err)
+	}
+	if got := IDs(t, other, "u", 0); got != store.ErrNothing.Error() {
+		t.Errorf("deleted, there are %s", got)
+	}
+	if got := IDs(t, other, "v", 0); got != "0-0 of 1" {
+		t.Errorf("of the other there are %s", got)
+	}
+}
+
+// TestAside checks that a journal that is put aside is kept beside the next one.
+func TestAside(t *testing.T, address string) {
+	t.Helper()
+	s := Open(t, address)
+	Append(t, s, "u", 0, 3, 3)
+	Append(t, s, "u", 3, 5, 5)
+	batch := store.Batch{Journal: NameOf(Others(0, 1)), Lines: Others(0, 2)}
+	if _, err := s.Append(t.Context(), "u", 0, batch); !errors.Is(err, store.ErrOtherJournal) {
+		t.Errorf("another journal: %v", err)
+	}
+	for range 2 { // the answer to the first was lost
+		if err := s.Aside(t.Context(), "u", 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if position, err := s.Position(t.Context(), "u"); err != nil || position != (session.ArchivePosition{}) {
+		t.Errorf("the position is %+v, %v", position, err)
+	}
+	position, err := s.Append(t.Context(), "u", 0, batch)
+	if want := (session.ArchivePosition{Next: 2, Journal: batch.Journal, Last: NameOf(Others(1, 2))}); err != nil ||
+		position != want {
+		t.Errorf("the position is %+v, %v, want %+v", position, err, want)
+	}
+	if err := s.Aside(t.Context(), "none", 0); err != nil {
+		t.Errorf("of nothing: %v", err)
+	}
+	remote, key := Serve(t, s, "u")
+	for _, reader := range []archiveclient.Reader{s, Open(t, address),
+		archiveclient.New(remote, Signed(key, session.AudienceArchive))} {
+		for from, want := range map[int]string{0: string(Lines(0, 5)), 3: string(Lines(3, 5))} {
+			if got := Earlier(t, reader, 1, from); got != want {
+				t.Errorf("put aside from %d on is %s", from, got)
+			}
+		}
+		if got := Earlier(t, reader, 2, 0); got != archiveclient.ErrNothing.Error() {
+			t.Errorf("before that there is %s", got)
+		}
+		if got := IDs(t, reader, "u", 0); got != "0-1 of 2" {
+			t.Errorf("there are %s", got)
+		}
+	}
+	if err := s.Delete(t.Context(), "u"); err != nil {
+		t.Fatal(err)
+	}
+	if got := Earlier(t, s, 1, 0); got != store.ErrNothing.Error() {
+		t.Errorf("deleted, there is %s", got)
+	}
+}
+
+// TestQuota checks that a user who fills the archive takes nothing from others.
+func TestQuota(t *testing.T, at string) {
+	t.Helper()
+	const existing = Existing("ada-1 ada-2 bob-1")
+	most := int64(len(Lines(0, 9)))
+	address, key := Serve(t, OpenLimited(t, at, most), existing)
+	answers := func(uid string, from, to, want int) {
+		t.Helper()
+		if got := HandOver(t, address, key, uid, from, to); got != want {
+			t.Errorf("%s hands over %d to %d and is answered %d, want %d", uid, from, to, got, want)
+		}
+	}
+	answers("ada-1", 0, 5, http.StatusOK)
+	answers("ada-1", 0, 5, http.StatusOK) // the answer was lost, and it is kept once
+	answers("ada-2", 0, 4, http.StatusOK)
+	answers("ada-1", 5, 6, http.StatusRequestEntityTooLarge)
+	answers("ada-2", 4, 5, http.StatusRequestEntityTooLarge)
+	answers("bob-1", 0, 9, http.StatusOK)
+
+	// What it cost is kept all the same, and what is large is not.
+	if got := Post(t, address, key, "ada-1", session.ArchiveEnd, `{"cost":"1.5"}`); got != http.StatusOK {
+		t.Errorf("a small ending is answered %d", got)
+	}
+	large := `{"patch":"` + strings.Repeat("x", 100<<10) + `"}`
+	if got := Post(t, address, key, "ada-1", session.ArchiveEnd, large); got != http.StatusRequestEntityTooLarge {
+		t.Errorf("a large ending is answered %d", got)
+	}
+	// Another process learns what is kept. bob's session may end again: one ending replaces the other.
+	reopen := func(limit int64) Store {
+		s := OpenLimited(t, at, limit)
+		ownerOf := func(uid string) (string, error) { return existing.OwnerOf(t.Context(), uid) }
+		if _, err := s.Sweep(t.Context(), ownerOf, time.Hour, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		address, key = Serve(t, s, existing)
+		return s
+	}
+	reopen(most + int64(len(large)))
+	for range 3 {
+		if got := Post(t, address, key, "bob-1", session.ArchiveEnd, large); got != http.StatusOK {
+			t.Errorf("an ending that takes the place of another is answered %d", got)
+		}
+	}
+	s := reopen(most)
+	answers("ada-2", 4, 5, http.StatusRequestEntityTooLarge)
+	if err := s.Delete(t.Context(), "ada-1"); err != nil {
+		t.Fatal(err)
+	}
+	answers("bob-1", 9, 10, http.StatusRequestEntityTooLarge)
+	answers("ada-2", 4, 5, http.StatusOK)
+	if got := IDs(t, s, "ada-2", 0); got != "0-4 of 5" {
+		t.Errorf("kept is %s", got)
+	}
+}

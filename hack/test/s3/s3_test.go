@@ -1,0 +1,180 @@
+package s3_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"github.com/parley-dev/parley/cmd/archive/store"
+	"github.com/parley-dev/parley/hack/test/archivetest"
+)
+
+// inS3 is the address of a small server that speaks S3's protocol, in memory: a real one would take
+// minutes to build.
+func inS3(t *testing.T) string {
+	t.Helper()
+	return inS3After(t, func(*http.Request) {})
+}
+
+// inS3After is one that does something before each request takes effect.
+func inS3After(t *testing.T, before func(r *http.Request)) string {
+	t.Helper()
+	s3 := gofakes3.New(s3mem.New(), gofakes3.WithAutoBucket(true)).Server()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		before(r)
+		s3.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	return at(t, "archive", server.URL)
+}
+
+func at(t *testing.T, bucket, endpoint string) string {
+	t.Helper()
+	t.Setenv("AWS_ACCESS_KEY_ID", "id")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "key")
+	return "s3://" + bucket + "?region=us-east-1&use_path_style=true&endpoint=" + endpoint
+}
+
+func TestSegmentsArriveOnceAndInOrder(t *testing.T) {
+	address := inS3(t)
+	archivetest.TestSegments(t, address)
+	if err := archivetest.Open(t, address).Ready(t.Context()); err != nil {
+		t.Errorf("it is not ready: %v", err)
+	}
+}
+
+func TestAJournalThatIsPutAsideIsKept(t *testing.T) { archivetest.TestAside(t, inS3(t)) }
+
+func TestAUserWhoFillsTheArchiveTakesNothingFromOthers(t *testing.T) {
+	archivetest.TestQuota(t, inS3(t))
+}
+
+// Two installations share a bucket: neither sees what the other keeps.
+func TestAPrefixKeepsInstallationsApart(t *testing.T) {
+	address := inS3(t)
+	one, other := archivetest.Open(t, address+"&prefix=one/"), archivetest.Open(t, address+"&prefix=other/")
+	archivetest.Append(t, one, "u", 0, 3, 3)
+	if got := archivetest.IDs(t, other, "u", 0); got != store.ErrNothing.Error() {
+		t.Errorf("the other has %s", got)
+	}
+	if err := other.Delete(t.Context(), "u"); err != nil {
+		t.Fatal(err)
+	}
+	if got := archivetest.IDs(t, one, "u", 0); got != "0-2 of 3" {
+		t.Errorf("there are %s", got)
+	}
+}
+
+// While what an attempt wrote is on its way to the bucket, a later attempt does something through
+// another process. What that wrote is neither overwritten nor mixed with it.
+func TestAReplacedAttemptOverwritesNothingWhileItUploads(t *testing.T) {
+	segment := "/u/events/000000000000"
+	for name, c := range map[string]struct {
+		path           string
+		meanwhile      func(ctx context.Context, other archivetest.Store) error
+		write          func(ctx context.Context, s archivetest.Store) error
+		want           error
+		ids, lastNamed string
+	}{
+		"the later one appends": {
+			path: segment, meanwhile: later, write: earlier, want: store.ErrSuperseded,
+			ids: "0-4 of 5", lastNamed: archivetest.NameOf(archivetest.Others(4, 5)),
+		},
+		"the later one begins anew": {
+			path: segment, meanwhile: beginAnew, write: earlier,
+			ids: "0-7 of 8", lastNamed: archivetest.NameOf(archivetest.Others(7, 8)),
+		},
+		"both put a journal aside": {
+			path: "/u/events-1/000000000000", meanwhile: beginAnew, want: store.ErrSuperseded,
+			write: func(ctx context.Context, s archivetest.Store) error { return s.Aside(ctx, "u", 1) },
+			ids:   "0-7 of 8", lastNamed: archivetest.NameOf(archivetest.Others(7, 8)),
+		},
+		"both end": {
+			path: "/u/ending.json",
+			meanwhile: func(ctx context.Context, other archivetest.Store) error {
+				return other.End(ctx, "u", 2, []byte(`{"patch":"later"}`))
+			},
+			write: func(ctx context.Context, s archivetest.Store) error {
+				return s.End(ctx, "u", 1, []byte(`{"patch":"earlier"}`))
+			},
+			want: store.ErrSuperseded, ids: "0-2 of 3", lastNamed: archivetest.NameOf(archivetest.Lines(2, 3)),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var uploading atomic.Pointer[func()]
+			address := inS3After(t, func(r *http.Request) {
+				if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, c.path) {
+					if do := uploading.Swap(nil); do != nil {
+						(*do)()
+					}
+				}
+			})
+			s, other := archivetest.Open(t, address), archivetest.Open(t, address)
+			archivetest.Append(t, s, "u", 0, 3, 3)
+			if err := s.Claim(t.Context(), "u", 1); err != nil {
+				t.Fatal(err)
+			}
+			do := func() {
+				if err := c.meanwhile(t.Context(), other); err != nil {
+					t.Error(err)
+				}
+			}
+			uploading.Store(&do)
+			if err := c.write(t.Context(), s); !errors.Is(err, c.want) {
+				t.Errorf("it is answered with %v, want %v", err, c.want)
+			}
+			if uploading.Load() != nil {
+				t.Error("nothing was uploaded")
+			}
+			fresh := archivetest.Open(t, address)
+			if got := archivetest.IDs(t, fresh, "u", 0); got != c.ids {
+				t.Errorf("there are %s, want %s", got, c.ids)
+			}
+			if position, err := fresh.Position(t.Context(), "u"); err != nil || position.Last != c.lastNamed {
+				t.Errorf("the position is %+v, %v", position, err)
+			}
+			if ending, err := fresh.Ending(t.Context(), "u"); err == nil && ending.Patch != "later" {
+				t.Errorf("the ending is %+v", ending)
+			}
+		})
+	}
+}
+
+// earlier is what the first attempt hands over.
+func earlier(ctx context.Context, s archivetest.Store) error {
+	_, err := s.Append(ctx, "u", 1, store.Batch{Journal: archivetest.Journal, From: 3, Lines: archivetest.Lines(3, 6)})
+	return err
+}
+
+// later is what the second hands over, with other events under the same ids.
+func later(ctx context.Context, s archivetest.Store) error {
+	_, err := s.Append(ctx, "u", 2, store.Batch{Journal: archivetest.Journal, From: 3, Lines: archivetest.Others(3, 5)})
+	return err
+}
+
+// beginAnew puts a journal aside for the second attempt and keeps two batches of another.
+func beginAnew(ctx context.Context, s archivetest.Store) error {
+	err := s.Aside(ctx, "u", 2)
+	for _, part := range [][2]int{{0, 6}, {6, 8}} {
+		if err == nil {
+			_, err = s.Append(ctx, "u", 2, store.Batch{Journal: archivetest.NameOf(archivetest.Others(0, 1)), From: part[0],
+				Lines: archivetest.Others(part[0], part[1])})
+		}
+	}
+	return err
+}
+
+func TestAnArchiveWithoutItsBucketIsNotReady(t *testing.T) {
+	server := httptest.NewServer(gofakes3.New(s3mem.New()).Server())
+	t.Cleanup(server.Close)
+	if archivetest.Open(t, at(t, "none", server.URL)).Ready(t.Context()) == nil {
+		t.Error("it is ready")
+	}
+}
