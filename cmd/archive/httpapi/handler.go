@@ -13,9 +13,14 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/archive/store"
+	"github.com/parley-dev/parley/cmd/internal/answer"
+	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
 const (
+	// conversationReads, ownerReads and allReads bound how many responses are sent at once. Each takes
+	// little memory, however long it takes.
+	conversationReads, ownerReads, allReads = 32, 128, 2048
 	// requestTimeout bounds the work for one request.
 	requestTimeout = 30 * time.Second
 	// writeTimeout bounds how long a client may take for each part of what it reads.
@@ -33,15 +38,18 @@ type Handler struct {
 	store         *store.Store
 	public        func() (ed25519.PublicKey, error)
 	conversations Conversations
-	limits        *limits
+	// reads are in flight by Conversation, owners' reads and bodies by owner.
+	reads, owners *limits.Budget
 	mux           *http.ServeMux
 }
 
 // NewHandler serves a store to bearers of tokens that were signed with the key of which public is the
 // public half.
 func NewHandler(store *store.Store, conversations Conversations, public func() (ed25519.PublicKey, error)) *Handler {
-	h := &Handler{store: store, public: public, conversations: conversations, limits: newLimits(),
-		mux: http.NewServeMux()}
+	h := &Handler{store: store, public: public, conversations: conversations, mux: http.NewServeMux(),
+		reads: limits.New(limits.Options{Streams: limits.Bounds{User: conversationReads}}),
+		owners: limits.New(limits.Options{MaxBody: session.MaxArchived,
+			Streams: limits.Bounds{User: ownerReads, All: allReads}})}
 	at := session.ArchiveRoot + "{uid}"
 	h.mux.HandleFunc("GET "+at, h.authenticated(h.position))
 	h.mux.HandleFunc("GET "+at+session.ArchiveEvents, h.authenticated(h.events))
@@ -49,7 +57,7 @@ func NewHandler(store *store.Store, conversations Conversations, public func() (
 	h.mux.HandleFunc("POST "+at+session.ArchiveAside, h.authenticated(h.aside))
 	h.mux.HandleFunc("GET "+at+session.ArchiveEnd, h.authenticated(h.ending))
 	h.mux.HandleFunc("POST "+at+session.ArchiveEnd, h.authenticated(h.end))
-	h.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { errNotFound.write(w) })
+	h.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { answer.Write(w, nil, answer.NotFound) })
 	return h
 }
 
@@ -72,19 +80,19 @@ func (h *Handler) authenticated(do func(ctx context.Context, w http.ResponseWrit
 		err := h.authenticate(&c)
 		if err == nil && r.Method == http.MethodPost {
 			var done func()
-			if c.body, done, err = h.limits.readBody(r, c.owner); err == nil {
+			if c.body, done, err = h.owners.ReadBody(r, c.owner); err == nil {
 				defer done()
 				h.store.SetOwner(c.uid, c.owner)
 			}
 		}
 		if err != nil {
-			turnAway(w, r, refuse(c, err))
+			answer.TurnAway(w, r, refuse(c, err))
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTimeout)
 		defer cancel()
 		if err := do(ctx, w, c); err != nil {
-			refuse(c, err).write(w)
+			answer.Write(w, nil, refuse(c, err))
 		}
 	}
 }
@@ -95,14 +103,14 @@ func (h *Handler) authenticate(c *call) error {
 	defer cancel()
 	key, err := h.public()
 	if err != nil {
-		return errUnavailable
+		return answer.Unavailable
 	}
 	if session.VerifyToken(key, c.Header.Get(session.TokenHeader), session.AudienceArchive, c.uid, time.Now()) != nil {
-		return errUnauthorized
+		return answer.Unauthorized
 	}
 	switch c.owner, err = h.conversations.OwnerOf(ctx, c.uid); {
 	case err != nil:
-		return errUnavailable
+		return answer.Unavailable
 	case c.owner == "":
 		return errGone
 	}
@@ -125,13 +133,27 @@ func (h *Handler) position(ctx context.Context, w http.ResponseWriter, c call) e
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, position)
+	answer.Write(w, position, nil)
 	return nil
+}
+
+// takeRead counts a response. done must be called when it is sent.
+func (h *Handler) takeRead(c call) (done func(), err error) {
+	ofOwner, err := h.owners.Take(c.owner, limits.Streams)
+	if err != nil {
+		return nil, err
+	}
+	ofConversation, err := h.reads.Take(c.uid, limits.Streams)
+	if err != nil {
+		ofOwner()
+		return nil, err
+	}
+	return func() { ofConversation(); ofOwner() }, nil
 }
 
 // events sends those from an id on: to a session that has lost its workspace, or to a facade.
 func (h *Handler) events(_ context.Context, w http.ResponseWriter, c call) error {
-	done, err := h.limits.takeRead(c.owner, c.uid)
+	done, err := h.takeRead(c)
 	if err != nil {
 		return err
 	}
@@ -154,7 +176,7 @@ func (h *Handler) events(_ context.Context, w http.ResponseWriter, c call) error
 }
 
 func (h *Handler) ending(_ context.Context, w http.ResponseWriter, c call) error {
-	done, err := h.limits.takeRead(c.owner, c.uid)
+	done, err := h.takeRead(c)
 	if err != nil {
 		return err
 	}
@@ -202,7 +224,7 @@ func (h *Handler) append(ctx context.Context, w http.ResponseWriter, c call) err
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, position)
+	answer.Write(w, position, nil)
 	return nil
 }
 
@@ -211,7 +233,7 @@ func (h *Handler) aside(ctx context.Context, w http.ResponseWriter, c call) erro
 	if err := h.store.Aside(ctx, c.uid, c.attempt); err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, session.ArchivePosition{})
+	answer.Write(w, session.ArchivePosition{}, nil)
 	return nil
 }
 
@@ -219,6 +241,6 @@ func (h *Handler) end(ctx context.Context, w http.ResponseWriter, c call) error 
 	if err := h.store.End(ctx, c.uid, c.attempt, c.body); err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, map[string]bool{"success": true})
+	answer.Write(w, map[string]bool{"success": true}, nil)
 	return nil
 }

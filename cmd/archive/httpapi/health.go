@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
 const (
@@ -13,6 +15,8 @@ const (
 	// readyLasts is how long the result of a check counts: anybody may ask.
 	readyLasts = time.Second
 )
+
+var errNotReady = answer.Later(http.StatusServiceUnavailable, "not ready", time.Second)
 
 // Health serves /alive and /ready.
 func Health(ready func(context.Context) error) http.Handler {
@@ -32,14 +36,14 @@ func Health(ready func(context.Context) error) http.Handler {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /alive", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+		answer.Write(w, map[string]string{"status": "ok"}, nil)
 	})
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
 		if check() != nil {
-			writeJSON(w, http.StatusServiceUnavailable, map[string]string{"status": "not ready"})
+			answer.Write(w, nil, errNotReady)
 			return
 		}
-		writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+		answer.Write(w, map[string]string{"status": "ok"}, nil)
 	})
 	return mux
 }

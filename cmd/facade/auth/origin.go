@@ -8,7 +8,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
 // Proxies before the facade that are believed.

@@ -14,7 +14,7 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/parley-dev/parley/api/rest"
-	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
 // tooLarge is about one object: the API server and etcd take less than a body may have.

@@ -15,11 +15,11 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/answer"
 	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/managed"
 	"github.com/parley-dev/parley/cmd/facade/settings"
+	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
 // Post creates the conversation that a body asks for, or joins it. An error lists all that decoding

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
-	"github.com/parley-dev/parley/cmd/facade/answer"
-	"github.com/parley-dev/parley/cmd/facade/limits"
+	"github.com/parley-dev/parley/cmd/internal/answer"
+	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
 // sized events are as long as these numbers say.

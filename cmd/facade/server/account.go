@@ -6,11 +6,11 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/rest"
-	"github.com/parley-dev/parley/cmd/facade/answer"
 	"github.com/parley-dev/parley/cmd/facade/auth"
 	"github.com/parley-dev/parley/cmd/facade/cluster"
-	"github.com/parley-dev/parley/cmd/facade/limits"
 	"github.com/parley-dev/parley/cmd/facade/markdown"
+	"github.com/parley-dev/parley/cmd/internal/answer"
+	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
 // accountOperations are those on what a user has and may choose from.

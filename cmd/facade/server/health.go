@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
 const (

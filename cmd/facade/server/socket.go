@@ -14,11 +14,11 @@ import (
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/answer"
 	"github.com/parley-dev/parley/cmd/facade/auth"
-	"github.com/parley-dev/parley/cmd/facade/limits"
 	"github.com/parley-dev/parley/cmd/facade/live"
 	"github.com/parley-dev/parley/cmd/facade/socket"
+	"github.com/parley-dev/parley/cmd/internal/answer"
+	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
 // socketIO serves a client of the existing service that watches a conversation.

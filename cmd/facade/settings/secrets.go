@@ -7,8 +7,8 @@ import (
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/answer"
 	"github.com/parley-dev/parley/cmd/facade/auth"
+	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
 // Secrets lists the user's own secrets, without their values.

@@ -1,4 +1,4 @@
-// Package answer is how the facade answers: with a body, or with a refusal that says why.
+// Package answer is how the facade and the archive answer: with a body, or with a refusal that says why.
 package answer
 
 import (

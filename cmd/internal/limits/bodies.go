@@ -5,7 +5,7 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/parley-dev/parley/cmd/facade/answer"
+	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
 const (
