@@ -196,8 +196,8 @@ type SessionLifetimes struct {
 	// stays. For ever where it is absent.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('8760h')",message="endedPodTTL must be a duration between 0s and 8760h, such as 1h or 24h"
-	// +optional
+	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('8760h')",message="must be at most 8760h"
 	EndedPodTTL *metav1.Duration `json:"endedPodTTL,omitempty"`
 }
 

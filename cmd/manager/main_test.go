@@ -336,8 +336,10 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 func admits(address, resource, kind, spec string) (bool, error) {
 	body := fmt.Sprintf(`{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
 		"uid": "1", "operation": "CREATE", "namespace": "default", "userInfo": {"username": "somebody"},
-		"kind": {"group": "parley.dev", "version": "v1alpha1", "kind": %[2]q}, "resource": {"group": "parley.dev", "version": "v1alpha1", "resource": %[1]q},
-		"object": {"apiVersion": "parley.dev/v1alpha1", "kind": %[2]q, "metadata": {"namespace": "default", "name": "asked"}, "spec": %[3]s}}}`, resource, kind, spec)
+		"kind": {"group": "parley.dev", "version": "v1alpha1", "kind": %[2]q},
+		"resource": {"group": "parley.dev", "version": "v1alpha1", "resource": %[1]q},
+		"object": {"apiVersion": "parley.dev/v1alpha1", "kind": %[2]q,
+			"metadata": {"namespace": "default", "name": "asked"}, "spec": %[3]s}}}`, resource, kind, spec)
 	asking := &http.Client{Transport: insecure.Transport, Timeout: 15 * time.Second}
 	response, err := asking.Post("https://"+address+"/validate-parley-dev-v1alpha1-"+resource, "application/json",
 		strings.NewReader(body))
