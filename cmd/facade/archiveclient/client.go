@@ -120,27 +120,28 @@ func (c *Client) Position(ctx context.Context, uid string) (position session.Arc
 // Events visits those from an id on, each once and in order, until visit returns false.
 func (c *Client) Events(ctx context.Context, uid string, from int,
 	visit func(id int, event json.RawMessage) bool) error {
-	return c.events(ctx, uid, url.Values{session.ArchiveFrom: {strconv.Itoa(from)}}, from, from, visit)
+	return c.events(ctx, uid, url.Values{}, from, visit)
 }
 
 // Earlier visits the events from an id on of a journal that was put aside: 1 is the last of them.
 // ErrNothing means that there is no such journal.
 func (c *Client) Earlier(ctx context.Context, uid string, number, from int,
 	visit func(id int, event json.RawMessage) bool) error {
-	return c.events(ctx, uid, url.Values{session.ArchiveEarlier: {strconv.Itoa(number)}}, 0, from, visit)
+	return c.events(ctx, uid, url.Values{session.ArchiveEarlier: {strconv.Itoa(number)}}, from, visit)
 }
 
-// events of which the archive sends those from first on, and those from another id on are visited.
-// Between two of them little is held, since the visitor may be slow.
-func (c *Client) events(ctx context.Context, uid string, query url.Values, first, from int,
+// events visits those from an id on. Between two of them little is held, since the visitor may be
+// slow.
+func (c *Client) events(ctx context.Context, uid string, query url.Values, from int,
 	visit func(id int, event json.RawMessage) bool) error {
+	query.Set(session.ArchiveFrom, strconv.Itoa(from))
 	body, err := c.get(ctx, uid, session.ArchiveEvents+"?"+query.Encode())
 	if err != nil {
 		return err
 	}
 	defer body.Close()
 	reader := bufio.NewReaderSize(body, 64<<10)
-	for id := first; ; id++ {
+	for id := from; ; id++ {
 		line, err := reader.ReadBytes('\n')
 		switch {
 		case errors.Is(err, io.EOF) && len(line) == 0:
@@ -151,7 +152,7 @@ func (c *Client) events(ctx context.Context, uid string, query url.Values, first
 		case err != nil:
 			return fmt.Errorf("read the archive: %w", err)
 		}
-		if id >= from && !visit(id, bytes.TrimSuffix(line, []byte("\n"))) {
+		if !visit(id, bytes.TrimSuffix(line, []byte("\n"))) {
 			return nil
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 
 	"github.com/parley-dev/parley/api/session"
@@ -82,5 +83,25 @@ func TestAnArchiveThatCannotBeReadIsNotAnEmptyOne(t *testing.T) {
 		if err == nil || errors.Is(err, archiveclient.ErrNothing) {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+}
+
+// A journal of hundreds of MiB is read page by page: each page asks only for what is missing.
+func TestAnEarlierJournalIsReadFromAnIDOn(t *testing.T) {
+	t.Parallel()
+	asked := make(chan string, 1)
+	archive := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.URL.RawQuery
+		_, _ = w.Write(archivetest.Lines(4, 6))
+	}))
+	t.Cleanup(archive.Close)
+	remote := archiveclient.New(archive.URL, func(string) (string, error) { return "token", nil })
+	var ids []int
+	err := remote.Earlier(t.Context(), "u", 2, 4, func(id int, _ json.RawMessage) bool {
+		ids = append(ids, id)
+		return true
+	})
+	if query := <-asked; err != nil || query != "earlier=2&from=4" || !slices.Equal(ids, []int{4, 5}) {
+		t.Errorf("asked %s for %v, %v", query, ids, err)
 	}
 }

@@ -222,11 +222,14 @@ func visitEvents(ctx context.Context, hold *limits.Hold, pages pager, from int, 
 			if err := visit(live.Event{ID: next + i, Data: data}); err != nil {
 				return true, err
 			}
+			// A slow reader holds only what it has yet to read.
+			page.Events[i] = nil
+			_ = hold.Take(-int64(len(data)))
 		}
 		switch {
 		case len(page.Events) == 0 && next > from:
 			return true, errGap
-		case !page.HasMore:
+		case !page.HasMore || len(page.Events) == 0:
 			return next > from || len(page.Events) > 0, nil
 		}
 		next += len(page.Events)

@@ -189,20 +189,22 @@ func (b *Budget) add(user string, r Resource, size int64) {
 	a := b.account(user)
 	a.used[r] += size
 	b.total[r] += size
-	if size < 0 {
+	if size <= 0 {
 		b.dropIdle(user, a)
+	}
+	if size < 0 {
 		b.grant(r)
 	}
 }
 
 // grant a resource to those who wait for it, in turn. Waiting for one's own share holds up nobody
-// else.
+// else, and neither does a large answer a small one.
 func (b *Budget) grant(r Resource) {
 	full := false
 	b.waiting[r] = slices.DeleteFunc(b.waiting[r], func(w *waiter) bool {
 		if !full {
 			w.refusal = b.refusal(w.user, r, w.size)
-			full = errors.Is(w.refusal, allBusy)
+			full = r != Answers && errors.Is(w.refusal, allBusy)
 		}
 		if full || w.refusal != nil {
 			return false

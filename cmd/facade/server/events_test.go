@@ -1,0 +1,28 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+
+	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/facade/live"
+	"github.com/parley-dev/parley/cmd/internal/limits"
+)
+
+// A runtime image of a user's own may answer anything.
+func TestAnEmptyPageThatClaimsMoreEndsTheRead(t *testing.T) {
+	t.Parallel()
+	hold := limits.New(limits.Options{}).Hold("ada", limits.Answers)
+	reads := 0
+	pages := func(context.Context, *limits.Hold, eventRange) (*session.EventPage, error) {
+		if reads++; reads > 1 {
+			t.Fatal("the page is read again")
+		}
+		return &session.EventPage{Events: []json.RawMessage{}, HasMore: true}, nil
+	}
+	visited, err := visitEvents(t.Context(), hold, pages, 0, false, func(live.Event) error { return nil })
+	if visited || err != nil {
+		t.Errorf("visited: %t, %v", visited, err)
+	}
+}
