@@ -20,6 +20,8 @@ func TestWhatASessionClassMaySay(t *testing.T) {
 		"a range that is none":             {"network: {egressAllow: [ten]}", "spec.network.egressAllow[0]"},
 		"an authority":                     {"network: {caBundle: '-----BEGIN CERTIFICATE----- …'}", ""},
 		"an authority that is a file name": {"network: {caBundle: /etc/ssl/ca.crt}", "spec.network.caBundle"},
+		"an authority with a dash lost": {"network: {caBundle: '----BEGIN CERTIFICATE----- …'}",
+			"spec.network.caBundle"},
 		"an authority and its key": {"network: {caBundle: '-----BEGIN CERTIFICATE----- … -----BEGIN EC PRIVATE " +
 			"KEY-----'}", "spec.network.caBundle"},
 		"a factor":                         {"resources: {maxFactor: 8}", ""},
