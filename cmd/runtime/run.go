@@ -174,16 +174,16 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	}
 	s.set(func() { s.at, s.driver = ready, drive })
 	close(s.readied)
-	if !settled {
+	if !settled && s.ended == nil {
 		noticeMissing(drive, tools, "The agent waits for the tool server %s: %s.")
 		settles(ctx, tools, toolsTimeout)
 	}
-	if ctx.Err() != nil {
-		return nil
+	// A session that was told to stop meanwhile goes on to Run, which refuses messages when it returns.
+	if ctx.Err() == nil {
+		// In every attempt, since each connects to the servers anew.
+		noticeMissing(drive, tools,
+			"The tool server %s cannot be used: %s. The agent begins without its tools; it is tried again.")
 	}
-	// In every attempt, since each connects to the servers anew.
-	noticeMissing(drive, tools,
-		"The tool server %s cannot be used: %s. The agent begins without its tools; it is tried again.")
 	s.activity.begin()() // the start was no idling
 	termination := drive.Run(ctx)
 	s.writePendingEnd(termination)
