@@ -51,10 +51,14 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	if err := r.ensureSecret(ctx, c, start); err != nil {
 		return err
 	}
-	// The last check before work may begin: the session may have ended since the cached record.
-	if err := r.upToDate(ctx, c); err != nil {
-		return err
+	// The last check before work may begin: the session may have ended since the cached record, unless
+	// this process saw the Conversation come and nothing was recorded since.
+	if !r.memory.of(c).created || !lifecycle.Unseen(c.Status) {
+		if err := r.upToDate(ctx, c); err != nil {
+			return err
+		}
 	}
+	r.memory.change(c, func(m *remembered) { m.created = false })
 	err := r.client.Create(ctx, objects.Pod(c, start, r.options.RuntimeImage))
 	if apierrors.IsAlreadyExists(err) {
 		err = r.checkExistingPod(ctx, c)

@@ -87,7 +87,8 @@ func TestASessionStaysOfTheClassThatItStartedWith(t *testing.T) {
 	}
 	manager := managerClient(t)
 	await(t, func() error { return gone(t, settings) })
-	o, err := (&gatherer{cache: manager, live: manager}).gather(t.Context(), c, remembered{}, time.Now())
+	g := &gatherer{cache: manager, metadata: manager, live: manager}
+	o, err := g.gather(t.Context(), c, remembered{}, time.Now())
 	if err != nil || o.Bounds.MaxRestarts != 2 {
 		t.Errorf("without its settings it may restart %d times (%v)", o.Bounds.MaxRestarts, err)
 	}

@@ -36,7 +36,6 @@ import (
 type conversationReconciler struct {
 	gatherer
 	client     client.Client
-	metadata   client.Reader // the cache, for metadata of Secrets
 	clock      clock.PassiveClock
 	recorder   events.EventRecorder
 	namespaces *namespaceObjects
@@ -56,7 +55,7 @@ func newConversationReconciler(c client.Client, live, metadata client.Reader, re
 	options Options) *conversationReconciler {
 	admissions, admitted := newAdmissions()
 	return &conversationReconciler{
-		gatherer: gatherer{cache: c, live: live, options: options}, client: c, metadata: metadata, clock: options.Clock,
+		gatherer: gatherer{cache: c, metadata: metadata, live: live, options: options}, client: c, clock: options.Clock,
 		recorder: recorder, namespaces: &namespaceObjects{client: c, live: live, options: options},
 		queue: queue.New(admitted), admissions: admissions, backlog: func() int { return 0 },
 	}
@@ -77,13 +76,20 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 	ofClass := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
 		return r.notStarted(ctx)
 	})
+	// Conversations of the first list may have a past.
+	noteCreated := predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool {
+		if c, ok := e.Object.(*v1alpha1.Conversation); ok && !e.IsInInitialList {
+			r.memory.change(c, func(m *remembered) { m.created = true })
+		}
+		return true
+	}}
 	countBacklog := func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		r.backlog = queue.Len
 		return nil
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("conversation").
-		For(&v1alpha1.Conversation{}).
+		For(&v1alpha1.Conversation{}, builder.WithPredicates(noteCreated)).
 		Watches(&corev1.Pod{}, ofOwner).
 		Watches(&corev1.PersistentVolumeClaim{}, ofOwner).
 		Watches(&v1alpha1.SessionClass{}, ofClass).

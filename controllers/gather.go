@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,9 +21,12 @@ import (
 
 // gatherer reads what a verdict and a start depend on. It cannot write.
 type gatherer struct {
-	cache   client.Reader
-	live    client.Reader // past the cache
-	options Options
+	cache    client.Reader
+	metadata client.Reader // the cache, for metadata of Secrets and ConfigMaps
+	live     client.Reader // past the cache
+	options  Options
+	// operatorObjects are those that every start needs, as they were last read.
+	operatorObjects sync.Map
 }
 
 // gathered is an observation, and what a start goes on with.
@@ -120,6 +124,25 @@ func (g *gatherer) classNamed(ctx context.Context, name string) (objects.Class, 
 			Message: fmt.Sprintf("SessionClass %s does not exist", name)}, nil
 	}
 	return class, nil, nil
+}
+
+// operatorObject reads an object of the operator's namespace into o, unless it was read at the version
+// that the cache shows: each read costs the API server about 100 KiB. The result is not to be changed.
+func operatorObject[T client.Object](ctx context.Context, g *gatherer, kind, name string, o T) (T, error) {
+	key, cached := client.ObjectKey{Namespace: g.options.Namespace, Name: name}, &metav1.PartialObjectMetadata{}
+	cached.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind))
+	if err := g.metadata.Get(ctx, key, cached); client.IgnoreNotFound(err) != nil {
+		return o, fmt.Errorf("read %s %s: %w", kind, name, err)
+	}
+	if known, found := g.operatorObjects.Load(kind + name); found && known.(T).GetUID() == cached.UID &&
+		known.(T).GetResourceVersion() == cached.ResourceVersion {
+		return known.(T), nil
+	}
+	if err := g.live.Get(ctx, key, o); err != nil {
+		return o, fmt.Errorf("read %s %s: %w", kind, name, err)
+	}
+	g.operatorObjects.Store(kind+name, o)
+	return o, nil
 }
 
 // isScratch says whether the files of a session are lost with its pod: as recorded or, before that,

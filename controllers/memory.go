@@ -21,6 +21,8 @@ type memory struct {
 // remembered is the memory of one Conversation.
 type remembered struct {
 	uid types.UID
+	// created: the Conversation was created while this process watched, and nothing is recorded of it.
+	created bool
 	// overwritten is the resourceVersion that this process wrote a status over. While the cache still
 	// shows it, a decision would be outdated and its write refused as a conflict.
 	overwritten string
@@ -51,7 +53,7 @@ func (m *memory) of(c *v1alpha1.Conversation) remembered {
 	return remembered{uid: c.UID}
 }
 
-// change changes what is remembered of a Conversation. Only its reconcile does so.
+// change changes what is remembered of a Conversation.
 func (m *memory) change(c *v1alpha1.Conversation, change func(*remembered)) {
 	entry := m.of(c)
 	change(&entry)

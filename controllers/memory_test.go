@@ -17,7 +17,7 @@ import (
 func TestMemoryIsOfOneConversationNotOfItsName(t *testing.T) {
 	var m memory
 	c := makeConversation("ns", "c").Conversation
-	m.change(c, func(r *remembered) { r.podAttempt, r.podCreated = 1, at(0) })
+	m.change(c, func(r *remembered) { r.created, r.podAttempt, r.podCreated = true, 1, at(0) })
 	m.change(c, func(r *remembered) { r.refuse(c, errors.New("no"), at(1)) })
 	m.change(c, func(r *remembered) { r.refuse(c, errors.New("still no"), at(5)) })
 	known := m.of(c)

@@ -57,9 +57,10 @@ func (s *signingKeyReconciler) Reconcile(ctx context.Context, _ reconcile.Reques
 
 // signingKey is the key that signs tokens, or why the one that exists cannot be used.
 func (g *gatherer) signingKey(ctx context.Context) (ed25519.PrivateKey, *lifecycle.Blocker, error) {
-	secret, name := &corev1.Secret{}, g.options.signingKey()
-	if err := g.live.Get(ctx, name, secret); err != nil {
-		return nil, nil, fmt.Errorf("read Secret %s: %w", name.Name, err)
+	name := g.options.signingKey()
+	secret, err := operatorObject(ctx, g, "Secret", name.Name, &corev1.Secret{})
+	if err != nil {
+		return nil, nil, err
 	}
 	if len(secret.Data[session.SigningPrivateKey]) == 0 {
 		return nil, nil, fmt.Errorf("the signing key in Secret %s is not created yet", name.Name)

@@ -32,7 +32,9 @@ func (r *conversationReconciler) writeStatus(ctx context.Context, o gathered, v 
 		return 0, fmt.Errorf("write the status of Conversation: %w", err)
 	}
 	if written.ResourceVersion != o.Conversation.ResourceVersion { // a write without a change has no event
-		r.memory.change(o.Conversation, func(m *remembered) { m.overwritten = o.Conversation.ResourceVersion })
+		r.memory.change(o.Conversation, func(m *remembered) {
+			m.overwritten, m.created = o.Conversation.ResourceVersion, false
+		})
 	}
 	r.announce(&written, before, after)
 	measure(o.Conversation, before, after, o.Now)

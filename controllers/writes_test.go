@@ -71,9 +71,7 @@ func TestFromCreationToRunningTheManagerAsksForNothingThatItCouldDoWithout(t *te
 	run(working(ns, "first")) // it makes what the namespace's sessions share
 	of := func(name string, more ...string) []string {
 		return append([]string{
-			"get usersettings ada", "get configmaps parley-agents", "get configmaps parley-models",
-			"get secrets parley-session-signing", "get conversations " + name,
-			"create secrets " + name + "-session", "create pods " + name + "-session",
+			"get usersettings ada", "create secrets " + name + "-session", "create pods " + name + "-session",
 			"update conversations " + name + "/status",
 		}, more...)
 	}

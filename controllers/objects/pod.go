@@ -281,7 +281,8 @@ func imageSources(c *v1alpha1.Conversation) (sources []corev1.VolumeProjection) 
 		if ref := image.ConfigMapKeyRef; ref != nil {
 			sources = append(sources, corev1.VolumeProjection{ConfigMap: &corev1.ConfigMapProjection{
 				LocalObjectReference: corev1.LocalObjectReference{Name: ref.Name},
-				Items:                []corev1.KeyToPath{{Key: ref.Key, Path: session.ImageName(i, ptr.Deref(image.MediaType, ""))}},
+				Items: []corev1.KeyToPath{{Key: ref.Key,
+					Path: session.ImageName(i, ptr.Deref(image.MediaType, ""))}},
 			}})
 		}
 	}
