@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -57,8 +57,5 @@ func (g *gatherer) models(ctx context.Context, settings *v1alpha1.UserSettingsSp
 // operatorConfigMap is the data of a ConfigMap in the operator's namespace; nil if there is none.
 func (g *gatherer) operatorConfigMap(ctx context.Context, name string) (map[string]string, error) {
 	configMap, err := operatorObject(ctx, g, "ConfigMap", name, &corev1.ConfigMap{})
-	if apierrors.IsNotFound(err) {
-		err = nil
-	}
-	return configMap.Data, err
+	return configMap.Data, client.IgnoreNotFound(err)
 }

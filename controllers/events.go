@@ -15,7 +15,7 @@ func (r *conversationReconciler) announce(c *v1alpha1.Conversation, before, afte
 	}
 	stalled := meta.IsStatusConditionTrue(after.Conditions, v1alpha1.ConditionStalled)
 	changed := before.State != after.State || before.Reason != after.Reason
-	if lifecycle.Ran(after) && !lifecycle.Ran(before) { // once per attempt
+	if lifecycle.StartsNow(before, after) {
 		emit(corev1.EventTypeNormal, "Started", "Start", "The session is running")
 	}
 	switch {

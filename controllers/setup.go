@@ -92,24 +92,16 @@ type Scope struct {
 	Namespaces []string
 }
 
-// caches are the settings of a cache of these namespaces; nil for all of them.
-func caches(namespaces []string) map[string]cache.Config {
+// caches are the settings of a cache of these namespaces and more; nil for all of them.
+func caches(namespaces []string, more ...string) map[string]cache.Config {
 	if len(namespaces) == 0 {
 		return nil
 	}
-	configs := make(map[string]cache.Config, len(namespaces))
-	for _, namespace := range namespaces {
+	configs := make(map[string]cache.Config, len(namespaces)+len(more))
+	for _, namespace := range slices.Concat(namespaces, more) {
 		configs[namespace] = cache.Config{}
 	}
 	return configs
-}
-
-// withOwn are the namespaces in which Secrets and ConfigMaps are watched.
-func (s Scope) withOwn() []string {
-	if len(s.Namespaces) == 0 {
-		return nil
-	}
-	return append(slices.Clone(s.Namespaces), s.Operator)
 }
 
 // cacheOptions hold what the controllers watch: sessions' own objects by their label, and of
@@ -129,12 +121,12 @@ func cacheOptions(scope Scope) cache.Options {
 			&corev1.Service{}:               ours,
 			&corev1.PersistentVolumeClaim{}: ours,
 			&networkingv1.NetworkPolicy{}:   ours,
-			&corev1.Secret{}: {Transform: slimcache.Secret, Namespaces: caches(scope.withOwn()), Field: fields.AndSelectors(
+			&corev1.Secret{}: {Transform: slimcache.Secret, Namespaces: caches(scope.Namespaces, scope.Operator), Field: fields.AndSelectors(
 				fields.OneTermNotEqualSelector("type", "helm.sh/release.v1"),
 				fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)),
 			)},
 			&corev1.ConfigMap{}: {
-				Namespaces: caches(scope.withOwn()),
+				Namespaces: caches(scope.Namespaces, scope.Operator),
 				Field:      fields.OneTermNotEqualSelector("metadata.name", "kube-root-ca.crt"),
 			},
 		},

@@ -49,6 +49,9 @@ func EndsNow(before v1alpha1.ConversationStatus, v Verdict) bool {
 	return v.State == v1alpha1.StateStopped && slices.Contains(endings, v.Reason) && !isOver(before)
 }
 
+// StartsNow says whether the session runs for the first time in its attempt.
+func StartsNow(before, after v1alpha1.ConversationStatus) bool { return Ran(after) && !Ran(before) }
+
 // setAttempt records what happened to the present attempt, or that another one follows.
 func setAttempt(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 	before := o.Conversation.Status
