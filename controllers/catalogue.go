@@ -23,18 +23,17 @@ func (g *gatherer) agent(ctx context.Context, settings *v1alpha1.UserSettingsSpe
 	}
 	name := ptr.Deref(settings.Agent, session.DefaultAgent)
 	text, found := catalogue[name]
-	if !found && settings.Agent == nil {
+	switch {
+	case !found && settings.Agent == nil:
 		return nil, nil, nil
-	}
-	blocker := &lifecycle.Blocker{Reason: v1alpha1.ReasonAgentNotFound}
-	if !found {
-		blocker.Message = fmt.Sprintf("spec.agent: %s is not in the agent catalogue", name)
-		return nil, blocker, nil
+	case !found:
+		return nil, lifecycle.NewBlocker(v1alpha1.ReasonAgentNotFound, "spec.agent: %s is not in the agent catalogue",
+			name), nil
 	}
 	agents, err := session.ParseCatalogue(map[string]string{name: text})
 	if err != nil {
-		blocker.Message = fmt.Sprintf("spec.agent: the entry in the agent catalogue is not valid: %v", err)
-		return nil, blocker, nil
+		return nil, lifecycle.NewBlocker(v1alpha1.ReasonAgentNotFound, "spec.agent: the entry in the agent catalogue is "+
+			"not valid: %v", err), nil
 	}
 	return ptr.To(agents[name]), nil, nil
 }
@@ -48,8 +47,8 @@ func (g *gatherer) models(ctx context.Context, settings *v1alpha1.UserSettingsSp
 	}
 	models, invalid := session.ParseModels(prices)
 	if invalid != nil && settings.MaxBudgetPerTask != nil {
-		return nil, &lifecycle.Blocker{Reason: v1alpha1.ReasonModelsInvalid, Message: fmt.Sprintf(
-			"spec.maxBudgetPerTask: the ConfigMap %s is not valid: %v", g.options.ModelsConfigMap, invalid)}, nil
+		return nil, lifecycle.NewBlocker(v1alpha1.ReasonModelsInvalid, "spec.maxBudgetPerTask: the ConfigMap %s is not "+
+			"valid: %v", g.options.ModelsConfigMap, invalid), nil
 	}
 	return models, nil, nil
 }

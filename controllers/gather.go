@@ -120,8 +120,7 @@ func (g *gatherer) classNamed(ctx context.Context, name string) (objects.Class, 
 	case client.IgnoreNotFound(err) != nil:
 		return class, nil, fmt.Errorf("read SessionClass: %w", err)
 	case err != nil && name != v1alpha1.DefaultSessionClass:
-		return class, &lifecycle.Blocker{Reason: v1alpha1.ReasonClassNotFound,
-			Message: fmt.Sprintf("SessionClass %s does not exist", name)}, nil
+		return class, lifecycle.NewBlocker(v1alpha1.ReasonClassNotFound, "SessionClass %s does not exist", name), nil
 	}
 	return class, nil, nil
 }

@@ -44,8 +44,8 @@ func (g *gatherer) prepare(ctx context.Context, o gathered) (*prepared, error) {
 	err := g.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && settings.DeletionTimestamp != nil:
-		return &prepared{unready: &lifecycle.Blocker{Reason: v1alpha1.ReasonSettingsNotReady,
-			Message: fmt.Sprintf("UserSettings %s do not exist", c.Spec.UserSettingsName)}}, nil
+		return &prepared{unready: lifecycle.NewBlocker(v1alpha1.ReasonSettingsNotReady, "UserSettings %s do not exist",
+			c.Spec.UserSettingsName)}, nil
 	case err != nil:
 		return nil, fmt.Errorf("read UserSettings: %w", err)
 	}
@@ -158,8 +158,8 @@ func (g *gatherer) configMapMissing(ctx context.Context, c *v1alpha1.Conversatio
 		_, text := configMap.Data[ref.Ref.Key]
 		_, binary := configMap.BinaryData[ref.Ref.Key]
 		if !text && !binary {
-			return &lifecycle.Blocker{Reason: v1alpha1.ReasonConfigMapNotFound, Message: fmt.Sprintf(
-				"%s: ConfigMap %s with key %s does not exist", ref.Path, ref.Ref.Name, ref.Ref.Key)}, nil
+			return lifecycle.NewBlocker(v1alpha1.ReasonConfigMapNotFound, "%s: ConfigMap %s with key %s does not exist",
+				ref.Path, ref.Ref.Name, ref.Ref.Key), nil
 		}
 	}
 	return nil, nil

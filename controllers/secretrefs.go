@@ -7,7 +7,6 @@ import (
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -20,7 +19,7 @@ import (
 type secretReader struct {
 	client    client.Reader
 	namespace string
-	secrets   map[string]*corev1.Secret // nil for one that is not there
+	secrets   map[string]*corev1.Secret // without a UID where it does not exist
 }
 
 func newSecretReader(c client.Reader, namespace string) *secretReader {
@@ -33,19 +32,19 @@ func (r *secretReader) value(ctx context.Context, ref v1alpha1.SecretReference) 
 	if err != nil {
 		return nil, nil, err
 	}
-	if secret == nil {
-		return nil, &lifecycle.Blocker{Reason: v1alpha1.ReasonSecretNotFound,
-			Message: fmt.Sprintf("%s: Secret %s does not exist", ref.Path, ref.Ref.Name)}, nil
+	if secret.UID == "" {
+		return nil, lifecycle.NewBlocker(v1alpha1.ReasonSecretNotFound, "%s: Secret %s does not exist", ref.Path,
+			ref.Ref.Name), nil
 	}
 	// A value is passed on byte for byte: an SSH key needs its last newline.
 	value := secret.Data[ref.Ref.Key]
 	if len(bytes.TrimRight(value, "\r\n")) == 0 {
-		return nil, &lifecycle.Blocker{Reason: v1alpha1.ReasonKeyNotFound,
-			Message: fmt.Sprintf("%s: Secret %s has no key %s, or it is empty", ref.Path, ref.Ref.Name, ref.Ref.Key)}, nil
+		return nil, lifecycle.NewBlocker(v1alpha1.ReasonKeyNotFound, "%s: Secret %s has no key %s, or it is empty",
+			ref.Path, ref.Ref.Name, ref.Ref.Key), nil
 	}
 	if unfit := unfitForVariable(value); unfit != "" {
-		return nil, &lifecycle.Blocker{Reason: v1alpha1.ReasonKeyUnfit,
-			Message: fmt.Sprintf("%s: the key %s of Secret %s %s", ref.Path, ref.Ref.Key, ref.Ref.Name, unfit)}, nil
+		return nil, lifecycle.NewBlocker(v1alpha1.ReasonKeyUnfit, "%s: the key %s of Secret %s %s", ref.Path, ref.Ref.Key,
+			ref.Ref.Name, unfit), nil
 	}
 	return value, nil, nil
 }
@@ -61,16 +60,14 @@ func unfitForVariable(value []byte) string {
 	return ""
 }
 
+// secret is without a UID where it does not exist.
 func (r *secretReader) secret(ctx context.Context, name string) (*corev1.Secret, error) {
 	if secret, known := r.secrets[name]; known {
 		return secret, nil
 	}
 	secret := &corev1.Secret{}
 	err := r.client.Get(ctx, types.NamespacedName{Namespace: r.namespace, Name: name}, secret)
-	if apierrors.IsNotFound(err) {
-		secret, err = nil, nil
-	}
-	if err != nil {
+	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("read Secret %s: %w", name, err)
 	}
 	r.secrets[name] = secret

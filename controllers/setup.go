@@ -121,10 +121,13 @@ func cacheOptions(scope Scope) cache.Options {
 			&corev1.Service{}:               ours,
 			&corev1.PersistentVolumeClaim{}: ours,
 			&networkingv1.NetworkPolicy{}:   ours,
-			&corev1.Secret{}: {Transform: slimcache.Secret, Namespaces: caches(scope.Namespaces, scope.Operator), Field: fields.AndSelectors(
-				fields.OneTermNotEqualSelector("type", "helm.sh/release.v1"),
-				fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)),
-			)},
+			&corev1.Secret{}: {
+				Transform: slimcache.Secret, Namespaces: caches(scope.Namespaces, scope.Operator),
+				Field: fields.AndSelectors(
+					fields.OneTermNotEqualSelector("type", "helm.sh/release.v1"),
+					fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)),
+				),
+			},
 			&corev1.ConfigMap{}: {
 				Namespaces: caches(scope.Namespaces, scope.Operator),
 				Field:      fields.OneTermNotEqualSelector("metadata.name", "kube-root-ca.crt"),

@@ -17,6 +17,11 @@ import (
 // value.
 type Blocker struct{ Reason, Message string }
 
+// NewBlocker is a Blocker with a formatted message.
+func NewBlocker(reason, format string, args ...any) *Blocker {
+	return &Blocker{reason, fmt.Sprintf(format, args...)}
+}
+
 // Observation is everything that the state of a session is derived from.
 type Observation struct {
 	Conversation *v1alpha1.Conversation

@@ -4,7 +4,6 @@ package objects
 
 import (
 	"cmp"
-	"fmt"
 	"strings"
 	"time"
 
@@ -86,29 +85,26 @@ func (c Class) WithDefaults(settings *v1alpha1.UserSettingsSpec) *v1alpha1.UserS
 // allow; nil if it may start. It names the field. The class may have changed since admission.
 func (c Class) NotAllowed(conversation *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec,
 	agent *session.Agent) *lifecycle.Blocker {
-	refuse := func(format string, args ...any) *lifecycle.Blocker {
-		return &lifecycle.Blocker{Reason: v1alpha1.ReasonNotAllowed, Message: fmt.Sprintf(format, args...)}
-	}
 	if errs := c.Spec.ConversationErrors(c.Name, &conversation.Spec); len(errs) > 0 {
-		return refuse("%s: %s", errs[0].Field, errs[0].Detail)
+		return lifecycle.NewBlocker(v1alpha1.ReasonNotAllowed, "%s: %s", errs[0].Field, errs[0].Detail)
 	}
 	effective := *settings
 	if agent != nil {
 		effective.Agent = &agent.Name // also where the settings name none
 	}
 	if errs := c.Spec.SettingsErrors(c.Name, &effective); len(errs) > 0 {
-		return refuse("UserSettings %s: %s", errs[0].Field, errs[0].Detail)
+		return lifecycle.NewBlocker(v1alpha1.ReasonNotAllowed, "UserSettings %s: %s", errs[0].Field, errs[0].Detail)
 	}
 	if agent == nil {
 		return nil
 	}
 	if agent.Image != "" && !c.Spec.AllowsImage(agent.Image) {
-		return refuse("the image of agent %s: SessionClass %s allows only images like %s", agent.Name, c.Name,
-			strings.Join(c.Spec.Images.Allowed, ", "))
+		return lifecycle.NewBlocker(v1alpha1.ReasonNotAllowed, "the image of agent %s: SessionClass %s allows only "+
+			"images like %s", agent.Name, c.Name, strings.Join(c.Spec.Images.Allowed, ", "))
 	}
 	if len(agent.Command) > 0 && !agent.Confirms && ptr.Deref(settings.ConfirmationMode, false) {
-		return refuse("UserSettings spec.confirmationMode: the agent %s does not ask before it acts; choose one that does, "+
-			"or turn it off", agent.Name)
+		return lifecycle.NewBlocker(v1alpha1.ReasonNotAllowed, "UserSettings spec.confirmationMode: the agent %s does not "+
+			"ask before it acts; choose one that does, or turn it off", agent.Name)
 	}
 	return nil
 }
