@@ -3,8 +3,6 @@
 package slimcache
 
 import (
-	"maps"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -114,37 +112,24 @@ func emptyImages(images []v1alpha1.ConversationImage) bool {
 	return true
 }
 
-// podLabels are those that the controllers read.
-var podLabels = []string{v1alpha1.LabelManagedBy, v1alpha1.LabelConversation, v1alpha1.LabelUserSettings,
-	v1alpha1.LabelAttempt, v1alpha1.LabelSessionClass, v1alpha1.LabelWorkspace}
-
-// podConditions are those that the status of a session is derived from.
-var podConditions = []corev1.PodConditionType{corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.PodReady,
-	corev1.DisruptionTarget}
-
-// Pod keeps what the status of a session is derived from: the pod's owner, some labels, the images by
-// container name, and parts of its status.
+// Pod keeps what the status of a session is derived from: the pod's owner, the images by container
+// name, and parts of its status.
 func Pod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
 		return object, nil
 	}
-	pod.Annotations = nil
-	maps.DeleteFunc(pod.Labels, func(key, _ string) bool { return !slices.Contains(podLabels, key) })
+	pod.ManagedFields, pod.Annotations = nil, nil
 	pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, InitContainers: imagesOnly(pod.Spec.InitContainers),
 		Containers: imagesOnly(pod.Spec.Containers)}
-	status := &pod.Status
-	status.PodIPs, status.HostIPs, status.HostIP = nil, nil, ""
-	status.Conditions = slices.Clone(slices.DeleteFunc(status.Conditions, func(c corev1.PodCondition) bool {
-		return !slices.Contains(podConditions, c.Type)
-	}))
-	for _, containers := range [][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
+	pod.Status.PodIPs, pod.Status.HostIPs, pod.Status.HostIP = nil, nil, ""
+	for _, containers := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for i, c := range containers {
-			containers[i] = corev1.ContainerStatus{Name: c.Name, State: c.State, RestartCount: c.RestartCount,
-				LastTerminationState: c.LastTerminationState}
+			containers[i] = corev1.ContainerStatus{Name: c.Name, State: c.State, LastTerminationState: c.LastTerminationState,
+				Ready: c.Ready, Started: c.Started, RestartCount: c.RestartCount}
 		}
 	}
-	return Object(pod)
+	return pod, nil
 }
 
 func imagesOnly(containers []corev1.Container) []corev1.Container {
