@@ -247,7 +247,7 @@ type SessionNetwork struct {
 	// image has. It is public: it holds no key. 128 KiB leave room for the copy that kubectl apply
 	// keeps in an annotation.
 	// +kubebuilder:validation:MaxLength=131072
-	// +kubebuilder:validation:XValidation:rule="self.contains('-----BEGIN CERTIFICATE-----')",message="must be PEM certificates"
+	// +kubebuilder:validation:XValidation:rule="self.contains('-----BEGIN CERTIFICATE-----')",message="must be PEM"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('PRIVATE KEY-----')",message="must not hold a private key"
 	CABundle string `json:"caBundle,omitempty"`
 }
