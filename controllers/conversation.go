@@ -143,8 +143,8 @@ func (r *conversationReconciler) conversationsOfConfigMap(ctx context.Context, o
 	return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace, indexConfigMapName, name)
 }
 
-// Reconcile brings one Conversation to what it asks for: gather, judge, record, prepare, admit, act,
-// write the status, expire, requeue.
+// Reconcile brings one Conversation to what it asks for: gather, judge, prepare and admit a start,
+// record, act, write the status, expire, requeue.
 func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if err := r.fillQueue(ctx); err != nil {
 		return reconcile.Result{}, err
@@ -167,11 +167,6 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	}
 	r.notePods(o)
 	verdict := lifecycle.Judge(o.Observation)
-	if lifecycle.MustRecord(conversation.Status, verdict) {
-		// The event of this write brings us back, to act on what is recorded.
-		_, err := r.writeStatus(ctx, o, verdict)
-		return reconcile.Result{}, err
-	}
 	var start *prepared
 	if verdict.NeedsStart(o.Observation) {
 		if start, err = r.prepare(ctx, o); err != nil {
@@ -179,6 +174,11 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		}
 		r.admit(&o, start)
 		verdict = lifecycle.Judge(o.Observation)
+	}
+	if lifecycle.MustRecord(conversation.Status, verdict) {
+		// The event of this write brings us back, to act on what is recorded.
+		_, err := r.writeStatus(ctx, o, verdict)
+		return reconcile.Result{}, err
 	}
 	blocker, err := r.act(ctx, o, start, verdict)
 	if err != nil {

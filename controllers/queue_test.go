@@ -299,6 +299,37 @@ func TestNoDeadlineCountsWhileOneThatWasRefusedWaitsForItsTurn(t *testing.T) {
 	}
 }
 
+func TestARefusedSessionThatMustWaitIsNotStoppedAtItsDeadline(t *testing.T) {
+	t.Parallel()
+	for reason, wait := range map[string]func(p timedProcess){
+		v1alpha1.ReasonQueued: func(p timedProcess) {
+			p.look("b")
+			kubelet{p.t, p.namespace, "b"}.start()
+			p.finds("b", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+		},
+		v1alpha1.ReasonSettingsNotReady: func(p timedProcess) {
+			if err := env.Client.Delete(p.t.Context(), userSettings(p.namespace, "ada")); err != nil {
+				p.t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			ns := env.Namespace(t, nil)
+			name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
+			create(t, userSettings(ns, "ada"), makeConversation(ns, "a").With(ofClass(refusing(t, ns, 1).Name)).Obj(),
+				makeConversation(ns, "b").With(ofClass(name)).Obj())
+			p := newTimedProcess(t, ns, managerClient(t))
+			p.look("a")
+			p.waits(retrySoonest)
+			p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected) // the second time, so that it has no slot
+			wait(p)
+			p.waits(time.Hour)
+			p.finds("a", v1alpha1.StateStarting, reason)
+		})
+	}
+}
+
 // Each write is a reason to look again. Sessions that are refused, and take a place in turn to try,
 // would keep each other busy without end.
 func TestASessionThatIsRefusedHasNothingNewToSayAtOnce(t *testing.T) {

@@ -124,9 +124,11 @@ func MustRecord(status v1alpha1.ConversationStatus, v Verdict) bool {
 	return v.Next != nil || v.State == v1alpha1.StateStopped && (status.State != v.State || status.Reason != v.Reason)
 }
 
-// NeedsStart says whether objects of the session are to be created now.
+// NeedsStart says whether objects of the session are to be created now. A start at its deadline may
+// turn out to wait for its settings or for a slot, and is stopped only if it does not.
 func (v Verdict) NeedsStart(o Observation) bool {
-	return v.Pod == NeedPod && o.Pod == nil && o.OldPod == nil && !o.PodExpected
+	late := v.Reason == v1alpha1.ReasonStartDeadlineExceeded && EndsNow(o.Conversation.Status, v)
+	return (v.Pod == NeedPod || late) && o.Pod == nil && o.OldPod == nil && !o.PodExpected
 }
 
 func stopped(reason, message string, pod PodAction) Verdict {
