@@ -374,4 +374,22 @@ func TestAStartIsRequeuedThoughNothingIsWritten(t *testing.T) {
 			t.Errorf("its pod is refused: requeued in %s", wait)
 		}
 	}
+	// The status of a start without a pod is recorded, so that a pod that takes the place of another
+	// changes nothing in it.
+	if err := env.Client.Delete(t.Context(), kubelet{t, ns, "c"}.pod(), client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	conversation := theConversation(t, ns, "c")
+	o := lifecycle.Observation{Conversation: conversation, SettingsExist: true, Now: time.Now()}
+	conversation.Status = lifecycle.NewStatus(o, lifecycle.Judge(o))
+	if err := env.Client.Status().Update(t.Context(), conversation); err != nil {
+		t.Fatal(err)
+	}
+	r = newProcess(manager, manager)
+	if wait := reconcileIn(ns); wait <= 0 || wait > podTimeout {
+		t.Errorf("its pod is created again: requeued in %s", wait)
+	}
+	if after := theConversation(t, ns, "c"); after.ResourceVersion != conversation.ResourceVersion {
+		t.Errorf("the status was written: %+v", after.Status)
+	}
 }

@@ -19,8 +19,8 @@ func (r *conversationReconciler) requeue(o gathered, start *prepared, v lifecycl
 	if blocker != nil {
 		times = append(times, r.untilRetry(o, start))
 	}
-	if o.PodExpected {
-		times = append(times, podTimeout) // a pod may have come and gone unseen
+	if created := start != nil && blocker == nil && v.Pod == lifecycle.NeedPod; created || o.PodExpected {
+		times = append(times, podTimeout) // the pod may come and go unseen
 	}
 	if o.Unready != nil {
 		times = append(times, lifecycle.UntilStored(o.Conversation, o.Now))
