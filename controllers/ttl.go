@@ -23,21 +23,22 @@ func (r *conversationReconciler) expire(ctx context.Context, o gathered, v lifec
 		ttl    *time.Duration
 		exists bool
 		remove func() error
+		all    bool // everything else goes with it
 	}{
 		// A suspended session has not ended.
 		{o.Bounds.TTL, v.Reason != v1alpha1.ReasonSuspended && v.Reason != v1alpha1.ReasonDeleted,
-			func() error { return r.deleteConversation(ctx, c) }},
+			func() error { return r.deleteConversation(ctx, c) }, true},
 		{o.Bounds.WorkspaceTTL, c.Status.Workspace == v1alpha1.WorkspaceClass,
-			func() error { return r.removeWorkspace(ctx, c) }},
+			func() error { return r.removeWorkspace(ctx, c) }, false},
 		{o.Bounds.EndedPodTTL, v.Pod == lifecycle.KeepEndedPod && o.Pod != nil,
-			func() error { return r.remove(ctx, "Pod", o.Pod) }},
+			func() error { return r.remove(ctx, "Pod", o.Pod) }, false},
 	} {
 		if e.ttl == nil || !e.exists {
 			continue
 		}
 		if until := c.Status.StopTime.Add(*e.ttl).Sub(o.Now); until > 0 {
 			left = append(left, until)
-		} else if err := e.remove(); err != nil {
+		} else if err := e.remove(); err != nil || e.all {
 			return nil, err
 		}
 	}
