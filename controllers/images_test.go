@@ -1,8 +1,10 @@
 package controllers
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -142,5 +145,31 @@ func TestWhatIsMissingIsNamedWhereAStartEndsWhileItIsStored(t *testing.T) {
 	p.waits(10 * time.Second)
 	if s := p.finds("c", v1alpha1.StateStopped, v1alpha1.ReasonSettingsMissing); s.Message != oneIsMissing {
 		t.Errorf("it says %s", s.Message)
+	}
+}
+
+// configMapReads counts the reads of each ConfigMap.
+type configMapReads struct {
+	client.Reader
+	reads map[string]int
+}
+
+func (r configMapReads) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	r.reads[key.Name]++
+	o.SetName(key.Name)
+	o.(*corev1.ConfigMap).Data = map[string]string{"x": "1", "y": "2"}
+	return nil
+}
+
+func TestEachConfigMapIsReadOnce(t *testing.T) {
+	conversation := makeConversation("ns", "c").With(func(s *v1alpha1.ConversationSpec) {
+		s.Images = []v1alpha1.ConversationImage{imageIn("a", "x"), imageIn("b", "x"), imageIn("a", "y")}
+	}).Obj()
+	live := configMapReads{reads: map[string]int{}}
+	if missing, err := (&gatherer{live: live}).configMapMissing(t.Context(), conversation); missing != nil || err != nil {
+		t.Fatal(missing, err)
+	}
+	if want := map[string]int{"a": 1, "b": 1}; !maps.Equal(live.reads, want) {
+		t.Errorf("reads are %v, want %v", live.reads, want)
 	}
 }

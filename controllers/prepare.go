@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/session"
@@ -143,23 +144,23 @@ func (g *gatherer) complete(ctx context.Context, c *v1alpha1.Conversation) (*v1a
 	return complete, nil
 }
 
-// configMapMissing says what is missing of a replay or of images. One ConfigMap at a time is held:
-// together they may be large.
+// configMapMissing says what is missing of a replay or of images. Of each ConfigMap only the keys are
+// held: together they may be large.
 func (g *gatherer) configMapMissing(ctx context.Context, c *v1alpha1.Conversation) (*lifecycle.Blocker, error) {
-	configMap := &corev1.ConfigMap{}
+	keys := map[string]sets.Set[string]{} // by the name of their ConfigMap
 	for _, ref := range c.ConfigMapReferences() {
-		if configMap.Name != ref.Ref.Name {
-			configMap = &corev1.ConfigMap{}
-			err := g.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: ref.Ref.Name}, configMap)
+		name, key := ref.Ref.Name, ref.Ref.Key
+		if keys[name] == nil {
+			configMap := &corev1.ConfigMap{}
+			err := g.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: name}, configMap)
 			if client.IgnoreNotFound(err) != nil {
-				return nil, fmt.Errorf("read ConfigMap %s: %w", ref.Ref.Name, err)
+				return nil, fmt.Errorf("read ConfigMap %s: %w", name, err)
 			}
+			keys[name] = sets.KeySet(configMap.Data).Union(sets.KeySet(configMap.BinaryData))
 		}
-		_, text := configMap.Data[ref.Ref.Key]
-		_, binary := configMap.BinaryData[ref.Ref.Key]
-		if !text && !binary {
+		if !keys[name].Has(key) {
 			return lifecycle.NewBlocker(v1alpha1.ReasonConfigMapNotFound, "%s: ConfigMap %s with key %s does not exist",
-				ref.Path, ref.Ref.Name, ref.Ref.Key), nil
+				ref.Path, name, key), nil
 		}
 	}
 	return nil, nil
