@@ -10,63 +10,54 @@ import (
 // small.
 const largestEvent = 64 << 10
 
-// newUsageFilter takes the event out of a stream of chat completions that holds nothing but the
+// usageFilter takes the event out of a stream of chat completions that holds nothing but the
 // usage. It is there because the proxy asked for it, and a client that did not may take the first
 // choice of every event.
-func newUsageFilter(out io.Writer) *splitter {
-	return &splitter{limit: largestEvent, take: func(event []byte, whole bool) error {
-		if whole && onlyUsage(event) {
-			return nil
-		}
-		_, err := out.Write(event)
-		return err
-	}}
-}
-
-// splitter cuts a stream into its events.
-type splitter struct {
-	// limit is how much of an event is held. A larger one is taken in pieces that are not whole.
-	limit int
-	take  func(event []byte, whole bool) error
-	held  []byte
-	// passing: the event under way is too large to be held.
+type usageFilter struct {
+	out  io.Writer
+	held []byte
+	// passing: the event under way is too large to be held back.
 	passing bool
 }
 
-func (s *splitter) Write(text []byte) (int, error) {
-	s.held = append(s.held, text...)
-	before := len(s.held)
-	for end := endOfEvent(s.held); end >= 0; end = endOfEvent(s.held) {
-		if err := s.take(s.held[:end], !s.passing); err != nil {
-			return 0, err
+func (f *usageFilter) Write(text []byte) (int, error) {
+	searched := max(0, len(f.held)-2) // the end of the event may have begun
+	f.held = append(f.held, text...)
+	rest := f.held
+	for end := endOfEvent(rest, searched); end >= 0; end = endOfEvent(rest, 0) {
+		if event := rest[:end]; f.passing || !onlyUsage(event) {
+			if _, err := f.out.Write(event); err != nil {
+				return 0, err
+			}
 		}
-		s.held, s.passing = s.held[end:], false
+		rest, f.passing = rest[end:], false
 	}
-	if s.passing || len(s.held) > s.limit {
-		s.passing = true
+	if f.passing || len(rest) > largestEvent {
+		f.passing = true
 		// The end of the event may lie between this and what comes.
-		cut := max(0, len(s.held)-3)
-		if err := s.take(s.held[:cut], false); err != nil {
+		cut := max(0, len(rest)-2)
+		if _, err := f.out.Write(rest[:cut]); err != nil {
 			return 0, err
 		}
-		s.held = s.held[cut:]
+		rest = rest[cut:]
 	}
-	if len(s.held) < before { // else it would be copied for every piece of a large event
-		s.held = bytes.Clone(s.held)
+	if len(rest) < len(f.held) {
+		f.held = append(f.held[:0], rest...)
 	}
 	return len(text), nil
 }
 
-// Close takes an event that has no end.
-func (s *splitter) Close() error {
-	held := s.held
-	s.held = nil
-	return s.take(held, !s.passing)
+// Close writes an event that has no end.
+func (f *usageFilter) Close() error {
+	_, err := f.out.Write(f.held)
+	f.held = nil
+	return err
 }
 
-// endOfEvent is where the first event ends, after its empty line; -1 where it has no end yet.
-func endOfEvent(text []byte) int {
-	for at := 0; ; {
+// endOfEvent is where the first event ends, after its empty line; -1 where it has no end yet. The
+// search starts at the position.
+func endOfEvent(text []byte, at int) int {
+	for {
 		line := bytes.IndexByte(text[at:], '\n')
 		if line < 0 {
 			return -1

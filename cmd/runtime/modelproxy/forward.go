@@ -73,7 +73,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask 
 		out.settle = func() { p.spend.settle(entry) }
 		entry.answered = true
 		if usageAdded && kind == "text/event-stream" {
-			out.filter = newUsageFilter(out.masked)
+			out.filter = &usageFilter{out: out.masked}
 		}
 	}
 	if err := out.copy(body); err != nil {
@@ -264,7 +264,7 @@ type answer struct {
 	meter  *meter
 	settle func()
 	// filter takes out what the agent did not ask for; nil where there is no such thing.
-	filter *splitter
+	filter *usageFilter
 	// lingers: it is read on for its usage when the agent has gone.
 	lingers bool
 }
@@ -304,7 +304,6 @@ func (a *answer) copy(body io.Reader) error {
 
 func (a *answer) end() error {
 	if a.meter != nil {
-		a.meter.end()
 		a.settle()
 	}
 	if a.filter != nil {

@@ -448,8 +448,9 @@ func TestWhatIsCountedIsWhatTheEndpointReads(t *testing.T) {
 
 func TestAnAgentThatGoesPaysWhatItAskedFor(t *testing.T) {
 	for name, c := range map[string]struct{ before, after string }{
-		"before the answer": {"", chatText + chatUsage + chatDone},
-		"before its end":    {chatText, chatUsage + chatDone},
+		"before the answer":                      {"", chatText + chatUsage + chatDone},
+		"before its end":                         {chatText, chatUsage + chatDone},
+		"before an event without its blank line": {chatText, strings.TrimSpace(chatUsage)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked, left := make(chan struct{}), make(chan struct{})

@@ -15,29 +15,26 @@ type tokens struct{ input, output, cacheRead, cacheWrite int64 }
 const (
 	// mostTokens of a call that are believed.
 	mostTokens = 1 << 40
-	// largestLooked is how much of an answer, or of an event of one, is held to look for the usage.
-	// Images may be in it.
-	largestLooked = 16 << 20
-	// largestUsage bounds what tells the usage.
-	largestUsage = 16 << 10
+	// lineStart is how much of a line of an event is held: "data: [DONE]" with its end.
+	lineStart = 16
+	dataField = "data:"
 )
 
-// meter reads the usage of an answer on its way.
+// meter reads the usage of an answer on its way. It holds little of an answer of any length.
 type meter struct {
-	wire  wire
-	entry *entry
-	// events are read where the answer is a stream; else whole is what came of it.
-	events *splitter
-	whole  []byte
+	wire   wire
+	entry  *entry
+	picker picker
+	// stream: the answer is a stream of events; line is the start of the line under way.
+	stream bool
+	line   []byte
 	// final: the answer has come to its end; told: the usage was told for the first time.
 	final, told bool
 }
 
 func newMeter(wire wire, stream bool, entry *entry, headers http.Header) *meter {
-	m := &meter{wire: wire, entry: entry}
-	if stream {
-		m.events = &splitter{limit: largestLooked, take: m.event}
-	}
+	m := &meter{wire: wire, entry: entry, stream: stream}
+	m.picker.picked = m.picked
 	// LiteLLM says what a call costs, and zero where it does not know yet.
 	if cost := parseCost(headers.Get("X-Litellm-Response-Cost")); cost != nil && cost.Sign() > 0 {
 		entry.reported = cost
@@ -49,70 +46,46 @@ func newMeter(wire wire, stream bool, entry *entry, headers http.Header) *meter 
 // told, and at the end.
 func (m *meter) read(text []byte) (record bool) {
 	final, told := m.final, m.told
-	if m.events != nil {
-		_, _ = m.events.Write(text) // it takes everything
-	} else if len(m.whole)+len(text) <= largestLooked {
-		m.whole = append(m.whole, text...)
-		if bytes.HasSuffix(bytes.TrimSpace(text), []byte("}")) && json.Valid(m.whole) {
-			m.final = true
-			m.look(m.whole)
-		}
+	if m.stream {
+		m.readEvents(text)
+	} else {
+		m.picker.read(text)
+		m.final = m.picker.complete
 	}
 	return m.final && !final || m.told && !told
 }
 
-// end of the answer: an event may lack the empty line that ends it.
-func (m *meter) end() {
-	if m.events != nil {
-		_ = m.events.Close()
-	}
-}
-
-func (m *meter) event(event []byte, whole bool) error {
-	var data []byte
-	for line := range bytes.Lines(event) {
-		if part, ok := bytes.CutPrefix(line, []byte("data:")); ok && whole {
-			data = append(data, part...)
+// readEvents passes the data of events to the picker.
+func (m *meter) readEvents(text []byte) {
+	for part := range bytes.Lines(text) {
+		held := len(m.line)
+		m.line = append(m.line, part[:min(len(part), lineStart-held)]...)
+		if bytes.HasPrefix(m.line, []byte(dataField)) {
+			m.picker.read(part[max(0, len(dataField)-held):])
 		}
+		if !bytes.HasSuffix(part, []byte("\n")) {
+			return // the line goes on in the next part
+		}
+		switch string(bytes.TrimSpace(m.line)) {
+		case "": // the end of an event
+			m.picker.reset()
+		case "data: [DONE]", "data:[DONE]":
+			m.final = true
+		}
+		m.line = m.line[:0]
 	}
-	if data = bytes.TrimSpace(data); bytes.HasPrefix(data, []byte("[DONE]")) {
-		m.final = true
-	} else if len(data) > 0 {
-		m.look(data)
-	}
-	return nil
 }
 
-// look for the usage in an answer, or in an event of one.
-func (m *meter) look(text []byte) {
-	type usage struct {
-		Usage json.RawMessage `json:"usage"`
-	}
-	var said struct {
-		usage
-		Google   json.RawMessage `json:"usageMetadata"`
-		Message  json.RawMessage `json:"message"`
-		Response json.RawMessage `json:"response"`
-		Type     string          `json:"type"`
-	}
-	if err := json.Unmarshal(text, &said); err != nil && !isTypeError(err) {
+// picked counts the usage that the endpoint tells, and notes the last event of a stream.
+func (m *meter) picked(path string, value []byte) {
+	value = bytes.TrimSpace(value)
+	if path == "type" {
+		switch strings.Trim(string(value), `"`) {
+		case "message_stop", "response.completed", "response.incomplete", "response.failed":
+			m.final = true
+		}
 		return
 	}
-	switch said.Type {
-	case "message_stop", "response.completed", "response.incomplete", "response.failed":
-		m.final = true
-	}
-	var message, response usage
-	_, _ = json.Unmarshal(said.Message, &message), json.Unmarshal(said.Response, &response) // texts have none
-	for _, value := range []json.RawMessage{said.Usage, said.Google, message.Usage, response.Usage} {
-		if len(value) > 0 && len(value) <= largestUsage {
-			m.count(value)
-		}
-	}
-}
-
-// count what the endpoint tells of its usage.
-func (m *meter) count(value json.RawMessage) {
 	var told struct {
 		InputTokens      int64 `json:"input_tokens"`
 		OutputTokens     int64 `json:"output_tokens"`
@@ -133,7 +106,7 @@ func (m *meter) count(value json.RawMessage) {
 		googleUsage
 	}
 	// A field of another type than it should be is passed by; the others are read all the same.
-	if err := json.Unmarshal(value, &told); err != nil && !isTypeError(err) || strings.TrimSpace(string(value)) == "null" {
+	if err := json.Unmarshal(value, &told); err != nil && !isTypeError(err) || string(value) == "null" {
 		return
 	}
 	var t tokens
