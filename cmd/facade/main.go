@@ -140,16 +140,16 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
+	withTLS := listening.TLSConfig != nil // Serve changes the field
 	go func() {
-		if listening.TLSConfig != nil {
+		if withTLS {
 			failed <- fmt.Errorf("serve HTTPS: %w", listening.ServeTLS(listener, "", ""))
 			return
 		}
 		failed <- fmt.Errorf("serve HTTP: %w", listening.Serve(listener))
 	}()
 	serveMetrics(o.metricsAddress, failed)
-	ctrl.Log.Info("serving", "address", listener.Addr().String(), "tls", listening.TLSConfig != nil, "signingKey",
-		signer.Ready() == nil)
+	ctrl.Log.Info("serving", "address", listener.Addr().String(), "tls", withTLS, "signingKey", signer.Ready() == nil)
 	select {
 	case err := <-failed:
 		return err

@@ -61,10 +61,11 @@ func TestAUserHasOneListAtATime(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if close(c.end); c.most != 1 {
+		close(c.end)
+		group.Wait()
+		if c.most != 1 {
 			t.Errorf("%d at once", c.most)
 		}
-		group.Wait()
 	})
 }
 
