@@ -44,12 +44,20 @@ test: k8s ## Run every test, those against a real API server included.
 
 # Tests of what runs in a cluster. The race detector needs cgo, so that these builds share nothing with others.
 RACE = $(patsubst %,./%/...,$(wildcard controllers webhook cmd/facade cmd/archive cmd/runtime cmd/agent))
+# The packages with the most concurrency and without an API server, for CI.
+RACE_SAMPLE = ./controllers/queue ./cmd/internal/... ./cmd/archive/... ./cmd/facade/auth ./cmd/facade/live \
+	./cmd/facade/server ./cmd/facade/socket ./cmd/runtime/driver ./cmd/runtime/events ./cmd/runtime/handover \
+	./cmd/runtime/journal ./cmd/runtime/modelproxy ./cmd/runtime/router ./cmd/runtime/supervise ./cmd/agent/loop
 
 .PHONY: race
 race: k8s ## Run the tests of what runs in a cluster with the race detector; needs gcc.
 	@command -v gcc > /dev/null || { echo 'race: the race detector needs gcc' >&2; exit 1; }
 	@$(TOOL) gotestsum --format pkgname-and-test-fails --raw-command -- \
 		env CGO_ENABLED=1 GOFLAGS='-trimpath -buildvcs=false' go test -json -race -timeout 30m $(RACE)
+
+.PHONY: race-sample
+race-sample: ## Run a sample of make race, as CI does.
+	@$(MAKE) --no-print-directory race RACE='$(RACE_SAMPLE)'
 
 .PHONY: test-chart
 test-chart: k8s helm ## Lint and render the Helm chart with a real Helm, and compare it with what kustomize builds.

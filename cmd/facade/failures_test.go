@@ -68,6 +68,6 @@ func TestWhatEtcdCannotHoldIsTooLarge(t *testing.T) {
 	ada := newcomer(t)
 	// A slow API server may not answer the first time.
 	await(t, func() error { return codeOf(ada.post(t, "/api/conversations", request), 413) })
-	ada.post(t, "/api/conversations", request).wants(t, 413).says(t, `{"detail": "This is more than the cluster can store in one object: shorten its texts and `+
-		`lists"}`)
+	ada.post(t, "/api/conversations", request).wants(t, 413).says(t, `{"detail": "This is more than the cluster can `+
+		`store in one object: shorten its texts and lists"}`)
 }
