@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -92,4 +94,37 @@ func TestWhatWasSaidLastIsKeptBeforeTheDifferencesAreKnown(t *testing.T) {
 	if _, err := store.Ending(t.Context(), "u1"); err == nil {
 		t.Error("the differences were found at once, so that this shows nothing")
 	}
+}
+
+// A message that comes after the hand-over would be lost with the pod.
+func TestASessionThatLeavesWhileItsAgentWaitsRefusesMessages(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	p, _ := scripted(t, func(d *session.Document) {
+		d.UID = "u1"
+		d.ToolServers.SHTTP = []session.RemoteServer{{Name: "tracker", URL: "http://" + silent.Addr().String() + "/mcp"}}
+	}, says("Done."))
+	kept(t, p)
+	slow := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	t.Cleanup(slow.Close)
+	p.doc.ArchiveURL = slow.URL
+	p.writeDocument(t)
+	p.start(t)
+	p.waitReady(t)
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	token, err := session.SignToken(facadeKey, session.Claims{Audience: session.AudienceSession, UID: p.doc.UID,
+		Expires: time.Now().Add(time.Minute).Unix()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const message = `{"action": "message", "args": {"content": "more"}}`
+	eventually(t, "a message is refused", func() bool {
+		return p.post(t, message, session.TokenHeader, token) == http.StatusConflict
+	})
 }
