@@ -43,7 +43,7 @@ func newInstallation(t *testing.T) installation {
 	t.Helper()
 	i := installation{bin: t.TempDir(), state: filepath.Join(t.TempDir(), "state"), log: t.TempDir()}
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", i.bin+"/", "./cmd/manager", "./cmd/facade",
-		"./cmd/supervisor", "./cmd/runtime", "./hack/local", "./hack/test/toolserver")
+		"./cmd/archive", "./cmd/supervisor", "./cmd/runtime", "./hack/local", "./hack/test/toolserver")
 	build.Dir = root
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := build.CombinedOutput(); err != nil {
