@@ -17,8 +17,9 @@ var hints = map[string]string{
 		"of the class).",
 	v1alpha1.ReasonPreparingWorkspace: "The volume or the runtime's image is not there yet: see the events of the " +
 		"claim and the pod.",
-	v1alpha1.ReasonStartingRuntime: "The log says how far it got: kubectl parley logs NAME.",
-	v1alpha1.ReasonRestarting:      "The log of the process before says why it ended: kubectl parley logs NAME -p.",
+	v1alpha1.ReasonStartingRuntime: "The log says how far it got: kubectl parley logs NAME. A container that never ran " +
+		"has none: see the pod's events.",
+	v1alpha1.ReasonRestarting: "The log of the process before says why it ended: kubectl parley logs NAME -p.",
 	v1alpha1.ReasonFailed: "The log says more: kubectl parley logs NAME. Start it again with kubectl " +
 		"parley start NAME.",
 	v1alpha1.ReasonLost: "Its files are gone. Start it again with kubectl parley start NAME; ask for a " +
