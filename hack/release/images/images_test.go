@@ -21,15 +21,15 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// pause is a program that is built in no time.
-const pause = "../../test/e2e/pause"
+// small is a program that is built in no time.
+const small = "../../tools/build"
 
 func someOptions(t *testing.T) options {
 	t.Helper()
 	dir := t.TempDir()
 	return options{
 		tag: "example.com/parley:1", out: filepath.Join(dir, "out"), work: filepath.Join(dir, "work"),
-		architectures: []string{"amd64", "arm64"}, packages: []string{pause},
+		architectures: []string{"amd64", "arm64"}, packages: []string{small},
 	}
 }
 
@@ -150,7 +150,7 @@ func expectProgram(t *testing.T, image v1.Image, architecture string) {
 	defer files.Close()
 	archive := tar.NewReader(files)
 	header, err := archive.Next()
-	if err != nil || header.Name != "pause" || header.Mode != 0o755 {
+	if err != nil || header.Name != "build" || header.Mode != 0o755 {
 		t.Errorf("the image begins with %+v, %v", header, err)
 	}
 	if _, err := archive.Next(); !errors.Is(err, io.EOF) {
