@@ -246,7 +246,7 @@ func TestWorkIsRetriedOnceThereIsRoom(t *testing.T) {
 		tries := 0
 		work := func() error { tries++; return hold.Take(10 << 20) }
 		go func() {
-			time.Sleep(Patience / 2)
+			time.Sleep(Patience / 2) // in the fake time of the bubble
 			other.Release()
 		}()
 		if err := hold.Retry(t.Context(), work); err != nil || tries != 2 {
