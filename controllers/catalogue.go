@@ -13,48 +13,65 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
+// catalogueAgent is an entry of the agent catalogue, or what is wrong with it.
+type catalogueAgent struct {
+	agent   *session.Agent
+	invalid error
+}
+
+func parseAgents(catalogue *corev1.ConfigMap) map[string]catalogueAgent {
+	agents := make(map[string]catalogueAgent, len(catalogue.Data))
+	for name, text := range catalogue.Data {
+		parsed, err := session.ParseCatalogue(map[string]string{name: text})
+		agents[name] = catalogueAgent{ptr.To(parsed[name]), err}
+	}
+	return agents
+}
+
 // agent finds the entry of the catalogue that the settings name or, if they name none, the default
 // one; nil if there is none. A mistake in another entry does not matter.
 func (g *gatherer) agent(ctx context.Context, settings *v1alpha1.UserSettingsSpec) (*session.Agent, *lifecycle.Blocker,
 	error) {
-	catalogue, err := g.operatorConfigMap(ctx, g.options.AgentsConfigMap)
-	if err != nil {
+	catalogue, err := operatorObject(ctx, g, "ConfigMap", g.options.AgentsConfigMap, &corev1.ConfigMap{}, parseAgents)
+	if client.IgnoreNotFound(err) != nil {
 		return nil, nil, fmt.Errorf("read the agent catalogue: %w", err)
 	}
 	name := ptr.Deref(settings.Agent, session.DefaultAgent)
-	text, found := catalogue[name]
+	entry, found := catalogue[name]
 	switch {
 	case !found && settings.Agent == nil:
 		return nil, nil, nil
 	case !found:
 		return nil, lifecycle.NewBlocker(v1alpha1.ReasonAgentNotFound, "spec.agent: %s is not in the agent catalogue",
 			name), nil
-	}
-	agents, err := session.ParseCatalogue(map[string]string{name: text})
-	if err != nil {
+	case entry.invalid != nil:
 		return nil, lifecycle.NewBlocker(v1alpha1.ReasonAgentNotFound, "spec.agent: the entry in the agent catalogue is "+
-			"not valid: %v", err), nil
+			"not valid: %v", entry.invalid), nil
 	}
-	return ptr.To(agents[name]), nil, nil
+	return entry.agent, nil, nil
+}
+
+// modelPrices are the prices of models that are valid, and what is wrong with others.
+type modelPrices struct {
+	models  session.Models
+	invalid error
+}
+
+func parsePrices(prices *corev1.ConfigMap) modelPrices {
+	models, err := session.ParseModels(prices.Data)
+	return modelPrices{models, err}
 }
 
 // models are the prices of models. A mistake among them stops only a session that has a budget.
 func (g *gatherer) models(ctx context.Context, settings *v1alpha1.UserSettingsSpec) (session.Models,
 	*lifecycle.Blocker, error) {
-	prices, err := g.operatorConfigMap(ctx, g.options.ModelsConfigMap)
-	if err != nil {
+	prices, err := operatorObject(ctx, g, "ConfigMap", g.options.ModelsConfigMap, &corev1.ConfigMap{}, parsePrices)
+	if client.IgnoreNotFound(err) != nil {
 		return nil, nil, fmt.Errorf("read the prices of models: %w", err)
 	}
-	models, invalid := session.ParseModels(prices)
-	if invalid != nil && settings.MaxBudgetPerTask != nil {
+	if prices.invalid != nil && settings.MaxBudgetPerTask != nil {
 		return nil, lifecycle.NewBlocker(v1alpha1.ReasonModelsInvalid, "spec.maxBudgetPerTask: the ConfigMap %s is not "+
-			"valid: %v", g.options.ModelsConfigMap, invalid), nil
+			"valid: %v", g.options.ModelsConfigMap, prices.invalid), nil
 	}
-	return models, nil, nil
-}
-
-// operatorConfigMap is the data of a ConfigMap in the operator's namespace; nil if there is none.
-func (g *gatherer) operatorConfigMap(ctx context.Context, name string) (map[string]string, error) {
-	configMap, err := operatorObject(ctx, g, "ConfigMap", name, &corev1.ConfigMap{})
-	return configMap.Data, client.IgnoreNotFound(err)
+	return prices.models, nil, nil
 }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,7 +26,7 @@ type gatherer struct {
 	metadata client.Reader // the cache, for metadata of Secrets and ConfigMaps
 	live     client.Reader // past the cache
 	options  Options
-	// operatorObjects are those that every start needs, as they were last read.
+	// operatorObjects has a parsedObject for each that every start needs, as it was last read.
 	operatorObjects sync.Map
 }
 
@@ -125,23 +126,33 @@ func (g *gatherer) classNamed(ctx context.Context, name string) (objects.Class, 
 	return class, nil, nil
 }
 
-// operatorObject reads an object of the operator's namespace into o, unless it was read at the version
-// that the cache shows: each read costs the API server about 100 KiB. The result is not to be changed.
-func operatorObject[T client.Object](ctx context.Context, g *gatherer, kind, name string, o T) (T, error) {
+// parsedObject is what was made of an object at one version.
+type parsedObject struct {
+	uid             types.UID
+	resourceVersion string
+	value           any
+}
+
+// operatorObject reads an object of the operator's namespace into o and returns what parse makes of it.
+// Both happen once for each version that the cache shows: a read costs the API server about 100 KiB,
+// and parsing the prices of models costs the manager a millisecond. The result is not to be changed.
+func operatorObject[O client.Object, T any](ctx context.Context, g *gatherer, kind, name string, o O,
+	parse func(O) T) (result T, err error) {
 	key, cached := client.ObjectKey{Namespace: g.options.Namespace, Name: name}, &metav1.PartialObjectMetadata{}
 	cached.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind))
 	if err := g.metadata.Get(ctx, key, cached); client.IgnoreNotFound(err) != nil {
-		return o, fmt.Errorf("read %s %s: %w", kind, name, err)
+		return result, fmt.Errorf("read %s %s: %w", kind, name, err)
 	}
-	if known, found := g.operatorObjects.Load(kind + name); found && known.(T).GetUID() == cached.UID &&
-		known.(T).GetResourceVersion() == cached.ResourceVersion {
-		return known.(T), nil
+	if known, found := g.operatorObjects.Load(kind + name); found && known.(parsedObject).uid == cached.UID &&
+		known.(parsedObject).resourceVersion == cached.ResourceVersion {
+		return known.(parsedObject).value.(T), nil
 	}
 	if err := g.live.Get(ctx, key, o); err != nil {
-		return o, fmt.Errorf("read %s %s: %w", kind, name, err)
+		return result, fmt.Errorf("read %s %s: %w", kind, name, err)
 	}
-	g.operatorObjects.Store(kind+name, o)
-	return o, nil
+	result = parse(o)
+	g.operatorObjects.Store(kind+name, parsedObject{o.GetUID(), o.GetResourceVersion(), result})
+	return result, nil
 }
 
 // isScratch says whether the files of a session are lost with its pod: as recorded or, before that,

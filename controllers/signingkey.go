@@ -58,7 +58,8 @@ func (s *signingKeyReconciler) Reconcile(ctx context.Context, _ reconcile.Reques
 // signingKey is the key that signs tokens, or why the one that exists cannot be used.
 func (g *gatherer) signingKey(ctx context.Context) (ed25519.PrivateKey, *lifecycle.Blocker, error) {
 	name := g.options.signingKey()
-	secret, err := operatorObject(ctx, g, "Secret", name.Name, &corev1.Secret{})
+	secret, err := operatorObject(ctx, g, "Secret", name.Name, &corev1.Secret{},
+		func(s *corev1.Secret) *corev1.Secret { return s })
 	if err != nil {
 		return nil, nil, err
 	}
