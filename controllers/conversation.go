@@ -161,6 +161,9 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if known.overwritten == conversation.ResourceVersion {
 		return reconcile.Result{}, nil // the event of our own write is on its way
 	}
+	if known.overwritten != "" {
+		r.memory.change(conversation, func(m *remembered) { m.overwritten = "" })
+	}
 	o, err := r.gather(ctx, conversation, known, r.clock.Now())
 	if err != nil {
 		return reconcile.Result{}, err

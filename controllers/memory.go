@@ -13,7 +13,7 @@ import (
 )
 
 // memory holds what this process did for each Conversation and the cache does not show yet. Losing it
-// costs refused requests, and nothing else.
+// costs refused requests, and nothing else. A session that runs has no entry.
 type memory struct {
 	entries sync.Map // remembered by types.NamespacedName
 }
@@ -57,6 +57,10 @@ func (m *memory) of(c *v1alpha1.Conversation) remembered {
 func (m *memory) change(c *v1alpha1.Conversation, change func(*remembered)) {
 	entry := m.of(c)
 	change(&entry)
+	if !entry.created && entry.overwritten == "" && entry.podAttempt == 0 && entry.refusal.err == nil {
+		m.forget(client.ObjectKeyFromObject(c))
+		return
+	}
 	m.entries.Store(client.ObjectKeyFromObject(c), entry)
 }
 

@@ -39,6 +39,11 @@ func TestMemoryIsOfOneConversationNotOfItsName(t *testing.T) {
 	if got := m.of(recreated); got != (remembered{uid: "another-uid"}) {
 		t.Errorf("of a recreated Conversation is known %+v", got)
 	}
+	m.change(c, func(r *remembered) { r.created, r.podAttempt, r.refusal = false, 0, refusal{} })
+	if _, found := m.entries.Load(client.ObjectKeyFromObject(c)); found {
+		t.Error("an entry that says nothing is kept")
+	}
+	m.change(c, func(r *remembered) { r.created = true })
 	m.forget(client.ObjectKeyFromObject(c))
 	if got := m.of(c); got != (remembered{uid: c.UID}) {
 		t.Errorf("what was forgotten: %+v", got)
