@@ -21,6 +21,10 @@ func PodReady(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning && conditionTrue(pod, corev1.PodReady)
 }
 
+// PodConditions are the conditions of a pod that a verdict depends on.
+var PodConditions = []corev1.PodConditionType{corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.PodReady,
+	corev1.DisruptionTarget}
+
 func podCondition(pod *corev1.Pod, t corev1.PodConditionType) *corev1.PodCondition {
 	for i := range pod.Status.Conditions {
 		if pod.Status.Conditions[i].Type == t {

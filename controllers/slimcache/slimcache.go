@@ -3,6 +3,7 @@
 package slimcache
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -112,23 +113,37 @@ func emptyImages(images []v1alpha1.ConversationImage) bool {
 	return true
 }
 
+// podLabels are the labels of a pod that the controllers read.
+var podLabels = []string{v1alpha1.LabelManagedBy, v1alpha1.LabelUserSettings, v1alpha1.LabelConversation,
+	v1alpha1.LabelAttempt, v1alpha1.LabelSessionClass, v1alpha1.LabelWorkspace}
+
 // Pod keeps what the status of a session is derived from: the pod's owner, the images by container
-// name, and parts of its status.
+// name, and parts of its labels and status. It copies these, since decoded maps and slices have room
+// to grow, which costs about 1 KiB a pod.
 func Pod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
 		return object, nil
 	}
-	pod.ManagedFields, pod.Annotations = nil, nil
-	pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName, InitContainers: imagesOnly(pod.Spec.InitContainers),
-		Containers: imagesOnly(pod.Spec.Containers)}
-	pod.Status.PodIPs, pod.Status.HostIPs, pod.Status.HostIP = nil, nil, ""
-	for _, containers := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
-		for i, c := range containers {
-			containers[i] = corev1.ContainerStatus{Name: c.Name, State: c.State, LastTerminationState: c.LastTerminationState,
-				Ready: c.Ready, Started: c.Started, RestartCount: c.RestartCount}
+	labels := make(map[string]string, len(podLabels))
+	for _, key := range podLabels {
+		if value, found := pod.Labels[key]; found {
+			labels[key] = value
 		}
 	}
+	pod.ManagedFields, pod.Annotations, pod.Labels = nil, nil, labels
+	pod.Spec = corev1.PodSpec{InitContainers: imagesOnly(pod.Spec.InitContainers),
+		Containers: imagesOnly(pod.Spec.Containers)}
+	status := corev1.PodStatus{Phase: pod.Status.Phase, Reason: pod.Status.Reason, PodIP: pod.Status.PodIP,
+		InitContainerStatuses: statesOnly(pod.Status.InitContainerStatuses),
+		ContainerStatuses:     statesOnly(pod.Status.ContainerStatuses)}
+	status.Conditions = make([]corev1.PodCondition, 0, len(lifecycle.PodConditions))
+	for _, condition := range pod.Status.Conditions {
+		if slices.Contains(lifecycle.PodConditions, condition.Type) {
+			status.Conditions = append(status.Conditions, condition)
+		}
+	}
+	pod.Status = status
 	return pod, nil
 }
 
@@ -136,6 +151,15 @@ func imagesOnly(containers []corev1.Container) []corev1.Container {
 	slim := make([]corev1.Container, 0, len(containers))
 	for _, c := range containers {
 		slim = append(slim, corev1.Container{Name: c.Name, Image: c.Image})
+	}
+	return slim
+}
+
+func statesOnly(containers []corev1.ContainerStatus) []corev1.ContainerStatus {
+	slim := make([]corev1.ContainerStatus, 0, len(containers))
+	for _, c := range containers {
+		slim = append(slim, corev1.ContainerStatus{Name: c.Name, State: c.State,
+			LastTerminationState: c.LastTerminationState, RestartCount: c.RestartCount})
 	}
 	return slim
 }

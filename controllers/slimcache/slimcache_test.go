@@ -1,10 +1,13 @@
 package slimcache
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -56,18 +59,30 @@ func TestLongListsKeepTheirLengthAndNoTexts(t *testing.T) {
 }
 
 func TestAPodKeepsWhatTheStatusIsDerivedFrom(t *testing.T) {
-	pod := lifecycletest.PodOf(lifecycletest.MakeConversation("default", "c")).Ready()
+	c := lifecycletest.MakeConversation("default", "c")
+	pod := lifecycletest.PodOf(c).Ready()
 	pod.Annotations = map[string]string{"note": "x"}
 	pod.Spec.Containers[0].Args = []string{"much"}
 	pod.Status.ContainerStatuses[0].ImageID = "much"
+	pod.Labels["note"] = "x"
+	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodInitialized},
+		corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "Evicted"})
+	observe := func() lifecycle.Observation {
+		return lifecycle.Observation{Conversation: c.Conversation, Pod: pod.Pod, SettingsExist: true, Now: time.Now()}
+	}
+	before := lifecycle.Judge(observe())
 	if _, err := Pod(pod.Pod); err != nil {
 		t.Fatal(err)
+	}
+	if after := lifecycle.Judge(observe()); !reflect.DeepEqual(after, before) {
+		t.Errorf("the verdict of a cached pod is %+v, that of a complete one %+v", after, before)
 	}
 	if pod.Labels[v1alpha1.LabelConversation] != "c" || pod.Spec.Containers[0].Image != "example.com/base:1" ||
 		!lifecycle.PodReady(pod.Pod) || lifecycle.SessionStatus(pod.Pod).State.Running == nil {
 		t.Errorf("the status cannot be derived: %+v", pod)
 	}
-	if pod.Annotations != nil || pod.Spec.Containers[0].Args != nil || pod.Status.ContainerStatuses[0].ImageID != "" {
+	if pod.Labels["note"] != "" || len(pod.Status.Conditions) > len(lifecycle.PodConditions) || pod.Annotations != nil ||
+		pod.Spec.Containers[0].Args != nil || pod.Status.ContainerStatuses[0].ImageID != "" {
 		t.Errorf("more is cached: %+v", pod)
 	}
 }
