@@ -76,6 +76,7 @@ func Conversation(object any) (any, error) {
 			truncated = emptyLong(spec.MCPConfig.StdioServers[i].Args) || truncated
 		}
 	}
+	c.Status.Conditions = slices.Clone(c.Status.Conditions) // decoded slices have room to grow
 	if truncated {
 		metav1.SetMetaDataAnnotation(&c.ObjectMeta, annotationTruncated, "true")
 	}
