@@ -12,13 +12,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/parley-dev/parley/api/session"
 )
 
 // chat is `kubectl parley chat`.
 type chat struct {
-	*plugin
+	genericiooptions.IOStreams
 	talking
 
 	mu    sync.Mutex
@@ -52,7 +53,7 @@ type chat struct {
 const lastWords = 5 * time.Second
 
 func newChat(p *plugin) *cobra.Command {
-	c := &chat{plugin: p, shown: make(chan struct{}), seen: -1, calls: map[string]string{}}
+	c := &chat{IOStreams: p.IOStreams, shown: make(chan struct{}), seen: -1, calls: map[string]string{}}
 	cmd := p.named(&cobra.Command{
 		Use:   "chat NAME",
 		Short: "Talk with a session's agent",
@@ -74,10 +75,10 @@ failed before is shown and does not count.`,
 	return cmd
 }
 
-func (c *chat) run(ctx context.Context, name string) error {
+func (c *chat) run(ctx context.Context, cluster *cluster, name string) error {
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
-	user, err := c.as(ctx, c.plugin, name)
+	user, err := c.as(ctx, cluster, name, silent)
 	if err != nil {
 		return err
 	}

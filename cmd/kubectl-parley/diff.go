@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -11,14 +9,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// diff is `kubectl parley diff`.
-type diff struct {
-	*plugin
-	talking
-}
-
+// newDiff makes `kubectl parley diff`.
 func newDiff(p *plugin) *cobra.Command {
-	d := &diff{plugin: p}
+	d := &talking{}
 	cmd := p.named(&cobra.Command{
 		Use:   "diff NAME",
 		Short: "Show what a session changed in its repository",
@@ -26,15 +19,15 @@ func newDiff(p *plugin) *cobra.Command {
 git apply takes it.
 
 Of a session that does not run it is what the session left when it ended.`,
-	}, d.run)
+	}, d.diff)
 	d.addFlags(cmd)
 	return cmd
 }
 
-func (d *diff) run(ctx context.Context, name string) error {
+func (f *talking) diff(ctx context.Context, c *cluster, name string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	user, err := d.as(ctx, d.plugin, name)
+	user, err := f.as(ctx, c, name, silent)
 	if err != nil {
 		return err
 	}
@@ -43,27 +36,14 @@ func (d *diff) run(ctx context.Context, name string) error {
 		return err
 	}
 	defer response.Body.Close()
-	if !isTerminal(d.Out) {
-		_, err := io.Copy(d.Out, response.Body)
-		return err
+	if isTerminal(c.Out) {
+		return copyLines(c.Out, response.Body, func(line string) string {
+			text := strings.TrimSuffix(line, "\n")
+			return colour(printable(text)) + line[len(text):]
+		})
 	}
-	return show(d.Out, response.Body)
-}
-
-// show a patch to somebody who reads it.
-func show(out io.Writer, patch io.Reader) error {
-	lines := bufio.NewReader(patch)
-	for {
-		line, err := lines.ReadString('\n')
-		text := strings.TrimSuffix(line, "\n")
-		_, failed := io.WriteString(out, colour(printable(text))+line[len(text):])
-		switch {
-		case errors.Is(err, io.EOF):
-			return failed
-		case err != nil || failed != nil:
-			return errors.Join(err, failed)
-		}
-	}
+	_, err = io.Copy(c.Out, response.Body)
+	return err
 }
 
 // colour a line as git does.

@@ -43,6 +43,9 @@ const (
 // talking is what the commands have in common that talk with a session, through the facade.
 type talking struct {
 	facade, namespace string
+	// settings are the user's, and port is the one of this machine that leads to the facade.
+	settings string
+	port     uint16
 	// given says whether a flag is.
 	given func(flag string) bool
 }
@@ -54,6 +57,11 @@ func (f *talking) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.namespace, "facade-namespace", "parley-system", "The namespace of the facade, for that.")
 }
 
+// reporter prints what happens to a connection; silent prints nothing.
+type reporter func(format string, args ...any)
+
+func silent(string, ...any) {}
+
 // person is the user of a conversation, at the facade.
 type person struct {
 	url string
@@ -61,7 +69,7 @@ type person struct {
 	// ended says why the port no longer leads to the facade; nil where none is forwarded.
 	ended <-chan error
 	// say tells that the connection is lost, and when it is there again; lost is whether it is.
-	say  func(format string, args ...any)
+	say  reporter
 	lost bool
 }
 
@@ -70,57 +78,55 @@ type credential struct {
 	key, from string
 }
 
-// as returns the user of a Conversation, who talks with the facade until the context ends. Lost and
-// restored connections are reported on standard error.
-func (f *talking) as(ctx context.Context, p *plugin, conversation string) (*person, error) {
-	c, err := p.connect()
+// as returns the user of a Conversation, or of the settings where none is named, who talks with the
+// facade until the context ends. report is told when the port that is forwarded to the facade loses
+// it and reaches it again.
+func (f *talking) as(ctx context.Context, c *cluster, conversation string, report reporter) (*person, error) {
+	if conversation != "" {
+		conv, err := c.conversation(ctx, conversation)
+		if err != nil {
+			return nil, err
+		}
+		f.settings = conv.Spec.UserSettingsName
+	}
+	key, err := c.keyOf(ctx, f.settings)
 	if err != nil {
 		return nil, err
 	}
-	conv, err := c.conversation(ctx, conversation)
-	if err != nil {
-		return nil, err
-	}
-	say := newProgress(p.ErrOut).say
-	key, err := c.keyOf(ctx, conv.Spec.UserSettingsName)
-	if err != nil {
-		return nil, err
-	}
+	user := &person{credential: key, say: newProgress(c.ErrOut).say}
 	if f.facade != "" {
-		address, err := f.address(say)
-		return &person{url: address, credential: key, say: say}, err
+		user.url, err = f.address(user.say)
+		return user, err
 	}
-	ports, ended := make(chan uint16, 1), make(chan error, 1)
-	go func() {
-		ended <- f.reach(ctx, c, 0, func() {}, func(port uint16) {
-			select {
-			case ports <- port:
-			default: // it leads to another pod now, from the same port
-			}
-		})
-	}()
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- f.reach(ctx, c, report, func() { close(ready) }) }()
 	select {
-	case port := <-ports:
-		return &person{url: fmt.Sprintf("http://127.0.0.1:%d", port), credential: key, ended: ended, say: say}, nil
+	case <-ready:
+		user.url, user.ended = fmt.Sprintf("http://127.0.0.1:%d", f.port), ended
+		return user, nil
 	case err := <-ended:
 		return nil, err
 	}
 }
 
-// reach the facade from a port of this machine, or a free one where it is 0, until the context
-// ends, and another of its pods when one goes. ready is called whenever the port leads to one.
-func (f *talking) reach(ctx context.Context, c *cluster, port uint16, lost func(), ready func(port uint16)) error {
+// reach the facade from the port of this machine, or a free one where it is 0, until the context
+// ends, and another of its pods when one goes. ready is called when the port first leads to one.
+func (f *talking) reach(ctx context.Context, c *cluster, report reporter, ready func()) error {
 	var since time.Time // it is lost; zero where it was not there yet
 	for {
 		pod, err := f.pod(ctx, c)
 		if err == nil {
-			err = c.forwardPod(ctx, pod.Namespace, pod.Name, port, facadePort, func(local uint16) {
-				port = local // a later pod is reached at the same one
-				ready(local)
+			err = c.forwardPod(ctx, pod.Namespace, pod.Name, f.port, facadePort, func(local uint16) {
+				if !since.IsZero() {
+					report("connected again")
+					return
+				}
+				f.port = local // a later pod is reached at the same one
+				ready()
 			})
 			if errors.Is(err, portforward.ErrLostConnectionToPod) {
 				since = time.Now()
-				lost()
+				report("the connection is lost")
 			}
 			err = fmt.Errorf("reach the facade (--facade or $PARLEY_FACADE names its URL): %w", err)
 		}
@@ -140,7 +146,7 @@ func (f *talking) reach(ctx context.Context, c *cluster, port uint16, lost func(
 // address of the facade that the user names. Where flags say which cluster or namespace is meant,
 // and the environment which facade, it is said that the environment wins: the facade may be that of
 // another cluster.
-func (f *talking) address(say func(string, ...any)) (string, error) {
+func (f *talking) address(say reporter) (string, error) {
 	address := strings.TrimSuffix(f.facade, "/")
 	u, err := url.Parse(address)
 	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" {

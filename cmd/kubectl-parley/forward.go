@@ -19,13 +19,12 @@ import (
 
 // forward is `kubectl parley forward`.
 type forward struct {
-	*plugin
 	waiting
 	port uint16
 }
 
 func newForward(p *plugin) *cobra.Command {
-	o := &forward{plugin: p}
+	o := &forward{}
 	cmd := p.named(&cobra.Command{
 		Use:   "forward NAME",
 		Short: "Forward a port of this machine to a session",
@@ -39,19 +38,15 @@ Forwarding adds no key: what the session serves asks for one as it does within t
 	return cmd
 }
 
-func (o *forward) run(ctx context.Context, name string) error {
-	c, err := o.connect()
-	if err != nil {
-		return err
-	}
-	p := newProgress(o.ErrOut)
+func (o *forward) run(ctx context.Context, c *cluster, name string) error {
+	p := newProgress(c.ErrOut)
 	for {
 		if err := o.await(ctx, c, p, name); err != nil {
 			return err
 		}
 		err := c.forwardPod(ctx, c.namespace, v1alpha1.SessionName(name), o.port, session.Port, func(port uint16) {
 			o.port = port // a later pod is reached at the same one
-			fmt.Fprintf(o.Out, "http://127.0.0.1:%d\n", port)
+			fmt.Fprintf(c.Out, "http://127.0.0.1:%d\n", port)
 			p.say("forwarding to %s; Ctrl-C ends it", name)
 		})
 		if interrupted(ctx) {

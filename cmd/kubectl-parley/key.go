@@ -23,14 +23,13 @@ const look = 250 * time.Millisecond
 
 // key is `kubectl parley key`, the one command that prints a key.
 type key struct {
-	*plugin
 	waiting
 	rotate bool
 }
 
 func newKey(p *plugin) *cobra.Command {
-	k := &key{plugin: p}
-	cmd := &cobra.Command{
+	k := &key{}
+	cmd := p.named(&cobra.Command{
 		Use:   "key NAME",
 		Short: "Print the session key of a user, or make a new one",
 		Long: `Print the key with which a user's HTTP clients authenticate, on standard output and nowhere else.
@@ -38,42 +37,36 @@ func newKey(p *plugin) *cobra.Command {
 NAME is the user's UserSettings. You must be allowed to read the Secret that holds the key.`,
 		Example: `  export PARLEY_KEY="$(kubectl parley key ada)"
   kubectl parley key ada --rotate`,
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: p.completeSettings,
-		RunE:              func(cmd *cobra.Command, args []string) error { return k.run(cmd.Context(), args[0]) },
-	}
+		ValidArgsFunction: firstArgument(p.complete(&v1alpha1.UserSettingsList{})),
+	}, k.run)
 	cmd.Flags().BoolVar(&k.rotate, "rotate", false, "Make a new key first; the old one is refused from then on.")
 	cmd.Flags().DurationVar(&k.timeout, "timeout", time.Minute, "How long to wait for the operator to make a key.")
 	return cmd
 }
 
-func (k *key) run(ctx context.Context, name string) error {
-	c, err := k.connect()
-	if err != nil {
-		return err
-	}
-	settings := &v1alpha1.UserSettings{}
-	if err := c.Get(ctx, c.key(name), settings); err != nil {
-		return err
-	}
+func (k *key) run(ctx context.Context, c *cluster, name string) (err error) {
 	var old types.UID
 	if k.rotate {
-		if old, err = k.discard(ctx, c, settings); err != nil {
+		if old, err = discardKey(ctx, c, name); err != nil {
 			return err
 		}
 	}
 	ctx, cancel := k.bound(ctx)
 	defer cancel()
-	value, err := k.await(ctx, c, name, old)
+	value, err := awaitKey(ctx, c, name, old)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(k.Out, value)
+	_, err = fmt.Fprintln(c.Out, value)
 	return err
 }
 
-// discard removes the Secret of a key that the operator made, which then makes another.
-func (k *key) discard(ctx context.Context, c *cluster, settings *v1alpha1.UserSettings) (types.UID, error) {
+// discardKey removes the Secret of a key that the operator made, which then makes another.
+func discardKey(ctx context.Context, c *cluster, user string) (types.UID, error) {
+	settings := &v1alpha1.UserSettings{}
+	if err := c.Get(ctx, c.key(user), settings); err != nil {
+		return "", err
+	}
 	if ref := settings.Spec.SessionKeyRef; ref != nil {
 		return "", fmt.Errorf("the key of %s is in Secret %s, which spec.sessionKeyRef names: change it there", settings.Name,
 			ref.Name)
@@ -94,10 +87,10 @@ func (k *key) discard(ctx context.Context, c *cluster, settings *v1alpha1.UserSe
 	return uid, client.IgnoreNotFound(err)
 }
 
-// await waits until there is a key, another one than the old, that the facade knows: its hash is
+// awaitKey waits until there is a key, another one than the old, that the facade knows: its hash is
 // published.
-func (k *key) await(ctx context.Context, c *cluster, name string, old types.UID) (value string, err error) {
-	p := newProgress(k.ErrOut)
+func awaitKey(ctx context.Context, c *cluster, name string, old types.UID) (value string, err error) {
+	p := newProgress(c.ErrOut)
 	err = wait.PollUntilContextCancel(ctx, look, true, func(ctx context.Context) (bool, error) {
 		settings := &v1alpha1.UserSettings{}
 		if err := c.Get(ctx, c.key(name), settings); err != nil {

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
@@ -19,14 +20,13 @@ const sessionContainer = "session"
 
 // logs is `kubectl parley logs`.
 type logs struct {
-	*plugin
 	follow, previous, timestamps bool
 	tail                         int64
 	since                        time.Duration
 }
 
 func newLogs(p *plugin) *cobra.Command {
-	l := &logs{plugin: p}
+	l := &logs{}
 	cmd := p.named(&cobra.Command{
 		Use:   "logs NAME",
 		Short: "Print what a session logs, over all its attempts with -f",
@@ -44,17 +44,20 @@ session is restarted or its pod is replaced, until the session stops.`,
 	return cmd
 }
 
-func (l *logs) run(ctx context.Context, name string) error {
-	c, err := l.connect()
-	if err != nil {
-		return err
-	}
+func (l *logs) run(ctx context.Context, c *cluster, name string) error {
 	if !l.follow {
-		return l.once(ctx, c, name)
+		conv, process, err := c.process(ctx, name)
+		if err == nil && process == "" {
+			err = fmt.Errorf("%s has no log: %s", name, standing(conv))
+		}
+		if err != nil {
+			return err
+		}
+		return l.print(ctx, c, name)
 	}
-	p, last := newProgress(l.ErrOut), ""
+	p, last := newProgress(c.ErrOut), ""
 	for {
-		process, err := l.await(ctx, c, p, name, last)
+		process, err := c.awaitProcess(ctx, p, name, last)
 		if err != nil || process == "" {
 			return err
 		}
@@ -67,43 +70,18 @@ func (l *logs) run(ctx context.Context, name string) error {
 	}
 }
 
-func (l *logs) once(ctx context.Context, c *cluster, name string) error {
-	conv, err := c.conversation(ctx, name)
-	if err != nil {
-		return err
-	}
-	pod, err := c.pod(ctx, name)
-	switch {
-	case err != nil:
-		return err
-	case pod == nil:
-		return fmt.Errorf("%s has no pod, and so no log: %s", name, standing(conv))
-	case processOf(pod) == "":
-		return fmt.Errorf("%s has not begun to log: %s", name, standing(conv))
-	}
-	return l.print(ctx, c, name)
-}
-
-// await waits for a process of the session that is not the last one. It is empty where the session
-// has stopped.
-func (l *logs) await(ctx context.Context, c *cluster, p *progress, name, last string) (process string, err error) {
+// awaitProcess waits for a process of the session that is not the last one. It is empty where the
+// session has stopped.
+func (c *cluster) awaitProcess(ctx context.Context, p *progress, name, last string) (process string, err error) {
 	err = wait.PollUntilContextCancel(ctx, look, true, func(ctx context.Context) (bool, error) {
-		conv, err := c.conversation(ctx, name)
-		if err != nil {
+		conv, found, err := c.process(ctx, name)
+		switch {
+		case err != nil:
 			return false, err
-		}
-		pod, err := c.pod(ctx, name)
-		if err != nil {
-			return false, err
-		}
-		process = ""
-		if pod != nil {
-			process = processOf(pod)
-		}
-		if process != "" && process != last {
+		case found != "" && found != last:
+			process = found
 			return true, nil
 		}
-		process = ""
 		p.show(conv)
 		return observed(conv) && conv.Status.State == v1alpha1.StateStopped, nil
 	})
@@ -113,15 +91,22 @@ func (l *logs) await(ctx context.Context, c *cluster, p *progress, name, last st
 	return process, err
 }
 
-// processOf a pod is what tells one process of the session from the next; empty if none was
-// started.
-func processOf(pod *corev1.Pod) string {
+// process tells one process of a session from the next; it is empty if the pod has started none.
+func (c *cluster) process(ctx context.Context, name string) (*v1alpha1.Conversation, string, error) {
+	conv, err := c.conversation(ctx, name)
+	if err != nil {
+		return nil, "", err
+	}
+	pod := &corev1.Pod{}
+	if err := c.Get(ctx, c.key(v1alpha1.SessionName(name)), pod); client.IgnoreNotFound(err) != nil {
+		return nil, "", err
+	}
 	for _, status := range pod.Status.ContainerStatuses {
 		if status.Name == sessionContainer && (status.State.Running != nil || status.State.Terminated != nil) {
-			return fmt.Sprintf("%s %s", pod.UID, status.ContainerID)
+			return conv, fmt.Sprintf("%s %s", pod.UID, status.ContainerID), nil
 		}
 	}
-	return ""
+	return conv, "", nil
 }
 
 func (l *logs) print(ctx context.Context, c *cluster, name string) error {
@@ -138,11 +123,12 @@ func (l *logs) print(ctx context.Context, c *cluster, name string) error {
 		return err
 	}
 	defer stream.Close()
-	out := l.Out
-	if isTerminal(out) {
-		out = &printer{out: out}
+	if isTerminal(c.Out) {
+		err = copyLines(c.Out, stream, printable)
+	} else {
+		_, err = io.Copy(c.Out, stream)
 	}
-	if _, err = io.Copy(out, stream); interrupted(ctx) {
+	if interrupted(ctx) {
 		return nil
 	}
 	return err

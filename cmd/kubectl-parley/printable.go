@@ -1,11 +1,12 @@
 package main
 
 import (
+	"bufio"
+	"errors"
 	"io"
 	"os"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"golang.org/x/term"
 )
@@ -31,27 +32,16 @@ func isTerminal(out io.Writer) bool {
 	return isFile && term.IsTerminal(int(file.Fd()))
 }
 
-// printer prints what is printable of what is written to it.
-type printer struct {
-	out io.Writer
-	// rest is the beginning of a character, whose end comes with the next write.
-	rest string
-}
-
-func (p *printer) Write(data []byte) (int, error) {
-	text := p.rest + string(data)
-	end := len(text)
-	for i := 1; i < utf8.UTFMax && i <= len(text); i++ {
-		if from := len(text) - i; utf8.RuneStart(text[from]) {
-			if !utf8.FullRuneInString(text[from:]) || text[from:] == "\r" {
-				end = from
-			}
-			break
+// copyLines copies text line by line, each as show makes it.
+func copyLines(out io.Writer, in io.Reader, show func(line string) string) error {
+	lines := bufio.NewReader(in)
+	for {
+		line, err := lines.ReadString('\n')
+		if _, failed := io.WriteString(out, show(line)); failed != nil || errors.Is(err, io.EOF) {
+			return failed
+		}
+		if err != nil {
+			return err
 		}
 	}
-	p.rest = text[end:]
-	if _, err := io.WriteString(p.out, printable(text[:end])); err != nil {
-		return 0, err
-	}
-	return len(data), nil
 }

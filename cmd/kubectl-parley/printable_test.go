@@ -30,11 +30,9 @@ func TestWhatASessionSaysCannotSteerATerminal(t *testing.T) {
 		// However it is cut.
 		for cut := range len(text) {
 			out := &bytes.Buffer{}
-			p := &printer{out: out}
-			for _, part := range []string{text[:cut], text[cut:]} {
-				if n, err := io.WriteString(p, part); err != nil || n != len(part) {
-					t.Fatalf("wrote %d, %v", n, err)
-				}
+			parts := io.MultiReader(strings.NewReader(text[:cut]), strings.NewReader(text[cut:]))
+			if err := copyLines(out, parts, printable); err != nil {
+				t.Fatal(err)
 			}
 			if got := out.String(); got != want {
 				t.Errorf("%q, cut at %d, is shown as %q, want %q", text, cut, got, want)

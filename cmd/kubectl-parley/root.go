@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -41,22 +41,35 @@ func newRoot(streams genericiooptions.IOStreams) root {
 	cmd.SetOut(streams.Out)
 	cmd.SetErr(streams.ErrOut)
 	p.flags.AddFlags(cmd.PersistentFlags())
-	_ = cmd.RegisterFlagCompletionFunc("namespace", p.completeNamespaces)
+	_ = cmd.RegisterFlagCompletionFunc("namespace", p.complete(&corev1.NamespaceList{}))
 	cmd.AddCommand(newStatus(p), newStart(p), newStop(p), newLogs(p), newChat(p), newDiff(p), newOpen(p), newForward(p),
 		newKey(p))
 	return root{cmd}
 }
 
-// named makes a command take the name of one Conversation.
-func (p *plugin) named(cmd *cobra.Command, run func(ctx context.Context, name string) error) *cobra.Command {
-	cmd.Args, cmd.ValidArgsFunction = cobra.ExactArgs(1), p.completeConversations
-	cmd.RunE = func(cmd *cobra.Command, args []string) error { return run(cmd.Context(), args[0]) }
+// named makes a command take the name of one object, a Conversation unless it completes another
+// kind, and run with a connection to the cluster. The name is empty where the command's Args allow it.
+func (p *plugin) named(cmd *cobra.Command, run func(ctx context.Context, c *cluster, name string) error) *cobra.Command {
+	if cmd.Args == nil {
+		cmd.Args = cobra.ExactArgs(1)
+	}
+	if cmd.ValidArgsFunction == nil {
+		cmd.ValidArgsFunction = firstArgument(p.complete(&v1alpha1.ConversationList{}))
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := p.connect()
+		if err != nil {
+			return err
+		}
+		return run(cmd.Context(), c, strings.Join(args, ""))
+	}
 	return cmd
 }
 
-// cluster is a connection to the cluster, and the namespace that is meant.
+// cluster is a connection to the cluster, the namespace that is meant, and where a command prints.
 type cluster struct {
 	client.WithWatch
+	genericiooptions.IOStreams
 	core      kubernetes.Interface
 	config    *rest.Config
 	namespace string
@@ -85,7 +98,7 @@ func (p *plugin) connect() (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &cluster{WithWatch: c, core: core, config: config, namespace: namespace}, nil
+	return &cluster{WithWatch: c, IOStreams: p.IOStreams, core: core, config: config, namespace: namespace}, nil
 }
 
 func (c *cluster) key(name string) client.ObjectKey {
@@ -97,22 +110,7 @@ func (c *cluster) conversation(ctx context.Context, name string) (*v1alpha1.Conv
 	return conv, c.Get(ctx, c.key(name), conv)
 }
 
-// pod of a session; nil if there is none.
-func (c *cluster) pod(ctx context.Context, conversation string) (*corev1.Pod, error) {
-	pod := &corev1.Pod{}
-	err := c.Get(ctx, c.key(v1alpha1.SessionName(conversation)), pod)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	return pod, err
-}
-
 // age is a duration as kubectl prints it.
 func age(d time.Duration) string { return duration.HumanDuration(max(d, 0)) }
 
-func since(t *metav1.Time, now time.Time) string {
-	if t == nil {
-		return ""
-	}
-	return age(now.Sub(t.Time))
-}
+func since(t metav1.Time, now time.Time) string { return age(now.Sub(t.Time)) }

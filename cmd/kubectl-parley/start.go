@@ -16,7 +16,6 @@ import (
 
 // start is `kubectl parley start`.
 type start struct {
-	*plugin
 	waiting
 	asked
 	force bool
@@ -29,7 +28,7 @@ type asked struct {
 }
 
 func newStart(p *plugin) *cobra.Command {
-	s := &start{plugin: p}
+	s := &start{}
 	cmd := p.named(&cobra.Command{
 		Use:   "start NAME",
 		Short: "Start a session: a new one, a suspended one, or one that is over",
@@ -51,15 +50,11 @@ One that does not exist is created if a flag says what it shall do.`,
 	f.BoolVar(&s.oneShot, "one-shot", false, "End the session when the agent is done with the message.")
 	f.BoolVar(&s.force, "force", false, "Change a field that a GitOps tool keeps.")
 	s.addFlags(cmd)
-	_ = cmd.RegisterFlagCompletionFunc("settings", flagCompletion(p.completeSettings))
+	_ = cmd.RegisterFlagCompletionFunc("settings", p.complete(&v1alpha1.UserSettingsList{}))
 	return cmd
 }
 
-func (s *start) run(ctx context.Context, name string) error {
-	c, err := s.connect()
-	if err != nil {
-		return err
-	}
+func (s *start) run(ctx context.Context, c *cluster, name string) error {
 	conv, err := c.conversation(ctx, name)
 	switch {
 	case apierrors.IsNotFound(err) && s.asked != (asked{}):
@@ -130,7 +125,7 @@ func restartAt(conv *v1alpha1.Conversation, now time.Time) metav1.Time {
 func (s *start) await(ctx context.Context, c *cluster, asked *v1alpha1.Conversation) error {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	last, p := asked, newProgress(s.ErrOut)
+	last, p := asked, newProgress(c.ErrOut)
 	err := c.follow(ctx, p, asked.Name, func(conv *v1alpha1.Conversation) (bool, error) {
 		last = conv
 		if at := conv.Spec.RestartAt; isLater(conv) {
@@ -144,17 +139,13 @@ func (s *start) await(ctx context.Context, c *cluster, asked *v1alpha1.Conversat
 	if err != nil {
 		return fmt.Errorf("%s does not run: %w", asked.Name, err)
 	}
-	fmt.Fprintf(s.Out, "conversation.parley.dev/%s started\n", asked.Name)
+	fmt.Fprintf(c.Out, "conversation.parley.dev/%s started\n", asked.Name)
 	return nil
 }
 
 // unfinished is what a start waits for that nobody waits for any more.
 func unfinished(conv *v1alpha1.Conversation) string {
-	lines := []string{"It waits: " + standing(conv)}
-	if hint := hintFor(conv); hint != "" {
-		lines = append(lines, hint)
-	}
-	return strings.Join(append(lines, "The Conversation stays, and its session starts as soon as it can."), "\n")
+	return withHint("It waits: "+standing(conv), conv) + "\nThe Conversation stays, and its session starts as soon as it can."
 }
 
 // isLater: the operator has seen when the session is to start again, and that it is not yet time.
@@ -178,9 +169,10 @@ func hasStarted(conv *v1alpha1.Conversation, generation int64) (bool, error) {
 
 // problemOf a session that does not get on, and what to do about it.
 func problemOf(conv *v1alpha1.Conversation) error {
-	text := conv.Status.Reason + ": " + conv.Status.Message
-	if hint := hintFor(conv); hint != "" {
-		text += "\n" + hint
-	}
-	return errors.New(text)
+	return errors.New(withHint(conv.Status.Reason+": "+conv.Status.Message, conv))
+}
+
+// withHint adds a line that says what to do about a session, where there is something to do.
+func withHint(text string, conv *v1alpha1.Conversation) string {
+	return strings.TrimSuffix(text+"\n"+hintFor(conv), "\n")
 }

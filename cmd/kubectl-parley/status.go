@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,57 +19,39 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// status is `kubectl parley status`.
-type status struct {
-	*plugin
-	events int
-}
-
+// newStatus makes `kubectl parley status`.
 func newStatus(p *plugin) *cobra.Command {
-	s := &status{plugin: p}
-	cmd := &cobra.Command{
+	var events int
+	cmd := p.named(&cobra.Command{
 		Use:   "status [NAME]",
 		Short: "Show where a session stands and why, or all of them in a line each",
 		Long: `Show where a session stands, why, and what to do about it: its settings, its class, its pod, its
 files, its conditions and the last events. It reads no Secret's value.`,
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: p.completeConversations,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return s.all(cmd.Context())
-			}
-			return s.one(cmd.Context(), args[0])
-		},
-	}
-	cmd.Flags().IntVar(&s.events, "events", 8, "How many of the last events to show.")
+		Args: cobra.MaximumNArgs(1),
+	}, func(ctx context.Context, c *cluster, name string) error {
+		if name == "" {
+			return c.showAll(ctx)
+		}
+		found, err := c.find(ctx, name)
+		if err != nil {
+			return err
+		}
+		found.events = lastOf(found.events, events)
+		_, err = fmt.Fprint(c.Out, printable(found.tree(time.Now())))
+		return err
+	})
+	cmd.Flags().IntVar(&events, "events", 8, "How many of the last events to show.")
 	return cmd
 }
 
-func (s *status) one(ctx context.Context, name string) error {
-	c, err := s.connect()
-	if err != nil {
-		return err
-	}
-	found, err := c.find(ctx, name)
-	if err != nil {
-		return err
-	}
-	found.events = lastOf(found.events, s.events)
-	_, err = fmt.Fprint(s.Out, printable(found.tree(time.Now())))
-	return err
-}
-
-func (s *status) all(ctx context.Context) error {
-	c, err := s.connect()
-	if err != nil {
-		return err
-	}
+// showAll prints a line for each Conversation of the namespace.
+func (c *cluster) showAll(ctx context.Context) error {
 	var list v1alpha1.ConversationList
 	if err := c.List(ctx, &list, client.InNamespace(c.namespace)); err != nil {
 		return err
 	}
 	if len(list.Items) == 0 {
-		fmt.Fprintf(s.ErrOut, "No Conversations in namespace %s.\n", c.namespace)
+		fmt.Fprintf(c.ErrOut, "No Conversations in namespace %s.\n", c.namespace)
 	}
 	table := &strings.Builder{}
 	columns := tabwriter.NewWriter(table, 0, 0, 2, ' ', 0)
@@ -79,7 +62,7 @@ func (s *status) all(ctx context.Context) error {
 		return err
 	}
 	for line := range strings.Lines(table.String()) {
-		fmt.Fprintln(s.Out, printable(strings.TrimRight(line, " \n")))
+		fmt.Fprintln(c.Out, printable(strings.TrimRight(line, " \n")))
 	}
 	return nil
 }
@@ -105,44 +88,33 @@ func (c *cluster) find(ctx context.Context, name string) (*findings, error) {
 		return nil, err
 	}
 	f := &findings{conversation: conv, hidden: map[string]bool{}}
-	if f.settings, err = lookUp(ctx, c, f, "UserSettings", conv.Spec.UserSettingsName,
-		&v1alpha1.UserSettings{}); err != nil {
-		return nil, err
-	}
-	if f.pod, err = lookUp(ctx, c, f, "Pod", v1alpha1.SessionName(name), &corev1.Pod{}); err != nil {
-		return nil, err
-	}
-	if f.claim, err = lookUp(ctx, c, f, "PersistentVolumeClaim", name+"-workspace",
-		&corev1.PersistentVolumeClaim{}); err != nil {
-		return nil, err
-	}
 	// Only that it is there, and for which attempt.
 	secret := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}}
-	if f.secret, err = lookUp(ctx, c, f, "Secret", v1alpha1.SessionName(name), secret); err != nil {
+	if err := errors.Join(
+		lookUp(ctx, c, f, &f.settings, "UserSettings", conv.Spec.UserSettingsName, &v1alpha1.UserSettings{}),
+		lookUp(ctx, c, f, &f.pod, "Pod", v1alpha1.SessionName(name), &corev1.Pod{}),
+		lookUp(ctx, c, f, &f.claim, "PersistentVolumeClaim", name+"-workspace", &corev1.PersistentVolumeClaim{}),
+		lookUp(ctx, c, f, &f.secret, "Secret", v1alpha1.SessionName(name), secret),
+	); err != nil {
 		return nil, err
 	}
-	if f.class, err = lookUp(ctx, c, f, "SessionClass", f.className(), &v1alpha1.SessionClass{}); err != nil {
+	if err := lookUp(ctx, c, f, &f.class, "SessionClass", f.className(), &v1alpha1.SessionClass{}); err != nil {
 		return nil, err
 	}
 	return f, c.findEvents(ctx, f)
 }
 
-func lookUp[T client.Object](ctx context.Context, c *cluster, f *findings, kind, name string, o T) (T, error) {
-	var none T
-	key := c.key(name)
-	if kind == "SessionClass" {
-		key.Namespace = ""
-	}
-	switch err := c.Get(ctx, key, o); {
-	case apierrors.IsNotFound(err):
-		return none, nil
+// lookUp reads an object into o and sets found to it if it is there and may be read.
+func lookUp[T client.Object](ctx context.Context, c *cluster, f *findings, found *T, kind, name string, o T) error {
+	switch err := c.Get(ctx, c.key(name), o); {
+	case err == nil:
+		*found = o
 	case apierrors.IsForbidden(err):
 		f.hidden[kind] = true
-		return none, nil
-	case err != nil:
-		return none, fmt.Errorf("get %s %s: %w", kind, name, err)
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("get %s %s: %w", kind, name, err)
 	}
-	return o, nil
+	return nil
 }
 
 // className is the class that the session has, or would get.

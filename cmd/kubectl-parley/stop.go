@@ -33,13 +33,12 @@ func (w *waiting) bound(ctx context.Context) (context.Context, context.CancelFun
 
 // stop is `kubectl parley stop`.
 type stop struct {
-	*plugin
 	waiting
 	force bool
 }
 
 func newStop(p *plugin) *cobra.Command {
-	s := &stop{plugin: p}
+	s := &stop{}
 	cmd := p.named(&cobra.Command{
 		Use: "stop NAME", Short: "Stop a session and keep its workspace; start resumes it",
 	}, s.run)
@@ -48,11 +47,7 @@ func newStop(p *plugin) *cobra.Command {
 	return cmd
 }
 
-func (s *stop) run(ctx context.Context, name string) error {
-	c, err := s.connect()
-	if err != nil {
-		return err
-	}
+func (s *stop) run(ctx context.Context, c *cluster, name string) error {
 	conv, err := c.conversation(ctx, name)
 	if err != nil {
 		return err
@@ -64,7 +59,7 @@ func (s *stop) run(ctx context.Context, name string) error {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	generation := conv.Generation
-	err = c.follow(ctx, newProgress(s.ErrOut), name, func(conv *v1alpha1.Conversation) (bool, error) {
+	err = c.follow(ctx, newProgress(c.ErrOut), name, func(conv *v1alpha1.Conversation) (bool, error) {
 		over := conv.Status.ObservedGeneration >= generation && conv.Status.State == v1alpha1.StateStopped
 		// Until its pod is gone it is not Ready.
 		return over && !meta.IsStatusConditionTrue(conv.Status.Conditions, v1alpha1.ConditionReconciling), nil
@@ -72,7 +67,7 @@ func (s *stop) run(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("%s has not stopped: %w", name, err)
 	}
-	fmt.Fprintf(s.Out, "conversation.parley.dev/%s stopped\n", name)
+	fmt.Fprintf(c.Out, "conversation.parley.dev/%s stopped\n", name)
 	return nil
 }
 

@@ -21,6 +21,13 @@ type node struct {
 	children []node
 }
 
+// line is a node without children; add appends one.
+func line(format string, args ...any) node { return node{text: fmt.Sprintf(format, args...)} }
+
+func (n *node) add(format string, args ...any) {
+	n.children = append(n.children, line(format, args...))
+}
+
 func (n node) write(out *strings.Builder, indent string) {
 	for i, child := range n.children {
 		branch, below := "├─ ", "│  "
@@ -62,17 +69,17 @@ func headline(c *v1alpha1.Conversation, now time.Time) []string {
 	case v1alpha1.StateStopped:
 		at = c.Status.StopTime
 	}
-	line := []string{sign + " " + c.Name, string(c.Status.State), c.Status.Reason, "", ""}
+	duration, remark := "", ""
 	if at != nil {
-		line[3] = fmt.Sprintf("(%s)", since(at, now))
+		duration = fmt.Sprintf("(%s)", since(*at, now))
 	}
 	switch {
 	case c.Status.ObservedGeneration < 0:
-		line[4] = unsaid
+		remark = unsaid
 	case !observed(c):
-		line[4] = "not seen by the operator yet"
+		remark = "not seen by the operator yet"
 	}
-	return line
+	return []string{sign + " " + c.Name, string(c.Status.State), c.Status.Reason, duration, remark}
 }
 
 // tree tells where a session stands: what and why first, then what it is made of.
@@ -89,20 +96,18 @@ func (f *findings) tree(now time.Time) string {
 	if hint := hintFor(c); hint != "" && !begun {
 		fmt.Fprintf(out, "  → %s\n", hint)
 	}
-	root := node{children: []node{f.settingsNode(), f.classNode(), f.podNode(now), f.workspaceNode(), f.secretNode()}}
-	root.children = slices.DeleteFunc(append(root.children, f.attemptsNode(), f.resultNode(), f.conditionsNode(now),
-		f.eventsNode(now)),
-		func(n node) bool { return n.text == "" })
-	root.write(out, "")
+	nodes := []node{f.settingsNode(), f.classNode(), f.podNode(now), f.workspaceNode(), f.secretNode(), f.attemptsNode(),
+		f.resultNode(), f.conditionsNode(now), f.eventsNode(now)}
+	node{children: slices.DeleteFunc(nodes, func(n node) bool { return n.text == "" })}.write(out, "")
 	return out.String()
 }
 
 // absent says of an object that was not found whether it may be there all the same.
 func (f *findings) absent(kind, name, what string) node {
 	if f.hidden[kind] {
-		return node{text: fmt.Sprintf("? %s %s: you may not read it", kind, name)}
+		return line("? %s %s: you may not read it", kind, name)
 	}
-	return node{text: fmt.Sprintf("%s %s %s: %s", bad, kind, name, what)}
+	return line("%s %s %s: %s", bad, kind, name, what)
 }
 
 func (f *findings) settingsNode() node {
@@ -116,12 +121,11 @@ func (f *findings) settingsNode() node {
 		ready.Status != metav1.ConditionUnknown {
 		sign = mark(ready.Status == metav1.ConditionTrue)
 	}
-	n := node{text: fmt.Sprintf("%s UserSettings %s", sign, name)}
+	n := line("%s UserSettings %s", sign, name)
 	for _, condition := range conditions {
 		if condition.Type != v1alpha1.ConditionReady && condition.Type != v1alpha1.ConditionStalled &&
 			condition.Status != metav1.ConditionTrue {
-			n.children = append(n.children, node{text: fmt.Sprintf("%s %s  %s: %s", bad, condition.Type, condition.Reason,
-				oneLine(condition.Message))})
+			n.add("%s %s  %s: %s", bad, condition.Type, condition.Reason, oneLine(condition.Message))
 		}
 	}
 	return n
@@ -131,25 +135,25 @@ func (f *findings) classNode() node {
 	name := f.className()
 	switch {
 	case f.class != nil:
-		return node{text: fmt.Sprintf("%s SessionClass %s", well, name)}
+		return line("%s SessionClass %s", well, name)
 	case f.hidden["SessionClass"] || name != v1alpha1.DefaultSessionClass:
 		return f.absent("SessionClass", name, "does not exist")
 	}
-	return node{text: fmt.Sprintf("%s SessionClass %s: the built-in one", well, name)}
+	return line("%s SessionClass %s: the built-in one", well, name)
 }
 
 func (f *findings) podNode(now time.Time) node {
 	name := v1alpha1.SessionName(f.conversation.Name)
-	if f.pod == nil {
-		if f.conversation.Status.State == v1alpha1.StateStopped && !f.hidden["Pod"] {
-			return node{}
-		}
-		if !f.hidden["Pod"] && !stalled(f.conversation) {
-			return node{text: fmt.Sprintf("%s Pod %s: there is none yet", waits, name)}
-		}
-		return f.absent("Pod", name, "there is none")
-	}
 	pod := f.pod
+	switch {
+	case pod != nil:
+	case f.hidden["Pod"] || stalled(f.conversation) && f.conversation.Status.State != v1alpha1.StateStopped:
+		return f.absent("Pod", name, "there is none")
+	case f.conversation.Status.State == v1alpha1.StateStopped:
+		return node{}
+	default:
+		return line("%s Pod %s: there is none yet", waits, name)
+	}
 	text := fmt.Sprintf("Pod %s  %s", name, pod.Status.Phase)
 	if pod.DeletionTimestamp != nil {
 		text += ", being deleted"
@@ -157,10 +161,10 @@ func (f *findings) podNode(now time.Time) node {
 	if pod.Spec.NodeName != "" {
 		text += " on " + pod.Spec.NodeName
 	}
-	n := node{text: fmt.Sprintf("%s  (%s)", text, since(&pod.CreationTimestamp, now))}
+	n := line("%s  (%s)", text, since(pod.CreationTimestamp, now))
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status != corev1.ConditionTrue {
-			n.children = append(n.children, node{text: bad + " not scheduled: " + oneLine(condition.Message)})
+			n.add("%s not scheduled: %s", bad, oneLine(condition.Message))
 		}
 	}
 	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
@@ -186,14 +190,12 @@ func podSign(pod *corev1.Pod, parts []node) string {
 }
 
 func containerNode(s corev1.ContainerStatus) node {
-	text := "waiting"
-	sign := waits
+	text, sign := "waiting", waits
 	switch {
+	case s.State.Running != nil && s.Ready:
+		text, sign = "running", well
 	case s.State.Running != nil:
-		text, sign = "running", mark(s.Ready)
-		if !s.Ready {
-			text, sign = "running, not ready", waits
-		}
+		text = "running, not ready"
 	case s.State.Terminated != nil:
 		text, sign = fmt.Sprintf("ended with status %d", s.State.Terminated.ExitCode), mark(s.State.Terminated.ExitCode == 0)
 	case s.State.Waiting != nil:
@@ -209,14 +211,14 @@ func containerNode(s corev1.ContainerStatus) node {
 			text += fmt.Sprintf(", last ended with status %d (%s)", t.ExitCode, cmp.Or(session.WhyEnded(t.Message), t.Reason))
 		}
 	}
-	return node{text: fmt.Sprintf("%s %s  %s  %s", sign, s.Name, text, s.Image)}
+	return line("%s %s  %s  %s", sign, s.Name, text, s.Image)
 }
 
 func (f *findings) workspaceNode() node {
-	if f.claim == nil {
-		if f.conversation.Status.Workspace == v1alpha1.WorkspaceScratch {
-			return node{text: well + " Workspace: scratch space, which goes with the pod"}
-		}
+	switch {
+	case f.claim == nil && f.conversation.Status.Workspace == v1alpha1.WorkspaceScratch:
+		return line("%s Workspace: scratch space, which goes with the pod", well)
+	case f.claim == nil:
 		return node{}
 	}
 	sign := waits // a claim may be bound only when a pod uses it
@@ -227,15 +229,14 @@ func (f *findings) workspaceNode() node {
 		sign = bad
 	}
 	size := f.claim.Spec.Resources.Requests[corev1.ResourceStorage]
-	return node{text: fmt.Sprintf("%s PersistentVolumeClaim %s  %s, %s", sign, f.claim.Name, f.claim.Status.Phase,
-		size.String())}
+	return line("%s PersistentVolumeClaim %s  %s, %s", sign, f.claim.Name, f.claim.Status.Phase, size.String())
 }
 
 func (f *findings) secretNode() node {
 	if f.secret == nil {
 		return node{}
 	}
-	return node{text: fmt.Sprintf("%s Secret %s", well, f.secret.Name)}
+	return line("%s Secret %s", well, f.secret.Name)
 }
 
 func (f *findings) attemptsNode() node {
@@ -243,11 +244,11 @@ func (f *findings) attemptsNode() node {
 	if s.Attempt <= 1 && s.Restarts == 0 {
 		return node{}
 	}
-	text := fmt.Sprintf("Attempt %d, restarted %d times since it was last started", max(s.Attempt, 1), s.Restarts)
+	n := line("Attempt %d, restarted %d times since it was last started", max(s.Attempt, 1), s.Restarts)
 	if s.LastRestart != "" {
-		text += ", last because of: " + s.LastRestart
+		n.text += ", last because of: " + s.LastRestart
 	}
-	return node{text: text}
+	return n
 }
 
 func (f *findings) resultNode() node {
@@ -259,7 +260,7 @@ func (f *findings) resultNode() node {
 	for _, part := range [][2]string{{"summary", oneLine(r.Summary)}, {"branch", r.Branch}, {"commit", r.Commit},
 		{"cost", r.Cost}} {
 		if part[1] != "" {
-			n.children = append(n.children, node{text: part[0] + ": " + part[1]})
+			n.add("%s: %s", part[0], part[1])
 		}
 	}
 	return n
@@ -268,12 +269,12 @@ func (f *findings) resultNode() node {
 func (f *findings) conditionsNode(now time.Time) node {
 	n := node{text: "Conditions"}
 	for _, c := range f.conversation.Status.Conditions {
-		text := fmt.Sprintf("%-14s %-5s  %s  (%s)", c.Type, c.Status, c.Reason, since(&c.LastTransitionTime, now))
+		message := ""
 		// What the headline says need not be said again.
 		if c.Message != "" && c.Message != f.conversation.Status.Message {
-			text += "  " + oneLine(c.Message)
+			message = "  " + oneLine(c.Message)
 		}
-		n.children = append(n.children, node{text: text})
+		n.add("%-14s %-5s  %s  (%s)%s", c.Type, c.Status, c.Reason, since(c.LastTransitionTime, now), message)
 	}
 	if len(n.children) == 0 {
 		n.text += ": none yet"
@@ -284,12 +285,15 @@ func (f *findings) conditionsNode(now time.Time) node {
 func (f *findings) eventsNode(now time.Time) node {
 	n := node{text: "Events"}
 	for _, e := range f.events {
-		times := ""
-		if count := countOf(e); count > 1 {
+		count, times := e.Count, ""
+		if e.Series != nil {
+			count = e.Series.Count
+		}
+		if count > 1 {
 			times = fmt.Sprintf(" ×%d", count)
 		}
-		n.children = append(n.children, node{text: fmt.Sprintf("%4s  %-7s  %s  %s%s  %s", age(now.Sub(happened(e))), e.Type,
-			e.InvolvedObject.Kind, e.Reason, times, oneLine(e.Message))})
+		n.add("%4s  %-7s  %s  %s%s  %s", age(now.Sub(happened(e))), e.Type, e.InvolvedObject.Kind, e.Reason, times,
+			oneLine(e.Message))
 	}
 	switch {
 	case f.hidden["Event"]:
@@ -298,13 +302,6 @@ func (f *findings) eventsNode(now time.Time) node {
 		n.text += ": none"
 	}
 	return n
-}
-
-func countOf(e corev1.Event) int32 {
-	if e.Series != nil {
-		return e.Series.Count
-	}
-	return e.Count
 }
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
