@@ -71,7 +71,7 @@ func DecodeSecret(body []byte, needsValue bool) (*SecretRequest, []Detail) {
 // would have them.
 func DecodeProviders(body []byte) (map[string]*ProviderToken, []Detail) {
 	return decodeBody(body, func(o *object) map[string]*ProviderToken {
-		return orZero(optional(o, "provider_tokens", entries(providerToken, knownProvider)))
+		return orZero(optional(o, "provider_tokens", entries(providerToken, gitProviders...)))
 	})
 }
 

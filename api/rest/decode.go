@@ -107,6 +107,20 @@ func orZero[T any](value *T) (zero T) {
 	return *value
 }
 
+// structure is an object. A field that read does not take is an error: the client would believe that
+// it had an effect.
+func structure[T any](read func(*object) T) parser[T] {
+	return func(d *decoder, loc Location, raw json.RawMessage) (value T, ok bool) {
+		o := d.object(loc, raw)
+		if o == nil {
+			return value, false
+		}
+		value = read(o)
+		o.forbidOthers()
+		return value, true
+	}
+}
+
 // required is a field that must have a value.
 func required[T any](o *object, name string, parse parser[T]) (value T) {
 	raw, present := o.take(name)
@@ -277,17 +291,12 @@ func decimal(d *decoder, loc Location, raw json.RawMessage) (json.Number, bool) 
 		d.fail(loc, "finite_number", "Input should be a finite number")
 		return "", false
 	}
-	// A sum such as 0.1+0.2 has more digits than anybody means, and more than the kinds hold.
-	digits = strings.TrimRight(strconv.FormatFloat(math.Abs(number)*sign(number), 'f', 6, 64), "0")
-	return json.Number(strings.TrimSuffix(digits, ".")), true
-}
-
-// sign makes -0 the 0 that it equals.
-func sign(number float64) float64 {
-	if number < 0 {
-		return -1
+	if number == 0 {
+		number = 0 // also where it was -0
 	}
-	return 1
+	// A sum such as 0.1+0.2 has more digits than anybody means, and more than the kinds hold.
+	digits = strings.TrimRight(strconv.FormatFloat(number, 'f', 6, 64), "0")
+	return json.Number(strings.TrimSuffix(digits, ".")), true
 }
 
 // items of a list. One that is too long is not read to its end: each entry costs many times its

@@ -14,8 +14,7 @@ var ConversationID = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?$`)
 // maxReplay is what a ConfigMap has room for.
 const maxReplay = 1 << 20
 
-// DecodeConversation reads the body of POST /api/conversations. An unknown field is an error: the
-// client would believe that it had an effect.
+// DecodeConversation reads the body of POST /api/conversations. An unknown field is an error.
 func DecodeConversation(body []byte) (*ConversationRequest, []Detail) {
 	return decodeBody(body, conversation)
 }
@@ -27,10 +26,10 @@ func conversation(o *object) *ConversationRequest {
 		SelectedBranch:           textOrNothing(o, "selected_branch"),
 		InitialUserMsg:           textOrNothing(o, "initial_user_msg"),
 		ReplayJSON:               textOrNothing(o, "replay_json"),
-		SuggestedTask:            optional(o, "suggested_task", suggestedTask),
-		CreateMicroagent:         optional(o, "create_microagent", createMicroagent),
+		SuggestedTask:            optional(o, "suggested_task", structure(suggestedTask)),
+		CreateMicroagent:         optional(o, "create_microagent", structure(createMicroagent)),
 		ConversationInstructions: textOrNothing(o, "conversation_instructions"),
-		MCPConfig:                optional(o, "mcp_config", mcpDecoder{}.config),
+		MCPConfig:                optional(o, "mcp_config", structure(mcpDecoder{}.config)),
 		ConversationID:           optional(o, "conversation_id", text),
 	}
 	if images := orZero(optional(o, "image_urls", list(image))); len(images) > 0 {
@@ -55,32 +54,20 @@ func conversation(o *object) *ConversationRequest {
 	return r
 }
 
-func suggestedTask(d *decoder, loc Location, raw json.RawMessage) (SuggestedTask, bool) {
-	o := d.object(loc, raw)
-	if o == nil {
-		return SuggestedTask{}, false
-	}
-	task := SuggestedTask{
+func suggestedTask(o *object) SuggestedTask {
+	return SuggestedTask{
 		GitProvider: required(o, "git_provider", text),
 		TaskType:    required(o, "task_type", text),
 		Repo:        required(o, "repo", text),
 		IssueNumber: required(o, "issue_number", integer),
 		Title:       required(o, "title", text),
 	}
-	o.forbidOthers()
-	return task, true
 }
 
-func createMicroagent(d *decoder, loc Location, raw json.RawMessage) (CreateMicroagent, bool) {
-	o := d.object(loc, raw)
-	if o == nil {
-		return CreateMicroagent{}, false
-	}
-	microagent := CreateMicroagent{
+func createMicroagent(o *object) CreateMicroagent {
+	return CreateMicroagent{
 		Repo:        required(o, "repo", text),
 		GitProvider: textOrNothing(o, "git_provider"),
 		Title:       textOrNothing(o, "title"),
 	}
-	o.forbidOthers()
-	return microagent, true
 }

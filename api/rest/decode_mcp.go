@@ -14,21 +14,16 @@ func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys
 // shown, and a timeout, which has no effect.
 type mcpDecoder struct{ settings bool }
 
-func (m mcpDecoder) config(d *decoder, loc Location, raw json.RawMessage) (MCPConfig, bool) {
-	o := d.object(loc, raw)
-	if o == nil {
-		return MCPConfig{}, false
-	}
+func (m mcpDecoder) config(o *object) MCPConfig {
 	config := MCPConfig{
 		SSEServers:   orZero(optional(o, "sse_servers", list(m.remote))),
-		StdioServers: orZero(optional(o, "stdio_servers", list(stdioServer))),
+		StdioServers: orZero(optional(o, "stdio_servers", list(structure(stdioServer)))),
 		SHTTPServers: orZero(optional(o, "shttp_servers", list(m.remote))),
 	}
 	forbidRepetition(o, "sse_servers", config.SSEServers, func(s MCPRemoteServer) string { return s.URL })
 	forbidRepetition(o, "stdio_servers", config.StdioServers, func(s MCPStdioServer) string { return s.Name })
 	forbidRepetition(o, "shttp_servers", config.SHTTPServers, func(s MCPRemoteServer) string { return s.URL })
-	o.forbidOthers()
-	return config, true
+	return config
 }
 
 // forbidRepetition is about lists in which each entry has a name of its own. Server-side apply has
@@ -50,31 +45,22 @@ func (m mcpDecoder) remote(d *decoder, loc Location, raw json.RawMessage) (MCPRe
 		url, ok := text(d, loc, raw)
 		return MCPRemoteServer{URL: url}, ok
 	}
-	o := d.object(loc, raw)
-	if o == nil {
-		return MCPRemoteServer{}, false
-	}
-	server := MCPRemoteServer{URL: required(o, "url", text)}
-	server.APIKey.decode(o, "api_key")
-	if m.settings {
-		o.take("api_key_set")
-		o.take("timeout")
-	}
-	o.forbidOthers()
-	return server, true
+	return structure(func(o *object) MCPRemoteServer {
+		server := MCPRemoteServer{URL: required(o, "url", text)}
+		server.APIKey.decode(o, "api_key")
+		if m.settings {
+			o.take("api_key_set")
+			o.take("timeout")
+		}
+		return server
+	})(d, loc, raw)
 }
 
-func stdioServer(d *decoder, loc Location, raw json.RawMessage) (MCPStdioServer, bool) {
-	o := d.object(loc, raw)
-	if o == nil {
-		return MCPStdioServer{}, false
-	}
-	server := MCPStdioServer{
+func stdioServer(o *object) MCPStdioServer {
+	return MCPStdioServer{
 		Name: required(o, "name", text), Command: required(o, "command", text),
 		Args: orZero(optional(o, "args", arguments)), Env: orZero(optional(o, "env", environment)),
 	}
-	o.forbidOthers()
-	return server, true
 }
 
 // arguments are a list, or one string quoted as for a shell.

@@ -68,7 +68,7 @@ func parse(d *decoder, loc Location, raw json.RawMessage, target any) (ok bool) 
 	case *UserSecrets:
 		*target, ok = userSecrets(d, loc, raw)
 	case *MCPConfig:
-		*target, ok = mcpDecoder{settings: true}.config(d, loc, raw)
+		*target, ok = structure(mcpDecoder{settings: true}.config)(d, loc, raw)
 	default:
 		panic(fmt.Sprintf("no setting is of the type %T", target))
 	}
@@ -81,14 +81,13 @@ func userSecrets(d *decoder, loc Location, raw json.RawMessage) (UserSecrets, bo
 		return UserSecrets{}, false
 	}
 	return UserSecrets{
-		ProviderTokens: orZero(optional(o, "provider_tokens", entries(providerToken, knownProvider))),
-		CustomSecrets:  orZero(optional(o, "custom_secrets", entries(customSecret, anyName))),
+		ProviderTokens: orZero(optional(o, "provider_tokens", entries(providerToken, gitProviders...))),
+		CustomSecrets:  orZero(optional(o, "custom_secrets", entries(customSecret))),
 	}, true
 }
 
-// entries are the values of an object by their names; null is nil.
-func entries[T any](parse func(*object) *T, check func(d *decoder, loc Location,
-	name string) bool) parser[map[string]*T] {
+// entries are the values of an object by their names, which are among names if there are any; null is nil.
+func entries[T any](parse func(*object) *T, names ...string) parser[map[string]*T] {
 	return func(d *decoder, loc Location, raw json.RawMessage) (map[string]*T, bool) {
 		o := d.object(loc, raw)
 		if o == nil {
@@ -96,7 +95,8 @@ func entries[T any](parse func(*object) *T, check func(d *decoder, loc Location,
 		}
 		values := map[string]*T{}
 		for _, name := range sortedKeys(o.fields) {
-			if !check(d, loc, name) {
+			if len(names) > 0 && !slices.Contains(names, name) {
+				d.fail(loc.Named(name), "enum", "Input should be 'github', 'gitlab', 'bitbucket' or 'enterprise_sso'")
 				continue
 			}
 			values[name] = nil
@@ -108,16 +108,6 @@ func entries[T any](parse func(*object) *T, check func(d *decoder, loc Location,
 		}
 		return values, true
 	}
-}
-
-func anyName(*decoder, Location, string) bool { return true }
-
-func knownProvider(d *decoder, loc Location, name string) bool {
-	if !slices.Contains(gitProviders, name) {
-		d.fail(loc.Named(name), "enum", "Input should be 'github', 'gitlab', 'bitbucket' or 'enterprise_sso'")
-		return false
-	}
-	return true
 }
 
 func providerToken(o *object) *ProviderToken {

@@ -1,5 +1,21 @@
 package v1alpha1
 
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// NextRestart is a value for restartAt that starts the session once more: the present, or a moment
+// before if the session was asked to start then already. Times have whole seconds.
+func (c *Conversation) NextRestart(now time.Time) metav1.Time {
+	at := metav1.NewTime(now.Truncate(time.Second))
+	for at.Equal(c.Spec.RestartAt) || at.Equal(c.Status.RestartedAt) {
+		at = metav1.NewTime(at.Add(-time.Second))
+	}
+	return at
+}
+
 // EffectiveRepository is the repository a session works on and its provider: its own, else that of
 // the suggested task or microagent. It is empty where none is named.
 func (s *ConversationSpec) EffectiveRepository() (repository string, provider GitProvider) {

@@ -31,11 +31,9 @@ func newConversations(ctx context.Context, cfg *rest.Config, namespaces []string
 		return nil, err
 	}
 	options := cache.Options{Scheme: scheme, ReaderFailOnMissingInformer: true, DefaultTransform: strip,
-		ByObject: map[client.Object]cache.ByObject{&v1alpha1.Conversation{}: {}}}
+		ByObject:          map[client.Object]cache.ByObject{&v1alpha1.Conversation{}: {}},
+		DefaultNamespaces: map[string]cache.Config{}}
 	for _, namespace := range namespaces {
-		if options.DefaultNamespaces == nil {
-			options.DefaultNamespaces = map[string]cache.Config{}
-		}
 		options.DefaultNamespaces[namespace] = cache.Config{}
 	}
 	watched, err := cache.New(cfg, options)

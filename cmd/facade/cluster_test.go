@@ -69,7 +69,8 @@ func TestADeletionThatTheCacheNeverSeesIsNotWaitedFor(t *testing.T) {
 	watch := &lostWatch{}
 	cfg := clientrest.CopyConfig(suite.AsFacade)
 	cfg.Wrap(watch.wrap)
-	objects, err := cluster.New(ctx, cfg, "parley-system")
+	objects, err := cluster.New(ctx, cfg, "parley-system",
+		cluster.Options{Agents: v1alpha1.AgentCatalogueName, Models: v1alpha1.ModelsName})
 	if err != nil {
 		t.Fatal(err)
 	}

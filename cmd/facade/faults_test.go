@@ -67,7 +67,8 @@ func (p *person) served(t *testing.T, f *faulty) *person {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var err error
-	if f.Cluster, err = cluster.New(ctx, suite.AsFacade, "parley-system"); err != nil {
+	if f.Cluster, err = cluster.New(ctx, suite.AsFacade, "parley-system",
+		cluster.Options{Agents: v1alpha1.AgentCatalogueName, Models: v1alpha1.ModelsName}); err != nil {
 		t.Fatal(err)
 	}
 	go func() { _ = f.Start(ctx) }()

@@ -108,8 +108,8 @@ func run(ctx context.Context, o options) (err error) {
 	// The cache outlives the signal to stop: requests under way need it.
 	working, done := context.WithCancel(context.WithoutCancel(ctx))
 	defer done()
-	objects, err := cluster.New(working, cfg, o.namespace, cluster.InNamespaces(splitList(o.namespaces)...),
-		cluster.WithConfigMaps(o.agents, o.models))
+	objects, err := cluster.New(working, cfg, o.namespace, cluster.Options{Namespaces: splitList(o.namespaces),
+		Agents: o.agents, Models: o.models})
 	if err != nil {
 		return err
 	}

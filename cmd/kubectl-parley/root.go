@@ -49,7 +49,7 @@ func newRoot(streams genericiooptions.IOStreams) root {
 
 // named makes a command take the name of one object, a Conversation unless it completes another
 // kind, and run with a connection to the cluster. The name is empty where the command's Args allow it.
-func (p *plugin) named(cmd *cobra.Command, run func(ctx context.Context, c *cluster, name string) error) *cobra.Command {
+func (p *plugin) named(cmd *cobra.Command, run func(context.Context, *cluster, string) error) *cobra.Command {
 	if cmd.Args == nil {
 		cmd.Args = cobra.ExactArgs(1)
 	}

@@ -104,21 +104,11 @@ func (s *start) again(ctx context.Context, c *cluster, conv *v1alpha1.Conversati
 	// One that is over starts again only when it is asked to, also after it was suspended
 	// meanwhile.
 	if conv.Status.State == v1alpha1.StateStopped && conv.Status.Reason != v1alpha1.ReasonSuspended {
-		at := restartAt(conv, time.Now())
+		at := conv.NextRestart(time.Now())
 		return changeSpec(ctx, c, conv, "restartAt", s.force,
 			func(spec *v1alpha1.ConversationSpec) { spec.RestartAt = &at })
 	}
 	return nil
-}
-
-// restartAt is a time at which a session was not started again before: each other time starts it
-// once more. Times have whole seconds.
-func restartAt(conv *v1alpha1.Conversation, now time.Time) metav1.Time {
-	at := metav1.NewTime(now.Truncate(time.Second))
-	for at.Equal(conv.Spec.RestartAt) || at.Equal(conv.Status.RestartedAt) {
-		at = metav1.NewTime(at.Add(-time.Second))
-	}
-	return at
 }
 
 // await waits until the session runs, or cannot.
@@ -145,7 +135,8 @@ func (s *start) await(ctx context.Context, c *cluster, asked *v1alpha1.Conversat
 
 // unfinished is what a start waits for that nobody waits for any more.
 func unfinished(conv *v1alpha1.Conversation) string {
-	return withHint("It waits: "+standing(conv), conv) + "\nThe Conversation stays, and its session starts as soon as it can."
+	return withHint("It waits: "+standing(conv), conv) +
+		"\nThe Conversation stays, and its session starts as soon as it can."
 }
 
 // isLater: the operator has seen when the session is to start again, and that it is not yet time.

@@ -21,7 +21,7 @@ func TestASessionIsStartedAgainAtAnotherTime(t *testing.T) {
 	} {
 		c := conversation("ns", "c")
 		c.Spec.RestartAt, c.Status.RestartedAt = test.asked, test.followed
-		if got := restartAt(c, now); !got.Equal(test.want) {
+		if got := c.NextRestart(now); !got.Equal(test.want) {
 			t.Errorf("after %v and %v it is %v, want %v", test.asked, test.followed, got, test.want)
 		}
 	}

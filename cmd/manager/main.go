@@ -36,14 +36,10 @@ import (
 // +kubebuilder:rbac:roleName=parley-manager-cluster,groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
 type options struct {
-	namespace      string
 	namespaces     string
 	accounts       accounts
-	objects        controllers.Options // their names
-	runtimeImage   string
+	sessions       controllers.Options
 	egressAllow    string
-	searchMCPURL   string
-	archiveURL     string
 	workers        int
 	leaderElect    bool
 	metricsAddress string
@@ -57,24 +53,24 @@ type accounts struct{ manager, facade string }
 
 func main() {
 	var o options
-	flag.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"),
+	flag.StringVar(&o.sessions.Namespace, "namespace", os.Getenv("POD_NAMESPACE"),
 		"The namespace the manager runs in. Default: $POD_NAMESPACE.")
 	flag.StringVar(&o.namespaces, "namespaces", "", "The namespaces to work in, separated by commas. Default: all.")
 	flag.StringVar(&o.accounts.manager, "service-account", "parley-manager", "The ServiceAccount of the manager.")
 	flag.StringVar(&o.accounts.facade, "facade-service-account", "parley-facade", "The ServiceAccount of the facade.")
-	flag.StringVar(&o.objects.SigningSecret, "signing-secret", session.SigningSecret,
+	flag.StringVar(&o.sessions.SigningSecret, "signing-secret", session.SigningSecret,
 		"The Secret with the key that tokens for sessions are signed with.")
-	flag.StringVar(&o.objects.AgentsConfigMap, "agents-configmap", v1alpha1.AgentCatalogueName,
+	flag.StringVar(&o.sessions.AgentsConfigMap, "agents-configmap", v1alpha1.AgentCatalogueName,
 		"The ConfigMap with the agents that settings may name.")
-	flag.StringVar(&o.objects.ModelsConfigMap, "models-configmap", v1alpha1.ModelsName,
+	flag.StringVar(&o.sessions.ModelsConfigMap, "models-configmap", v1alpha1.ModelsName,
 		"The ConfigMap with the prices of models.")
-	flag.StringVar(&o.runtimeImage, "runtime-image", "", "The image with the session runtime. Sessions run in it where "+
+	flag.StringVar(&o.sessions.RuntimeImage, "runtime-image", "", "The image with the session runtime. Sessions run in it where "+
 		"the settings name no other.")
 	flag.StringVar(&o.egressAllow, "session-egress-allow", "", "Private ranges that sessions may reach, as CIDRs "+
 		"separated by commas.")
-	flag.StringVar(&o.searchMCPURL, "search-mcp-url", "", "The MCP server, over streamable HTTP, that searches the web "+
+	flag.StringVar(&o.sessions.SearchMCPURL, "search-mcp-url", "", "The MCP server, over streamable HTTP, that searches the web "+
 		"with a user's search key. Sessions with such a key get it as a tool.")
-	flag.StringVar(&o.archiveURL, "archive-url", "", "Where sessions hand over what they leave: the archive's port, or "+
+	flag.StringVar(&o.sessions.ArchiveURL, "archive-url", "", "Where sessions hand over what they leave: the archive's port, or "+
 		"that of a facade that keeps one, as an http or https URL. Without it nothing outlives a session's workspace.")
 	flag.IntVar(&o.workers, "workers", 16, "How many objects of a kind are reconciled at once.")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "Elect a leader, so that of several managers one works.")
@@ -112,41 +108,38 @@ func main() {
 }
 
 func run(ctx context.Context, o options) error {
-	if o.namespace == "" {
+	if o.sessions.Namespace == "" {
 		return errors.New("--namespace or $POD_NAMESPACE must say where the manager runs")
 	}
-	if o.runtimeImage == "" {
+	if o.sessions.RuntimeImage == "" {
 		return errors.New("--runtime-image must name the image with the session runtime")
 	}
-	egressAllow := splitList(o.egressAllow)
-	for _, cidr := range egressAllow {
+	o.sessions.EgressAllow = splitList(o.egressAllow)
+	for _, cidr := range o.sessions.EgressAllow {
 		if _, err := netip.ParsePrefix(cidr); err != nil {
 			return fmt.Errorf("--session-egress-allow: %w", err)
 		}
 	}
-	for name, address := range map[string]string{"search-mcp-url": o.searchMCPURL, "archive-url": o.archiveURL} {
+	for name, address := range map[string]string{"search-mcp-url": o.sessions.SearchMCPURL,
+		"archive-url": o.sessions.ArchiveURL} {
 		if u, err := url.Parse(address); address != "" && (err != nil || u.Host == "" || u.User != nil ||
 			u.Scheme != "http" && u.Scheme != "https") {
 			return fmt.Errorf("--%s must be an http or https URL without a user", name)
 		}
 	}
-	cert := newCertificate(o.namespace, o.webhook)
+	cert := newCertificate(o.sessions.Namespace, o.webhook)
 	mgr, server, err := newManager(o, cert)
 	if err != nil {
 		return err
 	}
-	objects := o.objects
-	objects.Namespace, objects.RuntimeImage = o.namespace, o.runtimeImage
-	objects.EgressAllow, objects.SearchMCPURL = egressAllow, o.searchMCPURL
-	objects.ArchiveURL = o.archiveURL
-	if err := controllers.SetupWithManager(ctx, mgr, objects); err != nil {
+	if err := controllers.SetupWithManager(ctx, mgr, o.sessions); err != nil {
 		return err
 	}
 	if err := webhook.SetupWithManager(ctx, mgr, webhook.Options{
-		FacadeUser:      serviceAccount(o.namespace, o.accounts.facade),
-		ManagerUser:     serviceAccount(o.namespace, o.accounts.manager),
-		Namespace:       o.namespace,
-		AgentsConfigMap: o.objects.AgentsConfigMap,
+		FacadeUser:      serviceAccount(o.sessions.Namespace, o.accounts.facade),
+		ManagerUser:     serviceAccount(o.sessions.Namespace, o.accounts.manager),
+		Namespace:       o.sessions.Namespace,
+		AgentsConfigMap: o.sessions.AgentsConfigMap,
 	}); err != nil {
 		return fmt.Errorf("set up the webhook: %w", err)
 	}
@@ -179,11 +172,11 @@ func newManager(o options, cert *certificate) (ctrl.Manager, *lingering, error) 
 	}
 	modernTLS := func(c *tls.Config) { c.MinVersion = tls.VersionTLS13 }
 
-	managerOptions := controllers.ManagerOptions(scheme, o.workers, controllers.Scope{Operator: o.namespace,
+	managerOptions := controllers.ManagerOptions(scheme, o.workers, controllers.Scope{Operator: o.sessions.Namespace,
 		Namespaces: splitList(o.namespaces)})
 	managerOptions.LeaderElection = o.leaderElect
 	managerOptions.LeaderElectionID = "parley-manager"
-	managerOptions.LeaderElectionNamespace = o.namespace
+	managerOptions.LeaderElectionNamespace = o.sessions.Namespace
 	// Everything ends with the process, so the next leader need not wait out the lease.
 	managerOptions.LeaderElectionReleaseOnCancel = true
 	// Less than the pod's grace, so that a step that hangs while it starts does not end in a kill.

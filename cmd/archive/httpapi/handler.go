@@ -27,41 +27,68 @@ const (
 	writeTimeout = 30 * time.Second
 )
 
+// Health serves /alive and /ready.
+func Health(ready func(context.Context) error) http.Handler {
+	health := &answer.Health{Check: ready}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /alive", answer.Alive)
+	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
+		if health.Err() != nil {
+			answer.Write(w, nil, notReady)
+			return
+		}
+		answer.Alive(w, r)
+	})
+	return mux
+}
+
 // Conversations are those that exist.
 type Conversations interface {
 	// OwnerOf is empty where there is no such Conversation.
 	OwnerOf(ctx context.Context, uid string) (owner string, err error)
 }
 
-// Handler serves a store.
-type Handler struct {
+// serveFunc serves a call. Its error is answered.
+type serveFunc func(ctx context.Context, w http.ResponseWriter, c call) error
+
+// handler serves a store.
+type handler struct {
 	store         *store.Store
 	public        func() (ed25519.PublicKey, error)
 	conversations Conversations
 	// reads are in flight by Conversation, owners' reads and bodies by owner.
 	reads, owners *limits.Budget
-	mux           *http.ServeMux
 }
 
 // NewHandler serves a store to bearers of tokens that were signed with the key of which public is the
 // public half.
-func NewHandler(store *store.Store, conversations Conversations, public func() (ed25519.PublicKey, error)) *Handler {
-	h := &Handler{store: store, public: public, conversations: conversations, mux: http.NewServeMux(),
+func NewHandler(store *store.Store, conversations Conversations,
+	public func() (ed25519.PublicKey, error)) http.Handler {
+	h := &handler{store: store, public: public, conversations: conversations,
 		reads: limits.New(limits.Options{Streams: limits.Bounds{User: conversationReads}}),
 		owners: limits.New(limits.Options{MaxBody: session.MaxArchived,
 			Streams: limits.Bounds{User: ownerReads, All: allReads}})}
-	at := session.ArchiveRoot + "{uid}"
-	h.mux.HandleFunc("GET "+at, h.authenticated(h.position))
-	h.mux.HandleFunc("GET "+at+session.ArchiveEvents, h.authenticated(h.events))
-	h.mux.HandleFunc("POST "+at+session.ArchiveEvents, h.authenticated(h.append))
-	h.mux.HandleFunc("POST "+at+session.ArchiveAside, h.authenticated(h.aside))
-	h.mux.HandleFunc("GET "+at+session.ArchiveEnd, h.authenticated(h.ending))
-	h.mux.HandleFunc("POST "+at+session.ArchiveEnd, h.authenticated(h.end))
-	h.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { answer.Write(w, nil, answer.NotFound) })
-	return h
+	at, mux := session.ArchiveRoot+"{uid}", http.NewServeMux()
+	mux.HandleFunc("GET "+at, h.authenticated(answered(h.position)))
+	mux.HandleFunc("GET "+at+session.ArchiveEvents, h.authenticated(h.events))
+	mux.HandleFunc("POST "+at+session.ArchiveEvents, h.authenticated(answered(h.append)))
+	mux.HandleFunc("POST "+at+session.ArchiveAside, h.authenticated(answered(h.aside)))
+	mux.HandleFunc("GET "+at+session.ArchiveEnd, h.authenticated(h.ending))
+	mux.HandleFunc("POST "+at+session.ArchiveEnd, h.authenticated(answered(h.end)))
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { answer.Write(w, nil, answer.NotFound) })
+	return mux
 }
 
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.ServeHTTP(w, r) }
+// answered writes what do returns.
+func answered(do func(context.Context, call) (any, error)) serveFunc {
+	return func(ctx context.Context, w http.ResponseWriter, c call) error {
+		body, err := do(ctx, c)
+		if err == nil {
+			answer.Write(w, body, nil)
+		}
+		return err
+	}
+}
 
 // call is an authenticated request about a Conversation.
 type call struct {
@@ -73,7 +100,7 @@ type call struct {
 }
 
 // authenticated serves a request with a token for a Conversation that exists.
-func (h *Handler) authenticated(do func(ctx context.Context, w http.ResponseWriter, c call) error) http.HandlerFunc {
+func (h *handler) authenticated(do serveFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := call{Request: r, uid: r.PathValue("uid")}
 		c.attempt, _ = strconv.Atoi(r.URL.Query().Get(session.ArchiveAttempt))
@@ -98,7 +125,7 @@ func (h *Handler) authenticated(do func(ctx context.Context, w http.ResponseWrit
 }
 
 // authenticate a call, and say whose Conversation it is about.
-func (h *Handler) authenticate(c *call) error {
+func (h *handler) authenticate(c *call) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), requestTimeout)
 	defer cancel()
 	key, err := h.public()
@@ -128,17 +155,12 @@ func (c call) number(name string) (n int, err error) {
 	return n, nil
 }
 
-func (h *Handler) position(ctx context.Context, w http.ResponseWriter, c call) error {
-	position, err := h.store.Position(ctx, c.uid)
-	if err != nil {
-		return err
-	}
-	answer.Write(w, position, nil)
-	return nil
+func (h *handler) position(ctx context.Context, c call) (any, error) {
+	return h.store.Position(ctx, c.uid)
 }
 
 // takeRead counts a response. done must be called when it is sent.
-func (h *Handler) takeRead(c call) (done func(), err error) {
+func (h *handler) takeRead(c call) (done func(), err error) {
 	ofOwner, err := h.owners.Take(c.owner, limits.Streams)
 	if err != nil {
 		return nil, err
@@ -152,7 +174,7 @@ func (h *Handler) takeRead(c call) (done func(), err error) {
 }
 
 // events sends those from an id on: to a session that has lost its workspace, or to a facade.
-func (h *Handler) events(_ context.Context, w http.ResponseWriter, c call) error {
+func (h *handler) events(_ context.Context, w http.ResponseWriter, c call) error {
 	done, err := h.takeRead(c)
 	if err != nil {
 		return err
@@ -175,7 +197,7 @@ func (h *Handler) events(_ context.Context, w http.ResponseWriter, c call) error
 	return to.end(err)
 }
 
-func (h *Handler) ending(_ context.Context, w http.ResponseWriter, c call) error {
+func (h *handler) ending(_ context.Context, w http.ResponseWriter, c call) error {
 	done, err := h.takeRead(c)
 	if err != nil {
 		return err
@@ -213,34 +235,21 @@ func (s *slowWriter) end(err error) error {
 	return err
 }
 
-func (h *Handler) append(ctx context.Context, w http.ResponseWriter, c call) error {
+func (h *handler) append(ctx context.Context, c call) (any, error) {
 	query := c.URL.Query()
 	from, err := strconv.Atoi(query.Get(session.ArchiveFrom))
 	if err != nil || from < 0 {
-		return errNumber
+		return nil, errNumber
 	}
-	position, err := h.store.Append(ctx, c.uid, c.attempt, store.Batch{Journal: query.Get(session.ArchiveJournal),
+	return h.store.Append(ctx, c.uid, c.attempt, store.Batch{Journal: query.Get(session.ArchiveJournal),
 		Previous: query.Get(session.ArchivePrevious), From: from, Lines: c.body})
-	if err != nil {
-		return err
-	}
-	answer.Write(w, position, nil)
-	return nil
 }
 
 // aside makes room for a journal that began anew.
-func (h *Handler) aside(ctx context.Context, w http.ResponseWriter, c call) error {
-	if err := h.store.Aside(ctx, c.uid, c.attempt); err != nil {
-		return err
-	}
-	answer.Write(w, session.ArchivePosition{}, nil)
-	return nil
+func (h *handler) aside(ctx context.Context, c call) (any, error) {
+	return session.ArchivePosition{}, h.store.Aside(ctx, c.uid, c.attempt)
 }
 
-func (h *Handler) end(ctx context.Context, w http.ResponseWriter, c call) error {
-	if err := h.store.End(ctx, c.uid, c.attempt, c.body); err != nil {
-		return err
-	}
-	answer.Write(w, map[string]bool{"success": true}, nil)
-	return nil
+func (h *handler) end(ctx context.Context, c call) (any, error) {
+	return map[string]bool{"success": true}, h.store.End(ctx, c.uid, c.attempt, c.body)
 }

@@ -16,6 +16,7 @@ var (
 	errGone   = answer.Refuse(http.StatusGone, "There is no such conversation")
 	errNumber = answer.Refuse(http.StatusUnprocessableEntity, "An event or a journal is named by a number")
 	errFailed = answer.Later(http.StatusServiceUnavailable, "The archive failed; retry later", time.Second)
+	notReady  = answer.Later(http.StatusServiceUnavailable, "not ready", time.Second)
 )
 
 // refusals are the codes of what the store refuses.

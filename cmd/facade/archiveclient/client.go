@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/cmd/facade/live"
 )
 
 const (
@@ -72,12 +73,12 @@ func (c *Client) get(ctx context.Context, uid, path string) (io.ReadCloser, erro
 		return nil, err
 	}
 	request.Header.Set(session.TokenHeader, token)
-	response, err := c.client.Do(request) //nolint:bodyclose // the caller closes it through guarded
+	response, err := c.client.Do(request) //nolint:bodyclose // the caller closes it through Guarded
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("ask the archive: %w", err)
 	}
-	body := &guarded{ReadCloser: response.Body, cancel: cancel}
+	body := &live.Guarded{ReadCloser: response.Body, Cancel: cancel, Patience: stallTimeout}
 	switch response.StatusCode {
 	case http.StatusOK:
 		return body, nil
@@ -87,23 +88,6 @@ func (c *Client) get(ctx context.Context, uid, path string) (io.ReadCloser, erro
 		err = fmt.Errorf("the archive answered %s", response.Status)
 	}
 	return nil, errors.Join(err, body.Close())
-}
-
-// guarded cancels a request whose next part takes too long.
-type guarded struct {
-	io.ReadCloser
-	cancel context.CancelFunc
-}
-
-func (g *guarded) Read(p []byte) (int, error) {
-	timer := time.AfterFunc(stallTimeout, g.cancel)
-	defer timer.Stop()
-	return g.ReadCloser.Read(p)
-}
-
-func (g *guarded) Close() error {
-	g.cancel()
-	return g.ReadCloser.Close()
 }
 
 // Position is where the events of a Conversation end.

@@ -63,33 +63,19 @@ type Cluster struct {
 	probe  discovery.DiscoveryInterface
 	// namespace is the operator's own.
 	namespace string
-	scope     scope
+	options   Options
 }
 
-// Option changes what of the cluster is used.
-type Option func(*scope)
-
-type scope struct {
-	namespaces     []string // of the users; none is all
-	agents, models string   // ConfigMaps in the operator's namespace
-}
-
-// InNamespaces serves the users of these namespaces only; none is all.
-func InNamespaces(namespaces ...string) Option {
-	return func(s *scope) { s.namespaces = namespaces }
-}
-
-// WithConfigMaps says what the lists of agents and of models are called.
-func WithConfigMaps(agents, models string) Option {
-	return func(s *scope) { s.agents, s.models = agents, models }
+// Options say what of the cluster is used.
+type Options struct {
+	// Namespaces are those of the users; none is all.
+	Namespaces []string
+	// Agents and Models are the ConfigMaps in the operator's namespace that list them.
+	Agents, Models string
 }
 
 // New prepares to use the cluster, in which the operator has a namespace; Start fills the cache.
-func New(ctx context.Context, cfg *clientrest.Config, namespace string, options ...Option) (*Cluster, error) {
-	scope := scope{agents: v1alpha1.AgentCatalogueName, models: v1alpha1.ModelsName}
-	for _, option := range options {
-		option(&scope)
-	}
+func New(ctx context.Context, cfg *clientrest.Config, namespace string, options Options) (*Cluster, error) {
 	cfg = clientrest.CopyConfig(cfg)
 	// The API server's priority and fairness governs; each user has a limit of their own in the
 	// facade.
@@ -101,7 +87,7 @@ func New(ctx context.Context, cfg *clientrest.Config, namespace string, options 
 	if err := builder.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
-	objects, err := newCache(ctx, cfg, scheme, scope)
+	objects, err := newCache(ctx, cfg, scheme, options.Namespaces)
 	if err != nil {
 		return nil, err
 	}
@@ -127,21 +113,18 @@ func New(ctx context.Context, cfg *clientrest.Config, namespace string, options 
 	if err != nil {
 		return nil, fmt.Errorf("make a client for probes: %w", err)
 	}
-	return &Cluster{cache: objects, live: live, cached: cached, probe: probe, namespace: namespace, scope: scope}, nil
+	return &Cluster{cache: objects, live: live, cached: cached, probe: probe, namespace: namespace, options: options}, nil
 }
 
 // newCache holds the two kinds and nothing else, without what no answer shows. Its watches have a
 // connection of their own, so that a burst of writes does not hold up their events; a dialer of its
 // own keeps client-go from sharing one.
-func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Scheme, scope scope) (cache.Cache, error) {
-	var watched map[string]cache.Config // all of them
-	for _, namespace := range scope.namespaces {
-		if watched == nil {
-			watched = map[string]cache.Config{}
-		}
+func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Scheme, namespaces []string) (cache.Cache,
+	error) {
+	watched := map[string]cache.Config{} // none is all
+	for _, namespace := range namespaces {
 		watched[namespace] = cache.Config{}
 	}
-	kinds := map[client.Object]cache.ByObject{&v1alpha1.Conversation{}: {}, &v1alpha1.UserSettings{}: {}}
 	cfg = clientrest.CopyConfig(cfg)
 	cfg.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
 	objects, err := cache.New(cfg, cache.Options{
@@ -149,7 +132,7 @@ func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Schem
 		DefaultTransform:            strip,
 		DefaultNamespaces:           watched,
 		ReaderFailOnMissingInformer: true,
-		ByObject:                    kinds,
+		ByObject:                    map[client.Object]cache.ByObject{&v1alpha1.Conversation{}: {}, &v1alpha1.UserSettings{}: {}},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the cache: %w", err)

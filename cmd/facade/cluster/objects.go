@@ -163,13 +163,13 @@ func (c *Cluster) DeleteConversation(ctx context.Context, conversation *v1alpha1
 
 // Agents that settings may name: the keys of the catalogue.
 func (c *Cluster) Agents(ctx context.Context) ([]string, error) {
-	catalogue, err := c.configMap(ctx, c.scope.agents)
+	catalogue, err := c.configMap(ctx, c.options.Agents)
 	return slices.Sorted(maps.Keys(catalogue)), err
 }
 
 // Models whose prices are known.
 func (c *Cluster) Models(ctx context.Context) ([]string, error) {
-	prices, err := c.configMap(ctx, c.scope.models)
+	prices, err := c.configMap(ctx, c.options.Models)
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/parley-dev/parley/api/rest"
@@ -139,13 +138,7 @@ func (s *Service) Start(ctx context.Context, u *auth.User, id string) (any, erro
 		case stateOf(c) != v1alpha1.StateStopped && !c.Spec.Suspend:
 			return nil, stateOf(c) // it is under way
 		case c.Status.Reason != v1alpha1.ReasonSuspended && stateOf(c) == v1alpha1.StateStopped:
-			// It ended by itself; each other time starts it once more, unless it is in the future.
-			// Times have whole seconds.
-			at := metav1.NewTime(time.Now().Truncate(time.Second))
-			for at.Equal(c.Spec.RestartAt) || at.Equal(c.Status.RestartedAt) {
-				at = metav1.NewTime(at.Add(-time.Second))
-			}
-			spec["restartAt"] = at
+			spec["restartAt"] = c.NextRestart(time.Now()) // it ended by itself
 		}
 		return spec, v1alpha1.StateStarting
 	})

@@ -154,11 +154,15 @@ func (s *Service) complete(ctx context.Context, c *v1alpha1.Conversation, r *res
 // request.
 func configMaps(c *v1alpha1.Conversation, r *rest.ConversationRequest, now time.Time) (list []*corev1.ConfigMap) {
 	if ref := c.Spec.ReplayJSONRef; ref != nil && r.ReplayJSON != nil {
-		list = append(list, managed.Replay(*ref, *r.ReplayJSON, c, now))
+		replay := managed.ConfigMap(ref.Name, c, now)
+		replay.Data = map[string]string{ref.Key: *r.ReplayJSON}
+		list = append(list, replay)
 	}
 	for i, image := range c.Spec.Images {
 		if ref := image.ConfigMapKeyRef; ref != nil {
-			list = append(list, managed.Image(*ref, r.ImageURLs[i].Data, c, now))
+			image := managed.ConfigMap(ref.Name, c, now)
+			image.BinaryData = map[string][]byte{ref.Key: r.ImageURLs[i].Data}
+			list = append(list, image)
 		}
 	}
 	return list

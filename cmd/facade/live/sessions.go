@@ -122,7 +122,7 @@ func (s *Sessions) Ask(ctx context.Context, c *v1alpha1.Conversation, call Call)
 		cancel()
 		return nil, silent
 	}
-	response.Body = &guarded{response.Body, cancel, s.silence}
+	response.Body = &Guarded{response.Body, cancel, s.silence}
 	switch code := response.StatusCode; {
 	case code == http.StatusOK:
 		return response, nil
@@ -137,22 +137,23 @@ func (s *Sessions) Ask(ctx context.Context, c *v1alpha1.Conversation, call Call)
 	return nil, err
 }
 
-// guarded is a body that ends when the session says nothing for too long. Time that is spent on
-// what it said does not count.
-type guarded struct {
+// Guarded is the body of an answer whose request is canceled when the server says nothing for too
+// long. Time that is spent on what it said does not count.
+type Guarded struct {
 	io.ReadCloser
-	cancel   context.CancelFunc
-	patience time.Duration
+	Cancel   context.CancelFunc
+	Patience time.Duration
 }
 
-func (g *guarded) Read(p []byte) (int, error) {
-	timer := time.AfterFunc(g.patience, g.cancel)
+func (g *Guarded) Read(p []byte) (int, error) {
+	timer := time.AfterFunc(g.Patience, g.Cancel)
 	defer timer.Stop()
 	return g.ReadCloser.Read(p)
 }
 
-func (g *guarded) Close() error {
-	g.cancel()
+// Close cancels the request, too.
+func (g *Guarded) Close() error {
+	g.Cancel()
 	return g.ReadCloser.Close()
 }
 

@@ -58,23 +58,9 @@ func Write(ctx context.Context, c cluster.API, keys []Key, owner metav1.Object, 
 	return nil
 }
 
-// Replay is the ConfigMap with the events of a conversation.
-func Replay(ref v1alpha1.ConfigMapKeyRef, events string, owner *v1alpha1.Conversation,
-	now time.Time) *corev1.ConfigMap {
-	return &corev1.ConfigMap{
-		ObjectMeta: metaOf(ref.Name, owner, now),
-		Immutable:  ptr.To(true),
-		Data:       map[string]string{ref.Key: events},
-	}
-}
-
-// Image is the ConfigMap with an image of a conversation.
-func Image(ref v1alpha1.ConfigMapKeyRef, data []byte, owner *v1alpha1.Conversation, now time.Time) *corev1.ConfigMap {
-	return &corev1.ConfigMap{
-		ObjectMeta: metaOf(ref.Name, owner, now),
-		Immutable:  ptr.To(true),
-		BinaryData: map[string][]byte{ref.Key: data},
-	}
+// ConfigMap of a conversation, to be filled with its replay or an image.
+func ConfigMap(name string, owner *v1alpha1.Conversation, now time.Time) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metaOf(name, owner, now), Immutable: ptr.To(true)}
 }
 
 // metaOf names the owner right away, so that the operator need not adopt the object. It does not

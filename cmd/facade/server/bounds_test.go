@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -175,20 +174,5 @@ func TestARefusedSenderCanReadTheAnswer(t *testing.T) {
 				t.Errorf("it reads %q, %v", answer, err)
 			}
 		})
-	}
-}
-
-func TestReadinessProbesAreCached(t *testing.T) {
-	asked := 0
-	h := &health{}
-	for range 100 {
-		_ = h.check(func(context.Context) error { asked++; return nil })
-	}
-	if asked != 1 {
-		t.Errorf("asked %d times", asked)
-	}
-	h.asked = h.asked.Add(-2 * healthLasts)
-	if err := h.check(func(context.Context) error { return errors.New("away") }); err == nil {
-		t.Error("an old answer is given")
 	}
 }

@@ -28,11 +28,7 @@ var noSession = answer.Refuse(http.StatusServiceUnavailable, "The git host is as
 func (s *server) hostOperations() map[string]map[string]operation {
 	ask := func(path string, names ...string) map[string]operation {
 		return map[string]operation{"GET": {do: func(ctx context.Context, r request) (any, error) {
-			query := url.Values{}
-			for _, name := range names {
-				query.Set(name, r.URL.Query().Get(name))
-			}
-			return s.askHost(ctx, r, path, query)
+			return s.askHost(ctx, r, path, r.parameters(names))
 		}}}
 	}
 	nothing := map[string]operation{"GET": {do: func(context.Context, request) (any, error) { return []string{}, nil }}}

@@ -47,20 +47,13 @@ const requestIDHeader = "X-Request-ID"
 
 var validRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
-// observation is what is noted of a request besides its answer.
-type observation struct {
-	// user is empty where the request is nobody's.
-	user types.NamespacedName
-}
+type recorderKey struct{}
 
-type observationKey struct{}
-
-func observationOf(r *http.Request) *observation {
-	o, found := r.Context().Value(observationKey{}).(*observation)
-	if !found {
-		return &observation{}
+// noteUser of a request that is observed.
+func noteUser(r *http.Request, user types.NamespacedName) {
+	if recorder, observed := r.Context().Value(recorderKey{}).(*recorder); observed {
+		recorder.user = user
 	}
-	return o
 }
 
 // observed gives each request an id, counts and times it, and writes it down without body, query or
@@ -73,10 +66,9 @@ func (s *server) observed(next http.Handler) http.Handler {
 			id = rand.Text()
 		}
 		w.Header().Set(requestIDHeader, id)
-		noted := &observation{}
-		log := logf.FromContext(r.Context()).WithName("http").WithValues("request", id)
-		r = r.WithContext(logf.IntoContext(context.WithValue(r.Context(), observationKey{}, noted), log))
 		recorder := &recorder{ResponseWriter: w}
+		log := logf.FromContext(r.Context()).WithName("http").WithValues("request", id)
+		r = r.WithContext(logf.IntoContext(context.WithValue(r.Context(), recorderKey{}, recorder), log))
 		defer func() {
 			failed := recover()
 			aborted := failed == http.ErrAbortHandler //nolint:errorlint // it is never wrapped
@@ -86,7 +78,7 @@ func (s *server) observed(next http.Handler) http.Handler {
 					answer.Write(recorder, nil, errPanicked)
 				}
 			}
-			s.finish(noted, r, recorder, log, time.Since(start))
+			s.finish(r, recorder, log, time.Since(start))
 			if aborted {
 				panic(failed) // the server cuts the connection, so that the answer is not taken for whole
 			}
@@ -100,7 +92,7 @@ var errPanicked = errors.New("a handler panicked")
 
 // finish counts a request that was answered, and writes it down unless it is a probe that found all
 // well.
-func (s *server) finish(o *observation, r *http.Request, answered *recorder, log logr.Logger, took time.Duration) {
+func (s *server) finish(r *http.Request, answered *recorder, log logr.Logger, took time.Duration) {
 	route := "none" // not what was asked for, which may hold anything
 	if r.Pattern != "" && r.Pattern != "/" {
 		route = r.Pattern
@@ -110,8 +102,8 @@ func (s *server) finish(o *observation, r *http.Request, answered *recorder, log
 	if isProbe(route) && answered.code < http.StatusBadRequest {
 		return
 	}
-	if o.user.Name != "" {
-		log = log.WithValues("user", o.user.String())
+	if answered.user.Name != "" {
+		log = log.WithValues("user", answered.user.String())
 	}
 	log.Info("Served", "method", methodOf(r), "route", route, "code", answered.code, "bytes", answered.bytes,
 		"seconds", took.Seconds(), "from", r.RemoteAddr)
@@ -129,11 +121,13 @@ func methodOf(r *http.Request) string {
 	return "other"
 }
 
-// recorder remembers the answer's code and length.
+// recorder remembers the answer's code and length, and whose request it was; nobody's where user is
+// empty.
 type recorder struct {
 	http.ResponseWriter
 	code  int
 	bytes int
+	user  types.NamespacedName
 }
 
 func (r *recorder) WriteHeader(code int) {

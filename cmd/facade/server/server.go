@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -67,7 +68,7 @@ type server struct {
 	conversations *conversations.Service
 	sessions      *live.Sessions
 	cookies       *auth.Cookies
-	health        health
+	health        answer.Health
 	// serving ends when the facade is told to stop.
 	serving context.Context
 	stop    context.CancelFunc
@@ -90,6 +91,7 @@ func New(c cluster.API, options Options, registry prometheus.Registerer) *Handle
 		settings:      &settings.Store{Cluster: c},
 		conversations: &conversations.Service{Cluster: c},
 		sessions:      live.NewSessions(signer),
+		health:        answer.Health{Check: c.Ready},
 		cookies:       auth.NewCookies(func() ([]byte, error) { return signer.Secret("sign-in") }, options.TrustedProxies),
 	}
 	s.serving, s.stop = context.WithCancel(context.Background())
@@ -112,6 +114,15 @@ type request struct {
 	conversation *v1alpha1.Conversation
 	// held is what is held of the answer, until that is sent.
 	held *limits.Hold
+}
+
+// parameters of the query with these names.
+func (r request) parameters(names []string) url.Values {
+	query := url.Values{}
+	for _, name := range names {
+		query.Set(name, r.URL.Query().Get(name))
+	}
+	return query
 }
 
 // operation is what a user may do.
@@ -169,7 +180,7 @@ func (s *server) routes() http.Handler {
 		mux.HandleFunc(path, methodNotAllowed(strings.Join(slices.Sorted(maps.Keys(operations)), ", ")))
 	}
 	for path, do := range map[string]http.HandlerFunc{
-		"/alive": alive, "/health": alive, "/ready": s.ready, "/openapi.json": openAPI, "/api/options/config": clientConfig,
+		"/alive": answer.Alive, "/health": answer.Alive, "/ready": s.ready, "/openapi.json": openAPI, "/api/options/config": clientConfig,
 	} {
 		mux.HandleFunc("GET "+path, do)
 		mux.HandleFunc(path, methodNotAllowed("GET"))
@@ -188,6 +199,21 @@ func methodNotAllowed(methods string) http.HandlerFunc {
 		w.Header().Set("Allow", methods)
 		answer.Write(w, nil, answer.Refuse(http.StatusMethodNotAllowed, "Method Not Allowed"))
 	}
+}
+
+func (s *server) ready(w http.ResponseWriter, r *http.Request) {
+	problem := ""
+	if s.serving.Err() != nil {
+		problem = "stopping"
+	} else if s.health.Err() != nil {
+		problem = "the API server does not answer, or the cache is not filled yet"
+	}
+	if problem == "" {
+		answer.Alive(w, r)
+		return
+	}
+	answer.Write(w, nil, &answer.Refusal{Code: http.StatusServiceUnavailable, Body: map[string]string{"status": problem},
+		RetryAfter: time.Second})
 }
 
 func openAPI(w http.ResponseWriter, _ *http.Request) {

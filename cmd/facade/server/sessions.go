@@ -42,11 +42,8 @@ func (s *server) sessionOperations() map[string]map[string]operation {
 			if archived != nil && s.isOver(r.conversation) {
 				return archived(ctx, r)
 			}
-			query := url.Values{}
-			for _, name := range names {
-				query.Set(name, r.URL.Query().Get(name))
-			}
-			return s.sessions.Read(ctx, r.conversation, live.Call{Path: path, Query: query, Held: r.held}, live.MaxAnswer)
+			return s.sessions.Read(ctx, r.conversation, live.Call{Path: path, Query: r.parameters(names),
+				Held: r.held}, live.MaxAnswer)
 		})
 	}
 	fixed := func(body any) map[string]operation {

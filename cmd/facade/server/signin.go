@@ -41,7 +41,7 @@ func (s *server) identify(r *http.Request, key string, changes bool) (*auth.User
 
 // admit a user's request, at their rate.
 func (s *server) admit(r *http.Request, u *auth.User) error {
-	observationOf(r).user = u.Key()
+	noteUser(r, u.Key())
 	return s.budget.Count(u.ID())
 }
 

@@ -1,9 +1,12 @@
 package settings
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
+
+	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -18,7 +21,7 @@ func (s *Store) Secrets(ctx context.Context, u *auth.User) (any, error) {
 		return nil, err
 	}
 	listed := []rest.ListedSecret{}
-	for _, secret := range customSecrets(live) {
+	for _, secret := range secretsOf(live).CustomSecrets {
 		listed = append(listed, rest.ListedSecret{Name: secret.Name, Description: secret.Description})
 	}
 	return rest.SecretList{CustomSecrets: listed}, nil
@@ -31,16 +34,14 @@ func (s *Store) AddSecret(ctx context.Context, u *auth.User, body []byte) (any, 
 		return nil, answer.Invalid(details...)
 	}
 	if found, err := s.hasSecret(ctx, u, request.Name); err != nil || found {
-		return nil, orElse(err, say(http.StatusBadRequest, "Secret "+request.Name+" already exists"))
+		return nil, cmp.Or(err, say(http.StatusBadRequest, "Secret "+request.Name+" already exists"))
 	}
 	entry := &rest.CustomSecret{Secret: rest.NewKey(*request.Value)}
 	if request.Description != nil {
 		entry.Description = rest.Set(*request.Description)
 	}
-	if err := s.storeSecret(ctx, u, request.Name, entry); err != nil {
-		return nil, err
-	}
-	return answer.Created{Body: rest.Stored{Message: "Secret created successfully"}}, nil
+	return answer.Created{Body: rest.Stored{Message: "Secret created successfully"}},
+		s.storeSecret(ctx, u, request.Name, entry)
 }
 
 // ChangeSecret changes the description of one. Its value cannot be read, so that it cannot get
@@ -60,21 +61,15 @@ func (s *Store) ChangeSecret(ctx context.Context, u *auth.User, name string, bod
 		return nil, say(http.StatusBadRequest, "A secret keeps its name: store it under the new one, and delete the old")
 	}
 	entry := &rest.CustomSecret{Description: present(request.Description)}
-	if err := s.storeSecret(ctx, u, name, entry); err != nil {
-		return nil, err
-	}
-	return rest.Stored{Message: "Secret updated successfully"}, nil
+	return rest.Stored{Message: "Secret updated successfully"}, s.storeSecret(ctx, u, name, entry)
 }
 
 // DeleteSecret removes one.
 func (s *Store) DeleteSecret(ctx context.Context, u *auth.User, name string) (any, error) {
 	if found, err := s.hasSecret(ctx, u, name); err != nil || !found {
-		return nil, orElse(err, say(http.StatusNotFound, "Secret not found"))
+		return nil, cmp.Or(err, say(http.StatusNotFound, "Secret not found"))
 	}
-	if err := s.storeSecret(ctx, u, name, nil); err != nil {
-		return nil, err
-	}
-	return rest.Stored{Message: "Secret deleted successfully"}, nil
+	return rest.Stored{Message: "Secret deleted successfully"}, s.storeSecret(ctx, u, name, nil)
 }
 
 // AddProviders stores tokens of git providers beside those that are there.
@@ -99,10 +94,8 @@ func (s *Store) UnsetProviders(ctx context.Context, u *auth.User) (any, error) {
 		return nil, err
 	}
 	tokens := map[string]*rest.ProviderToken{}
-	if live.Spec.SecretsStore != nil {
-		for _, token := range live.Spec.SecretsStore.ProviderTokens {
-			tokens[string(token.Provider)] = nil
-		}
+	for _, token := range secretsOf(live).ProviderTokens {
+		tokens[string(token.Provider)] = nil
 	}
 	err = s.storeSecrets(ctx, u, rest.UserSecrets{ProviderTokens: tokens},
 		func(loc rest.Location) rest.Location { return loc })
@@ -142,23 +135,14 @@ func (s *Store) hasSecret(ctx context.Context, u *auth.User, name string) (bool,
 	if err != nil {
 		return false, err
 	}
-	return slices.ContainsFunc(customSecrets(live), func(c v1alpha1.CustomSecret) bool { return c.Name == name }), nil
+	return slices.ContainsFunc(secretsOf(live).CustomSecrets,
+		func(c v1alpha1.CustomSecret) bool { return c.Name == name }), nil
 }
 
-func customSecrets(settings *v1alpha1.UserSettings) []v1alpha1.CustomSecret {
-	if settings.Spec.SecretsStore == nil {
-		return nil
-	}
-	return settings.Spec.SecretsStore.CustomSecrets
+func secretsOf(settings *v1alpha1.UserSettings) v1alpha1.SecretsStore {
+	return ptr.Deref(settings.Spec.SecretsStore, v1alpha1.SecretsStore{})
 }
 
 func say(code int, message string) error {
 	return &answer.Refusal{Code: code, Body: rest.Stored{Message: message}}
-}
-
-func orElse(err, otherwise error) error {
-	if err != nil {
-		return err
-	}
-	return otherwise
 }

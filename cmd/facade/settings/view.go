@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -31,7 +32,7 @@ func viewTable(fields map[string]any, spec *v1alpha1.UserSettingsSpec, table []r
 		case *rest.Key:
 			shown[setting.Name], shown[setting.Name+"_set"] = nil, stored != nil
 		case *rest.Field[rest.UserSecrets]:
-			shown[setting.Name], shown["provider_tokens_set"] = viewSecrets(spec.SecretsStore)
+			shown[setting.Name], shown["provider_tokens_set"] = viewSecrets(ptr.Deref(spec.SecretsStore, v1alpha1.SecretsStore{}))
 		case *rest.Field[rest.MCPConfig]:
 			shown[setting.Name] = viewTools(spec.MCPConfig)
 		case plain:
@@ -44,20 +45,18 @@ func viewTable(fields map[string]any, spec *v1alpha1.UserSettingsSpec, table []r
 // hidden is a key that is not shown.
 var hidden = rest.Key{Field: rest.Null[string]()}
 
-func viewSecrets(store *v1alpha1.SecretsStore) (secrets map[string]any, tokensSet map[string]*string) {
+func viewSecrets(store v1alpha1.SecretsStore) (secrets map[string]any, tokensSet map[string]*string) {
 	tokens, custom := map[string]rest.ProviderToken{}, map[string]rest.CustomSecret{}
 	tokensSet = map[string]*string{}
-	if store != nil {
-		for _, token := range store.ProviderTokens {
-			tokens[string(token.Provider)] = rest.ProviderToken{Token: hidden, UserID: present(token.UserID),
-				Host: present(token.Host)}
-			if token.TokenRef != nil {
-				tokensSet[string(token.Provider)] = token.Host
-			}
+	for _, token := range store.ProviderTokens {
+		tokens[string(token.Provider)] = rest.ProviderToken{Token: hidden, UserID: present(token.UserID),
+			Host: present(token.Host)}
+		if token.TokenRef != nil {
+			tokensSet[string(token.Provider)] = token.Host
 		}
-		for _, secret := range store.CustomSecrets {
-			custom[secret.Name] = rest.CustomSecret{Secret: hidden, Description: present(secret.Description)}
-		}
+	}
+	for _, secret := range store.CustomSecrets {
+		custom[secret.Name] = rest.CustomSecret{Secret: hidden, Description: present(secret.Description)}
 	}
 	// Not a rest.UserSecrets, which leaves out what is empty.
 	return map[string]any{"provider_tokens": tokens, "custom_secrets": custom}, tokensSet
