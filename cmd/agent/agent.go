@@ -35,12 +35,8 @@ func (a *agent) Request(ctx context.Context, method string, params json.RawMessa
 		return func() (any, error) { return initialized, nil }
 	case acp.MethodAuthenticate:
 		return func() (any, error) { return struct{}{}, nil }
-	case acp.MethodNewSession:
-		return func() (any, error) { return a.newSession(ctx, params) }
-	case acp.MethodLoadSession:
-		return func() (any, error) { return a.loadSession(ctx, params, true) }
-	case acp.MethodResumeSession:
-		return func() (any, error) { return a.loadSession(ctx, params, false) }
+	case acp.MethodNewSession, acp.MethodLoadSession, acp.MethodResumeSession:
+		return func() (any, error) { return a.openSession(ctx, method, params) }
 	case acp.MethodPrompt:
 		return a.prompt(ctx, params)
 	}
@@ -81,23 +77,19 @@ func invalid(err error) error {
 		err.Error()}
 }
 
-func (a *agent) newSession(ctx context.Context, params json.RawMessage) (any, error) {
+// openSession begins a session, or brings one back from memory.
+func (a *agent) openSession(ctx context.Context, method string, params json.RawMessage) (any, error) {
 	var p acp.SessionParams
 	if err := json.Unmarshal(params, &p); err != nil {
 		return nil, invalid(err)
 	}
-	session, err := loop.New(ctx, a.conn, a.options, p)
-	if err != nil {
-		return nil, err
-	}
-	a.keep(session)
-	return acp.NewSessionResult{SessionID: session.ID()}, nil
-}
-
-func (a *agent) loadSession(ctx context.Context, params json.RawMessage, tell bool) (any, error) {
-	var p acp.SessionParams
-	if err := json.Unmarshal(params, &p); err != nil {
-		return nil, invalid(err)
+	if method == acp.MethodNewSession {
+		session, err := loop.New(ctx, a.conn, a.options, p)
+		if err != nil {
+			return nil, err
+		}
+		a.keep(session)
+		return acp.NewSessionResult{SessionID: session.ID()}, nil
 	}
 	a.mu.Lock()
 	if known := a.sessions[p.SessionID]; known != nil {
@@ -105,7 +97,7 @@ func (a *agent) loadSession(ctx context.Context, params json.RawMessage, tell bo
 		delete(a.sessions, p.SessionID)
 	}
 	a.mu.Unlock()
-	session, err := loop.Load(ctx, a.conn, a.options, p, tell)
+	session, err := loop.Load(ctx, a.conn, a.options, p, method == acp.MethodLoadSession)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,17 +27,13 @@ type anthropicModel struct {
 }
 
 func newAnthropic(s Settings, name string) Model {
-	if s.BaseURL == "" {
-		s.BaseURL = "https://api.anthropic.com"
-	}
-	if s.MaxOutput == 0 {
-		s.MaxOutput = defaultMaxOutput
-	}
 	// The service itself, not a client: that would also take keys and addresses from variables of
 	// the environment, which here are the user's.
-	service := anthropic.NewMessageService(option.WithBaseURL(s.BaseURL), option.WithAPIKey(s.Key),
+	service := anthropic.NewMessageService(option.WithBaseURL(cmp.Or(s.BaseURL,
+		"https://api.anthropic.com")), option.WithAPIKey(s.Key),
 		option.WithMiddleware(noLongWait))
-	return &anthropicModel{messages: service, name: name, key: s.Key, maxOutput: s.MaxOutput}
+	return &anthropicModel{messages: service, name: name, key: s.Key,
+		maxOutput: cmp.Or(s.MaxOutput, defaultMaxOutput)}
 }
 
 // maxWait is how long a provider may ask to wait before a retry.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/anthropics/anthropic-sdk-go"
@@ -135,14 +136,10 @@ func (r refusal) tooLong() bool {
 	if r.status != http.StatusBadRequest {
 		return false
 	}
-	words := strings.ToLower(r.message)
-	for _, sign := range []string{"prompt is too long", "exceed context limit", "maximum context length", "context window",
-		"context length"} {
-		if strings.Contains(words, sign) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"prompt is too long", "exceed context limit", "maximum context length",
+		"context window", "context length"}, func(sign string) bool {
+		return strings.Contains(strings.ToLower(r.message), sign)
+	})
 }
 
 // said is what the provider said, on one line, without the key; nothing if that is long.

@@ -117,20 +117,18 @@ type Settings struct {
 	MaxOutput int
 }
 
-const anthropicProvider = "anthropic"
-
 // New makes a model; nil where none is named. Anthropic's wire is for anthropic/…, OpenAI's for all
 // others, because gateways speak that.
 func New(s Settings) Model {
-	provider, name, ok := strings.Cut(s.Name, "/")
-	if !ok {
-		provider, name = "", s.Name
-	}
-	if name == "" {
-		return nil
+	provider, name, found := strings.Cut(s.Name, "/")
+	if !found {
+		name = s.Name
 	}
 	s.BaseURL = strings.TrimRight(s.BaseURL, "/")
-	if provider == anthropicProvider {
+	switch {
+	case name == "":
+		return nil
+	case found && provider == "anthropic":
 		return newAnthropic(s, name)
 	}
 	return newOpenAI(s, name)
@@ -171,19 +169,15 @@ func merged(messages []Message) []Message {
 	var out []Message
 	for _, m := range messages {
 		if n := len(out); n > 0 && out[n-1].Role == m.Role {
-			parts := append(append([]Part{}, out[n-1].Parts...), m.Parts...)
-			out[n-1] = Message{Role: m.Role, Parts: resultsFirst(parts)}
+			parts := slices.Concat(out[n-1].Parts, m.Parts)
+			isResult := map[bool]int{true: 0, false: 1}
+			slices.SortStableFunc(parts, func(a, b Part) int { return isResult[a.Result != nil] - isResult[b.Result != nil] })
+			out[n-1] = Message{Role: m.Role, Parts: parts}
 			continue
 		}
 		out = append(out, m)
 	}
 	return out
-}
-
-func resultsFirst(parts []Part) []Part {
-	isResult := map[bool]int{true: 0, false: 1}
-	slices.SortStableFunc(parts, func(a, b Part) int { return isResult[a.Result != nil] - isResult[b.Result != nil] })
-	return parts
 }
 
 // maxSilence is how long a stream may say nothing before it is given up.

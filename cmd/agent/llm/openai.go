@@ -1,6 +1,7 @@
 package llm
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -24,10 +25,8 @@ type openAIModel struct {
 }
 
 func newOpenAI(s Settings, name string) Model {
-	if s.BaseURL == "" {
-		s.BaseURL = "https://api.openai.com"
-	}
-	service := openai.NewChatCompletionService(option.WithBaseURL(s.BaseURL+"/v1"), option.WithAPIKey(s.Key))
+	root := cmp.Or(s.BaseURL, "https://api.openai.com")
+	service := openai.NewChatCompletionService(option.WithBaseURL(root+"/v1"), option.WithAPIKey(s.Key))
 	return &openAIModel{completions: service, name: name, key: s.Key, maxOutput: s.MaxOutput}
 }
 

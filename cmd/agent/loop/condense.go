@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -29,12 +30,7 @@ what the user wants, with all conditions that were stated; what was done and fou
 	`and commands; what was decided and why; what failed; what is left to do. Leave out nothing that the rest of the ` +
 	`work needs, and nothing else in.`
 
-func (s *Session) window() int {
-	if s.options.ContextWindow > 0 {
-		return s.options.ContextWindow
-	}
-	return unknownWindow
-}
+func (s *Session) window() int { return cmp.Or(max(0, s.options.ContextWindow), unknownWindow) }
 
 // full says that the context is 80% full: by what the model last reported, and an estimate of what
 // came since.

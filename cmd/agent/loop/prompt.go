@@ -125,10 +125,8 @@ func (s *Session) message(prompt []acp.Content) (message llm.Message, triggered 
 	}
 	said := message.Text()
 	for _, m := range readMicroagents(s.state.cwd) {
-		if !s.state.triggered[m.name] && slices.ContainsFunc(m.triggers, func(word string) bool {
-			return hasWord(said,
-				word)
-		}) {
+		called := slices.ContainsFunc(m.triggers, func(word string) bool { return hasWord(said, word) })
+		if called && !s.state.triggered[m.name] {
 			triggered = append(triggered, m.name)
 			message.Parts = append(message.Parts, llm.Part{Text: "From the repository's " + m.name +
 				", which this message calls for:\n" + strings.TrimSpace(m.text)})

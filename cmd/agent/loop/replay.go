@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -116,12 +117,7 @@ func (e Event) text() string {
 	case "message":
 		return a.Content
 	case "finish":
-		for _, text := range []string{a.FinalThought, a.Message, a.Thought} {
-			if text != "" {
-				return text
-			}
-		}
-		return "Finished."
+		return cmp.Or(a.FinalThought, a.Message, a.Thought, "Finished.")
 	case "run_ipython", "browse", "browse_interactive":
 		return "[The recording goes on with " + e.Action + ", which this agent cannot do again.]"
 	}

@@ -58,7 +58,7 @@ type bashOutput struct {
 
 func (s *Shell) tool() *Tool {
 	return &Tool{
-		Tool: llm.Tool{Name: BashName, Description: bashDescription, Schema: schema([]string{"command"}, map[string]any{
+		Tool: llm.Tool{Name: BashName, Description: bashDescription, Schema: schema([]any{"command"}, map[string]any{
 			"command": text("The command, or the input for the running one."),
 			"timeout": map[string]any{"type": "number", "description": "Seconds to wait for the command, 120 if not given."},
 			"interactive": map[string]any{"type": "boolean", "description": "Keep the command's standard input open, so that " +

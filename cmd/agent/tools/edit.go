@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/parley-dev/parley/api/acp"
@@ -15,22 +16,15 @@ import (
 const around = 4
 
 func create(path, content string) (Outcome, error) {
+	done := "The file was written over."
 	old, err := read(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		old = ""
+	if err != nil {
+		old, done = "", "The file was created."
 	}
-	existed := err == nil
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return Outcome{}, err
 	}
-	if err := write(path, content); err != nil {
-		return Outcome{}, err
-	}
-	outcome := Outcome{Text: "The file was created.", Diff: diff(path, "", content)}
-	if existed {
-		outcome = Outcome{Text: "The file was written over.", Diff: diff(path, old, content)}
-	}
-	return outcome, nil
+	return Outcome{Text: done, Diff: diff(path, old, content)}, write(path, content)
 }
 
 // edit changes a file and shows where.
@@ -43,11 +37,8 @@ func edit(path string, change func(old string) (string, error)) (Outcome, error)
 	if err != nil {
 		return Outcome{}, err
 	}
-	if err := write(path, changed); err != nil {
-		return Outcome{}, err
-	}
 	return Outcome{Text: "The file was edited. It now reads:\n" + snippet(old, changed), Diff: diff(path, old, changed)},
-		nil
+		write(path, changed)
 }
 
 func replaceOnce(content, old, replacement string) (string, error) {
@@ -76,13 +67,11 @@ func windows(text string) string {
 
 func occurrences(content, old string) string {
 	var lines []string
-	for at := 0; len(lines) < 10; {
-		i := strings.Index(content[at:], old)
-		if i < 0 {
-			break
-		}
-		lines = append(lines, fmt.Sprint(1+strings.Count(content[:at+i], "\n")))
-		at += i + len(old)
+	line := 1
+	for _, before := range strings.SplitN(content, old, 11)[:min(10, strings.Count(content, old))] {
+		line += strings.Count(before, "\n")
+		lines = append(lines, strconv.Itoa(line))
+		line += strings.Count(old, "\n")
 	}
 	return strings.Join(lines, ", ")
 }

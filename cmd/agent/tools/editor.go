@@ -45,7 +45,7 @@ func newEditor(dir string) *Tool {
 - create: write a whole file, a new one or over an old one.
 - str_replace: replace old_str, which must occur exactly once, to the letter, by new_str.
 - insert: put new_str after the line insert_line; 0 is the beginning.`,
-			Schema: schema([]string{"command", "path"}, map[string]any{
+			Schema: schema([]any{"command", "path"}, map[string]any{
 				"command":     map[string]any{"type": "string", "enum": []any{"view", "create", "str_replace", "insert"}},
 				"path":        text("The file or directory."),
 				"file_text":   text("For create: the content."),

@@ -38,7 +38,7 @@ func (t *Tasks) tool() *Tool {
 		Tool: llm.Tool{Name: TasksName,
 			Description: "Keep a list of tasks, which the user sees. Use it for work of several steps: plan writes the whole " +
 				"list, view shows it. Keep one task in_progress, and set it done as soon as it is.",
-			Schema: schema([]string{"command"}, map[string]any{
+			Schema: schema([]any{"command"}, map[string]any{
 				"command":   map[string]any{"type": "string", "enum": []any{"view", commandPlan}},
 				"task_list": map[string]any{"type": "array", "items": item, "description": "The whole list, for plan."},
 			})},

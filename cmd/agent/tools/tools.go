@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/parley-dev/parley/api/acp"
@@ -89,9 +90,9 @@ func NewSet(shell *Shell, dir string, tasks *Tasks, servers *Servers, rateAction
 
 // Offered returns all tools, in an order that stays the same.
 func (s *Set) Offered(ctx context.Context) []*Tool {
-	offered := append([]*Tool(nil), s.own...)
+	offered := slices.Clone(s.own)
 	for _, tool := range s.servers.tools(ctx) {
-		if s.find(offered, tool.Name) != nil {
+		if find(offered, tool.Name) != nil {
 			continue // the agent's own come first
 		}
 		if s.rateAction && tool.describe(nil).Acts {
@@ -102,7 +103,7 @@ func (s *Set) Offered(ctx context.Context) []*Tool {
 	return offered
 }
 
-func (s *Set) find(tools []*Tool, name string) *Tool {
+func find(tools []*Tool, name string) *Tool {
 	for _, tool := range tools {
 		if tool.Name == name {
 			return tool
@@ -112,7 +113,7 @@ func (s *Set) find(tools []*Tool, name string) *Tool {
 }
 
 // Find returns the tool of this name, nil if there is none.
-func (s *Set) Find(ctx context.Context, name string) *Tool { return s.find(s.Offered(ctx), name) }
+func (s *Set) Find(ctx context.Context, name string) *Tool { return find(s.Offered(ctx), name) }
 
 const riskParameter = "security_risk"
 
@@ -122,7 +123,7 @@ func (t *Tool) askRisk() {
 	if _, taken := properties[riskParameter]; taken || t.asksRisk {
 		return
 	}
-	properties = maps.Clone(properties)
+	schema, properties := maps.Clone(t.Schema), maps.Clone(properties)
 	if properties == nil {
 		properties = map[string]any{}
 	}
@@ -132,10 +133,9 @@ func (t *Tool) askRisk() {
 			"but can be taken back. " +
 			"HIGH: deletes or publishes data, sends it elsewhere, changes the system, or cannot be taken back.",
 	}
-	schema := maps.Clone(t.Schema)
 	schema["properties"] = properties
 	required, _ := schema["required"].([]any)
-	schema["required"] = append(append([]any{}, required...), riskParameter)
+	schema["required"] = append(slices.Clone(required), riskParameter)
 	t.Schema, t.asksRisk = schema, true
 }
 
@@ -190,12 +190,8 @@ func decode(input string) (map[string]any, error) {
 }
 
 // schema writes the schema of an object.
-func schema(required []string, properties map[string]any) map[string]any {
-	names := make([]any, len(required))
-	for i, name := range required {
-		names[i] = name
-	}
-	return map[string]any{"type": "object", "properties": properties, "required": names}
+func schema(required []any, properties map[string]any) map[string]any {
+	return map[string]any{"type": "object", "properties": properties, "required": required}
 }
 
 func text(description string) map[string]any {

@@ -178,10 +178,11 @@ func (l *Log) Append(r Record) error {
 	if err := encoder.Encode(r); err != nil {
 		return err
 	}
-	if _, err := l.file.Write(line.Bytes()); err != nil {
-		return fmt.Errorf("the session's log: %w", err)
+	_, err := l.file.Write(line.Bytes())
+	if err == nil {
+		err = l.file.Sync()
 	}
-	if err := l.file.Sync(); err != nil {
+	if err != nil {
 		return fmt.Errorf("the session's log: %w", err)
 	}
 	l.records++
