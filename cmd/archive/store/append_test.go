@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/archive/store"
@@ -102,35 +101,6 @@ func TestSmallSegmentsOfOlderVersionsAreExtended(t *testing.T) {
 	}
 	if got := len(segments(t, address, "u")); got != 4 {
 		t.Errorf("there are %d segments", got)
-	}
-}
-
-// Older versions put a journal aside in one object.
-func TestJournalsThatOlderVersionsPutAsideAreRead(t *testing.T) {
-	t.Parallel()
-	address := archivetest.InDirectory(t)
-	dir := filepath.Join(archivetest.Dir(address), "u", "earlier")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for i, text := range [][]byte{archivetest.Lines(0, 2), archivetest.Lines(0, 4)} {
-		file := filepath.Join(dir, fmt.Sprintf("%s-%012d", archivetest.Journal, 4-i))
-		at := time.Now().Add(time.Duration(i-5) * time.Hour)
-		if err := errors.Join(os.WriteFile(file, text, 0o600), os.Chtimes(file, at, at)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s := archivetest.Open(t, address)
-	archivetest.Append(t, s, "u", 0, 3, 3)
-	if err := s.Aside(t.Context(), "u", 0); err != nil {
-		t.Fatal(err)
-	}
-	archivetest.Append(t, s, "u", 0, 1, 1)
-	for number, want := range map[int]string{1: string(archivetest.Lines(0, 3)), 2: string(archivetest.Lines(0, 4)),
-		3: string(archivetest.Lines(0, 2)), 4: store.ErrNothing.Error()} {
-		if got := archivetest.Earlier(t, s, number, 0); got != want {
-			t.Errorf("put aside as number %d is %s", number, got)
-		}
 	}
 }
 

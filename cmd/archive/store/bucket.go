@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"time"
 )
 
 // bucket holds objects by key. An object is written whole or not at all, and stays once put returns.
@@ -34,7 +33,6 @@ var (
 type entry struct {
 	key  string
 	size int64
-	at   time.Time
 }
 
 // object is being read. Its version changes with every write.

@@ -77,7 +77,7 @@ func (d *directory) walk(ctx context.Context, dir string, visit func(entry)) err
 			return fmt.Errorf("%s is neither a file nor a directory", path)
 		case !strings.HasSuffix(path, temporary):
 			key := filepath.ToSlash(strings.TrimPrefix(path, d.root+string(filepath.Separator)))
-			visit(entry{key: key, size: info.Size(), at: info.ModTime()})
+			visit(entry{key: key, size: info.Size()})
 		case time.Since(info.ModTime()) > temporaryLife:
 			_ = os.Remove(path)
 		}

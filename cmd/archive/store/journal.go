@@ -8,25 +8,18 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // A journal is a directory of segments, each named after the id of its first event. The first one of
 // a Conversation is in events/. One that begins anew is in events-1/, events-2/ and so on, so that
-// no two journals share a key. Older versions wrote each journal that they put aside to one object
-// in earlier/, and joined the segments of a session that ended: where that was interrupted, the first
-// segment holds the events of later ones, too.
-const (
-	eventsDir  = "events"
-	earlierDir = "earlier"
-)
+// no two journals share a key. Older versions joined the segments of a session that ended: where that
+// was interrupted, the first segment holds the events of later ones, too.
+const eventsDir = "events"
 
 // journal is the events of a session from its beginning.
 type journal struct {
 	number   int
 	segments []segment
-	// at is when an older version put it aside.
-	at time.Time
 }
 
 // segment is an object with consecutive events of a journal.
@@ -48,12 +41,8 @@ func segmentKey(uid string, journal, from int) string {
 // that were put aside, the latest first.
 func (s *Store) journals(ctx context.Context, uid string) ([]journal, error) {
 	byNumber := map[int]*journal{0: {}}
-	var all []journal
 	err := s.bucket.list(ctx, uid+"/", func(found entry) {
 		dir, name, _ := strings.Cut(strings.TrimPrefix(found.key, uid+"/"), "/")
-		if dir == earlierDir {
-			all = append(all, journal{number: -1, at: found.at, segments: []segment{{key: found.key, size: found.size}}})
-		}
 		suffix, isJournal := strings.CutPrefix(dir, eventsDir)
 		from, err := strconv.Atoi(name)
 		if !isJournal || err != nil {
@@ -69,13 +58,12 @@ func (s *Store) journals(ctx context.Context, uid string) ([]journal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the segments: %w", err)
 	}
+	var all []journal
 	for _, of := range byNumber {
 		slices.SortFunc(of.segments, func(a, b segment) int { return cmp.Compare(a.from, b.from) })
 		all = append(all, *of)
 	}
-	slices.SortFunc(all, func(a, b journal) int {
-		return cmp.Or(cmp.Compare(b.number, a.number), b.at.Compare(a.at))
-	})
+	slices.SortFunc(all, func(a, b journal) int { return cmp.Compare(b.number, a.number) })
 	return all, nil
 }
 
