@@ -11,20 +11,17 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/archive/httpapi"
 	"github.com/parley-dev/parley/cmd/archive/store"
-	"github.com/parley-dev/parley/cmd/internal/memory"
+	"github.com/parley-dev/parley/cmd/internal/startup"
 )
 
 type options struct {
@@ -48,12 +45,7 @@ func main() {
 	flag.DurationVar(&o.retention, "retention", 24*time.Hour,
 		"How long something is kept that belongs to no Conversation, where its deletion was not seen.")
 	flag.Var(&o.perUser, "per-user", "How much is kept of all Conversations of one user. 0 is no limit.")
-	logging := zap.Options{}
-	logging.BindFlags(flag.CommandLine)
-	flag.Parse()
-	memory.Bound(0)
-	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&logging)))
-	klog.SetLogger(ctrl.Log)
+	startup.Run(0)
 	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
 		ctrl.Log.Error(err, "archive failed")
 		os.Exit(1)
@@ -68,7 +60,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return fmt.Errorf("find the API server: %w", err)
 	}
-	known, err := newConversations(ctx, cfg, strings.FieldsFunc(o.namespaces, func(r rune) bool { return r == ',' }))
+	known, err := newConversations(ctx, cfg, startup.SplitList(o.namespaces))
 	if err != nil {
 		return err
 	}

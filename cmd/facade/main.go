@@ -15,11 +15,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"go.uber.org/zap/zapcore"
-	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
-	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -28,7 +25,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 	"github.com/parley-dev/parley/cmd/facade/live"
 	"github.com/parley-dev/parley/cmd/facade/server"
-	"github.com/parley-dev/parley/cmd/internal/memory"
+	"github.com/parley-dev/parley/cmd/internal/startup"
 )
 
 // drain is how long requests under way may take when the facade is told to stop. From when it is
@@ -79,17 +76,8 @@ func main() {
 	flag.IntVar(&o.server.Limits.Burst, "user-burst", o.server.Limits.Burst, "Requests that each user may make at once.")
 	flag.StringVar(&o.archiveURL, "archive", "", "The http URL of the archive, which keeps what sessions leave. Without "+
 		"it nothing outlives their workspaces.")
-	logging := zap.Options{}
-	logging.BindFlags(flag.CommandLine)
-	flag.Parse()
-	memory.Bound(0)
-	// Above this level client-go logs the bodies of requests, and with them keys.
-	if most := zapcore.Level(-5); logging.Level != nil && logging.Level.Enabled(most-1) {
-		logging.Level = most
-	}
-	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&logging)))
-	klog.SetLogger(ctrl.Log)
-	o.server.CORSOrigins = splitList(o.corsOrigins)
+	startup.Run(0)
+	o.server.CORSOrigins = startup.SplitList(o.corsOrigins)
 
 	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
 		ctrl.Log.Error(err, "facade failed")
@@ -108,7 +96,7 @@ func run(ctx context.Context, o options) (err error) {
 	// The cache outlives the signal to stop: requests under way need it.
 	working, done := context.WithCancel(context.WithoutCancel(ctx))
 	defer done()
-	objects, err := cluster.New(working, cfg, o.namespace, cluster.Options{Namespaces: splitList(o.namespaces),
+	objects, err := cluster.New(working, cfg, o.namespace, cluster.Options{Namespaces: startup.SplitList(o.namespaces),
 		Agents: o.agents, Models: o.models})
 	if err != nil {
 		return err
@@ -156,10 +144,6 @@ func run(ctx context.Context, o options) (err error) {
 	case <-ctx.Done():
 	}
 	return stop(listening, handler, o.shutdownDelay)
-}
-
-func splitList(s string) []string {
-	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 // stop fails /ready first, so that nobody is sent here any more, and then finishes what is under

@@ -13,21 +13,17 @@ import (
 	"net/url"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
-	"go.uber.org/zap/zapcore"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	crwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/internal/memory"
+	"github.com/parley-dev/parley/cmd/internal/startup"
 	"github.com/parley-dev/parley/controllers"
 	"github.com/parley-dev/parley/webhook"
 )
@@ -64,14 +60,14 @@ func main() {
 		"The ConfigMap with the agents that settings may name.")
 	flag.StringVar(&o.sessions.ModelsConfigMap, "models-configmap", v1alpha1.ModelsName,
 		"The ConfigMap with the prices of models.")
-	flag.StringVar(&o.sessions.RuntimeImage, "runtime-image", "", "The image with the session runtime. Sessions run in it where "+
-		"the settings name no other.")
+	flag.StringVar(&o.sessions.RuntimeImage, "runtime-image", "",
+		"The image with the session runtime. Sessions run in it where the settings name no other.")
 	flag.StringVar(&o.egressAllow, "session-egress-allow", "", "Private ranges that sessions may reach, as CIDRs "+
 		"separated by commas.")
-	flag.StringVar(&o.sessions.SearchMCPURL, "search-mcp-url", "", "The MCP server, over streamable HTTP, that searches the web "+
-		"with a user's search key. Sessions with such a key get it as a tool.")
-	flag.StringVar(&o.sessions.ArchiveURL, "archive-url", "", "Where sessions hand over what they leave: the archive's port, or "+
-		"that of a facade that keeps one, as an http or https URL. Without it nothing outlives a session's workspace.")
+	flag.StringVar(&o.sessions.SearchMCPURL, "search-mcp-url", "", "The MCP server, over streamable HTTP, that "+
+		"searches the web with a user's search key. Sessions with such a key get it as a tool.")
+	flag.StringVar(&o.sessions.ArchiveURL, "archive-url", "", "Where sessions hand over what they leave: the "+
+		"archive's port, or that of a facade that keeps one, as an http or https URL. Without it nothing outlives a session's workspace.")
 	flag.IntVar(&o.workers, "workers", 16, "How many objects of a kind are reconciled at once.")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "Elect a leader, so that of several managers one works.")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443",
@@ -90,17 +86,7 @@ func main() {
 		"off where cert-manager does.")
 	flag.DurationVar(&o.shutdownDelay, "shutdown-delay", 5*time.Second,
 		"How long the webhook goes on answering when the manager is told to stop.")
-	logging := zap.Options{}
-	logging.BindFlags(flag.CommandLine)
-	flag.Parse()
-	// Above this level client-go logs the bodies of requests, and with them Secrets.
-	if most := zapcore.Level(-5); logging.Level != nil && logging.Level.Enabled(most-1) {
-		logging.Level = most
-	}
-	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&logging)))
-	klog.SetLogger(ctrl.Log)
-
-	memory.Bound(64 * memory.MiB)
+	startup.Run(64 << 20)
 	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
 		ctrl.Log.Error(err, "manager failed")
 		os.Exit(1)
@@ -114,7 +100,7 @@ func run(ctx context.Context, o options) error {
 	if o.sessions.RuntimeImage == "" {
 		return errors.New("--runtime-image must name the image with the session runtime")
 	}
-	o.sessions.EgressAllow = splitList(o.egressAllow)
+	o.sessions.EgressAllow = startup.SplitList(o.egressAllow)
 	for _, cidr := range o.sessions.EgressAllow {
 		if _, err := netip.ParsePrefix(cidr); err != nil {
 			return fmt.Errorf("--session-egress-allow: %w", err)
@@ -173,7 +159,7 @@ func newManager(o options, cert *certificate) (ctrl.Manager, *lingering, error) 
 	modernTLS := func(c *tls.Config) { c.MinVersion = tls.VersionTLS13 }
 
 	managerOptions := controllers.ManagerOptions(scheme, o.workers, controllers.Scope{Operator: o.sessions.Namespace,
-		Namespaces: splitList(o.namespaces)})
+		Namespaces: startup.SplitList(o.namespaces)})
 	managerOptions.LeaderElection = o.leaderElect
 	managerOptions.LeaderElectionID = "parley-manager"
 	managerOptions.LeaderElectionNamespace = o.sessions.Namespace
@@ -227,10 +213,6 @@ func addChecks(mgr ctrl.Manager, trusted <-chan struct{}) error {
 
 func serviceAccount(namespace, name string) string {
 	return "system:serviceaccount:" + namespace + ":" + name
-}
-
-func splitList(s string) []string {
-	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 func splitAddress(address string) (host string, port int, err error) {

@@ -1,5 +1,4 @@
-// Package memory bounds how much garbage the programs that hold a cache let pile up.
-package memory
+package startup
 
 import (
 	"math"
@@ -15,8 +14,6 @@ const (
 	// leastPercent bounds how often a very large heap is collected, mostPercent how seldom a very
 	// small one.
 	leastPercent, mostPercent = 25, 400
-	// MiB is a unit to state sizes of heaps in.
-	MiB = 1 << 20
 )
 
 // gcPercent of a heap in which so many bytes are in use. One that is smaller than floor may grow to
@@ -30,11 +27,11 @@ func gcPercent(inUse, floor uint64) int {
 	return int(min(percent, math.MaxInt32))
 }
 
-// Bound has garbage collected when it reaches a fixed amount, not when it equals the heap in use as
+// boundGarbage has garbage collected when it reaches a fixed amount, not when it equals the heap in use as
 // Go's default has it. The cache of thousands of sessions then does not take twice its size, although
 // little of it ever changes. A heap below floor is never collected early: a burst of new sessions
 // would spend a fifth of its time on that. GOGC overrides it; GOMEMLIMIT is set by the manifests.
-func Bound(floor uint64) {
+func boundGarbage(floor uint64) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}

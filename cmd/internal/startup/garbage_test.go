@@ -1,10 +1,12 @@
-package memory
+package startup
 
 import (
 	"runtime"
 	"testing"
 	"time"
 )
+
+const MiB = 1 << 20
 
 func TestGarbageMayTakeTheSameRoomWhateverIsInUse(t *testing.T) {
 	for inUse, want := range map[uint64]int{0: 400, 2 * MiB: 400, 8 * MiB: 200, 16 * MiB: 100, 32 * MiB: 50, 64 * MiB: 25,
