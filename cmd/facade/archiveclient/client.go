@@ -90,14 +90,22 @@ func (c *Client) get(ctx context.Context, uid, path string) (io.ReadCloser, erro
 	return nil, errors.Join(err, body.Close())
 }
 
-// Position is where the events of a Conversation end.
-func (c *Client) Position(ctx context.Context, uid string) (position session.ArchivePosition, err error) {
-	body, err := c.get(ctx, uid, "")
+// read a JSON document of a Conversation, of a bounded size.
+func (c *Client) read(ctx context.Context, uid, path string, most int64, into any) error {
+	body, err := c.get(ctx, uid, path)
 	if err != nil {
-		return position, err
+		return err
 	}
 	defer body.Close()
-	err = json.NewDecoder(io.LimitReader(body, 1<<10)).Decode(&position)
+	if err := json.NewDecoder(io.LimitReader(body, most)).Decode(into); err != nil {
+		return fmt.Errorf("read the archive: %w", err)
+	}
+	return nil
+}
+
+// Position is where the events of a Conversation end.
+func (c *Client) Position(ctx context.Context, uid string) (position session.ArchivePosition, err error) {
+	err = c.read(ctx, uid, "", 1<<10, &position)
 	return position, err
 }
 
@@ -144,14 +152,6 @@ func (c *Client) events(ctx context.Context, uid string, query url.Values, from 
 
 // Ending of a session; ErrNothing means that it has not ended.
 func (c *Client) Ending(ctx context.Context, uid string) (*session.Ending, error) {
-	body, err := c.get(ctx, uid, session.ArchiveEnd)
-	if err != nil {
-		return nil, err
-	}
-	defer body.Close()
 	ending := &session.Ending{}
-	if err := json.NewDecoder(io.LimitReader(body, session.MaxArchived)).Decode(ending); err != nil {
-		return nil, fmt.Errorf("read the archive: %w", err)
-	}
-	return ending, nil
+	return ending, c.read(ctx, uid, session.ArchiveEnd, session.MaxArchived, ending)
 }

@@ -3,14 +3,12 @@ package conversations
 import (
 	"context"
 	"math"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
-	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
 const (
@@ -24,35 +22,31 @@ const (
 	maxUnknown = 1000
 )
 
-// abandoner removes conversations that nobody will ask for again.
-type abandoner struct{ unknown atomic.Int64 }
-
-// now removes a conversation that is there. If that fails, it goes when its time is over.
-func (a *abandoner) now(ctx context.Context, d cluster.API, c *v1alpha1.Conversation) {
+// abandon removes a conversation that is there and that nobody will ask for again. If that fails, it
+// goes when its time is over.
+func (s *Service) abandon(ctx context.Context, c *v1alpha1.Conversation) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTime)
 	defer cancel()
-	_ = d.DeleteConversation(ctx, c)
+	return s.Cluster.DeleteConversation(ctx, c)
 }
 
-// later removes a conversation whose creation may have succeeded, or may yet: its random name is
+// abandonUnknown removes a conversation whose creation may have succeeded, or may yet: its random name is
 // nobody else's. It is looked for again until it was found and removed, or can no longer come. It says
 // whether it is, for so many are looked for at once.
-func (a *abandoner) later(ctx context.Context, d cluster.API, c *v1alpha1.Conversation) bool {
-	if a.unknown.Add(1) > maxUnknown {
-		a.unknown.Add(-1)
+func (s *Service) abandonUnknown(ctx context.Context, c *v1alpha1.Conversation) bool {
+	if s.unknown.Add(1) > maxUnknown {
+		s.unknown.Add(-1)
 		logf.FromContext(ctx).Info("Too many creations were not heard of to look for this one", "namespace", c.Namespace,
 			"conversation", c.Name)
 		return false
 	}
 	go func() {
-		defer a.unknown.Add(-1)
+		defer s.unknown.Add(-1)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unknownTime)
 		defer cancel()
 		again := wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Cap: abandonTime, Steps: math.MaxInt}
 		_ = again.DelayFunc().Until(ctx, true, false, func(ctx context.Context) (bool, error) {
-			ctx, cancel := context.WithTimeout(ctx, abandonTime)
-			defer cancel()
-			return d.DeleteConversation(ctx, c) == nil, nil
+			return s.abandon(ctx, c) == nil, nil
 		})
 	}()
 	return true

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,7 +22,8 @@ import (
 // Service of the conversations of all users.
 type Service struct {
 	Cluster cluster.API
-	abandon abandoner
+	// unknown is how many conversations are looked for of which nobody knows whether they are there.
+	unknown atomic.Int64
 }
 
 var (

@@ -81,7 +81,7 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 		}
 		// Whether it is there nobody knows; who cannot ask for it again would get a second one.
 		if !chosen && !cluster.IsDecided(err) {
-			s.abandon.later(ctx, s.Cluster, wanted)
+			s.abandonUnknown(ctx, wanted)
 		}
 		if details := cluster.SecretsInTheWay(err, nil); len(details) > 0 {
 			return nil, answer.Refuse(http.StatusConflict, details)
@@ -89,11 +89,9 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 		return nil, cluster.Refusal(ctx, err, nil)
 	}
 	if err := s.complete(ctx, created, r, keys); err != nil {
-		switch decided := answer.CodeOf(err) < http.StatusInternalServerError; {
-		case decided:
-			s.abandon.now(ctx, s.Cluster, created)
-		case !chosen && !s.abandon.later(ctx, s.Cluster, created): // its mark may be gone, and then it would run
-			s.abandon.now(ctx, s.Cluster, created)
+		decided := answer.CodeOf(err) < http.StatusInternalServerError
+		if decided || !chosen && !s.abandonUnknown(ctx, created) { // its mark may be gone, and then it would run
+			_ = s.abandon(ctx, created)
 		}
 		return nil, err
 	}
