@@ -151,9 +151,7 @@ func (c *chat) read(ctx context.Context, user *person, name string) error {
 		line, err := lines.ReadString('\n')
 		if strings.TrimSpace(line) != "" {
 			if err := c.say(ctx, user, name, line); err != nil {
-				c.mu.Lock()
-				c.unsent++
-				c.mu.Unlock()
+				c.locked(func() { c.unsent++ })
 				fmt.Fprintln(c.ErrOut, "error:", printable(err.Error()))
 			}
 		}
@@ -164,6 +162,12 @@ func (c *chat) read(ctx context.Context, user *person, name string) error {
 			return err
 		}
 	}
+}
+
+func (c *chat) locked(do func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	do()
 }
 
 // errDone ends a command whose input has ended, with the agent's turn.
@@ -192,10 +196,8 @@ func (c *chat) idle() bool {
 // say a line: an answer to what the agent asks, a wish, or a message.
 func (c *chat) say(ctx context.Context, user *person, name, line string) error {
 	text := strings.TrimSpace(line)
-	c.mu.Lock()
-	asked := c.state == session.StateConfirmation
-	c.mu.Unlock()
-	state := session.State("")
+	asked, state := false, session.State("")
+	c.locked(func() { asked = c.state == session.StateConfirmation })
 	switch {
 	case asked && (text == "y" || text == "yes"):
 		state = session.StateConfirmed
@@ -213,14 +215,10 @@ func (c *chat) say(ctx context.Context, user *person, name, line string) error {
 	if state != "" {
 		return user.send(ctx, name, session.ActionChangeState, map[string]any{"agent_state": string(state)})
 	}
-	c.mu.Lock()
-	c.sent++
-	c.mu.Unlock()
+	c.locked(func() { c.sent++ })
 	err := user.send(ctx, name, session.ActionMessage, map[string]any{"content": text, "image_urls": []string{}})
 	if err != nil {
-		c.mu.Lock()
-		c.sent = max(0, c.sent-1)
-		c.mu.Unlock()
+		c.locked(func() { c.sent = max(0, c.sent-1) })
 	}
 	return err
 }

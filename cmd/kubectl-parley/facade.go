@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -212,9 +213,7 @@ func (p *person) do(ctx context.Context, method, path string, header http.Header
 	if err != nil {
 		return nil, err
 	}
-	for name, values := range header {
-		request.Header[name] = values
-	}
+	maps.Copy(request.Header, header)
 	request.Header.Set(rest.KeyHeader, p.key)
 	response, err := direct.Do(request)
 	if err != nil {

@@ -67,7 +67,8 @@ func main() {
 	flag.StringVar(&o.sessions.SearchMCPURL, "search-mcp-url", "", "The MCP server, over streamable HTTP, that "+
 		"searches the web with a user's search key. Sessions with such a key get it as a tool.")
 	flag.StringVar(&o.sessions.ArchiveURL, "archive-url", "", "Where sessions hand over what they leave: the "+
-		"archive's port, or that of a facade that keeps one, as an http or https URL. Without it nothing outlives a session's workspace.")
+		"archive's port, or that of a facade that keeps one, as an http or https URL. Without it nothing outlives a "+
+		"session's workspace.")
 	flag.IntVar(&o.workers, "workers", 16, "How many objects of a kind are reconciled at once.")
 	flag.BoolVar(&o.leaderElect, "leader-elect", true, "Elect a leader, so that of several managers one works.")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443",

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -22,24 +23,27 @@ type Event struct {
 }
 
 type eventArgs struct {
-	Content   string          `json:"content"`
-	Thought   string          `json:"thought"`
+	editorCall
+	Content      string          `json:"content"`
+	Thought      string          `json:"thought"`
+	IsInput      any             `json:"is_input"`
+	Name         string          `json:"name"`
+	Arguments    json.RawMessage `json:"arguments"`
+	TaskList     json.RawMessage `json:"task_list"`
+	FinalThought string          `json:"final_thought"`
+	Message      string          `json:"message"`
+}
+
+// editorCall is the input of the editor, of which other tools take a part.
+type editorCall struct {
 	Command   string          `json:"command"`
-	IsInput   any             `json:"is_input"`
+	FileText  *string         `json:"file_text,omitempty"`
+	Insert    *int            `json:"insert_line,omitempty"`
+	NewStr    *string         `json:"new_str,omitempty"`
+	OldStr    *string         `json:"old_str,omitempty"`
 	Path      string          `json:"path"`
-	Name      string          `json:"name"`
-	Arguments json.RawMessage `json:"arguments"`
-	Risk      json.RawMessage `json:"security_risk"`
-
-	FileText  *string         `json:"file_text"`
-	OldStr    *string         `json:"old_str"`
-	NewStr    *string         `json:"new_str"`
-	Insert    *int            `json:"insert_line"`
-	ViewRange []int           `json:"view_range"`
-	TaskList  json.RawMessage `json:"task_list"`
-
-	FinalThought string `json:"final_thought"`
-	Message      string `json:"message"`
+	Risk      json.RawMessage `json:"security_risk,omitempty"`
+	ViewRange []int           `json:"view_range,omitempty"`
 }
 
 // ReadRecording reads a trajectory: a list of events, or an object that holds one.
@@ -125,49 +129,41 @@ func (e Event) text() string {
 }
 
 // call is the tool that does the event again, with its input.
-func (e Event) call() (tool string, input map[string]any) {
+func (e Event) call() (tool string, input any) {
 	a := e.Args
-	input = map[string]any{}
-	if len(a.Risk) > 0 && string(a.Risk) != "null" {
-		input["security_risk"] = a.Risk
+	if len(a.ViewRange) != 2 {
+		a.ViewRange = nil
 	}
-	set := func(name string, present bool, value any) {
-		if present {
-			input[name] = value
-		}
+	others := map[string]any{"command": a.Command}
+	if a.Risk = bytes.TrimPrefix(a.Risk, []byte("null")); len(a.Risk) > 0 {
+		others["security_risk"] = a.Risk
 	}
 	switch e.Action {
 	case "run":
-		input["command"] = a.Command
-		set("is_input", a.IsInput == true || a.IsInput == "true", true)
-		return tools.BashName, input
+		if a.IsInput == true || a.IsInput == "true" {
+			others["is_input"] = true
+		}
+		return tools.BashName, others
 	case "read":
-		input["command"], input["path"] = "view", a.Path
-		set("view_range", len(a.ViewRange) == 2, a.ViewRange)
-		return tools.EditorName, input
+		return tools.EditorName, editorCall{Command: "view", Path: a.Path, Risk: a.Risk, ViewRange: a.ViewRange}
 	case "write":
-		input["command"], input["path"], input["file_text"] = "create", a.Path, a.Content
-		return tools.EditorName, input
+		return tools.EditorName, editorCall{Command: "create", FileText: &a.Content, Path: a.Path, Risk: a.Risk}
 	case "edit":
-		input["command"], input["path"] = a.Command, a.Path
-		set("file_text", a.FileText != nil, a.FileText)
-		set("old_str", a.OldStr != nil, a.OldStr)
-		set("new_str", a.NewStr != nil, a.NewStr)
-		set("insert_line", a.Insert != nil, a.Insert)
-		set("view_range", len(a.ViewRange) == 2, a.ViewRange)
 		if a.Command == "" && a.Content != "" { // an edit of a whole file, without the editor's commands
-			input["command"], input["file_text"] = "create", a.Content
+			a.Command, a.FileText = "create", &a.Content
 		}
-		return tools.EditorName, input
+		return tools.EditorName, a.editorCall
 	case "call_tool_mcp":
-		if json.Unmarshal(a.Arguments, &input) != nil || input == nil {
-			input = map[string]any{}
+		delete(others, "command")
+		if json.Unmarshal(a.Arguments, &others) != nil || others == nil {
+			others = map[string]any{}
 		}
-		return a.Name, input
+		return a.Name, others
 	case "task_tracking":
-		input["command"] = a.Command
-		set("task_list", len(a.TaskList) > 0, a.TaskList)
-		return tools.TasksName, input
+		if len(a.TaskList) > 0 {
+			others["task_list"] = a.TaskList
+		}
+		return tools.TasksName, others
 	}
 	return "", nil
 }

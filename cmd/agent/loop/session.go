@@ -61,9 +61,12 @@ const kindImage = "image"
 
 // errNoModel names the setting as both kinds of users know it: those of the HTTP API and those of
 // the cluster's.
-var errNoModel = &acp.Error{
-	Code: acp.CodeInternal, Message: "no model is set: set llm_model in the settings (llmModel in UserSettings)",
-	Data: &acp.ErrorData{Kind: string(llm.Unusable)},
+var errNoModel = failure(string(llm.Unusable), "no model is set: set llm_model in the settings (llmModel in "+
+	"UserSettings)")
+
+// failure is an error of a kind that clients know.
+func failure(kind, message string) error {
+	return &acp.Error{Code: acp.CodeInternal, Message: message, Data: &acp.ErrorData{Kind: kind}}
 }
 
 // New begins a session.
@@ -132,7 +135,7 @@ func (s *Session) equip(ctx context.Context, params acp.SessionParams) (err erro
 	}
 	if s.shell, err = tools.NewShell(s.state.cwd, s.id, s.state.shell); err != nil {
 		if errors.Is(err, tools.ErrNoShell) {
-			return &acp.Error{Code: acp.CodeInternal, Message: err.Error(), Data: &acp.ErrorData{Kind: kindImage}}
+			return failure(kindImage, err.Error())
 		}
 		return err
 	}

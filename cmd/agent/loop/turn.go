@@ -78,7 +78,7 @@ func (s *Session) end() (acp.StopReason, error) {
 func (s *Session) ended() (acp.StopReason, error) {
 	last := s.state.last
 	if last.Error != "" {
-		return "", &acp.Error{Code: acp.CodeInternal, Message: last.Says, Data: &acp.ErrorData{Kind: last.Error}}
+		return "", failure(last.Error, last.Says)
 	}
 	return acp.StopReason(last.Stop), nil
 }
@@ -100,7 +100,7 @@ func (s *Session) failed(err error) error {
 	if err := s.record(turnlog.Record{Kind: turnlog.KindEnd, Error: string(known.Kind), Says: known.Message}); err != nil {
 		return err
 	}
-	return &acp.Error{Code: acp.CodeInternal, Message: known.Message, Data: &acp.ErrorData{Kind: string(known.Kind)}}
+	return failure(string(known.Kind), known.Message)
 }
 
 // closeCalls gives a result to each call that has none, because no wire takes a history without.

@@ -104,9 +104,7 @@ func serverTool(session *mcp.ClientSession, tool *mcp.Tool) *Tool {
 	if input == nil {
 		input = map[string]any{}
 	}
-	if input["type"] != "object" {
-		input["type"] = "object"
-	}
+	input["type"] = "object"
 	if input["properties"] == nil {
 		input["properties"] = map[string]any{}
 	}

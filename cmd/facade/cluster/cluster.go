@@ -132,7 +132,9 @@ func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Schem
 		DefaultTransform:            strip,
 		DefaultNamespaces:           watched,
 		ReaderFailOnMissingInformer: true,
-		ByObject:                    map[client.Object]cache.ByObject{&v1alpha1.Conversation{}: {}, &v1alpha1.UserSettings{}: {}},
+		ByObject: map[client.Object]cache.ByObject{
+			&v1alpha1.Conversation{}: {}, &v1alpha1.UserSettings{}: {},
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the cache: %w", err)

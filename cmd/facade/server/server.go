@@ -180,7 +180,8 @@ func (s *server) routes() http.Handler {
 		mux.HandleFunc(path, methodNotAllowed(strings.Join(slices.Sorted(maps.Keys(operations)), ", ")))
 	}
 	for path, do := range map[string]http.HandlerFunc{
-		"/alive": answer.Alive, "/health": answer.Alive, "/ready": s.ready, "/openapi.json": openAPI, "/api/options/config": clientConfig,
+		"/alive": answer.Alive, "/health": answer.Alive, "/ready": s.ready, "/openapi.json": openAPI,
+		"/api/options/config": clientConfig,
 	} {
 		mux.HandleFunc("GET "+path, do)
 		mux.HandleFunc(path, methodNotAllowed("GET"))

@@ -21,7 +21,7 @@ func (s *Store) Secrets(ctx context.Context, u *auth.User) (any, error) {
 		return nil, err
 	}
 	listed := []rest.ListedSecret{}
-	for _, secret := range secretsOf(live).CustomSecrets {
+	for _, secret := range secretsOf(&live.Spec).CustomSecrets {
 		listed = append(listed, rest.ListedSecret{Name: secret.Name, Description: secret.Description})
 	}
 	return rest.SecretList{CustomSecrets: listed}, nil
@@ -94,7 +94,7 @@ func (s *Store) UnsetProviders(ctx context.Context, u *auth.User) (any, error) {
 		return nil, err
 	}
 	tokens := map[string]*rest.ProviderToken{}
-	for _, token := range secretsOf(live).ProviderTokens {
+	for _, token := range secretsOf(&live.Spec).ProviderTokens {
 		tokens[string(token.Provider)] = nil
 	}
 	err = s.storeSecrets(ctx, u, rest.UserSecrets{ProviderTokens: tokens},
@@ -135,12 +135,12 @@ func (s *Store) hasSecret(ctx context.Context, u *auth.User, name string) (bool,
 	if err != nil {
 		return false, err
 	}
-	return slices.ContainsFunc(secretsOf(live).CustomSecrets,
+	return slices.ContainsFunc(secretsOf(&live.Spec).CustomSecrets,
 		func(c v1alpha1.CustomSecret) bool { return c.Name == name }), nil
 }
 
-func secretsOf(settings *v1alpha1.UserSettings) v1alpha1.SecretsStore {
-	return ptr.Deref(settings.Spec.SecretsStore, v1alpha1.SecretsStore{})
+func secretsOf(spec *v1alpha1.UserSettingsSpec) v1alpha1.SecretsStore {
+	return ptr.Deref(spec.SecretsStore, v1alpha1.SecretsStore{})
 }
 
 func say(code int, message string) error {

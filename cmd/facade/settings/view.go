@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -32,7 +31,7 @@ func viewTable(fields map[string]any, spec *v1alpha1.UserSettingsSpec, table []r
 		case *rest.Key:
 			shown[setting.Name], shown[setting.Name+"_set"] = nil, stored != nil
 		case *rest.Field[rest.UserSecrets]:
-			shown[setting.Name], shown["provider_tokens_set"] = viewSecrets(ptr.Deref(spec.SecretsStore, v1alpha1.SecretsStore{}))
+			shown[setting.Name], shown["provider_tokens_set"] = viewSecrets(secretsOf(spec))
 		case *rest.Field[rest.MCPConfig]:
 			shown[setting.Name] = viewTools(spec.MCPConfig)
 		case plain:
