@@ -39,7 +39,7 @@ func TestTheCommandsOfTheGuidesWork(t *testing.T) {
 	}
 	answers := installation.run(t, "README.md", typed(read(t, "README.md")))
 	for _, want := range []string{`{"message":"Settings stored"}`, `"conversation_id":"mine"`,
-		"usersettings.parley.dev/sample condition met"} {
+		"conversation.parley.dev/first condition met"} {
 		if !strings.Contains(answers, want) {
 			t.Errorf("the README's commands answer without %s:\n%s", want, answers)
 		}
