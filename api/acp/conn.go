@@ -198,7 +198,7 @@ func (c *Conn) handle(id json.RawMessage, work func() (any, error)) {
 	result, err := work()
 	answer := message{ID: id}
 	if err == nil {
-		answer.Result, err = encode(result)
+		answer.Result, err = Encode(result)
 	}
 	if known, ok := errors.AsType[*Error](err); ok {
 		answer.Error = known
@@ -219,7 +219,7 @@ func (c *Conn) answered(m message) {
 
 func (c *Conn) write(m message) error {
 	m.JSONRPC = "2.0"
-	line, err := encode(m)
+	line, err := Encode(m)
 	if err != nil {
 		return err
 	}
@@ -234,8 +234,8 @@ func (c *Conn) write(m message) error {
 	return nil
 }
 
-// encode a value on one line, without the escapes that are for HTML.
-func encode(v any) ([]byte, error) {
+// Encode a value on one line, without the escapes that are for HTML.
+func Encode(v any) ([]byte, error) {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
@@ -247,7 +247,7 @@ func encode(v any) ([]byte, error) {
 func (c *Conn) Notify(method string, params any) error { return c.send(nil, method, params) }
 
 func (c *Conn) send(id json.RawMessage, method string, params any) error {
-	encoded, err := encode(params)
+	encoded, err := Encode(params)
 	if err != nil {
 		return err
 	}

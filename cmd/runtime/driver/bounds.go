@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/api/session"
 )
 
@@ -65,6 +66,12 @@ func (t texts) line(text string) string {
 		line += " …"
 	}
 	return line
+}
+
+// observed is an event of the session itself: a notice, or an error.
+func (t texts) observed(kind, text string) session.Event {
+	text = t.text(text)
+	return session.Event{Source: session.FromEnvironment, Observation: kind, Message: t.line(text), Content: &text}
 }
 
 // shortened is a text of which the secrets were taken out, without its end where it is too long.
@@ -132,11 +139,8 @@ func (t texts) fields(raw json.RawMessage) map[string]any {
 }
 
 func encoded(value any) string {
-	var text strings.Builder
-	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false)
-	_ = encoder.Encode(value) // it came as JSON
-	return strings.TrimSuffix(text.String(), "\n")
+	text, _ := acp.Encode(value) // it came as JSON
+	return string(text)
 }
 
 // lean is an event without what makes it too large for the journal.

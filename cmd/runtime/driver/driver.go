@@ -12,7 +12,6 @@ import (
 	"io"
 	"log/slog"
 	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/parley-dev/parley/api/session"
@@ -120,12 +119,12 @@ func (d *Driver) Run(ctx context.Context) *session.Termination {
 	// A command works on one message, which an earlier attempt had.
 	done := d.command() && d.look(func(h *history) bool { return h.turns > 0 && h.turn < 0 })
 	for {
-		next, changed := d.next()
+		next, changed, broken := d.next()
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case d.failed() != nil:
-			return failure(d.failed().Error())
+		case broken != nil:
+			return failure(broken.Error())
 		case next == nil:
 			if ended := d.wait(ctx, changed); ended != nil {
 				return ended
@@ -151,21 +150,21 @@ type task struct {
 	again bool
 }
 
-// next is the turn under way, or else the next message; nil where there is neither. What it returns
-// beside is closed once there may be more: a message that comes just after the look must not be
-// missed.
-func (d *Driver) next() (*task, <-chan struct{}) {
+// next is the turn under way, or else the next message; nil where there is neither. The channel is
+// closed once there may be more: a message that comes just after the look must not be missed. The
+// error is why nothing can be recorded any more.
+func (d *Driver) next() (*task, <-chan struct{}, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	h := d.history
 	switch {
 	case !HasAgent(d.Doc):
 	case h.turn >= 0:
-		return &task{message: h.turn, again: true}, d.changed
+		return &task{message: h.turn, again: true}, d.changed, d.broken
 	case len(h.waiting) > 0 && !h.held:
-		return &task{message: h.waiting[0]}, d.changed
+		return &task{message: h.waiting[0]}, d.changed, d.broken
 	}
-	return nil, d.changed
+	return nil, d.changed, d.broken
 }
 
 // open records what a session begins with. Nobody's message comes before the first.
@@ -175,7 +174,7 @@ func (d *Driver) open() error {
 	if d.history.state == "" {
 		events := []session.Event{session.StateChange(session.StateLoading, "")}
 		for _, text := range d.Notices {
-			events = append(events, d.notice(text))
+			events = append(events, d.texts.observed(session.ObservedNotice, text))
 		}
 		if err := d.record(events...); err != nil {
 			return err
@@ -235,6 +234,11 @@ func (d *Driver) end() {
 // Message from a user. It is on the disk when it is taken; the agent gets it when it is done with
 // those before. One that has a key is taken once, however often it is sent.
 func (d *Driver) Message(text string, images []string, key string) error {
+	return d.take(key, func() error { return d.record(keyed(session.UserMessage(text, images), key)) })
+}
+
+// take what a user sends, while an agent takes messages. What has a key is taken once.
+func (d *Driver) take(key string, record func() error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
@@ -245,7 +249,7 @@ func (d *Driver) Message(text string, images []string, key string) error {
 	case d.closed:
 		return ErrOver
 	}
-	return d.record(keyed(session.UserMessage(text, images), key))
+	return record()
 }
 
 // digestOf a key, so that what is kept of it is short, and no secret if it should be one.
@@ -269,22 +273,16 @@ var ErrNothingAsked = errors.New("nothing waits for a confirmation")
 // turn, or to go on. A wish that has a key is taken once, too: what is asked by then may be something
 // else.
 func (d *Driver) ChangeState(state session.State, key string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	switch {
-	case d.history.keys[digestOf(key)]:
-		return nil
-	case !HasAgent(d.Doc) || d.command():
-		return ErrNoAgent
-	case d.closed:
-		return ErrOver
-	case (state == session.StateConfirmed || state == session.StateRejected) && d.history.asked == "":
-		return ErrNothingAsked
-	case state == session.StateRunning && d.history.state == session.StatePaused:
-		// The key is the last one's: if only the first is recorded, it is sent again.
-		return d.record(changeOf(state), keyed(session.UserMessage("Go on.", nil), key))
-	}
-	return d.record(keyed(changeOf(state), key))
+	return d.take(key, func() error {
+		switch {
+		case (state == session.StateConfirmed || state == session.StateRejected) && d.history.asked == "":
+			return ErrNothingAsked
+		case state == session.StateRunning && d.history.state == session.StatePaused:
+			// The key is the last one's: if only the first is recorded, it is sent again.
+			return d.record(changeOf(state), keyed(session.UserMessage("Go on.", nil), key))
+		}
+		return d.record(keyed(changeOf(state), key))
+	})
 }
 
 func changeOf(state session.State) session.Event {
@@ -295,17 +293,7 @@ func changeOf(state session.State) session.Event {
 }
 
 // Notice tells the user something that the agent does not.
-func (d *Driver) Notice(text string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_ = d.record(d.notice(text))
-}
-
-func (d *Driver) notice(text string) session.Event {
-	text = d.texts.text(text)
-	return session.Event{Source: session.FromEnvironment, Observation: session.ObservedNotice, Message: d.texts.line(text),
-		Content: &text}
-}
+func (d *Driver) Notice(text string) { _ = d.add(d.texts.observed(session.ObservedNotice, text)) }
 
 // Limit ends a turn, if it is still under way: it has used what it may.
 func (d *Driver) Limit(turn, reason string) {
@@ -332,15 +320,16 @@ func (d *Driver) look(at func(*history) bool) bool {
 	return at(d.history)
 }
 
-func (d *Driver) failed() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.broken
-}
-
 // command says whether the agent is a plain command, which works on one message and exits.
 func (d *Driver) command() bool {
 	return HasAgent(d.Doc) && d.Doc.Agent.Protocol != session.ProtocolACP
+}
+
+// add records events; d.mu is not held.
+func (d *Driver) add(events ...session.Event) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.record(events...)
 }
 
 // record events; d.mu is held. What came of the call of a tool is told of the action that called
@@ -376,13 +365,8 @@ func (d *Driver) record(events ...session.Event) error {
 
 // Failed records why a session ends before it has a driver.
 func Failed(events *journal.Journal, reason string) error {
-	t := texts{mask: events.Mask}
-	reason = t.text(reason)
-	_, err := events.Append(
-		session.Event{Source: session.FromEnvironment, Observation: session.ObservedError, Message: t.line(reason),
-			Content: &reason},
-		session.StateChange(session.StateError, reason),
-	)
+	failure := texts{mask: events.Mask}.observed(session.ObservedError, reason)
+	_, err := events.Append(failure, session.StateChange(session.StateError, *failure.Content))
 	return err
 }
 
@@ -394,6 +378,3 @@ func (d *Driver) wake() {
 func failure(message string) *session.Termination {
 	return &session.Termination{Reason: v1alpha1.ReasonFailed, Message: message}
 }
-
-// lines of a text for a list.
-func bullet(items []string) string { return "- " + strings.Join(items, "\n- ") }

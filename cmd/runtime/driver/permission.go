@@ -21,32 +21,24 @@ const (
 
 // asks says whether an action waits for a user who wants to be asked.
 func (d *Driver) asks(c *call) bool {
-	settings := &d.Doc.Settings
-	if ptr.Deref(settings.SecurityAnalyzer, "") != AnalyzerLLM {
-		return true
-	}
 	// What an agent does not rate may be anything.
 	risk := c.risk()
-	return risk != "LOW" && risk != "MEDIUM"
+	return ptr.Deref(d.Doc.Settings.SecurityAnalyzer, "") != AnalyzerLLM || risk != "LOW" && risk != "MEDIUM"
 }
 
 // permission answers an agent that asks whether it may do something: at once, or when the user has.
 func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, error) {
 	var request struct {
-		ToolCall json.RawMessage        `json:"toolCall"`
-		Options  []acp.PermissionOption `json:"options"`
+		ToolCall struct {
+			toolCall
+			Content json.RawMessage `json:"content"`
+		} `json:"toolCall"`
+		Options []acp.PermissionOption `json:"options"`
 	}
 	if err := json.Unmarshal(params, &request); err != nil {
 		return nil, err
 	}
-	var told toolCall
-	var content struct {
-		Content json.RawMessage `json:"content"`
-	}
-	if err := json.Unmarshal(request.ToolCall, &told); err != nil {
-		return nil, err
-	}
-	_ = json.Unmarshal(request.ToolCall, &content) // it is an object: the line before says so
+	told := &request.ToolCall.toolCall
 	if told.ID == "" {
 		return nil, &acp.Error{Code: acp.CodeInvalidParams, Message: "the call of the tool has no toolCallId"}
 	}
@@ -60,7 +52,7 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 	defer d.asking.Unlock()
 
 	d.mu.Lock()
-	known := d.translator.known(&told, content.Content)
+	known := d.translator.known(told, request.ToolCall.Content)
 	question := known.digest()
 	d.recall(known, question)
 	confirmation, waits := "", false
@@ -117,7 +109,8 @@ func (d *Driver) allow(options []acp.PermissionOption) acp.PermissionResult {
 // answer of the user to a question, once there is one. Until then nothing keeps the session from
 // being idle.
 func (d *Driver) answer(ctx context.Context, id, question string, options []acp.PermissionOption) (any, error) {
-	defer d.asksUser()()
+	d.asksUser(true)
+	defer d.asksUser(false)
 	for {
 		d.mu.Lock()
 		changed := d.changed

@@ -16,9 +16,8 @@ import (
 const maxTranscript = 48 << 10
 
 const interrupted = "The session was interrupted while you worked on the message below, and was started again. What " +
-	"you did before is on the " +
-	"disk, but commands that were under way may be done in part. Look at what is there, do not do again what is done, " +
-	"and go on with the message:\n\n"
+	"you did before is on the disk, but commands that were under way may be done in part. Look at what is there, do " +
+	"not do again what is done, and go on with the message:\n\n"
 
 // instructions are what the agent is told once, before the first message of its session.
 func (d *Driver) instructions() string {
@@ -31,21 +30,18 @@ func (d *Driver) instructions() string {
 		parts = append(parts, fmt.Sprintf("Answer in this language: %s.", language))
 	}
 	if len(d.Doc.CustomSecrets) > 0 {
-		var names []string
+		list := "These environment variables hold secrets of the user. Use them, and never print them:"
 		for _, secret := range d.Doc.CustomSecrets {
-			name := secret.Name
+			list += "\n- " + secret.Name
 			if secret.Description != "" {
-				name += ": " + secret.Description
+				list += ": " + secret.Description
 			}
-			names = append(names, name)
 		}
-		parts = append(parts, "These environment variables hold secrets of the user. Use them, and never print them:\n"+
-			bullet(names))
+		parts = append(parts, list)
 	}
 	if d.Doc.Task && ptr.Deref(settings.EnableSolvabilityAnalysis, true) {
 		parts = append(parts, "Before you change anything, look at the task and say in one message whether you can solve "+
-			"it with what you have, and what is missing if not. "+
-			"Then go on if you can.")
+			"it with what you have, and what is missing if not. Then go on if you can.")
 	}
 	if d.Doc.Instructions != "" {
 		parts = append(parts, "Instructions of the user for this session:\n"+d.Doc.Instructions)

@@ -27,24 +27,18 @@ func (d *Driver) setup(ctx context.Context) {
 		return
 	}
 	d.prepared = true
-	action := session.Event{
+	if d.add(session.Event{
 		Source: session.FromEnvironment, Action: session.ActionRun, Message: "Running command: " + setupScript,
 		Args: map[string]any{argCommand: setupScript, argThought: ""}, ToolCall: &session.ToolCall{ID: setupScript},
-	}
-	d.mu.Lock()
-	err := d.record(action)
-	d.mu.Unlock()
-	if err != nil {
-		return
+	}) != nil {
+		return // Run looks at what is broken
 	}
 	output, code := d.runSetup(ctx, script)
 	if ctx.Err() != nil {
 		return
 	}
 	output, success := d.texts.text(output), code == 0
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_ = d.record(session.Event{
+	_ = d.add(session.Event{
 		Source: session.FromEnvironment, Observation: session.ActionRun, Message: "Command " + setupScript + " executed",
 		Content: &output, Success: &success,
 		ToolCall: &session.ToolCall{ID: setupScript},

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -44,12 +45,9 @@ func (t *toolCall) beside(path ...string) any {
 // name of the tool: that of the protocol, or of those who tell it beside: qwen, and Parley's own
 // agent.
 func (t *toolCall) toolName() string {
-	for _, name := range []any{t.beside(acp.MetaTool), t.beside("toolName"), t.Name} {
-		if text, _ := name.(string); text != "" {
-			return text
-		}
-	}
-	return ""
+	parley, _ := t.beside(acp.MetaTool).(string)
+	qwen, _ := t.beside("toolName").(string)
+	return cmp.Or(parley, qwen, t.Name)
 }
 
 // kindExecute is the kind of a tool that runs commands, and commandFields are where its input may
@@ -65,7 +63,8 @@ var commandFields = []string{argCommand, "cmd"}
 type call struct {
 	toolCall
 	texts
-	// input is what the tool is given, by its fields.
+	// input is what the tool is given, by its fields. Clients expect an object, also where there are
+	// none.
 	input    map[string]any
 	content  json.RawMessage
 	printed  tail
@@ -80,19 +79,12 @@ func (t *translator) known(told *toolCall, content json.RawMessage) *call {
 	told.ID = t.id(told.ID)
 	c := t.calls[told.ID]
 	if c == nil {
-		c = &call{texts: t.texts, printed: tail{texts: t.texts}}
+		c = &call{texts: t.texts, input: map[string]any{}, printed: tail{texts: t.texts}}
 		t.calls[told.ID] = c
 	}
 	c.ID = told.ID
-	title, name := t.text(told.Title), t.text(told.toolName())
-	for _, field := range []struct{ have, told *string }{
-		{&c.Title, &title}, {&c.ToolKind, &told.ToolKind}, {&c.Status, &told.Status},
-		{&c.Name, &name},
-	} {
-		if *field.told != "" {
-			*field.have = *field.told
-		}
-	}
+	c.Title, c.Name = cmp.Or(t.text(told.Title), c.Title), cmp.Or(t.text(told.toolName()), c.Name)
+	c.ToolKind, c.Status = cmp.Or(told.ToolKind, c.ToolKind), cmp.Or(told.Status, c.Status)
 	if said(told.RawInput) {
 		c.RawInput, c.input = told.RawInput, t.fields(told.RawInput)
 	}
@@ -142,7 +134,8 @@ func (t *translator) tool(told *toolCall, content json.RawMessage) (events []ses
 		events = append(events, c.observation())
 	}
 	if c.observed { // what it was given and what it brought is on record, and may be much
-		c.RawInput, c.RawOutput, c.input, c.content, c.exit, c.printed = nil, nil, nil, nil, nil, tail{texts: t.texts}
+		c.RawInput, c.RawOutput, c.content, c.exit = nil, nil, nil, nil
+		c.input, c.printed = map[string]any{}, tail{texts: t.texts}
 	}
 	return events
 }
@@ -203,10 +196,7 @@ func (c *call) told() bool {
 }
 
 func (c *call) command() string {
-	if command := c.field(commandFields...); command != "" {
-		return command
-	}
-	return strings.Trim(c.Title, "`")
+	return cmp.Or(c.field(commandFields...), strings.Trim(c.Title, "`"))
 }
 
 func (c *call) path() string {
@@ -222,23 +212,7 @@ func (c *call) path() string {
 // Risk that the agent says the call has: LOW, MEDIUM, HIGH, or nothing.
 func (c *call) risk() string { return strings.ToUpper(c.field("security_risk")) }
 
-func (c *call) name() string {
-	if c.Name != "" {
-		return c.Name
-	}
-	if tool := c.field("tool"); tool != "" {
-		return tool
-	}
-	return c.Title
-}
-
-// arguments of the call. Clients expect an object, also where there are none.
-func (c *call) arguments() map[string]any {
-	if c.input == nil {
-		return map[string]any{}
-	}
-	return c.input
-}
+func (c *call) name() string { return cmp.Or(c.Name, c.field("tool"), c.Title) }
 
 // action that clients know, by the kind of the tool.
 func (c *call) action(confirmation string) session.Event {
@@ -262,7 +236,7 @@ func (c *call) action(confirmation string) session.Event {
 		e.Action, e.Args = session.ActionThink, map[string]any{argThought: c.Title}
 	default:
 		e.Message = c.name()
-		e.Action, e.Args = session.ActionTool, map[string]any{"name": c.name(), "arguments": c.arguments(), argThought: ""}
+		e.Action, e.Args = session.ActionTool, map[string]any{"name": c.name(), "arguments": c.input, argThought: ""}
 	}
 	if risk := c.risk(); risk != "" {
 		e.Args["security_risk"] = risk
@@ -308,7 +282,7 @@ func (c *call) observation() session.Event {
 		e.Observation = session.ActionThink
 	default:
 		e.Message = c.name()
-		e.Observation, e.Extras = session.ObservedTool, map[string]any{"name": c.name(), "arguments": c.arguments()}
+		e.Observation, e.Extras = session.ObservedTool, map[string]any{"name": c.name(), "arguments": c.input}
 	}
 	e.Success = &success
 	return e
@@ -324,10 +298,8 @@ func (c *call) exitCode() int {
 		} `json:"metadata"`
 	}
 	_ = json.Unmarshal(c.RawOutput, &output)
-	for _, code := range []*int{c.exit, output.Snake, output.Camel, output.Metadata.Exit} {
-		if code != nil {
-			return *code
-		}
+	if code := cmp.Or(c.exit, output.Snake, output.Camel, output.Metadata.Exit); code != nil {
+		return *code
 	}
 	if c.Status == acp.Failed {
 		return 1
@@ -346,14 +318,13 @@ func (c *call) change() map[string]any {
 	}
 	_ = json.Unmarshal(c.content, &blocks)
 	for _, block := range blocks {
-		if block.Type != "diff" {
-			continue
+		if block.Type == "diff" {
+			extras["path"], extras["new_content"], extras["prev_exist"] = c.text(block.Path), c.text(block.New), block.Old != nil
+			if block.Old != nil {
+				extras["old_content"] = c.text(*block.Old)
+			}
+			break
 		}
-		extras["path"], extras["new_content"], extras["prev_exist"] = c.text(block.Path), c.text(block.New), block.Old != nil
-		if block.Old != nil {
-			extras["old_content"] = c.text(*block.Old)
-		}
-		break
 	}
 	return extras
 }

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"strings"
@@ -57,12 +58,6 @@ func (t *translator) begin() {
 	})
 }
 
-// seq is the agent's count of an update, 0 where it does not count.
-func (u *update) seq() int {
-	n, _ := u.Meta[acp.MetaSeq].(float64)
-	return int(n)
-}
-
 // take an update; what it returns is to be recorded.
 func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int, err error) {
 	var u update
@@ -72,7 +67,8 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 	if partial, _ := u.Meta[acp.MetaPartial].(bool); partial {
 		return nil, 0, nil
 	}
-	seq = u.seq()
+	count, _ := u.Meta[acp.MetaSeq].(float64) // none where the agent does not count its updates
+	seq = int(count)
 	switch u.Kind {
 	case acp.MessageChunk, acp.ThoughtChunk:
 		if t.kind != u.Kind {
@@ -109,10 +105,14 @@ func (t *translator) flush() []session.Event {
 		return []session.Event{{Source: session.FromAgent, Action: session.ActionThink, Message: t.line(text),
 			Args: map[string]any{argThought: text}}}
 	}
-	return []session.Event{{
-		Source: session.FromAgent, Action: session.ActionMessage, Message: text,
-		Args: map[string]any{"content": text, "image_urls": []string{}, "wait_for_response": false},
-	}}
+	return []session.Event{agentMessage(text, text)}
+}
+
+// agentMessage is what the agent said, with a line of it for people.
+func agentMessage(text, line string) session.Event {
+	event := session.UserMessage(text, nil)
+	event.Source, event.Message = session.FromAgent, line
+	return event
 }
 
 // taskSize is what an event needs for a task beside its title.
@@ -125,10 +125,7 @@ func (t *translator) plan(entries []planEntry) session.Event {
 	tasks := []any{}
 	done, size, left := 0, 0, 0
 	for _, entry := range entries {
-		state := taskStates[entry.Status]
-		if state == "" {
-			state = taskStates["pending"]
-		}
+		state := cmp.Or(taskStates[entry.Status], taskStates["pending"])
 		if entry.Status == "completed" {
 			done++
 		}

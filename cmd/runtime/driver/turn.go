@@ -29,6 +29,8 @@ type ending struct {
 	idle bool
 }
 
+func failedTurn(reason string) ending { return ending{state: session.StateError, reason: reason} }
+
 // termination of a session that ends with its turn.
 func (e ending) termination(d *Driver) *session.Termination {
 	name := d.Doc.Agent.Name
@@ -43,11 +45,16 @@ func (e ending) termination(d *Driver) *session.Termination {
 
 // work on a message: one turn of the agent.
 func (d *Driver) work(ctx context.Context, t task) ending {
-	d.busy(true, false)
-	defer d.busy(false, false)
 	d.mu.Lock()
-	d.stopped = nil
+	d.stopped, d.working = nil, true
+	d.busy(true)
 	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.working = false
+		d.busy(false)
+	}()
 	memory := process.WatchMemory(d.Cgroups)
 	var end ending
 	if d.command() {
@@ -61,19 +68,15 @@ func (d *Driver) work(ctx context.Context, t task) ending {
 	if end.state == session.StateError && memory.RanOut() {
 		end.reason += "; memory ran out, and the kernel killed a process of the session (" + session.OOMKilled + ")"
 	}
-	d.finish(&end)
-	return end
-}
-
-// finish records how the turn ended.
-func (d *Driver) finish(end *ending) {
-	d.recordEnd(end)
+	d.recordEnd(&end)
 	// Only now: a turn whose end is not on record is gone on with, with what is left of its budget.
 	if err := d.Model.EndTurn(); err != nil {
 		d.Log.Error("the end of a turn could not be recorded", "error", err)
 	}
+	return end
 }
 
+// recordEnd records how the turn ended.
 func (d *Driver) recordEnd(end *ending) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -84,11 +87,9 @@ func (d *Driver) recordEnd(end *ending) {
 	events := d.translator.flush()
 	if end.state == session.StateError {
 		d.Log.Error("the agent's turn failed", "reason", shortened(end.reason, maxLogged))
-		events = append(events, session.Event{
-			Source: session.FromEnvironment, Observation: session.ObservedError, Message: d.texts.line(end.reason),
-			Content: &end.reason,
-			Extras:  map[string]any{"error_id": end.id},
-		})
+		failure := d.texts.observed(session.ObservedError, end.reason)
+		failure.Extras = map[string]any{"error_id": end.id}
+		events = append(events, failure)
 	}
 	if end.state == session.StateAwaiting && d.Doc.OneShot {
 		end.state = session.StateFinished
@@ -113,11 +114,11 @@ func (d *Driver) converse(ctx context.Context, t task) ending {
 		return d.unheard(t)
 	}
 	if err := d.beginTurn(t); err != nil {
-		return ending{state: session.StateError, reason: err.Error()}
+		return failedTurn(err.Error())
 	}
 	prompt, err := d.prompt(ctx, t)
 	if err != nil {
-		return ending{state: session.StateError, reason: err.Error()}
+		return failedTurn(err.Error())
 	}
 	return d.promptAgent(ctx, t, prompt)
 }
@@ -131,7 +132,7 @@ func (d *Driver) unheard(t task) ending {
 	if !t.again {
 		_ = d.record(turnEvent(t.message, d.history.session)) // Run looks at what is broken
 	}
-	return ending{state: session.StateError, reason: "the turn ended before the agent was asked to work on it"}
+	return failedTurn("the turn ended before the agent was asked to work on it")
 }
 
 // notStarted is the end of a turn that had no agent. One that had not begun waits for another try.
@@ -142,8 +143,7 @@ func (d *Driver) notStarted(ctx context.Context, t task, err error) ending {
 	case d.stopping(t):
 		return d.unheard(t)
 	}
-	end := ending{state: session.StateError, reason: fmt.Sprintf("the agent %s cannot be started: %v", d.Doc.Agent.Name,
-		err)}
+	end := failedTurn(fmt.Sprintf("the agent %s cannot be started: %v", d.Doc.Agent.Name, err))
 	if !t.again {
 		end.withdrawn = &t.message
 	}
@@ -236,7 +236,7 @@ func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParam
 		case <-changed:
 		case <-grace:
 			d.agent.stop()
-			return ending{state: session.StateError, reason: "the agent did not stop when it was told to, and was ended"}
+			return failedTurn("the agent did not stop when it was told to, and was ended")
 		case <-idle:
 			return ending{idle: true}
 		case <-ctx.Done():
@@ -273,35 +273,31 @@ func (d *Driver) ended(reason acp.StopReason, err error) ending {
 	var told *acp.Error
 	switch {
 	case errors.As(err, &told):
-		end := ending{state: session.StateError, reason: told.Error()}
+		end := failedTurn(told.Error())
 		if told.Data != nil {
 			end.id = errorIDs[told.Data.Kind]
 		}
 		return end
 	case err != nil:
-		return ending{state: session.StateError, reason: d.agent.whyGone()}
+		return failedTurn(d.agent.whyGone())
 	}
 	switch reason {
 	case acp.EndTurn, acp.Cancelled:
 		return ending{state: session.StateAwaiting}
 	case acp.MaxTokens:
-		return ending{state: session.StateError, reason: "the model's answer was longer than it may be"}
+		return failedTurn("the model's answer was longer than it may be")
 	case acp.MaxTurns:
-		return ending{state: session.StateError, reason: "the agent reached its own limit of calls of the model"}
+		return failedTurn("the agent reached its own limit of calls of the model")
 	case acp.Refusal:
-		return ending{state: session.StateError, reason: "the agent refused to go on"}
+		return failedTurn("the agent refused to go on")
 	}
-	return ending{state: session.StateError, reason: fmt.Sprintf("the agent ended its turn for a reason that is not "+
-		"known here: %q", reason)}
+	return failedTurn(fmt.Sprintf("the agent ended its turn for a reason that is not known here: %q", reason))
 }
 
 // busy keeps the session from being idle while a turn is worked on, but not while the user is
-// asked.
-func (d *Driver) busy(working, asking bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.working = working
-	switch busy := working && !asking; {
+// asked; d.mu is held.
+func (d *Driver) busy(busy bool) {
+	switch {
 	case busy && d.done == nil:
 		d.done = d.Busy()
 	case !busy && d.done != nil:
@@ -310,16 +306,11 @@ func (d *Driver) busy(working, asking bool) {
 	}
 }
 
-// asks the user until answered is called.
-func (d *Driver) asksUser() (answered func()) {
-	change := func(asking bool) {
-		d.mu.Lock()
-		working := d.working
-		d.mu.Unlock()
-		if working {
-			d.busy(true, asking)
-		}
+// asks the user, or goes on with the turn, if that is still under way.
+func (d *Driver) asksUser(asking bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.working {
+		d.busy(!asking)
 	}
-	change(true)
-	return func() { change(false) }
 }
