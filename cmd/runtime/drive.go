@@ -28,7 +28,7 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 	env := launch.Environment(os.Environ(), s.doc, s.store, input)
 	return driver.New(driver.Options{
 		Doc: s.doc, Input: input, Env: env, Dir: work.Dir, ToolsURL: local + session.ToolsPath, Journal: s.journal,
-		Model: s.turns(),
+		Model: s.model,
 		Output: func(name string) io.WriteCloser {
 			if name != "" {
 				name = "[" + name + "] "
@@ -43,19 +43,6 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 		Log:     s.log,
 	})
 }
-
-// turns are counted by the model; where there is none, nothing is.
-func (s *run) turns() driver.Model {
-	if s.model == nil {
-		return noModel{}
-	}
-	return s.model
-}
-
-type noModel struct{}
-
-func (noModel) BeginTurn(string) error { return nil }
-func (noModel) EndTurn() error         { return nil }
 
 // limited ends the turn that has used what it may.
 func (s *run) limited(limit modelproxy.Limit) {

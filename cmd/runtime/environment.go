@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,13 +25,13 @@ type environment struct {
 
 func readEnvironment() environment {
 	place := supervise.ReadPlace()
-	attempt, _ := strconv.Atoi(supervise.Variable(supervise.Attempt, "1"))
+	attempt, _ := strconv.Atoi(cmp.Or(os.Getenv(supervise.Attempt), "1"))
 	return environment{
 		attempt:        attempt,
-		sessionDir:     supervise.Variable("PARLEY_SESSION_DIR", session.Dir),
-		workspace:      supervise.Variable("PARLEY_WORKSPACE", session.WorkspaceDir),
-		replayDir:      supervise.Variable("PARLEY_REPLAY_DIR", session.ReplayDir),
-		imagesDir:      supervise.Variable("PARLEY_IMAGES_DIR", session.ImagesDir),
+		sessionDir:     cmp.Or(os.Getenv("PARLEY_SESSION_DIR"), session.Dir),
+		workspace:      cmp.Or(os.Getenv("PARLEY_WORKSPACE"), session.WorkspaceDir),
+		replayDir:      cmp.Or(os.Getenv("PARLEY_REPLAY_DIR"), session.ReplayDir),
+		imagesDir:      cmp.Or(os.Getenv("PARLEY_IMAGES_DIR"), session.ImagesDir),
 		terminationLog: place.TerminationLog,
 		cgroups:        place.Cgroups,
 	}

@@ -33,8 +33,8 @@ func agentInput(env environment, doc *session.Document, work *workspace.Workspac
 		Conversation:     doc.Conversation,
 		Language:         ptr.Deref(settings.Language, ""),
 		ConfirmationMode: ptr.Deref(settings.ConfirmationMode, false),
-		RateActions: ptr.Deref(settings.ConfirmationMode, false) && ptr.Deref(settings.SecurityAnalyzer,
-			"") == driver.AnalyzerLLM,
+		RateActions: ptr.Deref(settings.ConfirmationMode, false) &&
+			ptr.Deref(settings.SecurityAnalyzer, "") == driver.AnalyzerLLM,
 		ContextWindow: session.Count(modelproxy.ContextWindow(doc.Models, name)),
 		Condense:      ptr.Deref(settings.EnableDefaultCondenser, true),
 		Resumed:       work.Resumed,
@@ -86,11 +86,7 @@ func agentInput(env environment, doc *session.Document, work *workspace.Workspac
 
 // mcpConfig names the router in the form that many agents read.
 func mcpConfig(url string) (string, error) {
-	type server struct {
-		Type string `json:"type"`
-		URL  string `json:"url"`
-	}
-	text, err := json.MarshalIndent(map[string]map[string]server{"mcpServers": {"parley": {Type: "http", URL: url}}}, "",
-		"  ")
+	parley := map[string]string{"type": "http", "url": url}
+	text, err := json.MarshalIndent(map[string]any{"mcpServers": map[string]any{"parley": parley}}, "", "  ")
 	return string(text), err
 }

@@ -38,17 +38,16 @@ func (s *run) serveLocally() (root string, err error) {
 	mux := http.NewServeMux()
 	if s.model, err = modelproxy.New(s.modelOptions()); err != nil {
 		s.log.Error("the model cannot be used", "error", err)
-		mux.Handle("/", modelproxy.Unusable(err))
-	} else {
-		mux.Handle("/", s.model)
+		s.model = modelproxy.Unusable(err)
 	}
-	mux.Handle(session.ToolsPath, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	mux.Handle("/", s.model)
+	mux.HandleFunc(session.ToolsPath, func(w http.ResponseWriter, r *http.Request) {
 		if !modelproxy.Local(r) {
 			writeText(w, http.StatusForbidden, "the tools are served on the loopback address only")
 			return
 		}
 		s.serveTools(w, r)
-	}))
+	})
 	s.serveOn(listener, mux)
 	return "http://" + listener.Addr().String(), nil
 }

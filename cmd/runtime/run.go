@@ -61,7 +61,7 @@ type run struct {
 	output   *secrets.Output
 	log      *slog.Logger
 	activity *activity
-	model    *modelproxy.Proxy // nil where the settings name none that can be used
+	model    *modelproxy.Proxy
 	stopping chan struct{}
 	readied  chan struct{} // closed when the session is ready
 
@@ -211,9 +211,8 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	// The agent and the tool servers have their environment from this process. It comes before the
 	// archive, which may be the first to look at a certificate; that it failed is in the journal.
 	prepared := errors.Join(
-		os.Setenv("HOME", home), os.Setenv("PARLEY_SESSION_DIR", s.env.sessionDir), os.Setenv("PARLEY_WORKSPACE",
-			s.env.workspace),
-		trust(s.doc.CABundle, home),
+		os.Setenv("HOME", home), os.Setenv("PARLEY_SESSION_DIR", s.env.sessionDir),
+		os.Setenv("PARLEY_WORKSPACE", s.env.workspace), trust(s.doc.CABundle, home),
 	)
 	kept := handover.New(s.doc.ArchiveURL, s.doc.UID, s.store.Key(session.ArchiveTokenFile), s.env.attempt, s.log)
 	s.restore(ctx, kept, records.File(journalFile))
@@ -264,21 +263,15 @@ func noticeMissing(drive *driver.Driver, tools *router.Router, format string) {
 // runRouter runs the router, and its servers, until stop is called.
 func (s *run) runRouter(ctx context.Context, tools *router.Router) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		tools.Run(ctx)
-	}()
-	return func() {
-		cancel()
-		<-done
-	}
+	var running sync.WaitGroup
+	running.Go(func() { tools.Run(ctx) })
+	return func() { cancel(); running.Wait() }
 }
 
 func (s *run) workspaceOptions() workspace.Options {
 	settings := &s.doc.Settings
 	options := workspace.Options{
-		Dir: s.env.workspace, Home: s.env.home, Repository: s.doc.Repository, Log: s.log,
+		Dir: s.env.workspace, Home: s.env.home, Repository: s.doc.Repository, Token: s.providerToken(), Log: s.log,
 		Patience: patience(s.doc.StartDeadline.Duration),
 		UserName: ptr.Deref(settings.GitUserName, ""), UserEmail: ptr.Deref(settings.GitUserEmail, ""),
 		History: s.doc.History,
@@ -286,10 +279,7 @@ func (s *run) workspaceOptions() workspace.Options {
 	if options.UserEmail == "" && ptr.Deref(settings.EmailVerified, false) {
 		options.UserEmail = ptr.Deref(settings.Email, "")
 	}
-	options.Token = s.providerToken()
-	if self, err := os.Executable(); err == nil {
-		options.Helper = self
-	}
+	options.Helper, _ = os.Executable()
 	return options
 }
 

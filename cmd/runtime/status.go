@@ -39,9 +39,6 @@ func (s *run) agentStatus() session.AgentStatus {
 
 // usage of the model so far.
 func (s *run) usage() session.Usage {
-	if s.model == nil {
-		return session.Usage{}
-	}
 	used := s.model.Usage().Session
 	return session.Usage{Calls: used.Calls, InputTokens: used.Input + used.CacheRead + used.CacheWrite,
 		OutputTokens: used.Output, Cost: used.Cost.String()}

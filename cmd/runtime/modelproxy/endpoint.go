@@ -80,11 +80,6 @@ func (e *endpoint) url(call route, query string) *url.URL {
 	path += call.path
 	target.Path, _ = url.PathUnescape(path) // it was escaped just now
 	target.RawPath = path
-	if target.RawQuery != "" && query != "" {
-		query = target.RawQuery + "&" + query
-	} else if query == "" {
-		query = target.RawQuery
-	}
-	target.RawQuery = query
+	target.RawQuery = strings.Trim(target.RawQuery+"&"+query, "&")
 	return &target
 }

@@ -93,6 +93,8 @@ type Proxy struct {
 	calls chan struct{}
 	// room for requests.
 	room *semaphore.Weighted
+	// unusable is why no call is forwarded; nil where calls are.
+	unusable error
 }
 
 // Types of the errors that are the proxy's own: no provider said them.
@@ -190,6 +192,9 @@ func (p *Proxy) Usage() Usage { return p.spend.usage() }
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	call, known := routeOf(r)
 	switch {
+	case p.unusable != nil:
+		refuse(w, call.wire, http.StatusBadRequest, settingsType, p.unusable.Error())
+		return
 	case !known:
 		refuse(w, chat, http.StatusNotFound, "not_found_error", "the session serves no such path of the model's API")
 		return
@@ -240,13 +245,8 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route) {
 	p.forward(w, r, call, ask, entry)
 }
 
-// Unusable answers every call with why the model cannot be used.
-func Unusable(why error) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		call, _ := routeOf(r)
-		refuse(w, call.wire, http.StatusBadRequest, settingsType, why.Error())
-	})
-}
+// Unusable answers every call with why the model cannot be used, and counts nothing.
+func Unusable(why error) *Proxy { return &Proxy{unusable: why, spend: &spend{options: &Options{}}} }
 
 // Local says whether a request is one of this machine to itself. That of a page, which a browser in
 // the session shows, is not.

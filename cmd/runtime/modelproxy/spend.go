@@ -2,6 +2,7 @@ package modelproxy
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -138,12 +139,7 @@ func (s *spend) settle(e *entry) {
 	s.mu.Lock()
 	window, cost := s.costOf(e)
 	unpriced := e.lacksPrice(cost)
-	if cost == nil {
-		cost = new(big.Rat)
-	}
-	if e.countedCost == nil {
-		e.countedCost = new(big.Rat)
-	}
+	cost, e.countedCost = cmp.Or(cost, new(big.Rat)), cmp.Or(e.countedCost, new(big.Rat))
 	more := tokens{
 		e.used.input - e.counted.input, e.used.output - e.counted.output, e.used.cacheRead - e.counted.cacheRead,
 		e.used.cacheWrite - e.counted.cacheWrite,

@@ -1,6 +1,7 @@
 package modelproxy
 
 import (
+	"cmp"
 	"fmt"
 	"math/big"
 	"regexp"
@@ -70,11 +71,7 @@ func (c *Cost) UnmarshalText(text []byte) error {
 	if !sumForm.Match(text) {
 		return fmt.Errorf("%q is no sum of money", text)
 	}
-	sum, ok := new(big.Rat).SetString(string(text))
-	if !ok {
-		return fmt.Errorf("%q is no sum of money", text)
-	}
-	c.sum = sum
+	c.sum, _ = new(big.Rat).SetString(string(text)) // the form says that it is a number
 	return nil
 }
 
@@ -112,15 +109,11 @@ type entry struct {
 // add what the endpoint told. It tells sums, in parts: each number is at its largest when it is
 // complete.
 func (e *entry) add(t tokens, cost *big.Rat) {
-	for _, n := range []struct {
-		of  *int64
-		now int64
-	}{
-		{&e.used.input, t.input}, {&e.used.output, t.output}, {&e.used.cacheRead, t.cacheRead}, {&e.used.cacheWrite,
-			t.cacheWrite},
+	for of, now := range map[*int64]int64{
+		&e.used.input: t.input, &e.used.output: t.output, &e.used.cacheRead: t.cacheRead, &e.used.cacheWrite: t.cacheWrite,
 	} {
-		if n.now <= mostTokens {
-			*n.of = max(*n.of, n.now)
+		if now <= mostTokens {
+			*of = max(*of, now)
 		}
 	}
 	if cost != nil {
@@ -162,26 +155,18 @@ func find(models session.Models, provider, name string) session.Model {
 
 // ContextWindow of a model, such as provider/model, in tokens; 0 where it is not known.
 func ContextWindow(models session.Models, model string) int64 {
-	provider, name, named := strings.Cut(model, "/")
-	if !named {
-		provider, name = "", model
-	}
-	return find(models, provider, name).ContextWindow
+	slash := strings.Index(model, "/")
+	return find(models, model[:max(slash, 0)], model[slash+1:]).ContextWindow
 }
 
 // costOf tokens at the prices of a model; nil where it has none.
 func costOf(model session.Model, t tokens) *big.Rat {
-	input, output := price(model.Input), price(model.Output)
+	input, output := parseCost(string(model.Input)), parseCost(string(model.Output))
 	if input == nil || output == nil {
 		return nil
 	}
-	read, write := price(model.CacheRead), price(model.CacheWrite)
-	if read == nil {
-		read = input
-	}
-	if write == nil {
-		write = input
-	}
+	read := cmp.Or(parseCost(string(model.CacheRead)), input)
+	write := cmp.Or(parseCost(string(model.CacheWrite)), input)
 	sum := new(big.Rat)
 	for _, part := range []struct {
 		tokens int64
@@ -190,11 +175,4 @@ func costOf(model session.Model, t tokens) *big.Rat {
 		sum.Add(sum, new(big.Rat).Mul(big.NewRat(part.tokens, 1_000_000), part.price))
 	}
 	return sum
-}
-
-func price(d session.Decimal) *big.Rat {
-	if d == "" {
-		return nil
-	}
-	return parseCost(string(d))
 }
