@@ -20,23 +20,16 @@ const codeRejected = -32005
 
 const progressToken = "progressToken"
 
-// limit is how long a request to a server may still take.
-type limit struct {
-	timer *time.Timer
-	time.Duration
+// within limits ctx to the time a server may take for an answer. A server that is at work may extend
+// it.
+func (u *upstream) within(ctx context.Context) (bounded context.Context, extend, cancel func()) {
+	bounded, end := context.WithCancelCause(ctx)
+	after := func(timeout time.Duration) *time.Timer {
+		return time.AfterFunc(timeout, func() { end(fmt.Errorf("did not answer within %s", timeout)) })
+	}
+	timer, last := after(u.router.options.CallTimeout), after(u.router.options.LongestCall)
+	return bounded, func() { timer.Reset(u.router.options.CallTimeout) }, func() { timer.Stop(); last.Stop(); end(nil) }
 }
-
-// within limits ctx to the time a server may take for an answer.
-func (u *upstream) within(ctx context.Context) (context.Context, *limit, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	timeout, longest := u.router.options.CallTimeout, u.router.options.LongestCall
-	timer := time.AfterFunc(timeout, func() { cancel(fmt.Errorf("did not answer within %s", timeout)) })
-	end := time.AfterFunc(longest, func() { cancel(fmt.Errorf("did not answer within %s", longest)) })
-	return ctx, &limit{timer, timeout}, func() { timer.Stop(); end.Stop(); cancel(nil) }
-}
-
-// extend it: the server is at work.
-func (l *limit) extend() { l.timer.Reset(l.Duration) }
 
 // callTool passes a call on to the server. What the server answers is passed back as it is, but for
 // keys; that it could not answer is a result too, so that a model sees it and can do something else.
@@ -46,14 +39,14 @@ func (u *upstream) callTool(name string) mcp.ToolHandler {
 		if err != nil {
 			return u.failedCall(err), nil
 		}
-		bounded, limit, cancel := u.within(ctx)
+		bounded, extend, cancel := u.within(ctx)
 		defer cancel()
 		params := &mcp.CallToolParams{Name: name, Meta: maps.Clone(request.Params.Meta)}
 		if len(request.Params.Arguments) > 0 {
 			params.Arguments = request.Params.Arguments
 		}
 		if token := request.Params.GetProgressToken(); token != nil {
-			defer u.followProgress(ctx, request.Session, params, token, limit)()
+			defer u.followProgress(ctx, request.Session, params, token, extend)()
 		}
 		result, err := client.CallTool(bounded, params)
 		if err == nil {
@@ -96,11 +89,11 @@ func (u *upstream) problem(err error) error {
 // followProgress asks the server for progress under a token of its own, since those of two clients
 // may be equal.
 func (u *upstream) followProgress(ctx context.Context, to *mcp.ServerSession, params *mcp.CallToolParams, token any,
-	limit *limit) (stop func()) {
+	extend func()) (stop func()) {
 	own := rand.Text()
 	params.Meta[progressToken] = own
 	u.relays.Store(own, func(p *mcp.ProgressNotificationParams) {
-		limit.extend()
+		extend()
 		if told, err := without(u.router.keys, p, protocol); err == nil {
 			_ = to.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
 				Meta: told.Meta, ProgressToken: token, Message: told.Message, Progress: told.Progress, Total: told.Total,
@@ -192,9 +185,4 @@ func (u *upstream) prefixLinks(contents []mcp.Content) {
 			}
 		}
 	}
-}
-
-func isUnknownMethod(err error) bool {
-	answer, ok := errors.AsType[*jsonrpc.Error](err)
-	return ok && answer.Code == jsonrpc.CodeMethodNotFound
 }

@@ -3,9 +3,11 @@ package router
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
@@ -31,13 +33,6 @@ type list[T any] struct {
 	cut   bool
 }
 
-// page is what a server lists at once; next is empty at the last one.
-type page[T any] struct {
-	items  []*T
-	next   string
-	result any
-}
-
 // fetch the lists of a server. The bytes that are taken are counted over all of them.
 func fetch(ctx context.Context, client *mcp.ClientSession) (listed listing, err error) {
 	can := client.InitializeResult().Capabilities
@@ -46,79 +41,66 @@ func fetch(ctx context.Context, client *mcp.ClientSession) (listed listing, err 
 	}
 	left := mostBytes
 	if can.Tools != nil {
-		listed.tools, err = collect(&left, func(cursor string) (page[mcp.Tool], error) {
-			r, err := client.ListTools(ctx, &mcp.ListToolsParams{Cursor: cursor})
-			return pageOf(r, err, func() ([]*mcp.Tool, string) { return r.Tools, r.NextCursor })
-		})
-		if err != nil {
-			return listed, fmt.Errorf("list its tools: %w", err)
-		}
+		listed.tools, err = collect(&left, "tools", func(cursor string) (*mcp.ListToolsResult, error) {
+			return client.ListTools(ctx, &mcp.ListToolsParams{Cursor: cursor})
+		}, func(r *mcp.ListToolsResult) ([]*mcp.Tool, string) { return r.Tools, r.NextCursor })
 	}
-	if can.Prompts != nil {
-		listed.prompts, err = collect(&left, func(cursor string) (page[mcp.Prompt], error) {
-			r, err := client.ListPrompts(ctx, &mcp.ListPromptsParams{Cursor: cursor})
-			return pageOf(r, err, func() ([]*mcp.Prompt, string) { return r.Prompts, r.NextCursor })
-		})
-		if err != nil {
-			return listed, fmt.Errorf("list its prompts: %w", err)
-		}
+	if can.Prompts != nil && err == nil {
+		listed.prompts, err = collect(&left, "prompts", func(cursor string) (*mcp.ListPromptsResult, error) {
+			return client.ListPrompts(ctx, &mcp.ListPromptsParams{Cursor: cursor})
+		}, func(r *mcp.ListPromptsResult) ([]*mcp.Prompt, string) { return r.Prompts, r.NextCursor })
 	}
-	if can.Resources == nil {
-		return listed, nil
+	if can.Resources == nil || err != nil {
+		return listed, err
 	}
-	listed.resources, err = collect(&left, func(cursor string) (page[mcp.Resource], error) {
-		r, err := client.ListResources(ctx, &mcp.ListResourcesParams{Cursor: cursor})
-		return pageOf(r, err, func() ([]*mcp.Resource, string) { return r.Resources, r.NextCursor })
-	})
+	listed.resources, err = collect(&left, "resources", func(cursor string) (*mcp.ListResourcesResult, error) {
+		return client.ListResources(ctx, &mcp.ListResourcesParams{Cursor: cursor})
+	}, func(r *mcp.ListResourcesResult) ([]*mcp.Resource, string) { return r.Resources, r.NextCursor })
 	if err != nil {
-		return listed, fmt.Errorf("list its resources: %w", err)
+		return listed, err
 	}
-	listed.templates, err = collect(&left, func(cursor string) (page[mcp.ResourceTemplate], error) {
-		r, err := client.ListResourceTemplates(ctx, &mcp.ListResourceTemplatesParams{Cursor: cursor})
-		return pageOf(r, err, func() ([]*mcp.ResourceTemplate, string) { return r.ResourceTemplates, r.NextCursor })
-	})
+	listed.templates, err = collect(&left, "resource templates",
+		func(cursor string) (*mcp.ListResourceTemplatesResult, error) {
+			return client.ListResourceTemplates(ctx, &mcp.ListResourceTemplatesParams{Cursor: cursor})
+		}, func(r *mcp.ListResourceTemplatesResult) ([]*mcp.ResourceTemplate, string) {
+			return r.ResourceTemplates, r.NextCursor
+		})
 	// Not every server that has resources knows of templates.
-	if err != nil && !isUnknownMethod(err) {
-		return listed, fmt.Errorf("list its resource templates: %w", err)
+	if answer, ok := errors.AsType[*jsonrpc.Error](err); ok && answer.Code == jsonrpc.CodeMethodNotFound {
+		err = nil
 	}
-	return listed, nil
+	return listed, err
 }
 
-// pageOf the result of a request, where it has one.
-func pageOf[T any](result any, err error, items func() ([]*T, string)) (page[T], error) {
-	if err != nil {
-		return page[T]{}, err
-	}
-	list, next := items()
-	return page[T]{list, next, result}, nil
-}
-
-// collect the items of a list, page by page, while there are bytes left.
-func collect[T any](left *int, read func(cursor string) (page[T], error)) (all list[T], err error) {
+// collect the items of a list, page by page, while there are bytes left. itemsOf a page also returns the
+// cursor of the next one, which is empty at the last.
+func collect[T, R any](left *int, what string, read func(cursor string) (*R, error),
+	itemsOf func(*R) (items []*T, next string)) (all list[T], err error) {
 	cursor := ""
 	for range mostPages {
 		page, err := read(cursor)
 		if err != nil {
-			return list[T]{}, err
+			return list[T]{}, fmt.Errorf("list its %s: %w", what, err)
 		}
+		items, next := itemsOf(page)
 		// A server may list nothing in place of an item.
-		listed := slices.DeleteFunc(slices.Clone(page.items), func(item *T) bool { return item == nil })
+		listed := slices.DeleteFunc(slices.Clone(items), func(item *T) bool { return item == nil })
 		taken := listed[:min(len(listed), mostItems-len(all.items))]
 		// The client keeps the whole page, with whatever else is in it.
-		whole := size(page.result)
+		whole := size(page)
 		if whole > *left {
 			taken = fitting(taken, *left)
 		}
 		*left -= whole
 		all.items = append(all.items, taken...)
 		complete := len(taken) == len(listed)
-		if complete && page.next == "" {
+		if complete && next == "" {
 			return all, nil
 		}
 		if !complete || *left < 0 {
 			break
 		}
-		cursor = page.next
+		cursor = next
 	}
 	all.cut = true
 	return all, nil

@@ -18,16 +18,17 @@ func (r *Router) addUpstreams(servers session.ToolServers) {
 	add := func(name, kind string, dial dialer) {
 		name = unique(name, "-", func(name string) bool { return taken[name] })
 		taken[name] = true
-		r.upstreams = append(r.upstreams, newUpstream(r, name, kind, dial))
+		r.upstreams = append(r.upstreams, &upstream{router: r, name: name, kind: kind, dial: dial,
+			changed: make(chan struct{}, 1)})
 	}
 	for _, s := range servers.Stdio {
 		add(s.Name, "stdio", r.stdio(s))
 	}
 	for _, s := range servers.SSE {
-		add(cmp.Or(s.Name, hostName(s.URL)), "sse", r.sse(s))
+		add(cmp.Or(s.Name, hostName(s.URL)), "sse", r.remote(s, sse))
 	}
 	for _, s := range servers.SHTTP {
-		add(cmp.Or(s.Name, hostName(s.URL)), "shttp", r.streamable(s))
+		add(cmp.Or(s.Name, hostName(s.URL)), "shttp", r.remote(s, r.streamable))
 	}
 }
 
@@ -81,10 +82,8 @@ func (r *Router) claim(u *upstream, kind, name string) string {
 	if name, ok := r.names[thing]; ok {
 		return name
 	}
-	name = u.shortened(unique(u.name+"_"+name, "_", func(name string) bool {
-		return r.claims[claim{kind,
-			u.shortened(name)}]
-	}))
+	taken := func(name string) bool { return r.claims[claim{kind, u.shortened(name)}] }
+	name = u.shortened(unique(u.name+"_"+name, "_", taken))
 	r.claims[claim{kind, name}], r.names[thing] = true, name
 	return name
 }

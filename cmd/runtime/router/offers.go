@@ -24,11 +24,10 @@ func (u *upstream) list(ctx context.Context, client *mcp.ClientSession) error {
 	ctx, cancel := context.WithTimeout(ctx, u.router.options.ConnectTimeout)
 	defer cancel()
 	listed, err := fetch(ctx, client)
-	if err != nil {
-		return err
+	if err == nil {
+		u.note(u.offer(listed))
 	}
-	u.note(u.offer(listed))
-	return nil
+	return err
 }
 
 // note says that a list is not offered beyond its bounds.

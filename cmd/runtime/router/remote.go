@@ -17,27 +17,27 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// sse connects to a server over server-sent events.
-func (r *Router) sse(server session.RemoteServer) dialer {
+// remote connects to a server over HTTP.
+func (r *Router) remote(server session.RemoteServer,
+	transport func(endpoint string, way http.RoundTripper) mcp.Transport) dialer {
 	return func(context.Context) (*link, error) {
 		endpoint := httpURL(server.URL)
 		way := &troubled{RoundTripper: boundedAnswers{r.bearer(endpoint, server)}}
-		return &link{transport: &mcp.SSEClientTransport{
-			Endpoint: endpoint, HTTPClient: &http.Client{Transport: way}, MaxEventSize: mcp.DefaultMaxEventSize,
-		}, troubled: way.met.Load, cut: func() {}}, nil
+		return &link{transport: transport(endpoint, way), troubled: way.met.Load, cut: func() {}}, nil
 	}
 }
 
-// streamable connects to a server over streamable HTTP.
-func (r *Router) streamable(server session.RemoteServer) dialer {
-	return func(context.Context) (*link, error) {
-		endpoint := httpURL(server.URL)
-		way := &troubled{RoundTripper: boundedAnswers{r.bearer(endpoint, server)}}
-		client := &http.Client{Transport: optionalStream{way, r.options.StreamTimeout}}
-		return &link{transport: &mcp.StreamableClientTransport{
-			Endpoint: endpoint, HTTPClient: client, MaxEventSize: mcp.DefaultMaxEventSize,
-		}, troubled: way.met.Load, cut: func() {}}, nil
+// sse speaks with a server over server-sent events.
+func sse(endpoint string, way http.RoundTripper) mcp.Transport {
+	return &mcp.SSEClientTransport{
+		Endpoint: endpoint, HTTPClient: &http.Client{Transport: way}, MaxEventSize: mcp.DefaultMaxEventSize,
 	}
+}
+
+// streamable speaks with a server over streamable HTTP.
+func (r *Router) streamable(endpoint string, way http.RoundTripper) mcp.Transport {
+	client := &http.Client{Transport: optionalStream{way, r.options.StreamTimeout}}
+	return &mcp.StreamableClientTransport{Endpoint: endpoint, HTTPClient: client, MaxEventSize: mcp.DefaultMaxEventSize}
 }
 
 // httpURL is the URL to connect to. The protocol knows no web sockets: ws and wss stand for the
@@ -157,8 +157,7 @@ func (o optionalStream) RoundTrip(request *http.Request) (*http.Response, error)
 		}
 		return &http.Response{
 			Status: "405 Method Not Allowed", StatusCode: http.StatusMethodNotAllowed, Proto: "HTTP/1.1", ProtoMajor: 1,
-			ProtoMinor: 1,
-			Header:     http.Header{}, Body: http.NoBody, Request: request,
+			ProtoMinor: 1, Header: http.Header{}, Body: http.NoBody, Request: request,
 		}, nil
 	}
 	return response, err

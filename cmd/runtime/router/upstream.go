@@ -61,10 +61,6 @@ type upstream struct {
 	offers   offers
 }
 
-func newUpstream(r *Router, name, kind string, dial dialer) *upstream {
-	return &upstream{router: r, name: name, kind: kind, dial: dial, changed: make(chan struct{}, 1)}
-}
-
 // run connects to the server again and again until ctx is done.
 func (u *upstream) run(ctx context.Context, settled func()) {
 	defer settled()
