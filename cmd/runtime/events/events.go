@@ -3,6 +3,7 @@
 package events
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -91,23 +92,18 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 		reply.Refuse(w, http.StatusInternalServerError, "the events cannot be read")
 		return
 	}
-	answer := session.EventPage{Events: lines, HasMore: !reverse && to < end || reverse && from > start}
-	if answer.Events == nil {
-		answer.Events = []json.RawMessage{}
-	}
 	if reverse {
 		slices.Reverse(lines)
 	}
-	reply.JSON(w, http.StatusOK, answer)
+	reply.JSON(w, http.StatusOK, session.EventPage{
+		Events: append([]json.RawMessage{}, lines...), HasMore: !reverse && to < end || reverse && from > start,
+	})
 }
 
 // Stream serves GET: the events after the one that the reader has, and then each as it comes, as
 // Server-Sent Events.
 func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
-	last := r.Header.Get("Last-Event-ID")
-	if last == "" {
-		last = r.URL.Query().Get("after")
-	}
+	last := cmp.Or(r.Header.Get("Last-Event-ID"), r.URL.Query().Get("after"))
 	next := 0
 	if last != "" {
 		n, err := strconv.Atoi(last)

@@ -59,26 +59,19 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
-		names := []string{}
+		directories, others := []string{}, []string{}
 		for _, entry := range entries {
 			switch at := path.Join(name, entry.Name()); {
 			case hidden(at):
 			case entry.IsDir():
-				names = append(names, s.Mask(entry.Name())+"/")
+				directories = append(directories, s.Mask(entry.Name())+"/")
 			default:
-				names = append(names, s.Mask(entry.Name()))
+				others = append(others, s.Mask(entry.Name()))
 			}
 		}
-		slices.SortFunc(names, func(a, b string) int {
-			if x, y := strings.HasSuffix(a, "/"), strings.HasSuffix(b, "/"); x != y {
-				if x {
-					return -1
-				}
-				return 1
-			}
-			return strings.Compare(a, b)
-		})
-		reply.JSON(w, http.StatusOK, names)
+		slices.Sort(directories)
+		slices.Sort(others)
+		reply.JSON(w, http.StatusOK, append(directories, others...))
 		return nil
 	})
 }

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
@@ -56,10 +58,8 @@ func New(repository *session.Repository, token string) (*Host, error) {
 	}
 	h := &Host{provider: cmp.Or(repository.Provider, v1alpha1.GitHub), header: http.Header{}}
 	// A redirect would carry the token elsewhere.
-	h.client = &http.Client{Timeout: timeout, CheckRedirect: func(*http.Request,
-		[]*http.Request) error {
-		return http.ErrUseLastResponse
-	}}
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	h.client = &http.Client{Timeout: timeout, CheckRedirect: stay}
 	root := remote.URL.Scheme + "://" + remote.URL.Host
 	public := session.IsPublicHost(remote.URL.Hostname())
 	h.header.Set("Authorization", "Bearer "+token)
@@ -137,11 +137,8 @@ func (h *Host) User(ctx context.Context) (*session.GitUser, error) {
 	if err := h.get(ctx, "/user", nil, &u); err != nil {
 		return nil, err
 	}
-	if u.Name == nil {
-		u.Name = u.Display
-	}
 	return &session.GitUser{ID: cmp.Or(string(u.ID), u.UUID), Login: cmp.Or(u.Login, u.Username), AvatarURL: u.AvatarURL,
-		Company: u.Company, Name: u.Name, Email: u.Email}, nil
+		Company: u.Company, Name: cmp.Or(u.Name, u.Display), Email: u.Email}, nil
 }
 
 // repository in the words of all hosts.
@@ -170,12 +167,7 @@ func (h *Host) repository(r repository) session.GitRepository {
 		Stars: cmp.Or(r.Stars, r.StarCount), PushedAt: cmp.Or(r.PushedAt, r.Activity, r.UpdatedOn),
 		MainBranch: r.DefaultBranch,
 	}
-	switch private := cmp.Or(r.Private, r.IsPrivate); {
-	case private != nil:
-		result.IsPublic = !*private
-	default:
-		result.IsPublic = r.Visibility == "public"
-	}
+	result.IsPublic = !ptr.Deref(cmp.Or(r.Private, r.IsPrivate), r.Visibility != "public")
 	if result.MainBranch == nil && r.MainBranch != nil {
 		result.MainBranch = &r.MainBranch.Name
 	}
@@ -184,10 +176,6 @@ func (h *Host) repository(r repository) session.GitRepository {
 
 // Repositories of the user, or those that words find, a page of them.
 func (h *Host) Repositories(ctx context.Context, words string, page, size int) ([]session.GitRepository, error) {
-	if size < 1 || size > most {
-		size = perPage
-	}
-	page = max(page, 1)
 	number, count := strconv.Itoa(page), strconv.Itoa(size)
 	var found []repository
 	var err error

@@ -78,6 +78,11 @@ var (
 	errOther = errors.New("the archive has other events")
 )
 
+var refusals = map[int]error{
+	http.StatusGone: ErrGone, http.StatusConflict: errOther, http.StatusRequestEntityTooLarge: errFull,
+	http.StatusForbidden: errRefused, http.StatusUnprocessableEntity: errRefused,
+}
+
 func (a *Archive) ask(ctx context.Context, method, path string, query url.Values, body []byte) (*http.Response, error) {
 	if query == nil {
 		query = url.Values{}
@@ -101,15 +106,8 @@ func (a *Archive) ask(ctx context.Context, method, path string, query url.Values
 		detail = []byte("and more than is shown")
 	}
 	err = fmt.Errorf("answered %d %s", response.StatusCode, bytes.TrimSpace(detail))
-	switch response.StatusCode {
-	case http.StatusGone:
-		err = fmt.Errorf("%w: %w", ErrGone, err)
-	case http.StatusConflict:
-		err = fmt.Errorf("%w: %w", errOther, err)
-	case http.StatusRequestEntityTooLarge:
-		err = fmt.Errorf("%w: %w", errFull, err)
-	case http.StatusForbidden, http.StatusUnprocessableEntity:
-		err = fmt.Errorf("%w: %w", errRefused, err)
+	if kind := refusals[response.StatusCode]; kind != nil {
+		err = fmt.Errorf("%w: %w", kind, err)
 	}
 	return nil, err
 }

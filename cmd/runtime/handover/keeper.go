@@ -79,31 +79,27 @@ func (k *Keeper) worthIt(ctx context.Context) bool {
 
 // hand over one segment, after asking what is wanted where that is not known.
 func (k *Keeper) hand(ctx context.Context) error {
-	first, err := k.journal.Lines(0, 1)
+	select { // before the first event there is no journal to name
+	case <-k.journal.More(0):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	journal, err := k.name(0)
 	if err != nil {
 		return err
-	}
-	if len(first) == 0 {
-		select { // there is no journal to name yet
-		case <-k.journal.More(0):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		return nil
 	}
 	if k.next < 0 {
 		position, err := k.archive.position(ctx, http.MethodGet, "", nil, nil)
 		if err != nil {
 			return err
 		}
-		return k.agree(ctx, position, session.JournalName(first[0]))
+		return k.agree(ctx, position, journal)
 	}
 	segment, count, err := k.segment()
 	if err != nil || count == 0 {
 		return err
 	}
-	query := url.Values{session.ArchiveFrom: {strconv.Itoa(k.next)},
-		session.ArchiveJournal: {session.JournalName(first[0])}}
+	query := url.Values{session.ArchiveFrom: {strconv.Itoa(k.next)}, session.ArchiveJournal: {journal}}
 	if k.next > 0 {
 		previous, err := k.name(k.next - 1)
 		if err != nil {
@@ -121,7 +117,7 @@ func (k *Keeper) hand(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	return k.agree(ctx, position, session.JournalName(first[0]))
+	return k.agree(ctx, position, journal)
 }
 
 // agree on what is wanted next, if what the archive has is of this journal. Else this one began

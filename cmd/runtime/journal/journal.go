@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,8 +35,8 @@ type Journal struct {
 
 	mu   sync.Mutex
 	file *os.File
-	// ends of the lines: event n begins where n-1 ends.
-	ends []int64
+	// bounds of the lines: event n stands between bounds n and n+1.
+	bounds []int64
 	// failed is why nothing more can be written: what reached the disk is not known then.
 	failed error
 	// grown is closed, and made anew, when there are more events.
@@ -79,11 +80,11 @@ func lock(file *os.File) error {
 
 // recover finds the lines, and removes what is left of one that was torn.
 func (j *Journal) recover() error {
-	whole, torn, err := scan(j.file)
+	bounds, torn, err := scan(j.file)
 	if err != nil {
 		return err
 	}
-	j.ends = whole
+	j.bounds = bounds
 	if torn {
 		if err := j.file.Truncate(j.end()); err != nil {
 			return err
@@ -93,31 +94,25 @@ func (j *Journal) recover() error {
 	return j.file.Sync()
 }
 
-// scan finds the ends of the lines that are events in their order, and says whether something
+// scan finds the bounds of the lines that are events in their order, and says whether something
 // follows the last of them. Only the last line can be torn; anything else that is wrong is damage,
 // and no journal to go on from.
-func scan(file *os.File) (ends []int64, torn bool, err error) {
-	if _, err := file.Seek(0, io.SeekStart); err != nil {
-		return nil, false, err
-	}
-	var offset int64
+func scan(file io.Reader) (bounds []int64, torn bool, err error) {
+	bounds = []int64{0}
 	for line, err := range ReadLines(file) {
-		if err != nil {
+		last := len(bounds) - 1
+		switch {
+		case err != nil:
 			return nil, false, err
-		}
-		complete := bytes.HasSuffix(line, []byte("\n"))
-		bad := !isEvent(line, len(ends))
-		if torn {
-			return nil, false, fmt.Errorf("line %d is damaged", len(ends)+1)
-		}
-		if !complete || bad {
+		case torn:
+			return nil, false, fmt.Errorf("line %d is damaged", last+1)
+		case bytes.HasSuffix(line, []byte("\n")) && isEvent(line, last):
+			bounds = append(bounds, bounds[last]+int64(len(line)))
+		default:
 			torn = true
-			continue
 		}
-		offset += int64(len(line))
-		ends = append(ends, offset)
 	}
-	return ends, torn, nil
+	return bounds, torn, nil
 }
 
 // isEvent says whether a line is the event of an id. It is read as whole as those read it who go on
@@ -137,31 +132,20 @@ func isEvent(line []byte, id int) bool {
 // secret is not found.
 func (j *Journal) Mask(text string) string { return j.mask(text) }
 
-func (j *Journal) end() int64 {
-	if len(j.ends) == 0 {
-		return 0
-	}
-	return j.ends[len(j.ends)-1]
-}
+func (j *Journal) end() int64 { return j.bounds[len(j.bounds)-1] }
 
 // Len is how many events there are.
 func (j *Journal) Len() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return len(j.ends)
+	return len(j.bounds) - 1
 }
 
 // Size of the events from an id on, in bytes.
 func (j *Journal) Size(from int) int64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if from <= 0 {
-		return j.end()
-	}
-	if from >= len(j.ends) {
-		return 0
-	}
-	return j.end() - j.ends[from-1]
+	return j.end() - j.bounds[min(max(from, 0), len(j.bounds)-1)]
 }
 
 // Append events. They are given their ids and, where they have none, their time, and are on the
@@ -176,7 +160,7 @@ func (j *Journal) Append(events ...session.Event) ([]session.Event, error) {
 	var ends []int64
 	written := make([]session.Event, 0, len(events))
 	for _, event := range events {
-		event.ID = len(j.ends) + len(written)
+		event.ID = len(j.bounds) - 1 + len(written)
 		if event.Timestamp == "" {
 			event.Timestamp = session.Timestamp(j.now())
 		}
@@ -196,7 +180,7 @@ func (j *Journal) Append(events ...session.Event) ([]session.Event, error) {
 		j.failed = fmt.Errorf("write the journal: %w", err)
 		return nil, j.failed
 	}
-	j.ends = append(j.ends, ends...)
+	j.bounds = append(j.bounds, ends...)
 	close(j.grown)
 	j.grown = make(chan struct{})
 	return written, nil
@@ -212,18 +196,12 @@ func (j *Journal) write(text []byte) error {
 // Lines are the events from one id up to, but not including, another, as they stand in the file.
 func (j *Journal) Lines(from, to int) ([]json.RawMessage, error) {
 	j.mu.Lock()
-	from, to = max(from, 0), min(to, len(j.ends))
+	from, to = max(from, 0), min(to, len(j.bounds)-1)
 	if from >= to {
 		j.mu.Unlock()
 		return nil, nil
 	}
-	bounds := make([]int64, 0, to-from+1)
-	if from == 0 {
-		bounds = append(bounds, 0)
-	} else {
-		bounds = append(bounds, j.ends[from-1])
-	}
-	bounds = append(bounds, j.ends[from:to]...)
+	bounds := slices.Clone(j.bounds[from : to+1])
 	j.mu.Unlock()
 
 	// What is written never changes, so that it can be read while more is written.
@@ -233,8 +211,7 @@ func (j *Journal) Lines(from, to int) ([]json.RawMessage, error) {
 	}
 	lines := make([]json.RawMessage, 0, to-from)
 	for i := range to - from {
-		lines = append(lines, json.RawMessage(bytes.TrimSuffix(text[bounds[i]-bounds[0]:bounds[i+1]-bounds[0]],
-			[]byte("\n"))))
+		lines = append(lines, text[bounds[i]-bounds[0]:bounds[i+1]-bounds[0]-1]) // without the line end
 	}
 	return lines, nil
 }
@@ -264,7 +241,7 @@ func (j *Journal) Events(from int, visit func(*session.Event) bool) error {
 func (j *Journal) More(n int) <-chan struct{} {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if len(j.ends) > n {
+	if len(j.bounds)-1 > n {
 		closed := make(chan struct{})
 		close(closed)
 		return closed

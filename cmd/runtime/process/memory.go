@@ -1,8 +1,6 @@
 package process
 
 import (
-	"bufio"
-	"bytes"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -33,9 +31,9 @@ func killsIn(cgroups string) (kills int) {
 		if err != nil {
 			continue
 		}
-		for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-			if n, ok := strings.CutPrefix(lines.Text(), "oom_kill "); ok {
-				kills, _ = strconv.Atoi(n)
+		for line := range strings.Lines(string(text)) {
+			if n, ok := strings.CutPrefix(line, "oom_kill "); ok {
+				kills, _ = strconv.Atoi(strings.TrimSpace(n))
 				return kills
 			}
 		}

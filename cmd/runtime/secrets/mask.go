@@ -91,16 +91,10 @@ func newMask(values map[string]string) (mask *strings.Replacer, sorted []string)
 		for line := range strings.Lines(trimmed) {
 			add(strings.TrimSpace(line), shortestPart)
 		}
-		for _, quoted := range quotedForms(trimmed) {
-			add(quoted, shortest)
+		for _, form := range slices.Concat(quotedForms(trimmed), urlForms(trimmed)) {
+			add(form, shortest)
 		}
-		for _, escaped := range urlForms(trimmed) {
-			add(escaped, shortest)
-		}
-		for _, form := range encoded(value) {
-			add(form, shortestPart)
-		}
-		for _, form := range encoded(trimmed) {
+		for _, form := range slices.Concat(encoded(value), encoded(trimmed)) {
 			add(form, shortestPart)
 		}
 	}

@@ -60,6 +60,18 @@ func (c *child) kill() {
 	_ = syscall.Kill(c.pid, syscall.SIGKILL)
 }
 
+// sayWhy it ended, where this process knows.
+func (c *child) sayWhy(file string, status syscall.WaitStatus, memory process.Memory) error {
+	why := c.why(status, memory)
+	if why == "" {
+		return nil
+	}
+	if err := os.WriteFile(file, []byte(why), 0o644); err != nil {
+		return fmt.Errorf("say why the session ended: %w", err)
+	}
+	return nil
+}
+
 // why it ended, as a termination message; empty where this process knows no more than others.
 func (c *child) why(status syscall.WaitStatus, memory process.Memory) string {
 	switch killedByOthers := status.Signal() == syscall.SIGKILL && !c.killed; {

@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"cmp"
 	"os"
 	"strings"
 	"time"
@@ -45,9 +46,9 @@ type Place struct {
 // ReadPlace reads it from the environment.
 func ReadPlace() Place {
 	return Place{
-		BindAddress:    Variable("PARLEY_BIND_ADDRESS", ":8080"),
-		TerminationLog: Variable("PARLEY_TERMINATION_LOG", "/dev/termination-log"),
-		Cgroups:        Variable("PARLEY_CGROUP_DIR", "/sys/fs/cgroup"),
+		BindAddress:    cmp.Or(os.Getenv("PARLEY_BIND_ADDRESS"), ":8080"),
+		TerminationLog: cmp.Or(os.Getenv("PARLEY_TERMINATION_LOG"), "/dev/termination-log"),
+		Cgroups:        cmp.Or(os.Getenv("PARLEY_CGROUP_DIR"), "/sys/fs/cgroup"),
 		AskInterval:    duration("PARLEY_ASK_INTERVAL", 20*time.Second),
 		AskTimeout:     duration("PARLEY_ASK_TIMEOUT", 5*time.Second),
 		EndTimeout:     duration("PARLEY_END_TIMEOUT", 30*time.Second),
@@ -56,14 +57,6 @@ func ReadPlace() Place {
 
 func duration(name string, usual time.Duration) time.Duration {
 	if value, err := time.ParseDuration(os.Getenv(name)); err == nil && value > 0 {
-		return value
-	}
-	return usual
-}
-
-// Variable of the environment, or what it usually is.
-func Variable(name, usual string) string {
-	if value := os.Getenv(name); value != "" {
 		return value
 	}
 	return usual

@@ -86,10 +86,7 @@ func Run(program string, args ...string) (code int, err error) {
 			}
 			if status, ended := reap(pid); ended {
 				killOrphans()
-				if why := session.why(status, memory); why != "" {
-					err = sayWhy(place.TerminationLog, why)
-				}
-				return exitCode(status), err
+				return exitCode(status), session.sayWhy(place.TerminationLog, status, memory)
 			}
 		}
 	}
@@ -116,14 +113,6 @@ func Listener() (net.Listener, error) {
 		return nil, fmt.Errorf("serve: %w", err)
 	}
 	return listener, nil
-}
-
-// sayWhy this process ends with the status of the one that did the work.
-func sayWhy(file, why string) error {
-	if err := os.WriteFile(file, []byte(why), 0o644); err != nil {
-		return fmt.Errorf("say why the session ended: %w", err)
-	}
-	return nil
 }
 
 // reap waits for all processes that have ended, and says whether the child is one of them.

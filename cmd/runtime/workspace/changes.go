@@ -99,12 +99,7 @@ func compare(ctx context.Context, dir, base string) (*Changes, error) {
 		return nil, err
 	}
 	c := &Changes{root: root}
-	if head, err := repository.Head(); err == nil {
-		c.Commit = head.Hash().String()
-		if head.Name().IsBranch() {
-			c.Branch = head.Name().Short()
-		}
-	}
+	c.Branch, c.Commit = headOf(repository)
 	if base != "" {
 		c.base, _ = treeOf(repository, base)
 	}
@@ -197,10 +192,7 @@ func (c *Changes) original(name string) *object.File {
 	if c.base == nil {
 		return nil
 	}
-	file, err := c.base.File(path.Clean(name))
-	if err != nil {
-		return nil
-	}
+	file, _ := c.base.File(path.Clean(name)) // nil where there is none
 	return file
 }
 

@@ -140,10 +140,7 @@ func initialise(dir, remote string) (*git.Repository, error) {
 
 // explain says what is missing or wrong, in the user's terms.
 func (o Options) explain(remote *Remote, err error) error {
-	where := remote.URL.Host
-	if where == "" {
-		where = remote.URL.Path
-	}
+	where := cmp.Or(remote.URL.Host, remote.URL.Path)
 	switch {
 	case errors.Is(err, transport.ErrEmptyRemoteRepository), errors.Is(err, git.NoMatchingRefSpecError{}),
 		errors.Is(err, plumbing.ErrReferenceNotFound):

@@ -30,10 +30,7 @@ type Records struct{ dir string }
 func OpenRecords(workspace string) (*Records, error) {
 	path := filepath.Join(workspace, RecordsDir)
 	err := os.Mkdir(path, 0o755)
-	if errors.Is(err, fs.ErrExist) {
-		err = nil
-	}
-	if err == nil {
+	if err == nil || errors.Is(err, fs.ErrExist) {
 		err = ownDirectory(path)
 	}
 	if err == nil {

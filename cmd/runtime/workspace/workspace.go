@@ -108,14 +108,20 @@ func (o Options) clone(ctx context.Context, remote *Remote) (*Workspace, error) 
 			return nil, err
 		}
 	}
-	workspace := &Workspace{Dir: dir, Resumed: resumed}
-	if head, err := repository.Head(); err == nil {
-		workspace.Commit = head.Hash().String()
-		if head.Name().IsBranch() {
-			workspace.Branch = head.Name().Short()
-		}
+	branch, commit := headOf(repository)
+	return &Workspace{Dir: dir, Branch: branch, Commit: commit, Resumed: resumed}, nil
+}
+
+// headOf a repository: the branch and commit that are checked out, where there are any.
+func headOf(repository *git.Repository) (branch, commit string) {
+	head, err := repository.Head()
+	if err != nil {
+		return "", ""
 	}
-	return workspace, nil
+	if head.Name().IsBranch() {
+		branch = head.Name().Short()
+	}
+	return branch, head.Hash().String()
 }
 
 // cloneAs clones beside dir and then renames, so that dir is a complete clone or nothing.
@@ -125,13 +131,13 @@ func (o Options) cloneAs(ctx context.Context, remote *Remote, dir string) (*git.
 		return nil, err
 	}
 	defer os.RemoveAll(temporary)
-	if err := o.fetch(ctx, remote, temporary); err != nil {
-		return nil, err
+	if err = o.fetch(ctx, remote, temporary); err == nil {
+		err = os.Chmod(temporary, 0o755)
 	}
-	if err := os.Chmod(temporary, 0o755); err != nil {
-		return nil, err
+	if err == nil {
+		err = os.Rename(temporary, dir)
 	}
-	if err := os.Rename(temporary, dir); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return git.PlainOpen(dir)
