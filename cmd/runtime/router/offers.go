@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
@@ -30,88 +32,71 @@ func (u *upstream) list(ctx context.Context, client *mcp.ClientSession) error {
 	return err
 }
 
-// note says that a list is not offered beyond its bounds.
-func (l list[T]) note(what string) error {
-	if !l.cut {
-		return nil
-	}
-	return fmt.Errorf("only the first %d of its %s are offered: it lists more than is taken of one server", len(l.items),
-		what)
-}
-
 // offer what is listed under the server's name, and withdraw what it has no more. It returns what
 // cannot be offered.
 func (u *upstream) offer(listed listing) error {
 	server, before := u.router.server, u.offers
-	now := offers{map[string]*mcp.Tool{}, map[string]*mcp.Prompt{}, map[string]*mcp.Resource{},
-		map[string]*mcp.ResourceTemplate{}}
-	refused := []error{
-		listed.tools.note("tools"), listed.prompts.note("prompts"), listed.resources.note("resources"),
-		listed.templates.note("resource templates"),
-	}
-	for _, tool := range listed.tools.items {
-		offered := *tool
-		offered.Name = u.router.claim(u, "tool", tool.Name)
-		refused = append(refused, add(before.tools, now.tools, offered.Name, &offered, func() {
-			server.AddTool(&offered, u.callTool(tool.Name))
-		}))
-	}
-	for _, prompt := range listed.prompts.items {
-		offered := *prompt
-		offered.Name = u.router.claim(u, "prompt", prompt.Name)
-		refused = append(refused, add(before.prompts, now.prompts, offered.Name, &offered, func() {
-			server.AddPrompt(&offered, u.getPrompt(prompt.Name))
-		}))
-	}
-	for _, resource := range listed.resources.items {
-		offered := *resource
-		offered.Name, offered.URI = u.name+"_"+resource.Name, u.uriPrefix()+resource.URI
-		refused = append(refused, add(before.resources, now.resources, offered.URI, &offered, func() {
-			server.AddResource(&offered, u.readResource)
-		}))
-	}
-	for _, template := range listed.templates.items {
-		offered := *template
-		offered.Name, offered.URITemplate = u.name+"_"+template.Name, u.uriPrefix()+template.URITemplate
-		refused = append(refused, add(before.templates, now.templates, offered.URITemplate, &offered, func() {
-			server.AddResourceTemplate(&offered, u.readResource)
-		}))
-	}
-	server.RemoveTools(gone(before.tools, now.tools)...)
-	server.RemovePrompts(gone(before.prompts, now.prompts)...)
-	server.RemoveResources(gone(before.resources, now.resources)...)
-	server.RemoveResourceTemplates(gone(before.templates, now.templates)...)
+	var now offers
+	var refused [4]error
+	now.tools, refused[0] = offerAll(before.tools, listed.tools, "tools", func(tool *mcp.Tool) string {
+		tool.Name = u.router.claim(u, "tool", tool.Name)
+		return tool.Name
+	}, func(listed, offered *mcp.Tool) { server.AddTool(offered, u.callTool(listed.Name)) }, server.RemoveTools)
+	now.prompts, refused[1] = offerAll(before.prompts, listed.prompts, "prompts", func(prompt *mcp.Prompt) string {
+		prompt.Name = u.router.claim(u, "prompt", prompt.Name)
+		return prompt.Name
+	}, func(listed, offered *mcp.Prompt) { server.AddPrompt(offered, u.getPrompt(listed.Name)) }, server.RemovePrompts)
+	now.resources, refused[2] = offerAll(before.resources, listed.resources, "resources", func(r *mcp.Resource) string {
+		r.Name, r.URI = u.name+"_"+r.Name, u.uriPrefix()+r.URI
+		return r.URI
+	}, func(_, offered *mcp.Resource) { server.AddResource(offered, u.readResource) }, server.RemoveResources)
+	now.templates, refused[3] = offerAll(before.templates, listed.templates, "resource templates",
+		func(t *mcp.ResourceTemplate) string {
+			t.Name, t.URITemplate = u.name+"_"+t.Name, u.uriPrefix()+t.URITemplate
+			return t.URITemplate
+		}, func(_, offered *mcp.ResourceTemplate) { server.AddResourceTemplate(offered, u.readResource) },
+		server.RemoveResourceTemplates)
 	// Not earlier: what has the name next must not be what is removed.
 	release(u, "tool", now.tools)
 	release(u, "prompt", now.prompts)
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.offers = now
-	return errors.Join(refused...)
+	return errors.Join(refused[:]...)
 }
 
-// add what was not offered before as it is now. The SDK panics at what it finds malformed, such as
-// a tool without a schema; that must stay the problem of the server it comes from.
-func add[T any](before, now map[string]*T, name string, item *T, register func()) (err error) {
-	if was, ok := before[name]; !ok || !reflect.DeepEqual(was, item) {
-		defer func() {
-			if problem := recover(); problem != nil {
+// offerAll registers the items of one kind that were not offered before as they are now, and removes
+// those that are not listed any more. rename makes an item the one that the endpoint offers, and
+// returns what it is known by there.
+func offerAll[T any](before map[string]*T, listed list[T], what string, rename func(*T) string,
+	register func(listed, offered *T), remove func(...string)) (now map[string]*T, _ error) {
+	now = map[string]*T{}
+	var refused []error
+	if listed.cut {
+		refused = append(refused, fmt.Errorf("only the first %d of its %s are offered: it lists more than is taken of one "+
+			"server", len(listed.items), what))
+	}
+	for _, item := range listed.items {
+		offered := *item
+		name := rename(&offered)
+		if was, ok := before[name]; !ok || !reflect.DeepEqual(was, &offered) {
+			if problem := panicOf(func() { register(item, &offered) }); problem != nil {
 				delete(now, name)
-				err = fmt.Errorf("%s is not offered: %v", name, problem)
+				refused = append(refused, fmt.Errorf("%s is not offered: %v", name, problem))
+				continue
 			}
-		}()
-		register()
+		}
+		now[name] = &offered
 	}
-	now[name] = item
-	return nil
+	isOffered := func(name string) bool { return now[name] != nil }
+	remove(slices.DeleteFunc(slices.Collect(maps.Keys(before)), isOffered)...)
+	return now, errors.Join(refused...)
 }
 
-func gone[T any](before, now map[string]*T) []string {
-	var names []string
-	for name := range before {
-		if _, still := now[name]; !still {
-			names = append(names, name)
-		}
-	}
-	return names
+// panicOf a call. The SDK panics at what it finds malformed, such as a tool without a schema; that
+// must stay the problem of the server it comes from.
+func panicOf(call func()) (problem any) {
+	defer func() { problem = recover() }()
+	call()
+	return nil
 }
