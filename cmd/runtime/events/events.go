@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -116,8 +117,12 @@ func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusOK)
-	out := &stream{w: w, control: http.NewResponseController(w)}
-	if !out.send(": here\n\n") {
+	out := reply.Patient(w, writeTimeout)
+	send := func(text string) bool {
+		_, err := io.WriteString(out, text)
+		return err == nil && out.FlushError() == nil
+	}
+	if !send(": here\n\n") {
 		return
 	}
 	for {
@@ -130,7 +135,7 @@ func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		for _, line := range lines {
-			if !out.send(fmt.Sprintf("id: %d\ndata: %s\n\n", next, line)) {
+			if !send(fmt.Sprintf("id: %d\ndata: %s\n\n", next, line)) {
 				return
 			}
 			next++
@@ -141,7 +146,7 @@ func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-s.Journal.More(next):
 		case <-time.After(heartbeat):
-			if !out.send(": alive\n\n") {
+			if !send(": alive\n\n") {
 				return
 			}
 		case <-r.Context().Done():
@@ -150,20 +155,6 @@ func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-}
-
-// stream to one reader, who may be slow but not for ever.
-type stream struct {
-	w       http.ResponseWriter
-	control *http.ResponseController
-}
-
-func (s *stream) send(text string) bool {
-	_ = s.control.SetWriteDeadline(time.Now().Add(writeTimeout))
-	if _, err := s.w.Write([]byte(text)); err != nil {
-		return false
-	}
-	return s.control.Flush() == nil
 }
 
 // action is what a user sends.

@@ -98,7 +98,7 @@ func (s *Server) Read(w http.ResponseWriter, r *http.Request) {
 func (s *Server) Zip(w http.ResponseWriter, r *http.Request) {
 	s.within(w, "", func(root *os.Root, _ string) error {
 		w.Header().Set("Content-Type", "application/zip")
-		archive := zip.NewWriter(&patientWriter{w, http.NewResponseController(w)})
+		archive := zip.NewWriter(reply.Patient(w, writeTimeout))
 		err := fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
 			switch {
 			case r.Context().Err() != nil:
@@ -153,17 +153,6 @@ func addToZip(archive *zip.Writer, root *os.Root, name string) error {
 	}
 	_, err = io.Copy(entry, content)
 	return err
-}
-
-// patientWriter gives each piece its time.
-type patientWriter struct {
-	http.ResponseWriter
-	control *http.ResponseController
-}
-
-func (p *patientWriter) Write(data []byte) (int, error) {
-	_ = p.control.SetWriteDeadline(time.Now().Add(writeTimeout))
-	return p.ResponseWriter.Write(data)
 }
 
 // Changes since the commit that the session began with.
@@ -258,31 +247,35 @@ func clean(name string) (string, error) {
 	return name, nil
 }
 
-// refuse with words that say nothing of the node.
+// refusals are the answers to errors, in words that say nothing of the node.
+var refusals = []struct {
+	err    error
+	code   int
+	detail string
+}{
+	{fs.ErrNotExist, http.StatusNotFound, "path: there is no such file"},
+	{errOutside, http.StatusUnprocessableEntity, errOutside.Error()},
+	{unix.ENOTDIR, http.StatusUnprocessableEntity, "path: it is no directory"},
+	{workspace.ErrNoFile, http.StatusUnprocessableEntity, "path: " + workspace.ErrNoFile.Error()},
+	{workspace.ErrBinary, http.StatusUnsupportedMediaType, workspace.ErrBinary.Error()},
+	{workspace.ErrTooLarge, http.StatusRequestEntityTooLarge, workspace.ErrTooLarge.Error()},
+	{context.DeadlineExceeded, http.StatusServiceUnavailable, "the files take too long to compare"},
+}
+
 func refuse(w http.ResponseWriter, err error) {
-	code, detail, name := http.StatusInternalServerError, "the files cannot be read", "detail"
-	switch {
-	case errors.Is(err, workspace.ErrNoRepository):
-		code, detail, name = http.StatusNotFound, "Not a git repository", "error"
-	case errors.Is(err, fs.ErrNotExist):
-		code, detail = http.StatusNotFound, "path: there is no such file"
-	case errors.Is(err, errOutside):
-		code, detail = http.StatusUnprocessableEntity, err.Error()
-	case errors.Is(err, unix.ENOTDIR):
-		code, detail = http.StatusUnprocessableEntity, "path: it is no directory"
-	case errors.Is(err, workspace.ErrNoFile):
-		code, detail = http.StatusUnprocessableEntity, "path: "+err.Error()
-	case errors.Is(err, workspace.ErrBinary):
-		code, detail = http.StatusUnsupportedMediaType, err.Error()
-	case errors.Is(err, workspace.ErrTooLarge):
-		code, detail = http.StatusRequestEntityTooLarge, err.Error()
-	case errors.Is(err, context.DeadlineExceeded):
-		code, detail = http.StatusServiceUnavailable, "the files take too long to compare"
-	default:
-		// os.Root refuses what leaves it, by links too, with an error of no type.
-		if failed, ok := errors.AsType[*fs.PathError](err); ok && strings.Contains(failed.Err.Error(), "escapes") {
-			code, detail = http.StatusUnprocessableEntity, errOutside.Error()
+	if errors.Is(err, workspace.ErrNoRepository) {
+		reply.JSON(w, http.StatusNotFound, map[string]string{"error": "Not a git repository"})
+		return
+	}
+	// os.Root refuses what leaves it, by links too, with an error of no type.
+	if failed, ok := errors.AsType[*fs.PathError](err); ok && strings.Contains(failed.Err.Error(), "escapes") {
+		err = errOutside
+	}
+	for _, refusal := range refusals {
+		if errors.Is(err, refusal.err) {
+			reply.Refuse(w, refusal.code, refusal.detail)
+			return
 		}
 	}
-	reply.JSON(w, code, map[string]string{name: detail})
+	reply.Refuse(w, http.StatusInternalServerError, "the files cannot be read")
 }

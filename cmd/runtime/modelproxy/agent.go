@@ -44,22 +44,3 @@ func (i *incoming) readAll() ([]byte, error) {
 
 // release the room that the body takes.
 func (i *incoming) release() { i.room.Release(i.held) }
-
-// outgoing is an answer to the agent, which has its time for each piece of it. The server takes the
-// last deadline back when it is done.
-type outgoing struct {
-	http.ResponseWriter
-	control  *http.ResponseController
-	patience time.Duration
-}
-
-func (o *outgoing) Write(text []byte) (int, error) {
-	_ = o.control.SetWriteDeadline(time.Now().Add(o.patience))
-	return o.ResponseWriter.Write(text)
-}
-
-// FlushError is what http.ResponseController flushes with.
-func (o *outgoing) FlushError() error {
-	_ = o.control.SetWriteDeadline(time.Now().Add(o.patience))
-	return o.control.Flush()
-}

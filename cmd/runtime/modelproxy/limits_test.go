@@ -39,7 +39,7 @@ func (h *heard) all() string {
 }
 
 func (h *heard) listen(o *modelproxy.Options) {
-	o.Reached = func(l modelproxy.Limit) { h.say("%s in %q: %s", l.Kind, l.TurnID, l.Message) }
+	o.Reached = func(l modelproxy.Limit) { h.say("in %q: %s", l.TurnID, l.Message) }
 	o.Unpriced = func(name string) { h.say("no price of %s", name) }
 }
 
@@ -70,7 +70,7 @@ func TestATurnHasItsNumberOfCalls(t *testing.T) {
 			t.Errorf("%s: %d %s", path, got.status, got.body)
 		}
 	}
-	if h.all() != `max_iterations in "1": `+message {
+	if h.all() != `in "1": `+message {
 		t.Errorf("it was said %s", h.all())
 	}
 	if u.count() != 2 {
@@ -101,7 +101,7 @@ func TestCallsOutsideOfATurnHaveALimitToo(t *testing.T) {
 	if got := p.Usage(); got.Session.Calls != 4 || got.Turn.Calls != 0 || got.TurnID != "" {
 		t.Errorf("used %+v", got)
 	}
-	if got := h.all(); strings.Count(got, `max_iterations in ""`) != 2 {
+	if got := h.all(); strings.Count(got, `in "": the limit of 1 calls of the model in a turn (max_iterations)`) != 2 {
 		t.Errorf("it was said %s", got)
 	}
 }
@@ -120,7 +120,7 @@ func TestATurnHasItsBudget(t *testing.T) {
 		if made != calls {
 			t.Errorf("with %s dollars there were %d calls, want %d", budget, made, calls)
 		}
-		said := strings.Count(h.all(), `max_budget_per_task in "1": the budget of `+budget+` US dollars`)
+		said := strings.Count(h.all(), `in "1": the budget of `+budget+` US dollars`)
 		if (said == 1) != (calls < 5) {
 			t.Errorf("with %s dollars it was said %q", budget, h.all())
 		}
@@ -143,7 +143,7 @@ func TestABudgetThatIsExceededIsSaidAtOnce(t *testing.T) {
 	p := serve(t, u.URL, h.listen, func(o *modelproxy.Options) { o.MaxBudget = "0.001" })
 	begin(t, p, "1")
 	p.must(t, "/v1/messages", `{"model":"claude"}`)
-	if got := h.all(); got != `max_budget_per_task in "1": the budget of 0.001 US dollars for a task `+
+	if got := h.all(); got != `in "1": the budget of 0.001 US dollars for a task `+
 		`(max_budget_per_task) is used up: 0.001425` {
 		t.Errorf("it was said %s", got)
 	}

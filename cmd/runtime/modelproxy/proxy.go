@@ -219,7 +219,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route) {
 	body := &incoming{body: http.MaxBytesReader(w, r.Body, largestRequest), control: control, patience: p.options.Patience,
 		room: p.room}
 	defer body.release()
-	w = &outgoing{w, control, p.options.Patience}
+	w = reply.Patient(w, p.options.Patience)
 	// Before it waits: the server notices that the agent has gone only once the body is read.
 	ask, problem := readAsk(body, call)
 	if problem != nil {
@@ -250,7 +250,11 @@ func Unusable(why error) *Proxy { return &Proxy{unusable: why, spend: &spend{opt
 
 // Local says whether a request is one of this machine to itself. That of a page, which a browser in
 // the session shows, is not.
-func Local(r *http.Request) bool { return loopback(r.Host) && ownOrigin(r.Header.Get("Origin")) }
+func Local(r *http.Request) bool {
+	origin := r.Header.Get("Origin")
+	u, err := url.Parse(origin)
+	return loopback(r.Host) && (origin == "" || err == nil && loopback(u.Host))
+}
 
 // loopback says whether a host is this machine's own.
 func loopback(host string) bool {
@@ -259,14 +263,6 @@ func loopback(host string) bool {
 	}
 	address, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && address.Unmap().IsLoopback()
-}
-
-func ownOrigin(origin string) bool {
-	if origin == "" {
-		return true
-	}
-	u, err := url.Parse(origin)
-	return err == nil && loopback(u.Host)
 }
 
 // problem is an answer of the proxy itself.

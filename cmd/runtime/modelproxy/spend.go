@@ -15,21 +15,11 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// LimitKind is what a turn may not exceed.
-type LimitKind string
-
-// The limits of a turn.
-const (
-	LimitCalls  LimitKind = "max_iterations"
-	LimitBudget LimitKind = "max_budget_per_task"
-)
-
-// Limit is one that was reached.
+// Limit of a turn that was reached.
 type Limit struct {
-	Kind LimitKind
 	// TurnID that reached it; empty where it was no turn.
 	TurnID string
-	// Message for the user.
+	// Message for the user. It names the setting.
 	Message string
 }
 
@@ -110,7 +100,7 @@ func (s *spend) refused() (reached *Limit, isNew bool) {
 	case s.limit != nil:
 		return s.limit, false
 	case s.options.MaxCalls > 0 && s.kept.Turn.Calls >= s.options.MaxCalls:
-		return s.reach(LimitCalls, fmt.Sprintf("the limit of %d calls of the model in a turn (max_iterations) is reached",
+		return s.reach(fmt.Sprintf("the limit of %d calls of the model in a turn (max_iterations) is reached",
 			s.options.MaxCalls)), true
 	case s.budget != nil && s.kept.Turn.Cost.Rat().Cmp(s.budget) >= 0:
 		return s.overBudget(), true
@@ -119,12 +109,12 @@ func (s *spend) refused() (reached *Limit, isNew bool) {
 }
 
 func (s *spend) overBudget() *Limit {
-	return s.reach(LimitBudget, fmt.Sprintf("the budget of %s US dollars for a task (max_budget_per_task) is used up: %s",
+	return s.reach(fmt.Sprintf("the budget of %s US dollars for a task (max_budget_per_task) is used up: %s",
 		s.options.MaxBudget, s.kept.Turn.Cost))
 }
 
-func (s *spend) reach(kind LimitKind, message string) *Limit {
-	s.limit = &Limit{Kind: kind, TurnID: s.kept.TurnID, Message: message}
+func (s *spend) reach(message string) *Limit {
+	s.limit = &Limit{TurnID: s.kept.TurnID, Message: message}
 	return s.limit
 }
 
