@@ -23,7 +23,6 @@ const maxRequests = 256
 
 // Codes of JSON-RPC errors.
 const (
-	CodeParse          = -32700
 	CodeInvalidRequest = -32600
 	CodeNoMethod       = -32601
 	CodeInvalidParams  = -32602

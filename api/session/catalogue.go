@@ -70,9 +70,6 @@ func ParseCatalogue(data map[string]string) (Catalogue, error) {
 	return catalogue, nil
 }
 
-// Names of the agents, sorted.
-func (c Catalogue) Names() []string { return slices.Sorted(maps.Keys(c)) }
-
 func parseAgent(name, text string) (Agent, error) {
 	agent := Agent{Name: name}
 	if err := yaml.UnmarshalStrict([]byte(text), &agent); err != nil {

@@ -44,25 +44,22 @@ func taskPrompt(t *v1alpha1.SuggestedTask) string {
 	switch t.TaskType {
 	case v1alpha1.MergeConflicts:
 		return fmt.Sprintf("The %s #%d of %s on %s, %q, conflicts with its base branch. Check out its branch, merge the "+
-			"base branch into it, "+
-			"resolve every conflict so that the intent of both sides is kept, run the tests, commit and push to the same "+
-			"branch. %s",
+			"base branch into it, resolve every conflict so that the intent of both sides is kept, run the tests, commit "+
+			"and push to the same branch. %s",
 			p.request, t.IssueNumber, t.Repo, p.name, t.Title, access)
 	case v1alpha1.FailingChecks:
 		return fmt.Sprintf("Checks of %s fail on the %s #%d of %s, %q. Check out its branch, read the logs of the failing "+
-			"checks, find the cause, "+
-			"fix it, reproduce the checks locally as far as possible, commit and push to the same branch. %s",
+			"checks, find the cause, fix it, reproduce the checks locally as far as possible, commit and push to the same "+
+			"branch. %s",
 			p.checks, p.request, t.IssueNumber, t.Repo, t.Title, access)
 	case v1alpha1.UnresolvedComments:
 		return fmt.Sprintf("The %s #%d of %s on %s, %q, has review comments that are not resolved. Check out its branch, "+
-			"read each comment, "+
-			"change the code where it asks for it, answer where a change is not right, run the tests, commit and push to the "+
-			"same branch. %s",
+			"read each comment, change the code where it asks for it, answer where a change is not right, run the tests, "+
+			"commit and push to the same branch. %s",
 			p.request, t.IssueNumber, t.Repo, p.name, t.Title, access)
 	default: // v1alpha1.OpenIssue
 		return fmt.Sprintf("Work on issue #%d of %s on %s, %q. Read it and its discussion, find what has to change, make "+
-			"the change on a new branch "+
-			"with tests, push the branch and open a draft %s that refers to the issue. %s",
+			"the change on a new branch with tests, push the branch and open a draft %s that refers to the issue. %s",
 			t.IssueNumber, t.Repo, p.name, t.Title, p.request, access)
 	}
 }
@@ -73,7 +70,6 @@ func microagentPrompt(m *v1alpha1.CreateMicroagent) string {
 		about = fmt.Sprintf(" about %q", *m.Title)
 	}
 	return fmt.Sprintf("Write a microagent%s for the repository %s: a short Markdown file under .openhands/microagents/ "+
-		"that teaches an agent "+
-		"what it must know about this repository. Look at the code first, and write only what the code confirms.", about,
-		m.Repo)
+		"that teaches an agent what it must know about this repository. Look at the code first, and write only what the "+
+		"code confirms.", about, m.Repo)
 }

@@ -39,7 +39,7 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 		Idle:    func(ctx context.Context) <-chan struct{} { return s.activity.idleFor(ctx, s.doc.IdleTimeout.Duration) },
 		Notices: s.notices(),
 		Ended:   s.ended,
-		Cgroups: s.env.cgroups,
+		Cgroups: s.env.Cgroups,
 		Log:     s.log,
 	})
 }

@@ -15,25 +15,22 @@ import (
 
 // environment is where things are.
 type environment struct {
+	supervise.Place
 	sessionDir, workspace, replayDir, imagesDir string
-	terminationLog                              string
 	home                                        string // once it has its workspace
-	cgroups                                     string
 	// attempt of the session, from 1.
 	attempt int
 }
 
 func readEnvironment() environment {
-	place := supervise.ReadPlace()
 	attempt, _ := strconv.Atoi(cmp.Or(os.Getenv(supervise.Attempt), "1"))
 	return environment{
-		attempt:        attempt,
-		sessionDir:     cmp.Or(os.Getenv("PARLEY_SESSION_DIR"), session.Dir),
-		workspace:      cmp.Or(os.Getenv("PARLEY_WORKSPACE"), session.WorkspaceDir),
-		replayDir:      cmp.Or(os.Getenv("PARLEY_REPLAY_DIR"), session.ReplayDir),
-		imagesDir:      cmp.Or(os.Getenv("PARLEY_IMAGES_DIR"), session.ImagesDir),
-		terminationLog: place.TerminationLog,
-		cgroups:        place.Cgroups,
+		Place:      supervise.ReadPlace(),
+		attempt:    attempt,
+		sessionDir: cmp.Or(os.Getenv("PARLEY_SESSION_DIR"), session.Dir),
+		workspace:  cmp.Or(os.Getenv("PARLEY_WORKSPACE"), session.WorkspaceDir),
+		replayDir:  cmp.Or(os.Getenv("PARLEY_REPLAY_DIR"), session.ReplayDir),
+		imagesDir:  cmp.Or(os.Getenv("PARLEY_IMAGES_DIR"), session.ImagesDir),
 	}
 }
 

@@ -134,7 +134,7 @@ func (s *run) until(stop <-chan os.Signal, listener net.Listener) (code int, err
 	if err != nil {
 		return 1, err
 	}
-	if err := os.WriteFile(s.env.terminationLog, message, 0o644); err != nil {
+	if err := os.WriteFile(s.env.TerminationLog, message, 0o644); err != nil {
 		return 1, fmt.Errorf("say why the session ended: %w", err)
 	}
 	s.removePendingEnd()

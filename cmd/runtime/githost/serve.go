@@ -20,18 +20,16 @@ func Serve(h *Host, ask func(ctx context.Context, h *Host, r *http.Request) (any
 		if h != nil {
 			answer, err = ask(r.Context(), h, r)
 		}
-		code := http.StatusOK
-		if err != nil {
-			code = http.StatusBadGateway
-			switch {
-			case errors.Is(err, ErrQuestion):
-				code = http.StatusUnprocessableEntity
-			case errors.Is(err, ErrNoToken), errors.Is(err, ErrToken):
-				code = http.StatusFailedDependency
-			}
-			answer = map[string]string{"detail": err.Error()}
+		switch {
+		case err == nil:
+			reply.JSON(w, http.StatusOK, answer)
+		case errors.Is(err, ErrQuestion):
+			reply.Refuse(w, http.StatusUnprocessableEntity, err.Error())
+		case errors.Is(err, ErrNoToken), errors.Is(err, ErrToken):
+			reply.Refuse(w, http.StatusFailedDependency, err.Error())
+		default:
+			reply.Refuse(w, http.StatusBadGateway, err.Error())
 		}
-		reply.JSON(w, code, answer)
 	}
 }
 

@@ -2,7 +2,6 @@ package journal
 
 import (
 	"encoding/json"
-	"maps"
 
 	"github.com/parley-dev/parley/api/session"
 )
@@ -57,7 +56,7 @@ func maskValue(value any, mask func(string) string) any {
 	case string:
 		return mask(v)
 	case map[string]any:
-		return maskMap(maps.Clone(v), mask)
+		return maskMap(v, mask)
 	case []any:
 		masked := make([]any, len(v))
 		for i := range v {
