@@ -146,16 +146,13 @@ func validateTemplate(text string, env variables) error {
 
 // checkFields looks at every field that a template names, also where a run would not come by.
 func checkFields(node parse.Node) error {
+	if reflect.ValueOf(node).IsNil() {
+		return nil // such as the list of a missing else
+	}
 	switch n := node.(type) {
 	case *parse.ListNode:
-		if n == nil {
-			return nil
-		}
 		return checkAll(n.Nodes)
 	case *parse.PipeNode:
-		if n == nil {
-			return nil
-		}
 		return checkAll(n.Cmds)
 	case *parse.CommandNode:
 		return checkAll(n.Args)

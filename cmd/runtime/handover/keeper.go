@@ -33,26 +33,17 @@ func (a *Archive) Keep(j *journal.Journal) *Keeper { return &Keeper{archive: a, 
 // Run hands over what comes until ctx ends. A facade that is away loses nothing: it gets what it
 // lacks when it is back.
 func (k *Keeper) Run(ctx context.Context) {
-	wait := firstBackOff
-	for k.refused == nil && ctx.Err() == nil {
-		if k.next >= 0 && !k.worthIt(ctx) {
-			return
-		}
-		err := k.hand(ctx)
+	for k.refused == nil && ctx.Err() == nil && (k.next < 0 || k.worthIt(ctx)) {
+		err := insist(ctx, firstBackOff, lastBackOff, func(ctx context.Context) error {
+			err := k.hand(ctx)
+			if err != nil && !errors.Is(err, ErrGone) && ctx.Err() == nil {
+				k.archive.log.Warn("the archive did not take the events; trying again", "error", err)
+			}
+			return err
+		}, ErrGone)
 		if errors.Is(err, ErrGone) {
 			_ = k.refuse(err)
-			return
 		}
-		if err != nil && ctx.Err() == nil {
-			k.archive.log.Warn("the archive did not take the events; trying again", "error", err)
-			select {
-			case <-time.After(wait):
-			case <-ctx.Done():
-			}
-			wait = min(2*wait, lastBackOff)
-			continue
-		}
-		wait = firstBackOff
 	}
 }
 

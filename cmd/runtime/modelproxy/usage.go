@@ -45,22 +45,17 @@ type Cost struct{ sum *big.Rat }
 
 // String is the sum as a decimal number, with all its digits.
 func (c Cost) String() string {
-	if c.sum == nil {
-		return "0"
-	}
-	digits, exact := c.sum.FloatPrec()
+	sum := c.Rat()
+	digits, exact := sum.FloatPrec()
 	if !exact {
 		digits = 18
 	}
-	return c.sum.FloatString(digits)
+	return sum.FloatString(digits)
 }
 
 // Rat is the sum as a number of its own.
 func (c Cost) Rat() *big.Rat {
-	if c.sum == nil {
-		return new(big.Rat)
-	}
-	return new(big.Rat).Set(c.sum)
+	return new(big.Rat).Set(cmp.Or(c.sum, new(big.Rat)))
 }
 
 // MarshalText writes the decimal number.
