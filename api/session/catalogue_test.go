@@ -26,7 +26,8 @@ func TestACatalogueIsReadFromYAMLAndJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := slices.Sorted(maps.Keys(catalogue)), []string{"CodeActAgent", "other", "shell"}; !slices.Equal(got, want) {
+	got, want := slices.Sorted(maps.Keys(catalogue)), []string{"CodeActAgent", "other", "shell"}
+	if !slices.Equal(got, want) {
 		t.Errorf("names are %q, want %q", got, want)
 	}
 	shell := catalogue["shell"]

@@ -7,9 +7,11 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/process"
+	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
 // Start runs the agent in dir. What it prints goes to output.
@@ -50,4 +52,63 @@ func Render(entry *session.Agent, input session.AgentInput, given []string) (com
 		env = append(env, name+"="+value)
 	}
 	return command, env, nil
+}
+
+// Environment of the agent: the session's own, then what the user set, then where things are. Of
+// two variables of one name the later one counts. Of the secrets it has those that the user gave
+// it: the custom ones and the token of the repository.
+func Environment(own []string, doc *session.Document, store *secrets.Store, input session.AgentInput) []string {
+	env := bypassProxy(own)
+	set := func(name, value string) {
+		if name != "" && value != "" {
+			env = append(env, name+"="+value)
+		}
+	}
+	set("LLM_MODEL", input.Model)
+	set("LLM_BASE_URL", input.BaseURL)
+	set("LLM_API_KEY", session.PlaceholderKey)
+	if r := doc.Repository; r != nil && r.TokenFile != "" {
+		set(session.TokenVariable(r.Provider), store.Key(r.TokenFile))
+	}
+	for _, secret := range doc.CustomSecrets {
+		set(secret.Name, store.Value(secret.ValueFile))
+	}
+	set("PARLEY_CONVERSATION", doc.Conversation)
+	set("PARLEY_WORKSPACE", input.Workspace)
+	set("PARLEY_REPOSITORY", input.Repository)
+	set("PARLEY_MESSAGE_FILE", input.MessageFile)
+	set("PARLEY_INSTRUCTIONS_FILE", input.InstructionsFile)
+	set("PARLEY_REPLAY_FILE", input.ReplayFile)
+	set("PARLEY_MCP_URL", input.RouterURL)
+	set("PARLEY_MCP_CONFIG", input.MCPConfigFile)
+	set("PARLEY_MAX_BUDGET", input.MaxBudget)
+	set("PARLEY_MAX_ITERATIONS", input.MaxIterations.String())
+	return env
+}
+
+// bypassProxy keeps what the session serves on the loopback address away from a proxy, which knows
+// nothing of it.
+func bypassProxy(own []string) []string {
+	const local = "127.0.0.1,localhost"
+	env, value := append([]string{}, own...), lookup(own)
+	for _, name := range []string{"HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"} {
+		if value(name) == "" {
+			continue
+		}
+		for _, except := range []string{"NO_PROXY", "no_proxy"} {
+			env = append(env, except+"="+strings.Trim(value(except)+","+local, ","))
+		}
+		break
+	}
+	return env
+}
+
+// lookup is the value of a variable in an environment.
+func lookup(env []string) func(string) string {
+	values := map[string]string{}
+	for _, variable := range env {
+		name, value, _ := strings.Cut(variable, "=")
+		values[name] = value
+	}
+	return func(name string) string { return values[name] }
 }

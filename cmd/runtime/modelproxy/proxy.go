@@ -4,14 +4,11 @@ package modelproxy
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -281,42 +278,4 @@ func refuse(w http.ResponseWriter, wire wire, status int, kind, message string) 
 		answer["error"] = map[string]any{"code": status, "message": message, "status": strings.ToUpper(kind)}
 	}
 	reply.JSON(w, status, answer)
-}
-
-// ask is the body of a call.
-type ask struct {
-	body  []byte
-	model string
-	// streamed answers come in events. Those of chat completions tell the usage only if asked to:
-	// usageAsked.
-	streamed, usageAsked bool
-	// options of the stream are in the request.
-	options bool
-}
-
-func readAsk(from *incoming, call route) (*ask, *problem) {
-	body, err := from.readAll()
-	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
-	switch {
-	case err == nil:
-	case tooLarge:
-		return nil, &problem{http.StatusRequestEntityTooLarge, "request_too_large",
-			fmt.Sprintf("the request is larger than %d MiB", largestRequest>>20)}
-	case errors.Is(err, errNoRoom):
-		return nil, &problem{http.StatusTooManyRequests, "rate_limit_error",
-			"too many large requests wait for the model: send this one again later"}
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, &problem{http.StatusRequestTimeout, "timeout_error", "the request did not come in time"}
-	default:
-		return nil, &problem{http.StatusBadRequest, "invalid_request_error", "the request could not be read"}
-	}
-	a := &ask{body: body}
-	if !call.counted {
-		return a, nil
-	}
-	if err := a.read(body); err != nil {
-		return nil, &problem{http.StatusBadRequest, "invalid_request_error", err.Error()}
-	}
-	a.model = cmp.Or(call.model, a.model)
-	return a, nil
 }
