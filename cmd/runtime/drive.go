@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"os"
 	"time"
 
@@ -28,13 +27,8 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 	env := launch.Environment(os.Environ(), s.doc, s.store, input)
 	return driver.New(driver.Options{
 		Doc: s.doc, Input: input, Env: env, Dir: work.Dir, ToolsURL: local + session.ToolsPath, Journal: s.journal,
-		Model: s.model,
-		Output: func(name string) io.WriteCloser {
-			if name != "" {
-				name = "[" + name + "] "
-			}
-			return s.output.Lines(name)
-		},
+		Model:   s.model,
+		Output:  s.output.Lines,
 		Busy:    s.activity.begin,
 		Idle:    func(ctx context.Context) <-chan struct{} { return s.activity.idleFor(ctx, s.doc.IdleTimeout.Duration) },
 		Notices: s.notices(),

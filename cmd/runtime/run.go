@@ -303,7 +303,7 @@ func (s *run) routerOptions(dir string) router.Options {
 		Key:     s.store.Key,
 		Value:   s.store.Value,
 		Mask:    s.store.Mask,
-		Output:  func(server string) io.WriteCloser { return s.output.Lines("[" + server + "] ") },
+		Output:  s.output.Lines,
 		Dir:     dir,
 		Env:     os.Environ(),
 		Confine: process.Confine,

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http/httptest"
 	"os"
@@ -61,7 +60,7 @@ func start(t *testing.T, servers session.ToolServers, adjust ...func(*router.Opt
 	lines := store.Output(f.output)
 	options := router.Options{
 		Servers: servers, Key: store.Key, Value: store.Value, Mask: store.Mask, Dir: t.TempDir(), Env: os.Environ(),
-		Output: func(name string) io.WriteCloser { return lines.Lines("[" + name + "] ") },
+		Output: lines.Lines,
 		Busy:   func() func() { f.busy.Add(1); return func() {} },
 		Log:    slog.New(slog.DiscardHandler), FirstRetry: time.Millisecond, ListPause: time.Millisecond,
 	}

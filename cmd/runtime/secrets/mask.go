@@ -144,8 +144,14 @@ type Output struct {
 // Output to a writer.
 func (s *Store) Output(out io.Writer) *Output { return &Output{store: s, out: out} }
 
-// Lines of one source, each after a prefix. Close writes the last one where it has no end.
-func (o *Output) Lines(prefix string) io.WriteCloser { return &lines{output: o, prefix: prefix} }
+// Lines of one source, each after its name, if it has one. Close writes the last one where it has no
+// end.
+func (o *Output) Lines(source string) io.WriteCloser {
+	if source != "" {
+		source = "[" + source + "] "
+	}
+	return &lines{output: o, prefix: source}
+}
 
 func (o *Output) write(prefix string, text []byte) {
 	o.mu.Lock()

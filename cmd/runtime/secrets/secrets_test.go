@@ -132,7 +132,7 @@ func TestASecretOfSeveralLinesIsMaskedLineByLine(t *testing.T) {
 func TestASecretSplitAcrossWritesIsMasked(t *testing.T) {
 	store := secrets.New(map[string]string{"key": "very-secret-value"})
 	var out bytes.Buffer
-	lines := store.Output(&out).Lines("[a] ")
+	lines := store.Output(&out).Lines("a")
 	for _, c := range []byte("x very-secret-value y\nlast very-secret-value") {
 		if _, err := lines.Write([]byte{c}); err != nil {
 			t.Fatal(err)
