@@ -19,7 +19,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-const patience = 20 * time.Second
+const patience = 90 * time.Second // the race detector makes megabytes of JSON slow
 
 // longSecret and pemSecret are kept out of the records, as hunter2 is.
 const (
