@@ -172,9 +172,31 @@ plugin: ## Build kubectl parley, and what completes its words, into bin/; put th
 	@$(GO_BUILD) -o bin/kubectl-parley ./cmd/kubectl-parley
 	@ln -sf kubectl-parley bin/kubectl_complete-parley
 
+# One program with a link per component. Without the version a server says v0.0.0, and clients refuse it.
+K8S_COMPONENTS = etcd kube-apiserver kube-controller-manager kube-proxy kube-scheduler kubectl kubelet
+K8S_VERSION = $(shell sed -nE 's/^[[:space:]]*k8s.io\/kubernetes (v[0-9.]+)$$/\1/p' hack/tools/k8s/go.mod)
+K8S_NUMBERS = $(subst ., ,$(K8S_VERSION:v%=%))
+K8S_LDFLAGS = -s -w $(foreach pkg,k8s.io/component-base/version k8s.io/client-go/pkg/version, \
+	-X $(pkg).gitVersion=$(K8S_VERSION) -X $(pkg).gitMajor=$(word 1,$(K8S_NUMBERS)) -X $(pkg).gitMinor=$(word 2,$(K8S_NUMBERS)))
+
 .PHONY: k8s
 k8s: ## Build Kubernetes and etcd from Go modules into bin/k8s/, unless they are there.
-	@$(GO_BUILD) -o bin/build ./hack/tools/build && exec bin/build
+ifeq ($(abspath $(KUBEBUILDER_ASSETS)),$(CURDIR)/bin/k8s)
+k8s: bin/k8s/k8s
+else
+k8s:
+	@cd $(KUBEBUILDER_ASSETS) && test -x kube-apiserver -a -x etcd || { \
+		echo 'k8s: KUBEBUILDER_ASSETS lacks kube-apiserver or etcd; unset it to build them' >&2; exit 1; }
+endif
+
+# It is linked under a temporary name, so that an interrupted build leaves no program.
+bin/k8s/k8s: $(addprefix hack/tools/k8s/,go.mod go.sum main.go)
+	@echo 'k8s: building Kubernetes $(K8S_VERSION) into bin/k8s; the first time takes minutes'
+	@mkdir -p bin/k8s
+	@cd hack/tools/k8s && GOWORK=off go build -v -ldflags='$(K8S_LDFLAGS)' -o $(CURDIR)/$@.$$PPID . 2>&1 | \
+		awk '/ / { print; next } ++n % 100 == 0 { print "k8s: " n " packages are compiled"; fflush() }'
+	@for component in $(K8S_COMPONENTS); do ln -sf k8s bin/k8s/$$component; done
+	@mv $@.$$PPID $@
 
 .PHONY: images
 images: ## Write dist/images: IMG as a tarball for amd64 and arm64, and lists of what is in it (SPDX).

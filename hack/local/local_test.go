@@ -58,7 +58,7 @@ func newInstallation(t *testing.T) installation {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(assets, "kube-apiserver")); err != nil {
-		t.Fatalf("no Kubernetes to test with; go run ./hack/tools/build makes it: %v", err)
+		t.Fatalf("no Kubernetes to test with; make k8s builds it: %v", err)
 	}
 	ports, err := cluster.AssignPorts(filepath.Join(t.TempDir(), "ports.json"), []string{"facade"})
 	if err != nil {

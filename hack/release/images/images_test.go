@@ -22,7 +22,7 @@ import (
 )
 
 // small is a program that is built in no time.
-const small = "../../tools/build"
+const small = "../../../cmd/supervisor"
 
 func someOptions(t *testing.T) options {
 	t.Helper()
@@ -150,7 +150,7 @@ func expectProgram(t *testing.T, image v1.Image, architecture string) {
 	defer files.Close()
 	archive := tar.NewReader(files)
 	header, err := archive.Next()
-	if err != nil || header.Name != "build" || header.Mode != 0o755 {
+	if err != nil || header.Name != "supervisor" || header.Mode != 0o755 {
 		t.Errorf("the image begins with %+v, %v", header, err)
 	}
 	if _, err := archive.Next(); !errors.Is(err, io.EOF) {
