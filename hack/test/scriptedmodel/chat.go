@@ -11,13 +11,8 @@ type chatWire struct{}
 
 func (chatWire) name() Wire { return ChatCompletions }
 
-func (chatWire) read(_ http.Header, body []byte) (*Request, []string) {
+func (chatWire) read(_ http.Header, o object) (*Request, []string) {
 	request, wrong := &Request{}, findings{}
-	var o object
-	if err := json.Unmarshal(body, &o); err != nil {
-		wrong.add("we could not parse the JSON body of your request")
-		return request, wrong
-	}
 	request.Model, request.Stream = str(o["model"]), o["stream"] == true
 	if request.Model == "" {
 		wrong.add("you must provide a model parameter")

@@ -1,7 +1,6 @@
 package scriptedmodel
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -40,13 +39,8 @@ func (s *Server) serveGoogle(w http.ResponseWriter, r *http.Request) {
 
 var googleToolName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}$`)
 
-func (g googleWire) read(_ http.Header, body []byte) (*Request, []string) {
+func (g googleWire) read(_ http.Header, o object) (*Request, []string) {
 	request, wrong := &Request{Model: g.model, Stream: g.streamed}, findings{}
-	var o object
-	if err := json.Unmarshal(body, &o); err != nil {
-		wrong.add("Invalid JSON payload received.")
-		return request, wrong
-	}
 	for _, p := range list(obj(o["systemInstruction"])["parts"]) {
 		request.System += str(obj(p)["text"])
 	}

@@ -12,13 +12,8 @@ type messagesWire struct{}
 
 func (messagesWire) name() Wire { return Messages }
 
-func (messagesWire) read(header http.Header, body []byte) (*Request, []string) {
+func (messagesWire) read(header http.Header, o object) (*Request, []string) {
 	request, wrong := &Request{}, findings{}
-	var o object
-	if err := json.Unmarshal(body, &o); err != nil {
-		wrong.add("the request body is not valid JSON")
-		return request, wrong
-	}
 	if header.Get("anthropic-version") == "" {
 		wrong.add("anthropic-version: header is required")
 	}
@@ -40,7 +35,7 @@ func (messagesWire) read(header http.Header, body []byte) (*Request, []string) {
 			break
 		}
 	}
-	if n := strings.Count(string(body), `"cache_control":{`); n > 4 {
+	if n := strings.Count(string(encode(o)), `"cache_control":{`); n > 4 {
 		wrong.add("a maximum of 4 blocks with cache_control may be provided. Found %d", n)
 	}
 	return request, wrong

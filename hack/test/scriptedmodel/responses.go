@@ -12,13 +12,8 @@ type responsesWire struct{}
 
 func (responsesWire) name() Wire { return Responses }
 
-func (responsesWire) read(_ http.Header, body []byte) (*Request, []string) {
+func (responsesWire) read(_ http.Header, o object) (*Request, []string) {
 	request, wrong := &Request{}, findings{}
-	var o object
-	if err := json.Unmarshal(body, &o); err != nil {
-		wrong.add("we could not parse the JSON body of your request")
-		return request, wrong
-	}
 	request.Model, request.Stream, request.System = str(o["model"]), o["stream"] == true, str(o["instructions"])
 	if request.Model == "" {
 		wrong.add("missing required parameter: 'model'")

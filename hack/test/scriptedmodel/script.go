@@ -4,12 +4,7 @@
 // violation for the test to read.
 package scriptedmodel
 
-import (
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-)
+import "encoding/json"
 
 // Step is one answer of the script.
 //
@@ -19,55 +14,55 @@ import (
 // wants them.
 type Step struct {
 	// Text is said first, then the calls are made, all in one message.
-	Text     string `json:"text,omitempty"`
-	Thinking string `json:"thinking,omitempty"`
-	Calls    []Call `json:"calls,omitempty"`
+	Text     string
+	Thinking string
+	Calls    []Call
 	// Usage is what the answer reports; without it a little is made up.
-	Usage *Usage `json:"usage,omitempty"`
+	Usage *Usage
 	// Cut says that the answer was cut at the limit of output tokens.
-	Cut bool `json:"cut,omitempty"`
+	Cut bool
 	// Failure is answered instead.
-	Failure *Failure `json:"failure,omitempty"`
+	Failure *Failure
 	// Break ends the connection in the middle of a streamed answer.
-	Break bool `json:"break,omitempty"`
+	Break bool
 	// Times is how often the step is used; 0 means once.
-	Times int `json:"times,omitempty"`
+	Times int
 	// Contains makes this a step for requests whose text has these words, with tools or without.
-	Contains string `json:"contains,omitempty"`
+	Contains string
 
 	// When makes this a step for requests that it accepts, with tools or without.
-	When func(*Request) bool `json:"-"`
+	When func(*Request) bool
 	// Check looks at the request that uses the step. Its error is recorded as a violation and
 	// refused.
-	Check func(*Request) error `json:"-"`
+	Check func(*Request) error
 	// Hold delays the answer until it is closed, or the caller is gone.
-	Hold <-chan struct{} `json:"-"`
+	Hold <-chan struct{}
 }
 
 // Call is a call of a tool.
 type Call struct {
-	Name  string          `json:"name"`
-	Input json.RawMessage `json:"input"`
+	Name  string
+	Input json.RawMessage
 	// ID is made up where it is empty: call_<step>_<number>.
-	ID string `json:"id,omitempty"`
+	ID string
 	// Namespace of the tool, on the responses wire.
-	Namespace string `json:"namespace,omitempty"`
+	Namespace string
 }
 
 // Usage in tokens. Cached ones are part of Input.
 type Usage struct {
-	Input  int `json:"input"`
-	Output int `json:"output"`
-	Cached int `json:"cached,omitempty"`
+	Input  int
+	Output int
+	Cached int
 }
 
 // Failure is an error of the provider, told in the form of the wire.
 type Failure struct {
-	Kind FailureKind `json:"kind"`
+	Kind FailureKind
 	// RetryAfter is in seconds; negative leaves the header out.
-	RetryAfter int `json:"retryAfter,omitempty"`
+	RetryAfter int
 	// Message replaces the provider's usual words.
-	Message string `json:"message,omitempty"`
+	Message string
 }
 
 // FailureKind names an error that providers have.
@@ -89,43 +84,12 @@ const (
 
 // Script is what a server answers from.
 type Script struct {
-	Steps []Step `json:"steps"`
+	Steps []Step
 	// Default is the text for requests that no step is for.
-	Default string `json:"default,omitempty"`
+	Default string
 }
 
-// Load reads a script from JSON.
-func Load(r io.Reader) (Script, error) {
-	decoder := json.NewDecoder(r)
-	decoder.DisallowUnknownFields()
-	var s Script
-	if err := decoder.Decode(&s); err != nil {
-		return Script{}, fmt.Errorf("script: %w", err)
-	}
-	for i, step := range s.Steps {
-		if err := step.validate(); err != nil {
-			return Script{}, fmt.Errorf("script: step %d: %w", i, err)
-		}
-	}
-	return s, nil
-}
-
-func (s Step) validate() error {
-	if s.Failure != nil {
-		if _, known := failures[s.Failure.Kind]; !known {
-			return fmt.Errorf("unknown failure %q", s.Failure.Kind)
-		}
-		return nil
-	}
-	for _, call := range s.Calls {
-		if call.Name == "" {
-			return errors.New("a call without a name")
-		}
-	}
-	return nil
-}
-
-// Input encodes the input of a call; it is for scripts written in Go.
+// Input encodes the input of a call.
 func Input(v any) json.RawMessage {
 	encoded, err := json.Marshal(v)
 	if err != nil {

@@ -29,7 +29,7 @@ type Server struct {
 type wire interface {
 	name() Wire
 	// read returns what the request says, and all that the provider would refuse it for.
-	read(header http.Header, body []byte) (*Request, []string)
+	read(header http.Header, body object) (*Request, []string)
 	// whole and stream write the answer.
 	whole(w http.ResponseWriter, a answer)
 	stream(s *events, a answer)
@@ -116,11 +116,14 @@ func (s *Server) Received() <-chan struct{} {
 func (s *Server) serve(wire wire) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-		if err != nil {
-			writeFailure(w, wire.name(), Failure{Kind: BadRequest, Message: "the body could not be read"})
-			return
+		var decoded object
+		if err == nil {
+			err = json.Unmarshal(body, &decoded)
 		}
-		request, wrong := wire.read(r.Header, body)
+		request, wrong := wire.read(r.Header, decoded)
+		if err != nil {
+			wrong = []string{"the body is not valid JSON"}
+		}
 		request.Wire, request.Raw = wire.name(), body
 		request.HasAuthorization = r.Header.Get("Authorization") != ""
 		request.HasAPIKey = r.Header.Get("x-api-key") != "" || r.Header.Get("x-goog-api-key") != ""
