@@ -104,10 +104,6 @@ bench: k8s build ## Measure bursts, latency and 10,000 Conversations beside bare
 bench-facade: ## Compare POST /api/conversations with a direct create, on the same API server.
 	@$(MAKE) --no-print-directory bench BENCH_FLAGS='-run facade $(BENCH_FLAGS)'
 
-.PHONY: bench-manager
-bench-manager: ## Measure what 1000 large Conversations cost the manager beside small ones; takes minutes and some GiB.
-	@$(MAKE) --no-print-directory bench BENCH_FLAGS='-run sizes $(BENCH_FLAGS)'
-
 .PHONY: bench-watch
 bench-watch: k8s ## Have 200 people watch 50 conversations through one facade: how long events take, and what it uses.
 	@cd hack/test/integration && go test -tags bench . -run TestACrowdWatches -count=1 -v | grep -v '^=== '

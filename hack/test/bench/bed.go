@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,7 +22,6 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/local/parley"
-	"github.com/parley-dev/parley/hack/test/bench/process"
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
@@ -64,16 +62,15 @@ type bed struct {
 	dir        string
 	plan       plan
 	supervisor *cluster.Supervisor
-	plane      *cluster.ControlPlane     // prepare
-	parley     *parley.Installation      // prepare
-	scheme     *runtime.Scheme           // prepare
-	admin      *rest.Config              // connect
-	user       client.WithWatch          // createUser; has the rights of the role edit
-	userPods   kubernetes.Interface      // createUser
-	token      string                    // createUser; may also read metrics
-	key        string                    // createSettings; of the facade's user
-	empty      map[string]process.Sample // sampleEmpty; of manager and facade while there is nothing
-	profiled   *profiled                 // prepare; nil where nothing is profiled
+	plane      *cluster.ControlPlane // prepare
+	parley     *parley.Installation  // prepare
+	scheme     *runtime.Scheme       // prepare
+	admin      *rest.Config          // connect
+	user       client.WithWatch      // createUser; has the rights of the role edit
+	userPods   kubernetes.Interface  // createUser
+	token      string                // createUser; may also read metrics
+	key        string                // createSettings; of the facade's user
+	empty      map[string]sample     // sampleEmpty; of manager and facade while there is nothing
 }
 
 // startBed starts everything. The context that it returns ends when a part of it dies.
@@ -139,8 +136,7 @@ func (b *bed) prepare(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	purposes := slices.Concat([]string{parley.Facade}, slices.Collect(maps.Values(profilePorts)), parley.Ports,
-		cluster.ControlPlanePorts)
+	purposes := slices.Concat([]string{parley.Facade, profilePort}, parley.Ports, cluster.ControlPlanePorts)
 	ports, err := cluster.AssignPorts(filepath.Join(b.dir, "ports.json"), purposes)
 	if err != nil {
 		return err
@@ -154,10 +150,8 @@ func (b *bed) prepare(ctx context.Context, o options) error {
 		// All versions of all that is made have room.
 		EtcdArgs:      []string{fmt.Sprintf("--quota-backend-bytes=%d", int64(8<<30))},
 		APIServerArgs: []string{"--audit-policy-file=" + policy, "--audit-log-path=" + b.auditLog(), "--profiling=true"},
-	}
-	if !o.endpoints {
-		b.plane.ControllerManagerArgs = []string{
-			"--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"}
+		ControllerManagerArgs: []string{
+			"--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"},
 	}
 	b.parley = &parley.Installation{Plane: b.plane, StateDir: b.dir, BinDir: o.bin,
 		FacadeAddress: ports.Address(parley.Facade)}
@@ -168,14 +162,10 @@ func (b *bed) prepare(ctx context.Context, o options) error {
 	if err := corev1.AddToScheme(b.scheme); err != nil || o.profile == "" {
 		return err
 	}
-	if b.plan.bare {
-		b.profiled = &profiled{dir: o.profile}
-		return os.MkdirAll(o.profile, 0o750)
+	if err := os.MkdirAll(o.profile, 0o750); err != nil || b.plan.bare {
+		return err
 	}
-	if b.profiled, err = prepareProfiles(ctx, o.profile, b.dir, ports); err == nil {
-		b.parley.BinDir = b.profiled.bin
-	}
-	return err
+	return b.buildProfiled(ctx, o.bin)
 }
 
 func (b *bed) auditLog() string { return filepath.Join(b.dir, "audit.log") }

@@ -52,7 +52,7 @@ func TestAConversationStaysWithinItsBounds(t *testing.T) {
 	if _, err := b.makeMany(ctx, b.conversations(), "warm", warm, warm); err != nil {
 		t.Fatal(err)
 	}
-	before, err := b.requests()
+	before, err := b.requests(managerUser)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestAConversationStaysWithinItsBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked, err := b.requests()
+	asked, err := b.requests(managerUser)
 	if err != nil {
 		t.Fatal(err)
 	}

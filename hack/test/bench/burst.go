@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/local/parley"
-	"github.com/parley-dev/parley/hack/test/bench/process"
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
@@ -52,11 +50,11 @@ func (b *bed) usage() (usage, error) {
 		if pid == 0 {
 			continue // no Parley is here
 		}
-		sample, err := process.Look(pid)
+		sample, err := sampleOf(pid)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		taken[name] = sample.CPU
+		taken[name] = sample.cpu
 	}
 	return taken, nil
 }
@@ -182,30 +180,14 @@ func (b *bed) removePods(ctx context.Context) error {
 	})
 }
 
-// requests of the manager so far.
-func (b *bed) requests() (map[string]int, error) {
+// requests of a user so far, of those that are written down; those of everybody without a name.
+func (b *bed) requests(user string) (map[string]int, error) {
 	log, err := os.Open(b.auditLog())
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	return tally(testenv.ReadAuditLog(log, managerUser)), nil
-}
-
-// requestsOfAll so far, whoever's they are, of those that are written down.
-func (b *bed) requestsOfAll() (map[string]int, error) {
-	log, err := os.Open(b.auditLog())
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	var all []testenv.Request
-	lines := json.NewDecoder(log)
-	// Until the end, or the line that is being written.
-	for r := (testenv.Request{}); lines.Decode(&r) == nil; r = (testenv.Request{}) {
-		all = append(all, r)
-	}
-	return tally(all), nil
+	return tally(testenv.ReadAuditLog(log, user)), nil
 }
 
 // tally says what was asked, and how often. A watch counts once, when it begins.

@@ -33,7 +33,6 @@ type options struct {
 	live        int
 	rounds      int
 	round       time.Duration
-	endpoints   bool
 }
 
 // The parts, in the order in which they run.
@@ -42,19 +41,17 @@ const (
 	partSerial = "serial"
 	partScale  = "scale"
 	partFacade = "facade"
-	partSizes  = "sizes" // only where it is asked for: it takes minutes and some GiB
 )
 
-var usual = []string{partBurst, partSerial, partScale, partFacade}
+var parts = []string{partBurst, partSerial, partScale, partFacade}
 
 func main() {
 	o := options{assets: "bin/k8s"}
-	flag.StringVar(&o.parts, "run", strings.Join(usual, ","), "what to measure; sizes is large Conversations beside "+
-		"small ones, and takes minutes and some GiB")
+	flag.StringVar(&o.parts, "run", strings.Join(parts, ","), "what to measure")
 	flag.StringVar(&o.bin, "bin", "bin", "directory of the programs manager and facade")
 	flag.StringVar(&o.json, "json", "", "a file for the figures, as JSON")
-	flag.StringVar(&o.profile, "profile", "", "a directory for profiles: of the CPU and the allocations of the API "+
-		"server and the manager during the burst, and of the heap of manager and facade; such a manager is built with go")
+	flag.StringVar(&o.profile, "profile", "", "a directory for profiles of the API server and the manager during the "+
+		"burst: CPU time and allocations; such a manager is built with go")
 	flag.IntVar(&o.burst, "burst", 1000, "how many are made in a burst")
 	flag.IntVar(&o.turns, "turns", 3, "how often a burst of each is measured, each time in a new cluster; with 4 each "+
 		"comes first, second, third and last once")
@@ -63,8 +60,6 @@ func main() {
 	flag.IntVar(&o.live, "live", 10000, "how many Conversations run at the same time")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds of creates over HTTP and directly, in turns")
 	flag.DurationVar(&o.round, "round", 2*time.Second, "how long such a round takes")
-	flag.BoolVar(&o.endpoints, "endpoints", false, "have Kubernetes keep the addresses of sessions in Endpoints and "+
-		"EndpointSlices too")
 	flag.Parse()
 	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {
 		o.assets = assets
@@ -86,8 +81,8 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("-turns %d: at least one is needed", o.turns)
 	}
 	for _, part := range chosen {
-		if all := append(slices.Clone(usual), partSizes); !slices.Contains(all, part) {
-			return fmt.Errorf("-run %s: there is no such part, only %s", part, strings.Join(all, ", "))
+		if !slices.Contains(parts, part) {
+			return fmt.Errorf("-run %s: there is no such part, only %s", part, strings.Join(parts, ", "))
 		}
 	}
 	r := newReport()
@@ -115,10 +110,6 @@ func measureParts(ctx context.Context, o options, r *report, chosen []string) er
 		if err := facadeBeside(o, r); err != nil {
 			return fmt.Errorf("%s: %w", partFacade, err)
 		}
-	}
-	if slices.Contains(chosen, partSizes) {
-		say("%s", partSizes)
-		return sizes(ctx, o, r)
 	}
 	return nil
 }

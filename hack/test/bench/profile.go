@@ -2,34 +2,25 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
-	"time"
 
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/local/parley"
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-const (
-	// slice is how long each profile is. pprof reads several files as one.
-	slice = 5 * time.Second
-)
+// profilePort is where a manager that can be profiled answers.
+const profilePort = "manager-profile"
 
-// profilePorts are where programs that can be profiled are asked.
-var profilePorts = map[string]string{parley.Manager: "manager-profile", parley.Facade: "facade-profile"}
-
-// profileSource is added to a program that is profiled. Those that are shipped cannot be.
+// profileSource is added to the manager. The shipped one cannot be profiled.
 const profileSource = `package main
 
 import (
@@ -40,79 +31,59 @@ import (
 func init() { go func() { panic(http.ListenAndServe(%q, nil)) }() }
 `
 
-// profiled is where profiles go, and where the programs are that can be profiled.
-type profiled struct{ dir, bin string }
-
-// prepareProfiles builds a manager and a facade that can be profiled.
-func prepareProfiles(ctx context.Context, dir, scratch string, ports cluster.Ports) (*profiled, error) {
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return nil, err
+// buildProfiled builds a manager that can be profiled, in a directory with the facade.
+func (b *bed) buildProfiled(ctx context.Context, bin string) error {
+	facade, err := filepath.Abs(filepath.Join(bin, parley.Facade))
+	if err != nil {
+		return err
 	}
-	p := &profiled{dir: dir, bin: filepath.Join(scratch, "profiled")}
-	for name, port := range profilePorts {
-		source, overlay := filepath.Join(scratch, name+"-profile.go"), filepath.Join(scratch, name+"-overlay.json")
-		content, err := json.Marshal(map[string]map[string]string{"Replace": {testenv.Path("cmd", name,
-			"zz_profile.go"): source}})
-		if err == nil {
-			err = errors.Join(os.WriteFile(source, fmt.Appendf(nil, profileSource, ports.Address(port)), 0o600),
-				os.WriteFile(overlay, content, 0o600))
-		}
-		if err != nil {
-			return nil, err
-		}
-		build := exec.CommandContext(ctx, "go", "build", "-overlay="+overlay, "-o", filepath.Join(p.bin, name), "./cmd/"+name)
-		build.Dir = testenv.Path()
-		if output, err := build.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("build a %s to profile: %w\n%s", name, err, output)
-		}
+	b.parley.BinDir = filepath.Join(b.dir, "profiled")
+	source, overlay := filepath.Join(b.dir, "profile.go"), filepath.Join(b.dir, "overlay.json")
+	replaced := fmt.Sprintf(`{"Replace":{%q:%q}}`, testenv.Path("cmd", parley.Manager, "zz_profile.go"), source)
+	if err := errors.Join(
+		os.Mkdir(b.parley.BinDir, 0o700), os.Symlink(facade, filepath.Join(b.parley.BinDir, parley.Facade)),
+		os.WriteFile(source, fmt.Appendf(nil, profileSource, b.plane.Ports.Address(profilePort)), 0o600),
+		os.WriteFile(overlay, []byte(replaced), 0o600),
+	); err != nil {
+		return err
 	}
-	return p, nil
-}
-
-// heaps keeps what the programs have in memory.
-func (p *profiled) heaps(ctx context.Context, b *bed, when string) error {
-	for name, port := range profilePorts {
-		file := filepath.Join(p.dir, fmt.Sprintf("%s-heap-%s.pprof", name, strings.ReplaceAll(when, " ", "-")))
-		if err := download(ctx, http.DefaultClient, "http://"+b.plane.Ports.Address(port)+"/debug/pprof/heap?gc=1",
-			file); err != nil {
-			return err
-		}
+	build := exec.CommandContext(ctx, "go", "build", "-overlay="+overlay, "-o", b.parley.BinDir, "./cmd/manager")
+	build.Dir = testenv.Path()
+	if output, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build a manager to profile: %w\n%s", err, output)
 	}
 	return nil
 }
 
-// begin to profile until the returned function is called, which waits for the last slice.
-func (p *profiled) begin(ctx context.Context, b *bed, subject string) func() {
-	transport, err := rest.TransportFor(b.admin)
-	if err != nil {
-		say("no profile of the API server: %v", err)
-		return func() {}
-	}
+// profile writes profiles of the API server and of the manager to a directory until the returned function is
+// called: allocations before and after, and CPU time in slices, which pprof reads as one.
+func (b *bed) profile(ctx context.Context, dir, subject string) func() {
 	var group sync.WaitGroup
 	over := make(chan struct{})
-	for name, source := range map[string]struct {
-		url    string
-		client *http.Client
-	}{
-		apiServer:      {b.admin.Host, &http.Client{Transport: transport}},
-		parley.Manager: {"http://" + b.plane.Ports.Address(profilePorts[parley.Manager]), http.DefaultClient},
+	for name, config := range map[string]*rest.Config{
+		apiServer: b.admin, parley.Manager: {Host: "http://" + b.plane.Ports.Address(profilePort)},
 	} {
-		if b.supervisor.PID(name) == 0 {
-			continue
-		}
 		keep := func(kind, which string) bool {
-			file := filepath.Join(p.dir, fmt.Sprintf("%s-%s-%s.pprof", name, strings.ReplaceAll(subject, " ", "-"), which))
-			err := download(ctx, source.client, source.url+"/debug/pprof/"+kind, file)
+			client, err := kubernetes.NewForConfig(config)
+			var text []byte
+			if err == nil {
+				text, err = client.CoreV1().RESTClient().Get().RequestURI("/debug/pprof/" + kind).DoRaw(ctx)
+			}
+			if err == nil {
+				file := strings.ReplaceAll(fmt.Sprintf("%s-%s-%s.pprof", name, subject, which), " ", "-")
+				err = os.WriteFile(filepath.Join(dir, file), text, 0o600)
+			}
 			if err != nil {
 				say("no profile of %s: %v", name, err)
 			}
 			return err == nil
 		}
+		if b.supervisor.PID(name) == 0 {
+			continue
+		}
 		group.Go(func() {
-			if !keep("allocs", "allocs-before") {
-				return
-			}
-			for i := 0; keep(fmt.Sprintf("profile?seconds=%.0f", slice.Seconds()), fmt.Sprintf("%02d", i)); i++ {
+			keep("allocs", "allocs-before")
+			for i := 0; keep("profile?seconds=5", fmt.Sprintf("%02d", i)); i++ {
 				select {
 				case <-over:
 					keep("allocs", "allocs-after")
@@ -126,24 +97,4 @@ func (p *profiled) begin(ctx context.Context, b *bed, subject string) func() {
 		close(over)
 		group.Wait()
 	}
-}
-
-func download(ctx context.Context, client *http.Client, url, file string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return err
-	}
-	answer, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	content, err := io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s answers %s", url, answer.Status)
-	}
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, content, 0o600)
 }

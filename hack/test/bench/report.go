@@ -93,11 +93,8 @@ func middle(values []float64) (median float64, all *extent) {
 // otherOf says what a part is compared with.
 func otherOf(part string) string {
 	name, _, _ := strings.Cut(part, ":")
-	switch name {
-	case partFacade:
+	if name == partFacade {
 		return "created directly"
-	case partSizes:
-		return "of 100 B"
 	}
 	return barePods
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/local/parley"
-	"github.com/parley-dev/parley/hack/test/bench/process"
 )
 
 // idle is how long the manager does nothing when it has gone through all.
@@ -44,7 +43,7 @@ func scale(ctx context.Context, b *bed, o options, r *report) error {
 	if err := b.calm(ctx); err != nil {
 		return err
 	}
-	if err := b.memories(ctx, o, r, part, "when they have been made"); err != nil {
+	if err := b.memories(o, r, part, "when they have been made"); err != nil {
 		return err
 	}
 	if err := b.readAll(ctx, o, r, part); err != nil {
@@ -53,23 +52,20 @@ func scale(ctx context.Context, b *bed, o options, r *report) error {
 	if err := b.restart(ctx, o, r, part); err != nil {
 		return err
 	}
-	return b.memories(ctx, o, r, part, "when it is started again")
+	return b.memories(o, r, part, "when it is started again")
 }
 
 // memories of the manager and the facade. What belongs to no file is told: the program itself is
 // shared and can be dropped.
-func (b *bed) memories(ctx context.Context, o options, r *report, part, when string) error {
+func (b *bed) memories(o options, r *report, part, when string) error {
 	for _, name := range []string{parley.Manager, parley.Facade} {
-		now, err := process.Look(b.supervisor.PID(name))
+		now, err := sampleOf(b.supervisor.PID(name))
 		if err != nil {
 			return err
 		}
 		what := fmt.Sprintf("memory of %s %s (RssAnon)", name, when)
-		r.add(part, what, "MiB", now.Anon)
-		r.add(part, what+", for each", "KiB", (now.Anon-b.empty[name].Anon)*1024/float64(o.live))
-	}
-	if b.profiled != nil {
-		return b.profiled.heaps(ctx, b, when)
+		r.add(part, what, "MiB", now.memory)
+		r.add(part, what+", for each", "KiB", (now.memory-b.empty[name].memory)*1024/float64(o.live))
 	}
 	return nil
 }
@@ -79,13 +75,12 @@ func (b *bed) sampleEmpty(ctx context.Context) error {
 	if err := b.calm(ctx); err != nil {
 		return err
 	}
-	b.empty = map[string]process.Sample{}
+	b.empty = map[string]sample{}
 	for _, name := range []string{parley.Manager, parley.Facade} {
-		sample, err := process.Look(b.supervisor.PID(name))
-		if err != nil {
+		var err error
+		if b.empty[name], err = sampleOf(b.supervisor.PID(name)); err != nil {
 			return err
 		}
-		b.empty[name] = sample
 	}
 	return nil
 }
@@ -137,7 +132,7 @@ func (b *bed) readAll(ctx context.Context, o options, r *report, part string) er
 // restart the manager, which has nothing to do but to find that out.
 func (b *bed) restart(ctx context.Context, o options, r *report, part string) error {
 	b.supervisor.End(parley.Manager)
-	before, err := b.requests()
+	before, err := b.requests(managerUser)
 	if err != nil {
 		return err
 	}
@@ -150,7 +145,7 @@ func (b *bed) restart(ctx context.Context, o options, r *report, part string) er
 	if err != nil {
 		return err
 	}
-	asked, err := b.requests()
+	asked, err := b.requests(managerUser)
 	if err != nil {
 		return err
 	}
@@ -184,15 +179,15 @@ func (b *bed) restart(ctx context.Context, o options, r *report, part string) er
 func (b *bed) settle(ctx context.Context, begin time.Time) (spent float64, lasted time.Duration, err error) {
 	last, since := 0.0, time.Now()
 	for ctx.Err() == nil {
-		now, err := process.Look(b.supervisor.PID(parley.Manager))
+		now, err := sampleOf(b.supervisor.PID(parley.Manager))
 		if err != nil {
 			return 0, 0, err
 		}
-		if now.CPU-last > murmur/2 {
-			last, since = now.CPU, time.Now()
+		if now.cpu-last > murmur/2 {
+			last, since = now.cpu, time.Now()
 		}
 		if time.Since(since) > idle {
-			return now.CPU, since.Sub(begin), nil
+			return now.cpu, since.Sub(begin), nil
 		}
 		select {
 		case <-ctx.Done():

@@ -37,13 +37,10 @@ type subject struct {
 }
 
 func (b *bed) conversations() subject {
-	return b.conversationsOf(v1alpha1.ConversationSpec{
+	spec := v1alpha1.ConversationSpec{
 		UserSettingsName: userName, Repository: wanted.Repository, GitProvider: (*v1alpha1.GitProvider)(wanted.GitProvider),
 		SelectedBranch: wanted.SelectedBranch, InitialUserMsg: wanted.InitialUserMsg,
-	}, v1alpha1.StateRunning)
-}
-
-func (b *bed) conversationsOf(spec v1alpha1.ConversationSpec, want v1alpha1.ConversationState) subject {
+	}
 	return subject{
 		name: conversations,
 		create: func(ctx context.Context, name string) error {
@@ -59,7 +56,7 @@ func (b *bed) conversationsOf(spec v1alpha1.ConversationSpec, want v1alpha1.Conv
 			if !ok {
 				return "", false
 			}
-			return c.Name, c.Status.State == want
+			return c.Name, c.Status.State == v1alpha1.StateRunning
 		},
 	}
 }

@@ -76,17 +76,17 @@ func (c contender) measure(ctx context.Context, o options, turn int) (result bou
 	if _, err := b.makeMany(ctx, s, "warm-burst", warm, o.clients); err != nil {
 		return result, err
 	}
-	before, err := b.requestsOfAll()
+	before, err := b.requests("")
 	if err != nil {
 		return result, err
 	}
-	if b.profiled != nil {
-		defer b.profiled.begin(ctx, b, fmt.Sprintf("%s %d", c.name, turn+1))()
+	if o.profile != "" {
+		defer b.profile(ctx, o.profile, fmt.Sprintf("%s %d", c.name, turn+1))()
 	}
 	if result.outcome, err = b.makeMany(ctx, s, "burst", o.burst, o.clients); err != nil {
 		return result, err
 	}
-	result.asked, err = b.requestsOfAll()
+	result.asked, err = b.requests("")
 	for what, count := range before {
 		result.asked[what] -= count
 	}

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+)
+
+// clockTick is the unit in which the kernel counts CPU time, in ms.
+const clockTick = 10
+
+// sample is what a process has used: CPU time in ms, and resident memory that belongs to no file, as heap and
+// stacks do, in MiB.
+type sample struct{ cpu, memory float64 }
+
+// sampleOf reads a sample from /proc.
+func sampleOf(pid int) (s sample, err error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return s, err
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return s, err
+	}
+	// "pid (name) state …", and the name may hold anything. utime and stime are the 14th and 15th.
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	_, memory, _ := strings.Cut(string(status), "RssAnon:")
+	var user, system float64
+	if _, err := fmt.Sscan(fields[11]+" "+fields[12]+" "+memory, &user, &system, &s.memory); err != nil {
+		return s, fmt.Errorf("read /proc/%d: %w", pid, err)
+	}
+	s.cpu, s.memory = (user+system)*clockTick, s.memory/1024
+	return s, nil
+}
