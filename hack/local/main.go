@@ -13,11 +13,11 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"syscall"
 	"time"
 
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/hack/local/cluster"
@@ -101,6 +101,7 @@ type local struct {
 	supervisor *cluster.Supervisor
 	plane      *cluster.ControlPlane // prepare
 	parley     *parley.Installation  // run
+	config     *rest.Config          // connect
 	client     client.WithWatch      // connect
 	sessionKey string                // createSettings
 	node       *node.Node            // startNode
@@ -156,15 +157,7 @@ func run(ctx context.Context, force <-chan struct{}, o options, out io.Writer) e
 func (l *local) start(ctx context.Context) error {
 	steps := []step{
 		{"certificates and ports", 30 * time.Second, l.prepare},
-		{"etcd", time.Minute, func(ctx context.Context) error { return l.plane.StartEtcd(ctx, l.supervisor) }},
-		{"kube-apiserver", 2 * time.Minute, func(ctx context.Context) error {
-			return l.plane.StartAPIServer(ctx,
-				l.supervisor)
-		}},
-		{"kube-controller-manager", time.Minute, func(ctx context.Context) error {
-			return l.plane.StartControllerManager(ctx,
-				l.supervisor)
-		}},
+		{"control plane", 4 * time.Minute, func(ctx context.Context) error { return l.plane.Start(ctx, l.supervisor) }},
 		{"admin's kubeconfig", 30 * time.Second, l.connect},
 		{"manifests", time.Minute, l.install},
 		{"identities", 30 * time.Second, l.parley.IssueTokens},
@@ -208,30 +201,22 @@ func (l *local) prepare(context.Context) error {
 			return fmt.Errorf("no %s in %s, where KUBEBUILDER_ASSETS or make put it", name, l.assets)
 		}
 	}
-	pki, err := cluster.EnsurePKI(filepath.Join(l.stateDir, "pki"))
+	var err error
+	l.plane, err = cluster.NewControlPlane(l.assets, l.stateDir, append([]string{nodePort}, parley.Ports...), l.port)
 	if err != nil {
 		return err
 	}
-	purposes := slices.Concat([]string{nodePort}, parley.Ports, cluster.ControlPlanePorts)
-	ports, err := cluster.AssignPorts(filepath.Join(l.stateDir, "ports.json"), purposes, l.port)
-	if err != nil {
-		return err
-	}
-	l.plane = &cluster.ControlPlane{
-		Binaries: l.assets, State: l.stateDir, Ports: ports, PKI: pki,
-		// The pods' addresses are on loopback, which Endpoints may not hold. Nothing here reads
-		// them.
-		ControllerManagerArgs: []string{
-			"--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"},
-	}
+	// The pods' addresses are on loopback, which Endpoints may not hold. Nothing here reads them.
+	l.plane.ControllerManagerArgs = []string{
+		"--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"}
 	l.parley.Plane = l.plane
 	return nil
 }
 
 // connect writes the admin's kubeconfig and opens a client with it.
-func (l *local) connect(context.Context) error {
-	err := l.parley.Connect(l.kubeconfigFile())
-	l.client = l.parley.Client
+func (l *local) connect(context.Context) (err error) {
+	l.config, l.client, err = l.plane.Connect(l.kubeconfigFile(), parley.FieldManager)
+	l.parley.Client = l.client
 	return err
 }
 

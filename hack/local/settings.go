@@ -1,83 +1,58 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/local/parley"
 	"github.com/parley-dev/parley/hack/release/manifests"
 )
 
-const (
-	settingsNamespace = "default"
-	settingsName      = "default"
-	retryInterval     = 200 * time.Millisecond
-)
+const retryInterval = 200 * time.Millisecond
 
-var settingsKind = schema.GroupVersionKind{Group: "parley.dev", Version: "v1alpha1", Kind: "UserSettings"}
-
-func newSettings() *unstructured.Unstructured {
-	settings := &unstructured.Unstructured{}
-	settings.SetGroupVersionKind(settingsKind)
-	settings.SetNamespace(settingsNamespace)
-	settings.SetName(settingsName)
-	return settings
-}
+var settingsKey = client.ObjectKey{Namespace: "default", Name: "default"}
 
 // createSettings makes the first user's settings if there are none, and waits
 // for their session key. It does not wait for Ready: settings from an earlier
 // run may refer to a Secret that is gone, and that is the user's business.
 func (l *local) createSettings(ctx context.Context) error {
 	err := manifests.Persist(ctx, func(ctx context.Context) error {
-		settings := newSettings()
-		settings.Object["spec"] = map[string]any{}
-		return ignoreAlreadyExists(l.client.Create(ctx, settings, client.FieldOwner(parley.FieldManager)))
+		settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: settingsKey.Namespace,
+			Name: settingsKey.Name}}
+		return client.IgnoreAlreadyExists(l.client.Create(ctx, settings, client.FieldOwner(parley.FieldManager)))
 	})
 	if err != nil {
-		return fmt.Errorf("create UserSettings %s: %w", settingsName, err)
+		return fmt.Errorf("create UserSettings %s: %w", settingsKey.Name, err)
 	}
 	return cluster.Retry(ctx, retryInterval, func(ctx context.Context) error {
-		settings := newSettings()
-		if err := l.client.Get(ctx, client.ObjectKeyFromObject(settings), settings); err != nil {
+		settings := &v1alpha1.UserSettings{}
+		if err := l.client.Get(ctx, settingsKey, settings); err != nil {
 			return err
 		}
 		return l.storeSessionKey(ctx, settings)
 	})
 }
 
-func ignoreAlreadyExists(err error) error {
-	if apierrors.IsAlreadyExists(err) {
-		return nil
-	}
-	return err
-}
-
 // storeSessionKey writes the key that the settings' status speaks of to its file.
-func (l *local) storeSessionKey(ctx context.Context, settings *unstructured.Unstructured) error {
-	hash, _, _ := unstructured.NestedString(settings.Object, "status", "sessionKeyHash")
-	if hash == "" {
-		return fmt.Errorf("UserSettings %s has no session key yet", settings.GetName())
+func (l *local) storeSessionKey(ctx context.Context, settings *v1alpha1.UserSettings) error {
+	if settings.Status.SessionKeyHash == "" {
+		return fmt.Errorf("UserSettings %s has no session key yet", settings.Name)
 	}
-	name, _, _ := unstructured.NestedString(settings.Object, "status", "sessionKeyRef", "name")
-	entry, _, _ := unstructured.NestedString(settings.Object, "status", "sessionKeyRef", "key")
-	name, entry = cmp.Or(name, settings.GetName()+"-session-key"), cmp.Or(entry, "key")
-
+	name := v1alpha1.SessionKeySecretName(settings.Name)
 	var secret corev1.Secret
-	if err := l.client.Get(ctx, client.ObjectKey{Namespace: settings.GetNamespace(), Name: name}, &secret); err != nil {
+	if err := l.client.Get(ctx, client.ObjectKey{Namespace: settings.Namespace, Name: name}, &secret); err != nil {
 		return err
 	}
-	key := string(secret.Data[entry])
+	key := string(secret.Data[v1alpha1.SessionKeySecretKey])
 	if key == "" {
-		return fmt.Errorf("the Secret %s has no %s", name, entry)
+		return fmt.Errorf("the Secret %s has no key", name)
 	}
 	if err := cluster.WritePrivate(l.sessionKeyFile(), []byte(key)); err != nil {
 		return err
@@ -104,17 +79,15 @@ func (l *local) followSessionKey(ctx context.Context) {
 // watchSettings follows the settings until the API server ends the watch. The
 // first event is the current state, so nothing is missed in between.
 func (l *local) watchSettings(ctx context.Context) {
-	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(settingsKind.GroupVersion().WithKind(settingsKind.Kind + "List"))
-	watch, err := l.client.Watch(ctx, list, client.InNamespace(settingsNamespace),
-		client.MatchingFields{"metadata.name": settingsName})
+	watch, err := l.client.Watch(ctx, &v1alpha1.UserSettingsList{}, client.InNamespace(settingsKey.Namespace),
+		client.MatchingFields{"metadata.name": settingsKey.Name})
 	if err != nil {
 		return
 	}
 	defer watch.Stop()
 	for event := range watch.ResultChan() {
-		settings, ok := event.Object.(*unstructured.Unstructured)
-		if !ok || settings.GetKind() != settingsKind.Kind {
+		settings, ok := event.Object.(*v1alpha1.UserSettings)
+		if !ok {
 			continue
 		}
 		before := l.sessionKey

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/local/node"
@@ -48,12 +47,7 @@ func (l *local) startNode(ctx context.Context) error {
 	if _, err := os.Stat(program); err != nil {
 		return fmt.Errorf("sessions have nothing to run: %w", err)
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", l.kubeconfigFile())
-	if err != nil {
-		return err
-	}
-	config.QPS = -1 // the API server is ours alone
-	pods, err := kubernetes.NewForConfig(config)
+	pods, err := kubernetes.NewForConfig(l.config)
 	if err != nil {
 		return err
 	}

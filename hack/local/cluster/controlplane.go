@@ -42,27 +42,29 @@ func (c *ControlPlane) URL() string {
 	return "https://" + net.JoinHostPort(cmp.Or(c.Address, "127.0.0.1"), strconv.Itoa(c.Ports[apiServerPort]))
 }
 
-// StartEtcd starts etcd.
-func (c *ControlPlane) StartEtcd(ctx context.Context, s *Supervisor) error {
-	return start(ctx, s, c.Etcd)
-}
-
-// StartAPIServer starts kube-apiserver.
-func (c *ControlPlane) StartAPIServer(ctx context.Context, s *Supervisor) error {
-	return start(ctx, s, c.APIServer)
-}
-
-// StartControllerManager starts kube-controller-manager.
-func (c *ControlPlane) StartControllerManager(ctx context.Context, s *Supervisor) error {
-	return start(ctx, s, c.ControllerManager)
-}
-
-func start(ctx context.Context, s *Supervisor, process func() (Process, error)) error {
-	p, err := process()
+// NewControlPlane makes the certificates and chooses the ports of a control plane whose state is in a directory. Other
+// servers get ports for their purposes, none of them a reserved one.
+func NewControlPlane(binaries, state string, purposes []string, reserved ...int) (*ControlPlane, error) {
+	pki, err := EnsurePKI(filepath.Join(state, "pki"))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return s.Start(ctx, p)
+	ports, err := AssignPorts(filepath.Join(state, "ports.json"), append(purposes, ControlPlanePorts...), reserved...)
+	return &ControlPlane{Binaries: binaries, State: state, Ports: ports, PKI: pki}, err
+}
+
+// Start starts the parts of the control plane, one after the other.
+func (c *ControlPlane) Start(ctx context.Context, s *Supervisor) error {
+	for _, part := range []func() (Process, error){c.Etcd, c.APIServer, c.ControllerManager} {
+		process, err := part()
+		if err != nil {
+			return err
+		}
+		if err := s.Start(ctx, process); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Etcd is open only to who has a certificate of its authority.

@@ -1,15 +1,36 @@
 package cluster
 
 import (
+	"errors"
 	"os"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// WriteAdminKubeconfig writes a kubeconfig that may do everything.
-func (c *ControlPlane) WriteAdminKubeconfig(path, context string) error {
-	return c.WriteCertKubeconfig(path, adminCert, context)
+// Connect writes a kubeconfig that may do everything, and opens a client with it.
+func (c *ControlPlane) Connect(path, context string) (*rest.Config, client.WithWatch, error) {
+	if err := c.WriteCertKubeconfig(path, adminCert, context); err != nil {
+		return nil, nil, err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		return nil, nil, err
+	}
+	config.QPS = -1 // the API server is ours alone
+	config.WarningHandler = rest.NoWarnings{}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, nil, err
+	}
+	admin, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
+	return config, admin, err
 }
 
 // WriteTokenKubeconfig writes a kubeconfig that reads its token from a file,

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -31,23 +30,9 @@ type Installation struct {
 	// FacadeAddress is where the facade listens.
 	FacadeAddress string
 
-	// Client of the admin; Connect sets it, unless the user of the package has one.
+	// Client of the admin.
 	Client    client.WithWatch
 	workloads map[string]manifests.Workload // Install; by container name
-}
-
-// Connect writes the admin's kubeconfig and opens a client with it.
-func (i *Installation) Connect(kubeconfig string) error {
-	if err := i.Plane.WriteAdminKubeconfig(kubeconfig, FieldManager); err != nil {
-		return err
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return err
-	}
-	config.QPS = -1 // the API server is ours alone
-	i.Client, err = client.NewWithWatch(config, client.Options{})
-	return err
 }
 
 // Install applies the kustomizations, as a real cluster gets them.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -15,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -64,7 +62,6 @@ type bed struct {
 	supervisor *cluster.Supervisor
 	plane      *cluster.ControlPlane // prepare
 	parley     *parley.Installation  // prepare
-	scheme     *runtime.Scheme       // prepare
 	admin      *rest.Config          // connect
 	user       client.WithWatch      // createUser; has the rights of the role edit
 	userPods   kubernetes.Interface  // createUser
@@ -96,12 +93,7 @@ func startBed(ctx context.Context, o options, p plan) (*bed, context.Context, fu
 		do     func(context.Context) error
 	}{
 		{"certificates and ports", false, func(ctx context.Context) error { return b.prepare(ctx, o) }},
-		{etcd, false, func(ctx context.Context) error { return b.plane.StartEtcd(ctx, b.supervisor) }},
-		{apiServer, false, func(ctx context.Context) error { return b.plane.StartAPIServer(ctx, b.supervisor) }},
-		{controllerManager, false, func(ctx context.Context) error {
-			return b.plane.StartControllerManager(ctx,
-				b.supervisor)
-		}},
+		{"control plane", false, func(ctx context.Context) error { return b.plane.Start(ctx, b.supervisor) }},
 		{"client", false, b.connect},
 		{"manifests", ofParley, func(ctx context.Context) error {
 			return b.parley.Install(ctx, testenv.Path("config",
@@ -132,35 +124,25 @@ func startBed(ctx context.Context, o options, p plan) (*bed, context.Context, fu
 }
 
 func (b *bed) prepare(ctx context.Context, o options) error {
-	pki, err := cluster.EnsurePKI(filepath.Join(b.dir, "pki"))
-	if err != nil {
-		return err
-	}
-	purposes := slices.Concat([]string{parley.Facade, profilePort}, parley.Ports, cluster.ControlPlanePorts)
-	ports, err := cluster.AssignPorts(filepath.Join(b.dir, "ports.json"), purposes)
-	if err != nil {
-		return err
-	}
 	policy := filepath.Join(b.dir, "audit-policy.json")
 	if err := os.WriteFile(policy, []byte(b.plan.audit), 0o600); err != nil {
 		return err
 	}
-	b.plane = &cluster.ControlPlane{
-		Binaries: o.assets, State: b.dir, Ports: ports, PKI: pki,
-		// All versions of all that is made have room.
-		EtcdArgs:      []string{fmt.Sprintf("--quota-backend-bytes=%d", int64(8<<30))},
-		APIServerArgs: []string{"--audit-policy-file=" + policy, "--audit-log-path=" + b.auditLog(), "--profiling=true"},
-		ControllerManagerArgs: []string{
-			"--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"},
+	var err error
+	b.plane, err = cluster.NewControlPlane(o.assets, b.dir, append([]string{parley.Facade, profilePort}, parley.Ports...))
+	if err != nil {
+		return err
 	}
+	// All versions of all that is made have room.
+	b.plane.EtcdArgs = []string{fmt.Sprintf("--quota-backend-bytes=%d", int64(8<<30))}
+	b.plane.APIServerArgs = []string{"--audit-policy-file=" + policy, "--audit-log-path=" + b.auditLog(),
+		"--profiling=true"}
+	b.plane.ControllerManagerArgs = []string{
+		"--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"}
 	b.parley = &parley.Installation{Plane: b.plane, StateDir: b.dir, BinDir: o.bin,
-		FacadeAddress: ports.Address(parley.Facade)}
-	b.scheme = runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(b.scheme); err != nil {
-		return err
-	}
-	if err := corev1.AddToScheme(b.scheme); err != nil || o.profile == "" {
-		return err
+		FacadeAddress: b.plane.Ports.Address(parley.Facade)}
+	if o.profile == "" {
+		return nil
 	}
 	if err := os.MkdirAll(o.profile, 0o750); err != nil || b.plan.bare {
 		return err
@@ -170,16 +152,8 @@ func (b *bed) prepare(ctx context.Context, o options) error {
 
 func (b *bed) auditLog() string { return filepath.Join(b.dir, "audit.log") }
 
-func (b *bed) connect(context.Context) error {
-	kubeconfig := filepath.Join(b.dir, "kubeconfig")
-	if err := b.parley.Connect(kubeconfig); err != nil {
-		return err
-	}
-	var err error
-	b.admin, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err == nil {
-		b.admin.QPS = -1
-	}
+func (b *bed) connect(context.Context) (err error) {
+	b.admin, b.parley.Client, err = b.plane.Connect(filepath.Join(b.dir, "kubeconfig"), "bench")
 	return err
 }
 
@@ -241,7 +215,7 @@ func (b *bed) createUser(ctx context.Context) error {
 	config := rest.AnonymousClientConfig(b.admin)
 	config.BearerToken, config.QPS = b.token, -1
 	var err error
-	if b.user, err = client.NewWithWatch(config, client.Options{Scheme: b.scheme}); err != nil {
+	if b.user, err = client.NewWithWatch(config, client.Options{Scheme: b.parley.Client.Scheme()}); err != nil {
 		return err
 	}
 	b.userPods, err = kubernetes.NewForConfig(binary(config))

@@ -32,7 +32,7 @@ func (b *bed) startKubelet(ctx context.Context) error {
 		return fmt.Errorf("register the node: %w", err)
 	}
 	go node.KeepLease(ctx, nodes, nodeName, say)
-	pods, err := client.NewWithWatch(binary(b.admin), client.Options{Scheme: b.scheme})
+	pods, err := client.NewWithWatch(binary(b.admin), client.Options{Scheme: b.parley.Client.Scheme()})
 	if err != nil {
 		return err
 	}

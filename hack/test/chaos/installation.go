@@ -10,13 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/local/cluster"
 	"github.com/parley-dev/parley/hack/local/parley"
 	"github.com/parley-dev/parley/hack/release/manifests"
@@ -49,7 +46,6 @@ type installation struct {
 
 	etcd, apiServer, controllerManager *kept // startControlPlane
 
-	scheme     *runtime.Scheme
 	parley     *parley.Installation // prepare
 	adminConf  *rest.Config         // connect
 	admin      client.WithWatch     // connect
@@ -61,7 +57,7 @@ type installation struct {
 
 // install starts everything, and waits until all of it is ready.
 func install(ctx context.Context, o options, dir string, r *report) (*installation, error) {
-	i := &installation{options: o, dir: dir, report: r, scheme: runtime.NewScheme()}
+	i := &installation{options: o, dir: dir, report: r}
 	for _, step := range []struct {
 		name string
 		do   func(context.Context) error
@@ -87,37 +83,21 @@ func install(ctx context.Context, o options, dir string, r *report) (*installati
 func (i *installation) logs() string { return filepath.Join(i.dir, "logs") }
 
 func (i *installation) prepare(context.Context) error {
-	if err := clientscheme.AddToScheme(i.scheme); err != nil {
-		return err
-	}
-	if err := v1alpha1.AddToScheme(i.scheme); err != nil {
-		return err
-	}
-	pki, err := cluster.EnsurePKI(filepath.Join(i.dir, "pki"))
-	if err != nil {
-		return err
-	}
-	purposes := slices.Concat(cluster.ControlPlanePorts, parley.Ports, []string{facadePort})
+	purposes := append([]string{facadePort}, parley.Ports...)
 	for n := range replicas {
 		for _, purpose := range []string{webhookPort, facadePort, "health", "manager-metrics", "facade-metrics"} {
 			purposes = append(purposes, portOf(purpose, n))
 		}
 	}
-	ports, err := cluster.AssignPorts(filepath.Join(i.dir, "ports.json"), purposes)
-	if err != nil {
+	var err error
+	if i.plane, err = cluster.NewControlPlane(i.assets, i.dir, purposes); err != nil {
 		return err
 	}
-	i.plane = &cluster.ControlPlane{
-		Binaries: i.assets, State: i.dir, Ports: ports, PKI: pki,
-		// All that ever was is kept and read at the end. etcd syncs each write to the disk, which
-		// is its default.
-		EtcdArgs:      []string{fmt.Sprintf("--quota-backend-bytes=%d", int64(8<<30))},
-		APIServerArgs: []string{"--etcd-compaction-interval=0"},
-		ControllerManagerArgs: []string{
-			"--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller," +
-				"persistentvolumeclaim-protection-controller",
-		},
-	}
+	// All that ever was is kept and read at the end. etcd syncs each write to the disk, which is its default.
+	i.plane.EtcdArgs = []string{fmt.Sprintf("--quota-backend-bytes=%d", int64(8<<30))}
+	i.plane.APIServerArgs = []string{"--etcd-compaction-interval=0"}
+	i.plane.ControllerManagerArgs = []string{"--controllers=garbage-collector-controller,namespace-controller," +
+		"serviceaccount-controller,persistentvolumeclaim-protection-controller"}
 	i.parley = &parley.Installation{Plane: i.plane, StateDir: i.dir, BinDir: i.binDir}
 	return nil
 }
@@ -141,18 +121,8 @@ func (i *installation) startControlPlane(ctx context.Context) error {
 	return nil
 }
 
-func (i *installation) connect(context.Context) error {
-	file := filepath.Join(i.dir, "kubeconfig")
-	if err := i.plane.WriteAdminKubeconfig(file, "chaos"); err != nil {
-		return err
-	}
-	var err error
-	if i.adminConf, err = clientcmd.BuildConfigFromFlags("", file); err != nil {
-		return err
-	}
-	i.adminConf.QPS = -1 // the API server is ours alone
-	i.adminConf.WarningHandler = rest.NoWarnings{}
-	i.admin, err = client.NewWithWatch(i.adminConf, client.Options{Scheme: i.scheme})
+func (i *installation) connect(context.Context) (err error) {
+	i.adminConf, i.admin, err = i.plane.Connect(filepath.Join(i.dir, "kubeconfig"), "chaos")
 	i.parley.Client = i.admin
 	return err
 }

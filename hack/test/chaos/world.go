@@ -115,7 +115,7 @@ func newWorld(ctx context.Context, i *installation, seed uint64, r *report) (*wo
 		return rand.New(rand.NewPCG(seed,
 			stream))
 	}}
-	api, err := client.New(i.peopleConf, client.Options{Scheme: i.scheme})
+	api, err := client.New(i.peopleConf, client.Options{Scheme: i.admin.Scheme()})
 	if err != nil {
 		return nil, err
 	}

@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/parley-dev/parley/api/rest"
 	"github.com/parley-dev/parley/api/v1alpha1"
@@ -24,20 +22,12 @@ const archiveName = "parley-archive"
 func whatSessionsLeave(t *t) {
 	u := t.newUser()
 	_, baseURL := t.scriptedModel(scriptedmodel.Step{Text: "It is done."})
-	var stored rest.Stored
-	t.call(u, http.MethodPost, "/api/settings", rest.Settings{
+	c := t.converse(u, rest.Settings{
 		LLMModel: rest.Set("scripted/model"), LLMAPIKey: rest.NewKey(secretValue()), LLMBaseURL: rest.Set(baseURL),
-	}, &stored, http.StatusUnauthorized)
-	var created rest.ConversationResponse
-	t.call(u, http.MethodPost, "/api/conversations", rest.ConversationRequest{ConversationID: ptr.To("left"),
-		InitialUserMsg: ptr.To("Do it.")},
-		&created, http.StatusUnauthorized)
-	c := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace, Name: "left"}}
-	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	}, "left", "Do it.")
 	live := t.awaitEvents(u, "It is done.")
 
-	var stopped rest.ConversationResponse
-	t.call(u, http.MethodPost, "/api/conversations/left/stop", struct{}{}, &stopped, http.StatusUnauthorized)
+	t.post(u, "/api/conversations/left/stop", struct{}{}, &rest.ConversationResponse{})
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
 	t.gone(&corev1.Pod{}, u.namespace, v1alpha1.SessionName(c.Name))
 	_, err := t.kubectl(t.ctx, "rollout", "restart", "deployment", archiveName, "--namespace="+parleyNamespace)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"strings"
 	"time"
 
@@ -92,21 +91,15 @@ func podLostAtWork(t *t) {
 // class gives.
 func stopAndStartOverHTTP(t *t) {
 	u := t.newUser()
-	var stored rest.Stored
-	t.call(u, http.MethodPost, "/api/settings", rest.Settings{Language: rest.Set("en")}, &stored, http.StatusUnauthorized)
-	var answer rest.ConversationResponse
-	t.call(u, http.MethodPost, "/api/conversations", rest.ConversationRequest{ConversationID: ptr.To("stays")}, &answer,
-		http.StatusUnauthorized)
-	c := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace, Name: "stays"}}
-	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	c := t.converse(u, rest.Settings{Language: rest.Set("en")}, "stays", "")
 	if c.Status.Workspace != v1alpha1.WorkspaceClass {
 		t.errorf("its workspace is %s", c.Status.Workspace)
 	}
 	t.shell(c, "echo precious > /workspace/note")
-	t.call(u, http.MethodPost, "/api/conversations/stays/stop", nil, &answer, http.StatusUnauthorized)
+	t.post(u, "/api/conversations/stays/stop", nil, &rest.ConversationResponse{})
 	t.await(c, v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
 	t.gone(&corev1.Pod{}, u.namespace, v1alpha1.SessionName("stays"))
-	t.call(u, http.MethodPost, "/api/conversations/stays/start", nil, &answer, http.StatusUnauthorized)
+	t.post(u, "/api/conversations/stays/start", nil, &rest.ConversationResponse{})
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	if got := t.shell(c, "cat /workspace/note"); got != "precious" {
 		t.errorf("the workspace holds %q", got)

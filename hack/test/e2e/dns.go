@@ -18,10 +18,7 @@ func (n *inside) serveNames(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	go func() {
-		<-ctx.Done()
-		_ = socket.Close()
-	}()
+	context.AfterFunc(ctx, func() { _ = socket.Close() })
 	go func() {
 		buffer := make([]byte, 1500)
 		for {

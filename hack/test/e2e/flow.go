@@ -32,8 +32,7 @@ type user struct {
 // newUser makes a user as an admin does: empty settings, whose key is handed over.
 func (t *t) newUser() *user {
 	u := &user{namespace: t.newNamespace()}
-	t.must(t.client.Create(t.ctx, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace,
-		Name: "default"}}))
+	t.settings(u.namespace, nil)
 	t.eventually(func(ctx context.Context) error {
 		settings := &v1alpha1.UserSettings{}
 		if err := t.client.Get(ctx, client.ObjectKey{Namespace: u.namespace, Name: "default"}, settings); err != nil {
@@ -88,15 +87,31 @@ func (t *t) call(u *user, method, path string, body, into any, passing ...int) {
 	})
 }
 
+// post sends a request to the facade until it knows the user, who may just have been made.
+func (t *t) post(u *user, path string, body, into any) {
+	t.call(u, http.MethodPost, path, body, into, http.StatusUnauthorized)
+}
+
+// converse stores settings and starts a conversation over HTTP, and waits until it runs.
+func (t *t) converse(u *user, settings rest.Settings, id, message string) *v1alpha1.Conversation {
+	t.post(u, "/api/settings", settings, &rest.Stored{})
+	request := rest.ConversationRequest{ConversationID: &id}
+	if message != "" {
+		request.InitialUserMsg = &message
+	}
+	t.post(u, "/api/conversations", request, &rest.ConversationResponse{})
+	c := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace, Name: id}}
+	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	return c
+}
+
 // startOverHTTP stores settings with a secret of every kind, and starts a session for a repository.
 func (t *t) startOverHTTP(u *user, id string) (*v1alpha1.Conversation, repository) {
 	t.addWriter()
 	llm, token, custom, tool := secretValue(), secretValue(), secretValue(), secretValue()
 	u.secrets = []string{llm, token, custom, tool}
 	repo := t.gitServer(token)
-	var stored rest.Stored
-	// A user who was just made is not known to every facade at once.
-	t.call(u, http.MethodPost, "/api/settings", rest.Settings{
+	t.post(u, "/api/settings", rest.Settings{
 		Agent: rest.Set(writer), LLMModel: rest.Set("example/model"), LLMAPIKey: rest.NewKey(llm),
 		GitUserName: rest.Set("Ada"), GitUserEmail: rest.Set("ada@example.com"),
 		SecretsStore: rest.Set(rest.UserSecrets{
@@ -106,12 +121,12 @@ func (t *t) startOverHTTP(u *user, id string) (*v1alpha1.Conversation, repositor
 		MCPConfig: rest.Set(rest.MCPConfig{StdioServers: []rest.MCPStdioServer{
 			{Name: "tools", Command: "toolserver", Env: map[string]rest.Key{"TOOL_KEY": rest.NewKey(tool)}},
 		}}),
-	}, &stored, http.StatusUnauthorized)
+	}, &rest.Stored{})
 	var created rest.ConversationResponse
-	t.call(u, http.MethodPost, "/api/conversations", rest.ConversationRequest{
+	t.post(u, "/api/conversations", rest.ConversationRequest{
 		ConversationID: &id, Repository: &repo.url, GitProvider: ptr.To("github"), SelectedBranch: &repo.branch,
 		InitialUserMsg: ptr.To("Write this down."),
-	}, &created, http.StatusUnauthorized)
+	}, &created)
 	if created.ConversationID != id || created.ConversationStatus != string(v1alpha1.StateStarting) {
 		t.errorf("the conversation was answered with %+v", created)
 	}

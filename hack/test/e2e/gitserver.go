@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -44,10 +45,7 @@ func (t *t) gitServer(token string) repository {
 		backend.ServeHTTP(w, r)
 	})}
 	go func() { _ = server.Serve(listener) }()
-	go func() {
-		<-t.ctx.Done()
-		_ = server.Close()
-	}()
+	context.AfterFunc(t.ctx, func() { _ = server.Close() })
 	host := listener.Addr().String()
 	return repository{host: host, url: fmt.Sprintf("http://%s/team/widgets.git", host), branch: "feature", commit: commit}
 }

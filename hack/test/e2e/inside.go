@@ -14,13 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/local/cluster"
 )
 
@@ -30,7 +25,6 @@ type inside struct {
 	began      time.Time
 	supervisor *cluster.Supervisor
 	plane      *cluster.ControlPlane // prepare
-	config     *rest.Config          // connect
 	client     client.WithWatch      // connect
 }
 
@@ -74,12 +68,7 @@ func (n *inside) up(ctx context.Context) error {
 		{"network and certificates", n.prepare},
 		{"containerd", n.startContainerd},
 		{"images imported", n.importImages},
-		{"etcd", func(ctx context.Context) error { return n.plane.StartEtcd(ctx, n.supervisor) }},
-		{"kube-apiserver", func(ctx context.Context) error { return n.plane.StartAPIServer(ctx, n.supervisor) }},
-		{"kube-controller-manager", func(ctx context.Context) error {
-			return n.plane.StartControllerManager(ctx,
-				n.supervisor)
-		}},
+		{"control plane", func(ctx context.Context) error { return n.plane.Start(ctx, n.supervisor) }},
 		{"admin", n.connect},
 		{"names", func(context.Context) error { return n.serveNames(ctx) }},
 		{"kube-scheduler", n.startScheduler},
@@ -125,39 +114,20 @@ func (n *inside) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.plane = &cluster.ControlPlane{
-		Binaries: n.assets, State: runDir, Ports: ports, PKI: pki, Address: nodeAddress,
-		APIServerArgs: []string{
-			// A node's name is not in any DNS here.
-			"--kubelet-preferred-address-types=InternalIP",
-			"--kubelet-certificate-authority=" + pki.Cert(pki.Authority()),
-			"--kubelet-client-certificate=" + pki.Cert(kubeletClientCert), "--kubelet-client-key=" + pki.Key(kubeletClientCert),
-		},
-	}
+	n.plane = &cluster.ControlPlane{Binaries: n.assets, State: runDir, Ports: ports, PKI: pki, Address: nodeAddress}
 	return nil
 }
 
 // connect opens the admin's client, and lets the API server use the kubelet.
 func (n *inside) connect(ctx context.Context) error {
-	if err := n.plane.WriteAdminKubeconfig(n.adminKubeconfig(), nodeName); err != nil {
-		return err
-	}
 	var err error
-	if n.config, err = clientcmd.BuildConfigFromFlags("", n.adminKubeconfig()); err != nil {
-		return err
-	}
-	n.config.QPS = -1
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		return err
-	}
-	if n.client, err = client.NewWithWatch(n.config, client.Options{Scheme: scheme}); err != nil {
+	if _, n.client, err = n.plane.Connect(n.adminKubeconfig(), nodeName); err != nil {
 		return err
 	}
 	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: kubeletClientCert},
+		ObjectMeta: metav1.ObjectMeta{Name: cluster.KubeletClient},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:kubelet-api-admin"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: kubeletClientCert}},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: cluster.KubeletClient}},
 	}
 	return retry(ctx, func(ctx context.Context) error { return n.client.Create(ctx, binding) })
 }

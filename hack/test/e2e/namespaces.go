@@ -70,8 +70,8 @@ func runInit() error {
 	}
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // who wants us gone kills us
 	// Not with os/exec: it waits for its own child, and we wait for all.
-	worker, err := os.StartProcess("/proc/self/exe", append([]string{os.Args[0], "--stage=" + stageInside},
-		withoutStage(os.Args[1:])...), &os.ProcAttr{
+	// The last of several equal flags counts.
+	worker, err := os.StartProcess("/proc/self/exe", append(os.Args, "--stage="+stageInside), &os.ProcAttr{
 		Env: os.Environ(), Files: []*os.File{nil, os.Stdout, os.Stderr},
 	})
 	if err != nil {
@@ -93,14 +93,4 @@ func runInit() error {
 			return nil
 		}
 	}
-}
-
-func withoutStage(args []string) []string {
-	var rest []string
-	for _, arg := range args {
-		if arg != "--stage="+stageInit {
-			rest = append(rest, arg)
-		}
-	}
-	return rest
 }

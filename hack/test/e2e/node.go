@@ -79,18 +79,16 @@ conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeou
 
 // Names of the certificates of a node.
 const (
-	schedulerCert     = "kube-scheduler"
-	kubeletCert       = "kubelet"
-	proxyCert         = "kube-proxy"
-	kubeletClientCert = "kube-apiserver-kubelet-client"
+	schedulerCert = "kube-scheduler"
+	kubeletCert   = "kubelet"
+	proxyCert     = "kube-proxy"
 )
 
 func nodeCertificates() map[string]pkix.Name {
 	return map[string]pkix.Name{
-		schedulerCert:     {CommonName: "system:kube-scheduler"},
-		kubeletCert:       {CommonName: "system:node:" + nodeName, Organization: []string{"system:nodes"}},
-		proxyCert:         {CommonName: "system:kube-proxy"},
-		kubeletClientCert: {CommonName: kubeletClientCert},
+		schedulerCert: {CommonName: "system:kube-scheduler"},
+		kubeletCert:   {CommonName: "system:node:" + nodeName, Organization: []string{"system:nodes"}},
+		proxyCert:     {CommonName: "system:kube-proxy"},
 	}
 }
 

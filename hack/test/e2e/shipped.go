@@ -8,11 +8,7 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
-
 	"github.com/parley-dev/parley/api/rest"
-	"github.com/parley-dev/parley/api/v1alpha1"
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
@@ -23,10 +19,7 @@ func (t *t) scriptedModel(steps ...scriptedmodel.Step) (model *scriptedmodel.Ser
 	model = scriptedmodel.New(scriptedmodel.Script{Steps: steps})
 	server := &http.Server{Handler: model, ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = server.Serve(listener) }()
-	go func() {
-		<-t.ctx.Done()
-		_ = server.Close()
-	}()
+	context.AfterFunc(t.ctx, func() { _ = server.Close() })
 	return model, "http://" + listener.Addr().String()
 }
 
@@ -42,16 +35,9 @@ func shippedAgent(t *t) {
 		}}},
 		scriptedmodel.Step{Text: "It is written."},
 	)
-	var stored rest.Stored
-	t.call(u, http.MethodPost, "/api/settings", rest.Settings{
+	c := t.converse(u, rest.Settings{
 		LLMModel: rest.Set("scripted/model"), LLMAPIKey: rest.NewKey(key), LLMBaseURL: rest.Set(baseURL),
-	}, &stored, http.StatusUnauthorized)
-	var created rest.ConversationResponse
-	t.call(u, http.MethodPost, "/api/conversations", rest.ConversationRequest{ConversationID: ptr.To("shipped"),
-		InitialUserMsg: ptr.To("Write it down.")},
-		&created, http.StatusUnauthorized)
-	c := &v1alpha1.Conversation{ObjectMeta: metav1.ObjectMeta{Namespace: u.namespace, Name: "shipped"}}
-	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	}, "shipped", "Write it down.")
 	t.eventually(func(context.Context) error {
 		if events := t.shell(c, "cat .parley/events.jsonl"); !strings.Contains(events, "It is written.") ||
 			!strings.Contains(events, "awaiting_user_input") {
