@@ -10,8 +10,8 @@ KUSTOMIZE = $(TOOL) kustomize
 LINT = $(TOOL) golangci-lint run --allow-parallel-runners --config=$(CURDIR)/.golangci.yml
 
 # Suites whose modules the product does not need have a go.mod of their own.
-TEST_MODULES = hack/test/e2e hack/test/gitops hack/test/integration hack/test/s3
-MODULES = . $(TEST_MODULES) hack/test/netpol hack/test/prometheus hack/tools/helm hack/tools/containerd
+TEST_MODULES = hack/test/e2e hack/test/gitops hack/test/integration hack/test/prometheus hack/test/s3
+MODULES = . $(TEST_MODULES) hack/test/netpol hack/tools/helm hack/tools/containerd
 
 # Where kube-apiserver, etcd and kubectl are; set it to use others than those built here.
 KUBEBUILDER_ASSETS ?= $(CURDIR)/bin/k8s

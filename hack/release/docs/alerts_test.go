@@ -1,10 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -51,39 +48,5 @@ func TestAlertsAskForMetricsThatExistAndNameADocument(t *testing.T) {
 		if !strings.Contains(document(t, "observability.md"), "`"+rule.Alert+"`") {
 			t.Errorf("%s is not in docs/observability.md", rule.Alert)
 		}
-	}
-}
-
-// Prometheus' own engine, which is in the module hack/test/prometheus, says when they fire.
-func TestAlertsFireWhenTheyShouldAndNotElse(t *testing.T) {
-	tests, err := os.ReadFile(filepath.Join("testdata", "alerts.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	question := map[string]any{}
-	if err := yaml.Unmarshal(tests, &question); err != nil {
-		t.Fatal(err)
-	}
-	var rules []alert
-	for _, rule := range alerts(t) {
-		if !strings.Contains(string(tests), "alertname: "+rule.Alert+", fires: true") || !strings.Contains(string(tests),
-			"alertname: "+rule.Alert+", fires: false") {
-			t.Errorf("%s is not tested both ways", rule.Alert)
-		}
-		rule.Annotations = nil
-		rules = append(rules, rule)
-	}
-	question["rules"] = rules
-	text, err := yaml.Marshal(question)
-	if err != nil {
-		t.Fatal(err)
-	}
-	engine := exec.CommandContext(t.Context(), "go", "run", ".")
-	engine.Dir = testenv.Path("hack", "test", "prometheus")
-	engine.Env = append(os.Environ(), "CGO_ENABLED=0")
-	engine.Stdin, engine.Stderr = bytes.NewReader(text), os.Stderr
-	output, err := engine.Output()
-	if err != nil || len(output) > 0 {
-		t.Errorf("%v\n%s", err, output)
 	}
 }

@@ -1,0 +1,121 @@
+package prometheus
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/promqltest"
+	"github.com/prometheus/prometheus/storage"
+	"sigs.k8s.io/yaml"
+)
+
+// interval of the samples, and of the evaluations of a rule.
+const interval = time.Minute
+
+// alert is a rule of config/prometheus.
+type alert struct {
+	Alert string `json:"alert"`
+	Expr  string `json:"expr"`
+	For   string `json:"for"`
+}
+
+// alertTest has the form that promtool has for tests, but that an alert only fires or does not.
+type alertTest struct {
+	Name        string `json:"name"`
+	InputSeries []struct {
+		Series string `json:"series"`
+		Values string `json:"values"`
+	} `json:"input_series"`
+	AlertRuleTest []struct {
+		EvalTime string `json:"eval_time"`
+		Alert    string `json:"alertname"`
+		Fires    bool   `json:"fires"`
+	} `json:"alert_rule_test"`
+}
+
+func read(t *testing.T, file string, into any, strict ...yaml.JSONOpt) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = yaml.Unmarshal(text, into, strict...)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestAlertsFireWhenTheyShouldAndNotElse(t *testing.T) {
+	var rules struct {
+		Spec struct {
+			Groups []struct {
+				Rules []alert `json:"rules"`
+			} `json:"groups"`
+		} `json:"spec"`
+	}
+	read(t, "../../../config/prometheus/rules.yaml", &rules)
+	var tests struct {
+		Tests []alertTest `json:"tests"`
+	}
+	text := read(t, "testdata/alerts.yaml", &tests, yaml.DisallowUnknownFields)
+	alerts := map[string]alert{}
+	for _, a := range rules.Spec.Groups[0].Rules {
+		alerts[a.Alert] = a
+		for _, fires := range []string{"true", "false"} {
+			if !strings.Contains(text, "alertname: "+a.Alert+", fires: "+fires) {
+				t.Errorf("%s is not tested both ways", a.Alert)
+			}
+		}
+	}
+	engine := promqltest.NewTestEngine(t, false, 5*time.Minute, promqltest.DefaultMaxSamplesPerQuery)
+	for _, test := range tests.Tests {
+		load := "load 1m\n"
+		for _, series := range test.InputSeries {
+			load += "  " + series.Series + " " + series.Values + "\n"
+		}
+		db := promqltest.LoadedStorage(t, load)
+		for _, check := range test.AlertRuleTest {
+			a, found := alerts[check.Alert]
+			if !found {
+				t.Fatalf("%s: there is no alert %s", test.Name, check.Alert)
+			}
+			if fires := a.fires(t, engine, db, duration(t, check.EvalTime)); fires != check.Fires {
+				t.Errorf("%s: %s fires at %s: %t, want %t", test.Name, a.Alert, check.EvalTime, fires, check.Fires)
+			}
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func duration(t *testing.T, text string) time.Duration {
+	t.Helper()
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// fires reports whether the alert has held for as long as it must, at each evaluation until then.
+func (a alert) fires(t *testing.T, engine *promql.Engine, db storage.Queryable, at time.Duration) bool {
+	t.Helper()
+	for look := at - duration(t, a.For); look <= at; look += interval {
+		query, err := engine.NewInstantQuery(t.Context(), db, nil, a.Expr, time.UnixMilli(look.Milliseconds()))
+		if err != nil {
+			t.Fatalf("%s: %v", a.Alert, err)
+		}
+		vector, err := query.Exec(t.Context()).Vector()
+		if err != nil {
+			t.Fatalf("%s: %v", a.Alert, err)
+		}
+		if len(vector) == 0 {
+			return false
+		}
+	}
+	return true
+}
