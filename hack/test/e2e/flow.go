@@ -137,11 +137,15 @@ func conversationOverHTTP(t *t) {
 	u := t.newUser()
 	c, repo := t.startOverHTTP(u, "flow")
 	t.await(c, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	var shown rest.Conversation
-	t.call(u, http.MethodGet, "/api/conversations/flow", nil, &shown, http.StatusUnauthorized)
-	if shown.Status != string(v1alpha1.StateRunning) {
-		t.errorf("the facade says %+v", shown)
-	}
+	// The facade hears of it from a watch of its own.
+	t.eventually(func(context.Context) error {
+		var shown rest.Conversation
+		t.call(u, http.MethodGet, "/api/conversations/flow", nil, &shown, http.StatusUnauthorized)
+		if shown.Status != string(v1alpha1.StateRunning) {
+			return fmt.Errorf("the facade says %+v", shown)
+		}
+		return nil
+	})
 	if got := t.shell(c, "cd widgets && cat branch.txt && git rev-parse HEAD"); got != "feature\n"+repo.commit {
 		t.errorf("the clone has %q, and not the branch feature at %s", got, repo.commit)
 	}
