@@ -4,11 +4,9 @@
 package facadeenv
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -16,9 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -28,6 +24,7 @@ import (
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/controllers"
+	"github.com/parley-dev/parley/hack/release/manifests"
 	"github.com/parley-dev/parley/hack/test/testenv"
 	"github.com/parley-dev/parley/webhook"
 )
@@ -153,18 +150,11 @@ func (e *Env) apply(file string) error {
 	if err != nil {
 		return err
 	}
-	documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), 4096)
-	for {
-		object := &unstructured.Unstructured{}
-		if err := documents.Decode(object); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-		if err := e.Client.Create(context.Background(), object); err != nil {
-			return err
-		}
+	objects, err := manifests.Decode(data)
+	if err != nil {
+		return err
 	}
+	return manifests.Apply(context.Background(), e.Client, "facadeenv", objects)
 }
 
 // startManager starts the webhook, and the operator beside it.
