@@ -198,6 +198,19 @@ func TestInstructionsThatAreTooLargeToRecordDoNotEndTheSession(t *testing.T) {
 	}
 }
 
+func TestALongErrorIsTruncatedOnce(t *testing.T) {
+	t.Parallel()
+	d := newDrive(t, session.Document{FirstMessage: "fail " + inFile(t, strings.Repeat("x", 200<<10))}).start()
+	d.until(session.StateError)
+	lines, err := d.journal.Lines(0, d.journal.Len())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprintf("%s", lines); strings.Count(got, "139264 bytes left out") != 2 {
+		t.Errorf("the error and the state do not say both how much is left out: %.300s", got[max(0, len(got)-2000):])
+	}
+}
+
 func TestALongReasonOfAFailedStartIsCut(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say one"})

@@ -83,11 +83,11 @@ func (d *Driver) recordEnd(end *ending) {
 	if d.stopped != nil {
 		*end = ending{state: d.stopped.state, reason: d.stopped.reason}
 	}
-	end.reason = d.texts.text(end.reason)
+	failure := d.texts.observed(session.ObservedError, end.reason)
+	end.reason = *failure.Content
 	events := d.translator.flush()
 	if end.state == session.StateError {
 		d.Log.Error("the agent's turn failed", "reason", shortened(end.reason, maxLogged))
-		failure := d.texts.observed(session.ObservedError, end.reason)
 		failure.Extras = map[string]any{"error_id": end.id}
 		events = append(events, failure)
 	}
