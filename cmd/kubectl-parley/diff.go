@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -37,13 +39,26 @@ func (f *talking) diff(ctx context.Context, c *cluster, name string) error {
 	}
 	defer response.Body.Close()
 	if isTerminal(c.Out) {
-		return copyLines(c.Out, response.Body, func(line string) string {
-			text := strings.TrimSuffix(line, "\n")
-			return colour(printable(text)) + line[len(text):]
-		})
+		return showPatch(c.Out, response.Body)
 	}
 	_, err = io.Copy(c.Out, response.Body)
 	return err
+}
+
+// showPatch writes a patch with the colours of git.
+func showPatch(out io.Writer, patch io.Reader) error {
+	lines := bufio.NewReader(patch)
+	for {
+		line, err := lines.ReadString('\n')
+		text := strings.TrimSuffix(line, "\n")
+		if _, failed := io.WriteString(out, colour(printable(text))+line[len(text):]); failed != nil ||
+			errors.Is(err, io.EOF) {
+			return failed
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // colour a line as git does.

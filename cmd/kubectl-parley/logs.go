@@ -123,11 +123,11 @@ func (l *logs) print(ctx context.Context, c *cluster, name string) error {
 		return err
 	}
 	defer stream.Close()
+	var out io.Writer = c.Out
 	if isTerminal(c.Out) {
-		err = copyLines(c.Out, stream, printable)
-	} else {
-		_, err = io.Copy(c.Out, stream)
+		out = &printer{out: c.Out}
 	}
+	_, err = io.Copy(out, stream)
 	if interrupted(ctx) {
 		return nil
 	}

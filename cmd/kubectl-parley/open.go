@@ -51,17 +51,17 @@ func (o *open) run(ctx context.Context, c *cluster, name string) error {
 	defer cancel()
 	say := newProgress(c.ErrOut).say
 	user, err := o.as(ctx, c, name, say)
-	if err == nil {
-		err = o.show(ctx, c, user, name)
+	if err != nil {
+		return err
 	}
-	if err == nil && user.ended != nil {
-		say("forwarding to the facade; Ctrl-C ends it")
-		err = <-user.ended
+	if err := o.show(ctx, c, user, name); err != nil || user.ended == nil {
+		return err
 	}
-	if interrupted(ctx) {
-		return nil
+	say("forwarding to the facade; Ctrl-C ends it")
+	if err := <-user.ended; !interrupted(ctx) {
+		return err
 	}
-	return err
+	return nil
 }
 
 // show the link, and open it.

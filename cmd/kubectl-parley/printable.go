@@ -1,12 +1,11 @@
 package main
 
 import (
-	"bufio"
-	"errors"
 	"io"
 	"os"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/term"
 )
@@ -32,16 +31,28 @@ func isTerminal(out io.Writer) bool {
 	return isFile && term.IsTerminal(int(file.Fd()))
 }
 
-// copyLines copies text line by line, each as show makes it.
-func copyLines(out io.Writer, in io.Reader, show func(line string) string) error {
-	lines := bufio.NewReader(in)
-	for {
-		line, err := lines.ReadString('\n')
-		if _, failed := io.WriteString(out, show(line)); failed != nil || errors.Is(err, io.EOF) {
-			return failed
-		}
-		if err != nil {
-			return err
+// printer writes the printable form of a stream, in constant memory: a session's log may be one line
+// without end.
+type printer struct {
+	out io.Writer
+	// rest is the beginning of a character that the next write completes.
+	rest string
+}
+
+func (p *printer) Write(data []byte) (int, error) {
+	text := p.rest + string(data)
+	end := len(text)
+	for i := 1; i < utf8.UTFMax && i <= len(text); i++ {
+		if from := len(text) - i; utf8.RuneStart(text[from]) {
+			if !utf8.FullRuneInString(text[from:]) || text[from:] == "\r" {
+				end = from
+			}
+			break
 		}
 	}
+	p.rest = text[end:]
+	if _, err := io.WriteString(p.out, printable(text[:end])); err != nil {
+		return 0, err
+	}
+	return len(data), nil
 }

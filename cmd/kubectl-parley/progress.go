@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -24,6 +25,7 @@ import (
 type progress struct {
 	out   io.Writer
 	began time.Time
+	mu    sync.Mutex // of last and out: a lost connection is reported by another goroutine
 	last  string
 }
 
@@ -31,6 +33,8 @@ func newProgress(out io.Writer) *progress { return &progress{out: out, began: ti
 
 func (p *progress) say(format string, args ...any) {
 	line := printable(fmt.Sprintf(format, args...))
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if line == p.last {
 		return
 	}

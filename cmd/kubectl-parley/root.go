@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,6 +59,9 @@ func (p *plugin) named(cmd *cobra.Command, run func(context.Context, *cluster, s
 		cmd.ValidArgsFunction = firstArgument(p.complete(&v1alpha1.ConversationList{}))
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if slices.Contains(args, "") {
+			return errors.New("the NAME is empty")
+		}
 		c, err := p.connect()
 		if err != nil {
 			return err

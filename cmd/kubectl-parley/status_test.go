@@ -96,6 +96,15 @@ func TestTheEventsOfAnEarlierObjectOfTheNameAreNotShown(t *testing.T) {
 	}
 }
 
+func TestAnEmptyNameIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"status", "chat", "open", "stop"} {
+		if stdout, _, err := run(t, "default", command, ""); err == nil || !strings.Contains(err.Error(), "NAME is empty") {
+			t.Errorf("%s: %v, %q", command, err, stdout)
+		}
+	}
+}
+
 func TestTheLinesOfAllHaveColumns(t *testing.T) {
 	t.Parallel()
 	ns := operate(t)
