@@ -70,7 +70,7 @@ func (g *gatherer) prepareAgain(ctx context.Context, c *v1alpha1.Conversation) (
 	case lifecycle.LabelledAttempt(existing.Labels) < lifecycle.FirstAttempt(c.Status):
 		return nil, nil
 	}
-	before, err := objects.StartAsBefore(existing)
+	before, err := objects.StartFromSecret(existing)
 	if err != nil {
 		return nil, err
 	}

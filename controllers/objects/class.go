@@ -17,13 +17,13 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// Class is a SessionClass. The operator's defaults apply where it says nothing.
+// Class is a SessionClass. The operator's defaults apply to the fields that it leaves empty.
 type Class struct {
 	Name string
 	Spec v1alpha1.SessionClassSpec
 }
 
-// Defaults where a class says nothing.
+// Defaults of the operator, for fields that the class leaves empty.
 const (
 	defaultIdleTimeout   = 30 * time.Minute
 	defaultStartDeadline = 10 * time.Minute
@@ -33,47 +33,47 @@ const (
 
 var defaultScratch = resource.MustParse("10Gi")
 
-// ClassName is the class of a session: its own, or else that of its settings.
+// ClassName returns the class of a session: its own, or the one in its settings, or the default.
 func ClassName(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec) string {
 	return *cmp.Or(c.Spec.SessionClassName, settings.SessionClassName, ptr.To(v1alpha1.DefaultSessionClass))
 }
 
-// lifetime is what is asked for, or else the class's default, or else the operator's within the
-// class's bound. Admission and the start check what is asked for against that bound.
-func lifetime(asked *metav1.Duration, of *v1alpha1.Lifetime, otherwise time.Duration) time.Duration {
+// lifetime returns the requested lifetime, or the default of the class, or the operator's default
+// within the maximum of the class. Admission and the start check the request against that maximum.
+func lifetime(requested *metav1.Duration, class *v1alpha1.Lifetime, fallback time.Duration) time.Duration {
 	switch {
-	case asked != nil:
-		return asked.Duration
-	case of != nil && of.Default != nil:
-		return of.Default.Duration
-	case of != nil && of.Max != nil && of.Max.Duration != 0:
-		return min(otherwise, of.Max.Duration)
+	case requested != nil:
+		return requested.Duration
+	case class != nil && class.Default != nil:
+		return class.Default.Duration
+	case class != nil && class.Max != nil && class.Max.Duration != 0:
+		return min(fallback, class.Max.Duration)
 	}
-	return otherwise
+	return fallback
 }
 
-// Bounds of the life of a session of this class.
+// Bounds returns the time limits and the restart limit of a session of this class.
 func (c Class) Bounds(spec *v1alpha1.ConversationSpec) lifecycle.Bounds {
-	of := ptr.Deref(c.Spec.Lifetimes, v1alpha1.SessionLifetimes{})
+	class := ptr.Deref(c.Spec.Lifetimes, v1alpha1.SessionLifetimes{})
 	b := lifecycle.Bounds{
-		IdleTimeout:   lifetime(spec.IdleTimeout, of.IdleTimeout, defaultIdleTimeout),
-		StartDeadline: lifetime(spec.StartDeadline, of.StartDeadline, defaultStartDeadline),
-		MaxDuration:   lifetime(spec.MaxDuration, of.MaxDuration, defaultMaxDuration),
+		IdleTimeout:   lifetime(spec.IdleTimeout, class.IdleTimeout, defaultIdleTimeout),
+		StartDeadline: lifetime(spec.StartDeadline, class.StartDeadline, defaultStartDeadline),
+		MaxDuration:   lifetime(spec.MaxDuration, class.MaxDuration, defaultMaxDuration),
 		MaxRestarts:   ptr.Deref(c.Spec.MaxRestarts, defaultRestarts),
 	}
-	if spec.TTLAfterStopped != nil || of.TTLAfterStopped != nil && of.TTLAfterStopped.Default != nil {
-		b.TTL = ptr.To(lifetime(spec.TTLAfterStopped, of.TTLAfterStopped, 0))
+	if spec.TTLAfterStopped != nil || class.TTLAfterStopped != nil && class.TTLAfterStopped.Default != nil {
+		b.TTL = ptr.To(lifetime(spec.TTLAfterStopped, class.TTLAfterStopped, 0))
 	}
 	if c.Spec.Workspace != nil && c.Spec.Workspace.TTL != nil {
 		b.WorkspaceTTL = &c.Spec.Workspace.TTL.Duration
 	}
-	if of.EndedPodTTL != nil {
-		b.EndedPodTTL = &of.EndedPodTTL.Duration
+	if class.EndedPodTTL != nil {
+		b.EndedPodTTL = &class.EndedPodTTL.Duration
 	}
 	return b
 }
 
-// WithDefaults are settings with the class's bounds where they have none.
+// WithDefaults returns a copy of the settings in which the class's limits fill the empty fields.
 func (c Class) WithDefaults(settings *v1alpha1.UserSettingsSpec) *v1alpha1.UserSettingsSpec {
 	settings = settings.DeepCopy()
 	settings.MaxIterations = cmp.Or(settings.MaxIterations, c.Spec.MaxIterations)
@@ -81,8 +81,8 @@ func (c Class) WithDefaults(settings *v1alpha1.UserSettingsSpec) *v1alpha1.UserS
 	return settings
 }
 
-// NotAllowed is what a session asks for that its class, or its user's confirmation mode, does not
-// allow; nil if it may start. It names the field. The class may have changed since admission.
+// NotAllowed returns a blocker that names the first field that the class or the user's confirmation
+// mode does not allow; nil if the session may start. The class may have changed since admission.
 func (c Class) NotAllowed(conversation *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec,
 	agent *session.Agent) *lifecycle.Blocker {
 	if errs := c.Spec.ConversationErrors(c.Name, &conversation.Spec); len(errs) > 0 {
@@ -90,7 +90,7 @@ func (c Class) NotAllowed(conversation *v1alpha1.Conversation, settings *v1alpha
 	}
 	effective := *settings
 	if agent != nil {
-		effective.Agent = &agent.Name // also where the settings name none
+		effective.Agent = &agent.Name // the default agent if the settings name none
 	}
 	if errs := c.Spec.SettingsErrors(c.Name, &effective); len(errs) > 0 {
 		return lifecycle.NewBlocker(v1alpha1.ReasonNotAllowed, "UserSettings %s: %s", errs[0].Field, errs[0].Detail)
@@ -103,13 +103,13 @@ func (c Class) NotAllowed(conversation *v1alpha1.Conversation, settings *v1alpha
 			"images like %s", agent.Name, c.Name, strings.Join(c.Spec.Images.Allowed, ", "))
 	}
 	if len(agent.Command) > 0 && !agent.Confirms && ptr.Deref(settings.ConfirmationMode, false) {
-		return lifecycle.NewBlocker(v1alpha1.ReasonNotAllowed, "UserSettings spec.confirmationMode: the agent %s does not "+
-			"ask before it acts; choose one that does, or turn it off", agent.Name)
+		return lifecycle.NewBlocker(v1alpha1.ReasonNotAllowed, "UserSettings spec.confirmationMode: agent %s does not ask "+
+			"for confirmation; choose an agent that does, or turn confirmation mode off", agent.Name)
 	}
 	return nil
 }
 
-// Workspace is the volume of a session; nil for scratch space.
+// Workspace returns the volume of a session; nil for scratch space.
 func (c Class) Workspace(conversation *v1alpha1.Conversation, kind v1alpha1.WorkspaceKind) *v1alpha1.Workspace {
 	switch {
 	case kind == v1alpha1.WorkspaceOwn:
@@ -120,12 +120,13 @@ func (c Class) Workspace(conversation *v1alpha1.Conversation, kind v1alpha1.Work
 	return nil
 }
 
-// scratchSize bounds each scratch volume of a session.
+// scratchSize returns the size limit of each scratch volume of a session.
 func (c Class) scratchSize() resource.Quantity {
 	return ptr.Deref(ptr.Deref(c.Spec.Resources, v1alpha1.SessionResources{}).ScratchSize, defaultScratch)
 }
 
-// pullPolicy of an image: those that users name are always pulled, unless they name a digest.
+// pullPolicy returns the pull policy of an image. Images of users are always pulled, except by
+// digest.
 func (c Class) pullPolicy(userNamed bool, image string) corev1.PullPolicy {
 	if userNamed && !strings.Contains(image, "@sha256:") {
 		return corev1.PullAlways

@@ -14,14 +14,14 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// everyClassField is a class that says something of everything that a pod shows.
+// everyClassField returns a class with a value for every field that affects the pod.
 func everyClassField() v1alpha1.SessionClassSpec {
 	return v1alpha1.SessionClassSpec{
 		Placement: &v1alpha1.SessionPlacement{
 			NodeSelector: map[string]string{"pool": "sessions"}, Tolerations: []corev1.Toleration{{Key: "sessions",
 				Operator: corev1.TolerationOpExists}},
 			RuntimeClassName: ptr.To("gvisor"), PriorityClassName: ptr.To("low"),
-			Labels:      map[string]string{"team": "a", v1alpha1.LabelManagedBy: "somebody"},
+			Labels:      map[string]string{"team": "a", v1alpha1.LabelManagedBy: "another-operator"},
 			Annotations: map[string]string{"note": "x"},
 		},
 		Images: &v1alpha1.SessionImages{
@@ -36,12 +36,12 @@ func everyClassField() v1alpha1.SessionClassSpec {
 	}
 }
 
-func TestWhatAClassDoesNotAllow(t *testing.T) {
+func TestTheClassLimitsImagesResourcesAndLifetimes(t *testing.T) {
 	atMost := func(d time.Duration) *v1alpha1.Lifetime {
 		return &v1alpha1.Lifetime{Max: &metav1.Duration{Duration: d}}
 	}
 	hours := func(n int) *metav1.Duration { return &metav1.Duration{Duration: time.Duration(n) * time.Hour} }
-	of := Class{"small", v1alpha1.SessionClassSpec{
+	class := Class{"small", v1alpha1.SessionClassSpec{
 		Images:    &v1alpha1.SessionImages{Allowed: []string{"example.com/team/*", "debian:?3"}},
 		Resources: &v1alpha1.SessionResources{MaxFactor: ptr.To[int32](2)},
 		Lifetimes: &v1alpha1.SessionLifetimes{IdleTimeout: atMost(time.Hour), StartDeadline: atMost(time.Hour),
@@ -54,36 +54,39 @@ func TestWhatAClassDoesNotAllow(t *testing.T) {
 		agent    *session.Agent
 		field    string
 	}{
-		"nothing special": {},
-		"as much as it allows": {spec: v1alpha1.ConversationSpec{MaxDuration: hours(8)},
+		"no requests": {},
+		"requests at the limits": {spec: v1alpha1.ConversationSpec{MaxDuration: hours(8)},
 			settings: v1alpha1.UserSettingsSpec{RemoteRuntimeResourceFactor: ptr.To[int32](2), MaxIterations: ptr.To[int32](100),
 				MaxBudgetPerTask: ptr.To("4.5"), Agent: ptr.To("coder")}},
-		"an image of the team": {settings: v1alpha1.UserSettingsSpec{SandboxBaseContainerImage: ptr.To(
+		"an allowed image": {settings: v1alpha1.UserSettingsSpec{SandboxBaseContainerImage: ptr.To(
 			"example.com/team/deep/base:1")}},
-		"an image of another version": {settings: v1alpha1.UserSettingsSpec{SandboxBaseContainerImage: ptr.To(
+		"a version that is not allowed": {settings: v1alpha1.UserSettingsSpec{SandboxBaseContainerImage: ptr.To(
 			"debian:12")}, field: "UserSettings spec.sandboxBaseContainerImage"},
-		"an image of others": {settings: v1alpha1.UserSettingsSpec{SandboxRuntimeContainerImage: ptr.To(
+		"an image that is not allowed": {settings: v1alpha1.UserSettingsSpec{SandboxRuntimeContainerImage: ptr.To(
 			"example.com/other/x:1")}, field: "UserSettings spec.sandboxRuntimeContainerImage"},
-		"an agent's image": {agent: &session.Agent{Name: "coder", Image: "example.com/other/x:1"},
+		"an agent image that is not allowed": {agent: &session.Agent{Name: "coder", Image: "example.com/other/x:1"},
 			field: "the image of agent coder"},
-		"a factor": {settings: v1alpha1.UserSettingsSpec{
+		"resource factor above the limit": {settings: v1alpha1.UserSettingsSpec{
 			RemoteRuntimeResourceFactor: ptr.To[int32](4)}, field: "UserSettings spec.remoteRuntimeResourceFactor"},
-		"iterations": {settings: v1alpha1.UserSettingsSpec{MaxIterations: ptr.To[int32](101)},
+		"iterations above the limit": {settings: v1alpha1.UserSettingsSpec{MaxIterations: ptr.To[int32](101)},
 			field: "UserSettings spec.maxIterations"},
-		"a budget": {settings: v1alpha1.UserSettingsSpec{MaxBudgetPerTask: ptr.To("10")},
+		"budget above the limit": {settings: v1alpha1.UserSettingsSpec{MaxBudgetPerTask: ptr.To("10")},
 			field: "UserSettings spec.maxBudgetPerTask"},
-		"the agent of settings that name none": {agent: &session.Agent{Name: session.DefaultAgent},
+		"a default agent that is not allowed": {agent: &session.Agent{Name: session.DefaultAgent},
 			field: "UserSettings spec.agent"},
-		"an agent":         {settings: v1alpha1.UserSettingsSpec{Agent: ptr.To("other")}, field: "UserSettings spec.agent"},
-		"idling":           {spec: v1alpha1.ConversationSpec{IdleTimeout: hours(2)}, field: "spec.idleTimeout"},
-		"idling for ever":  {spec: v1alpha1.ConversationSpec{IdleTimeout: hours(0)}, field: "spec.idleTimeout"},
-		"a start":          {spec: v1alpha1.ConversationSpec{StartDeadline: hours(2)}, field: "spec.startDeadline"},
-		"running for ever": {spec: v1alpha1.ConversationSpec{MaxDuration: hours(0)}, field: "spec.maxDuration"},
-		"staying":          {spec: v1alpha1.ConversationSpec{TTLAfterStopped: hours(2)}, field: "spec.ttlAfterStopped"},
-		"going at once":    {spec: v1alpha1.ConversationSpec{TTLAfterStopped: hours(0)}},
+		"an agent that is not allowed": {settings: v1alpha1.UserSettingsSpec{Agent: ptr.To("other")},
+			field: "UserSettings spec.agent"},
+		"idle timeout above the limit": {spec: v1alpha1.ConversationSpec{IdleTimeout: hours(2)}, field: "spec.idleTimeout"},
+		"no idle timeout":              {spec: v1alpha1.ConversationSpec{IdleTimeout: hours(0)}, field: "spec.idleTimeout"},
+		"start deadline above the limit": {spec: v1alpha1.ConversationSpec{StartDeadline: hours(2)},
+			field: "spec.startDeadline"},
+		"no maximum duration": {spec: v1alpha1.ConversationSpec{MaxDuration: hours(0)}, field: "spec.maxDuration"},
+		"TTL above the limit": {spec: v1alpha1.ConversationSpec{TTLAfterStopped: hours(2)},
+			field: "spec.ttlAfterStopped"},
+		"a TTL of zero": {spec: v1alpha1.ConversationSpec{TTLAfterStopped: hours(0)}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			refused := of.NotAllowed(&v1alpha1.Conversation{Spec: c.spec}, &c.settings, c.agent)
+			refused := class.NotAllowed(&v1alpha1.Conversation{Spec: c.spec}, &c.settings, c.agent)
 			switch {
 			case c.field == "" && refused != nil:
 				t.Errorf("refused: %s", refused.Message)
@@ -94,19 +97,19 @@ func TestWhatAClassDoesNotAllow(t *testing.T) {
 	}
 }
 
-func TestLifetimesAreAskedForOrTheClasses(t *testing.T) {
-	of := Class{Spec: v1alpha1.SessionClassSpec{
+func TestRequestedLifetimesOverrideTheDefaultsOfTheClass(t *testing.T) {
+	class := Class{Spec: v1alpha1.SessionClassSpec{
 		Lifetimes: &v1alpha1.SessionLifetimes{MaxDuration: &v1alpha1.Lifetime{Default: &metav1.Duration{
 			Duration: time.Hour}}},
 		MaxRestarts: ptr.To[int32](2),
 	}}
-	if got := of.Bounds(&v1alpha1.ConversationSpec{}); got.MaxDuration != time.Hour || got.IdleTimeout != 30*time.Minute ||
-		got.StartDeadline != 10*time.Minute || got.MaxRestarts != 2 || got.TTL != nil {
+	if got := class.Bounds(&v1alpha1.ConversationSpec{}); got.MaxDuration != time.Hour ||
+		got.IdleTimeout != 30*time.Minute || got.StartDeadline != 10*time.Minute || got.MaxRestarts != 2 || got.TTL != nil {
 		t.Errorf("got %+v", got)
 	}
-	asked := &v1alpha1.ConversationSpec{MaxDuration: &metav1.Duration{Duration: time.Minute},
+	requested := &v1alpha1.ConversationSpec{MaxDuration: &metav1.Duration{Duration: time.Minute},
 		TTLAfterStopped: &metav1.Duration{}}
-	if got := of.Bounds(asked); got.MaxDuration != time.Minute || got.TTL == nil || *got.TTL != 0 {
+	if got := class.Bounds(requested); got.MaxDuration != time.Minute || got.TTL == nil || *got.TTL != 0 {
 		t.Errorf("got %+v", got)
 	}
 	narrow := &v1alpha1.Lifetime{Max: &metav1.Duration{Duration: time.Minute}}
@@ -114,21 +117,21 @@ func TestLifetimesAreAskedForOrTheClasses(t *testing.T) {
 		StartDeadline: narrow, MaxDuration: narrow, TTLAfterStopped: narrow}}}
 	if got := bounded.Bounds(&v1alpha1.ConversationSpec{}); got.IdleTimeout != time.Minute ||
 		got.StartDeadline != time.Minute || got.MaxDuration != time.Minute || got.TTL != nil {
-		t.Errorf("what nobody asks for exceeds the class: %+v", got)
+		t.Errorf("a default exceeds the maximum of the class: %+v", got)
 	}
 	if got := (Class{}).Bounds(&v1alpha1.ConversationSpec{}); got.MaxDuration != 24*time.Hour || got.MaxRestarts != 5 {
 		t.Errorf("got %+v", got)
 	}
 }
 
-func TestWhatSettingsLeaveOutIsBoundedByTheClass(t *testing.T) {
-	of := Class{Spec: v1alpha1.SessionClassSpec{MaxIterations: ptr.To[int32](100), MaxBudgetPerTask: ptr.To("4.50")}}
-	if got := of.WithDefaults(&v1alpha1.UserSettingsSpec{}); ptr.Deref(got.MaxIterations, 0) != 100 ||
+func TestClassLimitsFillEmptySettings(t *testing.T) {
+	class := Class{Spec: v1alpha1.SessionClassSpec{MaxIterations: ptr.To[int32](100), MaxBudgetPerTask: ptr.To("4.50")}}
+	if got := class.WithDefaults(&v1alpha1.UserSettingsSpec{}); ptr.Deref(got.MaxIterations, 0) != 100 ||
 		ptr.Deref(got.MaxBudgetPerTask, "") != "4.50" {
 		t.Errorf("got %v iterations and a budget of %v", got.MaxIterations, got.MaxBudgetPerTask)
 	}
-	asked := &v1alpha1.UserSettingsSpec{MaxIterations: ptr.To[int32](7), MaxBudgetPerTask: ptr.To("1")}
-	if got := of.WithDefaults(asked); *got.MaxIterations != 7 || *got.MaxBudgetPerTask != "1" {
+	requested := &v1alpha1.UserSettingsSpec{MaxIterations: ptr.To[int32](7), MaxBudgetPerTask: ptr.To("1")}
+	if got := class.WithDefaults(requested); *got.MaxIterations != 7 || *got.MaxBudgetPerTask != "1" {
 		t.Errorf("got %d iterations and a budget of %s", *got.MaxIterations, *got.MaxBudgetPerTask)
 	}
 }

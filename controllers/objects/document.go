@@ -15,14 +15,15 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// SecretFile is a secret that a session needs: its source, and its key in the session's Secret.
+// SecretFile is a secret value that a session needs: its source, and its key in the session's
+// Secret.
 type SecretFile struct {
 	Ref v1alpha1.SecretReference
 	Key string
 }
 
-// Document is the session document, and the secrets that the session needs for it: no others.
-// searchServer is the tool server that searches the web with the user's key; empty if there is none.
+// Document returns the session document and only those secrets that the session needs for it.
+// searchServer is the URL of the web search tool server; empty if there is none.
 func Document(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, bounds lifecycle.Bounds,
 	searchServer string) (session.Document, []SecretFile) {
 	doc := session.Document{
@@ -68,7 +69,7 @@ func Document(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec, bou
 	return doc, files
 }
 
-// repository to clone, with the token of that repository's provider and of no other.
+// repository returns the repository to clone, with the token of its provider only.
 func repository(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec,
 	token func(int, *v1alpha1.SecretKeyRef) string) *session.Repository {
 	name, provider := c.Spec.EffectiveRepository()
@@ -89,7 +90,7 @@ func repository(c *v1alpha1.Conversation, settings *v1alpha1.UserSettingsSpec,
 	return repo
 }
 
-// providerOf is the provider of a repository for which none is named: the one with a token for its
+// providerOf returns the provider of a repository that names none: the one with a token for its
 // host. owner/name means GitHub.
 func providerOf(repository string, tokens []v1alpha1.ProviderToken) v1alpha1.GitProvider {
 	if !strings.Contains(repository, "://") {
@@ -132,8 +133,8 @@ func toolServers(mcp *v1alpha1.MCPConfig, path *field.Path, add func(*field.Path
 	return servers
 }
 
-// addSearchServer gives a session the tool that searches the web, if its user has a key for it. A
-// session without a server is told so.
+// addSearchServer adds the web search tool if the user has a search key, or marks it as unavailable
+// if there is no search server.
 func addSearchServer(doc *session.Document, server string) {
 	switch {
 	case doc.Settings.SearchAPIKeyRef == nil:

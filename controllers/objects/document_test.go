@@ -14,13 +14,13 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-func TestASessionGetsTheSecretsItNeedsAndNoOthers(t *testing.T) {
+func TestASessionGetsOnlyTheSecretsItNeeds(t *testing.T) {
 	settings := everySecret()
 	for name, tc := range map[string]struct {
 		conversation aConversation
 		want         []string
 	}{
-		"without a repository no token": {
+		"no token without a repository": {
 			makeConversation("ns", "c"),
 			[]string{"llm", "npm", "sandbox", "search", "shttp", "sse", "stdio"},
 		},
@@ -30,7 +30,7 @@ func TestASessionGetsTheSecretsItNeedsAndNoOthers(t *testing.T) {
 			}),
 			[]string{"gitlab", "llm", "npm", "sandbox", "search", "shttp", "sse", "stdio"},
 		},
-		"GitHub's token where no provider is named": {
+		"GitHub's token if no provider is named": {
 			makeConversation("ns", "c").With(func(s *v1alpha1.ConversationSpec) { s.Repository = ptr.To("o/r") }),
 			[]string{"github", "llm", "npm", "sandbox", "search", "shttp", "sse", "stdio"},
 		},
@@ -48,7 +48,7 @@ func TestASessionGetsTheSecretsItNeedsAndNoOthers(t *testing.T) {
 			}),
 			[]string{"gitlab", "llm", "npm", "sandbox", "search", "shttp", "sse", "stdio"},
 		},
-		"no token for the host of nobody's": {
+		"no token for an unknown host": {
 			makeConversation("ns", "c").With(func(s *v1alpha1.ConversationSpec) {
 				s.Repository = ptr.To(
 					"https://example.com/o/r")
@@ -84,7 +84,7 @@ func TestASessionGetsTheSecretsItNeedsAndNoOthers(t *testing.T) {
 	}
 }
 
-func TestTheSessionDocumentSaysEverythingThatWasAsked(t *testing.T) {
+func TestTheSessionDocumentHoldsTheWholeRequest(t *testing.T) {
 	settings := everySecret()
 	c := makeConversation("ns", "c").With(func(s *v1alpha1.ConversationSpec) {
 		s.Repository, s.GitProvider, s.SelectedBranch = ptr.To("o/r"), ptr.To(v1alpha1.GitHub), ptr.To("dev")
@@ -123,7 +123,7 @@ func TestTheSessionDocumentSaysEverythingThatWasAsked(t *testing.T) {
 	golden(t, "document", read)
 }
 
-func TestATaskThatMergesNeedsTheHistory(t *testing.T) {
+func TestOnlyMergeConflictTasksCloneTheHistory(t *testing.T) {
 	for task, history := range map[v1alpha1.TaskType]bool{v1alpha1.MergeConflicts: true, v1alpha1.FailingChecks: false,
 		v1alpha1.OpenIssue: false} {
 		c := makeConversation("ns", "c").With(func(s *v1alpha1.ConversationSpec) {
@@ -137,7 +137,7 @@ func TestATaskThatMergesNeedsTheHistory(t *testing.T) {
 	}
 }
 
-func TestAUserWithASearchKeyGetsTheSearchToolOrIsToldThatThereIsNone(t *testing.T) {
+func TestASearchKeyAddsTheSearchToolOrMarksItUnavailable(t *testing.T) {
 	const server = "https://search.example.com/mcp"
 	search := session.RemoteServer{Name: "search", URL: server, APIKeyFile: session.SearchAPIKeyFile}
 	for name, tc := range map[string]struct {
@@ -150,7 +150,7 @@ func TestAUserWithASearchKeyGetsTheSearchToolOrIsToldThatThereIsNone(t *testing.
 		"a key and no server": {settings: v1alpha1.UserSettingsSpec{SearchAPIKeyRef: ref("search")}, unavailable: true},
 		"a key and a server": {settings: v1alpha1.UserSettingsSpec{SearchAPIKeyRef: ref("search")}, server: server,
 			want: []session.RemoteServer{search}},
-		"beside the user's own": {settings: everySecret(), server: server,
+		"beside the user's own servers": {settings: everySecret(), server: server,
 			want: []session.RemoteServer{{URL: "https://shttp.example.com", APIKeyFile: "mcp.shttp.0"},
 				{URL: "https://open.example.com"}, search}},
 	} {
@@ -161,7 +161,7 @@ func TestAUserWithASearchKeyGetsTheSearchToolOrIsToldThatThereIsNone(t *testing.
 			}
 			hasKey := slices.ContainsFunc(files, func(f SecretFile) bool { return f.Key == session.SearchAPIKeyFile })
 			if hasKey != (tc.settings.SearchAPIKeyRef != nil) {
-				t.Errorf("the session has the key: %t", hasKey)
+				t.Errorf("the session has the search key: %t", hasKey)
 			}
 		})
 	}

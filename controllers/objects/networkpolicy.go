@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// sessionsPolicy says who may reach the sessions of a namespace and whom they may reach.
+	// sessionsPolicy is the name prefix of the NetworkPolicies for session pods.
 	sessionsPolicy = "parley-sessions"
 
-	// ArchivePort is the one port of Parley that sessions may reach, of the archive or of facades
-	// that keep it themselves. It takes in what they leave, and serves nothing else.
+	// ArchivePort is the only port of Parley that sessions may reach, on the archive or on facades
+	// with a built-in archive. It accepts uploads of session data and serves nothing else.
 	ArchivePort = 3001
 
 	labelName        = "app.kubernetes.io/name"
@@ -28,8 +28,8 @@ const (
 	componentManager = "manager"
 )
 
-// privateRanges are closed to sessions: the networks of clusters and their nodes, and the metadata
-// services of clouds, which hand out the node's own credentials.
+// privateRanges are blocked for sessions: cluster and node networks, and the metadata services of
+// clouds, which hand out the node's credentials.
 var privateRanges = map[string][]string{
 	"0.0.0.0/0": {
 		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16", "172.16.0.0/12",
@@ -38,8 +38,8 @@ var privateRanges = map[string][]string{
 	"::/0": {"::1/128", "fc00::/7", "fe80::/10", "ff00::/8"},
 }
 
-// metadataRanges are where clouds' metadata services answer. Allowing a wider range, which is meant
-// for a cluster, does not open one of them; naming one of them does.
+// metadataRanges are the addresses of the metadata services of clouds. An allowed range that is
+// wider does not open them; only an entry for exactly such a range does.
 var metadataRanges = []netip.Prefix{
 	netip.MustParsePrefix("169.254.0.0/16"),
 	netip.MustParsePrefix("168.63.129.16/32"),   // Azure
@@ -51,11 +51,11 @@ var metadataRanges = []netip.Prefix{
 	netip.MustParsePrefix("fd20:ce::254/128"),       // Google
 }
 
-// NetworkPolicyName is the policy of a class.
+// NetworkPolicyName returns the name of the NetworkPolicy of a class.
 func NetworkPolicyName(class string) string { return sessionsPolicy + "-" + class }
 
-// NetworkPolicy of the sessions of a class in a namespace. They may reach the private ranges that the
-// operator and the class allow. The operator's pods are in its own namespace.
+// NetworkPolicy returns the policy of the sessions of a class in a namespace. They may reach the
+// private ranges that the operator and the class allow. operator is the operator's namespace.
 func NetworkPolicy(namespace string, class Class, operator string, egressAllow []string) *networkingv1.NetworkPolicy {
 	allowed := slices.Concat(egressAllow, ptr.Deref(class.Spec.Network, v1alpha1.SessionNetwork{}).EgressAllow)
 	selector, meta := sessionSelector(), sharedMeta(namespace, NetworkPolicyName(class.Name))
@@ -83,8 +83,7 @@ func NetworkPolicy(namespace string, class Class, operator string, egressAllow [
 	}
 }
 
-// dnsRules let sessions ask the cluster's resolvers, and nobody else who listens at their port: a
-// name is enough to carry data out.
+// dnsRules let sessions query only the cluster's own resolvers: DNS names can carry data out.
 func dnsRules() []networkingv1.NetworkPolicyEgressRule {
 	rule := func(port int32, resolver networkingv1.NetworkPolicyPeer) networkingv1.NetworkPolicyEgressRule {
 		return networkingv1.NetworkPolicyEgressRule{
@@ -94,14 +93,14 @@ func dnsRules() []networkingv1.NetworkPolicyEgressRule {
 	}
 	return []networkingv1.NetworkPolicyEgressRule{
 		rule(53, podsOf("kube-system", map[string]string{"k8s-app": "kube-dns"})),
-		// OpenShift's Service has port 53, its pods have not; a policy is about pods.
+		// The pods behind OpenShift's DNS Service listen on port 5353, and policies apply to pods.
 		rule(5353, podsOf("openshift-dns", nil)),
-		// A cache on each node answers there, in the node's network, where no selector finds it.
+		// NodeLocal DNSCache listens in the node's network, where pod selectors do not apply.
 		rule(53, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: "169.254.20.10/32"}}),
 	}
 }
 
-// internetPeers are all public addresses and the allowed ranges.
+// internetPeers returns all public addresses and the allowed private ranges.
 func internetPeers(allowed []string) []networkingv1.NetworkPolicyPeer {
 	var peers []networkingv1.NetworkPolicyPeer
 	for _, all := range []string{"0.0.0.0/0", "::/0"} {
@@ -110,7 +109,7 @@ func internetPeers(allowed []string) []networkingv1.NetworkPolicyPeer {
 	}
 	for _, cidr := range allowed {
 		block := &networkingv1.IPBlock{CIDR: cidr}
-		// What is no range is refused by the API server, which names the field.
+		// The API server rejects an invalid range and names the field.
 		if allowed, err := netip.ParsePrefix(cidr); err == nil {
 			block.CIDR = allowed.Masked().String()
 			for _, metadata := range metadataRanges {
@@ -124,8 +123,8 @@ func internetPeers(allowed []string) []networkingv1.NetworkPolicyPeer {
 	return peers
 }
 
-// parleyPods are pods of Parley's own. Sessions may run in the operator's namespace too; they are
-// no such pods.
+// parleyPods selects the pods of a component of Parley. It does not select sessions, which may run
+// in the operator's namespace too.
 func parleyPods(operator, component string) networkingv1.NetworkPolicyPeer {
 	return podsOf(operator, map[string]string{labelName: v1alpha1.ManagedBy, v1alpha1.LabelComponent: component})
 }

@@ -18,28 +18,29 @@ import (
 )
 
 const (
-	// sessionUser is the user and group of sessions: not root, and in no image's system range.
+	// sessionUser is the user and group of sessions: not root, and above the system range of images.
 	sessionUser int64 = 1000
-	// The first process of a session, and the program that copies it into another image's pod.
+	// supervisorProgram is the first process of a session. runtimeProgram copies both programs into
+	// the pods of other images.
 	supervisorProgram = "/supervisor"
 	runtimeProgram    = "/runtime"
-	binVolume         = "bin" // holds both, in an image that does not
+	binVolume         = "bin" // holds both programs if the image does not
 )
 
-// Start is what a session starts with.
+// Start holds the inputs of a session's start.
 type Start struct {
 	Settings *v1alpha1.UserSettingsSpec
 	Agent    *session.Agent
 	Class    Class
-	// Workspace is where the session's files are.
+	// Workspace is the kind of volume that holds the session's files.
 	Workspace v1alpha1.WorkspaceKind
-	// Secret of the session: the one that exists, or the one to create.
+	// Secret is the session's Secret, existing or to be created.
 	Secret *corev1.Secret
 }
 
-// Pod of a session. The defaults of Kubernetes are left out: among them 30 seconds to stop, and that
-// the termination message is read from its file, since a fallback to the logs would carry whatever
-// the agent printed into the status.
+// Pod returns the pod of a session. It relies on two defaults of Kubernetes: a grace period of 30
+// seconds, and a termination message that is read from its file only. A fallback to the logs would
+// copy arbitrary output of the agent into the status.
 func Pod(c *v1alpha1.Conversation, start *Start, runtimeImage string) *corev1.Pod {
 	class, settings := start.Class, start.Settings
 	placement := ptr.Deref(class.Spec.Placement, v1alpha1.SessionPlacement{})
@@ -47,7 +48,7 @@ func Pod(c *v1alpha1.Conversation, start *Start, runtimeImage string) *corev1.Po
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	maps.Copy(labels, attemptLabels(c)) // the operator's own win
+	maps.Copy(labels, attemptLabels(c)) // labels of the operator take precedence
 	labels[v1alpha1.LabelSessionClass], labels[v1alpha1.LabelWorkspace] = class.Name, string(start.Workspace)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -55,8 +56,8 @@ func Pod(c *v1alpha1.Conversation, start *Start, runtimeImage string) *corev1.Po
 			OwnerReferences: sessionOwner(c),
 		},
 		Spec: corev1.PodSpec{
-			// A session that ends of its own accord exits with 0. Anything else is a crash, and the
-			// kubelet starts it again.
+			// A session that ends by itself exits with 0. Any other exit is a crash, and the
+			// kubelet restarts the process.
 			RestartPolicy:                corev1.RestartPolicyOnFailure,
 			Hostname:                     c.Name,
 			Subdomain:                    lifecycle.ServiceName,
@@ -77,7 +78,7 @@ func Pod(c *v1alpha1.Conversation, start *Start, runtimeImage string) *corev1.Po
 	}
 	userNamed := settings.SandboxRuntimeContainerImage != nil || settings.SandboxBaseContainerImage != nil
 	if settings.SandboxRuntimeContainerImage != nil {
-		// It brings its own runtime: its own entry point, and nothing is known of what it answers.
+		// The image has its own runtime and entry point, so no probe applies to it.
 		main.Image = *settings.SandboxRuntimeContainerImage
 		setSessionPaths(pod, &main, class)
 	} else {
@@ -97,8 +98,8 @@ func Pod(c *v1alpha1.Conversation, start *Start, runtimeImage string) *corev1.Po
 	return pod
 }
 
-// podSecurity satisfies the restricted Pod Security Standard, for the user that the class names. That
-// user owns a claim's volume; scratch space is open to all in the pod.
+// podSecurity satisfies the restricted Pod Security Standard for the user of the class. That user
+// owns the volume of a claim; all users in the pod may write to scratch space.
 func podSecurity(class Class, workspace v1alpha1.WorkspaceKind) *corev1.PodSecurityContext {
 	security := &corev1.PodSecurityContext{
 		RunAsNonRoot:   ptr.To(true),
@@ -117,10 +118,10 @@ func podSecurity(class Class, workspace v1alpha1.WorkspaceKind) *corev1.PodSecur
 	return security
 }
 
-// runRuntime makes the session's container run the runtime.
+// runRuntime makes the session's container run Parley's runtime.
 func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, class Class) {
 	main.Command = []string{supervisorProgram}
-	if main.Image != runtimeImage { // which has the programs
+	if main.Image != runtimeImage { // the runtime image has the programs
 		pull := class.pullPolicy(false, runtimeImage)
 		if class.Spec.Images != nil && class.Spec.Images.Runtime == v1alpha1.RuntimeMount {
 			pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: binVolume, VolumeSource: corev1.VolumeSource{
@@ -133,8 +134,8 @@ func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, cl
 			ReadOnly: true})
 		main.Command = []string{session.BinDir + supervisorProgram}
 	}
-	// No startup probe: readiness would wait for it, and the runtime listens within milliseconds
-	// and answers once it is ready. No liveness probe: the supervisor asks.
+	// A startup probe would delay readiness: the runtime listens within milliseconds and answers
+	// once it is ready. A liveness probe is not needed because the supervisor checks the runtime.
 	main.ReadinessProbe = &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: session.AwaitReadyPath,
 			Port: intstr.FromInt32(session.Port)}},
@@ -143,8 +144,8 @@ func runRuntime(pod *corev1.Pod, main *corev1.Container, runtimeImage string, cl
 	}
 }
 
-// setSessionPaths gives a foreign runtime a home and the paths of the session as variables. Parley's
-// own runtime knows them, and has its home in the workspace.
+// setSessionPaths gives a third-party runtime a home directory and the session's paths as
+// environment variables. Parley's own runtime knows the paths and uses a home in the workspace.
 func setSessionPaths(pod *corev1.Pod, main *corev1.Container, class Class) {
 	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "home", VolumeSource: scratch(class.scratchSize())})
 	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: "home", MountPath: session.HomeDir})
@@ -155,8 +156,8 @@ func setSessionPaths(pod *corev1.Pod, main *corev1.Container, class Class) {
 	)
 }
 
-// installRuntime has an init container copy the runtime into the pod, so that the session's image
-// needs nothing of ours.
+// installRuntime adds an init container that copies the runtime into the pod, so that any image
+// works.
 func installRuntime(pod *corev1.Pod, runtimeImage string, pull corev1.PullPolicy) {
 	bin := corev1.VolumeMount{Name: binVolume, MountPath: session.BinDir}
 	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: bin.Name,
@@ -168,8 +169,8 @@ func installRuntime(pod *corev1.Pod, runtimeImage string, pull corev1.PullPolicy
 		Command:         []string{runtimeProgram, "install", session.BinDir},
 		Resources: corev1.ResourceRequirements{
 			Requests: resources("10m", "16Mi"),
-			// As much CPU as the session itself may use, so that the copy is not slowed down; a pod
-			// is charged the larger of both.
+			// The same CPU limit as the session, so that the copy is fast. The pod's resources are
+			// the larger of both containers.
 			Limits: resources("1", "64Mi"),
 		},
 		SecurityContext: restricted(),
@@ -179,10 +180,10 @@ func installRuntime(pod *corev1.Pod, runtimeImage string, pull corev1.PullPolicy
 
 func sessionContainer(c *v1alpha1.Conversation, start *Start) corev1.Container {
 	factor := int64(ptr.Deref(start.Settings.RemoteRuntimeResourceFactor, 1))
-	of := ptr.Deref(start.Class.Spec.Resources, v1alpha1.SessionResources{})
+	class := ptr.Deref(start.Class.Spec.Resources, v1alpha1.SessionResources{})
 	requests, limits := resources("250m", "512Mi"), resources("1", "2Gi")
-	maps.Copy(requests, of.Requests)
-	maps.Copy(limits, of.Limits)
+	maps.Copy(requests, class.Requests)
+	maps.Copy(limits, class.Limits)
 	container := corev1.Container{
 		Name:       lifecycle.SessionContainer,
 		WorkingDir: session.WorkspaceDir,
@@ -212,8 +213,8 @@ func sessionContainer(c *v1alpha1.Conversation, start *Start) corev1.Container {
 	return container
 }
 
-// secretVariables pass the session its secrets. Files would be readable by the agent, which is the
-// same user.
+// secretVariables pass secrets to the session as environment variables. The agent runs as the same
+// user and could read files.
 func secretVariables(secret *corev1.Secret) (variables []corev1.EnvVar) {
 	for _, key := range slices.Sorted(maps.Keys(secret.Data)) {
 		if key == session.DocumentFile {
@@ -227,7 +228,7 @@ func secretVariables(secret *corev1.Secret) (variables []corev1.EnvVar) {
 	return variables
 }
 
-// proxyVariables are the proxy settings under the names that programs read, in upper and lower case.
+// proxyVariables returns the proxy settings as variables in upper and lower case.
 func proxyVariables(network *v1alpha1.SessionNetwork) (variables []corev1.EnvVar) {
 	if network == nil {
 		return nil
@@ -243,7 +244,7 @@ func proxyVariables(network *v1alpha1.SessionNetwork) (variables []corev1.EnvVar
 	return variables
 }
 
-// scratch is bounded space on the node.
+// scratch returns an emptyDir volume with a size limit.
 func scratch(size resource.Quantity) corev1.VolumeSource {
 	return corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &size}}
 }
@@ -275,7 +276,7 @@ func volumes(c *v1alpha1.Conversation, start *Start) []corev1.Volume {
 	return list
 }
 
-// imageSources project a session's images from ConfigMaps under the names in its document.
+// imageSources projects the session's images from ConfigMaps under the names in its document.
 func imageSources(c *v1alpha1.Conversation) (sources []corev1.VolumeProjection) {
 	for i, image := range c.Spec.Images {
 		if ref := image.ConfigMapKeyRef; ref != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "overwrite the golden files")
 
-func TestThePodOfASessionIsAFunctionOfWhatWasAsked(t *testing.T) {
+func TestPodsMatchTheGoldenFiles(t *testing.T) {
 	for name, tc := range map[string]struct {
 		conversation aConversation
 		settings     v1alpha1.UserSettingsSpec
@@ -63,13 +63,13 @@ func TestThePodOfASessionIsAFunctionOfWhatWasAsked(t *testing.T) {
 	}
 }
 
-func TestWhatTheSessionsOfANamespaceShare(t *testing.T) {
+func TestSharedObjectsMatchTheGoldenFiles(t *testing.T) {
 	golden(t, "service", Service("team-a"))
 	golden(t, "networkpolicy", NetworkPolicy("team-a", classAllowing("lab", "10.30.0.0/16"), "parley-system",
 		[]string{"10.20.0.0/16"}))
 }
 
-func TestTheWorkspaceIsAVolumeOfTheAskedSize(t *testing.T) {
+func TestTheWorkspaceHasTheRequestedSizeAndStorageClass(t *testing.T) {
 	c := makeConversation("team-a", "c1").With(func(s *v1alpha1.ConversationSpec) {
 		s.Workspace = &v1alpha1.Workspace{Size: "10Gi", StorageClassName: ptr.To("fast")}
 	})
@@ -97,7 +97,7 @@ func golden(t *testing.T, name string, object any) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s differs; if that is meant, run go test ./controllers/objects -update and read the diff.\ngot:\n%s",
+		t.Errorf("%s differs; to accept it, run go test ./controllers/objects -update and read the diff.\ngot:\n%s",
 			path, got)
 	}
 }

@@ -18,14 +18,14 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// AnnotationInputs identifies the inputs of a session's Secret, without their values.
+// AnnotationInputs holds a hash of the inputs of a session's Secret, without the secret values.
 const AnnotationInputs = "parley.dev/inputs"
 
-// archiveTokenLife is how long a session may write to its archive. Its Secret may serve it through
-// many restarts, and the token only lets it add to its own archive.
-const archiveTokenLife = 5 * 366 * 24 * time.Hour
+// archiveTokenTTL is the validity of a session's archive token. One Secret may serve many restarts,
+// and the token only permits additions to the session's own archive.
+const archiveTokenTTL = 5 * 366 * 24 * time.Hour
 
-// sessionLabels are on every object of a session.
+// sessionLabels returns the labels of every object of a session.
 func sessionLabels(c *v1alpha1.Conversation) map[string]string {
 	return map[string]string{
 		v1alpha1.LabelManagedBy:    v1alpha1.ManagedBy,
@@ -35,7 +35,7 @@ func sessionLabels(c *v1alpha1.Conversation) map[string]string {
 	}
 }
 
-// attemptLabels are on the objects of one attempt.
+// attemptLabels returns the labels of the objects of one attempt.
 func attemptLabels(c *v1alpha1.Conversation) map[string]string {
 	labels := sessionLabels(c)
 	labels[v1alpha1.LabelAttempt] = strconv.Itoa(int(lifecycle.Attempt(c.Status)))
@@ -46,20 +46,20 @@ func sessionOwner(c *v1alpha1.Conversation) []metav1.OwnerReference {
 	return []metav1.OwnerReference{*metav1.NewControllerRef(c, v1alpha1.SchemeGroupVersion.WithKind("Conversation"))}
 }
 
-// SecretInputs are what the Secret of a session is made of.
+// SecretInputs are the inputs of a session's Secret.
 type SecretInputs struct {
 	Document session.Document
 	Files    []SecretFile
-	// Sources are the Secrets that the files name.
+	// Sources are the Secrets that the files refer to, by name.
 	Sources map[string]*corev1.Secret
-	// Key of the session itself.
+	// Key is the session's own API key.
 	Key string
-	// SigningKey signs the token for the archive.
+	// SigningKey signs the session's archive token.
 	SigningKey ed25519.PrivateKey
 }
 
-// Secret of a session: its document, its own key and the values it needs. It never changes while the
-// session runs: a running session keeps the settings it started with.
+// Secret returns the Secret of a session: its document, its own key and the secret values it needs.
+// It is immutable: a running session keeps the settings it started with.
 func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.Secret, error) {
 	document, err := json.Marshal(in.Document)
 	if err != nil {
@@ -71,7 +71,7 @@ func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.S
 	}
 	if in.Document.ArchiveURL != "" {
 		token, err := session.SignToken(in.SigningKey, session.Claims{Audience: session.AudienceArchive,
-			UID: in.Document.UID, Expires: now.Add(archiveTokenLife).Unix()})
+			UID: in.Document.UID, Expires: now.Add(archiveTokenTTL).Unix()})
 		if err != nil {
 			return nil, err
 		}
@@ -89,7 +89,7 @@ func Secret(c *v1alpha1.Conversation, in SecretInputs, now time.Time) (*corev1.S
 	}, nil
 }
 
-// inputsHash identifies the document and the versions of the Secrets with the values.
+// inputsHash returns a hash of the document and of the versions of the source Secrets.
 func inputsHash(document []byte, in SecretInputs) string {
 	hash := sha256.New()
 	fmt.Fprintf(hash, "%s\n", document)
@@ -100,8 +100,8 @@ func inputsHash(document []byte, in SecretInputs) string {
 	return hex.EncodeToString(hash.Sum(nil)[:16])
 }
 
-// StartAsBefore is a start with the settings in the Secret of the attempt before.
-func StartAsBefore(secret *corev1.Secret) (*Start, error) {
+// StartFromSecret returns a start with the settings in the Secret of the previous attempt.
+func StartFromSecret(secret *corev1.Secret) (*Start, error) {
 	var doc session.Document
 	if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil {
 		return nil, fmt.Errorf("read the session document in Secret %s: not valid JSON", secret.Name)
@@ -109,7 +109,7 @@ func StartAsBefore(secret *corev1.Secret) (*Start, error) {
 	return &Start{Settings: &doc.Settings, Agent: doc.Agent, Secret: secret}, nil
 }
 
-// SessionKeySecret holds the session key of a user.
+// SessionKeySecret returns the Secret with a user's session key.
 func SessionKeySecret(settings *v1alpha1.UserSettings, key string) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -125,7 +125,7 @@ func SessionKeySecret(settings *v1alpha1.UserSettings, key string) *corev1.Secre
 	}
 }
 
-// SettingsOwner is the owner reference to UserSettings.
+// SettingsOwner returns the owner reference to UserSettings.
 func SettingsOwner(settings *v1alpha1.UserSettings) []metav1.OwnerReference {
 	return []metav1.OwnerReference{*metav1.NewControllerRef(settings,
 		v1alpha1.SchemeGroupVersion.WithKind("UserSettings"))}

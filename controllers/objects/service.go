@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// Service gives the sessions of a namespace their names.
+// Service returns the headless Service that gives the sessions of a namespace their DNS names.
 func Service(namespace string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: sharedMeta(namespace, lifecycle.ServiceName),
@@ -23,7 +23,7 @@ func Service(namespace string) *corev1.Service {
 	}
 }
 
-// sharedMeta is the metadata of an object that the sessions of a namespace share.
+// sharedMeta returns the metadata of an object that the sessions of a namespace share.
 func sharedMeta(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: sessionSelector()}
 }

@@ -10,17 +10,17 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// WorkspaceName is the claim of a Conversation's workspace.
+// WorkspaceName returns the name of the PersistentVolumeClaim of a Conversation's workspace.
 func WorkspaceName(conversation string) string { return conversation + "-workspace" }
 
-// WorkspaceClaim is the claim for the volume of a session; nil for scratch space.
+// WorkspaceClaim returns the claim for the volume of a session; nil for scratch space.
 func WorkspaceClaim(c *v1alpha1.Conversation, workspace *v1alpha1.Workspace) (*corev1.PersistentVolumeClaim, error) {
 	if workspace == nil {
 		return nil, nil
 	}
 	size, err := resource.ParseQuantity(workspace.Size)
 	if err != nil {
-		return nil, fmt.Errorf("the size of the workspace: %w", err)
+		return nil, fmt.Errorf("parse the workspace size: %w", err)
 	}
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
