@@ -1,5 +1,5 @@
-// Package queue gives the sessions of each user slots, where their class bounds how many may run,
-// and queues the others.
+// Package queue limits the running sessions of each user: it assigns slots and queues the other
+// sessions.
 package queue
 
 import (
@@ -11,33 +11,33 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Session is a session of a user. Name is that of its Conversation.
+// Session identifies a session of a user by the name of its Conversation.
 type Session struct{ User, Name types.NamespacedName }
 
-// Queue tracks running and waiting sessions per user. It is kept in memory: a session with a pod
-// holds a slot, so that another manager finds the same.
+// Queue tracks running and waiting sessions per user, in memory. Every session with a pod holds a
+// slot, so a new manager rebuilds the same queue from the pods.
 type Queue struct {
 	mu     sync.Mutex
 	users  map[types.NamespacedName]*account
-	owners map[types.NamespacedName]types.NamespacedName // the user of each session that runs or waits
-	// admitted is called, with the queue locked, for each session that got a slot it waited for.
+	owners map[types.NamespacedName]types.NamespacedName // the user of each running or waiting session
+	// admitted is called, with the queue locked, for each waiting session that gets a slot.
 	admitted func(types.NamespacedName)
 }
 
-// account of one user.
+// account holds the sessions of one user.
 type account struct {
 	running map[types.NamespacedName]bool
-	// refused are the running sessions that the API server refused since they got their slot.
+	// refused are the sessions with a slot that the API server refused.
 	refused map[types.NamespacedName]bool
 	waiting []waiter
 }
 
-// waiter is a session that waits, in the order in which waiting began. That is recorded in whole
-// seconds; the name decides between those that began in the same one.
+// waiter is a waiting session. Waiters are ordered by the time at which they began to wait,
+// recorded in whole seconds, and then by name.
 type waiter struct {
 	since int64
 	name  types.NamespacedName
-	// limit of the session's class. Sessions of one user may be of several classes.
+	// limit is that of the session's class. Sessions of one user may have different classes.
 	limit int32
 }
 
@@ -45,17 +45,17 @@ func (w waiter) compare(other waiter) int {
 	return cmp.Or(cmp.Compare(w.since, other.since), cmp.Compare(w.name.Name, other.name.Name))
 }
 
-// New is an empty queue. It calls admitted, which must not block or call the queue, for each session
-// that gets a slot it waited for.
+// New returns an empty queue. It calls admitted for each waiting session that gets a slot. admitted
+// must not block or call the queue.
 func New(admitted func(types.NamespacedName)) *Queue {
 	return &Queue{users: map[types.NamespacedName]*account{}, owners: map[types.NamespacedName]types.NamespacedName{},
 		admitted: admitted}
 }
 
-// account of the session's user. A session that was deleted and created again for somebody else no
-// longer belongs to the first user.
+// account returns the account of the session's user. If the Conversation was recreated for another
+// user, its slot of the first user is freed.
 func (q *Queue) account(s Session) *account {
-	if before, known := q.owners[s.Name]; known && before != s.User {
+	if previous, known := q.owners[s.Name]; known && previous != s.User {
 		q.remove(s.Name)
 	}
 	q.owners[s.Name] = s.User
@@ -65,7 +65,7 @@ func (q *Queue) account(s Session) *account {
 	return q.users[s.User]
 }
 
-// Hold keeps a slot for a session that has a pod, whatever the limit.
+// Hold assigns a slot to a session that has a pod, even above the limit.
 func (q *Queue) Hold(s Session) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -75,8 +75,8 @@ func (q *Queue) Hold(s Session) {
 	delete(a.refused, s.Name)
 }
 
-// Enter gives a session a slot, if it has one already, its class has no limit, or it is its turn.
-// Otherwise it waits, since the given time, and is told when it has one.
+// Enter reports whether a session has a slot. It assigns one if the class has no limit or one is
+// free for it. Otherwise the session waits, since the given time, and admitted is called later.
 func (q *Queue) Enter(s Session, limit *int32, since time.Time) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -93,15 +93,15 @@ func (q *Queue) Enter(s Session, limit *int32, since time.Time) bool {
 	return a.running[s.Name]
 }
 
-// admit gives free slots to those whose turn it is, and tells all but the one that asks. They hold
-// their slots from now on, so that no slot is free without being known.
-func (q *Queue) admit(a *account, asking types.NamespacedName) {
+// admit assigns free slots to waiting sessions in order. It calls admitted for all of them except
+// the caller's own session.
+func (q *Queue) admit(a *account, caller types.NamespacedName) {
 	a.waiting = slices.DeleteFunc(a.waiting, func(w waiter) bool {
 		if len(a.running) >= int(w.limit) {
-			return false // the class of a later one may be wider
+			return false // a later session may have a higher limit
 		}
 		a.running[w.name] = true
-		if w.name != asking {
+		if w.name != caller {
 			q.admitted(w.name)
 		}
 		return true
@@ -112,7 +112,7 @@ func (a *account) dequeue(name types.NamespacedName) {
 	a.waiting = slices.DeleteFunc(a.waiting, func(w waiter) bool { return w.name == name })
 }
 
-// Has says whether a session has a slot.
+// Has reports whether a session has a slot.
 func (q *Queue) Has(name types.NamespacedName) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -120,10 +120,9 @@ func (q *Queue) Has(name types.NamespacedName) bool {
 	return a != nil && a.running[name]
 }
 
-// RetryWithSlot says whether a session that the API server refused keeps its slot for another try:
-// once. If it gave the slot away at once, each waiting session would create its objects and be
-// refused too where a quota is full. If it kept the slot, one that asks for too much would hold up
-// all others.
+// RetryWithSlot reports whether a session that the API server refused keeps its slot for one retry.
+// Without the retry, a full quota would make every waiting session create its objects and be
+// refused in turn. With endless retries, a session that requests too much would block all others.
 func (q *Queue) RetryWithSlot(name types.NamespacedName) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -135,7 +134,7 @@ func (q *Queue) RetryWithSlot(name types.NamespacedName) bool {
 	return true
 }
 
-// Leave frees the slot of a session, or its place among those that wait.
+// Leave frees the slot of a session, or removes it from the waiting sessions.
 func (q *Queue) Leave(name types.NamespacedName) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

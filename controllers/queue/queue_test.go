@@ -9,11 +9,11 @@ import (
 
 func at(second int) time.Time { return time.Unix(int64(second), 0) }
 
-// driver uses a queue as the reconciler does.
+// driver calls a queue the way the reconciler does.
 type driver struct {
 	*testing.T
 	queue    *Queue
-	limit    map[string]int32 // of a session's class
+	limit    map[string]int32 // by session
 	user     map[string]string
 	admitted *[]string
 }
@@ -38,25 +38,25 @@ func (d driver) session(session string) Session {
 
 func (d driver) enter(session string, second int) bool {
 	limit := int32(1)
-	if of := d.limit[session]; of != 0 {
-		limit = of
+	if class := d.limit[session]; class != 0 {
+		limit = class
 	}
 	return d.queue.Enter(d.session(session), &limit, at(second))
 }
 
 func (d driver) leave(session string) { d.queue.Leave(name(session)) }
 
-// told are the sessions that were told since the last time that they have a slot.
-func (d driver) told() []string {
+// takeAdmitted returns the sessions that were admitted since the last call.
+func (d driver) takeAdmitted() []string {
 	names := *d.admitted
 	*d.admitted = nil
 	return names
 }
 
-func (d driver) expect(what string, got, want bool) {
+func (d driver) expect(session string, got, want bool) {
 	d.Helper()
 	if got != want {
-		d.Errorf("%s: %t, want %t", what, got, want)
+		d.Errorf("%s: %t, want %t", session, got, want)
 	}
 }
 
@@ -64,24 +64,24 @@ func TestSlotsAreGivenInOrderOfWaiting(t *testing.T) {
 	d := newDriver(t)
 	d.expect("a comes first", d.enter("a", 0), true)
 	d.expect("c waits", d.enter("c", 1), false)
-	d.expect("b waits, for longer than it seems", d.enter("b", 2), false)
+	d.expect("b waits after c", d.enter("b", 2), false)
 	d.leave("a")
-	if told := d.told(); len(told) != 1 || told[0] != "c" {
-		t.Errorf("told: %v, want c", told)
+	if admitted := d.takeAdmitted(); len(admitted) != 1 || admitted[0] != "c" {
+		t.Errorf("admitted %v, want c", admitted)
 	}
-	d.expect("a newcomer", d.enter("new", 3), false)
+	d.expect("a new session", d.enter("new", 3), false)
 	d.expect("b", d.enter("b", 4), false)
 	d.expect("c", d.enter("c", 5), true)
-	d.expect("c has its place", d.enter("c", 6), true)
+	d.expect("c keeps its slot", d.enter("c", 6), true)
 }
 
-func TestASlotIsKeptForTheSessionThatWasTold(t *testing.T) {
+func TestAnAdmittedSessionKeepsItsSlot(t *testing.T) {
 	d := newDriver(t)
 	d.expect("a comes first", d.enter("a", 0), true)
 	d.expect("b waits", d.enter("b", 1), false)
 	d.expect("c waits", d.enter("c", 2), false)
 	d.leave("a")
-	d.expect("b, whose record came meanwhile", d.enter("b", 100), true)
+	d.expect("b with a later start time", d.enter("b", 100), true)
 }
 
 func TestABlockedSessionHoldsNoSlot(t *testing.T) {
@@ -91,13 +91,13 @@ func TestABlockedSessionHoldsNoSlot(t *testing.T) {
 	d.expect("c waits", d.enter("c", 2), false)
 	d.leave("b") // its settings are gone
 	d.leave("a")
-	if told := d.told(); len(told) != 1 || told[0] != "c" {
-		t.Errorf("told: %v, want c", told)
+	if admitted := d.takeAdmitted(); len(admitted) != 1 || admitted[0] != "c" {
+		t.Errorf("admitted %v, want c", admitted)
 	}
 	d.enter("d", 3)
 	d.enter("e", 4)
 	d.leave("c")
-	d.leave("d") // it was called, and cannot start
+	d.leave("d") // it was admitted but cannot start
 	d.expect("e", d.enter("e", 5), true)
 }
 
@@ -107,40 +107,40 @@ func TestEachSessionWaitsForTheLimitOfItsClass(t *testing.T) {
 	d.enter("a1", 0)
 	d.enter("a2", 0)
 	d.enter("a3", 0)
-	d.expect("one of a narrow class waits", d.enter("narrow", 1), false)
-	d.expect("one of a wide class waits", d.enter("a4", 2), false)
+	d.expect("a session of a narrow class waits", d.enter("narrow", 1), false)
+	d.expect("a session of a wide class waits", d.enter("a4", 2), false)
 	d.enter("narrow", 3)
 	d.leave("a1")
-	if told := d.told(); len(told) != 1 || told[0] != "a4" {
-		t.Errorf("told: %v, want a4: the narrow class has no place for another", told)
+	if admitted := d.takeAdmitted(); len(admitted) != 1 || admitted[0] != "a4" {
+		t.Errorf("admitted %v, want a4: the narrow class has no free slot", admitted)
 	}
 }
 
 func TestASlotBelongsToItsUser(t *testing.T) {
 	d := newDriver(t)
 	d.enter("c", 0)
-	d.user["c"] = "grace" // it was deleted, and made again for somebody else
+	d.user["c"] = "grace" // recreated for another user
 	d.expect("the same name of another user", d.enter("c", 1), true)
 	d.expect("another session of the first user", d.enter("d", 2), true)
 }
 
 func TestARefusedSessionRetriesOnceWithItsSlot(t *testing.T) {
 	d := newDriver(t)
-	again := func(session string) bool {
+	retry := func(session string) bool {
 		return d.queue.RetryWithSlot(name(session))
 	}
-	d.expect("one that nobody knows", again("a"), false)
+	d.expect("an unknown session", retry("a"), false)
 	d.enter("a", 0)
 	d.enter("b", 1)
-	d.expect("one that has a place", again("a"), true)
+	d.expect("a session with a slot", retry("a"), true)
 	d.enter("a", 2)
-	d.expect("for the second time", again("a"), false)
-	d.expect("one that waits", again("b"), false)
+	d.expect("a second retry", retry("a"), false)
+	d.expect("a waiting session", retry("b"), false)
 	d.leave("a")
-	d.expect("one that was called", again("b"), true)
+	d.expect("an admitted session", retry("b"), true)
 	d.queue.Hold(d.session("b"))
-	d.expect("one that had a pod since", again("b"), true)
+	d.expect("a session that had a pod since", retry("b"), true)
 	d.leave("b")
 	d.enter("a", 3)
-	d.expect("one that has another place", again("a"), true)
+	d.expect("a session with a new slot", retry("a"), true)
 }
