@@ -1,5 +1,4 @@
-// Package slimcache drops from objects, on their way into the informer cache, what the controllers
-// never read. Its functions are cache transforms.
+// Package slimcache provides cache transforms that drop the fields that the controllers never read.
 package slimcache
 
 import (
@@ -14,8 +13,9 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// Object drops managed fields and the copy that kubectl apply keeps. A Secret or ConfigMap, of which
-// the cache holds the metadata, keeps its labels and annotations only where Parley manages it.
+// Object drops managed fields and the last-applied annotation of kubectl. The cache holds only the
+// metadata of Secrets and ConfigMaps; labels and annotations stay only on those that Parley
+// manages.
 func Object(object any) (any, error) {
 	o, ok := object.(metav1.Object)
 	if !ok {
@@ -32,7 +32,8 @@ func Object(object any) (any, error) {
 	return object, nil
 }
 
-// Secret keeps only the identity and owner of a session's Secret: there are as many as sessions.
+// Secret keeps only the identity and the owner of a session's Secret, since there is one per
+// session.
 func Secret(object any) (any, error) {
 	if secret, ok := object.(*metav1.PartialObjectMetadata); ok {
 		if owner := metav1.GetControllerOfNoCopy(secret); owner != nil && owner.Kind == "Conversation" {
@@ -43,18 +44,18 @@ func Secret(object any) (any, error) {
 }
 
 const (
-	// MaxText is how many bytes of each text of a Conversation are cached; only a start needs more.
+	// MaxText is the number of bytes of each text of a Conversation in the cache. A start needs more.
 	MaxText = 1024
-	// annotationTruncated marks a cached Conversation whose texts are not complete. It is in the cache
-	// only.
+	// annotationTruncated marks a cached Conversation with truncated texts. It exists only in the
+	// cache.
 	annotationTruncated = "parley.dev/truncated"
 )
 
-// Truncated says whether a cached Conversation lacks texts, which the API server has.
+// Truncated reports whether the cache truncated texts of a Conversation.
 func Truncated(c *v1alpha1.Conversation) bool { return c.Annotations[annotationTruncated] != "" }
 
-// Conversation truncates long texts and empties long lists of texts. The length of a list stays, so
-// that it still shows how much there is; an empty text is never a valid element.
+// Conversation truncates long texts and empties the elements of long lists. The list keeps its
+// length, which shows the number of elements; an empty text is never a valid element.
 func Conversation(object any) (any, error) {
 	c, ok := object.(*v1alpha1.Conversation)
 	if !ok {
@@ -76,14 +77,14 @@ func Conversation(object any) (any, error) {
 			truncated = emptyLong(spec.MCPConfig.StdioServers[i].Args) || truncated
 		}
 	}
-	c.Status.Conditions = slices.Clone(c.Status.Conditions) // decoded slices have room to grow
+	c.Status.Conditions = slices.Clone(c.Status.Conditions) // decoding leaves spare capacity
 	if truncated {
 		metav1.SetMetaDataAnnotation(&c.ObjectMeta, annotationTruncated, "true")
 	}
 	return c, nil
 }
 
-// emptyLong empties the texts of a list that is longer than MaxText, and says whether it did.
+// emptyLong empties the texts of a list of more than MaxText bytes, and reports whether it did.
 func emptyLong(texts []string) bool {
 	size := 0
 	for _, text := range texts {
@@ -96,8 +97,8 @@ func emptyLong(texts []string) bool {
 	return true
 }
 
-// emptyImages empties long URLs of images. References stay: the session starts when their targets
-// exist, and they are short.
+// emptyImages empties long URLs of images. References stay: they are short, and the session starts
+// once their targets exist.
 func emptyImages(images []v1alpha1.ConversationImage) bool {
 	var urls []string
 	for _, image := range images {
@@ -114,13 +115,13 @@ func emptyImages(images []v1alpha1.ConversationImage) bool {
 	return true
 }
 
-// podLabels are the labels of a pod that the controllers read.
+// podLabels are the pod labels that the controllers read.
 var podLabels = []string{v1alpha1.LabelManagedBy, v1alpha1.LabelUserSettings, v1alpha1.LabelConversation,
 	v1alpha1.LabelAttempt, v1alpha1.LabelSessionClass, v1alpha1.LabelWorkspace}
 
-// Pod keeps what the status of a session is derived from: the pod's owner, the images by container
-// name, and parts of its labels and status. It copies these, since decoded maps and slices have room
-// to grow, which costs about 1 KiB a pod.
+// Pod keeps the inputs of a session's status: the pod's owner, the images by container name, and
+// parts of its labels and status. It copies them, since the spare capacity of decoded maps and
+// slices costs about 1 KiB per pod.
 func Pod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {

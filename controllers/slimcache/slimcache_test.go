@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/lifecycletest"
 )
 
-func TestTheCacheKeepsWhichImagesThereAreAndNotTheirTexts(t *testing.T) {
+func TestTheCacheKeepsImageReferencesAndDropsLongURLs(t *testing.T) {
 	long := strings.Repeat("x", 16000)
 	c := lifecycletest.MakeConversation("ns", "c").With(func(s *v1alpha1.ConversationSpec) {
 		s.Images = []v1alpha1.ConversationImage{lifecycletest.ImageIn("one", "image"), lifecycletest.ImageAt(long),
@@ -26,22 +26,22 @@ func TestTheCacheKeepsWhichImagesThereAreAndNotTheirTexts(t *testing.T) {
 	}
 	if refs := c.ConfigMapReferences(); len(refs) != 2 || refs[0].Ref.Name != "one" || refs[1].Ref.Name != "two" ||
 		len(c.Spec.Images) != 4 {
-		t.Errorf("there are %d images, in %v", len(c.Spec.Images), refs)
+		t.Errorf("%d images with references %v", len(c.Spec.Images), refs)
 	}
 	if *c.Spec.Images[1].URL != "" || !Truncated(c) {
-		t.Errorf("of a text of %d bytes %d are kept, with %v", len(long), len(*c.Spec.Images[1].URL), c.Annotations)
+		t.Errorf("%d of %d bytes are kept, with annotations %v", len(*c.Spec.Images[1].URL), len(long), c.Annotations)
 	}
-	t.Run("except short ones", func(t *testing.T) {
+	t.Run("short URLs stay", func(t *testing.T) {
 		c := lifecycletest.MakeConversation("ns", "c").With(func(s *v1alpha1.ConversationSpec) {
 			s.Images = []v1alpha1.ConversationImage{lifecycletest.ImageIn("one", "image"), lifecycletest.ImageAt("u")}
 		}).Conversation
 		if _, err := Conversation(c); err != nil || *c.Spec.Images[1].URL != "u" || Truncated(c) {
-			t.Errorf("it is cut: %v, %v", c.Spec.Images, err)
+			t.Errorf("a short URL is dropped: %v, %v", c.Spec.Images, err)
 		}
 	})
 }
 
-func TestLongListsKeepTheirLengthAndNoTexts(t *testing.T) {
+func TestLongListsKeepOnlyTheirLength(t *testing.T) {
 	long := strings.Repeat("x", MaxText)
 	c := lifecycletest.MakeConversation("ns", "c").With(func(s *v1alpha1.ConversationSpec) {
 		s.ImageURLs = []string{long, "u"}
@@ -54,11 +54,11 @@ func TestLongListsKeepTheirLengthAndNoTexts(t *testing.T) {
 	servers := c.Spec.MCPConfig.StdioServers
 	if !slices.Equal(c.Spec.ImageURLs, []string{"", ""}) || !slices.Equal(servers[1].Args, []string{"", "", ""}) ||
 		!slices.Equal(servers[0].Args, []string{"-v"}) {
-		t.Errorf("cached are %q, %q and %q", c.Spec.ImageURLs, servers[0].Args, servers[1].Args)
+		t.Errorf("cached: %q, %q and %q", c.Spec.ImageURLs, servers[0].Args, servers[1].Args)
 	}
 }
 
-func TestAPodKeepsWhatTheStatusIsDerivedFrom(t *testing.T) {
+func TestACachedPodGivesTheSameVerdict(t *testing.T) {
 	c := lifecycletest.MakeConversation("default", "c")
 	pod := lifecycletest.PodOf(c).Ready()
 	pod.Annotations = map[string]string{"note": "x"}
@@ -75,15 +75,15 @@ func TestAPodKeepsWhatTheStatusIsDerivedFrom(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after := lifecycle.Judge(observe()); !reflect.DeepEqual(after, before) {
-		t.Errorf("the verdict of a cached pod is %+v, that of a complete one %+v", after, before)
+		t.Errorf("the verdict for the cached pod is %+v, for the complete pod %+v", after, before)
 	}
 	if pod.Labels[v1alpha1.LabelConversation] != "c" || pod.Spec.Containers[0].Image != "example.com/base:1" ||
 		!lifecycle.PodReady(pod.Pod) || lifecycle.SessionStatus(pod.Pod).State.Running == nil {
-		t.Errorf("the status cannot be derived: %+v", pod)
+		t.Errorf("a field that the status needs is missing: %+v", pod)
 	}
 	if pod.Labels["note"] != "" || len(pod.Status.Conditions) > len(lifecycle.PodConditions) || pod.Annotations != nil ||
 		pod.Spec.Containers[0].Args != nil || pod.Status.ContainerStatuses[0].ImageID != "" {
-		t.Errorf("more is cached: %+v", pod)
+		t.Errorf("an unused field is cached: %+v", pod)
 	}
 }
 
@@ -97,11 +97,11 @@ func TestASessionsSecretKeepsItsOwner(t *testing.T) {
 	}}
 	if _, err := Secret(secret); err != nil || !metav1.IsControlledBy(secret, owner) || secret.UID != "s-uid" ||
 		len(secret.Labels)+len(secret.Annotations) > 0 {
-		t.Errorf("kept is %+v, %v", secret, err)
+		t.Errorf("the cached Secret is %+v, %v", secret, err)
 	}
 	settings := secret.DeepCopy()
 	settings.OwnerReferences, settings.Labels = nil, map[string]string{v1alpha1.LabelUserSettings: "ada"}
 	if _, err := Secret(settings); err != nil || settings.Labels[v1alpha1.LabelUserSettings] != "ada" {
-		t.Errorf("kept of a user's Secret is %+v, %v", settings, err)
+		t.Errorf("the cached Secret of a user is %+v, %v", settings, err)
 	}
 }
