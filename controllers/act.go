@@ -53,7 +53,7 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	}
 	// The last check before work may begin: the session may have ended since the cached record, unless
 	// this process saw the Conversation come and nothing was recorded since.
-	if !r.memory.of(c).created || !lifecycle.Unseen(c.Status) {
+	if !r.memory.of(c).created || !lifecycle.NeverReconciled(c.Status) {
 		if err := r.upToDate(ctx, c); err != nil {
 			return err
 		}
@@ -136,7 +136,7 @@ func (r *conversationReconciler) removeSession(ctx context.Context, o lifecycle.
 	}
 	// The cache does not show a pod that lost its labels. Once a live read found none, the status says
 	// so.
-	if o.Pod == nil && o.OldPod == nil && !lifecycle.SaysNoPod(o.Conversation.Status) {
+	if o.Pod == nil && o.OldPod == nil && !lifecycle.ReportsNoPod(o.Conversation.Status) {
 		pod := &corev1.Pod{}
 		err := r.live.Get(ctx, sessionObject(o.Conversation), pod)
 		if client.IgnoreNotFound(err) != nil {

@@ -186,7 +186,7 @@ func TestACacheThatIsBehind(t *testing.T) {
 		k.letGo()
 		var suspended *v1alpha1.Conversation
 		await(t, func() error {
-			if suspended = theConversation(t, ns, "files"); !lifecycle.SaysNoPod(suspended.Status) {
+			if suspended = theConversation(t, ns, "files"); !lifecycle.ReportsNoPod(suspended.Status) {
 				return errors.New("it is not stopped yet")
 			}
 			return nil
@@ -366,7 +366,7 @@ func TestAStartIsRequeuedThoughNothingIsWritten(t *testing.T) {
 	for _, namespace := range []string{ns, refused} {
 		create(t, userSettings(namespace, "ada"), makeConversation(namespace, "c").Obj())
 	}
-	if wait := reconcileIn(ns); wait <= 0 || wait > lifecycle.VisibleStep(0) {
+	if wait := reconcileIn(ns); wait <= 0 || wait > lifecycle.StepThreshold(0) {
 		t.Errorf("its pod is created: requeued in %s", wait)
 	}
 	for range 3 {

@@ -19,7 +19,7 @@ func (r *conversationReconciler) announce(c *v1alpha1.Conversation, before, afte
 		emit(corev1.EventTypeNormal, "Started", "Start", "The session is running")
 	}
 	switch {
-	case lifecycle.Unseen(before) && after.Reason == v1alpha1.ReasonSuspended: // it was created suspended
+	case lifecycle.NeverReconciled(before) && after.Reason == v1alpha1.ReasonSuspended: // it was created suspended
 	case after.State == v1alpha1.StateStopped && changed:
 		kind := map[bool]string{false: corev1.EventTypeNormal, true: corev1.EventTypeWarning}[stalled]
 		emit(kind, after.Reason, "Stop", after.Message)
@@ -27,14 +27,14 @@ func (r *conversationReconciler) announce(c *v1alpha1.Conversation, before, afte
 		emit(corev1.EventTypeWarning, after.Reason, "Restart", after.Message)
 	case stalled && !meta.IsStatusConditionTrue(before.Conditions, v1alpha1.ConditionStalled):
 		emit(corev1.EventTypeWarning, after.Reason, "Start", after.Message)
-	case after.Reason == v1alpha1.ReasonSettingsNotReady && after.Message != lifecycle.StillStored &&
+	case after.Reason == v1alpha1.ReasonSettingsNotReady && after.Message != lifecycle.MessageStoring &&
 		(before.Reason != after.Reason || before.Message != after.Message):
 		emit(corev1.EventTypeWarning, after.Reason, "Start", after.Message)
 	case meta.IsStatusConditionFalse(after.Conditions, v1alpha1.ConditionWorkspaceReady) &&
 		!meta.IsStatusConditionFalse(before.Conditions, v1alpha1.ConditionWorkspaceReady):
 		emit(corev1.EventTypeWarning, v1alpha1.ReasonNoStorageClass, "Start",
 			meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionWorkspaceReady).Message)
-	case after.State == v1alpha1.StateRunning && lifecycle.SettingsGone(after) && !lifecycle.SettingsGone(before):
+	case after.State == v1alpha1.StateRunning && lifecycle.SettingsDeleted(after) && !lifecycle.SettingsDeleted(before):
 		emit(corev1.EventTypeWarning, v1alpha1.ReasonSettingsDeleted, "KeepRunning", after.Message)
 	}
 }

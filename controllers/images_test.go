@@ -86,7 +86,8 @@ func TestNobodyIsAlarmedWhileAConversationIsStillBeingStored(t *testing.T) {
 	warned := events.NewFakeRecorder(10)
 	p.recorder = warned
 	for _, name := range []string{"c", "lost"} {
-		if s := p.finds(name, v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady); s.Message != lifecycle.StillStored {
+		s := p.finds(name, v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
+		if s.Message != lifecycle.MessageStoring {
 			t.Errorf("%s says %s", name, s.Message)
 		}
 	}

@@ -62,7 +62,7 @@ func measureUse(result *v1alpha1.ConversationResult) {
 // measure counts a change of state, once it is written.
 func measure(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus, now time.Time) {
 	// One that was created suspended has not stopped.
-	if before.State == after.State || lifecycle.Unseen(before) && after.State == v1alpha1.StateStopped &&
+	if before.State == after.State || lifecycle.NeverReconciled(before) && after.State == v1alpha1.StateStopped &&
 		after.Reason == v1alpha1.ReasonSuspended {
 		return
 	}

@@ -19,7 +19,7 @@ func (r *conversationReconciler) writeStatus(ctx context.Context, o gathered, v 
 	if equality.Semantic.DeepEqual(before, after) {
 		return 0, nil
 	}
-	if wait := lifecycle.WriteDelay(before, after, v, o.Now, lifecycle.VisibleStep(r.backlog())); wait > 0 {
+	if wait := lifecycle.WriteDelay(before, after, v, o.Now, lifecycle.StepThreshold(r.backlog())); wait > 0 {
 		return wait, nil
 	}
 	written := *o.Conversation // the rest is the cache's, and stays as it is

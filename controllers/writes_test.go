@@ -93,7 +93,7 @@ func TestFromCreationToRunningTheManagerAsksForNothingThatItCouldDoWithout(t *te
 		run(working(ns, name).With(c.change))
 		got := asked(t)[before:]
 		slices.Sort(got)
-		if time.Since(begun) > lifecycle.VisibleStep(0) {
+		if time.Since(begun) > lifecycle.StepThreshold(0) {
 			// So slow that its steps were worth writing.
 			got = slices.CompactFunc(got, func(a, b string) bool { return a == b && strings.HasSuffix(a, "/status") })
 		}

@@ -11,27 +11,29 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// An attempt is one pod's try at a session. Events are recorded by its number, never inferred from
-// times: the pod carries it as a label, the status holds the present one, and an end counts only if
-// it is of the present attempt's pod. The first attempt needs no record. Each later one is recorded
-// before anything is created or removed for it.
+// An attempt is one pod's try at a session. The pod carries the number of its attempt as a label,
+// and the status holds the number of the current attempt. Events are assigned by this number, never
+// by time: an end counts only if it comes from the pod of the current attempt. The first attempt
+// needs no record. Each later one is recorded before its objects are created or removed.
 
-// Attempt is the number of a session's present attempt.
+// Attempt returns the number of a session's current attempt.
 func Attempt(s v1alpha1.ConversationStatus) int32 { return max(1, s.Attempt) }
 
-// FirstAttempt is the number of the attempt that somebody's last start began with.
+// FirstAttempt returns the number of the first attempt since a user last started the session.
 func FirstAttempt(s v1alpha1.ConversationStatus) int32 { return max(1, s.FirstAttempt) }
 
-// Ran says whether the session ran in the present attempt.
+// Ran reports whether the session ran in the current attempt.
 func Ran(s v1alpha1.ConversationStatus) bool { return s.RanAttempt == Attempt(s) }
 
-// everRan says whether the session ran in any attempt.
+// everRan reports whether the session ran in any attempt.
 func everRan(s v1alpha1.ConversationStatus) bool { return s.RanAttempt > 0 }
 
-// Unseen says that nobody wrote this status: it is the one that a Conversation begins with.
-func Unseen(s v1alpha1.ConversationStatus) bool { return s.ObservedGeneration < 0 || s.State == "" }
+// NeverReconciled reports whether the controller has never written this status.
+func NeverReconciled(s v1alpha1.ConversationStatus) bool {
+	return s.ObservedGeneration < 0 || s.State == ""
+}
 
-// LabelledAttempt is the attempt that an object of a session was created for; 0 if it has no label.
+// LabelledAttempt returns the attempt in the labels of a session's object; 0 if there is no label.
 func LabelledAttempt(labels map[string]string) int32 {
 	n, err := strconv.ParseInt(labels[v1alpha1.LabelAttempt], 10, 32)
 	if err != nil {
@@ -40,14 +42,13 @@ func LabelledAttempt(labels map[string]string) int32 {
 	return int32(n)
 }
 
-// HasWork says whether a session was asked to do something, which must not be done twice.
+// HasWork reports whether a session starts with a task, which must not be done twice.
 func HasWork(spec *v1alpha1.ConversationSpec) bool {
 	return spec.ReplayJSONRef != nil || session.FirstMessage(spec) != "" || len(spec.ImageURLs) > 0 ||
 		len(spec.Images) > 0 || spec.ConversationInstructions != nil
 }
 
-// restartCounts are the restarts of a session, and among them those of the process in its present
-// pod.
+// restartCounts returns the number of all restarts of a session, and of those in its current pod.
 func restartCounts(o Observation) (all, inPod int32) {
 	s := o.Conversation.Status
 	inPod = s.PodRestarts
@@ -57,7 +58,7 @@ func restartCounts(o Observation) (all, inPod int32) {
 	return s.Restarts - s.PodRestarts + inPod, inPod
 }
 
-// runningTime is how long a session was RUNNING since somebody last started it.
+// runningTime returns how long a session was RUNNING since a user last started it.
 func runningTime(s v1alpha1.ConversationStatus, now time.Time) time.Duration {
 	var all time.Duration
 	if s.RanFor != nil {
@@ -69,7 +70,7 @@ func runningTime(s v1alpha1.ConversationStatus, now time.Time) time.Duration {
 	return all
 }
 
-// SessionStatus is the status of the session's own container, not of an injected sidecar.
+// SessionStatus returns the status of the session's own container, not of an injected sidecar.
 func SessionStatus(pod *corev1.Pod) *corev1.ContainerStatus {
 	if pod == nil {
 		return nil
@@ -82,15 +83,15 @@ func SessionStatus(pod *corev1.Pod) *corev1.ContainerStatus {
 	return nil
 }
 
-// processStarted says whether the session's process was started in the pod, so that it may have
-// begun its work, whether or not anybody saw it run.
+// processStarted reports whether the session's process started in the pod. It may have begun its
+// work even if the status never was RUNNING.
 func processStarted(pod *corev1.Pod) bool {
 	c := SessionStatus(pod)
 	return c != nil && (c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil)
 }
 
-// Exited is how the session's container ended; nil while it has not. The kubelet restarts one that
-// failed.
+// Exited returns the termination of the session's container; nil while it runs. The kubelet
+// restarts a container that failed.
 func Exited(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	c := SessionStatus(pod)
 	if c == nil {
@@ -99,8 +100,7 @@ func Exited(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	return c.State.Terminated
 }
 
-// HoldsSlot says whether something of a session runs or may run in a pod. A pod that is kept for its
-// logs holds no slot.
+// HoldsSlot reports whether the session runs or may run in a pod. A pod kept for its logs does not.
 func HoldsSlot(pod *corev1.Pod) bool {
 	if pod == nil {
 		return false
@@ -109,7 +109,7 @@ func HoldsSlot(pod *corev1.Pod) bool {
 	return exit == nil || exit.ExitCode != 0
 }
 
-// crash is how the session's process last ended before it was restarted; nil if it never was.
+// crash returns the last failure of the session's process in this pod; nil if it never failed.
 func crash(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	c := SessionStatus(pod)
 	if c == nil {
@@ -121,7 +121,7 @@ func crash(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	return c.LastTerminationState.Terminated
 }
 
-// exitCause is why a process ended, in a word or two.
+// exitCause returns the cause of a process's exit, in a word or two.
 func exitCause(t *corev1.ContainerStateTerminated) string {
 	if t.Reason != "" && t.Reason != "Error" {
 		return t.Reason
@@ -132,13 +132,13 @@ func exitCause(t *corev1.ContainerStateTerminated) string {
 	return fmt.Sprintf("exit status %d", t.ExitCode)
 }
 
-// disrupted says whether the cluster took the pod away: a drain, an eviction, a preemption. That is
-// not the session's fault.
+// disrupted reports whether the cluster removed the pod by a drain, an eviction or a preemption.
+// Such a loss does not count against the session.
 func disrupted(pod *corev1.Pod) bool {
 	return pod != nil && conditionTrue(pod, corev1.DisruptionTarget)
 }
 
-// lossCause is why a pod is lost.
+// lossCause returns the cause of the loss of a pod.
 func lossCause(pod *corev1.Pod) string {
 	const deleted = "the pod was deleted"
 	if pod == nil {
@@ -156,7 +156,7 @@ func lossCause(pod *corev1.Pod) string {
 	return deleted
 }
 
-// WaitingSince is when a session began to wait for a slot: as recorded or, before that, now.
+// WaitingSince returns the recorded time at which a session began to wait for a slot, or now.
 func WaitingSince(s v1alpha1.ConversationStatus, now time.Time) time.Time {
 	if s.StartTime != nil && s.StopTime == nil {
 		return s.StartTime.Time

@@ -8,16 +8,16 @@ import (
 
 func TestImagesAloneAreWork(t *testing.T) {
 	for name, spec := range map[string]v1alpha1.ConversationSpec{
-		"addresses": {ImageURLs: []string{"u"}},
-		"in ConfigMaps": {Images: []v1alpha1.ConversationImage{
+		"URLs": {ImageURLs: []string{"u"}},
+		"ConfigMaps": {Images: []v1alpha1.ConversationImage{
 			{ConfigMapKeyRef: &v1alpha1.ConfigMapKeyRef{Name: "one", Key: "image"}},
 		}},
 	} {
 		if !HasWork(&spec) {
-			t.Errorf("images, %s, are no work", name)
+			t.Errorf("%s do not count as work", name)
 		}
 	}
 	if HasWork(&v1alpha1.ConversationSpec{}) {
-		t.Error("nothing is work")
+		t.Error("an empty spec counts as work")
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// setConditions expresses the verdict in the terms of kstatus: Ready when what is observed equals
-// what was asked, Reconciling on the way there, Stalled when somebody's help is needed.
+// setConditions expresses the verdict in kstatus conditions: Ready if the session is in the
+// requested state, Reconciling on the way there, Stalled if a user has to act.
 func setConditions(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 	set := func(condition string, ok bool, reason, message string) {
 		SetCondition(&status.Conditions, o.Conversation.Generation, condition, ok, reason, message)
@@ -20,8 +20,8 @@ func setConditions(status *v1alpha1.ConversationStatus, o Observation, v Verdict
 			meta.RemoveStatusCondition(&status.Conditions, condition)
 		}
 	}
-	podLeaves := v.Pod == RemovePod && (o.Pod != nil || o.OldPod != nil)
-	reconciling := !v.Stalled && (v.State == v1alpha1.StateStarting || podLeaves || v.Reason == v1alpha1.ReasonDeleted)
+	removingPod := v.Pod == RemovePod && (o.Pod != nil || o.OldPod != nil)
+	reconciling := !v.Stalled && (v.State == v1alpha1.StateStarting || removingPod || v.Reason == v1alpha1.ReasonDeleted)
 	set(v1alpha1.ConditionReady, !v.Stalled && !reconciling, v.Reason, v.Message)
 	setOrRemove(v1alpha1.ConditionReconciling, reconciling)
 	setOrRemove(v1alpha1.ConditionStalled, v.Stalled)
@@ -35,8 +35,8 @@ func setConditions(status *v1alpha1.ConversationStatus, o Observation, v Verdict
 
 	if o.ClassVolume && o.Conversation.Spec.Workspace == nil && status.Workspace == v1alpha1.WorkspaceScratch {
 		set(v1alpha1.ConditionWorkspaceReady, false, v1alpha1.ReasonNoStorageClass,
-			"The session's files go with its pod: its class gives it a volume, and when it first started the cluster had no "+
-				"default StorageClass to make one of. Mark a StorageClass as the default, or name one in the SessionClass")
+			"The session's files are lost when its pod is deleted: its class requests a volume, but the cluster had no default "+
+				"StorageClass at the first start. Mark a StorageClass as the default, or name one in the SessionClass")
 	} else {
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionWorkspaceReady)
 	}
@@ -47,14 +47,14 @@ func setConditions(status *v1alpha1.ConversationStatus, o Observation, v Verdict
 		set(v1alpha1.ConditionSettingsReady, false, v1alpha1.ReasonSettingsDeleted,
 			"UserSettings "+o.Conversation.Spec.UserSettingsName+" do not exist")
 	case v.State == v1alpha1.StateStopped:
-		// The needs of a stopped session are not looked up.
+		// The references of a stopped session are not resolved.
 		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionSettingsReady)
 	default:
 		set(v1alpha1.ConditionSettingsReady, true, v1alpha1.ReasonResolved, "")
 	}
 }
 
-// SetCondition sets one condition of an object of a generation.
+// SetCondition sets one condition, with the generation of the object.
 func SetCondition(conditions *[]metav1.Condition, generation int64, name string, ok bool, reason,
 	message string) {
 	status := metav1.ConditionFalse
@@ -66,14 +66,14 @@ func SetCondition(conditions *[]metav1.Condition, generation int64, name string,
 	})
 }
 
-// SettingsGone says whether a status reports that the UserSettings were deleted.
-func SettingsGone(s v1alpha1.ConversationStatus) bool {
+// SettingsDeleted reports whether a status says that the UserSettings were deleted.
+func SettingsDeleted(s v1alpha1.ConversationStatus) bool {
 	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionSettingsReady)
 	return c != nil && c.Reason == v1alpha1.ReasonSettingsDeleted
 }
 
-// SaysNoPod says whether a status reports that there is no pod.
-func SaysNoPod(s v1alpha1.ConversationStatus) bool {
+// ReportsNoPod reports whether a status says that there is no pod.
+func ReportsNoPod(s v1alpha1.ConversationStatus) bool {
 	c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionPodReady)
 	return c != nil && c.Reason == v1alpha1.ReasonNoPod
 }

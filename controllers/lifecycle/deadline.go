@@ -8,15 +8,15 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// withinDeadline ends a start that takes too long, unless the session ran before: that one waits
-// for its node, its quota or its image as long as it takes, and says so.
+// withinDeadline stops a start that exceeds its deadline. A session that ran before is not stopped:
+// it is stalled, and waits for its node, its quota or its image without limit.
 func (v Verdict) withinDeadline(o Observation) Verdict {
 	if !pastDeadline(o) {
 		return v
 	}
 	s, step, message := o.Conversation.Status, v.Reason, v.Message
 	if !everRan(s) && !v.Blocked && o.Pod == nil && slices.Contains(retriedReasons, s.Reason) {
-		step, message = s.Reason, s.Message // it is not retried, so that nothing newer is known
+		step, message = s.Reason, s.Message // no retry happened since this record
 	}
 	exceeded := fmt.Sprintf("Not running after %s, stuck at %s: %s", o.Bounds.StartDeadline, step, message)
 	if everRan(s) {
@@ -31,9 +31,9 @@ func pastDeadline(o Observation) bool {
 	return bounded && left <= 0
 }
 
-// UntilDeadline is how long the present start may still take: from the creation of its pod or,
-// without one, from when it was recorded that there is none. A session that ran in this attempt is
-// not starting.
+// UntilDeadline returns the time left for the current start. It counts from the creation of the pod
+// or, without a pod, from the recorded start time. A session that ran in this attempt is not
+// starting.
 func UntilDeadline(o Observation) (left time.Duration, bounded bool) {
 	s := o.Conversation.Status
 	if o.Bounds.StartDeadline == 0 || Ran(s) {
@@ -44,14 +44,14 @@ func UntilDeadline(o Observation) (left time.Duration, bounded bool) {
 	case o.Pod != nil:
 		began = o.Pod.CreationTimestamp.Time
 	case s.Reason == v1alpha1.ReasonQueued || s.Reason == v1alpha1.ReasonSettingsNotReady && o.Unready == nil:
-		// What it waited for came only now, so that it begins only now.
+		// The wait for settings or for a slot just ended, so the start begins now.
 	case s.StartTime != nil && s.StopTime == nil:
 		began = s.StartTime.Time
 	}
 	return began.Add(o.Bounds.StartDeadline).Sub(o.Now), true
 }
 
-// UntilMaxDuration is how long a session may still run.
+// UntilMaxDuration returns how long a session may still run.
 func UntilMaxDuration(o Observation) (left time.Duration, bounded bool) {
 	if o.Bounds.MaxDuration == 0 {
 		return 0, false
@@ -59,12 +59,12 @@ func UntilMaxDuration(o Observation) (left time.Duration, bounded bool) {
 	return o.Bounds.MaxDuration - runningTime(o.Conversation.Status, o.Now), true
 }
 
-// storingTimeout is how long the facade may take to store what a Conversation refers to. One that
-// was killed meanwhile never removes the mark.
+// storingTimeout limits the time in which the facade stores the objects that a new Conversation
+// refers to. A facade that crashes meanwhile never removes the annotation.
 const storingTimeout = time.Minute
 
-// UntilStored is how long the facade may still take to store what a Conversation starts with; zero
-// if that is done, or was given up.
+// UntilStored returns how long to wait for the facade to store the inputs of a Conversation; zero
+// if it is done or timed out.
 func UntilStored(c *v1alpha1.Conversation, now time.Time) time.Duration {
 	if c.Annotations[v1alpha1.AnnotationIncomplete] == "" {
 		return 0

@@ -24,10 +24,10 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "overwrite the golden files")
 
-// judgedObject is an object as the operator leaves it in one of its states, and what every GitOps
-// tool must make of it.
+// judgedObject is an object in one of its states, and the status that every GitOps tool must
+// compute.
 type judgedObject struct {
 	Name   string         `json:"name"`
 	Status status.Status  `json:"status"`
@@ -36,14 +36,14 @@ type judgedObject struct {
 
 func asObject(t *testing.T, kind string, o client.Object) map[string]any {
 	t.Helper()
-	switch o := o.(type) { // of the clock, which is not what this is about
+	switch o := o.(type) { // transition times depend on the real clock
 	case *v1alpha1.Conversation:
-		atNoon(o.Status.Conditions)
+		setToNoon(o.Status.Conditions)
 	case *v1alpha1.UserSettings:
-		atNoon(o.Status.Conditions)
+		setToNoon(o.Status.Conditions)
 	}
 	o.GetObjectKind().SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind(kind))
-	// As it comes from the API server: through JSON.
+	// Convert through JSON, as the API server does.
 	text, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
@@ -55,13 +55,13 @@ func asObject(t *testing.T, kind string, o client.Object) map[string]any {
 	return object.Object
 }
 
-func atNoon(conditions []metav1.Condition) {
+func setToNoon(conditions []metav1.Condition) {
 	for i := range conditions {
 		conditions[i].LastTransitionTime = metav1.NewTime(lifecycletest.Noon)
 	}
 }
 
-// judgedObjects are all states of the lifecycle, of both kinds, with the health that follows from
+// judgedObjects returns all states of the lifecycle, of both kinds, with the expected health of
 // each.
 func judgedObjects(t *testing.T) (all []judgedObject) {
 	t.Helper()
@@ -73,24 +73,24 @@ func judgedObjects(t *testing.T) (all []judgedObject) {
 			want = status.TerminatingStatus
 		case s.stalled:
 			want = status.FailedStatus
-		case s.state == v1alpha1.StateStarting, s.wish == RemovePod && s.pod != nil:
+		case s.state == v1alpha1.StateStarting, s.action == RemovePod && s.pod != nil:
 			want = status.InProgressStatus
 		}
 		c := o.Conversation.DeepCopy()
 		c.Status = NewStatus(o, v)
 		all = append(all, judgedObject{name, want, asObject(t, "Conversation", c)})
 	}
-	for _, name := range []string{"a ready pod runs", "a loss stays lost", "an end outlives its pod"} {
+	for _, name := range []string{"a ready pod runs", "a lost session stays lost", "an end outlives its pod"} {
 		o, v := states()[name].judged()
 		changed := o.Conversation.DeepCopy()
 		changed.Status = NewStatus(o, v)
 		changed.Generation++
-		all = append(all, judgedObject{name + ", and was changed since", status.InProgressStatus, asObject(t, "Conversation",
+		all = append(all, judgedObject{name + ", with a newer spec", status.InProgressStatus, asObject(t, "Conversation",
 			changed)})
 	}
 	fresh := makeConversation("ns", "c")
 	fresh.Status.ObservedGeneration, fresh.Status.State = -1, v1alpha1.StateStarting
-	all = append(all, judgedObject{"a Conversation that nobody has seen", status.InProgressStatus,
+	all = append(all, judgedObject{"a Conversation that was never reconciled", status.InProgressStatus,
 		asObject(t, "Conversation", fresh.Conversation)})
 	for _, reason := range []string{"", v1alpha1.ReasonSecretNotFound, v1alpha1.ReasonKeyNotFound,
 		v1alpha1.ReasonForeignObject, v1alpha1.ReasonKeyTooShort, v1alpha1.ReasonKeyUnfit} {
@@ -112,7 +112,7 @@ func judgedObjects(t *testing.T) (all []judgedObject) {
 	return all
 }
 
-// A reason that no state of the table has would be judged by nobody.
+// The health checks of GitOps tools are tested only with reasons in the table.
 func TestTheTableOfStatesHasEveryReason(t *testing.T) {
 	have := map[string]bool{}
 	for _, s := range states() {
@@ -120,9 +120,9 @@ func TestTheTableOfStatesHasEveryReason(t *testing.T) {
 	}
 	reasons := declaredReasons(t, "Reasons of a STARTING session", "Reasons of a STOPPED session", "ReasonRunning")
 	if len(reasons) < 17 {
-		t.Fatalf("only %d reasons were found: %v", len(reasons), reasons)
+		t.Fatalf("found only %d reasons: %v", len(reasons), reasons)
 	}
-	// Of those of conditions, these hold up a start.
+	// Three reasons of conditions also block a start.
 	for _, reason := range append(reasons, v1alpha1.ReasonNotAllowed, v1alpha1.ReasonForeignObject,
 		v1alpha1.ReasonRejected) {
 		if !have[reason] {
@@ -131,11 +131,12 @@ func TestTheTableOfStatesHasEveryReason(t *testing.T) {
 		delete(have, reason)
 	}
 	if len(have) > 0 {
-		t.Errorf("reasons that are declared elsewhere: %v", slices.Sorted(maps.Keys(have)))
+		t.Errorf("states use reasons that are not declared: %v", slices.Sorted(maps.Keys(have)))
 	}
 }
 
-// declaredReasons are the values of the constants whose group has a comment that begins so.
+// declaredReasons returns the constants in groups with a comment that starts with one of the given
+// texts.
 func declaredReasons(t *testing.T, comments ...string) (reasons []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), testenv.Path("api", "v1alpha1", "conditions.go"), nil,
@@ -159,9 +160,9 @@ func declaredReasons(t *testing.T, comments ...string) (reasons []string) {
 	return reasons
 }
 
-// The tests in hack/test/gitops compare kstatus, Argo CD's script and Flux's expressions on the states in
-// this file.
-func TestTheStatesAreWrittenDown(t *testing.T) {
+// The tests in hack/test/gitops compare kstatus, Argo CD's script and Flux's expressions on the
+// states in this file.
+func TestTheFileOfStatesIsUpToDate(t *testing.T) {
 	var text []byte
 	for _, o := range judgedObjects(t) {
 		line, err := json.Marshal(o)

@@ -6,13 +6,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// imageProblems are the reasons of a kubelet that cannot get an image. The status shows the reason and
-// never the kubelet's message: that repeats answers from an address that a user may have chosen, and
-// differs from one try to the next.
+// imageProblems are the kubelet's reasons for a failed image pull. The status shows only the
+// reason. The kubelet's message repeats answers from an address that a user may have chosen, and
+// changes with every try.
 var imageProblems = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
 	"ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed"}
 
-// imageOf is the image of a container.
+// imageOf returns the image of a container.
 func imageOf(pod *corev1.Pod, container string) string {
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		if c.Name == container {

@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The message of a kubelet repeats answers from an address that a user may have chosen, and differs
-// from one try to the next.
+// The kubelet's message repeats answers from an address that a user may have chosen, and changes
+// with every try.
 func TestAWaitingContainerShowsTheReasonAndNeverTheMessage(t *testing.T) {
 	for reason, want := range map[string]string{
 		"ErrImagePull":              "Image example.com/base:1: ErrImagePull",
@@ -19,9 +19,9 @@ func TestAWaitingContainerShowsTheReasonAndNeverTheMessage(t *testing.T) {
 		"RegistryUnavailable":       "Image example.com/base:1: RegistryUnavailable",
 		"SignatureValidationFailed": "Image example.com/base:1: SignatureValidationFailed",
 
-		"CreateContainerError":       "The container session cannot be started: CreateContainerError",
-		"CreateContainerConfigError": "The container session cannot be started: CreateContainerConfigError",
-		"RunContainerError":          "The container session cannot be started: RunContainerError",
+		"CreateContainerError":       "Container session cannot start: CreateContainerError",
+		"CreateContainerConfigError": "Container session cannot start: CreateContainerConfigError",
+		"RunContainerError":          "Container session cannot start: RunContainerError",
 	} {
 		for _, message := range []string{"", "hunter2: 401 unauthorized",
 			"back-off 10s pulling https://ada:hunter2@r.example.com"} {

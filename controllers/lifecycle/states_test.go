@@ -8,31 +8,29 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// aState is a state of a session: what was recorded of its attempts and what is observed, and where
-// it stands by that.
+// aState is a state of a session: the recorded attempts, the observation, and the expected verdict.
 type aState struct {
 	conversation aConversation
 	pod          *aPod
 	unready      *Blocker
-	// queued is how many sessions its user may have running, where it waits for one of them;
-	// refused why its pod is not made.
-	// waited is why it was refused when it had its turn.
-	queued  int32
-	waited  string
-	refused *Blocker
-	now     int
-	state   v1alpha1.ConversationState
-	reason  string
-	message string
-	wish    PodAction
-	stalled bool
-	// next is what the next attempt comes from: asked, counted or not counted.
+	// queueLimit is set if the session waits for a slot, and refusal if its last start was refused.
+	// blocker is the reason why its pod cannot be created.
+	queueLimit int32
+	refusal    string
+	blocker    *Blocker
+	now        int
+	state      v1alpha1.ConversationState
+	reason     string
+	message    string
+	action     PodAction
+	stalled    bool
+	// next is the cause of the next attempt: requested, counted or not counted.
 	next string
 }
 
-// judged is what the operator would see, and find.
+// judged returns the observation of the operator, and its verdict.
 func (s aState) judged() (Observation, Verdict) {
-	o := Observation{QueueLimit: s.queued, Refusal: s.waited, Conversation: s.conversation.Conversation,
+	o := Observation{QueueLimit: s.queueLimit, Refusal: s.refusal, Conversation: s.conversation.Conversation,
 		Bounds: boundsOf(&s.conversation.Spec), Scratch: s.conversation.Spec.Workspace == nil,
 		SettingsExist: s.unready == nil, Unready: s.unready, Now: at(s.now)}
 	if s.pod != nil && LabelledAttempt(s.pod.Labels) == Attempt(s.conversation.Status) {
@@ -41,18 +39,17 @@ func (s aState) judged() (Observation, Verdict) {
 		o.OldPod = s.pod.Pod
 	}
 	v := Judge(o)
-	if s.refused != nil {
-		v = v.BlockedBy(o, s.refused)
+	if s.blocker != nil {
+		v = v.BlockedBy(o, s.blocker)
 	}
 	return o, v
 }
 
-// states is the table of all states. Whatever judges a session, such as the health checks of GitOps
-// tools, is tested with it.
+// states returns the table of all states. The health checks of GitOps tools are tested with it too.
 func states() map[string]aState {
 	conv := func() aConversation { return makeConversation("ns", "c") }
 	pod := func() aPod { return podOf(conv()) }
-	silent := func() aPod { return pod().Ready().Condition(corev1.PodReady, false, "") }
+	unresponsive := func() aPod { return pod().Ready().Condition(corev1.PodReady, false, "") }
 	looping := func(n int32, reason string) aPod {
 		return pod().Sandboxed().Waiting(SessionContainer, "CrashLoopBackOff").Crashed(n, reason)
 	}
@@ -68,153 +65,163 @@ func states() map[string]aState {
 
 	return map[string]aState{
 		// Starting.
-		"a new one needs a pod": {conversation: conv(), state: "STARTING", reason: "Scheduling",
-			wish: NeedPod},
-		"one without settings waits for them": {conversation: conv(), unready: noSettings, state: "STARTING",
+		"a new session needs a pod": {conversation: conv(), state: "STARTING", reason: "Scheduling",
+			action: NeedPod},
+		"a session waits for its settings": {conversation: conv(), unready: noSettings, state: "STARTING",
 			reason: "SettingsNotReady", message: "UserSettings ada"},
 		"a pod without a node is being scheduled": {conversation: conv().Started(0),
 			pod: ptrTo(pod().Condition(corev1.PodScheduled, false, "0/3 nodes are available")), state: "STARTING",
-			reason: "Scheduling", message: "0/3 nodes", wish: NeedPod},
+			reason: "Scheduling", message: "0/3 nodes", action: NeedPod},
 		"a pod with a node gets its volumes": {conversation: conv().Started(0),
 			pod: ptrTo(pod().Scheduled().Waiting(InstallContainer, "PodInitializing")), state: "STARTING",
-			reason: "PreparingWorkspace", wish: NeedPod},
+			reason: "PreparingWorkspace", action: NeedPod},
 		"an image that is being pulled": {conversation: conv().Started(0),
 			pod: ptrTo(pod().Sandboxed().Waiting(InstallContainer, "ContainerCreating")), state: "STARTING",
-			reason: "PullingImage", message: "example.com/runtime:1", wish: NeedPod},
+			reason: "PullingImage", message: "example.com/runtime:1", action: NeedPod},
 		"an image that cannot be pulled is named": {conversation: conv().Started(0),
 			pod: ptrTo(pod().Sandboxed().Waiting(SessionContainer, "ImagePullBackOff")), state: "STARTING",
 			reason: "PullingImage", message: "Image example.com/base:1: ImagePullBackOff",
-			wish: NeedPod},
-		"a container that cannot be made": {conversation: conv().Started(0),
+			action: NeedPod},
+		"a container that cannot be created": {conversation: conv().Started(0),
 			pod: ptrTo(pod().Sandboxed().Waiting(SessionContainer, "CreateContainerError")), state: "STARTING",
-			reason: "StartingRuntime", message: "session cannot be started: CreateContainerError", wish: NeedPod},
-		"the runtime is put in": {conversation: conv().Started(0),
+			reason: "StartingRuntime", message: "session cannot start: CreateContainerError", action: NeedPod},
+		"the runtime is being installed": {conversation: conv().Started(0),
 			pod: ptrTo(pod().Sandboxed().Running(InstallContainer)), state: "STARTING", reason: "PreparingWorkspace",
-			wish: NeedPod},
-		"the runtime cannot be put in": {conversation: conv().Started(0),
+			action: NeedPod},
+		"the runtime cannot be installed": {conversation: conv().Started(0),
 			pod: ptrTo(pod().Sandboxed().InstallCrashed()), state: "STARTING", reason: "PreparingWorkspace",
-			message: "could not be put in: exit status 1", wish: NeedPod},
+			message: "could not be installed: exit status 1", action: NeedPod},
 		"the runtime runs and is not ready": {conversation: conv().Started(0),
 			pod: ptrTo(pod().Sandboxed().Running(SessionContainer)), state: "STARTING", reason: "StartingRuntime",
-			wish: NeedPod},
-		"the session's image after the runtime is in": {conversation: conv().Started(0),
+			action: NeedPod},
+		"the session's image is pulled after the runtime is installed": {conversation: conv().Started(0),
 			pod: ptrTo(pod().Sandboxed().Installed().Waiting(SessionContainer, "PodInitializing")), state: "STARTING",
-			reason: "PullingImage", message: "example.com/base:1", wish: NeedPod},
+			reason: "PullingImage", message: "example.com/base:1", action: NeedPod},
 		"a ready pod runs": {conversation: conv().Started(0), pod: ptrTo(pod().Ready()),
 			state: "RUNNING", reason: "Running"},
 		"a first pod that is deleted is awaited": {conversation: conv().Started(0),
 			pod: ptrTo(pod().Scheduled().Terminating()), state: "STARTING", reason: "Restarting"},
-		"and made again once it is gone": {conversation: conv().Started(0).With(work), state: "STARTING",
-			reason: "Scheduling", wish: NeedPod},
+		"a deleted first pod is created again": {conversation: conv().Started(0).With(work), state: "STARTING",
+			reason: "Scheduling", action: NeedPod},
 
-		// Held up.
-		"one that waits for its turn": {conversation: conv(), queued: 2, state: "STARTING", reason: "Queued",
+		// Blocked.
+		"a session that waits for a slot": {conversation: conv(), queueLimit: 2, state: "STARTING", reason: "Queued",
 			message: "allows 2 running sessions per user"},
-		"one that waits for another turn": {conversation: conv().Started(0).Because("Rejected"), queued: 2,
-			waited: "exceeded quota", now: 3600, state: "STARTING", reason: "Queued",
-			message: "when one of them ends. Its last start was refused: exceeded quota"},
-		"one that asks for too much": {conversation: conv().Started(0), refused: &Blocker{v1alpha1.ReasonNotAllowed,
-			"spec.workspace"}, state: "STARTING", reason: "NotAllowed", message: "spec.workspace", wish: NeedPod, stalled: true},
-		"one whose pod's name is taken": {conversation: conv().Started(0), refused: &Blocker{v1alpha1.ReasonForeignObject,
-			"Pod c-session"}, state: "STARTING", reason: "ForeignObject", wish: NeedPod, stalled: true},
-		"one that a quota refuses": {conversation: conv().Started(0), refused: &Blocker{v1alpha1.ReasonRejected,
-			"exceeded quota"}, state: "STARTING", reason: "Rejected", wish: NeedPod},
-		"one that a quota refuses too long": {conversation: conv().Started(0), refused: &Blocker{v1alpha1.ReasonRejected,
-			"exceeded quota"}, now: 600, state: "STOPPED", reason: "StartDeadlineExceeded", message: "Rejected: exceeded quota",
-			wish: RemovePod, stalled: true},
-		"one whose last refusal is too old": {conversation: conv().Started(0).Because("Rejected").Saying("exceeded quota"),
+		"a refused session that waits for a slot again": {conversation: conv().Started(0).Because("Rejected"), queueLimit: 2,
+			refusal: "exceeded quota", now: 3600, state: "STARTING", reason: "Queued",
+			message: "when one of them ends. The last start was refused: exceeded quota"},
+		"a request that the class does not allow": {conversation: conv().Started(0),
+			blocker: &Blocker{v1alpha1.ReasonNotAllowed, "spec.workspace"},
+			state:   "STARTING", reason: "NotAllowed", message: "spec.workspace", action: NeedPod,
+			stalled: true},
+		"a foreign object has the name of the pod": {conversation: conv().Started(0),
+			blocker: &Blocker{v1alpha1.ReasonForeignObject, "Pod c-session"},
+			state:   "STARTING", reason: "ForeignObject", action: NeedPod, stalled: true},
+		"a start refused by a quota": {conversation: conv().Started(0), blocker: &Blocker{v1alpha1.ReasonRejected,
+			"exceeded quota"},
+			state: "STARTING", reason: "Rejected", action: NeedPod},
+		"a start refused by a quota until the deadline": {conversation: conv().Started(0),
+			blocker: &Blocker{v1alpha1.ReasonRejected, "exceeded quota"},
+			now:     600, state: "STOPPED", reason: "StartDeadlineExceeded", message: "Rejected: exceeded quota",
+			action: RemovePod, stalled: true},
+		"a recorded refusal at the deadline": {conversation: conv().Started(0).Because("Rejected").Saying("exceeded quota"),
 			now: 600, state: "STOPPED", reason: "StartDeadlineExceeded", message: "stuck at Rejected: exceeded quota",
-			wish: RemovePod, stalled: true},
+			action: RemovePod, stalled: true},
 
-		// The deadline of a start.
-		"a deadline names the step": {conversation: conv().Started(0),
+		// Start deadline.
+		"an exceeded deadline names the step": {conversation: conv().Started(0),
 			pod: ptrTo(pod().Sandboxed().Waiting(SessionContainer, "ErrImagePull")), now: 600, state: "STOPPED",
-			reason: "StartDeadlineExceeded", message: "PullingImage: Image example.com/base:1", wish: RemovePod, stalled: true},
-		"it counts from the creation of the pod": {conversation: conv().Started(500),
+			reason: "StartDeadlineExceeded", message: "PullingImage: Image example.com/base:1", action: RemovePod,
+			stalled: true},
+		"the deadline counts from the creation of the pod": {conversation: conv().Started(500),
 			pod: ptrTo(pod().Sandboxed().Waiting(SessionContainer, "ErrImagePull")), now: 600, state: "STOPPED",
-			reason: "StartDeadlineExceeded", wish: RemovePod, stalled: true},
-		"it is not final for one that ran": {conversation: conv().Started(0).Ran(2).Attempt(2, 1),
+			reason: "StartDeadlineExceeded", action: RemovePod, stalled: true},
+		"the deadline stalls a session that ran, without stopping it": {conversation: conv().Started(0).Ran(2).Attempt(2, 1),
 			pod: ptrTo(pod().Attempt("2").Sandboxed().Waiting(SessionContainer, "ErrImagePull")), now: 600, state: "STARTING",
-			reason: "PullingImage", message: "Not running after 10m0s", wish: NeedPod, stalled: true},
-		"settings that never come": {conversation: conv().Started(0).Because("SettingsNotReady"),
+			reason: "PullingImage", message: "Not running after 10m0s", action: NeedPod, stalled: true},
+		"settings that are missing at the deadline": {conversation: conv().Started(0).Because("SettingsNotReady"),
 			unready: noSettings, now: 600, state: "STOPPED", reason: "SettingsMissing", message: "UserSettings ada",
 			stalled: true},
-		"settings that are still missing": {conversation: conv().Started(0).Stopped("SettingsMissing", 600),
+		"settings that are missing after the deadline": {conversation: conv().Started(0).Stopped("SettingsMissing", 600),
 			unready: noSettings, now: 700, state: "STOPPED", reason: "SettingsMissing", stalled: true},
-		"settings that come late": {conversation: conv().Started(0).Stopped("SettingsMissing", 600),
-			now: 700, state: "STARTING", reason: "Scheduling", wish: NeedPod},
-		"settings that come shortly before the deadline": {conversation: conv().Started(0).Because("SettingsNotReady"),
-			now: 599, state: "STARTING", reason: "Scheduling", wish: NeedPod},
+		"settings that arrive after the deadline": {conversation: conv().Started(0).Stopped("SettingsMissing", 600),
+			now: 700, state: "STARTING", reason: "Scheduling", action: NeedPod},
+		"settings that arrive just before the deadline": {conversation: conv().Started(0).Because("SettingsNotReady"),
+			now: 599, state: "STARTING", reason: "Scheduling", action: NeedPod},
 
-		"it does not count the time of waiting for a turn": {conversation: conv().Started(0).Because("Queued"), now: 3600,
-			state: "STARTING", reason: "Scheduling", wish: NeedPod},
-		"nor that of waiting for settings": {conversation: conv().Started(0).Because("SettingsNotReady"), now: 3600,
-			state: "STARTING", reason: "Scheduling", wish: NeedPod},
+		"the deadline excludes the wait for a slot": {conversation: conv().Started(0).Because("Queued"), now: 3600,
+			state: "STARTING", reason: "Scheduling", action: NeedPod},
+		"the deadline excludes the wait for settings": {conversation: conv().Started(0).Because("SettingsNotReady"),
+			now:   3600,
+			state: "STARTING", reason: "Scheduling", action: NeedPod},
 
-		// Ends of the present attempt's pod.
-		"a session that says it is done is done": {conversation: conv().Started(0).Ran(2),
+		// Ends of the current attempt's pod.
+		"a session that reports Completed": {conversation: conv().Started(0).Ran(2),
 			pod: ptrTo(pod().Ready().Ended(0, `{"reason":"Completed","message":"all green"}`, 9)), state: "STOPPED",
-			reason: "Completed", message: "all green", wish: KeepEndedPod},
-		"a session that says it was idle was": {conversation: conv().Started(0).Ran(2),
-			pod: ptrTo(pod().Ready().Ended(0, `{"reason":"Idle"}`, 9)), state: "STOPPED", reason: "Idle", wish: KeepEndedPod},
-		"a session that says it failed failed": {conversation: conv().Started(0).Ran(2),
+			reason: "Completed", message: "all green", action: KeepEndedPod},
+		"a session that reports Idle": {conversation: conv().Started(0).Ran(2),
+			pod: ptrTo(pod().Ready().Ended(0, `{"reason":"Idle"}`, 9)), state: "STOPPED", reason: "Idle", action: KeepEndedPod},
+		"a session that reports Failed": {conversation: conv().Started(0).Ran(2),
 			pod: ptrTo(pod().Ready().Ended(0, `{"reason":"Failed","message":"branch x not found"}`, 9)), state: "STOPPED",
-			reason: "Failed", message: "branch x not found", wish: KeepEndedPod, stalled: true},
-		"what else an image says is not passed on": {conversation: conv().Started(0).Ran(2),
+			reason: "Failed", message: "branch x not found", action: KeepEndedPod, stalled: true},
+		"other output of an image is dropped": {conversation: conv().Started(0).Ran(2),
 			pod: ptrTo(pod().Ready().Ended(0, `token=hunter2`, 9)), state: "STOPPED", reason: "Completed",
-			message: "The session is done", wish: KeepEndedPod},
+			message: "The session completed", action: KeepEndedPod},
 		"a sidecar does not hide the end": {conversation: conv().Started(0).Ran(2),
 			pod: ptrTo(pod().Ready().Ended(0, `{"reason":"Completed"}`, 9).Sidecar()), state: "STOPPED", reason: "Completed",
-			wish: KeepEndedPod},
-		"one that ended before anybody saw it run": {conversation: conv().Started(0),
-			pod: ptrTo(pod().Ended(0, `{"reason":"Completed"}`, 9)), state: "STOPPED", reason: "Completed", wish: KeepEndedPod},
-		"one that ended and is deleted at once": {conversation: conv().Started(0).Ran(2),
+			action: KeepEndedPod},
+		"an end before RUNNING was recorded": {conversation: conv().Started(0),
+			pod: ptrTo(pod().Ended(0, `{"reason":"Completed"}`, 9)), state: "STOPPED", reason: "Completed",
+			action: KeepEndedPod},
+		"an end while the pod is being deleted": {conversation: conv().Started(0).Ran(2),
 			pod: ptrTo(pod().Ready().Ended(0, `{"reason":"Completed"}`, 9).Terminating()), state: "STOPPED", reason: "Completed",
-			wish: KeepEndedPod},
-		"a pod that exits because it is deleted is no end": {conversation: conv().Started(0).Ran(2),
+			action: KeepEndedPod},
+		"an exit due to the pod's deletion is not an end": {conversation: conv().Started(0).Ran(2),
 			pod: ptrTo(pod().Ready().Ended(0, ``, 9).Terminating()), state: "STARTING", reason: "Restarting", next: "counted"},
 		"an end outlives its pod": {conversation: conv().Started(0).Ran(2).Stopped("Completed", 9),
-			state: "STOPPED", reason: "Completed", message: "it was Completed", wish: RemovePod},
+			state: "STOPPED", reason: "Completed", message: "it was Completed", action: RemovePod},
 		"an end keeps the pod for its logs": {conversation: conv().Started(0).Ran(2).Stopped("Completed", 9),
-			pod: ptrTo(pod().Ended(0, `{"reason":"Completed"}`, 9)), state: "STOPPED", reason: "Completed", wish: KeepEndedPod},
-		"an end removes a pod in which others still run": {conversation: conv().Started(0).Ran(2).Stopped("Completed", 9),
+			pod: ptrTo(pod().Ended(0, `{"reason":"Completed"}`, 9)), state: "STOPPED", reason: "Completed",
+			action: KeepEndedPod},
+		"an end removes a pod with a running sidecar": {conversation: conv().Started(0).Ran(2).Stopped("Completed", 9),
 			pod: ptrTo(pod().Ended(0, `{"reason":"Completed"}`, 9).Sidecar()), state: "STOPPED", reason: "Completed",
-			wish: RemovePod},
-		"an end of an earlier attempt is none of this": {conversation: conv().Attempt(2, 2).Started(9),
+			action: RemovePod},
+		"the end of an earlier attempt is ignored": {conversation: conv().Attempt(2, 2).Started(9),
 			pod: ptrTo(pod().Attempt("1").Ended(0, `{"reason":"Completed"}`, 9)), state: "STARTING", reason: "Scheduling",
-			message: "attempt before", wish: NeedPod},
+			message: "previous attempt", action: NeedPod},
 
 		// Restarts.
 		"a crashed process is restarted": {conversation: conv().Started(0).Ran(2),
 			pod: ptrTo(looping(1, "OOMKilled")), state: "STARTING", reason: "Restarting", message: "status 137 (OOMKilled)",
-			wish: NeedPod},
-		"as often as the limit": {conversation: conv().Started(0).Ran(2),
-			pod: ptrTo(looping(5, "OOMKilled")), state: "STARTING", reason: "Restarting", wish: NeedPod},
-		"and not more often": {conversation: conv().Started(0).Ran(2),
-			pod: ptrTo(looping(6, "OOMKilled")), state: "STOPPED", reason: "Failed", message: "6 times, more than the 5 that " +
-				"its class allows; the last time because of: OOMKilled", wish: RemovePod, stalled: true},
-		"also if it never ran": {conversation: conv().Started(0), pod: ptrTo(looping(6, "Error")),
-			state: "STOPPED", reason: "Failed", message: "exit status 137", wish: RemovePod, stalled: true},
-		"pods that were replaced count with it": {conversation: conv().Started(0).Ran(2).Attempt(4, 1).Restarts(3, "x"),
+			action: NeedPod},
+		"restarts up to the limit": {conversation: conv().Started(0).Ran(2),
+			pod: ptrTo(looping(5, "OOMKilled")), state: "STARTING", reason: "Restarting", action: NeedPod},
+		"restarts above the limit": {conversation: conv().Started(0).Ran(2),
+			pod: ptrTo(looping(6, "OOMKilled")), state: "STOPPED", reason: "Failed", message: "6 times; its class allows 5 " +
+				"restarts. Cause of the last restart: OOMKilled", action: RemovePod, stalled: true},
+		"restarts above the limit before it ran": {conversation: conv().Started(0), pod: ptrTo(looping(6, "Error")),
+			state: "STOPPED", reason: "Failed", message: "exit status 137", action: RemovePod, stalled: true},
+		"replaced pods count as restarts": {conversation: conv().Started(0).Ran(2).Attempt(4, 1).Restarts(3, "x"),
 			pod: ptrTo(looping(3, "OOMKilled").Attempt("4")), state: "STOPPED", reason: "Failed", message: "6 times",
-			wish: RemovePod, stalled: true},
-		"a session that does not answer any more": {conversation: conv().Started(0).Ran(2), pod: ptrTo(silent()), now: 30,
-			state: "STARTING", reason: "Restarting", message: "does not answer", wish: NeedPod},
-		"it is not cut off at the deadline": {conversation: conv().Started(0).Ran(2), pod: ptrTo(silent()),
-			now: 3600, state: "STARTING", reason: "Restarting", message: "does not answer", wish: NeedPod},
-		"one that crashed before and does not": {conversation: conv().Started(0).Ran(2).PodRestarts(1),
-			pod: ptrTo(silent().Crashed(1, "OOMKilled")), state: "STARTING", reason: "Restarting", message: "does not answer",
-			wish: NeedPod},
-		"one that crashed and is not ready again": {conversation: conv().Started(0).Ran(2),
+			action: RemovePod, stalled: true},
+		"a session that no longer answers": {conversation: conv().Started(0).Ran(2), pod: ptrTo(unresponsive()), now: 30,
+			state: "STARTING", reason: "Restarting", message: "no longer answers", action: NeedPod},
+		"an unresponsive session has no deadline": {conversation: conv().Started(0).Ran(2), pod: ptrTo(unresponsive()),
+			now: 3600, state: "STARTING", reason: "Restarting", message: "no longer answers", action: NeedPod},
+		"an unresponsive session that crashed before": {conversation: conv().Started(0).Ran(2).PodRestarts(1),
+			pod: ptrTo(unresponsive().Crashed(1, "OOMKilled")), state: "STARTING", reason: "Restarting",
+			message: "no longer answers",
+			action:  NeedPod},
+		"a crashed session that is not ready again": {conversation: conv().Started(0).Ran(2),
 			pod: ptrTo(pod().Sandboxed().Running(SessionContainer).Crashed(1, "OOMKilled")), state: "STARTING",
-			reason: "Restarting", message: "status 137", wish: NeedPod},
-		"a pod that takes another's place starts": {conversation: conv().Started(0).Ran(2).Attempt(2, 1),
+			reason: "Restarting", message: "status 137", action: NeedPod},
+		"a replacement pod starts": {conversation: conv().Started(0).Ran(2).Attempt(2, 1),
 			pod: ptrTo(pod().Attempt("2").Sandboxed().Running(SessionContainer)), state: "STARTING", reason: "StartingRuntime",
-			message: "connects tool servers", wish: NeedPod},
-		"a replacement that is not there yet": {conversation: conv().Started(0).Ran(2).Attempt(2, 1).Restarts(1,
-			"Evicted"), state: "STARTING", reason: "Restarting", message: "Evicted", wish: NeedPod},
-		"the old pod goes before a new one is made": {conversation: conv().Started(0).Ran(2).Attempt(2, 1),
-			pod: ptrTo(pod().Attempt("1").Ready()), state: "STARTING", reason: "Scheduling", wish: NeedPod},
+			message: "tool servers", action: NeedPod},
+		"a replacement pod that does not exist yet": {conversation: conv().Started(0).Ran(2).Attempt(2, 1).Restarts(1,
+			"Evicted"), state: "STARTING", reason: "Restarting", message: "Evicted", action: NeedPod},
+		"the old pod is deleted before a new one is created": {conversation: conv().Started(0).Ran(2).Attempt(2, 1),
+			pod: ptrTo(pod().Attempt("1").Ready()), state: "STARTING", reason: "Scheduling", action: NeedPod},
 		"a ready pod that is deleted is awaited": {conversation: conv().Started(0).Ran(2),
 			pod: ptrTo(pod().Ready().Terminating()), state: "STARTING", reason: "Restarting"},
 		"a pod that cannot run at all is replaced": {conversation: conv().Started(0), pod: ptrTo(pod().Failed("OutOfcpu")),
@@ -224,72 +231,75 @@ func states() map[string]aState {
 		"an evicted pod is replaced without counting": {conversation: conv().Started(0).Ran(2), pod: ptrTo(evicted()),
 			state: "STARTING", reason: "Restarting", message: "Evicted", next: "not counted"},
 
-		"one that exits with 0 because it is evicted": {conversation: conv().Started(0).Ran(2),
+		"a session that exits with 0 because of an eviction": {conversation: conv().Started(0).Ran(2),
 			pod:   ptrTo(pod().Ready().Ended(0, "", 9).Failed("Evicted").Condition(corev1.DisruptionTarget, true, "")),
 			state: "STARTING", reason: "Restarting", message: "Evicted", next: "not counted"},
-		"one that says why before it is evicted": {conversation: conv().Started(0).Ran(2), pod: ptrTo(pod().Ready().Ended(0,
-			`{"reason":"Completed"}`, 9).Failed("Evicted").Condition(corev1.DisruptionTarget, true, "")), state: "STOPPED",
-			reason: "Completed", wish: KeepEndedPod},
+		"a session that reports its end before an eviction": {conversation: conv().Started(0).Ran(2),
+			pod: ptrTo(pod().Ready().Ended(0,
+				`{"reason":"Completed"}`, 9).Failed("Evicted").Condition(corev1.DisruptionTarget, true, "")), state: "STOPPED",
+			reason: "Completed", action: KeepEndedPod},
 
 		// Lost work.
 		"lost with work and without a workspace": {conversation: conv().With(work).Started(0).Ran(2), state: "STOPPED",
-			reason: "Lost", message: "not begun again", wish: RemovePod, stalled: true},
+			reason: "Lost", message: "not repeated automatically", action: RemovePod, stalled: true},
 		"evicted with work and without a workspace": {conversation: conv().With(work).Started(0).Ran(2),
-			pod: ptrTo(evicted()), state: "STOPPED", reason: "Lost", message: "Evicted", wish: RemovePod, stalled: true},
+			pod: ptrTo(evicted()), state: "STOPPED", reason: "Lost", message: "Evicted", action: RemovePod, stalled: true},
 		"lost with work and with a workspace": {conversation: conv().With(work).With(workspace).Started(0).Ran(2),
 			state: "STARTING", reason: "Restarting", next: "counted"},
-		"a pod that failed before it ran has no losses": {conversation: conv().With(work).Started(0),
+		"a pod that failed before it ran loses no work": {conversation: conv().With(work).Started(0),
 			pod: ptrTo(pod().Failed("OutOfcpu")), state: "STARTING", reason: "Restarting", next: "counted"},
-		"evicted before anybody saw it run": {conversation: conv().With(work).Started(0), pod: ptrTo(evicted()),
-			state: "STOPPED", reason: "Lost", message: "Evicted", wish: RemovePod, stalled: true},
-		"deleted before anybody saw it run": {conversation: conv().With(work).Started(0), pod: ptrTo(pod().Ready().Ended(137,
-			"", 9).Terminating()), state: "STOPPED", reason: "Lost", wish: RemovePod, stalled: true},
-		"Unseen, and with a workspace": {conversation: conv().With(work).With(workspace).Started(0), pod: ptrTo(evicted()),
+		"evicted before RUNNING was recorded": {conversation: conv().With(work).Started(0), pod: ptrTo(evicted()),
+			state: "STOPPED", reason: "Lost", message: "Evicted", action: RemovePod, stalled: true},
+		"deleted before RUNNING was recorded": {conversation: conv().With(work).Started(0),
+			pod: ptrTo(pod().Ready().Ended(137,
+				"", 9).Terminating()), state: "STOPPED", reason: "Lost", action: RemovePod, stalled: true},
+		"evicted before RUNNING was recorded, with a workspace": {conversation: conv().With(work).With(workspace).Started(0),
+			pod:   ptrTo(evicted()),
 			state: "STARTING", reason: "Restarting", next: "not counted"},
-		"a loss stays lost": {conversation: conv().With(work).Started(0).Ran(2).Stopped("Lost", 9), state: "STOPPED",
-			reason: "Lost", wish: RemovePod, stalled: true},
+		"a lost session stays lost": {conversation: conv().With(work).Started(0).Ran(2).Stopped("Lost", 9), state: "STOPPED",
+			reason: "Lost", action: RemovePod, stalled: true},
 
-		// Asked to stop and to start.
+		// Suspension, restart and deletion.
 		"suspended while starting": {conversation: conv().With(suspend).Started(0),
-			pod: ptrTo(pod().Scheduled()), state: "STOPPED", reason: "Suspended", wish: RemovePod},
+			pod: ptrTo(pod().Scheduled()), state: "STOPPED", reason: "Suspended", action: RemovePod},
 		"suspended while running": {conversation: conv().With(suspend).Started(0).Ran(2),
-			pod: ptrTo(pod().Ready()), state: "STOPPED", reason: "Suspended", wish: RemovePod},
+			pod: ptrTo(pod().Ready()), state: "STOPPED", reason: "Suspended", action: RemovePod},
 		"suspended without settings": {conversation: conv().With(suspend), unready: noSettings,
-			state: "STOPPED", reason: "Suspended", wish: RemovePod},
+			state: "STOPPED", reason: "Suspended", action: RemovePod},
 		"suspended after its end": {conversation: conv().With(suspend).Started(0).Ran(2).Stopped(
-			"Completed", 9), state: "STOPPED", reason: "Completed", wish: RemovePod},
-		"suspended and gone with its work": {conversation: conv().With(suspend).With(work).Started(0).Ran(
-			2).Stopped("Suspended", 9), state: "STOPPED", reason: "Suspended", wish: RemovePod},
+			"Completed", 9), state: "STOPPED", reason: "Completed", action: RemovePod},
+		"suspended after its pod is gone": {conversation: conv().With(suspend).With(work).Started(0).Ran(
+			2).Stopped("Suspended", 9), state: "STOPPED", reason: "Suspended", action: RemovePod},
 		"resumed after a suspension": {conversation: conv().With(work).Started(0).Ran(2).Stopped(
-			"Suspended", 9), state: "STARTING", reason: "Scheduling", next: "asked"},
+			"Suspended", 9), state: "STARTING", reason: "Scheduling", next: "requested"},
 		"resumed with the old pod still there": {conversation: conv().Started(0).Ran(2).Stopped("Suspended", 9),
-			pod: ptrTo(pod().Ready().Terminating()), state: "STARTING", reason: "Scheduling", next: "asked"},
+			pod: ptrTo(pod().Ready().Terminating()), state: "STARTING", reason: "Scheduling", next: "requested"},
 		"restarted after an end": {conversation: conv().With(restartAt(60)).Started(0).Ran(2).Stopped(
-			"Idle", 9), now: 61, state: "STARTING", reason: "Scheduling", next: "asked"},
+			"Idle", 9), now: 61, state: "STARTING", reason: "Scheduling", next: "requested"},
 		"restarted after a loss": {conversation: conv().With(work).With(restartAt(60)).Started(0).Ran(
-			2).Stopped("Lost", 9), now: 61, state: "STARTING", reason: "Scheduling", next: "asked"},
+			2).Stopped("Lost", 9), now: 61, state: "STARTING", reason: "Scheduling", next: "requested"},
 		"restarted with the old pod still there": {conversation: conv().With(restartAt(60)).Started(0).Ran(2).Stopped(
 			"Idle", 9), pod: ptrTo(pod().Ended(0, `{"reason":"Idle"}`, 9)), now: 61, state: "STARTING", reason: "Scheduling",
-			next: "asked"},
+			next: "requested"},
 		"a restart in the future waits": {conversation: conv().With(restartAt(60)).Started(0).Ran(2).Stopped(
-			"Idle", 9), now: 30, state: "STOPPED", reason: "Idle", wish: RemovePod},
+			"Idle", 9), now: 30, state: "STOPPED", reason: "Idle", action: RemovePod},
 		"a restart waits while it is suspended": {conversation: conv().With(restartAt(20)).With(suspend).Started(
-			0).Ran(2).Stopped("Idle", 9), now: 30, state: "STOPPED", reason: "Idle", wish: RemovePod},
-		"a restart by a clock that is behind": {conversation: conv().With(restartAt(5)).Started(0).Ran(2).Stopped(
-			"Idle", 9), now: 61, state: "STARTING", reason: "Scheduling", next: "asked"},
-		"a restart that was followed": {conversation: conv().With(restartAt(60)).Restarted(60).Started(
-			60).Ran(62).Stopped("Idle", 69), now: 70, state: "STOPPED", reason: "Idle", wish: RemovePod},
-		"a restart that comes while it runs": {conversation: conv().With(restartAt(60)).Started(0).Ran(2),
+			0).Ran(2).Stopped("Idle", 9), now: 30, state: "STOPPED", reason: "Idle", action: RemovePod},
+		"a restart request with a clock that is behind": {conversation: conv().With(restartAt(5)).Started(0).Ran(2).Stopped(
+			"Idle", 9), now: 61, state: "STARTING", reason: "Scheduling", next: "requested"},
+		"a restart request that was handled": {conversation: conv().With(restartAt(60)).Restarted(60).Started(
+			60).Ran(62).Stopped("Idle", 69), now: 70, state: "STOPPED", reason: "Idle", action: RemovePod},
+		"a restart request while the session runs": {conversation: conv().With(restartAt(60)).Started(0).Ran(2),
 			pod: ptrTo(pod().Ready()), now: 70, state: "RUNNING", reason: "Running"},
 		"a Conversation that is deleted loses its pod": {conversation: deleted(conv().Started(0).Ran(2)),
-			pod: ptrTo(pod().Ready()), state: "STOPPED", reason: "Deleted", wish: RemovePod},
+			pod: ptrTo(pod().Ready()), state: "STOPPED", reason: "Deleted", action: RemovePod},
 
-		// How long it may run.
-		"one that ran for as long as it may": {conversation: conv().Started(0).Ran(0), pod: ptrTo(pod().Ready()),
-			now: 86400, state: "STOPPED", reason: "MaxDuration", message: "24h0m0s", wish: RemovePod},
-		"over all its attempts": {conversation: conv().Attempt(2, 1).RanFor(24 * time.Hour).Started(0),
-			pod: ptrTo(pod().Attempt("2").Sandboxed()), state: "STOPPED", reason: "MaxDuration", wish: RemovePod},
-		"what it ran before it was asked again": {conversation: conv().Attempt(2, 2).Started(0).Ran(0),
+		// Maximum duration.
+		"the maximum duration is reached": {conversation: conv().Started(0).Ran(0), pod: ptrTo(pod().Ready()),
+			now: 86400, state: "STOPPED", reason: "MaxDuration", message: "24h0m0s", action: RemovePod},
+		"the maximum duration counts all attempts": {conversation: conv().Attempt(2, 1).RanFor(24 * time.Hour).Started(0),
+			pod: ptrTo(pod().Attempt("2").Sandboxed()), state: "STOPPED", reason: "MaxDuration", action: RemovePod},
+		"the maximum duration counts from the requested restart": {conversation: conv().Attempt(2, 2).Started(0).Ran(0),
 			pod: ptrTo(pod().Attempt("2").Ready()), now: 86399, state: "RUNNING", reason: "Running"},
 	}
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// ServiceName is the Service that gives the sessions of a namespace their names:
+// ServiceName is the Service for the DNS names of the sessions of a namespace:
 // <conversation>.sessions.
 const ServiceName = "sessions"
 
-// NewStatus is the status of a session with a verdict.
+// NewStatus returns the status of a session for a verdict.
 func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 	before := o.Conversation.Status
 	status := *before.DeepCopy()
@@ -30,9 +30,9 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 	if EndsNow(before, v) {
 		status.Result = v.Result
 	}
-	// A restart time that passes while the session starts, runs or ends is recorded as followed, so
-	// that it starts nothing later.
-	if pending := isOver(before) && v.Next == nil; restartDue(o) && !pending {
+	// A restart time that passes while the session starts, runs or ends is recorded as done, so that
+	// it causes no restart later.
+	if pending := hasEnded(before) && v.Next == nil; restartDue(o) && !pending {
 		status.RestartedAt = o.Conversation.Spec.RestartAt
 	}
 	if v.State == v1alpha1.StateRunning {
@@ -44,15 +44,15 @@ func NewStatus(o Observation, v Verdict) v1alpha1.ConversationStatus {
 	return status
 }
 
-// EndsNow says whether the session is over and that is not recorded yet.
+// EndsNow reports whether the verdict ends the session and the end is not recorded yet.
 func EndsNow(before v1alpha1.ConversationStatus, v Verdict) bool {
-	return v.State == v1alpha1.StateStopped && slices.Contains(endings, v.Reason) && !isOver(before)
+	return v.State == v1alpha1.StateStopped && slices.Contains(endings, v.Reason) && !hasEnded(before)
 }
 
-// StartsNow says whether the session runs for the first time in its attempt.
+// StartsNow reports whether the session runs for the first time in its attempt.
 func StartsNow(before, after v1alpha1.ConversationStatus) bool { return Ran(after) && !Ran(before) }
 
-// setAttempt records what happened to the present attempt, or that another one follows.
+// setAttempt records the restarts of the current attempt, or the next attempt.
 func setAttempt(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 	before := o.Conversation.Status
 	status.Restarts, status.PodRestarts = restartCounts(o)
@@ -69,7 +69,7 @@ func setAttempt(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 		return
 	}
 	status.Attempt, status.PodRestarts = Attempt(before)+1, 0
-	if v.Next.Asked {
+	if v.Next.Requested {
 		status.FirstAttempt, status.Restarts, status.LastRestart, status.RanFor = status.Attempt, 0, "", nil
 		return
 	}
@@ -79,7 +79,7 @@ func setAttempt(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 	}
 }
 
-// setTimes records times by this operator's clock.
+// setTimes records times by the operator's clock.
 func setTimes(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 	before := o.Conversation.Status
 	now := metav1.NewTime(o.Now.Truncate(time.Second))
@@ -89,15 +89,15 @@ func setTimes(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 		}
 		return
 	}
-	// A start begins when it could begin. A session that is still queued keeps the time at which its
-	// wait began.
+	// The start time is when the session could start. A queued session keeps the time at which it
+	// began to wait.
 	waited := before.Reason == v1alpha1.ReasonSettingsNotReady && v.Reason != v1alpha1.ReasonSettingsNotReady ||
 		before.Reason == v1alpha1.ReasonQueued && v.Reason != v1alpha1.ReasonQueued
 	if status.StartTime == nil || status.StopTime != nil || v.Next != nil || waited {
 		status.StartTime = &now
 	}
-	// The first status of a start may be written late; its pod says when it began.
-	if Unseen(before) && o.Pod != nil && o.Pod.CreationTimestamp.Before(&now) {
+	// The first status of a start may be written late; the pod's creation time is more exact.
+	if NeverReconciled(before) && o.Pod != nil && o.Pod.CreationTimestamp.Before(&now) {
 		status.StartTime = o.Pod.CreationTimestamp.DeepCopy()
 	}
 	status.StopTime = nil
@@ -107,37 +107,37 @@ func setTimes(status *v1alpha1.ConversationStatus, o Observation, v Verdict) {
 }
 
 const (
-	// stepVisible is how long a step of a start must last to be worth a write, while there is nothing
-	// else to do. A start that takes no longer costs one write: that it is running.
-	stepVisible = 2 * time.Second
-	// stepPatience is how much longer for each Conversation that waits to be reconciled, and
-	// stepLatest how long at most.
-	stepPatience = 20 * time.Millisecond
-	stepLatest   = 30 * time.Second
+	// stepThreshold is how long a step of a start must last before it is written, without a backlog. A
+	// faster start costs one write only, for RUNNING.
+	stepThreshold = 2 * time.Second
+	// stepThresholdPerWaiting is added for each Conversation in the reconcile backlog, up to
+	// stepThresholdMax.
+	stepThresholdPerWaiting = 20 * time.Millisecond
+	stepThresholdMax        = 30 * time.Second
 )
 
-// VisibleStep is how long a step must last to be worth a write, with so many Conversations waiting to
-// be reconciled.
-func VisibleStep(backlog int) time.Duration {
-	return min(stepVisible+time.Duration(backlog)*stepPatience, stepLatest)
+// StepThreshold returns how long a step must last before it is written, for a size of the backlog.
+func StepThreshold(backlog int) time.Duration {
+	return min(stepThreshold+time.Duration(backlog)*stepThresholdPerWaiting, stepThresholdMax)
 }
 
-// WriteDelay is how long the write of a status may wait; zero or less means that it is due. A step of
-// a start is written only if it lasts, and so is the first step of a new Conversation, which says
-// STARTING already. visible is how long a step must last.
+// WriteDelay returns how long a status write may wait; zero or less means now. A step of a start is
+// written only if it lasts for the threshold. The same holds for the first step of a new
+// Conversation, since its initial status says STARTING already.
 func WriteDelay(before, after v1alpha1.ConversationStatus, v Verdict, now time.Time,
-	visible time.Duration) time.Duration {
-	begins := Unseen(before) && after.State == v1alpha1.StateStarting && v.Pod == NeedPod && !v.Stalled && !v.Blocked
+	threshold time.Duration) time.Duration {
+	begins := NeverReconciled(before) && after.State == v1alpha1.StateStarting && v.Pod == NeedPod &&
+		!v.Stalled && !v.Blocked
 	continues := before.State == v1alpha1.StateStarting && after.State == v1alpha1.StateStarting && !v.Stalled &&
 		before.Reason != v1alpha1.ReasonSettingsNotReady && before.Reason != v1alpha1.ReasonQueued &&
 		Attempt(before) == Attempt(after) && before.ObservedGeneration == after.ObservedGeneration &&
 		before.StartTime.Equal(after.StartTime) && before.Restarts == after.Restarts
 	switch {
 	case begins && v.Since.IsZero():
-		return visible // its pod was created just now
+		return threshold // its pod was just created
 	case !begins && !continues, v.Since.IsZero(), v.Since.After(now):
-		// A node's clock may be ahead of ours; then the step's age is unknown.
+		// A node's clock may be ahead of ours; the age of the step is then unknown.
 		return 0
 	}
-	return visible - now.Sub(v.Since)
+	return threshold - now.Sub(v.Since)
 }

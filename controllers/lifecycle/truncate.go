@@ -2,15 +2,15 @@ package lifecycle
 
 import "strings"
 
-// The bounds of texts that the operator writes.
+// Length limits of texts that the operator writes, in bytes.
 const (
-	maxStatusMessage = 2048 // of status.message in the schema
-	maxRestartCause  = 256  // of status.lastRestart in the schema
-	// MaxEventNote is the longest note of an event that the API server accepts.
+	maxStatusMessage = 2048 // limit of status.message in the schema
+	maxRestartCause  = 256  // limit of status.lastRestart in the schema
+	// MaxEventNote is the API server's limit for the note of an event.
 	MaxEventNote = 1024
 )
 
-// Truncate shortens a text to n bytes, and not within a character.
+// Truncate shortens a text to at most n bytes, at a character boundary.
 func Truncate(text string, n int) string {
 	if len(text) <= n {
 		return text

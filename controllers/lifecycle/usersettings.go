@@ -8,7 +8,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// referenceConditions report on references, in the order in which Ready names the first that fails.
+// referenceConditions are the conditions of references. Ready reports the first one that is false.
 var referenceConditions = []string{
 	v1alpha1.ConditionSessionKeyReady,
 	v1alpha1.ConditionLLMAPIKeyResolved,
@@ -19,16 +19,16 @@ var referenceConditions = []string{
 	v1alpha1.ConditionMCPKeysResolved,
 }
 
-// SessionKey is what is published of a user's session key: where it is and its hash, or why there is
-// none.
+// SessionKey is the published part of a user's session key: its reference and hash, or the reason
+// why it cannot be used.
 type SessionKey struct {
 	Ref     v1alpha1.SecretKeyRef
 	Hash    string
 	Blocker *Blocker
 }
 
-// NewSettingsStatus is the status of settings whose references were looked up. blockers has an entry
-// for each condition that has references, nil where all of them resolve.
+// NewSettingsStatus returns the status of settings with resolved references. blockers has an entry
+// for each condition with references; nil means that all of them resolve.
 func NewSettingsStatus(settings *v1alpha1.UserSettings, key SessionKey,
 	blockers map[string]*Blocker) v1alpha1.UserSettingsStatus {
 	status := *settings.Status.DeepCopy()
@@ -62,7 +62,7 @@ func NewSettingsStatus(settings *v1alpha1.UserSettings, key SessionKey,
 	} else {
 		set(v1alpha1.ConditionReady, false, first.Reason, first.Message)
 	}
-	// Most blockers are a Secret that has yet to arrive. A foreign object does not go away by itself.
+	// Most blockers are a Secret that is created later. These reasons last until a user acts.
 	lasting := []string{v1alpha1.ReasonForeignObject, v1alpha1.ReasonKeyTooShort, v1alpha1.ReasonKeyUnfit}
 	if first != nil && slices.Contains(lasting, first.Reason) {
 		set(v1alpha1.ConditionStalled, true, first.Reason, first.Message)

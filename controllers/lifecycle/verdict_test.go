@@ -10,23 +10,24 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestTheStateOfASessionFollowsFromWhatIsObserved(t *testing.T) {
+func TestTheTableOfStates(t *testing.T) {
 	for name, tc := range states() {
 		t.Run(name, func(t *testing.T) {
 			o, v := tc.judged()
 			next := ""
 			if v.Next != nil {
-				next = map[[2]bool]string{{true, false}: "asked", {false, true}: "counted",
-					{false, false}: "not counted"}[[2]bool{v.Next.Asked, v.Next.Counted}]
+				next = map[[2]bool]string{{true, false}: "requested", {false, true}: "counted",
+					{false, false}: "not counted"}[[2]bool{v.Next.Requested, v.Next.Counted}]
 			}
-			if v.State != tc.state || v.Reason != tc.reason || v.Pod != tc.wish || v.Stalled != tc.stalled || next != tc.next ||
+			if v.State != tc.state || v.Reason != tc.reason || v.Pod != tc.action || v.Stalled != tc.stalled ||
+				next != tc.next ||
 				!strings.Contains(v.Message, tc.message) {
-				t.Errorf("got %s %s %q wish %d, stalled %t, next %q, want %s %s %q wish %d, stalled %t, next %q",
-					v.State, v.Reason, v.Message, v.Pod, v.Stalled, next, tc.state, tc.reason, tc.message, tc.wish, tc.stalled,
+				t.Errorf("got %s %s %q action %d, stalled %t, next %q, want %s %s %q action %d, stalled %t, next %q",
+					v.State, v.Reason, v.Message, v.Pod, v.Stalled, next, tc.state, tc.reason, tc.message, tc.action, tc.stalled,
 					tc.next)
 			}
 			if strings.Contains(v.Message, "hunter2") {
-				t.Errorf("the message passes on what is not ours: %q", v.Message)
+				t.Errorf("the message contains the image's own output: %q", v.Message)
 			}
 			if status := NewStatus(o, v); (status.StopTime != nil) != (tc.state == v1alpha1.StateStopped) {
 				t.Errorf("stopTime %v in state %s", status.StopTime, tc.state)
@@ -46,12 +47,12 @@ func TestAnAttemptIsRecorded(t *testing.T) {
 		}
 		return NewStatus(o, Judge(o))
 	}
-	t.Run("the first needs no record", func(t *testing.T) {
+	t.Run("the first attempt needs no record", func(t *testing.T) {
 		if s := record(conv(), nil, 0); s.Attempt != 0 || s.FirstAttempt != 0 || s.Restarts != 0 {
 			t.Errorf("recorded %+v", s)
 		}
 	})
-	t.Run("one that runs", func(t *testing.T) {
+	t.Run("a running attempt", func(t *testing.T) {
 		if s := record(conv().Started(0), ptrTo(pod().Ready()), 5); s.RanAttempt != 1 || !s.RunningTime.Equal(metaTime(5)) ||
 			s.Attempt != 0 {
 			t.Errorf("recorded %+v", s)
@@ -64,7 +65,7 @@ func TestAnAttemptIsRecorded(t *testing.T) {
 			t.Errorf("recorded %+v", s)
 		}
 	})
-	t.Run("a pod in another's place", func(t *testing.T) {
+	t.Run("a replaced pod", func(t *testing.T) {
 		c := conv().Started(0).Ran(5).PodRestarts(2).Restarts(2, "OOMKilled")
 		s := record(c, nil, 65)
 		if s.Attempt != 2 || s.FirstAttempt != 0 || s.RanAttempt != 1 || s.Restarts != 3 || s.PodRestarts != 0 ||
@@ -72,14 +73,14 @@ func TestAnAttemptIsRecorded(t *testing.T) {
 			t.Errorf("recorded %+v", s)
 		}
 	})
-	t.Run("a drain counts for nothing", func(t *testing.T) {
+	t.Run("a drain is not counted", func(t *testing.T) {
 		s := record(conv().Started(0).Ran(5), ptrTo(pod().Ready().Failed("Evicted").Condition(corev1.DisruptionTarget, true,
 			"")), 65)
 		if s.Attempt != 2 || s.Restarts != 0 || s.LastRestart != "Evicted" {
 			t.Errorf("recorded %+v", s)
 		}
 	})
-	t.Run("somebody's start forgets what was counted", func(t *testing.T) {
+	t.Run("a requested start resets the counters", func(t *testing.T) {
 		c := conv().Attempt(3, 1).Started(0).Ran(5).Restarts(2, "x").RanFor(time.Hour).Stopped("Idle",
 			9).With(func(s *v1alpha1.ConversationSpec) { s.RestartAt = metaTime(60) })
 		s := record(c, nil, 61)
@@ -88,7 +89,7 @@ func TestAnAttemptIsRecorded(t *testing.T) {
 			t.Errorf("recorded %+v", s)
 		}
 	})
-	t.Run("a start that comes while it runs is heard and starts nothing later", func(t *testing.T) {
+	t.Run("a restart request for a running session does not restart it later", func(t *testing.T) {
 		c := conv().Started(0).Ran(5).With(func(s *v1alpha1.ConversationSpec) { s.RestartAt = metaTime(60) })
 		c.Status = record(c, ptrTo(pod().Ready()), 61)
 		if s := record(c, ptrTo(pod().Ready().Ended(0, `{"reason":"Idle"}`, 9)), 99); s.State != v1alpha1.StateStopped ||
@@ -96,7 +97,7 @@ func TestAnAttemptIsRecorded(t *testing.T) {
 			t.Errorf("recorded %+v", s)
 		}
 	})
-	t.Run("also if nobody looked before it ended", func(t *testing.T) {
+	t.Run("nor if the session ended before the next reconcile", func(t *testing.T) {
 		c := conv().Started(0).Ran(5).With(func(s *v1alpha1.ConversationSpec) { s.RestartAt = metaTime(60) })
 		c.Status = record(c, ptrTo(pod().Ready().Ended(0, `{"reason":"Idle"}`, 9)), 99)
 		if s := record(c, nil, 100); s.State != v1alpha1.StateStopped {
@@ -107,18 +108,18 @@ func TestAnAttemptIsRecorded(t *testing.T) {
 
 func ptrTo[T any](v T) *T { return &v }
 
-func TestASessionWhoseSettingsAreGoneRunsOnAndSaysSo(t *testing.T) {
+func TestASessionKeepsRunningWithoutItsSettings(t *testing.T) {
 	c := makeConversation("ns", "c").Started(0).Ran(2)
 	o := Observation{Conversation: c.Conversation, Bounds: boundsOf(&c.Spec), Scratch: c.Spec.Workspace == nil,
 		Pod: podOf(c).Ready().Pod, Now: at(10)}
 	status := NewStatus(o, Judge(o))
-	if status.State != v1alpha1.StateRunning || !strings.Contains(status.Message, "ada are gone") ||
-		!SettingsGone(status) {
+	if status.State != v1alpha1.StateRunning || !strings.Contains(status.Message, "ada were deleted") ||
+		!SettingsDeleted(status) {
 		t.Errorf("got %s %q %v", status.State, status.Message, status.Conditions)
 	}
 }
 
-func TestWhatIsWrittenOnceIsNotWrittenAgain(t *testing.T) {
+func TestAnUnchangedSessionKeepsItsStatus(t *testing.T) {
 	c := makeConversation("ns", "c")
 	for name, pod := range map[string]*corev1.Pod{"starting": podOf(c).Sandboxed().Running(SessionContainer).Pod,
 		"running": podOf(c).Ready().Pod,
@@ -143,7 +144,7 @@ func equalStatus(a, b v1alpha1.ConversationStatus) bool {
 		len(a.Conditions) == len(b.Conditions)
 }
 
-func TestAShortStepOfAStartIsNotWorthAWrite(t *testing.T) {
+func TestShortStepsOfAStartAreNotWritten(t *testing.T) {
 	fresh := v1alpha1.ConversationStatus{State: v1alpha1.StateStarting, ObservedGeneration: -1}
 	starting := v1alpha1.ConversationStatus{State: v1alpha1.StateStarting, Reason: v1alpha1.ReasonScheduling,
 		StartTime: metaTime(0)}
@@ -151,33 +152,33 @@ func TestAShortStepOfAStartIsNotWorthAWrite(t *testing.T) {
 	waiting.Reason, pulling.Reason = v1alpha1.ReasonSettingsNotReady, v1alpha1.ReasonPullingImage
 	running.State, stopped.State = v1alpha1.StateRunning, v1alpha1.StateStopped
 	for name, c := range map[string]struct {
-		before, after v1alpha1.ConversationStatus
-		verdict       Verdict
-		now           int
-		visible, wait time.Duration
+		before, after   v1alpha1.ConversationStatus
+		verdict         Verdict
+		now             int
+		threshold, wait time.Duration
 	}{
-		"a step of one second": {starting, pulling, Verdict{Since: at(1), Pod: NeedPod}, 2, stepVisible,
+		"a step of one second": {starting, pulling, Verdict{Since: at(1), Pod: NeedPod}, 2, stepThreshold,
 			time.Second},
-		"a step of two seconds": {starting, pulling, Verdict{Since: at(1), Pod: NeedPod}, 3, stepVisible, 0},
+		"a step of two seconds": {starting, pulling, Verdict{Since: at(1), Pod: NeedPod}, 3, stepThreshold, 0},
 		"a step of two seconds under load": {starting, pulling, Verdict{Since: at(1), Pod: NeedPod}, 3, 20 * time.Second,
 			18 * time.Second},
-		"a step by a clock that is ahead":  {starting, pulling, Verdict{Since: at(9), Pod: NeedPod}, 3, stepVisible, 0},
-		"the end of the wait for settings": {waiting, pulling, Verdict{Since: at(2), Pod: NeedPod}, 2, stepVisible, 0},
-		"a change of state":                {starting, running, Verdict{}, 2, 20 * time.Second, 0},
-		"an end":                           {starting, stopped, Verdict{Pod: RemovePod}, 2, 20 * time.Second, 0},
-		"a pod that was made just now":     {fresh, starting, Verdict{Pod: NeedPod}, 2, stepVisible, stepVisible},
-		"a pod that waits for its node": {fresh, starting, Verdict{Since: at(1), Pod: NeedPod}, 2, stepVisible,
+		"a step with a clock that is ahead": {starting, pulling, Verdict{Since: at(9), Pod: NeedPod}, 3, stepThreshold, 0},
+		"the end of the wait for settings":  {waiting, pulling, Verdict{Since: at(2), Pod: NeedPod}, 2, stepThreshold, 0},
+		"a change of state":                 {starting, running, Verdict{}, 2, 20 * time.Second, 0},
+		"an end":                            {starting, stopped, Verdict{Pod: RemovePod}, 2, 20 * time.Second, 0},
+		"a pod that was just created":       {fresh, starting, Verdict{Pod: NeedPod}, 2, stepThreshold, stepThreshold},
+		"a pod that waits for a node": {fresh, starting, Verdict{Since: at(1), Pod: NeedPod}, 2, stepThreshold,
 			time.Second},
-		"one that waits for long":      {fresh, starting, Verdict{Since: at(1), Pod: NeedPod}, 3, stepVisible, 0},
-		"a pod that could not be made": {fresh, starting, Verdict{Pod: NeedPod, Blocked: true}, 2, stepVisible, 0},
-		"a start that needs help": {fresh, starting, Verdict{Pod: NeedPod, Blocked: true, Stalled: true}, 2,
-			stepVisible, 0},
-		"the wait for settings":             {fresh, waiting, Verdict{}, 2, stepVisible, 0},
-		"a new one that runs already":       {fresh, running, Verdict{}, 2, 20 * time.Second, 0},
-		"a new one that is over already":    {fresh, stopped, Verdict{Pod: KeepEndedPod}, 2, 20 * time.Second, 0},
-		"a new one whose pod is taken away": {fresh, starting, Verdict{}, 2, stepVisible, 0},
+		"a pod that waits for a node too long": {fresh, starting, Verdict{Since: at(1), Pod: NeedPod}, 3, stepThreshold, 0},
+		"a pod that could not be created":      {fresh, starting, Verdict{Pod: NeedPod, Blocked: true}, 2, stepThreshold, 0},
+		"a stalled start": {fresh, starting, Verdict{Pod: NeedPod, Blocked: true, Stalled: true}, 2,
+			stepThreshold, 0},
+		"the wait for settings":              {fresh, waiting, Verdict{}, 2, stepThreshold, 0},
+		"a new Conversation that is running": {fresh, running, Verdict{}, 2, 20 * time.Second, 0},
+		"a new Conversation that has ended":  {fresh, stopped, Verdict{Pod: KeepEndedPod}, 2, 20 * time.Second, 0},
+		"a new Conversation without its pod": {fresh, starting, Verdict{}, 2, stepThreshold, 0},
 	} {
-		if wait := WriteDelay(c.before, c.after, c.verdict, at(c.now), c.visible); max(wait, 0) != c.wait {
+		if wait := WriteDelay(c.before, c.after, c.verdict, at(c.now), c.threshold); max(wait, 0) != c.wait {
 			t.Errorf("%s: wait %s, want %s", name, wait, c.wait)
 		}
 	}
@@ -186,7 +187,7 @@ func TestAShortStepOfAStartIsNotWorthAWrite(t *testing.T) {
 func TestTheCauseOfARestart(t *testing.T) {
 	for want, ended := range map[string]corev1.ContainerStateTerminated{
 		"exit status 137":    {Reason: "Error", ExitCode: 137},
-		"exit status 2":      {Reason: "Error", ExitCode: 2, Message: "a message of somebody's"},
+		"exit status 2":      {Reason: "Error", ExitCode: 2, Message: "an unknown message"},
 		"OOMKilled":          {Reason: "OOMKilled", ExitCode: 137},
 		"ContainerCannotRun": {Reason: "ContainerCannotRun", ExitCode: 128},
 	} {
@@ -194,19 +195,19 @@ func TestTheCauseOfARestart(t *testing.T) {
 			t.Errorf("%+v: %s", ended, got)
 		}
 	}
-	// The supervisor knows it where the kubelet does not.
+	// The supervisor reports a cause that the kubelet does not know.
 	for _, why := range []string{"OOMKilled", "Unresponsive"} {
 		if got := exitCause(&corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 137, Message: `{"reason":"` + why +
 			`"}`}); got != why {
-			t.Errorf("a supervisor that says %s: %s", why, got)
+			t.Errorf("the supervisor reports %s: got %s", why, got)
 		}
 	}
 }
 
-func TestAStepIsWrittenLaterWhenMoreIsToBeDone(t *testing.T) {
-	for backlog, want := range map[int]time.Duration{0: stepVisible, 100: 4 * time.Second, 5000: stepLatest} {
-		if got := VisibleStep(backlog); got != want {
-			t.Errorf("with %d waiting: %s, want %s", backlog, got, want)
+func TestABacklogRaisesTheStepThreshold(t *testing.T) {
+	for backlog, want := range map[int]time.Duration{0: stepThreshold, 100: 4 * time.Second, 5000: stepThresholdMax} {
+		if got := StepThreshold(backlog); got != want {
+			t.Errorf("backlog of %d: %s, want %s", backlog, got, want)
 		}
 	}
 }
