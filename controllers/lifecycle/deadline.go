@@ -31,9 +31,8 @@ func pastDeadline(o Observation) bool {
 	return bounded && left <= 0
 }
 
-// UntilDeadline returns the time left for the current start. It counts from the creation of the pod
-// or, without a pod, from the recorded start time. A session that ran in this attempt is not
-// starting.
+// UntilDeadline returns the time left for the current start. It counts from the pod's creation or,
+// without a pod, from the recorded start time. A session that ran in this attempt is not starting.
 func UntilDeadline(o Observation) (left time.Duration, bounded bool) {
 	s := o.Conversation.Status
 	if o.Bounds.StartDeadline == 0 || Ran(s) {

@@ -26,8 +26,7 @@ import (
 
 var update = flag.Bool("update", false, "overwrite the golden files")
 
-// judgedObject is an object in one of its states, and the status that every GitOps tool must
-// compute.
+// judgedObject is an object in one of its states, and its status for every GitOps tool.
 type judgedObject struct {
 	Name   string         `json:"name"`
 	Status status.Status  `json:"status"`
@@ -135,8 +134,7 @@ func TestTheTableOfStatesHasEveryReason(t *testing.T) {
 	}
 }
 
-// declaredReasons returns the constants in groups with a comment that starts with one of the given
-// texts.
+// declaredReasons returns the constants in groups with a comment that starts with a given text.
 func declaredReasons(t *testing.T, comments ...string) (reasons []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), testenv.Path("api", "v1alpha1", "conditions.go"), nil,

@@ -127,8 +127,7 @@ func waitingStep(pod *corev1.Pod, container, waitingReason string) (reason, mess
 	return "", ""
 }
 
-// containerProblems are the kubelet's reasons for a container that cannot start though its image
-// was pulled.
+// containerProblems are the kubelet's reasons for a container that cannot start despite its image.
 var containerProblems = []string{"CreateContainerError", "CreateContainerConfigError", "RunContainerError",
 	"PreStartHookError", "PostStartHookError"}
 

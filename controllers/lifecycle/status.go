@@ -110,8 +110,7 @@ const (
 	// stepThreshold is how long a step of a start must last before it is written, without a backlog. A
 	// faster start costs one write only, for RUNNING.
 	stepThreshold = 2 * time.Second
-	// stepThresholdPerWaiting is added for each Conversation in the reconcile backlog, up to
-	// stepThresholdMax.
+	// stepThresholdPerWaiting is added for each waiting Conversation, up to stepThresholdMax.
 	stepThresholdPerWaiting = 20 * time.Millisecond
 	stepThresholdMax        = 30 * time.Second
 )

@@ -13,8 +13,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Blocker is the reason why a session cannot start or a reference cannot be used. It never holds a
-// secret value.
+// Blocker is why a session cannot start or a reference cannot be used. It never holds a secret
+// value.
 type Blocker struct{ Reason, Message string }
 
 // NewBlocker returns a Blocker with a formatted message.
@@ -264,8 +264,7 @@ func running(o Observation) (Verdict, bool) {
 	return v, o.Pod != nil && o.Pod.DeletionTimestamp == nil && PodReady(o.Pod)
 }
 
-// podTerminating holds while the pod is being deleted. Its exit may still report a completed
-// session.
+// podTerminating holds while the pod is being deleted. Its exit may still report a completion.
 func podTerminating(o Observation) (Verdict, bool) {
 	return Verdict{State: v1alpha1.StateStarting, Reason: v1alpha1.ReasonRestarting,
 			Message: "The pod is being deleted; a new pod replaces it"},

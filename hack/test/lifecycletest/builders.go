@@ -13,25 +13,25 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Names of the containers of a session's pod.
+// Container names in a session's pod.
 const (
 	sessionContainer = "session"
 	installContainer = "install-runtime"
 )
 
-// Noon is when the pure tests take place.
+// Noon is the start time of the pure tests.
 var Noon = time.Date(2030, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// At is so many seconds after Noon.
+// At returns the time some seconds after Noon.
 func At(seconds int) time.Time { return Noon.Add(time.Duration(seconds) * time.Second) }
 
-// MetaTime is At as the API has it.
+// MetaTime returns At as a metav1.Time.
 func MetaTime(seconds int) *metav1.Time { return ptr.To(metav1.NewTime(At(seconds))) }
 
 // Conversation is a Conversation that a test builds.
 type Conversation struct{ *v1alpha1.Conversation }
 
-// MakeConversation begins a Conversation of the UserSettings ada.
+// MakeConversation returns a Conversation of the UserSettings ada.
 func MakeConversation(namespace, name string) Conversation {
 	return Conversation{&v1alpha1.Conversation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name + "-uid"), Generation: 1},
@@ -43,7 +43,7 @@ func MakeConversation(namespace, name string) Conversation {
 	}}
 }
 
-// Obj is the Conversation as it is sent to an API server, which gives UIDs itself.
+// Obj returns the Conversation for an API server, which assigns UIDs itself.
 func (c Conversation) Obj() *v1alpha1.Conversation {
 	c.UID, c.Generation = "", 0
 	return c.Conversation
@@ -55,63 +55,63 @@ func (c Conversation) With(change func(*v1alpha1.ConversationSpec)) Conversation
 	return c
 }
 
-// Started is recorded as STARTING since then.
+// Started records STARTING since that time.
 func (c Conversation) Started(seconds int) Conversation {
 	c.Status.StartTime = MetaTime(seconds)
 	c.Status.State = v1alpha1.StateStarting
 	return c
 }
 
-// Ran is recorded as RUNNING since then.
+// Ran records RUNNING since that time.
 func (c Conversation) Ran(seconds int) Conversation {
 	c.Status.RunningTime, c.Status.RanAttempt = MetaTime(seconds), max(1, c.Status.Attempt)
 	c.Status.State, c.Status.Reason = v1alpha1.StateRunning, v1alpha1.ReasonRunning
 	return c
 }
 
-// Attempt is the present one; the first of somebody's start, unless it is said.
-func (c Conversation) Attempt(present, first int32) Conversation {
-	c.Status.Attempt, c.Status.FirstAttempt = present, first
+// Attempt records the current attempt and the first attempt since a user last started the session.
+func (c Conversation) Attempt(current, first int32) Conversation {
+	c.Status.Attempt, c.Status.FirstAttempt = current, first
 	return c
 }
 
-// Restarts are recorded, with the cause of the last.
+// Restarts records a number of restarts and the cause of the last one.
 func (c Conversation) Restarts(n int32, cause string) Conversation {
 	c.Status.Restarts, c.Status.LastRestart = n, cause
 	return c
 }
 
-// PodRestarts are those of the present pod's process, as they are on record.
+// PodRestarts records the restarts of the process in the current pod.
 func (c Conversation) PodRestarts(n int32) Conversation {
 	c.Status.PodRestarts, c.Status.Restarts = n, n
 	return c
 }
 
-// RanFor is how long it was RUNNING before.
+// RanFor records how long the session was RUNNING before.
 func (c Conversation) RanFor(d time.Duration) Conversation {
 	c.Status.RanFor = &metav1.Duration{Duration: d}
 	return c
 }
 
-// Restarted is the restart that was followed last.
+// Restarted records the last handled value of restartAt.
 func (c Conversation) Restarted(seconds int) Conversation {
 	c.Status.RestartedAt = MetaTime(seconds)
 	return c
 }
 
-// Saying is the recorded message.
-func (c Conversation) Saying(message string) Conversation {
+// WithMessage records a message.
+func (c Conversation) WithMessage(message string) Conversation {
 	c.Status.Message = message
 	return c
 }
 
-// Because is the recorded reason.
-func (c Conversation) Because(reason string) Conversation {
+// WithReason records a reason.
+func (c Conversation) WithReason(reason string) Conversation {
 	c.Status.Reason = reason
 	return c
 }
 
-// Stopped is recorded, with a reason, since then.
+// Stopped records STOPPED with a reason since that time.
 func (c Conversation) Stopped(reason string, seconds int) Conversation {
 	c.Status.StopTime, c.Status.Reason, c.Status.Message = MetaTime(seconds), reason, "it was "+reason
 	c.Status.State = v1alpha1.StateStopped
@@ -121,7 +121,7 @@ func (c Conversation) Stopped(reason string, seconds int) Conversation {
 // Pod is a session's pod that a test builds.
 type Pod struct{ *corev1.Pod }
 
-// PodOf is a pod of the Conversation's present attempt, with what the status is derived from.
+// PodOf returns a pod of the current attempt, with the fields that the status depends on.
 func PodOf(c Conversation) Pod {
 	return Pod{&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -161,13 +161,13 @@ func (p Pod) Condition(t corev1.PodConditionType, ok bool, message string) Pod {
 	return p
 }
 
-// Scheduled has a node.
+// Scheduled assigns a node to the pod.
 func (p Pod) Scheduled() Pod {
 	p.Status.Phase = corev1.PodPending
 	return p.Condition(corev1.PodScheduled, true, "")
 }
 
-// Sandboxed has its volumes and network.
+// Sandboxed gives the pod its volumes and network.
 func (p Pod) Sandboxed() Pod {
 	return p.Scheduled().Condition(corev1.PodReadyToStartContainers, true, "")
 }
@@ -182,14 +182,14 @@ func (p Pod) Container(status corev1.ContainerStatus) Pod {
 	return p
 }
 
-// Waiting has a container wait for a reason.
+// Waiting makes a container wait with a reason.
 func (p Pod) Waiting(container, reason string) Pod {
 	return p.Container(corev1.ContainerStatus{Name: container, State: corev1.ContainerState{
 		Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "the manifest was not found"},
 	}})
 }
 
-// Sidecar adds a container of somebody else's, which goes on when the session has ended.
+// Sidecar adds an injected container that keeps running after the session ended.
 func (p Pod) Sidecar() Pod {
 	p.Status.Phase = corev1.PodRunning
 	p.Status.ContainerStatuses = append([]corev1.ContainerStatus{{Name: "proxy",
@@ -197,7 +197,7 @@ func (p Pod) Sidecar() Pod {
 	return p
 }
 
-// InstallCrashed has the install container fail.
+// InstallCrashed makes the install container fail.
 func (p Pod) InstallCrashed() Pod {
 	return p.Container(corev1.ContainerStatus{Name: installContainer,
 		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
@@ -205,13 +205,13 @@ func (p Pod) InstallCrashed() Pod {
 			Reason: "Error"}}})
 }
 
-// Installed has the install container done.
+// Installed completes the install container.
 func (p Pod) Installed() Pod {
 	return p.Container(corev1.ContainerStatus{Name: installContainer,
 		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}})
 }
 
-// Running has a container run.
+// Running makes a container run.
 func (p Pod) Running(container string) Pod {
 	p.Status.Phase = corev1.PodRunning
 	return p.Container(corev1.ContainerStatus{Name: container, State: corev1.ContainerState{
@@ -219,7 +219,7 @@ func (p Pod) Running(container string) Pod {
 	}})
 }
 
-// Crashed says that the session's process ended and was started again, n times.
+// Crashed records n restarts of the session's process.
 func (p Pod) Crashed(n int32, reason string) Pod {
 	p.Status.ContainerStatuses[0].RestartCount = n
 	p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137,
@@ -227,18 +227,18 @@ func (p Pod) Crashed(n int32, reason string) Pod {
 	return p
 }
 
-// Attempt is the one that the pod was made for.
+// Attempt sets the attempt label of the pod.
 func (p Pod) Attempt(n string) Pod {
 	p.Labels[v1alpha1.LabelAttempt] = n
 	return p
 }
 
-// Ready has the session run and answer.
+// Ready makes the session run and answer.
 func (p Pod) Ready() Pod {
 	return p.Sandboxed().Running(sessionContainer).Condition(corev1.PodReady, true, "")
 }
 
-// Ended has the session's process exit.
+// Ended makes the session's process exit.
 func (p Pod) Ended(exitCode int32, message string, seconds int) Pod {
 	p.Status.Phase = corev1.PodSucceeded
 	return p.Condition(corev1.PodReady, false, "").Container(corev1.ContainerStatus{Name: sessionContainer,
@@ -248,13 +248,13 @@ func (p Pod) Ended(exitCode int32, message string, seconds int) Pod {
 		}})
 }
 
-// Failed is lost for a reason.
+// Failed sets the phase Failed with a reason.
 func (p Pod) Failed(reason string) Pod {
 	p.Status.Phase, p.Status.Reason = corev1.PodFailed, reason
 	return p.Condition(corev1.PodReady, false, "")
 }
 
-// Terminating is being deleted.
+// Terminating marks the pod as being deleted.
 func (p Pod) Terminating() Pod {
 	p.DeletionTimestamp = MetaTime(5)
 	return p

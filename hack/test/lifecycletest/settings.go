@@ -6,10 +6,10 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Ref refers to the key "key" of a Secret.
+// Ref returns a reference to the key "key" of a Secret.
 func Ref(name string) *v1alpha1.SecretKeyRef { return &v1alpha1.SecretKeyRef{Name: name, Key: "key"} }
 
-// EverySecret are settings that refer to a Secret wherever they can.
+// EverySecret returns settings with every possible Secret reference.
 func EverySecret() v1alpha1.UserSettingsSpec {
 	return v1alpha1.UserSettingsSpec{
 		LLMAPIKeyRef: Ref("llm"), SearchAPIKeyRef: Ref("search"), SandboxAPIKeyRef: Ref("sandbox"),
@@ -33,11 +33,11 @@ func EverySecret() v1alpha1.UserSettingsSpec {
 	}
 }
 
-// ImageIn is an image in a ConfigMap.
+// ImageIn returns an image in a ConfigMap.
 func ImageIn(configMap, key string) v1alpha1.ConversationImage {
 	return v1alpha1.ConversationImage{ConfigMapKeyRef: &v1alpha1.ConfigMapKeyRef{Name: configMap, Key: key},
 		MediaType: ptr.To("image/png")}
 }
 
-// ImageAt is an image at a URL.
+// ImageAt returns an image at a URL.
 func ImageAt(url string) v1alpha1.ConversationImage { return v1alpha1.ConversationImage{URL: &url} }
