@@ -14,8 +14,7 @@ import (
 	"github.com/parley-dev/parley/controllers/objects"
 )
 
-// act creates or removes what the verdict asks for. It returns what holds that up, where retrying at
-// once does not help.
+// act creates or removes the objects for a verdict. A blocker means that an early retry is useless.
 func (r *conversationReconciler) act(ctx context.Context, o gathered, start *prepared,
 	v lifecycle.Verdict) (*lifecycle.Blocker, error) {
 	var err error
@@ -26,7 +25,7 @@ func (r *conversationReconciler) act(ctx context.Context, o gathered, start *pre
 		return start.blocked, nil
 	case v.Pod == lifecycle.NeedPod && start != nil:
 		if err = r.start(ctx, o.Conversation, &start.Start); isRefusal(err) {
-			r.memory.change(o.Conversation, func(m *remembered) { m.refuse(o.Conversation, err, o.Now) })
+			r.memory.update(o.Conversation, func(m *memoryEntry) { m.recordRefusal(o.Conversation, err, o.Now) })
 		}
 	case v.Pod == lifecycle.RemovePod:
 		err = r.removeSession(ctx, o.Observation)
@@ -39,8 +38,8 @@ func (r *conversationReconciler) act(ctx context.Context, o gathered, start *pre
 	return nil, err
 }
 
-// start creates the session's objects, the pod last. Each has one possible name, so that a second
-// manager, a stale cache or a crash half way can only find an object, never create it twice.
+// start creates the session's objects, the pod last. Their names are deterministic, so a second
+// manager, a stale cache or a crash half way can never create an object twice.
 func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversation, start *objects.Start) error {
 	if err := r.namespaces.ensure(ctx, c.Namespace, start.Class); err != nil {
 		return err
@@ -51,14 +50,14 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 	if err := r.ensureSecret(ctx, c, start); err != nil {
 		return err
 	}
-	// The last check before work may begin: the session may have ended since the cached record, unless
-	// this process saw the Conversation come and nothing was recorded since.
-	if !r.memory.of(c).created || !lifecycle.NeverReconciled(c.Status) {
-		if err := r.upToDate(ctx, c); err != nil {
+	// The last check before work begins: the session may have ended since the cached record. A
+	// Conversation that appeared while this process watched, and has no record, needs no check.
+	if !r.memory.get(c).created || !lifecycle.NeverReconciled(c.Status) {
+		if err := r.checkFresh(ctx, c); err != nil {
 			return err
 		}
 	}
-	r.memory.change(c, func(m *remembered) { m.created = false })
+	r.memory.update(c, func(m *memoryEntry) { m.created = false })
 	err := r.client.Create(ctx, objects.Pod(c, start, r.options.RuntimeImage))
 	if apierrors.IsAlreadyExists(err) {
 		err = r.checkExistingPod(ctx, c)
@@ -66,15 +65,15 @@ func (r *conversationReconciler) start(ctx context.Context, c *v1alpha1.Conversa
 		err = fmt.Errorf("create Pod: %w", err)
 	}
 	if err == nil {
-		r.memory.change(c, func(m *remembered) {
+		r.memory.update(c, func(m *memoryEntry) {
 			m.podAttempt, m.podCreated, m.refusal = lifecycle.Attempt(c.Status), r.clock.Now(), refusal{}
 		})
 	}
 	return err
 }
 
-// checkExistingPod accepts a pod of this attempt that the cache does not show yet. It removes one of
-// an earlier attempt, and one that lost its labels, so that no network policy holds it any more.
+// checkExistingPod accepts a pod of this attempt that the cache does not show yet. It removes a pod
+// of an earlier attempt, and a pod that lost its labels, since no network policy selects it.
 func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alpha1.Conversation) error {
 	pod := &corev1.Pod{}
 	if err := r.live.Get(ctx, sessionObject(c), pod); err != nil {
@@ -82,7 +81,7 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 	}
 	switch {
 	case !owned(pod, c):
-		return notOurs("Pod", pod, c)
+		return ownershipError("Pod", pod, c)
 	case lifecycle.LabelledAttempt(pod.Labels) == lifecycle.Attempt(c.Status) &&
 		pod.Labels[v1alpha1.LabelManagedBy] == v1alpha1.ManagedBy:
 		return nil
@@ -90,11 +89,11 @@ func (r *conversationReconciler) checkExistingPod(ctx context.Context, c *v1alph
 	if err := r.remove(ctx, "Pod", pod); err != nil {
 		return err
 	}
-	return &leavingError{kind: "Pod", name: pod.Name}
+	return &terminatingError{kind: "Pod", name: pod.Name}
 }
 
-// ensureSecret creates the session's Secret. An existing one, of an earlier try, serves if it has the
-// same inputs; otherwise it is replaced, for its pod never came to be.
+// ensureSecret creates the session's Secret. A Secret of an earlier try is reused if it has the
+// same inputs; otherwise it is replaced, since its pod was never created.
 func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.Conversation,
 	start *objects.Start) error {
 	if start.Secret.ResourceVersion != "" {
@@ -109,7 +108,7 @@ func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.C
 		sameInputs := existing.Annotations[objects.AnnotationInputs] == start.Secret.Annotations[objects.AnnotationInputs]
 		switch {
 		case !owned(existing, c):
-			return notOurs("Secret", existing, c)
+			return ownershipError("Secret", existing, c)
 		case sameInputs && existing.DeletionTimestamp == nil:
 			start.Secret = existing
 			return nil
@@ -125,7 +124,7 @@ func (r *conversationReconciler) ensureSecret(ctx context.Context, c *v1alpha1.C
 	return nil
 }
 
-// removeSession removes pod and Secret of a session; its workspace stays.
+// removeSession removes the pod and the Secret of a session; its workspace stays.
 func (r *conversationReconciler) removeSession(ctx context.Context, o lifecycle.Observation) error {
 	for _, pod := range []*corev1.Pod{o.Pod, o.OldPod} {
 		if pod != nil {
@@ -134,8 +133,7 @@ func (r *conversationReconciler) removeSession(ctx context.Context, o lifecycle.
 			}
 		}
 	}
-	// The cache does not show a pod that lost its labels. Once a live read found none, the status says
-	// so.
+	// The cache does not show a pod without labels. The status records that a live read found none.
 	if o.Pod == nil && o.OldPod == nil && !lifecycle.ReportsNoPod(o.Conversation.Status) {
 		pod := &corev1.Pod{}
 		err := r.live.Get(ctx, sessionObject(o.Conversation), pod)
@@ -146,13 +144,13 @@ func (r *conversationReconciler) removeSession(ctx context.Context, o lifecycle.
 			if err := r.remove(ctx, "Pod", pod); err != nil {
 				return err
 			}
-			return &leavingError{kind: "Pod", name: pod.Name}
+			return &terminatingError{kind: "Pod", name: pod.Name}
 		}
 	}
 	return r.removeSecret(ctx, o.Conversation)
 }
 
-// removeSecret removes the keys of a session that needs them no more, if the cache shows any.
+// removeSecret removes the session's Secret if the cache shows it.
 func (r *conversationReconciler) removeSecret(ctx context.Context, c *v1alpha1.Conversation) error {
 	secret := secretMetadata()
 	if err := r.metadata.Get(ctx, sessionObject(c), secret); err != nil || !owned(secret, c) {
@@ -161,7 +159,7 @@ func (r *conversationReconciler) removeSecret(ctx context.Context, c *v1alpha1.C
 	return r.remove(ctx, "Secret", secret)
 }
 
-// remove deletes an object as it was seen, unless that is done or it was replaced.
+// remove deletes an object, unless it is being deleted or was replaced.
 func (r *conversationReconciler) remove(ctx context.Context, kind string, o client.Object) error {
 	if o.GetDeletionTimestamp() != nil {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"github.com/parley-dev/parley/controllers/queue"
 )
 
-// newAdmissions is a channel with a request for each session that got a slot it waited for, and the
-// function that feeds it.
+// newAdmissions returns a channel of reconcile requests for waiting sessions that get a slot, and
+// the function that feeds it.
 func newAdmissions() (<-chan event.GenericEvent, func(types.NamespacedName)) {
 	admissions := make(chan event.GenericEvent, 1024)
 	return admissions, func(name types.NamespacedName) {
@@ -30,7 +30,7 @@ func newAdmissions() (<-chan event.GenericEvent, func(types.NamespacedName)) {
 	}
 }
 
-// fillQueue gives every session with a pod its slot, before the first decision.
+// fillQueue assigns a slot to every session with a pod, before the first decision.
 func (r *conversationReconciler) fillQueue(ctx context.Context) error {
 	r.fillMu.Lock()
 	defer r.fillMu.Unlock()
@@ -59,18 +59,18 @@ func queueSession(c *v1alpha1.Conversation) queue.Session {
 		Name: client.ObjectKeyFromObject(c)}
 }
 
-// admit gives a start a slot, or notes in the observation why it has to wait. A session that is not
-// ready must neither hold a slot nor wait for one, so start is prepared before.
+// admit assigns a slot to a start, or notes in the observation why it has to wait. A session that
+// is not ready must neither hold a slot nor wait for one, so the start is prepared first.
 func (r *conversationReconciler) admit(o *gathered, start *prepared) {
 	c, limit := o.Conversation, start.Class.Spec.MaxSessionsPerUser
 	o.Unready, o.Storing = start.unready, lifecycle.UntilStored(c, o.Now) > 0
-	refusal := r.memory.of(c).refusalOf(c)
+	refusal := r.memory.get(c).currentRefusal(c)
 	switch {
 	case start.unready != nil || start.blocked != nil:
 		r.queue.Leave(client.ObjectKeyFromObject(c))
-	case refusal != nil && o.Now.Sub(refusal.last) < retrySoonest:
-		// The refusal is written to the status, and each write requeues. Sessions that take a slot in
-		// turn to retry would keep each other busy without end.
+	case refusal != nil && o.Now.Sub(refusal.last) < minRetryDelay:
+		// The refusal is written to the status, and each write requeues. Without this pause, refused
+		// sessions would pass a slot back and forth endlessly.
 		start.paused, start.blocked = true, blockerOf(refusal.err)
 	case !r.queue.Enter(queueSession(c), limit, lifecycle.WaitingSince(c.Status, o.Now)):
 		o.QueueLimit = *limit
@@ -80,24 +80,24 @@ func (r *conversationReconciler) admit(o *gathered, start *prepared) {
 	}
 }
 
-// keepsSlot says whether a session keeps its slot, or its place in the queue. A session that is over
-// or blocked must not hold one.
+// keepsSlot reports whether a session keeps its slot or its position in the queue. A finished or
+// blocked session must not hold a slot.
 func (r *conversationReconciler) keepsSlot(ctx context.Context, o gathered, start *prepared, v lifecycle.Verdict,
 	blocker *lifecycle.Blocker) (bool, error) {
 	switch {
 	case lifecycle.HoldsSlot(o.Pod) || lifecycle.HoldsSlot(o.OldPod):
 		return true, nil
 	case start != nil && start.paused:
-		return true, nil // it neither tried nor asked for a slot
+		return true, nil // it neither retried nor requested a slot
 	case blocker == nil:
 		return v.State != v1alpha1.StateStopped, nil
 	case blocker.Reason == v1alpha1.ReasonForeignObject:
 		return false, nil
 	case blocker.Reason != v1alpha1.ReasonRejected:
-		return true, nil // it has none, or it has one and waits until an object of it is gone
+		return true, nil // it has no slot, or waits for a deletion
 	}
-	// The API server refuses a second pod before it checks whether the first exists, and the cache may
-	// not show that one yet.
+	// The API server checks the quota before it checks whether the pod exists, and the cache may not
+	// show the existing pod yet.
 	if err := r.live.Get(ctx, sessionObject(o.Conversation), &corev1.Pod{}); !apierrors.IsNotFound(err) {
 		return true, err
 	}

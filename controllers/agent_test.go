@@ -19,26 +19,26 @@ func catalogueWith(namespace string, agents map[string]string) *corev1.ConfigMap
 		Data: agents}
 }
 
-func TestSettingsThatNameNoAgentMeanTheUsualOne(t *testing.T) {
+func TestSettingsWithoutAnAgentUseTheDefaultAgent(t *testing.T) {
 	t.Parallel()
-	ns := env.Namespace(t, nil) // the operator's as well, as far as this manager knows
+	ns := env.Namespace(t, nil) // also the operator's namespace in this test
 	startManagerIn(t, ns, ns)
-	create(t, userSettings(ns, "ada"), working(ns, "before").Obj())
+	create(t, userSettings(ns, "ada"), withTask(ns, "before").Obj())
 	if doc := documentOf(t, ns, "before"); doc.Agent != nil {
-		t.Errorf("there is no catalogue, and the agent is %+v", doc.Agent)
+		t.Errorf("without a catalogue, the agent is %+v", doc.Agent)
 	}
 	create(t, catalogueWith(ns, map[string]string{session.DefaultAgent: "{protocol: acp, command: [agent]}"}))
-	create(t, working(ns, "after").Obj())
+	create(t, withTask(ns, "after").Obj())
 	doc := documentOf(t, ns, "after")
 	if doc.Agent == nil || doc.Agent.Name != session.DefaultAgent || doc.Agent.Protocol != session.ProtocolACP {
 		t.Errorf("the agent is %+v", doc.Agent)
 	}
-	if uid := theConversation(t, ns, "after").UID; doc.UID != string(uid) {
-		t.Errorf("the document is of %q, the Conversation is %s", doc.UID, uid)
+	if uid := getConversation(t, ns, "after").UID; doc.UID != string(uid) {
+		t.Errorf("the document has UID %q, the Conversation %s", doc.UID, uid)
 	}
 }
 
-func TestAnAgentThatDoesNotAskIsRefusedInConfirmationMode(t *testing.T) {
+func TestConfirmationModeNeedsAnAgentThatAsks(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManagerIn(t, ns, ns)
@@ -46,18 +46,19 @@ func TestAnAgentThatDoesNotAskIsRefusedInConfirmationMode(t *testing.T) {
 	settings, idle := userSettings(ns, "ada"), userSettings(ns, "bob")
 	settings.Spec.Agent, settings.Spec.ConfirmationMode = ptr.To("coder"), ptr.To(true)
 	idle.Spec.Agent, idle.Spec.ConfirmationMode = ptr.To("tools"), ptr.To(true)
-	create(t, catalogue, settings, idle, working(ns, "c").Obj(), working(ns, "d").With(func(s *v1alpha1.ConversationSpec) {
-		s.UserSettingsName = "bob"
-	}).Obj())
+	create(t, catalogue, settings, idle, withTask(ns, "c").Obj(),
+		withTask(ns, "d").With(func(s *v1alpha1.ConversationSpec) {
+			s.UserSettingsName = "bob"
+		}).Obj())
 	c := awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonNotAllowed)
-	if !strings.Contains(c.Status.Message, "spec.confirmationMode: the agent coder does not ask") ||
+	if !strings.Contains(c.Status.Message, "spec.confirmationMode: agent coder does not ask") ||
 		kstatusOf(t, c) != status.FailedStatus {
 		t.Errorf("%s, %q", kstatusOf(t, c), c.Status.Message)
 	}
 	if err := gone(t, kubelet{t, ns, "c"}.object()); err != nil {
 		t.Error(err)
 	}
-	// One that runs nothing has nothing to ask.
+	// An agent without a command performs no actions.
 	kubelet{t, ns, "d"}.pod()
 	change(t, catalogue, func(m *corev1.ConfigMap) {
 		m.Data["coder"] = "{protocol: acp, confirms: true, command: " +
@@ -65,8 +66,8 @@ func TestAnAgentThatDoesNotAskIsRefusedInConfirmationMode(t *testing.T) {
 	})
 	kubelet{t, ns, "c"}.pod()
 	await(t, func() error {
-		if c := theConversation(t, ns, "c"); c.Status.Reason != v1alpha1.ReasonScheduling {
-			return fmt.Errorf("it is %s", c.Status.Reason)
+		if c := getConversation(t, ns, "c"); c.Status.Reason != v1alpha1.ReasonScheduling {
+			return fmt.Errorf("the reason is %s", c.Status.Reason)
 		}
 		return nil
 	})

@@ -19,8 +19,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// working is a session that was asked to do something.
-func working(namespace, name string) aConversation {
+// withTask returns a Conversation with an initial message.
+func withTask(namespace, name string) aConversation {
 	return makeConversation(namespace, name).With(func(s *v1alpha1.ConversationSpec) {
 		s.InitialUserMsg = ptr.To(
 			"do it")
@@ -29,11 +29,11 @@ func working(namespace, name string) aConversation {
 
 func onVolume(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} }
 
-func TestAProcessThatIsKilledOverAndOverEndsAsFailed(t *testing.T) {
+func TestTooManyCrashesFailTheSession(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
-	create(t, userSettings(ns, "ada"), working(ns, "c").Obj())
+	create(t, userSettings(ns, "ada"), withTask(ns, "c").Obj())
 	k := kubelet{t, ns, "c"}
 	k.start()
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
@@ -43,8 +43,8 @@ func TestAProcessThatIsKilledOverAndOverEndsAsFailed(t *testing.T) {
 				Crashed(n+1, "OOMKilled")
 		})
 		await(t, func() error {
-			if got := theConversation(t, ns, "c").Status; got.Restarts != n+1 || got.LastRestart != "OOMKilled" {
-				return fmt.Errorf("%d restarts, the last because of %q", got.Restarts, got.LastRestart)
+			if got := getConversation(t, ns, "c").Status; got.Restarts != n+1 || got.LastRestart != "OOMKilled" {
+				return fmt.Errorf("%d restarts, the last one caused by %q", got.Restarts, got.LastRestart)
 			}
 			return nil
 		})
@@ -53,11 +53,11 @@ func TestAProcessThatIsKilledOverAndOverEndsAsFailed(t *testing.T) {
 	if !strings.Contains(c.Status.Message, "OOMKilled") {
 		t.Errorf("the message is %q", c.Status.Message)
 	}
-	k.letGo()
+	k.release()
 	await(t, func() error { return gone(t, k.object()) })
 }
 
-func TestAPodThatIsLostInTheMiddleOfItsWork(t *testing.T) {
+func TestALostPodIsReplacedOnlyIfItsFilesAreKept(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -72,11 +72,11 @@ func TestAPodThatIsLostInTheMiddleOfItsWork(t *testing.T) {
 		}
 		return k
 	}
-	t.Run("goes on where its files are", func(t *testing.T) {
-		k := lose(working(ns, "kept").With(onVolume))
+	t.Run("the work resumes if the files are kept", func(t *testing.T) {
+		k := lose(withTask(ns, "kept").With(onVolume))
 		await(t, func() error {
 			if got := k.pod().Labels[v1alpha1.LabelAttempt]; got != "2" {
-				return fmt.Errorf("the pod is of attempt %q", got)
+				return fmt.Errorf("the pod has attempt %q", got)
 			}
 			return nil
 		})
@@ -86,14 +86,14 @@ func TestAPodThatIsLostInTheMiddleOfItsWork(t *testing.T) {
 			t.Errorf("recorded %+v", c.Status)
 		}
 	})
-	t.Run("is not begun again where they are gone", func(t *testing.T) {
-		k := lose(working(ns, "gone"))
+	t.Run("the work is not repeated if the files are lost", func(t *testing.T) {
+		k := lose(withTask(ns, "gone"))
 		c := awaitState(t, ns, "gone", v1alpha1.StateStopped, v1alpha1.ReasonLost)
 		await(t, func() error { return gone(t, secretWith(ns, v1alpha1.SessionName("gone"), "")) })
 		if err := gone(t, k.object()); err != nil {
 			t.Error(err)
 		}
-		// Unless somebody asks for it.
+		// A user may still restart it.
 		change(t, c, func(c *v1alpha1.Conversation) { c.Spec.RestartAt = ptr.To(metav1.Now()) })
 		k.start()
 		c = awaitState(t, ns, "gone", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
@@ -107,20 +107,20 @@ func TestAnInjectedSidecarDoesNotHideTheEnd(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
-	create(t, userSettings(ns, "ada"), working(ns, "c").Obj())
+	create(t, userSettings(ns, "ada"), withTask(ns, "c").Obj())
 	k := kubelet{t, ns, "c"}
 	k.start()
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	k.set(func(p aPod) { p.Ended(0, `{"reason":"Completed"}`, 0).Sidecar() })
 	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
-	k.letGo() // it is told to stop, since it would not stop by itself
+	k.release() // the sidecar would not stop by itself, so the pod is deleted
 }
 
-func TestAConversationThatIsDeletedAndHeldLosesItsPod(t *testing.T) {
+func TestADeletedConversationWithAFinalizerLosesItsPod(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
-	conv := working(ns, "c").Obj()
+	conv := withTask(ns, "c").Obj()
 	conv.Finalizers = []string{"example.com/hold"}
 	create(t, userSettings(ns, "ada"), conv)
 	k := kubelet{t, ns, "c"}
@@ -129,12 +129,12 @@ func TestAConversationThatIsDeletedAndHeldLosesItsPod(t *testing.T) {
 	if err := env.Client.Delete(t.Context(), conv); err != nil {
 		t.Fatal(err)
 	}
-	k.letGo()
+	k.release()
 	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonDeleted)
 	change(t, conv, func(c *v1alpha1.Conversation) { c.Finalizers = nil })
 }
 
-func TestAPodThatLostItsLabelsIsStillRemoved(t *testing.T) {
+func TestAPodWithoutLabelsIsReplaced(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -145,20 +145,20 @@ func TestAPodThatLostItsLabelsIsStillRemoved(t *testing.T) {
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	first := k.pod()
 	change(t, k.pod(), func(p *corev1.Pod) { p.Labels = nil })
-	k.letGo() // no policy holds it any more, so it goes
-	k.awaitAnother(first)
+	k.release() // no network policy selects it, so it is replaced
+	k.awaitReplacement(first)
 	k.start()
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 
-	t.Run("also when it is suspended at the same time", func(t *testing.T) {
+	t.Run("a suspended session's pod without labels is deleted", func(t *testing.T) {
 		change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
 		change(t, k.pod(), func(p *corev1.Pod) { p.Labels = nil })
-		k.letGo()
+		k.release()
 		awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
 	})
 }
 
-func TestAPodThatLostItsLabelsWhileNobodyLookedIsRemoved(t *testing.T) {
+func TestAPodThatLostItsLabelsBetweenManagersIsRemoved(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	stop := startManager(t, ns)
@@ -172,10 +172,10 @@ func TestAPodThatLostItsLabelsWhileNobodyLookedIsRemoved(t *testing.T) {
 	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
 	startManager(t, ns)
 	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
-	k.letGo()
+	k.release()
 }
 
-func TestASessionStartsWithTheSettingsAsTheyAre(t *testing.T) {
+func TestASessionStartsWithTheCurrentSettings(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	var hold sync.RWMutex
@@ -195,14 +195,14 @@ func TestASessionStartsWithTheSettingsAsTheyAre(t *testing.T) {
 	create(t, settings)
 	startManager(t, ns, slow)
 	awaitSettings(t, settings, v1alpha1.ReasonReady)
-	hold.Lock() // nothing is heard of settings from now on
+	hold.Lock() // the cache gets no more changes of settings
 	defer hold.Unlock()
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMModel = ptr.To("new") })
 	create(t, makeConversation(ns, "c").Obj())
 	await(t, func() error { return startedWith(t, kubelet{t, ns, "c"}, "", "new", "example.com/parley:1") })
 }
 
-func TestAClaimThatGoesAwayIsNotStartedOn(t *testing.T) {
+func TestAStartWaitsForDeletionOfAnOldClaim(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -212,7 +212,7 @@ func TestAClaimThatGoesAwayIsNotStartedOn(t *testing.T) {
 	k.start()
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
-	k.letGo()
+	k.release()
 	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c-workspace"}}
 	change(t, claim, func(c *corev1.PersistentVolumeClaim) { c.Finalizers = []string{"example.com/hold"} })
@@ -221,7 +221,7 @@ func TestAClaimThatGoesAwayIsNotStartedOn(t *testing.T) {
 	}
 	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
 	await(t, func() error {
-		if c := theConversation(t, ns, "c"); !strings.Contains(c.Status.Message, "PersistentVolumeClaim c-workspace") {
+		if c := getConversation(t, ns, "c"); !strings.Contains(c.Status.Message, "PersistentVolumeClaim c-workspace") {
 			return fmt.Errorf("%s %q", c.Status.Reason, c.Status.Message)
 		}
 		return nil
@@ -231,18 +231,18 @@ func TestAClaimThatGoesAwayIsNotStartedOn(t *testing.T) {
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// lastWrite is a write of the manager that fails: it did not happen, or it did and nobody heard of
-// it. The process does nothing after it.
-type lastWrite struct {
-	n      int
-	unseen bool
+// crashingWrite makes the nth write of a manager fail, before or after it takes effect. All later
+// writes fail too.
+type crashingWrite struct {
+	n       int
+	applied bool
 
 	mu      sync.Mutex
 	writes  int
 	crashed chan struct{}
 }
 
-func (f *lastWrite) inject(cfg *rest.Config) {
+func (f *crashingWrite) inject(cfg *rest.Config) {
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
 			if r.Method == http.MethodGet || strings.Contains(r.URL.Path, "/events") {
@@ -253,10 +253,10 @@ func (f *lastWrite) inject(cfg *rest.Config) {
 			f.writes++
 			switch {
 			case f.writes == f.n:
-				// Not before it is done: what is told of the crash cancels what is under way, and
-				// whether that is done would be chance.
+				// Close only after the request: the crash cancels requests in flight, which would make the
+				// result random.
 				defer close(f.crashed)
-				if f.unseen {
+				if f.applied {
 					if response, err := next.RoundTrip(r); err == nil {
 						_ = response.Body.Close()
 					}
@@ -270,17 +270,16 @@ func (f *lastWrite) inject(cfg *rest.Config) {
 	})
 }
 
-// A life with a loss, an end, a start, a suspension and another end. Whichever write of the manager
-// is its last, done or not done, the next manager goes on from there: the life is the same, and
-// each attempt has one pod.
-func TestACrashAtAnyWriteChangesNothingInALife(t *testing.T) {
+// The lifecycle has a loss, an end, a restart, a suspension and another end. After a crash at any
+// write, the next manager continues: the lifecycle is the same, with one pod per attempt.
+func TestACrashAtAnyWriteDoesNotChangeTheLifecycle(t *testing.T) {
 	t.Parallel()
-	for _, unseen := range []bool{false, true} {
-		for n := 1; n <= lifeWrites; n++ {
-			t.Run(fmt.Sprintf("write %d, done %t", n, unseen), func(t *testing.T) {
+	for _, applied := range []bool{false, true} {
+		for n := 1; n <= lifecycleWrites; n++ {
+			t.Run(fmt.Sprintf("write %d, applied %t", n, applied), func(t *testing.T) {
 				t.Parallel()
 				ns := env.Namespace(t, nil)
-				f := &lastWrite{n: n, unseen: unseen, crashed: make(chan struct{})}
+				f := &crashingWrite{n: n, applied: applied, crashed: make(chan struct{})}
 				stop := startManager(t, ns, f.inject)
 				done := make(chan struct{})
 				defer close(done)
@@ -292,18 +291,18 @@ func TestACrashAtAnyWriteChangesNothingInALife(t *testing.T) {
 					case <-done:
 					}
 				}()
-				live(t, ns)
+				runLifecycle(t, ns)
 			})
 		}
 	}
 }
 
-// lifeWrites is how many writes a manager makes in that life.
-const lifeWrites = 24
+// lifecycleWrites is the number of the manager's writes in that lifecycle.
+const lifecycleWrites = 24
 
-func live(t *testing.T, ns string) {
+func runLifecycle(t *testing.T, ns string) {
 	t.Helper()
-	conv := working(ns, "c").With(onVolume).Obj()
+	conv := withTask(ns, "c").With(onVolume).Obj()
 	create(t, userSettings(ns, "ada"), conv)
 	k := kubelet{t, ns, "c"}
 	seen := map[string]string{} // the pod of each attempt
@@ -312,7 +311,7 @@ func live(t *testing.T, ns string) {
 		await(t, func() error {
 			pod := k.pod()
 			if got := pod.Labels[v1alpha1.LabelAttempt]; got != attempt || pod.DeletionTimestamp != nil {
-				return fmt.Errorf("the pod is of attempt %s, want %s", got, attempt)
+				return fmt.Errorf("the pod has attempt %s, want %s", got, attempt)
 			}
 			if before := seen[attempt]; before != "" && before != string(pod.UID) {
 				t.Fatalf("attempt %s has a second pod", attempt)
@@ -323,7 +322,7 @@ func live(t *testing.T, ns string) {
 		k.start()
 		c := awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 		if got := fmt.Sprint(lifecycle.Attempt(c.Status)); got != attempt {
-			t.Fatalf("it runs as attempt %s, want %s", got, attempt)
+			t.Fatalf("the session runs as attempt %s, want %s", got, attempt)
 		}
 	}
 	run("1")
@@ -334,10 +333,10 @@ func live(t *testing.T, ns string) {
 	k.end(`{"reason":"Idle"}`)
 	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonIdle)
 	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.RestartAt = ptr.To(metav1.Now()) })
-	k.letGoOf("2")
+	k.releaseAttempt("2")
 	run("3")
 	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
-	k.letGoOf("3")
+	k.releaseAttempt("3")
 	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
 	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
 	run("4")
@@ -354,6 +353,6 @@ func live(t *testing.T, ns string) {
 		}
 	}
 	if made != 4 {
-		t.Errorf("%d pods were made for 4 attempts", made)
+		t.Errorf("%d pods were created for 4 attempts", made)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestASecretValueIsNowhereButInSecrets(t *testing.T) {
+func TestSecretValuesAppearOnlyInSecrets(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -50,10 +50,10 @@ func TestASecretValueIsNowhereButInSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(sessionSecret.Data[session.LLMAPIKeyFile]) != canaries["llm"] {
-		t.Fatal("the session does not get its key, so this test would prove nothing")
+		t.Fatal("the session does not get its key, so this test proves nothing")
 	}
 	canaries["the session's own key"] = string(sessionSecret.Data[session.KeyFile])
-	// A session that prints its key as its last words is cut short.
+	// A session that reports its key as its termination message is truncated.
 	k.end("the key was " + canaries["llm"])
 	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
 	kubelet{t, ns, "own"}.start()
@@ -71,12 +71,12 @@ func TestASecretValueIsNowhereButInSecrets(t *testing.T) {
 	everythingIn(t, ns, places)
 	for _, must := range []string{"conversations/c", "usersettings/ada", "pods/own-session"} {
 		if places[must] == "" {
-			t.Fatalf("%s was not looked at", must)
+			t.Fatalf("%s was not checked", must)
 		}
 	}
 	for place, text := range places {
 		for name, canary := range canaries {
-			// What a session writes into its own pod's status is the pod's own.
+			// A session may write anything into the status of its own pod.
 			if place == "pods/c-session" && name == "llm" {
 				continue
 			}
@@ -87,8 +87,7 @@ func TestASecretValueIsNowhereButInSecrets(t *testing.T) {
 	}
 }
 
-// dumpColumn is the readable part of a line of a hexadecimal dump, in which client-go logs what is
-// no text.
+// dumpColumn is the text column of a hexadecimal dump, in which client-go logs binary data.
 var dumpColumn = regexp.MustCompile(`\|([^|]{1,16})\|`)
 
 func dumped(text string) string {
@@ -99,7 +98,7 @@ func dumped(text string) string {
 	return all.String()
 }
 
-// everythingIn collects all objects of a namespace, of every kind the API server has, but Secrets.
+// everythingIn collects all objects of a namespace, of every kind except Secrets.
 func everythingIn(t *testing.T, namespace string, places map[string]string) {
 	t.Helper()
 	disco, err := discovery.NewDiscoveryClientForConfig(env.Config)

@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// catalogueAgent is an entry of the agent catalogue, or what is wrong with it.
+// catalogueAgent is an entry of the agent catalogue, or the error in it.
 type catalogueAgent struct {
 	agent   *session.Agent
 	invalid error
@@ -28,8 +28,8 @@ func parseAgents(catalogue *corev1.ConfigMap) map[string]catalogueAgent {
 	return agents
 }
 
-// agent finds the entry of the catalogue that the settings name or, if they name none, the default
-// one; nil if there is none. A mistake in another entry does not matter.
+// agent returns the catalogue entry that the settings name, or the default entry; nil if there is
+// no default. Invalid entries of other agents do not matter.
 func (g *gatherer) agent(ctx context.Context, settings *v1alpha1.UserSettingsSpec) (*session.Agent, *lifecycle.Blocker,
 	error) {
 	catalogue, err := operatorObject(ctx, g, "ConfigMap", g.options.AgentsConfigMap, &corev1.ConfigMap{}, parseAgents)
@@ -45,13 +45,13 @@ func (g *gatherer) agent(ctx context.Context, settings *v1alpha1.UserSettingsSpe
 		return nil, lifecycle.NewBlocker(v1alpha1.ReasonAgentNotFound, "spec.agent: %s is not in the agent catalogue",
 			name), nil
 	case entry.invalid != nil:
-		return nil, lifecycle.NewBlocker(v1alpha1.ReasonAgentNotFound, "spec.agent: the entry in the agent catalogue is "+
-			"not valid: %v", entry.invalid), nil
+		return nil, lifecycle.NewBlocker(v1alpha1.ReasonAgentNotFound, "spec.agent: its entry in the agent catalogue is "+
+			"invalid: %v", entry.invalid), nil
 	}
 	return entry.agent, nil, nil
 }
 
-// modelPrices are the prices of models that are valid, and what is wrong with others.
+// modelPrices are the valid prices of models, and the error in the others.
 type modelPrices struct {
 	models  session.Models
 	invalid error
@@ -62,16 +62,16 @@ func parsePrices(prices *corev1.ConfigMap) modelPrices {
 	return modelPrices{models, err}
 }
 
-// models are the prices of models. A mistake among them stops only a session that has a budget.
+// models returns the prices of models. An invalid price blocks only sessions with a budget.
 func (g *gatherer) models(ctx context.Context, settings *v1alpha1.UserSettingsSpec) (session.Models,
 	*lifecycle.Blocker, error) {
 	prices, err := operatorObject(ctx, g, "ConfigMap", g.options.ModelsConfigMap, &corev1.ConfigMap{}, parsePrices)
 	if client.IgnoreNotFound(err) != nil {
-		return nil, nil, fmt.Errorf("read the prices of models: %w", err)
+		return nil, nil, fmt.Errorf("read the model prices: %w", err)
 	}
 	if prices.invalid != nil && settings.MaxBudgetPerTask != nil {
-		return nil, lifecycle.NewBlocker(v1alpha1.ReasonModelsInvalid, "spec.maxBudgetPerTask: the ConfigMap %s is not "+
-			"valid: %v", g.options.ModelsConfigMap, prices.invalid), nil
+		return nil, lifecycle.NewBlocker(v1alpha1.ReasonModelsInvalid, "spec.maxBudgetPerTask: ConfigMap %s is "+
+			"invalid: %v", g.options.ModelsConfigMap, prices.invalid), nil
 	}
 	return prices.models, nil, nil
 }

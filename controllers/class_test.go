@@ -18,8 +18,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// aClass makes one of a name of its own, for it is the whole cluster's.
-func aClass(t *testing.T, namespace string, spec v1alpha1.SessionClassSpec) string {
+// createClass creates a class with a unique name, since classes are cluster-scoped.
+func createClass(t *testing.T, namespace string, spec v1alpha1.SessionClassSpec) string {
 	t.Helper()
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "of-" + namespace}, Spec: spec}
 	create(t, class)
@@ -31,12 +31,12 @@ func ofClass(name string) func(*v1alpha1.ConversationSpec) {
 	return func(s *v1alpha1.ConversationSpec) { s.SessionClassName = &name }
 }
 
-func TestASessionIsToldTheAuthoritiesOfItsClass(t *testing.T) {
+func TestASessionGetsTheCABundleOfItsClass(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
 	const bundle = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
-	name := aClass(t, ns, v1alpha1.SessionClassSpec{Network: &v1alpha1.SessionNetwork{CABundle: bundle}})
+	name := createClass(t, ns, v1alpha1.SessionClassSpec{Network: &v1alpha1.SessionNetwork{CABundle: bundle}})
 	create(t, userSettings(ns, "ada"), makeConversation(ns, "talk").With(ofClass(name)).Obj())
 	secret := &corev1.Secret{}
 	await(t, func() error {
@@ -44,11 +44,11 @@ func TestASessionIsToldTheAuthoritiesOfItsClass(t *testing.T) {
 	})
 	var doc session.Document
 	if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil || doc.CABundle != bundle {
-		t.Errorf("the session is told %q (%v)", doc.CABundle, err)
+		t.Errorf("the session gets %q (%v)", doc.CABundle, err)
 	}
 }
 
-func TestASessionWaitsForItsClassAndForWhatItAllows(t *testing.T) {
+func TestASessionWaitsUntilItsClassExistsAndAllowsIt(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -56,12 +56,12 @@ func TestASessionWaitsForItsClassAndForWhatItAllows(t *testing.T) {
 	settings.Spec.RemoteRuntimeResourceFactor = ptr.To[int32](4)
 	create(t, settings, makeConversation(ns, "c").With(ofClass("of-"+ns)).Obj())
 	await(t, func() error {
-		if c := theConversation(t, ns, "c"); !strings.Contains(c.Status.Message, "SessionClass of-"+ns+" does not exist") {
+		if c := getConversation(t, ns, "c"); !strings.Contains(c.Status.Message, "SessionClass of-"+ns+" does not exist") {
 			return fmt.Errorf("%s %q", c.Status.Reason, c.Status.Message)
 		}
 		return nil
 	})
-	aClass(t, ns, v1alpha1.SessionClassSpec{Resources: &v1alpha1.SessionResources{MaxFactor: ptr.To[int32](1)}})
+	createClass(t, ns, v1alpha1.SessionClassSpec{Resources: &v1alpha1.SessionResources{MaxFactor: ptr.To[int32](1)}})
 	c := awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonNotAllowed)
 	if !strings.Contains(c.Status.Message, "remoteRuntimeResourceFactor") ||
 		!meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.ConditionStalled) {
@@ -69,16 +69,16 @@ func TestASessionWaitsForItsClassAndForWhatItAllows(t *testing.T) {
 	}
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.RemoteRuntimeResourceFactor = nil })
 	if got := (kubelet{t, ns, "c"}).pod().Labels[v1alpha1.LabelSessionClass]; got != "of-"+ns {
-		t.Errorf("the pod is of class %q", got)
+		t.Errorf("the pod has class %q", got)
 	}
 }
 
-func TestASessionStaysOfTheClassThatItStartedWith(t *testing.T) {
+func TestASessionKeepsTheClassItStartedWith(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
 	settings := userSettings(ns, "ada")
-	settings.Spec.SessionClassName = ptr.To(aClass(t, ns, v1alpha1.SessionClassSpec{MaxRestarts: ptr.To[int32](2)}))
+	settings.Spec.SessionClassName = ptr.To(createClass(t, ns, v1alpha1.SessionClassSpec{MaxRestarts: ptr.To[int32](2)}))
 	create(t, settings, makeConversation(ns, "c").Obj())
 	kubelet{t, ns, "c"}.start()
 	c := awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
@@ -88,22 +88,22 @@ func TestASessionStaysOfTheClassThatItStartedWith(t *testing.T) {
 	manager := managerClient(t)
 	await(t, func() error { return gone(t, settings) })
 	g := &gatherer{cache: manager, metadata: manager, live: manager}
-	o, err := g.gather(t.Context(), c, remembered{}, time.Now())
+	o, err := g.gather(t.Context(), c, memoryEntry{}, time.Now())
 	if err != nil || o.Bounds.MaxRestarts != 2 {
-		t.Errorf("without its settings it may restart %d times (%v)", o.Bounds.MaxRestarts, err)
+		t.Errorf("without its settings, MaxRestarts is %d (%v)", o.Bounds.MaxRestarts, err)
 	}
 }
 
-func TestAClassGivesAWorkspaceAndTakesItAwayAgain(t *testing.T) {
+func TestTheWorkspaceOfAClassIsDeletedAfterItsTTL(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
-	// A class that names a StorageClass needs no default one.
-	name := aClass(t, ns, v1alpha1.SessionClassSpec{Workspace: &v1alpha1.ClassWorkspace{
+	// A class with a StorageClass needs no default StorageClass.
+	name := createClass(t, ns, v1alpha1.SessionClassSpec{Workspace: &v1alpha1.ClassWorkspace{
 		Workspace: v1alpha1.Workspace{Size: "1Gi", StorageClassName: ptr.To("fast")},
 		TTL:       &metav1.Duration{Duration: time.Second},
 	}})
-	conv := working(ns, "c").With(ofClass(name)).Obj()
+	conv := withTask(ns, "c").With(ofClass(name)).Obj()
 	create(t, userSettings(ns, "ada"), conv)
 	k := kubelet{t, ns, "c"}
 	k.start()
@@ -117,23 +117,23 @@ func TestAClassGivesAWorkspaceAndTakesItAwayAgain(t *testing.T) {
 		t.Fatalf("the claim is %+v, %v", claim.Spec, err)
 	}
 	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
-	k.letGo()
+	k.release()
 	await(t, func() error {
-		// Nothing here takes a claim's protection off once its pod is gone, as a cluster does.
+		// No controller in this test removes a claim's finalizer after its pod is gone.
 		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err == nil &&
 			claim.DeletionTimestamp == nil {
-			return fmt.Errorf("the claim is still there")
+			return fmt.Errorf("the claim still exists")
 		}
 		return nil
 	})
 	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
 }
 
-// Not parallel: whether there is a default StorageClass is the whole cluster's matter.
-func TestWithoutADefaultStorageClassASessionHasScratchSpaceAndSaysSo(t *testing.T) {
+// Not parallel: the default StorageClass is cluster-wide.
+func TestScratchSpaceIsReportedWithoutADefaultStorageClass(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
-	name := aClass(t, ns, v1alpha1.SessionClassSpec{Workspace: &v1alpha1.ClassWorkspace{Workspace: v1alpha1.Workspace{
+	name := createClass(t, ns, v1alpha1.SessionClassSpec{Workspace: &v1alpha1.ClassWorkspace{Workspace: v1alpha1.Workspace{
 		Size: "1Gi"}}})
 	create(t, userSettings(ns, "ada"), makeConversation(ns, "c").With(ofClass(name)).Obj())
 	kubelet{t, ns, "c"}.start()
@@ -155,6 +155,6 @@ func TestWithoutADefaultStorageClassASessionHasScratchSpaceAndSaysSo(t *testing.
 	kubelet{t, ns, "later"}.start()
 	if c := awaitState(t, ns, "later", v1alpha1.StateRunning,
 		v1alpha1.ReasonRunning); c.Status.Workspace != v1alpha1.WorkspaceClass {
-		t.Errorf("with one, its workspace is %s", c.Status.Workspace)
+		t.Errorf("with a default StorageClass, the workspace is %s", c.Status.Workspace)
 	}
 }

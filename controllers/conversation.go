@@ -32,7 +32,7 @@ import (
 // +kubebuilder:rbac:groups="",resources=configmaps,verbs=get;list;watch
 // +kubebuilder:rbac:roleName=parley-manager-cluster,groups=parley.dev,resources=sessionclasses,verbs=list;watch
 
-// conversationReconciler runs one pod for each Conversation that wants one, and reports its state.
+// conversationReconciler runs at most one pod for each Conversation, and reports its state.
 type conversationReconciler struct {
 	gatherer
 	client     client.Client
@@ -42,12 +42,12 @@ type conversationReconciler struct {
 	memory     memory
 
 	queue *queue.Queue
-	// admissions has a request for each session that got a slot it waited for.
+	// admissions has a request for each waiting session that gets a slot.
 	admissions <-chan event.GenericEvent
 	fillMu     sync.Mutex
 	filled     bool
 
-	// backlog is how many Conversations wait to be reconciled.
+	// backlog returns the number of Conversations that wait to be reconciled.
 	backlog func() int
 }
 
@@ -69,17 +69,17 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, o.GetNamespace(), v1alpha1.IndexUserSettingsName,
 			o.GetName())
 	})
-	// Owns would ask the RESTMapper about each event.
+	// Owns() would query the RESTMapper for each event.
 	ofOwner := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		return requestsForOwner(o)
 	})
 	ofClass := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
 		return r.notStarted(ctx)
 	})
-	// Conversations of the first list may have a past.
+	// Conversations of the initial list may have objects already.
 	noteCreated := predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool {
 		if c, ok := e.Object.(*v1alpha1.Conversation); ok && !e.IsInInitialList {
-			r.memory.change(c, func(m *remembered) { m.created = true })
+			r.memory.update(c, func(m *memoryEntry) { m.created = true })
 		}
 		return true
 	}}
@@ -101,8 +101,8 @@ func (r *conversationReconciler) setup(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// notStarted are the Conversations of all namespaces that may wait for an object of the operator:
-// those that neither run nor are over.
+// notStarted returns the Conversations of all namespaces that may wait for an object of the
+// operator. They neither run nor have ended.
 func (r *conversationReconciler) notStarted(ctx context.Context) []reconcile.Request {
 	var list v1alpha1.ConversationList
 	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -119,8 +119,8 @@ func (r *conversationReconciler) notStarted(ctx context.Context) []reconcile.Req
 	return requests
 }
 
-// conversationsOfSecret are those that refer to a Secret, themselves or through their settings, and
-// its owner.
+// conversationsOfSecret returns the Conversations that refer to a Secret, directly or through their
+// settings, and its owner.
 func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
 	namespace, name := secret.GetNamespace(), secret.GetName()
 	if client.ObjectKeyFromObject(secret) == r.options.signingKey() {
@@ -134,7 +134,7 @@ func (r *conversationReconciler) conversationsOfSecret(ctx context.Context, secr
 	return append(requests, requestsForOwner(secret)...)
 }
 
-// conversationsOfConfigMap are those that refer to a ConfigMap.
+// conversationsOfConfigMap returns the Conversations that refer to a ConfigMap.
 func (r *conversationReconciler) conversationsOfConfigMap(ctx context.Context, o client.Object) []reconcile.Request {
 	namespace, name := o.GetNamespace(), o.GetName()
 	if namespace == r.options.Namespace && (name == r.options.AgentsConfigMap || name == r.options.ModelsConfigMap) {
@@ -143,8 +143,8 @@ func (r *conversationReconciler) conversationsOfConfigMap(ctx context.Context, o
 	return requestsFor(ctx, r.client, &v1alpha1.ConversationList{}, namespace, indexConfigMapName, name)
 }
 
-// Reconcile brings one Conversation to what it asks for: gather, judge, prepare and admit a start,
-// record, act, write the status, expire, requeue.
+// Reconcile brings one Conversation to its requested state: gather, judge, prepare and admit a
+// start, record, act, write the status, expire, requeue.
 func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if err := r.fillQueue(ctx); err != nil {
 		return reconcile.Result{}, err
@@ -157,12 +157,12 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("read Conversation: %w", err)
 	}
-	known := r.memory.of(conversation)
-	if known.overwritten == conversation.ResourceVersion {
-		return reconcile.Result{}, nil // the event of our own write is on its way
+	known := r.memory.get(conversation)
+	if known.staleVersion == conversation.ResourceVersion {
+		return reconcile.Result{}, nil // the event of our own write will requeue
 	}
-	if known.overwritten != "" {
-		r.memory.change(conversation, func(m *remembered) { m.overwritten = "" })
+	if known.staleVersion != "" {
+		r.memory.update(conversation, func(m *memoryEntry) { m.staleVersion = "" })
 	}
 	o, err := r.gather(ctx, conversation, known, r.clock.Now())
 	if err != nil {
@@ -179,13 +179,13 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		verdict = lifecycle.Judge(o.Observation)
 	}
 	if lifecycle.MustRecord(conversation.Status, verdict) {
-		// The event of this write brings us back, to act on what is recorded.
+		// The event of this write requeues; the next reconcile acts on the record.
 		_, err := r.writeStatus(ctx, o, verdict)
 		return reconcile.Result{}, err
 	}
 	blocker, err := r.act(ctx, o, start, verdict)
 	if err != nil {
-		return reconcile.Result{}, err // the status reports only what was done
+		return reconcile.Result{}, err // the status reports only completed actions
 	}
 	if keeps, err := r.keepsSlot(ctx, o, start, verdict, blocker); err != nil {
 		return reconcile.Result{}, err
@@ -207,18 +207,18 @@ func (r *conversationReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	return r.requeue(o, start, verdict, blocker, append(expireIn, writeIn)...), nil
 }
 
-// notePods notes that a pod holds a slot, and that the cache shows it.
+// notePods records that a pod holds a slot and that the cache shows it.
 func (r *conversationReconciler) notePods(o gathered) {
 	if lifecycle.HoldsSlot(o.Pod) || lifecycle.HoldsSlot(o.OldPod) {
 		r.queue.Hold(queueSession(o.Conversation))
 	}
-	if pod := o.Pod != nil || o.OldPod != nil; pod && r.memory.of(o.Conversation).podAttempt != 0 {
-		r.memory.change(o.Conversation, func(m *remembered) { m.podAttempt = 0 })
+	if pod := o.Pod != nil || o.OldPod != nil; pod && r.memory.get(o.Conversation).podAttempt != 0 {
+		r.memory.update(o.Conversation, func(m *memoryEntry) { m.podAttempt = 0 })
 	}
 }
 
-// forget a Conversation that is gone. Its slot is free once its pod is gone too, which the garbage
-// collector removes and whose end requeues.
+// forget drops the state of a deleted Conversation. Its slot is free once the garbage collector has
+// deleted its pod; that event requeues.
 func (r *conversationReconciler) forget(ctx context.Context, name types.NamespacedName) error {
 	r.memory.forget(name)
 	pod := &corev1.Pod{}

@@ -23,14 +23,14 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// managerClient is a client with the manager's role, and without a cache.
+// managerClient returns a client with the manager's role, without a cache.
 func managerClient(t *testing.T) client.Client {
 	t.Helper()
 	scheme, err := NewScheme()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := rest.CopyConfig(asUser)
+	cfg := rest.CopyConfig(managerREST)
 	cfg.QPS = -1
 	c, err := client.New(cfg, client.Options{Scheme: scheme, FieldOwner: FieldOwner})
 	if err != nil {
@@ -39,7 +39,7 @@ func managerClient(t *testing.T) client.Client {
 	return c
 }
 
-// newProcess is a reconciler that was just started. What it knows is what the two clients show it.
+// newProcess returns a new reconciler, as after a restart of the manager.
 func newProcess(cached, live client.Client) *conversationReconciler {
 	options := Options{
 		Namespace: "parley-system", RuntimeImage: "example.com/parley:1",
@@ -49,7 +49,7 @@ func newProcess(cached, live client.Client) *conversationReconciler {
 	return newConversationReconciler(cached, live, cached, &events.FakeRecorder{}, options)
 }
 
-// timedProcess is a process in one namespace, whose looks and whose time are a test's.
+// timedProcess is a reconciler for one namespace with a fake clock. Tests trigger its reconciles.
 type timedProcess struct {
 	*conversationReconciler
 	t         *testing.T
@@ -64,7 +64,7 @@ func newTimedProcess(t *testing.T, namespace string, cached client.Client) timed
 	return p
 }
 
-func (p timedProcess) look(name string) reconcile.Result {
+func (p timedProcess) reconcile(name string) reconcile.Result {
 	p.t.Helper()
 	result, err := p.Reconcile(p.t.Context(), requestFor(p.namespace, name))
 	if err != nil {
@@ -73,35 +73,35 @@ func (p timedProcess) look(name string) reconcile.Result {
 	return result
 }
 
-// waits lets time pass.
-func (p timedProcess) waits(d time.Duration) { p.now.SetTime(p.now.Now().Add(d)) }
+// advance moves the clock.
+func (p timedProcess) advance(d time.Duration) { p.now.SetTime(p.now.Now().Add(d)) }
 
-// finds looks at a Conversation, and where it stands then.
-func (p timedProcess) finds(name string, state v1alpha1.ConversationState, reason string) v1alpha1.ConversationStatus {
+// expect reconciles a Conversation and checks its state afterwards.
+func (p timedProcess) expect(name string, state v1alpha1.ConversationState, reason string) v1alpha1.ConversationStatus {
 	p.t.Helper()
-	p.look(name)
-	s := theConversation(p.t, p.namespace, name).Status
+	p.reconcile(name)
+	s := getConversation(p.t, p.namespace, name).Status
 	if s.State != state || s.Reason != reason {
 		p.t.Fatalf("%s is %s %s (%s), want %s %s", name, s.State, s.Reason, s.Message, state, reason)
 	}
 	return s
 }
 
-// hasSecret says whether anything was made for the start of a session.
+// hasSecret reports whether the session has a Secret.
 func (p timedProcess) hasSecret(name string) bool {
 	p.t.Helper()
 	return gone(p.t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace,
 		Name: v1alpha1.SessionName(name)}}) != nil
 }
 
-// behind shows a Conversation as it was once, or no pods.
-type behind struct {
+// staleCache shows an old version of a Conversation, or no pods.
+type staleCache struct {
 	client.Client
 	conversation *v1alpha1.Conversation
 	noPods       bool
 }
 
-func (b behind) Get(ctx context.Context, key client.ObjectKey, object client.Object,
+func (b staleCache) Get(ctx context.Context, key client.ObjectKey, object client.Object,
 	options ...client.GetOption) error {
 	switch o := object.(type) {
 	case *v1alpha1.Conversation:
@@ -117,18 +117,18 @@ func (b behind) Get(ctx context.Context, key client.ObjectKey, object client.Obj
 	return b.Client.Get(ctx, key, object, options...)
 }
 
-func TestACacheThatIsBehind(t *testing.T) {
+func TestAStaleCacheCausesNoHarm(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	manager := managerClient(t)
 	create(t, userSettings(ns, "ada"))
-	class := aClass(t, ns, v1alpha1.SessionClassSpec{Workspace: &v1alpha1.ClassWorkspace{
+	class := createClass(t, ns, v1alpha1.SessionClassSpec{Workspace: &v1alpha1.ClassWorkspace{
 		Workspace: v1alpha1.Workspace{Size: "1Gi", StorageClassName: ptr.To("fast")},
 		TTL:       &metav1.Duration{Duration: time.Hour},
 	}})
 	begin := func(name string, change ...func(*v1alpha1.ConversationSpec)) (kubelet, *v1alpha1.Conversation, func()) {
 		stop := startManager(t, ns)
-		conversation := working(ns, name)
+		conversation := withTask(ns, name)
 		for _, c := range change {
 			conversation = conversation.With(c)
 		}
@@ -140,7 +140,7 @@ func TestACacheThatIsBehind(t *testing.T) {
 		awaitState(t, ns, name, v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 		return k, early, stop
 	}
-	t.Run("begins no work that is done", func(t *testing.T) {
+	t.Run("completed work does not start again", func(t *testing.T) {
 		k, early, stop := begin("done")
 		k.end(`{"reason":"Completed"}`)
 		awaitState(t, ns, "done", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
@@ -148,52 +148,52 @@ func TestACacheThatIsBehind(t *testing.T) {
 		if err := env.Client.Delete(t.Context(), k.pod(), client.GracePeriodSeconds(0)); err != nil {
 			t.Fatal(err)
 		}
-		_, err := newProcess(behind{Client: manager, conversation: early}, manager).Reconcile(t.Context(),
+		_, err := newProcess(staleCache{Client: manager, conversation: early}, manager).Reconcile(t.Context(),
 			requestFor(ns, "done"))
 		if left := gone(t, k.object()); err == nil || left != nil {
-			t.Errorf("it is begun again: %v, %v", err, left)
+			t.Errorf("the session started again: %v, %v", err, left)
 		}
 	})
-	t.Run("loses no session that runs", func(t *testing.T) {
+	t.Run("a running session is not lost", func(t *testing.T) {
 		_, _, stop := begin("runs")
 		stop()
-		if _, err := newProcess(behind{Client: manager, noPods: true}, manager).Reconcile(t.Context(),
+		if _, err := newProcess(staleCache{Client: manager, noPods: true}, manager).Reconcile(t.Context(),
 			requestFor(ns, "runs")); err != nil {
 			t.Error(err)
 		}
 		awaitState(t, ns, "runs", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	})
-	t.Run("removes no pod of a later attempt", func(t *testing.T) {
+	t.Run("the pod of a later attempt stays", func(t *testing.T) {
 		k, _, stop := begin("resumed")
-		conv := theConversation(t, ns, "resumed")
+		conv := getConversation(t, ns, "resumed")
 		change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
-		k.letGo()
+		k.release()
 		suspended := awaitState(t, ns, "resumed", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
 		change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
 		k.start()
 		awaitState(t, ns, "resumed", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 		stop()
-		_, err := newProcess(behind{Client: manager, conversation: suspended}, manager).Reconcile(t.Context(),
+		_, err := newProcess(staleCache{Client: manager, conversation: suspended}, manager).Reconcile(t.Context(),
 			requestFor(ns, "resumed"))
 		if err == nil || k.pod().DeletionTimestamp != nil {
-			t.Errorf("the pod is deleted (%v)", err)
+			t.Errorf("the pod was deleted (%v)", err)
 		}
 	})
-	t.Run("removes no files of a session that is resumed", func(t *testing.T) {
+	t.Run("the files of a resumed session stay", func(t *testing.T) {
 		k, _, stop := begin("files", ofClass(class))
-		conv := theConversation(t, ns, "files")
+		conv := getConversation(t, ns, "files")
 		change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
-		k.letGo()
+		k.release()
 		var suspended *v1alpha1.Conversation
 		await(t, func() error {
-			if suspended = theConversation(t, ns, "files"); !lifecycle.ReportsNoPod(suspended.Status) {
-				return errors.New("it is not stopped yet")
+			if suspended = getConversation(t, ns, "files"); !lifecycle.ReportsNoPod(suspended.Status) {
+				return errors.New("the session has not stopped yet")
 			}
 			return nil
 		})
 		stop()
 		change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
-		late := newProcess(behind{Client: manager, conversation: suspended}, manager)
+		late := newProcess(staleCache{Client: manager, conversation: suspended}, manager)
 		late.clock = clocktesting.NewFakePassiveClock(time.Now().Add(2 * time.Hour))
 		if _, err := late.Reconcile(t.Context(), requestFor(ns, "files")); err != nil {
 			t.Error(err)
@@ -201,105 +201,107 @@ func TestACacheThatIsBehind(t *testing.T) {
 		claim := &corev1.PersistentVolumeClaim{}
 		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "files-workspace"}, claim); err != nil ||
 			claim.DeletionTimestamp != nil {
-			t.Errorf("the claim is deleted (%v)", err)
+			t.Errorf("the claim was deleted (%v)", err)
 		}
 	})
 }
 
-// fault is what happens at a call of a process.
+// fault is a fault at one call of a process.
 type fault struct {
-	// dies: nothing that the process does after that call happens. Else the call fails, and the
-	// process goes on.
-	dies bool
-	// unheard: the call is a write that is done, and nobody hears of it. Else it is any call, and
-	// it is not done.
-	unheard bool
+	// crash ends the process at that call: all its later calls fail. Otherwise only that call fails.
+	crash bool
+	// applied means that the call is a write that takes effect but returns an error. Otherwise it is
+	// any call, and it has no effect.
+	applied bool
 }
 
-// fate is a fault at the nth call of a process to which it may happen.
-type fate struct {
+// faultInjector injects a fault at the nth matching call of a process.
+type faultInjector struct {
 	fault
 
 	mu    sync.Mutex
 	n     int
 	calls int
 	wrote bool
-	met   bool
+	fired bool
 }
 
-var errFate = errors.New("the connection is gone")
+var errInjected = errors.New("injected fault")
 
-func (f *fate) call(write bool, do func() error) error {
+func (f *faultInjector) call(write bool, do func() error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.met && f.dies {
-		return errFate
+	if f.fired && f.crash {
+		return errInjected
 	}
-	if write || !f.unheard {
+	if write || !f.applied {
 		f.calls++
 	}
-	if f.calls == f.n && !f.met {
-		f.met = true
-		if f.unheard {
+	if f.calls == f.n && !f.fired {
+		f.fired = true
+		if f.applied {
 			f.wrote = do() == nil
 		}
-		return errFate
+		return errInjected
 	}
 	err := do()
 	f.wrote = f.wrote || write && err == nil
 	return err
 }
 
-// fated is a client all of whose calls are subject to a fate. It lists what is in its namespace.
-type fated struct {
+// faultyClient passes all calls through a faultInjector. It lists objects of its namespace only.
+type faultyClient struct {
 	client.Client
 	namespace string
-	fate      *fate
+	injector  *faultInjector
 }
 
-func (c fated) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
-	return c.fate.call(false, func() error { return c.Client.Get(ctx, key, o, options...) })
+func (c faultyClient) Get(ctx context.Context, key client.ObjectKey, o client.Object,
+	options ...client.GetOption) error {
+	return c.injector.call(false, func() error { return c.Client.Get(ctx, key, o, options...) })
 }
 
-func (c fated) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	return c.fate.call(false, func() error {
+func (c faultyClient) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	return c.injector.call(false, func() error {
 		return c.Client.List(ctx, list,
 			append(options, client.InNamespace(c.namespace))...)
 	})
 }
 
-func (c fated) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
-	return c.fate.call(true, func() error { return c.Client.Create(ctx, o, options...) })
+func (c faultyClient) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
+	return c.injector.call(true, func() error { return c.Client.Create(ctx, o, options...) })
 }
 
-func (c fated) Update(ctx context.Context, o client.Object, options ...client.UpdateOption) error {
-	return c.fate.call(true, func() error { return c.Client.Update(ctx, o, options...) })
+func (c faultyClient) Update(ctx context.Context, o client.Object, options ...client.UpdateOption) error {
+	return c.injector.call(true, func() error { return c.Client.Update(ctx, o, options...) })
 }
 
-func (c fated) Delete(ctx context.Context, o client.Object, options ...client.DeleteOption) error {
-	return c.fate.call(true, func() error { return c.Client.Delete(ctx, o, options...) })
+func (c faultyClient) Delete(ctx context.Context, o client.Object, options ...client.DeleteOption) error {
+	return c.injector.call(true, func() error { return c.Client.Delete(ctx, o, options...) })
 }
 
-func (c fated) Status() client.SubResourceWriter { return fatedStatus{c.Client.Status(), c.fate} }
+func (c faultyClient) Status() client.SubResourceWriter {
+	return faultyStatus{c.Client.Status(), c.injector}
+}
 
-type fatedStatus struct {
+type faultyStatus struct {
 	client.SubResourceWriter
-	fate *fate
+	injector *faultInjector
 }
 
-func (c fatedStatus) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
-	return c.fate.call(true, func() error { return c.SubResourceWriter.Update(ctx, o, options...) })
+func (c faultyStatus) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
+	return c.injector.call(true, func() error { return c.SubResourceWriter.Update(ctx, o, options...) })
 }
 
-// One life, and at every call from every state that the life goes through the process dies or the
-// call fails: the first at its first call, the next at its second, and so on. Once one has written
-// something the next meets another state, and the count begins anew; so it does when one got
-// through. The life is as if nothing had happened, and each attempt has one pod.
-func TestAFaultAtAnyCallChangesNothingInALife(t *testing.T) {
+// One lifecycle with a fault at every call from every state: the first run fails at its first call,
+// the next run at its second call, and so on. After a run that wrote something or had no fault, the
+// count restarts, since the next run starts from another state. The lifecycle must be the same as
+// without faults, with one pod per attempt.
+func TestAFaultAtAnyCallDoesNotChangeTheLifecycle(t *testing.T) {
 	t.Parallel()
 	for name, like := range map[string]fault{
-		"dies before the call": {dies: true}, "dies after it": {dies: true, unheard: true},
-		"fails before the call": {}, "fails after it": {unheard: true},
+		"crash before the call": {crash: true}, "crash after the write": {crash: true, applied: true},
+		"error before the call": {}, "error after the write": {applied: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -311,17 +313,17 @@ func TestAFaultAtAnyCallChangesNothingInALife(t *testing.T) {
 			processes.Go(func() {
 				var process *conversationReconciler
 				for n := 1; ctx.Err() == nil; {
-					f := &fate{fault: like, n: n}
-					if process == nil || like.dies {
+					f := &faultInjector{fault: like, n: n}
+					if process == nil || like.crash {
 						process = newProcess(manager, manager)
 					}
-					calls := fated{manager, ns, f}
+					calls := faultyClient{manager, ns, f}
 					process.client, process.cache, process.live, process.metadata = calls, calls, calls, calls
 					_, _ = process.Reconcile(ctx, requestFor(ns, "c"))
 					switch {
-					case !f.met:
+					case !f.fired:
 						n = 1
-						tick(ctx)
+						pause(ctx)
 					case f.wrote:
 						n, faults = 1, faults+1
 					default:
@@ -329,30 +331,30 @@ func TestAFaultAtAnyCallChangesNothingInALife(t *testing.T) {
 					}
 				}
 			})
-			live(t, ns)
+			runLifecycle(t, ns)
 			cancel()
 			processes.Wait()
 			t.Logf("%d faults", faults)
-			// Each write is one, and as many reads as lead to it.
-			if least := map[bool]int{false: 100, true: 15}[like.unheard]; faults < least {
+			// Every write and every read before it causes one fault.
+			if least := map[bool]int{false: 100, true: 15}[like.applied]; faults < least {
 				t.Errorf("only %d faults, want %d", faults, least)
 			}
 		})
 	}
 }
 
-// tick lets others go on, where there is nothing to do.
-func tick(ctx context.Context) {
+// pause waits while there is nothing to do.
+func pause(ctx context.Context) {
 	select {
 	case <-ctx.Done():
-	case <-time.After(glance):
+	case <-time.After(pollInterval):
 	}
 }
 
-func TestAStartIsRequeuedThoughNothingIsWritten(t *testing.T) {
+func TestAStartIsRequeuedWithoutAStatusWrite(t *testing.T) {
 	t.Parallel()
 	ns, refused := env.Namespace(t, nil), env.Namespace(t, nil)
-	noPods(t, refused)
+	denyPods(t, refused)
 	manager := managerClient(t)
 	r := newProcess(manager, manager)
 	reconcileIn := func(namespace string) time.Duration {
@@ -367,19 +369,18 @@ func TestAStartIsRequeuedThoughNothingIsWritten(t *testing.T) {
 		create(t, userSettings(namespace, "ada"), makeConversation(namespace, "c").Obj())
 	}
 	if wait := reconcileIn(ns); wait <= 0 || wait > lifecycle.StepThreshold(0) {
-		t.Errorf("its pod is created: requeued in %s", wait)
+		t.Errorf("after creating the pod: requeued in %s", wait)
 	}
 	for range 3 {
-		if wait := reconcileIn(refused); wait < retrySoonest {
-			t.Errorf("its pod is refused: requeued in %s", wait)
+		if wait := reconcileIn(refused); wait < minRetryDelay {
+			t.Errorf("after a refused pod: requeued in %s", wait)
 		}
 	}
-	// The status of a start without a pod is recorded, so that a pod that takes the place of another
-	// changes nothing in it.
+	// The status already records a start without a pod, so a replacement pod does not change it.
 	if err := env.Client.Delete(t.Context(), kubelet{t, ns, "c"}.pod(), client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}
-	conversation := theConversation(t, ns, "c")
+	conversation := getConversation(t, ns, "c")
 	o := lifecycle.Observation{Conversation: conversation, SettingsExist: true, Now: time.Now()}
 	conversation.Status = lifecycle.NewStatus(o, lifecycle.Judge(o))
 	if err := env.Client.Status().Update(t.Context(), conversation); err != nil {
@@ -387,9 +388,9 @@ func TestAStartIsRequeuedThoughNothingIsWritten(t *testing.T) {
 	}
 	r = newProcess(manager, manager)
 	if wait := reconcileIn(ns); wait <= 0 || wait > podTimeout {
-		t.Errorf("its pod is created again: requeued in %s", wait)
+		t.Errorf("after recreating the pod: requeued in %s", wait)
 	}
-	if after := theConversation(t, ns, "c"); after.ResourceVersion != conversation.ResourceVersion {
+	if after := getConversation(t, ns, "c"); after.ResourceVersion != conversation.ResourceVersion {
 		t.Errorf("the status was written: %+v", after.Status)
 	}
 }

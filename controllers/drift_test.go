@@ -12,8 +12,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// manifestOfALife is what somebody keeps in Git.
-const manifestOfALife = `
+// gitManifest is a manifest that a user keeps in Git.
+const gitManifest = `
 apiVersion: parley.dev/v1alpha1
 kind: UserSettings
 metadata: {name: ada}
@@ -30,19 +30,19 @@ spec:
   idleTimeout: 90m
 `
 
-// Where an operator writes into a spec, or the API server reads a manifest as something else, a
-// GitOps tool finds a difference at every look, and sets it back for ever.
-func TestWhatGitAppliesDoesNotDriftOverALife(t *testing.T) {
+// If an operator writes into a spec, or the API server changes a manifest, a GitOps tool finds a
+// difference on every sync and reverts it endlessly.
+func TestGitOpsManifestsDoNotDrift(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
 	create(t, secretWith(ns, "llm", "k"))
-	objects := manifests(t, ns, manifestOfALife)
+	objects := manifests(t, ns, gitManifest)
 	for _, o := range objects {
 		applyAs(t, "kustomize-controller", o)
 	}
 	k := kubelet{t, ns, "c"}
-	lives := []func(){
+	phases := []func(){
 		func() { awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonScheduling) },
 		func() { k.start(); awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning) },
 		func() {
@@ -50,14 +50,14 @@ func TestWhatGitAppliesDoesNotDriftOverALife(t *testing.T) {
 			awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
 		},
 	}
-	for _, live := range lives {
-		live()
+	for _, phase := range phases {
+		phase()
 		for _, o := range objects {
 			noDrift(t, o)
 		}
 	}
-	// What the manager writes is the status, whatever happens.
-	for _, o := range []client.Object{theConversation(t, ns, "c"), &v1alpha1.UserSettings{}} {
+	// The manager writes only the status.
+	for _, o := range []client.Object{getConversation(t, ns, "c"), &v1alpha1.UserSettings{}} {
 		if _, isSettings := o.(*v1alpha1.UserSettings); isSettings {
 			if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "ada"}, o); err != nil {
 				t.Fatal(err)
@@ -74,7 +74,7 @@ func TestWhatGitAppliesDoesNotDriftOverALife(t *testing.T) {
 	}
 }
 
-// noDrift applies a manifest again, once to look and once for good, as Flux does: nothing changes.
+// noDrift applies a manifest again, as a dry run and then for real, like Flux. Nothing may change.
 func noDrift(t *testing.T, manifest *unstructured.Unstructured) {
 	t.Helper()
 	live := manifest.DeepCopy()
@@ -92,7 +92,7 @@ func noDrift(t *testing.T, manifest *unstructured.Unstructured) {
 	})
 }
 
-// errChanged says what differs, if the operator does not just write a status.
+// errChanged shows the difference between two applied versions.
 type errChanged struct{ before, after *unstructured.Unstructured }
 
 func (e errChanged) Error() string {

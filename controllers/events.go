@@ -8,8 +8,8 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// announce emits the events of a change of status, once it is written.
-func (r *conversationReconciler) announce(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus) {
+// emitEvents emits the events of a status change, once it is written.
+func (r *conversationReconciler) emitEvents(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus) {
 	emit := func(kind, reason, action, message string) {
 		r.recorder.Eventf(c, nil, kind, reason, action, "%s", lifecycle.Truncate(message, lifecycle.MaxEventNote))
 	}

@@ -20,28 +20,28 @@ import (
 	"github.com/parley-dev/parley/controllers/objects"
 )
 
-// gatherer reads what a verdict and a start depend on. It cannot write.
+// gatherer reads the inputs of a verdict and of a start. It cannot write.
 type gatherer struct {
 	cache    client.Reader
-	metadata client.Reader // the cache, for metadata of Secrets and ConfigMaps
-	live     client.Reader // past the cache
+	metadata client.Reader // the cached metadata of Secrets and ConfigMaps
+	live     client.Reader // reads past the cache
 	options  Options
-	// operatorObjects has a parsedObject for each that every start needs, as it was last read.
+	// operatorObjects holds a parsedObject for each object that every start needs.
 	operatorObjects sync.Map
 }
 
-// gathered is an observation, and what a start goes on with.
+// gathered is an observation with further inputs of a start.
 type gathered struct {
 	lifecycle.Observation
 	class objects.Class
-	// classMissing is set where the class does not exist.
+	// classMissing is set if the class does not exist.
 	classMissing *lifecycle.Blocker
-	// analytics says whether the user agreed to be counted.
+	// analytics says whether the user consents to usage metrics.
 	analytics bool
 }
 
-// gather reads everything that the verdict depends on.
-func (g *gatherer) gather(ctx context.Context, c *v1alpha1.Conversation, known remembered, now time.Time) (gathered,
+// gather reads all inputs of the verdict.
+func (g *gatherer) gather(ctx context.Context, c *v1alpha1.Conversation, known memoryEntry, now time.Time) (gathered,
 	error) {
 	o := gathered{Observation: lifecycle.Observation{Conversation: c, Now: now}}
 	if err := g.gatherPod(ctx, &o, known); err != nil {
@@ -56,7 +56,7 @@ func (g *gatherer) gather(ctx context.Context, c *v1alpha1.Conversation, known r
 	o.analytics = o.SettingsExist && ptr.Deref(settings.Spec.UserConsentsToAnalytics, false)
 	name := objects.ClassName(c, &settings.Spec)
 	if o.Pod != nil {
-		// A session keeps the class that it started with, whatever became of its settings since.
+		// A running session keeps the class that it started with, even if its settings changed.
 		name = cmp.Or(o.Pod.Labels[v1alpha1.LabelSessionClass], name)
 	}
 	if o.class, o.classMissing, err = g.classNamed(ctx, name); err != nil {
@@ -66,15 +66,15 @@ func (g *gatherer) gather(ctx context.Context, c *v1alpha1.Conversation, known r
 	return o, nil
 }
 
-// gatherPod finds the session's pod: that of the present attempt, or one of an earlier attempt.
-func (g *gatherer) gatherPod(ctx context.Context, o *gathered, known remembered) error {
+// gatherPod finds the session's pod: that of the current attempt, or one of an earlier attempt.
+func (g *gatherer) gatherPod(ctx context.Context, o *gathered, known memoryEntry) error {
 	c, pod := o.Conversation, &corev1.Pod{}
 	err := g.cache.Get(ctx, sessionObject(c), pod)
 	if apierrors.IsNotFound(err) && lifecycle.Ran(c.Status) && c.Status.State != v1alpha1.StateStopped {
-		// A session that ran would be taken for lost. A cache that lags behind is no proof of that.
+		// Without a pod, a session that ran counts as lost. A stale cache does not prove that.
 		err = g.live.Get(ctx, sessionObject(c), pod)
 		if err == nil && pod.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
-			return nil // the cache will never show it, and no network policy holds it any more
+			return nil // the pod lost its labels: neither the cache nor a network policy selects it
 		}
 	}
 	if client.IgnoreNotFound(err) != nil {
@@ -87,19 +87,19 @@ func (g *gatherer) gatherPod(ctx context.Context, o *gathered, known remembered)
 		o.Pod = pod
 	case lifecycle.LabelledAttempt(pod.Labels) > attempt:
 		o.OldPod = pod
-		return g.upToDate(ctx, c)
+		return g.checkFresh(ctx, c)
 	default:
 		o.OldPod = pod
 	}
 	return nil
 }
 
-// errStale says that the cache lags behind what is recorded of a Conversation.
-var errStale = errors.New("the cache lags behind what is recorded of the Conversation")
+// errStale says that the cached Conversation is not the current one.
+var errStale = errors.New("the cached Conversation is stale")
 
-// upToDate is errStale if the cached Conversation is not the current one. An act that follows an old
-// record is not undone when the next one comes.
-func (g *gatherer) upToDate(ctx context.Context, c *v1alpha1.Conversation) error {
+// checkFresh returns errStale if the cached Conversation is not the current one. Actions based on a
+// stale record cannot be undone.
+func (g *gatherer) checkFresh(ctx context.Context, c *v1alpha1.Conversation) error {
 	current := &metav1.PartialObjectMetadata{}
 	current.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("Conversation"))
 	if err := g.live.Get(ctx, client.ObjectKeyFromObject(c), current); err != nil {
@@ -111,8 +111,8 @@ func (g *gatherer) upToDate(ctx context.Context, c *v1alpha1.Conversation) error
 	return nil
 }
 
-// classNamed finds a class. Without the one called default the operator's own values hold; any other
-// that is missing blocks the start.
+// classNamed returns a class. A missing class blocks the start, except for the class "default",
+// which then has the operator's defaults.
 func (g *gatherer) classNamed(ctx context.Context, name string) (objects.Class, *lifecycle.Blocker, error) {
 	found := &v1alpha1.SessionClass{}
 	err := g.cache.Get(ctx, client.ObjectKey{Name: name}, found)
@@ -126,16 +126,16 @@ func (g *gatherer) classNamed(ctx context.Context, name string) (objects.Class, 
 	return class, nil, nil
 }
 
-// parsedObject is what was made of an object at one version.
+// parsedObject is the parsed form of one version of an object.
 type parsedObject struct {
 	uid             types.UID
 	resourceVersion string
 	value           any
 }
 
-// operatorObject reads an object of the operator's namespace into o and returns what parse makes of it.
-// Both happen once for each version that the cache shows: a read costs the API server about 100 KiB,
-// and parsing the prices of models costs the manager a millisecond. The result is not to be changed.
+// operatorObject reads an object of the operator's namespace into o and returns the result of
+// parse. Both happen once per version in the cache: a read costs the API server about 100 KiB, and
+// parsing the model prices costs the manager a millisecond. The result must not be modified.
 func operatorObject[O client.Object, T any](ctx context.Context, g *gatherer, kind, name string, o O,
 	parse func(O) T) (result T, err error) {
 	key, cached := client.ObjectKey{Namespace: g.options.Namespace, Name: name}, &metav1.PartialObjectMetadata{}
@@ -155,8 +155,8 @@ func operatorObject[O client.Object, T any](ctx context.Context, g *gatherer, ki
 	return result, nil
 }
 
-// isScratch says whether the files of a session are lost with its pod: as recorded or, before that,
-// as its pod says.
+// isScratch reports whether the session's files are lost with its pod, from the recorded workspace
+// or, without a record, from the label of the pod.
 func isScratch(o lifecycle.Observation) bool {
 	kind := o.Conversation.Status.Workspace
 	if kind == "" && o.Pod != nil {
@@ -165,7 +165,7 @@ func isScratch(o lifecycle.Observation) bool {
 	return o.Conversation.Spec.Workspace == nil && kind != v1alpha1.WorkspaceClass
 }
 
-// sessionObject names the session's pod and Secret.
+// sessionObject returns the key of the session's pod and Secret, which have the same name.
 func sessionObject(c *v1alpha1.Conversation) client.ObjectKey {
 	return client.ObjectKey{Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name)}
 }

@@ -31,9 +31,9 @@ func TestASessionWaitsForItsImages(t *testing.T) {
 	says := func(message string) {
 		t.Helper()
 		await(t, func() error {
-			if c := theConversation(t, ns, "c"); c.Status.State != v1alpha1.StateStarting || !strings.Contains(c.Status.Message,
+			if c := getConversation(t, ns, "c"); c.Status.State != v1alpha1.StateStarting || !strings.Contains(c.Status.Message,
 				message) {
-				return fmt.Errorf("it is %s and says %q, want %q", c.Status.State, c.Status.Message, message)
+				return fmt.Errorf("the state is %s with message %q, want %q", c.Status.State, c.Status.Message, message)
 			}
 			return nil
 		})
@@ -54,7 +54,7 @@ func TestASessionWaitsForItsImages(t *testing.T) {
 		t.Errorf("the volumes are %+v", pod.Spec.Volumes)
 	}
 	secret := &corev1.Secret{}
-	if err := env.Client.Get(t.Context(), sessionObject(theConversation(t, ns, "c")), secret); err != nil {
+	if err := env.Client.Get(t.Context(), sessionObject(getConversation(t, ns, "c")), secret); err != nil {
 		t.Fatal(err)
 	}
 	var doc session.Document
@@ -64,8 +64,8 @@ func TestASessionWaitsForItsImages(t *testing.T) {
 	}
 }
 
-// halfStored is a Conversation of which the facade has not stored all.
-func halfStored(ns, name string) aConversation {
+// partlyStored returns a Conversation with inputs that the facade has not stored yet.
+func partlyStored(ns, name string) aConversation {
 	c := makeConversation(ns, name).With(func(s *v1alpha1.ConversationSpec) {
 		s.Images = []v1alpha1.ConversationImage{
 			imageIn("one", "image")}
@@ -76,76 +76,76 @@ func halfStored(ns, name string) aConversation {
 
 const oneIsMissing = "spec.images[0].configMapKeyRef: ConfigMap one with key image does not exist"
 
-func TestNobodyIsAlarmedWhileAConversationIsStillBeingStored(t *testing.T) {
+func TestNoWarningWhileTheFacadeStoresInputs(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	c, lost := halfStored(ns, "c").Obj(), halfStored(ns, "lost").Obj()
+	c, lost := partlyStored(ns, "c").Obj(), partlyStored(ns, "lost").Obj()
 	create(t, userSettings(ns, "ada"), c, lost)
 	p := newTimedProcess(t, ns, managerClient(t))
 	p.now.SetTime(c.CreationTimestamp.Time)
 	warned := events.NewFakeRecorder(10)
 	p.recorder = warned
 	for _, name := range []string{"c", "lost"} {
-		s := p.finds(name, v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
+		s := p.expect(name, v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
 		if s.Message != lifecycle.MessageStoring {
 			t.Errorf("%s says %s", name, s.Message)
 		}
 	}
-	// What is missing of one that is complete is missing.
+	// A complete Conversation with a missing input causes a warning.
 	change(t, lost, func(c *v1alpha1.Conversation) { delete(c.Annotations, v1alpha1.AnnotationIncomplete) })
-	p.look("lost")
+	p.reconcile("lost")
 	if len(warned.Events) != 1 || !strings.Contains(<-warned.Events, oneIsMissing) {
-		t.Error("nobody is warned of what is missing")
+		t.Error("there is no warning of the missing ConfigMap")
 	}
 	create(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "one"},
 		BinaryData: map[string][]byte{"image": {0xff}}})
 	change(t, c, func(c *v1alpha1.Conversation) { delete(c.Annotations, v1alpha1.AnnotationIncomplete) })
-	p.look("c")
+	p.reconcile("c")
 	kubelet{t, ns, "c"}.start()
-	p.finds("c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	p.expect("c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	if started := <-warned.Events; !strings.Contains(started, "Started") || len(warned.Events) > 0 {
-		t.Errorf("it says %q, and %d more", started, len(warned.Events))
+		t.Errorf("event %q, and %d more", started, len(warned.Events))
 	}
 }
 
-// A facade that was killed half way leaves the mark for good.
-func TestWhatIsStoredForTooLongIsMissing(t *testing.T) {
+// A facade that crashes while it stores inputs never removes the annotation.
+func TestInputsThatAreNotStoredInTimeAreReportedMissing(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	c := halfStored(ns, "c").Obj()
+	c := partlyStored(ns, "c").Obj()
 	create(t, userSettings(ns, "ada"), c)
 	p := newTimedProcess(t, ns, managerClient(t))
 	p.now.SetTime(c.CreationTimestamp.Time)
 	warned := events.NewFakeRecorder(10)
 	p.recorder = warned
-	p.look("c")
-	again := p.look("c").RequeueAfter
+	p.reconcile("c")
+	again := p.reconcile("c").RequeueAfter
 	if again == 0 || again > time.Minute || len(warned.Events) > 0 {
-		t.Fatalf("it is looked at again in %s, after %d warnings", again, len(warned.Events))
+		t.Fatalf("requeued in %s, after %d warnings", again, len(warned.Events))
 	}
-	p.waits(again)
-	if s := p.finds("c", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady); s.Message != oneIsMissing {
-		t.Errorf("it says %s", s.Message)
+	p.advance(again)
+	if s := p.expect("c", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady); s.Message != oneIsMissing {
+		t.Errorf("message %q", s.Message)
 	}
 	if len(warned.Events) != 1 || !strings.Contains(<-warned.Events, oneIsMissing) {
-		t.Error("nobody is warned")
+		t.Error("there is no warning")
 	}
 }
 
-func TestWhatIsMissingIsNamedWhereAStartEndsWhileItIsStored(t *testing.T) {
+func TestAnExceededDeadlineNamesTheMissingInput(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	c := halfStored(ns, "c").With(func(s *v1alpha1.ConversationSpec) {
+	c := partlyStored(ns, "c").With(func(s *v1alpha1.ConversationSpec) {
 		s.StartDeadline = &metav1.Duration{
 			Duration: 10 * time.Second}
 	}).Obj()
 	create(t, userSettings(ns, "ada"), c)
 	p := newTimedProcess(t, ns, managerClient(t))
 	p.now.SetTime(c.CreationTimestamp.Time)
-	p.look("c")
-	p.waits(10 * time.Second)
-	if s := p.finds("c", v1alpha1.StateStopped, v1alpha1.ReasonSettingsMissing); s.Message != oneIsMissing {
-		t.Errorf("it says %s", s.Message)
+	p.reconcile("c")
+	p.advance(10 * time.Second)
+	if s := p.expect("c", v1alpha1.StateStopped, v1alpha1.ReasonSettingsMissing); s.Message != oneIsMissing {
+		t.Errorf("message %q", s.Message)
 	}
 }
 
@@ -167,7 +167,7 @@ func TestEachConfigMapIsReadOnce(t *testing.T) {
 		s.Images = []v1alpha1.ConversationImage{imageIn("a", "x"), imageIn("b", "x"), imageIn("a", "y")}
 	}).Obj()
 	live := configMapReads{reads: map[string]int{}}
-	if missing, err := (&gatherer{live: live}).configMapMissing(t.Context(), conversation); missing != nil || err != nil {
+	if missing, err := (&gatherer{live: live}).missingConfigMap(t.Context(), conversation); missing != nil || err != nil {
 		t.Fatal(missing, err)
 	}
 	if want := map[string]int{"a": 1, "b": 1}; !maps.Equal(live.reads, want) {

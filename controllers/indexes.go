@@ -15,11 +15,11 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Indexes over the cache, so that no reconcile lists a namespace.
+// Cache indexes, so that no reconcile lists a whole namespace.
 const (
 	indexSecretName    = "secretName"
 	indexConfigMapName = "configMapName"
-	// indexManagedFor finds the Secrets that are managed for a UserSettings.
+	// indexManagedFor finds the managed Secrets of a UserSettings.
 	indexManagedFor = "managedFor"
 )
 
@@ -60,15 +60,15 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// secretMetadata is what the cache holds of a Secret.
+// secretMetadata returns an empty Secret of the type that the cache holds.
 func secretMetadata() *metav1.PartialObjectMetadata {
 	secret := &metav1.PartialObjectMetadata{}
 	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
 	return secret
 }
 
-// managedFor names the UserSettings that a Secret is managed for. Secrets of a Conversation carry their
-// label too; those go with the Conversation.
+// managedFor returns the name of the UserSettings of a managed Secret. It ignores Secrets of a
+// Conversation, which have the same label and are deleted with the Conversation.
 func managedFor(secret client.Object) string {
 	if secret.GetLabels()[v1alpha1.LabelConversation] != "" {
 		return ""
@@ -83,7 +83,7 @@ func secretNames(refs []v1alpha1.SecretReference) (names []string) {
 	return names
 }
 
-// requestsFor are requests for the objects of a list in one namespace whose index holds the value.
+// requestsFor returns requests for the objects of a namespace with a value in an index.
 func requestsFor(ctx context.Context, c client.Reader, list client.ObjectList, namespace, index,
 	value string) []reconcile.Request {
 	if err := c.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{index: value},
@@ -91,7 +91,7 @@ func requestsFor(ctx context.Context, c client.Reader, list client.ObjectList, n
 		return nil // the cache is stopping
 	}
 	var requests []reconcile.Request
-	_ = meta.EachListItem(list, func(o runtime.Object) error { // it fails for no list of ours
+	_ = meta.EachListItem(list, func(o runtime.Object) error { // our lists never fail
 		requests = append(requests, requestFor(namespace, o.(client.Object).GetName()))
 		return nil
 	})
@@ -102,8 +102,7 @@ func requestFor(namespace, name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
 }
 
-// requestsForOwner are the request for the Conversation that an object belongs to, if it belongs to
-// one.
+// requestsForOwner returns a request for the Conversation that owns an object, if there is one.
 func requestsForOwner(o client.Object) []reconcile.Request {
 	owner := owningConversation(o)
 	if owner == nil {

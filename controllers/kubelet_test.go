@@ -13,8 +13,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/fakekubelet"
 )
 
-// kubelet drives the status of one session's pod as a scheduler and a kubelet would. It stands in
-// for them in tests.
+// kubelet simulates the scheduler and the kubelet for one session's pod.
 type kubelet struct {
 	t               *testing.T
 	namespace, name string
@@ -36,13 +35,13 @@ func (k kubelet) set(change func(aPod)) {
 	await(k.t, func() error {
 		pod := k.pod()
 		change(aPod{Pod: pod})
-		longAgo(pod)
+		backdate(pod)
 		return env.Client.Status().Update(k.t.Context(), pod)
 	})
 }
 
-// longAgo makes each step of a start old enough to be worth a write.
-func longAgo(pod *corev1.Pod) {
+// backdate makes each step of a start old enough to be written.
+func backdate(pod *corev1.Pod) {
 	then := metav1.NewTime(time.Now().Add(-time.Minute))
 	for i := range pod.Status.Conditions {
 		pod.Status.Conditions[i].LastTransitionTime = then
@@ -56,7 +55,7 @@ func longAgo(pod *corev1.Pod) {
 	}
 }
 
-// bind gives the pod a node. From then on it is deleted only when the kubelet says so.
+// bind assigns a node to the pod. From then on, only the kubelet can complete its deletion.
 func (k kubelet) bind() {
 	k.t.Helper()
 	if err := fakekubelet.Bind(k.t.Context(), env.Client, k.pod(), "node"); err != nil {
@@ -78,13 +77,13 @@ func (k kubelet) end(termination string) {
 	})
 }
 
-// object is the pod by its name.
+// object returns an empty pod with the name of the session's pod.
 func (k kubelet) object() *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, Name: v1alpha1.SessionName(k.name)}}
 }
 
-// letGoOf removes the pod of an attempt once it is told to stop, unless it is gone already.
-func (k kubelet) letGoOf(attempt string) {
+// releaseAttempt completes the deletion of an attempt's pod, unless it is already gone.
+func (k kubelet) releaseAttempt(attempt string) {
 	k.t.Helper()
 	await(k.t, func() error {
 		pod := k.object()
@@ -98,8 +97,8 @@ func (k kubelet) letGoOf(attempt string) {
 	})
 }
 
-// letGo removes a pod that was told to stop, as a kubelet does when its containers have ended.
-func (k kubelet) letGo() {
+// release completes the deletion of the pod, like a kubelet after its containers ended.
+func (k kubelet) release() {
 	k.t.Helper()
 	pod := k.pod()
 	await(k.t, func() error {
@@ -110,8 +109,8 @@ func (k kubelet) letGo() {
 	})
 }
 
-// awaitAnother waits until the session has another pod.
-func (k kubelet) awaitAnother(before *corev1.Pod) {
+// awaitReplacement waits until the session has another pod.
+func (k kubelet) awaitReplacement(before *corev1.Pod) {
 	k.t.Helper()
 	await(k.t, func() error {
 		if k.pod().UID == before.UID {

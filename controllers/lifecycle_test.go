@@ -25,7 +25,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/status"
 )
 
-// step is something that happens to a session, and where it stands afterwards.
+// step is an action on a session, and the expected state afterwards.
 type step struct {
 	name    string
 	do      func()
@@ -40,7 +40,7 @@ func walk(t *testing.T, namespace, name string, steps []step) {
 	for _, s := range steps {
 		s.do()
 		await(t, func() error {
-			c := theConversation(t, namespace, name)
+			c := getConversation(t, namespace, name)
 			if c.Status.State != s.state || c.Status.Reason != s.reason || !strings.Contains(c.Status.Message, s.message) {
 				return fmt.Errorf("%s: %s %s %q, want %s %s %q", s.name, c.Status.State, c.Status.Reason, c.Status.Message, s.state,
 					s.reason, s.message)
@@ -53,7 +53,7 @@ func walk(t *testing.T, namespace, name string, steps []step) {
 	}
 }
 
-// kstatusOf is how Flux and kpt judge the object; Argo CD has a script of its own.
+// kstatusOf returns the status that Flux and kpt compute; Argo CD uses its own script.
 func kstatusOf(t *testing.T, o client.Object) status.Status {
 	t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
@@ -69,7 +69,7 @@ func kstatusOf(t *testing.T, o client.Object) status.Status {
 	return status.Compute(object)
 }
 
-func TestALifeFromTheFirstWaitToTheLastEnd(t *testing.T) {
+func TestAWholeLifecycle(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -80,12 +80,12 @@ func TestALifeFromTheFirstWaitToTheLastEnd(t *testing.T) {
 	}).Obj()
 	settings := userSettings(ns, "ada")
 	settings.Spec.LLMAPIKeyRef, settings.Spec.SandboxBaseContainerImage = ref("llm"), ptr.To("example.com/base:1")
-	suspend := func(wish bool) func() {
-		return func() { change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = wish }) }
+	suspend := func(suspended bool) func() {
+		return func() { change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = suspended }) }
 	}
 	restarts := 0
 	restart := func() {
-		restarts++ // times have seconds: each must be another one
+		restarts++ // times are in whole seconds and must differ
 		change(t, conv, func(c *v1alpha1.Conversation) {
 			c.Spec.RestartAt = ptr.To(metav1.NewTime(time.Now().Add(time.Duration(restarts-10) * time.Second)))
 		})
@@ -95,17 +95,17 @@ func TestALifeFromTheFirstWaitToTheLastEnd(t *testing.T) {
 	walk(t, ns, "c", []step{
 		{"created before its settings", func() { create(t, conv) }, "STARTING", "SettingsNotReady",
 			"UserSettings ada do not exist", status.InProgressStatus},
-		{"settings come before their Secret", func() { create(t, settings) }, "STARTING", "SettingsNotReady",
+		{"settings are created before their Secret", func() { create(t, settings) }, "STARTING", "SettingsNotReady",
 			"Secret llm does not exist", status.InProgressStatus},
-		{"the Secret comes", func() { create(t, secretWith(ns, "llm", "k")); first = k.pod() }, "STARTING", "Scheduling", "",
-			status.InProgressStatus},
-		{"no node has room", func() {
+		{"the Secret is created", func() { create(t, secretWith(ns, "llm", "k")); first = k.pod() }, "STARTING", "Scheduling",
+			"", status.InProgressStatus},
+		{"no node fits", func() {
 			k.set(func(p aPod) {
 				p.Condition(corev1.PodScheduled, false, "0/1 nodes are "+
 					"available")
 			})
 		}, "STARTING", "Scheduling", "0/1 nodes", status.InProgressStatus},
-		{"a node has room", func() {
+		{"a node fits", func() {
 			k.bind()
 			k.set(func(p aPod) { p.Scheduled().Waiting(lifecycle.InstallContainer, "PodInitializing") })
 		}, "STARTING", "PreparingWorkspace", "volumes", status.InProgressStatus},
@@ -121,8 +121,9 @@ func TestALifeFromTheFirstWaitToTheLastEnd(t *testing.T) {
 				p.Running(lifecycle.SessionContainer)
 			})
 		}, "STARTING", "StartingRuntime", "", status.InProgressStatus},
-		{"it is ready", func() { k.set(func(p aPod) { p.Ready() }) }, "RUNNING", "Running", "", status.CurrentStatus},
-		{"its process crashes", func() {
+		{"the session is ready", func() { k.set(func(p aPod) { p.Ready() }) },
+			"RUNNING", "Running", "", status.CurrentStatus},
+		{"the process crashes", func() {
 			k.set(func(p aPod) {
 				p.Condition(corev1.PodReady, false, "").Container(corev1.ContainerStatus{Name: lifecycle.SessionContainer,
 					State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
@@ -130,49 +131,52 @@ func TestALifeFromTheFirstWaitToTheLastEnd(t *testing.T) {
 						Reason: "OOMKilled"}}})
 			})
 		}, "STARTING", "Restarting", "status 137 (OOMKilled)", status.InProgressStatus},
-		{"it is ready again", func() { k.set(func(p aPod) { p.Ready() }) }, "RUNNING", "Running", "", status.CurrentStatus},
-		{"its pod is evicted and made again", func() {
+		{"the session is ready again", func() { k.set(func(p aPod) { p.Ready() }) },
+			"RUNNING", "Running", "", status.CurrentStatus},
+		{"the pod is evicted and replaced", func() {
 			k.set(func(p aPod) { p.Failed("Evicted") })
-			k.awaitAnother(first)
+			k.awaitReplacement(first)
 			k.start()
 		}, "RUNNING", "Running", "", status.CurrentStatus},
-		{"it is suspended", func() { suspend(true)(); k.letGo() }, "STOPPED", "Suspended", "", status.CurrentStatus},
-		{"it is resumed", suspend(false), "STARTING", "Scheduling", "", status.InProgressStatus},
-		{"it is suspended while it starts", suspend(true), "STOPPED", "Suspended", "", status.CurrentStatus},
-		{"it is resumed again", func() { suspend(false)(); k.start() }, "RUNNING", "Running", "", status.CurrentStatus},
-		{"nothing happens for long", func() { k.end(`{"reason":"Idle"}`) }, "STOPPED", "Idle", "", status.CurrentStatus},
-		{"it is asked to start again", func() {
+		{"the session is suspended", func() { suspend(true)(); k.release() },
+			"STOPPED", "Suspended", "", status.CurrentStatus},
+		{"the session is resumed", suspend(false), "STARTING", "Scheduling", "", status.InProgressStatus},
+		{"the session is suspended while it starts", suspend(true), "STOPPED", "Suspended", "", status.CurrentStatus},
+		{"the session is resumed again", func() { suspend(false)(); k.start() },
+			"RUNNING", "Running", "", status.CurrentStatus},
+		{"the session is idle", func() { k.end(`{"reason":"Idle"}`) }, "STOPPED", "Idle", "", status.CurrentStatus},
+		{"the session is restarted", func() {
 			before := k.pod()
 			restart()
-			k.awaitAnother(before)
+			k.awaitReplacement(before)
 			k.start()
 		}, "RUNNING", "Running", "", status.CurrentStatus},
 		{"the agent fails", func() { k.end(`{"reason":"Failed","message":"no such branch"}`) }, "STOPPED", "Failed",
 			"no such branch", status.FailedStatus},
-		{"it is tried once more", func() {
+		{"the session is restarted again", func() {
 			before := k.pod()
 			restart()
-			k.awaitAnother(before)
+			k.awaitReplacement(before)
 			k.start()
 		}, "RUNNING", "Running", "", status.CurrentStatus},
-		{"the agent is done", func() { k.end(`{"reason":"Completed"}`) }, "STOPPED", "Completed", "", status.CurrentStatus},
-		{"the pod is collected", func() {
+		{"the agent completes", func() { k.end(`{"reason":"Completed"}`) }, "STOPPED", "Completed", "", status.CurrentStatus},
+		{"the pod is garbage collected", func() {
 			if err := env.Client.Delete(t.Context(), k.pod(), client.GracePeriodSeconds(0)); err != nil {
 				t.Fatal(err)
 			}
 		}, "STOPPED", "Completed", "", status.CurrentStatus},
 	})
 	if err := gone(t, secretWith(ns, "c-session", "")); err != nil {
-		t.Errorf("keys are left of a session that is over: %v", err)
+		t.Errorf("the Secret of an ended session still exists: %v", err)
 	}
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c-workspace"}}
 	if err := gone(t, claim); err == nil {
-		t.Error("the workspace is gone although the Conversation is not")
+		t.Error("the workspace was deleted before the Conversation")
 	}
 	awaitEvents(t, ns, "SettingsNotReady", "Started", "Restarting", "Suspended", "Idle", "Failed", "Completed")
 }
 
-// awaitEvents waits until each reason was told of the Conversation "c".
+// awaitEvents waits for an event with each reason on the Conversation "c".
 func awaitEvents(t *testing.T, namespace string, reasons ...string) {
 	t.Helper()
 	await(t, func() error {
@@ -192,14 +196,14 @@ func awaitEvents(t *testing.T, namespace string, reasons ...string) {
 	})
 }
 
-func TestAStartThatIsStuckEndsAtItsDeadlineAndNamesTheStep(t *testing.T) {
+func TestAStuckStartStopsAtItsDeadlineAndNamesTheStep(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
 	create(t, userSettings(ns, "ada"))
 	soon := func(s *v1alpha1.ConversationSpec) { s.StartDeadline = &metav1.Duration{Duration: 10 * time.Second} }
 
-	t.Run("at an image that does not exist", func(t *testing.T) {
+	t.Run("an image that does not exist", func(t *testing.T) {
 		create(t, makeConversation(ns, "image").Obj())
 		k := kubelet{t, ns, "image"}
 		k.bind()
@@ -212,13 +216,13 @@ func TestAStartThatIsStuckEndsAtItsDeadlineAndNamesTheStep(t *testing.T) {
 		if !strings.Contains(c.Status.Message, "PullingImage: Image example.com/parley:1") {
 			t.Errorf("message %q names neither step nor image", c.Status.Message)
 		}
-		k.letGo()
+		k.release()
 		await(t, func() error { return gone(t, secretWith(ns, "image-session", "")) })
-		if got := kstatusOf(t, theConversation(t, ns, "image")); got != status.FailedStatus {
+		if got := kstatusOf(t, getConversation(t, ns, "image")); got != status.FailedStatus {
 			t.Errorf("kstatus is %s", got)
 		}
 	})
-	t.Run("at settings that do not exist, until they do", func(t *testing.T) {
+	t.Run("settings that do not exist, until they are created", func(t *testing.T) {
 		create(t, makeConversation(ns, "lonely").With(soon).With(func(s *v1alpha1.ConversationSpec) {
 			s.UserSettingsName =
 				"bob"
@@ -233,7 +237,7 @@ func TestAStartThatIsStuckEndsAtItsDeadlineAndNamesTheStep(t *testing.T) {
 	})
 }
 
-func TestAnEndedConversationIsDeletedAfterItsTimeToLiveAndASuspendedOneIsNot(t *testing.T) {
+func TestOnlyEndedConversationsAreDeletedAfterTheirTTL(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -250,7 +254,7 @@ func TestAnEndedConversationIsDeletedAfterItsTimeToLiveAndASuspendedOneIsNot(t *
 	k.end(`{"reason":"Completed"}`)
 	await(t, func() error { return gone(t, ended) })
 	if err := gone(t, suspended); err == nil {
-		t.Error("the suspended one was deleted")
+		t.Error("the suspended Conversation was deleted")
 	}
 }
 
@@ -273,7 +277,7 @@ func TestDeletingAConversationRemovesEveryChild(t *testing.T) {
 	for _, o := range []client.Object{conv, pod, secretWith(ns, "c-session", ""), claim} {
 		await(t, func() error {
 			err := gone(t, o)
-			// Nothing here takes a claim's protection off once its pod is gone, as a cluster does.
+			// No controller in this test removes a claim's finalizer after its pod is gone.
 			if err != nil && o == client.Object(claim) && claim.DeletionTimestamp != nil {
 				return nil
 			}
@@ -282,7 +286,7 @@ func TestDeletingAConversationRemovesEveryChild(t *testing.T) {
 	}
 }
 
-func TestDeletedSettingsLeaveARunningSessionAloneAndItSaysSo(t *testing.T) {
+func TestARunningSessionReportsThatItsSettingsWereDeleted(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -295,26 +299,26 @@ func TestDeletedSettingsLeaveARunningSessionAloneAndItSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, func() error {
-		if c := theConversation(t, ns, "c"); c.Status.State != v1alpha1.StateRunning || !strings.Contains(c.Status.Message,
-			"ada are gone") {
+		if c := getConversation(t, ns, "c"); c.Status.State != v1alpha1.StateRunning || !strings.Contains(c.Status.Message,
+			"ada were deleted") {
 			return fmt.Errorf("%s %q", c.Status.State, c.Status.Message)
 		}
 		return nil
 	})
 	awaitEvents(t, ns, v1alpha1.ReasonSettingsDeleted)
 
-	t.Run("also when its pod is lost", func(t *testing.T) {
+	t.Run("the session survives the loss of its pod", func(t *testing.T) {
 		before := k.pod()
 		if err := env.Client.Delete(t.Context(), before.DeepCopy(), client.GracePeriodSeconds(0)); err != nil {
 			t.Fatal(err)
 		}
-		k.awaitAnother(before)
+		k.awaitReplacement(before)
 		k.start()
 		awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	})
 }
 
-func TestARunningSessionKeepsItsSettingsAndAResumedOneTakesTheCurrentOnes(t *testing.T) {
+func TestSettingsChangesApplyToResumedSessionsOnly(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -342,13 +346,13 @@ func TestARunningSessionKeepsItsSettingsAndAResumedOneTakesTheCurrentOnes(t *tes
 
 	before := k.pod().UID
 	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
-	k.letGo()
+	k.release()
 	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
 	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.Suspend = false })
 	await(t, func() error { return startedWith(t, k, before, "second", "example.com/base:2") })
 }
 
-// startedWith checks the model and the image of a session whose pod is not the one before.
+// startedWith checks the model and the image of a session after its previous pod was replaced.
 func startedWith(t *testing.T, k kubelet, before any, model, image string) error {
 	pod := k.pod()
 	secret := &corev1.Secret{}
@@ -367,7 +371,7 @@ func startedWith(t *testing.T, k kubelet, before any, model, image string) error
 	return nil
 }
 
-func TestAForeignObjectIsNeverTouched(t *testing.T) {
+func TestForeignObjectsAreNeverChanged(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	create(t, userSettings(ns, "ada"))
@@ -382,12 +386,12 @@ func TestAForeignObjectIsNeverTouched(t *testing.T) {
 				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}},
 	}
 	before := map[string]string{}
-	for what, o := range foreign {
+	for kindAndName, o := range foreign {
 		create(t, o)
-		before[what] = o.GetResourceVersion()
+		before[kindAndName] = o.GetResourceVersion()
 	}
 	startManager(t, ns)
-	for what, o := range foreign {
+	for kindAndName, o := range foreign {
 		name, _, _ := strings.Cut(o.GetName(), "-")
 		create(t, makeConversation(ns, name).With(func(s *v1alpha1.ConversationSpec) {
 			if name == "claim" {
@@ -395,19 +399,19 @@ func TestAForeignObjectIsNeverTouched(t *testing.T) {
 			}
 		}).Obj())
 		c := awaitState(t, ns, name, v1alpha1.StateStarting, v1alpha1.ReasonForeignObject)
-		if !strings.Contains(c.Status.Message, what) || kstatusOf(t, c) != status.FailedStatus {
-			t.Errorf("%s: message %q, kstatus %s", what, c.Status.Message, kstatusOf(t, c))
+		if !strings.Contains(c.Status.Message, kindAndName) || kstatusOf(t, c) != status.FailedStatus {
+			t.Errorf("%s: message %q, kstatus %s", kindAndName, c.Status.Message, kstatusOf(t, c))
 		}
 		change(t, c, func(c *v1alpha1.Conversation) { c.Spec.Suspend = true })
 		awaitState(t, ns, name, v1alpha1.StateStopped, v1alpha1.ReasonSuspended)
 		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil ||
-			o.GetResourceVersion() != before[what] {
-			t.Errorf("%s was touched: %v", what, err)
+			o.GetResourceVersion() != before[kindAndName] {
+			t.Errorf("%s was changed: %v", kindAndName, err)
 		}
 	}
 }
 
-func TestTheServiceAndThePolicyOfANamespaceAreMended(t *testing.T) {
+func TestTheServiceAndThePolicyAreCorrected(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -438,7 +442,7 @@ func TestTheServiceAndThePolicyOfANamespaceAreMended(t *testing.T) {
 	})
 }
 
-func TestAConversationThatIsMadeAgainWaitsForThePodOfTheOneBefore(t *testing.T) {
+func TestARecreatedConversationWaitsForDeletionOfTheOldPod(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -454,7 +458,7 @@ func TestAConversationThatIsMadeAgainWaitsForThePodOfTheOneBefore(t *testing.T) 
 	if !strings.Contains(c.Status.Message, "of an earlier Conversation") || kstatusOf(t, c) != status.InProgressStatus {
 		t.Errorf("message %q, kstatus %s", c.Status.Message, kstatusOf(t, c))
 	}
-	// What a garbage collector would do.
+	// Delete the objects like a garbage collector.
 	old := k.pod()
 	if err := env.Client.Delete(t.Context(), secretWith(ns, "c-session", "")); err != nil {
 		t.Fatal(err)
@@ -462,7 +466,7 @@ func TestAConversationThatIsMadeAgainWaitsForThePodOfTheOneBefore(t *testing.T) 
 	if err := env.Client.Delete(t.Context(), old.DeepCopy(), client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}
-	k.awaitAnother(old)
+	k.awaitReplacement(old)
 }
 
 func TestARestrictedNamespaceAdmitsEverySessionPod(t *testing.T) {
@@ -477,14 +481,14 @@ func TestARestrictedNamespaceAdmitsEverySessionPod(t *testing.T) {
 	kubelet{t, ns, "own"}.pod()
 }
 
-// noPods has a quota refuse every pod of a namespace.
-func noPods(t *testing.T, ns string) *corev1.ResourceQuota {
+// denyPods creates a quota that refuses every pod of a namespace.
+func denyPods(t *testing.T, ns string) *corev1.ResourceQuota {
 	t.Helper()
-	return nothingOf(t, ns, corev1.ResourcePods)
+	return denyResource(t, ns, corev1.ResourcePods)
 }
 
-// nothingOf has a quota refuse all that takes of a resource.
-func nothingOf(t *testing.T, ns string, name corev1.ResourceName) *corev1.ResourceQuota {
+// denyResource creates a quota of zero for a resource.
+func denyResource(t *testing.T, ns string, name corev1.ResourceName) *corev1.ResourceQuota {
 	t.Helper()
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "none"},
 		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{name: resource.MustParse("0")}}}
@@ -496,11 +500,11 @@ func nothingOf(t *testing.T, ns string, name corev1.ResourceName) *corev1.Resour
 	return quota
 }
 
-func TestAPodThatIsRefusedShowsWhyAndIsTriedAgain(t *testing.T) {
+func TestARefusedPodIsReportedAndRetried(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
-	quota := noPods(t, ns)
+	quota := denyPods(t, ns)
 	create(t, userSettings(ns, "ada"), makeConversation(ns, "c").Obj())
 	c := awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
 	if !strings.Contains(c.Status.Message, "exceeded quota") {
@@ -512,9 +516,9 @@ func TestAPodThatIsRefusedShowsWhyAndIsTriedAgain(t *testing.T) {
 	awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonScheduling)
 }
 
-func TestASessionRunsTheAgentOfTheCatalogueAndWaitsForOneThatIsMissing(t *testing.T) {
+func TestASessionWaitsForItsAgentInTheCatalogue(t *testing.T) {
 	t.Parallel()
-	ns := env.Namespace(t, nil) // the operator's as well, as far as this manager knows
+	ns := env.Namespace(t, nil) // also the operator's namespace in this test
 	startManagerIn(t, ns, ns)
 	settings := userSettings(ns, "ada")
 	settings.Spec.Agent = ptr.To("coder")
@@ -527,7 +531,7 @@ func TestASessionRunsTheAgentOfTheCatalogueAndWaitsForOneThatIsMissing(t *testin
 		Data: map[string]string{"coder": "command: [coder, '{{.NoSuchField}}']", "broken": "{{{"}}
 	create(t, catalogue)
 	await(t, func() error {
-		if c := theConversation(t, ns, "c"); !strings.Contains(c.Status.Message, "no field .NoSuchField") {
+		if c := getConversation(t, ns, "c"); !strings.Contains(c.Status.Message, "no field .NoSuchField") {
 			return fmt.Errorf("message %q", c.Status.Message)
 		}
 		return nil

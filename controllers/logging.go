@@ -2,12 +2,11 @@ package controllers
 
 import "github.com/go-logr/logr"
 
-// maxVerbosity is the highest level at which client-go logs no bodies. Above it, the Secrets that
-// the manager reads and writes would stand in its log.
+// maxVerbosity is the highest level at which client-go does not log bodies. Above it, the log would
+// contain the Secrets that the manager reads and writes.
 const maxVerbosity = 5
 
-// withoutBodies keeps a logger from ever logging the bodies of requests, whatever verbosity was
-// asked for.
+// withoutBodies returns a logger that never logs request bodies, at any configured verbosity.
 func withoutBodies(log logr.Logger) logr.Logger {
 	return log.WithSink(cappedSink{log.GetSink()})
 }

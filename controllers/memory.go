@@ -12,52 +12,51 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// memory holds what this process did for each Conversation and the cache does not show yet. Losing it
-// costs refused requests, and nothing else. A session that runs has no entry.
+// memory holds actions of this process that the cache does not show yet, per Conversation. Losing
+// it costs only refused requests. A running session has no entry.
 type memory struct {
-	entries sync.Map // remembered by types.NamespacedName
+	entries sync.Map // types.NamespacedName to memoryEntry
 }
 
-// remembered is the memory of one Conversation.
-type remembered struct {
+// memoryEntry is the memory of one Conversation.
+type memoryEntry struct {
 	uid types.UID
-	// created: the Conversation was created while this process watched, and nothing is recorded of it.
+	// created says that the Conversation appeared while this process watched, and has no record yet.
 	created bool
-	// overwritten is the resourceVersion that this process wrote a status over. While the cache still
-	// shows it, a decision would be outdated and its write refused as a conflict.
-	overwritten string
-	// podAttempt is the attempt whose pod was created at podCreated, until the cache shows it.
+	// staleVersion is the resourceVersion before this process's last status write. While the cache
+	// still shows it, any decision would be outdated and its write would conflict.
+	staleVersion string
+	// podAttempt is the attempt of the pod that was created at podCreated, until the cache shows it.
 	podAttempt int32
 	podCreated time.Time
 	refusal    refusal
 }
 
-// refusal of an object of a session by the API server.
+// refusal is the API server's refusal of an object of a session.
 type refusal struct {
 	err error
-	// generation of the Conversation that was refused.
+	// generation is that of the refused Conversation.
 	generation int64
-	// first and last are when it was refused, without a start in between.
+	// first and last are the times of the first and the last refusal since the last successful start.
 	first, last time.Time
 }
 
-// podTimeout is how long the cache may take to show a pod that was created. After that the pod is
-// looked for.
+// podTimeout is how long the cache may take to show a created pod. After that, a live read checks.
 const podTimeout = 10 * time.Second
 
-// of is what is remembered of a Conversation.
-func (m *memory) of(c *v1alpha1.Conversation) remembered {
-	if entry, known := m.entries.Load(client.ObjectKeyFromObject(c)); known && entry.(remembered).uid == c.UID {
-		return entry.(remembered)
+// get returns the entry of a Conversation.
+func (m *memory) get(c *v1alpha1.Conversation) memoryEntry {
+	if entry, known := m.entries.Load(client.ObjectKeyFromObject(c)); known && entry.(memoryEntry).uid == c.UID {
+		return entry.(memoryEntry)
 	}
-	return remembered{uid: c.UID}
+	return memoryEntry{uid: c.UID}
 }
 
-// change changes what is remembered of a Conversation.
-func (m *memory) change(c *v1alpha1.Conversation, change func(*remembered)) {
-	entry := m.of(c)
+// update changes the entry of a Conversation.
+func (m *memory) update(c *v1alpha1.Conversation, change func(*memoryEntry)) {
+	entry := m.get(c)
 	change(&entry)
-	if !entry.created && entry.overwritten == "" && entry.podAttempt == 0 && entry.refusal.err == nil {
+	if !entry.created && entry.staleVersion == "" && entry.podAttempt == 0 && entry.refusal.err == nil {
 		m.forget(client.ObjectKeyFromObject(c))
 		return
 	}
@@ -66,30 +65,29 @@ func (m *memory) change(c *v1alpha1.Conversation, change func(*remembered)) {
 
 func (m *memory) forget(name types.NamespacedName) { m.entries.Delete(name) }
 
-// expectsPod says whether the pod of the present attempt was created a moment ago.
-func (r remembered) expectsPod(c *v1alpha1.Conversation, now time.Time) bool {
+// expectsPod reports whether the pod of the current attempt was just created.
+func (r memoryEntry) expectsPod(c *v1alpha1.Conversation, now time.Time) bool {
 	return r.podAttempt == lifecycle.Attempt(c.Status) && now.Sub(r.podCreated) < podTimeout
 }
 
-// refusalOf is why a Conversation as it is now could not start when it last tried; nil if nothing is
-// known.
-func (r remembered) refusalOf(c *v1alpha1.Conversation) *refusal {
+// currentRefusal returns the last refusal of this generation of a Conversation; nil without one.
+func (r memoryEntry) currentRefusal(c *v1alpha1.Conversation) *refusal {
 	if r.refusal.err == nil || r.refusal.generation != c.Generation {
 		return nil
 	}
 	return &r.refusal
 }
 
-// refuse notes that the API server refused an object of the Conversation.
-func (r *remembered) refuse(c *v1alpha1.Conversation, err error, now time.Time) {
+// recordRefusal records that the API server refused an object of the Conversation.
+func (r *memoryEntry) recordRefusal(c *v1alpha1.Conversation, err error, now time.Time) {
 	first := now
-	if last := r.refusalOf(c); last != nil {
+	if last := r.currentRefusal(c); last != nil {
 		first = last.first
 	}
 	r.refusal = refusal{err, c.Generation, first, now}
 }
 
-// isRefusal says whether the API server refuses an object, and would do so again at once.
+// isRefusal reports whether the API server refuses an object, and would refuse it again at once.
 func isRefusal(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err)
 }

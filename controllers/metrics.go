@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// Labels are states and reasons, which are few; never the name of an object.
+// Labels hold states and reasons, which are few, and never object names.
 var (
 	startSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "parley_conversation_start_seconds",
@@ -23,20 +23,20 @@ var (
 	})
 	startsTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "parley_session_starts_total",
-		Help: "Starts of sessions by outcome: running, or the reason why not.",
+		Help: "Session starts by outcome: running, or the reason of the failure.",
 	}, []string{"outcome"})
 	stopsTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "parley_conversation_stops_total",
-		Help: "Stops of sessions by reason.",
+		Help: "Session stops by reason.",
 	}, []string{"reason"})
-	// Only sessions of users who agreed to it are counted.
+	// Only sessions of users who consent to analytics are counted.
 	tokensTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "parley_session_tokens_total",
-		Help: "Tokens that sessions used until they ended, by kind: input or output.",
+		Help: "Tokens used by ended sessions, by kind: input or output.",
 	}, []string{"kind"})
 	costTotal = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "parley_session_cost_dollars_total",
-		Help: "What sessions cost until they ended, in US dollars.",
+		Help: "Cost of ended sessions, in US dollars.",
 	})
 
 	conversationsDesc = prometheus.NewDesc("parley_conversations", "Conversations by state.", []string{"state"}, nil)
@@ -46,8 +46,8 @@ func init() {
 	metrics.Registry.MustRegister(startSeconds, startsTotal, stopsTotal, tokensTotal, costTotal)
 }
 
-// measureUse counts what a session used, once its end is written.
-func measureUse(result *v1alpha1.ConversationResult) {
+// recordUsage counts the tokens and the cost of a session, once its end is written.
+func recordUsage(result *v1alpha1.ConversationResult) {
 	if result == nil {
 		return
 	}
@@ -59,9 +59,9 @@ func measureUse(result *v1alpha1.ConversationResult) {
 	}
 }
 
-// measure counts a change of state, once it is written.
-func measure(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus, now time.Time) {
-	// One that was created suspended has not stopped.
+// recordTransition counts a change of state, once it is written.
+func recordTransition(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus, now time.Time) {
+	// A Conversation that was created suspended did not stop.
 	if before.State == after.State || lifecycle.NeverReconciled(before) && after.State == v1alpha1.StateStopped &&
 		after.Reason == v1alpha1.ReasonSuspended {
 		return
@@ -69,7 +69,7 @@ func measure(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus
 	switch after.State {
 	case v1alpha1.StateRunning:
 		if lifecycle.Ran(before) {
-			return // it did not start, it answers again
+			return // an unresponsive session answers again; this is not a start
 		}
 		began := c.CreationTimestamp.Time
 		if before.StartTime != nil {
@@ -85,9 +85,9 @@ func measure(c *v1alpha1.Conversation, before, after v1alpha1.ConversationStatus
 	}
 }
 
-// stateCollector counts the cached Conversations when it is asked, so that a count never drifts.
-// Every replica of the manager has them all in its cache, so only the leader counts: a sum over the
-// replicas is right.
+// stateCollector counts the cached Conversations on each scrape, so that the counts never drift.
+// Only the leader reports them: the namespaceConfigs of all replicas hold the same Conversations, and the
+// replicas' metrics are summed.
 type stateCollector struct {
 	reader  client.Reader
 	elected <-chan struct{} // closed once this process leads
@@ -96,7 +96,7 @@ type stateCollector struct {
 func registerStateMetric(reader client.Reader, elected <-chan struct{}) error {
 	collector := stateCollector{reader, elected}
 	err := metrics.Registry.Register(collector)
-	// Suites run several managers in one process; the newest one counts.
+	// Test suites run several managers in one process; the newest one reports.
 	if registered := (prometheus.AlreadyRegisteredError{}); errors.As(err, &registered) {
 		metrics.Registry.Unregister(registered.ExistingCollector)
 		err = metrics.Registry.Register(collector)

@@ -8,7 +8,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// startsMeasured is how many starts there were whose time was measured.
+// startsMeasured returns the number of starts with a measured duration.
 func startsMeasured(t *testing.T) uint64 {
 	t.Helper()
 	families, err := metrics.Registry.Gather()
@@ -20,25 +20,25 @@ func startsMeasured(t *testing.T) uint64 {
 			return f.GetMetric()[0].GetHistogram().GetSampleCount()
 		}
 	}
-	t.Fatal("there is no such metric")
+	t.Fatal("the metric does not exist")
 	return 0
 }
 
-func TestASessionThatAnswersAgainIsNotMeasuredAsAStart(t *testing.T) {
+func TestAnUnresponsiveSessionThatRecoversIsNotAStart(t *testing.T) {
 	running := v1alpha1.ConversationStatus{State: v1alpha1.StateRunning}
 	for name, tc := range map[string]struct {
 		before aConversation
 		want   uint64
 	}{
-		"it started":                   {makeConversation("ns", "c").Started(0), 1},
-		"it started again":             {makeConversation("ns", "c").Ran(2).Attempt(2, 1).Started(100), 1},
-		"it did not answer for a time": {makeConversation("ns", "c").Ran(2).Started(0), 0},
+		"a start":    {makeConversation("ns", "c").Started(0), 1},
+		"a restart":  {makeConversation("ns", "c").Ran(2).Attempt(2, 1).Started(100), 1},
+		"a recovery": {makeConversation("ns", "c").Ran(2).Started(0), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			already := startsMeasured(t)
-			measure(tc.before.Conversation, tc.before.Status, running, at(3600))
-			if got := startsMeasured(t) - already; got != tc.want {
-				t.Errorf("%d starts are measured, want %d", got, tc.want)
+			before := startsMeasured(t)
+			recordTransition(tc.before.Conversation, tc.before.Status, running, at(3600))
+			if got := startsMeasured(t) - before; got != tc.want {
+				t.Errorf("%d starts were measured, want %d", got, tc.want)
 			}
 		})
 	}

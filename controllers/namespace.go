@@ -22,8 +22,8 @@ import (
 // +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;update
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;update
 
-// namespaceReconciler keeps the Service and the NetworkPolicies of a namespace's sessions. The
-// Conversation controller makes them before the first pod, so that no session ever runs without the
+// namespaceReconciler maintains the Service and the NetworkPolicies of a namespace's sessions. The
+// Conversation controller creates them before the first pod, so that no session runs without the
 // policy.
 type namespaceReconciler struct {
 	client     client.Client
@@ -31,7 +31,7 @@ type namespaceReconciler struct {
 }
 
 func (r *namespaceReconciler) setup(mgr ctrl.Manager) error {
-	// A request is about a namespace and, as its name, a class whose sessions run there.
+	// A request has a namespace and, as its name, a class with sessions in that namespace.
 	ofObject := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		class := o.GetLabels()[v1alpha1.LabelSessionClass]
 		return []reconcile.Request{requestFor(o.GetNamespace(), cmp.Or(class, v1alpha1.DefaultSessionClass))}
@@ -56,7 +56,7 @@ func (r *namespaceReconciler) setup(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// Reconcile keeps the objects of one namespace as long as it has Conversations.
+// Reconcile maintains the shared objects of a namespace while it has Conversations.
 func (r *namespaceReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var first v1alpha1.ConversationList
 	if err := r.client.List(ctx, &first, client.InNamespace(req.Namespace), client.Limit(1),
@@ -68,8 +68,7 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 		return reconcile.Result{}, fmt.Errorf("read SessionClass: %w", err)
 	}
 	err := r.namespaces.ensure(ctx, req.Namespace, objects.Class{Name: req.Name, Spec: found.Spec})
-	// A foreign object shows on the Conversations that need it. A namespace that is going away
-	// takes nothing more.
+	// Conversations report a foreign object that they need. A terminating namespace takes no objects.
 	if foreign := (*foreignError)(nil); errors.As(err, &foreign) || apierrors.HasStatusCause(err,
 		corev1.NamespaceTerminatingCause) {
 		return reconcile.Result{}, nil
@@ -77,14 +76,14 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	return reconcile.Result{}, err
 }
 
-// namespaceObjects are what the sessions of a class share in a namespace.
+// namespaceObjects maintains the objects that the sessions of a class share in a namespace.
 type namespaceObjects struct {
 	client  client.Client
-	live    client.Reader // past the cache
+	live    client.Reader // reads past the cache
 	options Options
 }
 
-// ensure creates or corrects them. It reads the cache, and writes only where something differs.
+// ensure creates or corrects them. It reads the cache, and writes only differences.
 func (n *namespaceObjects) ensure(ctx context.Context, namespace string, class objects.Class) error {
 	wantService, service := objects.Service(namespace), &corev1.Service{}
 	if err := n.ensureOne(ctx, "Service", wantService, service, func() bool {
@@ -103,26 +102,27 @@ func (n *namespaceObjects) ensure(ctx context.Context, namespace string, class o
 	})
 }
 
-// ensureOne creates want, or updates have, the existing object, if amend says that it was not as
-// wanted. Only labelled objects are in the cache, so one that exists and is not cached may be foreign.
+// ensureOne creates want, or updates the existing object have if correct changed it. correct
+// reports whether have was right already. The cache holds only labelled objects, so an object that
+// exists but is not cached may be foreign.
 func (n *namespaceObjects) ensureOne(ctx context.Context, kind string, want, have client.Object,
-	amend func() bool) error {
+	correct func() bool) error {
 	err := n.client.Get(ctx, client.ObjectKeyFromObject(want), have)
 	switch {
 	case apierrors.IsNotFound(err):
 		err = n.client.Create(ctx, want)
 		if apierrors.IsAlreadyExists(err) {
-			// Ours, and the cache does not show it yet, or foreign.
+			// It is ours and not in the cache yet, or it is foreign.
 			if err = n.live.Get(ctx, client.ObjectKeyFromObject(want), have); err == nil &&
 				have.GetLabels()[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy {
 				return &foreignError{kind: kind, name: want.GetName()}
 			}
 		}
-	case err == nil && !amend():
+	case err == nil && !correct():
 		err = n.client.Update(ctx, have)
 	}
 	if err != nil {
-		return fmt.Errorf("keep %s %s: %w", kind, want.GetName(), err)
+		return fmt.Errorf("ensure %s %s: %w", kind, want.GetName(), err)
 	}
 	return nil
 }

@@ -23,14 +23,14 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// The types of hack/test/netpol's question, which is asked about the traffic between two peers.
+// Input types of hack/test/netpol, which evaluates traffic between two peers.
 type (
 	traffic struct {
 		Source, Destination peer
 		ResolvedPort        int
 		Protocol            corev1.Protocol
 	}
-	// peer is a pod, or just an address.
+	// peer is a pod or an external address.
 	peer struct {
 		IP       string
 		Internal *podPeer `json:",omitempty"`
@@ -42,23 +42,22 @@ type (
 	}
 )
 
-// askEvaluator asks an evaluator that is not ours which traffic the policies of the cluster let
-// through.
-func askEvaluator(t *testing.T, asked []traffic) []bool {
+// evaluate asks an independent evaluator which traffic the policies of the cluster allow.
+func evaluate(t *testing.T, flows []traffic) []bool {
 	t.Helper()
 	var policies networkingv1.NetworkPolicyList
 	if err := env.Client.List(t.Context(), &policies); err != nil {
 		t.Fatal(err)
 	}
-	question, err := json.Marshal(map[string]any{"policies": policies.Items, "traffic": asked})
+	input, err := json.Marshal(map[string]any{"policies": policies.Items, "traffic": flows})
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A module of its own is run from its own directory.
-	evaluate := exec.CommandContext(t.Context(), "go", "run", ".")
-	evaluate.Dir = testenv.Path("hack", "test", "netpol")
-	evaluate.Stdin = bytes.NewReader(question)
-	output, err := evaluate.Output()
+	// The evaluator is a separate Go module, run from its own directory.
+	evaluator := exec.CommandContext(t.Context(), "go", "run", ".")
+	evaluator.Dir = testenv.Path("hack", "test", "netpol")
+	evaluator.Stdin = bytes.NewReader(input)
+	output, err := evaluator.Output()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		t.Fatalf("%v\n%s", err, exit.Stderr)
 	}
@@ -66,16 +65,16 @@ func askEvaluator(t *testing.T, asked []traffic) []bool {
 	if err == nil {
 		err = json.Unmarshal(output, &answers)
 	}
-	if err != nil || len(answers) != len(asked) {
-		t.Fatalf("%d answers to %d questions: %v", len(answers), len(asked), err)
+	if err != nil || len(answers) != len(flows) {
+		t.Fatalf("%d answers for %d flows: %v", len(answers), len(flows), err)
 	}
 	return answers
 }
 
-// addressAt is an address that no pod has.
+// addressAt returns an address outside of all pods.
 func addressAt(ip string) peer { return peer{IP: ip} }
 
-// podAt is one with these labels in a namespace as the API server has it.
+// podAt returns a pod with these labels in a real namespace.
 func podAt(t *testing.T, namespace, ip string, labels map[string]string) peer {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
@@ -88,7 +87,7 @@ func podAt(t *testing.T, namespace, ip string, labels map[string]string) peer {
 	return peer{IP: ip, Internal: &podPeer{Namespace: namespace, NamespaceLabels: ns.Labels, PodLabels: labels}}
 }
 
-// installedPod is a pod of Parley's own, with the labels of the manifest that installs it.
+// installedPod returns a pod of Parley with the labels of its install manifest.
 func installedPod(t *testing.T, component, ip string) peer {
 	t.Helper()
 	manifest, err := os.ReadFile(testenv.Path("config", component, "deployment.yaml"))
@@ -102,14 +101,14 @@ func installedPod(t *testing.T, component, ip string) peer {
 	return podAt(t, deployment.Namespace, ip, deployment.Spec.Template.Labels)
 }
 
-// sessionPod is the pod of a session that the operator made.
+// sessionPod returns the pod of a session that the operator created.
 func sessionPod(t *testing.T, namespace, name, ip string) peer {
 	t.Helper()
 	create(t, makeConversation(namespace, name).Obj())
 	return podAt(t, namespace, ip, kubelet{t, namespace, name}.pod().Labels)
 }
 
-// reach is a row of a table of who reaches whom.
+// reach is a row of a table of allowed and denied traffic.
 type reach struct {
 	name     string
 	from, to peer
@@ -120,11 +119,11 @@ type reach struct {
 
 func expectReach(t *testing.T, rows []reach) {
 	t.Helper()
-	asked := make([]traffic, 0, len(rows))
+	flows := make([]traffic, 0, len(rows))
 	for _, r := range rows {
-		asked = append(asked, traffic{Source: r.from, Destination: r.to, ResolvedPort: r.port, Protocol: r.protocol})
+		flows = append(flows, traffic{Source: r.from, Destination: r.to, ResolvedPort: r.port, Protocol: r.protocol})
 	}
-	for i, got := range askEvaluator(t, asked) {
+	for i, got := range evaluate(t, flows) {
 		if r := rows[i]; got != r.want {
 			t.Errorf("%s: %s reaches %s:%d over %s: %t, want %t", r.name, r.from.IP, r.to.IP, r.port, r.protocol, got, r.want)
 		}
@@ -136,9 +135,9 @@ const (
 	udp = corev1.ProtocolUDP
 )
 
-// The policies, the sessions' pods and the namespaces are those of the API server; the facade and
-// the manager have the labels that they are installed with.
-func TestWhoReachesWhom(t *testing.T) {
+// Policies, session pods and namespaces come from the API server. The facade and the manager have
+// the labels of their manifests.
+func TestNetworkPoliciesAllowOnlyTheNecessaryTraffic(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -162,9 +161,9 @@ func TestWhoReachesWhom(t *testing.T) {
 		dns := podAt(t, "kube-system", at(5), map[string]string{"k8s-app": "kube-dns"})
 		openshift := podAt(t, "openshift-dns", at(6), map[string]string{"dns.operator.openshift.io/daemonset-dns": "default"})
 		system := podAt(t, "kube-system", at(7), map[string]string{"k8s-app": "metrics-server"})
-		pretender := podAt(t, ns, at(8), map[string]string{"k8s-app": "kube-dns"})
+		fakeDNS := podAt(t, ns, at(8), map[string]string{"k8s-app": "kube-dns"})
 		neighbour := podAt(t, ns, at(9), map[string]string{"app": "db"})
-		stranger := podAt(t, "default", at(10), facade.Internal.PodLabels)
+		fakeFacade := podAt(t, "default", at(10), facade.Internal.PodLabels)
 		unlabelled := podAt(t, facade.Internal.Namespace, at(11), nil)
 		internet := addressAt(family.public)
 
@@ -175,7 +174,7 @@ func TestWhoReachesWhom(t *testing.T) {
 		row("OpenShift's DNS", self, openshift, 5353, tcp, true)
 		row("OpenShift's DNS, another port", self, openshift, 9154, tcp, false)
 		row("a pod of the system, port 53", self, system, 53, udp, false)
-		row("a pod of the namespace that calls itself DNS", self, pretender, 53, udp, false)
+		row("a pod of the namespace with the labels of DNS", self, fakeDNS, 53, udp, false)
 		row("the internet", self, internet, 443, tcp, true)
 		row("the internet", self, internet, 22, tcp, true)
 		row("the internet", self, internet, 443, udp, true)
@@ -190,9 +189,9 @@ func TestWhoReachesWhom(t *testing.T) {
 		row("the archive's metrics", self, archive, 8080, tcp, false)
 		row("from the archive", archive, self, session.Port, tcp, false)
 		row("the facade's metrics", self, facade, 8080, tcp, false)
-		row("the archive's port of the manager", self, manager, objects.ArchivePort, tcp, false)
+		row("the archive port on the manager", self, manager, objects.ArchivePort, tcp, false)
 		row("the manager's webhook", self, manager, 9443, tcp, false)
-		row("the archive's port of somebody who calls themselves facade", self, stranger, objects.ArchivePort, tcp, false)
+		row("the archive port on a pod with the facade's labels", self, fakeFacade, objects.ArchivePort, tcp, false)
 		row("from the facade", facade, self, session.Port, tcp, true)
 		row("from the facade, another port", facade, self, 22, tcp, false)
 		row("from the manager", manager, self, session.Port, tcp, true)
@@ -202,15 +201,15 @@ func TestWhoReachesWhom(t *testing.T) {
 		row("from a session in Parley's namespace", podAt(t, facade.Internal.Namespace, at(12), self.Internal.PodLabels),
 			self, session.Port, tcp, false)
 		row("from a pod of the system", system, self, session.Port, tcp, false)
-		row("from somebody who calls themselves facade", stranger, self, session.Port, tcp, false)
-		// Other pods are left as they were.
-		row("from a pod to another", neighbour, pretender, 5432, tcp, true)
+		row("from a pod with the facade's labels in another namespace", fakeFacade, self, session.Port, tcp, false)
+		// Policies of sessions do not affect other pods.
+		row("between other pods", neighbour, fakeDNS, 5432, tcp, true)
 	}
 	self := rows[0].from
 	for name, address := range map[string]string{
 		"the metadata service of AWS, Azure, GCP and others": "169.254.169.254",
 		"the metadata service of containers on AWS":          "169.254.170.2",
-		"the host of virtual machines on Azure":              "168.63.129.16",
+		"the virtual machine host on Azure":                  "168.63.129.16",
 		"the metadata service of Alibaba":                    "100.100.100.200",
 		"the metadata service of Oracle":                     "192.0.0.192",
 		"the metadata service of AWS over IPv6":              "fd00:ec2::254",
@@ -219,11 +218,11 @@ func TestWhoReachesWhom(t *testing.T) {
 		"a link-local address of IPv6":                       "fe80::1",
 		"the API server's Service":                           apiServer.Spec.ClusterIP,
 		"a node":                                             "192.168.1.10",
-		"a node behind a carrier's NAT":                      "100.64.0.1",
+		"a node staleCache a carrier's NAT":                  "100.64.0.1",
 		"a pod of a cluster in class E":                      "240.10.0.1",
-		"a Service of a cluster in the range for benchmarks": "198.18.0.1",
+		"a Service in the benchmark range":                   "198.18.0.1",
 		"a local address":                                    "127.0.0.1",
-		"the address of any interface":                       "0.0.0.0",
+		"the unspecified address":                            "0.0.0.0",
 		"a local address of IPv6":                            "::1",
 		"a private address of IPv6":                          "fc00::1",
 	} {
@@ -240,8 +239,8 @@ func TestWhoReachesWhom(t *testing.T) {
 	expectReach(t, rows)
 }
 
-// A class has a policy of its own, for its sessions only, with what it allows.
-func TestWhatAClassAllowsIsReached(t *testing.T) {
+// Each class has its own policy, which applies only to its sessions.
+func TestSessionsReachTheRangesOfTheirClass(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	create(t,
@@ -249,24 +248,24 @@ func TestWhatAClassAllowsIsReached(t *testing.T) {
 			"fc00::/7"), "parley-system", nil),
 		objects.NetworkPolicy(ns, classAllowing("cloud", "169.254.169.254/32"), "parley-system", nil),
 	)
-	of := func(class, ip string) peer {
+	sessionOf := func(class, ip string) peer {
 		labels := map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy,
 			v1alpha1.LabelComponent: v1alpha1.ComponentSession, v1alpha1.LabelSessionClass: class}
 		return podAt(t, ns, ip, labels)
 	}
-	lab, cloud := of("lab", "10.1.0.1"), of("cloud", "10.1.0.2")
+	lab, cloud := sessionOf("lab", "10.1.0.1"), sessionOf("cloud", "10.1.0.2")
 	expectReach(t, []reach{
 		{"an allowed range", lab, addressAt("10.20.255.1"), 5432, tcp, true},
 		{"an allowed range of IPv6", lab, addressAt("fd01::1"), 5432, tcp, true},
 		{"another private address", lab, addressAt("10.21.0.1"), 5432, tcp, false},
 		{"the internet", lab, addressAt("93.184.215.14"), 443, tcp, true},
-		{"a range with a metadata service in it", lab, addressAt("100.64.0.1"), 80, tcp, true},
-		{"the metadata service in it", lab, addressAt("100.100.100.200"), 80, tcp, false},
-		{"Azure's in another", lab, addressAt("168.63.129.16"), 80, tcp, false},
-		{"AWS's in another", lab, addressAt("fd00:ec2::254"), 80, tcp, false},
-		{"one that is named", cloud, addressAt("169.254.169.254"), 80, tcp, true},
-		{"the others", cloud, addressAt("169.254.170.2"), 80, tcp, false},
-		{"what another class allows", cloud, addressAt("10.20.0.1"), 5432, tcp, false},
+		{"an allowed range that contains a metadata service", lab, addressAt("100.64.0.1"), 80, tcp, true},
+		{"the metadata service in that range", lab, addressAt("100.100.100.200"), 80, tcp, false},
+		{"Azure's metadata service in an allowed range", lab, addressAt("168.63.129.16"), 80, tcp, false},
+		{"AWS's metadata service in an allowed range", lab, addressAt("fd00:ec2::254"), 80, tcp, false},
+		{"an allowed metadata service", cloud, addressAt("169.254.169.254"), 80, tcp, true},
+		{"another metadata service", cloud, addressAt("169.254.170.2"), 80, tcp, false},
+		{"a range that another class allows", cloud, addressAt("10.20.0.1"), 5432, tcp, false},
 		{"a session of another class", lab, cloud, session.Port, tcp, false},
 		{"the archive", cloud, installedPod(t, "archive", "10.1.0.3"), objects.ArchivePort, tcp, true},
 	})

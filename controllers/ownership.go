@@ -12,11 +12,11 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// owned says whether the owner controls the object. The UID decides, not the name: an owner that was
-// deleted and created again is another one.
+// owned reports whether the owner controls the object. It compares UIDs, since an owner may have
+// been recreated under the same name.
 func owned(object, owner metav1.Object) bool { return metav1.IsControlledBy(object, owner) }
 
-// owningConversation is the reference to the Conversation that controls an object; nil if none does.
+// owningConversation returns the reference to the Conversation that controls an object, or nil.
 func owningConversation(o client.Object) *metav1.OwnerReference {
 	owner := metav1.GetControllerOfNoCopy(o)
 	if owner == nil || owner.Kind != "Conversation" ||
@@ -26,38 +26,37 @@ func owningConversation(o client.Object) *metav1.OwnerReference {
 	return owner
 }
 
-// notOurs is the error for an object that has the name of one that we need, and is not ours.
-func notOurs(kind string, object client.Object, c *v1alpha1.Conversation) error {
+// ownershipError returns the error for an object with a name that we need and another owner.
+func ownershipError(kind string, object client.Object, c *v1alpha1.Conversation) error {
 	controller := metav1.GetControllerOf(object)
 	leaving := object.GetDeletionTimestamp() != nil || controller != nil && controller.Kind == "Conversation" &&
 		controller.Name == c.Name
 	if leaving {
-		return &leavingError{kind: kind, name: object.GetName()}
+		return &terminatingError{kind: kind, name: object.GetName()}
 	}
 	return &foreignError{kind: kind, name: object.GetName()}
 }
 
-// leavingError says that an object of an earlier Conversation of this name has yet to go.
-type leavingError struct{ kind, name string }
+// terminatingError says that an object of an earlier Conversation with this name still exists.
+type terminatingError struct{ kind, name string }
 
-func (e *leavingError) Error() string {
-	return fmt.Sprintf("%s %s of an earlier Conversation of this name is going away", e.kind, e.name)
+func (e *terminatingError) Error() string {
+	return fmt.Sprintf("%s %s of an earlier Conversation with this name is still being deleted", e.kind, e.name)
 }
 
-// foreignError says that a foreign object has the name of one that we need.
+// foreignError says that a foreign object has a name that we need.
 type foreignError struct{ kind, name string }
 
 func (e *foreignError) Error() string {
-	return fmt.Sprintf("%s %s exists and does not belong to this object: remove it or choose another name", e.kind, e.name)
+	return fmt.Sprintf("%s %s exists and has another owner: remove it, or choose another name", e.kind, e.name)
 }
 
-// blockerOf is what holds up a start, for an error that does not go away by retrying at once; nil for
-// any other.
+// blockerOf returns the blocker for an error that an immediate retry does not fix; otherwise nil.
 func blockerOf(err error) *lifecycle.Blocker {
 	if foreign := (*foreignError)(nil); errors.As(err, &foreign) {
 		return &lifecycle.Blocker{Reason: v1alpha1.ReasonForeignObject, Message: foreign.Error()}
 	}
-	if leaving := (*leavingError)(nil); errors.As(err, &leaving) {
+	if leaving := (*terminatingError)(nil); errors.As(err, &leaving) {
 		return &lifecycle.Blocker{Reason: v1alpha1.ReasonScheduling, Message: leaving.Error()}
 	}
 	if isRefusal(err) {
@@ -66,8 +65,8 @@ func blockerOf(err error) *lifecycle.Blocker {
 	return nil
 }
 
-// stableMessage is that of an error without what changes from one try to the next: a quota says how
-// much of it is used. A status that changed each time would be written, and reconciled, without end.
+// stableMessage returns an error's message without the part that changes with each try: the current
+// usage of a quota. A changing status would be written and reconciled endlessly.
 func stableMessage(err error) string {
 	message, _, _ := strings.Cut(err.Error(), ", requested: ")
 	return message

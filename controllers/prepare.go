@@ -17,30 +17,30 @@ import (
 	"github.com/parley-dev/parley/controllers/slimcache"
 )
 
-// prepared is a start that may begin, or why it may not.
+// prepared is a start, or the reason why it must wait.
 type prepared struct {
 	objects.Start
-	// unready is what the session needs and does not exist yet.
+	// unready names a missing object that the session needs.
 	unready *lifecycle.Blocker
-	// blocked is what does not let it start though it has everything.
+	// blocked is the reason why the session must not start though nothing is missing.
 	blocked *lifecycle.Blocker
-	// paused: it was refused a moment ago, and does not try again yet.
+	// paused says that the start was just refused and does not retry yet.
 	paused bool
 }
 
-// prepare reads what a session without a pod would start with. An attempt that replaces another takes
-// what that one had; any other takes the settings as they are now.
+// prepare reads the inputs of a start. A replacement attempt reuses the inputs of the previous
+// attempt; any other start takes the current settings.
 func (g *gatherer) prepare(ctx context.Context, o gathered) (*prepared, error) {
 	c := o.Conversation
 	if o.classMissing != nil {
 		return &prepared{unready: o.classMissing}, nil
 	}
 	if lifecycle.Attempt(c.Status) > lifecycle.FirstAttempt(c.Status) {
-		if start, err := g.prepareAgain(ctx, c); start != nil || err != nil {
+		if start, err := g.prepareReplacement(ctx, c); start != nil || err != nil {
 			return start, err
 		}
 	}
-	// Not from the cache: somebody who stores settings and then starts a session means those.
+	// A live read: a user who saves settings and then starts a session expects the new settings.
 	settings := &v1alpha1.UserSettings{}
 	err := g.live.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: c.Spec.UserSettingsName}, settings)
 	switch {
@@ -50,14 +50,14 @@ func (g *gatherer) prepare(ctx context.Context, o gathered) (*prepared, error) {
 	case err != nil:
 		return nil, fmt.Errorf("read UserSettings: %w", err)
 	}
-	if unready, err := g.configMapMissing(ctx, c); unready != nil || err != nil {
+	if unready, err := g.missingConfigMap(ctx, c); unready != nil || err != nil {
 		return &prepared{unready: unready}, err
 	}
 	return g.prepareNew(ctx, o, &settings.Spec)
 }
 
-// prepareAgain prepares what the attempt before started with; nil if that does not exist any more.
-func (g *gatherer) prepareAgain(ctx context.Context, c *v1alpha1.Conversation) (*prepared, error) {
+// prepareReplacement returns a start with the inputs of the previous attempt; nil if they are gone.
+func (g *gatherer) prepareReplacement(ctx context.Context, c *v1alpha1.Conversation) (*prepared, error) {
 	existing := &corev1.Secret{}
 	err := g.live.Get(ctx, sessionObject(c), existing)
 	switch {
@@ -66,7 +66,7 @@ func (g *gatherer) prepareAgain(ctx context.Context, c *v1alpha1.Conversation) (
 	case err != nil:
 		return nil, fmt.Errorf("read the session's Secret: %w", err)
 	case !owned(existing, c):
-		return &prepared{blocked: blockerOf(notOurs("Secret", existing, c))}, nil
+		return &prepared{blocked: blockerOf(ownershipError("Secret", existing, c))}, nil
 	case lifecycle.LabelledAttempt(existing.Labels) < lifecycle.FirstAttempt(c.Status):
 		return nil, nil
 	}
@@ -75,18 +75,18 @@ func (g *gatherer) prepareAgain(ctx context.Context, c *v1alpha1.Conversation) (
 		return nil, err
 	}
 	start := &prepared{Start: *before}
-	return start, g.place(ctx, c, start)
+	return start, g.setClassAndWorkspace(ctx, c, start)
 }
 
-// place finds the class of a session, and where its files are.
-func (g *gatherer) place(ctx context.Context, c *v1alpha1.Conversation, start *prepared) (err error) {
+// setClassAndWorkspace sets the class of a start and the kind of its workspace.
+func (g *gatherer) setClassAndWorkspace(ctx context.Context, c *v1alpha1.Conversation, start *prepared) (err error) {
 	if start.Class, start.unready, err = g.classNamed(ctx, objects.ClassName(c, start.Settings)); err == nil {
 		start.Workspace, err = g.workspaceKind(ctx, c, start.Class)
 	}
 	return err
 }
 
-// prepareNew prepares a start with these settings.
+// prepareNew returns a start with these settings.
 func (g *gatherer) prepareNew(ctx context.Context, o gathered, settings *v1alpha1.UserSettingsSpec) (*prepared, error) {
 	c := o.Conversation
 	agent, unready, err := g.agent(ctx, settings)
@@ -94,7 +94,7 @@ func (g *gatherer) prepareNew(ctx context.Context, o gathered, settings *v1alpha
 		return &prepared{unready: unready}, err
 	}
 	start := &prepared{Start: objects.Start{Settings: settings, Agent: agent}}
-	if err := g.place(ctx, c, start); err != nil || start.unready != nil {
+	if err := g.setClassAndWorkspace(ctx, c, start); err != nil || start.unready != nil {
 		return start, err
 	}
 	if start.blocked = start.Class.NotAllowed(c, settings, agent); start.blocked != nil {
@@ -129,7 +129,7 @@ func (g *gatherer) prepareNew(ctx context.Context, o gathered, settings *v1alpha
 	return start, err
 }
 
-// complete is a Conversation with all its texts, which the cache truncates.
+// complete returns a Conversation with all its texts, which the cache truncates.
 func (g *gatherer) complete(ctx context.Context, c *v1alpha1.Conversation) (*v1alpha1.Conversation, error) {
 	if !slimcache.Truncated(c) {
 		return c, nil
@@ -144,10 +144,10 @@ func (g *gatherer) complete(ctx context.Context, c *v1alpha1.Conversation) (*v1a
 	return complete, nil
 }
 
-// configMapMissing says what is missing of a replay or of images. Of each ConfigMap only the keys are
-// held: together they may be large.
-func (g *gatherer) configMapMissing(ctx context.Context, c *v1alpha1.Conversation) (*lifecycle.Blocker, error) {
-	keys := map[string]sets.Set[string]{} // by the name of their ConfigMap
+// missingConfigMap returns a blocker for a missing ConfigMap or key of a replay or an image. It
+// holds only the keys of each ConfigMap, since the data may be large.
+func (g *gatherer) missingConfigMap(ctx context.Context, c *v1alpha1.Conversation) (*lifecycle.Blocker, error) {
+	keys := map[string]sets.Set[string]{} // by ConfigMap name
 	for _, ref := range c.ConfigMapReferences() {
 		name, key := ref.Ref.Name, ref.Ref.Key
 		if keys[name] == nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// runningPods are the pods of a namespace in which something runs or may run.
+// runningPods returns the pods of a namespace that hold a slot.
 func runningPods(t *testing.T, namespace string) []corev1.Pod {
 	t.Helper()
 	var list corev1.PodList
@@ -29,12 +29,12 @@ func runningPods(t *testing.T, namespace string) []corev1.Pod {
 	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return !lifecycle.HoldsSlot(&p) })
 }
 
-func TestNoMoreSessionsOfAUserRunThanTheClassAllows(t *testing.T) {
+func TestTheClassLimitsRunningSessionsPerUser(t *testing.T) {
 	t.Parallel()
 	const all, limit, workers = 100, 10, 32
 	ns := env.Namespace(t, nil)
-	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](limit)})
-	stop := startManagerOf(t, workers, "parley-system", ns)
+	name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](limit)})
+	stop := startManagerWith(t, workers, "parley-system", ns)
 	create(t, userSettings(ns, "ada"))
 	var users sync.WaitGroup
 	for i := range all {
@@ -50,7 +50,7 @@ func TestNoMoreSessionsOfAUserRunThanTheClassAllows(t *testing.T) {
 		t.Helper()
 		running := runningPods(t, ns)
 		if len(running) > limit {
-			t.Fatalf("%d pods at once", len(running))
+			t.Fatalf("%d pods run at once", len(running))
 		}
 		return running
 	}
@@ -58,14 +58,14 @@ func TestNoMoreSessionsOfAUserRunThanTheClassAllows(t *testing.T) {
 	for len(ended) < all {
 		await(t, func() error {
 			if got := len(pods()); got < min(limit, all-len(ended)) {
-				return fmt.Errorf("%d pods, and %d sessions to go", got, all-len(ended))
+				return fmt.Errorf("%d pods run while %d sessions remain", got, all-len(ended))
 			}
 			return nil
 		})
-		// Half way another manager takes over.
+		// Halfway, another manager takes over.
 		if len(ended) == all/2 && stop != nil {
 			stop()
-			startManagerOf(t, workers, "parley-system", ns)
+			startManagerWith(t, workers, "parley-system", ns)
 			stop = nil
 		}
 		for _, pod := range pods() {
@@ -77,10 +77,10 @@ func TestNoMoreSessionsOfAUserRunThanTheClassAllows(t *testing.T) {
 	}
 }
 
-func TestAQueuedSessionThatCannotStartHoldsUpNobody(t *testing.T) {
+func TestAQueuedSessionThatCannotStartBlocksNoOthers(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
+	name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
 	startManager(t, ns)
 	replay := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "replay"},
 		Data: map[string]string{"x": "[]"}}
@@ -102,10 +102,10 @@ func TestAQueuedSessionThatCannotStartHoldsUpNobody(t *testing.T) {
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-func TestTheNextStartsWhenThePodOfADeletedOneIsGone(t *testing.T) {
+func TestASlotIsFreeOnceADeletedSessionsPodIsGone(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
+	name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
 	startManager(t, ns)
 	first := makeConversation(ns, "a").With(ofClass(name)).Obj()
 	create(t, userSettings(ns, "ada"), userSettings(ns, "grace"), first)
@@ -117,8 +117,8 @@ func TestTheNextStartsWhenThePodOfADeletedOneIsGone(t *testing.T) {
 	if err := env.Client.Delete(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	// By the time another user's session was started, the deletion was seen. Nothing here collects
-	// garbage, so the pod stays.
+	// A start of another user's session proves that the deletion was reconciled. No garbage collector
+	// runs here, so the pod stays.
 	create(t, makeConversation(ns, "other").With(func(s *v1alpha1.ConversationSpec) {
 		s.UserSettingsName =
 			"grace"
@@ -135,12 +135,13 @@ func TestTheNextStartsWhenThePodOfADeletedOneIsGone(t *testing.T) {
 	awaitState(t, ns, "b", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// refusing is a class whose pods the API server refuses, and which bounds as another does.
-func refusing(t *testing.T, namespace string, most int32) *v1alpha1.SessionClass {
+// refusedClass creates a class with a session limit and a missing RuntimeClass, so that the API
+// server refuses its pods.
+func refusedClass(t *testing.T, namespace string, limit int32) *v1alpha1.SessionClass {
 	t.Helper()
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "refusing-" + namespace},
 		Spec: v1alpha1.SessionClassSpec{
-			MaxSessionsPerUser: ptr.To(most), Placement: &v1alpha1.SessionPlacement{RuntimeClassName: ptr.To("none-" +
+			MaxSessionsPerUser: ptr.To(limit), Placement: &v1alpha1.SessionPlacement{RuntimeClassName: ptr.To("none-" +
 				namespace)},
 		}}
 	create(t, class)
@@ -148,11 +149,11 @@ func refusing(t *testing.T, namespace string, most int32) *v1alpha1.SessionClass
 	return class
 }
 
-func TestASessionThatIsRefusedGivesItsTurnToTheNext(t *testing.T) {
+func TestARefusedSessionGivesItsSlotToTheNext(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
-	refused := refusing(t, ns, 1)
+	name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
+	refused := refusedClass(t, ns, 1)
 	startManager(t, ns)
 	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").With(ofClass(refused.Name)).Obj())
 	awaitState(t, ns, "a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
@@ -160,10 +161,10 @@ func TestASessionThatIsRefusedGivesItsTurnToTheNext(t *testing.T) {
 	b := kubelet{t, ns, "b"}
 	b.start()
 	awaitState(t, ns, "b", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	// What stood in its way is gone. It tries again when there is a place for it, and not before.
-	waits := awaitState(t, ns, "a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
-	if !strings.Contains(waits.Status.Message, "none-"+ns) {
-		t.Errorf("it does not say why it was refused: %s", waits.Status.Message)
+	// The cause of the refusal is removed, but the session retries only once a slot is free.
+	queued := awaitState(t, ns, "a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	if !strings.Contains(queued.Status.Message, "none-"+ns) {
+		t.Errorf("the message lacks the reason of the refusal: %s", queued.Status.Message)
 	}
 	change(t, refused, func(c *v1alpha1.SessionClass) { c.Spec.Placement.RuntimeClassName = nil })
 	create(t, makeConversation(ns, "c").With(ofClass(name)).Obj())
@@ -176,136 +177,136 @@ func TestASessionThatIsRefusedGivesItsTurnToTheNext(t *testing.T) {
 	awaitState(t, ns, "a", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 }
 
-// Each of those that wait would make its Secret, its volume and no pod.
-func TestAQuotaDoesNotEmptyTheQueue(t *testing.T) {
+// Otherwise each waiting session would create its Secret and its volume, but no pod.
+func TestAFullQuotaDoesNotAdmitTheWholeQueue(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
-	quota := noPods(t, ns)
+	name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
+	quota := denyPods(t, ns)
 	create(t, userSettings(ns, "ada"))
 	for _, c := range []string{"a", "b", "c"} {
 		create(t, makeConversation(ns, c).With(ofClass(name)).Obj())
 	}
 	p := newTimedProcess(t, ns, managerClient(t))
-	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
 	for range 3 {
-		p.look("a")
-		p.finds("b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
-		p.waits(time.Second)
-		p.finds("c", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+		p.reconcile("a")
+		p.expect("b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+		p.advance(time.Second)
+		p.expect("c", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 	}
 	if p.hasSecret("b") || p.hasSecret("c") {
-		t.Error("those that wait try as well")
+		t.Error("waiting sessions create objects")
 	}
-	// Each has two tries, and the next is not called before the second.
-	p.waits(retrySoonest)
-	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
-	p.finds("b", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
-	p.finds("c", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
-	p.waits(retrySoonest)
-	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	// Each session gets two tries before the next one is admitted.
+	p.advance(minRetryDelay)
+	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	p.expect("b", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	p.expect("c", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	p.advance(minRetryDelay)
+	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 	if p.hasSecret("c") {
-		t.Error("the whole queue tries")
+		t.Error("the whole queue creates objects")
 	}
 	if err := env.Client.Delete(t.Context(), quota); err != nil {
 		t.Fatal(err)
 	}
 	await(t, func() error {
-		p.waits(retrySoonest)
+		p.advance(minRetryDelay)
 		for _, name := range []string{"a", "b", "c"} {
-			p.look(name)
+			p.reconcile(name)
 		}
 		if pods := len(runningPods(t, ns)); pods != 1 {
-			return fmt.Errorf("there are %d pods", pods)
+			return fmt.Errorf("%d pods run", pods)
 		}
 		return nil
 	})
 }
 
-// It may ask for more than another does.
-func TestASessionThatAQuotaRefusesHoldsUpNobodyForLong(t *testing.T) {
+// It may request more than the other sessions.
+func TestASessionRefusedByAQuotaFreesItsSlotSoon(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
-	nothingOf(t, ns, corev1.ResourceRequestsStorage)
+	name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
+	denyResource(t, ns, corev1.ResourceRequestsStorage)
 	large := func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} }
 	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").With(ofClass(name)).With(large).Obj(),
 		makeConversation(ns, "b").With(ofClass(name)).Obj())
 	p := newTimedProcess(t, ns, managerClient(t))
-	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
-	p.finds("b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
-	// Whoever waits for it does not wait for its slower and slower tries.
-	p.waits(time.Minute)
-	p.look("a")
-	p.look("b")
+	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	p.expect("b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	// The backoff of the refused session does not delay the waiting session.
+	p.advance(time.Minute)
+	p.reconcile("a")
+	p.reconcile("b")
 	b := kubelet{t, ns, "b"}
 	b.start()
-	p.finds("b", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	p.waits(retrySoonest)
-	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	p.expect("b", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	p.advance(minRetryDelay)
+	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 	b.end(`{"reason":"Completed"}`)
-	p.finds("b", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
-	p.look("b")
-	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	p.expect("b", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
+	p.reconcile("b")
+	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
 }
 
-func TestWhoHasAPlaceTriesAgainSoon(t *testing.T) {
+func TestASessionWithASlotRetriesSoon(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").With(ofClass(refusing(t, ns, 1).Name)).Obj())
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").With(ofClass(refusedClass(t, ns, 1).Name)).Obj())
 	p := newTimedProcess(t, ns, managerClient(t))
-	p.look("a")
-	p.waits(4 * time.Minute)
-	if again := p.look("a").RequeueAfter; again < time.Minute { // the second time, so that it has no place
-		t.Errorf("it tries again in %s", again)
+	p.reconcile("a")
+	p.advance(4 * time.Minute)
+	if again := p.reconcile("a").RequeueAfter; again < time.Minute { // the second refusal took its slot
+		t.Errorf("it retries in %s", again)
 	}
-	p.waits(4 * time.Minute)
-	if again := p.look("a").RequeueAfter; again > 2*retrySoonest {
-		t.Errorf("who waits for its place waits for %s", again)
+	p.advance(4 * time.Minute)
+	if again := p.reconcile("a").RequeueAfter; again > 2*minRetryDelay {
+		t.Errorf("a session with a slot retries in %s", again)
 	}
 }
 
-func TestNoDeadlineCountsWhileOneThatWasRefusedWaitsForItsTurn(t *testing.T) {
+func TestNoDeadlineAppliesWhileARefusedSessionIsQueued(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
-	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").With(ofClass(refusing(t, ns, 1).Name)).Obj(),
+	name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").With(ofClass(refusedClass(t, ns, 1).Name)).Obj(),
 		makeConversation(ns, "b").With(ofClass(name)).Obj())
 	p := newTimedProcess(t, ns, managerClient(t))
-	p.look("a")
-	p.waits(retrySoonest)
-	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
-	p.look("b")
+	p.reconcile("a")
+	p.advance(minRetryDelay)
+	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	p.reconcile("b")
 	b := kubelet{t, ns, "b"}
 	b.start()
-	p.finds("b", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
-	p.waits(retrySoonest)
-	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
-	p.waits(time.Hour)
-	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	p.expect("b", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	p.advance(minRetryDelay)
+	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	p.advance(time.Hour)
+	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 	b.end(`{"reason":"Completed"}`)
-	p.finds("b", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
-	p.look("b")
-	// It has all its time when it is its turn, also by what another process knows.
+	p.expect("b", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
+	p.reconcile("b")
+	// The deadline starts when it gets a slot, also for a new process.
 	p = timedProcess{newProcess(p.client, p.client), t, ns, p.now}
 	p.clock = p.now
-	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
-	p.waits(9 * time.Minute)
-	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
-	p.waits(time.Minute)
-	if s := p.finds("a", v1alpha1.StateStopped, v1alpha1.ReasonStartDeadlineExceeded); !strings.Contains(s.Message,
+	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	p.advance(9 * time.Minute)
+	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)
+	p.advance(time.Minute)
+	if s := p.expect("a", v1alpha1.StateStopped, v1alpha1.ReasonStartDeadlineExceeded); !strings.Contains(s.Message,
 		"stuck at Rejected: create Pod: ") {
-		t.Errorf("it says %s", s.Message)
+		t.Errorf("message %q", s.Message)
 	}
 }
 
-func TestARefusedSessionThatMustWaitIsNotStoppedAtItsDeadline(t *testing.T) {
+func TestARefusedSessionThatWaitsIsNotStoppedAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	for reason, wait := range map[string]func(p timedProcess){
 		v1alpha1.ReasonQueued: func(p timedProcess) {
-			p.look("b")
+			p.reconcile("b")
 			kubelet{p.t, p.namespace, "b"}.start()
-			p.finds("b", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+			p.expect("b", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 		},
 		v1alpha1.ReasonSettingsNotReady: func(p timedProcess) {
 			if err := env.Client.Delete(p.t.Context(), userSettings(p.namespace, "ada")); err != nil {
@@ -316,74 +317,73 @@ func TestARefusedSessionThatMustWaitIsNotStoppedAtItsDeadline(t *testing.T) {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
 			ns := env.Namespace(t, nil)
-			name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
-			create(t, userSettings(ns, "ada"), makeConversation(ns, "a").With(ofClass(refusing(t, ns, 1).Name)).Obj(),
+			name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
+			create(t, userSettings(ns, "ada"), makeConversation(ns, "a").With(ofClass(refusedClass(t, ns, 1).Name)).Obj(),
 				makeConversation(ns, "b").With(ofClass(name)).Obj())
 			p := newTimedProcess(t, ns, managerClient(t))
-			p.look("a")
-			p.waits(retrySoonest)
-			p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected) // the second time, so that it has no slot
+			p.reconcile("a")
+			p.advance(minRetryDelay)
+			p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected) // the second refusal took its slot
 			wait(p)
-			p.waits(time.Hour)
-			p.finds("a", v1alpha1.StateStarting, reason)
+			p.advance(time.Hour)
+			p.expect("a", v1alpha1.StateStarting, reason)
 		})
 	}
 }
 
-// Each write is a reason to look again. Sessions that are refused, and take a place in turn to try,
-// would keep each other busy without end.
-func TestASessionThatIsRefusedHasNothingNewToSayAtOnce(t *testing.T) {
+// Each write requeues. Without a pause, refused sessions would pass a slot around endlessly.
+func TestRefusedSessionsDoNotWriteEndlessly(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	class := refusing(t, ns, 1).Name
+	class := refusedClass(t, ns, 1).Name
 	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").With(ofClass(class)).Obj(), makeConversation(ns,
 		"b").With(ofClass(class)).Obj())
 	p := newTimedProcess(t, ns, managerClient(t))
 	for range 4 { // until each was refused twice
-		p.look("a")
-		p.look("b")
-		p.waits(retrySoonest)
+		p.reconcile("a")
+		p.reconcile("b")
+		p.advance(minRetryDelay)
 	}
-	p.look("a")
-	p.look("b")
+	p.reconcile("a")
+	p.reconcile("b")
 	before := len(testenv.Writes(t, auditDir, managerUser, ns))
 	for range 3 {
 		for _, name := range []string{"a", "b"} {
-			if again := p.look(name).RequeueAfter; again != 0 && again < retrySoonest {
-				t.Errorf("%s is looked at again in %s", name, again)
+			if again := p.reconcile(name).RequeueAfter; again != 0 && again < minRetryDelay {
+				t.Errorf("%s is requeued in %s", name, again)
 			}
 		}
 	}
 	if writes := testenv.Writes(t, auditDir, managerUser, ns)[before:]; len(writes) > 0 {
-		t.Errorf("they keep each other busy:\n%s", describe(writes))
+		t.Errorf("refused sessions still write:\n%s", describe(writes))
 	}
-	// One that somebody changed may be another one now, and is in the queue as all are.
-	change(t, theConversation(t, ns, "a"), func(c *v1alpha1.Conversation) { c.Spec.IdleTimeout.Duration += time.Minute })
-	p.finds("a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	// A changed Conversation may succeed now, so it enters the queue again.
+	change(t, getConversation(t, ns, "a"), func(c *v1alpha1.Conversation) { c.Spec.IdleTimeout.Duration += time.Minute })
+	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 }
 
-// The API server refuses a second pod before it looks whether it is a second one.
-func TestASessionWhosePodTheCacheDoesNotShowKeepsItsPlace(t *testing.T) {
+// The API server checks the quota before it checks whether the pod exists.
+func TestASessionKeepsItsSlotIfTheCacheLacksItsPod(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	name := aClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
-	patient := func(s *v1alpha1.ConversationSpec) { s.StartDeadline = &metav1.Duration{Duration: 24 * time.Hour} }
-	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").With(ofClass(name)).With(patient).Obj(),
+	name := createClass(t, ns, v1alpha1.SessionClassSpec{MaxSessionsPerUser: ptr.To[int32](1)})
+	longDeadline := func(s *v1alpha1.ConversationSpec) { s.StartDeadline = &metav1.Duration{Duration: 24 * time.Hour} }
+	create(t, userSettings(ns, "ada"), makeConversation(ns, "a").With(ofClass(name)).With(longDeadline).Obj(),
 		makeConversation(ns, "b").With(ofClass(name)).Obj())
 	manager := managerClient(t)
-	newTimedProcess(t, ns, manager).look("a")
+	newTimedProcess(t, ns, manager).reconcile("a")
 	kubelet{t, ns, "a"}.pod()
-	noPods(t, ns)
-	late := newTimedProcess(t, ns, behind{Client: manager, noPods: true})
+	denyPods(t, ns)
+	late := newTimedProcess(t, ns, staleCache{Client: manager, noPods: true})
 	await(t, func() error {
-		late.waits(podTimeout)
-		late.look("a")
-		if s := theConversation(t, ns, "a").Status; s.Reason != v1alpha1.ReasonRejected {
-			return fmt.Errorf("it is %s", s.Reason)
+		late.advance(podTimeout)
+		late.reconcile("a")
+		if s := getConversation(t, ns, "a").Status; s.Reason != v1alpha1.ReasonRejected {
+			return fmt.Errorf("the reason is %s", s.Reason)
 		}
 		return nil
 	})
-	late.waits(podTimeout)
-	late.look("a") // for the second time, after which one without a pod gives its place away
-	late.finds("b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
+	late.advance(podTimeout)
+	late.reconcile("a") // a second refusal frees the slot of a session without a pod
+	late.expect("b", v1alpha1.StateStarting, v1alpha1.ReasonQueued)
 }

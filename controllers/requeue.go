@@ -12,15 +12,15 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// requeue is when to reconcile again without an event. times are those that are known already: when a
-// status is due, and when something expires.
+// requeue returns when to reconcile again without an event. times are delays that are already
+// known: until a status write, and until an expiry.
 func (r *conversationReconciler) requeue(o gathered, start *prepared, v lifecycle.Verdict, blocker *lifecycle.Blocker,
 	times ...time.Duration) reconcile.Result {
 	if blocker != nil {
 		times = append(times, r.untilRetry(o, start))
 	}
 	if created := start != nil && blocker == nil && v.Pod == lifecycle.NeedPod; created || o.PodExpected {
-		times = append(times, podTimeout) // the pod may come and go unseen
+		times = append(times, podTimeout) // the cache may miss a short-lived pod
 	}
 	if o.Unready != nil {
 		times = append(times, lifecycle.UntilStored(o.Conversation, o.Now))
@@ -44,33 +44,33 @@ func (r *conversationReconciler) requeue(o gathered, start *prepared, v lifecycl
 	return reconcile.Result{RequeueAfter: max(slices.Min(times), time.Millisecond)}
 }
 
-// The bounds of how often a blocked start is retried: no event tells when a foreign object goes away
-// or a quota grows.
+// Limits of the retry delay of a blocked start. No event announces that a foreign object is removed
+// or that a quota grows.
 const (
-	retrySoonest = 5 * time.Second
-	retryLatest  = 5 * time.Minute
+	minRetryDelay = 5 * time.Second
+	maxRetryDelay = 5 * time.Minute
 )
 
-// untilRetry is how long until a blocked start is retried. One that has a slot retries soon, since
-// others may wait for the slot. So does one that is paused, for what it needs may have come.
+// untilRetry returns the delay until a blocked start is retried. A start with a slot retries soon,
+// since others may wait for the slot. A paused start retries soon too, since its cause may be gone.
 func (r *conversationReconciler) untilRetry(o gathered, start *prepared) time.Duration {
 	began, c := o.Now, o.Conversation
 	if c.Status.StartTime != nil {
 		began = c.Status.StartTime.Time
 	}
-	if refusal := r.memory.of(c).refusalOf(c); refusal != nil {
+	if refusal := r.memory.get(c).currentRefusal(c); refusal != nil {
 		switch {
 		case start != nil && start.paused || r.queue.Has(client.ObjectKeyFromObject(c)):
 			began = o.Now
 		case refusal.first.Before(began):
-			began = refusal.first // it was queued since, and does not retry more often for that
+			began = refusal.first // the wait in the queue does not reset the backoff
 		}
 	}
 	return retryDelay(o.Now.Sub(began))
 }
 
-// retryDelay grows with the time that a start is blocked, and has jitter: thousands of blocked
-// sessions must not retry at once.
+// retryDelay grows with the time for which a start is blocked. It has jitter, so that thousands of
+// blocked sessions do not retry at once.
 func retryDelay(blockedFor time.Duration) time.Duration {
-	return wait.Jitter(min(max(blockedFor/2, retrySoonest), retryLatest), 0.5)
+	return wait.Jitter(min(max(blockedFor/2, minRetryDelay), maxRetryDelay), 0.5)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/controllers/objects"
 )
 
-func TestASessionIsRequeuedWhenItsTimeComes(t *testing.T) {
+func TestASessionIsRequeuedAtItsNextDeadline(t *testing.T) {
 	conv := func() aConversation { return makeConversation("ns", "c") }
 	pod := func() aPod { return podOf(conv()) }
 	for name, tc := range map[string]struct {
@@ -22,18 +22,18 @@ func TestASessionIsRequeuedWhenItsTimeComes(t *testing.T) {
 		want         time.Duration
 		class        objects.Class
 	}{
-		"a start": {conv().Started(0), pod().Scheduled(), 30, 570 * time.Second, objects.Class{}},
-		"one that does not answer": {conv().Started(0).Ran(2), pod().Ready().Condition(corev1.PodReady, false, ""), 3600,
+		"a starting session": {conv().Started(0), pod().Scheduled(), 30, 570 * time.Second, objects.Class{}},
+		"an unresponsive session": {conv().Started(0).Ran(2), pod().Ready().Condition(corev1.PodReady, false, ""), 3600,
 			0, objects.Class{}},
-		"one that runs": {conv().Started(0).Ran(0), pod().Ready(), 3600, 23 * time.Hour, objects.Class{}},
-		"one that runs without bounds": {conv().Started(0).Ran(0).With(func(s *v1alpha1.ConversationSpec) {
+		"a running session": {conv().Started(0).Ran(0), pod().Ready(), 3600, 23 * time.Hour, objects.Class{}},
+		"a running session without a maximum duration": {conv().Started(0).Ran(0).With(func(s *v1alpha1.ConversationSpec) {
 			s.MaxDuration =
 				&metav1.Duration{}
 		}), pod().Ready(), 3600, 0, objects.Class{}},
-		"one that is to start again": {conv().Started(0).Ran(0).Stopped("Idle", 9).With(func(s *v1alpha1.ConversationSpec) {
+		"a scheduled restart": {conv().Started(0).Ran(0).Stopped("Idle", 9).With(func(s *v1alpha1.ConversationSpec) {
 			s.RestartAt = metaTime(60)
 		}), pod().Ended(0, "", 9), 30, 30 * time.Second, objects.Class{}},
-		"one whose pod is kept for its logs": {conv().Started(0).Ran(0).Stopped("Idle", 9), pod().Ended(0, "", 9), 30,
+		"an ended session with a pod": {conv().Started(0).Ran(0).Stopped("Idle", 9), pod().Ended(0, "", 9), 30,
 			39 * time.Second, objects.Class{Spec: v1alpha1.SessionClassSpec{Lifetimes: &v1alpha1.SessionLifetimes{
 				EndedPodTTL: &metav1.Duration{Duration: time.Minute}}}}},
 	} {
@@ -50,13 +50,13 @@ func TestASessionIsRequeuedWhenItsTimeComes(t *testing.T) {
 	}
 }
 
-func TestABlockedSessionRetriesLessAndLessOften(t *testing.T) {
+func TestRetriesOfABlockedSessionBackOff(t *testing.T) {
 	for waited, want := range map[time.Duration][2]time.Duration{
 		0: {5 * time.Second, 8 * time.Second}, time.Minute: {30 * time.Second, 45 * time.Second},
 		2 * time.Hour: {5 * time.Minute, 8 * time.Minute},
 	} {
 		if got := retryDelay(waited); got < want[0] || got > want[1] {
-			t.Errorf("after %s it waits %s", waited, got)
+			t.Errorf("blocked for %s: retry in %s", waited, got)
 		}
 	}
 }

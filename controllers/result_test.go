@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// used is what was counted of sessions' use: input tokens, output tokens and cost.
-func used(t *testing.T) (counted [3]float64) {
+// usage returns the usage metrics: input tokens, output tokens and cost.
+func usage(t *testing.T) (counted [3]float64) {
 	t.Helper()
 	families, err := metrics.Registry.Gather()
 	if err != nil {
@@ -40,15 +40,15 @@ const endWithResult = `{"reason":"Completed","result":{"summary":"I fixed it","c
 	`"branch":"fix","filesChanged":2,` +
 	`"inputTokens":1000,"outputTokens":50,"cost":"0.125"}}`
 
-func TestWhatCameOfASessionIsOnRecordUntilItsNextEnd(t *testing.T) {
+func TestTheResultIsKeptUntilTheNextEnd(t *testing.T) {
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
 	consents, silent := userSettings(ns, "ada"), userSettings(ns, "bob")
 	consents.Spec.UserConsentsToAnalytics = ptr.To(true)
 	create(t, consents, silent)
-	before := used(t)
+	before := usage(t)
 	k := kubelet{t, ns, "c"}
-	conv := working(ns, "c").With(func(s *v1alpha1.ConversationSpec) { s.OneShot = true }).Obj()
+	conv := withTask(ns, "c").With(func(s *v1alpha1.ConversationSpec) { s.OneShot = true }).Obj()
 	create(t, conv)
 	k.start()
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
@@ -59,17 +59,17 @@ func TestWhatCameOfASessionIsOnRecordUntilItsNextEnd(t *testing.T) {
 	}
 	if got := awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonCompleted).Status.Result; got == nil ||
 		*got != want {
-		t.Errorf("it ended with %+v, want %+v", got, want)
+		t.Errorf("the result is %+v, want %+v", got, want)
 	}
-	// More looks at the same end count nothing.
+	// Another reconcile of the same end counts nothing.
 	change(t, conv, func(c *v1alpha1.Conversation) { c.Spec.TTLAfterStopped = &metav1.Duration{Duration: time.Hour} })
 	await(t, func() error {
-		if c := theConversation(t, ns, "c"); c.Status.ObservedGeneration != c.Generation {
-			return errors.New("not seen yet")
+		if c := getConversation(t, ns, "c"); c.Status.ObservedGeneration != c.Generation {
+			return errors.New("the change is not reconciled yet")
 		}
 		return nil
 	})
-	if got := used(t); got != [3]float64{before[0] + 1000, before[1] + 50, before[2] + 0.125} {
+	if got := usage(t); got != [3]float64{before[0] + 1000, before[1] + 50, before[2] + 0.125} {
 		t.Errorf("counted %v after %v", got, before)
 	}
 
@@ -77,29 +77,29 @@ func TestWhatCameOfASessionIsOnRecordUntilItsNextEnd(t *testing.T) {
 	change(t, conv, func(c *v1alpha1.Conversation) {
 		c.Spec.RestartAt = ptr.To(metav1.NewTime(time.Now().Add(-time.Second)))
 	})
-	k.awaitAnother(first)
+	k.awaitReplacement(first)
 	k.start()
 	if got := awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning).Status.Result; got == nil ||
 		*got != want {
-		t.Errorf("it is started again, and its result is %+v", got)
+		t.Errorf("after a restart, the result is %+v", got)
 	}
 	k.end("bye " + endWithResult)
 	await(t, func() error {
-		if c := theConversation(t, ns, "c"); c.Status.State != v1alpha1.StateStopped || c.Status.Result != nil {
-			return fmt.Errorf("an end that says nothing: %s %+v", c.Status.State, c.Status.Result)
+		if c := getConversation(t, ns, "c"); c.Status.State != v1alpha1.StateStopped || c.Status.Result != nil {
+			return fmt.Errorf("after an end without a result: %s %+v", c.Status.State, c.Status.Result)
 		}
 		return nil
 	})
 
-	create(t, working(ns, "d").With(func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "bob" }).Obj())
+	create(t, withTask(ns, "d").With(func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "bob" }).Obj())
 	k = kubelet{t, ns, "d"}
 	k.start()
 	k.end(strings.Replace(endWithResult, "Completed", "Failed", 1))
 	if got := awaitState(t, ns, "d", v1alpha1.StateStopped, v1alpha1.ReasonFailed).Status.Result; got == nil ||
 		*got != want {
-		t.Errorf("one that failed ended with %+v", got)
+		t.Errorf("the failed session has the result %+v", got)
 	}
-	if got := used(t); got != [3]float64{before[0] + 1000, before[1] + 50, before[2] + 0.125} {
-		t.Errorf("counted %v after %v, though its user did not agree", got, before)
+	if got := usage(t); got != [3]float64{before[0] + 1000, before[1] + 50, before[2] + 0.125} {
+		t.Errorf("counted %v after %v, without the user's consent", got, before)
 	}
 }

@@ -19,14 +19,14 @@ import (
 type secretReader struct {
 	client    client.Reader
 	namespace string
-	secrets   map[string]*corev1.Secret // without a UID where it does not exist
+	secrets   map[string]*corev1.Secret // a missing Secret has no UID
 }
 
 func newSecretReader(c client.Reader, namespace string) *secretReader {
 	return &secretReader{client: c, namespace: namespace, secrets: map[string]*corev1.Secret{}}
 }
 
-// value of a reference, or why there is none.
+// value returns the value of a reference, or a blocker if there is none.
 func (r *secretReader) value(ctx context.Context, ref v1alpha1.SecretReference) ([]byte, *lifecycle.Blocker, error) {
 	secret, err := r.secret(ctx, ref.Ref.Name)
 	if err != nil {
@@ -36,7 +36,7 @@ func (r *secretReader) value(ctx context.Context, ref v1alpha1.SecretReference) 
 		return nil, lifecycle.NewBlocker(v1alpha1.ReasonSecretNotFound, "%s: Secret %s does not exist", ref.Path,
 			ref.Ref.Name), nil
 	}
-	// A value is passed on byte for byte: an SSH key needs its last newline.
+	// Values are passed on unchanged: an SSH key needs its last newline.
 	value := secret.Data[ref.Ref.Key]
 	if len(bytes.TrimRight(value, "\r\n")) == 0 {
 		return nil, lifecycle.NewBlocker(v1alpha1.ReasonKeyNotFound, "%s: Secret %s has no key %s, or it is empty",
@@ -49,18 +49,18 @@ func (r *secretReader) value(ctx context.Context, ref v1alpha1.SecretReference) 
 	return value, nil, nil
 }
 
-// unfitForVariable says why a value cannot be an environment variable of a session; empty if it can.
+// unfitForVariable returns why a value cannot be an environment variable; empty if it can.
 func unfitForVariable(value []byte) string {
 	switch {
 	case len(value) > session.MaxSecret:
 		return fmt.Sprintf("is longer than %d KiB", session.MaxSecret>>10)
 	case bytes.IndexByte(value, 0) >= 0 || !utf8.Valid(value):
-		return "is not text: it has to be in UTF-8, without zero bytes"
+		return "must be UTF-8 text without zero bytes"
 	}
 	return ""
 }
 
-// secret is without a UID where it does not exist.
+// secret returns a Secret, without a UID if it does not exist.
 func (r *secretReader) secret(ctx context.Context, name string) (*corev1.Secret, error) {
 	if secret, known := r.secrets[name]; known {
 		return secret, nil

@@ -16,7 +16,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestSecretsArriveByteForByte(t *testing.T) {
+func TestSecretValuesReachTheSessionUnchanged(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -36,7 +36,7 @@ func TestSecretsArriveByteForByte(t *testing.T) {
 	}
 }
 
-func TestAKeyThatNoVariableCanHoldIsRefusedByName(t *testing.T) {
+func TestASecretThatDoesNotFitAVariableIsReported(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -49,7 +49,7 @@ func TestAKeyThatNoVariableCanHoldIsRefusedByName(t *testing.T) {
 	says := func(message string) {
 		t.Helper()
 		await(t, func() error {
-			if c := theConversation(t, ns, "c"); c.Status.Reason != v1alpha1.ReasonSettingsNotReady ||
+			if c := getConversation(t, ns, "c"); c.Status.Reason != v1alpha1.ReasonSettingsNotReady ||
 				c.Status.Message != message {
 				return fmt.Errorf("%s: %s", c.Status.Reason, c.Status.Message)
 			}
@@ -69,7 +69,7 @@ func TestAKeyThatNoVariableCanHoldIsRefusedByName(t *testing.T) {
 	says(names + "is longer than 100 KiB")
 	for _, binary := range []string{"a\x00b", "\xff\xfe"} {
 		change(t, secret, func(s *corev1.Secret) { s.Data = map[string][]byte{"key": []byte(binary)} })
-		says(names + "is not text: it has to be in UTF-8, without zero bytes")
+		says(names + "must be UTF-8 text without zero bytes")
 	}
 	change(t, secret, func(s *corev1.Secret) {
 		s.Data = map[string][]byte{"key": []byte(strings.Repeat("x", session.MaxSecret))}
@@ -77,9 +77,9 @@ func TestAKeyThatNoVariableCanHoldIsRefusedByName(t *testing.T) {
 	kubelet{t, ns, "c"}.pod()
 }
 
-func TestPricesReachTheSession(t *testing.T) {
+func TestModelPricesReachTheSession(t *testing.T) {
 	t.Parallel()
-	ns := env.Namespace(t, nil) // the operator's as well, as far as this manager knows
+	ns := env.Namespace(t, nil) // also the operator's namespace in this test
 	startManagerIn(t, ns, ns)
 	prices := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: v1alpha1.ModelsName},
 		Data: map[string]string{"ours": "good: {input: 1, output: 2.50}\nbad: {input: much}"}}
@@ -104,7 +104,7 @@ func TestPricesReachTheSession(t *testing.T) {
 		}
 		return doc.Models
 	}
-	// Without a budget a mistake is in nobody's way.
+	// Without a budget, invalid prices do not block a session.
 	if got := models("free"); len(got) != 1 || got["good"] != (session.Model{Input: "1", Output: "2.5"}) {
 		t.Errorf("the session has %+v", got)
 	}

@@ -1,4 +1,4 @@
-// Package controllers keeps the objects behind UserSettings and Conversations.
+// Package controllers reconciles UserSettings and Conversations.
 package controllers
 
 import (
@@ -27,29 +27,28 @@ import (
 	"github.com/parley-dev/parley/controllers/slimcache"
 )
 
-// FieldOwner owns what the manager writes.
+// FieldOwner is the field owner of the manager's writes.
 const FieldOwner = "parley-manager"
 
-// reconcileTimeout bounds one reconcile, so that a hanging call cannot hold a worker for ever.
+// reconcileTimeout limits one reconcile, so that a hanging call cannot block a worker for ever.
 const reconcileTimeout = time.Minute
 
-// Options of the operator that shape what it makes.
+// Options are the operator's settings for the objects that it creates.
 type Options struct {
-	// Namespace the operator runs in; its pods may reach the sessions.
+	// Namespace is the operator's own namespace; its pods may reach the sessions.
 	Namespace string
-	// SigningSecret, AgentsConfigMap and ModelsConfigMap are what the operator reads in its own
-	// namespace; they have their usual names where these are empty.
+	// SigningSecret, AgentsConfigMap and ModelsConfigMap are objects in the operator's namespace.
+	// Empty means the default name.
 	SigningSecret, AgentsConfigMap, ModelsConfigMap string
-	// RuntimeImage holds the runtime; sessions run in it where the settings name no image.
+	// RuntimeImage holds the runtime. It is the image of sessions without an image of their own.
 	RuntimeImage string
-	// SearchMCPURL is the tool server that searches the web with the user's key; empty if there is
-	// none.
+	// SearchMCPURL is the URL of the web search tool server; empty if there is none.
 	SearchMCPURL string
-	// ArchiveURL is where sessions hand over what they leave; empty where nothing is kept.
+	// ArchiveURL is where sessions upload their archive; empty disables the archive.
 	ArchiveURL string
-	// EgressAllow lists CIDRs that sessions may reach although they are private.
+	// EgressAllow lists private CIDRs that sessions may reach.
 	EgressAllow []string
-	// Clock is the real one where it is nil.
+	// Clock defaults to the real clock.
 	Clock clock.PassiveClock
 }
 
@@ -57,15 +56,15 @@ func (o Options) signingKey() client.ObjectKey {
 	return client.ObjectKey{Namespace: o.Namespace, Name: o.SigningSecret}
 }
 
-// NewScheme knows all kinds that Parley reads and writes.
+// NewScheme returns a scheme with all kinds that Parley reads and writes.
 func NewScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	builder := runtime.NewSchemeBuilder(clientscheme.AddToScheme, v1alpha1.AddToScheme)
 	return scheme, builder.AddToScheme(scheme)
 }
 
-// ManagerOptions are what the controllers need of a manager: what it caches, and how it talks to
-// the API server. It sees the namespaces that scope names, or all.
+// ManagerOptions returns the manager's options for the controllers: its cache and its client. scope
+// limits the namespaces that it sees.
 func ManagerOptions(scheme *runtime.Scheme, workers int, scope Scope) ctrl.Options {
 	return ctrl.Options{
 		Scheme:   scheme,
@@ -74,7 +73,7 @@ func ManagerOptions(scheme *runtime.Scheme, workers int, scope Scope) ctrl.Optio
 		NewCache: newCache,
 		Client: client.Options{
 			FieldOwner: FieldOwner,
-			// Values of Secrets, replays and images are read when a session starts, and not kept.
+			// Values of Secrets, replays and images are read at the start of a session and not cached.
 			Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}},
 		},
 		Controller: config.Controller{
@@ -84,16 +83,16 @@ func ManagerOptions(scheme *runtime.Scheme, workers int, scope Scope) ctrl.Optio
 	}
 }
 
-// Scope is where the operator works. Without any namespaces it works in all of them.
+// Scope is the set of namespaces that the operator reconciles. An empty list means all of them.
 type Scope struct {
-	// Operator is the namespace that it runs in. There it reads what is its own, and works only if
-	// that is listed too.
+	// Operator is the operator's own namespace. It reads its own objects there, and reconciles
+	// sessions there only if Namespaces lists it.
 	Operator   string
 	Namespaces []string
 }
 
-// caches are the settings of a cache of these namespaces and more; nil for all of them.
-func caches(namespaces []string, more ...string) map[string]cache.Config {
+// namespaceConfigs returns the cache settings of these namespaces and more; nil means all.
+func namespaceConfigs(namespaces []string, more ...string) map[string]cache.Config {
 	if len(namespaces) == 0 {
 		return nil
 	}
@@ -104,17 +103,17 @@ func caches(namespaces []string, more ...string) map[string]cache.Config {
 	return configs
 }
 
-// cacheOptions hold what the controllers watch: sessions' own objects by their label, and of
-// Secrets and ConfigMaps only the metadata, since a session must start when one that it waits for
-// arrives, and nothing marks that one beforehand. Helm's releases and tokens, the bulk of most
-// clusters' Secrets, are left out.
+// cacheOptions selects the objects in the cache. Sessions' own objects are selected by label.
+// Secrets and ConfigMaps are cached as metadata, because sessions wait for objects that lack the
+// label. Helm releases and service account tokens, the bulk of most clusters' Secrets, are
+// excluded.
 func cacheOptions(scope Scope) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy})}
 	pods := ours
 	pods.Transform = slimcache.Pod
 	return cache.Options{
 		DefaultTransform:  slimcache.Object,
-		DefaultNamespaces: caches(scope.Namespaces),
+		DefaultNamespaces: namespaceConfigs(scope.Namespaces),
 		ByObject: map[client.Object]cache.ByObject{
 			&v1alpha1.Conversation{}:        {Transform: slimcache.Conversation},
 			&corev1.Pod{}:                   pods,
@@ -122,29 +121,29 @@ func cacheOptions(scope Scope) cache.Options {
 			&corev1.PersistentVolumeClaim{}: ours,
 			&networkingv1.NetworkPolicy{}:   ours,
 			&corev1.Secret{}: {
-				Transform: slimcache.Secret, Namespaces: caches(scope.Namespaces, scope.Operator),
+				Transform: slimcache.Secret, Namespaces: namespaceConfigs(scope.Namespaces, scope.Operator),
 				Field: fields.AndSelectors(
 					fields.OneTermNotEqualSelector("type", "helm.sh/release.v1"),
 					fields.OneTermNotEqualSelector("type", string(corev1.SecretTypeServiceAccountToken)),
 				),
 			},
 			&corev1.ConfigMap{}: {
-				Namespaces: caches(scope.Namespaces, scope.Operator),
+				Namespaces: namespaceConfigs(scope.Namespaces, scope.Operator),
 				Field:      fields.OneTermNotEqualSelector("metadata.name", "kube-root-ca.crt"),
 			},
 		},
 	}
 }
 
-// newCache gives watches a connection of their own. On a shared HTTP/2 connection they compete with
-// a burst of writes for its streams, and events come late. A dialer of its own keeps client-go from
+// newCache gives watches their own connection. On a shared HTTP/2 connection they compete with
+// bursts of writes for streams, and events come late. A separate dialer keeps client-go from
 // sharing one.
 func newCache(cfg *rest.Config, options cache.Options) (cache.Cache, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
 	httpClient, err := rest.HTTPClientFor(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("make a connection for watches: %w", err)
+		return nil, fmt.Errorf("create the connection for watches: %w", err)
 	}
 	options.HTTPClient = httpClient
 	return cache.New(cfg, options)

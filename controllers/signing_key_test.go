@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// awaitSigningKey waits for a key that is not one of those.
+// awaitSigningKey waits for a key that differs from the given keys.
 func awaitSigningKey(t *testing.T, namespace string, not ...[]byte) *corev1.Secret {
 	t.Helper()
 	secret := &corev1.Secret{}
@@ -29,7 +29,7 @@ func awaitSigningKey(t *testing.T, namespace string, not ...[]byte) *corev1.Secr
 		key := secret.Data[session.SigningPrivateKey]
 		for _, other := range append(not, nil) {
 			if bytes.Equal(key, other) {
-				return errors.New("there is no new key yet")
+				return errors.New("no new key exists yet")
 			}
 		}
 		return nil
@@ -59,12 +59,12 @@ func publicHalfOf(t *testing.T, secret *corev1.Secret) []byte {
 	return session.PublicHalf(key)
 }
 
-func TestTheSigningKeyIsMadeAtTheStartOfTheManagerAndMadeAgainWhenItIsGone(t *testing.T) {
+func TestTheSigningKeyIsCreatedAtStartAndAfterADeletion(t *testing.T) {
 	t.Parallel()
-	ns := env.Namespace(t, nil) // the operator's as well, as far as this manager knows
+	ns := env.Namespace(t, nil) // also the operator's namespace in this test
 	startManagerIn(t, ns, ns)
 	first := awaitSigningKey(t, ns)
-	create(t, userSettings(ns, "ada"), working(ns, "c").Obj())
+	create(t, userSettings(ns, "ada"), withTask(ns, "c").Obj())
 	if doc := documentOf(t, ns, "c"); !bytes.Equal(doc.PublicKey, publicHalfOf(t, first)) {
 		t.Error("a session has another key than the facade")
 	}
@@ -72,19 +72,19 @@ func TestTheSigningKeyIsMadeAtTheStartOfTheManagerAndMadeAgainWhenItIsGone(t *te
 		t.Fatal(err)
 	}
 	second := awaitSigningKey(t, ns, first.Data[session.SigningPrivateKey])
-	create(t, working(ns, "d").Obj())
+	create(t, withTask(ns, "d").Obj())
 	if doc := documentOf(t, ns, "d"); !bytes.Equal(doc.PublicKey, publicHalfOf(t, second)) {
 		t.Error("a session that starts later has another key than the facade")
 	}
 }
 
-func TestManyWhoMakeTheSigningKeyAtOnceMakeOne(t *testing.T) {
+func TestConcurrentManagersCreateOneSigningKey(t *testing.T) {
 	t.Parallel()
-	for name, ships := range map[string]bool{"where the Secret ships empty": true, "where there is no Secret": false} {
+	for name, exists := range map[string]bool{"an empty Secret": true, "no Secret": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ns := env.Namespace(t, nil)
-			if ships {
+			if exists {
 				create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: session.SigningSecret}})
 			}
 			keys := make([][]byte, 8)
@@ -108,26 +108,26 @@ func TestManyWhoMakeTheSigningKeyAtOnceMakeOne(t *testing.T) {
 			want := publicHalfOf(t, awaitSigningKey(t, ns))
 			for i, key := range keys {
 				if !bytes.Equal(key, want) {
-					t.Errorf("number %d has another key", i)
+					t.Errorf("manager %d has another key", i)
 				}
 			}
 		})
 	}
 }
 
-func TestAKeyThatIsNoneIsNamedAndNotReplaced(t *testing.T) {
+func TestAnInvalidSigningKeyIsReportedAndNotReplaced(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	const text = "canary-of-a-signing-key"
 	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: session.SigningSecret},
 		StringData: map[string]string{session.SigningPrivateKey: text}})
 	startManagerIn(t, ns, ns)
-	create(t, userSettings(ns, "ada"), working(ns, "c").Obj())
+	create(t, userSettings(ns, "ada"), withTask(ns, "c").Obj())
 	c := awaitState(t, ns, "c", v1alpha1.StateStarting, v1alpha1.ReasonSettingsNotReady)
 	if !strings.Contains(c.Status.Message, session.SigningSecret) || strings.Contains(c.Status.Message, text) {
 		t.Errorf("message %q", c.Status.Message)
 	}
 	if secret := awaitSigningKey(t, ns); string(secret.Data[session.SigningPrivateKey]) != text {
-		t.Error("somebody's key was replaced")
+		t.Error("the existing key was replaced")
 	}
 }

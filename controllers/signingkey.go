@@ -23,13 +23,13 @@ import (
 
 // +kubebuilder:rbac:groups="",namespace=parley-system,resources=secrets,resourceNames=parley-session-signing,verbs=update
 
-// signingKeyReconciler keeps the key that signs the facade's tokens. It is created once.
+// signingKeyReconciler maintains the key that signs the facade's tokens. It creates the key once.
 type signingKeyReconciler struct {
-	client client.Client // past the cache, for Secrets
+	client client.Client // reads Secrets past the cache
 	name   client.ObjectKey
 }
 
-// setup has the key created when the manager starts, and again when somebody deletes it.
+// setup requests the key when the manager starts, and after a deletion of its Secret.
 func (s *signingKeyReconciler) setup(mgr ctrl.Manager) error {
 	atStart := source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		queue.Add(reconcile.Request{NamespacedName: s.name})
@@ -43,19 +43,19 @@ func (s *signingKeyReconciler) setup(mgr ctrl.Manager) error {
 		Complete(s)
 }
 
-// Reconcile creates the key if there is none.
+// Reconcile creates the key if it does not exist.
 func (s *signingKeyReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	secret, err := s.ensure(ctx)
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("keep Secret %s: %w", s.name.Name, err)
+		return reconcile.Result{}, fmt.Errorf("ensure Secret %s: %w", s.name.Name, err)
 	}
 	if _, err := session.ParseSigningKey(secret.Data[session.SigningPrivateKey]); err != nil {
-		ctrl.LoggerFrom(ctx).Info("The signing key cannot be used", "secret", s.name, "reason", err.Error())
+		ctrl.LoggerFrom(ctx).Info("The signing key is invalid", "secret", s.name, "reason", err.Error())
 	}
 	return reconcile.Result{}, nil
 }
 
-// signingKey is the key that signs tokens, or why the one that exists cannot be used.
+// signingKey returns the key that signs tokens, or a blocker if the existing one is invalid.
 func (g *gatherer) signingKey(ctx context.Context) (ed25519.PrivateKey, *lifecycle.Blocker, error) {
 	name := g.options.signingKey()
 	secret, err := operatorObject(ctx, g, "Secret", name.Name, &corev1.Secret{},
@@ -64,7 +64,7 @@ func (g *gatherer) signingKey(ctx context.Context) (ed25519.PrivateKey, *lifecyc
 		return nil, nil, err
 	}
 	if len(secret.Data[session.SigningPrivateKey]) == 0 {
-		return nil, nil, fmt.Errorf("the signing key in Secret %s is not created yet", name.Name)
+		return nil, nil, fmt.Errorf("the signing key in Secret %s does not exist yet", name.Name)
 	}
 	key, err := session.ParseSigningKey(secret.Data[session.SigningPrivateKey])
 	if err != nil {
@@ -74,8 +74,8 @@ func (g *gatherer) signingKey(ctx context.Context) (ed25519.PrivateKey, *lifecyc
 	return key, nil, nil
 }
 
-// ensure reads the Secret, and fills it if it is empty or missing. An existing key is never replaced: of
-// two managers that write at once, one is refused, and reads the other's key when it tries again.
+// ensure reads the Secret, and fills it if it is empty or missing. It never replaces an existing
+// key: if two managers write at once, one is refused and reads the other's key in its retry.
 func (s *signingKeyReconciler) ensure(ctx context.Context) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
 	err := s.client.Get(ctx, s.name, secret)
@@ -90,5 +90,5 @@ func (s *signingKeyReconciler) ensure(ctx context.Context) (*corev1.Secret, erro
 		secret.ObjectMeta = metav1.ObjectMeta{Namespace: s.name.Namespace, Name: s.name.Name}
 		return secret, s.client.Create(ctx, secret)
 	}
-	return secret, s.client.Update(ctx, secret) // as it was read, or not at all
+	return secret, s.client.Update(ctx, secret) // fails if the Secret changed since the read
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// writeStatus writes the status if that is due, and then emits events and metrics of the change. It
-// returns how long the write may wait, if it may.
+// writeStatus writes the status if it is due, and then emits events and metrics of the change.
+// Otherwise it returns how long the write may wait.
 func (r *conversationReconciler) writeStatus(ctx context.Context, o gathered, v lifecycle.Verdict) (time.Duration,
 	error) {
 	before, after := o.Conversation.Status, lifecycle.NewStatus(o.Observation, v)
@@ -22,24 +22,24 @@ func (r *conversationReconciler) writeStatus(ctx context.Context, o gathered, v 
 	if wait := lifecycle.WriteDelay(before, after, v, o.Now, lifecycle.StepThreshold(r.backlog())); wait > 0 {
 		return wait, nil
 	}
-	written := *o.Conversation // the rest is the cache's, and stays as it is
+	written := *o.Conversation // a shallow copy: the cache's object must not change
 	written.Status = after
 	if err := r.client.Status().Update(ctx, &written); err != nil {
-		// A conflict means that the cache lagged behind; its next event requeues.
+		// A conflict means that the cache is stale; its next event requeues.
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 			return 0, nil
 		}
 		return 0, fmt.Errorf("write the status of Conversation: %w", err)
 	}
-	if written.ResourceVersion != o.Conversation.ResourceVersion { // a write without a change has no event
-		r.memory.change(o.Conversation, func(m *remembered) {
-			m.overwritten, m.created = o.Conversation.ResourceVersion, false
+	if written.ResourceVersion != o.Conversation.ResourceVersion { // a write without a change causes no event
+		r.memory.update(o.Conversation, func(m *memoryEntry) {
+			m.staleVersion, m.created = o.Conversation.ResourceVersion, false
 		})
 	}
-	r.announce(&written, before, after)
-	measure(o.Conversation, before, after, o.Now)
+	r.emitEvents(&written, before, after)
+	recordTransition(o.Conversation, before, after, o.Now)
 	if lifecycle.EndsNow(before, v) && o.analytics {
-		measureUse(after.Result)
+		recordUsage(after.Result)
 	}
 	return 0, nil
 }

@@ -28,16 +28,16 @@ import (
 )
 
 const (
-	// managerUser has the roles of the manager and no other, so that a missing permission shows.
-	managerUser = "system:serviceaccount:parley-system:parley-manager"
-	glance      = 20 * time.Millisecond
+	// managerUser has only the manager's roles, so that tests detect a missing permission.
+	managerUser  = "system:serviceaccount:parley-system:parley-manager"
+	pollInterval = 20 * time.Millisecond
 )
 
 var (
-	env      *testenv.Env
-	auditDir string
-	logs     = &testenv.Log{}
-	asUser   *rest.Config
+	env         *testenv.Env
+	auditDir    string
+	logs        = &testenv.Log{}
+	managerREST *rest.Config
 )
 
 func TestMain(m *testing.M) {
@@ -45,21 +45,21 @@ func TestMain(m *testing.M) {
 	if auditDir, err = os.MkdirTemp("", "parley-audit-"); err != nil {
 		panic(err)
 	}
-	// The highest verbosity there is: nothing secret may show even then.
+	// At the highest verbosity, logs must not contain secrets either.
 	ctrl.SetLogger(zap.New(zap.UseDevMode(true), zap.WriteTo(logs), zap.Level(zapcore.Level(-127))))
 	testenv.Main(m, func(e *testenv.Env) {
 		env = e
 		e.AtStop(func() { _ = os.RemoveAll(auditDir) })
-		if asUser, err = managerConfig(); err != nil {
+		if managerREST, err = managerConfig(); err != nil {
 			panic(err)
 		}
-		if err := makeSigningKey(); err != nil {
+		if err := createSigningKey(); err != nil {
 			panic(err)
 		}
 	}, testenv.WithAuditLog(auditDir))
 }
 
-// managerConfig is the access of a user who has just the manager's roles.
+// managerConfig returns the config of a user with only the manager's roles.
 func managerConfig() (*rest.Config, error) {
 	user, err := env.AddUser(envtest.User{Name: managerUser}, env.Config)
 	if err != nil {
@@ -73,14 +73,14 @@ func managerConfig() (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Some tests have a client in place of the cache, which lists.
-	past, err := documents.Decode(
-		[]byte(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: past-the-cache},
+	// Some tests use a client in place of the cache. The cache lists where the client gets.
+	uncached, err := documents.Decode(
+		[]byte(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: uncached-reads},
 		rules: [{apiGroups: [parley.dev], resources: [sessionclasses], verbs: [get]}]}`))
 	if err != nil {
 		return nil, err
 	}
-	for _, role := range append(roles, past...) {
+	for _, role := range append(roles, uncached...) {
 		if role.GetKind() != "ClusterRole" {
 			continue
 		}
@@ -98,9 +98,8 @@ func managerConfig() (*rest.Config, error) {
 	return user.Config(), nil
 }
 
-// makeSigningKey makes the key of the operator that most tests run, so that none of them finds one
-// more write in a session's start.
-func makeSigningKey() error {
+// createSigningKey creates the operator's key, so that no session start includes that write.
+func createSigningKey() error {
 	ctx := context.Background()
 	if err := env.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "parley-system"}}); err != nil {
 		return err
@@ -110,22 +109,23 @@ func makeSigningKey() error {
 	return err
 }
 
-// startManager runs the controllers for one namespace until the test, or stop, ends them.
+// startManager runs the controllers for one namespace until the end of the test, or until stop.
 func startManager(t *testing.T, namespace string, change ...func(*rest.Config)) (stop func()) {
 	t.Helper()
 	return startManagerIn(t, "parley-system", namespace, change...)
 }
 
-// startManagerIn is startManager for an operator that runs in a namespace.
+// startManagerIn is startManager with an operator namespace.
 func startManagerIn(t *testing.T, operator, namespace string, change ...func(*rest.Config)) (stop func()) {
 	t.Helper()
-	return startManagerOf(t, 4, operator, namespace, change...)
+	return startManagerWith(t, 4, operator, namespace, change...)
 }
 
-// startManagerOf is startManagerIn with a number of workers.
-func startManagerOf(t *testing.T, workers int, operator, namespace string, change ...func(*rest.Config)) (stop func()) {
+// startManagerWith is startManagerIn with a number of workers.
+func startManagerWith(t *testing.T, workers int, operator, namespace string,
+	change ...func(*rest.Config)) (stop func()) {
 	t.Helper()
-	cfg := rest.CopyConfig(asUser)
+	cfg := rest.CopyConfig(managerREST)
 	cfg.QPS = -1
 	for _, c := range change {
 		c(cfg)
@@ -174,7 +174,7 @@ func create(t *testing.T, objects ...client.Object) {
 	}
 }
 
-// change applies a change to an object as it is now.
+// change updates an object, with retries after conflicts.
 func change[T client.Object](t *testing.T, o T, change func(T)) {
 	t.Helper()
 	await(t, func() error {
@@ -194,10 +194,10 @@ func gone(t *testing.T, o client.Object) error {
 	case err != nil:
 		return err
 	}
-	return fmt.Errorf("%T %s is there", o, o.GetName())
+	return fmt.Errorf("%T %s exists", o, o.GetName())
 }
 
-func theConversation(t *testing.T, namespace, name string) *v1alpha1.Conversation {
+func getConversation(t *testing.T, namespace, name string) *v1alpha1.Conversation {
 	t.Helper()
 	c := &v1alpha1.Conversation{}
 	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, c); err != nil {
@@ -211,7 +211,7 @@ func awaitState(t *testing.T, namespace, name string, state v1alpha1.Conversatio
 	t.Helper()
 	var c *v1alpha1.Conversation
 	await(t, func() error {
-		c = theConversation(t, namespace, name)
+		c = getConversation(t, namespace, name)
 		if c.Status.State != state || c.Status.Reason != reason {
 			return fmt.Errorf("%s is %s %s (%s), want %s %s", name, c.Status.State, c.Status.Reason, c.Status.Message, state,
 				reason)

@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// expire removes what outlived a stopped session for long enough: its Conversation, its volume and
-// its pod. It returns how long the others still have.
+// expire deletes the Conversation, the volume and the pod of a stopped session after their TTLs. It
+// returns the time left for each of the others.
 func (r *conversationReconciler) expire(ctx context.Context, o gathered, v lifecycle.Verdict) ([]time.Duration, error) {
 	c := o.Conversation
 	if v.State != v1alpha1.StateStopped || c.Status.StopTime == nil {
@@ -23,7 +23,7 @@ func (r *conversationReconciler) expire(ctx context.Context, o gathered, v lifec
 		ttl    *time.Duration
 		exists bool
 		remove func() error
-		all    bool // everything else goes with it
+		all    bool // its deletion removes all the others
 	}{
 		// A suspended session has not ended.
 		{o.Bounds.TTL, v.Reason != v1alpha1.ReasonSuspended && v.Reason != v1alpha1.ReasonDeleted,
@@ -45,8 +45,8 @@ func (r *conversationReconciler) expire(ctx context.Context, o gathered, v lifec
 	return left, nil
 }
 
-// deleteConversation deletes a Conversation as it was seen: one that changed since, perhaps because
-// it was resumed, stays.
+// deleteConversation deletes a Conversation only if it did not change since it was read, for
+// example because it was resumed.
 func (r *conversationReconciler) deleteConversation(ctx context.Context, c *v1alpha1.Conversation) error {
 	err := r.client.Delete(ctx, c, client.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion})
 	if apierrors.IsConflict(err) {

@@ -10,40 +10,40 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestAnEndedPodIsRemovedAfterItsTimeAndTheConversationStays(t *testing.T) {
+func TestAnEndedPodIsDeletedAfterItsTTL(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	class := aClass(t, ns, v1alpha1.SessionClassSpec{Lifetimes: &v1alpha1.SessionLifetimes{
+	class := createClass(t, ns, v1alpha1.SessionClassSpec{Lifetimes: &v1alpha1.SessionLifetimes{
 		EndedPodTTL: &metav1.Duration{Duration: time.Hour}}})
 	create(t, userSettings(ns, "ada"), makeConversation(ns, "c").With(ofClass(class)).Obj())
 	p := newTimedProcess(t, ns, managerClient(t))
-	p.look("c")
+	p.reconcile("c")
 	k := kubelet{t, ns, "c"}
 	k.set(func(pod aPod) { pod.Ready() })
-	p.finds("c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	p.expect("c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	k.end(`{"reason":"Failed","message":"no such branch"}`)
-	p.finds("c", v1alpha1.StateStopped, v1alpha1.ReasonFailed)
-	if again := p.look("c").RequeueAfter; again <= time.Hour-time.Minute || again > time.Hour {
-		t.Errorf("it is looked at again in %s", again)
+	p.expect("c", v1alpha1.StateStopped, v1alpha1.ReasonFailed)
+	if again := p.reconcile("c").RequeueAfter; again <= time.Hour-time.Minute || again > time.Hour {
+		t.Errorf("requeued in %s", again)
 	}
 	if err := gone(t, k.object()); err == nil {
-		t.Error("the pod is gone before its time, and its logs with it")
+		t.Error("the pod was deleted before its TTL")
 	}
-	p.waits(time.Hour)
-	p.look("c")
+	p.advance(time.Hour)
+	p.reconcile("c")
 	if err := gone(t, k.object()); err != nil {
-		t.Errorf("after its time: %v", err)
+		t.Errorf("after the TTL: %v", err)
 	}
-	p.finds("c", v1alpha1.StateStopped, v1alpha1.ReasonFailed)
-	if again := p.look("c").RequeueAfter; again != 0 {
-		t.Errorf("nothing is left to do, and it is looked at again in %s", again)
+	p.expect("c", v1alpha1.StateStopped, v1alpha1.ReasonFailed)
+	if again := p.reconcile("c").RequeueAfter; again != 0 {
+		t.Errorf("requeued in %s although nothing is left to do", again)
 	}
 }
 
-func TestAConversationIsDeletedAfterItsTimeThoughItsVolumeIsDueToo(t *testing.T) {
+func TestAConversationIsDeletedAfterItsTTLEvenIfItsVolumeIsDue(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	class := aClass(t, ns, v1alpha1.SessionClassSpec{Workspace: &v1alpha1.ClassWorkspace{
+	class := createClass(t, ns, v1alpha1.SessionClassSpec{Workspace: &v1alpha1.ClassWorkspace{
 		Workspace: v1alpha1.Workspace{Size: "1Gi", StorageClassName: ptr.To("fast")},
 		TTL:       &metav1.Duration{Duration: time.Hour},
 	}})
@@ -52,14 +52,14 @@ func TestAConversationIsDeletedAfterItsTimeThoughItsVolumeIsDueToo(t *testing.T)
 	}).Obj()
 	create(t, userSettings(ns, "ada"), conversation)
 	p := newTimedProcess(t, ns, managerClient(t))
-	p.look("c")
+	p.reconcile("c")
 	k := kubelet{t, ns, "c"}
 	k.set(func(pod aPod) { pod.Ready() })
-	p.finds("c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
+	p.expect("c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	k.end(`{"reason":"Completed"}`)
-	p.finds("c", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
-	p.waits(2 * time.Hour)
-	p.look("c")
+	p.expect("c", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
+	p.advance(2 * time.Hour)
+	p.reconcile("c")
 	if left := gone(t, conversation); left != nil {
 		t.Error(left)
 	}

@@ -29,11 +29,11 @@ import (
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create
 
-// afterConflict is when a status is written again that met a newer object.
-const afterConflict = 100 * time.Millisecond
+// conflictDelay is the delay before a retry of a status write that conflicted.
+const conflictDelay = 100 * time.Millisecond
 
-// userSettingsReconciler keeps a user's session key, adopts and prunes the Secrets that the facade
-// wrote for them, and reports which references resolve.
+// userSettingsReconciler maintains a user's session key, adopts and prunes the Secrets that the
+// facade wrote for the user, and reports which references resolve.
 type userSettingsReconciler struct {
 	client   client.Client
 	cache    client.Reader // metadata of Secrets
@@ -49,7 +49,7 @@ func (r *userSettingsReconciler) setup(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// settingsOfSecret are the settings that refer to a Secret, and those it is managed for.
+// settingsOfSecret returns requests for the settings that refer to a Secret or that own it.
 func (r *userSettingsReconciler) settingsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
 	requests := requestsFor(ctx, r.client, &v1alpha1.UserSettingsList{}, secret.GetNamespace(), indexSecretName,
 		secret.GetName())
@@ -60,7 +60,7 @@ func (r *userSettingsReconciler) settingsOfSecret(ctx context.Context, secret cl
 	return requests
 }
 
-// Reconcile brings one UserSettings to what it asks for.
+// Reconcile brings one UserSettings to its requested state.
 func (r *userSettingsReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	settings := &v1alpha1.UserSettings{}
 	if err := r.client.Get(ctx, req.NamespacedName, settings); err != nil || settings.DeletionTimestamp != nil {
@@ -68,10 +68,10 @@ func (r *userSettingsReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	}
 	key, err := r.sessionKey(ctx, settings)
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		return reconcile.Result{}, nil // the settings go with it
+		return reconcile.Result{}, nil // the settings are deleted with the namespace
 	}
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("keep the session key: %w", err)
+		return reconcile.Result{}, fmt.Errorf("ensure the session key: %w", err)
 	}
 	blockers, err := r.resolve(ctx, settings)
 	if err != nil {
@@ -83,14 +83,13 @@ func (r *userSettingsReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	}
 	err = r.writeStatus(ctx, settings, lifecycle.NewSettingsStatus(settings, key, blockers))
 	if apierrors.IsConflict(err) {
-		// The cache was behind. Its next event may be one that the predicate drops, so it is not
-		// waited for.
-		return reconcile.Result{RequeueAfter: afterConflict}, nil
+		// The cache is stale. The predicate may drop its next event, so requeue with a delay.
+		return reconcile.Result{RequeueAfter: conflictDelay}, nil
 	}
 	return reconcile.Result{RequeueAfter: pruneIn}, err
 }
 
-// resolve looks up every reference and keeps the first blocker of each condition.
+// resolve checks every reference and returns the first blocker of each condition.
 func (r *userSettingsReconciler) resolve(ctx context.Context,
 	settings *v1alpha1.UserSettings) (map[string]*lifecycle.Blocker, error) {
 	secrets := newSecretReader(r.client, settings.Namespace)
@@ -110,7 +109,7 @@ func (r *userSettingsReconciler) resolve(ctx context.Context,
 	return blockers, nil
 }
 
-// writeStatus writes the status if it changed, and says so where a person would want to know.
+// writeStatus writes the status if it changed, and emits an event if the session key changed.
 func (r *userSettingsReconciler) writeStatus(ctx context.Context, settings *v1alpha1.UserSettings,
 	status v1alpha1.UserSettingsStatus) error {
 	before := settings.Status
@@ -127,12 +126,12 @@ func (r *userSettingsReconciler) writeStatus(ctx context.Context, settings *v1al
 	}
 	if before.SessionKeyHash != "" && before.SessionKeyHash != status.SessionKeyHash {
 		r.recorder.Eventf(settings, nil, corev1.EventTypeNormal, "SessionKeyChanged", "PublishKey",
-			"The session key changed; the one before no longer opens the HTTP facade")
+			"The session key changed; the HTTP facade no longer accepts the previous key")
 	}
 	return nil
 }
 
-// sinceWritten is how long ago a managed Secret was written.
+// sinceWritten returns the time since a managed Secret was written.
 func sinceWritten(secret metav1.Object, now time.Time) time.Duration {
 	written, err := time.Parse(time.RFC3339, secret.GetAnnotations()[v1alpha1.AnnotationWrittenAt])
 	if err != nil {

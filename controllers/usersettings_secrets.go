@@ -23,15 +23,15 @@ import (
 )
 
 const (
-	// pruneAfter is how long a managed Secret may be unreferenced. The facade writes it first and
-	// refers to it second.
+	// pruneAfter is how long a managed Secret may stay unreferenced. The facade writes the Secret
+	// before the reference to it.
 	pruneAfter = 5 * time.Minute
-	// minSessionKey is the shortest session key that a user may bring: 128 bits in base64. Its hash
-	// is in the status, where a shorter one could be searched for.
+	// minSessionKey is the minimum length of a session key that a user brings: 128 bits in base64. The
+	// status holds its hash, from which a shorter key could be guessed.
 	minSessionKey = 22
 )
 
-// sessionKey finds the key that the spec names, or else creates one.
+// sessionKey returns the key that the spec names, or creates one.
 func (r *userSettingsReconciler) sessionKey(ctx context.Context,
 	settings *v1alpha1.UserSettings) (lifecycle.SessionKey, error) {
 	ref := v1alpha1.SecretReference{Path: field.NewPath("spec", "sessionKeyRef")}
@@ -49,7 +49,7 @@ func (r *userSettingsReconciler) sessionKey(ctx context.Context,
 		}
 	}
 	value, missing, err := newSecretReader(r.client, settings.Namespace).value(ctx, ref)
-	value = bytes.TrimSpace(value) // a header cannot carry the newline that a file ends in
+	value = bytes.TrimSpace(value) // an HTTP header cannot hold the last newline of a file
 	switch {
 	case err != nil || missing != nil:
 		return lifecycle.SessionKey{Ref: ref.Ref, Blocker: missing}, err
@@ -68,13 +68,13 @@ func (r *userSettingsReconciler) ensureSessionKey(ctx context.Context, settings 
 	secret := &corev1.Secret{}
 	err := r.client.Get(ctx, client.ObjectKey{Namespace: settings.Namespace, Name: name}, secret)
 	switch {
-	// Who keeps users' keys can write an owner into one, but not this type.
+	// A client that may write users' keys can set any owner, but not this type.
 	case err == nil && (!owned(secret, settings) || secret.Type != v1alpha1.SecretTypeSessionKey):
 		return &foreignError{kind: "Secret", name: name}
 	case err == nil && len(secret.Data[v1alpha1.SessionKeySecretKey]) > 0:
 		return nil
 	case err == nil:
-		// Somebody emptied it: a new Secret is a new key.
+		// The Secret was emptied; recreating it creates a new key.
 		if err := r.client.Delete(ctx, secret, client.Preconditions{UID: &secret.UID,
 			ResourceVersion: &secret.ResourceVersion}); client.IgnoreNotFound(err) != nil {
 			return err
@@ -82,15 +82,15 @@ func (r *userSettingsReconciler) ensureSessionKey(ctx context.Context, settings 
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("read Secret %s: %w", name, err)
 	}
-	// Each text has 130 bits; 256 are asked for.
+	// Each text has 130 bits, and the key should have 256.
 	if err := r.client.Create(ctx, objects.SessionKeySecret(settings, rand.Text()+rand.Text())); err != nil {
 		return fmt.Errorf("create Secret %s: %w", name, err)
 	}
 	return nil
 }
 
-// adoptAndPrune adopts the Secrets that the facade wrote for these settings and prunes those that
-// nothing refers to any more. It returns when the next one is due.
+// adoptAndPrune adopts the Secrets that the facade wrote for these settings, and prunes
+// unreferenced ones. It returns the delay until the next one may be pruned.
 func (r *userSettingsReconciler) adoptAndPrune(ctx context.Context, settings *v1alpha1.UserSettings) (time.Duration,
 	error) {
 	list := &metav1.PartialObjectMetadataList{}
@@ -123,9 +123,9 @@ func (r *userSettingsReconciler) adoptAndPrune(ctx context.Context, settings *v1
 	return again, nil
 }
 
-// adoptOrPrune changes one managed Secret. A label alone proves nothing, so its type is read first:
-// anybody may label a Secret of their own, but only a user's key may be adopted or removed. A
-// Secret that changed since it was seen is left to its next event.
+// adoptOrPrune adopts or prunes one managed Secret. Any user may label a Secret, so the type is
+// checked first: only users' keys are adopted or deleted. A Secret that changed meanwhile waits for
+// its next event.
 func (r *userSettingsReconciler) adoptOrPrune(ctx context.Context, settings *v1alpha1.UserSettings,
 	seen *metav1.PartialObjectMetadata, wanted bool) error {
 	secret := &corev1.Secret{}
@@ -149,7 +149,7 @@ func (r *userSettingsReconciler) adoptOrPrune(ctx context.Context, settings *v1a
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("keep Secret %s: %w", secret.Name, err)
+		return fmt.Errorf("adopt or prune Secret %s: %w", secret.Name, err)
 	}
 	return nil
 }

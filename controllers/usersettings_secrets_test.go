@@ -14,21 +14,21 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// lists remembers what was listed, and how many objects came back.
-type lists struct {
+// listRecorder records list calls and the names of the returned objects.
+type listRecorder struct {
 	client.Reader
 	fields, labels []string
 	items          []string
 }
 
-func (l *lists) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	asked := &client.ListOptions{}
-	asked.ApplyOptions(options)
-	if asked.FieldSelector != nil {
-		l.fields = append(l.fields, asked.FieldSelector.String())
+func (l *listRecorder) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	listOptions := &client.ListOptions{}
+	listOptions.ApplyOptions(options)
+	if listOptions.FieldSelector != nil {
+		l.fields = append(l.fields, listOptions.FieldSelector.String())
 	}
-	if asked.LabelSelector != nil {
-		l.labels = append(l.labels, asked.LabelSelector.String())
+	if listOptions.LabelSelector != nil {
+		l.labels = append(l.labels, listOptions.LabelSelector.String())
 	}
 	err := l.Reader.List(ctx, list, options...)
 	for _, item := range list.(*metav1.PartialObjectMetadataList).Items {
@@ -46,7 +46,7 @@ func startCache(t *testing.T, namespace string) cache.Cache {
 	}
 	options := cacheOptions(Scope{Operator: "parley-system", Namespaces: []string{namespace}})
 	options.Scheme = scheme
-	objects, err := newCache(rest.CopyConfig(asUser), options)
+	objects, err := newCache(rest.CopyConfig(managerREST), options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,30 +68,30 @@ func startCache(t *testing.T, namespace string) cache.Cache {
 	return objects
 }
 
-// A selector of labels looks at every Secret of the namespace; an index does not.
-func TestTheSecretsKeptForAUserAreFoundByAnIndex(t *testing.T) {
+// A label selector scans every Secret of the namespace; an index does not.
+func TestManagedSecretsOfAUserAreFoundByAnIndex(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	kept := func(name string, labels map[string]string) *corev1.Secret {
+	managed := func(name string, labels map[string]string) *corev1.Secret {
 		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Labels: labels},
 			Type: v1alpha1.SecretTypeUserKey}
 	}
 	ada := userSettings(ns, "ada")
 	create(t, ada,
-		kept("ada-llm-api-key", map[string]string{v1alpha1.LabelUserSettings: "ada"}),
-		kept("bob-llm-api-key", map[string]string{v1alpha1.LabelUserSettings: "bob"}),
-		kept("talk-tool", map[string]string{v1alpha1.LabelUserSettings: "ada", v1alpha1.LabelConversation: "talk"}),
-		kept("unlabelled", nil),
+		managed("ada-llm-api-key", map[string]string{v1alpha1.LabelUserSettings: "ada"}),
+		managed("bob-llm-api-key", map[string]string{v1alpha1.LabelUserSettings: "bob"}),
+		managed("talk-tool", map[string]string{v1alpha1.LabelUserSettings: "ada", v1alpha1.LabelConversation: "talk"}),
+		managed("unlabelled", nil),
 	)
-	listed := &lists{Reader: startCache(t, ns)}
+	listed := &listRecorder{Reader: startCache(t, ns)}
 	r := &userSettingsReconciler{client: env.Client, cache: listed, clock: clock.RealClock{}}
 	if again, err := r.adoptAndPrune(t.Context(), ada); err != nil || again <= 0 {
-		t.Errorf("it looks again in %s (%v), though there is a young Secret that nothing refers to", again, err)
+		t.Errorf("requeued in %s (%v), despite a new unreferenced Secret", again, err)
 	}
 	if len(listed.fields) != 1 || listed.fields[0] != indexManagedFor+"=ada" || len(listed.labels) > 0 {
-		t.Errorf("listed by the fields %q and the labels %q, want just the index", listed.fields, listed.labels)
+		t.Errorf("listed by the fields %q and the labels %q, want only the index", listed.fields, listed.labels)
 	}
 	if len(listed.items) != 1 || listed.items[0] != "ada-llm-api-key" {
-		t.Errorf("looked at %q, want just what is kept for ada", listed.items)
+		t.Errorf("listed %q, want only ada's managed Secret", listed.items)
 	}
 }

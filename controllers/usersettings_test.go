@@ -19,8 +19,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/status"
 )
 
-// awaitSettings waits until the settings' Ready has this reason and their status is of the newest
-// spec.
+// awaitSettings waits until Ready has this reason and the status is up to date.
 func awaitSettings(t *testing.T, settings *v1alpha1.UserSettings, reason string) {
 	t.Helper()
 	await(t, func() error {
@@ -35,7 +34,7 @@ func awaitSettings(t *testing.T, settings *v1alpha1.UserSettings, reason string)
 	})
 }
 
-func TestASessionKeyIsMadePublishedAsAHashAndChangedByDeletingIt(t *testing.T) {
+func TestTheSessionKeyIsCreatedHashedAndRotatedByDeletion(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -55,10 +54,10 @@ func TestASessionKeyIsMadePublishedAsAHashAndChangedByDeletingIt(t *testing.T) {
 	first := read()
 	if sum := sha256.Sum256([]byte(first)); settings.Status.SessionKeyHash != hex.EncodeToString(sum[:]) ||
 		len(first) < 52 {
-		t.Errorf("hash %q is not that of the key, or the key is short", settings.Status.SessionKeyHash)
+		t.Errorf("hash %q does not match the key, or the key is too short", settings.Status.SessionKeyHash)
 	}
 	if !owned(secret, settings) {
-		t.Error("the key does not go with its settings")
+		t.Error("the settings do not own the key")
 	}
 	before := settings.Status.SessionKeyHash
 	if err := env.Client.Delete(t.Context(), secret); err != nil {
@@ -67,16 +66,16 @@ func TestASessionKeyIsMadePublishedAsAHashAndChangedByDeletingIt(t *testing.T) {
 	await(t, func() error {
 		awaitSettings(t, settings, v1alpha1.ReasonReady)
 		if settings.Status.SessionKeyHash == before {
-			return errors.New("the hash is still the old one")
+			return errors.New("the hash did not change")
 		}
 		return nil
 	})
 	if read() == first {
-		t.Error("the key is still the old one")
+		t.Error("the key did not change")
 	}
 }
 
-func TestAChangeIsSeenAlsoWhenALabelChangesRightAfterIt(t *testing.T) {
+func TestASpecChangeBeforeAnAnnotationChangeIsReconciled(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -97,7 +96,7 @@ func TestAChangeIsSeenAlsoWhenALabelChangesRightAfterIt(t *testing.T) {
 	}
 }
 
-func TestASessionKeyOfOnesOwn(t *testing.T) {
+func TestAUserMayBringASessionKey(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -116,22 +115,22 @@ func TestASessionKeyOfOnesOwn(t *testing.T) {
 	}
 	change(t, mine, func(s *corev1.Secret) { s.StringData = map[string]string{"key": "long-enough-to-be-a-key\n"} })
 	awaitSettings(t, settings, v1alpha1.ReasonReady)
-	// A header cannot carry the newline that a file ends in.
+	// An HTTP header cannot hold the last newline of a file.
 	if sum := sha256.Sum256([]byte("long-enough-to-be-a-key")); settings.Status.SessionKeyHash != hex.EncodeToString(
 		sum[:]) {
 		t.Errorf("hash is %s", settings.Status.SessionKeyHash)
 	}
 	if err := gone(t, secretWith(ns, "ada-session-key", "")); err != nil {
-		t.Errorf("a key was made although there is one: %v", err)
+		t.Errorf("a key was created although the user brings one: %v", err)
 	}
 }
 
-func TestAKeyOfAnotherTypeIsNoSessionKey(t *testing.T) {
+func TestASecretOfAnotherTypeIsNotASessionKey(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	settings := userSettings(ns, "ada")
 	create(t, settings)
-	planted := secretWith(ns, "ada-session-key", "planted-by-somebody-who-may-write-keys")
+	planted := secretWith(ns, "ada-session-key", "planted-by-a-writer-of-users-keys")
 	planted.Type = v1alpha1.SecretTypeUserKey
 	planted.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(settings,
 		v1alpha1.SchemeGroupVersion.WithKind("UserSettings"))}
@@ -139,14 +138,14 @@ func TestAKeyOfAnotherTypeIsNoSessionKey(t *testing.T) {
 	startManager(t, ns)
 	awaitSettings(t, settings, v1alpha1.ReasonForeignObject)
 	if settings.Status.SessionKeyHash != "" {
-		t.Error("its hash is published")
+		t.Error("the hash of the planted key is published")
 	}
 }
 
-func TestAForeignSecretInThePlaceOfASessionKeyIsNotTouched(t *testing.T) {
+func TestAForeignSecretWithTheNameOfASessionKeyIsReported(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
-	foreign := secretWith(ns, "ada-session-key", "somebody-else's-business")
+	foreign := secretWith(ns, "ada-session-key", "a-foreign-value")
 	create(t, foreign)
 	startManager(t, ns)
 	settings := userSettings(ns, "ada")
@@ -161,7 +160,7 @@ func TestAForeignSecretInThePlaceOfASessionKeyIsNotTouched(t *testing.T) {
 	awaitSettings(t, settings, v1alpha1.ReasonReady)
 }
 
-func TestEachReferenceThatDoesNotResolveIsNamedInItsCondition(t *testing.T) {
+func TestConditionsNameUnresolvedReferences(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
@@ -190,11 +189,11 @@ func TestEachReferenceThatDoesNotResolveIsNamedInItsCondition(t *testing.T) {
 	awaitSettings(t, settings, v1alpha1.ReasonReady)
 }
 
-func TestKeysThatCameOverHTTPAreAdoptedAndPruned(t *testing.T) {
+func TestKeysWrittenByTheFacadeAreAdoptedAndPruned(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	startManager(t, ns)
-	kept := func(name, secretType, written string) *corev1.Secret {
+	managed := func(name, secretType, written string) *corev1.Secret {
 		s := secretWith(ns, name, "v")
 		s.Type = corev1.SecretType(secretType)
 		s.Labels = map[string]string{v1alpha1.LabelUserSettings: "ada"}
@@ -203,9 +202,9 @@ func TestKeysThatCameOverHTTPAreAdoptedAndPruned(t *testing.T) {
 	}
 	long, now := "2020-01-01T00:00:00Z", time.Now().UTC().Format(time.RFC3339)
 	userKey := string(v1alpha1.SecretTypeUserKey)
-	used, unused := kept("used", userKey, long), kept("unused", userKey, long)
-	young, theirs := kept("young", userKey, now), kept("theirs", string(corev1.SecretTypeOpaque), long)
-	conversations := kept("conversations", userKey, long)
+	used, unused := managed("used", userKey, long), managed("unused", userKey, long)
+	young, theirs := managed("young", userKey, now), managed("theirs", string(corev1.SecretTypeOpaque), long)
+	conversations := managed("conversations", userKey, long)
 	conversations.Labels[v1alpha1.LabelConversation] = "c"
 	create(t, used, unused, young, theirs, conversations)
 	settings := userSettings(ns, "ada")
@@ -222,14 +221,14 @@ func TestKeysThatCameOverHTTPAreAdoptedAndPruned(t *testing.T) {
 		return nil
 	})
 	if err := gone(t, young); err == nil {
-		t.Error("a key that was just written was pruned before anything could refer to it")
+		t.Error("a new key was pruned before it could be referenced")
 	}
 	if err := gone(t, conversations); err == nil {
-		t.Error("a conversation's own key was pruned")
+		t.Error("a Conversation's own key was pruned")
 	}
 	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(theirs), theirs); err != nil ||
 		len(theirs.OwnerReferences) != 0 {
-		t.Errorf("a Secret that somebody only labelled was touched: %v", err)
+		t.Errorf("a labelled Secret of another type was changed: %v", err)
 	}
 	change(t, settings, func(s *v1alpha1.UserSettings) { s.Spec.LLMAPIKeyRef = nil })
 	await(t, func() error { return gone(t, used) })

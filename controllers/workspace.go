@@ -16,8 +16,7 @@ import (
 
 // +kubebuilder:rbac:roleName=parley-manager-cluster,groups=storage.k8s.io,resources=storageclasses,verbs=list;watch
 
-// workspaceKind decides where the files of a session are, once: it keeps what it got at its first
-// start.
+// workspaceKind decides once, at the first start, which volume holds the session's files.
 func (g *gatherer) workspaceKind(ctx context.Context, c *v1alpha1.Conversation,
 	class objects.Class) (v1alpha1.WorkspaceKind, error) {
 	switch {
@@ -42,7 +41,7 @@ func (g *gatherer) workspaceKind(ctx context.Context, c *v1alpha1.Conversation,
 	return v1alpha1.WorkspaceScratch, nil
 }
 
-// ensureWorkspace creates the claim for the volume of a session that has one.
+// ensureWorkspace creates the claim for the session's volume, if it has one.
 func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha1.Conversation,
 	workspace *v1alpha1.Workspace) error {
 	claim, err := objects.WorkspaceClaim(c, workspace)
@@ -61,24 +60,24 @@ func (r *conversationReconciler) ensureWorkspace(ctx context.Context, c *v1alpha
 	}
 	switch {
 	case err != nil:
-		return fmt.Errorf("keep PersistentVolumeClaim: %w", err)
+		return fmt.Errorf("ensure PersistentVolumeClaim: %w", err)
 	case !owned(existing, c):
-		return notOurs("PersistentVolumeClaim", existing, c)
+		return ownershipError("PersistentVolumeClaim", existing, c)
 	case existing.DeletionTimestamp != nil:
-		return &leavingError{kind: "PersistentVolumeClaim", name: existing.Name}
+		return &terminatingError{kind: "PersistentVolumeClaim", name: existing.Name}
 	}
 	return nil
 }
 
-// removeWorkspace removes the volume of a session that stopped long ago.
+// removeWorkspace deletes the volume of a session after its TTL.
 func (r *conversationReconciler) removeWorkspace(ctx context.Context, c *v1alpha1.Conversation) error {
 	claim := &corev1.PersistentVolumeClaim{}
 	err := r.client.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: objects.WorkspaceName(c.Name)}, claim)
 	if err != nil || !owned(claim, c) || claim.DeletionTimestamp != nil {
 		return client.IgnoreNotFound(err)
 	}
-	// A session that was started in this moment keeps its files; the event of that start requeues.
-	if err := r.upToDate(ctx, c); errors.Is(err, errStale) {
+	// A session that was just restarted keeps its files; the event of that restart requeues.
+	if err := r.checkFresh(ctx, c); errors.Is(err, errStale) {
 		return nil
 	} else if err != nil {
 		return err

@@ -38,13 +38,12 @@ func describe(writes []testenv.Request) string {
 	return strings.Join(lines, "\n")
 }
 
-// asked are the requests of the manager so far, in words and sorted. What it watches, and keeps for
-// itself, is left out.
-func asked(t *testing.T) []string {
+// managerRequests returns the requests of the manager so far as text, without watches and events.
+func managerRequests(t *testing.T) []string {
 	t.Helper()
 	var lines []string
 	for _, r := range testenv.Requests(t, auditDir, managerUser) {
-		// Events are written by the side, some time later.
+		// Events are written asynchronously.
 		if r.Verb != "list" && r.Verb != "watch" && r.Object.Resource != "events" {
 			lines = append(lines, strings.TrimSuffix(fmt.Sprintf("%s %s %s/%s", r.Verb, r.Object.Resource, r.Object.Name,
 				r.Object.Subresource), "/"))
@@ -54,8 +53,8 @@ func asked(t *testing.T) []string {
 }
 
 // Not parallel: it counts all requests of the manager's user.
-func TestFromCreationToRunningTheManagerAsksForNothingThatItCouldDoWithout(t *testing.T) {
-	ns := env.Namespace(t, nil) // the operator's as well
+func TestAStartCostsOnlyTheNecessaryRequests(t *testing.T) {
+	ns := env.Namespace(t, nil) // also the operator's namespace
 	startManagerIn(t, ns, ns)
 	run := func(c aConversation) {
 		create(t, c.Obj())
@@ -68,8 +67,8 @@ func TestFromCreationToRunningTheManagerAsksForNothingThatItCouldDoWithout(t *te
 		catalogueWith(ns, map[string]string{session.DefaultAgent: "{protocol: acp, command: [agent]}"}),
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: v1alpha1.ModelsName}})
 	awaitSettings(t, keys, v1alpha1.ReasonReady)
-	run(working(ns, "first")) // it makes what the namespace's sessions share
-	of := func(name string, more ...string) []string {
+	run(withTask(ns, "first")) // it creates the shared objects of the namespace
+	requests := func(name string, more ...string) []string {
 		return append([]string{
 			"get usersettings ada", "create secrets " + name + "-session", "create pods " + name + "-session",
 			"update conversations " + name + "/status",
@@ -79,22 +78,22 @@ func TestFromCreationToRunningTheManagerAsksForNothingThatItCouldDoWithout(t *te
 		change func(*v1alpha1.ConversationSpec)
 		want   []string
 	}{
-		"scratch": {func(*v1alpha1.ConversationSpec) {}, of("scratch")},
+		"scratch": {func(*v1alpha1.ConversationSpec) {}, requests("scratch")},
 		"workspace": {func(s *v1alpha1.ConversationSpec) { s.Workspace = &v1alpha1.Workspace{Size: "1Gi"} },
-			of("workspace", "create persistentvolumeclaims workspace-workspace")},
-		"key": {func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "keys" }, append(of("key")[1:],
+			requests("workspace", "create persistentvolumeclaims workspace-workspace")},
+		"key": {func(s *v1alpha1.ConversationSpec) { s.UserSettingsName = "keys" }, append(requests("key")[1:],
 			"get usersettings keys", "get secrets llm")},
 		"long": {func(s *v1alpha1.ConversationSpec) {
 			s.InitialUserMsg = ptr.To(strings.Repeat("x", 2*slimcache.MaxText))
 		},
-			of("long", "get conversations long")},
+			requests("long", "get conversations long")},
 	} {
-		before, begun := len(asked(t)), time.Now()
-		run(working(ns, name).With(c.change))
-		got := asked(t)[before:]
+		before, begun := len(managerRequests(t)), time.Now()
+		run(withTask(ns, name).With(c.change))
+		got := managerRequests(t)[before:]
 		slices.Sort(got)
 		if time.Since(begun) > lifecycle.StepThreshold(0) {
-			// So slow that its steps were worth writing.
+			// The start was slow enough for status writes of its steps.
 			got = slices.CompactFunc(got, func(a, b string) bool { return a == b && strings.HasSuffix(a, "/status") })
 		}
 		slices.Sort(c.want)
@@ -104,26 +103,25 @@ func TestFromCreationToRunningTheManagerAsksForNothingThatItCouldDoWithout(t *te
 	}
 }
 
-func TestANewConversationSaysThatItIsStartingBeforeAnybodyWroteIt(t *testing.T) {
+func TestANewConversationHasTheStateStarting(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	conv := makeConversation(ns, "c").Obj()
-	conv.Status.State = v1alpha1.StateStopped // nobody but the operator says so
+	conv.Status.State = v1alpha1.StateStopped // only the operator may set the status
 	create(t, conv)
-	if s := theConversation(t, ns, "c").Status; s.State != v1alpha1.StateStarting || s.ObservedGeneration != -1 ||
+	if s := getConversation(t, ns, "c").Status; s.State != v1alpha1.StateStarting || s.ObservedGeneration != -1 ||
 		kstatusOf(t, conv) != status.InProgressStatus {
 		t.Errorf("%+v, %s", s, kstatusOf(t, conv))
 	}
 }
 
-// lateConversations holds back what a watch tells of Conversations, from the first status that is
-// written until it is let go.
-type lateConversations struct {
+// heldWatch delays watch events of Conversations, from the first status write until release.
+type heldWatch struct {
 	hold sync.RWMutex
 	once sync.Once
 }
 
-func (l *lateConversations) watch(cfg *rest.Config) {
+func (l *heldWatch) watch(cfg *rest.Config) {
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
 			if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/conversations/") {
@@ -138,7 +136,7 @@ func (l *lateConversations) watch(cfg *rest.Config) {
 	})
 }
 
-func (l *lateConversations) letGo() { l.hold.Unlock() }
+func (l *heldWatch) release() { l.hold.Unlock() }
 
 type heldBody struct {
 	io.ReadCloser
@@ -153,9 +151,9 @@ func (b heldBody) Read(p []byte) (int, error) {
 }
 
 // Not parallel: it counts the reconciles of the whole process.
-func TestAStatusIsNotWrittenOverOneThatTheCacheHasNotSeen(t *testing.T) {
+func TestAStaleCacheCausesNoConflictingStatusWrite(t *testing.T) {
 	ns := env.Namespace(t, nil)
-	late := &lateConversations{}
+	late := &heldWatch{}
 	startManager(t, ns, late.watch)
 	settings := userSettings(ns, "ada")
 	create(t, settings)
@@ -169,15 +167,15 @@ func TestAStatusIsNotWrittenOverOneThatTheCacheHasNotSeen(t *testing.T) {
 	k.set(func(p aPod) { p.Ready() })
 	await(t, func() error {
 		if reconciles(t) == before {
-			return errors.New("the pod's change was not looked at")
+			return errors.New("the pod's change was not reconciled")
 		}
 		return nil
 	})
-	late.letGo()
+	late.release()
 	awaitState(t, ns, "c", v1alpha1.StateRunning, v1alpha1.ReasonRunning)
 	for _, w := range testenv.Writes(t, auditDir, managerUser, ns) {
 		if w.Object.Resource == "conversations" && w.Status.Code == http.StatusConflict {
-			t.Errorf("a status met a newer one: %s", describe([]testenv.Request{w}))
+			t.Errorf("a status write conflicted: %s", describe([]testenv.Request{w}))
 		}
 	}
 }
@@ -207,7 +205,7 @@ func TestARestartWithHealthyConversationsWritesNothing(t *testing.T) {
 	workers.Wait()
 	await(t, func() error { return allRunning(t, ns, n) })
 	stop()
-	startManager(t, env.Namespace(t, nil))() // the metrics hold on to the newest manager's cache
+	startManager(t, env.Namespace(t, nil))() // metrics keep the newest manager's cache in memory
 
 	before, reconciled, heap := len(testenv.Writes(t, auditDir, managerUser, ns)), reconciles(t), heapInUse()
 	startManager(t, ns)
@@ -217,18 +215,17 @@ func TestARestartWithHealthyConversationsWritesNothing(t *testing.T) {
 		}
 		return nil
 	})
-	t.Logf("the cache takes %.1f KiB a conversation", float64(heapInUse()-heap)/n/1024)
+	t.Logf("the cache takes %.1f KiB per Conversation", float64(heapInUse()-heap)/n/1024)
 	if writes := testenv.Writes(t, auditDir, managerUser, ns)[before:]; len(writes) > 0 {
 		t.Errorf("%d writes:\n%s", len(writes), describe(writes))
 	}
 }
 
-// makeReady waits for a pod and makes it ready, without failing the test: it runs on goroutines of
-// its own.
+// makeReady waits for a pod and makes it ready. It may run on any goroutine, so it returns errors.
 func makeReady(t *testing.T, namespace, name string) error {
 	pod := &corev1.Pod{}
 	key := client.ObjectKey{Namespace: namespace, Name: v1alpha1.SessionName(name)}
-	tick := time.NewTicker(glance)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		err := env.Client.Get(t.Context(), key, pod)
@@ -293,7 +290,7 @@ func heapInUse() uint64 {
 	return m.HeapAlloc
 }
 
-func TestTwoManagersAtOnceMakeOnePodForEachConversation(t *testing.T) {
+func TestTwoManagersCreateOnePodPerConversation(t *testing.T) {
 	t.Parallel()
 	const n = 20
 	ns := env.Namespace(t, nil)
@@ -318,7 +315,7 @@ func TestTwoManagersAtOnceMakeOnePodForEachConversation(t *testing.T) {
 	}
 }
 
-// crashAfter lets a client write n times; then, as far as the API server sees, its process is gone.
+// crashAfter lets a client write n times. All later writes fail, as if the process had crashed.
 func crashAfter(n int32) func(*rest.Config) {
 	var writes atomic.Int32
 	return func(cfg *rest.Config) {
@@ -337,10 +334,10 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-func TestACrashBetweenAnyTwoWritesLeavesNothingTwiceAndNothingUndone(t *testing.T) {
+func TestACrashBetweenAnyTwoWritesIsRecovered(t *testing.T) {
 	t.Parallel()
-	// Service, NetworkPolicy, Secret of the settings, their status, claim, Secret, pod, status: in
-	// any order.
+	// In any order: Service, NetworkPolicy, the settings' Secret and status, and the session's claim,
+	// Secret, pod and status.
 	for n := range int32(9) {
 		t.Run(fmt.Sprintf("after %d writes", n), func(t *testing.T) {
 			t.Parallel()
@@ -366,14 +363,14 @@ func TestACrashBetweenAnyTwoWritesLeavesNothingTwiceAndNothingUndone(t *testing.
 				}
 			}
 			if made["pods"] != 1 || made["secrets"] != 2 || made["persistentvolumeclaims"] != 1 {
-				t.Errorf("made %v", made)
+				t.Errorf("created %v", made)
 			}
 		})
 	}
 }
 
 // Not parallel: it measures the memory of the whole process.
-func TestLongTextsAreReadAtAStartAndNotKept(t *testing.T) {
+func TestLongTextsAreNotCached(t *testing.T) {
 	const n = 40
 	ns := env.Namespace(t, nil)
 	create(t, userSettings(ns, "ada"))
@@ -384,7 +381,7 @@ func TestLongTextsAreReadAtAStartAndNotKept(t *testing.T) {
 			s.ImageURLs = slices.Repeat([]string{"data:image/png;base64," + strings.Repeat("A", 16000)}, 16)
 		}).Obj())
 	}
-	startManager(t, env.Namespace(t, nil))() // the metrics hold on to the newest manager's cache
+	startManager(t, env.Namespace(t, nil))() // metrics keep the newest manager's cache in memory
 	heap := heapInUse()
 	startManager(t, ns)
 	for i := range n {
@@ -393,7 +390,7 @@ func TestLongTextsAreReadAtAStartAndNotKept(t *testing.T) {
 		}
 	}
 	await(t, func() error { return allRunning(t, ns, n) })
-	// What is under way holds texts for a moment longer.
+	// Reconciles in flight hold texts for a moment longer.
 	await(t, func() error {
 		if each := (float64(heapInUse()) - float64(heap)) / n; each > float64(len(long)) {
 			return fmt.Errorf("a conversation with %d KiB of texts takes %.1f KiB of the manager's memory",
@@ -409,7 +406,7 @@ func TestLongTextsAreReadAtAStartAndNotKept(t *testing.T) {
 	var doc session.Document
 	if err := json.Unmarshal(secret.Data[session.DocumentFile], &doc); err != nil || doc.FirstMessage != long ||
 		doc.Instructions != long || len(doc.Images) != 16 {
-		t.Errorf("the session is told %d and %d bytes and %d images (%v)", len(doc.FirstMessage), len(doc.Instructions),
+		t.Errorf("the session gets %d and %d bytes and %d images (%v)", len(doc.FirstMessage), len(doc.Instructions),
 			len(doc.Images), err)
 	}
 }

@@ -125,8 +125,7 @@ func (c Class) scratchSize() resource.Quantity {
 	return ptr.Deref(ptr.Deref(c.Spec.Resources, v1alpha1.SessionResources{}).ScratchSize, defaultScratch)
 }
 
-// pullPolicy returns the pull policy of an image. Images of users are always pulled, except by
-// digest.
+// pullPolicy returns an image's pull policy: always for images of users, unless they name a digest.
 func (c Class) pullPolicy(userNamed bool, image string) corev1.PullPolicy {
 	if userNamed && !strings.Contains(image, "@sha256:") {
 		return corev1.PullAlways

@@ -15,8 +15,7 @@ import (
 	"github.com/parley-dev/parley/controllers/lifecycle"
 )
 
-// SecretFile is a secret value that a session needs: its source, and its key in the session's
-// Secret.
+// SecretFile is a secret value of a session: its source, and its key in the session's Secret.
 type SecretFile struct {
 	Ref v1alpha1.SecretReference
 	Key string

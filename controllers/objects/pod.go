@@ -156,8 +156,7 @@ func setSessionPaths(pod *corev1.Pod, main *corev1.Container, class Class) {
 	)
 }
 
-// installRuntime adds an init container that copies the runtime into the pod, so that any image
-// works.
+// installRuntime adds an init container that copies the runtime into a pod with any image.
 func installRuntime(pod *corev1.Pod, runtimeImage string, pull corev1.PullPolicy) {
 	bin := corev1.VolumeMount{Name: binVolume, MountPath: session.BinDir}
 	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: bin.Name,

@@ -1,5 +1,4 @@
-// Package queue limits the running sessions of each user: it assigns slots and queues the other
-// sessions.
+// Package queue limits the running sessions of each user: it assigns slots and queues the rest.
 package queue
 
 import (

@@ -14,8 +14,7 @@ import (
 )
 
 // Object drops managed fields and the last-applied annotation of kubectl. The cache holds only the
-// metadata of Secrets and ConfigMaps; labels and annotations stay only on those that Parley
-// manages.
+// metadata of Secrets and ConfigMaps, with labels and annotations only if Parley manages them.
 func Object(object any) (any, error) {
 	o, ok := object.(metav1.Object)
 	if !ok {
@@ -32,8 +31,7 @@ func Object(object any) (any, error) {
 	return object, nil
 }
 
-// Secret keeps only the identity and the owner of a session's Secret, since there is one per
-// session.
+// Secret keeps only the identity and the owner of a session's Secret: there is one per session.
 func Secret(object any) (any, error) {
 	if secret, ok := object.(*metav1.PartialObjectMetadata); ok {
 		if owner := metav1.GetControllerOfNoCopy(secret); owner != nil && owner.Kind == "Conversation" {
@@ -46,8 +44,7 @@ func Secret(object any) (any, error) {
 const (
 	// MaxText is the number of bytes of each text of a Conversation in the cache. A start needs more.
 	MaxText = 1024
-	// annotationTruncated marks a cached Conversation with truncated texts. It exists only in the
-	// cache.
+	// annotationTruncated marks a Conversation with truncated texts. It exists only in the cache.
 	annotationTruncated = "parley.dev/truncated"
 )
 
