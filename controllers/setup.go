@@ -104,9 +104,8 @@ func namespaceConfigs(namespaces []string, more ...string) map[string]cache.Conf
 }
 
 // cacheOptions selects the objects in the cache. Sessions' own objects are selected by label.
-// Secrets and ConfigMaps are cached as metadata, because sessions wait for objects that lack the
-// label. Helm releases and service account tokens, the bulk of most clusters' Secrets, are
-// excluded.
+// Secrets and ConfigMaps are cached as metadata, because sessions wait for unlabelled ones too.
+// Helm releases and service account tokens, the bulk of most clusters' Secrets, are excluded.
 func cacheOptions(scope Scope) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy})}
 	pods := ours

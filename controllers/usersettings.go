@@ -49,7 +49,7 @@ func (r *userSettingsReconciler) setup(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// settingsOfSecret returns requests for the settings that refer to a Secret or that own it.
+// settingsOfSecret returns requests for the settings that refer to a Secret or manage it.
 func (r *userSettingsReconciler) settingsOfSecret(ctx context.Context, secret client.Object) []reconcile.Request {
 	requests := requestsFor(ctx, r.client, &v1alpha1.UserSettingsList{}, secret.GetNamespace(), indexSecretName,
 		secret.GetName())

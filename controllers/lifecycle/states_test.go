@@ -125,7 +125,8 @@ func states() map[string]aState {
 			blocker: &Blocker{v1alpha1.ReasonRejected, "exceeded quota"},
 			now:     600, state: "STOPPED", reason: "StartDeadlineExceeded", message: "Rejected: exceeded quota",
 			action: RemovePod, stalled: true},
-		"a recorded refusal at the deadline": {conversation: conv().Started(0).WithReason("Rejected").WithMessage("exceeded quota"),
+		"a recorded refusal at the deadline": {conversation: conv().Started(0).WithReason("Rejected").WithMessage(
+			"exceeded quota"),
 			now: 600, state: "STOPPED", reason: "StartDeadlineExceeded", message: "stuck at Rejected: exceeded quota",
 			action: RemovePod, stalled: true},
 

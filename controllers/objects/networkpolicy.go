@@ -38,8 +38,8 @@ var privateRanges = map[string][]string{
 	"::/0": {"::1/128", "fc00::/7", "fe80::/10", "ff00::/8"},
 }
 
-// metadataRanges are the addresses of the metadata services of clouds. An allowed range that is
-// wider does not open them; only an entry for exactly such a range does.
+// metadataRanges are the addresses of the metadata services of clouds. Allowing a wider range, such
+// as a cluster's network, does not open them; an entry for one of them does.
 var metadataRanges = []netip.Prefix{
 	netip.MustParsePrefix("169.254.0.0/16"),
 	netip.MustParsePrefix("168.63.129.16/32"),   // Azure
