@@ -22,17 +22,17 @@ import (
 // +kubebuilder:rbac:groups="",resources=secrets;configmaps,verbs=get
 // +kubebuilder:rbac:groups=parley.dev,resources=usersettings,verbs=get
 
-// guard checks the rights of a request's sender, so that nobody reads an object through a session
-// that they may not read themselves.
+// guard checks the rights of a request's sender. A session must not give its user access to an
+// object that the user may not read.
 type guard struct {
 	// cache holds the classes.
 	cache client.Reader
 	// reviews creates SubjectAccessReviews.
 	reviews client.Writer
-	// reader is not cached, since a stale object must not decide about access.
+	// reader reads past the cache, since a stale object must not decide about access.
 	reader client.Reader
-	// parley holds the user names of facade and manager, which may refer to managed objects that they
-	// may not read.
+	// parley holds the user names of facade and manager, which may refer to managed objects without
+	// read access.
 	parley sets.Set[string]
 }
 
@@ -48,7 +48,7 @@ type request struct {
 	guard
 	namespace string
 	user      authenticationv1.UserInfo
-	// managedFor holds the labels, any one of which marks a Secret that Parley manages for the object.
+	// managedFor holds labels. Any one of them marks a Secret that Parley manages for the object.
 	managedFor map[string]string
 }
 
@@ -60,7 +60,7 @@ func (g guard) request(ctx context.Context, managedFor map[string]string) (reque
 	return request{guard: g, namespace: admitted.Namespace, user: admitted.UserInfo, managedFor: managedFor}, nil
 }
 
-// may reports whether the sender has a right; an empty name means to every object of the resource.
+// may reports whether the sender has a right; an empty name means all objects of the resource.
 func (r request) may(ctx context.Context, verb, group, resource, name string) (bool, error) {
 	extra := make(map[string]authorizationv1.ExtraValue, len(r.user.Extra))
 	for key, value := range r.user.Extra {
@@ -107,13 +107,13 @@ func (r request) deniedSecrets(ctx context.Context, names sets.Set[string]) (set
 
 func (r request) fromParley() bool { return r.parley.Has(r.user.Username) }
 
-// managesSecret reports whether the sender is Parley itself and the Secret is managed for the object,
-// or is about to be.
+// managesSecret reports whether the sender is Parley itself and the Secret is, or will be, managed
+// for the object.
 func (r request) managesSecret(ctx context.Context, name string) (bool, error) {
 	if !r.fromParley() {
 		return false, nil
 	}
-	// The type is no part of the metadata, so here the whole Secret is read.
+	// The type is not in the metadata, so this reads the whole Secret.
 	secret := &corev1.Secret{}
 	err := r.reader.Get(ctx, r.key(name), secret)
 	switch {
@@ -133,9 +133,9 @@ func (r request) managesSecret(ctx context.Context, name string) (bool, error) {
 	return false, nil
 }
 
-// reserved reports whether only a Secret managed for the object has this name. The facade writes an
-// object before its Secrets; with these names no Secret that somebody else creates in between is
-// used. A session never waits for the Secrets of its settings.
+// reserved reports whether only a managed Secret of the object can have this name. The facade
+// writes an object before its Secrets. With reserved names, a Secret that another client creates in
+// between is not used. A session never waits for the Secrets of its settings.
 func (r request) reserved(name string) bool {
 	label := v1alpha1.LabelConversation
 	if r.managedFor[label] == "" {
@@ -158,7 +158,7 @@ func (r request) managesConfigMap(ctx context.Context, name string) (bool, error
 	return err == nil && conversation != "" && configMap.Labels[v1alpha1.LabelConversation] == conversation, err
 }
 
-// secretExists reads metadata only, so that no value enters memory.
+// secretExists reads only metadata, so that no value enters memory.
 func (r request) secretExists(ctx context.Context, name string) (bool, error) {
 	err := r.reader.Get(ctx, r.key(name), metadataOf("Secret"))
 	return err == nil, client.IgnoreNotFound(err)
@@ -174,9 +174,9 @@ func metadataOf(coreKind string) *metav1.PartialObjectMetadata {
 	return object
 }
 
-// cannotCheck refuses a request that could not be checked. The cause goes to the log, not to the
+// cannotCheck refuses a request that could not be checked. It logs the cause and hides it from the
 // sender.
 func cannotCheck(ctx context.Context, err error) error {
 	logf.FromContext(ctx).Error(err, "Cannot check the references of an object")
-	return apierrors.NewInternalError(errors.New("the references of this object could not be checked, try again"))
+	return apierrors.NewInternalError(errors.New("the references of this object could not be checked; retry later"))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// referenceCase is a spec with a reference to the Secret "theirs", and where that stands.
+// referenceCase is a spec with a reference to the Secret "theirs" in a field.
 type referenceCase struct{ kind, spec, field string }
 
 var referenceCases = []referenceCase{
@@ -34,23 +34,23 @@ var referenceCases = []referenceCase{
 		"k}}]}]}", "spec.mcpConfig.stdioServers[0].env[0].secretRef"},
 }
 
-func TestOnlyWhoMayGetASecretMayReferToIt(t *testing.T) {
+func TestReferringToASecretNeedsAccessToIt(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	mustCreate(t, secret(namespace, "theirs"))
-	nobody := user(t, "nobody", namespace, get("secrets", "other"), use("default"))
+	unprivileged := user(t, "unprivileged", namespace, get("secrets", "other"), use("default"))
 	reader := user(t, "reader", namespace, get("secrets", "theirs"), use("default"))
 	lister := user(t, "lister", namespace, get("secrets"), use("default"))
 	for _, c := range referenceCases {
 		t.Run(c.kind+" "+c.field, func(t *testing.T) {
 			t.Parallel()
-			expectRefused(t, nobody.create(t, object(t, c.kind, namespace, c.spec)), `Secret "theirs"`, c.field)
+			expectRefused(t, unprivileged.create(t, object(t, c.kind, namespace, c.spec)), `Secret "theirs"`, c.field)
 			expectAccepted(t, reader.create(t, object(t, c.kind, namespace, c.spec)))
 			expectAccepted(t, lister.create(t, object(t, c.kind, namespace, c.spec)))
 		})
 	}
 }
 
-func TestOnlyTheDeniedOfSeveralReferencesAreNamed(t *testing.T) {
+func TestOnlyDeniedReferencesAreNamed(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	mustCreate(t, secret(namespace, "mine"))
 	mustCreate(t, secret(namespace, "theirs"))
@@ -60,22 +60,22 @@ func TestOnlyTheDeniedOfSeveralReferencesAreNamed(t *testing.T) {
 		"searchAPIKeyRef: {name: theirs, key: k}, sandboxAPIKeyRef: {name: theirs, key: l}, sessionKeyRef: {name: absent, "+
 		"key: k}}"))
 	expectRefused(t, err, "", "spec.llmBaseURL", "spec.searchAPIKeyRef", "spec.sandboxAPIKeyRef", "spec.sessionKeyRef")
-	// Whether a Secret exists is no business of somebody who may not get it.
+	// Users without access must not learn whether a Secret exists.
 	expectWarnings(t, jane)
 }
 
-func TestOnlyWhoMayGetAConfigMapMayReplayIt(t *testing.T) {
+func TestReplayingAConfigMapNeedsAccessToIt(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	mustCreate(t, configMap(namespace, "events", "no JSON"))
 	const spec = "replayJSONRef: {name: events, key: events.json}"
-	nobody := user(t, "nobody", namespace, use("default"))
+	unprivileged := user(t, "unprivileged", namespace, use("default"))
 	reader := user(t, "reader", namespace, use("default"), get("configmaps", "events"))
-	expectRefused(t, nobody.create(t, object(t, "Conversation", namespace, spec)), `ConfigMap "events"`,
+	expectRefused(t, unprivileged.create(t, object(t, "Conversation", namespace, spec)), `ConfigMap "events"`,
 		"spec.replayJSONRef")
 	expectRefused(t, reader.create(t, object(t, "Conversation", namespace, spec)), "JSON", "spec.replayJSONRef.key")
 }
 
-func TestOnlyWhoMayGetAConfigMapMayShowItsImages(t *testing.T) {
+func TestImagesInAConfigMapNeedAccessToIt(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	mustCreate(t, configMap(namespace, "mine", "no JSON"))
 	mustCreate(t, configMap(namespace, "theirs", "no JSON"))
@@ -87,7 +87,7 @@ func TestOnlyWhoMayGetAConfigMapMayShowItsImages(t *testing.T) {
 	all := user(t, "all-images", namespace, use("default"), get("configmaps", "mine", "theirs"))
 	expectRefused(t, some.create(t, object(t, "Conversation", namespace, spec)), `ConfigMap "theirs"`,
 		"spec.images[2].configMapKeyRef", "spec.images[3].configMapKeyRef")
-	// What it holds is no business of somebody who may not get it.
+	// Users without access must not learn the content of a ConfigMap.
 	expectWarnings(t, some, `spec.userSettingsName: UserSettings "default" do not exist yet`)
 	expectAccepted(t, all.create(t, object(t, "Conversation", namespace, spec)))
 }
@@ -123,60 +123,60 @@ func TestASessionNeedsAccessToTheSecretsOfItsSettings(t *testing.T) {
 	mustCreate(t, settings)
 	for _, c := range []struct {
 		name, settings string
-		person         *person
+		actor          *actor
 		accepted       bool
 	}{
-		{"nothing", "theirs", user(t, "nothing", namespace), false},
+		{"no rights", "theirs", user(t, "nothing", namespace), false},
 		{"one of the Secrets", "theirs", user(t, "some-secrets", namespace, get("secrets", "llm")), false},
-		{"each of the Secrets that they refer to now", "theirs", user(t, "these-secrets", namespace, get("secrets", "llm",
+		{"all Secrets that the settings refer to now", "theirs", user(t, "these-secrets", namespace, get("secrets", "llm",
 			"search")), false},
 		{"all Secrets", "theirs", user(t, "all-secrets", namespace, get("secrets")), true},
 		{"use of the settings", "theirs", user(t, "user", namespace, use("theirs")), true},
 		{"use of other settings", "theirs", user(t, "user-of-others", namespace, use("mine")), false},
-		{"nothing, and the settings are not there yet", "later", user(t, "nothing-yet", namespace, get("secrets", "llm",
+		{"no rights, and the settings do not exist yet", "later", user(t, "nothing-yet", namespace, get("secrets", "llm",
 			"search")), false},
-		{"all Secrets, and the settings are not there yet", "later", user(t, "all-secrets-yet", namespace, get("secrets")),
+		{"all Secrets, and the settings do not exist yet", "later", user(t, "all-secrets-yet", namespace, get("secrets")),
 			true},
-		{"use of the settings, and they are not there yet", "later", user(t, "user-yet", namespace, use("later")), true},
+		{"use of the settings, which do not exist yet", "later", user(t, "user-yet", namespace, use("later")), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			err := c.person.create(t, object(t, "Conversation", namespace, "userSettingsName: "+c.settings))
+			err := c.actor.create(t, object(t, "Conversation", namespace, "userSettingsName: "+c.settings))
 			if c.accepted {
 				expectAccepted(t, err)
 				return
 			}
 			expectRefused(t, err, "you must be allowed to use the UserSettings", "spec.userSettingsName")
-			expectWarnings(t, c.person)
+			expectWarnings(t, c.actor)
 		})
 	}
 }
 
-func TestParleyItselfMayReferToWhatItKeeps(t *testing.T) {
-	for _, keeper := range []string{facadeUser, managerUser} {
-		t.Run(keeper, func(t *testing.T) {
+func TestParleyMayReferToManagedSecrets(t *testing.T) {
+	for _, component := range []string{facadeUser, managerUser} {
+		t.Run(component, func(t *testing.T) {
 			namespace := env.Namespace(t, nil)
-			mustCreate(t, keptSecret(namespace, "of-jane", v1alpha1.LabelUserSettings, "jane"))
-			mustCreate(t, keptSecret(namespace, "of-session", v1alpha1.LabelConversation, "session"))
-			untyped := keptSecret(namespace, "untyped", v1alpha1.LabelUserSettings, "jane")
+			mustCreate(t, managedSecret(namespace, "of-jane", v1alpha1.LabelUserSettings, "jane"))
+			mustCreate(t, managedSecret(namespace, "of-session", v1alpha1.LabelConversation, "session"))
+			untyped := managedSecret(namespace, "untyped", v1alpha1.LabelUserSettings, "jane")
 			untyped.Type = ""
 			mustCreate(t, untyped)
-			parley := user(t, keeper, namespace, use("jane"))
+			parley := user(t, component, namespace, use("jane"))
 			other := user(t, "other", namespace)
 			for _, c := range []struct {
 				name, kind, object, secret string
-				person                     *person
+				actor                      *actor
 				accepted                   bool
 			}{
-				{"settings refer to a Secret kept for them", "UserSettings", "jane", "of-jane", parley, true},
-				{"settings refer to a Secret kept for others", "UserSettings", "john", "of-jane", parley, false},
-				{"settings refer to a Secret of a session with their name", "UserSettings", "session", "of-session", parley, false},
-				{"settings refer to a Secret that is not kept", "UserSettings", "jane", "untyped", parley, false},
-				{"settings refer to a Secret that is not there", "UserSettings", "jane", "absent", parley, false},
-				{"settings refer to a kept Secret by another hand", "UserSettings", "jane", "of-jane", other, false},
-				{"a session refers to a Secret kept for it", "Conversation", "session", "of-session", parley, true},
-				{"a session refers to a Secret kept for its settings", "Conversation", "any", "of-jane", parley, true},
-				{"a session refers to a Secret kept for another session", "Conversation", "any", "of-session", parley, false},
+				{"settings with their managed Secret", "UserSettings", "jane", "of-jane", parley, true},
+				{"settings with a managed Secret of other settings", "UserSettings", "john", "of-jane", parley, false},
+				{"settings with a Secret of a session with their name", "UserSettings", "session", "of-session", parley, false},
+				{"settings with a Secret that is not managed", "UserSettings", "jane", "untyped", parley, false},
+				{"settings with a missing Secret", "UserSettings", "jane", "absent", parley, false},
+				{"settings with a managed Secret, by another user", "UserSettings", "jane", "of-jane", other, false},
+				{"a session with its managed Secret", "Conversation", "session", "of-session", parley, true},
+				{"a session with a managed Secret of its settings", "Conversation", "any", "of-jane", parley, true},
+				{"a session with a managed Secret of another session", "Conversation", "any", "of-session", parley, false},
 			} {
 				t.Run(c.name, func(t *testing.T) {
 					spec := "mcpConfig: {sseServers: [{url: 'https://example.com', apiKeyRef: {name: " + c.secret + ", key: k}}]}"
@@ -185,7 +185,7 @@ func TestParleyItselfMayReferToWhatItKeeps(t *testing.T) {
 					}
 					o := object(t, c.kind, namespace, spec)
 					o.SetName(c.object)
-					err := c.person.Create(t.Context(), o, client.DryRunAll)
+					err := c.actor.Create(t.Context(), o, client.DryRunAll)
 					if c.accepted {
 						expectAccepted(t, err)
 					} else {
@@ -197,11 +197,11 @@ func TestParleyItselfMayReferToWhatItKeeps(t *testing.T) {
 	}
 }
 
-func TestTheFacadeMayReferToTheConfigMapsThatItKeepsForASession(t *testing.T) {
+func TestTheFacadeMayReferToManagedConfigMaps(t *testing.T) {
 	namespace := env.Namespace(t, nil)
-	kept := configMap(namespace, "events", "[]")
-	kept.Labels = map[string]string{v1alpha1.LabelConversation: "session"}
-	mustCreate(t, kept)
+	managed := configMap(namespace, "events", "[]")
+	managed.Labels = map[string]string{v1alpha1.LabelConversation: "session"}
+	mustCreate(t, managed)
 	facade := user(t, facadeUser, namespace, use("default"))
 	for field, spec := range map[string]string{
 		"spec.replayJSONRef": "replayJSONRef: {name: events, key: events.json}",

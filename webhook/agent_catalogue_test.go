@@ -10,14 +10,13 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// One test, since the catalogue is one for all: before it exists, while it does, and when an agent
-// is taken out.
+// One test, since all tests share the catalogue: without it, with it, and after an agent left it.
 func TestAnAgentMustBeInTheCatalogue(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	early := admin(t)
 	settings := object(t, "UserSettings", namespace, "agent: CodeActAgent")
 	expectAccepted(t, early.create(t, settings))
-	expectWarnings(t, early, "spec.agent: cannot be checked: there is no agent catalogue yet")
+	expectWarnings(t, early, "spec.agent: cannot be checked: the agent catalogue does not exist yet")
 
 	mustCreate(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: operatorNamespace}})
 	catalogue := mustCreate(t, &corev1.ConfigMap{
@@ -28,11 +27,11 @@ func TestAnAgentMustBeInTheCatalogue(t *testing.T) {
 
 	expectAccepted(t, admin(t).create(t, object(t, "UserSettings", namespace, "agent: coder")))
 	expectRefused(t, admin(t).create(t, object(t, "UserSettings", namespace, "agent: painter")),
-		"which has: coder, writer", "spec.agent")
-	t.Run("but one that was taken out keeps nobody from changing something else", func(t *testing.T) {
+		"agent of the catalogue: coder, writer", "spec.agent")
+	t.Run("a removed agent does not block changes of other fields", func(t *testing.T) {
 		expectAccepted(t, admin(t).change(t, settings, setField(t, "en", "spec", "language")))
-		expectRefused(t, admin(t).change(t, settings, setField(t, "painter", "spec", "agent")), "which has: coder, writer",
-			"spec.agent")
+		expectRefused(t, admin(t).change(t, settings, setField(t, "painter", "spec", "agent")),
+			"agent of the catalogue: coder, writer", "spec.agent")
 		expectAccepted(t, admin(t).change(t, settings, setField(t, "writer", "spec", "agent")))
 	})
 }

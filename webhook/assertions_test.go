@@ -16,7 +16,7 @@ func expectAccepted(t *testing.T, err error) {
 	}
 }
 
-// expectRefused wants a refusal of exactly these fields.
+// expectRefused expects a refusal of exactly these fields.
 func expectRefused(t *testing.T, err error, message string, fields ...string) {
 	t.Helper()
 	var status apierrors.APIStatus
@@ -24,7 +24,7 @@ func expectRefused(t *testing.T, err error, message string, fields ...string) {
 		t.Fatalf("should be refused for %v, got: %v", fields, err)
 	}
 	if !strings.Contains(err.Error(), "admission webhook") || !strings.Contains(err.Error(), message) {
-		t.Errorf("the webhook should say %q, got: %v", message, err)
+		t.Errorf("the message should contain %q, got: %v", message, err)
 	}
 	var refused []string
 	for _, cause := range status.Status().Details.Causes {
@@ -37,7 +37,7 @@ func expectRefused(t *testing.T, err error, message string, fields ...string) {
 	}
 }
 
-func expectWarnings(t *testing.T, p *person, warnings ...string) {
+func expectWarnings(t *testing.T, p *actor, warnings ...string) {
 	t.Helper()
 	p.mutex.Lock()
 	defer p.mutex.Unlock()

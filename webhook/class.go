@@ -18,7 +18,7 @@ import (
 
 // +kubebuilder:rbac:roleName=parley-manager-cluster,groups=parley.dev,resources=sessionclasses,verbs=list;watch
 
-// checkUse forbids naming a class that the sender may not use. Everybody may use the default one.
+// checkUse forbids a class that the sender may not use. All users may use the default class.
 func (r request) checkUse(ctx context.Context, name *string, f *findings) error {
 	if name == nil || *name == v1alpha1.DefaultSessionClass {
 		return nil
@@ -31,8 +31,8 @@ func (r request) checkUse(ctx context.Context, name *string, f *findings) error 
 	return err
 }
 
-// class returns the class of the first name that is set, else the default one. A missing class is a
-// warning: the session waits for it.
+// class returns the class with the first name that is set, or the default class. A missing class
+// causes a warning: the session waits for it.
 func (r request) class(ctx context.Context, f *findings, names ...*string) (name string,
 	spec *v1alpha1.SessionClassSpec, err error) {
 	name = *cmp.Or(append(names, ptr.To(v1alpha1.DefaultSessionClass))...)
@@ -47,8 +47,8 @@ func (r request) class(ctx context.Context, f *findings, names ...*string) (name
 	return name, &class.Spec, nil
 }
 
-// checkSettingsClass forbids settings beyond the bounds of their class. A class that became stricter
-// does not block changes of other fields: its bounds apply when a session starts.
+// checkSettingsClass forbids settings beyond the limits of their class. A class that became
+// stricter does not block changes of other fields: its limits apply when a session starts.
 func (r request) checkSettingsClass(ctx context.Context, old, settings *v1alpha1.UserSettings, f *findings) error {
 	if old == nil {
 		old = &v1alpha1.UserSettings{}
@@ -77,7 +77,7 @@ func onlyFields(errs field.ErrorList, names sets.Set[string]) field.ErrorList {
 	return slices.DeleteFunc(errs, func(e *field.Error) bool { return !names.Has(strings.TrimPrefix(e.Field, "spec.")) })
 }
 
-// checkConversationClass forbids a session beyond the bounds of its class.
+// checkConversationClass forbids a session beyond the limits of its class.
 func (r request) checkConversationClass(ctx context.Context, conversation *v1alpha1.Conversation,
 	settings *v1alpha1.UserSettings, f *findings) error {
 	if err := r.checkUse(ctx, conversation.Spec.SessionClassName, f); err != nil {
@@ -90,7 +90,7 @@ func (r request) checkConversationClass(ctx context.Context, conversation *v1alp
 	return err
 }
 
-// lifetimeErrors lists the lifetimes that an update changes beyond the bounds of the class.
+// lifetimeErrors returns an error for each changed lifetime beyond the limits of the class.
 func (v *conversationValidator) lifetimeErrors(ctx context.Context, old, conversation *v1alpha1.Conversation) (
 	field.ErrorList, error) {
 	changed := sets.New(old.Spec.Differences(&conversation.Spec)...)

@@ -16,7 +16,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// mayUse a class, which is the whole cluster's.
+// mayUse gives a user the right to use a class, cluster-wide.
 func mayUse(t *testing.T, name, class string) {
 	t.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{GenerateName: "t-"}, Rules: []rbacv1.PolicyRule{
@@ -31,8 +31,8 @@ func mayUse(t *testing.T, name, class string) {
 	})
 }
 
-// aClass is one that allows little, and a user who may use it.
-func aClass(t *testing.T, namespace string) string {
+// createClass creates a class with strict limits.
+func createClass(t *testing.T, namespace string) string {
 	t.Helper()
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "small-" + namespace},
 		Spec: v1alpha1.SessionClassSpec{
@@ -42,21 +42,21 @@ func aClass(t *testing.T, namespace string) string {
 			Agents:    []string{"coder"},
 		}}
 	mustCreate(t, class)
-	testenv.Await(t, func() error { // until the webhook knows it
+	testenv.Await(t, func() error { // until the class is in the webhook's cache
 		p := admin(t)
 		err := p.Create(t.Context(), object(t, "Conversation", namespace, "{maxDuration: 1m, sessionClassName: "+class.Name+
 			"}"), client.DryRunAll)
 		if err == nil && slices.ContainsFunc(p.warnings, func(w string) bool { return strings.Contains(w, "SessionClass") }) {
-			return errors.New("the class is not known yet")
+			return errors.New("the class is not in the cache yet")
 		}
 		return err
 	})
 	return class.Name
 }
 
-func TestOnlyWhoMayUseAClassMayNameIt(t *testing.T) {
+func TestNamingAClassNeedsTheRightToUseIt(t *testing.T) {
 	namespace := env.Namespace(t, nil)
-	class := aClass(t, namespace)
+	class := createClass(t, namespace)
 	stranger := user(t, "stranger-"+namespace, namespace, use("default"))
 	member := user(t, "member-"+namespace, namespace, use("default"))
 	mayUse(t, "member-"+namespace, class)
@@ -70,9 +70,9 @@ func TestOnlyWhoMayUseAClassMayNameIt(t *testing.T) {
 	}
 }
 
-func TestWhatAClassDoesNotAllowIsRefusedWithItsField(t *testing.T) {
+func TestRequestsBeyondTheClassAreRefusedByField(t *testing.T) {
 	namespace := env.Namespace(t, nil)
-	class := aClass(t, namespace)
+	class := createClass(t, namespace)
 	for _, c := range []struct{ kind, spec, field string }{
 		{"UserSettings", "sandboxBaseContainerImage: example.com/other/x:1", "spec.sandboxBaseContainerImage"},
 		{"UserSettings", "sandboxRuntimeContainerImage: example.com/other/x:1", "spec.sandboxRuntimeContainerImage"},
@@ -85,14 +85,14 @@ func TestWhatAClassDoesNotAllowIsRefusedWithItsField(t *testing.T) {
 			expectRefused(t, admin(t).create(t, named), class, c.field)
 		})
 	}
-	t.Run("also where it is asked for later", func(t *testing.T) {
+	t.Run("updates are checked too", func(t *testing.T) {
 		conversation := mustCreate(t, object(t, "Conversation", namespace, "{maxDuration: 30m, sessionClassName: "+class+"}"))
 		root := admin(t)
 		expectRefused(t, root.change(t, conversation, setField(t, "0s", "spec", "maxDuration")), class, "spec.maxDuration")
 		expectAccepted(t, root.change(t, conversation, setField(t, "1h", "spec", "maxDuration")))
 		expectAccepted(t, root.change(t, conversation, setField(t, true, "spec", "suspend")))
 	})
-	t.Run("and keeps nobody from changing something else", func(t *testing.T) {
+	t.Run("a stricter class does not block changes of other fields", func(t *testing.T) {
 		loose := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "loose-" + namespace}}
 		mustCreate(t, loose)
 		settings := mustCreate(t, object(t, "UserSettings", namespace, "{remoteRuntimeResourceFactor: 4, sessionClassName: "+
@@ -105,7 +105,7 @@ func TestWhatAClassDoesNotAllowIsRefusedWithItsField(t *testing.T) {
 		testenv.Await(t, func() error { // until the stricter class is in the cache
 			if root.create(t, object(t, "UserSettings", namespace, "{remoteRuntimeResourceFactor: 4, sessionClassName: "+
 				loose.Name+"}")) == nil {
-				return errors.New("the stricter class is not known yet")
+				return errors.New("the stricter class is not in the cache yet")
 			}
 			return nil
 		})

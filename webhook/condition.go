@@ -7,18 +7,18 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Fields of a Conversation by the reason for which the API server calls the webhook.
+// Fields of a Conversation, grouped by the reason for a webhook call.
 var (
 	lifetimes = []string{"idleTimeout", "startDeadline", "maxDuration", "ttlAfterStopped"}
 	lifecycle = append([]string{"suspend", "restartAt"}, lifetimes...)
-	// references may name objects that the sender must not read.
+	// references are fields with references that the sender may not be allowed to read.
 	references = []string{"mcpConfig", "replayJSONRef", "images"}
-	// checkedByCode lists the fields whose values only code can check.
+	// checkedByCode are the fields with values that only code can check.
 	checkedByCode = slices.Concat(references, []string{"imageURLs"}, lifetimes)
 )
 
 const (
-	// Repositories and branches of the plainest form are valid. Code checks the others.
+	// Simple repositories and branches are valid. Code checks all others.
 	plainRepository = `matches('^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+$')`
 	plainBranch     = `matches('^[A-Za-z0-9_]+([./-][A-Za-z0-9_]+)*$')`
 
@@ -29,11 +29,11 @@ const (
 		".name(object.spec.sessionClassName).check('use').allowed()"
 )
 
-// MatchCondition is the CEL condition on which the API server calls the webhook about a
-// Conversation: where code, other objects or a right decide, and where it already knows that a rule
-// is broken. A sender without the right to use settings or class may have another right, or is told
-// which one is missing. An update matters if it adds or removes an immutable field, changes a
-// lifetime, or restarts the session. make manifests writes the condition into config/webhook.
+// MatchCondition returns the CEL condition for calls of the webhook about a Conversation: if code,
+// other objects or a right must decide, or if a rule is broken. A sender without the right to use
+// the settings or the class may have another right, or gets an error that names the missing right.
+// An update matters if it adds or removes an immutable field, changes a lifetime, or restarts the
+// session. make manifests writes the condition into config/webhook.
 func MatchCondition() string {
 	created := append(isSet(checkedByCode...),
 		"has(object.spec.repository) && !object.spec.repository."+plainRepository,
@@ -61,8 +61,7 @@ func MatchCondition() string {
 		strings.Join(updated, "\n  || ") + "\n)"
 }
 
-// restarts reports whether an update starts a session again. The CEL constant restarted says the
-// same.
+// restarts reports whether an update restarts a session, like the CEL expression restarted.
 func restarts(old, updated *v1alpha1.Conversation) bool {
 	return old.Spec.Suspend && !updated.Spec.Suspend || !old.Spec.RestartAt.Equal(updated.Spec.RestartAt)
 }
@@ -72,7 +71,7 @@ var restarted = anyOf("oldObject.spec.?suspend.orValue(false) && !object.spec.?s
 
 func anyOf(conditions ...string) string { return strings.Join(conditions, " || ") }
 
-// isSet are the CEL conditions that these fields are set. A boolean that is false counts as absent.
+// isSet returns CEL conditions for fields that are set. A false boolean counts as absent.
 func isSet(names ...string) (conditions []string) {
 	for _, name := range names {
 		condition := "has(object.spec." + name + ")"

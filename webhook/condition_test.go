@@ -21,9 +21,9 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// withoutWebhook is a namespace for which the configuration stands a second time, with a server
-// that does not answer: what the API server has to ask about fails there.
-func withoutWebhook(t *testing.T) string {
+// brokenWebhook returns a namespace with a second webhook configuration, for a server that does not
+// answer. Requests that need the webhook fail there.
+func brokenWebhook(t *testing.T) string {
 	t.Helper()
 	namespace := env.Namespace(t, nil)
 	webhook := conversationWebhook(t)
@@ -35,13 +35,13 @@ func withoutWebhook(t *testing.T) string {
 	mustCreate(t, down)
 	t.Cleanup(func() { _ = env.Client.Delete(context.Background(), down) })
 	eventually(t, func() (bool, error) {
-		return isAsked(admin(t).Create(t.Context(), object(t, "Conversation", namespace, "maxDuration: 1h"),
+		return isCalled(admin(t).Create(t.Context(), object(t, "Conversation", namespace, "maxDuration: 1h"),
 			client.DryRunAll)), nil
 	})
 	return namespace
 }
 
-// conversationWebhook is the entry of the configuration that is about Conversations.
+// conversationWebhook returns the webhook configuration for Conversations.
 func conversationWebhook(t *testing.T) admissionregistrationv1.ValidatingWebhook {
 	t.Helper()
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
@@ -58,58 +58,58 @@ func conversationWebhook(t *testing.T) admissionregistrationv1.ValidatingWebhook
 	return configuration.Webhooks[at]
 }
 
-func TestTheConfigurationHasTheCondition(t *testing.T) {
+func TestTheConfigurationContainsTheMatchCondition(t *testing.T) {
 	if conversationWebhook(t).MatchConditions[0].Expression != MatchCondition() {
-		t.Error("it has another one: run make manifests")
+		t.Error("the match condition is outdated: run make manifests")
 	}
 }
 
-// isAsked: the API server had to ask.
-func isAsked(err error) bool {
+// isCalled reports whether the API server tried to call the webhook.
+func isCalled(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "failed calling webhook")
 }
 
-// askedFields is every field of a Conversation's spec, and values with which the webhook is asked
-// and with which it is not.
-var askedFields = map[string]struct{ asked, skipped []string }{
-	"userSettingsName": {skipped: []string{"default"}, asked: []string{"another"}},
+// webhookFields has every field of a Conversation's spec, with values that need the webhook and
+// values that skip it.
+var webhookFields = map[string]struct{ called, skipped []string }{
+	"userSettingsName": {skipped: []string{"default"}, called: []string{"another"}},
 	"repository": {
 		skipped: []string{"owner/name", "group/sub.group/na-me_1"},
-		asked: []string{"name", "./name", "owner/..", "owner/.name", "-o/name", "owner/-n", "a//b", "owner/name/",
+		called: []string{"name", "./name", "owner/..", "owner/.name", "-o/name", "owner/-n", "a//b", "owner/name/",
 			"https://example.com/a/b", "https://u:p@example.com/a", "'o/n '"},
 	},
 	"gitProvider": {skipped: []string{"github"}},
 	"selectedBranch": {
 		skipped: []string{"main", "feature/a-b.c_1"},
-		asked:   []string{"'-a'", "a..b", "a.lock", "a.lock/b", "/a", "a/", "'a b'", "a~1", "'@'", "a/.b"},
+		called:  []string{"'-a'", "a..b", "a.lock", "a.lock/b", "/a", "a/", "'a b'", "a~1", "'@'", "a/.b"},
 	},
 	"initialUserMsg": {skipped: []string{"hello"}},
-	"imageURLs":      {asked: []string{"['https://example.com/a.png']", "[nowhere]"}},
-	"images": {asked: []string{"[{url: 'https://example.com/a.png'}]",
+	"imageURLs":      {called: []string{"['https://example.com/a.png']", "[nowhere]"}},
+	"images": {called: []string{"[{url: 'https://example.com/a.png'}]",
 		"[{configMapKeyRef: {name: a, key: k}, mediaType: image/png}]"}},
-	"replayJSONRef": {asked: []string{"{name: a, key: k}"}},
-	"suggestedTask": {skipped: []string{task("owner/name")}, asked: []string{task("https://example.com/a/b"),
+	"replayJSONRef": {called: []string{"{name: a, key: k}"}},
+	"suggestedTask": {skipped: []string{task("owner/name")}, called: []string{task("https://example.com/a/b"),
 		task("name")}},
-	"createMicroagent":         {skipped: []string{"{repo: owner/name}"}, asked: []string{"{repo: name}"}},
+	"createMicroagent":         {skipped: []string{"{repo: owner/name}"}, called: []string{"{repo: name}"}},
 	"conversationInstructions": {skipped: []string{"be brief"}},
 	"oneShot":                  {skipped: []string{"false", "true"}},
-	"mcpConfig": {asked: []string{"{sseServers: [{url: 'https://example.com'}]}",
+	"mcpConfig": {called: []string{"{sseServers: [{url: 'https://example.com'}]}",
 		"{stdioServers: [{name: a, command: a}]}"}},
 	"workspace":        {skipped: []string{"{size: 1Gi}"}},
-	"sessionClassName": {skipped: []string{"default", "mine"}, asked: []string{"theirs"}},
+	"sessionClassName": {skipped: []string{"default", "mine"}, called: []string{"theirs"}},
 	"suspend":          {skipped: []string{"true"}},
 	"restartAt":        {skipped: []string{"'2026-01-01T00:00:00Z'"}},
-	"idleTimeout":      {asked: []string{"1h"}},
-	"startDeadline":    {asked: []string{"1h"}},
-	"maxDuration":      {asked: []string{"1h"}},
-	"ttlAfterStopped":  {asked: []string{"1h"}},
+	"idleTimeout":      {called: []string{"1h"}},
+	"startDeadline":    {called: []string{"1h"}},
+	"maxDuration":      {called: []string{"1h"}},
+	"ttlAfterStopped":  {called: []string{"1h"}},
 }
 
 func task(repo string) string {
 	return "{gitProvider: github, taskType: OPEN_ISSUE, repo: '" + repo + "', issueNumber: 1, title: t}"
 }
 
-// fieldsOf are the fields of a spec in the schema.
+// fieldsOf returns the fields of a spec in the schema.
 func fieldsOf(t *testing.T) []string {
 	t.Helper()
 	crd := &unstructured.Unstructured{}
@@ -127,56 +127,56 @@ func fieldsOf(t *testing.T) []string {
 }
 
 func TestTheWebhookIsCalledOnlyWhereNeeded(t *testing.T) {
-	namespace := withoutWebhook(t)
-	jane := user(t, "jane-asked", namespace, use("default"))
-	mayUse(t, "jane-asked", "mine")
+	namespace := brokenWebhook(t)
+	jane := user(t, "jane-webhook", namespace, use("default"))
+	mayUse(t, "jane-webhook", "mine")
 	eventually(t, func() (bool, error) {
-		return !isAsked(jane.Create(t.Context(), object(t, "Conversation", namespace, "sessionClassName: mine"),
+		return !isCalled(jane.Create(t.Context(), object(t, "Conversation", namespace, "sessionClassName: mine"),
 			client.DryRunAll)), nil
 	})
-	if have := slices.Sorted(maps.Keys(askedFields)); !slices.Equal(have, fieldsOf(t)) {
+	if have := slices.Sorted(maps.Keys(webhookFields)); !slices.Equal(have, fieldsOf(t)) {
 		t.Fatalf("the table has %v, the schema %v", have, fieldsOf(t))
 	}
-	type one struct {
+	type specValue struct {
 		field, spec string
-		asked       bool
+		called      bool
 	}
-	var all []one
-	for field, values := range askedFields {
-		for _, value := range values.asked {
-			all = append(all, one{field, field + ": " + value, true})
+	var all []specValue
+	for field, values := range webhookFields {
+		for _, value := range values.called {
+			all = append(all, specValue{field, field + ": " + value, true})
 		}
 		for _, value := range values.skipped {
-			all = append(all, one{field, field + ": " + value, false})
+			all = append(all, specValue{field, field + ": " + value, false})
 		}
 	}
-	check := func(t *testing.T, spec string, asked bool) {
+	check := func(t *testing.T, spec string, called bool) {
 		t.Helper()
 		conversation := &v1alpha1.ConversationSpec{}
 		if err := yaml.Unmarshal([]byte(spec), conversation); err != nil {
 			t.Fatal(err)
 		}
-		asked = asked || len(ruleErrors(conversation)) > 0
+		called = called || len(ruleErrors(conversation)) > 0
 		err := jane.Create(t.Context(), object(t, "Conversation", namespace, spec), client.DryRunAll)
-		// What the schema refuses is refused before anybody is asked.
-		if schema := err != nil && !isAsked(err); !schema && isAsked(err) != asked {
-			t.Errorf("%s: asked: %v (%v), want %v", spec, isAsked(err), err, asked)
+		// The schema refuses a request before the webhook is called.
+		if schema := err != nil && !isCalled(err); !schema && isCalled(err) != called {
+			t.Errorf("%s: called: %v (%v), want %v", spec, isCalled(err), err, called)
 		}
 	}
 	for i, a := range all {
 		t.Run(a.spec, func(t *testing.T) {
 			t.Parallel()
-			check(t, a.spec, a.asked)
+			check(t, a.spec, a.called)
 			for _, b := range all[:i] {
 				if a.field != b.field {
-					check(t, a.spec+"\n"+b.spec, a.asked || b.asked)
+					check(t, a.spec+"\n"+b.spec, a.called || b.called)
 				}
 			}
 		})
 	}
 }
 
-// The webhook would accept every value that the condition does not send to it.
+// The webhook would accept every value that skips it.
 func TestValuesThatSkipTheWebhookAreValid(t *testing.T) {
 	expression := conversationWebhook(t).MatchConditions[0].Expression
 	for field, problem := range map[string]func(string) string{"repository": repositoryProblem,
@@ -202,7 +202,7 @@ func TestValuesThatSkipTheWebhookAreValid(t *testing.T) {
 	}
 }
 
-// words are all of at most n letters.
+// words returns all words of at most n letters.
 func words(letters string, n int) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		var more func(string) bool
@@ -225,24 +225,24 @@ func words(letters string, n int) iter.Seq[string] {
 }
 
 func TestWithoutTheWebhookPlainSessionsWork(t *testing.T) {
-	namespace := withoutWebhook(t)
-	owner := user(t, "owner-asked", namespace, use("default"))
-	stranger := user(t, "stranger-asked", namespace)
-	if err := stranger.create(t, object(t, "Conversation", namespace, "{}")); !isAsked(err) {
+	namespace := brokenWebhook(t)
+	owner := user(t, "owner-webhook", namespace, use("default"))
+	stranger := user(t, "stranger-webhook", namespace)
+	if err := stranger.create(t, object(t, "Conversation", namespace, "{}")); !isCalled(err) {
 		t.Errorf("without a right to use the settings: %v", err)
 	}
 	plain := object(t, "Conversation", namespace, "{repository: owner/name, initialUserMsg: hello}")
 	expectAccepted(t, owner.create(t, plain))
 	tools := object(t, "Conversation", namespace, "mcpConfig: {stdioServers: [{name: a, command: a}]}")
-	expectMade(t, tools)
+	createWithoutWebhook(t, tools)
 	set := func(field string, value any) func(*unstructured.Unstructured) {
 		return setField(t, value, "spec", field)
 	}
 	for i, step := range []struct {
-		who    *person
-		of     *unstructured.Unstructured
+		actor  *actor
+		target *unstructured.Unstructured
 		change func(*unstructured.Unstructured)
-		asked  bool
+		called bool
 	}{
 		{stranger, plain, func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"a": "b"}) }, false},
 		{stranger, plain, set("suspend", true), false},
@@ -264,16 +264,15 @@ func TestWithoutTheWebhookPlainSessionsWork(t *testing.T) {
 		{owner, tools, set("suspend", false), true},
 		{owner, tools, set("restartAt", "2026-01-01T00:00:00Z"), true},
 	} {
-		err := step.who.change(t, step.of, step.change)
-		if isAsked(err) != step.asked || err != nil && !step.asked {
-			t.Errorf("step %d: %v, want it asked: %v", i, err, step.asked)
+		err := step.actor.change(t, step.target, step.change)
+		if isCalled(err) != step.called || err != nil && !step.called {
+			t.Errorf("step %d: %v, want a call: %v", i, err, step.called)
 		}
 	}
 }
 
-// expectMade makes a Conversation that the webhook would be asked about, as if it had been made
-// while the webhook answered.
-func expectMade(t *testing.T, o *unstructured.Unstructured) {
+// createWithoutWebhook creates a Conversation that needs the webhook, as if it had been accepted.
+func createWithoutWebhook(t *testing.T, o *unstructured.Unstructured) {
 	t.Helper()
 	namespace := o.GetNamespace()
 	down := &admissionregistrationv1.ValidatingWebhookConfiguration{}
@@ -285,13 +284,13 @@ func expectMade(t *testing.T, o *unstructured.Unstructured) {
 	if err := env.Client.Update(t.Context(), down); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() (bool, error) { return !isAsked(admin(t).Create(t.Context(), o)), nil })
+	eventually(t, func() (bool, error) { return !isCalled(admin(t).Create(t.Context(), o)), nil })
 	before.ResourceVersion = down.ResourceVersion
 	if err := env.Client.Update(t.Context(), before); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, func() (bool, error) {
-		return isAsked(admin(t).Create(t.Context(), object(t, "Conversation", namespace, "maxDuration: 1h"),
+		return isCalled(admin(t).Create(t.Context(), object(t, "Conversation", namespace, "maxDuration: 1h"),
 			client.DryRunAll)), nil
 	})
 }

@@ -43,8 +43,8 @@ func (v *conversationValidator) ValidateDelete(context.Context, *v1alpha1.Conver
 	return nil, nil
 }
 
-// check adds the references that the sender may not use. On a restart Parley itself needs no right to
-// references that stay as they are: a user of the facade may restart every session of theirs.
+// check refuses references that the sender may not use. On a restart, Parley itself needs no access
+// to unchanged references: users of the facade may restart all their sessions.
 func (v *conversationValidator) check(ctx context.Context, conversation *v1alpha1.Conversation, found *findings,
 	restart bool) (admission.Warnings, error) {
 	request, err := v.guard.request(ctx, map[string]string{

@@ -15,17 +15,17 @@ const (
 	someRandom = "abcdefgh27"
 )
 
-func TestTheFacadeMayReferToWhatItIsAboutToWrite(t *testing.T) {
+func TestTheFacadeMayReferToSecretsBeforeWritingThem(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	for _, name := range []string{"ada-llm-api-key", "talk-tool-" + someHash} {
-		mustCreate(t, secret(namespace, name+"x")) // others' Secrets with such names are not in the way
+		mustCreate(t, secret(namespace, name+"x")) // Secrets of others with similar names do not matter
 	}
 	theirs := mustCreate(t, secret(namespace, "ada-search-api-key"))
 	facade := user(t, facadeUser, namespace, use("ada"))
 	stranger := user(t, "stranger", namespace, use("ada"))
 	for _, c := range []struct {
 		name, kind, object, secret string
-		person                     *person
+		actor                      *actor
 		accepted                   bool
 	}{
 		{"a key of the settings", "UserSettings", "ada", "ada-llm-api-key", facade, true},
@@ -34,14 +34,14 @@ func TestTheFacadeMayReferToWhatItIsAboutToWrite(t *testing.T) {
 		{"a tool's key of the settings", "UserSettings", "ada", "ada-mcp-" + someHash, facade, true},
 		{"a key of other settings", "UserSettings", "ada", "bob-llm-api-key", facade, false},
 		{"a key of settings with a longer name", "UserSettings", "ada", "ada-b-llm-api-key", facade, false},
-		{"a name that only begins like that", "UserSettings", "ada", "ada-database", facade, false},
-		{"a name that only ends like that", "UserSettings", "ada", "x-ada-llm-api-key", facade, false},
-		{"a Secret that somebody else has made", "UserSettings", "ada", theirs.Name, facade, false},
+		{"a name with only the prefix", "UserSettings", "ada", "ada-database", facade, false},
+		{"a name with only the suffix", "UserSettings", "ada", "x-ada-llm-api-key", facade, false},
+		{"an existing Secret of another user", "UserSettings", "ada", theirs.Name, facade, false},
 		{"a tool's key of a session with the settings' name", "UserSettings", "ada", "ada-tool-" + someHash, facade, false},
 		{"a tool's key of the session", "Conversation", "talk", "talk-tool-" + someHash, facade, true},
 		{"a tool's key of another session", "Conversation", "talk", "walk-tool-" + someHash, facade, false},
 		{"a tool's key with another hash", "Conversation", "talk", "talk-tool-password", facade, false},
-		{"a key of the session's settings that is not there", "Conversation", "talk", "ada-llm-api-key", facade, false},
+		{"a missing key of the session's settings", "Conversation", "talk", "ada-llm-api-key", facade, false},
 		{"a key of the settings, by a stranger", "UserSettings", "ada", "ada-llm-api-key", stranger, false},
 		{"a tool's key of the session, by a stranger", "Conversation", "talk", "talk-tool-" + someHash, stranger, false},
 	} {
@@ -52,7 +52,7 @@ func TestTheFacadeMayReferToWhatItIsAboutToWrite(t *testing.T) {
 			}
 			o := object(t, c.kind, namespace, spec)
 			o.SetName(c.object)
-			err := c.person.Create(t.Context(), o, client.DryRunAll)
+			err := c.actor.Create(t.Context(), o, client.DryRunAll)
 			if c.accepted {
 				expectAccepted(t, err)
 			} else {
@@ -62,43 +62,43 @@ func TestTheFacadeMayReferToWhatItIsAboutToWrite(t *testing.T) {
 	}
 }
 
-func TestTheFacadeMayReferToTheConfigMapsItIsAboutToWrite(t *testing.T) {
+func TestTheFacadeMayReferToConfigMapsBeforeWritingThem(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	facade := user(t, facadeUser, namespace, use("default"))
 	stranger := user(t, "stranger", namespace, use("default"))
-	for kept, c := range map[string]struct{ field, spec string }{
+	for content, c := range map[string]struct{ field, spec string }{
 		"replay": {"spec.replayJSONRef", "replayJSONRef: {name: %s, key: replay.json}"},
 		"image": {"spec.images[0].configMapKeyRef", "images: [{configMapKeyRef: {name: %s, key: image}, mediaType: " +
 			"image/png}]"},
 	} {
-		refer := func(p *person, name string) error {
+		refer := func(p *actor, name string) error {
 			o := object(t, "Conversation", namespace, fmt.Sprintf(c.spec, name))
 			o.SetName("talk")
 			return p.Create(t.Context(), o, client.DryRunAll)
 		}
-		ours := "talk-" + kept + "-" + someHash + "-" + someRandom
+		ours := "talk-" + content + "-" + someHash + "-" + someRandom
 		expectAccepted(t, refer(facade, ours))
 		expectRefused(t, refer(stranger, ours), "ConfigMap", c.field)
-		expectRefused(t, refer(facade, "walk-"+kept+"-"+someHash+"-"+someRandom), "ConfigMap", c.field)
-		expectRefused(t, refer(facade, "talk-"+kept), "ConfigMap", c.field)
+		expectRefused(t, refer(facade, "walk-"+content+"-"+someHash+"-"+someRandom), "ConfigMap", c.field)
+		expectRefused(t, refer(facade, "talk-"+content), "ConfigMap", c.field)
 	}
 }
 
-func TestTheFacadeStartsASessionAgainThatRefersToWhatItMayNotRead(t *testing.T) {
+func TestTheFacadeMayRestartASessionWithUnreadableReferences(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	mustCreate(t, secret(namespace, "theirs"))
 	conversation := mustCreate(t, object(t, "Conversation", namespace, "{suspend: true, userSettingsName: ada, "+
 		"replayJSONRef: {name: theirs, key: k}, "+
 		"mcpConfig: {sseServers: [{url: 'https://example.com', apiKeyRef: {name: theirs, key: k}}]}}"))
-	again := setField(t, false, "spec", "suspend")
+	resume := setField(t, false, "spec", "suspend")
 	stranger := user(t, "stranger", namespace, use("ada"))
-	expectRefused(t, stranger.change(t, conversation, again), `"theirs"`, "spec.mcpConfig.sseServers[0].apiKeyRef",
+	expectRefused(t, stranger.change(t, conversation, resume), `"theirs"`, "spec.mcpConfig.sseServers[0].apiKeyRef",
 		"spec.replayJSONRef")
-	expectRefused(t, user(t, facadeUser, namespace).change(t, conversation, again), "ada", "spec.userSettingsName")
-	expectAccepted(t, user(t, facadeUser, namespace, use("ada")).change(t, conversation, again))
+	expectRefused(t, user(t, facadeUser, namespace).change(t, conversation, resume), "ada", "spec.userSettingsName")
+	expectAccepted(t, user(t, facadeUser, namespace, use("ada")).change(t, conversation, resume))
 }
 
-func TestTheFacadeLeavesReferencesOfOthersAsTheyAre(t *testing.T) {
+func TestTheFacadeMayKeepUnreadableReferences(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	mustCreate(t, secret(namespace, "theirs"))
 	mustCreate(t, secret(namespace, "other"))
@@ -108,23 +108,23 @@ func TestTheFacadeLeavesReferencesOfOthersAsTheyAre(t *testing.T) {
 	mustCreate(t, settings)
 	facade := user(t, facadeUser, namespace)
 
-	t.Run("while it changes something else", func(t *testing.T) {
+	t.Run("another field changes", func(t *testing.T) {
 		expectAccepted(t, facade.change(t, settings, setField(t, "de", "spec", "language")))
 	})
-	t.Run("also when their place in a list changes", func(t *testing.T) {
-		mustCreate(t, keptSecret(namespace, "ada-secret-"+someHash, v1alpha1.LabelUserSettings, "ada"))
+	t.Run("their list position changes", func(t *testing.T) {
+		mustCreate(t, managedSecret(namespace, "ada-secret-"+someHash, v1alpha1.LabelUserSettings, "ada"))
 		expectAccepted(t, facade.change(t, settings, setField(t, []any{
 			map[string]any{"name": "A", "secretRef": map[string]any{"name": "ada-secret-" + someHash, "key": "k"}},
 			map[string]any{"name": "B", "secretRef": map[string]any{"name": "other", "key": "k"}},
 		}, "spec", "secretsStore", "customSecrets")))
 	})
-	t.Run("but does not move them", func(t *testing.T) {
+	t.Run("they cannot move to another field or key", func(t *testing.T) {
 		moved := setField(t, map[string]any{"name": "theirs", "key": "k"}, "spec", "searchAPIKeyRef")
 		expectRefused(t, facade.change(t, settings, moved), `Secret "theirs"`, "spec.searchAPIKeyRef")
 		otherKey := setField(t, map[string]any{"name": "theirs", "key": "l"}, "spec", "llmAPIKeyRef")
 		expectRefused(t, facade.change(t, settings, otherKey), `Secret "theirs"`, "spec.llmAPIKeyRef")
 	})
-	t.Run("which nobody else may", func(t *testing.T) {
+	t.Run("other users may not keep them", func(t *testing.T) {
 		stranger := user(t, "stranger", namespace)
 		err := stranger.change(t, settings, func(o *unstructured.Unstructured) {
 			setField(t, "fr", "spec", "language")(o)

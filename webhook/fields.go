@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// findings of the checks on one object: errors refuse it, warnings do not.
+// findings are the results of the checks of one object: errors refuse it, warnings do not.
 type findings struct {
 	errs     field.ErrorList
 	warnings admission.Warnings
@@ -30,7 +30,7 @@ func (f *findings) check(path *field.Path, value *string, problem func(string) s
 	}
 }
 
-// invalid never repeats the value: it may be, or hold, a secret that was put into the wrong field.
+// invalid returns an error without the value, which may contain a secret in the wrong field.
 func invalid(path *field.Path, problem string) *field.Error {
 	return field.Invalid(path, field.OmitValueType{}, problem)
 }

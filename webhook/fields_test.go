@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// specCase is a spec that is accepted, or refused for the named field.
+// specCase is a spec that is accepted, or refused because of a field.
 type specCase struct {
 	name    string
 	spec    string
@@ -96,14 +96,14 @@ func TestUserSettingsFields(t *testing.T) {
 			message: host},
 		{name: "refuses a provider's host with an impossible port", spec: token("git.example.com:0"), field: tokenHost,
 			message: host},
-		{name: "refuses a provider's host that is none", spec: token("git_example"), field: tokenHost, message: host},
+		{name: "refuses an invalid provider's host", spec: token("git_example"), field: tokenHost, message: host},
 	})
 }
 
 func TestConversationFields(t *testing.T) {
 	const (
 		repository = "must be owner/name"
-		branch     = "must be the name of a branch"
+		branch     = "must be a valid branch name"
 	)
 	onBranch := func(name string) string { return "{repository: o/r, selectedBranch: '" + name + "'}" }
 	task := func(repo string) string {
@@ -152,9 +152,9 @@ func TestConversationFields(t *testing.T) {
 		{name: "refuses an image without a host", spec: "imageURLs: ['https:a.png']", field: "spec.imageURLs[0]",
 			message: "with a host"},
 		{name: "refuses an image with a password", spec: "imageURLs: ['https://u:p@example.com/a.png']",
-			field: "spec.imageURLs[0]", message: "secrets never stand in a spec"},
-		{name: "refuses data that is no image", spec: "imageURLs: ['data:text/html;base64,AA==']", field: "spec.imageURLs[0]",
-			message: "image media type"},
+			field: "spec.imageURLs[0]", message: "never put secrets into a spec"},
+		{name: "refuses data that is not an image", spec: "imageURLs: ['data:text/html;base64,AA==']",
+			field: "spec.imageURLs[0]", message: "image media type"},
 		{name: "refuses data without a media type", spec: "imageURLs: ['data:,AA']", field: "spec.imageURLs[0]",
 			message: "image media type"},
 		{name: "accepts images of any kind", spec: "images: [{url: 'https://example.com/a.png'}, {configMapKeyRef: {name: " +
@@ -188,7 +188,7 @@ func TestMCPServerURLs(t *testing.T) {
 					{name: "accepts ws", spec: servers("ws://mcp/sse")},
 					{name: "accepts wss", spec: servers("wss://mcp/sse")},
 					{name: "refuses another scheme", spec: servers("stdio://mcp"), field: url, message: "http, https, ws, wss"},
-					{name: "refuses no host", spec: servers("http:///sse"), field: url, message: "with a host"},
+					{name: "refuses a missing host", spec: servers("http:///sse"), field: url, message: "with a host"},
 					{name: "refuses a key", spec: servers("https://mcp/sse?exampleApiKey=k"), field: url, message: "apiKeyRef"},
 					{name: "refuses a password", spec: servers("https://u:p@mcp/sse"), field: url, message: "apiKeyRef"},
 				})
@@ -200,8 +200,8 @@ func TestMCPServerURLs(t *testing.T) {
 func TestAllErrorsAreReportedAtOnce(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	err := admin(t).create(t, object(t, "UserSettings", namespace,
-		"{llmBaseURL: nowhere, email: nobody, sandboxBaseContainerImage: Upper/Case, mcpConfig: {sseServers: [{url: a}], "+
-			"shttpServers: [{url: b}]}}"))
+		"{llmBaseURL: nowhere, email: no-address, sandboxBaseContainerImage: Upper/Case, mcpConfig: {sseServers: "+
+			"[{url: a}], shttpServers: [{url: b}]}}"))
 	expectRefused(t, err, "", "spec.llmBaseURL", "spec.email", "spec.sandboxBaseContainerImage",
 		"spec.mcpConfig.sseServers[0].url", "spec.mcpConfig.shttpServers[0].url")
 }

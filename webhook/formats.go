@@ -16,10 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Each function here says what is wrong with a value; empty means nothing.
+// Each function here returns the problem of a value; empty means that it is valid.
 
-// repositoryPath is owner/name, with groups in between where the provider has them. No part begins
-// with -, which a command would take for an option.
+// repositoryPath matches owner/name, with optional groups in between. No part starts with -, which
+// a command would parse as an option.
 var repositoryPath = regexp.MustCompile(`^[\w.~][\w.-]*(/[\w.~][\w.-]*)+$`)
 
 func repositoryProblem(value string) string {
@@ -42,7 +42,7 @@ func repositoryURLProblem(value string) string {
 	case err != nil || strings.Trim(u.Path, "/") == "":
 		return "must be a URL with the path of a repository"
 	case u.RawQuery != "" || u.Fragment != "":
-		// Providers take tokens as query parameters.
+		// Providers accept tokens as query parameters.
 		return "must be a URL without a query or fragment: " + repositoryURL.secretsBelong
 	}
 	return ""
@@ -50,7 +50,7 @@ func repositoryURLProblem(value string) string {
 
 func branchProblem(value string) string {
 	if plumbing.NewBranchReferenceName(value).Validate() != nil {
-		return "must be the name of a branch as git check-ref-format allows it"
+		return "must be a valid branch name, see git check-ref-format"
 	}
 	return ""
 }
@@ -70,7 +70,7 @@ func emailProblem(value string) string {
 }
 
 func languageProblem(value string) string {
-	// A ValueError is a well-formed tag that the library's tables do not know; they age.
+	// A ValueError is a well-formed tag that is missing in the library's tables, which may be old.
 	var unknown language.ValueError
 	if _, err := language.Parse(value); err != nil && !errors.As(err, &unknown) {
 		return "must be a language tag, such as en or zh-CN"

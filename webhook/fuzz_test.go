@@ -20,24 +20,26 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// hollow is a cluster in which there is nothing, and everybody may do everything, or nothing.
-type hollow struct {
+// emptyCluster is a cluster without objects, in which all users have all rights, or none.
+type emptyCluster struct {
 	client.Client
 	allows bool
 }
 
-func (h hollow) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
+func (h emptyCluster) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
 	o.(*authorizationv1.SubjectAccessReview).Status.Allowed = h.allows
 	return nil
 }
 
-func (h hollow) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+func (h emptyCluster) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
 	return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
 }
 
-func (h hollow) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
+func (h emptyCluster) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	return nil
+}
 
-// fuzzMark stands in texts that may hold a secret; no refusal and no warning repeats it.
+// fuzzMark marks texts that may hold a secret; no refusal and no warning repeats it.
 const fuzzMark = "zq9mark"
 
 func fuzzContext(t *testing.T, user string) context.Context {
@@ -46,9 +48,8 @@ func fuzzContext(t *testing.T, user string) context.Context {
 	}})
 }
 
-// Whatever an object of the three kinds says, it is taken or refused, and a refusal names the field
-// and repeats no text that may hold a secret. What is taken is taken again, and keeps what the
-// fields promise.
+// Every object of the three kinds is accepted or refused. A refusal names the field and repeats no
+// text that may hold a secret. An accepted object is accepted again, and its fields are valid.
 func FuzzObjects(f *testing.F) {
 	for _, seed := range []string{
 		`{"metadata":{"name":"a"},"spec":{}}`, `{}`, `null`,
@@ -74,36 +75,36 @@ func FuzzObjects(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text []byte, kind byte, allows, byFacade bool) {
-		cluster := hollow{allows: allows}
+		cluster := emptyCluster{allows: allows}
 		g := newGuard(cluster, cluster, Options{FacadeUser: facadeUser, ManagerUser: managerUser})
 		ctx := fuzzContext(t, map[bool]string{true: facadeUser, false: "ada"}[byFacade])
 		text = markSecrets(text)
 		switch kind % 3 {
 		case 0:
-			fuzzKind(ctx, t, text, &conversationValidator{guard: g}, keepsConversation)
+			fuzzKind(ctx, t, text, &conversationValidator{guard: g}, verifyConversation)
 		case 1:
 			fuzzKind(ctx, t, text, &userSettingsValidator{guard: g, cache: cluster, namespace: operatorNamespace,
-				agents: v1alpha1.AgentCatalogueName}, keepsSettings)
+				agents: v1alpha1.AgentCatalogueName}, verifySettings)
 		case 2:
-			fuzzKind(ctx, t, text, sessionClassValidator{}, keepsClass)
+			fuzzKind(ctx, t, text, sessionClassValidator{}, verifyClass)
 		}
 	})
 }
 
-// fuzzKind has an object of a kind created, and then changed from nothing and from itself.
+// fuzzKind creates an object of a kind, and then updates it from an empty object and from itself.
 func fuzzKind[K any, O interface {
 	*K
 	client.Object
-}](ctx context.Context, t *testing.T, text []byte, v admission.Validator[O], keeps func(*testing.T, O)) {
+}](ctx context.Context, t *testing.T, text []byte, v admission.Validator[O], verify func(*testing.T, O)) {
 	t.Helper()
 	object := O(new(K))
 	if json.Unmarshal(text, object) != nil {
-		return // the API server would not have asked
+		return // the API server would not call the webhook
 	}
-	judged := func(warnings admission.Warnings, err error) bool {
+	accepted := func(warnings admission.Warnings, err error) bool {
 		for _, warning := range warnings {
 			if strings.Contains(warning, fuzzMark) {
-				t.Errorf("%s is repeated in the warning %s", text, warning)
+				t.Errorf("%s: the warning repeats the mark: %s", text, warning)
 			}
 		}
 		if err == nil {
@@ -111,7 +112,7 @@ func fuzzKind[K any, O interface {
 		}
 		status := (*apierrors.StatusError)(nil)
 		if strings.Contains(err.Error(), fuzzMark) {
-			t.Errorf("%s is repeated in %v", text, err)
+			t.Errorf("%s: the error repeats the mark: %v", text, err)
 		}
 		if !errors.As(err, &status) || !apierrors.IsInvalid(err) || len(status.ErrStatus.Details.Causes) == 0 {
 			t.Fatalf("%s is refused without a cause: %v", text, err)
@@ -123,63 +124,63 @@ func fuzzKind[K any, O interface {
 		}
 		return false
 	}
-	taken := judged(v.ValidateCreate(ctx, object))
-	judged(v.ValidateUpdate(ctx, O(new(K)), object))
-	if !judged(v.ValidateUpdate(ctx, object, object)) && taken {
-		t.Errorf("%s is taken, and refused when it stays as it is", text)
+	created := accepted(v.ValidateCreate(ctx, object))
+	accepted(v.ValidateUpdate(ctx, O(new(K)), object))
+	if !accepted(v.ValidateUpdate(ctx, object, object)) && created {
+		t.Errorf("%s is accepted, but refused when unchanged", text)
 	}
-	judged(v.ValidateDelete(ctx, object))
-	if taken {
-		keeps(t, object)
+	accepted(v.ValidateDelete(ctx, object))
+	if created {
+		verify(t, object)
 	}
 }
 
-func keepsConversation(t *testing.T, c *v1alpha1.Conversation) {
+func verifyConversation(t *testing.T, c *v1alpha1.Conversation) {
 	t.Helper()
-	keepsTools(t, c.Spec.MCPConfig)
+	verifyTools(t, c.Spec.MCPConfig)
 	for _, image := range c.Spec.ImageURLs {
 		if u, err := url.Parse(image); err != nil || u.User != nil {
-			t.Errorf("the image %q was taken", image)
+			t.Errorf("the image %q was accepted", image)
 		}
 	}
 }
 
-func keepsSettings(t *testing.T, s *v1alpha1.UserSettings) {
+func verifySettings(t *testing.T, s *v1alpha1.UserSettings) {
 	t.Helper()
-	keepsTools(t, s.Spec.MCPConfig)
+	verifyTools(t, s.Spec.MCPConfig)
 	if base := s.Spec.LLMBaseURL; base != nil {
-		keepsURL(t, *base)
+		verifyURL(t, *base)
 	}
 }
 
-func keepsClass(t *testing.T, c *v1alpha1.SessionClass) {
+func verifyClass(t *testing.T, c *v1alpha1.SessionClass) {
 	t.Helper()
 	if text := c.Spec.CABundle(); strings.Contains(text, "-----BEGIN ") &&
 		!x509.NewCertPool().AppendCertsFromPEM([]byte(text)) {
-		t.Errorf("the CA bundle %q was taken", text)
+		t.Errorf("the CA bundle %q was accepted", text)
 	}
 }
 
-func keepsTools(t *testing.T, config *v1alpha1.MCPConfig) {
+func verifyTools(t *testing.T, config *v1alpha1.MCPConfig) {
 	t.Helper()
 	if config == nil {
 		return
 	}
 	for _, server := range append(config.SSEServers, config.SHTTPServers...) {
-		keepsURL(t, server.URL)
+		verifyURL(t, server.URL)
 	}
 }
 
-// keepsURL: it can be called, and holds no key.
-func keepsURL(t *testing.T, text string) {
+// verifyURL checks that a URL has a host and no key.
+func verifyURL(t *testing.T, text string) {
 	t.Helper()
 	u, err := url.Parse(text)
 	if err != nil || u.User != nil || u.Hostname() == "" || u.Query().Has("api_key") || u.Query().Has("token") {
-		t.Errorf("the URL %q was taken", text)
+		t.Errorf("the URL %q was accepted", text)
 	}
 }
 
-// markSecrets puts the mark into the texts in which people put keys by mistake.
+// markSecrets adds the mark to texts in which users may put keys by mistake.
 func markSecrets(text []byte) []byte {
 	var value any
 	if json.Unmarshal(text, &value) != nil {

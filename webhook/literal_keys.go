@@ -10,9 +10,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// likelyKey matches a name that ends like that of a key with a plain value behind it, a bearer token,
-// a password in a URL, a private key, and the prefixes of common keys. Values that refer to a
-// variable or to a file do not match.
+// likelyKey matches a name of a key followed by a plain value, a bearer token, a password in a URL,
+// a private key, and the prefixes of common keys. References to variables or files do not match.
 var likelyKey = regexp.MustCompile(
 	`(?i)(key|token|secret|password|passwd|passphrase|credentials?)['"]?\s*[=:\s]\s*['"]?[^\s'"$<{%/.~-]` +
 		`|\b(bearer|basic) [^\s'"$<{]` +
@@ -20,10 +19,11 @@ var likelyKey = regexp.MustCompile(
 		`|PRIVATE KEY-----` +
 		`|\b(sk-|gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|AKIA|AIza|eyJ)[\w.-]*[0-9][\w.-]{8}`)
 
-// warnOfLiteralKeys warns of arguments and plain variables of a tool server that look like keys: all
-// who may read the object read them. It is a guess, so it refuses nothing, and never repeats a value.
+// warnOfLiteralKeys warns of arguments and plain variables of a tool server that look like keys,
+// since all readers of the object can see them. The check is a guess, so it refuses nothing. It
+// never repeats a value.
 func (f *findings) warnOfLiteralKeys(path *field.Path, server v1alpha1.MCPStdioServer) {
-	const problem = "may hold a key, which all readers of this object see: name a Secret in "
+	const problem = "may contain a key that all readers of this object can see: refer to a Secret in "
 	if likelyKey.MatchString(strings.Join(server.Args, " ")) {
 		f.warn(path.Child("args"), problem+"env")
 	}

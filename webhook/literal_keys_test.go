@@ -11,17 +11,17 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// fakeKey has the length and the digits of a key, and opens nothing.
+// fakeKey looks like a key, but gives access to nothing.
 const fakeKey = "0fake1fake2fake3fake4fake5"
 
-// argsWarnings are the warnings about a tool server with these arguments.
+// argsWarnings returns the warnings about a tool server with these arguments.
 func argsWarnings(args []string) []string {
 	f := &findings{}
 	f.warnOfLiteralKeys(field.NewPath("server"), v1alpha1.MCPStdioServer{Name: "a", Args: args})
 	return f.warnings
 }
 
-func TestArgumentsThatLookLikeKeysAreWarnedOf(t *testing.T) {
+func TestArgumentsThatLookLikeKeysCauseWarnings(t *testing.T) {
 	for _, line := range [][]string{
 		{"--api-key=" + fakeKey},
 		{"--api-key", "hunter2"},
@@ -60,13 +60,13 @@ func TestArgumentsThatLookLikeKeysAreWarnedOf(t *testing.T) {
 	} {
 		t.Run(strings.Join(line, " "), func(t *testing.T) {
 			if len(argsWarnings(line)) != 1 {
-				t.Error("should be warned of")
+				t.Error("should cause a warning")
 			}
 		})
 	}
 }
 
-func TestOrdinaryArgumentsAreNotWarnedOf(t *testing.T) {
+func TestOrdinaryArgumentsCauseNoWarnings(t *testing.T) {
 	for _, line := range [][]string{
 		nil,
 		{""},
@@ -108,7 +108,7 @@ func TestOrdinaryArgumentsAreNotWarnedOf(t *testing.T) {
 }
 
 // The check guesses. A wrong guess costs a warning and refuses nothing.
-func TestSomeOrdinaryArgumentsAreWarnedOf(t *testing.T) {
+func TestSomeOrdinaryArgumentsCauseWarnings(t *testing.T) {
 	for _, line := range [][]string{
 		{"-e", "GITHUB_TOKEN", "example.com/image"},
 		{"--max-token", "100"},
@@ -130,12 +130,12 @@ func TestSomeOrdinaryArgumentsAreWarnedOf(t *testing.T) {
 	}
 }
 
-func TestLiteralKeysOfToolServersAreWarnedOf(t *testing.T) {
+func TestLiteralKeysOfToolServersCauseWarnings(t *testing.T) {
 	const (
-		inArgs = "spec.mcpConfig.stdioServers[1].args: may hold a key, which all readers of this object see: " +
-			"name a Secret in env"
-		inValue = "spec.mcpConfig.stdioServers[0].env[1].value: may hold a key, which all readers of this object see: " +
-			"name a Secret in secretRef"
+		inArgs = "spec.mcpConfig.stdioServers[1].args: may contain a key that all readers of this object can see: " +
+			"refer to a Secret in env"
+		inValue = "spec.mcpConfig.stdioServers[0].env[1].value: may contain a key that all readers of this object can see: " +
+			"refer to a Secret in secretRef"
 	)
 	servers := func(args ...string) string {
 		list, err := json.Marshal(slices.Concat([]string{"--root", "/workspace"}, args))
@@ -162,7 +162,7 @@ func TestLiteralKeysOfToolServersAreWarnedOf(t *testing.T) {
 			"a header":                        {servers("--header", "Authorization: Bearer hunter2"), inArgs},
 			"several keys in one list":        {servers("--token", "hunter2", "--api-key=hunter2"), inArgs},
 			"an ordinary value":               {variable("MAX_TOKENS", "100"), ""},
-			"a file that has the key":         {variable("API_KEY", "/run/keys/api"), ""},
+			"a file with the key":             {variable("API_KEY", "/run/keys/api"), ""},
 			"an empty value":                  {variable("API_KEY", ""), ""},
 			"a key by the variable's name":    {variable("API_KEY", "hunter2"), inValue},
 			"a header by the variable's name": {variable("AUTHORIZATION", "Bearer hunter2"), inValue},
@@ -171,9 +171,9 @@ func TestLiteralKeysOfToolServersAreWarnedOf(t *testing.T) {
 		} {
 			t.Run(kind+" with "+name, func(t *testing.T) {
 				t.Parallel()
-				someone := admin(t)
-				expectAccepted(t, someone.create(t, object(t, kind, namespace, "mcpConfig: {"+c.tools+"}")))
-				expectWarnings(t, someone, slices.DeleteFunc([]string{c.warning}, func(w string) bool { return w == "" })...)
+				root := admin(t)
+				expectAccepted(t, root.create(t, object(t, kind, namespace, "mcpConfig: {"+c.tools+"}")))
+				expectWarnings(t, root, slices.DeleteFunc([]string{c.warning}, func(w string) bool { return w == "" })...)
 			})
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// checkSecrets forbids references to Secrets that the sender may not read, and warns of missing ones
-// among the others only.
+// checkSecrets forbids references to Secrets that the sender may not read. It warns of missing
+// Secrets only if the sender may read them.
 func (r request) checkSecrets(ctx context.Context, refs []v1alpha1.SecretReference, f *findings) error {
 	names := sets.New[string]()
 	for _, ref := range refs {
@@ -47,8 +47,9 @@ func (r request) checkSecrets(ctx context.Context, refs []v1alpha1.SecretReferen
 	return nil
 }
 
-// checkConfigMaps forbids references to ConfigMaps that the sender may not read, and warns of missing
-// ones among the others only. It reads each once, and one at a time: together they may be large.
+// checkConfigMaps forbids references to ConfigMaps that the sender may not read. It warns of
+// missing ConfigMaps only if the sender may read them. It reads each ConfigMap once, one at a time,
+// since together they may be large.
 func (r request) checkConfigMaps(ctx context.Context, refs []v1alpha1.ConfigMapReference, f *findings) error {
 	byName := map[string][]v1alpha1.ConfigMapReference{}
 	for _, ref := range refs {
@@ -101,12 +102,12 @@ func checkContent(configMap *corev1.ConfigMap, ref v1alpha1.ConfigMapReference, 
 		f.warn(ref.Path.Child("key"), "ConfigMap %q has no key %q yet", configMap.Name, ref.Ref.Key)
 	case ref.Replay && !recording.Valid(content):
 		f.errs = append(f.errs, invalid(ref.Path.Child("key"),
-			"must name a key whose value is a recording in JSON: a list of events, or an object with such a list as trajectory"))
+			"must name a key with a recording in JSON: a list of events, or an object with such a list in trajectory"))
 	}
 }
 
-// checkSettings forbids a session with the settings of somebody else, since the session gets the
-// Secrets that they refer to when it starts. It reads the settings into its argument, if they exist.
+// checkSettings forbids a session with settings that the sender may not use, since the session gets
+// the Secrets of its settings. It reads existing settings into its argument.
 func (r request) checkSettings(ctx context.Context, name string, settings *v1alpha1.UserSettings, f *findings) error {
 	path := field.NewPath("spec", "userSettingsName")
 	err := r.reader.Get(ctx, r.key(name), settings)

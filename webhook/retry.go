@@ -11,16 +11,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// retryBackoff takes a second and a half in all: the API server waits five seconds for an answer.
+// retryBackoff takes 1.5 seconds in total; the API server's timeout is five seconds.
 var retryBackoff = wait.Backoff{Steps: 6, Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.1}
 
-// retryTransient retries briefly after a broken connection, an overloaded API server or an empty cache,
-// so that no user's write fails for it.
+// retryTransient retries briefly after a broken connection, an overloaded API server or an empty
+// cache, so that users' writes do not fail.
 func retryTransient(ctx context.Context, try func() error) error {
 	return retry.OnError(retryBackoff, func(err error) bool { return ctx.Err() == nil && isTransient(err) }, try)
 }
 
-// isTransient reports whether the error is no answer, or one that says to try again.
+// isTransient reports whether there was no answer, or an answer that asks for a retry.
 func isTransient(err error) bool {
 	switch apierrors.ReasonForError(err) {
 	case metav1.StatusReasonUnknown, metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout,

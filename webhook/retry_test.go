@@ -24,31 +24,31 @@ func TestTransientErrorsAreRetried(t *testing.T) {
 			SessionClassName: ptr.To("large"),
 		}}
 	for name, fails := range map[string]error{
-		"the connection breaks":      syscall.ECONNRESET,
-		"the cache is not there yet": &cache.ErrCacheNotStarted{},
+		"a broken connection":          syscall.ECONNRESET,
+		"a cache that has not started": &cache.ErrCacheNotStarted{},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var asked atomic.Int32
-			shaky := interceptor.NewClient(env.Client, interceptor.Funcs{
+			var calls atomic.Int32
+			flaky := interceptor.NewClient(env.Client, interceptor.Funcs{
 				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
 					options ...client.GetOption) error {
-					if asked.Add(1)%2 == 1 {
+					if calls.Add(1)%2 == 1 {
 						return fails
 					}
 					return c.Get(ctx, key, o, options...)
 				},
 				Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
-					if asked.Add(1)%2 == 1 {
+					if calls.Add(1)%2 == 1 {
 						return fails
 					}
 					return c.Create(ctx, o, options...)
 				},
 			})
-			validator := &userSettingsValidator{guard: newGuard(shaky, shaky, Options{}), cache: shaky, namespace: ns,
+			validator := &userSettingsValidator{guard: newGuard(flaky, flaky, Options{}), cache: flaky, namespace: ns,
 				agents: v1alpha1.AgentCatalogueName}
-			if _, err := validator.ValidateCreate(byAdmin(t.Context(), ns), settings); err != nil || asked.Load() < 4 {
-				t.Errorf("after %d questions the settings are refused: %v", asked.Load(), err)
+			if _, err := validator.ValidateCreate(byAdmin(t.Context(), ns), settings); err != nil || calls.Load() < 4 {
+				t.Errorf("after %d calls the settings are refused: %v", calls.Load(), err)
 			}
 		})
 	}

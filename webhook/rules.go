@@ -9,13 +9,13 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// rule refuses a Conversation that sets all fields of one list and none of another. The Go check and
-// the match condition derive from this table. In the schema these rules would cost every status
+// rule refuses a Conversation that has all fields of one list and none of another. The Go check and
+// the match condition derive from this table. In the schema, these rules would cost every status
 // write more than all other rules together.
 type rule struct {
 	field      string
 	set, unset []string
-	// and narrows the rule, in Go and in CEL.
+	// and is a further condition, in Go and in CEL.
 	and     func(*v1alpha1.ConversationSpec) bool
 	andCEL  string
 	problem string
@@ -32,14 +32,14 @@ var rules = []rule{
 	{field: "gitProvider", set: []string{"suggestedTask", "gitProvider"},
 		and:     func(s *v1alpha1.ConversationSpec) bool { return *s.GitProvider != s.SuggestedTask.GitProvider },
 		andCEL:  "object.spec.gitProvider != object.spec.suggestedTask.gitProvider",
-		problem: "must be that of suggestedTask, or absent"},
+		problem: "must equal the gitProvider of suggestedTask, or be absent"},
 	{field: "images", set: []string{"images", "imageURLs"},
-		problem: "must be absent when imageURLs is set: images holds URLs too, in the order that is meant"},
+		problem: "must be absent when imageURLs is set: images can hold the URLs too"},
 	{field: "createMicroagent", set: []string{"suggestedTask", "createMicroagent"},
-		problem: "must be absent when suggestedTask is set: ask for one of them"},
+		problem: "must be absent when suggestedTask is set: set only one of them"},
 	{field: "selectedBranch", set: []string{"selectedBranch"},
 		unset:   []string{"repository", "suggestedTask", "createMicroagent"},
-		problem: "needs a repository to be a branch of"},
+		problem: "needs a repository: set repository, suggestedTask or createMicroagent"},
 	{field: "oneShot", set: []string{"oneShot"},
 		unset: []string{"initialUserMsg", "suggestedTask", "createMicroagent", "conversationInstructions",
 			"imageURLs", "images", "replayJSONRef"},
@@ -57,7 +57,7 @@ func (r rule) cel() string {
 	return strings.Join(terms, " && ")
 }
 
-// ruleErrors lists the rules that a Conversation breaks.
+// ruleErrors returns an error for each broken rule.
 func ruleErrors(spec *v1alpha1.ConversationSpec) (errs field.ErrorList) {
 	set := sets.New((&v1alpha1.ConversationSpec{}).Differences(spec)...)
 	for _, rule := range rules {
@@ -68,8 +68,8 @@ func ruleErrors(spec *v1alpha1.ConversationSpec) (errs field.ErrorList) {
 	return errs
 }
 
-// changeErrors lists the immutable fields that changed. The schema fixes the values of fields that
-// are set; the webhook also sees fields that are added or removed.
+// changeErrors returns an error for each changed immutable field. The schema prevents changes of
+// existing values; the webhook also prevents that a field is added or removed.
 func changeErrors(old, changed *v1alpha1.Conversation) (errs field.ErrorList) {
 	before, after := old.Spec.Immutable(), changed.Spec.Immutable()
 	for _, name := range before.Differences(&after) {

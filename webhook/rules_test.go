@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestFieldsThatDoNotGoTogether(t *testing.T) {
+func TestConflictingFieldsAreRefused(t *testing.T) {
 	const (
 		replay     = "{name: events, key: events.json}"
 		microagent = "{repo: o/r}"
@@ -23,15 +23,15 @@ func TestFieldsThatDoNotGoTogether(t *testing.T) {
 	runSpecCases(t, "Conversation", []specCase{
 		{name: "refuses images in both forms", spec: "{imageURLs: ['https://example.com/a.png'], images: [{url: " +
 			"'https://example.com/a.png'}]}", field: "spec.images", message: "must be absent when imageURLs is set"},
-		{name: "accepts one turn for a message", spec: "{oneShot: true, initialUserMsg: hi}"},
-		{name: "accepts one turn for images", spec: "{oneShot: true, imageURLs: ['https://example.com/a.png']}"},
-		{name: "accepts one turn for a task", spec: "{oneShot: true, suggestedTask: " + task + "}"},
-		{name: "accepts one turn for a microagent", spec: "{oneShot: true, createMicroagent: " + microagent + "}"},
-		{name: "accepts one turn for instructions", spec: "{oneShot: true, conversationInstructions: be brief}"},
-		{name: "accepts one turn for a replay", spec: "{oneShot: true, replayJSONRef: " + replay + "}"},
-		{name: "refuses one turn for nothing", spec: "{oneShot: true, repository: o/r}", field: "spec.oneShot",
+		{name: "accepts one-shot with a message", spec: "{oneShot: true, initialUserMsg: hi}"},
+		{name: "accepts one-shot with images", spec: "{oneShot: true, imageURLs: ['https://example.com/a.png']}"},
+		{name: "accepts one-shot with a task", spec: "{oneShot: true, suggestedTask: " + task + "}"},
+		{name: "accepts one-shot with a microagent", spec: "{oneShot: true, createMicroagent: " + microagent + "}"},
+		{name: "accepts one-shot with instructions", spec: "{oneShot: true, conversationInstructions: be brief}"},
+		{name: "accepts one-shot with a replay", spec: "{oneShot: true, replayJSONRef: " + replay + "}"},
+		{name: "refuses one-shot without a task", spec: "{oneShot: true, repository: o/r}", field: "spec.oneShot",
 			message: "needs something to do"},
-		{name: "accepts many turns for nothing", spec: "oneShot: false"},
+		{name: "accepts no one-shot without a task", spec: "oneShot: false"},
 		{name: "accepts a replay alone", spec: "replayJSONRef: " + replay},
 		{name: "refuses a replay with a message", spec: "{initialUserMsg: hi, replayJSONRef: " + replay + "}",
 			field: "spec.initialUserMsg", message: "must be absent when replayJSONRef is set"},
@@ -48,12 +48,12 @@ func TestFieldsThatDoNotGoTogether(t *testing.T) {
 		{name: "accepts a branch of a task's repository", spec: "{selectedBranch: main, suggestedTask: " + task + "}"},
 		{name: "accepts a branch of a microagent's repository", spec: "{selectedBranch: main, createMicroagent: " +
 			microagent + "}"},
-		{name: "refuses a branch of nothing", spec: "selectedBranch: main", field: "spec.selectedBranch",
+		{name: "refuses a branch without a repository", spec: "selectedBranch: main", field: "spec.selectedBranch",
 			message: "needs a repository"},
 		{name: "refuses a replay with a microagent", spec: "{createMicroagent: {repo: o/r}, replayJSONRef: " + replay + "}",
 			field: "spec.createMicroagent", message: "must be absent when replayJSONRef is set"},
-		{name: "refuses another provider than the task's", spec: "{gitProvider: gitlab, suggestedTask: " + task + "}",
-			field: "spec.gitProvider", message: "must be that of suggestedTask"},
+		{name: "refuses a provider that differs from the task's", spec: "{gitProvider: gitlab, suggestedTask: " + task + "}",
+			field: "spec.gitProvider", message: "must equal the gitProvider of suggestedTask"},
 		{name: "accepts the task's provider", spec: "{gitProvider: github, suggestedTask: " + task + "}"},
 	})
 }
@@ -75,7 +75,7 @@ var immutableFields = map[string]any{
 	"oneShot":                  true,
 }
 
-// The schema refuses a changed value. The settings are never absent.
+// The schema refuses a changed value. userSettingsName is never absent.
 func TestImmutableFieldsAreNeitherAddedNorRemoved(t *testing.T) {
 	lifecycle := []string{"suspend", "restartAt", "idleTimeout", "startDeadline", "maxDuration", "ttlAfterStopped"}
 	all := slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Keys(immutableFields)), lifecycle,
@@ -88,19 +88,19 @@ func TestImmutableFieldsAreNeitherAddedNorRemoved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			with, without := object(t, "Conversation", namespace, "{}"), object(t, "Conversation", namespace, "{}")
-			if rest, needs := map[string]string{"selectedBranch": "repository", "oneShot": "initialUserMsg"}[name]; needs {
-				setField(t, immutableFields[rest], "spec", rest)(with)
-				setField(t, immutableFields[rest], "spec", rest)(without)
+			if other, needed := map[string]string{"selectedBranch": "repository", "oneShot": "initialUserMsg"}[name]; needed {
+				setField(t, immutableFields[other], "spec", other)(with)
+				setField(t, immutableFields[other], "spec", other)(without)
 			}
 			setField(t, value, "spec", name)(with)
-			take := func(o *unstructured.Unstructured) { unstructured.RemoveNestedField(o.Object, "spec", name) }
-			expectImmutable(t, admin(t).change(t, mustCreate(t, with), take), name)
+			remove := func(o *unstructured.Unstructured) { unstructured.RemoveNestedField(o.Object, "spec", name) }
+			expectImmutable(t, admin(t).change(t, mustCreate(t, with), remove), name)
 			expectImmutable(t, admin(t).change(t, mustCreate(t, without), setField(t, value, "spec", name)), name)
 		})
 	}
 }
 
-// expectImmutable wants a refusal, by the schema or by the webhook, in the same words.
+// expectImmutable expects the same refusal from the schema or from the webhook.
 func expectImmutable(t *testing.T, err error, name string) {
 	t.Helper()
 	var status apierrors.APIStatus
@@ -123,8 +123,8 @@ func TestOneShotFalseEqualsAbsent(t *testing.T) {
 	}))
 }
 
-// A change that the schema would refuse too is named all the same.
-func TestEveryFieldThatChangedIsNamed(t *testing.T) {
+// The webhook also names changes that the schema would refuse.
+func TestEveryChangedFieldIsNamed(t *testing.T) {
 	before, after := &v1alpha1.Conversation{}, &v1alpha1.Conversation{}
 	before.Spec.UserSettingsName, after.Spec.UserSettingsName = "ada", "bob"
 	after.Spec.OneShot, after.Spec.Suspend = true, true
@@ -134,8 +134,8 @@ func TestEveryFieldThatChangedIsNamed(t *testing.T) {
 	}
 }
 
-// The schema says that these are lists by name or URL, in which order means nothing.
-func TestTheOrderOfToolServersIsNoChange(t *testing.T) {
+// In the schema, these lists are maps by name or URL, so their order does not matter.
+func TestToolServersMayBeReordered(t *testing.T) {
 	conversation := mustCreate(t, object(t, "Conversation", env.Namespace(t, nil), "mcpConfig: "+
 		"{sseServers: [{url: 'https://a.example.com'}, {url: 'https://b.example.com'}], shttpServers: [{url: "+
 		"'https://c.example.com'}, {url: 'https://d.example.com'}], "+

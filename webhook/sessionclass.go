@@ -37,21 +37,21 @@ func (sessionClassValidator) validate(class *v1alpha1.SessionClass) (admission.W
 	return nil, refusal("SessionClass", class.Name, found.errs)
 }
 
-// caBundleProblem is what is wrong with certificates as PEM. Text between them is let pass, as all
-// who read them do.
+// caBundleProblem returns the problem of a PEM bundle of certificates. Text between them is
+// ignored, as all PEM readers do.
 func caBundleProblem(text string) string {
-	begun := strings.Count(text, "-----BEGIN ")
+	blocks := strings.Count(text, "-----BEGIN ")
 	rest := []byte(text)
-	for n := 1; n <= begun; n++ {
+	for n := 1; n <= blocks; n++ {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
-			return fmt.Sprintf("number %d of its %d PEM blocks is cut off or damaged", n, begun)
+			return fmt.Sprintf("PEM block %d of %d is truncated or damaged", n, blocks)
 		}
 		if block.Type != "CERTIFICATE" || len(block.Headers) > 0 {
-			return fmt.Sprintf("number %d of its %d PEM blocks is not a plain CERTIFICATE", n, begun)
+			return fmt.Sprintf("PEM block %d of %d is not a plain CERTIFICATE", n, blocks)
 		}
 		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-			return fmt.Sprintf("number %d of its %d PEM blocks holds no valid certificate", n, begun)
+			return fmt.Sprintf("PEM block %d of %d is not a valid certificate", n, blocks)
 		}
 	}
 	return ""

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// certificate of somebody, as PEM.
+// certificate returns a self-signed certificate as PEM.
 func certificate(t *testing.T) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -30,28 +30,28 @@ func certificate(t *testing.T) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-func TestACABundleIsMadeOfCertificates(t *testing.T) {
+func TestACABundleMustHoldValidCertificates(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	one, two := certificate(t), certificate(t)
-	of := func(kind, text string) string {
+	block := func(kind, text string) string {
 		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: []byte(text)}))
 	}
-	for name, c := range map[string]struct{ bundle, says string }{
-		"one":                  {one, ""},
-		"several, with words":  {"# Our own\n" + one + "\n# Another one\n" + two, ""},
-		"no certificate in it": {one + of("CERTIFICATE", "nothing"), "number 2 of its 2"},
-		"of another kind":      {one + of("PUBLIC KEY", "anything"), "not a plain CERTIFICATE"},
-		"cut off":              {one + two[:len(two)/2], "number 2 of its 2"},
-		"damaged in between":   {strings.Replace(one, "-----END CERTIFICATE-----", "", 1) + two, "PEM blocks"},
+	for name, c := range map[string]struct{ bundle, message string }{
+		"one certificate":                {one, ""},
+		"several certificates with text": {"# Our own\n" + one + "\n# Another one\n" + two, ""},
+		"an invalid certificate":         {one + block("CERTIFICATE", "nothing"), "PEM block 2 of 2"},
+		"another type":                   {one + block("PUBLIC KEY", "anything"), "not a plain CERTIFICATE"},
+		"truncated":                      {one + two[:len(two)/2], "PEM block 2 of 2"},
+		"damaged in the middle":          {strings.Replace(one, "-----END CERTIFICATE-----", "", 1) + two, "PEM block"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{GenerateName: "ca-" + namespace + "-"}}
 			class.Spec.Network = &v1alpha1.SessionNetwork{CABundle: c.bundle}
 			err := admin(t).Create(t.Context(), class)
-			if c.says == "" {
+			if c.message == "" {
 				expectAccepted(t, err)
 			} else {
-				expectRefused(t, err, c.says, "spec.network.caBundle")
+				expectRefused(t, err, c.message, "spec.network.caBundle")
 			}
 		})
 	}

@@ -1,6 +1,5 @@
-// Package webhook validates what schema and CEL cannot: what needs code, such as
-// URLs and image references, and what needs other objects, such as the right to
-// read the Secrets that an object refers to.
+// Package webhook validates objects beyond schema and CEL: fields that need code, such as URLs and
+// image references, and references to other objects, such as the right to read a Secret.
 package webhook
 
 import (
@@ -18,24 +17,24 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Options of the validators.
+// Options are the settings of the validators.
 type Options struct {
 	// FacadeUser is the user name of the facade's ServiceAccount.
 	FacadeUser string
 	// ManagerUser is the user name of the manager's ServiceAccount.
 	ManagerUser string
-	// Namespace of the operator, where the agent catalogue is.
+	// Namespace is the operator's namespace, with the agent catalogue.
 	Namespace string
-	// AgentsConfigMap is the agent catalogue; it has its usual name where this is empty.
+	// AgentsConfigMap is the agent catalogue; empty means the default name.
 	AgentsConfigMap string
 }
 
 // SetupWithManager registers the validators of the three kinds. The manager's cache must index
 // Conversations by v1alpha1.IndexUserSettingsName.
 func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) error {
-	// The validators read classes from the cache. Without this it would begin to watch them at the
-	// first question: a manager would not be ready when it says so, and one that is told to stop
-	// would have no answer.
+	// The validators read classes from the cache. Without this informer, the cache would start to
+	// watch them at the first request: the manager would not be ready when it reports ready, and could
+	// not answer during shutdown.
 	if _, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.SessionClass{}); err != nil {
 		return fmt.Errorf("watch SessionClasses: %w", err)
 	}
@@ -55,7 +54,7 @@ func register[T runtime.Object](mgr ctrl.Manager, object T, validator admission.
 	return nil
 }
 
-// refusal is the answer to an object of a kind with these errors; none is no refusal.
+// refusal returns the error for an object of a kind with these errors; nil without errors.
 func refusal(kind, name string, errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil

@@ -43,7 +43,7 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	// Who fuzzes does so in several processes, and needs no API server in any.
+	// Fuzzing runs in several processes and needs no API server.
 	if fuzzed, worker := flag.Lookup("test.fuzz"), flag.Lookup("test.fuzzworker"); fuzzed.Value.String() != "" ||
 		worker.Value.String() == "true" {
 		os.Exit(m.Run())
@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// run stops the manager before the API server, which else waits for the manager's watches to end.
+// run stops the manager before the API server, which would wait for the manager's watches.
 func run(m *testing.M) (code int, err error) {
 	if env, err = testenv.Start(testenv.WithWebhooks); err != nil {
 		return 0, fmt.Errorf("start the API server: %w", err)
@@ -64,7 +64,7 @@ func run(m *testing.M) (code int, err error) {
 	defer func() { err = errors.Join(err, env.Stop()) }()
 	mgr, server, err := newManager()
 	if err != nil {
-		return 0, fmt.Errorf("make the manager: %w", err)
+		return 0, fmt.Errorf("create the manager: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	stopped := make(chan error, 1)
@@ -104,28 +104,28 @@ func newManager() (ctrl.Manager, ctrlwebhook.Server, error) {
 		ManagerUser: managerUser, Namespace: operatorNamespace})
 }
 
-// person is a client that acts as somebody and remembers the warnings it gets.
-type person struct {
+// actor is a client that acts as a user and records warnings.
+type actor struct {
 	client.Client
 	mutex    sync.Mutex
 	warnings []string
 }
 
 // HandleWarningHeader implements rest.WarningHandler.
-func (p *person) HandleWarningHeader(_ int, _ string, text string) {
+func (p *actor) HandleWarningHeader(_ int, _ string, text string) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	p.warnings = append(p.warnings, text)
 }
 
-// admin may do everything.
-func admin(t *testing.T) *person {
+// admin returns an actor with all rights.
+func admin(t *testing.T) *actor {
 	t.Helper()
-	return connect(t, &person{}, rest.CopyConfig(env.Config))
+	return connect(t, &actor{}, rest.CopyConfig(env.Config))
 }
 
-// user may do with Parley's objects of the namespace what people do, and what the rules add.
-func user(t *testing.T, name, namespace string, rules ...rbacv1.PolicyRule) *person {
+// user returns an actor with the usual rights on Parley's objects in a namespace and more rules.
+func user(t *testing.T, name, namespace string, rules ...rbacv1.PolicyRule) *actor {
 	t.Helper()
 	config := rest.CopyConfig(env.Config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: name}
@@ -133,10 +133,10 @@ func user(t *testing.T, name, namespace string, rules ...rbacv1.PolicyRule) *per
 		APIGroups: []string{"parley.dev"}, Resources: []string{"usersettings", "conversations"},
 		Verbs: []string{"get", "create", "update", "delete"},
 	}))
-	return connect(t, &person{}, config)
+	return connect(t, &actor{}, config)
 }
 
-func connect(t *testing.T, p *person, config *rest.Config) *person {
+func connect(t *testing.T, p *actor, config *rest.Config) *actor {
 	t.Helper()
 	config.WarningHandler = p
 	var err error
@@ -147,20 +147,19 @@ func connect(t *testing.T, p *person, config *rest.Config) *person {
 	return p
 }
 
-// get is the right to read; without names, everything of the resource.
+// get returns the right to read objects; without names, all objects of the resource.
 func get(resource string, names ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{resource}, Verbs: []string{"get"},
 		ResourceNames: names}
 }
 
-// use is the right to start sessions with the named settings.
+// use returns the right to start sessions with the named settings.
 func use(name string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{APIGroups: []string{"parley.dev"}, Resources: []string{"usersettings"},
 		Verbs: []string{"use"}, ResourceNames: []string{name}}
 }
 
-// grant gives rights in a namespace, and returns when the API server's authorizer has seen all of
-// them.
+// grant assigns rights in a namespace, and waits until the API server's authorizer knows them.
 func grant(t *testing.T, name, namespace string, rules []rbacv1.PolicyRule) {
 	t.Helper()
 	meta := metav1.ObjectMeta{GenerateName: "t-", Namespace: namespace}
@@ -176,7 +175,7 @@ func grant(t *testing.T, name, namespace string, rules []rbacv1.PolicyRule) {
 	if err := env.Client.Create(t.Context(), binding); err != nil {
 		t.Fatal(err)
 	}
-	// All rules stand in one Role, so one that holds means that all do.
+	// All rules are in one Role, so if one applies, all do.
 	rule := rules[len(rules)-1]
 	eventually(t, func() (bool, error) {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -199,7 +198,7 @@ func eventually(t *testing.T, condition func() (bool, error)) {
 	}
 }
 
-// object has a spec written as YAML.
+// object returns an object with a spec written as YAML.
 func object(t *testing.T, kind, namespace, spec string) *unstructured.Unstructured {
 	t.Helper()
 	o := &unstructured.Unstructured{}
@@ -214,13 +213,13 @@ func setSpec(t *testing.T, o *unstructured.Unstructured, spec string) {
 	t.Helper()
 	fields := map[string]any{}
 	if err := yaml.Unmarshal([]byte(spec), &fields); err != nil {
-		t.Fatalf("the test's spec is no YAML: %v", err)
+		t.Fatalf("the test's spec is not valid YAML: %v", err)
 	}
 	o.Object["spec"] = fields
 }
 
-// create fails on a field that the schema does not have, so that no test passes by a typing error.
-func (p *person) create(t *testing.T, o client.Object) error {
+// create uses strict field validation, so that no test passes because of a typo.
+func (p *actor) create(t *testing.T, o client.Object) error {
 	t.Helper()
 	return p.Create(t.Context(), o, client.FieldValidation("Strict"))
 }
@@ -240,12 +239,12 @@ func secret(namespace, name string) *corev1.Secret {
 	}
 }
 
-// keptSecret is one that Parley keeps, with a label that says for which object.
-func keptSecret(namespace, name, label, value string) *corev1.Secret {
-	kept := secret(namespace, name)
-	kept.Type = v1alpha1.SecretTypeUserKey
-	kept.Labels = map[string]string{label: value}
-	return kept
+// managedSecret returns a Secret that Parley manages for the object in the label.
+func managedSecret(namespace, name, label, value string) *corev1.Secret {
+	managed := secret(namespace, name)
+	managed.Type = v1alpha1.SecretTypeUserKey
+	managed.Labels = map[string]string{label: value}
+	return managed
 }
 
 func configMap(namespace, name, events string) *corev1.ConfigMap {

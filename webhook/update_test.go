@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func (p *person) change(t *testing.T, o *unstructured.Unstructured, change func(*unstructured.Unstructured)) error {
+func (p *actor) change(t *testing.T, o *unstructured.Unstructured, change func(*unstructured.Unstructured)) error {
 	t.Helper()
 	changed := o.DeepCopy()
 	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(o), changed); err != nil {
@@ -36,7 +36,7 @@ func setField(t *testing.T, value any, path ...string) func(*unstructured.Unstru
 	}
 }
 
-func TestAChangeOfSettingsNeedsAccessToAllTheirSecrets(t *testing.T) {
+func TestChangingSettingsNeedsAccessToAllTheirSecrets(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	mustCreate(t, secret(namespace, "theirs"))
 	settings := mustCreate(t, object(t, "UserSettings", namespace, "llmAPIKeyRef: {name: theirs, key: k}"))
@@ -44,15 +44,15 @@ func TestAChangeOfSettingsNeedsAccessToAllTheirSecrets(t *testing.T) {
 	owner := user(t, "owner", namespace, get("secrets", "theirs"))
 	redirect := setField(t, "https://elsewhere.example.com", "spec", "llmBaseURL")
 
-	t.Run("to send a key elsewhere", func(t *testing.T) {
+	t.Run("a key cannot be sent elsewhere", func(t *testing.T) {
 		expectRefused(t, thief.change(t, settings, redirect), `Secret "theirs"`, "spec.llmAPIKeyRef")
 		expectAccepted(t, owner.change(t, settings, redirect))
 	})
-	t.Run("but not to change a label", func(t *testing.T) {
+	t.Run("a label change needs no access", func(t *testing.T) {
 		expectAccepted(t, thief.change(t, settings,
 			func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"a": "b"}) }))
 	})
-	t.Run("also while they are being deleted", func(t *testing.T) {
+	t.Run("settings that are being deleted are checked too", func(t *testing.T) {
 		expectAccepted(t, thief.change(t, settings,
 			func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"example.com/hold"}) }))
 		if err := env.Client.Delete(t.Context(), settings.DeepCopy()); err != nil {
@@ -64,29 +64,29 @@ func TestAChangeOfSettingsNeedsAccessToAllTheirSecrets(t *testing.T) {
 	})
 }
 
-func TestAChangeOfSettingsIsValidated(t *testing.T) {
+func TestChangedSettingsAreValidated(t *testing.T) {
 	settings := mustCreate(t, object(t, "UserSettings", env.Namespace(t, nil), "{}"))
-	expectRefused(t, admin(t).change(t, settings, setField(t, "nobody", "spec", "email")), "", "spec.email")
+	expectRefused(t, admin(t).change(t, settings, setField(t, "no-address", "spec", "email")), "", "spec.email")
 	expectAccepted(t, admin(t).change(t, settings, setField(t, "jane@example.com", "spec", "email")))
 }
 
-func TestTheLifecycleOfASessionNeedsNoAccessToItsSecrets(t *testing.T) {
+func TestLifecycleChangesNeedNoAccessToSecrets(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	conversation := mustCreate(t, object(t, "Conversation", namespace,
 		"mcpConfig: {sseServers: [{url: 'https://example.com', apiKeyRef: {name: theirs, key: k}}]}"))
-	nobody := user(t, "nobody", namespace)
+	unprivileged := user(t, "unprivileged", namespace)
 	for field, value := range map[string]any{
 		"suspend": true, "idleTimeout": "1h", "startDeadline": "1h", "ttlAfterStopped": "1h",
 	} {
 		t.Run(field, func(t *testing.T) {
-			expectAccepted(t, nobody.change(t, conversation, setField(t, value, "spec", field)))
+			expectAccepted(t, unprivileged.change(t, conversation, setField(t, value, "spec", field)))
 		})
 	}
-	expectWarnings(t, nobody)
+	expectWarnings(t, unprivileged)
 }
 
-// Who created a session while its settings held nothing must not resume it with what they hold now.
-func TestStartingASessionAgainNeedsAccessToItsSecrets(t *testing.T) {
+// A user must not gain access by resuming a session after its settings got new Secrets.
+func TestRestartingASessionNeedsAccessToItsSecrets(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	mustCreate(t, secret(namespace, "theirs"))
 	settings := object(t, "UserSettings", namespace, "llmAPIKeyRef: {name: theirs, key: k}")
@@ -105,7 +105,7 @@ func TestStartingASessionAgainNeedsAccessToItsSecrets(t *testing.T) {
 	}
 }
 
-func TestALargeSessionCanBeChanged(t *testing.T) {
+func TestALargeConversationCanBeChanged(t *testing.T) {
 	images := make([]string, 16)
 	for i := range images {
 		images[i] = "data:image/png;base64," + strings.Repeat("A", 16000)
@@ -118,8 +118,8 @@ func TestALargeSessionCanBeChanged(t *testing.T) {
 	expectAccepted(t, admin(t).change(t, conversation, setField(t, true, "spec", "suspend")))
 }
 
-// The configuration spares the webhook such requests; these tests show that nothing depends on it.
-func TestWhatHasNotChangedIsNotChecked(t *testing.T) {
+// The match condition filters such requests; these tests show that validators do not rely on it.
+func TestUnchangedFieldsAreNotChecked(t *testing.T) {
 	url := "nowhere"
 	settings := &v1alpha1.UserSettings{Spec: v1alpha1.UserSettingsSpec{LLMBaseURL: &url}}
 	if _, err := (&userSettingsValidator{}).ValidateUpdate(t.Context(), settings, settings.DeepCopy()); err != nil {
@@ -133,7 +133,7 @@ func TestWhatHasNotChangedIsNotChecked(t *testing.T) {
 	}
 }
 
-func TestASessionThatIsAskedSomethingElseIsChecked(t *testing.T) {
+func TestANewImmutableFieldIsRefused(t *testing.T) {
 	old := &v1alpha1.Conversation{Spec: v1alpha1.ConversationSpec{UserSettingsName: "default"}}
 	url := "nowhere"
 	changed := old.DeepCopy()
@@ -146,14 +146,14 @@ func TestASessionThatIsAskedSomethingElseIsChecked(t *testing.T) {
 	}
 }
 
-// byAdmin is the context of a request by somebody who may do everything, as a member of a group.
+// byAdmin returns the context of a request by a member of an admin group.
 func byAdmin(ctx context.Context, namespace string) context.Context {
 	return admission.NewContextWithRequest(ctx, admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
-		Namespace: namespace, UserInfo: authenticationv1.UserInfo{Username: "somebody", Groups: []string{"system:masters"}},
+		Namespace: namespace, UserInfo: authenticationv1.UserInfo{Username: "member", Groups: []string{"system:masters"}},
 	}})
 }
 
-func TestWithoutTheAPIServerEverythingIsRefusedWithoutDetails(t *testing.T) {
+func TestFailedChecksRefuseWithoutDetails(t *testing.T) {
 	const detail = "detail-7c21"
 	fails := errors.New(detail)
 	noReviews := interceptor.NewClient(env.Client, interceptor.Funcs{
@@ -168,8 +168,8 @@ func TestWithoutTheAPIServerEverythingIsRefusedWithoutDetails(t *testing.T) {
 	settings := &v1alpha1.UserSettings{Spec: v1alpha1.UserSettingsSpec{LLMAPIKeyRef: &ref}}
 	conversation := &v1alpha1.Conversation{Spec: v1alpha1.ConversationSpec{UserSettingsName: "default"}}
 	for name, guard := range map[string]guard{
-		"no answer about access":  newGuard(noReviews, env.Client, Options{}),
-		"no answer about objects": newGuard(env.Client, noReads, Options{}),
+		"access reviews fail":   newGuard(noReviews, env.Client, Options{}),
+		"reads of objects fail": newGuard(env.Client, noReads, Options{}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := byAdmin(t.Context(), env.Namespace(t, nil))

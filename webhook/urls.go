@@ -8,17 +8,16 @@ import (
 	"strings"
 )
 
-// urlRule says what the URL in a field must look like.
+// urlRule is the format of the URL in a field.
 type urlRule struct {
 	schemes []string
-	// secretsBelong says where a user name, a password or a key belongs instead of into the URL.
+	// secretsBelong tells users where to put a user name, a password or a key instead.
 	secretsBelong string
-	// signed says that a key in the query opens just what the URL names, so that it may stand
-	// there.
+	// signed allows keys in the query: the key of a signed URL gives access to that URL only.
 	signed bool
 }
 
-// keyParameter is what parameters are called that hold a key.
+// keyParameter matches the names of parameters that hold a key.
 var keyParameter = regexp.MustCompile(`(?i)(key|token|secret|password|passwd|credentials?|signature)$|^(auth|sig)$`)
 
 var (
@@ -41,17 +40,17 @@ var (
 	}
 )
 
-// problem says what is wrong with a URL; empty means nothing. It never repeats
-// the URL, nor the parser's error, which does.
+// problem returns the problem of a URL; empty means that it is valid. It never repeats the URL or
+// the parser's error, which contains the URL.
 func (r urlRule) problem(value string) string {
 	u, err := url.Parse(value)
 	switch {
 	case err != nil:
 		return "must be a valid URL"
 	case u.User != nil:
-		return "must not hold a user name or password: secrets never stand in a spec, " + r.secretsBelong
+		return "must not contain a user name or password: never put secrets into a spec, " + r.secretsBelong
 	case !r.signed && hasKey(u):
-		return "must not hold a key in its query: secrets never stand in a spec, " + r.secretsBelong
+		return "must not contain a key in its query: never put secrets into a spec, " + r.secretsBelong
 	case !slices.Contains(r.schemes, u.Scheme):
 		return "must be a URL with one of the schemes " + strings.Join(r.schemes, ", ")
 	case u.Scheme == "file":
@@ -61,7 +60,7 @@ func (r urlRule) problem(value string) string {
 	case u.Hostname() == "":
 		return "must be a URL with a host"
 	case !validPort(u):
-		return "must be a URL with a port between 1 and 65535, or none"
+		return "must be a URL without a port, or with one between 1 and 65535"
 	}
 	return ""
 }
@@ -75,7 +74,7 @@ func hasKey(u *url.URL) bool {
 	return false
 }
 
-// imageURLProblem is about the URL of an image: one to fetch, or one that holds the image itself.
+// imageURLProblem checks the URL of an image, or a data URL with the image itself.
 func imageURLProblem(value string) string {
 	scheme, data, _ := strings.Cut(value, ":")
 	if !strings.EqualFold(scheme, "data") {
@@ -88,7 +87,7 @@ func imageURLProblem(value string) string {
 		return "must be a data URL with an image media type, such as data:image/png;base64,"
 	}
 	if content == "" {
-		return "must be a data URL that holds an image after its comma"
+		return "must be a data URL with an image after its comma"
 	}
 	return ""
 }

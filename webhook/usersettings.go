@@ -26,9 +26,9 @@ import (
 type userSettingsValidator struct {
 	guard guard
 	cache client.Reader
-	// namespace of the operator, where the agent catalogue is.
+	// namespace is the operator's namespace.
 	namespace string
-	// agents is the ConfigMap with it.
+	// agents is the name of the ConfigMap with the agent catalogue.
 	agents string
 }
 
@@ -39,11 +39,10 @@ func (v *userSettingsValidator) ValidateCreate(ctx context.Context, settings *v1
 	return v.validate(ctx, nil, settings)
 }
 
-// ValidateUpdate checks every reference again, also those that stay: with another llmBaseURL, say,
-// a key would go elsewhere. Settings that are being deleted are no exception, for sessions may
-// start with them until they are gone. Only Parley itself may leave references as they are without
-// being allowed to get them: it writes for the user whose settings they are, and whose sessions
-// have these keys.
+// ValidateUpdate checks every reference again, even unchanged ones: with another llmBaseURL, for
+// example, a key would be sent elsewhere. Settings that are being deleted are checked too, since
+// sessions can still start with them. Only Parley itself may keep references that it may not read:
+// it writes for the user who owns the settings and whose sessions have these keys.
 func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, settings *v1alpha1.UserSettings) (
 	admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(old.Spec, settings.Spec) {
@@ -52,14 +51,14 @@ func (v *userSettingsValidator) ValidateUpdate(ctx context.Context, old, setting
 	return v.validate(ctx, old, settings)
 }
 
-// ValidateDelete tells of the sessions that go on without their settings.
+// ValidateDelete warns of sessions that keep running without their settings.
 func (v *userSettingsValidator) ValidateDelete(ctx context.Context, settings *v1alpha1.UserSettings) (
 	admission.Warnings, error) {
 	var conversations v1alpha1.ConversationList
 	err := v.cache.List(ctx, &conversations, client.InNamespace(settings.Namespace),
 		client.MatchingFields{v1alpha1.IndexUserSettingsName: settings.Name})
 	if err != nil {
-		logf.FromContext(ctx).Error(err, "Cannot list the Conversations of UserSettings that are deleted")
+		logf.FromContext(ctx).Error(err, "Cannot list the Conversations of the deleted UserSettings")
 		return nil, nil
 	}
 	live := 0
@@ -71,7 +70,7 @@ func (v *userSettingsValidator) ValidateDelete(ctx context.Context, settings *v1
 	if live == 0 {
 		return nil, nil
 	}
-	return admission.Warnings{fmt.Sprintf("Conversations that go on running with the settings they started with: %d",
+	return admission.Warnings{fmt.Sprintf("Conversations that keep running with the settings they started with: %d",
 		live)}, nil
 }
 
@@ -80,8 +79,8 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 	found := &findings{}
 	found.checkUserSettings(&settings.Spec)
 	if settings.Spec.SandboxBaseContainerImage != nil && settings.Spec.SandboxRuntimeContainerImage != nil {
-		found.warn(field.NewPath("spec", "sandboxBaseContainerImage"), "has no effect: sandboxRuntimeContainerImage wins "+
-			"over it")
+		found.warn(field.NewPath("spec", "sandboxBaseContainerImage"), "has no effect: sandboxRuntimeContainerImage takes "+
+			"precedence")
 	}
 	request, err := v.guard.request(ctx, map[string]string{v1alpha1.LabelUserSettings: settings.Name})
 	if err == nil {
@@ -94,8 +93,7 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 	if err == nil {
 		err = request.checkSettingsClass(ctx, old, settings, found)
 	}
-	// An agent that was taken out of the catalogue must not keep its users from changing something
-	// else.
+	// Settings with an agent that left the catalogue can still change in other fields.
 	if agent := settings.Spec.Agent; err == nil && agent != nil && (old == nil || !ptr.Equal(old.Spec.Agent, agent)) {
 		err = v.checkAgent(ctx, *agent, found)
 	}
@@ -105,32 +103,31 @@ func (v *userSettingsValidator) validate(ctx context.Context, old, settings *v1a
 	return found.warnings, refusal("UserSettings", settings.Name, found.errs)
 }
 
-// added are the references that were not there before, in the same field. Positions in a list may
-// have changed.
+// added returns the references that are new in their field, at any list position.
 func added(before, after []v1alpha1.SecretReference) []v1alpha1.SecretReference {
 	type place struct {
 		path string
 		ref  v1alpha1.SecretKeyRef
 	}
-	of := func(r v1alpha1.SecretReference) place {
+	placeOf := func(r v1alpha1.SecretReference) place {
 		return place{position.ReplaceAllString(r.Path.String(), ""), r.Ref}
 	}
 	known := sets.New[place]()
 	for _, r := range before {
-		known.Insert(of(r))
+		known.Insert(placeOf(r))
 	}
-	return slices.DeleteFunc(after, func(r v1alpha1.SecretReference) bool { return known.Has(of(r)) })
+	return slices.DeleteFunc(after, func(r v1alpha1.SecretReference) bool { return known.Has(placeOf(r)) })
 }
 
 var position = regexp.MustCompile(`\[[0-9]+\]`)
 
-// checkAgent refuses an agent that the catalogue does not have, and names those that it has.
+// checkAgent refuses an agent that is not in the catalogue, and lists the catalogue.
 func (v *userSettingsValidator) checkAgent(ctx context.Context, agent string, found *findings) error {
 	path := field.NewPath("spec", "agent")
 	catalogue := &corev1.ConfigMap{}
 	err := v.guard.reader.Get(ctx, client.ObjectKey{Namespace: v.namespace, Name: v.agents}, catalogue)
 	if apierrors.IsNotFound(err) {
-		found.warn(path, "cannot be checked: there is no agent catalogue yet")
+		found.warn(path, "cannot be checked: the agent catalogue does not exist yet")
 		return nil
 	}
 	if err != nil {
@@ -138,7 +135,7 @@ func (v *userSettingsValidator) checkAgent(ctx context.Context, agent string, fo
 	}
 	if _, known := catalogue.Data[agent]; !known {
 		names := strings.Join(slices.Sorted(maps.Keys(catalogue.Data)), ", ")
-		found.errs = append(found.errs, invalid(path, "no agent of that name is in the catalogue, which has: "+names))
+		found.errs = append(found.errs, invalid(path, "must be an agent of the catalogue: "+names))
 	}
 	return nil
 }

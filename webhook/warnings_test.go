@@ -8,7 +8,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestReferencesToWhatDoesNotExistYetAreWarnedOf(t *testing.T) {
+func TestReferencesToMissingObjectsCauseWarnings(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	mustCreate(t, secret(namespace, "there"))
 	mustCreate(t, configMap(namespace, "there", "[]"))
@@ -19,27 +19,27 @@ func TestReferencesToWhatDoesNotExistYetAreWarnedOf(t *testing.T) {
 		name, kind, spec string
 		warnings         []string
 	}{
-		{"a Secret that is there", "UserSettings", "llmAPIKeyRef: {name: there, key: k}", nil},
-		{"a Secret that is not, twice", "UserSettings", "{llmAPIKeyRef: {name: later, key: k}, searchAPIKeyRef: {name: " +
+		{"an existing Secret", "UserSettings", "llmAPIKeyRef: {name: there, key: k}", nil},
+		{"a missing Secret, twice", "UserSettings", "{llmAPIKeyRef: {name: later, key: k}, searchAPIKeyRef: {name: " +
 			"later, key: l}}", []string{
 			`spec.llmAPIKeyRef: Secret "later" does not exist yet`, `spec.searchAPIKeyRef: Secret "later" does not exist yet`,
 		}},
-		{"settings that are there", "Conversation", "userSettingsName: there", nil},
-		{"settings that are not", "Conversation", "{userSettingsName: later, maxDuration: 1h}",
+		{"existing settings", "Conversation", "userSettingsName: there", nil},
+		{"missing settings", "Conversation", "{userSettingsName: later, maxDuration: 1h}",
 			[]string{`spec.userSettingsName: UserSettings "later" do not exist yet`}},
-		{"a ConfigMap that is there", "Conversation", "{userSettingsName: there, replayJSONRef: {name: there, key: " +
+		{"an existing ConfigMap", "Conversation", "{userSettingsName: there, replayJSONRef: {name: there, key: " +
 			"events.json}}", nil},
-		{"a ConfigMap that is not", "Conversation", "{userSettingsName: there, replayJSONRef: {name: later, key: k}}",
+		{"a missing ConfigMap", "Conversation", "{userSettingsName: there, replayJSONRef: {name: later, key: k}}",
 			[]string{
 				`spec.replayJSONRef: ConfigMap "later" does not exist yet`,
 			}},
-		{"a key that is not there", "Conversation", "{userSettingsName: there, replayJSONRef: {name: there, key: k}}",
+		{"a missing key", "Conversation", "{userSettingsName: there, replayJSONRef: {name: there, key: k}}",
 			[]string{
 				`spec.replayJSONRef.key: ConfigMap "there" has no key "k" yet`,
 			}},
-		{"an image that is there", "Conversation", "{userSettingsName: there, images: [{configMapKeyRef: {name: there, " +
+		{"an existing image", "Conversation", "{userSettingsName: there, images: [{configMapKeyRef: {name: there, " +
 			"key: events.json}, mediaType: image/png}]}", nil},
-		{"images that are not", "Conversation", "{userSettingsName: there, images: [{configMapKeyRef: {name: there, key: " +
+		{"missing images", "Conversation", "{userSettingsName: there, images: [{configMapKeyRef: {name: there, key: " +
 			"k}, mediaType: image/png}, " +
 			"{configMapKeyRef: {name: later, key: k}, mediaType: image/png}, {configMapKeyRef: {name: later, key: l}, " +
 			"mediaType: image/png}]}", []string{
@@ -50,25 +50,25 @@ func TestReferencesToWhatDoesNotExistYetAreWarnedOf(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			someone := admin(t)
-			expectAccepted(t, someone.create(t, object(t, c.kind, namespace, c.spec)))
-			expectWarnings(t, someone, c.warnings...)
+			root := admin(t)
+			expectAccepted(t, root.create(t, object(t, c.kind, namespace, c.spec)))
+			expectWarnings(t, root, c.warnings...)
 		})
 	}
 }
 
-func TestTwoSandboxImagesAreWarnedOf(t *testing.T) {
+func TestTwoSandboxImagesCauseAWarning(t *testing.T) {
 	namespace := env.Namespace(t, nil)
-	someone := admin(t)
-	expectAccepted(t, someone.create(t, object(t, "UserSettings", namespace, "sandboxRuntimeContainerImage: "+
+	root := admin(t)
+	expectAccepted(t, root.create(t, object(t, "UserSettings", namespace, "sandboxRuntimeContainerImage: "+
 		"example.com/runtime")))
-	expectWarnings(t, someone)
-	expectAccepted(t, someone.create(t, object(t, "UserSettings", namespace,
+	expectWarnings(t, root)
+	expectAccepted(t, root.create(t, object(t, "UserSettings", namespace,
 		"{sandboxBaseContainerImage: example.com/base, sandboxRuntimeContainerImage: example.com/runtime}")))
-	expectWarnings(t, someone, "spec.sandboxBaseContainerImage: has no effect: sandboxRuntimeContainerImage wins over it")
+	expectWarnings(t, root, "spec.sandboxBaseContainerImage: has no effect: sandboxRuntimeContainerImage takes precedence")
 }
 
-func TestDeletingSettingsTellsHowManySessionsGoOn(t *testing.T) {
+func TestDeletingSettingsWarnsOfRunningSessions(t *testing.T) {
 	namespace := env.Namespace(t, nil)
 	for _, name := range []string{"jane", "john"} {
 		settings := object(t, "UserSettings", namespace, "{}")
@@ -92,15 +92,15 @@ func TestDeletingSettingsTellsHowManySessionsGoOn(t *testing.T) {
 		})
 	}
 	for name, warnings := range map[string][]string{
-		"jane": {"Conversations that go on running with the settings they started with: 3"},
+		"jane": {"Conversations that keep running with the settings they started with: 3"},
 		"john": nil,
 	} {
-		someone := admin(t)
+		root := admin(t)
 		settings := &v1alpha1.UserSettings{}
 		settings.Namespace, settings.Name = namespace, name
-		if err := someone.Delete(t.Context(), settings); err != nil {
+		if err := root.Delete(t.Context(), settings); err != nil {
 			t.Fatal(err)
 		}
-		expectWarnings(t, someone, warnings...)
+		expectWarnings(t, root, warnings...)
 	}
 }
