@@ -53,7 +53,7 @@ func TestSecretValuesAppearOnlyInSecrets(t *testing.T) {
 		t.Fatal("the session does not get its key, so this test proves nothing")
 	}
 	canaries["the session's own key"] = string(sessionSecret.Data[session.KeyFile])
-	// A session that reports its key as its termination message is truncated.
+	// A key in the termination message must not reach the status.
 	k.end("the key was " + canaries["llm"])
 	awaitState(t, ns, "c", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
 	kubelet{t, ns, "own"}.start()

@@ -85,9 +85,8 @@ func recordTransition(c *v1alpha1.Conversation, before, after v1alpha1.Conversat
 	}
 }
 
-// stateCollector counts the cached Conversations on each scrape, so that the counts never drift.
-// Only the leader reports them: the namespaceConfigs of all replicas hold the same Conversations, and the
-// replicas' metrics are summed.
+// stateCollector counts the cached Conversations on each scrape, so that counts never drift. Only
+// the leader reports them: all replicas cache the same Conversations, and metrics are summed.
 type stateCollector struct {
 	reader  client.Reader
 	elected <-chan struct{} // closed once this process leads

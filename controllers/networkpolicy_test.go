@@ -218,7 +218,7 @@ func TestNetworkPoliciesAllowOnlyTheNecessaryTraffic(t *testing.T) {
 		"a link-local address of IPv6":                       "fe80::1",
 		"the API server's Service":                           apiServer.Spec.ClusterIP,
 		"a node":                                             "192.168.1.10",
-		"a node staleCache a carrier's NAT":                  "100.64.0.1",
+		"a node behind a carrier's NAT":                      "100.64.0.1",
 		"a pod of a cluster in class E":                      "240.10.0.1",
 		"a Service in the benchmark range":                   "198.18.0.1",
 		"a local address":                                    "127.0.0.1",

@@ -223,7 +223,7 @@ func TestAFullQuotaDoesNotAdmitTheWholeQueue(t *testing.T) {
 	})
 }
 
-// It may request more than the other sessions.
+// The refused session may request more than the other sessions.
 func TestASessionRefusedByAQuotaFreesItsSlotSoon(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
@@ -287,7 +287,7 @@ func TestNoDeadlineAppliesWhileARefusedSessionIsQueued(t *testing.T) {
 	b.end(`{"reason":"Completed"}`)
 	p.expect("b", v1alpha1.StateStopped, v1alpha1.ReasonCompleted)
 	p.reconcile("b")
-	// The deadline starts when it gets a slot, also for a new process.
+	// The deadline starts when the session gets a slot, even in a new process.
 	p = timedProcess{newProcess(p.client, p.client), t, ns, p.now}
 	p.clock = p.now
 	p.expect("a", v1alpha1.StateStarting, v1alpha1.ReasonRejected)

@@ -45,8 +45,7 @@ func (r *conversationReconciler) expire(ctx context.Context, o gathered, v lifec
 	return left, nil
 }
 
-// deleteConversation deletes a Conversation only if it did not change since it was read, for
-// example because it was resumed.
+// deleteConversation deletes a Conversation unless it changed since it was read: it may be resumed.
 func (r *conversationReconciler) deleteConversation(ctx context.Context, c *v1alpha1.Conversation) error {
 	err := r.client.Delete(ctx, c, client.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion})
 	if apierrors.IsConflict(err) {

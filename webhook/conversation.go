@@ -21,9 +21,9 @@ func (v *conversationValidator) ValidateCreate(ctx context.Context, conversation
 	return v.check(ctx, conversation, found, false)
 }
 
-// ValidateUpdate checks a restart like a creation, since the session then gets the current settings.
-// Changed lifetimes must stay within the bounds of the class, because they apply to running sessions
-// too. Other lifecycle fields may change freely, and all other fields are immutable.
+// ValidateUpdate checks a restart like a creation, since the session then gets the current
+// settings. Changed lifetimes must stay within the limits of the class, because running sessions
+// use them too. Other lifecycle fields may change freely, and all other fields are immutable.
 func (v *conversationValidator) ValidateUpdate(ctx context.Context, old, conversation *v1alpha1.Conversation) (
 	admission.Warnings, error) {
 	if errs := changeErrors(old, conversation); len(errs) > 0 {

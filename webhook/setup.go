@@ -1,5 +1,5 @@
 // Package webhook validates objects beyond schema and CEL: fields that need code, such as URLs and
-// image references, and references to other objects, such as the right to read a Secret.
+// image references, and references to objects that the sender must be allowed to read.
 package webhook
 
 import (

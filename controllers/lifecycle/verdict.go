@@ -13,8 +13,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Blocker is why a session cannot start or a reference cannot be used. It never holds a secret
-// value.
+// Blocker is why a session cannot start or a reference cannot be used. It contains no secret value.
 type Blocker struct{ Reason, Message string }
 
 // NewBlocker returns a Blocker with a formatted message.
@@ -78,7 +77,7 @@ type Verdict struct {
 	Since time.Time
 	// Stalled says that the session makes no progress until a user acts.
 	Stalled bool
-	// Blocked says that a start waits for something that may take long.
+	// Blocked says that a start waits for something that does not resolve within moments.
 	Blocked bool
 	// Next begins another attempt.
 	Next *NextAttempt

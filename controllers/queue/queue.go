@@ -26,7 +26,7 @@ type Queue struct {
 // account holds the sessions of one user.
 type account struct {
 	running map[types.NamespacedName]bool
-	// refused are the sessions with a slot that the API server refused.
+	// refused are the sessions with a slot and one refusal by the API server.
 	refused map[types.NamespacedName]bool
 	waiting []waiter
 }

@@ -42,7 +42,7 @@ func Secret(object any) (any, error) {
 }
 
 const (
-	// MaxText is the number of bytes of each text of a Conversation in the cache. A start needs more.
+	// MaxText is the number of bytes of each text of a Conversation in the cache. A start reads all.
 	MaxText = 1024
 	// annotationTruncated marks a Conversation with truncated texts. It exists only in the cache.
 	annotationTruncated = "parley.dev/truncated"
