@@ -36,7 +36,7 @@ func DecodeMessage(body []byte) (string, []Detail) {
 	})
 }
 
-// decodeText reads a body with one text.
+// decodeText reads a body with one string field.
 func decodeText(body []byte, name string, check func(*object, Location, string)) (string, []Detail) {
 	return decodeBody(body, func(o *object) string {
 		value := required(o, name, text)
@@ -47,15 +47,16 @@ func decodeText(body []byte, name string, check func(*object, Location, string))
 	})
 }
 
-// SecretRequest is the body of POST and PUT /api/secrets. A PUT changes the name and the
-// description only.
+// SecretRequest is the body of POST and PUT /api/secrets. PUT changes only the name and the
+// description.
 type SecretRequest struct {
 	Name        string  `json:"name"`
 	Value       *string `json:"value,omitempty"`
 	Description *string `json:"description,omitempty"`
 }
 
-// DecodeSecret reads the body of POST /api/secrets, and of PUT, which needs no value.
+// DecodeSecret reads the body of POST /api/secrets and of PUT /api/secrets/{name}. PUT needs no
+// value.
 func DecodeSecret(body []byte, needsValue bool) (*SecretRequest, []Detail) {
 	return decodeBody(body, func(o *object) *SecretRequest {
 		r := &SecretRequest{Name: required(o, "name", text), Description: optional(o, "description", text)}
@@ -67,8 +68,8 @@ func DecodeSecret(body []byte, needsValue bool) (*SecretRequest, []Detail) {
 	})
 }
 
-// DecodeProviders reads the body of POST /api/add-git-providers: the tokens as a settings request
-// would have them.
+// DecodeProviders reads the body of POST /api/add-git-providers: tokens in the form that settings
+// requests use.
 func DecodeProviders(body []byte) (map[string]*ProviderToken, []Detail) {
 	return decodeBody(body, func(o *object) map[string]*ProviderToken {
 		return orZero(optional(o, "provider_tokens", entries(providerToken, gitProviders...)))

@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// schema of a type in openapi.yaml.
+// schema returns the properties of a type in openapi.yaml.
 func schema(t *testing.T, name string) map[string]any {
 	t.Helper()
 	var document struct {
@@ -32,7 +32,7 @@ func schema(t *testing.T, name string) map[string]any {
 	return document.Components.Schemas[name].Properties
 }
 
-// names in the JSON of a type.
+// names lists the JSON field names of a type.
 func names(of reflect.Type) (all []string) {
 	for field := range of.Fields() {
 		if field.Anonymous {
@@ -45,7 +45,7 @@ func names(of reflect.Type) (all []string) {
 	return all
 }
 
-func TestTheDocumentHasTheFieldsOfTheTypes(t *testing.T) {
+func TestOpenAPISchemasMatchGoTypes(t *testing.T) {
 	for name, of := range map[string]reflect.Type{
 		"Settings": reflect.TypeFor[rest.Settings](), "StoredSettings": reflect.TypeFor[rest.StoredSettings](),
 		"ConversationRequest":  reflect.TypeFor[rest.ConversationRequest](),
@@ -65,9 +65,9 @@ func TestTheDocumentHasTheFieldsOfTheTypes(t *testing.T) {
 	}
 }
 
-// The table says where each setting is stored and what its default is; the schema of the kind has
-// both.
-func TestTheTableFitsTheKind(t *testing.T) {
+// The settings table names the spec field and the default of each setting. The CRD schema has both
+// too.
+func TestSettingsTableMatchesCRD(t *testing.T) {
 	data, err := os.ReadFile(testenv.Path("config", "crd", "bases", "parley.dev_usersettings.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestTheTableFitsTheKind(t *testing.T) {
 	for _, setting := range rest.SettingsOf(&rest.Settings{}) {
 		field, found := spec[setting.Spec]
 		if !found {
-			t.Errorf("%s is stored in %s, which the kind does not have", setting.Name, setting.Spec)
+			t.Errorf("%s is stored in %s, which the CRD does not have", setting.Name, setting.Spec)
 			continue
 		}
 		var initial any
@@ -91,21 +91,21 @@ func TestTheTableFitsTheKind(t *testing.T) {
 			}
 		}
 		if initial != setting.Default {
-			t.Errorf("%s has the default %v, and %v in the kind", setting.Name, setting.Default, initial)
+			t.Errorf("%s has the default %v, and %v in the CRD", setting.Name, setting.Default, initial)
 		}
 		if _, isKey := setting.Value.(*rest.Key); isKey && !slices.Contains(stored, setting.Name+"_set") {
 			t.Errorf("StoredSettings does not say whether %s is set", setting.Name)
 		}
 		delete(spec, setting.Spec)
 	}
-	delete(spec, "sessionKeyRef")    // who may change it could make themselves anybody
-	delete(spec, "sessionClassName") // which class a user has is the administrators' to say
+	delete(spec, "sessionKeyRef")    // a user who changes it could sign in as another user
+	delete(spec, "sessionClassName") // only administrators choose a user's class
 	if len(spec) > 0 {
-		t.Errorf("HTTP has no name for %v", slices.Sorted(maps.Keys(spec)))
+		t.Errorf("these spec fields have no setting over HTTP: %v", slices.Sorted(maps.Keys(spec)))
 	}
 }
 
-func TestARequestSaysWhatItNamesAndNothingElse(t *testing.T) {
+func TestSettingsSurviveARoundTripThroughJSON(t *testing.T) {
 	for want, settings := range map[string]rest.Settings{
 		`{}`: {},
 		`{"language":"en","max_iterations":null,"llm_api_key":"k"}`: {Language: rest.Set("en"),
@@ -130,7 +130,7 @@ func TestARequestSaysWhatItNamesAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestTheContractNeedsNoServerAndNoClient(t *testing.T) {
+func TestContractPackageHasNoServerOrClientDependencies(t *testing.T) {
 	list := exec.Command("go", "list", "-deps", ".")
 	output, err := list.Output()
 	if err != nil {

@@ -2,8 +2,9 @@ package rest
 
 import "time"
 
-// ConversationRequest is the body of POST /api/conversations. Null is the same as left out. The tag
-// spec names the field of ConversationSpec where that is not the JSON name in camel case; - is none.
+// ConversationRequest is the body of POST /api/conversations. A null field counts as left out. The
+// tag spec names the field of ConversationSpec if it is not the JSON name in camel case. "-" means
+// that the spec has no such field.
 type ConversationRequest struct {
 	Repository               *string           `json:"repository,omitempty"`
 	GitProvider              *string           `json:"git_provider,omitempty"`
@@ -27,14 +28,14 @@ type SuggestedTask struct {
 	Title       string `json:"title"`
 }
 
-// CreateMicroagent asks for a microagent to be written.
+// CreateMicroagent is the repository in which a session writes a microagent.
 type CreateMicroagent struct {
 	Repo        string  `json:"repo"`
 	GitProvider *string `json:"git_provider,omitempty"`
 	Title       *string `json:"title,omitempty"`
 }
 
-// ConversationResponse is the answer to POST /api/conversations and to what changes a conversation.
+// ConversationResponse answers POST /api/conversations and requests that change a conversation.
 type ConversationResponse struct {
 	Status             string  `json:"status"`
 	ConversationID     string  `json:"conversation_id"`
@@ -42,22 +43,22 @@ type ConversationResponse struct {
 	ConversationStatus string  `json:"conversation_status"`
 }
 
-// What a conversation came from.
+// Triggers of a conversation.
 const (
 	TriggerGUI           = "gui"
 	TriggerSuggestedTask = "suggested_task"
 	TriggerMicroagent    = "microagent_management"
 )
 
-// How far a session is.
+// Runtime states of a session.
 const (
 	RuntimeStarting  = "STATUS$STARTING_RUNTIME"
 	RuntimeWorkspace = "STATUS$SETTING_UP_WORKSPACE"
 	RuntimeReady     = "STATUS$READY"
 )
 
-// Conversation is what GET tells of one. Status is what clients of the existing service read;
-// conversation_status is the same under the name that the answer to a creation has.
+// Conversation is the answer to GET /api/conversations/{id}. OpenHands clients read status.
+// conversation_status repeats it under the name that ConversationResponse uses.
 type Conversation struct {
 	ConversationID     string  `json:"conversation_id"`
 	Title              string  `json:"title"`
@@ -69,15 +70,15 @@ type Conversation struct {
 	SelectedBranch     *string `json:"selected_branch"`
 	GitProvider        *string `json:"git_provider"`
 	Trigger            string  `json:"trigger"`
-	// RuntimeStatus is how far the session is, as clients of the existing service show it.
+	// RuntimeStatus is the startup state of the session in OpenHands' terms.
 	RuntimeStatus *string `json:"runtime_status"`
-	// NumConnections, SessionAPIKey and PRNumber are there for clients that read them, and always
-	// say nothing.
+	// NumConnections, SessionAPIKey and PRNumber exist for clients that read them. They are always
+	// empty.
 	NumConnections int     `json:"num_connections"`
 	SessionAPIKey  *string `json:"session_api_key"`
 	PRNumber       []int64 `json:"pr_number"`
-	// URL is always null: clients send everything to the host that it names, and a session has none
-	// that they can reach.
+	// URL is always null. Clients would send all requests to the host in it, but no session has a
+	// host that they can reach.
 	URL           *string   `json:"url"`
 	CreatedAt     time.Time `json:"created_at"`
 	LastUpdatedAt time.Time `json:"last_updated_at"`

@@ -10,11 +10,10 @@ import (
 	"strings"
 )
 
-// maxItems is how many entries of a list or an object are looked at. The schema allows fewer.
+// maxItems is the most entries that are decoded of a list or an object. The schema allows fewer.
 const maxItems = 1000
 
-// decoder collects all that is wrong with a request. Types and messages are those of the existing
-// service.
+// decoder collects all errors of a request. Their types and messages are OpenHands'.
 type decoder struct{ details []Detail }
 
 func (d *decoder) fail(loc Location, kind, msg string) {
@@ -23,7 +22,7 @@ func (d *decoder) fail(loc Location, kind, msg string) {
 	}
 }
 
-// object is a JSON object under decoding.
+// object is a JSON object during decoding.
 type object struct {
 	*decoder
 	loc    Location
@@ -31,7 +30,7 @@ type object struct {
 	taken  map[string]bool
 }
 
-// decodeBody reads the object in a body, and returns all that is wrong with it.
+// decodeBody reads the object in a body and returns all its errors.
 func decodeBody[T any](body []byte, read func(*object) T) (value T, details []Detail) {
 	d, loc := &decoder{}, Location{"body"}
 	if len(bytes.TrimSpace(body)) == 0 {
@@ -49,7 +48,7 @@ func decodeBody[T any](body []byte, read func(*object) T) (value T, details []De
 	return value, d.details
 }
 
-// object of a value, or nil if it is none.
+// object decodes a JSON object. It returns nil for any other value.
 func (d *decoder) object(loc Location, raw json.RawMessage) *object {
 	var fields map[string]json.RawMessage
 	if raw[0] != '{' || json.Unmarshal(raw, &fields) != nil {
@@ -63,7 +62,7 @@ func (d *decoder) object(loc Location, raw json.RawMessage) *object {
 	return &object{decoder: d, loc: loc, fields: fields, taken: map[string]bool{}}
 }
 
-// take returns a field of the object, nil for one that is null or left out.
+// take returns a field of the object: nil if it is null or left out.
 func (o *object) take(name string) (raw json.RawMessage, present bool) {
 	o.taken[name] = true
 	raw, present = o.fields[name]
@@ -75,7 +74,7 @@ func (o *object) take(name string) (raw json.RawMessage, present bool) {
 
 func isNull(raw json.RawMessage) bool { return len(raw) == 0 || raw[0] == 'n' }
 
-// forbidOthers complains about fields that nobody took.
+// forbidOthers reports the fields that no take call asked for.
 func (o *object) forbidOthers() {
 	for _, name := range sortedKeys(o.fields) {
 		if !o.taken[name] {
@@ -84,10 +83,10 @@ func (o *object) forbidOthers() {
 	}
 }
 
-// parser reads a value, or complains about it.
+// parser reads a value or reports an error.
 type parser[T any] func(*decoder, Location, json.RawMessage) (T, bool)
 
-// optional is the value of a field that may be null or left out.
+// optional returns the value of a field that may be null or left out.
 func optional[T any](o *object, name string, parse parser[T]) *T {
 	raw, _ := o.take(name)
 	if raw == nil {
@@ -99,7 +98,7 @@ func optional[T any](o *object, name string, parse parser[T]) *T {
 	return nil
 }
 
-// orZero is the value of an optional field, or the zero value.
+// orZero returns the value of an optional field, or the zero value.
 func orZero[T any](value *T) (zero T) {
 	if value == nil {
 		return zero
@@ -107,8 +106,8 @@ func orZero[T any](value *T) (zero T) {
 	return *value
 }
 
-// structure is an object. A field that read does not take is an error: the client would believe that
-// it had an effect.
+// structure parses an object. A field that read does not take is an error: the client would believe
+// that it had an effect.
 func structure[T any](read func(*object) T) parser[T] {
 	return func(d *decoder, loc Location, raw json.RawMessage) (value T, ok bool) {
 		o := d.object(loc, raw)
@@ -121,7 +120,7 @@ func structure[T any](read func(*object) T) parser[T] {
 	}
 }
 
-// required is a field that must have a value.
+// required returns the value of a field that must be present.
 func required[T any](o *object, name string, parse parser[T]) (value T) {
 	raw, present := o.take(name)
 	switch {
@@ -144,7 +143,7 @@ func text(d *decoder, loc Location, raw json.RawMessage) (string, bool) {
 	return s, true
 }
 
-// textOrNothing reads "" as null: clients send it for a field that is empty on the screen.
+// textOrNothing reads "" as null: clients send "" for an input field that is empty.
 func textOrNothing(o *object, name string) *string {
 	value := optional(o, name, text)
 	if value != nil && *value == "" {
@@ -153,11 +152,11 @@ func textOrNothing(o *object, name string) *string {
 	return value
 }
 
-// maxKey is the longest key that is stored: a session gets each in a variable of its environment,
-// and the kernel takes 128 KiB for one with its name.
+// maxKey is the longest key that is stored, in bytes. A session gets each key in an environment
+// variable, and Linux limits a variable with its name to 128 KiB.
 const maxKey = 100 << 10
 
-// keyText refuses a key that no session could get.
+// keyText refuses a key that does not fit in an environment variable.
 func keyText(d *decoder, loc Location, raw json.RawMessage) (string, bool) {
 	value, ok := text(d, loc, raw)
 	return value, ok && keyFits(d, loc, value)
@@ -180,7 +179,7 @@ var truths = map[string]bool{
 	"0": false, "off": false, "f": false, "false": false, "n": false, "no": false,
 }
 
-// Truth is the value of a word for true or false.
+// Truth parses a word for true or false.
 func Truth(word string) (value, known bool) {
 	value, known = truths[strings.ToLower(word)]
 	return value, known
@@ -208,7 +207,7 @@ func boolean(d *decoder, loc Location, raw json.RawMessage) (value, ok bool) {
 	return value, ok
 }
 
-// integerText is an integer in a string; a fraction of zeros is none.
+// integerText matches an integer in a string. A fraction of zeros is allowed.
 var integerText = regexp.MustCompile(`^([+-]?[0-9]+(?:_[0-9]+)*)(?:\.0*)?$`)
 
 func integer(d *decoder, loc Location, raw json.RawMessage) (int64, bool) {
@@ -266,7 +265,7 @@ func tooLarge(d *decoder, loc Location) {
 	d.fail(loc, "int_parsing_size", "Unable to parse input as an integer, exceeded maximum size")
 }
 
-// decimal is a number as the kinds hold it: its digits, without an exponent.
+// decimal returns a number as the CRDs store it: digits without an exponent.
 func decimal(d *decoder, loc Location, raw json.RawMessage) (json.Number, bool) {
 	digits := string(raw)
 	switch raw[0] {
@@ -292,15 +291,14 @@ func decimal(d *decoder, loc Location, raw json.RawMessage) (json.Number, bool) 
 		return "", false
 	}
 	if number == 0 {
-		number = 0 // also where it was -0
+		number = 0 // turns -0 into 0
 	}
-	// A sum such as 0.1+0.2 has more digits than anybody means, and more than the kinds hold.
+	// A sum such as 0.1+0.2 has more digits than were meant, and more than the CRDs allow.
 	digits = strings.TrimRight(strconv.FormatFloat(number, 'f', 6, 64), "0")
 	return json.Number(strings.TrimSuffix(digits, ".")), true
 }
 
-// items of a list. One that is too long is not read to its end: each entry costs many times its
-// length.
+// items splits a list. It stops at maxItems entries because each entry costs many times its length.
 func items(d *decoder, loc Location, raw json.RawMessage) (items []json.RawMessage, ok bool) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	if start, err := decoder.Token(); err != nil || start != json.Delim('[') {

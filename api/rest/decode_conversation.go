@@ -8,10 +8,10 @@ import (
 	"github.com/parley-dev/parley/api/recording"
 )
 
-// ConversationID is what a conversation may be called, as the schema says.
+// ConversationID matches a valid conversation ID. The CRD has the same pattern.
 var ConversationID = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?$`)
 
-// maxReplay is what a ConfigMap has room for.
+// maxReplay is the size limit of a ConfigMap.
 const maxReplay = 1 << 20
 
 // DecodeConversation reads the body of POST /api/conversations. An unknown field is an error.

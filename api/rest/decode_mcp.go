@@ -9,9 +9,9 @@ import (
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// mcpDecoder reads tool servers. It knows every field: the lists replace the stored ones, so that a
-// misspelt name would remove servers and keys. In settings, clients may send back what they were
-// shown, and a timeout, which has no effect.
+// mcpDecoder reads tool servers. An unknown field is an error: the lists replace the stored ones,
+// so a misspelt name would remove servers and keys. In settings, clients may post back the fields
+// of an answer, and a timeout, which has no effect.
 type mcpDecoder struct{ settings bool }
 
 func (m mcpDecoder) config(o *object) MCPConfig {
@@ -26,12 +26,12 @@ func (m mcpDecoder) config(o *object) MCPConfig {
 	return config
 }
 
-// forbidRepetition is about lists in which each entry has a name of its own. Server-side apply has
-// no answer to one that repeats.
+// forbidRepetition refuses entries with the same name. Server-side apply fails on a list that
+// repeats its map key.
 func forbidRepetition[T any](o *object, list string, entries []T, name func(T) string) {
 	seen := map[string]bool{}
 	for i, entry := range entries {
-		// Of two that have no name at all, that is what is said already.
+		// Missing names are already reported, so two of them are not reported as a repetition.
 		if seen[name(entry)] && (name(entry) != "" || len(o.details) == 0) {
 			o.fail(o.loc.At(list).At(i), "value_error", "An entry is listed twice")
 		}
@@ -39,7 +39,7 @@ func forbidRepetition[T any](o *object, list string, entries []T, name func(T) s
 	}
 }
 
-// remote is a server's object, or just its URL.
+// remote parses a server: an object, or just its URL.
 func (m mcpDecoder) remote(d *decoder, loc Location, raw json.RawMessage) (MCPRemoteServer, bool) {
 	if raw[0] == '"' {
 		url, ok := text(d, loc, raw)
@@ -63,7 +63,7 @@ func stdioServer(o *object) MCPStdioServer {
 	}
 }
 
-// arguments are a list, or one string quoted as for a shell.
+// arguments parses a list, or one string with shell quotes.
 func arguments(d *decoder, loc Location, raw json.RawMessage) ([]string, bool) {
 	if raw[0] != '"' {
 		return list(text)(d, loc, raw)
@@ -76,8 +76,8 @@ func arguments(d *decoder, loc Location, raw json.RawMessage) ([]string, bool) {
 	return words, ok
 }
 
-// splitWords takes a line apart as a shell does, quotes and backslashes only: a variable or a
-// pattern stays as it is, for nobody here could tell what it stands for.
+// splitWords splits a line like a shell, by quotes and backslashes only. Variables and patterns
+// stay unexpanded because their values are only known in the session.
 func splitWords(line string) (words []string, ok bool) {
 	var word strings.Builder
 	var quote rune
@@ -115,7 +115,7 @@ func splitWords(line string) (words []string, ok bool) {
 	return words, quote == 0 && !escaped
 }
 
-// environment is an object, or one string of the form K=V,K2=V2.
+// environment parses an object, or one string of the form K=V,K2=V2.
 func environment(d *decoder, loc Location, raw json.RawMessage) (map[string]Key, bool) {
 	if raw[0] == '"' {
 		return environmentFromText(d, loc, raw)

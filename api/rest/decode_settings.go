@@ -6,17 +6,18 @@ import (
 	"slices"
 )
 
-// gitProviders are the providers that a token may be for.
+// gitProviders are the providers that accept a token.
 var gitProviders = []string{"github", "gitlab", "bitbucket", "enterprise_sso"}
 
-// DecodeSettings reads the body of POST /api/settings. It ignores settings that it does not know:
-// clients send back what they were shown, and more. Within mcp_config they are an error.
+// DecodeSettings reads the body of POST /api/settings. It ignores unknown settings because clients
+// post back whole answers, with fields of their own. Within mcp_config an unknown field is an
+// error.
 func DecodeSettings(body []byte) (*Settings, []Detail) {
 	settings := &Settings{}
 	return settings, DecodeTable(body, settings)
 }
 
-// DecodeTable reads a body into a table such as Settings, and returns all that is wrong with it.
+// DecodeTable reads a body into a table such as Settings and returns all its errors.
 func DecodeTable(body []byte, table any) []Detail {
 	_, details := decodeBody(body, func(o *object) any {
 		for _, setting := range SettingsOf(table) {
@@ -27,7 +28,7 @@ func DecodeTable(body []byte, table any) []Detail {
 	return details
 }
 
-// decodable is what takes its value out of an object: each kind of field in its own way.
+// decodable reads its value from a field of an object. Each kind of field decodes differently.
 type decodable interface {
 	decode(o *object, name string)
 }
@@ -40,7 +41,7 @@ func (f *Field[T]) decode(o *object, name string) {
 		f.Value = &value
 	}
 	if text, isText := any(f.Value).(*string); isText && text != nil && *text == "" {
-		f.Value = nil // clients send it for a field that is empty on the screen
+		f.Value = nil // clients send "" for an input field that is empty
 	}
 }
 
@@ -86,7 +87,8 @@ func userSecrets(d *decoder, loc Location, raw json.RawMessage) (UserSecrets, bo
 	}, true
 }
 
-// entries are the values of an object by their names, which are among names if there are any; null is nil.
+// entries parses the values of an object by name; null is nil. If names is not empty, other names
+// are errors.
 func entries[T any](parse func(*object) *T, names ...string) parser[map[string]*T] {
 	return func(d *decoder, loc Location, raw json.RawMessage) (map[string]*T, bool) {
 		o := d.object(loc, raw)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestWordsAreTakenApartAsByAShell(t *testing.T) {
+func TestArgumentsAreSplitLikeAShell(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
 		"":                  ``,
@@ -23,12 +23,12 @@ func TestWordsAreTakenApartAsByAShell(t *testing.T) {
 	} {
 		words, ok := splitWords(line)
 		if got := strings.Join(words, "|"); !ok || got != want {
-			t.Errorf("%q is %q, want %q", line, got, want)
+			t.Errorf("%q is split into %q, want %q", line, got, want)
 		}
 	}
 	for _, line := range []string{`'a`, `"a`, `a\`, `"a\"`} {
 		if words, ok := splitWords(line); ok {
-			t.Errorf("%q is taken for %q", line, words)
+			t.Errorf("%q has an open quote, but is split into %q", line, words)
 		}
 	}
 }

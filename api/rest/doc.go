@@ -1,4 +1,4 @@
-// Package rest is Parley's HTTP contract: what clients send and get, how requests are decoded, and
-// what HTTP calls the fields of the kinds. A Go client marshals and unmarshals these types, and
-// needs nothing else.
+// Package rest is Parley's HTTP contract: the types of requests and answers, the decoding of
+// requests, and the mapping between HTTP names and CRD fields. A Go client marshals and unmarshals
+// these types and needs nothing else.
 package rest

@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	// MaxImage is the largest image in a data URL, decoded: the values of a ConfigMap may have this
-	// many bytes in all.
+	// MaxImage is the size limit of a decoded image in a data URL: all values of a ConfigMap
+	// together are limited to this many bytes.
 	MaxImage = 1 << 20
-	// maxImageURL is the longest address of an image, as the schema says.
+	// maxImageURL is the longest URL of an image. The CRD has the same limit.
 	maxImageURL = 16384
-	// TypeTooLarge is the type of a detail about something that is right but for its size.
+	// TypeTooLarge is the type of a detail about a value that is valid but too large.
 	TypeTooLarge = "bytes_too_long"
 )
 
-// Image of a request: the URL of one, or the image itself. In JSON it is a string, and the image
-// itself a data URL.
+// Image is an image of a request: its URL or its data. In JSON it is a string, with data as a data
+// URL.
 type Image struct {
-	// URL is empty where Data is the image.
+	// URL is empty if Data is set.
 	URL string
-	// MediaType of Data, such as image/png.
+	// MediaType is the type of Data, such as image/png.
 	MediaType string
 	Data      []byte
 }
@@ -38,8 +38,8 @@ func (i Image) MarshalJSON() ([]byte, error) {
 	return json.Marshal("data:" + i.MediaType + ";base64," + base64.StdEncoding.EncodeToString(i.Data))
 }
 
-// UnmarshalJSON reads a string, as a client does. What a server is sent it decodes with all that
-// may be wrong.
+// UnmarshalJSON reads a string, for clients. Servers use DecodeConversation, which reports all
+// errors.
 func (i *Image) UnmarshalJSON(data []byte) error {
 	var text string
 	if err := json.Unmarshal(data, &text); err != nil {
@@ -47,7 +47,7 @@ func (i *Image) UnmarshalJSON(data []byte) error {
 	}
 	decoded, problem := parseImage(text)
 	if problem != nil {
-		return fmt.Errorf("an image: %s", problem.Msg)
+		return fmt.Errorf("decode image: %s", problem.Msg)
 	}
 	*i = decoded
 	return nil
@@ -66,11 +66,11 @@ func image(d *decoder, loc Location, raw json.RawMessage) (Image, bool) {
 	return decoded, true
 }
 
-// imageType is a media type as the kind takes it.
+// imageType matches the media types that the CRD accepts.
 var imageType = regexp.MustCompile(`^image/[a-z0-9][-+.a-z0-9]{0,57}$`)
 
-// parseImage decodes a data URL. Of any other only the length is looked at here; the API server
-// judges the rest.
+// parseImage decodes a data URL. For any other URL it only checks the length; the API server
+// validates the rest.
 func parseImage(text string) (Image, *Detail) {
 	scheme, rest, _ := strings.Cut(text, ":")
 	if !strings.EqualFold(scheme, "data") {
@@ -81,8 +81,7 @@ func parseImage(text string) (Image, *Detail) {
 		return Image{URL: text}, nil
 	}
 	header, content, _ := strings.Cut(rest, ",")
-	// Of the parameters only the last one says how to read the content; a charset matters to no
-	// image.
+	// Only the last parameter tells the encoding. Images have no charset.
 	mediaType, parameters, _ := strings.Cut(strings.ToLower(header), ";")
 	mediaType = strings.TrimSpace(mediaType)
 	if !imageType.MatchString(mediaType) {
@@ -102,8 +101,8 @@ func parseImage(text string) (Image, *Detail) {
 	return Image{MediaType: mediaType, Data: data}, nil
 }
 
-// decodeContent reads what stands after the comma as browsers do: percent-encoded also where it is
-// base64, whose padding may be left out.
+// decodeContent decodes the text after the comma like browsers: base64 may be percent-encoded too,
+// and its padding may be missing.
 func decodeContent(content string, isBase64 bool) ([]byte, error) {
 	if strings.Contains(content, "%") {
 		unescaped, err := url.PathUnescape(content)

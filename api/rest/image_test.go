@@ -25,7 +25,7 @@ func must(data []byte, err error) []byte {
 	return data
 }
 
-func TestDataURLsAreDecodedAsBrowsersDo(t *testing.T) {
+func TestDataURLsAreDecodedLikeBrowsers(t *testing.T) {
 	t.Parallel()
 	png, svg := rest.Image{MediaType: "image/png", Data: []byte("abcd")}, rest.Image{MediaType: "image/svg+xml",
 		Data: []byte(`<svg a="+"/>`)}
@@ -49,7 +49,7 @@ func TestDataURLsAreDecodedAsBrowsersDo(t *testing.T) {
 	}
 }
 
-func TestTheSizeOfAnImageIsThatOfItsBytes(t *testing.T) {
+func TestImageSizeLimitCountsDecodedBytes(t *testing.T) {
 	t.Parallel()
 	largest := strings.Repeat("%41", rest.MaxImage)
 	if _, details := decodeImage(t, "data:image/png,"+largest); len(details) > 0 {
@@ -61,7 +61,7 @@ func TestTheSizeOfAnImageIsThatOfItsBytes(t *testing.T) {
 	}
 }
 
-func TestAnImageInARequestIsAString(t *testing.T) {
+func TestImagesAreStringsInJSON(t *testing.T) {
 	t.Parallel()
 	request := rest.ConversationRequest{ImageURLs: []rest.Image{{URL: "https://example.com/a.png"},
 		{MediaType: "image/png", Data: []byte("abcd")}}}

@@ -5,33 +5,33 @@ import (
 	"time"
 )
 
-// Session is the answer to GET /api/session: who is signed in, or nobody.
+// Session is the answer to GET /api/session: the signed-in user, or null.
 type Session struct {
 	User      *string `json:"user"`
 	Namespace *string `json:"namespace"`
-	// SettingsStored says whether GET /api/settings has anything to show.
+	// SettingsStored is true if the user has stored settings.
 	SettingsStored bool `json:"settings_stored"`
 }
 
-// SignIn is the body of POST /api/signin: a session key, or the code of a link.
+// SignIn is the body of POST /api/signin: a session key, or the code of a sign-in link.
 type SignIn struct {
 	Key  string `json:"key,omitempty"`
 	Code string `json:"code,omitempty"`
-	// Replace whoever else is signed in by the link's user.
+	// Replace signs out another user first.
 	Replace bool `json:"replace,omitempty"`
 }
 
-// SignInConflict is the answer to the code of a link where somebody else is signed in.
+// SignInConflict answers a sign-in link while another user is signed in.
 type SignInConflict struct {
 	Detail string `json:"detail"`
-	// User whose link it is.
+	// User is the owner of the link.
 	User      string `json:"user"`
 	Namespace string `json:"namespace"`
 }
 
 // SignInLink is the answer to POST /api/signin/link.
 type SignInLink struct {
-	// Path of the page that signs in, once. What is after the # no server is sent.
+	// Path is the page that signs in, once. Browsers send no server the part after the #.
 	Path      string    `json:"path"`
 	ExpiresAt time.Time `json:"expires_at"`
 }
@@ -50,7 +50,7 @@ func DecodeSignIn(body []byte) (SignIn, []Detail) {
 	})
 }
 
-// MaxMarkdown is how many texts are rendered at once.
+// MaxMarkdown is the most texts in one request.
 const MaxMarkdown = 100
 
 // Rendered is the answer to POST /api/markdown.
@@ -58,7 +58,7 @@ type Rendered struct {
 	HTML []string `json:"html"`
 }
 
-// DecodeMarkdown reads the body of POST /api/markdown: texts to be rendered.
+// DecodeMarkdown reads the body of POST /api/markdown: the texts to render.
 func DecodeMarkdown(body []byte) ([]string, []Detail) {
 	return decodeBody(body, func(o *object) []string {
 		texts := required(o, "texts", list(text))

@@ -2,15 +2,15 @@ package rest
 
 import "encoding/json"
 
-// Settings is the body of POST /api/settings, and the table of all settings, one a line: its name over
-// HTTP (json), the field of UserSettingsSpec that stores it (spec, where that is not the JSON name in
-// camel case), and its value if nobody has set it (default). The type is the kind of setting: a Key is
-// stored in a Secret, UserSecrets are merged entry by entry, MCPConfig replaces what is stored, and
-// all others are plain. Decoding, storing, showing, field ownership and the names in errors follow
-// from this table. A new key also needs the name of its Secret in api/v1alpha1/managed_names.go and in the
-// policy: who may write which Secrets is not widened by the way.
+// Settings is the body of POST /api/settings and the table of all settings. Each line has the
+// setting's name over HTTP (json), the field of UserSettingsSpec that stores it (spec, if it is not
+// the JSON name in camel case) and its default. The type is the kind of setting: a Key is stored in
+// a Secret, UserSecrets are merged entry by entry, MCPConfig replaces the stored value, and all
+// others are plain. Decoding, storing, showing, field ownership and the names in errors follow from
+// this table. A new key also needs its Secret's name in api/v1alpha1/managed_names.go and in the
+// admission policy, so that this table alone never widens write access to Secrets.
 //
-// What a request leaves out keeps its stored value, null clears a plain field to its default and
+// A field that is left out keeps its stored value. null resets a plain field to its default and
 // keeps a key.
 type Settings struct {
 	Language                     Field[string]      `json:"language,omitzero"`
@@ -41,45 +41,45 @@ type Settings struct {
 	GitUserEmail     Field[string]      `json:"git_user_email,omitzero"`
 }
 
-// UserSecrets is the value of secrets_store. An entry that is left out is kept, one that is null is
+// UserSecrets is the value of secrets_store. An entry that is left out stays; a null entry is
 // removed.
 type UserSecrets struct {
 	ProviderTokens map[string]*ProviderToken `json:"provider_tokens,omitempty"`
 	CustomSecrets  map[string]*CustomSecret  `json:"custom_secrets,omitempty"`
 }
 
-// ProviderToken is the access of a user to a git provider. An empty token keeps the stored one.
+// ProviderToken is a user's token for a git provider. An empty token keeps the stored one.
 type ProviderToken struct {
 	Token  Key           `json:"token,omitzero" spec:"tokenRef"`
 	UserID Field[string] `json:"user_id,omitzero" spec:"userID"`
 	Host   Field[string] `json:"host,omitzero"`
 }
 
-// CustomSecret is a secret of the user for the agent's environment. An empty secret keeps the
-// stored one.
+// CustomSecret is a user's secret for the agent's environment. An empty secret keeps the stored
+// one.
 type CustomSecret struct {
 	Secret      Key           `json:"secret,omitzero" spec:"secretRef"`
 	Description Field[string] `json:"description,omitzero"`
 }
 
-// MCPConfig lists tool servers. In settings it replaces the stored lists; keys that it does not
-// name are kept.
+// MCPConfig lists tool servers. In settings it replaces the stored lists and keeps keys that it
+// does not name.
 type MCPConfig struct {
 	SSEServers   []MCPRemoteServer `json:"sse_servers"`
 	StdioServers []MCPStdioServer  `json:"stdio_servers"`
 	SHTTPServers []MCPRemoteServer `json:"shttp_servers"`
 }
 
-// MCPRemoteServer is a tool server that runs elsewhere.
+// MCPRemoteServer is a tool server outside the session.
 type MCPRemoteServer struct {
 	URL    string `json:"url"`
 	APIKey Key    `json:"api_key,omitzero" spec:"apiKeyRef"`
-	// APIKeySet says in an answer whether there is a key. A request does not have it.
+	// APIKeySet tells in an answer whether a key is stored. Requests leave it out.
 	APIKeySet *bool `json:"api_key_set,omitempty" spec:"-"`
 }
 
-// MCPStdioServer is a tool server run as a process in the session. The values of its environment
-// are kept like keys, since nothing tells whether they are.
+// MCPStdioServer is a tool server that runs as a process in the session. All values of its
+// environment are stored like keys, because any of them may be one.
 type MCPStdioServer struct {
 	Name    string         `json:"name"`
 	Command string         `json:"command"`
@@ -88,13 +88,13 @@ type MCPStdioServer struct {
 }
 
 // StoredSettings is the answer to GET /api/settings. Keys are always null; the fields that end in
-// _set say which are there. It can be posted back as it is and changes nothing.
+// _set tell which keys are stored. Posting the answer back changes nothing.
 type StoredSettings struct {
 	Settings
 	LLMAPIKeySet     bool `json:"llm_api_key_set"`
 	SearchAPIKeySet  bool `json:"search_api_key_set"`
 	SandboxAPIKeySet bool `json:"sandbox_api_key_set"`
-	// ProviderTokensSet are the hosts of the providers that have a token.
+	// ProviderTokensSet has the host of each provider with a stored token.
 	ProviderTokensSet map[string]*string `json:"provider_tokens_set"`
 }
 

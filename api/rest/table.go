@@ -8,13 +8,13 @@ import (
 
 // Setting is one line of a table such as Settings.
 type Setting struct {
-	// Name is what HTTP calls it.
+	// Name is the setting's name over HTTP.
 	Name string
-	// Spec is the field of UserSettingsSpec where it is stored.
+	// Spec is the field of UserSettingsSpec that stores it.
 	Spec string
-	// Default is what it is if nobody has set it; nil where that is nothing.
+	// Default is the value of an unset setting, or nil.
 	Default any
-	// Value points to what a request says of it: a *Field or a *Key.
+	// Value points to the value in a request: a *Field or a *Key.
 	Value any
 }
 
@@ -29,7 +29,7 @@ func SettingsOf(table any) []Setting {
 		setting := Setting{Name: jsonName(field), Spec: specName(field), Value: value.Addr().Interface()}
 		if text := field.Tag.Get("default"); text != "" {
 			if err := json.Unmarshal([]byte(text), &setting.Default); err != nil {
-				panic("the default of " + setting.Name + " is no JSON")
+				panic("the default of " + setting.Name + " is not valid JSON")
 			}
 		}
 		if setting.Spec != "" {
@@ -44,7 +44,7 @@ func jsonName(field reflect.StructField) string {
 	return name
 }
 
-// specName is the field of a kind that holds a field of a request; empty where there is none.
+// specName returns the CRD field of a request field, or "" if there is none.
 func specName(field reflect.StructField) string {
 	if spec := field.Tag.Get("spec"); spec != "" {
 		return strings.TrimPrefix(spec, "-")
@@ -58,8 +58,7 @@ func specName(field reflect.StructField) string {
 	return first
 }
 
-// requestNames are what requests call the fields of the kinds, from the tags of all types that a
-// request is made of.
+// requestNames maps CRD fields to request fields. It comes from the tags of all request types.
 var requestNames = namesIn(map[string]string{}, reflect.TypeFor[Settings](), reflect.TypeFor[ConversationRequest]())
 
 func namesIn(names map[string]string, types ...reflect.Type) map[string]string {
@@ -80,7 +79,7 @@ func namesIn(names map[string]string, types ...reflect.Type) map[string]string {
 	return names
 }
 
-// RequestName is what a request calls a field of the kinds; the same if it has no name for it.
+// RequestName returns the request's name of a CRD field. It returns fields without one unchanged.
 func RequestName(field string) string {
 	if name := requestNames[field]; name != "" {
 		return name

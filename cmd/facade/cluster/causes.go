@@ -61,7 +61,7 @@ func explain(cause metav1.StatusCause) (kind, msg string) {
 	case field.ErrorTypeDuplicate:
 		return "value_error", "An entry is listed twice"
 	}
-	detail = rest.InRequestsTerms(cmp.Or(detail, "Input is not allowed here"))
+	detail = rest.WithRequestNames(cmp.Or(detail, "Input is not allowed here"))
 	for _, known := range phrases {
 		if strings.Contains(detail, known.phrase) {
 			return known.kind, detail

@@ -38,7 +38,7 @@ const (
 var (
 	NotRunning = answer.Refuse(http.StatusConflict, "The conversation is not running: start it first")
 	Starting   = answer.Later(http.StatusServiceUnavailable, "The session is starting; try again", time.Second)
-	silent     = answer.Later(http.StatusServiceUnavailable, "The session does not answer; try again", 2*time.Second)
+	silent     = answer.Later(http.StatusServiceUnavailable, "The session does not answer; retry later", 2*time.Second)
 	tooLarge   = answer.Refuse(http.StatusRequestEntityTooLarge, "What the session answers is too large")
 )
 

@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
-// accountOperations are those on what a user has and may choose from.
+// accountOperations are the operations on a user's settings, secrets and options.
 func (s *server) accountOperations() map[string]map[string]operation {
 	listed := func(list func(context.Context) ([]string, error)) map[string]operation {
 		return map[string]operation{"GET": {do: func(ctx context.Context, _ request) (any, error) {
@@ -54,10 +54,10 @@ func (s *server) accountOperations() map[string]map[string]operation {
 	}
 }
 
-// renderTime is how long texts are rendered; the remaining ones are shown as plain text.
+// renderTime limits the rendering of one request. Remaining texts are shown as plain text.
 const renderTime = 2 * time.Second
 
-// renderMarkdown renders texts of a conversation for the page, many at once.
+// renderMarkdown renders texts of a conversation for the page.
 func renderMarkdown(_ context.Context, r request) (any, error) {
 	texts, details := rest.DecodeMarkdown(r.body)
 	if len(details) > 0 {
@@ -78,8 +78,8 @@ func renderMarkdown(_ context.Context, r request) (any, error) {
 	return rendered, nil
 }
 
-// clientConfig is what the existing web client asks for before it shows anything. It holds nothing
-// of anybody.
+// clientConfig answers the first request of OpenHands' web client. It needs no key because it holds
+// no user data.
 func clientConfig(w http.ResponseWriter, _ *http.Request) {
 	answer.Write(w, map[string]any{
 		"APP_MODE": "oss", "GITHUB_CLIENT_ID": "", "POSTHOG_CLIENT_KEY": "",

@@ -17,18 +17,19 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
-// isOver says that a conversation is read from the archive.
+// isOver tells whether a conversation is read from the archive.
 func (s *server) isOver(c *v1alpha1.Conversation) bool {
 	return s.options.Archive != nil && errors.Is(live.Running(c), live.NotRunning)
 }
 
-// unavailable says that the archive cannot be read now.
+// unavailable reports that the archive cannot be read.
 func unavailable(ctx context.Context, err error) error {
-	logf.FromContext(ctx).Error(err, "The archive cannot be read")
+	logf.FromContext(ctx).Error(err, "Cannot read the archive")
 	return answer.Later(http.StatusServiceUnavailable, "The archive cannot be read now; retry later", 2*time.Second)
 }
 
-// ending of a conversation that is over. It is large, and its readers keep little of it.
+// ending reads the ending of a finished conversation. It is large, so callers copy the parts they
+// need.
 func (s *server) ending(ctx context.Context, r request) (*session.Ending, error) {
 	done, err := s.budget.Wait(ctx, r.user.ID(), limits.ArchiveReads)
 	if err != nil {
@@ -45,7 +46,7 @@ func (s *server) ending(ctx context.Context, r request) (*session.Ending, error)
 	return ending, nil
 }
 
-// repositoryEnding is the ending of a conversation about a repository.
+// repositoryEnding returns the ending of a conversation with a repository.
 func (s *server) repositoryEnding(ctx context.Context, r request) (*session.Ending, error) {
 	ending, err := s.ending(ctx, r)
 	if err == nil && !ending.Repository {
@@ -54,7 +55,7 @@ func (s *server) repositoryEnding(ctx context.Context, r request) (*session.Endi
 	return ending, err
 }
 
-// archivedUsage of the model. A session that left nothing used nothing as far as is known.
+// archivedUsage returns the model usage of a finished session: zero if it left no ending.
 func (s *server) archivedUsage(ctx context.Context, r request) (any, error) {
 	ending, err := s.ending(ctx, r)
 	switch {
@@ -67,7 +68,7 @@ func (s *server) archivedUsage(ctx context.Context, r request) (any, error) {
 		Cost: ending.Cost}, nil
 }
 
-// change to a file, as clients list it.
+// change is a changed file in the format of clients.
 type change struct {
 	Status string `json:"status"`
 	Path   string `json:"path"`
@@ -93,13 +94,13 @@ func (s *server) archivedDiff(ctx context.Context, r request) (any, error) {
 	path := r.URL.Query().Get("path")
 	for _, file := range ending.Changes {
 		if file.Path == path && file.Diff == nil {
-			return nil, answer.Refuse(http.StatusUnsupportedMediaType, "the file is binary or was too large to be kept")
+			return nil, answer.Refuse(http.StatusUnsupportedMediaType, "the file is binary or too large to archive")
 		}
 		if file.Path == path {
 			return file.Diff, r.held.Take(int64(len(file.Diff.Original) + len(file.Diff.Modified)))
 		}
 	}
-	return nil, answer.Refuse(http.StatusNotFound, "path: there is no such file among the changes")
+	return nil, answer.Refuse(http.StatusNotFound, "path: no changed file has this path")
 }
 
 func (s *server) archivedPatch(w http.ResponseWriter, r request) error {

@@ -9,8 +9,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// cors lets pages of the configured origins call. They are not given the cookie of
-// who is signed in to the facade's own page, so an origin gains nothing without a key.
+// cors lets pages of the configured origins call the API. Browsers do not send them the cookie of
+// the facade's own page, so an origin needs a key.
 func (s *server) cors(next http.Handler) http.Handler {
 	if len(s.options.CORSOrigins) == 0 {
 		return next

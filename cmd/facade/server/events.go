@@ -24,18 +24,18 @@ import (
 )
 
 const (
-	// defaultLimit and maxLimit are how many events a page of a client has.
+	// defaultLimit and maxLimit are the default and the largest number of events on a page.
 	defaultLimit, maxLimit = 20, live.MaxEvents
-	// archivedLimit is how many events are read from the archive at once.
+	// archivedLimit is the number of events per read of the archive.
 	archivedLimit = 1000
-	// maxPage is how large a page of events becomes; an event that is larger comes alone.
+	// maxPage limits the bytes of a page. A larger event is sent alone.
 	maxPage = 4 << 20
 )
 
-// eventRange is the events that are asked for.
+// eventRange is the requested range of events.
 type eventRange struct {
 	start, limit int
-	// end is the last one wanted; negative for all.
+	// end is the last requested event; negative for no end.
 	end     int
 	reverse bool
 }
@@ -68,7 +68,7 @@ func decodeRange(query url.Values) (r eventRange, err error) {
 	return r, err
 }
 
-// eventID in a request, from the least that it may be.
+// eventID parses the ID of an event, which must be at least least.
 func eventID(text string, least int, loc ...any) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < least {
@@ -86,11 +86,11 @@ func (r eventRange) query() url.Values {
 	return query
 }
 
-// pager reads a page of events, and counts it in the hold. The page may be shorter than its limit
-// where events are large.
+// pager reads a page of events and counts it in the hold. The page may be shorter than its limit if
+// events are large.
 type pager func(ctx context.Context, hold *limits.Hold, r eventRange) (*session.EventPage, error)
 
-// pages of a conversation: from its session while that runs, else from the archive.
+// pages reads from the session while it runs, else from the archive.
 func (s *server) pages(c *v1alpha1.Conversation) pager {
 	if s.isOver(c) {
 		return s.archivedPages(string(c.UID), s.options.Archive.Events)
@@ -100,7 +100,7 @@ func (s *server) pages(c *v1alpha1.Conversation) pager {
 	}
 }
 
-// earlierPages are those of a journal that the session could not resume: 1 is the last one.
+// earlierPages reads a journal that the session could not resume; 1 is the latest.
 func (s *server) earlierPages(c *v1alpha1.Conversation, number string) (pager, error) {
 	n, err := strconv.Atoi(number)
 	if err != nil || n < 1 {
@@ -131,7 +131,7 @@ func (s *server) archivedPages(uid string,
 		defer done()
 		page := &archivedPage{eventRange: r, hold: hold}
 		page.Events = []json.RawMessage{}
-		if r.reverse { // ids have no gaps: the last ones are found without reading those before
+		if r.reverse { // IDs have no gaps, so the read starts near the end
 			position, err := s.options.Archive.Position(ctx, uid)
 			if err != nil && !errors.Is(err, archiveclient.ErrNothing) {
 				return nil, unavailable(ctx, err)
@@ -157,7 +157,7 @@ func (s *server) archivedPages(uid string,
 		case r.reverse || len(page.Events) == 0:
 			return nil, unavailable(ctx, err)
 		default:
-			page.HasMore = true // reading the next page says what is wrong
+			page.HasMore = true // the read of the next page reports the error
 		}
 		if r.reverse {
 			slices.Reverse(page.Events)
@@ -166,17 +166,17 @@ func (s *server) archivedPages(uid string,
 	}
 }
 
-// archivedPage is filled from the archive, in the order of the events.
+// archivedPage collects events from the archive in order.
 type archivedPage struct {
 	session.EventPage
 	eventRange
 	hold *limits.Hold
 	size int
-	// refused says why an event found no room in the hold.
+	// refused is the error of an event that did not fit in the hold.
 	refused error
 }
 
-// add an event; false if the page ends before it.
+// add adds an event. It returns false if the page ends before it.
 func (p *archivedPage) add(id int, event json.RawMessage) bool {
 	switch {
 	case p.end >= 0 && id > p.end:
@@ -185,7 +185,7 @@ func (p *archivedPage) add(id int, event json.RawMessage) bool {
 		p.HasMore = true
 		return false
 	}
-	for ; p.size+len(event) > maxPage && len(p.Events) > 0; p.HasMore = true { // the last ones are wanted
+	for ; p.size+len(event) > maxPage && len(p.Events) > 0; p.HasMore = true { // keep the latest events
 		_ = p.hold.Take(-int64(len(p.Events[0])))
 		p.Events, p.size = p.Events[1:], p.size-len(p.Events[0])
 	}
@@ -196,12 +196,12 @@ func (p *archivedPage) add(id int, event json.RawMessage) bool {
 	return true
 }
 
-// errGap says that events which were there are gone.
-var errGap = errors.New("the events have changed since they were listed")
+// errGap reports that listed events are missing.
+var errGap = errors.New("events changed while they were read")
 
-// visitEvents from one on, page by page. A page that finds no room is read again once there is some;
-// the first one only if the caller is patient. visited says whether any event was visited.
-func visitEvents(ctx context.Context, hold *limits.Hold, pages pager, from int, patient bool,
+// visitEvents visits the events from one on, page by page. A page that does not fit in the hold is
+// retried; the first page only if waitForFirst is set. visited is true if any event was visited.
+func visitEvents(ctx context.Context, hold *limits.Hold, pages pager, from int, waitForFirst bool,
 	visit func(live.Event) error) (visited bool, err error) {
 	defer hold.Release()
 	for next := from; ; {
@@ -210,7 +210,7 @@ func visitEvents(ctx context.Context, hold *limits.Hold, pages pager, from int, 
 			page, err = pages(ctx, hold, eventRange{start: next, end: -1, limit: archivedLimit})
 			return err
 		}
-		if patient || next > from {
+		if waitForFirst || next > from {
 			err = hold.Retry(ctx, read)
 		} else {
 			err = read()
@@ -222,7 +222,7 @@ func visitEvents(ctx context.Context, hold *limits.Hold, pages pager, from int, 
 			if err := visit(live.Event{ID: next + i, Data: data}); err != nil {
 				return true, err
 			}
-			// A slow reader holds only what it has yet to read.
+			// A slow reader holds only the events that it has not read.
 			page.Events[i] = nil
 			_ = hold.Take(-int64(len(data)))
 		}
@@ -236,7 +236,7 @@ func visitEvents(ctx context.Context, hold *limits.Hold, pages pager, from int, 
 	}
 }
 
-// events by range.
+// events answers a range of events.
 func (s *server) events(ctx context.Context, r request) (any, error) {
 	wanted, err := decodeRange(r.URL.Query())
 	if err != nil {
@@ -249,7 +249,7 @@ func (s *server) events(ctx context.Context, r request) (any, error) {
 	return textOf(page), nil
 }
 
-// textOf a page. An encoder would hold its events twice more.
+// textOf encodes a page. A JSON encoder would copy its events twice more.
 func textOf(page *session.EventPage) json.RawMessage {
 	const begin, end = `{"events":[`, `],"has_more":`
 	size := len(begin) + len(end) + len("false}\n")
@@ -266,7 +266,7 @@ func textOf(page *session.EventPage) json.RawMessage {
 	return append(strconv.AppendBool(append(text, end...), page.HasMore), "}\n"...)
 }
 
-// trajectory is all events in one answer, which is never held as a whole.
+// trajectory streams all events as one JSON answer without holding it in memory.
 func (s *server) trajectory(w http.ResponseWriter, r request) (err error) {
 	pages := s.pages(r.conversation)
 	if number := r.URL.Query().Get("earlier"); number != "" {
@@ -296,25 +296,25 @@ func (s *server) trajectory(w http.ResponseWriter, r request) (err error) {
 		err = out.Flush()
 	}
 	if err != nil {
-		panic(http.ErrAbortHandler) // the reader must see that it is incomplete
+		panic(http.ErrAbortHandler) // the client must see that the answer is incomplete
 	}
 	return nil
 }
 
-// stream is the events as they come, as Server-Sent Events.
+// stream sends the events as Server-Sent Events.
 func (s *server) stream(w http.ResponseWriter, r request) error {
 	after, err := lastEvent(r.Request)
 	if err != nil {
 		return err
 	}
-	ctx, release := s.following(r.Request, r.user, r.shown, r.conversation)
+	ctx, release := s.following(r.Request, r.user, r.credential, r.conversation)
 	defer release()
 	out := newDeadlineWriter(w)
 	_ = out.control.SetReadDeadline(time.Time{})
 	begun := false
 	begin := sync.OnceFunc(func() {
 		begun = true
-		w.Header().Set("X-Accel-Buffering", "no") // of proxies that would keep it until it is whole
+		w.Header().Set("X-Accel-Buffering", "no") // else proxies send nothing before the end
 		answer.Head(w, "text/event-stream")
 		w.WriteHeader(http.StatusOK)
 	})
@@ -326,7 +326,7 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 	if s.isOver(r.conversation) {
 		visited, err := visitEvents(ctx, r.held, s.pages(r.conversation), after+1, false, send)
 		if err != nil && visited {
-			panic(http.ErrAbortHandler) // the reader must see that it is incomplete
+			panic(http.ErrAbortHandler) // the client must see that the answer is incomplete
 		}
 		if err == nil {
 			begin()
@@ -340,13 +340,14 @@ func (s *server) stream(w http.ResponseWriter, r request) error {
 		return err
 	})
 	if begun {
-		return nil // the client comes back with the last id that it has
+		return nil // the client reconnects with its last ID
 	}
 	return err
 }
 
-// resumeAfter is the event after which a client's stream resumes: the last one it has, or none if the
-// session's journal was reset and lacks that one. An error shows when the events are read.
+// resumeAfter returns the event after which a client's stream resumes: its last one, or -1 if the
+// journal was reset and lacks that event. An error of this read appears again when the events are
+// read.
 func (s *server) resumeAfter(ctx context.Context, c *v1alpha1.Conversation, hold *limits.Hold, after int) int {
 	if after < 0 {
 		return after
@@ -361,7 +362,7 @@ func (s *server) resumeAfter(ctx context.Context, c *v1alpha1.Conversation, hold
 	return after
 }
 
-// lastEvent is the one that a client has; -1 for none.
+// lastEvent returns the last event that the client has, or -1.
 func lastEvent(r *http.Request) (int, error) {
 	if text := r.Header.Get("Last-Event-ID"); text != "" {
 		return eventID(text, -1, "header", "last-event-id")

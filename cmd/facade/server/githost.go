@@ -16,15 +16,15 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
-// maxAsked is how many sessions are asked before one counts as none.
+// maxAsked is the number of sessions that are tried for a request to the git host.
 const maxAsked = 3
 
-// noSession is answered where the git host cannot be asked: the facade holds no token.
-var noSession = answer.Refuse(http.StatusServiceUnavailable, "The git host is asked by a running conversation on a "+
-	"repository of it, and there is none: start one, or name the repository by hand")
+// noSession is the answer if no session can call the git host. The facade has no token of its own.
+var noSession = answer.Refuse(http.StatusServiceUnavailable, "Parley reads the git host through a running conversation "+
+	"with a repository, and none is running: start one, or enter the repository's name")
 
-// hostOperations are those on what only a git host knows. It is asked by a running session of the
-// user, which has the token.
+// hostOperations are the operations that read from a git host. A running session of the user calls
+// the host, because it has the token.
 func (s *server) hostOperations() map[string]map[string]operation {
 	ask := func(path string, names ...string) map[string]operation {
 		return map[string]operation{"GET": {do: func(ctx context.Context, r request) (any, error) {
@@ -37,14 +37,13 @@ func (s *server) hostOperations() map[string]map[string]operation {
 		"/api/user/repositories":        ask(session.GitRepositoriesPath, "page", "per_page"),
 		"/api/user/search/repositories": ask(session.GitRepositoriesPath, "query", "page", "per_page"),
 		"/api/user/repository/branches": ask(session.GitBranchesPath, "repository"),
-		// There are no apps of a provider to install, and nobody looks for tasks.
+		// Parley has no apps of a provider to install and suggests no tasks.
 		"/api/user/installations":   nothing,
 		"/api/user/suggested-tasks": nothing,
 	}
 }
 
-// askHost through a session. Without any token there is no host to ask, and nothing that it could
-// know.
+// askHost calls the git host through a session. Without a token the answer is empty.
 func (s *server) askHost(ctx context.Context, r request, path string, query url.Values) (any, error) {
 	if !hasToken(r.user.Settings) {
 		return []string{}, nil
@@ -60,15 +59,15 @@ func (s *server) askHost(ctx context.Context, r request, path string, query url.
 			Held: r.held}, live.MaxAnswer); err == nil {
 			return known, nil
 		}
-		if answer.CodeOf(err) == http.StatusFailedDependency { // this one has no token
+		if answer.CodeOf(err) == http.StatusFailedDependency { // this session has no token
 			err = noSession
 		}
 	}
 	return nil, err
 }
 
-// candidates are the few conversations of a user whose sessions are asked. A session may take long
-// to answer, so that the list of all of them is not kept meanwhile.
+// candidates returns the few conversations whose sessions are tried. It does not keep the list of
+// all conversations, because a session may answer slowly.
 func (s *server) candidates(ctx context.Context, u *auth.User) (some []v1alpha1.Conversation, err error) {
 	done, err := s.budget.Wait(ctx, u.ID(), limits.Lists)
 	if err != nil {
@@ -88,7 +87,7 @@ func (s *server) candidates(ctx context.Context, u *auth.User) (some []v1alpha1.
 	return some, nil
 }
 
-// userInfo is who the user is: at the git host where that can be asked, else as the settings say.
+// userInfo returns the user's profile at the git host, or the one in the settings.
 func (s *server) userInfo(ctx context.Context, r request) (any, error) {
 	if hasToken(r.user.Settings) {
 		if known, err := s.askHost(ctx, r, session.GitUserPath, nil); err == nil {

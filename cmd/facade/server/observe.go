@@ -19,7 +19,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// metrics of the requests.
+// metrics of HTTP requests.
 type metrics struct {
 	requests     *prometheus.CounterVec
 	durations    *prometheus.HistogramVec
@@ -32,7 +32,7 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 			Name: "parley_facade_requests_total", Help: "Requests by route and status code.",
 		}, []string{"route", "code"}),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "parley_facade_request_duration_seconds", Help: "How long requests took, by route.",
+			Name: "parley_facade_request_duration_seconds", Help: "Duration of requests by route.",
 			Buckets: []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30},
 		}, []string{"route"}),
 		authFailures: prometheus.NewCounter(prometheus.CounterOpts{
@@ -49,15 +49,15 @@ var validRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
 type recorderKey struct{}
 
-// noteUser of a request that is observed.
+// noteUser records the user of a request for its log line.
 func noteUser(r *http.Request, user types.NamespacedName) {
 	if recorder, observed := r.Context().Value(recorderKey{}).(*recorder); observed {
 		recorder.user = user
 	}
 }
 
-// observed gives each request an id, counts and times it, and writes it down without body, query or
-// headers.
+// observed gives each request an ID, counts it, measures its duration and logs it without body,
+// query or headers.
 func (s *server) observed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -80,20 +80,19 @@ func (s *server) observed(next http.Handler) http.Handler {
 			}
 			s.finish(r, recorder, log, time.Since(start))
 			if aborted {
-				panic(failed) // the server cuts the connection, so that the answer is not taken for whole
+				panic(failed) // the server closes the connection: the answer is incomplete
 			}
 		}()
 		next.ServeHTTP(recorder, r)
 	})
 }
 
-// errPanicked is answered like any error that is not meant for clients.
+// errPanicked is answered as an internal error.
 var errPanicked = errors.New("a handler panicked")
 
-// finish counts a request that was answered, and writes it down unless it is a probe that found all
-// well.
+// finish counts an answered request and logs it, except successful probes.
 func (s *server) finish(r *http.Request, answered *recorder, log logr.Logger, took time.Duration) {
-	route := "none" // not what was asked for, which may hold anything
+	route := "none" // not the path, which may contain anything
 	if r.Pattern != "" && r.Pattern != "/" {
 		route = r.Pattern
 	}
@@ -113,7 +112,7 @@ func isProbe(route string) bool {
 	return slices.Contains([]string{"GET /alive", "GET /health", "GET /ready"}, route)
 }
 
-// methodOf is the method, unless it is something that the client made up.
+// methodOf returns the method, or "other" for one that the client invented.
 func methodOf(r *http.Request) string {
 	if slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, r.Method) {
 		return r.Method
@@ -121,8 +120,8 @@ func methodOf(r *http.Request) string {
 	return "other"
 }
 
-// recorder remembers the answer's code and length, and whose request it was; nobody's where user is
-// empty.
+// recorder records the status and length of the answer and the user of the request. user is empty
+// if the request was not authenticated.
 type recorder struct {
 	http.ResponseWriter
 	code  int
@@ -146,5 +145,5 @@ func (r *recorder) Write(data []byte) (int, error) {
 	return n, err
 }
 
-// Unwrap lets the server find the connection behind the recorder.
+// Unwrap gives http.ResponseController access to the connection.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }

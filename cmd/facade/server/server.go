@@ -1,5 +1,5 @@
-// Package server serves the HTTP operations: it finds who asks, reads what they send, and has the
-// other packages do it.
+// Package server serves the HTTP operations: it authenticates users, reads requests and calls the
+// other packages.
 package server
 
 import (
@@ -30,30 +30,30 @@ import (
 )
 
 const (
-	// ReadTimeout bounds how long a client may take to send a request.
+	// ReadTimeout limits the time for sending a request.
 	ReadTimeout = time.Minute
-	// requestTimeout bounds the work for one request, from when it is read.
+	// requestTimeout limits the work on one request after it was read.
 	requestTimeout = 15 * time.Second
-	// answerTimeout bounds how long a client may take to read its answer, after that.
+	// answerTimeout limits the time for reading the answer.
 	answerTimeout = 15 * time.Second
 )
 
-// Options of the HTTP operations.
+// Options configures the HTTP operations.
 type Options struct {
-	// Limits of the users.
+	// Limits are the limits of users.
 	Limits limits.Options
-	// CORSOrigins are the origins whose pages may call; * is any.
+	// CORSOrigins are the origins that may call the API; * is any.
 	CORSOrigins []string
-	// Archive of what sessions left; nil where there is none.
+	// Archive reads the data of finished sessions; nil without an archive.
 	Archive archiveclient.Reader
-	// SigningKeyDir is where the key is mounted that tokens for sessions are signed with.
+	// SigningKeyDir is the mounted directory with the key that signs session tokens.
 	SigningKeyDir string
-	// TrustedProxies are believed to say whether a request came to them over TLS.
+	// TrustedProxies may tell whether a request came over TLS.
 	TrustedProxies auth.Proxies
 }
 
-// DefaultOptions suit a team behind one facade. A body has room for two images of the largest size,
-// in base64, and is no more than one user may have in flight.
+// DefaultOptions suit a team with one facade. A body has room for two images of the largest size in
+// base64, and fits within one user's limit.
 func DefaultOptions() Options {
 	return Options{Limits: limits.Options{MaxBody: 4 << 20, Rate: 20, Burst: 100,
 		Streams: limits.Bounds{User: 32, All: 2000}}}
@@ -69,7 +69,7 @@ type server struct {
 	sessions      *live.Sessions
 	cookies       *auth.Cookies
 	health        answer.Health
-	// serving ends when the facade is told to stop.
+	// serving ends when the facade stops.
 	serving context.Context
 	stop    context.CancelFunc
 }
@@ -80,7 +80,7 @@ type Handler struct {
 	server *server
 }
 
-// New serves the HTTP operations over a cluster, and counts them in a registry.
+// New returns the handler for a cluster and registers its metrics.
 func New(c cluster.API, options Options, registry prometheus.Registerer) *Handler {
 	signer := live.NewSigner(options.SigningKeyDir)
 	s := &server{
@@ -98,25 +98,25 @@ func New(c cluster.API, options Options, registry prometheus.Registerer) *Handle
 	return &Handler{Handler: s.observed(s.cors(s.routes())), server: s}
 }
 
-// Stopping makes /ready fail, so that no more requests are sent here while those under way are
-// finished. Streams end at once: who follows one goes on elsewhere.
+// Stopping makes /ready fail, so that no new requests arrive while the ones in flight finish.
+// Streams end at once; their clients reconnect to another facade.
 func (h *Handler) Stopping() { h.server.stop() }
 
-// request of a user.
+// request is a request of a user.
 type request struct {
 	*http.Request
 	user *auth.User
-	// shown is the credential of the user.
-	shown auth.Credential
-	// body of an operation that reads it.
+	// credential authenticated the user.
+	credential auth.Credential
+	// body is set if the operation reads it.
 	body []byte
-	// conversation of an operation on one.
+	// conversation is set if the operation is on one.
 	conversation *v1alpha1.Conversation
-	// held is what is held of the answer, until that is sent.
+	// held counts the bytes of the answer until it is sent.
 	held *limits.Hold
 }
 
-// parameters of the query with these names.
+// parameters returns the query parameters with these names.
 func (r request) parameters(names []string) url.Values {
 	query := url.Values{}
 	for _, name := range names {
@@ -125,21 +125,21 @@ func (r request) parameters(names []string) url.Values {
 	return query
 }
 
-// operation is what a user may do.
+// operation is an HTTP operation of a user.
 type operation struct {
 	do        func(ctx context.Context, r request) (any, error)
 	readsBody bool
-	// onConversation finds the conversation that the path names, as the cache has it.
+	// onConversation looks up the conversation of the path in the cache.
 	onConversation bool
-	// queue is the resource for which the operation waits; zero is none.
+	// queue is the resource that the operation waits for; zero is none.
 	queue limits.Resource
-	// serve instead of do, for answers that take long or are not JSON. It counts as a stream. Its
-	// error is answered if nothing else was.
+	// serve replaces do for answers that are long or not JSON. It counts as a stream. Its error is
+	// sent if nothing was sent before.
 	serve func(w http.ResponseWriter, r request) error
 }
 
 func (s *server) operations() map[string]map[string]operation {
-	// on is an operation on one conversation, as the API server has it.
+	// on is an operation on one conversation, read from the API server.
 	on := func(do func(context.Context, *auth.User, string) (any, error)) operation {
 		return operation{do: func(ctx context.Context, r request) (any, error) {
 			return do(ctx, r.user, r.PathValue("id"))
@@ -189,7 +189,7 @@ func (s *server) routes() http.Handler {
 	s.signInRoutes(mux)
 	mux.HandleFunc("GET /socket.io/", s.socketIO)
 	if err := page.Register(mux); err != nil {
-		panic(err) // its files are in the program
+		panic(err) // its files are embedded
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { answer.Write(w, nil, answer.NotFound) })
 	return mux
@@ -219,22 +219,21 @@ func (s *server) ready(w http.ResponseWriter, r *http.Request) {
 
 func openAPI(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(rest.OpenAPI) // the client is gone; nobody is left to tell
+	_, _ = w.Write(rest.OpenAPI) // fails only if the client is gone
 }
 
-// authenticated lets only users in, each at their rate, before anything of the body is read.
+// authenticated checks the credential and the rate limit before it reads the body.
 func (s *server) authenticated(o operation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		// The server's own deadline may be over before the work on a slow body is, and then nobody
-		// would hear of it.
-		deadline := ReadTimeout + limits.Patience + requestTimeout + answerTimeout
+		// The server's own write deadline could pass before a slow body is read and answered.
+		deadline := ReadTimeout + limits.MaxWait + requestTimeout + answerTimeout
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(deadline))
 		changes := r.Method != http.MethodGet && r.Method != http.MethodHead
-		u, shown, err := s.identify(r, r.Header.Get(rest.KeyHeader), changes)
+		u, credential, err := s.identify(r, r.Header.Get(rest.KeyHeader), changes)
 		if err == nil {
 			err = s.admit(r, u)
 		}
-		req := request{Request: r, user: u, shown: shown}
+		req := request{Request: r, user: u, credential: credential}
 		if err == nil && o.readsBody {
 			var done func()
 			if req.body, done, err = s.budget.ReadBody(r, u.ID()); err == nil {
@@ -253,19 +252,19 @@ func (s *server) authenticated(o operation) http.HandlerFunc {
 			}
 			return
 		}
-		// A client that hangs up does not stop a write half way.
+		// A client that disconnects does not interrupt a write.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTimeout)
 		defer cancel()
 		body, err := s.perform(ctx, o, req)
 		if err != nil && answer.CodeOf(err) == http.StatusInternalServerError {
-			// Its text may hold what was sent.
+			// The error text may contain data of the request.
 			logf.FromContext(ctx).Info("A request failed", "error", fmt.Sprintf("%T", err))
 		}
 		answer.Write(w, body, err)
 	}
 }
 
-// serveStream serves an operation that counts as a stream.
+// serveStream runs an operation that counts as a stream.
 func (s *server) serveStream(w http.ResponseWriter, o operation, r request) (err error) {
 	if r.conversation, err = s.conversations.Find(r.Context(), r.user, r.PathValue("id")); err != nil {
 		return err
@@ -278,7 +277,7 @@ func (s *server) serveStream(w http.ResponseWriter, o operation, r request) (err
 	return o.serve(w, r)
 }
 
-// perform an operation when it is its turn.
+// perform runs an operation once its queue has a free slot.
 func (s *server) perform(ctx context.Context, o operation, r request) (_ any, err error) {
 	if o.queue != 0 {
 		done, err := s.budget.Wait(ctx, r.user.ID(), o.queue)

@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// maxUploads bounds what a user sends into a session at once.
+	// maxUploads limits the bytes of one upload.
 	maxUploads = 64 << 20
-	// uploadTimeout bounds how long a user may take to send files.
+	// uploadTimeout limits the time of one upload.
 	uploadTimeout = 10 * time.Minute
-	// writeTimeout is how long a client may take for each piece that it is sent.
+	// writeTimeout limits the time in which a client must read each piece of an answer.
 	writeTimeout = 30 * time.Second
 
 	patchType = "text/plain; charset=utf-8"
 )
 
-// sessionOperations are those on what a conversation does, made and says.
+// sessionOperations are the operations on the session of a conversation.
 func (s *server) sessionOperations() map[string]map[string]operation {
 	get := func(do func(context.Context, request) (any, error)) map[string]operation {
 		return map[string]operation{"GET": {do: do, onConversation: true}}
@@ -36,7 +36,7 @@ func (s *server) sessionOperations() map[string]map[string]operation {
 	serve := func(method string, serve func(http.ResponseWriter, request) error) map[string]operation {
 		return map[string]operation{method: {serve: serve}}
 	}
-	// ask the session, with parameters of the query under the same names; or else the archive.
+	// ask reads from the session, with the same query parameters, or from the archive.
 	ask := func(path string, archived func(context.Context, request) (any, error), names ...string) map[string]operation {
 		return get(func(ctx context.Context, r request) (any, error) {
 			if archived != nil && s.isOver(r.conversation) {
@@ -73,7 +73,7 @@ func (s *server) sessionOperations() map[string]map[string]operation {
 	}
 }
 
-// file of a session, which calls the parameter path.
+// file reads a file of the session. The session's name for the parameter is path.
 func (s *server) file(ctx context.Context, r request) (any, error) {
 	name := r.URL.Query().Get("file")
 	if name == "" {
@@ -83,7 +83,7 @@ func (s *server) file(ctx context.Context, r request) (any, error) {
 		Held: r.held}, live.MaxAnswer)
 }
 
-// message is a short way to send a text.
+// message sends a text as an event.
 func (s *server) message(ctx context.Context, r request) (any, error) {
 	message, details := rest.DecodeMessage(r.body)
 	if len(details) > 0 {
@@ -97,7 +97,7 @@ func (s *server) message(ctx context.Context, r request) (any, error) {
 	return s.event(ctx, r)
 }
 
-// event of a user for the session. A successful answer means that it is on the session's disk.
+// event sends a user's event to the session. Success means that the event is on the session's disk.
 func (s *server) event(ctx context.Context, r request) (any, error) {
 	key := r.Header.Get(session.IdempotencyHeader)
 	if len(key) > session.MaxIdempotencyKey {
@@ -112,7 +112,7 @@ func (s *server) sendEvent(ctx context.Context, c *v1alpha1.Conversation, hold *
 		Body: bytes.NewReader(body), Type: "application/json", Key: key, Held: hold}, live.MaxAnswer)
 }
 
-// patch is the whole difference as text.
+// patch returns all changes as text.
 func (s *server) patch(w http.ResponseWriter, r request) error {
 	if s.isOver(r.conversation) {
 		return s.archivedPatch(w, r)
@@ -125,7 +125,7 @@ func (s *server) zip(w http.ResponseWriter, r request) error {
 	return s.forward(w, r, session.ZipPath, "application/zip", 0)
 }
 
-// forward what the session answers, up to a length; zero is all of it.
+// forward streams an answer of the session, up to most bytes; zero is no limit.
 func (s *server) forward(w http.ResponseWriter, r request, path, contentType string, most int64) error {
 	response, err := s.sessions.Ask(r.Context(), r.conversation, live.Call{Path: path})
 	if err != nil {
@@ -141,15 +141,15 @@ func (s *server) forward(w http.ResponseWriter, r request, path, contentType str
 	return nil
 }
 
-// sendText as it comes.
+// sendText streams a text.
 func sendText(w http.ResponseWriter, contentType string, from io.Reader) {
 	answer.Head(w, contentType)
 	if _, err := io.Copy(newDeadlineWriter(w), from); err != nil {
-		panic(http.ErrAbortHandler) // the reader must see that it is incomplete
+		panic(http.ErrAbortHandler) // the client must see that the answer is incomplete
 	}
 }
 
-// deadlineWriter gives each piece its time, and sends it at once.
+// deadlineWriter sends each piece at once, with a deadline of its own.
 type deadlineWriter struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
@@ -168,7 +168,7 @@ func (d *deadlineWriter) Write(data []byte) (int, error) {
 	return n, err
 }
 
-// upload passes files of a user on as they come.
+// upload streams a user's files to the session.
 func (s *server) upload(w http.ResponseWriter, r request) error {
 	if r.ContentLength > maxUploads {
 		return answer.LargerThan(maxUploads)
@@ -177,7 +177,7 @@ func (s *server) upload(w http.ResponseWriter, r request) error {
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(uploadTimeout))
 	_ = control.SetWriteDeadline(time.Now().Add(uploadTimeout + answerTimeout)) // else a slow upload gets no answer
-	// A session that does not take the files must end it too.
+	// The timeout also covers a session that does not read the files.
 	ctx, cancel := context.WithTimeout(r.Context(), uploadTimeout)
 	defer cancel()
 	result, err := s.sessions.Read(ctx, r.conversation, live.Call{Method: http.MethodPost, Path: session.FilesPath,

@@ -16,50 +16,49 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// needsKey is answered to who is signed in, and shows no key.
-var needsKey = answer.Refuse(http.StatusForbidden, "A link is made with the session key, not with a sign-in")
+// needsKey is the answer to a signed-in user who sends no key.
+var needsKey = answer.Refuse(http.StatusForbidden, "Creating a sign-in link requires the session key; being signed in is not enough")
 
-// maxSignIn bounds what somebody sends whom nobody knows yet.
+// maxSignIn limits the body of an unauthenticated request.
 const maxSignIn = 8 << 10
 
-// identify who sent a request: by the session key, or by the cookie of the page. With a cookie a
-// browser may have been made to send it, so what changes anything must come from the facade's own
-// page.
+// identify authenticates a request by the session key or by the page's cookie. Another site can
+// make a browser send the cookie, so with a cookie a change must come from the facade's own page.
 func (s *server) identify(r *http.Request, key string, changes bool) (*auth.User, auth.Credential, error) {
-	shown := auth.CredentialOf(key)
+	credential := auth.CredentialOf(key)
 	if key == "" {
 		var signedIn bool
-		if shown, signedIn = s.cookies.Credential(r); signedIn && changes {
+		if credential, signedIn = s.cookies.Credential(r); signedIn && changes {
 			if err := s.cookies.SameOrigin(r); err != nil {
-				return nil, shown, err
+				return nil, credential, err
 			}
 		}
 	}
-	u, err := s.authenticate(r.Context(), shown)
-	return u, shown, err
+	u, err := s.authenticate(r.Context(), credential)
+	return u, credential, err
 }
 
-// admit a user's request, at their rate.
+// admit counts a request against the user's rate limit.
 func (s *server) admit(r *http.Request, u *auth.User) error {
 	noteUser(r, u.Key())
 	return s.budget.Count(u.ID())
 }
 
-func (s *server) authenticate(ctx context.Context, shown auth.Credential) (*auth.User, error) {
-	u, err := auth.Authenticate(ctx, s.cluster, shown)
+func (s *server) authenticate(ctx context.Context, credential auth.Credential) (*auth.User, error) {
+	u, err := auth.Authenticate(ctx, s.cluster, credential)
 	if errors.Is(err, answer.Unauthorized) {
 		s.metrics.authFailures.Inc()
 	}
 	return u, err
 }
 
-// signInRoutes are open to everybody: who asks here is not known yet, or no longer.
+// signInRoutes need no credential.
 func (s *server) signInRoutes(mux *http.ServeMux) {
 	for _, route := range []struct {
 		method, path string
 		serve        func(w http.ResponseWriter, r *http.Request) (any, error)
 	}{
-		{"POST", "/api/signin", s.signIn}, {"POST", "/api/signout", s.signOut}, {"GET", "/api/session", s.whoAmI},
+		{"POST", "/api/signin", s.signIn}, {"POST", "/api/signout", s.signOut}, {"GET", "/api/session", s.currentSession},
 	} {
 		mux.HandleFunc(route.method+" "+route.path, func(w http.ResponseWriter, r *http.Request) {
 			body, err := route.serve(w, r)
@@ -69,8 +68,8 @@ func (s *server) signInRoutes(mux *http.ServeMux) {
 	}
 }
 
-// inTime is a request that was read, with the time that there is for its answer.
-func inTime(r *http.Request) (timed *http.Request, done func()) {
+// withTimeout gives the answer of a request its timeout.
+func withTimeout(r *http.Request) (timed *http.Request, done func()) {
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	return r.WithContext(ctx), cancel
 }
@@ -88,9 +87,9 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
-	r, done := inTime(r)
+	r, done := withTimeout(r)
 	defer done()
-	u, shown, err := s.opened(r, given)
+	u, credential, err := s.signInUser(r, given)
 	if err != nil {
 		return nil, err
 	}
@@ -98,41 +97,42 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 		return nil, err
 	}
 	if given.Code != "" {
-		if err := s.asksFirst(r, u, given); err != nil {
+		if err := s.confirmReplace(r, u, given); err != nil {
 			return nil, err
 		}
-		err := s.end(r.Context(), u, shown)
-		if errors.Is(err, answer.Unauthorized) { // somebody was faster
+		err := s.end(r.Context(), u, credential)
+		if errors.Is(err, answer.Unauthorized) { // the link was used meanwhile
 			s.metrics.authFailures.Inc()
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
-	if err := s.cookies.Give(w, r, u, shown.KeyHash); err != nil {
+	if err := s.cookies.Give(w, r, u, credential.KeyHash); err != nil {
 		return nil, err
 	}
 	return s.session(r, u)
 }
 
-// opened is who signs in, with the key or with the code of a link.
-func (s *server) opened(r *http.Request, given rest.SignIn) (*auth.User, auth.Credential, error) {
+// signInUser authenticates the key or the code of a link.
+func (s *server) signInUser(r *http.Request, given rest.SignIn) (*auth.User, auth.Credential, error) {
 	if given.Code == "" {
 		return s.identify(r, given.Key, true)
 	}
-	shown, _ := s.cookies.Linked(given.Code) // nobody's, where it is invalid
-	u, err := s.authenticate(r.Context(), shown)
-	return u, shown, err
+	credential, _ := s.cookies.Linked(given.Code) // an invalid code is refused below
+	u, err := s.authenticate(r.Context(), credential)
+	return u, credential, err
 }
 
-// asksFirst refuses a link where somebody else is signed in, unless they agreed: whoever sends
-// theirs would have others store keys with them. The link stays good.
-func (s *server) asksFirst(r *http.Request, u *auth.User, given rest.SignIn) error {
-	shown, signedIn := s.cookies.Credential(r)
+// confirmReplace refuses a link while another user is signed in, unless the request confirms it.
+// Else the sender of a link could make others store their keys in the sender's account. The link
+// stays valid.
+func (s *server) confirmReplace(r *http.Request, u *auth.User, given rest.SignIn) error {
+	credential, signedIn := s.cookies.Credential(r)
 	if !signedIn || given.Replace {
 		return nil
 	}
-	switch present, err := auth.Authenticate(r.Context(), s.cluster, shown); {
+	switch present, err := auth.Authenticate(r.Context(), s.cluster, credential); {
 	case errors.Is(err, answer.Unauthorized):
 		return nil
 	case err != nil:
@@ -140,13 +140,13 @@ func (s *server) asksFirst(r *http.Request, u *auth.User, given rest.SignIn) err
 	case present.UID == u.UID:
 		return nil
 	}
-	return &answer.Refusal{Code: http.StatusConflict, Body: rest.SignInConflict{Detail: "Somebody else is signed in",
+	return &answer.Refusal{Code: http.StatusConflict, Body: rest.SignInConflict{Detail: "Another user is signed in",
 		User: u.Name, Namespace: u.Namespace}}
 }
 
-// end a sign-in before its time, once. The user's settings record it, so that every facade knows. The
-// second attempt is unauthorized.
-func (s *server) end(ctx context.Context, u *auth.User, shown auth.Credential) error {
+// end ends a sign-in early, once. The user's settings record it, so every facade knows. A second
+// attempt is unauthorized.
+func (s *server) end(ctx context.Context, u *auth.User, credential auth.Credential) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
 	var refusal *answer.Refusal
@@ -155,10 +155,10 @@ func (s *server) end(ctx context.Context, u *auth.User, shown auth.Credential) e
 		if err != nil {
 			return err
 		}
-		if auth.HasEnded(live, shown.ID) {
+		if auth.HasEnded(live, credential.ID) {
 			return answer.Unauthorized
 		}
-		return s.cluster.Annotate(ctx, live, v1alpha1.AnnotationEndedSignIns, auth.Ended(live, shown, time.Now()))
+		return s.cluster.Annotate(ctx, live, v1alpha1.AnnotationEndedSignIns, auth.Ended(live, credential, time.Now()))
 	})
 	if err != nil && !errors.As(err, &refusal) {
 		return cluster.Refusal(ctx, err, nil)
@@ -166,50 +166,50 @@ func (s *server) end(ctx context.Context, u *auth.User, shown auth.Credential) e
 	return err
 }
 
-// link that signs the user in, once, for who has no key to type. It takes the key: whoever copied a
-// cookie would else have another for good.
+// link creates a link that signs the user in once without a key. It requires the session key: else
+// a stolen cookie could create new sign-ins forever.
 func (s *server) link(_ context.Context, r request) (any, error) {
-	if !r.shown.Expires.IsZero() { // a cookie
+	if !r.credential.Expires.IsZero() { // a cookie
 		return nil, needsKey
 	}
-	code, err := s.cookies.Link(r.user, r.shown.KeyHash)
+	code, err := s.cookies.Link(r.user, r.credential.KeyHash)
 	if err != nil {
 		return nil, err
 	}
-	shown, _ := s.cookies.Linked(code)
-	return rest.SignInLink{Path: "/signin#code=" + code, ExpiresAt: shown.Expires.UTC()}, nil
+	credential, _ := s.cookies.Linked(code)
+	return rest.SignInLink{Path: "/signin#code=" + code, ExpiresAt: credential.Expires.UTC()}, nil
 }
 
-// signOut takes the cookie away, whether it is still good or not, and has it be good no longer.
+// signOut removes the cookie from the browser, valid or not, and revokes it.
 func (s *server) signOut(w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := s.cookies.SameOrigin(r); err != nil {
 		return nil, err
 	}
-	r, done := inTime(r)
+	r, done := withTimeout(r)
 	defer done()
 	s.cookies.Take(w, r)
-	if shown, signedIn := s.cookies.Credential(r); signedIn {
-		u, err := auth.Authenticate(r.Context(), s.cluster, shown)
+	if credential, signedIn := s.cookies.Credential(r); signedIn {
+		u, err := auth.Authenticate(r.Context(), s.cluster, credential)
 		if err == nil {
 			err = s.budget.Count(u.ID())
 		}
 		if err == nil {
-			err = s.end(r.Context(), u, shown)
+			err = s.end(r.Context(), u, credential)
 		}
 		if err != nil && !errors.Is(err, answer.Unauthorized) {
-			return nil, err // the browser has no cookie any more, and yet it is not ended
+			return nil, err // the browser's cookie is gone, but was not revoked
 		}
 	}
 	return rest.Session{}, nil
 }
 
-// whoAmI is asked by the page before anything else; that nobody is signed in is no error.
-func (s *server) whoAmI(_ http.ResponseWriter, r *http.Request) (any, error) {
+// currentSession answers the page's first request. No signed-in user is not an error.
+func (s *server) currentSession(_ http.ResponseWriter, r *http.Request) (any, error) {
 	key := r.Header.Get(rest.KeyHeader)
 	if _, signedIn := s.cookies.Credential(r); !signedIn && key == "" {
 		return rest.Session{}, nil
 	}
-	r, done := inTime(r)
+	r, done := withTimeout(r)
 	defer done()
 	u, _, err := s.identify(r, key, false)
 	switch {

@@ -21,7 +21,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
-// socketIO serves a client of the existing service that watches a conversation.
+// socketIO serves an OpenHands client that watches a conversation.
 func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	if query.Get("transport") != "websocket" || query.Get("EIO") != "4" {
@@ -30,7 +30,7 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	key := cmp.Or(r.Header.Get(rest.KeyHeader), query.Get("session_api_key"))
-	u, shown, err := s.identify(r, key, true)
+	u, credential, err := s.identify(r, key, true)
 	if err == nil {
 		err = s.admit(r, u)
 	}
@@ -52,14 +52,14 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer done()
-	ctx, release := s.following(r, u, shown, c)
+	ctx, release := s.following(r, u, credential, c)
 	defer release()
-	// Origin is checked: against the host that was asked for, and the origins whose pages may call.
+	// Accept checks Origin against the request's host and the configured origins.
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{
 		OriginPatterns: s.options.CORSOrigins, InsecureSkipVerify: slices.Contains(s.options.CORSOrigins, "*"),
 	})
 	if err != nil {
-		return // it is answered
+		return // Accept answered the request
 	}
 	watched := &watched{server: s, user: u, conversation: c}
 	if !s.isOver(c) {
@@ -68,16 +68,15 @@ func (s *server) socketIO(w http.ResponseWriter, r *http.Request) {
 	socket.Serve(ctx, conn, watched, after, userMessage(live.Running(c)))
 }
 
-// checkEvery is how often it is checked whether a user may still follow a conversation.
+// checkEvery is the interval of access checks on a stream.
 const checkEvery = 15 * time.Second
 
-// errGone ends a stream whose user may no longer follow it.
+// errGone ends a stream whose user lost access.
 var errGone = errors.New("the key or the conversation is gone")
 
-// following is the time in which a user may follow a conversation: until the client goes, the
-// facade stops, the credential becomes invalid or the conversation is deleted. release must be
-// called.
-func (s *server) following(r *http.Request, u *auth.User, shown auth.Credential, c *v1alpha1.Conversation) (
+// following returns a context for a user's stream. It ends when the client disconnects, the facade
+// stops, the credential becomes invalid or the conversation is deleted. Call release at the end.
+func (s *server) following(r *http.Request, u *auth.User, credential auth.Credential, c *v1alpha1.Conversation) (
 	ctx context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	stop := context.AfterFunc(s.serving, func() { cancel(context.Canceled) })
@@ -90,7 +89,7 @@ func (s *server) following(r *http.Request, u *auth.User, shown auth.Credential,
 				return
 			case <-tick.C:
 			}
-			now, err := auth.Authenticate(ctx, s.cluster, shown)
+			now, err := auth.Authenticate(ctx, s.cluster, credential)
 			if errors.Is(err, answer.Unauthorized) || err == nil && now.UID != u.UID {
 				cancel(errGone)
 			}
@@ -103,7 +102,7 @@ func (s *server) following(r *http.Request, u *auth.User, shown auth.Credential,
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// watched is a conversation at the end of a socket.
+// watched is the conversation of a socket.
 type watched struct {
 	*server
 	user         *auth.User
@@ -121,16 +120,16 @@ func (w *watched) Follow(ctx context.Context, after int, visit func(live.Event) 
 	return w.sessions.Follow(ctx, w.conversation, after, w.hold(), visit, func() error { return nil })
 }
 
-// Count what the user sends as one of their requests.
+// Count counts an action of the user as a request.
 func (w *watched) Count() error { return userMessage(w.budget.Count(w.user.ID())) }
 
-// Receive what the user sends, within the budget for bodies.
+// Receive reads a frame within the budget for bodies.
 func (w *watched) Receive(ctx context.Context, from io.Reader) (frame []byte, done func(), err error) {
 	frame, done, err = w.budget.ReadFrame(ctx, from, w.user.ID())
 	return frame, done, userMessage(err)
 }
 
-// Send what the user does.
+// Send sends an action of the user.
 func (w *watched) Send(ctx context.Context, action json.RawMessage) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
@@ -140,7 +139,7 @@ func (w *watched) Send(ctx context.Context, action json.RawMessage) error {
 	return userMessage(err)
 }
 
-// userMessage is an error in the words that a user is answered with.
+// userMessage returns the text of a refusal, or a general one for other errors.
 func userMessage(err error) error {
 	if err == nil {
 		return nil

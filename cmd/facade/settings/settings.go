@@ -79,10 +79,10 @@ var keyless = []string{"bedrock/", "hosted_vllm/", "llamafile/", "lm_studio/", "
 func Suffice(settings *v1alpha1.UserSettings) error {
 	switch {
 	case NothingStored(settings):
-		return answer.Complain("CONFIGURATION$SETTINGS_NOT_FOUND", "Settings not found: store them with POST /api/settings "+
+		return answer.BadRequest("CONFIGURATION$SETTINGS_NOT_FOUND", "Settings not found: store them with POST /api/settings "+
 			"first")
 	case needsKey(&settings.Spec) && settings.Spec.LLMAPIKeyRef == nil:
-		return answer.Complain("STATUS$ERROR_LLM_AUTHENTICATION", "The model needs a key: store llm_api_key with POST "+
+		return answer.BadRequest("STATUS$ERROR_LLM_AUTHENTICATION", "The model needs a key: store llm_api_key with POST "+
 			"/api/settings")
 	}
 	return nil

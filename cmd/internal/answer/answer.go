@@ -1,4 +1,4 @@
-// Package answer is how the facade and the archive answer: with a body, or with a refusal that says why.
+// Package answer writes the HTTP answers of the facade and the archive: bodies and refusals.
 package answer
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 )
 
-// Refusal is an error that the client is told.
+// Refusal is an error that is sent to the client.
 type Refusal struct {
 	Code       int
 	Body       any
@@ -23,20 +23,19 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return http.StatusText(r.Code) }
 
-// Refuse with a reason: a sentence, or a list of details.
+// Refuse returns a refusal with a sentence or a list of details.
 func Refuse(code int, detail any) *Refusal {
 	return &Refusal{Code: code, Body: map[string]any{"detail": detail}}
 }
 
-// Later is a refusal of what may succeed after a while.
+// Later returns a refusal with a Retry-After time.
 func Later(code int, detail string, after time.Duration) *Refusal {
 	r := Refuse(code, detail)
 	r.RetryAfter = after
 	return r
 }
 
-// Invalid lists all that is wrong with a request. If something in it is too large, whatever else is
-// wrong, that is what the status says.
+// Invalid lists all errors of a request. If one of them is about size, the status is 413.
 func Invalid(details ...rest.Detail) *Refusal {
 	code := http.StatusUnprocessableEntity
 	if slices.ContainsFunc(details, func(d rest.Detail) bool { return d.Type == rest.TypeTooLarge }) {
@@ -45,7 +44,7 @@ func Invalid(details ...rest.Detail) *Refusal {
 	return &Refusal{Code: code, Body: rest.Invalid{Detail: details[:min(len(details), rest.MaxDetails)]}}
 }
 
-// DetailsOf are what is wrong with a request, if the error says that something is.
+// DetailsOf returns the details of a refusal by Invalid, else nil.
 func DetailsOf(err error) []rest.Detail {
 	var refusal *Refusal
 	if !errors.As(err, &refusal) {
@@ -55,7 +54,7 @@ func DetailsOf(err error) []rest.Detail {
 	return body.Detail
 }
 
-// CodeOf is the status that an error is answered with.
+// CodeOf returns the HTTP status of an error.
 func CodeOf(err error) int {
 	var refusal *Refusal
 	if errors.As(err, &refusal) {
@@ -64,29 +63,29 @@ func CodeOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-// Complain with an id, as the existing service does.
-func Complain(msgID, message string) *Refusal {
+// BadRequest returns a refusal with a message ID, in OpenHands' format.
+func BadRequest(msgID, message string) *Refusal {
 	return &Refusal{Code: http.StatusBadRequest, Body: map[string]string{"status": "error", "message": message,
 		"msg_id": msgID}}
 }
 
-// Refusals that several operations have.
+// Refusals of several operations.
 var (
 	Unauthorized = Refuse(http.StatusUnauthorized, "Unauthorized")
 	NotFound     = Refuse(http.StatusNotFound, "Not Found")
-	Forbidden    = Refuse(http.StatusForbidden, "The cluster refuses this: a quota or a policy stands against it")
-	Unavailable  = Later(http.StatusServiceUnavailable, "The Kubernetes API server does not answer; try again",
+	Forbidden    = Refuse(http.StatusForbidden, "The cluster refused this request: a quota or a policy forbids it")
+	Unavailable  = Later(http.StatusServiceUnavailable, "The Kubernetes API server does not answer; retry later",
 		time.Second)
 	internalFailed = Refuse(http.StatusInternalServerError, "Internal Server Error")
 )
 
-// LargerThan refuses a body of more bytes than are read.
+// LargerThan refuses a body of more than most bytes.
 func LargerThan(most int64) *Refusal {
 	return Refuse(http.StatusRequestEntityTooLarge, "Request body too large: at most "+strconv.FormatInt(most, 10)+
 		" bytes")
 }
 
-// ReadBody of a request, up to a length. A refusal by the reader is returned as it is.
+// ReadBody reads at most most bytes of a body. It returns a refusal by the reader unchanged.
 func ReadBody(from io.Reader, most int64) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(nil, io.NopCloser(from), most))
 	var tooLarge *http.MaxBytesError
@@ -102,17 +101,17 @@ func ReadBody(from io.Reader, most int64) ([]byte, error) {
 	return body, nil
 }
 
-// Created is a body that is answered with 201.
+// Created is a body for the status 201.
 type Created struct{ Body any }
 
-// Head sets the headers of an answer with a body of this type.
+// Head sets the headers of an answer with a body of the given type.
 func Head(w http.ResponseWriter, contentType string) {
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 }
 
-// Write answers with a body, or with the error where there is one.
+// Write answers with a body, or with the error if there is one.
 func Write(w http.ResponseWriter, body any, err error) {
 	code := http.StatusOK
 	Head(w, "application/json")
@@ -128,7 +127,7 @@ func Write(w http.ResponseWriter, body any, err error) {
 	if created, is := body.(Created); is {
 		code, body = http.StatusCreated, created.Body
 	}
-	text, isText := body.(json.RawMessage) // which is not held twice more
+	text, isText := body.(json.RawMessage) // already encoded: not copied again
 	if !isText {
 		var err error
 		if text, err = encode(body); err != nil {
@@ -136,26 +135,26 @@ func Write(w http.ResponseWriter, body any, err error) {
 			text, _ = encode(internalFailed.Body)
 		}
 	}
-	// With its length the answer is complete as soon as it is sent.
+	// With its length the client knows when the answer is complete.
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(code)
-	_, _ = w.Write(text) // the client is gone; nobody is left to tell
+	_, _ = w.Write(text) // fails only if the client is gone
 }
 
 const (
-	// lingerBytes and lingerTime are how much a refused client may still send, and for how long.
+	// lingerBytes and lingerTime limit the rest of a refused body that is still read.
 	lingerBytes = 32 << 20
 	lingerTime  = 5 * time.Second
 )
 
-// TurnAway a client before its body is read to the end: answer, and then read on for a bounded
-// amount and time. Many clients read the answer only after they have sent everything.
+// TurnAway answers before the body is read to its end, then discards the rest within limits. Many
+// clients read the answer only after they have sent the whole body.
 func TurnAway(w http.ResponseWriter, r *http.Request, err error) {
 	connection := http.NewResponseController(w)
-	_ = connection.EnableFullDuplex() // where that is impossible, Flush fails
+	_ = connection.EnableFullDuplex() // if it is not supported, Flush fails
 	w.Header().Set("Connection", "close")
 	Write(w, nil, err)
-	// A client that waits for permission to send has not sent anything.
+	// A client that waits for "100 Continue" has not sent a body.
 	if r.Body == nil || r.Header.Get("Expect") != "" || connection.Flush() != nil ||
 		connection.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
 		return

@@ -8,17 +8,17 @@ import (
 )
 
 const (
-	// readyTimeout bounds a check whether a program is ready.
+	// readyTimeout limits a readiness check.
 	readyTimeout = 2 * time.Second
-	// readyLasts is how long the result of a check counts. Anybody may probe, and must not be able to
-	// cause a check each time.
+	// readyLasts is the time for which a result is cached, so that frequent probes do not cause a
+	// check each.
 	readyLasts = time.Second
 )
 
-// Alive answers a probe that asks nothing else.
+// Alive answers a liveness probe.
 func Alive(w http.ResponseWriter, _ *http.Request) { Write(w, map[string]string{"status": "ok"}, nil) }
 
-// Health caches a check whether a program is ready.
+// Health caches a readiness check.
 type Health struct {
 	Check func(context.Context) error
 
@@ -27,7 +27,7 @@ type Health struct {
 	err     error
 }
 
-// Err is why the program is not ready.
+// Err returns the reason why the program is not ready, or nil.
 func (h *Health) Err() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

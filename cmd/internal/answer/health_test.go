@@ -18,6 +18,6 @@ func TestReadinessProbesAreCached(t *testing.T) {
 	h.checked = h.checked.Add(-2 * readyLasts)
 	h.Check = func(context.Context) error { return errors.New("away") }
 	if err := h.Err(); err == nil {
-		t.Error("an old answer is given")
+		t.Error("a stale result was returned")
 	}
 }

@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// maxWork is how many bytes of bodies are worked on at once.
+	// maxWork is the most bytes of bodies in work at once.
 	maxWork = 16 << 20
-	// userShare is the part of it that one user may have in flight.
+	// userShare is the divisor for the share of one user.
 	userShare = 4
 )
 
-// ReadBody of a user's request. It counts for its user from when it is announced, and for all only
-// once it is read: a slow sender holds up nobody else. The body is JSON whatever its declared type: a
-// form on another site could declare another, but not send the key. done must be called after the
-// work on the body, unless there is an error.
+// ReadBody reads the body of a user's request. It counts against the user's limit from its
+// Content-Length on, but against the total only after it was read, so a slow sender does not delay
+// others. The body is parsed as JSON for any Content-Type: a form on another site can choose the
+// type but cannot send the key. Unless there is an error, call done after the work on the body.
 func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(), err error) {
 	announced := r.ContentLength
 	switch {
@@ -31,13 +31,13 @@ func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(
 	if err := hold.Take(announced); err != nil {
 		return nil, nil, err
 	}
-	// A client that waits for permission to send the body gets it now.
+	// Without this header the client's pending "100 Continue" is sent at the first read.
 	r.Header.Del("Expect")
 	return b.read(r.Context(), r.Body, hold)
 }
 
-// ReadFrame of a user's socket. A frame does not announce its length, so it counts as it comes. done
-// is as that of ReadBody.
+// ReadFrame reads a frame of a user's socket. A frame announces no length, so its bytes count as
+// they arrive. Call done as for ReadBody.
 func (b *Budget) ReadFrame(ctx context.Context, frame io.Reader, user string) (body []byte, done func(), err error) {
 	hold := b.Hold(user, Bodies)
 	return b.read(ctx, hold.Reader(frame), hold)
@@ -54,7 +54,7 @@ func (b *Budget) read(ctx context.Context, from io.Reader, hold *Hold) (body []b
 	if body, err = answer.ReadBody(received.Reader(from), b.maxBody); err != nil {
 		return nil, nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), MaxWait)
 	defer cancel()
 	work := b.Hold(hold.user, Work)
 	if err := work.Wait(ctx, int64(len(body))); err != nil {

@@ -1,5 +1,5 @@
-// Package limits bounds what users have in flight: each user, so that nobody slows another down, and
-// all of them together, so that the memory of the process suffices.
+// Package limits bounds the requests in flight: per user, so that users do not slow one another
+// down, and in total, so that the memory of the process suffices.
 package limits
 
 import (
@@ -17,57 +17,57 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// Resource is something that work for a user occupies while it lasts.
+// Resource is a quantity that requests occupy while they run.
 type Resource int
 
 // The resources of a budget.
 const (
-	// Bodies are bytes of request bodies, from their announcement to the end of the work on them.
+	// Bodies are bytes of request bodies, from their Content-Length to the end of their work.
 	Bodies Resource = iota + 1
-	// Received are bytes of bodies that were read and wait to be worked on.
+	// Received are bytes of bodies that were read and wait for work.
 	Received
-	// Work is bytes of bodies that are decoded and checked, which takes many times their length.
+	// Work is bytes of bodies in decoding and validation, which need many times their length.
 	Work
-	// Answers are bytes of answers until they are sent. They are in memory about three times.
+	// Answers are bytes of answers that are not yet sent. They are in memory about three times.
 	Answers
-	// ArchiveReads read from the archive: the size of the result is known only afterwards.
+	// ArchiveReads are reads from the archive. The size of a result is known only afterwards.
 	ArchiveReads
-	// Streams are long answers and uploads.
+	// Streams are open streams, downloads and uploads.
 	Streams
-	// SettingsWrites change a user's settings. Concurrent ones would make one another fail.
+	// SettingsWrites are changes of a user's settings. Concurrent ones would conflict.
 	SettingsWrites
-	// Lists copy all conversations of a user, some MiB where there are ten thousand.
+	// Lists are copies of all conversations of a user, some MiB for ten thousand.
 	Lists
 
 	resources
 )
 
 const (
-	// Patience is how long work waits for its turn.
-	Patience = 10 * time.Second
-	// sweepEvery is how often accounts without anything in flight are dropped.
+	// MaxWait is the longest wait for a slot.
+	MaxWait = 10 * time.Second
+	// sweepEvery is the interval at which idle accounts are dropped.
 	sweepEvery = time.Minute
 )
 
-// Bounds of a resource. Zero is no bound.
+// Bounds limits a resource per user and in total. Zero means no limit.
 type Bounds struct{ User, All int64 }
 
-// Options of a budget.
+// Options configures a Budget.
 type Options struct {
-	// Rate is how many requests per second each user may make on average, Burst how many at once.
-	// Zero is no limit.
+	// Rate is the average number of requests per second of a user, Burst the most at once. Zero
+	// means no limit.
 	Rate  float64
 	Burst int
-	// MaxBody is the largest body that is read.
+	// MaxBody is the largest body, in bytes.
 	MaxBody int64
-	// Streams bounds the open streams.
+	// Streams limits the open streams.
 	Streams Bounds
-	// Answers bounds what is held of answers. The default has room for the largest event of a session
-	// and pages beside it.
+	// Answers limits the bytes of answers in memory. The default has room for the largest event of
+	// a session and some pages.
 	Answers Bounds
 }
 
-// Budget accounts what users have in flight.
+// Budget counts the resources that users have in flight.
 type Budget struct {
 	rate    rate.Limit
 	burst   int
@@ -81,13 +81,13 @@ type Budget struct {
 	swept    time.Time
 }
 
-// account of one user.
+// account is the usage of one user.
 type account struct {
-	bucket *rate.Limiter // nil where the rate is not limited
+	bucket *rate.Limiter // nil without a rate limit
 	used   [resources]int64
 }
 
-// waiter is granted its size as soon as that is within the bounds.
+// waiter is a request that waits until its size fits within the limits.
 type waiter struct {
 	user    string
 	size    int64
@@ -95,7 +95,7 @@ type waiter struct {
 	refusal error
 }
 
-// New budget with nothing in flight.
+// New returns a budget with nothing in flight.
 func New(o Options) *Budget {
 	work := max(maxWork, userShare*o.MaxBody)
 	return &Budget{
@@ -103,7 +103,7 @@ func New(o Options) *Budget {
 		accounts: map[string]*account{}, swept: time.Now(),
 		bounds: [resources]Bounds{
 			Bodies:         {User: work / userShare},
-			Received:       {All: 192 << 20}, // dozens of users who send all they may and then stop
+			Received:       {All: 192 << 20}, // dozens of users at their limit whose bodies wait
 			Work:           {All: work},
 			Answers:        cmp.Or(o.Answers, Bounds{User: 20 << 20, All: 64 << 20}),
 			ArchiveReads:   {User: 1, All: 3},
@@ -123,7 +123,7 @@ var (
 	allStreams = answer.Later(http.StatusServiceUnavailable, "Too many open streams; retry later", 5*time.Second)
 )
 
-// Count a request of a user, or refuse it.
+// Count counts a request of a user or refuses it.
 func (b *Budget) Count(user string) error {
 	if b.rate <= 0 {
 		return nil
@@ -156,14 +156,14 @@ func (b *Budget) account(user string) *account {
 	return b.accounts[user]
 }
 
-// dropIdle forgets an account that is like a new one.
+// dropIdle removes an account without usage.
 func (b *Budget) dropIdle(user string, a *account) {
 	if a.used == [resources]int64{} && (a.bucket == nil || a.bucket.Tokens() >= float64(b.burst)) {
 		delete(b.accounts, user)
 	}
 }
 
-// refusal says why a user cannot have more of a resource now.
+// refusal returns the reason why a user cannot take more of a resource now, or nil.
 func (b *Budget) refusal(user string, r Resource, size int64) error {
 	bounds, used := b.bounds[r], int64(0)
 	if a := b.accounts[user]; a != nil {
@@ -184,7 +184,7 @@ func (b *Budget) refusal(user string, r Resource, size int64) error {
 	return nil
 }
 
-// add changes what a user has of a resource. What is given back goes to those who wait for it.
+// add changes a user's usage. A released amount goes to the next waiters.
 func (b *Budget) add(user string, r Resource, size int64) {
 	a := b.account(user)
 	a.used[r] += size
@@ -197,8 +197,8 @@ func (b *Budget) add(user string, r Resource, size int64) {
 	}
 }
 
-// grant a resource to those who wait for it, in turn. Waiting for one's own share holds up nobody
-// else, and neither does a large answer a small one.
+// grant serves the waiters in order. A waiter at its user's limit is skipped, and so is a large
+// answer that does not fit yet.
 func (b *Budget) grant(r Resource) {
 	full := false
 	b.waiting[r] = slices.DeleteFunc(b.waiting[r], func(w *waiter) bool {
@@ -215,7 +215,7 @@ func (b *Budget) grant(r Resource) {
 	})
 }
 
-// wait for a turn to have more of a resource.
+// wait queues a request until it is granted or the context ends.
 func (b *Budget) wait(ctx context.Context, user string, r Resource, size int64) error {
 	w := &waiter{user: user, size: size, granted: make(chan struct{}), refusal: allBusy}
 	b.mu.Lock()
@@ -231,14 +231,14 @@ func (b *Budget) wait(ctx context.Context, user string, r Resource, size int64) 
 	defer b.mu.Unlock()
 	at := slices.Index(b.waiting[r], w)
 	if at < 0 {
-		return nil // it was granted just now
+		return nil // granted at the last moment
 	}
 	b.waiting[r] = slices.Delete(b.waiting[r], at, at+1)
 	b.grant(r)
 	return w.refusal
 }
 
-// Hold is what one piece of work has of a resource.
+// Hold is the amount of a resource that one request occupies.
 type Hold struct {
 	budget   *Budget
 	resource Resource
@@ -248,15 +248,15 @@ type Hold struct {
 	wanted int64
 }
 
-// Hold of a user, with nothing in it yet.
+// Hold returns an empty hold for a user.
 func (b *Budget) Hold(user string, r Resource) *Hold {
 	return &Hold{budget: b, resource: r, user: user}
 }
 
-// User whose work it is.
+// User returns the user of the hold.
 func (h *Hold) User() string { return h.user }
 
-// Take more, or refuse it. A negative size gives it back.
+// Take takes more or refuses. A negative size releases.
 func (h *Hold) Take(size int64) error {
 	h.budget.mu.Lock()
 	defer h.budget.mu.Unlock()
@@ -271,7 +271,7 @@ func (h *Hold) Take(size int64) error {
 	return nil
 }
 
-// Wait for more until the context ends.
+// Wait waits for more until the context ends.
 func (h *Hold) Wait(ctx context.Context, size int64) error {
 	err := h.budget.wait(ctx, h.user, h.resource, size)
 	if err == nil {
@@ -280,14 +280,14 @@ func (h *Hold) Wait(ctx context.Context, size int64) error {
 	return err
 }
 
-// Release all of it.
+// Release releases the whole hold.
 func (h *Hold) Release() {
 	if h.size != 0 {
 		_ = h.Take(-h.size)
 	}
 }
 
-// Reader takes what is read through it. Without a hold nothing is counted.
+// Reader counts the bytes that are read through it. Without a hold it counts nothing.
 func (h *Hold) Reader(from io.Reader) io.Reader {
 	if h == nil {
 		return from
@@ -308,10 +308,10 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Retry work that takes from the hold until there is room for it, for a while. Nothing is held
-// meanwhile.
+// Retry repeats work that takes from the hold until it fits, for at most MaxWait. Between tries it
+// holds nothing.
 func (h *Hold) Retry(ctx context.Context, work func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, Patience)
+	ctx, cancel := context.WithTimeout(ctx, MaxWait)
 	defer cancel()
 	for {
 		h.Release()
@@ -327,13 +327,13 @@ func (h *Hold) Retry(ctx context.Context, work func() error) error {
 	}
 }
 
-// Take one of a resource for a user, or refuse it. done gives it back.
+// Take takes one unit of a resource for a user or refuses it. done releases it.
 func (b *Budget) Take(user string, r Resource) (done func(), err error) {
 	h := b.Hold(user, r)
 	return h.Release, h.Take(1)
 }
 
-// Wait for one of a resource, in turn, until the context ends. done gives it back.
+// Wait waits for one unit of a resource, in order, until the context ends. done releases it.
 func (b *Budget) Wait(ctx context.Context, user string, r Resource) (done func(), err error) {
 	h := b.Hold(user, r)
 	return h.Release, h.Wait(ctx, 1)

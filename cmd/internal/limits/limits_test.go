@@ -19,33 +19,33 @@ const largest = 8 << 20
 
 func budget() *Budget { return New(Options{MaxBody: largest}) }
 
-// unused says whether a budget has nothing in flight.
+// unused tells whether a budget has nothing in flight.
 func unused(b *Budget) bool {
 	return len(b.accounts) == 0 && b.total == [resources]int64{}
 }
 
-// body with a declared length of the largest size.
+// body returns a request whose Content-Length is the largest size.
 func body(content io.Reader) *http.Request {
 	r := httptest.NewRequest("POST", "/api/settings", content)
 	r.ContentLength = largest
 	return r
 }
 
-func TestSlowSendersHoldUpNobodyElse(t *testing.T) {
+func TestSlowSendersDoNotDelayOthers(t *testing.T) {
 	b := budget()
 	var ends []*io.PipeWriter
 	for _, user := range []string{"ada", "bob", "eve", "jim", "joe"} {
 		content, end := io.Pipe()
 		ends = append(ends, end)
 		go func() { _, _, _ = b.ReadBody(body(content), user) }()
-		_, _ = io.WriteString(end, "{") // it is being read
+		_, _ = io.WriteString(end, "{") // its read has begun
 	}
 	if _, done, err := b.ReadBody(body(strings.NewReader("{}")), "zoe"); err != nil {
-		t.Errorf("there is no room: %v", err)
+		t.Errorf("another user is refused: %v", err)
 	} else {
 		done()
 	}
-	t.Run("but themselves", func(t *testing.T) {
+	t.Run("but use up their own limit", func(t *testing.T) {
 		if _, _, err := b.ReadBody(body(strings.NewReader("{}")), "ada"); answer.CodeOf(err) != http.StatusTooManyRequests {
 			t.Errorf("answered %v", err)
 		}
@@ -75,12 +75,12 @@ func TestBodiesInWorkAreBounded(t *testing.T) {
 	}()
 	select {
 	case err := <-joe:
-		t.Fatalf("the fifth does not wait: %v", err)
+		t.Fatalf("the fifth body does not wait: %v", err)
 	default:
 	}
 	done[0]()
 	if err := <-joe; err != nil {
-		t.Errorf("the fifth is not let in: %v", err)
+		t.Errorf("the fifth body is refused: %v", err)
 	}
 	for _, free := range done[1:] {
 		free()
@@ -93,17 +93,17 @@ func TestBodiesInWorkAreBounded(t *testing.T) {
 func TestRequestsOverTheRateAreRefusedWithRetryAfter(t *testing.T) {
 	b := New(Options{Rate: 1, Burst: 2})
 	for range 2 {
-		if err := b.Count("somebody"); err != nil {
+		if err := b.Count("ada"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var refusal *answer.Refusal
-	if err := b.Count("somebody"); !errors.As(err, &refusal) || refusal.RetryAfter <= 0 ||
+	if err := b.Count("ada"); !errors.As(err, &refusal) || refusal.RetryAfter <= 0 ||
 		refusal.RetryAfter > time.Second {
 		t.Errorf("answered %v", err)
 	}
-	if err := b.Count("somebody else"); err != nil {
-		t.Errorf("somebody else is answered %v", err)
+	if err := b.Count("bob"); err != nil {
+		t.Errorf("another user is answered %v", err)
 	}
 }
 
@@ -127,7 +127,7 @@ func TestSocketFramesCountAsBodies(t *testing.T) {
 		bobs()
 	}
 	if _, _, err := b.ReadFrame(t.Context(), frame(largest+1), "bob"); answer.CodeOf(err) == http.StatusOK || err == nil {
-		t.Error("a frame has no end")
+		t.Error("an oversized frame is accepted")
 	}
 	done()
 	small()
@@ -147,25 +147,25 @@ func TestWaitingForATurnTimesOut(t *testing.T) {
 		hurried, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := turn(hurried, "ada"); answer.CodeOf(err) != http.StatusTooManyRequests {
-			t.Errorf("during another turn of hers ada is answered %v", err)
+			t.Errorf("while ada holds her slot, ada is answered %v", err)
 		}
 		bobs, err := turn(t.Context(), "bob")
 		if err != nil {
-			t.Fatalf("bob has no turn: %v", err)
+			t.Fatalf("bob gets no slot: %v", err)
 		}
 		jims, err := turn(t.Context(), "jim")
 		if err != nil {
-			t.Fatalf("jim has no turn: %v", err)
+			t.Fatalf("jim gets no slot: %v", err)
 		}
 		first()
 		second, err := turn(t.Context(), "ada")
 		if err != nil {
-			t.Fatalf("there is no turn after it: %v", err)
+			t.Fatalf("ada gets no slot after her release: %v", err)
 		}
 		hurried, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := turn(hurried, "eve"); answer.CodeOf(err) != http.StatusServiceUnavailable {
-			t.Errorf("while all turns are taken eve is answered %v", err)
+			t.Errorf("while all slots are taken, eve is answered %v", err)
 		}
 		bobs()
 		jims()
@@ -176,7 +176,7 @@ func TestWaitingForATurnTimesOut(t *testing.T) {
 	})
 }
 
-func TestOneUsersQueueHoldsUpNobodyElse(t *testing.T) {
+func TestOneUsersQueueDoesNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := budget()
 		first, err := b.Wait(t.Context(), "ada", SettingsWrites)
@@ -206,12 +206,12 @@ func TestOneUsersQueueHoldsUpNobodyElse(t *testing.T) {
 		first()
 		synctest.Wait()
 		if !slices.IsSorted(order) || len(order) != 10 || !unused(b) {
-			t.Errorf("served in the order %v, left over: %v", order, b.total)
+			t.Errorf("served in order %v, left over: %v", order, b.total)
 		}
 	})
 }
 
-func TestALargeBodyIsNotOvertakenForEver(t *testing.T) {
+func TestSmallBodiesDoNotStarveALargeOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := budget()
 		small := b.Hold("ada", Work)
@@ -236,7 +236,7 @@ func TestALargeBodyIsNotOvertakenForEver(t *testing.T) {
 	})
 }
 
-func TestWorkIsRetriedOnceThereIsRoom(t *testing.T) {
+func TestWorkIsRetriedWhenRoomIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := budget()
 		other, hold := b.Hold("ada", Answers), b.Hold("ada", Answers)
@@ -246,14 +246,14 @@ func TestWorkIsRetriedOnceThereIsRoom(t *testing.T) {
 		tries := 0
 		work := func() error { tries++; return hold.Take(10 << 20) }
 		go func() {
-			time.Sleep(Patience / 2) // in the fake time of the bubble
+			time.Sleep(MaxWait / 2) // fake time of the bubble
 			other.Release()
 		}()
 		if err := hold.Retry(t.Context(), work); err != nil || tries != 2 {
 			t.Errorf("after %d tries: %v", tries, err)
 		}
 		if err := b.Hold("ada", Answers).Retry(t.Context(), func() error { return userBusy }); err == nil {
-			t.Error("work that never finds room succeeds")
+			t.Error("work that never fits succeeds")
 		}
 		if hold.Release(); !unused(b) {
 			t.Errorf("left over: %v", b.total)

@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// headroom is how much may be allocated between two collections of garbage.
+	// headroom is the amount that may be allocated between two collections.
 	headroom = 16 << 20
-	// leastPercent bounds how often a very large heap is collected, mostPercent how seldom a very
+	// leastPercent limits how often a very large heap is collected, mostPercent how seldom a very
 	// small one.
 	leastPercent, mostPercent = 25, 400
 )
 
-// gcPercent of a heap in which so many bytes are in use. One that is smaller than floor may grow to
-// that size first.
+// gcPercent returns GOGC for a heap with this many bytes in use. A heap below floor may grow to
+// floor first.
 func gcPercent(inUse, floor uint64) int {
 	inUse = max(inUse, 1)
 	percent := min(max(headroom*100/inUse, leastPercent), mostPercent)
@@ -27,10 +27,11 @@ func gcPercent(inUse, floor uint64) int {
 	return int(min(percent, math.MaxInt32))
 }
 
-// boundGarbage has garbage collected when it reaches a fixed amount, not when it equals the heap in use as
-// Go's default has it. The cache of thousands of sessions then does not take twice its size, although
-// little of it ever changes. A heap below floor is never collected early: a burst of new sessions
-// would spend a fifth of its time on that. GOGC overrides it; GOMEMLIMIT is set by the manifests.
+// boundGarbage starts a collection after a fixed amount of garbage, not at twice the heap in use as
+// Go does by default. The cache of thousands of sessions then does not take twice its size,
+// although it rarely changes. A heap below floor is not collected early, since a burst of new
+// sessions would spend a fifth of its time on collections. GOGC overrides boundGarbage; the
+// manifests set GOMEMLIMIT.
 func boundGarbage(floor uint64) {
 	if os.Getenv("GOGC") != "" {
 		return
@@ -46,8 +47,8 @@ func boundGarbage(floor uint64) {
 	})
 }
 
-// afterEachCollection calls a function each time that garbage was collected: nothing refers to the
-// witness, so each time it is found to be garbage.
+// afterEachCollection calls a function after each garbage collection: nothing refers to the
+// witness, so each collection finalizes it.
 func afterEachCollection(do func()) {
 	witness := &struct{ again func() }{func() {
 		do()

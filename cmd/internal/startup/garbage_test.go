@@ -8,7 +8,7 @@ import (
 
 const MiB = 1 << 20
 
-func TestGarbageMayTakeTheSameRoomWhateverIsInUse(t *testing.T) {
+func TestGarbageIsBoundedByAFixedAmount(t *testing.T) {
 	for inUse, want := range map[uint64]int{0: 400, 2 * MiB: 400, 8 * MiB: 200, 16 * MiB: 100, 32 * MiB: 50, 64 * MiB: 25,
 		1000 * MiB: 25} {
 		if got := gcPercent(inUse, 0); got != want {
@@ -17,7 +17,7 @@ func TestGarbageMayTakeTheSameRoomWhateverIsInUse(t *testing.T) {
 	}
 }
 
-func TestASmallHeapIsNotCollectedBeforeItHasTheSizeThatItMayHave(t *testing.T) {
+func TestASmallHeapGrowsToItsFloorBeforeCollection(t *testing.T) {
 	const floor = 64 * MiB
 	for inUse, want := range map[uint64]int{2 * MiB: 3100, 8 * MiB: 700, 32 * MiB: 100, 60 * MiB: 26, 64 * MiB: 25,
 		1000 * MiB: 25} {
@@ -30,7 +30,7 @@ func TestASmallHeapIsNotCollectedBeforeItHasTheSizeThatItMayHave(t *testing.T) {
 	}
 }
 
-func TestEachCollectionOfGarbageIsNoticed(t *testing.T) {
+func TestTheHookRunsAfterEachCollection(t *testing.T) {
 	noticed := make(chan struct{}, 100)
 	afterEachCollection(func() { noticed <- struct{}{} })
 	for range 3 {
@@ -38,7 +38,7 @@ func TestEachCollectionOfGarbageIsNoticed(t *testing.T) {
 		select {
 		case <-noticed:
 		case <-time.After(time.Minute):
-			t.Fatal("garbage was collected, and nobody noticed")
+			t.Fatal("the hook did not run after a collection")
 		}
 	}
 }

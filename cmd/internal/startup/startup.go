@@ -1,4 +1,4 @@
-// Package startup is how the programs that run in the cluster begin.
+// Package startup has the first steps of the programs that run in the cluster.
 package startup
 
 import (
@@ -11,24 +11,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 )
 
-// mostDetailed is the log level above which client-go logs the bodies of requests, and with them
-// Secrets and keys.
-const mostDetailed = zapcore.Level(-5)
+// maxVerbosity is the highest log level. Above it client-go logs request bodies, with Secrets and
+// keys.
+const maxVerbosity = zapcore.Level(-5)
 
-// Run reads the flags, sets the logger, and bounds garbage; see boundGarbage for floor.
+// Run parses the flags, sets the logger and bounds garbage. boundGarbage explains floor.
 func Run(floor uint64) {
 	logging := zap.Options{}
 	logging.BindFlags(flag.CommandLine)
 	flag.Parse()
-	if logging.Level != nil && logging.Level.Enabled(mostDetailed-1) {
-		logging.Level = mostDetailed
+	if logging.Level != nil && logging.Level.Enabled(maxVerbosity-1) {
+		logging.Level = maxVerbosity
 	}
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&logging)))
 	klog.SetLogger(ctrl.Log)
 	boundGarbage(floor)
 }
 
-// SplitList is the value of a flag that separates several by commas.
+// SplitList splits the value of a flag by commas.
 func SplitList(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
 }
