@@ -23,7 +23,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// refusing is a cluster that takes no settings.
+// refusing is a cluster that refuses all settings.
 type refusing struct {
 	stubCluster
 	field *field.Path
@@ -35,12 +35,12 @@ func (c *refusing) ApplySettings(context.Context, *v1alpha1.UserSettings, map[st
 		"it", "should match '^a$'")})
 }
 
-// complaints are where an answer says that something is wrong.
+// complaints returns the locations of the errors in an answer.
 func complaints(t *testing.T, w *httptest.ResponseRecorder) (list []string) {
 	t.Helper()
 	var told rest.Invalid
 	if err := json.Unmarshal(w.Body.Bytes(), &told); err != nil || w.Code != http.StatusUnprocessableEntity {
-		t.Errorf("it is answered %d %s", w.Code, w.Body)
+		t.Errorf("the answer is %d %s", w.Code, w.Body)
 	}
 	for _, detail := range told.Detail {
 		list = append(list, strings.Trim(fmt.Sprint(detail.Loc), "[]"))
@@ -69,14 +69,14 @@ func TestErrorsNameTheFieldOfTheRequest(t *testing.T) {
 		w := httptest.NewRecorder()
 		handler(&refusing{field: c.wrong}).ServeHTTP(w, r)
 		if got := complaints(t, w); len(got) == 0 || got[0] != c.want {
-			t.Errorf("%s %s: wrong is %q, want %s", c.path, c.body, got, c.want)
+			t.Errorf("%s %s: errors at %q, want %s", c.path, c.body, got, c.want)
 		}
 	}
 }
 
-func TestTheOrderOfEventsIsAskedForAsClientsSayIt(t *testing.T) {
+func TestReverseAcceptsEveryBooleanWord(t *testing.T) {
 	options := DefaultOptions()
-	options.Archive = &left{sizes: []int{1, 1}}
+	options.Archive = &stubArchive{sizes: []int{1, 1}}
 	handler := New(&stopped{}, options, prometheus.NewRegistry())
 	for said, want := range map[string]string{
 		"": "0", "true": "1", "True": "1", "1": "1", "yes": "1", "ON": "1", "t": "1", "y": "1", "false": "0", "False": "0",
@@ -89,17 +89,17 @@ func TestTheOrderOfEventsIsAskedForAsClientsSayIt(t *testing.T) {
 		handler.ServeHTTP(w, r)
 		if len(want) > 1 {
 			if got := strings.Join(complaints(t, w), ", "); got != want {
-				t.Errorf("%q: wrong is %s", said, got)
+				t.Errorf("%q: errors at %s", said, got)
 			}
 			continue
 		}
 		if !strings.HasPrefix(w.Body.String(), `{"events":[{"id":`+want+`,`) {
-			t.Errorf("%q: it is answered %d %s", said, w.Code, w.Body)
+			t.Errorf("%q: the answer is %d %s", said, w.Code, w.Body)
 		}
 	}
 }
 
-// silent is a cluster that answers nobody who asks for settings.
+// silent is a cluster that never answers reads of settings.
 type silent struct{ stubCluster }
 
 func (c *silent) Settings(ctx context.Context, _ types.NamespacedName) (*v1alpha1.UserSettings, error) {
@@ -107,7 +107,7 @@ func (c *silent) Settings(ctx context.Context, _ types.NamespacedName) (*v1alpha
 	return nil, ctx.Err()
 }
 
-func TestSessionAndSignInAreAnsweredInTime(t *testing.T) {
+func TestSessionAndSignInTimeOut(t *testing.T) {
 	for _, call := range [][2]string{{http.MethodGet, "/api/session"}, {http.MethodPost, "/api/signin"}} {
 		options := DefaultOptions()
 		options.SigningKeyDir = signingKey(t)
@@ -129,42 +129,42 @@ func TestSessionAndSignInAreAnsweredInTime(t *testing.T) {
 			_ = response.Body.Close()
 			if took := time.Since(begun); response.StatusCode != http.StatusServiceUnavailable ||
 				took > requestTimeout+time.Second {
-				t.Errorf("%s: it is answered %d after %s", call[1], response.StatusCode, took)
+				t.Errorf("%s: the answer is %d after %s", call[1], response.StatusCode, took)
 			}
 		})
 	}
 }
 
-// unheard is a cluster whose answers are lost for a while.
-type unheard struct {
+// unheard is a cluster with lost answers.
+type lossyCluster struct {
 	stubCluster
 	deletions int
 }
 
-func (c *unheard) PatchConversation(context.Context, *v1alpha1.Conversation, []byte) error {
+func (c *lossyCluster) PatchConversation(context.Context, *v1alpha1.Conversation, []byte) error {
 	return errors.New("the connection was lost")
 }
 
-func (c *unheard) DeleteConversation(context.Context, *v1alpha1.Conversation) error {
+func (c *lossyCluster) DeleteConversation(context.Context, *v1alpha1.Conversation) error {
 	if c.deletions++; c.deletions < 3 {
 		return errors.New("the connection was lost")
 	}
 	return nil
 }
 
-// Its session may run although nobody was told its id.
+// The session may run although the client never received its ID.
 func TestUnacknowledgedConversationsAreDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &unheard{}
+		c := &lossyCluster{}
 		r := httptest.NewRequest(http.MethodPost, "/api/conversations", strings.NewReader(`{"mcp_config": `+
 			`{"stdio_servers": [{"name": "a", "command": "a", "env": {"KEY": "k"}}]}}`))
 		r.Header.Set(rest.KeyHeader, stubKey)
 		w := httptest.NewRecorder()
 		handler(c).ServeHTTP(w, r)
-		time.Sleep(time.Minute) // of the bubble's
+		time.Sleep(time.Minute) // fake time of the bubble
 		synctest.Wait()
 		if w.Code != http.StatusServiceUnavailable || c.deletions != 3 {
-			t.Errorf("it is answered %d, and %d deletions were tried", w.Code, c.deletions)
+			t.Errorf("the answer is %d after %d deletions", w.Code, c.deletions)
 		}
 	})
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// lateBody says when it was read to its end.
+// lateBody records the time at which it was read to its end.
 type lateBody struct {
 	io.Reader
 	ended time.Time
@@ -33,7 +33,7 @@ func (b *lateBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// slowCluster takes its time to create a conversation.
+// slowCluster delays the creation of a conversation.
 type slowCluster struct {
 	stubCluster
 	takes    time.Duration
@@ -42,24 +42,24 @@ type slowCluster struct {
 
 func (c *slowCluster) CreateConversation(ctx context.Context, _ *v1alpha1.Conversation) error {
 	c.deadline, _ = ctx.Deadline()
-	time.Sleep(c.takes) // in the fake time of a bubble
+	time.Sleep(c.takes) // fake time of a bubble
 	return nil
 }
 
 func handler(c cluster.API) *Handler { return New(c, DefaultOptions(), prometheus.NewRegistry()) }
 
-func TestTheTimeForARequestBeginsWhenItsBodyIsRead(t *testing.T) {
+func TestRequestTimeoutStartsAfterTheBody(t *testing.T) {
 	cluster := &slowCluster{}
 	body := &lateBody{Reader: strings.NewReader("{}")}
 	r := httptest.NewRequest("POST", "/api/conversations", body)
 	r.Header.Set(rest.KeyHeader, stubKey)
 	handler(cluster).ServeHTTP(httptest.NewRecorder(), r)
 	if cluster.deadline.Before(body.ended.Add(requestTimeout)) {
-		t.Errorf("the body ended at %s, the time at %s", body.ended, cluster.deadline)
+		t.Errorf("the body ended at %s, the deadline is %s", body.ended, cluster.deadline)
 	}
 }
 
-// pipes is a listener whose connections are pipes, which know only the time of their bubble.
+// pipes is a listener of in-memory connections, which use the fake time of their bubble.
 type pipes struct {
 	connections chan net.Conn
 	closed      chan struct{}
@@ -77,7 +77,7 @@ func (p *pipes) Accept() (net.Conn, error) {
 func (p *pipes) Close() error   { p.once.Do(func() { close(p.closed) }); return nil }
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// inBubble serves a cluster with the facade's own timeouts, in fake time.
+// inBubble serves a cluster with the facade's own timeouts in fake time.
 func inBubble(t *testing.T, c cluster.API, do func(client *http.Client)) {
 	t.Helper()
 	inBubbleWith(t, c, DefaultOptions(), do)
@@ -117,12 +117,12 @@ func post(client *http.Client, key string, body io.Reader) (int, error) {
 	return answer.StatusCode, err
 }
 
-func TestASlowBodyAndSlowWorkAreAnswered(t *testing.T) {
+func TestSlowBodiesAndSlowWorkAreAnswered(t *testing.T) {
 	inBubble(t, &slowCluster{takes: 14 * time.Second}, func(client *http.Client) {
 		body, writer := io.Pipe()
 		go func() {
 			_, _ = writer.Write([]byte(`{"initial_user_msg": `))
-			time.Sleep(50 * time.Second) // in the fake time of the bubble
+			time.Sleep(50 * time.Second) // fake time of the bubble
 			_, _ = writer.Write([]byte(`"hello"}`))
 			_ = writer.Close()
 		}()
@@ -132,7 +132,7 @@ func TestASlowBodyAndSlowWorkAreAnswered(t *testing.T) {
 	})
 }
 
-func TestAWrongKeyIsAnsweredAtOnce(t *testing.T) {
+func TestWrongKeysAreRefusedAtOnce(t *testing.T) {
 	inBubble(t, &stubCluster{}, func(client *http.Client) {
 		start := time.Now()
 		for range 100 {
@@ -141,13 +141,13 @@ func TestAWrongKeyIsAnsweredAtOnce(t *testing.T) {
 			}
 		}
 		if waited := time.Since(start); waited > 0 {
-			t.Errorf("100 wrong keys waited %s in all", waited)
+			t.Errorf("100 wrong keys waited %s in total", waited)
 		}
 	})
 }
 
-// A client that writes its whole body before it reads anything, as Python's urllib does.
-func TestARefusedSenderCanReadTheAnswer(t *testing.T) {
+// The client writes its whole body before it reads, like Python's urllib.
+func TestClientsRefusedEarlyCanReadTheAnswer(t *testing.T) {
 	served := httptest.NewServer(handler(&stubCluster{}))
 	defer served.Close()
 	const length = 20 << 20
@@ -155,8 +155,8 @@ func TestARefusedSenderCanReadTheAnswer(t *testing.T) {
 		key  string
 		want string
 	}{
-		"too large a body": {stubKey, "HTTP/1.1 413 "},
-		"without a key":    {"wrong", "HTTP/1.1 401 "},
+		"body too large": {stubKey, "HTTP/1.1 413 "},
+		"wrong key":      {"wrong", "HTTP/1.1 401 "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			connection, err := net.Dial("tcp", served.Listener.Addr().String())
@@ -167,11 +167,11 @@ func TestARefusedSenderCanReadTheAnswer(t *testing.T) {
 			head := "POST /api/settings HTTP/1.1\r\nHost: facade\r\nContent-Length: 20971520\r\n" + rest.KeyHeader + ": " +
 				c.key + "\r\n\r\n"
 			if _, err := io.WriteString(connection, head+strings.Repeat("x", length)); err != nil {
-				t.Fatalf("cut off while it writes: %v", err)
+				t.Fatalf("the connection broke during the write: %v", err)
 			}
 			answer, err := io.ReadAll(connection)
 			if err != nil || !strings.HasPrefix(string(answer), c.want) {
-				t.Errorf("it reads %q, %v", answer, err)
+				t.Errorf("the client reads %q, %v", answer, err)
 			}
 		})
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// stopped is a cluster with one conversation, which is over.
+// stopped is a cluster with one finished conversation.
 type stopped struct{ stubCluster }
 
 func (c *stopped) CachedConversation(context.Context, types.NamespacedName) (*v1alpha1.Conversation, error) {
@@ -52,7 +52,7 @@ func (f failing) Ending(context.Context, string) (*session.Ending, error) {
 	return nil, errors.New("the disk is gone")
 }
 
-// Who reads what was cut off must see that it is not whole; who got nothing yet is told why.
+// A truncated answer must not look complete. If nothing was sent yet, the client gets the error.
 func TestATruncatedAnswerIsVisiblyIncomplete(t *testing.T) {
 	for _, path := range []string{"/trajectory", "/trajectory?earlier=1", "/events/stream"} {
 		for _, after := range []int{0, 3} {
@@ -76,9 +76,9 @@ func TestATruncatedAnswerIsVisiblyIncomplete(t *testing.T) {
 			}
 			switch {
 			case after == 0 && (code != http.StatusServiceUnavailable || err != nil):
-				t.Errorf("%s: before anything was sent it is answered %d, %v", path, code, err)
+				t.Errorf("%s: before the first byte the answer is %d, %v", path, code, err)
 			case after > 0 && err == nil:
-				t.Errorf("%s: what is cut off looks whole, and is answered %d", path, code)
+				t.Errorf("%s: a truncated answer looks complete, with status %d", path, code)
 			}
 			server.Close()
 		}

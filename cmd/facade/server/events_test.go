@@ -10,14 +10,14 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
-// A runtime image of a user's own may answer anything.
+// A user's own runtime image may answer anything.
 func TestAnEmptyPageThatClaimsMoreEndsTheRead(t *testing.T) {
 	t.Parallel()
 	hold := limits.New(limits.Options{}).Hold("ada", limits.Answers)
 	reads := 0
 	pages := func(context.Context, *limits.Hold, eventRange) (*session.EventPage, error) {
 		if reads++; reads > 1 {
-			t.Fatal("the page is read again")
+			t.Fatal("the page is read twice")
 		}
 		return &session.EventPage{Events: []json.RawMessage{}, HasMore: true}, nil
 	}

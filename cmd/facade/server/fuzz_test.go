@@ -14,10 +14,10 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 )
 
-// mark is put into every text of a fuzzed body; it must not come back in an answer to a bad one.
+// mark is in every string of a fuzzed body. No refusal may repeat it.
 const mark = "zq9mark"
 
-// Requests with something of every kind, as a Go client makes them.
+// Requests with every field, as a Go client sends them.
 var (
 	everySetting = rest.Settings{
 		Language: rest.Set("en"), MaxIterations: rest.Set(int32(100)), ConfirmationMode: rest.Null[bool](),
@@ -80,8 +80,7 @@ func FuzzConversation(f *testing.F) {
 	fuzzBody(f, "/api/conversations")
 }
 
-// fuzzBody: whatever is sent is answered, never with a server's error, and a refusal repeats
-// nothing.
+// fuzzBody checks that no body causes a server error and that refusals repeat no value.
 func fuzzBody(f *testing.F, path string) {
 	options := DefaultOptions()
 	options.Limits.Rate = 0
@@ -96,12 +95,12 @@ func fuzzBody(f *testing.F, path string) {
 			t.Errorf("%s answered with %d %s", body, answer.Code, answer.Body)
 		}
 		if answer.Code != http.StatusOK && strings.Contains(answer.Body.String(), mark) {
-			t.Errorf("%s is repeated in %s", body, answer.Body)
+			t.Errorf("%s is repeated in the answer %s", body, answer.Body)
 		}
 	})
 }
 
-// marked puts the mark into each text of a body, if it is JSON.
+// marked adds the mark to each string of a JSON body.
 func marked(body []byte) []byte {
 	var value any
 	if json.Unmarshal(body, &value) != nil {
@@ -117,7 +116,7 @@ func marked(body []byte) []byte {
 func mapTexts(value any) any {
 	switch value := value.(type) {
 	case string:
-		// An empty text has a meaning of its own.
+		// An empty string has a meaning of its own.
 		if value == "" {
 			return value
 		}

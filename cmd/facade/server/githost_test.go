@@ -18,11 +18,11 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// sessionAddress is one that no other test listens on: sessions have one port.
+// sessionAddress is an address of this test alone: all sessions use one port.
 const sessionAddress = "127.31.4.1"
 
-// hosted is a cluster whose only user has a token of a git host and a running conversation on it. It
-// makes a list of its own each time, as the cache does, and tells when nobody holds it any more.
+// hosted is a cluster whose only user has a token of a git host and a running conversation. Each
+// list is a new copy, as from the cache. A finalizer tells when a list is garbage.
 type hosted struct {
 	stubCluster
 	dropped chan struct{}
@@ -46,8 +46,8 @@ func (c *hosted) ConversationsOf(_ context.Context, _ types.NamespacedName, look
 	return nil
 }
 
-// A session takes its time, and a list of all conversations is large.
-func TestNoListIsHeldWhileASessionIsAsked(t *testing.T) {
+// A session may answer slowly, and a list of all conversations is large.
+func TestNoListIsHeldDuringASessionRequest(t *testing.T) {
 	t.Parallel()
 	cluster := &hosted{dropped: make(chan struct{})}
 	listener, err := net.Listen("tcp", net.JoinHostPort(sessionAddress, strconv.Itoa(session.Port)))

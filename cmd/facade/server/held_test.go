@@ -27,8 +27,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// crowd is a cluster whose users have their name for a key, and each a conversation of their name,
-// which is over.
+// crowd is a cluster of several users. The name of each is also their key and their finished
+// conversation.
 type crowd struct{ stopped }
 
 func (c *crowd) UsersByKeyHash(ctx context.Context, hash string) ([]v1alpha1.UserSettings, error) {
@@ -53,18 +53,19 @@ func (c *crowd) CachedConversation(ctx context.Context, key types.NamespacedName
 	return conversation, err
 }
 
-// left is an archive with events of these sizes.
-type left struct {
+// stubArchive is an archive with events of these sizes.
+type stubArchive struct {
 	sizes []int
 	patch int
 
 	mu sync.Mutex
-	// reading are those who read an ending now, most how many that ever were.
+	// reading counts the current reads of endings per user, most the largest number of reads at
+	// once.
 	reading map[string]int
 	most    int
 }
 
-func (l *left) Events(_ context.Context, _ string, from int, visit func(int, json.RawMessage) bool) error {
+func (l *stubArchive) Events(_ context.Context, _ string, from int, visit func(int, json.RawMessage) bool) error {
 	for id := from; id < len(l.sizes); id++ {
 		event := fmt.Sprintf(`{"id":%d,"message":"%s"}`, id, strings.Repeat("x", l.sizes[id]))
 		if !visit(id, json.RawMessage(event)) {
@@ -74,15 +75,15 @@ func (l *left) Events(_ context.Context, _ string, from int, visit func(int, jso
 	return nil
 }
 
-func (l *left) Earlier(ctx context.Context, uid string, _, from int, visit func(int, json.RawMessage) bool) error {
+func (l *stubArchive) Earlier(ctx context.Context, uid string, _, from int, visit func(int, json.RawMessage) bool) error {
 	return l.Events(ctx, uid, from, visit)
 }
 
-func (l *left) Position(context.Context, string) (session.ArchivePosition, error) {
+func (l *stubArchive) Position(context.Context, string) (session.ArchivePosition, error) {
 	return session.ArchivePosition{Next: len(l.sizes)}, nil
 }
 
-func (l *left) Ending(_ context.Context, uid string) (*session.Ending, error) {
+func (l *stubArchive) Ending(_ context.Context, uid string) (*session.Ending, error) {
 	count := func(by int) (mine int) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -98,11 +99,12 @@ func (l *left) Ending(_ context.Context, uid string) (*session.Ending, error) {
 	if count(1) > 1 {
 		return nil, fmt.Errorf("%s reads two endings at once", uid)
 	}
-	<-time.After(20 * time.Millisecond) // so that others come meanwhile
+	<-time.After(20 * time.Millisecond) // lets other reads start
 	return &session.Ending{Repository: true, Calls: 1, Patch: strings.Repeat("x", l.patch)}, nil
 }
 
-// client of a facade, whose connections hold nothing: what a client does not read is not sent.
+// client returns a client whose connections have no buffer: bytes that it does not read are not
+// sent.
 func client(t *testing.T, options Options) *http.Client {
 	t.Helper()
 	listener := &pipes{connections: make(chan net.Conn), closed: make(chan struct{})}
@@ -118,14 +120,14 @@ func client(t *testing.T, options Options) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// answered is an answer, of whose body nothing is read yet.
+// answered is an answer with an unread body.
 type answered struct {
 	code   int
 	header http.Header
 	body   io.Reader
 }
 
-// ask for something of a user's conversation.
+// ask sends a GET for a user's conversation.
 func ask(t *testing.T, client *http.Client, user, path string) answered {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://facade/api/conversations/"+user+path,
@@ -142,9 +144,9 @@ func ask(t *testing.T, client *http.Client, user, path string) answered {
 	return answered{response.StatusCode, response.Header, response.Body}
 }
 
-func TestUnreadAnswersHoldUpNobodyElse(t *testing.T) {
+func TestUnreadAnswersDoNotDelayOthers(t *testing.T) {
 	t.Parallel()
-	for path, archive := range map[string]*left{
+	for path, archive := range map[string]*stubArchive{
 		"/events":        {sizes: []int{16 << 20}},
 		"/events?limit=": {sizes: []int{1 << 20, 1 << 20, 1 << 20, 1 << 20}},
 		"/trajectory":    {sizes: []int{16 << 20}},
@@ -174,7 +176,7 @@ func TestUnreadAnswersHoldUpNobodyElse(t *testing.T) {
 func TestAnswersInMemoryAreBounded(t *testing.T) {
 	t.Parallel()
 	options := DefaultOptions()
-	options.Archive = &left{sizes: []int{16 << 20}}
+	options.Archive = &stubArchive{sizes: []int{16 << 20}}
 	client := client(t, options)
 	codes := map[int]int{}
 	var read io.Reader
@@ -183,7 +185,7 @@ func TestAnswersInMemoryAreBounded(t *testing.T) {
 		if codes[got.code]++; got.code == http.StatusOK {
 			read = got.body
 		} else if got.header.Get("Retry-After") == "" {
-			t.Errorf("%s is not told when to come back", user)
+			t.Errorf("the answer to %s has no Retry-After", user)
 		}
 	}
 	if codes[http.StatusOK] != 3 || codes[http.StatusServiceUnavailable] != 1 {
@@ -192,15 +194,15 @@ func TestAnswersInMemoryAreBounded(t *testing.T) {
 	if _, err := io.Copy(io.Discard, read); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Await(t, func() error { // it is let go a moment after it is read
+	testenv.Await(t, func() error { // it is released shortly after the read
 		if code := ask(t, client, "joe", "/events").code; code != http.StatusOK {
-			return fmt.Errorf("what was read is still held: joe gets %d", code)
+			return fmt.Errorf("an answer that was read is still held: joe gets %d", code)
 		}
 		return nil
 	})
 }
 
-// stalled is a client that reads what is small at once, and what is large only when it may go on.
+// stalled is a client that reads small pieces at once and large ones only after goOn.
 type stalled struct {
 	*httptest.ResponseRecorder
 	goOn <-chan struct{}
@@ -216,7 +218,7 @@ func (s stalled) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// Each gets a small event, and there is room for the large one after it of one of them.
+// Each reader gets a small event. The hold has room for the large second event of only one reader.
 func TestWaitingReadersHoldNoMemory(t *testing.T) {
 	for _, path := range []string{"/events/stream", "/trajectory", "/trajectory?earlier=1"} {
 		synctest.Test(t, func(t *testing.T) { waitForRoom(t, path) })
@@ -226,7 +228,7 @@ func TestWaitingReadersHoldNoMemory(t *testing.T) {
 func waitForRoom(t *testing.T, path string) {
 	const readers, size = 20, 16 << 20
 	options := DefaultOptions()
-	options.Archive = &left{sizes: []int{10, size, 10}}
+	options.Archive = &stubArchive{sizes: []int{10, size, 10}}
 	handler, goOn := New(&crowd{}, options, prometheus.NewRegistry()), make(chan struct{})
 	var all sync.WaitGroup
 	for range readers {
@@ -236,7 +238,7 @@ func waitForRoom(t *testing.T, path string) {
 			client := stalled{httptest.NewRecorder(), goOn, &atomic.Int64{}}
 			defer func() {
 				if cut := recover(); cut != nil || client.Code != http.StatusOK || client.read.Load() < size+20 {
-					t.Errorf("%s: one is answered %d and reads %d bytes, cut off with %v", path, client.Code, client.read.Load(), cut)
+					t.Errorf("%s: the answer is %d with %d bytes, aborted with %v", path, client.Code, client.read.Load(), cut)
 				}
 			}()
 			handler.ServeHTTP(client, r)
@@ -246,16 +248,16 @@ func waitForRoom(t *testing.T, path string) {
 	runtime.GC()
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
-	close(goOn) // and each gets all of it in the end
+	close(goOn) // then each gets all events
 	all.Wait()
 	if most := uint64(readers * size / 2); memory.HeapAlloc > most {
-		t.Errorf("%s: %d readers hold %d MiB", path, readers, memory.HeapAlloc>>20)
+		t.Errorf("%s: %d waiting readers hold %d MiB", path, readers, memory.HeapAlloc>>20)
 	}
 }
 
 func TestArchiveReadsAreBoundedPerUserAndInAll(t *testing.T) {
 	t.Parallel()
-	archive := &left{patch: 10, reading: map[string]int{}}
+	archive := &stubArchive{patch: 10, reading: map[string]int{}}
 	options := DefaultOptions()
 	options.Archive = archive
 	client := client(t, options)
@@ -271,17 +273,17 @@ func TestArchiveReadsAreBoundedPerUserAndInAll(t *testing.T) {
 	}
 	all.Wait()
 	if archive.most > 3 {
-		t.Errorf("%d were read at once", archive.most)
+		t.Errorf("%d endings were read at once", archive.most)
 	}
 }
 
-// Who reads slowly holds a connection, as who follows a stream does.
+// A slow reader occupies a connection, like a stream.
 func TestLongAnswersCountAsStreams(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"/trajectory", "/trajectory?earlier=1", "/git/patch", "/events/stream"} {
 		options := DefaultOptions()
 		options.Limits.Streams.User = 2
-		options.Archive = &left{sizes: []int{1 << 20}, patch: 1 << 20, reading: map[string]int{}}
+		options.Archive = &stubArchive{sizes: []int{1 << 20}, patch: 1 << 20, reading: map[string]int{}}
 		client := client(t, options)
 		for i := range 3 {
 			want := http.StatusOK
@@ -302,7 +304,7 @@ func TestArchivedPagesAreBoundedAndHaveNoGaps(t *testing.T) {
 	t.Parallel()
 	const m = 1 << 20
 	options := DefaultOptions()
-	options.Archive = &left{sizes: []int{10, 2 * m, m, 3 * m, 10, 16 * m, 10, m, 3 * m, 3 * m}}
+	options.Archive = &stubArchive{sizes: []int{10, 2 * m, m, 3 * m, 10, 16 * m, 10, m, 3 * m, 3 * m}}
 	client := client(t, options)
 	read := func(query string) (ids []int, page session.EventPage) {
 		text, err := io.ReadAll(ask(t, client, "ada", "/events?"+query).body)
@@ -351,12 +353,12 @@ func TestRenderedTextsCountAsAnswers(t *testing.T) {
 		handler(&stubCluster{}).ServeHTTP(w, r)
 		return w.Code
 	}
-	synctest.Test(t, func(t *testing.T) { // in which rendering takes no time
+	synctest.Test(t, func(t *testing.T) { // in fake time rendering takes no time
 		if code := render(10); code != http.StatusOK {
-			t.Errorf("a few texts are answered with %d", code)
+			t.Errorf("a few texts: the answer is %d", code)
 		}
 		if code := render(rest.MaxMarkdown); code != http.StatusTooManyRequests {
-			t.Errorf("texts that become larger than a user may hold are answered with %d", code)
+			t.Errorf("rendered texts above the user's limit: the answer is %d", code)
 		}
 	})
 }

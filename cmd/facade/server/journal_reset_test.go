@@ -20,7 +20,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// running is a cluster with one conversation, whose session is at an address.
+// running is a cluster with one conversation, with its session at an address.
 type running struct {
 	stopped
 	address string
@@ -32,7 +32,7 @@ func (c *running) CachedConversation(ctx context.Context, key types.NamespacedNa
 	return conversation, err
 }
 
-// sessionOf three events, which then ends, at an address that no other test listens on.
+// sessionOf serves a session with three events at an address that no other test uses.
 func sessionOf(t *testing.T, address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(session.Port)))
@@ -42,7 +42,7 @@ func sessionOf(t *testing.T, address string) {
 	number := func(r *http.Request, name string) int {
 		n, err := strconv.Atoi(r.URL.Query().Get(name))
 		if err != nil {
-			t.Errorf("%s is no number: %v", name, err)
+			t.Errorf("%s is not a number: %v", name, err)
 		}
 		return n
 	}
@@ -65,7 +65,7 @@ func sessionOf(t *testing.T, address string) {
 	t.Cleanup(served.Close)
 }
 
-// A session that lost its journal begins anew; who comes back has ids of events that it never had.
+// A session without its journal starts again at event 0. Clients that reconnect have higher IDs.
 func TestStreamsRestartAfterAJournalReset(t *testing.T) {
 	t.Parallel()
 	const address = "127.31.4.2"
@@ -77,15 +77,15 @@ func TestStreamsRestartAfterAJournalReset(t *testing.T) {
 	for after, want := range map[string]string{"": "0 1 2", "-1": "0 1 2", "0": "1 2", "2": "", "3": "0 1 2",
 		"50": "0 1 2"} {
 		if got := streamed(t, served.URL, after); got != want {
-			t.Errorf("after %q comes %q, want %q", after, got, want)
+			t.Errorf("after %q the events are %q, want %q", after, got, want)
 		}
 		if got := overSocket(t, served.URL, after); got != want {
-			t.Errorf("over a socket, after %q comes %q, want %q", after, got, want)
+			t.Errorf("over a socket, after %q the events are %q, want %q", after, got, want)
 		}
 	}
 }
 
-// streamed are the ids of the events after one.
+// streamed returns the IDs of the events after one.
 func streamed(t *testing.T, url, after string) string {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/api/conversations/talk/events/stream",
@@ -121,7 +121,7 @@ func overSocket(t *testing.T, url, after string) string {
 	var all strings.Builder
 	for {
 		_, frame, err := conn.Read(t.Context())
-		if err != nil { // it ends with the session
+		if err != nil { // the socket ends with the session
 			return idsIn(all.String())
 		}
 		all.Write(frame)

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// listing is a cluster that counts how many lists there are at once. Each lasts until it may end.
+// listing is a cluster that counts concurrent lists. Each list blocks until the test releases it.
 type listing struct {
 	crowd
 	end chan struct{}
@@ -39,7 +39,7 @@ func (c *listing) ConversationsOf(_ context.Context, _ types.NamespacedName,
 	return nil
 }
 
-// list the conversations of a user, and return the status.
+// list requests the conversations of a user and returns the status.
 func list(h http.Handler, user string) int {
 	r := httptest.NewRequest(http.MethodGet, "/api/conversations", http.NoBody)
 	r.Header.Set(rest.KeyHeader, user)
@@ -48,7 +48,7 @@ func list(h http.Handler, user string) int {
 	return w.Code
 }
 
-func TestAUserHasOneListAtATime(t *testing.T) {
+func TestListsRunOneAtATimePerUser(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &listing{end: make(chan struct{})}
 		h := New(c, DefaultOptions(), prometheus.NewRegistry())
@@ -64,7 +64,7 @@ func TestAUserHasOneListAtATime(t *testing.T) {
 		close(c.end)
 		group.Wait()
 		if c.most != 1 {
-			t.Errorf("%d at once", c.most)
+			t.Errorf("%d lists at once", c.most)
 		}
 	})
 }
@@ -83,12 +83,12 @@ func TestAListThatWaitsTooLongIsRefused(t *testing.T) {
 		}
 		synctest.Wait()
 		if code := list(h, "ada"); code != http.StatusTooManyRequests || c.most != 3 {
-			t.Errorf("answered %d, and there were %d lists", code, c.most)
+			t.Errorf("the answer is %d after %d concurrent lists", code, c.most)
 		}
 		close(c.end)
 		group.Wait()
 		if code := list(h, "ada"); code != http.StatusOK {
-			t.Errorf("after that ada is answered %d", code)
+			t.Errorf("the next answer to ada is %d", code)
 		}
 	})
 }

@@ -15,13 +15,13 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// open are the calls that need no user.
+// open are the calls without authentication.
 var open = []string{
 	"GET /alive", "GET /health", "GET /ready", "GET /openapi.json", "GET /api/options/config",
 	"POST /api/signin", "POST /api/signout", "GET /api/session",
 }
 
-// calls that are served.
+// calls lists the served calls.
 func calls() []string {
 	all := slices.Clone(open)
 	for path, operations := range New(&stubCluster{}, DefaultOptions(), prometheus.NewRegistry()).server.operations() {
@@ -33,7 +33,7 @@ func calls() []string {
 	return all
 }
 
-func TestTheDocumentHasEveryCallAndNoOther(t *testing.T) {
+func TestOpenAPIDocumentsExactlyTheServedCalls(t *testing.T) {
 	var document struct {
 		Paths map[string]map[string]any `json:"paths"`
 	}
@@ -62,7 +62,7 @@ func TestTheDocumentHasEveryCallAndNoOther(t *testing.T) {
 	}
 }
 
-func TestTheGuideNamesEveryCall(t *testing.T) {
+func TestHTTPGuideNamesEveryCall(t *testing.T) {
 	text, err := os.ReadFile(testenv.Path("docs", "http.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +75,7 @@ func TestTheGuideNamesEveryCall(t *testing.T) {
 	}
 }
 
-func TestPagesOfAllowedOriginsMayMakeEveryCall(t *testing.T) {
+func TestAllowedOriginsMayMakeEveryCall(t *testing.T) {
 	options := DefaultOptions()
 	options.CORSOrigins = []string{"https://example.com"}
 	handler := New(&stubCluster{}, options, prometheus.NewRegistry())

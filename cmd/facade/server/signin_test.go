@@ -20,7 +20,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// rotating is a cluster whose only user can get another key.
+// rotating is a cluster whose only user can change the key.
 type rotating struct {
 	stubCluster
 	key string
@@ -33,15 +33,14 @@ func (c *rotating) UsersByKeyHash(_ context.Context, hash string) ([]v1alpha1.Us
 	return nil, nil
 }
 
-// browser that keeps cookies, at a facade.
+// browser is a browser with a cookie at a facade.
 type browser struct {
 	t       *testing.T
 	handler http.Handler
-	// from is the address that requests come from, and forwarded what a proxy says of how they came
-	// to it.
+	// from is the client's address; forwarded is the protocol that a proxy reports.
 	from, forwarded, origin string
 	cookie                  *http.Cookie
-	// key that is shown instead.
+	// key replaces the cookie.
 	key string
 }
 
@@ -52,7 +51,7 @@ func newBrowser(t *testing.T, objects cluster.API, options Options) *browser {
 		origin: "http://parley.example.com"}
 }
 
-// signingKey is a directory with one.
+// signingKey returns a directory with a signing key.
 func signingKey(t *testing.T) string {
 	t.Helper()
 	data, err := session.NewSigningKey()
@@ -104,7 +103,7 @@ func (b *browser) wants(code int, method, path, body string) http.Header {
 	return header
 }
 
-func TestWhoSignsInNeedsTheKeyNoMore(t *testing.T) {
+func TestASignedInUserNeedsNoKey(t *testing.T) {
 	b := newBrowser(t, &stubCluster{}, DefaultOptions())
 	b.wants(401, "GET", "/api/conversations", "")
 	b.wants(401, "POST", "/api/signin", `{"key": "wrong"}`)
@@ -127,14 +126,14 @@ func TestWhoSignsInNeedsTheKeyNoMore(t *testing.T) {
 		t.Error("the cookie is still there")
 	}
 	b.wants(401, "GET", "/api/conversations", "")
-	b.cookie = kept // somebody has a copy
+	b.cookie = kept // a copy of the old cookie
 	b.wants(401, "GET", "/api/conversations", "")
 	b.wants(200, "POST", "/api/signout", "")
 	b.cookie = &http.Cookie{Name: kept.Name, Value: kept.Value[:len(kept.Value)-2] + "AA"}
 	b.wants(401, "GET", "/api/conversations", "")
 }
 
-func TestAnotherKeyEndsTheCookie(t *testing.T) {
+func TestANewKeyRevokesTheCookie(t *testing.T) {
 	cluster := &rotating{key: stubKey}
 	b := newBrowser(t, cluster, DefaultOptions())
 	b.wants(200, "POST", "/api/signin", `{"key": "`+stubKey+`"}`)
@@ -144,7 +143,7 @@ func TestAnotherKeyEndsTheCookie(t *testing.T) {
 	b.wants(200, "GET", "/api/session", "")
 }
 
-func TestAWriteWithACookieComesFromTheOwnPage(t *testing.T) {
+func TestWritesWithACookieRequireTheOwnOrigin(t *testing.T) {
 	options := DefaultOptions()
 	options.CORSOrigins = []string{"*"}
 	b := newBrowser(t, &stubCluster{}, options)
@@ -164,8 +163,8 @@ func TestAWriteWithACookieComesFromTheOwnPage(t *testing.T) {
 	}
 }
 
-// Where the key itself comes, no browser can have been made to send it.
-func TestAKeyIsTakenFromAnyOrigin(t *testing.T) {
+// No other site can make a browser send the key itself.
+func TestAKeyIsAcceptedFromAnyOrigin(t *testing.T) {
 	b := newBrowser(t, &stubCluster{}, DefaultOptions())
 	r := httptest.NewRequest("POST", "http://parley.example.com/api/settings", strings.NewReader("{}"))
 	r.Header.Set("Origin", "http://elsewhere.example.com")
@@ -176,7 +175,7 @@ func TestAKeyIsTakenFromAnyOrigin(t *testing.T) {
 	}
 }
 
-func TestOnlyTrustedProxiesSayThatTheyHadTLS(t *testing.T) {
+func TestOnlyTrustedProxiesMayReportTLS(t *testing.T) {
 	proxies, err := auth.ParseProxies("10.0.0.0/8, 192.168.0.1")
 	if err != nil {
 		t.Fatal(err)
@@ -192,25 +191,25 @@ func TestOnlyTrustedProxiesSayThatTheyHadTLS(t *testing.T) {
 			t.Errorf("from %s the cookie is %s", from, b.cookie)
 		}
 		if b.wants(200, "GET", "/api/conversations", ""); secure {
-			// A page that somebody put into the plain connection is another origin.
+			// A page injected into a plain HTTP connection is another origin.
 			b.origin = "http://parley.example.com"
 			b.wants(403, "POST", "/api/settings", "{}")
 		}
 	}
 	if _, err := auth.ParseProxies("10.0.0.0/99"); err == nil {
-		t.Error("a range that is none is taken")
+		t.Error("an invalid range is accepted")
 	}
 }
 
-func TestNobodyIsSignedInWithoutASigningKey(t *testing.T) {
+func TestSignInFailsWithoutASigningKey(t *testing.T) {
 	b := newBrowser(t, &stubCluster{}, DefaultOptions())
 	b.handler = New(&stubCluster{}, DefaultOptions(), prometheus.NewRegistry())
 	b.wants(503, "POST", "/api/signin", `{"key": "`+stubKey+`"}`)
 	b.wants(200, "GET", "/api/session", "")
 }
 
-// What ends a cookie ends all that came of it: whoever copied one makes no other from it.
-func TestACookieMakesNoLink(t *testing.T) {
+// A copied cookie must not create sign-ins that outlive it.
+func TestACookieCannotCreateALink(t *testing.T) {
 	b := newBrowser(t, &stubCluster{}, DefaultOptions())
 	b.wants(200, "POST", "/api/signin", `{"key": "`+stubKey+`"}`)
 	b.wants(403, "POST", "/api/signin/link", "")
@@ -218,8 +217,8 @@ func TestACookieMakesNoLink(t *testing.T) {
 	b.wants(200, "POST", "/api/signin/link", "")
 }
 
-// The second use of a link is the one sign that somebody else saw it.
-func TestALinkThatIsUsedAgainIsCounted(t *testing.T) {
+// A second use of a link is the only sign that another person saw it.
+func TestReusedSignInLinksAreCounted(t *testing.T) {
 	cluster := &lagging{}
 	b := newBrowser(t, cluster, DefaultOptions())
 	code, err := b.handler.(*Handler).server.cookies.Link(&auth.User{UID: "1"}, auth.CredentialOf(stubKey).KeyHash)
@@ -233,12 +232,12 @@ func TestALinkThatIsUsedAgainIsCounted(t *testing.T) {
 		if got := testutil.ToFloat64(b.handler.(*Handler).server.metrics.authFailures); got != float64(failures) {
 			t.Errorf("after the link was used %d times, %v failures are counted", failures+1, got)
 		}
-		cluster.seen = true // and once more when the cache knows
+		cluster.seen = true // and once more with an updated cache
 	}
 }
 
-// Who follows a link that somebody else sent would store their keys with them.
-func TestALinkReplacesSomebodyElseOnlyIfTheyAgree(t *testing.T) {
+// A victim who follows another user's link would store keys in that user's account.
+func TestALinkReplacesAnotherUserOnlyAfterConsent(t *testing.T) {
 	cluster := &crowd{}
 	b := newBrowser(t, cluster, DefaultOptions())
 	body := func(user, more string) string {
@@ -256,15 +255,15 @@ func TestALinkReplacesSomebodyElseOnlyIfTheyAgree(t *testing.T) {
 	b.wants(409, "POST", "/api/signin", body("bob", `, "replace": false`))
 	b.wants(422, "POST", "/api/signin", body("bob", `, "replace": []`))
 	if b.cookie.Value != adas.Value {
-		t.Error("ada is signed in no longer")
+		t.Error("ada was signed out")
 	}
-	b.wants(200, "POST", "/api/signin", strings.Replace(bobs, "}", `, "replace": true}`, 1)) // it was not used before
+	b.wants(200, "POST", "/api/signin", strings.Replace(bobs, "}", `, "replace": true}`, 1)) // the refusals did not use it up
 	if b.cookie.Value == adas.Value {
 		t.Error("bob is not signed in")
 	}
 }
 
-// lagging is a cluster whose cache has not seen what was written until it is told to.
+// lagging is a cluster whose cache is stale until seen is set.
 type lagging struct {
 	stubCluster
 	seen bool

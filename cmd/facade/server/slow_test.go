@@ -13,14 +13,14 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// slow is an archive that takes its time.
-type slow struct{ *left }
+// slow is an archive with slow reads.
+type slow struct{ *stubArchive }
 
 func takes(ctx context.Context, long time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(long): // in the fake time of a bubble
+	case <-time.After(long): // fake time of a bubble
 		return nil
 	}
 }
@@ -41,7 +41,7 @@ func (slow) Ending(ctx context.Context, _ string) (*session.Ending, error) {
 	return &session.Ending{Repository: true, Patch: "all of it"}, takes(ctx, 90*time.Second)
 }
 
-// The time in which a request must be read says nothing about its answer.
+// The read timeout of requests must not cut off slow answers.
 func TestSlowAnswersAreSentCompletely(t *testing.T) {
 	options := DefaultOptions()
 	options.Archive = slow{}
@@ -65,7 +65,7 @@ func TestSlowAnswersAreSentCompletely(t *testing.T) {
 			got, err := io.ReadAll(response.Body)
 			_ = response.Body.Close()
 			if response.StatusCode != http.StatusOK || string(got) != want || err != nil {
-				t.Errorf("%s: it is answered %d %s, %v", path, response.StatusCode, got, err)
+				t.Errorf("%s: the answer is %d %s, %v", path, response.StatusCode, got, err)
 			}
 		})
 	}

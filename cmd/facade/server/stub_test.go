@@ -17,8 +17,7 @@ import (
 
 const stubKey = "key-of-the-stub"
 
-// stubCluster is no cluster. It agrees to everything and keeps nothing, so that what is before it
-// can be fuzzed.
+// stubCluster accepts everything and stores nothing, for tests of the layers above it.
 type stubCluster struct {
 	conversations []v1alpha1.Conversation
 	annotations   map[string]string
