@@ -78,7 +78,7 @@ func (c *Client) get(ctx context.Context, uid, path string) (io.ReadCloser, erro
 		cancel()
 		return nil, fmt.Errorf("ask the archive: %w", err)
 	}
-	body := &live.Guarded{ReadCloser: response.Body, Cancel: cancel, Patience: stallTimeout}
+	body := &live.Guarded{ReadCloser: response.Body, Cancel: cancel, IdleTimeout: stallTimeout}
 	switch response.StatusCode {
 	case http.StatusOK:
 		return body, nil

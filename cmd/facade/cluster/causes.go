@@ -13,14 +13,14 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 )
 
-// Where and what kind of mistake it is, a cause says in fields of its own. The rest it says in
-// English: what exactly is wrong, and, which must not be repeated, the value. The tests of each
-// setting and field hold these expressions against a real API server.
+// A cause has fields for the location and the type of an error. Only its English message has the
+// details, together with the value, which must not be repeated. The tests of each setting and field
+// check these expressions against a real API server.
 var (
 	subject = regexp.MustCompile(`^\S+ in body `)
-	// typeName is what a rule about a whole object has in place of the value.
+	// typeName matches the text in place of the value in a rule about a whole object.
 	typeName = regexp.MustCompile(`^(object|array|string|integer|number|boolean)$`)
-	// phrases tell apart what is all one type of cause.
+	// phrases distinguish errors of the same type.
 	phrases = []struct{ phrase, kind string }{
 		{"greater than or equal", "greater_than_equal"},
 		{"less than or equal", "less_than_equal"},
@@ -29,12 +29,12 @@ var (
 	}
 )
 
-// details says in the terms of a request what the API server says of an object.
+// details translates the API server's errors about an object into errors of the request.
 func details(causes []metav1.StatusCause, names rest.EntryNames) []rest.Detail {
 	var details []rest.Detail
 	for _, cause := range causes {
 		if strings.Contains(cause.Message, "some validation rules were not checked") {
-			continue // it names no mistake
+			continue // not an error of the request
 		}
 		kind, msg := explain(cause)
 		details = append(details, rest.Detail{Type: kind, Loc: rest.LocationOf(cause.Field, names), Msg: msg})
@@ -42,7 +42,7 @@ func details(causes []metav1.StatusCause, names rest.EntryNames) []rest.Detail {
 	return details
 }
 
-// explain is the type and message of a cause, without the value that the API server puts into it.
+// explain returns the type and message of a cause without the value that the API server adds.
 func explain(cause metav1.StatusCause) (kind, msg string) {
 	value, detail := splitCause(cause.Message)
 	detail = subject.ReplaceAllString(detail, "Input ")
@@ -70,7 +70,7 @@ func explain(cause metav1.StatusCause) (kind, msg string) {
 	return "value_error", detail
 }
 
-// splitCause takes "Invalid value: <value>: detail" apart. The value is quoted, JSON, or left out.
+// splitCause splits "Invalid value: <value>: detail". The value is quoted, JSON, or left out.
 func splitCause(message string) (value, detail string) {
 	_, remainder, found := strings.Cut(message, ": ")
 	if !found {

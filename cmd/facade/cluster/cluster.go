@@ -1,5 +1,5 @@
-// Package cluster is Kubernetes as the facade uses it: what it reads, from a cache or live, what it
-// writes, and what the API server's errors mean to a client.
+// Package cluster reads and writes the facade's Kubernetes objects, cached or live, and translates
+// the API server's errors for clients.
 package cluster
 
 import (
@@ -24,16 +24,16 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// FieldOwner owns what the facade writes.
+// FieldOwner is the field manager of the facade's writes.
 const FieldOwner = "parley-facade"
 
-// indexKeyHash finds settings by the hash of their session key.
+// indexKeyHash indexes settings by the hash of their session key.
 const indexKeyHash = "status.sessionKeyHash"
 
-// catchUp is how long a reader waits until the cache has what this facade wrote.
-const catchUp = 2 * time.Second
+// cacheWait is the longest wait until the cache has the facade's own writes.
+const cacheWait = 2 * time.Second
 
-// API is what the facade asks of Kubernetes. Cluster implements and documents it.
+// API is the facade's use of Kubernetes. Cluster implements and documents it.
 type API interface {
 	UsersByKeyHash(ctx context.Context, hash string) ([]v1alpha1.UserSettings, error)
 	Settings(ctx context.Context, key types.NamespacedName) (*v1alpha1.UserSettings, error)
@@ -53,34 +53,33 @@ type API interface {
 	Ready(ctx context.Context) error
 }
 
-// Cluster is Kubernetes as the facade uses it.
+// Cluster implements API.
 type Cluster struct {
 	cache cache.Cache
-	// live asks the API server.
+	// live reads from the API server.
 	live client.Client
-	// cached reads the cache, and waits there for what was written through it.
+	// cached reads the cache and waits there for its own writes.
 	cached client.Client
 	probe  discovery.DiscoveryInterface
-	// namespace is the operator's own.
+	// namespace is the operator's namespace.
 	namespace string
 	options   Options
 }
 
-// Options say what of the cluster is used.
+// Options selects the objects that the facade uses.
 type Options struct {
-	// Namespaces are those of the users; none is all.
+	// Namespaces are the namespaces of users; none means all.
 	Namespaces []string
 	// Agents and Models are the ConfigMaps in the operator's namespace that list them.
 	Agents, Models string
 }
 
-// New prepares to use the cluster, in which the operator has a namespace; Start fills the cache.
+// New connects to the cluster. Start fills the cache.
 func New(ctx context.Context, cfg *clientrest.Config, namespace string, options Options) (*Cluster, error) {
 	cfg = clientrest.CopyConfig(cfg)
-	// The API server's priority and fairness governs; each user has a limit of their own in the
-	// facade.
+	// The API server has priority and fairness, and the facade limits each user.
 	cfg.QPS = -1
-	// The webhook warns of keys that do not exist yet: they are written next.
+	// The webhook warns of missing keys, which the facade writes next.
 	cfg.WarningHandler = clientrest.NoWarnings{}
 	scheme := runtime.NewScheme()
 	builder := runtime.NewSchemeBuilder(clientscheme.AddToScheme, v1alpha1.AddToScheme)
@@ -93,35 +92,35 @@ func New(ctx context.Context, cfg *clientrest.Config, namespace string, options 
 	}
 	connection, err := clientrest.HTTPClientFor(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("make a connection: %w", err)
+		return nil, fmt.Errorf("create an HTTP client: %w", err)
 	}
 	clientOptions := client.Options{HTTPClient: connection, Scheme: scheme, FieldOwner: FieldOwner}
 	if clientOptions.Mapper, err = apiutil.NewDynamicRESTMapper(cfg, connection); err != nil {
-		return nil, fmt.Errorf("find the kinds: %w", err)
+		return nil, fmt.Errorf("create a REST mapper: %w", err)
 	}
 	live, err := client.New(cfg, clientOptions)
 	if err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
+		return nil, fmt.Errorf("create a client: %w", err)
 	}
-	// A client that created a conversation finds it in the list that it asks for next.
+	// A client that created a conversation finds it in its next list.
 	clientOptions.Cache = &client.CacheOptions{Reader: objects, EnableReadYourWritesConsistency: ptr.To(true)}
 	cached, err := client.New(cfg, clientOptions)
 	if err != nil {
-		return nil, fmt.Errorf("make a client over the cache: %w", err)
+		return nil, fmt.Errorf("create a cached client: %w", err)
 	}
 	probe, err := discovery.NewDiscoveryClientForConfigAndClient(cfg, connection)
 	if err != nil {
-		return nil, fmt.Errorf("make a client for probes: %w", err)
+		return nil, fmt.Errorf("create a discovery client: %w", err)
 	}
 	return &Cluster{cache: objects, live: live, cached: cached, probe: probe, namespace: namespace, options: options}, nil
 }
 
-// newCache holds the two kinds and nothing else, without what no answer shows. Its watches have a
-// connection of their own, so that a burst of writes does not hold up their events; a dialer of its
-// own keeps client-go from sharing one.
+// newCache caches the two kinds without the fields that no answer uses. Its watches have their own
+// connection, so that a burst of writes does not delay their events. Its own dialer prevents
+// client-go from sharing a connection.
 func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Scheme, namespaces []string) (cache.Cache,
 	error) {
-	watched := map[string]cache.Config{} // none is all
+	watched := map[string]cache.Config{} // empty means all
 	for _, namespace := range namespaces {
 		watched[namespace] = cache.Config{}
 	}
@@ -137,7 +136,7 @@ func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Schem
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make the cache: %w", err)
+		return nil, fmt.Errorf("create the cache: %w", err)
 	}
 	for _, index := range []struct {
 		object  client.Object
@@ -161,11 +160,11 @@ func newCache(ctx context.Context, cfg *clientrest.Config, scheme *runtime.Schem
 	return objects, nil
 }
 
-// maxTitle is how much of a first message is kept: of its first line a list shows less.
+// maxTitle is the length to which a first message is truncated. Lists show less than that.
 const maxTitle = 512
 
-// strip drops what answers are not made of. Messages and images are the bulk of a conversation; of
-// the first message enough is kept for a title.
+// strip removes fields that no answer uses. Messages and images are the bulk of a conversation; the
+// first line of the first message stays for the title.
 func strip(object any) (any, error) {
 	o, isObject := object.(client.Object)
 	if !isObject {
@@ -176,14 +175,14 @@ func strip(object any) (any, error) {
 		spec := &conversation.Spec
 		spec.ImageURLs, spec.Images, spec.ConversationInstructions, spec.MCPConfig = nil, nil, nil, nil
 		if spec.InitialUserMsg != nil {
-			spec.InitialUserMsg = ptr.To(strings.Clone(beginning(*spec.InitialUserMsg)))
+			spec.InitialUserMsg = ptr.To(strings.Clone(firstLine(*spec.InitialUserMsg)))
 		}
 	}
 	return object, nil
 }
 
-// beginning is the first line of a message as far as it is kept.
-func beginning(message string) string {
+// firstLine returns the first line of a message, truncated to maxTitle.
+func firstLine(message string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(message), "\n")
 	return strings.ToValidUTF8(line[:min(len(line), maxTitle)], "")
 }
@@ -191,7 +190,7 @@ func beginning(message string) string {
 // Start fills the cache and keeps it up to date until the context ends.
 func (c *Cluster) Start(ctx context.Context) error { return c.cache.Start(ctx) }
 
-// Ready says why requests cannot be served now.
+// Ready returns the reason why requests cannot be served now, or nil.
 func (c *Cluster) Ready(ctx context.Context) error {
 	if !c.cache.WaitForCacheSync(ctx) {
 		return errors.New("the cache is not filled yet")

@@ -17,11 +17,12 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// tooLarge is about one object: the API server and etcd take less than a body may have.
-var tooLarge = answer.Refuse(http.StatusRequestEntityTooLarge, "This is more than the cluster can store in one "+
+// tooLarge is about one object: the limits of the API server and etcd are lower than that of a
+// body.
+var tooLarge = answer.Refuse(http.StatusRequestEntityTooLarge, "The request is too large for one Kubernetes "+
 	"object: shorten its texts and lists")
 
-// Refusal says in a client's terms why the API server did not do what it was asked.
+// Refusal translates an API server's error for a client.
 func Refusal(ctx context.Context, err error, names rest.EntryNames) *answer.Refusal {
 	switch {
 	case apierrors.IsInvalid(err):
@@ -31,35 +32,34 @@ func Refusal(ctx context.Context, err error, names rest.EntryNames) *answer.Refu
 	case apierrors.IsRequestEntityTooLargeError(err) || tooLargeForEtcd(err):
 		return tooLarge
 	case IsForbidden(err):
-		logf.FromContext(ctx).Info("The API server forbids a request", "reason", Reason(err))
+		logf.FromContext(ctx).Info("The API server refused a request", "reason", Reason(err))
 		return answer.Forbidden
 	}
-	// Whatever else it is, no client can help it, and it may pass. The text of the error may hold
-	// what was sent, so only its kind is logged.
-	logf.FromContext(ctx).Info("The API server could not be asked", "reason", Reason(err))
+	// A client cannot fix any other error, and it may be transient. Its text may contain data of
+	// the request, so only the reason is logged.
+	logf.FromContext(ctx).Info("A request to the API server failed", "reason", Reason(err))
 	return answer.Unavailable
 }
 
-// tooLargeForEtcd: the API server passes this error on with a code of its own, 500.
+// tooLargeForEtcd matches etcd's error, which the API server returns with status 500.
 func tooLargeForEtcd(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "etcdserver: request is too large")
 }
 
-// ownFault is how the API server words a refusal that says nothing of the request. Its code, reason
-// and details are those of a policy's refusal.
-var ownFault = regexp.MustCompile(`User "[^"]*" cannot |not yet ready to handle request`)
+// clusterFault matches a refusal that is not about the request. Its code, reason and details are
+// the same as those of a policy.
+var clusterFault = regexp.MustCompile(`User "[^"]*" cannot |not yet ready to handle request`)
 
-// IsForbidden says that a quota or policy refuses a request. An API server that has just started
-// forbids everything for a moment, until it has read its roles and policies, also to ask which
-// kinds there are, of which no words are left; that, and a missing right of the facade's own, is no
-// answer for a client.
+// IsForbidden tells whether a quota or policy refuses a request. An API server that has just
+// started forbids everything until it has read its roles and policies, even discovery, where the
+// message is lost. That case and missing permissions of the facade are not the client's fault.
 func IsForbidden(err error) bool {
-	return apierrors.IsForbidden(err) && !apierrors.IsUnexpectedServerError(err) && !ownFault.MatchString(err.Error())
+	return apierrors.IsForbidden(err) && !apierrors.IsUnexpectedServerError(err) && !clusterFault.MatchString(err.Error())
 }
 
-// IsDecided says that the API server answered, and did not do what it was asked. After any other
-// error it may have.
-func IsDecided(err error) bool {
+// IsRejected tells whether the API server answered and rejected the request. After any other error
+// the request may have been executed.
+func IsRejected(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return false
@@ -68,7 +68,7 @@ func IsDecided(err error) bool {
 	return code >= 400 && code < 500
 }
 
-// Reason tells the kind of an error without its text.
+// Reason returns the kind of an error without its text.
 func Reason(err error) string {
 	var status apierrors.APIStatus
 	switch {
@@ -82,7 +82,7 @@ func Reason(err error) string {
 	return "connection"
 }
 
-// CausesOf are the causes in an API server's error; of these kinds, if any are named.
+// CausesOf returns the causes of an API server's error, of the given kinds if any are given.
 func CausesOf(err error, kinds ...metav1.CauseType) []metav1.StatusCause {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {
@@ -99,15 +99,15 @@ func CausesOf(err error, kinds ...metav1.CauseType) []metav1.StatusCause {
 
 var secretName = regexp.MustCompile(`the Secret "([a-z0-9.-]+)"`)
 
-// SecretsInTheWay are references that Parley's webhook refuses: a Secret has the name of the user's
-// key and is none.
-func SecretsInTheWay(err error, names rest.EntryNames) []rest.Detail {
+// SecretConflicts returns an error for each reference that Parley's webhook refuses because another
+// Secret has the name of the user's key.
+func SecretConflicts(err error, names rest.EntryNames) []rest.Detail {
 	var details []rest.Detail
 	for _, cause := range CausesOf(err, metav1.CauseTypeForbidden) {
 		if !strings.HasSuffix(cause.Field, "Ref") {
 			continue
 		}
-		msg := "A Secret that is not a user's key stands in the way"
+		msg := "A Secret with this name exists and is not a user's key: remove or rename it"
 		if name := secretName.FindStringSubmatch(cause.Message); name != nil {
 			msg = "The Secret " + name[1] + " exists and is not a user's key: remove or rename it"
 		}

@@ -18,26 +18,26 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// UsersByKeyHash are the settings whose session key has this hash, from the cache. They must not be
-// changed.
+// UsersByKeyHash returns the settings whose session key has this hash, from the cache. Do not
+// modify them.
 func (c *Cluster) UsersByKeyHash(ctx context.Context, hash string) ([]v1alpha1.UserSettings, error) {
 	var list v1alpha1.UserSettingsList
 	err := c.cache.List(ctx, &list, client.MatchingFields{indexKeyHash: hash}, client.UnsafeDisableDeepCopy)
 	return list.Items, err
 }
 
-// Settings as the API server has them.
+// Settings reads settings from the API server.
 func (c *Cluster) Settings(ctx context.Context, key types.NamespacedName) (*v1alpha1.UserSettings, error) {
 	settings := &v1alpha1.UserSettings{}
 	return settings, c.live.Get(ctx, key, settings)
 }
 
-// ApplyOptions of ApplySettings.
+// ApplyOptions are the options of ApplySettings.
 type ApplyOptions struct{ DryRun, Force bool }
 
-// ApplySettings applies a spec over settings as they were read, and returns the spec that came of
-// it. Who has changed them since makes it fail with a conflict: two clients at once would take one
-// another's fields away.
+// ApplySettings applies a spec to settings as they were read and returns the new spec. It fails
+// with a conflict if the settings changed since then: else two clients could remove each other's
+// fields.
 func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings, spec map[string]any,
 	options ApplyOptions) (map[string]any, error) {
 	var apply []client.ApplyOption
@@ -47,8 +47,8 @@ func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings
 	if options.Force {
 		apply = append(apply, client.ForceOwnership)
 	}
-	// The client decodes the answer into what it is given. In a typed configuration an entry of a
-	// list would keep what the one that stood in its place had.
+	// The client decodes the answer into its argument. In a typed configuration, an entry of a list
+	// would keep values of the entry that was at its position before.
 	settings := &unstructured.Unstructured{Object: map[string]any{
 		"metadata": map[string]any{
 			"namespace": over.Namespace, "name": over.Name, "resourceVersion": over.ResourceVersion,
@@ -64,7 +64,8 @@ func (c *Cluster) ApplySettings(ctx context.Context, over *v1alpha1.UserSettings
 	return result, err
 }
 
-// Annotate settings as they were read. Who has changed them since makes it fail with a conflict.
+// Annotate annotates settings as they were read. It fails with a conflict if they changed since
+// then.
 func (c *Cluster) Annotate(ctx context.Context, over *v1alpha1.UserSettings, name, value string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": over.ResourceVersion, "uid": over.UID, "annotations": map[string]string{name: value},
@@ -76,7 +77,8 @@ func (c *Cluster) Annotate(ctx context.Context, over *v1alpha1.UserSettings, nam
 		Name: over.Name}}, client.RawPatch(types.MergePatchType, patch))
 }
 
-// WriteSecret creates a Secret or replaces it. Between the two the operator may have pruned it.
+// WriteSecret creates or replaces a Secret. It retries because the operator may prune the Secret in
+// between.
 func (c *Cluster) WriteSecret(ctx context.Context, secret *corev1.Secret) (err error) {
 	for range 3 {
 		err = c.live.Create(ctx, secret.DeepCopy())
@@ -91,36 +93,36 @@ func (c *Cluster) WriteSecret(ctx context.Context, secret *corev1.Secret) (err e
 	return err
 }
 
-// CreateConfigMap creates one that is not there yet.
+// CreateConfigMap creates a ConfigMap.
 func (c *Cluster) CreateConfigMap(ctx context.Context, configMap *corev1.ConfigMap) error {
 	return c.live.Create(ctx, configMap)
 }
 
-// CreateConversation fills in what the API server made of it.
+// CreateConversation creates a conversation and updates it to the API server's version.
 func (c *Cluster) CreateConversation(ctx context.Context, conversation *v1alpha1.Conversation) error {
 	return c.cached.Create(ctx, conversation)
 }
 
-// Conversation as the API server has it.
+// Conversation reads a conversation from the API server.
 func (c *Cluster) Conversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error) {
 	conversation := &v1alpha1.Conversation{}
 	return conversation, c.live.Get(ctx, key, conversation)
 }
 
-// CachedConversation lacks what the cache does not keep.
+// CachedConversation reads a conversation from the cache, without the fields that strip removes.
 func (c *Cluster) CachedConversation(ctx context.Context, key types.NamespacedName) (*v1alpha1.Conversation, error) {
 	conversation := &v1alpha1.Conversation{}
-	waiting, cancel := context.WithTimeout(ctx, catchUp)
+	waiting, cancel := context.WithTimeout(ctx, cacheWait)
 	defer cancel()
 	err := c.cached.Get(waiting, key, conversation)
 	if waiting.Err() != nil {
-		err = c.cache.Get(ctx, key, conversation) // an old answer is better than none
+		err = c.cache.Get(ctx, key, conversation) // a stale answer is better than none
 	}
 	return conversation, err
 }
 
-// ConversationsOf lets those of a user be looked at, from the cache. They must not be changed, and
-// what is kept of them must be copied.
+// ConversationsOf passes the conversations of a user to look, from the cache. Do not modify them,
+// and copy the parts to keep.
 func (c *Cluster) ConversationsOf(ctx context.Context, user types.NamespacedName,
 	look func(all []v1alpha1.Conversation)) error {
 	var one, all v1alpha1.ConversationList
@@ -128,9 +130,9 @@ func (c *Cluster) ConversationsOf(ctx context.Context, user types.NamespacedName
 		client.InNamespace(user.Namespace), client.MatchingFields{v1alpha1.IndexUserSettingsName: user.Name},
 		client.UnsafeDisableDeepCopy,
 	}
-	waiting, cancel := context.WithTimeout(ctx, catchUp)
+	waiting, cancel := context.WithTimeout(ctx, cacheWait)
 	defer cancel()
-	// Where what was written does not show in time, an old answer is better than none.
+	// If the facade's writes do not appear in time, a stale answer is better than none.
 	if err := c.cached.List(waiting, &one, append(options, client.Limit(1))...); err != nil && waiting.Err() == nil {
 		return err
 	}
@@ -141,33 +143,33 @@ func (c *Cluster) ConversationsOf(ctx context.Context, user types.NamespacedName
 	return nil
 }
 
-// PatchConversation with a merge patch.
+// PatchConversation applies a merge patch.
 func (c *Cluster) PatchConversation(ctx context.Context, conversation *v1alpha1.Conversation, patch []byte) error {
 	return c.cached.Patch(ctx, conversation, client.RawPatch(types.MergePatchType, patch))
 }
 
-// DeleteConversation deletes this very one, with all that belongs to it. Without a UID it is
-// whichever has the name.
+// DeleteConversation deletes a conversation and its dependents. With a UID it deletes only that
+// object.
 func (c *Cluster) DeleteConversation(ctx context.Context, conversation *v1alpha1.Conversation) error {
 	options := []client.DeleteOption{client.PropagationPolicy(metav1.DeletePropagationBackground)}
 	if conversation.UID != "" {
 		options = append(options, client.Preconditions{UID: &conversation.UID})
 	}
-	// Of what the cache does not have it may never see the deletion, for which every list would
-	// wait.
+	// If the cache does not have the object, it may never see the deletion, and every list would
+	// wait for it.
 	if err := c.cache.Get(ctx, client.ObjectKeyFromObject(conversation), &v1alpha1.Conversation{}); err != nil {
 		options = append(options, client.DisableReadYourWritesConsistency)
 	}
 	return c.cached.Delete(ctx, conversation, options...)
 }
 
-// Agents that settings may name: the keys of the catalogue.
+// Agents lists the agents of the catalogue, which settings may name.
 func (c *Cluster) Agents(ctx context.Context) ([]string, error) {
 	catalogue, err := c.configMap(ctx, c.options.Agents)
 	return slices.Sorted(maps.Keys(catalogue)), err
 }
 
-// Models whose prices are known.
+// Models lists the models with known prices.
 func (c *Cluster) Models(ctx context.Context) ([]string, error) {
 	prices, err := c.configMap(ctx, c.options.Models)
 	if err != nil {
@@ -177,7 +179,7 @@ func (c *Cluster) Models(ctx context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(models)), nil
 }
 
-// configMap of the operator's own namespace; empty where there is none.
+// configMap reads a ConfigMap of the operator's namespace; empty if there is none.
 func (c *Cluster) configMap(ctx context.Context, name string) (map[string]string, error) {
 	configMap := &corev1.ConfigMap{}
 	err := c.live.Get(ctx, types.NamespacedName{Namespace: c.namespace, Name: name}, configMap)

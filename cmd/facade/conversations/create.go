@@ -55,14 +55,14 @@ func conversationID(u *auth.User, r *rest.ConversationRequest, idempotencyKey st
 // settingsSuffice for a session. The cache may be behind what the client stored a moment ago, so
 // only what the API server confirms is refused.
 func (s *Service) settingsSuffice(ctx context.Context, u *auth.User) error {
-	if settings.Suffice(u.Settings) == nil {
+	if settings.CheckComplete(u.Settings) == nil {
 		return nil
 	}
 	live, err := settings.Live(ctx, s.Cluster, u)
 	if err != nil {
 		return err
 	}
-	return settings.Suffice(live)
+	return settings.CheckComplete(live)
 }
 
 // create the conversation before its keys, replay and images, which it then owns: it starts when
@@ -80,10 +80,10 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 			return s.join(ctx, r, wanted, keys)
 		}
 		// Whether it is there nobody knows; who cannot ask for it again would get a second one.
-		if !chosen && !cluster.IsDecided(err) {
+		if !chosen && !cluster.IsRejected(err) {
 			s.abandonUnknown(ctx, wanted)
 		}
-		if details := cluster.SecretsInTheWay(err, nil); len(details) > 0 {
+		if details := cluster.SecretConflicts(err, nil); len(details) > 0 {
 			return nil, answer.Refuse(http.StatusConflict, details)
 		}
 		return nil, cluster.Refusal(ctx, err, nil)

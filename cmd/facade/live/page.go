@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// MaxEvents is how many events a page has at most.
+	// MaxEvents is the most events on a page.
 	MaxEvents = 100
-	// tail is how much is read behind an event that is larger than a page: as a rule the end of the
-	// answer, and whether there are more.
+	// tail is the number of bytes read after an event that is larger than a page. They usually
+	// include has_more and the end of the answer.
 	tail = 64 << 10
 )
 
-// errFull says that a page has no room for more.
+// errFull reports a full page.
 var errFull = errors.New("the page is full")
 
-// Page of a session's events. It ends early where it would grow larger than most, with what is left
-// for the next one; an event that is larger comes alone. Little more than that is read of what a
-// session sends.
+// Page reads a page of a session's events. It ends before it exceeds most bytes and leaves the rest
+// for the next page; a larger event is returned alone. Page reads little more than that from the
+// session.
 func (s *Sessions) Page(ctx context.Context, c *v1alpha1.Conversation, call Call, most int64) (*session.EventPage,
 	error) {
 	response, err := s.Ask(ctx, c, call)
@@ -40,12 +40,12 @@ func (s *Sessions) Page(ctx context.Context, c *v1alpha1.Conversation, call Call
 	case errors.Is(err, errFull):
 		return nil, tooLarge
 	case err != nil:
-		return nil, refusalOr(err, silent)
+		return nil, refusalOr(err, unresponsive)
 	}
 	return page, nil
 }
 
-// pageReader ends a page that is full.
+// pageReader stops at the size limit of a page.
 type pageReader struct {
 	from       io.Reader
 	read, most int64
@@ -60,7 +60,7 @@ func (p *pageReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// readPage returns what it has with errFull, if that is anything.
+// readPage returns errFull with the events that it has, if any.
 func readPage(text *pageReader, most int64) (*session.EventPage, error) {
 	page := &session.EventPage{Events: []json.RawMessage{}}
 	decoder := json.NewDecoder(text)
@@ -112,11 +112,11 @@ func readEvents(decoder *json.Decoder, page *session.EventPage, text *pageReader
 	return expect(decoder, json.Delim(']'))
 }
 
-// expect a part of an answer, or say why it does not come.
+// expect reads a delimiter of the answer.
 func expect(decoder *json.Decoder, want json.Delim) error {
 	got, err := decoder.Token()
 	if err == nil && got != want {
-		err = silent
+		err = unresponsive
 	}
 	return err
 }

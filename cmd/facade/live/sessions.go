@@ -22,38 +22,37 @@ import (
 )
 
 const (
-	// dialTimeout and headTimeout bound how long a session may take to be reached, and to begin its
-	// answer.
+	// dialTimeout limits connecting to a session, headTimeout the start of its answer.
 	dialTimeout = 3 * time.Second
 	headTimeout = 12 * time.Second
-	// silence is how long a session may say nothing while it answers. In a stream it gives a sign
-	// of life more than twice in that time.
-	silence = 40 * time.Second
-	// MaxAnswer bounds what a session answers with at once: one event, or a file before and now.
-	// Those of a session are smaller.
+	// idleTimeout limits a session's idleTimeout during an answer. A stream sends a comment more than
+	// twice in that time.
+	idleTimeout = 40 * time.Second
+	// MaxAnswer limits one answer of a session: an event, or both versions of a file. Real answers
+	// are smaller.
 	MaxAnswer = 17 << 20
 )
 
-// What a session that cannot be asked is answered with.
+// Refusals for sessions that cannot answer.
 var (
-	NotRunning = answer.Refuse(http.StatusConflict, "The conversation is not running: start it first")
-	Starting   = answer.Later(http.StatusServiceUnavailable, "The session is starting; try again", time.Second)
-	silent     = answer.Later(http.StatusServiceUnavailable, "The session does not answer; retry later", 2*time.Second)
-	tooLarge   = answer.Refuse(http.StatusRequestEntityTooLarge, "What the session answers is too large")
+	NotRunning   = answer.Refuse(http.StatusConflict, "The conversation is not running: start it first")
+	Starting     = answer.Later(http.StatusServiceUnavailable, "The session is starting; retry later", time.Second)
+	unresponsive = answer.Later(http.StatusServiceUnavailable, "The session does not answer; retry later", 2*time.Second)
+	tooLarge     = answer.Refuse(http.StatusRequestEntityTooLarge, "The session's answer is too large")
 )
 
-// Sessions speaks with running sessions. What they answer is not trusted: a user may have chosen
-// the image.
+// Sessions sends requests to running sessions. It does not trust their answers: a user may have
+// chosen the image.
 type Sessions struct {
 	signer *Signer
 	client *http.Client
-	// port is where sessions listen.
+	// port is the port of sessions.
 	port int
-	// silence is how long they may say nothing.
-	silence time.Duration
+	// idleTimeout limits their idleTimeout.
+	idleTimeout time.Duration
 }
 
-// NewSessions speaks with sessions by tokens of a signer.
+// NewSessions returns a client that authenticates with tokens of a signer.
 func NewSessions(signer *Signer) *Sessions {
 	transport := &http.Transport{
 		DialContext:           (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
@@ -62,21 +61,21 @@ func NewSessions(signer *Signer) *Sessions {
 	}
 	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &Sessions{signer: signer, client: &http.Client{Transport: transport, CheckRedirect: refuse}, port: session.Port,
-		silence: silence}
+		idleTimeout: idleTimeout}
 }
 
-// Call of a session.
+// Call is a request to a session.
 type Call struct {
 	Method, Path string
 	Query        url.Values
 	Body         io.Reader
-	// Type of the body, and the key that the client gave it.
+	// Type is the Content-Type of the body, Key the client's idempotency key.
 	Type, Key string
-	// Held counts what is read of the answer; nil counts nothing.
+	// Held counts the bytes of the answer; nil counts nothing.
 	Held *limits.Hold
 }
 
-// Running says why a conversation's session cannot be asked.
+// Running returns the reason why a conversation's session cannot answer, or nil.
 func Running(c *v1alpha1.Conversation) error {
 	switch {
 	case c.Status.State == v1alpha1.StateRunning && c.DeletionTimestamp == nil:
@@ -87,19 +86,19 @@ func Running(c *v1alpha1.Conversation) error {
 	return Starting
 }
 
-// Ask the session of a conversation. Its answer is one of what was asked for, or a refusal of that;
-// the body must be closed.
+// Ask sends a request to the session of a conversation. It returns a successful answer, whose body
+// must be closed, or a refusal.
 func (s *Sessions) Ask(ctx context.Context, c *v1alpha1.Conversation, call Call) (*http.Response, error) {
 	if err := Running(c); err != nil {
 		return nil, err
 	}
 	address := net.ParseIP(c.Status.PodIP)
 	if address == nil {
-		return nil, silent
+		return nil, unresponsive
 	}
 	token, err := s.signer.Token(string(c.UID))
 	if err != nil {
-		return nil, answer.Later(http.StatusServiceUnavailable, "The facade has no key yet to speak with sessions",
+		return nil, answer.Later(http.StatusServiceUnavailable, "The facade has no signing key yet; retry later",
 			5*time.Second)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -120,16 +119,16 @@ func (s *Sessions) Ask(ctx context.Context, c *v1alpha1.Conversation, call Call)
 	response, err := s.client.Do(request)
 	if err != nil {
 		cancel()
-		return nil, silent
+		return nil, unresponsive
 	}
-	response.Body = &Guarded{response.Body, cancel, s.silence}
+	response.Body = &Guarded{response.Body, cancel, s.idleTimeout}
 	switch code := response.StatusCode; {
 	case code == http.StatusOK:
 		return response, nil
 	case code == http.StatusServiceUnavailable:
 		err = Starting
 	case code < http.StatusBadRequest, code == http.StatusUnauthorized, code >= http.StatusInternalServerError:
-		err = silent
+		err = unresponsive
 	default:
 		err = refusalOf(response)
 	}
@@ -137,34 +136,34 @@ func (s *Sessions) Ask(ctx context.Context, c *v1alpha1.Conversation, call Call)
 	return nil, err
 }
 
-// Guarded is the body of an answer whose request is canceled when the server says nothing for too
-// long. Time that is spent on what it said does not count.
+// Guarded is a body whose request is canceled after IdleTimeout without data. Time between reads
+// does not count.
 type Guarded struct {
 	io.ReadCloser
-	Cancel   context.CancelFunc
-	Patience time.Duration
+	Cancel      context.CancelFunc
+	IdleTimeout time.Duration
 }
 
 func (g *Guarded) Read(p []byte) (int, error) {
-	timer := time.AfterFunc(g.Patience, g.Cancel)
+	timer := time.AfterFunc(g.IdleTimeout, g.Cancel)
 	defer timer.Stop()
 	return g.ReadCloser.Read(p)
 }
 
-// Close cancels the request, too.
+// Close also cancels the request.
 func (g *Guarded) Close() error {
 	g.Cancel()
 	return g.ReadCloser.Close()
 }
 
-// refusalOf reads why a session refuses.
+// refusalOf reads a session's refusal.
 func refusalOf(response *http.Response) error {
 	var body struct {
 		Detail *string `json:"detail"`
 		Error  *string `json:"error"`
 	}
 	if json.NewDecoder(io.LimitReader(response.Body, 16<<10)).Decode(&body) != nil {
-		return silent
+		return unresponsive
 	}
 	switch {
 	case body.Detail != nil:
@@ -172,10 +171,10 @@ func refusalOf(response *http.Response) error {
 	case body.Error != nil:
 		return &answer.Refusal{Code: response.StatusCode, Body: map[string]string{"error": *body.Error}}
 	}
-	return silent
+	return unresponsive
 }
 
-// Read what a session answers with as JSON, up to a length.
+// Read returns a session's JSON answer of at most most bytes.
 func (s *Sessions) Read(ctx context.Context, c *v1alpha1.Conversation, call Call, most int64) (json.RawMessage, error) {
 	response, err := s.Ask(ctx, c, call)
 	if err != nil {
@@ -185,16 +184,16 @@ func (s *Sessions) Read(ctx context.Context, c *v1alpha1.Conversation, call Call
 	text, err := io.ReadAll(call.Held.Reader(io.LimitReader(response.Body, most+1)))
 	switch {
 	case err != nil:
-		return nil, refusalOr(err, silent)
+		return nil, refusalOr(err, unresponsive)
 	case int64(len(text)) > most:
 		return nil, tooLarge
 	case !json.Valid(text):
-		return nil, silent
+		return nil, unresponsive
 	}
 	return text, nil
 }
 
-// refusalOr is an error that says why itself, or else another one.
+// refusalOr returns the refusal in err, or other.
 func refusalOr(err, other error) error {
 	var refusal *answer.Refusal
 	if errors.As(err, &refusal) {
@@ -203,14 +202,15 @@ func refusalOr(err, other error) error {
 	return other
 }
 
-// Event of a stream.
+// Event is an event of a stream.
 type Event struct {
 	ID   int
 	Data json.RawMessage
 }
 
-// Follow the events of a session after one, and call take for each. It ends with take's error, when
-// the session ends, or when a large event finds no room. alive is called for its signs of life.
+// Follow calls take for each event of a session after one, and alive for each keep-alive comment.
+// It ends with an error of either, when the session ends, or when a large event does not fit in the
+// hold.
 func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after int, held *limits.Hold,
 	take func(Event) error, alive func() error) error {
 	response, err := s.Ask(ctx, c, Call{Method: http.MethodGet, Path: session.StreamPath,
@@ -230,7 +230,7 @@ func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after i
 		switch name, value, _ := bytes.Cut(line, []byte(": ")); string(name) {
 		case "id":
 			if event.ID, err = strconv.Atoi(string(value)); err != nil {
-				return fmt.Errorf("an event without a number: %w", silent)
+				return fmt.Errorf("an event without an ID: %w", unresponsive)
 			}
 		case "data":
 			event.Data = value
@@ -249,7 +249,7 @@ func (s *Sessions) Follow(ctx context.Context, c *v1alpha1.Conversation, after i
 	}
 }
 
-// readLine counts what is longer than the reader's own buffer.
+// readLine reads a line. It counts only lines longer than the reader's buffer.
 func readLine(reader *bufio.Reader, held *limits.Hold) ([]byte, error) {
 	var line []byte
 	for {

@@ -22,7 +22,7 @@ func talking(t *testing.T, serve http.HandlerFunc) (*Sessions, *v1alpha1.Convers
 	server := httptest.NewServer(serve)
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 	s := NewSessions(NewSigner(dir))
-	s.port, s.silence = server.Listener.Addr().(*net.TCPAddr).Port, time.Second
+	s.port, s.idleTimeout = server.Listener.Addr().(*net.TCPAddr).Port, time.Second
 	c := &v1alpha1.Conversation{}
 	c.UID, c.Status.State, c.Status.PodIP = "u", v1alpha1.StateRunning, "127.0.0.1"
 	return s, c
@@ -60,7 +60,7 @@ func TestAStreamThatSaysNothingEnds(t *testing.T) {
 	events := 0
 	take := func(Event) error {
 		events++
-		<-time.After(2 * s.silence) // a slow client is not the session's fault
+		<-time.After(2 * s.idleTimeout) // a slow client is not the session's fault
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -77,7 +77,7 @@ func TestAStreamThatSaysNothingEnds(t *testing.T) {
 func TestWhatASessionAnswersIsBounded(t *testing.T) {
 	t.Parallel()
 	s, c := talking(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `"0123456789"`) })
-	s.silence = time.Minute
+	s.idleTimeout = time.Minute
 	if text, err := s.Read(t.Context(), c, Call{Method: http.MethodGet, Path: "/"}, 12); err != nil ||
 		string(text) != `"0123456789"` {
 		t.Errorf("read %s, %v", text, err)

@@ -1,4 +1,4 @@
-// Package live speaks with running sessions on behalf of their users.
+// Package live sends users' requests to their running sessions.
 package live
 
 import (
@@ -15,45 +15,44 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// tokenLife is how long a token is good for. A session that was shown one can do nothing with it
-// elsewhere, and not for long.
-const tokenLife = time.Minute
+// tokenLifetime is short, and each token is for one session, so a session cannot misuse it elsewhere.
+const tokenLifetime = time.Minute
 
-// errNoKey says that there is no key yet: the manager makes it when it first starts.
-var errNoKey = errors.New("there is no key to sign tokens with yet")
+// errNoKey reports a missing key. The manager creates it at its first start.
+var errNoKey = errors.New("no signing key yet")
 
-// Signer makes the tokens with which the facade speaks with sessions.
+// Signer signs the facade's tokens for sessions.
 type Signer struct {
 	file string
 	now  func() time.Time
 }
 
-// NewSigner takes the key from a directory in which the Secret session.SigningSecret is mounted.
+// NewSigner reads the key from the directory in which the Secret session.SigningSecret is mounted.
 func NewSigner(dir string) *Signer {
 	return &Signer{file: filepath.Join(dir, session.SigningPrivateKey), now: time.Now}
 }
 
-// Token for the session of one Conversation, by its UID.
+// Token returns a token for the session of a Conversation.
 func (s *Signer) Token(uid string) (string, error) { return s.sign(session.AudienceSession, uid) }
 
-// ArchiveToken is for what is kept of one Conversation, by its UID.
+// ArchiveToken returns a token for the archived data of a Conversation.
 func (s *Signer) ArchiveToken(uid string) (string, error) {
 	return s.sign(session.AudienceArchive, uid)
 }
 
 func (s *Signer) sign(audience, uid string) (string, error) {
 	if uid == "" {
-		return "", errors.New("a token is for one conversation")
+		return "", errors.New("a token needs the UID of a conversation")
 	}
 	key, err := s.key()
 	if err != nil {
 		return "", err
 	}
-	return session.SignToken(key, session.Claims{Audience: audience, UID: uid, Expires: s.now().Add(tokenLife).Unix()})
+	return session.SignToken(key, session.Claims{Audience: audience, UID: uid, Expires: s.now().Add(tokenLifetime).Unix()})
 }
 
-// Secret for a purpose, derived from the key: the same in all facades that have it mounted, and
-// none has to be made or kept for it.
+// Secret derives a secret for a purpose from the key. It is the same in all facades and needs no
+// storage.
 func (s *Signer) Secret(purpose string) ([]byte, error) {
 	key, err := s.key()
 	if err != nil {
@@ -62,14 +61,14 @@ func (s *Signer) Secret(purpose string) ([]byte, error) {
 	return hkdf.Key(sha256.New, key.Seed(), nil, "parley "+purpose, sha256.Size)
 }
 
-// Ready says why no token can be made; nil if one can.
+// Ready returns the reason why no token can be signed, or nil.
 func (s *Signer) Ready() error {
 	_, err := s.key()
 	return err
 }
 
-// key as it is now: a kubelet may bring it, or another one, at any time. It is a small file, so
-// that nothing is gained by keeping it.
+// key reads the key each time, because the kubelet may add or replace it. Reading the small file is
+// cheap.
 func (s *Signer) key() (ed25519.PrivateKey, error) {
 	text, err := os.ReadFile(s.file)
 	switch {

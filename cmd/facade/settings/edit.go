@@ -13,25 +13,25 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/managed"
 )
 
-// edit is what a request makes of settings.
+// edit is the effect of a request on settings.
 type edit struct {
-	// spec that is wanted, as JSON has it. What is cleared to its default is missing.
+	// spec is the wanted spec as JSON. A field that is reset to its default is missing.
 	spec map[string]any
-	// touched are the settings that the request is about.
+	// touched are the settings that the request names.
 	touched []rest.Setting
-	// keys are to be written before the spec that refers to them.
+	// keys are written before the spec that refers to them.
 	keys []managed.Key
 
 	owner string
 	live  *v1alpha1.UserSettingsSpec
 }
 
-// newEdit of settings, whose spec is before as JSON has it, by a request: the lines of a table that
-// hold what it says.
+// newEdit applies a request to live settings. before is their spec as JSON; request has the lines
+// of a settings table.
 func newEdit(live *v1alpha1.UserSettings, before map[string]any, request []rest.Setting) (*edit, error) {
 	e := &edit{spec: maps.Clone(before), owner: live.Name, live: &live.Spec}
 	for _, setting := range request {
-		touched, err := e.follow(setting)
+		touched, err := e.set(setting)
 		if err != nil {
 			return nil, err
 		}
@@ -42,8 +42,8 @@ func newEdit(live *v1alpha1.UserSettings, before map[string]any, request []rest.
 	return e, nil
 }
 
-// follow what a request says of one setting, by its kind.
-func (e *edit) follow(setting rest.Setting) (touched bool, err error) {
+// set applies one setting of a request.
+func (e *edit) set(setting rest.Setting) (touched bool, err error) {
 	switch field := setting.Value.(type) {
 	case *rest.Key:
 		return e.key(setting, *field)
@@ -76,10 +76,10 @@ func (e *edit) follow(setting rest.Setting) (touched bool, err error) {
 		}
 		return true, nil
 	}
-	return false, fmt.Errorf("the setting %s is of no known kind: %T", setting.Name, setting.Value)
+	return false, fmt.Errorf("setting %s has an unknown type: %T", setting.Name, setting.Value)
 }
 
-// plain is a field whose value is stored as it is.
+// plain is a field that is stored in the spec itself.
 type plain interface {
 	Stored() (value any, present bool)
 	Shown(stored any) any
@@ -96,7 +96,7 @@ func (e *edit) key(setting rest.Setting, key rest.Key) (touched bool, err error)
 	return false, nil
 }
 
-// managedKind names a key's Secret as HTTP names the key.
+// managedKind derives the name of a key's Secret from its name over HTTP.
 func managedKind(setting rest.Setting) v1alpha1.ManagedKind {
 	return v1alpha1.ManagedKind(strings.ReplaceAll(setting.Name, "_", "-"))
 }
@@ -107,7 +107,7 @@ func (e *edit) storeKey(key rest.Key, kind v1alpha1.ManagedKind, of ...string) *
 	return k.Ref()
 }
 
-// put a part of a spec into its JSON; nil takes it out.
+// put sets a field of a JSON spec; nil deletes it.
 func put[T any](spec map[string]any, field string, part *T) error {
 	if part == nil {
 		delete(spec, field)
@@ -121,7 +121,7 @@ func put[T any](spec map[string]any, field string, part *T) error {
 	return nil
 }
 
-// secrets merges entry by entry: one that is not named stays, one that is null goes.
+// secrets merges entry by entry: an entry that is left out stays, a null entry is removed.
 func (e *edit) secrets(request *rest.UserSecrets) *v1alpha1.SecretsStore {
 	store := &v1alpha1.SecretsStore{}
 	if e.live.SecretsStore != nil {
@@ -129,27 +129,27 @@ func (e *edit) secrets(request *rest.UserSecrets) *v1alpha1.SecretsStore {
 	}
 	store.ProviderTokens = merge(store.ProviderTokens, request.ProviderTokens,
 		func(t v1alpha1.ProviderToken) string { return string(t.Provider) },
-		func(entry *v1alpha1.ProviderToken, name string, said *rest.ProviderToken) {
+		func(entry *v1alpha1.ProviderToken, name string, requested *rest.ProviderToken) {
 			entry.Provider = v1alpha1.GitProvider(name)
-			if said.Token.IsSet() {
-				entry.TokenRef = e.storeKey(said.Token, v1alpha1.ManagedToken, name)
+			if requested.Token.IsSet() {
+				entry.TokenRef = e.storeKey(requested.Token, v1alpha1.ManagedToken, name)
 			}
-			if said.UserID.Present {
-				entry.UserID = said.UserID.Value
+			if requested.UserID.Present {
+				entry.UserID = requested.UserID.Value
 			}
-			if said.Host.Present {
-				entry.Host = said.Host.Value
+			if requested.Host.Present {
+				entry.Host = requested.Host.Value
 			}
 		})
 	store.CustomSecrets = merge(store.CustomSecrets, request.CustomSecrets,
 		func(s v1alpha1.CustomSecret) string { return s.Name },
-		func(entry *v1alpha1.CustomSecret, name string, said *rest.CustomSecret) {
+		func(entry *v1alpha1.CustomSecret, name string, requested *rest.CustomSecret) {
 			entry.Name = name
-			if said.Secret.IsSet() {
-				entry.SecretRef = *e.storeKey(said.Secret, v1alpha1.ManagedCustomSecret, name)
+			if requested.Secret.IsSet() {
+				entry.SecretRef = *e.storeKey(requested.Secret, v1alpha1.ManagedCustomSecret, name)
 			}
-			if said.Description.Present {
-				entry.Description = said.Description.Value
+			if requested.Description.Present {
+				entry.Description = requested.Description.Value
 			}
 		})
 	if len(store.ProviderTokens) == 0 && len(store.CustomSecrets) == 0 {
@@ -158,8 +158,8 @@ func (e *edit) secrets(request *rest.UserSecrets) *v1alpha1.SecretsStore {
 	return store
 }
 
-// dropEmptyReferences takes out what nobody has set, where the type has no way to leave it out: a
-// new secret without a value.
+// dropEmptyReferences removes the empty reference of a new secret without a value. The type cannot
+// leave it out.
 func dropEmptyReferences(store any) {
 	fields, _ := store.(map[string]any)
 	secrets, _ := fields["customSecrets"].([]any)
@@ -171,22 +171,22 @@ func dropEmptyReferences(store any) {
 	}
 }
 
-// merge what a request says of the entries of a list into it.
-func merge[E, S any](list []E, said map[string]*S, name func(E) string, change func(entry *E, name string,
-	said *S)) []E {
-	for _, which := range slices.Sorted(maps.Keys(said)) {
-		at := slices.IndexFunc(list, func(e E) bool { return name(e) == which })
+// merge applies a request's entries to a list.
+func merge[E, S any](list []E, requested map[string]*S, name func(E) string, change func(entry *E, name string,
+	requested *S)) []E {
+	for _, key := range slices.Sorted(maps.Keys(requested)) {
+		at := slices.IndexFunc(list, func(e E) bool { return name(e) == key })
 		switch {
-		case said[which] == nil && at >= 0:
+		case requested[key] == nil && at >= 0:
 			list = slices.Delete(list, at, at+1)
 			continue
-		case said[which] == nil:
+		case requested[key] == nil:
 			continue
 		case at < 0:
 			at = len(list)
 			list = append(list, *new(E))
 		}
-		change(&list[at], which, said[which])
+		change(&list[at], key, requested[key])
 	}
 	return list
 }

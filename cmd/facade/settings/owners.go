@@ -18,23 +18,22 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// entryNames are the fields that name the entries of lists. The entries of all other lists have no
-// names, and stand or fall together.
+// entryNames are the fields that name the entries of lists. All other lists are atomic.
 var entryNames = map[string]string{
 	"providerTokens": "provider", "customSecrets": "name", "sseServers": "url", "shttpServers": "url",
 	"stdioServers": "name", "env": "name",
 }
 
-// owner is a manager of fields, and what it owns of the spec.
+// owner is a field manager with the fields of the spec that it owns.
 type owner struct {
 	metav1.ManagedFieldsEntry
 	spec *fieldpath.Set
 }
 
-// owns a field of the spec, or something in it.
+// owns tells whether the manager owns a field of the spec or a part of it.
 func (o owner) owns(field string) bool { return holds(o.spec, step(field)) }
 
-// allOwners are the facade, which may own nothing of the spec, and everybody else.
+// allOwners returns the facade, which may own no field of the spec, and the other managers.
 func allOwners(settings *v1alpha1.UserSettings) (facade owner, others []owner, err error) {
 	facade.spec = fieldpath.NewSet()
 	for _, entry := range settings.ManagedFields {
@@ -43,7 +42,7 @@ func allOwners(settings *v1alpha1.UserSettings) (facade owner, others []owner, e
 		}
 		fields := fieldpath.NewSet()
 		if err := fields.FromJSON(bytes.NewReader(entry.FieldsV1.GetRawBytes())); err != nil {
-			return facade, nil, fmt.Errorf("read what %s manages: %w", entry.Manager, err)
+			return facade, nil, fmt.Errorf("parse managedFields of %s: %w", entry.Manager, err)
 		}
 		o := owner{entry, fields.WithPrefix(step("spec"))}
 		if entry.Manager == cluster.FieldOwner && entry.Operation == metav1.ManagedFieldsOperationApply {
@@ -61,9 +60,9 @@ func holds(set *fieldpath.Set, at fieldpath.PathElement) bool {
 	return set.Members.Has(at) || !set.WithPrefix(at).Empty()
 }
 
-// claim is the part of what is wanted that is to be applied: what is owned already, and what
-// changes. Clients post back all that they were shown; who applies a value owns it, even one that
-// is the same, and so the facade would hold on to what its manager takes away later.
+// claim returns the part of the wanted spec to apply: fields that the facade owns and fields that
+// change. Clients post back whole answers, and applying an unchanged value makes the facade its
+// owner. It would then keep values that their manager removes later.
 func claim(wanted, live map[string]any, owned *fieldpath.Set) map[string]any {
 	claimed := map[string]any{}
 	for field, part := range wanted {
@@ -78,8 +77,8 @@ func claim(wanted, live map[string]any, owned *fieldpath.Set) map[string]any {
 				continue
 			}
 		case map[string]any:
-			// A reference that changes does so as a whole: of two managers' halves it would be
-			// nobody's.
+			// A reference changes as a whole: halves of two managers would not be a valid
+			// reference.
 			if _, isReference := part["key"]; !isReference || same(field, part, live[field]) {
 				before, _ := live[field].(map[string]any)
 				if inner := claim(part, before, owned.WithPrefix(at)); len(inner) > 0 {
@@ -109,7 +108,7 @@ func claimEntries(name string, wanted, live []any, owned *fieldpath.Set) (entrie
 	return entries
 }
 
-// entryOf is the entry of a list with this name; nil if there is none.
+// entryOf returns the entry of a list with this name, or nil.
 func entryOf(list []any, name string, key any) map[string]any {
 	for _, item := range list {
 		if entry := item.(map[string]any); entry[name] == key {
@@ -119,12 +118,12 @@ func entryOf(list []any, name string, key any) map[string]any {
 	return nil
 }
 
-// same says that two parts of a spec say the same.
+// same tells whether two parts of a spec are equivalent.
 func same(field string, a, b any) bool {
 	return equality.Semantic.DeepEqual(normalize(field, a), normalize(field, b))
 }
 
-// normalize a part of a spec: empty values are left out, and entries with names are in order.
+// normalize removes empty values and sorts named entries.
 func normalize(field string, part any) any {
 	switch part := part.(type) {
 	case string:
@@ -162,8 +161,8 @@ func normalize(field string, part any) any {
 	return part
 }
 
-// isUnset says that nobody has set a setting: it has its default, which who creates an object
-// without server-side apply owns, though they never chose it.
+// isUnset tells whether no manager chose the value of a setting. It then has its default. A manager
+// that creates an object without server-side apply owns defaults that it did not choose.
 func isUnset(settings *v1alpha1.UserSettings, stored any, setting rest.Setting, others []owner) bool {
 	if setting.Default == nil || stored != setting.Default || appliedByClient(settings, setting.Spec) {
 		return false
@@ -173,8 +172,7 @@ func isUnset(settings *v1alpha1.UserSettings, stored any, setting rest.Setting, 
 	})
 }
 
-// appliedByClient says that somebody set a field with kubectl apply, or as it does, without
-// server-side apply.
+// appliedByClient tells whether a field was set by client-side apply, such as kubectl apply.
 func appliedByClient(settings *v1alpha1.UserSettings, field string) bool {
 	var applied struct {
 		Spec map[string]json.RawMessage `json:"spec"`

@@ -12,16 +12,16 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// plan is how a request is to be written over what is stored.
+// plan is a prepared write of a request.
 type plan struct {
 	*edit
 	live   *v1alpha1.UserSettings
 	others []owner
-	// before is the stored spec as JSON has it.
+	// before is the stored spec as JSON.
 	before map[string]any
 	// apply is the part of the wanted spec that is applied.
 	apply map[string]any
-	// force takes fields from others, who never set them.
+	// force takes fields from managers that never set them.
 	force bool
 }
 
@@ -41,8 +41,8 @@ func newPlan(live *v1alpha1.UserSettings, request []rest.Setting) (*plan, error)
 	return &plan{edit: edit, live: live, others: others, before: before, apply: claim(edit.spec, before, facade.spec)}, nil
 }
 
-// contested says that others own something of what the request is about, so that an apply might
-// store a part of it.
+// contested tells whether other managers own a setting of the request, so that an apply might store
+// only a part.
 func (p *plan) contested() bool {
 	return slices.ContainsFunc(p.touched, func(s rest.Setting) bool { return len(p.ownersOf(s)) > 0 })
 }
@@ -56,14 +56,14 @@ func (p *plan) ownersOf(setting rest.Setting) (names []string) {
 	return names
 }
 
-// conflictDetails name the fields that others have set, and their managers. There are none if the
-// conflicts are about defaults that nobody has set.
+// conflictDetails returns an error for each field that other managers have set. It returns none if
+// all conflicts are about unset defaults.
 func (p *plan) conflictDetails(conflicts []metav1.StatusCause) []rest.Detail {
 	var details []rest.Detail
 	seen := map[string]bool{}
 	for _, conflict := range conflicts {
 		if seen[conflict.Field] {
-			continue // there is a conflict for each manager, and all of them are named at once
+			continue // one detail names all managers of a field
 		}
 		seen[conflict.Field] = true
 		at := slices.IndexFunc(p.touched, func(s rest.Setting) bool { return s.Spec == specField(conflict.Field) })
@@ -79,14 +79,14 @@ func (p *plan) conflictDetails(conflicts []metav1.StatusCause) []rest.Detail {
 	return details
 }
 
-// specField is the field of the spec that a path is in.
+// specField returns the top-level spec field of a path.
 func specField(path string) string {
 	name, _, _ := strings.Cut(strings.TrimPrefix(path, ".spec."), ".")
 	name, _, _ = strings.Cut(name, "[")
 	return name
 }
 
-// managersOf are those who own the field at this path.
+// managersOf returns the managers that own the field at a path.
 func (p *plan) managersOf(path string) (names []string) {
 	for _, o := range p.others {
 		for owned := range o.spec.All() {
@@ -98,8 +98,8 @@ func (p *plan) managersOf(path string) (names []string) {
 	return names
 }
 
-// keptByOthers are the fields that did not become what the request asks for, since others hold what
-// it would remove.
+// keptByOthers returns an error for each setting that did not change as requested, because other
+// managers own values that the request removes.
 func (p *plan) keptByOthers(became map[string]any) []rest.Detail {
 	var details []rest.Detail
 	for _, setting := range p.touched {
@@ -115,14 +115,14 @@ func (p *plan) keptByOthers(became map[string]any) []rest.Detail {
 }
 
 func managedElsewhere(loc rest.Location, managers []string) rest.Detail {
-	who := "another manager"
+	manager := "another manager"
 	if len(managers) > 0 {
-		who = strings.Join(managers, ", ")
+		manager = strings.Join(managers, ", ")
 	}
-	return rest.Detail{Type: "field_conflict", Loc: loc, Msg: "This field is managed by " + who + ": change it there"}
+	return rest.Detail{Type: "field_conflict", Loc: loc, Msg: "This field is managed by " + manager + ": change it there"}
 }
 
-// names of the entries in the wanted lists.
+// names returns the name of an entry of a wanted list.
 func (p *plan) names(list string, index int) string {
 	store, _ := p.spec["secretsStore"].(map[string]any)
 	entries, _ := store[list].([]any)

@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// Secrets lists the user's own secrets, without their values.
+// Secrets lists the user's custom secrets without their values.
 func (s *Store) Secrets(ctx context.Context, u *auth.User) (any, error) {
 	live, err := Live(ctx, s.Cluster, u)
 	if err != nil {
@@ -27,14 +27,14 @@ func (s *Store) Secrets(ctx context.Context, u *auth.User) (any, error) {
 	return rest.SecretList{CustomSecrets: listed}, nil
 }
 
-// AddSecret stores one that is not there yet.
+// AddSecret stores a new secret.
 func (s *Store) AddSecret(ctx context.Context, u *auth.User, body []byte) (any, error) {
 	request, details := rest.DecodeSecret(body, true)
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
 	if found, err := s.hasSecret(ctx, u, request.Name); err != nil || found {
-		return nil, cmp.Or(err, say(http.StatusBadRequest, "Secret "+request.Name+" already exists"))
+		return nil, cmp.Or(err, refuse(http.StatusBadRequest, "Secret "+request.Name+" already exists"))
 	}
 	entry := &rest.CustomSecret{Secret: rest.NewKey(*request.Value)}
 	if request.Description != nil {
@@ -44,8 +44,8 @@ func (s *Store) AddSecret(ctx context.Context, u *auth.User, body []byte) (any, 
 		s.storeSecret(ctx, u, request.Name, entry)
 }
 
-// ChangeSecret changes the description of one. Its value cannot be read, so that it cannot get
-// another name.
+// ChangeSecret changes the description of a secret. It cannot rename it, because the value cannot
+// be read.
 func (s *Store) ChangeSecret(ctx context.Context, u *auth.User, name string, body []byte) (any, error) {
 	request, details := rest.DecodeSecret(body, false)
 	if len(details) > 0 {
@@ -56,23 +56,23 @@ func (s *Store) ChangeSecret(ctx context.Context, u *auth.User, name string, bod
 	case err != nil:
 		return nil, err
 	case !found:
-		return nil, say(http.StatusNotFound, "Secret not found")
+		return nil, refuse(http.StatusNotFound, "Secret not found")
 	case request.Name != name:
-		return nil, say(http.StatusBadRequest, "A secret keeps its name: store it under the new one, and delete the old")
+		return nil, refuse(http.StatusBadRequest, "A secret cannot be renamed: create a new one and delete this one")
 	}
 	entry := &rest.CustomSecret{Description: present(request.Description)}
 	return rest.Stored{Message: "Secret updated successfully"}, s.storeSecret(ctx, u, name, entry)
 }
 
-// DeleteSecret removes one.
+// DeleteSecret removes a secret.
 func (s *Store) DeleteSecret(ctx context.Context, u *auth.User, name string) (any, error) {
 	if found, err := s.hasSecret(ctx, u, name); err != nil || !found {
-		return nil, cmp.Or(err, say(http.StatusNotFound, "Secret not found"))
+		return nil, cmp.Or(err, refuse(http.StatusNotFound, "Secret not found"))
 	}
 	return rest.Stored{Message: "Secret deleted successfully"}, s.storeSecret(ctx, u, name, nil)
 }
 
-// AddProviders stores tokens of git providers beside those that are there.
+// AddProviders adds or replaces tokens of git providers.
 func (s *Store) AddProviders(ctx context.Context, u *auth.User, body []byte) (any, error) {
 	tokens, details := rest.DecodeProviders(body)
 	if len(details) > 0 {
@@ -115,8 +115,8 @@ func (s *Store) storeSecret(ctx context.Context, u *auth.User, name string, entr
 	})
 }
 
-// storeSecrets as a settings request would. relocate maps the location of a mistake in such a request
-// to that in the request which was sent.
+// storeSecrets stores secrets as a settings request does. relocate maps the location of an error in
+// the settings request to the request that was sent.
 func (s *Store) storeSecrets(ctx context.Context, u *auth.User, secrets rest.UserSecrets,
 	relocate func(rest.Location) rest.Location) error {
 	err := s.store(ctx, u, rest.SettingsOf(&rest.Settings{SecretsStore: rest.Set(secrets)}))
@@ -143,6 +143,6 @@ func secretsOf(spec *v1alpha1.UserSettingsSpec) v1alpha1.SecretsStore {
 	return ptr.Deref(spec.SecretsStore, v1alpha1.SecretsStore{})
 }
 
-func say(code int, message string) error {
+func refuse(code int, message string) error {
 	return &answer.Refusal{Code: code, Body: rest.Stored{Message: message}}
 }

@@ -21,14 +21,15 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// Store of the settings of all users.
+// Store stores the settings of all users.
 type Store struct{ Cluster cluster.API }
 
-// writeAgain spreads writers in several facades that meet at the same settings; within one facade
-// the requests of a user queue.
-var writeAgain = wait.Backoff{Duration: 10 * time.Millisecond, Factor: 1.5, Jitter: 1, Steps: 14}
+// retryBackoff spreads the writes of several facades to the same settings. Within one facade the
+// requests of a user queue.
+var retryBackoff = wait.Backoff{Duration: 10 * time.Millisecond, Factor: 1.5, Jitter: 1, Steps: 14}
 
-// Live settings of a user. Who has none any more is nobody.
+// Live reads a user's settings from the API server. A user whose settings were deleted is
+// unauthorized.
 func Live(ctx context.Context, c cluster.API, u *auth.User) (*v1alpha1.UserSettings, error) {
 	live, err := c.Settings(ctx, u.Key())
 	switch {
@@ -40,7 +41,7 @@ func Live(ctx context.Context, c cluster.API, u *auth.User) (*v1alpha1.UserSetti
 	return live, nil
 }
 
-// Get shows the settings. Not from the cache: a client that has just stored settings must see them.
+// Get returns the settings. It does not use the cache, because a client must see its own writes.
 func (s *Store) Get(ctx context.Context, u *auth.User) (any, error) {
 	live, err := Live(ctx, s.Cluster, u)
 	switch {
@@ -52,8 +53,8 @@ func (s *Store) Get(ctx context.Context, u *auth.User) (any, error) {
 	return view(&live.Spec)
 }
 
-// NothingStored says that nobody has set anything yet. The object must exist for its user to have a
-// key at all.
+// NothingStored tells whether all settings are unset. The object exists before, since it holds the
+// user's key.
 func NothingStored(settings *v1alpha1.UserSettings) bool {
 	if settings.Annotations[v1alpha1.AnnotationSettingsStored] != "" {
 		return false
@@ -70,26 +71,23 @@ func NothingStored(settings *v1alpha1.UserSettings) bool {
 	return true
 }
 
-// keyless are model providers that authenticate by other means than a key, or run on the user's own
-// machines.
+// keyless are model providers that authenticate without a key or run on the user's machines.
 var keyless = []string{"bedrock/", "hosted_vllm/", "llamafile/", "lm_studio/", "ollama/", "ollama_chat/", "sagemaker/",
 	"vertex_ai/", "vertex_ai_beta/", "vllm/", "xinference/"}
 
-// Suffice says what a session with these settings would lack.
-func Suffice(settings *v1alpha1.UserSettings) error {
+// CheckComplete returns an error if the settings lack a value that every session needs.
+func CheckComplete(settings *v1alpha1.UserSettings) error {
 	switch {
 	case NothingStored(settings):
-		return answer.BadRequest("CONFIGURATION$SETTINGS_NOT_FOUND", "Settings not found: store them with POST /api/settings "+
-			"first")
+		return answer.BadRequest("CONFIGURATION$SETTINGS_NOT_FOUND", "Settings not found: save your settings first")
 	case needsKey(&settings.Spec) && settings.Spec.LLMAPIKeyRef == nil:
-		return answer.BadRequest("STATUS$ERROR_LLM_AUTHENTICATION", "The model needs a key: store llm_api_key with POST "+
-			"/api/settings")
+		return answer.BadRequest("STATUS$ERROR_LLM_AUTHENTICATION", "The model needs an API key: save llm_api_key in your settings")
 	}
 	return nil
 }
 
 func needsKey(spec *v1alpha1.UserSettingsSpec) bool {
-	// With an address of its own, only the user can tell.
+	// With a custom base URL, only the user knows.
 	if spec.LLMModel == nil || spec.LLMBaseURL != nil {
 		return false
 	}
@@ -101,8 +99,8 @@ func needsKey(spec *v1alpha1.UserSettingsSpec) bool {
 	return true
 }
 
-// Post stores the settings in a body. If something is wrong with it nothing is stored: the error lists
-// all that decoding finds, or else all that the API server reports.
+// Post stores the settings of a body. On an error it stores nothing and lists all errors, first
+// those of decoding, then those of the API server.
 func (s *Store) Post(ctx context.Context, u *auth.User, body []byte) (any, error) {
 	request, details := rest.DecodeSettings(body)
 	if len(details) > 0 {
@@ -114,15 +112,15 @@ func (s *Store) Post(ctx context.Context, u *auth.User, body []byte) (any, error
 	return rest.Stored{Message: "Settings stored"}, nil
 }
 
-// errOvertaken says that others have changed the settings since they were read.
-var errOvertaken = errors.New("the settings have changed")
+// errChanged reports that the settings changed since they were read.
+var errChanged = errors.New("the settings changed since they were read")
 
-// store writes nothing before the API server has agreed to all of it. Then the keys go first, and
-// what refers to them second. Without keys, and among fields that are nobody else's, it agrees to
-// all or nothing when it is asked to write.
+// store writes nothing before a dry run of the whole request has succeeded. Then it writes the
+// keys, then the spec that refers to them. A request without keys or contested fields needs no dry
+// run, since one apply is atomic.
 func (s *Store) store(ctx context.Context, u *auth.User, request []rest.Setting) error {
 	written := false
-	err := wait.ExponentialBackoffWithContext(ctx, writeAgain, func(ctx context.Context) (bool, error) {
+	err := wait.ExponentialBackoffWithContext(ctx, retryBackoff, func(ctx context.Context) (bool, error) {
 		live, err := Live(ctx, s.Cluster, u)
 		if err != nil {
 			return true, err
@@ -141,18 +139,18 @@ func (s *Store) store(ctx context.Context, u *auth.User, request []rest.Setting)
 		if err == nil {
 			err = s.apply(ctx, plan, false)
 		}
-		if errors.Is(err, errOvertaken) {
+		if errors.Is(err, errChanged) {
 			return false, nil
 		}
 		return true, err
 	})
 	if wait.Interrupted(err) {
-		return answer.Unavailable // still not through after many tries, or out of time
+		return answer.Unavailable // too many conflicts, or the timeout
 	}
 	return err
 }
 
-// apply a plan, or just ask whether it could be.
+// apply applies a plan, or validates it with a dry run.
 func (s *Store) apply(ctx context.Context, plan *plan, dryRun bool) error {
 	became, err := s.Cluster.ApplySettings(ctx, plan.live, plan.apply, cluster.ApplyOptions{DryRun: dryRun,
 		Force: plan.force})
@@ -164,10 +162,10 @@ func (s *Store) apply(ctx context.Context, plan *plan, dryRun bool) error {
 	case len(conflicts) > 0:
 		return answer.Refuse(http.StatusConflict, plan.conflictDetails(conflicts))
 	case apierrors.IsConflict(err):
-		return errOvertaken
+		return errChanged
 	case err != nil:
-		if inTheWay := cluster.SecretsInTheWay(err, plan.names); len(inTheWay) > 0 {
-			return answer.Refuse(http.StatusConflict, inTheWay)
+		if conflicts := cluster.SecretConflicts(err, plan.names); len(conflicts) > 0 {
+			return answer.Refuse(http.StatusConflict, conflicts)
 		}
 		return cluster.Refusal(ctx, err, plan.names)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// view is what a user is shown of their settings: a rest.StoredSettings.
+// view returns the user's settings as a rest.StoredSettings.
 func view(spec *v1alpha1.UserSettingsSpec) (map[string]any, error) {
 	stored, err := runtime.DefaultUnstructuredConverter.ToUnstructured(spec)
 	if err != nil {
@@ -18,8 +18,7 @@ func view(spec *v1alpha1.UserSettingsSpec) (map[string]any, error) {
 	return viewTable(stored, spec, rest.SettingsOf(&rest.Settings{})), nil
 }
 
-// viewTable is made line by line from the table and from what is stored, as JSON has it and as Go
-// has it.
+// viewTable builds the answer from the table and the stored spec, as JSON and as Go.
 func viewTable(fields map[string]any, spec *v1alpha1.UserSettingsSpec, table []rest.Setting) map[string]any {
 	shown := map[string]any{}
 	for _, setting := range table {
@@ -41,7 +40,7 @@ func viewTable(fields map[string]any, spec *v1alpha1.UserSettingsSpec, table []r
 	return shown
 }
 
-// hidden is a key that is not shown.
+// hidden replaces a key in an answer.
 var hidden = rest.Key{Field: rest.Null[string]()}
 
 func viewSecrets(store v1alpha1.SecretsStore) (secrets map[string]any, tokensSet map[string]*string) {
@@ -57,11 +56,11 @@ func viewSecrets(store v1alpha1.SecretsStore) (secrets map[string]any, tokensSet
 	for _, secret := range store.CustomSecrets {
 		custom[secret.Name] = rest.CustomSecret{Secret: hidden, Description: present(secret.Description)}
 	}
-	// Not a rest.UserSecrets, which leaves out what is empty.
+	// Not a rest.UserSecrets, which would leave out empty maps.
 	return map[string]any{"provider_tokens": tokens, "custom_secrets": custom}, tokensSet
 }
 
-// present is a field that is not left out.
+// present returns a field that is not left out.
 func present(text *string) rest.Field[string] {
 	return rest.Field[string]{Present: true, Value: text}
 }
