@@ -28,9 +28,9 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/startup"
 )
 
-// drain is how long requests under way may take when the facade is told to stop. From when it is
-// read none takes longer than 25 seconds, and most take milliseconds; a body that is still being
-// sent then is cut off, and nothing of it was stored.
+// drain is the time for requests in flight when the facade stops. A request takes at most 25
+// seconds after it was read, usually milliseconds. A body that is still being sent then is cut off
+// before anything is stored.
 const drain = 26 * time.Second
 
 type options struct {
@@ -50,32 +50,32 @@ type options struct {
 
 func main() {
 	o := options{server: server.DefaultOptions()}
-	flag.StringVar(&o.address, "bind-address", ":3000", "Where the HTTP operations are served.")
-	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "Where metrics are served. 0 turns them off.")
-	flag.StringVar(&o.certFile, "tls-cert-file", "", "A certificate to serve HTTPS with. It is read again when it "+
+	flag.StringVar(&o.address, "bind-address", ":3000", "The address of the HTTP API.")
+	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "The address of the metrics; 0 disables them.")
+	flag.StringVar(&o.certFile, "tls-cert-file", "", "The certificate for HTTPS. It is reloaded when it "+
 		"changes.")
 	flag.StringVar(&o.keyFile, "tls-key-file", "", "The key of the certificate.")
 	flag.DurationVar(&o.shutdownDelay, "shutdown-delay", 3*time.Second,
-		"How long to go on serving after /ready fails, when told to stop.")
+		"On shutdown, how long to keep serving after /ready fails.")
 	flag.StringVar(&o.namespaces, "namespaces", "", "The namespaces whose users are served, separated by commas. "+
 		"Default: all.")
-	flag.StringVar(&o.corsOrigins, "cors-origins", "", "Origins whose pages may call, separated by commas; * is any.")
+	flag.StringVar(&o.corsOrigins, "cors-origins", "", "Origins that may call the API, separated by commas; * is any.")
 	flag.StringVar(&o.trustedProxies, "trusted-proxies", "", "Addresses of proxies, as CIDRs separated by commas, whose "+
-		"X-Forwarded-Proto says whether a browser came over TLS.")
+		"X-Forwarded-Proto header is trusted.")
 	flag.StringVar(&o.namespace, "namespace", cmp.Or(os.Getenv("POD_NAMESPACE"), "parley-system"),
-		"The operator's namespace, where the agents and models are listed that settings may name. Default: $POD_NAMESPACE.")
+		"The operator's namespace, with the ConfigMaps of agents and models. Default: $POD_NAMESPACE.")
 	flag.StringVar(&o.agents, "agents-configmap", v1alpha1.AgentCatalogueName,
 		"The ConfigMap with the agents that settings may name.")
 	flag.StringVar(&o.models, "models-configmap", v1alpha1.ModelsName, "The ConfigMap with the prices of models.")
-	flag.StringVar(&o.server.SigningKeyDir, "signing-key-dir", "", "Where the key is mounted that tokens for sessions "+
-		"are signed with. It is read again when it changes.")
+	flag.StringVar(&o.server.SigningKeyDir, "signing-key-dir", "", "The mounted directory with the key that signs "+
+		"session tokens. It is reloaded when it changes.")
 	flag.Int64Var(&o.server.Limits.MaxBody, "max-body-bytes", o.server.Limits.MaxBody,
-		"The largest request body that is read.")
+		"The largest request body.")
 	flag.Float64Var(&o.server.Limits.Rate, "user-rate", o.server.Limits.Rate,
-		"Requests a second that each user may make on average. 0 is no limit.")
-	flag.IntVar(&o.server.Limits.Burst, "user-burst", o.server.Limits.Burst, "Requests that each user may make at once.")
-	flag.StringVar(&o.archiveURL, "archive", "", "The http URL of the archive, which keeps what sessions leave. Without "+
-		"it nothing outlives their workspaces.")
+		"Average requests per second of each user. 0 is no limit.")
+	flag.IntVar(&o.server.Limits.Burst, "user-burst", o.server.Limits.Burst, "Most requests of a user at once.")
+	flag.StringVar(&o.archiveURL, "archive", "", "The HTTP URL of the archive of finished sessions. Without "+
+		"it, no session data outlives its workspace.")
 	startup.Run(0)
 	o.server.CORSOrigins = startup.SplitList(o.corsOrigins)
 
@@ -91,9 +91,9 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	cfg, err := ctrl.GetConfig()
 	if err != nil {
-		return fmt.Errorf("find the API server: %w", err)
+		return fmt.Errorf("load the Kubernetes config: %w", err)
 	}
-	// The cache outlives the signal to stop: requests under way need it.
+	// The cache outlives the stop signal because requests in flight need it.
 	working, done := context.WithCancel(context.WithoutCancel(ctx))
 	defer done()
 	objects, err := cluster.New(working, cfg, o.namespace, cluster.Options{Namespaces: startup.SplitList(o.namespaces),
@@ -107,7 +107,7 @@ func run(ctx context.Context, o options) (err error) {
 	signer := live.NewSigner(o.server.SigningKeyDir)
 	if o.archiveURL != "" {
 		if !strings.HasPrefix(o.archiveURL, "http://") && !strings.HasPrefix(o.archiveURL, "https://") {
-			return errors.New("--archive must be the http URL of an archive")
+			return errors.New("--archive must be an http or https URL")
 		}
 		o.server.Archive = archiveclient.New(o.archiveURL, signer.ArchiveToken)
 	}
@@ -146,11 +146,10 @@ func run(ctx context.Context, o options) (err error) {
 	return stop(listening, handler, o.shutdownDelay)
 }
 
-// stop fails /ready first, so that nobody is sent here any more, and then finishes what is under
-// way.
+// stop makes /ready fail, so that no new requests arrive, and then finishes the requests in flight.
 func stop(listening *http.Server, handler *server.Handler, delay time.Duration) error {
 	handler.Stopping()
-	time.Sleep(delay) // until those who send requests here have seen it
+	time.Sleep(delay) // until load balancers have noticed
 	ctx, cancel := context.WithTimeout(context.Background(), drain)
 	defer cancel()
 	if err := listening.Shutdown(ctx); err != nil && !errors.Is(err, http.ErrServerClosed) {
@@ -159,14 +158,13 @@ func stop(listening *http.Server, handler *server.Handler, delay time.Duration) 
 	return nil
 }
 
-// serveTLS makes the server use the certificate files, if there are any, as they are at each
-// connection.
+// serveTLS configures the certificate files, if any. They are reloaded when they change.
 func serveTLS(ctx context.Context, listening *http.Server, o options, failed chan<- error) error {
 	switch {
 	case o.certFile == "" && o.keyFile == "":
 		return nil
 	case o.certFile == "" || o.keyFile == "":
-		return errors.New("--tls-cert-file and --tls-key-file go together")
+		return errors.New("set both --tls-cert-file and --tls-key-file, or neither")
 	}
 	watcher, err := certwatcher.New(o.certFile, o.keyFile)
 	if err != nil {

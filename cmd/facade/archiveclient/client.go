@@ -1,4 +1,4 @@
-// Package archiveclient reads what sessions left from the archive.
+// Package archiveclient reads the data of finished sessions from the archive.
 package archiveclient
 
 import (
@@ -21,25 +21,25 @@ import (
 )
 
 const (
-	// dialTimeout and headerTimeout bound how long the archive may take to accept a connection and to
-	// begin its answer, stallTimeout each part of it.
+	// dialTimeout limits connecting to the archive, headerTimeout the start of its answer,
+	// stallTimeout each further part.
 	dialTimeout   = 3 * time.Second
 	headerTimeout = 10 * time.Second
 	stallTimeout  = 30 * time.Second
 )
 
-// ErrNothing means that the archive has nothing of a Conversation.
-var ErrNothing = errors.New("nothing is kept")
+// ErrNothing reports that the archive has no data of a Conversation.
+var ErrNothing = errors.New("not in the archive")
 
 // Reader reads an archive.
 type Reader interface {
-	// Position is where the events of a Conversation end.
+	// Position returns the end of a Conversation's events.
 	Position(ctx context.Context, uid string) (session.ArchivePosition, error)
-	// Events visits those from an id on, each once and in order, until visit returns false.
+	// Events visits the events from an ID on, in order, until visit returns false.
 	Events(ctx context.Context, uid string, from int, visit func(id int, event json.RawMessage) bool) error
-	// Earlier visits the events from an id on of a journal that was put aside: 1 is the last of them.
+	// Earlier visits the events of an earlier journal from an ID on; 1 is the latest one.
 	Earlier(ctx context.Context, uid string, number, from int, visit func(id int, event json.RawMessage) bool) error
-	// Ending of a session; ErrNothing means that it has not ended.
+	// Ending returns the ending of a session, or ErrNothing if it has not ended.
 	Ending(ctx context.Context, uid string) (*session.Ending, error)
 }
 
@@ -50,7 +50,7 @@ type Client struct {
 	client *http.Client
 }
 
-// New client of the archive at an address, with a token for each Conversation.
+// New returns a client of the archive at an address. token returns the token for a Conversation.
 func New(address string, token func(uid string) (string, error)) *Client {
 	transport := &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
@@ -60,7 +60,7 @@ func New(address string, token func(uid string) (string, error)) *Client {
 		client: &http.Client{Transport: transport}}
 }
 
-// get a path of a Conversation. Reading the answer fails when the archive stalls.
+// get requests a path of a Conversation. Reading the answer fails if the archive stalls.
 func (c *Client) get(ctx context.Context, uid, path string) (io.ReadCloser, error) {
 	token, err := c.token(uid)
 	if err != nil {
@@ -76,7 +76,7 @@ func (c *Client) get(ctx context.Context, uid, path string) (io.ReadCloser, erro
 	response, err := c.client.Do(request) //nolint:bodyclose // the caller closes it through Guarded
 	if err != nil {
 		cancel()
-		return nil, fmt.Errorf("ask the archive: %w", err)
+		return nil, fmt.Errorf("call the archive: %w", err)
 	}
 	body := &live.Guarded{ReadCloser: response.Body, Cancel: cancel, IdleTimeout: stallTimeout}
 	switch response.StatusCode {
@@ -90,7 +90,7 @@ func (c *Client) get(ctx context.Context, uid, path string) (io.ReadCloser, erro
 	return nil, errors.Join(err, body.Close())
 }
 
-// read a JSON document of a Conversation, of a bounded size.
+// read decodes a JSON document of a Conversation, of at most most bytes.
 func (c *Client) read(ctx context.Context, uid, path string, most int64, into any) error {
 	body, err := c.get(ctx, uid, path)
 	if err != nil {
@@ -103,27 +103,26 @@ func (c *Client) read(ctx context.Context, uid, path string, most int64, into an
 	return nil
 }
 
-// Position is where the events of a Conversation end.
+// Position returns the end of a Conversation's events.
 func (c *Client) Position(ctx context.Context, uid string) (position session.ArchivePosition, err error) {
 	err = c.read(ctx, uid, "", 1<<10, &position)
 	return position, err
 }
 
-// Events visits those from an id on, each once and in order, until visit returns false.
+// Events visits the events from an ID on, in order, until visit returns false.
 func (c *Client) Events(ctx context.Context, uid string, from int,
 	visit func(id int, event json.RawMessage) bool) error {
 	return c.events(ctx, uid, url.Values{}, from, visit)
 }
 
-// Earlier visits the events from an id on of a journal that was put aside: 1 is the last of them.
-// ErrNothing means that there is no such journal.
+// Earlier visits the events of an earlier journal from an ID on; 1 is the latest one. It returns
+// ErrNothing if there is no such journal.
 func (c *Client) Earlier(ctx context.Context, uid string, number, from int,
 	visit func(id int, event json.RawMessage) bool) error {
 	return c.events(ctx, uid, url.Values{session.ArchiveEarlier: {strconv.Itoa(number)}}, from, visit)
 }
 
-// events visits those from an id on. Between two of them little is held, since the visitor may be
-// slow.
+// events visits events. It holds little memory between them, since visit may be slow.
 func (c *Client) events(ctx context.Context, uid string, query url.Values, from int,
 	visit func(id int, event json.RawMessage) bool) error {
 	query.Set(session.ArchiveFrom, strconv.Itoa(from))
@@ -150,7 +149,7 @@ func (c *Client) events(ctx context.Context, uid string, query url.Values, from 
 	}
 }
 
-// Ending of a session; ErrNothing means that it has not ended.
+// Ending returns the ending of a session, or ErrNothing if it has not ended.
 func (c *Client) Ending(ctx context.Context, uid string) (*session.Ending, error) {
 	ending := &session.Ending{}
 	return ending, c.read(ctx, uid, session.ArchiveEnd, session.MaxArchived, ending)

@@ -15,55 +15,55 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// life of a cookie: a working day. Another key of the user ends it before.
-const life = 12 * time.Hour
+// cookieLifetime is one working day. A new session key ends a cookie earlier.
+const cookieLifetime = 12 * time.Hour
 
-// linkLife is how long a link that signs in may be used.
-const linkLife = 10 * time.Minute
+// linkLifetime is the lifetime of a sign-in link.
+const linkLifetime = 10 * time.Minute
 
-// The cookie's name. Browsers take the first only over TLS, for this very host and from it, so that
-// no page of a neighbouring host can sign somebody in as somebody else.
+// Names of the cookie. Browsers accept secureName only over TLS and only from this host, so that no
+// page of a neighbouring host can replace it.
 const (
 	secureName = "__Host-parley"
 	plainName  = "parley"
 )
 
-// Secret that cookies are signed with: the same in all facades.
+// Secret returns the secret that signs cookies. It is the same in all facades.
 type Secret func() ([]byte, error)
 
-// Cookies signs and reads them.
+// Cookies signs and verifies cookies.
 type Cookies struct {
 	secret  Secret
 	proxies Proxies
 	now     func() time.Time
 }
 
-// NewCookies are signed with a secret. Proxies are trusted to say whether a request came to them
-// over TLS.
+// NewCookies returns cookies signed with a secret. Proxies may report whether a request came over
+// TLS.
 func NewCookies(secret Secret, proxies Proxies) *Cookies {
 	return &Cookies{secret: secret, proxies: proxies, now: time.Now}
 }
 
-// claims of a cookie. The hash is of the session key, so that the cookie says nothing of it and
-// ends with it.
+// claims are the contents of a cookie. The cookie has a hash of the session key, so that it does
+// not reveal the key and ends with it.
 type claims struct {
 	UID     types.UID `json:"uid"`
 	KeyHash string    `json:"key"`
 	Expires int64     `json:"exp"`
-	// ID by which it can be ended before its time.
+	// ID identifies the cookie for revocation.
 	ID string `json:"id"`
-	// Link says that it is no cookie, but gives one, once.
+	// Link marks the code of a sign-in link, which is exchanged for a cookie once.
 	Link bool `json:"link,omitempty"`
 }
 
 var encoding = base64.RawURLEncoding
 
-func (c *Cookies) sign(said claims) (string, error) {
+func (c *Cookies) sign(claimed claims) (string, error) {
 	secret, err := c.secret()
 	if err != nil {
 		return "", err
 	}
-	text, err := json.Marshal(said)
+	text, err := json.Marshal(claimed)
 	if err != nil {
 		return "", err
 	}
@@ -77,25 +77,25 @@ func mac(secret []byte, body string) []byte {
 	return sum.Sum(nil)
 }
 
-// read what a cookie says, if it was signed here and its time is not over.
-func (c *Cookies) read(value string) (said claims, valid bool) {
+// read returns the claims of a cookie with a valid signature and time.
+func (c *Cookies) read(value string) (claimed claims, valid bool) {
 	body, signature, found := strings.Cut(value, ".")
 	given, err := encoding.DecodeString(signature)
 	if !found || err != nil {
-		return said, false
+		return claimed, false
 	}
 	secret, err := c.secret()
 	if err != nil || !hmac.Equal(given, mac(secret, body)) {
-		return said, false
+		return claimed, false
 	}
 	text, err := encoding.DecodeString(body)
-	if err != nil || json.Unmarshal(text, &said) != nil {
-		return said, false
+	if err != nil || json.Unmarshal(text, &claimed) != nil {
+		return claimed, false
 	}
-	return said, said.UID != "" && said.KeyHash != "" && said.ID != "" && c.now().Unix() < said.Expires
+	return claimed, claimed.UID != "" && claimed.KeyHash != "" && claimed.ID != "" && c.now().Unix() < claimed.Expires
 }
 
-// Credential of the cookie that came with a request; none where there is no valid one.
+// Credential returns the credential of a request's cookie, if it is valid.
 func (c *Cookies) Credential(r *http.Request) (Credential, bool) {
 	sent, err := r.Cookie(c.name(r))
 	if err != nil {
@@ -104,44 +104,45 @@ func (c *Cookies) Credential(r *http.Request) (Credential, bool) {
 	return c.credential(sent.Value, false)
 }
 
-// Linked is the credential of a link's code. It does not say whether the link was used already.
+// Linked returns the credential of a link's code. It does not check whether the link was used.
 func (c *Cookies) Linked(code string) (Credential, bool) { return c.credential(code, true) }
 
 func (c *Cookies) credential(value string, link bool) (Credential, bool) {
-	said, valid := c.read(value)
-	if !valid || said.Link != link {
+	claimed, valid := c.read(value)
+	if !valid || claimed.Link != link {
 		return Credential{}, false
 	}
-	return Credential{KeyHash: said.KeyHash, UID: said.UID, Expires: time.Unix(said.Expires, 0), ID: said.ID}, true
+	return Credential{KeyHash: claimed.KeyHash, UID: claimed.UID, Expires: time.Unix(claimed.Expires, 0),
+		ID: claimed.ID}, true
 }
 
-// issue a signed value for a user.
-func (c *Cookies) issue(u *User, keyHash string, life time.Duration, link bool) (string, error) {
-	value, err := c.sign(claims{UID: u.UID, KeyHash: keyHash, Expires: c.now().Add(life).Unix(), ID: rand.Text(),
+// issue returns a signed value for a user.
+func (c *Cookies) issue(u *User, keyHash string, lifetime time.Duration, link bool) (string, error) {
+	value, err := c.sign(claims{UID: u.UID, KeyHash: keyHash, Expires: c.now().Add(lifetime).Unix(), ID: rand.Text(),
 		Link: link})
 	if err != nil {
-		return "", answer.Later(http.StatusServiceUnavailable, "The facade has no key yet to sign people in with",
+		return "", answer.Later(http.StatusServiceUnavailable, "The facade has no signing key yet; retry later",
 			5*time.Second)
 	}
 	return value, nil
 }
 
-// Link is a code that signs a user in, once and soon.
+// Link returns a code that signs a user in, once.
 func (c *Cookies) Link(u *User, keyHash string) (code string, err error) {
-	return c.issue(u, keyHash, linkLife, true)
+	return c.issue(u, keyHash, linkLifetime, true)
 }
 
-// Give a user the cookie.
-func (c *Cookies) Give(w http.ResponseWriter, r *http.Request, u *User, keyHash string) error {
-	value, err := c.issue(u, keyHash, life, false)
+// Set sends a user the cookie.
+func (c *Cookies) Set(w http.ResponseWriter, r *http.Request, u *User, keyHash string) error {
+	value, err := c.issue(u, keyHash, cookieLifetime, false)
 	if err == nil {
-		http.SetCookie(w, c.cookie(r, value, int(life.Seconds())))
+		http.SetCookie(w, c.cookie(r, value, int(cookieLifetime.Seconds())))
 	}
 	return err
 }
 
-// Take the cookie away.
-func (c *Cookies) Take(w http.ResponseWriter, r *http.Request) {
+// Clear removes the cookie from the browser.
+func (c *Cookies) Clear(w http.ResponseWriter, r *http.Request) {
 	http.SetCookie(w, c.cookie(r, "", -1))
 }
 

@@ -18,11 +18,11 @@ func cookiesAt(now *time.Time, secret string) *Cookies {
 func TestACookieIsGoodForHalfADay(t *testing.T) {
 	now := time.Date(2026, 1, 1, 8, 0, 0, 0, time.UTC)
 	c := cookiesAt(&now, "secret")
-	value, err := c.sign(claims{UID: "1", KeyHash: "h", Expires: now.Add(life).Unix(), ID: "i"})
+	value, err := c.sign(claims{UID: "1", KeyHash: "h", Expires: now.Add(cookieLifetime).Unix(), ID: "i"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	now = now.Add(life - time.Second)
+	now = now.Add(cookieLifetime - time.Second)
 	if said, valid := c.read(value); !valid || said.UID != "1" || said.KeyHash != "h" {
 		t.Errorf("read %+v, %v", said, valid)
 	}
@@ -35,7 +35,7 @@ func TestACookieIsGoodForHalfADay(t *testing.T) {
 func TestAForgedCookieIsNone(t *testing.T) {
 	now := time.Now()
 	c := cookiesAt(&now, "secret")
-	said := claims{UID: "1", KeyHash: "h", Expires: now.Add(life).Unix(), ID: "i"}
+	said := claims{UID: "1", KeyHash: "h", Expires: now.Add(cookieLifetime).Unix(), ID: "i"}
 	good, err := c.sign(said)
 	if err != nil {
 		t.Fatal(err)
@@ -91,10 +91,11 @@ func TestALinkIsNoCookieAndACookieIsNoLink(t *testing.T) {
 	if shown, is := c.Linked(code); !is || shown.UID != "1" || shown.KeyHash != "h" || shown.ID == "" {
 		t.Errorf("the link is of %+v, %v", shown, is)
 	}
-	if _, is := c.Linked(mustSign(t, c, claims{UID: "1", KeyHash: "h", Expires: now.Add(life).Unix(), ID: "i"})); is {
+	if _, is := c.Linked(mustSign(t, c, claims{UID: "1", KeyHash: "h", Expires: now.Add(cookieLifetime).Unix(),
+		ID: "i"})); is {
 		t.Error("a cookie is taken for a link")
 	}
-	now = now.Add(linkLife)
+	now = now.Add(linkLifetime)
 	if _, is := c.Linked(code); is {
 		t.Error("it is good for longer")
 	}

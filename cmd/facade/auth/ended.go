@@ -9,11 +9,10 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// maxEnded bounds how many ended sign-ins are remembered of a user; who ends more within half a day
-// has the oldest forgotten.
+// maxEnded is the most revoked sign-ins stored per user. The oldest are dropped first.
 const maxEnded = 100
 
-// HasEnded says whether a sign-in with this id is over before its time.
+// HasEnded tells whether a sign-in was revoked before it expired.
 func HasEnded(settings *v1alpha1.UserSettings, id string) bool {
 	for entry := range strings.SplitSeq(settings.Annotations[v1alpha1.AnnotationEndedSignIns], ",") {
 		if ended, _, _ := strings.Cut(entry, ":"); ended == id {
@@ -23,15 +22,14 @@ func HasEnded(settings *v1alpha1.UserSettings, id string) bool {
 	return false
 }
 
-// Ended is the annotation with one more sign-in that is over, and without those whose time is over
-// anyway.
-func Ended(settings *v1alpha1.UserSettings, shown Credential, now time.Time) string {
+// Ended returns the annotation with one more revoked sign-in and without the expired ones.
+func Ended(settings *v1alpha1.UserSettings, credential Credential, now time.Time) string {
 	entries := slices.DeleteFunc(strings.Split(settings.Annotations[v1alpha1.AnnotationEndedSignIns], ","),
 		func(entry string) bool {
 			_, text, _ := strings.Cut(entry, ":")
 			expires, err := strconv.ParseInt(text, 10, 64)
 			return err != nil || expires < now.Unix()
 		})
-	entries = append(entries, shown.ID+":"+strconv.FormatInt(shown.Expires.Unix(), 10))
+	entries = append(entries, credential.ID+":"+strconv.FormatInt(credential.Expires.Unix(), 10))
 	return strings.Join(entries[max(0, len(entries)-maxEnded):], ",")
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// Proxies before the facade that are believed.
+// Proxies are trusted proxies before the facade.
 type Proxies []netip.Prefix
 
-// ParseProxies reads addresses and ranges of them, separated by commas.
+// ParseProxies parses IP addresses and CIDRs, separated by commas.
 func ParseProxies(text string) (Proxies, error) {
 	var all Proxies
 	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' }) {
@@ -22,7 +22,7 @@ func ParseProxies(text string) (Proxies, error) {
 		if err != nil {
 			address, addressErr := netip.ParseAddr(word)
 			if addressErr != nil {
-				return nil, fmt.Errorf("%q is no range of addresses: %w", word, err)
+				return nil, fmt.Errorf("%q is not an IP address or CIDR: %w", word, err)
 			}
 			prefix = netip.PrefixFrom(address, address.BitLen())
 		}
@@ -31,7 +31,7 @@ func ParseProxies(text string) (Proxies, error) {
 	return all, nil
 }
 
-// overTLS says whether the client sent a request over TLS: here, or to a proxy that is believed.
+// overTLS tells whether the client sent a request over TLS, to the facade or to a trusted proxy.
 func (p Proxies) overTLS(r *http.Request) bool {
 	if r.TLS != nil {
 		return true
@@ -54,8 +54,8 @@ func (p Proxies) overTLS(r *http.Request) bool {
 
 var foreign = answer.Refuse(http.StatusForbidden, "The request comes from a page of another origin")
 
-// SameOrigin refuses what does not come from the facade's own page. Browsers send the Origin of
-// every write; where a proxy that is not believed ends TLS, only its host can be compared.
+// SameOrigin refuses requests that do not come from the facade's own page. Browsers send Origin
+// with every write. Behind an untrusted proxy that ends TLS, only the host can be compared.
 func (c *Cookies) SameOrigin(r *http.Request) error {
 	origin, err := url.Parse(r.Header.Get("Origin"))
 	if err != nil || origin.Host == "" || !strings.EqualFold(origin.Host, r.Host) {

@@ -1,5 +1,5 @@
-// Package auth finds out which user sends a request: by the session key, or by the signed cookie that
-// takes its place in a browser.
+// Package auth authenticates requests by the session key or by the signed cookie that replaces it
+// in a browser.
 package auth
 
 import (
@@ -16,38 +16,38 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// User is who sends a request: the UserSettings whose session key came with it.
+// User is the authenticated user: the UserSettings with the session key of the request.
 type User struct {
 	Namespace, Name string
 	UID             types.UID
-	// Settings are as the cache has them, and must not be changed.
+	// Settings come from the cache. Do not modify them.
 	Settings *v1alpha1.UserSettings
 }
 
-// ID of the user in budgets.
+// ID identifies the user in budgets.
 func (u *User) ID() string { return string(u.UID) }
 
-// Key names the user's settings.
+// Key is the name of the user's settings.
 func (u *User) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: u.Namespace, Name: u.Name}
 }
 
-// cacheTimeout bounds the wait for a cache that is not filled yet.
+// cacheTimeout limits the wait for an unfilled cache.
 const cacheTimeout = 2 * time.Second
 
-// Credential is what identifies the sender of a request: a session key or a cookie.
+// Credential identifies the user of a request: a session key or a cookie.
 type Credential struct {
 	// KeyHash is the hash of the session key.
 	KeyHash string
-	// UID of the cookie's user; empty for a key.
+	// UID is the cookie's user; empty for a key.
 	UID types.UID
-	// Expires is when a cookie ends; zero for a key.
+	// Expires is the cookie's expiry; zero for a key.
 	Expires time.Time
-	// ID by which a cookie can be ended before that.
+	// ID identifies the cookie for revocation.
 	ID string
 }
 
-// CredentialOf a session key.
+// CredentialOf returns the credential of a session key.
 func CredentialOf(key string) Credential {
 	if key == "" {
 		return Credential{}
@@ -56,28 +56,28 @@ func CredentialOf(key string) Credential {
 	return Credential{KeyHash: hex.EncodeToString(sum[:])}
 }
 
-// Authenticate looks up the hash of the key. Timing may reveal something about a hash, and nothing
-// about a key. Keys are too long to be guessed, so a wrong one is answered without delay.
-func Authenticate(ctx context.Context, objects cluster.API, shown Credential) (*User, error) {
-	if shown.KeyHash == "" || !shown.Expires.IsZero() && !time.Now().Before(shown.Expires) {
+// Authenticate looks up the user by the hash of the key. Timing may reveal parts of a hash, but no
+// key. Keys are too long to guess, so wrong ones are refused without delay.
+func Authenticate(ctx context.Context, objects cluster.API, credential Credential) (*User, error) {
+	if credential.KeyHash == "" || !credential.Expires.IsZero() && !time.Now().Before(credential.Expires) {
 		return nil, answer.Unauthorized
 	}
 	ctx, cancel := context.WithTimeout(ctx, cacheTimeout)
 	defer cancel()
-	found, err := objects.UsersByKeyHash(ctx, shown.KeyHash)
+	found, err := objects.UsersByKeyHash(ctx, credential.KeyHash)
 	switch {
 	case err != nil:
-		logf.FromContext(ctx).Info("The cache could not be asked", "reason", cluster.Reason(err))
+		logf.FromContext(ctx).Info("Cannot read the cache", "reason", cluster.Reason(err))
 		return nil, answer.Unavailable
 	case len(found) > 1:
-		logf.FromContext(ctx).Info("Several UserSettings have the same session key; it is refused until they differ",
+		logf.FromContext(ctx).Info("Refused a session key that several UserSettings share",
 			"one", found[0].Namespace+"/"+found[0].Name, "other", found[1].Namespace+"/"+found[1].Name)
 		return nil, answer.Unauthorized
-	case len(found) == 0 || shown.UID != "" && shown.UID != found[0].UID:
+	case len(found) == 0 || credential.UID != "" && credential.UID != found[0].UID:
 		return nil, answer.Unauthorized
 	}
 	settings := &found[0]
-	if shown.ID != "" && HasEnded(settings, shown.ID) {
+	if credential.ID != "" && HasEnded(settings, credential.ID) {
 		return nil, answer.Unauthorized
 	}
 	return &User{Namespace: settings.Namespace, Name: settings.Name, UID: settings.UID, Settings: settings}, nil

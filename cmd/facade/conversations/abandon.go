@@ -12,31 +12,30 @@ import (
 )
 
 const (
-	// abandonTime is how long the deletion of a conversation is tried that nobody will ask for
-	// again.
+	// abandonTime limits the deletion of a conversation that the client does not know.
 	abandonTime = 5 * time.Second
-	// unknownTime is the same for one of which nobody knows whether it is there. The API server
-	// does not work on a request for longer than a minute.
+	// unknownTime limits the deletion of a conversation that may not exist. The API server
+	// processes a request for at most a minute.
 	unknownTime = 70 * time.Second
-	// maxUnknown is how many of those are looked for at once.
+	// maxUnknown is the most concurrent deletions of conversations that may not exist.
 	maxUnknown = 1000
 )
 
-// abandon removes a conversation that is there and that nobody will ask for again. If that fails, it
-// goes when its time is over.
+// abandon deletes an existing conversation that the client does not know. If that fails, its TTL
+// removes it.
 func (s *Service) abandon(ctx context.Context, c *v1alpha1.Conversation) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTime)
 	defer cancel()
 	return s.Cluster.DeleteConversation(ctx, c)
 }
 
-// abandonUnknown removes a conversation whose creation may have succeeded, or may yet: its random name is
-// nobody else's. It is looked for again until it was found and removed, or can no longer come. It says
-// whether it is, for so many are looked for at once.
+// abandonUnknown deletes a conversation whose creation may have succeeded or may still succeed. Its
+// random name belongs to no other user. It retries until the deletion succeeds or the creation can
+// no longer succeed. It returns false if too many deletions are running.
 func (s *Service) abandonUnknown(ctx context.Context, c *v1alpha1.Conversation) bool {
 	if s.unknown.Add(1) > maxUnknown {
 		s.unknown.Add(-1)
-		logf.FromContext(ctx).Info("Too many creations were not heard of to look for this one", "namespace", c.Namespace,
+		logf.FromContext(ctx).Info("Too many creations with unknown results; not deleting this one", "namespace", c.Namespace,
 			"conversation", c.Name)
 		return false
 	}
@@ -44,8 +43,8 @@ func (s *Service) abandonUnknown(ctx context.Context, c *v1alpha1.Conversation) 
 		defer s.unknown.Add(-1)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unknownTime)
 		defer cancel()
-		again := wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Cap: abandonTime, Steps: math.MaxInt}
-		_ = again.DelayFunc().Until(ctx, true, false, func(ctx context.Context) (bool, error) {
+		backoff := wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Cap: abandonTime, Steps: math.MaxInt}
+		_ = backoff.DelayFunc().Until(ctx, true, false, func(ctx context.Context) (bool, error) {
 			return s.abandon(ctx, c) == nil, nil
 		})
 	}()

@@ -19,23 +19,21 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// Service of the conversations of all users.
+// Service manages the conversations of all users.
 type Service struct {
 	Cluster cluster.API
-	// unknown is how many conversations are looked for of which nobody knows whether they are there.
+	// unknown counts the running deletions of conversations that may not exist.
 	unknown atomic.Int64
 }
 
 var (
 	notFound = answer.Refuse(http.StatusNotFound, "Conversation not found")
-	// idTaken says nothing of the conversation that has the id: it may be somebody else's.
-	idTaken = answer.Refuse(http.StatusConflict, "A conversation with this id exists that does not equal the one asked "+
-		"for: "+
-		"choose another id, or send nothing but the id to join one of your own")
+	// idTaken reveals nothing about the existing conversation: it may belong to another user.
+	idTaken = answer.Refuse(http.StatusConflict, "A different conversation with this ID exists: "+
+		"choose another ID, or send only the ID to join your own conversation")
 )
 
-// own finds a conversation of the user. One of somebody else is answered like one that is not
-// there.
+// own finds a conversation of the user. It answers "not found" for conversations of others.
 func own(ctx context.Context, u *auth.User, id string, find func(context.Context,
 	types.NamespacedName) (*v1alpha1.Conversation, error)) (*v1alpha1.Conversation, error) {
 	if !rest.ConversationID.MatchString(id) {
@@ -51,7 +49,7 @@ func own(ctx context.Context, u *auth.User, id string, find func(context.Context
 	return c, nil
 }
 
-// Find a conversation of the user, as the cache has it.
+// Find reads a conversation of the user from the cache.
 func (s *Service) Find(ctx context.Context, u *auth.User, id string) (*v1alpha1.Conversation, error) {
 	c, err := own(ctx, u, id, s.Cluster.CachedConversation)
 	if errors.Is(err, notFound) {
@@ -61,7 +59,7 @@ func (s *Service) Find(ctx context.Context, u *auth.User, id string) (*v1alpha1.
 	return c, err
 }
 
-// Get shows a conversation; null where there is none, as clients know it.
+// Get returns a conversation. For an unknown one it returns null, which is OpenHands' contract.
 func (s *Service) Get(ctx context.Context, u *auth.User, id string) (any, error) {
 	c, err := s.Find(ctx, u, id)
 	switch {
@@ -73,7 +71,8 @@ func (s *Service) Get(ctx context.Context, u *auth.User, id string) (any, error)
 	return view(c), nil
 }
 
-// Delete a conversation with all that belongs to it. It says whether there was one.
+// Delete deletes a conversation and its dependents. It returns false for an unknown one, which is
+// OpenHands' contract.
 func (s *Service) Delete(ctx context.Context, u *auth.User, id string) (any, error) {
 	_, err := s.change(ctx, u, id, s.Cluster.DeleteConversation)
 	if errors.Is(err, notFound) {
@@ -82,7 +81,7 @@ func (s *Service) Delete(ctx context.Context, u *auth.User, id string) (any, err
 	return true, err
 }
 
-// SetTitle of a conversation.
+// SetTitle changes the title of a conversation.
 func (s *Service) SetTitle(ctx context.Context, u *auth.User, id string, body []byte) (any, error) {
 	title, details := rest.DecodeTitle(body)
 	if len(details) > 0 {
@@ -100,7 +99,7 @@ func (s *Service) SetTitle(ctx context.Context, u *auth.User, id string, body []
 	return true, err
 }
 
-// change a conversation of the user. By the time of the change it may be deleted or recreated.
+// change changes a conversation of the user. It may be deleted or recreated before the change.
 func (s *Service) change(ctx context.Context, u *auth.User, id string,
 	do func(context.Context, *v1alpha1.Conversation) error) (*v1alpha1.Conversation, error) {
 	c, err := own(ctx, u, id, s.Cluster.Conversation)
@@ -116,7 +115,7 @@ func (s *Service) change(ctx context.Context, u *auth.User, id string,
 	return c, nil
 }
 
-// Stop a conversation, and keep its workspace. The answer has the state that it was in.
+// Stop stops a conversation and keeps its workspace. The answer has the previous state.
 func (s *Service) Stop(ctx context.Context, u *auth.User, id string) (any, error) {
 	before, message := v1alpha1.StateStopped, "Conversation was not running"
 	stopped, err := s.setLifecycle(ctx, u, id, func(c *v1alpha1.Conversation) (map[string]any,
@@ -132,22 +131,22 @@ func (s *Service) Stop(ctx context.Context, u *auth.User, id string) (any, error
 	return stopped, err
 }
 
-// Start a conversation that was stopped or has ended.
+// Start starts a conversation that was stopped or has ended.
 func (s *Service) Start(ctx context.Context, u *auth.User, id string) (any, error) {
 	return s.setLifecycle(ctx, u, id, func(c *v1alpha1.Conversation) (map[string]any, v1alpha1.ConversationState) {
 		spec := map[string]any{"suspend": false}
 		switch {
 		case stateOf(c) != v1alpha1.StateStopped && !c.Spec.Suspend:
-			return nil, stateOf(c) // it is under way
+			return nil, stateOf(c) // it is starting or running
 		case c.Status.Reason != v1alpha1.ReasonSuspended && stateOf(c) == v1alpha1.StateStopped:
-			spec["restartAt"] = c.NextRestart(time.Now()) // it ended by itself
+			spec["restartAt"] = c.NextRestart(time.Now()) // it ended without a stop
 		}
 		return spec, v1alpha1.StateStarting
 	})
 }
 
-// setLifecycle changes how a conversation lives. The UID keeps the change from one that was recreated
-// under the name.
+// setLifecycle patches the lifecycle fields of a conversation. The UID protects a recreated
+// conversation of the same name.
 func (s *Service) setLifecycle(ctx context.Context, u *auth.User, id string, change func(*v1alpha1.Conversation) (
 	map[string]any, v1alpha1.ConversationState)) (*rest.ConversationResponse, error) {
 	var state v1alpha1.ConversationState
@@ -176,8 +175,8 @@ func response(c *v1alpha1.Conversation, state v1alpha1.ConversationState) *rest.
 	return &rest.ConversationResponse{Status: "ok", ConversationID: c.Name, ConversationStatus: string(state)}
 }
 
-// stateOf is STARTING until the operator has seen the conversation, or has seen that it is to start
-// again: who is told that it is stopped, just after starting it, looks no more.
+// stateOf returns STARTING until the operator has seen a new or restarted conversation. A client
+// that reads STOPPED right after a start would give up.
 func stateOf(c *v1alpha1.Conversation) v1alpha1.ConversationState {
 	if c.Status.State == "" || c.Status.State == v1alpha1.StateStopped && startsAgain(c) {
 		return v1alpha1.StateStarting
@@ -185,7 +184,7 @@ func stateOf(c *v1alpha1.Conversation) v1alpha1.ConversationState {
 	return c.Status.State
 }
 
-// startsAgain says that somebody asked for it, and that the operator has not answered yet.
+// startsAgain tells whether a restart was requested that the operator has not seen.
 func startsAgain(c *v1alpha1.Conversation) bool {
 	if c.Spec.Suspend || c.Status.ObservedGeneration >= c.Generation {
 		return false

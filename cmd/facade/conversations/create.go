@@ -22,14 +22,14 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// Post creates the conversation that a body asks for, or joins it. An error lists all that decoding
-// finds, or else all that the API server reports.
+// Post creates or joins the conversation of a request. It lists all errors, first those of
+// decoding, then those of the API server.
 func (s *Service) Post(ctx context.Context, u *auth.User, body []byte, idempotencyKey string) (any, error) {
 	request, details := rest.DecodeConversation(body)
 	if len(details) > 0 {
 		return nil, answer.Invalid(details...)
 	}
-	if err := s.settingsSuffice(ctx, u); err != nil {
+	if err := s.checkSettings(ctx, u); err != nil {
 		return nil, err
 	}
 	if len(idempotencyKey) > session.MaxIdempotencyKey {
@@ -39,8 +39,8 @@ func (s *Service) Post(ctx context.Context, u *auth.User, body []byte, idempoten
 	return s.create(ctx, u, request, name, chosen)
 }
 
-// conversationID is the name of the conversation, and whether the client can name it again: it gave
-// the id, or a key from which the id follows.
+// conversationID returns the name of the conversation. chosen is true if the client can name it
+// again, by an ID or an idempotency key.
 func conversationID(u *auth.User, r *rest.ConversationRequest, idempotencyKey string) (name string, chosen bool) {
 	switch {
 	case r.ConversationID != nil:
@@ -52,9 +52,9 @@ func conversationID(u *auth.User, r *rest.ConversationRequest, idempotencyKey st
 	return newID(), false
 }
 
-// settingsSuffice for a session. The cache may be behind what the client stored a moment ago, so
-// only what the API server confirms is refused.
-func (s *Service) settingsSuffice(ctx context.Context, u *auth.User) error {
+// checkSettings checks that the user's settings are complete. The cache may lack the client's
+// latest write, so an error is confirmed with the API server.
+func (s *Service) checkSettings(ctx context.Context, u *auth.User) error {
 	if settings.CheckComplete(u.Settings) == nil {
 		return nil
 	}
@@ -65,9 +65,9 @@ func (s *Service) settingsSuffice(ctx context.Context, u *auth.User) error {
 	return settings.CheckComplete(live)
 }
 
-// create the conversation before its keys, replay and images, which it then owns: it starts when
-// they are there, and whatever is left half done goes away with it or is completed by the client's
-// next try.
+// create creates the conversation before its keys, replay and images, because it owns them. It
+// starts once they exist. A partial creation is garbage-collected or completed by the client's
+// retry.
 func (s *Service) create(ctx context.Context, u *auth.User, r *rest.ConversationRequest, name string,
 	chosen bool) (any, error) {
 	wanted, keys := build(u, name, r, time.Now())
@@ -79,7 +79,7 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 		if apierrors.IsAlreadyExists(err) {
 			return s.join(ctx, r, wanted, keys)
 		}
-		// Whether it is there nobody knows; who cannot ask for it again would get a second one.
+		// The conversation may exist. A client that cannot name it again would create a second one.
 		if !chosen && !cluster.IsRejected(err) {
 			s.abandonUnknown(ctx, wanted)
 		}
@@ -89,8 +89,8 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 		return nil, cluster.Refusal(ctx, err, nil)
 	}
 	if err := s.complete(ctx, created, r, keys); err != nil {
-		decided := answer.CodeOf(err) < http.StatusInternalServerError
-		if decided || !chosen && !s.abandonUnknown(ctx, created) { // its mark may be gone, and then it would run
+		rejected := answer.CodeOf(err) < http.StatusInternalServerError
+		if rejected || !chosen && !s.abandonUnknown(ctx, created) { // if it is marked complete, it would run
 			_ = s.abandon(ctx, created)
 		}
 		return nil, err
@@ -98,18 +98,18 @@ func (s *Service) create(ctx context.Context, u *auth.User, r *rest.Conversation
 	return response(created, v1alpha1.StateStarting), nil
 }
 
-// join answers a request for a conversation that exists.
+// join answers a request for an existing conversation.
 func (s *Service) join(ctx context.Context, r *rest.ConversationRequest, wanted *v1alpha1.Conversation,
 	keys []managed.Key) (any, error) {
 	stored, err := s.Cluster.Conversation(ctx, types.NamespacedName{Namespace: wanted.Namespace, Name: wanted.Name})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, answer.Unavailable // deleted this moment: the next try creates it
+		return nil, answer.Unavailable // just deleted: a retry creates it
 	case err != nil:
 		return nil, cluster.Refusal(ctx, err, nil)
 	case stored.Spec.UserSettingsName != wanted.Spec.UserSettingsName || stored.DeletionTimestamp != nil:
 		return nil, idTaken
-	case saysOnlyWhich(wanted):
+	case namesOnly(wanted):
 		return response(stored, stateOf(stored)), nil
 	case !sameRequest(stored, wanted):
 		return nil, idTaken
@@ -122,8 +122,8 @@ func (s *Service) join(ctx context.Context, r *rest.ConversationRequest, wanted 
 	return response(stored, stateOf(stored)), nil
 }
 
-// complete writes the keys, the replay and the images of a conversation, and then takes its mark
-// away.
+// complete writes the keys, the replay and the images of a conversation, then removes its
+// incomplete mark.
 func (s *Service) complete(ctx context.Context, c *v1alpha1.Conversation, r *rest.ConversationRequest,
 	keys []managed.Key) error {
 	if !hasParts(c) {
@@ -133,7 +133,7 @@ func (s *Service) complete(ctx context.Context, c *v1alpha1.Conversation, r *res
 		return err
 	}
 	for _, configMap := range configMaps(c, r, time.Now()) {
-		// One that exists has the same content, for its name is made of that.
+		// An existing ConfigMap has the same content, because its name is a hash of it.
 		if err := s.Cluster.CreateConfigMap(ctx, configMap); err != nil && !apierrors.IsAlreadyExists(err) {
 			return cluster.Refusal(ctx, err, nil)
 		}
@@ -148,8 +148,7 @@ func (s *Service) complete(ctx context.Context, c *v1alpha1.Conversation, r *res
 	return nil
 }
 
-// configMaps hold what a request brings that is too large for the conversation, which equals the
-// request.
+// configMaps returns the parts of a request that are too large for the Conversation.
 func configMaps(c *v1alpha1.Conversation, r *rest.ConversationRequest, now time.Time) (list []*corev1.ConfigMap) {
 	if ref := c.Spec.ReplayJSONRef; ref != nil && r.ReplayJSON != nil {
 		replay := managed.ConfigMap(ref.Name, c, now)

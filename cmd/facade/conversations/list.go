@@ -26,7 +26,7 @@ const (
 	maxTitle     = 100
 )
 
-// page is what a client wants of the list.
+// page is the requested part of the list.
 type page struct {
 	limit      int
 	after      *position
@@ -34,13 +34,13 @@ type page struct {
 	trigger    string
 }
 
-// position of a conversation in the list.
+// position is the place of a conversation in the list.
 type position struct {
 	created time.Time
 	name    string
 }
 
-// compare is negative for what comes first: the newer.
+// compare is negative if p comes first. Newer conversations come first.
 func (p position) compare(q position) int {
 	return cmp.Or(q.created.Compare(p.created), strings.Compare(p.name, q.name))
 }
@@ -90,7 +90,7 @@ func decodePage(query url.Values) (page, []rest.Detail) {
 	return p, details
 }
 
-// List a page of the user's conversations.
+// List returns a page of the user's conversations.
 func (s *Service) List(ctx context.Context, u *auth.User, query url.Values) (any, error) {
 	p, details := decodePage(query)
 	if len(details) > 0 {
@@ -104,15 +104,14 @@ func (s *Service) List(ctx context.Context, u *auth.User, query url.Values) (any
 	return result, nil
 }
 
-// of filters first and cuts the page out of what is left. The page begins after a conversation's
-// position, not after a number of them, so that none is missed or shown twice when others come and
-// go.
+// of filters the conversations and returns a page of the rest. The page starts after a position,
+// not a count, so that none is missed or repeated when others are created or deleted.
 func (p page) of(all []v1alpha1.Conversation) rest.ConversationPage {
 	type entry struct {
 		position
 		conversation *v1alpha1.Conversation
 	}
-	var entries []entry // the first ones of what is left, and one more
+	var entries []entry // the page and one more
 	for i := range all {
 		c := &all[i]
 		repository, _ := c.Spec.EffectiveRepository()
@@ -158,7 +157,7 @@ func view(c *v1alpha1.Conversation) rest.Conversation {
 	}
 }
 
-// runtimeStatus is how far a session is, in the words of the existing service.
+// runtimeStatus returns the startup state of a session in OpenHands' terms.
 func runtimeStatus(c *v1alpha1.Conversation) *string {
 	switch {
 	case stateOf(c) == v1alpha1.StateRunning:
@@ -178,18 +177,17 @@ func orNull(text string) *string {
 	return &text
 }
 
-// createdAt is the precise time where the facade noted it. The object's own time decides if the two
-// do not fit together.
+// createdAt returns the facade's precise time of creation, unless it contradicts the object's own.
 func createdAt(c *v1alpha1.Conversation) time.Time {
 	annotation := c.Annotations[annotationCreatedAt]
 	if annotation == "" {
 		return c.CreationTimestamp.UTC()
 	}
-	noted, err := time.Parse(time.RFC3339Nano, annotation)
-	if err != nil || noted.Sub(c.CreationTimestamp.Time).Abs() > 5*time.Second {
+	precise, err := time.Parse(time.RFC3339Nano, annotation)
+	if err != nil || precise.Sub(c.CreationTimestamp.Time).Abs() > 5*time.Second {
 		return c.CreationTimestamp.UTC()
 	}
-	return noted.UTC()
+	return precise.UTC()
 }
 
 func lastUpdatedAt(c *v1alpha1.Conversation) time.Time {
@@ -212,8 +210,8 @@ func trigger(c *v1alpha1.Conversation) string {
 	return rest.TriggerGUI
 }
 
-// titleOf is the one that somebody gave it, else that of what was asked for, else the beginning of
-// the first message.
+// titleOf returns the title that the user set, that of the task or microagent, or the start of the
+// first message.
 func titleOf(c *v1alpha1.Conversation) string {
 	switch spec := &c.Spec; {
 	case c.Annotations[v1alpha1.AnnotationTitle] != "":
@@ -228,7 +226,7 @@ func titleOf(c *v1alpha1.Conversation) string {
 	return "Conversation " + c.Name[:min(5, len(c.Name))]
 }
 
-// title is the first line of a message, cut to a length that a list has room for.
+// title returns the first line of a message, truncated for a list.
 func title(message string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(message), "\n")
 	line = strings.TrimSpace(line)

@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// annotationCreatedAt is when a conversation was created, more precisely than the whole seconds
-	// of an object's own time: a list is in this order.
+	// annotationCreatedAt has the time of creation with subseconds, which order the list. The
+	// object's own time has whole seconds.
 	annotationCreatedAt = "parley.dev/created-at"
-	// replayKey is where a replay stands in its ConfigMap.
+	// replayKey is the key of a replay in its ConfigMap.
 	replayKey = "replay.json"
-	// imageKey is where an image stands in its ConfigMap.
+	// imageKey is the key of an image in its ConfigMap.
 	imageKey = "image"
 )
 
-// incompleteLife is how long after its end an incomplete conversation stays. Nobody was told of it,
-// so nobody will remove it.
-const incompleteLife = 10 * time.Minute
+// incompleteTTL is the TTL of an incomplete conversation after its end. Its client does not know it
+// and will not delete it.
+const incompleteTTL = 10 * time.Minute
 
-// build the object that a request asks for, and the keys that it refers to.
+// build returns the Conversation of a request and the keys that it refers to.
 func build(u *auth.User, name string, r *rest.ConversationRequest, now time.Time) (*v1alpha1.Conversation,
 	[]managed.Key) {
 	tools, keys := managed.Tools(name, v1alpha1.ManagedSessionTool, r.MCPConfig, nil)
@@ -72,13 +72,13 @@ func build(u *auth.User, name string, r *rest.ConversationRequest, now time.Time
 	c.Spec.ImageURLs, c.Spec.Images = images(name, r.ImageURLs, random)
 	if hasParts(c) {
 		c.Annotations[v1alpha1.AnnotationIncomplete] = "true"
-		c.Spec.TTLAfterStopped = &metav1.Duration{Duration: incompleteLife}
+		c.Spec.TTLAfterStopped = &metav1.Duration{Duration: incompleteTTL}
 	}
 	return c, keys
 }
 
-// images are the fields for the images of a request: just their URLs where that is all. One that is
-// sent twice is kept once.
+// images returns the fields for a request's images: only URLs if there are no others. Equal images
+// share a ConfigMap.
 func images(conversation string, request []rest.Image, random string) (urls []string,
 	list []v1alpha1.ConversationImage) {
 	if !slices.ContainsFunc(request, func(i rest.Image) bool { return i.Data != nil }) {
@@ -99,14 +99,14 @@ func images(conversation string, request []rest.Image, random string) (urls []st
 	return nil, list
 }
 
-// hasParts says that the conversation needs more objects than itself.
+// hasParts tells whether the conversation needs other objects.
 func hasParts(c *v1alpha1.Conversation) bool {
 	return len(c.ConfigMapReferences()) > 0 || len(c.SecretReferences()) > 0
 }
 
-// configMapName says what is in a ConfigMap, so that two can be compared without reading either.
-// The random part keeps a conversation apart from a deleted one of the same name, whose ConfigMaps
-// may still be there for a while.
+// configMapName contains a hash of the content, so that two can be compared without reading them.
+// The random part distinguishes a conversation from a deleted one of the same name, whose
+// ConfigMaps may still exist.
 func configMapName(conversation string, kind v1alpha1.ManagedKind, content, random string) string {
 	return v1alpha1.ManagedName(conversation, kind, content) + "-" + strings.ToLower(random[:10])
 }
@@ -116,17 +116,16 @@ func withoutRandomPart(ref v1alpha1.ConfigMapKeyRef) *v1alpha1.ConfigMapKeyRef {
 	return &ref
 }
 
-// sameRequest says that two conversations were asked to do the same. Values of keys are not
-// compared, only which there are: what could be compared would have to stand in the object, and a
-// hash of a short key is as good as the key.
+// sameRequest tells whether two conversations come from equal requests. It compares the names of
+// keys, not their values: the object would need a hash of each value, and a hash of a short key
+// reveals the key.
 func sameRequest(stored, wanted *v1alpha1.Conversation) bool {
-	one, other := asked(stored), asked(wanted)
+	one, other := requestedSpec(stored), requestedSpec(wanted)
 	return len(one.Differences(&other)) == 0
 }
 
-// asked is what a request says of a conversation: not its lifecycle, and nothing that requests
-// cannot say.
-func asked(c *v1alpha1.Conversation) v1alpha1.ConversationSpec {
+// requestedSpec returns the fields of a spec that a request can set, without lifecycle fields.
+func requestedSpec(c *v1alpha1.Conversation) v1alpha1.ConversationSpec {
 	spec := c.Spec.Immutable()
 	spec.Workspace, spec.SessionClassName, spec.OneShot = nil, nil, false
 	if ref := spec.ReplayJSONRef; ref != nil {
@@ -141,10 +140,11 @@ func asked(c *v1alpha1.Conversation) v1alpha1.ConversationSpec {
 	return spec
 }
 
-// saysOnlyWhich says that a request names a conversation and asks for nothing.
-func saysOnlyWhich(c *v1alpha1.Conversation) bool {
-	return equality.Semantic.DeepEqual(asked(c), v1alpha1.ConversationSpec{UserSettingsName: c.Spec.UserSettingsName})
+// namesOnly tells whether a request has no field but the ID.
+func namesOnly(c *v1alpha1.Conversation) bool {
+	return equality.Semantic.DeepEqual(requestedSpec(c),
+		v1alpha1.ConversationSpec{UserSettingsName: c.Spec.UserSettingsName})
 }
 
-// newID is a random UUID without its dashes, as clients know ids.
+// newID returns a random UUID without dashes, the ID format of OpenHands.
 func newID() string { return strings.ReplaceAll(uuid.NewString(), "-", "") }

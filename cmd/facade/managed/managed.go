@@ -19,27 +19,27 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// Key is a key to be written, with the name of its Secret.
+// Key is a key to write, with the name of its Secret.
 type Key struct{ Secret, Value string }
 
-// Ref to the key.
+// Ref returns a reference to the key.
 func (k Key) Ref() *v1alpha1.SecretKeyRef {
 	return &v1alpha1.SecretKeyRef{Name: k.Secret, Key: v1alpha1.ManagedSecretKey}
 }
 
-// maxKeys is how many keys one request may bring: each is a Secret to write.
+// maxKeys is the most keys of one request. Each needs a Secret.
 const maxKeys = 256
 
-// TooMany refuses a request with more keys than it may bring.
+// TooMany refuses a request with more than maxKeys keys.
 func TooMany(keys []Key, loc ...any) error {
 	if len(keys) <= maxKeys {
 		return nil
 	}
-	return answer.Invalid(rest.Detail{Type: "too_long", Loc: loc, Msg: "A request may bring at most " +
+	return answer.Invalid(rest.Detail{Type: "too_long", Loc: loc, Msg: "A request may have at most " +
 		strconv.Itoa(maxKeys) + " keys"})
 }
 
-// Write keys of an owner, each whole, without reading what is there.
+// Write writes the keys of an owner without reading the existing ones.
 func Write(ctx context.Context, c cluster.API, keys []Key, owner metav1.Object, now time.Time) error {
 	for _, key := range keys {
 		err := c.WriteSecret(ctx, &corev1.Secret{
@@ -49,8 +49,8 @@ func Write(ctx context.Context, c cluster.API, keys []Key, owner metav1.Object, 
 		})
 		switch {
 		case apierrors.IsInvalid(err) || cluster.IsForbidden(err):
-			return answer.Refuse(http.StatusConflict, "The Secret "+key.Secret+" cannot be written: a Secret of this name "+
-				"that is not a user's key, or a policy, stands in the way")
+			return answer.Refuse(http.StatusConflict, "The Secret "+key.Secret+" cannot be written: a policy forbids it, or a "+
+				"Secret of this name exists that is not a user's key")
 		case err != nil:
 			return cluster.Refusal(ctx, err, nil)
 		}
@@ -58,13 +58,13 @@ func Write(ctx context.Context, c cluster.API, keys []Key, owner metav1.Object, 
 	return nil
 }
 
-// ConfigMap of a conversation, to be filled with its replay or an image.
+// ConfigMap returns an empty ConfigMap of a conversation for a replay or an image.
 func ConfigMap(name string, owner *v1alpha1.Conversation, now time.Time) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metaOf(name, owner, now), Immutable: ptr.To(true)}
 }
 
-// metaOf names the owner right away, so that the operator need not adopt the object. It does not
-// ask that the owner's deletion waits: that would need rights on the owner's finalizers.
+// metaOf sets the owner at creation, so that the operator need not adopt the object. It does not
+// set blockOwnerDeletion, which needs permission on the owner's finalizers.
 func metaOf(name string, owner metav1.Object, now time.Time) metav1.ObjectMeta {
 	kind, label := "UserSettings", v1alpha1.LabelUserSettings
 	if _, isConversation := owner.(*v1alpha1.Conversation); isConversation {

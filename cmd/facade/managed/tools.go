@@ -10,8 +10,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Tools are the tool servers that a request asks for, and the keys that come with them. A key that
-// it does not name stays what it is in the servers that were there before.
+// Tools returns the tool servers of a request and their new keys. A key that the request does not
+// name keeps its value from before.
 func Tools(owner string, kind v1alpha1.ManagedKind, request *rest.MCPConfig, before *v1alpha1.MCPConfig) (
 	*v1alpha1.MCPConfig, []Key) {
 	if request == nil {
@@ -37,7 +37,7 @@ type tools struct {
 	keys  []Key
 }
 
-// store a key under a name made of its purpose.
+// store names a key by its purpose.
 func (t *tools) store(key rest.Key, of ...string) *v1alpha1.SecretKeyRef {
 	stored := Key{v1alpha1.ManagedName(t.owner, t.kind, of...), *key.Value}
 	t.keys = append(t.keys, stored)
@@ -70,14 +70,14 @@ func (t *tools) stdio(server rest.MCPStdioServer, before []v1alpha1.MCPStdioServ
 			entry.Env = append(entry.Env, v1alpha1.MCPEnvVar{Name: name, SecretRef: t.store(value, "env", server.Name, name)})
 		case value.IsCleared():
 			entry.Env = append(entry.Env, v1alpha1.MCPEnvVar{Name: name, Value: ptr.To("")})
-		case at >= 0: // what is to be kept and was never there is nothing
+		case at >= 0: // a kept value that never existed is left out
 			entry.Env = append(entry.Env, old.Env[at])
 		}
 	}
 	return entry
 }
 
-// find an entry of a list; empty if there is none.
+// find returns an entry of a list, or the zero value.
 func find[T any](list []T, is func(T) bool) (entry T) {
 	if at := slices.IndexFunc(list, is); at >= 0 {
 		entry = list[at]

@@ -14,25 +14,25 @@ import (
 	"github.com/yuin/goldmark/util"
 )
 
-// What a text may hold and still be rendered. Each bounds something that takes the parser more than
-// its share of time or memory for its length.
+// Limits of rendered texts. Each limits a construct that costs the parser disproportionate time or
+// memory.
 const (
-	// maxText is the longest text.
+	// maxText is the longest text, in bytes.
 	maxText = 256 << 10
-	// maxCells is how many cells all tables have together: a row has all columns of its header,
-	// whatever is written in it.
+	// maxCells is the most cells of all tables together. A row has all columns of its header, even
+	// if it is short.
 	maxCells = 10_000
-	// maxNesting is how many lists and quotes begin in one line.
+	// maxNesting is the most lists and quotes that begin in one line.
 	maxNesting = 100
-	// maxMarks is how many marks of emphasis, code and links are in one paragraph: each may be
-	// compared with all before.
+	// maxMarks is the most marks of emphasis, code and links in a paragraph. Each may be compared
+	// with all earlier ones.
 	maxMarks = 4000
-	// maxGrowth is how many times its own length a text becomes, beside the first few bytes: a
-	// link is written once and may be referred to often.
+	// maxGrowth is the largest ratio of HTML to text, beyond the first minHTML bytes. A link is
+	// defined once and may be referenced often.
 	maxGrowth, minHTML = 20, 4 << 10
 )
 
-// isSimple says that a text is parsed in a moment.
+// isSimple tells whether a text is cheap to parse.
 func isSimple(text string) bool {
 	if len(text) > maxText {
 		return false
@@ -58,7 +58,7 @@ func isSimple(text string) bool {
 	return true
 }
 
-// nesting is how many lists and quotes may begin in a line.
+// nesting counts the lists and quotes that may begin in a line.
 func nesting(line string) (depth int) {
 	for {
 		line = strings.TrimLeft(line, " \t\r\v\f")
@@ -78,8 +78,7 @@ func nesting(line string) (depth int) {
 	}
 }
 
-// tables are those of the extension, as long as they have few cells. One that has more stays a
-// paragraph.
+// tables is the table extension with a limit on cells. A larger table stays a paragraph.
 type tables struct{ parser.ParagraphTransformer }
 
 func (t tables) Extend(m goldmark.Markdown) {
@@ -90,7 +89,7 @@ func (t tables) Extend(m goldmark.Markdown) {
 	m.Renderer().AddOptions(renderer.WithNodeRenderers(util.Prioritized(extension.NewTableHTMLRenderer(), 500)))
 }
 
-// cells are those of all tables of a text up to now.
+// cells is the number of table cells of a text so far.
 var cells = parser.NewContextKey()
 
 func (t tables) Transform(node *ast.Paragraph, reader text.Reader, pc parser.Context) {
@@ -99,7 +98,7 @@ func (t tables) Transform(node *ast.Paragraph, reader text.Reader, pc parser.Con
 	for i := range lines.Len() {
 		segment := lines.At(i)
 		line := segment.Value(reader.Source())
-		all += bytes.Count(line, []byte(`\|`))            // looked for in every cell
+		all += bytes.Count(line, []byte(`\|`))            // searched in every cell
 		if len(bytes.Trim(line, "-:| \t\r\n\v\f")) == 0 { // it may separate a header from rows
 			most = max(most, (bytes.Count(line, []byte("|"))+1)*(lines.Len()-i+1))
 		}
@@ -112,9 +111,9 @@ func (t tables) Transform(node *ast.Paragraph, reader text.Reader, pc parser.Con
 	t.ParagraphTransformer.Transform(node, reader, pc)
 }
 
-var errFull = errors.New("it becomes too large")
+var errFull = errors.New("the HTML is too large")
 
-// bounded holds so many bytes and no more.
+// bounded is a buffer with a size limit.
 type bounded struct {
 	bytes.Buffer
 	most int

@@ -1,5 +1,4 @@
-// Package markdown renders what agents and people write, as HTML that is safe to show whoever wrote
-// it.
+// Package markdown renders untrusted Markdown of agents and people as safe HTML.
 package markdown
 
 import (
@@ -14,8 +13,7 @@ import (
 	"github.com/yuin/goldmark/util"
 )
 
-// HTML in the text is left out, and what is left is checked again by a policy that knows nothing of
-// how it came about.
+// The converter drops HTML in the text. A policy checks its output independently.
 var (
 	converter = goldmark.New(
 		goldmark.WithExtensions(tables{extension.NewTableParagraphTransformer()}, extension.Strikethrough, extension.Linkify),
@@ -34,14 +32,14 @@ func newPolicy() *bluemonday.Policy {
 	p.AllowAttrs("href").OnElements("a")
 	p.AllowURLSchemes("http", "https", "mailto")
 	p.RequireParseableURLs(true)
-	p.AllowRelativeURLs(false) // they would be the facade's
+	p.AllowRelativeURLs(false) // they would point to the facade
 	p.RequireNoFollowOnLinks(true)
 	p.RequireNoReferrerOnLinks(true)
 	p.AddTargetBlankToFullyQualifiedLinks(true)
 	return p
 }
 
-// Render a text. One that would take long, or become large, is shown as it is.
+// Render renders a text. A text that is expensive to render is shown as plain text.
 func Render(text string) string {
 	out := bounded{most: minHTML + maxGrowth*len(text)}
 	if !isSimple(text) || converter.Convert([]byte(text), &out) != nil {
@@ -50,11 +48,11 @@ func Render(text string) string {
 	return policy.Sanitize(out.String())
 }
 
-// Plain is a text as it is.
+// Plain shows a text as it is.
 func Plain(text string) string { return "<pre>" + html.EscapeString(text) + "</pre>" }
 
-// links are written here, so that it ends where there is no more room for them. Images become links
-// too: the page loads nothing from elsewhere, so that nobody who writes a text learns who reads it.
+// links renders links and stops at the size limit. Images become links too: the page loads nothing
+// from other hosts, so an author cannot learn about the readers of a text.
 type links struct{}
 
 func (links) RegisterFuncs(r renderer.NodeRendererFuncRegisterer) {

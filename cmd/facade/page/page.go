@@ -1,5 +1,5 @@
-// Package page is what a person opens in a browser. It is served as it is written: plain modules
-// that nothing has to build, and that load nothing from elsewhere.
+// Package page serves the web page. Its files are plain modules: they need no build step and load
+// nothing from other hosts.
 package page
 
 import (
@@ -15,13 +15,13 @@ import (
 //go:embed files
 var embedded embed.FS
 
-// policy of the page: its own scripts, styles and calls, and nothing else. What is written in
-// conversations is rendered by the facade and checked there; this holds where that fails.
+// policy allows only the page's own scripts, styles and calls. The facade already sanitizes texts
+// of conversations; the policy is a second defence.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// Register the page: at /, and at /signin for links that sign in by what follows the #, which
-// browsers keep to themselves.
+// Register serves the page at / and at /signin. A sign-in link has its code after the #, which
+// browsers do not send.
 func Register(mux *http.ServeMux) error {
 	files, err := fs.Sub(embedded, "files")
 	if err != nil {
@@ -33,7 +33,7 @@ func Register(mux *http.ServeMux) error {
 			return err
 		}
 		content, err := fs.ReadFile(files, path)
-		_, _ = version.Write(content) // it never fails
+		_, _ = version.Write(content) // never fails
 		return err
 	}); err != nil {
 		return err
@@ -50,7 +50,7 @@ func Register(mux *http.ServeMux) error {
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
 		header.Set("Cross-Origin-Opener-Policy", "same-origin")
-		// A browser asks each time, so that its files are all of one version.
+		// A browser revalidates each time, so that all files are of one version.
 		header.Set("Cache-Control", "no-cache")
 		header.Set("ETag", tag)
 		http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(content))

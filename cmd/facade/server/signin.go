@@ -17,7 +17,8 @@ import (
 )
 
 // needsKey is the answer to a signed-in user who sends no key.
-var needsKey = answer.Refuse(http.StatusForbidden, "Creating a sign-in link requires the session key; being signed in is not enough")
+var needsKey = answer.Refuse(http.StatusForbidden, "Creating a sign-in link requires the session key; "+
+	"being signed in is not enough")
 
 // maxSignIn limits the body of an unauthenticated request.
 const maxSignIn = 8 << 10
@@ -108,7 +109,7 @@ func (s *server) signIn(w http.ResponseWriter, r *http.Request) (any, error) {
 			return nil, err
 		}
 	}
-	if err := s.cookies.Give(w, r, u, credential.KeyHash); err != nil {
+	if err := s.cookies.Set(w, r, u, credential.KeyHash); err != nil {
 		return nil, err
 	}
 	return s.session(r, u)
@@ -187,7 +188,7 @@ func (s *server) signOut(w http.ResponseWriter, r *http.Request) (any, error) {
 	}
 	r, done := withTimeout(r)
 	defer done()
-	s.cookies.Take(w, r)
+	s.cookies.Clear(w, r)
 	if credential, signedIn := s.cookies.Credential(r); signedIn {
 		u, err := auth.Authenticate(r.Context(), s.cluster, credential)
 		if err == nil {

@@ -81,7 +81,8 @@ func CheckComplete(settings *v1alpha1.UserSettings) error {
 	case NothingStored(settings):
 		return answer.BadRequest("CONFIGURATION$SETTINGS_NOT_FOUND", "Settings not found: save your settings first")
 	case needsKey(&settings.Spec) && settings.Spec.LLMAPIKeyRef == nil:
-		return answer.BadRequest("STATUS$ERROR_LLM_AUTHENTICATION", "The model needs an API key: save llm_api_key in your settings")
+		return answer.BadRequest("STATUS$ERROR_LLM_AUTHENTICATION", "The model needs an API key: save llm_api_key "+
+			"in your settings")
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func TestANamespaceThatIsNotThereIsRefused(t *testing.T) {
 	if err := conn.Write(t.Context(), websocket.MessageText, []byte("40/admin,{}")); err != nil {
 		t.Fatal(err)
 	}
-	if frame, err := next(t, conn); frame != `44/admin,{"message":"there is no such namespace"}` {
+	if frame, err := next(t, conn); frame != `44/admin,{"message":"unknown namespace"}` {
 		t.Errorf("got %s, %v", frame, err)
 	}
 }

@@ -1,5 +1,5 @@
-// Package socket speaks Socket.IO with clients of the existing service, over websockets only: the
-// few frames of Engine.IO 4 and Socket.IO 5 that they send and understand.
+// Package socket serves Socket.IO to OpenHands clients, over websockets only: the few frames of
+// Engine.IO 4 and Socket.IO 5 that they use.
 package socket
 
 import (
@@ -20,20 +20,18 @@ import (
 )
 
 const (
-	// pingInterval is how often a client is asked for a sign of life, pongTimeout how long it may
-	// take.
+	// pingInterval is the interval of pings, pongTimeout the time for each answer.
 	pingInterval = 25 * time.Second
 	pongTimeout  = 20 * time.Second
-	// writeTimeout is how long a client may take for each frame. Nothing waits for it but that
-	// frame: who is too slow is dropped, and comes back with its last id.
+	// writeTimeout is the time for each frame. A client that is too slow is dropped and reconnects
+	// with its last ID.
 	writeTimeout = 30 * time.Second
-	// greetTimeout is how long a client may take to say that it wants to connect.
+	// greetTimeout is the time for a client's connect packet.
 	greetTimeout = 10 * time.Second
-	// maxFrame bounds what a client sends at once, and maxGreeting what it sends before it is let
-	// in.
+	// maxFrame limits a frame, maxGreeting a frame before the client is connected.
 	maxFrame    = 4 << 20
 	maxGreeting = 16 << 10
-	// smallFrame is what is read without being counted: signs of life, and most of what users do.
+	// smallFrame is the size up to which frames are not counted: pongs and most actions.
 	smallFrame = 1 << 10
 )
 
@@ -48,40 +46,39 @@ const (
 	packetRefused                   = "44"
 )
 
-// The events: what the session says, and what the user does. The second name of the latter is that
-// of old clients.
+// Events of the session and of the user. eventInOld is the user's event in old clients.
 const (
 	eventOut   = "oh_event"
 	eventIn    = "oh_user_action"
 	eventInOld = "oh_action"
 )
 
-// Conversation is what a client watches and answers.
+// Conversation is the conversation that a client watches. All its errors are texts for users.
 type Conversation interface {
-	// Backlog visits the events after one that there are.
+	// Backlog visits the existing events after one.
 	Backlog(ctx context.Context, after int, visit func(live.Event) error) error
-	// Follow visits those after one that there are and that come, until the session ends.
+	// Follow visits existing and new events after one until the session ends.
 	Follow(ctx context.Context, after int, visit func(live.Event) error) error
-	// Count something that the user sent, or say why it is too much.
+	// Count counts a frame of the user or refuses it.
 	Count() error
-	// Receive something large that the user sends, if there is room for it. Done must be called
-	// when it is done with, unless there is an error.
+	// Receive reads a large frame of the user if there is room. Unless there is an error, call done
+	// after use.
 	Receive(ctx context.Context, from io.Reader) (frame []byte, done func(), err error)
-	// Send what the user does. As all errors here, its error is one for the user to read.
+	// Send sends an action of the user.
 	Send(ctx context.Context, action json.RawMessage) error
 }
 
-// client is at the other end of a connection.
+// client is the remote end of a connection.
 type client struct {
 	conn *websocket.Conn
 	pong chan struct{}
 }
 
-// errDone ends a connection that the client has ended.
+// errDone reports that the client ended the connection.
 var errDone = errors.New("the client is gone")
 
-// Serve a client until it goes, the session ends or ctx does. refused says why it cannot be served;
-// nil if it can.
+// Serve serves a client until it disconnects, the session ends or ctx ends. If refused is not nil,
+// the client gets that error.
 func Serve(ctx context.Context, conn *websocket.Conn, c Conversation, after int, refused error) {
 	conn.SetReadLimit(maxGreeting)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -110,7 +107,7 @@ func (s *client) write(ctx context.Context, frame string) error {
 	return s.conn.Write(ctx, websocket.MessageText, []byte(frame))
 }
 
-// greet opens the connection, and lets the client into the one namespace there is.
+// greet opens the connection and connects the client to the default namespace.
 func (s *client) greet(ctx context.Context, c Conversation, refused error) error {
 	open, err := json.Marshal(map[string]any{
 		"sid": rand.Text(), "upgrades": []string{}, "pingInterval": pingInterval.Milliseconds(),
@@ -138,7 +135,7 @@ func (s *client) greet(ctx context.Context, c Conversation, refused error) error
 			continue
 		case strings.HasPrefix(rest, "/"): // a namespace
 			name, _, _ := strings.Cut(rest, ",")
-			refused = errors.New("there is no such namespace")
+			refused = errors.New("unknown namespace")
 			return errors.Join(s.write(ctx, packetRefused+name+","+message(refused)), refused)
 		case refused != nil:
 			return errors.Join(s.write(ctx, packetRefused+message(refused)), refused)
@@ -152,8 +149,8 @@ func message(err error) string {
 	return string(text)
 }
 
-// send what happened, and then what happens. Of the states that the agent was in only the last is
-// told, at the end: those before it are over.
+// send sends past events, then new ones. Only the last of the past agent states is sent, after the
+// other events, since the earlier ones are stale.
 func (s *client) send(ctx context.Context, c Conversation, after int) error {
 	var state *live.Event
 	err := c.Backlog(ctx, after, func(e live.Event) error {
@@ -182,7 +179,7 @@ func (s *client) event(ctx context.Context, data json.RawMessage) error {
 	return s.write(ctx, packetEvent+`["`+eventOut+`",`+string(data)+`]`)
 }
 
-// ping as long as the client answers.
+// ping sends pings as long as the client answers.
 func (s *client) ping(ctx context.Context) error {
 	for {
 		select {
@@ -203,12 +200,12 @@ func (s *client) ping(ctx context.Context) error {
 	}
 }
 
-// read what the client sends.
+// read handles the client's frames.
 func (s *client) read(ctx context.Context, c Conversation) error {
 	for {
 		frame, done, err := s.receive(ctx, c)
 		if err == nil && frame == nil {
-			continue // there was no room for it, and the user was told
+			continue // refused, and the client was notified
 		}
 		if err == nil {
 			err = s.take(ctx, c, frame)
@@ -220,8 +217,8 @@ func (s *client) read(ctx context.Context, c Conversation) error {
 	}
 }
 
-// receive a frame. What there is no room for is not kept. Who takes too long for one is dropped by
-// ping: no sign of life can come before its end.
+// receive reads a frame. A frame without room is discarded. A client that sends one too slowly is
+// dropped by ping, because its pong comes after the frame.
 func (s *client) receive(ctx context.Context, c Conversation) (frame []byte, done func(), err error) {
 	_, from, err := s.conn.Reader(ctx)
 	if err != nil {
@@ -243,13 +240,13 @@ func (s *client) receive(ctx context.Context, c Conversation) (frame []byte, don
 		err = c.Count()
 	}
 	if err == nil {
-		err = s.tell(ctx, refused)
+		err = s.sendError(ctx, refused)
 	}
 	return nil, nil, err
 }
 
-// take a frame. Each is counted, but for the sign of life that was asked for; who sends too many
-// events is told, and who sends too much else is not listened to any longer.
+// take handles a frame. All frames but expected pongs are counted. A client over its rate gets an
+// error for an event and is disconnected for any other frame.
 func (s *client) take(ctx context.Context, c Conversation, frame []byte) error {
 	if string(frame) == framePong {
 		select {
@@ -262,12 +259,12 @@ func (s *client) take(ctx context.Context, c Conversation, frame []byte) error {
 	packet, isEvent := bytes.CutPrefix(frame, []byte(packetEvent))
 	switch {
 	case isEvent && tooFast != nil:
-		return s.tell(ctx, tooFast)
+		return s.sendError(ctx, tooFast)
 	case isEvent:
 		return s.act(ctx, c, packet)
 	case tooFast != nil:
 		return tooFast
-	case string(frame) == framePing: // a client that asks us
+	case string(frame) == framePing: // a client may ping too
 		return s.write(ctx, framePong)
 	case string(frame) == frameClose, bytes.HasPrefix(frame, []byte(packetDisconnect)):
 		return errDone
@@ -275,38 +272,37 @@ func (s *client) take(ctx context.Context, c Conversation, frame []byte) error {
 	return nil
 }
 
-// act on an event of the client. What is wrong with it the user is told, as the client shows it.
+// act sends an event of the client to the session. The client gets any error.
 func (s *client) act(ctx context.Context, c Conversation, packet []byte) error {
 	ack, name, data, err := parse(packet)
 	if err == nil && name != eventIn && name != eventInOld {
-		err = fmt.Errorf("the event is not %s", eventIn)
+		err = fmt.Errorf("the event must be %s", eventIn)
 	}
 	if err == nil {
 		err = c.Send(ctx, data)
 	}
 	switch {
 	case err != nil:
-		return s.tell(ctx, err)
+		return s.sendError(ctx, err)
 	case ack != "":
 		return s.write(ctx, packetAck+ack+"[]")
 	}
 	return nil
 }
 
-// tell the user what is wrong.
-func (s *client) tell(ctx context.Context, wrong error) error {
-	told, err := json.Marshal(map[string]any{"status_update": true, "type": "error", "id": "STATUS$ERROR",
+// sendError sends an error to the client, which shows it to the user.
+func (s *client) sendError(ctx context.Context, wrong error) error {
+	update, err := json.Marshal(map[string]any{"status_update": true, "type": "error", "id": "STATUS$ERROR",
 		"message": wrong.Error()})
 	if err != nil {
 		return err
 	}
-	return s.event(ctx, told)
+	return s.event(ctx, update)
 }
 
-var errPacket = errors.New("the event cannot be read")
+var errPacket = errors.New("the event is malformed")
 
-// parse an event: the number that it is to be acknowledged with, if any, its name and what it
-// holds.
+// parse returns an event's acknowledgement number, if any, its name and its data.
 func parse(packet []byte) (ack, name string, data json.RawMessage, err error) {
 	start := bytes.IndexByte(packet, '[')
 	if start < 0 || start > 20 {
@@ -316,7 +312,7 @@ func parse(packet []byte) (ack, name string, data json.RawMessage, err error) {
 	if strings.Trim(ack, "0123456789") != "" {
 		return "", "", nil, errPacket
 	}
-	var parts [3]json.RawMessage // a third is one too many, and no more of them are kept
+	var parts [3]json.RawMessage // a third part is an error; no more are decoded
 	if json.Unmarshal(packet[start:], &parts) != nil || parts[1] == nil || parts[2] != nil || json.Unmarshal(parts[0],
 		&name) != nil {
 		return "", "", nil, errPacket
