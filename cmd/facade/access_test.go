@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/facadeenv"
 )
 
-func TestWhatTheFacadeMayDo(t *testing.T) {
+func TestFacadeRBACIsMinimal(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		group, resource string
@@ -48,12 +48,12 @@ func TestWhatTheFacadeMayDo(t *testing.T) {
 		}
 		for verb := range strings.FieldsSeq(c.may) {
 			if !can(verb) {
-				t.Errorf("it may not %s %s", verb, c.resource)
+				t.Errorf("the facade may not %s %s", verb, c.resource)
 			}
 		}
 		for verb := range strings.FieldsSeq(c.mayNot) {
 			if can(verb) {
-				t.Errorf("it may %s %s", verb, c.resource)
+				t.Errorf("the facade may %s %s, and must not", verb, c.resource)
 			}
 		}
 	}
@@ -83,13 +83,13 @@ func TestThePolicyConfinesTheFacade(t *testing.T) {
 		{"a key of settings for a tool", secret("ada-mcp-0123456789abcdef", v1alpha1.SecretTypeUserKey, ofAda), true},
 		{"a token of settings", secret("ada-token-enterprise-sso", v1alpha1.SecretTypeUserKey, ofAda), true},
 		{"a user's key in place of the session key", secret("ada-session-key", v1alpha1.SecretTypeUserKey, ofAda), false},
-		{"a key of a conversation with the ending of one of settings", secret("talk-llm-api-key", v1alpha1.SecretTypeUserKey,
+		{"a key of a conversation with the suffix of a settings key", secret("talk-llm-api-key", v1alpha1.SecretTypeUserKey,
 			ofTalk), false},
-		{"a token of no provider", secret("ada-token-sourceforge", v1alpha1.SecretTypeUserKey, ofAda), false},
+		{"a token of an unknown provider", secret("ada-token-sourceforge", v1alpha1.SecretTypeUserKey, ofAda), false},
 		{"an opaque Secret", secret("ada-opaque", corev1.SecretTypeOpaque, ofAda), false},
 		{"a session key", secret("ada-session-key", v1alpha1.SecretTypeSessionKey, ofAda), false},
 		{"a key without labels", secret("ada-none", v1alpha1.SecretTypeUserKey, nil), false},
-		{"a key that is not called after its owner", secret("database", v1alpha1.SecretTypeUserKey, ofAda), false},
+		{"a key whose name lacks its owner's", secret("database", v1alpha1.SecretTypeUserKey, ofAda), false},
 	} {
 		t.Run("creates "+c.name, func(t *testing.T) {
 			expectPolicy(t, facade.Create(t.Context(), c.object), c.allowed)
@@ -98,19 +98,19 @@ func TestThePolicyConfinesTheFacade(t *testing.T) {
 	t.Run("overwrites a key", func(t *testing.T) {
 		expectPolicy(t, facade.Update(t.Context(), secret("ada-llm-api-key", v1alpha1.SecretTypeUserKey, ofAda)), true)
 	})
-	t.Run("overwrites a Secret of somebody else", func(t *testing.T) {
+	t.Run("overwrites a foreign Secret", func(t *testing.T) {
 		theirs := secret("ada-theirs", corev1.SecretTypeOpaque, ofAda)
 		if err := admin.Create(t.Context(), theirs); err != nil {
 			t.Fatal(err)
 		}
-		// The API server lets nobody change the type.
+		// The API server does not allow changes of the type.
 		if err := facade.Update(t.Context(), secret("ada-theirs", v1alpha1.SecretTypeUserKey, ofAda)); !apierrors.IsInvalid(
 			err) {
 			t.Errorf("should be refused, got: %v", err)
 		}
 		expectPolicy(t, facade.Update(t.Context(), secret("ada-theirs", corev1.SecretTypeOpaque, ofAda)), false)
 	})
-	t.Run("overwrites a key of somebody else's making", func(t *testing.T) {
+	t.Run("overwrites a key without the facade's labels", func(t *testing.T) {
 		theirs := secret("unlabelled", v1alpha1.SecretTypeUserKey, nil)
 		if err := admin.Create(t.Context(), theirs); err != nil {
 			t.Fatal(err)
@@ -134,16 +134,16 @@ func TestThePolicyConfinesTheFacade(t *testing.T) {
 		expectPolicy(t, facade.Create(t.Context(), configMap("talk-replay-1", ofTalk)), false)
 		expectPolicy(t, facade.Create(t.Context(), configMap(replay+"-bcdefgh234", nil)), false)
 	})
-	t.Run("which others may", func(t *testing.T) {
+	t.Run("does not confine others", func(t *testing.T) {
 		if err := admin.Create(t.Context(), configMap("anything", nil)); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// A session key opens a user's account. A facade that could name another Secret for it would stay
-// that user for good.
-func TestThePolicyKeepsTheFacadeFromSessionKeys(t *testing.T) {
+// A session key opens a user's account. A facade that could point to another Secret could
+// impersonate that user forever.
+func TestThePolicyProtectsSessionKeys(t *testing.T) {
 	t.Parallel()
 	namespace := suite.Namespace(t, nil)
 	facade, err := client.New(suite.AsFacade, client.Options{Scheme: suite.Scheme})
@@ -155,13 +155,13 @@ func TestThePolicyKeepsTheFacadeFromSessionKeys(t *testing.T) {
 		name, before, change string
 		allowed              bool
 	}{
-		{"names one", `null`, `{"sessionKeyRef": ` + stolen + `}`, false},
-		{"names another", own, `{"sessionKeyRef": ` + stolen + `}`, false},
-		{"names another key of the same", own, `{"sessionKeyRef": {"key": "other"}}`, false},
-		{"removes it", own, `{"sessionKeyRef": null}`, false},
-		{"leaves it", own, `{"sessionKeyRef": ` + own + `, "language": "de"}`, true},
-		{"changes something else", own, `{"language": "de"}`, true},
-		{"changes something else where there is none", `null`, `{"language": "de"}`, true},
+		{"sets the first reference", `null`, `{"sessionKeyRef": ` + stolen + `}`, false},
+		{"changes the Secret", own, `{"sessionKeyRef": ` + stolen + `}`, false},
+		{"changes the key in the Secret", own, `{"sessionKeyRef": {"key": "other"}}`, false},
+		{"removes the reference", own, `{"sessionKeyRef": null}`, false},
+		{"keeps the reference", own, `{"sessionKeyRef": ` + own + `, "language": "de"}`, true},
+		{"changes another field", own, `{"language": "de"}`, true},
+		{"changes another field without a reference", `null`, `{"language": "de"}`, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "ada-"}}
@@ -173,7 +173,7 @@ func TestThePolicyKeepsTheFacadeFromSessionKeys(t *testing.T) {
 			expectPolicy(t, facade.Patch(t.Context(), settings, patch), c.allowed)
 		})
 	}
-	t.Run("which others may", func(t *testing.T) {
+	t.Run("does not confine others", func(t *testing.T) {
 		settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "bob"}}
 		create(t, settings)
 		patch := client.RawPatch(types.MergePatchType, []byte(`{"spec": {"sessionKeyRef": `+own+`}}`))
@@ -194,12 +194,12 @@ func expectPolicy(t *testing.T, err error, allowed bool) {
 	}
 }
 
-func TestOnlyAKeyOpensTheFacade(t *testing.T) {
+func TestEveryCallRequiresAValidKey(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	ada.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 200)
 	for name, key := range map[string]string{
-		"no key": "", "a wrong key": "wrong", "a key with something added": ada.key + "x",
+		"no key": "", "a wrong key": "wrong", "a key with a suffix": ada.key + "x",
 		"half a key":        ada.key[:len(ada.key)/2],
 		"the hash of a key": ada.settings(t).Status.SessionKeyHash,
 	} {
@@ -210,14 +210,14 @@ func TestOnlyAKeyOpensTheFacade(t *testing.T) {
 			{"POST", "/api/conversations/talk/stop"},
 		} {
 			t.Run(name+" "+c.method+" "+c.path, func(t *testing.T) {
-				// The body is bad JSON: nobody looks at it.
+				// The body is invalid JSON, which must not be read.
 				p.do(t, c.method, c.path, "{").wants(t, 401).says(t, `{"detail": "Unauthorized"}`)
 			})
 		}
 	}
 }
 
-func TestAKeyThatIsDeletedOpensNothingAnyMore(t *testing.T) {
+func TestADeletedKeyIsRefused(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	old := *ada
@@ -237,9 +237,9 @@ func TestAKeyThatIsDeletedOpensNothingAnyMore(t *testing.T) {
 	ada.get(t, "/api/settings").wants(t, 200)
 }
 
-var errStillOld = errors.New("the key is still the old one")
+var errStillOld = errors.New("the key has not changed yet")
 
-func TestAKeyOfTwoUsersIsNobodys(t *testing.T) {
+func TestAKeySharedByTwoUsersIsRefused(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	shared := canary()

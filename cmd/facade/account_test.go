@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestAConversationGetsATitle(t *testing.T) {
+func TestATitleCanBeChanged(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	ada.post(t, "/api/conversations", `{"conversation_id": "talk", "initial_user_msg": "hello"}`).wants(t, 200)
@@ -37,7 +37,7 @@ func TestAConversationGetsATitle(t *testing.T) {
 	ada.do(t, "PATCH", "/api/conversations/talk", `{"title": "`+strings.Repeat("ö", 200)+`"}`).wants(t, 200)
 }
 
-func TestSecretsAreStoredListedAndDeletedOneByOne(t *testing.T) {
+func TestSecretsAreCreatedListedAndDeleted(t *testing.T) {
 	t.Parallel()
 	ada, value := newcomer(t), canary()
 	ada.get(t, "/api/secrets").wants(t, 200).says(t, `{"custom_secrets": []}`)
@@ -50,14 +50,14 @@ func TestSecretsAreStoredListedAndDeletedOneByOne(t *testing.T) {
 		return ada.secret(t, ada.settings(t).Spec.SecretsStore.CustomSecrets[0].SecretRef.Name)
 	}
 	if stored() != value {
-		t.Error("another value is stored")
+		t.Error("the stored value is wrong")
 	}
 	ada.do(t, "PUT", "/api/secrets/DEPLOY_TOKEN", `{"name": "DEPLOY_TOKEN", "description": "for production"}`).wants(t,
 		200)
 	ada.get(t, "/api/secrets").wants(t, 200).says(t, `{"custom_secrets": [{"name": "DEPLOY_TOKEN", "description": "for `+
 		`production"}]}`)
 	if stored() != value {
-		t.Error("the value went with the description")
+		t.Error("the change of the description removed the value")
 	}
 	ada.do(t, "PUT", "/api/secrets/DEPLOY_TOKEN", `{"name": "OTHER"}`).wants(t, 400)
 	ada.do(t, "PUT", "/api/secrets/OTHER", `{"name": "OTHER"}`).wants(t, 404).says(t, `{"message": "Secret not found"}`)
@@ -88,7 +88,7 @@ func TestTokensOfGitProvidersAreStoredAndRemoved(t *testing.T) {
 	}
 }
 
-func TestWhoAsksAGitHostWithoutATokenGetsNothing(t *testing.T) {
+func TestGitHostCallsWithoutATokenAreEmpty(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	for _, path := range []string{"repositories", "search/repositories", "repository/branches", "installations",
@@ -109,8 +109,8 @@ func TestWhoAsksAGitHostWithoutATokenGetsNothing(t *testing.T) {
 	}
 }
 
-// It is not parallel: others start sessions, which look into the catalogue too.
-func TestOptionsAreWhatTheClusterHas(t *testing.T) {
+// Not parallel: other tests start sessions that read the catalogue too.
+func TestOptionsComeFromTheClustersCatalogues(t *testing.T) {
 	lists := []client.Object{
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "parley-system", Name: v1alpha1.AgentCatalogueName},
 			Data: map[string]string{"Writer": "{}", "CodeActAgent": "{}"}},

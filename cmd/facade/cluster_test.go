@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// lostWatch lets nothing be learned of conversations while it is lost.
+// lostWatch blocks watches and lists of conversations while it is lost.
 type lostWatch struct {
 	mu      sync.Mutex
 	lost    bool
@@ -62,9 +62,9 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-func TestADeletionThatTheCacheNeverSeesIsNotWaitedFor(t *testing.T) {
+func TestListsDoNotWaitForDeletionsThatTheCacheMissed(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	watch := &lostWatch{}
 	cfg := clientrest.CopyConfig(suite.AsFacade)
@@ -87,11 +87,11 @@ func TestADeletionThatTheCacheNeverSeesIsNotWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	watch.find()
-	// A list waits for what was written here, up to two seconds each time.
-	patient, stop := context.WithTimeout(ctx, 1500*time.Millisecond)
+	// A list waits up to two seconds for this facade's writes.
+	limited, stop := context.WithTimeout(ctx, 1500*time.Millisecond)
 	defer stop()
-	if err := objects.ConversationsOf(patient, types.NamespacedName{Namespace: ada.namespace, Name: ada.name},
-		func([]v1alpha1.Conversation) {}); err != nil || patient.Err() != nil {
-		t.Errorf("the list waits in vain: %v, %v", err, patient.Err())
+	if err := objects.ConversationsOf(limited, types.NamespacedName{Namespace: ada.namespace, Name: ada.name},
+		func([]v1alpha1.Conversation) {}); err != nil || limited.Err() != nil {
+		t.Errorf("the list waits for a missed deletion: %v, %v", err, limited.Err())
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 )
 
-// documentedAnswer is what openapi.yaml has for one status code of an operation.
+// documentedAnswer is the entry of a status code in openapi.yaml.
 type documentedAnswer struct {
 	Ref     string `json:"$ref"`
 	Headers map[string]struct {
@@ -26,13 +26,13 @@ type documentedAnswer struct {
 	Content map[string]struct{ Schema json.RawMessage }
 }
 
-// documentedOperation is one method of a path; as a handler it can be found by a ServeMux.
+// documentedOperation is a method of a path. As a handler it can be found by a ServeMux.
 type documentedOperation struct {
 	http.Handler `json:"-"`
 	Responses    map[string]documentedAnswer
 }
 
-// contract is openapi.yaml, against which every answer is checked.
+// contract is openapi.yaml. Every answer is checked against it.
 type contract struct {
 	Paths      map[string]map[string]json.RawMessage
 	Components struct {
@@ -45,7 +45,7 @@ type contract struct {
 	}
 
 	routes *http.ServeMux
-	// mu guards compiled, the schemas that were used, by their text.
+	// mu guards compiled, the used schemas by their text.
 	mu       sync.Mutex
 	compiled map[string]*jsonschema.Resolved
 }
@@ -57,7 +57,8 @@ const (
 )
 
 var loadContract = sync.OnceValues(func() (*contract, error) {
-	// Schemas are compiled one by one, beside those that they refer to. Formats are not checked by the library.
+	// Schemas are compiled one by one, with the schemas that they refer to. The library does not
+	// check formats.
 	text := strings.NewReplacer(schemaPrefix, `"#/$defs/`, dateFormat, datePattern).Replace(string(rest.OpenAPI))
 	d := &contract{routes: http.NewServeMux(), compiled: map[string]*jsonschema.Resolved{}}
 	if err := json.Unmarshal([]byte(text), d); err != nil {
@@ -78,8 +79,8 @@ var loadContract = sync.OnceValues(func() (*contract, error) {
 	return d, nil
 })
 
-// checkContract returns an error unless openapi.yaml documents this answer to the request. Paths and methods that
-// it does not document must not exist.
+// checkContract returns an error unless openapi.yaml documents this answer to the request.
+// Undocumented paths and methods must not exist.
 func checkContract(request *http.Request, code int, header http.Header, body string) error {
 	d, err := loadContract()
 	if err != nil {
@@ -127,7 +128,7 @@ func checkContract(request *http.Request, code int, header http.Header, body str
 	return d.validate(content.Schema, body)
 }
 
-// validate a text that is JSON against a schema.
+// validate checks a JSON text against a schema.
 func (d *contract) validate(schema json.RawMessage, text string) error {
 	var value any
 	if err := json.Unmarshal([]byte(text), &value); err != nil {
@@ -166,19 +167,19 @@ func TestAnswersAreCheckedAgainstTheContract(t *testing.T) {
 		header, body string
 		want         string // empty if the answer is documented
 	}{
-		"a documented answer":      {"GET", "/alive", 200, "application/json", `{"status": "ok"}`, ""},
-		"a body that is no JSON":   {"GET", "/alive", 200, "application/json", `{`, "unexpected end"},
-		"a field too many":         {"GET", "/alive", 200, "application/json", `{"status": "ok", "more": 1}`, "more"},
-		"a field of another type":  {"GET", "/alive", 200, "application/json", `{"status": 1}`, "type"},
-		"a field too few":          {"GET", "/alive", 200, "application/json", `{}`, "required"},
-		"an undocumented media":    {"GET", "/alive", 200, "text/html", `{"status": "ok"}`, "no content of type"},
-		"no media":                 {"GET", "/alive", 200, "", `{"status": "ok"}`, "Content-Type"},
-		"an undocumented status":   {"GET", "/alive", 418, "application/json", `{"status": "ok"}`, "no such status"},
-		"an undocumented path":     {"GET", "/nothing", 200, "application/json", `{}`, "no such operation"},
-		"a path that is not there": {"GET", "/nothing", 404, "text/plain", "", ""},
-		"a method that is not":     {"PUT", "/alive", 405, "text/plain", "", ""},
-		"an undocumented method":   {"PUT", "/alive", 200, "application/json", `{}`, "no such operation"},
-		"an answer by reference":   {"POST", "/api/conversations", 200, "application/json", conversation, ""},
+		"a documented answer":     {"GET", "/alive", 200, "application/json", `{"status": "ok"}`, ""},
+		"a body of invalid JSON":  {"GET", "/alive", 200, "application/json", `{`, "unexpected end"},
+		"an unknown field":        {"GET", "/alive", 200, "application/json", `{"status": "ok", "more": 1}`, "more"},
+		"a field of another type": {"GET", "/alive", 200, "application/json", `{"status": 1}`, "type"},
+		"a missing field":         {"GET", "/alive", 200, "application/json", `{}`, "required"},
+		"an undocumented type":    {"GET", "/alive", 200, "text/html", `{"status": "ok"}`, "no content of type"},
+		"no content type":         {"GET", "/alive", 200, "", `{"status": "ok"}`, "Content-Type"},
+		"an undocumented status":  {"GET", "/alive", 418, "application/json", `{"status": "ok"}`, "no such status"},
+		"an undocumented path":    {"GET", "/nothing", 200, "application/json", `{}`, "no such operation"},
+		"an unknown path":         {"GET", "/nothing", 404, "text/plain", "", ""},
+		"an unknown method":       {"PUT", "/alive", 405, "text/plain", "", ""},
+		"an undocumented method":  {"PUT", "/alive", 200, "application/json", `{}`, "no such operation"},
+		"an answer by reference":  {"POST", "/api/conversations", 200, "application/json", conversation, ""},
 		"a referenced type is kept": {"POST", "/api/conversations", 200, "application/json", `{"conversation_id": 1}`,
 			"type"},
 	} {

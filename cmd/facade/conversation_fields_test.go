@@ -20,45 +20,45 @@ func TestEachFieldOfAConversationIsChecked(t *testing.T) {
 	}
 	for _, c := range []struct{ name, body, complaint string }{
 		{"a repository that is a number", `{"repository": 5}`, "body.repository: string_type"},
-		{"a repository that is none", `{"repository": "widgets"}`, "body.repository: value_error"},
+		{"an invalid repository", `{"repository": "widgets"}`, "body.repository: value_error"},
 		{"an unknown provider", `{"git_provider": "sourceforge"}`, "body.git_provider: enum"},
 		{"a provider that is a number", `{"git_provider": 5}`, "body.git_provider: string_type"},
 		{"a branch without a repository", `{"selected_branch": "main"}`, "body.selected_branch: value_error"},
-		{"a branch that is none", `{"repository": "o/r", "selected_branch": "a..b"}`, "body.selected_branch: value_error"},
+		{"an invalid branch", `{"repository": "o/r", "selected_branch": "a..b"}`, "body.selected_branch: value_error"},
 		{"a branch that is a list", `{"repository": "o/r", "selected_branch": []}`, "body.selected_branch: string_type"},
 		{"a message that is an object", `{"initial_user_msg": {}}`, "body.initial_user_msg: string_type"},
 		{"a message that is too long", `{"initial_user_msg": "` + strings.Repeat("m", 131073) + `"}`,
 			"body.initial_user_msg: string_too_long"},
 		{"images that are text", `{"image_urls": "https://example.com/a.png"}`, "body.image_urls: list_type"},
 		{"an image that is a number", `{"image_urls": ["https://example.com/a.png", 5]}`, "body.image_urls.1: string_type"},
-		{"an image that is no URL", `{"image_urls": ["https://example.com/a.png", "nowhere"]}`,
+		{"an invalid image URL", `{"image_urls": ["https://example.com/a.png", "nowhere"]}`,
 			"body.image_urls.1: value_error"},
 		{"an image with a password in its URL", `{"image_urls": ["data:image/png;base64,AA==", ` +
 			`"https://u:p@example.com/a.png"]}`, "body.image_urls.1: value_error"},
 		{"an image whose URL is too long", `{"image_urls": ["https://example.com/` + strings.Repeat("a", 16384) + `"]}`,
 			"body.image_urls.0: string_too_long"},
-		{"data that is no image", `{"image_urls": ["data:image/png;base64,AA==", "data:text/html;base64,AA=="]}`,
+		{"data of another type", `{"image_urls": ["data:image/png;base64,AA==", "data:text/html;base64,AA=="]}`,
 			"body.image_urls.1: value_error"},
 		{"data without a media type", `{"image_urls": ["data:,AA"]}`, "body.image_urls.0: value_error"},
-		{"data that is no base64", `{"image_urls": ["data:image/png;base64,?!"]}`, "body.image_urls.0: value_error"},
-		{"data that is wrongly escaped", `{"image_urls": ["data:image/svg+xml,%3Csvg/%3"]}`,
+		{"invalid base64 data", `{"image_urls": ["data:image/png;base64,?!"]}`, "body.image_urls.0: value_error"},
+		{"invalid percent-encoding", `{"image_urls": ["data:image/svg+xml,%3Csvg/%3"]}`,
 			"body.image_urls.0: value_error"},
 		{"an image without data", `{"image_urls": ["data:image/png;base64,"]}`, "body.image_urls.0: value_error"},
 		{"an image without a comma", `{"image_urls": ["data:image/png;base64"]}`, "body.image_urls.0: value_error"},
 		{"too many images", `{"image_urls": [` + strings.Repeat(`"https://example.com/a.png",`, 16) +
 			`"https://example.com/a.png"]}`, "body.image_urls: too_long"},
 		{"a replay that is an object", `{"replay_json": {}}`, "body.replay_json: string_type"},
-		{"a replay that is no JSON", `{"replay_json": "[{"}`, "body.replay_json: json_invalid"},
+		{"a replay of invalid JSON", `{"replay_json": "[{"}`, "body.replay_json: json_invalid"},
 		{"a replay that is an object without a trajectory", `{"replay_json": "{}"}`, "body.replay_json: value_error"},
-		{"a replay with a trajectory that is no list", `{"replay_json": "{\"trajectory\": 5}"}`,
+		{"a replay whose trajectory is not a list", `{"replay_json": "{\"trajectory\": 5}"}`,
 			"body.replay_json: value_error"},
-		{"a replay that is nothing", `{"replay_json": "null"}`, "body.replay_json: value_error"},
-		{"a replay of nothing", `{"replay_json": "[null]"}`, "body.replay_json: value_error"},
-		{"a replay of texts", `{"replay_json": "[\"run\"]"}`, "body.replay_json: value_error"},
+		{"a replay that is null", `{"replay_json": "null"}`, "body.replay_json: value_error"},
+		{"a replay of null events", `{"replay_json": "[null]"}`, "body.replay_json: value_error"},
+		{"a replay of strings", `{"replay_json": "[\"run\"]"}`, "body.replay_json: value_error"},
 		{"a replay with a message", `{"replay_json": "[]", "initial_user_msg": "m"}`, "body.initial_user_msg: value_error"},
 		{"a replay with images", `{"replay_json": "[]", "image_urls": ["https://example.com/a.png"]}`,
 			"body.image_urls: value_error"},
-		{"a replay with images of its own", `{"replay_json": "[]", "image_urls": ["data:image/png;base64,AA=="]}`,
+		{"a replay with image data", `{"replay_json": "[]", "image_urls": ["data:image/png;base64,AA=="]}`,
 			"body.image_urls: value_error"},
 		{"a task of another provider", `{"git_provider": "gitlab", "suggested_task": {"git_provider": "github", ` +
 			`"task_type": "OPEN_ISSUE", "repo": "o/r", "issue_number": 1, "title": "t"}}`, "body.git_provider: value_error"},
@@ -67,13 +67,13 @@ func TestEachFieldOfAConversationIsChecked(t *testing.T) {
 			` "issue_number": 1}}`, "body.suggested_task.title: missing"},
 		{"a task of an unknown type", task(`{"task_type": "DANCE"}`), "body.suggested_task.task_type: enum"},
 		{"a task of an unknown provider", task(`{"git_provider": "x"}`), "body.suggested_task.git_provider: enum"},
-		{"a task whose number is none", task(`{"issue_number": "x"}`), "body.suggested_task.issue_number: int_parsing"},
+		{"a task with an invalid number", task(`{"issue_number": "x"}`), "body.suggested_task.issue_number: int_parsing"},
 		{"a task whose number is a fraction", task(`{"issue_number": 1.5}`),
 			"body.suggested_task.issue_number: int_from_float"},
 		{"a task whose number is zero", task(`{"issue_number": 0}`), "body.suggested_task.issue_number: greater_than_equal"},
 		{"a task whose title is null", task(`{"title": null}`), "body.suggested_task.title: string_type"},
-		{"a task whose repository is none", task(`{"repo": "r"}`), "body.suggested_task.repo: value_error"},
-		{"a task with a field too many", task(`{"color": 1}`), "body.suggested_task.color: extra_forbidden"},
+		{"a task with an invalid repository", task(`{"repo": "r"}`), "body.suggested_task.repo: value_error"},
+		{"a task with an unknown field", task(`{"color": 1}`), "body.suggested_task.color: extra_forbidden"},
 		{"a microagent that is a list", `{"create_microagent": []}`, "body.create_microagent: dict_type"},
 		{"a microagent without a repository", `{"create_microagent": {"title": "t"}}`,
 			"body.create_microagent.repo: missing"},
@@ -83,13 +83,13 @@ func TestEachFieldOfAConversationIsChecked(t *testing.T) {
 		{"tool servers that are text", `{"mcp_config": "x"}`, "body.mcp_config: dict_type"},
 		{"a tool server with a bad URL", `{"mcp_config": {"shttp_servers": ["nowhere"]}}`,
 			"body.mcp_config.shttp_servers.0.url: value_error"},
-		{"a tool server with a field too many", `{"mcp_config": {"sse_servers": [{"url": "https://a.example.com", "color": ` +
+		{"a tool server with an unknown field", `{"mcp_config": {"sse_servers": [{"url": "https://a.example.com", "color": ` +
 			`1}]}}`, "body.mcp_config.sse_servers.0.color: extra_forbidden"},
-		{"an id that is a number", `{"conversation_id": 5}`, "body.conversation_id: string_type"},
-		{"an id that is no DNS label", `{"conversation_id": "Not_A_Label"}`, "body.conversation_id: string_pattern_mismatch"},
-		{"an id that is too long", `{"conversation_id": "` + strings.Repeat("a", 54) + `"}`,
+		{"an ID that is a number", `{"conversation_id": 5}`, "body.conversation_id: string_type"},
+		{"an ID that is no DNS label", `{"conversation_id": "Not_A_Label"}`, "body.conversation_id: string_pattern_mismatch"},
+		{"an ID that is too long", `{"conversation_id": "` + strings.Repeat("a", 54) + `"}`,
 			"body.conversation_id: string_pattern_mismatch"},
-		{"an id that is empty", `{"conversation_id": ""}`, "body.conversation_id: string_pattern_mismatch"},
+		{"an empty ID", `{"conversation_id": ""}`, "body.conversation_id: string_pattern_mismatch"},
 		{"an unknown field", `{"color": "red"}`, "body.color: extra_forbidden"},
 		{"an unknown field that might be a key", `{"sk-12345": "red"}`, "body: extra_forbidden"},
 	} {
@@ -99,7 +99,7 @@ func TestEachFieldOfAConversationIsChecked(t *testing.T) {
 		})
 	}
 	for name, body := range map[string]string{
-		"nothing at all": `{}`,
+		"no fields": `{}`,
 		"every field null": `{"repository": null, "git_provider": null, "selected_branch": null, "initial_user_msg": null, ` +
 			`"image_urls": null, "replay_json": null, "suggested_task": null, "create_microagent": null, ` +
 			`"conversation_instructions": null, "mcp_config": null, "conversation_id": null}`,
@@ -107,14 +107,14 @@ func TestEachFieldOfAConversationIsChecked(t *testing.T) {
 		"empty fields": `{"repository": "", "selected_branch": "", "initial_user_msg": "", "image_urls": [], ` +
 			`"replay_json": "", "conversation_instructions": "", "mcp_config": {}}`,
 	} {
-		t.Run("but not "+name, func(t *testing.T) {
+		t.Run("accepts "+name, func(t *testing.T) {
 			t.Parallel()
 			ada.post(t, "/api/conversations", body).wants(t, 200)
 		})
 	}
 }
 
-func TestConversationErrorsOfAStageComeInOneAnswer(t *testing.T) {
+func TestConversationErrorsAreReportedTogetherPerStage(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	value := canary()
@@ -138,7 +138,7 @@ func TestConversationErrorsOfAStageComeInOneAnswer(t *testing.T) {
 
 func TestTasksAndMicroagentsNameTheRepository(t *testing.T) {
 	t.Parallel()
-	ada := newcomer(t) // without a token for any provider: public repositories need none
+	ada := newcomer(t) // no provider token: public repositories need none
 	for name, body := range map[string]string{
 		"MERGE_CONFLICTS": `{"suggested_task": {"git_provider": "github", "task_type": "MERGE_CONFLICTS", "repo": ` +
 			`"o/r", "issue_number": 1, "title": "t"}}`,
@@ -149,9 +149,9 @@ func TestTasksAndMicroagentsNameTheRepository(t *testing.T) {
 		"OPEN_ISSUE": `{"suggested_task": {"git_provider": "github", "task_type": "OPEN_ISSUE", "repo": "o/r", ` +
 			`"issue_number": 1, "title": "t"}}`,
 		"a microagent": `{"create_microagent": {"repo": "o/r", "git_provider": "github", "title": "t"}}`,
-		"a microagent for a repository of another name": `{"repository": "o/r", "git_provider": "github", ` +
+		"a microagent with a different repository": `{"repository": "o/r", "git_provider": "github", ` +
 			`"create_microagent": {"repo": "p/q"}}`,
-		"just a repository": `{"repository": "o/r", "git_provider": "github"}`,
+		"only a repository": `{"repository": "o/r", "git_provider": "github"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			id := ada.post(t, "/api/conversations", body).wants(t, 200).field(t, "conversation_id").(string)
@@ -160,7 +160,7 @@ func TestTasksAndMicroagentsNameTheRepository(t *testing.T) {
 		})
 	}
 }
-func TestALongListIsRefusedInShort(t *testing.T) {
+func TestErrorsAboutLongListsAreBounded(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	long := strings.Repeat("1,", 500_000) + "1"
@@ -180,6 +180,6 @@ func TestALongListIsRefusedInShort(t *testing.T) {
 	many := ada.post(t, "/api/conversations", `{"image_urls": [1`+strings.Repeat(",1", 999)+`]}`).wants(t, 422)
 	var body rest.Invalid
 	if err := json.Unmarshal([]byte(many.body), &body); err != nil || len(body.Detail) != rest.MaxDetails {
-		t.Errorf("%d details (%v)", len(body.Detail), err)
+		t.Errorf("the answer has %d details (%v)", len(body.Detail), err)
 	}
 }

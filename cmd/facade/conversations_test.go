@@ -19,8 +19,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// everyConversationField is a body with every field of a conversation request but those that
-// exclude one another.
+// everyConversationField is a request with every field except those that exclude one another.
 const everyConversationField = `{
 	"repository": "example/widgets", "git_provider": "github", "selected_branch": "main",
 	"initial_user_msg": "Mend the parser.\nIt is broken.", "image_urls": ["https://example.com/a.png",
@@ -61,7 +60,7 @@ func TestEveryFieldOfAConversationIsStored(t *testing.T) {
 	}
 	ada.get(t, "/api/conversations/every-field").wants(t, 200).lacks(t, "conv-key-1", "conv-key-2")
 
-	t.Run("and the operator finds its keys", func(t *testing.T) {
+	t.Run("the operator finds its keys", func(t *testing.T) {
 		await(t, func() error {
 			if pod := (&corev1.Pod{}); suite.Client.Get(t.Context(), client.ObjectKey{Namespace: c.Namespace,
 				Name: v1alpha1.SessionName(c.Name)}, pod) != nil {
@@ -71,7 +70,7 @@ func TestEveryFieldOfAConversationIsStored(t *testing.T) {
 			return nil
 		})
 	})
-	t.Run("and its keys go with it", func(t *testing.T) {
+	t.Run("its keys are deleted with it", func(t *testing.T) {
 		secret := &corev1.Secret{}
 		key := client.ObjectKey{Namespace: ada.namespace, Name: spec.MCPConfig.SSEServers[0].APIKeyRef.Name}
 		if err := suite.Client.Get(t.Context(), key, secret); err != nil || !metav1.IsControlledBy(secret, c) {
@@ -80,7 +79,7 @@ func TestEveryFieldOfAConversationIsStored(t *testing.T) {
 	})
 }
 
-func TestAReplayGoesIntoAConfigMap(t *testing.T) {
+func TestAReplayIsStoredInAConfigMap(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	ada.post(t, "/api/conversations", `{"conversation_id": "again", "replay_json": "[{\"id\": 1}]"}`).wants(t, 200)
@@ -98,16 +97,16 @@ func TestAReplayGoesIntoAConfigMap(t *testing.T) {
 	ada.post(t, "/api/conversations", `{"conversation_id": "again", "replay_json": "[{\"id\": 2}]"}`).wants(t, 409)
 }
 
-func TestAnIDIsMadeUpWhereNoneIsGiven(t *testing.T) {
+func TestAnIDIsGeneratedIfMissing(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	id := ada.post(t, "/api/conversations", `{}`).wants(t, 200).field(t, "conversation_id").(string)
 	if !regexp.MustCompile(`^[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}$`).MatchString(id) {
-		t.Errorf("%s is no version 4 UUID", id)
+		t.Errorf("%s is not a version 4 UUID", id)
 	}
 }
 
-func TestAnIDThatExistsIsJoined(t *testing.T) {
+func TestAnExistingIDIsJoined(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	bob := newPersonIn(t, ada.namespace, "bob")
@@ -119,16 +118,16 @@ func TestAnIDThatExistsIsJoined(t *testing.T) {
 		return jsonOf(t, fields)
 	}
 	ada.post(t, "/api/conversations", body(`{}`)).wants(t, 200)
-	const clash = `{"detail": "A conversation with this id exists that does not equal the one asked for: choose another ` +
-		`id, or send nothing but the id to join one of your own"}`
+	const clash = `{"detail": "A different conversation with this ID exists: choose another ID, or send ` +
+		`only the ID to join your own conversation"}`
 	t.Run("by the same request", func(t *testing.T) {
 		ada.post(t, "/api/conversations", body(`{}`)).wants(t, 200).says(t,
 			`{"status": "ok", "conversation_id": "talk", "message": null, "conversation_status": "STARTING"}`)
 	})
-	t.Run("by just its id", func(t *testing.T) {
+	t.Run("by only its ID", func(t *testing.T) {
 		ada.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 200)
 	})
-	t.Run("with its present status", func(t *testing.T) {
+	t.Run("with its current status", func(t *testing.T) {
 		ada.post(t, "/api/conversations/talk/stop", "").wants(t, 200)
 		await(t, func() error {
 			if status := ada.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 200).field(t,
@@ -147,12 +146,12 @@ func TestAnIDThatExistsIsJoined(t *testing.T) {
 			ada.post(t, "/api/conversations", body(change)).wants(t, 409).says(t, clash)
 		}
 	})
-	// In the same words: whose it is shall not be told by them.
-	t.Run("nor by another user", func(t *testing.T) {
+	// The same text for both cases does not reveal the owner.
+	t.Run("and not by another user", func(t *testing.T) {
 		bob.post(t, "/api/conversations", body(`{}`)).wants(t, 409).says(t, clash)
 		bob.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 409).says(t, clash)
 	})
-	t.Run("and a key is not replaced by joining", func(t *testing.T) {
+	t.Run("joining does not replace a key", func(t *testing.T) {
 		other := body(`{"mcp_config": {"sse_servers": [{"url": "https://a.example.com", "api_key": "another"}]}}`)
 		ada.post(t, "/api/conversations", other).wants(t, 200)
 		if got := ada.secret(t, ada.conversation(t, "talk").Spec.MCPConfig.SSEServers[0].APIKeyRef.Name); got != "k" {
@@ -161,8 +160,8 @@ func TestAnIDThatExistsIsJoined(t *testing.T) {
 	})
 }
 
-// What no request can say of a conversation is no reason to refuse one.
-func TestAConversationOfKubectlIsJoined(t *testing.T) {
+// Fields that no request can set are not compared.
+func TestAConversationCreatedByKubectlIsJoined(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	create(t, &v1alpha1.Conversation{
@@ -177,7 +176,7 @@ func TestAConversationOfKubectlIsJoined(t *testing.T) {
 	ada.post(t, "/api/conversations", `{"conversation_id": "theirs", "initial_user_msg": "other"}`).wants(t, 409)
 }
 
-func TestAFileHasToBeNamed(t *testing.T) {
+func TestReadingAFileRequiresItsName(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	ada.post(t, "/api/conversations", `{"conversation_id": "talk"}`).wants(t, 200)
@@ -186,7 +185,7 @@ func TestAFileHasToBeNamed(t *testing.T) {
 	}
 }
 
-func TestTheSameIdempotencyKeyIsTheSameConversation(t *testing.T) {
+func TestAnIdempotencyKeyNamesOneConversation(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	bob := newPersonIn(t, ada.namespace, "bob")
@@ -199,10 +198,10 @@ func TestTheSameIdempotencyKeyIsTheSameConversation(t *testing.T) {
 		t.Errorf("the second is %s, the first %s", again, first)
 	}
 	if other := id(ada, "k2", `{"initial_user_msg": "hello"}`); other == first {
-		t.Error("another key is the same conversation")
+		t.Error("another key gives the same conversation")
 	}
 	if other := id(bob, "k1", `{"initial_user_msg": "hello"}`); other == first {
-		t.Error("another user's key is the same conversation")
+		t.Error("another user's key gives the same conversation")
 	}
 	ada.post(t, "/api/conversations", `{"initial_user_msg": "other"}`, "Idempotency-Key", "k1").wants(t, 409)
 	ada.post(t, "/api/conversations", `{}`, "Idempotency-Key", strings.Repeat("k", 256)).wants(t, 422).complains(t,
@@ -261,14 +260,14 @@ func TestAConversationIsStoppedStartedAndDeleted(t *testing.T) {
 		`{"detail": "The conversation is not running: start it first"}`)
 	ada.post(t, "/api/conversations/talk/start", "").wants(t, 200).says(t, answers("STARTING", "null"))
 	if body := ada.get(t, "/api/conversations/talk").wants(t, 200).body; !strings.Contains(body, `"status":"STARTING"`) {
-		t.Errorf("who starts it and looks is told %s", body)
+		t.Errorf("right after the start the answer is %s", body)
 	}
 	is("STARTING", "")
 	if ada.conversation(t, "talk").Spec.RestartAt != nil {
-		t.Error("one that was only stopped is told to restart")
+		t.Error("a stopped conversation has a restartAt")
 	}
 
-	t.Run("one that ended by itself starts again", func(t *testing.T) {
+	t.Run("an ended conversation starts again", func(t *testing.T) {
 		pod := &corev1.Pod{}
 		await(t, func() error {
 			return suite.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: v1alpha1.SessionName("talk")},
@@ -286,7 +285,7 @@ func TestAConversationIsStoppedStartedAndDeleted(t *testing.T) {
 			}
 			return nil
 		})
-		// Whoever asks now does not wait for what somebody else has planned.
+		// A start does not wait for a planned restart.
 		later := fmt.Sprintf(`{"spec": {"restartAt": %q}}`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
 		if err := suite.Client.Patch(t.Context(), ada.conversation(t, "talk"), client.RawPatch(types.MergePatchType,
 			[]byte(later))); err != nil {
@@ -295,7 +294,7 @@ func TestAConversationIsStoppedStartedAndDeleted(t *testing.T) {
 		ada.post(t, "/api/conversations/talk/start", "").wants(t, 200).says(t, answers("STARTING", "null"))
 		is("STARTING", "")
 	})
-	t.Run("and one that is deleted is gone", func(t *testing.T) {
+	t.Run("a deleted conversation is gone", func(t *testing.T) {
 		ada.do(t, "DELETE", "/api/conversations/talk", "").wants(t, 200).says(t, `true`)
 		ada.do(t, "DELETE", "/api/conversations/talk", "").wants(t, 200).says(t, `false`)
 		ada.get(t, "/api/conversations/talk").wants(t, 200).says(t, `null`)
@@ -317,7 +316,7 @@ func TestConversationsAreListedNewestFirstInPages(t *testing.T) {
 		}
 		ada.post(t, "/api/conversations", body).wants(t, 200)
 	}
-	// Pages until the last, as the names in them.
+	// pages joins the IDs of all pages.
 	pages := func(query string) (all string) {
 		t.Helper()
 		next := ""
@@ -371,7 +370,7 @@ func TestConversationsAreListedNewestFirstInPages(t *testing.T) {
 	}
 }
 
-func TestSettingsMustSufficeForAConversation(t *testing.T) {
+func TestIncompleteSettingsRefuseAConversation(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, settings string
@@ -384,10 +383,10 @@ func TestSettingsMustSufficeForAConversation(t *testing.T) {
 			"STATUS$ERROR_LLM_AUTHENTICATION"},
 		{"a model with a key", `{"llm_model": "example/large", "llm_api_key": "k"}`, 200, ""},
 		{"a model that needs no key", `{"llm_model": "ollama/small"}`, 200, ""},
-		{"a model at an address of its own", `{"llm_model": "example/large", "llm_base_url": "http://llm.example.com"}`, 200,
+		{"a model with a base URL", `{"llm_model": "example/large", "llm_base_url": "http://llm.example.com"}`, 200,
 			""},
 		{"no model", `{"language": "en"}`, 200, ""},
-		{"what is the default anyway", `{"enable_default_condenser": true}`, 200, ""},
+		{"an explicit default", `{"enable_default_condenser": true}`, 200, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -395,7 +394,7 @@ func TestSettingsMustSufficeForAConversation(t *testing.T) {
 			if c.settings != "" {
 				ada.post(t, "/api/settings", c.settings).wants(t, 200)
 			}
-			// At once: the facade's cache may not have the settings yet.
+			// Immediately, since the facade's cache may not have the settings yet.
 			reply := ada.post(t, "/api/conversations", `{}`).wants(t, c.code)
 			if c.code == 400 && (reply.field(t, "msg_id") != c.msgID || reply.field(t, "status") != "error") {
 				t.Errorf("answered %s", reply.body)
@@ -404,7 +403,7 @@ func TestSettingsMustSufficeForAConversation(t *testing.T) {
 	}
 }
 
-func TestAConversationWhoseSecretIsTakenLeavesNothing(t *testing.T) {
+func TestAConversationWithASecretConflictIsNotCreated(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	name := v1alpha1.ManagedName("taken", v1alpha1.ManagedSessionTool, "sse", "https://a.example.com")
@@ -415,6 +414,6 @@ func TestAConversationWhoseSecretIsTakenLeavesNothing(t *testing.T) {
 	err := suite.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: "taken"},
 		&v1alpha1.Conversation{})
 	if !apierrors.IsNotFound(err) {
-		t.Errorf("the conversation is there (%v)", err)
+		t.Errorf("the conversation exists (%v)", err)
 	}
 }

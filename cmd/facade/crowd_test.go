@@ -14,22 +14,21 @@ import (
 
 const crowd = 200
 
-// atOnce runs one function for each of a crowd, all at the same time.
+// atOnce runs a function crowd times at once.
 func atOnce(do func(i int)) {
-	var everybody sync.WaitGroup
+	var group sync.WaitGroup
 	start := make(chan struct{})
 	for i := range crowd {
-		everybody.Go(func() {
+		group.Go(func() {
 			<-start
 			do(i)
 		})
 	}
 	close(start)
-	everybody.Wait()
+	group.Wait()
 }
 
-// insist sends a request again while the answer is to come back later, as it is to some of a crowd
-// on a slow machine.
+// insist repeats a request while the answer has a Retry-After, as it may on a slow machine.
 func (p *person) insist(path, body string) (reply, error) {
 	for {
 		r, err := p.send("POST", path, body)
@@ -40,12 +39,12 @@ func (p *person) insist(path, body string) (reply, error) {
 	}
 }
 
-func TestACrowdStoringSettingsOfOneUserLosesNothing(t *testing.T) {
+func TestConcurrentSettingsWritesLoseNothing(t *testing.T) {
 	ada := newPerson(t, "ada")
 	second := ownFacade(t, "--user-rate=0")
 	other := ada.at(t, second.URL)
 	atOnce(func(i int) {
-		// Everybody stores something of their own: secrets by name, and a plain field by turns.
+		// Each request stores a secret of its own name, a plain field or a key.
 		body := fmt.Sprintf(`{"secrets_store": {"custom_secrets": {"S%d": {"secret": "v%d"}}}, "llm_api_key": "k%d"}`, i%50,
 			i%50, i)
 		switch i % 5 {
@@ -65,7 +64,7 @@ func TestACrowdStoringSettingsOfOneUserLosesNothing(t *testing.T) {
 	})
 	spec := ada.settings(t).Spec
 	if spec.Language == nil || spec.Email == nil || spec.GitUserName == nil || spec.LLMAPIKeyRef == nil {
-		t.Errorf("a field is lost: %s", jsonOf(t, spec))
+		t.Errorf("a field is missing: %s", jsonOf(t, spec))
 	}
 	stored := map[string]string{}
 	for _, s := range spec.SecretsStore.CustomSecrets {
@@ -80,12 +79,12 @@ func TestACrowdStoringSettingsOfOneUserLosesNothing(t *testing.T) {
 	}
 }
 
-func TestACrowdAskingForClashingConversationsMakesEachOnce(t *testing.T) {
+func TestConcurrentCreationsOfOneIDCreateOneConversation(t *testing.T) {
 	ada := newcomer(t)
 	var mu sync.Mutex
 	codes := map[string]map[int]int{}
 	atOnce(func(i int) {
-		// Ten ids; for each, half of the requests say one thing and half another.
+		// Ten IDs. The requests for each ID have two different messages.
 		id := fmt.Sprintf("talk-%d", i%10)
 		body := fmt.Sprintf(`{"conversation_id": %q, "initial_user_msg": "hello %d", "mcp_config": {"sse_servers": `+
 			`[{"url": "https://a.example.com", "api_key": "k%d"}]}}`, id, i/10%2, i)
@@ -103,7 +102,7 @@ func TestACrowdAskingForClashingConversationsMakesEachOnce(t *testing.T) {
 	})
 	for id, counts := range codes {
 		if counts[200] != 10 || counts[409] != 10 {
-			t.Errorf("%s: %v, want half of them joined and half refused", id, counts)
+			t.Errorf("%s: %v, want half joined and half refused", id, counts)
 		}
 		if c := ada.conversation(t, id); c.Annotations[v1alpha1.AnnotationIncomplete] != "" {
 			t.Errorf("%s is incomplete", id)
@@ -112,14 +111,13 @@ func TestACrowdAskingForClashingConversationsMakesEachOnce(t *testing.T) {
 	var list v1alpha1.ConversationList
 	if err := suite.Client.List(t.Context(), &list, client.InNamespace(ada.namespace)); err != nil ||
 		len(list.Items) != 10 {
-		t.Errorf("there are %d conversations (%v), want 10", len(list.Items), err)
+		t.Errorf("%d conversations (%v), want 10", len(list.Items), err)
 	}
 }
 
-// A facade that is killed leaves conversations in any state; the same requests, sent again,
-// complete all of them.
-func TestWhatAKilledFacadeLeavesIsCompletedByTheNextTry(t *testing.T) {
-	// Where it is hit is a matter of chance, and now and then that is between two conversations.
+// A killed facade leaves conversations in any state. Repeated requests complete all of them.
+func TestRetriesCompleteConversationsOfAKilledFacade(t *testing.T) {
+	// The kill may happen to fall between two conversations, so it is repeated.
 	for range 5 {
 		if ada, all, half := killInTheMiddle(t); half > 0 {
 			t.Logf("the facade died with %d conversations of %d created, %d of them incomplete", all, crowd, half)
@@ -127,10 +125,10 @@ func TestWhatAKilledFacadeLeavesIsCompletedByTheNextTry(t *testing.T) {
 			return
 		}
 	}
-	t.Fatal("it never left anything incomplete, so that there was nothing to complete")
+	t.Fatal("no kill left an incomplete conversation, so the test checked nothing")
 }
 
-// bodyWithKeys has keys, and a replay or two images.
+// bodyWithKeys returns a request with keys and a replay or two images.
 func bodyWithKeys(i int) string {
 	more := `"replay_json": "[]"`
 	if i%2 == 1 {
@@ -142,8 +140,8 @@ func bodyWithKeys(i int) string {
 		"stdio_servers": [{"name": "s", "command": "c", "env": {"A": "a%d", "B": "b"}}]}}`, i, more, i, i)
 }
 
-// killInTheMiddle kills a facade that a crowd asks for conversations as soon as it has answered
-// some, and counts what is there.
+// killInTheMiddle kills a facade during many creations, after its first answers, and counts the
+// conversations.
 func killInTheMiddle(t *testing.T) (ada *person, all, half int) {
 	t.Helper()
 	ada = newcomer(t)

@@ -15,30 +15,30 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// The API server says in English only whether it forbids a request or lets nobody make it. A new
-// version that words it differently fails here.
-func TestAMissingRightIsToldFromARefusal(t *testing.T) {
+// Only the API server's English text tells a policy's refusal from a missing permission. A new
+// version with other words fails here.
+func TestMissingPermissionsDifferFromPolicyRefusals(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	facade, err := client.New(suite.AsFacade, client.Options{Scheme: suite.Scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Run("a right that the facade does not have", func(t *testing.T) {
+	t.Run("a missing permission", func(t *testing.T) {
 		for _, err := range []error{
 			facade.List(t.Context(), &corev1.PodList{}, client.InNamespace(ada.namespace)),
 			facade.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "p"}}),
 			facade.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "s"}}),
 		} {
 			if !apierrors.IsForbidden(err) || cluster.IsForbidden(err) {
-				t.Errorf("is not told from a policy: %v", err)
+				t.Errorf("counts as a policy's refusal: %v", err)
 			}
 		}
 	})
 	t.Run("a policy", func(t *testing.T) {
 		err := facade.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "s"}})
 		if !cluster.IsForbidden(err) {
-			t.Errorf("is not told from a missing right: %v", err)
+			t.Errorf("counts as a missing permission: %v", err)
 		}
 	})
 	t.Run("a quota", func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestAMissingRightIsToldFromARefusal(t *testing.T) {
 		quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "none"},
 			Spec: corev1.ResourceQuotaSpec{Hard: none}}
 		create(t, quota)
-		// No controller runs here that would count.
+		// No quota controller runs here.
 		quota.Status = corev1.ResourceQuotaStatus{Hard: none, Used: none}
 		if err := suite.Client.Status().Update(t.Context(), quota); err != nil {
 			t.Fatal(err)
@@ -55,10 +55,10 @@ func TestAMissingRightIsToldFromARefusal(t *testing.T) {
 	})
 }
 
-func TestWhatEtcdCannotHoldIsTooLarge(t *testing.T) {
+func TestObjectsAboveEtcdsLimitAreTooLarge(t *testing.T) {
 	t.Parallel()
-	// Every text is as long as the schema lets it be, which counts characters, and etcd takes 1.5
-	// MiB of them.
+	// Every string has the schema's maximum length, counted in characters. Together they exceed
+	// etcd's limit of 1.5 MiB.
 	text, long := strings.Repeat("\U0001F600", 131072), slices.Repeat([]string{strings.Repeat("x", 4096)}, 64)
 	request := jsonOf(t, rest.ConversationRequest{
 		InitialUserMsg: &text, ConversationInstructions: &text,
@@ -66,8 +66,8 @@ func TestWhatEtcdCannotHoldIsTooLarge(t *testing.T) {
 			{Name: "b", Command: "c", Args: long}, {Name: "c", Command: "c", Args: long}}},
 	})
 	ada := newcomer(t)
-	// A slow API server may not answer the first time.
+	// A slow API server may fail at first.
 	await(t, func() error { return codeOf(ada.post(t, "/api/conversations", request), 413) })
-	ada.post(t, "/api/conversations", request).wants(t, 413).says(t, `{"detail": "This is more than the cluster can `+
-		`store in one object: shorten its texts and lists"}`)
+	ada.post(t, "/api/conversations", request).wants(t, 413).says(t, `{"detail": "The request is too large for `+
+		`one Kubernetes object: shorten its texts and lists"}`)
 }

@@ -18,16 +18,15 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/server"
 )
 
-// faulty is a cluster whose API server does what it is asked, or does not, and is not heard to
-// answer.
+// faulty is a cluster whose answers are lost, with or without the request having been executed.
 type faulty struct {
 	*cluster.Cluster
-	// secrets are not written.
+	// secrets makes writes of Secrets fail.
 	secrets bool
-	// configMapsLeft is how many ConfigMaps are written before none is any more; nil is all.
+	// configMapsLeft is the number of ConfigMaps that are written before writes fail; nil is no
+	// limit.
 	configMapsLeft *int
-	// creation of a conversation is never answered. It happens before that, or only after this
-	// long.
+	// creation makes the creation of a conversation fail. It is executed at once, or after late.
 	creation bool
 	late     time.Duration
 }
@@ -62,7 +61,7 @@ func (f *faulty) CreateConversation(ctx context.Context, c *v1alpha1.Conversatio
 	return context.DeadlineExceeded
 }
 
-// served is a person at a facade in this process, over a faulty cluster.
+// served returns the person at a facade in this process with a faulty cluster.
 func (p *person) served(t *testing.T, f *faulty) *person {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -72,7 +71,7 @@ func (p *person) served(t *testing.T, f *faulty) *person {
 		t.Fatal(err)
 	}
 	go func() { _ = f.Start(ctx) }()
-	// A facade that is not ready yet says 503 too, and has done nothing.
+	// A facade that is not ready also answers 503.
 	if err := f.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -84,29 +83,28 @@ func (p *person) served(t *testing.T, f *faulty) *person {
 	return p.at(t, served.URL)
 }
 
-// A conversation with keys is several objects. Wherever the facade is cut off, the next try
-// completes them.
-func TestAConversationThatWasCutOffIsCompletedByTheNextTry(t *testing.T) {
+// A conversation with keys is several objects. A retry completes any partial creation.
+func TestARetryCompletesAPartialConversation(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	ada.served(t, &faulty{secrets: true}).post(t, "/api/conversations", everyConversationField).wants(t, 503)
 	half := ada.conversation(t, "every-field")
 	if half.Annotations[v1alpha1.AnnotationIncomplete] == "" || half.Spec.TTLAfterStopped == nil {
-		t.Fatal("nothing would ever clean it up")
+		t.Fatal("the partial conversation has no TTL")
 	}
 	ada.post(t, "/api/conversations", everyConversationField).wants(t, 200)
 	c := ada.conversation(t, "every-field")
 	if c.UID != half.UID || c.Annotations[v1alpha1.AnnotationIncomplete] != "" || c.Spec.TTLAfterStopped != nil {
-		t.Errorf("it is still incomplete: %v", c.ObjectMeta)
+		t.Errorf("the conversation is still incomplete: %v", c.ObjectMeta)
 	}
 	if got := ada.secret(t, c.Spec.MCPConfig.SSEServers[0].APIKeyRef.Name); got != "conv-key-1" {
 		t.Errorf("its key is %q", got)
 	}
 }
 
-// Who gave no id cannot ask for the conversation again: a second try makes a second one.
-func TestACreationThatIsNotHeardOfLeavesNoConversationThatNobodyKnows(t *testing.T) {
-	for name, late := range map[string]time.Duration{"done": 0, "done only later": 300 * time.Millisecond} {
+// Without an ID a retry creates a second conversation, so the first must be deleted.
+func TestUnansweredCreationsLeaveNoOrphan(t *testing.T) {
+	for name, late := range map[string]time.Duration{"executed": 0, "executed late": 300 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ada := newcomer(t)
@@ -124,13 +122,13 @@ func TestACreationThatIsNotHeardOfLeavesNoConversationThatNobodyKnows(t *testing
 				var list v1alpha1.ConversationList
 				if err := suite.Client.List(t.Context(), &list, client.InNamespace(ada.namespace)); err != nil ||
 					len(list.Items) > 0 {
-					return errors.Join(err, fmt.Errorf("there are %d conversations", len(list.Items)))
+					return errors.Join(err, fmt.Errorf("%d conversations are left", len(list.Items)))
 				}
 				return nil
 			})
 		})
 	}
-	t.Run("but one with an id stays for who asks again", func(t *testing.T) {
+	t.Run("a conversation with an ID stays for a retry", func(t *testing.T) {
 		t.Parallel()
 		ada := newcomer(t)
 		const body = `{"conversation_id": "talk", "initial_user_msg": "hello"}`
@@ -138,7 +136,7 @@ func TestACreationThatIsNotHeardOfLeavesNoConversationThatNobodyKnows(t *testing
 		uid := ada.conversation(t, "talk").UID
 		ada.post(t, "/api/conversations", body).wants(t, 200)
 		if ada.conversation(t, "talk").UID != uid {
-			t.Error("it is another one")
+			t.Error("the conversation was recreated")
 		}
 	})
 }

@@ -17,12 +17,12 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// dataURL of an image with these bytes.
+// dataURL returns the data URL of an image.
 func dataURL(data []byte) string {
 	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(data)
 }
 
-// picture of a size that no other equals.
+// picture returns an image of a size.
 func picture(of byte, size int) []byte { return bytes.Repeat([]byte{of, 0xff}, size/2+1)[:size] }
 
 func withImages(t *testing.T, id string, urls ...string) string {
@@ -30,7 +30,7 @@ func withImages(t *testing.T, id string, urls ...string) string {
 	return jsonOf(t, map[string]any{"conversation_id": id, "image_urls": urls})
 }
 
-// image that a conversation has in a ConfigMap.
+// image reads the ConfigMap of an image.
 func (p *person) image(t *testing.T, c *v1alpha1.Conversation, at int) (*corev1.ConfigMap, []byte) {
 	t.Helper()
 	ref, configMap := c.Spec.Images[at].ConfigMapKeyRef, &corev1.ConfigMap{}
@@ -41,7 +41,7 @@ func (p *person) image(t *testing.T, c *v1alpha1.Conversation, at int) (*corev1.
 	return configMap, configMap.BinaryData[ref.Key]
 }
 
-func TestImagesGoIntoConfigMapsInTheirOrder(t *testing.T) {
+func TestImagesAreStoredInConfigMapsInOrder(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	const address, drawing = "https://example.com/a.png", "data:IMAGE/svg+xml;charset=utf-8,%3Csvg/%3E"
@@ -54,7 +54,7 @@ func TestImagesGoIntoConfigMapsInTheirOrder(t *testing.T) {
 		t.Fatalf("the images are %s and %s", jsonOf(t, c.Spec.Images), c.Spec.ImageURLs)
 	}
 	if c.Annotations[v1alpha1.AnnotationIncomplete] != "" || c.Spec.TTLAfterStopped != nil {
-		t.Errorf("it is marked as incomplete: %v, %v", c.Annotations, c.Spec.TTLAfterStopped)
+		t.Errorf("the conversation is marked incomplete: %v, %v", c.Annotations, c.Spec.TTLAfterStopped)
 	}
 	for at, want := range map[int][]byte{0: screen, 2: []byte("<svg/>")} {
 		configMap, data := ada.image(t, c, at)
@@ -62,7 +62,7 @@ func TestImagesGoIntoConfigMapsInTheirOrder(t *testing.T) {
 			t.Errorf("image %d has %d bytes, in %+v", at, len(data), configMap.ObjectMeta)
 		}
 	}
-	t.Run("and the operator finds them", func(t *testing.T) {
+	t.Run("the operator finds them", func(t *testing.T) {
 		pod := &corev1.Pod{}
 		await(t, func() error {
 			return suite.Client.Get(t.Context(), client.ObjectKey{Namespace: c.Namespace, Name: v1alpha1.SessionName(c.Name)},
@@ -73,9 +73,9 @@ func TestImagesGoIntoConfigMapsInTheirOrder(t *testing.T) {
 			t.Errorf("the volumes are %s", jsonOf(t, pod.Spec.Volumes))
 		}
 	})
-	t.Run("and the same request joins", func(t *testing.T) {
+	t.Run("the same request joins", func(t *testing.T) {
 		ada.post(t, "/api/conversations", body).wants(t, 200)
-		// The same image may be written in another way.
+		// The same image in another encoding.
 		ada.post(t, "/api/conversations", withImages(t, "pictures", strings.TrimRight(dataURL(screen), "="), address,
 			"data:image/svg+xml,<svg/>")).wants(t, 200)
 		ada.post(t, "/api/conversations", `{"conversation_id": "pictures"}`).wants(t, 200)
@@ -86,26 +86,26 @@ func TestImagesGoIntoConfigMapsInTheirOrder(t *testing.T) {
 		"with another image":         {dataURL(picture(2, 100<<10)), address, drawing},
 		"with another media type":    {strings.Replace(dataURL(screen), "png", "gif", 1), address, drawing},
 		"with fewer":                 {dataURL(screen), address},
-		"with an image in its place": {dataURL(screen), dataURL([]byte(address)), drawing},
+		"with data instead of a URL": {dataURL(screen), dataURL([]byte(address)), drawing},
 	} {
-		t.Run("and one "+name+" does not", func(t *testing.T) {
+		t.Run("a request "+name+" does not join", func(t *testing.T) {
 			ada.post(t, "/api/conversations", withImages(t, "pictures", urls...)).wants(t, 409)
 		})
 	}
 }
 
-// has fails unless so many images are kept for this person.
+// has checks the number of stored images of this person.
 func (p *person) has(t *testing.T, want int) {
 	t.Helper()
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMapList"))
 	if err := suite.Client.List(t.Context(), list, client.InNamespace(p.namespace),
 		client.HasLabels{v1alpha1.LabelConversation}); err != nil || len(list.Items) != want {
-		t.Errorf("there are %d ConfigMaps (%v), want %d", len(list.Items), err, want)
+		t.Errorf("%d ConfigMaps (%v), want %d", len(list.Items), err, want)
 	}
 }
 
-func TestAddressesOfImagesNeedNoConfigMap(t *testing.T) {
+func TestImageURLsNeedNoConfigMap(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	ada.post(t, "/api/conversations", withImages(t, "talk", "https://example.com/a.png",
@@ -116,7 +116,7 @@ func TestAddressesOfImagesNeedNoConfigMap(t *testing.T) {
 	ada.has(t, 0)
 }
 
-func TestAKeyForARequestWithImagesIsJoined(t *testing.T) {
+func TestAnIdempotencyKeyWorksWithImages(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	send := func(data []byte) reply {
@@ -131,27 +131,27 @@ func TestAKeyForARequestWithImagesIsJoined(t *testing.T) {
 	ada.has(t, 1)
 }
 
-func TestAnImageMayHaveAMebibyte(t *testing.T) {
+func TestImagesOfOneMebibyteAreAccepted(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
-	// As many as a body has room for.
+	// As many as fit in a body.
 	ada.post(t, "/api/conversations", withImages(t, "largest", dataURL(picture(1, rest.MaxImage)),
 		dataURL(picture(2, rest.MaxImage)))).wants(t, 200)
 	if _, data := ada.image(t, ada.conversation(t, "largest"), 1); len(data) != rest.MaxImage {
-		t.Errorf("it has %d bytes", len(data))
+		t.Errorf("the image has %d bytes", len(data))
 	}
 	ada.post(t, "/api/conversations", withImages(t, "larger", dataURL([]byte("small")),
 		dataURL(picture(1, rest.MaxImage+1)))).wants(t, 413).
 		complains(t, "body.image_urls.1: bytes_too_long")
-	t.Run("and what else is wrong is said with it", func(t *testing.T) {
+	t.Run("other errors are reported too", func(t *testing.T) {
 		body := jsonOf(t, map[string]any{"conversation_id": "larger", "create_microagent": "widgets",
 			"image_urls": []string{"data:,x", dataURL(picture(1, rest.MaxImage+1))}})
 		ada.post(t, "/api/conversations", body).wants(t, 413).
 			complains(t, "body.image_urls.0: value_error", "body.image_urls.1: bytes_too_long",
 				"body.create_microagent: dict_type")
 	})
-	t.Run("and nothing is kept of it", func(t *testing.T) { ada.has(t, 2) })
-	t.Run("nor of more than a body has room for", func(t *testing.T) {
+	t.Run("nothing of it is stored", func(t *testing.T) { ada.has(t, 2) })
+	t.Run("a larger body is refused", func(t *testing.T) {
 		three := slicesOf(3, func(i int) string { return dataURL(picture(byte(i), rest.MaxImage)) })
 		ada.post(t, "/api/conversations", withImages(t, "three", three...)).wants(t, 413).says(t,
 			`{"detail": "Request body too large: at most 4194304 bytes"}`)
@@ -165,12 +165,12 @@ func slicesOf(n int, item func(int) string) (list []string) {
 	return list
 }
 
-func TestAnImageThatIsSentTwiceIsKeptOnce(t *testing.T) {
+func TestRepeatedImagesAreStoredOnce(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	ada.post(t, "/api/conversations", withImages(t, "twice",
 		slicesOf(16, func(int) string { return dataURL([]byte("same")) })...)).wants(t, 200)
-	await(t, func() error { // which shows that the pod is one that the API server takes
+	await(t, func() error { // the API server accepts the pod
 		return suite.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: v1alpha1.SessionName("twice")},
 			&corev1.Pod{})
 	})
@@ -180,12 +180,11 @@ func TestAnImageThatIsSentTwiceIsKeptOnce(t *testing.T) {
 		complains(t, "body.image_urls: too_long")
 }
 
-// A conversation with images is several objects. Wherever the facade is cut off, the next try
-// completes them.
-func TestImagesThatWereCutOffAreCompletedByTheNextTry(t *testing.T) {
+// A conversation with images is several objects. A retry completes any partial creation.
+func TestARetryCompletesPartialImages(t *testing.T) {
 	t.Parallel()
 	for written := range 2 {
-		t.Run(fmt.Sprintf("after %d", written), func(t *testing.T) {
+		t.Run(fmt.Sprintf("after %d ConfigMaps", written), func(t *testing.T) {
 			t.Parallel()
 			ada := newcomer(t)
 			body := withImages(t, "cut", dataURL([]byte("one")), dataURL([]byte("two")))
@@ -193,13 +192,13 @@ func TestImagesThatWereCutOffAreCompletedByTheNextTry(t *testing.T) {
 				http.StatusServiceUnavailable)
 			half := ada.conversation(t, "cut")
 			if half.Annotations[v1alpha1.AnnotationIncomplete] == "" || half.Spec.TTLAfterStopped == nil {
-				t.Fatal("nothing would ever clean it up")
+				t.Fatal("the partial conversation has no TTL")
 			}
 			ada.has(t, written)
 			ada.post(t, "/api/conversations", body).wants(t, 200)
 			c := ada.conversation(t, "cut")
 			if c.UID != half.UID || c.Annotations[v1alpha1.AnnotationIncomplete] != "" || c.Spec.TTLAfterStopped != nil {
-				t.Errorf("it is still incomplete: %v", c.ObjectMeta)
+				t.Errorf("the conversation is still incomplete: %v", c.ObjectMeta)
 			}
 			if _, data := ada.image(t, c, 1); string(data) != "two" {
 				t.Errorf("the second image is %q", data)

@@ -34,7 +34,7 @@ func codeOf(r reply, want int) error {
 	return nil
 }
 
-// ownFacade is a facade of one test.
+// ownFacade starts a facade for one test.
 func ownFacade(t *testing.T, args ...string) *facadeenv.Facade {
 	t.Helper()
 	f, err := startFacade(suite.Env, args...)
@@ -49,7 +49,7 @@ func ownFacade(t *testing.T, args ...string) *facadeenv.Facade {
 	return f
 }
 
-// at is the same person at another facade.
+// at returns the same person at another facade.
 func (p *person) at(t *testing.T, url string) *person {
 	t.Helper()
 	there := *p
@@ -63,7 +63,7 @@ func (p *person) at(t *testing.T, url string) *person {
 	return &there
 }
 
-func TestProbesAndDocumentNeedNoKey(t *testing.T) {
+func TestProbesAndOpenAPINeedNoKey(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"/alive", "/health", "/ready"} {
 		stranger().get(t, path).wants(t, 200).says(t, `{"status": "ok"}`)
@@ -72,11 +72,11 @@ func TestProbesAndDocumentNeedNoKey(t *testing.T) {
 	stranger().get(t, "/nowhere").wants(t, 404).says(t, `{"detail": "Not Found"}`)
 	refused := stranger().do(t, "PUT", "/api/settings", "").wants(t, 405).says(t, `{"detail": "Method Not Allowed"}`)
 	if allow := refused.header.Get("Allow"); allow != "GET, POST" {
-		t.Errorf("allowed is %q", allow)
+		t.Errorf("Allow is %q", allow)
 	}
 }
 
-func TestBodiesThatAreNoObjectAreRefused(t *testing.T) {
+func TestBodiesMustBeJSONObjects(t *testing.T) {
 	t.Parallel()
 	ada := newcomer(t)
 	for _, path := range []string{"/api/settings", "/api/conversations"} {
@@ -94,7 +94,7 @@ func TestBodiesThatAreNoObjectAreRefused(t *testing.T) {
 	}
 }
 
-func TestTooMuchIsRefused(t *testing.T) {
+func TestLargeBodiesAndFrequentRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	f := ownFacade(t, "--max-body-bytes=1000", "--user-rate=0.2", "--user-burst=3")
 	ada := newcomer(t).at(t, f.URL) // takes the first token
@@ -105,7 +105,7 @@ func TestTooMuchIsRefused(t *testing.T) {
 	if after := reply.header.Get("Retry-After"); !regexp.MustCompile(`^[1-5]$`).MatchString(after) {
 		t.Errorf("Retry-After is %q", after)
 	}
-	t.Run("which is no business of another user", func(t *testing.T) {
+	t.Run("the limit is per user", func(t *testing.T) {
 		newcomer(t).at(t, f.URL).get(t, "/api/settings").wants(t, 200)
 	})
 }
@@ -132,7 +132,7 @@ func TestOnlyConfiguredOriginsMayCall(t *testing.T) {
 	}
 }
 
-func TestRequestsAreCountedAndWrittenDownWithoutWhatIsInThem(t *testing.T) {
+func TestRequestsAreCountedAndLoggedWithoutTheirContent(t *testing.T) {
 	t.Parallel()
 	f := ownFacade(t)
 	ada := newcomer(t).at(t, f.URL)
@@ -140,7 +140,7 @@ func TestRequestsAreCountedAndWrittenDownWithoutWhatIsInThem(t *testing.T) {
 	reply := ada.post(t, "/api/settings", `{"llm_api_key": "`+value+`", "security_analyzer": "`+value+`"}`, "X-Request-ID",
 		"my-request-1").wants(t, 200)
 	if reply.header.Get("X-Request-ID") != "my-request-1" {
-		t.Error("the request's id is not given back")
+		t.Error("the answer lacks the request ID")
 	}
 	ada.post(t, "/api/settings", `{"max_iterations": "`+value+`"}`).wants(t, 422)
 	ada.get(t, "/"+value+"?"+value+"="+value).wants(t, 404)
@@ -171,16 +171,16 @@ func TestRequestsAreCountedAndWrittenDownWithoutWhatIsInThem(t *testing.T) {
 	})
 	for _, secret := range []string{value, ada.key} {
 		if strings.Contains(f.Log.String(), secret) || bytes.Contains(metrics, []byte(secret)) {
-			t.Error("a value shows in the log or the metrics")
+			t.Error("a value is in the log or the metrics")
 		}
 	}
 }
 
-func TestAFacadeThatStopsFinishesWhatItHasBegun(t *testing.T) {
+func TestShutdownFinishesRequestsInFlight(t *testing.T) {
 	t.Parallel()
 	f := ownFacade(t, "--shutdown-delay=1s")
 	ada := newcomer(t).at(t, f.URL)
-	// A request whose body comes slowly is under way when the signal comes.
+	// A request with a slow body is in flight when the signal arrives.
 	body, writer := io.Pipe()
 	request, err := http.NewRequest("POST", f.URL+"/api/settings", body)
 	if err != nil {
@@ -202,11 +202,11 @@ func TestAFacadeThatStopsFinishesWhatItHasBegun(t *testing.T) {
 	_, _ = writer.Write([]byte(`{"language": `))
 	f.Signal(syscall.SIGTERM)
 	await(t, func() error { return codeOf((&person{url: f.URL}).get(t, "/ready"), 503) })
-	ada.get(t, "/api/settings").wants(t, 200) // served while not ready
-	// Past the delay it takes no more connections, and still waits for the one that it has.
+	ada.get(t, "/api/settings").wants(t, 200) // still served, though not ready
+	// After the delay the facade accepts no new connections and waits for the open one.
 	await(t, func() error {
 		if connection, err := net.Dial("tcp", strings.TrimPrefix(f.URL, "http://")); err == nil {
-			return errors.Join(errors.New("it still takes connections"), connection.Close())
+			return errors.Join(errors.New("the facade still accepts connections"), connection.Close())
 		}
 		return nil
 	})
@@ -215,20 +215,20 @@ func TestAFacadeThatStopsFinishesWhatItHasBegun(t *testing.T) {
 	slow.Wait()
 	<-f.Done
 	if code := f.ExitCode(); code != 0 {
-		t.Errorf("it ended with %d", code)
+		t.Errorf("the facade exited with %d", code)
 	}
 	if got := *ada.settings(t).Spec.Language; got != "nl" {
 		t.Errorf("the language is %s", got)
 	}
 }
 
-func TestACertificateIsReadAgainWhenItChanges(t *testing.T) {
+func TestAChangedCertificateIsReloaded(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	writeCertificate(t, cert, key, 1)
-	// The suite asks for /ready over HTTP, which a server of HTTPS does not answer: so it is
-	// started here.
+	// The suite probes /ready over HTTP, which an HTTPS server does not answer. So the test starts
+	// this facade itself.
 	binary, err := program()
 	if err != nil {
 		t.Fatal(err)
@@ -245,7 +245,7 @@ func TestACertificateIsReadAgainWhenItChanges(t *testing.T) {
 	serves := func(serial int64) func() error {
 		return func() error {
 			connection, err := tls.Dial("tcp", address,
-				&tls.Config{InsecureSkipVerify: true}) //nolint:gosec // which certificate it is, is what is asked
+				&tls.Config{InsecureSkipVerify: true}) //nolint:gosec // the test reads the serial number only
 			if err != nil {
 				return err
 			}

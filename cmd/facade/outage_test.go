@@ -23,8 +23,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/facadeenv"
 )
 
-// killAPIServer ends the API server without a warning: the child of this process that listens at
-// its port.
+// killAPIServer kills the API server: the child of this process that listens at its port.
 func (p *parley) killAPIServer(t *testing.T) {
 	t.Helper()
 	port := "--secure-port=" + p.ControlPlane.GetAPIServer().Port
@@ -53,7 +52,7 @@ func (p *parley) killAPIServer(t *testing.T) {
 	t.Fatal("no API server to kill")
 }
 
-// restartAPIServer starts it again at the same port, over the same data.
+// restartAPIServer starts it again with the same port and data.
 func (p *parley) restartAPIServer() error {
 	server := p.ControlPlane.GetAPIServer()
 	if err := server.Stop(); err != nil {
@@ -62,13 +61,13 @@ func (p *parley) restartAPIServer() error {
 	return server.Start()
 }
 
-func TestWhatWasAnsweredSurvivesTheAPIServer(t *testing.T) {
+func TestAcknowledgedWritesSurviveAnAPIServerOutage(t *testing.T) {
 	env, err := facadeenv.Start(t.TempDir(), true, keepCertificates(t.TempDir()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	own := &parley{Env: env}
-	t.Cleanup(func() { _ = own.Stop() }) // how the operator takes the outage is its own matter
+	t.Cleanup(func() { _ = own.Stop() }) // the operator may fail during the outage
 	f, err := startFacade(env, "--user-rate=0")
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +76,7 @@ func TestWhatWasAnsweredSurvivesTheAPIServer(t *testing.T) {
 	ada := own.newPerson(t, f.URL)
 
 	var mu sync.Mutex
-	stored := map[string]bool{} // by id or language, whether it was answered with 200
+	stored := map[string]bool{} // IDs and languages with an answer of 200
 	codes := map[int]int{}
 	ctx, stop := context.WithCancel(t.Context())
 	var clients sync.WaitGroup
@@ -99,7 +98,7 @@ func TestWhatWasAnsweredSurvivesTheAPIServer(t *testing.T) {
 				stored[id] = r.code == http.StatusOK
 				mu.Unlock()
 				if r.code != http.StatusOK {
-					<-time.After(50 * time.Millisecond) // as a client that honours Retry-After, only sooner
+					<-time.After(50 * time.Millisecond) // like Retry-After, but shorter
 				}
 			}
 		})
@@ -134,31 +133,31 @@ func TestWhatWasAnsweredSurvivesTheAPIServer(t *testing.T) {
 
 	t.Logf("answers: %v", codes)
 	if codes[http.StatusOK] == 0 || codes[http.StatusServiceUnavailable] == 0 || len(codes) != 2 {
-		t.Errorf("want 200 and 503 and nothing else")
+		t.Errorf("want only 200 and 503")
 	}
 	for id, answered := range stored {
 		c := &v1alpha1.Conversation{}
 		err := own.Client.Get(t.Context(), client.ObjectKey{Namespace: ada.namespace, Name: id}, c)
 		if answered && (err != nil || c.Annotations[v1alpha1.AnnotationIncomplete] != "") {
-			t.Errorf("%s was answered with 200 and is not there (%v)", id, err)
+			t.Errorf("%s was acknowledged and is missing (%v)", id, err)
 		}
 		if answered {
 			secret := &corev1.Secret{}
 			key := client.ObjectKey{Namespace: ada.namespace, Name: c.Spec.MCPConfig.SSEServers[0].APIKeyRef.Name}
 			err := own.Client.Get(t.Context(), key, secret)
 			if err != nil || string(secret.Data[v1alpha1.ManagedSecretKey]) != id {
-				t.Errorf("the key of %s is not there (%v)", id, err)
+				t.Errorf("the key of %s is missing (%v)", id, err)
 			}
 		}
 	}
 }
 
-// keepCertificates keeps what the API server needs to come back as the same one.
+// keepCertificates keeps the API server's certificates across a restart.
 func keepCertificates(dir string) func(*envtest.Environment) {
 	return func(e *envtest.Environment) { e.ControlPlane.GetAPIServer().CertDir = dir }
 }
 
-// newPerson is a user of this API server.
+// newPerson creates a user on this API server.
 func (p *parley) newPerson(t *testing.T, url string) *person {
 	t.Helper()
 	settings := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "ada"}}

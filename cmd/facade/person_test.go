@@ -26,16 +26,16 @@ type person struct {
 	key             string
 }
 
-// stranger has no key.
+// stranger returns a person without a key.
 func stranger() *person { return &person{url: suite.facade.URL} }
 
-// newPerson makes settings called name in a namespace of their own.
+// newPerson creates settings in a new namespace.
 func newPerson(t *testing.T, name string) *person {
 	t.Helper()
 	return newPersonIn(t, suite.Namespace(t, nil), name)
 }
 
-// newPersonIn makes settings and waits until the facade knows their key.
+// newPersonIn creates settings and waits until the facade knows their key.
 func newPersonIn(t *testing.T, namespace, name string) *person {
 	t.Helper()
 	create(t, &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
@@ -44,7 +44,7 @@ func newPersonIn(t *testing.T, namespace, name string) *person {
 	return p
 }
 
-// newcomer is a person with settings that suffice for a session.
+// newcomer returns a person with complete settings.
 func newcomer(t *testing.T) *person {
 	t.Helper()
 	p := newPerson(t, "ada")
@@ -69,7 +69,7 @@ func (p *person) learnKey(t *testing.T) {
 	})
 }
 
-// reply is what the facade answered.
+// reply is an answer of the facade.
 type reply struct {
 	code   int
 	header http.Header
@@ -86,8 +86,8 @@ func (p *person) post(t *testing.T, path, body string, headers ...string) reply 
 	return p.do(t, "POST", path, body, headers...)
 }
 
-// do sends a request; headers are names and values in turn. The answer must be one that
-// openapi.yaml knows.
+// do sends a request; headers are alternating names and values. openapi.yaml must document the
+// answer.
 func (p *person) do(t *testing.T, method, path, body string, headers ...string) reply {
 	t.Helper()
 	r, err := p.send(method, path, body, headers...)
@@ -135,12 +135,12 @@ func (r reply) wants(t *testing.T, code int) reply {
 	return r
 }
 
-// says fails unless the body is this JSON.
+// says fails unless the body equals this JSON.
 func (r reply) says(t *testing.T, want string) reply {
 	t.Helper()
 	var got, wanted any
 	if err := json.Unmarshal([]byte(r.body), &got); err != nil {
-		t.Fatalf("no JSON: %s", r.body)
+		t.Fatalf("invalid JSON: %s", r.body)
 	}
 	if err := json.Unmarshal([]byte(want), &wanted); err != nil {
 		t.Fatal(err)
@@ -151,7 +151,7 @@ func (r reply) says(t *testing.T, want string) reply {
 	return r
 }
 
-// complains fails unless the details are about exactly these places, written like
+// complains fails unless the details have exactly these locations and types, such as
 // body.max_iterations: int_parsing.
 func (r reply) complains(t *testing.T, want ...string) reply {
 	t.Helper()
@@ -169,22 +169,22 @@ func (r reply) complains(t *testing.T, want ...string) reply {
 	}
 	for _, w := range want {
 		if !got[w] {
-			t.Errorf("no complaint %q in %s", w, r.body)
+			t.Errorf("error %q is missing in %s", w, r.body)
 		}
 		delete(got, w)
 	}
 	if len(got) > 0 {
-		t.Errorf("complaints %v too many in %s", slices.Sorted(maps.Keys(got)), r.body)
+		t.Errorf("unexpected errors %v in %s", slices.Sorted(maps.Keys(got)), r.body)
 	}
 	return r
 }
 
-// lacks fails if a value shows in the body.
+// lacks fails if a value is in the body.
 func (r reply) lacks(t *testing.T, values ...string) reply {
 	t.Helper()
 	for _, value := range values {
 		if strings.Contains(r.body, value) {
-			t.Errorf("%q shows in %s", value, r.body)
+			t.Errorf("%q is in %s", value, r.body)
 		}
 	}
 	return r
@@ -194,7 +194,7 @@ func (r reply) field(t *testing.T, name string) any {
 	t.Helper()
 	var body map[string]any
 	if err := json.Unmarshal([]byte(r.body), &body); err != nil {
-		t.Fatalf("no JSON object: %s", r.body)
+		t.Fatalf("not a JSON object: %s", r.body)
 	}
 	value, found := body[name]
 	if !found {
@@ -221,7 +221,7 @@ func (p *person) conversation(t *testing.T, id string) *v1alpha1.Conversation {
 	return c
 }
 
-// secret is the value of a user's key.
+// secret returns the value of a user's key.
 func (p *person) secret(t *testing.T, name string) string {
 	t.Helper()
 	secret := &corev1.Secret{}

@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// A field of the settings: how it is set, what it is after null, and what is wrong.
+// fieldCase is a test of one setting.
 type fieldCase struct {
 	field  string
-	set    map[string]string // what is sent, and what is shown then
-	null   string            // what is shown after null
-	wrong  map[string]string // what is sent, and the type of the complaint
-	absent bool              // null keeps what is stored, because it is a key
+	set    map[string]string // sent value → shown value
+	null   string            // the value shown after null
+	wrong  map[string]string // sent value → error type
+	absent bool              // a key: null keeps the stored value
 }
 
 const noText = `{"a": 1}`
@@ -91,13 +91,13 @@ func with(base map[string]string, more ...string) map[string]string {
 	return all
 }
 
-func TestEachSettingIsSetKeptClearedAndChecked(t *testing.T) {
+func TestEachSettingIsStoredKeptClearedAndValidated(t *testing.T) {
 	t.Parallel()
 	for _, c := range fieldCases {
 		t.Run(c.field, func(t *testing.T) {
 			t.Parallel()
 			ada := newPerson(t, "ada")
-			// Something else stays what it is throughout.
+			// Another setting must not change.
 			other, otherValue := "git_user_name", "Bystander"
 			if c.field == other {
 				other, otherValue = "security_analyzer", "bystander"
@@ -118,7 +118,7 @@ func TestEachSettingIsSetKeptClearedAndChecked(t *testing.T) {
 				ada.post(t, "/api/settings", fmt.Sprintf(`{%q: %s}`, c.field, sent)).wants(t, 200)
 				shows(c.set[sent])
 				ada.post(t, "/api/settings", fmt.Sprintf(`{%q: %q, "unknown_field": {"x": 1}}`, other, otherValue)).wants(t, 200)
-				shows(c.set[sent]) // left out: kept
+				shows(c.set[sent]) // left out: unchanged
 			}
 			if c.absent {
 				ada.keepsItsKey(t, c.field)
@@ -137,7 +137,7 @@ func TestEachSettingIsSetKeptClearedAndChecked(t *testing.T) {
 	}
 }
 
-// keepsItsKey: null and left out keep a key, and the empty string clears it.
+// keepsItsKey checks that null and a missing field keep a key and that the empty string clears it.
 func (p *person) keepsItsKey(t *testing.T, field string) {
 	t.Helper()
 	isSet := func() bool { return p.get(t, "/api/settings").field(t, field+"_set").(bool) }

@@ -20,7 +20,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// everySetting is a body with every field of a settings request.
+// everySetting is a settings request with every field.
 const everySetting = `{
 	"language": "en", "agent": "CodeActAgent", "max_iterations": 100, "security_analyzer": "llm",
 		"confirmation_mode": true,
@@ -83,7 +83,7 @@ func TestEverySettingIsStoredAndShownWithoutKeys(t *testing.T) {
 	decoder := json.NewDecoder(strings.NewReader(shown.body))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&typed); err != nil {
-		t.Errorf("the answer does not fit its type: %v", err)
+		t.Errorf("the answer does not match its type: %v", err)
 	}
 	shown.says(t, jsonOf(t, typed))
 	stored := ada.settings(t)
@@ -99,11 +99,11 @@ func TestEverySettingIsStoredAndShownWithoutKeys(t *testing.T) {
 		}
 	}
 
-	t.Run("and what is shown can be stored again", func(t *testing.T) {
+	t.Run("the answer can be posted back", func(t *testing.T) {
 		ada.post(t, "/api/settings", shown.body).wants(t, 200)
 		ada.get(t, "/api/settings").wants(t, 200).says(t, shown.body)
 	})
-	t.Run("and the operator finds every key", func(t *testing.T) {
+	t.Run("the operator finds every key", func(t *testing.T) {
 		await(t, func() error {
 			for _, c := range ada.settings(t).Status.Conditions {
 				if c.Type == v1alpha1.ConditionReady && c.Status == metav1.ConditionTrue {
@@ -139,7 +139,7 @@ func TestSecretsAreMergedEntryByEntry(t *testing.T) {
 				"github": {"token": null, "user_id": "ada", "host": null}},
 			"custom_secrets": {"A": {"secret": null, "description": "one"}, "B": {"secret": null, "description": null}}}`)
 		if ada.secret(t, "ada-token-github") != "t1" || ada.secret(t, "ada-token-enterprise-sso") != "t2" {
-			t.Error("a token is not what was stored")
+			t.Error("a token changed")
 		}
 	})
 	t.Run("null keeps all, null for an entry removes it", func(t *testing.T) {
@@ -152,13 +152,13 @@ func TestSecretsAreMergedEntryByEntry(t *testing.T) {
 		shows(`{"provider_tokens": {}, "custom_secrets": {}}`)
 	})
 	for name, c := range map[string]struct{ body, complaint string }{
-		"no object":                 {`5`, "body.secrets_store: dict_type"},
-		"tokens that are no object": {`{"provider_tokens": []}`, "body.secrets_store.provider_tokens: dict_type"},
-		"a token that is no object": {`{"provider_tokens": {"github": "t"}}`,
+		"not an object":          {`5`, "body.secrets_store: dict_type"},
+		"tokens of another type": {`{"provider_tokens": []}`, "body.secrets_store.provider_tokens: dict_type"},
+		"a token of another type": {`{"provider_tokens": {"github": "t"}}`,
 			"body.secrets_store.provider_tokens.github: dict_type"},
 		"an unknown provider": {`{"provider_tokens": {"sourceforge": {"token": "t"}}}`,
 			"body.secrets_store.provider_tokens.sourceforge: enum"},
-		"a token that is no text": {`{"provider_tokens": {"github": {"token": 5}}}`,
+		"a token that is a number": {`{"provider_tokens": {"github": {"token": 5}}}`,
 			"body.secrets_store.provider_tokens.github.token: string_type"},
 		"a host that is a URL": {`{"provider_tokens": {"github": {"host": "https://git.example.com"}}}`,
 			"body.secrets_store.provider_tokens.github.host: value_error"},
@@ -166,7 +166,7 @@ func TestSecretsAreMergedEntryByEntry(t *testing.T) {
 			"body.secrets_store.custom_secrets.NEW.secret: missing"},
 		"a secret with a bad name": {`{"custom_secrets": {"not-a-name": {"secret": "x"}}}`,
 			"body.secrets_store.custom_secrets.name: string_pattern_mismatch"},
-		"a secret that is no object": {`{"custom_secrets": {"X": "x"}}`, "body.secrets_store.custom_secrets.X: dict_type"},
+		"a secret of another type": {`{"custom_secrets": {"X": "x"}}`, "body.secrets_store.custom_secrets.X: dict_type"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ada.post(t, "/api/settings", `{"secrets_store": `+c.body+`}`).wants(t, 422).complains(t, c.complaint)
@@ -174,14 +174,14 @@ func TestSecretsAreMergedEntryByEntry(t *testing.T) {
 	}
 }
 
-// shows fails unless a field of the body is this JSON.
+// shows fails unless a field of the body equals this JSON.
 func (r reply) shows(t *testing.T, field, want string) reply {
 	t.Helper()
 	reply{body: jsonOf(t, r.field(t, field))}.says(t, want)
 	return r
 }
 
-func TestToolServersReplaceTheStoredOnesAndKeepKeys(t *testing.T) {
+func TestToolServersAreReplacedAndKeepTheirKeys(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	store := func(body string) reply {
@@ -202,7 +202,7 @@ func TestToolServersReplaceTheStoredOnesAndKeepKeys(t *testing.T) {
 		t.Errorf("K2 is %q", got)
 	}
 
-	t.Run("a server that is left out goes, one that stays keeps its key", func(t *testing.T) {
+	t.Run("a missing server is removed, a kept one keeps its key", func(t *testing.T) {
 		store(`{"sse_servers": [{"url": "https://a.example.com", "api_key": null}],
 			"stdio_servers": [{"name": "s", "command": "c2", "env": {"K": null, "NEW": "n", "EMPTY": "",
 				"NEVER": null}}]}`).wants(t, 200)
@@ -220,7 +220,7 @@ func TestToolServersReplaceTheStoredOnesAndKeepKeys(t *testing.T) {
 		body       string
 		complaints []string
 	}{
-		"lists that are none": {`{"sse_servers": {}, "stdio_servers": 5, "shttp_servers": "x"}`,
+		"lists of another type": {`{"sse_servers": {}, "stdio_servers": 5, "shttp_servers": "x"}`,
 			[]string{"body.mcp_config.sse_servers: list_type", "body.mcp_config.stdio_servers: list_type",
 				"body.mcp_config.shttp_servers: list_type"}},
 		"a server without a URL": {`{"sse_servers": [{"api_key": "k"}]}`,
@@ -235,7 +235,7 @@ func TestToolServersReplaceTheStoredOnesAndKeepKeys(t *testing.T) {
 			[]string{"body.mcp_config.stdio_servers.0.command: missing"}},
 		"a command with arguments": {`{"stdio_servers": [{"name": "n", "command": "a b"}]}`,
 			[]string{"body.mcp_config.stdio_servers.0.command: string_pattern_mismatch"}},
-		"arguments not closed": {`{"stdio_servers": [{"name": "n", "command": "c", "args": "'a"}]}`,
+		"an open quote in the arguments": {`{"stdio_servers": [{"name": "n", "command": "c", "args": "'a"}]}`,
 			[]string{"body.mcp_config.stdio_servers.0.args: value_error"}},
 		"arguments that are numbers": {`{"stdio_servers": [{"name": "n", "command": "c", "args": [1]}]}`,
 			[]string{"body.mcp_config.stdio_servers.0.args.0: string_type"}},
@@ -274,7 +274,7 @@ func TestToolServersReplaceTheStoredOnesAndKeepKeys(t *testing.T) {
 		ada.get(t, "/api/settings").shows(t, "mcp_config", `{"sse_servers": [], "stdio_servers": [], "shttp_servers": `+
 			`[{"url": "https://a.example.com", "api_key": null, "api_key_set": true}]}`)
 	})
-	t.Run("a client may send back what it was shown, and a timeout", func(t *testing.T) {
+	t.Run("a client may post back an answer with a timeout", func(t *testing.T) {
 		store(`{"sse_servers": [], "stdio_servers": [], "shttp_servers": [{"url": "https://a.example.com", "api_key": null,`+
 			` "api_key_set": true, "timeout": 60}]}`).wants(t, 200)
 	})
@@ -283,7 +283,7 @@ func TestToolServersReplaceTheStoredOnesAndKeepKeys(t *testing.T) {
 	})
 }
 
-func TestSettingsErrorsOfAStageComeInOneAnswerAndNothingIsStored(t *testing.T) {
+func TestSettingsErrorsAreReportedTogetherAndNothingIsStored(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	secret := canary()
@@ -306,14 +306,14 @@ func TestSettingsErrorsOfAStageComeInOneAnswerAndNothingIsStored(t *testing.T) {
 	var secrets corev1.SecretList
 	if err := suite.Client.List(t.Context(), &secrets, client.InNamespace(ada.namespace),
 		client.MatchingFields{"type": string(v1alpha1.SecretTypeUserKey)}); err != nil || len(secrets.Items) > 0 {
-		t.Errorf("there are %d keys (%v), want none", len(secrets.Items), err)
+		t.Errorf("%d keys (%v) are stored, want none", len(secrets.Items), err)
 	}
 	if log := suite.facade.Log.String(); strings.Contains(log, secret) {
 		t.Error("the value is in the log")
 	}
 }
 
-func TestAFieldOfAGitOpsManagerIsNotTaken(t *testing.T) {
+func TestFieldsOfAGitOpsManagerAreNotOverwritten(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "from-git"},
@@ -354,14 +354,14 @@ func TestAFieldOfAGitOpsManagerIsNotTaken(t *testing.T) {
 			}
 		})
 	}
-	t.Run("nor held on to by who posts back what they were shown", func(t *testing.T) {
+	t.Run("posting back an answer takes no ownership", func(t *testing.T) {
 		ada.post(t, "/api/settings", ada.get(t, "/api/settings").wants(t, 200).body).wants(t, 200)
 		owned, err := ac.ExtractUserSettings(ada.settings(t), cluster.FieldOwner)
 		if err != nil || owned.Spec != nil && jsonOf(t, owned.Spec) != "{}" {
 			t.Errorf("the facade owns %s (%v)", jsonOf(t, owned.Spec), err)
 		}
 	})
-	t.Run("and all else can be stored beside it", func(t *testing.T) {
+	t.Run("other fields can be stored", func(t *testing.T) {
 		ada.post(t, "/api/settings",
 			`{"email": "ada@example.com", "enable_default_condenser": false,
 				"secrets_store": {"provider_tokens": {"gitlab": {"token": "mine"}}},
@@ -379,10 +379,10 @@ func TestAFieldOfAGitOpsManagerIsNotTaken(t *testing.T) {
 	})
 }
 
-func TestADefaultThatWasAppliedByAClientIsNotTaken(t *testing.T) {
+func TestADefaultSetByKubectlApplyIsNotOverwritten(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
-	ada.post(t, "/api/settings", `{"enable_default_condenser": false}`).wants(t, 200) // nobody had set it
+	ada.post(t, "/api/settings", `{"enable_default_condenser": false}`).wants(t, 200) // it was unset
 	applied := jsonOf(t, map[string]any{"metadata": map[string]any{"annotations": map[string]string{
 		corev1.LastAppliedConfigAnnotation: `{"spec": {"enableSoundNotifications": false}}`,
 	}}})
@@ -395,7 +395,7 @@ func TestADefaultThatWasAppliedByAClientIsNotTaken(t *testing.T) {
 	ada.post(t, "/api/settings", `{"enable_solvability_analysis": false}`).wants(t, 200)
 }
 
-func TestASecretOfSomebodyElseIsNotOverwritten(t *testing.T) {
+func TestAForeignSecretIsNotOverwritten(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace, Name: "ada-llm-api-key"},
@@ -413,7 +413,7 @@ func TestASecretOfSomebodyElseIsNotOverwritten(t *testing.T) {
 	ada.get(t, "/api/settings").wants(t, 404)
 }
 
-func TestAKeyIsWrittenWithItsOwnerAndTime(t *testing.T) {
+func TestAKeyHasItsOwnerAndTheTimeOfWriting(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	ada.post(t, "/api/settings", `{"llm_api_key": "k"}`).wants(t, 200)
@@ -432,9 +432,9 @@ func TestAKeyIsWrittenWithItsOwnerAndTime(t *testing.T) {
 	}
 }
 
-// What others have applied is legal in ways that HTTP never writes, and says nothing else than what
-// HTTP would.
-func TestWhatOthersLeftEmptyIsInNobodysWay(t *testing.T) {
+// Other managers may apply empty values, which HTTP never writes. They mean the same as missing
+// ones.
+func TestEmptyValuesOfOtherManagersDoNotConflict(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		applied string
@@ -469,9 +469,9 @@ func TestWhatOthersLeftEmptyIsInNobodysWay(t *testing.T) {
 	}
 }
 
-// A reference of which the facade still owns a half, since another manager set the same, is not
-// taken as a whole.
-func TestAHalfOfAReferenceIsNotHeldOnTo(t *testing.T) {
+// The facade must not claim a whole reference if another manager set the same value and the facade
+// owns one half.
+func TestAHalfOwnedReferenceIsNotClaimed(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	ada.post(t, "/api/settings", `{"llm_api_key": "mine"}`).wants(t, 200)
@@ -496,7 +496,7 @@ func TestAVariableWithoutANameIsRefused(t *testing.T) {
 		wants(t, 422).complains(t, "body.mcp_config.stdio_servers.0.env: string_too_short")
 }
 
-func TestWhatTheClassDoesNotAllowIsRefusedOverHTTP(t *testing.T) {
+func TestClassLimitsAreEnforcedOverHTTP(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	class := &v1alpha1.SessionClass{ObjectMeta: metav1.ObjectMeta{Name: "small-" + ada.namespace},

@@ -10,8 +10,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Who is signed in to the page has no key to show, only the cookie.
-func TestACookieStandsForTheKeyUntilThatIsAnother(t *testing.T) {
+// A signed-in user of the page has only the cookie, not the key.
+func TestACookieReplacesTheKeyUntilTheKeyChanges(t *testing.T) {
 	t.Parallel()
 	ada := newPerson(t, "ada")
 	page := &person{url: ada.url}
@@ -34,7 +34,7 @@ func TestACookieStandsForTheKeyUntilThatIsAnother(t *testing.T) {
 	page.post(t, "/api/markdown", `{"texts": ["**a**"]}`, "Cookie", cookie, "Origin", ada.url).wants(t, 200).says(t,
 		`{"html": ["<p><strong>a</strong></p>\n"]}`)
 	page.post(t, "/api/markdown", `{"texts": "a"}`, "Cookie", cookie, "Origin", ada.url).wants(t, 422)
-	// A link signs in once, however many try at once.
+	// A link signs in once, even with concurrent attempts.
 	page.post(t, "/api/signin/link", "", "Origin", ada.url).wants(t, 401)
 	link := ada.post(t, "/api/signin/link", "").wants(t, 200).lacks(t, ada.key).field(t, "path").(string)
 	path, code, _ := strings.Cut(link, "#code=")
@@ -66,7 +66,7 @@ func TestACookieStandsForTheKeyUntilThatIsAnother(t *testing.T) {
 		t.Errorf("signed out with %s", out.header.Get("Set-Cookie"))
 	}
 
-	// A copy of the cookie is good no more.
+	// A copy of the cookie is no longer valid.
 	await(t, func() error { return codeOf(page.do(t, "GET", "/api/conversations", "", "Cookie", cookie), 401) })
 	signedIn = page.post(t, "/api/signin", key, "Origin", ada.url).wants(t, 200)
 	cookie, _, _ = strings.Cut(signedIn.header.Get("Set-Cookie"), ";")
@@ -74,7 +74,7 @@ func TestACookieStandsForTheKeyUntilThatIsAnother(t *testing.T) {
 
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ada.namespace,
 		Name: v1alpha1.SessionKeySecretName(ada.name)}}
-	if err := suite.Client.Delete(t.Context(), secret); err != nil { // another one is made
+	if err := suite.Client.Delete(t.Context(), secret); err != nil { // the operator creates a new one
 		t.Fatal(err)
 	}
 	await(t, func() error { return codeOf(page.do(t, "GET", "/api/conversations", "", "Cookie", cookie), 401) })

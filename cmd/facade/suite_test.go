@@ -20,10 +20,10 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-const patience = 30 * time.Second
+const timeout = 30 * time.Second
 
-// suite is what all tests share: an API server with Parley's manifests, the operator, and the
-// facade as a process.
+// suite is shared by all tests: an API server with Parley's manifests, the operator, and the facade
+// as a process.
 var suite *parley
 
 // parley is an API server with the operator.
@@ -68,7 +68,7 @@ var program = sync.OnceValues(func() (string, error) {
 	return file, facadeenv.Build(file)
 })
 
-// startFacade starts a facade that logs as much as it can.
+// startFacade starts a facade with the most detailed log.
 func startFacade(env *facadeenv.Env, args ...string) (*facadeenv.Facade, error) {
 	file, err := program()
 	if err != nil {
@@ -91,5 +91,5 @@ func create(t *testing.T, objects ...client.Object) {
 	}
 }
 
-// canary is a value that must not show up anywhere.
+// canary returns a value that must not appear anywhere.
 func canary() string { return "canary-" + strings.ToLower(rand.Text()) }
