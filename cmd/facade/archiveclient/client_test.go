@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-func TestAFacadeReadsWhatAnotherProcessKeeps(t *testing.T) {
+func TestTheClientReadsEventsAndEndings(t *testing.T) {
 	t.Parallel()
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	archivetest.Append(t, s, "u", 0, 3, 3)
@@ -24,7 +24,7 @@ func TestAFacadeReadsWhatAnotherProcessKeeps(t *testing.T) {
 	remote := archiveclient.New(address, archivetest.Signed(key, session.AudienceArchive))
 	for from, want := range map[int]string{0: "0-7 of 8", 4: "4-7 of 4", 8: "none", 99: "none"} {
 		if got := archivetest.IDs(t, remote, "u", from); got != want {
-			t.Errorf("from %d there are %s, want %s", from, got, want)
+			t.Errorf("events from %d are %s, want %s", from, got, want)
 		}
 	}
 	position, err := remote.Position(t.Context(), "u")
@@ -32,7 +32,7 @@ func TestAFacadeReadsWhatAnotherProcessKeeps(t *testing.T) {
 		t.Errorf("the position is %+v, %v", position, err)
 	}
 	if _, err := remote.Ending(t.Context(), "u"); !errors.Is(err, archiveclient.ErrNothing) {
-		t.Errorf("of one that goes on the ending is %v", err)
+		t.Errorf("the ending of a running session is %v", err)
 	}
 	if err := s.End(t.Context(), "u", 0, []byte(`{"patch":"diff","repository":true}`)); err != nil {
 		t.Fatal(err)
@@ -41,19 +41,19 @@ func TestAFacadeReadsWhatAnotherProcessKeeps(t *testing.T) {
 		t.Errorf("the ending is %+v, %v", ending, err)
 	}
 	if got := archivetest.IDs(t, remote, "empty", 0); got != "none" {
-		t.Errorf("of one that left nothing there are %s", got)
+		t.Errorf("events of an empty session are %s", got)
 	}
 	if got := archivetest.IDs(t, remote, "deleted", 0); got != archiveclient.ErrNothing.Error() {
-		t.Errorf("of one that is deleted there are %s", got)
+		t.Errorf("events of a deleted session are %s", got)
 	}
 	visited := 0
 	err = remote.Events(t.Context(), "u", 0, func(int, json.RawMessage) bool { visited++; return visited < 2 })
 	if err != nil || visited != 2 {
-		t.Errorf("who wants two gets %d, %v", visited, err)
+		t.Errorf("visited %d events instead of two, %v", visited, err)
 	}
 }
 
-func TestAnArchiveThatCannotBeReadIsNotAnEmptyOne(t *testing.T) {
+func TestReadErrorsDifferFromAnEmptyArchive(t *testing.T) {
 	t.Parallel()
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	archivetest.Append(t, s, "u", 0, 3, 3)
@@ -71,12 +71,12 @@ func TestAnArchiveThatCannotBeReadIsNotAnEmptyOne(t *testing.T) {
 	away := httptest.NewServer(http.NotFoundHandler())
 	away.Close()
 	for what, remote := range map[string]*archiveclient.Client{
-		"with a token of another key":       archiveclient.New(address, archivetest.Signed(other, session.AudienceArchive)),
-		"with a token for the session":      archiveclient.New(address, archivetest.Signed(key, session.AudienceSession)),
-		"of an archive that is away":        archiveclient.New(away.URL, archivetest.Signed(key, session.AudienceArchive)),
-		"of an archive that dies meanwhile": archiveclient.New(cut.URL, archivetest.Signed(key, session.AudienceArchive)),
+		"with a token of another key":               archiveclient.New(address, archivetest.Signed(other, session.AudienceArchive)),
+		"with a token for the session":              archiveclient.New(address, archivetest.Signed(key, session.AudienceSession)),
+		"of an unreachable archive":                 archiveclient.New(away.URL, archivetest.Signed(key, session.AudienceArchive)),
+		"of an archive that dies during the answer": archiveclient.New(cut.URL, archivetest.Signed(key, session.AudienceArchive)),
 		"without a key": archiveclient.New(address, func(string) (string, error) {
-			return "", errors.New("there is none")
+			return "", errors.New("no key")
 		}),
 	} {
 		err := remote.Events(t.Context(), "u", 0, func(int, json.RawMessage) bool { return true })
@@ -86,7 +86,7 @@ func TestAnArchiveThatCannotBeReadIsNotAnEmptyOne(t *testing.T) {
 	}
 }
 
-// A journal of hundreds of MiB is read page by page: each page asks only for what is missing.
+// A journal of hundreds of MiB is read in pages. Each page requests only the missing events.
 func TestAnEarlierJournalIsReadFromAnIDOn(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 1)

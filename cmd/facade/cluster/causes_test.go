@@ -20,7 +20,7 @@ func jsonOf(t *testing.T, value any) string {
 	return string(data)
 }
 
-func TestErrorsOfTheAPIServerAreToldInTheRequestsTerms(t *testing.T) {
+func TestAPIServerErrorsAreTranslatedToRequestFields(t *testing.T) {
 	t.Parallel()
 	const value = `se"cret: x`
 	path := field.NewPath("spec")
@@ -39,7 +39,7 @@ func TestErrorsOfTheAPIServerAreToldInTheRequestsTerms(t *testing.T) {
 			"value_error", "Input is not allowed here"},
 		{"no value", field.Invalid(path.Child("llmBaseURL"), field.OmitValueType{}, "must be a valid URL"),
 			"body llm_base_url", "value_error", "must be a valid URL"},
-		{"where a key belongs", field.Invalid(path.Child("llmBaseURL"), field.OmitValueType{},
+		{"a hint at a Secret", field.Invalid(path.Child("llmBaseURL"), field.OmitValueType{},
 			"must not hold a key in its query: name a Secret in llmAPIKeyRef"),
 			"body llm_base_url", "value_error", "must not hold a key in its query: send it as llm_api_key"},
 		{"an enumeration", field.NotSupported(path.Child("gitProvider"), v1alpha1.GitProvider(value),
@@ -73,7 +73,7 @@ func TestErrorsOfTheAPIServerAreToldInTheRequestsTerms(t *testing.T) {
 				loc = append(loc, strings.Trim(jsonOf(t, step), `"`))
 			}
 			if at := strings.Join(loc, " "); at != c.loc || got[0].Type != c.kind || got[0].Msg != c.msg {
-				t.Errorf("told as %s %+v", at, got[0])
+				t.Errorf("translated to %s %+v", at, got[0])
 			}
 			if strings.Contains(jsonOf(t, got), "cret: x") {
 				t.Errorf("the value is repeated in %s", jsonOf(t, got))

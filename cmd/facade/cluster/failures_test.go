@@ -13,9 +13,9 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Who has just started asks the API server which kinds there are before it asks for an object, and
-// an API server that has just started forbids that too. Of that error nothing is left but its code.
-func TestAnAPIServerThatHasJustStartedRefusesNothing(t *testing.T) {
+// A new client calls discovery before it reads an object. An API server that has just started
+// forbids that too, and the error keeps only its code.
+func TestAStartingAPIServerIsNotAPolicyRefusal(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -35,6 +35,6 @@ func TestAnAPIServerThatHasJustStartedRefusesNothing(t *testing.T) {
 	}
 	err = live.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "talk"}, &v1alpha1.Conversation{})
 	if !apierrors.IsForbidden(err) || IsForbidden(err) {
-		t.Errorf("%v is told as a policy's refusal", err)
+		t.Errorf("%v counts as a policy's refusal", err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestAPageStaysWhereItIsWhenOthersComeAndGo(t *testing.T) {
+func TestPagesAreStableWhileConversationsChange(t *testing.T) {
 	t.Parallel()
 	now := metav1.Now()
 	list := func(names ...string) (all []v1alpha1.Conversation) {
@@ -27,9 +27,9 @@ func TestAPageStaysWhereItIsWhenOthersComeAndGo(t *testing.T) {
 	}
 	after, ok := parsePosition(*first.NextPageID)
 	if !ok {
-		t.Fatal("the page's id is not understood")
+		t.Fatal("the page ID is refused")
 	}
-	// b, where the page ended, is gone; aa came before it.
+	// b, the end of the page, was deleted; aa was created before it.
 	second := page{limit: 2, after: after}.of(list("d", "a", "aa", "c"))
 	if got := second.Results[0].ConversationID + second.Results[1].ConversationID; got != "cd" ||
 		second.NextPageID != nil {
@@ -37,7 +37,7 @@ func TestAPageStaysWhereItIsWhenOthersComeAndGo(t *testing.T) {
 	}
 }
 
-func TestThePagesHoldEachConversationOnceTheNewestFirst(t *testing.T) {
+func TestPagesListEachConversationOnceNewestFirst(t *testing.T) {
 	t.Parallel()
 	const n = 50
 	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -60,17 +60,17 @@ func TestThePagesHoldEachConversationOnceTheNewestFirst(t *testing.T) {
 				break
 			}
 			if len(got.Results) != limit {
-				t.Errorf("a page of %d holds %d", limit, len(got.Results))
+				t.Errorf("a page with limit %d has %d", limit, len(got.Results))
 			}
 			p.after, _ = parsePosition(*got.NextPageID)
 		}
 		if seen != n {
-			t.Errorf("pages of %d hold %d", limit, seen)
+			t.Errorf("pages with limit %d have %d in total", limit, seen)
 		}
 	}
 }
 
-func TestATitleIsTheFirstLine(t *testing.T) {
+func TestTheTitleIsTheFirstLine(t *testing.T) {
 	t.Parallel()
 	for message, want := range map[string]string{
 		" hello \nworld":         "hello",

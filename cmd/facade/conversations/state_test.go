@@ -10,8 +10,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Clients that start a conversation look at once, and look no more where it is stopped.
-func TestAConversationThatIsToStartAgainIsNotStoppedAnyMore(t *testing.T) {
+// Clients read the state right after a start and give up if it is stopped.
+func TestARequestedRestartShowsAsStarting(t *testing.T) {
 	stopped := func(reason string, suspend bool, restartAt *metav1.Time, seen int64) *v1alpha1.Conversation {
 		return &v1alpha1.Conversation{
 			ObjectMeta: metav1.ObjectMeta{Generation: 2},
@@ -24,15 +24,15 @@ func TestAConversationThatIsToStartAgainIsNotStoppedAnyMore(t *testing.T) {
 		c    *v1alpha1.Conversation
 		want v1alpha1.ConversationState
 	}{
-		"resumed, and not seen yet":        {stopped(v1alpha1.ReasonSuspended, false, nil, 1), v1alpha1.StateStarting},
-		"restarted, and not seen yet":      {stopped(v1alpha1.ReasonCompleted, false, now, 1), v1alpha1.StateStarting},
-		"to be restarted later":            {stopped(v1alpha1.ReasonCompleted, false, later, 1), v1alpha1.StateStopped},
-		"changed otherwise":                {stopped(v1alpha1.ReasonCompleted, false, nil, 1), v1alpha1.StateStopped},
-		"restarted, and to be stopped":     {stopped(v1alpha1.ReasonSuspended, true, now, 1), v1alpha1.StateStopped},
-		"stopped again after it was asked": {stopped(v1alpha1.ReasonFailed, false, now, 2), v1alpha1.StateStopped},
+		"resumed, not yet observed":   {stopped(v1alpha1.ReasonSuspended, false, nil, 1), v1alpha1.StateStarting},
+		"restarted, not yet observed": {stopped(v1alpha1.ReasonCompleted, false, now, 1), v1alpha1.StateStarting},
+		"restart planned for later":   {stopped(v1alpha1.ReasonCompleted, false, later, 1), v1alpha1.StateStopped},
+		"another change":              {stopped(v1alpha1.ReasonCompleted, false, nil, 1), v1alpha1.StateStopped},
+		"restarted, then suspended":   {stopped(v1alpha1.ReasonSuspended, true, now, 1), v1alpha1.StateStopped},
+		"failed after the restart":    {stopped(v1alpha1.ReasonFailed, false, now, 2), v1alpha1.StateStopped},
 	} {
 		if got := stateOf(tc.c); got != tc.want {
-			t.Errorf("%s: it is %s, want %s", name, got, tc.want)
+			t.Errorf("%s: the state is %s, want %s", name, got, tc.want)
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/limits"
 )
 
-// sized events are as long as these numbers say.
+// sized returns events of these lengths.
 func sized(sizes []int) (events []json.RawMessage) {
 	for _, size := range sizes {
 		events = append(events, json.RawMessage(`"`+strings.Repeat("x", size-2)+`"`))
@@ -37,7 +37,7 @@ func TestPagesOfASessionAreBoundedAndHaveNoGaps(t *testing.T) {
 	t.Parallel()
 	const k = 1 << 10
 	events := sized([]int{10, 200 * k, 100 * k, 300 * k, 900 * k, 20, 30, 100 * k, 350 * k, 990 * k})
-	// A session of an older version, whose pages are as large as they become.
+	// A session of an older version with unlimited pages.
 	s, c := talking(t, func(w http.ResponseWriter, r *http.Request) {
 		start, _ := strconv.Atoi(r.URL.Query().Get("start_id"))
 		_ = json.NewEncoder(w).Encode(session.EventPage{Events: events[start:]})
@@ -66,25 +66,25 @@ func TestPagesOfASessionAreBoundedAndHaveNoGaps(t *testing.T) {
 	}
 }
 
-func TestAPageOfASessionIsReadNoFurtherThanItGoes(t *testing.T) {
+func TestReadsOfASessionsPageAreBounded(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		text string
 		want int
 		code int
 	}{
-		"whole":                {`{"events":[1,2],"has_more":true}`, 2, 0},
-		"in another order":     {`{"has_more":true,"other":{},"events":[1,2]}`, 2, 0},
-		"none":                 {`{"events":[],"has_more":true}`, 0, 0},
-		"more than were asked": {`{"events":[1` + strings.Repeat(",1", 1000) + `]}`, MaxEvents, 0},
-		"without end":          {`{"events":[1,"` + strings.Repeat("x", 1<<20), 1, 0},
-		"too large an event": {`{"events":["` + strings.Repeat("x", MaxAnswer) + `"],"has_more":false}`, 0,
+		"whole":            {`{"events":[1,2],"has_more":true}`, 2, 0},
+		"in another order": {`{"has_more":true,"other":{},"events":[1,2]}`, 2, 0},
+		"none":             {`{"events":[],"has_more":true}`, 0, 0},
+		"too many events":  {`{"events":[1` + strings.Repeat(",1", 1000) + `]}`, MaxEvents, 0},
+		"endless":          {`{"events":[1,"` + strings.Repeat("x", 1<<20), 1, 0},
+		"an event that is too large": {`{"events":["` + strings.Repeat("x", MaxAnswer) + `"],"has_more":false}`, 0,
 			http.StatusRequestEntityTooLarge},
-		"cut off": {`{"events":[1,2`, 0, http.StatusServiceUnavailable},
-		"no page": {`[]`, 0, http.StatusServiceUnavailable},
-		"no JSON": {`{"events":[1,}`, 0, http.StatusServiceUnavailable},
-		"nothing": {``, 0, http.StatusServiceUnavailable},
-		"more than there is for": {`{"events":["` + strings.Repeat("x", 4<<20) + `"],"has_more":false}`, 0,
+		"truncated":    {`{"events":[1,2`, 0, http.StatusServiceUnavailable},
+		"not a page":   {`[]`, 0, http.StatusServiceUnavailable},
+		"invalid JSON": {`{"events":[1,}`, 0, http.StatusServiceUnavailable},
+		"nothing":      {``, 0, http.StatusServiceUnavailable},
+		"above the user's limit": {`{"events":["` + strings.Repeat("x", 4<<20) + `"],"has_more":false}`, 0,
 			http.StatusTooManyRequests},
 	} {
 		s, conversation := talking(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, c.text) })
@@ -105,7 +105,7 @@ func TestAPageOfASessionIsReadNoFurtherThanItGoes(t *testing.T) {
 	}
 }
 
-func TestWhatIsReadOfASessionCountsUntilItIsReleased(t *testing.T) {
+func TestASessionsAnswerIsCountedUntilItIsReleased(t *testing.T) {
 	t.Parallel()
 	s, c := talking(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `"`+strings.Repeat("x", 1<<20)+`"`)
@@ -134,7 +134,7 @@ func TestWhatIsReadOfASessionCountsUntilItIsReleased(t *testing.T) {
 	}
 }
 
-func TestALargeEventOfAStreamCountsUntilItIsTaken(t *testing.T) {
+func TestALargeEventIsCountedUntilItIsHandled(t *testing.T) {
 	t.Parallel()
 	s, c := talking(t, func(w http.ResponseWriter, _ *http.Request) {
 		out := bufio.NewWriter(w)
@@ -151,7 +151,7 @@ func TestALargeEventOfAStreamCountsUntilItIsTaken(t *testing.T) {
 	_ = s.Follow(ctx, c, -1, hold(budget, "ada"), func(Event) error {
 		if err := s.Follow(ctx, c, -1, hold(budget, "ada"), count, nil); answer.CodeOf(err) != http.StatusTooManyRequests ||
 			events > 0 {
-			t.Errorf("a second stream is sent %d events, and ends with %v", events, err)
+			t.Errorf("a second stream gets %d events and ends with %v", events, err)
 		}
 		return io.EOF
 	}, nil)
@@ -160,7 +160,7 @@ func TestALargeEventOfAStreamCountsUntilItIsTaken(t *testing.T) {
 	}
 }
 
-// answers is a budget in which each user may hold so many bytes of answers; zero is the default.
+// answers returns a budget with this limit of answer bytes per user; zero is the default.
 func answers(each int64) *limits.Budget {
 	return limits.New(limits.Options{Answers: limits.Bounds{User: each}})
 }

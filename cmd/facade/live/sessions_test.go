@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/cmd/internal/answer"
 )
 
-// talking speaks with a session that serves so, and waits but a moment.
+// talking returns a client with a short idle timeout and a session with this handler.
 func talking(t *testing.T, serve http.HandlerFunc) (*Sessions, *v1alpha1.Conversation) {
 	t.Helper()
 	dir := t.TempDir()
@@ -28,7 +28,7 @@ func talking(t *testing.T, serve http.HandlerFunc) (*Sessions, *v1alpha1.Convers
 	return s, c
 }
 
-// stalls says something, and then nothing more.
+// stalls returns a handler that sends a text and then nothing.
 func stalls(text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, text)
@@ -37,7 +37,7 @@ func stalls(text string) http.HandlerFunc {
 	}
 }
 
-func TestASessionThatStopsInTheMiddleOfItsAnswerIsNotWaitedFor(t *testing.T) {
+func TestAStalledAnswerTimesOut(t *testing.T) {
 	t.Parallel()
 	s, c := talking(t, stalls(`{"begun": `))
 	if _, err := s.Read(t.Context(), c, Call{Method: http.MethodGet, Path: "/"},
@@ -50,23 +50,23 @@ func TestASessionThatStopsInTheMiddleOfItsAnswerIsNotWaitedFor(t *testing.T) {
 	}
 	defer response.Body.Close()
 	if _, err := io.Copy(io.Discard, response.Body); err == nil {
-		t.Error("what is cut off is taken for whole")
+		t.Error("a truncated answer looks complete")
 	}
 }
 
-func TestAStreamThatSaysNothingEnds(t *testing.T) {
+func TestASilentStreamTimesOut(t *testing.T) {
 	t.Parallel()
 	s, c := talking(t, stalls("id: 0\ndata: {}\n\n"))
 	events := 0
 	take := func(Event) error {
 		events++
-		<-time.After(2 * s.idleTimeout) // a slow client is not the session's fault
+		<-time.After(2 * s.idleTimeout) // a slow client does not count as silence
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var err error
-	for try := 0; events == 0 && try < 10; try++ { // on a busy machine the event may come too late
+	for try := 0; events == 0 && try < 10; try++ { // on a busy machine the event may be late
 		err = s.Follow(ctx, c, -1, hold(answers(0), "ada"), take, func() error { return nil })
 	}
 	if err == nil || ctx.Err() != nil || events != 1 {
@@ -74,7 +74,7 @@ func TestAStreamThatSaysNothingEnds(t *testing.T) {
 	}
 }
 
-func TestWhatASessionAnswersIsBounded(t *testing.T) {
+func TestASessionsAnswerIsBounded(t *testing.T) {
 	t.Parallel()
 	s, c := talking(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `"0123456789"`) })
 	s.idleTimeout = time.Minute

@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// mount writes a key as a kubelet does: a directory of its own, and a link to it that is replaced
-// as a whole.
+// mount writes a key like the kubelet: into a new directory, with a link that is replaced
+// atomically.
 func mount(t *testing.T, dir, version string) map[string][]byte {
 	t.Helper()
 	data, err := session.NewSigningKey()
@@ -39,7 +39,7 @@ func mount(t *testing.T, dir, version string) map[string][]byte {
 	return data
 }
 
-// verify says whether a session that has the public half of a key takes a token.
+// verify checks a token against the public half of a key, like a session.
 func verify(t *testing.T, data map[string][]byte, token, uid string, at time.Time) error {
 	t.Helper()
 	key, err := session.ParseSigningKey(data[session.SigningPrivateKey])
@@ -63,35 +63,35 @@ func TestATokenIsForOneConversationAndAMinute(t *testing.T) {
 		t.Errorf("after a minute: %v", err)
 	}
 	if verify(t, data, token, "u2", now) == nil {
-		t.Error("it is good for another conversation")
+		t.Error("the token is valid for another conversation")
 	}
-	// Clocks may be half a minute apart.
+	// Clocks may differ by half a minute.
 	if verify(t, data, token, "u1", now.Add(2*time.Minute)) == nil {
-		t.Error("it is good after two minutes")
+		t.Error("the token is valid after two minutes")
 	}
 	if _, err := signer.Token(""); err == nil {
-		t.Error("there is a token for no conversation")
+		t.Error("a token without a conversation is signed")
 	}
 }
 
-func TestTheKeyIsTheOneThatIsMounted(t *testing.T) {
+func TestTheMountedKeyIsUsed(t *testing.T) {
 	dir := t.TempDir()
 	signer := NewSigner(dir)
 	if _, err := signer.Token("u"); !errors.Is(err, errNoKey) || !errors.Is(signer.Ready(), errNoKey) {
-		t.Errorf("before there is a key: %v", err)
+		t.Errorf("without a key: %v", err)
 	}
 	first := mount(t, dir, "1")
 	if token, err := signer.Token("u"); err != nil || verify(t, first, token, "u", time.Now()) != nil {
-		t.Errorf("the key came, and: %v", err)
+		t.Errorf("after the key was mounted: %v", err)
 	}
 	second := mount(t, dir, "2")
 	token, err := signer.Token("u")
 	if err != nil || verify(t, second, token, "u", time.Now()) != nil || verify(t, first, token, "u", time.Now()) == nil {
-		t.Errorf("another key came, and: %v", err)
+		t.Errorf("after the key was replaced: %v", err)
 	}
 }
 
-func TestAFileThatIsNoKeyIsNotToldOf(t *testing.T) {
+func TestErrorsDoNotRepeatAnInvalidKey(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, session.SigningPrivateKey), []byte("s3cret"), 0o600); err != nil {
 		t.Fatal(err)

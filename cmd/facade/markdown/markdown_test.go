@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestWhatAgentsWriteIsRendered(t *testing.T) {
+func TestMarkdownIsRendered(t *testing.T) {
 	for text, want := range map[string]string{
 		"a **b** `c`":       "<p>a <strong>b</strong> <code>c</code></p>",
 		"```go\nx < y\n```": "<pre><code>x &lt; y\n</code></pre>",
@@ -29,7 +29,7 @@ func TestWhatAgentsWriteIsRendered(t *testing.T) {
 	}
 }
 
-func TestNothingThatIsWrittenRuns(t *testing.T) {
+func TestRenderedTextsRunNoScript(t *testing.T) {
 	for _, text := range []string{
 		"<script>x()</script>", "<img src=x onerror=x()>", "[a](javascript:x())", "![a](javascript:x())",
 		"[a](data:text/html,x)",
@@ -48,29 +48,29 @@ func TestNothingThatIsWrittenRuns(t *testing.T) {
 	}
 }
 
-// What one user's agent writes must not take the time and the memory of all others.
-func TestWhatIsWrittenToTakeLongIsShownInAMoment(t *testing.T) {
+// One user's texts must not take the time and memory of all others.
+func TestExpensiveTextsAreRenderedFast(t *testing.T) {
 	of := func(part string) string { return strings.Repeat(part, maxText/len(part)/2) }
 	wide := of("a|")[:1000] + "\n" + of("-|")[:1000] + "\n"
 	for name, text := range map[string]string{
-		"a wide and long table":            wide + of("a\n")[:20_000],
-		"one with other ends of lines":     strings.ReplaceAll(wide, "\n", "\r\n") + of("a\r\n"),
-		"one in a quote":                   "> " + strings.ReplaceAll(wide, "\n", "\n> ") + of("a\n> "),
-		"one in a list":                    "- " + strings.ReplaceAll(wide, "\n", "\n  ") + of("a\n  "),
-		"one after what is no header":      "a\n:\n" + wide + of("a\n"),
-		"many tables":                      strings.Repeat(wide+"\n", maxText/len(wide)),
-		"many lines that could begin rows": "a|b\n" + of("-|-\n"),
-		"a long link, often":               "[a]: https://e.example/" + of("b") + "\n\n" + of("[a]"),
-		"a long image, often":              "[a]: https://e.example/" + of("b") + "\n\n" + of("![a]"),
-		"a short text with such a link":    "[a]: https://e.example/" + of("b")[:2000] + "\n\n" + of("[a]")[:3000],
-		"quotes in quotes":                 of(">"),
-		"lists in lists":                   of("- "),
-		"numbered lists in lists":          of("1. "),
-		"lists in quotes":                  of("> - "),
-		"brackets":                         of("[") + of("]"),
-		"emphasis that does not end":       of("*a_ "),
-		"escaped pipes":                    "a|b\n-|-\n" + of("`\\|`"),
-		"pipes in rows of code":            "a|b\n-|-\n" + of("`\\|`\n"),
+		"a wide and long table":             wide + of("a\n")[:20_000],
+		"a table with CRLF line ends":       strings.ReplaceAll(wide, "\n", "\r\n") + of("a\r\n"),
+		"a table in a quote":                "> " + strings.ReplaceAll(wide, "\n", "\n> ") + of("a\n> "),
+		"a table in a list":                 "- " + strings.ReplaceAll(wide, "\n", "\n  ") + of("a\n  "),
+		"a table after an invalid header":   "a\n:\n" + wide + of("a\n"),
+		"many tables":                       strings.Repeat(wide+"\n", maxText/len(wide)),
+		"many possible header separators":   "a|b\n" + of("-|-\n"),
+		"many references to a long link":    "[a]: https://e.example/" + of("b") + "\n\n" + of("[a]"),
+		"many references to a long image":   "[a]: https://e.example/" + of("b") + "\n\n" + of("![a]"),
+		"a short text with such references": "[a]: https://e.example/" + of("b")[:2000] + "\n\n" + of("[a]")[:3000],
+		"quotes in quotes":                  of(">"),
+		"lists in lists":                    of("- "),
+		"numbered lists in lists":           of("1. "),
+		"lists in quotes":                   of("> - "),
+		"brackets":                          of("[") + of("]"),
+		"unclosed emphasis":                 of("*a_ "),
+		"escaped pipes":                     "a|b\n-|-\n" + of("`\\|`"),
+		"pipes in rows of code":             "a|b\n-|-\n" + of("`\\|`\n"),
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -79,10 +79,10 @@ func TestWhatIsWrittenToTakeLongIsShownInAMoment(t *testing.T) {
 		took := time.Since(begun)
 		runtime.ReadMemStats(&after)
 		if took > 5*time.Second {
-			t.Errorf("%s: it takes %s", name, took)
+			t.Errorf("%s: rendering takes %s", name, took)
 		}
 		if took := after.TotalAlloc - before.TotalAlloc; took > 100<<20 {
-			t.Errorf("%s: it takes %d MiB", name, took>>20)
+			t.Errorf("%s: rendering takes %d MiB", name, took>>20)
 		}
 		if len(got) > largest(text) {
 			t.Errorf("%s: %d bytes become %d", name, len(text), len(got))
@@ -90,10 +90,10 @@ func TestWhatIsWrittenToTakeLongIsShownInAMoment(t *testing.T) {
 	}
 }
 
-// largest that a text may become: with what the policy adds to its links.
+// largest is the most HTML of a text, with the attributes that the policy adds to links.
 func largest(text string) int { return 3 * (minHTML + maxGrowth*len(text)) }
 
-func TestOrdinaryTextsAreRenderedHoweverLong(t *testing.T) {
+func TestLongOrdinaryTextsAreRendered(t *testing.T) {
 	for text, want := range map[string]int{
 		"|a|b|\n|-|-|\n" + strings.Repeat("|c|d|\n", 2000):                      2001,
 		strings.Repeat("a **b** `c` [d](https://e.example)\n\n", maxText/40):    0,
@@ -114,7 +114,7 @@ func FuzzRender(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		got := Render(text)
 		if strings.Contains(strings.ToLower(got), "<script") {
-			t.Errorf("%q runs", text)
+			t.Errorf("%q becomes a script", text)
 		}
 		if len(got) > largest(text) {
 			t.Errorf("%q becomes %d bytes", text, len(got))

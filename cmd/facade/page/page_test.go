@@ -38,10 +38,10 @@ func TestThePageIsServedWithAStrictPolicy(t *testing.T) {
 			t.Errorf("%s: the policy is %s", path, got)
 		}
 		if w.Header().Get("X-Content-Type-Options") != "nosniff" {
-			t.Errorf("%s: its type may be guessed", path)
+			t.Errorf("%s: nosniff is missing", path)
 		}
 		if again := get(t, path, "If-None-Match", w.Header().Get("ETag")); again.Code != http.StatusNotModified {
-			t.Errorf("%s: what the browser has is sent again: %d", path, again.Code)
+			t.Errorf("%s: an unchanged file is sent again: %d", path, again.Code)
 		}
 	}
 	for _, path := range []string{"/page/", "/page/none.js", "/page/..%2fpage.go", "/else"} {
@@ -51,8 +51,8 @@ func TestThePageIsServedWithAStrictPolicy(t *testing.T) {
 	}
 }
 
-// Files stay short enough to be read at a sitting, and whatever they load is here.
-func TestFilesAreShortAndLoadEachOther(t *testing.T) {
+// Files stay short and load only other files of the page.
+func TestFilesAreShortAndLoadOnlyOwnFiles(t *testing.T) {
 	files := map[string]string{}
 	entries, err := embedded.ReadDir("files")
 	for _, entry := range entries {
@@ -71,11 +71,11 @@ func TestFilesAreShortAndLoadEachOther(t *testing.T) {
 		}
 		for _, match := range loads.FindAllStringSubmatch(content, -1) {
 			if files[match[1]] == "" {
-				t.Errorf("%s loads %s, which is not there", name, match[1])
+				t.Errorf("%s loads %s, which does not exist", name, match[1])
 			}
 		}
 		if found := elsewhere.FindString(content); found != "" {
-			t.Errorf("%s loads from elsewhere: %s", name, found)
+			t.Errorf("%s loads from another host: %s", name, found)
 		}
 		if strings.Contains(content, "innerHTML") && name != "markdown.js" {
 			t.Errorf("%s writes HTML", name)

@@ -11,8 +11,8 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/cluster"
 )
 
-// more are the settings and three new ones: a line each, and a field of the same name in the kind.
-// All else follows.
+// more is the settings table with three new settings. Each needs one line here and one field in the
+// CRD; everything else follows.
 type more struct {
 	rest.Settings
 	Colour  rest.Field[string] `json:"colour" spec:"favouriteColour"`
@@ -29,7 +29,7 @@ func jsonOf(t *testing.T, value any) string {
 	return string(data)
 }
 
-// decoded is what a body says of all settings.
+// decoded decodes a body into the settings of the table.
 func decoded(t *testing.T, body string) ([]rest.Setting, []rest.Detail) {
 	t.Helper()
 	table := &more{}
@@ -49,24 +49,24 @@ func TestEveryKeyHasASecretThatTheFacadeMayWrite(t *testing.T) {
 		}
 		name := v1alpha1.ManagedName("ada", managedKind(setting))
 		if !v1alpha1.IsManagedSecretName(name, v1alpha1.LabelUserSettings, "ada") {
-			t.Errorf("%s would be stored in %s, which is no name of a managed Secret", setting.Name, name)
+			t.Errorf("%s would be stored in %s, which is not the name of a managed Secret", setting.Name, name)
 		}
 	}
 }
 
-func TestANewSettingIsOneLineOfTheTable(t *testing.T) {
+func TestANewSettingNeedsOneLineInTheTable(t *testing.T) {
 	live := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Name: "ada"}}
 	live.ManagedFields = []metav1.ManagedFieldsEntry{managedBy("git", `{"f:favouriteColour": {}}`),
 		managedBy(cluster.FieldOwner, `{"f:quietHours": {}}`)}
 	before := map[string]any{"favouriteColour": "red", "quietHours": false}
 
-	t.Run("it is decoded and checked", func(t *testing.T) {
+	t.Run("it is decoded and validated", func(t *testing.T) {
 		_, details := decoded(t, `{"colour": 5, "quiet": "maybe", "door_key": []}`)
 		if got := jsonOf(t, details); got != `[{"type":"string_type","loc":["body","colour"],"msg":"Input should be a `+
 			`valid string"},`+
 			`{"type":"bool_parsing","loc":["body","quiet"],"msg":"Input should be a valid boolean, unable to interpret input"},`+
 			`{"type":"string_type","loc":["body","door_key"],"msg":"Input should be a valid string"}]` {
-			t.Errorf("complaints %s", got)
+			t.Errorf("errors %s", got)
 		}
 	})
 	for name, c := range map[string]struct{ body, wanted, applied, keys string }{
@@ -79,7 +79,7 @@ func TestANewSettingIsOneLineOfTheTable(t *testing.T) {
 		"a key": {`{"door_key": "k"}`, `{"doorKeyRef":{"key":"key","name":"ada-door-key"},` +
 			`"favouriteColour":"red","quietHours":false}`, `{"doorKeyRef":{"key":"key","name":"ada-door-key"},` +
 			`"quietHours":false}`, `[{"Secret":"ada-door-key","Value":"k"}]`},
-		"a key that was there": {`{"door_key": null}`, `{"favouriteColour":"red","quietHours":false}`,
+		"an existing key": {`{"door_key": null}`, `{"favouriteColour":"red","quietHours":false}`,
 			`{"quietHours":false}`, `null`},
 		"a key that is cleared": {`{"door_key": ""}`, `{"favouriteColour":"red","quietHours":false}`, `{"quietHours":false}`,
 			`null`},
@@ -100,7 +100,7 @@ func TestANewSettingIsOneLineOfTheTable(t *testing.T) {
 			}
 		})
 	}
-	t.Run("who holds it is named", func(t *testing.T) {
+	t.Run("a conflict names the manager", func(t *testing.T) {
 		request, _ := decoded(t, `{"colour": "blue", "quiet": null}`)
 		edit, err := newEdit(live, before, request)
 		if err != nil {
@@ -115,10 +115,10 @@ func TestANewSettingIsOneLineOfTheTable(t *testing.T) {
 		want := `[{"type":"field_conflict","loc":["body","colour"],"msg":"This field is managed by \"git\": change it ` +
 			`there"}]`
 		if got := jsonOf(t, p.conflictDetails(conflict)); got != want {
-			t.Errorf("the conflict is told as %s", got)
+			t.Errorf("the conflict is reported as %s", got)
 		}
 		if got := jsonOf(t, p.keptByOthers(map[string]any{"favouriteColour": "red", "quietHours": true})); got != want {
-			t.Errorf("what was kept is told as %s", got)
+			t.Errorf("the kept field is reported as %s", got)
 		}
 	})
 	t.Run("it is shown", func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/coder/websocket"
 )
 
-// bounded is a conversation with a user who may send so many frames, and none that is large.
+// bounded is a conversation whose user may send a number of frames, none of them large.
 type bounded struct {
 	quiet
 	left *atomic.Int64
@@ -29,11 +29,11 @@ func (b bounded) Count() error {
 }
 
 func (b bounded) Receive(_ context.Context, from io.Reader) ([]byte, func(), error) {
-	_, _ = io.CopyN(io.Discard, from, 2*smallFrame) // as far as there is room
-	return nil, nil, errors.New("there is no room")
+	_, _ = io.CopyN(io.Discard, from, 2*smallFrame) // up to the limit
+	return nil, nil, errors.New("the frame is too large")
 }
 
-// greeted is a connection of a user who may send so many frames, the greeting among them.
+// greeted connects a user who may send a number of frames, including the greeting.
 func greeted(t *testing.T, frames int64) *websocket.Conn {
 	t.Helper()
 	b := bounded{left: &atomic.Int64{}}
@@ -56,11 +56,11 @@ func send(t *testing.T, conn *websocket.Conn, frame string) {
 	}
 }
 
-func TestAFrameThatThereIsNoRoomForIsToldAndTheNextIsTaken(t *testing.T) {
+func TestARefusedFrameDoesNotEndTheConnection(t *testing.T) {
 	conn := greeted(t, 10)
 	send(t, conn, `42["oh_user_action",{"x":"`+strings.Repeat("x", maxFrame-100)+`"}]`)
-	if frame, err := next(t, conn); !strings.Contains(frame, "there is no room") {
-		t.Errorf("told %s, %v", frame, err)
+	if frame, err := next(t, conn); !strings.Contains(frame, "the frame is too large") {
+		t.Errorf("answered %s, %v", frame, err)
 	}
 	send(t, conn, framePing)
 	if frame, err := next(t, conn); frame != framePong {
@@ -68,7 +68,7 @@ func TestAFrameThatThereIsNoRoomForIsToldAndTheNextIsTaken(t *testing.T) {
 	}
 }
 
-func TestWhoSendsTooManyEventsIsTold(t *testing.T) {
+func TestTooManyEventsAreReported(t *testing.T) {
 	conn := greeted(t, 2)
 	send(t, conn, `421["oh_user_action",{}]`)
 	if frame, err := next(t, conn); frame != "431[]" {
@@ -76,19 +76,19 @@ func TestWhoSendsTooManyEventsIsTold(t *testing.T) {
 	}
 	send(t, conn, `422["oh_user_action",{}]`)
 	if frame, err := next(t, conn); !strings.Contains(frame, "too many requests") {
-		t.Errorf("told %s, %v", frame, err)
+		t.Errorf("answered %s, %v", frame, err)
 	}
 }
 
 func TestFramesOfEveryKindAreCounted(t *testing.T) {
 	for name, frame := range map[string]string{
-		"that means nothing": "5", "that asks us": framePing, "that nobody asked for": framePong,
+		"of an unknown type": "5", "with a ping": framePing, "with an unexpected pong": framePong,
 		"that is large": strings.Repeat("x", maxFrame),
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := greeted(t, 3)
 			for range 6 {
-				_ = conn.Write(t.Context(), websocket.MessageText, []byte(frame)) // it may be over by then
+				_ = conn.Write(t.Context(), websocket.MessageText, []byte(frame)) // the connection may have ended
 			}
 			answered := 0
 			for ; answered < 5; answered++ {
@@ -97,13 +97,13 @@ func TestFramesOfEveryKindAreCounted(t *testing.T) {
 				}
 			}
 			if answered > 2 {
-				t.Error("the connection goes on")
+				t.Error("the connection stays open")
 			}
 		})
 	}
 }
 
-func TestAGreetingIsShort(t *testing.T) {
+func TestALongGreetingIsRefused(t *testing.T) {
 	conn := dial(t, quiet{}, nil)
 	if _, err := next(t, conn); err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestAGreetingIsShort(t *testing.T) {
 	}
 }
 
-// conns is a listener whose connections are pipes, which know only the time of their bubble.
+// conns is a listener of in-memory connections, which use the fake time of their bubble.
 type conns chan net.Conn
 
 func (c conns) Accept() (net.Conn, error) {
@@ -126,7 +126,7 @@ func (c conns) Accept() (net.Conn, error) {
 func (c conns) Close() error   { return nil }
 func (c conns) Addr() net.Addr { return &net.TCPAddr{} }
 
-func TestAFrameThatDoesNotEndEndsTheConnection(t *testing.T) {
+func TestAnEndlessFrameEndsTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		listener, served := make(conns), make(chan struct{})
 		server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter,
@@ -147,7 +147,7 @@ func TestAFrameThatDoesNotEndEndsTheConnection(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		go func() { // it reads all that it is sent
+		go func() { // reads everything
 			for {
 				if _, _, err := conn.Read(t.Context()); err != nil {
 					return
@@ -160,7 +160,7 @@ func TestAFrameThatDoesNotEndEndsTheConnection(t *testing.T) {
 			_, err = endless.Write(make([]byte, 8<<10))
 		}
 		if err == nil {
-			t.Error("it is read for ever")
+			t.Error("the frame is read forever")
 		}
 		<-served
 		_ = conn.CloseNow()

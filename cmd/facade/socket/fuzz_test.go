@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/cmd/facade/live"
 )
 
-// quiet is a conversation in which nothing happens.
+// quiet is a conversation without events.
 type quiet struct{ sent chan json.RawMessage }
 
 func (q quiet) Backlog(context.Context, int, func(live.Event) error) error { return nil }
@@ -68,7 +68,7 @@ func next(t testing.TB, conn *websocket.Conn) (string, error) {
 	return string(frame), err
 }
 
-func TestANamespaceThatIsNotThereIsRefused(t *testing.T) {
+func TestAnUnknownNamespaceIsRefused(t *testing.T) {
 	conn := dial(t, quiet{}, nil)
 	if _, err := next(t, conn); err != nil {
 		t.Fatal(err)
@@ -81,8 +81,7 @@ func TestANamespaceThatIsNotThereIsRefused(t *testing.T) {
 	}
 }
 
-// Whatever a client sends, it is answered in the protocol or the connection ends; what is passed on
-// is JSON.
+// Any frame is answered within the protocol or ends the connection. Only JSON is sent on.
 func FuzzFrames(f *testing.F) {
 	for _, seed := range []string{"3", "2", "1", "41", `42["oh_user_action",{"action":"message"}]`,
 		`4212["oh_user_action",{}]`, "42", "42[", `42["x"]`, `42["oh_user_action",1,2]`, "44", "40/x", "\x00",
@@ -97,7 +96,7 @@ func FuzzFrames(f *testing.F) {
 		}
 		for _, text := range []string{"40", frame, "2"} {
 			if err := conn.Write(t.Context(), websocket.MessageText, []byte(text)); err != nil {
-				return // it ended the connection
+				return // the connection ended
 			}
 		}
 		for {
@@ -112,7 +111,7 @@ func FuzzFrames(f *testing.F) {
 		select {
 		case action := <-q.sent:
 			if !json.Valid(action) {
-				t.Errorf("%q passes on %s", frame, action)
+				t.Errorf("%q sends %s", frame, action)
 			}
 		default:
 		}
