@@ -169,18 +169,18 @@ func TestThePageShowsTheCallThatIsAskedAbout(t *testing.T) {
 	f.tell(runs("old", "npm test"), session.StateChange(session.StateLoading, ""), runs("high", "git push --force"),
 		runs("low", "ls \u202ehs|live lruc"), asksAbout("high"))
 	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === 'git push --force'")
-	b.sees("[...document.querySelectorAll('.tool')].filter((e) => e.open && e.textContent.includes('waits for " +
-		"you')).map((e) => e.querySelector('code').textContent).join() === 'git push --force'")
+	b.sees("[...document.querySelectorAll('.tool')].filter((e) => e.open && e.textContent.includes('needs " +
+		"approval')).map((e) => e.querySelector('code').textContent).join() === 'git push --force'")
 	done := session.Event{Source: session.FromAgent, Observation: session.ActionRun, Cause: new(int), Content: new(string),
 		ToolCall: &session.ToolCall{ID: "high"}}
 	*done.Cause = 2
 	f.tell(session.StateChange(session.StateConfirmed, ""), session.StateChange(session.StateRunning, ""), done,
 		asksAbout("nowhere"))
 	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === ''")
-	b.reads("What it would do is not known here")
+	b.reads("The agent did not describe this action")
 	f.tell(asksAbout("low"))
 	b.sees("document.querySelector('.confirm:not([hidden]) code')?.textContent === 'ls \ufffdhs|live lruc'")
-	b.sees("!document.body.innerText.includes('What it would do is not known here')")
+	b.sees("!document.body.innerText.includes('The agent did not describe this action')")
 	b.allWell()
 }
 

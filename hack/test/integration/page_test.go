@@ -58,7 +58,7 @@ func TestAPersonUsesThePage(t *testing.T) {
 		`"file:///nowhere/at-all"}`)
 	ada.startsAConversation(t, b)
 
-	b.reads("The agent asks whether it may do this.")
+	b.reads("Run this command?")
 	b.press("Conversations")
 	b.reads("Needs attention", "Needs approval", "Failed", "nowhere/at-all")
 	b.sees("[...document.querySelectorAll('.row')].find((row) => " +
@@ -66,14 +66,14 @@ func TestAPersonUsesThePage(t *testing.T) {
 	b.keep("conversations")
 	b.press("Make the greeting friendlier.")
 	for range 2 {
-		b.reads("The agent asks whether it may do this.")
+		b.reads("Run this command?")
 		b.sees("document.querySelector('.confirm code').textContent !== '' && document.querySelector('.tool[open] " +
-			".status').textContent === 'waits for you'")
+			".status').textContent === 'needs approval'")
 		b.keep("approve")
 		b.press("Approve")
 		b.sees("!document.querySelector('.confirm:not([hidden])')")
 	}
-	b.reads("Hello, Ada!", "Plan, 3 of 3 done", "Your turn")
+	b.reads("Hello, Ada!", "Plan: 3 of 3 done", "Your turn")
 	b.sees("document.querySelector('.message.agent strong')?.textContent === 'friendlier'")
 	b.enter(".answer textarea", "Thank you!\r")
 	b.reads("Thank you!", "Nothing else is left to do.", "Your turn")
@@ -94,7 +94,7 @@ func TestAPersonUsesThePage(t *testing.T) {
 	b.do(chromedp.Reload())
 	ada.readsTheDiff(b)
 	b.press("Conversation")
-	b.reads("Thank you!", "Nothing else is left to do.", "It does not run.")
+	b.reads("Thank you!", "Nothing else is left to do.", "The conversation is stopped.")
 	b.sees("document.querySelector('.message.agent strong')?.textContent === 'friendlier'")
 	b.reads("tokens in")
 	b.keep("stopped")
@@ -110,7 +110,7 @@ func (p *person) signsIn(b *browser) {
 	b.reads("Sign in")
 	b.keep("signin")
 	b.enter("#key", p.key+"\r")
-	b.reads("No conversations yet.", "name a model first")
+	b.reads("No conversations yet.", "choose a model first")
 	cookies, err := chromedp.Run(b.ctx, chromedp.Evaluate[string]("document.cookie"))
 	if err != nil || cookies != "" {
 		b.t.Errorf("a script can read %q, %v", cookies, err)
@@ -120,14 +120,14 @@ func (p *person) signsIn(b *browser) {
 func (p *person) storesSettings(b *browser, model string) {
 	b.t.Helper()
 	b.press("Settings")
-	b.reads("Budget for a turn")
+	b.reads("Budget per turn")
 	b.enter("[name=llm_model]", "scripted/model")
 	b.enter("[name=llm_base_url]", model)
 	b.enter("[name=llm_api_key]", "a-key-that-is-never-shown")
 	b.choose("[name=confirmation_mode]", "true")
-	b.press("Store settings")
-	b.reads("Settings stored")
-	b.sees("document.querySelector('[name=llm_api_key]')?.placeholder.startsWith('Stored')")
+	b.press("Save")
+	b.reads("Settings saved")
+	b.sees("document.querySelector('[name=llm_api_key]')?.placeholder.startsWith('Saved')")
 	b.sees("!document.documentElement.outerHTML.includes('a-key-that-is-never-shown') && " +
 		"document.querySelector('[name=llm_api_key]').value === ''")
 	b.keep("settings")
@@ -138,9 +138,9 @@ func (p *person) startsAConversation(t *testing.T, b *browser) {
 	b.press("New")
 	b.enter("[name=initial_user_msg]", "Make the greeting friendlier.")
 	b.enter("[name=repository]", greetings(t))
-	b.press("More")
+	b.press("More options")
 	b.enter("[name=conversation_instructions]", "Be brief.")
-	b.press("More")
+	b.press("More options")
 	b.keep("new")
 	b.press("Start")
 	b.reads("Make the greeting friendlier.")
@@ -264,7 +264,7 @@ func TestALinkOfSomebodyElseIsAskedAbout(t *testing.T) {
 			"/api/signin/link", "")).Path))
 	}
 	in := func(p *person) {
-		b.sees(fmt.Sprintf("document.querySelector('.who [title]')?.title === 'in %s'", p.namespace))
+		b.sees(fmt.Sprintf("document.querySelector('.who [title]')?.title === 'Namespace: %s'", p.namespace))
 	}
 	follow(ada)
 	in(ada)

@@ -1,4 +1,4 @@
-// Calls of the facade. The browser sends the cookie with them; no script can read it.
+// Calls of the facade's HTTP API. The browser sends the cookie, which no script can read.
 
 export class Refused extends Error {
   constructor(status, text, body = null) {
@@ -9,16 +9,16 @@ export class Refused extends Error {
 }
 
 let signedOut = () => {};
-// whenSignedOut says what to do when the cookie is no longer good.
+// whenSignedOut sets a function to call when the cookie is no longer valid.
 export function whenSignedOut(then) { signedOut = then; }
 
-// words of a refusal, in whatever form it comes.
-function wordsOf(body, status) {
+// errorText returns the text of an error answer in any of its formats.
+function errorText(body, status) {
   const detail = body?.detail;
   if (Array.isArray(detail)) {
     return detail.map((d) => `${(d.loc || []).filter((part) => part !== 'body').join('.')}: ${d.msg}`).join('\n');
   }
-  return detail || body?.message || body?.error || `The facade answered with ${status}`;
+  return detail || body?.message || body?.error || `The server reported an error (${status})`;
 }
 
 async function send(method, path, options) {
@@ -27,16 +27,16 @@ async function send(method, path, options) {
     response = await fetch(path, { method, ...options });
   } catch (error) {
     if (error.name === 'AbortError') throw error;
-    throw new Refused(0, 'The facade cannot be reached');
+    throw new Refused(0, 'Cannot reach the server');
   }
   if (response.ok) return response;
   let body = null;
-  try { body = await response.json(); } catch { /* what is no JSON says nothing more */ }
+  try { body = await response.json(); } catch { /* not JSON: there are no details */ }
   if (response.status === 401) signedOut();
-  throw new Refused(response.status, wordsOf(body, response.status), body);
+  throw new Refused(response.status, errorText(body, response.status), body);
 }
 
-// call with JSON, and be answered with JSON.
+// call sends and receives JSON.
 export async function call(method, path, body, signal, headers = {}) {
   const options = { signal, headers };
   if (body !== undefined) {
@@ -49,27 +49,26 @@ export async function call(method, path, body, signal, headers = {}) {
 export const get = (path, signal) => call('GET', path, undefined, signal);
 export const post = (path, body, headers) => call('POST', path, body, undefined, headers);
 
-// Wish is a request by a key of its own, as long as it asks for the same: where the answer to it was
-// lost, asking again does nothing twice.
-export class Wish {
-  keyOf(request) {
-    const asked = JSON.stringify(request);
-    if (asked !== this.asked) this.key = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
-    this.asked = asked;
+// IdempotencyKey returns the same key for the same request, so that a retry after a lost answer
+// does nothing twice.
+export class IdempotencyKey {
+  of(request) {
+    const text = JSON.stringify(request);
+    if (text !== this.last) this.key = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
+    this.last = text;
     return this.key;
   }
 
-  granted() { this.asked = null; }
+  reset() { this.last = null; }
 }
 
-// upload files.
 export async function upload(path, files) {
   const form = new FormData();
   for (const file of files) form.append('files', file);
   return (await send('POST', path, { body: form })).json();
 }
 
-// stream opens a stream of Server-Sent Events, and hands each over with its id.
+// stream reads a stream of Server-Sent Events and calls each with every event.
 export async function stream(path, each, signal) {
   const response = await send('GET', path, { signal, headers: { Accept: 'text/event-stream' } });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -86,5 +85,5 @@ export async function stream(path, each, signal) {
   }
 }
 
-// path of a conversation, or of something in it.
+// pathOf returns the path of a conversation or of a part of it.
 export const pathOf = (id, rest = '') => `/api/conversations/${encodeURIComponent(id)}${rest}`;

@@ -1,4 +1,4 @@
-// What is shown, by what follows the # in the address.
+// Shows the view of the address's #.
 import { get, post, whenSignedOut } from './api.js';
 import { h, show, action, problem } from './render.js';
 import { showSignIn, signInByLink } from './signin.js';
@@ -26,14 +26,14 @@ function showTop() {
   show(top,
     h('a', { class: 'brand', href: '#/' }, h('img', { src: '/page/icon.svg', alt: '', width: 24, height: 24 }), 'Parley'),
     session.user && h('nav', { 'aria-label': 'Pages' }, link('#/', 'Conversations'), link('#/new', 'New'), link('#/settings', 'Settings')),
-    session.user && h('div', { class: 'who' }, h('span', { title: `in ${session.namespace}` }, session.user),
+    session.user && h('div', { class: 'who' }, h('span', { title: `Namespace: ${session.namespace}` }, session.user),
       action('Sign out', async () => {
         session = await post('/api/signout');
         showView();
       })));
 }
 
-// showView leaves what was shown, and what it still waits for.
+// showView replaces the current view and aborts its requests.
 async function showView() {
   leave.abort();
   leave = new AbortController();
@@ -41,7 +41,7 @@ async function showView() {
   showTop();
   if (!session.user) {
     document.title = 'Sign in – Parley';
-    const reason = session.spent ? 'The link was used before, or is too old. Sign in with your key, or get another link.' : '';
+    const reason = session.spent ? 'This link was already used or has expired. Sign in with your key, or get a new link.' : '';
     showSignIn(main, (answer) => { session = answer; showView(); }, reason);
     return;
   }

@@ -1,4 +1,4 @@
-// What a conversation's state is in words, and whether somebody should look at it.
+// A conversation's state in words, and whether it needs attention.
 import { get, pathOf } from './api.js';
 import { h } from './render.js';
 
@@ -11,7 +11,7 @@ const agentWords = {
   paused: ['Paused', 'idle'], finished: ['Finished', 'idle'], error: ['Failed', 'alert'], stopped: ['Stopped', 'off'],
 };
 
-// stateOf a conversation: a word, its kind, and whether somebody is needed.
+// stateOf returns a word for the state, its kind, and whether the user is needed.
 export function stateOf(item, agent) {
   if (item.status === 'STOPPED') {
     return failures.has(item.reason) ? { word: 'Failed', kind: 'alert', attention: true } : { word: 'Stopped', kind: 'off' };
@@ -27,13 +27,14 @@ export function badge(state) {
   return h('span', { class: `badge ${state.kind}` }, state.word);
 }
 
-// agentOf asks a running session what its agent said last of its state. It is among the last events where it waits for somebody.
+// agentOf returns the last state of a running session's agent. An agent that waits has it among its
+// last events.
 export async function agentOf(item, signal) {
   if (item.status !== 'RUNNING') return null;
   try {
     const page = await get(pathOf(item.conversation_id, '/events?reverse=true&limit=10'), signal);
     return page.events.find((event) => event.observation === 'agent_state_changed')?.extras.agent_state || null;
   } catch {
-    return null; // it may be stopping; the list says what it knows
+    return null; // it may be stopping; the list shows its own state
   }
 }

@@ -1,10 +1,10 @@
-// What a conversation changed, as a coloured diff.
+// The changes of a conversation as a coloured diff.
 import { get, pathOf } from './api.js';
 import { diffTable } from './difflines.js';
 import { h, problem, show } from './render.js';
 
 const words = { M: 'Modified', A: 'Added', D: 'Deleted', R: 'Renamed', U: 'New' };
-const opened = 20; // so many are shown at once; the others when they are opened
+const opened = 20; // files whose diff is loaded at once; others load when opened
 
 export async function showChanges(place, id, signal) {
   show(place, h('p', { class: 'empty' }, 'Loading…'));
@@ -17,7 +17,7 @@ export async function showChanges(place, id, signal) {
   }
   const reload = h('button', { type: 'button', onclick: () => showChanges(place, id, signal) }, 'Reload');
   if (changes.length === 0) {
-    show(place, h('p', { class: 'empty' }, 'Nothing has changed.'), reload);
+    show(place, h('p', { class: 'empty' }, 'No changes.'), reload);
     return;
   }
   show(place, h('div', { class: 'headline' }, h('h2', null, `${changes.length} ${changes.length === 1 ? 'file' : 'files'} changed`), reload),
@@ -34,7 +34,7 @@ function fileOf({ status, path }, id, open, signal) {
       const { original, modified } = await get(pathOf(id, `/git/diff?path=${encodeURIComponent(path)}`), signal);
       show(body, diffTable(original || '', modified || '', `Changes to ${path}`));
     } catch (error) {
-      show(body, h('p', { class: 'help' }, error.status === 415 ? 'It is binary, or too large to be shown.' : error.message));
+      show(body, h('p', { class: 'help' }, error.status === 415 ? 'This file is binary or too large to show.' : error.message));
     }
   };
   const element = h('details', { class: 'change' },

@@ -1,4 +1,4 @@
-// One conversation: what it is, what happens in it, what it changed.
+// One conversation: its state, its events, its changes and its files.
 import { Answer, send } from './answer.js';
 import { call, get, pathOf, post } from './api.js';
 import { badge, stateOf } from './attention.js';
@@ -10,9 +10,9 @@ import { action, h, notice, problem, show } from './render.js';
 import { chime } from './sound.js';
 import { Timeline } from './timeline.js';
 
-const recent = 30000; // what is older than this happened before the page was opened
+const recent = 30000; // older events are from before the page was opened
 
-// soundWanted says whether the settings ask for a sound.
+// soundWanted tells whether sound notifications are on.
 async function soundWanted(session, signal) {
   if (!session.settings_stored) return false;
   try {
@@ -22,7 +22,7 @@ async function soundWanted(session, signal) {
   }
 }
 
-// Head is the title, the state, and what can be done with the whole.
+// Head shows the title, the state and the buttons for the whole conversation.
 class Head {
   constructor(id) {
     this.id = id;
@@ -34,7 +34,7 @@ class Head {
   draw(item, agent, connected) {
     const state = stateOf(item, agent);
     const now = JSON.stringify([item, agent, connected]);
-    if (now === this.shown) return; // so that nobody loses the button that they are at
+    if (now === this.shown) return; // a redraw would lose the focus
     this.shown = now;
     document.title = `${item.title} – Parley`;
     const focused = this.element.contains(document.activeElement) ? document.activeElement.textContent : null;
@@ -55,14 +55,14 @@ class Head {
       item.status === 'STOPPED' ? action('Start', () => post(pathOf(this.id, '/start'), {}), { class: 'main' }) : action('Stop', () => post(pathOf(this.id, '/stop'))),
       action('Rename', () => this.rename(item)),
       action('Delete', async () => {
-        if (!confirm(`Delete “${item.title}” and all that belongs to it?`)) return;
+        if (!confirm(`Delete “${item.title}” and all its data?`)) return;
         await call('DELETE', pathOf(this.id));
         location.hash = '#/';
       }),
     ];
   }
 
-  // rename in a dialog, which Escape closes.
+  // rename opens a dialog, which Escape closes.
   rename(item) {
     const title = h('input', { value: item.title, maxlength: 200, required: true, 'aria-label': 'Title' });
     const dialog = h('dialog', { 'aria-label': 'Rename' }, h('form', { method: 'dialog' }, h('label', null, 'Title', title),
@@ -86,37 +86,37 @@ class Head {
 export async function showConversation(main, { signal, session, params: [id, tab = 'talk'] }) {
   let item = await get(pathOf(id), signal);
   if (!item) {
-    show(main, h('p', { class: 'empty' }, 'There is no such conversation. ', h('a', { href: '#/' }, 'See all'), '.'));
+    show(main, h('p', { class: 'empty' }, 'Conversation not found. ', h('a', { href: '#/' }, 'All conversations')));
     return;
   }
   let agent = null;
   let connected = true;
-  let left = false; // what it left was asked for
+  let archived = false; // the usage was read after the stop
   const sound = soundWanted(session, signal);
   const head = new Head(id);
   const place = h('div', { class: 'place' });
   const link = (name, to, word) => h('a', { href: `#/c/${id}${to}`, 'aria-current': tab === name ? 'page' : null }, word);
   show(main, h('div', { class: 'conversation' }, head.element,
-    h('nav', { class: 'tabs', 'aria-label': 'Parts of the conversation' }, link('talk', '', 'Conversation'), link('changes', '/changes', 'Changes'), link('files', '/files', 'Files')),
+    h('nav', { class: 'tabs', 'aria-label': 'Sections' }, link('talk', '', 'Conversation'), link('changes', '/changes', 'Changes'), link('files', '/files', 'Files')),
     place));
 
   const parts = tab === 'talk' ? { timeline: new Timeline(), plan: new Plan(), answer: new Answer(id) } : null;
   if (parts) show(place, h('div', { class: 'talk' }, parts.timeline.element, parts.plan.element), parts.answer.element);
   const draw = () => {
-    const does = item.status === 'RUNNING' ? agent : null;
-    head.draw(item, does, connected);
-    parts?.answer.fit(item, does, () => parts.timeline.asked());
+    const state = item.status === 'RUNNING' ? agent : null;
+    head.draw(item, state, connected);
+    parts?.answer.fit(item, state, () => parts.timeline.asked());
   };
-  const told = (now) => {
+  const update = (now) => {
     if (!now) {
-      show(main, h('p', { class: 'empty' }, 'The conversation was deleted. ', h('a', { href: '#/' }, 'See all'), '.'));
+      show(main, h('p', { class: 'empty' }, 'The conversation was deleted. ', h('a', { href: '#/' }, 'All conversations')));
       return;
     }
     const before = item.status;
     item = now;
     draw();
-    if (now.status === 'STOPPED' && !left) head.cost.ask(id, signal);
-    left = now.status === 'STOPPED';
+    if (now.status === 'STOPPED' && !archived) head.cost.ask(id, signal);
+    archived = now.status === 'STOPPED';
     if (tab === 'files' && before !== now.status) showFiles(place, item, signal);
   };
   draw();
@@ -134,13 +134,13 @@ export async function showConversation(main, { signal, session, params: [id, tab
     const ended = before === 'running' && ['awaiting_user_input', 'awaiting_user_confirmation', 'finished', 'error'].includes(agent);
     if (ended && Date.now() - new Date(`${event.timestamp}Z`) < recent && await sound) chime();
   };
-  const anew = () => {
+  const reset = () => {
     agent = null;
     parts?.timeline.clear();
     parts?.plan.clear();
     draw();
   };
-  watch(id, told, signal);
-  follow(id, { item: told, event: happened, anew, connected: (is) => { connected = is; draw(); }, signal })
+  watch(id, update, signal);
+  follow(id, { item: update, event: happened, reset, connected: (is) => { connected = is; draw(); }, signal })
     .catch((error) => { if (!signal.aborted) show(main, problem(error)); });
 }

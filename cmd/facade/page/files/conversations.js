@@ -1,4 +1,4 @@
-// The conversations, what needs attention first.
+// The list of conversations. Those that need attention come first.
 import { get } from './api.js';
 import { agentOf, badge, stateOf } from './attention.js';
 import { ago, h, pause, problem, show } from './render.js';
@@ -20,10 +20,10 @@ export async function showConversations(main, { signal, session }) {
   }, options.map(([value, word]) => h('option', { value }, word)));
   show(main,
     h('div', { class: 'headline' }, h('h1', null, 'Conversations'), h('a', { class: 'button main', href: '#/new' }, 'New conversation')),
-    !session.settings_stored && h('p', { class: 'hint' }, 'There are no settings yet: ', h('a', { href: '#/settings' }, 'name a model first'), '.'),
+    !session.settings_stored && h('p', { class: 'hint' }, 'No settings yet: ', h('a', { href: '#/settings' }, 'choose a model first'), '.'),
     h('div', { class: 'filters', role: 'search' }, text,
-      choice('State', 'state', [['', 'Every state'], ['attention', 'Needs attention'], ['STARTING', 'Starting'], ['RUNNING', 'Running'], ['STOPPED', 'Stopped']], draw),
-      choice('Came from', 'trigger', [['', 'Every origin'], ['gui', 'A message'], ['suggested_task', 'A suggested task'], ['microagent_management', 'A microagent']], reload)),
+      choice('State', 'state', [['', 'All states'], ['attention', 'Needs attention'], ['STARTING', 'Starting'], ['RUNNING', 'Running'], ['STOPPED', 'Stopped']], draw),
+      choice('Source', 'trigger', [['', 'All sources'], ['gui', 'Message'], ['suggested_task', 'Suggested task'], ['microagent_management', 'Microagent']], reload)),
     list);
 
   const row = (item) => {
@@ -45,15 +45,15 @@ export async function showConversations(main, { signal, session }) {
     const others = shown.filter((item) => !needs.includes(item));
     const focused = list.contains(document.activeElement) ? document.activeElement.getAttribute('href') : null;
     show(list,
-      items.length === 0 && h('div', { class: 'empty' }, h('p', null, 'No conversations yet.'), h('p', null, h('a', { href: '#/new' }, 'Start the first one'), '.')),
-      items.length > 0 && shown.length === 0 && h('p', { class: 'empty' }, 'Nothing fits the filter.'),
-      section('Needs attention', needs), section(needs.length > 0 ? 'Everything else' : 'All', others),
+      items.length === 0 && h('div', { class: 'empty' }, h('p', null, 'No conversations yet.'), h('p', null, h('a', { href: '#/new' }, 'Start your first one'), '.')),
+      items.length > 0 && shown.length === 0 && h('p', { class: 'empty' }, 'No conversation matches the filter.'),
+      section('Needs attention', needs), section(needs.length > 0 ? 'Others' : 'All', others),
       next && h('button', { type: 'button', onclick: () => { pages += 1; refresh(); } }, 'Show more'));
     if (focused) [...list.querySelectorAll('a')].find((a) => a.getAttribute('href') === focused)?.focus();
     list.setAttribute('aria-busy', 'false');
   }
 
-  // refresh reads as many pages as are shown, and asks those that run what they wait for.
+  // refresh reads the pages that are shown, then the agent states of running conversations.
   async function refresh() {
     const found = [];
     let from = '';
@@ -87,7 +87,7 @@ export async function showConversations(main, { signal, session }) {
     while (!signal.aborted) {
       await pause(5000, signal);
       if (signal.aborted || document.visibilityState !== 'visible') continue;
-      try { await refresh(); } catch { /* what is shown stays; the next time may succeed */ }
+      try { await refresh(); } catch { /* keep the old list; the next refresh may succeed */ }
     }
   }
 }

@@ -1,8 +1,9 @@
-// The difference of two texts, line by line.
+// The difference of two texts by lines.
 import { h } from './render.js';
 
 const context = 3;
-// most steps that are searched. Texts that differ more are shown as one that went and one that came.
+// most is the largest number of edits that is searched. Texts with more differences are shown as
+// removed and added.
 const most = 600;
 
 const linesOf = (text) => {
@@ -11,7 +12,8 @@ const linesOf = (text) => {
   return lines;
 };
 
-// script of the shortest way from a to b (Myers): lists of [kind, line], kind being ' ', '-' or '+'.
+// script is the shortest edit script from a to b (Myers): a list of [kind, line] with the kind ' ',
+// '-' or '+'.
 function script(a, b) {
   const trace = [];
   let reach = new Map([[1, 0]]);
@@ -47,7 +49,8 @@ function walkBack(a, b, trace, steps) {
   return result.reverse();
 }
 
-// difference of two texts: [kind, line, number before, number now], without what is the same at both ends of long stretches.
+// difference returns [kind, line, old number, new number] for lines near a change and null for
+// other lines.
 export function difference(original, modified) {
   const [a, b] = [linesOf(original), linesOf(modified)];
   let start = 0;
@@ -73,7 +76,7 @@ export function difference(original, modified) {
 
 const words = { '+': 'added', '-': 'removed', ' ': 'same' };
 
-// diffTable shows it; what is left out is a line of dots.
+// diffTable shows a difference. A row of dots replaces unchanged lines.
 export function diffTable(original, modified, label) {
   const body = h('tbody');
   let skipped = false;

@@ -1,4 +1,5 @@
-// Fields of forms. Each has an element to show, and a value to send: undefined where there is nothing to say.
+// Form fields. Each has an element and a read function, which returns undefined if there is nothing
+// to send.
 import { h } from './render.js';
 
 let count = 0;
@@ -12,7 +13,7 @@ function labelled(label, input, help) {
   return h('div', { class: 'field' }, h('label', { for: id }, label), input, note);
 }
 
-// suggestions that a text may be chosen from.
+// suggestions is a list of values that a text field offers.
 export function suggestions(words) {
   count += 1;
   return h('datalist', { id: `words-${count}` }, words.map((value) => h('option', { value })));
@@ -39,7 +40,7 @@ export function choice(label, options, { value = '', help, name } = {}) {
   return { element: labelled(label, input, help), input, read: () => input.value || null };
 }
 
-// maybe is yes, no, or not said.
+// maybe is a choice of yes, no or not set.
 export function maybe(label, { value, help, name } = {}) {
   const field = choice(label, [['', 'Not set'], ['true', 'Yes'], ['false', 'No']], { value: value === null || value === undefined ? '' : String(value), help, name });
   return { ...field, read: () => ({ true: true, false: false })[field.input.value] ?? null };
@@ -52,12 +53,13 @@ export function check(label, { value = false, help, name } = {}) {
   return { element, input, read: () => input.checked };
 }
 
-// key can be written and never read: what is stored is not in the page. Nothing is sent unless somebody types.
+// key is a write-only field: the page never has the stored value. It sends nothing unless the user
+// types.
 export function key(label, { set = false, help, name } = {}) {
-  const input = h('input', { type: 'password', autocomplete: 'new-password', name, placeholder: set ? 'Stored; type to replace it' : 'Not set' });
+  const input = h('input', { type: 'password', autocomplete: 'new-password', name, placeholder: set ? 'Saved; type to replace' : 'Not set' });
   const remove = set && h('input', { type: 'checkbox', 'aria-label': `Remove: ${label}` });
   const element = labelled(label, input, help);
-  if (remove) element.append(h('label', { class: 'remove' }, remove, 'Remove it'));
+  if (remove) element.append(h('label', { class: 'remove' }, remove, 'Remove'));
   return { element, input, read: () => (remove?.checked ? '' : input.value || undefined) };
 }
 
@@ -67,12 +69,13 @@ export function provider(label, options) {
   return choice(label, [['', 'Not set'], ...providers], options);
 }
 
-// group of fields under a title.
+// group puts fields under a title.
 export function group(title, ...fields) {
   return h('fieldset', null, h('legend', null, title), fields.map((field) => field.element || field));
 }
 
-// rows is a list that grows and shrinks. make(value) is a field for one entry.
+// rows is a list of entries that can be added and removed. make(value) returns the field of one
+// entry.
 export function rows(title, add, values, make) {
   const entries = new Set();
   const list = h('div', { class: 'rows' });
@@ -90,5 +93,5 @@ export function rows(title, add, values, make) {
   return { element, read: () => [...entries].map((field) => field.read()) };
 }
 
-// lines of a text, without empty ones.
+// lines splits a text into lines without empty ones.
 export const lines = (value) => (value || '').split('\n').map((line) => line.trim()).filter(Boolean);

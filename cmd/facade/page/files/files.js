@@ -1,20 +1,20 @@
-// The files of a running conversation: look, upload, download.
+// The files of a running conversation: view, upload, download.
 import { get, pathOf, upload } from './api.js';
 import { action, h, notice, problem, show } from './render.js';
 
 export async function showFiles(place, item, signal) {
   const id = item.conversation_id;
   if (item.status !== 'RUNNING') {
-    show(place, h('p', { class: 'empty' }, 'The files are there while the conversation runs. Start it to see them; what changed is kept.'));
+    show(place, h('p', { class: 'empty' }, 'Files are available while the conversation is running. Start it to see them; its changes are kept.'));
     return;
   }
-  const text = h('div', { class: 'file', 'aria-live': 'polite' }, h('p', { class: 'empty' }, 'Choose a file.'));
+  const text = h('div', { class: 'file', 'aria-live': 'polite' }, h('p', { class: 'empty' }, 'Select a file.'));
   const tree = h('div', { class: 'tree' });
   const picker = h('input', { type: 'file', multiple: true, hidden: true });
   picker.addEventListener('change', async () => {
     try {
       const done = await upload(pathOf(id, '/upload-files'), picker.files);
-      notice(`${done.uploaded_files.length} uploaded`);
+      notice(`Uploaded files: ${done.uploaded_files.length}`);
       done.skipped_files.forEach((file) => notice(`${file.name}: ${file.reason}`, 'error'));
       await folder(tree, id, '', text, signal);
     } catch (error) {
@@ -55,6 +55,6 @@ async function open(place, id, path, signal) {
     const { code } = await get(pathOf(id, `/select-file?file=${encodeURIComponent(path)}`), signal);
     show(place, h('h3', null, path), h('pre', { tabindex: 0, 'aria-label': path }, code));
   } catch (error) {
-    if (!signal.aborted) show(place, h('h3', null, path), h('p', { class: 'help' }, error.status === 415 ? 'It is no text.' : error.message));
+    if (!signal.aborted) show(place, h('h3', null, path), h('p', { class: 'help' }, error.status === 415 ? 'This is not a text file.' : error.message));
   }
 }

@@ -1,17 +1,17 @@
-// Following a conversation: what it is, and each event once, whatever breaks in between.
+// Follows a conversation: its state, and each event once, across reconnects.
 import { get, pathOf, stream } from './api.js';
 import { pause } from './render.js';
 
-const longest = 15000;
+const longest = 15000; // between two attempts, in milliseconds
 
-// follow tells of the item whenever it may have changed, of each event once and in order, and of whether it is connected. It comes
-// back with the last event that it has. A session that lost what happened may have begun anew meanwhile: that is told, and then all
-// that happened since.
-export async function follow(id, { item: told, event: happened, anew, connected, signal }) {
+// follow calls item whenever the conversation may have changed, event for each event once and in
+// order, and connected when the connection changes. It reconnects after its last event. If the
+// session lost its journal and started again, it calls reset and then event for all events since.
+export async function follow(id, { item: update, event: happened, reset, connected, signal }) {
   let last = -1;
-  let at = ''; // when that one happened, by which it is known
+  let at = ''; // the timestamp of that event, which identifies it
   let failures = 0;
-  let quiet = 0; // how often a stopped conversation had nothing more
+  let quiet = 0; // streams of a stopped conversation without new events
   const each = (event) => {
     failures = quiet = 0;
     if (event.id <= last) return;
@@ -22,7 +22,7 @@ export async function follow(id, { item: told, event: happened, anew, connected,
   while (!signal.aborted) {
     try {
       const item = await get(pathOf(id), signal);
-      told(item);
+      update(item);
       if (!item) return;
       connected(true);
       if (item.status === 'STARTING') {
@@ -34,10 +34,10 @@ export async function follow(id, { item: told, event: happened, anew, connected,
         const { events: [known] } = await get(pathOf(id, `/events?start_id=${last}&limit=1`), signal);
         if (known?.timestamp !== at) {
           last = -1;
-          anew();
+          reset();
         }
       }
-      // What a session leaves may arrive a moment after it stopped.
+      // The last events of a session may reach the archive after it stopped.
       if (!stopped || quiet < 4) await stream(pathOf(id, `/events/stream?after=${last}`), each, signal);
       quiet = stopped ? quiet + 1 : 0;
       await pause(stopped ? 3000 : 500, signal);
@@ -51,11 +51,11 @@ export async function follow(id, { item: told, event: happened, anew, connected,
   }
 }
 
-// watch asks for the item now and then while a stream is open, which says nothing of it.
-export async function watch(id, told, signal) {
+// watch polls the conversation while a stream is open, since streams do not report its state.
+export async function watch(id, update, signal) {
   while (!signal.aborted) {
     await pause(5000, signal);
     if (signal.aborted || document.visibilityState !== 'visible') continue;
-    try { told(await get(pathOf(id), signal)); } catch { /* the stream says whether it is connected */ }
+    try { update(await get(pathOf(id), signal)); } catch { /* the stream reports lost connections */ }
   }
 }

@@ -1,4 +1,5 @@
-// Markdown, rendered by the facade: many texts in one call. Until it comes, or where it does not, the text is shown as it is.
+// Markdown, rendered by the facade, with many texts per call. Until the answer arrives, or if it
+// fails, the plain text is shown.
 import { post } from './api.js';
 import { h } from './render.js';
 
@@ -26,10 +27,10 @@ async function render() {
     try {
       const { html } = await post('/api/markdown', { texts: some.map(({ text }) => text) });
       some.forEach(({ element }, i) => {
-        element.innerHTML = html[i]; // it was checked where it was made, and the page's policy runs no script in it
+        element.innerHTML = html[i]; // sanitized by the facade, and the page's policy blocks scripts
         element.classList.remove('plain');
       });
-    } catch { /* it stays as text */ }
+    } catch { /* the plain text stays */ }
   }
   timer = null;
 }

@@ -1,4 +1,4 @@
-// The agent's plan, and what it cost so far.
+// The agent's plan, and the cost so far.
 import { get, pathOf } from './api.js';
 import { h, show } from './render.js';
 
@@ -16,7 +16,7 @@ export class Plan {
     const tasks = event.extras?.task_list || [];
     this.element.hidden = tasks.length === 0;
     const done = tasks.filter((task) => task.status === 'done').length;
-    show(this.element, h('h2', null, `Plan, ${done} of ${tasks.length} done`), h('ol', null, tasks.map((task) => {
+    show(this.element, h('h2', null, `Plan: ${done} of ${tasks.length} done`), h('ol', null, tasks.map((task) => {
       const [mark, word] = marks[task.status] || marks.todo;
       return h('li', { class: task.status }, h('span', { class: 'mark', role: 'img', 'aria-label': word }, mark), ' ', task.title);
     })));
@@ -25,18 +25,18 @@ export class Plan {
 
 const number = new Intl.NumberFormat('en', { notation: 'compact', maximumFractionDigits: 1 });
 
-// Cost is what the conversation used of its model.
+// Cost shows the model usage of the conversation.
 export class Cost {
   constructor() {
     this.element = h('span', { class: 'cost' });
   }
 
-  // ask is called whenever a turn may have ended; many calls at once are one.
+  // ask reads the usage after a turn may have ended. Calls in quick succession cause one request.
   ask(id, signal) {
     this.timer ??= setTimeout(async () => {
       this.timer = null;
       if (signal.aborted) return;
-      try { this.say(await get(pathOf(id, '/usage'), signal)); } catch { /* what is shown stays */ }
+      try { this.say(await get(pathOf(id, '/usage'), signal)); } catch { /* keep the old value */ }
     }, 300);
   }
 

@@ -1,8 +1,8 @@
-// The small render function: h makes an element, show puts elements into one.
+// Small helpers for rendering: h creates an element, show fills one.
 
-// h(name, properties, ...children). A property on… is a listener; true and false set and leave out an attribute; value and checked
-// are set as properties, since the attributes are only what they begin with. Children are elements, texts, or lists; what is null or
-// false is left out.
+// h(name, properties, ...children). A property on… is a listener; true sets an attribute and false
+// leaves it out; value and checked are set as properties, since their attributes are only initial
+// values. Children are elements, texts or lists; null and false are left out.
 export function h(name, properties, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(properties || {})) {
@@ -24,21 +24,21 @@ function flat(children) {
   return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
 }
 
-// notice says something for a moment, to screen readers too.
+// notice shows a text for a moment, also to screen readers.
 export function notice(text, kind = 'info') {
   const line = h('p', { class: `notice ${kind}` }, text);
   document.getElementById('notices').append(line);
   setTimeout(() => line.remove(), kind === 'error' ? 8000 : 3000);
 }
 
-// problem is what is shown where something could not be loaded.
+// problem shows an error in place of content that failed to load.
 export function problem(error, again) {
   return h('div', { class: 'problem', role: 'alert' },
     h('p', null, error.message),
     again && h('button', { type: 'button', onclick: again }, 'Try again'));
 }
 
-// busy runs what a button asks for, once at a time, and says what goes wrong.
+// busy runs the work of a button, one run at a time, and shows its error.
 export function busy(button, work) {
   return async (event) => {
     event?.preventDefault();
@@ -54,7 +54,7 @@ export function busy(button, work) {
   };
 }
 
-// action is a button that does something.
+// action is a button that runs some work.
 export function action(label, work, properties = {}) {
   const button = h('button', { type: 'button', ...properties }, label);
   button.addEventListener('click', busy(button, work));
@@ -64,7 +64,7 @@ export function action(label, work, properties = {}) {
 const units = [['day', 86400], ['hour', 3600], ['minute', 60]];
 const relative = new Intl.RelativeTimeFormat('en', { numeric: 'auto' });
 
-// ago is a time in words, with the exact one where somebody points at it.
+// ago shows a relative time, with the exact time as a tooltip.
 export function ago(time) {
   const date = new Date(time);
   const seconds = (date - Date.now()) / 1000;

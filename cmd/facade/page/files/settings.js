@@ -1,11 +1,11 @@
-// The settings of a user: every one that there is. Keys can be written and never read.
+// All settings of a user. Keys are write-only.
 import { get, post } from './api.js';
 import * as fields from './fields.js';
 import { secretsStore } from './secrets.js';
 import { toolServers } from './toolservers.js';
 import { busy, h, notice, show } from './render.js';
 
-// offered are names that settings may have; without them one can still type.
+// offered loads suggestions for a text field. Without them the user can still type.
 async function offered(path, signal) {
   try {
     return fields.suggestions(await get(path, signal));
@@ -24,36 +24,36 @@ function groupsOf(stored, lists) {
   const groups = [
     fields.group('Model', lists.models,
       text('llm_model', 'Model', { list: lists.models, help: 'For example provider/model.' }),
-      key('llm_api_key', 'Key of the model'),
-      text('llm_base_url', 'Address of the model', { type: 'url', help: 'Where it is not the provider’s own.' }),
-      number('max_budget_per_task', 'Budget for a turn, in US dollars', { min: 0, help: 'When its model has cost this much, the agent stops until your next message.' }),
-      number('max_iterations', 'Most steps of a turn', { min: 1, step: 1 })),
+      key('llm_api_key', 'API key'),
+      text('llm_base_url', 'Base URL', { type: 'url', help: 'Leave empty for the provider’s default.' }),
+      number('max_budget_per_task', 'Budget per turn (US dollars)', { min: 0, help: 'At this cost the agent stops until your next message.' }),
+      number('max_iterations', 'Max iterations per turn', { min: 1, step: 1 })),
     fields.group('Agent', lists.agents, lists.analyzers,
       text('agent', 'Agent', { list: lists.agents }),
       text('language', 'Language', { help: 'A language tag, such as en.' }),
-      maybe('confirmation_mode', 'Ask before each action', { help: 'You approve or reject what the agent is about to do.' }),
-      text('security_analyzer', 'Security analyzer', { list: lists.analyzers, help: 'With llm, only what the agent calls risky is asked about.' }),
+      maybe('confirmation_mode', 'Confirmation mode', { help: 'You approve or reject each action of the agent.' }),
+      text('security_analyzer', 'Security analyzer', { list: lists.analyzers, help: 'With llm, only actions that the agent rates as risky need approval.' }),
       check('enable_default_condenser', 'Condense long conversations')),
     fields.group('Notifications and privacy',
-      check('enable_sound_notifications', 'A sound when it is your turn'),
+      check('enable_sound_notifications', 'Sound notifications'),
       check('enable_proactive_conversation_starters', 'Suggest conversations'),
-      check('enable_solvability_analysis', 'Analyse whether tasks can be solved'),
-      maybe('user_consents_to_analytics', 'Analytics')),
-    fields.group('Who you are',
-      text('git_user_name', 'Name in commits'),
-      text('git_user_email', 'Email in commits', { type: 'email' }),
+      check('enable_solvability_analysis', 'Solvability analysis'),
+      maybe('user_consents_to_analytics', 'Allow analytics')),
+    fields.group('Profile',
+      text('git_user_name', 'Git user name'),
+      text('git_user_email', 'Git user email', { type: 'email' }),
       text('email', 'Email', { type: 'email' }),
-      maybe('email_verified', 'The email is verified')),
+      maybe('email_verified', 'Email verified')),
     fields.group('Sandbox',
       text('sandbox_base_container_image', 'Base image'),
-      text('sandbox_runtime_container_image', 'Image', { help: 'It wins over the base image.' }),
-      number('remote_runtime_resource_factor', 'Size', { min: 1, step: 1, help: '1, 2, 4 or 8 times the usual.' }),
-      key('sandbox_api_key', 'Key of the sandbox'),
-      key('search_api_key', 'Key of the search')),
+      text('sandbox_runtime_container_image', 'Runtime image', { help: 'Overrides the base image.' }),
+      number('remote_runtime_resource_factor', 'Resource factor', { min: 1, step: 1, help: '1, 2, 4 or 8 times the default resources.' }),
+      key('sandbox_api_key', 'Sandbox API key'),
+      key('search_api_key', 'Search API key')),
   ];
   all.secrets_store = secretsStore(stored.secrets_store, stored.provider_tokens_set);
   all.mcp_config = toolServers(stored.mcp_config);
-  groups.push(fields.group('Secrets', all.secrets_store), fields.group('Tool servers', all.mcp_config));
+  groups.push(fields.group('Secrets', all.secrets_store), fields.group('MCP servers', all.mcp_config));
   return { all, groups };
 }
 
@@ -66,13 +66,13 @@ export async function showSettings(main, context) {
   if (signal.aborted) return;
   const { all, groups } = groupsOf(stored, { models, agents, analyzers });
   const before = new Map(Object.entries(all).map(([name, field]) => [name, JSON.stringify(field.read())]));
-  const button = h('button', { type: 'submit', class: 'main' }, 'Store settings');
+  const button = h('button', { type: 'submit', class: 'main' }, 'Save');
   const failed = h('p', { class: 'failed', role: 'alert' });
   const form = h('form', { class: 'settings' }, h('h1', null, 'Settings'),
-    h('p', { class: 'help' }, 'They apply to conversations that start from now on.'), groups, failed, h('div', { class: 'sticky' }, button));
+    h('p', { class: 'help' }, 'Changes apply to new conversations.'), groups, failed, h('div', { class: 'sticky' }, button));
   form.addEventListener('submit', busy(button, async () => {
     failed.textContent = '';
-    // Only what changed is sent: the rest may be somebody else’s to set.
+    // Only changes are sent: another manager may own the other fields.
     const changed = {};
     for (const [name, field] of Object.entries(all)) {
       const value = field.read();
@@ -86,7 +86,7 @@ export async function showSettings(main, context) {
       return;
     }
     session.settings_stored = true;
-    notice('Settings stored');
+    notice('Settings saved');
     await showSettings(main, context);
   }));
   show(main, form);

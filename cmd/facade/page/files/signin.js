@@ -1,4 +1,4 @@
-// Signing in: with the session key by hand, or by a link that works once.
+// Sign-in with the session key or with a link that works once.
 import { post } from './api.js';
 import { h, show, busy } from './render.js';
 
@@ -9,14 +9,14 @@ export function showSignIn(main, then, reason = '') {
   const form = h('form', { class: 'card signin' },
     h('h1', null, 'Sign in'),
     h('label', { for: 'key' }, 'Session key'), key,
-    h('p', { id: 'key-help', class: 'help' }, 'It is in the Secret that the status of your UserSettings names.'),
+    h('p', { id: 'key-help', class: 'help' }, 'You find it in the Secret that status.sessionKeyRef of your UserSettings names.'),
     failed, button);
   form.addEventListener('submit', busy(button, async () => {
     failed.textContent = '';
     try {
       then(await post('/api/signin', { key: key.value.trim() }));
     } catch (error) {
-      failed.textContent = error.status === 401 ? 'This is nobody’s key.' : error.message;
+      failed.textContent = error.status === 401 ? 'Wrong key.' : error.message;
       key.select();
     }
   }));
@@ -24,7 +24,8 @@ export function showSignIn(main, then, reason = '') {
   key.focus();
 }
 
-// signInByLink takes the code from /signin#code=…, and out of the address at once. The link may say where to go then.
+// signInByLink takes the code from /signin#code=… and removes it from the address at once. The link
+// may name a conversation to open.
 export async function signInByLink(main) {
   if (location.pathname !== '/signin') return null;
   const link = new URLSearchParams(location.hash.slice(1));
@@ -36,11 +37,11 @@ export async function signInByLink(main) {
   } catch (error) {
     if (error.status === 401) return { user: null, spent: true };
     if (error.status !== 409) throw error;
-    return await agrees(main, error.body) ? signInInstead(code) : null;
+    return await confirmReplace(main, error.body) ? replaceUser(code) : null;
   }
 }
 
-async function signInInstead(code) {
+async function replaceUser(code) {
   try {
     return await post('/api/signin', { code, replace: true });
   } catch (error) {
@@ -49,12 +50,13 @@ async function signInInstead(code) {
   }
 }
 
-// agrees asks who is signed in whether the user of a link is to take their place: it may be a link that somebody else sent.
-function agrees(main, { user, namespace }) {
+// confirmReplace asks the signed-in user before a link signs in as another one: another person may
+// have sent the link.
+function confirmReplace(main, { user, namespace }) {
   return new Promise((answer) => {
     show(main, h('div', { class: 'card signin', role: 'alertdialog', 'aria-labelledby': 'instead' },
       h('h1', { id: 'instead' }, `Sign in as ${user}?`),
-      h('p', null, `Somebody else is signed in here. The link is that of ${user} in ${namespace}: what you do and store after it is theirs.`),
+      h('p', null, `Another user is signed in. This link belongs to ${user} in ${namespace}: after signing in, everything you save goes to that account.`),
       h('button', { type: 'button', class: 'main', onclick: () => answer(false) }, 'Stay signed in'),
       h('button', { type: 'button', onclick: () => answer(true) }, `Sign in as ${user}`)));
     main.querySelector('button').focus();

@@ -1,7 +1,7 @@
-// A sound when it is the user's turn.
+// A sound at the end of a turn.
 let context = null;
 
-// allowSound is called where the user does something: browsers let no page make a sound before.
+// allowSound runs on a user action: browsers allow no sound before.
 export function allowSound() {
   context ??= new AudioContext();
   context.resume();

@@ -1,16 +1,20 @@
-// A call of a tool, folded, with what came of it.
+// A tool call, folded, with its result.
 import { diffTable } from './difflines.js';
 import { h, show } from './render.js';
 
 const words = { run: 'Run', edit: 'Edit', read: 'Read', write: 'Write', browse: 'Browse', browse_interactive: 'Browse', call_tool_mcp: 'Tool', run_ipython: 'Python' };
+const questions = {
+  run: 'Run this command?', edit: 'Make this edit?', read: 'Read this file?', write: 'Write this file?',
+  browse: 'Open this page?', call_tool_mcp: 'Call this tool?', run_ipython: 'Run this code?',
+};
 
 export const isToolCall = (event) => event.action in words;
 
-// visible is a text without what would have it read as another: control characters, and those that turn the direction of what comes
-// after them. They are replaced, so that one sees that there was something.
+// visible replaces characters that make a text look like another one: control characters and those
+// that change the writing direction.
 const visible = (text) => text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g, '\ufffd');
 
-// subject of a call in one line.
+// subject describes a call in one line.
 function subject({ action, args = {} }) {
   switch (action) {
     case 'run': return args.command;
@@ -21,7 +25,7 @@ function subject({ action, args = {} }) {
   }
 }
 
-// details of what it was called with, where the line above does not say it all.
+// given returns the arguments of a call that its subject does not show.
 function given({ action, args = {} }) {
   if (action === 'run') return args.command.includes('\n') ? args.command : '';
   if (action === 'call_tool_mcp') return JSON.stringify(args.arguments || {}, null, 2);
@@ -41,6 +45,7 @@ export class ToolCall {
     this.status = h('span', { class: 'status' });
     this.body = h('div', { class: 'body' });
     this.over = false;
+    this.question = questions[event.action];
     this.whole = visible(subject(event) || '');
     const line = this.whole.split('\n')[0];
     this.element = h('details', { class: 'tool', id: `event-${event.id}` },
@@ -52,7 +57,7 @@ export class ToolCall {
   }
 
   wait() {
-    this.say('waits for you', 'busy');
+    this.say('needs approval', 'busy');
     this.element.open = this.opened = true;
   }
 
@@ -63,7 +68,7 @@ export class ToolCall {
 
   observe(event) {
     this.over = true;
-    if (this.opened) this.element.open = false; // it was opened to be approved
+    if (this.opened) this.element.open = false; // it was open for approval
     this.say(...outcome(event));
     const { old_content: before, new_content: now, path } = event.extras || {};
     if (typeof now === 'string') show(this.body, diffTable(before || '', now, `Changes to ${path}`));

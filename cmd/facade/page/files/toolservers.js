@@ -1,17 +1,17 @@
-// Tool servers (MCP), in settings and in a new conversation.
+// MCP servers, in settings and in a new conversation.
 import { area, key, lines, rows, text } from './fields.js';
 import { h } from './render.js';
 
 function remote(server = {}) {
-  const url = text('Address', { value: server.url, type: 'url', required: true });
-  const secret = key('Key', { set: server.api_key_set });
+  const url = text('URL', { value: server.url, type: 'url', required: true });
+  const secret = key('API key', { set: server.api_key_set });
   return {
     element: h('div', { class: 'pair' }, url.element, secret.element),
     read: () => ({ url: url.read(), api_key: secret.read() }),
   };
 }
 
-// environment is written a line each. A name alone keeps the value that is stored.
+// environmentOf parses one variable per line. A name without a value keeps the stored value.
 function environmentOf(value) {
   return Object.fromEntries(lines(value).map((line) => {
     const at = line.indexOf('=');
@@ -22,9 +22,9 @@ function environmentOf(value) {
 function stdio(server = {}) {
   const name = text('Name', { value: server.name, required: true });
   const command = text('Command', { value: server.command, required: true });
-  const args = area('Arguments, one a line', { value: (server.args || []).join('\n'), rows: 2 });
-  const env = area('Environment, NAME=value a line', {
-    value: Object.keys(server.env || {}).join('\n'), rows: 2, help: 'Values are never shown. A name alone keeps its stored value.', autocomplete: 'off',
+  const args = area('Arguments, one per line', { value: (server.args || []).join('\n'), rows: 2 });
+  const env = area('Environment, one NAME=value per line', {
+    value: Object.keys(server.env || {}).join('\n'), rows: 2, help: 'Values are never shown. A name without a value keeps its saved value.', autocomplete: 'off',
   });
   return {
     element: h('div', { class: 'pair' }, name.element, command.element, args.element, env.element),
@@ -32,11 +32,11 @@ function stdio(server = {}) {
   };
 }
 
-// toolServers is the three lists; null where all are empty and were so.
+// toolServers reads the three lists, or null if all are empty and were empty before.
 export function toolServers(config) {
-  const sse = rows('Over Server-Sent Events', 'Add a server', config?.sse_servers || [], remote);
-  const http = rows('Over HTTP', 'Add a server', config?.shttp_servers || [], remote);
-  const local = rows('Run in the session', 'Add a program', config?.stdio_servers || [], stdio);
+  const sse = rows('SSE servers', 'Add server', config?.sse_servers || [], remote);
+  const http = rows('HTTP servers', 'Add server', config?.shttp_servers || [], remote);
+  const local = rows('Stdio servers (run in the session)', 'Add server', config?.stdio_servers || [], stdio);
   return {
     element: h('div', null, sse.element, http.element, local.element),
     read: () => {
