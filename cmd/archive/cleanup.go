@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// sweepInterval is how often orphans are looked for, sweepRetry how soon after a failure.
+	// sweepInterval is the interval of sweeps for orphans, sweepRetry the delay after a failed one.
 	sweepInterval, sweepRetry = time.Hour, time.Minute
-	// deleteTimeout bounds the deletion of one Conversation's archive. A sweep finds what is left.
+	// deleteTimeout limits the deletion of one Conversation's data. A sweep deletes the rest.
 	deleteTimeout = 2 * time.Minute
-	// deletions is how many archives are deleted at once.
+	// deletions is the number of concurrent deletions.
 	deletions = 4
 )
 
-// cleanUp deletes the archive of each Conversation that is deleted, and sweeps up what was missed.
-func cleanUp(ctx context.Context, kept *store.Store, known *conversations, retention time.Duration) {
+// cleanUp deletes the data of each deleted Conversation and sweeps periodically for missed ones.
+func cleanUp(ctx context.Context, archive *store.Store, known *conversations, retention time.Duration) {
 	log := ctrl.Log.WithName("cleanup")
 	slots := semaphore.NewWeighted(deletions)
 	err := known.onDeletion(ctx, func(uid string) {
@@ -31,27 +31,27 @@ func cleanUp(ctx context.Context, kept *store.Store, known *conversations, reten
 			defer slots.Release(1)
 			deleting, cancel := context.WithTimeout(ctx, deleteTimeout)
 			defer cancel()
-			if err := kept.Delete(deleting, uid); err != nil {
-				log.Error(err, "The archive of a deleted Conversation could not be deleted; the next sweep will", "uid", uid)
+			if err := archive.Delete(deleting, uid); err != nil {
+				log.Error(err, "Cannot delete the data of a deleted Conversation; the next sweep retries", "uid", uid)
 			}
 		}()
 	})
 	if err != nil {
-		log.Error(err, "Deletions of Conversations cannot be watched; sweeps find what they leave")
+		log.Error(err, "Cannot watch deletions of Conversations; relying on sweeps")
 	}
 	for {
 		wait := sweepRetry
-		// A cache that is not complete lacks owners.
+		// An incomplete cache lacks owners.
 		if known.ready(ctx) == nil {
-			removed, err := kept.Sweep(ctx, func(uid string) (string, error) { return known.OwnerOf(ctx, uid) }, retention,
+			removed, err := archive.Sweep(ctx, func(uid string) (string, error) { return known.OwnerOf(ctx, uid) }, retention,
 				time.Now())
 			if err != nil {
-				log.Error(err, "The archive could not be swept")
+				log.Error(err, "The sweep for orphaned data failed")
 			} else {
 				wait = sweepInterval
 			}
 			if removed > 0 {
-				log.Info("Deleted archives without a Conversation", "conversations", removed)
+				log.Info("Deleted orphaned data", "conversations", removed)
 			}
 		}
 		select {

@@ -15,16 +15,16 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// indexUID finds Conversations by their UID.
+// indexUID indexes Conversations by their UID.
 const indexUID = "metadata.uid"
 
-// conversations knows which Conversations exist, and whose they are.
+// conversations finds the owners of existing Conversations.
 type conversations struct {
 	cache cache.Cache
 	probe discovery.DiscoveryInterface
 }
 
-// newConversations watches those of some namespaces; none is all.
+// newConversations watches the Conversations of some namespaces; none means all.
 func newConversations(ctx context.Context, cfg *rest.Config, namespaces []string) (*conversations, error) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
@@ -38,7 +38,7 @@ func newConversations(ctx context.Context, cfg *rest.Config, namespaces []string
 	}
 	watched, err := cache.New(cfg, options)
 	if err != nil {
-		return nil, fmt.Errorf("make the cache: %w", err)
+		return nil, fmt.Errorf("create the cache: %w", err)
 	}
 	byUID := func(o client.Object) []string { return []string{string(o.GetUID())} }
 	if err := watched.IndexField(ctx, &v1alpha1.Conversation{}, indexUID, byUID); err != nil {
@@ -46,12 +46,12 @@ func newConversations(ctx context.Context, cfg *rest.Config, namespaces []string
 	}
 	probe, err := discovery.NewDiscoveryClientForConfig(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("make a client for probes: %w", err)
+		return nil, fmt.Errorf("create a discovery client: %w", err)
 	}
 	return &conversations{cache: watched, probe: probe}, nil
 }
 
-// strip keeps of a Conversation who owns it.
+// strip keeps only the fields that identify a Conversation and its owner.
 func strip(object any) (any, error) {
 	full, isConversation := object.(*v1alpha1.Conversation)
 	if !isConversation {
@@ -63,7 +63,7 @@ func strip(object any) (any, error) {
 	return slim, nil
 }
 
-// ready returns an error until all Conversations are known, and while the API server does not answer.
+// ready returns an error until the cache is filled, and while the API server does not answer.
 func (c *conversations) ready(ctx context.Context) error {
 	if !c.cache.WaitForCacheSync(ctx) {
 		return errors.New("the cache is not filled yet")
@@ -71,7 +71,7 @@ func (c *conversations) ready(ctx context.Context) error {
 	return c.probe.RESTClient().Get().AbsPath("/livez").Do(ctx).Error()
 }
 
-// OwnerOf a Conversation is the namespace and name of its settings; empty where there is no such
+// OwnerOf returns the namespace and name of a Conversation's settings, or "" for an unknown
 // Conversation.
 func (c *conversations) OwnerOf(ctx context.Context, uid string) (string, error) {
 	var list v1alpha1.ConversationList
@@ -82,7 +82,7 @@ func (c *conversations) OwnerOf(ctx context.Context, uid string) (string, error)
 	return list.Items[0].Namespace + "/" + list.Items[0].Spec.UserSettingsName, nil
 }
 
-// onDeletion calls a function with the UID of each Conversation that is deleted.
+// onDeletion calls a function with the UID of each deleted Conversation.
 func (c *conversations) onDeletion(ctx context.Context, do func(uid string)) error {
 	informer, err := c.cache.GetInformer(ctx, &v1alpha1.Conversation{})
 	if err != nil {

@@ -1,4 +1,4 @@
-// Command archive keeps what sessions leave: sessions hand it over, and facades read it.
+// Command archive stores the data of sessions. Sessions upload it, and facades read it.
 package main
 
 import (
@@ -34,17 +34,17 @@ type options struct {
 func main() {
 	o := options{}
 	o.perUser.Quantity = resource.MustParse("4Gi")
-	flag.StringVar(&o.store, "store", "", "Where everything is kept: file:///dir or s3://bucket?region=….")
-	flag.StringVar(&o.address, "bind-address", ":3001", "Where sessions and facades are served.")
-	flag.StringVar(&o.healthAddress, "health-probe-bind-address", ":3000", "Where /alive and /ready are served.")
-	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "Where metrics are served. 0 turns them off.")
-	flag.StringVar(&o.signingKeyDir, "signing-key-dir", "", "Where the public half of the key is mounted that tokens "+
-		"for sessions are signed with. It is read again when it changes.")
-	flag.StringVar(&o.namespaces, "namespaces", "", "The namespaces whose Conversations are kept, separated by commas. "+
+	flag.StringVar(&o.store, "store", "", "The store: file:///dir or s3://bucket?region=….")
+	flag.StringVar(&o.address, "bind-address", ":3001", "The address for sessions and facades.")
+	flag.StringVar(&o.healthAddress, "health-probe-bind-address", ":3000", "The address of /alive and /ready.")
+	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "The address of the metrics; 0 disables them.")
+	flag.StringVar(&o.signingKeyDir, "signing-key-dir", "", "The mounted directory with the public key of session "+
+		"tokens. It is reloaded when it changes.")
+	flag.StringVar(&o.namespaces, "namespaces", "", "The namespaces to archive, separated by commas. "+
 		"Default: all.")
 	flag.DurationVar(&o.retention, "retention", 24*time.Hour,
-		"How long something is kept that belongs to no Conversation, where its deletion was not seen.")
-	flag.Var(&o.perUser, "per-user", "How much is kept of all Conversations of one user. 0 is no limit.")
+		"How long data without a Conversation is stored if the Conversation's deletion was missed.")
+	flag.Var(&o.perUser, "per-user", "The storage limit of each user. 0 is no limit.")
 	startup.Run(0)
 	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
 		ctrl.Log.Error(err, "archive failed")
@@ -58,21 +58,21 @@ func run(ctx context.Context, o options) error {
 	}
 	cfg, err := ctrl.GetConfig()
 	if err != nil {
-		return fmt.Errorf("find the API server: %w", err)
+		return fmt.Errorf("load the Kubernetes config: %w", err)
 	}
 	known, err := newConversations(ctx, cfg, startup.SplitList(o.namespaces))
 	if err != nil {
 		return err
 	}
-	kept, err := store.Open(ctx, o.store, o.perUser.Value())
+	archive, err := store.Open(ctx, o.store, o.perUser.Value())
 	if err != nil {
 		return fmt.Errorf("--store: %w", err)
 	}
-	ready := func(ctx context.Context) error { return errors.Join(known.ready(ctx), kept.Ready(ctx)) }
+	ready := func(ctx context.Context) error { return errors.Join(known.ready(ctx), archive.Ready(ctx)) }
 	failed := make(chan error, 4)
 	go func() { failed <- fmt.Errorf("watch the API server: %w", known.cache.Start(ctx)) }()
-	go cleanUp(ctx, kept, known, o.retention)
-	serve(failed, o.address, &http.Server{Handler: httpapi.NewHandler(kept, known, publicKey(o.signingKeyDir)),
+	go cleanUp(ctx, archive, known, o.retention)
+	serve(failed, o.address, &http.Server{Handler: httpapi.NewHandler(archive, known, publicKey(o.signingKeyDir)),
 		ReadTimeout: time.Minute, WriteTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10})
 	serve(failed, o.healthAddress, &http.Server{Handler: httpapi.Health(ready)})
 	if o.metricsAddress != "0" && o.metricsAddress != "" {
@@ -86,7 +86,7 @@ func run(ctx context.Context, o options) error {
 		if ctx.Err() == nil {
 			return err
 		}
-	case <-ctx.Done(): // requests in flight are not acknowledged, and sent again
+	case <-ctx.Done(): // requests in flight are not acknowledged, so clients retry them
 	}
 	return nil
 }
@@ -102,7 +102,7 @@ func serve(failed chan<- error, address string, server *http.Server) {
 	}()
 }
 
-// publicKey reads the key as it is mounted now.
+// publicKey returns a function that reads the mounted key.
 func publicKey(dir string) func() (ed25519.PublicKey, error) {
 	return func() (ed25519.PublicKey, error) {
 		text, err := os.ReadFile(filepath.Join(dir, session.SigningPublicKey))

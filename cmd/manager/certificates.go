@@ -25,21 +25,20 @@ import (
 // +kubebuilder:rbac:roleName=parley-manager-cluster,groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=parley-webhook,verbs=update
 // +kubebuilder:rbac:groups="",namespace=parley-system,resources=secrets,resourceNames=parley-webhook-cert,verbs=update
 
-// webhookOptions say where the webhook is and how it gets its certificate.
+// webhookOptions has the webhook's address and the source of its certificate.
 type webhookOptions struct {
 	address, certDir, secret, service, configuration, extraDNSName string
 	rotate                                                         bool
 }
 
-// certificate of the webhook. It follows the Secret that the rotator, or cert-manager, writes, and
-// keeps the key in memory. A volume would bring the same, a minute later: that is how long a
-// kubelet takes to bring a change.
+// certificate is the webhook's certificate. It follows the Secret that the rotator or cert-manager
+// writes and keeps the key in memory. A mounted volume would update about a minute later.
 type certificate struct {
 	options webhookOptions
 	secret  types.NamespacedName
 	mgr     ctrl.Manager
 	current atomic.Pointer[tls.Certificate]
-	// trusted closes once there is a certificate and, if it is our own, the API server trusts it.
+	// trusted closes once there is a certificate that, if it is self-signed, the API server trusts.
 	trusted chan struct{}
 }
 
@@ -51,7 +50,7 @@ func newCertificate(namespace string, o webhookOptions) *certificate {
 	}
 }
 
-// serve lets a server use the newest certificate.
+// serve makes a server use the newest certificate.
 func (c *certificate) serve(config *tls.Config) {
 	config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		if cert := c.current.Load(); cert != nil {
@@ -61,11 +60,11 @@ func (c *certificate) serve(config *tls.Config) {
 	}
 }
 
-// addTo has the manager follow the certificate and, unless somebody else does, make and renew it.
+// addTo makes the manager follow the certificate and, unless rotation is off, create and renew it.
 func (c *certificate) addTo(mgr ctrl.Manager) error {
 	c.mgr = mgr
 	if err := os.MkdirAll(c.options.certDir, 0o700); err != nil {
-		return fmt.Errorf("make the directory of the webhook's certificate: %w", err)
+		return fmt.Errorf("create the directory of the webhook's certificate: %w", err)
 	}
 	if err := mgr.Add(c); err != nil || !c.options.rotate {
 		return err
@@ -85,12 +84,12 @@ func (c *certificate) addTo(mgr ctrl.Manager) error {
 		IsReady:        c.trusted,
 		Webhooks:       []rotator.WebhookInfo{{Name: c.options.configuration, Type: rotator.Validating}},
 		FieldOwner:     "parley-webhook-cert",
-		// Each replica serves the webhook, so each must have the certificate, leader or not.
+		// Each replica serves the webhook and needs the certificate, leader or not.
 		RequireLeaderElection: false,
 	})
 }
 
-// NeedLeaderElection: every replica serves the webhook.
+// NeedLeaderElection returns false because every replica serves the webhook.
 func (*certificate) NeedLeaderElection() bool { return false }
 
 // Start follows the Secret until the manager stops.
@@ -104,31 +103,31 @@ func (c *certificate) Start(ctx context.Context) error {
 		}},
 	})
 	if err != nil {
-		return fmt.Errorf("follow the webhook's certificate: %w", err)
+		return fmt.Errorf("watch the webhook's certificate: %w", err)
 	}
 	informer, err := secrets.GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false))
 	if err != nil {
-		return fmt.Errorf("follow the webhook's certificate: %w", err)
+		return fmt.Errorf("watch the webhook's certificate: %w", err)
 	}
-	take := func(object any) {
-		if err := c.take(object.(*corev1.Secret)); err != nil {
-			ctrl.Log.Error(err, "take the webhook's certificate", "secret", c.secret)
+	load := func(object any) {
+		if err := c.load(object.(*corev1.Secret)); err != nil {
+			ctrl.Log.Error(err, "Cannot load the webhook's certificate", "secret", c.secret)
 		}
 	}
 	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    take,
-		UpdateFunc: func(_, object any) { take(object) },
+		AddFunc:    load,
+		UpdateFunc: func(_, object any) { load(object) },
 	}); err != nil {
-		return fmt.Errorf("follow the webhook's certificate: %w", err)
+		return fmt.Errorf("watch the webhook's certificate: %w", err)
 	}
 	return secrets.Start(ctx)
 }
 
-// take uses the certificate of the Secret from now on.
-func (c *certificate) take(secret *corev1.Secret) error {
+// load starts to use the certificate of the Secret.
+func (c *certificate) load(secret *corev1.Secret) error {
 	public, private := secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]
 	if len(public) == 0 || len(private) == 0 {
-		return nil // the rotator, or cert-manager, has yet to fill it
+		return nil // not yet filled by the rotator or cert-manager
 	}
 	pair, err := tls.X509KeyPair(public, private)
 	if err != nil {
@@ -141,21 +140,21 @@ func (c *certificate) take(secret *corev1.Secret) error {
 		}
 		return nil
 	}
-	// The rotator waits for this file, which a volume would bring, before it lets the API server
-	// trust the certificate.
+	// The rotator waits for this file, which usually is on a mounted volume, before it makes the
+	// API server trust the certificate.
 	return os.WriteFile(filepath.Join(c.options.certDir, corev1.TLSCertKey), public, 0o600)
 }
 
-// sparing is a manager whose client leaves out updates that change nothing. The rotator writes the
-// CA into the webhook's configuration whenever a manager starts, also where it stands already.
+// sparing is a manager whose client skips updates without changes. The rotator writes the CA into
+// the webhook's configuration at each start, even if it is unchanged.
 type sparing struct{ ctrl.Manager }
 
 func (m sparing) GetClient() client.Client { return sparingClient{m.Manager.GetClient()} }
 
 type sparingClient struct{ client.Client }
 
-// Update looks first, with a list, for the manager may not get. What came in between is a conflict
-// as ever.
+// Update compares with the current object first. It uses a list because the manager may not get. A
+// concurrent change still causes a conflict.
 func (c sparingClient) Update(ctx context.Context, object client.Object, options ...client.UpdateOption) error {
 	wanted, is := object.(*unstructured.Unstructured)
 	if !is {

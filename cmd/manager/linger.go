@@ -9,34 +9,34 @@ import (
 	crwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 )
 
-// longestAnswer bounds a call. The API server waits five seconds for it.
+// longestAnswer limits a call. The API server waits five seconds for it.
 const longestAnswer = 10 * time.Second
 
-// lingering is a webhook server that outlives its manager for a moment. The manager gives its lease
-// up at once, so that another leads, while the cluster may still send calls here: a call that finds
-// nobody costs the caller its write.
+// lingering is a webhook server that outlives its manager for a moment. The manager releases its
+// lease at once, so that another one leads, while the cluster may still send calls here. A call
+// without an answer would fail a user's write.
 type lingering struct {
 	crwebhook.Server
-	life     context.Context
+	serving  context.Context
 	end      context.CancelFunc
-	ended    chan error // nil until it is started
+	ended    chan error // nil before the start
 	stopping atomic.Bool
 }
 
 func newLingering(server crwebhook.Server) *lingering {
-	life, end := context.WithCancel(context.Background())
-	return &lingering{Server: server, life: life, end: end}
+	serving, end := context.WithCancel(context.Background())
+	return &lingering{Server: server, serving: serving, end: end}
 }
 
-// Register a handler whose calls are finished when the server ends: what it serves with ends the
-// context of all of them then. Once the manager stops, callers are sent away with their answer: an
-// API server that keeps its connection would come back here until the end.
+// Register registers a handler whose running calls finish when the server ends, although the server
+// then cancels their contexts. Once the manager stops, answers close their connection, since an API
+// server with an open connection would keep calling this replica.
 func (l *lingering) Register(path string, hook http.Handler) {
 	l.Server.Register(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), longestAnswer)
 		defer cancel()
 		defer context.AfterFunc(r.Context(), func() {
-			if l.life.Err() == nil { // the caller left
+			if l.serving.Err() == nil { // the caller disconnected
 				cancel()
 			}
 		})()
@@ -47,10 +47,10 @@ func (l *lingering) Register(path string, hook http.Handler) {
 	}))
 }
 
-// Start serves, and returns when the manager stops or the server fails.
+// Start serves until the manager stops or the server fails.
 func (l *lingering) Start(ctx context.Context) error {
 	l.ended = make(chan error, 1)
-	go func() { l.ended <- l.Server.Start(l.life) }()
+	go func() { l.ended <- l.Server.Start(l.serving) }()
 	select {
 	case err := <-l.ended:
 		return err
@@ -60,13 +60,13 @@ func (l *lingering) Start(ctx context.Context) error {
 	}
 }
 
-// stop goes on serving for a while, until those who send calls here have heard, and then finishes
-// what is under way.
+// stop keeps serving for a delay, until callers have noticed, and then finishes the calls in
+// flight.
 func (l *lingering) stop(delay time.Duration) error {
 	if l.ended == nil {
 		return nil
 	}
-	time.Sleep(delay) // nobody tells when the last of them has
+	time.Sleep(delay) // callers do not report that they noticed
 	l.end()
 	return <-l.ended
 }

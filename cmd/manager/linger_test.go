@@ -86,7 +86,7 @@ func TestACallThatIsUnderWayWhenTheWebhookEndsIsFinished(t *testing.T) {
 	stopManager()
 	ended := make(chan error, 1)
 	go func() { ended <- server.stop(0) }()
-	<-server.life.Done()
+	<-server.serving.Done()
 	close(goOn)
 	if got := <-answered; got != "<nil><nil>" {
 		t.Errorf("it is answered %s", got)

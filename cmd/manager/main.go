@@ -44,49 +44,49 @@ type options struct {
 	shutdownDelay  time.Duration
 }
 
-// accounts are the ServiceAccounts of Parley, in its own namespace.
+// accounts are Parley's ServiceAccounts in its namespace.
 type accounts struct{ manager, facade string }
 
 func main() {
 	var o options
 	flag.StringVar(&o.sessions.Namespace, "namespace", os.Getenv("POD_NAMESPACE"),
-		"The namespace the manager runs in. Default: $POD_NAMESPACE.")
-	flag.StringVar(&o.namespaces, "namespaces", "", "The namespaces to work in, separated by commas. Default: all.")
+		"The namespace of the manager. Default: $POD_NAMESPACE.")
+	flag.StringVar(&o.namespaces, "namespaces", "", "The namespaces to watch, separated by commas. Default: all.")
 	flag.StringVar(&o.accounts.manager, "service-account", "parley-manager", "The ServiceAccount of the manager.")
 	flag.StringVar(&o.accounts.facade, "facade-service-account", "parley-facade", "The ServiceAccount of the facade.")
 	flag.StringVar(&o.sessions.SigningSecret, "signing-secret", session.SigningSecret,
-		"The Secret with the key that tokens for sessions are signed with.")
+		"The Secret with the key that signs session tokens.")
 	flag.StringVar(&o.sessions.AgentsConfigMap, "agents-configmap", v1alpha1.AgentCatalogueName,
 		"The ConfigMap with the agents that settings may name.")
 	flag.StringVar(&o.sessions.ModelsConfigMap, "models-configmap", v1alpha1.ModelsName,
 		"The ConfigMap with the prices of models.")
 	flag.StringVar(&o.sessions.RuntimeImage, "runtime-image", "",
-		"The image with the session runtime. Sessions run in it where the settings name no other.")
+		"The image with the session runtime, and the default image of sessions.")
 	flag.StringVar(&o.egressAllow, "session-egress-allow", "", "Private ranges that sessions may reach, as CIDRs "+
 		"separated by commas.")
 	flag.StringVar(&o.sessions.SearchMCPURL, "search-mcp-url", "", "The MCP server, over streamable HTTP, that "+
-		"searches the web with a user's search key. Sessions with such a key get it as a tool.")
-	flag.StringVar(&o.sessions.ArchiveURL, "archive-url", "", "Where sessions hand over what they leave: the "+
-		"archive's port, or that of a facade that keeps one, as an http or https URL. Without it nothing outlives a "+
-		"session's workspace.")
-	flag.IntVar(&o.workers, "workers", 16, "How many objects of a kind are reconciled at once.")
-	flag.BoolVar(&o.leaderElect, "leader-elect", true, "Elect a leader, so that of several managers one works.")
+		"searches the web. Sessions of users with a search key can use it.")
+	flag.StringVar(&o.sessions.ArchiveURL, "archive-url", "", "The http or https URL of the archive. "+
+		"Without it, no session data outlives "+
+		"its workspace.")
+	flag.IntVar(&o.workers, "workers", 16, "Concurrent reconciliations per kind.")
+	flag.BoolVar(&o.leaderElect, "leader-elect", true, "Elect a leader, so that only one of several managers is active.")
 	flag.StringVar(&o.metricsAddress, "metrics-bind-address", ":8443",
-		"Where metrics are served over HTTPS, to those who may read them. 0 turns them off.")
-	flag.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "Where /healthz and /readyz are served.")
-	flag.StringVar(&o.webhook.address, "webhook-bind-address", ":9443", "Where the webhook is served over HTTPS.")
+		"The address of the metrics, served over HTTPS to authorized readers; 0 disables them.")
+	flag.StringVar(&o.healthAddress, "health-probe-bind-address", ":8081", "The address of /healthz and /readyz.")
+	flag.StringVar(&o.webhook.address, "webhook-bind-address", ":9443", "The HTTPS address of the webhook.")
 	flag.StringVar(&o.webhook.certDir, "webhook-cert-dir", "/tmp/parley-webhook",
-		"A directory of the manager's own for the webhook's certificate.")
+		"A private directory for the webhook's certificate.")
 	flag.StringVar(&o.webhook.secret, "webhook-cert-secret", "parley-webhook-cert",
 		"The Secret with the webhook's certificate.")
 	flag.StringVar(&o.webhook.service, "webhook-service", "parley-webhook", "The Service of the webhook.")
 	flag.StringVar(&o.webhook.configuration, "webhook-configuration", "parley-webhook",
 		"The ValidatingWebhookConfiguration of the webhook.")
-	flag.StringVar(&o.webhook.extraDNSName, "webhook-extra-dns-name", "", "One more name for the webhook's certificate.")
-	flag.BoolVar(&o.webhook.rotate, "webhook-cert-rotation", true, "Make and renew the webhook's certificate. Turn it "+
-		"off where cert-manager does.")
+	flag.StringVar(&o.webhook.extraDNSName, "webhook-extra-dns-name", "", "An extra name in the webhook's certificate.")
+	flag.BoolVar(&o.webhook.rotate, "webhook-cert-rotation", true, "Create and renew the webhook's certificate. Disable "+
+		"it if cert-manager does that.")
 	flag.DurationVar(&o.shutdownDelay, "shutdown-delay", 5*time.Second,
-		"How long the webhook goes on answering when the manager is told to stop.")
+		"On shutdown, how long the webhook keeps answering.")
 	startup.Run(64 << 20)
 	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
 		ctrl.Log.Error(err, "manager failed")
@@ -96,10 +96,10 @@ func main() {
 
 func run(ctx context.Context, o options) error {
 	if o.sessions.Namespace == "" {
-		return errors.New("--namespace or $POD_NAMESPACE must say where the manager runs")
+		return errors.New("--namespace or $POD_NAMESPACE must be the manager's namespace")
 	}
 	if o.sessions.RuntimeImage == "" {
-		return errors.New("--runtime-image must name the image with the session runtime")
+		return errors.New("--runtime-image must be the image with the session runtime")
 	}
 	o.sessions.EgressAllow = startup.SplitList(o.egressAllow)
 	for _, cidr := range o.sessions.EgressAllow {
@@ -145,9 +145,9 @@ func run(ctx context.Context, o options) error {
 func newManager(o options, cert *certificate) (ctrl.Manager, *lingering, error) {
 	cfg, err := ctrl.GetConfig()
 	if err != nil {
-		return nil, nil, fmt.Errorf("find the API server: %w", err)
+		return nil, nil, fmt.Errorf("load the Kubernetes config: %w", err)
 	}
-	// The API server's priority and fairness governs; a limit here would only add delay under load.
+	// The API server has priority and fairness; a limit here would only delay requests under load.
 	cfg.QPS = -1
 	scheme, err := controllers.NewScheme()
 	if err != nil {
@@ -164,15 +164,15 @@ func newManager(o options, cert *certificate) (ctrl.Manager, *lingering, error) 
 	managerOptions.LeaderElection = o.leaderElect
 	managerOptions.LeaderElectionID = "parley-manager"
 	managerOptions.LeaderElectionNamespace = o.sessions.Namespace
-	// Everything ends with the process, so the next leader need not wait out the lease.
+	// Everything ends with the process, so the next leader need not wait for the lease to expire.
 	managerOptions.LeaderElectionReleaseOnCancel = true
-	// Less than the pod's grace, so that a step that hangs while it starts does not end in a kill.
+	// Less than the pod's grace period, so that a hanging step does not end in a kill.
 	managerOptions.GracefulShutdownTimeout = ptr.To(10 * time.Second)
 	managerOptions.HealthProbeBindAddress = o.healthAddress
 	managerOptions.Metrics = metricsserver.Options{
 		BindAddress:    o.metricsAddress,
 		SecureServing:  true,
-		FilterProvider: askAPIServer,
+		FilterProvider: authorizeMetrics,
 		TLSOpts:        []func(*tls.Config){modernTLS},
 	}
 	server := newLingering(crwebhook.NewServer(crwebhook.Options{
@@ -181,13 +181,13 @@ func newManager(o options, cert *certificate) (ctrl.Manager, *lingering, error) 
 	managerOptions.WebhookServer = server
 	mgr, err := ctrl.NewManager(cfg, managerOptions)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make the manager: %w", err)
+		return nil, nil, fmt.Errorf("create the manager: %w", err)
 	}
 	return mgr, server, nil
 }
 
-// addChecks: ready means that the cache is filled and the webhook answers with a certificate that
-// the API server trusts.
+// addChecks adds the probes. Ready means that the cache is filled and the webhook serves a
+// certificate that the API server trusts.
 func addChecks(mgr ctrl.Manager, trusted <-chan struct{}) error {
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return err

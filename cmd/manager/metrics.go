@@ -16,13 +16,13 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// reviewTimeout bounds what one reader of metrics may wait for the API server.
+// reviewTimeout limits the reviews of one request.
 const reviewTimeout = 10 * time.Second
 
-// askAPIServer lets those read metrics of whom the API server knows the token and who may get the
-// path. It asks two questions a scrape; controller-runtime's own filter asks the same, but brings
-// the API server's libraries, a third of the program, along.
-func askAPIServer(cfg *rest.Config, httpClient *http.Client) (metricsserver.Filter, error) {
+// authorizeMetrics allows readers whose token the API server accepts and who may get the path. It
+// needs two reviews per scrape. controller-runtime's own filter does the same, but imports the API
+// server's libraries, a third of the binary.
+func authorizeMetrics(cfg *rest.Config, httpClient *http.Client) (metricsserver.Filter, error) {
 	authentication, err := authenticationclient.NewForConfigAndClient(cfg, httpClient)
 	if err != nil {
 		return nil, err
@@ -31,14 +31,14 @@ func askAPIServer(cfg *rest.Config, httpClient *http.Client) (metricsserver.Filt
 	if err != nil {
 		return nil, err
 	}
-	ask := reviewer{authentication.TokenReviews(), authorization.SubjectAccessReviews()}
+	reviewers := reviewer{authentication.TokenReviews(), authorization.SubjectAccessReviews()}
 	return func(log logr.Logger, next http.Handler) (http.Handler, error) {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			ctx, cancel := context.WithTimeout(r.Context(), reviewTimeout)
 			defer cancel()
-			code, err := ask.review(ctx, r)
+			code, err := reviewers.review(ctx, r)
 			if err != nil {
-				log.Error(err, "Cannot ask the API server who may read metrics")
+				log.Error(err, "Cannot authorize a reader of metrics with the API server")
 			}
 			if code != http.StatusOK {
 				http.Error(w, http.StatusText(code), code)
@@ -54,21 +54,21 @@ type reviewer struct {
 	access authorizationclient.SubjectAccessReviewInterface
 }
 
-// review is the code to answer a request with; 200 if it may go on.
+// review returns the status for a request; 200 if it is allowed.
 func (a reviewer) review(ctx context.Context, r *http.Request) (code int, err error) {
 	token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !isBearer {
 		return http.StatusUnauthorized, nil
 	}
-	who, err := a.tokens.Create(ctx,
+	review, err := a.tokens.Create(ctx,
 		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	if err != nil {
 		return http.StatusServiceUnavailable, err
 	}
-	if !who.Status.Authenticated {
+	if !review.Status.Authenticated {
 		return http.StatusUnauthorized, nil
 	}
-	user := who.Status.User
+	user := review.Status.User
 	extra := map[string]authorizationv1.ExtraValue{}
 	for k, v := range user.Extra {
 		extra[k] = authorizationv1.ExtraValue(v)

@@ -1,5 +1,4 @@
-// Package httpapi is what the archive serves to sessions, which hand over what they leave, and to
-// facades, which read it.
+// Package httpapi is the archive's HTTP API. Sessions upload their data, and facades read it.
 package httpapi
 
 import (
@@ -18,12 +17,12 @@ import (
 )
 
 const (
-	// conversationReads, ownerReads and allReads bound how many responses are sent at once. Each takes
-	// little memory, however long it takes.
+	// conversationReads, ownerReads and allReads limit the concurrent responses. Each takes little
+	// memory, however long it lasts.
 	conversationReads, ownerReads, allReads = 32, 128, 2048
-	// requestTimeout bounds the work for one request.
+	// requestTimeout limits the work on one request.
 	requestTimeout = 30 * time.Second
-	// writeTimeout bounds how long a client may take for each part of what it reads.
+	// writeTimeout limits the time in which a client must read each part of a response.
 	writeTimeout = 30 * time.Second
 )
 
@@ -42,13 +41,13 @@ func Health(ready func(context.Context) error) http.Handler {
 	return mux
 }
 
-// Conversations are those that exist.
+// Conversations finds existing Conversations.
 type Conversations interface {
-	// OwnerOf is empty where there is no such Conversation.
+	// OwnerOf returns "" for an unknown Conversation.
 	OwnerOf(ctx context.Context, uid string) (owner string, err error)
 }
 
-// serveFunc serves a call. Its error is answered.
+// serveFunc serves a call. An error is sent to the client.
 type serveFunc func(ctx context.Context, w http.ResponseWriter, c call) error
 
 // handler serves a store.
@@ -56,12 +55,11 @@ type handler struct {
 	store         *store.Store
 	public        func() (ed25519.PublicKey, error)
 	conversations Conversations
-	// reads are in flight by Conversation, owners' reads and bodies by owner.
+	// reads counts reads by Conversation; owners counts reads and bodies by owner.
 	reads, owners *limits.Budget
 }
 
-// NewHandler serves a store to bearers of tokens that were signed with the key of which public is the
-// public half.
+// NewHandler serves a store to clients whose tokens are signed by the key with this public half.
 func NewHandler(store *store.Store, conversations Conversations,
 	public func() (ed25519.PublicKey, error)) http.Handler {
 	h := &handler{store: store, public: public, conversations: conversations,
@@ -79,7 +77,7 @@ func NewHandler(store *store.Store, conversations Conversations,
 	return mux
 }
 
-// answered writes what do returns.
+// answered sends the result of do as JSON.
 func answered(do func(context.Context, call) (any, error)) serveFunc {
 	return func(ctx context.Context, w http.ResponseWriter, c call) error {
 		body, err := do(ctx, c)
@@ -94,12 +92,12 @@ func answered(do func(context.Context, call) (any, error)) serveFunc {
 type call struct {
 	*http.Request
 	uid, owner string
-	// attempt of the session. Older versions do not say which it is.
+	// attempt is the attempt of the session. Older versions do not send it.
 	attempt int
 	body    []byte
 }
 
-// authenticated serves a request with a token for a Conversation that exists.
+// authenticated serves a request that has a token for an existing Conversation.
 func (h *handler) authenticated(do serveFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := call{Request: r, uid: r.PathValue("uid")}
@@ -124,7 +122,7 @@ func (h *handler) authenticated(do serveFunc) http.HandlerFunc {
 	}
 }
 
-// authenticate a call, and say whose Conversation it is about.
+// authenticate verifies the token of a call and sets the owner.
 func (h *handler) authenticate(c *call) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), requestTimeout)
 	defer cancel()
@@ -144,7 +142,7 @@ func (h *handler) authenticate(c *call) error {
 	return nil
 }
 
-// number is a parameter of the query; zero where there is none.
+// number parses a query parameter; zero if it is missing.
 func (c call) number(name string) (n int, err error) {
 	if text := c.URL.Query().Get(name); text != "" {
 		n, err = strconv.Atoi(text)
@@ -159,7 +157,7 @@ func (h *handler) position(ctx context.Context, c call) (any, error) {
 	return h.store.Position(ctx, c.uid)
 }
 
-// takeRead counts a response. done must be called when it is sent.
+// takeRead counts a response. Call done after it was sent.
 func (h *handler) takeRead(c call) (done func(), err error) {
 	ofOwner, err := h.owners.Take(c.owner, limits.Streams)
 	if err != nil {
@@ -173,7 +171,7 @@ func (h *handler) takeRead(c call) (done func(), err error) {
 	return func() { ofConversation(); ofOwner() }, nil
 }
 
-// events sends those from an id on: to a session that has lost its workspace, or to a facade.
+// events sends the events from an ID on, to a session that lost its workspace or to a facade.
 func (h *handler) events(_ context.Context, w http.ResponseWriter, c call) error {
 	done, err := h.takeRead(c)
 	if err != nil {
@@ -215,7 +213,7 @@ func (h *handler) ending(_ context.Context, w http.ResponseWriter, c call) error
 	return to.end(err)
 }
 
-// slowWriter writes to a client that may be slow, but must not stall.
+// slowWriter writes to a client that may be slow but must not stall.
 type slowWriter struct {
 	w     http.ResponseWriter
 	begun bool
@@ -227,7 +225,8 @@ func (s *slowWriter) Write(text []byte) (int, error) {
 	return s.w.Write(text)
 }
 
-// end an answer. The reader of one that has begun must see that it is incomplete.
+// end ends an answer. If an error occurs after the first byte, the client must see that the answer
+// is incomplete.
 func (s *slowWriter) end(err error) error {
 	if err != nil && s.begun {
 		panic(http.ErrAbortHandler)
@@ -245,7 +244,7 @@ func (h *handler) append(ctx context.Context, c call) (any, error) {
 		Previous: query.Get(session.ArchivePrevious), From: from, Lines: c.body})
 }
 
-// aside makes room for a journal that began anew.
+// aside starts a new journal and keeps the old one.
 func (h *handler) aside(ctx context.Context, c call) (any, error) {
 	return session.ArchivePosition{}, h.store.Aside(ctx, c.uid, c.attempt)
 }

@@ -5,16 +5,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// notKept has two reasons. Full: more is handed over than is kept of a session or of its user.
-// Failed: nothing can be written, as on a full volume.
+// notKept counts refused uploads. The reason is "full" if the session or its user is over the
+// limit, and "failed" if the store cannot be written, as on a full volume.
 var notKept = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "parley_archive_not_kept_total",
-	Help: "What sessions handed over and was not kept, by reason: full or failed. They try again after the latter.",
+	Help: "Uploads of sessions that were not stored, by reason: full or failed. Failed uploads are retried.",
 }, []string{"reason"})
 
 func init() {
 	metrics.Registry.MustRegister(notKept)
-	for _, reason := range []string{"full", "failed"} { // what begins above zero is no increase to Prometheus
+	for _, reason := range []string{"full", "failed"} { // Prometheus sees an increase only after a zero
 		notKept.WithLabelValues(reason)
 	}
 }

@@ -12,14 +12,14 @@ import (
 )
 
 var (
-	// errGone answers for a Conversation that was deleted: nothing more is kept of it.
-	errGone   = answer.Refuse(http.StatusGone, "There is no such conversation")
-	errNumber = answer.Refuse(http.StatusUnprocessableEntity, "An event or a journal is named by a number")
+	// errGone is the answer for a deleted Conversation, whose data is no longer stored.
+	errGone   = answer.Refuse(http.StatusGone, "Unknown conversation")
+	errNumber = answer.Refuse(http.StatusUnprocessableEntity, "The ID of an event or journal must be a number")
 	errFailed = answer.Later(http.StatusServiceUnavailable, "The archive failed; retry later", time.Second)
 	notReady  = answer.Later(http.StatusServiceUnavailable, "not ready", time.Second)
 )
 
-// refusals are the codes of what the store refuses.
+// refusals maps errors of the store to HTTP status codes.
 var refusals = map[error]int{
 	store.ErrNothing:      http.StatusNotFound,
 	store.ErrMalformed:    http.StatusUnprocessableEntity,
@@ -30,7 +30,7 @@ var refusals = map[error]int{
 	store.ErrOwnerFull:    http.StatusRequestEntityTooLarge,
 }
 
-// refuse turns an error into what the client is told. What is not kept is counted.
+// refuse turns an error into an answer and counts refused uploads.
 func refuse(c call, err error) error {
 	for refused, code := range refusals {
 		if errors.Is(err, refused) {

@@ -8,13 +8,13 @@ import (
 	"net/url"
 )
 
-// bucket holds objects by key. An object is written whole or not at all, and stays once put returns.
+// bucket stores objects by key. A write is atomic, and durable once put returns.
 type bucket interface {
-	// list visits the objects whose keys begin with a prefix, which is empty or ends with a slash.
+	// list visits the objects with a key prefix, which is empty or ends with a slash.
 	list(ctx context.Context, prefix string, visit func(entry)) error
-	// open an object from an offset on, which must be less than its size unless it is zero.
+	// open reads an object from an offset, which must be less than its size or zero.
 	open(ctx context.Context, key string, offset int64) (*object, error)
-	// put an object if the condition holds; otherwise the error is errChanged.
+	// put writes an object if the condition holds, else it returns errChanged.
 	put(ctx context.Context, key, contentType string, content []byte, when condition) error
 	// removeAll removes all objects of a Conversation.
 	removeAll(ctx context.Context, uid string) error
@@ -23,9 +23,9 @@ type bucket interface {
 }
 
 var (
-	// errNotFound means that an object does not exist.
-	errNotFound = errors.New("there is no such object")
-	// errChanged means that an object is not as the condition of a write demands.
+	// errNotFound reports that an object does not exist.
+	errNotFound = errors.New("the object does not exist")
+	// errChanged reports that the condition of a write does not hold.
 	errChanged = errors.New("the object was changed by another writer")
 )
 
@@ -35,16 +35,16 @@ type entry struct {
 	size int64
 }
 
-// object is being read. Its version changes with every write.
+// object is an object opened for reading. Its version changes with every write.
 type object struct {
 	io.ReadCloser
 	size    int64
 	version string
 }
 
-// condition of a write. The zero condition always holds.
+// condition is the condition of a write. The zero condition always holds.
 type condition struct {
-	// absent demands that the object does not exist, version that it has this version.
+	// absent requires that the object does not exist, version that it has this version.
 	absent  bool
 	version string
 }
@@ -53,7 +53,7 @@ type condition struct {
 func openBucket(ctx context.Context, address string) (bucket, error) {
 	u, err := url.Parse(address)
 	if err != nil {
-		return nil, errors.New("the address of the store is not a URL")
+		return nil, errors.New("the store is not a valid URL")
 	}
 	switch {
 	case u.Scheme == "s3":

@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// temporary ends the names of files that are being written.
+	// temporary is the suffix of files during a write.
 	temporary = ".tmp"
-	// temporaryLife is the age at which such a file is taken for one that a killed process left.
-	temporaryLife = time.Hour
+	// temporaryTTL is the age at which a temporary file is deleted: a killed process left it.
+	temporaryTTL = time.Hour
 )
 
-// uidPattern matches the directory of a Conversation, and nothing else that a volume may hold, such
-// as lost+found.
+// uidPattern matches the directory of a Conversation, but not others on the volume, such as
+// lost+found.
 var uidPattern = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
 
 // directory is a bucket on a file system.
@@ -57,8 +57,8 @@ func (d *directory) list(ctx context.Context, prefix string, visit func(entry)) 
 	return err
 }
 
-// walk visits the files below a directory. A file that disappears meanwhile is left out; a directory
-// that cannot be read is an error, never an empty one.
+// walk visits the files below a directory. It skips a file that disappears during the walk. A
+// directory that cannot be read is an error, never empty.
 func (d *directory) walk(ctx context.Context, dir string, visit func(entry)) error {
 	return filepath.WalkDir(dir, func(path string, found fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -78,7 +78,7 @@ func (d *directory) walk(ctx context.Context, dir string, visit func(entry)) err
 		case !strings.HasSuffix(path, temporary):
 			key := filepath.ToSlash(strings.TrimPrefix(path, d.root+string(filepath.Separator)))
 			visit(entry{key: key, size: info.Size()})
-		case time.Since(info.ModTime()) > temporaryLife:
+		case time.Since(info.ModTime()) > temporaryTTL:
 			_ = os.Remove(path)
 		}
 		return nil
@@ -103,14 +103,14 @@ func (d *directory) open(_ context.Context, key string, offset int64) (*object, 
 	return &object{ReadCloser: file, size: info.Size(), version: versionOf(info)}, nil
 }
 
-// versionOf a file: each write replaces it by another.
+// versionOf identifies a version of a file: each write replaces the file.
 func versionOf(info fs.FileInfo) string {
 	stat, _ := info.Sys().(*syscall.Stat_t)
 	return fmt.Sprintf("%d-%d-%d", stat.Ino, info.ModTime().UnixNano(), info.Size())
 }
 
-// put writes a temporary file, syncs it, and renames it: a machine that fails at any moment leaves
-// the old object or the new one.
+// put writes a temporary file, syncs it and renames it. A crash leaves the old object or the new
+// one.
 func (d *directory) put(_ context.Context, key, _ string, content []byte, when condition) error {
 	path := d.path(key)
 	dir := filepath.Dir(path)
@@ -121,7 +121,7 @@ func (d *directory) put(_ context.Context, key, _ string, content []byte, when c
 	if err != nil {
 		return err
 	}
-	defer os.Remove(file.Name()) // unless it was renamed
+	defer os.Remove(file.Name()) // no effect after the rename
 	_, err = file.Write(content)
 	if err == nil {
 		err = file.Sync()
@@ -132,14 +132,14 @@ func (d *directory) put(_ context.Context, key, _ string, content []byte, when c
 	return d.replace(file.Name(), path, when)
 }
 
-// replace an object if the condition holds. A lock on its directory makes that atomic, also between
-// processes that share a volume against all advice.
+// replace renames a written file to an object if the condition holds. A lock on the directory makes
+// that atomic, even between processes that share a volume, which is not supported.
 func (d *directory) replace(written, path string, when condition) error {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
-	defer dir.Close() // which also unlocks it
+	defer dir.Close() // also releases the lock
 	err = unix.Flock(int(dir.Fd()), unix.LOCK_EX)
 	if err != nil && !errors.Is(err, unix.ENOTSUP) && !errors.Is(err, unix.ENOLCK) { // a file system without locks
 		return fmt.Errorf("lock a directory of the store: %w", err)

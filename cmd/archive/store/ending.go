@@ -12,17 +12,17 @@ import (
 
 const (
 	endingName = "/ending.json"
-	// smallEnding is the size up to which an ending is kept whatever else the user has: the cost of a
-	// session, and which files it changed.
+	// smallEnding is the size up to which an ending is stored even above the user's quota: it has
+	// the cost of a session and its changed files.
 	smallEnding = 64 << 10
 )
 
-// End keeps what an attempt of a session leaves at its end: a session.Ending as JSON.
+// End stores the ending of an attempt: a session.Ending as JSON.
 func (s *Store) End(ctx context.Context, uid string, attempt int, ending []byte) error {
 	if json.Unmarshal(ending, &session.Ending{}) != nil {
 		return ErrNoEnding
 	}
-	return unlessChanged(func() error {
+	return retryChanged(func() error {
 		when := condition{absent: true}
 		switch before, err := s.bucket.open(ctx, uid+endingName, 0); {
 		case err == nil:
@@ -45,7 +45,7 @@ func (s *Store) End(ctx context.Context, uid string, attempt int, ending []byte)
 	})
 }
 
-// Ending of a session as JSON, and its size. ErrNothing means that the session has not ended.
+// Ending returns the ending of a session as JSON and its size, or ErrNothing if it has not ended.
 func (s *Store) Ending(ctx context.Context, uid string) (io.ReadCloser, int64, error) {
 	found, err := s.bucket.open(ctx, uid+endingName, 0)
 	switch {

@@ -8,27 +8,28 @@ import (
 	"time"
 )
 
-// orphanName is the object that marks what no Conversation owns, and says since when that is known.
+// orphanName is the object that marks data without a Conversation. It has the time of its
+// discovery.
 const orphanName = "/orphaned"
 
-// Delete all that is kept of a Conversation.
+// Delete deletes the data of a Conversation.
 func (s *Store) Delete(ctx context.Context, uid string) error {
 	if !uidPattern.MatchString(uid) {
-		return fmt.Errorf("%q is no UID", uid)
+		return fmt.Errorf("%q is not a UID", uid)
 	}
 	if err := s.bucket.removeAll(ctx, uid); err != nil {
-		return fmt.Errorf("delete what is kept: %w", err)
+		return fmt.Errorf("delete the data of a conversation: %w", err)
 	}
 	s.quota.forget(uid)
 	return nil
 }
 
-// SetOwner says whose Conversation it is.
+// SetOwner sets the owner of a Conversation.
 func (s *Store) SetOwner(uid, owner string) { s.quota.set(uid, withOwner(owner)) }
 
-// Sweep measures what is kept of each user, and deletes what has belonged to no Conversation for as
-// long as retention. Since when is written down, as the age of an object does not tell. ownerOf returns
-// an empty owner where there is no Conversation.
+// Sweep measures the usage of each user and deletes data that has had no Conversation for the
+// retention time. A mark stores the start of that time, since an object's age does not tell it.
+// ownerOf returns "" for an unknown Conversation.
 func (s *Store) Sweep(ctx context.Context, ownerOf func(uid string) (string, error), retention time.Duration,
 	now time.Time) (removed int, err error) {
 	s.quota.measure()
@@ -50,7 +51,7 @@ func (s *Store) Sweep(ctx context.Context, ownerOf func(uid string) (string, err
 		measured[uid] = of
 	})
 	if err != nil {
-		return 0, fmt.Errorf("list what is kept: %w", err)
+		return 0, fmt.Errorf("list the store: %w", err)
 	}
 	var orphans []string
 	var failed []error
@@ -63,13 +64,13 @@ func (s *Store) Sweep(ctx context.Context, ownerOf func(uid string) (string, err
 		case of.owner == "":
 			orphans = append(orphans, uid)
 		case marked[uid]:
-			failed = append(failed, s.bucket.put(ctx, uid+orphanName, "text/plain", nil, condition{})) // no time
+			failed = append(failed, s.bucket.put(ctx, uid+orphanName, "text/plain", nil, condition{})) // clears the mark
 		}
 	}
 	s.quota.replace(measured)
 	for _, uid := range orphans {
 		gone, err := s.expire(ctx, uid, retention, now)
-		if err != nil { // the others are swept all the same
+		if err != nil { // continue with the others
 			failed = append(failed, fmt.Errorf("%s: %w", uid, err))
 		} else if gone {
 			removed++
@@ -78,7 +79,7 @@ func (s *Store) Sweep(ctx context.Context, ownerOf func(uid string) (string, err
 	return removed, errors.Join(failed...)
 }
 
-// expire marks what no Conversation owns, and deletes it once the mark is old enough.
+// expire marks data without a Conversation and deletes it once the mark is old enough.
 func (s *Store) expire(ctx context.Context, uid string, retention time.Duration, now time.Time) (bool, error) {
 	mark, _, err := readAll(ctx, s.bucket, uid+orphanName)
 	if err != nil && !errors.Is(err, errNotFound) {

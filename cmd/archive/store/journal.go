@@ -10,13 +10,13 @@ import (
 	"strings"
 )
 
-// A journal is a directory of segments, each named after the id of its first event. The first one of
-// a Conversation is in events/. One that begins anew is in events-1/, events-2/ and so on, so that
-// no two journals share a key. Older versions joined the segments of a session that ended: where that
-// was interrupted, the first segment holds the events of later ones, too.
+// A journal is a directory of segments, each named by the ID of its first event. The first journal
+// of a Conversation is in events/. A later one is in events-1/, events-2/ and so on, so that no two
+// journals share a key. Older versions merged the segments of an ended session. If that was
+// interrupted, the first segment also has the events of later ones.
 const eventsDir = "events"
 
-// journal is the events of a session from its beginning.
+// journal is the list of a session's events from its start.
 type journal struct {
 	number   int
 	segments []segment
@@ -37,8 +37,8 @@ func segmentKey(uid string, journal, from int) string {
 	return fmt.Sprintf("%s/%s/%012d", uid, dir, from)
 }
 
-// journals lists those of a Conversation: the current one, which may have no segments, and then those
-// that were put aside, the latest first.
+// journals lists the journals of a Conversation: the current one, which may be empty, then earlier
+// ones, the latest first.
 func (s *Store) journals(ctx context.Context, uid string) ([]journal, error) {
 	byNumber := map[int]*journal{0: {}}
 	err := s.bucket.list(ctx, uid+"/", func(found entry) {
@@ -67,18 +67,18 @@ func (s *Store) journals(ctx context.Context, uid string) ([]journal, error) {
 	return all, nil
 }
 
-// extent is how far the current journal of a Conversation goes.
+// extent is the end and size of a Conversation's current journal.
 type extent struct {
 	number   int
 	segments []segment
 	next     int
 	// last is the name of the last event.
 	last string
-	// size of all journals.
+	// size is the size of all journals.
 	size int64
 }
 
-func (s *Store) look(ctx context.Context, uid string) (extent, error) {
+func (s *Store) extentOf(ctx context.Context, uid string) (extent, error) {
 	all, err := s.journals(ctx, uid)
 	if err != nil {
 		return extent{}, err
@@ -89,7 +89,7 @@ func (s *Store) look(ctx context.Context, uid string) (extent, error) {
 			now.size += segment.size
 		}
 	}
-	// The last segments may hold no event.
+	// The last segments may be empty.
 	for i := len(now.segments) - 1; i >= 0 && now.next == 0; i-- {
 		last := newNamer()
 		err := s.lines(ctx, now.segments[i], func(id int) io.Writer {
@@ -105,7 +105,7 @@ func (s *Store) look(ctx context.Context, uid string) (extent, error) {
 	return now, nil
 }
 
-// nameJournal returns the name of a journal's first event; it is empty where there is none.
+// nameJournal returns the name of a journal's first event, or "" if it is empty.
 func (s *Store) nameJournal(ctx context.Context, of extent) (string, error) {
 	first := newNamer()
 	if of.next == 0 {
@@ -120,11 +120,11 @@ func (s *Store) nameJournal(ctx context.Context, of extent) (string, error) {
 	return first.name(), err
 }
 
-// Copy writes events, a line each, from an id on: those of the current journal, or of the one that was
-// put aside last (earlier is 1), before that (2), and so on. It holds little of them at a time,
-// however large they are and however slow the writer is.
+// Copy writes events from an ID on, one per line, of the current journal (earlier is 0), the latest
+// earlier one (1), the one before (2), and so on. It uses little memory even for large events and
+// slow writers.
 func (s *Store) Copy(ctx context.Context, uid string, earlier, from int, to io.Writer) error {
-	return unlessChanged(func() error {
+	return retryChanged(func() error {
 		all, err := s.journals(ctx, uid)
 		if err != nil {
 			return err
@@ -137,7 +137,7 @@ func (s *Store) Copy(ctx context.Context, uid string, earlier, from int, to io.W
 	})
 }
 
-// copySegments writes the events from an id on. It returns the id after the last that was written.
+// copySegments writes the events from an ID on and returns the ID after the last one.
 func (s *Store) copySegments(ctx context.Context, all []segment, next int, to io.Writer) (int, error) {
 	for i, segment := range all {
 		if i+1 < len(all) && all[i+1].from <= next {
@@ -157,21 +157,21 @@ func (s *Store) copySegments(ctx context.Context, all []segment, next int, to io
 	return next, nil
 }
 
-// Aside puts the current journal aside: an attempt of the session that found none began another,
-// with other events under the same ids. Both are kept.
+// Aside ends the current journal: an attempt of the session found none and started another, with
+// other events under the same IDs. Both are stored.
 func (s *Store) Aside(ctx context.Context, uid string, attempt int) error {
-	return unlessChanged(func() error {
-		now, err := s.look(ctx, uid)
+	return retryChanged(func() error {
+		now, err := s.extentOf(ctx, uid)
 		if err != nil {
 			return err
 		}
 		if err := s.claim(ctx, uid, attempt); err != nil || now.next == 0 {
 			return err
 		}
-		// A segment without an event begins the next journal.
+		// An empty segment starts the next journal.
 		err = s.bucket.put(ctx, segmentKey(uid, now.number+1, 0), linesType, nil, condition{absent: true})
 		if err != nil {
-			return fmt.Errorf("put a journal aside: %w", err)
+			return fmt.Errorf("start a new journal: %w", err)
 		}
 		return nil
 	})

@@ -15,14 +15,14 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// bufferSize is how much of a line is held at a time: its reader may be slow, and many may read.
+// bufferSize is the most memory for a line: readers may be slow and many.
 const bufferSize = 64 << 10
 
 var newline = []byte("\n")
 
-// lines writes each event of a segment, with its newline, to the writer that sink returns for its id,
-// until that is nil. A line without an end is not an event: an older version was cut off while it
-// wrote it.
+// lines writes each event of a segment, with its newline, to the writer that sink returns for its
+// ID, until sink returns nil. A line without a newline is not an event: an older version was
+// interrupted while writing it.
 func (s *Store) lines(ctx context.Context, of segment, sink func(id int) io.Writer) (err error) {
 	object, err := s.bucket.open(ctx, of.key, 0)
 	if err != nil {
@@ -33,7 +33,7 @@ func (s *Store) lines(ctx context.Context, of segment, sink func(id int) io.Writ
 	for id := of.from; ctx.Err() == nil; id++ {
 		part, err := reader.ReadSlice('\n')
 		long := errors.Is(err, bufio.ErrBufferFull)
-		if long && !sound { // nearly always the last byte is a newline, and so all lines have an end
+		if long && !sound { // usually the last byte is a newline, so all lines end
 			ends := false
 			if sound, err = s.hasNewline(ctx, of.key, object.size-1); err == nil && !sound {
 				ends, err = s.hasNewline(ctx, of.key, offset)
@@ -61,7 +61,7 @@ func (s *Store) lines(ctx context.Context, of segment, sink func(id int) io.Writ
 	return ctx.Err()
 }
 
-// writeLine writes a line of which part was read, and more is to come if it is long.
+// writeLine writes a line that starts with part. If it is long, the rest follows.
 func writeLine(to io.Writer, part []byte, long bool, rest *bufio.Reader) (written int64, err error) {
 	for {
 		n, err := to.Write(part)
@@ -80,7 +80,7 @@ func writeLine(to io.Writer, part []byte, long bool, rest *bufio.Reader) (writte
 	}
 }
 
-// hasNewline reports whether an object has a newline from an offset on.
+// hasNewline tells whether an object has a newline from an offset on.
 func (s *Store) hasNewline(ctx context.Context, key string, offset int64) (bool, error) {
 	object, err := s.bucket.open(ctx, key, offset)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *Store) hasNewline(ctx context.Context, key string, offset int64) (bool,
 	}
 }
 
-// namer computes session.JournalName of the line that is written to it.
+// namer computes session.JournalName of the line written to it.
 type namer struct {
 	hash.Hash
 	ended bool
@@ -114,7 +114,7 @@ func (n *namer) Write(part []byte) (int, error) {
 	return len(part), err
 }
 
-// name is empty until a whole line was written.
+// name returns "" until a whole line was written.
 func (n *namer) name() string {
 	if !n.ended {
 		return ""
@@ -122,7 +122,8 @@ func (n *namer) name() string {
 	return hex.EncodeToString(n.Sum(nil)[:12])
 }
 
-// checkLines checks that lines are events with consecutive ids. It returns the name of the last one.
+// checkLines checks that lines are events with consecutive IDs. It returns the name of the last
+// one.
 func checkLines(from int, lines []byte) (count int, last string, err error) {
 	var final []byte
 	for line := range bytes.Lines(lines) {
@@ -139,7 +140,7 @@ func checkLines(from int, lines []byte) (count int, last string, err error) {
 	return count, session.JournalName(bytes.TrimSuffix(final, newline)), nil
 }
 
-// wholeLines cuts off a last line that has no end. It returns the name of the one before.
+// wholeLines cuts off a last line without a newline. It returns the name of the line before.
 func wholeLines(text []byte) (whole []byte, last string) {
 	whole = text[:bytes.LastIndexByte(text, '\n')+1]
 	final := bytes.TrimSuffix(whole, newline)

@@ -2,20 +2,21 @@ package store
 
 import "sync"
 
-// quota bounds what is kept of each user, so that nobody fills what all share. Where several processes
-// share a bucket, each learns from Sweep what the others wrote.
+// quota limits the storage of each user, so that no user fills the shared store. If several
+// processes share a bucket, each learns the writes of the others from Sweep.
 type quota struct {
-	// limit of one user; zero is none.
+	// limit is the limit of one user; zero is none.
 	limit int64
 
 	mu     sync.Mutex
-	usage  map[string]usage // by the UID of the Conversation
+	usage  map[string]usage // by Conversation UID
 	owners map[string]int64 // bytes by owner
-	// changed since measuring began are these Conversations: what was measured of them is older.
+	// changed has the Conversations that changed since the measurement began. Their measured usage
+	// is stale.
 	changed map[string]bool
 }
 
-// usage of one Conversation.
+// usage is the usage of one Conversation.
 type usage struct {
 	owner          string
 	events, ending int64
@@ -29,7 +30,7 @@ func withEvents(size int64) func(*usage) { return func(u *usage) { u.events = si
 
 func withEnding(size int) func(*usage) { return func(u *usage) { u.ending = int64(size) } }
 
-// set changes what is known of a Conversation.
+// set changes the usage of a Conversation.
 func (q *quota) set(uid string, change func(*usage)) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -61,8 +62,8 @@ func (q *quota) store(uid string, now usage) {
 
 func (q *quota) forget(uid string) { q.set(uid, func(u *usage) { *u = usage{} }) }
 
-// allows reports whether a change leaves the owner within the limit, or makes nothing larger. Without
-// an owner everything is allowed.
+// allows tells whether a change stays within the owner's limit or makes nothing larger. Without an
+// owner everything is allowed.
 func (q *quota) allows(uid string, change func(*usage)) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -73,14 +74,14 @@ func (q *quota) allows(uid string, change func(*usage)) bool {
 	return q.limit == 0 || now.owner == "" || more <= 0 || q.owners[now.owner]+more <= q.limit
 }
 
-// measure begins to note what changes.
+// measure starts to record changes.
 func (q *quota) measure() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.changed = map[string]bool{}
 }
 
-// replace all that is known by what was measured, except what changed since.
+// replace replaces the usage by the measured one, except for Conversations that changed since.
 func (q *quota) replace(measured map[string]usage) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 )
 
-// s3Bucket is a bucket of a server that speaks S3's protocol and supports conditional writes.
+// s3Bucket is a bucket of an S3-compatible server with conditional writes.
 type s3Bucket struct {
 	client       *s3.Client
 	name, prefix string
@@ -25,7 +25,7 @@ type s3Bucket struct {
 	kmsKey       *string
 }
 
-// Servers that do not know the newer checksums need when_required.
+// Servers without the newer checksums need when_required.
 var (
 	requestChecksums = map[string]aws.RequestChecksumCalculation{
 		"when_supported": aws.RequestChecksumCalculationWhenSupported,
@@ -37,8 +37,7 @@ var (
 	}
 )
 
-// openS3 opens s3://bucket. Credentials, and the region where the URL names none, are found as the
-// AWS SDK finds them.
+// openS3 opens s3://bucket. The AWS SDK finds the credentials, and the region if the URL has none.
 func openS3(ctx context.Context, u *url.URL) (bucket, error) {
 	b := &s3Bucket{name: u.Host}
 	var load []func(*config.LoadOptions) error
@@ -71,7 +70,7 @@ func openS3(ctx context.Context, u *url.URL) (bucket, error) {
 			err = notBool
 			client = append(client, func(o *s3.Options) { o.EndpointOptions.DisableHTTPS = on })
 		default:
-			err = errors.New("it is not supported")
+			err = errors.New("not supported")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("the parameter %s of the store: %w", name, err)
@@ -87,7 +86,7 @@ func openS3(ctx context.Context, u *url.URL) (bucket, error) {
 
 func (b *s3Bucket) key(key string) *string { return aws.String(b.prefix + key) }
 
-// statusOf is the HTTP status of an answer that is an error; zero where there is no answer.
+// statusOf returns the HTTP status of an error, or zero without an answer.
 func statusOf(err error) int {
 	var response *awshttp.ResponseError
 	if errors.As(err, &response) {

@@ -1,6 +1,6 @@
-// Package store keeps what sessions leave: their events, what they changed and what it cost. It
-// outlives their pods and workspaces, and is kept by the UID of the Conversation. Several processes
-// may share a bucket: whatever they write at once, each event is kept once and in order.
+// Package store stores the data of sessions: their events, changes and costs. The data outlives
+// pods and workspaces. Its key is the UID of the Conversation. Several processes may share a
+// bucket: concurrent writes store each event once and in order.
 package store
 
 import (
@@ -13,31 +13,31 @@ import (
 )
 
 const (
-	// maxConversation bounds the events of one Conversation, so that no session fills the store.
+	// maxConversation limits the events of one Conversation, so that no session fills the store.
 	maxConversation = 256 << 20
-	// minSegment is the size up to which the last segment of a journal is extended. A larger one would
-	// be written anew too often, a smaller one would leave many objects to list and read.
+	// minSegment is the size up to which the last segment is extended. A larger limit would rewrite
+	// more per append, a smaller one would create many objects.
 	minSegment = 64 << 10
-	// attemptName is the object with the latest attempt of a session that wrote something.
+	// attemptName is the object with the latest attempt that wrote data.
 	attemptName = "/attempt"
 	linesType   = "application/jsonl"
 )
 
-// Reasons why something is refused.
+// Errors of refused operations.
 var (
-	ErrOtherJournal = errors.New("the archive has other events under these ids")
-	ErrFull         = errors.New("the archive keeps no more of this conversation")
-	ErrOwnerFull    = errors.New("the archive keeps no more of this user until some of the user's conversations are " +
-		"deleted")
-	ErrSuperseded = errors.New("a later attempt of the session has taken over")
-	ErrNoEnding   = errors.New("the body is no ending of a session")
-	ErrMalformed  = errors.New("the segment is not a list of events in their order")
-	// ErrNothing means that nothing is kept of a Conversation.
-	ErrNothing = errors.New("nothing is kept")
+	ErrOtherJournal = errors.New("the archive has other events under these IDs")
+	ErrFull         = errors.New("the archive's limit for this conversation is reached")
+	ErrOwnerFull    = errors.New("the archive's limit for this user is reached: delete some conversations " +
+		"first")
+	ErrSuperseded = errors.New("a later attempt of the session is running")
+	ErrNoEnding   = errors.New("the body is not a session ending")
+	ErrMalformed  = errors.New("the body is not a list of events in order")
+	// ErrNothing reports that the archive has no data of a Conversation.
+	ErrNothing = errors.New("not in the archive")
 )
 
-// Store keeps what sessions leave in a bucket. It remembers nothing: each write is conditional on what
-// was read before, so that of two writers one is told to read again.
+// Store stores session data in a bucket. It caches no events: each write is conditional on the read
+// before, so of two concurrent writers one must read again.
 type Store struct {
 	bucket bucket
 	// maxConversation bounds the events of one Conversation.
@@ -45,8 +45,8 @@ type Store struct {
 	quota           quota
 }
 
-// Open the store at a URL: file:///dir or s3://bucket?region=…. Users' Conversations may take perUser
-// bytes each; zero is no limit.
+// Open opens the store at a URL: file:///dir or s3://bucket?region=…. perUser limits the bytes of
+// each user; zero is no limit.
 func Open(ctx context.Context, address string, perUser int64) (*Store, error) {
 	bucket, err := openBucket(ctx, address)
 	if err != nil {
@@ -58,8 +58,8 @@ func Open(ctx context.Context, address string, perUser int64) (*Store, error) {
 // Ready returns an error while the store cannot be used.
 func (s *Store) Ready(ctx context.Context) error { return s.bucket.ready(ctx) }
 
-// unlessChanged repeats what another writer came before.
-func unlessChanged(do func() error) (err error) {
+// retryChanged retries after a concurrent write.
+func retryChanged(do func() error) (err error) {
 	const tries = 5
 	for range tries {
 		if err = do(); !errors.Is(err, errChanged) && !errors.Is(err, errNotFound) {
@@ -69,8 +69,8 @@ func unlessChanged(do func() error) (err error) {
 	return err
 }
 
-// claim the Conversation for an attempt of its session. From then on no earlier one may write,
-// whichever process it asks.
+// claim claims the Conversation for an attempt. Then no earlier attempt may write, through any
+// process.
 func (s *Store) claim(ctx context.Context, uid string, attempt int) error {
 	text, version, err := readAll(ctx, s.bucket, uid+attemptName)
 	if err != nil && !errors.Is(err, errNotFound) {
@@ -91,10 +91,10 @@ func (s *Store) claim(ctx context.Context, uid string, attempt int) error {
 	return nil
 }
 
-// Position is where the events of a Conversation end.
+// Position returns the end of a Conversation's events.
 func (s *Store) Position(ctx context.Context, uid string) (position session.ArchivePosition, err error) {
-	err = unlessChanged(func() error {
-		now, err := s.look(ctx, uid)
+	err = retryChanged(func() error {
+		now, err := s.extentOf(ctx, uid)
 		if err != nil {
 			return err
 		}
@@ -105,25 +105,25 @@ func (s *Store) Position(ctx context.Context, uid string) (position session.Arch
 	return position, err
 }
 
-// Batch is events of a journal, from an id on.
+// Batch is a batch of a journal's events.
 type Batch struct {
-	// Journal and Previous are the names of the journal's first event and of the one before these.
-	// They must be those of what is kept; an empty Previous is not compared.
+	// Journal and Previous are the names of the journal's first event and of the event before the
+	// batch. They must match the stored ones; an empty Previous is not compared.
 	Journal, Previous string
 	From              int
 	Lines             []byte
 }
 
-// Append a batch. It returns where the events end then. Events that are kept already are not taken
-// again, and events that would leave a gap are not taken at all.
+// Append stores a batch and returns the new end of the events. It ignores events that are already
+// stored and batches that would leave a gap.
 func (s *Store) Append(ctx context.Context, uid string, attempt int, batch Batch) (position session.ArchivePosition,
 	err error) {
 	count, last, err := checkLines(batch.From, batch.Lines)
 	if err != nil {
 		return position, err
 	}
-	err = unlessChanged(func() error {
-		now, err := s.look(ctx, uid)
+	err = retryChanged(func() error {
+		now, err := s.extentOf(ctx, uid)
 		if err != nil {
 			return err
 		}
@@ -161,8 +161,8 @@ func (s *Store) Append(ctx context.Context, uid string, attempt int, batch Batch
 	return position, err
 }
 
-// write a batch after the events that are kept. Those decide which object is written: of two processes
-// that write at once, one finds it changed.
+// write writes a batch after the stored events. They determine the object to write, so of two
+// concurrent writers one finds it changed.
 func (s *Store) write(ctx context.Context, uid string, now extent, batch Batch) error {
 	key := segmentKey(uid, now.number, batch.From)
 	lines, when := batch.Lines, condition{absent: true}
@@ -179,7 +179,7 @@ func (s *Store) write(ctx context.Context, uid string, now extent, batch Batch) 
 		switch {
 		case empty && len(whole) > 0, !empty && last != now.last:
 			return errChanged
-		case empty || len(text) < minSegment: // otherwise others extended it since it was listed
+		case empty || len(text) < minSegment: // otherwise another process extended it
 			key, lines, when = tail.key, append(whole, lines...), condition{version: version}
 		}
 	}
