@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-func TestAnAuthorityThatIsTrustedAlreadyIsNotWrittenAgain(t *testing.T) {
+func TestAnUnchangedCAIsNotRewritten(t *testing.T) {
 	const name = "spared.parley.dev"
 	if err := env.Client.Create(t.Context(), &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -36,10 +36,10 @@ func TestAnAuthorityThatIsTrustedAlreadyIsNotWrittenAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := c.Update(t.Context(), configuration); err != nil || updates != 0 {
-		t.Errorf("what is there already was written %d times: %v", updates, err)
+		t.Errorf("an unchanged configuration was written %d times: %v", updates, err)
 	}
 	configuration.SetAnnotations(map[string]string{"changed": "true"})
 	if err := c.Update(t.Context(), configuration); err != nil || updates != 1 {
-		t.Errorf("what has changed was written %d times: %v", updates, err)
+		t.Errorf("a changed configuration was written %d times: %v", updates, err)
 	}
 }

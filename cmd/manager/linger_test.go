@@ -15,7 +15,7 @@ import (
 	crwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 )
 
-// serveLingering serves a handler, as the webhook of a manager that can be stopped.
+// serveLingering serves a handler as the webhook of a manager that can be stopped.
 func serveLingering(t *testing.T, hook http.HandlerFunc) (server *lingering, url string, stopManager func()) {
 	t.Helper()
 	certified := httptest.NewTLSServer(nil)
@@ -45,13 +45,13 @@ func serveLingering(t *testing.T, hook http.HandlerFunc) (server *lingering, url
 	}
 }
 
-// newCaller keeps its connection, as an API server does.
+// newCaller returns a client that reuses its connection, like an API server.
 func newCaller() *http.Client {
 	return &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true,
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 }
 
-// ask answers with the body, and whether the caller came back over the same connection.
+// ask returns the body and whether the call used the same connection as before.
 func ask(ctx context.Context, caller *http.Client, url string) (answer string, again bool, err error) {
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(c httptrace.GotConnInfo) {
 		again = c.Reused
@@ -69,7 +69,7 @@ func ask(ctx context.Context, caller *http.Client, url string) (answer string, a
 	return string(text), again, err
 }
 
-func TestACallThatIsUnderWayWhenTheWebhookEndsIsFinished(t *testing.T) {
+func TestCallsInFlightFinishWhenTheWebhookEnds(t *testing.T) {
 	t.Parallel()
 	entered, goOn := make(chan struct{}), make(chan struct{})
 	server, url, stopManager := serveLingering(t, func(w http.ResponseWriter, r *http.Request) {
@@ -89,14 +89,14 @@ func TestACallThatIsUnderWayWhenTheWebhookEndsIsFinished(t *testing.T) {
 	<-server.serving.Done()
 	close(goOn)
 	if got := <-answered; got != "<nil><nil>" {
-		t.Errorf("it is answered %s", got)
+		t.Errorf("the answer is %s", got)
 	}
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
 }
 
-func TestACallWhoseCallerLeftIsNotFinished(t *testing.T) {
+func TestCallsOfADisconnectedCallerAreCanceled(t *testing.T) {
 	t.Parallel()
 	entered, left := make(chan struct{}), make(chan struct{})
 	_, url, stopManager := serveLingering(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -112,7 +112,7 @@ func TestACallWhoseCallerLeftIsNotFinished(t *testing.T) {
 	<-left
 }
 
-func TestWhoAsksAManagerThatStopsIsAnsweredAndSentAway(t *testing.T) {
+func TestAStoppingManagerAnswersAndClosesConnections(t *testing.T) {
 	t.Parallel()
 	_, url, stopManager := serveLingering(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "yes") })
 	caller := newCaller()
@@ -127,7 +127,7 @@ func TestWhoAsksAManagerThatStopsIsAnsweredAndSentAway(t *testing.T) {
 	expect("then", true)
 	stopManager()
 	expect("once it stops", true)
-	await(t, func() error { // the connection's end may follow the answer
+	await(t, func() error { // the connection may end after the answer
 		answer, again, err := ask(t.Context(), caller, url)
 		if err == nil && (again || answer != "yes") {
 			err = fmt.Errorf("%q, over the same connection: %t", answer, again)

@@ -39,7 +39,7 @@ const system = "parley-system"
 
 var env *testenv.Env
 
-// asProcess in the environment makes this program the manager.
+// asProcess is the environment variable that makes this program the manager.
 const asProcess = "PARLEY_TEST_MANAGER"
 
 func TestMain(m *testing.M) {
@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 	testenv.Main(m, func(e *testenv.Env) { env = e })
 }
 
-// install creates what is in files of config/.
+// install creates the objects in files of config/.
 func install(t *testing.T, files ...string) {
 	t.Helper()
 	for _, file := range files {
@@ -105,7 +105,7 @@ func freeAddress(t *testing.T) string {
 }
 
 var insecure = &http.Client{Transport: &http.Transport{
-	TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // the manager signs its own certificate for metrics
+	TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // the metrics certificate is self-signed
 }}
 
 func get(url, token string) (int, string, error) {
@@ -125,7 +125,7 @@ func get(url, token string) (int, string, error) {
 	return response.StatusCode, string(body), err
 }
 
-// token of a new ServiceAccount, with or without the role that may read metrics.
+// token returns the token of a new ServiceAccount, with or without a role.
 func token(t *testing.T, name, role string) string {
 	t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name}}
@@ -148,10 +148,10 @@ func token(t *testing.T, name, role string) string {
 	return review.Status.Token
 }
 
-// asManager has the manager that runs next be the ServiceAccount that it has in a cluster.
+// asManager makes the next manager use its ServiceAccount's identity.
 func asManager(t *testing.T) {
 	t.Helper()
-	// RBAC knows a ServiceAccount by its user name.
+	// RBAC identifies a ServiceAccount by its user name.
 	user, err := env.AddUser(envtest.User{Name: serviceAccount(system, "parley-manager")}, env.Config)
 	if err != nil {
 		t.Fatal(err)
@@ -167,10 +167,10 @@ func asManager(t *testing.T) {
 	t.Setenv("KUBECONFIG", path)
 }
 
-// addresses of a manager on this machine.
+// addresses are the addresses of a manager on this machine.
 type addresses struct{ metrics, health, webhook string }
 
-// leadElsewhere has another replica lead.
+// leadElsewhere makes another replica the leader.
 func leadElsewhere(t *testing.T) *coordinationv1.Lease {
 	t.Helper()
 	lease := &coordinationv1.Lease{
@@ -186,8 +186,8 @@ func leadElsewhere(t *testing.T) *coordinationv1.Lease {
 	return lease
 }
 
-// start a manager and wait until it is ready. Each is a process, as the names of controllers are
-// taken once in each.
+// start starts a manager and waits until it is ready. Each is a process, because controller names
+// must be unique in a process.
 func start(t *testing.T) (at addresses, stop func(), done <-chan error) {
 	t.Helper()
 	at = addresses{freeAddress(t), freeAddress(t), freeAddress(t)}
@@ -225,9 +225,8 @@ func start(t *testing.T) (at addresses, stop func(), done <-chan error) {
 	}, ended
 }
 
-// The manager as a whole: its own identity and role, the certificate that it makes itself, the
-// lease, and a quick end.
-func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *testing.T) {
+// The whole manager: its identity and role, its own certificate, the lease, and a fast shutdown.
+func TestTheManagerStartsLeadsServesMetricsAndStops(t *testing.T) {
 	install(t, "namespace/namespace.yaml", "rbac/manager/role.yaml", "rbac/manager/bindings.yaml",
 		"rbac/manager/leader_election.yaml",
 		"rbac/users/roles.yaml", "manager/signing.yaml", "webhook/secret.yaml", "webhook/manifests.yaml",
@@ -241,16 +240,16 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 	}
 	for _, w := range configuration.Webhooks {
 		if len(w.ClientConfig.CABundle) == 0 {
-			t.Errorf("ready, and the API server does not trust %s", w.Name)
+			t.Errorf("ready, but the API server does not trust %s", w.Name)
 		}
 	}
 
 	metrics, reader := "https://"+at.metrics+"/metrics", token(t, "prometheus", "parley-metrics-reader")
 	const count = `parley_conversations{state="RUNNING"} 0`
-	// The leader counts them too; a sum over the replicas must not count them twice.
+	// Only the leader counts, so that a sum over the replicas is correct.
 	if code, body, err := get(metrics, reader); err != nil || code != http.StatusOK || strings.Contains(body,
 		"parley_conversations{") {
-		t.Errorf("a replica that does not lead counts the conversations, or has no metrics: %d %v", code, err)
+		t.Errorf("a follower counts the conversations or has no metrics: %d %v", code, err)
 	}
 	if err := env.Client.Delete(t.Context(), lease); err != nil {
 		t.Fatal(err)
@@ -262,7 +261,7 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 		return nil
 	})
 
-	// The Secret shipped empty; with its own rights the manager fills it.
+	// The Secret ships empty. The manager fills it with its own permissions.
 	await(t, func() error {
 		secret := &corev1.Secret{}
 		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: system, Name: session.SigningSecret},
@@ -277,9 +276,9 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 		token string
 		code  int
 	}{
-		"nobody":        {"", http.StatusUnauthorized},
-		"somebody":      {token(t, "somebody", ""), http.StatusForbidden},
-		"who may do so": {reader, http.StatusOK},
+		"anonymous users":        {"", http.StatusUnauthorized},
+		"users without the role": {token(t, "unprivileged", ""), http.StatusForbidden},
+		"metrics readers":        {reader, http.StatusOK},
 	} {
 		t.Run("metrics for "+name, func(t *testing.T) {
 			if code, _, err := get(metrics, tc.token); err != nil || code != tc.code {
@@ -289,7 +288,7 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 	}
 
 	stop()
-	// Released, so that the next leader need not wait for it to expire.
+	// The lease is released, so that the next leader need not wait for its expiry.
 	await(t, func() error {
 		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(lease), lease); err != nil {
 			return err
@@ -299,26 +298,26 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 		}
 		return nil
 	})
-	// Somebody else may lead, and who has not heard yet still gets an answer here.
+	// Another replica may lead. Callers that have not noticed the stop still get an answer here.
 	if code, _, err := get("https://"+at.webhook+"/validate-parley-dev-v1alpha1-conversation", ""); err != nil ||
 		code != http.StatusOK {
-		t.Errorf("the webhook of a manager that stops answers %d: %v", code, err)
+		t.Errorf("the webhook of a stopping manager answers %d: %v", code, err)
 	}
 	if err := <-done; err != nil {
-		t.Errorf("the manager ended with %v", err)
+		t.Errorf("the manager exited with %v", err)
 	}
 
-	t.Run("one that never led, and that nobody asked before, still answers too", func(t *testing.T) {
+	t.Run("a follower without earlier calls still answers", func(t *testing.T) {
 		if err := env.Client.Delete(t.Context(), lease); err != nil {
 			t.Fatal(err)
 		}
 		leadElsewhere(t)
 		at, stop, done := start(t)
 		stop()
-		// What was watched is stopped before the checks of health are.
+		// Watches stop before the health checks do.
 		await(t, func() error {
 			if _, _, err := get("http://"+at.health+"/readyz", ""); err == nil {
-				return errors.New("it has not stopped yet")
+				return errors.New("the manager has not stopped yet")
 			}
 			return nil
 		})
@@ -327,12 +326,12 @@ func TestTheManagerBecomesReadyLeadsServesMetricsToWhoMayReadThemAndStops(t *tes
 			t.Errorf("allowed: %t, %v", allowed, err)
 		}
 		if err := <-done; err != nil {
-			t.Errorf("the manager ended with %v", err)
+			t.Errorf("the manager exited with %v", err)
 		}
 	})
 }
 
-// admits asks a webhook about a new object, for less than a manager that stops still serves.
+// admits calls a webhook about a new object, with a timeout below the shutdown delay.
 func admits(address, resource, kind, spec string) (bool, error) {
 	body := fmt.Sprintf(`{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
 		"uid": "1", "operation": "CREATE", "namespace": "default", "userInfo": {"username": "somebody"},

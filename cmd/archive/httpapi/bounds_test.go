@@ -23,12 +23,12 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-func TestSessionsThatSendNothingOfWhatTheyAnnounceHoldUpNobodyElse(t *testing.T) {
+func TestStalledUploadsDoNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	address, key := archivetest.Serve(t, s, "u-0 u-1 u-2 u-3 u-4 u-5 u-6 u-7 v")
 	refused := 0
-	for i := range 8 { // all of one user
+	for i := range 8 { // all sessions of one user
 		uid := fmt.Sprintf("u-%d", i)
 		token, err := archivetest.Signed(key, session.AudienceArchive)(uid)
 		if err != nil {
@@ -45,7 +45,7 @@ func TestSessionsThatSendNothingOfWhatTheyAnnounceHoldUpNobodyElse(t *testing.T)
 		if err != nil {
 			t.Fatal(err)
 		}
-		// It is told to go on, or that it has too much under way: so it is at work.
+		// The answer is "continue" or "too many requests in flight": the upload is counted.
 		line := make([]byte, len("HTTP/1.1 100"))
 		if _, err := io.ReadFull(conn, line); err != nil {
 			t.Fatal(err)
@@ -55,19 +55,19 @@ func TestSessionsThatSendNothingOfWhatTheyAnnounceHoldUpNobodyElse(t *testing.T)
 		case "HTTP/1.1 429":
 			refused++
 		default:
-			t.Errorf("it is answered %s", got)
+			t.Errorf("the answer is %s", got)
 		}
 	}
 	if refused != 7 {
-		t.Errorf("%d of the user's sessions are refused, want all but one", refused)
+		t.Errorf("%d sessions of the user are refused, want all but one", refused)
 	}
 	if got := archivetest.Post(t, address, key, "v", session.ArchiveEvents+"?from=0&journal="+archivetest.Journal,
 		string(archivetest.Lines(0, 3))); got != http.StatusOK {
-		t.Errorf("another session is answered %d", got)
+		t.Errorf("the answer to another session is %d", got)
 	}
 }
 
-// Each of these takes three bytes to send, and many times that to hold.
+// Each entry takes three bytes to send, and many times that in memory.
 func TestAnEndingWithMillionsOfFilesTakesLittleMemory(t *testing.T) {
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	address, key := archivetest.Serve(t, s, "u")
@@ -75,18 +75,18 @@ func TestAnEndingWithMillionsOfFilesTakesLittleMemory(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	if got := archivetest.Post(t, address, key, "u", session.ArchiveEnd, body); got != http.StatusOK {
-		t.Errorf("it is answered with %d", got)
+		t.Errorf("the answer is %d", got)
 	}
 	if ending, err := s.Ending(t.Context(), "u"); err != nil || len(ending.Changes) != session.MaxChanges {
-		t.Errorf("kept is %v", err)
+		t.Errorf("the ending is %v", err)
 	}
 	runtime.ReadMemStats(&after)
 	if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 400 {
-		t.Errorf("it took %d MiB", took)
+		t.Errorf("the request took %d MiB", took)
 	}
 }
 
-func TestWhatIsNoEndingIsRefused(t *testing.T) {
+func TestInvalidEndingsAreRefused(t *testing.T) {
 	t.Parallel()
 	address, key := archivetest.Serve(t, archivetest.Open(t, archivetest.InDirectory(t)), "u")
 	for _, body := range []string{"", "x", `{}x`, `{"changes":{}}`, `{"changes":[{]}`, `[]`} {
@@ -102,7 +102,7 @@ type stalled struct {
 	once   sync.Once
 	begun  func()
 	over   <-chan struct{}
-	// refused gets the code of an answer that is an error; nil where there is none.
+	// refused gets the code of an error answer, if it is not nil.
 	refused chan<- int
 }
 
@@ -150,7 +150,7 @@ func TestSlowReadersOfLargeEventsTakeLittleMemory(t *testing.T) {
 		request.Header.Set(session.TokenHeader, token)
 		begun.Add(1)
 		ended.Go(func() {
-			defer func() { _ = recover() }() // what is cut off ends so
+			defer func() { _ = recover() }() // a truncated answer ends in a panic
 			handler.ServeHTTP(&stalled{header: http.Header{}, begun: begun.Done, over: over}, request)
 		})
 	}
@@ -165,7 +165,7 @@ func TestSlowReadersOfLargeEventsTakeLittleMemory(t *testing.T) {
 	}
 }
 
-func TestAskingForThePositionTakesLittleMemory(t *testing.T) {
+func TestReadingThePositionTakesLittleMemory(t *testing.T) {
 	const size = 8 << 20
 	address := archivetest.InDirectory(t)
 	s := archivetest.Open(t, address)
@@ -183,7 +183,7 @@ func TestAskingForThePositionTakesLittleMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(archivetest.Dir(address), "u", "events", fmt.Sprintf("%012d", 5))
-	for _, cut := range []string{"", `{"id":6,"message":"` + strings.Repeat("x", size)} { // and one that was cut off
+	for _, cut := range []string{"", `{"id":6,"message":"` + strings.Repeat("x", size)} { // and a truncated event
 		text, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
 		if err == nil {
 			_, err = text.WriteString(cut)
@@ -199,13 +199,13 @@ func TestAskingForThePositionTakesLittleMemory(t *testing.T) {
 			t.Errorf("the position is %+v, %v", position, err)
 		}
 		if took := after.TotalAlloc - before.TotalAlloc; took > size/2 {
-			t.Errorf("it took %d KiB", took>>10)
+			t.Errorf("the read took %d KiB", took>>10)
 		}
 	}
 }
 
-// One owner's many conversations leave places for those of others.
-func TestReadersOfOneOwnerHoldUpNobodyElse(t *testing.T) {
+// Many conversations of one owner leave slots for other owners.
+func TestReadersOfOneOwnerDoNotBlockOthers(t *testing.T) {
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	conversations := []string{"ada-1", "ada-2", "ada-3", "ada-4", "ada-5", "bob-1"}
 	for _, uid := range conversations {
@@ -219,7 +219,7 @@ func TestReadersOfOneOwnerHoldUpNobodyElse(t *testing.T) {
 	handler := httpapi.NewHandler(s.Store, archivetest.Existing(strings.Join(conversations, " ")), known)
 	over := make(chan struct{})
 	var ended sync.WaitGroup
-	// read of a conversation, and stall; or be refused.
+	// read reads a conversation and stalls, or is refused.
 	read := func(uid string) int {
 		token, err := archivetest.Signed(key, session.AudienceArchive)(uid)
 		if err != nil {
@@ -231,12 +231,12 @@ func TestReadersOfOneOwnerHoldUpNobodyElse(t *testing.T) {
 		begun := make(chan int, 2)
 		client := &stalled{header: http.Header{}, over: over, begun: func() { begun <- http.StatusOK }, refused: begun}
 		ended.Go(func() {
-			defer func() { _ = recover() }() // what is cut off ends so
+			defer func() { _ = recover() }() // a truncated answer ends in a panic
 			handler.ServeHTTP(client, request)
 		})
 		code := <-begun
 		if code != http.StatusOK && client.header.Get("Retry-After") == "" {
-			t.Errorf("%s is not told when to come back", uid)
+			t.Errorf("the answer to %s has no Retry-After", uid)
 		}
 		return code
 	}
@@ -249,13 +249,13 @@ func TestReadersOfOneOwnerHoldUpNobodyElse(t *testing.T) {
 	close(over)
 	ended.Wait()
 	if got := fmt.Sprint(taken); got != "map[ada-1:32 ada-2:32 ada-3:32 ada-4:32 bob-1:32]" {
-		t.Errorf("places were taken by %s", got)
+		t.Errorf("slots were taken by %s", got)
 	}
 }
 
-// What is long is read in parts, and is whole all the same: wherever it is, and after others were
-// left out.
-func TestLargeEventsAreReadWhole(t *testing.T) {
+// A long event is read in parts. The result must be complete at any position, even after skipped
+// events.
+func TestLargeEventsAreReadCompletely(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
 	s := archivetest.Open(t, address)
@@ -282,14 +282,14 @@ func TestLargeEventsAreReadWhole(t *testing.T) {
 				t.Fatal(err)
 			}
 			if want := strings.Join(all[from:], ""); got.String() != want {
-				t.Errorf("from %d there are %d bytes, want %d", from, got.Len(), len(want))
+				t.Errorf("events from %d have %d bytes, want %d", from, got.Len(), len(want))
 			}
 			want := fmt.Sprintf("%d-599 of %d", from, 600-from)
 			if got := archivetest.IDs(t, s, "u", from); from < 600 && got != want {
-				t.Errorf("from %d there are %s, want %s", from, got, want)
+				t.Errorf("events from %d are %s, want %s", from, got, want)
 			}
 		}
-		if err := s.End(t.Context(), "u", 0, []byte("{}")); err != nil { // and again when they are in one
+		if err := s.End(t.Context(), "u", 0, []byte("{}")); err != nil { // and again after the end
 			t.Fatal(err)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// segments of a Conversation, with their sizes.
+// segments returns the sizes of a Conversation's segments.
 func segments(t *testing.T, address, uid string) (sizes []int64) {
 	t.Helper()
 	all, err := os.ReadDir(filepath.Join(archivetest.Dir(address), uid, "events"))
@@ -31,8 +31,9 @@ func segments(t *testing.T, address, uid string) (sizes []int64) {
 	return sizes
 }
 
-// A session hands over a little every few seconds. That makes neither many objects nor large writes.
-func TestSmallBatchesMakeFewSegmentsAndRewriteLittle(t *testing.T) {
+// A session uploads a little every few seconds. That must cause neither many objects nor large
+// writes.
+func TestSmallBatchesCreateFewSegmentsAndRewriteLittle(t *testing.T) {
 	t.Parallel()
 	const events, batch = 6000, 10
 	address := archivetest.InDirectory(t)
@@ -56,12 +57,12 @@ func TestSmallBatchesMakeFewSegmentsAndRewriteLittle(t *testing.T) {
 	}
 	t.Logf("%d bytes in %d batches: %d segments, %d bytes written", total, events/batch, len(sizes), written.Bytes)
 	if got := archivetest.IDs(t, archivetest.Open(t, address), "u", 0); got != "0-5999 of 6000" {
-		t.Errorf("there are %s", got)
+		t.Errorf("the events are %s", got)
 	}
 }
 
-// A large batch extends a small segment, and is never extended itself.
-func TestALargeSegmentIsNotWrittenAnew(t *testing.T) {
+// A large batch extends a small segment but is never extended itself.
+func TestALargeSegmentIsNotRewritten(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
 	s := archivetest.Open(t, address)
@@ -75,12 +76,12 @@ func TestALargeSegmentIsNotWrittenAnew(t *testing.T) {
 	}
 	for _, from := range []int{0, 2, 3, 8999, 9000, 9001} {
 		if got, want := archivetest.IDs(t, s, "u", from), fmt.Sprintf("%d-9001 of %d", from, 9002-from); got != want {
-			t.Errorf("from %d there are %s, want %s", from, got, want)
+			t.Errorf("events from %d are %s, want %s", from, got, want)
 		}
 	}
 }
 
-// Older versions wrote a segment for each batch. Such an archive is read and gone on with.
+// Older versions wrote a segment for each batch. Such an archive can be read and continued.
 func TestSmallSegmentsOfOlderVersionsAreExtended(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
@@ -97,16 +98,16 @@ func TestSmallSegmentsOfOlderVersionsAreExtended(t *testing.T) {
 	s := archivetest.Open(t, address)
 	archivetest.Append(t, s, "u", 12, 14, 14)
 	if got := archivetest.IDs(t, s, "u", 0); got != "0-13 of 14" {
-		t.Errorf("there are %s", got)
+		t.Errorf("the events are %s", got)
 	}
 	if got := len(segments(t, address, "u")); got != 4 {
-		t.Errorf("there are %d segments", got)
+		t.Errorf("%d segments", got)
 	}
 }
 
-// Before each write of one attempt, a later one does something through another process. Whatever that
-// was stays, and what the earlier attempt wrote is in front of it or refused.
-func TestAReplacedAttemptOverwritesNothing(t *testing.T) {
+// Before each write of one attempt, a later attempt writes through another process. Its data stays,
+// and the data of the earlier attempt comes before it or is refused.
+func TestASupersededAttemptOverwritesNothing(t *testing.T) {
 	t.Parallel()
 	batch := store.Batch{Journal: archivetest.Journal, From: 3, Lines: archivetest.Lines(3, 6)}
 	later := archivetest.Others(3, 5)
@@ -117,7 +118,7 @@ func TestAReplacedAttemptOverwritesNothing(t *testing.T) {
 		current   string
 		earlier   string
 	}{
-		"it appends": {
+		"the later attempt appends": {
 			meanwhile: func(ctx context.Context, other archivetest.Store) error {
 				_, err := other.Append(ctx, "u", 2, store.Batch{Journal: archivetest.Journal, From: 3, Lines: later})
 				return err
@@ -129,22 +130,22 @@ func TestAReplacedAttemptOverwritesNothing(t *testing.T) {
 			want: store.ErrSuperseded, current: string(archivetest.Lines(0, 3)) + string(later),
 			earlier: store.ErrNothing.Error(),
 		},
-		"it begins anew": {
+		"the later attempt starts a new journal": {
 			meanwhile: beginAnew,
 			write: func(ctx context.Context, s archivetest.Store) error {
 				_, err := s.Append(ctx, "u", 1, batch)
 				return err
 			},
-			// It came before all that the later one wrote, to the journal that was put aside.
+			// The write came before the later attempt's and went to the earlier journal.
 			current: string(archivetest.Others(0, 8)), earlier: string(archivetest.Lines(0, 6)),
 		},
-		"both put a journal aside": {
+		"both start a new journal": {
 			meanwhile: beginAnew,
 			write:     func(ctx context.Context, s archivetest.Store) error { return s.Aside(ctx, "u", 1) },
 			want:      store.ErrSuperseded,
 			current:   string(archivetest.Others(0, 8)), earlier: string(archivetest.Lines(0, 3)),
 		},
-		"it ends": {
+		"the later attempt ends": {
 			meanwhile: func(ctx context.Context, other archivetest.Store) error {
 				return other.End(ctx, "u", 2, []byte(`{"patch":"later"}`))
 			},
@@ -168,14 +169,14 @@ func TestAReplacedAttemptOverwritesNothing(t *testing.T) {
 				}
 			})
 			if err := c.write(t.Context(), s); !errors.Is(err, c.want) {
-				t.Errorf("it is answered with %v, want %v", err, c.want)
+				t.Errorf("the result is %v, want %v", err, c.want)
 			}
 			var current strings.Builder
 			if err := s.Copy(t.Context(), "u", 0, 0, &current); err != nil || current.String() != c.current {
-				t.Errorf("kept are %v\n%s", err, current.String())
+				t.Errorf("the journal is %v\n%s", err, current.String())
 			}
 			if got := archivetest.Earlier(t, s, 1, 0); got != c.earlier {
-				t.Errorf("put aside are %s", got)
+				t.Errorf("the earlier journal is %s", got)
 			}
 			if ending, err := s.Ending(t.Context(), "u"); err == nil && ending.Patch != "later" {
 				t.Errorf("the ending is %+v", ending)
@@ -184,7 +185,7 @@ func TestAReplacedAttemptOverwritesNothing(t *testing.T) {
 	}
 }
 
-// beginAnew puts a journal aside for the second attempt and keeps two batches of another.
+// beginAnew starts a new journal for the second attempt and stores two batches in it.
 func beginAnew(ctx context.Context, s archivetest.Store) error {
 	err := s.Aside(ctx, "u", 2)
 	for _, part := range [][2]int{{0, 6}, {6, 8}} {
@@ -196,8 +197,8 @@ func beginAnew(ctx context.Context, s archivetest.Store) error {
 	return err
 }
 
-// Whichever write fails, each event is kept once, and the session can go on.
-func TestAWriteThatFailsLosesNothing(t *testing.T) {
+// After any failed write each event is stored once, and the session can continue.
+func TestAFailedWriteLosesNothing(t *testing.T) {
 	t.Parallel()
 	for fail := 1; fail <= 3; fail++ {
 		address := archivetest.InDirectory(t)
@@ -214,17 +215,17 @@ func TestAWriteThatFailsLosesNothing(t *testing.T) {
 			}
 		}
 		if got := archivetest.IDs(t, archivetest.Open(t, address), "u", 0); got != "0-14 of 15" {
-			t.Errorf("after write %d failed there are %s", fail, got)
+			t.Errorf("after write %d failed the events are %s", fail, got)
 		}
 		if _, err := s.Append(t.Context(), "u", 1, store.Batch{Journal: archivetest.Journal, From: 15,
 			Lines: archivetest.Lines(15, 16)}); !errors.Is(err, store.ErrFull) {
-			t.Errorf("more than may be kept is taken: %v", err)
+			t.Errorf("a batch above the limit is accepted: %v", err)
 		}
 	}
 }
 
-// A session that ends again and again has nothing written but its ending.
-func TestManyEndsRewriteNothing(t *testing.T) {
+// Repeated ends of a session write only the ending.
+func TestRepeatedEndsRewriteNoEvents(t *testing.T) {
 	t.Parallel()
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	large := fmt.Sprintf(`{"id":0,"message":"%s"}`, strings.Repeat("x", 8<<20))
@@ -239,6 +240,6 @@ func TestManyEndsRewriteNothing(t *testing.T) {
 		}
 	}
 	if written.Bytes != 24*int64(len("{}")) {
-		t.Errorf("%d bytes are written", written.Bytes)
+		t.Errorf("%d bytes were written", written.Bytes)
 	}
 }

@@ -5,10 +5,10 @@ import (
 	"errors"
 )
 
-// SetMaxConversation sets how much is kept of one Conversation.
+// SetMaxConversation sets the size limit of one Conversation.
 func (s *Store) SetMaxConversation(size int64) { s.maxConversation = size }
 
-// watched is a bucket whose writes a test sees before they happen.
+// watched is a bucket with a hook before each write.
 type watched struct {
 	bucket
 	before func(content []byte) error
@@ -21,10 +21,10 @@ func (w *watched) put(ctx context.Context, key, contentType string, content []by
 	return w.bucket.put(ctx, key, contentType, content, when)
 }
 
-// Written is how much was written, and at most at once.
+// Written has the total and the largest number of bytes written.
 type Written struct{ Bytes, Largest int64 }
 
-// CountWrites counts what is written from now on.
+// CountWrites counts all further writes.
 func (s *Store) CountWrites() *Written {
 	count := &Written{}
 	s.bucket = &watched{s.bucket, func(content []byte) error {
@@ -35,7 +35,7 @@ func (s *Store) CountWrites() *Written {
 	return count
 }
 
-// BeforeNextWrite calls a function before something is written, once.
+// BeforeNextWrite calls a function before the next write.
 func (s *Store) BeforeNextWrite(do func()) {
 	s.bucket = &watched{s.bucket, func([]byte) error {
 		if next := do; next != nil {
@@ -46,7 +46,7 @@ func (s *Store) BeforeNextWrite(do func()) {
 	}}
 }
 
-// FailWrite fails one of the next writes.
+// FailWrite makes one of the next writes fail.
 func (s *Store) FailWrite(number int) {
 	s.bucket = &watched{s.bucket, func([]byte) error {
 		if number--; number == 0 {

@@ -19,8 +19,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// A session that is told that there is nothing begins its work anew.
-func TestADirectoryThatCannotBeReadIsNotAnEmptyOne(t *testing.T) {
+// A session would start its work again if the archive reported no data.
+func TestAnUnreadableDirectoryIsNotEmpty(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
 	s := archivetest.Open(t, address)
@@ -29,7 +29,7 @@ func TestADirectoryThatCannotBeReadIsNotAnEmptyOne(t *testing.T) {
 	if err := os.Rename(events, events+".away"); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(events, events); err != nil { // who opens it is told of an error
+	if err := os.Symlink(events, events); err != nil { // opening it fails
 		t.Fatal(err)
 	}
 	for _, fresh := range []archivetest.Store{s, archivetest.Open(t, address)} {
@@ -37,29 +37,28 @@ func TestADirectoryThatCannotBeReadIsNotAnEmptyOne(t *testing.T) {
 			t.Errorf("the position is %+v", position)
 		}
 		if got := archivetest.IDs(t, fresh, "u", 0); got == store.ErrNothing.Error() {
-			t.Errorf("there are %s", got)
+			t.Errorf("the events are %s", got)
 		}
 	}
 	remoteAddress, key := archivetest.Serve(t, s, "u")
 	remote := archiveclient.New(remoteAddress, archivetest.Signed(key, session.AudienceArchive))
 	if position, err := remote.Position(t.Context(), "u"); err == nil {
-		t.Errorf("the archive answers that the position is %+v", position)
+		t.Errorf("the archive returns the position %+v", position)
 	}
 	if got := archivetest.Post(t, remoteAddress, key, "u", session.ArchiveEvents+"?from=0&journal="+archivetest.Journal,
 		string(archivetest.Lines(0, 1))); got != http.StatusServiceUnavailable {
-		t.Errorf("the first events again are answered with %d", got)
+		t.Errorf("the answer to repeated events is %d", got)
 	}
 	if err := errors.Join(os.Remove(events), os.Rename(events+".away", events)); err != nil {
 		t.Fatal(err)
 	}
 	if got := archivetest.IDs(t, s, "u", 0); got != "0-2 of 3" {
-		t.Errorf("back again there are %s", got)
+		t.Errorf("after the repair the events are %s", got)
 	}
 }
 
-// Whichever process it asks, and whatever that has seen: a pod on a node that was cut off may come
-// back any time.
-func TestAnAttemptThatWasReplacedStaysSo(t *testing.T) {
+// A pod on a disconnected node may return at any time and call any process.
+func TestASupersededAttemptStaysSuperseded(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
 	one, other := archivetest.Open(t, address), archivetest.Open(t, address)
@@ -78,12 +77,12 @@ func TestAnAttemptThatWasReplacedStaysSo(t *testing.T) {
 		{archivetest.Open(t, address), 2, nil},
 	} {
 		if err := c.store.Claim(t.Context(), "u", c.attempt); !errors.Is(err, c.want) {
-			t.Errorf("the attempt %d is answered with %v, want %v", c.attempt, err, c.want)
+			t.Errorf("attempt %d: %v, want %v", c.attempt, err, c.want)
 		}
 	}
 }
 
-// meanwhile is a body that is sent after something has happened.
+// meanwhile is a body that is sent after a function has run.
 type meanwhile struct {
 	io.Reader
 	happen func()
@@ -94,8 +93,9 @@ func (m *meanwhile) Read(p []byte) (int, error) {
 	return m.Reader.Read(p)
 }
 
-// Its body may be slow, and what it leaves is not what the session that goes on would.
-func TestAnAttemptThatIsReplacedWhileItEndsLeavesNothing(t *testing.T) {
+// The body may be slow, and the ending of a superseded attempt must not replace that of the later
+// one.
+func TestAnAttemptSupersededDuringItsEndStoresNothing(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
 	s, other := archivetest.Open(t, address), archivetest.Open(t, address)
@@ -120,22 +120,22 @@ func TestAnAttemptThatIsReplacedWhileItEndsLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	request.Header.Set(session.TokenHeader, token)
-	request.Header.Set("Expect", "100-continue") // it is admitted before its body is read
+	request.Header.Set("Expect", "100-continue") // the request is admitted before its body
 	response, err := (&http.Transport{ExpectContinueTimeout: time.Minute, DisableKeepAlives: true}).RoundTrip(request)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusForbidden {
-		t.Errorf("it is answered with %d", response.StatusCode)
+		t.Errorf("the answer is %d", response.StatusCode)
 	}
 	if ending, err := archivetest.Open(t, address).Ending(t.Context(), "u"); err != nil || ending.Patch != "later" {
 		t.Errorf("the ending is %+v, %v", ending, err)
 	}
 }
 
-// A session that ends and one that begins anew write at once.
-func TestAJournalThatWasPutAsideDoesNotComeBack(t *testing.T) {
+// One session ends while another attempt starts a new journal.
+func TestAnEarlierJournalDoesNotReturn(t *testing.T) {
 	t.Parallel()
 	fresh := archivetest.NameOf(archivetest.Others(0, 1))
 	for range 30 {
@@ -160,15 +160,15 @@ func TestAJournalThatWasPutAsideDoesNotComeBack(t *testing.T) {
 		})
 		all.Wait()
 		if got := archivetest.IDs(t, s, "u", 0); got != "0-1 of 2" {
-			t.Fatalf("there are %s", got)
+			t.Fatalf("the events are %s", got)
 		}
 		if got := archivetest.Earlier(t, s, 1, 0); got != string(archivetest.Lines(0, 400)) {
-			t.Fatalf("put aside are %d bytes", len(got))
+			t.Fatalf("the earlier journal has %d bytes", len(got))
 		}
 	}
 }
 
-func TestTheSweepGoesOnAfterWhatItCannotRead(t *testing.T) {
+func TestTheSweepContinuesAfterUnreadableData(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
 	s := archivetest.Open(t, address)
@@ -184,16 +184,16 @@ func TestTheSweepGoesOnAfterWhatItCannotRead(t *testing.T) {
 		count, err := s.Sweep(t.Context(), func(string) (string, error) { return "", nil }, 24*time.Hour,
 			now.Add(after))
 		if err == nil || !strings.Contains(err.Error(), "a: ") {
-			t.Errorf("what is wrong is told as %v", err)
+			t.Errorf("the error is %v", err)
 		}
 		removed += count
 	}
 	if got := archivetest.IDs(t, s, "b", 0); removed != 1 || got != store.ErrNothing.Error() {
-		t.Errorf("it removed %d, and of the other there are %s", removed, got)
+		t.Errorf("removed %d, and the events of the other are %s", removed, got)
 	}
 }
 
-// notKept is how often something was not kept, by reason.
+// notKept returns the metric of refused uploads by reason.
 func notKept(t *testing.T) map[string]float64 {
 	t.Helper()
 	families, err := metrics.Registry.Gather()
@@ -211,14 +211,14 @@ func notKept(t *testing.T) map[string]float64 {
 	return counts
 }
 
-func TestWhatIsNotKeptIsCounted(t *testing.T) {
+func TestRefusedUploadsAreCounted(t *testing.T) {
 	address := archivetest.InDirectory(t)
 	remoteAddress, key := archivetest.Serve(t, archivetest.Open(t, address), "u v")
 	before := notKept(t)
 	if len(before) != 2 {
-		t.Errorf("before anything is counted there are %v", before)
+		t.Errorf("the initial counts are %v", before)
 	}
-	// Where its directory should be is a file: nothing of it can be written.
+	// A file in place of its directory makes all writes fail.
 	if err := os.WriteFile(filepath.Join(archivetest.Dir(address), "u"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func TestWhatIsNotKeptIsCounted(t *testing.T) {
 			http.StatusRequestEntityTooLarge},
 	} {
 		if got := archivetest.Post(t, remoteAddress, key, c.uid, c.path, c.body); got != c.code {
-			t.Errorf("%s of %s is answered with %d", c.path, c.uid, got)
+			t.Errorf("%s of %s: the answer is %d", c.path, c.uid, got)
 		}
 	}
 	after := notKept(t)
@@ -245,17 +245,17 @@ func TestWhatIsNotKeptIsCounted(t *testing.T) {
 	}
 }
 
-func TestAnArchiveWhoseDirectoryIsGoneIsNotReady(t *testing.T) {
+func TestAnArchiveWithoutItsDirectoryIsNotReady(t *testing.T) {
 	t.Parallel()
 	address := archivetest.InDirectory(t)
 	s := archivetest.Open(t, address)
 	if err := s.Ready(t.Context()); err != nil {
-		t.Errorf("it is not ready: %v", err)
+		t.Errorf("the archive is not ready: %v", err)
 	}
 	if err := os.RemoveAll(archivetest.Dir(address)); err != nil {
 		t.Fatal(err)
 	}
 	if s.Ready(t.Context()) == nil {
-		t.Error("it is ready")
+		t.Error("the archive is ready")
 	}
 }

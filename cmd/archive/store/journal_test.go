@@ -14,15 +14,15 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-func TestAJournalThatIsPutAsideIsKept(t *testing.T) {
+func TestAnEarlierJournalIsStored(t *testing.T) {
 	archivetest.TestAside(t, archivetest.InDirectory(t))
 }
 
-// A segment whose event before is another than what is kept would mix two journals.
-func TestTwoJournalsThatBeganAlikeAreNotMixed(t *testing.T) {
+// A batch whose previous event differs from the stored one would mix two journals.
+func TestJournalsWithTheSameStartAreNotMixed(t *testing.T) {
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	archivetest.Append(t, s, "u", 0, 3, 3)
-	for _, c := range []struct { // the one that is taken is the last
+	for _, c := range []struct { // only the last batch is accepted
 		previous []byte
 		want     error
 	}{{archivetest.Others(2, 3), store.ErrOtherJournal}, {archivetest.Lines(2, 3), nil}} {
@@ -35,9 +35,8 @@ func TestTwoJournalsThatBeganAlikeAreNotMixed(t *testing.T) {
 	}
 }
 
-// A machine that fails while a segment is written may leave one that is empty or torn, of which
-// nobody was told.
-func TestASegmentThatWasCutOffIsWrittenAgain(t *testing.T) {
+// A crash during a write may leave an empty or torn segment that was never acknowledged.
+func TestATornSegmentIsRewritten(t *testing.T) {
 	for cut, text := range map[string]string{"before its first line": "", "in its first line": `{"id":3,"mess`,
 		"in its second line": string(archivetest.Lines(3, 4)) + `{"id":4,"mess`,
 		"in a long line": string(archivetest.Lines(3, 4)) + `{"id":4,"mess` +
@@ -57,14 +56,14 @@ func TestASegmentThatWasCutOffIsWrittenAgain(t *testing.T) {
 			archivetest.Append(t, fresh, "u", position.Next, position.Next+2, position.Next+2)
 			want := fmt.Sprintf("0-%d of %d", position.Next+1, position.Next+2)
 			if got := archivetest.IDs(t, archivetest.Open(t, address), "u", 0); got != want {
-				t.Errorf("cut off %s there are %s, want %s", cut, got, want)
+				t.Errorf("cut off %s: the events are %s, want %s", cut, got, want)
 			}
 		}
 	}
 }
 
-// What is being written when the process dies is never taken for something.
-func TestWhatWasNotWrittenToItsEndIsNotThere(t *testing.T) {
+// A write that was interrupted by a crash is never visible.
+func TestUnfinishedWritesAreInvisible(t *testing.T) {
 	address := archivetest.InDirectory(t)
 	s := archivetest.Open(t, address)
 	archivetest.Append(t, s, "u", 0, 3, 3)
@@ -79,17 +78,17 @@ func TestWhatWasNotWrittenToItsEndIsNotThere(t *testing.T) {
 		}
 	}
 	if got := archivetest.IDs(t, s, "u", 0); got != "0-2 of 3" {
-		t.Errorf("there are %s", got)
+		t.Errorf("the events are %s", got)
 	}
 	if got := archivetest.Earlier(t, s, 1, 0); got != store.ErrNothing.Error() {
-		t.Errorf("put aside is %s", got)
+		t.Errorf("the earlier journal is %s", got)
 	}
-	// The process that comes next makes room.
+	// A new process deletes temporary files, but only its own.
 	other := filepath.Join(filepath.Dir(dir), "lost+found", "other.tmp")
 	if err := errors.Join(os.Mkdir(filepath.Dir(other), 0o700), os.WriteFile(other, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	// After an hour they are removed.
+	// Temporary files are removed after an hour.
 	for _, file := range unfinished {
 		long := time.Now().Add(-2 * time.Hour)
 		if err := os.Chtimes(filepath.Join(dir, filepath.FromSlash(file)), long, long); err != nil {
@@ -97,23 +96,23 @@ func TestWhatWasNotWrittenToItsEndIsNotThere(t *testing.T) {
 		}
 	}
 	if got := archivetest.IDs(t, archivetest.Open(t, address), "u", 0); got != "0-2 of 3" {
-		t.Errorf("opened again, there are %s", got)
+		t.Errorf("after a restart the events are %s", got)
 	}
 	testenv.Await(t, func() error {
 		for _, pattern := range []string{"/*.tmp", "/*/*.tmp"} {
 			if left, err := filepath.Glob(dir + pattern); err != nil || len(left) != 0 {
-				return fmt.Errorf("there are still %q, %w", left, err)
+				return fmt.Errorf("temporary files are left: %q, %w", left, err)
 			}
 		}
 		return nil
 	})
 	if _, err := os.Stat(other); err != nil {
-		t.Errorf("what is not the archive's is gone: %v", err)
+		t.Errorf("a foreign file was deleted: %v", err)
 	}
 	if err := s.Delete(t.Context(), "u"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("deleted, the directory is there: %v", err)
+		t.Errorf("the directory still exists after the deletion: %v", err)
 	}
 }

@@ -11,19 +11,19 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-func TestAUserWhoFillsTheArchiveTakesNothingFromOthers(t *testing.T) {
+func TestQuotasAreEnforcedPerUser(t *testing.T) {
 	archivetest.TestQuota(t, archivetest.InDirectory(t))
 }
 
-func TestWithoutABoundOfUsersAllIsKept(t *testing.T) {
+func TestWithoutAQuotaEverythingIsStored(t *testing.T) {
 	t.Parallel()
 	address, key := archivetest.Serve(t, archivetest.Open(t, archivetest.InDirectory(t)), "ada-1")
 	if got := archivetest.HandOver(t, address, key, "ada-1", 0, 1000); got != http.StatusOK {
-		t.Errorf("it is answered %d", got)
+		t.Errorf("the answer is %d", got)
 	}
 }
 
-func TestWhatComesWhileItIsMeasuredCounts(t *testing.T) {
+func TestWritesDuringAMeasurementCount(t *testing.T) {
 	t.Parallel()
 	s := archivetest.OpenLimited(t, archivetest.InDirectory(t), int64(len(archivetest.Lines(0, 9))))
 	s.SetOwner("gone", "ada")
@@ -43,6 +43,6 @@ func TestWhatComesWhileItIsMeasuredCounts(t *testing.T) {
 	archivetest.Append(t, s, "u", 8, 9, 9)
 	batch := store.Batch{Journal: archivetest.Journal, From: 9, Lines: archivetest.Lines(9, 10)}
 	if _, err := s.Append(t.Context(), "u", 0, batch); !errors.Is(err, store.ErrOwnerFull) {
-		t.Errorf("more than there is room for: %v", err)
+		t.Errorf("a batch above the quota: %v", err)
 	}
 }

@@ -15,12 +15,12 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-func TestSegmentsArriveOnceAndInOrderInADirectory(t *testing.T) {
+func TestEventsAreStoredOnceAndInOrderInADirectory(t *testing.T) {
 	archivetest.TestSegments(t, archivetest.InDirectory(t))
 }
 
-// However many processes take how many tries of a session, each event is there once.
-func TestManyTriesAtOnceLeaveEachEventOnce(t *testing.T) {
+// Any number of processes and retries stores each event once.
+func TestConcurrentRetriesStoreEachEventOnce(t *testing.T) {
 	address := archivetest.InDirectory(t)
 	stores := []archivetest.Store{archivetest.Open(t, address), archivetest.Open(t, address),
 		archivetest.Open(t, address)}
@@ -40,12 +40,13 @@ func TestManyTriesAtOnceLeaveEachEventOnce(t *testing.T) {
 	}
 	all.Wait()
 	if got := archivetest.IDs(t, archivetest.Open(t, address), "u", 0); got != "0-59 of 60" {
-		t.Errorf("there are %s", got)
+		t.Errorf("the events are %s", got)
 	}
 }
 
-// An older version joined segments. One that was killed left the old segments, the new one, or both.
-func TestJoinedSegmentsOfOlderVersionsAreRead(t *testing.T) {
+// An older version merged segments. If it was killed, it left the old segments, the new one, or
+// both.
+func TestMergedSegmentsOfOlderVersionsAreRead(t *testing.T) {
 	address := archivetest.InDirectory(t)
 	dir := archivetest.Dir(address)
 	if err := os.MkdirAll(filepath.Join(dir, "u", "events"), 0o700); err != nil {
@@ -58,7 +59,7 @@ func TestJoinedSegmentsOfOlderVersionsAreRead(t *testing.T) {
 		}
 	}
 	whole := archivetest.Lines(0, 12)
-	// The first segment is replaced before the others go, one after the other.
+	// The first segment is replaced before the others are removed one by one.
 	if err := os.WriteFile(filepath.Join(dir, "u", "events", fmt.Sprintf("%012d", 0)), whole, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +80,7 @@ func TestJoinedSegmentsOfOlderVersionsAreRead(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoSegmentIsRefused(t *testing.T) {
+func TestInvalidSegmentsAreRefused(t *testing.T) {
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	for _, text := range []string{"x\n", "{}\n", "{\"id\":1}\n", "{\"id\":0}", "{\"id\":0}\n{\"id\":2}\n", "\n"} {
 		batch := store.Batch{Journal: archivetest.Journal, Lines: []byte(text)}
@@ -90,11 +91,11 @@ func TestWhatIsNoSegmentIsRefused(t *testing.T) {
 	large := []byte(`{"id":0,"message":"` + strings.Repeat("x", 256<<20) + "\"}\n")
 	if _, err := s.Append(t.Context(), "u", 0, store.Batch{Journal: archivetest.Journal, Lines: large}); !errors.Is(err,
 		store.ErrFull) {
-		t.Errorf("too much: %v", err)
+		t.Errorf("above the limit: %v", err)
 	}
 }
 
-func TestTheSweepRemovesWhatNobodyHasOwnedForATime(t *testing.T) {
+func TestTheSweepDeletesOrphansAfterTheRetention(t *testing.T) {
 	s := archivetest.Open(t, archivetest.InDirectory(t))
 	for _, uid := range []string{"owned", "orphan", "found"} {
 		archivetest.Append(t, s, uid, 0, 1, 1)
@@ -106,7 +107,7 @@ func TestTheSweepRemovesWhatNobodyHasOwnedForATime(t *testing.T) {
 			return archivetest.Existing(owned).OwnerOf(t.Context(), uid)
 		}, 24*time.Hour, now.Add(after))
 		if err != nil || removed != want {
-			t.Errorf("after %s it removed %d, %v, want %d", after, removed, err, want)
+			t.Errorf("after %s the sweep removed %d, %v, want %d", after, removed, err, want)
 		}
 	}
 	sweep(0, "owned", 0)
@@ -115,16 +116,16 @@ func TestTheSweepRemovesWhatNobodyHasOwnedForATime(t *testing.T) {
 	for uid, want := range map[string]string{"owned": "0-0 of 1", "found": "0-0 of 1",
 		"orphan": store.ErrNothing.Error()} {
 		if got := archivetest.IDs(t, s, uid, 0); got != want {
-			t.Errorf("of %s there is %s, want %s", uid, got, want)
+			t.Errorf("the events of %s are %s, want %s", uid, got, want)
 		}
 	}
 	sweep(48*time.Hour, "owned", 0)
 	sweep(50*time.Hour, "owned", 1)
 }
 
-// Who wants the last events of a large segment does not read those before; and one that took its
-// place is found out.
-func TestTheLastEventsAreFoundInWhatTookTheOthersPlace(t *testing.T) {
+// Reading the last events of a large segment skips the earlier ones, and a replaced segment is
+// detected.
+func TestTheLastEventsOfAReplacedSegmentAreFound(t *testing.T) {
 	address := archivetest.InDirectory(t)
 	s := archivetest.Open(t, address)
 	archivetest.Append(t, s, "u", 0, 2000, 2000)
@@ -132,7 +133,7 @@ func TestTheLastEventsAreFoundInWhatTookTheOthersPlace(t *testing.T) {
 		for from, want := range map[int]string{0: "0-1999 of 2000", 1: "1-1999 of 1999", 255: "255-1999 of 1745",
 			256: "256-1999 of 1744", 1999: "1999-1999 of 1", 2000: "none"} {
 			if got := archivetest.IDs(t, s, "u", from); got != want {
-				t.Errorf("from %d there are %s, want %s", from, got, want)
+				t.Errorf("events from %d are %s, want %s", from, got, want)
 			}
 		}
 	}
@@ -152,11 +153,11 @@ func TestTheLastEventsAreFoundInWhatTookTheOthersPlace(t *testing.T) {
 	}
 }
 
-func TestADirectoryIsNamedFromTheRootOn(t *testing.T) {
+func TestTheStoreDirectoryMustBeAbsolute(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"file://.local/archive", "file://archive", "file:", "file:archive"} {
 		if _, err := store.Open(t.Context(), address, 0); err == nil {
-			t.Errorf("%s is taken for a directory", address)
+			t.Errorf("%s is accepted as a directory", address)
 		}
 	}
 }
