@@ -22,7 +22,7 @@ import (
 const sessionAddress = "127.31.4.1"
 
 // hosted is a cluster whose only user has a token of a git host and a running conversation. Each
-// list is a new copy, as from the cache. A finalizer tells when a list is garbage.
+// list is a new copy, as from the cache. dropped closes when a list is garbage.
 type hosted struct {
 	stubCluster
 	dropped chan struct{}

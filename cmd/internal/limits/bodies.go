@@ -31,7 +31,7 @@ func (b *Budget) ReadBody(r *http.Request, user string) (body []byte, done func(
 	if err := hold.Take(announced); err != nil {
 		return nil, nil, err
 	}
-	// Without this header the client's pending "100 Continue" is sent at the first read.
+	// The read sends the "100 Continue" that the client may wait for. TurnAway then expects a body.
 	r.Header.Del("Expect")
 	return b.read(r.Context(), r.Body, hold)
 }
