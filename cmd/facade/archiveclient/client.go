@@ -90,14 +90,14 @@ func (c *Client) get(ctx context.Context, uid, path string) (io.ReadCloser, erro
 	return nil, errors.Join(err, body.Close())
 }
 
-// read decodes a JSON document of a Conversation, of at most most bytes.
-func (c *Client) read(ctx context.Context, uid, path string, most int64, into any) error {
+// read decodes a JSON document of a Conversation, of at most limit bytes.
+func (c *Client) read(ctx context.Context, uid, path string, limit int64, into any) error {
 	body, err := c.get(ctx, uid, path)
 	if err != nil {
 		return err
 	}
 	defer body.Close()
-	if err := json.NewDecoder(io.LimitReader(body, most)).Decode(into); err != nil {
+	if err := json.NewDecoder(io.LimitReader(body, limit)).Decode(into); err != nil {
 		return fmt.Errorf("read the archive: %w", err)
 	}
 	return nil

@@ -21,18 +21,18 @@ const (
 // errFull reports a full page.
 var errFull = errors.New("the page is full")
 
-// Page reads a page of a session's events. It ends before it exceeds most bytes and leaves the rest
+// Page reads a page of a session's events. It ends before it exceeds limit bytes and leaves the rest
 // for the next page; a larger event is returned alone. Page reads little more than that from the
 // session.
-func (s *Sessions) Page(ctx context.Context, c *v1alpha1.Conversation, call Call, most int64) (*session.EventPage,
+func (s *Sessions) Page(ctx context.Context, c *v1alpha1.Conversation, call Call, limit int64) (*session.EventPage,
 	error) {
 	response, err := s.Ask(ctx, c, call)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	text := &pageReader{from: call.Held.Reader(response.Body), most: MaxAnswer}
-	page, err := readPage(text, most)
+	text := &pageReader{from: call.Held.Reader(response.Body), limit: MaxAnswer}
+	page, err := readPage(text, limit)
 	switch {
 	case errors.Is(err, errFull) && page != nil:
 		page.HasMore = true
@@ -47,21 +47,21 @@ func (s *Sessions) Page(ctx context.Context, c *v1alpha1.Conversation, call Call
 
 // pageReader stops at the size limit of a page.
 type pageReader struct {
-	from       io.Reader
-	read, most int64
+	from        io.Reader
+	read, limit int64
 }
 
 func (p *pageReader) Read(b []byte) (int, error) {
-	if p.read >= p.most {
+	if p.read >= p.limit {
 		return 0, errFull
 	}
-	n, err := p.from.Read(b[:min(int64(len(b)), p.most-p.read)])
+	n, err := p.from.Read(b[:min(int64(len(b)), p.limit-p.read)])
 	p.read += int64(n)
 	return n, err
 }
 
 // readPage returns errFull with the events that it has, if any.
-func readPage(text *pageReader, most int64) (*session.EventPage, error) {
+func readPage(text *pageReader, limit int64) (*session.EventPage, error) {
 	page := &session.EventPage{Events: []json.RawMessage{}}
 	decoder := json.NewDecoder(text)
 	if err := expect(decoder, json.Delim('{')); err != nil {
@@ -74,7 +74,7 @@ func readPage(text *pageReader, most int64) (*session.EventPage, error) {
 		}
 		switch name {
 		case "events":
-			err = readEvents(decoder, page, text, most)
+			err = readEvents(decoder, page, text, limit)
 		case "has_more":
 			err = decoder.Decode(&page.HasMore)
 		default:
@@ -90,7 +90,7 @@ func readPage(text *pageReader, most int64) (*session.EventPage, error) {
 	return page, expect(decoder, json.Delim('}'))
 }
 
-func readEvents(decoder *json.Decoder, page *session.EventPage, text *pageReader, most int64) error {
+func readEvents(decoder *json.Decoder, page *session.EventPage, text *pageReader, limit int64) error {
 	if err := expect(decoder, json.Delim('[')); err != nil {
 		return err
 	}
@@ -102,11 +102,11 @@ func readEvents(decoder *json.Decoder, page *session.EventPage, text *pageReader
 		if err := decoder.Decode(&event); err != nil {
 			return err
 		}
-		if size += int64(len(event)); size > most && len(page.Events) > 0 {
+		if size += int64(len(event)); size > limit && len(page.Events) > 0 {
 			return errFull
 		}
 		if page.Events = append(page.Events, event); len(page.Events) == 1 {
-			text.most = max(most, decoder.InputOffset()) + tail
+			text.limit = max(limit, decoder.InputOffset()) + tail
 		}
 	}
 	return expect(decoder, json.Delim(']'))

@@ -174,18 +174,18 @@ func refusalOf(response *http.Response) error {
 	return unresponsive
 }
 
-// Read returns a session's JSON answer of at most most bytes.
-func (s *Sessions) Read(ctx context.Context, c *v1alpha1.Conversation, call Call, most int64) (json.RawMessage, error) {
+// Read returns a session's JSON answer of at most limit bytes.
+func (s *Sessions) Read(ctx context.Context, c *v1alpha1.Conversation, call Call, limit int64) (json.RawMessage, error) {
 	response, err := s.Ask(ctx, c, call)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(call.Held.Reader(io.LimitReader(response.Body, most+1)))
+	text, err := io.ReadAll(call.Held.Reader(io.LimitReader(response.Body, limit+1)))
 	switch {
 	case err != nil:
 		return nil, refusalOr(err, unresponsive)
-	case int64(len(text)) > most:
+	case int64(len(text)) > limit:
 		return nil, tooLarge
 	case !json.Valid(text):
 		return nil, unresponsive

@@ -125,8 +125,8 @@ func (s *server) zip(w http.ResponseWriter, r request) error {
 	return s.forward(w, r, session.ZipPath, "application/zip", 0)
 }
 
-// forward streams an answer of the session, up to most bytes; zero is no limit.
-func (s *server) forward(w http.ResponseWriter, r request, path, contentType string, most int64) error {
+// forward streams an answer of the session, up to limit bytes; zero is no limit.
+func (s *server) forward(w http.ResponseWriter, r request, path, contentType string, limit int64) error {
 	response, err := s.sessions.Ask(r.Context(), r.conversation, live.Call{Path: path})
 	if err != nil {
 		w.Header().Del("Content-Disposition")
@@ -134,8 +134,8 @@ func (s *server) forward(w http.ResponseWriter, r request, path, contentType str
 	}
 	defer func() { _ = response.Body.Close() }()
 	var body io.Reader = response.Body
-	if most > 0 {
-		body = io.LimitReader(body, most)
+	if limit > 0 {
+		body = io.LimitReader(body, limit)
 	}
 	sendText(w, contentType, body)
 	return nil

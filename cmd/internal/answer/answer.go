@@ -79,20 +79,20 @@ var (
 	internalFailed = Refuse(http.StatusInternalServerError, "Internal Server Error")
 )
 
-// LargerThan refuses a body of more than most bytes.
-func LargerThan(most int64) *Refusal {
-	return Refuse(http.StatusRequestEntityTooLarge, "Request body too large: at most "+strconv.FormatInt(most, 10)+
+// LargerThan refuses a body of more than limit bytes.
+func LargerThan(limit int64) *Refusal {
+	return Refuse(http.StatusRequestEntityTooLarge, "Request body too large: at most "+strconv.FormatInt(limit, 10)+
 		" bytes")
 }
 
-// ReadBody reads at most most bytes of a body. It returns a refusal by the reader unchanged.
-func ReadBody(from io.Reader, most int64) ([]byte, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(nil, io.NopCloser(from), most))
+// ReadBody reads at most limit bytes of a body. It returns a refusal by the reader unchanged.
+func ReadBody(from io.Reader, limit int64) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(nil, io.NopCloser(from), limit))
 	var tooLarge *http.MaxBytesError
 	var refusal *Refusal
 	switch {
 	case errors.As(err, &tooLarge):
-		return nil, LargerThan(most)
+		return nil, LargerThan(limit)
 	case errors.As(err, &refusal):
 		return nil, refusal
 	case err != nil:
