@@ -117,10 +117,10 @@ func TestNumbersAndListsAreNumbersAndLists(t *testing.T) {
 	}
 }
 
-// documented is a ConfigMap as docs/runtime.md shows it.
-func documented(t *testing.T, name string) map[string]string {
+// documented returns the data of a ConfigMap that a document in docs/ shows.
+func documented(t *testing.T, file, name string) map[string]string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/runtime.md")
+	text, err := os.ReadFile("../../docs/" + file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,14 +139,14 @@ func documented(t *testing.T, name string) map[string]string {
 }
 
 func TestTheDocumentedCatalogueIsValid(t *testing.T) {
-	catalogue, err := session.ParseCatalogue(documented(t, v1alpha1.AgentCatalogueName))
+	catalogue, err := session.ParseCatalogue(documented(t, "agents.md", v1alpha1.AgentCatalogueName))
 	if err != nil || len(catalogue) < 4 {
 		t.Errorf("got %d agents, %v", len(catalogue), err)
 	}
 }
 
 func TestTheDocumentedModelsAreValid(t *testing.T) {
-	models, err := session.ParseModels(documented(t, v1alpha1.ModelsName))
+	models, err := session.ParseModels(documented(t, "models.md", v1alpha1.ModelsName))
 	if err != nil || len(models) == 0 {
 		t.Errorf("got %d models, %v", len(models), err)
 	}

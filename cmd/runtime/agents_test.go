@@ -73,7 +73,7 @@ func example(t *testing.T, name string) *session.Agent {
 // documented is the entry of a plain command in the documentation.
 func documented(t *testing.T, name string) *session.Agent {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/runtime.md")
+	text, err := os.ReadFile("../../docs/agents.md")
 	if err != nil {
 		t.Fatal(err)
 	}
