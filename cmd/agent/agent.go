@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/parley-dev/parley/api/acp"
+	"github.com/parley-dev/parley/api/version"
 	"github.com/parley-dev/parley/cmd/agent/loop"
 )
 
@@ -61,7 +62,7 @@ func (a *agent) Noise(string) {
 
 var initialized = acp.InitializeResult{
 	ProtocolVersion: acp.Version,
-	AgentInfo:       acp.Info{Name: "parley-agent", Title: "CodeActAgent", Version: "1"},
+	AgentInfo:       acp.Info{Name: "parley-agent", Title: "CodeActAgent", Version: version.Parley},
 	AgentCapabilities: acp.AgentCapabilities{
 		LoadSession:         true,
 		PromptCapabilities:  acp.PromptCapabilities{Image: true, EmbeddedContext: true},

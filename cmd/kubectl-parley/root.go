@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/parley-dev/parley/api/v1alpha1"
+	"github.com/parley-dev/parley/api/version"
 )
 
 // fieldOwner owns what the plugin changes.
@@ -35,6 +36,7 @@ func newRoot(streams genericiooptions.IOStreams) root {
 	cmd := &cobra.Command{
 		Use:           "kubectl-parley",
 		Short:         "Start, stop and look into agent sessions",
+		Version:       version.Parley,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl parley"},
 		SilenceErrors: true,
 		SilenceUsage:  true,

@@ -15,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parley-dev/parley/api/acp"
+	"github.com/parley-dev/parley/api/version"
 	"github.com/parley-dev/parley/cmd/agent/llm"
 )
 
@@ -40,7 +41,7 @@ func Connect(ctx context.Context, servers []acp.MCPServer) (*Servers, error) {
 			s.Close()
 			return nil, fmt.Errorf("the tool server %q is not one of HTTP; this agent knows no other", server.Name)
 		}
-		client := mcp.NewClient(&mcp.Implementation{Name: "parley-agent", Version: "1"}, &mcp.ClientOptions{
+		client := mcp.NewClient(&mcp.Implementation{Name: "parley-agent", Version: version.Parley}, &mcp.ClientOptions{
 			ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { s.stale.Store(true) }})
 		connecting, cancel := context.WithTimeout(ctx, connectTimeout)
 		// The session outlives the connecting; the SDK keeps no hold of this context.

@@ -3,12 +3,16 @@ package startup
 
 import (
 	"flag"
+	"fmt"
+	"os"
 	"strings"
 
 	"go.uber.org/zap/zapcore"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	"github.com/parley-dev/parley/api/version"
 )
 
 // maxVerbosity is the highest log level. Above it client-go logs request bodies, with Secrets and
@@ -17,6 +21,11 @@ const maxVerbosity = zapcore.Level(-5)
 
 // Run parses the flags, sets the logger and bounds garbage. boundGarbage explains floor.
 func Run(floor uint64) {
+	flag.BoolFunc("version", "Print the version and exit.", func(string) error {
+		fmt.Println(version.Parley)
+		os.Exit(0)
+		return nil
+	})
 	logging := zap.Options{}
 	logging.BindFlags(flag.CommandLine)
 	flag.Parse()
@@ -26,6 +35,7 @@ func Run(floor uint64) {
 	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&logging)))
 	klog.SetLogger(ctrl.Log)
 	boundGarbage(floor)
+	ctrl.Log.Info("starting", "version", version.Parley)
 }
 
 // SplitList splits the value of a flag by commas.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/version"
 	"github.com/parley-dev/parley/cmd/runtime/launch"
 	"github.com/parley-dev/parley/cmd/runtime/process"
 )
@@ -111,7 +112,7 @@ func (d *Driver) greet(ctx context.Context) error {
 		ProtocolVersion: acp.Version,
 		ClientCapabilities: map[string]any{"fs": map[string]bool{"readTextFile": false, "writeTextFile": false},
 			"terminal": false},
-		ClientInfo: acp.Info{Name: "parley", Version: "1"},
+		ClientInfo: acp.Info{Name: "parley", Version: version.Parley},
 	}, &answer)
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/parley-dev/parley/api/session"
+	"github.com/parley-dev/parley/api/version"
 )
 
 const (
@@ -37,7 +38,7 @@ const (
 	forget = 24 * time.Hour
 )
 
-var implementation = &mcp.Implementation{Name: "parley", Title: "Parley tool router", Version: "v1alpha1"}
+var implementation = &mcp.Implementation{Name: "parley", Title: "Parley tool router", Version: version.Parley}
 
 // Options of a Router.
 type Options struct {
