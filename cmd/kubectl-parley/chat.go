@@ -20,54 +20,55 @@ import (
 // chat is `kubectl parley chat`.
 type chat struct {
 	genericiooptions.IOStreams
-	talking
+	facadeFlags
 
 	mu    sync.Mutex
 	state session.State
-	// failure is what went wrong since this command began, and began: a turn has begun since with a
-	// message that came since.
+	// failure is the error since this command started.
 	failure error
-	began   bool
-	// told is the error that was shown last, until a state is: that of a failed turn says it again.
-	told string
-	// sent are the messages of which there was no event yet, and waiting those that no turn has
-	// taken up since this command began, by their events.
-	sent    int
-	waiting []int
-	// over: nothing more is typed. unsent are the lines that were, for nothing.
-	over   bool
-	unsent int
-	// last is the event up to which everything had happened before, and shown is closed when that
-	// is shown: an answer is one to what is seen.
-	last  int
-	shown chan struct{}
-	// seen is the last event that was shown; -1 where none was.
-	seen int
-	// calls are the calls of tools that nothing came of yet, as they were shown, by their ids, and
-	// latest is the one that nothing was shown after.
-	calls  map[string]string
-	latest string
+	// turnBegan is set once a turn has started for a message that is newer than this command.
+	turnBegan bool
+	// lastError is the error shown last, until a state is shown: a failed turn's state repeats it.
+	lastError string
+	// unconfirmed counts sent messages without an event yet. queued holds the event IDs of messages
+	// since this command started that wait for a turn.
+	unconfirmed int
+	queued      []int
+	// inputEnded is set at the end of the input. unsent counts lines that could not be sent.
+	inputEnded bool
+	unsent     int
+	// historyEnd is the last event from before this command. historyShown is closed once that event is
+	// shown: the user answers only what they have seen.
+	historyEnd   int
+	historyShown chan struct{}
+	// lastShown is the ID of the last event shown; -1 if there is none.
+	lastShown int
+	// openCalls holds the printed lines of tool calls without a result, by call ID. lastCall is the ID
+	// of the call printed last, if nothing follows it.
+	openCalls map[string]string
+	lastCall  string
 }
 
-// lastWords is how long a talk that is over waits for what came with its end.
-const lastWords = 5 * time.Second
+// drainTimeout limits the wait for events after the end of a chat.
+const drainTimeout = 5 * time.Second
 
 func newChat(p *plugin) *cobra.Command {
-	c := &chat{IOStreams: p.IOStreams, shown: make(chan struct{}), seen: -1, calls: map[string]string{}}
+	c := &chat{IOStreams: p.IOStreams, historyShown: make(chan struct{}), lastShown: -1,
+		openCalls: map[string]string{}}
 	cmd := p.named(&cobra.Command{
 		Use:   "chat NAME",
-		Short: "Talk with a session's agent",
-		Long: `Show what happens in a session, and send what you type as messages.
+		Short: "Chat with the agent of a session",
+		Long: `Show the events of a session, and send each line that you type as a message.
 
-An action that waits for you is confirmed with y and rejected with n. /pause and /resume do that,
-and Ctrl-C leaves; the session goes on. A slash and a word is a command; with a space before it, it
-is a message.
+Answer y or n when an action needs confirmation. /pause pauses the agent and /resume resumes it.
+Ctrl-C leaves the chat; the session continues. A line that starts with a slash and a word is a
+command; put a space before the slash to send it as a message.
 
-It ends where the session is stopped, and says why.
+When the session stops, the chat ends and prints the reason.
 
-Where the input ends, the command ends with the agent's turn, and fails if a turn that it began
-failed, or a line could not be sent. If it sends nothing, it ends as the turn that it watched. What
-failed before is shown and does not count.`,
+At the end of the input, the command waits for the agent's turn to end. It fails if one of its turns
+failed, or if a line could not be sent. A command that sends nothing ends with the result of the
+current turn. Earlier failures are shown and do not count.`,
 		Example: `  kubectl parley chat parser
   echo "Add a test" | kubectl parley chat parser`,
 	}, c.run)
@@ -78,30 +79,30 @@ failed before is shown and does not count.`,
 func (c *chat) run(ctx context.Context, cluster *cluster, name string) error {
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
-	user, err := c.as(ctx, cluster, name, silent)
+	user, err := c.connect(ctx, cluster, name, silent)
 	if err != nil {
 		return err
 	}
-	if c.last, err = user.last(ctx, name); err != nil {
+	if c.historyEnd, err = user.lastEvent(ctx, name); err != nil {
 		return err
 	}
-	if c.last < 0 {
-		close(c.shown)
+	if c.historyEnd < 0 {
+		close(c.historyShown)
 	}
-	if err := c.talk(ctx, user, name); err != nil || interrupted(ctx) {
+	if err := c.converse(ctx, user, name); err != nil || interrupted(ctx) {
 		return err
 	}
-	c.hearOut(ctx, user, name)
+	c.showRest(ctx, user, name)
 	return c.outcome()
 }
 
-// talk until the input has ended and the agent has nothing to do, or the context ends.
-func (c *chat) talk(whole context.Context, user *person, name string) error {
+// converse runs until the input has ended and the agent is idle, or the context ends.
+func (c *chat) converse(whole context.Context, user *facadeUser, name string) error {
 	ctx, cancel := context.WithCancelCause(whole)
 	defer cancel(nil)
 	go func() {
 		select {
-		case <-c.shown:
+		case <-c.historyShown:
 		case <-ctx.Done():
 			return
 		}
@@ -116,22 +117,22 @@ func (c *chat) talk(whole context.Context, user *person, name string) error {
 	return err
 }
 
-// hearOut shows what there is after the event that ended the talk: an error may come after the
-// agent's state. Where the facade cannot tell, what is known is all.
-func (c *chat) hearOut(ctx context.Context, user *person, name string) {
-	ctx, cancel := context.WithTimeout(ctx, lastWords)
+// showRest shows the events after the one that ended the chat: an error may follow the agent's
+// state. It ignores errors of the facade.
+func (c *chat) showRest(ctx context.Context, user *facadeUser, name string) {
+	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
-	last, err := user.last(ctx, name)
-	if err != nil || last <= c.seen {
+	last, err := user.lastEvent(ctx, name)
+	if err != nil || last <= c.lastShown {
 		return
 	}
-	_ = user.follow(ctx, name, c.seen, func(e *session.Event) bool {
+	_ = user.follow(ctx, name, c.lastShown, func(e *session.Event) bool {
 		c.show(e)
 		return e.ID >= last
 	})
 }
 
-// outcome of a talk that is over.
+// outcome returns the error of a chat that has ended.
 func (c *chat) outcome() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,24 +140,24 @@ func (c *chat) outcome() error {
 	case c.failure != nil:
 		return c.failure
 	case c.unsent > 0:
-		return fmt.Errorf("lines that were not sent: %d", c.unsent)
+		return fmt.Errorf("lines not sent: %d", c.unsent)
 	}
 	return nil
 }
 
-// read what the user types.
-func (c *chat) read(ctx context.Context, user *person, name string) error {
+// read sends the lines that the user types.
+func (c *chat) read(ctx context.Context, user *facadeUser, name string) error {
 	lines := bufio.NewReader(c.In)
 	for {
 		line, err := lines.ReadString('\n')
 		if strings.TrimSpace(line) != "" {
-			if err := c.say(ctx, user, name, line); err != nil {
+			if err := c.sendLine(ctx, user, name, line); err != nil {
 				c.locked(func() { c.unsent++ })
 				fmt.Fprintln(c.ErrOut, "error:", printable(err.Error()))
 			}
 		}
 		if errors.Is(err, io.EOF) {
-			return c.ended()
+			return c.endInput()
 		}
 		if err != nil {
 			return err
@@ -170,180 +171,181 @@ func (c *chat) locked(do func()) {
 	do()
 }
 
-// errDone ends a command whose input has ended, with the agent's turn.
+// errDone ends the chat after the end of the input and of the agent's turn.
 var errDone = errors.New("done")
 
-// ended says that nothing more is typed.
-func (c *chat) ended() error {
+// endInput records the end of the input, and returns errDone if the agent is idle.
+func (c *chat) endInput() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.over = true
+	c.inputEnded = true
 	if c.idle() {
 		return errDone
 	}
 	return nil
 }
 
-// idle: the agent has nothing to do.
+// idle reports whether the agent has no turn in progress and no message to handle.
 func (c *chat) idle() bool {
 	switch c.state {
 	case session.StateAwaiting, session.StateFinished, session.StateError, session.StateStopped:
-		return c.sent == 0 && len(c.waiting) == 0
+		return c.unconfirmed == 0 && len(c.queued) == 0
 	}
 	return false
 }
 
-// say a line: an answer to what the agent asks, a wish, or a message.
-func (c *chat) say(ctx context.Context, user *person, name, line string) error {
+// sendLine sends a line as a confirmation, a command or a message.
+func (c *chat) sendLine(ctx context.Context, user *facadeUser, name, line string) error {
 	text := strings.TrimSpace(line)
-	asked, state := false, session.State("")
-	c.locked(func() { asked = c.state == session.StateConfirmation })
+	confirming, state := false, session.State("")
+	c.locked(func() { confirming = c.state == session.StateConfirmation })
 	switch {
-	case asked && (text == "y" || text == "yes"):
+	case confirming && (text == "y" || text == "yes"):
 		state = session.StateConfirmed
-	case asked && (text == "n" || text == "no"):
+	case confirming && (text == "n" || text == "no"):
 		state = session.StateRejected
-	case asked:
-		return errors.New("the agent waits for y or n")
+	case confirming:
+		return errors.New("the agent waits for confirmation: answer y or n")
 	case isCommand(line) && text == "/pause":
 		state = session.StatePaused
 	case isCommand(line) && text == "/resume":
 		state = session.StateRunning
 	case isCommand(line):
-		return fmt.Errorf("there is no command %s, only /pause and /resume; a space before it makes it a message", text)
+		return fmt.Errorf("unknown command %s: use /pause or /resume, or put a space before it to send a message", text)
 	}
 	if state != "" {
 		return user.send(ctx, name, session.ActionChangeState, map[string]any{"agent_state": string(state)})
 	}
-	c.locked(func() { c.sent++ })
+	c.locked(func() { c.unconfirmed++ })
 	err := user.send(ctx, name, session.ActionMessage, map[string]any{"content": text, "image_urls": []string{}})
 	if err != nil {
-		c.locked(func() { c.sent = max(0, c.sent-1) })
+		c.locked(func() { c.unconfirmed = max(0, c.unconfirmed-1) })
 	}
 	return err
 }
 
-// isCommand: a line is a slash and a word. A path or a comment is a message, and so is what a space
-// comes before.
+// isCommand reports whether a line starts with a slash and a word. A path, a // comment and a line
+// that starts with a space are messages.
 func isCommand(line string) bool {
 	rest, slash := strings.CutPrefix(line, "/")
 	word, _, _ := strings.Cut(strings.TrimRight(rest, "\r\n"), " ")
 	return slash && word != "" && !strings.Contains(word, "/")
 }
 
-// show an event, and say whether nothing more is waited for.
-func (c *chat) show(e *session.Event) (enough bool) {
+// show prints an event, and reports whether the chat is done.
+func (c *chat) show(e *session.Event) (done bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.pass(e)
+	c.closeCall(e)
 	switch {
 	case e.IsUserMessage():
 		fmt.Fprintf(c.Out, "> %s\n", indented(e.Text()))
-		if e.ID > c.last {
-			c.sent = max(0, c.sent-1)
-			c.waiting = append(c.waiting, e.ID)
+		if e.ID > c.historyEnd {
+			c.unconfirmed = max(0, c.unconfirmed-1)
+			c.queued = append(c.queued, e.ID)
 		}
 	case e.Action == session.ActionMessage:
 		fmt.Fprintf(c.Out, "%s\n", printable(e.Text()))
 	case e.Action == session.ActionRun:
 		command, _ := e.Args["command"].(string)
-		c.call(e, "$ "+command)
+		c.showCall(e, "$ "+command)
 	case e.StateOf() != "":
-		c.turn(e)
+		c.updateState(e)
 	case e.Observation == session.ObservedError:
-		c.told = e.Message
+		c.lastError = e.Message
 		if e.Content != nil && *e.Content != "" {
-			c.told = *e.Content // of which the message is the first line
+			c.lastError = *e.Content // the message is only its first line
 		}
-		fmt.Fprintf(c.Out, "! %s\n", indented(c.told))
-		c.fail(e, e.Message)
+		fmt.Fprintf(c.Out, "! %s\n", indented(c.lastError))
+		c.recordFailure(e, e.Message)
 	case e.Observation == session.ObservedNotice:
 		fmt.Fprintf(c.Out, "! %s\n", indented(e.Message))
 	case e.Action != "" && e.Action != session.ActionSystem && e.Action != session.ActionChangeState:
-		c.call(e, e.Message)
+		c.showCall(e, e.Message)
 	case e.Content != nil && *e.Content != "":
 		fmt.Fprintf(c.Out, "    %s\n", strings.ReplaceAll(strings.TrimSpace(printable(*e.Content)), "\n", "\n    "))
 	}
-	c.seen = e.ID
-	if e.ID == c.last {
-		close(c.shown)
+	c.lastShown = e.ID
+	if e.ID == c.historyEnd {
+		close(c.historyShown)
 	}
-	return c.over && c.idle()
+	return c.inputEnded && c.idle()
 }
 
-// pass on from the call that was shown last, and from one that something came of.
-func (c *chat) pass(e *session.Event) {
+// closeCall forgets the last call, and a call that this event is the result of.
+func (c *chat) closeCall(e *session.Event) {
 	if e.StateOf() != "" {
 		return
 	}
-	c.latest = ""
+	c.lastCall = ""
 	if e.ToolCall != nil && e.Observation != "" {
-		delete(c.calls, e.ToolCall.ID)
+		delete(c.openCalls, e.ToolCall.ID)
 	}
 }
 
-// call shows what the agent does.
-func (c *chat) call(e *session.Event, text string) {
+// showCall prints a tool call of the agent.
+func (c *chat) showCall(e *session.Event, text string) {
 	line := "  " + indented(text)
 	fmt.Fprintln(c.Out, line)
 	if e.ToolCall != nil {
-		c.calls[e.ToolCall.ID], c.latest = line, e.ToolCall.ID
+		c.openCalls[e.ToolCall.ID], c.lastCall = line, e.ToolCall.ID
 	}
 }
 
-// ask whether the agent may do what it asks about: that stands just above, whatever else it does
-// meanwhile.
-func (c *chat) ask(e *session.Event) {
+// askConfirmation asks the user to confirm a tool call, and prints the call again if other lines
+// followed it.
+func (c *chat) askConfirmation(e *session.Event) {
 	id := ""
 	if e.ToolCall != nil {
 		id = e.ToolCall.ID
 	}
-	switch line, known := c.calls[id]; {
+	switch line, known := c.openCalls[id]; {
 	case !known:
-		fmt.Fprintln(c.Out, "! What it would do is not known here: it did not say. Reject it if in doubt.")
-	case id != c.latest:
+		fmt.Fprintln(c.Out, "! The agent did not describe this action. Reject it if in doubt.")
+	case id != c.lastCall:
 		fmt.Fprintln(c.Out, line)
 	}
-	fmt.Fprintln(c.Out, "? Do it? y or n")
+	fmt.Fprintln(c.Out, "? Run this action? y or n")
 }
 
-// turn follows the agent's state.
-func (c *chat) turn(e *session.Event) {
+// updateState handles a change of the agent's state.
+func (c *chat) updateState(e *session.Event) {
 	c.state = e.StateOf()
 	switch {
 	case e.Meta == nil:
 	case e.Meta.Turn != nil:
-		c.begin(*e.Meta.Turn)
+		c.beginTurn(*e.Meta.Turn)
 	case e.Meta.Withdrawn != nil:
-		c.waiting = nil // none is taken up before there is another
+		c.queued = nil // they wait until the user sends another message
 	}
 	reason, _ := e.Extras["reason"].(string)
 	switch c.state {
 	case session.StateConfirmation:
-		c.ask(e)
+		c.askConfirmation(e)
 	case session.StateError:
-		if reason != "" && reason != c.told {
+		if reason != "" && reason != c.lastError {
 			fmt.Fprintf(c.Out, "! %s\n", indented(reason))
 		}
-		c.fail(e, reason)
+		c.recordFailure(e, reason)
 	case session.StatePaused:
-		fmt.Fprintln(c.Out, "! paused; /resume goes on")
+		fmt.Fprintln(c.Out, "! paused; continue with /resume")
 	}
-	c.told = ""
+	c.lastError = ""
 }
 
-// begin the turn of a message.
-func (c *chat) begin(message int) {
-	c.waiting = slices.DeleteFunc(c.waiting, func(other int) bool { return other <= message })
-	if !c.began && message > c.last {
-		c.began, c.failure = true, nil // that was the end of an earlier turn
+// beginTurn handles the start of the turn for a message.
+func (c *chat) beginTurn(message int) {
+	c.queued = slices.DeleteFunc(c.queued, func(other int) bool { return other <= message })
+	if !c.turnBegan && message > c.historyEnd {
+		c.turnBegan, c.failure = true, nil // the failure belongs to an earlier turn
 	}
 }
 
-// fail for a reason, which may be empty, unless that happened before this command began.
-func (c *chat) fail(e *session.Event, reason string) {
+// recordFailure records a failure of the turn, unless it is older than this command. The reason may
+// be empty.
+func (c *chat) recordFailure(e *session.Event, reason string) {
 	switch {
-	case e.ID <= c.last:
+	case e.ID <= c.historyEnd:
 	case reason != "":
 		c.failure = fmt.Errorf("the agent's turn failed: %s", oneLine(reason))
 	case c.failure == nil:
@@ -351,7 +353,7 @@ func (c *chat) fail(e *session.Event, reason string) {
 	}
 }
 
-// indented is what is printable of a text, its lines under one another.
+// indented makes a text printable and indents its later lines.
 func indented(text string) string {
 	return strings.ReplaceAll(strings.TrimSpace(printable(text)), "\n", "\n  ")
 }

@@ -17,22 +17,22 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// talk is a facade with one conversation, whose agent does what works says.
-type talk struct {
+// fakeFacade is a facade with one conversation, c, and a scripted agent.
+type fakeFacade struct {
 	*httptest.Server
-	// works is what comes of the message with this ID.
-	works func(message session.Event) []session.Event
+	// reply returns the agent's events after a message.
+	reply func(message session.Event) []session.Event
 
 	mu      sync.Mutex
 	events  []session.Event
 	changed chan struct{}
-	// stopped: the session does not run, and what it left is all there is.
+	// stopped ends the session: there are no more events.
 	stopped bool
 }
 
-func newTalk(t *testing.T, key string, works func(session.Event) []session.Event) *talk {
+func newFakeFacade(t *testing.T, key string, reply func(session.Event) []session.Event) *fakeFacade {
 	t.Helper()
-	f := &talk{works: works, changed: make(chan struct{})}
+	f := &fakeFacade{reply: reply, changed: make(chan struct{})}
 	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch path := strings.TrimPrefix(r.URL.Path, "/api/conversations/c"); {
 		case r.Header.Get(rest.KeyHeader) != key:
@@ -44,7 +44,7 @@ func newTalk(t *testing.T, key string, works func(session.Event) []session.Event
 			w.WriteHeader(http.StatusConflict)
 			_ = json.NewEncoder(w).Encode(map[string]string{"detail": "The conversation does not run"})
 		case path == "/events" && r.Method == http.MethodPost:
-			f.take(r)
+			f.receive(r)
 		case path == "/events":
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -60,8 +60,8 @@ func newTalk(t *testing.T, key string, works func(session.Event) []session.Event
 	return f
 }
 
-// add events, and return the last one.
-func (f *talk) add(events ...session.Event) (last session.Event) {
+// add appends events, and returns the last one.
+func (f *fakeFacade) add(events ...session.Event) (last session.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, event := range events {
@@ -74,13 +74,13 @@ func (f *talk) add(events ...session.Event) (last session.Event) {
 	return last
 }
 
-func (f *talk) take(r *http.Request) {
-	var asked struct{ Args struct{ Content string } }
-	_ = json.NewDecoder(r.Body).Decode(&asked)
-	f.add(f.works(f.add(session.UserMessage(asked.Args.Content, nil)))...)
+func (f *fakeFacade) receive(r *http.Request) {
+	var request struct{ Args struct{ Content string } }
+	_ = json.NewDecoder(r.Body).Decode(&request)
+	f.add(f.reply(f.add(session.UserMessage(request.Args.Content, nil)))...)
 }
 
-func (f *talk) stream(w http.ResponseWriter, r *http.Request) {
+func (f *fakeFacade) stream(w http.ResponseWriter, r *http.Request) {
 	next := 0
 	if last, err := strconv.Atoi(r.Header.Get("Last-Event-ID")); err == nil {
 		next = last + 1
@@ -106,8 +106,8 @@ func (f *talk) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// said are the messages of users.
-func (f *talk) said() (texts []string) {
+// userMessages returns the messages that users sent.
+func (f *fakeFacade) userMessages() (texts []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, event := range f.events {
@@ -118,14 +118,14 @@ func (f *talk) said() (texts []string) {
 	return texts
 }
 
-// begins a turn with a message.
-func begins(message session.Event) session.Event {
+// turnBegins is the start of the turn for a message.
+func turnBegins(message session.Event) session.Event {
 	event := session.StateChange(session.StateRunning, "")
 	event.Meta = &session.EventMeta{Turn: &message.ID}
 	return event
 }
 
-// cannotStart is a turn for which there is no agent: it does not begin.
+// cannotStart are the events of a turn that does not begin, because the agent does not start.
 func cannotStart(message session.Event) []session.Event {
 	event := session.StateChange(session.StateError, "the agent cannot be started")
 	event.Meta = &session.EventMeta{Withdrawn: &message.ID}
@@ -133,16 +133,16 @@ func cannotStart(message session.Event) []session.Event {
 }
 
 func succeeds(message session.Event) []session.Event {
-	return []session.Event{begins(message), session.StateChange(session.StateAwaiting, "")}
+	return []session.Event{turnBegins(message), session.StateChange(session.StateAwaiting, "")}
 }
 
 func fails(message session.Event) []session.Event {
-	return []session.Event{begins(message), session.StateChange(session.StateError, "the model does not answer")}
+	return []session.Event{turnBegins(message), session.StateChange(session.StateError, "the model does not answer")}
 }
 
 const modelFailed = "the agent's turn failed: the model does not answer"
 
-// failsFirst fails with the first message only.
+// failsFirst fails only for the message hi.
 func failsFirst(message session.Event) []session.Event {
 	if message.Text() == "hi" {
 		return fails(message)
@@ -155,113 +155,114 @@ func errorOf(text string) session.Event {
 		Content: &text}
 }
 
-func TestATalkEndsAsTheAgentsTurnDoes(t *testing.T) {
+func TestChatReturnsTheOutcomeOfTheTurn(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	key := keyOfAda(t, ns)
 	create(t, conversation(ns, "c"))
 	for _, test := range []struct {
 		name, in, want string
-		works          func(session.Event) []session.Event
+		reply          func(session.Event) []session.Event
 	}{
-		{"a turn that succeeds", "hi\n", "", succeeds},
-		{"two turns", "hi\nand more", "", succeeds},
-		{"nothing to say", "", "", succeeds},
-		{"a turn that fails", "hi\n", modelFailed, fails},
-		{"a turn that cannot begin", "hi\n", "the agent's turn failed: the agent cannot be started", cannotStart},
-		{"two turns that cannot begin", "hi\nand more\n", "the agent's turn failed: the agent cannot be started",
+		{"turn succeeds", "hi\n", "", succeeds},
+		{"two turns succeed", "hi\nand more", "", succeeds},
+		{"no input", "", "", succeeds},
+		{"turn fails", "hi\n", modelFailed, fails},
+		{"turn cannot begin", "hi\n", "the agent's turn failed: the agent cannot be started", cannotStart},
+		{"two turns cannot begin", "hi\nand more\n", "the agent's turn failed: the agent cannot be started",
 			cannotStart},
-		{"a first turn that fails", "hi\nand more", modelFailed, failsFirst},
-		{"an error that no state tells", "hi\n", "the agent's turn failed: the disk is full",
+		{"first turn fails", "hi\nand more", modelFailed, failsFirst},
+		{"error without error state", "hi\n", "the agent's turn failed: the disk is full",
 			func(message session.Event) []session.Event {
-				return []session.Event{begins(message), errorOf("the disk is full"), session.StateChange(session.StateAwaiting, "")}
+				return []session.Event{turnBegins(message), errorOf("the disk is full"),
+					session.StateChange(session.StateAwaiting, "")}
 			}},
-		{"an error after the state", "hi\n", "the agent's turn failed: the disk is full",
+		{"error after the final state", "hi\n", "the agent's turn failed: the disk is full",
 			func(message session.Event) []session.Event {
 				return append(succeeds(message), errorOf("the disk is full"))
 			}},
-		{"an error after which the session is stopped", "hi\n", modelFailed, func(message session.Event) []session.Event {
+		{"session stops after the error", "hi\n", modelFailed, func(message session.Event) []session.Event {
 			return append(fails(message), session.StateChange(session.StateStopped, ""))
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			f := newTalk(t, key, test.works)
-			r := beginWith(t, strings.NewReader(test.in), kubeconfig, ns, "chat", "c", "--facade", f.URL)
+			f := newFakeFacade(t, key, test.reply)
+			r := runAsyncWith(t, strings.NewReader(test.in), kubeconfig, ns, "chat", "c", "--facade", f.URL)
 			if err := r.wait(t); test.want == "" && err != nil || test.want != "" && (err == nil || err.Error() != test.want) {
-				t.Errorf("it ends with %v, want %q", err, test.want)
+				t.Errorf("chat returned %v, want %q", err, test.want)
 			}
-			if said := strings.Join(f.said(), "\n"); said != strings.TrimSpace(test.in) {
-				t.Errorf("said is %q", said)
+			if sent := strings.Join(f.userMessages(), "\n"); sent != strings.TrimSpace(test.in) {
+				t.Errorf("sent messages: %q", sent)
 			}
 		})
 	}
 }
 
-// A message that waited is tried before the one that was sent after it.
-func TestATalkEndsWithTheTurnOfItsOwnMessage(t *testing.T) {
+// A queued message gets its turn before a newer one.
+func TestChatEndsWithTheTurnOfItsOwnMessage(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	key := keyOfAda(t, ns)
 	create(t, conversation(ns, "c"))
 	sent := make(chan session.Event, 1)
-	f := newTalk(t, key, func(message session.Event) []session.Event { sent <- message; return nil })
+	f := newFakeFacade(t, key, func(message session.Event) []session.Event { sent <- message; return nil })
 	earlier := f.add(session.UserMessage("earlier", nil))
 	f.add(cannotStart(earlier)...)
-	r := beginWith(t, strings.NewReader("hi\n"), kubeconfig, ns, "chat", "c", "--facade", f.URL)
+	r := runAsyncWith(t, strings.NewReader("hi\n"), kubeconfig, ns, "chat", "c", "--facade", f.URL)
 	mine := <-sent
 	answer := func(text string) session.Event {
 		return session.Event{Source: session.FromAgent, Action: session.ActionMessage, Args: map[string]any{"content": text}}
 	}
-	f.add(begins(earlier), answer("to the earlier one"), session.StateChange(session.StateAwaiting, ""))
+	f.add(turnBegins(earlier), answer("to the earlier one"), session.StateChange(session.StateAwaiting, ""))
 	testenv.Await(t, func() error {
 		if out := r.out.String(); !strings.Contains(out, "to the earlier one") {
 			return errors.New(out)
 		}
 		return nil
 	})
-	f.add(begins(mine), answer("to mine"), session.StateChange(session.StateAwaiting, ""))
+	f.add(turnBegins(mine), answer("to mine"), session.StateChange(session.StateAwaiting, ""))
 	if err := r.wait(t); err != nil || !strings.HasSuffix(r.out.String(), "to mine\n") {
 		t.Errorf("%v: %s", err, r.out.String())
 	}
 }
 
-func TestWhatFailedBeforeIsNoOutcomeOfATalk(t *testing.T) {
+func TestChatIgnoresEarlierFailures(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	key := keyOfAda(t, ns)
 	create(t, conversation(ns, "c"))
 	for _, test := range []struct {
 		name, in, want string
-		works          func(session.Event) []session.Event
+		reply          func(session.Event) []session.Event
 	}{
-		{"nothing to say", "", "", succeeds},
-		{"a turn that succeeds", "hi\n", "", succeeds},
-		{"a turn that fails", "hi\n", modelFailed, fails},
-		{"an earlier turn that fails meanwhile", "hi\n", "", func(message session.Event) []session.Event {
+		{"no input", "", "", succeeds},
+		{"turn succeeds", "hi\n", "", succeeds},
+		{"turn fails", "hi\n", modelFailed, fails},
+		{"earlier turn fails meanwhile", "hi\n", "", func(message session.Event) []session.Event {
 			return append([]session.Event{errorOf("an old one"), session.StateChange(session.StateError, "an old one")},
 				succeeds(message)...)
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			f := newTalk(t, key, test.works)
+			f := newFakeFacade(t, key, test.reply)
 			earlier := f.add(session.UserMessage("earlier", nil))
-			f.add(begins(earlier), errorOf("an old one"), session.StateChange(session.StateError, "an old one"))
-			r := beginWith(t, strings.NewReader(test.in), kubeconfig, ns, "chat", "c", "--facade", f.URL)
+			f.add(turnBegins(earlier), errorOf("an old one"), session.StateChange(session.StateError, "an old one"))
+			r := runAsyncWith(t, strings.NewReader(test.in), kubeconfig, ns, "chat", "c", "--facade", f.URL)
 			if err := r.wait(t); test.want == "" && err != nil || test.want != "" && (err == nil || err.Error() != test.want) {
-				t.Errorf("it ends with %v, want %q", err, test.want)
+				t.Errorf("chat returned %v, want %q", err, test.want)
 			}
 			if !strings.Contains(r.out.String(), "! an old one") {
-				t.Errorf("what happened before is not shown: %s", r.out.String())
+				t.Errorf("earlier events are not shown: %s", r.out.String())
 			}
 		})
 	}
 }
 
-func TestWhatFailsIsShownOnce(t *testing.T) {
+func TestChatShowsAFailureOnce(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	key := keyOfAda(t, ns)
 	create(t, conversation(ns, "c"))
 	first := "the model does not answer"
@@ -269,15 +270,14 @@ func TestWhatFailsIsShownOnce(t *testing.T) {
 	event := session.Event{Source: session.FromEnvironment, Observation: session.ObservedError, Message: first + " …",
 		Content: &reason}
 	turn := func(message session.Event) []session.Event {
-		return []session.Event{begins(message), event, session.StateChange(session.StateError, reason)}
+		return []session.Event{turnBegins(message), event, session.StateChange(session.StateError, reason)}
 	}
-	f := newTalk(t, key, turn)
+	f := newFakeFacade(t, key, turn)
 	f.add(turn(f.add(session.UserMessage("earlier", nil)))...)
-	r := beginWith(t, strings.NewReader("hi\n"), kubeconfig, ns, "chat", "c", "--facade", f.URL)
+	r := runAsyncWith(t, strings.NewReader("hi\n"), kubeconfig, ns, "chat", "c", "--facade", f.URL)
 	if err := r.wait(t); err == nil {
-		t.Error("the turn failed, and the command does not")
+		t.Error("the turn failed, but the command succeeded")
 	}
-	// Once for each of the two turns.
 	for _, line := range []string{first, "it is asleep"} {
 		if out := r.out.String(); strings.Count(out, line) != 2 {
 			t.Errorf("%q should be shown once for each turn: %s", line, out)
@@ -285,14 +285,14 @@ func TestWhatFailsIsShownOnce(t *testing.T) {
 	}
 }
 
-func TestATurnThatIsOnlyWatchedIsATalksOutcome(t *testing.T) {
+func TestChatWithoutInputReturnsTheOutcomeOfTheCurrentTurn(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	key := keyOfAda(t, ns)
 	create(t, conversation(ns, "c"))
-	f := newTalk(t, key, succeeds)
-	f.add(begins(f.add(session.UserMessage("earlier", nil))))
-	r := beginWith(t, strings.NewReader(""), kubeconfig, ns, "chat", "c", "--facade", f.URL)
+	f := newFakeFacade(t, key, succeeds)
+	f.add(turnBegins(f.add(session.UserMessage("earlier", nil))))
+	r := runAsyncWith(t, strings.NewReader(""), kubeconfig, ns, "chat", "c", "--facade", f.URL)
 	testenv.Await(t, func() error {
 		if out := r.out.String(); !strings.Contains(out, "> earlier") {
 			return errors.New(out)
@@ -301,75 +301,75 @@ func TestATurnThatIsOnlyWatchedIsATalksOutcome(t *testing.T) {
 	})
 	f.add(session.StateChange(session.StateError, "the model does not answer"))
 	if err := r.wait(t); err == nil || err.Error() != modelFailed {
-		t.Errorf("it ends with %v", err)
+		t.Errorf("chat returned %v", err)
 	}
 }
 
-// runs is a call of a tool that runs a command.
-func runs(id, command string) session.Event {
+// runCall is a tool call that runs a command.
+func runCall(id, command string) session.Event {
 	return session.Event{Source: session.FromAgent, Action: session.ActionRun, Args: map[string]any{"command": command},
 		ToolCall: &session.ToolCall{ID: id}}
 }
 
-// asksAbout a call of a tool.
-func asksAbout(id string) session.Event {
+// confirmation asks the user to confirm a tool call.
+func confirmation(id string) session.Event {
 	event := session.StateChange(session.StateConfirmation, "")
 	event.ToolCall = &session.ToolCall{ID: id}
 	return event
 }
 
-// Nobody confirms another command than the one that they read.
-func TestTheCallThatIsAskedAboutStandsAboveTheQuestion(t *testing.T) {
+// A user must not confirm a command that they have not read.
+func TestChatPrintsTheCallAboveItsConfirmation(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	key := keyOfAda(t, ns)
 	create(t, conversation(ns, "c"))
-	f := newTalk(t, key, succeeds)
+	f := newFakeFacade(t, key, succeeds)
 	done := session.Event{Source: session.FromAgent, Observation: session.ActionRun,
 		ToolCall: &session.ToolCall{ID: "high"}}
-	f.add(runs("high", "git push --force"), asksAbout("high"), done, runs("high", "rm -r build"), runs("low", "ls"),
-		asksAbout("high"), done, asksAbout("high"),
+	f.add(runCall("high", "git push --force"), confirmation("high"), done, runCall("high", "rm -r build"),
+		runCall("low", "ls"), confirmation("high"), done, confirmation("high"),
 		session.StateChange(session.StateAwaiting, ""))
-	r := beginWith(t, strings.NewReader(""), kubeconfig, ns, "chat", "c", "--facade", f.URL)
+	r := runAsyncWith(t, strings.NewReader(""), kubeconfig, ns, "chat", "c", "--facade", f.URL)
 	if err := r.wait(t); err != nil {
 		t.Fatal(err)
 	}
-	const question, unknown = "? Do it? y or n\n", "! What it would do is not known here: it did not say. Reject it if " +
+	const question, unknown = "? Run this action? y or n\n", "! The agent did not describe this action. Reject it if " +
 		"in doubt.\n"
 	want := "  $ git push --force\n" + question + "  $ rm -r build\n  $ ls\n  $ rm -r build\n" +
 		question + unknown + question
 	if out := r.out.String(); out != want {
-		t.Errorf("it shows\n%s, want\n%s", out, want)
+		t.Errorf("output is\n%s, want\n%s", out, want)
 	}
 }
 
-func TestAnUnknownCommandIsNoMessage(t *testing.T) {
+func TestChatDoesNotSendUnknownCommands(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	key := keyOfAda(t, ns)
 	create(t, conversation(ns, "c"))
-	f := newTalk(t, key, succeeds)
+	f := newFakeFacade(t, key, succeeds)
 	in := " /pause\n/nosuch\n/Pause now\n/etc/hosts is empty\n// a comment\n /tmp is full\n/ \n"
-	r := beginWith(t, strings.NewReader(in), kubeconfig, ns, "chat", "c", "--facade", f.URL)
-	if err := r.wait(t); err == nil || err.Error() != "lines that were not sent: 2" {
-		t.Errorf("it ends with %v", err)
+	r := runAsyncWith(t, strings.NewReader(in), kubeconfig, ns, "chat", "c", "--facade", f.URL)
+	if err := r.wait(t); err == nil || err.Error() != "lines not sent: 2" {
+		t.Errorf("chat returned %v", err)
 	}
-	if said := strings.Join(f.said(), "|"); said != "/pause|/etc/hosts is empty|// a comment|/tmp is full|/" {
-		t.Errorf("said is %s", said)
+	if sent := strings.Join(f.userMessages(), "|"); sent != "/pause|/etc/hosts is empty|// a comment|/tmp is full|/" {
+		t.Errorf("sent messages: %s", sent)
 	}
-	for _, want := range []string{"there is no command /nosuch", "there is no command /Pause", "/pause", "/resume",
+	for _, want := range []string{"unknown command /nosuch", "unknown command /Pause", "/pause", "/resume",
 		"space"} {
 		if !strings.Contains(r.errOut.String(), want) {
-			t.Errorf("%q is not told: %s", want, r.errOut.String())
+			t.Errorf("%q is not printed: %s", want, r.errOut.String())
 		}
 	}
 }
 
-func TestAKeyThatIsRefusedIsTold(t *testing.T) {
-	ns := operate(t)
+func TestARejectedKeyIsReportedWithItsSource(t *testing.T) {
+	ns := startOperator(t)
 	create(t, conversation(ns, "c"))
 	keyOfAda(t, ns)
-	f := newTalk(t, "another", succeeds)
+	f := newFakeFacade(t, "another", succeeds)
 	for _, command := range []string{"chat", "diff", "open"} {
 		_, _, err := run(t, ns, command, "c", "--facade", f.URL)
 		if err == nil || !strings.Contains(err.Error(), "key") || !strings.Contains(err.Error(), "Secret ada-session-key") {

@@ -13,10 +13,10 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// completionTimeout bounds the time that pressing the tab key may take.
+// completionTimeout limits the delay after the Tab key.
 const completionTimeout = 3 * time.Second
 
-// complete offers the names of the objects of a kind, with the state of Conversations.
+// complete lists the objects of a kind by name, and Conversations with their state.
 func (p *plugin) complete(list client.ObjectList) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
 		c, err := p.connect()

@@ -11,25 +11,25 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newDiff makes `kubectl parley diff`.
+// newDiff returns `kubectl parley diff`.
 func newDiff(p *plugin) *cobra.Command {
-	d := &talking{}
+	d := &facadeFlags{}
 	cmd := p.named(&cobra.Command{
 		Use:   "diff NAME",
-		Short: "Show what a session changed in its repository",
-		Long: `Show the difference to the commit that a session began with, files that are not committed included, as
-git apply takes it.
+		Short: "Show the changes of a session in its repository",
+		Long: `Show the changes since the commit that a session started from, uncommitted files included, as a patch
+for git apply.
 
-Of a session that does not run it is what the session left when it ended.`,
+For a session that is not running, these are its changes when it ended.`,
 	}, d.diff)
 	d.addFlags(cmd)
 	return cmd
 }
 
-func (f *talking) diff(ctx context.Context, c *cluster, name string) error {
+func (f *facadeFlags) diff(ctx context.Context, c *cluster, name string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	user, err := f.as(ctx, c, name, silent)
+	user, err := f.connect(ctx, c, name, silent)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func showPatch(out io.Writer, patch io.Reader) error {
 	}
 }
 
-// colour a line as git does.
+// colour colours a line of a patch as git does.
 func colour(line string) string {
 	for prefix, code := range map[string]string{"+++": "1", "---": "1", "diff ": "1", "@@": "36"} {
 		if strings.HasPrefix(line, prefix) {

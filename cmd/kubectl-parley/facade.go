@@ -30,59 +30,59 @@ import (
 )
 
 const (
-	// facadePort is where the facade's pods serve.
+	// facadePort is the port of the facade's pods.
 	facadePort = 3000
-	// again is how long to wait before a stream that ended is followed again.
-	again = time.Second
-	// silences is how often a stream of a session that is stopped may bring nothing new: what a
-	// session leaves may arrive a moment after it stopped.
-	silences = 3
-	// away is how long a facade that was there may have no pod.
-	away = time.Minute
+	// reconnectDelay is the pause before the next connection.
+	reconnectDelay = time.Second
+	// maxEmptyStreams is the number of streams without a new event after which a stopped session is
+	// complete. Its last events may arrive shortly after it stopped.
+	maxEmptyStreams = 3
+	// facadeTimeout is how long the facade may have no pod after the connection was lost.
+	facadeTimeout = time.Minute
 )
 
-// talking is what the commands have in common that talk with a session, through the facade.
-type talking struct {
+// facadeFlags are the flags of the commands that use the facade.
+type facadeFlags struct {
 	facade, namespace string
-	// settings are the user's, and port is the one of this machine that leads to the facade.
+	// settings names the user's UserSettings. port is the local port that leads to the facade.
 	settings string
 	port     uint16
-	// given says whether a flag is.
-	given func(flag string) bool
+	// isSet reports whether a flag is set.
+	isSet func(flag string) bool
 }
 
-func (f *talking) addFlags(cmd *cobra.Command) {
-	f.given = cmd.Flags().Changed
+func (f *facadeFlags) addFlags(cmd *cobra.Command) {
+	f.isSet = cmd.Flags().Changed
 	cmd.Flags().StringVar(&f.facade, "facade", os.Getenv("PARLEY_FACADE"),
-		"The facade's URL. Default: $PARLEY_FACADE, else a port of this machine is forwarded to it.")
-	cmd.Flags().StringVar(&f.namespace, "facade-namespace", "parley-system", "The namespace of the facade, for that.")
+		"The facade's URL. Default: $PARLEY_FACADE, else a local port is forwarded to the facade.")
+	cmd.Flags().StringVar(&f.namespace, "facade-namespace", "parley-system", "The facade's namespace, for port forwarding.")
 }
 
-// reporter prints what happens to a connection; silent prints nothing.
+// reporter prints changes of a connection; silent prints nothing.
 type reporter func(format string, args ...any)
 
 func silent(string, ...any) {}
 
-// person is the user of a conversation, at the facade.
-type person struct {
+// facadeUser sends requests to the facade as the user of a conversation.
+type facadeUser struct {
 	url string
 	credential
-	// ended says why the port no longer leads to the facade; nil where none is forwarded.
-	ended <-chan error
-	// say tells that the connection is lost, and when it is there again; lost is whether it is.
+	// forwardEnded receives the error that ended port forwarding; nil without forwarding.
+	forwardEnded <-chan error
+	// say reports that the connection is lost or restored; lost is its state.
 	say  reporter
 	lost bool
 }
 
-// credential is a user's key, and where it comes from, in words that go on.
+// credential is a user's key. rejected completes the error message "the facade rejected ...".
 type credential struct {
-	key, from string
+	key, rejected string
 }
 
-// as returns the user of a Conversation, or of the settings where none is named, who talks with the
-// facade until the context ends. report is told when the port that is forwarded to the facade loses
-// it and reaches it again.
-func (f *talking) as(ctx context.Context, c *cluster, conversation string, report reporter) (*person, error) {
+// connect returns the user of a Conversation, or of the settings if it is empty. A forwarded port
+// stays open until the context ends; report receives its interruptions.
+func (f *facadeFlags) connect(ctx context.Context, c *cluster, conversation string,
+	report reporter) (*facadeUser, error) {
 	if conversation != "" {
 		conv, err := c.conversation(ctx, conversation)
 		if err != nil {
@@ -94,96 +94,95 @@ func (f *talking) as(ctx context.Context, c *cluster, conversation string, repor
 	if err != nil {
 		return nil, err
 	}
-	user := &person{credential: key, say: newProgress(c.ErrOut).say}
+	user := &facadeUser{credential: key, say: newProgress(c.ErrOut).say}
 	if f.facade != "" {
 		user.url, err = f.address(user.say)
 		return user, err
 	}
 	ready, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- f.reach(ctx, c, report, func() { close(ready) }) }()
+	go func() { ended <- f.forward(ctx, c, report, func() { close(ready) }) }()
 	select {
 	case <-ready:
-		user.url, user.ended = fmt.Sprintf("http://127.0.0.1:%d", f.port), ended
+		user.url, user.forwardEnded = fmt.Sprintf("http://127.0.0.1:%d", f.port), ended
 		return user, nil
 	case err := <-ended:
 		return nil, err
 	}
 }
 
-// reach the facade from the port of this machine, or a free one where it is 0, until the context
-// ends, and another of its pods when one goes. ready is called when the port first leads to one.
-func (f *talking) reach(ctx context.Context, c *cluster, report reporter, ready func()) error {
-	var since time.Time // it is lost; zero where it was not there yet
+// forward forwards the local port to the facade until the context ends, and switches to another pod
+// when one ends. Port 0 chooses a free port. It calls ready once, when the port is open.
+func (f *facadeFlags) forward(ctx context.Context, c *cluster, report reporter, ready func()) error {
+	var lostSince time.Time // zero before the first connection
 	for {
 		pod, err := f.pod(ctx, c)
 		if err == nil {
 			err = c.forwardPod(ctx, pod.Namespace, pod.Name, f.port, facadePort, func(local uint16) {
-				if !since.IsZero() {
-					report("connected again")
+				if !lostSince.IsZero() {
+					report("reconnected")
 					return
 				}
-				f.port = local // a later pod is reached at the same one
+				f.port = local // later pods use the same port
 				ready()
 			})
 			if errors.Is(err, portforward.ErrLostConnectionToPod) {
-				since = time.Now()
-				report("the connection is lost")
+				lostSince = time.Now()
+				report("connection lost")
 			}
-			err = fmt.Errorf("reach the facade (--facade or $PARLEY_FACADE names its URL): %w", err)
+			err = fmt.Errorf("connect to the facade (or set its URL with --facade or $PARLEY_FACADE): %w", err)
 		}
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case time.Since(since) > away:
+		case time.Since(lostSince) > facadeTimeout:
 			return err
 		}
 		select {
-		case <-time.After(again):
+		case <-time.After(reconnectDelay):
 		case <-ctx.Done():
 		}
 	}
 }
 
-// address of the facade that the user names. Where flags say which cluster or namespace is meant,
-// and the environment which facade, it is said that the environment wins: the facade may be that of
-// another cluster.
-func (f *talking) address(say reporter) (string, error) {
+// address validates the facade's URL. It prints a notice if the URL comes from $PARLEY_FACADE while
+// flags select a cluster or namespace: the facade may belong to another cluster.
+func (f *facadeFlags) address(say reporter) (string, error) {
 	address := strings.TrimSuffix(f.facade, "/")
 	u, err := url.Parse(address)
 	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" {
-		chosen := slices.ContainsFunc([]string{"context", "cluster", "kubeconfig", "server", "namespace"}, f.given)
-		if chosen && !f.given("facade") {
-			say("the facade is the one that $PARLEY_FACADE names: %s://%s", u.Scheme, u.Host)
+		chosen := slices.ContainsFunc([]string{"context", "cluster", "kubeconfig", "server", "namespace"}, f.isSet)
+		if chosen && !f.isSet("facade") {
+			say("using the facade of $PARLEY_FACADE: %s://%s", u.Scheme, u.Host)
 		}
 		return address, nil
 	}
 	like := "http://HOST:PORT"
-	// What may have a password in it is not repeated.
+	// Do not print an address that may contain a password.
 	if !strings.ContainsAny(address, "@/?") {
 		like = "http://" + address
 	}
 	return "", fmt.Errorf("--facade or $PARLEY_FACADE is not a URL: write %s", like)
 }
 
-// pod of the facade that runs.
-func (f *talking) pod(ctx context.Context, c *cluster) (*corev1.Pod, error) {
+// pod returns a running pod of the facade.
+func (f *facadeFlags) pod(ctx context.Context, c *cluster) (*corev1.Pod, error) {
 	var pods corev1.PodList
 	labels := client.MatchingLabels{"app.kubernetes.io/name": v1alpha1.ManagedBy, v1alpha1.LabelComponent: "facade"}
 	if err := c.List(ctx, &pods, client.InNamespace(f.namespace), labels); err != nil {
-		return nil, fmt.Errorf("find the facade (--facade or $PARLEY_FACADE names its URL): %w", err)
+		return nil, fmt.Errorf("find the facade (or set its URL with --facade or $PARLEY_FACADE): %w", err)
 	}
 	for i := range pods.Items {
 		if pod := &pods.Items[i]; pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil {
 			return pod, nil
 		}
 	}
-	return nil, fmt.Errorf("no facade runs in %s: --facade or $PARLEY_FACADE names its URL", f.namespace)
+	return nil, fmt.Errorf("no facade runs in namespace %s: set its URL with --facade or $PARLEY_FACADE", f.namespace)
 }
 
-// keyOf a user: $PARLEY_KEY, else what the Secret holds.
+// keyOf returns the key in $PARLEY_KEY, or else the one in the user's Secret.
 func (c *cluster) keyOf(ctx context.Context, user string) (credential, error) {
 	if key := os.Getenv("PARLEY_KEY"); key != "" {
-		return credential{key, "the key in $PARLEY_KEY; without that variable the user's Secret is read"}, nil
+		return credential{key, "the key in $PARLEY_KEY: unset it to use the key in the user's Secret"}, nil
 	}
 	settings := &v1alpha1.UserSettings{}
 	if err := c.Get(ctx, c.key(user), settings); err != nil {
@@ -191,17 +190,18 @@ func (c *cluster) keyOf(ctx context.Context, user string) (credential, error) {
 	}
 	ref := settings.Status.SessionKeyRef
 	if ref == nil {
-		return credential{}, fmt.Errorf("the UserSettings %s have no key yet", user)
+		return credential{}, fmt.Errorf("the UserSettings %s have no session key yet", user)
 	}
 	secret := &corev1.Secret{}
 	if err := c.Get(ctx, c.key(ref.Name), secret); err != nil {
-		return credential{}, fmt.Errorf("read the user's key ($PARLEY_KEY can hold it): %w", err)
+		return credential{}, fmt.Errorf("read the user's key (or set it in $PARLEY_KEY): %w", err)
 	}
-	return credential{string(secret.Data[ref.Key]), fmt.Sprintf("the key in the Secret %s: is its URL that of this "+
-		"cluster's facade?", ref.Name)}, nil
+	return credential{string(secret.Data[ref.Key]), fmt.Sprintf("the key in the Secret %s: check that its URL "+
+		"belongs to this cluster", ref.Name)}, nil
 }
 
-func (p *person) do(ctx context.Context, method, path string, header http.Header, body any) (*http.Response, error) {
+func (p *facadeUser) do(ctx context.Context, method, path string, header http.Header, body any) (*http.Response,
+	error) {
 	var text []byte
 	if body != nil {
 		var err error
@@ -215,13 +215,13 @@ func (p *person) do(ctx context.Context, method, path string, header http.Header
 	}
 	maps.Copy(request.Header, header)
 	request.Header.Set(rest.KeyHeader, p.key)
-	response, err := direct.Do(request)
+	response, err := noRedirects.Do(request)
 	if err != nil {
-		// The address is no secret, but the error repeats the whole request.
+		// The URL error would repeat the whole request.
 		if failed, ok := errors.AsType[*url.Error](err); ok {
 			err = failed.Err
 		}
-		return nil, fmt.Errorf("the facade does not answer: %w", err)
+		return nil, fmt.Errorf("the facade did not answer: %w", err)
 	}
 	if response.StatusCode == http.StatusOK {
 		return response, nil
@@ -237,18 +237,18 @@ func (p *person) do(ctx context.Context, method, path string, header http.Header
 	}
 	switch target, err := response.Location(); {
 	case response.StatusCode == http.StatusUnauthorized:
-		refusal.Error = "the facade refuses " + p.from
+		refusal.Error = "the facade rejected " + p.rejected
 	case response.StatusCode/100 == 3 && err == nil:
-		// Of an address only what says whose it is: the rest may hold what nobody should read.
-		refusal.Error = fmt.Sprintf("instead of a facade something answers that redirects to %s://%s%s, which is not given "+
-			"the key: "+
-			"--facade or $PARLEY_FACADE names the facade's own URL", target.Scheme, target.Host, target.Path)
+		// The query may contain secrets.
+		refusal.Error = fmt.Sprintf("the server redirects to %s://%s%s, so it is not the facade (the key was not sent "+
+			"there): "+
+			"set the facade's own URL with --facade or $PARLEY_FACADE", target.Scheme, target.Host, target.Path)
 	}
 	return nil, &refusedError{response.StatusCode, refusal.Error}
 }
 
-// read the answer to a request as JSON.
-func (p *person) read(ctx context.Context, method, path string, into any) error {
+// read decodes the JSON answer to a request.
+func (p *facadeUser) read(ctx context.Context, method, path string, into any) error {
 	response, err := p.do(ctx, method, path, nil, nil)
 	if err != nil {
 		return err
@@ -257,7 +257,7 @@ func (p *person) read(ctx context.Context, method, path string, into any) error 
 	return json.NewDecoder(response.Body).Decode(into)
 }
 
-// refusedError is what the facade answers with.
+// refusedError is an error response of the facade.
 type refusedError struct {
 	code   int
 	detail string
@@ -265,18 +265,20 @@ type refusedError struct {
 
 func (e *refusedError) Error() string {
 	if e.detail == "" {
-		return fmt.Sprintf("the facade answers %d %s", e.code, http.StatusText(e.code))
+		return fmt.Sprintf("the facade answered %d %s", e.code, http.StatusText(e.code))
 	}
 	return e.detail
 }
 
-// direct is a client that goes nowhere but where it is sent: where a redirect leads is nobody's to
-// be given the key, and a page to sign in that it ends at would look like an answer.
-var direct = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+// noRedirects does not follow redirects: the target must not receive the key, and a sign-in page
+// would look like an answer.
+var noRedirects = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
+	return http.ErrUseLastResponse
+}}
 
-// send an action of the user. Where nobody answers it is sent again, with the same key: what was
-// taken already is not taken twice.
-func (p *person) send(ctx context.Context, conversation, action string, args map[string]any) error {
+// send sends an action of the user. It retries with the same idempotency key, so that the facade
+// accepts the action only once.
+func (p *facadeUser) send(ctx context.Context, conversation, action string, args map[string]any) error {
 	header := http.Header{session.IdempotencyHeader: {rand.Text()}}
 	for try := 1; ; try++ {
 		response, err := p.do(ctx, http.MethodPost, "/api/conversations/"+conversation+"/events", header,
@@ -284,7 +286,7 @@ func (p *person) send(ctx context.Context, conversation, action string, args map
 		if err == nil {
 			return response.Body.Close()
 		}
-		if refused, ok := errors.AsType[*refusedError](err); try == sendTries ||
+		if refused, ok := errors.AsType[*refusedError](err); try == sendAttempts ||
 			ok && refused.code != http.StatusServiceUnavailable {
 			return err
 		}
@@ -296,11 +298,11 @@ func (p *person) send(ctx context.Context, conversation, action string, args map
 	}
 }
 
-// sendTries is how often it is tried to send something.
-const sendTries = 3
+// sendAttempts limits the attempts to send an action.
+const sendAttempts = 3
 
-// last event of a conversation; -1 where there is none.
-func (p *person) last(ctx context.Context, conversation string) (int, error) {
+// lastEvent returns the ID of a conversation's last event; -1 if there is none.
+func (p *facadeUser) lastEvent(ctx context.Context, conversation string) (int, error) {
 	var page struct{ Events []session.Event }
 	err := p.read(ctx, http.MethodGet, "/api/conversations/"+conversation+"/events?reverse=true&limit=1", &page)
 	if err != nil || len(page.Events) == 0 {
@@ -309,34 +311,34 @@ func (p *person) last(ctx context.Context, conversation string) (int, error) {
 	return page.Events[0].ID, nil
 }
 
-// follow the events of a conversation after the last one that is known, each once, whatever ends
-// the stream, until take says that it is enough, or the session is stopped and leaves nothing more.
-func (p *person) follow(ctx context.Context, conversation string, last int,
-	take func(*session.Event) (enough bool)) error {
-	quiet := 0
+// follow passes each event after last to take once, and reconnects when the stream ends. It returns
+// when take returns true, or when the session has stopped and has no more events.
+func (p *facadeUser) follow(ctx context.Context, conversation string, last int,
+	take func(*session.Event) (done bool)) error {
+	emptyStreams := 0
 	for {
 		before := last
 		err := p.stream(ctx, conversation, &last, take)
 		refused, isRefused := errors.AsType[*refusedError](err)
-		switch over := errors.Is(err, errEnough) || ctx.Err() != nil; {
+		switch over := errors.Is(err, errStreamDone) || ctx.Err() != nil; {
 		case over:
 			return nil
 		case isRefused && refused.code != http.StatusServiceUnavailable && refused.code != http.StatusTooManyRequests:
 			return err
 		case err != nil && !p.lost:
 			p.lost = true
-			p.say("the connection is lost: %v", err)
+			p.say("connection lost: %v", err)
 		case err == nil:
-			quiet++
-			if why := p.stopped(ctx, conversation); why == "" || last > before {
-				quiet = 0
-			} else if quiet == silences {
-				return fmt.Errorf("%s does not run: %s", conversation, why)
+			emptyStreams++
+			if reason := p.stopReason(ctx, conversation); reason == "" || last > before {
+				emptyStreams = 0
+			} else if emptyStreams == maxEmptyStreams {
+				return fmt.Errorf("%s is not running: %s", conversation, reason)
 			}
 		}
 		select {
-		case <-time.After(again):
-		case err := <-p.ended:
+		case <-time.After(reconnectDelay):
+		case err := <-p.forwardEnded:
 			return err
 		case <-ctx.Done():
 			return nil
@@ -344,20 +346,20 @@ func (p *person) follow(ctx context.Context, conversation string, last int,
 	}
 }
 
-// stopped is why a conversation is; empty where it is not, or where nobody can tell.
-func (p *person) stopped(ctx context.Context, conversation string) (why string) {
+// stopReason returns why a conversation is stopped; empty if it runs or its state is unknown.
+func (p *facadeUser) stopReason(ctx context.Context, conversation string) string {
 	var now rest.Conversation
 	err := p.read(ctx, http.MethodGet, "/api/conversations/"+conversation, &now)
 	if err != nil || now.Status != string(v1alpha1.StateStopped) {
 		return ""
 	}
-	return ptr.Deref(now.Reason, "it is stopped") + ": " + ptr.Deref(now.Message, "start it to go on")
+	return ptr.Deref(now.Reason, "Stopped") + ": " + ptr.Deref(now.Message, "start it to continue")
 }
 
-var errEnough = errors.New("enough")
+var errStreamDone = errors.New("stream done")
 
-// stream the events until the stream ends, which is no error.
-func (p *person) stream(ctx context.Context, conversation string, last *int, take func(*session.Event) bool) error {
+// stream passes events to take until the stream ends, which is not an error.
+func (p *facadeUser) stream(ctx context.Context, conversation string, last *int, take func(*session.Event) bool) error {
 	header := http.Header{"Last-Event-ID": {strconv.Itoa(*last)}}
 	response, err := p.do(ctx, http.MethodGet, "/api/conversations/"+conversation+"/events/stream", header, nil)
 	if err != nil {
@@ -366,7 +368,7 @@ func (p *person) stream(ctx context.Context, conversation string, last *int, tak
 	defer response.Body.Close()
 	if p.lost {
 		p.lost = false
-		p.say("connected again")
+		p.say("reconnected")
 	}
 	lines := bufio.NewReader(response.Body)
 	for {
@@ -387,7 +389,7 @@ func (p *person) stream(ctx context.Context, conversation string, last *int, tak
 		}
 		*last = event.ID
 		if take(&event) {
-			return errEnough
+			return errStreamDone
 		}
 	}
 }

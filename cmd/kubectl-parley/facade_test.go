@@ -9,13 +9,13 @@ import (
 	"github.com/parley-dev/parley/api/rest"
 )
 
-func TestTheKeyGoesToTheFacadeAlone(t *testing.T) {
+func TestRedirectTargetsDoNotReceiveTheKey(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	keyOfAda(t, ns)
 	create(t, conversation(ns, "c"))
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		t.Errorf("it is asked for %s, with a key: %t", r.URL.Path, r.Header.Get(rest.KeyHeader) != "")
+		t.Errorf("the redirect target received %s, with a key: %t", r.URL.Path, r.Header.Get(rest.KeyHeader) != "")
 	}))
 	t.Cleanup(elsewhere.Close)
 	for _, code := range []int{http.StatusFound, http.StatusTemporaryRedirect} {
@@ -33,25 +33,25 @@ func TestTheKeyGoesToTheFacadeAlone(t *testing.T) {
 	}
 }
 
-func TestWhatTheEnvironmentDecidesIsSaid(t *testing.T) {
-	ns := operate(t)
-	facade := linking(t, keyOfAda(t, ns))
+func TestUsingTheFacadeOfTheEnvironmentIsReported(t *testing.T) {
+	ns := startOperator(t)
+	facade := newLinkFacade(t, keyOfAda(t, ns))
 	create(t, conversation(ns, "c"))
-	named := "the facade is the one that $PARLEY_FACADE names: " + facade.URL
+	named := "using the facade of $PARLEY_FACADE: " + facade.URL
 	if _, stderr, err := run(t, ns, "open", "c", "--facade="+facade.URL); err != nil || strings.Contains(stderr,
 		"PARLEY_FACADE") {
-		t.Errorf("the flag: %v, %s", err, stderr)
+		t.Errorf("with the flag: %v, %s", err, stderr)
 	}
 	t.Setenv("PARLEY_FACADE", facade.URL)
 	if _, stderr, err := run(t, ns, "open", "c"); err != nil || !strings.Contains(stderr, named) {
-		t.Errorf("the environment: %v, %s", err, stderr)
+		t.Errorf("with the environment: %v, %s", err, stderr)
 	}
 	if _, stderr, err := run(t, ns, "chat", "c"); err == nil || !strings.Contains(stderr, named) {
-		t.Errorf("a facade that knows no conversations: %v, %s", err, stderr)
+		t.Errorf("facade without conversations: %v, %s", err, stderr)
 	}
-	t.Setenv("PARLEY_KEY", "somebody's")
+	t.Setenv("PARLEY_KEY", "another-key")
 	if _, _, err := run(t, ns, "open", "--settings=ada"); err == nil || !strings.Contains(err.Error(), "$PARLEY_KEY") ||
-		strings.Contains(err.Error(), "somebody") {
-		t.Errorf("two users: %v", err)
+		strings.Contains(err.Error(), "another-key") {
+		t.Errorf("--settings with $PARLEY_KEY: %v", err)
 	}
 }

@@ -7,11 +7,11 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 )
 
-// kubectl's own flags, such as --user of the kubeconfig, mean the same in every command.
+// The flags of kubectl, such as --user, have the same meaning in every command.
 func TestNoCommandShadowsAFlagOfKubectl(t *testing.T) {
 	root := newRoot(genericiooptions.NewTestIOStreamsDiscard())
 	for _, cmd := range root.Commands() {
-		// Before they are merged with those of the root.
+		// The root's flags are not merged in yet.
 		cmd.Flags().VisitAll(func(flag *pflag.Flag) {
 			if root.PersistentFlags().Lookup(flag.Name) != nil {
 				t.Errorf("%s has a flag --%s of its own", cmd.Name(), flag.Name)

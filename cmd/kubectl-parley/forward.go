@@ -19,7 +19,7 @@ import (
 
 // forward is `kubectl parley forward`.
 type forward struct {
-	waiting
+	waitFlags
 	port uint16
 }
 
@@ -27,14 +27,14 @@ func newForward(p *plugin) *cobra.Command {
 	o := &forward{}
 	cmd := p.named(&cobra.Command{
 		Use:   "forward NAME",
-		Short: "Forward a port of this machine to a session",
-		Long: `Forward a port of this machine's loopback to the port that a session serves, until Ctrl-C.
+		Short: "Forward a local port to a session",
+		Long: `Forward a local port, on the loopback address, to the port of a session, until Ctrl-C.
 
-A session that starts is waited for. When its pod is replaced, the port leads to the new one.
-Forwarding adds no key: what the session serves asks for one as it does within the cluster.`,
+The command waits for a session that is starting. When the pod is replaced, the port leads to the new pod.
+Clients must send the session's key themselves, as they do within the cluster.`,
 	}, o.run)
-	cmd.Flags().Uint16Var(&o.port, "port", 0, "The port of this machine. Default: one that is free.")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "How long to wait for the session. Default: as long as it takes.")
+	cmd.Flags().Uint16Var(&o.port, "port", 0, "The local port. Default: a free port.")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "How long to wait for the session. Default: no limit.")
 	return cmd
 }
 
@@ -45,9 +45,9 @@ func (o *forward) run(ctx context.Context, c *cluster, name string) error {
 			return err
 		}
 		err := c.forwardPod(ctx, c.namespace, v1alpha1.SessionName(name), o.port, session.Port, func(port uint16) {
-			o.port = port // a later pod is reached at the same one
+			o.port = port // later pods use the same port
 			fmt.Fprintf(c.Out, "http://127.0.0.1:%d\n", port)
-			p.say("forwarding to %s; Ctrl-C ends it", name)
+			p.say("forwarding to %s; press Ctrl-C to stop", name)
 		})
 		if interrupted(ctx) {
 			return nil
@@ -55,7 +55,7 @@ func (o *forward) run(ctx context.Context, c *cluster, name string) error {
 		if !errors.Is(err, portforward.ErrLostConnectionToPod) {
 			return fmt.Errorf("forward to %s: %w", name, err)
 		}
-		p.say("the connection is lost")
+		p.say("connection lost")
 	}
 }
 
@@ -63,8 +63,7 @@ func (o *forward) run(ctx context.Context, c *cluster, name string) error {
 func (o *forward) await(ctx context.Context, c *cluster, p *progress, name string) error {
 	ctx, cancel := o.bound(ctx)
 	defer cancel()
-	// Who watches what is not there waits for ever, also after a Conversation that was forwarded to
-	// is deleted.
+	// Watching a missing or deleted Conversation would wait for ever.
 	if _, err := c.conversation(ctx, name); err != nil {
 		return err
 	}
@@ -78,13 +77,13 @@ func (o *forward) await(ctx context.Context, c *cluster, p *progress, name strin
 		return conv.Status.State == v1alpha1.StateRunning, nil
 	})
 	if err != nil {
-		return fmt.Errorf("%s does not run: %w", name, err)
+		return fmt.Errorf("%s is not running: %w", name, err)
 	}
 	return nil
 }
 
-// forwardPod leads a port of loopback, or a free one where it is 0, to a port of a pod until the
-// context ends or the connection is lost.
+// forwardPod forwards a port on the loopback address to a port of a pod, until the context ends or
+// the connection is lost. Port 0 chooses a free port.
 func (c *cluster) forwardPod(ctx context.Context, namespace, pod string, port, remote uint16,
 	ready func(port uint16)) error {
 	dialer, err := c.dialer(namespace, pod)
@@ -101,10 +100,10 @@ func (c *cluster) forwardPod(ctx context.Context, namespace, pod string, port, r
 	go func() { done <- forwarder.ForwardPorts() }()
 	select {
 	case err := <-done:
-		// The API server itself says more of what it does not find.
+		// This short text comes from the node; the API server's own 404 has more details.
 		if err != nil && strings.Contains(err.Error(), "404 page not found") {
-			return fmt.Errorf("the node of pod %s has no port-forward, as one of `make run` has none: only the facade leads "+
-				"to its sessions", pod)
+			return fmt.Errorf("the node of pod %s does not support port forwarding, like those of `make run`: connect "+
+				"through the facade", pod)
 		}
 		return err
 	case <-opened:
@@ -117,8 +116,8 @@ func (c *cluster) forwardPod(ctx context.Context, namespace, pod string, port, r
 	return <-done
 }
 
-// dialer opens a connection to a pod: over a WebSocket, as proxies like it, or as older API servers
-// want it.
+// dialer connects to a pod over a WebSocket, which passes proxies, or over SPDY for older API
+// servers.
 func (c *cluster) dialer(namespace, pod string) (httpstream.Dialer, error) {
 	url := c.core.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).
 		Name(pod).SubResource("portforward").URL()
@@ -126,12 +125,12 @@ func (c *cluster) dialer(namespace, pod string) (httpstream.Dialer, error) {
 	if err != nil {
 		return nil, err
 	}
-	older := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, url)
+	fallback := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, url)
 	websocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(url, c.config)
 	if err != nil {
 		return nil, err
 	}
-	return portforward.NewFallbackDialerForStreaming(websocket, older, func(err error) bool {
+	return portforward.NewFallbackDialerForStreaming(websocket, fallback, func(err error) bool {
 		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	}), nil
 }

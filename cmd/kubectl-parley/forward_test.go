@@ -11,17 +11,17 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-func TestAPortLeadsToTheSession(t *testing.T) {
+func TestForwardConnectsToTheSession(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	k := newKubelet(t, ns)
 	session := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "the session answers "+r.URL.Path)
 	}))
 	t.Cleanup(session.Close)
-	k.serves = session.Listener.Addr().String()
+	k.backend = session.Listener.Addr().String()
 	create(t, conversation(ns, "c"))
-	opened := begin(t, kubeconfig, ns, "forward", "c")
+	opened := runAsync(t, kubeconfig, ns, "forward", "c")
 	k.start("c")
 	testenv.Await(t, func() error {
 		if !strings.HasPrefix(opened.out.String(), "http://127.0.0.1:") {
@@ -50,11 +50,11 @@ func TestAPortLeadsToTheSession(t *testing.T) {
 	}
 	awaitState(t, ns, "c", "STOPPED", "Suspended")
 	if _, _, err := run(t, ns, "forward", "c"); err == nil || !strings.Contains(err.Error(), "Suspended") {
-		t.Errorf("a session that is stopped: %v", err)
+		t.Errorf("stopped session: %v", err)
 	}
 }
 
-func TestForwardingToASessionThatThereIsNotFails(t *testing.T) {
+func TestForwardToAMissingSessionFails(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	if _, _, err := run(t, ns, "forward", "nosuch"); err == nil || !strings.HasSuffix(err.Error(), `"nosuch" not found`) {
@@ -62,21 +62,21 @@ func TestForwardingToASessionThatThereIsNotFails(t *testing.T) {
 	}
 }
 
-func TestANodeWithoutPortForwardIsSaidToBeOne(t *testing.T) {
+func TestForwardReportsANodeWithoutPortForward(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	k := newKubelet(t, ns)
-	k.serves = nothing
+	k.backend = noPortForward
 	create(t, conversation(ns, "c"))
 	k.start("c")
 	awaitState(t, ns, "c", "RUNNING", "Running")
 	if _, _, err := run(t, ns, "forward", "c"); err == nil || !strings.Contains(err.Error(),
-		"the node of pod c-session has no port-forward") {
+		"the node of pod c-session does not support port forwarding") {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestAFacadeThatIsNamedByNoURLIsSaidToBeNone(t *testing.T) {
+func TestAnInvalidFacadeURLIsReported(t *testing.T) {
 	t.Setenv("PARLEY_KEY", "k")
 	ns := env.Namespace(t, nil)
 	create(t, conversation(ns, "c"))

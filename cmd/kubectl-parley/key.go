@@ -18,12 +18,12 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// look is how often an object is looked at that is waited for and not watched.
-const look = 250 * time.Millisecond
+// pollInterval is the interval for objects that are polled instead of watched.
+const pollInterval = 250 * time.Millisecond
 
 // key is `kubectl parley key`, the one command that prints a key.
 type key struct {
-	waiting
+	waitFlags
 	rotate bool
 }
 
@@ -31,16 +31,16 @@ func newKey(p *plugin) *cobra.Command {
 	k := &key{}
 	cmd := p.named(&cobra.Command{
 		Use:   "key NAME",
-		Short: "Print the session key of a user, or make a new one",
-		Long: `Print the key with which a user's HTTP clients authenticate, on standard output and nowhere else.
+		Short: "Print the session key of a user, or rotate it",
+		Long: `Print the key that a user's HTTP clients authenticate with, on standard output only.
 
-NAME is the user's UserSettings. You must be allowed to read the Secret that holds the key.`,
+NAME is the user's UserSettings. You need permission to read the Secret that holds the key.`,
 		Example: `  export PARLEY_KEY="$(kubectl parley key ada)"
   kubectl parley key ada --rotate`,
 		ValidArgsFunction: firstArgument(p.complete(&v1alpha1.UserSettingsList{})),
 	}, k.run)
-	cmd.Flags().BoolVar(&k.rotate, "rotate", false, "Make a new key first; the old one is refused from then on.")
-	cmd.Flags().DurationVar(&k.timeout, "timeout", time.Minute, "How long to wait for the operator to make a key.")
+	cmd.Flags().BoolVar(&k.rotate, "rotate", false, "Create a new key first. The old key no longer works.")
+	cmd.Flags().DurationVar(&k.timeout, "timeout", time.Minute, "How long to wait for the operator to create a key.")
 	return cmd
 }
 
@@ -61,37 +61,37 @@ func (k *key) run(ctx context.Context, c *cluster, name string) (err error) {
 	return err
 }
 
-// discardKey removes the Secret of a key that the operator made, which then makes another.
+// discardKey deletes the Secret of an operator-made key; the operator then creates a new one.
 func discardKey(ctx context.Context, c *cluster, user string) (types.UID, error) {
 	settings := &v1alpha1.UserSettings{}
 	if err := c.Get(ctx, c.key(user), settings); err != nil {
 		return "", err
 	}
 	if ref := settings.Spec.SessionKeyRef; ref != nil {
-		return "", fmt.Errorf("the key of %s is in Secret %s, which spec.sessionKeyRef names: change it there", settings.Name,
+		return "", fmt.Errorf("the key of %s is in Secret %s, named by spec.sessionKeyRef: change it there", settings.Name,
 			ref.Name)
 	}
 	secret := &corev1.Secret{}
 	err := c.Get(ctx, c.key(v1alpha1.SessionKeySecretName(settings.Name)), secret)
 	if apierrors.IsNotFound(err) {
-		return "", nil // the operator is about to make one
+		return "", nil // the operator is about to create one
 	}
 	if err != nil {
 		return "", err
 	}
 	if secret.Type != v1alpha1.SecretTypeSessionKey {
-		return "", fmt.Errorf("the Secret %s is not one that the operator made: it is left alone", secret.Name)
+		return "", fmt.Errorf("the Secret %s was not created by the operator and is not deleted", secret.Name)
 	}
 	uid := secret.UID
 	err = c.Delete(ctx, secret, client.Preconditions{UID: &uid})
 	return uid, client.IgnoreNotFound(err)
 }
 
-// awaitKey waits until there is a key, another one than the old, that the facade knows: its hash is
-// published.
+// awaitKey waits for a key that is not in the old Secret, and for its published hash: the facade
+// then knows the key.
 func awaitKey(ctx context.Context, c *cluster, name string, old types.UID) (value string, err error) {
 	p := newProgress(c.ErrOut)
-	err = wait.PollUntilContextCancel(ctx, look, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
 		settings := &v1alpha1.UserSettings{}
 		if err := c.Get(ctx, c.key(name), settings); err != nil {
 			return false, err
@@ -99,7 +99,7 @@ func awaitKey(ctx context.Context, c *cluster, name string, old types.UID) (valu
 		secret := &corev1.Secret{}
 		ref := settings.Status.SessionKeyRef
 		if ref == nil {
-			p.say("waiting for the operator to make a key")
+			p.say("waiting for the operator to create a key")
 			return false, nil
 		}
 		if err := c.Get(ctx, c.key(ref.Name), secret); client.IgnoreNotFound(err) != nil {
@@ -109,7 +109,7 @@ func awaitKey(ctx context.Context, c *cluster, name string, old types.UID) (valu
 		sum := sha256.Sum256([]byte(value))
 		if value == "" || secret.UID == old || hex.EncodeToString(sum[:]) != settings.Status.SessionKeyHash {
 			p.say("waiting for the operator to publish the key's hash")
-			return false, refused(settings)
+			return false, keyProblem(settings)
 		}
 		return true, nil
 	})
@@ -119,8 +119,8 @@ func awaitKey(ctx context.Context, c *cluster, name string, old types.UID) (valu
 	return value, err
 }
 
-// refused is why the operator does not take a key.
-func refused(settings *v1alpha1.UserSettings) error {
+// keyProblem returns why the operator rejects a key.
+func keyProblem(settings *v1alpha1.UserSettings) error {
 	c := meta.FindStatusCondition(settings.Status.Conditions, v1alpha1.ConditionSessionKeyReady)
 	if c == nil || c.Reason != v1alpha1.ReasonKeyTooShort && c.Reason != v1alpha1.ReasonKeyUnfit &&
 		c.Reason != v1alpha1.ReasonForeignObject {

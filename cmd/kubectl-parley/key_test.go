@@ -12,22 +12,22 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestAKeyIsPrintedOnStandardOutputAndByNoOtherCommand(t *testing.T) {
+func TestOnlyTheKeyCommandPrintsAKey(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	k := newKubelet(t, ns)
-	key, told, err := run(t, ns, "key", "ada")
+	key, stderr, err := run(t, ns, "key", "ada")
 	if err != nil || len(strings.TrimSpace(key)) < 40 || strings.Count(key, "\n") != 1 {
 		t.Fatalf("key: %v, %d bytes", err, len(key))
 	}
 	key = strings.TrimSpace(key)
-	if strings.Contains(told, key) {
+	if strings.Contains(stderr, key) {
 		t.Error("the key is on standard error")
 	}
 	secret := &corev1.Secret{}
 	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "ada-session-key"}, secret); err != nil ||
 		string(secret.Data["key"]) != key {
-		t.Fatalf("another key: %v", err)
+		t.Fatalf("the Secret holds another key: %v", err)
 	}
 
 	create(t, conversation(ns, "c"))
@@ -39,7 +39,7 @@ func TestAKeyIsPrintedOnStandardOutputAndByNoOtherCommand(t *testing.T) {
 	}
 	secrets := []string{key, string(session.Data["session-key"]), string(session.Data["key"])}
 	for _, args := range [][]string{{"status"}, {"status", "c"}, {"stop", "c", "--wait=false"},
-		{"start", "c", "--wait=false"}, {"logs", "c", "--tail=0"}, {"status", "nobody"}, {"key", "nobody"}} {
+		{"start", "c", "--wait=false"}, {"logs", "c", "--tail=0"}, {"status", "missing"}, {"key", "missing"}} {
 		if args[0] == "logs" {
 			close(k.process())
 		}
@@ -52,9 +52,9 @@ func TestAKeyIsPrintedOnStandardOutputAndByNoOtherCommand(t *testing.T) {
 	}
 }
 
-func TestAKeyIsRotated(t *testing.T) {
+func TestRotateCreatesANewKey(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	before, _, err := run(t, ns, "key", "ada")
 	if err != nil {
 		t.Fatal(err)
@@ -64,16 +64,16 @@ func TestAKeyIsRotated(t *testing.T) {
 		t.Fatalf("rotate: %v; the same key: %t", err, after == before)
 	}
 	if again, _, err := run(t, ns, "key", "ada"); err != nil || again != after {
-		t.Errorf("the new key does not stay: %v", err)
+		t.Errorf("the key changed again: %v", err)
 	}
 	own := &v1alpha1.UserSettings{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "own"}}
 	own.Spec.SessionKeyRef = &v1alpha1.SecretKeyRef{Name: "mine", Key: "key"}
 	create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "mine"},
 		StringData: map[string]string{"key": strings.Repeat("k3y-", 16)}}, own)
 	if got, _, err := run(t, ns, "key", "own"); err != nil || strings.TrimSpace(got) != strings.Repeat("k3y-", 16) {
-		t.Errorf("a key of one's own: %q, %v", got, err)
+		t.Errorf("key of spec.sessionKeyRef: %q, %v", got, err)
 	}
 	if _, _, err := run(t, ns, "key", "own", "--rotate"); err == nil || !strings.Contains(err.Error(), "Secret mine") {
-		t.Errorf("a key of one's own was rotated: %v", err)
+		t.Errorf("rotate the key of spec.sessionKeyRef: %v", err)
 	}
 }

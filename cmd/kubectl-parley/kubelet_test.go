@@ -23,23 +23,23 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// kubelet is a stub of a node: it tells the API server what a kubelet would of a session's pod, and
-// answers it for logs and forwarded ports.
+// kubelet is a stub of a node. It reports the status of a session's pod to the API server, and
+// serves logs and forwarded ports.
 type kubelet struct {
 	t         *testing.T
 	node      string
 	namespace string
-	// logs has, for each process, what it logs until the channel is closed.
+	// logs has a channel of log lines for each process, which is closed at its end.
 	logs chan chan string
-	// serves is where forwarded ports lead to.
-	serves string
+	// backend is the address that forwarded ports lead to.
+	backend string
 
 	mu         sync.Mutex
 	forwarding []httpstream.Connection
 }
 
-// nothing is what a node serves that has no port-forward.
-const nothing = ""
+// noPortForward is the backend of a node without port forwarding.
+const noPortForward = ""
 
 func newKubelet(t *testing.T, namespace string) *kubelet {
 	t.Helper()
@@ -58,7 +58,7 @@ func newKubelet(t *testing.T, namespace string) *kubelet {
 	return k
 }
 
-// process has one more process log something.
+// process adds the log of another process.
 func (k *kubelet) process() chan<- string {
 	lines := make(chan string, 4)
 	k.logs <- lines
@@ -69,14 +69,14 @@ func (k *kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case strings.HasPrefix(r.URL.Path, "/containerLogs/"):
 		k.print(w, r)
-	case strings.HasPrefix(r.URL.Path, "/portForward/") && k.serves != nothing:
+	case strings.HasPrefix(r.URL.Path, "/portForward/") && k.backend != noPortForward:
 		k.forward(w, r)
 	default:
 		http.NotFound(w, r)
 	}
 }
 
-// print answers with what the next process logs.
+// print streams the log of the next process.
 func (k *kubelet) print(w http.ResponseWriter, r *http.Request) {
 	var lines chan string
 	select {
@@ -129,8 +129,8 @@ func (k *kubelet) forward(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// lose whatever is forwarded, as a pod that goes does.
-func (k *kubelet) lose() {
+// dropConnections closes all forwarded connections, as the end of a pod does.
+func (k *kubelet) dropConnections() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, conn := range k.forwarding {
@@ -141,7 +141,7 @@ func (k *kubelet) lose() {
 
 func (k *kubelet) pipe(s httpstream.Stream) {
 	defer s.Close()
-	to, err := net.Dial("tcp", k.serves)
+	to, err := net.Dial("tcp", k.backend)
 	if err != nil {
 		return
 	}
@@ -150,7 +150,7 @@ func (k *kubelet) pipe(s httpstream.Stream) {
 	_, _ = io.Copy(s, to)
 }
 
-// bind gives the session's pod to this node, once there is one.
+// bind waits for the session's pod and binds it to this node.
 func (k *kubelet) bind(name string) {
 	k.t.Helper()
 	if err := fakekubelet.Bind(k.t.Context(), env.Client, k.pod(name), k.node); err != nil {
@@ -167,14 +167,15 @@ func (k *kubelet) pod(name string) *corev1.Pod {
 			return err
 		}
 		if pod.DeletionTimestamp != nil {
-			return fmt.Errorf("pod %s is going", pod.Name)
+			return fmt.Errorf("pod %s is being deleted", pod.Name)
 		}
 		return nil
 	})
 	return pod
 }
 
-// report sets what the kubelet says of a session's container. What lasts a while is worth telling.
+// report sets the status of a session's container. The conditions are 4 minutes old, because the
+// operator reports only slow steps.
 func (k *kubelet) report(name string, ready corev1.ConditionStatus, session corev1.ContainerStatus) {
 	k.t.Helper()
 	then := metav1.NewTime(time.Now().Add(-4 * time.Minute))
@@ -195,14 +196,14 @@ func (k *kubelet) report(name string, ready corev1.ConditionStatus, session core
 	})
 }
 
-// start has a session's process run and be ready.
+// start makes a session's process run and become ready.
 func (k *kubelet) start(name string) {
 	k.t.Helper()
 	k.bind(name)
 	k.run(name, "first", 0)
 }
 
-// run says that a process runs, after so many restarts.
+// run reports a running process, with its restart count.
 func (k *kubelet) run(name, process string, restarts int32) {
 	k.t.Helper()
 	k.report(name, corev1.ConditionTrue, corev1.ContainerStatus{Ready: true, ContainerID: "x://" + process,
@@ -217,8 +218,8 @@ func (k *kubelet) end(name, process, termination string) {
 			FinishedAt: metav1.Now()}}})
 }
 
-// letGo removes the pod that was told to stop.
-func (k *kubelet) letGo(name string) {
+// releasePod removes the pod once it is being deleted.
+func (k *kubelet) releasePod(name string) {
 	k.t.Helper()
 	testenv.Await(k.t, func() error {
 		pod := &corev1.Pod{}

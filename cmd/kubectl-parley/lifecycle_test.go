@@ -12,36 +12,36 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-func TestASessionIsStartedStoppedAndResumed(t *testing.T) {
+func TestStartStopResumeAndRestart(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	k := newKubelet(t, ns)
 
-	started := begin(t, kubeconfig, ns, "start", "c", "--settings", "ada", "-m", "hello")
+	started := runAsync(t, kubeconfig, ns, "start", "c", "--settings", "ada", "-m", "hello")
 	awaitState(t, ns, "c", "STARTING", "Scheduling")
 	k.start("c")
 	if err := started.wait(t); err != nil || started.out.String() != "conversation.parley.dev/c started\n" {
 		t.Fatalf("start: %v, %q", err, started.out.String())
 	}
-	if told := started.errOut.String(); !strings.Contains(told, "STARTING  Scheduling") || !strings.Contains(told,
+	if steps := started.errOut.String(); !strings.Contains(steps, "STARTING  Scheduling") || !strings.Contains(steps,
 		"RUNNING  Running") {
-		t.Errorf("the steps are not told: %q", told)
+		t.Errorf("the steps are not printed: %q", steps)
 	}
 	c := awaitState(t, ns, "c", "RUNNING", "Running")
 	if *c.Spec.InitialUserMsg != "hello" || c.Spec.UserSettingsName != "ada" {
-		t.Errorf("asked %+v", c.Spec)
+		t.Errorf("spec is %+v", c.Spec)
 	}
 
-	stopped := begin(t, kubeconfig, ns, "stop", "c")
-	k.letGo("c")
+	stopped := runAsync(t, kubeconfig, ns, "stop", "c")
+	k.releasePod("c")
 	if err := stopped.wait(t); err != nil || stopped.out.String() != "conversation.parley.dev/c stopped\n" {
 		t.Fatalf("stop: %v, %q", err, stopped.out.String())
 	}
 	if c := awaitState(t, ns, "c", "STOPPED", "Suspended"); !c.Spec.Suspend {
-		t.Error("it is not suspended")
+		t.Error("spec.suspend is not set")
 	}
 
-	resumed := begin(t, kubeconfig, ns, "start", "c")
+	resumed := runAsync(t, kubeconfig, ns, "start", "c")
 	k.start("c")
 	if err := resumed.wait(t); err != nil {
 		t.Fatal(err)
@@ -49,22 +49,22 @@ func TestASessionIsStartedStoppedAndResumed(t *testing.T) {
 
 	k.end("c", "first", `{"reason":"Idle"}`)
 	awaitState(t, ns, "c", "STOPPED", "Idle")
-	again := begin(t, kubeconfig, ns, "start", "c")
+	again := runAsync(t, kubeconfig, ns, "start", "c")
 	awaitState(t, ns, "c", "STARTING", "Scheduling")
-	k.letGo("c")
+	k.releasePod("c")
 	k.start("c")
 	if err := again.wait(t); err != nil {
 		t.Fatalf("start again: %v", err)
 	}
 	if _, _, err := run(t, ns, "start", "c", "-m", "something else"); err == nil || !strings.Contains(err.Error(),
 		"cannot change") {
-		t.Errorf("a session was asked for something else: %v", err)
+		t.Errorf("the task of a session was changed: %v", err)
 	}
 }
 
-func TestAStartThatCannotSucceedSaysWhyAndFails(t *testing.T) {
+func TestABlockedStartFailsWithItsReason(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	create(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c-session"},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "x", Image: "x"}}}})
 	_, _, err := run(t, ns, "start", "c", "--settings", "ada", "-m", "hello")
@@ -73,35 +73,34 @@ func TestAStartThatCannotSucceedSaysWhyAndFails(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if _, _, err := run(t, ns, "start", "other"); err == nil || !strings.Contains(err.Error(), "--message") {
-		t.Errorf("a session of which nothing is known: %v", err)
+		t.Errorf("missing Conversation without a task: %v", err)
 	}
 	if _, _, err := run(t, ns, "start", "c", "--timeout", "1ms"); err == nil {
-		t.Error("a bound of a millisecond was not kept")
+		t.Error("a timeout of a millisecond had no effect")
 	}
 }
 
-func TestAStartThatIsNotWaitedForLongerSaysWhatItWaitsFor(t *testing.T) {
+func TestAStartThatTimesOutReportsItsPendingStep(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	waiting := conversation(ns, "c")
 	waiting.Spec.UserSettingsName = "nosuch"
 	create(t, waiting)
 	awaitState(t, ns, "c", "STARTING", "SettingsNotReady")
 	_, _, err := run(t, ns, "start", "c", "--timeout", "1s")
-	for _, want := range []string{"longer than 1s", "UserSettings nosuch do not exist", "Create what is missing",
-		"The Conversation stays"} {
+	for _, want := range []string{"timed out after 1s", "UserSettings nosuch do not exist", "Create the missing object",
+		"The Conversation remains"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %v", want, err)
 		}
 	}
-	// Also where nobody has looked at it.
 	_, _, err = run(t, env.Namespace(t, nil), "start", "c", "-m", "hello", "--timeout", "1ms")
 	if err == nil || !strings.Contains(err.Error(), "Is its manager running?") {
 		t.Errorf("without an operator: %v", err)
 	}
 }
 
-func TestAFieldThatGitKeepsIsLeftAlone(t *testing.T) {
+func TestAFieldManagedByGitOpsNeedsForce(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	applied := &unstructured.Unstructured{Object: map[string]any{
@@ -113,29 +112,29 @@ func TestAFieldThatGitKeepsIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := run(t, ns, "stop", "c", "--wait=false"); err == nil || !strings.Contains(err.Error(),
-		"spec.suspend is kept by kustomize-controller") {
+		"spec.suspend is managed by kustomize-controller") {
 		t.Errorf("got %v", err)
 	}
 	if _, _, err := run(t, ns, "stop", "c", "--wait=false", "--force"); err != nil {
-		t.Errorf("forced: %v", err)
+		t.Errorf("with --force: %v", err)
 	}
-	// A field that the manifest does not have is free.
+	// A field that no tool manages changes without --force.
 	create(t, conversation(ns, "own"))
 	if _, _, err := run(t, ns, "stop", "own", "--wait=false"); err != nil {
-		t.Errorf("one's own: %v", err)
+		t.Errorf("unmanaged field: %v", err)
 	}
 }
 
-func TestLogsGoOnWithTheNextProcess(t *testing.T) {
+func TestLogsFollowTheNextProcess(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	k := newKubelet(t, ns)
 	create(t, conversation(ns, "c"))
 	awaitState(t, ns, "c", "STARTING", "Scheduling")
 	if _, _, err := run(t, ns, "logs", "c"); err == nil || !strings.Contains(err.Error(), "STARTING  Scheduling") {
-		t.Errorf("a log before the start: %v", err)
+		t.Errorf("log before the start: %v", err)
 	}
-	logs := begin(t, kubeconfig, ns, "logs", "-f", "c")
+	logs := runAsync(t, kubeconfig, ns, "logs", "-f", "c")
 	k.start("c")
 	first := k.process()
 	first <- "first line\n"
@@ -153,7 +152,7 @@ func TestLogsGoOnWithTheNextProcess(t *testing.T) {
 	}
 }
 
-func awaitOutput(t *testing.T, r *ran, want string) {
+func awaitOutput(t *testing.T, r *invocation, want string) {
 	t.Helper()
 	testenv.Await(t, func() error {
 		if got := r.out.String(); got != want {

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// sessionContainer is the one of a session's pod in which the session is.
+// sessionContainer is the container of the session's process.
 const sessionContainer = "session"
 
 // logs is `kubectl parley logs`.
@@ -29,18 +29,18 @@ func newLogs(p *plugin) *cobra.Command {
 	l := &logs{}
 	cmd := p.named(&cobra.Command{
 		Use:   "logs NAME",
-		Short: "Print what a session logs, over all its attempts with -f",
+		Short: "Print the log of a session; -f follows it across restarts",
 		Long: `Print the log of a session.
 
-With -f it waits for a session that has not started, and goes on with the next process when the
-session is restarted or its pod is replaced, until the session stops.`,
+With -f the command waits for a session that has not started, and continues with the next process
+when the session restarts or its pod is replaced, until the session stops.`,
 	}, l.run)
 	f := cmd.Flags()
-	f.BoolVarP(&l.follow, "follow", "f", false, "Go on as the session logs more.")
-	f.BoolVarP(&l.previous, "previous", "p", false, "The log of the process before the present one.")
-	f.BoolVar(&l.timestamps, "timestamps", false, "Begin each line with its time.")
-	f.Int64Var(&l.tail, "tail", -1, "Only so many of the last lines.")
-	f.DurationVar(&l.since, "since", 0, "Only what was logged so long ago or later.")
+	f.BoolVarP(&l.follow, "follow", "f", false, "Stream new lines until the session stops.")
+	f.BoolVarP(&l.previous, "previous", "p", false, "Print the log of the previous process.")
+	f.BoolVar(&l.timestamps, "timestamps", false, "Start each line with its timestamp.")
+	f.Int64Var(&l.tail, "tail", -1, "The number of recent lines to print; -1 prints all.")
+	f.DurationVar(&l.since, "since", 0, "Only print lines newer than this duration, such as 5s or 3h.")
 	return cmd
 }
 
@@ -48,7 +48,7 @@ func (l *logs) run(ctx context.Context, c *cluster, name string) error {
 	if !l.follow {
 		conv, process, err := c.process(ctx, name)
 		if err == nil && process == "" {
-			err = fmt.Errorf("%s has no log: %s", name, standing(conv))
+			err = fmt.Errorf("%s has no log yet: %s", name, summary(conv))
 		}
 		if err != nil {
 			return err
@@ -65,15 +65,15 @@ func (l *logs) run(ctx context.Context, c *cluster, name string) error {
 			return err
 		}
 		last = process
-		// Of the next process all is new.
+		// Print the whole log of the next process.
 		l.tail, l.since = -1, 0
 	}
 }
 
-// awaitProcess waits for a process of the session that is not the last one. It is empty where the
-// session has stopped.
+// awaitProcess waits for the process after last. It returns an empty string if the session has
+// stopped.
 func (c *cluster) awaitProcess(ctx context.Context, p *progress, name, last string) (process string, err error) {
-	err = wait.PollUntilContextCancel(ctx, look, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
 		conv, found, err := c.process(ctx, name)
 		switch {
 		case err != nil:
@@ -91,7 +91,7 @@ func (c *cluster) awaitProcess(ctx context.Context, p *progress, name, last stri
 	return process, err
 }
 
-// process tells one process of a session from the next; it is empty if the pod has started none.
+// process identifies the session's current process; it is empty if the pod has started none.
 func (c *cluster) process(ctx context.Context, name string) (*v1alpha1.Conversation, string, error) {
 	conv, err := c.conversation(ctx, name)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Command kubectl-parley is a plugin of kubectl: `kubectl parley`.
+// Command kubectl-parley is the kubectl plugin `kubectl parley`.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends what the first one does not
+	context.AfterFunc(ctx, stop) // a second Ctrl-C kills the process
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	if err := newRoot(streams).withArgs(os.Args).ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(streams.ErrOut, "error:", printable(err.Error()))
@@ -29,11 +29,10 @@ func main() {
 
 type root struct{ *cobra.Command }
 
-// completer is what kubectl calls to complete the words of this plugin: a link of this name to this
-// program.
+// completer is the name of a link to this program; kubectl runs it for shell completion.
 const completer = "kubectl_complete-parley"
 
-// withArgs takes the arguments of the process, the program's name first.
+// withArgs sets the arguments of the process; args[0] is the program name.
 func (r root) withArgs(args []string) *cobra.Command {
 	r.SetArgs(args[1:])
 	if strings.TrimSuffix(filepath.Base(args[0]), ".exe") == completer {

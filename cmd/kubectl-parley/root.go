@@ -22,10 +22,10 @@ import (
 	"github.com/parley-dev/parley/api/version"
 )
 
-// fieldOwner owns what the plugin changes.
+// fieldOwner is the field manager of the plugin's writes.
 const fieldOwner = "kubectl-parley"
 
-// plugin is what every command has: where it prints, and how it reaches the cluster.
+// plugin holds the streams and the connection flags that all commands share.
 type plugin struct {
 	genericiooptions.IOStreams
 	flags *genericclioptions.ConfigFlags
@@ -35,7 +35,7 @@ func newRoot(streams genericiooptions.IOStreams) root {
 	p := &plugin{IOStreams: streams, flags: genericclioptions.NewConfigFlags(true)}
 	cmd := &cobra.Command{
 		Use:           "kubectl-parley",
-		Short:         "Start, stop and look into agent sessions",
+		Short:         "Start, stop and inspect agent sessions",
 		Version:       version.Parley,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl parley"},
 		SilenceErrors: true,
@@ -51,8 +51,8 @@ func newRoot(streams genericiooptions.IOStreams) root {
 	return root{cmd}
 }
 
-// named makes a command take the name of one object, a Conversation unless it completes another
-// kind, and run with a connection to the cluster. The name is empty where the command's Args allow it.
+// named adds the NAME argument to a command, and connects to the cluster before it runs. NAME
+// completes to Conversations by default. It is empty if cmd.Args allows that.
 func (p *plugin) named(cmd *cobra.Command, run func(context.Context, *cluster, string) error) *cobra.Command {
 	if cmd.Args == nil {
 		cmd.Args = cobra.ExactArgs(1)
@@ -73,7 +73,7 @@ func (p *plugin) named(cmd *cobra.Command, run func(context.Context, *cluster, s
 	return cmd
 }
 
-// cluster is a connection to the cluster, the namespace that is meant, and where a command prints.
+// cluster is a connection to the cluster, with the selected namespace and the output streams.
 type cluster struct {
 	client.WithWatch
 	genericiooptions.IOStreams
@@ -87,7 +87,7 @@ func (p *plugin) connect() (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.QPS = -1 // the API server's priority and fairness governs
+	config.QPS = -1 // rely on the API server's priority and fairness
 	namespace, _, err := p.flags.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func (c *cluster) conversation(ctx context.Context, name string) (*v1alpha1.Conv
 	return conv, c.Get(ctx, c.key(name), conv)
 }
 
-// age is a duration as kubectl prints it.
+// age formats a duration as kubectl does.
 func age(d time.Duration) string { return duration.HumanDuration(max(d, 0)) }
 
 func since(t metav1.Time, now time.Time) string { return age(now.Sub(t.Time)) }

@@ -9,10 +9,10 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-func TestASessionIsStartedAgainAtAnotherTime(t *testing.T) {
+func TestEachRestartHasANewTime(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	at := func(seconds int) *metav1.Time { return ptr.To(metav1.Date(2026, 1, 2, 3, 4, seconds, 0, time.UTC)) }
-	for _, test := range []struct{ asked, followed, want *metav1.Time }{
+	for _, test := range []struct{ requested, observed, want *metav1.Time }{
 		{nil, nil, at(5)},
 		{at(4), at(4), at(5)},
 		{at(5), at(5), at(4)},
@@ -20,15 +20,15 @@ func TestASessionIsStartedAgainAtAnotherTime(t *testing.T) {
 		{at(50), nil, at(5)},
 	} {
 		c := conversation("ns", "c")
-		c.Spec.RestartAt, c.Status.RestartedAt = test.asked, test.followed
+		c.Spec.RestartAt, c.Status.RestartedAt = test.requested, test.observed
 		if got := c.NextRestart(now); !got.Equal(test.want) {
-			t.Errorf("after %v and %v it is %v, want %v", test.asked, test.followed, got, test.want)
+			t.Errorf("after %v and %v the next restart is %v, want %v", test.requested, test.observed, got, test.want)
 		}
 	}
 }
 
-// The operator's clock decides when it is time.
-func TestAStartThatWaitsForItsTimeSaysSo(t *testing.T) {
+// Restart times are compared with the operator's clock.
+func TestStartReportsARestartTimeInTheFuture(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	c := conversation(ns, "c")

@@ -19,14 +19,14 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// newStatus makes `kubectl parley status`.
+// newStatus returns `kubectl parley status`.
 func newStatus(p *plugin) *cobra.Command {
 	var events int
 	cmd := p.named(&cobra.Command{
 		Use:   "status [NAME]",
-		Short: "Show where a session stands and why, or all of them in a line each",
-		Long: `Show where a session stands, why, and what to do about it: its settings, its class, its pod, its
-files, its conditions and the last events. It reads no Secret's value.`,
+		Short: "Show the state of a session, or of all sessions in one line each",
+		Long: `Show the state of a session, the reason for it, and what to do next; then its settings, class, pod,
+workspace, conditions and recent events. Values of Secrets are not read.`,
 		Args: cobra.MaximumNArgs(1),
 	}, func(ctx context.Context, c *cluster, name string) error {
 		if name == "" {
@@ -40,7 +40,7 @@ files, its conditions and the last events. It reads no Secret's value.`,
 		_, err = fmt.Fprint(c.Out, printable(found.tree(time.Now())))
 		return err
 	})
-	cmd.Flags().IntVar(&events, "events", 8, "How many of the last events to show.")
+	cmd.Flags().IntVar(&events, "events", 8, "The number of recent events to show.")
 	return cmd
 }
 
@@ -67,8 +67,8 @@ func (c *cluster) showAll(ctx context.Context) error {
 	return nil
 }
 
-// findings are all that the status of a session is told from. What is nil is not there, or may not
-// be read.
+// findings are the objects of a session. An object is nil if it does not exist or the user may not
+// read it.
 type findings struct {
 	conversation *v1alpha1.Conversation
 	settings     *v1alpha1.UserSettings
@@ -77,18 +77,18 @@ type findings struct {
 	claim        *corev1.PersistentVolumeClaim
 	secret       *metav1.PartialObjectMetadata
 	events       []corev1.Event
-	// hidden are the kinds that the user may not read.
-	hidden map[string]bool
+	// forbidden holds the kinds that the user may not read.
+	forbidden map[string]bool
 }
 
-// find looks up what belongs to a session. Who may not read a part of it sees the rest.
+// find reads the objects of a session, except those that the user may not read.
 func (c *cluster) find(ctx context.Context, name string) (*findings, error) {
 	conv, err := c.conversation(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	f := &findings{conversation: conv, hidden: map[string]bool{}}
-	// Only that it is there, and for which attempt.
+	f := &findings{conversation: conv, forbidden: map[string]bool{}}
+	// Metadata is enough.
 	secret := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}}
 	if err := errors.Join(
 		lookUp(ctx, c, f, &f.settings, "UserSettings", conv.Spec.UserSettingsName, &v1alpha1.UserSettings{}),
@@ -104,20 +104,20 @@ func (c *cluster) find(ctx context.Context, name string) (*findings, error) {
 	return f, c.findEvents(ctx, f)
 }
 
-// lookUp reads an object into o and sets found to it if it is there and may be read.
+// lookUp reads an object into o, and sets found to it if it exists and the user may read it.
 func lookUp[T client.Object](ctx context.Context, c *cluster, f *findings, found *T, kind, name string, o T) error {
 	switch err := c.Get(ctx, c.key(name), o); {
 	case err == nil:
 		*found = o
 	case apierrors.IsForbidden(err):
-		f.hidden[kind] = true
+		f.forbidden[kind] = true
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("get %s %s: %w", kind, name, err)
 	}
 	return nil
 }
 
-// className is the class that the session has, or would get.
+// className returns the class that the session has, or would get.
 func (f *findings) className() string {
 	switch {
 	case f.pod != nil && f.pod.Labels[v1alpha1.LabelSessionClass] != "":
@@ -132,8 +132,8 @@ func (f *findings) className() string {
 
 // findEvents collects the events of the session's objects, the oldest first.
 func (c *cluster) findEvents(ctx context.Context, f *findings) error {
-	// Another object of the same name may have been there before: its events are not those of this
-	// one. Of a pod that is gone, and why, they are, if they are not older than the Conversation.
+	// The UID excludes events of earlier objects with the same name. A deleted pod has no UID here;
+	// its events count if they are newer than the Conversation.
 	regarding := map[string]metav1.Object{"Conversation": f.conversation,
 		"Pod": &metav1.ObjectMeta{Name: v1alpha1.SessionName(f.conversation.Name)}}
 	if f.pod != nil {
@@ -146,30 +146,30 @@ func (c *cluster) findEvents(ctx context.Context, f *findings) error {
 		regarding["PersistentVolumeClaim"] = f.claim
 	}
 	for kind, object := range regarding {
-		which := fields.Set{"involvedObject.kind": kind, "involvedObject.name": object.GetName()}
+		selector := fields.Set{"involvedObject.kind": kind, "involvedObject.name": object.GetName()}
 		if uid := object.GetUID(); uid != "" {
-			which["involvedObject.uid"] = string(uid)
+			selector["involvedObject.uid"] = string(uid)
 		}
 		var list corev1.EventList
 		err := c.List(ctx, &list, client.InNamespace(c.namespace),
-			client.MatchingFieldsSelector{Selector: which.AsSelector()})
+			client.MatchingFieldsSelector{Selector: selector.AsSelector()})
 		if apierrors.IsForbidden(err) {
-			f.hidden["Event"] = true
+			f.forbidden["Event"] = true
 			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("list events: %w", err)
 		}
 		f.events = append(f.events, slices.DeleteFunc(list.Items, func(e corev1.Event) bool {
-			return e.InvolvedObject.Kind == "Pod" && happened(e).Before(f.conversation.CreationTimestamp.Time)
+			return e.InvolvedObject.Kind == "Pod" && eventTime(e).Before(f.conversation.CreationTimestamp.Time)
 		})...)
 	}
-	slices.SortStableFunc(f.events, func(a, b corev1.Event) int { return happened(a).Compare(happened(b)) })
+	slices.SortStableFunc(f.events, func(a, b corev1.Event) int { return eventTime(a).Compare(eventTime(b)) })
 	return nil
 }
 
-// happened is when an event last did: the two APIs of events note it differently.
-func happened(e corev1.Event) time.Time {
+// eventTime returns when an event last occurred; the two Event APIs record it in different fields.
+func eventTime(e corev1.Event) time.Time {
 	at := e.CreationTimestamp.Time
 	for _, t := range []time.Time{e.EventTime.Time, e.LastTimestamp.Time} {
 		if t.After(at) {

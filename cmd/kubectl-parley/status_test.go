@@ -21,24 +21,24 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-func TestWhyASessionWasStartedAgainIsTold(t *testing.T) {
+func TestStatusShowsTheCauseOfARestart(t *testing.T) {
 	t.Parallel()
 	for message, want := range map[string]string{
-		`{"reason":"Unresponsive"}`: "1 restarts, last ended with status 137 (Unresponsive)",
-		"":                          "1 restarts, last ended with status 137 (Error)",
+		`{"reason":"Unresponsive"}`: "1 restarts, last exit status 137 (Unresponsive)",
+		"":                          "1 restarts, last exit status 137 (Error)",
 	} {
 		got := containerNode(corev1.ContainerStatus{RestartCount: 1, LastTerminationState: corev1.ContainerState{
 			Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "Error", Message: message},
 		}})
 		if !strings.Contains(got.text, want) {
-			t.Errorf("%q: it says %q", message, got.text)
+			t.Errorf("%q: got %q", message, got.text)
 		}
 	}
 }
 
-func TestAStuckStartTellsItsReasonAtAGlance(t *testing.T) {
+func TestStatusOfAStuckStartBeginsWithTheReason(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	k := newKubelet(t, ns)
 	create(t, conversation(ns, "stuck"))
 	k.bind("stuck")
@@ -58,7 +58,7 @@ func TestAStuckStartTellsItsReasonAtAGlance(t *testing.T) {
 	t.Logf("\n%s", stdout)
 	lines := strings.Split(stdout, "\n")
 	for i, want := range []string{"stuck  STARTING  PullingImage", "Image example.com/parley:1: ImagePullBackOff",
-		"→ Check the image's name"} {
+		"→ Check the image name"} {
 		if !strings.Contains(lines[i], want) {
 			t.Errorf("line %d is %q, want %q", i+1, lines[i], want)
 		}
@@ -71,13 +71,13 @@ func TestAStuckStartTellsItsReasonAtAGlance(t *testing.T) {
 	}
 	all, _, err := run(t, ns, "status")
 	if err != nil || !strings.HasPrefix(all, "… stuck  STARTING  PullingImage") || strings.Count(all, "\n") != 1 {
-		t.Errorf("all in a line each: %v\n%s", err, all)
+		t.Errorf("one line for each session: %v\n%s", err, all)
 	}
 }
 
-func TestTheEventsOfAnEarlierObjectOfTheNameAreNotShown(t *testing.T) {
+func TestStatusOmitsEventsOfEarlierObjects(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	create(t, conversation(ns, "c"))
 	k := newKubelet(t, ns)
 	pod := k.pod("c")
@@ -85,7 +85,7 @@ func TestTheEventsOfAnEarlierObjectOfTheNameAreNotShown(t *testing.T) {
 	about := func(name, kind, object string, uid types.UID) *corev1.Event {
 		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, Type: corev1.EventTypeWarning,
 			Reason: name, LastTimestamp: metav1.Now(),
-			InvolvedObject: corev1.ObjectReference{Kind: kind, Namespace: ns, Name: object, UID: uid}, Message: "it is so"}
+			InvolvedObject: corev1.ObjectReference{Kind: kind, Namespace: ns, Name: object, UID: uid}, Message: "text"}
 	}
 	create(t, about("ours", "Conversation", "c", c.UID), about("its-pods", "Pod", pod.Name, pod.UID),
 		about("theirs", "Conversation", "c", "earlier"), about("another-pods", "Pod", pod.Name, "earlier"))
@@ -96,7 +96,7 @@ func TestTheEventsOfAnEarlierObjectOfTheNameAreNotShown(t *testing.T) {
 	}
 }
 
-func TestAnEmptyNameIsRefused(t *testing.T) {
+func TestAnEmptyNameIsRejected(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"status", "chat", "open", "stop"} {
 		if stdout, _, err := run(t, "default", command, ""); err == nil || !strings.Contains(err.Error(), "NAME is empty") {
@@ -105,9 +105,9 @@ func TestAnEmptyNameIsRefused(t *testing.T) {
 	}
 }
 
-func TestTheLinesOfAllHaveColumns(t *testing.T) {
+func TestStatusOfAllSessionsIsAligned(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	off := conversation(ns, "much-longer-name")
 	off.Spec.Suspend = true
 	create(t, conversation(ns, "c"), off)
@@ -126,24 +126,23 @@ func TestTheLinesOfAllHaveColumns(t *testing.T) {
 	}
 }
 
-func TestAStartThatGoesWellNeedsNobodysHelp(t *testing.T) {
+func TestAHealthyStartIsPending(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	k := newKubelet(t, ns)
 	create(t, conversation(ns, "c"))
 	k.bind("c")
 	k.report("c", corev1.ConditionFalse, corev1.ContainerStatus{State: corev1.ContainerState{
 		Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}})
 	stdout, _, err := run(t, ns, "status", "c")
-	if err != nil || !strings.Contains(stdout, waits+" Pod c-session  Running") || strings.Contains(stdout, bad) ||
-		strings.Contains(stdout, "manager") || !strings.HasPrefix(stdout, "… c  STARTING  ") {
+	if err != nil || !strings.Contains(stdout, markPending+" Pod c-session  Running") ||
+		strings.Contains(stdout, markFailed) || strings.Contains(stdout, "manager") || !strings.HasPrefix(stdout, "… c  STARTING  ") {
 		t.Errorf("%v\n%s", err, stdout)
 	}
 }
 
-// What a session is made of comes one after the other. Only what does not get on by itself needs
-// help.
-func TestWhatIsNotThereYetIsWaitedFor(t *testing.T) {
+// Objects of a session appear one after the other. Only those that cannot proceed are failed.
+func TestMissingObjectsArePending(t *testing.T) {
 	claim := func(phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
 		return &corev1.PersistentVolumeClaim{Status: corev1.PersistentVolumeClaimStatus{Phase: phase}}
 	}
@@ -161,19 +160,19 @@ func TestWhatIsNotThereYetIsWaitedFor(t *testing.T) {
 		got  node
 		want string
 	}{
-		{f(claim(corev1.ClaimPending), nil, nil).workspaceNode(), waits},
-		{f(claim(corev1.ClaimBound), nil, nil).workspaceNode(), well},
-		{f(claim(corev1.ClaimLost), nil, nil).workspaceNode(), bad},
-		{f(nil, nil, nil).podNode(time.Now()), waits},
-		{stalled.podNode(time.Now()), bad},
-		{f(nil, pod(corev1.PodPending), nil).podNode(time.Now()), waits},
-		{f(nil, pod(corev1.PodSucceeded), nil).podNode(time.Now()), well},
-		{f(nil, pod(corev1.PodFailed), nil).podNode(time.Now()), bad},
-		{f(nil, nil, settings()).settingsNode(), waits},
+		{f(claim(corev1.ClaimPending), nil, nil).workspaceNode(), markPending},
+		{f(claim(corev1.ClaimBound), nil, nil).workspaceNode(), markOK},
+		{f(claim(corev1.ClaimLost), nil, nil).workspaceNode(), markFailed},
+		{f(nil, nil, nil).podNode(time.Now()), markPending},
+		{stalled.podNode(time.Now()), markFailed},
+		{f(nil, pod(corev1.PodPending), nil).podNode(time.Now()), markPending},
+		{f(nil, pod(corev1.PodSucceeded), nil).podNode(time.Now()), markOK},
+		{f(nil, pod(corev1.PodFailed), nil).podNode(time.Now()), markFailed},
+		{f(nil, nil, settings()).settingsNode(), markPending},
 		{f(nil, nil, settings(metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue})).settingsNode(),
-			well},
+			markOK},
 		{f(nil, nil, settings(metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse})).settingsNode(),
-			bad},
+			markFailed},
 	} {
 		if !strings.HasPrefix(test.got.text, test.want+" ") {
 			t.Errorf("%q, want %s", test.got.text, test.want)
@@ -181,16 +180,16 @@ func TestWhatIsNotThereYetIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestASessionWithoutSettingsSaysWhatIsMissing(t *testing.T) {
+func TestStatusNamesMissingSettings(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	missing := conversation(ns, "c")
-	missing.Spec.UserSettingsName = "nobody"
+	missing.Spec.UserSettingsName = "missing"
 	create(t, missing)
 	awaitState(t, ns, "c", "STARTING", "SettingsNotReady")
 	stdout, _, err := run(t, ns, "status", "c")
-	if err != nil || !strings.Contains(stdout, "UserSettings nobody do not exist") || !strings.Contains(stdout,
-		"✗ UserSettings nobody: does not exist") {
+	if err != nil || !strings.Contains(stdout, "UserSettings missing do not exist") || !strings.Contains(stdout,
+		"✗ UserSettings missing: does not exist") {
 		t.Errorf("%v\n%s", err, stdout)
 	}
 	unseen := env.Namespace(t, nil)
@@ -201,9 +200,9 @@ func TestASessionWithoutSettingsSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestWhoMayReadOnlyAPartSeesTheRest(t *testing.T) {
+func TestStatusOmitsObjectsTheUserMayNotRead(t *testing.T) {
 	t.Parallel()
-	ns := operate(t)
+	ns := startOperator(t)
 	create(t, conversation(ns, "c"))
 	awaitState(t, ns, "c", "STARTING", "Scheduling")
 	user, err := env.AddUser(envtest.User{Name: "viewer-" + ns}, env.Config)
@@ -223,20 +222,20 @@ func TestWhoMayReadOnlyAPartSeesTheRest(t *testing.T) {
 	if err := os.WriteFile(file, kubeconfig, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var viewed *ran
-	testenv.Await(t, func() error { // RBAC comes a moment later
-		viewed = begin(t, file, ns, "status", "c")
+	var viewed *invocation
+	testenv.Await(t, func() error { // RBAC takes effect with a delay
+		viewed = runAsync(t, file, ns, "status", "c")
 		return viewed.wait(t)
 	})
-	for _, want := range []string{"STARTING", "? UserSettings ada: you may not read it",
-		"? Pod c-session: you may not read it", "Events: you may not read them"} {
+	for _, want := range []string{"STARTING", "? UserSettings ada: no permission to read it",
+		"? Pod c-session: no permission to read it", "Events: no permission to read them"} {
 		if !strings.Contains(viewed.out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, viewed.out.String())
 		}
 	}
 }
 
-func TestNamesAreCompleted(t *testing.T) {
+func TestCompletionOffersNames(t *testing.T) {
 	t.Parallel()
 	ns := env.Namespace(t, nil)
 	create(t, conversation(ns, "first"), conversation(ns, "second"),
@@ -249,7 +248,7 @@ func TestNamesAreCompleted(t *testing.T) {
 		ns:             {"status", "-n", ns[:len(ns)-1]},
 	} {
 		out := &bytes.Buffer{}
-		// kubectl calls the completer with the words of the line.
+		// kubectl runs the completer with the words of the command line.
 		cmd := newRoot(genericiooptions.IOStreams{In: &bytes.Buffer{}, Out: out, ErrOut: &bytes.Buffer{}}).
 			withArgs(append([]string{"/usr/local/bin/" + completer, "--kubeconfig", kubeconfig, "--namespace", ns}, args...))
 		if err := cmd.ExecuteContext(t.Context()); err != nil {
@@ -267,7 +266,7 @@ func TestNamesAreCompleted(t *testing.T) {
 	}
 }
 
-func TestEveryReasonThatHoldsAStartUpHasAHint(t *testing.T) {
+func TestEveryReasonOfABlockedStartHasAHint(t *testing.T) {
 	for _, reason := range []string{v1alpha1.ReasonSettingsNotReady, v1alpha1.ReasonQueued, v1alpha1.ReasonScheduling,
 		v1alpha1.ReasonPullingImage, v1alpha1.ReasonPreparingWorkspace,
 		v1alpha1.ReasonStartingRuntime, v1alpha1.ReasonRestarting, v1alpha1.ReasonFailed, v1alpha1.ReasonLost,

@@ -12,37 +12,37 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// waiting is what the commands have in common that wait for a session.
-type waiting struct {
+// waitFlags are the flags of the commands that wait for a session.
+type waitFlags struct {
 	wait    bool
 	timeout time.Duration
 }
 
-func (w *waiting) addFlags(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&w.wait, "wait", true, "Wait, and show the steps meanwhile.")
-	cmd.Flags().DurationVar(&w.timeout, "timeout", 0, "How long to wait. Default: as long as it takes.")
+func (w *waitFlags) addFlags(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&w.wait, "wait", true, "Wait for the session, and show its progress.")
+	cmd.Flags().DurationVar(&w.timeout, "timeout", 0, "How long to wait. Default: no limit.")
 }
 
-// bound limits how long a command waits.
-func (w *waiting) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+// bound applies the timeout to a context.
+func (w *waitFlags) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if w.timeout <= 0 {
 		return ctx, func() {}
 	}
-	return context.WithTimeoutCause(ctx, w.timeout, fmt.Errorf("it took longer than %s", w.timeout))
+	return context.WithTimeoutCause(ctx, w.timeout, fmt.Errorf("timed out after %s", w.timeout))
 }
 
 // stop is `kubectl parley stop`.
 type stop struct {
-	waiting
+	waitFlags
 	force bool
 }
 
 func newStop(p *plugin) *cobra.Command {
 	s := &stop{}
 	cmd := p.named(&cobra.Command{
-		Use: "stop NAME", Short: "Stop a session and keep its workspace; start resumes it",
+		Use: "stop NAME", Short: "Stop a session and keep its workspace; resume it with start",
 	}, s.run)
-	cmd.Flags().BoolVar(&s.force, "force", false, "Change a field that a GitOps tool keeps.")
+	cmd.Flags().BoolVar(&s.force, "force", false, "Change the field even if a GitOps tool manages it.")
 	s.addFlags(cmd)
 	return cmd
 }
@@ -61,7 +61,7 @@ func (s *stop) run(ctx context.Context, c *cluster, name string) error {
 	generation := conv.Generation
 	err = c.follow(ctx, newProgress(c.ErrOut), name, func(conv *v1alpha1.Conversation) (bool, error) {
 		over := conv.Status.ObservedGeneration >= generation && conv.Status.State == v1alpha1.StateStopped
-		// Until its pod is gone it is not Ready.
+		// It keeps reconciling until its pod is gone.
 		return over && !meta.IsStatusConditionTrue(conv.Status.Conditions, v1alpha1.ConditionReconciling), nil
 	})
 	if err != nil {
@@ -71,8 +71,8 @@ func (s *stop) run(ctx context.Context, c *cluster, name string) error {
 	return nil
 }
 
-// changeSpec changes a field of a Conversation, and nothing else of it. A field that a GitOps tool
-// keeps is left alone unless it is forced: the tool would set it back a moment later.
+// changeSpec patches one field of a Conversation. It changes a field that a GitOps tool manages
+// only if forced, because the tool would revert it.
 func changeSpec(ctx context.Context, c *cluster, conv *v1alpha1.Conversation, field string, force bool,
 	change func(*v1alpha1.ConversationSpec)) error {
 	before := conv.DeepCopy()
@@ -80,9 +80,9 @@ func changeSpec(ctx context.Context, c *cluster, conv *v1alpha1.Conversation, fi
 	if patch, err := client.MergeFrom(before).Data(conv); err != nil || string(patch) == "{}" {
 		return err
 	}
-	if keeper := keeperOf(before, field); keeper != "" && !force {
-		return fmt.Errorf("spec.%s is kept by %s, which would set it back: change it where that takes it from, or use "+
-			"--force", field, keeper)
+	if manager := gitOpsManager(before, field); manager != "" && !force {
+		return fmt.Errorf("spec.%s is managed by %s, which would revert the change: change it at its source, or use "+
+			"--force", field, manager)
 	}
 	return c.Patch(ctx, conv, client.MergeFrom(before))
 }

@@ -50,8 +50,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// operate runs the operator for one namespace until the test ends.
-func operate(t *testing.T) (namespace string) {
+// startOperator runs the operator for a new namespace until the test ends.
+func startOperator(t *testing.T) (namespace string) {
 	t.Helper()
 	namespace = env.Namespace(t, nil)
 	scheme, err := controllers.NewScheme()
@@ -83,24 +83,24 @@ func operate(t *testing.T) (namespace string) {
 	return namespace
 }
 
-// ran is a command that runs, or did.
-type ran struct {
+// invocation is a command that is running or has ended.
+type invocation struct {
 	out, errOut testenv.Log
 	done        chan error
 	stop        context.CancelFunc
 }
 
-// begin runs a command as a user would.
-func begin(t *testing.T, config, namespace string, args ...string) *ran {
+// runAsync starts a command without input.
+func runAsync(t *testing.T, config, namespace string, args ...string) *invocation {
 	t.Helper()
-	return beginWith(t, &bytes.Buffer{}, config, namespace, args...)
+	return runAsyncWith(t, &bytes.Buffer{}, config, namespace, args...)
 }
 
-// beginWith runs a command that is given this input.
-func beginWith(t *testing.T, in io.Reader, config, namespace string, args ...string) *ran {
+// runAsyncWith starts a command with an input.
+func runAsyncWith(t *testing.T, in io.Reader, config, namespace string, args ...string) *invocation {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	r := &ran{done: make(chan error, 1), stop: stop}
+	r := &invocation{done: make(chan error, 1), stop: stop}
 	cmd := newRoot(genericiooptions.IOStreams{In: in, Out: &r.out, ErrOut: &r.errOut}).
 		withArgs(append([]string{"kubectl-parley", "--kubeconfig", config, "-n", namespace}, args...))
 	go func() { r.done <- cmd.ExecuteContext(ctx) }()
@@ -109,8 +109,8 @@ func beginWith(t *testing.T, in io.Reader, config, namespace string, args ...str
 	return r
 }
 
-// wait for the command to end.
-func (r *ran) wait(t *testing.T) error {
+// wait waits for the command to end.
+func (r *invocation) wait(t *testing.T) error {
 	t.Helper()
 	var err error
 	testenv.Await(t, func() error {
@@ -118,16 +118,16 @@ func (r *ran) wait(t *testing.T) error {
 		case err = <-r.done:
 			return nil
 		default:
-			return fmt.Errorf("it runs; stdout %q, stderr %q", r.out.String(), r.errOut.String())
+			return fmt.Errorf("still running; stdout %q, stderr %q", r.out.String(), r.errOut.String())
 		}
 	})
 	return err
 }
 
-// run runs a command to its end.
+// run runs a command and waits for its end.
 func run(t *testing.T, namespace string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	r := begin(t, kubeconfig, namespace, args...)
+	r := runAsync(t, kubeconfig, namespace, args...)
 	err = r.wait(t)
 	return r.out.String(), r.errOut.String(), err
 }

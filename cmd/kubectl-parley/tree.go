@@ -21,7 +21,7 @@ type node struct {
 	children []node
 }
 
-// line is a node without children; add appends one.
+// line returns a node without children.
 func line(format string, args ...any) node { return node{text: fmt.Sprintf(format, args...)} }
 
 func (n *node) add(format string, args ...any) {
@@ -39,29 +39,29 @@ func (n node) write(out *strings.Builder, indent string) {
 	}
 }
 
-// Marks before a line: all is well, wait, and somebody's help is needed.
+// Marks before a line.
 const (
-	well  = "✓"
-	waits = "…"
-	bad   = "✗"
+	markOK      = "✓"
+	markPending = "…"
+	markFailed  = "✗" // a user must act
 )
 
 func mark(ok bool) string {
 	if ok {
-		return well
+		return markOK
 	}
-	return bad
+	return markFailed
 }
 
-// headline is where a session stands, in a line that says what matters first: its name, its state,
-// why, for how long, and what else is to be said, or nothing in place of those that there are not.
+// headline returns the columns of a session's first line: name, state, reason, duration and remark.
+// A column without a value is empty.
 func headline(c *v1alpha1.Conversation, now time.Time) []string {
-	sign, at := waits, c.Status.StartTime
+	sign, at := markPending, c.Status.StartTime
 	switch {
 	case stalled(c):
-		sign = bad
+		sign = markFailed
 	case meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.ConditionReady):
-		sign = well
+		sign = markOK
 	}
 	switch c.Status.State {
 	case v1alpha1.StateRunning:
@@ -75,25 +75,25 @@ func headline(c *v1alpha1.Conversation, now time.Time) []string {
 	}
 	switch {
 	case c.Status.ObservedGeneration < 0:
-		remark = unsaid
+		remark = noReport
 	case !observed(c):
-		remark = "not seen by the operator yet"
+		remark = "not processed by the operator yet"
 	}
 	return []string{sign + " " + c.Name, string(c.Status.State), c.Status.Reason, duration, remark}
 }
 
-// tree tells where a session stands: what and why first, then what it is made of.
+// tree describes a session: its state, reason and advice first, then its objects.
 func (f *findings) tree(now time.Time) string {
 	c := f.conversation
 	out := &strings.Builder{}
-	said := slices.DeleteFunc(headline(c, now), func(text string) bool { return text == "" })
-	fmt.Fprintln(out, strings.Join(said, "  "))
+	columns := slices.DeleteFunc(headline(c, now), func(text string) bool { return text == "" })
+	fmt.Fprintln(out, strings.Join(columns, "  "))
 	if c.Status.Message != "" {
 		fmt.Fprintf(out, "  %s\n", oneLine(c.Status.Message))
 	}
-	// Who made the pod runs.
-	begun := c.Status.ObservedGeneration < 0 && f.pod != nil
-	if hint := hintFor(c); hint != "" && !begun {
+	// A pod shows that the operator is running.
+	hasPod := c.Status.ObservedGeneration < 0 && f.pod != nil
+	if hint := hintFor(c); hint != "" && !hasPod {
 		fmt.Fprintf(out, "  → %s\n", hint)
 	}
 	nodes := []node{f.settingsNode(), f.classNode(), f.podNode(now), f.workspaceNode(), f.secretNode(), f.attemptsNode(),
@@ -102,21 +102,21 @@ func (f *findings) tree(now time.Time) string {
 	return out.String()
 }
 
-// absent says of an object that was not found whether it may be there all the same.
-func (f *findings) absent(kind, name, what string) node {
-	if f.hidden[kind] {
-		return line("? %s %s: you may not read it", kind, name)
+// missing describes an object that was not found, or that the user may not read.
+func (f *findings) missing(kind, name, text string) node {
+	if f.forbidden[kind] {
+		return line("? %s %s: no permission to read it", kind, name)
 	}
-	return line("%s %s %s: %s", bad, kind, name, what)
+	return line("%s %s %s: %s", markFailed, kind, name, text)
 }
 
 func (f *findings) settingsNode() node {
 	name := f.conversation.Spec.UserSettingsName
 	if f.settings == nil {
-		return f.absent("UserSettings", name, "does not exist")
+		return f.missing("UserSettings", name, "does not exist")
 	}
 	conditions := f.settings.Status.Conditions
-	sign := waits
+	sign := markPending
 	if ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady); ready != nil &&
 		ready.Status != metav1.ConditionUnknown {
 		sign = mark(ready.Status == metav1.ConditionTrue)
@@ -125,7 +125,7 @@ func (f *findings) settingsNode() node {
 	for _, condition := range conditions {
 		if condition.Type != v1alpha1.ConditionReady && condition.Type != v1alpha1.ConditionStalled &&
 			condition.Status != metav1.ConditionTrue {
-			n.add("%s %s  %s: %s", bad, condition.Type, condition.Reason, oneLine(condition.Message))
+			n.add("%s %s  %s: %s", markFailed, condition.Type, condition.Reason, oneLine(condition.Message))
 		}
 	}
 	return n
@@ -135,11 +135,11 @@ func (f *findings) classNode() node {
 	name := f.className()
 	switch {
 	case f.class != nil:
-		return line("%s SessionClass %s", well, name)
-	case f.hidden["SessionClass"] || name != v1alpha1.DefaultSessionClass:
-		return f.absent("SessionClass", name, "does not exist")
+		return line("%s SessionClass %s", markOK, name)
+	case f.forbidden["SessionClass"] || name != v1alpha1.DefaultSessionClass:
+		return f.missing("SessionClass", name, "does not exist")
 	}
-	return line("%s SessionClass %s: the built-in one", well, name)
+	return line("%s SessionClass %s: built in", markOK, name)
 }
 
 func (f *findings) podNode(now time.Time) node {
@@ -147,12 +147,12 @@ func (f *findings) podNode(now time.Time) node {
 	pod := f.pod
 	switch {
 	case pod != nil:
-	case f.hidden["Pod"] || stalled(f.conversation) && f.conversation.Status.State != v1alpha1.StateStopped:
-		return f.absent("Pod", name, "there is none")
+	case f.forbidden["Pod"] || stalled(f.conversation) && f.conversation.Status.State != v1alpha1.StateStopped:
+		return f.missing("Pod", name, "does not exist")
 	case f.conversation.Status.State == v1alpha1.StateStopped:
 		return node{}
 	default:
-		return line("%s Pod %s: there is none yet", waits, name)
+		return line("%s Pod %s: not created yet", markPending, name)
 	}
 	text := fmt.Sprintf("Pod %s  %s", name, pod.Status.Phase)
 	if pod.DeletionTimestamp != nil {
@@ -164,7 +164,7 @@ func (f *findings) podNode(now time.Time) node {
 	n := line("%s  (%s)", text, since(pod.CreationTimestamp, now))
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status != corev1.ConditionTrue {
-			n.add("%s not scheduled: %s", bad, oneLine(condition.Message))
+			n.add("%s not scheduled: %s", markFailed, oneLine(condition.Message))
 		}
 	}
 	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
@@ -174,41 +174,41 @@ func (f *findings) podNode(now time.Time) node {
 	return n
 }
 
-// podSign is how a pod does: one that is not ready needs help where a part of it does.
+// podSign returns the mark of a pod. A pod that is not ready has failed if one of its parts has.
 func podSign(pod *corev1.Pod, parts []node) string {
 	ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
 	switch {
 	case ready, pod.Status.Phase == corev1.PodSucceeded:
-		return well
+		return markOK
 	case pod.Status.Phase == corev1.PodFailed, slices.ContainsFunc(parts,
-		func(n node) bool { return strings.HasPrefix(n.text, bad) }):
-		return bad
+		func(n node) bool { return strings.HasPrefix(n.text, markFailed) }):
+		return markFailed
 	}
-	return waits
+	return markPending
 }
 
 func containerNode(s corev1.ContainerStatus) node {
-	text, sign := "waiting", waits
+	text, sign := "waiting", markPending
 	switch {
 	case s.State.Running != nil && s.Ready:
-		text, sign = "running", well
+		text, sign = "running", markOK
 	case s.State.Running != nil:
 		text = "running, not ready"
 	case s.State.Terminated != nil:
-		text, sign = fmt.Sprintf("ended with status %d", s.State.Terminated.ExitCode), mark(s.State.Terminated.ExitCode == 0)
+		text, sign = fmt.Sprintf("exited with status %d", s.State.Terminated.ExitCode), mark(s.State.Terminated.ExitCode == 0)
 	case s.State.Waiting != nil:
 		text += ": " + s.State.Waiting.Reason
 		if strings.HasSuffix(s.State.Waiting.Reason, "BackOff") || strings.HasPrefix(s.State.Waiting.Reason, "Err") ||
 			strings.HasSuffix(s.State.Waiting.Reason, "Error") {
-			sign = bad
+			sign = markFailed
 		}
 	}
 	if s.RestartCount > 0 {
 		text += fmt.Sprintf(", %d restarts", s.RestartCount)
 		if t := s.LastTerminationState.Terminated; t != nil {
-			text += fmt.Sprintf(", last ended with status %d (%s)", t.ExitCode, cmp.Or(session.WhyEnded(t.Message), t.Reason))
+			text += fmt.Sprintf(", last exit status %d (%s)", t.ExitCode, cmp.Or(session.WhyEnded(t.Message), t.Reason))
 		}
 	}
 	return line("%s %s  %s  %s", sign, s.Name, text, s.Image)
@@ -217,16 +217,16 @@ func containerNode(s corev1.ContainerStatus) node {
 func (f *findings) workspaceNode() node {
 	switch {
 	case f.claim == nil && f.conversation.Status.Workspace == v1alpha1.WorkspaceScratch:
-		return line("%s Workspace: scratch space, which goes with the pod", well)
+		return line("%s Workspace: scratch space, deleted with the pod", markOK)
 	case f.claim == nil:
 		return node{}
 	}
-	sign := waits // a claim may be bound only when a pod uses it
+	sign := markPending // some claims are bound only when a pod uses them
 	switch f.claim.Status.Phase {
 	case corev1.ClaimBound:
-		sign = well
+		sign = markOK
 	case corev1.ClaimLost:
-		sign = bad
+		sign = markFailed
 	}
 	size := f.claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	return line("%s PersistentVolumeClaim %s  %s, %s", sign, f.claim.Name, f.claim.Status.Phase, size.String())
@@ -236,7 +236,7 @@ func (f *findings) secretNode() node {
 	if f.secret == nil {
 		return node{}
 	}
-	return line("%s Secret %s", well, f.secret.Name)
+	return line("%s Secret %s", markOK, f.secret.Name)
 }
 
 func (f *findings) attemptsNode() node {
@@ -244,9 +244,9 @@ func (f *findings) attemptsNode() node {
 	if s.Attempt <= 1 && s.Restarts == 0 {
 		return node{}
 	}
-	n := line("Attempt %d, restarted %d times since it was last started", max(s.Attempt, 1), s.Restarts)
+	n := line("Attempt %d, %d restarts since the last start", max(s.Attempt, 1), s.Restarts)
 	if s.LastRestart != "" {
-		n.text += ", last because of: " + s.LastRestart
+		n.text += ", last cause: " + s.LastRestart
 	}
 	return n
 }
@@ -270,7 +270,7 @@ func (f *findings) conditionsNode(now time.Time) node {
 	n := node{text: "Conditions"}
 	for _, c := range f.conversation.Status.Conditions {
 		message := ""
-		// What the headline says need not be said again.
+		// Do not repeat the message of the headline.
 		if c.Message != "" && c.Message != f.conversation.Status.Message {
 			message = "  " + oneLine(c.Message)
 		}
@@ -292,12 +292,12 @@ func (f *findings) eventsNode(now time.Time) node {
 		if count > 1 {
 			times = fmt.Sprintf(" ×%d", count)
 		}
-		n.add("%4s  %-7s  %s  %s%s  %s", age(now.Sub(happened(e))), e.Type, e.InvolvedObject.Kind, e.Reason, times,
+		n.add("%4s  %-7s  %s  %s%s  %s", age(now.Sub(eventTime(e))), e.Type, e.InvolvedObject.Kind, e.Reason, times,
 			oneLine(e.Message))
 	}
 	switch {
-	case f.hidden["Event"]:
-		n.text += ": you may not read them"
+	case f.forbidden["Event"]:
+		n.text += ": no permission to read them"
 	case len(f.events) == 0:
 		n.text += ": none"
 	}
