@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/loop"
 )
 
-// agent answers the client.
+// agent handles the requests of an ACP client.
 type agent struct {
 	conn    *acp.Conn
 	options loop.Options
@@ -55,9 +55,9 @@ func (a *agent) Notification(method string, params json.RawMessage) {
 	}
 }
 
-// Noise implements acp.Handler: a client that sends it is not understood, and told so.
+// Noise implements acp.Handler. It logs a line that is not a message.
 func (a *agent) Noise(string) {
-	fmt.Fprintln(os.Stderr, "agent: the client sent a line that is no message")
+	fmt.Fprintln(os.Stderr, "agent: the client sent a line that is not a JSON-RPC message")
 }
 
 var initialized = acp.InitializeResult{
@@ -74,11 +74,10 @@ var initialized = acp.InitializeResult{
 }
 
 func invalid(err error) error {
-	return &acp.Error{Code: acp.CodeInvalidParams, Message: "the parameters are not as the protocol has them: " +
-		err.Error()}
+	return &acp.Error{Code: acp.CodeInvalidParams, Message: "invalid parameters: " + err.Error()}
 }
 
-// openSession begins a session, or brings one back from memory.
+// openSession creates a session, or loads one from disk.
 func (a *agent) openSession(ctx context.Context, method string, params json.RawMessage) (any, error) {
 	var p acp.SessionParams
 	if err := json.Unmarshal(params, &p); err != nil {
@@ -89,12 +88,12 @@ func (a *agent) openSession(ctx context.Context, method string, params json.RawM
 		if err != nil {
 			return nil, err
 		}
-		a.keep(session)
+		a.add(session)
 		return acp.NewSessionResult{SessionID: session.ID()}, nil
 	}
 	a.mu.Lock()
 	if known := a.sessions[p.SessionID]; known != nil {
-		known.Close() // it is loaded anew
+		known.Close() // it is loaded again
 		delete(a.sessions, p.SessionID)
 	}
 	a.mu.Unlock()
@@ -102,7 +101,7 @@ func (a *agent) openSession(ctx context.Context, method string, params json.RawM
 	if err != nil {
 		return nil, err
 	}
-	a.keep(session)
+	a.add(session)
 	return struct{}{}, nil
 }
 
@@ -113,7 +112,7 @@ func (a *agent) prompt(ctx context.Context, params json.RawMessage) func() (any,
 	}
 	session := a.session(p.SessionID)
 	if session == nil {
-		unknown := &acp.Error{Code: acp.CodeInvalidParams, Message: "there is no such session; load it first"}
+		unknown := &acp.Error{Code: acp.CodeInvalidParams, Message: "unknown session; load it first"}
 		return func() (any, error) { return nil, unknown }
 	}
 	work := session.Prompt(ctx, p)
@@ -132,7 +131,7 @@ func (a *agent) session(id string) *loop.Session {
 	return a.sessions[id]
 }
 
-func (a *agent) keep(session *loop.Session) {
+func (a *agent) add(session *loop.Session) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.sessions[session.ID()] = session

@@ -24,14 +24,13 @@ import (
 
 const (
 	beAgent = "PARLEY_TEST_BE_AGENT"
-	// killAt makes the agent kill itself, as kill -9 does, as soon as this many records are on
-	// disk.
+	// killAt makes the agent kill itself with SIGKILL once this many records are on disk.
 	killAt      = "PARLEY_TEST_KILL_AT"
 	placeholder = "a-placeholder-for-the-key"
-	patience    = 30 * time.Second
+	timeout     = 30 * time.Second
 )
 
-// TestMain makes the test's own program the agent, so that the agent need not be built again.
+// TestMain runs the agent in the test binary, so that it need not be built separately.
 func TestMain(m *testing.M) {
 	if os.Getenv(beAgent) == "" {
 		os.Exit(m.Run())
@@ -50,41 +49,41 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// wires are the models of both.
-var wires = map[string]string{"messages": "anthropic/scripted", "chat completions": "openai/scripted"}
+// apis maps the names of both APIs to their models.
+var apis = map[string]string{"messages": "anthropic/scripted", "chat completions": "openai/scripted"}
 
-func onBothWires(t *testing.T, test func(t *testing.T, model string)) {
-	for _, name := range slices.Sorted(maps.Keys(wires)) {
+func onBothAPIs(t *testing.T, test func(t *testing.T, model string)) {
+	for _, name := range slices.Sorted(maps.Keys(apis)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, wires[name])
+			test(t, apis[name])
 		})
 	}
 }
 
-// stage is where an agent works: a home, a directory, a model.
-type stage struct {
+// fixture is the environment of an agent: a home, a directory and a model.
+type fixture struct {
 	home, dir string
 	model     *scriptedmodel.Server
 	url       string
 }
 
-func newStage(t *testing.T, steps ...scriptedmodel.Step) *stage {
+func newFixture(t *testing.T, steps ...scriptedmodel.Step) *fixture {
 	t.Helper()
-	s := &stage{home: t.TempDir(), dir: t.TempDir(), model: scriptedmodel.New(scriptedmodel.Script{Steps: steps})}
+	s := &fixture{home: t.TempDir(), dir: t.TempDir(), model: scriptedmodel.New(scriptedmodel.Script{Steps: steps})}
 	server := httptest.NewServer(s.model)
 	s.url = server.URL
 	t.Cleanup(func() {
 		server.CloseClientConnections()
 		server.Close()
 		for _, violation := range s.model.Violations() {
-			t.Error("the wire would refuse this:", violation)
+			t.Error("the API would reject this:", violation)
 		}
 	})
 	return s
 }
 
-func (s *stage) file(t *testing.T, name string) string {
+func (s *fixture) file(t *testing.T, name string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(s.dir, name))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -93,7 +92,7 @@ func (s *stage) file(t *testing.T, name string) string {
 	return string(content)
 }
 
-func (s *stage) write(t *testing.T, name, content string) {
+func (s *fixture) write(t *testing.T, name, content string) {
 	t.Helper()
 	path := filepath.Join(s.dir, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -104,25 +103,25 @@ func (s *stage) write(t *testing.T, name, content string) {
 	}
 }
 
-// client drives an agent.
+// client is an ACP client of an agent.
 type client struct {
 	t       *testing.T
 	cmd     *exec.Cmd
 	session string
 	dir     string
 	servers []acp.MCPServer
-	// permit answers what the agent asks the user.
+	// permit answers the agent's permission requests.
 	permit func(acp.PermissionParams) string
 
 	mu       sync.Mutex
 	next     int
-	waiting  map[string]chan reply
+	pending  map[string]chan reply
 	in       *json.Encoder
 	updates  []json.RawMessage
 	partial  strings.Builder
-	asked    []acp.PermissionParams
+	requests []acp.PermissionParams
 	onUpdate chan struct{}
-	gone     chan struct{}
+	exited   chan struct{}
 }
 
 type reply struct {
@@ -133,13 +132,13 @@ type reply struct {
 	Error  *acp.Error      `json:"error"`
 }
 
-var errGone = errors.New("the agent is gone")
+var errExited = errors.New("the agent has exited")
 
-// launch starts an agent; variables replace those of the test.
-func (s *stage) launch(t *testing.T, args []string, variables ...string) *client {
+// launch starts an agent; variables override the environment.
+func (s *fixture) launch(t *testing.T, args []string, variables ...string) *client {
 	t.Helper()
-	c := &client{t: t, dir: s.dir, waiting: map[string]chan reply{}, onUpdate: make(chan struct{}),
-		gone:   make(chan struct{}),
+	c := &client{t: t, dir: s.dir, pending: map[string]chan reply{}, onUpdate: make(chan struct{}),
+		exited: make(chan struct{}),
 		permit: func(acp.PermissionParams) string { return acp.AllowOnce }}
 	c.cmd = exec.Command(os.Args[0], append([]string{"--base-url", s.url}, args...)...)
 	c.cmd.Env = append(os.Environ(), beAgent+"=yes", "HOME="+s.home, "LLM_API_KEY="+placeholder,
@@ -162,9 +161,9 @@ func (s *stage) launch(t *testing.T, args []string, variables ...string) *client
 	t.Cleanup(func() {
 		_ = stdin.Close()
 		select {
-		case <-c.gone:
-		case <-time.After(patience):
-			t.Error("the agent does not end when its client is gone")
+		case <-c.exited:
+		case <-time.After(timeout):
+			t.Error("the agent does not exit after its client disconnected")
 			_ = c.cmd.Process.Kill()
 		}
 	})
@@ -174,7 +173,7 @@ func (s *stage) launch(t *testing.T, args []string, variables ...string) *client
 func (c *client) read(from *bufio.Reader) {
 	defer func() {
 		_ = c.cmd.Wait()
-		close(c.gone)
+		close(c.exited)
 	}()
 	for {
 		line, err := from.ReadBytes('\n')
@@ -183,13 +182,13 @@ func (c *client) read(from *bufio.Reader) {
 		}
 		var m reply
 		if err := json.Unmarshal(line, &m); err != nil {
-			c.t.Errorf("the agent said %q", line)
+			c.t.Errorf("the agent printed %q", line)
 			return
 		}
 		switch m.Method {
 		case "":
 			c.mu.Lock()
-			c.waiting[string(m.ID)] <- m
+			c.pending[string(m.ID)] <- m
 			c.mu.Unlock()
 		case acp.MethodUpdate:
 			c.update(m.Params)
@@ -206,7 +205,7 @@ func (c *client) update(params json.RawMessage) {
 		Meta    acp.Meta        `json:"_meta"`
 	}
 	if json.Unmarshal(params, &p) != nil || json.Unmarshal(p.Update, &u) != nil {
-		c.t.Errorf("a bad update: %s", params)
+		c.t.Errorf("invalid update: %s", params)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -228,7 +227,7 @@ func (c *client) answer(m reply) {
 	var p acp.PermissionParams
 	_ = json.Unmarshal(m.Params, &p)
 	c.mu.Lock()
-	c.asked = append(c.asked, p)
+	c.requests = append(c.requests, p)
 	c.mu.Unlock()
 	outcome := map[string]any{"outcome": "selected", "optionId": c.permit(p)}
 	c.send(map[string]any{"jsonrpc": "2.0", "id": m.ID, "result": map[string]any{"outcome": outcome}})
@@ -237,16 +236,16 @@ func (c *client) answer(m reply) {
 func (c *client) send(v any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_ = c.in.Encode(v) // an agent that is gone is noticed by the reader
+	_ = c.in.Encode(v) // the reader notices an exited agent
 }
 
-// begin sends a request and returns a function that waits for its answer.
-func (c *client) begin(method string, params any) func(result any) error {
+// start sends a request and returns a function that waits for its answer.
+func (c *client) start(method string, params any) func(result any) error {
 	answer := make(chan reply, 1)
 	c.mu.Lock()
 	c.next++
 	id := c.next
-	c.waiting[strconv.Itoa(id)] = answer
+	c.pending[strconv.Itoa(id)] = answer
 	c.mu.Unlock()
 	c.send(map[string]any{"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 	return func(result any) error {
@@ -256,9 +255,9 @@ func (c *client) begin(method string, params any) func(result any) error {
 				return m.Error
 			}
 			return json.Unmarshal(m.Result, result)
-		case <-c.gone:
-			return errGone
-		case <-time.After(patience):
+		case <-c.exited:
+			return errExited
+		case <-time.After(timeout):
 			c.t.Errorf("no answer to %s", method)
 			return errors.New("no answer")
 		}
@@ -266,18 +265,18 @@ func (c *client) begin(method string, params any) func(result any) error {
 }
 
 func (c *client) call(method string, params, result any) error {
-	return c.begin(method, params)(result)
+	return c.start(method, params)(result)
 }
 
-// open begins a session.
+// open creates a session.
 func (c *client) open() error {
 	var hello acp.InitializeResult
 	if err := c.call(acp.MethodInitialize, map[string]any{"protocolVersion": 1}, &hello); err != nil {
 		return err
 	}
-	var made acp.NewSessionResult
-	err := c.call(acp.MethodNewSession, c.params(), &made)
-	c.session = made.SessionID
+	var created acp.NewSessionResult
+	err := c.call(acp.MethodNewSession, c.params(), &created)
+	c.session = created.SessionID
 	return err
 }
 
@@ -298,7 +297,7 @@ func (c *client) mustOpen() *client {
 }
 
 func (c *client) promptWith(meta acp.Meta, content ...acp.Content) func() (acp.StopReason, error) {
-	wait := c.begin(acp.MethodPrompt, acp.PromptParams{SessionID: c.session, Prompt: content, Meta: meta})
+	wait := c.start(acp.MethodPrompt, acp.PromptParams{SessionID: c.session, Prompt: content, Meta: meta})
 	return func() (acp.StopReason, error) {
 		var result acp.PromptResult
 		err := wait(&result)
@@ -310,7 +309,7 @@ func (c *client) prompt(text string) (acp.StopReason, error) {
 	return c.promptWith(nil, *acp.Text(text))()
 }
 
-// mustPrompt expects the turn to end of itself.
+// mustPrompt expects the turn to end normally.
 func (c *client) mustPrompt(text string) {
 	c.t.Helper()
 	if reason, err := c.prompt(text); err != nil || reason != acp.EndTurn {
@@ -318,15 +317,15 @@ func (c *client) mustPrompt(text string) {
 	}
 }
 
-func (c *client) told() []json.RawMessage {
+func (c *client) received() []json.RawMessage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.updates)
 }
 
-// find returns the updates that have all these words.
+// find returns the updates that contain all these words.
 func (c *client) find(words ...string) (found []string) {
-	for _, update := range c.told() {
+	for _, update := range c.received() {
 		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(string(update), w) }) {
 			found = append(found, string(update))
 		}
@@ -334,17 +333,17 @@ func (c *client) find(words ...string) (found []string) {
 	return found
 }
 
-// eventually looks again and again: nothing tells a test when a file or a process has changed.
-func eventually(t *testing.T, what string, condition func() bool) {
+// eventually polls a condition, for changes of files and processes that send no signal.
+func eventually(t *testing.T, goal string, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !condition(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(timeout); !condition(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
+			t.Fatalf("timed out waiting until %s", goal)
 		}
 	}
 }
 
-// Calls for scripts.
+// bash returns a call of the shell, for scripts.
 func bash(command string) scriptedmodel.Call {
 	return scriptedmodel.Call{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": command})}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// killScript has all that a turn can have: text, single and parallel calls, reads, edits, a list,
-// state of the shell.
+// killScript covers all features of a turn: text, single and parallel calls, reads, edits, a task
+// list and shell state.
 func killScript() []scriptedmodel.Step {
 	return []scriptedmodel.Step{
 		{Text: "I begin.", Calls: []scriptedmodel.Call{bash("mkdir sub && cd sub && export X=kept && g() { echo $X; }; " +
@@ -33,7 +33,7 @@ func killScript() []scriptedmodel.Step {
 	}
 }
 
-// outcome is what is left of a turn.
+// outcome is the result of a turn.
 type outcome struct {
 	records  []string
 	files    map[string]string
@@ -41,11 +41,11 @@ type outcome struct {
 	requests []string
 }
 
-func collect(t *testing.T, s *stage, c *client) outcome {
+func collect(t *testing.T, s *fixture, c *client) outcome {
 	t.Helper()
 	o := outcome{files: map[string]string{"log": s.file(t, "log"), "made": s.file(t, "made")}}
 	normal := func(text string) string { return strings.ReplaceAll(text, s.dir, "DIR") }
-	for _, update := range c.told() {
+	for _, update := range c.received() {
 		o.updates = append(o.updates, normal(string(update)))
 	}
 	for _, request := range s.model.Requests() {
@@ -67,11 +67,11 @@ func collect(t *testing.T, s *stage, c *client) outcome {
 	return o
 }
 
-func TestATurnThatIsKilledAtAnyRecordGoesOn(t *testing.T) {
+func TestATurnResumesAfterAKillAtAnyRecord(t *testing.T) {
 	t.Parallel()
-	onBothWires(t, func(t *testing.T, model string) {
+	onBothAPIs(t, func(t *testing.T, model string) {
 		args := []string{"--model", model, "--confirm"}
-		undisturbed := newStage(t, killScript()...)
+		undisturbed := newFixture(t, killScript()...)
 		c := undisturbed.launch(t, args).mustOpen()
 		c.mustPrompt("work")
 		want := collect(t, undisturbed, c)
@@ -80,9 +80,9 @@ func TestATurnThatIsKilledAtAnyRecordGoesOn(t *testing.T) {
 		}
 		for n := 2; n <= len(want.records); n++ {
 			t.Run(fmt.Sprintf("%d %s", n, want.records[n-1]), func(t *testing.T) {
-				s := newStage(t, killScript()...)
+				s := newFixture(t, killScript()...)
 				first := s.launch(t, args, fmt.Sprintf("%s=%d", killAt, n)).mustOpen()
-				if _, err := first.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("work"))(); !errors.Is(err, errGone) {
+				if _, err := first.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("work"))(); !errors.Is(err, errExited) {
 					t.Fatalf("the agent was not killed: %v", err)
 				}
 				second := s.launch(t, args)
@@ -95,11 +95,11 @@ func TestATurnThatIsKilledAtAnyRecordGoesOn(t *testing.T) {
 					t.Fatalf("the turn ended with %q, %v", reason, err)
 				}
 				got := collect(t, s, second)
-				if !slices.Equal(got.updates[:len(first.told())], normalised(first.told(), s.dir)) {
-					t.Error("the second agent tells other things than the first did")
+				if !slices.Equal(got.updates[:len(first.received())], normalised(first.received(), s.dir)) {
+					t.Error("the second agent sends other updates than the first")
 				}
 				if want.records[n-1] == "begun" {
-					interrupted(t, s, second, want, got)
+					checkInterrupted(t, s, second, want, got)
 					return
 				}
 				compare(t, want, got)
@@ -120,30 +120,30 @@ func compare(t *testing.T, want, got outcome) {
 	if fmt.Sprint(got.files) != fmt.Sprint(want.files) {
 		t.Errorf("the files are %v, want %v", got.files, want.files)
 	}
-	for what, pair := range map[string][2][]string{"record": {got.records, want.records}, "update": {got.updates,
+	for kind, pair := range map[string][2][]string{"record": {got.records, want.records}, "update": {got.updates,
 		want.updates}, "request": {got.requests, want.requests}} {
 		if len(pair[0]) != len(pair[1]) {
-			t.Errorf("there are %d %ss, want %d", len(pair[0]), what, len(pair[1]))
+			t.Errorf("there are %d %ss, want %d", len(pair[0]), kind, len(pair[1]))
 			continue
 		}
 		for i := range pair[0] {
 			if pair[0][i] != pair[1][i] {
-				t.Errorf("%s %d is\n%s\nwant\n%s", what, i, pair[0][i], pair[1][i])
+				t.Errorf("%s %d is\n%s\nwant\n%s", kind, i, pair[0][i], pair[1][i])
 			}
 		}
 	}
 }
 
-// interrupted checks a turn that was killed when a call had begun: the call is not done again, the
-// model knows.
-func interrupted(t *testing.T, s *stage, c *client, want, got outcome) {
+// checkInterrupted checks a turn that was killed during a call: the call is not repeated, and the
+// model is told.
+func checkInterrupted(t *testing.T, s *fixture, c *client, want, got outcome) {
 	t.Helper()
 	if n := len(c.find(`"tool_call_update"`, `"failed"`, "interrupted by a restart")); n != 1 {
-		t.Errorf("%d calls were told as interrupted", n)
+		t.Errorf("%d calls were reported as interrupted", n)
 	}
 	requests := s.model.Requests()
 	if !requests[len(requests)-1].Contains("interrupted by a restart") {
-		t.Error("the model was not told")
+		t.Error("the model was not told about the interruption")
 	}
 	for _, run := range []string{"run1", "run2"} {
 		if strings.Count(got.files["log"], run) > 1 {
@@ -156,16 +156,16 @@ func interrupted(t *testing.T, s *stage, c *client, want, got outcome) {
 	}
 }
 
-func TestACommandUnderWayIsNotRunAgain(t *testing.T) {
+func TestAnInterruptedCommandIsNotRunAgain(t *testing.T) {
 	t.Parallel()
-	onBothWires(t, func(t *testing.T, model string) {
-		s := newStage(t, calls(bash("echo begun >> log; echo $$ > pid; sleep 1000; echo ended >> log"),
+	onBothAPIs(t, func(t *testing.T, model string) {
+		s := newFixture(t, calls(bash("echo begun >> log; echo $$ > pid; sleep 1000; echo ended >> log"),
 			bash("echo next >> log")), says("Done."))
 		first := s.launch(t, []string{"--model", model}).mustOpen()
 		wait := first.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("work"))
-		eventually(t, "the command runs", func() bool { return s.file(t, "pid") != "" })
+		eventually(t, "the command is running", func() bool { return s.file(t, "pid") != "" })
 		_ = first.cmd.Process.Kill()
-		if _, err := wait(); !errors.Is(err, errGone) {
+		if _, err := wait(); !errors.Is(err, errExited) {
 			t.Fatal(err)
 		}
 		second := s.launch(t, []string{"--model", model})
@@ -173,7 +173,7 @@ func TestACommandUnderWayIsNotRunAgain(t *testing.T) {
 		if err := second.call(acp.MethodLoadSession, second.params(), &struct{}{}); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "what the killed agent left is killed too", func() bool { return !alive(t, s.file(t, "pid")) })
+		eventually(t, "the processes of the killed agent end", func() bool { return !alive(t, s.file(t, "pid")) })
 		if reason, err := second.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("work"))(); err != nil ||
 			reason != acp.EndTurn {
 			t.Fatalf("the turn ended with %q, %v", reason, err)
@@ -183,7 +183,7 @@ func TestACommandUnderWayIsNotRunAgain(t *testing.T) {
 		}
 		if got := s.model.Requests()[1].Result("call_0_0"); !strings.Contains(got.Text, "interrupted by a restart") ||
 			!strings.Contains(got.Text, "in part") {
-			t.Errorf("the model is told %q", got.Text)
+			t.Errorf("the model receives %q", got.Text)
 		}
 	})
 }

@@ -1,23 +1,23 @@
 // Command agent is the agent that Parley ships, in the catalogue CodeActAgent: a static program for
-// any image that has a shell. It speaks the Agent Client Protocol on standard input and output,
-// logs on standard error, and reaches the model by the wire of Anthropic's messages or of OpenAI's
-// chat completions.
+// any image that has a shell. It speaks the Agent Client Protocol (ACP) on standard input and
+// output, and logs on standard error. It calls models through the API of Anthropic's messages or of
+// OpenAI's chat completions.
 //
 // # Updates
 //
-// A message of the model is told while it is written, in pieces whose _meta has
-// "parley.dev/partial": true. When it is whole, one update tells all of it, with "parley.dev/seq"
-// in its _meta; it replaces the pieces. Updates with a number count from 1 without gaps, are on
-// disk before they are told, and are told again by session/load exactly as they were. Pieces are
-// not kept. If an answer breaks off and is asked for again, its pieces begin anew; those that no
-// whole message follows are void.
+// The agent streams a message of the model in pieces with "parley.dev/partial": true in their
+// _meta. At its end, one update with "parley.dev/seq" in its _meta has the complete message and
+// replaces the pieces. Numbered updates count from 1 without gaps. They are on disk before they are
+// sent, and session/load sends them again unchanged. Pieces are not stored. If an answer breaks
+// off, the agent requests it again and streams it from its start; pieces without a complete message
+// are void.
 //
-// # Going on after a crash
+// # Resuming after a crash
 //
-// The memory of a session is in $HOME/.parley-agent. A prompt names its turn in the
-// "parley.dev/turn" of its _meta. After session/load or session/resume, a prompt with the name of
-// the last turn goes on with it, or tells again how it ended, and does not begin it anew. A command
-// that was under way is not run again: the model is told that it was interrupted.
+// Sessions are stored in $HOME/.parley-agent. A prompt names its turn in the "parley.dev/turn" of
+// its _meta. After session/load or session/resume, a prompt with the name of the last turn resumes
+// that turn, or returns its result again if it has ended. An interrupted command is not run again:
+// the model is told that it was interrupted.
 package main
 
 import (
@@ -31,15 +31,15 @@ import (
 	"os/signal"
 	"syscall"
 
-	_ "golang.org/x/crypto/x509roots/fallback" // an image may have no certificate authorities
+	_ "golang.org/x/crypto/x509roots/fallback" // for images without certificate authorities
 
 	"github.com/parley-dev/parley/api/acp"
 	"github.com/parley-dev/parley/cmd/agent/llm"
 	"github.com/parley-dev/parley/cmd/agent/loop"
 )
 
-// keyVariable holds the key of the model. In a session it is a placeholder: the runtime adds the
-// real one.
+// keyVariable holds the model's API key. In a session it is a placeholder, which the runtime
+// replaces by the real key.
 const keyVariable = "LLM_API_KEY"
 
 func main() {
@@ -52,8 +52,8 @@ func main() {
 	}
 }
 
-// run serves a client until it is gone, or the program is told to stop. Synced is for tests; see
-// turnlog.Log.
+// run serves a client until it disconnects, or until a signal stops the program. Tests set synced;
+// see turnlog.Log.
 func run(args []string, in io.Reader, out io.Writer, synced func(records int)) error {
 	options, err := parse(args)
 	if err != nil {
@@ -81,18 +81,18 @@ func parse(args []string) (loop.Options, error) {
 	var settings llm.Settings
 	var recording string
 	flags := flag.NewFlagSet("agent", flag.ContinueOnError)
-	flags.StringVar(&settings.Name, "model", "", "`provider/model`; anthropic/… is reached by Anthropic's wire, all "+
-		"others by OpenAI's; without one no session is opened")
-	flags.StringVar(&settings.BaseURL, "base-url", "", "root of the model's endpoint, without /v1; the provider's own "+
-		"if empty")
-	flags.IntVar(&settings.MaxOutput, "max-output", 0, "largest answer of the model in `tokens`; 0 leaves it to the wire")
-	flags.IntVar(&options.ContextWindow, "context-window", 0, "the model's context in `tokens`; 0 is unknown, and taken "+
-		"for 128000")
-	flags.BoolVar(&options.Condense, "condense", true, "summarise the history when the context is 80% full; otherwise "+
+	flags.StringVar(&settings.Name, "model", "", "`provider/model`; anthropic/… uses Anthropic's API, all others use "+
+		"OpenAI's; required to open a session")
+	flags.StringVar(&settings.BaseURL, "base-url", "", "base URL of the model's endpoint, without /v1; empty is the "+
+		"provider's own")
+	flags.IntVar(&settings.MaxOutput, "max-output", 0, "maximum answer of the model in `tokens`; 0 is the API's default")
+	flags.IntVar(&options.ContextWindow, "context-window", 0, "the model's context window in `tokens`; 0 is unknown: "+
+		"128000 is assumed")
+	flags.BoolVar(&options.Condense, "condense", true, "summarise the history when the context is 80% full; if false, "+
 		"the turn ends")
-	flags.BoolVar(&options.Confirm, "confirm", false, "ask the user before each action that changes something")
-	flags.BoolVar(&options.RateActions, "rate-actions", false, "let the model rate how dangerous each action is")
-	flags.StringVar(&recording, "replay", "", "a recorded trajectory, whose actions are done again with the first prompt")
+	flags.BoolVar(&options.Confirm, "confirm", false, "ask the user to confirm each action that changes something")
+	flags.BoolVar(&options.RateActions, "rate-actions", false, "have the model rate the risk of each action")
+	flags.StringVar(&recording, "replay", "", "`file` of a recorded trajectory to replay with the first prompt")
 	if err := flags.Parse(args); err != nil {
 		return options, err
 	}
@@ -108,7 +108,7 @@ func parse(args []string) (loop.Options, error) {
 	if recording != "" {
 		content, err := os.ReadFile(recording)
 		if err != nil {
-			return options, fmt.Errorf("the recording: %w", err)
+			return options, fmt.Errorf("read the recording: %w", err)
 		}
 		options.Recording, err = loop.ReadRecording(content)
 		return options, err

@@ -20,10 +20,10 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-func TestACommandIsCancelled(t *testing.T) {
+func TestCancelStopsACommand(t *testing.T) {
 	t.Parallel()
-	onBothWires(t, func(t *testing.T, model string) {
-		s := newStage(t,
+	onBothAPIs(t, func(t *testing.T, model string) {
+		s := newFixture(t,
 			calls(bash("sleep 1000 & echo $! > background")),
 			calls(bash("echo $$ > pid; echo begun; sleep 1000; echo went on > more"), bash("echo never > never")),
 			calls(bash("echo after")), says("Done."))
@@ -36,37 +36,37 @@ func TestACommandIsCancelled(t *testing.T) {
 		}
 		if len(c.find(`"call_1_0"`, `"interrupted":true`, "begun")) != 1 || len(c.find(`"call_1_1"`, `"failed"`)) != 1 ||
 			s.file(t, "never")+s.file(t, "more") != "" {
-			t.Errorf("told: %s", c.told())
+			t.Errorf("updates: %s", c.received())
 		}
 		c.mustPrompt("go on")
 		if got := s.model.Requests()[2]; !strings.Contains(got.Result("call_1_0").Text, "interrupted") {
-			t.Errorf("the model is told %q", got.Said())
+			t.Errorf("the model receives %q", got.Said())
 		}
 		if !alive(t, s.file(t, "background")) {
-			t.Error("a process in the background was killed with the command")
+			t.Error("a background process was killed with the command")
 		}
 	})
 }
 
-// alive tells whether the process whose number the text is runs.
+// alive reports whether the process with this PID is running.
 func alive(t *testing.T, pid string) bool {
 	t.Helper()
 	stat, err := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(pid), "stat"))
 	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
-func TestAnAnswerIsCancelled(t *testing.T) {
+func TestCancelStopsAnAnswer(t *testing.T) {
 	t.Parallel()
-	onBothWires(t, func(t *testing.T, model string) {
+	onBothAPIs(t, func(t *testing.T, model string) {
 		hold := make(chan struct{})
 		defer close(hold)
-		s := newStage(t, scriptedmodel.Step{Text: "never", Hold: hold}, says("Done."))
+		s := newFixture(t, scriptedmodel.Step{Text: "never", Hold: hold}, says("Done."))
 		c := s.launch(t, []string{"--model", model}).mustOpen()
 		received := s.model.Received()
 		wait := c.promptWith(nil, *acp.Text("work"))
 		<-received
 		if _, err := c.prompt("too early"); err == nil {
-			t.Error("two turns at a time")
+			t.Error("two turns run at the same time")
 		}
 		c.send(map[string]any{"jsonrpc": "2.0", "method": acp.MethodCancel, "params": acp.CancelParams{SessionID: c.session}})
 		if reason, err := wait(); err != nil || reason != acp.Cancelled {
@@ -76,10 +76,10 @@ func TestAnAnswerIsCancelled(t *testing.T) {
 	})
 }
 
-func TestImagesAreShownToTheModel(t *testing.T) {
+func TestImagesAreSentToTheModel(t *testing.T) {
 	t.Parallel()
-	onBothWires(t, func(t *testing.T, model string) {
-		s := newStage(t, says("A picture."))
+	onBothAPIs(t, func(t *testing.T, model string) {
+		s := newFixture(t, says("A picture."))
 		c := s.launch(t, []string{"--model", model}).mustOpen()
 		image := acp.Content{Type: "image", MimeType: "image/png", Data: base64.StdEncoding.EncodeToString([]byte("picture"))}
 		if _, err := c.promptWith(nil, *acp.Text("look"), image)(); err != nil {
@@ -91,9 +91,9 @@ func TestImagesAreShownToTheModel(t *testing.T) {
 	})
 }
 
-func TestToolsOfServersAreOffered(t *testing.T) {
+func TestToolsOfServersAreAvailable(t *testing.T) {
 	t.Parallel()
-	onBothWires(t, func(t *testing.T, model string) {
+	onBothAPIs(t, func(t *testing.T, model string) {
 		server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 		type input struct {
 			Word string `json:"word"`
@@ -115,7 +115,7 @@ func TestToolsOfServersAreOffered(t *testing.T) {
 			handler.ServeHTTP(w, r)
 		}))
 		t.Cleanup(func() { httpServer.CloseClientConnections(); httpServer.Close() })
-		s := newStage(t, calls(scriptedmodel.Call{Name: "words_echo",
+		s := newFixture(t, calls(scriptedmodel.Call{Name: "words_echo",
 			Input: scriptedmodel.Input(map[string]any{"word": "hello", "security_risk": "LOW"})},
 			scriptedmodel.Call{Name: "words_read"}), says("Done."))
 		c := s.launch(t, []string{"--model", model, "--confirm", "--rate-actions"})
@@ -124,30 +124,30 @@ func TestToolsOfServersAreOffered(t *testing.T) {
 		c.mustOpen().mustPrompt("work")
 		if got := s.model.Requests()[1]; got.Result("call_0_0").Text != "echo hello" ||
 			got.Result("call_0_1").Text != "read" {
-			t.Errorf("the model is told %q", got.Said())
+			t.Errorf("the model receives %q", got.Said())
 		}
-		if len(c.asked) != 1 || c.asked[0].ToolCall.Title != "words_echo" {
-			t.Errorf("asked: %+v", c.asked)
+		if len(c.requests) != 1 || c.requests[0].ToolCall.Title != "words_echo" {
+			t.Errorf("permission requests: %+v", c.requests)
 		}
 	})
 }
 
-func TestWithoutAShellTheAgentSaysSo(t *testing.T) {
+func TestAMissingShellIsReported(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newFixture(t)
 	c := s.launch(t, []string{"--model", "openai/scripted"}, "PATH=")
 	if err := c.open(); err == nil || !strings.Contains(err.Error(), "no shell") {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestWithoutAModelTheAgentSaysSoAndForgetsNothing(t *testing.T) {
+func TestAMissingModelIsReportedAndTheSessionKept(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, says("One."), says("Two."))
+	s := newFixture(t, says("One."), says("Two."))
 	first := s.launch(t, []string{"--model", "openai/scripted"}).mustOpen()
 	first.mustPrompt("the first message")
 	_ = first.cmd.Process.Signal(syscall.SIGTERM)
-	<-first.gone
+	<-first.exited
 	for _, args := range [][]string{nil, {"--model="}, {"--model=openai/"}} {
 		c := s.launch(t, args)
 		c.session = first.session
@@ -167,11 +167,11 @@ func TestWithoutAModelTheAgentSaysSoAndForgetsNothing(t *testing.T) {
 	}
 	c.mustPrompt("the second message")
 	if last := s.model.Requests()[1]; !last.Contains("the first message") || !last.Contains("the second message") {
-		t.Errorf("the model is told %q", last.Said())
+		t.Errorf("the model receives %q", last.Said())
 	}
 }
 
-func TestARecordingIsDoneAgain(t *testing.T) {
+func TestARecordingIsReplayed(t *testing.T) {
 	t.Parallel()
 	const actions = `
 		{"id":0,"source":"user","action":"message","args":{"content":"make a file"}},
@@ -186,18 +186,18 @@ func TestARecordingIsDoneAgain(t *testing.T) {
 		{"id":7,"source":"agent","action":"read","args":{"path":"written"}}`
 	for name, c := range map[string]struct {
 		recording string
-		asked     bool
+		asksModel bool
 	}{
-		"that ended": {`[` + actions + `,{"id":8,"source":"agent","action":"finish","args":{"final_thought":"All ` +
+		"finished": {`[` + actions + `,{"id":8,"source":"agent","action":"finish","args":{"final_thought":"All ` +
 			`done."}}]`, false},
-		"that is open": {`{"trajectory":[` + actions + `]}`, true},
-		"with more to say": {`[` + actions + `,{"id":8,"source":"agent","action":"message","args":{"content":"Done?"}},` +
+		"unfinished": {`{"trajectory":[` + actions + `]}`, true},
+		"with a reply": {`[` + actions + `,{"id":8,"source":"agent","action":"message","args":{"content":"Done?"}},` +
 			`{"id":9,"source":"user","action":"message","args":{"content":"No."}}]`, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			onBothWires(t, func(t *testing.T, model string) {
-				s := newStage(t, says("From the model."), says("Second."))
+			onBothAPIs(t, func(t *testing.T, model string) {
+				s := newFixture(t, says("From the model."), says("Second."))
 				file := filepath.Join(t.TempDir(), "recording.json")
 				if err := os.WriteFile(file, []byte(c.recording), 0o600); err != nil {
 					t.Fatal(err)
@@ -205,38 +205,38 @@ func TestARecordingIsDoneAgain(t *testing.T) {
 				client := s.launch(t, []string{"--model", model, "--replay", file}).mustOpen()
 				client.mustPrompt("context for the replay")
 				if s.file(t, "run") != "run\n" || s.file(t, "written") != "edited\n" {
-					t.Error("the actions were not done")
+					t.Error("the actions were not executed")
 				}
 				if len(client.find(`"tool_call_update"`, `"completed"`)) != 4 || len(client.find(`"agent_thought_chunk"`,
 					"I shall make one.")) != 1 {
-					t.Errorf("told: %s", client.told())
+					t.Errorf("updates: %s", client.received())
 				}
 				requests := s.model.Requests()
-				if got := len(requests) > 0; got != c.asked {
-					t.Fatalf("the model was asked: %v", got)
+				if got := len(requests) > 0; got != c.asksModel {
+					t.Fatalf("requests to the model: %v", got)
 				}
 				client.mustPrompt("and then?")
 				requests = s.model.Requests()
 				if last := requests[len(requests)-1]; !last.Contains("make a file") || !last.Contains("1\tedited") ||
 					!last.Contains("First.") {
-					t.Errorf("the model is told %q", last.Said())
+					t.Errorf("the model receives %q", last.Said())
 				}
 			})
 		})
 	}
 }
 
-func TestALoadedSessionIsToldAgainExactly(t *testing.T) {
+func TestLoadSendsTheSameUpdatesAgain(t *testing.T) {
 	t.Parallel()
-	onBothWires(t, func(t *testing.T, model string) {
-		s := newStage(t, calls(bash("cd /; X=kept")), says("First."), calls(bash("pwd; echo $X")), says("Second."))
+	onBothAPIs(t, func(t *testing.T, model string) {
+		s := newFixture(t, calls(bash("cd /; X=kept")), says("First."), calls(bash("pwd; echo $X")), says("Second."))
 		first := s.launch(t, []string{"--model", model}).mustOpen()
 		if reason, err := first.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("one"))(); err != nil ||
 			reason != acp.EndTurn {
 			t.Fatalf("the turn ended with %q, %v", reason, err)
 		}
 		_ = first.cmd.Process.Signal(syscall.SIGTERM)
-		<-first.gone
+		<-first.exited
 		for _, method := range []string{acp.MethodResumeSession, acp.MethodLoadSession} {
 			c := s.launch(t, []string{"--model", model})
 			c.session = first.session
@@ -244,27 +244,28 @@ func TestALoadedSessionIsToldAgainExactly(t *testing.T) {
 				t.Fatal(err)
 			}
 			if method == acp.MethodResumeSession {
-				if len(c.told()) != 0 {
-					t.Errorf("resuming told %s", c.told())
+				if len(c.received()) != 0 {
+					t.Errorf("resume sent %s", c.received())
 				}
 				_ = c.cmd.Process.Signal(syscall.SIGTERM)
-				<-c.gone
+				<-c.exited
 				continue
 			}
-			if !slices.EqualFunc(c.told(), first.told(), func(a, b json.RawMessage) bool { return string(a) == string(b) }) {
-				t.Errorf("told %s\ninstead of %s", c.told(), first.told())
+			equal := func(a, b json.RawMessage) bool { return string(a) == string(b) }
+			if !slices.EqualFunc(c.received(), first.received(), equal) {
+				t.Errorf("load sent %s\ninstead of %s", c.received(), first.received())
 			}
 			if reason, err := c.promptWith(acp.Meta{acp.MetaTurn: "1"}, *acp.Text("one"))(); err != nil ||
 				reason != acp.EndTurn || len(s.model.Requests()) != 2 {
-				t.Errorf("continuing without a turn: %q, %v", reason, err)
+				t.Errorf("a prompt for a finished turn: %q, %v", reason, err)
 			}
 			c.mustPrompt("two")
 			if got := s.model.Requests()[3].Result("call_2_0").Text; got != "/\nkept\n[exit code 0]" {
-				t.Errorf("the shell is not as it was: %q", got)
+				t.Errorf("the shell's state is not restored: %q", got)
 			}
 		}
 		c := s.launch(t, []string{"--model", model})
-		c.session = "../../nobody"
+		c.session = "../../missing"
 		if err := c.call(acp.MethodLoadSession, c.params(), &struct{}{}); err == nil || !strings.Contains(err.Error(),
 			"no such session") {
 			t.Errorf("got %v", err)

@@ -13,11 +13,11 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-func TestAnAnswerIsStreamedAndThenToldWhole(t *testing.T) {
+func TestAnAnswerIsStreamedAndThenSentCompletely(t *testing.T) {
 	t.Parallel()
-	onBothWires(t, func(t *testing.T, model string) {
+	onBothAPIs(t, func(t *testing.T, model string) {
 		const text = "Hello, this is a text that comes in more than one piece."
-		s := newStage(t, scriptedmodel.Step{Text: text, Thinking: "Hm.", Usage: &scriptedmodel.Usage{Input: 100, Output: 20,
+		s := newFixture(t, scriptedmodel.Step{Text: text, Thinking: "Hm.", Usage: &scriptedmodel.Usage{Input: 100, Output: 20,
 			Cached: 50}})
 		s.write(t, "AGENTS.md", "Use tabs.")
 		s.write(t, "CLAUDE.md", "Use tabs.")
@@ -30,18 +30,18 @@ func TestAnAnswerIsStreamedAndThenToldWhole(t *testing.T) {
 		}
 		if len(c.find(`"agent_message_chunk"`, text)) != 1 || len(c.find(`"agent_thought_chunk"`, "Hm.")) != 1 ||
 			len(c.find(`"usage_update"`, `"used":120`, `"size":1000`)) != 1 {
-			t.Errorf("told: %s", c.told())
+			t.Errorf("updates: %s", c.received())
 		}
 		request := s.model.Requests()[0]
 		if request.Model != "scripted" || !request.HasAPIKey && !request.HasAuthorization {
-			t.Errorf("the model is %q, the key was sent: %v", request.Model, request.HasAPIKey || request.HasAuthorization)
+			t.Errorf("the model is %q; key sent: %v", request.Model, request.HasAPIKey || request.HasAuthorization)
 		}
 		if strings.Count(request.System, "Use tabs.") != 1 || !strings.Contains(request.System, "Run the linter.") ||
 			request.Contains("Mondays") {
 			t.Errorf("the system prompt is %s", request.System)
 		}
 		if request.Wire == scriptedmodel.Messages && request.Cached != 3 {
-			t.Errorf("%d marks for the cache", request.Cached)
+			t.Errorf("%d cache markers", request.Cached)
 		}
 		c.mustPrompt("Now deploy.")
 		second := s.model.Requests()[1]
@@ -49,16 +49,16 @@ func TestAnAnswerIsStreamedAndThenToldWhole(t *testing.T) {
 			t.Errorf("the second request says %q", second.Said())
 		}
 		c.mustPrompt("Deploy again.")
-		if said := s.model.Requests()[2].Said(); strings.Count(said, "Mondays") != 1 {
-			t.Errorf("instructions are told twice: %q", said)
+		if text := s.model.Requests()[2].Said(); strings.Count(text, "Mondays") != 1 {
+			t.Errorf("instructions are sent twice: %q", text)
 		}
 	})
 }
 
-func TestToolsDoTheWork(t *testing.T) {
+func TestToolsAreExecuted(t *testing.T) {
 	t.Parallel()
-	onBothWires(t, func(t *testing.T, model string) {
-		s := newStage(t,
+	onBothAPIs(t, func(t *testing.T, model string) {
+		s := newFixture(t,
 			calls(editor(map[string]any{"command": "create", "path": "a/f.txt", "file_text": "one\ntwo\n"}),
 				editor(map[string]any{"command": "str_replace", "path": "a/f.txt", "old_str": "two", "new_str": "2"}),
 				editor(map[string]any{"command": "insert", "path": "a/f.txt", "insert_line": 0, "new_str": "zero"})),
@@ -96,15 +96,15 @@ func TestToolsDoTheWork(t *testing.T) {
 		log, _ := filepath.Glob(filepath.Join(s.home, ".parley-agent", "*", "log.jsonl"))
 		content, _ := os.ReadFile(log[0])
 		if strings.Contains(string(content), "value-of-the-secret") || strings.Contains(string(content), placeholder) {
-			t.Error("a secret of the environment is in the memory")
+			t.Error("the log contains a secret of the environment")
 		}
 	})
 }
 
-func TestAnErrorIsRetried(t *testing.T) {
+func TestTransientErrorsAreRetried(t *testing.T) {
 	t.Parallel()
-	onBothWires(t, func(t *testing.T, model string) {
-		s := newStage(t, failing(scriptedmodel.RateLimit, 1), failing(scriptedmodel.Overloaded, 1), says("In the end."))
+	onBothAPIs(t, func(t *testing.T, model string) {
+		s := newFixture(t, failing(scriptedmodel.RateLimit, 1), failing(scriptedmodel.Overloaded, 1), says("In the end."))
 		c := s.launch(t, []string{"--model", model}).mustOpen()
 		c.mustPrompt("hello")
 		if len(c.find("In the end.")) != 1 || len(s.model.Requests()) != 3 {
@@ -113,19 +113,19 @@ func TestAnErrorIsRetried(t *testing.T) {
 	})
 }
 
-func TestABrokenStreamIsAskedForAgain(t *testing.T) {
+func TestABrokenStreamIsRetried(t *testing.T) {
 	t.Parallel()
-	onBothWires(t, func(t *testing.T, model string) {
-		s := newStage(t, scriptedmodel.Step{Text: "This is never told whole, it breaks off.", Break: true}, says("Whole."))
+	onBothAPIs(t, func(t *testing.T, model string) {
+		s := newFixture(t, scriptedmodel.Step{Text: "This is never told whole, it breaks off.", Break: true}, says("Whole."))
 		c := s.launch(t, []string{"--model", model}).mustOpen()
 		c.mustPrompt("hello")
 		if len(c.find("Whole.")) != 1 || len(c.find("breaks off")) != 0 {
-			t.Errorf("told: %s", c.told())
+			t.Errorf("updates: %s", c.received())
 		}
 	})
 }
 
-func TestEachErrorHasItsKindAndTheSessionGoesOn(t *testing.T) {
+func TestEachErrorHasItsKindAndTheSessionContinues(t *testing.T) {
 	t.Parallel()
 	for kind, step := range map[string]scriptedmodel.Step{
 		"authentication":  {Failure: &scriptedmodel.Failure{Kind: scriptedmodel.BadKey, Message: "wrong key " + placeholder}},
@@ -139,8 +139,8 @@ func TestEachErrorHasItsKindAndTheSessionGoesOn(t *testing.T) {
 	} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			onBothWires(t, func(t *testing.T, model string) {
-				s := newStage(t, step, says("Better."))
+			onBothAPIs(t, func(t *testing.T, model string) {
+				s := newFixture(t, step, says("Better."))
 				c := s.launch(t, []string{"--model", model, "--condense=false"}).mustOpen()
 				_, err := c.prompt("hello")
 				failure, ok := errors.AsType[*acp.Error](err)
@@ -157,10 +157,10 @@ func TestEachErrorHasItsKindAndTheSessionGoesOn(t *testing.T) {
 			})
 		})
 	}
-	t.Run("an hour to wait", func(t *testing.T) {
+	t.Run("long Retry-After", func(t *testing.T) {
 		t.Parallel()
-		onBothWires(t, func(t *testing.T, model string) {
-			s := newStage(t, scriptedmodel.Step{Failure: &scriptedmodel.Failure{Kind: scriptedmodel.RateLimit,
+		onBothAPIs(t, func(t *testing.T, model string) {
+			s := newFixture(t, scriptedmodel.Step{Failure: &scriptedmodel.Failure{Kind: scriptedmodel.RateLimit,
 				RetryAfter: 3600}})
 			c := s.launch(t, []string{"--model", model}).mustOpen()
 			_, err := c.prompt("hello")
@@ -169,9 +169,9 @@ func TestEachErrorHasItsKindAndTheSessionGoesOn(t *testing.T) {
 			}
 		})
 	})
-	t.Run("nobody there", func(t *testing.T) {
+	t.Run("unreachable", func(t *testing.T) {
 		t.Parallel()
-		s := newStage(t)
+		s := newFixture(t)
 		server := httptest.NewServer(nil)
 		s.url = server.URL
 		server.Close()
@@ -183,10 +183,10 @@ func TestEachErrorHasItsKindAndTheSessionGoesOn(t *testing.T) {
 	})
 }
 
-func TestTheUserIsAskedBeforeActions(t *testing.T) {
+func TestActionsNeedTheUsersConfirmation(t *testing.T) {
 	t.Parallel()
-	onBothWires(t, func(t *testing.T, model string) {
-		s := newStage(t, calls(bash("echo yes > allowed"), bash("echo no > rejected"),
+	onBothAPIs(t, func(t *testing.T, model string) {
+		s := newFixture(t, calls(bash("echo yes > allowed"), bash("echo no > rejected"),
 			editor(map[string]any{"command": "view", "path": "."})), says("Done."))
 		c := s.launch(t, []string{"--model", model, "--confirm"})
 		c.permit = func(p acp.PermissionParams) string {
@@ -197,28 +197,28 @@ func TestTheUserIsAskedBeforeActions(t *testing.T) {
 		}
 		c.mustOpen().mustPrompt("work")
 		if s.file(t, "allowed") != "yes\n" || s.file(t, "rejected") != "" {
-			t.Error("the answers of the user were not heeded")
+			t.Error("the answers of the user had no effect")
 		}
-		if len(c.asked) != 2 || c.asked[0].ToolCall.ToolCallID != "call_0_0" || len(c.asked[0].Options) != 2 {
-			t.Errorf("asked: %+v", c.asked)
+		if len(c.requests) != 2 || c.requests[0].ToolCall.ToolCallID != "call_0_0" || len(c.requests[0].Options) != 2 {
+			t.Errorf("permission requests: %+v", c.requests)
 		}
 		if got := s.model.Requests()[1].Result("call_0_1"); !strings.Contains(got.Text, "rejected") {
-			t.Errorf("the model is told %q", got.Text)
+			t.Errorf("the model receives %q", got.Text)
 		}
 	})
 }
 
 func TestTheModelRatesActions(t *testing.T) {
 	t.Parallel()
-	onBothWires(t, func(t *testing.T, model string) {
+	onBothAPIs(t, func(t *testing.T, model string) {
 		rated := scriptedmodel.Call{Name: "execute_bash", Input: scriptedmodel.Input(map[string]any{"command": "true",
 			"security_risk": "LOW"})}
-		s := newStage(t, calls(rated, bash("echo unrated")), says("Done."))
+		s := newFixture(t, calls(rated, bash("echo unrated")), says("Done."))
 		c := s.launch(t, []string{"--model", model, "--rate-actions"}).mustOpen()
 		c.mustPrompt("work")
 		if len(c.find(`"tool_call"`, `"call_0_0"`, `"security_risk":"LOW"`)) != 1 || len(c.find(`"tool_call"`, `"call_0_1"`,
 			`"security_risk":"HIGH"`)) != 1 {
-			t.Errorf("told: %s", c.told())
+			t.Errorf("updates: %s", c.received())
 		}
 		for _, tool := range s.model.Requests()[0].Tools {
 			if want := tool.Name != "task_tracker"; strings.Contains(string(tool.Schema), "security_risk") != want {
@@ -232,18 +232,18 @@ func TestAFullContextIsSummarised(t *testing.T) {
 	t.Parallel()
 	summary := scriptedmodel.Step{Text: "SUMMARY", Contains: "Summarise this conversation"}
 	for name, middle := range map[string]scriptedmodel.Step{
-		"by what the model reports": {Calls: []scriptedmodel.Call{bash("echo eighth")},
+		"by the reported usage": {Calls: []scriptedmodel.Call{bash("echo eighth")},
 			Usage: &scriptedmodel.Usage{Input: 7900, Output: 101}},
-		"by the provider's refusal": failing(scriptedmodel.ContextTooLong, 1),
+		"by the provider's error": failing(scriptedmodel.ContextTooLong, 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			onBothWires(t, func(t *testing.T, model string) {
+			onBothAPIs(t, func(t *testing.T, model string) {
 				steps := []scriptedmodel.Step{summary}
 				for i := range 7 {
 					steps = append(steps, calls(bash(fmt.Sprint("echo number ", i))))
 				}
-				s := newStage(t, append(steps, middle, says("Done."))...)
+				s := newFixture(t, append(steps, middle, says("Done."))...)
 				c := s.launch(t, []string{"--model", model, "--context-window", "10000"}).mustOpen()
 				c.mustPrompt("the first message")
 				requests := s.model.Requests()
@@ -260,10 +260,10 @@ func TestAFullContextIsSummarised(t *testing.T) {
 	}
 }
 
-func TestAFullContextEndsTheTurnWhereItIsNotSummarised(t *testing.T) {
+func TestAFullContextEndsTheTurnWithoutSummaries(t *testing.T) {
 	t.Parallel()
-	onBothWires(t, func(t *testing.T, model string) {
-		s := newStage(t, scriptedmodel.Step{Calls: []scriptedmodel.Call{bash("echo done > done")},
+	onBothAPIs(t, func(t *testing.T, model string) {
+		s := newFixture(t, scriptedmodel.Step{Calls: []scriptedmodel.Call{bash("echo done > done")},
 			Usage: &scriptedmodel.Usage{Input: 7900, Output: 101}})
 		c := s.launch(t, []string{"--model", model, "--context-window", "10000", "--condense=false"}).mustOpen()
 		_, err := c.prompt("work")
@@ -271,7 +271,7 @@ func TestAFullContextEndsTheTurnWhereItIsNotSummarised(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		if s.file(t, "done") != "done\n" {
-			t.Error("the call was not done")
+			t.Error("the call was not executed")
 		}
 	})
 }

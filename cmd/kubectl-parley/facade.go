@@ -55,7 +55,7 @@ func (f *facadeFlags) addFlags(cmd *cobra.Command) {
 	f.isSet = cmd.Flags().Changed
 	cmd.Flags().StringVar(&f.facade, "facade", os.Getenv("PARLEY_FACADE"),
 		"The facade's URL. Default: $PARLEY_FACADE, else a local port is forwarded to the facade.")
-	cmd.Flags().StringVar(&f.namespace, "facade-namespace", "parley-system", "The facade's namespace, for port forwarding.")
+	cmd.Flags().StringVar(&f.namespace, "facade-namespace", "parley-system", "The namespace of the facade's pods.")
 }
 
 // reporter prints changes of a connection; silent prints nothing.

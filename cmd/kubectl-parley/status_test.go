@@ -136,7 +136,8 @@ func TestAHealthyStartIsPending(t *testing.T) {
 		Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}})
 	stdout, _, err := run(t, ns, "status", "c")
 	if err != nil || !strings.Contains(stdout, markPending+" Pod c-session  Running") ||
-		strings.Contains(stdout, markFailed) || strings.Contains(stdout, "manager") || !strings.HasPrefix(stdout, "… c  STARTING  ") {
+		strings.Contains(stdout, markFailed) ||
+		strings.Contains(stdout, "manager") || !strings.HasPrefix(stdout, "… c  STARTING  ") {
 		t.Errorf("%v\n%s", err, stdout)
 	}
 }

@@ -15,11 +15,11 @@ import (
 	"github.com/anthropics/anthropic-sdk-go/packages/param"
 )
 
-// defaultMaxOutput is what the messages wire is told where nothing else is: it wants a limit, and
-// every current model has at least this one.
+// defaultMaxOutput is the limit of an answer if the settings have none: the messages API requires
+// one, and all current models support this value.
 const defaultMaxOutput = 16000
 
-// anthropicModel speaks the wire of Anthropic's messages.
+// anthropicModel calls models through Anthropic's messages API.
 type anthropicModel struct {
 	messages  anthropic.MessageService
 	name, key string
@@ -27,25 +27,25 @@ type anthropicModel struct {
 }
 
 func newAnthropic(s Settings, name string) Model {
-	// The service itself, not a client: that would also take keys and addresses from variables of
-	// the environment, which here are the user's.
+	// A client, in contrast to the service, would read keys and URLs from environment variables,
+	// which belong to the user here.
 	service := anthropic.NewMessageService(option.WithBaseURL(cmp.Or(s.BaseURL,
 		"https://api.anthropic.com")), option.WithAPIKey(s.Key),
-		option.WithMiddleware(noLongWait))
+		option.WithMiddleware(skipLongRetries))
 	return &anthropicModel{messages: service, name: name, key: s.Key,
 		maxOutput: cmp.Or(s.MaxOutput, defaultMaxOutput)}
 }
 
-// maxWait is how long a provider may ask to wait before a retry.
-const maxWait = 60 * time.Second
+// maxRetryAfter is the longest Retry-After of a provider that is retried.
+const maxRetryAfter = 60 * time.Second
 
-// noLongWait keeps the SDK from waiting as long as a provider says, which may be hours. OpenAI's
-// SDK has a bound itself.
-func noLongWait(r *http.Request, next option.MiddlewareNext) (*http.Response, error) {
+// skipLongRetries prevents retries after a long Retry-After, which may be hours. OpenAI's SDK has a
+// limit of its own.
+func skipLongRetries(r *http.Request, next option.MiddlewareNext) (*http.Response, error) {
 	response, err := next(r)
 	if err == nil {
 		if seconds, parseErr := strconv.Atoi(response.Header.Get("Retry-After")); parseErr == nil &&
-			time.Duration(seconds)*time.Second > maxWait {
+			time.Duration(seconds)*time.Second > maxRetryAfter {
 			response.Header.Set("x-should-retry", "false")
 		}
 	}
@@ -53,14 +53,14 @@ func noLongWait(r *http.Request, next option.MiddlewareNext) (*http.Response, er
 }
 
 func (m *anthropicModel) Answer(ctx context.Context, r Request, sink Sink) (Answer, error) {
-	watched, heard, stop := watched(ctx)
+	bounded, received, stop := withStreamTimeout(ctx)
 	defer stop()
-	stream := m.messages.NewStreaming(watched, m.params(r))
+	stream := m.messages.NewStreaming(bounded, m.params(r))
 	defer func() { _ = stream.Close() }()
 	var message anthropic.Message
 	begun, ended := false, false
 	for stream.Next() {
-		heard()
+		received()
 		event := stream.Current()
 		if err := message.Accumulate(event); err != nil {
 			return Answer{}, &Error{Kind: Provider, Message: "The model's answer could not be read.", Broken: true}
@@ -74,13 +74,13 @@ func (m *anthropicModel) Answer(ctx context.Context, r Request, sink Sink) (Answ
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return Answer{}, broken(explain(ctx, err, m.key), begun)
+		return Answer{}, markBroken(explain(ctx, err, m.key), begun)
 	}
 	return anthropicAnswer(message), nil
 }
 
-// broken marks an error of an answer that had begun.
-func broken(err error, begun bool) error {
+// markBroken marks a network error after the start of an answer.
+func markBroken(err error, begun bool) error {
 	if e, ok := errors.AsType[*Error](err); ok && begun && e.Kind == Network {
 		e.Broken = true
 	}
@@ -120,8 +120,8 @@ func anthropicAnswer(message anthropic.Message) Answer {
 	return answer
 }
 
-// params marks the ends of what stays the same from call to call for the provider's cache: tools,
-// system, history.
+// params builds the request, with cache markers after the parts that do not change between calls:
+// tools, system prompt and history.
 func (m *anthropicModel) params(r Request) anthropic.MessageNewParams {
 	cached := anthropic.NewCacheControlEphemeralParam()
 	p := anthropic.MessageNewParams{Model: m.name, MaxTokens: int64(m.maxOutput)}
@@ -129,8 +129,8 @@ func (m *anthropicModel) params(r Request) anthropic.MessageNewParams {
 		p.System = []anthropic.TextBlockParam{{Text: r.System, CacheControl: cached}}
 	}
 	for i, tool := range r.Tools {
-		// The SDK writes fields that it does not know in any order, which would spoil the cache.
-		encoded, _ := json.Marshal(tool.Schema) // a schema was read from JSON, or written here
+		// The SDK writes unknown fields in random order, which would invalidate the cache.
+		encoded, _ := json.Marshal(tool.Schema) // schemas come from JSON or from this program
 		schema := param.Override[anthropic.ToolInputSchemaParam](json.RawMessage(encoded))
 		t := &anthropic.ToolParam{Name: tool.Name, Description: param.NewOpt(tool.Description), InputSchema: schema}
 		if i == len(r.Tools)-1 {
@@ -138,7 +138,7 @@ func (m *anthropicModel) params(r Request) anthropic.MessageNewParams {
 		}
 		p.Tools = append(p.Tools, anthropic.ToolUnionParam{OfTool: t})
 	}
-	for _, message := range merged(r.Messages) {
+	for _, message := range mergeRoles(r.Messages) {
 		blocks := anthropicBlocks(message)
 		if len(blocks) == 0 {
 			continue

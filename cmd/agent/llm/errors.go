@@ -13,7 +13,7 @@ import (
 	"github.com/openai/openai-go/v3/packages/ssestream"
 )
 
-// Kind of an error, for programs.
+// Kind is the machine-readable kind of an error.
 type Kind string
 
 // The kinds of errors.
@@ -28,36 +28,36 @@ const (
 	Unusable       Kind = "unusable"
 )
 
-// How the session's runtime marks a call that no provider answered: its limits refuse it, the
-// settings of the model are wrong, or the provider could not be reached.
+// Error types of the session's runtime, for calls that no provider answered: a session limit, wrong
+// settings of the model, or an unreachable provider.
 const (
 	limitType       = "parley_limit"
 	settingsType    = "parley_settings"
 	unreachableType = "parley_unreachable"
 )
 
-// maxWords is how many bytes of a provider's own words an error repeats, or none of them: they are
-// cut where secrets are known, after they are taken out. A part of one would not be known as such.
-const maxWords = 4 << 10
+// maxQuote is the longest message of a provider, in bytes, that an error quotes. Longer messages
+// are dropped, not truncated: the runtime masks secrets later, and cannot recognise a part of one.
+const maxQuote = 4 << 10
 
-// Error is why a model did not answer, in words for the user. It holds no key and no whole
+// Error explains to the user why a model did not answer. It contains no key and no complete
 // response.
 type Error struct {
 	Kind    Kind
 	Message string
-	// Broken says that the answer had begun: the same request may well succeed.
+	// Broken is set if the answer had begun: a retry may succeed.
 	Broken bool
 }
 
 func (e *Error) Error() string { return e.Message }
 
-// refusal is what a provider says in the body of an error.
-type refusal struct {
+// providerError is the body of a provider's error response.
+type providerError struct {
 	status              int
 	kind, code, message string
 }
 
-func readRefusal(status int, body string) refusal {
+func parseProviderError(status int, body string) providerError {
 	var envelope struct {
 		Error json.RawMessage `json:"error"`
 	}
@@ -70,42 +70,42 @@ func readRefusal(status int, body string) refusal {
 		Code    any    `json:"code"`
 		Message string `json:"message"`
 	}
-	_ = json.Unmarshal(raw, &e) // a gateway's page of HTML says nothing that could be used
+	_ = json.Unmarshal(raw, &e) // ignore the HTML page of a gateway
 	code, _ := e.Code.(string)
-	return refusal{status: status, kind: e.Type, code: code, message: e.Message}
+	return providerError{status: status, kind: e.Type, code: code, message: e.Message}
 }
 
-// explain turns an SDK's error into one for the user.
+// explain converts an SDK's error into one for the user.
 func explain(ctx context.Context, err error, key string) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if e, ok := errors.AsType[*anthropic.Error](err); ok {
-		return readRefusal(e.StatusCode, e.RawJSON()).explain(key)
+		return parseProviderError(e.StatusCode, e.RawJSON()).explain(key)
 	}
 	if e, ok := errors.AsType[*openai.Error](err); ok {
-		return readRefusal(e.StatusCode, e.RawJSON()).explain(key)
+		return parseProviderError(e.StatusCode, e.RawJSON()).explain(key)
 	}
 	if e, ok := errors.AsType[*ssestream.StreamError](err); ok {
-		return readRefusal(http.StatusOK, string(e.Event.Data)).explain(key)
+		return parseProviderError(http.StatusOK, string(e.Event.Data)).explain(key)
 	}
 	return &Error{Kind: Network, Message: "The model could not be reached, or the connection to it broke."}
 }
 
-func (r refusal) explain(key string) error {
-	kind, words := r.kindAndWords()
-	switch said := r.said(key); {
-	case said == "" || kind == Authentication:
+func (r providerError) explain(key string) error {
+	kind, message := r.kindAndMessage()
+	switch quote := r.quote(key); {
+	case quote == "" || kind == Authentication:
 	case r.kind == limitType || r.kind == settingsType || r.kind == unreachableType:
-		words = strings.TrimSuffix(words, ".") + ": " + said // no provider said it
+		message = strings.TrimSuffix(message, ".") + ": " + quote // from the runtime, not a provider
 	default:
-		words += " It said: " + said
+		message += " It said: " + quote
 	}
-	// A stream that began with 200 and then told an error may do better when asked again.
-	return &Error{Kind: kind, Message: words, Broken: r.status == http.StatusOK && kind == Provider}
+	// An error within a stream that began with 200 may be transient.
+	return &Error{Kind: kind, Message: message, Broken: r.status == http.StatusOK && kind == Provider}
 }
 
-func (r refusal) kindAndWords() (Kind, string) {
+func (r providerError) kindAndMessage() (Kind, string) {
 	switch {
 	case r.kind == limitType:
 		return Limit, "A limit of the session was reached."
@@ -118,18 +118,18 @@ func (r refusal) kindAndWords() (Kind, string) {
 	case r.tooLong():
 		return Context, "The conversation is longer than the model's context."
 	case r.status == http.StatusNotFound || r.code == "model_not_found":
-		return NotFound, "The provider has no such model, or not at this address."
+		return NotFound, "The provider has no such model, or the base URL is wrong."
 	case r.status == http.StatusTooManyRequests || r.kind == "rate_limit_error":
-		return RateLimit, "The model's provider limits the rate of calls; retries did not help."
+		return RateLimit, "The model's provider limits the request rate; retries did not help."
 	case r.status >= http.StatusInternalServerError || r.kind == "overloaded_error" || r.kind == "api_error":
-		return Provider, "The model's provider has an error of its own; retries did not help."
+		return Provider, "The model's provider failed with an internal error; retries did not help."
 	}
 	return Provider, "The model's provider refused the request."
 }
 
-// tooLong goes by the provider's code where it has one. Anthropic and several servers of OpenAI's
-// wire have only words.
-func (r refusal) tooLong() bool {
+// tooLong checks the provider's error code, or its message: Anthropic and several servers of
+// OpenAI's API have no code for this error.
+func (r providerError) tooLong() bool {
 	if r.code == "context_length_exceeded" || r.status == http.StatusRequestEntityTooLarge {
 		return true
 	}
@@ -142,14 +142,14 @@ func (r refusal) tooLong() bool {
 	})
 }
 
-// said is what the provider said, on one line, without the key; nothing if that is long.
-func (r refusal) said(key string) string {
-	said := strings.Join(strings.Fields(r.message), " ")
+// quote returns the provider's message on one line, without the key; empty if it is too long.
+func (r providerError) quote(key string) string {
+	quote := strings.Join(strings.Fields(r.message), " ")
 	if key != "" {
-		said = strings.ReplaceAll(said, key, "***")
+		quote = strings.ReplaceAll(quote, key, "***")
 	}
-	if len(said) > maxWords {
+	if len(quote) > maxQuote {
 		return ""
 	}
-	return said
+	return quote
 }

@@ -1,4 +1,4 @@
-// Package llm speaks with language models, in one form for the wires of Anthropic and OpenAI.
+// Package llm calls language models, with one interface for the APIs of Anthropic and OpenAI.
 package llm
 
 import (
@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Role of a message.
+// Role is the role of a message.
 type Role string
 
 // The roles.
@@ -19,13 +19,13 @@ const (
 	Assistant Role = "assistant"
 )
 
-// Message of the conversation. Results of tools are parts of a user's message.
+// Message is a message of the conversation. Tool results are parts of user messages.
 type Message struct {
 	Role  Role   `json:"role"`
 	Parts []Part `json:"parts"`
 }
 
-// Part of a message: one of its fields is set.
+// Part is a part of a message. Exactly one field is set.
 type Part struct {
 	Text     string    `json:"text,omitempty"`
 	Thinking *Thinking `json:"thinking,omitempty"`
@@ -34,27 +34,27 @@ type Part struct {
 	Result   *Result   `json:"result,omitempty"`
 }
 
-// Thinking is told back to the provider that made it, as it was.
+// Thinking is sent back unchanged to the provider that returned it.
 type Thinking struct {
 	Text      string `json:"text,omitempty"`
 	Signature string `json:"signature,omitempty"`
 	Redacted  string `json:"redacted,omitempty"`
 }
 
-// Image as base64.
+// Image is an image; Data is base64.
 type Image struct {
 	Data      string `json:"data"`
 	MediaType string `json:"mediaType"`
 }
 
-// Call of a tool. Input is what the model wrote, which may not be JSON.
+// Call is a tool call. Input is the model's text, which may not be valid JSON.
 type Call struct {
 	ID    string `json:"id"`
 	Name  string `json:"name"`
 	Input string `json:"input"`
 }
 
-// Result of a tool call.
+// Result is the result of a tool call.
 type Result struct {
 	CallID  string  `json:"callId"`
 	Text    string  `json:"text"`
@@ -62,24 +62,24 @@ type Result struct {
 	Images  []Image `json:"images,omitempty"`
 }
 
-// Tool that is offered.
+// Tool is a tool that the model may call.
 type Tool struct {
 	Name, Description string
 	// Schema is a JSON schema of type object.
 	Schema map[string]any
 }
 
-// Request to a model.
+// Request is a request to a model.
 type Request struct {
 	System   string
 	Messages []Message
 	Tools    []Tool
 }
 
-// Stop says why an answer ended.
+// Stop is the reason why an answer ended.
 type Stop string
 
-// The reasons.
+// The stop reasons.
 const (
 	StopEnd     Stop = "end"
 	StopTools   Stop = "tools"
@@ -87,15 +87,15 @@ const (
 	StopRefusal Stop = "refusal"
 )
 
-// Answer of a model.
+// Answer is an answer of a model.
 type Answer struct {
 	Message Message `json:"message"`
 	Stop    Stop    `json:"stop"`
-	// Used is how much of the context this answer and all before it take, in tokens.
+	// Used is the size of the conversation up to and including this answer, in tokens.
 	Used int `json:"used"`
 }
 
-// Sink takes an answer while it is being written.
+// Sink receives the pieces of an answer while it is streamed.
 type Sink interface {
 	Text(piece string)
 	Thought(piece string)
@@ -106,19 +106,19 @@ type Model interface {
 	Answer(ctx context.Context, r Request, sink Sink) (Answer, error)
 }
 
-// Settings of a model.
+// Settings are the settings of a model.
 type Settings struct {
 	// Name is provider/model.
 	Name string
-	// BaseURL is the root of the endpoint, without /v1. Empty is the provider's own.
+	// BaseURL is the base URL of the endpoint, without /v1. Empty is the provider's own.
 	BaseURL string
 	Key     string
-	// MaxOutput is the limit of an answer in tokens; 0 leaves it to the wire.
+	// MaxOutput is the limit of an answer in tokens; 0 is the API's default.
 	MaxOutput int
 }
 
-// New makes a model; nil where none is named. Anthropic's wire is for anthropic/…, OpenAI's for all
-// others, because gateways speak that.
+// New returns a model, or nil without a name. It uses Anthropic's API for anthropic/…, and OpenAI's
+// for all others, because gateways support that.
 func New(s Settings) Model {
 	provider, name, found := strings.Cut(s.Name, "/")
 	if !found {
@@ -145,7 +145,7 @@ func (m Message) Calls() []*Call {
 	return calls
 }
 
-// Text returns what a message says.
+// Text returns the text of a message.
 func (m Message) Text() string {
 	var b strings.Builder
 	for _, part := range m.Parts {
@@ -154,8 +154,8 @@ func (m Message) Text() string {
 	return b.String()
 }
 
-// arguments returns the input of a call as an object, which wires want also where the model wrote
-// none.
+// arguments returns the input of a call as a JSON object, which the APIs require. It is empty if
+// the model wrote no valid object.
 func (c *Call) arguments() json.RawMessage {
 	var object map[string]json.RawMessage
 	if json.Unmarshal([]byte(c.Input), &object) != nil || object == nil {
@@ -164,8 +164,9 @@ func (c *Call) arguments() json.RawMessage {
 	return json.RawMessage(c.Input)
 }
 
-// merged joins neighbours of the same role. Results stay before texts, as Anthropic wants them.
-func merged(messages []Message) []Message {
+// mergeRoles joins adjacent messages of the same role. Results come before texts, as Anthropic
+// requires.
+func mergeRoles(messages []Message) []Message {
 	var out []Message
 	for _, m := range messages {
 		if n := len(out); n > 0 && out[n-1].Role == m.Role {
@@ -180,14 +181,14 @@ func merged(messages []Message) []Message {
 	return out
 }
 
-// maxSilence is how long a stream may say nothing before it is given up.
-const maxSilence = 5 * time.Minute
+// streamTimeout limits the time between two events of a stream.
+const streamTimeout = 5 * time.Minute
 
-var errSilence = errors.New("the model's stream fell silent")
+var errStreamTimeout = errors.New("the model's stream timed out")
 
-// watched returns a context that ends when heard has not been called for too long.
-func watched(ctx context.Context) (watched context.Context, heard, stop func()) {
-	watched, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(maxSilence, func() { cancel(errSilence) })
-	return watched, func() { timer.Reset(maxSilence) }, func() { timer.Stop(); cancel(nil) }
+// withStreamTimeout returns a context that ends streamTimeout after the last call of received.
+func withStreamTimeout(ctx context.Context) (bounded context.Context, received, stop func()) {
+	bounded, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(streamTimeout, func() { cancel(errStreamTimeout) })
+	return bounded, func() { timer.Reset(streamTimeout) }, func() { timer.Stop(); cancel(nil) }
 }

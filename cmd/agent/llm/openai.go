@@ -13,11 +13,11 @@ import (
 	"github.com/openai/openai-go/v3/shared"
 )
 
-// reasoningField is where several servers of this wire put a model's thoughts; OpenAI's own does
-// not tell them.
+// reasoningField is the field in which several servers of this API return a model's reasoning;
+// OpenAI's own server does not return it.
 const reasoningField = "reasoning_content"
 
-// openAIModel speaks the wire of OpenAI's chat completions.
+// openAIModel calls models through OpenAI's chat completions API.
 type openAIModel struct {
 	completions openai.ChatCompletionService
 	name, key   string
@@ -31,14 +31,14 @@ func newOpenAI(s Settings, name string) Model {
 }
 
 func (m *openAIModel) Answer(ctx context.Context, r Request, sink Sink) (Answer, error) {
-	watched, heard, stop := watched(ctx)
+	bounded, received, stop := withStreamTimeout(ctx)
 	defer stop()
-	stream := m.completions.NewStreaming(watched, m.params(r))
+	stream := m.completions.NewStreaming(bounded, m.params(r))
 	defer func() { _ = stream.Close() }()
 	var a chatAnswer
 	begun := false
 	for stream.Next() {
-		heard()
+		received()
 		begun = true
 		a.add(stream.Current(), sink)
 	}
@@ -47,13 +47,13 @@ func (m *openAIModel) Answer(ctx context.Context, r Request, sink Sink) (Answer,
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return Answer{}, broken(explain(ctx, err, m.key), begun)
+		return Answer{}, markBroken(explain(ctx, err, m.key), begun)
 	}
 	return a.answer(), nil
 }
 
-// chatAnswer is put together here and not by the SDK, whose accumulator refuses what servers other
-// than OpenAI's send: pieces with different ids, for instance.
+// chatAnswer accumulates the chunks of an answer. The SDK's accumulator rejects chunks of other
+// servers than OpenAI's, for instance those with different IDs.
 type chatAnswer struct {
 	text, thought strings.Builder
 	calls         []*Call
@@ -78,7 +78,7 @@ func (a *chatAnswer) add(chunk openai.ChatCompletionChunk, sink Sink) {
 	sink.Text(text)
 	var thought string
 	if field, ok := choice.Delta.JSON.ExtraFields[reasoningField]; ok {
-		_ = json.Unmarshal([]byte(field.Raw()), &thought) // anything but a string is no thought
+		_ = json.Unmarshal([]byte(field.Raw()), &thought) // ignore anything but a string
 	}
 	a.thought.WriteString(thought)
 	sink.Thought(thought)
@@ -92,8 +92,8 @@ func (a *chatAnswer) add(chunk openai.ChatCompletionChunk, sink Sink) {
 	}
 }
 
-// call finds the call that a piece is of. Some servers number all calls 0, each with an id of its
-// own.
+// call returns the call that a chunk belongs to. Some servers give all calls the index 0 and
+// different IDs.
 func (a *chatAnswer) call(index int64, id string) *Call {
 	for i := len(a.calls) - 1; i >= 0; i-- {
 		if a.indexes[i] == index && (id == "" || a.calls[i].ID == "" || a.calls[i].ID == id) {
@@ -146,8 +146,8 @@ func (m *openAIModel) params(r Request) openai.ChatCompletionNewParams {
 	return p
 }
 
-// chatMessages writes a message as this wire has it: each result of a tool is a message, and their
-// images, which such messages cannot hold, follow as the user's.
+// chatMessages converts a message for this API. Each tool result is a message; its images follow in
+// a user message, because tool messages cannot hold images.
 func chatMessages(message Message) []openai.ChatCompletionMessageParamUnion {
 	if message.Role == Assistant {
 		return assistantMessage(message)
@@ -199,5 +199,5 @@ func chatImage(image Image) openai.ChatCompletionContentPartUnionParam {
 		";base64," + image.Data})
 }
 
-// blank texts are refused by one wire and say nothing on the other.
+// blank reports whether a text is empty or white space, which Anthropic's API rejects.
 func blank(text string) bool { return strings.TrimSpace(text) == "" }

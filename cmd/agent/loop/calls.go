@@ -19,7 +19,7 @@ const (
 		"at once, for instance a part of the file."
 )
 
-// describe tells the client of a call.
+// describe returns the update that announces a call to the client.
 func (s *Session) describe(ctx context.Context, call *llm.Call) acp.Update {
 	update := acp.Update{Kind: acp.NewToolCall, ToolCallID: call.ID, Title: call.Name, ToolKind: "other",
 		Status: acp.Pending}
@@ -33,17 +33,17 @@ func (s *Session) describe(ctx context.Context, call *llm.Call) acp.Update {
 	return update
 }
 
-// call does the first of the calls that are to be done.
-func (s *Session) call(ctx context.Context, pending []*llm.Call) error {
+// runNext executes the first pending call.
+func (s *Session) runNext(ctx context.Context, pending []*llm.Call) error {
 	call := pending[0]
 	tool := s.tools.Find(ctx, call.Name)
 	switch {
 	case s.state.begun[call.ID]:
-		return s.refuse(call, interruptedByRestart)
+		return s.failCall(call, interruptedByRestart)
 	case tool == nil:
-		return s.refuse(call, "There is no tool of this name.")
+		return s.failCall(call, "There is no tool of this name.")
 	case s.state.stop == llm.StopLength && len(pending) == 1:
-		return s.refuse(call, cutCall)
+		return s.failCall(call, cutCall)
 	}
 	description, _ := tool.Describe(call.Input)
 	if description.Acts && s.options.Confirm && !s.state.allowed[call.ID] {
@@ -58,8 +58,7 @@ func (s *Session) call(ctx context.Context, pending []*llm.Call) error {
 	return s.result(call, tool.Run(ctx, call.Input))
 }
 
-// askUser asks whether an action may be done. It comes back here for the action itself, once that
-// is on record.
+// askUser asks the user to allow an action and records the answer. The next step executes it.
 func (s *Session) askUser(ctx context.Context, call *llm.Call) error {
 	toolCall := s.describe(ctx, call)
 	toolCall.Kind = ""
@@ -78,12 +77,12 @@ func (s *Session) askUser(ctx context.Context, call *llm.Call) error {
 	case answer.Outcome.OptionID == acp.AllowOnce:
 		return s.record(turnlog.Record{Kind: turnlog.KindAllowed, CallID: call.ID})
 	}
-	return s.refuse(call, rejectedByUser)
+	return s.failCall(call, rejectedByUser)
 }
 
-// refuse answers a call that was not done, or not seen to its end.
-func (s *Session) refuse(call *llm.Call, why string) error {
-	return s.result(call, tools.Outcome{Text: why, IsError: true})
+// failCall records the failure of a call that was not executed, or not to its end.
+func (s *Session) failCall(call *llm.Call, reason string) error {
+	return s.result(call, tools.Outcome{Text: reason, IsError: true})
 }
 
 func (s *Session) result(call *llm.Call, outcome tools.Outcome) error {

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// unknownWindow is assumed where nobody said how large the context is.
-	unknownWindow = 128_000
-	// charactersPerToken errs on the side of too many tokens.
+	// defaultWindow is the assumed context window if it is unknown, in tokens.
+	defaultWindow = 128_000
+	// charactersPerToken overestimates the number of tokens.
 	charactersPerToken = 3
 	tokensPerImage     = 1500
-	// keptExchanges is how many of the last answers, with their results, stay as they are.
-	keptExchanges = 3
-	// condensedOutput is how much of a tool's output the summary is made from.
-	condensedOutput = 2000
+	// maxKeptExchanges limits the recent answers, with their results, that are not summarised.
+	maxKeptExchanges = 3
+	// maxCondensedOutput limits a tool's output in the input of the summary.
+	maxCondensedOutput = 2000
 )
 
 const summaryPrompt = `You summarise the work of a coding agent, so that it can go on without the older part of its ` +
@@ -30,11 +30,11 @@ what the user wants, with all conditions that were stated; what was done and fou
 	`and commands; what was decided and why; what failed; what is left to do. Leave out nothing that the rest of the ` +
 	`work needs, and nothing else in.`
 
-func (s *Session) window() int { return cmp.Or(max(0, s.options.ContextWindow), unknownWindow) }
+func (s *Session) window() int { return cmp.Or(max(0, s.options.ContextWindow), defaultWindow) }
 
-// full says that the context is 80% full: by what the model last reported, and an estimate of what
-// came since.
-func (s *Session) full() bool {
+// contextFull reports whether the context is 80% full: the usage that the model last reported, plus
+// an estimate of later messages.
+func (s *Session) contextFull() bool {
 	return (s.state.used+estimate(s.state.history[s.state.usedAt:]))*10 > s.window()*8
 }
 
@@ -57,13 +57,13 @@ func estimate(messages []llm.Message) int {
 	return characters/charactersPerToken + images*tokensPerImage
 }
 
-// makeRoom summarises the older part of the history, where that is wanted.
-func (s *Session) makeRoom(ctx context.Context) error {
+// condense summarises the older part of the history, if that is enabled.
+func (s *Session) condense(ctx context.Context) error {
 	if !s.options.Condense {
 		return &llm.Error{Kind: llm.Context, Message: "The model's context is almost full, and summarising the history " +
 			"is switched off."}
 	}
-	keep := kept(s.state.history, s.window()/4)
+	keep := messagesToKeep(s.state.history, s.window()/4)
 	older := s.state.history[:len(s.state.history)-keep]
 	summary, err := s.options.Model.Answer(ctx, llm.Request{
 		System:   summaryPrompt,
@@ -82,9 +82,9 @@ func (s *Session) makeRoom(ctx context.Context) error {
 			"conversation was summarised.")})
 }
 
-// kept says how many of the last messages stay: whole exchanges, at most half of them, within a
-// bound of tokens. A message that holds results never comes without the one that called for them.
-func kept(history []llm.Message, bound int) int {
+// messagesToKeep returns the number of recent messages to keep: complete exchanges, at most half of
+// them, within a limit of tokens. Results are never separated from their calls.
+func messagesToKeep(history []llm.Message, bound int) int {
 	var starts []int
 	for i := len(history) - 1; i > 0; i-- {
 		if history[i].Role == llm.Assistant || history[i].Parts[0].Result == nil {
@@ -93,7 +93,7 @@ func kept(history []llm.Message, bound int) int {
 	}
 	keep := 0
 	for n, start := range starts {
-		if n >= min(keptExchanges, len(starts)/2) || estimate(history[start:]) > bound {
+		if n >= min(maxKeptExchanges, len(starts)/2) || estimate(history[start:]) > bound {
 			break
 		}
 		keep = len(history) - start
@@ -101,16 +101,16 @@ func kept(history []llm.Message, bound int) int {
 	return keep
 }
 
-// transcript writes messages as a text, short enough to be summarised whatever the messages hold.
+// transcript converts messages into a text that is short enough for a summary.
 func (s *Session) transcript(messages []llm.Message) string {
 	var b strings.Builder
 	for _, message := range messages {
 		for _, part := range message.Parts {
 			switch {
 			case part.Call != nil:
-				fmt.Fprintf(&b, "AGENT CALLS %s: %s\n", part.Call.Name, tools.Cut(part.Call.Input, condensedOutput))
+				fmt.Fprintf(&b, "AGENT CALLS %s: %s\n", part.Call.Name, tools.Cut(part.Call.Input, maxCondensedOutput))
 			case part.Result != nil:
-				fmt.Fprintf(&b, "RESULT: %s\n", tools.Cut(part.Result.Text, condensedOutput))
+				fmt.Fprintf(&b, "RESULT: %s\n", tools.Cut(part.Result.Text, maxCondensedOutput))
 			case part.Image != nil:
 				b.WriteString("[an image]\n")
 			case part.Text != "" && message.Role == llm.Assistant:
@@ -123,7 +123,7 @@ func (s *Session) transcript(messages []llm.Message) string {
 	return "Summarise this conversation:\n\n" + tools.Cut(b.String(), s.window()/2*charactersPerToken)
 }
 
-// silent takes the pieces of an answer that nobody is to see.
+// silent discards the pieces of an answer.
 type silent struct{}
 
 func (silent) Text(string)    {}

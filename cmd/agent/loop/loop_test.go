@@ -15,22 +15,22 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/tools"
 )
 
-// script is a model whose answers, or errors, are known beforehand.
+// script is a model with scripted answers and errors.
 type script struct {
 	steps    []any // an llm.Answer, or an error
 	requests []llm.Request
-	// meanwhile is called before each answer.
-	meanwhile func()
+	// beforeAnswer is called before each answer.
+	beforeAnswer func()
 }
 
 func (s *script) Answer(_ context.Context, r llm.Request, sink llm.Sink) (llm.Answer, error) {
-	if s.meanwhile != nil {
-		s.meanwhile()
+	if s.beforeAnswer != nil {
+		s.beforeAnswer()
 	}
 	r.Messages = append([]llm.Message(nil), r.Messages...)
 	s.requests = append(s.requests, r)
 	if len(s.requests) > len(s.steps) {
-		return llm.Answer{}, errors.New("the model was asked once too often")
+		return llm.Answer{}, errors.New("unexpected request to the model")
 	}
 	if answer, ok := s.steps[len(s.requests)-1].(llm.Answer); ok {
 		sink.Text(answer.Message.Text())
@@ -52,7 +52,7 @@ func calls(names ...string) llm.Answer {
 	return answer
 }
 
-// client notes what it is told, and gives the same answer to every question.
+// client stores the updates it receives, and answers every permission request with answer.
 type client struct {
 	mu      sync.Mutex
 	updates []string
@@ -73,7 +73,7 @@ func (c *client) Call(_ context.Context, _ string, _, result any) error {
 	return nil
 }
 
-func begin(t *testing.T, m *script, adjust ...func(*Options)) (*Session, *client) {
+func newSession(t *testing.T, m *script, adjust ...func(*Options)) (*Session, *client) {
 	t.Helper()
 	c, options := &client{}, Options{Home: t.TempDir(), Model: m, Condense: true}
 	for _, a := range adjust {
@@ -87,13 +87,13 @@ func begin(t *testing.T, m *script, adjust ...func(*Options)) (*Session, *client
 	return s, c
 }
 
-func (s *Session) say(t *testing.T, turn, text string) (acp.StopReason, error) {
+func (s *Session) prompt(t *testing.T, turn, text string) (acp.StopReason, error) {
 	t.Helper()
 	return s.Prompt(t.Context(), acp.PromptParams{Prompt: []acp.Content{*acp.Text(text)},
 		Meta: acp.Meta{acp.MetaTurn: turn}})()
 }
 
-// kindOf an error that the client is told.
+// kindOf returns the kind of an error for the client.
 func kindOf(err error) string {
 	if known, ok := errors.AsType[*acp.Error](err); ok && known.Data != nil {
 		return known.Data.Kind
@@ -112,68 +112,68 @@ func results(messages []llm.Message) (texts []string) {
 	return texts
 }
 
-func TestTheStopReasonOfATurn(t *testing.T) {
+func TestATurnReturnsItsStopReason(t *testing.T) {
 	for stop, want := range map[llm.Stop]acp.StopReason{
 		llm.StopEnd: acp.EndTurn, llm.StopLength: acp.MaxTokens, llm.StopRefusal: acp.Refusal,
 	} {
 		answer := says("That is it.")
 		answer.Stop = stop
-		s, _ := begin(t, &script{steps: []any{answer}})
-		if got, err := s.say(t, "1", "go"); got != want || err != nil {
+		s, _ := newSession(t, &script{steps: []any{answer}})
+		if got, err := s.prompt(t, "1", "go"); got != want || err != nil {
 			t.Errorf("%s: got %s, %v", stop, got, err)
 		}
 	}
 }
 
-func TestABrokenAnswerIsAskedForAgain(t *testing.T) {
+func TestABrokenAnswerIsRetried(t *testing.T) {
 	broken := &llm.Error{Kind: llm.Network, Message: "it broke", Broken: true}
 	m := &script{steps: []any{broken, says("Here.")}}
-	s, c := begin(t, m)
-	if reason, err := s.say(t, "1", "go"); reason != acp.EndTurn || err != nil || len(m.requests) != 2 {
+	s, c := newSession(t, m)
+	if reason, err := s.prompt(t, "1", "go"); reason != acp.EndTurn || err != nil || len(m.requests) != 2 {
 		t.Fatalf("got %s, %v after %d requests", reason, err, len(m.requests))
 	}
 	if last := c.updates[len(c.updates)-1]; !strings.Contains(last, "Here.") || !strings.Contains(last, acp.MetaSeq) {
-		t.Errorf("the client was told last %s", last)
+		t.Errorf("the last update is %s", last)
 	}
 }
 
-func TestAnErrorEndsTheTurnAndIsToldAgain(t *testing.T) {
+func TestAnErrorEndsTheTurnAndIsReturnedAgain(t *testing.T) {
 	m := &script{steps: []any{&llm.Error{Kind: llm.Authentication, Message: "no"}, says("Better.")}}
-	s, _ := begin(t, m)
-	for range 2 { // the second time it is on record
-		if _, err := s.say(t, "1", "go"); kindOf(err) != string(llm.Authentication) || err.Error() != "no" {
+	s, _ := newSession(t, m)
+	for range 2 { // the second time from the log
+		if _, err := s.prompt(t, "1", "go"); kindOf(err) != string(llm.Authentication) || err.Error() != "no" {
 			t.Fatalf("got %v", err)
 		}
 	}
-	if reason, err := s.say(t, "2", "again"); reason != acp.EndTurn || err != nil || len(m.requests) != 2 {
+	if reason, err := s.prompt(t, "2", "again"); reason != acp.EndTurn || err != nil || len(m.requests) != 2 {
 		t.Errorf("the next turn: %s, %v after %d requests", reason, err, len(m.requests))
 	}
 	if history := m.requests[1].Messages; len(history) == 0 || !strings.Contains(history[0].Text(), "go") {
-		t.Errorf("the next turn does not know what was said: %+v", history)
+		t.Errorf("the next turn lacks the history: %+v", history)
 	}
 }
 
-func TestAnEmptyPromptAndASecondOneAreRefused(t *testing.T) {
+func TestEmptyAndConcurrentPromptsAreRejected(t *testing.T) {
 	m := &script{steps: []any{says("Done.")}}
-	s, _ := begin(t, m)
-	if _, err := s.say(t, "1", "  "); err == nil || !strings.Contains(err.Error(), "empty") {
-		t.Errorf("an empty prompt: %v", err)
+	s, _ := newSession(t, m)
+	if _, err := s.prompt(t, "1", "  "); err == nil || !strings.Contains(err.Error(), "empty") {
+		t.Errorf("empty prompt: %v", err)
 	}
-	m.meanwhile = func() {
-		if _, err := s.say(t, "3", "me too"); !errors.Is(err, errBusy) {
-			t.Errorf("a prompt during a turn: %v", err)
+	m.beforeAnswer = func() {
+		if _, err := s.prompt(t, "3", "me too"); !errors.Is(err, errBusy) {
+			t.Errorf("prompt during a turn: %v", err)
 		}
 	}
-	if reason, err := s.say(t, "2", "go"); reason != acp.EndTurn || err != nil {
+	if reason, err := s.prompt(t, "2", "go"); reason != acp.EndTurn || err != nil {
 		t.Errorf("got %s, %v", reason, err)
 	}
 }
 
-func TestACancelledTurnKeepsWhatTheModelSaid(t *testing.T) {
+func TestACancelledTurnKeepsTheAnswer(t *testing.T) {
 	m := &script{steps: []any{calls("execute_bash {\"command\":\"true\"}"), says("never asked for")}}
-	s, _ := begin(t, m)
-	m.meanwhile = s.Cancel
-	if reason, err := s.say(t, "1", "go"); reason != acp.Cancelled || err != nil || len(m.requests) != 1 {
+	s, _ := newSession(t, m)
+	m.beforeAnswer = s.Cancel
+	if reason, err := s.prompt(t, "1", "go"); reason != acp.Cancelled || err != nil || len(m.requests) != 1 {
 		t.Errorf("got %s, %v after %d requests", reason, err, len(m.requests))
 	}
 	if got := results(s.state.history); len(got) != 1 || !strings.Contains(got[0], "the user stopped the turn") {
@@ -181,12 +181,12 @@ func TestACancelledTurnKeepsWhatTheModelSaid(t *testing.T) {
 	}
 }
 
-func TestCallsThatAreNotDoneSayWhy(t *testing.T) {
+func TestCallsThatAreNotExecutedHaveAReason(t *testing.T) {
 	cut := calls("execute_bash {\"command\":\"echo first\"}", "execute_bash {\"command\":\"echo seco")
 	cut.Stop = llm.StopLength
 	m := &script{steps: []any{calls("no_such_tool"), cut, says("Done.")}}
-	s, c := begin(t, m)
-	if reason, err := s.say(t, "1", "go"); reason != acp.EndTurn || err != nil {
+	s, c := newSession(t, m)
+	if reason, err := s.prompt(t, "1", "go"); reason != acp.EndTurn || err != nil {
 		t.Fatalf("got %s, %v", reason, err)
 	}
 	got := results(s.state.history)
@@ -194,12 +194,12 @@ func TestCallsThatAreNotDoneSayWhy(t *testing.T) {
 	if strings.Join(got, "|") != strings.Join(want, "|") {
 		t.Errorf("the results are %q, want %q", got, want)
 	}
-	if told := strings.Join(c.updates, "\n"); strings.Count(told, `"status":"failed"`) != 2 {
-		t.Errorf("the client was told\n%s", told)
+	if updates := strings.Join(c.updates, "\n"); strings.Count(updates, `"status":"failed"`) != 2 {
+		t.Errorf("the updates are\n%s", updates)
 	}
 }
 
-func TestAnAnswerOfTheUserDecides(t *testing.T) {
+func TestOnlyAllowedActionsAreExecuted(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer acp.PermissionOutcome
 		reason acp.StopReason
@@ -210,56 +210,57 @@ func TestAnAnswerOfTheUserDecides(t *testing.T) {
 		"dismissed": {acp.PermissionOutcome{Outcome: "cancelled"}, acp.Cancelled, false},
 	} {
 		m := &script{steps: []any{calls(`execute_bash {"command":"touch done"}`), says("Done.")}}
-		s, user := begin(t, m, func(o *Options) { o.Confirm = true })
+		s, user := newSession(t, m, func(o *Options) { o.Confirm = true })
 		user.answer = c.answer
-		reason, err := s.say(t, "1", "go")
+		reason, err := s.prompt(t, "1", "go")
 		_, missing := os.Stat(filepath.Join(s.state.cwd, "done"))
 		if reason != c.reason || err != nil || (missing == nil) != c.done || user.asked != 1 {
-			t.Errorf("%s: got %s, %v; done is %v; asked %d times", name, reason, err, missing == nil, user.asked)
+			t.Errorf("%s: got %s, %v; executed: %v; asked %d times", name, reason, err, missing == nil, user.asked)
 		}
 	}
 }
 
 func TestReadingNeedsNoPermission(t *testing.T) {
 	m := &script{steps: []any{calls(`str_replace_editor {"command":"view","path":"."}`), says("Done.")}}
-	s, user := begin(t, m, func(o *Options) { o.Confirm = true })
-	if reason, err := s.say(t, "1", "look"); reason != acp.EndTurn || err != nil || user.asked != 0 {
+	s, user := newSession(t, m, func(o *Options) { o.Confirm = true })
+	if reason, err := s.prompt(t, "1", "look"); reason != acp.EndTurn || err != nil || user.asked != 0 {
 		t.Errorf("got %s, %v; asked %d times", reason, err, user.asked)
 	}
 }
 
-func TestAnOverflowIsCondensedOnce(t *testing.T) {
+func TestAContextOverflowIsCondensedOnce(t *testing.T) {
 	overflow := &llm.Error{Kind: llm.Context, Message: "too long"}
 	m := &script{steps: []any{overflow, says("a summary"), says("Done.")}}
-	s, _ := begin(t, m)
-	if reason, err := s.say(t, "1", "go"); reason != acp.EndTurn || err != nil {
+	s, _ := newSession(t, m)
+	if reason, err := s.prompt(t, "1", "go"); reason != acp.EndTurn || err != nil {
 		t.Fatalf("got %s, %v", reason, err)
 	}
 	if m.requests[1].System != summaryPrompt || !strings.Contains(m.requests[2].Messages[0].Text(), "a summary") {
 		t.Errorf("the requests are %+v", m.requests)
 	}
 	m = &script{steps: []any{overflow, says("a summary"), overflow}}
-	s, _ = begin(t, m)
-	if _, err := s.say(t, "1", "go"); kindOf(err) != string(llm.Context) {
-		t.Errorf("a second overflow: %v", err)
+	s, _ = newSession(t, m)
+	if _, err := s.prompt(t, "1", "go"); kindOf(err) != string(llm.Context) {
+		t.Errorf("second overflow: %v", err)
 	}
 	m = &script{steps: []any{overflow, says("  ")}}
-	s, _ = begin(t, m)
-	if _, err := s.say(t, "1", "go"); kindOf(err) != string(llm.Context) || !strings.Contains(err.Error(), "no summary") {
-		t.Errorf("an empty summary: %v", err)
+	s, _ = newSession(t, m)
+	if _, err := s.prompt(t, "1", "go"); kindOf(err) != string(llm.Context) ||
+		!strings.Contains(err.Error(), "no summary") {
+		t.Errorf("empty summary: %v", err)
 	}
 }
 
-func TestWithoutCondensingAFullContextEndsTheTurn(t *testing.T) {
+func TestAFullContextEndsTheTurnWithoutCondensing(t *testing.T) {
 	m := &script{}
-	s, _ := begin(t, m, func(o *Options) { o.Condense, o.ContextWindow = false, 100 })
-	_, err := s.say(t, "1", strings.Repeat("long ", 100))
+	s, _ := newSession(t, m, func(o *Options) { o.Condense, o.ContextWindow = false, 100 })
+	_, err := s.prompt(t, "1", strings.Repeat("long ", 100))
 	if kindOf(err) != string(llm.Context) || len(m.requests) != 0 {
 		t.Errorf("got %v after %d requests", err, len(m.requests))
 	}
 }
 
-func TestARecordingIsDoneBeforeTheModelIsAsked(t *testing.T) {
+func TestARecordingIsReplayedBeforeTheFirstRequest(t *testing.T) {
 	recording, err := ReadRecording([]byte(`{"trajectory":[
 		{"source":"user","action":"message","args":{"content":"make it"}},
 		{"action":"think","args":{"thought":"hm"}},
@@ -270,28 +271,28 @@ func TestARecordingIsDoneBeforeTheModelIsAsked(t *testing.T) {
 		t.Fatalf("%d events: %v", len(recording), err)
 	}
 	m := &script{steps: []any{says("Done.")}}
-	s, _ := begin(t, m, func(o *Options) { o.Recording = recording })
+	s, _ := newSession(t, m, func(o *Options) { o.Recording = recording })
 	if reason, err := s.Prompt(t.Context(), acp.PromptParams{})(); reason != acp.EndTurn || err != nil {
 		t.Fatalf("got %s, %v", reason, err)
 	}
 	if text, err := os.ReadFile(filepath.Join(s.state.cwd, "made")); string(text) != "text" || err != nil {
 		t.Errorf("the file holds %q: %v", text, err)
 	}
-	said := ""
+	history := ""
 	for _, message := range s.state.history {
-		said += message.Text() + "\n"
+		history += message.Text() + "\n"
 	}
 	for _, want := range []string{"make it", "hm", "which this agent cannot do again"} {
-		if !strings.Contains(said, want) {
-			t.Errorf("%q is missing of\n%s", want, said)
+		if !strings.Contains(history, want) {
+			t.Errorf("%q is missing in\n%s", want, history)
 		}
 	}
 	if len(m.requests) > 1 {
-		t.Errorf("the model was asked %d times", len(m.requests))
+		t.Errorf("the model received %d requests", len(m.requests))
 	}
 }
 
-func TestEventsOfARecordingBecomeCalls(t *testing.T) {
+func TestRecordedEventsBecomeToolCalls(t *testing.T) {
 	for event, want := range map[string]string{
 		`{"action":"run","args":{"command":"ls","is_input":"true","security_risk":"LOW"}}`: tools.BashName +
 			` {"command":"ls","is_input":true,"security_risk":"LOW"}`,
@@ -319,7 +320,7 @@ func TestEventsOfARecordingBecomeCalls(t *testing.T) {
 	}
 	for _, bad := range []string{`{}`, `"text"`, `[1]`, `[{"action":"run","args":[]}]`} {
 		if _, err := ReadRecording([]byte(bad)); err == nil {
-			t.Errorf("%s is taken for a recording", bad)
+			t.Errorf("%s is accepted as a recording", bad)
 		}
 	}
 }

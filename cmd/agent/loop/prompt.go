@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// maxInstructions bounds one file of instructions, and maxAllInstructions all of them.
+	// maxInstructions limits one file of instructions, and maxAllInstructions their total.
 	maxInstructions    = 16 << 10
 	maxAllInstructions = 64 << 10
 	microagents        = ".openhands/microagents"
@@ -42,7 +42,7 @@ func systemPrompt(cwd, instructions string) string {
 	return prompt
 }
 
-// readInstructions reads what the repository says to every agent.
+// readInstructions reads the repository's instructions for all messages.
 func readInstructions(dir string) string {
 	var texts []string
 	add := func(name, text string) {
@@ -63,24 +63,24 @@ func readInstructions(dir string) string {
 	return tools.Cut(strings.Join(texts, "\n\n"), maxAllInstructions)
 }
 
-// microagent is a file of instructions that may be for some messages only.
+// microagent is a file of instructions, for all messages or for those with a trigger word.
 type microagent struct {
 	name, text string
 	triggers   []string
 }
 
 func readMicroagents(dir string) []microagent {
-	files, _ := filepath.Glob(filepath.Join(dir, microagents, "*.md")) // the pattern is a good one
+	files, _ := filepath.Glob(filepath.Join(dir, microagents, "*.md")) // the pattern is valid
 	var found []microagent
 	for _, file := range files {
 		m := microagent{name: filepath.Join(microagents, filepath.Base(file)), text: readBounded(file)}
 		if rest, ok := strings.CutPrefix(m.text, "---\n"); ok {
 			if front, body, ok := strings.Cut(rest, "\n---"); ok {
-				var said struct {
+				var header struct {
 					Triggers []string `json:"triggers"`
 				}
-				_ = yaml.Unmarshal([]byte(front), &said) // without triggers that can be read it is for all messages
-				m.triggers, m.text = said.Triggers, body
+				_ = yaml.Unmarshal([]byte(front), &header) // without readable triggers it is for all messages
+				m.triggers, m.text = header.Triggers, body
 			}
 		}
 		found = append(found, m)
@@ -97,12 +97,12 @@ func readBounded(path string) string {
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
 		return ""
 	}
-	content, _ := io.ReadAll(io.LimitReader(file, 4*maxInstructions)) // what could be read is better than nothing
+	content, _ := io.ReadAll(io.LimitReader(file, 4*maxInstructions)) // use as much as can be read
 	return tools.Cut(strings.ReplaceAll(string(content), "\r\n", "\n"), maxInstructions)
 }
 
-// message makes the user's message out of a prompt, and adds the instructions that its words call
-// for.
+// message converts a prompt into the user's message, and adds the instructions that its words
+// trigger.
 func (s *Session) message(prompt []acp.Content) (message llm.Message, triggered []string) {
 	message.Role = llm.User
 	for _, block := range prompt {
@@ -123,10 +123,10 @@ func (s *Session) message(prompt []acp.Content) (message llm.Message, triggered 
 			message.Parts = append(message.Parts, part)
 		}
 	}
-	said := message.Text()
+	text := message.Text()
 	for _, m := range readMicroagents(s.state.cwd) {
-		called := slices.ContainsFunc(m.triggers, func(word string) bool { return hasWord(said, word) })
-		if called && !s.state.triggered[m.name] {
+		matches := slices.ContainsFunc(m.triggers, func(word string) bool { return hasWord(text, word) })
+		if matches && !s.state.triggered[m.name] {
 			triggered = append(triggered, m.name)
 			message.Parts = append(message.Parts, llm.Part{Text: "From the repository's " + m.name +
 				", which this message calls for:\n" + strings.TrimSpace(m.text)})

@@ -14,8 +14,7 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/turnlog"
 )
 
-// Event of a recording, as far as it matters here: only actions are done again, observations are
-// made anew.
+// Event is an action of a recording. Observations are not replayed: the actions produce new ones.
 type Event struct {
 	Source string    `json:"source"`
 	Action string    `json:"action"`
@@ -34,7 +33,7 @@ type eventArgs struct {
 	Message      string          `json:"message"`
 }
 
-// editorCall is the input of the editor, of which other tools take a part.
+// editorCall is the input of the editor; other tools use some of its fields.
 type editorCall struct {
 	Command   string          `json:"command"`
 	FileText  *string         `json:"file_text,omitempty"`
@@ -46,7 +45,7 @@ type editorCall struct {
 	ViewRange []int           `json:"view_range,omitempty"`
 }
 
-// ReadRecording reads a trajectory: a list of events, or an object that holds one.
+// ReadRecording parses a trajectory: a list of events, or an object with such a list.
 func ReadRecording(content []byte) ([]Event, error) {
 	var list []json.RawMessage
 	if err := json.Unmarshal(content, &list); err != nil {
@@ -64,29 +63,29 @@ func ReadRecording(content []byte) ([]Event, error) {
 			Action string `json:"action"`
 		}
 		if err := json.Unmarshal(raw, &kind); err != nil {
-			return nil, fmt.Errorf("event %d of the recording is no object", i)
+			return nil, fmt.Errorf("event %d of the recording is not a JSON object", i)
 		}
-		if !recorded[kind.Action] {
+		if !replayable[kind.Action] {
 			continue
 		}
 		var event Event
 		if err := json.Unmarshal(raw, &event); err != nil {
-			return nil, fmt.Errorf("event %d of the recording is not as events are: %w", i, err)
+			return nil, fmt.Errorf("event %d of the recording is invalid: %w", i, err)
 		}
 		events = append(events, event)
 	}
 	return events, nil
 }
 
-// recorded are the actions that a recording is made of. All others are about the service that
-// recorded them.
-var recorded = map[string]bool{
+// replayable holds the actions that are replayed. All others concern the service that recorded
+// them.
+var replayable = map[string]bool{
 	"message": true, "run": true, "read": true, "write": true, "edit": true, "call_tool_mcp": true, "think": true,
 	"task_tracking": true, "finish": true,
 	"run_ipython": true, "browse": true, "browse_interactive": true,
 }
 
-// replay does the next event of the recording, as if the model had called for it now.
+// replay executes the next event of the recording as if the model had just requested it.
 func (s *Session) replay(ctx context.Context) error {
 	event, done := s.options.Recording[s.state.replayed], s.state.replayed+1
 	if event.Action == "message" && event.Source == "user" {
@@ -114,7 +113,7 @@ func (s *Session) replay(ctx context.Context) error {
 	return s.answer(ctx, answer, done)
 }
 
-// text is what the agent says with the event.
+// text returns the agent's message of the event.
 func (e Event) text() string {
 	a := e.Args
 	switch e.Action {
@@ -128,7 +127,7 @@ func (e Event) text() string {
 	return a.Thought
 }
 
-// call is the tool that does the event again, with its input.
+// call returns the tool and the input that replay the event.
 func (e Event) call() (tool string, input any) {
 	a := e.Args
 	if len(a.ViewRange) != 2 {
@@ -149,7 +148,7 @@ func (e Event) call() (tool string, input any) {
 	case "write":
 		return tools.EditorName, editorCall{Command: "create", FileText: &a.Content, Path: a.Path, Risk: a.Risk}
 	case "edit":
-		if a.Command == "" && a.Content != "" { // an edit of a whole file, without the editor's commands
+		if a.Command == "" && a.Content != "" { // an edit without an editor command replaces the whole file
 			a.Command, a.FileText = "create", &a.Content
 		}
 		return tools.EditorName, a.editorCall

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/turnlog"
 )
 
-// Client is who the agent works for.
+// Client is the ACP client of a session.
 type Client interface {
 	Notify(method string, params any) error
 	Call(ctx context.Context, method string, params, result any) error
@@ -23,21 +23,21 @@ type Client interface {
 
 // Options are the same for all sessions of the program.
 type Options struct {
-	// Home is where the memory is.
+	// Home is the directory in which sessions are stored.
 	Home string
-	// Model is nil where the settings name none. A session is refused then, so that the user is
-	// told why.
+	// Model is nil if the settings name none. Opening a session then fails, with a message for the
+	// user.
 	Model         llm.Model
 	ContextWindow int
-	// Condense says that a history that grows too long is summarised.
+	// Condense enables summaries of a history that gets too long.
 	Condense bool
-	// Confirm says that the user is asked before each action.
+	// Confirm makes the agent ask the user before each action.
 	Confirm bool
-	// RateActions says that the model rates each action.
+	// RateActions makes the model rate the risk of each action.
 	RateActions bool
-	// Recording is done again with the first prompt of a session.
+	// Recording is replayed with the first prompt of a session.
 	Recording []Event
-	// Synced is for tests; see turnlog.Log.
+	// Synced is set by tests; see turnlog.Log.
 	Synced func(records int)
 }
 
@@ -56,20 +56,19 @@ type Session struct {
 	cancel context.CancelFunc
 }
 
-// kindImage is the kind of the error of an image that the agent cannot work in.
+// kindImage is the error kind of an unsuitable image.
 const kindImage = "image"
 
-// errNoModel names the setting as both kinds of users know it: those of the HTTP API and those of
-// the cluster's.
+// errNoModel names the setting both as in the HTTP API and as in the cluster's API.
 var errNoModel = failure(string(llm.Unusable), "no model is set: set llm_model in the settings (llmModel in "+
 	"UserSettings)")
 
-// failure is an error of a kind that clients know.
+// failure returns an error with a kind for clients.
 func failure(kind, message string) error {
 	return &acp.Error{Code: acp.CodeInternal, Message: message, Data: &acp.ErrorData{Kind: kind}}
 }
 
-// New begins a session.
+// New creates a session.
 func New(ctx context.Context, client Client, options Options, params acp.SessionParams) (*Session, error) {
 	if !filepath.IsAbs(params.Cwd) {
 		return nil, &acp.Error{Code: acp.CodeInvalidParams, Message: "cwd must be an absolute path"}
@@ -78,7 +77,7 @@ func New(ctx context.Context, client Client, options Options, params acp.Session
 	s := &Session{id: id, options: options, client: client, state: newState()}
 	first := turnlog.Record{Kind: turnlog.KindSession, Cwd: params.Cwd, Instructions: readInstructions(params.Cwd)}
 	s.state.apply(first)
-	if err := s.equip(ctx, params); err != nil {
+	if err := s.openTools(ctx, params); err != nil {
 		return nil, err
 	}
 	log, err := turnlog.Create(options.Home, id)
@@ -94,9 +93,9 @@ func New(ctx context.Context, client Client, options Options, params acp.Session
 	return s, nil
 }
 
-// Load brings a session back from memory. With tell, the client is told again all that it was told
-// before.
-func Load(ctx context.Context, client Client, options Options, params acp.SessionParams, tell bool) (*Session, error) {
+// Load loads a session from disk. With resend, the client receives all earlier updates again.
+func Load(ctx context.Context, client Client, options Options, params acp.SessionParams,
+	resend bool) (*Session, error) {
 	log, records, err := turnlog.Open(options.Home, params.SessionID)
 	if errors.Is(err, turnlog.ErrUnknown) {
 		return nil, &acp.Error{Code: acp.CodeInvalidParams, Message: err.Error()}
@@ -112,15 +111,15 @@ func Load(ctx context.Context, client Client, options Options, params acp.Sessio
 	if filepath.IsAbs(params.Cwd) {
 		s.state.cwd = params.Cwd
 	}
-	if err := s.equip(ctx, params); err != nil {
+	if err := s.openTools(ctx, params); err != nil {
 		s.Close()
 		return nil, err
 	}
 	for _, record := range records {
-		if !tell {
+		if !resend {
 			break
 		}
-		if err := s.tell(record.Updates); err != nil {
+		if err := s.notify(record.Updates); err != nil {
 			s.Close()
 			return nil, err
 		}
@@ -128,8 +127,8 @@ func Load(ctx context.Context, client Client, options Options, params acp.Sessio
 	return s, nil
 }
 
-// equip gives the session its tools.
-func (s *Session) equip(ctx context.Context, params acp.SessionParams) (err error) {
+// openTools opens the session's tools.
+func (s *Session) openTools(ctx context.Context, params acp.SessionParams) (err error) {
 	if s.options.Model == nil {
 		return errNoModel
 	}
@@ -149,11 +148,11 @@ func (s *Session) equip(ctx context.Context, params acp.SessionParams) (err erro
 	return nil
 }
 
-// ID names the session.
+// ID returns the ID of the session.
 func (s *Session) ID() string { return s.id }
 
-// Close ends the session's processes. A turn that is under way stays so in memory: the log is
-// closed first, so that the end of its command is not taken for the user's wish.
+// Close ends the session's processes. It closes the log first: a running turn stays open there, and
+// the end of its command is not recorded as a cancellation by the user.
 func (s *Session) Close() {
 	if s.log != nil {
 		_ = s.log.Close()
@@ -167,7 +166,7 @@ func (s *Session) Close() {
 	}
 }
 
-// Cancel stops the turn that is under way.
+// Cancel stops the running turn.
 func (s *Session) Cancel() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,9 +175,9 @@ func (s *Session) Cancel() {
 	}
 }
 
-var errBusy = &acp.Error{Code: acp.CodeInvalidRequest, Message: "a turn is under way; wait for its end"}
+var errBusy = &acp.Error{Code: acp.CodeInvalidRequest, Message: "a turn is already running; wait until it ends"}
 
-// Prompt begins a turn, and returns the work on it.
+// Prompt reserves the session for a turn, and returns the function that runs it.
 func (s *Session) Prompt(ctx context.Context, params acp.PromptParams) func() (acp.StopReason, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,7 +197,7 @@ func (s *Session) Prompt(ctx context.Context, params acp.PromptParams) func() (a
 	}
 }
 
-// record writes a record, and then tells the client its updates.
+// record writes a record, and then sends its updates to the client.
 func (s *Session) record(r turnlog.Record, updates ...acp.Update) error {
 	for i, update := range updates {
 		update.Meta = acp.Meta{acp.MetaSeq: s.state.seq + i + 1}
@@ -212,10 +211,10 @@ func (s *Session) record(r turnlog.Record, updates ...acp.Update) error {
 		return err
 	}
 	s.state.apply(r)
-	return s.tell(r.Updates)
+	return s.notify(r.Updates)
 }
 
-func (s *Session) tell(updates []json.RawMessage) error {
+func (s *Session) notify(updates []json.RawMessage) error {
 	for _, update := range updates {
 		if err := s.client.Notify(acp.MethodUpdate, acp.UpdateParams{SessionID: s.id, Update: update}); err != nil {
 			return err
@@ -224,10 +223,10 @@ func (s *Session) tell(updates []json.RawMessage) error {
 	return nil
 }
 
-// Text tells a piece of an answer that is being written. It is not kept: the whole message follows.
+// Text sends a piece of an answer to the client. It is not stored: the complete message follows.
 func (s *Session) Text(piece string) { s.partial(acp.MessageChunk, piece) }
 
-// Thought tells a piece of a thought in the same way.
+// Thought sends a piece of the model's reasoning in the same way.
 func (s *Session) Thought(piece string) { s.partial(acp.ThoughtChunk, piece) }
 
 func (s *Session) partial(kind, piece string) {
@@ -236,9 +235,9 @@ func (s *Session) partial(kind, piece string) {
 	}
 	update, err := json.Marshal(acp.Update{Kind: kind, Content: acp.Text(piece), Meta: acp.Meta{acp.MetaPartial: true}})
 	if err == nil {
-		err = s.tell([]json.RawMessage{update})
+		err = s.notify([]json.RawMessage{update})
 	}
 	if err != nil {
-		slog.Error("the client cannot be told", "error", err)
+		slog.Error("cannot send an update to the client", "error", err)
 	}
 }

@@ -1,7 +1,6 @@
-// Package loop is the agent's work on a message: it asks the model, does what the model calls for,
-// and asks again, until the model has nothing more to do. All that it knows is in the session's
-// log; its state is nothing but the records, read one after the other. So a turn goes on in a new
-// process by the same steps as in the old one.
+// Package loop runs the agent's turns: it calls the model, executes the tool calls of its answer,
+// and repeats until the model makes no more calls. The state of a session is computed only from the
+// records in its log, so that a new process resumes a turn with the same steps as the old one.
 package loop
 
 import (
@@ -12,32 +11,32 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/turnlog"
 )
 
-// state is what the records of a session come to.
+// state is the state of a session, computed from its records.
 type state struct {
 	cwd, instructions string
 	history           []llm.Message
-	// first is the first message of the user, latest the index of the last one in the history.
+	// first is the user's first message. latest is the index of the last one in the history.
 	first  *llm.Message
 	latest int
-	// triggered are the instructions that words of messages called for.
+	// triggered holds the instructions that were triggered so far.
 	triggered map[string]bool
-	// turn says that a turn is under way, turnID how the client calls it, and last how the last one
-	// ended.
-	turn   bool
-	turnID string
-	last   turnlog.Record
-	// replayed is how many events of the recording are done.
+	// turnOpen is set during a turn. turnID is the client's name of the turn. last is the end of the
+	// last turn.
+	turnOpen bool
+	turnID   string
+	last     turnlog.Record
+	// replayed is the number of replayed events of the recording.
 	replayed int
-	// allowed and begun are of the calls of the last answer.
+	// allowed and begun hold the IDs of calls of the last answer.
 	allowed, begun map[string]bool
 	stop           llm.Stop
-	// used is what the model last reported, when the history had usedAt messages.
+	// used is the last usage that the model reported, in tokens, when the history had usedAt messages.
 	used, usedAt int
 	// shell is the script that restores the shell.
 	shell string
-	// plan is the input of the last call that set the list of tasks.
+	// plan is the input of the last call that set the task list.
 	plan string
-	// ids are those of all calls so far.
+	// ids holds the IDs of all calls so far.
 	ids map[string]bool
 	seq int
 }
@@ -46,7 +45,7 @@ func newState() *state {
 	return &state{triggered: map[string]bool{}, ids: map[string]bool{}}
 }
 
-// apply adds a record.
+// apply updates the state with a record.
 func (s *state) apply(r turnlog.Record) {
 	s.seq += len(r.Updates)
 	s.replayed = max(s.replayed, r.Replayed)
@@ -74,12 +73,12 @@ func (s *state) apply(r turnlog.Record) {
 	case turnlog.KindCondensed:
 		s.condense(r.Summary, r.Keep)
 	case turnlog.KindEnd:
-		s.turn, s.last = false, r
+		s.turnOpen, s.last = false, r
 	}
 }
 
 func (s *state) prompt(r turnlog.Record) {
-	s.turn = true
+	s.turnOpen = true
 	if r.Turn != "" {
 		s.turnID = r.Turn
 	}
@@ -96,7 +95,7 @@ func (s *state) prompt(r turnlog.Record) {
 	}
 }
 
-// result adds one to the message that holds the results of the last answer.
+// result adds a result to the message with the results of the last answer.
 func (s *state) result(r turnlog.Record) {
 	if r.Shell != "" {
 		s.shell = r.Shell
@@ -137,14 +136,15 @@ func (s *state) pending() []*llm.Call {
 	return nil
 }
 
-// answered says that the model spoke last and called for nothing.
+// answered reports whether the last message is an answer of the model; work calls it when no call
+// is pending.
 func (s *state) answered() bool {
 	return len(s.history) > 0 && s.history[len(s.history)-1].Role == llm.Assistant
 }
 
-// unique gives calls ids that no other call of the session has. Some servers number the calls of
-// each answer from 0.
-func (s *state) unique(message llm.Message) {
+// makeIDsUnique gives each call an ID that is unique in the session. Some servers number the calls
+// of each answer from 0.
+func (s *state) makeIDsUnique(message llm.Message) {
 	taken := map[string]bool{}
 	for _, call := range message.Calls() {
 		id := call.ID
@@ -160,7 +160,8 @@ func (s *state) unique(message llm.Message) {
 
 const summaryHeading = "The older part of this conversation was summarised to save room. The summary:\n\n"
 
-// condense replaces all but the last messages by the first message, the latest one and a summary.
+// condense replaces the messages before the last keep by the user's first and latest message and a
+// summary.
 func (s *state) condense(summary string, keep int) {
 	cut := len(s.history) - keep
 	head := llm.Message{Role: llm.User}

@@ -25,8 +25,8 @@ func result(id string) turnlog.Record {
 	return turnlog.Record{Kind: turnlog.KindResult, CallID: id, Result: &llm.Result{CallID: id, Text: "of " + id}}
 }
 
-// folded is the state after these records.
-func folded(records ...turnlog.Record) *state {
+// stateAfter returns the state after these records.
+func stateAfter(records ...turnlog.Record) *state {
 	s := newState()
 	for _, record := range records {
 		s.apply(record)
@@ -51,8 +51,8 @@ func ids(calls []*llm.Call) string {
 	return strings.Join(list, " ")
 }
 
-func TestPendingCallsAreThoseWithoutAResult(t *testing.T) {
-	s := folded(prompted("go"), answered(called("a", "b", "c")))
+func TestCallsArePendingUntilTheyHaveAResult(t *testing.T) {
+	s := stateAfter(prompted("go"), answered(called("a", "b", "c")))
 	for id, want := range []string{"a b c", "a c", "c"} {
 		if got := ids(s.pending()); got != want {
 			t.Errorf("after %d results %q are pending, want %q", id, got, want)
@@ -60,17 +60,17 @@ func TestPendingCallsAreThoseWithoutAResult(t *testing.T) {
 		s.apply(result([]string{"b", "a", "c"}[id]))
 	}
 	if len(s.pending()) > 0 || s.answered() {
-		t.Error("calls that have results are pending, or the model seems to have spoken last")
+		t.Error("calls with results are pending, or the last message counts as an answer")
 	}
 	if n := len(s.history); n != 3 || len(s.history[2].Parts) != 3 {
-		t.Errorf("the results of one answer stand in %d messages", n-2)
+		t.Errorf("the results of one answer are in %d messages", n-2)
 	}
 }
 
-func TestIDsOfCallsAreUniqueInASession(t *testing.T) {
-	s := folded(answered(called("call_0", "call_1")))
+func TestCallIDsAreUniqueInASession(t *testing.T) {
+	s := stateAfter(answered(called("call_0", "call_1")))
 	next := called("call_0", "call_0", "", "other")
-	s.unique(next)
+	s.makeIDsUnique(next)
 	if got := ids(next.Calls()); got != "call_0_2 call_0_3 call_2 other" {
 		t.Errorf("got %q", got)
 	}
@@ -83,7 +83,7 @@ func TestCondensingKeepsTheFirstAndTheLatestMessage(t *testing.T) {
 		0: "first latest summary", 1: "first latest summary | ", 2: "first latest summary |  | ",
 		3: "first summary | latest |  | ",
 	} {
-		s := folded(records...)
+		s := stateAfter(records...)
 		s.apply(turnlog.Record{Kind: turnlog.KindCondensed, Summary: "summary", Keep: keep})
 		var texts []string
 		for _, message := range s.history {
@@ -102,7 +102,7 @@ func TestCondensingKeepsTheFirstAndTheLatestMessage(t *testing.T) {
 	}
 }
 
-func TestKeptMessagesAreWholeExchanges(t *testing.T) {
+func TestOnlyCompleteExchangesAreKept(t *testing.T) {
 	var history []llm.Message
 	for i := range 8 {
 		history = append(history, called(fmt.Sprint(i)),
@@ -110,24 +110,24 @@ func TestKeptMessagesAreWholeExchanges(t *testing.T) {
 	}
 	history = append([]llm.Message{user("go")}, history...)
 	for bound, want := range map[int]int{10_000: 6, 250: 4, 120: 2, 50: 0} {
-		if got := kept(history, bound); got != want {
+		if got := messagesToKeep(history, bound); got != want {
 			t.Errorf("within %d tokens %d messages are kept, want %d", bound, got, want)
 		}
 	}
-	if got := kept(history[:3], 10_000); got != 0 {
-		t.Errorf("of one exchange %d messages are kept", got)
+	if got := messagesToKeep(history[:3], 10_000); got != 0 {
+		t.Errorf("%d messages of a single exchange are kept", got)
 	}
 }
 
-func TestAContextIsFullAtFourFifths(t *testing.T) {
+func TestAContextIsFullAbove80Percent(t *testing.T) {
 	s := &Session{state: newState(), options: Options{ContextWindow: 1000}}
 	s.state.used, s.state.usedAt = 700, 1
 	s.state.history = []llm.Message{user(strings.Repeat("x", 9000)), user(strings.Repeat("x", 300))}
-	if s.full() {
+	if s.contextFull() {
 		t.Error("700 reported and 100 estimated tokens of 1000 count as full")
 	}
 	s.state.history[1].Parts[0].Text += "xxx"
-	if !s.full() {
+	if !s.contextFull() {
 		t.Error("801 tokens of 1000 do not count as full")
 	}
 }
@@ -141,6 +141,6 @@ func TestInstructionsAreTriggeredByWholeWords(t *testing.T) {
 		}
 	}
 	if hasWord("anything", " ") {
-		t.Error("an empty word triggers")
+		t.Error("an empty word matches")
 	}
 }

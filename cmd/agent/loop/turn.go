@@ -11,15 +11,15 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/turnlog"
 )
 
-// brokenRetries is how often an answer is asked for again that broke off.
+// brokenRetries limits the retries of an answer that broke off.
 const brokenRetries = 2
 
-// turn works on a prompt, or goes on with the turn that was under way.
+// turn starts the turn of a prompt, or resumes an interrupted one.
 func (s *Session) turn(ctx context.Context, params acp.PromptParams) (acp.StopReason, error) {
 	id, _ := params.Meta[acp.MetaTurn].(string)
 	if id != "" && id == s.state.turnID {
-		if !s.state.turn {
-			return s.ended()
+		if !s.state.turnOpen {
+			return s.lastResult()
 		}
 		return s.work(ctx)
 	}
@@ -37,8 +37,7 @@ func (s *Session) turn(ctx context.Context, params acp.PromptParams) (acp.StopRe
 	return s.work(ctx)
 }
 
-// work takes one step after the other until the turn is over. Which step comes next follows from
-// the state alone.
+// work executes the steps of the turn until it ends. The state alone determines the next step.
 func (s *Session) work(ctx context.Context) (acp.StopReason, error) {
 	for {
 		var err error
@@ -46,16 +45,16 @@ func (s *Session) work(ctx context.Context) (acp.StopReason, error) {
 		case ctx.Err() != nil:
 			return s.cancelled()
 		case len(pending) > 0:
-			err = s.call(ctx, pending)
+			err = s.runNext(ctx, pending)
 		case s.state.replayed < len(s.options.Recording):
 			err = s.replay(ctx)
 		case s.state.answered():
 			return s.end()
 		default:
-			err = s.ask(ctx)
+			err = s.askModel(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
-			return "", s.failed(err)
+			return "", s.endWithError(err)
 		}
 		if err != nil && !errors.Is(err, ctx.Err()) {
 			return "", err
@@ -74,11 +73,11 @@ func (s *Session) end() (acp.StopReason, error) {
 	return reason, s.record(turnlog.Record{Kind: turnlog.KindEnd, Stop: string(reason)})
 }
 
-// ended tells again how the last turn ended.
-func (s *Session) ended() (acp.StopReason, error) {
+// lastResult returns the result of the last turn.
+func (s *Session) lastResult() (acp.StopReason, error) {
 	last := s.state.last
 	if last.Error != "" {
-		return "", failure(last.Error, last.Says)
+		return "", failure(last.Error, last.ErrorText)
 	}
 	return acp.StopReason(last.Stop), nil
 }
@@ -90,49 +89,50 @@ func (s *Session) cancelled() (acp.StopReason, error) {
 	return acp.Cancelled, s.record(turnlog.Record{Kind: turnlog.KindEnd, Stop: string(acp.Cancelled)})
 }
 
-// failed ends the turn with an error of the model. What the session knows stays, and the next
-// prompt goes on from it.
-func (s *Session) failed(err error) error {
+// endWithError ends the turn with an error of the model. The history stays, and the next prompt
+// continues from it.
+func (s *Session) endWithError(err error) error {
 	known, ok := errors.AsType[*llm.Error](err)
 	if !ok {
 		return err
 	}
-	if err := s.record(turnlog.Record{Kind: turnlog.KindEnd, Error: string(known.Kind), Says: known.Message}); err != nil {
+	end := turnlog.Record{Kind: turnlog.KindEnd, Error: string(known.Kind), ErrorText: known.Message}
+	if err := s.record(end); err != nil {
 		return err
 	}
 	return failure(string(known.Kind), known.Message)
 }
 
-// closeCalls gives a result to each call that has none, because no wire takes a history without.
-func (s *Session) closeCalls(why string) error {
+// closeCalls gives a result to each call that has none: the APIs reject a call without a result.
+func (s *Session) closeCalls(reason string) error {
 	for _, call := range s.state.pending() {
-		text := why
+		text := reason
 		if s.state.begun[call.ID] {
 			text = interruptedByRestart
 		}
-		if err := s.refuse(call, text); err != nil {
+		if err := s.failCall(call, text); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// ask asks the model for the next message.
-func (s *Session) ask(ctx context.Context) error {
-	if s.full() {
-		if err := s.makeRoom(ctx); err != nil {
+// askModel requests the next message from the model.
+func (s *Session) askModel(ctx context.Context) error {
+	if s.contextFull() {
+		if err := s.condense(ctx); err != nil {
 			return err
 		}
 	}
 	condensed := false
 	for attempt := 0; ; attempt++ {
-		said := &listener{Session: s}
-		answer, err := s.options.Model.Answer(ctx, s.request(ctx), said)
+		partial := &textRecorder{Session: s}
+		answer, err := s.options.Model.Answer(ctx, s.request(ctx), partial)
 		if err == nil {
 			return s.answer(ctx, answer, 0)
 		}
 		if ctx.Err() != nil {
-			return errors.Join(s.keepPart(said), ctx.Err())
+			return errors.Join(s.recordPartial(partial), ctx.Err())
 		}
 		failure, _ := errors.AsType[*llm.Error](err)
 		switch {
@@ -140,7 +140,7 @@ func (s *Session) ask(ctx context.Context) error {
 			return err
 		case failure.Kind == llm.Context && s.options.Condense && !condensed:
 			condensed = true
-			if err := s.makeRoom(ctx); err != nil {
+			if err := s.condense(ctx); err != nil {
 				return err
 			}
 		case failure.Broken && attempt < brokenRetries:
@@ -155,21 +155,21 @@ func (s *Session) ask(ctx context.Context) error {
 	}
 }
 
-// listener keeps what was said of an answer, for the case that it is not finished.
-type listener struct {
+// textRecorder stores the text of an answer in case it is not completed.
+type textRecorder struct {
 	*Session
 	text strings.Builder
 }
 
-func (l *listener) Text(piece string) {
+func (l *textRecorder) Text(piece string) {
 	l.text.WriteString(piece)
 	l.Session.Text(piece)
 }
 
-// keepPart keeps what the model had said when the user stopped it: the user saw it and may refer to
-// it.
-func (s *Session) keepPart(said *listener) error {
-	text := strings.TrimSpace(said.text.String())
+// recordPartial records the text of an answer that the user cancelled: the user saw it and may
+// refer to it.
+func (s *Session) recordPartial(partial *textRecorder) error {
+	text := strings.TrimSpace(partial.text.String())
 	if text == "" {
 		return nil
 	}
@@ -185,9 +185,9 @@ func (s *Session) request(ctx context.Context) llm.Request {
 	return r
 }
 
-// answer records a message of the model, and tells the client what it says and what it calls for.
+// answer records a message of the model, and sends its text and calls to the client.
 func (s *Session) answer(ctx context.Context, answer llm.Answer, replayed int) error {
-	s.state.unique(answer.Message)
+	s.state.makeIDsUnique(answer.Message)
 	var updates []acp.Update
 	for _, part := range answer.Message.Parts {
 		if part.Thinking != nil && part.Thinking.Text != "" {

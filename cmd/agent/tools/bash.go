@@ -25,7 +25,7 @@ type bashInput struct {
 	IsInput     bool    `json:"is_input"`
 }
 
-// UnmarshalJSON also takes the flags as strings, in which models and recordings write them.
+// UnmarshalJSON also accepts flags as strings, as models and recordings write them.
 func (b *bashInput) UnmarshalJSON(data []byte) error {
 	var raw struct {
 		Command     string `json:"command"`
@@ -41,16 +41,16 @@ func (b *bashInput) UnmarshalJSON(data []byte) error {
 	case float64:
 		b.Timeout = timeout
 	case string:
-		_, _ = fmt.Sscan(timeout, &b.Timeout) // no number is no timeout
+		_, _ = fmt.Sscan(timeout, &b.Timeout) // ignore an invalid number
 	}
 	return nil
 }
 
 func isTrue(v any) bool { return v == true || v == "true" }
 
-// bashOutput is what the client is told.
+// bashOutput is the output for the client.
 type bashOutput struct {
-	// ExitCode is missing while the command runs on.
+	// ExitCode is absent while the command is running.
 	ExitCode    *int   `json:"exit_code,omitempty"`
 	Output      string `json:"output"`
 	Interrupted bool   `json:"interrupted"`
@@ -68,8 +68,8 @@ func (s *Shell) tool() *Tool {
 		})},
 		describe: func(input json.RawMessage) Description {
 			var in bashInput
-			_ = json.Unmarshal(input, &in) // what cannot be read is described as nothing
-			// It is cut where secrets are known, after they are taken out.
+			_ = json.Unmarshal(input, &in) // invalid input has no title
+			// Do not truncate it here: the runtime truncates it after it has masked secrets.
 			title, _, more := strings.Cut(strings.TrimSpace(in.Command), "\n")
 			if more {
 				title += " …"
@@ -95,9 +95,9 @@ func (s *Shell) run(ctx context.Context, input json.RawMessage) Outcome {
 	before := s.state
 	var refused *Outcome
 	if in.IsInput || s.running != nil {
-		refused = s.feed(in)
+		refused = s.sendInput(in)
 	} else {
-		refused = s.give(in)
+		refused = s.startCommand(in)
 	}
 	if refused != nil {
 		return *refused
@@ -114,10 +114,10 @@ func (s *Shell) run(ctx context.Context, input json.RawMessage) Outcome {
 		return s.report(process, note, bashOutput{})
 	}
 	note := fmt.Sprintf("\n[exit code %d]", end.status)
-	if end.gone {
+	if end.exited {
 		note += "\n[The shell ended with this command. A new one takes over, in the state before it.]"
 	}
-	outcome := s.report(process, note, bashOutput{ExitCode: &end.status, Interrupted: end.gone && end.status == 130})
+	outcome := s.report(process, note, bashOutput{ExitCode: &end.status, Interrupted: end.exited && end.status == 130})
 	outcome.IsError = end.status != 0
 	if s.state != before {
 		outcome.Shell = s.state
@@ -125,8 +125,8 @@ func (s *Shell) run(ctx context.Context, input json.RawMessage) Outcome {
 	return outcome
 }
 
-// give starts a command.
-func (s *Shell) give(in bashInput) *Outcome {
+// startCommand starts a command. It returns an outcome if that fails.
+func (s *Shell) startCommand(in bashInput) *Outcome {
 	if strings.TrimSpace(in.Command) == "" {
 		return new(failed("There is no command, and none is running."))
 	}
@@ -142,8 +142,8 @@ func (s *Shell) give(in bashInput) *Outcome {
 	return nil
 }
 
-// feed sends input to the running command.
-func (s *Shell) feed(in bashInput) *Outcome {
+// sendInput sends input to the running command. It returns an outcome if that fails.
+func (s *Shell) sendInput(in bashInput) *Outcome {
 	switch {
 	case s.running == nil:
 		return new(failed("No command is running that could take input."))

@@ -8,14 +8,14 @@ import (
 	"unicode/utf8"
 )
 
-// maxOutput is how many characters of a tool's output the model is shown.
+// maxOutput limits a tool's output for the model, in characters.
 const maxOutput = 30_000
 
-// longSecret is how long a secret on one line may be for a cut to take all of it, such as the key
-// of an account as JSON.
-const longSecret = 4 << 10
+// maxSecret is the longest secret on one line, such as a JSON account key, that a cut removes
+// completely.
+const maxSecret = 4 << 10
 
-// cutter keeps the beginning and the end of a text, and says how much it left out between.
+// cutter keeps the beginning and the end of a text, and counts the characters dropped between them.
 type cutter struct {
 	half       int
 	head, tail []byte
@@ -31,7 +31,7 @@ func (c *cutter) write(piece []byte) {
 		piece = piece[n:]
 	}
 	c.tail = append(c.tail, piece...)
-	// Cut only now and then, so that many small pieces do not cost a copy each.
+	// Drop rarely, so that small pieces do not cost a copy each.
 	if len(c.tail) > 4*c.half {
 		c.drop()
 	}
@@ -49,37 +49,38 @@ func (c *cutter) String() string {
 	if c.dropped == 0 {
 		return strings.ToValidUTF8(string(c.head)+string(c.tail), "\uFFFD")
 	}
-	head := c.head[:len(c.head)-torn(reach(len(c.head)), func(i int) byte { return c.head[len(c.head)-1-i] })]
-	tail := c.tail[torn(reach(len(c.tail)), func(i int) byte { return c.tail[i] }):]
+	last := len(c.head) - 1
+	head := c.head[:len(c.head)-dropAtCut(maxDrop(len(c.head)), func(i int) byte { return c.head[last-i] })]
+	tail := c.tail[dropAtCut(maxDrop(len(c.tail)), func(i int) byte { return c.tail[i] }):]
 	left := c.dropped + len(c.head) - len(head) + len(c.tail) - len(tail)
-	return fmt.Sprintf("%s\n[… %d characters were left out here …]\n%s", ends(head), left, ends(tail))
+	return fmt.Sprintf("%s\n[… %d characters were left out here …]\n%s", trimRunes(head), left, trimRunes(tail))
 }
 
-// reach is how much of so many characters may go with a cut.
-func reach(size int) int { return min(size, max(size/4, longSecret)) }
+// maxDrop returns the number of characters that a cut may drop from a text of this size.
+func maxDrop(size int) int { return min(size, max(size/4, maxSecret)) }
 
-// torn is how many of the characters within reach of a cut go with it: the rest of a line or, if
-// that is long, of a word. A part of a secret would not be known as one, and so be shown to all who
-// watch.
-func torn(reach int, at func(i int) byte) int {
-	for _, between := range []string{"\r\n", " \t\r\n", " \t\r\n\"'`,;:&|<>(){}[]"} {
-		for i := range reach {
-			if strings.IndexByte(between, at(i)) >= 0 {
+// dropAtCut returns the number of characters to drop next to a cut: the rest of the line, or of the
+// word if the line is longer than limit. Otherwise a part of a secret could remain, which is not
+// recognised and masked later.
+func dropAtCut(limit int, at func(i int) byte) int {
+	for _, separators := range []string{"\r\n", " \t\r\n", " \t\r\n\"'`,;:&|<>(){}[]"} {
+		for i := range limit {
+			if strings.IndexByte(separators, at(i)) >= 0 {
 				return i
 			}
 		}
 	}
-	return reach
+	return limit
 }
 
 func (c *cutter) size() int { return len(c.head) + c.dropped + len(c.tail) }
 
-// prompt is how questions to somebody at a terminal end. Secrets hold such signs too, but seldom
-// before a space or after a word.
+// prompt matches the end of a prompt in a terminal. Secrets contain such characters too, but rarely
+// before a space or after a letter.
 var prompt = regexp.MustCompile(`([:?>$#%)\]] |[\pL)\]][:?])$`)
 
-// prompts says whether the text ends like a question to somebody at a terminal.
-func (c *cutter) prompts() bool {
+// endsWithPrompt reports whether the text ends like a prompt in a terminal.
+func (c *cutter) endsWithPrompt() bool {
 	last := c.head
 	if len(c.tail) > 0 {
 		last = c.tail
@@ -87,16 +88,17 @@ func (c *cutter) prompts() bool {
 	return prompt.Match(last[max(0, len(last)-2*utf8.UTFMax):])
 }
 
-// unfinished takes the line that the text ends in, or the word if that line is long, off its end.
-func (c *cutter) unfinished() []byte {
+// removeLastLine removes and returns the incomplete last line, or the last word if that line is
+// long.
+func (c *cutter) removeLastLine() []byte {
 	text := c.tail
 	if c.dropped == 0 {
 		text = append(bytes.Clone(c.head), c.tail...)
 	}
 	size := len(text)
-	n := min(size, torn(min(size+1, longSecret), func(i int) byte {
+	n := min(size, dropAtCut(min(size+1, maxSecret), func(i int) byte {
 		if i == size {
-			return '\n' // before the text a line ended
+			return '\n' // the text starts after a line end
 		}
 		return text[size-1-i]
 	}))
@@ -109,8 +111,8 @@ func (c *cutter) unfinished() []byte {
 	return text[size-n:]
 }
 
-// ends takes the halves of characters off that a cut left at the ends of a text.
-func ends(text []byte) string {
+// trimRunes removes the incomplete characters that a cut left at the ends of a text.
+func trimRunes(text []byte) string {
 	return strings.Trim(strings.ToValidUTF8(string(text), "\uFFFD"), "\uFFFD")
 }
 

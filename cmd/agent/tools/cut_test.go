@@ -8,52 +8,51 @@ import (
 	"time"
 )
 
-// What a tool says is shown to all who watch, without the secrets in it. A part of one would not be
-// known as such.
-func TestNoPartOfASecretIsLeftWhereOutputIsCut(t *testing.T) {
+// The runtime masks secrets in the output of tools. It cannot recognise a part of a secret.
+func TestTruncatedOutputContainsNoPartOfASecret(t *testing.T) {
 	t.Parallel()
 	const secret = "sk-0123456789abcdefghijklmnopqrstuvwxyz"
 	for name, text := range map[string]string{
 		"a line each":         strings.Repeat("KEY="+secret+"\n", 3000),
 		"one line":            strings.Repeat(secret+" and then ", 3000),
 		"one line of JSON":    strings.Repeat(`{"key":"`+secret+`"},`, 3000),
-		"much before it":      strings.Repeat("x", maxOutput/2-20) + "\n" + secret + strings.Repeat("\ny", maxOutput),
+		"after much text":     strings.Repeat("x", maxOutput/2-20) + "\n" + secret + strings.Repeat("\ny", maxOutput),
 		"a word without end":  strings.Repeat("x", 10*maxOutput),
 		"short lines of text": strings.Repeat("line\n", maxOutput),
 	} {
 		got := Cut(text, maxOutput)
 		if rest := strings.ReplaceAll(got, secret, ""); strings.Contains(rest, secret[:8]) || strings.Contains(rest,
 			secret[len(secret)-8:]) {
-			t.Errorf("%s: a part of it is left", name)
+			t.Errorf("%s: a part of the secret remains", name)
 		}
 		if len(got) < maxOutput/2 || len(got) > maxOutput+100 || !strings.Contains(got, "characters were left out here") {
-			t.Errorf("%s: %d characters are left", name, len(got))
+			t.Errorf("%s: %d characters remain", name, len(got))
 		}
 	}
 }
 
-func TestNoPartOfALongSecretIsLeftWhereLittleIsShown(t *testing.T) {
+func TestShortOutputContainsNoPartOfALongSecret(t *testing.T) {
 	t.Parallel()
 	token := strings.Repeat("eyJhbGci-0123_4567.", 45)
 	key := `{"type": "account", "key": "` + strings.Repeat("MIIEvQ+0123/", 70) + `"}`
 	for name, text := range map[string]string{
-		"a token":          strings.Repeat("a word ", 20) + token,
-		"a token, first":   token + strings.Repeat(" a word", 200),
-		"a line of JSON":   "It is\n" + key + "\n" + key + "\n" + key + "\n" + key + "\nindeed",
-		"nothing but such": token + token + token + token + token,
+		"a token":        strings.Repeat("a word ", 20) + token,
+		"a token, first": token + strings.Repeat(" a word", 200),
+		"a line of JSON": "It is\n" + key + "\n" + key + "\n" + key + "\n" + key + "\nindeed",
+		"only tokens":    token + token + token + token + token,
 	} {
 		for _, limit := range []int{200, 500, 2000} {
 			got := strings.NewReplacer(token, "", key, "").Replace(Cut(text, limit))
 			for _, part := range []string{"eyJhbGci", "4567.", "account", "MIIEvQ"} {
 				if strings.Contains(got, part) {
-					t.Errorf("%s, cut to %d: a part of it is left: %q", name, limit, got)
+					t.Errorf("%s, cut to %d: a part of the secret remains: %q", name, limit, got)
 				}
 			}
 		}
 	}
 }
 
-func TestTheTitleOfACommandHoldsASecretWholeOrNot(t *testing.T) {
+func TestTheTitleOfACommandIsNotTruncated(t *testing.T) {
 	t.Parallel()
 	command := `login --key '{"user": "me", "key": "` + strings.Repeat("0123456789", 40) + `"}' --yes`
 	input, err := json.Marshal(map[string]string{"command": command + "\necho done"})
@@ -65,11 +64,11 @@ func TestTheTitleOfACommandHoldsASecretWholeOrNot(t *testing.T) {
 	}
 }
 
-// A command that runs on may have said half of a secret when it is looked at.
-func TestWhatARunningCommandHasNotFinishedIsShownLater(t *testing.T) {
+// The output of a running command may end within a secret.
+func TestAnIncompleteLineOfARunningCommandIsShownLater(t *testing.T) {
 	t.Parallel()
 	much := strings.Repeat("a line of it\n", maxOutput)
-	for name, c := range map[string]struct{ says, shows []string }{
+	for name, c := range map[string]struct{ prints, shows []string }{
 		"half of a secret": {[]string{"one\nKEY=sk-0123", "4567\ntwo\n"}, []string{"one\n", "KEY=sk-01234567\ntwo\n"}},
 		"in three parts":   {[]string{"sk-", "0123", "4567\n"}, []string{"", "", "sk-01234567\n"}},
 		"with spaces": {[]string{`{"user": "me", "key": "01`, "23\"}\n"},
@@ -84,7 +83,7 @@ func TestWhatARunningCommandHasNotFinishedIsShownLater(t *testing.T) {
 		"of a shell":           {[]string{"$ ", "# "}, []string{"$ ", "# "}},
 		"of Python":            {[]string{">>> ", "1\n>>> "}, []string{">>> ", "1\n>>> "}},
 		"of a debugger":        {[]string{"(gdb) "}, []string{"(gdb) "}},
-		"a prompt of a kind":   {[]string{"say it", "", " again", "", ""}, []string{"", "say it", "", " again", ""}},
+		"an unusual prompt":    {[]string{"say it", "", " again", "", ""}, []string{"", "say it", "", " again", ""}},
 		"progress":             {[]string{"10 of 20\r11 of", " 20\r"}, []string{"10 of 20\r", "11 of 20\r"}},
 		"after much of it":     {[]string{much + "sk-0123", "4567\n"}, []string{Cut(much, maxOutput), "sk-01234567\n"}},
 		"a word without end": {[]string{strings.Repeat("x", 6000), "x\n"}, []string{strings.Repeat("x", 6000-4<<10),
@@ -96,11 +95,11 @@ func TestWhatARunningCommandHasNotFinishedIsShownLater(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				o := newOutput("\x1dend\x1d")
-				for i, said := range c.says {
-					o.add([]byte(said))
-					time.Sleep(silence) // in the fake time of a bubble
+				for i, piece := range c.prints {
+					o.add([]byte(piece))
+					time.Sleep(promptDelay) // fake time
 					if got := o.take(true); strings.TrimSpace(got) != strings.TrimSpace(c.shows[i]) {
-						t.Errorf("after %.40q it shows %.60q of %d, want %.60q", said, got, len(got), c.shows[i])
+						t.Errorf("after %.40q it shows %.60q of %d, want %.60q", piece, got, len(got), c.shows[i])
 					}
 				}
 			})
@@ -109,11 +108,11 @@ func TestWhatARunningCommandHasNotFinishedIsShownLater(t *testing.T) {
 	o := newOutput("\x1dend\x1d")
 	o.add([]byte("the last wor"))
 	if got := o.take(true) + o.take(false); got != "the last wor" {
-		t.Errorf("at its end it shows %q", got)
+		t.Errorf("at the end it shows %q", got)
 	}
 }
 
-func TestWhatLooksLikeAPromptIsShownOnceNothingFollows(t *testing.T) {
+func TestAPromptIsShownWhenNoOutputFollows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := newOutput("\x1dend\x1d")
@@ -121,7 +120,7 @@ func TestWhatLooksLikeAPromptIsShownOnceNothingFollows(t *testing.T) {
 		if got := o.take(true) + o.take(true); got != "" {
 			t.Errorf("at once it shows %q", got)
 		}
-		time.Sleep(silence) // in the fake time of a bubble
+		time.Sleep(promptDelay) // fake time
 		if got := o.take(true); got != "KEY=me:" {
 			t.Errorf("later it shows %q", got)
 		}

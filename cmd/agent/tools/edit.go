@@ -12,8 +12,8 @@ import (
 	"github.com/parley-dev/parley/api/acp"
 )
 
-// around is how many lines before and after an edit are shown.
-const around = 4
+// contextLines is the number of lines shown before and after an edit.
+const contextLines = 4
 
 func create(path, content string) (Outcome, error) {
 	done := "The file was written over."
@@ -27,7 +27,7 @@ func create(path, content string) (Outcome, error) {
 	return Outcome{Text: done, Diff: diff(path, old, content)}, write(path, content)
 }
 
-// edit changes a file and shows where.
+// edit changes a file and shows the changed lines.
 func edit(path string, change func(old string) (string, error)) (Outcome, error) {
 	old, err := read(path)
 	if err != nil {
@@ -46,8 +46,8 @@ func replaceOnce(content, old, replacement string) (string, error) {
 		return "", errors.New("old_str is empty")
 	}
 	if !strings.Contains(content, old) && strings.Contains(content, "\r\n") {
-		// The lines of the file end as on Windows, which a view does not show.
-		old, replacement = windows(old), windows(replacement)
+		// The file has Windows line ends, which a view does not show.
+		old, replacement = toCRLF(old), toCRLF(replacement)
 	}
 	switch n := strings.Count(content, old); n {
 	case 0:
@@ -61,7 +61,7 @@ func replaceOnce(content, old, replacement string) (string, error) {
 	}
 }
 
-func windows(text string) string {
+func toCRLF(text string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(text, "\r\n", "\n"), "\n", "\r\n")
 }
 
@@ -97,8 +97,7 @@ func insert(content string, after *int, added string) (string, error) {
 	return before + added + rest, nil
 }
 
-// write replaces a file whole, so that nobody finds half of it. Links are followed, the mode is
-// kept.
+// write replaces a file atomically. It follows symbolic links and preserves the mode.
 func write(path, content string) error {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
@@ -118,7 +117,7 @@ func write(path, content string) error {
 	}
 	_, err = file.WriteString(content)
 	if info != nil {
-		err = errors.Join(err, file.Chmod(mode)) // the umask does not count for a file that was there
+		err = errors.Join(err, file.Chmod(mode)) // the umask must not change the mode of an existing file
 	}
 	if err = errors.Join(err, file.Close()); err == nil {
 		err = os.Rename(temporary, path)
@@ -129,7 +128,7 @@ func write(path, content string) error {
 	return err
 }
 
-// snippet shows the lines that differ, and some around.
+// snippet returns the changed lines with some context.
 func snippet(old, changed string) string {
 	before, after := strings.Split(old, "\n"), strings.Split(changed, "\n")
 	start := 0
@@ -140,7 +139,7 @@ func snippet(old, changed string) string {
 	for end < len(before)-start && end < len(after)-start && before[len(before)-1-end] == after[len(after)-1-end] {
 		end++
 	}
-	first, last := max(0, start-around), min(len(after), len(after)-end+around)
+	first, last := max(0, start-contextLines), min(len(after), len(after)-end+contextLines)
 	return Cut(numbered(after[first:last], first+1), 4000)
 }
 

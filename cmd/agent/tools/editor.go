@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// maxEdited is the size of files that are viewed and edited.
+	// maxEdited is the largest file that can be viewed and edited.
 	maxEdited = 10 << 20
-	// maxDiff is the size of files whose old and new text the client is told.
+	// maxDiff is the largest file of which the client receives the old and new text.
 	maxDiff = 32 << 10
-	// listed is how many entries of a directory are shown.
-	listed = 500
+	// maxEntries limits the entries of a directory listing.
+	maxEntries = 500
 )
 
 type editor struct{ dir string }
@@ -61,7 +61,7 @@ func newEditor(dir string) *Tool {
 
 func (e *editor) describe(input json.RawMessage) Description {
 	var in editorInput
-	_ = json.Unmarshal(input, &in) // what cannot be read is described as far as it can
+	_ = json.Unmarshal(input, &in) // describe invalid input as far as possible
 	d := Description{Kind: kindEdit, Acts: true, Title: strings.TrimSpace(in.Command + " " + in.Path)}
 	if in.Command == "view" {
 		d.Kind, d.Acts = kindRead, false
@@ -112,7 +112,7 @@ func (e *editor) run(_ context.Context, input json.RawMessage) Outcome {
 	return outcome
 }
 
-// explainFile says what is wrong without the words of system calls.
+// explainFile replaces common system errors with shorter messages.
 func explainFile(path string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -173,13 +173,13 @@ func numbered(lines []string, first int) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// viewDir lists two levels, without what is hidden.
+// viewDir lists two levels of a directory, without hidden entries.
 func viewDir(root string) (string, error) {
 	var b strings.Builder
 	count := 0
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || path == root {
-			return nil //nolint:nilerr // a directory that cannot be read is left out
+			return nil //nolint:nilerr // skip directories that cannot be read
 		}
 		relative, _ := filepath.Rel(root, path)
 		if strings.HasPrefix(entry.Name(), ".") {
@@ -188,7 +188,7 @@ func viewDir(root string) (string, error) {
 			}
 			return nil
 		}
-		if count++; count > listed {
+		if count++; count > maxEntries {
 			return fs.SkipAll
 		}
 		if !entry.IsDir() {
@@ -201,8 +201,8 @@ func viewDir(root string) (string, error) {
 		}
 		return nil
 	})
-	if count > listed {
-		fmt.Fprintf(&b, "[… more than %d entries …]\n", listed)
+	if count > maxEntries {
+		fmt.Fprintf(&b, "[… more than %d entries …]\n", maxEntries)
 	}
 	if b.Len() == 0 {
 		return "[The directory is empty, or holds hidden files only.]", err

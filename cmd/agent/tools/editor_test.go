@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestTheEditorSaysWhatIsWrong(t *testing.T) {
+func TestTheEditorExplainsErrors(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for name, content := range map[string]string{"twice": "x\ny\nx\n", "binary": "a\x00b", "windows": "a\r\nb\r\n",

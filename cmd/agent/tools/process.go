@@ -18,28 +18,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// afterDeath is how long what was interrupted with a shell may go on saying something.
-const afterDeath = 100 * time.Millisecond
+// outputGrace is the time that processes interrupted with the shell have for their last output.
+const outputGrace = 100 * time.Millisecond
 
-// silence is how long a command says nothing before it seems to wait for an answer.
-const silence = 100 * time.Millisecond
+// promptDelay is the time without output after which a command seems to wait for input.
+const promptDelay = 100 * time.Millisecond
 
-// process is one shell that is running.
+// process is a running shell.
 type process struct {
-	cmd    *exec.Cmd
-	orders *os.File
-	output *output
-	ends   chan ended
-	// initial is the state that the shell started in.
+	cmd         *exec.Cmd
+	commands    *os.File
+	output      *output
+	completions chan completion
+	// initial is the state of the shell after its start.
 	initial map[string]string
 }
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// startProcess starts a shell with pipes for orders (3) and for its answers (4). It leads a session
-// of its own, so that all that it starts can be found, and it dies with the agent.
+// startProcess starts a shell with pipes for commands (3) and for completions (4). The shell leads
+// a kernel session, so that all its processes can be found. The kernel kills it when the agent
+// dies.
 func startProcess(program, loop, dir, marker string) (*process, error) {
-	ordersIn, orders, err := os.Pipe()
+	commandsIn, commands, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +48,7 @@ func startProcess(program, loop, dir, marker string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	said, saidOut, err := os.Pipe()
+	outputIn, outputOut, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
@@ -57,25 +58,25 @@ func startProcess(program, loop, dir, marker string) (*process, error) {
 		args = append([]string{"--noprofile", "--norc"}, args...)
 	}
 	cmd := exec.Command(program, args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, saidOut, saidOut
-	cmd.ExtraFiles = []*os.File{ordersIn, answersOut}
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, outputOut, outputOut
+	cmd.ExtraFiles = []*os.File{commandsIn, answersOut}
 	cmd.Env = append(environment(), marker)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	err = cmd.Start()
-	for _, file := range []*os.File{ordersIn, answersOut, saidOut} {
+	for _, file := range []*os.File{commandsIn, answersOut, outputOut} {
 		_ = file.Close()
 	}
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: cmd, orders: orders, output: newOutput(end), ends: make(chan ended, 1)}
-	go p.output.read(said)
-	go p.follow(answers, said)
+	p := &process{cmd: cmd, commands: commands, output: newOutput(end), completions: make(chan completion, 1)}
+	go p.output.read(outputIn)
+	go p.follow(answers, outputIn)
 	return p, nil
 }
 
-// environment is that of commands: no key of the model, and no program that waits for somebody at a
-// terminal.
+// environment returns the environment of commands: without the model's key, and without programs
+// that wait for input at a terminal.
 func environment() []string {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -84,8 +85,8 @@ func environment() []string {
 	return append(env, "PAGER=cat", "GIT_PAGER=cat", "TERM=dumb", "GIT_TERMINAL_PROMPT=0", "GIT_EDITOR=true")
 }
 
-// follow reads the shell's answers until it is gone.
-func (p *process) follow(answers, said *os.File) {
+// follow reads the completions of commands until the shell exits.
+func (p *process) follow(answers, output *os.File) {
 	reader := bufio.NewReader(answers)
 	for {
 		answer, err := reader.ReadString('\034')
@@ -95,7 +96,7 @@ func (p *process) follow(answers, said *os.File) {
 		status, state, _ := strings.Cut(strings.TrimSuffix(answer, "\034"), "\036")
 		code, _ := strconv.Atoi(strings.TrimPrefix(status, "status\n"))
 		<-p.output.ended
-		p.ends <- ended{status: code, state: state}
+		p.completions <- completion{status: code, state: state}
 	}
 	_ = answers.Close()
 	_ = p.cmd.Wait()
@@ -103,33 +104,33 @@ func (p *process) follow(answers, said *os.File) {
 	if signal, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && signal.Signaled() {
 		status = 128 + int(signal.Signal())
 	}
-	_ = p.orders.Close()
-	p.output.settle(said)
-	p.ends <- ended{status: status, gone: true}
+	_ = p.commands.Close()
+	p.output.awaitRest(output)
+	p.completions <- completion{status: status, exited: true}
 }
 
-// output collects what commands say, up to the mark that the shell sets after each.
+// output collects the output of commands. The shell prints a mark after each command.
 type output struct {
 	mark  []byte
 	ended chan struct{}
-	// drained is told when all is read that was said until settle asked for it.
+	// drained receives a value after all output before the request of awaitRest is read.
 	drained chan struct{}
 
-	mu    sync.Mutex
-	held  []byte
-	cut   *cutter
-	kept  int       // how much of what was said the last take left
-	spoke time.Time // when something was said last
-	idle  chan struct{}
+	mu         sync.Mutex
+	held       []byte
+	cut        *cutter
+	remainder  int       // the size of the output that the last take left
+	lastOutput time.Time // when the last output arrived
+	closed     chan struct{}
 }
 
 func newOutput(mark string) *output {
 	return &output{mark: []byte(mark), ended: make(chan struct{}, 2), drained: make(chan struct{}, 1),
-		cut: newCutter(maxOutput), idle: make(chan struct{})}
+		cut: newCutter(maxOutput), closed: make(chan struct{})}
 }
 
 func (o *output) read(from *os.File) {
-	defer close(o.idle)
+	defer close(o.closed)
 	defer func() { _ = from.Close() }()
 	buffer := make([]byte, 32<<10)
 	for {
@@ -145,7 +146,7 @@ func (o *output) read(from *os.File) {
 	}
 }
 
-// drain reads what is in the pipe now, and no more: others may go on for ever.
+// drain reads only the current content of the pipe: background processes may write for ever.
 func (o *output) drain(from *os.File, buffer []byte) error {
 	connection, err := from.SyscallConn()
 	if err != nil {
@@ -173,7 +174,7 @@ func (o *output) add(piece []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(piece) > 0 {
-		o.spoke = time.Now()
+		o.lastOutput = time.Now()
 	}
 	o.held = append(o.held, piece...)
 	for {
@@ -185,10 +186,10 @@ func (o *output) add(piece []byte) {
 		o.held = append([]byte(nil), o.held[at+len(o.mark):]...)
 		select {
 		case o.ended <- struct{}{}:
-		default: // a mark that no command waits for: the shell died after it
+		default: // no command waits for this mark: the shell exited after it
 		}
 	}
-	// The end of what is held may be the beginning of a mark.
+	// The last held bytes may be the beginning of a mark.
 	if at := bytes.LastIndexByte(o.held, o.mark[0]); at < 0 || len(o.held)-at >= len(o.mark) {
 		o.cut.write(o.held)
 		o.held = o.held[:0]
@@ -198,57 +199,57 @@ func (o *output) add(piece []byte) {
 	}
 }
 
-// settle waits until all is read that a shell said that is gone: it is in the pipe already. A
-// process in the background may hold the pipe open for long, and what was interrupted with the shell
-// has a moment to end.
-func (o *output) settle(said *os.File) {
+// awaitRest waits until the output of an exited shell is read, which is already in the pipe. It
+// does not wait for the end of the pipe, which a background process may hold open. Processes that
+// were interrupted with the shell get outputGrace to end.
+func (o *output) awaitRest(pipe *os.File) {
 	select {
-	case <-o.idle:
+	case <-o.closed:
 		return
-	case <-time.After(afterDeath):
+	case <-time.After(outputGrace):
 	}
-	if said.SetReadDeadline(time.Now()) != nil {
+	if pipe.SetReadDeadline(time.Now()) != nil {
 		return // the reader has closed it
 	}
 	select {
-	case <-o.idle:
+	case <-o.closed:
 	case <-o.drained:
 	}
 }
 
-// take returns what was said since the last time. What a running command is in the middle of saying
-// is left for the next time, since it may be half of a secret, unless it has fallen silent, and what
-// it said looks like a prompt or was left before.
+// take returns the output since the last call. It leaves the incomplete last line of a running
+// command for the next call, because it may be a part of a secret. It returns that line if no
+// output followed for promptDelay, and it looks like a prompt or was left before.
 func (o *output) take(running bool) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var rest []byte
-	silent, left := time.Since(o.spoke) >= silence, o.kept > 0 && o.cut.size() <= o.kept
-	if whole := silent && (left || o.cut.prompts()); running && !whole {
-		rest = o.cut.unfinished()
+	silent, left := time.Since(o.lastOutput) >= promptDelay, o.remainder > 0 && o.cut.size() <= o.remainder
+	if whole := silent && (left || o.cut.endsWithPrompt()); running && !whole {
+		rest = o.cut.removeLastLine()
 	}
-	said := o.cut.String()
-	o.cut, o.kept = newCutter(maxOutput), len(rest)
+	text := o.cut.String()
+	o.cut, o.remainder = newCutter(maxOutput), len(rest)
 	o.cut.write(rest)
-	return said
+	return text
 }
 
-// inSession lists the processes of a session of the kernel, its leader included.
+// inSession lists the processes of a kernel session, including its leader.
 func inSession(leader int) []int {
 	return processes(func(dir string) bool {
 		stat, err := os.ReadFile(filepath.Join(dir, "stat"))
 		if err != nil {
 			return false
 		}
-		// The name may hold anything, parentheses too; after the last one: state, parent, group,
+		// The name may contain parentheses. The fields after the last one are state, parent, group and
 		// session.
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		return len(fields) > 3 && fields[3] == strconv.Itoa(leader) && fields[0] != "Z"
 	})
 }
 
-// marked lists the processes that have this variable.
-func marked(variable string) []int {
+// withVariable lists the processes with this environment variable.
+func withVariable(variable string) []int {
 	return processes(func(dir string) bool {
 		env, err := os.ReadFile(filepath.Join(dir, "environ"))
 		return err == nil && slices.Contains(strings.Split(string(env), "\x00"), variable)

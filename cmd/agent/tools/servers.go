@@ -21,36 +21,36 @@ import (
 
 const connectTimeout = 30 * time.Second
 
-// toolName is what both wires take.
+// toolName matches the tool names that both model APIs accept.
 var toolName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 
 // Servers are the tool servers of a session.
 type Servers struct {
 	sessions []*mcp.ClientSession
-	// stale says that a server's list of tools changed.
+	// stale is set when a server's tool list changed.
 	stale  atomic.Bool
 	listed []*Tool
 }
 
-// Connect connects with all servers.
+// Connect connects to all servers.
 func Connect(ctx context.Context, servers []acp.MCPServer) (*Servers, error) {
 	s := &Servers{}
 	s.stale.Store(true)
 	for _, server := range servers {
 		if server.Type != "http" {
 			s.Close()
-			return nil, fmt.Errorf("the tool server %q is not one of HTTP; this agent knows no other", server.Name)
+			return nil, fmt.Errorf("the tool server %q does not use HTTP, the only transport of this agent", server.Name)
 		}
 		client := mcp.NewClient(&mcp.Implementation{Name: "parley-agent", Version: version.Parley}, &mcp.ClientOptions{
 			ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { s.stale.Store(true) }})
 		connecting, cancel := context.WithTimeout(ctx, connectTimeout)
-		// The session outlives the connecting; the SDK keeps no hold of this context.
+		// The SDK does not use this context after Connect, so the session outlives it.
 		session, err := client.Connect(connecting, &mcp.StreamableClientTransport{
 			Endpoint: server.URL, HTTPClient: &http.Client{Transport: headers(server.Headers)}}, nil)
 		cancel()
 		if err != nil {
 			s.Close()
-			slog.Error("connecting with a tool server failed", "server", server.Name, "error", err)
+			slog.Error("cannot connect to a tool server", "server", server.Name, "error", err)
 			return nil, fmt.Errorf("the tool server %q cannot be reached", server.Name)
 		}
 		s.sessions = append(s.sessions, session)
@@ -58,7 +58,7 @@ func Connect(ctx context.Context, servers []acp.MCPServer) (*Servers, error) {
 	return s, nil
 }
 
-// headers are added to each request.
+// headers is a transport that adds headers to each request.
 type headers []acp.Header
 
 func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -69,14 +69,14 @@ func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// Close ends the connections.
+// Close closes all connections.
 func (s *Servers) Close() {
 	for _, session := range s.sessions {
 		_ = session.Close()
 	}
 }
 
-// tools lists the tools of all servers, again only where they changed.
+// tools lists the tools of all servers. It caches the list until a server reports a change.
 func (s *Servers) tools(ctx context.Context) []*Tool {
 	if !s.stale.Swap(false) {
 		return s.listed
@@ -86,11 +86,11 @@ func (s *Servers) tools(ctx context.Context) []*Tool {
 		for tool, err := range session.Tools(ctx, nil) {
 			if err != nil {
 				s.stale.Store(true)
-				slog.Error("a tool server does not list its tools", "error", err)
+				slog.Error("cannot list the tools of a server", "error", err)
 				break
 			}
 			if !toolName.MatchString(tool.Name) {
-				slog.Warn("a tool is left out: models take no such name", "tool", tool.Name)
+				slog.Warn("skipping a tool: models do not accept its name", "tool", tool.Name)
 				continue
 			}
 			found = append(found, serverTool(session, tool))

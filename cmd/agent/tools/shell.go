@@ -13,23 +13,22 @@ import (
 	"time"
 )
 
-// ErrNoShell says that commands cannot be run here.
+// ErrNoShell is the error of an image without a shell.
 var ErrNoShell = errors.New("this image has no shell: neither bash nor sh is in its PATH. The agent needs one to " +
 	"work; choose an image that has a shell")
 
 const (
 	defaultTimeout = 120 * time.Second
-	// graceAfterInterrupt is how long a command may take to end after ctrl-c, before it is killed
-	// where that is wanted.
+	// graceAfterInterrupt is the time that a command has to end after Ctrl-C before stop kills it.
 	graceAfterInterrupt = 2 * time.Second
-	// marker is in the environment of all that the shell starts, so that what a killed agent left
-	// can be found.
+	// markerVariable is in the environment of all processes of the shell, so that the processes of a
+	// killed agent can be found.
 	markerVariable = "PARLEY_AGENT_SESSION"
 )
 
-// Shell is a shell that lives as long as the session: directory, variables and functions stay from
-// call to call. Where a command ends the shell, or is interrupted, a new one takes over in the
-// state after the last command that came to an end.
+// Shell is a shell for a whole session: its directory, variables and functions persist between
+// calls. If a command ends the shell, or is interrupted, a new shell starts in the state after the
+// last completed command.
 type Shell struct {
 	program string
 	bash    bool
@@ -38,34 +37,34 @@ type Shell struct {
 	scratch string
 
 	process *process
-	// state is a script that brings a new shell to where the last one was.
+	// state is a script that restores the state of the last shell.
 	state string
-	// running is set while a command outlives the call that began it.
+	// running is the current command, also after the call that started it has timed out.
 	running *command
-	// background are the processes that commands left running on purpose.
+	// background holds the processes that commands started in the background.
 	background map[int]bool
 	number     int
 
-	// leaders are the shells that were started. Close reads them while a command may be running.
+	// leaders holds the PIDs of all shells. Close may read it while a command runs.
 	mu      sync.Mutex
 	leaders []int
 }
 
-// command is one that was given to the shell.
+// command is a running command of the shell.
 type command struct {
 	input *os.File
 }
 
-// ended is how a command ended.
-type ended struct {
+// completion describes the end of a command.
+type completion struct {
 	status int
-	// state is what the shell told of itself; empty if the shell is gone.
+	// state is the shell's state; empty if the shell has exited.
 	state string
-	// gone says that the shell ended with the command.
-	gone bool
+	// exited is set if the shell exited with the command.
+	exited bool
 }
 
-// NewShell finds a shell. It is started with the first command.
+// NewShell finds a shell program. The first command starts it.
 func NewShell(dir, session, state string) (*Shell, error) {
 	s := &Shell{dir: dir, session: session, state: state}
 	var err error
@@ -75,21 +74,21 @@ func NewShell(dir, session, state string) (*Shell, error) {
 		return nil, ErrNoShell
 	}
 	if s.scratch, err = os.MkdirTemp("", "parley-agent-"); err != nil {
-		return nil, fmt.Errorf("a directory for the shell: %w", err)
+		return nil, fmt.Errorf("create a directory for the shell: %w", err)
 	}
 	s.killLeftovers()
 	return s, nil
 }
 
-// killLeftovers ends what an agent that was killed left running. A command of it would otherwise go
-// on unseen.
+// killLeftovers kills the processes of an earlier agent of this session that was killed. They would
+// otherwise continue unnoticed.
 func (s *Shell) killLeftovers() {
-	for _, pid := range marked(markerVariable + "=" + s.session) {
+	for _, pid := range withVariable(markerVariable + "=" + s.session) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 }
 
-// Close kills all that the session started.
+// Close kills all processes of the session.
 func (s *Shell) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,11 +101,11 @@ func (s *Shell) Close() {
 	_ = os.RemoveAll(s.scratch)
 }
 
-// begin gives the shell a command.
+// begin starts a command, and a shell if there is none.
 func (s *Shell) begin(script string, interactive bool) (*command, error) {
 	if s.process != nil {
 		select {
-		case <-s.process.ends: // it died while it had nothing to do
+		case <-s.process.completions: // it exited while it was idle
 			s.process = nil
 		default:
 		}
@@ -116,10 +115,11 @@ func (s *Shell) begin(script string, interactive bool) (*command, error) {
 			return nil, err
 		}
 	}
-	return s.order(script, interactive)
+	return s.submit(script, interactive)
 }
 
-func (s *Shell) order(script string, interactive bool) (*command, error) {
+// submit passes a command to the shell.
+func (s *Shell) submit(script string, interactive bool) (*command, error) {
 	s.number++
 	file := filepath.Join(s.scratch, fmt.Sprint("command", s.number))
 	if err := os.WriteFile(file, []byte(script+"\n"), 0o600); err != nil {
@@ -131,7 +131,7 @@ func (s *Shell) order(script string, interactive bool) (*command, error) {
 		if err := syscall.Mkfifo(input, 0o600); err != nil {
 			return nil, err
 		}
-		// Open for both, so that neither side waits for the other or sees its end.
+		// Open it for reading and writing, so that no side blocks or gets EOF.
 		fifo, err := os.OpenFile(input, os.O_RDWR, 0)
 		if err != nil {
 			return nil, err
@@ -140,44 +140,45 @@ func (s *Shell) order(script string, interactive bool) (*command, error) {
 	} else if err := os.Symlink(os.DevNull, input); err != nil {
 		return nil, err
 	}
-	_, err := fmt.Fprintln(s.process.orders, file)
+	_, err := fmt.Fprintln(s.process.commands, file)
 	return c, err
 }
 
-// start starts a shell and brings it into the state of the last one.
+// start starts a shell and restores the state of the last one.
 func (s *Shell) start() error {
 	p, err := startProcess(s.program, s.loop(), s.dir, markerVariable+"="+s.session)
 	if err != nil {
-		return fmt.Errorf("the shell: %w", err)
+		return fmt.Errorf("start the shell: %w", err)
 	}
 	s.process, s.background = p, nil
 	s.mu.Lock()
 	s.leaders = append(s.leaders, p.pid())
 	s.mu.Unlock()
 	for i, script := range []string{":", s.state} {
-		if _, err := s.order(script, false); err != nil {
+		if _, err := s.submit(script, false); err != nil {
 			return err
 		}
 		select {
-		case end := <-p.ends:
-			if end.gone {
+		case end := <-p.completions:
+			if end.exited {
 				s.process = nil
-				return errors.New("the shell ends as soon as it is started")
+				return errors.New("the shell exits immediately after its start")
 			}
 			if i == 0 {
 				p.initial = readState(end.state)
 			}
 		case <-time.After(10 * time.Second):
-			return errors.New("the shell does not answer")
+			return errors.New("the shell did not become ready within 10 seconds")
 		}
 	}
 	p.output.take(false)
 	return nil
 }
 
-// loop is what the shell itself runs: it takes commands by file, one after the other, and says
-// after each how it ended and what the shell's state is. The command sees neither of those
-// descriptors. Options that would hurt this loop hold for one command only.
+// loop returns the script that the shell runs. It reads the file names of commands from descriptor
+// 3, runs one after the other, and writes the status and the shell's state to descriptor 4.
+// Commands do not inherit these descriptors. Options that would break the loop apply to one command
+// only.
 func (s *Shell) loop() string {
 	state := bashState
 	if !s.bash {
@@ -194,28 +195,28 @@ while IFS= read -r __parley_f <&3; do
 done`
 }
 
-// wait waits for the running command to end, for at most the given time.
-func (s *Shell) wait(ctx context.Context, timeout time.Duration) (end ended, done bool) {
+// wait waits for the running command to end, at most for the timeout.
+func (s *Shell) wait(ctx context.Context, timeout time.Duration) (end completion, done bool) {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
-	case end = <-s.process.ends:
-		s.settle(end)
+	case end = <-s.process.completions:
+		s.finish(end)
 		return end, true
 	case <-timer.C:
-		return ended{}, false
+		return completion{}, false
 	case <-ctx.Done():
-		return ended{}, false
+		return completion{}, false
 	}
 }
 
-// settle notes the state in which a command left the shell.
-func (s *Shell) settle(end ended) {
+// finish records the shell's state after a command.
+func (s *Shell) finish(end completion) {
 	if s.running != nil && s.running.input != nil {
 		_ = s.running.input.Close()
 	}
 	s.running = nil
-	if end.gone {
+	if end.exited {
 		s.process = nil
 		return
 	}
@@ -228,8 +229,7 @@ func (s *Shell) settle(end ended) {
 	}
 }
 
-// interrupt does what ctrl-c does: it signals the command and the shell that runs it, not what was
-// left in the background.
+// interrupt acts like Ctrl-C: it signals the command and its shell, but no background processes.
 func (s *Shell) interrupt() { s.signal(syscall.SIGINT) }
 
 func (s *Shell) signal(sig syscall.Signal) {
@@ -240,7 +240,7 @@ func (s *Shell) signal(sig syscall.Signal) {
 	}
 }
 
-// stop ends the running command, if need be by force.
+// stop interrupts the running command, and kills it if it does not end.
 func (s *Shell) stop() {
 	s.interrupt()
 	if _, done := s.wait(context.Background(), graceAfterInterrupt); done {
@@ -248,10 +248,10 @@ func (s *Shell) stop() {
 	}
 	s.signal(syscall.SIGKILL)
 	s.wait(context.Background(), graceAfterInterrupt)
-	s.settle(ended{gone: true})
+	s.finish(completion{exited: true})
 }
 
-// checkSyntax is for shells that die of a syntax error in what they are told to run.
+// checkSyntax checks a script for shells other than bash, which exit on a syntax error.
 func (s *Shell) checkSyntax(script string) error {
 	if s.bash {
 		return nil

@@ -31,10 +31,9 @@ func newTestShell(t *testing.T, name, state, dir string) *Shell {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	// The agent takes the shell that an image has, and a machine for tests need not have each of
-	// them.
+	// A test machine may lack one of the shells.
 	if s.program, err = exec.LookPath(name); err != nil {
-		t.Skip(name, "is not here")
+		t.Skip(name, "is not installed")
 	}
 	s.bash = name == "bash"
 	return s
@@ -53,25 +52,25 @@ func (s *Shell) expect(t *testing.T, command, want string) Outcome {
 	t.Helper()
 	got := s.do(t, map[string]any{"command": command})
 	if got.Text != want {
-		t.Errorf("%q says %q, want %q", command, got.Text, want)
+		t.Errorf("%q prints %q, want %q", command, got.Text, want)
 	}
 	return got
 }
 
-// says gives a shell a command that does not end, or input for it, and waits until it said that
-// line. A slow machine needs more than one call for it.
-func (s *Shell) says(t *testing.T, in map[string]any, want string) {
+// expectRunning starts a command that does not end, or sends it input, and waits until its output
+// is want. On a slow machine this takes more than one call.
+func (s *Shell) expectRunning(t *testing.T, in map[string]any, want string) {
 	t.Helper()
-	said := ""
+	output := ""
 	for deadline := time.Now().Add(time.Minute); ; in = map[string]any{"command": "", "is_input": true} {
 		in["timeout"] = 0.3
 		got := s.do(t, in)
 		raw, _ := got.Raw.(bashOutput)
-		said += raw.Output
+		output += raw.Output
 		if raw.ExitCode != nil || !strings.Contains(got.Text, "[The command is still running") || time.Now().After(deadline) {
-			t.Fatalf("it said %q, then got %+v", said, got)
+			t.Fatalf("it printed %q, then got %+v", output, got)
 		}
-		if said == want {
+		if output == want {
 			return
 		}
 	}
@@ -93,7 +92,7 @@ func TestTheShellKeepsItsState(t *testing.T) {
 	})
 }
 
-func TestAShellThatEndsIsReplacedInItsState(t *testing.T) {
+func TestAShellThatExitsIsReplacedInItsState(t *testing.T) {
 	t.Parallel()
 	withShells(t, func(t *testing.T, s *Shell) {
 		s.expect(t, "mkdir sub; cd sub; export X=1; umask 077", "[exit code 0]")
@@ -105,7 +104,7 @@ func TestAShellThatEndsIsReplacedInItsState(t *testing.T) {
 	})
 }
 
-func TestTheStateOutlivesTheAgent(t *testing.T) {
+func TestANewAgentRestoresTheShellState(t *testing.T) {
 	t.Setenv("GIVEN_SECRET", "do-not-keep-this")
 	for _, name := range []string{"bash", "sh"} {
 		t.Run(name, func(t *testing.T) {
@@ -117,7 +116,7 @@ func TestTheStateOutlivesTheAgent(t *testing.T) {
 				t.Fatalf("the state is %q", got.Shell)
 			}
 			if again := first.do(t, map[string]any{"command": "true"}); again.Shell != "" {
-				t.Errorf("the state is told again: %q", again.Shell)
+				t.Errorf("an unchanged state is reported again: %q", again.Shell)
 			}
 			second := newTestShell(t, name, got.Shell, dir)
 			second.expect(t, `echo "$A" "$B" "${GIVEN_SECRET-unset}"; basename "$PWD"; sh -c 'echo "$A" "$B"'`,
@@ -134,16 +133,16 @@ func TestTheStateOutlivesTheAgent(t *testing.T) {
 	})
 }
 
-func TestALongCommandIsLeftRunningAndTakesInput(t *testing.T) {
+func TestALongCommandKeepsRunningAndAcceptsInput(t *testing.T) {
 	t.Parallel()
 	withShells(t, func(t *testing.T, s *Shell) {
-		s.says(t, map[string]any{"command": "echo ready; read a; echo got $a; read b; echo got $b", "interactive": true},
-			"ready\n")
+		s.expectRunning(t, map[string]any{"command": "echo ready; read a; echo got $a; read b; echo got $b",
+			"interactive": true}, "ready\n")
 		if got := s.do(t, map[string]any{"command": "echo other"}); !got.IsError || !strings.Contains(got.Text,
 			"still running") {
 			t.Errorf("got %+v", got)
 		}
-		s.says(t, map[string]any{"command": "one", "is_input": "true"}, "got one\n")
+		s.expectRunning(t, map[string]any{"command": "one", "is_input": "true"}, "got one\n")
 		if got := s.do(t, map[string]any{"command": "two", "is_input": true}); got.Text != "got two\n[exit code 0]" {
 			t.Errorf("got %+v", got)
 		}
@@ -153,11 +152,11 @@ func TestALongCommandIsLeftRunningAndTakesInput(t *testing.T) {
 	})
 }
 
-func TestCtrlCInterruptsTheCommandAlone(t *testing.T) {
+func TestCtrlCInterruptsOnlyTheCommand(t *testing.T) {
 	t.Parallel()
 	withShells(t, func(t *testing.T, s *Shell) {
 		s.expect(t, "X=1; sleep 1000 & echo $! > pid", "[exit code 0]")
-		s.says(t, map[string]any{"command": "echo begun; sleep 1000; echo went on"}, "begun\n")
+		s.expectRunning(t, map[string]any{"command": "echo begun; sleep 1000; echo went on"}, "begun\n")
 		if got := s.do(t, map[string]any{"command": "C-c", "is_input": true}); strings.Contains(got.Text, "went on") ||
 			!strings.Contains(got.Text, "exit code 130") {
 			t.Errorf("got %+v", got)
@@ -165,7 +164,7 @@ func TestCtrlCInterruptsTheCommandAlone(t *testing.T) {
 		s.expect(t, "echo $X; kill -0 $(cat pid) && echo alive", "1\nalive\n[exit code 0]")
 		s.Close()
 		pid, _ := os.ReadFile(filepath.Join(s.dir, "pid"))
-		// The kernel takes a moment to end what was killed.
+		// A killed process takes a moment to end.
 		for deadline := time.Now().Add(10 * time.Second); ; <-time.After(5 * time.Millisecond) {
 			stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
 			if err != nil || strings.Contains(string(stat), ") Z ") {
@@ -178,16 +177,16 @@ func TestCtrlCInterruptsTheCommandAlone(t *testing.T) {
 	})
 }
 
-func TestWhatIsLeftInTheBackgroundHoldsNoEndUp(t *testing.T) {
+func TestBackgroundProcessesDoNotDelayTheEndOfACommand(t *testing.T) {
 	t.Parallel()
 	withShells(t, func(t *testing.T, s *Shell) {
 		s.expect(t, "sleep 1000 & true", "[exit code 0]")
 		got := s.do(t, map[string]any{"command": "echo said; exit 3", "timeout": 30})
 		if !strings.HasPrefix(got.Text, "said\n[exit code 3]") {
-			t.Errorf("the shell's end: got %q", got.Text)
+			t.Errorf("exit of the shell: got %q", got.Text)
 		}
 		s.expect(t, "sleep 1000 & true", "[exit code 0]")
-		s.says(t, map[string]any{"command": "echo begun; sleep 1000"}, "begun\n")
+		s.expectRunning(t, map[string]any{"command": "echo begun; sleep 1000"}, "begun\n")
 		got = s.do(t, map[string]any{"command": "C-c", "is_input": true, "timeout": 30})
 		if !strings.HasPrefix(got.Text, "[exit code 130]") {
 			t.Errorf("ctrl-c: got %q", got.Text)
@@ -195,45 +194,45 @@ func TestWhatIsLeftInTheBackgroundHoldsNoEndUp(t *testing.T) {
 	})
 }
 
-func TestTheLastWordsOfAShellAreReadWhoeverElseSpeaks(t *testing.T) {
+func TestTheLastOutputOfAShellIsReadBesideBackgroundOutput(t *testing.T) {
 	t.Parallel()
-	for name, goOn := range map[string]func(background *os.File){
-		"nobody": func(*os.File) {},
-		"somebody without end": func(background *os.File) {
+	for name, writeMore := range map[string]func(background *os.File){
+		"no background output": func(*os.File) {},
+		"endless background output": func(background *os.File) {
 			for err := error(nil); err == nil; {
 				_, err = background.WriteString("and more\n")
 			}
 		},
 	} {
-		said, background, err := os.Pipe()
+		output, background, err := os.Pipe()
 		if err != nil {
 			t.Fatal(err)
 		}
-		words := strings.Repeat("x", 60<<10) + "the last words"
-		if _, err := background.WriteString(words); err != nil {
+		text := strings.Repeat("x", 60<<10) + "the last output"
+		if _, err := background.WriteString(text); err != nil {
 			t.Fatal(err)
 		}
 		o := newOutput("\x1dend\x1d")
 		o.cut = newCutter(1 << 30)
-		var writing, settling sync.WaitGroup
-		writing.Go(func() { goOn(background) })
-		settling.Go(func() { o.settle(said) })
-		// A busy machine has the reader so late.
-		connection, err := said.SyscallConn()
+		var writing, waiting sync.WaitGroup
+		writing.Go(func() { writeMore(background) })
+		waiting.Go(func() { o.awaitRest(output) })
+		// On a busy machine the reader may start this late.
+		connection, err := output.SyscallConn()
 		for ; err == nil; err = connection.Read(func(uintptr) bool { return true }) {
 			<-time.After(time.Millisecond)
 		}
-		go o.read(said)
-		settling.Wait()
-		if got := o.take(false); !strings.HasPrefix(got, words) {
-			t.Errorf("%s: %d bytes are read of %d", name, len(got), len(words))
+		go o.read(output)
+		waiting.Wait()
+		if got := o.take(false); !strings.HasPrefix(got, text) {
+			t.Errorf("%s: read %d bytes of %d", name, len(got), len(text))
 		}
 		_ = background.Close()
 		writing.Wait()
 	}
 }
 
-func TestMuchOutputIsCutInItsMiddle(t *testing.T) {
+func TestLongOutputIsTruncatedInTheMiddle(t *testing.T) {
 	t.Parallel()
 	withShells(t, func(t *testing.T, s *Shell) {
 		got := s.do(t, map[string]any{"command": "i=0; while [ $i -lt 9000 ]; do echo line-$i-é; i=$((i+1)); done"}).Text
@@ -244,7 +243,7 @@ func TestMuchOutputIsCutInItsMiddle(t *testing.T) {
 	})
 }
 
-func TestTheModelsKeyIsNotGivenToCommands(t *testing.T) {
+func TestCommandsDoNotGetTheModelsKey(t *testing.T) {
 	t.Setenv("LLM_API_KEY", "placeholder")
 	s := newTestShell(t, "sh", "", t.TempDir())
 	s.expect(t, "echo ${LLM_API_KEY-none}", "none\n[exit code 0]")

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// maxState bounds the state of a shell that is kept.
+// maxState limits the stored state of a shell.
 const maxState = 256 << 10
 
-// bashState tells the state of the shell in blocks: a name on the first line, what restores it on
-// the others. Variables that bash sets itself are left out.
+// bashState prints the state of the shell in blocks: a name on the first line, the script that
+// restores it on the others. It omits variables that bash sets itself.
 const bashState = `
 __parley_state() {
   printf '\036cd\n%s' "$PWD"
@@ -27,7 +27,7 @@ __parley_state() {
   done
 }`
 
-// shState does the same for other shells. They cannot tell their functions.
+// shState does the same for other shells, which cannot print their functions.
 const shState = `
 __parley_state() {
   printf '\036cd\n%s' "$PWD"
@@ -36,7 +36,7 @@ __parley_state() {
   printf '\036exports\n'; export -p
 }`
 
-// readState reads blocks. Lists of assignments become a block for each.
+// readState parses blocks. It splits lists of assignments into one block per variable.
 func readState(state string) map[string]string {
 	blocks := map[string]string{}
 	for block := range strings.SplitSeq(state, "\036") {
@@ -47,7 +47,7 @@ func readState(state string) map[string]string {
 		}
 		for _, line := range logicalLines(content) {
 			variable, _, ok := strings.Cut(strings.TrimPrefix(line, "export "), "=")
-			if ok && !ownVariable(variable) {
+			if ok && !isShellVariable(variable) {
 				blocks[name+" "+variable] = line
 			}
 		}
@@ -55,12 +55,13 @@ func readState(state string) map[string]string {
 	return blocks
 }
 
-func ownVariable(name string) bool {
+// isShellVariable reports whether the shell itself sets a variable.
+func isShellVariable(name string) bool {
 	return strings.HasPrefix(name, "__parley_") || slices.Contains([]string{"_", "PWD", "OLDPWD", "PPID", "OPTIND",
 		"LINENO", "IFS", "PS1", "PS2", "PS4", "RANDOM", "SECONDS", "SHLVL"}, name)
 }
 
-// logicalLines splits where a line ends outside of quotes.
+// logicalLines splits a text at line ends outside of quotes.
 func logicalLines(text string) []string {
 	var lines []string
 	var quote rune
@@ -85,8 +86,8 @@ func logicalLines(text string) []string {
 	return append(lines, text[start:])
 }
 
-// restoreScript brings a new shell from its initial state to this one. What is as it was at the
-// start is left out: so are the variables that the session was given, and with them its secrets.
+// restoreScript returns a script that brings a new shell from its initial state to this one. It
+// omits unchanged state, and with it the session's initial variables, which contain secrets.
 func restoreScript(initial, now map[string]string) string {
 	var script strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(now)) {
@@ -94,18 +95,18 @@ func restoreScript(initial, now map[string]string) string {
 			script.WriteString(strings.TrimSuffix(content, "\n") + "\n")
 		}
 	}
-	var gone []string
+	var unset []string
 	for name := range initial {
 		variable, found := strings.CutPrefix(name, "variable ")
 		if !found {
 			variable, found = strings.CutPrefix(name, "assignments ")
 		}
 		if _, still := now[name]; found && !still {
-			gone = append(gone, "unset "+variable+"\n")
+			unset = append(unset, "unset "+variable+"\n")
 		}
 	}
-	slices.Sort(gone)
-	script.WriteString(strings.Join(gone, ""))
+	slices.Sort(unset)
+	script.WriteString(strings.Join(unset, ""))
 	if now["cd"] != initial["cd"] {
 		script.WriteString("cd " + quoted(now["cd"]) + "\n")
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/llm"
 )
 
-// Tasks is the list of tasks that the model keeps for itself and shows to the user.
+// Tasks is the model's task list, which the user sees.
 type Tasks struct {
 	list []task
 }
@@ -67,7 +67,7 @@ func (t *Tasks) run(_ context.Context, input json.RawMessage) Outcome {
 	return outcome
 }
 
-// Restore takes the list from a call that was made before.
+// Restore sets the list from the input of an earlier call.
 func (t *Tasks) Restore(input string) {
 	var in tasksInput
 	if json.Unmarshal([]byte(input), &in) == nil && in.Command == commandPlan {

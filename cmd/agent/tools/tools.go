@@ -1,5 +1,5 @@
-// Package tools is what the agent can do: run commands, view and edit files, keep a list of tasks,
-// and call the tools of servers.
+// Package tools implements the agent's tools: a shell, a file editor, a task list, and the tools of
+// MCP servers.
 package tools
 
 import (
@@ -14,38 +14,38 @@ import (
 	"github.com/parley-dev/parley/cmd/agent/llm"
 )
 
-// Tool is one that the model is offered.
+// Tool is a tool that the model may call.
 type Tool struct {
 	llm.Tool
-	// describe says what a call with this input is about.
+	// describe describes a call with this input for the client.
 	describe func(input json.RawMessage) Description
 	run      func(ctx context.Context, input json.RawMessage) Outcome
-	// asksRisk says that the agent added the parameter for the risk, and takes it off again.
+	// asksRisk is set if the agent added the risk parameter, which it removes before it runs the tool.
 	asksRisk bool
 }
 
-// Description of a call, for the client.
+// Description describes a call for the client.
 type Description struct {
 	Title     string
 	Kind      string
 	Locations []acp.Location
-	// Acts says that the call changes something: it is asked for where the user confirms actions,
-	// and never done twice.
+	// Acts is set if the call changes something: it may need the user's confirmation, and is never
+	// repeated after a crash.
 	Acts bool
 }
 
-// Outcome of a call.
+// Outcome is the result of a call.
 type Outcome struct {
 	Text    string
 	IsError bool
 	Images  []llm.Image
-	// Raw is what the client is told besides the text.
+	// Raw is additional output for the client.
 	Raw any
-	// Diff is what an edit changed, if it is small enough to be told.
+	// Diff is the change of an edit, if it is small enough.
 	Diff *acp.ToolContent
-	// Plan is the list of tasks, where the call set it.
+	// Plan is the task list, if the call set it.
 	Plan []acp.PlanEntry
-	// Shell is the state of the shell, where a command changed it.
+	// Shell is the state of the shell, if a command changed it.
 	Shell string
 }
 
@@ -53,7 +53,7 @@ func failed(format string, args ...any) Outcome {
 	return Outcome{Text: fmt.Sprintf(format, args...), IsError: true}
 }
 
-// Kinds of calls, as clients draw them.
+// Kinds of calls, for the display in clients.
 const (
 	kindExecute = "execute"
 	kindRead    = "read"
@@ -69,14 +69,14 @@ const (
 	TasksName  = "task_tracker"
 )
 
-// Set is all tools of a session.
+// Set holds all tools of a session.
 type Set struct {
 	own        []*Tool
 	servers    *Servers
 	rateAction bool
 }
 
-// NewSet collects the tools.
+// NewSet returns the tools of a session.
 func NewSet(shell *Shell, dir string, tasks *Tasks, servers *Servers, rateActions bool) *Set {
 	s := &Set{servers: servers, rateAction: rateActions}
 	for _, tool := range []*Tool{shell.tool(), newEditor(dir), tasks.tool()} {
@@ -88,12 +88,12 @@ func NewSet(shell *Shell, dir string, tasks *Tasks, servers *Servers, rateAction
 	return s
 }
 
-// Offered returns all tools, in an order that stays the same.
+// Offered returns all tools in a stable order.
 func (s *Set) Offered(ctx context.Context) []*Tool {
 	offered := slices.Clone(s.own)
 	for _, tool := range s.servers.tools(ctx) {
 		if find(offered, tool.Name) != nil {
-			continue // the agent's own come first
+			continue // the agent's own tools take precedence
 		}
 		if s.rateAction && tool.describe(nil).Acts {
 			tool.askRisk()
@@ -112,12 +112,12 @@ func find(tools []*Tool, name string) *Tool {
 	return nil
 }
 
-// Find returns the tool of this name, nil if there is none.
+// Find returns the tool with this name, or nil.
 func (s *Set) Find(ctx context.Context, name string) *Tool { return find(s.Offered(ctx), name) }
 
 const riskParameter = "security_risk"
 
-// askRisk makes the model rate each call.
+// askRisk adds a parameter with which the model rates the risk of each call.
 func (t *Tool) askRisk() {
 	properties, _ := t.Schema["properties"].(map[string]any)
 	if _, taken := properties[riskParameter]; taken || t.asksRisk {
@@ -139,8 +139,8 @@ func (t *Tool) askRisk() {
 	t.Schema, t.asksRisk = schema, true
 }
 
-// Describe says what a call is about, and what the client is told of its input. A call that should
-// say how dangerous it is, and does not, counts as dangerous.
+// Describe returns the description of a call, and its input for the client. An action without the
+// required risk rating counts as HIGH.
 func (t *Tool) Describe(input string) (Description, json.RawMessage) {
 	fields, err := decode(input)
 	if err != nil {
@@ -155,7 +155,7 @@ func (t *Tool) Describe(input string) (Description, json.RawMessage) {
 	return description, raw
 }
 
-// Run does a call.
+// Run executes a call.
 func (t *Tool) Run(ctx context.Context, input string) Outcome {
 	fields, err := decode(input)
 	if err != nil {
@@ -179,7 +179,7 @@ func decode(input string) (map[string]any, error) {
 	}
 	var fields map[string]any
 	decoder := json.NewDecoder(strings.NewReader(input))
-	decoder.UseNumber() // a large number must reach a tool as it was written
+	decoder.UseNumber() // preserve large numbers
 	if err := decoder.Decode(&fields); err != nil {
 		return nil, err
 	}
@@ -189,7 +189,7 @@ func decode(input string) (map[string]any, error) {
 	return fields, nil
 }
 
-// schema writes the schema of an object.
+// schema returns the JSON schema of an object.
 func schema(required []any, properties map[string]any) map[string]any {
 	return map[string]any{"type": "object", "properties": properties, "required": required}
 }

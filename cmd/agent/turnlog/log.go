@@ -1,6 +1,6 @@
-// Package turnlog keeps a session on disk: an append-only log, a record a line. A record is on disk
-// before anybody is told of it and before anything is done that follows from it. So a process that
-// is killed at any point is followed by one that knows all that its predecessor said.
+// Package turnlog stores a session on disk as an append-only log with one record per line. A record
+// is on disk before the client receives it and before the agent acts on it. After a crash at any
+// point, the next process therefore knows everything that the client received.
 package turnlog
 
 import (
@@ -20,21 +20,21 @@ import (
 
 // Kinds of records.
 const (
-	// KindSession is the first record: where the session works and what it was told to heed there.
+	// KindSession is the first record: the session's directory and the instructions found there.
 	KindSession = "session"
-	// KindPrompt is a message of the user, and begins a turn, unless it is part of a recording that
-	// is done again.
+	// KindPrompt is a message of the user. It begins a turn, unless it is part of a replayed
+	// recording.
 	KindPrompt = "prompt"
 	// KindAnswer is a message of the model.
 	KindAnswer = "answer"
-	// KindAllowed says that the user allowed a tool call.
+	// KindAllowed records that the user allowed a tool call.
 	KindAllowed = "allowed"
-	// KindBegun says that a tool call was begun. Without a result after it, it may have been done
-	// in part.
+	// KindBegun records the start of a tool call. Without a later result, the call may have been
+	// executed in part.
 	KindBegun = "begun"
 	// KindResult is the result of a tool call.
 	KindResult = "result"
-	// KindCondensed replaces the older part of the history by a summary.
+	// KindCondensed replaces the older part of the history with a summary.
 	KindCondensed = "condensed"
 	// KindEnd ends a turn.
 	KindEnd = "end"
@@ -44,38 +44,38 @@ const (
 type Record struct {
 	Kind string `json:"kind"`
 
-	// Of a session.
+	// Fields of a session.
 	Cwd          string `json:"cwd,omitempty"`
 	Instructions string `json:"instructions,omitempty"`
 
-	// Of a prompt.
+	// Fields of a prompt.
 	Turn    string       `json:"turn,omitempty"`
 	Message *llm.Message `json:"message,omitempty"`
-	// Triggered names the instructions that a word of the message called for.
+	// Triggered names the instructions triggered by a word of the message.
 	Triggered []string `json:"triggered,omitempty"`
 
-	// Of an answer.
+	// Answer is the field of an answer.
 	Answer *llm.Answer `json:"answer,omitempty"`
 
-	// Of a prompt and an answer: how many events of the recording are done with it.
+	// Replayed is the number of events of the recording replayed so far, in a prompt or an answer.
 	Replayed int `json:"replayed,omitempty"`
 
-	// Of a tool call.
+	// Fields of a tool call.
 	CallID string      `json:"callId,omitempty"`
 	Result *llm.Result `json:"result,omitempty"`
-	// Shell is the state of the shell after the command, where it changed.
+	// Shell is the state of the shell after the command, if it changed.
 	Shell string `json:"shell,omitempty"`
 
-	// Of a condensed history: Summary replaces all but the last Keep messages.
+	// Fields of a condensed history: Summary replaces all but the last Keep messages.
 	Summary string `json:"summary,omitempty"`
 	Keep    int    `json:"keep,omitempty"`
 
-	// Of an end: a stop reason, or the kind of the error.
-	Stop  string `json:"stop,omitempty"`
-	Error string `json:"error,omitempty"`
-	Says  string `json:"says,omitempty"`
+	// Fields of an end: a stop reason, or the kind and the text of an error.
+	Stop      string `json:"stop,omitempty"`
+	Error     string `json:"error,omitempty"`
+	ErrorText string `json:"says,omitempty"`
 
-	// Updates are those that the client is told with this record, as they are told.
+	// Updates are the updates that the client receives with this record, as they are sent.
 	Updates []json.RawMessage `json:"updates,omitempty"`
 }
 
@@ -84,12 +84,11 @@ type Record struct {
 type Log struct {
 	file    *os.File
 	records int
-	// Synced is called after each record that is on disk, with the number of records. It is for
-	// tests.
+	// Synced is called after each record is on disk, with the number of records. Tests use it.
 	Synced func(records int)
 }
 
-// ErrUnknown says that there is no such session.
+// ErrUnknown is the error of a session without a log.
 var ErrUnknown = errors.New("there is no such session")
 
 var sessionID = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
@@ -99,7 +98,7 @@ const (
 	fileName  = "log.jsonl"
 )
 
-// Create begins the log of a new session.
+// Create creates the log of a new session.
 func Create(home, id string) (*Log, error) {
 	dir := filepath.Join(home, directory, id)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -115,7 +114,7 @@ func Create(home, id string) (*Log, error) {
 	return &Log{file: file}, nil
 }
 
-// Open reads the log of a session and repairs its end, which a crash may have torn.
+// Open reads the log of a session, and truncates an incomplete last record.
 func Open(home, id string) (*Log, []Record, error) {
 	if !sessionID.MatchString(id) {
 		return nil, nil, ErrUnknown
@@ -150,7 +149,7 @@ func Open(home, id string) (*Log, []Record, error) {
 	return &Log{file: file, records: len(records)}, records, nil
 }
 
-// parse returns the records and where the last whole one ends.
+// parse returns the complete records, and the offset of their end.
 func parse(content []byte) (records []Record, whole int, err error) {
 	for whole < len(content) {
 		end := bytes.IndexByte(content[whole:], '\n')
@@ -183,7 +182,7 @@ func (l *Log) Append(r Record) error {
 		err = l.file.Sync()
 	}
 	if err != nil {
-		return fmt.Errorf("the session's log: %w", err)
+		return fmt.Errorf("write the session's log: %w", err)
 	}
 	l.records++
 	if l.Synced != nil {
@@ -192,16 +191,16 @@ func (l *Log) Append(r Record) error {
 	return nil
 }
 
-// Close ends writing. A turn that is under way stays so: its next step fails to be recorded.
+// Close closes the log. A running turn stays open in it, because later records fail.
 func (l *Log) Close() error { return l.file.Close() }
 
-// lockPatience is how long a log may be in use by another process; a variable for tests.
-var lockPatience = 10 * time.Second
+// lockTimeout limits the wait for another process to release a log. Tests change it.
+var lockTimeout = 10 * time.Second
 
-// lock keeps a second process from writing the same log. The kernel lifts it when the holder dies.
-// One whose client was killed may be a moment behind it.
+// lock prevents a second process from writing the same log. The kernel releases the lock when its
+// holder ends, which may be shortly after the holder's client.
 func lock(file *os.File) error {
-	for deadline := time.Now().Add(lockPatience); ; <-time.After(20 * time.Millisecond) {
+	for deadline := time.Now().Add(lockTimeout); ; <-time.After(20 * time.Millisecond) {
 		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		switch {
 		case err == nil:

@@ -8,13 +8,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	lockPatience = 2 * time.Second
+	lockTimeout = 2 * time.Second
 	os.Exit(m.Run())
 }
 
-func TestATornEndIsRepaired(t *testing.T) {
+func TestAnIncompleteLastRecordIsTruncated(t *testing.T) {
 	t.Parallel()
-	for name, torn := range map[string]string{"half a line": `{"kind":"pro`, "a line of rubbish": "\x00\x00\x00\n"} {
+	for name, torn := range map[string]string{"half a line": `{"kind":"pro`, "a line that is not JSON": "\x00\x00\x00\n"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			home := t.TempDir()
@@ -26,7 +26,7 @@ func TestATornEndIsRepaired(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, _, err := Open(home, "id"); err == nil {
-				t.Error("two may write the same log")
+				t.Error("the log was opened twice")
 			}
 			_ = log.Close()
 			file := filepath.Join(home, directory, "id", fileName)
@@ -50,7 +50,7 @@ func TestATornEndIsRepaired(t *testing.T) {
 	}
 }
 
-func TestALogThatIsDamagedInItsMiddleIsRefused(t *testing.T) {
+func TestOpenRejectsADamagedLog(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(home, directory, "id"), 0o700); err != nil {
@@ -61,12 +61,12 @@ func TestALogThatIsDamagedInItsMiddleIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := Open(home, "id"); err == nil {
-		t.Error("it was taken")
+		t.Error("a damaged log was opened")
 	}
 }
 
-// A process whose client was killed holds its log a moment longer than that lives.
-func TestALogThatIsAboutToBeFreeIsWaitedFor(t *testing.T) {
+// A process may hold its log for a moment after its client was killed.
+func TestOpenWaitsForTheLock(t *testing.T) {
 	home := t.TempDir()
 	first, err := Create(home, "s1")
 	if err == nil {
