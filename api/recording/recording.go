@@ -1,4 +1,4 @@
-// Package recording knows the form of what a session can replay.
+// Package recording validates recordings, which a session can replay.
 package recording
 
 import (
@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Valid reports whether a text is a recording: events, as a list or as what GET …/trajectory
-// answers. An event is an object; what is in it costs nothing here.
+// Valid reports whether a text is a recording: a list of events, or the response of GET
+// …/trajectory. An event is a JSON object; its content is not decoded.
 func Valid(text []byte) bool {
 	var events []*struct{}
 	if json.Unmarshal(text, &events) != nil {

@@ -2,14 +2,14 @@ package v1alpha1
 
 // Condition types of both kinds.
 const (
-	// ConditionReady is True when what was observed equals what was asked: a running session that
-	// should run, a stopped one that was suspended or has ended as it should.
+	// ConditionReady is True when the observed state is the desired one: a running session that
+	// should run, or a stopped one that was suspended or ended normally.
 	ConditionReady = "Ready"
-	// ConditionReconciling is True while the operator, or the cluster on its behalf, is on the way
-	// there. It is absent otherwise.
+	// ConditionReconciling is True while the operator or the cluster makes progress towards the
+	// desired state. It is absent otherwise.
 	ConditionReconciling = "Reconciling"
-	// ConditionStalled is True when the operator cannot get there without somebody's help. It is
-	// absent otherwise.
+	// ConditionStalled is True when the operator makes no progress until a user acts. It is absent
+	// otherwise.
 	ConditionStalled = "Stalled"
 )
 
@@ -17,49 +17,50 @@ const (
 const (
 	// ConditionPodReady is True when the session's pod is ready.
 	ConditionPodReady = "PodReady"
-	// ConditionWorkspaceReady is False when the session has scratch space although its class gives
+	// ConditionWorkspaceReady is False when the session has scratch space although its class provides
 	// a volume; the message names the fix. It is absent otherwise.
 	ConditionWorkspaceReady = "WorkspaceReady"
-	// ConditionSettingsReady is True when the session's UserSettings exist and all that it needs of
-	// them resolves.
+	// ConditionSettingsReady is True when the session's UserSettings exist and all references that
+	// the session needs resolve.
 	ConditionSettingsReady = "SettingsReady"
 )
 
-// Condition types of UserSettings: each True when every reference of its group resolves, absent
-// when there is no such reference.
+// Condition types of UserSettings. Each is True when every reference of its group resolves, and
+// absent when there is no such reference.
 const (
 	// ConditionSessionKeyReady is True when the session key exists and its hash is published.
 	ConditionSessionKeyReady = "SessionKeyReady"
-	// ConditionLLMAPIKeyResolved is about llmAPIKeyRef.
+	// ConditionLLMAPIKeyResolved covers llmAPIKeyRef.
 	ConditionLLMAPIKeyResolved = "LLMAPIKeyResolved"
-	// ConditionSearchAPIKeyResolved is about searchAPIKeyRef.
+	// ConditionSearchAPIKeyResolved covers searchAPIKeyRef.
 	ConditionSearchAPIKeyResolved = "SearchAPIKeyResolved"
-	// ConditionSandboxAPIKeyResolved is about sandboxAPIKeyRef.
+	// ConditionSandboxAPIKeyResolved covers sandboxAPIKeyRef.
 	ConditionSandboxAPIKeyResolved = "SandboxAPIKeyResolved"
-	// ConditionProviderTokensResolved is about secretsStore.providerTokens.
+	// ConditionProviderTokensResolved covers secretsStore.providerTokens.
 	ConditionProviderTokensResolved = "ProviderTokensResolved"
-	// ConditionCustomSecretsResolved is about secretsStore.customSecrets.
+	// ConditionCustomSecretsResolved covers secretsStore.customSecrets.
 	ConditionCustomSecretsResolved = "CustomSecretsResolved"
-	// ConditionMCPKeysResolved is about the references in mcpConfig.
+	// ConditionMCPKeysResolved covers the references in mcpConfig.
 	ConditionMCPKeysResolved = "MCPKeysResolved"
 )
 
 // Reasons of a STARTING session, in the order in which a start passes through them.
 const (
-	// ReasonSettingsNotReady: the UserSettings, or something they refer to, is not there yet.
+	// ReasonSettingsNotReady means that the UserSettings, or an object they refer to, do not exist
+	// yet.
 	ReasonSettingsNotReady = "SettingsNotReady"
-	// ReasonQueued: the user has as many sessions running as the class allows.
+	// ReasonQueued means that the user already runs as many sessions as the class allows.
 	ReasonQueued = "Queued"
-	// ReasonScheduling: the pod has no node yet.
+	// ReasonScheduling means that the pod has no node yet.
 	ReasonScheduling = "Scheduling"
-	// ReasonPullingImage: an image of the pod is not there yet.
+	// ReasonPullingImage means that an image of the pod is not on the node yet.
 	ReasonPullingImage = "PullingImage"
-	// ReasonPreparingWorkspace: volumes are attached, the runtime is put in.
+	// ReasonPreparingWorkspace means that volumes are attached and the runtime is copied into the pod.
 	ReasonPreparingWorkspace = "PreparingWorkspace"
-	// ReasonStartingRuntime: the runtime started; it clones the repository, connects the tools and
+	// ReasonStartingRuntime means that the runtime clones the repository, connects the tools and
 	// starts the agent.
 	ReasonStartingRuntime = "StartingRuntime"
-	// ReasonRestarting: the session was running, its process or pod was lost, and it starts again.
+	// ReasonRestarting means that a running session lost its process or pod and starts again.
 	ReasonRestarting = "Restarting"
 )
 
@@ -68,66 +69,67 @@ const ReasonRunning = "Running"
 
 // Reasons of a STOPPED session.
 const (
-	// ReasonSuspended: spec.suspend is set.
+	// ReasonSuspended means that spec.suspend is set.
 	ReasonSuspended = "Suspended"
-	// ReasonIdle: nothing happened for idleTimeout.
+	// ReasonIdle means that there was no activity for idleTimeout.
 	ReasonIdle = "Idle"
-	// ReasonCompleted: the agent is done.
+	// ReasonCompleted means that the agent has finished.
 	ReasonCompleted = "Completed"
-	// ReasonFailed: the agent or the session failed; the message says how.
+	// ReasonFailed means that the agent or the session failed; the message says how.
 	ReasonFailed = "Failed"
-	// ReasonLost: the session's pod is gone, and with it its workspace, after it ran. What it was
-	// asked to do may be done, half done or not done, so it is not begun again unless somebody asks
-	// for that.
+	// ReasonLost means that the pod of a session that ran is gone with its workspace. The task may be
+	// done in part, so the session restarts only on request.
 	ReasonLost = "Lost"
-	// ReasonMaxDuration: the session ran for maxDuration.
+	// ReasonMaxDuration means that the session ran for maxDuration.
 	ReasonMaxDuration = "MaxDuration"
-	// ReasonStartDeadlineExceeded: the start took longer than startDeadline; the message names the
-	// step.
+	// ReasonStartDeadlineExceeded means that the start took longer than startDeadline; the message
+	// names the step.
 	ReasonStartDeadlineExceeded = "StartDeadlineExceeded"
-	// ReasonSettingsMissing: the settings did not become ready within startDeadline. When they do,
-	// the session starts.
+	// ReasonSettingsMissing means that the settings did not become ready within startDeadline. The
+	// session starts when they do.
 	ReasonSettingsMissing = "SettingsMissing"
-	// ReasonDeleted: the Conversation is being deleted.
+	// ReasonDeleted means that the Conversation is being deleted.
 	ReasonDeleted = "Deleted"
 )
 
 // Reasons of conditions.
 const (
-	// ReasonNoPod: the session has no pod.
+	// ReasonNoPod means that the session has no pod.
 	ReasonNoPod = "NoPod"
-	// ReasonClassNotFound: the SessionClass that is named does not exist.
+	// ReasonClassNotFound means that the named SessionClass does not exist.
 	ReasonClassNotFound = "ClassNotFound"
-	// ReasonNotAllowed: the SessionClass does not allow what is asked for; the message names the
-	// field.
+	// ReasonNotAllowed means that the SessionClass does not allow the value of a field; the message
+	// names it.
 	ReasonNotAllowed = "NotAllowed"
-	// ReasonNoStorageClass: the cluster has no default StorageClass to make the class's volume of.
+	// ReasonNoStorageClass means that the class's volume needs a default StorageClass, and there is
+	// none.
 	ReasonNoStorageClass = "NoStorageClass"
-	// ReasonForeignObject: an object that is not the operator's has the name of one that it needs.
+	// ReasonForeignObject means that an object of another owner has a name that the operator needs.
 	ReasonForeignObject = "ForeignObject"
-	// ReasonRejected: the API server refuses an object the session needs; the message says why.
+	// ReasonRejected means that the API server rejects an object of the session; the message says why.
 	ReasonRejected = "Rejected"
-	// ReasonResolved: every reference resolves.
+	// ReasonResolved means that every reference resolves.
 	ReasonResolved = "Resolved"
-	// ReasonSecretNotFound: a Secret that is referred to does not exist.
+	// ReasonSecretNotFound means that a referenced Secret does not exist.
 	ReasonSecretNotFound = "SecretNotFound"
-	// ReasonKeyNotFound: a Secret that is referred to lacks the key, or the key is empty.
+	// ReasonKeyNotFound means that a referenced Secret lacks the key, or the key is empty.
 	ReasonKeyNotFound = "KeyNotFound"
-	// ReasonKeyTooShort: a session key is so short that it could be guessed.
+	// ReasonKeyTooShort means that a session key is short enough to guess.
 	ReasonKeyTooShort = "KeyTooShort"
-	// ReasonKeyUnfit: a key is too long for a session, or not text.
+	// ReasonKeyUnfit means that a key is too long for a session, or not text.
 	ReasonKeyUnfit = "KeyUnfit"
-	// ReasonModelsInvalid: the prices of models have a mistake, and there is a budget to keep.
+	// ReasonModelsInvalid means that the prices of models are invalid, and the session has a budget.
 	ReasonModelsInvalid = "ModelsInvalid"
-	// ReasonConfigMapNotFound: a ConfigMap, or its key, that is referred to does not exist.
+	// ReasonConfigMapNotFound means that a referenced ConfigMap, or its key, does not exist.
 	ReasonConfigMapNotFound = "ConfigMapNotFound"
-	// ReasonAgentNotFound: the agent that the settings name is not in the catalogue, or its entry
-	// is not valid.
+	// ReasonAgentNotFound means that the agent of the settings is not in the catalogue, or its entry
+	// is invalid.
 	ReasonAgentNotFound = "AgentNotFound"
-	// ReasonSigningKeyUnfit: the key that the facade's tokens are signed with is not one.
+	// ReasonSigningKeyUnfit means that the signing key of the facade's tokens is invalid.
 	ReasonSigningKeyUnfit = "SigningKeyUnfit"
-	// ReasonSettingsDeleted: the UserSettings are gone; the session keeps those it started with.
+	// ReasonSettingsDeleted means that the UserSettings are deleted; the session keeps the settings it
+	// started with.
 	ReasonSettingsDeleted = "SettingsDeleted"
-	// ReasonReady: all is as asked.
+	// ReasonReady means that the object is in its desired state.
 	ReasonReady = "Ready"
 )

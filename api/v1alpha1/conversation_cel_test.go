@@ -23,7 +23,7 @@ func TestConversationSchema(t *testing.T) {
 		{name: "accepts no spec"},
 		{name: "accepts an empty spec", spec: "{}"},
 
-		{name: "rejects settings whose name is no DNS label", spec: "userSettingsName: A.b", field: "spec.userSettingsName"},
+		{name: "rejects settings with an invalid name", spec: "userSettingsName: A.b", field: "spec.userSettingsName"},
 		{name: "rejects settings with a long name", spec: "userSettingsName: " + long(54), field: "spec.userSettingsName"},
 		{name: "rejects an empty repository", spec: `repository: ""`, field: "spec.repository"},
 		{name: "rejects a long repository", spec: "repository: " + long(2049), field: "spec.repository"},
@@ -41,7 +41,7 @@ func TestConversationSchema(t *testing.T) {
 		{name: "accepts the longest URL of an image", spec: "imageURLs: [" + long(16384) + "]"},
 		{name: "rejects a long image and names the alternative", spec: "imageURLs: [u, " + long(16385) + "]",
 			field: "spec.imageURLs[1]", message: "longer than 16384: use a ConfigMap"},
-		{name: "rejects the image of a screen in the same way", spec: "imageURLs: [" + long(1400000) + "]",
+		{name: "rejects an image of 1.4 MB in the same way", spec: "imageURLs: [" + long(1400000) + "]",
 			field: "spec.imageURLs[0]", message: "longer than 16384: use a ConfigMap"},
 		{name: "rejects an empty image", spec: `imageURLs: [""]`, field: "spec.imageURLs[0]"},
 		{name: "accepts images in ConfigMaps among others", spec: "images: [{url: 'https://example.com/a.png'}, " + image +
@@ -53,12 +53,12 @@ func TestConversationSchema(t *testing.T) {
 			"mediaType: image/png}"), field: "spec.images", message: "16"},
 		{name: "rejects an image that is nowhere", spec: "images: [{}]", field: "spec.images[0]",
 			message: "exactly one of the fields in [url configMapKeyRef]"},
-		{name: "rejects an image that is in two places", spec: "images: [{url: u, configMapKeyRef: {name: c, key: k}, " +
+		{name: "rejects an image with a URL and a ConfigMap", spec: "images: [{url: u, configMapKeyRef: {name: c, key: k}, " +
 			"mediaType: image/png}]", field: "spec.images[0]", message: "exactly one of the fields in [url configMapKeyRef]"},
 		{name: "rejects an image in a ConfigMap without a media type", spec: "images: [{configMapKeyRef: {name: c, key: k}}]",
-			field: "spec.images[0].mediaType", message: "goes with configMapKeyRef"},
+			field: "spec.images[0].mediaType", message: "if and only if configMapKeyRef is set"},
 		{name: "rejects the URL of an image with a media type", spec: "images: [{url: u, mediaType: image/png}]",
-			field: "spec.images[0].mediaType", message: "goes with configMapKeyRef"},
+			field: "spec.images[0].mediaType", message: "if and only if configMapKeyRef is set"},
 		{name: "accepts the media type of a drawing", spec: "images: [{configMapKeyRef: {name: c, key: k}, mediaType: " +
 			"image/svg+xml}]"},
 		{name: "rejects another media type", spec: "images: [{configMapKeyRef: {name: c, key: k}, mediaType: text/html}]",
@@ -67,13 +67,13 @@ func TestConversationSchema(t *testing.T) {
 			"image/png;a=b}]", field: "spec.images[0].mediaType"},
 		{name: "rejects an image without a key", spec: "images: [{configMapKeyRef: {name: c}, mediaType: image/png}]",
 			field: "spec.images[0].configMapKeyRef.key"},
-		{name: "rejects an image whose ConfigMap has no such name", spec: "images: [{configMapKeyRef: {name: C_, key: k}, " +
+		{name: "rejects an image with an invalid ConfigMap name", spec: "images: [{configMapKeyRef: {name: C_, key: k}, " +
 			"mediaType: image/png}]", field: "spec.images[0].configMapKeyRef.name"},
 		{name: "rejects an image with an empty URL", spec: `images: [{url: ""}]`, field: "spec.images[0].url"},
 		{name: "rejects an image with a long URL and names the alternative", spec: "images: [{url: " + long(16385) + "}]",
 			field: "spec.images[0].url", message: "use a ConfigMap"},
 		{name: "rejects a replay without a key", spec: "replayJSONRef: {name: c}", field: "spec.replayJSONRef.key"},
-		{name: "rejects a replay whose ConfigMap has no such name", spec: "replayJSONRef: {name: C_, key: k}",
+		{name: "rejects a replay with an invalid ConfigMap name", spec: "replayJSONRef: {name: C_, key: k}",
 			field: "spec.replayJSONRef.name"},
 		{name: "rejects empty instructions", spec: `conversationInstructions: ""`, field: "spec.conversationInstructions"},
 		{name: "rejects long instructions", spec: "conversationInstructions: " + long(131073),
@@ -88,11 +88,13 @@ func TestConversationSchema(t *testing.T) {
 			"issueNumber: 7, title: t}"},
 		{name: "rejects another task", spec: "suggestedTask: {gitProvider: github, taskType: DANCE, repo: o/r, " +
 			"issueNumber: 7, title: t}", field: "spec.suggestedTask.taskType"},
-		{name: "rejects a task of no provider", spec: "suggestedTask: {taskType: OPEN_ISSUE, repo: o/r, issueNumber: 7, " +
-			"title: t}", field: "spec.suggestedTask.gitProvider"},
-		{name: "rejects a task of no type", spec: "suggestedTask: {gitProvider: github, repo: o/r, issueNumber: 7, title: t}",
+		{name: "rejects a task without a provider",
+			spec: "suggestedTask: {taskType: OPEN_ISSUE, repo: o/r, issueNumber: 7, " +
+				"title: t}", field: "spec.suggestedTask.gitProvider"},
+		{name: "rejects a task without a type",
+			spec:  "suggestedTask: {gitProvider: github, repo: o/r, issueNumber: 7, title: t}",
 			field: "spec.suggestedTask.taskType"},
-		{name: "rejects a task of no repository", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, " +
+		{name: "rejects a task without a repository", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, " +
 			"issueNumber: 7, title: t}", field: "spec.suggestedTask.repo"},
 		{name: "rejects a task without an issue number", spec: "suggestedTask: {gitProvider: github, taskType: OPEN_ISSUE, " +
 			"repo: o/r, title: t}", field: "spec.suggestedTask.issueNumber"},
@@ -105,7 +107,7 @@ func TestConversationSchema(t *testing.T) {
 		{name: "accepts a microagent with a repository only", spec: "createMicroagent: " + microagent},
 		{name: "rejects a microagent without a repository", spec: "createMicroagent: {title: t}",
 			field: "spec.createMicroagent.repo"},
-		{name: "rejects a microagent of an unknown provider", spec: "createMicroagent: {repo: o/r, gitProvider: svn}",
+		{name: "rejects a microagent with an unknown provider", spec: "createMicroagent: {repo: o/r, gitProvider: svn}",
 			field: "spec.createMicroagent.gitProvider"},
 		{name: "rejects a microagent with an empty title", spec: `createMicroagent: {repo: o/r, title: ""}`,
 			field: "spec.createMicroagent.title"},
@@ -117,7 +119,7 @@ func TestConversationSchema(t *testing.T) {
 		{name: "rejects a workspace without a size", spec: "workspace: {}", field: "spec.workspace.size"},
 		{name: "rejects a workspace of size 0", spec: `workspace: {size: "0"}`, field: "spec.workspace.size"},
 		{name: "rejects a workspace with an unknown unit", spec: "workspace: {size: 10GB}", field: "spec.workspace.size"},
-		{name: "rejects a storage class that can be none's name", spec: `workspace: {size: 1Gi, storageClassName: "Foo Bar"}`,
+		{name: "rejects an invalid storage class name", spec: `workspace: {size: 1Gi, storageClassName: "Foo Bar"}`,
 			field: "spec.workspace.storageClassName"},
 		{name: "rejects an empty storage class", spec: `workspace: {size: 1Gi, storageClassName: ""}`,
 			field: "spec.workspace.storageClassName"},
@@ -128,7 +130,7 @@ func TestConversationSchema(t *testing.T) {
 			message: "must be at most 720h"},
 		{name: "rejects a negative idle timeout", spec: "idleTimeout: -1s", field: "spec.idleTimeout",
 			message: "should match"},
-		{name: "rejects an idle timeout that is no duration", spec: "idleTimeout: 10 minutes", field: "spec.idleTimeout",
+		{name: "rejects an idle timeout that is not a duration", spec: "idleTimeout: 10 minutes", field: "spec.idleTimeout",
 			message: "should match"},
 		{name: "accepts the shortest start deadline", spec: "startDeadline: 1s"},
 		{name: "rejects a shorter start deadline", spec: "startDeadline: 999ms", field: "spec.startDeadline",
@@ -140,8 +142,8 @@ func TestConversationSchema(t *testing.T) {
 			message: "should match"},
 		{name: "rejects a long TTL", spec: "ttlAfterStopped: 8761h", field: "spec.ttlAfterStopped",
 			message: "must be at most 8760h"},
-		{name: "rejects a restart at no time", spec: "restartAt: tomorrow", field: "spec.restartAt"},
-		{name: "rejects a suspend that is no boolean", spec: `suspend: "yes"`, field: "spec.suspend"},
+		{name: "rejects a restart time that is not a time", spec: "restartAt: tomorrow", field: "spec.restartAt"},
+		{name: "rejects a suspend that is not a boolean", spec: `suspend: "yes"`, field: "spec.suspend"},
 	})
 }
 
@@ -153,10 +155,10 @@ func TestConversationDefaults(t *testing.T) {
 	if got := conversation.Object["spec"]; !reflect.DeepEqual(got, want) {
 		t.Errorf("want %v, got %v", want, got)
 	}
-	observesNothingYet(t, conversation)
+	expectUnobserved(t, conversation)
 }
 
-// Each field of the interface document's sections 2.4 to 2.6, and how it is written in a spec.
+// conversationFields maps each field in sections 2.4 to 2.6 of the interface document to the spec.
 // conversation_id is the name of the object.
 var conversationFields = []struct{ document, field, value string }{
 	{"repository", "repository", "owner/name"},
@@ -238,7 +240,7 @@ func TestLifecycleFieldsCanBeChanged(t *testing.T) {
 	}
 }
 
-// update replaces the spec as an editor would: the defaults stay unless the change names them.
+// update replaces the spec as an editor would: defaults stay unless the new spec sets them.
 func update(t *testing.T, o *unstructured.Unstructured, spec string) error {
 	t.Helper()
 	changed := o.DeepCopy()

@@ -2,21 +2,21 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ConversationSpec is what a session is asked to do, which never changes once it is created, and
-// how it lives (suspend, restartAt, idleTimeout, startDeadline, maxDuration, ttlAfterStopped),
-// which may change at any time.
+// ConversationSpec is the task of a session, which is immutable, and its lifecycle (suspend,
+// restartAt, idleTimeout, startDeadline, maxDuration, ttlAfterStopped), which may change at any
+// time.
 //
-// The API server goes through all rules at each write, also of the status, and it costs twenty times
-// as much to look at a field from here as in a rule of the field's own. So rules about single
-// values stand with their fields. Which fields go together, and that none is added or taken away,
-// is the webhook's, but for those that refer to what not everybody may use: nobody gets around these
-// where a webhook is of another version.
+// The API server evaluates all rules at each write, including status writes. A rule here costs
+// twenty times as much as a rule on the field, so rules about single values are on their fields.
+// The webhook checks combinations of fields, and that no immutable field is added or removed.
+// Fields that refer to restricted objects are also checked here, so that a webhook of another
+// version cannot admit a change.
 // +kubebuilder:validation:XValidation:rule="has(self.mcpConfig) == has(oldSelf.mcpConfig)",message="cannot be changed: create a new Conversation",fieldPath=".mcpConfig"
 // +kubebuilder:validation:XValidation:rule="has(self.images) == has(oldSelf.images)",message="cannot be changed: create a new Conversation",fieldPath=".images"
 // +kubebuilder:validation:XValidation:rule="has(self.replayJSONRef) == has(oldSelf.replayJSONRef)",message="cannot be changed: create a new Conversation",fieldPath=".replayJSONRef"
 // +kubebuilder:validation:XValidation:rule="has(self.sessionClassName) == has(oldSelf.sessionClassName)",message="cannot be changed: create a new Conversation",fieldPath=".sessionClassName"
 type ConversationSpec struct {
-	// UserSettingsName names the UserSettings, in the same namespace, whose session this is.
+	// UserSettingsName names the UserSettings of the session's user, in the same namespace.
 	// +kubebuilder:default=default
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=53
@@ -30,12 +30,12 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	Repository *string `json:"repository,omitempty"`
 
-	// GitProvider of the repository; its token is the one the session gets.
+	// GitProvider of the repository. The session gets only this provider's token.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	GitProvider *GitProvider `json:"gitProvider,omitempty"`
 
-	// SelectedBranch of the repository; without it the repository's default branch. It needs a
-	// repository, a suggestedTask or a createMicroagent.
+	// SelectedBranch of the repository; its default branch if unset. Requires repository,
+	// suggestedTask or createMicroagent.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
@@ -47,8 +47,8 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	InitialUserMsg *string `json:"initialUserMsg,omitempty"`
 
-	// ImageURLs of images that go with the first message: http, https or data URLs of at most 16384
-	// characters. Larger images go into ConfigMaps, see images.
+	// ImageURLs of images in the first message: http, https or data URLs of at most 16384
+	// characters. Use images for larger images in ConfigMaps.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MinLength=1
@@ -58,8 +58,7 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	ImageURLs []string `json:"imageURLs,omitempty"`
 
-	// Images that go with the first message, in place of imageURLs where some of them are in
-	// ConfigMaps.
+	// Images in the first message. Use it instead of imageURLs if some images are in ConfigMaps.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
@@ -67,18 +66,16 @@ type ConversationSpec struct {
 	Images []ConversationImage `json:"images,omitempty"`
 
 	// ReplayJSONRef names recorded events, as JSON, that the session replays instead of a first
-	// message. It goes without initialUserMsg, imageURLs, images, suggestedTask and
-	// createMicroagent.
+	// message. Excludes initialUserMsg, imageURLs, images, suggestedTask and createMicroagent.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	ReplayJSONRef *ConfigMapKeyRef `json:"replayJSONRef,omitempty"`
 
-	// SuggestedTask to work on; its prompt becomes the first message. A gitProvider beside it is that
-	// of the task.
+	// SuggestedTask to work on; its prompt becomes the first message. gitProvider must be unset or
+	// that of the task.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	SuggestedTask *SuggestedTask `json:"suggestedTask,omitempty"`
 
-	// CreateMicroagent asks for a microagent to be written for a repository. It goes without
-	// suggestedTask.
+	// CreateMicroagent makes the agent write a microagent for a repository. Excludes suggestedTask.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	CreateMicroagent *CreateMicroagent `json:"createMicroagent,omitempty"`
 
@@ -88,21 +85,21 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	ConversationInstructions *string `json:"conversationInstructions,omitempty"`
 
-	// OneShot ends the session when the agent is done with what it was asked to do, as Completed or
-	// Failed. Without it the session waits for messages until it is idle. It needs something to do.
+	// OneShot ends the session after its task, as Completed or Failed. Otherwise the session waits
+	// for messages until idleTimeout. Requires a task.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	OneShot bool `json:"oneShot,omitempty"`
 
-	// MCPConfig lists the session's tool servers, in place of those of the settings.
+	// MCPConfig lists the session's tool servers and replaces those of the settings.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	MCPConfig *MCPConfig `json:"mcpConfig,omitempty"`
 
-	// Workspace that outlives the session's pod. Without it, as the class says.
+	// Workspace that outlives the session's pod. Default: that of the class.
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: create a new Conversation"
 	Workspace *Workspace `json:"workspace,omitempty"`
 
-	// SessionClassName names the SessionClass; without it the one of the settings, or else the one
-	// called default.
+	// SessionClassName names the SessionClass. Default: that of the settings, or else
+	// the one named default.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=53
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
@@ -112,20 +109,20 @@ type ConversationSpec struct {
 	// Suspend stops the session and keeps its workspace; unset it to resume.
 	Suspend bool `json:"suspend,omitempty"`
 
-	// RestartAt starts a session that has ended again, at this time, once. Change it to start the
-	// session once more. A time that comes while the session starts or runs starts nothing.
+	// RestartAt restarts an ended session once, at this time. Change it for another restart. It has
+	// no effect if the session is starting or running at that time.
 	RestartAt *metav1.Time `json:"restartAt,omitempty"`
 
-	// IdleTimeout after which a session in which nothing happens ends, with reason Idle. It holds
-	// from the next start on. "0s" means never. Without it, as long as the class says.
+	// IdleTimeout ends a session without activity, with reason Idle. A change applies from the next
+	// start. "0s" means never. Default: that of the class.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
 	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('720h')",message="must be at most 720h"
 	IdleTimeout *metav1.Duration `json:"idleTimeout,omitempty"`
 
-	// StartDeadline by which the session must be running, else it ends with the step it is stuck
-	// in. One that ran before waits on. Without it, as long as the class says.
+	// StartDeadline is how long a start may take. Then the session ends, and its message names the
+	// pending step. It does not apply once the attempt has run. Default: that of the class.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
@@ -133,17 +130,17 @@ type ConversationSpec struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('24h')",message="must be at most 24h"
 	StartDeadline *metav1.Duration `json:"startDeadline,omitempty"`
 
-	// MaxDuration that the session may be RUNNING since somebody last started it, over all its
-	// attempts. Then it stops, with reason MaxDuration, and may be started again. "0s" means
-	// without a bound. Without it, as long as the class says.
+	// MaxDuration limits the time that the session is RUNNING since its last start by a user, over
+	// all attempts. Then it stops with reason MaxDuration, and can be restarted. "0s" means no
+	// limit. Default: that of the class.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
 	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('8760h')",message="must be at most 8760h"
 	MaxDuration *metav1.Duration `json:"maxDuration,omitempty"`
 
-	// TTLAfterStopped deletes the Conversation this long after its session ended. A suspended one
-	// has not ended. Without it, as long as the class says.
+	// TTLAfterStopped deletes the Conversation this long after its session ended. Suspension is not
+	// an end. Default: that of the class.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(ms|s|m|h))+$`
@@ -151,10 +148,9 @@ type ConversationSpec struct {
 	TTLAfterStopped *metav1.Duration `json:"ttlAfterStopped,omitempty"`
 }
 
-// ConversationImage is an image that goes with the first message: the URL of one, or one in a
-// ConfigMap.
+// ConversationImage is an image in the first message, given by its URL or by a ConfigMap.
 // +kubebuilder:validation:ExactlyOneOf=url;configMapKeyRef
-// +kubebuilder:validation:XValidation:rule="has(self.configMapKeyRef) == has(self.mediaType)",message="goes with configMapKeyRef: it names the kind of image in the ConfigMap",fieldPath=".mediaType"
+// +kubebuilder:validation:XValidation:rule="has(self.configMapKeyRef) == has(self.mediaType)",message="mediaType must be set if and only if configMapKeyRef is set",fieldPath=".mediaType"
 type ConversationImage struct {
 	// URL of an image: http, https or data, of at most 16384 characters.
 	// +kubebuilder:validation:MinLength=1
@@ -162,7 +158,7 @@ type ConversationImage struct {
 	// +kubebuilder:validation:XValidation:rule="size(self) <= 16384",message="longer than 16384: use a ConfigMap"
 	URL *string `json:"url,omitempty"`
 
-	// ConfigMapKeyRef names the image in a ConfigMap, best in its binaryData.
+	// ConfigMapKeyRef names an image in a ConfigMap, preferably in its binaryData.
 	ConfigMapKeyRef *ConfigMapKeyRef `json:"configMapKeyRef,omitempty"`
 
 	// MediaType of the image in the ConfigMap, such as image/png.
@@ -183,15 +179,15 @@ const (
 	OpenIssue          TaskType = "OPEN_ISSUE"
 )
 
-// SuggestedTask is a piece of work found at a git provider.
+// SuggestedTask is a task found at a git provider.
 type SuggestedTask struct {
-	// GitProvider where the task was found.
+	// GitProvider of the task.
 	GitProvider GitProvider `json:"gitProvider"`
 
-	// TaskType says what is to be done.
+	// TaskType is the kind of the task.
 	TaskType TaskType `json:"taskType"`
 
-	// Repo of the task, as owner/name. It is cloned where repository is not set.
+	// Repo of the task, as owner/name. It is cloned if repository is not set.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	Repo string `json:"repo"`
@@ -206,14 +202,14 @@ type SuggestedTask struct {
 	Title string `json:"title"`
 }
 
-// CreateMicroagent asks for a microagent to be written.
+// CreateMicroagent describes the microagent to write.
 type CreateMicroagent struct {
-	// Repo the microagent is for, as owner/name. It is cloned where repository is not set.
+	// Repo of the microagent, as owner/name. It is cloned if repository is not set.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	Repo string `json:"repo"`
 
-	// GitProvider of the repository, where gitProvider is not set.
+	// GitProvider of the repository, if gitProvider is not set.
 	GitProvider *GitProvider `json:"gitProvider,omitempty"`
 
 	// Title of the microagent.
@@ -229,14 +225,14 @@ type Workspace struct {
 	// +kubebuilder:validation:Pattern=`^[1-9][0-9]*(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$`
 	Size string `json:"size"`
 
-	// StorageClassName of the volume; without it the cluster's default.
+	// StorageClassName of the volume. Default: that of the cluster.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	StorageClassName *string `json:"storageClassName,omitempty"`
 }
 
-// Conversation is one agent session: what it works on, and how it lives.
+// Conversation is one agent session: its task and its lifecycle.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=conv,categories=parley
@@ -256,11 +252,11 @@ type Conversation struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is what the session is asked to do and how it lives.
+	// Spec is the session's task and its lifecycle.
 	// +kubebuilder:default={}
 	Spec ConversationSpec `json:"spec,omitempty"`
 
-	// Status is what the operator found.
+	// Status is the observed state of the session.
 	// +kubebuilder:default:={"observedGeneration":-1,"state":"STARTING"}
 	Status ConversationStatus `json:"status,omitempty"`
 }

@@ -6,8 +6,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NextRestart is a value for restartAt that starts the session once more: the present, or a moment
-// before if the session was asked to start then already. Times have whole seconds.
+// NextRestart returns a new value for restartAt: now, or an earlier second if that value was
+// already used. Times have whole seconds.
 func (c *Conversation) NextRestart(now time.Time) metav1.Time {
 	at := metav1.NewTime(now.Truncate(time.Second))
 	for at.Equal(c.Spec.RestartAt) || at.Equal(c.Status.RestartedAt) {
@@ -16,8 +16,8 @@ func (c *Conversation) NextRestart(now time.Time) metav1.Time {
 	return at
 }
 
-// EffectiveRepository is the repository a session works on and its provider: its own, else that of
-// the suggested task or microagent. It is empty where none is named.
+// EffectiveRepository returns the session's repository and its provider: its own, or else that of
+// the suggested task or microagent. It is empty if none is set.
 func (s *ConversationSpec) EffectiveRepository() (repository string, provider GitProvider) {
 	switch {
 	case s.SuggestedTask != nil:
@@ -37,7 +37,7 @@ func (s *ConversationSpec) EffectiveRepository() (repository string, provider Gi
 	return repository, provider
 }
 
-// EffectiveMCPConfig is the tool servers of a session: its own, else those of the settings.
+// EffectiveMCPConfig returns the tool servers of a session: its own, or else those of the settings.
 func (s *ConversationSpec) EffectiveMCPConfig(settings *UserSettingsSpec) *MCPConfig {
 	if s.MCPConfig != nil {
 		return s.MCPConfig

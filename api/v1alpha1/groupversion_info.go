@@ -1,5 +1,5 @@
-// Package v1alpha1 holds the two kinds of Parley: UserSettings, what a person
-// has set for their agent sessions, and Conversation, one such session.
+// Package v1alpha1 defines Parley's kinds: UserSettings, a user's settings for agent sessions;
+// Conversation, one session; and SessionClass, the defaults and limits of sessions.
 // +kubebuilder:object:generate=true
 // +kubebuilder:ac:generate=true
 // +kubebuilder:ac:output:package="applyconfiguration"

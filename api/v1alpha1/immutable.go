@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// Immutable is the spec without its lifecycle fields, which may change at any time.
+// Immutable returns the spec without its lifecycle fields, which may change at any time.
 func (s *ConversationSpec) Immutable() ConversationSpec {
 	spec := *s
 	spec.Suspend, spec.RestartAt = false, nil
@@ -27,17 +27,17 @@ func (s *UserSettingsSpec) Differences(other *UserSettingsSpec) []string {
 	return differences(reflect.ValueOf(*s), reflect.ValueOf(*other))
 }
 
-func differences(one, another reflect.Value) (names []string) {
-	for i := range one.NumField() {
-		if !equality.Semantic.DeepEqual(one.Field(i).Interface(), another.Field(i).Interface()) {
-			name, _, _ := strings.Cut(one.Type().Field(i).Tag.Get("json"), ",")
+func differences(a, b reflect.Value) (names []string) {
+	for i := range a.NumField() {
+		if !equality.Semantic.DeepEqual(a.Field(i).Interface(), b.Field(i).Interface()) {
+			name, _, _ := strings.Cut(a.Type().Field(i).Tag.Get("json"), ",")
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
-// sorted is the spec with its keyed lists sorted by their keys.
+// sorted returns the spec with its keyed lists sorted by key.
 func (s *ConversationSpec) sorted() ConversationSpec {
 	spec := *s
 	spec.MCPConfig = s.MCPConfig.DeepCopy()

@@ -24,10 +24,10 @@ func TestEveryFieldIsImmutableOrLifecycle(t *testing.T) {
 	if err := yaml.Unmarshal(data, crd); err != nil {
 		t.Fatal(err)
 	}
-	held, schema := map[string]bool{}, crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+	fixed, schema := map[string]bool{}, crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
 	for name, field := range schema.Properties {
 		for _, rule := range field.XValidations {
-			held[name] = held[name] || strings.Contains(rule.Message, "cannot be changed")
+			fixed[name] = fixed[name] || strings.Contains(rule.Message, "cannot be changed")
 		}
 	}
 	full := reflect.New(reflect.TypeFor[v1alpha1.ConversationSpec]()).Elem()
@@ -42,35 +42,35 @@ func TestEveryFieldIsImmutableOrLifecycle(t *testing.T) {
 		case reflect.String:
 			field.SetString("x")
 		default:
-			t.Fatalf("a field is of kind %s", field.Kind())
+			t.Fatalf("a field has the kind %s", field.Kind())
 		}
 	}
 	spec := full.Interface().(v1alpha1.ConversationSpec)
 	for field, value := range reflect.ValueOf(spec.Immutable()).Fields() {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if immutable := !value.IsZero(); immutable != held[name] {
-			t.Errorf("%s is immutable: %t, and the schema fixes its value: %t", name, immutable, held[name])
+		if immutable := !value.IsZero(); immutable != fixed[name] {
+			t.Errorf("%s is immutable: %t, and the schema fixes its value: %t", name, immutable, fixed[name])
 		}
 	}
 }
 
-func TestToolServersDifferByWhatTheyAreAndNotByTheirOrder(t *testing.T) {
+func TestTheOrderOfToolServersIsNoDifference(t *testing.T) {
 	spec := func(servers ...v1alpha1.MCPStdioServer) *v1alpha1.ConversationSpec {
 		return &v1alpha1.ConversationSpec{MCPConfig: &v1alpha1.MCPConfig{StdioServers: servers}}
 	}
 	a, b := v1alpha1.MCPStdioServer{Name: "a", Args: []string{"1", "2"}}, v1alpha1.MCPStdioServer{Name: "b"}
 	one, other := spec(b, a), spec(a, b)
 	if names := one.Differences(other); len(names) > 0 {
-		t.Errorf("in another order, %v differ", names)
+		t.Errorf("after reordering, %v differ", names)
 	}
 	if one.MCPConfig.StdioServers[0].Name != "b" {
-		t.Error("comparing changes the order")
+		t.Error("Differences changed the order")
 	}
 	a.Args = []string{"2", "1"}
-	for name, changed := range map[string]*v1alpha1.ConversationSpec{"with other arguments": spec(a, b),
-		"without one": spec(b), "without tools": {}} {
+	for name, changed := range map[string]*v1alpha1.ConversationSpec{"other arguments": spec(a, b),
+		"one server less": spec(b), "no tools": {}} {
 		if names := one.Differences(changed); len(names) != 1 || names[0] != "mcpConfig" {
-			t.Errorf("%s, %v differ", name, names)
+			t.Errorf("%s: %v differ", name, names)
 		}
 	}
 }

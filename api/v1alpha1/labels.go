@@ -2,15 +2,15 @@ package v1alpha1
 
 import corev1 "k8s.io/api/core/v1"
 
-// Labels of the objects that Parley keeps.
+// Labels of the objects that Parley manages.
 const (
-	// LabelManagedBy carries ManagedBy on every object that Parley makes.
+	// LabelManagedBy has the value ManagedBy on every object that Parley creates.
 	LabelManagedBy = "app.kubernetes.io/managed-by"
 	// ManagedBy is the value of LabelManagedBy.
 	ManagedBy = "parley"
-	// LabelComponent says what an object is for.
+	// LabelComponent names the component that an object belongs to.
 	LabelComponent = "app.kubernetes.io/component"
-	// ComponentSession marks what belongs to sessions.
+	// ComponentSession marks the objects of sessions.
 	ComponentSession = "session"
 	// LabelConversation names the Conversation that an object belongs to.
 	LabelConversation = "parley.dev/conversation"
@@ -18,19 +18,18 @@ const (
 	LabelUserSettings = "parley.dev/user-settings"
 	// LabelSessionClass names the SessionClass of a session's pod.
 	LabelSessionClass = "parley.dev/session-class"
-	// LabelWorkspace is the kind of workspace that a session's pod was made with.
+	// LabelWorkspace is the kind of workspace of a session's pod.
 	LabelWorkspace = "parley.dev/workspace"
-	// LabelAttempt is the number of the attempt that a session's pod or Secret was made for.
+	// LabelAttempt is the number of the attempt that a session's pod or Secret belongs to.
 	LabelAttempt = "parley.dev/attempt"
 )
 
-// AnnotationSettingsStored marks UserSettings that were stored over HTTP, which may be as nobody
-// had ever set anything.
+// AnnotationSettingsStored marks UserSettings that were stored over HTTP. Their spec may still
+// equal the defaults.
 const AnnotationSettingsStored = "parley.dev/settings-stored"
 
-// AnnotationEndedSignIns lists, on UserSettings, the ids of sign-ins to the page that are over
-// before their time, and when that would have been: links that were used, and people who signed
-// out.
+// AnnotationEndedSignIns lists, on UserSettings, the IDs of sign-ins to the page that ended before
+// their expiry, with that expiry: used links, and users who signed out.
 const AnnotationEndedSignIns = "parley.dev/ended-sign-ins"
 
 // AnnotationTitle is the title that a user gave a Conversation.
@@ -40,35 +39,37 @@ const AnnotationTitle = "parley.dev/title"
 // Secret is written before the object that refers to it, so it is not pruned while it is young.
 const AnnotationWrittenAt = "parley.dev/written-at"
 
-// AnnotationIncomplete marks a Conversation whose keys, replay or images the facade is still writing.
+// AnnotationIncomplete marks a Conversation whose keys, replay or images the facade is still
+// writing.
 const AnnotationIncomplete = "parley.dev/incomplete"
 
-// Types of the Secrets that Parley keeps.
+// Types of the Secrets that Parley manages.
 const (
-	// SecretTypeUserKey is a key that a user gave over HTTP, one a Secret.
+	// SecretTypeUserKey holds one key that a user sent over HTTP.
 	SecretTypeUserKey corev1.SecretType = "parley.dev/user-key"
-	// SecretTypeSessionKey is a user's session key, made by the operator.
+	// SecretTypeSessionKey holds a user's session key, created by the operator.
 	SecretTypeSessionKey corev1.SecretType = "parley.dev/session-key"
-	// SecretTypeSession is what one session needs.
+	// SecretTypeSession holds the secrets of one session.
 	SecretTypeSession corev1.SecretType = "parley.dev/session"
 )
 
-// AgentCatalogueName is the ConfigMap, in the operator's namespace, with the agents that settings
-// may name.
+// AgentCatalogueName is the name of the ConfigMap with the agent catalogue, in the operator's
+// namespace.
 const AgentCatalogueName = "parley-agents"
 
-// ModelsName is the ConfigMap, in the operator's namespace, with the prices of models.
+// ModelsName is the name of the ConfigMap with the prices of models, in the operator's namespace.
 const ModelsName = "parley-models"
 
-// SessionKeySecretKey is the key under which a session key stands in its Secret.
+// SessionKeySecretKey is the key of a session key in its Secret.
 const SessionKeySecretKey = "key"
 
-// SessionKeySecretName is the Secret of the session key that the operator makes for a UserSettings.
+// SessionKeySecretName returns the name of the Secret with the operator-made session key of a
+// UserSettings.
 func SessionKeySecretName(userSettingsName string) string { return userSettingsName + "-session-key" }
 
-// SessionName is what the pod and the Secret of a Conversation's session are called. A name with an
-// ending of its own is none that a StatefulSet could want for its pods.
+// SessionName returns the name of the pod and the Secret of a Conversation's session. The suffix
+// avoids conflicts with the pods of a StatefulSet.
 func SessionName(conversation string) string { return conversation + "-session" }
 
-// IndexUserSettingsName is the field by which a cache finds the Conversations of a UserSettings.
+// IndexUserSettingsName is the cache index that finds the Conversations of a UserSettings.
 const IndexUserSettingsName = "spec.userSettingsName"

@@ -8,9 +8,9 @@ import (
 )
 
 // ManagedKind is a kind of object that Parley manages for an owner: a user's key in a Secret of
-// SecretTypeUserKey, or a replay or image in a ConfigMap. No kind ends with a dash and another kind,
-// so the objects of two owners never share a name. The suffixes session, session-key and workspace
-// belong to the operator.
+// SecretTypeUserKey, or a replay or image in a ConfigMap. No kind ends with a dash and another
+// kind, so the objects of two owners never share a name. The suffixes session, session-key and
+// workspace belong to the operator.
 type ManagedKind string
 
 // Kinds managed for UserSettings. The keys llm-api-key, search-api-key and sandbox-api-key are
@@ -31,8 +31,8 @@ const (
 // ManagedSecretKey is the key of a managed Secret's data that holds the value.
 const ManagedSecretKey = "key"
 
-// ManagedName is the name of an object managed for an owner. The parts tell several objects of one
-// kind apart: a token's provider stands in the name, anything else as a digest.
+// ManagedName returns the name of an object managed for an owner. The parts distinguish objects of
+// one kind: a token's provider is part of the name, anything else becomes a digest.
 func ManagedName(owner string, kind ManagedKind, parts ...string) string {
 	name := owner + "-" + string(kind)
 	switch {
@@ -51,8 +51,8 @@ const (
 	ManagedSettingsSecretSuffix = `^-(llm-api-key|search-api-key|sandbox-api-key|` +
 		`token-(github|gitlab|bitbucket|enterprise-sso)|(secret|mcp)-[0-9a-f]{16})$`
 	ManagedConversationSecretSuffix = `^-tool-[0-9a-f]{16}$`
-	// ManagedConfigMapSuffix ends with a random part, which tells a deleted Conversation from a new
-	// one of the same name.
+	// ManagedConfigMapSuffix ends with a random part, which distinguishes a deleted Conversation from
+	// a new one with the same name.
 	ManagedConfigMapSuffix = `^-(replay|image)-[0-9a-f]{16}-[a-z2-7]{10}$`
 )
 

@@ -9,8 +9,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/testenv"
 )
 
-// managedSecrets are the names of every kind of Secret that is managed for an owner, by the owner's
-// label.
+// managedSecrets returns the names of all Secrets managed for an owner, by the owner's label.
 func managedSecrets(owner string) map[string][]string {
 	of := map[string][]string{
 		v1alpha1.LabelUserSettings: {
@@ -34,11 +33,11 @@ func TestManagedObjectsAreRecognizedByName(t *testing.T) {
 	for label, names := range managedSecrets("ada") {
 		for _, name := range names {
 			if !v1alpha1.IsManagedSecretName(name, label, "ada") {
-				t.Errorf("%s is not known as managed for %s", name, label)
+				t.Errorf("%s is not recognised as managed for %s", name, label)
 			}
 			for _, other := range []string{"bob", "", "ad"} {
 				if v1alpha1.IsManagedSecretName(name, label, other) {
-					t.Errorf("%s is taken for %q's", name, other)
+					t.Errorf("%s is recognised as managed for %q", name, other)
 				}
 			}
 		}
@@ -47,19 +46,19 @@ func TestManagedObjectsAreRecognizedByName(t *testing.T) {
 		"ada-secret-NAME", "ada-llm-api-key-2"} {
 		if v1alpha1.IsManagedSecretName(name, v1alpha1.LabelUserSettings, "ada") || v1alpha1.IsManagedSecretName(name,
 			v1alpha1.LabelConversation, "ada") {
-			t.Errorf("%s is taken for a managed one", name)
+			t.Errorf("%s is recognised as managed", name)
 		}
 	}
 	for _, kind := range []v1alpha1.ManagedKind{v1alpha1.ManagedReplay, v1alpha1.ManagedImage} {
 		name := v1alpha1.ManagedName("talk", kind, "[]") + "-abcdefgh23"
 		if !v1alpha1.IsManagedConfigMapName(name, "talk") || v1alpha1.IsManagedConfigMapName(name, "walk") ||
 			v1alpha1.IsManagedConfigMapName("talk-"+string(kind), "talk") {
-			t.Errorf("the managed ConfigMap of a %s is not known by its name", kind)
+			t.Errorf("the name of the managed ConfigMap of a %s is not recognised", kind)
 		}
 	}
 }
 
-func TestNoTwoOwnersShareASecret(t *testing.T) {
+func TestSecretsOfTwoOwnersNeverShareAName(t *testing.T) {
 	endings := []string{"session", "session-key", "workspace"}
 	for _, names := range managedSecrets("x") {
 		for _, name := range names {
@@ -69,13 +68,13 @@ func TestNoTwoOwnersShareASecret(t *testing.T) {
 	for _, a := range endings {
 		for _, b := range endings {
 			if strings.HasSuffix(a, "-"+b) {
-				t.Errorf("<x>-%s may be both one's %q and another's %q", a, a, b)
+				t.Errorf("<x>-%s may be the %q of one owner and the %q of another", a, a, b)
 			}
 		}
 	}
 }
 
-func TestThePolicyHasTheManagedSuffixes(t *testing.T) {
+func TestThePolicyContainsTheManagedSuffixes(t *testing.T) {
 	policy, err := os.ReadFile(testenv.Path("config", "policy", "facade.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -85,10 +84,10 @@ func TestThePolicyHasTheManagedSuffixes(t *testing.T) {
 		v1alpha1.LabelConversation: v1alpha1.ManagedConversationSecretSuffix,
 	} {
 		if !strings.Contains(string(policy), "'"+label+"': '"+form+"'") {
-			t.Errorf("the policy does not confine Secrets with %s to %s", label, form)
+			t.Errorf("the policy does not restrict Secrets with %s to %s", label, form)
 		}
 	}
 	if !strings.Contains(string(policy), "matches('"+v1alpha1.ManagedConfigMapSuffix+"')") {
-		t.Errorf("the policy does not confine ConfigMaps to %s", v1alpha1.ManagedConfigMapSuffix)
+		t.Errorf("the policy does not restrict ConfigMaps to %s", v1alpha1.ManagedConfigMapSuffix)
 	}
 }

@@ -2,14 +2,14 @@ package v1alpha1_test
 
 import "testing"
 
-// Each field of the interface document's section 2.3.
+// mcpConfigOfEveryField has every field of section 2.3 of the interface document.
 const mcpConfigOfEveryField = `{` +
 	`sseServers: [{url: "https://sse.example.com/events", apiKeyRef: {name: sse, key: api-key}}], ` +
 	`stdioServers: [{name: fetch-1, command: /usr/bin/fetch, args: ["--depth", "2 pages"], ` +
 	`env: [{name: LEVEL, value: debug}, {name: TOKEN, secretRef: {name: fetch, key: token}}]}], ` +
 	`shttpServers: [{url: "https://http.example.com/mcp", apiKeyRef: {name: shttp, key: api-key}}]}`
 
-// mcpCases hold for both kinds, which share the type.
+// mcpCases apply to both kinds that have an MCPConfig.
 func mcpCases() []specCase {
 	const at = "spec.mcpConfig."
 	mcp := func(config string) string { return "mcpConfig: {" + config + "}" }
@@ -17,7 +17,7 @@ func mcpCases() []specCase {
 		return mcp("stdioServers: [{name: a, command: a, env: [" + variable + "]}]")
 	}
 	return []specCase{
-		{name: "accepts an MCP config with nothing in it", spec: mcp("")},
+		{name: "accepts an empty MCP config", spec: mcp("")},
 		{name: "accepts different URLs in both lists", spec: mcp(`sseServers: [{url: "https://a.example.com"}], ` +
 			`shttpServers: [{url: "https://b.example.com"}]`)},
 		{name: "rejects an SSE server without a URL", spec: mcp("sseServers: [{}]"), field: at + "sseServers[0].url"},
@@ -29,7 +29,7 @@ func mcpCases() []specCase {
 			"sseServers[1]", message: "Duplicate value"},
 		{name: "rejects an HTTP server listed twice", spec: mcp("shttpServers: [{url: u}, {url: u}]"), field: at +
 			"shttpServers[1]", message: "Duplicate value"},
-		{name: "rejects a server listed as SSE and as HTTP server", spec: mcp("sseServers: [{url: u}], shttpServers: " +
+		{name: "rejects a server in both lists", spec: mcp("sseServers: [{url: u}], shttpServers: " +
 			"[{url: v}, {url: u}]"), field: at + "shttpServers", message: "must not repeat a url of sseServers"},
 		{name: "rejects an API key reference without a key", spec: mcp("sseServers: [{url: u, apiKeyRef: {name: s}}]"),
 			field: at + "sseServers[0].apiKeyRef.key"},
@@ -41,14 +41,14 @@ func mcpCases() []specCase {
 		{name: "rejects more stdio servers", spec: mcp("stdioServers: " + listOf(33, "{name: %d, command: a}")), field: at +
 			"stdioServers", message: "32"},
 
-		{name: "accepts a stdio name of each kind of character", spec: mcp("stdioServers: [{name: aZ0_-, command: a}]")},
+		{name: "accepts a stdio name with every kind of character", spec: mcp("stdioServers: [{name: aZ0_-, command: a}]")},
 		{name: "rejects a stdio server without a name", spec: mcp("stdioServers: [{command: a}]"), field: at +
 			"stdioServers[0].name"},
 		{name: "rejects a stdio name with a dot", spec: mcp("stdioServers: [{name: a.b, command: a}]"), field: at +
 			"stdioServers[0].name"},
 		{name: "rejects a long stdio name", spec: mcp("stdioServers: [{name: " + long(64) + ", command: a}]"), field: at +
 			"stdioServers[0].name"},
-		{name: "rejects two stdio servers of one name", spec: mcp("stdioServers: [{name: a, command: a}, {name: a, " +
+		{name: "rejects two stdio servers with the same name", spec: mcp("stdioServers: [{name: a, command: a}, {name: a, " +
 			"command: b}]"), field: at + "stdioServers[1]", message: "Duplicate value"},
 		{name: "rejects a stdio server without a command", spec: mcp("stdioServers: [{name: a}]"), field: at +
 			"stdioServers[0].command"},

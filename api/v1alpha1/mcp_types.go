@@ -31,26 +31,26 @@ type MCPRemoteServer struct {
 	// +kubebuilder:validation:MaxLength=2048
 	URL string `json:"url"`
 
-	// APIKeyRef names the key the server wants as a bearer token.
+	// APIKeyRef names the key that is sent as a bearer token.
 	APIKeyRef *SecretKeyRef `json:"apiKeyRef,omitempty"`
 }
 
 // MCPStdioServer is a tool server started as a process in the session.
 type MCPStdioServer struct {
-	// Name of the server; its tools are offered as <name>_<tool>. Letters, digits, _ and -.
+	// Name of the server. The names of its tools are <name>_<tool>. Letters, digits, _ and -.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9_-]+$`
 	Name string `json:"name"`
 
-	// Command to run: one program, no spaces. What follows it goes into args.
+	// Command to run: one program, no spaces. Arguments belong in args.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^\S+$`
 	Command string `json:"command"`
 
 	// Args of the command, each as one argument. Keys belong in env: all readers of the object see
-	// args, and what looks like a key causes a warning.
+	// args, and text that looks like a key causes a warning.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=4096
 	// +listType=atomic
@@ -63,8 +63,8 @@ type MCPStdioServer struct {
 	Env []MCPEnvVar `json:"env,omitempty"`
 }
 
-// MCPEnvVar is one environment variable of a tool server: a plain value, or a
-// reference where the value is secret.
+// MCPEnvVar is one environment variable of a tool server: a plain value, or a reference to a secret
+// value.
 // +kubebuilder:validation:ExactlyOneOf=value;secretRef
 type MCPEnvVar struct {
 	// Name of the variable.
@@ -73,11 +73,11 @@ type MCPEnvVar struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
 	Name string `json:"name"`
 
-	// Value, where it is not secret: all readers of the object see it. A value that looks like a key
+	// Value, if it is not secret: all readers of the object see it. A value that looks like a key
 	// causes a warning.
 	// +kubebuilder:validation:MaxLength=4096
 	Value *string `json:"value,omitempty"`
 
-	// SecretRef names the value, where it is secret.
+	// SecretRef names a secret value.
 	SecretRef *SecretKeyRef `json:"secretRef,omitempty"`
 }

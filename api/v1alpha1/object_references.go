@@ -2,17 +2,17 @@ package v1alpha1
 
 import "k8s.io/apimachinery/pkg/util/validation/field"
 
-// SecretReference is one reference to a Secret and where in the object it stands.
+// SecretReference is one reference to a Secret, with its path in the object.
 // +kubebuilder:object:generate=false
 // +kubebuilder:ac:generate=false
 type SecretReference struct {
 	Path *field.Path
 	Ref  SecretKeyRef
-	// Condition of UserSettings that reports on this reference.
+	// Condition is the condition of UserSettings that covers this reference.
 	Condition string
 }
 
-// secretReferences collects references that are set.
+// secretReferences collects the references that are set.
 type secretReferences []SecretReference
 
 func (l *secretReferences) add(path *field.Path, ref *SecretKeyRef, condition string) {
@@ -67,13 +67,13 @@ func (l *secretReferences) addMCP(path *field.Path, config *MCPConfig) {
 	}
 }
 
-// ConfigMapReference is one reference to a ConfigMap and where in the object it stands.
+// ConfigMapReference is one reference to a ConfigMap, with its path in the object.
 // +kubebuilder:object:generate=false
 // +kubebuilder:ac:generate=false
 type ConfigMapReference struct {
 	Path *field.Path
 	Ref  ConfigMapKeyRef
-	// Replay says that it names a recording; any other names an image.
+	// Replay is set for a recording; other references name images.
 	Replay bool
 }
 

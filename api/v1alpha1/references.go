@@ -1,7 +1,7 @@
 package v1alpha1
 
-// SecretKeyRef names one key of a Secret in the same namespace. Values of
-// secrets never stand in a spec, only references like this one.
+// SecretKeyRef names one key of a Secret in the same namespace. Specs contain only such references,
+// never values of secrets.
 type SecretKeyRef struct {
 	// Name of the Secret.
 	// +kubebuilder:validation:MinLength=1
@@ -31,7 +31,7 @@ type ConfigMapKeyRef struct {
 	Key string `json:"key"`
 }
 
-// GitProvider is where a repository lives.
+// GitProvider is a host of git repositories.
 // +kubebuilder:validation:Enum=github;gitlab;bitbucket;enterprise_sso
 type GitProvider string
 

@@ -1,17 +1,17 @@
 package v1alpha1
 
-// ConversationResult is what came of a session, as it said itself when it ended.
+// ConversationResult is the result that a session reported when it ended.
 type ConversationResult struct {
-	// Summary of what was done: the last words of the agent, at most 1024 bytes.
+	// Summary is the agent's last message, truncated to 1024 bytes.
 	// +kubebuilder:validation:MaxLength=1024
 	Summary string `json:"summary,omitempty"`
 
-	// Commit that was checked out in the end.
+	// Commit that was checked out at the end.
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{7,64}$`
 	Commit string `json:"commit,omitempty"`
 
-	// Branch that was checked out in the end.
+	// Branch that was checked out at the end.
 	// +kubebuilder:validation:MaxLength=255
 	Branch string `json:"branch,omitempty"`
 
@@ -20,17 +20,17 @@ type ConversationResult struct {
 	// +kubebuilder:validation:Maximum=1000000000
 	FilesChanged int32 `json:"filesChanged,omitempty"`
 
-	// InputTokens that went to the model, those from its cache included.
+	// InputTokens sent to the model, including cached ones.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000000000000
 	InputTokens int64 `json:"inputTokens,omitempty"`
 
-	// OutputTokens that came from the model.
+	// OutputTokens received from the model.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000000000000
 	OutputTokens int64 `json:"outputTokens,omitempty"`
 
-	// Cost of these tokens in US dollars, where their price is known.
+	// Cost of these tokens in US dollars, if their price is known.
 	// +kubebuilder:validation:MaxLength=24
 	// +kubebuilder:validation:Pattern=`^[0-9]{1,9}(\.[0-9]{1,12})?$`
 	Cost string `json:"cost,omitempty"`

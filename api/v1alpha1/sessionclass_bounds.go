@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// MaxFactor is the largest remoteRuntimeResourceFactor of sessions of the class.
+// MaxFactor returns the largest remoteRuntimeResourceFactor that the class allows.
 func (s *SessionClassSpec) MaxFactor() int32 {
 	if s.Resources == nil || s.Resources.MaxFactor == nil {
 		return 8
@@ -19,8 +19,8 @@ func (s *SessionClassSpec) MaxFactor() int32 {
 	return *s.Resources.MaxFactor
 }
 
-// AllowsImage reports whether settings and agents may name this image. A * stands for any
-// characters, slashes included, as administrators expect of a registry's prefix.
+// AllowsImage reports whether settings and agents may name this image. In a pattern, * matches any
+// characters, including slashes, as administrators expect for a registry prefix.
 func (s *SessionClassSpec) AllowsImage(image string) bool {
 	if s.Images == nil || len(s.Images.Allowed) == 0 {
 		return true
@@ -32,7 +32,7 @@ func (s *SessionClassSpec) AllowsImage(image string) bool {
 	})
 }
 
-// SettingsErrors are what settings ask for that the class does not allow.
+// SettingsErrors lists the settings that the class does not allow.
 func (s *SessionClassSpec) SettingsErrors(class string, settings *UserSettingsSpec) (errs field.ErrorList) {
 	forbid := func(name, allowed string) {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", name), "SessionClass "+class+" allows "+allowed))
@@ -62,35 +62,36 @@ func (s *SessionClassSpec) SettingsErrors(class string, settings *UserSettingsSp
 	return errs
 }
 
-// ConversationErrors are what a Conversation asks for that the class does not allow.
+// ConversationErrors lists the fields of a Conversation that the class does not allow.
 func (s *SessionClassSpec) ConversationErrors(class string, conversation *ConversationSpec) (errs field.ErrorList) {
 	if s.Lifetimes == nil {
 		return nil
 	}
-	for _, asked := range []struct {
+	for _, limit := range []struct {
 		name  string
 		value *metav1.Duration
 		bound *Lifetime
-		// endless: zero means for ever.
-		endless bool
+		// zeroIsEndless is set if zero means no limit.
+		zeroIsEndless bool
 	}{
 		{"idleTimeout", conversation.IdleTimeout, s.Lifetimes.IdleTimeout, true},
 		{"startDeadline", conversation.StartDeadline, s.Lifetimes.StartDeadline, true},
 		{"maxDuration", conversation.MaxDuration, s.Lifetimes.MaxDuration, true},
 		{"ttlAfterStopped", conversation.TTLAfterStopped, s.Lifetimes.TTLAfterStopped, false},
 	} {
-		if asked.value == nil || asked.bound == nil || asked.bound.Max == nil || asked.bound.Max.Duration == 0 {
+		if limit.value == nil || limit.bound == nil || limit.bound.Max == nil || limit.bound.Max.Duration == 0 {
 			continue
 		}
-		if most := asked.bound.Max.Duration; asked.value.Duration > most || asked.endless && asked.value.Duration == 0 {
-			errs = append(errs, field.Forbidden(field.NewPath("spec", asked.name), "SessionClass "+class+" allows at most "+
+		if most := limit.bound.Max.Duration; limit.value.Duration > most ||
+			limit.zeroIsEndless && limit.value.Duration == 0 {
+			errs = append(errs, field.Forbidden(field.NewPath("spec", limit.name), "SessionClass "+class+" allows at most "+
 				most.String()))
 		}
 	}
 	return errs
 }
 
-// moreThan compares two decimals, which the schema has checked.
+// moreThan compares two decimals, which the schema has validated.
 func moreThan(a, b string) bool {
 	x, errX := resource.ParseQuantity(a)
 	y, errY := resource.ParseQuantity(b)

@@ -18,7 +18,7 @@ var env *testenv.Env
 
 func TestMain(m *testing.M) { testenv.Main(m, func(e *testenv.Env) { env = e }) }
 
-// object has a spec written as YAML, so that a test can say what the Go types cannot.
+// object has a spec in YAML, so that tests can use fields and values that the Go types lack.
 func object(t *testing.T, kind, namespace, spec string) *unstructured.Unstructured {
 	t.Helper()
 	o := &unstructured.Unstructured{}
@@ -36,12 +36,12 @@ func setSpec(t *testing.T, o *unstructured.Unstructured, spec string) {
 	}
 	fields := map[string]any{}
 	if err := yaml.Unmarshal([]byte(spec), &fields); err != nil {
-		t.Fatalf("the test's spec is no YAML: %v", err)
+		t.Fatalf("the test's spec is not valid YAML: %v", err)
 	}
 	o.Object["spec"] = fields
 }
 
-// create fails on a field that the schema does not have, so that no test passes by a typing error.
+// create fails on unknown fields, so that no test passes because of a misspelt field.
 func create(t *testing.T, o client.Object) error {
 	t.Helper()
 	return env.Client.Create(t.Context(), o, client.FieldValidation("Strict"))
@@ -60,9 +60,9 @@ func mustCreate(t *testing.T, kind, namespace, spec string) *unstructured.Unstru
 type specCase struct {
 	name string
 	spec string
-	// field of the rejection, with its path; empty if the spec is accepted.
+	// field is the path of the rejected field; empty if the spec is accepted.
 	field string
-	// message that the rejection contains.
+	// message is contained in the rejection.
 	message string
 }
 
@@ -77,7 +77,7 @@ func runSpecCases(t *testing.T, kind string, cases []specCase) {
 	}
 }
 
-// expect wants no error where field is empty, else a rejection of that field.
+// expect checks that the field is rejected, or that there is no error if field is empty.
 func expect(t *testing.T, err error, field, message string) {
 	t.Helper()
 	if field == "" {

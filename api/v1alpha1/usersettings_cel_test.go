@@ -27,10 +27,10 @@ func TestUserSettingsSchema(t *testing.T) {
 		{name: "rejects no iterations", spec: "maxIterations: 0", field: "spec.maxIterations"},
 		{name: "accepts the most iterations", spec: "maxIterations: 1000000"},
 		{name: "rejects more iterations", spec: "maxIterations: 1000001", field: "spec.maxIterations", message: "1000000"},
-		{name: "rejects iterations that are no integer", spec: `maxIterations: "5"`, field: "spec.maxIterations"},
+		{name: "rejects iterations that are not an integer", spec: `maxIterations: "5"`, field: "spec.maxIterations"},
 		{name: "rejects an empty security analyzer", spec: `securityAnalyzer: ""`, field: "spec.securityAnalyzer"},
 		{name: "rejects a long security analyzer", spec: "securityAnalyzer: " + long(129), field: "spec.securityAnalyzer"},
-		{name: "rejects a confirmation mode that is no boolean", spec: `confirmationMode: "yes"`,
+		{name: "rejects a confirmation mode that is not a boolean", spec: `confirmationMode: "yes"`,
 			field: "spec.confirmationMode"},
 		{name: "rejects an empty model", spec: `llmModel: ""`, field: "spec.llmModel"},
 		{name: "rejects a long model", spec: "llmModel: " + long(257), field: "spec.llmModel"},
@@ -58,10 +58,10 @@ func TestUserSettingsSchema(t *testing.T) {
 			field: "spec.gitUserName"},
 		{name: "rejects a git user name of two lines", spec: `gitUserName: "Jane\nDoe"`, field: "spec.gitUserName"},
 
-		{name: "rejects a Secret name that is none", spec: "llmAPIKeyRef: {name: Not_A_Name, key: k}",
+		{name: "rejects an invalid Secret name", spec: "llmAPIKeyRef: {name: Not_A_Name, key: k}",
 			field: "spec.llmAPIKeyRef.name"},
 		{name: "rejects a reference without a key", spec: "llmAPIKeyRef: {name: s}", field: "spec.llmAPIKeyRef.key"},
-		{name: "rejects a key that is none", spec: "searchAPIKeyRef: {name: s, key: a/b}", field: "spec.searchAPIKeyRef.key"},
+		{name: "rejects an invalid key", spec: "searchAPIKeyRef: {name: s, key: a/b}", field: "spec.searchAPIKeyRef.key"},
 		{name: "rejects a reference without a name", spec: "sandboxAPIKeyRef: {key: k}", field: "spec.sandboxAPIKeyRef.name"},
 		{name: "rejects a session key reference without a name", spec: "sessionKeyRef: {key: k}",
 			field: "spec.sessionKeyRef.name"},
@@ -70,18 +70,21 @@ func TestUserSettingsSchema(t *testing.T) {
 			"gitlab}, {provider: bitbucket}, {provider: enterprise_sso}]}"},
 		{name: "rejects an unknown provider", spec: "secretsStore: {providerTokens: [{provider: sourceforge}]}",
 			field: "spec.secretsStore.providerTokens[0].provider"},
-		{name: "rejects two tokens of one provider", spec: "secretsStore: {providerTokens: [{provider: github}, {provider: " +
-			"github}]}", field: "spec.secretsStore.providerTokens[1]", message: duplicate},
+		{name: "rejects two tokens for the same provider",
+			spec: "secretsStore: {providerTokens: [{provider: github}, {provider: " +
+				"github}]}", field: "spec.secretsStore.providerTokens[1]", message: duplicate},
 		{name: "rejects a long provider host", spec: "secretsStore: {providerTokens: [{provider: github, host: " + long(262) +
 			"}]}", field: "spec.secretsStore.providerTokens[0].host"},
 		{name: "rejects an empty provider user", spec: `secretsStore: {providerTokens: [{provider: github, userID: ""}]}`,
 			field: "spec.secretsStore.providerTokens[0].userID"},
-		{name: "rejects a custom secret whose name is no variable", spec: "secretsStore: {customSecrets: [{name: MY-KEY, " +
-			"secretRef: {name: s, key: k}}]}", field: "spec.secretsStore.customSecrets[0].name"},
+		{name: "rejects a custom secret with an invalid variable name",
+			spec: "secretsStore: {customSecrets: [{name: MY-KEY, " +
+				"secretRef: {name: s, key: k}}]}", field: "spec.secretsStore.customSecrets[0].name"},
 		{name: "rejects a custom secret without a reference", spec: "secretsStore: {customSecrets: [{name: MY_KEY}]}",
 			field: "spec.secretsStore.customSecrets[0].secretRef"},
-		{name: "rejects two custom secrets of one name", spec: "secretsStore: {customSecrets: [{name: A, secretRef: {name: " +
-			"s, key: k}}, {name: A, secretRef: {name: s, key: l}}]}", field: "spec.secretsStore.customSecrets[1]",
+		{name: "rejects two custom secrets with the same name",
+			spec: "secretsStore: {customSecrets: [{name: A, secretRef: {name: " +
+				"s, key: k}}, {name: A, secretRef: {name: s, key: l}}]}", field: "spec.secretsStore.customSecrets[1]",
 			message: duplicate},
 		{name: "accepts the most custom secrets", spec: "secretsStore: {customSecrets: " + listOf(64,
 			"{name: %d, secretRef: {name: s, key: k}}") + "}"},
@@ -136,14 +139,13 @@ func TestUserSettingsDefaults(t *testing.T) {
 			if got := settings.Object["spec"]; !reflect.DeepEqual(got, want) {
 				t.Errorf("want %v, got %v", want, got)
 			}
-			observesNothingYet(t, settings)
+			expectUnobserved(t, settings)
 		})
 	}
 }
 
-// observesNothingYet: until the operator has seen an object, no client may take its status for
-// current.
-func observesNothingYet(t *testing.T, o *unstructured.Unstructured) {
+// expectUnobserved checks that the status of a new object does not look current.
+func expectUnobserved(t *testing.T, o *unstructured.Unstructured) {
 	t.Helper()
 	observed, found, err := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
 	if err != nil || !found || observed != -1 {
@@ -151,7 +153,7 @@ func observesNothingYet(t *testing.T, o *unstructured.Unstructured) {
 	}
 }
 
-// Each field of the interface document's sections 2.1 and 2.2, and how it is written in a spec.
+// userSettingsFields maps each field in sections 2.1 and 2.2 of the interface document to the spec.
 var userSettingsFields = []struct{ document, field, value string }{
 	{"language", "language", "zh-CN"},
 	{"agent", "agent", "coder"},
@@ -192,8 +194,7 @@ func TestUserSettingsKeepEveryFieldOfTheInterfaceDocument(t *testing.T) {
 	}
 }
 
-// keepsField stores a spec, reads it back, and finds the field as it was written, through the Go
-// type too.
+// keepsField checks that a stored field is read back unchanged through the Go type.
 func keepsField(t *testing.T, kind, namespace, field, spec string) {
 	t.Helper()
 	written := object(t, kind, namespace, spec).Object["spec"].(map[string]any)[field]
@@ -233,7 +234,7 @@ func TestSecretValuesCannotBeWrittenIntoSettings(t *testing.T) {
 			t.Parallel()
 			if err := create(t, object(t, "UserSettings", namespace, spec)); err == nil || !strings.Contains(err.Error(),
 				"unknown field") {
-				t.Errorf("a strict client should be told of an unknown field, got: %v", err)
+				t.Errorf("a strict client should get an unknown-field error, got: %v", err)
 			}
 			lenient := object(t, "UserSettings", namespace, spec)
 			if err := env.Client.Create(t.Context(), lenient, client.FieldValidation("Ignore")); err != nil {

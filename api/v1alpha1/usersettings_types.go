@@ -2,7 +2,7 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// UserSettingsSpec is what a person has set for their agent sessions.
+// UserSettingsSpec holds a user's settings for agent sessions.
 type UserSettingsSpec struct {
 	// Language of the user interface and of answers, as a language tag such as en or zh-CN.
 	// +kubebuilder:validation:MinLength=1
@@ -14,28 +14,28 @@ type UserSettingsSpec struct {
 	// +kubebuilder:validation:MaxLength=128
 	Agent *string `json:"agent,omitempty"`
 
-	// MaxIterations the agent may take on one task.
+	// MaxIterations of the agent for one task.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000
 	MaxIterations *int32 `json:"maxIterations,omitempty"`
 
-	// SecurityAnalyzer that judges what the agent is about to do.
+	// SecurityAnalyzer that rates the agent's actions before they run.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	SecurityAnalyzer *string `json:"securityAnalyzer,omitempty"`
 
-	// ConfirmationMode makes the agent ask before it acts.
+	// ConfirmationMode makes the agent ask before each action.
 	ConfirmationMode *bool `json:"confirmationMode,omitempty"`
 
-	// LLMModel the agent uses, such as provider/model.
+	// LLMModel of the agent, such as provider/model.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	LLMModel *string `json:"llmModel,omitempty"`
 
-	// LLMAPIKeyRef names the key for the model.
+	// LLMAPIKeyRef names the API key of the model.
 	LLMAPIKeyRef *SecretKeyRef `json:"llmAPIKeyRef,omitempty"`
 
-	// LLMBaseURL of the model's API, http or https, where it is not the provider's own.
+	// LLMBaseURL of the model's API, http or https. Default: the provider's own.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	LLMBaseURL *string `json:"llmBaseURL,omitempty"`
@@ -44,14 +44,14 @@ type UserSettingsSpec struct {
 	// +kubebuilder:validation:Enum=1;2;4;8
 	RemoteRuntimeResourceFactor *int32 `json:"remoteRuntimeResourceFactor,omitempty"`
 
-	// SecretsStore names the tokens of git providers and the user's own secrets.
+	// SecretsStore names the tokens of git providers and the user's secrets.
 	SecretsStore *SecretsStore `json:"secretsStore,omitempty"`
 
-	// EnableDefaultCondenser shortens a long history before it goes to the model.
+	// EnableDefaultCondenser summarises a long history for the model.
 	// +kubebuilder:default=true
 	EnableDefaultCondenser *bool `json:"enableDefaultCondenser,omitempty"`
 
-	// EnableSoundNotifications plays a sound when the agent waits or is done.
+	// EnableSoundNotifications plays a sound when the agent waits or has finished.
 	// +kubebuilder:default=false
 	EnableSoundNotifications *bool `json:"enableSoundNotifications,omitempty"`
 
@@ -59,25 +59,25 @@ type UserSettingsSpec struct {
 	// +kubebuilder:default=true
 	EnableProactiveConversationStarters *bool `json:"enableProactiveConversationStarters,omitempty"`
 
-	// EnableSolvabilityAnalysis judges how likely a task can be solved before work on it starts.
+	// EnableSolvabilityAnalysis estimates whether a task can be solved before it starts.
 	// +kubebuilder:default=true
 	EnableSolvabilityAnalysis *bool `json:"enableSolvabilityAnalysis,omitempty"`
 
 	// UserConsentsToAnalytics is the user's answer; absent means not asked yet.
 	UserConsentsToAnalytics *bool `json:"userConsentsToAnalytics,omitempty"`
 
-	// SandboxBaseContainerImage is any image to work in; the runtime is put into it.
+	// SandboxBaseContainerImage is an image to work in; Parley adds its runtime.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	SandboxBaseContainerImage *string `json:"sandboxBaseContainerImage,omitempty"`
 
-	// SandboxRuntimeContainerImage is an image with a runtime of its own, started by its own
-	// entry point. It wins over sandboxBaseContainerImage.
+	// SandboxRuntimeContainerImage is an image with its own runtime, started by its entry point. It
+	// takes precedence over sandboxBaseContainerImage.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	SandboxRuntimeContainerImage *string `json:"sandboxRuntimeContainerImage,omitempty"`
 
-	// MCPConfig lists the tool servers of every session; a conversation's own list replaces it.
+	// MCPConfig lists the tool servers of all sessions. A Conversation's list replaces it.
 	MCPConfig *MCPConfig `json:"mcpConfig,omitempty"`
 
 	// SearchAPIKeyRef names the key of the web search service.
@@ -96,7 +96,7 @@ type UserSettingsSpec struct {
 	// +kubebuilder:validation:MaxLength=320
 	Email *string `json:"email,omitempty"`
 
-	// EmailVerified says whether the address was proven to be the user's.
+	// EmailVerified is true if the user has confirmed the address.
 	EmailVerified *bool `json:"emailVerified,omitempty"`
 
 	// GitUserName is the author name of commits made in sessions.
@@ -110,35 +110,35 @@ type UserSettingsSpec struct {
 	// +kubebuilder:validation:MaxLength=320
 	GitUserEmail *string `json:"gitUserEmail,omitempty"`
 
-	// SessionClassName names the SessionClass of sessions that name none themselves; without it the
-	// one called default.
+	// SessionClassName names the SessionClass of sessions that name none. Default: the one
+	// named default.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=53
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	SessionClassName *string `json:"sessionClassName,omitempty"`
 
-	// SessionKeyRef names the key with which the user's HTTP clients authenticate. Without it the
-	// operator makes one in the Secret <name>-session-key; deleting that Secret makes a new key.
+	// SessionKeyRef names the key with which the user's HTTP clients authenticate. Default: the
+	// operator creates one in the Secret <name>-session-key; delete that Secret to rotate it.
 	SessionKeyRef *SecretKeyRef `json:"sessionKeyRef,omitempty"`
 }
 
-// SecretsStore names secrets of the user beyond the model's key.
+// SecretsStore names secrets of the user other than the model's API key.
 type SecretsStore struct {
-	// ProviderTokens for git providers, one each. A session gets the token of its repository's
-	// provider only.
+	// ProviderTokens of git providers, one each. A session gets only the token of its repository's
+	// provider.
 	// +kubebuilder:validation:MaxItems=4
 	// +listType=map
 	// +listMapKey=provider
 	ProviderTokens []ProviderToken `json:"providerTokens,omitempty"`
 
-	// CustomSecrets the agent finds in its environment, each under its name.
+	// CustomSecrets for the agent's environment, one variable each.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=name
 	CustomSecrets []CustomSecret `json:"customSecrets,omitempty"`
 }
 
-// ProviderToken is the access of the user to one git provider.
+// ProviderToken is the user's token for one git provider.
 type ProviderToken struct {
 	// Provider that issued the token.
 	Provider GitProvider `json:"provider"`
@@ -151,7 +151,7 @@ type ProviderToken struct {
 	// +kubebuilder:validation:MaxLength=256
 	UserID *string `json:"userID,omitempty"`
 
-	// Host of the provider where it is not the public one, such as git.example.com.
+	// Host of the provider if it is not the public one, such as git.example.com.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=261
 	Host *string `json:"host,omitempty"`
@@ -168,22 +168,22 @@ type CustomSecret struct {
 	// SecretRef names the value.
 	SecretRef SecretKeyRef `json:"secretRef"`
 
-	// Description of what the secret is for.
+	// Description of the secret.
 	// +kubebuilder:validation:MaxLength=1024
 	Description *string `json:"description,omitempty"`
 }
 
-// UserSettingsStatus is what the operator found.
+// UserSettingsStatus is the observed state of UserSettings.
 type UserSettingsStatus struct {
-	// ObservedGeneration of the spec that this status is about.
+	// ObservedGeneration of the spec that this status describes.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// SessionKeyHash is the SHA-256 of the session key in hexadecimal. The key itself is in a
-	// Secret only.
+	// SessionKeyHash is the SHA-256 of the session key in hexadecimal. The key itself is only in
+	// its Secret.
 	// +kubebuilder:validation:MaxLength=64
 	SessionKeyHash string `json:"sessionKeyHash,omitempty"`
 
-	// SessionKeyRef names where the session key is.
+	// SessionKeyRef names the session key.
 	SessionKeyRef *SecretKeyRef `json:"sessionKeyRef,omitempty"`
 
 	// Conditions: Ready, and one for each group of references.
@@ -193,7 +193,7 @@ type UserSettingsStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// UserSettings are the settings of one person for their agent sessions.
+// UserSettings are a user's settings for agent sessions.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=usersettings,singular=usersettings,shortName=uset,categories=parley
@@ -209,11 +209,11 @@ type UserSettings struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is what the user has set.
+	// Spec holds the user's settings.
 	// +kubebuilder:default={}
 	Spec UserSettingsSpec `json:"spec,omitempty"`
 
-	// Status is what the operator found.
+	// Status is the observed state of the settings.
 	// +kubebuilder:default:={"observedGeneration":-1}
 	Status UserSettingsStatus `json:"status,omitempty"`
 }

@@ -11,11 +11,11 @@ import (
 // ClassWorkspaceApplyConfiguration represents a declarative configuration of the ClassWorkspace type for use
 // with apply.
 //
-// ClassWorkspace is the volume that a session gets which does not ask for one of its own.
+// ClassWorkspace is the volume of a session that does not request one.
 type ClassWorkspaceApplyConfiguration struct {
 	WorkspaceApplyConfiguration `json:""`
-	// TTL is how long the volume is kept after the session stopped; the Conversation stays. For
-	// ever where it is absent.
+	// TTL deletes the volume this long after the session stopped; the Conversation stays. Default:
+	// never.
 	TTL *v1.Duration `json:"ttl,omitempty"`
 }
 

@@ -16,13 +16,13 @@ import (
 // ConversationApplyConfiguration represents a declarative configuration of the Conversation type for use
 // with apply.
 //
-// Conversation is one agent session: what it works on, and how it lives.
+// Conversation is one agent session: its task and its lifecycle.
 type ConversationApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration    `json:""`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
-	// Spec is what the session is asked to do and how it lives.
+	// Spec is the session's task and its lifecycle.
 	Spec *ConversationSpecApplyConfiguration `json:"spec,omitempty"`
-	// Status is what the operator found.
+	// Status is the observed state of the session.
 	Status *ConversationStatusApplyConfiguration `json:"status,omitempty"`
 }
 

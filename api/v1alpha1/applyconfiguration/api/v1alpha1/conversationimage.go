@@ -7,12 +7,11 @@ package v1alpha1
 // ConversationImageApplyConfiguration represents a declarative configuration of the ConversationImage type for use
 // with apply.
 //
-// ConversationImage is an image that goes with the first message: the URL of one, or one in a
-// ConfigMap.
+// ConversationImage is an image in the first message, given by its URL or by a ConfigMap.
 type ConversationImageApplyConfiguration struct {
 	// URL of an image: http, https or data, of at most 16384 characters.
 	URL *string `json:"url,omitempty"`
-	// ConfigMapKeyRef names the image in a ConfigMap, best in its binaryData.
+	// ConfigMapKeyRef names an image in a ConfigMap, preferably in its binaryData.
 	ConfigMapKeyRef *ConfigMapKeyRefApplyConfiguration `json:"configMapKeyRef,omitempty"`
 	// MediaType of the image in the ConfigMap, such as image/png.
 	MediaType *string `json:"mediaType,omitempty"`

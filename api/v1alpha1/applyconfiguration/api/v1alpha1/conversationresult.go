@@ -7,21 +7,21 @@ package v1alpha1
 // ConversationResultApplyConfiguration represents a declarative configuration of the ConversationResult type for use
 // with apply.
 //
-// ConversationResult is what came of a session, as it said itself when it ended.
+// ConversationResult is the result that a session reported when it ended.
 type ConversationResultApplyConfiguration struct {
-	// Summary of what was done: the last words of the agent, at most 1024 bytes.
+	// Summary is the agent's last message, truncated to 1024 bytes.
 	Summary *string `json:"summary,omitempty"`
-	// Commit that was checked out in the end.
+	// Commit that was checked out at the end.
 	Commit *string `json:"commit,omitempty"`
-	// Branch that was checked out in the end.
+	// Branch that was checked out at the end.
 	Branch *string `json:"branch,omitempty"`
 	// FilesChanged since the session began, committed or not.
 	FilesChanged *int32 `json:"filesChanged,omitempty"`
-	// InputTokens that went to the model, those from its cache included.
+	// InputTokens sent to the model, including cached ones.
 	InputTokens *int64 `json:"inputTokens,omitempty"`
-	// OutputTokens that came from the model.
+	// OutputTokens received from the model.
 	OutputTokens *int64 `json:"outputTokens,omitempty"`
-	// Cost of these tokens in US dollars, where their price is known.
+	// Cost of these tokens in US dollars, if their price is known.
 	Cost *string `json:"cost,omitempty"`
 }
 

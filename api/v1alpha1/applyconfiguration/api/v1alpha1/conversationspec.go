@@ -12,72 +12,69 @@ import (
 // ConversationSpecApplyConfiguration represents a declarative configuration of the ConversationSpec type for use
 // with apply.
 //
-// ConversationSpec is what a session is asked to do, which never changes once it is created, and
-// how it lives (suspend, restartAt, idleTimeout, startDeadline, maxDuration, ttlAfterStopped),
-// which may change at any time.
+// ConversationSpec is the task of a session, which is immutable, and its lifecycle (suspend,
+// restartAt, idleTimeout, startDeadline, maxDuration, ttlAfterStopped), which may change at any
+// time.
 //
-// The API server goes through all rules at each write, also of the status, and it costs twenty times
-// as much to look at a field from here as in a rule of the field's own. So rules about single
-// values stand with their fields. Which fields go together, and that none is added or taken away,
-// is the webhook's, but for those that refer to what not everybody may use: nobody gets around these
-// where a webhook is of another version.
+// The API server evaluates all rules at each write, including status writes. A rule here costs
+// twenty times as much as a rule on the field, so rules about single values are on their fields.
+// The webhook checks combinations of fields, and that no immutable field is added or removed.
+// Fields that refer to restricted objects are also checked here, so that a webhook of another
+// version cannot admit a change.
 type ConversationSpecApplyConfiguration struct {
-	// UserSettingsName names the UserSettings, in the same namespace, whose session this is.
+	// UserSettingsName names the UserSettings of the session's user, in the same namespace.
 	UserSettingsName *string `json:"userSettingsName,omitempty"`
 	// Repository to work on: owner/name at the provider, or a full URL.
 	Repository *string `json:"repository,omitempty"`
-	// GitProvider of the repository; its token is the one the session gets.
+	// GitProvider of the repository. The session gets only this provider's token.
 	GitProvider *apiv1alpha1.GitProvider `json:"gitProvider,omitempty"`
-	// SelectedBranch of the repository; without it the repository's default branch. It needs a
-	// repository, a suggestedTask or a createMicroagent.
+	// SelectedBranch of the repository; its default branch if unset. Requires repository,
+	// suggestedTask or createMicroagent.
 	SelectedBranch *string `json:"selectedBranch,omitempty"`
 	// InitialUserMsg is the first message to the agent.
 	InitialUserMsg *string `json:"initialUserMsg,omitempty"`
-	// ImageURLs of images that go with the first message: http, https or data URLs of at most 16384
-	// characters. Larger images go into ConfigMaps, see images.
+	// ImageURLs of images in the first message: http, https or data URLs of at most 16384
+	// characters. Use images for larger images in ConfigMaps.
 	ImageURLs []string `json:"imageURLs,omitempty"`
-	// Images that go with the first message, in place of imageURLs where some of them are in
-	// ConfigMaps.
+	// Images in the first message. Use it instead of imageURLs if some images are in ConfigMaps.
 	Images []ConversationImageApplyConfiguration `json:"images,omitempty"`
 	// ReplayJSONRef names recorded events, as JSON, that the session replays instead of a first
-	// message. It goes without initialUserMsg, imageURLs, images, suggestedTask and
-	// createMicroagent.
+	// message. Excludes initialUserMsg, imageURLs, images, suggestedTask and createMicroagent.
 	ReplayJSONRef *ConfigMapKeyRefApplyConfiguration `json:"replayJSONRef,omitempty"`
-	// SuggestedTask to work on; its prompt becomes the first message. A gitProvider beside it is that
-	// of the task.
+	// SuggestedTask to work on; its prompt becomes the first message. gitProvider must be unset or
+	// that of the task.
 	SuggestedTask *SuggestedTaskApplyConfiguration `json:"suggestedTask,omitempty"`
-	// CreateMicroagent asks for a microagent to be written for a repository. It goes without
-	// suggestedTask.
+	// CreateMicroagent makes the agent write a microagent for a repository. Excludes suggestedTask.
 	CreateMicroagent *CreateMicroagentApplyConfiguration `json:"createMicroagent,omitempty"`
 	// ConversationInstructions the agent follows throughout the session.
 	ConversationInstructions *string `json:"conversationInstructions,omitempty"`
-	// OneShot ends the session when the agent is done with what it was asked to do, as Completed or
-	// Failed. Without it the session waits for messages until it is idle. It needs something to do.
+	// OneShot ends the session after its task, as Completed or Failed. Otherwise the session waits
+	// for messages until idleTimeout. Requires a task.
 	OneShot *bool `json:"oneShot,omitempty"`
-	// MCPConfig lists the session's tool servers, in place of those of the settings.
+	// MCPConfig lists the session's tool servers and replaces those of the settings.
 	MCPConfig *MCPConfigApplyConfiguration `json:"mcpConfig,omitempty"`
-	// Workspace that outlives the session's pod. Without it, as the class says.
+	// Workspace that outlives the session's pod. Default: that of the class.
 	Workspace *WorkspaceApplyConfiguration `json:"workspace,omitempty"`
-	// SessionClassName names the SessionClass; without it the one of the settings, or else the one
-	// called default.
+	// SessionClassName names the SessionClass. Default: that of the settings, or else
+	// the one named default.
 	SessionClassName *string `json:"sessionClassName,omitempty"`
 	// Suspend stops the session and keeps its workspace; unset it to resume.
 	Suspend *bool `json:"suspend,omitempty"`
-	// RestartAt starts a session that has ended again, at this time, once. Change it to start the
-	// session once more. A time that comes while the session starts or runs starts nothing.
+	// RestartAt restarts an ended session once, at this time. Change it for another restart. It has
+	// no effect if the session is starting or running at that time.
 	RestartAt *v1.Time `json:"restartAt,omitempty"`
-	// IdleTimeout after which a session in which nothing happens ends, with reason Idle. It holds
-	// from the next start on. "0s" means never. Without it, as long as the class says.
+	// IdleTimeout ends a session without activity, with reason Idle. A change applies from the next
+	// start. "0s" means never. Default: that of the class.
 	IdleTimeout *v1.Duration `json:"idleTimeout,omitempty"`
-	// StartDeadline by which the session must be running, else it ends with the step it is stuck
-	// in. One that ran before waits on. Without it, as long as the class says.
+	// StartDeadline is how long a start may take. Then the session ends, and its message names the
+	// pending step. It does not apply once the attempt has run. Default: that of the class.
 	StartDeadline *v1.Duration `json:"startDeadline,omitempty"`
-	// MaxDuration that the session may be RUNNING since somebody last started it, over all its
-	// attempts. Then it stops, with reason MaxDuration, and may be started again. "0s" means
-	// without a bound. Without it, as long as the class says.
+	// MaxDuration limits the time that the session is RUNNING since its last start by a user, over
+	// all attempts. Then it stops with reason MaxDuration, and can be restarted. "0s" means no
+	// limit. Default: that of the class.
 	MaxDuration *v1.Duration `json:"maxDuration,omitempty"`
-	// TTLAfterStopped deletes the Conversation this long after its session ended. A suspended one
-	// has not ended. Without it, as long as the class says.
+	// TTLAfterStopped deletes the Conversation this long after its session ended. Suspension is not
+	// an end. Default: that of the class.
 	TTLAfterStopped *v1.Duration `json:"ttlAfterStopped,omitempty"`
 }
 

@@ -13,58 +13,53 @@ import (
 // ConversationStatusApplyConfiguration represents a declarative configuration of the ConversationStatus type for use
 // with apply.
 //
-// ConversationStatus is what the operator found.
+// ConversationStatus is the observed state of a session.
 type ConversationStatusApplyConfiguration struct {
-	// ObservedGeneration of the spec that this status is about.
+	// ObservedGeneration of the spec that this status describes.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
 	// State of the session: STARTING, RUNNING or STOPPED.
 	State *apiv1alpha1.ConversationState `json:"state,omitempty"`
 	// Reason for the state, in one word.
 	Reason *string `json:"reason,omitempty"`
-	// Message says more about the reason.
+	// Message explains the reason.
 	Message *string `json:"message,omitempty"`
 	// URL of the session inside the cluster, while it is running.
 	URL *string `json:"url,omitempty"`
-	// PodIP is the address of the session's pod, while it is running. A name is known to resolvers
-	// only after a while.
+	// PodIP is the address of the session's pod, while it is running. The DNS name resolves only
+	// after a while.
 	PodIP *string `json:"podIP,omitempty"`
-	// Attempt is the number of the session's present attempt. Its pod carries it as a label. Absent
-	// means 1.
+	// Attempt is the number of the current attempt, and a label of its pod. Absent means 1.
 	Attempt *int32 `json:"attempt,omitempty"`
-	// FirstAttempt is the one that somebody's last start began with; those after it took its place.
-	// Absent means 1.
+	// FirstAttempt is the first attempt after the last start by a user. Absent means 1.
 	FirstAttempt *int32 `json:"firstAttempt,omitempty"`
-	// RanAttempt is the last attempt that got to run. Absent means none.
+	// RanAttempt is the last attempt that was RUNNING. Absent means none.
 	RanAttempt *int32 `json:"ranAttempt,omitempty"`
-	// Restarts of the session since somebody last started it: of its process, and of its pod,
-	// except where the cluster took the pod away to drain a node or to make room.
+	// Restarts counts restarts of the process and replacements of the pod since the last start by a
+	// user. Replacements after a node drain or a preemption do not count.
 	Restarts *int32 `json:"restarts,omitempty"`
-	// PodRestarts are the restarts of the process in the present attempt's pod, which Restarts
-	// includes.
+	// PodRestarts counts restarts of the process in the current pod. Restarts includes them.
 	PodRestarts *int32 `json:"podRestarts,omitempty"`
-	// LastRestart says why the session was last restarted, such as OOMKilled, Unresponsive or
-	// Evicted.
+	// LastRestart is the cause of the last restart, such as OOMKilled, Unresponsive or Evicted.
 	LastRestart *string `json:"lastRestart,omitempty"`
-	// RanFor is how long the session was RUNNING since somebody last started it, without the time
-	// since runningTime while it runs.
+	// RanFor is the time that the session was RUNNING since its last start by a user, without the
+	// time since runningTime while it runs.
 	RanFor *v1.Duration `json:"ranFor,omitempty"`
-	// Workspace is where the session's files are, as it was found at its first start: Own (the
-	// volume that the Conversation asks for), Class (the class's), or Scratch (space that goes with
-	// the pod).
+	// Workspace is the storage of the session's files, set at its first start: Own (the
+	// Conversation's volume), Class (the class's volume), or Scratch (deleted with the pod).
 	Workspace *apiv1alpha1.WorkspaceKind `json:"workspace,omitempty"`
-	// Result is what came of the session when it last ended of its own accord; absent where it did
-	// not say. It stays while the session is started again, until the next end.
+	// Result is the session's report when it last ended by itself; absent if there was none. It
+	// stays until the next end.
 	Result *ConversationResultApplyConfiguration `json:"result,omitempty"`
-	// StartTime is when the session last began to start.
+	// StartTime is when the last start began.
 	StartTime *v1.Time `json:"startTime,omitempty"`
 	// RunningTime is when the session last became ready.
 	RunningTime *v1.Time `json:"runningTime,omitempty"`
 	// StopTime is when the session last stopped. It is absent while the session starts or runs.
 	StopTime *v1.Time `json:"stopTime,omitempty"`
-	// RestartedAt is the restartAt that was last followed.
+	// RestartedAt is the last restartAt that was applied.
 	RestartedAt *v1.Time `json:"restartedAt,omitempty"`
-	// Conditions: Ready, Reconciling, Stalled, PodReady and SettingsReady. One writer, the manager,
-	// has them all, so the API server need not know whose each of their fields is.
+	// Conditions: Ready, Reconciling, Stalled, PodReady and SettingsReady. Only the manager writes
+	// them, so the API server need not track the owner of each field.
 	Conditions []metav1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
 

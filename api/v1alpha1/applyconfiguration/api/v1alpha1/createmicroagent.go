@@ -11,11 +11,11 @@ import (
 // CreateMicroagentApplyConfiguration represents a declarative configuration of the CreateMicroagent type for use
 // with apply.
 //
-// CreateMicroagent asks for a microagent to be written.
+// CreateMicroagent describes the microagent to write.
 type CreateMicroagentApplyConfiguration struct {
-	// Repo the microagent is for, as owner/name. It is cloned where repository is not set.
+	// Repo of the microagent, as owner/name. It is cloned if repository is not set.
 	Repo *string `json:"repo,omitempty"`
-	// GitProvider of the repository, where gitProvider is not set.
+	// GitProvider of the repository, if gitProvider is not set.
 	GitProvider *apiv1alpha1.GitProvider `json:"gitProvider,omitempty"`
 	// Title of the microagent.
 	Title *string `json:"title,omitempty"`

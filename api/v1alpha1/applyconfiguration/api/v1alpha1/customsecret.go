@@ -13,7 +13,7 @@ type CustomSecretApplyConfiguration struct {
 	Name *string `json:"name,omitempty"`
 	// SecretRef names the value.
 	SecretRef *SecretKeyRefApplyConfiguration `json:"secretRef,omitempty"`
-	// Description of what the secret is for.
+	// Description of the secret.
 	Description *string `json:"description,omitempty"`
 }
 

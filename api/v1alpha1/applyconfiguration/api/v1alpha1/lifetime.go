@@ -11,11 +11,11 @@ import (
 // LifetimeApplyConfiguration represents a declarative configuration of the Lifetime type for use
 // with apply.
 //
-// Lifetime is a default and a bound. "0s" means without end.
+// Lifetime is a default and a maximum. "0s" means no limit.
 type LifetimeApplyConfiguration struct {
-	// Default where a Conversation says nothing.
+	// Default for Conversations without a value.
 	Default *v1.Duration `json:"default,omitempty"`
-	// Max that a Conversation may ask for.
+	// Max is the maximum value in a Conversation.
 	Max *v1.Duration `json:"max,omitempty"`
 }
 

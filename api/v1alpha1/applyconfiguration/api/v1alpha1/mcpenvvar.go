@@ -7,15 +7,15 @@ package v1alpha1
 // MCPEnvVarApplyConfiguration represents a declarative configuration of the MCPEnvVar type for use
 // with apply.
 //
-// MCPEnvVar is one environment variable of a tool server: a plain value, or a
-// reference where the value is secret.
+// MCPEnvVar is one environment variable of a tool server: a plain value, or a reference to a secret
+// value.
 type MCPEnvVarApplyConfiguration struct {
 	// Name of the variable.
 	Name *string `json:"name,omitempty"`
-	// Value, where it is not secret: all readers of the object see it. A value that looks like a key
+	// Value, if it is not secret: all readers of the object see it. A value that looks like a key
 	// causes a warning.
 	Value *string `json:"value,omitempty"`
-	// SecretRef names the value, where it is secret.
+	// SecretRef names a secret value.
 	SecretRef *SecretKeyRefApplyConfiguration `json:"secretRef,omitempty"`
 }
 

@@ -9,12 +9,12 @@ package v1alpha1
 //
 // MCPStdioServer is a tool server started as a process in the session.
 type MCPStdioServerApplyConfiguration struct {
-	// Name of the server; its tools are offered as <name>_<tool>. Letters, digits, _ and -.
+	// Name of the server. The names of its tools are <name>_<tool>. Letters, digits, _ and -.
 	Name *string `json:"name,omitempty"`
-	// Command to run: one program, no spaces. What follows it goes into args.
+	// Command to run: one program, no spaces. Arguments belong in args.
 	Command *string `json:"command,omitempty"`
 	// Args of the command, each as one argument. Keys belong in env: all readers of the object see
-	// args, and what looks like a key causes a warning.
+	// args, and text that looks like a key causes a warning.
 	Args []string `json:"args,omitempty"`
 	// Env of the process, in addition to the session's own. Each name at most once.
 	Env []MCPEnvVarApplyConfiguration `json:"env,omitempty"`

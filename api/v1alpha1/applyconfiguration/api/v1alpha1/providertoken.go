@@ -11,7 +11,7 @@ import (
 // ProviderTokenApplyConfiguration represents a declarative configuration of the ProviderToken type for use
 // with apply.
 //
-// ProviderToken is the access of the user to one git provider.
+// ProviderToken is the user's token for one git provider.
 type ProviderTokenApplyConfiguration struct {
 	// Provider that issued the token.
 	Provider *apiv1alpha1.GitProvider `json:"provider,omitempty"`
@@ -19,7 +19,7 @@ type ProviderTokenApplyConfiguration struct {
 	TokenRef *SecretKeyRefApplyConfiguration `json:"tokenRef,omitempty"`
 	// UserID of the user at the provider.
 	UserID *string `json:"userID,omitempty"`
-	// Host of the provider where it is not the public one, such as git.example.com.
+	// Host of the provider if it is not the public one, such as git.example.com.
 	Host *string `json:"host,omitempty"`
 }
 

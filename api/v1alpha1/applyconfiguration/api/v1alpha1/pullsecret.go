@@ -7,7 +7,7 @@ package v1alpha1
 // PullSecretApplyConfiguration represents a declarative configuration of the PullSecret type for use
 // with apply.
 //
-// PullSecret names a Secret with which images are pulled.
+// PullSecret names an image pull Secret.
 type PullSecretApplyConfiguration struct {
 	// Name of the Secret.
 	Name *string `json:"name,omitempty"`

@@ -7,8 +7,8 @@ package v1alpha1
 // SecretKeyRefApplyConfiguration represents a declarative configuration of the SecretKeyRef type for use
 // with apply.
 //
-// SecretKeyRef names one key of a Secret in the same namespace. Values of
-// secrets never stand in a spec, only references like this one.
+// SecretKeyRef names one key of a Secret in the same namespace. Specs contain only such references,
+// never values of secrets.
 type SecretKeyRefApplyConfiguration struct {
 	// Name of the Secret.
 	Name *string `json:"name,omitempty"`

@@ -7,12 +7,12 @@ package v1alpha1
 // SecretsStoreApplyConfiguration represents a declarative configuration of the SecretsStore type for use
 // with apply.
 //
-// SecretsStore names secrets of the user beyond the model's key.
+// SecretsStore names secrets of the user other than the model's API key.
 type SecretsStoreApplyConfiguration struct {
-	// ProviderTokens for git providers, one each. A session gets the token of its repository's
-	// provider only.
+	// ProviderTokens of git providers, one each. A session gets only the token of its repository's
+	// provider.
 	ProviderTokens []ProviderTokenApplyConfiguration `json:"providerTokens,omitempty"`
-	// CustomSecrets the agent finds in its environment, each under its name.
+	// CustomSecrets for the agent's environment, one variable each.
 	CustomSecrets []CustomSecretApplyConfiguration `json:"customSecrets,omitempty"`
 }
 

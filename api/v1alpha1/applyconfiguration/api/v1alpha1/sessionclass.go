@@ -16,12 +16,12 @@ import (
 // SessionClassApplyConfiguration represents a declarative configuration of the SessionClass type for use
 // with apply.
 //
-// SessionClass is what sessions of a kind get and may not exceed. Administrators write it, as they
-// write StorageClasses.
+// SessionClass holds the defaults and limits of a class of sessions. Administrators create it, like
+// a StorageClass.
 type SessionClassApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration    `json:""`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
-	// Spec is what sessions of the class get.
+	// Spec holds the defaults and limits of the class.
 	Spec *SessionClassSpecApplyConfiguration `json:"spec,omitempty"`
 }
 

@@ -7,35 +7,31 @@ package v1alpha1
 // SessionClassSpecApplyConfiguration represents a declarative configuration of the SessionClassSpec type for use
 // with apply.
 //
-// SessionClassSpec is what every session of the class gets, and may not exceed. What it leaves out
-// is as the operator has it.
+// SessionClassSpec holds the defaults and the limits of sessions of a class. The operator's
+// defaults apply to absent fields.
 type SessionClassSpecApplyConfiguration struct {
 	// Placement of the sessions' pods in the cluster.
 	Placement *SessionPlacementApplyConfiguration `json:"placement,omitempty"`
-	// Images that sessions run in.
+	// Images of sessions.
 	Images *SessionImagesApplyConfiguration `json:"images,omitempty"`
 	// Resources of a session.
 	Resources *SessionResourcesApplyConfiguration `json:"resources,omitempty"`
-	// Workspace of sessions that do not ask for one of their own. Without it they get scratch
-	// space.
+	// Workspace of sessions that do not request one. Default: scratch space.
 	Workspace *ClassWorkspaceApplyConfiguration `json:"workspace,omitempty"`
-	// Lifetimes of sessions: what they are where a Conversation says nothing, and how long they may
-	// be.
+	// Lifetimes of sessions: defaults and maximum values for Conversations.
 	Lifetimes *SessionLifetimesApplyConfiguration `json:"lifetimes,omitempty"`
-	// MaxRestarts of a session since somebody last started it; then it ends as Failed. 5 where it
-	// is absent.
+	// MaxRestarts of a session since its last start by a user; then it ends as Failed. Default: 5.
 	MaxRestarts *int32 `json:"maxRestarts,omitempty"`
-	// MaxSessionsPerUser is how many sessions of one UserSettings run at a time; the others wait,
-	// Queued. Without a bound where it is absent.
+	// MaxSessionsPerUser limits the running sessions of one UserSettings; others are Queued.
+	// Default: no limit.
 	MaxSessionsPerUser *int32 `json:"maxSessionsPerUser,omitempty"`
 	// Network of the sessions.
 	Network *SessionNetworkApplyConfiguration `json:"network,omitempty"`
-	// MaxIterations is the most that settings may ask for.
+	// MaxIterations limits maxIterations in settings.
 	MaxIterations *int32 `json:"maxIterations,omitempty"`
-	// MaxBudgetPerTask is the most that settings may ask for, in US dollars, as a decimal such as
-	// "4.50".
+	// MaxBudgetPerTask limits maxBudgetPerTask in settings, as a decimal such as "4.50".
 	MaxBudgetPerTask *string `json:"maxBudgetPerTask,omitempty"`
-	// Agents of the catalogue that sessions may run; all where it is absent.
+	// Agents of the catalogue that sessions may run. Default: all.
 	Agents []string `json:"agents,omitempty"`
 }
 

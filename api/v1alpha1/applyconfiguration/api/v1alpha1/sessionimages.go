@@ -12,27 +12,27 @@ import (
 // SessionImagesApplyConfiguration represents a declarative configuration of the SessionImages type for use
 // with apply.
 //
-// SessionImages are the images that sessions run in.
+// SessionImages are the images of sessions.
 type SessionImagesApplyConfiguration struct {
-	// Default image, where neither the settings nor the agent name one. It needs a shell and git
-	// for most agents.
+	// Default image, if neither the settings nor the agent name one. Most agents need a shell and
+	// git.
 	Default *string `json:"default,omitempty"`
-	// Allowed are patterns of the images that settings and agents may name; * stands for any
-	// characters. All where it is absent.
+	// Allowed lists patterns of images that settings and agents may name; * matches any characters.
+	// Default: all images.
 	Allowed []string `json:"allowed,omitempty"`
-	// PullPolicy of the class's own image and of Parley's. Images that users name are pulled
-	// always, unless they name a digest: who may run an image that another tenant's pod brought to
-	// the node is the registry's to say.
+	// PullPolicy of the class's image and of Parley's. Images that users name without a digest are
+	// always pulled, so that the registry checks access even if another tenant's pod already pulled
+	// the image.
 	PullPolicy *v1.PullPolicy `json:"pullPolicy,omitempty"`
 	// PullSecrets in the namespace of each session.
 	PullSecrets []PullSecretApplyConfiguration `json:"pullSecrets,omitempty"`
-	// RunAsUser is the user and group id of sessions, 1000 where it is absent. 0 leaves both to the
-	// cluster, as OpenShift wants it.
+	// RunAsUser is the user and group ID of sessions. Default: 1000. 0 lets the cluster choose, as
+	// OpenShift requires.
 	RunAsUser *int64 `json:"runAsUser,omitempty"`
-	// Runtime is how Parley's programs come into an image that is not Parley's. Copy, the default,
-	// works everywhere: it has an init container copy them into the pod. Mount mounts Parley's
-	// image as a volume, which is faster by that container: it needs image volumes on all nodes of
-	// the class, as Kubernetes has them from 1.36 on with containerd from 2.1 or CRI-O from 1.31.
+	// Runtime is how Parley's programs get into other images. Copy, the default, works everywhere:
+	// an init container copies them into the pod. Mount mounts Parley's image as a volume, which
+	// starts faster. It requires image volumes on all nodes of the class: Kubernetes 1.36 or newer
+	// with containerd 2.1 or CRI-O 1.31 or newer.
 	Runtime *apiv1alpha1.RuntimeDelivery `json:"runtime,omitempty"`
 }
 

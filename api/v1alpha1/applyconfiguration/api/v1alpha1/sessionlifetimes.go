@@ -11,18 +11,18 @@ import (
 // SessionLifetimesApplyConfiguration represents a declarative configuration of the SessionLifetimes type for use
 // with apply.
 //
-// SessionLifetimes are how long sessions of the class live.
+// SessionLifetimes are the timeouts and limits of sessions of the class.
 type SessionLifetimesApplyConfiguration struct {
-	// IdleTimeout of sessions. 30m by default.
+	// IdleTimeout of sessions. Default: 30m.
 	IdleTimeout *LifetimeApplyConfiguration `json:"idleTimeout,omitempty"`
-	// StartDeadline of sessions. 10m by default.
+	// StartDeadline of sessions. Default: 10m.
 	StartDeadline *LifetimeApplyConfiguration `json:"startDeadline,omitempty"`
-	// MaxDuration of sessions. 24h by default.
+	// MaxDuration of sessions. Default: 24h.
 	MaxDuration *LifetimeApplyConfiguration `json:"maxDuration,omitempty"`
-	// TTLAfterStopped of Conversations. They stay by default.
+	// TTLAfterStopped of Conversations. Default: they stay.
 	TTLAfterStopped *LifetimeApplyConfiguration `json:"ttlAfterStopped,omitempty"`
-	// EndedPodTTL is how long the pod of a session that ended stays, for its logs; the Conversation
-	// stays. For ever where it is absent.
+	// EndedPodTTL deletes the pod and its logs this long after the session ended; the Conversation
+	// stays. Default: never.
 	EndedPodTTL *v1.Duration `json:"endedPodTTL,omitempty"`
 }
 

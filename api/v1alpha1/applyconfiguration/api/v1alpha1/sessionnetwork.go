@@ -7,20 +7,20 @@ package v1alpha1
 // SessionNetworkApplyConfiguration represents a declarative configuration of the SessionNetwork type for use
 // with apply.
 //
-// SessionNetwork is whom sessions may reach, and how.
+// SessionNetwork is the network access of sessions.
 type SessionNetworkApplyConfiguration struct {
-	// EgressAllow lists ranges that sessions may reach although they are private.
+	// EgressAllow lists private address ranges that sessions may reach.
 	EgressAllow []string `json:"egressAllow,omitempty"`
-	// HTTPProxy becomes the variables HTTP_PROXY and http_proxy of the session. A URL without a user
-	// name and password.
+	// HTTPProxy sets the session's variables HTTP_PROXY and http_proxy. A URL without user name and
+	// password.
 	HTTPProxy *string `json:"httpProxy,omitempty"`
-	// HTTPSProxy becomes the variables HTTPS_PROXY and https_proxy. A URL as that of httpProxy.
+	// HTTPSProxy sets the variables HTTPS_PROXY and https_proxy. A URL like httpProxy.
 	HTTPSProxy *string `json:"httpsProxy,omitempty"`
-	// NoProxy becomes the variables NO_PROXY and no_proxy.
+	// NoProxy sets the variables NO_PROXY and no_proxy.
 	NoProxy *string `json:"noProxy,omitempty"`
-	// CABundle are certificates of authorities, as PEM, that sessions trust beside those that their
-	// image has. It is public: it holds no key. 128 KiB leave room for the copy that kubectl apply
-	// keeps in an annotation.
+	// CABundle holds PEM certificates of authorities that sessions trust in addition to those of
+	// their image. It must not contain a private key. The limit of 128 KiB leaves room for the copy
+	// that kubectl apply stores in an annotation.
 	CABundle *string `json:"caBundle,omitempty"`
 }
 

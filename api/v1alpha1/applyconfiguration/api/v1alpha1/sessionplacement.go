@@ -11,7 +11,7 @@ import (
 // SessionPlacementApplyConfiguration represents a declarative configuration of the SessionPlacement type for use
 // with apply.
 //
-// SessionPlacement is where the pods of sessions run.
+// SessionPlacement is the placement of session pods in the cluster.
 type SessionPlacementApplyConfiguration struct {
 	// NodeSelector that a node must match.
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
@@ -21,7 +21,7 @@ type SessionPlacementApplyConfiguration struct {
 	RuntimeClassName *string `json:"runtimeClassName,omitempty"`
 	// PriorityClassName of the pods.
 	PriorityClassName *string `json:"priorityClassName,omitempty"`
-	// Labels of the pods, beside the operator's own, which win.
+	// Labels of the pods. The operator's own labels take precedence.
 	Labels map[string]string `json:"labels,omitempty"`
 	// Annotations of the pods.
 	Annotations map[string]string `json:"annotations,omitempty"`

@@ -18,10 +18,10 @@ type SessionResourcesApplyConfiguration struct {
 	Requests *v1.ResourceList `json:"requests,omitempty"`
 	// Limits at factor 1: cpu and memory.
 	Limits *v1.ResourceList `json:"limits,omitempty"`
-	// MaxFactor is the largest remoteRuntimeResourceFactor: 1, 2, 4 or 8. 8 where it is absent.
+	// MaxFactor is the largest remoteRuntimeResourceFactor: 1, 2, 4 or 8. Default: 8.
 	MaxFactor *int32 `json:"maxFactor,omitempty"`
-	// ScratchSize bounds each scratch volume of a session: its files, where it has no workspace of
-	// its own, and the home that an image with its own runtime is given. 10Gi where it is absent.
+	// ScratchSize limits each scratch volume of a session: its files if it has no workspace, and
+	// the home of an image with its own runtime. Default: 10Gi.
 	ScratchSize *resource.Quantity `json:"scratchSize,omitempty"`
 }
 

@@ -11,13 +11,13 @@ import (
 // SuggestedTaskApplyConfiguration represents a declarative configuration of the SuggestedTask type for use
 // with apply.
 //
-// SuggestedTask is a piece of work found at a git provider.
+// SuggestedTask is a task found at a git provider.
 type SuggestedTaskApplyConfiguration struct {
-	// GitProvider where the task was found.
+	// GitProvider of the task.
 	GitProvider *apiv1alpha1.GitProvider `json:"gitProvider,omitempty"`
-	// TaskType says what is to be done.
+	// TaskType is the kind of the task.
 	TaskType *apiv1alpha1.TaskType `json:"taskType,omitempty"`
-	// Repo of the task, as owner/name. It is cloned where repository is not set.
+	// Repo of the task, as owner/name. It is cloned if repository is not set.
 	Repo *string `json:"repo,omitempty"`
 	// IssueNumber of the issue, or of the pull or merge request.
 	IssueNumber *int64 `json:"issueNumber,omitempty"`

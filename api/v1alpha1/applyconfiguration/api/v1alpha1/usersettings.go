@@ -16,13 +16,13 @@ import (
 // UserSettingsApplyConfiguration represents a declarative configuration of the UserSettings type for use
 // with apply.
 //
-// UserSettings are the settings of one person for their agent sessions.
+// UserSettings are a user's settings for agent sessions.
 type UserSettingsApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration    `json:""`
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
-	// Spec is what the user has set.
+	// Spec holds the user's settings.
 	Spec *UserSettingsSpecApplyConfiguration `json:"spec,omitempty"`
-	// Status is what the operator found.
+	// Status is the observed state of the settings.
 	Status *UserSettingsStatusApplyConfiguration `json:"status,omitempty"`
 }
 

@@ -7,44 +7,44 @@ package v1alpha1
 // UserSettingsSpecApplyConfiguration represents a declarative configuration of the UserSettingsSpec type for use
 // with apply.
 //
-// UserSettingsSpec is what a person has set for their agent sessions.
+// UserSettingsSpec holds a user's settings for agent sessions.
 type UserSettingsSpecApplyConfiguration struct {
 	// Language of the user interface and of answers, as a language tag such as en or zh-CN.
 	Language *string `json:"language,omitempty"`
 	// Agent to run: the name of an entry in the operator's agent catalogue.
 	Agent *string `json:"agent,omitempty"`
-	// MaxIterations the agent may take on one task.
+	// MaxIterations of the agent for one task.
 	MaxIterations *int32 `json:"maxIterations,omitempty"`
-	// SecurityAnalyzer that judges what the agent is about to do.
+	// SecurityAnalyzer that rates the agent's actions before they run.
 	SecurityAnalyzer *string `json:"securityAnalyzer,omitempty"`
-	// ConfirmationMode makes the agent ask before it acts.
+	// ConfirmationMode makes the agent ask before each action.
 	ConfirmationMode *bool `json:"confirmationMode,omitempty"`
-	// LLMModel the agent uses, such as provider/model.
+	// LLMModel of the agent, such as provider/model.
 	LLMModel *string `json:"llmModel,omitempty"`
-	// LLMAPIKeyRef names the key for the model.
+	// LLMAPIKeyRef names the API key of the model.
 	LLMAPIKeyRef *SecretKeyRefApplyConfiguration `json:"llmAPIKeyRef,omitempty"`
-	// LLMBaseURL of the model's API, http or https, where it is not the provider's own.
+	// LLMBaseURL of the model's API, http or https. Default: the provider's own.
 	LLMBaseURL *string `json:"llmBaseURL,omitempty"`
 	// RemoteRuntimeResourceFactor multiplies the CPU and memory of the session's pod: 1, 2, 4 or 8.
 	RemoteRuntimeResourceFactor *int32 `json:"remoteRuntimeResourceFactor,omitempty"`
-	// SecretsStore names the tokens of git providers and the user's own secrets.
+	// SecretsStore names the tokens of git providers and the user's secrets.
 	SecretsStore *SecretsStoreApplyConfiguration `json:"secretsStore,omitempty"`
-	// EnableDefaultCondenser shortens a long history before it goes to the model.
+	// EnableDefaultCondenser summarises a long history for the model.
 	EnableDefaultCondenser *bool `json:"enableDefaultCondenser,omitempty"`
-	// EnableSoundNotifications plays a sound when the agent waits or is done.
+	// EnableSoundNotifications plays a sound when the agent waits or has finished.
 	EnableSoundNotifications *bool `json:"enableSoundNotifications,omitempty"`
 	// EnableProactiveConversationStarters suggests tasks to start with.
 	EnableProactiveConversationStarters *bool `json:"enableProactiveConversationStarters,omitempty"`
-	// EnableSolvabilityAnalysis judges how likely a task can be solved before work on it starts.
+	// EnableSolvabilityAnalysis estimates whether a task can be solved before it starts.
 	EnableSolvabilityAnalysis *bool `json:"enableSolvabilityAnalysis,omitempty"`
 	// UserConsentsToAnalytics is the user's answer; absent means not asked yet.
 	UserConsentsToAnalytics *bool `json:"userConsentsToAnalytics,omitempty"`
-	// SandboxBaseContainerImage is any image to work in; the runtime is put into it.
+	// SandboxBaseContainerImage is an image to work in; Parley adds its runtime.
 	SandboxBaseContainerImage *string `json:"sandboxBaseContainerImage,omitempty"`
-	// SandboxRuntimeContainerImage is an image with a runtime of its own, started by its own
-	// entry point. It wins over sandboxBaseContainerImage.
+	// SandboxRuntimeContainerImage is an image with its own runtime, started by its entry point. It
+	// takes precedence over sandboxBaseContainerImage.
 	SandboxRuntimeContainerImage *string `json:"sandboxRuntimeContainerImage,omitempty"`
-	// MCPConfig lists the tool servers of every session; a conversation's own list replaces it.
+	// MCPConfig lists the tool servers of all sessions. A Conversation's list replaces it.
 	MCPConfig *MCPConfigApplyConfiguration `json:"mcpConfig,omitempty"`
 	// SearchAPIKeyRef names the key of the web search service.
 	SearchAPIKeyRef *SecretKeyRefApplyConfiguration `json:"searchAPIKeyRef,omitempty"`
@@ -54,17 +54,17 @@ type UserSettingsSpecApplyConfiguration struct {
 	MaxBudgetPerTask *string `json:"maxBudgetPerTask,omitempty"`
 	// Email address of the user.
 	Email *string `json:"email,omitempty"`
-	// EmailVerified says whether the address was proven to be the user's.
+	// EmailVerified is true if the user has confirmed the address.
 	EmailVerified *bool `json:"emailVerified,omitempty"`
 	// GitUserName is the author name of commits made in sessions.
 	GitUserName *string `json:"gitUserName,omitempty"`
 	// GitUserEmail is the author address of commits made in sessions.
 	GitUserEmail *string `json:"gitUserEmail,omitempty"`
-	// SessionClassName names the SessionClass of sessions that name none themselves; without it the
-	// one called default.
+	// SessionClassName names the SessionClass of sessions that name none. Default: the one
+	// named default.
 	SessionClassName *string `json:"sessionClassName,omitempty"`
-	// SessionKeyRef names the key with which the user's HTTP clients authenticate. Without it the
-	// operator makes one in the Secret <name>-session-key; deleting that Secret makes a new key.
+	// SessionKeyRef names the key with which the user's HTTP clients authenticate. Default: the
+	// operator creates one in the Secret <name>-session-key; delete that Secret to rotate it.
 	SessionKeyRef *SecretKeyRefApplyConfiguration `json:"sessionKeyRef,omitempty"`
 }
 

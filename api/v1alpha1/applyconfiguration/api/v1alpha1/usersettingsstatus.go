@@ -11,14 +11,14 @@ import (
 // UserSettingsStatusApplyConfiguration represents a declarative configuration of the UserSettingsStatus type for use
 // with apply.
 //
-// UserSettingsStatus is what the operator found.
+// UserSettingsStatus is the observed state of UserSettings.
 type UserSettingsStatusApplyConfiguration struct {
-	// ObservedGeneration of the spec that this status is about.
+	// ObservedGeneration of the spec that this status describes.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-	// SessionKeyHash is the SHA-256 of the session key in hexadecimal. The key itself is in a
-	// Secret only.
+	// SessionKeyHash is the SHA-256 of the session key in hexadecimal. The key itself is only in
+	// its Secret.
 	SessionKeyHash *string `json:"sessionKeyHash,omitempty"`
-	// SessionKeyRef names where the session key is.
+	// SessionKeyRef names the session key.
 	SessionKeyRef *SecretKeyRefApplyConfiguration `json:"sessionKeyRef,omitempty"`
 	// Conditions: Ready, and one for each group of references.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
