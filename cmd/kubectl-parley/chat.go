@@ -24,7 +24,7 @@ type chat struct {
 
 	mu    sync.Mutex
 	state session.State
-	// failure is the error since this command started.
+	// failure is the last failure of a turn since this command started.
 	failure error
 	// turnBegan is set once a turn has started for a message that is newer than this command.
 	turnBegan bool

@@ -79,8 +79,8 @@ type credential struct {
 	key, rejected string
 }
 
-// connect returns the user of a Conversation, or of the settings if it is empty. A forwarded port
-// stays open until the context ends; report receives its interruptions.
+// connect returns the user of a Conversation, or of the settings if conversation is empty. A
+// forwarded port stays open until the context ends; report receives its interruptions.
 func (f *facadeFlags) connect(ctx context.Context, c *cluster, conversation string,
 	report reporter) (*facadeUser, error) {
 	if conversation != "" {

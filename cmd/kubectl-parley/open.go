@@ -34,7 +34,7 @@ Without --facade, a local port is forwarded to the facade until Ctrl-C.`,
 	}, o.run)
 	o.addFlags(cmd)
 	cmd.Flags().StringVar(&o.settings, "settings", "default",
-		"The UserSettings to sign in as if no conversation is named.")
+		"Sign in with these UserSettings if no conversation is named.")
 	_ = cmd.RegisterFlagCompletionFunc("settings", p.complete(&v1alpha1.UserSettingsList{}))
 	cmd.Flags().Uint16Var(&o.port, "port", 0, "The local port. Default: a free port.")
 	cmd.Flags().BoolVar(&o.browser, "browser", true, "Open the link in a browser. Default: if standard output is a "+

@@ -30,8 +30,8 @@ func isTerminal(out io.Writer) bool {
 	return isFile && term.IsTerminal(int(file.Fd()))
 }
 
-// printer writes the printable form of a stream, in constant memory: a session's log may be one line
-// without end.
+// printer writes the printable form of a stream, in constant memory: a session's log may be one
+// line without end.
 type printer struct {
 	out io.Writer
 	// rest is the beginning of a character that the next write completes.

@@ -106,5 +106,5 @@ func (c *cluster) follow(ctx context.Context, p *progress, name string, done fun
 	return err
 }
 
-// interrupted reports whether the user pressed Ctrl-C, the normal end of commands that follow.
+// interrupted reports whether the user pressed Ctrl-C, which is no error in a command that follows.
 func interrupted(ctx context.Context) bool { return ctx.Err() != nil }

@@ -45,10 +45,10 @@ A new Conversation is created if flags such as --message describe its task.`,
 	f.StringVarP(&s.branch, "branch", "b", "", "The branch of the repository.")
 	f.StringVar(&s.provider, "git-provider", "", "The provider of the repository: github, gitlab, bitbucket or "+
 		"enterprise_sso.")
-	f.StringVar(&s.settings, "settings", "", "The UserSettings of the session's user. Default: default.")
+	f.StringVar(&s.settings, "settings", "", "The user's UserSettings. Default: those named default.")
 	f.StringVar(&s.class, "class", "", "The SessionClass.")
 	f.BoolVar(&s.oneShot, "one-shot", false, "End the session when the agent has answered the message.")
-	f.BoolVar(&s.force, "force", false, "Change the field even if a GitOps tool manages it.")
+	f.BoolVar(&s.force, "force", false, "Change the Conversation even if a GitOps tool manages the field.")
 	s.addFlags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("settings", p.complete(&v1alpha1.UserSettingsList{}))
 	return cmd

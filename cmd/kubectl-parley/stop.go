@@ -42,7 +42,7 @@ func newStop(p *plugin) *cobra.Command {
 	cmd := p.named(&cobra.Command{
 		Use: "stop NAME", Short: "Stop a session and keep its workspace; resume it with start",
 	}, s.run)
-	cmd.Flags().BoolVar(&s.force, "force", false, "Change the field even if a GitOps tool manages it.")
+	cmd.Flags().BoolVar(&s.force, "force", false, "Change the Conversation even if a GitOps tool manages the field.")
 	s.addFlags(cmd)
 	return cmd
 }
