@@ -123,7 +123,7 @@ func (l *logs) print(ctx context.Context, c *cluster, name string) error {
 		return err
 	}
 	defer stream.Close()
-	var out io.Writer = c.Out
+	out := c.Out
 	if isTerminal(c.Out) {
 		out = &printer{out: c.Out}
 	}
