@@ -179,7 +179,7 @@ func TestASessionWithoutAnAgentEndsWhenItIsIdle(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonIdle ||
-		got.Message != "nothing happened for 10s" {
+		got.Message != "no activity for 10s" {
 		t.Errorf("it ended with status %d: %+v", code, got)
 	}
 	if idle := time.Since(before); idle < timeout.Duration {

@@ -17,29 +17,30 @@ import (
 )
 
 const (
-	// greetTimeout is how long an agent may take to come up, and sessionTimeout to open a session:
-	// it may tell a long one again.
+	// greetTimeout bounds the start of an agent. sessionTimeout bounds opening a session, in which
+	// the agent may replay a long history.
 	greetTimeout   = 2 * time.Minute
 	sessionTimeout = 5 * time.Minute
 	stopGrace      = 10 * time.Second
-	// drain is how long what an agent said is still read after its end.
+	// drain is how long the output of an agent is still read after its exit.
 	drain = 2 * time.Second
 )
 
-// connected is an agent that runs.
+// connected is a running agent and the connection to it.
 type connected struct {
 	*process.Child
 	name    string
 	conn    *acp.Conn
 	can     acp.AgentCapabilities
 	session string
-	// forgot: the session is new, though there was an earlier one that the agent cannot go on with.
-	forgot bool
-	// said is the end of what it told the log.
+	// lostSession is set if the agent could not resume its earlier session and has a new one.
+	lostSession bool
+	// said is the end of the agent's log output.
 	said *tail
 }
 
-// ensureAgent has an agent run that is in a session: the one that it was in before, where it can.
+// ensureAgent starts the agent if it does not run, and opens a session: the earlier one if the
+// agent can resume it.
 func (d *Driver) ensureAgent(ctx context.Context) error {
 	if d.agent != nil {
 		select {
@@ -86,7 +87,7 @@ func (d *Driver) startAgent() (*connected, error) {
 	c.Child, err = process.Start(cmd, func(*process.Child) {
 		select {
 		case <-c.conn.Done():
-		case <-time.After(drain): // a process that it left behind may hold the pipe
+		case <-time.After(drain): // a child process of the agent may still hold the pipe
 		}
 		_, _ = out.Close(), output.Close()
 	})
@@ -96,9 +97,9 @@ func (d *Driver) startAgent() (*connected, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		defer cancel() // who is still asked need not answer
+		defer cancel() // requests of the agent that are in flight need no answer
 		if err := c.conn.Serve(ctx, d); err != nil && !errors.Is(err, os.ErrClosed) {
-			d.Log.Warn("the agent is not understood any more", "error", err)
+			d.Log.Warn("reading messages of the agent failed", "error", err)
 		}
 	}()
 	return c, nil
@@ -118,36 +119,36 @@ func (d *Driver) greet(ctx context.Context) error {
 		return err
 	}
 	if answer.ProtocolVersion != acp.Version {
-		return fmt.Errorf("it speaks version %d of the Agent Client Protocol, not %d", answer.ProtocolVersion, acp.Version)
+		return fmt.Errorf("its Agent Client Protocol has version %d, not %d", answer.ProtocolVersion, acp.Version)
 	}
 	d.agent.can = answer.AgentCapabilities
 	return nil
 }
 
-// openSession goes on with the agent's last session, where there is one and the agent can, and else
-// begins a new one.
+// openSession resumes the agent's last session if there is one and the agent can, and otherwise
+// opens a new session.
 func (d *Driver) openSession(ctx context.Context) error {
 	request := acp.SessionParams{Cwd: d.Dir, MCPServers: []acp.MCPServer{}}
 	if d.agent.can.MCPCapabilities.HTTP {
 		request.MCPServers = append(request.MCPServers, acp.MCPServer{Type: "http", Name: "parley", URL: d.ToolsURL,
 			Headers: []acp.Header{}})
 	} else {
-		d.Notice("The agent " + d.Doc.Agent.Name + " cannot use the session's tools: it does not take tool servers over " +
+		d.Notice("The agent " + d.Doc.Agent.Name + " cannot use the session's tools: it does not support MCP servers over " +
 			"HTTP.")
 	}
 	d.mu.Lock()
 	last := d.history.session
 	d.mu.Unlock()
 	if last != "" {
-		err := d.goOn(ctx, last, request)
+		err := d.resumeSession(ctx, last, request)
 		if err == nil {
 			return nil
 		}
-		d.Log.Info("the agent cannot go on with its session", "error", err)
-		d.agent.forgot = true
+		d.Log.Info("the agent cannot resume its session", "error", err)
+		d.agent.lostSession = true
 	}
 	d.mu.Lock()
-	d.translator = newTranslator(d.texts) // a new session names its calls as it likes
+	d.translator = newTranslator(d.texts) // a new session may reuse tool call IDs
 	d.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, sessionTimeout)
 	defer cancel()
@@ -157,17 +158,17 @@ func (d *Driver) openSession(ctx context.Context) error {
 	}
 	switch {
 	case answer.SessionID == "":
-		return errors.New("it named no session")
+		return errors.New("its answer to session/new has no sessionId")
 	case len(answer.SessionID) > maxID:
-		return fmt.Errorf("the name of its session has %d bytes, and may have %d", len(answer.SessionID), maxID)
+		return fmt.Errorf("its session ID has %d bytes; the limit is %d", len(answer.SessionID), maxID)
 	}
 	d.agent.session = answer.SessionID
 	return nil
 }
 
-// goOn with a session, in the way that the agent knows. What it tells again is recorded only as far
-// as it is not yet.
-func (d *Driver) goOn(ctx context.Context, last string, request acp.SessionParams) error {
+// resumeSession loads or resumes a session, as the agent supports. Updates that the agent replays
+// are recorded only if the journal does not have them.
+func (d *Driver) resumeSession(ctx context.Context, last string, request acp.SessionParams) error {
 	ctx, cancel := context.WithTimeout(ctx, sessionTimeout)
 	defer cancel()
 	request.SessionID = last
@@ -175,7 +176,7 @@ func (d *Driver) goOn(ctx context.Context, last string, request acp.SessionParam
 	exact := d.agent.can.ExactReplay()
 	switch {
 	case d.Doc.Agent.Forgets:
-		return errors.New("its entry in the catalogue says that it forgets")
+		return errors.New("the catalogue says that it cannot resume sessions (forgets)")
 	case exact:
 	case d.agent.can.CanResume():
 		method = acp.MethodResumeSession
@@ -204,10 +205,10 @@ func (d *Driver) Request(ctx context.Context, method string, params json.RawMess
 	return func() (any, error) { return d.permission(ctx, params) }
 }
 
-// Notification implements acp.Handler: it records what the agent tells.
+// Notification implements acp.Handler. It records the agent's updates.
 func (d *Driver) Notification(method string, params json.RawMessage) {
 	if method != acp.MethodUpdate {
-		return // nothing depends on another
+		return // other notifications are ignored
 	}
 	var told struct {
 		SessionID string          `json:"sessionId"`
@@ -223,7 +224,7 @@ func (d *Driver) Notification(method string, params json.RawMessage) {
 	}
 	events, seq, err := d.translator.take(told.Update)
 	if err != nil {
-		d.Log.Warn("the agent told something that cannot be read", "error", err)
+		d.Log.Warn("an update of the agent cannot be parsed", "error", err)
 		return
 	}
 	if seq > 0 {
@@ -233,10 +234,10 @@ func (d *Driver) Notification(method string, params json.RawMessage) {
 			events[i].Meta = &session.EventMeta{Session: in, Seq: seq}
 		}
 	}
-	_ = d.record(events...) // Run looks at what is broken
+	_ = d.record(events...) // Run checks d.broken
 }
 
-// unrecorded leaves out of what the agent tells what it told an earlier attempt.
+// unrecorded drops the events of a replayed update that an earlier attempt has recorded.
 func (h *history) unrecorded(in string, seq int, events []session.Event) []session.Event {
 	switch {
 	case in != h.lastSession || seq > h.lastSeq:
@@ -247,25 +248,26 @@ func (h *history) unrecorded(in string, seq int, events []session.Event) []sessi
 	return events[min(h.atSeq, len(events)):]
 }
 
-// Noise implements acp.Handler: it goes to the log.
+// Noise implements acp.Handler. It logs lines that are not protocol messages.
 func (d *Driver) Noise(line string) { d.Log.Info("the agent printed", "line", d.texts.line(line)) }
 
 func (c *connected) stop() { c.Stop(stopGrace) }
 
-// explain an error by the agent's end, where that is the reason.
+// explain replaces a connection error by the reason why the agent exited.
 func (c *connected) explain(err error) error {
 	if errors.Is(err, acp.ErrClosed) {
-		return errors.New(c.whyGone())
+		return errors.New(c.exitReason())
 	}
 	return err
 }
 
-// whyGone says how the agent ended, and what it said last, which mostly is why.
-func (c *connected) whyGone() string {
+// exitReason says how the agent exited and appends its last line of output, which usually has the
+// cause.
+func (c *connected) exitReason() string {
 	how := "closed its connection"
 	select {
 	case <-c.Ended:
-		how = cmp.Or(c.Failure(), "ended before its turn did")
+		how = cmp.Or(c.Failure(), "exited before its turn ended")
 	case <-time.After(stopGrace):
 	}
 	if last := c.said.lastLine(); last != "" {

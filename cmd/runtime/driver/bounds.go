@@ -14,8 +14,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// Names that clients know: what an action runs, and why the agent acts, which they expect in every
-// one.
+// argCommand and argThought are argument names that OpenHands clients know. Clients expect a
+// thought in every action.
 const (
 	argCommand = "command"
 	argThought = "thought"
@@ -24,28 +24,28 @@ const (
 const (
 	// maxText bounds each text of an event.
 	maxText = 64 << 10
-	// maxTitle bounds the line for people.
+	// maxTitle bounds the one-line summary of an event.
 	maxTitle = 200
-	// maxLogged bounds what the log repeats.
+	// maxLogged bounds error texts in the log.
 	maxLogged = 1 << 10
-	// maxInput bounds what a tool is given that is kept by its fields, and the tasks of a plan.
+	// maxInput bounds the input fields of a tool call, and the tasks of a plan.
 	maxInput = 512 << 10
-	// maxRaw bounds an update that is kept as it came.
+	// maxRaw bounds an update that is recorded unchanged.
 	maxRaw = 64 << 10
-	// maxID bounds the names that an agent gives to its sessions and calls.
+	// maxID bounds session IDs and tool call IDs of an agent.
 	maxID = 512
-	// maxOutput is how much is kept of what a command printed; an event holds less.
+	// maxOutput bounds the command output kept in memory; an event holds less.
 	maxOutput = 256 << 10
 )
 
-// leftOut stands for what is too large.
-func leftOut(size int) string { return fmt.Sprintf("[… %d bytes left out …]", size) }
+// omitted is the placeholder for text that is too large.
+func omitted(size int) string { return fmt.Sprintf("[… %d bytes left out …]", size) }
 
-// texts makes what others say fit for an event. It takes secrets out before it cuts: a part of one
-// is not known as such.
+// texts prepares texts of agents and tools for an event. It masks secrets before it truncates,
+// because a part of a secret would not be recognized.
 type texts struct{ mask func(string) string }
 
-// text without its middle where it is too long: what matters is mostly at its ends.
+// text masks a text and cuts out its middle if it is too long: the ends usually matter most.
 func (t texts) text(text string) string {
 	text = strings.ToValidUTF8(t.mask(text), "\uFFFD")
 	if len(text) <= maxText {
@@ -53,10 +53,10 @@ func (t texts) text(text string) string {
 	}
 	const half = maxText / 2
 	head, tail := text[:half], text[len(text)-half:]
-	return strings.ToValidUTF8(head, "") + "\n" + leftOut(len(text)-2*half) + "\n" + strings.ToValidUTF8(tail, "")
+	return strings.ToValidUTF8(head, "") + "\n" + omitted(len(text)-2*half) + "\n" + strings.ToValidUTF8(tail, "")
 }
 
-// line for people: the first of a text.
+// line returns the masked first line of a text.
 func (t texts) line(text string) string {
 	line, _, more := strings.Cut(strings.TrimSpace(t.mask(text)), "\n")
 	if len(line) > maxTitle {
@@ -68,13 +68,13 @@ func (t texts) line(text string) string {
 	return line
 }
 
-// observed is an event of the session itself: a notice, or an error.
+// observed returns an event of the session itself: a notice or an error.
 func (t texts) observed(kind, text string) session.Event {
 	text = t.text(text)
 	return session.Event{Source: session.FromEnvironment, Observation: kind, Message: t.line(text), Content: &text}
 }
 
-// shortened is a text of which the secrets were taken out, without its end where it is too long.
+// shortened truncates a masked text.
 func shortened(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -82,7 +82,7 @@ func shortened(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + " …"
 }
 
-// id is a name that something is known by, or a digest where it is too long.
+// id returns a masked ID, or its digest if it is too long.
 func (t texts) id(name string) string {
 	name = t.mask(name)
 	if len(name) <= maxID {
@@ -92,7 +92,7 @@ func (t texts) id(name string) string {
 	return hex.EncodeToString(digest[:])
 }
 
-// value with each of its texts cut.
+// value truncates every text in a value.
 func (t texts) value(value any) any {
 	switch v := value.(type) {
 	case string:
@@ -109,22 +109,22 @@ func (t texts) value(value any) any {
 	return value
 }
 
-// raw is an update as it came, or as text where it is too large. It is read before it is cut: there
-// is more than one way to write a secret as JSON.
+// raw returns an update unchanged, or as text if it is too large. A large update is decoded before
+// it is truncated, because JSON has several ways to escape a secret.
 func (t texts) raw(raw json.RawMessage) any {
 	if len(raw) <= maxRaw {
 		return raw
 	}
 	var value any
-	_ = json.Unmarshal(raw, &value) // it was read before
+	_ = json.Unmarshal(raw, &value) // take has parsed it
 	return t.text(encoded(t.value(value)))
 }
 
-// fields of what a tool is given. What is no object has none. What is too large with each of its
-// texts cut is kept as one.
+// fields returns the input fields of a tool call, with their texts truncated; none if the input is
+// not an object. If they are still too large, all of the input is one text.
 func (t texts) fields(raw json.RawMessage) map[string]any {
 	var value any
-	_ = json.Unmarshal(raw, &value) // it was read before
+	_ = json.Unmarshal(raw, &value) // take has parsed it
 	value = t.value(value)
 	fields, isObject := value.(map[string]any)
 	if len(raw) > maxInput {
@@ -139,41 +139,41 @@ func (t texts) fields(raw json.RawMessage) map[string]any {
 }
 
 func encoded(value any) string {
-	text, _ := acp.Encode(value) // it came as JSON
+	text, _ := acp.Encode(value) // the value was decoded from JSON
 	return string(text)
 }
 
-// lean is an event without what makes it too large for the journal.
-func (t texts) lean(e session.Event) session.Event {
+// truncated returns an event that is small enough for the journal.
+func (t texts) truncated(e session.Event) session.Event {
 	e.Message = t.text(e.Message)
 	if e.Content != nil {
 		content := t.text(*e.Content)
 		e.Content = &content
 	}
-	e.Args, e.Extras = t.leanMap(e.Args), t.leanMap(e.Extras)
+	e.Args, e.Extras = t.truncatedMap(e.Args), t.truncatedMap(e.Extras)
 	return e
 }
 
-func (t texts) leanMap(values map[string]any) map[string]any {
+func (t texts) truncatedMap(values map[string]any) map[string]any {
 	if values == nil {
 		return nil
 	}
 	kept := make(map[string]any, len(values))
 	for name, value := range values {
 		if len(name) > maxID {
-			name = leftOut(len(name))
+			name = omitted(len(name))
 		}
 		kept[name] = value
 		if text, isText := value.(string); isText {
 			kept[name] = t.text(text)
 		} else if encoded, err := json.Marshal(value); err != nil || len(encoded) > maxText {
-			kept[name] = leftOut(len(encoded))
+			kept[name] = omitted(len(encoded))
 		}
 	}
 	return kept
 }
 
-// tail keeps the end of what is written.
+// tail keeps the end of the text that is written to it.
 type tail struct {
 	texts
 	mu      sync.Mutex
@@ -186,8 +186,8 @@ func (t *tail) Write(text []byte) (int, error) {
 	defer t.mu.Unlock()
 	t.buffer.Write(text)
 	if t.buffer.Len() > 2*maxOutput {
-		// A secret is much shorter than what is kept, so that one which lies across the cut is all
-		// there. What may still become one, at the end, is left for the next time.
+		// A secret is much shorter than maxOutput, so a secret across the cut is complete here. The
+		// unfinished last line may still become a secret and is masked the next time.
 		text := t.buffer.String()
 		whole := strings.LastIndexByte(text, '\n') + 1
 		if len(text)-whole > maxOutput {
@@ -202,8 +202,8 @@ func (t *tail) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// lastLine that says something. All is masked before it is cut into lines: a secret may have
-// several.
+// lastLine returns the last non-empty line. The text is masked before it is split, because a secret
+// may span several lines.
 func (t *tail) lastLine() string {
 	t.mu.Lock()
 	said := t.buffer.String()
@@ -216,14 +216,14 @@ func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.dropped > 0 {
-		return leftOut(t.dropped) + "\n" + t.buffer.String()
+		return omitted(t.dropped) + "\n" + t.buffer.String()
 	}
 	return t.buffer.String()
 }
 
-func plural(n int, what string) string {
-	text := strconv.Itoa(n) + " " + what
-	if n != 1 && !strings.Contains(what, " ") {
+func plural(n int, noun string) string {
+	text := strconv.Itoa(n) + " " + noun
+	if n != 1 && !strings.Contains(noun, " ") {
 		text += "s"
 	}
 	return text

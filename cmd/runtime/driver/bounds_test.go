@@ -13,7 +13,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// told are updates of an agent, in a file that has its stub tell them. %s is the text as JSON.
+// told writes updates of an agent to a file for the stub to send. %s in an update is the text as
+// JSON.
 func told(t *testing.T, text string, updates ...string) string {
 	t.Helper()
 	quoted, err := json.Marshal(text)
@@ -32,8 +33,8 @@ func inFile(t *testing.T, text string) string {
 	return file
 }
 
-// cutting are all the places where what others say is cut, each as a session in which one says this
-// text.
+// cutting has a session for each kind of text that is truncated. The session's agent, command or
+// script sends this text.
 var cutting = map[string]func(t *testing.T, text string) session.Document{
 	"a message": agentTells(`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":%s}}`),
 	"a thought": agentTells(`{"sessionUpdate":"agent_thought_chunk","content":{"type":"text","text":%s}}`),
@@ -42,7 +43,7 @@ var cutting = map[string]func(t *testing.T, text string) session.Document{
 		`{"sessionUpdate":"tool_call","toolCallId":"2","kind":"think","title":%s,"status":"completed"}`),
 	"a command": agentTells(`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"execute","title":"x",` +
 		`"status":"completed","rawInput":{"command":%s}}`),
-	"the words of a command": agentTells(
+	"the words of a command list": agentTells(
 		`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"execute","title":"x","status":"completed",` +
 			`"rawInput":{"command":["echo",%s]}}`),
 	"a path": agentTells(`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"read","title":"x","status":"completed",`+
@@ -62,8 +63,8 @@ var cutting = map[string]func(t *testing.T, text string) session.Document{
 		`"title":"x","status":"completed","rawOutput":%s}`),
 	"a raw result": agentTells(`{"sessionUpdate":"tool_call","toolCallId":"1","kind":"other",` +
 		`"title":"x","status":"completed","rawOutput":{"new":%s}}`),
-	"an update of a kind that is not known": agentTells(`{"sessionUpdate":"dance","steps":%s}`),
-	"the bits of an output": func(t *testing.T, text string) session.Document {
+	"an update of an unknown kind": agentTells(`{"sessionUpdate":"dance","steps":%s}`),
+	"streamed output": func(t *testing.T, text string) session.Document {
 		const bit = `{"sessionUpdate":"tool_call_update","toolCallId":"1","kind":"execute","title":"x",` +
 			`"_meta":{"terminal_output_delta":{"data":%s}}}`
 		var lines []string
@@ -102,7 +103,7 @@ func agentTells(updates ...string) func(*testing.T, string) session.Document {
 	}
 }
 
-func TestNoPartOfASecretIsLeftWhereATextIsCut(t *testing.T) {
+func TestTruncatedTextsHaveNoPartOfASecret(t *testing.T) {
 	t.Parallel()
 	for place, doc := range cutting {
 		for name, secret := range map[string]struct {
@@ -112,7 +113,7 @@ func TestNoPartOfASecretIsLeftWhereATextIsCut(t *testing.T) {
 			"a key in much text": {longSecret, 900 << 10}} {
 			t.Run(place+" and "+name, func(t *testing.T) {
 				t.Parallel()
-				// So dense that one lies across every cut, wherever it is.
+				// So dense that a secret lies across every cut.
 				text := strings.Repeat(secret.value+" and then ", secret.size/len(secret.value))
 				checkCut(t, doc(t, text), text)
 			})
@@ -120,7 +121,7 @@ func TestNoPartOfASecretIsLeftWhereATextIsCut(t *testing.T) {
 	}
 }
 
-// checkCut has the session say the text, and looks for secrets in its records.
+// checkCut runs the session and looks for secrets in its events and log.
 func checkCut(t *testing.T, doc session.Document, text string) {
 	t.Helper()
 	doc.OneShot = true
@@ -143,17 +144,17 @@ func checkCut(t *testing.T, doc session.Document, text string) {
 	for _, secret := range []string{longSecret, pemSecret} {
 		for i := range len(secret) - 8 {
 			if part := secret[i : i+8]; strings.Contains(records, part) {
-				t.Fatalf("%q is on record", part)
+				t.Fatalf("%q is recorded", part)
 			}
 		}
 	}
 	if !strings.Contains(records, "***") {
-		t.Errorf("what was said is not on record: %.1000s", records)
+		t.Errorf("the text is not recorded: %.1000s", records)
 	}
 }
 
-// What no event can hold is left out of it. It says so, and the session goes on.
-func TestWhatIsTooLargeForAnEventIsLeftOut(t *testing.T) {
+// An oversized text is replaced by a placeholder, and the session continues.
+func TestOversizedTextsOfEventsAreOmitted(t *testing.T) {
 	t.Parallel()
 	large := strings.Repeat("x", 17<<20)
 	const most = "17760256 bytes left out" // all but 64 KiB
@@ -168,7 +169,7 @@ func TestWhatIsTooLargeForAnEventIsLeftOut(t *testing.T) {
 		"a name":   {`{"sessionUpdate":"tool_call","toolCallId":%s,"kind":"read","title":"x","status":"completed"}`, ""},
 		"many tasks": {`{"sessionUpdate":"plan","entries":[` + strings.Repeat(`{},`, 400_000) + `{"content":"last"}]}`,
 			"tasks of 4 bytes."},
-		"what is new": {`{"sessionUpdate":"dance","steps":%s}`, "bytes left out"},
+		"an unknown kind": {`{"sessionUpdate":"dance","steps":%s}`, "bytes left out"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -189,7 +190,7 @@ func TestWhatIsTooLargeForAnEventIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestInstructionsThatAreTooLargeToRecordDoNotEndTheSession(t *testing.T) {
+func TestOversizedInstructionsDoNotEndTheSession(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say one", Instructions: strings.Repeat("<", 3<<20)}).start()
 	d.until(session.StateAwaiting)
@@ -207,11 +208,11 @@ func TestALongErrorIsTruncatedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := fmt.Sprintf("%s", lines); strings.Count(got, "139264 bytes left out") != 2 {
-		t.Errorf("the error and the state do not say both how much is left out: %.300s", got[max(0, len(got)-2000):])
+		t.Errorf("the error and the state do not both have the number of omitted bytes: %.300s", got[max(0, len(got)-2000):])
 	}
 }
 
-func TestALongReasonOfAFailedStartIsCut(t *testing.T) {
+func TestLongReasonOfAFailedAgentStartIsTruncated(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say one"})
 	refusal := filepath.Join(d.dir, "heard.refusal")
@@ -232,7 +233,7 @@ func TestALongReasonOfAFailedStartIsCut(t *testing.T) {
 	d.wait("the answer", func() bool { _, said := d.driver.State(); return said == "two" })
 }
 
-func TestALongReasonOfASessionThatCannotBeginIsCut(t *testing.T) {
+func TestLongReasonOfAFailedSessionStartIsTruncated(t *testing.T) {
 	t.Parallel()
 	j, err := journal.Open(filepath.Join(t.TempDir(), "events.jsonl"), masking.Mask)
 	if err != nil {

@@ -9,21 +9,21 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/launch"
 )
 
-// commandGrace is how long a plain command may take to end when it is asked to.
+// commandGrace is how long a plain command may take to exit when it is asked to.
 const commandGrace = 15 * time.Second
 
-// Interrupted is why a message is not worked on again.
-const Interrupted = "the session was interrupted: an earlier attempt took up the message, and no message is taken up " +
-	"twice. The work may be done in part, or may not have been done. To have it done, start a new conversation"
+// Interrupted is the error of a plain command that an earlier attempt started.
+const Interrupted = "the session was interrupted: an earlier attempt started this command, and no command runs " +
+	"twice. The work may be partly done or not done at all. To run it again, start a new conversation"
 
-// runCommand gives the message to a plain command. What it prints is its answer.
+// runCommand gives the message to a plain command. The output is its answer.
 func (d *Driver) runCommand(ctx context.Context, t task) ending {
-	if t.again {
+	if t.resumed {
 		return failedTurn(Interrupted)
 	}
 	d.setup(ctx)
 	if ctx.Err() != nil {
-		return ending{} // what is to stop begins no work
+		return ending{} // the attempt is stopping and starts no work
 	}
 	if err := d.add(turnEvent(t.message, "")); err != nil {
 		return failedTurn(err.Error())
@@ -50,7 +50,7 @@ func (d *Driver) runCommand(ctx context.Context, t task) ending {
 	return ending{state: session.StateFinished}
 }
 
-// tee writes to the log and keeps the end.
+// tee writes to the log and keeps the end of the output.
 func tee(log io.WriteCloser, kept *tail) io.WriteCloser {
 	return struct {
 		io.Writer

@@ -39,7 +39,7 @@ func TestAnActionWaitsUntilTheUserConfirmsIt(t *testing.T) {
 	}
 }
 
-func TestAnActionThatTheUserRejectsIsNotDone(t *testing.T) {
+func TestARejectedActionIsNotDone(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask touch a", Settings: confirming("")}).start()
 	d.until(session.StateConfirmation)
@@ -53,7 +53,7 @@ func TestAnActionThatTheUserRejectsIsNotDone(t *testing.T) {
 		"ran touch a:  map[exit_code:1], of 3", "state awaiting_user_input")
 }
 
-func TestWithTheAnalyzerLLMOnlyHighRisksWait(t *testing.T) {
+func TestOnlyHighRisksNeedConfirmationWithAnalyzerLLM(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders("ask ls", "ask rm -r"), Settings: confirming("llm")}).start()
 	d.until(session.StateConfirmation)
@@ -62,13 +62,13 @@ func TestWithTheAnalyzerLLMOnlyHighRisksWait(t *testing.T) {
 		"run rm -r awaiting_confirmation", "state awaiting_user_confirmation")
 }
 
-func TestWithoutConfirmationModeNothingWaits(t *testing.T) {
+func TestNoActionWaitsWithoutConfirmationMode(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask rm"}).start()
 	d.until(session.StateAwaiting)
 }
 
-func TestAQuestionOutlivesTheSession(t *testing.T) {
+func TestAQuestionSurvivesARestart(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask rm", Settings: confirming("")})
 	d.can = "plainresume"
@@ -83,7 +83,7 @@ func TestAQuestionOutlivesTheSession(t *testing.T) {
 	d.until(session.StateAwaiting)
 }
 
-func TestASessionWhoseQuestionNobodyAnswersBecomesIdle(t *testing.T) {
+func TestAnUnansweredQuestionLetsTheSessionBecomeIdle(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ask rm", Settings: confirming("")}).start()
 	d.until(session.StateConfirmation)
@@ -93,7 +93,7 @@ func TestASessionWhoseQuestionNobodyAnswersBecomesIdle(t *testing.T) {
 	}
 }
 
-// request is an order to ask for a permission.
+// request is an order to ask for permission.
 func request(id, command, options string) string {
 	return fmt.Sprintf(`request {"toolCall":{"toolCallId":%q,"title":"ask","kind":"execute","rawInput":{"command":%q}},`+
 		`"options":[{"optionId":"n","kind":"reject_once"},%s]}`, id, command, options)
@@ -104,7 +104,7 @@ const (
 	always = `{"optionId":"always","kind":"allow_always"}`
 )
 
-// has waits until the events hold a line this many times.
+// has waits until the events have this line this many times.
 func (d *drive) has(line string, times int) {
 	d.t.Helper()
 	d.wait(fmt.Sprintf("%q %d times", line, times), func() bool {
@@ -113,9 +113,9 @@ func (d *drive) has(line string, times int) {
 	})
 }
 
-// An answer is about what the user saw. An agent that asks for something else under the same name
-// shows it, and waits again.
-func TestAnAnswerIsAboutWhatWasAsked(t *testing.T) {
+// An answer holds for the action that the user saw. If the agent asks for another action with the
+// same ID, the user sees it and is asked again.
+func TestAnAnswerHoldsOnlyForItsQuestion(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), request("k", "touch b", once)),
 		Settings: confirming("")}).start()
@@ -130,8 +130,8 @@ func TestAnAnswerIsAboutWhatWasAsked(t *testing.T) {
 	}
 }
 
-// What was done once under a name is asked for again if the agent wants to do it once more.
-func TestAnAnswerIsForOneCall(t *testing.T) {
+// The same action is asked again after it was done once.
+func TestAnAnswerHoldsForOneCall(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), ran("k", "touch a"),
 		request("k", "touch a", once)), Settings: confirming("")}).start()
@@ -141,8 +141,8 @@ func TestAnAnswerIsForOneCall(t *testing.T) {
 	d.has("run touch a awaiting_confirmation", 2)
 }
 
-// Also by the agent of another attempt, which begins its turn again.
-func TestWhatWasDoneBeforeAnInterruptionIsShownAndAskedForAgain(t *testing.T) {
+// The agent of the next attempt repeats its turn.
+func TestAnActionRepeatedAfterARestartNeedsConfirmationAgain(t *testing.T) {
 	t.Parallel()
 	never := filepath.Join(t.TempDir(), "never")
 	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), ran("k", "touch a"), "wait "+
@@ -156,7 +156,7 @@ func TestWhatWasDoneBeforeAnInterruptionIsShownAndAskedForAgain(t *testing.T) {
 	d.has("run touch a awaiting_confirmation", 2)
 }
 
-func TestNothingThatWasAnsweredIsAskedAgain(t *testing.T) {
+func TestAnAnsweredQuestionIsNotAskedAgain(t *testing.T) {
 	t.Parallel()
 	never := filepath.Join(t.TempDir(), "never")
 	d := newDrive(t, session.Document{FirstMessage: orders(request("k", "touch a", once), request("k", "touch a", once),
@@ -171,18 +171,18 @@ func TestNothingThatWasAnsweredIsAskedAgain(t *testing.T) {
 	d.has("run touch a awaiting_confirmation", 1)
 }
 
-func TestAQuestionAboutNoCallIsRefused(t *testing.T) {
+func TestAPermissionRequestWithoutAnIDIsRefused(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: request("", "touch a", once), Settings: confirming("")}).start()
 	d.untilSaid("refused")
 }
 
-// A user who wants to be asked each time allows nothing for good.
-func TestAUserWhoIsAskedAllowsNothingForGood(t *testing.T) {
+// In confirmation mode, no permission is granted permanently.
+func TestConfirmationModeGrantsNothingPermanently(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: request("k", "touch a", always), Settings: confirming("")}).start()
 	d.untilSaid("n")
-	if got := strings.Join(d.events(), "\n"); !strings.Contains(got, "notice") || !strings.Contains(got, "for good") {
+	if got := strings.Join(d.events(), "\n"); !strings.Contains(got, "notice") || !strings.Contains(got, "permanently") {
 		t.Errorf("the events are\n%s", got)
 	}
 	d = newDrive(t, session.Document{FirstMessage: request("k", "touch a", always)}).start()

@@ -1,6 +1,5 @@
-// Package driver has an agent work on the messages of a session's users, and records what happens.
-// What it knows of the session is what the journal says: an attempt that finds one goes on from
-// there.
+// Package driver runs an agent on the messages of a session's users and records events. The journal
+// holds all state of the session: a new attempt resumes from it.
 package driver
 
 import (
@@ -19,16 +18,16 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// Model counts what a turn uses, and keeps it within its limits.
+// Model meters a turn and enforces its limits.
 type Model interface {
 	BeginTurn(id string) error
 	EndTurn() error
 }
 
-// Options of a Driver.
+// Options configure a Driver.
 type Options struct {
 	Doc *session.Document
-	// Input and Env of the agent, which works in Dir. Home is its home directory.
+	// Input and Env are passed to the agent, which works in Dir.
 	Input session.AgentInput
 	Env   []string
 	Dir   string
@@ -36,22 +35,22 @@ type Options struct {
 	ToolsURL string
 	Journal  *journal.Journal
 	Model    Model
-	// Output of the agent and of the setup script, by its name.
+	// Output returns the log writer for the agent or the setup script with this name.
 	Output func(name string) io.WriteCloser
-	// Busy keeps the session from being idle until done is called. What Idle returns is closed when
-	// it is.
+	// Busy keeps the session from becoming idle until done is called. The channel of Idle is closed
+	// when the session is idle.
 	Busy func() (done func())
 	Idle func(context.Context) <-chan struct{}
-	// Notices for the user, once.
+	// Notices are shown to the user once.
 	Notices []string
-	// Ended is why an earlier attempt was about to end, where it did not get to say so.
+	// Ended is the termination of an earlier attempt that could not report it.
 	Ended *session.Termination
-	// Cgroups is where the kernel counts the processes that it killed because memory ran out.
+	// Cgroups is the directory in which the kernel counts processes killed for lack of memory.
 	Cgroups string
 	Log     *slog.Logger
 }
 
-// Driver of a session's agent.
+// Driver runs a session's agent.
 type Driver struct {
 	Options
 	agent *connected
@@ -60,37 +59,37 @@ type Driver struct {
 	mu         sync.Mutex
 	history    *history
 	translator *translator
-	// loading is set while the agent tells an old session again, and exact where that is just what
-	// it told before.
+	// loading is set while the agent replays an old session, and exact if the replay has the same
+	// updates with the same numbers.
 	loading, exact bool
-	// stopped is why the turn under way is to end.
+	// stopped says how the current turn is to end.
 	stopped *stop
-	// closed: nothing is taken any more.
+	// closed rejects further messages.
 	closed bool
-	// changed is closed, and made anew, when something was recorded.
+	// changed is closed and replaced whenever an event is recorded.
 	changed chan struct{}
-	// working is set during a turn; done ends what keeps the session from being idle.
+	// working is set during a turn; done releases Busy.
 	working bool
 	done    func()
-	// broken is why nothing can be recorded any more.
+	// broken is the error that made the journal unusable.
 	broken   error
 	prepared bool // the setup script ran
 	asking   sync.Mutex
 }
 
-// stop of a turn before the agent ends it.
+// stop says how a turn ends that the agent does not end itself.
 type stop struct {
 	state  session.State
 	reason string
 }
 
-// ErrNoAgent and ErrOver are why a message is not taken.
+// ErrNoAgent and ErrOver reject a message.
 var (
-	ErrNoAgent = errors.New("this session has no agent that takes messages")
-	ErrOver    = errors.New("the session has ended, or is about to")
+	ErrNoAgent = errors.New("this session has no agent that accepts messages")
+	ErrOver    = errors.New("the session has ended or is ending")
 )
 
-// New is a driver that goes on from what the journal says. The first message is on record when it
+// New returns a driver that resumes from the journal. It has recorded the first message when it
 // returns.
 func New(o Options) (*Driver, error) {
 	t := texts{mask: o.Journal.Mask}
@@ -109,14 +108,14 @@ func New(o Options) (*Driver, error) {
 // HasAgent says whether there is an agent to work on messages.
 func HasAgent(doc *session.Document) bool { return doc.Agent != nil && len(doc.Agent.Command) > 0 }
 
-// Run the agent on each message until the session is over. It returns why that is; nil where ctx
-// ended.
+// Run runs the agent on each message until the session is over. It returns the termination, or nil
+// if ctx ended.
 func (d *Driver) Run(ctx context.Context) *session.Termination {
 	defer d.end()
 	if d.Ended != nil {
 		return d.Ended
 	}
-	// A command works on one message, which an earlier attempt had.
+	// A plain command gets one message. Here an earlier attempt ran it.
 	done := d.command() && d.look(func(h *history) bool { return h.turns > 0 && h.turn < 0 })
 	for {
 		next, changed, broken := d.next()
@@ -136,23 +135,23 @@ func (d *Driver) Run(ctx context.Context) *session.Termination {
 		case ctx.Err() != nil:
 			return nil
 		case end.idle:
-			return d.idled() // what waits is on record, and is worked on after a start
+			return d.idled() // waiting messages are in the journal for the next attempt
 		case !done && (d.Doc.OneShot || d.command()):
 			return end.termination(d)
 		}
 	}
 }
 
-// task is what to do next.
+// task is the next message to work on.
 type task struct {
 	message int
-	// again: an earlier attempt began it.
-	again bool
+	// resumed is set if an earlier attempt started the turn.
+	resumed bool
 }
 
-// next is the turn under way, or else the next message; nil where there is neither. The channel is
-// closed once there may be more: a message that comes just after the look must not be missed. The
-// error is why nothing can be recorded any more.
+// next returns the current turn, or else the next message, or nil. The channel is closed at the
+// next change, so that a message that arrives right after this call is not missed. The error is set
+// if the journal is broken.
 func (d *Driver) next() (*task, <-chan struct{}, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -160,14 +159,14 @@ func (d *Driver) next() (*task, <-chan struct{}, error) {
 	switch {
 	case !HasAgent(d.Doc):
 	case h.turn >= 0:
-		return &task{message: h.turn, again: true}, d.changed, d.broken
+		return &task{message: h.turn, resumed: true}, d.changed, d.broken
 	case len(h.waiting) > 0 && !h.held:
 		return &task{message: h.waiting[0]}, d.changed, d.broken
 	}
 	return nil, d.changed, d.broken
 }
 
-// open records what a session begins with. Nobody's message comes before the first.
+// open records the first events of a session. No user's message precedes the first message.
 func (d *Driver) open() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -183,18 +182,18 @@ func (d *Driver) open() error {
 	if HasAgent(d.Doc) && d.Doc.HasWork() && d.history.messages == 0 {
 		first := session.UserMessage(d.Doc.FirstMessage, d.firstImages())
 		if d.Doc.FirstMessage == "" && d.Doc.Replay {
-			first.Message = "A recorded session is replayed."
+			first.Message = "Replaying a recorded session."
 		}
 		return d.record(first)
 	}
 	return nil
 }
 
-// wait until there is something to do. It returns why the session ends, where it does.
+// wait blocks until there may be a task. It returns a termination if the session is idle.
 func (d *Driver) wait(ctx context.Context, changed <-chan struct{}) *session.Termination {
 	d.mu.Lock()
 	if d.history.state == session.StateLoading && HasAgent(d.Doc) {
-		_ = d.record(session.StateChange(session.StateAwaiting, "")) // what is wrong with the journal shows at the next look
+		_ = d.record(session.StateChange(session.StateAwaiting, "")) // next returns d.broken
 		d.mu.Unlock()
 		return nil
 	}
@@ -207,7 +206,7 @@ func (d *Driver) wait(ctx context.Context, changed <-chan struct{}) *session.Ter
 	case <-d.Idle(waiting):
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		// Unless a message came at the last moment.
+		// A message may have arrived at the last moment.
 		if len(d.history.waiting) == 0 || d.history.held || !HasAgent(d.Doc) {
 			d.closed = true
 			return d.idled()
@@ -217,11 +216,11 @@ func (d *Driver) wait(ctx context.Context, changed <-chan struct{}) *session.Ter
 }
 
 func (d *Driver) idled() *session.Termination {
-	return &session.Termination{Reason: v1alpha1.ReasonIdle, Message: fmt.Sprintf("nothing happened for %s",
+	return &session.Termination{Reason: v1alpha1.ReasonIdle, Message: fmt.Sprintf("no activity for %s",
 		d.Doc.IdleTimeout.Duration)}
 }
 
-// end the agent, and take nothing more.
+// end stops the agent and rejects further messages.
 func (d *Driver) end() {
 	d.mu.Lock()
 	d.closed = true
@@ -231,13 +230,13 @@ func (d *Driver) end() {
 	}
 }
 
-// Message from a user. It is on the disk when it is taken; the agent gets it when it is done with
-// those before. One that has a key is taken once, however often it is sent.
+// Message records a message of a user, which is then on disk. The agent gets it after those before
+// it. A message with a key is recorded once, however often it is sent.
 func (d *Driver) Message(text string, images []string, key string) error {
 	return d.take(key, func() error { return d.record(keyed(session.UserMessage(text, images), key)) })
 }
 
-// take what a user sends, while an agent takes messages. What has a key is taken once.
+// take records input of a user if the agent accepts messages. Input with a known key is ignored.
 func (d *Driver) take(key string, record func() error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -252,13 +251,14 @@ func (d *Driver) take(key string, record func() error) error {
 	return record()
 }
 
-// digestOf a key, so that what is kept of it is short, and no secret if it should be one.
+// digestOf hashes a key: the digest is short, and does not reveal a key that happens to be a
+// secret.
 func digestOf(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return hex.EncodeToString(sum[:16])
 }
 
-// keyed is an event with the key that its sender gave it, if any.
+// keyed adds the sender's key, if any, to an event.
 func keyed(e session.Event, key string) session.Event {
 	if key != "" {
 		e.Meta = &session.EventMeta{Key: digestOf(key)}
@@ -266,19 +266,19 @@ func keyed(e session.Event, key string) session.Event {
 	return e
 }
 
-// ErrNothingAsked is why an answer is not taken.
-var ErrNothingAsked = errors.New("nothing waits for a confirmation")
+// ErrNothingAsked rejects an answer.
+var ErrNothingAsked = errors.New("no action is waiting for confirmation")
 
-// ChangeState follows a user's wish: to confirm or reject what is asked, to pause, to stop the
-// turn, or to go on. A wish that has a key is taken once, too: what is asked by then may be something
-// else.
+// ChangeState records a user's request: confirm or reject the pending action, pause, stop the turn,
+// or continue. A request with a key is recorded once, too: by the second time another action may be
+// pending.
 func (d *Driver) ChangeState(state session.State, key string) error {
 	return d.take(key, func() error {
 		switch {
 		case (state == session.StateConfirmed || state == session.StateRejected) && d.history.asked == "":
 			return ErrNothingAsked
 		case state == session.StateRunning && d.history.state == session.StatePaused:
-			// The key is the last one's: if only the first is recorded, it is sent again.
+			// The last event has the key: if only the first one was recorded, the client retries.
 			return d.record(changeOf(state), keyed(session.UserMessage("Go on.", nil), key))
 		}
 		return d.record(keyed(changeOf(state), key))
@@ -287,15 +287,15 @@ func (d *Driver) ChangeState(state session.State, key string) error {
 
 func changeOf(state session.State) session.Event {
 	return session.Event{
-		Source: session.FromUser, Action: session.ActionChangeState, Message: "The state is to be " + string(state),
+		Source: session.FromUser, Action: session.ActionChangeState, Message: "Requested state: " + string(state),
 		Args: map[string]any{"agent_state": string(state), argThought: ""},
 	}
 }
 
-// Notice tells the user something that the agent does not.
+// Notice shows the user a text of the runtime.
 func (d *Driver) Notice(text string) { _ = d.add(d.texts.observed(session.ObservedNotice, text)) }
 
-// Limit ends a turn, if it is still under way: it has used what it may.
+// Limit ends a turn that has used up its budget, if it still runs.
 func (d *Driver) Limit(turn, reason string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -306,35 +306,35 @@ func (d *Driver) Limit(turn, reason string) {
 	d.wake()
 }
 
-// State of the agent, and what it said last.
+// State returns the agent's state and its last message.
 func (d *Driver) State() (state session.State, said string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.history.state, d.history.said
 }
 
-// look at the history.
+// look evaluates a condition on the history under d.mu.
 func (d *Driver) look(at func(*history) bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return at(d.history)
 }
 
-// command says whether the agent is a plain command, which works on one message and exits.
+// command says whether the agent is a plain command, which gets one message and exits.
 func (d *Driver) command() bool {
 	return HasAgent(d.Doc) && d.Doc.Agent.Protocol != session.ProtocolACP
 }
 
-// add records events; d.mu is not held.
+// add records events. It takes d.mu.
 func (d *Driver) add(events ...session.Event) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.record(events...)
 }
 
-// record events; d.mu is held. What came of the call of a tool is told of the action that called
-// it. An event that is too large loses what makes it so; only a message of a user must be as it was
-// sent.
+// record records events; d.mu is held. The result of a tool call refers to the action that made the
+// call. An event that is too large is truncated, except a message of a user, which must stay as it
+// was sent.
 func (d *Driver) record(events ...session.Event) error {
 	for _, event := range events {
 		if event.ToolCall != nil {
@@ -347,11 +347,11 @@ func (d *Driver) record(events ...session.Event) error {
 		}
 		written, err := d.Journal.Append(event)
 		if errors.Is(err, journal.ErrTooLarge) && !event.IsUserMessage() {
-			written, err = d.Journal.Append(d.texts.lean(event))
+			written, err = d.Journal.Append(d.texts.truncated(event))
 		}
 		switch {
 		case errors.Is(err, journal.ErrTooLarge) && event.IsUserMessage():
-			return err // the user is told, and the session goes on without it
+			return err // the user sees the error; the session continues
 		case err != nil:
 			d.broken = err
 			d.wake()
@@ -363,7 +363,7 @@ func (d *Driver) record(events ...session.Event) error {
 	return nil
 }
 
-// Failed records why a session ends before it has a driver.
+// Failed records the failure of a session that has no driver yet.
 func Failed(events *journal.Journal, reason string) error {
 	failure := texts{mask: events.Mask}.observed(session.ObservedError, reason)
 	_, err := events.Append(failure, session.StateChange(session.StateError, *failure.Content))

@@ -20,7 +20,7 @@ import (
 
 func orders(lines ...string) string { return strings.Join(lines, "\n") }
 
-func TestAMessageIsWorkedOnAndTheSessionWaitsForTheNext(t *testing.T) {
+func TestTheSessionWaitsForTheNextMessage(t *testing.T) {
 	t.Parallel()
 	first := orders("think hm", "say I will look", "run ls", "say done hunter2", "noise a log")
 	d := newDrive(t, session.Document{FirstMessage: first}).start()
@@ -39,7 +39,7 @@ func TestAMessageIsWorkedOnAndTheSessionWaitsForTheNext(t *testing.T) {
 	if got := strings.Count(d.heard(), "session/new"); got != 1 {
 		t.Errorf("there were %d sessions of the agent:\n%s", got, d.heard())
 	}
-	// The model hears of the end of a turn after that is on record.
+	// The end of a turn is recorded before the model is told.
 	d.wait("the end of both turns", func() bool { return d.turns.heard() == "begin 1, end, begin 9, end" })
 	close(d.idle)
 	if got := d.over(); got == nil || got.Reason != v1alpha1.ReasonIdle {
@@ -50,8 +50,8 @@ func TestAMessageIsWorkedOnAndTheSessionWaitsForTheNext(t *testing.T) {
 	}
 }
 
-// Who did not hear the answer sends it again, perhaps to a later attempt.
-func TestWhatIsSentAgainWithItsKeyIsTakenOnce(t *testing.T) {
+// A client that got no answer sends the message again, possibly to a later attempt.
+func TestAMessageWithTheSameKeyIsRecordedOnce(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say one"}).start()
 	d.until(session.StateAwaiting)
@@ -80,17 +80,17 @@ func TestWhatIsSentAgainWithItsKeyIsTakenOnce(t *testing.T) {
 	send("say two", "")
 	answered("two")
 	if got := strings.Count(strings.Join(d.events(), "\n"), "user: "); got != 4 {
-		t.Errorf("%d messages were taken:\n%s", got, strings.Join(d.events(), "\n"))
+		t.Errorf("%d messages were recorded:\n%s", got, strings.Join(d.events(), "\n"))
 	}
 }
 
-// A text of control characters or of markup is six times as long as JSON.
-func TestAMessageThatIsTooLargeIsRefusedAndTheSessionGoesOn(t *testing.T) {
+// Control characters and markup take six times as many bytes in JSON.
+func TestAnOversizedMessageIsRefusedAndTheSessionContinues(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say one"}).start()
 	d.until(session.StateAwaiting)
 	if err := d.driver.Message(strings.Repeat("<", 3<<19), nil, ""); !errors.Is(err, journal.ErrTooLarge) {
-		t.Errorf("it is answered with %v", err)
+		t.Errorf("the error is %v", err)
 	}
 	if err := d.driver.Message("say two", nil, ""); err != nil {
 		t.Fatal(err)
@@ -98,8 +98,8 @@ func TestAMessageThatIsTooLargeIsRefusedAndTheSessionGoesOn(t *testing.T) {
 	d.wait("the answer", func() bool { _, said := d.driver.State(); return said == "two" })
 }
 
-// A tool server that fails may say what it likes, and a notice repeats it.
-func TestANoticeThatIsTooLongIsCutAndTheSessionGoesOn(t *testing.T) {
+// A notice repeats the error of a tool server, which may be very long.
+func TestALongNoticeIsTruncatedAndTheSessionContinues(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say one"}).start()
 	d.until(session.StateAwaiting)
@@ -133,20 +133,20 @@ func TestMessagesDuringATurnWait(t *testing.T) {
 		"state running", "agent: three", "state awaiting_user_input")
 }
 
-// A message that comes just when the session has found nothing to do is worked on, too.
+// A message is not missed if it arrives just as the driver starts to wait.
 func TestAMessageAtTheEndOfATurnIsNotMissed(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say 0"}).start()
 	for n := 1; n <= 150; n++ {
 		d.wait("the answer", func() bool {
-			for range 10_000 { // at the earliest moment
+			for range 10_000 { // as early as possible
 				if state, said := d.driver.State(); state == session.StateAwaiting && said == strconv.Itoa(n-1) {
 					return true
 				}
 			}
 			return false
 		})
-		for began := time.Now(); time.Since(began) < time.Duration(n)*time.Microsecond; { // and somewhat later each time
+		for began := time.Now(); time.Since(began) < time.Duration(n)*time.Microsecond; { // and slightly later each time
 			runtime.Gosched()
 		}
 		if err := d.driver.Message("say "+strconv.Itoa(n), nil, ""); err != nil {
@@ -159,12 +159,12 @@ func TestAMessageAtTheEndOfATurnIsNotMissed(t *testing.T) {
 func TestAOneShotSessionEndsWithItsTurn(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ message, reason, says string }{
-		"done":           {"say yes", v1alpha1.ReasonCompleted, "is done"},
+		"done":           {"say yes", v1alpha1.ReasonCompleted, "has finished"},
 		"an error":       {"fail no such key", v1alpha1.ReasonFailed, "no such key"},
-		"a death":        {"die", v1alpha1.ReasonFailed, "status 3"},
+		"an exit":        {"die", v1alpha1.ReasonFailed, "status 3"},
 		"a refusal":      {"stop refusal", v1alpha1.ReasonFailed, "refused"},
 		"too many turns": {"stop max_turn_requests", v1alpha1.ReasonFailed, "limit"},
-		"what is new":    {"stop tired", v1alpha1.ReasonFailed, "tired"},
+		"unknown reason": {"stop tired", v1alpha1.ReasonFailed, "tired"},
 	} {
 		d := newDrive(t, session.Document{FirstMessage: c.message, OneShot: true}).start()
 		if got := d.over(); got == nil || got.Reason != c.reason || !strings.Contains(got.Message, c.says) {
@@ -173,7 +173,7 @@ func TestAOneShotSessionEndsWithItsTurn(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatDiedIsStartedForTheNextMessage(t *testing.T) {
+func TestTheNextMessageRestartsAnAgentThatExited(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "die"})
 	d.can = "plainload"
@@ -187,7 +187,7 @@ func TestAnAgentThatDiedIsStartedForTheNextMessage(t *testing.T) {
 		"user: say back", "state running", "agent: back", "state awaiting_user_input")
 }
 
-func TestAnAgentThatCannotBeStartedIsSaid(t *testing.T) {
+func TestAFailedAgentStartIsReported(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "x", Agent: &session.Agent{Name: "gone", Protocol: session.ProtocolACP,
 		Command: []string{"no-such-agent"}}}).start()
@@ -202,7 +202,7 @@ func TestAnAgentThatCannotBeStartedIsSaid(t *testing.T) {
 	}
 }
 
-func TestWhatAnAgentSaidLastTellsWhyItEnded(t *testing.T) {
+func TestTheErrorHasTheLastLineOfAnAgentThatExited(t *testing.T) {
 	t.Parallel()
 	for script, want := range map[string]string{
 		"echo a warning >&2; echo no model with hunter2 >&2; echo >&2": ": no model with ***",
@@ -222,7 +222,7 @@ func TestWhatAnAgentSaidLastTellsWhyItEnded(t *testing.T) {
 	}
 }
 
-func TestAMessageWaitsForAnAgentThatCanBeStarted(t *testing.T) {
+func TestAMessageIsRetriedAfterAFailedAgentStart(t *testing.T) {
 	t.Parallel()
 	for _, protocol := range []session.Protocol{session.ProtocolACP, session.ProtocolCommand} {
 		d := newDrive(t, session.Document{FirstMessage: "say yes", OneShot: true})
@@ -239,7 +239,7 @@ func TestAMessageWaitsForAnAgentThatCanBeStarted(t *testing.T) {
 	}
 }
 
-func TestUnknownUpdatesAreKeptAndNotMisread(t *testing.T) {
+func TestUnknownUpdatesAreRecordedUnchanged(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders(
 		`raw {"sessionUpdate":"dance","content":{"type":"text","text":"la"}}`,
@@ -278,7 +278,7 @@ func TestPauseAndStopEndTheTurn(t *testing.T) {
 	}
 }
 
-func TestALimitEndsTheTurnAndTheNextMessageGoesOn(t *testing.T) {
+func TestALimitEndsTheTurnButNotTheSession(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders("say working", "hang")}).start()
 	d.wait("work", func() bool { return strings.Contains(d.heard(), "session/prompt") })
@@ -296,8 +296,8 @@ func TestALimitEndsTheTurnAndTheNextMessageGoesOn(t *testing.T) {
 		"state awaiting_user_input")
 }
 
-// A turn that is cut off before its end is on record goes on with the budget that it had.
-func TestATurnIsOnRecordBeforeItsBudgetEnds(t *testing.T) {
+// A turn without a recorded end is resumed with the rest of its budget.
+func TestTheEndOfATurnIsRecordedBeforeItsBudgetEnds(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say yes", OneShot: true}).start()
 	d.over()
@@ -306,7 +306,7 @@ func TestATurnIsOnRecordBeforeItsBudgetEnds(t *testing.T) {
 	}
 }
 
-func TestAPlainCommandWorksOnOneMessage(t *testing.T) {
+func TestAPlainCommandGetsOneMessage(t *testing.T) {
 	t.Parallel()
 	shell := func(script string) *session.Agent {
 		return &session.Agent{Name: "sh", Command: []string{"sh", "-c", script}}
@@ -320,15 +320,15 @@ func TestAPlainCommandWorksOnOneMessage(t *testing.T) {
 		t.Errorf("a second message: %v", err)
 	}
 	_ = d.journal.Close()
-	// Started again it does nothing, and serves what came of it.
+	// After a restart it runs no command and still serves the events.
 	d.start()
 	close(d.idle)
 	if got := d.over(); got == nil || got.Reason != v1alpha1.ReasonIdle || len(d.events()) != 5 {
-		t.Errorf("started again it ended with %+v\n%s", got, d.events())
+		t.Errorf("after a restart it ended with %+v\n%s", got, d.events())
 	}
 }
 
-func TestACommandThatWasCutOffIsNotRunAgain(t *testing.T) {
+func TestAnInterruptedCommandIsNotRunAgain(t *testing.T) {
 	t.Parallel()
 	ran := filepath.Join(t.TempDir(), "ran")
 	d := newDrive(t, session.Document{FirstMessage: "hello", Agent: &session.Agent{Name: "sh", Command: []string{"sh",
@@ -344,7 +344,7 @@ func TestACommandThatWasCutOffIsNotRunAgain(t *testing.T) {
 	}
 }
 
-func TestWithoutAnAgentNothingIsTaken(t *testing.T) {
+func TestMessagesAreRefusedWithoutAnAgent(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "hello", Agent: &session.Agent{Name: "none"}}).start()
 	if err := d.driver.Message("more", nil, ""); !errors.Is(err, driver.ErrNoAgent) {
@@ -356,7 +356,7 @@ func TestWithoutAnAgentNothingIsTaken(t *testing.T) {
 	}
 }
 
-func TestWhatTheAgentIsTold(t *testing.T) {
+func TestTheAgentGetsItsInstructionsOnce(t *testing.T) {
 	t.Parallel()
 	doc := session.Document{
 		FirstMessage: "say yes", Instructions: "be brief", Task: true,
@@ -369,24 +369,24 @@ func TestWhatTheAgentIsTold(t *testing.T) {
 	for _, want := range []string{"be brief", "acme/site", "language: de", "DB: the database",
 		"whether you can solve it"} {
 		if !strings.Contains(d.heard(), want) {
-			t.Errorf("the agent was not told %q:\n%s", want, d.heard())
+			t.Errorf("the agent did not get %q:\n%s", want, d.heard())
 		}
 	}
 	if !strings.Contains(d.heard(), `"mcpServers":[{"type":"http","name":"parley","url":"http://127.0.0.1:1/mcp",`+
 		`"headers":[]}]`) {
-		t.Errorf("the agent was not told of the tools:\n%s", d.heard())
+		t.Errorf("the agent did not get the tools:\n%s", d.heard())
 	}
 	if err := d.driver.Message("say more", nil, ""); err != nil {
 		t.Fatal(err)
 	}
 	d.wait("the second answer", func() bool { _, said := d.driver.State(); return said == "more" })
 	if got := strings.Count(d.heard(), "be brief"); got != 1 {
-		t.Errorf("the instructions were told %d times", got)
+		t.Errorf("the instructions were sent %d times", got)
 	}
 }
 
-// Who may write to a session as soon as there is one does not come before its first message.
-func TestTheFirstMessageIsOnRecordBeforeAnyOther(t *testing.T) {
+// A message sent as soon as the session serves requests follows the first message.
+func TestTheFirstMessageIsRecordedBeforeAnyOther(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say first"})
 	d.early = "say second"

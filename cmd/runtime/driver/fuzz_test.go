@@ -20,8 +20,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// Whatever an agent says, the session goes on: nothing hangs or fails, all events can be read, no
-// secret is among them, and an update of a kind that nobody knows is on record.
+// For any output of an agent, the session continues: nothing hangs or fails, all events can be read
+// and have no secret, and updates of an unknown kind are recorded.
 func FuzzAgent(f *testing.F) {
 	update := func(text string) string {
 		return `{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":` + text + `}}` + "\n"
@@ -73,7 +73,7 @@ func FuzzAgent(f *testing.F) {
 	})
 }
 
-// hear what an agent says, until the end of it and of all that it asked.
+// hear serves the output of an agent until it ends and all its requests are answered.
 func hear(t *testing.T, d *driver.Driver, said []byte) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -90,7 +90,7 @@ func hear(t *testing.T, d *driver.Driver, said []byte) {
 	case <-wait:
 		t.Fatalf("%q is read without end", said)
 	}
-	cancel() // as the driver does when an agent is gone
+	cancel() // as the driver does when an agent exits
 	for range h.requests {
 		select {
 		case <-h.done:
@@ -100,7 +100,7 @@ func hear(t *testing.T, d *driver.Driver, said []byte) {
 	}
 }
 
-// asked tells when the work of each request is done.
+// asked signals the end of each request.
 type asked struct {
 	*driver.Driver
 	requests int
@@ -138,15 +138,15 @@ func checkRecords(t *testing.T, j *journal.Journal, said []byte) {
 	}
 	for _, line := range lines {
 		if bytes.Contains(line, []byte("hunter2")) {
-			t.Errorf("%q: a secret is on record: %s", said, line)
+			t.Errorf("%q: a secret is recorded: %s", said, line)
 		}
 	}
 	if want := unknownUpdates(said); unknown < want {
-		t.Errorf("%q has %d updates that nobody knows, of which %d are on record", said, want, unknown)
+		t.Errorf("%q has %d unknown updates, but %d are recorded", said, want, unknown)
 	}
 }
 
-// unknownUpdates counts updates of the one kind that surely nobody knows.
+// unknownUpdates counts the updates of a kind that does not exist.
 func unknownUpdates(said []byte) (count int) {
 	for line := range bytes.Lines(said) {
 		var m struct {
@@ -169,8 +169,7 @@ func unknownUpdates(said []byte) (count int) {
 	return count
 }
 
-// simple: the line has no more fields than those that are looked at, so that nothing else in it can
-// keep it from being read.
+// simple says whether the update has no other fields, which could make it invalid.
 func simple(line []byte) bool {
 	var m struct {
 		Params struct {

@@ -21,7 +21,7 @@ import (
 
 const patience = 90 * time.Second // the race detector makes megabytes of JSON slow
 
-// longSecret and pemSecret are kept out of the records, as hunter2 is.
+// longSecret and pemSecret are masked, as hunter2 is.
 const (
 	longSecret = "sk-q0W1e2R3t4Y5u6I7o8P9a0S1d2F3g4H5j6K7l8Z9"
 	pemSecret  = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\nBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj\n-----END " +
@@ -30,7 +30,7 @@ const (
 
 var masking = secrets.New(map[string]string{"password": "hunter2", "key": longSecret, "pem": pemSecret})
 
-// drive is a session whose agent is the stub.
+// drive is a session with the stub as its agent.
 type drive struct {
 	t       *testing.T
 	dir     string
@@ -42,15 +42,15 @@ type drive struct {
 	cancel  context.CancelFunc
 	ended   chan *session.Termination
 	turns   turns
-	early   string       // a message that comes before the agent is driven
+	early   string       // a message sent before Run
 	log     bytes.Buffer // complete once the session is over
 }
 
-// turns are what the model is told of them.
+// turns records the calls of driver.Model.
 type turns struct {
 	mu   sync.Mutex
 	told []string
-	// ended are the states of the session when turns ended.
+	// ended are the session's states at the end of each turn.
 	ended []session.State
 	state func() (session.State, string)
 }
@@ -95,7 +95,7 @@ func newDrive(t *testing.T, doc session.Document) *drive {
 	return &drive{t: t, dir: t.TempDir(), doc: doc, can: "plain", idle: make(chan struct{})}
 }
 
-// start an attempt of the session.
+// start starts an attempt of the session.
 func (d *drive) start() *drive {
 	d.t.Helper()
 	var err error
@@ -142,7 +142,7 @@ func (d *drive) start() *drive {
 	return d
 }
 
-// stop the attempt, as a node that goes does.
+// stop stops the attempt, as the loss of a node does.
 func (d *drive) stop() {
 	d.t.Helper()
 	d.cancel()
@@ -161,7 +161,7 @@ func (d *drive) over() *session.Termination {
 	}
 }
 
-// events of the journal, a line each.
+// events returns the events of the journal, a line each.
 func (d *drive) events() []string {
 	d.t.Helper()
 	var lines []string
@@ -200,7 +200,7 @@ func text(value any) string {
 	return text
 }
 
-// until the state is this.
+// until waits for this state.
 func (d *drive) until(state session.State) {
 	d.t.Helper()
 	d.wait("the state "+string(state), func() bool {
@@ -209,11 +209,11 @@ func (d *drive) until(state session.State) {
 	})
 }
 
-func (d *drive) wait(what string, condition func() bool) {
+func (d *drive) wait(condition string, met func() bool) {
 	d.t.Helper()
-	for deadline := time.Now().Add(patience); !condition(); {
+	for deadline := time.Now().Add(patience); !met(); {
 		if time.Now().After(deadline) {
-			d.t.Fatalf("waited in vain for %s; the events are\n%s", what, strings.Join(d.events(), "\n"))
+			d.t.Fatalf("timed out waiting for %s; the events are\n%s", condition, strings.Join(d.events(), "\n"))
 		}
 		<-time.After(5 * time.Millisecond)
 	}
@@ -226,13 +226,13 @@ func (d *drive) expect(want ...string) {
 	}
 }
 
-// heard is what the agent was told.
+// heard returns the requests that the agent got.
 func (d *drive) heard() string {
 	text, _ := os.ReadFile(filepath.Join(d.dir, "heard"))
 	return string(text)
 }
 
-// setup is the script of the repository.
+// setup writes the setup script of the repository.
 func (d *drive) setup(script string) {
 	d.t.Helper()
 	file := filepath.Join(d.dir, ".openhands", "setup.sh")

@@ -6,55 +6,55 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// history is what the journal says of the session: what is under way, what waits. It is folded from
-// the events when the journal is opened, and then from each that is added, so that what is recorded
-// and what is known are one.
+// history is the state of the session: the current turn, waiting messages, open questions. It is
+// folded from the events when the journal is opened, and from each new event, so that it always
+// agrees with the journal.
 type history struct {
 	state session.State
-	// turn that is under way: the event of its message; -1 where none is.
+	// turn is the event ID of the current turn's message, or -1.
 	turn int
-	// session of the agent that the last turn was begun in, and how many turns were.
+	// session is the agent's session of the last turn; sessionTurns counts the turns in it.
 	session      string
 	sessionTurns int
-	// turns that have begun. instructed is whether the agent's instructions are recorded in this
-	// one.
+	// turns counts the turns that have begun. instructed is set once the agent's instructions are
+	// recorded in this turn.
 	turns      int
 	instructed bool
-	// waiting are the messages that no turn has taken up, by their events.
+	// waiting are the event IDs of messages that have no turn yet.
 	waiting []int
-	// held: the agent could not be started for what waits. The next message, or the next attempt,
-	// tries again.
+	// held is set after the agent failed to start for a waiting message. The next message or the
+	// next attempt retries.
 	held bool
-	// messages of users that there have been.
+	// messages counts the users' messages.
 	messages int
-	// keys that the last events of users had.
+	// keys are the keys of the users' last events.
 	keys     map[string]bool
 	lastKeys []string
 
-	// lastSession of the agent, and how much of what it told is recorded: up to lastSeq, of which
-	// there are atSeq events.
+	// lastSession is the agent's session of the last recorded update. lastSeq is the number of that
+	// update, and atSeq the number of its events.
 	lastSession    string
 	lastSeq, atSeq int
 
-	// actions are the events of the calls of tools in the turn, and observed which of them are
-	// over.
+	// actions are the event IDs of the turn's tool calls; observed are the calls that have a
+	// result.
 	actions  map[string]int
 	observed map[string]bool
-	// asked is the call that waits for the user. questions are digests of what was asked last in
-	// the turn, by the call, and answers what users said to them.
+	// asked is the call that waits for the user. questions are digests of the turn's last question
+	// for each call, and answers the users' answers.
 	asked     string
 	questions map[string]string
 	answers   map[string]answer
 
-	// wish of the user for another state, which the driver has not followed yet, and the event that
-	// says so.
-	wish   session.State
-	wished int
-	// said is the last message of the agent.
+	// requested is a state that the user requested and the driver has not reached; requestedAt is
+	// the event ID of the request.
+	requested   session.State
+	requestedAt int
+	// said is the agent's last message.
 	said string
 }
 
-// answer of a user to a question, by its digest.
+// answer is a user's answer to the question with this digest.
 type answer struct {
 	question string
 	said     session.State
@@ -67,16 +67,16 @@ func newHistory() *history {
 	}
 }
 
-// extraQuestion is the digest of what the user is asked, in the event that asks.
+// extraQuestion holds the digest of the question in the event that asks it.
 const extraQuestion = "question"
 
-// over are the states that end a turn.
-var over = map[session.State]bool{
+// endsTurn are the states that end a turn.
+var endsTurn = map[session.State]bool{
 	session.StateAwaiting: true, session.StateFinished: true, session.StateError: true, session.StatePaused: true,
 	session.StateStopped: true,
 }
 
-// fold an event in.
+// fold updates the history with an event.
 func (h *history) fold(e *session.Event) {
 	if e.Meta != nil && e.Meta.Seq > 0 {
 		if e.Meta.Session != h.lastSession || e.Meta.Seq != h.lastSeq {
@@ -95,7 +95,7 @@ func (h *history) fold(e *session.Event) {
 		h.held = false
 		h.waiting = append(h.waiting, e.ID)
 	case e.Action == session.ActionChangeState:
-		h.foldWish(e)
+		h.foldRequest(e)
 	case e.Action == session.ActionSystem:
 		h.instructed = true
 	case e.Action == session.ActionMessage && e.Source == session.FromAgent:
@@ -109,12 +109,12 @@ func (h *history) fold(e *session.Event) {
 	} else if e.Observation != session.ObservedState {
 		h.observed[e.ToolCall.ID] = true
 		if e.Observation != session.ObservedRejected {
-			delete(h.answers, e.ToolCall.ID) // it was followed, and is about nothing that comes later
+			delete(h.answers, e.ToolCall.ID) // the answer was applied and does not hold for later calls
 		}
 	}
 }
 
-// mostKeys is how many are remembered: who sends something again does so soon.
+// mostKeys bounds the remembered keys: clients retry soon.
 const mostKeys = 1000
 
 func (h *history) foldKey(key string) {
@@ -145,19 +145,19 @@ func (h *history) foldState(e *session.Event) {
 			h.sessionTurns--
 		}
 	}
-	if over[h.state] {
-		h.turn, h.asked, h.wish = -1, "", ""
+	if endsTurn[h.state] {
+		h.turn, h.asked, h.requested = -1, "", ""
 		clear(h.questions)
 		clear(h.answers)
 	}
 }
 
-// knows says whether a question about a call was answered, or waits to be.
+// knows says whether a question about a call was answered or is pending.
 func (h *history) knows(id, question string) bool {
 	return h.answers[id].question == question || h.asked == id && h.questions[id] == question
 }
 
-// begin a turn with a message. Messages before it are taken up with it.
+// begin starts a turn with a message. Earlier waiting messages belong to the turn, too.
 func (h *history) begin(message int, in string) {
 	if in != h.session {
 		h.session, h.sessionTurns = in, 0
@@ -172,7 +172,7 @@ func (h *history) begin(message int, in string) {
 	clear(h.observed)
 }
 
-func (h *history) foldWish(e *session.Event) {
+func (h *history) foldRequest(e *session.Event) {
 	text, _ := e.Args["agent_state"].(string)
 	state := session.State(text)
 	switch state {
@@ -181,17 +181,17 @@ func (h *history) foldWish(e *session.Event) {
 			h.answers[h.asked] = answer{h.questions[h.asked], state}
 		}
 	case session.StatePaused, session.StateStopped, session.StateRunning:
-		if !h.held { // else there is nothing under way that it could be about
-			h.wish, h.wished = state, e.ID
+		if !h.held { // otherwise there is no turn to change
+			h.requested, h.requestedAt = state, e.ID
 		}
 	}
 }
 
-// ends is the state that the user wants the turn of a message to end in; empty where that is none.
-// What was wished before the message came is about an earlier turn, which was over by then.
-func (h *history) ends(message int) session.State {
-	if (h.wish == session.StatePaused || h.wish == session.StateStopped) && h.wished > message {
-		return h.wish
+// requestedEnd is the state in which the user wants the turn of a message to end, or empty. A
+// request older than the message was for an earlier turn.
+func (h *history) requestedEnd(message int) session.State {
+	if (h.requested == session.StatePaused || h.requested == session.StateStopped) && h.requestedAt > message {
+		return h.requested
 	}
 	return ""
 }

@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// maxImage is the largest image that models take.
+	// maxImage is the largest image that models accept.
 	maxImage     = 5 << 20
 	imageTimeout = 30 * time.Second
 	fileScheme   = "file://"
 )
 
-// images are fetched here, so that the agent needs no way to where they are. One that cannot be had
-// is said to be missing; the message is worked on without it.
+// images fetches the images of a message, so that the agent needs no access to their hosts. A
+// missing image is reported, and the message is sent without it.
 func (d *Driver) images(ctx context.Context, addresses []string) []acp.Content {
 	var blocks []acp.Content
 	for i, address := range addresses {
@@ -43,7 +43,7 @@ func (d *Driver) images(ctx context.Context, addresses []string) []acp.Content {
 	return blocks
 }
 
-// firstImages are the addresses of the images that go with the first message.
+// firstImages are the URLs of the first message's images.
 func (d *Driver) firstImages() []string {
 	images := slices.Clone([]string(d.Input.Images))
 	for i, image := range images {
@@ -58,7 +58,7 @@ func (d *Driver) fetchImage(ctx context.Context, address string) (data []byte, k
 	file, isFile := strings.CutPrefix(address, fileScheme)
 	scheme, rest, _ := strings.Cut(address, ":")
 	switch {
-	case isFile && slices.Contains(d.Input.ImageFiles, file): // and no other: a later message may name any
+	case isFile && slices.Contains(d.Input.ImageFiles, file): // no other files: later messages may name any path
 		data, err = os.ReadFile(file)
 	case strings.EqualFold(scheme, "data"):
 		data, err = dataURL(rest)
@@ -69,16 +69,16 @@ func (d *Driver) fetchImage(ctx context.Context, address string) (data []byte, k
 		return nil, "", err
 	}
 	if len(data) > maxImage {
-		return nil, "", fmt.Errorf("it has more than %d MiB", maxImage>>20)
+		return nil, "", fmt.Errorf("it is larger than %d MiB", maxImage>>20)
 	}
-	// What it is, and not what somebody says that it is: a model refuses the whole message
-	// otherwise.
+	// The type is detected, not taken from the sender: a model rejects the whole message if it is
+	// wrong.
 	kind = http.DetectContentType(data)
 	switch kind {
 	case "image/png", "image/jpeg", "image/gif", "image/webp":
 		return data, kind, nil
 	}
-	return nil, "", errors.New("it is no PNG, JPEG, GIF or WebP")
+	return nil, "", errors.New("it is not a PNG, JPEG, GIF or WebP image")
 }
 
 func dataURL(rest string) ([]byte, error) {
@@ -86,13 +86,13 @@ func dataURL(rest string) ([]byte, error) {
 	if strings.HasSuffix(strings.ToLower(strings.TrimSpace(header)), ";base64") {
 		data, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
 		if err != nil {
-			return nil, errors.New("its base64 is not valid")
+			return nil, errors.New("its base64 data is invalid")
 		}
 		return data, nil
 	}
 	plain, err := url.PathUnescape(text)
 	if err != nil {
-		return nil, errors.New("its address is not valid")
+		return nil, errors.New("its URL is invalid")
 	}
 	return []byte(plain), nil
 }
@@ -102,11 +102,11 @@ func download(ctx context.Context, address string) ([]byte, error) {
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
-		return nil, errors.New("its address is not valid")
+		return nil, errors.New("its URL is invalid")
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		// Without the address, which may be signed.
+		// The error leaves out the URL, which may be signed.
 		return nil, errors.New("its host cannot be reached")
 	}
 	defer response.Body.Close()

@@ -10,23 +10,23 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// AnalyzerLLM has the agent rate what it is about to do.
+// AnalyzerLLM lets the agent rate the risk of its actions.
 const AnalyzerLLM = "llm"
 
-// What an action says of whether it may be done.
+// Values of an action's confirmation_state.
 const (
 	awaitingConfirmation = "awaiting_confirmation"
 	confirmed            = "confirmed"
 )
 
-// asks says whether an action waits for a user who wants to be asked.
-func (d *Driver) asks(c *call) bool {
-	// What an agent does not rate may be anything.
+// needsConfirmation says whether an action waits for the user in confirmation mode. An action
+// without a rating may have any risk.
+func (d *Driver) needsConfirmation(c *call) bool {
 	risk := c.risk()
 	return ptr.Deref(d.Doc.Settings.SecurityAnalyzer, "") != AnalyzerLLM || risk != "LOW" && risk != "MEDIUM"
 }
 
-// permission answers an agent that asks whether it may do something: at once, or when the user has.
+// permission answers the agent's request for permission, at once or when the user has answered.
 func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, error) {
 	var request struct {
 		ToolCall struct {
@@ -40,24 +40,24 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 	}
 	told := &request.ToolCall.toolCall
 	if told.ID == "" {
-		return nil, &acp.Error{Code: acp.CodeInvalidParams, Message: "the call of the tool has no toolCallId"}
+		return nil, &acp.Error{Code: acp.CodeInvalidParams, Message: "the tool call has no toolCallId"}
 	}
 	if d.confirms() && !acp.Offers(request.Options, acp.AllowOnce) {
-		d.Notice("The agent " + d.Doc.Agent.Name + " asked for something that could only be allowed for good, and was " +
+		d.Notice("The agent " + d.Doc.Agent.Name + " asked for a permission that can only be granted permanently, and was " +
 			"refused: " + d.texts.line(told.Title))
 		return acp.Choose(request.Options, acp.RejectOnce, acp.RejectAlways), nil
 	}
-	// One question at a time: a client shows one.
+	// Clients show one question at a time.
 	d.asking.Lock()
 	defer d.asking.Unlock()
 
 	d.mu.Lock()
-	known := d.translator.known(told, request.ToolCall.Content)
+	known := d.translator.merge(told, request.ToolCall.Content)
 	question := known.digest()
-	d.recall(known, question)
+	d.restoreRecorded(known, question)
 	confirmation, waits := "", false
 	switch {
-	case d.confirms() && d.asks(known):
+	case d.confirms() && d.needsConfirmation(known):
 		confirmation, waits = awaitingConfirmation, true
 	case d.confirms():
 		confirmation = confirmed
@@ -80,25 +80,25 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 	return d.answer(ctx, told.ID, question, request.Options)
 }
 
-// recall what is on record of a call that the agent asks about; d.mu is held. What was asked about
-// is an action of its own where the agent gives its name to something else, or to the same once
-// more: a user who answers must see what the answer is about.
-func (d *Driver) recall(c *call, question string) {
+// restoreRecorded sets a call's flags from the history; d.mu is held. A call is a new action if the
+// agent reuses the ID of a finished call, or of a call with another question: the user must see the
+// action that the answer is about.
+func (d *Driver) restoreRecorded(c *call, question string) {
 	_, recorded := d.history.actions[c.ID]
 	before, asked := d.history.questions[c.ID]
 	_, answered := d.history.answers[c.ID]
-	done := c.observed || d.history.observed[c.ID] && !answered // in this attempt, or in an earlier one
+	done := c.observed || d.history.observed[c.ID] && !answered // in this attempt or an earlier one
 	anew := done || asked && before != question
-	c.started = recorded && !anew // also by an earlier attempt
+	c.started = recorded && !anew // possibly by an earlier attempt
 	if anew {
 		c.observed, c.Status = false, ""
 	}
 }
 
-// confirms says whether the user wants to be asked.
+// confirms says whether confirmation mode is on.
 func (d *Driver) confirms() bool { return ptr.Deref(d.Doc.Settings.ConfirmationMode, false) }
 
-// allow what is asked for. A user who is asked each time allows just that.
+// allow grants a permission. In confirmation mode it grants it only once.
 func (d *Driver) allow(options []acp.PermissionOption) acp.PermissionResult {
 	if d.confirms() {
 		return acp.Choose(options, acp.AllowOnce, acp.AllowOnce)
@@ -106,11 +106,10 @@ func (d *Driver) allow(options []acp.PermissionOption) acp.PermissionResult {
 	return acp.Choose(options, acp.AllowOnce, acp.AllowAlways)
 }
 
-// answer of the user to a question, once there is one. Until then nothing keeps the session from
-// being idle.
+// answer waits for the user's answer to a question. The session may become idle meanwhile.
 func (d *Driver) answer(ctx context.Context, id, question string, options []acp.PermissionOption) (any, error) {
-	d.asksUser(true)
-	defer d.asksUser(false)
+	d.waitForUser(true)
+	defer d.waitForUser(false)
 	for {
 		d.mu.Lock()
 		changed := d.changed
@@ -119,7 +118,7 @@ func (d *Driver) answer(ctx context.Context, id, question string, options []acp.
 		d.mu.Unlock()
 		switch {
 		case answered && answer.question == question:
-			return d.follows(id, answer.said, options)
+			return d.applyAnswer(id, answer.said, options)
 		case cancelled:
 			return acp.Dismissed(), nil
 		}
@@ -131,8 +130,8 @@ func (d *Driver) answer(ctx context.Context, id, question string, options []acp.
 	}
 }
 
-// follows the answer of the user.
-func (d *Driver) follows(id string, said session.State, options []acp.PermissionOption) (any, error) {
+// applyAnswer records the user's answer and returns the option to choose.
+func (d *Driver) applyAnswer(id string, said session.State, options []acp.PermissionOption) (any, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	events := []session.Event{session.StateChange(said, "")}

@@ -12,14 +12,14 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// maxTranscript bounds how much of what happened is told to an agent that cannot remember it.
+// maxTranscript bounds the history that is sent to an agent which cannot resume its session.
 const maxTranscript = 48 << 10
 
 const interrupted = "The session was interrupted while you worked on the message below, and was started again. What " +
 	"you did before is on the disk, but commands that were under way may be done in part. Look at what is there, do " +
 	"not do again what is done, and go on with the message:\n\n"
 
-// instructions are what the agent is told once, before the first message of its session.
+// instructions are sent to the agent once, before the first message of its session.
 func (d *Driver) instructions() string {
 	var parts []string
 	settings := &d.Doc.Settings
@@ -49,8 +49,8 @@ func (d *Driver) instructions() string {
 	return strings.Join(parts, "\n\n")
 }
 
-// prompt is what the agent is sent for a message: what it must know first, the message, and its
-// images.
+// prompt builds the agent's prompt for a message: instructions and history if needed, the message,
+// its images.
 func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptParams, error) {
 	message, err := d.event(t.message)
 	if err != nil {
@@ -70,17 +70,17 @@ func (d *Driver) prompt(ctx context.Context, t task) (acp.PromptParams, error) {
 			say(d.replayed())
 		}
 	}
-	if d.agent.forgot {
+	if d.agent.lostSession {
 		transcript, err := d.transcript(t.message)
 		if err != nil {
 			return request, err
 		}
 		say(transcript)
-		d.agent.forgot = false
+		d.agent.lostSession = false
 	}
 	text := message.Text()
-	if t.again && !d.agent.can.ExactReplay() {
-		d.Notice("The session was interrupted and started again. The agent was told to go on with the message.")
+	if t.resumed && !d.agent.can.ExactReplay() {
+		d.Notice("The session was interrupted and restarted. The agent was asked to resume this message.")
 		text = interrupted + text
 	}
 	say(text)
@@ -111,7 +111,7 @@ func imagesOf(message *session.Event) []string {
 	return images
 }
 
-// transcript of what happened before a message, for an agent that has forgotten it.
+// transcript returns the history before a message, for an agent that lost its session.
 func (d *Driver) transcript(before int) (string, error) {
 	var lines []string
 	err := d.Journal.Events(0, func(e *session.Event) bool {
@@ -139,7 +139,7 @@ func (d *Driver) transcript(before int) (string, error) {
 	return "You do not remember it, but this is what happened in this session so far:\n\n" + text, nil
 }
 
-// maxTranscriptLine bounds an event of a transcript.
+// maxTranscriptLine bounds an event in a transcript.
 const maxTranscriptLine = 2 << 10
 
 func transcriptLine(e *session.Event) string {

@@ -8,10 +8,10 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// maxReplay bounds how much of a recording an agent is told.
+// maxReplay bounds the part of a recording that is sent to the agent.
 const maxReplay = 48 << 10
 
-// replayed tells an agent that does no replays what was recorded.
+// replayed returns the text of a recording for an agent that cannot replay it.
 func (d *Driver) replayed() string {
 	text, err := os.ReadFile(d.Input.ReplayFile)
 	if err != nil {
@@ -23,7 +23,7 @@ func (d *Driver) replayed() string {
 		var trajectory struct {
 			Trajectory []session.Event `json:"trajectory"`
 		}
-		_ = json.Unmarshal(text, &trajectory) // what is in neither form has no events
+		_ = json.Unmarshal(text, &trajectory) // a text in neither form has no events
 		events = trajectory.Trajectory
 	}
 	var lines []string

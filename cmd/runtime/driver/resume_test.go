@@ -8,19 +8,19 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// A turn that was under way is gone on with in the way that the agent knows, and is never begun as
-// if it were new.
-func TestATurnThatWasCutOffIsGoneOnWith(t *testing.T) {
+// An interrupted turn is resumed in the way that the agent supports, and never starts as a new
+// turn.
+func TestAnInterruptedTurnIsResumed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		can     string
 		forgets bool
 		method  string
 	}{
-		"by neither":                 {"plain", false, "session/new"},
+		"in a new session":           {"plain", false, "session/new"},
 		"by loading":                 {"plainload", false, "session/load"},
 		"by resuming":                {"plainresume", false, "session/resume"},
-		"by loading, but it forgets": {"plainload", true, "session/new"},
+		"with an agent that forgets": {"plainload", true, "session/new"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -31,10 +31,10 @@ func TestATurnThatWasCutOffIsGoneOnWith(t *testing.T) {
 			d.stop()
 			before := len(d.heard())
 			d.start()
-			d.wait("the agent to go on", func() bool { return strings.Contains(d.heard()[before:], "session/prompt") })
+			d.wait("the agent to resume", func() bool { return strings.Contains(d.heard()[before:], "session/prompt") })
 			told := d.heard()[before:]
 			if !strings.Contains(told, method) || !strings.Contains(told, "was interrupted while you worked") {
-				t.Errorf("started again, the agent was told\n%s", told)
+				t.Errorf("after the restart the agent got\n%s", told)
 			}
 			if got := strings.Join(d.events(), "\n"); strings.Contains(got, "told again") || strings.Count(got, "user:") != 1 {
 				t.Errorf("the events are\n%s", got)
@@ -43,7 +43,7 @@ func TestATurnThatWasCutOffIsGoneOnWith(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatForgetsIsToldWhatHappened(t *testing.T) {
+func TestAnAgentThatLostItsSessionGetsATranscript(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: orders("say the answer is 42", "run ls")}).start()
 	d.until(session.StateAwaiting)
@@ -57,15 +57,15 @@ func TestAnAgentThatForgetsIsToldWhatHappened(t *testing.T) {
 	told := d.heard()[before:]
 	for _, want := range []string{"You: the answer is 42", "You ran: ls", "Result: out"} {
 		if !strings.Contains(told, want) {
-			t.Errorf("the agent was not told %q:\n%s", want, told)
+			t.Errorf("the agent did not get %q:\n%s", want, told)
 		}
 	}
 	if strings.Contains(told, "was interrupted while") {
-		t.Errorf("the agent was told of an interruption:\n%s", told)
+		t.Errorf("the agent got the text for an interruption:\n%s", told)
 	}
 }
 
-func TestMessagesThatWaitedAreWorkedOnAfterAStart(t *testing.T) {
+func TestWaitingMessagesAreWorkedOnAfterARestart(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "hang"}).start()
 	d.wait("work", func() bool { return strings.Contains(d.heard(), "session/prompt") })

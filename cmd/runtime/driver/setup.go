@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// setupScript of a repository prepares the container for work on it.
+	// setupScript is the script of a repository that prepares the container.
 	setupScript  = ".openhands/setup.sh"
 	setupTimeout = 10 * time.Minute
 )
 
-// setup runs the repository's script before the agent is there, once in each attempt: each has a
-// new container.
+// setup runs the repository's setup script before the agent starts, once per attempt: each attempt
+// has a new container.
 func (d *Driver) setup(ctx context.Context) {
 	script := filepath.Join(d.Dir, setupScript)
 	if info, err := os.Stat(script); d.prepared || d.Doc.Repository == nil || err != nil || !info.Mode().IsRegular() {
@@ -31,7 +31,7 @@ func (d *Driver) setup(ctx context.Context) {
 		Source: session.FromEnvironment, Action: session.ActionRun, Message: "Running command: " + setupScript,
 		Args: map[string]any{argCommand: setupScript, argThought: ""}, ToolCall: &session.ToolCall{ID: setupScript},
 	}) != nil {
-		return // Run looks at what is broken
+		return // Run checks d.broken
 	}
 	output, code := d.runSetup(ctx, script)
 	if ctx.Err() != nil {
@@ -62,7 +62,7 @@ func (d *Driver) runSetup(ctx context.Context, script string) (output string, co
 	case <-child.Ended:
 	case <-ctx.Done():
 		child.Stop(stopGrace)
-		return kept.String() + fmt.Sprintf("\n[ended after %s]", setupTimeout), 124
+		return kept.String() + fmt.Sprintf("\n[timed out after %s]", setupTimeout), 124
 	}
 	if exit, exited := errors.AsType[*exec.ExitError](child.Err); exited {
 		code = exit.ExitCode()

@@ -31,9 +31,8 @@ func (d *drive) untilSaid(text string) {
 	})
 }
 
-// A user who stops what is over already, such as with a second click, has the next message worked
-// on.
-func TestAStopOfNothingLeavesTheNextMessageAlone(t *testing.T) {
+// A stop after the end of a turn, such as a second click, does not stop the next message.
+func TestAStopBetweenTurnsDoesNotStopTheNextMessage(t *testing.T) {
 	t.Parallel()
 	for _, state := range []session.State{session.StatePaused, session.StateStopped} {
 		d := newDrive(t, session.Document{FirstMessage: "hang"}).start()
@@ -51,7 +50,7 @@ func TestAStopOfNothingLeavesTheNextMessageAlone(t *testing.T) {
 	}
 }
 
-func TestAStopWhileTheAgentCannotBeStartedLeavesItsMessageAlone(t *testing.T) {
+func TestAStopAfterAFailedAgentStartKeepsTheMessage(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "say first"})
 	working := *d.doc.Agent
@@ -63,8 +62,7 @@ func TestAStopWhileTheAgentCannotBeStartedLeavesItsMessageAlone(t *testing.T) {
 	d.start().untilSaid("first")
 }
 
-// A turn that is stopped while the agent is not there yet never reaches it.
-func TestATurnThatIsStoppedBeforeTheAgentHearsOfItIsNotPrompted(t *testing.T) {
+func TestATurnStoppedBeforeTheAgentStartsIsNotPrompted(t *testing.T) {
 	t.Parallel()
 	prepared := filepath.Join(t.TempDir(), "prepared")
 	d := newDrive(t, session.Document{FirstMessage: "say never", Instructions: "Be brief.",
@@ -89,7 +87,7 @@ func TestATurnThatIsStoppedBeforeTheAgentHearsOfItIsNotPrompted(t *testing.T) {
 	}
 }
 
-func TestATurnThatIsStoppedBeforeItsAgentFailsToStartIsOver(t *testing.T) {
+func TestATurnStoppedBeforeAFailedAgentStartIsOver(t *testing.T) {
 	t.Parallel()
 	prepared := filepath.Join(t.TempDir(), "prepared")
 	d := newDrive(t, session.Document{FirstMessage: "say never", Repository: &session.Repository{Name: "a/b"}})
@@ -114,7 +112,7 @@ func TestATurnThatIsStoppedBeforeItsAgentFailsToStartIsOver(t *testing.T) {
 	}
 }
 
-func TestATurnThatWasStoppedBeforeACrashIsNotGoneOnWith(t *testing.T) {
+func TestATurnStoppedBeforeACrashIsNotResumed(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: "ignore"})
 	d.can = "plainresume"
@@ -129,8 +127,8 @@ func TestATurnThatWasStoppedBeforeACrashIsNotGoneOnWith(t *testing.T) {
 	d.untilSaid("on")
 }
 
-// An agent that hangs, and so does not read a prompt that is larger than a pipe holds, keeps nobody
-// from ending the session.
+// The user can stop the session even if the agent hangs and does not read a prompt larger than the
+// pipe's buffer.
 func TestAnAgentThatDoesNotReadCanBeStopped(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: strings.Repeat("x", 1<<20)})

@@ -14,12 +14,11 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/process"
 )
 
-// stubVariable makes the test's own program an agent: a stub that does what its messages say, a
-// line each.
+// stubVariable turns the test binary into a stub agent, which obeys its messages line by line.
 const stubVariable = "STUB_AGENT"
 
 func TestMain(m *testing.M) {
-	// The runtime confines a child by running itself.
+	// The runtime runs its own binary to confine a child.
 	if len(os.Args) > 2 && os.Args[1] == process.ConfineCommand {
 		runtime.LockOSThread()
 		fmt.Fprintln(os.Stderr, process.Become(os.Args[2], os.Args[3:]))
@@ -35,7 +34,7 @@ type stub struct {
 	can     string
 	mu      sync.Mutex
 	waiting map[string]chan json.RawMessage
-	// prompted is set during a turn that is not cancelled, and cancelled closed when it is.
+	// prompted is set during a turn until it is cancelled; cancelled is closed then.
 	prompted  bool
 	cancelled chan struct{}
 	asked     int
@@ -87,7 +86,7 @@ func (s *stub) run() {
 		}
 		s.hear(m.ID, m.Method, m.Params)
 		if m.Method == "session/new" && s.can == "plaindeaf" {
-			<-time.After(time.Hour) // it reads nothing more
+			<-time.After(time.Hour) // it stops reading
 		}
 	}
 }
@@ -116,7 +115,7 @@ func (s *stub) hear(id json.RawMessage, method string, params json.RawMessage) {
 		answer(`{}`)
 	case "session/cancel":
 		s.mu.Lock()
-		if s.prompted { // a cancel that finds no turn means nothing
+		if s.prompted { // a cancel without a turn is ignored
 			s.prompted = false
 			close(s.cancelled)
 		}
@@ -171,9 +170,9 @@ func (s *stub) obey(id json.RawMessage, cancelled <-chan struct{}, orders []stri
 				continue
 			}
 			s.update(`{"sessionUpdate":"tool_call_update","toolCallId":%q,"status":"completed"}`, call)
-		case "request": // a permission, of which the stub says what it is
+		case "request": // asks for the permission in the order
 			s.say(s.request(json.RawMessage(rest)))
-		case "raw": // what the file holds, where one is named
+		case "raw": // an update, or a file of updates
 			if text, err := os.ReadFile(rest); err == nil {
 				rest = string(text)
 			}
@@ -229,7 +228,7 @@ func (s *stub) ask(call string, command []byte) bool {
 		"options":[{"optionId":"n","kind":"reject_once"},{"optionId":"y","kind":"allow_once"}]}`, call, command, risk)) == "y"
 }
 
-// request a permission. It returns the option that was chosen, or what else came of it.
+// request asks for permission. It returns the chosen option, or else the outcome.
 func (s *stub) request(params json.RawMessage) string {
 	answered := make(chan json.RawMessage, 1)
 	s.mu.Lock()

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// toolCall is what an agent tells of a call of a tool, at once or bit by bit.
+// toolCall is an update about a tool call. It may be complete or partial.
 type toolCall struct {
 	ID        string          `json:"toolCallId"`
 	Title     string          `json:"title"`
@@ -26,14 +26,14 @@ type toolCall struct {
 	Locations []struct {
 		Path string `json:"path"`
 	} `json:"locations"`
-	// Name of the tool, from agents that tell it.
+	// Name of the tool, if the agent sends it.
 	Name string `json:"name"`
-	// Meta is what it tells beside the protocol.
+	// Meta holds extensions of the protocol.
 	Meta map[string]any `json:"_meta"`
 }
 
-// beside is what an agent tells at this path beside the protocol; nil where it does not.
-func (t *toolCall) beside(path ...string) any {
+// meta returns the value at a path in Meta, or nil.
+func (t *toolCall) meta(path ...string) any {
 	var value any = t.Meta
 	for _, key := range path {
 		fields, _ := value.(map[string]any)
@@ -42,16 +42,16 @@ func (t *toolCall) beside(path ...string) any {
 	return value
 }
 
-// name of the tool: that of the protocol, or of those who tell it beside: qwen, and Parley's own
-// agent.
+// toolName returns the name of the tool, from the protocol or from the extensions of Parley's agent
+// and qwen.
 func (t *toolCall) toolName() string {
-	parley, _ := t.beside(acp.MetaTool).(string)
-	qwen, _ := t.beside("toolName").(string)
+	parley, _ := t.meta(acp.MetaTool).(string)
+	qwen, _ := t.meta("toolName").(string)
 	return cmp.Or(parley, qwen, t.Name)
 }
 
-// kindExecute is the kind of a tool that runs commands, and commandFields are where its input may
-// hold one. kindOther is one that is none of the usual ones.
+// kindExecute is the kind of tools that run commands, and commandFields are the input fields that
+// may hold the command. kindOther is the kind of all unusual tools.
 const (
 	kindExecute = "execute"
 	kindOther   = "other"
@@ -59,23 +59,22 @@ const (
 
 var commandFields = []string{argCommand, "cmd"}
 
-// call is all that was told of a call of a tool so far.
+// call is the accumulated state of a tool call.
 type call struct {
 	toolCall
 	texts
-	// input is what the tool is given, by its fields. Clients expect an object, also where there are
-	// none.
+	// input holds the fields of the tool's input. Clients expect an object, even if it is empty.
 	input    map[string]any
 	content  json.RawMessage
 	printed  tail
 	exit     *int
-	started  bool // there is an action of it
-	observed bool // and what came of it
-	old      bool // of an earlier turn
+	started  bool // its action is recorded
+	observed bool // its result is recorded
+	old      bool // it belongs to an earlier turn
 }
 
-// known finds the call, and adds what is told of it now.
-func (t *translator) known(told *toolCall, content json.RawMessage) *call {
+// merge finds the call of an update, or creates it, and merges the update into it.
+func (t *translator) merge(told *toolCall, content json.RawMessage) *call {
 	told.ID = t.id(told.ID)
 	c := t.calls[told.ID]
 	if c == nil {
@@ -85,62 +84,61 @@ func (t *translator) known(told *toolCall, content json.RawMessage) *call {
 	c.ID = told.ID
 	c.Title, c.Name = cmp.Or(t.text(told.Title), c.Title), cmp.Or(t.text(told.toolName()), c.Name)
 	c.ToolKind, c.Status = cmp.Or(told.ToolKind, c.ToolKind), cmp.Or(told.Status, c.Status)
-	if said(told.RawInput) {
+	if hasValue(told.RawInput) {
 		c.RawInput, c.input = told.RawInput, t.fields(told.RawInput)
 	}
-	if said(told.RawOutput) {
+	if hasValue(told.RawOutput) {
 		c.RawOutput = told.RawOutput
 	}
-	// What is told now stands for all that was told before, and so does an empty list.
+	// New content replaces earlier content, even if it is an empty list.
 	if text := string(bytes.TrimSpace(content)); text != "" && text != "null" {
 		c.content = content
 	}
-	// Codex tells so what a command prints, bit by bit, and how it ended.
-	if text, _ := told.beside("terminal_output_delta", "data").(string); text != "" {
+	// Codex sends command output and the exit code in these extensions.
+	if text, _ := told.meta("terminal_output_delta", "data").(string); text != "" {
 		_, _ = c.printed.Write([]byte(text))
 	}
-	if code, ok := told.beside("terminal_exit", "exit_code").(float64); ok {
+	if code, ok := told.meta("terminal_exit", "exit_code").(float64); ok {
 		c.exit = ptr.To(int(code))
 	}
 	if len(told.Locations) > 0 {
 		c.Locations = told.Locations
 	}
 	if c.ToolKind == kindExecute && c.field(commandFields...) == "" && c.field("server") != "" && c.field("tool") != "" {
-		c.ToolKind = kindOther // codex calls the tools of others so
+		c.ToolKind = kindOther // codex reports calls of MCP tools as commands
 	}
 	return c
 }
 
-// said is whether a value holds anything. Many agents tell a call first, and what it is given
-// later.
-func said(value json.RawMessage) bool {
+// hasValue says whether a value is set and not empty. Many agents announce a call before they send
+// its input.
+func hasValue(value json.RawMessage) bool {
 	text := string(bytes.TrimSpace(value))
 	return text != "" && text != "null" && text != "{}" && text != "[]"
 }
 
-// tool records the action once it is known what is called with what, and what came of it once it is
-// over.
+// tool records the action once its input is known, and its result once the call is over.
 func (t *translator) tool(told *toolCall, content json.RawMessage) (events []session.Event) {
 	if told.ID == "" {
 		return nil
 	}
-	c := t.known(told, content)
+	c := t.merge(told, content)
 	over := c.Status == acp.Completed || c.Status == acp.Failed
-	if !c.started && (c.told() || over) {
+	if !c.started && (c.hasInput() || over) {
 		events = append(events, c.action(""))
 	}
 	if over && !c.observed {
 		c.observed = true
 		events = append(events, c.observation())
 	}
-	if c.observed { // what it was given and what it brought is on record, and may be much
+	if c.observed { // both are recorded and may be large
 		c.RawInput, c.RawOutput, c.content, c.exit = nil, nil, nil, nil
 		c.input, c.printed = map[string]any{}, tail{texts: t.texts}
 	}
 	return events
 }
 
-// asked is the action of a call that the agent asks about, where it is not recorded yet.
+// asked returns the action of a call that needs permission, unless it is recorded.
 func (t *translator) asked(c *call, confirmation string) []session.Event {
 	events := t.flush()
 	if !c.started {
@@ -149,7 +147,7 @@ func (t *translator) asked(c *call, confirmation string) []session.Event {
 	return events
 }
 
-// digest of what is called with what.
+// digest identifies the tool and its input.
 func (c *call) digest() string {
 	sum := sha256.New()
 	for _, part := range []string{c.ToolKind, c.Name, c.Title, plain(c.RawInput), plain(c.content)} {
@@ -159,7 +157,7 @@ func (c *call) digest() string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// plain is a value in the one form that does not depend on how it was written.
+// plain encodes a value in a canonical form.
 func plain(value json.RawMessage) string {
 	var read any
 	if json.Unmarshal(value, &read) != nil {
@@ -168,7 +166,7 @@ func plain(value json.RawMessage) string {
 	return encoded(read)
 }
 
-// field is the first of these fields of the input that is a text, or a list of words.
+// field returns the first of these input fields that is a text or a list of words.
 func (c *call) field(names ...string) string {
 	for _, name := range names {
 		switch value := c.input[name].(type) {
@@ -189,10 +187,10 @@ func (c *call) field(names ...string) string {
 	return ""
 }
 
-// told is whether it is known what the tool is called with. Some agents tell that a call runs
-// before they tell that.
-func (c *call) told() bool {
-	return said(c.RawInput) && (c.ToolKind != kindExecute || c.field(commandFields...) != "")
+// hasInput says whether the tool's input is known. Some agents report a call as running before they
+// send its input.
+func (c *call) hasInput() bool {
+	return hasValue(c.RawInput) && (c.ToolKind != kindExecute || c.field(commandFields...) != "")
 }
 
 func (c *call) command() string {
@@ -209,12 +207,12 @@ func (c *call) path() string {
 	return c.Title
 }
 
-// Risk that the agent says the call has: LOW, MEDIUM, HIGH, or nothing.
+// risk is the agent's rating of the call: LOW, MEDIUM, HIGH or empty.
 func (c *call) risk() string { return strings.ToUpper(c.field("security_risk")) }
 
 func (c *call) name() string { return cmp.Or(c.Name, c.field("tool"), c.Title) }
 
-// action that clients know, by the kind of the tool.
+// action returns the action event for the kind of the tool, as clients expect it.
 func (c *call) action(confirmation string) session.Event {
 	c.started = true
 	e := session.Event{Source: session.FromAgent, Message: c.line(c.Title), ToolCall: &session.ToolCall{ID: c.ID,
@@ -247,8 +245,8 @@ func (c *call) action(confirmation string) session.Event {
 	return e
 }
 
-// result is what came of the call, as text. Of a command it is what it printed, without what an
-// agent adds for people.
+// result returns the output of the call as text. For a command it is the plain output, without the
+// agent's formatting for people.
 func (c *call) result() string {
 	output, plain := outputOf(c.RawOutput)
 	switch told := textOf(c.content); {
@@ -261,7 +259,7 @@ func (c *call) result() string {
 	}
 }
 
-// observation of what came of the call. Its cause is set where it is recorded.
+// observation returns the event with the result of the call. record sets its cause.
 func (c *call) observation() session.Event {
 	content := c.text(c.result())
 	success := c.Status == acp.Completed
@@ -288,7 +286,7 @@ func (c *call) observation() session.Event {
 	return e
 }
 
-// exitCode of a command. Agents that do not tell it tell at least whether it failed.
+// exitCode returns the exit code of a command. Agents that do not send one at least report failure.
 func (c *call) exitCode() int {
 	var output struct {
 		Snake    *int `json:"exit_code"`
@@ -307,7 +305,7 @@ func (c *call) exitCode() int {
 	return 0
 }
 
-// change of a file, where the agent tells the text before and after.
+// change returns the fields of a file edit, with the old and new text if the agent sends them.
 func (c *call) change() map[string]any {
 	extras := map[string]any{"path": c.path()}
 	var blocks []struct {
@@ -329,26 +327,27 @@ func (c *call) change() map[string]any {
 	return extras
 }
 
-// outputOf is the output of a tool as text, in whatever form it came; plain where it is just that.
+// outputOf returns the output of a tool as text. plain is set if the output is a text and not other
+// JSON.
 func outputOf(raw json.RawMessage) (text string, plain bool) {
 	if json.Unmarshal(raw, &text) == nil && string(raw) != "null" {
 		return text, true
 	}
 	var fields struct {
 		Output *string `json:"output"`
-		// Result is codex's, of a tool of others.
+		// Result is where codex puts the result of an MCP tool.
 		Result struct {
 			Content json.RawMessage `json:"content"`
 		} `json:"result"`
 	}
-	_ = json.Unmarshal(raw, &fields) // what is no object has no fields
+	_ = json.Unmarshal(raw, &fields) // other JSON types have no fields
 	if fields.Output != nil {
 		return *fields.Output, true
 	}
 	if text = textOf(fields.Result.Content); text != "" {
 		return text, true
 	}
-	if !said(raw) {
+	if !hasValue(raw) {
 		return "", false
 	}
 	return string(raw), false

@@ -8,15 +8,15 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// ran is an order to tell of a call that is over.
+// ran is an order to report a finished call.
 func ran(id, command string) string {
 	return fmt.Sprintf(`raw {"sessionUpdate":"tool_call","toolCallId":%q,"title":"run","kind":"execute",`+
 		`"status":"completed","rawInput":{"command":%q},"rawOutput":"done"}`, id, command)
 }
 
-// An agent may give a call the name that one of an earlier turn had; one that was started anew, and
-// forgot, surely does.
-func TestACallWithTheNameOfAnEarlierOneIsRecorded(t *testing.T) {
+// An agent may reuse the ID of a call of an earlier turn; an agent that was restarted and lost its
+// session certainly does.
+func TestAToolCallWithAReusedIDIsRecorded(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: ran("k", "one")}).start()
 	d.until(session.StateAwaiting)
@@ -32,13 +32,13 @@ func TestACallWithTheNameOfAnEarlierOneIsRecorded(t *testing.T) {
 	got := strings.Join(d.events(), "\n")
 	for _, want := range []string{"run one", "ran one: done", "run two", "ran two: done", "run three", "ran three: done"} {
 		if strings.Count(got, want) != 1 {
-			t.Errorf("%q is not there once:\n%s", want, got)
+			t.Errorf("%q is not recorded once:\n%s", want, got)
 		}
 	}
 }
 
-// What came of a call may be told after the turn that it was called in.
-func TestACallThatOutlivesItsTurnIsRecordedOnce(t *testing.T) {
+// The result of a call may arrive after the end of its turn.
+func TestAToolCallThatOutlivesItsTurnIsRecordedOnce(t *testing.T) {
 	t.Parallel()
 	d := newDrive(t, session.Document{FirstMessage: `raw {"sessionUpdate":"tool_call","toolCallId":"k","kind":"execute",` +
 		`"status":"in_progress","rawInput":{"command":"long"}}`}).start()
@@ -51,7 +51,7 @@ func TestACallThatOutlivesItsTurnIsRecordedOnce(t *testing.T) {
 	}
 }
 
-// kinds are the events of the journal, also where an observation has no cause.
+// kinds returns the events of the journal. Observations need no cause.
 func (d *drive) kinds() string {
 	d.t.Helper()
 	var lines []string
@@ -69,7 +69,7 @@ func (d *drive) kinds() string {
 	return strings.Join(lines, "\n")
 }
 
-func TestContentThatLiesTooDeepIsLeftOut(t *testing.T) {
+func TestDeeplyNestedContentIsOmitted(t *testing.T) {
 	t.Parallel()
 	const depth = 1000
 	content := strings.Repeat(`{"type":"content","content":`, depth) + `{"type":"text","text":"deep"}` +

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// update is what an agent tells while it works. Fields of all kinds of updates stand side by side.
+// update is a session/update of an agent. It has the fields of all kinds of updates.
 type update struct {
 	Kind    string          `json:"sessionUpdate"`
 	Content json.RawMessage `json:"content"`
@@ -23,21 +23,21 @@ type planEntry struct {
 	Status  string `json:"status"`
 }
 
-// updateUser is what the user said, as an agent tells it again.
+// updateUser is a user's message in a replay.
 const updateUser = "user_message_chunk"
 
-// unrecorded are known, and say nothing of what was done: what the agent offers, and what it
-// counts, which is counted where the model is reached.
+// unrecorded are known kinds of updates without events: features of the agent, and its usage, which
+// the model proxy meters.
 var unrecorded = map[string]bool{
 	updateUser: true, "available_commands_update": true, "current_mode_update": true, "config_option_update": true,
 	"session_info_update": true, acp.UsageUpdate: true,
 }
 
-// translator makes events of updates. It is the same for an update that is told again.
+// translator turns updates into events. A replayed update gives the same events.
 type translator struct {
 	texts
-	// kind and pieces of a message or thought that came in pieces, and is an event once it is
-	// whole.
+	// kind and pieces are those of a streamed message or thought, which becomes an event when it is
+	// complete.
 	kind   string
 	pieces tail
 
@@ -48,8 +48,8 @@ func newTranslator(t texts) *translator {
 	return &translator{texts: t, pieces: tail{texts: t}, calls: map[string]*call{}}
 }
 
-// begin a turn: calls that are over are forgotten, and their names free again. What came of one that
-// is not may still be told, in this turn at the latest.
+// begin starts a turn. It forgets finished calls, so that the agent may reuse their IDs. Unfinished
+// calls may still get their result in this turn.
 func (t *translator) begin() {
 	maps.DeleteFunc(t.calls, func(_ string, c *call) bool {
 		forget := c.observed || c.old
@@ -58,7 +58,7 @@ func (t *translator) begin() {
 	})
 }
 
-// take an update; what it returns is to be recorded.
+// take returns the events to record for an update.
 func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int, err error) {
 	var u update
 	if err := json.Unmarshal(raw, &u); err != nil {
@@ -67,7 +67,7 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 	if partial, _ := u.Meta[acp.MetaPartial].(bool); partial {
 		return nil, 0, nil
 	}
-	count, _ := u.Meta[acp.MetaSeq].(float64) // none where the agent does not count its updates
+	count, _ := u.Meta[acp.MetaSeq].(float64) // zero if the agent does not number its updates
 	seq = int(count)
 	switch u.Kind {
 	case acp.MessageChunk, acp.ThoughtChunk:
@@ -76,7 +76,7 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 		}
 		t.kind = u.Kind
 		_, _ = t.pieces.Write([]byte(textOf(u.Content)))
-		if seq > 0 { // told as a whole
+		if seq > 0 { // a numbered update is complete
 			events = append(events, t.flush()...)
 		}
 		return events, seq, nil
@@ -93,7 +93,7 @@ func (t *translator) take(raw json.RawMessage) (events []session.Event, seq int,
 	return append(t.flush(), event), seq, nil
 }
 
-// flush is the event of a message that came in pieces, if there is one.
+// flush returns the event of the streamed message, if there is one.
 func (t *translator) flush() []session.Event {
 	kind, text := t.kind, t.text(strings.TrimSpace(t.pieces.String()))
 	t.kind = ""
@@ -108,19 +108,19 @@ func (t *translator) flush() []session.Event {
 	return []session.Event{agentMessage(text, text)}
 }
 
-// agentMessage is what the agent said, with a line of it for people.
+// agentMessage returns the event of an agent's message, with a one-line summary.
 func agentMessage(text, line string) session.Event {
 	event := session.UserMessage(text, nil)
 	event.Source, event.Message = session.FromAgent, line
 	return event
 }
 
-// taskSize is what an event needs for a task beside its title.
+// taskSize is the size of a task in an event without its title.
 const taskSize = 64
 
 var taskStates = map[string]string{"pending": "todo", "in_progress": "in_progress", "completed": "done"}
 
-// plan of the agent, with as many of its tasks as an event holds.
+// plan returns the event of the agent's plan, with as many tasks as fit.
 func (t *translator) plan(entries []planEntry) session.Event {
 	tasks := []any{}
 	done, size, left := 0, 0, 0
@@ -147,15 +147,15 @@ func (t *translator) plan(entries []planEntry) session.Event {
 	}
 }
 
-// maxDepth bounds how deep content may lie in content: each level is read anew. Agents need three.
+// maxDepth bounds nested content, because each level is parsed again. Agents need three levels.
 const maxDepth = 8
 
-// textOf is the text of a block of content, or of a list of them.
+// textOf returns the text of a content block or of a list of blocks.
 func textOf(content json.RawMessage) string { return textWithin(content, maxDepth) }
 
 func textWithin(content json.RawMessage, depth int) string {
 	if depth == 0 {
-		return leftOut(len(content))
+		return omitted(len(content))
 	}
 	var block struct {
 		Type    string          `json:"type"`

@@ -8,8 +8,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// What agents that others publish tell of a command and of a tool, as they told it.
-func TestTheUpdatesOfPublicAgentsAreUnderstood(t *testing.T) {
+// The updates are real ones of these agents, for a command and for a tool.
+func TestUpdatesOfPublicAgentsAreTranslated(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ updates, want []string }{
 		"codex, a command": {[]string{
@@ -63,7 +63,7 @@ func TestTheUpdatesOfPublicAgentsAreUnderstood(t *testing.T) {
 				`"kind":"execute","content":[{"type":"content","content":{"type":"text","text":"does nothing"}}]}`,
 			`{"toolCallId":"1","sessionUpdate":"tool_call_update","status":"completed","rawOutput":""}`,
 		}, []string{`run Bash "Running command: true"`, `run Bash "Command true executed" "" 0`}},
-		"gemini, a command, of which it tells no output": {[]string{
+		"gemini, a command without its output": {[]string{
 			`{"sessionUpdate":"tool_call","toolCallId":"1","status":"in_progress","title":"cat a",` +
 				`"content":[{"type":"content","content":{"type":"text","text":"[current working directory /]"}}],"kind":"execute"}`,
 			`{"sessionUpdate":"tool_call_update","toolCallId":"1","status":"completed","title":"cat a","content":[],` +

@@ -13,37 +13,37 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/process"
 )
 
-// cancelGrace is how long an agent may take to end a turn that is cancelled.
+// cancelGrace is how long an agent may take to end a cancelled turn.
 const cancelGrace = 15 * time.Second
 
-// ending of a turn.
+// ending is the result of a turn.
 type ending struct {
 	state session.State
-	// reason why it is an error.
+	// reason of an error.
 	reason string
-	// id of the error that clients know.
+	// id is the error ID for clients.
 	id string
-	// withdrawn: the turn could not begin, and its message waits.
+	// withdrawn is the message of a turn that could not begin. It waits for another try.
 	withdrawn *int
-	// idle: nobody answered what the agent asks.
+	// idle is set if the user did not answer the agent's question in time.
 	idle bool
 }
 
 func failedTurn(reason string) ending { return ending{state: session.StateError, reason: reason} }
 
-// termination of a session that ends with its turn.
+// termination returns the termination of a session that ends with its turn.
 func (e ending) termination(d *Driver) *session.Termination {
 	name := d.Doc.Agent.Name
 	switch e.state {
 	case session.StateFinished, session.StateAwaiting:
-		return &session.Termination{Reason: v1alpha1.ReasonCompleted, Message: fmt.Sprintf("the agent %s is done", name)}
+		return &session.Termination{Reason: v1alpha1.ReasonCompleted, Message: fmt.Sprintf("the agent %s has finished", name)}
 	case session.StateError:
 		return failure(e.reason)
 	}
 	return failure(fmt.Sprintf("the agent %s was stopped", name))
 }
 
-// work on a message: one turn of the agent.
+// work runs one turn of the agent.
 func (d *Driver) work(ctx context.Context, t task) ending {
 	d.mu.Lock()
 	d.stopped, d.working = nil, true
@@ -63,20 +63,20 @@ func (d *Driver) work(ctx context.Context, t task) ending {
 		end = d.converse(ctx, t)
 	}
 	if ctx.Err() != nil || end.idle {
-		return end // the turn is under way still, and a later attempt goes on with it
+		return end // the turn is unfinished; a later attempt resumes it
 	}
 	if end.state == session.StateError && memory.RanOut() {
 		end.reason += "; memory ran out, and the kernel killed a process of the session (" + session.OOMKilled + ")"
 	}
 	d.recordEnd(&end)
-	// Only now: a turn whose end is not on record is gone on with, with what is left of its budget.
+	// This comes last: a turn without a recorded end is resumed with the rest of its budget.
 	if err := d.Model.EndTurn(); err != nil {
-		d.Log.Error("the end of a turn could not be recorded", "error", err)
+		d.Log.Error("recording the end of a turn failed", "error", err)
 	}
 	return end
 }
 
-// recordEnd records how the turn ended.
+// recordEnd records the end of the turn.
 func (d *Driver) recordEnd(end *ending) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -98,20 +98,20 @@ func (d *Driver) recordEnd(end *ending) {
 	if end.withdrawn != nil {
 		last.Meta = &session.EventMeta{Withdrawn: end.withdrawn}
 	}
-	_ = d.record(append(events, last)...) // Run looks at what is broken
+	_ = d.record(append(events, last)...) // Run checks d.broken
 }
 
-// converse with an agent that speaks ACP.
+// converse runs a turn of an agent that speaks ACP.
 func (d *Driver) converse(ctx context.Context, t task) ending {
-	if t.again && d.stopping(t) {
-		return d.unheard(t)
+	if t.resumed && d.stopping(t) {
+		return d.stoppedUnprompted(t)
 	}
 	d.setup(ctx)
 	if err := d.ensureAgent(ctx); err != nil {
-		return d.notStarted(ctx, t, err)
+		return d.startFailed(ctx, t, err)
 	}
 	if d.stopping(t) {
-		return d.unheard(t)
+		return d.stoppedUnprompted(t)
 	}
 	if err := d.beginTurn(t); err != nil {
 		return failedTurn(err.Error())
@@ -123,28 +123,28 @@ func (d *Driver) converse(ctx context.Context, t task) ending {
 	return d.promptAgent(ctx, t, prompt)
 }
 
-// unheard is the end of a turn that the user stopped before this attempt's agent heard of it. It is
-// recorded with the session that the turn before was in: one that the agent has heard nothing in still needs
-// to be told what each session begins with.
-func (d *Driver) unheard(t task) ending {
+// stoppedUnprompted is the end of a turn that the user stopped before the agent of this attempt got
+// its prompt. The turn is recorded in the session of the turn before: a session without a prompt
+// has not had its instructions yet.
+func (d *Driver) stoppedUnprompted(t task) ending {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !t.again {
-		_ = d.record(turnEvent(t.message, d.history.session)) // Run looks at what is broken
+	if !t.resumed {
+		_ = d.record(turnEvent(t.message, d.history.session)) // Run checks d.broken
 	}
-	return failedTurn("the turn ended before the agent was asked to work on it")
+	return failedTurn("the turn was stopped before the agent received the message")
 }
 
-// notStarted is the end of a turn that had no agent. One that had not begun waits for another try.
-func (d *Driver) notStarted(ctx context.Context, t task, err error) ending {
+// startFailed is the end of a turn whose agent did not start. A turn that had not begun is retried.
+func (d *Driver) startFailed(ctx context.Context, t task, err error) ending {
 	switch {
 	case ctx.Err() != nil:
 		return ending{}
 	case d.stopping(t):
-		return d.unheard(t)
+		return d.stoppedUnprompted(t)
 	}
 	end := failedTurn(fmt.Sprintf("the agent %s cannot be started: %v", d.Doc.Agent.Name, err))
-	if !t.again {
+	if !t.resumed {
 		end.withdrawn = &t.message
 	}
 	return end
@@ -156,15 +156,15 @@ func turnEvent(message int, in string) session.Event {
 	return event
 }
 
-// beginTurn records the turn before the agent hears of it.
+// beginTurn records the turn before the agent is prompted.
 func (d *Driver) beginTurn(t task) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !t.again {
+	if !t.resumed {
 		d.translator.begin()
 	}
-	if !t.again || d.history.session != d.agent.session {
-		// Also a turn that goes on in another session of the agent.
+	if !t.resumed || d.history.session != d.agent.session {
+		// A resumed turn in a new session of the agent is recorded, too.
 		if err := d.record(turnEvent(t.message, d.agent.session)); err != nil {
 			return err
 		}
@@ -182,11 +182,10 @@ func (d *Driver) beginTurn(t task) error {
 	return nil
 }
 
-// promptAgent sends the prompt and waits for the turn's end, whoever ends it.
+// promptAgent sends the prompt and waits for the end of the turn.
 //
-// An agent that does not read holds up whoever writes to it. So this only ever waits, and what is
-// sent is sent beside it: the prompt, and after it the word to stop, which means nothing to an agent
-// that has not heard the prompt.
+// Writing to an agent that does not read blocks. So goroutines do the writing, and this function
+// only waits. The cancel follows the prompt: without a prompt it would have no effect.
 func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParams) ending {
 	call, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -211,7 +210,7 @@ func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParam
 	for {
 		d.mu.Lock()
 		changed := d.changed
-		stopping := d.follow(t.message)
+		stopping := d.mustStop(t.message)
 		d.mu.Unlock()
 		if stopping && grace == nil {
 			cancelled = make(chan struct{})
@@ -224,7 +223,7 @@ func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParam
 		}
 		select {
 		case a := <-answered:
-			if cancelled != nil { // a cancel that is still under way would end the next turn
+			if cancelled != nil { // a late cancel would end the next turn
 				select {
 				case <-cancelled:
 				case <-grace:
@@ -236,7 +235,7 @@ func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParam
 		case <-changed:
 		case <-grace:
 			d.agent.stop()
-			return failedTurn("the agent did not stop when it was told to, and was ended")
+			return failedTurn("the agent did not stop when asked to and was terminated")
 		case <-idle:
 			return ending{idle: true}
 		case <-ctx.Done():
@@ -245,11 +244,11 @@ func (d *Driver) promptAgent(ctx context.Context, t task, prompt acp.PromptParam
 	}
 }
 
-// follow the user's wish to end the turn of a message; d.mu is held. It says whether the turn is to
-// end.
-func (d *Driver) follow(message int) bool {
-	if wish := d.history.ends(message); d.stopped == nil && wish != "" {
-		d.stopped = &stop{state: wish}
+// mustStop says whether the turn of a message must end, and applies the user's request to end it;
+// d.mu is held.
+func (d *Driver) mustStop(message int) bool {
+	if state := d.history.requestedEnd(message); d.stopped == nil && state != "" {
+		d.stopped = &stop{state: state}
 	}
 	return d.stopped != nil || d.broken != nil
 }
@@ -257,10 +256,10 @@ func (d *Driver) follow(message int) bool {
 func (d *Driver) stopping(t task) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.follow(t.message)
+	return d.mustStop(t.message)
 }
 
-// errorIDs are what clients know an error of the model by.
+// errorIDs are the clients' IDs for errors of the model.
 var errorIDs = map[string]string{
 	"authentication": "STATUS$ERROR_LLM_AUTHENTICATION", "model_not_found": "STATUS$ERROR_LLM_MODEL_NOT_FOUND",
 	"rate_limit": "STATUS$ERROR_LLM_RATE_LIMIT",
@@ -268,7 +267,7 @@ var errorIDs = map[string]string{
 	"provider": "STATUS$ERROR_LLM_INTERNAL_SERVER_ERROR",
 }
 
-// ended is how the agent says that its turn ended.
+// ended returns the ending for the agent's stop reason or error.
 func (d *Driver) ended(reason acp.StopReason, err error) ending {
 	var told *acp.Error
 	switch {
@@ -279,23 +278,23 @@ func (d *Driver) ended(reason acp.StopReason, err error) ending {
 		}
 		return end
 	case err != nil:
-		return failedTurn(d.agent.whyGone())
+		return failedTurn(d.agent.exitReason())
 	}
 	switch reason {
 	case acp.EndTurn, acp.Cancelled:
 		return ending{state: session.StateAwaiting}
 	case acp.MaxTokens:
-		return failedTurn("the model's answer was longer than it may be")
+		return failedTurn("the model's answer exceeded its token limit")
 	case acp.MaxTurns:
-		return failedTurn("the agent reached its own limit of calls of the model")
+		return failedTurn("the agent reached its own limit of model calls")
 	case acp.Refusal:
-		return failedTurn("the agent refused to go on")
+		return failedTurn("the agent refused to continue")
 	}
-	return failedTurn(fmt.Sprintf("the agent ended its turn for a reason that is not known here: %q", reason))
+	return failedTurn(fmt.Sprintf("the agent ended its turn with an unknown stop reason: %q", reason))
 }
 
-// busy keeps the session from being idle while a turn is worked on, but not while the user is
-// asked; d.mu is held.
+// busy keeps the session from becoming idle during a turn, except while the user is asked; d.mu is
+// held.
 func (d *Driver) busy(busy bool) {
 	switch {
 	case busy && d.done == nil:
@@ -306,8 +305,8 @@ func (d *Driver) busy(busy bool) {
 	}
 }
 
-// asks the user, or goes on with the turn, if that is still under way.
-func (d *Driver) asksUser(asking bool) {
+// waitForUser lets the session become idle while the user is asked, if the turn still runs.
+func (d *Driver) waitForUser(asking bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.working {
