@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/router"
 )
 
-// enlarge what a server echoes where it is asked for something large.
+// enlarge makes the server's echo tool answer "large" with a large text.
 func enlarge(server *mcp.Server) {
 	server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, request mcp.Request) (mcp.Result, error) {
@@ -27,7 +27,7 @@ func enlarge(server *mcp.Server) {
 	})
 }
 
-func TestAnAnswerThatIsTooLargeIsNotTaken(t *testing.T) {
+func TestAnOversizedAnswerIsRejected(t *testing.T) {
 	large := newServer()
 	enlarge(large)
 	get := func(*http.Request) *mcp.Server { return large }
@@ -55,7 +55,7 @@ func TestAnAnswerThatIsTooLargeIsNotTaken(t *testing.T) {
 	}
 }
 
-func TestAListWithoutEndIsCut(t *testing.T) {
+func TestAnEndlessListIsTruncated(t *testing.T) {
 	for name, c := range map[string]struct {
 		fill        func(page int, r *mcp.ListPromptsResult)
 		least, most int

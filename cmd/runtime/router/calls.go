@@ -14,14 +14,13 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// codeRejected is the SDK's own for a request that did not reach the server: no answer of the
-// server's.
+// codeRejected is the SDK's own code for a request that did not reach the server. It is not an
+// answer of the server.
 const codeRejected = -32005
 
 const progressToken = "progressToken"
 
-// within limits ctx to the time a server may take for an answer. A server that is at work may extend
-// it.
+// within bounds the time that a server may take to answer. Progress of the server extends it.
 func (u *upstream) within(ctx context.Context) (bounded context.Context, extend, cancel func()) {
 	bounded, end := context.WithCancelCause(ctx)
 	after := func(timeout time.Duration) *time.Timer {
@@ -31,8 +30,8 @@ func (u *upstream) within(ctx context.Context) (bounded context.Context, extend,
 	return bounded, func() { timer.Reset(u.router.options.CallTimeout) }, func() { timer.Stop(); last.Stop(); end(nil) }
 }
 
-// callTool passes a call on to the server. What the server answers is passed back as it is, but for
-// keys; that it could not answer is a result too, so that a model sees it and can do something else.
+// callTool forwards a call to the server. The answer is returned unchanged except for masked keys.
+// A failure to answer is a result, too, so that the model sees it and can try something else.
 func (u *upstream) callTool(name string) mcp.ToolHandler {
 	return func(ctx context.Context, request *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		client, err := u.connected()
@@ -53,17 +52,17 @@ func (u *upstream) callTool(name string) mcp.ToolHandler {
 			u.prefixLinks(result.Content)
 			return result, nil
 		}
-		told, problem := failure(ctx, bounded, err)
-		if told {
+		final, problem := failure(ctx, bounded, err)
+		if final {
 			return nil, problem
 		}
 		return u.failedCall(problem), nil
 	}
 }
 
-// failure of a request. It is told to the client as it is where the client gave up, or the server
-// itself answered with it.
-func failure(ctx, bounded context.Context, err error) (told bool, problem error) {
+// failure classifies a failed request. It is final if the client cancelled, or if it is the
+// server's own answer: then the client gets it unchanged.
+func failure(ctx, bounded context.Context, err error) (final bool, problem error) {
 	answer, answered := errors.AsType[*jsonrpc.Error](err)
 	switch {
 	case ctx.Err() != nil:
@@ -86,25 +85,25 @@ func (u *upstream) problem(err error) error {
 	return fmt.Errorf("tool server %s %s", u.name, u.router.describe(err))
 }
 
-// followProgress asks the server for progress under a token of its own, since those of two clients
-// may be equal.
+// followProgress asks the server for progress with a token of its own, because the tokens of two
+// clients may be equal.
 func (u *upstream) followProgress(ctx context.Context, to *mcp.ServerSession, params *mcp.CallToolParams, token any,
 	extend func()) (stop func()) {
 	own := rand.Text()
 	params.Meta[progressToken] = own
 	u.relays.Store(own, func(p *mcp.ProgressNotificationParams) {
 		extend()
-		if told, err := without(u.router.keys, p, protocol); err == nil {
+		if clean, err := redact(u.router.keys, p, protocol); err == nil {
 			_ = to.NotifyProgress(ctx, &mcp.ProgressNotificationParams{
-				Meta: told.Meta, ProgressToken: token, Message: told.Message, Progress: told.Progress, Total: told.Total,
+				Meta: clean.Meta, ProgressToken: token, Message: clean.Message, Progress: clean.Progress, Total: clean.Total,
 			})
 		}
 	})
 	return func() { u.relays.Delete(own) }
 }
 
-// relayProgress passes on what a server says under a token that it was given. It may say anything:
-// a token that is no string is none of ours.
+// relayProgress forwards progress for a known token. Tokens of any other type than string are not
+// ours.
 func (u *upstream) relayProgress(_ context.Context, request *mcp.ProgressNotificationClientRequest) {
 	token, ok := request.Params.ProgressToken.(string)
 	if !ok {
@@ -140,7 +139,7 @@ func (u *upstream) readResource(ctx context.Context, request *mcp.ReadResourceRe
 	if err != nil {
 		return nil, err
 	}
-	// The client may keep the result for the next time it is asked.
+	// The SDK client may cache the result, so it must not be modified.
 	prefixed := *result
 	prefixed.Contents = make([]*mcp.ResourceContents, 0, len(result.Contents))
 	for _, content := range result.Contents {
@@ -153,7 +152,7 @@ func (u *upstream) readResource(ctx context.Context, request *mcp.ReadResourceRe
 	return &prefixed, nil
 }
 
-// ask the server for something that is not a tool's result.
+// ask sends a request for a prompt or a resource.
 func ask[R any](ctx context.Context, u *upstream, request func(context.Context, *mcp.ClientSession) (R, error)) (none R,
 	_ error) {
 	client, err := u.connected()
@@ -166,14 +165,14 @@ func ask[R any](ctx context.Context, u *upstream, request func(context.Context, 
 	if err == nil {
 		return result, nil
 	}
-	told, problem := failure(ctx, bounded, err)
-	if !told {
+	final, problem := failure(ctx, bounded, err)
+	if !final {
 		problem = u.problem(problem)
 	}
 	return none, problem
 }
 
-// prefixLinks makes the resources that a result refers to those that the endpoint offers.
+// prefixLinks rewrites the resource URIs of a result to those that the endpoint serves.
 func (u *upstream) prefixLinks(contents []mcp.Content) {
 	for _, content := range contents {
 		switch c := content.(type) {

@@ -19,7 +19,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-// patience is how long a test waits for what must happen.
+// patience bounds each wait of a test.
 const patience = time.Minute
 
 // fixture is a router with a client.
@@ -27,7 +27,7 @@ type fixture struct {
 	*router.Router
 	client *mcp.ClientSession
 	stop   func()
-	// changed is told of each change of the list of tools, progress of each sign of it.
+	// changed gets each change of the tool list, and progress each progress notification.
 	changed  chan struct{}
 	progress chan *mcp.ProgressNotificationParams
 	output   *output
@@ -111,7 +111,7 @@ func within[T any](t *testing.T, what string, happens <-chan T) (value T) {
 	return value
 }
 
-// eventually asks again and again: nothing tells a client that a server is back.
+// eventually polls a condition: clients get no notification when a server is back.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !condition(); {

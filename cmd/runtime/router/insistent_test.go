@@ -44,7 +44,7 @@ func TestProgressDoesNotExtendACallForEver(t *testing.T) {
 	}
 }
 
-func TestAServerIsNotAskedForItsListsWithoutPause(t *testing.T) {
+func TestListRequestsAreRateLimited(t *testing.T) {
 	const pause = 200 * time.Millisecond
 	var mu sync.Mutex
 	var asked []time.Time
@@ -64,7 +64,7 @@ func TestAServerIsNotAskedForItsListsWithoutPause(t *testing.T) {
 		func(o *router.Options) {
 			o.ListPause = pause
 		})
-	eventually(t, "it was asked some times", func() bool {
+	eventually(t, "it got several list requests", func() bool {
 		f.expect(t, "s_grow", "", "grown")
 		f.expect(t, "s_shrink", "", "shrunk")
 		mu.Lock()
@@ -73,10 +73,10 @@ func TestAServerIsNotAskedForItsListsWithoutPause(t *testing.T) {
 	})
 	mu.Lock()
 	defer mu.Unlock()
-	// The first is at the start, and the next for the first change.
+	// The first request is at the start, the second for the first change.
 	for i := 2; i < len(asked); i++ {
 		if rested := asked[i].Sub(asked[i-1]); rested < pause/2 {
-			t.Errorf("it was asked again after %s", rested)
+			t.Errorf("the next list request came after %s", rested)
 		}
 	}
 }

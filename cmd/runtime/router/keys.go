@@ -18,31 +18,30 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-// errKey is in the place of an answer that cannot be told without a key in it.
-var errKey = errors.New("the answer of the tool server holds a key, and is not passed on")
+// errKey replaces an answer in which a key cannot be masked.
+var errKey = errors.New("the tool server's answer contains one of its keys and was withheld")
 
-// leftOut is in the place of bytes with a key in them.
-const leftOut = "[left out: it holds a key of a tool server]"
+// leftOut replaces binary content that contains a key.
+const leftOut = "[omitted: contains a key of a tool server]"
 
-// shortestSure is the length from which on a key does not stand in a name, or in the many bytes of
-// an image, by chance.
-const shortestSure = 8
+// minKeyLength is the length from which a match in a name or in binary data is not by chance.
+const minKeyLength = 8
 
-// nameLike is what people call things, and use as passwords too.
+// nameLike matches common names, which are also used as passwords.
 var nameLike = regexp.MustCompile(`^[A-Za-z_-]{1,16}[0-9]{0,3}$`)
 
-// keys take the keys of the servers out of something.
+// keys masks the keys of the servers.
 type keys struct {
 	texts func(string) string
-	// names are what a call must repeat. What is there is told unless it is clearly a key: a server
-	// postgres may have the password postgres, and its tools must have their names.
+	// names masks the names that a call must repeat. It masks only values that are clearly keys: a
+	// server postgres may have the password postgres, and its tools must keep their names.
 	names func(string) string
 	bytes func(string) string
 }
 
-// newKeys of the servers. The agent has the session's other secrets, and needs what a tool reads of
-// its files as it stands. What Mask does not take for a secret, such as a word in a variable, is
-// none here.
+// newKeys returns the maskers for the servers' keys. Other secrets of the session are not masked:
+// the agent has them, and needs the files that a tool reads unchanged. Values that Mask does not
+// treat as secrets, such as a word in a variable, are not masked either.
 func newKeys(o *Options, servers []*upstream) *keys {
 	all, long, sure := map[string]string{}, map[string]string{}, map[string]string{}
 	add := func(file string) {
@@ -55,7 +54,7 @@ func newKeys(o *Options, servers []*upstream) *keys {
 		}
 		all[file] = value
 		key := strings.TrimSpace(value)
-		if len(key) < shortestSure {
+		if len(key) < minKeyLength {
 			return
 		}
 		long[file] = value
@@ -77,36 +76,36 @@ func newKeys(o *Options, servers []*upstream) *keys {
 	return &keys{texts: secrets.New(all).Mask, names: secrets.New(sure).Mask, bytes: secrets.New(long).Mask}
 }
 
-// withoutKeys keeps the keys of the servers from the agent, and so from the model: a server may
-// repeat what it was given.
-func (r *Router) withoutKeys(next mcp.MethodHandler) mcp.MethodHandler {
+// redactKeys masks the servers' keys in results for the agent and thus the model: a server may echo
+// its key.
+func (r *Router) redactKeys(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, request mcp.Request) (mcp.Result, error) {
 		result, err := next(ctx, method, request)
 		if err != nil {
-			return nil, r.errorWithoutKeys(err)
+			return nil, r.redactError(err)
 		}
 		switch result := result.(type) {
 		case *mcp.CallToolResult:
-			return without(r.keys, result, protocol)
+			return redact(r.keys, result, protocol)
 		case *mcp.GetPromptResult:
-			return without(r.keys, result, protocol)
+			return redact(r.keys, result, protocol)
 		case *mcp.ReadResourceResult:
-			return without(r.keys, result, protocol)
+			return redact(r.keys, result, protocol)
 		case *mcp.ListToolsResult:
-			return without(r.keys, result, protocol)
+			return redact(r.keys, result, protocol)
 		case *mcp.ListPromptsResult:
-			return without(r.keys, result, protocol)
+			return redact(r.keys, result, protocol)
 		case *mcp.ListResourcesResult:
-			return without(r.keys, result, protocol)
+			return redact(r.keys, result, protocol)
 		case *mcp.ListResourceTemplatesResult:
-			return without(r.keys, result, protocol)
+			return redact(r.keys, result, protocol)
 		}
 		return result, nil
 	}
 }
 
-// errorWithoutKeys is the same error where it holds no key.
-func (r *Router) errorWithoutKeys(err error) error {
+// redactError masks keys in an error. It returns the same error if there are none.
+func (r *Router) redactError(err error) error {
 	var answer *jsonrpc.Error
 	if !errors.As(err, &answer) {
 		if text := r.keys.texts(err.Error()); text != err.Error() {
@@ -116,7 +115,7 @@ func (r *Router) errorWithoutKeys(err error) error {
 	}
 	masked := &jsonrpc.Error{Code: answer.Code, Message: r.keys.texts(answer.Message), Data: answer.Data}
 	if len(answer.Data) > 0 {
-		data, err := without(r.keys, &answer.Data, free)
+		data, err := redact(r.keys, &answer.Data, free)
 		if err != nil {
 			return err
 		}
@@ -128,29 +127,29 @@ func (r *Router) errorWithoutKeys(err error) error {
 	return masked
 }
 
-// place is where in an answer something stands.
-type place int
+// section is the part of an answer that a value belongs to.
+type section int
 
 const (
-	protocol place = iota // its fields are those of the protocol
-	schema                // of the arguments or the result of a tool
-	free                  // the server's own
+	protocol section = iota // fields defined by the protocol
+	schema                  // a schema of a tool's arguments or result
+	free                    // the server's own data
 )
 
 var (
-	places = map[string]place{"inputSchema": schema, "outputSchema": schema, "structuredContent": free, "_meta": free,
+	sections = map[string]section{"inputSchema": schema, "outputSchema": schema, "structuredContent": free, "_meta": free,
 		"input": free}
-	// named are the fields of the protocol with names, and with its own words.
-	named = map[string]bool{
+	// nameFields are protocol fields with names or with keywords of the protocol.
+	nameFields = map[string]bool{
 		"name": true, "uri": true, "uriTemplate": true, "nextCursor": true,
 		"type": true, "role": true, "audience": true, "mimeType": true, "resultType": true, "cacheScope": true,
 	}
-	// said are the fields of a schema that no call repeats.
-	said = map[string]bool{"title": true, "description": true, "$comment": true, "default": true, "examples": true}
+	// textFields are the fields of a schema that no call repeats.
+	textFields = map[string]bool{"title": true, "description": true, "$comment": true, "default": true, "examples": true}
 )
 
-// without keys is the same thing where there is none in it, and else another.
-func without[T any](k *keys, thing *T, in place) (*T, error) {
+// redact masks keys in a value. It returns the same value if there are none.
+func redact[T any](k *keys, thing *T, in section) (*T, error) {
 	text, err := json.Marshal(thing)
 	if err != nil {
 		return nil, errKey
@@ -170,17 +169,17 @@ func without[T any](k *keys, thing *T, in place) (*T, error) {
 	}
 	masked := new(T)
 	if json.Unmarshal(text, masked) != nil {
-		return nil, errKey // it is in what is no text, such as a size
+		return nil, errKey // the key is in a field that is not a text, such as a size
 	}
 	return masked, nil
 }
 
-// masked is the value of a field. Names of fields are names: schemas have them, and results must
-// agree with those.
-func (k *keys) masked(value any, field string, in place) any {
+// masked masks the value of a field. Field names are masked as names: schemas use them, and results
+// must match the schemas.
+func (k *keys) masked(value any, field string, in section) any {
 	switch value := value.(type) {
 	case string:
-		if in == protocol && named[field] || in == schema && !said[field] {
+		if in == protocol && nameFields[field] || in == schema && !textFields[field] {
 			return k.names(value)
 		}
 		return k.texts(value)
@@ -203,9 +202,9 @@ func (k *keys) masked(value any, field string, in place) any {
 		if in == protocol {
 			field, data := bytesOf(value)
 			if k.bytes(data) != data {
-				value = withoutBytes(value)
+				value = omitContent(value)
 			} else if data != "" {
-				// What they are written as is no text, and holds any few letters by chance.
+				// The base64 text itself is not masked: it contains any few letters by chance.
 				masked[field] = value[field]
 			}
 		}
@@ -214,7 +213,7 @@ func (k *keys) masked(value any, field string, in place) any {
 				continue
 			}
 			there := in
-			if other, ok := places[name]; ok && in == protocol {
+			if other, ok := sections[name]; ok && in == protocol {
 				there = other
 			}
 			masked[k.names(name)] = k.masked(inner, name, there)
@@ -224,7 +223,7 @@ func (k *keys) masked(value any, field string, in place) any {
 	return value
 }
 
-// bytesOf a content, and the field that they are in.
+// bytesOf returns the decoded binary data of a content, and the field that has it.
 func bytesOf(content map[string]any) (field, data string) {
 	field = "blob"
 	if content["type"] == "image" || content["type"] == "audio" {
@@ -233,13 +232,13 @@ func bytesOf(content map[string]any) (field, data string) {
 	text, _ := content[field].(string)
 	decoded, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
-		return field, "" // then it is a text
+		return field, "" // not base64: it is masked as text
 	}
 	return field, string(decoded)
 }
 
-// withoutBytes is a text in the place of a content.
-func withoutBytes(content map[string]any) map[string]any {
+// omitContent returns a text content that replaces binary content.
+func omitContent(content map[string]any) map[string]any {
 	text := map[string]any{"text": leftOut}
 	if _, ok := content["type"]; ok {
 		text["type"] = "text"

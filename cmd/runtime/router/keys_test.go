@@ -17,7 +17,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-// talkative repeats its key wherever it can. With progress it waits until that was heard.
+// talkative returns a server that repeats its key in every answer. After progress it waits for
+// heard.
 func talkative(heard <-chan struct{}) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "tell", Description: "with " + apiKey},
@@ -48,20 +49,20 @@ func talkative(heard <-chan struct{}) *mcp.Server {
 	return server
 }
 
-func TestTheKeyOfAServerIsNotToldByIt(t *testing.T) {
+func TestAServersKeyIsMaskedInItsAnswers(t *testing.T) {
 	heard := make(chan struct{})
 	server := talkative(heard)
 	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
 	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{Name: "s", URL: serve(t, handler),
 		APIKeyFile: "key"}}})
 	told := map[string]string{}
-	note := func(what string, answer any, err error) {
+	note := func(kind string, answer any, err error) {
 		text, _ := json.Marshal(answer)
-		told[what] = string(text)
+		told[kind] = string(text)
 		if err != nil {
-			told[what] += err.Error()
+			told[kind] += err.Error()
 			if refused, ok := errors.AsType[*jsonrpc.Error](err); ok {
-				told[what] += string(refused.Data)
+				told[kind] += string(refused.Data)
 			}
 		}
 	}
@@ -83,17 +84,17 @@ func TestTheKeyOfAServerIsNotToldByIt(t *testing.T) {
 	note("a resource", read, err)
 	tools, err := f.client.ListTools(t.Context(), nil)
 	note("the tools", tools, err)
-	for what, text := range told {
+	for kind, text := range told {
 		if strings.Contains(text, apiKey) || !strings.Contains(text, "***") {
-			t.Errorf("%s: %s", what, text)
+			t.Errorf("%s: %s", kind, text)
 		}
 	}
 	if !strings.Contains(told["a result"], `"number":42`) {
-		t.Errorf("a number is not what it was: %s", told["a result"])
+		t.Errorf("a number changed: %s", told["a result"])
 	}
 }
 
-// startKeyed starts a router with a server "postgres" whose key this is.
+// startKeyed starts a router with a server "postgres" that has this key.
 func startKeyed(t *testing.T, key string, server *mcp.Server) *fixture {
 	t.Helper()
 	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
@@ -103,7 +104,7 @@ func startKeyed(t *testing.T, key string, server *mcp.Server) *fixture {
 		func(o *router.Options) { o.Key, o.Value, o.Mask = store.Key, store.Value, store.Mask })
 }
 
-// namesake uses a word wherever a call must repeat it, and in what it says.
+// namesake returns a server that uses a word in its names and in its texts.
 func namesake(word string) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	server.AddTool(&mcp.Tool{
@@ -133,8 +134,7 @@ func namesake(word string) *mcp.Server {
 	return server
 }
 
-// expectTold compares an answer, as it is on its way to the agent, with what it must and must not
-// hold.
+// expectTold checks which texts an answer to the agent has and does not have.
 func expectTold(t *testing.T, answer any, err error, without string, with ...string) {
 	t.Helper()
 	if err != nil {
@@ -155,8 +155,8 @@ func expectTold(t *testing.T, answer any, err error, without string, with ...str
 	}
 }
 
-// A password can be the name of its server, and the words of the protocol are words too.
-func TestNamesThatAreAlsoAKeyCanBeCalled(t *testing.T) {
+// A password can equal the name of its server or a keyword of the protocol.
+func TestNamesEqualToAKeyCanBeCalled(t *testing.T) {
 	for _, word := range []string{"postgres", "db-01", "text", "user", "name", "object"} {
 		t.Run(word, func(t *testing.T) {
 			f := startKeyed(t, word, namesake(word))
@@ -182,8 +182,8 @@ func TestNamesThatAreAlsoAKeyCanBeCalled(t *testing.T) {
 	}
 }
 
-// What is clearly a key is not told even where nothing works without it.
-func TestANameDoesNotTellAKey(t *testing.T) {
+// A value that is clearly a key is masked even in names, although calls then fail.
+func TestKeysAreMaskedInNames(t *testing.T) {
 	f := startKeyed(t, apiKey, namesake(apiKey))
 	tools, err := f.client.ListTools(t.Context(), nil)
 	expectTold(t, tools, err, apiKey, "postgres_***_query")
@@ -198,7 +198,7 @@ func TestANameDoesNotTellAKey(t *testing.T) {
 	expectTold(t, called, err, apiKey, "parley://postgres/note://***", `{"***":"says ***"}`)
 }
 
-// gallery has one picture, in every way in which bytes can be told, beside a word.
+// gallery returns a server with one picture in every form of binary content, beside a text.
 func gallery(picture []byte) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "show"}, func(context.Context, *mcp.CallToolRequest, text) (*mcp.CallToolResult,
@@ -224,8 +224,8 @@ func gallery(picture []byte) *mcp.Server {
 	return server
 }
 
-func TestOnlyBytesThatHoldAKeyAreLeftOut(t *testing.T) {
-	const leftOut = "holds a key"
+func TestOnlyBinaryContentWithAKeyIsOmitted(t *testing.T) {
+	const leftOut = "contains a key"
 	encoded := func(picture []byte) string { return base64.StdEncoding.EncodeToString(picture) }
 	short, err := base64.StdEncoding.DecodeString("AAAAkeyzAAAA")
 	if err != nil {
@@ -236,7 +236,7 @@ func TestOnlyBytesThatHoldAKeyAreLeftOut(t *testing.T) {
 		picture   []byte
 		told      bool
 	}{
-		{"a short key in what the bytes are written as", "keyz", short, true},
+		{"a short key in the base64 text", "keyz", short, true},
 		{"a short key in the bytes", "keyz", []byte("\x00keyz\x00"), true},
 		{"a key in the bytes", apiKey, []byte("\x00" + apiKey), false},
 		{"a key in the bytes, in a URL", "key 0123456789", []byte("?k=key%200123456789"), false},
@@ -260,7 +260,7 @@ func TestOnlyBytesThatHoldAKeyAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestOtherSecretsOfTheSessionPassThrough(t *testing.T) {
+func TestOtherSecretsOfTheSessionAreNotMasked(t *testing.T) {
 	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("s", "normal")}})
 	f.expect(t, "s_echo", apiKey, apiKey)
 }

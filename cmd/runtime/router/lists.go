@@ -11,15 +11,14 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// What of a server's lists is taken. A server may never come to an end, and all that it lists stays
-// in memory.
+// Limits for a server's lists, which stay in memory. A server could send lists without end.
 const (
 	mostItems = 4000 // of each list
 	mostPages = 100  // of each list
 	mostBytes = 4 << 20
 )
 
-// listing is what a server says that it has.
+// listing has the lists of a server.
 type listing struct {
 	tools     list[mcp.Tool]
 	prompts   list[mcp.Prompt]
@@ -27,13 +26,13 @@ type listing struct {
 	templates list[mcp.ResourceTemplate]
 }
 
-// list is as much of a server's list as is taken. It is cut where the server has more.
+// list is the part of a server's list within the limits. cut is set if the server has more.
 type list[T any] struct {
 	items []*T
 	cut   bool
 }
 
-// fetch the lists of a server. The bytes that are taken are counted over all of them.
+// fetch reads the lists of a server. The limit of bytes holds for all lists together.
 func fetch(ctx context.Context, client *mcp.ClientSession) (listed listing, err error) {
 	can := client.InitializeResult().Capabilities
 	if can == nil {
@@ -65,28 +64,28 @@ func fetch(ctx context.Context, client *mcp.ClientSession) (listed listing, err 
 		}, func(r *mcp.ListResourceTemplatesResult) ([]*mcp.ResourceTemplate, string) {
 			return r.ResourceTemplates, r.NextCursor
 		})
-	// Not every server that has resources knows of templates.
+	// Some servers with resources do not implement templates.
 	if answer, ok := errors.AsType[*jsonrpc.Error](err); ok && answer.Code == jsonrpc.CodeMethodNotFound {
 		err = nil
 	}
 	return listed, err
 }
 
-// collect the items of a list, page by page, while there are bytes left. itemsOf a page also returns the
-// cursor of the next one, which is empty at the last.
-func collect[T, R any](left *int, what string, read func(cursor string) (*R, error),
+// collect reads a list page by page within the limits. itemsOf also returns the cursor of the next
+// page, which is empty for the last page.
+func collect[T, R any](left *int, kind string, read func(cursor string) (*R, error),
 	itemsOf func(*R) (items []*T, next string)) (all list[T], err error) {
 	cursor := ""
 	for range mostPages {
 		page, err := read(cursor)
 		if err != nil {
-			return list[T]{}, fmt.Errorf("list its %s: %w", what, err)
+			return list[T]{}, fmt.Errorf("list its %s: %w", kind, err)
 		}
 		items, next := itemsOf(page)
-		// A server may list nothing in place of an item.
+		// Lists of some servers have null items.
 		listed := slices.DeleteFunc(slices.Clone(items), func(item *T) bool { return item == nil })
 		taken := listed[:min(len(listed), mostItems-len(all.items))]
-		// The client keeps the whole page, with whatever else is in it.
+		// The SDK client keeps the whole page, including other fields.
 		whole := size(page)
 		if whole > *left {
 			taken = fitting(taken, *left)
@@ -106,7 +105,7 @@ func collect[T, R any](left *int, what string, read func(cursor string) (*R, err
 	return all, nil
 }
 
-// fitting are the first of the items, as many as there are bytes for.
+// fitting returns the first items that fit into the remaining bytes.
 func fitting[T any](items []*T, left int) []*T {
 	for i, item := range items {
 		if left -= size(item); left < 0 {
@@ -116,11 +115,11 @@ func fitting[T any](items []*T, left int) []*T {
 	return items
 }
 
-// size is how long something would be on its way here.
-func size(what any) int {
-	text, err := json.Marshal(what)
+// size returns the length of a value as JSON.
+func size(value any) int {
+	text, err := json.Marshal(value)
 	if err != nil {
-		return mostBytes // it came as JSON, so this does not happen
+		return mostBytes // cannot happen: the value came as JSON
 	}
 	return len(text)
 }

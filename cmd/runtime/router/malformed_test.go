@@ -13,14 +13,14 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// altered is a server of whose results something is changed. It knows the newer protocol, which has
-// no handshake, and answers in JSON rather than with a stream of events.
+// altered returns a server with modified results. It supports the newer protocol without a
+// handshake, and answers with JSON instead of an event stream.
 func altered(alter func(mcp.Result)) http.Handler {
 	server := newServer()
 	server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, request mcp.Request) (mcp.Result, error) {
 			if list, ok := request.GetParams().(*mcp.ListPromptsParams); ok {
-				list.Cursor = "" // whatever page is asked for, it is the first one that is changed
+				list.Cursor = "" // every page is the modified first page
 			}
 			result, err := next(ctx, method, request)
 			if err == nil {
@@ -33,7 +33,7 @@ func altered(alter func(mcp.Result)) http.Handler {
 		&mcp.StreamableHTTPOptions{JSONResponse: true, Stateless: true})
 }
 
-func TestAMalformedToolIsLeftOut(t *testing.T) {
+func TestAMalformedToolIsNotOffered(t *testing.T) {
 	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: serve(t, altered(func(result mcp.Result) {
 		if tools, ok := result.(*mcp.ListToolsResult); ok {
 			tools.Tools = append(tools.Tools, &mcp.Tool{Name: "strange", InputSchema: map[string]any{"type": "string"}})
@@ -46,34 +46,34 @@ func TestAMalformedToolIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestNothingInAListHurtsNobody(t *testing.T) {
+func TestNullItemsInListsAreIgnored(t *testing.T) {
 	for name, alter := range map[string]func(mcp.Result){
-		"no tool": func(result mcp.Result) {
+		"a null tool": func(result mcp.Result) {
 			if r, ok := result.(*mcp.ListToolsResult); ok {
 				r.Tools = append(r.Tools, nil)
 			}
 		},
-		"no prompt": func(result mcp.Result) {
+		"a null prompt": func(result mcp.Result) {
 			if r, ok := result.(*mcp.ListPromptsResult); ok {
 				r.Prompts = append(r.Prompts, nil)
 			}
 		},
-		"no resource": func(result mcp.Result) {
+		"a null resource": func(result mcp.Result) {
 			if r, ok := result.(*mcp.ListResourcesResult); ok {
 				r.Resources = append(r.Resources, nil)
 			}
 		},
-		"no template": func(result mcp.Result) {
+		"a null template": func(result mcp.Result) {
 			if r, ok := result.(*mcp.ListResourceTemplatesResult); ok {
 				r.ResourceTemplates = append(r.ResourceTemplates, nil)
 			}
 		},
-		"no message of a prompt": func(result mcp.Result) {
+		"a null message of a prompt": func(result mcp.Result) {
 			if r, ok := result.(*mcp.GetPromptResult); ok {
 				r.Messages = append([]*mcp.PromptMessage{nil}, r.Messages...)
 			}
 		},
-		"no content of a resource": func(result mcp.Result) {
+		"a null content of a resource": func(result mcp.Result) {
 			if r, ok := result.(*mcp.ReadResourceResult); ok {
 				r.Contents = append([]*mcp.ResourceContents{nil}, r.Contents...)
 			}
@@ -103,7 +103,7 @@ func TestNothingInAListHurtsNobody(t *testing.T) {
 	}
 }
 
-func TestProgressUnderAStrangeTokenIsIgnored(t *testing.T) {
+func TestProgressWithAnUnknownTokenIsIgnored(t *testing.T) {
 	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("strange", "normal"), stdio("good", "normal")}})
 	params := &mcp.CallToolParams{Name: "strange_strange-progress", Arguments: text{}}
 	params.SetProgressToken("mine")
@@ -114,13 +114,13 @@ func TestProgressUnderAStrangeTokenIsIgnored(t *testing.T) {
 	f.expect(t, "strange_echo", "unhurt", "unhurt")
 }
 
-func TestAResourceHasTheSameURIEachTimeItIsRead(t *testing.T) {
+func TestACachedResourceKeepsItsURI(t *testing.T) {
 	handler := altered(func(result mcp.Result) {
 		if r, ok := result.(*mcp.ReadResourceResult); ok {
 			r.TTLMs = 60_000
 		}
 	})
-	// Only of servers that know the newer protocol, without the old handshake, are results cached.
+	// The SDK caches results only of servers with the newer protocol, which has no handshake.
 	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: serve(t,
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)

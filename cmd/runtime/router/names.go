@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// addUpstreams gives each server its name: where it has none it is named after its host.
+// addUpstreams creates the servers and names them. A server without a name is named after its host.
 func (r *Router) addUpstreams(servers session.ToolServers) {
 	taken := map[string]bool{}
 	add := func(name, kind string, dial dialer) {
@@ -41,7 +41,7 @@ func unique(name, separator string, taken func(string) bool) string {
 	return candidate
 }
 
-// hostName is the host of a URL in the letters that names of tools may have.
+// hostName is the host of a URL with only those characters that tool names may have.
 func hostName(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Hostname() == "" {
@@ -55,11 +55,12 @@ func hostName(address string) string {
 	}, u.Hostname())
 }
 
-// longestName is the longest that models accept for a tool.
+// longestName is the longest tool name that models accept.
 const longestName = 64
 
-// shortened is a name of an acceptable length, the same one each time. Where the name is too long,
-// a digest takes the place of its end: also of the server's name, since c of a_b is not b_c of a.
+// shortened shortens a name that is too long. A digest replaces its end, so that the result is
+// always the same. The digest includes the server's name, because tool c of server a_b is not tool
+// b_c of server a.
 func (u *upstream) shortened(name string) string {
 	if len(name) <= longestName {
 		return name
@@ -67,34 +68,34 @@ func (u *upstream) shortened(name string) string {
 	digest := sha256.Sum256([]byte(u.name + "\x00" + name))
 	end := "_" + hex.EncodeToString(digest[:5])
 	if u.router.options.Mask(name) != name {
-		name = u.name // a part of a secret is not known as such
+		name = u.name // a part of a secret would not be masked
 	}
 	return strings.ToValidUTF8(name[:min(len(name), longestName-len(end))], "") + end
 }
 
-// claim is the name under which the endpoint offers something of a server: <server>_<name>. Two
-// things can come to the same name, as c of a_b and b_c of a do; then the later one gets a number.
-// It keeps its name until it is released.
+// claim returns the endpoint's name for an item of a server: <server>_<name>. Two items can get the
+// same name, such as c of a_b and b_c of a; then the later one gets a number. An item keeps its
+// name until it is released.
 func (r *Router) claim(u *upstream, kind, name string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	thing := original{u, kind, name}
-	if name, ok := r.names[thing]; ok {
+	item := original{u, kind, name}
+	if name, ok := r.names[item]; ok {
 		return name
 	}
 	taken := func(name string) bool { return r.claims[claim{kind, u.shortened(name)}] }
 	name = u.shortened(unique(u.name+"_"+name, "_", taken))
-	r.claims[claim{kind, name}], r.names[thing] = true, name
+	r.claims[claim{kind, name}], r.names[item] = true, name
 	return name
 }
 
-// release the names of a server's things of one kind that are not offered any more.
+// release frees the names of a server's items of one kind that are no longer offered.
 func release[T any](u *upstream, kind string, offered map[string]*T) {
 	r := u.router
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.names, func(thing original, name string) bool {
-		if _, still := offered[name]; still || thing.server != u || thing.kind != kind {
+	maps.DeleteFunc(r.names, func(item original, name string) bool {
+		if _, still := offered[name]; still || item.server != u || item.kind != kind {
 			return false
 		}
 		delete(r.claims, claim{kind, name})
@@ -102,5 +103,5 @@ func release[T any](u *upstream, kind string, offered map[string]*T) {
 	})
 }
 
-// uriPrefix stands before the URIs of a server's resources, since two servers may use the same.
+// uriPrefix precedes the URIs of a server's resources, because two servers may use the same URIs.
 func (u *upstream) uriPrefix() string { return "parley://" + u.name + "/" }

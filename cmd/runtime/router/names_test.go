@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-func TestToolsOfEqualNamesAreBothServed(t *testing.T) {
+func TestToolsWithEqualNamesAreBothServed(t *testing.T) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "x_echo"}, func(context.Context, *mcp.CallToolRequest, text) (*mcp.CallToolResult,
 		any, error) {
@@ -39,8 +39,7 @@ func TestToolsOfEqualNamesAreBothServed(t *testing.T) {
 	}
 }
 
-// serveNamed serves a tool "other", and those that are added, each of which answers with its own
-// name.
+// serveNamed serves a tool "other" and the added tools. Each answers with its own name.
 func serveNamed(t *testing.T) (remote session.RemoteServer, add func(name string), remove func(name string)) {
 	t.Helper()
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
@@ -56,7 +55,7 @@ func serveNamed(t *testing.T) (remote session.RemoteServer, add func(name string
 	return remote, add, func(name string) { server.RemoveTools(name) }
 }
 
-// expectGrown waits until the tools whose names end in grown, with or without a number, are these.
+// expectGrown waits until exactly these tools have "grown" in their names.
 func (f *fixture) expectGrown(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string
@@ -81,7 +80,7 @@ func TestTwoToolsOfAServerNeverShareAName(t *testing.T) {
 	f.expect(t, "localhost_x_grown_2_2", "", "x_grown_2")
 }
 
-func TestTheNameOfAWithdrawnToolIsFreeAgain(t *testing.T) {
+func TestTheNameOfARemovedToolCanBeReused(t *testing.T) {
 	remote, add, remove := serveNamed(t)
 	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("localhost_x", "normal")},
 		SHTTP: []session.RemoteServer{remote}})
@@ -92,7 +91,7 @@ func TestTheNameOfAWithdrawnToolIsFreeAgain(t *testing.T) {
 	f.expect(t, "localhost_x_grow", "", "grown")
 	f.expectGrown(t, "localhost_x_grown")
 	f.expect(t, "localhost_x_grown", "", "I am new")
-	// One that stays keeps its name when the shorter one becomes free.
+	// A tool keeps its numbered name when the shorter name becomes free.
 	add("x_grown")
 	f.expectGrown(t, "localhost_x_grown", "localhost_x_grown_2")
 	f.expect(t, "localhost_x_shrink", "", "shrunk")
@@ -132,13 +131,13 @@ func TestALongNameIsShortenedTheSameWayEachTime(t *testing.T) {
 	}
 }
 
-func TestAShortNameOfOneToolIsNeverThatOfAnother(t *testing.T) {
+func TestAShortenedNameIsUnique(t *testing.T) {
 	remote, add, _ := serveNamed(t)
 	long := strings.Repeat("grown", 20)
 	add(long)
 	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{remote}})
 	short := f.tools(t)[0]
-	// A tool that has the name by itself.
+	// A tool that really has the shortened name.
 	add(strings.TrimPrefix(short, "localhost_"))
 	eventually(t, "both are listed", func() bool { return len(f.tools(t)) == 3 })
 	f.expect(t, short, "", long)
@@ -152,9 +151,9 @@ func TestAShortNameOfOneToolIsNeverThatOfAnother(t *testing.T) {
 	}
 }
 
-func TestAShortNameHoldsNoPartOfASecret(t *testing.T) {
+func TestAShortenedNameHasNoPartOfASecret(t *testing.T) {
 	remote, add, _ := serveNamed(t)
-	// All but the last letter of the key would be left of the name.
+	// The shortened name would have all but the last letter of the key.
 	add(strings.Repeat("x", 64-len("localhost__0123456789")-len(apiKey)+1) + apiKey + "-and-more-of-it")
 	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{remote}})
 	names := f.tools(t)

@@ -11,9 +11,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// offers are what the endpoint offers of one server, by the names it offers it under. They stay
-// while the server is away: it comes back, and a client that read the list before need not read it
-// again.
+// offers are the items of one server that the endpoint offers, by their names there. They stay
+// while the server is disconnected, so that clients need not read the lists again.
 type offers struct {
 	tools     map[string]*mcp.Tool
 	prompts   map[string]*mcp.Prompt
@@ -21,7 +20,7 @@ type offers struct {
 	templates map[string]*mcp.ResourceTemplate
 }
 
-// list makes what the endpoint offers of the server equal to what the server lists.
+// list updates the endpoint's offers to the server's lists.
 func (u *upstream) list(ctx context.Context, client *mcp.ClientSession) error {
 	ctx, cancel := context.WithTimeout(ctx, u.router.options.ConnectTimeout)
 	defer cancel()
@@ -32,7 +31,7 @@ func (u *upstream) list(ctx context.Context, client *mcp.ClientSession) error {
 	return err
 }
 
-// offer what is listed under the server's name, and withdraw what it has no more. It returns what
+// offer registers the listed items and removes those that are gone. The error names items that
 // cannot be offered.
 func (u *upstream) offer(listed listing) error {
 	server, before := u.router.server, u.offers
@@ -56,7 +55,7 @@ func (u *upstream) offer(listed listing) error {
 			return t.URITemplate
 		}, func(_, offered *mcp.ResourceTemplate) { server.AddResourceTemplate(offered, u.readResource) },
 		server.RemoveResourceTemplates)
-	// Not earlier: what has the name next must not be what is removed.
+	// Names are released last, or a reused name would be removed.
 	release(u, "tool", now.tools)
 	release(u, "prompt", now.prompts)
 	u.mu.Lock()
@@ -65,16 +64,15 @@ func (u *upstream) offer(listed listing) error {
 	return errors.Join(refused[:]...)
 }
 
-// offerAll registers the items of one kind that were not offered before as they are now, and removes
-// those that are not listed any more. rename makes an item the one that the endpoint offers, and
-// returns what it is known by there.
-func offerAll[T any](before map[string]*T, listed list[T], what string, rename func(*T) string,
+// offerAll registers new and changed items of one kind, and removes those that are no longer
+// listed. rename turns an item into the one that the endpoint offers, and returns its key.
+func offerAll[T any](before map[string]*T, listed list[T], kind string, rename func(*T) string,
 	register func(listed, offered *T), remove func(...string)) (now map[string]*T, _ error) {
 	now = map[string]*T{}
 	var refused []error
 	if listed.cut {
-		refused = append(refused, fmt.Errorf("only the first %d of its %s are offered: it lists more than is taken of one "+
-			"server", len(listed.items), what))
+		refused = append(refused, fmt.Errorf("only the first %d of its %s are offered: the server exceeds the size limit "+
+			"of lists", len(listed.items), kind))
 	}
 	for _, item := range listed.items {
 		offered := *item
@@ -93,8 +91,8 @@ func offerAll[T any](before map[string]*T, listed list[T], what string, rename f
 	return now, errors.Join(refused...)
 }
 
-// panicOf a call. The SDK panics at what it finds malformed, such as a tool without a schema; that
-// must stay the problem of the server it comes from.
+// panicOf returns the panic of a call. The SDK panics on malformed items, such as a tool without a
+// schema. That must affect only the item's server.
 func panicOf(call func()) (problem any) {
 	defer func() { problem = recover() }()
 	call()

@@ -1,32 +1,33 @@
 package router
 
 const (
-	// legacyProtocol is the newest that starts with a handshake. Servers that know none newer may
-	// end at any other first message; those that know only newer ones refuse it, and are greeted
-	// the new way at the next attempt.
+	// legacyProtocol is the newest version that starts with a handshake. Older servers may exit on
+	// any other first message. Servers that support only newer versions refuse the handshake; the
+	// next attempt uses the newer protocol.
 	legacyProtocol = "2025-11-25"
-	// doubtful is the attempt at which a server that answered before is greeted in the other way:
-	// it may have become another one, but most likely it is only away.
-	doubtful = 4
+	// switchEvery is the number of attempts after which a server that answered before is tried with
+	// the other protocol: it may have been upgraded, but most likely it is only down.
+	switchEvery = 4
 )
 
-// greeting is how a server is spoken to first: with the handshake, or the newer way.
+// greeting chooses how to connect to a server: with the handshake or with the newer protocol.
 type greeting struct {
-	// newer is how it answered if it ever did, else how it is tried first.
+	// newer is the protocol that the server answered, or else the first one to try. answered is set
+	// once it answered.
 	newer, answered bool
-	// tries since it answered.
+	// tries counts the attempts since it answered.
 	tries int
 }
 
-// next says whether to greet the server the newer way.
+// next says whether to use the newer protocol.
 func (g *greeting) next() (newer bool) {
 	g.tries++
 	other := g.tries%2 == 0
 	if g.answered {
-		other = g.tries%doubtful == 0
+		other = g.tries%switchEvery == 0
 	}
 	return g.newer != other
 }
 
-// worked remembers how the server was greeted when it answered.
+// worked remembers the protocol that the server answered.
 func (g *greeting) worked(newer bool) { *g = greeting{newer: newer, answered: true} }

@@ -12,12 +12,12 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// greeted is a server that counts how it is greeted.
+// greeted is a server that counts connections by their protocol.
 type greeted struct {
 	next http.Handler
-	// refuses the handshake of the older protocol.
+	// refuses rejects the handshake of the older protocol.
 	refuses atomic.Bool
-	// forgets its client at the next call.
+	// forgets rejects the client's session at the next call.
 	forgets           atomic.Bool
 	handshakes, newer atomic.Int32
 }
@@ -42,7 +42,7 @@ func (g *greeted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// reconnect loses the connection by a call, and waits for the next one.
+// reconnect breaks the connection with a call and waits for the next one.
 func (g *greeted) reconnect(t *testing.T, f *fixture) {
 	t.Helper()
 	restarts := f.health(t, "127-0-0-1").Restarts
@@ -50,13 +50,13 @@ func (g *greeted) reconnect(t *testing.T, f *fixture) {
 	g.newer.Store(0)
 	g.forgets.Store(true)
 	if got, err := f.call(t, "127-0-0-1_echo", "lost"); err == nil {
-		t.Errorf("a server that forgot its client answers %q", got)
+		t.Errorf("a server that lost the session answers %q", got)
 	}
 	eventually(t, "it is connected again", func() bool { return f.health(t, "127-0-0-1").Restarts > restarts })
 }
 
-func TestAServerIsGreetedAsItAnsweredBefore(t *testing.T) {
-	for name, refuses := range map[string]bool{"the older way": false, "the newer way": true} {
+func TestReconnectUsesTheProtocolThatWorked(t *testing.T) {
+	for name, refuses := range map[string]bool{"the older protocol": false, "the newer protocol": true} {
 		t.Run(name, func(t *testing.T) {
 			server := newServer()
 			g := &greeted{next: mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
@@ -70,14 +70,14 @@ func TestAServerIsGreetedAsItAnsweredBefore(t *testing.T) {
 			for range 3 {
 				g.reconnect(t, f)
 				if refuses && g.handshakes.Load() > 0 || !refuses && g.newer.Load() > 0 {
-					t.Errorf("it was greeted with %d handshakes and %d times the newer way", g.handshakes.Load(), g.newer.Load())
+					t.Errorf("%d handshakes and %d connections with the newer protocol", g.handshakes.Load(), g.newer.Load())
 				}
 			}
 		})
 	}
 }
 
-func TestAServerThatChangedItsProtocolIsConnectedAgain(t *testing.T) {
+func TestReconnectFollowsAChangeOfProtocol(t *testing.T) {
 	server := newServer()
 	g := &greeted{next: mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
 		&mcp.StreamableHTTPOptions{JSONResponse: true, Stateless: true})}

@@ -19,29 +19,29 @@ import (
 
 // remote connects to a server over HTTP.
 func (r *Router) remote(server session.RemoteServer,
-	transport func(endpoint string, way http.RoundTripper) mcp.Transport) dialer {
+	transport func(endpoint string, base http.RoundTripper) mcp.Transport) dialer {
 	return func(context.Context) (*link, error) {
 		endpoint := httpURL(server.URL)
-		way := &troubled{RoundTripper: boundedAnswers{r.bearer(endpoint, server)}}
-		return &link{transport: transport(endpoint, way), troubled: way.met.Load, cut: func() {}}, nil
+		base := &transientErrors{RoundTripper: boundedAnswers{r.bearer(endpoint, server)}}
+		return &link{transport: transport(endpoint, base), transient: base.seen.Load, cut: func() {}}, nil
 	}
 }
 
-// sse speaks with a server over server-sent events.
-func sse(endpoint string, way http.RoundTripper) mcp.Transport {
+// sse returns a transport over server-sent events.
+func sse(endpoint string, base http.RoundTripper) mcp.Transport {
 	return &mcp.SSEClientTransport{
-		Endpoint: endpoint, HTTPClient: &http.Client{Transport: way}, MaxEventSize: mcp.DefaultMaxEventSize,
+		Endpoint: endpoint, HTTPClient: &http.Client{Transport: base}, MaxEventSize: mcp.DefaultMaxEventSize,
 	}
 }
 
-// streamable speaks with a server over streamable HTTP.
-func (r *Router) streamable(endpoint string, way http.RoundTripper) mcp.Transport {
-	client := &http.Client{Transport: optionalStream{way, r.options.StreamTimeout}}
+// streamable returns a transport over streamable HTTP.
+func (r *Router) streamable(endpoint string, base http.RoundTripper) mcp.Transport {
+	client := &http.Client{Transport: optionalStream{base, r.options.StreamTimeout}}
 	return &mcp.StreamableClientTransport{Endpoint: endpoint, HTTPClient: client, MaxEventSize: mcp.DefaultMaxEventSize}
 }
 
-// httpURL is the URL to connect to. The protocol knows no web sockets: ws and wss stand for the
-// same server over HTTP.
+// httpURL returns the HTTP URL of a server. MCP has no WebSockets: ws and wss URLs mean the same
+// server over HTTP.
 func httpURL(address string) string {
 	for from, to := range map[string]string{"ws://": "http://", "wss://": "https://"} {
 		if rest, ok := strings.CutPrefix(address, from); ok {
@@ -63,7 +63,7 @@ func (r *Router) bearer(endpoint string, server session.RemoteServer) http.Round
 	return bearer{key: key, origin: origin}
 }
 
-// bearer shows a key to the server that it is for, and to none that the server redirects to.
+// bearer sends a key to its server, but not to hosts that the server redirects to.
 type bearer struct {
 	key    string
 	origin *url.URL
@@ -77,26 +77,26 @@ func (b bearer) RoundTrip(request *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(request)
 }
 
-// troubled notes where a server cannot be reached, or fails in a way that passes.
-type troubled struct {
+// transientErrors notes whether a server was unreachable or had a transient error.
+type transientErrors struct {
 	http.RoundTripper
-	met atomic.Bool
+	seen atomic.Bool
 }
 
-func (t *troubled) RoundTrip(request *http.Request) (*http.Response, error) {
+func (t *transientErrors) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := t.RoundTripper.RoundTrip(request)
 	switch {
 	case err != nil && request.Context().Err() == nil:
-		t.met.Store(true)
+		t.seen.Store(true)
 	case err == nil && (response.StatusCode == http.StatusTooManyRequests ||
 		response.StatusCode >= http.StatusInternalServerError):
-		t.met.Store(true)
+		t.seen.Store(true)
 	}
 	return response, err
 }
 
-// boundedAnswers refuses answers that are larger than an event may be. The SDK bounds only events,
-// and reads any other answer whole.
+// boundedAnswers rejects oversized answers. The SDK limits only the size of events and reads any
+// other answer completely.
 type boundedAnswers struct{ http.RoundTripper }
 
 func (b boundedAnswers) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -123,21 +123,20 @@ func (b *boundedBody) Read(text []byte) (int, error) {
 	return n, err
 }
 
-// aURL, between quotes or not. What it captures is the scheme and the host.
-var aURL = regexp.MustCompile(
+// urlPattern matches a URL with or without quotes and captures its scheme and host.
+var urlPattern = regexp.MustCompile(
 	`("https?://)(?:[^/?#\s"]*@)?([^/?#\s"\\]+)(?:\\.|[^"\\])*|(https?://)(?:[^/?#\s"]*@)?([^/?#\s"]+)[^\s"]*`)
 
-// describe what went wrong without what is secret. Errors of requests hold whole URLs, as text
-// where they are wrapped, and the URL of a server may hold its key, of which nobody but the user
-// knows that it is one.
+// describe returns an error text without secrets. Errors of requests contain whole URLs, and a URL
+// may contain a key that only the user knows to be one. So only the scheme and host remain.
 func (r *Router) describe(err error) string {
-	// Before, since a part of a secret that is a URL is not known as such, and after, since one may
-	// be what is left.
-	return r.options.Mask(aURL.ReplaceAllString(r.options.Mask(err.Error()), "$1$2$3$4"))
+	// Mask runs before, because a truncated secret would not be recognized, and after, because the
+	// rest may be a secret.
+	return r.options.Mask(urlPattern.ReplaceAllString(r.options.Mask(err.Error()), "$1$2$3$4"))
 }
 
-// optionalStream goes without the stream of notifications where the server does not open it in
-// time, as if the server had said that it has none. The SDK would wait for it for ever.
+// optionalStream answers 405 if the server does not open the stream of notifications in time, as a
+// server without this stream does. The SDK would wait forever.
 type optionalStream struct {
 	http.RoundTripper
 	timeout time.Duration

@@ -1,5 +1,5 @@
-// Package router serves the tools, prompts and resources of all tool servers of a session behind
-// one endpoint.
+// Package router serves the tools, prompts and resources of all tool servers of a session at one
+// endpoint.
 package router
 
 import (
@@ -24,42 +24,42 @@ const (
 	connectTimeout = 90 * time.Second
 	// streamTimeout is how long a server may take to open the stream of its notifications.
 	streamTimeout = 10 * time.Second
-	// callTimeout is how long a server may take for an answer, or for a sign of progress, and
-	// longestCall how long whatever progress it tells of.
+	// callTimeout is how long a server may take to answer or to report progress. longestCall is the
+	// limit in spite of progress.
 	callTimeout = 10 * time.Minute
 	longestCall = 4 * time.Hour
-	// listPause is at least between two times that a server is asked for its lists.
+	// listPause is the minimum time between two reads of a server's lists.
 	listPause = time.Second
-	// A server that ended is tried again after firstRetry, then after twice as long each time up to
+	// A server that ended is retried after firstRetry. The delay doubles with each attempt, up to
 	// lastRetry.
 	firstRetry = time.Second
 	lastRetry  = time.Minute
-	// forget is when a client that went without saying so is forgotten.
-	forget = 24 * time.Hour
+	// clientTimeout removes clients that left without closing their session.
+	clientTimeout = 24 * time.Hour
 )
 
 var implementation = &mcp.Implementation{Name: "parley", Title: "Parley tool router", Version: version.Parley}
 
-// Options of a Router.
+// Options configure a Router.
 type Options struct {
 	Servers session.ToolServers
-	// Key is the secret in a file of the session, Value the same as it stands, with the line break
-	// that may end it.
+	// Key returns the secret in a file of the session without surrounding space, Value the
+	// unchanged content.
 	Key, Value func(file string) string
-	// Mask takes secrets out of what servers say when they fail.
+	// Mask masks secrets in errors of servers.
 	Mask func(string) string
-	// Output of a stdio server's standard error.
+	// Output returns the writer for a stdio server's standard error.
 	Output func(server string) io.WriteCloser
 	// Dir and Env of stdio servers.
 	Dir string
 	Env []string
-	// Confine stdio servers, where that can be done.
+	// Confine restricts stdio servers, if supported.
 	Confine func(*exec.Cmd)
-	// Busy is called when a request comes in; what it returns, when the request is answered.
+	// Busy is called for each request, and done when it is answered.
 	Busy func() (done func())
 	Log  *slog.Logger
 
-	// Times, where they are not the usual ones.
+	// Timeouts and delays; zero is the default.
 	ConnectTimeout, StreamTimeout, CallTimeout, LongestCall, ListPause, FirstRetry time.Duration
 }
 
@@ -73,21 +73,21 @@ type Router struct {
 	settled   chan struct{}
 
 	mu sync.Mutex
-	// claims are the names that are taken at the endpoint, names those that things have there.
+	// claims are the names in use at the endpoint; names maps items to their names.
 	claims map[claim]bool
 	names  map[original]string
 }
 
-// claim is a name of one kind of thing.
+// claim is a name of an item of one kind.
 type claim struct{ kind, name string }
 
-// original is a thing as its server calls it.
+// original identifies an item by its server's name for it.
 type original struct {
 	server     *upstream
 	kind, name string
 }
 
-// New is a router that has not started yet: it serves, but has nothing to offer.
+// New returns a router that is not running: it serves requests but offers nothing yet.
 func New(options Options) *Router {
 	options.ConnectTimeout = cmp.Or(options.ConnectTimeout, connectTimeout)
 	options.StreamTimeout = cmp.Or(options.StreamTimeout, streamTimeout)
@@ -97,19 +97,18 @@ func New(options Options) *Router {
 	options.FirstRetry = cmp.Or(options.FirstRetry, firstRetry)
 	r := &Router{options: options, settled: make(chan struct{}), claims: map[claim]bool{}, names: map[original]string{}}
 	r.server = mcp.NewServer(implementation, &mcp.ServerOptions{
-		// Servers come and go, so what there is now says nothing about what there will be.
+		// Servers come and go, so the endpoint always announces all capabilities.
 		Capabilities: &mcp.ServerCapabilities{
 			Tools:     &mcp.ToolCapabilities{ListChanged: true},
 			Prompts:   &mcp.PromptCapabilities{ListChanged: true},
 			Resources: &mcp.ResourceCapabilities{ListChanged: true},
 		},
 	})
-	r.server.AddReceivingMiddleware(r.noteActivity, r.withoutKeys)
+	r.server.AddReceivingMiddleware(r.noteActivity, r.redactKeys)
 	r.Handler = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return r.server },
 		&mcp.StreamableHTTPOptions{
-			SessionTimeout: forget,
-			// Whoever serves this has looked at where a request comes from, or at the key that it
-			// shows.
+			SessionTimeout: clientTimeout,
+			// The caller has checked the origin or the key of a request.
 			DisableLocalhostProtection: true,
 		})
 	r.addUpstreams(options.Servers)
@@ -117,7 +116,7 @@ func New(options Options) *Router {
 	return r
 }
 
-// Run keeps the servers running and connected until ctx is done. Then it ends them.
+// Run keeps the servers connected until ctx is done. Then it stops them.
 func (r *Router) Run(ctx context.Context) {
 	var running, starting sync.WaitGroup
 	for _, u := range r.upstreams {
@@ -129,11 +128,11 @@ func (r *Router) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// Settled is closed once every server is connected or has failed: for the first time, or a few
-// times where it is only that it cannot be reached.
+// Settled is closed once every server is connected or has failed. A server that cannot be reached
+// is retried a few times before.
 func (r *Router) Settled() <-chan struct{} { return r.settled }
 
-// Health of the servers.
+// Health returns the state of the servers.
 func (r *Router) Health() []session.ToolServer {
 	health := make([]session.ToolServer, 0, len(r.upstreams))
 	for _, u := range r.upstreams {
@@ -142,8 +141,8 @@ func (r *Router) Health() []session.ToolServer {
 	return health
 }
 
-// noteActivity counts requests that ask for something. A ping, a notification and a stream that
-// waits for notifications only say that a client is still there.
+// noteActivity calls Busy for requests, but not for pings, notifications and streams of
+// notifications: those only show that a client is connected.
 func (r *Router) noteActivity(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, request mcp.Request) (mcp.Result, error) {
 		if method == "ping" || method == "subscriptions/listen" || strings.HasPrefix(method, "notifications/") {

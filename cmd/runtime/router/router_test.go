@@ -28,7 +28,7 @@ func TestServersOfAllThreeKindsAreServedBehindOneEndpoint(t *testing.T) {
 		SSE:   []session.RemoteServer{{URL: serveSSE(t)}},
 		SHTTP: []session.RemoteServer{{URL: strings.Replace(serve(t, streamableHandler()), "http://", "ws://", 1)}},
 	})
-	// Both remote ones are on the same host.
+	// Both remote servers have the same host.
 	for _, server := range []string{"local", "127-0-0-1", "127-0-0-1-2"} {
 		f.expect(t, server+"_echo", "hello "+server, "hello "+server)
 		if got := f.health(t, server); got.State != session.ToolServerConnected || got.Tools != 12 || got.Prompts != 1 ||
@@ -41,7 +41,7 @@ func TestServersOfAllThreeKindsAreServedBehindOneEndpoint(t *testing.T) {
 	}
 }
 
-func TestAServerThatNeedsAKeyGetsIt(t *testing.T) {
+func TestAServersKeyIsSentToIt(t *testing.T) {
 	sse := newServer()
 	f := start(t, session.ToolServers{
 		SSE: []session.RemoteServer{{URL: serve(t, locked(mcp.NewSSEHandler(func(*http.Request) *mcp.Server { return sse },
@@ -57,7 +57,7 @@ func TestAServerThatNeedsAKeyGetsIt(t *testing.T) {
 	}
 }
 
-func TestAKeyIsNotShownToAHostThatIsRedirectedTo(t *testing.T) {
+func TestAKeyIsNotSentToARedirectTarget(t *testing.T) {
 	shown := make(chan string, 100)
 	elsewhere := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		shown <- r.Header.Get("Authorization")
@@ -66,11 +66,11 @@ func TestAKeyIsNotShownToAHostThatIsRedirectedTo(t *testing.T) {
 	here := serve(t, http.RedirectHandler(elsewhere, http.StatusTemporaryRedirect))
 	start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: here, APIKeyFile: "key"}}})
 	if got := within(t, "the redirect is followed", shown); got != "" {
-		t.Errorf("the other host was shown %q", got)
+		t.Errorf("the other host got %q", got)
 	}
 }
 
-func TestACrashedServerIsStartedAgain(t *testing.T) {
+func TestACrashedServerIsRestarted(t *testing.T) {
 	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("crashing", "normal"), stdio("other", "normal")}})
 	before, err := f.call(t, "crashing_pid", "")
 	if err != nil {
@@ -80,7 +80,7 @@ func TestACrashedServerIsStartedAgain(t *testing.T) {
 		t.Errorf("the call that crashed it: %q, %v", got, err)
 	}
 	f.expect(t, "other_echo", "unhurt", "unhurt")
-	eventually(t, "it is started again", func() bool {
+	eventually(t, "it is restarted", func() bool {
 		after, err := f.call(t, "crashing_pid", "")
 		return err == nil && after != before
 	})
@@ -92,7 +92,7 @@ func TestACrashedServerIsStartedAgain(t *testing.T) {
 	}
 }
 
-func TestAServerThatForgotItsClientsIsConnectedAgain(t *testing.T) {
+func TestARestartedServerIsReconnected(t *testing.T) {
 	var current atomic.Pointer[http.Handler]
 	restart := func(handler http.Handler) { current.Store(&handler) }
 	restart(streamableHandler())
@@ -109,7 +109,7 @@ func TestAServerThatForgotItsClientsIsConnectedAgain(t *testing.T) {
 	}
 }
 
-func TestABrokenStreamOfAnSSEServerIsOpenedAgain(t *testing.T) {
+func TestABrokenSSEStreamIsReopened(t *testing.T) {
 	streams := make(chan context.CancelFunc, 10)
 	server := newServer()
 	handler := mcp.NewSSEHandler(func(*http.Request) *mcp.Server { return server }, nil)
@@ -131,7 +131,7 @@ func TestABrokenStreamOfAnSSEServerIsOpenedAgain(t *testing.T) {
 	})
 }
 
-func TestDeadAndHangingServersDoNotHurtTheOthers(t *testing.T) {
+func TestDeadAndHangingServersDoNotAffectOthers(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
 	hanging := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -183,7 +183,7 @@ func TestTheKeyInAServersURLIsNeverShown(t *testing.T) {
 	}
 	for i, server := range f.Health() {
 		if i == 4 {
-			continue // the one that is called
+			continue // the server that was called
 		}
 		if server.State != session.ToolServerFailed || !strings.Contains(server.Error, "http://127.0.0.1:1") ||
 			!strings.Contains(server.Error, "refused") {
@@ -196,7 +196,7 @@ func TestTheKeyInAServersURLIsNeverShown(t *testing.T) {
 	}
 }
 
-func TestAServerWhoseStreamNeverOpensIsServedWithoutIt(t *testing.T) {
+func TestAServerWorksWithoutItsNotificationStream(t *testing.T) {
 	normal := streamableHandler()
 	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{URL: serve(t,
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -209,7 +209,7 @@ func TestAServerWhoseStreamNeverOpensIsServedWithoutIt(t *testing.T) {
 	f.expect(t, "127-0-0-1_echo", "served", "served")
 }
 
-func TestASlowCallTimesOutAndHurtsNoOther(t *testing.T) {
+func TestASlowCallTimesOutWithoutAffectingOthers(t *testing.T) {
 	t.Parallel()
 	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("slow", "normal"), stdio("quick", "normal")}},
 		func(o *router.Options) { o.CallTimeout = 10 * time.Second })
@@ -225,7 +225,7 @@ func TestASlowCallTimesOutAndHurtsNoOther(t *testing.T) {
 		err.Error() != "result: tool server slow did not answer within 10s" {
 		t.Errorf("got %v", err)
 	}
-	eventually(t, "the server is told", func() bool { _, err := os.Stat(cancelled); return err == nil })
+	eventually(t, "the server sees the cancellation", func() bool { _, err := os.Stat(cancelled); return err == nil })
 }
 
 func TestCancellingACallCancelsItAtTheServer(t *testing.T) {
@@ -244,10 +244,10 @@ func TestCancellingACallCancelsItAtTheServer(t *testing.T) {
 	if err := within(t, "the call ends", ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	eventually(t, "the server is told", func() bool { _, err := os.Stat(file); return err == nil })
+	eventually(t, "the server sees the cancellation", func() bool { _, err := os.Stat(file); return err == nil })
 }
 
-func TestProgressPassesThrough(t *testing.T) {
+func TestProgressIsForwarded(t *testing.T) {
 	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("s", "normal")},
 		SSE: []session.RemoteServer{{URL: serveSSE(t)}}})
 	for _, server := range []string{"s", "127-0-0-1"} {
@@ -269,7 +269,7 @@ func TestProgressPassesThrough(t *testing.T) {
 	}
 }
 
-func TestErrorsPassThrough(t *testing.T) {
+func TestErrorsAreForwarded(t *testing.T) {
 	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("s", "normal")},
 		SHTTP: []session.RemoteServer{{URL: serve(t, streamableHandler())}}})
 	for _, server := range []string{"s", "127-0-0-1"} {
@@ -287,18 +287,18 @@ func TestErrorsPassThrough(t *testing.T) {
 	}
 }
 
-func TestChangesOfAListPassThrough(t *testing.T) {
+func TestChangesOfAListAreForwarded(t *testing.T) {
 	f := start(t, session.ToolServers{
 		Stdio: []session.StdioServer{stdio("s", "normal")}, SSE: []session.RemoteServer{{URL: serveSSE(t)}},
 		SHTTP: []session.RemoteServer{{URL: serve(t, streamableHandler())}},
 	})
 	for _, server := range []string{"s", "127-0-0-1", "127-0-0-1-2"} {
 		f.expect(t, server+"_grow", "", "grown")
-		within(t, "the client is told", f.changed)
+		within(t, "the client is notified", f.changed)
 		eventually(t, "the new tool is listed", func() bool { return slices.Contains(f.tools(t), server+"_grown") })
 		f.expect(t, server+"_grown", "", "I am new")
 		f.expect(t, server+"_shrink", "", "shrunk")
-		within(t, "the client is told", f.changed)
+		within(t, "the client is notified", f.changed)
 		eventually(t, "the tools are gone", func() bool {
 			return !slices.Contains(f.tools(t), server+"_grown") && !slices.Contains(f.tools(t), server+"_pid")
 		})
@@ -350,14 +350,14 @@ func TestAStdioServerGetsItsEnvironment(t *testing.T) {
 	f.expect(t, "s_env", "HOME", "")
 }
 
-func TestASecretReachesAStdioServerWhole(t *testing.T) {
+func TestAStdioServerGetsASecretUnchanged(t *testing.T) {
 	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("s", "normal", session.EnvVar{Name: "SECRET",
 		ValueFile: "file"})}},
 		func(o *router.Options) { o.Value = func(string) string { return " begins\nends \n" } })
 	f.expect(t, "s_env", "SECRET", " begins\nends \n")
 }
 
-func TestTheServersEndWithTheRouter(t *testing.T) {
+func TestStoppingTheRouterStopsItsServers(t *testing.T) {
 	t.Parallel()
 	f := start(t, session.ToolServers{Stdio: []session.StdioServer{stdio("s", "normal"), stdio("mute", "mute")}},
 		func(o *router.Options) { o.ConnectTimeout = 15 * time.Second })
@@ -367,7 +367,7 @@ func TestTheServersEndWithTheRouter(t *testing.T) {
 	}
 	f.stop()
 	if err := syscall.Kill(number(t, pid), 0); !errors.Is(err, syscall.ESRCH) {
-		t.Errorf("the server is still there: %v", err)
+		t.Errorf("the server still runs: %v", err)
 	}
 }
 

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	switch os.Getenv(serverVariable) {
 	case "":
 		os.Exit(m.Run())
-	case "mute": // It reads, and never answers.
+	case "mute": // It reads and never answers.
 		buffer := make([]byte, 1<<16)
 		for {
 			if _, err := os.Stdin.Read(buffer); err != nil {
@@ -57,7 +57,7 @@ func say(format string, args ...any) *mcp.CallToolResult {
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprintf(format, args...)}}}
 }
 
-// newServer has a tool for everything that a server can do.
+// newServer has tools for all features of a server.
 func newServer() *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	release := make(chan struct{}, 1)
@@ -101,7 +101,7 @@ func newServer() *mcp.Server {
 		case <-release:
 			return say("waited"), nil
 		case <-ctx.Done():
-			if in.Text != "" { // the file that tells of it
+			if in.Text != "" { // the file records the cancellation
 				_ = os.WriteFile(in.Text, []byte("cancelled"), 0o600)
 			}
 			return nil, ctx.Err()
@@ -140,7 +140,7 @@ func newServer() *mcp.Server {
 	return server
 }
 
-// stdio is a server that is this program.
+// stdio returns a stdio server that is the test binary.
 func stdio(name, kind string, env ...session.EnvVar) session.StdioServer {
 	return session.StdioServer{Name: name, Command: os.Args[0], Env: append(env, session.EnvVar{Name: serverVariable,
 		Value: kind})}
@@ -167,7 +167,7 @@ func streamableHandler() http.Handler {
 	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
 }
 
-// brokenAfterwards breaks the connection of every call of a tool.
+// brokenAfterwards breaks the connection of every tool call.
 func brokenAfterwards(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -179,7 +179,7 @@ func brokenAfterwards(next http.Handler) http.Handler {
 	})
 }
 
-// locked asks for the key.
+// locked requires the key.
 func locked(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer "+apiKey {

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/router"
 )
 
-func TestAServerThatCannotBeReachedForAMomentIsWaitedFor(t *testing.T) {
+func TestStartWaitsForAServerWithTransientErrors(t *testing.T) {
 	for name, fail := range map[string]http.HandlerFunc{
 		"it breaks the connection": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 		"its gateway fails": func(w http.ResponseWriter, _ *http.Request) {
@@ -38,7 +38,7 @@ func TestAServerThatCannotBeReachedForAMomentIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestAServerThatRefusesIsNotWaitedFor(t *testing.T) {
+func TestStartDoesNotWaitForAServerThatRefuses(t *testing.T) {
 	f := start(t, session.ToolServers{
 		SHTTP: []session.RemoteServer{{URL: serve(t, locked(streamableHandler()))}, {URL: serve(t, http.NotFoundHandler())}},
 		Stdio: []session.StdioServer{stdio("broken", "broken")},

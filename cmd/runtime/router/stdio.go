@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// stopGrace is how long a server may take to end when it is asked to.
+	// stopGrace is how long a server may take to exit when it is asked to.
 	stopGrace = 5 * time.Second
 	// writeTimeout is how long a server may leave its input unread.
 	writeTimeout = 30 * time.Second
 )
 
-// stdio runs a server as a child and talks to it over its standard input and output.
+// stdio runs a server as a child process and talks to it over its standard input and output.
 func (r *Router) stdio(server session.StdioServer) dialer {
 	return func(context.Context) (*link, error) {
 		env := append([]string{}, r.options.Env...)
@@ -44,7 +44,7 @@ func (r *Router) stdio(server session.StdioServer) dialer {
 			return nil, fmt.Errorf("cannot be started: %w", err)
 		}
 		return &link{
-			transport: &mcp.IOTransport{Reader: output, Writer: impatient{input}},
+			transport: &mcp.IOTransport{Reader: output, Writer: deadlineWriter{input}},
 			ended:     child.Ended,
 			reason:    func() error { return exitReason(child.Err) },
 			cut: func() {
@@ -55,8 +55,7 @@ func (r *Router) stdio(server session.StdioServer) dialer {
 	}
 }
 
-// startPiped starts a child with pipes of its own rather than those of exec, which know no
-// deadlines.
+// startPiped starts a child with os.Pipe pipes, because those of exec have no deadlines.
 func startPiped(cmd *exec.Cmd, stderr io.Closer) (child *process.Child, input, output *os.File, err error) {
 	childIn, input, err := os.Pipe()
 	if err != nil {
@@ -68,7 +67,7 @@ func startPiped(cmd *exec.Cmd, stderr io.Closer) (child *process.Child, input, o
 	}
 	cmd.Stdin, cmd.Stdout = childIn, childOut
 	child, err = process.Start(cmd, func(ended *process.Child) {
-		ended.Kill() // what it left behind would hold its output open
+		ended.Kill() // processes that it left would hold its output open
 		_ = stderr.Close()
 	})
 	_, _ = childIn.Close(), childOut.Close()
@@ -85,11 +84,11 @@ func exitReason(err error) error {
 	return errors.New("ended: exit status 0")
 }
 
-// impatient gives up on a server that does not read what it is sent. Nobody could send it anything
-// any more.
-type impatient struct{ *os.File }
+// deadlineWriter gives up on a server that does not read its input, because all further writes
+// would block.
+type deadlineWriter struct{ *os.File }
 
-func (w impatient) Write(data []byte) (int, error) {
+func (w deadlineWriter) Write(data []byte) (int, error) {
 	if err := w.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return 0, err
 	}

@@ -14,34 +14,33 @@ import (
 )
 
 const (
-	// startAttempts to reach a server, until the session need not wait for it any more.
+	// startAttempts is how often a server is tried before the session stops waiting for it.
 	startAttempts = 4
-	// stable is how long a server must have served for its end to count as the first one again.
+	// stable is how long a server must run to reset its retry delay.
 	stable = time.Minute
-	// hangUp is how long a connection may take to close.
-	hangUp = 2 * time.Second
-	// lateReason is how much later than its last word a server's end may be noticed.
+	// closeTimeout is how long a connection may take to close.
+	closeTimeout = 2 * time.Second
+	// lateReason is how long to wait for the exit of a server after its connection closed.
 	lateReason = 2 * time.Second
 )
 
-// link is a way to a server.
+// link is a connection to a server.
 type link struct {
 	transport mcp.Transport
-	// ended is closed when there is nobody any more at the other end; nil where nothing tells.
+	// ended is closed when the server exits; nil if that cannot be observed.
 	ended <-chan struct{}
-	// reason why it ended.
+	// reason returns why the server exited.
 	reason func() error
-	// troubled says whether the way to the server failed rather than the server; nil where there is
-	// no way to fail.
-	troubled func() bool
-	// cut ends it, and the server with it where that is a child.
+	// transient says whether the network failed rather than the server; nil for stdio servers.
+	transient func() bool
+	// cut closes the link and stops the server if it is a child process.
 	cut func()
 }
 
-// passing is an error of the way to a server: the next attempt may go better.
-type passing struct{ error }
+// transientError is an error of the network: the next attempt may succeed.
+type transientError struct{ error }
 
-// dialer makes a link. It lasts no longer than ctx.
+// dialer creates a link, which lasts at most until ctx is done.
 type dialer func(ctx context.Context) (*link, error)
 
 // upstream is one tool server.
@@ -50,8 +49,8 @@ type upstream struct {
 	name, kind string
 	dial       dialer
 	changed    chan struct{}
-	greeting   greeting // of the goroutine that connects
-	relays     sync.Map // of progress, by token
+	greeting   greeting // used only by the connecting goroutine
+	relays     sync.Map // progress handlers by token
 
 	mu       sync.Mutex
 	session  *mcp.ClientSession
@@ -61,7 +60,7 @@ type upstream struct {
 	offers   offers
 }
 
-// run connects to the server again and again until ctx is done.
+// run connects to the server, and reconnects until ctx is done.
 func (u *upstream) run(ctx context.Context, settled func()) {
 	defer settled()
 	delay := u.router.options.FirstRetry
@@ -72,16 +71,16 @@ func (u *upstream) run(ctx context.Context, settled func()) {
 			return
 		}
 		u.fail(err)
-		// Many agents read the list of tools once, so a server is not missing because of the first
-		// packet that is lost.
-		if passes := (passing{}); !errors.As(err, &passes) || attempt >= startAttempts {
+		// Many agents read the tool list only once, so a single lost packet must not make a server
+		// missing.
+		if transient := (transientError{}); !errors.As(err, &transient) || attempt >= startAttempts {
 			settled()
 		}
 		if time.Since(started) > stable {
 			delay = u.router.options.FirstRetry
 		}
 		select {
-		// Sessions that lost the same server do not all come back to it at once.
+		// Jitter spreads the reconnects of sessions that lost the same server.
 		case <-time.After(wait.Jitter(delay, 0.5)):
 		case <-ctx.Done():
 			return
@@ -90,7 +89,7 @@ func (u *upstream) run(ctx context.Context, settled func()) {
 	}
 }
 
-// serve connects to the server, and returns when the connection ended.
+// serve connects to the server and returns when the connection has ended.
 func (u *upstream) serve(ctx context.Context, settled func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -105,7 +104,7 @@ func (u *upstream) serve(ctx context.Context, settled func()) error {
 		return link.explain(err)
 	}
 	u.greeting.worked(newer)
-	defer hang(client)
+	defer closeClient(client)
 	if err := u.list(ctx, client); err != nil {
 		return link.explain(err)
 	}
@@ -116,8 +115,7 @@ func (u *upstream) serve(ctx context.Context, settled func()) error {
 	return u.watch(ctx, client, link)
 }
 
-// connect does not return later than it may, whatever the server does: some of what the client does
-// on the way heeds no context.
+// connect returns within ConnectTimeout in any case: parts of the SDK ignore the context.
 func (u *upstream) connect(ctx context.Context, link *link, newer bool) (*mcp.ClientSession, error) {
 	notice := func() {
 		select {
@@ -165,7 +163,7 @@ func (u *upstream) connect(ctx context.Context, link *link, newer bool) (*mcp.Cl
 	}
 }
 
-// watch follows the server's lists until the connection ended.
+// watch updates the server's lists until the connection ends.
 func (u *upstream) watch(ctx context.Context, client *mcp.ClientSession, link *link) error {
 	closed := make(chan error, 1)
 	go func() { closed <- client.Wait() }()
@@ -176,9 +174,9 @@ func (u *upstream) watch(ctx context.Context, client *mcp.ClientSession, link *l
 		case <-rested:
 			changed = u.changed
 		case <-changed:
-			// A server may say without end that its lists changed.
+			// A server may announce changes without end.
 			changed, rested = nil, time.After(u.router.options.ListPause)
-			// What it listed before stays offered.
+			// The earlier lists stay offered.
 			if err := u.list(ctx, client); err != nil && ctx.Err() == nil {
 				u.note(err)
 			}
@@ -195,10 +193,10 @@ func (u *upstream) watch(ctx context.Context, client *mcp.ClientSession, link *l
 	}
 }
 
-// explain prefers the reason of the link's end, since the other side only saw that it ended.
+// explain prefers the exit reason of the server, because err only says that the connection ended.
 func (l *link) explain(err error) error {
-	if l.troubled != nil && l.troubled() {
-		return passing{err}
+	if l.transient != nil && l.transient() {
+		return transientError{err}
 	}
 	if l.ended == nil {
 		return err
@@ -211,8 +209,8 @@ func (l *link) explain(err error) error {
 	}
 }
 
-// hang up without waiting for a server that does not answer.
-func hang(client *mcp.ClientSession) {
+// closeClient closes the session without waiting for a server that does not answer.
+func closeClient(client *mcp.ClientSession) {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
@@ -220,7 +218,7 @@ func hang(client *mcp.ClientSession) {
 	}()
 	select {
 	case <-closed:
-	case <-time.After(hangUp):
+	case <-time.After(closeTimeout):
 	}
 }
 
@@ -241,7 +239,7 @@ func (u *upstream) fail(err error) {
 	u.router.options.Log.Warn("tool server failed", "server", u.name, "error", u.router.describe(err))
 }
 
-// note what is wrong with the server; nil where nothing is.
+// note records the server's problem, or nil.
 func (u *upstream) note(err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -251,7 +249,7 @@ func (u *upstream) note(err error) {
 	}
 }
 
-// connected is the session with the server; without one it says why.
+// connected returns the session with the server, or the reason why there is none.
 func (u *upstream) connected() (*mcp.ClientSession, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
