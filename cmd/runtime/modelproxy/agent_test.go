@@ -16,17 +16,17 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
 )
 
-// slots are how many calls are under way at once.
+// slots is the limit of calls in flight.
 const slots = 8
 
-// busyness is how many calls the session is busy with.
+// busyness counts the calls that keep the session busy.
 type busyness struct{ atomic.Int32 }
 
 func (b *busyness) watch(o *modelproxy.Options) {
 	o.Busy = func() func() { b.Add(1); return func() { b.Add(-1) } }
 }
 
-// send a call, and do not read its answer.
+// send sends a call and does not read its answer.
 func send(t *testing.T, p *served, length int, body string) net.Conn {
 	t.Helper()
 	address := strings.TrimPrefix(p.url, "http://")
@@ -42,7 +42,7 @@ func send(t *testing.T, p *served, length int, body string) net.Conn {
 	return connection
 }
 
-func TestACallThatWaitsEndsWithItsAgent(t *testing.T) {
+func TestAWaitingCallEndsWithItsAgent(t *testing.T) {
 	const waiting = 12
 	release := make(chan struct{})
 	u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -63,7 +63,7 @@ func TestACallThatWaitsEndsWithItsAgent(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "as many as may are under way", func() bool { return u.count() == slots })
+	eventually(t, "all slots are used", func() bool { return u.count() == slots })
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	for range waiting {
@@ -71,23 +71,23 @@ func TestACallThatWaitsEndsWithItsAgent(t *testing.T) {
 	}
 	eventually(t, "the others wait", func() bool { return busy.Load() == slots+waiting })
 	stop()
-	eventually(t, "those that waited are over", func() bool { return busy.Load() == slots })
+	eventually(t, "the waiting calls are over", func() bool { return busy.Load() == slots })
 	begin(t, p, "2")
 	done()
 	all.Wait()
 	eventually(t, "all calls are over", func() bool { return busy.Load() == 0 })
 	if got := p.Usage(); got.Session.Calls != slots || got.Turn.Calls != 0 || u.count() != slots {
-		t.Errorf("the endpoint was asked %d times, and counted were %+v", u.count(), got)
+		t.Errorf("the endpoint got %d calls, and the usage is %+v", u.count(), got)
 	}
 }
 
-func TestRequestsThatAreNotSentHoldUpNobody(t *testing.T) {
+func TestUnfinishedRequestsDoNotBlockOthers(t *testing.T) {
 	var busy busyness
 	p := serve(t, newUpstream(t, answerJSON(messagesJSON)).URL, busy.watch)
 	for range slots {
 		send(t, p, 100, `{"model":`)
 	}
-	eventually(t, "they are there", func() bool { return busy.Load() == slots })
+	eventually(t, "the requests have arrived", func() bool { return busy.Load() == slots })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if got := p.post(ctx, "/v1/messages", `{"model":"claude"}`); got.status != http.StatusOK {
@@ -95,7 +95,7 @@ func TestRequestsThatAreNotSentHoldUpNobody(t *testing.T) {
 	}
 }
 
-func TestARequestThatIsNotSentIsGivenUp(t *testing.T) {
+func TestAnUnfinishedRequestTimesOut(t *testing.T) {
 	var busy busyness
 	p := serve(t, newUpstream(t, answerJSON(messagesJSON)).URL, busy.watch,
 		func(o *modelproxy.Options) { o.Patience = 100 * time.Millisecond })
@@ -107,7 +107,7 @@ func TestARequestThatIsNotSentIsGivenUp(t *testing.T) {
 	}
 	defer response.Body.Close()
 	text, _ := io.ReadAll(response.Body)
-	if response.StatusCode != http.StatusRequestTimeout || !strings.Contains(string(text), "did not come in time") {
+	if response.StatusCode != http.StatusRequestTimeout || !strings.Contains(string(text), "not received in time") {
 		t.Errorf("got %d %s", response.StatusCode, text)
 	}
 	eventually(t, "it is over", func() bool { return busy.Load() == 0 })
@@ -116,7 +116,7 @@ func TestARequestThatIsNotSentIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestAnswersThatAreNotReadAreGivenUp(t *testing.T) {
+func TestUnreadAnswersTimeOut(t *testing.T) {
 	for name, budget := range map[string]string{"without a budget": "", "with one": "1000"} {
 		t.Run(name, func(t *testing.T) {
 			u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -138,7 +138,7 @@ func TestAnswersThatAreNotReadAreGivenUp(t *testing.T) {
 			for range slots {
 				send(t, p, len(body), body)
 			}
-			eventually(t, "all are under way", func() bool { return u.count() == slots })
+			eventually(t, "all are in flight", func() bool { return u.count() == slots })
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			if got := p.post(ctx, "/v1/messages", body, "Short", "yes"); got.status != http.StatusOK {
@@ -148,7 +148,7 @@ func TestAnswersThatAreNotReadAreGivenUp(t *testing.T) {
 	}
 }
 
-func TestTheEndpointMayPauseForLongerThanTheAgent(t *testing.T) {
+func TestTheEndpointMayPauseLongerThanTheAgent(t *testing.T) {
 	const pause = 100 * time.Millisecond
 	u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -165,7 +165,7 @@ func TestTheEndpointMayPauseForLongerThanTheAgent(t *testing.T) {
 	}
 }
 
-func TestRequestsThatAreHeldAreBounded(t *testing.T) {
+func TestRequestsInMemoryAreBounded(t *testing.T) {
 	release := make(chan struct{})
 	u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		<-release
@@ -183,11 +183,11 @@ func TestRequestsThatAreHeldAreBounded(t *testing.T) {
 				t.Errorf("got %+v", got)
 			}
 		})
-		eventually(t, "it is under way", func() bool { return u.count() == i+1 })
+		eventually(t, "it is in flight", func() bool { return u.count() == i+1 })
 	}
 	if got := p.post(t.Context(), "/v1/messages", large); got.status != http.StatusTooManyRequests ||
 		!strings.Contains(got.body, `"rate_limit_error"`) {
-		t.Errorf("what is too much: %+v", got)
+		t.Errorf("a request beyond the limit: %+v", got)
 	}
 	done()
 	all.Wait()

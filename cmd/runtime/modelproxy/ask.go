@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// ask is the body of a call.
+// ask is the parsed request body of a call.
 type ask struct {
 	body  []byte
 	model string
-	// streamed answers come in events. Those of chat completions tell the usage only if asked to:
+	// streamed answers come as events. Those of chat completions include the usage only on request:
 	// usageAsked.
 	streamed, usageAsked bool
-	// options of the stream are in the request.
+	// options is set if the request has stream_options.
 	options bool
 }
 
@@ -36,9 +36,9 @@ func readAsk(from *incoming, call route) (*ask, *problem) {
 			fmt.Sprintf("the request is larger than %d MiB", largestRequest>>20)}
 	case errors.Is(err, errNoRoom):
 		return nil, &problem{http.StatusTooManyRequests, "rate_limit_error",
-			"too many large requests wait for the model: send this one again later"}
+			"too many large requests wait for the model: retry later"}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, &problem{http.StatusRequestTimeout, "timeout_error", "the request did not come in time"}
+		return nil, &problem{http.StatusRequestTimeout, "timeout_error", "the request was not received in time"}
 	default:
 		return nil, &problem{http.StatusBadRequest, "invalid_request_error", "the request could not be read"}
 	}
@@ -53,14 +53,13 @@ func readAsk(from *incoming, call route) (*ask, *problem) {
 	return a, nil
 }
 
-// countedFields are the fields of a request that say what it costs, and where that is told.
+// countedFields are the request fields that determine the price and how the usage is reported.
 var countedFields = []string{"model", "stream", "stream_options"}
 
-var errNoAsk = errors.New("the request is not valid JSON, or not of this API")
+var errNoAsk = errors.New("the request is not valid JSON or does not belong to this API")
 
-// read what is asked for. The endpoint must not read something else: names are as they are written,
-// and one that stands there twice, or in other letters, is refused, since readers differ in which
-// they take.
+// read parses the request. The endpoint must not interpret it differently: a field that occurs
+// twice, or in another letter case, is refused, because parsers differ in which one they use.
 func (a *ask) read(body []byte) error {
 	fields, err := fieldsOf(body)
 	if err != nil {
@@ -79,7 +78,7 @@ func (a *ask) read(body []byte) error {
 	return nil
 }
 
-// fieldsOf a request that count.
+// fieldsOf returns the countedFields of a request.
 func fieldsOf(body []byte) (map[string]json.RawMessage, error) {
 	fields := map[string]json.RawMessage{}
 	decoder := json.NewDecoder(bytes.NewReader(body))
@@ -100,7 +99,7 @@ func fieldsOf(body []byte) (map[string]json.RawMessage, error) {
 				continue
 			}
 			if fields[counted] != nil || name != counted {
-				return nil, fmt.Errorf("the request may have %s once, in these letters", counted)
+				return nil, fmt.Errorf("the request must have %s at most once, and in lower case", counted)
 			}
 			fields[counted] = value
 		}
@@ -114,10 +113,10 @@ func fieldsOf(body []byte) (map[string]json.RawMessage, error) {
 	return fields, nil
 }
 
-var errNoRoom = errors.New("too much is held of requests")
+var errNoRoom = errors.New("the requests in memory have reached their limit")
 
-// incoming is the body of a request as the agent sends it. It waits for no room: while a body is
-// not read to its end, nobody is told that its agent has gone.
+// incoming is the body of a request. It fails instead of waiting for memory: the server notices
+// that an agent has gone only after it has read the body.
 type incoming struct {
 	body     io.Reader
 	control  *http.ResponseController
@@ -127,7 +126,7 @@ type incoming struct {
 }
 
 func (i *incoming) Read(text []byte) (int, error) {
-	// What has no deadlines is no connection.
+	// Only connections support deadlines.
 	_ = i.control.SetReadDeadline(time.Now().Add(i.patience))
 	n, err := i.body.Read(text)
 	if !i.room.TryAcquire(int64(n)) {
@@ -137,8 +136,8 @@ func (i *incoming) Read(text []byte) (int, error) {
 	return n, err
 }
 
-// readAll of the body. After an error the deadline stays: the server reads on before it closes the
-// connection, and must not wait there either.
+// readAll reads the body. After an error the deadline stays: the server reads the rest before it
+// closes the connection, and must not block there either.
 func (i *incoming) readAll() ([]byte, error) {
 	body, err := io.ReadAll(i)
 	if err == nil {
@@ -147,5 +146,5 @@ func (i *incoming) readAll() ([]byte, error) {
 	return body, err
 }
 
-// release the room that the body takes.
+// release frees the memory of the body.
 func (i *incoming) release() { i.room.Release(i.held) }

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// publicEndpoints are where providers serve everybody, by the names that stand before the slash of
-// a model.
+// publicEndpoints are the public base URLs of providers, by the prefix of a model's name.
 var publicEndpoints = map[string]string{
 	"":             "https://api.openai.com/v1",
 	"openai":       "https://api.openai.com/v1",
@@ -28,7 +27,7 @@ var publicEndpoints = map[string]string{
 	"xai":          "https://api.x.ai/v1",
 }
 
-// providerOf a model is what stands before its first slash.
+// providerOf returns the part of a model's name before the first slash.
 func providerOf(model string) string {
 	provider, _, named := strings.Cut(model, "/")
 	if !named {
@@ -37,40 +36,40 @@ func providerOf(model string) string {
 	return strings.ToLower(provider)
 }
 
-// endpoint is the only place that requests are forwarded to.
+// endpoint is the only destination of requests.
 type endpoint struct{ base url.URL }
 
-// locate the model's endpoint: the one that the user named, or that of the model's provider.
+// locate returns the model's endpoint: the user's base URL, or that of the model's provider.
 func locate(baseURL, model string) (*endpoint, error) {
 	if baseURL == "" {
 		public, known := publicEndpoints[providerOf(model)]
 		if !known {
-			return nil, fmt.Errorf("llm_model: where %s serves its models is not known here: set llm_base_url",
+			return nil, fmt.Errorf("llm_model: the endpoint of the provider %s is unknown: set llm_base_url",
 				providerOf(model))
 		}
 		baseURL = public
 	}
 	base, err := url.Parse(strings.TrimSpace(baseURL))
 	switch {
-	case err != nil: // it would tell the URL, which may hold what is secret
-		return nil, errors.New("llm_base_url: is no valid URL")
+	case err != nil: // err contains the URL, which may have a secret
+		return nil, errors.New("llm_base_url: is not a valid URL")
 	case base.Scheme != "http" && base.Scheme != "https", base.Host == "":
 		return nil, errors.New("llm_base_url: must be an http or https URL")
 	case base.User != nil:
-		return nil, errors.New("llm_base_url: must not hold a user name or password")
+		return nil, errors.New("llm_base_url: must not contain a user name or password")
 	}
 	base.Fragment, base.RawFragment = "", ""
 	return &endpoint{*base}, nil
 }
 
-// url is where a call goes: what the SDK of its wire would make of the base URL, whether that ends
-// in /v1 or not.
+// url returns the URL of a call. It joins the base URL and the path as the SDKs of this API do,
+// whether the base URL ends in /v1 or not.
 func (e *endpoint) url(call route, query string) *url.URL {
 	target := e.base
 	path := strings.TrimRight(target.EscapedPath(), "/")
 	switch {
 	case call.wire == anthropic:
-		// That SDK is given a host and adds the version itself.
+		// Anthropic's SDK takes a host and adds the version itself.
 		path = strings.TrimSuffix(path, "/v1") + "/v1"
 	case call.wire == google:
 		path, query = googleBase(path), googleQuery(query)
@@ -78,7 +77,7 @@ func (e *endpoint) url(call route, query string) *url.URL {
 		path = "/v1"
 	}
 	path += call.path
-	target.Path, _ = url.PathUnescape(path) // it was escaped just now
+	target.Path, _ = url.PathUnescape(path) // it was escaped before
 	target.RawPath = path
 	target.RawQuery = strings.Trim(target.RawQuery+"&"+query, "&")
 	return &target

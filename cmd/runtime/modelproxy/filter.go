@@ -6,22 +6,20 @@ import (
 	"io"
 )
 
-// largestEvent is how much of an event is held back to see what it is. That with the usage is
-// small.
+// largestEvent bounds the buffer for an event. The event with the usage is small.
 const largestEvent = 64 << 10
 
-// usageFilter takes the event out of a stream of chat completions that holds nothing but the
-// usage. It is there because the proxy asked for it, and a client that did not may take the first
-// choice of every event.
+// usageFilter removes the event that has only the usage from a stream of chat completions. The
+// proxy requested it, and a client that did not may expect a choice in every event.
 type usageFilter struct {
 	out  io.Writer
 	held []byte
-	// passing: the event under way is too large to be held back.
+	// passing is set while an event that is too large for the buffer is forwarded.
 	passing bool
 }
 
 func (f *usageFilter) Write(text []byte) (int, error) {
-	searched := max(0, len(f.held)-2) // the end of the event may have begun
+	searched := max(0, len(f.held)-2) // the end of the event may have started
 	f.held = append(f.held, text...)
 	rest := f.held
 	for end := endOfEvent(rest, searched); end >= 0; end = endOfEvent(rest, 0) {
@@ -34,7 +32,7 @@ func (f *usageFilter) Write(text []byte) (int, error) {
 	}
 	if f.passing || len(rest) > largestEvent {
 		f.passing = true
-		// The end of the event may lie between this and what comes.
+		// The end of the event may be split between this part and the next.
 		cut := max(0, len(rest)-2)
 		if _, err := f.out.Write(rest[:cut]); err != nil {
 			return 0, err
@@ -47,15 +45,15 @@ func (f *usageFilter) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// Close writes an event that has no end.
+// Close writes an unterminated event.
 func (f *usageFilter) Close() error {
 	_, err := f.out.Write(f.held)
 	f.held = nil
 	return err
 }
 
-// endOfEvent is where the first event ends, after its empty line; -1 where it has no end yet. The
-// search starts at the position.
+// endOfEvent returns the end of the first event including its empty line, or -1. The search starts
+// at the given position.
 func endOfEvent(text []byte, at int) int {
 	for {
 		line := bytes.IndexByte(text[at:], '\n')

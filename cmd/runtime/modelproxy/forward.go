@@ -15,35 +15,33 @@ import (
 	"time"
 )
 
-// largestRefusal is how much of an error is read to see what it is about.
+// largestRefusal bounds how much of an error is read.
 const largestRefusal = 64 << 10
 
-// notForwarded are headers of a request that are between the agent and the proxy, or that hold the
-// agent's key.
+// notForwarded are request headers that are meant for the proxy or have the agent's key.
 var notForwarded = []string{
 	"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "X-Session-Api-Key", "Cookie", "Origin", "Referer",
 	"Accept-Encoding", "Content-Length",
 	"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip",
 }
 
-// notReturned are headers of an answer that are between the endpoint and the proxy. The length may
-// change on the way.
+// notReturned are response headers that are meant for the proxy. The length may change.
 var notReturned = []string{"Content-Length", "Set-Cookie", "Alt-Svc"}
 
-// hopByHop headers are never passed on.
+// hopByHop headers are never forwarded.
 var hopByHop = []string{
 	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer",
 	"Transfer-Encoding", "Upgrade",
 }
 
-// forward a call to the endpoint, and its answer to the agent.
+// forward sends a call to the endpoint and its answer to the agent.
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask *ask, entry *entry) {
 	ctx, cancel := p.context(r.Context(), call)
 	defer cancel()
 	response, usageAdded, err := p.send(ctx, cancel, r, call, ask)
 	if err != nil {
 		if r.Context().Err() != nil {
-			entry.answered = true // what it used is not known
+			entry.answered = true // its usage is unknown
 		} else {
 			message := p.mask.Mask(fmt.Sprintf("the model's endpoint %s cannot be reached: %v", p.endpoint.base.Host, err))
 			refuse(w, call.wire, http.StatusBadGateway, unreachableType, message)
@@ -52,8 +50,8 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask 
 	}
 	defer response.Body.Close()
 	if response.StatusCode/100 == 3 {
-		message := fmt.Sprintf("the model's endpoint %s redirects, which is not followed: llm_base_url must name the place "+
-			"itself", p.endpoint.base.Host)
+		message := fmt.Sprintf("the model's endpoint %s answers with a redirect, which is not followed: set llm_base_url to "+
+			"the final URL", p.endpoint.base.Host)
 		refuse(w, call.wire, http.StatusBadGateway, settingsType, message)
 		return
 	}
@@ -77,16 +75,17 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, call route, ask 
 		}
 	}
 	if err := out.copy(body); err != nil {
-		// The agent must not take half an answer for a whole one.
+		// A truncated answer must not look complete to the agent.
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// lingers says whether the answer of a call is read on when its agent has gone: else who goes before
-// the end, where the usage is told, pays nothing.
+// lingers says whether the answer of a call is read to its end after the agent has gone. Otherwise
+// an agent could avoid the cost by leaving before the usage arrives.
 func (p *Proxy) lingers(call route) bool { return call.counted && p.spend.budget != nil }
 
-// context of a call to the endpoint. It ends with the agent's, or some time later.
+// context returns the context of a call to the endpoint. It ends with the agent's context, or
+// Linger later.
 func (p *Proxy) context(agent context.Context, call route) (context.Context, context.CancelFunc) {
 	if !p.lingers(call) {
 		return context.WithCancel(agent)
@@ -102,8 +101,8 @@ func (p *Proxy) context(agent context.Context, call route) (context.Context, con
 	return ctx, func() { stop(); cancel() }
 }
 
-// send the call. Where the endpoint does not know how to be asked for the usage of a stream, it is
-// not asked.
+// send sends the call. It repeats the call without asking for the usage of a stream if the endpoint
+// does not support that.
 func (p *Proxy) send(ctx context.Context, cancel func(), r *http.Request, call route,
 	ask *ask) (response *http.Response, usageAdded bool, err error) {
 	body := ask.body
@@ -118,7 +117,7 @@ func (p *Proxy) send(ctx context.Context, cancel func(), r *http.Request, call r
 		response.StatusCode != http.StatusUnprocessableEntity {
 		return response, usageAdded, err
 	}
-	// What cannot be read now cannot be read either when the answer is passed on.
+	// A read error will occur again when the answer is forwarded.
 	said, _ := io.ReadAll(io.LimitReader(response.Body, largestRefusal))
 	if !bytes.Contains(said, []byte("stream_options")) {
 		response.Body = struct {
@@ -129,36 +128,37 @@ func (p *Proxy) send(ctx context.Context, cancel func(), r *http.Request, call r
 	}
 	_ = response.Body.Close()
 	response, err = p.roundTrip(p.request(ctx, r, call, ask.body), cancel)
-	// It says so of options of the agent's own too, which are no reason not to ask again.
+	// The error may be about the agent's own options, which does not show that the usage is
+	// unsupported.
 	if err == nil && response.StatusCode/100 == 2 && !ask.options {
 		p.plain.Store(true)
 	}
 	return response, false, err
 }
 
-// roundTrip ends with an answer that is not silent for ever.
+// roundTrip sends a request. A read of the answer times out if the endpoint is silent.
 func (p *Proxy) roundTrip(request *http.Request, cancel func()) (*http.Response, error) {
 	response, err := p.transport.RoundTrip(request)
 	if err != nil {
 		return nil, err
 	}
-	response.Body = &audible{ReadCloser: response.Body, silence: p.options.Silence, cancel: cancel}
+	response.Body = &silenceTimeout{ReadCloser: response.Body, silence: p.options.Silence, cancel: cancel}
 	return response, nil
 }
 
-// audible is a body each part of which comes in time.
-type audible struct {
+// silenceTimeout is a body that cancels a read which takes too long.
+type silenceTimeout struct {
 	io.ReadCloser
 	silence time.Duration
 	cancel  func()
 }
 
-func (a *audible) Read(text []byte) (int, error) {
+func (a *silenceTimeout) Read(text []byte) (int, error) {
 	defer time.AfterFunc(a.silence, a.cancel).Stop()
 	return a.ReadCloser.Read(text)
 }
 
-// request to the endpoint, with the key.
+// request returns the request to the endpoint, with the key.
 func (p *Proxy) request(ctx context.Context, r *http.Request, call route, body []byte) *http.Request {
 	out := (&http.Request{
 		Method: r.Method, URL: p.endpoint.url(call, r.URL.RawQuery), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
@@ -170,10 +170,10 @@ func (p *Proxy) request(ctx context.Context, r *http.Request, call route, body [
 	}
 	if len(body) > 0 {
 		out.Body = io.NopCloser(bytes.NewReader(body))
-		// A connection that the endpoint closed meanwhile is replaced without the agent noticing.
+		// Go resends the body if the endpoint has closed an idle connection.
 		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 	}
-	// What is compressed could not be read on the way.
+	// The usage in a compressed answer could not be read.
 	out.Header.Set("Accept-Encoding", "identity")
 	if call.wire == anthropic && out.Header.Get("Anthropic-Version") == "" {
 		out.Header.Set("Anthropic-Version", "2023-06-01")
@@ -202,7 +202,7 @@ func withUsage(body []byte) ([]byte, error) {
 			return nil, err
 		}
 	}
-	if options == nil { // it was null
+	if options == nil { // the value was null
 		options = map[string]json.RawMessage{}
 	}
 	options["include_usage"] = json.RawMessage("true")
@@ -219,7 +219,7 @@ func withUsage(body []byte) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// decoded is the text of an answer. An endpoint may compress it though it was asked not to.
+// decoded returns the uncompressed answer. Some endpoints compress it in spite of the request.
 func decoded(response *http.Response) (io.Reader, error) {
 	switch encoding := strings.ToLower(response.Header.Get("Content-Encoding")); encoding {
 	case "", "identity":
@@ -228,7 +228,7 @@ func decoded(response *http.Response) (io.Reader, error) {
 		response.Header.Del("Content-Encoding")
 		return gzip.NewReader(response.Body)
 	default:
-		return nil, errors.New("it is compressed in a way that is not known here, though it should not be")
+		return nil, errors.New("it has an unsupported compression, although none was requested")
 	}
 }
 
@@ -256,16 +256,16 @@ func removeHopByHop(headers http.Header) {
 	}
 }
 
-// answer passes an answer on as it comes.
+// answer forwards an answer while it arrives.
 type answer struct {
 	flusher *http.ResponseController
 	masked  io.WriteCloser
-	// meter reads the usage on the way, and settle records it; nil where nothing is counted.
+	// meter reads the usage of the answer, and settle records it; nil if the call is not counted.
 	meter  *meter
 	settle func()
-	// filter takes out what the agent did not ask for; nil where there is no such thing.
+	// filter removes the usage that the agent did not ask for; may be nil.
 	filter *usageFilter
-	// lingers: it is read on for its usage when the agent has gone.
+	// lingers is set if the answer is read to its end after the agent has gone.
 	lingers bool
 }
 
@@ -274,7 +274,7 @@ func (a *answer) copy(body io.Reader) error {
 	if a.filter != nil {
 		out = a.filter
 	}
-	// At once, since an agent may wait for the headers of a stream that begins with a pause.
+	// The headers are flushed at once, because a stream may begin with a pause.
 	gone := a.flusher.Flush()
 	buffer := make([]byte, 32<<10)
 	for {
@@ -282,7 +282,7 @@ func (a *answer) copy(body io.Reader) error {
 			return gone
 		}
 		n, err := body.Read(buffer)
-		// On record before the agent can see that the answer is complete.
+		// The usage is recorded before the agent sees the end of the answer.
 		if a.meter != nil && a.meter.read(buffer[:n]) {
 			a.settle()
 		}

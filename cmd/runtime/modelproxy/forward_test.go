@@ -40,22 +40,22 @@ func TestABaseURLIsJoinedAsTheSDKsDo(t *testing.T) {
 			"https://llm.example/openai/responses?api-version=1&a=b"},
 		{"http://127.0.0.1:4000", "x/y", "/v1/responses", "http://127.0.0.1:4000/v1/responses"},
 	} {
-		way := &elsewhere{to: u.Listener.Addr().String()}
-		p := serve(t, c.base, func(o *modelproxy.Options) { o.Model, o.Transport = c.model, way })
+		transport := &elsewhere{to: u.Listener.Addr().String()}
+		p := serve(t, c.base, func(o *modelproxy.Options) { o.Model, o.Transport = c.model, transport })
 		p.must(t, c.path, `{}`)
-		if len(way.seen) != 1 || way.seen[0] != c.want {
-			t.Errorf("%s and %s of %s is %s, want %s", c.base, c.path, c.model, way.seen, c.want)
+		if len(transport.seen) != 1 || transport.seen[0] != c.want {
+			t.Errorf("%s and %s of %s is %s, want %s", c.base, c.path, c.model, transport.seen, c.want)
 		}
 	}
 }
 
-func TestAnEndpointThatIsNotKnownIsNamed(t *testing.T) {
+func TestAnInvalidEndpointIsRejected(t *testing.T) {
 	for _, c := range []struct{ base, model, says string }{
-		{"", "acme/large", "where acme serves its models is not known here: set llm_base_url"},
+		{"", "acme/large", "the endpoint of the provider acme is unknown: set llm_base_url"},
 		{"ftp://example.com", "acme/large", "llm_base_url: must be an http or https URL"},
 		{"https://", "acme/large", "llm_base_url: must be"},
-		{"https://user:hunter2@example.com", "acme/large", "llm_base_url: must not hold"},
-		{"https://exa mple:hunter2", "acme/large", "llm_base_url: is no valid URL"},
+		{"https://user:hunter2@example.com", "acme/large", "llm_base_url: must not contain"},
+		{"https://exa mple:hunter2", "acme/large", "llm_base_url: is not a valid URL"},
 	} {
 		_, err := modelproxy.New(modelproxy.Options{BaseURL: c.base, Model: c.model})
 		if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "hunter2") {
@@ -64,7 +64,7 @@ func TestAnEndpointThatIsNotKnownIsNamed(t *testing.T) {
 	}
 }
 
-func TestTheKeyIsAddedAndTheAgentsOwnIsNot(t *testing.T) {
+func TestTheSessionsKeyReplacesTheAgents(t *testing.T) {
 	u := newUpstream(t, answerJSON(`{}`))
 	p := serve(t, u.URL)
 	agents := []string{
@@ -146,7 +146,7 @@ func TestTheKeyIsNotEchoed(t *testing.T) {
 	}
 }
 
-func TestOnlyTheEndpointIsAsked(t *testing.T) {
+func TestRequestsGoOnlyToTheEndpoint(t *testing.T) {
 	other := newUpstream(t, answerJSON(`{}`))
 	for _, status := range []int{301, 302, 307, 308} {
 		u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
@@ -154,7 +154,7 @@ func TestOnlyTheEndpointIsAsked(t *testing.T) {
 				status)
 		})
 		got := serve(t, u.URL).post(t.Context(), "/v1/messages", `{}`)
-		if got.status != http.StatusBadGateway || !strings.Contains(got.body, "llm_base_url must name the place itself") ||
+		if got.status != http.StatusBadGateway || !strings.Contains(got.body, "set llm_base_url to the final URL") ||
 			!strings.Contains(got.body, "parley_settings") || got.header.Get("Location") != "" {
 			t.Errorf("a redirect: %+v", got)
 		}
@@ -175,14 +175,14 @@ func TestOnlyTheEndpointIsAsked(t *testing.T) {
 		}
 	}
 	if other.count() != 0 {
-		t.Errorf("another place was asked: %+v", other.last(t))
+		t.Errorf("another host got a request: %+v", other.last(t))
 	}
 	for _, host := range []string{"localhost:1", "127.0.0.2", "[::1]:80"} {
 		p.must(t, "/v1/messages", `{}`, "Host", host)
 	}
 }
 
-func TestErrorsOfTheProviderArePassedOn(t *testing.T) {
+func TestErrorsOfTheProviderAreForwarded(t *testing.T) {
 	for status, body := range map[int]string{
 		429: `{"type":"error","error":{"type":"rate_limit_error","message":"slow down"}}`,
 		529: `{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}`,
@@ -213,7 +213,7 @@ func TestErrorsOfTheProviderArePassedOn(t *testing.T) {
 	got := serve(t, closed.URL).post(t.Context(), "/v1/messages", `{}`)
 	if got.status != http.StatusBadGateway || !strings.Contains(got.body, "cannot be reached") ||
 		!strings.Contains(got.body, "parley_unreachable") || !strings.Contains(got.body, `"type":"error"`) {
-		t.Errorf("nobody there: %+v", got)
+		t.Errorf("a closed endpoint: %+v", got)
 	}
 	for _, body := range []string{"", "no JSON", `{"model":1}`, `[]`} {
 		if got := serve(t, closed.URL).post(t.Context(), "/v1/responses", body); got.status != http.StatusBadRequest {
@@ -227,7 +227,7 @@ func TestErrorsOfTheProviderArePassedOn(t *testing.T) {
 	}
 }
 
-func TestAStreamIsNotHeldBack(t *testing.T) {
+func TestAStreamIsForwardedAtOnce(t *testing.T) {
 	for path, terminator := range map[string]string{"/v1/messages": "\n", "/v1/chat/completions": "\n\n",
 		"/v1/responses": "\n"} {
 		next := make(chan string)
@@ -245,7 +245,7 @@ func TestAStreamIsNotHeldBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := bufio.NewReader(response.Body)
-		// Each is there before the endpoint sends the next.
+		// Each event arrives before the endpoint sends the next.
 		for i := range 3 {
 			next <- fmt.Sprintf("data: {\"n\":%d}", i)
 			for line := "\n"; line != fmt.Sprintf("data: {\"n\":%d}\n", i); {
@@ -262,7 +262,7 @@ func TestAStreamIsNotHeldBack(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatBreaksOffIsNotTakenForWhole(t *testing.T) {
+func TestAnInterruptedAnswerIsAnError(t *testing.T) {
 	u := newUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = io.WriteString(w, messagesEvents[:strings.Index(messagesEvents, "event: ping")])
@@ -273,12 +273,12 @@ func TestAnAnswerThatBreaksOffIsNotTakenForWhole(t *testing.T) {
 	if got := p.post(t.Context(), "/v1/messages", `{"model":"claude"}`); got.err == nil {
 		t.Errorf("the agent got %+v", got)
 	}
-	eventually(t, "what was used is counted", func() bool {
+	eventually(t, "the usage is counted", func() bool {
 		return counts(p.Usage().Session) == "1 calls, 100 in, 1 out, 1000 read, 20 written, $0.00069"
 	})
 }
 
-func TestAnAgentThatGoesEndsItsCall(t *testing.T) {
+func TestACallEndsWhenItsAgentLeaves(t *testing.T) {
 	asked, cancelled := make(chan struct{}), make(chan struct{})
 	u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -302,8 +302,7 @@ func TestAnAgentThatGoesEndsItsCall(t *testing.T) {
 	}
 }
 
-// endless sends events without end until the agent has seen enough, some without an end of their
-// own.
+// endless sends an event of 200 MiB, until the client closes the connection.
 func endless(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	_, _ = io.WriteString(w, strings.TrimSuffix(chatText, "\n\n")+"\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"")
@@ -316,7 +315,7 @@ func endless(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, "\"}}]}\n\n"+chatUsage+chatDone)
 }
 
-func TestAGiantStreamTakesLittleMemory(t *testing.T) {
+func TestAHugeStreamTakesLittleMemory(t *testing.T) {
 	p := serve(t, newUpstream(t, endless).URL)
 	runtime.GC()
 	var before, now runtime.MemStats
@@ -332,7 +331,7 @@ func TestAGiantStreamTakesLittleMemory(t *testing.T) {
 	for {
 		n, err := response.Body.Read(buffer)
 		if total%(8<<20) < n {
-			runtime.GC() // what it holds counts, not what it let go
+			runtime.GC() // only live memory counts
 			runtime.ReadMemStats(&now)
 			most = max(most, now.HeapAlloc)
 		}
@@ -356,7 +355,7 @@ func TestAGiantStreamTakesLittleMemory(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatFallsSilentIsGivenUp(t *testing.T) {
+func TestASilentAnswerTimesOut(t *testing.T) {
 	u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = io.WriteString(w, chatText)
@@ -370,7 +369,7 @@ func TestAnAnswerThatFallsSilentIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestGarbageIsPassedOnAndNotCounted(t *testing.T) {
+func TestGarbageIsForwardedAndNotCounted(t *testing.T) {
 	for _, garbage := range []string{
 		"", "\n", "\n\n\n", "data:", "data: {\"usage\":", "}}}}]]]]", `{"usage":{"input_tokens":-5,"output_tokens":9e99}}`,
 		`{"usage":[1,2]}`, `{"usage":"much"}`,

@@ -7,21 +7,21 @@ import (
 	"strings"
 )
 
-// google is the wire of Gemini. It has the model, and what is asked of it, in its path.
+// google is Gemini's API. It has the model and the method in the path.
 const google wire = "generateContent"
 
-// streamGenerateContent is the method of that wire that answers in pieces.
+// streamGenerateContent is its streaming method.
 const streamGenerateContent = "streamGenerateContent"
 
-// googlePath is a path of that wire: version, model and method. A model's name there has no slash.
+// googlePath matches its paths: version, model and method. A model's name has no slash.
 var googlePath = regexp.MustCompile(
 	`^/v1(?:beta|alpha)?/models/([A-Za-z0-9][A-Za-z0-9._-]*):(generateContent|streamGenerateContent|countTokens)$`)
 
-// googleVersions are the ends of a base URL that name a version; that of an SDK for OpenAI's wires
-// on Google's host too.
+// googleVersions are the suffixes of a base URL that name a version, including the base URL for
+// OpenAI's SDK on Google's host.
 var googleVersions = []string{"/openai", "/v1beta", "/v1alpha", "/v1"}
 
-// googleRoute is the call of a path of that wire.
+// googleRoute returns the route of a Gemini call.
 func googleRoute(r *http.Request) (route, bool) {
 	match := googlePath.FindStringSubmatch(r.URL.Path)
 	if r.Method != http.MethodPost || match == nil {
@@ -30,13 +30,13 @@ func googleRoute(r *http.Request) (route, bool) {
 	return route{wire: google, path: r.URL.Path, counted: match[2] != "countTokens", model: match[1]}, true
 }
 
-// pieces says whether a call wants its answer in pieces that are no events: a list in JSON, whose
-// usage would not be seen.
+// pieces says whether a call wants its answer as a streamed JSON list, in which the usage would not
+// be found.
 func (c route) pieces(query url.Values) bool {
 	return c.wire == google && strings.HasSuffix(c.path, streamGenerateContent) && query.Get("alt") != "sse"
 }
 
-// googleQuery is what the agent asks, without its key.
+// googleQuery returns the query without the agent's key.
 func googleQuery(query string) string {
 	values, err := url.ParseQuery(query)
 	if err != nil {
@@ -47,7 +47,7 @@ func googleQuery(query string) string {
 	return values.Encode()
 }
 
-// googleBase is the path of an endpoint before the version, which is in the call's own path.
+// googleBase returns the path of a base URL without the version, which is in the path of the call.
 func googleBase(path string) string {
 	for _, version := range googleVersions {
 		path = strings.TrimSuffix(path, version)
@@ -55,14 +55,13 @@ func googleBase(path string) string {
 	return path
 }
 
-// googleUsage is what an answer of that wire tells.
+// googleUsage is the usage in an answer of Gemini.
 type googleUsage struct {
 	Prompt     int64 `json:"promptTokenCount"`
 	Candidates int64 `json:"candidatesTokenCount"`
 	Thoughts   int64 `json:"thoughtsTokenCount"`
 	Cached     int64 `json:"cachedContentTokenCount"`
-	// ToolUse are the results of tools that the provider itself ran, which the prompt does not
-	// count.
+	// ToolUse counts the results of tools that the provider ran. Prompt does not include them.
 	ToolUse int64 `json:"toolUsePromptTokenCount"`
 }
 

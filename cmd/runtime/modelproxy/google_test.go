@@ -23,13 +23,13 @@ data: {"candidates":[{"content":{"role":"model","parts":[{"text":"i"}]},"finishR
 `
 )
 
-func TestTheWireOfGeminiIsForwardedAndCounted(t *testing.T) {
+func TestGeminiCallsAreForwardedAndCounted(t *testing.T) {
 	for name, c := range map[string]struct{ path, asked, query, passed string }{
 		"whole": {"/v1beta/models/gpt:generateContent?key=placeholder", "/v1beta/models/gpt:generateContent", "",
 			googleJSON},
 		"streamed": {"/v1beta/models/gpt:streamGenerateContent?alt=sse&key=placeholder",
 			"/v1beta/models/gpt:streamGenerateContent", "alt=sse", googleEvents},
-		"of another age": {"/v1/models/gpt:generateContent", "/v1/models/gpt:generateContent", "", googleJSON},
+		"of another version": {"/v1/models/gpt:generateContent", "/v1/models/gpt:generateContent", "", googleJSON},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -48,13 +48,13 @@ func TestTheWireOfGeminiIsForwardedAndCounted(t *testing.T) {
 			got := u.last(t)
 			if got.path != c.asked || got.query != c.query || got.header.Get("X-Goog-Api-Key") != key ||
 				got.header.Get("Authorization") != "" {
-				t.Errorf("the endpoint was asked for %s?%s with %v", got.path, got.query, got.header)
+				t.Errorf("the endpoint got %s?%s with %v", got.path, got.query, got.header)
 			}
 		})
 	}
 }
 
-func TestTheWireOfGeminiFindsItsEndpoint(t *testing.T) {
+func TestGeminiCallsReachTheirEndpoint(t *testing.T) {
 	u := newUpstream(t, answerJSON(`{}`))
 	for _, c := range []struct{ base, want string }{
 		{"", "https://generativelanguage.googleapis.com/v1beta/models/pro:generateContent"},
@@ -62,17 +62,17 @@ func TestTheWireOfGeminiFindsItsEndpoint(t *testing.T) {
 		{"https://llm.example/a/v1beta/", "https://llm.example/a/v1beta/models/pro:generateContent"},
 		{"https://llm.example/v1?x=y", "https://llm.example/v1beta/models/pro:generateContent?x=y"},
 	} {
-		way := &elsewhere{to: u.Listener.Addr().String()}
-		p := serve(t, c.base, func(o *modelproxy.Options) { o.Model, o.Transport = "gemini/pro", way })
+		transport := &elsewhere{to: u.Listener.Addr().String()}
+		p := serve(t, c.base, func(o *modelproxy.Options) { o.Model, o.Transport = "gemini/pro", transport })
 		p.must(t, "/v1beta/models/pro:generateContent", `{}`)
-		if len(way.seen) != 1 || way.seen[0] != c.want {
-			t.Errorf("%q becomes %s, want %s", c.base, way.seen, c.want)
+		if len(transport.seen) != 1 || transport.seen[0] != c.want {
+			t.Errorf("%q becomes %s, want %s", c.base, transport.seen, c.want)
 		}
 	}
 }
 
-// Whatever would not be counted, or leave the models' paths, is not served.
-func TestTheWireOfGeminiIsServedNoFurther(t *testing.T) {
+// Calls that would not be counted, or that leave the models' paths, are refused.
+func TestOtherGeminiCallsAreRefused(t *testing.T) {
 	u := newUpstream(t, answerJSON(`{}`))
 	p := serve(t, u.URL, func(o *modelproxy.Options) { o.MaxCalls = 1 })
 	for path, want := range map[string]int{
@@ -86,7 +86,7 @@ func TestTheWireOfGeminiIsServedNoFurther(t *testing.T) {
 		}
 	}
 	if u.count() != 0 {
-		t.Errorf("the endpoint was asked %d times", u.count())
+		t.Errorf("the endpoint got %d calls", u.count())
 	}
 	p.must(t, "/v1beta/models/gpt:countTokens", `{}`)
 	p.must(t, "/v1beta/models/gpt:generateContent", `{}`)

@@ -63,7 +63,7 @@ func (u *upstream) last(t *testing.T) received {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if len(u.requests) == 0 {
-		t.Fatal("the endpoint was not asked")
+		t.Fatal("the endpoint got no request")
 	}
 	return u.requests[len(u.requests)-1]
 }
@@ -74,7 +74,7 @@ func (u *upstream) count() int {
 	return len(u.requests)
 }
 
-// served is a proxy that an agent can ask.
+// served is a proxy and its URL.
 type served struct {
 	*modelproxy.Proxy
 	url string
@@ -95,7 +95,7 @@ func serve(t *testing.T, base string, adjust ...func(*modelproxy.Options)) *serv
 	return &served{proxy, server.URL}
 }
 
-// reply to an agent.
+// reply is a response to the agent.
 type reply struct {
 	status int
 	header http.Header
@@ -103,7 +103,7 @@ type reply struct {
 	err    error
 }
 
-// post as an SDK does that was told a placeholder for its key.
+// post sends a request as an SDK with a placeholder for its key does.
 func (s *served) post(ctx context.Context, path, body string, headers ...string) reply {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+path, strings.NewReader(body))
 	if err != nil {
@@ -148,17 +148,17 @@ func answerEvents(events string) http.HandlerFunc {
 	}
 }
 
-func eventually(t *testing.T, what string, condition func() bool) {
+func eventually(t *testing.T, condition string, met func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !condition(); {
+	for deadline := time.Now().Add(patience); !met(); {
 		if time.Now().After(deadline) {
-			t.Fatalf("timed out: %s", what)
+			t.Fatalf("timed out: %s", condition)
 		}
 		<-time.After(2 * time.Millisecond)
 	}
 }
 
-// counts in a form that is easy to compare.
+// counts formats Counts for comparison.
 func counts(c modelproxy.Counts) string {
 	text := fmt.Sprintf("%d calls, %d in, %d out, %d read, %d written, $%s", c.Calls, c.Input, c.Output, c.CacheRead,
 		c.CacheWrite, c.Cost)
@@ -168,7 +168,7 @@ func counts(c modelproxy.Counts) string {
 	return text
 }
 
-// elsewhere is a transport that takes every address for that of a server, and notes it.
+// elsewhere is a transport that sends every request to one server and records the URLs.
 type elsewhere struct {
 	to   string
 	mu   sync.Mutex

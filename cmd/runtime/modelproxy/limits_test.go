@@ -20,7 +20,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/modelproxy"
 )
 
-// heard collects what a proxy says.
+// heard collects the callbacks of a proxy.
 type heard struct {
 	mu   sync.Mutex
 	said []string
@@ -50,7 +50,7 @@ func begin(t *testing.T, p *served, turn string) {
 	}
 }
 
-func TestATurnHasItsNumberOfCalls(t *testing.T) {
+func TestMaxCallsLimitsATurn(t *testing.T) {
 	u := newUpstream(t, answerJSON(messagesJSON))
 	var h heard
 	p := serve(t, u.URL, h.listen, func(o *modelproxy.Options) { o.MaxCalls = 2 })
@@ -58,9 +58,9 @@ func TestATurnHasItsNumberOfCalls(t *testing.T) {
 	p.must(t, "/v1/messages", `{"model":"claude"}`)
 	p.must(t, "/v1/chat/completions", `{"model":"gpt"}`)
 	if h.all() != "" {
-		t.Errorf("it was said %s", h.all())
+		t.Errorf("the callbacks are %s", h.all())
 	}
-	const message = "the limit of 2 calls of the model in a turn (max_iterations) is reached"
+	const message = "the limit of 2 model calls per turn (max_iterations) is reached"
 	for path, want := range map[string]string{
 		"/v1/messages":  `{"error":{"message":"` + message + `","type":"parley_limit"},"type":"error"}` + "\n",
 		"/v1/responses": `{"error":{"message":"` + message + `","type":"parley_limit"}}` + "\n",
@@ -71,10 +71,10 @@ func TestATurnHasItsNumberOfCalls(t *testing.T) {
 		}
 	}
 	if h.all() != `in "1": `+message {
-		t.Errorf("it was said %s", h.all())
+		t.Errorf("the callbacks are %s", h.all())
 	}
 	if u.count() != 2 {
-		t.Errorf("the endpoint was asked %d times", u.count())
+		t.Errorf("the endpoint got %d calls", u.count())
 	}
 	begin(t, p, "2")
 	p.must(t, "/v1/messages", `{"model":"claude"}`)
@@ -83,7 +83,7 @@ func TestATurnHasItsNumberOfCalls(t *testing.T) {
 	}
 }
 
-func TestCallsOutsideOfATurnHaveALimitToo(t *testing.T) {
+func TestMaxCallsLimitsCallsOutsideOfTurns(t *testing.T) {
 	u := newUpstream(t, answerJSON(messagesJSON))
 	var h heard
 	p := serve(t, u.URL, h.listen, func(o *modelproxy.Options) { o.MaxCalls = 1 })
@@ -101,12 +101,12 @@ func TestCallsOutsideOfATurnHaveALimitToo(t *testing.T) {
 	if got := p.Usage(); got.Session.Calls != 4 || got.Turn.Calls != 0 || got.TurnID != "" {
 		t.Errorf("used %+v", got)
 	}
-	if got := h.all(); strings.Count(got, `in "": the limit of 1 calls of the model in a turn (max_iterations)`) != 2 {
-		t.Errorf("it was said %s", got)
+	if got := h.all(); strings.Count(got, `in "": the limit of 1 model calls per turn (max_iterations)`) != 2 {
+		t.Errorf("the callbacks are %s", got)
 	}
 }
 
-func TestATurnHasItsBudget(t *testing.T) {
+func TestMaxBudgetLimitsATurn(t *testing.T) {
 	u := newUpstream(t, answerEvents(messagesEvents)) // 0.001425 each
 	for budget, calls := range map[string]int{"0.001425": 1, "0.0014250001": 2, "0.0014249999": 1, "0.004275": 3, "0": 0,
 		"1000": 5} {
@@ -122,7 +122,7 @@ func TestATurnHasItsBudget(t *testing.T) {
 		}
 		said := strings.Count(h.all(), `in "1": the budget of `+budget+` US dollars`)
 		if (said == 1) != (calls < 5) {
-			t.Errorf("with %s dollars it was said %q", budget, h.all())
+			t.Errorf("with %s dollars the callbacks are %q", budget, h.all())
 		}
 		begin(t, p, "2")
 		got := p.post(t.Context(), "/v1/messages", `{"model":"claude"}`).status
@@ -137,7 +137,7 @@ func TestATurnHasItsBudget(t *testing.T) {
 	}
 }
 
-func TestABudgetThatIsExceededIsSaidAtOnce(t *testing.T) {
+func TestAnExceededBudgetIsReportedAtOnce(t *testing.T) {
 	u := newUpstream(t, answerJSON(messagesJSON))
 	var h heard
 	p := serve(t, u.URL, h.listen, func(o *modelproxy.Options) { o.MaxBudget = "0.001" })
@@ -145,11 +145,11 @@ func TestABudgetThatIsExceededIsSaidAtOnce(t *testing.T) {
 	p.must(t, "/v1/messages", `{"model":"claude"}`)
 	if got := h.all(); got != `in "1": the budget of 0.001 US dollars for a task `+
 		`(max_budget_per_task) is used up: 0.001425` {
-		t.Errorf("it was said %s", got)
+		t.Errorf("the callbacks are %s", got)
 	}
 }
 
-func TestABudgetWithoutAPriceIsSaidOnceAndNotKept(t *testing.T) {
+func TestABudgetWithoutAPriceIsReportedOnceAndNotEnforced(t *testing.T) {
 	u := newUpstream(t, answerJSON(messagesJSON))
 	var h heard
 	p := serve(t, u.URL, h.listen, func(o *modelproxy.Options) { o.MaxBudget = "0.0000001" })
@@ -158,17 +158,17 @@ func TestABudgetWithoutAPriceIsSaidOnceAndNotKept(t *testing.T) {
 		p.must(t, "/v1/messages", `{"model":"mystery"}`)
 	}
 	if h.all() != "no price of mystery" {
-		t.Errorf("it was said %s", h.all())
+		t.Errorf("the callbacks are %s", h.all())
 	}
 	h = heard{}
 	free := serve(t, u.URL, h.listen)
 	free.must(t, "/v1/messages", `{"model":"mystery"}`)
 	if h.all() != "" {
-		t.Errorf("without a budget it was said %s", h.all())
+		t.Errorf("without a budget the callbacks are %s", h.all())
 	}
 }
 
-func TestCallsAtTheSameTimeAreAllCounted(t *testing.T) {
+func TestConcurrentCallsAreAllCounted(t *testing.T) {
 	const calls = 7
 	together := make(chan struct{})
 	var arrived sync.WaitGroup
@@ -203,7 +203,7 @@ func TestCallsAtTheSameTimeAreAllCounted(t *testing.T) {
 	}
 }
 
-func TestOnlySomeCallsAreUnderWayAtOnce(t *testing.T) {
+func TestCallsInFlightAreBounded(t *testing.T) {
 	const calls, most = 20, 8
 	together := make(chan struct{})
 	var busy atomic.Int32
@@ -231,18 +231,18 @@ func TestOnlySomeCallsAreUnderWayAtOnce(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "all calls are there, and some are under way", func() bool {
+	eventually(t, "all calls have arrived and all slots are used", func() bool {
 		return busy.Load() == calls &&
 			count(0) >= most
 	})
 	close(together)
 	all.Wait()
 	if count(0) != most || p.Usage().Session.Calls != calls {
-		t.Errorf("at once there were %d, together %+v", count(0), p.Usage())
+		t.Errorf("there were %d concurrent calls, and the usage is %+v", count(0), p.Usage())
 	}
 }
 
-func TestACallThatOutlivesItsTurnCountsToTheSessionOnly(t *testing.T) {
+func TestACallThatOutlivesItsTurnCountsOnlyForTheSession(t *testing.T) {
 	asked, release := make(chan struct{}), make(chan struct{})
 	u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		close(asked)
@@ -262,7 +262,7 @@ func TestACallThatOutlivesItsTurnCountsToTheSessionOnly(t *testing.T) {
 	}
 }
 
-func TestWhatWasUsedOutlivesTheSession(t *testing.T) {
+func TestTheUsageSurvivesARestart(t *testing.T) {
 	file := filepath.Join(t.TempDir(), ".parley", "usage.json")
 	u := newUpstream(t, answerJSON(messagesJSON))
 	limited := func(o *modelproxy.Options) { o.UsageFile, o.MaxCalls = file, 3 }
@@ -275,7 +275,7 @@ func TestWhatWasUsedOutlivesTheSession(t *testing.T) {
 	p.must(t, "/v1/messages", `{"model":"claude"}`)
 	p.must(t, "/v1/messages", `{"model":"claude"}`)
 	if got := p.post(t.Context(), "/v1/messages", `{"model":"claude"}`); got.status != http.StatusPaymentRequired {
-		t.Errorf("the turn goes on with a fourth call: %+v", got)
+		t.Errorf("the resumed turn has a fourth call: %+v", got)
 	}
 	p = serve(t, u.URL, limited)
 	begin(t, p, "2")
@@ -289,11 +289,11 @@ func TestWhatWasUsedOutlivesTheSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := serve(t, u.URL, limited).Usage(); got != (modelproxy.Usage{}) {
-		t.Errorf("of a file that is no record: %+v", got)
+		t.Errorf("with an invalid file the usage is %+v", got)
 	}
 }
 
-// Also the program that is killed.
+// killedVariable turns the test binary into the proxy that is killed.
 const killedVariable = "KILLED_PROXY"
 
 func TestMain(m *testing.M) {
@@ -315,15 +315,15 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-func TestAKilledSessionForgetsNoCall(t *testing.T) {
+func TestAKilledSessionLosesNoCall(t *testing.T) {
 	for name, c := range map[string]struct {
-		// before the kill the agent saw this much of the answer.
+		// before is the part of the answer that the agent sees before the kill.
 		before, want string
 	}{
 		"before an answer": {"", "1 calls, 0 in, 0 out, 0 read, 0 written, $0"},
 		"in an answer": {messagesEvents[:strings.Index(messagesEvents, "event: ping")],
 			"1 calls, 100 in, 1 out, 1000 read, 20 written, $0.00069"},
-		"at its last word": {messagesEvents, messagesCounts},
+		"at the end of an answer": {messagesEvents, messagesCounts},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked, release := make(chan struct{}), make(chan struct{})
@@ -365,7 +365,7 @@ func TestAKilledSessionForgetsNoCall(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := io.ReadAll(response.Body); err == nil {
-				t.Error("it was not cut off")
+				t.Error("the answer was not interrupted")
 			}
 			again := serve(t, u.URL, func(o *modelproxy.Options) { o.UsageFile = file })
 			begin(t, again, "1")
@@ -376,7 +376,7 @@ func TestAKilledSessionForgetsNoCall(t *testing.T) {
 	}
 }
 
-func TestAFileThatCannotBeWrittenEndsNoCall(t *testing.T) {
+func TestAnUnwritableUsageFileEndsNoCall(t *testing.T) {
 	dir := t.TempDir()
 	p := serve(t, newUpstream(t, answerJSON(messagesJSON)).URL, func(o *modelproxy.Options) {
 		o.UsageFile = filepath.Join(dir,
@@ -394,7 +394,7 @@ func TestAFileThatCannotBeWrittenEndsNoCall(t *testing.T) {
 	}
 }
 
-func TestAPipeInThePlaceOfTheRecordIsNotWaitedFor(t *testing.T) {
+func TestANamedPipeAsUsageFileDoesNotBlock(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "usage.json")
 	for _, pipe := range []string{file, file + ".new"} {
 		if err := syscall.Mkfifo(pipe, 0o600); err != nil {
@@ -407,23 +407,23 @@ func TestAPipeInThePlaceOfTheRecordIsNotWaitedFor(t *testing.T) {
 	begin(t, p, "1")
 	p.must(t, "/v1/messages", `{"model":"claude"}`)
 	if got := counts(serve(t, u.URL, keep).Usage().Turn); got != messagesCounts {
-		t.Errorf("it is on record that there were %s", got)
+		t.Errorf("the file has %s", got)
 	}
 }
 
-func TestABudgetIsNotKeptInSilenceWithoutTheUsage(t *testing.T) {
+func TestABudgetWithoutUsageIsReported(t *testing.T) {
 	for name, answer := range map[string]http.HandlerFunc{"a stream": answerEvents(chatText + chatDone),
 		"a whole": answerJSON(`{"choices":[]}`)} {
 		var h heard
 		p := serve(t, newUpstream(t, answer).URL, h.listen, func(o *modelproxy.Options) { o.MaxBudget = "1" })
 		p.must(t, "/v1/chat/completions", `{"model":"gpt","stream":true}`)
 		if h.all() != "no price of gpt" || p.Usage().Session.Unpriced != 1 {
-			t.Errorf("%s: it was said %q, and counted %+v", name, h.all(), p.Usage())
+			t.Errorf("%s: the callbacks are %q, and the usage is %+v", name, h.all(), p.Usage())
 		}
 	}
 }
 
-func TestWhatIsCountedIsWhatTheEndpointReads(t *testing.T) {
+func TestAmbiguousRequestsAreRefused(t *testing.T) {
 	u := newUpstream(t, answerJSON(chatJSON))
 	p := serve(t, u.URL)
 	for _, body := range []string{
@@ -437,16 +437,16 @@ func TestWhatIsCountedIsWhatTheEndpointReads(t *testing.T) {
 		}
 	}
 	if u.count() != 0 {
-		t.Errorf("the endpoint was asked %d times", u.count())
+		t.Errorf("the endpoint got %d calls", u.count())
 	}
 	p.must(t, "/v1/chat/completions", `{"model":"gpt","stream":true,"stream_options":{"Include_Usage":true}}`)
 	if got := u.last(t).body; !strings.Contains(got, `"include_usage":true`) {
-		t.Errorf("the endpoint was asked %s", got)
+		t.Errorf("the endpoint got %s", got)
 	}
 	p.must(t, "/v1/chat/completions", `{"model":"gpt","stream":null,"messages":[{"model":1,"Model":2}]}`)
 }
 
-func TestAnAgentThatGoesPaysWhatItAskedFor(t *testing.T) {
+func TestTheUsageIsCountedWhenTheAgentLeaves(t *testing.T) {
 	for name, c := range map[string]struct{ before, after string }{
 		"before the answer":                      {"", chatText + chatUsage + chatDone},
 		"before its end":                         {chatText, chatUsage + chatDone},
@@ -472,12 +472,12 @@ func TestAnAgentThatGoesPaysWhatItAskedFor(t *testing.T) {
 				t.Errorf("got %+v", got)
 			}
 			close(left)
-			eventually(t, "what was used is counted", func() bool { return counts(p.Usage().Turn) == chatCounts })
+			eventually(t, "the usage is counted", func() bool { return counts(p.Usage().Turn) == chatCounts })
 		})
 	}
 }
 
-func TestAnAgentThatGoesIsNotWaitedForForEver(t *testing.T) {
+func TestReadingAfterTheAgentLeftTimesOut(t *testing.T) {
 	cancelled := make(chan struct{})
 	asked := make(chan struct{})
 	u := newUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -491,5 +491,5 @@ func TestAnAgentThatGoesIsNotWaitedForForEver(t *testing.T) {
 	go func() { <-asked; cancel() }()
 	p.post(ctx, "/v1/chat/completions", `{"model":"gpt"}`)
 	<-cancelled
-	eventually(t, "it is said that the budget is not kept", func() bool { return h.all() == "no price of gpt" })
+	eventually(t, "the unenforced budget is reported", func() bool { return h.all() == "no price of gpt" })
 }

@@ -9,41 +9,43 @@ import (
 	"strings"
 )
 
-// tokens of a call, as the endpoint counts them. Input has none of the cached ones.
+// tokens are the token counts of a call, as the endpoint reports them. input excludes cached
+// tokens.
 type tokens struct{ input, output, cacheRead, cacheWrite int64 }
 
 const (
-	// mostTokens of a call that are believed.
+	// mostTokens is the largest plausible count of a call.
 	mostTokens = 1 << 40
-	// lineStart is how much of a line of an event is held: "data: [DONE]" with its end.
+	// lineStart is how much of an event line is kept: enough for "data: [DONE]".
 	lineStart = 16
 	dataField = "data:"
 )
 
-// meter reads the usage of an answer on its way. It holds little of an answer of any length.
+// meter reads the usage of an answer while it is forwarded. It keeps little memory for an answer of
+// any length.
 type meter struct {
 	wire   wire
 	entry  *entry
 	picker picker
-	// stream: the answer is a stream of events; line is the start of the line under way.
+	// stream is set if the answer is a stream of events; line is the start of the current line.
 	stream bool
 	line   []byte
-	// final: the answer has come to its end; told: the usage was told for the first time.
+	// final is set at the end of the answer, and told once the usage was found.
 	final, told bool
 }
 
 func newMeter(wire wire, stream bool, entry *entry, headers http.Header) *meter {
 	m := &meter{wire: wire, entry: entry, stream: stream}
 	m.picker.picked = m.picked
-	// LiteLLM says what a call costs, and zero where it does not know yet.
+	// LiteLLM reports the cost of a call, or zero if it is not known yet.
 	if cost := parseCost(headers.Get("X-Litellm-Response-Cost")); cost != nil && cost.Sign() > 0 {
 		entry.reported = cost
 	}
 	return m
 }
 
-// read a part of the answer. It says whether what was used is to be recorded: when it is first
-// told, and at the end.
+// read reads a part of the answer. It says whether to record the usage: when it is first found, and
+// at the end.
 func (m *meter) read(text []byte) (record bool) {
 	final, told := m.final, m.told
 	if m.stream {
@@ -64,7 +66,7 @@ func (m *meter) readEvents(text []byte) {
 			m.picker.read(part[max(0, len(dataField)-held):])
 		}
 		if !bytes.HasSuffix(part, []byte("\n")) {
-			return // the line goes on in the next part
+			return // the line continues in the next part
 		}
 		switch string(bytes.TrimSpace(m.line)) {
 		case "": // the end of an event
@@ -76,7 +78,7 @@ func (m *meter) readEvents(text []byte) {
 	}
 }
 
-// picked counts the usage that the endpoint tells, and notes the last event of a stream.
+// picked adds the reported usage, and notes the last event of a stream.
 func (m *meter) picked(path string, value []byte) {
 	value = bytes.TrimSpace(value)
 	if path == "type" {
@@ -105,7 +107,7 @@ func (m *meter) picked(path string, value []byte) {
 		Cost json.RawMessage `json:"cost"`
 		googleUsage
 	}
-	// A field of another type than it should be is passed by; the others are read all the same.
+	// A field of the wrong type is ignored; the others are still read.
 	if err := json.Unmarshal(value, &told); err != nil && !isTypeError(err) || string(value) == "null" {
 		return
 	}
@@ -117,7 +119,8 @@ func (m *meter) picked(path string, value []byte) {
 		t.cacheRead = max(told.PromptDetails.Cached, told.CacheHit, told.CacheRead)
 		t.cacheWrite = max(told.PromptDetails.Write, told.CacheWrite)
 		t.input = told.PromptTokens - t.cacheRead - t.cacheWrite
-		// Some leave what the model thought out of the completion, and have it in the total.
+		// Some endpoints leave reasoning tokens out of the completion, but include them in the
+		// total.
 		t.output = max(told.CompletionTokens, told.TotalTokens-told.PromptTokens)
 	case google:
 		t = told.tokens()
@@ -133,10 +136,10 @@ func isTypeError(err error) bool {
 	return ok
 }
 
-// costForm bounds the digits of a cost, and so what reckoning with it takes.
+// costForm bounds the digits of a cost, and thus the effort of the arithmetic.
 var costForm = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,2})?$`)
 
-// parseCost is a decimal number; nil where it is none.
+// parseCost parses a decimal number. It returns nil if the text is not one.
 func parseCost(text string) *big.Rat {
 	if !costForm.MatchString(text) {
 		return nil

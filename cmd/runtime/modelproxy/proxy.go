@@ -1,5 +1,5 @@
-// Package modelproxy forwards the agent's calls to the session's model: it adds the key, which the agent does not
-// get, and counts what the agent uses of it.
+// Package modelproxy forwards the agent's calls to the session's model. It adds the API key, which
+// the agent does not have, and meters the usage.
 package modelproxy
 
 import (
@@ -21,87 +21,87 @@ import (
 )
 
 const (
-	// largestRequest holds a long conversation with images.
+	// largestRequest is enough for a long conversation with images.
 	largestRequest = 32 << 20
-	// answerTimeout is how long an endpoint may take to begin with an answer. One that is not
-	// streamed begins when the model is done.
+	// answerTimeout is how long an endpoint may take to begin an answer. An answer without
+	// streaming begins when the model has finished.
 	answerTimeout = 30 * time.Minute
-	// silence is how long it may send nothing within an answer. A model that thinks may send
-	// nothing for minutes.
+	// silence is how long the endpoint may pause within an answer. A reasoning model may pause for
+	// minutes.
 	silence = 15 * time.Minute
-	// linger is how long an answer is read on whose agent has gone, where there is a budget: what
-	// was used is told at the end. What comes meanwhile is paid for and read by nobody, so it is
-	// short: who stops an agent means to stop the spending.
+	// linger is how long an answer is read after the agent has gone if there is a budget, because
+	// the usage comes at the end. It is short because these tokens are paid for and not used: a
+	// user who stops an agent wants to stop the cost.
 	linger = 10 * time.Second
-	// patience is how long the agent may take to send a piece of its request, or to take one of the
-	// answer.
+	// patience is how long the agent may take to send a part of its request or to read a part of
+	// the answer.
 	patience = 2 * time.Minute
-	// mostCalls are under way at once. Others wait: else all of them begin before the first has a
-	// cost.
+	// mostCalls bounds the calls in flight. Others wait; otherwise all calls would start before the
+	// first has a cost.
 	mostCalls = 8
-	// mostHeld are the bytes of all requests that are held, those that wait included. More are
-	// refused.
+	// mostHeld bounds the bytes of all requests in memory, including those that wait. Further
+	// requests are refused.
 	mostHeld = mostCalls * largestRequest
 )
 
-// Options of a Proxy.
+// Options configure a Proxy.
 type Options struct {
-	// BaseURL of the endpoint; empty means the public one of the model's provider.
+	// BaseURL of the endpoint; empty means the public endpoint of the model's provider.
 	BaseURL string
 	// Model of the session, as provider/model.
 	Model string
-	// Key for the endpoint; empty where it needs none.
+	// Key for the endpoint; may be empty.
 	Key string
-	// Models that have a price.
+	// Models has the prices of models.
 	Models session.Models
 
-	// MaxCalls and MaxBudget, in US dollars, of a turn; zero and empty mean none.
+	// MaxCalls and MaxBudget, in US dollars, limit a turn; zero and empty mean no limit.
 	MaxCalls  int64
 	MaxBudget string
-	// Reached is called when a turn reaches a limit, once a turn.
+	// Reached is called once per turn, when it reaches a limit.
 	Reached func(Limit)
-	// Unpriced is called once if there is a budget, and a call to this model had no price, or did
-	// not tell what it used: the budget cannot be kept.
+	// Unpriced is called once if there is a budget and a call to this model has no price or no
+	// usage: the budget cannot be enforced.
 	Unpriced func(model string)
 
-	// UsageFile keeps what was used.
+	// UsageFile persists the usage.
 	UsageFile string
-	// Busy is called when a call comes in; what it returns, when the call is over.
+	// Busy is called for each call, and done when the call is over.
 	Busy func() (done func())
 	Log  *slog.Logger
-	// Transport to the endpoint, where it is not the usual one.
+	// Transport to the endpoint; nil is the default.
 	Transport http.RoundTripper
-	// Times and bounds, where they are not the usual ones.
+	// Timeouts and limits; zero is the default.
 	Silence, Linger, Patience time.Duration
 	MostHeld                  int64
 }
 
-// Proxy is the model as the agent sees it. It is for a listener on the loopback address, and asks
-// for no key.
+// Proxy serves the model to the agent. It must listen on the loopback address, because it requires
+// no key.
 type Proxy struct {
 	options   Options
 	endpoint  *endpoint
 	transport http.RoundTripper
 	mask      *secrets.Store
 	spend     *spend
-	// plain is set once the endpoint refused to be asked for the usage of a stream.
+	// plain is set once the endpoint has refused a request for the usage of a stream.
 	plain atomic.Bool
-	// calls has an element for each that is under way.
+	// calls has an element for each call in flight.
 	calls chan struct{}
-	// room for requests.
+	// room limits the requests in memory.
 	room *semaphore.Weighted
-	// unusable is why no call is forwarded; nil where calls are.
+	// unusable is the reason why no call is forwarded, or nil.
 	unusable error
 }
 
-// Types of the errors that are the proxy's own: no provider said them.
+// Types of the proxy's own errors, to distinguish them from errors of providers.
 const (
 	limitType       = "parley_limit"
 	settingsType    = "parley_settings"
 	unreachableType = "parley_unreachable"
 )
 
-// wire is the protocol of a call.
+// wire is the model API of a call.
 type wire string
 
 const (
@@ -110,19 +110,19 @@ const (
 	responses wire = "responses"
 )
 
-// route is a call that is forwarded.
+// route is a kind of call that is forwarded.
 type route struct {
 	wire wire
-	// path after the version.
+	// path after the version
 	path string
-	// counted calls ask the model for something.
+	// counted calls use the model.
 	counted bool
-	// model, where the path names it.
+	// model, if the path names it
 	model string
 }
 
-// routes of the proxy. An SDK for OpenAI's wires may take the base URL for one that ends in /v1, so
-// these are served without it too.
+// routes of the proxy. An SDK for OpenAI's APIs may expect a base URL that ends in /v1, so these
+// routes are also served without it.
 var routes = map[string]route{
 	"POST /v1/messages":              {wire: anthropic, path: "/messages", counted: true},
 	"POST /v1/messages/count_tokens": {wire: anthropic, path: "/messages/count_tokens"},
@@ -134,7 +134,7 @@ var routes = map[string]route{
 	"GET /models":                    {wire: chat, path: "/models"},
 }
 
-// routeOf a request; false where there is none.
+// routeOf returns the route of a request, if any.
 func routeOf(r *http.Request) (route, bool) {
 	if call, known := routes[r.Method+" "+r.URL.Path]; known {
 		return call, true
@@ -142,8 +142,7 @@ func routeOf(r *http.Request) (route, bool) {
 	return googleRoute(r)
 }
 
-// New is a proxy for the model of the options. Its errors are for the user: they name the setting
-// that is wrong.
+// New returns a proxy. Its errors are for the user: they name the wrong setting.
 func New(options Options) (*Proxy, error) {
 	endpoint, err := locate(options.BaseURL, options.Model)
 	if err != nil {
@@ -174,18 +173,18 @@ func New(options Options) (*Proxy, error) {
 	return p, nil
 }
 
-// BeginTurn counts calls to a turn from now on. A turn that was under way when the session was cut
-// off goes on with what it had used.
+// BeginTurn counts calls towards a turn from now on. An interrupted turn keeps its usage when it is
+// resumed.
 func (p *Proxy) BeginTurn(id string) error { return p.spend.beginTurn(id) }
 
-// EndTurn ends the turn. What the agent asks for afterwards counts to the session, and has the
-// limits of a turn together.
+// EndTurn ends the turn. Later calls of the agent count towards the session, and together have the
+// limits of a turn.
 func (p *Proxy) EndTurn() error { return p.spend.beginTurn("") }
 
-// Usage up to now.
+// Usage returns the usage so far.
 func (p *Proxy) Usage() Usage { return p.spend.usage() }
 
-// ServeHTTP forwards a call, and counts it.
+// ServeHTTP forwards and meters a call.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	call, known := routeOf(r)
 	switch {
@@ -193,31 +192,31 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, call.wire, http.StatusBadRequest, settingsType, p.unusable.Error())
 		return
 	case !known:
-		refuse(w, chat, http.StatusNotFound, "not_found_error", "the session serves no such path of the model's API")
+		refuse(w, chat, http.StatusNotFound, "not_found_error", "the session does not serve this path of the model's API")
 		return
 	case !Local(r):
 		refuse(w, call.wire, http.StatusForbidden, "permission_error", "the model is served on the loopback address only")
 		return
 	case call.pieces(r.URL.Query()):
 		refuse(w, call.wire, http.StatusBadRequest, "invalid_request_error", "the session serves "+streamGenerateContent+
-			" as events only: ask for alt=sse")
+			" only as events: set alt=sse")
 		return
 	}
 	if !call.counted && r.Header.Get("Anthropic-Version") != "" {
-		call.wire = anthropic // the list of models is asked for in two ways
+		call.wire = anthropic // both APIs have this path for the list of models
 	}
 	defer p.options.Busy()()
 	p.serve(w, r, call)
 }
 
-// serve a call when it is its turn.
+// serve forwards a call when there is a free slot.
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route) {
 	control := http.NewResponseController(w)
 	body := &incoming{body: http.MaxBytesReader(w, r.Body, largestRequest), control: control, patience: p.options.Patience,
 		room: p.room}
 	defer body.release()
 	w = reply.Patient(w, p.options.Patience)
-	// Before it waits: the server notices that the agent has gone only once the body is read.
+	// The body is read first: only then can the server notice that the agent has gone.
 	ask, problem := readAsk(body, call)
 	if problem != nil {
 		refuse(w, call.wire, problem.status, problem.kind, problem.message)
@@ -229,7 +228,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route) {
 	case <-r.Context().Done():
 	}
 	if r.Context().Err() != nil {
-		return // nobody waits for the answer, and it would be paid for
+		return // the agent has gone; the answer would be paid for and not read
 	}
 	entry := &entry{model: ask.model}
 	if call.counted {
@@ -242,18 +241,20 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, call route) {
 	p.forward(w, r, call, ask, entry)
 }
 
-// Unusable answers every call with why the model cannot be used, and counts nothing.
-func Unusable(why error) *Proxy { return &Proxy{unusable: why, spend: &spend{options: &Options{}}} }
+// Unusable returns a proxy that answers every call with the reason why the model cannot be used.
+func Unusable(reason error) *Proxy {
+	return &Proxy{unusable: reason, spend: &spend{options: &Options{}}}
+}
 
-// Local says whether a request is one of this machine to itself. That of a page, which a browser in
-// the session shows, is not.
+// Local says whether a request comes from this machine and not from a web page in a browser of the
+// session.
 func Local(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	u, err := url.Parse(origin)
 	return loopback(r.Host) && (origin == "" || err == nil && loopback(u.Host))
 }
 
-// loopback says whether a host is this machine's own.
+// loopback says whether a host is a loopback address.
 func loopback(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -262,13 +263,13 @@ func loopback(host string) bool {
 	return host == "localhost" || err == nil && address.Unmap().IsLoopback()
 }
 
-// problem is an answer of the proxy itself.
+// problem is an error response of the proxy itself.
 type problem struct {
 	status        int
 	kind, message string
 }
 
-// refuse answers in the shape of the wire, which the agent's SDK understands.
+// refuse answers with an error in the format of the wire, for the agent's SDK.
 func refuse(w http.ResponseWriter, wire wire, status int, kind, message string) {
 	answer := map[string]any{"error": map[string]string{"type": kind, "message": message}}
 	switch wire {

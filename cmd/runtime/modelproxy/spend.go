@@ -15,35 +15,35 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// Limit of a turn that was reached.
+// Limit describes a limit that a turn has reached.
 type Limit struct {
-	// TurnID that reached it; empty where it was no turn.
+	// TurnID of the turn; empty outside of turns.
 	TurnID string
 	// Message for the user. It names the setting.
 	Message string
 }
 
-// spend counts what is used, and keeps it in a file. A call is on record before it is made, so
-// that a session which is cut off does not forget it.
+// spend counts the usage and persists it in a file. A call is recorded before it is sent, so that
+// an interrupted session does not lose it.
 type spend struct {
 	options *Options
 	budget  *big.Rat // nil means none
 
 	mu   sync.Mutex
 	kept Usage
-	// turn tells calls of this turn from those of earlier ones.
+	// turn distinguishes calls of this turn from those of earlier turns.
 	turn int
-	// limit that this turn has reached.
+	// limit that this turn has reached, if any.
 	limit    *Limit
-	unpriced bool // it was said
-	failing  bool // the file cannot be written
+	unpriced bool // Unpriced was called
+	failing  bool // the file could not be written
 }
 
 func openSpend(options *Options) (*spend, error) {
 	s := &spend{options: options}
 	if options.MaxBudget != "" {
 		if s.budget = parseCost(options.MaxBudget); s.budget == nil {
-			return nil, fmt.Errorf("max_budget_per_task: %q is no sum of money", options.MaxBudget)
+			return nil, fmt.Errorf("max_budget_per_task: %q is not an amount of money", options.MaxBudget)
 		}
 	}
 	if options.UsageFile == "" {
@@ -53,10 +53,11 @@ func openSpend(options *Options) (*spend, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil && !errors.Is(err, record.ErrNoFile):
-		return nil, fmt.Errorf("read what was used of the model: %w", err)
+		return nil, fmt.Errorf("read the usage of the model: %w", err)
 	case json.Unmarshal(text, &s.kept) != nil:
-		// It appears as a whole, so somebody else wrote it. A session is not lost for that.
-		options.Log.Warn("what was used of the model cannot be read, and is counted anew", "file", options.UsageFile)
+		// The file is written atomically, so another program wrote it. That must not end the
+		// session.
+		options.Log.Warn("the usage file is invalid; counting starts again at zero", "file", options.UsageFile)
 		s.kept = Usage{}
 	}
 	return s, nil
@@ -79,7 +80,7 @@ func (s *spend) usage() Usage {
 	return s.kept
 }
 
-// begin a call, if the turn may make one more.
+// begin starts a call unless the turn has reached a limit.
 func (s *spend) begin(e *entry) *Limit {
 	s.mu.Lock()
 	reached, isNew := s.refused()
@@ -94,13 +95,13 @@ func (s *spend) begin(e *entry) *Limit {
 	return reached
 }
 
-// refused is the limit for which no call is made any more.
+// refused returns the limit that forbids another call, or nil.
 func (s *spend) refused() (reached *Limit, isNew bool) {
 	switch {
 	case s.limit != nil:
 		return s.limit, false
 	case s.options.MaxCalls > 0 && s.kept.Turn.Calls >= s.options.MaxCalls:
-		return s.reach(fmt.Sprintf("the limit of %d calls of the model in a turn (max_iterations) is reached",
+		return s.reach(fmt.Sprintf("the limit of %d model calls per turn (max_iterations) is reached",
 			s.options.MaxCalls)), true
 	case s.budget != nil && s.kept.Turn.Cost.Rat().Cmp(s.budget) >= 0:
 		return s.overBudget(), true
@@ -124,7 +125,7 @@ func (s *spend) tell(limit *Limit, isNew bool) {
 	}
 }
 
-// settle counts what a call has used up to now. It may be called again when more is known.
+// settle adds the usage of a call so far. It may be called again when more is known.
 func (s *spend) settle(e *entry) {
 	s.mu.Lock()
 	window, cost := s.costOf(e)
@@ -158,7 +159,7 @@ func (s *spend) settle(e *entry) {
 	}
 }
 
-// count what a call used more than was counted of it.
+// count adds the usage of a call that was not counted before.
 func (s *spend) count(e *entry, more tokens, moreCost *big.Rat, unpriced bool) {
 	counts := []*Counts{&s.kept.Session}
 	if e.turn == s.turn {
@@ -172,8 +173,8 @@ func (s *spend) count(e *entry, more tokens, moreCost *big.Rat, unpriced bool) {
 	}
 }
 
-// costOf a call: what the endpoint reported, or else what the prices make of it; nil where neither
-// is known.
+// costOf returns the cost of a call: as reported by the endpoint, or else from the prices; nil if
+// both are unknown.
 func (s *spend) costOf(e *entry) (contextWindow int64, cost *big.Rat) {
 	model := find(s.options.Models, providerOf(s.options.Model), e.model)
 	if e.reported != nil && e.reported.Sign() > 0 {
@@ -185,16 +186,17 @@ func (s *spend) costOf(e *entry) (contextWindow int64, cost *big.Rat) {
 	return model.ContextWindow, e.reported
 }
 
-// trySave saves, and says once where that fails: the counts still hold while the session runs.
+// trySave saves the usage and logs the first failure: the counts in memory remain valid while the
+// session runs.
 func (s *spend) trySave() {
 	err := s.save()
 	if err != nil && !s.failing {
-		s.options.Log.Error("what was used of the model cannot be recorded", "error", err)
+		s.options.Log.Error("recording the usage of the model failed", "error", err)
 	}
 	s.failing = err != nil
 }
 
-// save the counts where they outlive a crash of the node.
+// save writes the counts to a disk that survives a crash of the node.
 func (s *spend) save() error {
 	if s.options.UsageFile == "" {
 		return nil

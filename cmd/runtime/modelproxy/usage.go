@@ -10,31 +10,30 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// Counts are what was used of the model.
+// Counts is an amount of usage of the model.
 type Counts struct {
-	// Calls that were begun.
+	// Calls that were started.
 	Calls int64 `json:"calls"`
-	// Input and Output tokens; those of the input that were read from or written to a cache are
-	// counted apart.
+	// Input and Output tokens. Input tokens that were read from or written to a cache are counted
+	// separately.
 	Input      int64 `json:"input"`
 	Output     int64 `json:"output"`
 	CacheRead  int64 `json:"cacheRead"`
 	CacheWrite int64 `json:"cacheWrite"`
-	// Cost in US dollars, of those calls whose price is known. Unpriced is how many used tokens
-	// without one, or did not tell what they used.
+	// Cost in US dollars of the calls with a known price. Unpriced counts the calls that used
+	// tokens without a price, or did not report their usage.
 	Cost     Cost  `json:"cost"`
 	Unpriced int64 `json:"unpriced,omitempty"`
 }
 
 // Usage of the model.
 type Usage struct {
-	// Session is all there was, and Turn what the turn under way has of it; what came after the
-	// last turn where none is.
+	// Session is the total. Turn is the usage of the current turn, or the usage since the last
+	// turn.
 	Session Counts `json:"session"`
 	Turn    Counts `json:"turn"`
 	TurnID  string `json:"turnID,omitempty"`
-	// Model of the last call, how many tokens that call held, and how many the model can take; zero
-	// where that is not known.
+	// Model of the last call, the tokens of that call, and the model's limit; zero if unknown.
 	Model         string `json:"model,omitempty"`
 	Context       int64  `json:"context,omitempty"`
 	ContextWindow int64  `json:"contextWindow,omitempty"`
@@ -43,7 +42,7 @@ type Usage struct {
 // Cost is an exact sum of US dollars. Its zero value is zero.
 type Cost struct{ sum *big.Rat }
 
-// String is the sum as a decimal number, with all its digits.
+// String returns the sum as a decimal number with all its digits.
 func (c Cost) String() string {
 	sum := c.Rat()
 	digits, exact := sum.FloatPrec()
@@ -53,7 +52,7 @@ func (c Cost) String() string {
 	return sum.FloatString(digits)
 }
 
-// Rat is the sum as a number of its own.
+// Rat returns a copy of the sum.
 func (c Cost) Rat() *big.Rat {
 	return new(big.Rat).Set(cmp.Or(c.sum, new(big.Rat)))
 }
@@ -64,13 +63,13 @@ func (c Cost) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 // UnmarshalText reads a decimal number.
 func (c *Cost) UnmarshalText(text []byte) error {
 	if !sumForm.Match(text) {
-		return fmt.Errorf("%q is no sum of money", text)
+		return fmt.Errorf("%q is not an amount of money", text)
 	}
-	c.sum, _ = new(big.Rat).SetString(string(text)) // the form says that it is a number
+	c.sum, _ = new(big.Rat).SetString(string(text)) // the pattern allows only numbers
 	return nil
 }
 
-// sumForm bounds what is read from a file.
+// sumForm bounds the numbers that are read from a file.
 var sumForm = regexp.MustCompile(`^[0-9]{1,30}(\.[0-9]{1,160})?$`)
 
 func (c Cost) plus(more *big.Rat) Cost { return Cost{new(big.Rat).Add(c.Rat(), more)} }
@@ -84,16 +83,16 @@ func (c Counts) plus(t tokens, cost *big.Rat) Counts {
 	return c
 }
 
-// entry is one call: what it used as far as is known, and what of that is in the counts.
+// entry is one call: its usage as far as it is known, and the part that is already counted.
 type entry struct {
 	model string
 	// turn that the call belongs to.
 	turn int
-	// used, and the cost that the endpoint itself reported.
+	// used, and the cost that the endpoint reported.
 	used     tokens
 	reported *big.Rat
 	told     bool
-	// answered: the endpoint did something, and should have told what it used.
+	// answered is set if the endpoint answered and should have reported the usage.
 	answered bool
 
 	counted     tokens
@@ -101,8 +100,8 @@ type entry struct {
 	unpriced    bool
 }
 
-// add what the endpoint told. It tells sums, in parts: each number is at its largest when it is
-// complete.
+// add merges reported usage. Reports are partial sums: the largest value of each number is the
+// final one.
 func (e *entry) add(t tokens, cost *big.Rat) {
 	for of, now := range map[*int64]int64{
 		&e.used.input: t.input, &e.used.output: t.output, &e.used.cacheRead: t.cacheRead, &e.used.cacheWrite: t.cacheWrite,
@@ -117,8 +116,8 @@ func (e *entry) add(t tokens, cost *big.Rat) {
 	e.told = true
 }
 
-// lacksPrice says whether what a call cost is not known: the tokens that it used have no price, or it
-// did not tell what it used.
+// lacksPrice says whether the cost of a call is unknown: its tokens have no price, or it did not
+// report its usage.
 func (e *entry) lacksPrice(cost *big.Rat) bool {
 	if e.told {
 		return e.used.all() > 0 && cost == nil
@@ -128,11 +127,11 @@ func (e *entry) lacksPrice(cost *big.Rat) bool {
 
 func (t tokens) all() int64 { return t.input + t.output + t.cacheRead + t.cacheWrite }
 
-// dated is the end of a model's name that says of when it is.
+// dated matches the date at the end of a model's name.
 var dated = regexp.MustCompile(`[-@](20[0-9]{6}|20[0-9]{2}-[0-9]{2}-[0-9]{2}|latest)$`)
 
-// find what is known of a model that a request names. It may be named without its provider, with
-// that of the model behind a gateway, or with a date.
+// find looks up a model by its name in a request. The name may lack the provider, have that of the
+// model behind a gateway, or end in a date.
 func find(models session.Models, provider, name string) session.Model {
 	for _, name := range []string{name, dated.ReplaceAllString(name, "")} {
 		names := []string{name, name[strings.LastIndex(name, "/")+1:]}
@@ -148,13 +147,14 @@ func find(models session.Models, provider, name string) session.Model {
 	return session.Model{}
 }
 
-// ContextWindow of a model, such as provider/model, in tokens; 0 where it is not known.
+// ContextWindow returns the context window of a model, such as provider/model, in tokens; 0 if
+// unknown.
 func ContextWindow(models session.Models, model string) int64 {
 	slash := strings.Index(model, "/")
 	return find(models, model[:max(slash, 0)], model[slash+1:]).ContextWindow
 }
 
-// costOf tokens at the prices of a model; nil where it has none.
+// costOf returns the price of tokens; nil if the model has no price.
 func costOf(model session.Model, t tokens) *big.Rat {
 	input, output := parseCost(string(model.Input)), parseCost(string(model.Output))
 	if input == nil || output == nil {

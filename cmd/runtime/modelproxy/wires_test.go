@@ -98,7 +98,7 @@ func TestEveryWireIsForwardedAndCounted(t *testing.T) {
 		"chat, streamed": {"/v1/chat/completions", `{"model":"gpt","stream":true,` +
 			`"stream_options":{"include_usage":true}}`, answerEvents(chatText + chatUsage + chatDone),
 			chatText + chatUsage + chatDone, chatCounts},
-		"chat, nothing asked": {"/v1/chat/completions", `{"model":"gpt","stream":true}`,
+		"chat, usage not requested": {"/v1/chat/completions", `{"model":"gpt","stream":true}`,
 			answerEvents(chatText + chatUsage + chatDone), chatText + chatDone, chatCounts},
 		"chat, with CR": {"/chat/completions", `{"model":"gpt","stream":true}`,
 			answerEvents(crlf(chatText + chatUsage + chatDone)), crlf(chatText + chatDone), chatCounts},
@@ -126,7 +126,7 @@ func TestEveryWireIsForwardedAndCounted(t *testing.T) {
 			}
 			path, query, _ := strings.Cut(c.path, "?")
 			if got := u.last(t); got.path != "/v1"+strings.TrimPrefix(path, "/v1") || got.query != query {
-				t.Errorf("the endpoint was asked for %s?%s", got.path, got.query)
+				t.Errorf("the endpoint got %s?%s", got.path, got.query)
 			}
 		})
 	}
@@ -134,7 +134,7 @@ func TestEveryWireIsForwardedAndCounted(t *testing.T) {
 
 func crlf(text string) string { return strings.ReplaceAll(text, "\n", "\r\n") }
 
-func TestTheUsageOfAStreamOfChatIsAskedFor(t *testing.T) {
+func TestTheUsageOfAChatStreamIsRequested(t *testing.T) {
 	u := newUpstream(t, answerEvents(chatText+chatUsage+chatDone))
 	p := serve(t, u.URL)
 	for body, want := range map[string]string{
@@ -161,7 +161,7 @@ func TestTheUsageOfAStreamOfChatIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestAnEndpointThatCannotBeAskedForTheUsageIsNotAsked(t *testing.T) {
+func TestUsageIsNotRequestedFromAnEndpointThatRefusesIt(t *testing.T) {
 	var u *upstream
 	u = newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.Contains(u.last(t).body, "stream_options") {
@@ -178,14 +178,14 @@ func TestAnEndpointThatCannotBeAskedForTheUsageIsNotAsked(t *testing.T) {
 		}
 	}
 	if u.count() != 3 {
-		t.Errorf("the endpoint was asked %d times", u.count())
+		t.Errorf("the endpoint got %d calls", u.count())
 	}
 	if got := counts(p.Usage().Session); got != "2 calls, 0 in, 0 out, 0 read, 0 written, $0, 2 unpriced" {
 		t.Errorf("counted %s", got)
 	}
 }
 
-func TestAnAgentCannotKeepTheUsageFromBeingAskedFor(t *testing.T) {
+func TestAnAgentCannotPreventTheUsageRequest(t *testing.T) {
 	var u *upstream
 	u = newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.Contains(u.last(t).body, "foo") {
@@ -204,11 +204,11 @@ func TestAnAgentCannotKeepTheUsageFromBeingAskedFor(t *testing.T) {
 	}
 	p.must(t, "/v1/chat/completions", `{"model":"gpt","stream":true}`)
 	if got := u.last(t).body; !strings.Contains(got, "include_usage") {
-		t.Errorf("the endpoint was asked %s", got)
+		t.Errorf("the endpoint got %s", got)
 	}
 }
 
-func TestWhatIsNotCountedIsForwarded(t *testing.T) {
+func TestUncountedCallsAreForwarded(t *testing.T) {
 	u := newUpstream(t, answerJSON(`{"input_tokens":5,"usage":{"input_tokens":5}}`))
 	p := serve(t, u.URL+"/v1/", func(o *modelproxy.Options) { o.MaxCalls = 1 })
 	for range 3 {
@@ -239,7 +239,7 @@ func TestWhatIsNotCountedIsForwarded(t *testing.T) {
 	}
 }
 
-func TestACostThatIsReportedComesBeforeThePrices(t *testing.T) {
+func TestAReportedCostOverridesThePrices(t *testing.T) {
 	for name, c := range map[string]struct{ header, usage, model, cost string }{
 		"in the usage":       {"", `{"prompt_tokens":1000,"completion_tokens":50,"cost":0.0123}`, "gpt", "0.0123"},
 		"small":              {"", `{"prompt_tokens":1000,"completion_tokens":50,"cost":1.5e-7}`, "gpt", "0.00000015"},
@@ -268,7 +268,7 @@ func TestACostThatIsReportedComesBeforeThePrices(t *testing.T) {
 	}
 }
 
-func TestTheSizeOfTheContextIsKnown(t *testing.T) {
+func TestTheUsageHasTheSizeOfTheContext(t *testing.T) {
 	u := newUpstream(t, answerJSON(messagesJSON))
 	p := serve(t, u.URL)
 	p.must(t, "/v1/messages", `{"model":"claude"}`)
