@@ -10,8 +10,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// What changed in a large repository may take longer to find out than there is time.
-func TestTheJournalIsHandedOverBeforeTheEndingIsSought(t *testing.T) {
+// The changes of a large repository may take too long to compute.
+func TestTheJournalIsHandedOverBeforeTheEnding(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	had := ""
@@ -24,33 +24,33 @@ func TestTheJournalIsHandedOverBeforeTheEndingIsSought(t *testing.T) {
 	}
 }
 
-func TestAnArchiveThatKeepsNoMoreEventsTakesTheEnding(t *testing.T) {
+func TestAFullArchiveStillTakesTheEnding(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	k.full.Store(true)
 	err := k.attempt(1).Keep(open(t, inFile(t), "a")).Finish(t.Context(), leaving(&session.Ending{Cost: "1.5"}))
 	if !errors.Is(err, errRefused) {
-		t.Errorf("that events are missing is told as %v", err)
+		t.Errorf("the error for missing events is %v", err)
 	}
 	if ending, err := k.store.Ending(t.Context(), uid); err != nil || ending.Cost != "1.5" {
 		t.Errorf("the ending is %+v, %v", ending, err)
 	}
 }
 
-// Its user may have deleted other conversations meanwhile.
-func TestAnArchiveThatHasRoomAgainTakesTheEventsAtTheEnd(t *testing.T) {
+// The user may have deleted other conversations meanwhile.
+func TestEventsAreRetriedAtTheEndAfterTheArchiveWasFull(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	k.full.Store(true)
 	keeper := k.attempt(1).Keep(open(t, inFile(t), "a", "b"))
-	keeper.Run(t.Context()) // until it is refused
+	keeper.Run(t.Context()) // until the archive refuses
 	k.full.Store(false)
 	if err := keeper.Finish(t.Context(), leaving(&session.Ending{Cost: "1.5"})); err != nil || k.has(0) != "a b" {
 		t.Errorf("the archive has %q, %v", k.has(0), err)
 	}
 }
 
-func TestWhatASessionCostIsKeptOfAUserWhoHasNoRoomLeft(t *testing.T) {
+func TestTheCostIsArchivedForAUserOverTheirQuota(t *testing.T) {
 	t.Parallel()
 	k := newLimitedArchive(t, 1)
 	left := &session.Ending{Cost: "1.5", Patch: strings.Repeat("d", 1<<20)}
@@ -59,25 +59,25 @@ func TestWhatASessionCostIsKeptOfAUserWhoHasNoRoomLeft(t *testing.T) {
 			100), i)})
 	}
 	if err := k.attempt(1).Keep(open(t, inFile(t), "a")).Finish(t.Context(), leaving(left)); !errors.Is(err, errFull) {
-		t.Errorf("that there is no room is told as %v", err)
+		t.Errorf("the error for a full archive is %v", err)
 	}
 	if ending, err := k.store.Ending(t.Context(), uid); err != nil || ending.Cost != "1.5" {
 		t.Errorf("the ending is %+v, %v", ending, err)
 	}
 }
 
-func TestOfAnEndingThatIsTooLargeThereIsAsMuchAsThereIsRoomFor(t *testing.T) {
+func TestAnOversizedEndingIsReducedUntilItFits(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
 	for name, c := range map[string]struct {
 		patch, diff string
 		want        string
 	}{
-		"the text of a page": {strings.Repeat("<", 5*mib), strings.Repeat(">", 5*mib),
-			"a difference of 5 MiB, and one of a file"},
-		"what is escaped twice": {strings.Repeat("d", 2*mib), strings.Repeat("\x01", 4*mib),
-			"a difference of 2 MiB, and none of a file"},
-		"all of it": {strings.Repeat("\x01", 5*mib), "", "no difference, and none of a file"},
+		"markup": {strings.Repeat("<", 5*mib), strings.Repeat(">", 5*mib),
+			"a patch of 5 MiB, and a diff of the file"},
+		"control characters in a file": {strings.Repeat("d", 2*mib), strings.Repeat("\x01", 4*mib),
+			"a patch of 2 MiB, and no diff of the file"},
+		"control characters in the patch": {strings.Repeat("\x01", 5*mib), "", "no patch, and no diff of the file"},
 	} {
 		k := newArchive(t)
 		left := &session.Ending{
@@ -93,16 +93,16 @@ func TestOfAnEndingThatIsTooLargeThereIsAsMuchAsThereIsRoomFor(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		got := fmt.Sprintf("a difference of %d MiB", len(ending.Patch)/mib)
-		if strings.HasPrefix(ending.Patch, "The difference is left out") {
-			got = "no difference"
+		got := fmt.Sprintf("a patch of %d MiB", len(ending.Patch)/mib)
+		if strings.HasPrefix(ending.Patch, "The diff is omitted") {
+			got = "no patch"
 		}
-		file := "one"
+		file := "a"
 		if ending.Changes[0].Diff == nil {
-			file = "none"
+			file = "no"
 		}
-		if got += ", and " + file + " of a file"; got != c.want {
-			t.Errorf("%s: kept are %s, want %s", name, got, c.want)
+		if got += ", and " + file + " diff of the file"; got != c.want {
+			t.Errorf("%s: archived are %s, want %s", name, got, c.want)
 		}
 	}
 }

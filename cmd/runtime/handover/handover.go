@@ -1,6 +1,5 @@
-// Package handover hands what a session leaves over to the facade, which keeps it: the journal while
-// the session lives, and at its end what changed and what it cost. It gets back a journal whose
-// workspace is gone.
+// Package handover archives a session at the facade: the journal while the session runs, and its
+// changes and cost at the end. It restores the journal of a session whose workspace is gone.
 package handover
 
 import (
@@ -25,26 +24,25 @@ import (
 )
 
 const (
-	// delay and enough are when a segment is handed over: so long after its first event, or when so
-	// much has come.
+	// A segment is handed over a delay after its first event, or once it has enough bytes.
 	delay  = 5 * time.Second
 	enough = 256 << 10
 	// requestTimeout bounds one request.
 	requestTimeout = 20 * time.Second
-	// lookTimeout is how long a session that has a journal waits to hear whether the archive has
-	// more of it.
+	// lookTimeout is how long a session with a journal waits to learn whether the archive has more
+	// of it.
 	lookTimeout = 5 * time.Second
-	// maxDetail bounds what is repeated of a refusal.
+	// maxDetail bounds the quoted part of an error response.
 	maxDetail = 1 << 10
-	// firstBackOff and lastBackOff are how long to wait after a failure.
+	// firstBackOff and lastBackOff bound the wait after a failure.
 	firstBackOff = time.Second
 	lastBackOff  = 30 * time.Second
-	// firstInsisted and lastInsisted are the same at the end of a session, which has little time.
-	firstInsisted = 100 * time.Millisecond
-	lastInsisted  = time.Second
+	// firstEndBackOff and lastEndBackOff do so at the end of a session, which has little time.
+	firstEndBackOff = 100 * time.Millisecond
+	lastEndBackOff  = time.Second
 )
 
-// Archive of a session, at the facade.
+// Archive is the client of a session's archive at the facade.
 type Archive struct {
 	root, token string
 	attempt     int
@@ -52,13 +50,13 @@ type Archive struct {
 	log         *slog.Logger
 }
 
-// New archive of an attempt of the session of a Conversation, by its UID; nil where there is no
+// New returns the archive of an attempt of the Conversation with this UID, or nil if there is no
 // archive.
 func New(address, uid, token string, attempt int, log *slog.Logger) *Archive {
 	if address == "" || token == "" {
 		return nil
 	}
-	// The agent's proxy is not on the way to the facade.
+	// The agent's proxy is not used for requests to the facade.
 	transport := &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: 10 * time.Second,
 		ResponseHeaderTimeout: requestTimeout}
 	return &Archive{
@@ -67,14 +65,14 @@ func New(address, uid, token string, attempt int, log *slog.Logger) *Archive {
 	}
 }
 
-// What is refused: all but the last for good.
+// Errors of the archive. All but errOther are final.
 var (
-	// ErrGone: nobody wants what is left of a conversation that is deleted.
+	// ErrGone says that the conversation is deleted and nothing of it is archived.
 	ErrGone    = errors.New("the conversation is deleted")
-	errRefused = errors.New("the archive does not take it")
-	// errFull refuses what is too much.
+	errRefused = errors.New("the archive refuses it")
+	// errFull refuses data that is too large.
 	errFull = fmt.Errorf("%w: it is too large", errRefused)
-	// errOther is for now: what the archive has is asked for again.
+	// errOther is temporary: the position of the archive is requested again.
 	errOther = errors.New("the archive has other events")
 )
 
@@ -102,8 +100,8 @@ func (a *Archive) ask(ctx context.Context, method, path string, query url.Values
 	}
 	detail, _ := io.ReadAll(io.LimitReader(response.Body, maxDetail+1))
 	_ = response.Body.Close()
-	if len(detail) > maxDetail { // a part of it may end within a secret, which would not be known as one
-		detail = []byte("and more than is shown")
+	if len(detail) > maxDetail { // a truncated text may end within a secret, which would not be masked
+		detail = []byte("(the error text is too long to show)")
 	}
 	err = fmt.Errorf("answered %d %s", response.StatusCode, bytes.TrimSpace(detail))
 	if kind := refusals[response.StatusCode]; kind != nil {
@@ -112,7 +110,7 @@ func (a *Archive) ask(ctx context.Context, method, path string, query url.Values
 	return nil, err
 }
 
-// position of the archive: what it wants next.
+// position returns the position of the archive: the next event that it needs.
 func (a *Archive) position(ctx context.Context, method, path string, query url.Values,
 	body []byte) (position session.ArchivePosition, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -126,33 +124,33 @@ func (a *Archive) position(ctx context.Context, method, path string, query url.V
 	return position, err
 }
 
-// Restore the journal of a session that has lost its workspace, or whose workspace is older than
-// its journal was: what the archive has more than the file is added to it. For one that is not
-// there it tries for as long as ctx allows; for one that is, once.
+// Restore restores the journal of a session that has lost its workspace, or whose workspace is
+// older than the archived journal: it appends the archived events that the file lacks. For a
+// missing file it retries until ctx ends; for an existing file it tries once.
 func (a *Archive) Restore(ctx context.Context, file string) error {
 	if info, err := os.Stat(file); err == nil && info.Size() > 0 {
 		ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 		defer cancel()
 		if err := a.complete(ctx, file); err != nil {
-			a.log.Warn("whether the archive has more of the journal is not known", "error", err)
+			a.log.Warn("cannot check whether the archive has more of the journal", "error", err)
 		}
 		return nil
 	}
-	return insist(ctx, firstBackOff, lastBackOff, func(ctx context.Context) error {
+	return retry(ctx, firstBackOff, lastBackOff, func(ctx context.Context) error {
 		response, err := a.ask(ctx, http.MethodGet, session.ArchiveEvents, nil, nil)
 		if err == nil {
 			defer response.Body.Close()
 			err = record.Write(file, response.Body, 0o600)
 		}
 		if err != nil && !errors.Is(err, ErrGone) {
-			a.log.Warn("the journal cannot be had from the archive", "error", err)
+			a.log.Warn("restoring the journal from the archive failed", "error", err)
 		}
 		return err
 	}, ErrGone)
 }
 
-// complete a journal that the archive has more of, as one has whose volume was brought back from a
-// copy. One that differs from what is kept is left as it is: it is another's.
+// complete appends archived events to an older journal, such as one on a volume that was restored
+// from a backup. A journal with different events is left unchanged.
 func (a *Archive) complete(ctx context.Context, file string) error {
 	opened, err := os.Open(file)
 	if err != nil {
@@ -181,22 +179,21 @@ func (a *Archive) complete(ctx context.Context, file string) error {
 	if !bytes.Equal(has.last, same) || position.Journal != session.JournalName(bytes.TrimSuffix(has.first, newline)) {
 		return nil
 	}
-	a.log.Warn("the workspace is older than the journal that was kept; going on from what was kept", "events",
+	a.log.Warn("the workspace is older than the archived journal; resuming from the archive", "events",
 		position.Next-has.count)
 	return record.Write(file, io.MultiReader(io.NewSectionReader(opened, 0, has.size), rest), 0o600)
 }
 
 var newline = []byte("\n")
 
-// extent of a journal's file: its whole lines. A line that was not written to its end nobody was
-// told of.
+// extent describes the complete lines of a journal's file. An incomplete line was never published.
 type extent struct {
 	count       int
 	size        int64
 	first, last []byte
 }
 
-// measure a file, which may be larger than the memory of the session.
+// measure reads the extent of a file, which may be larger than the session's memory.
 func measure(file io.Reader) (has extent, err error) {
 	for line, err := range journal.ReadLines(file) {
 		if err != nil || !bytes.HasSuffix(line, newline) {

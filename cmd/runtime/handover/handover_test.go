@@ -26,8 +26,8 @@ import (
 
 const uid = "u"
 
-// kept by a real archive, which can be away, or answer and not be heard.
-type keptBy struct {
+// testArchive is a real archive that can be unavailable, or drop a response.
+type testArchive struct {
 	t           *testing.T
 	store       archivetest.Store
 	url, token  string
@@ -37,26 +37,26 @@ type keptBy struct {
 	appendCalls atomic.Int64
 }
 
-func (k *keptBy) OwnerOf(context.Context, string) (string, error) {
+func (k *testArchive) OwnerOf(context.Context, string) (string, error) {
 	if k.deleted.Load() {
 		return "", nil
 	}
 	return "somebody", nil
 }
 
-func newArchive(t *testing.T) *keptBy {
+func newArchive(t *testing.T) *testArchive {
 	t.Helper()
 	return newLimitedArchive(t, 0)
 }
 
-// newLimitedArchive keeps so many bytes of each user.
-func newLimitedArchive(t *testing.T, perUser int64) *keptBy {
+// newLimitedArchive returns an archive with this quota of bytes per user.
+func newLimitedArchive(t *testing.T, perUser int64) *testArchive {
 	t.Helper()
 	public, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &keptBy{t: t, store: archivetest.OpenLimited(t, archivetest.InDirectory(t), perUser)}
+	k := &testArchive{t: t, store: archivetest.OpenLimited(t, archivetest.InDirectory(t), perUser)}
 	if k.token, err = session.SignToken(key, session.Claims{Audience: session.AudienceArchive, UID: uid,
 		Expires: time.Now().Add(time.Hour).Unix()}); err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func newLimitedArchive(t *testing.T, perUser int64) *keptBy {
 				w.WriteHeader(http.StatusRequestEntityTooLarge)
 				return
 			}
-			if k.mute.Swap(false) { // it is done, and nobody hears of it
+			if k.mute.Swap(false) { // it handles the request and drops the response
 				handler.ServeHTTP(httptest.NewRecorder(), r)
 				panic(http.ErrAbortHandler)
 			}
@@ -86,12 +86,12 @@ func newLimitedArchive(t *testing.T, perUser int64) *keptBy {
 	return k
 }
 
-// attempt of the session.
-func (k *keptBy) attempt(number int) *Archive {
+// attempt returns the client of an attempt of the session.
+func (k *testArchive) attempt(number int) *Archive {
 	return New(k.url, uid, k.token, number, slog.New(slog.DiscardHandler))
 }
 
-func (k *keptBy) has(earlier int) string {
+func (k *testArchive) has(earlier int) string {
 	k.t.Helper()
 	var all []string
 	visit := func(_ int, event json.RawMessage) bool {
@@ -113,14 +113,14 @@ func (k *keptBy) has(earlier int) string {
 	return strings.Join(all, " ")
 }
 
-func (k *keptBy) wants(earlier int, want string) {
+func (k *testArchive) wants(earlier int, want string) {
 	k.t.Helper()
 	if got := k.has(earlier); got != want {
 		k.t.Errorf("the archive has %q, want %q", got, want)
 	}
 }
 
-// open a journal in a file, and write to it.
+// open opens a journal and writes messages to it.
 func open(t *testing.T, file string, messages ...string) *journal.Journal {
 	t.Helper()
 	j, err := journal.Open(file, func(s string) string { return s })
@@ -156,7 +156,7 @@ func finish(t *testing.T, k *Keeper) {
 	}
 }
 
-func TestAJournalIsHandedOverOnceWhateverFails(t *testing.T) {
+func TestAJournalIsHandedOverOnceInSpiteOfFailures(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	j := open(t, inFile(t), "a", "b")
@@ -169,7 +169,7 @@ func TestAJournalIsHandedOverOnceWhateverFails(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if err := keeper.Finish(ctx, leaving(&session.Ending{})); err == nil {
-		t.Error("it is handed over to nobody")
+		t.Error("Finish succeeded without an archive")
 	}
 	k.away.Store(false)
 	finish(t, keeper)
@@ -193,7 +193,7 @@ func TestALargeJournalIsHandedOverInPieces(t *testing.T) {
 	}
 }
 
-func TestALostJournalIsHadBackAndGoneOnWith(t *testing.T) {
+func TestALostJournalIsRestoredAndContinued(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	finish(t, k.attempt(1).Keep(open(t, inFile(t), "a", "b")))
@@ -207,8 +207,8 @@ func TestALostJournalIsHadBackAndGoneOnWith(t *testing.T) {
 	k.wants(1, store.ErrNothing.Error())
 }
 
-// While the archive was away the workspace was lost, and the session began anew.
-func TestAJournalThatBeganAnewLeavesTheOneBeforeWhole(t *testing.T) {
+// The workspace was lost while the archive was unavailable, so the session started a new journal.
+func TestANewJournalKeepsTheEarlierOne(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	finish(t, k.attempt(1).Keep(open(t, inFile(t), "a", "b", "c")))
@@ -217,8 +217,8 @@ func TestAJournalThatBeganAnewLeavesTheOneBeforeWhole(t *testing.T) {
 	k.wants(1, "a b c")
 }
 
-// A volume that was brought back from a copy has an older journal: what is missing is added.
-func TestAJournalThatIsOlderThanWhatWasKeptIsCompleted(t *testing.T) {
+// A volume that was restored from a backup has an older journal: missing events are appended.
+func TestAnOlderJournalIsCompletedFromTheArchive(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	file := inFile(t)
@@ -272,9 +272,9 @@ func TestALargeJournalTakesLittleMemoryAtAStart(t *testing.T) {
 	}
 }
 
-// If nobody could say so at its start, what was written meanwhile and what is kept are two journals
-// that began alike.
-func TestTwoJournalsThatBeganAlikeAreBothKept(t *testing.T) {
+// If the archive was unavailable at the start, the local journal and the archived one have the same
+// beginning and different ends.
+func TestDivergedJournalsAreBothKept(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string][]string{"shorter": {"x"}, "longer": {"x", "y", "z"}} {
 		k := newArchive(t)
@@ -292,13 +292,13 @@ func TestTwoJournalsThatBeganAlikeAreBothKept(t *testing.T) {
 		}
 		finish(t, k.attempt(2).Keep(open(t, again, more...)))
 		if got, want := k.has(0)+" | "+k.has(1), fmt.Sprintf("a b %s | a b c d", strings.Join(more, " ")); got != want {
-			t.Errorf("%s: kept are %s, want %s", name, got, want)
+			t.Errorf("%s: archived are %s, want %s", name, got, want)
 		}
 	}
 }
 
-// A pod on a node that was cut off may still run when another has taken its place.
-func TestAnAttemptThatWasTakenForDeadIsNotHeard(t *testing.T) {
+// The pod of an earlier attempt may still run on a node that lost its connection.
+func TestAStaleAttemptIsRefused(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	j := open(t, inFile(t), "a", "b")
@@ -313,14 +313,14 @@ func TestAnAttemptThatWasTakenForDeadIsNotHeard(t *testing.T) {
 	finish(t, second)
 	write(t, j, "first", "first again")
 	if err := first.Finish(t.Context(), leaving(&session.Ending{})); !errors.Is(err, errRefused) {
-		t.Errorf("the first one is answered %v", err)
+		t.Errorf("the first attempt gets %v", err)
 	}
 	write(t, current, "third")
 	finish(t, second)
 	k.wants(0, "a b second third")
 }
 
-func TestWhatIsDeletedIsNotWaitedFor(t *testing.T) {
+func TestADeletedConversationIsNotRetried(t *testing.T) {
 	t.Parallel()
 	k := newArchive(t)
 	k.deleted.Store(true)
@@ -336,19 +336,19 @@ func TestWhatIsDeletedIsNotWaitedFor(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(10 * time.Second):
-		t.Error("it goes on trying")
+		t.Error("it still retries")
 	}
 }
 
-func TestWithoutAnArchiveThereIsNone(t *testing.T) {
+func TestNewReturnsNilWithoutAnArchive(t *testing.T) {
 	t.Parallel()
 	if New("", uid, "t", 1, nil) != nil || New("http://x", uid, "", 1, nil) != nil {
 		t.Error("there is one")
 	}
 }
 
-// A part of a secret is not known as such, and so what is too long is not repeated at all.
-func TestALongRefusalIsNotRepeatedInPart(t *testing.T) {
+// A truncated text may end within a secret, so a long error text is not quoted at all.
+func TestALongErrorTextIsNotTruncated(t *testing.T) {
 	t.Parallel()
 	said := "short"
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

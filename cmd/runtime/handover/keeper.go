@@ -17,27 +17,27 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// Keeper hands a journal over.
+// Keeper archives a journal.
 type Keeper struct {
 	archive *Archive
 	journal *journal.Journal
-	// next is the event that the archive wants next; negative while that is not known.
+	// next is the next event that the archive needs; negative if unknown.
 	next int
-	// refused is why nothing more is handed over.
+	// refused is the final error after which nothing more is handed over.
 	refused error
 }
 
-// Keep a journal in the archive.
+// Keep returns a Keeper for a journal.
 func (a *Archive) Keep(j *journal.Journal) *Keeper { return &Keeper{archive: a, journal: j, next: -1} }
 
-// Run hands over what comes until ctx ends. A facade that is away loses nothing: it gets what it
-// lacks when it is back.
+// Run hands over events until ctx ends. If the facade is unavailable, nothing is lost: it gets the
+// missing events later.
 func (k *Keeper) Run(ctx context.Context) {
-	for k.refused == nil && ctx.Err() == nil && (k.next < 0 || k.worthIt(ctx)) {
-		err := insist(ctx, firstBackOff, lastBackOff, func(ctx context.Context) error {
-			err := k.hand(ctx)
+	for k.refused == nil && ctx.Err() == nil && (k.next < 0 || k.awaitSegment(ctx)) {
+		err := retry(ctx, firstBackOff, lastBackOff, func(ctx context.Context) error {
+			err := k.handOver(ctx)
 			if err != nil && !errors.Is(err, ErrGone) && ctx.Err() == nil {
-				k.archive.log.Warn("the archive did not take the events; trying again", "error", err)
+				k.archive.log.Warn("handing events to the archive failed; retrying", "error", err)
 			}
 			return err
 		}, ErrGone)
@@ -47,8 +47,8 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// worthIt waits until there is something to hand over, and a little longer, so that it is more.
-func (k *Keeper) worthIt(ctx context.Context) bool {
+// awaitSegment waits for an event, and then a little longer for more.
+func (k *Keeper) awaitSegment(ctx context.Context) bool {
 	select {
 	case <-k.journal.More(k.next):
 	case <-ctx.Done():
@@ -68,9 +68,9 @@ func (k *Keeper) worthIt(ctx context.Context) bool {
 	return true
 }
 
-// hand over one segment, after asking what is wanted where that is not known.
-func (k *Keeper) hand(ctx context.Context) error {
-	select { // before the first event there is no journal to name
+// handOver hands over one segment. It first requests the archive's position if that is unknown.
+func (k *Keeper) handOver(ctx context.Context) error {
+	select { // the name of a journal comes from its first event
 	case <-k.journal.More(0):
 	case <-ctx.Done():
 		return ctx.Err()
@@ -111,9 +111,9 @@ func (k *Keeper) hand(ctx context.Context) error {
 	return k.agree(ctx, position, journal)
 }
 
-// agree on what is wanted next, if what the archive has is of this journal. Else this one began
-// anew while the archive was away, or an attempt that was taken for dead goes on elsewhere: what is
-// kept is put aside. The archive does so for the latest attempt only.
+// agree sets the next event if the archived events belong to this journal. Otherwise this journal
+// was started while the archive was unavailable, or a stale attempt still writes: the archived
+// events are set aside. The archive does that only for the latest attempt.
 func (k *Keeper) agree(ctx context.Context, position session.ArchivePosition, journal string) error {
 	mine := position.Next == 0
 	if !mine && position.Next <= k.journal.Len() && (position.Journal == "" || position.Journal == journal) {
@@ -121,14 +121,14 @@ func (k *Keeper) agree(ctx context.Context, position session.ArchivePosition, jo
 		if err != nil {
 			return err
 		}
-		mine = position.Last == "" || position.Last == last // those that say less are older
+		mine = position.Last == "" || position.Last == last // older archives send less
 	}
 	if mine {
 		k.next = position.Next
 		return nil
 	}
-	k.next = -1 // it is asked again what it wants
-	k.archive.log.Warn("the archive has the events of another journal: they are put aside, and kept")
+	k.next = -1 // the position is requested again
+	k.archive.log.Warn("the archive has the events of another journal: they are set aside and kept")
 	_, err := k.archive.position(ctx, http.MethodPost, session.ArchiveAside, nil, nil)
 	if errors.Is(err, errRefused) {
 		return k.refuse(err)
@@ -136,7 +136,7 @@ func (k *Keeper) agree(ctx context.Context, position session.ArchivePosition, jo
 	return err
 }
 
-// name of an event.
+// name returns the name of an event.
 func (k *Keeper) name(id int) (string, error) {
 	lines, err := k.journal.Lines(id, id+1)
 	if err != nil || len(lines) == 0 {
@@ -145,18 +145,18 @@ func (k *Keeper) name(id int) (string, error) {
 	return session.JournalName(lines[0]), nil
 }
 
-// refuse to go on, and say so once.
+// refuse stops the hand-over and logs the reason once.
 func (k *Keeper) refuse(err error) error {
 	k.refused = err
 	level := slog.LevelError
 	if errors.Is(err, ErrGone) {
 		level = slog.LevelInfo
 	}
-	k.archive.log.Log(context.Background(), level, "the events are not kept in the archive any more", "error", err)
+	k.archive.log.Log(context.Background(), level, "events are no longer archived", "error", err)
 	return nil
 }
 
-// segment of what is wanted next: at least one event, and not much more than enough.
+// segment returns the next events: at least one, and not much more than enough bytes.
 func (k *Keeper) segment() (text []byte, count int, err error) {
 	for len(text) < enough {
 		lines, err := k.journal.Lines(k.next+count, k.next+count+1)
@@ -172,24 +172,24 @@ func (k *Keeper) segment() (text []byte, count int, err error) {
 	return text, count, nil
 }
 
-// Finish hands the rest over, and then what the session leaves besides, for as long as ctx allows.
-// What that is may take long to find out, so it is only asked for then. Run must have returned.
+// Finish hands over the rest of the journal and then the ending, until ctx ends. ending may take
+// long, so it is called only then. Run must have returned.
 func (k *Keeper) Finish(ctx context.Context, ending func(context.Context) *session.Ending) error {
 	if errors.Is(k.refused, errFull) {
-		k.refused = nil // there may be room by now
+		k.refused = nil // there may be room now
 	}
-	err := insist(ctx, firstInsisted, lastInsisted, k.handRest, ErrGone, errRefused)
-	// An archive that keeps no more events still takes what came of them.
+	err := retry(ctx, firstEndBackOff, lastEndBackOff, k.handRest, ErrGone, errRefused)
+	// A full archive still accepts the ending.
 	if err != nil && !errors.Is(err, errFull) || k.journal.Len() == 0 {
 		return err
 	}
 	left := ending(ctx)
-	return errors.Join(err, insist(ctx, firstInsisted, lastInsisted,
+	return errors.Join(err, retry(ctx, firstEndBackOff, lastEndBackOff,
 		func(ctx context.Context) error { return k.end(ctx, left) }, ErrGone, errRefused))
 }
 
-// insist retries with a backoff until it succeeds, fails with a final error, or ctx ends.
-func insist(ctx context.Context, wait, longest time.Duration, try func(context.Context) error, final ...error) error {
+// retry retries with a backoff until it succeeds, fails with a final error, or ctx ends.
+func retry(ctx context.Context, wait, longest time.Duration, try func(context.Context) error, final ...error) error {
 	for ; ; wait = min(2*wait, longest) {
 		err := try(ctx)
 		if err == nil || slices.ContainsFunc(final, func(target error) bool { return errors.Is(err, target) }) {
@@ -205,14 +205,14 @@ func insist(ctx context.Context, wait, longest time.Duration, try func(context.C
 
 func (k *Keeper) handRest(ctx context.Context) error {
 	for k.refused == nil && k.journal.Len() > 0 && k.next < k.journal.Len() {
-		if err := k.hand(ctx); err != nil {
+		if err := k.handOver(ctx); err != nil {
 			return err
 		}
 	}
 	return k.refused
 }
 
-// end hands over what a session leaves at its end, or as much of it as the archive takes.
+// end hands over the ending, reduced to the size that the archive accepts.
 func (k *Keeper) end(ctx context.Context, ending *session.Ending) error {
 	less := *ending
 	err := k.post(ctx, &less)
@@ -224,7 +224,7 @@ func (k *Keeper) end(ctx context.Context, ending *session.Ending) error {
 		err = k.post(ctx, &less)
 	}
 	if errors.Is(err, errFull) {
-		less.Patch = "The difference is left out: it is too large to keep.\n"
+		less.Patch = "The diff is omitted: it is too large for the archive.\n"
 		err = k.post(ctx, &less)
 	}
 	if errors.Is(err, errFull) {
@@ -237,7 +237,7 @@ func (k *Keeper) end(ctx context.Context, ending *session.Ending) error {
 func (k *Keeper) post(ctx context.Context, ending *session.Ending) error {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false) // it would make six bytes of many a one in a program's text
+	encoder.SetEscapeHTML(false) // HTML escapes would turn many single bytes of source code into six
 	if err := encoder.Encode(ending); err != nil {
 		return err
 	}
