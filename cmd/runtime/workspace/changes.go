@@ -16,13 +16,13 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/object"
 )
 
-// ErrNoRepository says that a directory is no git repository.
+// ErrNoRepository says that a directory is not a git repository.
 var ErrNoRepository = errors.New("not a git repository")
 
-// maxCompared bounds a file whose contents are compared or shown.
+// maxCompared bounds the files whose contents are compared or shown.
 const maxCompared = 1 << 20
 
-// Kind of a change, as clients know it.
+// Kind of a change, in the notation of clients.
 type Kind string
 
 // The kinds of changes.
@@ -33,34 +33,34 @@ const (
 	Untracked Kind = "U"
 )
 
-// Change of a file since the commit that the session began with.
+// Change is a changed file since the session's first commit.
 type Change struct {
 	Kind Kind   `json:"status"`
 	Path string `json:"path"`
 }
 
-// Changes are what became of a repository. It is read by code of our own: the agent may have
-// configured git to run what it likes.
+// Changes describes the changes of a repository. It is computed without the git program, because
+// the agent may have configured git to run other programs.
 type Changes struct {
-	// Branch and Commit that are checked out.
+	// Branch and Commit that are checked out
 	Branch, Commit string
-	// Files that differ from the commit that the session began with, those that are not committed
-	// included, by their paths.
+	// Files that differ from the session's first commit, including uncommitted files, sorted by
+	// path.
 	Files []Change
 
 	root *os.Root
-	base *object.Tree // nil where there is nothing to compare with
+	base *object.Tree // nil if there is no commit to compare with
 	done func()
 }
 
-// Compare a repository with the commit that the session began with. The result must be closed. It
-// returns when ctx is done, though what reads a large repository, or a pipe, goes on.
+// Compare compares a repository with the session's first commit. The result must be closed. Compare
+// returns when ctx is done, but reads of a large repository or of a named pipe continue.
 func Compare(ctx context.Context, dir, base string) (*Changes, error) {
 	return CompareUntil(ctx, dir, base, func() {})
 }
 
-// CompareUntil is Compare, and calls done when nothing is read for it any more: when the result is
-// closed, or else when what goes on after ctx has ended.
+// CompareUntil is Compare. It calls done when all reads have ended: when the result is closed, or
+// when the reads that continue after ctx have ended.
 func CompareUntil(ctx context.Context, dir, base string, done func()) (*Changes, error) {
 	type result struct {
 		changes *Changes
@@ -109,20 +109,20 @@ func compare(ctx context.Context, dir, base string) (*Changes, error) {
 	return c, nil
 }
 
-// Close what was opened.
+// Close releases the repository.
 func (c *Changes) Close() error {
 	defer c.done()
 	return c.root.Close()
 }
 
 func (c *Changes) find(ctx context.Context, repository *git.Repository) error {
-	touched := map[string]bool{} // by path: whether git does not know the file
+	touched := map[string]bool{} // by path: whether the file is untracked
 	if err := c.committed(ctx, repository, touched); err != nil {
 		return err
 	}
 	tree, err := repository.Worktree()
 	if err != nil {
-		return ErrNoRepository // a bare one has no files
+		return ErrNoRepository // a bare repository has no files
 	}
 	status, err := tree.Status()
 	if err != nil {
@@ -144,7 +144,7 @@ func (c *Changes) find(ctx context.Context, repository *git.Repository) error {
 	return ctx.Err()
 }
 
-// committed finds what commits of the session changed.
+// committed finds the files that commits of the session changed.
 func (c *Changes) committed(ctx context.Context, repository *git.Repository, touched map[string]bool) error {
 	if c.base == nil || c.Commit == "" {
 		return nil
@@ -167,7 +167,7 @@ func (c *Changes) committed(ctx context.Context, repository *git.Repository, tou
 	return nil
 }
 
-// kind of the change of a file; empty if it is as it was.
+// kind returns the kind of a file's change; empty if it is unchanged.
 func (c *Changes) kind(name string, untracked bool) Kind {
 	_, err := c.root.Lstat(name)
 	there := err == nil
@@ -192,18 +192,18 @@ func (c *Changes) original(name string) *object.File {
 	if c.base == nil {
 		return nil
 	}
-	file, _ := c.base.File(path.Clean(name)) // nil where there is none
+	file, _ := c.base.File(path.Clean(name)) // nil if there is none
 	return file
 }
 
-// What cannot be shown.
+// Errors for files that cannot be shown.
 var (
-	ErrNoFile   = errors.New("it is no file")
+	ErrNoFile   = errors.New("not a file")
 	ErrBinary   = errors.New("the file is binary")
 	ErrTooLarge = errors.New("the file is too large")
 )
 
-// Contents of a file before the session, and now; empty where it is not there.
+// Contents returns a file before the session and now; empty if it does not exist.
 func (c *Changes) Contents(name string) (before, now string, err error) {
 	if file := c.original(name); file != nil {
 		if file.Size > maxCompared {
@@ -220,7 +220,7 @@ func (c *Changes) Contents(name string) (before, now string, err error) {
 	return before, now, err
 }
 
-// current content of a file; of a link it is where that points to, as git has it.
+// current returns the content of a file; for a link its target, as in git.
 func (c *Changes) current(name string) (string, error) {
 	info, err := c.root.Lstat(name)
 	switch {
@@ -234,7 +234,7 @@ func (c *Changes) current(name string) (string, error) {
 	return ReadText(c.root, name)
 }
 
-// ReadText reads a file of text. Links are followed where they do not leave the root.
+// ReadText reads a text file. It follows links within the root.
 func ReadText(root *os.Root, name string) (string, error) {
 	info, err := root.Stat(name)
 	switch {
@@ -254,7 +254,7 @@ func ReadText(root *os.Root, name string) (string, error) {
 	switch {
 	case err != nil:
 		return "", err
-	case len(text) > maxCompared: // it grew meanwhile, and a part of it may end within a secret
+	case len(text) > maxCompared: // it has grown, and a truncated text may end within a secret
 		return "", ErrTooLarge
 	case IsBinary(string(text)):
 		return "", ErrBinary
@@ -262,7 +262,7 @@ func ReadText(root *os.Root, name string) (string, error) {
 	return string(text), nil
 }
 
-// IsBinary as git tells it: by a zero byte near the beginning.
+// IsBinary uses git's rule: a zero byte near the beginning.
 func IsBinary(text string) bool { return strings.Contains(text[:min(len(text), 8000)], "\x00") }
 
 func treeOf(repository *git.Repository, commit string) (*object.Tree, error) {

@@ -16,10 +16,10 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// configureGit sets who the author of commits is, and makes the git of the session's user ask the
-// runtime for the token, for the repository's host only. Nothing is stored but whom to ask. It
-// writes to the user's configuration: the clone's is the user's work, and go-git, which does not
-// know all that may be in it, could break it.
+// configureGit sets the author of commits, and makes git ask the runtime for the token, for the
+// repository's host only. It stores no secret. It writes to the user's configuration: the clone's
+// configuration belongs to the user, and go-git could damage it because it does not know all
+// options.
 func configureGit(o Options, remote *Remote) error {
 	file := filepath.Join(o.Home, ".gitconfig")
 	config, unreadable := readConfig(file)
@@ -31,8 +31,8 @@ func configureGit(o Options, remote *Remote) error {
 	}
 	if remote != nil && o.Token != "" {
 		config.RemoveSubsection("credential", remote.origin())
-		// The empty one makes git forget other helpers: they would be told the token, and might
-		// store it.
+		// The empty value makes git ignore other helpers, which would get the token and might store
+		// it.
 		config.AddOption("credential", remote.origin(), "helper", "")
 		config.AddOption("credential", remote.origin(), "helper", "!"+shellQuote(o.Helper)+" git-credential")
 	}
@@ -47,8 +47,8 @@ func configureGit(o Options, remote *Remote) error {
 		return err
 	}
 	if unreadable != nil {
-		// The agent may have left it so, and the session does not end for that.
-		o.Log.Warn("git's configuration cannot be read, and is put aside", "file", file, "as", file+unreadableEnd, "error",
+		// The agent may have damaged it, and that must not end the session.
+		o.Log.Warn("git's configuration is unreadable and was moved", "file", file, "as", file+unreadableEnd, "error",
 			unreadable)
 		if err := errors.Join(os.RemoveAll(file+unreadableEnd), os.Rename(file, file+unreadableEnd)); err != nil {
 			return err
@@ -57,10 +57,10 @@ func configureGit(o Options, remote *Remote) error {
 	return record.Write(file, &text, 0o600)
 }
 
-// unreadableEnd is that of the name of a configuration that could not be read.
+// unreadableEnd is the suffix for an unreadable configuration.
 const unreadableEnd = ".unreadable"
 
-// readConfig reads what there is; where that cannot be read, the configuration is empty.
+// readConfig reads the configuration; an unreadable one is empty.
 func readConfig(file string) (config *gitconfig.Config, unreadable error) {
 	info, err := os.Stat(file)
 	switch _, there := os.Lstat(file); {
@@ -68,7 +68,7 @@ func readConfig(file string) (config *gitconfig.Config, unreadable error) {
 		return gitconfig.New(), nil
 	case err != nil:
 		return gitconfig.New(), err
-	case !info.Mode().IsRegular(): // a pipe would be waited for
+	case !info.Mode().IsRegular(): // a named pipe would block
 		return gitconfig.New(), ErrNoFile
 	}
 	text, err := os.ReadFile(file)
@@ -84,8 +84,8 @@ func readConfig(file string) (config *gitconfig.Config, unreadable error) {
 
 func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
-// Credential answers git, which asks for a user name and password on in, with the token: but only
-// if it asks for the host that the token is for.
+// Credential answers git's request for a user name and password on in with the token, if the
+// request is for the token's host.
 func Credential(remote *Remote, token string, in io.Reader, out io.Writer) error {
 	asked := map[string]string{}
 	lines := bufio.NewScanner(in)

@@ -16,7 +16,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-func TestTheTokenIsNowhereOnDisk(t *testing.T) {
+func TestTheTokenIsNotStoredOnDisk(t *testing.T) {
 	server := newGitServer(t)
 	server.create(t, "private/site.git")
 	o := options(t, private(server, "feature"))
@@ -30,7 +30,7 @@ func TestTheTokenIsNowhereOnDisk(t *testing.T) {
 			text, err := os.ReadFile(path)
 			if bytes.Contains(text, []byte(token)) || bytes.Contains(text,
 				[]byte(base64.StdEncoding.EncodeToString([]byte(user+":"+token)))) {
-				t.Errorf("%s holds the token", path)
+				t.Errorf("%s has the token", path)
 			}
 			return err
 		})
@@ -40,23 +40,23 @@ func TestTheTokenIsNowhereOnDisk(t *testing.T) {
 	}
 }
 
-func TestATokenGoesToItsProviderOnly(t *testing.T) {
+func TestATokenIsSentOnlyToItsProvider(t *testing.T) {
 	server := newGitServer(t)
 	server.create(t, "public/site.git")
 	o := options(t, &session.Repository{Name: server.URL + "/public/site.git", Provider: v1alpha1.GitHub})
 	o.Token = token
 	prepare(t, o)
 	if n := server.authenticated.Load(); n > 0 {
-		t.Errorf("%d requests to another host showed the token", n)
+		t.Errorf("%d requests to another host had the token", n)
 	}
 	if _, err := os.Stat(filepath.Join(o.Home, ".gitconfig")); err == nil {
 		if text := run(t, o.Home, "cat", ".gitconfig"); strings.Contains(text, "credential") {
-			t.Errorf("git would be given the token:\n%s", text)
+			t.Errorf("git would get the token:\n%s", text)
 		}
 	}
 }
 
-func TestATokenDoesNotFollowARedirectToAnotherHost(t *testing.T) {
+func TestATokenIsNotSentToARedirectTarget(t *testing.T) {
 	elsewhere := newGitServer(t)
 	elsewhere.create(t, "public/site.git")
 	server := newGitServer(t)
@@ -74,21 +74,21 @@ func TestATokenDoesNotFollowARedirectToAnotherHost(t *testing.T) {
 	o.Token = token
 	prepare(t, o)
 	if shown.Load() == 0 {
-		t.Error("the token was not shown to its own host, so that it could not follow")
+		t.Error("the token was not sent to its own host, so this test proves nothing")
 	}
 	if elsewhere.anonymous.Load() == 0 {
 		t.Error("the redirect was not followed")
 	}
 	if n := elsewhere.authenticated.Load(); n > 0 {
-		t.Errorf("%d requests showed the token to the host that was redirected to", n)
+		t.Errorf("%d requests sent the token to the redirect target", n)
 	}
 }
 
-func TestAConfigurationOfGitThatCannotBeReadIsPutAside(t *testing.T) {
+func TestAnUnreadableGitConfigurationIsMoved(t *testing.T) {
 	for name, script := range map[string]string{
 		"no configuration": "echo '[user' > .gitconfig", "a directory": "mkdir -p .gitconfig/in",
 		"a pipe": "mkfifo .gitconfig", "a link to nothing": "ln -s nothing .gitconfig",
-		"what was in the way": "echo '[user' > .gitconfig; mkdir -p .gitconfig.unreadable/x .gitconfig.new/x",
+		"existing files of these names": "echo '[user' > .gitconfig; mkdir -p .gitconfig.unreadable/x .gitconfig.new/x",
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := options(t, nil)
@@ -99,13 +99,13 @@ func TestAConfigurationOfGitThatCannotBeReadIsPutAside(t *testing.T) {
 				t.Errorf("the author is %s", author)
 			}
 			if _, err := os.Lstat(filepath.Join(o.Home, ".gitconfig.unreadable")); err != nil {
-				t.Errorf("it is not put aside: %v", err)
+				t.Errorf("it was not moved: %v", err)
 			}
 		})
 	}
 }
 
-// helper is a program that git can ask, made of Credential.
+// helper returns a credential helper for git that answers like Credential.
 func helper(t *testing.T, remote *workspace.Remote, token string) string {
 	t.Helper()
 	var answer bytes.Buffer
@@ -135,7 +135,7 @@ func TestTheAgentCanPushWithoutAStoredToken(t *testing.T) {
 	}
 	o := options(t, repository)
 	o.Token, o.Helper = token, helper(t, remote, token)
-	// Another helper of the user must not be told the token.
+	// Another helper of the user must not get the token.
 	stored := filepath.Join(o.Home, "stored")
 	existing := "[alias]\n\tst = status\n[credential]\n\thelper = store --file=" + stored + "\n"
 	if err := os.WriteFile(filepath.Join(o.Home, ".gitconfig"), []byte(existing), 0o600); err != nil {
@@ -153,7 +153,7 @@ func TestTheAgentCanPushWithoutAStoredToken(t *testing.T) {
 		t.Error("the token was stored by another helper")
 	}
 	if alias := runIn(t, got.Dir, o.Home, "git", "config", "alias.st"); alias != "status" {
-		t.Errorf("what the user had set is lost: %q", alias)
+		t.Errorf("the user's setting is lost: %q", alias)
 	}
 	if helpers := runIn(t, got.Dir, o.Home, "git", "config", "--get-all", "credential."+server.URL+
 		".helper"); strings.Count(helpers, "git-credential") != 1 {
@@ -161,15 +161,15 @@ func TestTheAgentCanPushWithoutAStoredToken(t *testing.T) {
 	}
 }
 
-func TestATokenOfBitbucketIsShownAsBitbucketExpects(t *testing.T) {
+func TestBitbucketGetsTheUserAndPasswordOfAToken(t *testing.T) {
 	for name, c := range map[string]struct{ token, userID, user, password string }{
-		"an app password":                    {"ada:app:password", "", "ada", "app:password"},
-		"an app password and a user":         {"ada:password", "somebody", "ada", "password"},
-		"an API token":                       {"ada@example.com:ATATT3x-0_", "", "ada@example.com", "ATATT3x-0_"},
-		"an access token":                    {"ATCTT3x-0_", "", "x-token-auth", "ATCTT3x-0_"},
-		"an access token and a user":         {"ATCTT3x-0_", "ada", "ada", "ATCTT3x-0_"},
-		"something else that has a colon":    {":ATCTT3x-0_", "", "x-token-auth", ":ATCTT3x-0_"},
-		"a user without anything after that": {"ada:", "", "x-token-auth", "ada:"},
+		"an app password":            {"ada:app:password", "", "ada", "app:password"},
+		"an app password and a user": {"ada:password", "somebody", "ada", "password"},
+		"an API token":               {"ada@example.com:ATATT3x-0_", "", "ada@example.com", "ATATT3x-0_"},
+		"an access token":            {"ATCTT3x-0_", "", "x-token-auth", "ATCTT3x-0_"},
+		"an access token and a user": {"ATCTT3x-0_", "ada", "ada", "ATCTT3x-0_"},
+		"another text with a colon":  {":ATCTT3x-0_", "", "x-token-auth", ":ATCTT3x-0_"},
+		"a user without a password":  {"ada:", "", "x-token-auth", "ada:"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := newGitServer(t)
@@ -189,7 +189,7 @@ func TestATokenOfBitbucketIsShownAsBitbucketExpects(t *testing.T) {
 	}
 }
 
-func TestAColonInTheTokenOfAnotherProviderIsPartOfIt(t *testing.T) {
+func TestOtherProvidersTokensMayHaveAColon(t *testing.T) {
 	remote, err := workspace.Locate(&session.Repository{Name: "acme/site", Provider: v1alpha1.GitLab})
 	if err != nil {
 		t.Fatal(err)
@@ -201,7 +201,7 @@ func TestAColonInTheTokenOfAnotherProviderIsPartOfIt(t *testing.T) {
 	}
 }
 
-func TestTheTokenIsToldForItsHostOnly(t *testing.T) {
+func TestCredentialAnswersOnlyForTheTokensHost(t *testing.T) {
 	remote, err := workspace.Locate(&session.Repository{Name: "acme/site", Provider: v1alpha1.GitLab})
 	if err != nil {
 		t.Fatal(err)

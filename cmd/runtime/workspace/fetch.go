@@ -31,22 +31,21 @@ import (
 )
 
 const (
-	// A host that fails is tried again after firstRetry, then after twice as long each time up to
-	// lastRetry.
+	// A host that fails is retried after firstRetry. The delay doubles each time, up to lastRetry.
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
-	// nameAttempts to find a host whose name does not exist. That is more often a mistake than
-	// trouble that passes.
+	// nameAttempts bounds the attempts for a host name that does not exist, which is usually a
+	// mistake and not a transient failure.
 	nameAttempts = 4
-	// answerTimeout is how long a host may take to begin with an answer.
+	// answerTimeout is how long a host may take to begin an answer.
 	answerTimeout = 2 * time.Minute
 )
 
-// allBranches is what later fetches bring, as in any other clone.
+// allBranches is the refspec of later fetches, as in any other clone.
 const allBranches config.RefSpec = "+refs/heads/*:refs/remotes/origin/*"
 
 func init() {
-	// go-git would run the programs of git for file URLs; the image may have none.
+	// go-git would run git's programs for file URLs; the image may have none.
 	client.InstallProtocol("file", server.NewClient(localRepositories{}))
 	patient := http.DefaultTransport.(*http.Transport).Clone()
 	patient.ResponseHeaderTimeout = answerTimeout
@@ -55,13 +54,12 @@ func init() {
 	client.InstallProtocol("https", overHTTP)
 }
 
-// fetch clones the branch into dir. It tries again where the host cannot be reached or fails, until
-// it runs out of patience: the network of a pod may come up after its processes, and hosts have bad
-// minutes.
+// fetch clones the branch into dir. It retries transient failures until Patience ends: a pod's
+// network may start after its processes, and hosts have short outages.
 func (o Options) fetch(ctx context.Context, remote *Remote, dir string) error {
 	bounded, cancel := context.WithTimeout(ctx, o.Patience)
 	defer cancel()
-	// Sessions that lost the same host do not all come back to it at once.
+	// Jitter spreads the retries of sessions that lost the same host.
 	retry := wait.Backoff{Duration: cmp.Or(o.RetryDelay, firstRetry), Factor: 2, Jitter: 0.5, Steps: math.MaxInt,
 		Cap: lastRetry}
 	var trouble error
@@ -70,12 +68,12 @@ func (o Options) fetch(ctx context.Context, remote *Remote, dir string) error {
 		switch {
 		case err == nil:
 			return nil
-		case bounded.Err() != nil: // it was cut off: what went wrong before says more
+		case bounded.Err() != nil: // the timeout is less helpful than the earlier error
 		case !unreachable(err), noSuchHost(err) && attempt == nameAttempts:
 			return o.explain(remote, err)
 		default:
 			trouble = err
-			o.Log.Warn("cannot reach the repository, trying again", "host", remote.URL.Host)
+			o.Log.Warn("cannot reach the repository; retrying", "host", remote.URL.Host)
 			select {
 			case <-time.After(retry.Step()):
 			case <-bounded.Done():
@@ -89,13 +87,13 @@ func (o Options) fetch(ctx context.Context, remote *Remote, dir string) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case trouble == nil:
-		return fmt.Errorf("it could not be cloned within %s", o.Patience)
+		return fmt.Errorf("cloning did not finish within %s", o.Patience)
 	}
-	return fmt.Errorf("%w; it was tried for %s", o.explain(remote, trouble), o.Patience)
+	return fmt.Errorf("%w; retried for %s", o.explain(remote, trouble), o.Patience)
 }
 
 func (o Options) fetchOnce(ctx context.Context, remote *Remote, dir string) error {
-	// A clone of a large repository needs memory that the session has no use for afterwards.
+	// A clone of a large repository needs much memory, which is not needed afterwards.
 	defer debug.FreeOSMemory()
 	options := &git.CloneOptions{URL: remote.URL.String(), SingleBranch: true, Depth: 1, Tags: git.NoTags}
 	if o.Repository.Branch != "" {
@@ -113,7 +111,7 @@ func (o Options) fetchOnce(ctx context.Context, remote *Remote, dir string) erro
 	}
 	repository, err := git.PlainCloneContext(ctx, dir, false, options)
 	if errors.Is(err, transport.ErrEmptyRemoteRepository) && o.Repository.Branch == "" {
-		// There is nothing to clone yet, but a place to push to.
+		// There is nothing to clone yet, but pushes work.
 		repository, err = initialise(dir, options.URL)
 	}
 	if err != nil {
@@ -138,7 +136,7 @@ func initialise(dir, remote string) (*git.Repository, error) {
 	return repository, err
 }
 
-// explain says what is missing or wrong, in the user's terms.
+// explain describes an error for the user.
 func (o Options) explain(remote *Remote, err error) error {
 	where := cmp.Or(remote.URL.Host, remote.URL.Path)
 	switch {
@@ -152,19 +150,19 @@ func (o Options) explain(remote *Remote, err error) error {
 		return fmt.Errorf("there is no git repository at %s", where)
 	case errors.Is(err, transport.ErrRepositoryNotFound):
 		if o.Token != "" {
-			return fmt.Errorf("%s has no such repository, or the token may not see it", where)
+			return fmt.Errorf("%s has no such repository, or the token has no access to it", where)
 		}
-		return fmt.Errorf("%s has no such repository, or it is not public and there is no token for %s", where, where)
+		return fmt.Errorf("%s has no such repository, or it is private and there is no token for %s", where, where)
 	case errors.Is(err, transport.ErrAuthenticationRequired):
 		if o.Token != "" {
 			return fmt.Errorf("%s does not accept the token", where)
 		}
-		return fmt.Errorf("%s asks for a token, and there is none for it: the repository is not public, or does not exist",
+		return fmt.Errorf("%s requires a token, but none is set: the repository is private or does not exist",
 			where)
 	case errors.Is(err, transport.ErrAuthorizationFailed):
-		return fmt.Errorf("%s does not permit to read it", where)
+		return fmt.Errorf("%s denies read access to it", where)
 	case errors.As(cause(err), &x509.UnknownAuthorityError{}):
-		return fmt.Errorf("the certificate of %s is of an authority that is not trusted; the session's class can name it "+
+		return fmt.Errorf("the certificate of %s has an untrusted authority; add it to the session's class "+
 			"(spec.network.caBundle)", where)
 	case badStatus(err) != 0:
 		return fmt.Errorf("%s answers with status %d", where, badStatus(err))
@@ -174,7 +172,7 @@ func (o Options) explain(remote *Remote, err error) error {
 	return fmt.Errorf("cannot be cloned: %w", err)
 }
 
-// unreachable says whether there was no answer, or none that would be the same the next time.
+// unreachable says whether an error is transient: no answer, or one that may differ the next time.
 func unreachable(err error) bool {
 	if status := badStatus(err); status != 0 {
 		return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
@@ -189,8 +187,7 @@ func noSuchHost(err error) bool {
 	return ok && lookup.IsNotFound
 }
 
-// badStatus is the status of an answer that says nothing about the repository; 0 where there was
-// none.
+// badStatus returns the unexpected HTTP status of an answer, or 0.
 func badStatus(err error) int {
 	if answer, ok := errors.AsType[*githttp.Err](cause(err)); ok {
 		return answer.StatusCode()
@@ -198,7 +195,7 @@ func badStatus(err error) int {
 	return 0
 }
 
-// cause is what a request failed of, without its URL.
+// cause returns the cause of a failed request without its URL.
 func cause(err error) error {
 	if unexpected, ok := errors.AsType[*plumbing.UnexpectedError](err); ok { // it does not unwrap
 		err = unexpected.Err
@@ -209,7 +206,7 @@ func cause(err error) error {
 	return err
 }
 
-// localRepositories are those of file URLs: bare ones, and ones with a work tree.
+// localRepositories serve file URLs, with or without a work tree.
 type localRepositories struct{}
 
 func (localRepositories) Load(endpoint *transport.Endpoint) (storer.Storer, error) {

@@ -17,14 +17,14 @@ const (
 	user  = "x-access-token"
 )
 
-// gitServer is a real git server over HTTP: private/… asks for the token, forbidden/… refuses
-// everybody, busy/… fails.
+// gitServer is a real git server over HTTP: private/… requires the token, forbidden/… denies all
+// requests, busy/… fails.
 type gitServer struct {
 	*httptest.Server
 	root string
-	// asked counts the requests that showed credentials, and those that did not.
+	// authenticated and anonymous count the requests with and without credentials.
 	authenticated, anonymous atomic.Int32
-	// user and password that private/… asks for.
+	// user and password for private/…
 	user, password string
 	// during is called in the middle of a clone.
 	during atomic.Pointer[func()]
@@ -73,7 +73,7 @@ func newGitServer(t *testing.T) *gitServer {
 	return s
 }
 
-// failure answers a request in place of next.
+// failure answers a request instead of next.
 type failure func(w http.ResponseWriter, r *http.Request, next http.Handler)
 
 // failOnce makes the first request of a method fail.
@@ -99,8 +99,8 @@ func (s *gitServer) setDuring(during func()) {
 
 func (s *gitServer) host() string { return strings.TrimPrefix(s.URL, "http://") }
 
-// create a bare repository with the branches main and feature, each with a file of its name, and
-// some history.
+// create creates a bare repository with the branches main and feature, each with a file of its
+// name, and some history.
 func (s *gitServer) create(t *testing.T, name string) {
 	t.Helper()
 	work := t.TempDir()
@@ -129,7 +129,7 @@ func commit(t *testing.T, dir, file, message string) {
 	run(t, dir, "git", "-c", "user.name=T", "-c", "user.email=t@example.com", "commit", "-q", "-m", message)
 }
 
-// run a command without any configuration of this machine.
+// run runs a command without this machine's git configuration.
 func run(t *testing.T, dir string, command ...string) string {
 	t.Helper()
 	return runIn(t, dir, t.TempDir(), command...)

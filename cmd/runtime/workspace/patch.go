@@ -12,21 +12,20 @@ import (
 	"github.com/sergi/go-diff/diffmatchpatch"
 )
 
-// diffTimeout bounds the search for a small difference of two texts. After it a larger one is
-// taken.
+// diffTimeout bounds the search for a minimal diff of two texts. After it a larger diff is used.
 const diffTimeout = 2 * time.Second
 
 // contextLines are shown around each change.
 const contextLines = 3
 
-// Patch is the difference to the commit that the session began with, as git shows it. It is cut
-// with a word where it is longer than some bytes. mask takes secrets out of it.
+// Patch returns the changes since the session's first commit in git's format. A patch of more than
+// most bytes is truncated with a note. mask masks secrets.
 func (c *Changes) Patch(most int, mask func(string) string) string {
 	var text strings.Builder
 	for i, change := range c.Files {
 		part := mask(c.patchOf(change))
 		if text.Len()+len(part) > most {
-			fmt.Fprintf(&text, "The rest of the difference is left out: it has more than %d bytes. %d of %d files are shown.\n",
+			fmt.Fprintf(&text, "The rest of the diff is omitted: it is larger than %d bytes. %d of %d files are shown.\n",
 				most, i, len(c.Files))
 			break
 		}
@@ -51,12 +50,12 @@ func (c *Changes) patchOf(change Change) string {
 	}
 	var text strings.Builder
 	if err := diff.NewUnifiedEncoder(&text, contextLines).Encode(patch); err != nil {
-		return fmt.Sprintf("The difference of %s cannot be shown.\n", change.Path)
+		return fmt.Sprintf("The diff of %s cannot be shown.\n", change.Path)
 	}
 	return text.String()
 }
 
-// filePatch is the difference of one file.
+// filePatch is the diff of one file.
 type filePatch struct {
 	from, to *fileState
 	chunks   []diff.Chunk
@@ -69,7 +68,7 @@ func (p filePatch) IsBinary() bool                { return p.binary }
 func (p filePatch) Chunks() []diff.Chunk          { return p.chunks }
 
 func (p filePatch) Files() (from, to diff.File) {
-	// A nil of a type is not nil.
+	// A typed nil pointer in an interface is not nil.
 	if p.from != nil {
 		from = p.from
 	}

@@ -13,20 +13,20 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// RecordsDir holds what the session keeps on the workspace for its later attempts.
+// RecordsDir holds the session's files on the workspace for later attempts.
 const RecordsDir = ".parley"
 
 const (
-	// homeDir is the agent's home directory: what it remembers of its own outlives the pod there.
+	// homeDir is the agent's home directory, so that the agent's state survives the pod.
 	homeDir  = "home"
 	baseFile = "base"
 )
 
-// Records of a session, on its workspace.
+// Records are the session's files on its workspace.
 type Records struct{ dir string }
 
-// OpenRecords makes the directory of the records where it is missing. What else has its name, a
-// file or a link to somewhere else, is neither followed nor replaced.
+// OpenRecords creates the records directory if it is missing. A file or link of that name is
+// neither followed nor replaced.
 func OpenRecords(workspace string) (*Records, error) {
 	path := filepath.Join(workspace, RecordsDir)
 	err := os.Mkdir(path, 0o755)
@@ -40,7 +40,7 @@ func OpenRecords(workspace string) (*Records, error) {
 		err = record.SyncDirectory(workspace)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the session keeps its records in %s of the workspace, and cannot: %w", RecordsDir, err)
+		return nil, fmt.Errorf("cannot use %s in the workspace for the session's records: %w", RecordsDir, err)
 	}
 	return &Records{path}, nil
 }
@@ -48,7 +48,7 @@ func OpenRecords(workspace string) (*Records, error) {
 func ownDirectory(path string) error {
 	dir, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return errors.New("it is no directory, and not of this session's making")
+		return errors.New("it is not a directory of this session")
 	}
 	if err != nil {
 		return err
@@ -56,7 +56,7 @@ func ownDirectory(path string) error {
 	return dir.Close()
 }
 
-// ignored keeps the records out of the repository that the agent may make of the workspace.
+// ignored excludes the records from a repository that the agent may create in the workspace.
 func ignored(path string) error {
 	file, err := os.OpenFile(filepath.Join(path, ".gitignore"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if errors.Is(err, fs.ErrExist) {
@@ -69,10 +69,10 @@ func ignored(path string) error {
 	return errors.Join(err, file.Close())
 }
 
-// File of the records by its name.
+// File returns the path of a record.
 func (r *Records) File(name string) string { return filepath.Join(r.dir, name) }
 
-// Home is the agent's home directory.
+// Home returns the agent's home directory.
 func (r *Records) Home() (string, error) {
 	home := r.File(homeDir)
 	if err := os.MkdirAll(home, 0o700); err != nil {
@@ -81,7 +81,7 @@ func (r *Records) Home() (string, error) {
 	return home, nil
 }
 
-// Base is the commit that the session began with: what an earlier attempt recorded, or else this
+// Base returns the session's first commit: the recorded one of an earlier attempt, or else this
 // one.
 func (r *Records) Base(commit string) string {
 	text, err := record.Read(r.File(baseFile))
@@ -91,7 +91,7 @@ func (r *Records) Base(commit string) string {
 	if commit == "" {
 		return ""
 	}
-	// Without it a later attempt tells what changed since itself.
+	// If this fails, a later attempt compares with its own first commit.
 	_ = record.Write(r.File(baseFile), strings.NewReader(commit+"\n"), 0o644)
 	return commit
 }

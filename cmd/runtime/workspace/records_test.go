@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-func TestWhatIsInTheWayOfTheRecordsIsNotAccepted(t *testing.T) {
+func TestRecordsDoNotFollowFilesOrLinks(t *testing.T) {
 	for name, obstruct := range map[string]func(path, elsewhere string) error{
 		"a file":            func(path, _ string) error { return os.WriteFile(path, nil, 0o600) },
 		"a link":            func(path, elsewhere string) error { return os.Symlink(elsewhere, path) },
@@ -29,13 +29,13 @@ func TestWhatIsInTheWayOfTheRecordsIsNotAccepted(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 			if entries, err := os.ReadDir(elsewhere); err != nil || len(entries) > 0 {
-				t.Errorf("elsewhere are %v, %v", entries, err)
+				t.Errorf("the target has %v, %v", entries, err)
 			}
 		})
 	}
 }
 
-func TestWhatASessionChangedIsCountedFromItsFirstCommit(t *testing.T) {
+func TestChangesAreThoseSinceTheFirstCommit(t *testing.T) {
 	dir := t.TempDir()
 	git := func(script string) string {
 		t.Helper()
@@ -61,7 +61,7 @@ func TestWhatASessionChangedIsCountedFromItsFirstCommit(t *testing.T) {
 	}
 	second := git(`git checkout -qb work && echo 2 > a && git commit -qam two && echo 3 > b && echo new > c && git ` +
 		`rev-parse HEAD`)
-	// A later attempt finds another commit, and compares with the first all the same.
+	// A later attempt finds another commit, but still compares with the first.
 	base := records.Base(second)
 	changes, err := workspace.Compare(t.Context(), dir, base)
 	if err != nil {
@@ -73,11 +73,11 @@ func TestWhatASessionChangedIsCountedFromItsFirstCommit(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	if _, err := workspace.Compare(t.Context(), t.TempDir(), base); !errors.Is(err, workspace.ErrNoRepository) {
-		t.Errorf("of no repository: %v", err)
+		t.Errorf("without a repository: %v", err)
 	}
 }
 
-func TestWhatIsComparedEndsWithItsTime(t *testing.T) {
+func TestAComparisonTimesOut(t *testing.T) {
 	dir := t.TempDir()
 	cmd := exec.Command("sh", "-ec", "git init -q -b main . && mkfifo .gitignore")
 	cmd.Dir = dir

@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// users are the names that providers expect beside a token.
+// users are the user names that providers expect with a token.
 var users = map[v1alpha1.GitProvider]string{
 	"":                     "x-access-token",
 	v1alpha1.GitHub:        "x-access-token",
@@ -21,20 +21,20 @@ var users = map[v1alpha1.GitProvider]string{
 	v1alpha1.EnterpriseSSO: "x-access-token",
 }
 
-// Remote is where a repository is.
+// Remote is the location of a repository.
 type Remote struct {
-	// URL of the repository. It holds no user name or password.
+	// URL of the repository, without user name and password.
 	URL *url.URL
-	// Name of the directory that it is cloned into.
+	// Name of the clone's directory.
 	Name string
-	// User that goes with the token; empty where the token is not for this host.
+	// User name for the token; empty if the token is not for this host.
 	User string
-	// userInToken is set where a token may hold a user name of its own, before a colon.
+	// userInToken is set if a token may start with a user name and a colon.
 	userInToken bool
 }
 
-// credentials are the user name and the password that the host expects for a token. An app password
-// of Bitbucket is one of a user, and its token is both.
+// credentials returns the user name and password for a token. An app password of Bitbucket belongs
+// to a user, and its token has both.
 func (r *Remote) credentials(token string) (user, password string) {
 	if user, password, ok := strings.Cut(token, ":"); ok && r.userInToken && user != "" && password != "" {
 		return user, password
@@ -42,12 +42,12 @@ func (r *Remote) credentials(token string) (user, password string) {
 	return r.User, token
 }
 
-// Locate a repository. The token of a provider is only for that provider's host, and on a public
-// one only over https, also where the user names it.
+// Locate returns the remote of a repository. A provider's token is only for that provider's host,
+// and for a public host only over HTTPS, even if the user names the host.
 func Locate(repository *session.Repository) (*Remote, error) {
 	user, known := users[repository.Provider]
 	if !known {
-		return nil, fmt.Errorf("the git provider %q is not known", repository.Provider)
+		return nil, fmt.Errorf("the git provider %q is unknown", repository.Provider)
 	}
 	host := cmp.Or(repository.Host, session.PublicHost(repository.Provider))
 	location := repository.Name
@@ -61,9 +61,9 @@ func Locate(repository *session.Repository) (*Remote, error) {
 	u, err := url.Parse(location)
 	switch {
 	case err != nil:
-		return nil, errors.New("is no valid URL")
+		return nil, errors.New("is not a valid URL")
 	case u.User != nil:
-		return nil, errors.New("its URL must not hold a user name or password")
+		return nil, errors.New("its URL must not contain a user name or password")
 	case u.Scheme != "https" && u.Scheme != "http" && u.Scheme != "file":
 		return nil, errors.New("its URL must be http, https or file")
 	}
@@ -84,5 +84,5 @@ func directoryName(location string) string {
 	return name
 }
 
-// origin is the part of the URL that a credential is for.
+// origin is the part of the URL for which a credential is valid.
 func (r *Remote) origin() string { return r.URL.Scheme + "://" + r.URL.Host }

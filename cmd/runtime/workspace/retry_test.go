@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-func TestAHostThatFailsForLongerIsAskedUntilItAnswers(t *testing.T) {
+func TestAHostIsRetriedUntilItAnswers(t *testing.T) {
 	server := newGitServer(t)
 	server.create(t, "private/site.git")
 	var failures atomic.Int32
@@ -34,7 +34,7 @@ func TestAHostThatFailsForLongerIsAskedUntilItAnswers(t *testing.T) {
 	}
 }
 
-func TestAHostThatDoesNotComeBackIsGivenUp(t *testing.T) {
+func TestRetriesEndAfterThePatience(t *testing.T) {
 	closed := newGitServer(t)
 	closed.Close()
 	hanging := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
@@ -43,19 +43,19 @@ func TestAHostThatDoesNotComeBackIsGivenUp(t *testing.T) {
 		hanging.Close()
 	})
 	patience, refused := givenUp(t, options(t, &session.Repository{Name: closed.URL + "/a/b"}))
-	if says := fmt.Sprintf("connection refused; it was tried for %s", patience); !strings.Contains(refused.Error(), says) {
+	if says := fmt.Sprintf("connection refused; retried for %s", patience); !strings.Contains(refused.Error(), says) {
 		t.Errorf("got %v, want an error that says %q", refused, says)
 	}
 	o := options(t, &session.Repository{Name: hanging.URL + "/a/b"})
 	o.Patience = 100 * time.Millisecond
 	if _, err := workspace.Prepare(t.Context(), o); err == nil || !strings.Contains(err.Error(),
-		"it could not be cloned within 100ms") {
+		"cloning did not finish within 100ms") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// givenUp is the patience after which a host that fails was given up, as much as this machine needs
-// to have asked it once, and the error.
+// givenUp returns the error of a failing host and the patience after which it came. The patience
+// doubles until this machine can send at least one request.
 func givenUp(t *testing.T, o workspace.Options) (time.Duration, error) {
 	t.Helper()
 	for o.Patience = 100 * time.Millisecond; ; o.Patience *= 2 {
@@ -63,13 +63,13 @@ func givenUp(t *testing.T, o workspace.Options) (time.Duration, error) {
 		if err == nil {
 			t.Fatal("it was cloned")
 		}
-		if !strings.Contains(err.Error(), "it could not be cloned within") || o.Patience > time.Minute {
+		if !strings.Contains(err.Error(), "cloning did not finish within") || o.Patience > time.Minute {
 			return o.Patience, err
 		}
 	}
 }
 
-func TestWhatIsToStopDoesNotTryAgain(t *testing.T) {
+func TestACancelledCloneIsNotRetried(t *testing.T) {
 	server := newGitServer(t)
 	o := options(t, &session.Repository{Name: server.URL + "/busy/site.git"})
 	o.RetryDelay = time.Hour
@@ -89,6 +89,6 @@ func TestWhatIsToStopDoesNotTryAgain(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	case <-time.After(20 * time.Second):
-		t.Error("it still tries")
+		t.Error("it still retries")
 	}
 }

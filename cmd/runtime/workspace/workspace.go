@@ -1,5 +1,5 @@
-// Package workspace prepares the directory that a session works in: the clone of its repository,
-// and what git needs to work with it.
+// Package workspace prepares the working directory of a session: the clone of its repository, and
+// git's configuration.
 package workspace
 
 import (
@@ -18,44 +18,42 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// unfinished starts the names of clones that are not complete. A clone gets its own name only when
-// it is.
+// unfinished is the prefix of incomplete clones. A clone is renamed when it is complete.
 const unfinished = ".parley-clone-"
 
-// Options of a workspace.
+// Options configure a workspace.
 type Options struct {
 	// Dir is the workspace, Home the home directory of its user.
 	Dir, Home string
-	// Repository to clone into it; nil where there is none.
+	// Repository to clone into it; may be nil.
 	Repository *session.Repository
-	// History is cloned too, and all branches.
+	// History clones all branches with their history.
 	History bool
-	// Token of the repository's provider; empty where there is none.
+	// Token of the repository's provider; may be empty.
 	Token string
 	// UserName and UserEmail are the author of commits.
 	UserName, UserEmail string
 	// Helper is the program that git asks for the token.
 	Helper string
 	Log    *slog.Logger
-	// Patience is how long a host that cannot be reached is tried.
+	// Patience bounds the retries for an unreachable host.
 	Patience time.Duration
-	// RetryDelay is how long to wait before a host is tried again that cannot be reached, where it
-	// is not the usual.
+	// RetryDelay is the first delay before a retry; zero is the default.
 	RetryDelay time.Duration
 }
 
 // Workspace is a prepared directory.
 type Workspace struct {
-	// Dir is where to work: the clone, or the workspace where there is none.
+	// Dir is the working directory: the clone, or the workspace if there is none.
 	Dir string
-	// Branch and Commit that are checked out in the clone.
+	// Branch and Commit that are checked out in the clone
 	Branch, Commit string
-	// Resumed is set where the clone was there already.
+	// Resumed is set if the clone existed before.
 	Resumed bool
 }
 
-// Prepare the workspace. Its errors are for the user: they say what about the repository is missing
-// or wrong.
+// Prepare prepares the workspace. Its errors are for the user: they name the problem of the
+// repository.
 func Prepare(ctx context.Context, o Options) (*Workspace, error) {
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the workspace: %w", err)
@@ -77,8 +75,8 @@ func Prepare(ctx context.Context, o Options) (*Workspace, error) {
 	return workspace, configureGit(o, remote)
 }
 
-// withoutUser is the name of a repository to say in public: a URL that should hold no password may
-// do so all the same.
+// withoutUser returns the name of a repository for error messages: a URL may have a password
+// although it must not.
 func withoutUser(name string) string {
 	scheme, rest, isURL := strings.Cut(name, "://")
 	if !isURL {
@@ -96,13 +94,13 @@ func (o Options) clone(ctx context.Context, remote *Remote) (*Workspace, error) 
 	repository, err := git.PlainOpen(dir)
 	resumed := err == nil
 	if err != nil && !errors.Is(err, git.ErrRepositoryNotExists) {
-		// A clone in which git has since turned on what go-git does not know, such as a sparse
-		// checkout. It is the user's work.
+		// The agent enabled a git feature in the clone that go-git does not support, such as a
+		// sparse checkout. The clone is the user's work and is kept.
 		return &Workspace{Dir: dir, Resumed: true}, nil
 	}
 	if !resumed {
 		if !emptyOrMissing(dir) {
-			return nil, fmt.Errorf("the workspace has a directory %s already, which is no clone", remote.Name)
+			return nil, fmt.Errorf("the workspace already has a directory %s, which is not a clone", remote.Name)
 		}
 		if repository, err = o.cloneAs(ctx, remote, dir); err != nil {
 			return nil, err
@@ -112,7 +110,7 @@ func (o Options) clone(ctx context.Context, remote *Remote) (*Workspace, error) 
 	return &Workspace{Dir: dir, Branch: branch, Commit: commit, Resumed: resumed}, nil
 }
 
-// headOf a repository: the branch and commit that are checked out, where there are any.
+// headOf returns the branch and commit that are checked out, if any.
 func headOf(repository *git.Repository) (branch, commit string) {
 	head, err := repository.Head()
 	if err != nil {
@@ -124,7 +122,7 @@ func headOf(repository *git.Repository) (branch, commit string) {
 	return branch, head.Hash().String()
 }
 
-// cloneAs clones beside dir and then renames, so that dir is a complete clone or nothing.
+// cloneAs clones beside dir and then renames the clone, so that dir is always complete or missing.
 func (o Options) cloneAs(ctx context.Context, remote *Remote, dir string) (*git.Repository, error) {
 	temporary, err := os.MkdirTemp(o.Dir, unfinished)
 	if err != nil {
@@ -143,7 +141,7 @@ func (o Options) cloneAs(ctx context.Context, remote *Remote, dir string) (*git.
 	return git.PlainOpen(dir)
 }
 
-// removeEntries of a directory whose names begin with a prefix.
+// removeEntries removes the entries of a directory with this prefix.
 func removeEntries(dir, prefix string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

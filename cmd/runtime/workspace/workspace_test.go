@@ -68,7 +68,7 @@ func TestARepositoryIsClonedAtItsBranch(t *testing.T) {
 	}
 }
 
-func TestWithoutABranchTheDefaultOneIsCheckedOut(t *testing.T) {
+func TestTheDefaultBranchIsCheckedOutWithoutABranch(t *testing.T) {
 	server := newGitServer(t)
 	server.create(t, "public/site.git")
 	got := prepare(t, options(t, &session.Repository{Name: server.URL + "/public/site"}))
@@ -87,7 +87,7 @@ func TestALocalRepositoryIsCloned(t *testing.T) {
 	worktree := filepath.Join(t.TempDir(), "work")
 	run(t, server.root, "git", "clone", "-q", "-b", "feature", filepath.Join(server.root, "local.git"), worktree)
 	for _, location := range []string{filepath.Join(server.root, "local.git"), worktree} {
-		// No programs of git are needed.
+		// git's programs are not needed.
 		t.Setenv("PATH", t.TempDir())
 		if got := prepare(t, options(t, &session.Repository{Name: "file://" + location,
 			Branch: "feature"})); got.Branch != "feature" {
@@ -112,7 +112,7 @@ func TestAnEmptyRepositoryCanBeFilled(t *testing.T) {
 	}
 }
 
-func TestWithoutARepositoryTheWorkspaceIsEmpty(t *testing.T) {
+func TestAWorkspaceWithoutARepositoryIsEmpty(t *testing.T) {
 	o := options(t, nil)
 	if got := prepare(t, o); got.Dir != o.Dir || got.Resumed {
 		t.Errorf("got %+v", got)
@@ -123,7 +123,7 @@ func TestWithoutARepositoryTheWorkspaceIsEmpty(t *testing.T) {
 	}
 }
 
-func TestWhatIsMissingIsSaid(t *testing.T) {
+func TestErrorsNameTheProblem(t *testing.T) {
 	server := newGitServer(t)
 	server.create(t, "private/site.git")
 	server.create(t, "forbidden/site.git")
@@ -137,12 +137,12 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 		token      string
 		says       string
 	}{
-		"the repository":    {at("/private/nothing.git"), token, "has no such repository, or the token may not see it"},
-		"a public one":      {at("/public/nothing.git"), "", "has no such repository, or it is not public"},
+		"the repository":    {at("/private/nothing.git"), token, "has no such repository, or the token has no access to it"},
+		"a public one":      {at("/public/nothing.git"), "", "has no such repository, or it is private"},
 		"the branch":        {private(server, "nothing"), token, `it has no branch "nothing"`},
-		"a token":           {private(server, ""), "", "asks for a token, and there is none for it"},
+		"a token":           {private(server, ""), "", "requires a token, but none is set"},
 		"the right token":   {private(server, ""), "ghp_wrong", "does not accept the token"},
-		"permission":        {at("/forbidden/site.git"), token, "does not permit to read it"},
+		"permission":        {at("/forbidden/site.git"), token, "denies read access to it"},
 		"the host":          {&session.Repository{Name: closed.URL + "/a/b"}, "", "cannot be reached"},
 		"the host's name":   {&session.Repository{Name: "http://host.invalid/a/b"}, "", "host.invalid cannot be reached"},
 		"a local one":       {&session.Repository{Name: "file:///nowhere"}, "", "there is no git repository at /nowhere"},
@@ -166,7 +166,7 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 	}
 }
 
-func TestAHostThatFailsForAMomentIsAskedAgain(t *testing.T) {
+func TestTransientFailuresAreRetried(t *testing.T) {
 	answer := func(status int) failure {
 		return func(w http.ResponseWriter, _ *http.Request, _ http.Handler) { http.Error(w, "not now", status) }
 	}
@@ -185,11 +185,11 @@ func TestAHostThatFailsForAMomentIsAskedAgain(t *testing.T) {
 		"it is busy":                     {http.MethodGet, answer(http.StatusServiceUnavailable)},
 		"it is busy later":               {http.MethodPost, answer(http.StatusServiceUnavailable)},
 		"its gateway fails":              {http.MethodPost, answer(http.StatusBadGateway)},
-		"it is asked too often":          {http.MethodGet, answer(http.StatusTooManyRequests)},
+		"its rate limit is reached":      {http.MethodGet, answer(http.StatusTooManyRequests)},
 		"it breaks the connection":       {http.MethodGet, cut},
 		"it breaks the connection later": {http.MethodPost, cut},
-		"it breaks off in what it lists": {http.MethodGet, cutLate},
-		"it breaks off in what it sends": {http.MethodPost, cutLate},
+		"it truncates the list of refs":  {http.MethodGet, cutLate},
+		"it truncates the pack file":     {http.MethodPost, cutLate},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := newGitServer(t)
@@ -228,7 +228,7 @@ func TestAResumedWorkspaceIsNotClonedAgain(t *testing.T) {
 	}
 }
 
-func TestTheConfigurationOfAResumedCloneIsLeftAsItIs(t *testing.T) {
+func TestTheConfigurationOfAResumedCloneIsUnchanged(t *testing.T) {
 	server := newGitServer(t)
 	server.create(t, "public/site.git")
 	o := options(t, &session.Repository{Name: server.URL + "/public/site.git"})
@@ -257,7 +257,7 @@ func TestTheConfigurationOfAResumedCloneIsLeftAsItIs(t *testing.T) {
 	run(t, first.Dir, "git", "status")
 }
 
-func TestACloneThatGoGitCannotReadIsResumedAsItIs(t *testing.T) {
+func TestACloneThatGoGitCannotReadIsResumed(t *testing.T) {
 	server := newGitServer(t)
 	server.create(t, "private/site.git")
 	o := options(t, private(server, "feature"))
@@ -269,7 +269,7 @@ func TestACloneThatGoGitCannotReadIsResumedAsItIs(t *testing.T) {
 	}
 }
 
-func TestACloneThatWasKilledIsDoneAgain(t *testing.T) {
+func TestAnInterruptedCloneIsRepeated(t *testing.T) {
 	server := newGitServer(t)
 	server.create(t, "private/site.git")
 	o := options(t, private(server, "feature"))
@@ -302,7 +302,7 @@ func TestACloneThatWasKilledIsDoneAgain(t *testing.T) {
 	}
 }
 
-// TestMain is also a program that clones, for a test to kill it.
+// TestMain is also a program that clones, for a test to kill.
 func TestMain(m *testing.M) {
 	if name := os.Getenv("CLONE"); name != "" {
 		_, err := workspace.Prepare(context.Background(), workspace.Options{
@@ -318,7 +318,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestADirectoryThatIsNoCloneIsLeftAlone(t *testing.T) {
+func TestADirectoryThatIsNotACloneIsKept(t *testing.T) {
 	server := newGitServer(t)
 	server.create(t, "public/site.git")
 	o := options(t, &session.Repository{Name: server.URL + "/public/site.git"})
@@ -326,7 +326,7 @@ func TestADirectoryThatIsNoCloneIsLeftAlone(t *testing.T) {
 	if err := os.MkdirAll(mine, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := workspace.Prepare(t.Context(), o); err == nil || !strings.Contains(err.Error(), "is no clone") {
+	if _, err := workspace.Prepare(t.Context(), o); err == nil || !strings.Contains(err.Error(), "is not a clone") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := os.Stat(mine); err != nil {
