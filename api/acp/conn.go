@@ -1,7 +1,6 @@
-// Package acp is the Agent Client Protocol, as Parley's sessions and Parley's agent speak it with
-// each other and with those of others: JSON-RPC 2.0, a message a line. What is told is handed on as
-// it came, so that what is new in the protocol is not misread as something old, and a session that
-// is told again is so to the byte.
+// Package acp implements the Agent Client Protocol for Parley's sessions, Parley's agent, and other
+// agents and clients: JSON-RPC 2.0, one message per line. Updates are passed on undecoded, so that
+// new kinds are not misread, and a replayed session is identical to the byte.
 package acp
 
 import (
@@ -15,10 +14,10 @@ import (
 	"sync"
 )
 
-// maxLine bounds a message: a file of some megabytes, or images, which travel inside as base64.
+// maxLine bounds a message, which may have a file of some megabytes, or images as base64.
 const maxLine = 64 << 20
 
-// maxRequests bounds those that are handled at the same time.
+// maxRequests bounds the requests in flight.
 const maxRequests = 256
 
 // Codes of JSON-RPC errors.
@@ -29,27 +28,27 @@ const (
 	CodeInternal       = -32603
 )
 
-// ErrClosed is why a call has no answer: the other side is gone.
+// ErrClosed is the error of a call when the connection has closed.
 var ErrClosed = errors.New("the connection is closed")
 
-// Error is an answer that says what went wrong.
+// Error is the error of a JSON-RPC response.
 type Error struct {
 	Code    int        `json:"code"`
 	Message string     `json:"message"`
 	Data    *ErrorData `json:"data,omitempty"`
 }
 
-// ErrorData says what kind of error it is, for programs. Details are what many agents have beside a
-// message that says nothing.
+// ErrorData has the kind of an error for programs. Details has the text that many agents send
+// beside a meaningless message.
 type ErrorData struct {
 	Kind    string `json:"kind,omitempty"`
 	Details string `json:"details,omitempty"`
 }
 
-// UnmarshalJSON reads what it can: the protocol leaves open what this is.
+// UnmarshalJSON reads known fields: the protocol does not define this value.
 func (d *ErrorData) UnmarshalJSON(text []byte) error {
 	var fields struct{ Kind, Details any }
-	_ = json.Unmarshal(text, &fields) // what is no object has no fields
+	_ = json.Unmarshal(text, &fields) // other JSON types have no fields
 	d.Kind, _ = fields.Kind.(string)
 	d.Details, _ = fields.Details.(string)
 	return nil
@@ -62,19 +61,18 @@ func (e *Error) Error() string {
 	return e.Message
 }
 
-// NoMethod answers a request for something that is not served.
+// NoMethod answers a request for an unknown method.
 func NoMethod(method string) func() (any, error) {
-	return func() (any, error) { return nil, &Error{Code: CodeNoMethod, Message: "there is no method " + method} }
+	return func() (any, error) { return nil, &Error{Code: CodeNoMethod, Message: "unknown method " + method} }
 }
 
-// Handler is told what the other side says of its own accord. Its methods are called in the order
-// of the messages, and before an answer that follows them is taken; the work that Request returns
-// is done on a goroutine of its own. So a turn is known as soon as its prompt was read, and a
-// cancel that follows finds it.
+// Handler handles requests and notifications of the other side. Its methods are called in the order
+// of the messages, and before a later answer is delivered. The work that Request returns runs on
+// its own goroutine. So a turn exists as soon as its prompt was read, and a later cancel finds it.
 type Handler interface {
 	Request(ctx context.Context, method string, params json.RawMessage) (work func() (any, error))
 	Notification(method string, params json.RawMessage)
-	// Noise is a line that is no message, such as a log's.
+	// Noise is a line that is not a message, such as a log line.
 	Noise(line string)
 }
 
@@ -87,14 +85,14 @@ type message struct {
 	Error   *Error          `json:"error,omitempty"`
 }
 
-// Conn is a connection with an agent or a client.
+// Conn is a connection to an agent or a client.
 type Conn struct {
 	in   *bufio.Reader
 	done chan struct{}
-	// handled has an entry for each request that is being handled.
+	// handled has an entry for each request in flight.
 	handled chan struct{}
 
-	// writing is a lock of its own: who does not read must not keep what it says from being read.
+	// writing is a separate lock: if the other side does not read, its messages must still be read.
 	writing sync.Mutex
 	out     io.Writer
 
@@ -104,7 +102,7 @@ type Conn struct {
 	closed  error
 }
 
-// NewConn makes a connection; Serve reads from it.
+// NewConn creates a connection; Serve reads from it.
 func NewConn(in io.Reader, out io.Writer) *Conn {
 	return &Conn{in: bufio.NewReaderSize(in, 64<<10), out: out, done: make(chan struct{}), handled: make(chan struct{},
 		maxRequests), waiting: map[string]chan<- message{}}
@@ -113,7 +111,7 @@ func NewConn(in io.Reader, out io.Writer) *Conn {
 // Done is closed when the connection has ended.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Serve reads until the other side is gone. The requests that it handles get ctx.
+// Serve reads until the connection closes. Handlers of requests get ctx.
 func (c *Conn) Serve(ctx context.Context, h Handler) error {
 	for {
 		line, err := c.line()
@@ -142,7 +140,8 @@ func (c *Conn) take(ctx context.Context, h Handler, line []byte) error {
 	case m.ID == nil:
 		h.Notification(m.Method, m.Params)
 	default:
-		// An answer could not be sent to who does not read, nor could reading wait for it.
+		// The excess request gets no answer: the other side may not read, and reading must not
+		// block.
 		select {
 		case c.handled <- struct{}{}:
 		default:
@@ -157,7 +156,7 @@ func (c *Conn) take(ctx context.Context, h Handler, line []byte) error {
 	return nil
 }
 
-// line reads one of any length up to maxLine. What follows the last line end is no message.
+// line reads a line of up to maxLine bytes. Text after the last line end is not a message.
 func (c *Conn) line() ([]byte, error) {
 	var line []byte
 	for {
@@ -172,7 +171,7 @@ func (c *Conn) line() ([]byte, error) {
 	}
 }
 
-// close the connection: nothing is answered any more.
+// close closes the connection and ends all waiting calls.
 func (c *Conn) close(reason error) {
 	if errors.Is(reason, io.EOF) {
 		reason = ErrClosed
@@ -204,7 +203,7 @@ func (c *Conn) handle(id json.RawMessage, work func() (any, error)) {
 	} else if err != nil {
 		answer.Error = &Error{Code: CodeInternal, Message: err.Error()}
 	}
-	_ = c.write(answer) // who is gone is noticed by the reader
+	_ = c.write(answer) // the reader notices a closed connection
 }
 
 func (c *Conn) answered(m message) {
@@ -233,7 +232,7 @@ func (c *Conn) write(m message) error {
 	return nil
 }
 
-// Encode a value on one line, without the escapes that are for HTML.
+// Encode encodes a value on one line, without HTML escapes.
 func Encode(v any) ([]byte, error) {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
@@ -242,7 +241,7 @@ func Encode(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// Notify the other side of something that it does not answer.
+// Notify sends a notification, which has no answer.
 func (c *Conn) Notify(method string, params any) error { return c.send(nil, method, params) }
 
 func (c *Conn) send(id json.RawMessage, method string, params any) error {
@@ -253,7 +252,7 @@ func (c *Conn) send(id json.RawMessage, method string, params any) error {
 	return c.write(message{ID: id, Method: method, Params: encoded})
 }
 
-// Call a method and wait for its answer.
+// Call calls a method and waits for its answer.
 func (c *Conn) Call(ctx context.Context, method string, params, result any) error {
 	request, err := c.Send(method, params)
 	if err != nil {
@@ -262,14 +261,14 @@ func (c *Conn) Call(ctx context.Context, method string, params, result any) erro
 	return request.Answer(ctx, result)
 }
 
-// Request that was sent.
+// Request is a request that was sent.
 type Request struct {
 	conn       *Conn
 	id, method string
 	answer     chan message
 }
 
-// Send a request. What is sent once this returned comes after it.
+// Send sends a request. Messages sent after it returns come later.
 func (c *Conn) Send(method string, params any) (*Request, error) {
 	answer := make(chan message, 1)
 	c.mu.Lock()
@@ -294,7 +293,7 @@ func (r *Request) forget() {
 	delete(r.conn.waiting, r.id)
 }
 
-// Answer to the request, once it is there.
+// Answer waits for the answer to the request.
 func (r *Request) Answer(ctx context.Context, result any) error {
 	defer r.forget()
 	select {
@@ -308,7 +307,7 @@ func (r *Request) Answer(ctx context.Context, result any) error {
 			return nil
 		}
 		if err := json.Unmarshal(got.Result, result); err != nil {
-			return fmt.Errorf("the answer to %s cannot be read: %w", r.method, err)
+			return fmt.Errorf("decode the answer to %s: %w", r.method, err)
 		}
 		return nil
 	case <-ctx.Done():

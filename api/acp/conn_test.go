@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/acp"
 )
 
-// heard is a handler that keeps what it is told.
+// heard is a handler that records its calls.
 type heard struct {
 	mu         sync.Mutex
 	updates    []string
@@ -45,7 +45,7 @@ func (h *heard) Request(ctx context.Context, method string, _ json.RawMessage) f
 	return func() (any, error) { return h.permission(ctx) }
 }
 
-// agent is the other end, which the tests play.
+// agent is the other side, which the tests play.
 type agent struct {
 	t    *testing.T
 	read *bufio.Reader
@@ -79,7 +79,7 @@ func (a *agent) says(lines ...string) {
 	}
 }
 
-func TestUpdatesComeBeforeTheAnswerThatFollowsThem(t *testing.T) {
+func TestUpdatesAreHandledBeforeALaterAnswer(t *testing.T) {
 	h := &heard{}
 	conn, agent := connect(t, h)
 	go func() {
@@ -100,7 +100,7 @@ func TestUpdatesComeBeforeTheAnswerThatFollowsThem(t *testing.T) {
 	}
 }
 
-func TestAnErrorIsTheAgentsOwn(t *testing.T) {
+func TestAnErrorHasTheAgentsMessageAndDetails(t *testing.T) {
 	conn, agent := connect(t, &heard{})
 	go func() {
 		agent.hears("initialize")
@@ -119,7 +119,7 @@ func TestAnErrorIsTheAgentsOwn(t *testing.T) {
 	}
 }
 
-func TestWhileAPersonDecidesTheAgentIsHeard(t *testing.T) {
+func TestTheAgentIsReadWhileTheUserDecides(t *testing.T) {
 	decided := make(chan struct{})
 	h := &heard{permission: func(context.Context) (any, error) {
 		<-decided
@@ -139,13 +139,13 @@ func TestWhileAPersonDecidesTheAgentIsHeard(t *testing.T) {
 	agent.hears(`{"jsonrpc":"2.0","id":"p","result":{"outcome":{"outcome":"selected","optionId":"yes"}}}`)
 }
 
-func TestWhatIsNotServedIsSaidSo(t *testing.T) {
+func TestAnUnknownMethodIsAnError(t *testing.T) {
 	_, agent := connect(t, &heard{})
 	agent.says(`{"jsonrpc":"2.0","id":7,"method":"fs/read_text_file","params":{}}`)
 	agent.hears(`"code":-32601`)
 }
 
-func TestCallsEndWithTheAgent(t *testing.T) {
+func TestCallsEndWhenTheAgentExits(t *testing.T) {
 	conn, agent := connect(t, &heard{})
 	go func() {
 		agent.hears("session/prompt")
@@ -160,7 +160,7 @@ func TestCallsEndWithTheAgent(t *testing.T) {
 	}
 }
 
-func TestALineWithoutEndDoesNotTakeAllMemory(t *testing.T) {
+func TestAnEndlessLineEndsTheConnection(t *testing.T) {
 	conn, agent := connect(t, &heard{})
 	go func() {
 		block := strings.Repeat("x", 1<<20)
@@ -177,8 +177,8 @@ func TestALineWithoutEndDoesNotTakeAllMemory(t *testing.T) {
 	}
 }
 
-// Who asks without end ends the connection, and not all memory.
-func TestRequestsWithoutEndAreTooMany(t *testing.T) {
+// Too many requests end the connection before they exhaust memory.
+func TestTooManyRequestsEndTheConnection(t *testing.T) {
 	conn, agent := connect(t, &heard{permission: func(ctx context.Context) (any, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -194,6 +194,6 @@ func TestRequestsWithoutEndAreTooMany(t *testing.T) {
 	select {
 	case <-conn.Done():
 	case <-time.After(20 * time.Second):
-		t.Error("1000 requests are handled at once")
+		t.Error("1000 requests are in flight")
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/api/acp"
 )
 
-// listener counts what it is told.
+// listener counts its calls.
 type listener struct{ requests, notifications, noise, answered atomic.Int64 }
 
 func (l *listener) Request(_ context.Context, method string, _ json.RawMessage) func() (any, error) {
@@ -28,8 +28,8 @@ func (l *listener) Notification(string, json.RawMessage) { l.notifications.Add(1
 
 func (l *listener) Noise(string) { l.noise.Add(1) }
 
-// Whatever the other side says, each line is a message, an answer or noise; a call gets an answer
-// or the end; and nothing hangs.
+// For any input, each line is a message, an answer or noise; a call gets an answer or an error; and
+// nothing hangs.
 func FuzzLines(f *testing.F) {
 	for _, seed := range []string{
 		"", "\n\n", "hello\n", "{}\n", "null\n", "[1,2]\n", `{"jsonrpc":"2.0","id":1,"result":{}}` + "\n",
@@ -49,7 +49,7 @@ func FuzzLines(f *testing.F) {
 		l := &listener{}
 		ended := make(chan error, 2)
 		go func() { ended <- conn.Serve(t.Context(), l) }()
-		// Calls under way, one of which may be answered, and one more once all is said.
+		// Calls in flight, one of which may be answered, and one after the input has ended.
 		calls := make(chan error, 2)
 		for range 2 {
 			go func() { calls <- conn.Call(t.Context(), "initialize", nil, new(any)) }()
@@ -82,7 +82,7 @@ func FuzzLines(f *testing.F) {
 			}
 		}
 		if told := l.requests.Load() + l.notifications.Load() + l.noise.Load(); told > lines {
-			t.Errorf("of %d lines %d were told: %q", lines, told, said)
+			t.Errorf("%d lines gave %d calls: %q", lines, told, said)
 		}
 	})
 }

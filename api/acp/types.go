@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Methods of the protocol, as far as they are used here.
+// Methods of the protocol that are used here.
 const (
 	MethodInitialize        = "initialize"
 	MethodAuthenticate      = "authenticate"
@@ -18,40 +18,39 @@ const (
 	MethodRequestPermission = "session/request_permission"
 )
 
-// Version of the protocol that is spoken here.
+// Version of the protocol that is used here.
 const Version = 1
 
-// Keys of _meta that are Parley's own.
+// Keys of _meta that Parley defines.
 const (
-	// MetaExactReplay, in the capabilities: what session/load tells is what was told before, update
-	// for update.
+	// MetaExactReplay is a capability: session/load replays exactly the earlier updates.
 	MetaExactReplay = "parley.dev/exactReplay"
-	// MetaSeq numbers the updates of a session from 1, without gaps, live and told again alike.
+	// MetaSeq numbers the updates of a session from 1 without gaps. A replayed update has the same
+	// number.
 	MetaSeq = "parley.dev/seq"
-	// MetaPartial marks a piece of a message that is still being written. It has no number and is
-	// not told again.
+	// MetaPartial marks a part of an unfinished message. It has no number and is not replayed.
 	MetaPartial = "parley.dev/partial"
-	// MetaTurn, in a prompt, names the turn. A turn that the session knows is gone on with, or its
-	// end is told again; it is not begun anew.
+	// MetaTurn names the turn of a prompt. A known turn is resumed, or its end is replayed; it is
+	// not started again.
 	MetaTurn = "parley.dev/turn"
-	// MetaReplays, in the capabilities: a recorded session is done again.
+	// MetaReplays is a capability: the agent can replay a recorded session.
 	MetaReplays = "parley.dev/replays"
-	// MetaTool is the name of the tool that is called.
+	// MetaTool is the name of the called tool.
 	MetaTool = "parley.dev/tool"
 )
 
-// Meta is what either side adds to a message.
+// Meta holds extensions of a message.
 type Meta map[string]any
 
-// InitializeParams greets the agent.
+// InitializeParams are those of initialize.
 type InitializeParams struct {
 	ProtocolVersion    int            `json:"protocolVersion"`
 	ClientCapabilities map[string]any `json:"clientCapabilities"`
 	ClientInfo         Info           `json:"clientInfo"`
 }
 
-// InitializeResult says what the agent is and can do. How it wants to be authenticated is not read:
-// agents have no keys here.
+// InitializeResult describes the agent. Its authentication methods are ignored: agents have no keys
+// here.
 type InitializeResult struct {
 	ProtocolVersion   int               `json:"protocolVersion"`
 	AgentCapabilities AgentCapabilities `json:"agentCapabilities"`
@@ -66,7 +65,7 @@ type Info struct {
 	Version string `json:"version"`
 }
 
-// AgentCapabilities as the protocol spells them.
+// AgentCapabilities as defined by the protocol.
 type AgentCapabilities struct {
 	LoadSession         bool                `json:"loadSession"`
 	PromptCapabilities  PromptCapabilities  `json:"promptCapabilities"`
@@ -75,37 +74,37 @@ type AgentCapabilities struct {
 	Meta                Meta                `json:"_meta,omitempty"`
 }
 
-// PromptCapabilities says what a prompt may hold besides text.
+// PromptCapabilities are the kinds of content in a prompt besides text.
 type PromptCapabilities struct {
 	Image           bool `json:"image"`
 	Audio           bool `json:"audio"`
 	EmbeddedContext bool `json:"embeddedContext"`
 }
 
-// MCPCapabilities says which tool servers can be reached.
+// MCPCapabilities are the supported transports of tool servers.
 type MCPCapabilities struct {
 	HTTP bool `json:"http"`
 	SSE  bool `json:"sse"`
 }
 
-// SessionCapabilities are objects where they are present; of some agents also true.
+// SessionCapabilities are objects if present; some agents send true.
 type SessionCapabilities struct {
 	Resume json.RawMessage `json:"resume,omitempty"`
 }
 
-// CanResume says whether a session can be gone on with without being told again.
+// CanResume says whether a session can be resumed without a replay.
 func (c *AgentCapabilities) CanResume() bool {
 	text := string(c.SessionCapabilities.Resume)
 	return text != "" && text != "null" && text != "false"
 }
 
-// ExactReplay says whether what is told again can be taken for what was told before.
+// ExactReplay says whether session/load replays exactly the earlier updates.
 func (c *AgentCapabilities) ExactReplay() bool {
 	exact, _ := c.Meta[MetaExactReplay].(bool)
 	return exact && c.LoadSession
 }
 
-// Replays says whether the agent does recorded sessions again.
+// Replays says whether the agent can replay recorded sessions.
 func (c *AgentCapabilities) Replays() bool {
 	replays, _ := c.Meta[MetaReplays].(bool)
 	return replays
@@ -118,8 +117,8 @@ type SessionParams struct {
 	MCPServers []MCPServer `json:"mcpServers"`
 }
 
-// MCPServer is a tool server to connect to. Without a type it is one to be started, which is not
-// used here.
+// MCPServer is a tool server to connect to. Servers without a type, which the agent would start,
+// are not used here.
 type MCPServer struct {
 	Type    string   `json:"type"`
 	Name    string   `json:"name"`
@@ -127,13 +126,13 @@ type MCPServer struct {
 	Headers []Header `json:"headers"`
 }
 
-// Header of HTTP.
+// Header is an HTTP header.
 type Header struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// NewSessionResult names the session.
+// NewSessionResult has the session's ID.
 type NewSessionResult struct {
 	SessionID string `json:"sessionId"`
 }
@@ -151,7 +150,7 @@ type Content struct {
 	Text     string `json:"text,omitempty"`
 	Data     string `json:"data,omitempty"`
 	MimeType string `json:"mimeType,omitempty"`
-	// URI and Name are those of a resource_link, Resource that of a resource.
+	// URI and Name belong to a resource_link, Resource to a resource.
 	URI      string    `json:"uri,omitempty"`
 	Name     string    `json:"name,omitempty"`
 	Resource *Resource `json:"resource,omitempty"`
@@ -163,13 +162,13 @@ type Resource struct {
 	Text string `json:"text"`
 }
 
-// Text makes a block of text.
+// Text returns a block of text.
 func Text(text string) *Content { return &Content{Type: "text", Text: text} }
 
 // StopReason says why a turn ended.
 type StopReason string
 
-// The reasons that are used here.
+// Stop reasons that are used here.
 const (
 	EndTurn   StopReason = "end_turn"
 	MaxTokens StopReason = "max_tokens"
@@ -183,12 +182,12 @@ type PromptResult struct {
 	StopReason StopReason `json:"stopReason"`
 }
 
-// CancelParams names the session whose turn is to stop.
+// CancelParams names the session with the turn to cancel.
 type CancelParams struct {
 	SessionID string `json:"sessionId"`
 }
 
-// UpdateParams carries an update, already encoded.
+// UpdateParams has an encoded update.
 type UpdateParams struct {
 	SessionID string          `json:"sessionId"`
 	Update    json.RawMessage `json:"update"`
@@ -204,7 +203,7 @@ const (
 	UsageUpdate  = "usage_update"
 )
 
-// Update is any of them; each uses some of the fields.
+// Update is an update of any kind; each kind uses some of the fields.
 type Update struct {
 	Kind string `json:"sessionUpdate,omitempty"`
 	// Content is a *Content for chunks, a []ToolContent for tool calls.
@@ -234,7 +233,7 @@ const (
 	Failed     = "failed"
 )
 
-// ToolContent is part of what a tool call brought: a content or a diff.
+// ToolContent is a part of a tool call's result: a content or a diff.
 type ToolContent struct {
 	Type    string   `json:"type"`
 	Content *Content `json:"content,omitempty"`
@@ -243,7 +242,7 @@ type ToolContent struct {
 	NewText *string  `json:"newText,omitempty"`
 }
 
-// Location is a file that a tool call is about.
+// Location is a file of a tool call.
 type Location struct {
 	Path string `json:"path"`
 	Line int    `json:"line,omitempty"`
@@ -256,21 +255,21 @@ type PlanEntry struct {
 	Status   string `json:"status"`
 }
 
-// PermissionParams asks the user whether a tool call may be done.
+// PermissionParams asks the user for permission for a tool call.
 type PermissionParams struct {
 	SessionID string             `json:"sessionId"`
 	ToolCall  Update             `json:"toolCall"`
 	Options   []PermissionOption `json:"options"`
 }
 
-// PermissionOption is an answer that the user can give.
+// PermissionOption is a possible answer of the user.
 type PermissionOption struct {
 	OptionID string `json:"optionId"`
 	Name     string `json:"name"`
 	Kind     string `json:"kind"`
 }
 
-// Kinds of such answers.
+// Kinds of answers.
 const (
 	AllowOnce    = "allow_once"
 	AllowAlways  = "allow_always"
@@ -289,7 +288,7 @@ type PermissionOutcome struct {
 	OptionID string `json:"optionId,omitempty"`
 }
 
-// Dismissed is the answer where the turn is over.
+// Dismissed is the answer if the turn is over.
 func Dismissed() PermissionResult {
 	return PermissionResult{Outcome: PermissionOutcome{Outcome: "cancelled"}}
 }
@@ -299,7 +298,7 @@ func Offers(options []PermissionOption, kind string) bool {
 	return slices.ContainsFunc(options, func(option PermissionOption) bool { return option.Kind == kind })
 }
 
-// Choose the option of a kind: the one for this call only, or else for all.
+// Choose selects the option for this call only, or else the one for all calls.
 func Choose(options []PermissionOption, once, always string) PermissionResult {
 	for _, kind := range []string{once, always} {
 		for _, option := range options {

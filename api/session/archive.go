@@ -8,50 +8,48 @@ import (
 	"errors"
 )
 
-// ArchiveTokenFile is the session's token for the archive, among its secrets.
+// ArchiveTokenFile is the key of the session's archive token among its secrets.
 const ArchiveTokenFile = "archive-token"
 
 const (
-	// MaxArchived bounds what the archive takes at once: one event can be almost as large.
+	// MaxArchived bounds a request to the archive: a single event can be almost as large.
 	MaxArchived = 20 << 20
-	// MaxChanges bounds how many changed files of an Ending are told.
+	// MaxChanges bounds the changed files of an Ending.
 	MaxChanges = 10000
 )
 
-// Paths under which the archive takes what a session leaves, after /sessions/ and the
-// Conversation's UID.
+// Paths of the archive. They follow /sessions/ and the Conversation's UID.
 const (
 	ArchiveRoot   = "/sessions/"
 	ArchiveEvents = "/events"
 	ArchiveEnd    = "/end"
-	// ArchiveAside makes room for a journal that began anew: what is kept is put aside.
+	// ArchiveAside sets the archived journal aside to make room for a new one.
 	ArchiveAside = "/aside"
 )
 
-// What the archive is asked with.
+// Query parameters of the archive.
 const (
-	// ArchiveFrom is the id of the first event of a segment.
+	// ArchiveFrom is the ID of the first event of a segment.
 	ArchiveFrom = "from"
-	// ArchiveJournal tells journals apart: one that began anew has other events under the same ids.
+	// ArchiveJournal identifies a journal: a new journal has other events under the same IDs.
 	ArchiveJournal = "journal"
-	// ArchivePrevious is the name of the event before a segment. It must be the last that is kept,
-	// so that two journals are never mixed.
+	// ArchivePrevious is the name of the event before a segment. It must be the last archived
+	// event, so that two journals are never mixed.
 	ArchivePrevious = "previous"
-	// ArchiveAttempt is the attempt of the session that asks. One that was taken for dead may still
-	// hand something over when another has taken its place: the later one has the archive.
+	// ArchiveAttempt is the attempt of the session that sends the request. A stale attempt may
+	// still send events after a new one has started: only the latest attempt may write.
 	ArchiveAttempt = "attempt"
-	// ArchiveEarlier is the number of a journal that was put aside; 1 is the last of them.
+	// ArchiveEarlier is the number of a journal that was set aside; 1 is the latest.
 	ArchiveEarlier = "earlier"
 )
 
-// JournalName tells a journal from others by its first event, and any event from others.
+// JournalName identifies a journal by its first event. It also identifies any other event.
 func JournalName(first []byte) string {
 	sum := sha256.Sum256(first)
 	return hex.EncodeToString(sum[:12])
 }
 
-// ArchivePosition is what the archive answers: the id of the event that it wants next, and what it
-// has.
+// ArchivePosition describes the archived events: the ID of the next missing event, and the journal.
 type ArchivePosition struct {
 	Next    int    `json:"next"`
 	Journal string `json:"journal,omitempty"`
@@ -59,13 +57,13 @@ type ArchivePosition struct {
 	Last string `json:"last,omitempty"`
 }
 
-// Ending is what a session leaves at its end besides its events.
+// Ending has the results that a session leaves besides its events.
 type Ending struct {
-	// Changes to the repository, and the files before and now as far as there is room; Patch is the
-	// whole difference as text.
+	// Changes of the repository, with the contents of files as far as they fit; Patch has all
+	// changes as text.
 	Changes FileChanges `json:"changes"`
 	Patch   string      `json:"patch,omitempty"`
-	// Repository says whether there is one.
+	// Repository is set if the session has one.
 	Repository bool `json:"repository"`
 	// Usage of the model.
 	Calls        int64  `json:"calls,omitempty"`
@@ -74,8 +72,8 @@ type Ending struct {
 	Cost         string `json:"cost,omitempty"`
 }
 
-// FileChanges are those that a session lists, of which at most MaxChanges are read: a small text
-// can list so many that who reads them all has no memory left.
+// FileChanges is a list of changed files, of which at most MaxChanges are read: a small text can
+// have so many entries that they would exhaust the memory.
 type FileChanges []FileChange
 
 // UnmarshalJSON reads a list.
@@ -83,10 +81,10 @@ func (c *FileChanges) UnmarshalJSON(text []byte) error {
 	*c = nil
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	switch begin, err := decoder.Token(); {
-	case err != nil || begin == nil: // null is none
+	case err != nil || begin == nil: // null means none
 		return err
 	case begin != json.Delim('['):
-		return errors.New("the changes are no list")
+		return errors.New("the changes are not a list")
 	}
 	for decoder.More() && len(*c) < MaxChanges {
 		var change FileChange
@@ -98,10 +96,10 @@ func (c *FileChanges) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// FileChange is a file that changed.
+// FileChange is a changed file.
 type FileChange struct {
 	Status string `json:"status"`
 	Path   string `json:"path"`
-	// Diff is left out where the file is binary or too large.
+	// Diff is missing if the file is binary or too large.
 	Diff *Diff `json:"diff,omitempty"`
 }

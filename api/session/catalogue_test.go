@@ -39,7 +39,7 @@ func TestACatalogueIsReadFromYAMLAndJSON(t *testing.T) {
 	}
 }
 
-func TestACatalogueThatCouldNotRunIsRefused(t *testing.T) {
+func TestAnInvalidCatalogueIsRefused(t *testing.T) {
 	for name, c := range map[string]struct{ entry, says string }{
 		"an unknown field":                    {"comand: [x]", "comand"},
 		"no YAML":                             {"command: [", "agent x"},
@@ -51,11 +51,11 @@ func TestACatalogueThatCouldNotRunIsRefused(t *testing.T) {
 		"one of a variable":                   {"command: [x, '{{$m := .Key}}{{$m}}']", "no field .Key"},
 		"one in a call":                       {"command: [x, '{{printf \"%s\" (len .Key)}}']", "no field .Key"},
 		"a field of a field":                  {"command: [x, '{{.Model.Name}}']", "no field .Model.Name"},
-		"a range over what is no list":        {"command: [x, '{{range .Model}}{{end}}']", "command[1]"},
+		"a range over a text       ":          {"command: [x, '{{range .Model}}{{end}}']", "command[1]"},
 		"a secret on the command line":        {"command: [x, '{{env \"LLM_API_KEY\"}}']", "env"},
 		"no program":                          {"command: ['']", "command[0]"},
 		"an unknown field in the environment": {"env: {A: '{{.Key}}'}", "env[A]"},
-		"a name that is none":                 {"env: {A=B: c}", "A=B"},
+		"an invalid variable name":            {"env: {A=B: c}", "A=B"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := session.ParseCatalogue(map[string]string{"x": c.entry})
@@ -86,7 +86,7 @@ func TestTemplatesAreFilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What renders to nothing is left out; what is empty as it stands is not.
+	// An argument that renders to nothing is left out, but an empty one is kept.
 	if want := []string{"agent", "--model=m", "", "a;b;"}; !slices.Equal(command, want) {
 		t.Errorf("the command is %q, want %q", command, want)
 	}
@@ -95,11 +95,11 @@ func TestTemplatesAreFilled(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotSetRendersToNothing(t *testing.T) {
+func TestUnsetFieldsRenderToNothing(t *testing.T) {
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[session.AgentInput]()) {
 		want := []string{"agent"}
 		if field.Type.Kind() == reflect.Bool {
-			want = append(want, "false") // which is what it is
+			want = append(want, "false") // a boolean always renders
 		}
 		agent := session.Agent{Command: []string{"agent", "{{." + field.Name + "}}"}}
 		if command, _, err := agent.Render(session.AgentInput{}, nil); err != nil || !slices.Equal(command, want) {
@@ -108,7 +108,7 @@ func TestWhatIsNotSetRendersToNothing(t *testing.T) {
 	}
 }
 
-func TestNumbersAndListsAreNumbersAndLists(t *testing.T) {
+func TestNumbersAndListsCanBeUsedInTemplates(t *testing.T) {
 	agent := session.Agent{Command: []string{"agent", "{{.MaxIterations}}", "{{if gt .MaxIterations 5}}many{{end}}",
 		"{{.ImageURLs}}", "{{index .ImageURLs 1}} of {{len .ImageURLs}}"}}
 	command, _, err := agent.Render(session.AgentInput{MaxIterations: 7, ImageURLs: []string{"a", "b"}}, nil)
@@ -152,7 +152,7 @@ func TestTheDocumentedModelsAreValid(t *testing.T) {
 	}
 }
 
-func TestTheShippedAgentIsStartedWithWhatTheSettingsSay(t *testing.T) {
+func TestTheShippedAgentsArgumentsFollowTheSettings(t *testing.T) {
 	text, err := os.ReadFile("../../config/agents/catalogue.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -192,7 +192,7 @@ func TestTheShippedAgentIsStartedWithWhatTheSettingsSay(t *testing.T) {
 	}
 }
 
-func TestTheExamplesOfAgentsAreValid(t *testing.T) {
+func TestTheExampleAgentsAreValid(t *testing.T) {
 	files, err := filepath.Glob("../../config/agents/examples/*.yaml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("got %v, %v", files, err)

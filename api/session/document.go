@@ -1,6 +1,5 @@
-// Package session is the contract between the operator and a session's pod:
-// where things are in the pod, what the session document says, and how a
-// session tells why it ended.
+// Package session is the contract between the operator and a session's pod: the paths in the pod,
+// the session document, and the termination message.
 package session
 
 import (
@@ -12,51 +11,51 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Where things are in the session's pod.
+// Paths, ports and headers of the session's pod.
 const (
-	// Dir holds the session document, and nothing that is secret.
+	// Dir holds the session document, which has no secrets.
 	Dir = "/run/parley/session"
-	// BinDir holds the runtime, where the image does not bring its own.
+	// BinDir holds the runtime if the image does not have its own.
 	BinDir = "/run/parley/bin"
-	// ReplayDir holds the replay as ReplayFile, where there is one.
+	// ReplayDir holds the replay as ReplayFile, if there is one.
 	ReplayDir = "/run/parley/replay"
-	// ImagesDir holds the images of the first message that come as files, where there are any.
+	// ImagesDir holds the image files of the first message, if any.
 	ImagesDir = "/run/parley/images"
-	// WorkspaceDir is where the session works.
+	// WorkspaceDir is the session's working directory.
 	WorkspaceDir = "/workspace"
-	// HomeDir is the home directory of the session's user, in an image with a runtime of its own.
+	// HomeDir is the home directory of the session's user in an image with its own runtime.
 	HomeDir = "/home/session"
 
-	// Port is where the session serves /alive, /ready and its tools.
+	// Port serves all endpoints of the session.
 	Port = 8080
 	// AlivePath answers as soon as the runtime runs.
 	AlivePath = "/alive"
-	// ReadyPath answers once the workspace is prepared, the tools are served and the agent is
-	// started.
+	// ReadyPath answers once the workspace is prepared, the tools are served and the agent can
+	// start.
 	ReadyPath = "/ready"
-	// AwaitReadyPath is the same for who would rather wait than ask again: it answers once the
-	// session is ready, or after seconds.
+	// AwaitReadyPath waits: it answers once the session is ready, or after a few seconds.
 	AwaitReadyPath = ReadyPath + "?wait"
-	// StatusPath answers with a Status. It asks for the session's key.
+	// StatusPath answers with a Status. It requires the session's key.
 	StatusPath = "/status"
-	// EventsPath serves the journal by range, to the session's key or a token, and takes what the
-	// user sends, with a token of the facade only. StreamPath serves it as Server-Sent Events.
+	// EventsPath serves the journal by range, with the session's key or a token. A POST adds an
+	// event of the user and requires a token of the facade. StreamPath serves the journal as
+	// Server-Sent Events.
 	EventsPath = "/events"
 	StreamPath = "/events/stream"
-	// IdempotencyHeader holds a key of what a client sends: with the same key it is the same, sent
-	// again. MaxIdempotencyKey is how long that may be; a UUID has 36 characters.
+	// IdempotencyHeader has the key of a client's event: an event with the same key is a retry.
+	// MaxIdempotencyKey bounds its length; a UUID has 36 characters.
 	IdempotencyHeader = "Idempotency-Key"
 	MaxIdempotencyKey = 255
-	// TokenHeader holds a token of the facade.
+	// TokenHeader has a token of the facade.
 	TokenHeader = "X-Parley-Token"
-	// ToolsPath serves the tools of all tool servers over streamable HTTP. It asks for the
-	// session's key; on the loopback address that the agent is told it does not.
+	// ToolsPath serves the tools of all tool servers over streamable HTTP. It requires the
+	// session's key, except on the agent's loopback address.
 	ToolsPath = "/mcp"
 )
 
-// Keys of the session Secret. The document is a file in Dir; each of the others comes to the
-// session's first process in the variable that SecretVariable names: a file could be read by the
-// agent, which is the same user.
+// Keys of the session Secret. The document is a file in Dir. The others are variables of the
+// session's first process, named by SecretVariable: the agent has the same user and could read a
+// file.
 const (
 	DocumentFile      = "session.json"
 	KeyFile           = "session-key"
@@ -69,87 +68,85 @@ const (
 )
 
 const (
-	// SecretVariables are what the names of variables with secrets begin with.
+	// SecretVariables is the prefix of variables with secrets.
 	SecretVariables = "PARLEY_SECRET_"
-	// MaxSecret is the longest secret that a session can get. The kernel takes 128 KiB for a
-	// variable with its name.
+	// MaxSecret is the longest secret of a session. The kernel's limit for a variable with its name
+	// is 128 KiB.
 	MaxSecret = 100 << 10
-	// PlaceholderKey is what an agent has for the model's key: the session adds the right one to
-	// its calls.
+	// PlaceholderKey is the agent's key for the model. The session replaces it with the real one.
 	PlaceholderKey = "sk-parley-placeholder"
 )
 
-// SecretVariable is the variable with the value of a key of the session Secret.
+// SecretVariable returns the variable for a key of the session Secret.
 func SecretVariable(key string) string {
 	return SecretVariables + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(key))
 }
 
-// Document tells a session what it is to do. It holds no secret value: fields that end in File name
-// the key of the session Secret that does.
+// Document configures a session. It has no secret values: fields that end in File name a key of the
+// session Secret.
 type Document struct {
-	// Conversation and Namespace name the object that this session is of.
+	// Conversation and Namespace name the session's object.
 	Conversation string `json:"conversation"`
 	Namespace    string `json:"namespace"`
 
-	// UID of that object. PublicKey, an Ed25519 one, tells tokens of the facade, which alone may
-	// send messages and confirm actions.
+	// UID of that object. PublicKey, an Ed25519 key, verifies tokens of the facade. Only the facade
+	// may send messages and confirm actions.
 	UID       string `json:"uid,omitempty"`
 	PublicKey []byte `json:"publicKey,omitempty"`
 
-	// Settings of the user as they were when the session started.
+	// Settings of the user at the start of the session.
 	Settings v1alpha1.UserSettingsSpec `json:"settings"`
 
-	// Agent that works on the first message: the catalogue's entry of the name in the settings.
-	// Without one, or where it has no command, the session serves its workspace and tools.
+	// Agent for the messages: the catalogue's entry for the settings. Without an agent or its
+	// command, the session serves only its workspace and tools.
 	Agent *Agent `json:"agent,omitempty"`
 
 	// Repository to clone, if any.
 	Repository *Repository `json:"repository,omitempty"`
 
-	// FirstMessage to the agent, and the images that go with it, in their order.
+	// FirstMessage to the agent, and its images in order.
 	FirstMessage string  `json:"firstMessage,omitempty"`
 	Images       []Image `json:"images,omitempty"`
-	// Replay is set when ReplayDir holds a replay.
+	// Replay is set if ReplayDir has a replay.
 	Replay bool `json:"replay,omitempty"`
-	// Instructions that hold throughout the session.
+	// Instructions for the whole session.
 	Instructions string `json:"instructions,omitempty"`
 
-	// Task is set where the first message is a suggested task.
+	// Task is set if the first message is a suggested task.
 	Task bool `json:"task,omitempty"`
-	// History has all branches cloned with their history.
+	// History clones all branches with their history.
 	History bool `json:"history,omitempty"`
 	// OneShot ends the session after its first turn.
 	OneShot bool `json:"oneShot,omitempty"`
-	// SearchUnavailable is set where there is a key for a search tool, and no tool.
+	// SearchUnavailable is set if there is a key for a search tool, but no such tool.
 	SearchUnavailable bool `json:"searchUnavailable,omitempty"`
 
 	ToolServers   ToolServers    `json:"toolServers,omitzero"`
 	CustomSecrets []CustomSecret `json:"customSecrets,omitempty"`
 
-	// CABundle are certificates of authorities, as PEM, that the session trusts beside those of its
-	// image.
+	// CABundle has certificates of authorities, as PEM, that the session trusts in addition to
+	// those of its image.
 	CABundle string `json:"caBundle,omitempty"`
 
-	// ArchiveURL is where the session hands over what it leaves; empty where nothing is kept.
+	// ArchiveURL is the URL of the archive; empty means no archive.
 	ArchiveURL string `json:"archiveURL,omitempty"`
 
-	// Models that have a price.
+	// Models has the prices of models.
 	Models Models `json:"models,omitempty"`
 
-	// IdleTimeout after which the session ends itself; zero means never.
+	// IdleTimeout after which an idle session ends; zero means never.
 	IdleTimeout metav1.Duration `json:"idleTimeout"`
-	// StartDeadline by which the session must be running, counted by the operator from before its
-	// pod was there; zero means DefaultStartDeadline.
+	// StartDeadline is how long the session may take to start. The operator counts from before the
+	// creation of the pod. Zero means DefaultStartDeadline.
 	StartDeadline metav1.Duration `json:"startDeadline"`
 }
 
-// HasWork says whether there is something for an agent to do: a message, images, instructions, or a
-// replay.
+// HasWork says whether there is work for an agent: a message, images, instructions or a replay.
 func (d *Document) HasWork() bool {
 	return d.FirstMessage != "" || len(d.Images) > 0 || d.Instructions != "" || d.Replay
 }
 
-// Image goes with the first message: either the URL of one, or a file.
+// Image of the first message: a URL or a file.
 type Image struct {
 	URL string `json:"url,omitempty"`
 	// Name of the file in ImagesDir.
@@ -158,21 +155,21 @@ type Image struct {
 	MediaType string `json:"mediaType,omitempty"`
 }
 
-// DefaultStartDeadline is that of a session that is told none.
+// DefaultStartDeadline applies to sessions without a StartDeadline.
 const DefaultStartDeadline = 10 * time.Minute
 
-// Repository is what to clone.
+// Repository is the repository to clone.
 type Repository struct {
 	// Name is owner/name at the provider, or a full URL.
 	Name     string               `json:"name"`
 	Provider v1alpha1.GitProvider `json:"provider,omitempty"`
-	// Host of the provider, where it is not the public one.
+	// Host of the provider, if it is not the public one.
 	Host string `json:"host,omitempty"`
 	// UserID of the user at the provider.
 	UserID string `json:"userID,omitempty"`
-	// Branch to check out; empty means the default one.
+	// Branch to check out; empty means the default branch.
 	Branch string `json:"branch,omitempty"`
-	// TokenFile is set when there is a token for the provider.
+	// TokenFile is set if there is a token for the provider.
 	TokenFile string `json:"tokenFile,omitempty"`
 }
 
@@ -185,7 +182,7 @@ type ToolServers struct {
 
 // RemoteServer is a tool server reached over the network.
 type RemoteServer struct {
-	// Name that stands before its tools; without one that of its host.
+	// Name is the prefix of its tools; the default is its host.
 	Name       string `json:"name,omitempty"`
 	URL        string `json:"url"`
 	APIKeyFile string `json:"apiKeyFile,omitempty"`
@@ -199,7 +196,7 @@ type StdioServer struct {
 	Env     []EnvVar `json:"env,omitempty"`
 }
 
-// EnvVar is a variable whose value stands here, or in the session Secret.
+// EnvVar is a variable with a value here or in the session Secret.
 type EnvVar struct {
 	Name      string `json:"name"`
 	Value     string `json:"value,omitempty"`
@@ -220,10 +217,10 @@ var publicHosts = map[v1alpha1.GitProvider]string{
 	v1alpha1.Bitbucket: "bitbucket.org",
 }
 
-// PublicHost is where a git provider serves everybody; empty if nowhere.
+// PublicHost returns the public host of a git provider, if any.
 func PublicHost(provider v1alpha1.GitProvider) string { return publicHosts[provider] }
 
-// IsPublicHost says whether a host name is that of a provider who serves everybody, or below one.
+// IsPublicHost says whether a host name is a provider's public host or a subdomain of it.
 func IsPublicHost(name string) bool {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	for _, host := range publicHosts {

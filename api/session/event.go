@@ -5,51 +5,50 @@ import (
 	"time"
 )
 
-// Event is one thing that happened in a session: something that was done or is to be done (an
-// action), or what came of it (an observation). Clients of the existing service know this form; it
-// is that of the journal, of the trajectory and of a replay.
+// Event is an event of a session: an action, or an observation with its result. The format is that
+// of OpenHands clients. It is used in the journal, the trajectory and replays.
 type Event struct {
 	// ID counts from 0, without gaps.
 	ID        int    `json:"id"`
 	Timestamp string `json:"timestamp"`
 	Source    Source `json:"source"`
-	// Message is one line for people.
+	// Message is a one-line summary.
 	Message string `json:"message"`
 
 	// Action and its Args; empty in an observation.
 	Action string         `json:"action,omitempty"`
 	Args   map[string]any `json:"args,omitempty"`
 
-	// Observation, the event that it came of, and what was observed; empty in an action.
+	// Observation, the ID of the event that caused it, and its data; empty in an action.
 	Observation string         `json:"observation,omitempty"`
 	Cause       *int           `json:"cause,omitempty"`
 	Content     *string        `json:"content,omitempty"`
 	Extras      map[string]any `json:"extras,omitempty"`
 	Success     *bool          `json:"success,omitempty"`
 
-	// ToolCall names the call of a tool that this event is of.
+	// ToolCall names the tool call of this event.
 	ToolCall *ToolCall `json:"tool_call_metadata,omitempty"`
-	// Meta is the runtime's own, and means nothing to clients but Parley's own.
+	// Meta is for the runtime and for Parley's own clients.
 	Meta *EventMeta `json:"_meta,omitempty"`
 }
 
-// ToolCall names a call of a tool.
+// ToolCall names a tool call.
 type ToolCall struct {
 	ID       string `json:"tool_call_id"`
 	Function string `json:"function_name,omitempty"`
 }
 
-// EventMeta is by what a later attempt knows how far an earlier one came.
+// EventMeta lets a later attempt resume an earlier one.
 type EventMeta struct {
-	// Session of the agent that this event is of.
+	// Session of the agent that this event belongs to
 	Session string `json:"session,omitempty"`
-	// Seq is the agent's own count of what it told, where it counts.
+	// Seq is the agent's number of the update, if it numbers updates.
 	Seq int `json:"seq,omitempty"`
-	// Turn is the message that a turn began with, in the event that begins it.
+	// Turn is the message of a turn, in the event that starts the turn.
 	Turn *int `json:"turn,omitempty"`
-	// Key is a digest of the key that whoever sent the event gave it.
+	// Key is a digest of the sender's idempotency key.
 	Key string `json:"key,omitempty"`
-	// Withdrawn is the message of a turn that could not begin. It waits for another try.
+	// Withdrawn is the message of a turn that could not start. It waits for another try.
 	Withdrawn *int `json:"withdrawn,omitempty"`
 }
 
@@ -59,7 +58,7 @@ type EventPage struct {
 	HasMore bool              `json:"has_more"`
 }
 
-// Source is who an event comes from.
+// Source is the origin of an event.
 type Source string
 
 // The sources of events.
@@ -81,23 +80,23 @@ const (
 	ActionChangeState = "change_agent_state"
 )
 
-// The kinds of observations that are not named as their actions are.
+// Kinds of observations without an action of the same name.
 const (
 	ObservedState    = "agent_state_changed"
 	ObservedTool     = "mcp"
 	ObservedTasks    = "task_tracking"
 	ObservedError    = "error"
 	ObservedRejected = "user_rejected"
-	// ObservedUpdate holds what an agent told in a form that is not known here.
+	// ObservedUpdate has an agent's update of an unknown kind.
 	ObservedUpdate = "agent_update"
-	// ObservedNotice is a word of the session itself to its user.
+	// ObservedNotice is a notice of the session to its user.
 	ObservedNotice = "notice"
 )
 
-// State of a conversation's agent, as clients know it.
+// State of a conversation's agent, as OpenHands clients know it.
 type State string
 
-// The states. The last three are what users ask for, beside Paused and Running.
+// The states. Users request the last three, and also Paused and Running.
 const (
 	StateLoading      State = "loading"
 	StateRunning      State = "running"
@@ -111,10 +110,10 @@ const (
 	StateStopped      State = "stopped"
 )
 
-// Timestamp of an event at this time.
+// Timestamp formats the time of an event.
 func Timestamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000") }
 
-// StateChange is the event that an agent's state changed, and why.
+// StateChange returns the event for a new state of the agent.
 func StateChange(state State, reason string) Event {
 	return Event{
 		Source: FromEnvironment, Observation: ObservedState, Content: new(string),
@@ -122,7 +121,7 @@ func StateChange(state State, reason string) Event {
 	}
 }
 
-// StateOf is the state that an event says; empty where it is of another kind.
+// StateOf returns the state in an event; empty for other events.
 func (e *Event) StateOf() State {
 	if e.Observation != ObservedState {
 		return ""
@@ -131,7 +130,7 @@ func (e *Event) StateOf() State {
 	return State(state)
 }
 
-// UserMessage is what a user said.
+// UserMessage returns the event of a user's message.
 func UserMessage(text string, images []string) Event {
 	if images == nil {
 		images = []string{}
@@ -142,10 +141,10 @@ func UserMessage(text string, images []string) Event {
 	}
 }
 
-// IsUserMessage says whether an event is what a user said.
+// IsUserMessage says whether an event is a user's message.
 func (e *Event) IsUserMessage() bool { return e.Action == ActionMessage && e.Source == FromUser }
 
-// Text of a message.
+// Text returns the text of a message.
 func (e *Event) Text() string {
 	text, _ := e.Args["content"].(string)
 	return text

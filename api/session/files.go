@@ -1,6 +1,6 @@
 package session
 
-// Paths at which a session serves its files, to the facade only.
+// Paths of the session's files, for the facade only.
 const (
 	FilesPath   = "/files"
 	FilePath    = "/file"
@@ -10,10 +10,10 @@ const (
 	PatchPath   = "/git/patch"
 )
 
-// UsagePath is where a session says what it used of its model, to the facade only.
+// UsagePath serves the model's usage, for the facade only.
 const UsagePath = "/usage"
 
-// Usage of a model so far. Cost is in US dollars, and empty where no price is known.
+// Usage of a model so far. Cost is in US dollars, and empty if no price is known.
 type Usage struct {
 	Calls        int64  `json:"calls"`
 	InputTokens  int64  `json:"input_tokens"`
@@ -21,11 +21,10 @@ type Usage struct {
 	Cost         string `json:"cost"`
 }
 
-// MaxPatch is how many bytes of the whole difference are told.
+// MaxPatch bounds a patch in bytes.
 const MaxPatch = 5 << 20
 
-// File of the workspace. These names, as those below, are what clients of the existing service
-// know.
+// File of the workspace. OpenHands clients know its JSON fields and those below.
 type File struct {
 	Code string `json:"code"`
 }
@@ -36,13 +35,13 @@ type Diff struct {
 	Original string `json:"original"`
 }
 
-// Upload is what became of files that a user sent.
+// Upload is the result of an upload.
 type Upload struct {
 	Uploaded []string      `json:"uploaded_files"`
 	Skipped  []SkippedFile `json:"skipped_files"`
 }
 
-// SkippedFile was not taken.
+// SkippedFile is a file that was not stored.
 type SkippedFile struct {
 	Name   string `json:"name"`
 	Reason string `json:"reason"`

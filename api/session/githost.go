@@ -1,14 +1,13 @@
 package session
 
-// Paths at which a session asks its git host for its user, with the token that it has.
+// Paths for queries to the session's git host, with the session's token.
 const (
 	GitUserPath         = "/git-host/user"
 	GitRepositoriesPath = "/git-host/repositories"
 	GitBranchesPath     = "/git-host/branches"
 )
 
-// GitUser is who the token is of. These names, as those below, are what clients of the existing
-// service know.
+// GitUser is the owner of the token. OpenHands clients know its JSON fields and those below.
 type GitUser struct {
 	ID        string  `json:"id"`
 	Login     string  `json:"login"`
@@ -18,7 +17,7 @@ type GitUser struct {
 	Email     *string `json:"email"`
 }
 
-// GitRepository that the user can reach.
+// GitRepository is a repository that the user can access.
 type GitRepository struct {
 	ID          string  `json:"id"`
 	FullName    string  `json:"full_name"`

@@ -8,7 +8,8 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// Images of a conversation in their order. Those in ConfigMaps are files of the session's pod.
+// Images returns the images of a conversation in order. Those in ConfigMaps are files in the
+// session's pod.
 func Images(spec *v1alpha1.ConversationSpec) []Image {
 	var images []Image
 	for _, url := range spec.ImageURLs {
@@ -31,8 +32,8 @@ func Images(spec *v1alpha1.ConversationSpec) []Image {
 
 var plainSubtype = regexp.MustCompile(`^[a-z0-9]+$`)
 
-// ImageName is the name of the file of an image in a ConfigMap: its position, and the ending from
-// which many programs tell what is in it.
+// ImageName returns the file name of an image in a ConfigMap: its position, and the extension by
+// which many programs recognize the type.
 func ImageName(at int, mediaType string) string {
 	subtype := strings.TrimPrefix(mediaType, "image/")
 	switch {

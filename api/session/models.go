@@ -13,28 +13,28 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// Models are what is known of models, by their names: provider/model, or the model alone where it
-// costs the same everywhere.
+// Models has prices and limits by model: provider/model, or just the model if it costs the same
+// everywhere.
 type Models map[string]Model
 
-// Model is what one model costs, in US dollars for a million tokens, and how much it can take in.
-// What is not set is not known; cached tokens then cost as much as others.
+// Model has the prices of a model in US dollars per million tokens, and its context window. Missing
+// values are unknown; cached tokens then cost as much as others.
 type Model struct {
 	Input      Decimal `json:"input,omitempty"`
 	Output     Decimal `json:"output,omitempty"`
 	CacheRead  Decimal `json:"cacheRead,omitempty"`
 	CacheWrite Decimal `json:"cacheWrite,omitempty"`
-	// ContextWindow in tokens.
+	// ContextWindow in tokens
 	ContextWindow int64 `json:"contextWindow,omitempty"`
 }
 
-// Decimal is a number as it is written: money is not counted in binary fractions.
+// Decimal is a number as it is written: money is not computed in binary fractions.
 type Decimal string
 
-// decimalForm bounds the number of digits, and so what reckoning with them costs.
+// decimalForm bounds the digits, and thus the effort of the arithmetic.
 var decimalForm = regexp.MustCompile(`^[0-9]{1,9}(\.[0-9]{1,12})?([eE]-?[0-9])?$`)
 
-// UnmarshalJSON takes a number, or a text that holds one.
+// UnmarshalJSON accepts a number, or a text with a number.
 func (d *Decimal) UnmarshalJSON(text []byte) error {
 	written := string(bytes.TrimSpace(text))
 	if strings.HasPrefix(written, `"`) {
@@ -50,8 +50,8 @@ func (d *Decimal) UnmarshalJSON(text []byte) error {
 }
 
 // ParseModels reads the data of the ConfigMap with models: each value is YAML or JSON with a Model
-// for each name. The keys only divide them. It returns the entries that are right, and what is
-// wrong with the others.
+// for each name. The keys only group them. It returns the valid entries, and the errors of the
+// others.
 func ParseModels(data map[string]string) (Models, error) {
 	models := Models{}
 	var errs []error
@@ -64,7 +64,7 @@ func ParseModels(data map[string]string) (Models, error) {
 		for _, name := range slices.Sorted(maps.Keys(entries)) {
 			model, err := parseModel(name, entries[name])
 			if _, twice := models[name]; err == nil && twice {
-				err = errors.New("is there twice")
+				err = errors.New("occurs twice")
 			}
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%s: model %s: %w", key, name, err))
@@ -87,7 +87,7 @@ func parseModel(name string, text json.RawMessage) (model Model, err error) {
 	case (model.Input == "") != (model.Output == ""):
 		return model, errors.New("has only one of input and output")
 	case model.Input == "" && (model.CacheRead != "" || model.CacheWrite != ""):
-		return model, errors.New("has prices of cached tokens, and none of others")
+		return model, errors.New("has prices for cached tokens only")
 	case model.ContextWindow < 0:
 		return model, errors.New("contextWindow is negative")
 	}

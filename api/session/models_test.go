@@ -32,7 +32,7 @@ func TestModelsAreReadFromTheirConfigMap(t *testing.T) {
 	}
 }
 
-func TestTheShippedModelsAreRight(t *testing.T) {
+func TestTheShippedModelsAreValid(t *testing.T) {
 	text, err := os.ReadFile("../../config/agents/models.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -52,14 +52,14 @@ func TestTheShippedModelsAreRight(t *testing.T) {
 	}
 }
 
-func TestAModelWithAMistakeIsRefusedAndTheOthersAreNot(t *testing.T) {
+func TestAnInvalidModelDoesNotAffectOthers(t *testing.T) {
 	for mistake, says := range map[string]string{
 		`{input: -1, output: 1}`:                         `"-1" is not a price`,
 		`{input: lots, output: 1}`:                       `"lots" is not a price`,
 		`{input: 1e999999999, output: 1}`:                "is not",
 		`{input: "1e999999999", output: 1}`:              "is not a price",
 		`{input: 1}`:                                     "only one of input and output",
-		`{cacheRead: 1}`:                                 "none of others",
+		`{cacheRead: 1}`:                                 "for cached tokens only",
 		`{input: 1, output: 1, outptu: 2}`:               `unknown field "outptu"`,
 		`{contextWindow: -1}`:                            "contextWindow is negative",
 		`{contextWindow: many}`:                          "contextWindow",
@@ -75,7 +75,7 @@ func TestAModelWithAMistakeIsRefusedAndTheOthersAreNot(t *testing.T) {
 		}
 	}
 	if _, err := session.ParseModels(map[string]string{"a": "m: {}", "b": "m: {}"}); err == nil ||
-		err.Error() != "b: model m: is there twice" {
-		t.Errorf("a model that is there twice: %v", err)
+		err.Error() != "b: model m: occurs twice" {
+		t.Errorf("a model that occurs twice: %v", err)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// provider is how a git provider calls things.
+// provider has the terms of a git provider.
 type provider struct{ name, request, tokenVariable, checks string }
 
 var providers = map[v1alpha1.GitProvider]provider{
@@ -16,11 +16,11 @@ var providers = map[v1alpha1.GitProvider]provider{
 	v1alpha1.EnterpriseSSO: {"the git provider", "pull request", "GIT_TOKEN", "the CI checks"},
 }
 
-// TokenVariable is the environment variable under which tools look for a provider's token.
+// TokenVariable is the environment variable in which tools look for a provider's token.
 func TokenVariable(p v1alpha1.GitProvider) string { return providers[p].tokenVariable }
 
-// FirstMessage is what the agent is told first: the prompt of the task or microagent that was asked
-// for, then the user's own message.
+// FirstMessage returns the first message to the agent: the prompt of the task or microagent, then
+// the user's own message.
 func FirstMessage(spec *v1alpha1.ConversationSpec) string {
 	message := ""
 	switch {

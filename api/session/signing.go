@@ -8,18 +8,17 @@ import (
 	"fmt"
 )
 
-// SigningSecret is the Secret, in the operator's namespace, with the key that the facade's tokens
-// are signed with. The manager fills it once; the facade has it mounted.
+// SigningSecret is the Secret in the operator's namespace with the signing key of the facade's
+// tokens. The manager fills it once; the facade mounts it.
 const SigningSecret = "parley-session-signing"
 
-// Keys of the SigningSecret, and files where it is mounted: the two halves as PEM, PKCS #8 and
-// PKIX.
+// Keys of the SigningSecret, and its mounted files: the two halves as PEM in PKCS #8 and PKIX.
 const (
 	SigningPrivateKey = "private"
 	SigningPublicKey  = "public"
 )
 
-// NewSigningKey is the data of a SigningSecret with a new key.
+// NewSigningKey returns the data of a SigningSecret with a new key.
 func NewSigningKey() (map[string][]byte, error) {
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -39,7 +38,7 @@ func NewSigningKey() (map[string][]byte, error) {
 	}, nil
 }
 
-// errSigningKey never says what the key is.
+// errSigningKey never quotes the key.
 var errSigningKey = errors.New("it is not an Ed25519 key in PKCS #8, as PEM")
 
 var errPublicKey = errors.New("it is not the public half of an Ed25519 key in PKIX, as PEM")
@@ -67,7 +66,7 @@ func parseKey[K any](text []byte, parse func([]byte) (any, error), invalid error
 	return key, nil
 }
 
-// PublicHalf of a signing key.
+// PublicHalf returns the public half of a signing key.
 func PublicHalf(key ed25519.PrivateKey) ed25519.PublicKey {
 	public, _ := key.Public().(ed25519.PublicKey)
 	return public

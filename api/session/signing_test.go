@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-func TestASigningKeySignsWhatItsPublicHalfVerifies(t *testing.T) {
+func TestThePublicHalfVerifiesTokensOfASigningKey(t *testing.T) {
 	data, err := session.NewSigningKey()
 	if err != nil {
 		t.Fatal(err)
@@ -34,11 +34,11 @@ func TestASigningKeySignsWhatItsPublicHalfVerifies(t *testing.T) {
 	block, _ := pem.Decode(data[session.SigningPublicKey])
 	public, err := x509.ParsePKIXPublicKey(block.Bytes)
 	if err != nil || !bytes.Equal(public.(ed25519.PublicKey), session.PublicHalf(key)) {
-		t.Errorf("the public half is another one: %v", err)
+		t.Errorf("the public half differs: %v", err)
 	}
 }
 
-func TestOnlyAnEd25519KeyIsASigningKey(t *testing.T) {
+func TestASigningKeyMustBeAnEd25519Key(t *testing.T) {
 	other, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func TestOnlyAnEd25519KeyIsASigningKey(t *testing.T) {
 		"of another kind": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
 	} {
 		if _, err := session.ParseSigningKey(text); err == nil {
-			t.Errorf("%s is taken for a key", name)
+			t.Errorf("%s is accepted as a key", name)
 		}
 	}
 }

@@ -1,6 +1,6 @@
 package session
 
-// Status is what a session says of itself while it runs.
+// Status is the status of a running session.
 type Status struct {
 	Conversation string          `json:"conversation"`
 	Namespace    string          `json:"namespace"`
@@ -8,13 +8,13 @@ type Status struct {
 	Workspace    WorkspaceStatus `json:"workspace"`
 	ToolServers  []ToolServer    `json:"toolServers"`
 	Agent        AgentStatus     `json:"agent"`
-	// IdleSeconds since an agent ran or a tool was asked for.
+	// IdleSeconds is the time since the last activity.
 	IdleSeconds int64 `json:"idleSeconds"`
 	// IdleTimeoutSeconds after which the session ends; zero means never.
 	IdleTimeoutSeconds int64 `json:"idleTimeoutSeconds"`
 }
 
-// WorkspaceState says how far the workspace is.
+// WorkspaceState is the progress of the workspace.
 type WorkspaceState string
 
 // The states of a workspace.
@@ -23,15 +23,15 @@ const (
 	WorkspacePrepared  WorkspaceState = "Prepared"
 )
 
-// WorkspaceStatus is where the session works.
+// WorkspaceStatus describes the workspace.
 type WorkspaceStatus struct {
 	State      WorkspaceState `json:"state"`
 	Directory  string         `json:"directory"`
 	Repository string         `json:"repository,omitempty"`
-	// Branch and Commit that were checked out when the session started.
+	// Branch and Commit that were checked out at the start of the session
 	Branch string `json:"branch,omitempty"`
 	Commit string `json:"commit,omitempty"`
-	// Resumed is set when the repository was there already.
+	// Resumed is set if the repository was there before.
 	Resumed bool `json:"resumed,omitempty"`
 }
 
@@ -42,18 +42,18 @@ type ToolServerState string
 const (
 	ToolServerConnecting ToolServerState = "Connecting"
 	ToolServerConnected  ToolServerState = "Connected"
-	// ToolServerFailed: it cannot be reached, or it ended; it is tried again.
+	// ToolServerFailed means that it cannot be reached or has ended; it is retried.
 	ToolServerFailed ToolServerState = "Failed"
 )
 
 // ToolServer is the health of one tool server.
 type ToolServer struct {
-	// Name is what stands before the names of its tools.
+	// Name is the prefix of its tools.
 	Name string `json:"name"`
 	// Kind is stdio, sse or shttp.
 	Kind  string          `json:"kind"`
 	State ToolServerState `json:"state"`
-	// Error is why it is not connected, or what last went wrong.
+	// Error is the reason why it is not connected, or its last error.
 	Error string `json:"error,omitempty"`
 	// Restarts since the session started.
 	Restarts  int `json:"restarts"`
@@ -62,22 +62,22 @@ type ToolServer struct {
 	Resources int `json:"resources"`
 }
 
-// AgentState says what the agent does.
+// AgentState is the state of the agent's process.
 type AgentState string
 
 // The states of an agent.
 const (
-	// AgentNone: there is no agent, or nothing for it to do.
+	// AgentNone means that there is no agent, or no work for it.
 	AgentNone    AgentState = "None"
 	AgentWaiting AgentState = "Waiting"
 	AgentRunning AgentState = "Running"
 	AgentEnded   AgentState = "Ended"
 )
 
-// AgentStatus is what the agent does.
+// AgentStatus is the status of the agent.
 type AgentStatus struct {
 	Name  string     `json:"name,omitempty"`
 	State AgentState `json:"state"`
-	// Reported is the state as clients know it.
+	// Reported is the state in the terms of clients.
 	Reported State `json:"reported,omitempty"`
 }

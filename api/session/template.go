@@ -10,49 +10,47 @@ import (
 	"text/template/parse"
 )
 
-// AgentInput is what the templates of an Agent can use. What is not set renders to nothing, but
-// what is true or false to that. It holds no secret: a command line can be read by every process.
+// AgentInput has the values for the templates of an Agent. Unset values render to nothing, except
+// booleans. It has no secrets, because every process can read a command line.
 type AgentInput struct {
-	// MessageFile holds the first message; it is also the agent's standard input. InstructionsFile
-	// holds the instructions of the session and ReplayFile the replay, where there are any.
+	// MessageFile has the first message; it is also the agent's standard input. InstructionsFile
+	// has the session's instructions and ReplayFile the replay, if any.
 	MessageFile, InstructionsFile, ReplayFile string
-	// Images that go with the first message, in their order, each a URL or the path of a file.
-	// ImageURLs are those of them that are URLs, ImageFiles the others.
+	// Images of the first message in order, each a URL or a file path. ImageURLs are the URLs among
+	// them, ImageFiles the files.
 	Images, ImageURLs, ImageFiles List
-	// Model such as provider/model, ModelName what follows the slash, and BaseURL where the session
-	// serves the model's API, without the version: that of OpenAI is at /v1 below it.
+	// Model such as provider/model, ModelName without the provider, and BaseURL of the session's
+	// model API without the version: OpenAI's API is at /v1 below it.
 	Model, ModelName, BaseURL string
-	// RouterURL serves the session's tools. MCPConfigFile says so to agents that read a file of MCP
-	// servers.
+	// RouterURL serves the session's tools. MCPConfigFile names it for agents that read a file of
+	// MCP servers.
 	RouterURL, MCPConfigFile string
-	// MaxIterations and MaxBudget (in US dollars) are the limits of a task; zero and empty mean
-	// none.
+	// MaxIterations and MaxBudget (in US dollars) limit a task; zero and empty mean no limit.
 	MaxIterations Count
 	MaxBudget     string
-	// Workspace is the session's directory. Repository is the clone's directory in it, where there
-	// is one.
+	// Workspace is the session's directory, Repository the directory of the clone in it, if any.
 	Workspace, Repository string
-	// Branch that was asked for, if any.
+	// Branch that was requested, if any
 	Branch string
 	// Conversation is the name of the session.
 	Conversation string
 	// Language of answers, as a language tag.
 	Language string
-	// ConfirmationMode is set when the agent is to ask before it acts.
+	// ConfirmationMode is set if the agent must ask before it acts.
 	ConfirmationMode bool
-	// RateActions is set when it is to ask only before those actions that it rates as dangerous.
+	// RateActions is set if it must ask only before actions that it rates as dangerous.
 	RateActions bool
-	// ContextWindow of the model in tokens; zero where it is not known. Condense is set when a
-	// history that is too long for it is to be summarised.
+	// ContextWindow of the model in tokens; zero if unknown. Condense is set if a history that
+	// exceeds it is to be summarized.
 	ContextWindow Count
 	Condense      bool
-	// Programs is the directory of Parley's own programs.
+	// Programs is the directory of Parley's programs.
 	Programs string
-	// Resumed is set when the repository was there already from an earlier run of this session.
+	// Resumed is set if the repository was there from an earlier attempt of this session.
 	Resumed bool
 }
 
-// Count renders to nothing where it is zero.
+// Count renders to nothing if it is zero.
 type Count int32
 
 func (c Count) String() string {
@@ -62,18 +60,18 @@ func (c Count) String() string {
 	return strconv.Itoa(int(c))
 }
 
-// List renders to its items with spaces between them.
+// List renders to its items, separated by spaces.
 type List []string
 
 func (l List) String() string { return strings.Join(l, " ") }
 
-// variables looks up the environment that an agent gets anyway.
+// variables looks up the common environment of agents.
 type variables func(name string) string
 
 func noVariables(string) string { return "" }
 
-// Render fills the templates of the agent. Of env it asks the variables that an environment
-// template names.
+// Render renders the templates of the agent. env looks up the variables that templates of the
+// environment use.
 func (a *Agent) Render(input AgentInput, env func(name string) string) (command []string, environment map[string]string,
 	err error) {
 	for i, argument := range a.Command {
@@ -110,7 +108,7 @@ func render(text string, env variables, input AgentInput) (string, error) {
 	return out.String(), nil
 }
 
-// parseTemplate knows the function env only where env is given: what it yields may be secret.
+// parseTemplate defines the function env only if env is given, because its results may be secret.
 func parseTemplate(text string, env variables) (*template.Template, error) {
 	t := template.New("template")
 	if env != nil {
@@ -119,8 +117,8 @@ func parseTemplate(text string, env variables) (*template.Template, error) {
 	return t.Parse(text)
 }
 
-// validateTemplate refuses a template that would fail, whatever the session: one that names an
-// unknown field in any of its branches, or does with a field what cannot be done with it.
+// validateTemplate rejects a template that would always fail: one with an unknown field in any
+// branch, or with an invalid use of a field.
 func validateTemplate(text string, env variables) error {
 	parsed, err := parseTemplate(text, env)
 	if err != nil {
@@ -144,10 +142,10 @@ func validateTemplate(text string, env variables) error {
 	return err
 }
 
-// checkFields looks at every field that a template names, also where a run would not come by.
+// checkFields checks every field in a template, even in branches that are not executed.
 func checkFields(node parse.Node) error {
 	if reflect.ValueOf(node).IsNil() {
-		return nil // such as the list of a missing else
+		return nil // such as a missing else
 	}
 	switch n := node.(type) {
 	case *parse.ListNode:
@@ -193,7 +191,7 @@ func checkAll[N parse.Node](nodes []N) error {
 
 func checkField(path []string) error {
 	if _, known := reflect.TypeFor[AgentInput]().FieldByName(path[0]); !known || len(path) > 1 {
-		return fmt.Errorf("there is no field .%s", strings.Join(path, "."))
+		return fmt.Errorf("no field .%s", strings.Join(path, "."))
 	}
 	return nil
 }

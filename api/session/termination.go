@@ -12,32 +12,31 @@ import (
 )
 
 const (
-	// maxTermination is where a kubelet cuts a termination message.
+	// maxTermination is the kubelet's limit for a termination message.
 	maxTermination = 4096
-	// maxText bounds each text in which a session says something of its end.
+	// maxText bounds each text of a termination.
 	maxText = 1024
-	// maxBranch, maxFiles and maxTokens are the bounds of the schema.
+	// maxBranch, maxFiles and maxTokens are the limits of the schema.
 	maxBranch = 255
 	maxFiles  = 1_000_000_000
 	maxTokens = 1_000_000_000_000
 )
 
-// Termination is why a session ended. A session that ends of its own accord writes it as JSON into
-// its termination message and exits with status 0; any other status means that it crashed and is to
-// be restarted.
+// Termination says why a session ended. A session that ends by itself writes it as JSON to its
+// termination message and exits with status 0. Any other status means that it crashed and must be
+// restarted.
 type Termination struct {
-	// Reason is Idle, Completed or Failed. With another status than 0 it is OOMKilled or
-	// Unresponsive, or there is none.
+	// Reason is Idle, Completed or Failed. For another status than 0 it is OOMKilled, Unresponsive
+	// or empty.
 	Reason  string `json:"reason"`
 	Message string `json:"message,omitempty"`
-	// Result is what came of the session, where it did something.
+	// Result of the session, if there is any.
 	Result *v1alpha1.ConversationResult `json:"result,omitempty"`
 }
 
 // ParseTermination reads the termination message of a session that exited with status 0. An image
-// with an entry point of its own may have written none, or anything: then the session completed.
-// What it wrote is not passed on, since nothing promises that it holds no secret. said is whether
-// the session wrote why it ended.
+// with its own entry point may have written anything: then the session completed, and its text is
+// dropped, because it may contain a secret. said is set if the session wrote a valid reason.
 func ParseTermination(message string) (t Termination, said bool) {
 	var written struct {
 		Termination
@@ -48,7 +47,7 @@ func ParseTermination(message string) (t Termination, said bool) {
 		return Termination{Reason: v1alpha1.ReasonCompleted}, false
 	}
 	t = Termination{Reason: written.Reason, Message: cut(written.Message, maxText)}
-	// A result that cannot be read takes nothing from the reason.
+	// An invalid result does not affect the reason.
 	if result := new(v1alpha1.ConversationResult); len(written.Result) > 0 && json.Unmarshal(written.Result,
 		result) == nil {
 		t.Result = bounded(result)
@@ -56,16 +55,16 @@ func ParseTermination(message string) (t Termination, said bool) {
 	return t, true
 }
 
-// Why a process ended that did not end by itself.
+// Reasons of a process that did not end by itself.
 const (
-	// OOMKilled: the kernel killed it because memory ran out, in a kubelet's word.
+	// OOMKilled means that the kernel killed it for lack of memory, as in a kubelet's status.
 	OOMKilled = "OOMKilled"
-	// Unresponsive: the supervisor ended it because it did not answer any more.
+	// Unresponsive means that the supervisor ended it because it no longer answered.
 	Unresponsive = "Unresponsive"
 )
 
-// WhyEnded reads the termination message of a session that exited with another status than 0. It is
-// empty where that says nothing.
+// WhyEnded returns the reason in the termination message of a session that exited with another
+// status than 0, or an empty string.
 func WhyEnded(message string) string {
 	var t Termination
 	if json.Unmarshal([]byte(message), &t) != nil || t.Reason != OOMKilled && t.Reason != Unresponsive {
@@ -79,8 +78,8 @@ var (
 	costForm   = regexp.MustCompile(`^([0-9]{1,9})(?:(\.[0-9]{1,12})[0-9]*)?$`)
 )
 
-// bounded is a result that a status may hold: long texts are cut, and what is not valid is left
-// out. It is nil if nothing is left.
+// bounded returns a result that fits into a status: long texts are truncated, and invalid values
+// are left out. It is nil if nothing is left.
 func bounded(result *v1alpha1.ConversationResult) *v1alpha1.ConversationResult {
 	if result == nil {
 		return nil
@@ -90,11 +89,11 @@ func bounded(result *v1alpha1.ConversationResult) *v1alpha1.ConversationResult {
 	if !commitForm.MatchString(r.Commit) {
 		r.Commit = ""
 	}
-	// A name that is cut is another one.
+	// A truncated name would be another name.
 	if len(r.Branch) > maxBranch || printable(r.Branch) != r.Branch || strings.ContainsAny(r.Branch, " \t\n") {
 		r.Branch = ""
 	}
-	// An exact sum of small prices may have more digits than anybody needs.
+	// An exact sum of small prices may have very many digits.
 	if cost := costForm.FindStringSubmatch(r.Cost); cost != nil {
 		r.Cost = cost[1] + cost[2]
 	} else {
@@ -114,8 +113,7 @@ func bounded(result *v1alpha1.ConversationResult) *v1alpha1.ConversationResult {
 	return &r
 }
 
-// printable is a text without what no terminal should be sent: control characters, and bytes that
-// are no text.
+// printable removes control characters and invalid bytes from a text, which no terminal should get.
 func printable(text string) string {
 	return strings.Map(func(c rune) rune {
 		if c != '\n' && c != '\t' && (unicode.IsControl(c) || c == unicode.ReplacementChar) {
@@ -125,8 +123,8 @@ func printable(text string) string {
 	}, text)
 }
 
-// Encode is the termination message that ParseTermination reads. It is never longer than a kubelet
-// keeps.
+// Encode returns the termination message for ParseTermination. It never exceeds the kubelet's
+// limit.
 func (t Termination) Encode() ([]byte, error) {
 	t.Message, t.Result = cut(t.Message, maxText), bounded(t.Result)
 	for {
@@ -134,7 +132,7 @@ func (t Termination) Encode() ([]byte, error) {
 		if err != nil || len(text) <= maxTermination {
 			return text, err
 		}
-		// What JSON must escape takes up to six times its room.
+		// JSON escapes take up to six times as many bytes.
 		if t.Result != nil && len(t.Result.Summary) >= len(t.Message) {
 			t.Result.Summary = cut(t.Result.Summary, len(t.Result.Summary)/2)
 		} else {
@@ -151,7 +149,7 @@ func encode(t Termination) ([]byte, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), err
 }
 
-// cut shortens a text to a number of bytes, and not within a character.
+// cut truncates a text to a number of bytes, between characters.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text

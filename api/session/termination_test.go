@@ -21,7 +21,7 @@ func TestATerminationIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-func TestAResultThatIsAsLongAsCanBeFitsIntoATerminationMessage(t *testing.T) {
+func TestTheLongestResultFitsIntoATerminationMessage(t *testing.T) {
 	result := v1alpha1.ConversationResult{
 		Commit: strings.Repeat("a", 64), Branch: strings.Repeat("b", 255), FilesChanged: 1e9, InputTokens: 1e12,
 		OutputTokens: 1e12, Cost: "999999999.999999999999",
@@ -57,7 +57,7 @@ func TestAResultThatIsAsLongAsCanBeFitsIntoATerminationMessage(t *testing.T) {
 	}
 }
 
-func TestOfAResultOnlyWhatIsValidIsTaken(t *testing.T) {
+func TestInvalidResultFieldsAreDropped(t *testing.T) {
 	for written, want := range map[string]*v1alpha1.ConversationResult{
 		`{"summary":"done","commit":"5f1c0de","branch":"main","filesChanged":3,"inputTokens":10,"outputTokens":2,` +
 			`"cost":"0.25"}`: {
@@ -82,7 +82,7 @@ func TestOfAResultOnlyWhatIsValidIsTaken(t *testing.T) {
 	}
 }
 
-func TestALongTerminationIsCutBetweenCharacters(t *testing.T) {
+func TestALongTerminationIsTruncatedBetweenCharacters(t *testing.T) {
 	text, err := session.Termination{Reason: v1alpha1.ReasonFailed, Message: "x" + strings.Repeat("é", 4000)}.Encode()
 	if err != nil {
 		t.Fatal(err)

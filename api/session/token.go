@@ -9,30 +9,30 @@ import (
 	"time"
 )
 
-// What a token is for.
+// Audiences of tokens.
 const (
-	// AudienceSession is a running session, which the facade speaks with on its user's behalf.
+	// AudienceSession is a running session, to which the facade speaks for the session's user.
 	AudienceSession = "session"
-	// AudienceArchive is the facade's archive, which a session hands over to what is to be kept.
+	// AudienceArchive is the archive, to which a session hands over its journal and its ending.
 	AudienceArchive = "archive"
 )
 
-// Claims are what a token says: for what, of which conversation, until when.
+// Claims are the claims of a token: its audience, its conversation and its expiry.
 type Claims struct {
 	Audience string `json:"aud"`
 	// UID of the Conversation.
 	UID string `json:"sub"`
-	// Expires in seconds since 1970.
+	// Expires in seconds since 1970
 	Expires int64 `json:"exp"`
 }
 
-// clockSkew is how far the clocks of two nodes may be apart.
+// clockSkew is the tolerated difference between the clocks of two nodes.
 const clockSkew = 30 * time.Second
 
-// errToken says no more, since who presents a bad token needs no help.
-var errToken = errors.New("the token is not valid")
+// errToken has no details, so that it does not help an attacker.
+var errToken = errors.New("the token is invalid")
 
-// SignToken makes a token.
+// SignToken creates a token.
 func SignToken(key ed25519.PrivateKey, claims Claims) (string, error) {
 	payload, err := json.Marshal(claims)
 	if err != nil {
@@ -42,7 +42,7 @@ func SignToken(key ed25519.PrivateKey, claims Claims) (string, error) {
 	return text + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(key, []byte(text))), nil
 }
 
-// VerifyToken checks that a token was signed, is for this audience and conversation, and has not
+// VerifyToken checks that a token is signed, is for this audience and conversation, and has not
 // expired.
 func VerifyToken(key ed25519.PublicKey, token, audience, uid string, now time.Time) error {
 	text, signature, _ := strings.Cut(token, ".")

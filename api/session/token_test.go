@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-func TestATokenIsGoodForOneThingOnly(t *testing.T) {
+func TestATokenIsValidOnlyForItsClaims(t *testing.T) {
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +31,7 @@ func TestATokenIsGoodForOneThingOnly(t *testing.T) {
 		at                   time.Time
 		good                 bool
 	}{
-		"as it was made":          {public, token, session.AudienceSession, "u1", now, true},
+		"unchanged":               {public, token, session.AudienceSession, "u1", now, true},
 		"another conversation":    {public, token, session.AudienceSession, "u2", now, false},
 		"no conversation":         {public, token, session.AudienceSession, "", now, false},
 		"another audience":        {public, token, session.AudienceArchive, "u1", now, false},
