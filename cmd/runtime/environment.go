@@ -13,19 +13,19 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/supervise"
 )
 
-// environment is where things are.
+// environment has the directories and other parameters of the container.
 type environment struct {
-	supervise.Place
+	supervise.Config
 	sessionDir, workspace, replayDir, imagesDir string
-	home                                        string // once it has its workspace
-	// attempt of the session, from 1.
+	home                                        string // set once the workspace is open
+	// attempt number of the session, from 1
 	attempt int
 }
 
 func readEnvironment() environment {
 	attempt, _ := strconv.Atoi(cmp.Or(os.Getenv(supervise.Attempt), "1"))
 	return environment{
-		Place:      supervise.ReadPlace(),
+		Config:     supervise.ReadConfig(),
 		attempt:    attempt,
 		sessionDir: cmp.Or(os.Getenv("PARLEY_SESSION_DIR"), session.Dir),
 		workspace:  cmp.Or(os.Getenv("PARLEY_WORKSPACE"), session.WorkspaceDir),
@@ -46,14 +46,14 @@ func readDocument(dir string) (*session.Document, error) {
 	return &doc, nil
 }
 
-// problemOf says what is wrong with a document without a word of it: an error of who reads a price
-// or a duration repeats it.
+// problemOf describes an invalid document without quoting it: errors about prices and durations
+// quote the value.
 func problemOf(err error) string {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return fmt.Sprintf("%s at byte %d is of another type", wrong.Field, wrong.Offset)
+		return fmt.Sprintf("%s at byte %d has the wrong type", wrong.Field, wrong.Offset)
 	}
 	if wrong, ok := errors.AsType[*json.SyntaxError](err); ok {
-		return fmt.Sprintf("it is no JSON from byte %d on", wrong.Offset)
+		return fmt.Sprintf("invalid JSON at byte %d", wrong.Offset)
 	}
-	return "it has a value that cannot be read"
+	return "it has an invalid value"
 }

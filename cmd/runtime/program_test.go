@@ -22,7 +22,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/supervise"
 )
 
-// agent runs a shell script.
+// agent returns an agent that runs a shell script.
 func agent(script string) *session.Agent {
 	return &session.Agent{Name: "test", Command: []string{"/bin/sh", "-c", script}}
 }
@@ -61,7 +61,7 @@ func TestASessionRunsFromItsStartToItsEnd(t *testing.T) {
 			t.Errorf("with the key the answer is %d", code)
 		}
 	})
-	t.Run("the status tells", func(t *testing.T) {
+	t.Run("the status is complete", func(t *testing.T) {
 		eventually(t, "the agent works", func() bool { return p.status(t).Agent.State == session.AgentRunning })
 		got := p.status(t)
 		if w := got.Workspace; w.State != session.WorkspacePrepared || w.Directory != clone || w.Branch != "feature" ||
@@ -88,7 +88,7 @@ func TestASessionRunsFromItsStartToItsEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// It works in the clone, and has none of the agent's keys.
+		// It runs in the clone and has none of the agent's keys.
 		if got, want := result.Content[0].(*mcp.TextContent).Text, fmt.Sprintf("%s %q", clone, ""); got != want {
 			t.Errorf("the tool says %s, want %s", got, want)
 		}
@@ -121,7 +121,7 @@ func TestASessionRunsFromItsStartToItsEnd(t *testing.T) {
 	}
 }
 
-func TestASessionThatFailsSaysWhy(t *testing.T) {
+func TestAFailedSessionReportsItsReason(t *testing.T) {
 	for name, c := range map[string]struct {
 		doc  session.Document
 		says string
@@ -151,7 +151,7 @@ func TestASessionThatFailsSaysWhy(t *testing.T) {
 	}
 }
 
-func TestASessionGivesUpOnAHostBeforeItsDeadline(t *testing.T) {
+func TestAnUnreachableHostEndsTheSessionBeforeItsDeadline(t *testing.T) {
 	p := newPod(t, session.Document{
 		StartDeadline: metav1.Duration{Duration: 12 * time.Second},
 		Repository:    &session.Repository{Name: "http://127.0.0.1:1/acme/site"},
@@ -159,7 +159,7 @@ func TestASessionGivesUpOnAHostBeforeItsDeadline(t *testing.T) {
 	p.start(t)
 	code, got := p.wait(t)
 	if code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message,
-		"127.0.0.1:1 cannot be reached") || !strings.Contains(got.Message, "tried for 9s") {
+		"127.0.0.1:1 cannot be reached") || !strings.Contains(got.Message, "retried for 9s") {
 		t.Errorf("it ended with status %d: %+v", code, got)
 	}
 }
@@ -174,7 +174,7 @@ func TestASessionWithoutAnAgentEndsWhenItIsIdle(t *testing.T) {
 		t.Errorf("the status is %+v", got)
 	}
 	before := time.Now()
-	// The client stays connected, with a stream that carries nothing.
+	// The client stays connected with an idle stream.
 	if _, err := p.connect(t, secretValues[session.KeyFile]); err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func TestASessionWithoutAnAgentEndsWhenItIsIdle(t *testing.T) {
 	}
 }
 
-func TestAStartThatTakesLongIsNoIdling(t *testing.T) {
+func TestALongStartIsNotIdleTime(t *testing.T) {
 	servers := toolServers()
 	arrival := filepath.Join(t.TempDir(), "go")
 	servers.Stdio[0].Env = append(servers.Stdio[0].Env, session.EnvVar{Name: waitVariable, Value: arrival})
@@ -219,7 +219,7 @@ func TestASecretDoesNotChangeTheEnvironment(t *testing.T) {
 	}
 }
 
-func TestAWordInAServersEnvironmentIsNoSecret(t *testing.T) {
+func TestAWordInAServersEnvironmentIsNotMasked(t *testing.T) {
 	servers := toolServers()
 	servers.Stdio[0].Env = append(servers.Stdio[0].Env, session.EnvVar{Name: "NODE_ENV", ValueFile: "mcp.stdio.0.1"},
 		session.EnvVar{Name: "API_TOKEN", ValueFile: "mcp.stdio.0.2"})
@@ -234,7 +234,7 @@ func TestAWordInAServersEnvironmentIsNoSecret(t *testing.T) {
 	}
 }
 
-func TestAnAgentWithNothingToDoIsNotStarted(t *testing.T) {
+func TestAnAgentWithoutWorkIsNotStarted(t *testing.T) {
 	p := newPod(t, session.Document{IdleTimeout: metav1.Duration{Duration: time.Millisecond},
 		Agent: agent("touch $PARLEY_WORKSPACE/ran")})
 	p.start(t)
@@ -246,12 +246,12 @@ func TestAnAgentWithNothingToDoIsNotStarted(t *testing.T) {
 	}
 }
 
-// restless writes its process id, that of a child which left its group, and then waits.
+// restless writes its process ID and that of a child that left its process group, and then waits.
 const restless = `cd "$PARLEY_WORKSPACE"; trap 'touch told; exit 0' TERM
 	setsid sh -c 'echo $$ > runaway; exec sleep 1000' & echo $$ > agent
 	while true; do sleep 0.01; done`
 
-func TestASessionThatIsToldToStopStopsItsChildren(t *testing.T) {
+func TestAStopSignalStopsAllChildren(t *testing.T) {
 	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(restless), ToolServers: toolServers()})
 	p.start(t)
 	p.waitReady(t)
@@ -268,12 +268,12 @@ func TestASessionThatIsToldToStopStopsItsChildren(t *testing.T) {
 	}
 	for _, pid := range pids {
 		if !gone(pid) {
-			t.Errorf("process %s is still there", pid)
+			t.Errorf("process %s still runs", pid)
 		}
 	}
 }
 
-func TestASessionThatIsKilledLeavesNothing(t *testing.T) {
+func TestAKilledSessionLeavesNoProcesses(t *testing.T) {
 	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(restless),
 		Repository: &session.Repository{Name: repository(t)}})
 	p.start(t)
@@ -286,12 +286,12 @@ func TestASessionThatIsKilledLeavesNothing(t *testing.T) {
 	}
 	for _, pid := range pids {
 		if !gone(pid) {
-			t.Errorf("process %s is still there", pid)
+			t.Errorf("process %s still runs", pid)
 		}
 	}
 }
 
-func TestOrphansAreWaitedFor(t *testing.T) {
+func TestOrphansAreReaped(t *testing.T) {
 	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(`cd "$PARLEY_WORKSPACE"
 		(sh -c 'echo $$ > orphan; while [ ! -e go ]; do sleep 0.01; done' &)
 		while true; do sleep 0.01; done`)})
@@ -301,7 +301,7 @@ func TestOrphansAreWaitedFor(t *testing.T) {
 	eventually(t, "the orphan is gone, not a zombie", func() bool { return gone(orphan) })
 }
 
-func TestTheProgramsOfAnImageAreInstalledIntoAnother(t *testing.T) {
+func TestInstallCopiesTheProgramsIntoAnotherImage(t *testing.T) {
 	path, err := program()
 	if err != nil {
 		t.Fatal(err)
@@ -313,10 +313,10 @@ func TestTheProgramsOfAnImageAreInstalledIntoAnother(t *testing.T) {
 	}
 	write(t, filepath.Join(image, "agent"), "the agent")
 	if exec.Command(runtime, "install", dir).Run() == nil {
-		t.Error("an image without a supervisor is no problem")
+		t.Error("an image without a supervisor is accepted")
 	}
 	write(t, filepath.Join(image, "supervisor"), "the supervisor")
-	for range 2 { // it replaces what is there
+	for range 2 { // the second run replaces the files
 		if output, err := exec.Command(runtime, "install", dir).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, output)
 		}
@@ -339,18 +339,18 @@ func TestTheProgramsOfAnImageAreInstalledIntoAnother(t *testing.T) {
 		t.Errorf("in the directory: %v, %v", entries, err)
 	}
 	if err := exec.Command(runtime, "install", filepath.Join(dir, "missing")).Run(); err == nil {
-		t.Error("a directory that does not exist is no problem")
+		t.Error("a missing directory is accepted")
 	}
 }
 
-func TestTheSupervisorListensWhereTheServiceLooks(t *testing.T) {
+func TestTheSupervisorListensOnTheServicesPort(t *testing.T) {
 	t.Setenv("PARLEY_BIND_ADDRESS", "")
-	if got, want := supervise.ReadPlace().BindAddress, fmt.Sprintf(":%d", session.Port); got != want {
+	if got, want := supervise.ReadConfig().BindAddress, fmt.Sprintf(":%d", session.Port); got != want {
 		t.Errorf("it listens at %s, not at %s", got, want)
 	}
 }
 
-func TestGitIsToldTheTokenOfItsHost(t *testing.T) {
+func TestGitGetsTheTokenOfItsHost(t *testing.T) {
 	path, err := program()
 	if err != nil {
 		t.Fatal(err)
@@ -359,7 +359,7 @@ func TestGitIsToldTheTokenOfItsHost(t *testing.T) {
 		TokenFile: session.ProviderTokenFile}})
 	ask := func(operation, host string) string {
 		cmd := exec.Command(path, "git-credential", operation)
-		// Who runs git has the token, and none of the session's secrets.
+		// The process that runs git has the token, but none of the session's secrets.
 		p.secrets = nil
 		cmd.Env, cmd.Stdin = append(p.env(), "GITHUB_TOKEN="+secretValues[session.ProviderTokenFile]),
 			strings.NewReader("protocol=https\nhost="+host+"\n\n")
@@ -380,7 +380,7 @@ func TestGitIsToldTheTokenOfItsHost(t *testing.T) {
 
 func childrenOf(t *testing.T, parent int) []int {
 	t.Helper()
-	// Each thread has children of its own, and any of them may have made one.
+	// Each thread has its own list of children.
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
 	if err != nil {
 		t.Fatal(err)

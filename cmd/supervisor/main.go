@@ -1,5 +1,5 @@
-// Command supervisor is the first process of a session's pod. It holds the session's port from the
-// first moment, and runs the runtime, which stands beside it.
+// Command supervisor is the first process of a session's pod. It opens the session's port as early
+// as possible and runs the runtime beside it.
 package main
 
 import (

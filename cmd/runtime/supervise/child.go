@@ -9,34 +9,34 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/process"
 )
 
-// Termination messages. What runs the container may not know: it lost no container, and may hear of
-// a kill too late or never.
+// Termination messages for endings that the kubelet may not know: the container survives the kill
+// of its child, or the kubelet notices a kill too late.
 const (
 	killedForMemory = `{"reason":"OOMKilled"}`
 	endedAsSilent   = `{"reason":"Unresponsive"}`
 )
 
-// child is the session, and what was done to end it.
+// child is the session's process, and the state of ending it.
 type child struct {
 	pid      int
-	patience time.Duration    // with one that was told to end
-	asked    <-chan int       // how often in a row it was silent; nil once it was told to end
-	late     <-chan time.Time // when it is killed; nil until it was told to end
-	silent   bool             // why it was told to end
+	patience time.Duration    // after it was asked to end
+	probes   <-chan int       // silences in a row; nil once it was asked to end
+	late     <-chan time.Time // when it is killed; nil until it was asked to end
+	silent   bool             // the reason why it was asked to end
 	killed   bool             // by this process
 }
 
-// heard how often in a row the session was silent.
-func (c *child) heard(silent int) {
-	if silent < silentTold {
+// probed handles the number of unanswered probes in a row.
+func (c *child) probed(silent int) {
+	if silent < maxSilences {
 		return
 	}
-	fmt.Fprintf(os.Stderr, "supervisor: the session does not answer, %d times in a row: it is told to end\n", silent)
+	fmt.Fprintf(os.Stderr, "supervisor: the session did not answer %d times in a row: it is asked to end\n", silent)
 	c.silent = true
 	c.end(syscall.SIGTERM)
 }
 
-// pass a signal on.
+// pass forwards a signal.
 func (c *child) pass(received syscall.Signal) {
 	if received == syscall.SIGTERM || received == syscall.SIGINT {
 		c.end(received)
@@ -45,40 +45,40 @@ func (c *child) pass(received syscall.Signal) {
 	_ = syscall.Kill(c.pid, received)
 }
 
-// end tells the session to end. From then on it is not what it answers that counts, but whether it
-// ends: somebody who sent a signal from within the pod would not see to that.
+// end asks the session to end. From then on only its exit counts, not its answers to probes: after
+// a signal from within the pod, no kubelet would kill it.
 func (c *child) end(by syscall.Signal) {
 	_ = syscall.Kill(c.pid, by)
 	if c.late == nil {
-		c.asked, c.late = nil, time.After(c.patience)
+		c.probes, c.late = nil, time.After(c.patience)
 	}
 }
 
 func (c *child) kill() {
-	fmt.Fprintln(os.Stderr, "supervisor: the session was told to end and does not: it is killed")
+	fmt.Fprintln(os.Stderr, "supervisor: the session was asked to end and did not: it is killed")
 	c.killed = true
 	_ = syscall.Kill(c.pid, syscall.SIGKILL)
 }
 
-// sayWhy it ended, where this process knows.
-func (c *child) sayWhy(file string, status syscall.WaitStatus, memory process.Memory) error {
-	why := c.why(status, memory)
-	if why == "" {
+// writeReason writes the reason for the end to a file, if this process knows it.
+func (c *child) writeReason(file string, status syscall.WaitStatus, memory process.Memory) error {
+	reason := c.reason(status, memory)
+	if reason == "" {
 		return nil
 	}
-	if err := os.WriteFile(file, []byte(why), 0o644); err != nil {
-		return fmt.Errorf("say why the session ended: %w", err)
+	if err := os.WriteFile(file, []byte(reason), 0o644); err != nil {
+		return fmt.Errorf("write the termination message: %w", err)
 	}
 	return nil
 }
 
-// why it ended, as a termination message; empty where this process knows no more than others.
-func (c *child) why(status syscall.WaitStatus, memory process.Memory) string {
+// reason returns the reason for the end as a termination message, or an empty string.
+func (c *child) reason(status syscall.WaitStatus, memory process.Memory) string {
 	switch killedByOthers := status.Signal() == syscall.SIGKILL && !c.killed; {
-	case exitCode(status) == 0: // it wrote why itself, though it may have been told to end as well
+	case exitCode(status) == 0: // it wrote its own message, even if it was asked to end
 	case killedByOthers && memory.RanOut():
 		return killedForMemory
-	case killedByOthers: // who did knows why; a session that lacks memory is silent before it is killed
+	case killedByOthers: // the other process knows the reason; a session short of memory is silent before it is killed
 	case c.silent:
 		return endedAsSilent
 	}

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// FromEnvironment is the argument with which the supervisor takes all of Parley's variables as they
-// are: for those who run a session outside of a pod, where things are in other places.
+// FromEnvironment is the supervisor's argument to use all PARLEY_* variables, for sessions outside
+// of a pod, which have other paths.
 const FromEnvironment = "--from-environment"
 
-// IgnoreImage takes Parley's variables out of the environment, for this process and its children,
-// but for those that a pod sets. In a pod nobody but its image could have set the others, and an
-// image must not choose which document the session trusts with its keys.
+// IgnoreImage removes PARLEY_* variables from the environment of this process and its children,
+// except those that a pod sets. Only the image can have set the others, and an image must not
+// choose the document that the session trusts with its keys.
 func IgnoreImage() error {
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")
@@ -27,25 +27,24 @@ func IgnoreImage() error {
 	return nil
 }
 
-// Attempt is the variable that says which attempt of the session this is.
+// Attempt is the variable with the number of the session's attempt.
 const Attempt = "PARLEY_ATTEMPT"
 
-// Place is what the first process knows of where it is.
-type Place struct {
+// Config configures the first process of a container.
+type Config struct {
 	BindAddress    string
 	TerminationLog string
 	Cgroups        string
-	// AskInterval is how often the session is asked whether it is alive, and AskTimeout how long it
-	// may take to say so.
+	// AskInterval is the interval of liveness probes, and AskTimeout the limit for an answer.
 	AskInterval, AskTimeout time.Duration
-	// EndTimeout is how long it may take to end once it was told to: as long as a pod has, in which
-	// it also hands over what it leaves.
+	// EndTimeout is how long the session may take to end once it was asked to: as long as a pod
+	// has, including the hand-over to the archive.
 	EndTimeout time.Duration
 }
 
-// ReadPlace reads it from the environment.
-func ReadPlace() Place {
-	return Place{
+// ReadConfig reads the configuration from the environment.
+func ReadConfig() Config {
+	return Config{
 		BindAddress:    cmp.Or(os.Getenv("PARLEY_BIND_ADDRESS"), ":8080"),
 		TerminationLog: cmp.Or(os.Getenv("PARLEY_TERMINATION_LOG"), "/dev/termination-log"),
 		Cgroups:        cmp.Or(os.Getenv("PARLEY_CGROUP_DIR"), "/sys/fs/cgroup"),

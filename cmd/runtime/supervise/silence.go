@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// silentTold is how often in a row a session is silent before it is told to end.
-const silentTold = 3
+// maxSilences is how many probes in a row a session may leave unanswered before it is asked to end.
+const maxSilences = 3
 
-// question is written by hand: a client of HTTP would make this process slower to start.
+// question is written by hand: an HTTP client would make this process slower to start.
 var question, answer = []byte("GET /alive HTTP/1.0\r\n\r\n"), []byte("HTTP/1.0 200 ")
 
-// ask the session again and again whether it is alive, and tell how often in a row it was silent. A
-// kubelet could ask as well, but then every pod would carry the question, and the API server with
-// each write of it.
-func ask(place Place) <-chan int {
+// probe checks periodically whether the session is alive, and sends the number of failures in a
+// row. A kubelet could do so, too, but then every pod object would have the probe, and so would
+// each write to the API server.
+func probe(config Config) <-chan int {
 	silent := make(chan int)
 	go func() {
 		for failures := 0; ; {
-			time.Sleep(place.AskInterval) // for as long as this process is there
-			if answers(place.BindAddress, place.AskTimeout) {
+			time.Sleep(config.AskInterval) // until this process exits
+			if answers(config.BindAddress, config.AskTimeout) {
 				failures = 0
 			} else {
 				failures++

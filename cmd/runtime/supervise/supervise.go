@@ -1,6 +1,6 @@
-// Package supervise does what the first process of a session's container has to. It holds the
-// session's port from the first moment, and is small for that: of the kinds and their libraries,
-// which take a process milliseconds to load, it knows nothing.
+// Package supervise implements the first process of a session's container. It opens the session's
+// port as early as possible. So it stays small and does not import the Kubernetes types, whose
+// libraries take milliseconds to load.
 package supervise
 
 import (
@@ -21,62 +21,61 @@ import (
 )
 
 const (
-	// ListenerFD is the file that the session finds its listener under.
+	// ListenerFD is the file descriptor of the session's listener.
 	ListenerFD = 3
-	// lastReap is how long processes that are left over at the end may take to go.
+	// lastReap is how long remaining processes may take to exit at the end.
 	lastReap = 5 * time.Second
 )
 
-// Guard keeps every other process of the same user, such as the agent, out of this one, which holds
-// the session's secrets: from its memory and environment as from its files. Nothing else of the
-// session's runs before that.
+// Guard protects this process, which has the session's secrets, from other processes of the same
+// user, such as the agent: they cannot read its memory, environment or files. It must run before
+// any other process of the session.
 func Guard() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return fmt.Errorf("keep others out of this process: %w", err)
+		return fmt.Errorf("protect this process from others: %w", err)
 	}
 	return nil
 }
 
-// Run starts the session, passes signals on to it, and waits for every process that lost its
-// parent. The session is a child, since a process that waits for all children would take the exit
-// status of those that it started itself from under them.
+// Run starts the session, forwards signals to it, and reaps orphans. The session is a child
+// process, because a process that reaps all children would take the exit statuses of its own
+// commands.
 func Run(program string, args ...string) (code int, err error) {
 	if err := Guard(); err != nil {
 		return 1, err
 	}
-	place := ReadPlace()
-	// First of all: the kubelet asks whether the session is ready milliseconds after this process
-	// is there, and a connection that is refused costs it another second. Until the session
-	// answers, the kernel keeps who asks waiting.
-	listener, err := listen(place.BindAddress)
+	config := ReadConfig()
+	// This comes first: the kubelet probes the session milliseconds after the start, and a refused
+	// connection costs a second. Until the session answers, the kernel queues the connection.
+	listener, err := listen(config.BindAddress)
 	if err != nil {
 		return 1, err
 	}
-	// Outside of a container it is not the first process; then it asks to be the parent of orphans.
+	// Outside of a container this is not process 1, so it must ask to become the parent of orphans.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return 1, fmt.Errorf("become the parent of orphans: %w", err)
 	}
-	// The child dies with the thread that made it: this one, which lasts as long as the process.
+	// The child dies with the thread that created it: this one, which lives as long as the process.
 	runtime.LockOSThread()
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT,
 		syscall.SIGUSR1, syscall.SIGUSR2)
-	memory := process.WatchMemory(place.Cgroups)
+	memory := process.WatchMemory(config.Cgroups)
 	pid, err := syscall.ForkExec(program, append([]string{program}, args...), &syscall.ProcAttr{
 		Env: os.Environ(), Files: []uintptr{0, 1, 2, listener.Fd()}, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	})
 	if err != nil {
 		return 1, fmt.Errorf("start the session: %w", err)
 	}
-	// Only the session holds it now, so that it ends with the session.
+	// From now on only the session has the listener, so that it closes with the session.
 	if err := listener.Close(); err != nil {
 		return 1, err
 	}
-	session := &child{pid: pid, patience: place.EndTimeout, asked: ask(place)}
+	session := &child{pid: pid, patience: config.EndTimeout, probes: probe(config)}
 	for {
 		select {
-		case silent := <-session.asked:
-			session.heard(silent)
+		case silent := <-session.probes:
+			session.probed(silent)
 		case <-session.late:
 			session.kill()
 		case received := <-signals:
@@ -86,7 +85,7 @@ func Run(program string, args ...string) (code int, err error) {
 			}
 			if status, ended := reap(pid); ended {
 				killOrphans()
-				return exitCode(status), session.sayWhy(place.TerminationLog, status, memory)
+				return exitCode(status), session.writeReason(config.TerminationLog, status, memory)
 			}
 		}
 	}
@@ -104,7 +103,7 @@ func listen(address string) (*os.File, error) {
 	return file, listener.Close()
 }
 
-// Listener is what the first process listens with.
+// Listener returns the listener that the first process opened.
 func Listener() (net.Listener, error) {
 	file := os.NewFile(ListenerFD, "listener")
 	defer file.Close() // the listener has a copy, which no child inherits
@@ -115,7 +114,7 @@ func Listener() (net.Listener, error) {
 	return listener, nil
 }
 
-// reap waits for all processes that have ended, and says whether the child is one of them.
+// reap waits for all processes that have exited, and says whether the child is one of them.
 func reap(child int) (status syscall.WaitStatus, ended bool) {
 	for {
 		var of syscall.WaitStatus
@@ -131,8 +130,8 @@ func reap(child int) (status syscall.WaitStatus, ended bool) {
 	}
 }
 
-// killOrphans ends what the session left behind. Those that lose their parent by it become children
-// in their turn.
+// killOrphans kills the remaining processes. Their children become children of this process in
+// turn.
 func killOrphans() {
 	for deadline := time.Now().Add(lastReap); time.Now().Before(deadline); {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
@@ -145,12 +144,13 @@ func killOrphans() {
 		for _, orphan := range children() {
 			_ = syscall.Kill(orphan, syscall.SIGKILL)
 		}
-		// The kernel takes a moment to end them, and tells nobody when an orphan becomes a child.
+		// The kernel takes a moment to end them, and sends no signal when an orphan becomes a
+		// child.
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// children of this process, as /proc lists them.
+// children lists the children of this process from /proc.
 func children() []int {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -162,7 +162,7 @@ func children() []int {
 		if err != nil {
 			continue
 		}
-		// "pid (name) state ppid …", and the name may hold anything.
+		// "pid (name) state ppid …"; the name may contain any character.
 		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 		if len(fields) < 2 || string(fields[1]) != strconv.Itoa(os.Getpid()) {
 			continue
@@ -174,7 +174,7 @@ func children() []int {
 	return pids
 }
 
-// exitCode is that of the child; for a signal as a shell has it.
+// exitCode returns the exit code of the child; for a signal, as in a shell.
 func exitCode(status syscall.WaitStatus) int {
 	if status.Signaled() {
 		return 128 + int(status.Signal())

@@ -18,7 +18,7 @@ func exited(code int) syscall.WaitStatus { return syscall.WaitStatus(code << 8) 
 
 func killed(by syscall.Signal) syscall.WaitStatus { return syscall.WaitStatus(by) }
 
-func patient(pid int) *child { return &child{pid: pid, patience: time.Hour, asked: make(chan int)} }
+func patient(pid int) *child { return &child{pid: pid, patience: time.Hour, probes: make(chan int)} }
 
 func signalOf(cmd *exec.Cmd) syscall.Signal {
 	return cmd.ProcessState.Sys().(syscall.WaitStatus).Signal()
@@ -53,14 +53,14 @@ func TestTheTerminationMessageNamesTheReason(t *testing.T) {
 		want   string
 	}{
 		"it ended by itself":                         {child{}, exited(0), false, ""},
-		"it ended by itself though told to":          {child{silent: true}, exited(0), true, ""},
+		"it ended by itself after a request":         {child{silent: true}, exited(0), true, ""},
 		"it failed":                                  {child{}, exited(1), false, ""},
 		"it failed after memory ran out elsewhere":   {child{}, exited(1), true, ""},
 		"the kernel killed it":                       {child{}, killed(syscall.SIGKILL), true, killedForMemory},
 		"the kernel killed it while it was silent":   {child{silent: true}, killed(syscall.SIGKILL), true, killedForMemory},
-		"somebody killed it":                         {child{}, killed(syscall.SIGKILL), false, ""},
-		"somebody killed it while it was silent":     {child{silent: true}, killed(syscall.SIGKILL), false, ""},
-		"it was silent, and ended when told to":      {child{silent: true}, exited(143), false, endedAsSilent},
+		"another process killed it":                  {child{}, killed(syscall.SIGKILL), false, ""},
+		"another process killed it in its silence":   {child{silent: true}, killed(syscall.SIGKILL), false, ""},
+		"it was silent, and ended when asked to":     {child{silent: true}, exited(143), false, endedAsSilent},
 		"it was silent, and was ended by the signal": {child{silent: true}, killed(syscall.SIGTERM), false, endedAsSilent},
 		"it was silent, and had to be killed": {child{silent: true, killed: true}, killed(syscall.SIGKILL), true,
 			endedAsSilent},
@@ -74,33 +74,33 @@ func TestTheTerminationMessageNamesTheReason(t *testing.T) {
 			if c.ranOut {
 				write(t, counter, "oom 4\noom_kill 4\n")
 			}
-			if got := c.child.why(c.status, memory); got != c.want {
+			if got := c.child.reason(c.status, memory); got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
 	}
 }
 
-func TestAThirdSilenceInARowEndsTheSession(t *testing.T) {
+func TestThreeSilencesInARowEndTheSession(t *testing.T) {
 	cmd := start(t, "exec sleep 1000")
 	c := patient(cmd.Process.Pid)
 	for _, silent := range []int{1, 2, 0, 2} {
-		c.heard(silent)
+		c.probed(silent)
 	}
-	if c.silent || c.late != nil || c.asked == nil {
-		t.Fatalf("it was told to end too early: %+v", c)
+	if c.silent || c.late != nil || c.probes == nil {
+		t.Fatalf("it was asked to end too early: %+v", c)
 	}
-	c.heard(3)
+	c.probed(3)
 	_ = cmd.Wait()
 	if !c.silent || c.killed || signalOf(cmd) != syscall.SIGTERM {
 		t.Errorf("it was ended by %s: %+v", signalOf(cmd), c)
 	}
-	if c.asked != nil || c.late == nil {
-		t.Error("it is still asked, or has no time by which to end")
+	if c.probes != nil || c.late == nil {
+		t.Error("it is still probed, or has no deadline")
 	}
 }
 
-func TestASecondSignalDoesNotProlongTheGrace(t *testing.T) {
+func TestASecondSignalDoesNotExtendTheGracePeriod(t *testing.T) {
 	deaf := filepath.Join(t.TempDir(), "deaf")
 	cmd := start(t, "trap '' TERM INT; echo > "+deaf+"; exec sleep 1000")
 	for _, err := os.Stat(deaf); err != nil; _, err = os.Stat(deaf) {
@@ -112,7 +112,7 @@ func TestASecondSignalDoesNotProlongTheGrace(t *testing.T) {
 	late := c.late
 	c.pass(syscall.SIGINT)
 	if c.late != late {
-		t.Error("the second signal began the grace period anew")
+		t.Error("the second signal restarted the grace period")
 	}
 	<-c.late
 	c.kill()
@@ -122,17 +122,17 @@ func TestASecondSignalDoesNotProlongTheGrace(t *testing.T) {
 	}
 }
 
-func TestOtherSignalsArePassedOnWithoutAGrace(t *testing.T) {
+func TestOtherSignalsStartNoGracePeriod(t *testing.T) {
 	cmd := start(t, "exec sleep 1000")
 	c := patient(cmd.Process.Pid)
 	c.pass(syscall.SIGUSR1)
 	_ = cmd.Wait()
-	if c.late != nil || c.asked == nil || signalOf(cmd) != syscall.SIGUSR1 {
+	if c.late != nil || c.probes == nil || signalOf(cmd) != syscall.SIGUSR1 {
 		t.Errorf("it was ended by %s: %+v", signalOf(cmd), c)
 	}
 }
 
-// serve answers each connection in its turn.
+// serve answers one connection after the other.
 func serve(t *testing.T, answer func(net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -160,7 +160,7 @@ func TestOnlyAnAnswerInTimeCountsAsAlive(t *testing.T) {
 		address := serve(t, func(connection net.Conn) {
 			_, _ = connection.Write([]byte(text))
 			if text == "" {
-				time.Sleep(time.Second) // it holds the connection, and says nothing
+				time.Sleep(time.Second) // it keeps the connection open without an answer
 			}
 			_ = connection.Close()
 		})
@@ -181,7 +181,7 @@ func TestSilencesAreCountedUntilAnAnswer(t *testing.T) {
 		}
 		_ = connection.Close()
 	})
-	silences := ask(Place{BindAddress: address, AskInterval: time.Millisecond, AskTimeout: time.Second})
+	silences := probe(Config{BindAddress: address, AskInterval: time.Millisecond, AskTimeout: time.Second})
 	var got []int
 	for range 5 {
 		got = append(got, <-silences)
@@ -213,19 +213,19 @@ func TestVariablesOfAnImageAreIgnored(t *testing.T) {
 	}
 }
 
-func TestInvalidDurationsAreTheUsualOnes(t *testing.T) {
+func TestInvalidDurationsGiveTheDefault(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"": 20 * time.Second, "soon": 20 * time.Second, "-1s": 20 * time.Second, "0s": 20 * time.Second,
 		"3s": 3 * time.Second,
 	} {
 		t.Setenv("PARLEY_ASK_INTERVAL", text)
-		if got := ReadPlace().AskInterval; got != want {
+		if got := ReadConfig().AskInterval; got != want {
 			t.Errorf("%q: got %s", text, got)
 		}
 	}
 }
 
-func TestASignalIsAStatusAsInAShell(t *testing.T) {
+func TestExitCodesOfSignalsAreThoseOfAShell(t *testing.T) {
 	for status, want := range map[syscall.WaitStatus]int{exited(0): 0, exited(3): 3, killed(syscall.SIGTERM): 143} {
 		if got := exitCode(status); got != want {
 			t.Errorf("%d: got %d, want %d", status, got, want)
@@ -233,7 +233,7 @@ func TestASignalIsAStatusAsInAShell(t *testing.T) {
 	}
 }
 
-func TestProcessesThatAreLeftAreKilled(t *testing.T) {
+func TestRemainingProcessesAreKilled(t *testing.T) {
 	cmd := start(t, "trap : TERM INT; sleep 1000 & wait")
 	if !slices.Contains(children(), cmd.Process.Pid) {
 		t.Fatal("a child is not found")
@@ -241,6 +241,6 @@ func TestProcessesThatAreLeftAreKilled(t *testing.T) {
 	began := time.Now()
 	killOrphans()
 	if slices.Contains(children(), cmd.Process.Pid) || time.Since(began) > lastReap {
-		t.Error("a child is still there")
+		t.Error("a child still runs")
 	}
 }
