@@ -1,5 +1,5 @@
-// Package events serves a session's journal over HTTP: read by range, followed live, and added to
-// by the session's user.
+// Package events serves a session's journal over HTTP: by range, as a live stream, and with a POST
+// for the session's user.
 package events
 
 import (
@@ -20,37 +20,36 @@ import (
 )
 
 const (
-	// maxAction bounds what a user sends: a message, and images in it, maxImages at most, as many
-	// as a first message may have.
+	// maxAction bounds the body of a POST, including images. maxImages bounds the images of a
+	// message, as for a first message.
 	maxAction = 8 << 20
 	maxImages = 16
-	// usualLimit and maxLimit of a page of events.
+	// usualLimit and maxLimit bound a page of events.
 	usualLimit, maxLimit = 20, 100
-	// heartbeat is a sign of life on a stream, and writeTimeout how long a reader may take for what
-	// is sent to it.
+	// heartbeat is the interval of comments on an idle stream. writeTimeout is how long a client
+	// may take to read a part.
 	heartbeat    = 15 * time.Second
 	writeTimeout = 30 * time.Second
-	// batch and batchBytes bound what is read for a reader at once; an event that is larger is read
-	// by itself.
+	// batch and batchBytes bound one read of the journal; a larger event is read alone.
 	batch      = 64
 	batchBytes = 16 << 20
 )
 
-// Driver takes what users send.
+// Driver accepts messages and state changes of users.
 type Driver interface {
 	Message(text string, images []string, key string) error
 	ChangeState(state session.State, key string) error
 }
 
-// Server of the events.
+// Server serves the events of a session.
 type Server struct {
 	Journal *journal.Journal
 	Driver  Driver
-	// Stopping is closed when streams are to end.
+	// Stopping is closed when streams must end.
 	Stopping <-chan struct{}
 }
 
-// List serves GET: events by range, forwards or backwards.
+// List serves GET: events by range, in either order.
 func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	number := func(name string, usual int) (int, bool) {
@@ -70,17 +69,17 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 		reply.Refuse(w, http.StatusBadRequest, "Invalid limit")
 		return
 	case !okStart || !okEnd:
-		reply.Refuse(w, http.StatusUnprocessableEntity, "start_id and end_id are numbers of events")
+		reply.Refuse(w, http.StatusUnprocessableEntity, "start_id and end_id must be event numbers")
 		return
 	}
-	start, end = min(start, count), min(end, count-1)+1 // end_id is the last one wanted
+	start, end = min(start, count), min(end, count-1)+1 // end_id is inclusive
 	reverse := query.Get("reverse") == "true"
 	from, to := start, min(start+limit, end)
 	if reverse {
 		from, to = max(start, end-limit), end
 	}
-	// Events with images in them are large: a page of them is shorter, and what is left comes with
-	// the next.
+	// A page of large events, such as those with images, is shorter; the rest comes with the next
+	// page.
 	for from < to-1 && s.Journal.Size(from)-s.Journal.Size(to) > batchBytes {
 		if reverse {
 			from++
@@ -101,7 +100,7 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// Stream serves GET: the events after the one that the reader has, and then each as it comes, as
+// Stream serves GET: the events after the client's last one, and then each new event, as
 // Server-Sent Events.
 func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 	last := cmp.Or(r.Header.Get("Last-Event-ID"), r.URL.Query().Get("after"))
@@ -109,10 +108,10 @@ func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 	if last != "" {
 		n, err := strconv.Atoi(last)
 		if err != nil || n < -1 {
-			reply.Refuse(w, http.StatusUnprocessableEntity, "Last-Event-ID is the number of an event")
+			reply.Refuse(w, http.StatusUnprocessableEntity, "Last-Event-ID must be an event number")
 			return
 		}
-		next = min(n, s.Journal.Len()-1) + 1 // who has more than there is gets what comes
+		next = min(n, s.Journal.Len()-1) + 1 // a client ahead of the journal gets only new events
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
@@ -157,7 +156,7 @@ func (s *Server) Stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// action is what a user sends.
+// action is the body of a POST.
 type action struct {
 	Action string `json:"action"`
 	Args   struct {
@@ -167,13 +166,13 @@ type action struct {
 	} `json:"args"`
 }
 
-var wishes = map[session.State]bool{
+var requestable = map[session.State]bool{
 	session.StateConfirmed: true, session.StateRejected: true, session.StatePaused: true, session.StateRunning: true,
 	session.StateStopped: true,
 }
 
-// Add serves POST: a message, or a wish for another state. It is on record when it is answered. Who
-// did not hear the answer sends it again with the same key, and it is taken once.
+// Add serves POST: a message or a state change. It is recorded before the response. A client
+// without a response retries with the same key, and the event is recorded once.
 func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 	var a action
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAction)).Decode(&a); err != nil {
@@ -181,9 +180,9 @@ func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 			reply.Refuse(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the event has more than %d bytes", maxAction))
 			return
 		}
-		detail := "the body is no event"
+		detail := "the body is not a valid event"
 		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
-			detail = wrong.Field + ": it is of another type"
+			detail = wrong.Field + ": wrong type"
 		}
 		reply.Refuse(w, http.StatusUnprocessableEntity, detail)
 		return
@@ -211,21 +210,21 @@ func (s *Server) Add(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// problem is why an action is not valid; empty where it is.
+// problem says why an action is invalid, or returns an empty string.
 func (a *action) problem(key string) string {
 	switch {
 	case len(key) > session.MaxIdempotencyKey:
-		return fmt.Sprintf("%s: it may have %d characters", session.IdempotencyHeader, session.MaxIdempotencyKey)
+		return fmt.Sprintf("%s: at most %d characters are allowed", session.IdempotencyHeader, session.MaxIdempotencyKey)
 	case len(a.Args.ImageURLs) > maxImages:
-		return fmt.Sprintf("args.image_urls: a message may have %d images", maxImages)
+		return fmt.Sprintf("args.image_urls: at most %d images are allowed", maxImages)
 	case a.Action == session.ActionMessage:
 		if a.Args.Content == nil || *a.Args.Content == "" && len(a.Args.ImageURLs) == 0 {
-			return "args.content: a message says something"
+			return "args.content: must not be empty without images"
 		}
 	case a.Action != session.ActionChangeState:
-		return "action: it is message or change_agent_state"
-	case a.Args.AgentState == nil || !wishes[session.State(*a.Args.AgentState)]:
-		return "args.agent_state: it is user_confirmed, user_rejected, paused, running or stopped"
+		return "action: must be message or change_agent_state"
+	case a.Args.AgentState == nil || !requestable[session.State(*a.Args.AgentState)]:
+		return "args.agent_state: must be user_confirmed, user_rejected, paused, running or stopped"
 	}
 	return ""
 }

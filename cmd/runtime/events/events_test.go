@@ -18,7 +18,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// taker records messages, and refuses what it is told to refuse.
+// taker is a driver that records messages, or refuses them with an error.
 type taker struct {
 	journal *journal.Journal
 	refuse  error
@@ -134,8 +134,8 @@ func follow(t *testing.T, url, last string, n int) (ids []string) {
 	return ids
 }
 
-// What is answered at once is bounded, however large events are.
-func TestAPageOfLargeEventsIsShorterAndTheRestComesNext(t *testing.T) {
+// The size of a page is bounded, however large the events are.
+func TestAPageOfLargeEventsIsShorter(t *testing.T) {
 	takes, server, _ := serve(t)
 	for range 10 {
 		if err := takes.Message(strings.Repeat("x", 5<<19), nil, ""); err != nil {
@@ -158,7 +158,7 @@ func TestAPageOfLargeEventsIsShorterAndTheRestComesNext(t *testing.T) {
 	}
 }
 
-func TestAStreamGoesOnFromTheLastEventThatTheReaderHas(t *testing.T) {
+func TestAStreamResumesAfterTheLastEventID(t *testing.T) {
 	takes, server, _ := serve(t)
 	for range 3 {
 		if err := takes.Message("x", nil, ""); err != nil {
@@ -181,7 +181,7 @@ func TestAStreamGoesOnFromTheLastEventThatTheReaderHas(t *testing.T) {
 	}
 }
 
-func TestAStreamAfterWhatIsNotThereYetHasWhatComes(t *testing.T) {
+func TestAStreamAheadOfTheJournalGetsNewEvents(t *testing.T) {
 	takes, server, _ := serve(t)
 	if err := takes.Message("x", nil, ""); err != nil {
 		t.Fatal(err)
@@ -192,7 +192,7 @@ func TestAStreamAfterWhatIsNotThereYetHasWhatComes(t *testing.T) {
 	}
 	defer response.Body.Close()
 	lines := bufio.NewScanner(response.Body)
-	lines.Scan() // it has begun
+	lines.Scan() // the stream has started
 	if err := takes.Message("y", nil, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestStreamsEndWithTheSession(t *testing.T) {
 	}
 }
 
-func TestWhatUsersSend(t *testing.T) {
+func TestPostedEventsAreValidated(t *testing.T) {
 	takes, server, _ := serve(t)
 	post := func(body string) (int, string) {
 		t.Helper()
@@ -249,11 +249,11 @@ func TestWhatUsersSend(t *testing.T) {
 		}
 	}
 	for body, want := range map[string]string{
-		`{"action":"message","args":{"content":5}}`:      "args.content: it is of another type",
-		`{"action":"message","args":{"image_urls":"x"}}`: "args.image_urls: it is of another type",
-		`{"action":[]}`: "action: it is of another type",
+		`{"action":"message","args":{"content":5}}`:      "args.content: wrong type",
+		`{"action":"message","args":{"image_urls":"x"}}`: "args.image_urls: wrong type",
+		`{"action":[]}`: "action: wrong type",
 		`{"action":"message","args":{"content":"x","image_urls":["` + strings.Repeat(`a","`, 16) +
-			`b"]}}`: "args.image_urls: a message may have 16 images",
+			`b"]}}`: "args.image_urls: at most 16 images are allowed",
 	} {
 		if code, text := post(body); code != http.StatusUnprocessableEntity || !strings.Contains(text, want) {
 			t.Errorf("%s: got %d %s, want %s", body, code, text, want)
@@ -271,7 +271,7 @@ func TestWhatUsersSend(t *testing.T) {
 	}
 	_ = response.Body.Close()
 	if response.StatusCode != http.StatusUnprocessableEntity {
-		t.Errorf("a key that is too long is answered with %d", response.StatusCode)
+		t.Errorf("a key that is too long gets %d", response.StatusCode)
 	}
 	before := takes.journal.Len()
 	for _, refusal := range []error{driver.ErrNoAgent, driver.ErrOver, driver.ErrNothingAsked} {
@@ -282,12 +282,12 @@ func TestWhatUsersSend(t *testing.T) {
 		}
 	}
 	takes.refuse = nil
-	// It is in the event twice, with six bytes for each of these.
+	// The text is in the event twice, with six bytes for each of these characters.
 	if code, text := post(`{"action":"message","args":{"content":"` + strings.Repeat("<", 3<<19) +
 		`"}}`); code != http.StatusRequestEntityTooLarge || !strings.Contains(text, "at most 16 MiB") {
-		t.Errorf("a message that grows too large is answered with %d %s", code, text)
+		t.Errorf("a message that grows too large gets %d %s", code, text)
 	}
 	if takes.journal.Len() != before {
-		t.Error("what was refused is stored")
+		t.Error("a refused event is stored")
 	}
 }

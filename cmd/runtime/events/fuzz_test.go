@@ -10,8 +10,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// Whatever a user sends is recorded as what they said or wished, or refused, and never a failure of
-// the session.
+// Any body is recorded or refused, and is never an internal error.
 func FuzzAdd(f *testing.F) {
 	for _, seed := range []string{
 		`{"action":"message","args":{"content":"hello","image_urls":["data:image/png;base64,AA=="]}}`,
@@ -33,7 +32,7 @@ func FuzzAdd(f *testing.F) {
 		server.Add(answer, httptest.NewRequest("POST", "/events", strings.NewReader(body)))
 		recorded := j.Len() - before + len(takes.states)
 		if taken := answer.Code == 200; answer.Code >= 500 || taken != (recorded == 1) {
-			t.Errorf("%q is answered with %d, and %d recorded", body, answer.Code, recorded)
+			t.Errorf("%q gets %d, and %d events are recorded", body, answer.Code, recorded)
 		}
 	})
 }

@@ -1,5 +1,5 @@
-// Package files serves the workspace of a session to its user: what is in it, what changed, and
-// what the user puts there. Nothing outside of it can be reached, whatever links the agent makes.
+// Package files serves the workspace of a session to its user: its files, its changes, and uploads.
+// Paths outside of it are refused, even through links that the agent makes.
 package files
 
 import (
@@ -24,32 +24,31 @@ import (
 )
 
 const (
-	// maxEntries bounds the list of a directory.
+	// maxEntries bounds the listing of a directory.
 	maxEntries = 5000
-	// writeTimeout is how long a reader may take for each piece that is sent to it.
+	// writeTimeout is how long a client may take to read each part of an answer.
 	writeTimeout = 30 * time.Second
-	// compareTimeout bounds the comparison of the files with the commit that the session began
-	// with.
+	// compareTimeout bounds the comparison of the files with the session's first commit.
 	compareTimeout = time.Minute
 )
 
-// Server of the files in a directory.
+// Server serves the files in a directory.
 type Server struct {
-	// Dir is where the agent works, Base the commit that it began with.
+	// Dir is the agent's working directory, Base the commit at the start of the session.
 	Dir, Base string
-	// Mask takes secrets out of texts.
+	// Mask masks secrets in texts.
 	Mask func(string) string
 
-	// comparing has an element while a comparison is under way. It is made by the first.
+	// comparing has an element while a comparison runs. first creates it.
 	comparing chan struct{}
 	first     sync.Once
-	storing   sync.Map // names of files that are uploaded now
+	storing   sync.Map // names of uploads in flight
 }
 
-// List the names in a directory, directories first and with a slash.
+// List lists a directory: directories first, with a slash.
 func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	s.within(w, r.URL.Query().Get("path"), func(root *os.Root, name string) error {
-		// Without waiting for the other end, should it be a pipe.
+		// O_NONBLOCK: opening a named pipe must not block.
 		dir, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return err
@@ -76,13 +75,13 @@ func (s *Server) List(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// hidden are the session's records, and git's.
+// hidden says whether a path belongs to the session's records or to git.
 func hidden(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	return first == workspace.RecordsDir || first == ".git"
 }
 
-// Read a file of text.
+// Read serves a text file.
 func (s *Server) Read(w http.ResponseWriter, r *http.Request) {
 	s.within(w, r.URL.Query().Get("path"), func(root *os.Root, name string) error {
 		text, err := workspace.ReadText(root, name)
@@ -94,7 +93,7 @@ func (s *Server) Read(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// Zip sends everything but the session's records. Links are sent as links.
+// Zip serves all files except the session's records. Links remain links.
 func (s *Server) Zip(w http.ResponseWriter, r *http.Request) {
 	s.within(w, "", func(root *os.Root, _ string) error {
 		w.Header().Set("Content-Type", "application/zip")
@@ -104,7 +103,7 @@ func (s *Server) Zip(w http.ResponseWriter, r *http.Request) {
 			case r.Context().Err() != nil:
 				return r.Context().Err()
 			case err != nil:
-				return nil //nolint:nilerr // what cannot be read, or is gone meanwhile, is left out
+				return nil //nolint:nilerr // unreadable and deleted files are skipped
 			case name == workspace.RecordsDir && entry.IsDir():
 				return fs.SkipDir
 			case entry.IsDir():
@@ -113,7 +112,7 @@ func (s *Server) Zip(w http.ResponseWriter, r *http.Request) {
 			return addToZip(archive, root, name)
 		})
 		if err = errors.Join(err, archive.Close()); err != nil {
-			panic(http.ErrAbortHandler) // the answer has begun: who reads it must see that it is not whole
+			panic(http.ErrAbortHandler) // the response has started: the client must see that it is incomplete
 		}
 		return nil
 	})
@@ -122,7 +121,7 @@ func (s *Server) Zip(w http.ResponseWriter, r *http.Request) {
 func addToZip(archive *zip.Writer, root *os.Root, name string) error {
 	info, err := root.Lstat(name)
 	if err != nil {
-		return nil // it is gone meanwhile
+		return nil // deleted meanwhile
 	}
 	header, err := zip.FileInfoHeader(info)
 	if err != nil {
@@ -134,18 +133,18 @@ func addToZip(archive *zip.Writer, root *os.Root, name string) error {
 	case info.Mode().IsRegular():
 		file, err := root.Open(name)
 		if err != nil {
-			return nil // it cannot be read, or is gone meanwhile
+			return nil // unreadable, or deleted meanwhile
 		}
 		defer file.Close()
 		content = file
 	case info.Mode()&fs.ModeSymlink != 0:
 		target, err := root.Readlink(name)
 		if err != nil {
-			return nil // it is gone meanwhile
+			return nil // deleted meanwhile
 		}
 		content = strings.NewReader(target)
 	default:
-		return nil // a socket, a pipe or a device has no content
+		return nil // sockets, pipes and devices have no content
 	}
 	entry, err := archive.CreateHeader(header)
 	if err != nil {
@@ -155,7 +154,7 @@ func addToZip(archive *zip.Writer, root *os.Root, name string) error {
 	return err
 }
 
-// Changes since the commit that the session began with.
+// Changes serves the changes since the session's first commit.
 func (s *Server) Changes(w http.ResponseWriter, r *http.Request) {
 	s.compare(r.Context(), w, func(c *workspace.Changes) error {
 		files := []workspace.Change{}
@@ -167,7 +166,7 @@ func (s *Server) Changes(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// Diff is a file before and now.
+// Diff serves a file before and after the changes.
 func (s *Server) Diff(w http.ResponseWriter, r *http.Request) {
 	name, err := clean(r.URL.Query().Get("path"))
 	if err != nil {
@@ -184,7 +183,7 @@ func (s *Server) Diff(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// Patch is the whole difference as text.
+// Patch serves all changes as a patch.
 func (s *Server) Patch(w http.ResponseWriter, r *http.Request) {
 	s.compare(r.Context(), w, func(c *workspace.Changes) error {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -193,8 +192,8 @@ func (s *Server) Patch(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// compare one at a time: it reads every file that may have changed. One that is given up goes on
-// reading, and until it ends the others wait, as long as they may take themselves.
+// compare runs one comparison at a time, because it reads every file that may have changed. A
+// cancelled comparison continues to read; until it ends, others wait up to their timeout.
 func (s *Server) compare(ctx context.Context, w http.ResponseWriter, do func(*workspace.Changes) error) {
 	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()
@@ -216,7 +215,7 @@ func (s *Server) compare(ctx context.Context, w http.ResponseWriter, do func(*wo
 	}
 }
 
-// within does something with a path of the workspace.
+// within calls do with a path in the workspace.
 func (s *Server) within(w http.ResponseWriter, name string, do func(root *os.Root, name string) error) {
 	name, err := clean(name)
 	if err != nil {
@@ -232,10 +231,10 @@ func (s *Server) within(w http.ResponseWriter, name string, do func(root *os.Roo
 	}
 }
 
-var errOutside = errors.New("path: it leaves the workspace")
+var errOutside = errors.New("path: outside of the workspace")
 
-// clean is a path in the workspace. What os.Root would refuse with words of its own is refused with
-// ours.
+// clean returns a relative path in the workspace. It refuses some paths that os.Root would refuse
+// with other errors.
 func clean(name string) (string, error) {
 	name = path.Clean(strings.TrimPrefix(name, "./"))
 	if path.IsAbs(name) || name == ".." || strings.HasPrefix(name, "../") || strings.Contains(name, "\x00") {
@@ -247,19 +246,19 @@ func clean(name string) (string, error) {
 	return name, nil
 }
 
-// refusals are the answers to errors, in words that say nothing of the node.
+// refusals are the responses to errors. They reveal nothing about the node.
 var refusals = []struct {
 	err    error
 	code   int
 	detail string
 }{
-	{fs.ErrNotExist, http.StatusNotFound, "path: there is no such file"},
+	{fs.ErrNotExist, http.StatusNotFound, "path: no such file"},
 	{errOutside, http.StatusUnprocessableEntity, errOutside.Error()},
-	{unix.ENOTDIR, http.StatusUnprocessableEntity, "path: it is no directory"},
+	{unix.ENOTDIR, http.StatusUnprocessableEntity, "path: not a directory"},
 	{workspace.ErrNoFile, http.StatusUnprocessableEntity, "path: " + workspace.ErrNoFile.Error()},
 	{workspace.ErrBinary, http.StatusUnsupportedMediaType, workspace.ErrBinary.Error()},
 	{workspace.ErrTooLarge, http.StatusRequestEntityTooLarge, workspace.ErrTooLarge.Error()},
-	{context.DeadlineExceeded, http.StatusServiceUnavailable, "the files take too long to compare"},
+	{context.DeadlineExceeded, http.StatusServiceUnavailable, "comparing the files takes too long"},
 }
 
 func refuse(w http.ResponseWriter, err error) {
@@ -267,7 +266,7 @@ func refuse(w http.ResponseWriter, err error) {
 		reply.JSON(w, http.StatusNotFound, map[string]string{"error": "Not a git repository"})
 		return
 	}
-	// os.Root refuses what leaves it, by links too, with an error of no type.
+	// os.Root refuses paths that escape it, also through links, with an untyped error.
 	if failed, ok := errors.AsType[*fs.PathError](err); ok && strings.Contains(failed.Err.Error(), "escapes") {
 		err = errOutside
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/files"
 )
 
-// sh runs commands of the shell, git among them, in a directory.
+// sh runs shell commands in a directory.
 func sh(t *testing.T, dir, command string) string {
 	t.Helper()
 	cmd := exec.Command("sh", "-ec", command)
@@ -37,7 +37,7 @@ func sh(t *testing.T, dir, command string) string {
 	return strings.TrimSpace(string(output))
 }
 
-// serve a workspace that a session has worked in.
+// serve serves the workspace of a session.
 func serve(t *testing.T) (dir string, server *httptest.Server) {
 	t.Helper()
 	dir = t.TempDir()
@@ -96,17 +96,17 @@ func TestFilesAreListedReadAndCompared(t *testing.T) {
 			`{"status":"M","path":"src/changed"},{"status":"U","path":"untracked"},{"status":"U","path":"up"}]`,
 		"/file?path=binary":        `415 {"detail":"the file is binary"}`,
 		"/diff?path=binary":        `415 {"detail":"the file is binary"}`,
-		"/file?path=src":           `422 {"detail":"path: it is no file"}`,
-		"/file?path=nothing":       `404 {"detail":"path: there is no such file"}`,
-		"/files?path=nothing":      `404 {"detail":"path: there is no such file"}`,
-		"/file?path=.parley/home":  `404 {"detail":"path: there is no such file"}`,
-		"/files?path=src/../.git":  `404 {"detail":"path: there is no such file"}`,
-		"/file?path=../x":          `422 {"detail":"path: it leaves the workspace"}`,
-		"/file?path=/etc/passwd":   `422 {"detail":"path: it leaves the workspace"}`,
-		"/file?path=outside/hosts": `422 {"detail":"path: it leaves the workspace"}`,
-		"/files?path=outside":      `422 {"detail":"path: it leaves the workspace"}`,
-		"/files?path=up":           `422 {"detail":"path: it leaves the workspace"}`,
-		"/diff?path=../x":          `422 {"detail":"path: it leaves the workspace"}`,
+		"/file?path=src":           `422 {"detail":"path: not a file"}`,
+		"/file?path=nothing":       `404 {"detail":"path: no such file"}`,
+		"/files?path=nothing":      `404 {"detail":"path: no such file"}`,
+		"/file?path=.parley/home":  `404 {"detail":"path: no such file"}`,
+		"/files?path=src/../.git":  `404 {"detail":"path: no such file"}`,
+		"/file?path=../x":          `422 {"detail":"path: outside of the workspace"}`,
+		"/file?path=/etc/passwd":   `422 {"detail":"path: outside of the workspace"}`,
+		"/file?path=outside/hosts": `422 {"detail":"path: outside of the workspace"}`,
+		"/files?path=outside":      `422 {"detail":"path: outside of the workspace"}`,
+		"/files?path=up":           `422 {"detail":"path: outside of the workspace"}`,
+		"/diff?path=../x":          `422 {"detail":"path: outside of the workspace"}`,
 	} {
 		code, body := get(t, server.URL+path)
 		if got := fmt.Sprintf("%d %s", code, body); got != want {
@@ -115,8 +115,7 @@ func TestFilesAreListedReadAndCompared(t *testing.T) {
 	}
 }
 
-// The whole difference is one that git takes.
-func TestThePatchIsWhatGitApplies(t *testing.T) {
+func TestGitAppliesThePatch(t *testing.T) {
 	dir, server := serve(t)
 	sh(t, dir, "rm binary inside outside up && echo 'last line without an end' > kept && printf plain > untracked")
 	code, patch := get(t, server.URL+"/patch")
@@ -149,7 +148,7 @@ func TestADirectoryWithoutARepositoryHasNoChanges(t *testing.T) {
 	}
 }
 
-func TestTheZipHasEverythingButTheRecords(t *testing.T) {
+func TestTheZipHasAllFilesExceptTheRecords(t *testing.T) {
 	_, server := serve(t)
 	_, body := get(t, server.URL+"/zip")
 	archive, err := zip.NewReader(strings.NewReader(body), int64(len(body)))
@@ -173,13 +172,13 @@ func TestTheZipHasEverythingButTheRecords(t *testing.T) {
 	}
 }
 
-func TestAPipeIsNotWaitedFor(t *testing.T) {
+func TestANamedPipeDoesNotBlock(t *testing.T) {
 	dir, server := serve(t)
 	sh(t, dir, "mkfifo pipe")
 	for path, want := range map[string]string{
-		"/files?path=pipe": `422 {"detail":"path: it is no directory"}`,
-		"/files?path=kept": `422 {"detail":"path: it is no directory"}`,
-		"/file?path=pipe":  `422 {"detail":"path: it is no file"}`,
+		"/files?path=pipe": `422 {"detail":"path: not a directory"}`,
+		"/files?path=kept": `422 {"detail":"path: not a directory"}`,
+		"/file?path=pipe":  `422 {"detail":"path: not a file"}`,
 	} {
 		code, body := get(t, server.URL+path)
 		if got := fmt.Sprintf("%d %s", code, body); got != want {
@@ -188,7 +187,7 @@ func TestAPipeIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-func TestAComparisonThatIsGivenUpIsTheOnlyOneUntilItEnds(t *testing.T) {
+func TestACancelledComparisonBlocksOthersUntilItEnds(t *testing.T) {
 	dir, _ := serve(t)
 	s := &files.Server{Dir: dir, Mask: strings.ToLower}
 	changes := func(ctx context.Context) string {
@@ -202,7 +201,7 @@ func TestAComparisonThatIsGivenUpIsTheOnlyOneUntilItEnds(t *testing.T) {
 	defer giveUp()
 	first := make(chan string)
 	go func() { first <- changes(ctx) }()
-	// It is open once the comparison reads it.
+	// Opening the pipe for writing succeeds once the comparison reads it.
 	writer, err := os.OpenFile(pipe, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -210,14 +209,14 @@ func TestAComparisonThatIsGivenUpIsTheOnlyOneUntilItEnds(t *testing.T) {
 	defer writer.Close()
 	giveUp()
 	<-first
-	// Nothing would keep another from its end now.
+	// Another comparison would succeed now.
 	if err := os.Rename(pipe, filepath.Join(t.TempDir(), "pipe")); err != nil {
 		t.Fatal(err)
 	}
 	soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if got := changes(soon); got != `503 {"detail":"the files take too long to compare"}` {
-		t.Errorf("while the first goes on: %s", got)
+	if got := changes(soon); got != `503 {"detail":"comparing the files takes too long"}` {
+		t.Errorf("while the first continues: %s", got)
 	}
 	_ = writer.Close()
 	for range 2 {
@@ -227,7 +226,7 @@ func TestAComparisonThatIsGivenUpIsTheOnlyOneUntilItEnds(t *testing.T) {
 	}
 }
 
-// upload a file; what is answered, without the name.
+// upload uploads a file and returns the response with the name replaced.
 func upload(server *httptest.Server, name string, content io.Reader) (string, error) {
 	reader, writer := io.Pipe()
 	form := multipart.NewWriter(writer)
@@ -259,7 +258,7 @@ func TestAFileMayHaveALongName(t *testing.T) {
 	}
 }
 
-func TestTwoUploadsOfOneNameDoNotTakeEachOthersFile(t *testing.T) {
+func TestConcurrentUploadsOfOneNameDoNotMix(t *testing.T) {
 	dir, server := serve(t)
 	reader, writer := io.Pipe()
 	first := make(chan string, 1)
@@ -267,7 +266,7 @@ func TestTwoUploadsOfOneNameDoNotTakeEachOthersFile(t *testing.T) {
 		got, err := upload(server, "note", reader)
 		first <- fmt.Sprint(got, err)
 	}()
-	// More than is held back on the way.
+	// More than the buffers hold.
 	if _, err := writer.Write(bytes.Repeat([]byte("x"), 1<<20)); err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +274,7 @@ func TestTwoUploadsOfOneNameDoNotTakeEachOthersFile(t *testing.T) {
 		<-time.After(2 * time.Millisecond)
 	}
 	if got, err := upload(server, "note", strings.NewReader("other")); err != nil || !strings.Contains(got,
-		"another upload of that name is under way") {
+		"another upload of this name is in progress") {
 		t.Errorf("the second: %s, %v", got, err)
 	}
 	_ = writer.Close()
@@ -287,7 +286,7 @@ func TestTwoUploadsOfOneNameDoNotTakeEachOthersFile(t *testing.T) {
 	}
 }
 
-func TestFilesOfAUserAreTakenWholeOrNot(t *testing.T) {
+func TestUploadsAreStoredCompletelyOrNot(t *testing.T) {
 	dir, server := serve(t)
 	var body bytes.Buffer
 	form := multipart.NewWriter(&body)
@@ -316,8 +315,8 @@ func TestFilesOfAUserAreTakenWholeOrNot(t *testing.T) {
 	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
 		t.Fatal(err)
 	}
-	if got := fmt.Sprint(answer); got != "{[note.txt kept] [{.parley its name is not one that a file here may have} "+
-		"{src there is something else of that name} {huge it has more than 32 MiB}]}" {
+	if got := fmt.Sprint(answer); got != "{[note.txt kept] [{.parley this file name is not allowed} "+
+		"{src a directory has this name} {huge the file is larger than 32 MiB}]}" {
 		t.Errorf("got %s", got)
 	}
 	if got := sh(t, dir, "cat note.txt kept; ls -A"); !strings.HasPrefix(got, "helloreplaced") || strings.Contains(got,

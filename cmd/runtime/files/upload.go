@@ -15,14 +15,15 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/reply"
 )
 
-// maxUpload bounds one file of a user.
+// maxUpload bounds one uploaded file.
 const maxUpload = 32 << 20
 
-// Upload takes files of a user. Each is whole or not there, and replaces one of the same name.
+// Upload stores files of a user. Each is stored completely or not at all, and replaces a file of
+// the same name.
 func (s *Server) Upload(w http.ResponseWriter, r *http.Request) {
 	parts, err := r.MultipartReader()
 	if err != nil {
-		reply.Refuse(w, http.StatusUnprocessableEntity, "the body is no multipart form")
+		reply.Refuse(w, http.StatusUnprocessableEntity, "the body is not a multipart form")
 		return
 	}
 	root, err := os.OpenRoot(s.Dir)
@@ -35,7 +36,7 @@ func (s *Server) Upload(w http.ResponseWriter, r *http.Request) {
 	for {
 		part, err := parts.NextPart()
 		if errors.Is(err, io.EOF) && len(answer.Uploaded)+len(answer.Skipped) == 0 {
-			reply.Refuse(w, http.StatusUnprocessableEntity, "files: there are none in the form")
+			reply.Refuse(w, http.StatusUnprocessableEntity, "files: the form has no files")
 			return
 		}
 		if errors.Is(err, io.EOF) {
@@ -43,7 +44,7 @@ func (s *Server) Upload(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if err != nil {
-			reply.Refuse(w, http.StatusUnprocessableEntity, "the body is no whole multipart form")
+			reply.Refuse(w, http.StatusUnprocessableEntity, "the multipart form is incomplete or invalid")
 			return
 		}
 		if part.FormName() != "files" || part.FileName() == "" {
@@ -58,35 +59,35 @@ func (s *Server) Upload(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// store a file, and say why it is not.
+// store stores a file, or returns the reason why it cannot.
 func (s *Server) store(root *os.Root, name string, part *multipart.Part) (reason string) {
 	if name == "." || name == ".." || strings.ContainsAny(name, "/\\\x00") || hidden(name) || len(name) > 200 {
-		return "its name is not one that a file here may have"
+		return "this file name is not allowed"
 	}
 	if _, stored := s.storing.LoadOrStore(name, true); stored {
-		return "another upload of that name is under way"
+		return "another upload of this name is in progress"
 	}
 	defer s.storing.Delete(name)
-	// The same each time, so that what an upload left that was cut off goes with the next.
+	// The name is always the same, so that the next upload replaces an interrupted one.
 	aside := fmt.Sprintf(".upload-%x", sha256.Sum256([]byte(name)))
 	file, err := root.OpenFile(aside, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-	if errors.Is(err, fs.ErrExist) { // left by an upload that was cut off
+	if errors.Is(err, fs.ErrExist) { // left by an interrupted upload
 		if err = root.Remove(aside); err == nil {
 			file, err = root.OpenFile(aside, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 		}
 	}
 	if err != nil {
-		return "it cannot be written"
+		return "the file cannot be written"
 	}
 	n, err := io.Copy(file, io.LimitReader(part, maxUpload+1))
 	err = errors.Join(err, file.Sync(), file.Close())
 	switch {
 	case n > maxUpload:
-		reason = fmt.Sprintf("it has more than %d MiB", maxUpload>>20)
+		reason = fmt.Sprintf("the file is larger than %d MiB", maxUpload>>20)
 	case err != nil:
-		reason = "it was not read to its end, or cannot be written"
+		reason = "the upload was incomplete, or the file cannot be written"
 	case root.Rename(aside, name) != nil:
-		reason = "there is something else of that name"
+		reason = "a directory has this name"
 	}
 	if reason != "" {
 		_ = root.Remove(aside)

@@ -1,5 +1,5 @@
-// Package githost asks the git host of a session's repository on behalf of its user, with the token
-// that the session has. The facade has none.
+// Package githost queries the git host of a session's repository for its user, with the session's
+// token. The facade has no token.
 package githost
 
 import (
@@ -30,16 +30,16 @@ const (
 	most      = 100
 )
 
-// Errors that are told.
+// Errors for the user.
 var (
 	ErrNoToken = errors.New("the session has no token for a git host")
 	ErrHost    = errors.New("the git host does not answer as expected")
-	ErrToken   = errors.New("the git host does not take the token")
-	// ErrQuestion is one that the host is not asked.
-	ErrQuestion = errors.New("the request is not valid")
+	ErrToken   = errors.New("the git host does not accept the token")
+	// ErrQuestion rejects a request before it reaches the host.
+	ErrQuestion = errors.New("the request is invalid")
 )
 
-// Host of a repository.
+// Host is the API of a git host.
 type Host struct {
 	provider v1alpha1.GitProvider
 	api      string
@@ -47,17 +47,17 @@ type Host struct {
 	client   *http.Client
 }
 
-// New is the host of a repository with its token.
+// New returns the host of a repository.
 func New(repository *session.Repository, token string) (*Host, error) {
 	if repository == nil || token == "" {
 		return nil, ErrNoToken
 	}
 	remote, err := workspace.Locate(repository)
-	if err != nil || remote.User == "" { // the token is not for the host of this repository
+	if err != nil || remote.User == "" { // the token is not for this repository's host
 		return nil, ErrNoToken
 	}
 	h := &Host{provider: cmp.Or(repository.Provider, v1alpha1.GitHub), header: http.Header{}}
-	// A redirect would carry the token elsewhere.
+	// A redirect would send the token to another host.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	h.client = &http.Client{Timeout: timeout, CheckRedirect: stay}
 	root := remote.URL.Scheme + "://" + remote.URL.Host
@@ -108,7 +108,7 @@ func (h *Host) get(ctx context.Context, path string, query url.Values, into any)
 	return nil
 }
 
-// text of what may be a number or a text.
+// text is a JSON string or number as text.
 type text string
 
 func (t *text) UnmarshalJSON(raw []byte) error {
@@ -121,7 +121,7 @@ func (t *text) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// User that the token is of.
+// User returns the owner of the token.
 func (h *Host) User(ctx context.Context) (*session.GitUser, error) {
 	var u struct {
 		ID        text    `json:"id"`
@@ -141,7 +141,7 @@ func (h *Host) User(ctx context.Context) (*session.GitUser, error) {
 		Company: u.Company, Name: cmp.Or(u.Name, u.Display), Email: u.Email}, nil
 }
 
-// repository in the words of all hosts.
+// repository has the fields of all hosts.
 type repository struct {
 	ID            text    `json:"id"`
 	UUID          string  `json:"uuid"`
@@ -174,7 +174,7 @@ func (h *Host) repository(r repository) session.GitRepository {
 	return result
 }
 
-// Repositories of the user, or those that words find, a page of them.
+// Repositories returns a page of the user's repositories, or of a search.
 func (h *Host) Repositories(ctx context.Context, words string, page, size int) ([]session.GitRepository, error) {
 	number, count := strconv.Itoa(page), strconv.Itoa(size)
 	var found []repository
@@ -208,17 +208,17 @@ func (h *Host) Repositories(ctx context.Context, words string, page, size int) (
 	return list, err
 }
 
-// Branches of a repository, owner/name.
+// Branches returns the branches of a repository, owner/name.
 func (h *Host) Branches(ctx context.Context, name string) ([]session.GitBranch, error) {
 	var parts []string
 	for part := range strings.SplitSeq(strings.Trim(name, "/"), "/") {
 		if part == "" || part == "." || part == ".." {
-			return nil, fmt.Errorf("%w: repository: it is owner/name", ErrQuestion)
+			return nil, fmt.Errorf("%w: repository: must be owner/name", ErrQuestion)
 		}
 		parts = append(parts, url.PathEscape(part))
 	}
 	if len(parts) < 2 {
-		return nil, fmt.Errorf("%w: repository: it is owner/name", ErrQuestion)
+		return nil, fmt.Errorf("%w: repository: must be owner/name", ErrQuestion)
 	}
 	type branch struct {
 		Name      string `json:"name"`

@@ -13,7 +13,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/githost"
 )
 
-// host stands in for a git host: it answers paths with JSON to whoever has the token.
+// host is a fake git host. It answers requests that have the token with JSON.
 func host(t *testing.T, authorization string, answers map[string]string) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -31,7 +31,7 @@ func host(t *testing.T, authorization string, answers map[string]string) string 
 	return strings.TrimPrefix(server.URL, "http://")
 }
 
-func TestEachProviderIsAskedInItsOwnWords(t *testing.T) {
+func TestEachProvidersAPIIsUsed(t *testing.T) {
 	for provider, c := range map[v1alpha1.GitProvider]struct {
 		token, authorization string
 		answers              map[string]string
@@ -77,7 +77,7 @@ func TestEachProviderIsAskedInItsOwnWords(t *testing.T) {
 				t.Errorf("the branches are %s, %v", got, err)
 			}
 			if _, err := h.Branches(t.Context(), "../user"); !errors.Is(err, githost.ErrQuestion) {
-				t.Errorf("of no repository: %v", err)
+				t.Errorf("for an invalid repository: %v", err)
 			}
 			wrong, err := githost.New(repository, "wrong")
 			if err != nil {
@@ -90,11 +90,11 @@ func TestEachProviderIsAskedInItsOwnWords(t *testing.T) {
 	}
 }
 
-func TestATokenGoesToItsOwnHostOnly(t *testing.T) {
+func TestATokenIsSentOnlyToItsHost(t *testing.T) {
 	for name, repository := range map[string]*session.Repository{
-		"no repository":          nil,
-		"another host":           {Name: "https://elsewhere.example.com/o/r", Provider: v1alpha1.GitHub},
-		"a public host in clear": {Name: "http://github.com/o/r", Provider: v1alpha1.GitHub},
+		"no repository":             nil,
+		"another host":              {Name: "https://elsewhere.example.com/o/r", Provider: v1alpha1.GitHub},
+		"a public host without TLS": {Name: "http://github.com/o/r", Provider: v1alpha1.GitHub},
 	} {
 		if _, err := githost.New(repository, "tok"); !errors.Is(err, githost.ErrNoToken) {
 			t.Errorf("%s: %v", name, err)
@@ -102,7 +102,7 @@ func TestATokenGoesToItsOwnHostOnly(t *testing.T) {
 	}
 }
 
-func TestAQuestionThatIsNotValidIsRefused(t *testing.T) {
+func TestInvalidRequestsAreRefused(t *testing.T) {
 	address := host(t, "Bearer tok", map[string]string{"/api/v3/user/repos": "[]", "/api/v3/repos/o/r/branches": "[]"})
 	h, err := githost.New(&session.Repository{Name: "http://" + address + "/o/r.git", Provider: v1alpha1.GitHub,
 		Host: address}, "tok")

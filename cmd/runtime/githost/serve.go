@@ -12,7 +12,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/reply"
 )
 
-// Serve the answers of the host to the facade. h is nil where there is none to ask.
+// Serve serves the answers of the host to the facade. h is nil if the session has no token.
 func Serve(h *Host, ask func(ctx context.Context, h *Host, r *http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var answer any
@@ -33,10 +33,10 @@ func Serve(h *Host, ask func(ctx context.Context, h *Host, r *http.Request) (any
 	}
 }
 
-// AskUser asks who the token is of.
+// AskUser returns the owner of the token.
 func AskUser(ctx context.Context, h *Host, _ *http.Request) (any, error) { return h.User(ctx) }
 
-// AskRepositories takes the words to search for, and which page.
+// AskRepositories returns repositories; query, page and per_page are parameters.
 func AskRepositories(ctx context.Context, h *Host, r *http.Request) (any, error) {
 	query := r.URL.Query()
 	page, err := number(query, "page", 1, math.MaxInt32)
@@ -50,7 +50,7 @@ func AskRepositories(ctx context.Context, h *Host, r *http.Request) (any, error)
 	return h.Repositories(ctx, query.Get("query"), page, size)
 }
 
-// number that a parameter is, or the usual one.
+// number parses a parameter, or returns the default.
 func number(query url.Values, name string, usual, largest int) (int, error) {
 	text := query.Get(name)
 	if text == "" {
@@ -58,12 +58,12 @@ func number(query url.Values, name string, usual, largest int) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > largest {
-		return 0, fmt.Errorf("%w: %s: it is a number from 1 to %d", ErrQuestion, name, largest)
+		return 0, fmt.Errorf("%w: %s: must be a number from 1 to %d", ErrQuestion, name, largest)
 	}
 	return n, nil
 }
 
-// AskBranches takes the repository.
+// AskBranches returns the branches of the repository parameter.
 func AskBranches(ctx context.Context, h *Host, r *http.Request) (any, error) {
 	return h.Branches(ctx, r.URL.Query().Get("repository"))
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// Whatever is in the file, it is either refused and left as it is, or a journal to go on from: each
-// of its lines is an event, in order, as it stood in the file, and what is appended comes after
-// them and is there when it is opened again.
+// A file with any content is either rejected and left unchanged, or opened as a journal: each line
+// is an event, in order and unchanged, and an appended event follows them and is there after a
+// restart.
 func FuzzOpen(f *testing.F) {
 	for _, seed := range []string{
 		"", "\n", "{", "{}\n", "null\n", "\x00\x00",
@@ -34,7 +34,7 @@ func FuzzOpen(f *testing.F) {
 		j, err := journal.Open(path, func(text string) string { return text })
 		if err != nil {
 			if left, _ := os.ReadFile(path); !bytes.Equal(left, content) {
-				t.Errorf("it was refused (%v), and changed from %q to %q", err, content, left)
+				t.Errorf("it was rejected (%v), but changed from %q to %q", err, content, left)
 			}
 			return
 		}
@@ -42,7 +42,7 @@ func FuzzOpen(f *testing.F) {
 		whole := j.Len()
 		kept, err := j.Lines(0, whole)
 		if err != nil {
-			t.Fatalf("%q is opened, and cannot be read: %v", content, err)
+			t.Fatalf("%q was opened, but cannot be read: %v", content, err)
 		}
 		offset := 0
 		for id, line := range kept {
@@ -51,13 +51,13 @@ func FuzzOpen(f *testing.F) {
 			}
 			if json.Unmarshal(line, &head) != nil || head.ID == nil || *head.ID != id || !bytes.HasPrefix(content[offset:],
 				append(bytes.Clone(line), '\n')) {
-				t.Fatalf("of %q the event %d is %s", content, id, line)
+				t.Fatalf("for %q, event %d is %s", content, id, line)
 			}
 			offset += len(line) + 1
 		}
-		// At most the last line is gone: it was not written to its end, or is none.
+		// Only the last line may be removed: it was incomplete or not an event.
 		if rest := content[offset:]; bytes.Count(bytes.TrimSuffix(rest, []byte("\n")), []byte("\n")) > 0 {
-			t.Errorf("of %q more than the last line is gone: %q", content, rest)
+			t.Errorf("for %q, more than the last line was removed: %q", content, rest)
 		}
 		texts(t, j, 0)
 		if got := appendAll(t, j, message("more"))[0]; got.ID != whole {

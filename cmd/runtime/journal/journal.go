@@ -1,6 +1,5 @@
-// Package journal keeps what happens in a session: a file of events on the workspace, one a line,
-// each on the disk before anybody is told of it. It is the memory that later attempts of the
-// session go on from.
+// Package journal stores the events of a session in a file on the workspace, one per line. Each
+// event is on disk before it is published. Later attempts of the session resume from it.
 package journal
 
 import (
@@ -21,40 +20,39 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// maxLine bounds an event. What agents tell is cut to much less before.
+// maxLine bounds an event. Events of agents are truncated to much less before.
 const maxLine = 16 << 20
 
-// ErrTooLarge says that an event has more bytes than one may have. Nothing of it is written, and
-// others can be.
+// ErrTooLarge rejects an event that is too large. It is not written, and others still can be.
 var ErrTooLarge = fmt.Errorf("an event has at most %d MiB as JSON", maxLine>>20)
 
 const lockTimeout = 2 * time.Second
 
-// Journal of a session. Its methods may be called at the same time.
+// Journal of a session. It is safe for concurrent use.
 type Journal struct {
 	mask func(string) string
 	now  func() time.Time
 
 	mu   sync.Mutex
 	file *os.File
-	// bounds of the lines: event n stands between bounds n and n+1.
+	// bounds of the lines: event n is between bounds n and n+1.
 	bounds []int64
-	// failed is why nothing more can be written: what reached the disk is not known then.
+	// failed is the first write error. Nothing more is written after it, because the state of the
+	// disk is unknown.
 	failed error
-	// grown is closed, and made anew, when there are more events.
+	// grown is closed and replaced when events are added.
 	grown chan struct{}
 }
 
-// Open the journal in a file, which is made where it is missing. The last line is removed where it
-// was not written to its end: nobody was told of it. mask takes secrets out of texts before they
-// are written.
+// Open opens or creates the journal. It removes an incomplete last line, which was never published.
+// mask masks secrets before events are written.
 func Open(path string, mask func(string) string) (*Journal, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the journal: %w", err)
 	}
 	j := &Journal{mask: mask, now: time.Now, file: file, grown: make(chan struct{})}
-	// A pod on a node that is cut off may still run when another has taken its place.
+	// The pod of an earlier attempt may still run on a node that lost its connection.
 	if err = lock(file); err == nil {
 		err = j.recover()
 	}
@@ -65,7 +63,8 @@ func Open(path string, mask func(string) string) (*Journal, error) {
 	return j, nil
 }
 
-// lock the file against other attempts. One that has just ended may hold it a moment longer.
+// lock locks the file against other attempts. An attempt that has just ended may hold the lock a
+// moment longer.
 func lock(file *os.File) error {
 	for deadline := time.Now().Add(lockTimeout); ; <-time.After(20 * time.Millisecond) {
 		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -75,12 +74,12 @@ func lock(file *os.File) error {
 		case !errors.Is(err, unix.EWOULDBLOCK):
 			return err
 		case time.Now().After(deadline):
-			return errors.New("another attempt of the session writes it")
+			return errors.New("another attempt of the session has it open")
 		}
 	}
 }
 
-// recover finds the lines, and removes what is left of one that was torn.
+// recover finds the lines and removes a torn last line.
 func (j *Journal) recover() error {
 	bounds, torn, err := scan(j.file)
 	if err != nil {
@@ -92,13 +91,12 @@ func (j *Journal) recover() error {
 			return err
 		}
 	}
-	// Also where nothing was torn: what an earlier process wrote may never have reached the disk.
+	// Sync even if nothing was torn: writes of an earlier process may not have reached the disk.
 	return j.file.Sync()
 }
 
-// scan finds the bounds of the lines that are events in their order, and says whether something
-// follows the last of them. Only the last line can be torn; anything else that is wrong is damage,
-// and no journal to go on from.
+// scan finds the bounds of the event lines, and says whether anything follows them. Only the last
+// line can be torn; any other invalid line is damage, and the journal cannot be used.
 func scan(file io.Reader) (bounds []int64, torn bool, err error) {
 	bounds = []int64{0}
 	for line, err := range ReadLines(file) {
@@ -117,8 +115,8 @@ func scan(file io.Reader) (bounds []int64, torn bool, err error) {
 	return bounds, torn, nil
 }
 
-// isEvent says whether a line is the event of an id. It is read as whole as those read it who go on
-// from it.
+// isEvent says whether a line is the event with this ID. It parses the whole event, as later
+// readers do.
 func isEvent(line []byte, id int) bool {
 	var head struct {
 		ID *int `json:"id"`
@@ -130,28 +128,28 @@ func isEvent(line []byte, id int) bool {
 	return err == nil
 }
 
-// Mask takes secrets out of a text, as Append does. Who cuts a text does so after it: a part of a
-// secret is not found.
+// Mask masks secrets in a text, as Append does. Truncate only after masking: a part of a secret is
+// not recognized.
 func (j *Journal) Mask(text string) string { return j.mask(text) }
 
 func (j *Journal) end() int64 { return j.bounds[len(j.bounds)-1] }
 
-// Len is how many events there are.
+// Len returns the number of events.
 func (j *Journal) Len() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return len(j.bounds) - 1
 }
 
-// Size of the events from an id on, in bytes.
+// Size returns the bytes of the events from an ID on.
 func (j *Journal) Size(from int) int64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.end() - j.bounds[min(max(from, 0), len(j.bounds)-1)]
 }
 
-// Append events. They are given their ids and, where they have none, their time, and are on the
-// disk when it returns. After an error, except ErrTooLarge, nothing more can be appended.
+// Append assigns IDs and missing timestamps to events and writes them to the disk. After an error
+// other than ErrTooLarge, nothing more can be appended.
 func (j *Journal) Append(events ...session.Event) ([]session.Event, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -172,7 +170,7 @@ func (j *Journal) Append(events ...session.Event) ([]session.Event, error) {
 			return nil, fmt.Errorf("write the journal: %w", err)
 		}
 		if len(line) > maxLine {
-			return nil, fmt.Errorf("write the journal: %w, and this one has %d bytes", ErrTooLarge, len(line))
+			return nil, fmt.Errorf("write the journal: %w; this one has %d bytes", ErrTooLarge, len(line))
 		}
 		text.Write(append(line, '\n'))
 		ends = append(ends, j.end()+int64(text.Len()))
@@ -195,7 +193,7 @@ func (j *Journal) write(text []byte) error {
 	return j.file.Sync()
 }
 
-// Lines are the events from one id up to, but not including, another, as they stand in the file.
+// Lines returns the events from one ID up to, but not including, another, unchanged.
 func (j *Journal) Lines(from, to int) ([]json.RawMessage, error) {
 	j.mu.Lock()
 	from, to = max(from, 0), min(to, len(j.bounds)-1)
@@ -206,7 +204,7 @@ func (j *Journal) Lines(from, to int) ([]json.RawMessage, error) {
 	bounds := slices.Clone(j.bounds[from : to+1])
 	j.mu.Unlock()
 
-	// What is written never changes, so that it can be read while more is written.
+	// Written lines never change, so they can be read during a write.
 	text := make([]byte, bounds[len(bounds)-1]-bounds[0])
 	if _, err := j.file.ReadAt(text, bounds[0]); err != nil {
 		return nil, fmt.Errorf("read the journal: %w", err)
@@ -239,7 +237,7 @@ func (j *Journal) Events(from int, visit func(*session.Event) bool) error {
 	return nil
 }
 
-// More is closed once there are more than n events.
+// More returns a channel that is closed once there are more than n events.
 func (j *Journal) More(n int) <-chan struct{} {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -251,7 +249,7 @@ func (j *Journal) More(n int) <-chan struct{} {
 	return j.grown
 }
 
-// Close the file. Nothing can be appended after it.
+// Close closes the file. Later appends fail.
 func (j *Journal) Close() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -261,8 +259,8 @@ func (j *Journal) Close() error {
 	return j.file.Close()
 }
 
-// ReadLines yields the lines of a journal's file, with their ends. The last one may have none. A line
-// that is longer than any event is an error. A line is valid until the next.
+// ReadLines yields the lines of a journal file with their line ends. The last line may lack its
+// end. A line longer than any event is an error. A line is valid until the next.
 func ReadLines(file io.Reader) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		reader := bufio.NewReaderSize(file, 64<<10)

@@ -48,7 +48,7 @@ func texts(t *testing.T, j *journal.Journal, from int) []string {
 
 func message(text string) session.Event { return session.UserMessage(text, nil) }
 
-func TestEventsAreThereAfterAnotherStart(t *testing.T) {
+func TestEventsSurviveARestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "events.jsonl")
 	j := open(t, path)
 	appendAll(t, j, message("one"), message("two"))
@@ -64,7 +64,7 @@ func TestEventsAreThereAfterAnotherStart(t *testing.T) {
 	}
 }
 
-// Whatever of the last line reached the disk, it is gone, and all before it is there.
+// Any part of the last line is removed; all earlier lines remain.
 func TestATornLastLineIsRemoved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "events.jsonl")
 	j := open(t, path)
@@ -102,7 +102,7 @@ func TestATailOfZerosIsRemoved(t *testing.T) {
 	}
 }
 
-func TestDamageInTheMiddleIsNotPassedOver(t *testing.T) {
+func TestDamageInTheMiddleIsAnError(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "events.jsonl")
 	if err := os.WriteFile(path, []byte("{\"id\":0}\n{\"id\":7}\n{\"id\":1}\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func TestSecretsAreMaskedBeforeTheyAreWritten(t *testing.T) {
 	if err != nil || strings.Contains(string(text), "hunter2") {
 		t.Errorf("on the disk is %s, %v", text, err)
 	}
-	// A secret of the same letters does not make the state unreadable.
+	// A secret equal to a state's name does not make the state unreadable.
 	if err := j.Events(0, func(e *session.Event) bool {
 		if e.StateOf() != session.StateRunning {
 			t.Errorf("the state is %q", e.StateOf())
@@ -141,7 +141,7 @@ func TestSecretsAreMaskedBeforeTheyAreWritten(t *testing.T) {
 	}
 }
 
-func TestAReaderFollowsWhatIsWrittenMeanwhile(t *testing.T) {
+func TestAReaderFollowsConcurrentWrites(t *testing.T) {
 	const writers, each = 4, 25
 	j := open(t, filepath.Join(t.TempDir(), "events.jsonl"))
 	var group sync.WaitGroup
@@ -174,7 +174,7 @@ func TestAReaderFollowsWhatIsWrittenMeanwhile(t *testing.T) {
 	group.Wait()
 }
 
-func TestOfTwoAttemptsOneWrites(t *testing.T) {
+func TestOnlyOneAttemptCanOpenTheJournal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "events.jsonl")
 	first := open(t, path)
 	if _, err := journal.Open(path, strings.ToLower); err == nil || !strings.Contains(err.Error(), "another attempt") {
@@ -184,13 +184,13 @@ func TestOfTwoAttemptsOneWrites(t *testing.T) {
 	open(t, path)
 }
 
-func TestAClosedJournalTakesNothing(t *testing.T) {
+func TestAClosedJournalRejectsEvents(t *testing.T) {
 	j := open(t, filepath.Join(t.TempDir(), "events.jsonl"))
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := j.Append(message("one")); err == nil || j.Len() != 0 {
-		t.Errorf("it took an event: %v", err)
+		t.Errorf("it accepted an event: %v", err)
 	}
 }
 
@@ -205,7 +205,7 @@ func FuzzJournal(f *testing.F) {
 		}
 		j, err := journal.Open(path, strings.ToLower)
 		if err != nil {
-			return // damage is said
+			return // damage is reported
 		}
 		before := j.Len()
 		if written, err := j.Append(message("next")); err != nil || written[0].ID != before {

@@ -6,11 +6,11 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// ownWords are the keys of values that are the runtime's own. A secret of the same letters, such as
-// "running", would make an event that no client understands, and they tell nothing of it.
+// ownWords are the keys of values that the runtime sets. A secret with the same text, such as
+// "running", would otherwise make events that no client understands. These values reveal nothing.
 var ownWords = map[string]bool{"agent_state": true, "confirmation_state": true}
 
-// maskEvent takes secrets out of all that came from outside.
+// maskEvent masks secrets in all fields with external text.
 func maskEvent(e session.Event, mask func(string) string) session.Event {
 	e.Message = mask(e.Message)
 	if e.Content != nil {
@@ -29,7 +29,8 @@ func maskEvent(e session.Event, mask func(string) string) session.Event {
 	return e
 }
 
-// maskFields leaves the runtime's own words. Fields of those names deeper inside are others'.
+// maskFields masks fields except the runtime's own values. Nested fields of the same names are
+// masked.
 func maskFields(values map[string]any, mask func(string) string) map[string]any {
 	masked := maskMap(values, mask)
 	for name := range ownWords {

@@ -14,7 +14,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-// Start runs the agent in dir. What it prints goes to output.
+// Start runs the agent in dir and writes its output to output.
 func Start(entry *session.Agent, input session.AgentInput, env []string, dir string,
 	output io.WriteCloser) (*process.Child, error) {
 	command, env, err := Render(entry, input, env)
@@ -37,8 +37,7 @@ func Start(entry *session.Agent, input session.AgentInput, env []string, dir str
 	return child, nil
 }
 
-// Render the command of an agent, and its environment: its own variables beside those that every
-// agent gets.
+// Render returns the agent's command and its environment: the variables of every agent and its own.
 func Render(entry *session.Agent, input session.AgentInput, given []string) (command, env []string, err error) {
 	command, own, err := entry.Render(input, lookup(given))
 	if err != nil {
@@ -54,9 +53,9 @@ func Render(entry *session.Agent, input session.AgentInput, given []string) (com
 	return command, env, nil
 }
 
-// Environment of the agent: the session's own, then what the user set, then where things are. Of
-// two variables of one name the later one counts. Of the secrets it has those that the user gave
-// it: the custom ones and the token of the repository.
+// Environment returns the agent's environment: that of the session, then the user's variables, then
+// the session's paths. Later variables override earlier ones. It has only those secrets that the
+// user gave to the agent: the custom secrets and the repository's token.
 func Environment(own []string, doc *session.Document, store *secrets.Store, input session.AgentInput) []string {
 	env := bypassProxy(own)
 	set := func(name, value string) {
@@ -86,8 +85,7 @@ func Environment(own []string, doc *session.Document, store *secrets.Store, inpu
 	return env
 }
 
-// bypassProxy keeps what the session serves on the loopback address away from a proxy, which knows
-// nothing of it.
+// bypassProxy excludes the loopback address from proxies, because they cannot reach it.
 func bypassProxy(own []string) []string {
 	const local = "127.0.0.1,localhost"
 	env, value := append([]string{}, own...), lookup(own)
@@ -103,7 +101,7 @@ func bypassProxy(own []string) []string {
 	return env
 }
 
-// lookup is the value of a variable in an environment.
+// lookup returns a function that looks up variables of an environment.
 func lookup(env []string) func(string) string {
 	values := map[string]string{}
 	for _, variable := range env {

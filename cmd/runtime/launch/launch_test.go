@@ -24,10 +24,10 @@ var store = secrets.New(map[string]string{
 	session.ProviderTokenFile: "ghp_0123456789", session.KeyFile: "session-0123456789", "custom.0": " keep spaces\n",
 })
 
-// grace is how long an agent has to end.
+// grace is how long an agent may take to exit.
 const grace = 15 * time.Second
 
-// TestMain is also what confines the agents.
+// TestMain also confines the agents.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == process.ConfineCommand {
 		runtime.LockOSThread()
@@ -67,7 +67,7 @@ func start(t *testing.T, script string, adjust ...func(*session.Agent, *session.
 	return running, &out, dir
 }
 
-func TestAnAgentThatExitsWithZeroIsDone(t *testing.T) {
+func TestAnAgentWithStatusZeroSucceeded(t *testing.T) {
 	running, out, dir := start(t, `cat; pwd; echo work > file`)
 	if got := running.Failure(); got != "" {
 		t.Errorf("it failed: %s", got)
@@ -80,7 +80,7 @@ func TestAnAgentThatExitsWithZeroIsDone(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatFailsSaysHow(t *testing.T) {
+func TestTheFailureNamesStatusOrSignal(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo a reason; exit 3": "ended with status 3",
 		"kill -9 $$":            "was ended by signal 9 (killed)",
@@ -92,7 +92,7 @@ func TestAnAgentThatFailsSaysHow(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatCannotStartSaysWhy(t *testing.T) {
+func TestAFailedStartNamesTheReason(t *testing.T) {
 	input := session.AgentInput{MessageFile: os.DevNull}
 	for name, c := range map[string]struct {
 		command []string
@@ -142,7 +142,7 @@ func TestAnAgentGetsItsEnvironment(t *testing.T) {
 	}
 }
 
-func TestAnAgentReachesTheSessionPastAProxy(t *testing.T) {
+func TestTheLoopbackAddressBypassesProxies(t *testing.T) {
 	for name, c := range map[string]struct {
 		own  []string
 		want string
@@ -150,9 +150,9 @@ func TestAnAgentReachesTheSessionPastAProxy(t *testing.T) {
 		"a proxy": {[]string{"HTTP_PROXY=http://proxy"}, "127.0.0.1,localhost"},
 		"in small letters": {[]string{"http_proxy=http://proxy", "NO_PROXY=a", "no_proxy=.example.com"},
 			".example.com,127.0.0.1,localhost"},
-		"no proxy, for some":  {[]string{"no_proxy=a"}, "a"},
-		"no proxy of any":     {nil, ""},
-		"only for encryption": {[]string{"HTTPS_PROXY=http://proxy"}, ""},
+		"no proxy, for some": {[]string{"no_proxy=a"}, "a"},
+		"no proxy at all":    {nil, ""},
+		"only for HTTPS":     {[]string{"HTTPS_PROXY=http://proxy"}, ""},
 	} {
 		got := ""
 		for _, variable := range launch.Environment(c.own, &session.Document{}, store, session.AgentInput{}) {
@@ -166,7 +166,7 @@ func TestAnAgentReachesTheSessionPastAProxy(t *testing.T) {
 	}
 }
 
-func TestSecretsAreMaskedInWhatAnAgentPrints(t *testing.T) {
+func TestSecretsAreMaskedInAnAgentsOutput(t *testing.T) {
 	running, out, _ := start(t, `
 		echo "key sk-llm-0123456789"
 		printf 'in two sk-llm-01'; printf '23456789 parts\n' >&2
@@ -180,7 +180,7 @@ func TestSecretsAreMaskedInWhatAnAgentPrints(t *testing.T) {
 	}
 }
 
-func TestAnAgentIsStoppedWithAllItStarted(t *testing.T) {
+func TestStopEndsAnAgentAndItsChildren(t *testing.T) {
 	running, _, dir := start(t, `trap 'echo told > told; exit 0' TERM; sleep 1000 & echo $! > pid; mv pid child; wait`)
 	var child []byte
 	eventually(t, "it has a child", func() (err error) {
@@ -192,7 +192,7 @@ func TestAnAgentIsStoppedWithAllItStarted(t *testing.T) {
 		t.Error("it was not asked to end")
 	}
 	eventually(t, "its child is gone", func() error {
-		// Nobody here waits for the orphan, so it may remain as a zombie.
+		// The orphan is not reaped here, so it may remain as a zombie.
 		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(child)) + "/stat")
 		if err == nil && !strings.Contains(string(stat), ") Z ") {
 			return errors.New(string(stat))
@@ -201,13 +201,13 @@ func TestAnAgentIsStoppedWithAllItStarted(t *testing.T) {
 	})
 }
 
-func eventually(t *testing.T, what string, problem func() error) {
+func eventually(t *testing.T, condition string, problem func() error) {
 	t.Helper()
 	err := problem()
 	for deadline := time.Now().Add(10 * time.Second); err != nil && time.Now().Before(deadline); err = problem() {
 		<-time.After(time.Millisecond)
 	}
 	if err != nil {
-		t.Fatalf("%s: %v", what, err)
+		t.Fatalf("%s: %v", condition, err)
 	}
 }

@@ -9,20 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ConfineCommand of the runtime runs the program that its arguments name, confined.
+// ConfineCommand is the runtime's subcommand that runs a program confined.
 const ConfineCommand = "confine"
 
-// Versions of Landlock: the first that lets files be moved between directories, and the first that
-// knows signals.
+// Versions of Landlock: the first that supports moving files between directories, and the first
+// with scopes for signals.
 const (
 	landlockRefer  = 2
 	landlockScopes = 6
 )
 
-// Confine a child, with all that it starts, to its own processes: it cannot look into others of the
-// same user, such as a tool server that holds keys, nor signal them. The runtime does that in the
-// child, before it becomes the program. Where the kernel has no Landlock the child runs all the
-// same.
+// Confine confines a child and its descendants to their own processes: they cannot inspect or
+// signal other processes of the same user, such as a tool server that has keys. The runtime
+// restricts itself in the child before it executes the program. Without Landlock in the kernel the
+// child runs unconfined.
 func Confine(cmd *exec.Cmd) {
 	self, err := os.Executable()
 	if err != nil || cmd.Err != nil {
@@ -35,7 +35,7 @@ func Confine(cmd *exec.Cmd) {
 // Confinable says whether the kernel can confine a process.
 func Confinable() bool { return landlock() >= landlockRefer }
 
-// Become confined, and then the program with these arguments, the first of which is its name.
+// Become confines this process and then executes the program. The first argument is its name.
 func Become(program string, args []string) error {
 	if err := restrict(landlock()); err != nil {
 		return fmt.Errorf("confine %s: %w", program, err)
@@ -43,8 +43,7 @@ func Become(program string, args []string) error {
 	return fmt.Errorf("%s: %w", program, unix.Exec(program, args, os.Environ()))
 }
 
-// landlock is the version that the kernel has; 0 where it has none, or does not let a container use
-// it.
+// landlock returns the kernel's Landlock version; 0 if it has none or a container cannot use it.
 func landlock() int {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -53,8 +52,8 @@ func landlock() int {
 	return int(version)
 }
 
-// restrict this process. What is in a domain of Landlock's can look into those processes only that
-// are in it too, whatever else the domain is for; so it is for as little as possible.
+// restrict confines this process. A process in a Landlock domain can only inspect processes of the
+// same domain, whatever else the domain restricts. So the domain restricts as little as possible.
 func restrict(version int) error {
 	attributes := unix.LandlockRulesetAttr{}
 	size := unsafe.Sizeof(attributes)
@@ -62,7 +61,7 @@ func restrict(version int) error {
 	case version < landlockRefer:
 		return nil
 	case version < landlockScopes:
-		// The one right that a domain takes away unless it gives it.
+		// This right is denied by default in every domain.
 		attributes.Access_fs, size = unix.LANDLOCK_ACCESS_FS_REFER, unsafe.Sizeof(attributes.Access_fs)
 	default:
 		attributes.Scoped = unix.LANDLOCK_SCOPE_SIGNAL
@@ -77,7 +76,7 @@ func restrict(version int) error {
 			return err
 		}
 	}
-	// It is in a session's pod anyway, and the kernel asks for it.
+	// The kernel requires it, and it is set in a session's pod anyway.
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ const (
 	victimVariable  = "VICTIM"
 )
 
-// TestMain is also the process that is confined, and the one that it looks at.
+// TestMain is also the confined process and the process that it inspects.
 func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(versionVariable) != "":
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// lookAround is what a confined process does: work, and look into another.
+// lookAround confines this process, moves a file, and tries to inspect another process.
 func lookAround(victim string) error {
 	runtime.LockOSThread()
 	version, err := strconv.Atoi(os.Getenv(versionVariable))
@@ -68,8 +68,7 @@ func lookAround(victim string) error {
 	return os.Rename(from, to)
 }
 
-// asNobody runs this program as a user without any rights: what root sees is not what is asked
-// here.
+// asNobody runs this program as an unprivileged user, because root can see everything.
 func asNobody(t *testing.T) func(args ...string) *exec.Cmd {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "confine-")
@@ -92,7 +91,7 @@ func asNobody(t *testing.T) func(args ...string) *exec.Cmd {
 	}
 }
 
-func TestAConfinedProcessWorksAndSeesNoOther(t *testing.T) {
+func TestAConfinedProcessCannotInspectOthers(t *testing.T) {
 	run := asNobody(t)
 	victim := run()
 	victim.Env = []string{victimVariable + "=canary"}
@@ -123,7 +122,7 @@ func TestAConfinedProcessWorksAndSeesNoOther(t *testing.T) {
 	}
 }
 
-func TestAProgramThatCannotBeFoundIsNotConfined(t *testing.T) {
+func TestAMissingProgramIsReportedByName(t *testing.T) {
 	cmd := Command(t.TempDir(), nil, "no-such-program")
 	Confine(cmd)
 	if err := cmd.Start(); err == nil || !strings.Contains(err.Error(), "no-such-program") {

@@ -7,22 +7,22 @@ import (
 	"strings"
 )
 
-// counters are where the kernel counts the processes of a container that it killed because memory
-// ran out, below the directory where the container has its cgroups: of version 2, and of version 1.
+// counters are the files, relative to the container's cgroup directory, in which the kernel counts
+// OOM kills: cgroup version 2 and 1.
 var counters = []string{"memory.events", "memory/memory.oom_control"}
 
-// Memory knows how often memory had run out when it was made.
+// Memory remembers the number of OOM kills when it was created.
 type Memory struct {
 	cgroups string
 	before  int
 }
 
-// WatchMemory of the container whose cgroups are at a directory.
+// WatchMemory starts to watch the container with this cgroup directory.
 func WatchMemory(cgroups string) Memory { return Memory{cgroups, killsIn(cgroups)} }
 
-// RanOut says that the kernel killed a process of the container since, because memory ran out.
-// Where the kernel does not tell, nobody knows of any. Who waited for a process knows that it is
-// counted: the kernel counts before it kills.
+// RanOut says whether the kernel has killed a process of the container for lack of memory since. It
+// is false if the kernel does not report it. The kernel counts before it kills, so the count is up
+// to date after a wait for the process.
 func (m Memory) RanOut() bool { return killsIn(m.cgroups) > m.before }
 
 func killsIn(cgroups string) (kills int) {

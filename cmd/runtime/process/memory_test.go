@@ -8,7 +8,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/process"
 )
 
-func TestTheKernelTellsThatMemoryRanOut(t *testing.T) {
+func TestOOMKillsAreDetected(t *testing.T) {
 	const v1, v2 = "memory/memory.oom_control", "memory.events"
 	for name, c := range map[string]struct {
 		file, before, after string
@@ -18,11 +18,11 @@ func TestTheKernelTellsThatMemoryRanOut(t *testing.T) {
 			"oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", true},
 		"version 2": {v2, "low 0\nhigh 0\nmax 7\noom 3\noom_kill 2\noom_group_kill 0\n",
 			"low 0\nhigh 0\nmax 9\noom 4\noom_kill 3\noom_group_kill 0\n", true},
-		"before, and not since":         {v2, "oom 3\noom_kill 3\n", "oom 3\noom_kill 3\n", false},
-		"it was scarce, nothing killed": {v2, "oom 0\noom_kill 0\n", "oom 1\noom_kill 0\n", false},
-		"an old kernel does not count": {v1, "oom_kill_disable 0\nunder_oom 0\n", "oom_kill_disable 0\nunder_oom 1\n",
+		"only before":           {v2, "oom 3\noom_kill 3\n", "oom 3\noom_kill 3\n", false},
+		"no process was killed": {v2, "oom 0\noom_kill 0\n", "oom 1\noom_kill 0\n", false},
+		"an old kernel without a counter": {v1, "oom_kill_disable 0\nunder_oom 0\n", "oom_kill_disable 0\nunder_oom 1\n",
 			false},
-		"there is nothing to read": {"other", "", "oom_kill 1\n", false},
+		"no file": {"other", "", "oom_kill 1\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

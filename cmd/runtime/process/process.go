@@ -1,5 +1,5 @@
-// Package process runs children in process groups of their own, so that each can be ended with all
-// it started.
+// Package process runs children in their own process groups, so that each can be stopped together
+// with its descendants.
 package process
 
 import (
@@ -10,31 +10,31 @@ import (
 	"time"
 )
 
-// drain is how long output is still read after a child ended: a process that it left behind may
-// hold its pipes.
+// drain is how long output is read after the exit of a child, because its descendants may hold the
+// pipes.
 const drain = 2 * time.Second
 
-// Command is a child in a process group of its own.
+// Command returns a command in its own process group.
 func Command(dir string, env []string, name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(name, args...)
 	cmd.Dir, cmd.Env, cmd.WaitDelay = dir, env, drain
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid: true,
-		// Should the runtime be killed, nobody else is there to end the child.
+		// If the runtime is killed, nothing else would stop the child.
 		Pdeathsig: syscall.SIGKILL,
 	}
 	return cmd
 }
 
-// Child is a process that was started.
+// Child is a started process.
 type Child struct {
 	cmd *exec.Cmd
-	// Ended is closed once the process was waited for; Err is how it ended then.
+	// Ended is closed after the process was waited for; then Err is its result.
 	Ended chan struct{}
 	Err   error
 }
 
-// Start a command. After is called once it was waited for.
+// Start starts a command. after is called once it was waited for.
 func Start(cmd *exec.Cmd, after func(*Child)) (*Child, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func Start(cmd *exec.Cmd, after func(*Child)) (*Child, error) {
 	return c, nil
 }
 
-// Failure says how the process failed, without what it printed; empty where it ended with status 0.
+// Failure says how the process failed, without its output; empty for status 0.
 func (c *Child) Failure() string {
 	<-c.Ended
 	exit, exited := errors.AsType[*exec.ExitError](c.Err)
@@ -64,7 +64,7 @@ func (c *Child) Failure() string {
 	return fmt.Sprintf("ended with status %d", exit.ExitCode())
 }
 
-// Stop asks the child's group to end, and kills what is left of it after the grace period.
+// Stop asks the child's process group to exit, and kills it after the grace period.
 func (c *Child) Stop(grace time.Duration) {
 	_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGTERM)
 	timer := time.NewTimer(grace)
@@ -77,5 +77,5 @@ func (c *Child) Stop(grace time.Duration) {
 	<-c.Ended
 }
 
-// Kill ends the child's group at once.
+// Kill kills the child's process group.
 func (c *Child) Kill() { _ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL) }

@@ -1,5 +1,5 @@
-// Package record keeps small files of a session's on its workspace. The agent can write there too,
-// and have anything stand in their places.
+// Package record stores small files of a session on its workspace. The agent can write there, too,
+// and replace them with anything.
 package record
 
 import (
@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// most is far more than a record has.
+// most is much larger than any record.
 const most = 1 << 20
 
-// ErrNoFile says that something else is there.
-var ErrNoFile = errors.New("it is no file")
+// ErrNoFile says that the path is not a regular file.
+var ErrNoFile = errors.New("not a regular file")
 
-// Read a record. It does not wait for a pipe, and follows no link.
+// Read reads a record. It does not block on a named pipe and does not follow links.
 func Read(path string) ([]byte, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.ELOOP) {
@@ -33,9 +33,9 @@ func Read(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, most))
 }
 
-// Write a file whole, or not at all. It outlives a crash of the node.
+// Write writes a file atomically and durably.
 func Write(path string, content io.Reader, mode os.FileMode) error {
-	// Always a new one: what is there may be a pipe, which would be waited for, or a directory.
+	// Always a new file: the path may be a named pipe, which would block, or a directory.
 	_ = os.RemoveAll(path + ".new")
 	aside, err := os.OpenFile(path+".new", os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
@@ -52,8 +52,8 @@ func Write(path string, content io.Reader, mode os.FileMode) error {
 	return SyncDirectory(filepath.Dir(path))
 }
 
-// SyncDirectory makes the names in a directory durable. Some file systems over a network refuse
-// that, since they do it anyway.
+// SyncDirectory makes the names in a directory durable. Some network file systems refuse it,
+// because they always do it.
 func SyncDirectory(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {

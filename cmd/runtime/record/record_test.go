@@ -12,8 +12,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// A pipe that nobody opens at the other end would be waited for without end.
-func TestWhatAnAgentPutsInTheWayIsNotWaitedFor(t *testing.T) {
+// Opening a named pipe without a writer would block forever.
+func TestPipesAndLinksDoNotBlockRecords(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	elsewhere := filepath.Join(dir, "elsewhere")
@@ -39,11 +39,11 @@ func TestWhatAnAgentPutsInTheWayIsNotWaitedFor(t *testing.T) {
 		}
 	}
 	if text, err := os.ReadFile(elsewhere); err != nil || string(text) != "a secret" {
-		t.Errorf("what a link leads to holds %q, %v", text, err)
+		t.Errorf("the target of the link has %q, %v", text, err)
 	}
 }
 
-func TestARecordThatIsNotThereIsMissing(t *testing.T) {
+func TestAMissingRecordDoesNotExist(t *testing.T) {
 	t.Parallel()
 	if _, err := record.Read(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is %v", err)

@@ -1,4 +1,4 @@
-// Package reply answers HTTP requests: with JSON, or piece by piece.
+// Package reply writes HTTP responses.
 package reply
 
 import (
@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Patient gives the reader of an answer some time for each piece of it. The server takes the last
-// deadline back when it is done.
+// Patient returns a writer that gives the client some time for each part. The server resets the
+// last deadline after the request.
 func Patient(w http.ResponseWriter, timeout time.Duration) *PatientWriter {
 	return &PatientWriter{w, http.NewResponseController(w), timeout}
 }
 
-// PatientWriter is a ResponseWriter whose writes time out one by one.
+// PatientWriter is a ResponseWriter with a timeout for each write.
 type PatientWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -25,7 +25,7 @@ func (p *PatientWriter) Write(text []byte) (int, error) {
 	return p.ResponseWriter.Write(text)
 }
 
-// FlushError is what http.ResponseController flushes with.
+// FlushError implements flushing for http.ResponseController.
 func (p *PatientWriter) FlushError() error {
 	p.extend()
 	return p.control.Flush()
@@ -33,14 +33,14 @@ func (p *PatientWriter) FlushError() error {
 
 func (p *PatientWriter) extend() { _ = p.control.SetWriteDeadline(time.Now().Add(p.timeout)) }
 
-// JSON answers with a status and a value.
+// JSON writes a status and a JSON value.
 func JSON(w http.ResponseWriter, code int, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(value)
 }
 
-// Refuse answers with a status, and with what is wrong as clients of the existing service read it.
+// Refuse writes a status and an error in the format of OpenHands.
 func Refuse(w http.ResponseWriter, code int, detail string) {
 	JSON(w, code, map[string]string{"detail": detail})
 }

@@ -18,24 +18,24 @@ import (
 
 const (
 	masked = "***"
-	// shortest is the length from which on a value is masked. A shorter one is in any text by
-	// chance, and what is missing from the text would tell it.
+	// shortest is the minimum length of a masked value. Shorter values occur in any text by chance,
+	// and the masks would reveal them.
 	shortest = 4
-	// shortestPart is the same for the lines of a value and for its encodings.
+	// shortestPart is the minimum for lines of a value and for its encodings.
 	shortestPart = 8
-	// encodedLine is where base64 breaks its lines.
+	// encodedLine is the line length of base64.
 	encodedLine = 76
-	// longestLine is how much of a line is held back to look for secrets in it as a whole.
+	// longestLine bounds how much of a line is buffered to find secrets in it.
 	longestLine = 64 << 10
 )
 
-// quotedForms are how programs write a value between quotes: Go's JSON escapes <, > and &, others'
-// does not, and some write every character that is not ASCII as an escape.
+// quotedForms are the ways in which programs quote a value: Go's JSON escapes <, > and &, other
+// encoders do not, and some escape every non-ASCII character.
 func quotedForms(value string) []string {
 	var plain strings.Builder
 	encoder := json.NewEncoder(&plain)
 	encoder.SetEscapeHTML(false)
-	_ = encoder.Encode(value) // a string always can be
+	_ = encoder.Encode(value) // a string can always be encoded
 	escaped, _ := json.Marshal(value)
 	var forms []string
 	for _, quoted := range []string{strings.TrimSuffix(plain.String(), "\n"), string(escaped), strconv.Quote(value),
@@ -47,12 +47,12 @@ func quotedForms(value string) []string {
 
 var (
 	hexEscape = regexp.MustCompile("%[0-9A-F]{2}")
-	// javaScript is what encodeURIComponent leaves as it is.
+	// javaScript replaces the escapes that encodeURIComponent does not use.
 	javaScript = strings.NewReplacer("+", "%20", "%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*")
 )
 
-// urlForms are how programs write a value into a URL: into its query, its path or its password,
-// with capital digits or small ones.
+// urlForms are the ways in which programs write a value into a URL: in its query, path or password,
+// with upper-case or lower-case digits.
 func urlForms(value string) []string {
 	query := url.QueryEscape(value)
 	spaced := strings.ReplaceAll(query, "+", "%20")
@@ -66,8 +66,8 @@ func urlForms(value string) []string {
 	return forms
 }
 
-// secretParts are the values, and what is secret in one without the rest of it: the password of a
-// token that also names its user.
+// secretParts are the values, and parts that are secret by themselves: the password of a token that
+// includes the user name.
 func secretParts(values map[string]string) []string {
 	parts := slices.Collect(maps.Values(values))
 	if _, password, ok := strings.Cut(values[session.SecretVariable(session.ProviderTokenFile)], ":"); ok {
@@ -76,7 +76,7 @@ func secretParts(values map[string]string) []string {
 	return parts
 }
 
-// newMask replaces the values in every form in which they are likely to be printed.
+// newMask masks the values in every form in which they are likely to be printed.
 func newMask(values map[string]string) (mask *strings.Replacer, sorted []string) {
 	forms := map[string]bool{}
 	add := func(form string, least int) {
@@ -98,7 +98,7 @@ func newMask(values map[string]string) (mask *strings.Replacer, sorted []string)
 			add(form, shortestPart)
 		}
 	}
-	// The longest first: of two that start at the same place the replacer takes the first.
+	// The longest come first: of two matches at a position the replacer uses the first.
 	sorted = slices.SortedFunc(maps.Keys(forms), func(a, b string) int { return len(b) - len(a) })
 	var pairs []string
 	for _, form := range sorted {
@@ -107,9 +107,8 @@ func newMask(values map[string]string) (mask *strings.Replacer, sorted []string)
 	return strings.NewReplacer(pairs...), sorted
 }
 
-// encoded are the base64 forms of a value: of the value alone, in lines as base64 writes them, and
-// of the value in the middle of something, such as user:value, where it can start at three places
-// of an encoded group.
+// encoded returns the base64 forms of a value: of the value alone, in lines, and of the value
+// inside a longer text such as user:value, where it has three possible alignments.
 func encoded(value string) []string {
 	if len(value) < shortest {
 		return nil
@@ -123,29 +122,28 @@ func encoded(value string) []string {
 		}
 		for before := range 3 {
 			text := encoding.EncodeToString(append(make([]byte, before), value...))
-			// Characters that also hold bits of what stands before or after are different each
-			// time.
+			// Characters that include bits of the neighbouring bytes vary.
 			forms = append(forms, text[(before*8+5)/6:(before+len(value))*8/6])
 		}
 	}
 	return forms
 }
 
-// Mask takes every secret out of a text.
+// Mask masks every secret in a text.
 func (s *Store) Mask(text string) string { return s.mask.Replace(text) }
 
-// Output writes lines from several sources to one place, without the secrets in them.
+// Output merges lines from several sources into one writer and masks their secrets.
 type Output struct {
 	store *Store
 	mu    sync.Mutex
 	out   io.Writer
 }
 
-// Output to a writer.
+// Output returns an Output to a writer.
 func (s *Store) Output(out io.Writer) *Output { return &Output{store: s, out: out} }
 
-// Lines of one source, each after its name, if it has one. Close writes the last one where it has no
-// end.
+// Lines returns a writer for one source. Each line has the source's name, if any, as a prefix.
+// Close writes an unterminated last line.
 func (o *Output) Lines(source string) io.WriteCloser {
 	if source != "" {
 		source = "[" + source + "] "
@@ -156,11 +154,11 @@ func (o *Output) Lines(source string) io.WriteCloser {
 func (o *Output) write(prefix string, text []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	// Nothing can be done where the output is gone, and a child must not end because of it.
+	// A failed write is ignored: a child must not end because of it.
 	_, _ = o.out.Write(append([]byte(prefix), text...))
 }
 
-// lines holds text back until its line is complete, so that no secret is seen in two halves.
+// lines buffers text until its line is complete, so that no secret is split.
 type lines struct {
 	output *Output
 	prefix string
@@ -179,7 +177,7 @@ func (l *lines) Write(text []byte) (int, error) {
 		l.held = append(l.held[:0], l.held[end:]...)
 	}
 	if keep := l.output.store.longest(); len(l.held) > longestLine+keep {
-		// Its end may be the beginning of a secret.
+		// The end may be the beginning of a secret.
 		clean := l.output.store.Mask(string(l.held))
 		cut := max(0, len(clean)-keep)
 		l.output.write(l.prefix, []byte(clean[:cut]+"\n"))

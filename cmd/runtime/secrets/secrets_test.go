@@ -17,7 +17,7 @@ import (
 
 const secret = `sk-"A1/b2+c3<d4>'`
 
-func TestASessionsSecretsAreTakenFromItsEnvironment(t *testing.T) {
+func TestTakeRemovesSecretsFromTheEnvironment(t *testing.T) {
 	for key, value := range map[string]string{session.LLMAPIKeyFile: "sk-123456\n", "custom.0": " a b \n",
 		"mcp.stdio.0.1": "x=y"} {
 		t.Setenv(session.SecretVariable(key), value)
@@ -46,7 +46,7 @@ func TestASessionsSecretsAreTakenFromItsEnvironment(t *testing.T) {
 	}
 }
 
-func TestASecretIsMaskedInEveryFormItIsPrintedIn(t *testing.T) {
+func TestASecretIsMaskedInEveryPrintedForm(t *testing.T) {
 	store := secrets.New(map[string]string{"key": secret + "\n", "pin": "123", "empty": ""})
 	quoted, err := json.Marshal(secret)
 	if err != nil {
@@ -71,19 +71,18 @@ func TestASecretIsMaskedInEveryFormItIsPrintedIn(t *testing.T) {
 			if !strings.Contains(got, "***") || !strings.HasPrefix(got, "before ") || !strings.HasSuffix(got, " after") {
 				t.Errorf("got %q", got)
 			}
-			// Of an encoding that goes on before or after, a few characters of the neighbours are
-			// left.
+			// A few characters of the neighbours remain if the encoding continues before or after.
 			if left := len(got) - len("before *** after"); left > 14 {
 				t.Errorf("too much is left: %q", got)
 			}
 		})
 	}
 	if got := store.Mask("pin 123"); got != "pin 123" {
-		t.Errorf("a value too short to hide became %q", got)
+		t.Errorf("a value too short to mask became %q", got)
 	}
 }
 
-func TestASecretIsMaskedInEveryFormThatURLsHaveForIt(t *testing.T) {
+func TestASecretIsMaskedInEveryURLForm(t *testing.T) {
 	const value = `p w+/:@&=$,;?#%"(ä)!~*'`
 	store := secrets.New(map[string]string{"key": value})
 	lower := regexp.MustCompile("%[0-9A-F]{2}")
@@ -103,7 +102,7 @@ func TestASecretIsMaskedInEveryFormThatURLsHaveForIt(t *testing.T) {
 	}
 }
 
-func TestALongSecretIsMaskedInTheLinesOfItsBase64(t *testing.T) {
+func TestALongSecretIsMaskedInWrappedBase64(t *testing.T) {
 	value := strings.Repeat("0123456789abcdef-", 12)
 	store := secrets.New(map[string]string{"key": value})
 	text := base64.StdEncoding.EncodeToString([]byte(value))
@@ -120,7 +119,7 @@ func TestALongSecretIsMaskedInTheLinesOfItsBase64(t *testing.T) {
 	}
 }
 
-func TestASecretOfSeveralLinesIsMaskedLineByLine(t *testing.T) {
+func TestAMultilineSecretIsMaskedLineByLine(t *testing.T) {
 	store := secrets.New(map[string]string{"key": "-----BEGIN KEY-----\nabcdefghijkl\nmnopqrstuvwx\n-----END KEY-----\n"})
 	var out bytes.Buffer
 	fmt.Fprint(store.Output(&out).Lines(""), "-----BEGIN KEY-----\nabcdefghijkl\n", "mnopqrstuvwx\n-----END KEY-----\n")
@@ -149,11 +148,11 @@ func TestASecretSplitAcrossWritesIsMasked(t *testing.T) {
 	}
 }
 
-func TestALineWithoutEndIsNotHeldBackForEver(t *testing.T) {
+func TestAnEndlessLineIsNotBufferedForever(t *testing.T) {
 	store := secrets.New(map[string]string{"key": "very-secret-value"})
 	var out bytes.Buffer
 	lines := store.Output(&out).Lines("")
-	// Wherever the line is broken, a secret stands across that place for some of these lengths.
+	// For some of these lengths, a secret lies across each break.
 	for length := range 2000 {
 		fmt.Fprint(lines, strings.Repeat("x", length%97)+"very-secret-value")
 	}
@@ -165,11 +164,11 @@ func TestALineWithoutEndIsNotHeldBackForEver(t *testing.T) {
 	}
 	if got := out.String(); strings.Contains(strings.ReplaceAll(got, "\n", ""), "secret") || strings.Count(got,
 		"***") < 1990 {
-		t.Errorf("a secret is in the output, or lost: %d masks", strings.Count(got, "***"))
+		t.Errorf("the output has a secret or lost a mask: %d masks", strings.Count(got, "***"))
 	}
 }
 
-func TestOnlyWhatCanBeAKeyIsMaskedOfAServersVariables(t *testing.T) {
+func TestWordsInAServersVariablesAreNotMasked(t *testing.T) {
 	for name, c := range map[string]struct {
 		variable, value string
 		masked          bool
@@ -178,12 +177,12 @@ func TestOnlyWhatCanBeAKeyIsMaskedOfAServersVariables(t *testing.T) {
 		"a word in capitals":              {"LOG_LEVEL", "DEBUG", false},
 		"a word with a line break":        {"MODE", "production\n", false},
 		"a word where a key is expected":  {"DB_PASSWORD", "postgres", true},
-		"the same in small letters":       {"apiKey", "postgres", true},
+		"the same in lower case":          {"apiKey", "postgres", true},
 		"a word with a digit":             {"MODE", "production1", true},
-		"letters, large and small":        {"MODE", "proDuctIon", true},
-		"more letters than a word has":    {"MODE", "abcdefghijklmnopq", true},
-		"a URL, which may hold a key":     {"DATABASE", "postgres://ada:secret@db/", true},
-		"what looks like a key":           {"MODE", "ghp_0123456789abcdef", true},
+		"letters in mixed case":           {"MODE", "proDuctIon", true},
+		"too long for a word":             {"MODE", "abcdefghijklmnopq", true},
+		"a URL, which may have a key":     {"DATABASE", "postgres://ada:secret@db/", true},
+		"a text that looks like a key":    {"MODE", "ghp_0123456789abcdef", true},
 		"a word that is a custom secret":  {"", "production", true},
 		"a word of a variable with a key": {"SENTRY_AUTH", "production", true},
 	} {
@@ -207,7 +206,7 @@ func TestOnlyWhatCanBeAKeyIsMaskedOfAServersVariables(t *testing.T) {
 	}
 }
 
-func TestThePasswordInATokenIsMaskedAlone(t *testing.T) {
+func TestThePasswordOfATokenIsMaskedByItself(t *testing.T) {
 	store := secrets.New(map[string]string{session.ProviderTokenFile: "ada:app+password", "custom.0": "other:word"})
 	for text, want := range map[string]string{
 		"ada:app+password": "***", "app+password": "***", "app%2Bpassword": "***",

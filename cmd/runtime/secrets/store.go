@@ -1,4 +1,4 @@
-// Package secrets holds the secret values of a session and keeps them out of what it prints.
+// Package secrets holds the secret values of a session and masks them in its output.
 package secrets
 
 import (
@@ -13,13 +13,13 @@ import (
 type Store struct {
 	values map[string]string // by their variables
 	mask   *strings.Replacer
-	// forms are the texts that are masked, the longest first.
+	// forms are the masked texts, the longest first.
 	forms []string
 }
 
-// Take the session's secrets out of the environment of this process, so that no child gets them.
-// The kernel still has them where it put them at the start: the process must not be one that others
-// can look into.
+// Take removes the session's secrets from the environment of this process, so that no child
+// inherits them. The kernel keeps the initial environment, so other processes must not be able to
+// inspect this one.
 func Take(doc *session.Document) (*Store, error) {
 	values := map[string]string{}
 	for _, variable := range os.Environ() {
@@ -35,7 +35,7 @@ func Take(doc *session.Document) (*Store, error) {
 	return newStore(values, withoutWords(values, doc)), nil
 }
 
-// New is a Store of these values, by their keys, each of them a secret.
+// New returns a Store with these secret values by their keys.
 func New(values map[string]string) *Store {
 	byVariable := map[string]string{}
 	for key, value := range values {
@@ -56,9 +56,9 @@ func (s *Store) longest() int {
 	return len(s.forms[0])
 }
 
-// Key is a value without the line break that editors and shells put at its end. It is empty where
-// there is none.
+// Key returns a value without the trailing line break of editors and shells; empty if there is
+// none.
 func (s *Store) Key(key string) string { return strings.TrimSpace(s.Value(key)) }
 
-// Value is a value as it stands.
+// Value returns a value unchanged.
 func (s *Store) Value(key string) string { return s.values[session.SecretVariable(key)] }

@@ -5,17 +5,17 @@ import (
 	"io"
 )
 
-// Stream masks what is written to it and passes it on at once. It holds back only an end that may
-// be the beginning of a secret; Close writes that too.
+// Stream masks text and forwards it at once. It buffers only an end that may be the beginning of a
+// secret; Close writes it, too.
 type Stream struct {
 	store *Store
 	out   io.Writer
 	held  []byte
-	// first are the bytes that a secret can begin with.
+	// first are the first bytes of all secrets.
 	first [256]bool
 }
 
-// Stream to a writer.
+// Stream returns a Stream to a writer.
 func (s *Store) Stream(out io.Writer) *Stream {
 	stream := &Stream{store: s, out: out}
 	for _, form := range s.forms {
@@ -35,7 +35,7 @@ func (m *Stream) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// certain is how much of the text is complete: no secret begins in it and goes on after it.
+// certain is the length of the text in which no secret is incomplete.
 func (m *Stream) certain() int {
 	for i := 0; i < len(m.held); i++ {
 		if !m.first[m.held[i]] {
@@ -55,7 +55,7 @@ func (m *Stream) certain() int {
 	return len(m.held)
 }
 
-// Close writes what was held back. It does not close the writer.
+// Close writes the buffered text. It does not close the writer.
 func (m *Stream) Close() error {
 	_, err := m.out.Write([]byte(m.store.Mask(string(m.held))))
 	m.held = nil

@@ -8,7 +8,7 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/secrets"
 )
 
-func TestAStreamIsMaskedHoweverItIsCut(t *testing.T) {
+func TestAStreamIsMaskedForAnySizeOfWrites(t *testing.T) {
 	store := secrets.New(map[string]string{"a": "xxabcd", "b": "cdefgh", "c": "cdef"})
 	for text, want := range map[string]string{
 		"":                  "",
@@ -39,7 +39,7 @@ func TestAStreamIsMaskedHoweverItIsCut(t *testing.T) {
 	}
 }
 
-func TestAStreamHoldsBackOnlyWhatMayBeASecret(t *testing.T) {
+func TestAStreamBuffersOnlyPossibleSecrets(t *testing.T) {
 	var out bytes.Buffer
 	stream := secrets.New(map[string]string{"key": "sk-0123456789"}).Stream(&out)
 	for _, step := range []struct{ write, passed string }{
@@ -57,6 +57,6 @@ func TestAStreamHoldsBackOnlyWhatMayBeASecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := out.Len() - len("event: a\nlessk-0!\n"); got < len(long)-20 {
-		t.Errorf("of %d bytes %d were passed on", len(long), got)
+		t.Errorf("of %d bytes %d were written", len(long), got)
 	}
 }

@@ -8,19 +8,19 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// longestWord bounds what is taken for a word.
+// longestWord bounds the length of a word.
 const longestWord = 16
 
 var (
 	word = regexp.MustCompile(`^([A-Z]?[a-z]+|[A-Z]+)$`)
-	// keyName is in the names of variables that hold a key. It may be in others: then too much is
-	// masked, never too little.
+	// keyName matches names of variables with keys. It may match others: then too much is masked,
+	// never too little.
 	keyName = regexp.MustCompile(`(?i)key|token|secret|pass|pwd|pat|pin|cred|auth|sign|salt|private|cookie|session`)
 )
 
-// withoutWords leaves out what is kept like a key but is none. Over HTTP nobody says which
-// variables of a tool server are keys, so that all of them are kept as such: also NODE_ENV, and
-// production would be masked in every line of the log.
+// withoutWords removes values that are stored like keys but are plain words. The HTTP API does not
+// tell which variables of a tool server are keys, so all are stored as secrets. Without this,
+// NODE_ENV=production would mask "production" in every log line.
 func withoutWords(values map[string]string, doc *session.Document) map[string]string {
 	keys := maps.Clone(values)
 	for _, server := range doc.ToolServers.Stdio {
