@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// activity is what keeps a session from being idle.
+// activity tracks the requests and turns that keep a session from being idle.
 type activity struct {
 	mu     sync.Mutex
 	active int
@@ -15,7 +15,7 @@ type activity struct {
 
 func newActivity() *activity { return &activity{last: time.Now()} }
 
-// begin something that lasts until done is called.
+// begin marks the session as active until done is called.
 func (a *activity) begin() (done func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -28,7 +28,7 @@ func (a *activity) begin() (done func()) {
 	})
 }
 
-// idle is how long nothing has happened.
+// idle is the time since the last activity.
 func (a *activity) idle() time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -38,7 +38,8 @@ func (a *activity) idle() time.Duration {
 	return time.Since(a.last)
 }
 
-// idleFor is closed when nothing has happened for so long. Zero means never.
+// idleFor returns a channel that is closed once the session was idle for the timeout. Zero means
+// never.
 func (a *activity) idleFor(ctx context.Context, timeout time.Duration) <-chan struct{} {
 	reached := make(chan struct{})
 	if timeout <= 0 {

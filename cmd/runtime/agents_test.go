@@ -19,12 +19,12 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// The first start of some of these programs takes long.
+// Some of these programs take long to start for the first time.
 func init() { patience = 3 * time.Minute }
 
-// publicAgent is one that others publish: what it calls its tools.
+// publicAgent describes the tools of a published agent.
 type publicAgent struct {
-	// run a command in a shell; ask does it where the user is to be asked.
+	// run runs a command in a shell; ask does so with a request for permission.
 	run, ask func(command string) scriptedmodel.Call
 	// where is a tool of the router.
 	where scriptedmodel.Call
@@ -35,7 +35,7 @@ var publicAgents = map[string]publicAgent{
 	"claude":   {shell("Bash"), shell("Bash"), tool("mcp__parley__local_where")},
 	"qwen":     {shell("run_shell_command"), shell("run_shell_command"), tool("mcp__parley__local_where")},
 	"gemini":   {shell("run_shell_command"), shell("run_shell_command"), tool("mcp_parley_local_where")},
-	// Its commands are in a sandbox that lets them read, unless the model says that they need more.
+	// Its commands run in a read-only sandbox unless the model asks for more.
 	"codex": {
 		func(command string) scriptedmodel.Call {
 			return scriptedmodel.Call{Name: "exec_command", Input: scriptedmodel.Input(map[string]any{"cmd": command})}
@@ -60,7 +60,7 @@ func tool(name string) scriptedmodel.Call {
 	return scriptedmodel.Call{Name: name, Input: scriptedmodel.Input(map[string]any{})}
 }
 
-// example is the entry of an agent in config/agents/examples.
+// example returns the catalogue entry of an agent in config/agents/examples.
 func example(t *testing.T, name string) *session.Agent {
 	t.Helper()
 	text, err := os.ReadFile("../../config/agents/examples/" + name + ".yaml")
@@ -70,7 +70,7 @@ func example(t *testing.T, name string) *session.Agent {
 	return entry(t, text, name)
 }
 
-// documented is the entry of a plain command in the documentation.
+// documented returns the catalogue entry of a plain command in the documentation.
 func documented(t *testing.T, name string) *session.Agent {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/agents.md")
@@ -83,7 +83,7 @@ func documented(t *testing.T, name string) *session.Agent {
 	return entry(t, text, name)
 }
 
-// entry of a catalogue.
+// entry returns an entry of a catalogue.
 func entry(t *testing.T, text []byte, name string) *session.Agent {
 	t.Helper()
 	var examples corev1.ConfigMap
@@ -96,13 +96,13 @@ func entry(t *testing.T, text []byte, name string) *session.Agent {
 	}
 	agent, found := catalogue[name]
 	if !found {
-		t.Fatalf("there is no %s", name)
+		t.Fatalf("the catalogue has no %s", name)
 	}
 	return &agent
 }
 
-// after is a step for an agent that has so many results, and was sent the message if one is named:
-// however often it asks. What it asks beside its work, such as a title, has no tools or goes to
+// after is a step for a request with this number of tool results and, if given, this message. It
+// answers any number of times. Requests for other purposes, such as a title, have no tools or use
 // another model.
 func after(number int, message string, step scriptedmodel.Step) scriptedmodel.Step {
 	step.Times = 100
@@ -112,7 +112,7 @@ func after(number int, message string, step scriptedmodel.Step) scriptedmodel.St
 	return step
 }
 
-// public is a session of an agent that others publish. The programs are where PARLEY_AGENTS says,
+// public starts a session with a published agent. The programs are in the directory PARLEY_AGENTS,
 // as npm installs them.
 func public(t *testing.T, name string, change func(*session.Document), steps ...scriptedmodel.Step) (*pod,
 	*scriptedmodel.Server) {
@@ -126,7 +126,7 @@ func public(t *testing.T, name string, change func(*session.Document), steps ...
 			d.Agent = example(t, name)
 		}
 	}, steps...)
-	// What this machine says of itself does not hold for a session.
+	// Variables of this machine do not apply to a session.
 	p.image = append(p.image, "PATH="+programs+":"+os.Getenv("PATH"), "IS_SANDBOX=")
 	t.Cleanup(func() {
 		if violations := model.Violations(); len(violations) > 0 {
@@ -181,8 +181,8 @@ func TestPublicAgentsWorkOnMessages(t *testing.T) {
 	}
 }
 
-// permissive are files by which a repository tells agents not to ask. Whether they ask is for the
-// user to say.
+// permissive are files in a repository that tell agents not to ask for permission. Only the user
+// may decide that.
 var permissive = map[string]string{
 	".claude/settings.json": `{"permissions":{"allow":["Bash","Bash(*)","mcp__parley","mcp__parley__*"],` +
 		`"defaultMode":"bypassPermissions"}}`,
@@ -223,7 +223,7 @@ func TestPublicAgentsAskAndAreRefused(t *testing.T) {
 			asked(session.StateRejected)(t, p)
 			p.turnEnds(t, 1)
 			if got := p.file("made"); got != "" {
-				t.Errorf("made is %q, though the user said no", got)
+				t.Errorf("made is %q, though the user rejected it", got)
 			}
 			p.says(t, "And now?")
 			asked(session.StateConfirmed)(t, p)
@@ -243,12 +243,11 @@ func TestPublicAgentsAskAndAreRefused(t *testing.T) {
 	}
 }
 
-// A session that was killed goes on in the same context: what the agent remembers is on the
-// workspace.
+// A killed session resumes in the same context: the agent's state is on the workspace.
 func TestPublicAgentsRememberAfterARestart(t *testing.T) {
 	for name, agent := range publicAgents {
 		t.Run(name, func(t *testing.T) {
-			// One that forgets is told of results as text.
+			// An agent that forgets its session gets results as text.
 			remembered := 1
 			if example(t, name).Forgets {
 				remembered = 0
@@ -278,8 +277,8 @@ func TestPublicAgentsRememberAfterARestart(t *testing.T) {
 	}
 }
 
-// The commands of the documentation work on one message, with a tool of the router and a file.
-func TestPublicCommandsOfTheDocumentationWork(t *testing.T) {
+// The documented commands work on one message, with a tool of the router and a file.
+func TestDocumentedCommandsWork(t *testing.T) {
 	for _, name := range []string{"claude", "codex", "gemini"} {
 		t.Run(name, func(t *testing.T) {
 			agent := publicAgents[name]
@@ -312,7 +311,7 @@ func (p *pod) says(t *testing.T, message string) {
 	p.send(t, `{"action":"message","args":{"content":"`+message+`"}}`)
 }
 
-// turnEnds waits until as many turns have ended well.
+// turnEnds waits until this many turns have ended without an error.
 func (p *pod) turnEnds(t *testing.T, turns int) {
 	t.Helper()
 	eventually(t, "the turn ends", func() bool {

@@ -11,7 +11,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// post an event to the session, with a header.
+// post sends an event to the session with a header.
 func (p *pod) post(t *testing.T, body, header, value string) int {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+p.address+session.EventsPath,
@@ -28,7 +28,7 @@ func (p *pod) post(t *testing.T, body, header, value string) int {
 	return response.StatusCode
 }
 
-func TestOnlyTheFacadeAnswersForTheUser(t *testing.T) {
+func TestOnlyTheFacadesTokenAnswersForTheUser(t *testing.T) {
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func TestOnlyTheFacadeAnswersForTheUser(t *testing.T) {
 		"the session's key":       {"X-Session-API-Key", secretValues[session.KeyFile], http.StatusUnauthorized},
 		"another's token":         {session.TokenHeader, token(other, "u1"), http.StatusUnauthorized},
 		"another session's token": {session.TokenHeader, token(private, "u2"), http.StatusUnauthorized},
-		// The agent is a command, which nobody can answer.
+		// The agent is a plain command, which accepts no answers.
 		"the facade's token": {session.TokenHeader, token(private, "u1"), http.StatusConflict},
 	} {
 		if got := p.post(t, confirm, c.header, c.value); got != c.want {

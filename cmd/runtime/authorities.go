@@ -12,8 +12,8 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// imageAuthorities are where images have the certificates of the authorities that they trust: where
-// Go looks for them.
+// imageAuthorities are the files in which images have their trusted certificate authorities. Go
+// looks in the same files.
 var imageAuthorities = []string{
 	"/etc/ssl/certs/ca-certificates.crt",
 	"/etc/pki/tls/certs/ca-bundle.crt",
@@ -23,16 +23,16 @@ var imageAuthorities = []string{
 	"/etc/ssl/cert.pem",
 }
 
-// trust makes this process and its children trust more authorities. Programs agree on variables
-// only, each of which names a file that takes the place of what the program trusted before, so the
-// file holds the image's authorities too. Node alone adds to what it has. It must be called before
-// anything else looks at a certificate: Go reads its file once.
+// trust makes this process and its children trust more authorities. Programs have only environment
+// variables in common. Each variable names a file that replaces the trusted authorities, so the
+// file includes those of the image. Only Node adds to its own. Go reads its file once, so trust
+// must run before the first TLS connection.
 func trust(more, home string) error {
 	if more == "" {
 		return nil
 	}
 	if !x509.NewCertPool().AppendCertsFromPEM([]byte(more)) {
-		return errors.New("the CA bundle of the session's class holds no certificate")
+		return errors.New("the CA bundle of the session's class contains no certificate")
 	}
 	dir := filepath.Join(home, ".parley")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -57,8 +57,8 @@ func trust(more, home string) error {
 	return nil
 }
 
-// trusted is the first of the files that holds certificates or, in an image without any, those of
-// Mozilla.
+// trusted returns the first of the files that has certificates, or Mozilla's list for an image
+// without any.
 func trusted(files []string) []byte {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -68,9 +68,9 @@ func trusted(files []string) []byte {
 	}
 	var text bytes.Buffer
 	for root := range bundle.Roots() {
-		// One that Mozilla trusts within bounds is left out, since a file has no words for them.
+		// A root with constraints is left out, because a file cannot express them.
 		if root.Constraint == nil {
-			_ = pem.Encode(&text, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer takes everything
+			_ = pem.Encode(&text, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer accepts every write
 		}
 	}
 	return text.Bytes()

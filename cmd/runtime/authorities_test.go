@@ -26,7 +26,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// authority signs certificates, and nobody knows it.
+// authority signs certificates and is not in any trust store.
 type authority struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
@@ -51,7 +51,7 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// sign a certificate, with its own new key where there is no other.
+// sign creates a certificate with a new key. It is self-signed if there is no other key.
 func sign(t *testing.T, template, parent *x509.Certificate, with *ecdsa.PrivateKey) (der []byte,
 	key *ecdsa.PrivateKey) {
 	t.Helper()
@@ -68,7 +68,7 @@ func sign(t *testing.T, template, parent *x509.Certificate, with *ecdsa.PrivateK
 	return der, key
 }
 
-// serve over TLS, with a certificate of the authority's.
+// serve serves over TLS with a certificate of the authority.
 func (a *authority) serve(t *testing.T, handler http.Handler) (url string) {
 	t.Helper()
 	der, key := sign(t, &x509.Certificate{
@@ -109,7 +109,7 @@ func (a *authority) toolServer(t *testing.T) string {
 	return a.serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
 }
 
-// clients are programs that fetch $URL, each in its own way, for those that are installed.
+// clients are programs that fetch $URL, if they are installed.
 const clients = `cd "$PARLEY_WORKSPACE"
 	try() { ! command -v $1 > /dev/null || "$@" > out 2>&1 || { echo "$1: $(cat out)" >> failed; }; }
 	try git -c credential.helper= ls-remote "$URL"
@@ -154,9 +154,9 @@ func TestASessionTrustsTheAuthoritiesOfItsClass(t *testing.T) {
 	}
 }
 
-func TestASessionTrustsNobodyElse(t *testing.T) {
+func TestASessionTrustsNoOtherAuthority(t *testing.T) {
 	company, other := newAuthority(t), newAuthority(t)
-	t.Run("to clone from", func(t *testing.T) {
+	t.Run("for clones", func(t *testing.T) {
 		p := newPod(t, session.Document{Repository: &session.Repository{Name: company.gitServer(t)}, CABundle: other.pem})
 		p.start(t)
 		code, got := p.wait(t)
@@ -165,7 +165,7 @@ func TestASessionTrustsNobodyElse(t *testing.T) {
 			t.Errorf("it ended with status %d: %+v", code, got)
 		}
 	})
-	t.Run("for tools, nor does the agent", func(t *testing.T) {
+	t.Run("for tools and by the agent", func(t *testing.T) {
 		site := company.gitServer(t)
 		p := newPod(t, session.Document{
 			FirstMessage: "go", Agent: agent(clients),
@@ -189,7 +189,7 @@ func TestASessionTrustsNobodyElse(t *testing.T) {
 	})
 }
 
-func TestABundleWithoutACertificateEndsTheSession(t *testing.T) {
+func TestACABundleWithoutACertificateEndsTheSession(t *testing.T) {
 	p := newPod(t, session.Document{CABundle: "nothing"})
 	p.start(t)
 	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message,

@@ -15,7 +15,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// counting leaves a line for each time it is started, and then waits.
+// counting writes a line each time it starts, and then waits.
 const counting = `cd "$PARLEY_WORKSPACE"; echo $$ >> runs; while true; do sleep 0.01; done`
 
 func (p *pod) runs(t *testing.T) int {
@@ -27,7 +27,7 @@ func (p *pod) runs(t *testing.T) int {
 	return strings.Count(string(text), "\n")
 }
 
-// killSession ends the process that does the work, as the kernel does when memory runs out.
+// killSession kills the runtime's process, as the kernel does when memory runs out.
 func (p *pod) killSession(t *testing.T) {
 	t.Helper()
 	for _, child := range childrenOf(t, p.cmd.Process.Pid) {
@@ -40,7 +40,7 @@ func (p *pod) killSession(t *testing.T) {
 	}
 }
 
-func TestWorkThatWasCutOffIsNotBegunAgain(t *testing.T) {
+func TestInterruptedCommandsAreNotRunAgain(t *testing.T) {
 	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(counting),
 		Repository: &session.Repository{Name: repository(t)}})
 	p.start(t)
@@ -49,10 +49,10 @@ func TestWorkThatWasCutOffIsNotBegunAgain(t *testing.T) {
 	p.start(t)
 	code, got := p.wait(t)
 	if code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message, "interrupted") ||
-		!strings.Contains(got.Message, "may not have been done") {
+		!strings.Contains(got.Message, "not done at all") {
 		t.Errorf("it ended with status %d: %+v", code, got)
 	}
-	// Who starts it again gets its files.
+	// A user who restarts it gets its files.
 	p.start(t)
 	p.waitReady(t)
 	if runs := p.runs(t); runs != 1 {
@@ -60,7 +60,7 @@ func TestWorkThatWasCutOffIsNotBegunAgain(t *testing.T) {
 	}
 }
 
-func TestWorkThatNeverBeganIsBegunByALaterAttempt(t *testing.T) {
+func TestALaterAttemptStartsWorkThatNeverBegan(t *testing.T) {
 	servers := toolServers()
 	never := filepath.Join(t.TempDir(), "never")
 	servers.Stdio[0].Env = append(servers.Stdio[0].Env, session.EnvVar{Name: waitVariable, Value: never})
@@ -76,12 +76,12 @@ func TestWorkThatNeverBeganIsBegunByALaterAttempt(t *testing.T) {
 	p.start(t)
 	p.waitReady(t)
 	if got := p.status(t); !got.Workspace.Resumed {
-		t.Errorf("started again, the status is %+v", got)
+		t.Errorf("after the restart the status is %+v", got)
 	}
 	eventually(t, "the agent works", func() bool { return p.runs(t) == 1 })
 }
 
-func TestAnAgentThatCouldNotStartHasNotBegun(t *testing.T) {
+func TestAFailedAgentStartIsRetriedByTheNextAttempt(t *testing.T) {
 	p := newPod(t, session.Document{FirstMessage: "go", Agent: &session.Agent{Name: "x",
 		Command: []string{"no-such-agent"}}})
 	for range 2 {
@@ -92,7 +92,7 @@ func TestAnAgentThatCouldNotStartHasNotBegun(t *testing.T) {
 	}
 }
 
-func TestASessionWithNothingToDoServesAgainAndAgain(t *testing.T) {
+func TestASessionWithoutWorkCanBeRestarted(t *testing.T) {
 	p := newPod(t, session.Document{IdleTimeout: metav1.Duration{Duration: time.Millisecond}, Agent: agent(counting)})
 	for range 2 {
 		p.start(t)
@@ -105,10 +105,10 @@ func TestASessionWithNothingToDoServesAgainAndAgain(t *testing.T) {
 	}
 }
 
-func TestWithoutARecordTheAgentIsNotStarted(t *testing.T) {
+func TestTheAgentDoesNotStartWithoutAJournal(t *testing.T) {
 	ran := filepath.Join(t.TempDir(), "ran")
 	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent("touch " + ran)})
-	p.workspace = "/proc" // nobody can write there, not even root
+	p.workspace = "/proc" // not even root can write there
 	p.start(t)
 	if code, got := p.wait(t); code != 0 || got.Reason != v1alpha1.ReasonFailed || !strings.Contains(got.Message,
 		".parley") {
@@ -119,7 +119,7 @@ func TestWithoutARecordTheAgentIsNotStarted(t *testing.T) {
 	}
 }
 
-func TestASessionWhoseWorkIsOverIsStartedAgainForItsFiles(t *testing.T) {
+func TestAFinishedSessionCanBeRestartedForItsFiles(t *testing.T) {
 	const once = `echo >> "$PARLEY_WORKSPACE/runs"`
 	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(once)})
 	p.start(t)
@@ -129,13 +129,12 @@ func TestASessionWhoseWorkIsOverIsStartedAgainForItsFiles(t *testing.T) {
 	p.start(t)
 	p.waitReady(t)
 	if got := p.status(t); got.Agent.State != session.AgentEnded || p.runs(t) != 1 {
-		t.Errorf("started again, the agent ran %d times, and the status is %+v", p.runs(t), got)
+		t.Errorf("after the restart the agent ran %d times, and the status is %+v", p.runs(t), got)
 	}
 }
 
-// A session that ends, but does not get to say so, says it when it is started again: nobody would
-// learn what came of it otherwise.
-func TestAnEndThatWasNotToldIsToldByTheNextAttempt(t *testing.T) {
+// If an attempt cannot report its end, the next attempt does. Otherwise the result would be lost.
+func TestTheNextAttemptReportsAPendingEnd(t *testing.T) {
 	for reason, script := range map[string]string{v1alpha1.ReasonCompleted: "echo all is well",
 		v1alpha1.ReasonFailed: "exit 3"} {
 		p := newPod(t, session.Document{FirstMessage: "go", OneShot: true, Agent: agent(`echo >> "$PARLEY_WORKSPACE/runs"; ` +
@@ -144,7 +143,7 @@ func TestAnEndThatWasNotToldIsToldByTheNextAttempt(t *testing.T) {
 		p.termination = filepath.Join(p.dir, "not", "there")
 		p.start(t)
 		if code, _ := p.wait(t); code != 1 {
-			t.Fatalf("it ended with status %d, though it could not say why", code)
+			t.Fatalf("it ended with status %d, though it could not report the reason", code)
 		}
 		p.termination = told
 		p.start(t)
@@ -155,13 +154,13 @@ func TestAnEndThatWasNotToldIsToldByTheNextAttempt(t *testing.T) {
 		if reason == v1alpha1.ReasonCompleted && (got.Result == nil || !strings.Contains(got.Result.Summary, "all is well")) {
 			t.Errorf("its result is %+v", got.Result)
 		}
-		// Who starts it again gets its files.
+		// A user who restarts it gets its files.
 		p.start(t)
 		p.waitReady(t)
 	}
 }
 
-func TestWhoWaitsUntilTheSessionIsReadyIsToldThen(t *testing.T) {
+func TestAWaitingProbeSucceedsWhenTheSessionIsReady(t *testing.T) {
 	servers := toolServers()
 	come := filepath.Join(t.TempDir(), "come")
 	servers.Stdio[0].Env = append(servers.Stdio[0].Env, session.EnvVar{Name: waitVariable, Value: come})
@@ -177,10 +176,10 @@ func TestWhoWaitsUntilTheSessionIsReadyIsToldThen(t *testing.T) {
 		answered <- code
 	}()
 	if code, _ := p.get(t, session.ReadyPath); code != http.StatusServiceUnavailable {
-		t.Errorf("who does not wait is told %d", code)
+		t.Errorf("a probe that does not wait gets %d", code)
 	}
 	write(t, come, "")
 	if code := <-answered; code != http.StatusOK {
-		t.Errorf("who waits is told %d", code)
+		t.Errorf("a waiting probe gets %d", code)
 	}
 }

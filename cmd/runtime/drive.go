@@ -15,10 +15,10 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// resultTimeout bounds how long the end of a session waits to tell what changed.
+// resultTimeout bounds the comparison of the repository at the end of a session.
 const resultTimeout = 20 * time.Second
 
-// drive is what has the agent work. It tells the user what the settings ask for and cannot have.
+// drive creates the driver of the agent.
 func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, error) {
 	input, err := agentInput(s.env, s.doc, work, local)
 	if err != nil {
@@ -38,32 +38,32 @@ func (s *run) drive(work *workspace.Workspace, local string) (*driver.Driver, er
 	})
 }
 
-// limited ends the turn that has used what it may.
+// limited ends the turn that has reached a limit.
 func (s *run) limited(limit modelproxy.Limit) {
-	s.log.Warn("the agent gets no more of the model", "reason", limit.Message)
+	s.log.Warn("the agent reached a limit of the model's usage", "reason", limit.Message)
 	if d := get(s, &s.driver); d != nil {
 		d.Limit(limit.TurnID, limit.Message)
 	}
 }
 
-// unpriced tells the user that a budget is not kept.
+// unpriced tells the user that a budget cannot be enforced.
 func (s *run) unpriced(name string) {
-	s.log.Warn("the budget of the task cannot be kept, since the price of the model, or what a call used of it, is not "+
-		"known", "model", name)
+	s.log.Warn("the budget cannot be enforced: the price of the model or the usage of a call is "+
+		"unknown", "model", name)
 	if d := get(s, &s.driver); d != nil {
-		d.Notice("The budget of the task, max_budget_per_task, cannot be kept: the price of the model " + name +
-			", or what a call used of it, is not known.")
+		d.Notice("The budget max_budget_per_task cannot be enforced: the price of the model " + name +
+			" or the usage of a call is unknown.")
 	}
 }
 
-// result is what came of the session.
+// result returns the result of the session.
 func (s *run) result(dir, base string) *v1alpha1.ConversationResult {
 	ctx, cancel := context.WithTimeout(context.Background(), resultTimeout)
 	defer cancel()
 	_, said := get(s, &s.driver).State()
 	result := &v1alpha1.ConversationResult{Summary: s.store.Mask(said)}
 	if changes, err := workspace.Compare(ctx, dir, base); err == nil {
-		// The agent names its branches, also after a secret.
+		// The agent names its branches, and a name may contain a secret.
 		result.Commit, result.Branch, result.FilesChanged = changes.Commit, s.store.Mask(changes.Branch),
 			int32(len(changes.Files))
 		_ = changes.Close()
@@ -77,7 +77,7 @@ func (s *run) result(dir, base string) *v1alpha1.ConversationResult {
 	return result
 }
 
-// notices are what the settings ask for and this session cannot have, and what it has lost.
+// notices list the settings that this session cannot follow, and the events that it has lost.
 func (s *run) notices() []string {
 	var list []string
 	if s.lost != "" {
@@ -86,10 +86,10 @@ func (s *run) notices() []string {
 	doc, settings := s.doc, &s.doc.Settings
 	if analyzer := ptr.Deref(settings.SecurityAnalyzer, ""); analyzer != "" && analyzer != driver.AnalyzerLLM &&
 		ptr.Deref(settings.ConfirmationMode, false) {
-		list = append(list, "The security analyzer "+analyzer+" is not known here: every action waits for your confirmation.")
+		list = append(list, "The security analyzer "+analyzer+" is unknown: every action waits for your confirmation.")
 	}
 	if doc.SearchUnavailable {
-		list = append(list, "There is a search_api_key, but no search tool: the operator was not told of one.")
+		list = append(list, "search_api_key is set, but the session has no search tool: none is configured for the operator.")
 	}
 	return list
 }

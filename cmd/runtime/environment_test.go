@@ -21,11 +21,10 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/supervise"
 )
 
-// rootVariable makes the program of the tests the first process of a container with this directory
-// as its root.
+// rootVariable makes the test binary the first process of a container with this root directory.
 const rootVariable = "CONTAINER_ROOT"
 
-// superviseIn becomes the supervisor there, as a pod's container does.
+// superviseIn executes the supervisor there, as a pod's container does.
 func superviseIn(root string) error {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 	if err != nil {
@@ -51,7 +50,7 @@ func superviseIn(root string) error {
 		func(v string) bool { return strings.HasPrefix(v, rootVariable) }))
 }
 
-func TestAnImageDoesNotChooseTheDocumentOfItsSession(t *testing.T) {
+func TestAnImageCannotChooseTheSessionDocument(t *testing.T) {
 	path, err := program()
 	if err != nil {
 		t.Fatal(err)
@@ -84,20 +83,20 @@ func TestAnImageDoesNotChooseTheDocumentOfItsSession(t *testing.T) {
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	ids := []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
-	// A network of its own: the usual port may be taken here.
+	// A separate network, because the default port may be in use here.
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET, UidMappings: ids,
 		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
 		Pdeathsig:   syscall.SIGKILL,
 	}
 	if err := cmd.Start(); errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) {
-		t.Skipf("this machine lets nobody make namespaces: %v", err)
+		t.Skipf("this machine does not allow new namespaces: %v", err)
 	} else if err != nil {
 		t.Fatal(err)
 	}
 	stop := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
 	defer stop.Stop()
-	if err := cmd.Wait(); err != nil || strings.Contains(output.String(), "told to") {
+	if err := cmd.Wait(); err != nil || strings.Contains(output.String(), "asked to") {
 		t.Errorf("it ended with %v, and printed\n%s", err, output.String())
 	}
 	message, err := os.ReadFile(filepath.Join(root, "/dev/termination-log"))
@@ -109,7 +108,7 @@ func TestAnImageDoesNotChooseTheDocumentOfItsSession(t *testing.T) {
 	}
 }
 
-func TestOfAnImageOnlyVariablesThatAreNotParleysAreTaken(t *testing.T) {
+func TestPARLEYVariablesOfAnImageAreIgnored(t *testing.T) {
 	taken := []string{supervise.Attempt, session.SecretVariable(session.LLMAPIKeyFile), "PATH", "NODE_ENV"}
 	for _, name := range append(taken, "PARLEY_SESSION_DIR", "PARLEY_END_TIMEOUT", "PARLEY_SECRET", "PARLEY_OTHER") {
 		t.Setenv(name, "x")

@@ -19,13 +19,12 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// mark stands in every text of a fuzzed document. It must not come back in an error: who put a key
-// into the wrong place must not find it in a log.
+// mark is in every text of a fuzzed document. It must not occur in an error: a key in the wrong
+// field must not get into a log.
 const mark = "zq9mark"
 
-// Whatever the session document says, it is read, or refused without a word of it. What was read
-// says the same when it is written and read again, and what a session first makes of it does not
-// fail in another way than with an error.
+// A session document is read, or rejected with an error that does not quote it. A document that was
+// read is the same after it is written and read again, and its use does not panic.
 func FuzzDocument(f *testing.F) {
 	whole := session.Document{
 		Conversation: "talk", Namespace: "default", UID: "u", PublicKey: []byte{1, 2},
@@ -95,7 +94,7 @@ func roundTrip(t *testing.T, doc *session.Document) *session.Document {
 	t.Helper()
 	text, err := json.Marshal(doc)
 	if err != nil {
-		t.Fatalf("what was read cannot be written: %v", err)
+		t.Fatalf("the document cannot be encoded: %v", err)
 	}
 	var again session.Document
 	if err := json.Unmarshal(text, &again); err != nil {
@@ -104,7 +103,7 @@ func roundTrip(t *testing.T, doc *session.Document) *session.Document {
 	return &again
 }
 
-// marked puts the mark into each text of what is JSON, but into no name.
+// marked adds the mark to each text of a JSON value, but not to names.
 func marked(content []byte) []byte {
 	var value any
 	if json.Unmarshal(content, &value) != nil {
@@ -120,8 +119,7 @@ func marked(content []byte) []byte {
 func mapTexts(value any) any {
 	switch value := value.(type) {
 	case string:
-		// With more behind it a duration or a number is none any more: those that are none are
-		// tried with it.
+		// Only texts that are not durations get the mark: with it, a duration would be invalid.
 		if _, err := time.ParseDuration(value); err == nil {
 			return value
 		}

@@ -27,7 +27,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/sessionclient"
 )
 
-// patience that a test has with what it waits for.
+// patience bounds each wait of a test.
 var patience = 30 * time.Second
 
 const (
@@ -35,18 +35,18 @@ const (
 	waitVariable   = "TOOL_SERVER_WAITS_FOR" // a file
 )
 
-// secretValues of the sessions of the tests, by their keys in the session Secret.
+// secretValues are the secrets of the tests' sessions, by their keys in the session Secret.
 var secretValues = map[string]string{
 	session.KeyFile: "session-key-0123456789", session.LLMAPIKeyFile: "sk-llm-0123456789",
 	session.ProviderTokenFile: "ghp_0123456789abcdef",
 	"custom.0":                "custom-0123456789",
 }
 
-// TestMain is also the stdio server of the sessions, an agent that looks for keys, and what makes a
-// container.
+// TestMain is also the stdio server of the sessions, the agent that looks for keys, and the first
+// process of a container.
 func TestMain(m *testing.M) {
 	if root := os.Getenv(rootVariable); root != "" {
-		fmt.Fprintln(os.Stderr, superviseIn(root)) // else it does not return
+		fmt.Fprintln(os.Stderr, superviseIn(root)) // returns only on failure
 		os.Exit(1)
 	}
 	if report := os.Getenv(reportVariable); report != "" {
@@ -78,7 +78,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// program is the runtime, built as it ships.
+// program builds the runtime as it ships.
 var program = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "runtime-")
 	if err != nil {
@@ -90,7 +90,7 @@ var program = sync.OnceValues(func() (string, error) {
 	return filepath.Join(dir, "runtime"), nil
 })
 
-// buildShipped builds programs as they ship: static, also where the tests themselves use cgo.
+// buildShipped builds programs as they ship: static, even if the tests use cgo.
 func buildShipped(into string, packages ...string) error {
 	build := exec.Command("go", append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", into},
 		packages...)...)
@@ -101,14 +101,14 @@ func buildShipped(into string, packages ...string) error {
 	return nil
 }
 
-// pod is where a session runs: what a kubelet would give it.
+// pod is the environment that a kubelet gives a session.
 type pod struct {
 	dir, workspace, home, termination, address string
 	doc                                        session.Document
-	image                                      []string // variables besides
+	image                                      []string // more variables
 	secrets                                    map[string]string
-	user                                       uint32 // whom it runs as, where that is another
-	bin                                        string // where that user finds the programs
+	user                                       uint32 // another user to run as
+	bin                                        string // the programs for that user
 	cmd                                        *exec.Cmd
 	ended                                      chan struct{}
 	mu                                         sync.Mutex
@@ -179,7 +179,7 @@ func (p *pod) output() string {
 	return p.printed.String()
 }
 
-// start the session's process.
+// start starts the session's process.
 func (p *pod) start(t *testing.T) {
 	t.Helper()
 	path, err := program()
@@ -209,7 +209,7 @@ func (p *pod) start(t *testing.T) {
 	})
 }
 
-// wait for the end: its exit status and termination message.
+// wait waits for the end and returns the exit status and the termination message.
 func (p *pod) wait(t *testing.T) (code int, termination session.Termination) {
 	t.Helper()
 	select {
@@ -226,17 +226,17 @@ func (p *pod) wait(t *testing.T) (code int, termination session.Termination) {
 	return p.cmd.ProcessState.ExitCode(), termination
 }
 
-func eventually(t *testing.T, what string, condition func() bool) {
+func eventually(t *testing.T, condition string, met func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !condition(); {
+	for deadline := time.Now().Add(patience); !met(); {
 		if time.Now().After(deadline) {
-			t.Fatalf("timed out: %s", what)
+			t.Fatalf("timed out: %s", condition)
 		}
 		<-time.After(5 * time.Millisecond)
 	}
 }
 
-// get asks the session; the status is 0 where nobody answers.
+// get sends a GET request to the session; the status is 0 if there is no answer.
 func (p *pod) get(t *testing.T, path string, header ...string) (code int, body string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.address+path, nil)
@@ -276,7 +276,7 @@ func (p *pod) status(t *testing.T) session.Status {
 	return status
 }
 
-// connect a client to the session's tools.
+// connect connects a client to the session's tools.
 func (p *pod) connect(t *testing.T, key string) (*mcp.ClientSession, error) {
 	t.Helper()
 	tools, err := sessionclient.Tools(t.Context(), "http://"+p.address+session.ToolsPath,
@@ -287,7 +287,7 @@ func (p *pod) connect(t *testing.T, key string) (*mcp.ClientSession, error) {
 	return tools, err
 }
 
-// repository is a local one with the branches main and feature.
+// repository creates a local repository with the branches main and feature.
 func repository(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "site")
@@ -298,12 +298,12 @@ func repository(t *testing.T) string {
 		"GIT_AUTHOR_EMAIL=t@example.com",
 		"GIT_COMMITTER_NAME=T", "GIT_COMMITTER_EMAIL=t@example.com")
 	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("no repository could be made: %v\n%s", err, output)
+		t.Fatalf("creating the repository failed: %v\n%s", err, output)
 	}
 	return "file://" + dir
 }
 
-// processOf reads a process id that an agent wrote.
+// processOf reads a process ID that an agent wrote.
 func processOf(t *testing.T, file string) string {
 	t.Helper()
 	var pid string

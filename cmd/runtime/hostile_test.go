@@ -28,18 +28,18 @@ import (
 	"github.com/parley-dev/parley/hack/test/sessionclient"
 )
 
-// reportVariable makes the program of the tests an agent that looks for secrets wherever it can,
-// and says in this file what it found.
+// reportVariable makes the test binary an agent that looks for secrets in every way it can and
+// writes its findings to this file.
 const reportVariable = "HOSTILE_REPORT"
 
-// aCanary is what the secrets of that session look like. The agent knows no more of them.
+// aCanary matches the secrets of that session. The agent knows only this pattern.
 var aCanary = regexp.MustCompile(`canary-[a-z]+-[0-9A-Z]{20}`)
 
-// findings of a hostile agent.
+// findings are those of a hostile agent.
 type findings struct {
-	// Canaries that it found, and where.
+	// Canaries are the secrets that it found, and where.
 	Canaries map[string][]string
-	// Attempts to look into another process, by its id: what came of them.
+	// Attempts to inspect another process, by process ID, and their results.
 	Attempts map[int]map[string]string
 	// Answers of the ports that its user listens on, by port and request.
 	Answers map[string]map[string]int
@@ -91,7 +91,7 @@ func (f *findings) searchFiles(dir string) {
 	})
 }
 
-// askGit asks as git does.
+// askGit runs the credential helper as git does.
 func (f *findings) askGit() {
 	cmd := exec.Command(os.Getenv("RUNTIME"), "git-credential", "get")
 	cmd.Stdin = strings.NewReader("protocol=https\nhost=github.com\n\n")
@@ -99,7 +99,7 @@ func (f *findings) askGit() {
 	f.search("git's credentials", output)
 }
 
-// othersOfThisUser are the processes of this user but this one.
+// othersOfThisUser are this user's other processes.
 func othersOfThisUser() (pids []int) {
 	files, _ := filepath.Glob("/proc/[0-9]*/status")
 	for _, file := range files {
@@ -112,7 +112,7 @@ func othersOfThisUser() (pids []int) {
 	return pids
 }
 
-// lookInto another process in every way that there is.
+// lookInto tries to inspect another process in every way.
 func (f *findings) lookInto(pid int) {
 	dir := fmt.Sprintf("/proc/%d/", pid)
 	command, _ := os.ReadFile(dir + "cmdline")
@@ -120,16 +120,16 @@ func (f *findings) lookInto(pid int) {
 	f.Commands[pid] = strings.ReplaceAll(string(command), "\x00", " ")
 	attempts := map[string]string{}
 	f.Attempts[pid] = attempts
-	try := func(what string, err error) {
-		attempts[what] = "done"
+	try := func(attempt string, err error) {
+		attempts[attempt] = "done"
 		if err != nil {
-			attempts[what] = err.Error()
+			attempts[attempt] = err.Error()
 		}
 	}
 	for _, file := range []string{"environ", "maps", "auxv", fmt.Sprintf("task/%d/environ", pid)} {
 		text, err := os.ReadFile(dir + file)
 		if err == nil && len(text) == 0 {
-			err = io.EOF // some are opened and then say nothing
+			err = io.EOF // some can be opened but are empty
 		}
 		f.search(dir+file, text)
 		try(file, err)
@@ -142,7 +142,7 @@ func (f *findings) lookInto(pid int) {
 	word := make([]byte, 8)
 	_, err = unix.ProcessVMReadv(pid, []unix.Iovec{{Base: &word[0], Len: 8}}, []unix.RemoteIovec{{Base: 0x400000, Len: 8}},
 		0)
-	if err == unix.EFAULT { //nolint:errorlint // a number: it may read, and there is nothing at that address
+	if err == unix.EFAULT { //nolint:errorlint // an errno: reading is allowed, but the address is not mapped
 		err = nil
 	}
 	try("process_vm_readv", err)
@@ -161,7 +161,7 @@ func (f *findings) lookInto(pid int) {
 	try("signal", syscall.Kill(pid, 0))
 }
 
-// openAny opens the first file that another process has open. To list them says nothing.
+// openAny opens the first open file of another process. Listing the files proves nothing.
 func openAny(dir string) error {
 	entries, err := os.ReadDir(dir)
 	for _, entry := range entries {
@@ -192,7 +192,7 @@ func (f *findings) searchMemory(dir string) error {
 	return err
 }
 
-// listening are the addresses on which processes of this user listen.
+// listening returns the addresses on which this user's processes listen.
 func listening() (addresses []string) {
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		text, _ := os.ReadFile(table)
@@ -211,7 +211,7 @@ func listening() (addresses []string) {
 	return addresses
 }
 
-// ask a port for all that it might serve, with the keys that the agent has.
+// ask requests everything that a port might serve, with the keys that the agent has.
 func (f *findings) ask(address string) {
 	answers := map[string]int{}
 	f.Answers[address] = answers

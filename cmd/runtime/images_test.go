@@ -9,7 +9,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-func TestImagesAloneAreWorkForAnAgent(t *testing.T) {
+func TestAnAgentStartsForImagesWithoutAMessage(t *testing.T) {
 	images := t.TempDir()
 	write(t, filepath.Join(images, "0.png"), "a picture")
 	p := newPod(t, session.Document{
@@ -31,7 +31,7 @@ func TestImagesAloneAreWorkForAnAgent(t *testing.T) {
 	}
 }
 
-func TestTheAddressesOfImagesAloneAreWorkForAnAgent(t *testing.T) {
+func TestAnAgentStartsForImageURLsWithoutAMessage(t *testing.T) {
 	p := newPod(t, session.Document{Images: []session.Image{{URL: "https://example.com/a.png"}},
 		Agent: agent(`echo "look at {{.Images}}"`)})
 	p.start(t)

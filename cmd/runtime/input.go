@@ -15,8 +15,8 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/workspace"
 )
 
-// agentInput is what the agent's templates can use. It writes the files that it names, in the home
-// directory: what is in the workspace might end up in a commit.
+// agentInput returns the values for the agent's templates. It writes the files that they name to
+// the home directory, because files in the workspace might end up in a commit.
 func agentInput(env environment, doc *session.Document, work *workspace.Workspace, local string) (session.AgentInput,
 	error) {
 	routerURL := local + session.ToolsPath
@@ -84,7 +84,7 @@ func agentInput(env environment, doc *session.Document, work *workspace.Workspac
 	return input, nil
 }
 
-// mcpConfig names the router in the form that many agents read.
+// mcpConfig returns the router's configuration in a format that many agents read.
 func mcpConfig(url string) (string, error) {
 	parley := map[string]string{"type": "http", "url": url}
 	text, err := json.MarshalIndent(map[string]any{"mcpServers": map[string]any{"parley": parley}}, "", "  ")

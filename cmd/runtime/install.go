@@ -8,11 +8,11 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// programs are what another image is given to run: the agent that Parley ships, the runtime, and
-// what supervises it. That one comes last: where it is, everything is.
+// programs are copied into another image: Parley's agent, the runtime and its supervisor. The
+// supervisor comes last, so that its presence shows that all are there.
 var programs = []string{"agent", "runtime", "supervisor"}
 
-// install copies the programs, which stand beside this one, into a directory.
+// install copies the programs beside this one into a directory.
 func install(dir string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -26,7 +26,7 @@ func install(dir string) error {
 	return nil
 }
 
-// copyProgram copies a program. The copy appears as a whole.
+// copyProgram copies a program atomically.
 func copyProgram(from, to string) error {
 	source, err := os.Open(from)
 	if err != nil {

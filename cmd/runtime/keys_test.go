@@ -21,11 +21,11 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/supervise"
 )
 
-// nobody is a user without any rights, as the one of a session's pod.
+// nobody is a user without any rights, like that of a session's pod.
 const nobody = 54321
 
-// asNobody has the session run as that user, who can run the programs and write where a session
-// does.
+// asNobody runs the session as that user, who can run the programs and write to the session's
+// directories.
 func (p *pod) asNobody(t *testing.T) {
 	t.Helper()
 	path, err := program()
@@ -61,7 +61,7 @@ func (p *pod) asNobody(t *testing.T) {
 	p.user, p.bin = nobody, bin
 }
 
-// echoing is a server that tells everybody what it was told.
+// echoing is a server that echoes every request.
 type echoing struct {
 	*httptest.Server
 	mu    sync.Mutex
@@ -90,7 +90,7 @@ func (e *echoing) got(text string) bool {
 	return strings.Contains(e.heard, text)
 }
 
-// newCanaries are the secrets of a session, by their keys in the session Secret.
+// newCanaries returns the secrets of a session by their keys in the session Secret.
 func newCanaries() map[string]string {
 	canaries := map[string]string{}
 	for key, name := range map[string]string{
@@ -103,7 +103,7 @@ func newCanaries() map[string]string {
 	return canaries
 }
 
-// theReport of the hostile agent.
+// theReport reads the report of the hostile agent.
 func (p *pod) theReport(t *testing.T) (found findings) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(p.workspace, "report"))
@@ -133,7 +133,7 @@ func TestAnAgentOfTheSameUserFindsNoKey(t *testing.T) {
 		reportVariable: "{{.Workspace}}/report", "RUNTIME": filepath.Join(p.bin, "runtime"),
 		"MODEL_KEY": `{{env "LLM_API_KEY"}}`,
 	}}
-	// Its own program, since that of the tests is where this user cannot read.
+	// A copy of the test binary, because this user cannot read the original.
 	p.doc.ToolServers = session.ToolServers{
 		SHTTP: []session.RemoteServer{{URL: remote.URL, APIKeyFile: "mcp.shttp.0"}},
 		Stdio: []session.StdioServer{{Name: "local", Command: hostile, Env: []session.EnvVar{
@@ -155,14 +155,14 @@ func TestAnAgentOfTheSameUserFindsNoKey(t *testing.T) {
 	for canary, where := range map[string]string{canaries["custom.0"]: "its environment",
 		canaries[session.ProviderTokenFile]: "its environment"} {
 		if !slices.Contains(found.Canaries[canary], where) {
-			t.Errorf("the agent did not find %s in %s, so that this test may prove nothing: %s", canary, where,
+			t.Errorf("the agent did not find %s in %s, so this test may prove nothing: %s", canary, where,
 				found.Canaries[canary])
 		}
 	}
 	found.check(t, p)
-	// Where they are meant for, they arrived.
+	// The keys arrived at their destinations.
 	if !model.got("Bearer "+canaries[session.LLMAPIKeyFile]) || !remote.got("Bearer "+canaries["mcp.shttp.0"]) {
-		t.Error("the keys did not come to where they are for")
+		t.Error("the keys did not reach their servers")
 	}
 	for _, canary := range canaries {
 		if strings.Contains(p.output(), canary) {
@@ -171,8 +171,8 @@ func TestAnAgentOfTheSameUserFindsNoKey(t *testing.T) {
 	}
 }
 
-// A kernel may have no Landlock, so that the agent is confined by nothing but its user.
-func TestWhatIsNotConfinedFindsNoKeyInTheRuntime(t *testing.T) {
+// Without Landlock in the kernel, only the user separates the processes.
+func TestAnUnconfinedProcessFindsNoKeyInTheRuntime(t *testing.T) {
 	canaries := newCanaries()
 	p := newPod(t, session.Document{
 		FirstMessage: "wait", Agent: agent(`touch "$PARLEY_WORKSPACE/begun"
@@ -200,7 +200,7 @@ func TestWhatIsNotConfinedFindsNoKeyInTheRuntime(t *testing.T) {
 		}
 	}
 	if len(found.Canaries) != 1 {
-		t.Error("it did not look into the agent, so that this test may prove nothing")
+		t.Error("it did not inspect the agent, so this test may prove nothing")
 	}
 	looked := 0
 	for pid, command := range found.Commands {
@@ -208,9 +208,9 @@ func TestWhatIsNotConfinedFindsNoKeyInTheRuntime(t *testing.T) {
 			continue
 		}
 		looked++
-		for what, came := range found.Attempts[pid] {
-			if came == "done" && what != "signal" {
-				t.Errorf("%s of %s was done", what, command)
+		for attempt, result := range found.Attempts[pid] {
+			if result == "done" && attempt != "signal" {
+				t.Errorf("%s of %s succeeded", attempt, command)
 			}
 		}
 	}
@@ -221,7 +221,7 @@ func TestWhatIsNotConfinedFindsNoKeyInTheRuntime(t *testing.T) {
 
 const firstProcess = "/supervisor " + supervise.FromEnvironment + " "
 
-// check that the agent tried, and what it was told.
+// check checks the agent's attempts and their results.
 func (f *findings) check(t *testing.T, p *pod) {
 	t.Helper()
 	kinds := map[string]int{}
@@ -231,16 +231,16 @@ func (f *findings) check(t *testing.T, p *pod) {
 				kinds[end]++
 			}
 		}
-		for what, came := range f.Attempts[pid] {
-			if came == "done" {
-				t.Errorf("%s of %s (%d) was done", what, command, pid)
+		for attempt, result := range f.Attempts[pid] {
+			if result == "done" {
+				t.Errorf("%s of %s (%d) succeeded", attempt, command, pid)
 			}
 		}
 		if len(f.Attempts[pid]) != 11 {
 			t.Errorf("of %s (%d) it tried %v", command, pid, f.Attempts[pid])
 		}
 	}
-	// The first process, the one that does the work, and the tool server.
+	// The supervisor, the runtime and the tool server.
 	if len(f.Commands) != 3 || kinds[firstProcess] != 1 || kinds["/runtime run "] != 1 || kinds["/hostile "] != 1 {
 		t.Errorf("it saw the processes %v", f.Commands)
 	}

@@ -13,22 +13,22 @@ import (
 )
 
 const (
-	// restoreTimeout bounds how long a session that has lost its workspace waits for its journal.
+	// restoreTimeout bounds how long a session that lost its workspace waits for its journal.
 	restoreTimeout = 30 * time.Second
-	// leaveTimeout is how long the end of a session waits until the archive has everything.
+	// leaveTimeout is how long the end of a session waits for the archive.
 	leaveTimeout = 20 * time.Second
-	// stopTimeout is how long that may be after the session was told to stop: the agent and the
-	// servers took some of the 30 seconds that a pod has.
+	// stopTimeout is that limit after a stop signal: the agent and the servers use part of the
+	// pod's 30 seconds.
 	stopTimeout = 28 * time.Second
-	// maxDiffs bounds the files before and now that are left, and maxPaths their names, all
-	// together.
+	// maxDiffs bounds the total size of file contents in the ending, and maxPaths that of file
+	// names.
 	maxDiffs = 5 << 20
 	maxPaths = 1 << 20
 )
 
-const notCompared = "The difference is left out: it could not be found in time.\n"
+const notCompared = "The diff is omitted: it could not be computed in time.\n"
 
-// restore the journal of a session whose workspace is gone. A first attempt has none.
+// restore fetches the journal of a session whose workspace is gone. A first attempt has no journal.
 func (s *run) restore(ctx context.Context, kept *handover.Archive, file string) {
 	if kept == nil || s.env.attempt < 2 {
 		return
@@ -36,12 +36,12 @@ func (s *run) restore(ctx context.Context, kept *handover.Archive, file string) 
 	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
 	defer cancel()
 	if err := kept.Restore(ctx, file); err != nil {
-		s.log.Error("the session begins without its journal", "error", err)
-		s.lost = "What was said before could not be had from the archive."
+		s.log.Error("the session starts without its journal", "error", err)
+		s.lost = "Earlier messages could not be restored from the archive."
 	}
 }
 
-// keep the journal in the archive until the session ends.
+// keep archives the journal until the session ends.
 func (s *run) keep(kept *handover.Archive, events *journal.Journal) {
 	if kept == nil {
 		return
@@ -54,7 +54,7 @@ func (s *run) keep(kept *handover.Archive, events *journal.Journal) {
 	s.stopKeeping = func() { cancel(); running.Wait() }
 }
 
-// leave hands over all that is to outlive the session.
+// leave hands the rest of the journal and the ending over to the archive.
 func (s *run) leave() {
 	if s.keeper == nil {
 		return
@@ -70,17 +70,17 @@ func (s *run) leave() {
 	defer cancel()
 	switch err := s.keeper.Finish(ctx, s.ending); {
 	case errors.Is(err, handover.ErrGone):
-		s.log.Info("the conversation is deleted, so that the archive keeps nothing of the session")
+		s.log.Info("the conversation is deleted, so the archive keeps nothing of this session")
 	case err != nil:
-		s.log.Error("the archive does not have everything that the session leaves", "error", err)
+		s.log.Error("the archive is incomplete", "error", err)
 	}
 }
 
-// ending is what changed, and what it cost. It keeps a third of the time for handing that over:
-// what compares a large repository cannot be stopped, and what it finds too late is left out.
+// ending returns the changes and the cost of the session. It leaves a third of the time for the
+// upload: the comparison of a large repository cannot be cancelled, and a late result is dropped.
 func (s *run) ending(ctx context.Context) *session.Ending {
 	ending := &session.Ending{Changes: []session.FileChange{}}
-	if s.files != nil { // else the workspace was never prepared
+	if s.files != nil { // otherwise the workspace was never prepared
 		deadline, _ := ctx.Deadline()
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Until(deadline)/3)
 		defer cancel()
@@ -98,7 +98,7 @@ func (s *run) ending(ctx context.Context) *session.Ending {
 	return ending
 }
 
-// changes to the repository, where there is one.
+// changes returns the changes of the repository, if there is one.
 func (s *run) changes(ctx context.Context) *session.Ending {
 	ending := &session.Ending{Changes: []session.FileChange{}}
 	changes, err := workspace.Compare(ctx, s.files.Dir, s.base)

@@ -18,12 +18,12 @@ import (
 	"github.com/parley-dev/parley/hack/test/archivetest"
 )
 
-// always says that there is every conversation.
+// always has every conversation.
 type always struct{}
 
 func (always) OwnerOf(context.Context, string) (string, error) { return "somebody", nil }
 
-// kept in an archive is what a pod's session leaves.
+// kept configures an archive for a pod's session.
 func kept(t *testing.T, p *pod) archivetest.Store {
 	t.Helper()
 	store := archivetest.Open(t, archivetest.InDirectory(t))
@@ -42,7 +42,7 @@ func kept(t *testing.T, p *pod) archivetest.Store {
 	return store
 }
 
-func TestThatTheConversationIsDeletedIsNoError(t *testing.T) {
+func TestADeletedConversationIsNoError(t *testing.T) {
 	t.Parallel()
 	p := newPod(t, session.Document{UID: "u1", FirstMessage: "work", OneShot: true, Agent: agent("true")})
 	kept(t, p)
@@ -61,10 +61,9 @@ func TestThatTheConversationIsDeletedIsNoError(t *testing.T) {
 	}
 }
 
-func TestWhatWasSaidLastIsKeptBeforeTheDifferencesAreKnown(t *testing.T) {
+func TestTheJournalIsArchivedBeforeTheDiffIsComputed(t *testing.T) {
 	t.Parallel()
-	// It takes a minute to find the differences in these files: each becomes another text of many
-	// short lines.
+	// The diff of these files takes a minute: all of their many short lines change.
 	address := repository(t)
 	cmd := exec.Command("sh", "-c", `for i in $(seq 30); do seq $i 7 99999 | sed s/$/$i/ > f$i; done
 		git add . && git -c user.name=T -c user.email=t@example.com commit -q -m many`)
@@ -92,12 +91,12 @@ func TestWhatWasSaidLastIsKeptBeforeTheDifferencesAreKnown(t *testing.T) {
 		return last == session.StateFinished || last == session.StateAwaiting
 	})
 	if _, err := store.Ending(t.Context(), "u1"); err == nil {
-		t.Error("the differences were found at once, so that this shows nothing")
+		t.Error("the diff was computed at once, so this test proves nothing")
 	}
 }
 
-// A message that comes after the hand-over would be lost with the pod.
-func TestASessionThatLeavesWhileItsAgentWaitsRefusesMessages(t *testing.T) {
+// A message after the hand-over to the archive would be lost with the pod.
+func TestAStoppingSessionRefusesMessages(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command runtime is a session: it prepares the workspace, serves the tools, runs the agent, and
-// says why the session ended.
+// Command runtime runs a session: it prepares the workspace, serves the tools, runs the agent, and
+// reports why the session ended.
 package main
 
 import (
@@ -9,7 +9,7 @@ import (
 	"runtime"
 	"syscall"
 
-	_ "golang.org/x/crypto/x509roots/fallback" // an image may have no certificate authorities, as Parley's own has none
+	_ "golang.org/x/crypto/x509roots/fallback" // an image may have no certificate authorities; Parley's own has none
 
 	"github.com/parley-dev/parley/api/session"
 	"github.com/parley-dev/parley/cmd/runtime/process"
@@ -20,9 +20,9 @@ import (
 
 const usage = `usage: runtime run              run the session, for the supervisor
        runtime install DIR      copy this program and those beside it into DIR
-       runtime git-credential   answer git, which asks for the session's token`
+       runtime git-credential   give git the session's token`
 
-// exitCannotRun is the status of a program that cannot be run, as a shell has it.
+// exitCannotRun is the status of a program that cannot be run, as in a shell.
 const exitCannotRun = 126
 
 func main() {
@@ -38,7 +38,7 @@ func command(args []string) (code int, err error) {
 	case len(args) == 1 && args[0] == "run":
 		return runSession()
 	case len(args) >= 3 && args[0] == process.ConfineCommand:
-		// The thread that is confined must be the one that becomes the program.
+		// The confined thread must be the one that executes the program.
 		runtime.LockOSThread()
 		return exitCannotRun, process.Become(args[1], args[2:])
 	case len(args) == 2 && args[0] == "install":
@@ -55,8 +55,8 @@ func command(args []string) (code int, err error) {
 	return 0, nil
 }
 
-// runSession runs the session until it ends or is told to stop. Status 0 means that it ended of its
-// own accord.
+// runSession runs the session until it ends or gets a signal. Status 0 means that it ended by
+// itself.
 func runSession() (code int, err error) {
 	if err := supervise.Guard(); err != nil {
 		return 1, err
@@ -79,8 +79,8 @@ func runSession() (code int, err error) {
 	return newRun(env, doc, store, os.Stdout).until(stop, listener)
 }
 
-// gitCredential answers git. Of what git can ask, only get has an answer: nothing is to be stored.
-// The token is in the environment of who runs git.
+// gitCredential answers git's credential requests. Only get has an answer, because nothing is
+// stored. The token is in the environment of git.
 func gitCredential(operation string) error {
 	if operation != "get" {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-// cgroups of a container whose kernel has killed none of its processes; kill counts one more.
+// cgroups returns the cgroup directory of a container in which no process was killed.
 func cgroups(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -21,7 +21,7 @@ func cgroups(t *testing.T) (dir string) {
 
 const killsOne = `printf 'oom 1\noom_kill 1\n' > "$PARLEY_CGROUP_DIR/memory.events"; `
 
-func TestAnAgentThatIsKilledForItsMemorySaysSo(t *testing.T) {
+func TestTheErrorOfAnOOMKilledAgentSaysSo(t *testing.T) {
 	for script, says := range map[string]string{
 		killsOne + "kill -9 $$": "was ended by signal 9 (killed); memory ran out, and the kernel killed a process of the " +
 			"session (OOMKilled)",
@@ -40,16 +40,16 @@ func TestAnAgentThatIsKilledForItsMemorySaysSo(t *testing.T) {
 	p.image = []string{"PARLEY_CGROUP_DIR=" + cgroups(t)}
 	p.start(t)
 	if _, got := p.wait(t); got.Reason != v1alpha1.ReasonCompleted || strings.Contains(got.Message, "memory") {
-		t.Errorf("an agent that goes on without its child ends as %+v", got)
+		t.Errorf("an agent that survives its child ends as %+v", got)
 	}
 }
 
-func TestARuntimeThatIsKilledForItsMemorySaysSo(t *testing.T) {
+func TestTheTerminationOfAnOOMKilledRuntimeSaysSo(t *testing.T) {
 	for name, c := range map[string]struct {
 		kills string
 		said  bool
 	}{
-		"for its memory": {"oom 1\noom_kill 1\n", true}, "by somebody": {"oom 0\noom_kill 0\n", false},
+		"for its memory": {"oom 1\noom_kill 1\n", true}, "by another process": {"oom 0\noom_kill 0\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPod(t, session.Document{})

@@ -11,18 +11,18 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/record"
 )
 
-// endFile holds the end of a session from when the work is over until the cluster knows it, which
-// takes up to a minute. An attempt that finds it reports the end of the one before. An attempt that
-// does not was started by somebody, for the files or for another message.
+// endFile holds the end of a session from the end of its work until the cluster knows it, which
+// takes up to a minute. An attempt that finds it reports the end of the earlier attempt. An attempt
+// without it was started by a user, for the files or for another message.
 const endFile = "end.json"
 
-// pendingEnd is why the session ends, and how many events there were then.
+// pendingEnd is a termination and the number of events at that time.
 type pendingEnd struct {
 	Termination session.Termination `json:"termination"`
 	Events      int                 `json:"events"`
 }
 
-// readPendingEnd returns the end that an earlier attempt could not report; nil where there is none.
+// readPendingEnd returns the end that an earlier attempt could not report, or nil.
 func (s *run) readPendingEnd() *session.Termination {
 	var end pendingEnd
 	text, err := record.Read(s.endFile)
@@ -33,7 +33,7 @@ func (s *run) readPendingEnd() *session.Termination {
 	return &end.Termination
 }
 
-// hasEventsAfter says whether anything but notices, which may be late, follows so many events.
+// hasEventsAfter says whether there are later events other than notices, which may be late.
 func (s *run) hasEventsAfter(events int) bool {
 	if events > s.journal.Len() {
 		return true
@@ -45,7 +45,7 @@ func (s *run) hasEventsAfter(events int) bool {
 	})
 }
 
-// writePendingEnd keeps the end for a later attempt, should this one not get to report it. An idle
+// writePendingEnd saves the end in case this attempt cannot report it. Idle is not saved: the
 // session becomes idle again.
 func (s *run) writePendingEnd(termination *session.Termination) {
 	if termination == nil || !endsWork(termination) {
@@ -58,7 +58,7 @@ func (s *run) writePendingEnd(termination *session.Termination) {
 		err = record.Write(s.endFile, bytes.NewReader(text), 0o600)
 	}
 	if err != nil {
-		s.log.Warn("the end of the session is not on record", "error", err)
+		s.log.Warn("saving the end of the session failed", "error", err)
 	}
 }
 
@@ -66,9 +66,9 @@ func endsWork(t *session.Termination) bool {
 	return t.Reason == v1alpha1.ReasonCompleted || t.Reason == v1alpha1.ReasonFailed
 }
 
-// removePendingEnd once the end is reported.
+// removePendingEnd deletes the file once the end is reported.
 func (s *run) removePendingEnd() {
 	if s.endFile != "" {
-		_ = os.Remove(s.endFile) // mostly there is none
+		_ = os.Remove(s.endFile) // usually there is none
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/parley-dev/parley/cmd/archive/httpapi"
 )
 
-func TestABranchThatIsNamedAfterASecretIsNotTold(t *testing.T) {
+func TestASecretInABranchNameIsMasked(t *testing.T) {
 	t.Parallel()
 	p := newPod(t, session.Document{
 		Repository: &session.Repository{Name: repository(t)}, FirstMessage: "go",
@@ -25,11 +25,11 @@ func TestABranchThatIsNamedAfterASecretIsNotTold(t *testing.T) {
 	p.start(t)
 	p.waitReady(t)
 	if got := p.status(t).Workspace; got.Branch != "of-***" {
-		t.Errorf("started again, the workspace is %+v", got)
+		t.Errorf("after the restart the workspace is %+v", got)
 	}
 }
 
-func TestTheAuthoritiesOfTheClassAreTrustedForTheArchive(t *testing.T) {
+func TestTheArchivesCertificateIsCheckedWithTheClassesCABundle(t *testing.T) {
 	t.Parallel()
 	company := newAuthority(t)
 	p := newPod(t, session.Document{UID: "u1", FirstMessage: "work", OneShot: true, Agent: agent("true"),
@@ -39,7 +39,7 @@ func TestTheAuthoritiesOfTheClassAreTrustedForTheArchive(t *testing.T) {
 		return facadeKey.Public().(ed25519.PublicKey), nil
 	}))
 	p.writeDocument(t)
-	// A later attempt asks the archive before it does anything else.
+	// A later attempt first reads from the archive.
 	p.image = []string{"PARLEY_ATTEMPT=2", "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1"}
 	p.start(t)
 	p.wait(t)

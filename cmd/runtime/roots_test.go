@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Not parallel: the authorities are looked up once a process.
-func TestAnImageWithoutCertificateAuthoritiesIsEnough(t *testing.T) {
+// Not parallel: a process loads the authorities only once.
+func TestAnImageNeedsNoCertificateAuthorities(t *testing.T) {
 	empty := t.TempDir()
 	t.Setenv("SSL_CERT_DIR", empty)
 	t.Setenv("SSL_CERT_FILE", empty+"/none")
@@ -23,10 +23,10 @@ func TestAuthoritiesAreAddedToThoseOfTheImage(t *testing.T) {
 	mozilla := trusted(nil)
 	if n := strings.Count(string(mozilla), "BEGIN CERTIFICATE"); n < 50 ||
 		!x509.NewCertPool().AppendCertsFromPEM(mozilla) {
-		t.Errorf("without any in the image there are %d", n)
+		t.Errorf("for an image without certificates there are %d", n)
 	}
 	first, _, _ := strings.Cut(string(mozilla), "-----END CERTIFICATE-----\n")
-	first += "-----END CERTIFICATE-----" // without a line break, as files may end
+	first += "-----END CERTIFICATE-----" // without a line break at the end of the file
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	if err := os.WriteFile(file, []byte(first), 0o600); err != nil {
 		t.Fatal(err)

@@ -29,22 +29,22 @@ import (
 )
 
 const (
-	// readyTimeout is how long a session that could be ready waits for its tool servers.
+	// readyTimeout is how long a session waits for its tool servers before it is ready.
 	readyTimeout = 5 * time.Second
-	// toolsTimeout is how long the agent waits for those that are missing then, before it begins
-	// without them. They are offered when they come.
+	// toolsTimeout is how long the agent then waits for the missing servers. Their tools are
+	// offered once they connect.
 	toolsTimeout = 25 * time.Second
 )
 
-// startMargin is the most that a session leaves of its start deadline, so that it says itself what
-// it is stuck at: part of the deadline had passed before it was there, and after the clone come the
-// tools.
+// startMargin is the longest part of the start deadline that a clone must not use, so that the
+// session can report a stuck clone itself: the pod needed part of the deadline before, and the
+// tools follow.
 const startMargin = time.Minute
 
-// journalFile is among the session's records.
+// journalFile is the name of the journal in the session's records.
 const journalFile = "events.jsonl"
 
-// step of a session's start.
+// step is a step of a session's start.
 type step string
 
 const (
@@ -53,7 +53,7 @@ const (
 	ready              step = "ready"
 )
 
-// run is one run of a session.
+// run is one attempt of a session.
 type run struct {
 	env      environment
 	doc      *session.Document
@@ -72,16 +72,16 @@ type run struct {
 	journal *journal.Journal
 	driver  *driver.Driver
 	files   *files.Server
-	keeper  *handover.Keeper // nil where nothing is kept
-	// stopKeeping has it hand over nothing more by itself.
+	keeper  *handover.Keeper // nil without an archive
+	// stopKeeping stops the continuous archiving.
 	stopKeeping func()
-	// stoppedAt is when the session was told to stop.
+	// stoppedAt is the time of the stop signal.
 	stoppedAt time.Time
-	// base is the commit that the session began with.
+	// base is the commit at the start of the session.
 	base string
-	// lost is what the user is told of an earlier attempt.
+	// lost is a notice about events of earlier attempts that were lost.
 	lost string
-	// endFile keeps the end of the session until it is reported.
+	// endFile is the path of the pending end.
 	endFile string
 	// ended is the pending end of an earlier attempt.
 	ended *session.Termination
@@ -97,8 +97,8 @@ func newRun(env environment, doc *session.Document, store *secrets.Store, out io
 	}
 }
 
-// until runs the session until it ends or is told to stop. Status 0 means that it ended of its own
-// accord, and that the termination message says why.
+// until runs the session until it ends or gets a signal. Status 0 means that it ended by itself and
+// wrote its termination message.
 func (s *run) until(stop <-chan os.Signal, listener net.Listener) (code int, err error) {
 	local, err := s.serveLocally()
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *run) until(stop <-chan os.Signal, listener net.Listener) (code int, err
 	select {
 	case termination = <-ended:
 	case received := <-stop:
-		s.log.Info("told to stop", "signal", received.String())
+		s.log.Info("received a stop signal", "signal", received.String())
 		stopped, _ = received.(syscall.Signal)
 		s.set(func() { s.stoppedAt = time.Now() })
 		close(s.stopping)
@@ -135,14 +135,14 @@ func (s *run) until(stop <-chan os.Signal, listener net.Listener) (code int, err
 		return 1, err
 	}
 	if err := os.WriteFile(s.env.TerminationLog, message, 0o644); err != nil {
-		return 1, fmt.Errorf("say why the session ended: %w", err)
+		return 1, fmt.Errorf("write the termination message: %w", err)
 	}
 	s.removePendingEnd()
 	return 0, nil
 }
 
-// session prepares, serves and has the agent work. It returns why the session ended; nil where ctx
-// did. No child outlives it.
+// session prepares the workspace, serves the tools and runs the agent. It returns the termination,
+// or nil if ctx ended. All its child processes have ended when it returns.
 func (s *run) session(ctx context.Context, local string) *session.Termination {
 	records, err := s.openRecords(ctx)
 	if err != nil {
@@ -158,14 +158,14 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 		s.at, s.work, s.files = connectingTools, *work, &files.Server{Dir: work.Dir, Base: base, Mask: s.store.Mask}
 	})
 	if !process.Confinable() && len(s.doc.ToolServers.Stdio) > 0 {
-		s.log.Warn("this kernel has no Landlock, so that the agent can look into the stdio tool servers, and they into it")
+		s.log.Warn("this kernel has no Landlock: the agent and the stdio tool servers can inspect each other's processes")
 	}
 	tools := router.New(s.routerOptions(work.Dir))
 	s.set(func() { s.router = tools })
 	defer s.runRouter(ctx, tools)()
 	settled := settles(ctx, tools, readyTimeout)
 	if ctx.Err() != nil {
-		// Also where the tools came at the same moment: what is to stop begins no work.
+		// The tools may be ready at the same moment; a session that is stopping starts no work.
 		return nil
 	}
 	drive, err := s.drive(work, local)
@@ -178,13 +178,13 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 		noticeMissing(drive, tools, "The agent waits for the tool server %s: %s.")
 		settles(ctx, tools, toolsTimeout)
 	}
-	// A session that was told to stop meanwhile goes on to Run, which refuses messages when it returns.
+	// A session that was stopped meanwhile still calls Run, after which messages are refused.
 	if ctx.Err() == nil {
-		// In every attempt, since each connects to the servers anew.
+		// Each attempt reports missing servers, because each connects anew.
 		noticeMissing(drive, tools,
-			"The tool server %s cannot be used: %s. The agent begins without its tools; it is tried again.")
+			"The tool server %s cannot be used: %s. The agent starts without its tools; the server is retried.")
 	}
-	s.activity.begin()() // the start was no idling
+	s.activity.begin()() // the start does not count as idle time
 	termination := drive.Run(ctx)
 	s.writePendingEnd(termination)
 	if termination != nil {
@@ -193,8 +193,8 @@ func (s *run) session(ctx context.Context, local string) *session.Termination {
 	return termination
 }
 
-// openRecords finds what earlier attempts left, before anything is done. The agent's home directory
-// is among it, and so what the agent remembers of its own.
+// openRecords opens the files of earlier attempts before anything else. They include the agent's
+// home directory with the agent's own state.
 func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 	if err := os.MkdirAll(s.env.workspace, 0o755); err != nil {
 		return nil, fmt.Errorf("make the workspace: %w", err)
@@ -208,8 +208,9 @@ func (s *run) openRecords(ctx context.Context) (*workspace.Records, error) {
 		return nil, err
 	}
 	s.env.home = home
-	// The agent and the tool servers have their environment from this process. It comes before the
-	// archive, which may be the first to look at a certificate; that it failed is in the journal.
+	// The agent and the tool servers inherit this environment. It is set before the archive is
+	// used, which may open the first TLS connection. An error is returned last, so that the journal
+	// has it.
 	prepared := errors.Join(
 		os.Setenv("HOME", home), os.Setenv("PARLEY_SESSION_DIR", s.env.sessionDir),
 		os.Setenv("PARLEY_WORKSPACE", s.env.workspace), trust(s.doc.CABundle, home),
@@ -232,14 +233,14 @@ func (s *run) failed(ctx context.Context, err error) *session.Termination {
 	}
 	if events := get(s, &s.journal); events != nil {
 		if failed := driver.Failed(events, err.Error()); failed != nil {
-			s.log.Error("the end of the session could not be recorded", "error", failed)
+			s.log.Error("recording the end of the session failed", "error", failed)
 		}
 	}
 	return &session.Termination{Reason: v1alpha1.ReasonFailed, Message: err.Error()}
 }
 
-// settles waits until every tool server is connected or has failed, and returns whether that took
-// less than a timeout.
+// settles waits until every tool server is connected or has failed. It returns false after the
+// timeout.
 func settles(ctx context.Context, tools *router.Router, timeout time.Duration) bool {
 	select {
 	case <-tools.Settled():
@@ -250,8 +251,8 @@ func settles(ctx context.Context, tools *router.Router, timeout time.Duration) b
 	return false
 }
 
-// noticeMissing tells the user of each tool server that is not connected, and why. The error of a
-// server holds no more of a URL than the host.
+// noticeMissing tells the user about each tool server that is not connected. The errors have only
+// the host of a URL.
 func noticeMissing(drive *driver.Driver, tools *router.Router, format string) {
 	for _, server := range tools.Health() {
 		if server.State != session.ToolServerConnected {
@@ -260,7 +261,7 @@ func noticeMissing(drive *driver.Driver, tools *router.Router, format string) {
 	}
 }
 
-// runRouter runs the router, and its servers, until stop is called.
+// runRouter runs the router and its servers until stop is called.
 func (s *run) runRouter(ctx context.Context, tools *router.Router) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -283,7 +284,7 @@ func (s *run) workspaceOptions() workspace.Options {
 	return options
 }
 
-// providerToken is the user's token for the host of the repository; empty where there is none.
+// providerToken returns the user's token for the repository's host, or an empty string.
 func (s *run) providerToken() string {
 	if s.doc.Repository == nil || s.doc.Repository.TokenFile == "" {
 		return ""

@@ -20,14 +20,14 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/reply"
 )
 
-// readyWait is a little less than the probe's time limit.
+// readyWait is slightly less than the probe's timeout.
 const readyWait = 4 * time.Second
 
-// handler serves the session's endpoints. Whether it lives and is ready anybody may ask; the rest
-// needs the key.
+// handler serves the session's endpoints. Liveness and readiness are public; the rest needs the key
+// or a token.
 func (s *run) handler() http.Handler {
 	hasKey := keyCheck(s.store.Key(session.KeyFile))
-	// reads is for the session's key, or for a token of the facade.
+	// reads accepts the session's key or a token of the facade.
 	reads := func(r *http.Request) bool {
 		if r.Header.Get(session.TokenHeader) != "" {
 			return s.hasToken(r)
@@ -59,7 +59,7 @@ func (s *run) handler() http.Handler {
 		mux.Handle(route, authorized(s.hasToken, s.withFiles(serve)))
 	}
 	mux.Handle("GET "+session.UsagePath, authorized(s.hasToken, serveJSON(func() any { return s.usage() })))
-	host, _ := githost.New(s.doc.Repository, s.providerToken()) // without one that is what is answered
+	host, _ := githost.New(s.doc.Repository, s.providerToken()) // a nil host answers with an error
 	for path, ask := range map[string]func(context.Context, *githost.Host, *http.Request) (any, error){
 		session.GitUserPath: githost.AskUser, session.GitRepositoriesPath: githost.AskRepositories,
 		session.GitBranchesPath: githost.AskBranches,
@@ -70,7 +70,7 @@ func (s *run) handler() http.Handler {
 	return mux
 }
 
-// authorized serves the requests that pass a check.
+// authorized serves only requests that pass a check.
 func authorized(check func(*http.Request) bool, next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !check(r) {
@@ -82,8 +82,8 @@ func authorized(check func(*http.Request) bool, next http.HandlerFunc) http.Hand
 	})
 }
 
-// hasToken checks for a token of the facade, which speaks for the session's user. The session's key
-// does not do: the agent's tools may have it.
+// hasToken checks for a token of the facade, which acts for the session's user. The session's key
+// is not enough: the agent's tools may have it.
 func (s *run) hasToken(r *http.Request) bool {
 	token := r.Header.Get(session.TokenHeader)
 	return session.VerifyToken(s.doc.PublicKey, token, session.AudienceSession, s.doc.UID, time.Now()) == nil
@@ -91,7 +91,7 @@ func (s *run) hasToken(r *http.Request) bool {
 
 // keyCheck checks for the session's key.
 func keyCheck(key string) func(*http.Request) bool {
-	// Of equal length, so that comparing them takes the same time whatever was sent.
+	// Hashes have equal lengths, so the comparison takes constant time.
 	want := sha256.Sum256([]byte(key))
 	return func(r *http.Request) bool {
 		got := sha256.Sum256([]byte(presentedKey(r)))
@@ -99,7 +99,7 @@ func keyCheck(key string) func(*http.Request) bool {
 	}
 }
 
-// withEvents serves once the session has its journal and an agent to drive.
+// withEvents serves once the session has a journal and a driver.
 func (s *run) withEvents(serve func(*events.Server, http.ResponseWriter, *http.Request)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		d := get(s, &s.driver)
@@ -119,7 +119,7 @@ func (s *run) withFiles(serve func(*files.Server, http.ResponseWriter, *http.Req
 			s.refuseYet(w)
 			return
 		}
-		defer s.activity.begin()() // somebody looks, so the session is not idle
+		defer s.activity.begin()() // a user who reads files keeps the session active
 		serve(found, w, r)
 	}
 }
@@ -132,7 +132,7 @@ func (s *run) serveTools(w http.ResponseWriter, r *http.Request) {
 	s.refuseYet(w)
 }
 
-// refuseYet answers what cannot be served before the session has come further.
+// refuseYet answers requests that the session cannot serve yet.
 func (s *run) refuseYet(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
 	writeText(w, http.StatusServiceUnavailable, string(get(s, &s.at)))
@@ -159,8 +159,8 @@ func presentedKey(r *http.Request) string {
 	return strings.TrimSpace(key)
 }
 
-// awaitReady waits until the session is ready, but no longer than a probe does. A kubelet that is
-// told no asks again a second later; one that waits for the answer knows at once.
+// awaitReady waits until the session is ready, but no longer than a probe. A kubelet retries a
+// failed probe after a second; a waiting probe succeeds at once.
 func (s *run) awaitReady(ctx context.Context) {
 	select {
 	case <-s.readied:
@@ -170,16 +170,16 @@ func (s *run) awaitReady(ctx context.Context) {
 	}
 }
 
-// serveOn a listener. Answers may take as long as a tool does, so nothing limits them.
+// serveOn serves on a listener. There is no write timeout, because a tool call may take long.
 func (s *run) serveOn(listener net.Listener, handler http.Handler) {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
 	go func() { _ = server.Serve(listener) }()
 }
 
-// usageFile is on the workspace.
+// usageFile is relative to the workspace.
 const usageFile = ".parley/usage.json"
 
-// modelOptions are those of the settings.
+// modelOptions returns the proxy's options from the settings.
 func (s *run) modelOptions() modelproxy.Options {
 	settings := &s.doc.Settings
 	return modelproxy.Options{
@@ -192,9 +192,9 @@ func (s *run) modelOptions() modelproxy.Options {
 	}
 }
 
-// serveLocally serves the model and the tools to the agent until the session ends, and returns
-// where. It asks for no key: the agent must not have the session's. So it is on a loopback address,
-// which nobody outside of the pod can reach.
+// serveLocally serves the model and the tools to the agent and returns the URL. It requires no key,
+// because the agent must not have the session's key. So it listens on a loopback address, which is
+// not reachable from outside the pod.
 func (s *run) serveLocally() (root string, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -208,7 +208,7 @@ func (s *run) serveLocally() (root string, err error) {
 	mux.Handle("/", s.model)
 	mux.HandleFunc(session.ToolsPath, func(w http.ResponseWriter, r *http.Request) {
 		if !modelproxy.Local(r) {
-			writeText(w, http.StatusForbidden, "the tools are served on the loopback address only")
+			writeText(w, http.StatusForbidden, "the tools are only served on the loopback address")
 			return
 		}
 		s.serveTools(w, r)

@@ -17,7 +17,7 @@ import (
 // facadeKey signs the tokens of the tests.
 var facadeKey = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
 
-// send an event for the user, as the facade does.
+// send sends an event for the user, as the facade does.
 func (p *pod) send(t *testing.T, event string) {
 	t.Helper()
 	token, err := session.SignToken(facadeKey, session.Claims{Audience: session.AudienceSession, UID: "u1",
@@ -40,7 +40,7 @@ func calls(calls ...scriptedmodel.Call) scriptedmodel.Step {
 	return scriptedmodel.Step{Calls: calls}
 }
 
-// asked waits until the agent asks, and answers.
+// asked waits until the agent asks for permission, and answers.
 func asked(state session.State) func(*testing.T, *pod) {
 	return func(t *testing.T, p *pod) {
 		t.Helper()
@@ -65,7 +65,7 @@ func imagesOf(request *scriptedmodel.Request) (images int) {
 	return images
 }
 
-// Each row is a setting: what the agent, the model or the workspace has of it.
+// Each row is a setting and its effect on the agent, the model or the workspace.
 func TestEachSettingHasItsEffect(t *testing.T) {
 	const made = "echo made > made"
 	const commits = "git config user.useConfigOnly true; git commit --allow-empty -m x && git log -1 --format='%an " +
@@ -75,11 +75,11 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 		steps  []scriptedmodel.Step
 		during func(*testing.T, *pod)
 		ends   session.State
-		// told are words that the model was told, events words of the journal, and file what is in
-		// "made".
+		// told are texts in the first request to the model, events are texts in the journal, and
+		// file is the content of "made".
 		told, events []string
 		file         string
-		// requests and images that the model got; 0 is not looked at.
+		// requests and images that the model got; 0 is not checked.
 		requests, images int
 	}{
 		"language": {
@@ -132,7 +132,7 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 		},
 		"max_budget_per_task without a price": {
 			change: func(d *session.Document) { d.Settings.MaxBudgetPerTask = ptr.To("0.5") },
-			steps:  []scriptedmodel.Step{says("Done.")}, events: []string{"the price of the model", "cannot be kept"},
+			steps:  []scriptedmodel.Step{says("Done.")}, events: []string{"the price of the model", "cannot be enforced"},
 		},
 		"confirmation_mode, confirmed": {
 			change: func(d *session.Document) { d.Settings.ConfirmationMode = ptr.To(true) },
@@ -155,7 +155,7 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 				d.Settings.ConfirmationMode, d.Settings.SecurityAnalyzer = ptr.To(true), ptr.To("invariant")
 			},
 			steps: []scriptedmodel.Step{calls(bash(made)), says("Done.")}, during: asked(session.StateConfirmed),
-			events: []string{"invariant is not known here"}, file: "made\n",
+			events: []string{"invariant is unknown"}, file: "made\n",
 		},
 		"enable_default_condenser off": {
 			change: func(d *session.Document) {
@@ -191,7 +191,7 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 			steps: []scriptedmodel.Step{calls(bash(commits)), says("Done.")},
 			file:  "Ada <ada@example.com> Ada <ada@example.com>\n",
 		},
-		"email where git_user_email is not set": {
+		"email without git_user_email": {
 			change: func(d *session.Document) {
 				d.Repository = &session.Repository{Name: repository(t)}
 				d.Settings.GitUserName, d.Settings.Email, d.Settings.EmailVerified = ptr.To("Ada"), ptr.To("ada@example.com"),
@@ -200,13 +200,13 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 			steps: []scriptedmodel.Step{calls(bash(commits)), says("Done.")},
 			file:  "Ada <ada@example.com> Ada <ada@example.com>\n",
 		},
-		"email that is not verified": {
+		"unverified email": {
 			change: func(d *session.Document) {
 				d.Repository = &session.Repository{Name: repository(t)}
 				d.Settings.GitUserName, d.Settings.Email, d.Settings.EmailVerified = ptr.To("Ada"), ptr.To("ada@example.com"),
 					ptr.To(false)
 			},
-			// git refuses to commit for somebody without an address.
+			// git refuses to commit without an email address.
 			steps: []scriptedmodel.Step{calls(bash(commits)), says("I cannot.")}, events: []string{"user.email"},
 		},
 		"create_microagent": {
@@ -251,14 +251,14 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 			requests := model.Requests()
 			for _, words := range c.told {
 				if len(requests) == 0 || !requests[0].Contains(words) {
-					t.Errorf("the model was not told %q", words)
+					t.Errorf("the model did not get %q", words)
 				}
 			}
 			if c.requests > 0 && len(requests) != c.requests {
-				t.Errorf("the model was asked %d times, want %d", len(requests), c.requests)
+				t.Errorf("the model got %d requests, want %d", len(requests), c.requests)
 			}
 			if c.images > 0 && (len(requests) == 0 || imagesOf(requests[0]) != c.images) {
-				t.Errorf("the model was not shown %d images", c.images)
+				t.Errorf("the model did not get %d images", c.images)
 			}
 			if got := p.file("made"); got != c.file {
 				t.Errorf("made is %q, want %q", got, c.file)

@@ -17,7 +17,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// agentProgram is the agent that is shipped, built as it ships.
+// agentProgram builds Parley's agent as it ships.
 var agentProgram = sync.OnceValues(func() (string, error) {
 	runtime, err := program()
 	if err != nil {
@@ -35,7 +35,7 @@ func bash(command string) scriptedmodel.Call {
 		"security_risk": "LOW"})}
 }
 
-// scripted is a session whose agent, the one that is shipped, works on a message by a script.
+// scripted returns a session with Parley's agent and a scripted model.
 func scripted(t *testing.T, change func(*session.Document), steps ...scriptedmodel.Step) (*pod, *scriptedmodel.Server) {
 	t.Helper()
 	agent, err := agentProgram()
@@ -64,8 +64,8 @@ func scripted(t *testing.T, change func(*session.Document), steps ...scriptedmod
 	return newPod(t, doc), model
 }
 
-// byTranscript has each step answer whoever is that far, however often it asks: as a model does,
-// which does not know that a client was killed with its answer.
+// byTranscript lets each step answer any request with that many earlier answers, like a real model,
+// which does not know that a client was killed.
 func byTranscript(steps ...scriptedmodel.Step) []scriptedmodel.Step {
 	for i := range steps {
 		steps[i].Times = 100
@@ -94,7 +94,7 @@ func shippedPod(t *testing.T) (*pod, *scriptedmodel.Server) {
 	)...)
 }
 
-// told are the events on the workspace, without what differs between two runs of the same.
+// told returns the events on the workspace without the parts that differ between runs.
 func (p *pod) told(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(p.workspace, ".parley", "events.jsonl"))
@@ -104,7 +104,7 @@ func (p *pod) told(t *testing.T) []string {
 	var lines []string
 	for line := range strings.Lines(string(text)) {
 		if !strings.HasSuffix(line, "\n") {
-			break // it is being written
+			break // incomplete line
 		}
 		e, err := session.ParseEvent([]byte(line))
 		if err != nil {
@@ -129,10 +129,9 @@ func over(events []string) bool {
 	return len(events) > 0 && strings.Contains(events[len(events)-1], string(session.StateAwaiting))
 }
 
-// Whenever the session is killed, the next attempt goes on from there, and what comes of it is what
-// comes of a session that nobody disturbed. A command that was under way is told as interrupted
-// instead, and does not run again.
-func TestASessionThatIsKilledAtAnyEventGoesOn(t *testing.T) {
+// After a kill at any event, the next attempt resumes. The result is that of an undisturbed
+// session, except that an interrupted command is reported as such and does not run again.
+func TestASessionKilledAtAnyEventResumes(t *testing.T) {
 	undisturbed, _ := shippedPod(t)
 	undisturbed.start(t)
 	eventually(t, "the turn is over", func() bool { return over(undisturbed.told(t)) })

@@ -16,13 +16,13 @@ import (
 	"github.com/parley-dev/parley/api/v1alpha1"
 )
 
-const toldToEnd = "does not answer, 3 times in a row: it is told to end"
+const askedToEnd = "did not answer 3 times in a row: it is asked to end"
 
-// askedOften has the session asked all the time. It is told to end after three seconds of silence:
-// no test machine is that slow.
+// askedOften makes the supervisor probe the session constantly. It ends the session after three
+// seconds of silence, more than any test machine needs.
 var askedOften = []string{"PARLEY_ASK_INTERVAL=20ms", "PARLEY_ASK_TIMEOUT=1s"}
 
-// runtime is the process that does the work.
+// runtime returns the process ID of the runtime.
 func (p *pod) runtime(t *testing.T) int {
 	t.Helper()
 	children := childrenOf(t, p.cmd.Process.Pid)
@@ -39,15 +39,16 @@ func signal(t *testing.T, pid int, number syscall.Signal) {
 	}
 }
 
-// silence the session until it is told to end. It comes to know that only when it goes on.
+// silence stops the session's process until the supervisor asks it to end. The process notices that
+// only when it continues.
 func (p *pod) silence(t *testing.T) {
 	t.Helper()
 	signal(t, p.runtime(t), syscall.SIGSTOP)
-	eventually(t, "it is told to end", func() bool { return strings.Contains(p.output(), toldToEnd) })
+	eventually(t, "it is asked to end", func() bool { return strings.Contains(p.output(), askedToEnd) })
 }
 
-// whyEnded waits for an end that is not the session's own.
-func (p *pod) whyEnded(t *testing.T) (code int, why string) {
+// whyEnded waits for the end of a session that did not end by itself.
+func (p *pod) whyEnded(t *testing.T) (code int, reason string) {
 	t.Helper()
 	code, _ = p.wait(t)
 	message, err := os.ReadFile(p.termination)
@@ -57,7 +58,7 @@ func (p *pod) whyEnded(t *testing.T) (code int, why string) {
 	return code, session.WhyEnded(string(message))
 }
 
-// leaving is a session that has failed, and waits for an archive until it is let go.
+// leaving returns a session that has failed and waits for the archive until letGo is called.
 func leaving(t *testing.T, variables ...string) (p *pod, letGo func()) {
 	t.Helper()
 	p = newPod(t, session.Document{UID: "u1", FirstMessage: "work", OneShot: true, Agent: agent("exit 3")})
@@ -67,7 +68,7 @@ func leaving(t *testing.T, variables ...string) (p *pod, letGo func()) {
 		t.Fatal(err)
 	}
 	proxy := httputil.NewSingleHostReverseProxy(archive)
-	proxy.ErrorHandler = func(http.ResponseWriter, *http.Request, error) {} // whoever asked was killed
+	proxy.ErrorHandler = func(http.ResponseWriter, *http.Request, error) {} // the client was killed
 	asked, let := make(chan struct{}, 100), make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, session.ArchiveEnd) {
@@ -90,24 +91,24 @@ func leaving(t *testing.T, variables ...string) (p *pod, letGo func()) {
 	return p, letGo
 }
 
-func TestASessionThatNoLongerAnswersIsEnded(t *testing.T) {
-	t.Parallel() // it waits for answers that do not come, of a second each
+func TestASilentSessionIsEnded(t *testing.T) {
+	t.Parallel() // it waits for three probes, which time out after a second each
 	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent("while true; do sleep 1; done")})
 	p.image = append(askedOften, "PARLEY_END_TIMEOUT=100ms")
 	p.start(t)
 	p.waitReady(t)
-	// A signal that tells nobody to end changes nothing.
+	// A signal without the meaning of a stop changes nothing.
 	signal(t, p.cmd.Process.Pid, syscall.SIGUSR1)
 	p.silence(t)
-	if code, why := p.whyEnded(t); code != 128+int(syscall.SIGKILL) || why != session.Unresponsive {
-		t.Errorf("it ended with status %d: %q", code, why)
+	if code, reason := p.whyEnded(t); code != 128+int(syscall.SIGKILL) || reason != session.Unresponsive {
+		t.Errorf("it ended with status %d: %q", code, reason)
 	}
-	if want := "was told to end and does not: it is killed"; !strings.Contains(p.output(), want) {
+	if want := "was asked to end and did not: it is killed"; !strings.Contains(p.output(), want) {
 		t.Errorf("it did not say %q", want)
 	}
 }
 
-func TestASessionThatEndsByItselfAfterItWasToldSaysWhy(t *testing.T) {
+func TestASessionThatEndsInTimeAfterSilenceReportsItsReason(t *testing.T) {
 	t.Parallel()
 	p, letGo := leaving(t, askedOften...)
 	p.silence(t)
@@ -119,32 +120,33 @@ func TestASessionThatEndsByItselfAfterItWasToldSaysWhy(t *testing.T) {
 	}
 }
 
-func TestASessionThatAnswersAgainAndDoesNotEndIsKilled(t *testing.T) {
+func TestASessionThatAnswersAgainButDoesNotEndIsKilled(t *testing.T) {
 	t.Parallel()
 	p, letGo := leaving(t, append(askedOften, "PARLEY_END_TIMEOUT=1s")...)
 	t.Cleanup(letGo)
 	p.silence(t)
 	signal(t, p.runtime(t), syscall.SIGCONT)
-	if code, why := p.whyEnded(t); code != 128+int(syscall.SIGKILL) || why != session.Unresponsive {
-		t.Errorf("it ended with status %d: %q", code, why)
+	if code, reason := p.whyEnded(t); code != 128+int(syscall.SIGKILL) || reason != session.Unresponsive {
+		t.Errorf("it ended with status %d: %q", code, reason)
 	}
 }
 
-// Behind a signal that comes from within the pod stands nobody who kills what does not end.
-func TestASessionThatASignalDoesNotEndIsKilled(t *testing.T) {
+// After a signal from within the pod, no kubelet kills a session that does not end.
+func TestASessionThatIgnoresASignalIsKilled(t *testing.T) {
 	t.Parallel()
 	p, letGo := leaving(t, "PARLEY_END_TIMEOUT=1s")
 	t.Cleanup(letGo)
 	signal(t, p.cmd.Process.Pid, syscall.SIGTERM)
-	if code, why := p.whyEnded(t); code != 128+int(syscall.SIGKILL) || why != "" {
-		t.Errorf("it ended with status %d: %q", code, why)
+	if code, reason := p.whyEnded(t); code != 128+int(syscall.SIGKILL) || reason != "" {
+		t.Errorf("it ended with status %d: %q", code, reason)
 	}
 }
 
-// A session at the limit of its memory is silent before the kernel kills it.
-func TestASilentSessionThatSomebodyElseKillsIsNotCalledSilent(t *testing.T) {
-	for name, c := range map[string]struct{ kills, why string }{
-		"the kernel, for its memory": {"oom 1\noom_kill 1\n", session.OOMKilled}, "somebody": {"oom 0\noom_kill 0\n", ""},
+// A session at its memory limit is silent before the kernel kills it.
+func TestASilentSessionKilledByOthersIsNotUnresponsive(t *testing.T) {
+	for name, c := range map[string]struct{ kills, reason string }{
+		"the kernel, for its memory": {"oom 1\noom_kill 1\n", session.OOMKilled},
+		"another process":            {"oom 0\noom_kill 0\n", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -155,20 +157,20 @@ func TestASilentSessionThatSomebodyElseKillsIsNotCalledSilent(t *testing.T) {
 			p.silence(t)
 			write(t, filepath.Join(dir, "memory.events"), c.kills)
 			signal(t, p.runtime(t), syscall.SIGKILL)
-			if code, why := p.whyEnded(t); code != 128+int(syscall.SIGKILL) || why != c.why {
-				t.Errorf("it ended with status %d: %q", code, why)
+			if code, reason := p.whyEnded(t); code != 128+int(syscall.SIGKILL) || reason != c.reason {
+				t.Errorf("it ended with status %d: %q", code, reason)
 			}
 		})
 	}
 }
 
-func TestASessionThatAnswersIsLeftAlone(t *testing.T) {
+func TestASessionThatAnswersIsNotEnded(t *testing.T) {
 	p := newPod(t, session.Document{FirstMessage: "go", Agent: agent(`while [ ! -e "$PARLEY_WORKSPACE/go" ]; do sleep ` +
 		`0.01; done`)})
 	p.image = []string{"PARLEY_ASK_INTERVAL=1ms"}
 	p.start(t)
 	p.waitReady(t)
-	for range 200 { // each takes longer than a question
+	for range 200 { // each takes longer than a probe
 		if code, _ := p.get(t, session.AlivePath); code != http.StatusOK {
 			t.Fatalf("it answers %d", code)
 		}

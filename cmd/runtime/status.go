@@ -5,21 +5,21 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/driver"
 )
 
-// set changes what the session says of itself.
+// set changes fields of the run under its lock.
 func (s *run) set(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
 }
 
-// get reads a field of a run that others change.
+// get reads a field of the run under its lock.
 func get[T any](s *run, field *T) T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return *field
 }
 
-// agentStatus is what the agent does.
+// agentStatus returns the agent's state.
 func (s *run) agentStatus() session.AgentStatus {
 	if !driver.HasAgent(s.doc) {
 		return session.AgentStatus{State: session.AgentNone}
@@ -37,7 +37,7 @@ func (s *run) agentStatus() session.AgentStatus {
 	return status
 }
 
-// usage of the model so far.
+// usage returns the model's usage so far.
 func (s *run) usage() session.Usage {
 	used := s.model.Usage().Session
 	return session.Usage{Calls: used.Calls, InputTokens: used.Input + used.CacheRead + used.CacheWrite,

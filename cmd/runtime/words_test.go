@@ -11,7 +11,7 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// failed waits until a number of turns ended as an error, and returns the events.
+// failed waits until this many turns ended with an error, and returns the events.
 func (p *pod) failed(t *testing.T, turns int) string {
 	t.Helper()
 	var told string
@@ -22,7 +22,7 @@ func (p *pod) failed(t *testing.T, turns int) string {
 	return told
 }
 
-func TestASessionWithoutAModelSaysSoAndWorksOnceThereIsOne(t *testing.T) {
+func TestASessionWithoutAModelFailsUntilThereIsOne(t *testing.T) {
 	t.Parallel()
 	p, model := scripted(t, func(d *session.Document) { d.Settings.LLMModel = nil }, says("Done."), says("Done too."))
 	p.start(t)
@@ -44,21 +44,21 @@ func TestASessionWithoutAModelSaysSoAndWorksOnceThereIsOne(t *testing.T) {
 	eventually(t, "both messages are worked on", func() bool { return over(p.told(t)) && len(model.Requests()) == 2 })
 	if requests := model.Requests(); !requests[0].Contains("work") || requests[0].Contains("and now?") ||
 		!requests[1].Contains("and now?") {
-		t.Errorf("the model was told %q, then %q", requests[0].Said(), requests[1].Said())
+		t.Errorf("the model got %q, then %q", requests[0].Said(), requests[1].Said())
 	}
 }
 
-func TestAModelThatWasNotAskedIsNotSaidToHaveRefused(t *testing.T) {
+func TestErrorsDistinguishSettingsFromTheProvider(t *testing.T) {
 	t.Parallel()
 	const unavailable = "STATUS$ERROR_LLM_SERVICE_UNAVAILABLE"
 	for name, c := range map[string]struct{ model, base, id, says string }{
-		"no address": {"example/model", "", "", "The model cannot be used: llm_model: where example serves its " +
-			"models is not known here: set llm_base_url"},
-		"no valid address": {"example/model", "ftp://127.0.0.1", "", "The model cannot be used: llm_base_url: must be an " +
+		"no endpoint": {"example/model", "", "", "The model cannot be used: llm_model: no endpoint is " +
+			"known for example: set llm_base_url"},
+		"no valid URL": {"example/model", "ftp://127.0.0.1", "", "The model cannot be used: llm_base_url: must be an " +
 			"http or https URL"},
 		"no such host": {"openai/model", "http://host.invalid", unavailable,
 			"The model could not be reached; retries did not help: the model's endpoint host.invalid"},
-		"nobody there": {"anthropic/model", "http://127.0.0.1:1", unavailable,
+		"no server": {"anthropic/model", "http://127.0.0.1:1", unavailable,
 			"The model could not be reached; retries did not help: the model's endpoint 127.0.0.1:1"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestAModelThatWasNotAskedIsNotSaidToHaveRefused(t *testing.T) {
 	}
 }
 
-func TestAToolServerThatCannotBeUsedIsSaid(t *testing.T) {
+func TestAnUnavailableToolServerIsReported(t *testing.T) {
 	t.Parallel()
 	p, _ := scripted(t, func(d *session.Document) {
 		d.ToolServers.SHTTP = []session.RemoteServer{{Name: "tracker", URL: "http://user:hunter2@127.0.0.1:1/mcp?key=hunter2",
@@ -92,12 +92,12 @@ func TestAToolServerThatCannotBeUsedIsSaid(t *testing.T) {
 		t.Errorf("the events are\n%s", told)
 	}
 	if strings.Contains(told, "hunter2") || strings.Contains(told, secretValues["custom.0"]) {
-		t.Errorf("a secret is told:\n%s", told)
+		t.Errorf("the events have a secret:\n%s", told)
 	}
 }
 
-// A start does not hang at a server that takes connections and never answers: the session serves, and
-// says which server its agent waits for.
+// A server that accepts connections and never answers does not block the start: the session serves
+// requests and says that its agent waits for this server.
 func TestASessionRunsWhileItsAgentWaitsForAToolServer(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -110,7 +110,7 @@ func TestASessionRunsWhileItsAgentWaitsForAToolServer(t *testing.T) {
 	}, says("Done."))
 	p.start(t)
 	p.waitReady(t)
-	eventually(t, "the user is told what the agent waits for", func() bool {
+	eventually(t, "a notice names the tool server", func() bool {
 		return strings.Contains(strings.Join(p.told(t), "\n"),
 			"The agent waits for the tool server tracker: it does not answer.")
 	})

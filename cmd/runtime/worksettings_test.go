@@ -16,7 +16,7 @@ import (
 	"github.com/parley-dev/parley/hack/test/scriptedmodel"
 )
 
-// recording of a session: what was done, and what came of it then.
+// recording is a recorded session with its results at that time.
 const recording = `[
 	{"source":"environment","observation":"agent_state_changed","content":"","extras":{"agent_state":"running"}},
 	{"source":"user","action":"message","args":{"content":"Make it."}},
@@ -25,7 +25,7 @@ const recording = `[
 	`log"}},
 	{"source":"agent","action":"edit","args":{"command":"create","path":"made","file_text":"a\n"}}`
 
-// results that a request holds of the calls of tools.
+// results counts the tool results in a request.
 func results(request *scriptedmodel.Request) (number int) {
 	for _, turn := range request.Turns {
 		number += len(turn.Results)
@@ -33,7 +33,7 @@ func results(request *scriptedmodel.Request) (number int) {
 	return number
 }
 
-// replayed is a session with a recording.
+// replayed returns a session with a recording.
 func replayed(t *testing.T, recording string, change func(*session.Document), steps ...scriptedmodel.Step) (*pod,
 	*scriptedmodel.Server) {
 	t.Helper()
@@ -54,7 +54,7 @@ func replayed(t *testing.T, recording string, change func(*session.Document), st
 	return p, model
 }
 
-func TestReplayJSONIsDoneAgainAndGoneOnWith(t *testing.T) {
+func TestReplayJSONIsReplayedAndContinued(t *testing.T) {
 	t.Parallel()
 	p, model := replayed(t, recording+"]", nil, calls(bash("echo two >> log")), says("Now it is done."))
 	if p.file("log") != "one\ntwo\n" || p.file("made") != "a\n" {
@@ -62,13 +62,13 @@ func TestReplayJSONIsDoneAgainAndGoneOnWith(t *testing.T) {
 	}
 	requests := model.Requests()
 	if len(requests) != 2 {
-		t.Fatalf("the model was asked %d times", len(requests))
+		t.Fatalf("the model got %d requests", len(requests))
 	}
-	// It is asked how to go on, with what came of the recorded actions now.
+	// The model continues from the new results of the recorded actions.
 	first := requests[0]
 	if results(first) != 2 || !first.Contains("Make it.") || !first.Contains("I begin.") || !first.Contains("one") ||
 		first.Contains("what came of it then") {
-		t.Errorf("the model was told %q", first.Said())
+		t.Errorf("the model got %q", first.Said())
 	}
 	told := strings.Join(p.told(t), "\n")
 	for _, words := range []string{"agent run  Running command: echo one >> log; cat log", "agent edit",
@@ -78,7 +78,7 @@ func TestReplayJSONIsDoneAgainAndGoneOnWith(t *testing.T) {
 		}
 	}
 	if strings.Contains(told, "what came of it then") {
-		t.Errorf("an old result is recorded as a new one:\n%s", told)
+		t.Errorf("an old result is recorded as new:\n%s", told)
 	}
 }
 
@@ -87,7 +87,7 @@ func TestReplayJSONThatEndsWithAnAnswerWaits(t *testing.T) {
 	p, model := replayed(t, recording+`,{"source":"agent","action":"message","args":{"content":"It is made."}}]`, nil,
 		says("Now it is done."))
 	if n := len(model.Requests()); n != 0 || p.file("made") != "a\n" {
-		t.Errorf("the model was asked %d times, and made is %q", n, p.file("made"))
+		t.Errorf("the model got %d requests, and made is %q", n, p.file("made"))
 	}
 	p.send(t, `{"action":"message","args":{"content":"And now?"}}`)
 	eventually(t, "the answer", func() bool {
@@ -97,12 +97,12 @@ func TestReplayJSONThatEndsWithAnAnswerWaits(t *testing.T) {
 	requests := model.Requests()
 	if len(requests) != 1 || results(requests[0]) != 2 || !requests[0].Contains("It is made.") ||
 		!requests[0].Contains("And now?") {
-		t.Errorf("the model was asked %d times", len(requests))
+		t.Errorf("the model got %d requests", len(requests))
 	}
 }
 
-// The shipped agent without the recording stands for one that does no replays.
-func TestReplayJSONIsToldToOtherAgents(t *testing.T) {
+// Parley's agent without the recording acts as an agent that cannot replay.
+func TestOtherAgentsGetReplayJSONAsText(t *testing.T) {
 	t.Parallel()
 	p, model := replayed(t, recording+"]", func(d *session.Document) {
 		command := d.Agent.Command[:len(d.Agent.Command)-1]
@@ -116,11 +116,12 @@ func TestReplayJSONIsToldToOtherAgents(t *testing.T) {
 	requests := model.Requests()
 	if len(requests) != 1 || !requests[0].Contains("Make it.") || !requests[0].Contains("echo one >> log; cat log") ||
 		!requests[0].Contains("what came of it then") {
-		t.Errorf("the model was told %q", requests[0].Said())
+		t.Errorf("the model got %q", requests[0].Said())
 	}
 }
 
-// conflicting serves a repository over HTTP whose branches main and feature changed the same line.
+// conflicting serves a repository over HTTP in which the branches main and feature changed the same
+// line.
 func conflicting(t *testing.T) (url, bare string) {
 	t.Helper()
 	root := t.TempDir()
@@ -137,7 +138,7 @@ func conflicting(t *testing.T) (url, bare string) {
 	return server.URL + "/site.git", bare
 }
 
-// git runs a script with nothing of this machine's configuration.
+// git runs a script without this machine's git configuration.
 func git(t *testing.T, dir, script string) string {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", script)
@@ -152,7 +153,7 @@ func git(t *testing.T, dir, script string) string {
 	return strings.TrimSpace(string(output))
 }
 
-func TestSuggestedTaskMergeConflictsHasTheHistoryAndTheOtherBranch(t *testing.T) {
+func TestMergeConflictTasksHaveTheHistoryAndTheOtherBranch(t *testing.T) {
 	t.Parallel()
 	for task, history := range map[v1alpha1.TaskType]bool{v1alpha1.MergeConflicts: true, v1alpha1.FailingChecks: false} {
 		t.Run(string(task), func(t *testing.T) {
@@ -174,14 +175,14 @@ func TestSuggestedTaskMergeConflictsHasTheHistoryAndTheOtherBranch(t *testing.T)
 			eventually(t, "the turn is over", func() bool { return over(p.told(t)) })
 			requests := model.Requests()
 			if !requests[0].Contains("#7") || !requests[0].Contains("acme/site") || !requests[0].Contains("Two texts") {
-				t.Errorf("the model was told %q", requests[0].Said())
+				t.Errorf("the model got %q", requests[0].Said())
 			}
 			conflict := requests[1].Contains("CONFLICT (content): Merge conflict in text")
 			if conflict != history {
-				t.Errorf("what came of the merge: %q", requests[1].Said())
+				t.Errorf("the result of the merge: %q", requests[1].Said())
 			}
 			if !history {
-				return // a shallow clone of one branch, which has nothing to merge
+				return // a shallow clone of one branch has nothing to merge
 			}
 			if got := git(t, bare, "git log -1 --format='%an %s %P' feature"); got != "Ada merged "+before+" "+git(t, bare,
 				"git rev-parse main") {

@@ -44,7 +44,7 @@ func locate(baseURL, model string) (*endpoint, error) {
 	if baseURL == "" {
 		public, known := publicEndpoints[providerOf(model)]
 		if !known {
-			return nil, fmt.Errorf("llm_model: the endpoint of the provider %s is unknown: set llm_base_url",
+			return nil, fmt.Errorf("llm_model: no endpoint is known for %s: set llm_base_url",
 				providerOf(model))
 		}
 		baseURL = public

@@ -51,7 +51,7 @@ func TestABaseURLIsJoinedAsTheSDKsDo(t *testing.T) {
 
 func TestAnInvalidEndpointIsRejected(t *testing.T) {
 	for _, c := range []struct{ base, model, says string }{
-		{"", "acme/large", "the endpoint of the provider acme is unknown: set llm_base_url"},
+		{"", "acme/large", "no endpoint is known for acme: set llm_base_url"},
 		{"ftp://example.com", "acme/large", "llm_base_url: must be an http or https URL"},
 		{"https://", "acme/large", "llm_base_url: must be"},
 		{"https://user:hunter2@example.com", "acme/large", "llm_base_url: must not contain"},
