@@ -81,8 +81,8 @@ func FuzzLines(f *testing.F) {
 				lines++
 			}
 		}
-		if told := l.requests.Load() + l.notifications.Load() + l.noise.Load(); told > lines {
-			t.Errorf("%d lines gave %d calls: %q", lines, told, said)
+		if calls := l.requests.Load() + l.notifications.Load() + l.noise.Load(); calls > lines {
+			t.Errorf("%d lines gave %d calls: %q", lines, calls, said)
 		}
 	})
 }

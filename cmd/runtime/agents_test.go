@@ -132,7 +132,7 @@ func public(t *testing.T, name string, change func(*session.Document), steps ...
 		if violations := model.Violations(); len(violations) > 0 {
 			t.Errorf("the model refused: %q", violations)
 		}
-		t.Logf("the events are\n%s", strings.Join(p.told(t), "\n"))
+		t.Logf("the events are\n%s", strings.Join(p.eventLines(t), "\n"))
 		if t.Failed() {
 			for i, request := range model.Requests() {
 				var tools []string
@@ -170,10 +170,10 @@ func TestPublicAgentsWorkOnMessages(t *testing.T) {
 				!last.Contains(p.workspace) {
 				t.Errorf("the last request says %q", last.Said())
 			}
-			told := strings.Join(p.told(t), "\n")
+			events := strings.Join(p.eventLines(t), "\n")
 			for _, words := range []string{"agent run", "agent message  It is made.", "agent call_tool_mcp", "agent mcp",
 				"agent message  There it is."} {
-				if !strings.Contains(told, words) {
+				if !strings.Contains(events, words) {
 					t.Errorf("no event is %q", words)
 				}
 			}
@@ -233,9 +233,9 @@ func TestPublicAgentsAskAndAreRefused(t *testing.T) {
 				!last.Contains(p.workspace) {
 				t.Errorf("the last request has %d results and says %q", results(last), last.Said())
 			}
-			told := strings.Join(p.told(t), "\n")
+			events := strings.Join(p.eventLines(t), "\n")
 			for _, words := range []string{"agent run", "The user rejected this action.", "agent message  Nothing was made."} {
-				if !strings.Contains(told, words) {
+				if !strings.Contains(events, words) {
 					t.Errorf("no event is %q", words)
 				}
 			}
@@ -269,9 +269,9 @@ func TestPublicAgentsRememberAfterARestart(t *testing.T) {
 				!last.Contains("And then?") {
 				t.Errorf("the last request has %d results and says %q", results(last), last.Said())
 			}
-			if told := strings.Join(p.told(t), "\n"); !strings.Contains(told, "I remember.") || strings.Count(told,
-				"It is made.") != 1 || strings.Count(told, "Running command") != 1 {
-				t.Errorf("the events are\n%s", told)
+			if events := strings.Join(p.eventLines(t), "\n"); !strings.Contains(events, "I remember.") || strings.Count(events,
+				"It is made.") != 1 || strings.Count(events, "Running command") != 1 {
+				t.Errorf("the events are\n%s", events)
 			}
 		})
 	}
@@ -315,10 +315,10 @@ func (p *pod) says(t *testing.T, message string) {
 func (p *pod) turnEnds(t *testing.T, turns int) {
 	t.Helper()
 	eventually(t, "the turn ends", func() bool {
-		told := strings.Join(p.told(t), "\n")
-		if strings.Contains(told, "agent_state_changed error") {
-			t.Fatalf("the events are\n%s", told)
+		events := strings.Join(p.eventLines(t), "\n")
+		if strings.Contains(events, "agent_state_changed error") {
+			t.Fatalf("the events are\n%s", events)
 		}
-		return strings.Count(told, "agent_state_changed "+string(session.StateAwaiting)) == turns
+		return strings.Count(events, "agent_state_changed "+string(session.StateAwaiting)) == turns
 	})
 }

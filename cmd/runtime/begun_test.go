@@ -139,13 +139,13 @@ func TestTheNextAttemptReportsAPendingEnd(t *testing.T) {
 		v1alpha1.ReasonFailed: "exit 3"} {
 		p := newPod(t, session.Document{FirstMessage: "go", OneShot: true, Agent: agent(`echo >> "$PARLEY_WORKSPACE/runs"; ` +
 			script)})
-		told := p.termination
+		termination := p.termination
 		p.termination = filepath.Join(p.dir, "not", "there")
 		p.start(t)
 		if code, _ := p.wait(t); code != 1 {
 			t.Fatalf("it ended with status %d, though it could not report the reason", code)
 		}
-		p.termination = told
+		p.termination = termination
 		p.start(t)
 		code, got := p.wait(t)
 		if code != 0 || got.Reason != reason || p.runs(t) != 1 {

@@ -108,7 +108,7 @@ func TestAnImageCannotChooseTheSessionDocument(t *testing.T) {
 	}
 }
 
-func TestPARLEYVariablesOfAnImageAreIgnored(t *testing.T) {
+func TestParleyVariablesOfAnImageAreIgnored(t *testing.T) {
 	taken := []string{supervise.Attempt, session.SecretVariable(session.LLMAPIKeyFile), "PATH", "NODE_ENV"}
 	for _, name := range append(taken, "PARLEY_SESSION_DIR", "PARLEY_END_TIMEOUT", "PARLEY_SECRET", "PARLEY_OTHER") {
 		t.Setenv(name, "x")

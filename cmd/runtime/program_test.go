@@ -247,7 +247,7 @@ func TestAnAgentWithoutWorkIsNotStarted(t *testing.T) {
 }
 
 // restless writes its process ID and that of a child that left its process group, and then waits.
-const restless = `cd "$PARLEY_WORKSPACE"; trap 'touch told; exit 0' TERM
+const restless = `cd "$PARLEY_WORKSPACE"; trap 'touch terminated; exit 0' TERM
 	setsid sh -c 'echo $$ > runaway; exec sleep 1000' & echo $$ > agent
 	while true; do sleep 0.01; done`
 
@@ -263,7 +263,7 @@ func TestAStopSignalStopsAllChildren(t *testing.T) {
 	if code, got := p.wait(t); code != 128+int(syscall.SIGTERM) || got != (session.Termination{}) {
 		t.Errorf("it ended with status %d: %+v", code, got)
 	}
-	if _, err := os.Stat(filepath.Join(p.workspace, "told")); err != nil {
+	if _, err := os.Stat(filepath.Join(p.workspace, "terminated")); err != nil {
 		t.Error("the agent was not asked to end")
 	}
 	for _, pid := range pids {

@@ -45,11 +45,11 @@ func asked(state session.State) func(*testing.T, *pod) {
 	return func(t *testing.T, p *pod) {
 		t.Helper()
 		eventually(t, "the agent asks", func() bool {
-			told := p.told(t)
-			if len(told) > 0 && strings.Contains(told[len(told)-1], "agent_state_changed error") {
-				t.Fatalf("the events are\n%s", strings.Join(told, "\n"))
+			lines := p.eventLines(t)
+			if len(lines) > 0 && strings.Contains(lines[len(lines)-1], "agent_state_changed error") {
+				t.Fatalf("the events are\n%s", strings.Join(lines, "\n"))
 			}
-			return len(told) > 0 && strings.Contains(told[len(told)-1], string(session.StateConfirmation))
+			return len(lines) > 0 && strings.Contains(lines[len(lines)-1], string(session.StateConfirmation))
 		})
 		p.answer(t, state)
 	}
@@ -75,20 +75,20 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 		steps  []scriptedmodel.Step
 		during func(*testing.T, *pod)
 		ends   session.State
-		// told are texts in the first request to the model, events are texts in the journal, and
+		// prompt are texts in the first request to the model, events are texts in the journal, and
 		// file is the content of "made".
-		told, events []string
-		file         string
+		prompt, events []string
+		file           string
 		// requests and images that the model got; 0 is not checked.
 		requests, images int
 	}{
 		"language": {
 			change: func(d *session.Document) { d.Settings.Language = ptr.To("fr") }, steps: []scriptedmodel.Step{says("Oui.")},
-			told: []string{"fr", "work"},
+			prompt: []string{"fr", "work"},
 		},
 		"conversation_instructions": {
 			change: func(d *session.Document) { d.Instructions = "Be brief." }, steps: []scriptedmodel.Step{says("Yes.")},
-			told: []string{"Be brief."},
+			prompt: []string{"Be brief."},
 		},
 		"image_urls": {
 			change: func(d *session.Document) {
@@ -101,12 +101,12 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 			change: func(d *session.Document) {
 				d.CustomSecrets = []session.CustomSecret{{Name: "DEPLOY", Description: "for staging", ValueFile: "custom.0"}}
 			},
-			steps: []scriptedmodel.Step{calls(bash(`test -n "$DEPLOY" && ` + made)), says("Done.")},
-			told:  []string{"DEPLOY: for staging"}, file: "made\n",
+			steps:  []scriptedmodel.Step{calls(bash(`test -n "$DEPLOY" && ` + made)), says("Done.")},
+			prompt: []string{"DEPLOY: for staging"}, file: "made\n",
 		},
 		"enable_solvability_analysis": {
 			change: func(d *session.Document) { d.Task = true }, steps: []scriptedmodel.Step{says("It can be solved.")},
-			told:   []string{"whether you can solve it"},
+			prompt: []string{"whether you can solve it"},
 			events: []string{"It can be solved."},
 		},
 		"email": {
@@ -220,7 +220,7 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 				calls(bash("mkdir -p .openhands/microagents && echo how > .openhands/microagents/releases.md && cp " +
 					".openhands/microagents/releases.md ../made")), says("Done."),
 			},
-			told: []string{"microagent", "acme/site", "releases", ".openhands/microagents/"}, file: "how\n",
+			prompt: []string{"microagent", "acme/site", "releases", ".openhands/microagents/"}, file: "how\n",
 		},
 		"search_api_key without a tool": {
 			change: func(d *session.Document) { d.SearchUnavailable = true }, steps: []scriptedmodel.Step{says("Done.")},
@@ -239,17 +239,17 @@ func TestEachSettingHasItsEffect(t *testing.T) {
 				ends = session.StateAwaiting
 			}
 			eventually(t, "the turn ends as "+string(ends), func() bool {
-				told := p.told(t)
-				return len(told) > 0 && strings.Contains(told[len(told)-1], "agent_state_changed "+string(ends))
+				lines := p.eventLines(t)
+				return len(lines) > 0 && strings.Contains(lines[len(lines)-1], "agent_state_changed "+string(ends))
 			})
-			journal := strings.Join(p.told(t), "\n")
+			journal := strings.Join(p.eventLines(t), "\n")
 			for _, words := range c.events {
 				if !strings.Contains(journal, words) {
 					t.Errorf("no event says %q:\n%s", words, journal)
 				}
 			}
 			requests := model.Requests()
-			for _, words := range c.told {
+			for _, words := range c.prompt {
 				if len(requests) == 0 || !requests[0].Contains(words) {
 					t.Errorf("the model did not get %q", words)
 				}

@@ -94,8 +94,8 @@ func shippedPod(t *testing.T) (*pod, *scriptedmodel.Server) {
 	)...)
 }
 
-// told returns the events on the workspace without the parts that differ between runs.
-func (p *pod) told(t *testing.T) []string {
+// eventLines returns the events on the workspace without the parts that differ between runs.
+func (p *pod) eventLines(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(p.workspace, ".parley", "events.jsonl"))
 	if err != nil && !os.IsNotExist(err) {
@@ -134,8 +134,8 @@ func over(events []string) bool {
 func TestASessionKilledAtAnyEventResumes(t *testing.T) {
 	undisturbed, _ := shippedPod(t)
 	undisturbed.start(t)
-	eventually(t, "the turn is over", func() bool { return over(undisturbed.told(t)) })
-	want := undisturbed.told(t)
+	eventually(t, "the turn is over", func() bool { return over(undisturbed.eventLines(t)) })
+	want := undisturbed.eventLines(t)
 	if undisturbed.file("log") != "one\ntwo kept\n" || undisturbed.file("made") != "a\n" {
 		t.Fatalf("undisturbed, the files are %q and %q", undisturbed.file("log"), undisturbed.file("made"))
 	}
@@ -143,16 +143,16 @@ func TestASessionKilledAtAnyEventResumes(t *testing.T) {
 		t.Run(fmt.Sprintf("%d %s", n, want[n-1]), func(t *testing.T) {
 			p, model := shippedPod(t)
 			p.start(t)
-			eventually(t, "the event", func() bool { return len(p.told(t)) >= n })
+			eventually(t, "the event", func() bool { return len(p.eventLines(t)) >= n })
 			p.killSession(t)
 			p.start(t)
 			t.Cleanup(func() {
 				if t.Failed() {
-					t.Logf("the events are\n%s", strings.Join(p.told(t), "\n"))
+					t.Logf("the events are\n%s", strings.Join(p.eventLines(t), "\n"))
 				}
 			})
-			eventually(t, "the turn is over", func() bool { return over(p.told(t)) })
-			got := p.told(t)
+			eventually(t, "the turn is over", func() bool { return over(p.eventLines(t)) })
+			got := p.eventLines(t)
 			if violations := model.Violations(); len(violations) > 0 {
 				t.Errorf("the model refused: %q", violations)
 			}

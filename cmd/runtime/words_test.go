@@ -14,12 +14,12 @@ import (
 // failed waits until this many turns ended with an error, and returns the events.
 func (p *pod) failed(t *testing.T, turns int) string {
 	t.Helper()
-	var told string
+	var events string
 	eventually(t, "the turn ends as an error", func() bool {
-		told = strings.Join(p.told(t), "\n")
-		return strings.Count(told, "agent_state_changed error") == turns
+		events = strings.Join(p.eventLines(t), "\n")
+		return strings.Count(events, "agent_state_changed error") == turns
 	})
-	return told
+	return events
 }
 
 func TestASessionWithoutAModelFailsUntilThereIsOne(t *testing.T) {
@@ -27,12 +27,12 @@ func TestASessionWithoutAModelFailsUntilThereIsOne(t *testing.T) {
 	p, model := scripted(t, func(d *session.Document) { d.Settings.LLMModel = nil }, says("Done."), says("Done too."))
 	p.start(t)
 	const words = "no model is set: set llm_model in the settings (llmModel in UserSettings)"
-	if told := p.failed(t, 1); strings.Count(told, "environment error") != 1 || !strings.Contains(told, words) {
-		t.Errorf("the events are\n%s", told)
+	if events := p.failed(t, 1); strings.Count(events, "environment error") != 1 || !strings.Contains(events, words) {
+		t.Errorf("the events are\n%s", events)
 	}
 	p.send(t, `{"action":"message","args":{"content":"and now?"}}`)
-	if told := p.failed(t, 2); strings.Count(told, "environment error") != 2 || strings.Count(told, words) < 2 {
-		t.Errorf("after another message the events are\n%s", told)
+	if events := p.failed(t, 2); strings.Count(events, "environment error") != 2 || strings.Count(events, words) < 2 {
+		t.Errorf("after another message the events are\n%s", events)
 	}
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -41,7 +41,7 @@ func TestASessionWithoutAModelFailsUntilThereIsOne(t *testing.T) {
 	p.doc.Settings.LLMModel = ptr.To("scripted/model")
 	p.writeDocument(t)
 	p.start(t)
-	eventually(t, "both messages are worked on", func() bool { return over(p.told(t)) && len(model.Requests()) == 2 })
+	eventually(t, "both messages are answered", func() bool { return over(p.eventLines(t)) && len(model.Requests()) == 2 })
 	if requests := model.Requests(); !requests[0].Contains("work") || requests[0].Contains("and now?") ||
 		!requests[1].Contains("and now?") {
 		t.Errorf("the model got %q, then %q", requests[0].Said(), requests[1].Said())
@@ -67,8 +67,8 @@ func TestErrorsDistinguishSettingsFromTheProvider(t *testing.T) {
 				d.Settings.LLMModel, d.Settings.LLMBaseURL = ptr.To(c.model), ptr.To(c.base)
 			})
 			p.start(t)
-			if told := p.failed(t, 1); !strings.Contains(told, c.says) || strings.Contains(told, "provider") {
-				t.Errorf("the events are\n%s", told)
+			if events := p.failed(t, 1); !strings.Contains(events, c.says) || strings.Contains(events, "provider") {
+				t.Errorf("the events are\n%s", events)
 			}
 			if journal := p.file(".parley/events.jsonl"); !strings.Contains(journal, `"error_id":"`+c.id+`"`) {
 				t.Errorf("the id of the error is not %q:\n%s", c.id, journal)
@@ -84,15 +84,15 @@ func TestAnUnavailableToolServerIsReported(t *testing.T) {
 			APIKeyFile: "custom.0"}}
 	}, says("Done."))
 	p.start(t)
-	eventually(t, "the turn is over", func() bool { return over(p.told(t)) })
-	told := strings.Join(p.told(t), "\n")
-	if strings.Count(told, "environment notice") != 2 ||
-		!strings.Contains(told, "The agent waits for the tool server tracker") ||
-		!strings.Contains(told, "The tool server tracker cannot be used") || !strings.Contains(told, "refused") {
-		t.Errorf("the events are\n%s", told)
+	eventually(t, "the turn is over", func() bool { return over(p.eventLines(t)) })
+	events := strings.Join(p.eventLines(t), "\n")
+	if strings.Count(events, "environment notice") != 2 ||
+		!strings.Contains(events, "The agent waits for the tool server tracker") ||
+		!strings.Contains(events, "The tool server tracker cannot be used") || !strings.Contains(events, "refused") {
+		t.Errorf("the events are\n%s", events)
 	}
-	if strings.Contains(told, "hunter2") || strings.Contains(told, secretValues["custom.0"]) {
-		t.Errorf("the events have a secret:\n%s", told)
+	if strings.Contains(events, "hunter2") || strings.Contains(events, secretValues["custom.0"]) {
+		t.Errorf("the events have a secret:\n%s", events)
 	}
 }
 
@@ -111,10 +111,10 @@ func TestASessionRunsWhileItsAgentWaitsForAToolServer(t *testing.T) {
 	p.start(t)
 	p.waitReady(t)
 	eventually(t, "a notice names the tool server", func() bool {
-		return strings.Contains(strings.Join(p.told(t), "\n"),
+		return strings.Contains(strings.Join(p.eventLines(t), "\n"),
 			"The agent waits for the tool server tracker: it does not answer.")
 	})
-	if told := p.told(t); over(told) {
-		t.Errorf("the agent did not wait:\n%s", strings.Join(told, "\n"))
+	if events := p.eventLines(t); over(events) {
+		t.Errorf("the agent did not wait:\n%s", strings.Join(events, "\n"))
 	}
 }

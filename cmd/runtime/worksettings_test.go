@@ -47,7 +47,7 @@ func replayed(t *testing.T, recording string, change func(*session.Document), st
 	write(t, filepath.Join(dir, session.ReplayFile), recording)
 	p.image = append(p.image, "PARLEY_REPLAY_DIR="+dir)
 	p.start(t)
-	eventually(t, "the turn is over", func() bool { return over(p.told(t)) })
+	eventually(t, "the turn is over", func() bool { return over(p.eventLines(t)) })
 	if violations := model.Violations(); len(violations) > 0 {
 		t.Errorf("the model refused: %q", violations)
 	}
@@ -70,15 +70,15 @@ func TestReplayJSONIsReplayedAndContinued(t *testing.T) {
 		first.Contains("what came of it then") {
 		t.Errorf("the model got %q", first.Said())
 	}
-	told := strings.Join(p.told(t), "\n")
+	events := strings.Join(p.eventLines(t), "\n")
 	for _, words := range []string{"agent run  Running command: echo one >> log; cat log", "agent edit",
 		"agent message  Now it is done."} {
-		if !strings.Contains(told, words) {
-			t.Errorf("no event is %q:\n%s", words, told)
+		if !strings.Contains(events, words) {
+			t.Errorf("no event is %q:\n%s", words, events)
 		}
 	}
-	if strings.Contains(told, "what came of it then") {
-		t.Errorf("an old result is recorded as new:\n%s", told)
+	if strings.Contains(events, "what came of it then") {
+		t.Errorf("an old result is recorded as new:\n%s", events)
 	}
 }
 
@@ -91,7 +91,7 @@ func TestReplayJSONThatEndsWithAnAnswerWaits(t *testing.T) {
 	}
 	p.send(t, `{"action":"message","args":{"content":"And now?"}}`)
 	eventually(t, "the answer", func() bool {
-		return strings.Contains(strings.Join(p.told(t), "\n"), "agent message  "+
+		return strings.Contains(strings.Join(p.eventLines(t), "\n"), "agent message  "+
 			"Now it is done.")
 	})
 	requests := model.Requests()
@@ -172,7 +172,7 @@ func TestMergeConflictTasksHaveTheHistoryAndTheOtherBranch(t *testing.T) {
 				calls(bash("echo both > text && git commit -q -a -m merged && git push -q origin feature")), says("Done."),
 			)
 			p.start(t)
-			eventually(t, "the turn is over", func() bool { return over(p.told(t)) })
+			eventually(t, "the turn is over", func() bool { return over(p.eventLines(t)) })
 			requests := model.Requests()
 			if !requests[0].Contains("#7") || !requests[0].Contains("acme/site") || !requests[0].Contains("Two texts") {
 				t.Errorf("the model got %q", requests[0].Said())

@@ -210,11 +210,11 @@ func (d *Driver) Notification(method string, params json.RawMessage) {
 	if method != acp.MethodUpdate {
 		return // other notifications are ignored
 	}
-	var told struct {
+	var notification struct {
 		SessionID string          `json:"sessionId"`
 		Update    json.RawMessage `json:"update"`
 	}
-	if json.Unmarshal(params, &told) != nil {
+	if json.Unmarshal(params, &notification) != nil {
 		return
 	}
 	d.mu.Lock()
@@ -222,13 +222,13 @@ func (d *Driver) Notification(method string, params json.RawMessage) {
 	if d.loading && !d.exact {
 		return
 	}
-	events, seq, err := d.translator.take(told.Update)
+	events, seq, err := d.translator.take(notification.Update)
 	if err != nil {
 		d.Log.Warn("an update of the agent cannot be parsed", "error", err)
 		return
 	}
 	if seq > 0 {
-		in := d.texts.id(told.SessionID)
+		in := d.texts.id(notification.SessionID)
 		events = d.history.unrecorded(in, seq, events)
 		for i := range events {
 			events[i].Meta = &session.EventMeta{Session: in, Seq: seq}

@@ -13,9 +13,9 @@ import (
 	"github.com/parley-dev/parley/cmd/runtime/journal"
 )
 
-// told writes updates of an agent to a file for the stub to send. %s in an update is the text as
+// updatesFile writes updates of an agent to a file for the stub to send. %s in an update is the text as
 // JSON.
-func told(t *testing.T, text string, updates ...string) string {
+func updatesFile(t *testing.T, text string, updates ...string) string {
 	t.Helper()
 	quoted, err := json.Marshal(text)
 	if err != nil {
@@ -99,7 +99,7 @@ var cutting = map[string]func(t *testing.T, text string) session.Document{
 
 func agentTells(updates ...string) func(*testing.T, string) session.Document {
 	return func(t *testing.T, text string) session.Document {
-		return session.Document{FirstMessage: "raw " + told(t, text, updates...)}
+		return session.Document{FirstMessage: "raw " + updatesFile(t, text, updates...)}
 	}
 }
 
@@ -173,7 +173,7 @@ func TestOversizedTextsOfEventsAreOmitted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := newDrive(t, session.Document{FirstMessage: "raw " + told(t, large, c.update)}).start()
+			d := newDrive(t, session.Document{FirstMessage: "raw " + updatesFile(t, large, c.update)}).start()
 			d.until(session.StateAwaiting)
 			if err := d.driver.Message("say two", nil, ""); err != nil {
 				t.Fatal(err)
@@ -183,8 +183,8 @@ func TestOversizedTextsOfEventsAreOmitted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if told := fmt.Sprintf("%s", lines); !strings.Contains(told, c.says) {
-				t.Errorf("the events do not say %q: %.300s", c.says, told)
+			if text := fmt.Sprintf("%s", lines); !strings.Contains(text, c.says) {
+				t.Errorf("the events do not say %q: %.300s", c.says, text)
 			}
 		})
 	}

@@ -48,8 +48,8 @@ type drive struct {
 
 // turns records the calls of driver.Model.
 type turns struct {
-	mu   sync.Mutex
-	told []string
+	mu    sync.Mutex
+	calls []string
 	// ended are the session's states at the end of each turn.
 	ended []session.State
 	state func() (session.State, string)
@@ -58,20 +58,20 @@ type turns struct {
 func (t *turns) heard() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return strings.Join(t.told, ", ")
+	return strings.Join(t.calls, ", ")
 }
 
 func (t *turns) BeginTurn(id string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.told = append(t.told, "begin "+id)
+	t.calls = append(t.calls, "begin "+id)
 	return nil
 }
 
 func (t *turns) EndTurn() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.told = append(t.told, "end")
+	t.calls = append(t.calls, "end")
 	if t.state != nil {
 		state, _ := t.state()
 		t.ended = append(t.ended, state)

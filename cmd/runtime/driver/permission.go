@@ -38,13 +38,13 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 	if err := json.Unmarshal(params, &request); err != nil {
 		return nil, err
 	}
-	told := &request.ToolCall.toolCall
-	if told.ID == "" {
+	update := &request.ToolCall.toolCall
+	if update.ID == "" {
 		return nil, &acp.Error{Code: acp.CodeInvalidParams, Message: "the tool call has no toolCallId"}
 	}
 	if d.confirms() && !acp.Offers(request.Options, acp.AllowOnce) {
 		d.Notice("The agent " + d.Doc.Agent.Name + " asked for a permission that can only be granted permanently, and was " +
-			"refused: " + d.texts.line(told.Title))
+			"refused: " + d.texts.line(update.Title))
 		return acp.Choose(request.Options, acp.RejectOnce, acp.RejectAlways), nil
 	}
 	// Clients show one question at a time.
@@ -52,7 +52,7 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 	defer d.asking.Unlock()
 
 	d.mu.Lock()
-	known := d.translator.merge(told, request.ToolCall.Content)
+	known := d.translator.merge(update, request.ToolCall.Content)
 	question := known.digest()
 	d.restoreRecorded(known, question)
 	confirmation, waits := "", false
@@ -63,9 +63,9 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 		confirmation = confirmed
 	}
 	events := d.translator.asked(known, confirmation)
-	if waits && !d.history.knows(told.ID, question) {
+	if waits && !d.history.knows(update.ID, question) {
 		ask := session.StateChange(session.StateConfirmation, "")
-		ask.ToolCall = &session.ToolCall{ID: told.ID}
+		ask.ToolCall = &session.ToolCall{ID: update.ID}
 		ask.Extras[extraQuestion] = question
 		events = append(events, ask)
 	}
@@ -77,7 +77,7 @@ func (d *Driver) permission(ctx context.Context, params json.RawMessage) (any, e
 	case !waits:
 		return d.allow(request.Options), nil
 	}
-	return d.answer(ctx, told.ID, question, request.Options)
+	return d.answer(ctx, update.ID, question, request.Options)
 }
 
 // restoreRecorded sets a call's flags from the history; d.mu is held. A call is a new action if the

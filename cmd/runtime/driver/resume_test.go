@@ -32,9 +32,9 @@ func TestAnInterruptedTurnIsResumed(t *testing.T) {
 			before := len(d.heard())
 			d.start()
 			d.wait("the agent to resume", func() bool { return strings.Contains(d.heard()[before:], "session/prompt") })
-			told := d.heard()[before:]
-			if !strings.Contains(told, method) || !strings.Contains(told, "was interrupted while you worked") {
-				t.Errorf("after the restart the agent got\n%s", told)
+			requests := d.heard()[before:]
+			if !strings.Contains(requests, method) || !strings.Contains(requests, "was interrupted while you worked") {
+				t.Errorf("after the restart the agent got\n%s", requests)
 			}
 			if got := strings.Join(d.events(), "\n"); strings.Contains(got, "told again") || strings.Count(got, "user:") != 1 {
 				t.Errorf("the events are\n%s", got)
@@ -54,14 +54,14 @@ func TestAnAgentThatLostItsSessionGetsATranscript(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.wait("the answer", func() bool { _, said := d.driver.State(); return said == "on" })
-	told := d.heard()[before:]
+	requests := d.heard()[before:]
 	for _, want := range []string{"You: the answer is 42", "You ran: ls", "Result: out"} {
-		if !strings.Contains(told, want) {
-			t.Errorf("the agent did not get %q:\n%s", want, told)
+		if !strings.Contains(requests, want) {
+			t.Errorf("the agent did not get %q:\n%s", want, requests)
 		}
 	}
-	if strings.Contains(told, "was interrupted while") {
-		t.Errorf("the agent got the text for an interruption:\n%s", told)
+	if strings.Contains(requests, "was interrupted while") {
+		t.Errorf("the agent got the text for an interruption:\n%s", requests)
 	}
 }
 

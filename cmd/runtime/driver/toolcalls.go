@@ -74,35 +74,35 @@ type call struct {
 }
 
 // merge finds the call of an update, or creates it, and merges the update into it.
-func (t *translator) merge(told *toolCall, content json.RawMessage) *call {
-	told.ID = t.id(told.ID)
-	c := t.calls[told.ID]
+func (t *translator) merge(update *toolCall, content json.RawMessage) *call {
+	update.ID = t.id(update.ID)
+	c := t.calls[update.ID]
 	if c == nil {
 		c = &call{texts: t.texts, input: map[string]any{}, printed: tail{texts: t.texts}}
-		t.calls[told.ID] = c
+		t.calls[update.ID] = c
 	}
-	c.ID = told.ID
-	c.Title, c.Name = cmp.Or(t.text(told.Title), c.Title), cmp.Or(t.text(told.toolName()), c.Name)
-	c.ToolKind, c.Status = cmp.Or(told.ToolKind, c.ToolKind), cmp.Or(told.Status, c.Status)
-	if hasValue(told.RawInput) {
-		c.RawInput, c.input = told.RawInput, t.fields(told.RawInput)
+	c.ID = update.ID
+	c.Title, c.Name = cmp.Or(t.text(update.Title), c.Title), cmp.Or(t.text(update.toolName()), c.Name)
+	c.ToolKind, c.Status = cmp.Or(update.ToolKind, c.ToolKind), cmp.Or(update.Status, c.Status)
+	if hasValue(update.RawInput) {
+		c.RawInput, c.input = update.RawInput, t.fields(update.RawInput)
 	}
-	if hasValue(told.RawOutput) {
-		c.RawOutput = told.RawOutput
+	if hasValue(update.RawOutput) {
+		c.RawOutput = update.RawOutput
 	}
 	// New content replaces earlier content, even if it is an empty list.
 	if text := string(bytes.TrimSpace(content)); text != "" && text != "null" {
 		c.content = content
 	}
 	// Codex sends command output and the exit code in these extensions.
-	if text, _ := told.meta("terminal_output_delta", "data").(string); text != "" {
+	if text, _ := update.meta("terminal_output_delta", "data").(string); text != "" {
 		_, _ = c.printed.Write([]byte(text))
 	}
-	if code, ok := told.meta("terminal_exit", "exit_code").(float64); ok {
+	if code, ok := update.meta("terminal_exit", "exit_code").(float64); ok {
 		c.exit = ptr.To(int(code))
 	}
-	if len(told.Locations) > 0 {
-		c.Locations = told.Locations
+	if len(update.Locations) > 0 {
+		c.Locations = update.Locations
 	}
 	if c.ToolKind == kindExecute && c.field(commandFields...) == "" && c.field("server") != "" && c.field("tool") != "" {
 		c.ToolKind = kindOther // codex reports calls of MCP tools as commands
@@ -118,11 +118,11 @@ func hasValue(value json.RawMessage) bool {
 }
 
 // tool records the action once its input is known, and its result once the call is over.
-func (t *translator) tool(told *toolCall, content json.RawMessage) (events []session.Event) {
-	if told.ID == "" {
+func (t *translator) tool(update *toolCall, content json.RawMessage) (events []session.Event) {
+	if update.ID == "" {
 		return nil
 	}
-	c := t.merge(told, content)
+	c := t.merge(update, content)
 	over := c.Status == acp.Completed || c.Status == acp.Failed
 	if !c.started && (c.hasInput() || over) {
 		events = append(events, c.action(""))
@@ -249,13 +249,13 @@ func (c *call) action(confirmation string) session.Event {
 // agent's formatting for people.
 func (c *call) result() string {
 	output, plain := outputOf(c.RawOutput)
-	switch told := textOf(c.content); {
+	switch text := textOf(c.content); {
 	case c.printed.buffer.Len() > 0:
 		return c.printed.String()
-	case plain && c.ToolKind == kindExecute, told == "":
+	case plain && c.ToolKind == kindExecute, text == "":
 		return output
 	default:
-		return told
+		return text
 	}
 }
 

@@ -169,9 +169,9 @@ func (d *Driver) beginTurn(t task) error {
 			return err
 		}
 	}
-	if told := d.instructions(); told != "" && d.history.sessionTurns == 1 && !d.history.instructed {
-		event := session.Event{Source: session.FromAgent, Action: session.ActionSystem, Message: told,
-			Args: map[string]any{"content": told}}
+	if text := d.instructions(); text != "" && d.history.sessionTurns == 1 && !d.history.instructed {
+		event := session.Event{Source: session.FromAgent, Action: session.ActionSystem, Message: text,
+			Args: map[string]any{"content": text}}
 		if err := d.record(event); err != nil {
 			return err
 		}
@@ -269,12 +269,12 @@ var errorIDs = map[string]string{
 
 // ended returns the ending for the agent's stop reason or error.
 func (d *Driver) ended(reason acp.StopReason, err error) ending {
-	var told *acp.Error
+	var answer *acp.Error
 	switch {
-	case errors.As(err, &told):
-		end := failedTurn(told.Error())
-		if told.Data != nil {
-			end.id = errorIDs[told.Data.Kind]
+	case errors.As(err, &answer):
+		end := failedTurn(answer.Error())
+		if answer.Data != nil {
+			end.id = errorIDs[answer.Data.Kind]
 		}
 		return end
 	case err != nil:

@@ -348,7 +348,7 @@ func TestNewReturnsNilWithoutAnArchive(t *testing.T) {
 }
 
 // A truncated text may end within a secret, so a long error text is not quoted at all.
-func TestALongErrorTextIsNotTruncated(t *testing.T) {
+func TestALongErrorTextIsOmitted(t *testing.T) {
 	t.Parallel()
 	said := "short"
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

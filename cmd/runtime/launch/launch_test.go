@@ -181,14 +181,14 @@ func TestSecretsAreMaskedInAnAgentsOutput(t *testing.T) {
 }
 
 func TestStopEndsAnAgentAndItsChildren(t *testing.T) {
-	running, _, dir := start(t, `trap 'echo told > told; exit 0' TERM; sleep 1000 & echo $! > pid; mv pid child; wait`)
+	running, _, dir := start(t, `trap 'echo asked > asked; exit 0' TERM; sleep 1000 & echo $! > pid; mv pid child; wait`)
 	var child []byte
 	eventually(t, "it has a child", func() (err error) {
 		child, err = os.ReadFile(filepath.Join(dir, "child"))
 		return err
 	})
 	running.Stop(grace)
-	if _, err := os.Stat(filepath.Join(dir, "told")); err != nil {
+	if _, err := os.Stat(filepath.Join(dir, "asked")); err != nil {
 		t.Error("it was not asked to end")
 	}
 	eventually(t, "its child is gone", func() error {

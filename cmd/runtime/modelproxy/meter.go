@@ -30,8 +30,8 @@ type meter struct {
 	// stream is set if the answer is a stream of events; line is the start of the current line.
 	stream bool
 	line   []byte
-	// final is set at the end of the answer, and told once the usage was found.
-	final, told bool
+	// final is set at the end of the answer, and found once the usage was found.
+	final, found bool
 }
 
 func newMeter(wire wire, stream bool, entry *entry, headers http.Header) *meter {
@@ -47,14 +47,14 @@ func newMeter(wire wire, stream bool, entry *entry, headers http.Header) *meter 
 // read reads a part of the answer. It says whether to record the usage: when it is first found, and
 // at the end.
 func (m *meter) read(text []byte) (record bool) {
-	final, told := m.final, m.told
+	final, found := m.final, m.found
 	if m.stream {
 		m.readEvents(text)
 	} else {
 		m.picker.read(text)
 		m.final = m.picker.complete
 	}
-	return m.final && !final || m.told && !told
+	return m.final && !final || m.found && !found
 }
 
 // readEvents passes the data of events to the picker.
@@ -88,7 +88,7 @@ func (m *meter) picked(path string, value []byte) {
 		}
 		return
 	}
-	var told struct {
+	var usage struct {
 		InputTokens      int64 `json:"input_tokens"`
 		OutputTokens     int64 `json:"output_tokens"`
 		PromptTokens     int64 `json:"prompt_tokens"`
@@ -108,27 +108,27 @@ func (m *meter) picked(path string, value []byte) {
 		googleUsage
 	}
 	// A field of the wrong type is ignored; the others are still read.
-	if err := json.Unmarshal(value, &told); err != nil && !isTypeError(err) || string(value) == "null" {
+	if err := json.Unmarshal(value, &usage); err != nil && !isTypeError(err) || string(value) == "null" {
 		return
 	}
 	var t tokens
 	switch m.wire {
 	case anthropic:
-		t = tokens{told.InputTokens, told.OutputTokens, told.CacheRead, told.CacheWrite}
+		t = tokens{usage.InputTokens, usage.OutputTokens, usage.CacheRead, usage.CacheWrite}
 	case chat:
-		t.cacheRead = max(told.PromptDetails.Cached, told.CacheHit, told.CacheRead)
-		t.cacheWrite = max(told.PromptDetails.Write, told.CacheWrite)
-		t.input = told.PromptTokens - t.cacheRead - t.cacheWrite
+		t.cacheRead = max(usage.PromptDetails.Cached, usage.CacheHit, usage.CacheRead)
+		t.cacheWrite = max(usage.PromptDetails.Write, usage.CacheWrite)
+		t.input = usage.PromptTokens - t.cacheRead - t.cacheWrite
 		// Some endpoints leave reasoning tokens out of the completion, but include them in the
 		// total.
-		t.output = max(told.CompletionTokens, told.TotalTokens-told.PromptTokens)
+		t.output = max(usage.CompletionTokens, usage.TotalTokens-usage.PromptTokens)
 	case google:
-		t = told.tokens()
+		t = usage.tokens()
 	default:
-		t = tokens{told.InputTokens - told.InputDetails.Cached, told.OutputTokens, told.InputDetails.Cached, 0}
+		t = tokens{usage.InputTokens - usage.InputDetails.Cached, usage.OutputTokens, usage.InputDetails.Cached, 0}
 	}
-	m.entry.add(t, parseCost(strings.Trim(string(told.Cost), `"`)))
-	m.told = true
+	m.entry.add(t, parseCost(strings.Trim(string(usage.Cost), `"`)))
+	m.found = true
 }
 
 func isTypeError(err error) bool {

@@ -91,7 +91,7 @@ func (s *spend) begin(e *entry) *Limit {
 		s.trySave()
 	}
 	s.mu.Unlock()
-	s.tell(reached, isNew)
+	s.notify(reached, isNew)
 	return reached
 }
 
@@ -119,7 +119,7 @@ func (s *spend) reach(message string) *Limit {
 	return s.limit
 }
 
-func (s *spend) tell(limit *Limit, isNew bool) {
+func (s *spend) notify(limit *Limit, isNew bool) {
 	if isNew && s.options.Reached != nil {
 		s.options.Reached(*limit)
 	}
@@ -142,7 +142,7 @@ func (s *spend) settle(e *entry) {
 	}
 	s.count(e, more, moreCost, unpriced)
 	e.counted, e.countedCost, e.unpriced = e.used, cost, unpriced
-	if e.told {
+	if e.hasUsage {
 		s.kept.Model, s.kept.Context, s.kept.ContextWindow = e.model, e.used.all(), window
 	}
 	s.trySave()
@@ -153,7 +153,7 @@ func (s *spend) settle(e *entry) {
 	announce := unpriced && s.budget != nil && !s.unpriced
 	s.unpriced = s.unpriced || announce
 	s.mu.Unlock()
-	s.tell(reached, reached != nil)
+	s.notify(reached, reached != nil)
 	if announce && s.options.Unpriced != nil {
 		s.options.Unpriced(e.model)
 	}

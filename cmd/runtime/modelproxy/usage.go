@@ -91,7 +91,7 @@ type entry struct {
 	// used, and the cost that the endpoint reported.
 	used     tokens
 	reported *big.Rat
-	told     bool
+	hasUsage bool
 	// answered is set if the endpoint answered and should have reported the usage.
 	answered bool
 
@@ -113,13 +113,13 @@ func (e *entry) add(t tokens, cost *big.Rat) {
 	if cost != nil {
 		e.reported = cost
 	}
-	e.told = true
+	e.hasUsage = true
 }
 
 // lacksPrice says whether the cost of a call is unknown: its tokens have no price, or it did not
 // report its usage.
 func (e *entry) lacksPrice(cost *big.Rat) bool {
-	if e.told {
+	if e.hasUsage {
 		return e.used.all() > 0 && cost == nil
 	}
 	return e.answered && e.reported == nil

@@ -55,14 +55,14 @@ func TestAServersKeyIsMaskedInItsAnswers(t *testing.T) {
 	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
 	f := start(t, session.ToolServers{SHTTP: []session.RemoteServer{{Name: "s", URL: serve(t, handler),
 		APIKeyFile: "key"}}})
-	told := map[string]string{}
+	answers := map[string]string{}
 	note := func(kind string, answer any, err error) {
 		text, _ := json.Marshal(answer)
-		told[kind] = string(text)
+		answers[kind] = string(text)
 		if err != nil {
-			told[kind] += err.Error()
+			answers[kind] += err.Error()
 			if refused, ok := errors.AsType[*jsonrpc.Error](err); ok {
-				told[kind] += string(refused.Data)
+				answers[kind] += string(refused.Data)
 			}
 		}
 	}
@@ -75,7 +75,7 @@ func TestAServersKeyIsMaskedInItsAnswers(t *testing.T) {
 	}()
 	called, err := f.client.CallTool(t.Context(), params)
 	note("a result", called, err)
-	told["progress"] = <-progress
+	answers["progress"] = <-progress
 	_, err = f.client.CallTool(t.Context(), &mcp.CallToolParams{Name: "s_tell", Arguments: text{"fail"}})
 	note("an error", nil, err)
 	prompt, err := f.client.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "s_greet"})
@@ -84,13 +84,13 @@ func TestAServersKeyIsMaskedInItsAnswers(t *testing.T) {
 	note("a resource", read, err)
 	tools, err := f.client.ListTools(t.Context(), nil)
 	note("the tools", tools, err)
-	for kind, text := range told {
+	for kind, text := range answers {
 		if strings.Contains(text, apiKey) || !strings.Contains(text, "***") {
 			t.Errorf("%s: %s", kind, text)
 		}
 	}
-	if !strings.Contains(told["a result"], `"number":42`) {
-		t.Errorf("a number changed: %s", told["a result"])
+	if !strings.Contains(answers["a result"], `"number":42`) {
+		t.Errorf("a number changed: %s", answers["a result"])
 	}
 }
 
@@ -134,23 +134,23 @@ func namesake(word string) *mcp.Server {
 	return server
 }
 
-// expectTold checks which texts an answer to the agent has and does not have.
-func expectTold(t *testing.T, answer any, err error, without string, with ...string) {
+// expectAnswer checks which texts an answer to the agent has and does not have.
+func expectAnswer(t *testing.T, answer any, err error, without string, with ...string) {
 	t.Helper()
 	if err != nil {
 		t.Error(err)
 		return
 	}
-	told, err := json.Marshal(answer)
+	encoded, err := json.Marshal(answer)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(string(told), without) {
-		t.Errorf("%q is in %s", without, told)
+	if strings.Contains(string(encoded), without) {
+		t.Errorf("%q is in %s", without, encoded)
 	}
 	for _, part := range with {
-		if !strings.Contains(string(told), part) {
-			t.Errorf("%q is not in %s", part, told)
+		if !strings.Contains(string(encoded), part) {
+			t.Errorf("%q is not in %s", part, encoded)
 		}
 	}
 }
@@ -162,22 +162,22 @@ func TestNamesEqualToAKeyCanBeCalled(t *testing.T) {
 			f := startKeyed(t, word, namesake(word))
 			said, masked := "says "+word, "says ***"
 			tools, err := f.client.ListTools(t.Context(), nil)
-			expectTold(t, tools, err, said, masked, `"postgres_`+word+`_query"`, `"required":["`+word+`"]`, `"enum":["`+word+
+			expectAnswer(t, tools, err, said, masked, `"postgres_`+word+`_query"`, `"required":["`+word+`"]`, `"enum":["`+word+
 				`"]`, `"`+word+`":{`)
 			prompts, err := f.client.ListPrompts(t.Context(), nil)
-			expectTold(t, prompts, err, said, masked, `"postgres_`+word+`"`, `"name":"`+word+`"`)
+			expectAnswer(t, prompts, err, said, masked, `"postgres_`+word+`"`, `"name":"`+word+`"`)
 			resources, err := f.client.ListResources(t.Context(), nil)
-			expectTold(t, resources, err, said, masked, `"parley://postgres/note://`+word+`"`)
+			expectAnswer(t, resources, err, said, masked, `"parley://postgres/note://`+word+`"`)
 			templates, err := f.client.ListResourceTemplates(t.Context(), nil)
-			expectTold(t, templates, err, said, masked, `"parley://postgres/note://`+word+`/{name}"`)
+			expectAnswer(t, templates, err, said, masked, `"parley://postgres/note://`+word+`/{name}"`)
 
 			called, err := f.client.CallTool(t.Context(), &mcp.CallToolParams{Name: "postgres_" + word + "_query",
 				Arguments: map[string]string{word: word}})
-			expectTold(t, called, err, said, masked, `"parley://postgres/note://`+word+`"`, `{"`+word+`":"says ***"}`)
+			expectAnswer(t, called, err, said, masked, `"parley://postgres/note://`+word+`"`, `{"`+word+`":"says ***"}`)
 			prompt, err := f.client.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "postgres_" + word})
-			expectTold(t, prompt, err, said, masked, `"role":"user"`)
+			expectAnswer(t, prompt, err, said, masked, `"role":"user"`)
 			read, err := f.client.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "parley://postgres/note://" + word})
-			expectTold(t, read, err, said, masked, `"parley://postgres/note://`+word+`"`)
+			expectAnswer(t, read, err, said, masked, `"parley://postgres/note://`+word+`"`)
 		})
 	}
 }
@@ -186,16 +186,16 @@ func TestNamesEqualToAKeyCanBeCalled(t *testing.T) {
 func TestKeysAreMaskedInNames(t *testing.T) {
 	f := startKeyed(t, apiKey, namesake(apiKey))
 	tools, err := f.client.ListTools(t.Context(), nil)
-	expectTold(t, tools, err, apiKey, "postgres_***_query")
+	expectAnswer(t, tools, err, apiKey, "postgres_***_query")
 	prompts, err := f.client.ListPrompts(t.Context(), nil)
-	expectTold(t, prompts, err, apiKey, "postgres_***")
+	expectAnswer(t, prompts, err, apiKey, "postgres_***")
 	resources, err := f.client.ListResources(t.Context(), nil)
-	expectTold(t, resources, err, apiKey, "parley://postgres/note://***")
+	expectAnswer(t, resources, err, apiKey, "parley://postgres/note://***")
 	templates, err := f.client.ListResourceTemplates(t.Context(), nil)
-	expectTold(t, templates, err, apiKey, "parley://postgres/note://***")
+	expectAnswer(t, templates, err, apiKey, "parley://postgres/note://***")
 	called, err := f.client.CallTool(t.Context(), &mcp.CallToolParams{Name: "postgres_" + apiKey + "_query",
 		Arguments: map[string]string{apiKey: apiKey}})
-	expectTold(t, called, err, apiKey, "parley://postgres/note://***", `{"***":"says ***"}`)
+	expectAnswer(t, called, err, apiKey, "parley://postgres/note://***", `{"***":"says ***"}`)
 }
 
 // gallery returns a server with one picture in every form of binary content, beside a text.
@@ -234,7 +234,7 @@ func TestOnlyBinaryContentWithAKeyIsOmitted(t *testing.T) {
 	for _, test := range []struct {
 		name, key string
 		picture   []byte
-		told      bool
+		kept      bool
 	}{
 		{"a short key in the base64 text", "keyz", short, true},
 		{"a short key in the bytes", "keyz", []byte("\x00keyz\x00"), true},
@@ -244,18 +244,18 @@ func TestOnlyBinaryContentWithAKeyIsOmitted(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			f := startKeyed(t, test.key, gallery(test.picture))
 			with, without := encoded(test.picture), leftOut
-			if !test.told {
+			if !test.kept {
 				with, without = without, with
 			}
 			called, err := f.client.CallTool(t.Context(), &mcp.CallToolParams{Name: "postgres_show", Arguments: text{}})
-			expectTold(t, called, err, without, "beside", with)
+			expectAnswer(t, called, err, without, "beside", with)
 			if err == nil && len(called.Content) != 4 {
 				t.Errorf("there are %d contents", len(called.Content))
 			}
 			prompt, err := f.client.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "postgres_show"})
-			expectTold(t, prompt, err, without, "beside", with)
+			expectAnswer(t, prompt, err, without, "beside", with)
 			read, err := f.client.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "parley://postgres/note://it"})
-			expectTold(t, read, err, without, "beside", with, "parley://postgres/note://it")
+			expectAnswer(t, read, err, without, "beside", with, "parley://postgres/note://it")
 		})
 	}
 }
