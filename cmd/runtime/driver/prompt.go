@@ -15,9 +15,9 @@ import (
 // maxTranscript bounds the history that is sent to an agent which cannot resume its session.
 const maxTranscript = 48 << 10
 
-const interrupted = "The session was interrupted while you worked on the message below, and was started again. What " +
-	"you did before is on the disk, but commands that were under way may be done in part. Look at what is there, do " +
-	"not do again what is done, and go on with the message:\n\n"
+const interrupted = "The session was interrupted while you worked on the message below, and was restarted. Your " +
+	"earlier work is on the disk, but commands that were running may be only partly done. Check the current state, do " +
+	"not repeat finished work, and continue with the message:\n\n"
 
 // instructions are sent to the agent once, before the first message of its session.
 func (d *Driver) instructions() string {
@@ -40,8 +40,8 @@ func (d *Driver) instructions() string {
 		parts = append(parts, list)
 	}
 	if d.Doc.Task && ptr.Deref(settings.EnableSolvabilityAnalysis, true) {
-		parts = append(parts, "Before you change anything, look at the task and say in one message whether you can solve "+
-			"it with what you have, and what is missing if not. Then go on if you can.")
+		parts = append(parts, "Before you change anything, study the task and say in one message whether you can solve it "+
+			"with the tools that you have, and if not, what is missing. Then continue if you can.")
 	}
 	if d.Doc.Instructions != "" {
 		parts = append(parts, "Instructions of the user for this session:\n"+d.Doc.Instructions)
@@ -136,7 +136,7 @@ func (d *Driver) transcript(before int) (string, error) {
 	if first > 0 {
 		text = "[the beginning is left out]\n" + text
 	}
-	return "You do not remember it, but this is what happened in this session so far:\n\n" + text, nil
+	return "This is the history of this session so far, which you do not remember:\n\n" + text, nil
 }
 
 // maxTranscriptLine bounds an event in a transcript.

@@ -41,5 +41,5 @@ func (d *Driver) replayed() string {
 			lines = append(lines, line)
 		}
 	}
-	return "This is a recorded session. Go on from where it ended:\n\n" + strings.Join(lines, "\n")
+	return "This is a recorded session. Continue from its end:\n\n" + strings.Join(lines, "\n")
 }
