@@ -104,7 +104,7 @@ func (s *run) withEvents(serve func(*events.Server, http.ResponseWriter, *http.R
 	return func(w http.ResponseWriter, r *http.Request) {
 		d := get(s, &s.driver)
 		if d == nil {
-			s.refuseYet(w)
+			s.refuseUntilReady(w)
 			return
 		}
 		serve(&events.Server{Journal: s.journal, Driver: d, Stopping: s.stopping}, w, r)
@@ -116,7 +116,7 @@ func (s *run) withFiles(serve func(*files.Server, http.ResponseWriter, *http.Req
 	return func(w http.ResponseWriter, r *http.Request) {
 		found := get(s, &s.files)
 		if found == nil {
-			s.refuseYet(w)
+			s.refuseUntilReady(w)
 			return
 		}
 		defer s.activity.begin()() // a user who reads files keeps the session active
@@ -129,11 +129,11 @@ func (s *run) serveTools(w http.ResponseWriter, r *http.Request) {
 		router.ServeHTTP(w, r)
 		return
 	}
-	s.refuseYet(w)
+	s.refuseUntilReady(w)
 }
 
-// refuseYet answers requests that the session cannot serve yet.
-func (s *run) refuseYet(w http.ResponseWriter) {
+// refuseUntilReady answers requests that the session cannot serve yet.
+func (s *run) refuseUntilReady(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
 	writeText(w, http.StatusServiceUnavailable, string(get(s, &s.at)))
 }

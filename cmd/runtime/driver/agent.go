@@ -26,8 +26,8 @@ const (
 	drain = 2 * time.Second
 )
 
-// connected is a running agent and the connection to it.
-type connected struct {
+// agentProcess is a running agent and the connection to it.
+type agentProcess struct {
 	*process.Child
 	name    string
 	conn    *acp.Conn
@@ -65,7 +65,7 @@ func (d *Driver) ensureAgent(ctx context.Context) error {
 	return nil
 }
 
-func (d *Driver) startAgent() (*connected, error) {
+func (d *Driver) startAgent() (*agentProcess, error) {
 	command, env, err := launch.Render(d.Doc.Agent, d.Input, d.Env)
 	if err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func (d *Driver) startAgent() (*connected, error) {
 	said := &tail{texts: d.texts}
 	output := tee(d.Output(d.Doc.Agent.Name), said)
 	cmd.Stdout, cmd.Stderr = theirs, output
-	c := &connected{name: d.Doc.Agent.Name, conn: acp.NewConn(out, in), said: said}
+	c := &agentProcess{name: d.Doc.Agent.Name, conn: acp.NewConn(out, in), said: said}
 	c.Child, err = process.Start(cmd, func(*process.Child) {
 		select {
 		case <-c.conn.Done():
@@ -251,10 +251,10 @@ func (h *history) unrecorded(in string, seq int, events []session.Event) []sessi
 // Noise implements acp.Handler. It logs lines that are not protocol messages.
 func (d *Driver) Noise(line string) { d.Log.Info("the agent printed", "line", d.texts.line(line)) }
 
-func (c *connected) stop() { c.Stop(stopGrace) }
+func (c *agentProcess) stop() { c.Stop(stopGrace) }
 
 // explain replaces a connection error by the reason why the agent exited.
-func (c *connected) explain(err error) error {
+func (c *agentProcess) explain(err error) error {
 	if errors.Is(err, acp.ErrClosed) {
 		return errors.New(c.exitReason())
 	}
@@ -263,7 +263,7 @@ func (c *connected) explain(err error) error {
 
 // exitReason says how the agent exited and appends its last line of output, which usually has the
 // cause.
-func (c *connected) exitReason() string {
+func (c *agentProcess) exitReason() string {
 	how := "closed its connection"
 	select {
 	case <-c.Ended:

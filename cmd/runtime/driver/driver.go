@@ -53,7 +53,7 @@ type Options struct {
 // Driver runs a session's agent.
 type Driver struct {
 	Options
-	agent *connected
+	agent *agentProcess
 	texts texts
 
 	mu         sync.Mutex

@@ -114,12 +114,12 @@ func (h *history) fold(e *session.Event) {
 	}
 }
 
-// mostKeys bounds the remembered keys: clients retry soon.
-const mostKeys = 1000
+// maxKeys bounds the remembered keys: clients retry soon.
+const maxKeys = 1000
 
 func (h *history) foldKey(key string) {
 	h.keys[key] = true
-	if h.lastKeys = append(h.lastKeys, key); len(h.lastKeys) > mostKeys {
+	if h.lastKeys = append(h.lastKeys, key); len(h.lastKeys) > maxKeys {
 		delete(h.keys, h.lastKeys[0])
 		h.lastKeys = h.lastKeys[1:]
 	}

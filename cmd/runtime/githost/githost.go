@@ -24,10 +24,10 @@ import (
 )
 
 const (
-	timeout   = 10 * time.Second
-	maxAnswer = 8 << 20
-	perPage   = 30
-	most      = 100
+	timeout     = 10 * time.Second
+	maxAnswer   = 8 << 20
+	perPage     = 30
+	maxPageSize = 100
 )
 
 // Errors for the user.
@@ -238,14 +238,15 @@ func (h *Host) Branches(ctx context.Context, name string) ([]session.GitBranch, 
 	switch h.provider {
 	case v1alpha1.GitLab:
 		err = h.get(ctx, "/projects/"+strings.Join(parts, "%2F")+"/repository/branches",
-			url.Values{"per_page": {strconv.Itoa(most)}}, &found)
+			url.Values{"per_page": {strconv.Itoa(maxPageSize)}}, &found)
 	case v1alpha1.Bitbucket:
 		var list struct{ Values []branch }
 		err = h.get(ctx, "/repositories/"+strings.Join(parts, "/")+"/refs/branches",
-			url.Values{"pagelen": {strconv.Itoa(most)}}, &list)
+			url.Values{"pagelen": {strconv.Itoa(maxPageSize)}}, &list)
 		found = list.Values
 	default:
-		err = h.get(ctx, "/repos/"+strings.Join(parts, "/")+"/branches", url.Values{"per_page": {strconv.Itoa(most)}}, &found)
+		err = h.get(ctx, "/repos/"+strings.Join(parts, "/")+"/branches",
+			url.Values{"per_page": {strconv.Itoa(maxPageSize)}}, &found)
 	}
 	list := []session.GitBranch{}
 	for _, b := range found {

@@ -43,7 +43,7 @@ func AskRepositories(ctx context.Context, h *Host, r *http.Request) (any, error)
 	if err != nil {
 		return nil, err
 	}
-	size, err := number(query, "per_page", perPage, most)
+	size, err := number(query, "per_page", perPage, maxPageSize)
 	if err != nil {
 		return nil, err
 	}

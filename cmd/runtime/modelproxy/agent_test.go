@@ -171,7 +171,7 @@ func TestRequestsInMemoryAreBounded(t *testing.T) {
 		<-release
 		answerJSON(messagesJSON)(w, r)
 	})
-	p := serve(t, u.URL, func(o *modelproxy.Options) { o.MostHeld = 1000 })
+	p := serve(t, u.URL, func(o *modelproxy.Options) { o.MaxHeld = 1000 })
 	large := `{"model":"claude","system":"` + strings.Repeat("x", 600) + `"}`
 	var all sync.WaitGroup
 	defer all.Wait()

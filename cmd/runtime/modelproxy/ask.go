@@ -34,7 +34,7 @@ func readAsk(from *incoming, call route) (*ask, *problem) {
 	case tooLarge:
 		return nil, &problem{http.StatusRequestEntityTooLarge, "request_too_large",
 			fmt.Sprintf("the request is larger than %d MiB", largestRequest>>20)}
-	case errors.Is(err, errNoRoom):
+	case errors.Is(err, errMemoryLimit):
 		return nil, &problem{http.StatusTooManyRequests, "rate_limit_error",
 			"too many large requests wait for the model: retry later"}
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -56,7 +56,7 @@ func readAsk(from *incoming, call route) (*ask, *problem) {
 // countedFields are the request fields that determine the price and how the usage is reported.
 var countedFields = []string{"model", "stream", "stream_options"}
 
-var errNoAsk = errors.New("the request is not valid JSON or does not belong to this API")
+var errInvalidRequest = errors.New("the request is not valid JSON or does not belong to this API")
 
 // read parses the request. The endpoint must not interpret it differently: a field that occurs
 // twice, or in another letter case, is refused, because parsers differ in which one they use.
@@ -68,12 +68,12 @@ func (a *ask) read(body []byte) error {
 	var options map[string]json.RawMessage
 	for name, into := range map[string]any{"model": &a.model, "stream": &a.streamed, "stream_options": &options} {
 		if value := fields[name]; value != nil && json.Unmarshal(value, into) != nil {
-			return errNoAsk
+			return errInvalidRequest
 		}
 	}
 	a.options = fields["stream_options"] != nil
 	if value := options["include_usage"]; value != nil && json.Unmarshal(value, &a.usageAsked) != nil {
-		return errNoAsk
+		return errInvalidRequest
 	}
 	return nil
 }
@@ -83,16 +83,16 @@ func fieldsOf(body []byte) (map[string]json.RawMessage, error) {
 	fields := map[string]json.RawMessage{}
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	if begin, err := decoder.Token(); err != nil || begin != json.Delim('{') {
-		return nil, errNoAsk
+		return nil, errInvalidRequest
 	}
 	for decoder.More() {
 		name, err := decoder.Token()
 		if err != nil {
-			return nil, errNoAsk
+			return nil, errInvalidRequest
 		}
 		var value json.RawMessage
 		if decoder.Decode(&value) != nil {
-			return nil, errNoAsk
+			return nil, errInvalidRequest
 		}
 		for _, counted := range countedFields {
 			if !strings.EqualFold(name.(string), counted) {
@@ -105,15 +105,15 @@ func fieldsOf(body []byte) (map[string]json.RawMessage, error) {
 		}
 	}
 	if _, err := decoder.Token(); err != nil {
-		return nil, errNoAsk
+		return nil, errInvalidRequest
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, errNoAsk
+		return nil, errInvalidRequest
 	}
 	return fields, nil
 }
 
-var errNoRoom = errors.New("the requests in memory have reached their limit")
+var errMemoryLimit = errors.New("the requests in memory have reached their limit")
 
 // incoming is the body of a request. It fails instead of waiting for memory: the server notices
 // that an agent has gone only after it has read the body.
@@ -130,7 +130,7 @@ func (i *incoming) Read(text []byte) (int, error) {
 	_ = i.control.SetReadDeadline(time.Now().Add(i.patience))
 	n, err := i.body.Read(text)
 	if !i.room.TryAcquire(int64(n)) {
-		return 0, errNoRoom
+		return 0, errMemoryLimit
 	}
 	i.held += int64(n)
 	return n, err

@@ -14,8 +14,8 @@ import (
 type tokens struct{ input, output, cacheRead, cacheWrite int64 }
 
 const (
-	// mostTokens is the largest plausible count of a call.
-	mostTokens = 1 << 40
+	// maxTokens is the largest plausible count of a call.
+	maxTokens = 1 << 40
 	// lineStart is how much of an event line is kept: enough for "data: [DONE]".
 	lineStart = 16
 	dataField = "data:"
@@ -145,7 +145,7 @@ func parseCost(text string) *big.Rat {
 		return nil
 	}
 	cost, ok := new(big.Rat).SetString(text)
-	if !ok || cost.Cmp(big.NewRat(mostTokens, 1)) > 0 {
+	if !ok || cost.Cmp(big.NewRat(maxTokens, 1)) > 0 {
 		return nil
 	}
 	return cost

@@ -36,12 +36,12 @@ const (
 	// patience is how long the agent may take to send a part of its request or to read a part of
 	// the answer.
 	patience = 2 * time.Minute
-	// mostCalls bounds the calls in flight. Others wait; otherwise all calls would start before the
+	// maxCalls bounds the calls in flight. Others wait; otherwise all calls would start before the
 	// first has a cost.
-	mostCalls = 8
-	// mostHeld bounds the bytes of all requests in memory, including those that wait. Further
+	maxCalls = 8
+	// maxHeld bounds the bytes of all requests in memory, including those that wait. Further
 	// requests are refused.
-	mostHeld = mostCalls * largestRequest
+	maxHeld = maxCalls * largestRequest
 )
 
 // Options configure a Proxy.
@@ -73,7 +73,7 @@ type Options struct {
 	Transport http.RoundTripper
 	// Timeouts and limits; zero is the default.
 	Silence, Linger, Patience time.Duration
-	MostHeld                  int64
+	MaxHeld                   int64
 }
 
 // Proxy serves the model to the agent. It must listen on the loopback address, because it requires
@@ -155,14 +155,14 @@ func New(options Options) (*Proxy, error) {
 		options.Busy = func() func() { return func() {} }
 	}
 	options.Silence, options.Linger = cmp.Or(options.Silence, silence), cmp.Or(options.Linger, linger)
-	options.Patience, options.MostHeld = cmp.Or(options.Patience, patience), cmp.Or(options.MostHeld, mostHeld)
+	options.Patience, options.MaxHeld = cmp.Or(options.Patience, patience), cmp.Or(options.MaxHeld, maxHeld)
 	spend, err := openSpend(&options)
 	if err != nil {
 		return nil, err
 	}
 	p := &Proxy{
 		options: options, endpoint: endpoint, transport: options.Transport, spend: spend,
-		calls: make(chan struct{}, mostCalls), room: semaphore.NewWeighted(options.MostHeld),
+		calls: make(chan struct{}, maxCalls), room: semaphore.NewWeighted(options.MaxHeld),
 		mask: secrets.New(map[string]string{session.LLMAPIKeyFile: options.Key}),
 	}
 	if p.transport == nil {

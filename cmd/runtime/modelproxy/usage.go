@@ -106,7 +106,7 @@ func (e *entry) add(t tokens, cost *big.Rat) {
 	for of, now := range map[*int64]int64{
 		&e.used.input: t.input, &e.used.output: t.output, &e.used.cacheRead: t.cacheRead, &e.used.cacheWrite: t.cacheWrite,
 	} {
-		if now <= mostTokens {
+		if now <= maxTokens {
 			*of = max(*of, now)
 		}
 	}

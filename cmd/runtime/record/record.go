@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// most is much larger than any record.
-const most = 1 << 20
+// maxRecord is much larger than any record.
+const maxRecord = 1 << 20
 
 // ErrNoFile says that the path is not a regular file.
 var ErrNoFile = errors.New("not a regular file")
@@ -30,7 +30,7 @@ func Read(path string) ([]byte, error) {
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
 		return nil, errors.Join(err, ErrNoFile)
 	}
-	return io.ReadAll(io.LimitReader(file, most))
+	return io.ReadAll(io.LimitReader(file, maxRecord))
 }
 
 // Write writes a file atomically and durably.

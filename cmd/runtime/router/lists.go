@@ -13,9 +13,9 @@ import (
 
 // Limits for a server's lists, which stay in memory. A server could send lists without end.
 const (
-	mostItems = 4000 // of each list
-	mostPages = 100  // of each list
-	mostBytes = 4 << 20
+	maxItems = 4000 // of each list
+	maxPages = 100  // of each list
+	maxBytes = 4 << 20
 )
 
 // listing has the lists of a server.
@@ -38,7 +38,7 @@ func fetch(ctx context.Context, client *mcp.ClientSession) (listed listing, err 
 	if can == nil {
 		return listed, nil
 	}
-	left := mostBytes
+	left := maxBytes
 	if can.Tools != nil {
 		listed.tools, err = collect(&left, "tools", func(cursor string) (*mcp.ListToolsResult, error) {
 			return client.ListTools(ctx, &mcp.ListToolsParams{Cursor: cursor})
@@ -76,7 +76,7 @@ func fetch(ctx context.Context, client *mcp.ClientSession) (listed listing, err 
 func collect[T, R any](left *int, kind string, read func(cursor string) (*R, error),
 	itemsOf func(*R) (items []*T, next string)) (all list[T], err error) {
 	cursor := ""
-	for range mostPages {
+	for range maxPages {
 		page, err := read(cursor)
 		if err != nil {
 			return list[T]{}, fmt.Errorf("list its %s: %w", kind, err)
@@ -84,7 +84,7 @@ func collect[T, R any](left *int, kind string, read func(cursor string) (*R, err
 		items, next := itemsOf(page)
 		// Lists of some servers have null items.
 		listed := slices.DeleteFunc(slices.Clone(items), func(item *T) bool { return item == nil })
-		taken := listed[:min(len(listed), mostItems-len(all.items))]
+		taken := listed[:min(len(listed), maxItems-len(all.items))]
 		// The SDK client keeps the whole page, including other fields.
 		whole := size(page)
 		if whole > *left {
@@ -119,7 +119,7 @@ func fitting[T any](items []*T, left int) []*T {
 func size(value any) int {
 	text, err := json.Marshal(value)
 	if err != nil {
-		return mostBytes // cannot happen: the value came as JSON
+		return maxBytes // cannot happen: the value came as JSON
 	}
 	return len(text)
 }

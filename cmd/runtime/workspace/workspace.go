@@ -18,8 +18,8 @@ import (
 	"github.com/parley-dev/parley/api/session"
 )
 
-// unfinished is the prefix of incomplete clones. A clone is renamed when it is complete.
-const unfinished = ".parley-clone-"
+// clonePrefix is the prefix of incomplete clones. A clone is renamed when it is complete.
+const clonePrefix = ".parley-clone-"
 
 // Options configure a workspace.
 type Options struct {
@@ -87,7 +87,7 @@ func withoutUser(name string) string {
 }
 
 func (o Options) clone(ctx context.Context, remote *Remote) (*Workspace, error) {
-	if err := removeEntries(o.Dir, unfinished); err != nil {
+	if err := removeEntries(o.Dir, clonePrefix); err != nil {
 		return nil, err
 	}
 	dir := filepath.Join(o.Dir, remote.Name)
@@ -124,7 +124,7 @@ func headOf(repository *git.Repository) (branch, commit string) {
 
 // cloneAs clones beside dir and then renames the clone, so that dir is always complete or missing.
 func (o Options) cloneAs(ctx context.Context, remote *Remote, dir string) (*git.Repository, error) {
-	temporary, err := os.MkdirTemp(o.Dir, unfinished)
+	temporary, err := os.MkdirTemp(o.Dir, clonePrefix)
 	if err != nil {
 		return nil, err
 	}
