@@ -96,7 +96,7 @@ func TestAPersonUploadsRenamesAndHears(t *testing.T) {
 	}
 	b.reads("Upload")
 	b.do(chromedp.SetUploadFiles(chromedp.CSS("input[type=file]"), []string{file}))
-	b.reads("1 uploaded")
+	b.reads("Uploaded files: 1")
 	b.press("notes.txt")
 	b.reads("what the person wrote")
 
