@@ -40,7 +40,7 @@ type stop struct {
 func newStop(p *plugin) *cobra.Command {
 	s := &stop{}
 	cmd := p.named(&cobra.Command{
-		Use: "stop NAME", Short: "Stop a session and keep its workspace; resume it with start",
+		Use: "stop NAME", Short: "Stop a session; resume it with start",
 	}, s.run)
 	cmd.Flags().BoolVar(&s.force, "force", false, "Change the Conversation even if a GitOps tool manages the field.")
 	s.addFlags(cmd)
